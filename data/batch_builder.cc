@@ -80,10 +80,8 @@ void KeyIndex::Grow(const uint64_t* keys) {
   }
 }
 
-BatchBuilder::BatchBuilder(int numeric, std::vector<TableLayout> tables, bool bag)
-    : numeric_(numeric), tables_(std::move(tables)), bag_(bag), occurrences_(tables_.size()) {
-  TANDEM_CHECK(!bag_ || (tables_.size() == 1 && tables_[0].fields.size() == 1));
-}
+BatchBuilder::BatchBuilder(int numeric, std::vector<TableLayout> tables)
+    : numeric_(numeric), tables_(std::move(tables)), occurrences_(tables_.size()) {}
 
 void BatchBuilder::Start(Batch* batch) {
   batch->Clear();
@@ -92,7 +90,7 @@ void BatchBuilder::Start(Batch* batch) {
   for (size_t t = 0; t < tables_.size(); ++t) {
     batch->sparse[t].table = tables_[t].table;
     batch->sparse[t].fields = static_cast<int>(tables_[t].fields.size());
-    if (bag_) batch->sparse[t].offsets.push_back(0);
+    if (tables_[t].bags) batch->sparse[t].offsets.push_back(0);
     occurrences_[t].clear();
   }
 }
@@ -101,21 +99,28 @@ void BatchBuilder::Append(const Row& row, Batch* batch) {
   ++batch->samples;
   batch->labels.push_back(row.label);
   batch->numbers.insert(batch->numbers.end(), row.numbers.begin(), row.numbers.end());
-  bag_ ? AppendBag(row, batch) : AppendFields(row);
-}
-
-void BatchBuilder::AppendFields(const Row& row) {
   for (size_t t = 0; t < tables_.size(); ++t) {
-    std::vector<uint64_t>& to = occurrences_[t];
-    for (const int field : tables_[t].fields) to.push_back(row.keys[field]);
+    if (tables_[t].bags) {
+      AppendBags(row, t, &batch->sparse[t]);
+      continue;
+    }
+    for (const int field : tables_[t].fields) {
+      occurrences_[t].push_back(row.keys[row.begin(static_cast<size_t>(field))]);
+    }
   }
 }
 
-void BatchBuilder::AppendBag(const Row& row, Batch* batch) {
-  SparseInput& input = batch->sparse[0];
-  occurrences_[0].insert(occurrences_[0].end(), row.keys.begin(), row.keys.end());
-  input.weights.insert(input.weights.end(), row.weights.begin(), row.weights.end());
-  input.offsets.push_back(static_cast<uint32_t>(occurrences_[0].size()));
+void BatchBuilder::AppendBags(const Row& row, size_t table, SparseInput* input) {
+  std::vector<uint64_t>& to = occurrences_[table];
+  for (const int field : tables_[table].fields) {
+    const auto begin = row.offsets[field], end = row.offsets[field + 1];
+    to.insert(to.end(), row.keys.begin() + begin, row.keys.begin() + end);
+    if (tables_[table].weighted) {
+      input->weights.insert(input->weights.end(), row.weights.begin() + begin,
+                            row.weights.begin() + end);
+    }
+    input->offsets.push_back(static_cast<uint32_t>(to.size()));
+  }
 }
 
 void BatchBuilder::Finish(Batch* batch) {

@@ -48,13 +48,14 @@ class KeyIndex {
 // The fields that feed one table.
 struct TableLayout {
   uint32_t table = 0;       // id in the plan
-  std::vector<int> fields;  // indices into Row::keys, one cell each
+  std::vector<int> fields;  // of the rows, one cell each
+  bool bags = false;        // a cell may have any number of keys: rows have offsets
+  bool weighted = false;    // rows have weights
 };
 
 class BatchBuilder {
  public:
-  // bag: all keys of a row form one cell, with weights (libsvm); needs a single table of one field.
-  BatchBuilder(int numeric, std::vector<TableLayout> tables, bool bag);
+  BatchBuilder(int numeric, std::vector<TableLayout> tables);
 
   // Empties `batch` and fills it with the rows appended before Finish().
   void Start(Batch* batch);
@@ -62,12 +63,10 @@ class BatchBuilder {
   void Finish(Batch* batch);
 
  private:
-  void AppendFields(const Row& row);
-  void AppendBag(const Row& row, Batch* batch);
+  void AppendBags(const Row& row, size_t table, SparseInput* input);
 
   const int numeric_;
   const std::vector<TableLayout> tables_;
-  const bool bag_;
   std::vector<std::vector<uint64_t>> occurrences_;  // per table, of the batch being built
   KeyIndex index_;
 };

@@ -46,6 +46,13 @@ absl::Status AssignFields(const job::JobPlan& plan, DataShape* shape) {
         if (unread.erase(field) > 0) fields.push_back(field);
       }
     }
+    if (shape->fields.empty() && table.of_model()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "table '", table.name,
+          "' has no field: the data have no categorical column, and every job trains at least one "
+          "table of ids; hint: data.columns.categorical; a number of few values may stand there, "
+          "too"));
+    }
     if (fields.empty() && table.of_model()) {
       return absl::InvalidArgumentError(
           absl::StrCat("table '", table.name,
@@ -62,17 +69,21 @@ absl::Status AssignFields(const job::JobPlan& plan, DataShape* shape) {
 }
 
 BatchBuilder NewBatchBuilder(const job::JobPlan& plan, const DataShape& shape) {
+  const job::RowShape row = job::RowShapeOf(plan.job.data());
   std::vector<TableLayout> layouts;
   for (size_t t = 0; t < plan.tables.size(); ++t) {
     if (shape.table_fields[t].empty()) continue;
     TableLayout layout{plan.tables[t].id, {}};
     for (const std::string& field : shape.table_fields[t]) {
       const auto at = std::find(shape.fields.begin(), shape.fields.end(), field);
-      layout.fields.push_back(static_cast<int>(at - shape.fields.begin()));
+      const auto f = static_cast<size_t>(at - shape.fields.begin());
+      layout.fields.push_back(static_cast<int>(f));
+      layout.bags |= row.bags[f].bag;
+      layout.weighted |= row.bags[f].weighted;
     }
     layouts.push_back(std::move(layout));
   }
-  return BatchBuilder(shape.numeric, std::move(layouts), plan.job.data().format() == Data::LIBSVM);
+  return BatchBuilder(shape.numeric, std::move(layouts));
 }
 
 int64_t EvaluationBatch(const job::JobPlan& plan) {

@@ -8,7 +8,10 @@
 #include <xxhash.h>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "base/hash.h"
 #include "base/status_macros.h"
 
@@ -25,9 +28,27 @@ size_t SplitCells(absl::string_view line, char delimiter, absl::Span<absl::strin
   return count;
 }
 
+size_t SplitCells(absl::string_view line, absl::string_view delimiter,
+                  absl::Span<absl::string_view> cells) {
+  if (delimiter.size() == 1) return SplitCells(line, delimiter[0], cells);
+  for (size_t count = 0;; ++count) {
+    const size_t end = line.find(delimiter);
+    if (count < cells.size()) cells[count] = line.substr(0, end);
+    if (end == absl::string_view::npos) return count + 1;
+    line.remove_prefix(end + delimiter.size());
+  }
+}
+
 namespace {
 
 bool IsBlank(char c) { return c == ' ' || c == '\t'; }
+
+// Takes blanks off the front of `line`, but no delimiter.
+void SkipBlanks(absl::string_view delimiter, absl::string_view* line) {
+  while (!line->empty() && IsBlank((*line)[0]) && !absl::StartsWith(*line, delimiter)) {
+    line->remove_prefix(1);
+  }
+}
 
 // Takes a cell in quotes off the front of `rest`; what is left begins behind the closing quote.
 absl::StatusOr<absl::string_view> TakeQuoted(absl::string_view* rest,
@@ -39,8 +60,8 @@ absl::StatusOr<absl::string_view> TakeQuoted(absl::string_view* rest,
     if (quote == absl::string_view::npos) {
       return absl::InvalidArgumentError(
           absl::StrCat("the quote of the cell ", Quote(whole),
-                       " does not end on this line; hint: a quote inside quotes is written twice, "
-                       "and a cell cannot hold a line break"));
+                       " does not end; hint: a quote inside quotes is written twice; if quotes are "
+                       "text like any other, data.columns.quotes: NONE"));
     }
     const bool twice = quote + 1 < whole.size() && whole[quote + 1] == '"';
     if (twice && text == nullptr) text = &texts->emplace_back();
@@ -61,12 +82,12 @@ absl::string_view Trimmed(absl::string_view text) {
   return text;
 }
 
-absl::StatusOr<size_t> SplitQuotedCells(absl::string_view line, char delimiter, bool trim,
-                                        absl::Span<absl::string_view> cells,
+absl::StatusOr<size_t> SplitQuotedCells(absl::string_view line, absl::string_view delimiter,
+                                        bool trim, absl::Span<absl::string_view> cells,
                                         std::deque<std::string>* texts) {
   texts->clear();
-  const auto skip_blanks = [&line, trim] {
-    while (trim && !line.empty() && IsBlank(line[0])) line.remove_prefix(1);
+  const auto skip_blanks = [&] {
+    if (trim) SkipBlanks(delimiter, &line);
   };
   for (size_t count = 0;; ++count) {
     absl::string_view cell;
@@ -75,10 +96,11 @@ absl::StatusOr<size_t> SplitQuotedCells(absl::string_view line, char delimiter, 
       const absl::string_view whole = line;
       TANDEM_ASSIGN_OR_RETURN(cell, TakeQuoted(&line, texts));
       skip_blanks();
-      if (!line.empty() && line[0] != delimiter) {
+      if (!line.empty() && !absl::StartsWith(line, delimiter)) {
         return absl::InvalidArgumentError(
             absl::StrCat("text follows the closing quote of the cell ", Quote(whole),
-                         "; hint: a quote inside quotes is written twice"));
+                         "; hint: a quote inside quotes is written twice; if quotes are text like "
+                         "any other, data.columns.quotes: NONE"));
       }
     } else {
       cell = line.substr(0, line.find(delimiter));
@@ -87,7 +109,24 @@ absl::StatusOr<size_t> SplitQuotedCells(absl::string_view line, char delimiter, 
     }
     if (count < cells.size()) cells[count] = cell;
     if (line.empty()) return count + 1;
-    line.remove_prefix(1);
+    line.remove_prefix(delimiter.size());
+  }
+}
+
+bool EndsInQuotes(absl::string_view line, absl::string_view delimiter, bool trim, bool inside) {
+  if (!inside && line.find('"') == absl::string_view::npos) return false;
+  for (;;) {
+    if (!inside && trim) SkipBlanks(delimiter, &line);
+    if (!inside && absl::ConsumePrefix(&line, "\"")) inside = true;
+    while (inside) {
+      const size_t quote = line.find('"');
+      if (quote == absl::string_view::npos) return true;
+      line.remove_prefix(quote + 1);
+      inside = absl::ConsumePrefix(&line, "\"");  // a quote inside quotes
+    }
+    const size_t end = line.find(delimiter);
+    if (end == absl::string_view::npos) return false;
+    line.remove_prefix(end + delimiter.size());
   }
 }
 
@@ -104,6 +143,14 @@ bool ParseWhole(absl::string_view text, T* value) {
   const char* const end = text.data() + text.size();
   const auto [at, error] = std::from_chars(text.data(), end, *value);
   return error == std::errc() && at == end;
+}
+
+// A decimal number beyond the range of a double: too large, or so small that it is 0.
+bool IsOutOfRange(absl::string_view text) {
+  double ignored = 0;
+  const char* const end = text.data() + text.size();
+  const auto [at, error] = std::from_chars(text.data(), end, ignored);
+  return error == std::errc::result_out_of_range && at == end;
 }
 
 // Counts, the usual numbers of such data, at a third of the price of a general decimal.
@@ -123,14 +170,23 @@ bool ParseSmallInteger(absl::string_view text, double* value) {
 
 bool ParseNumber(absl::string_view text, double* value) {
   if (ParseSmallInteger(text, value)) return true;
-  return ParseWhole(WithoutPlus(text), value) && std::isfinite(static_cast<float>(*value));
+  text = WithoutPlus(text);
+  if (ParseWhole(text, value)) return std::isfinite(*value);
+  return IsOutOfRange(text) && absl::SimpleAtod(text, value) && *value == 0;
 }
 
 bool ParseNumber(absl::string_view text, float* value) {
   double wide = 0;  // a float would refuse 1e-50 as out of range
   if (!ParseNumber(text, &wide)) return false;
   *value = static_cast<float>(wide);
-  return true;
+  return std::isfinite(*value);
+}
+
+bool IsBeyondFloat(absl::string_view text) {
+  double wide = 0;
+  float narrow = 0;
+  const bool beyond_double = IsOutOfRange(WithoutPlus(text)) && !ParseNumber(text, &wide);
+  return beyond_double || (ParseNumber(text, &wide) && !ParseNumber(text, &narrow));
 }
 
 bool ParseUnsigned(absl::string_view text, uint64_t* value) { return ParseWhole(text, value); }

@@ -12,24 +12,34 @@
 
 namespace tandem::data {
 
-// Cells of `line` into `cells`, as many as fit; returns how many the line has.
+// Cells of `line` into `cells`, as many as fit; returns how many the line has. A delimiter is one byte
+// or more.
 size_t SplitCells(absl::string_view line, char delimiter, absl::Span<absl::string_view> cells);
+size_t SplitCells(absl::string_view line, absl::string_view delimiter,
+                  absl::Span<absl::string_view> cells);
 
 // The same where a cell may stand in quotes (RFC 4180): "a, b" is one cell, and "" in it is one
 // quote. `trim`: blanks around a cell, also outside its quotes, are not part of it. Cells that hold
-// a quote refer to `texts`, which is overwritten. INVALID_ARGUMENT: a quote that does not end on
-// this line, or that something follows.
-absl::StatusOr<size_t> SplitQuotedCells(absl::string_view line, char delimiter, bool trim,
-                                        absl::Span<absl::string_view> cells,
+// a quote refer to `texts`, which is overwritten. INVALID_ARGUMENT: a quote that does not end, or that
+// something follows.
+absl::StatusOr<size_t> SplitQuotedCells(absl::string_view line, absl::string_view delimiter,
+                                        bool trim, absl::Span<absl::string_view> cells,
                                         std::deque<std::string>* texts);
+
+// Whether a cell in quotes is open at the end of `line`, and so goes on in the next one. `inside`: one
+// is open at its beginning.
+bool EndsInQuotes(absl::string_view line, absl::string_view delimiter, bool trim, bool inside);
 
 // `text` without the blanks and tabs around it.
 absl::string_view Trimmed(absl::string_view text);
 
 // A finite decimal number that fills the whole text (a leading + is allowed); false otherwise.
-bool ParseNumber(absl::string_view text, float* value);
-bool ParseNumber(absl::string_view text, double* value);  // finite as a float, too
+bool ParseNumber(absl::string_view text, float* value);   // of a float's range
+bool ParseNumber(absl::string_view text, double* value);  // of a double's range
 bool ParseUnsigned(absl::string_view text, uint64_t* value);
+
+// Whether the text is a number beyond the range of a float.
+bool IsBeyondFloat(absl::string_view text);
 
 // sign(x) log(1 + |x|).
 float LogTransform(float x);

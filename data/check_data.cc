@@ -1,9 +1,12 @@
 // What is looked at before a job starts: whether files can be read, and whether what is in them is
 // what somebody who wrote this job can have meant.
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +15,8 @@
 #include "base/status_macros.h"
 #include "data/batch_source.h"
 #include "data/cells.h"
+#include "data/files.h"
+#include "data/id_check.h"
 #include "data/ncf.h"
 #include "data/row_data.h"
 #include "data/service_trace.h"
@@ -24,6 +29,7 @@ constexpr double kFarFromUnit = 1000;  // numbers beyond it upset gradient desce
 
 absl::Status CheckWorkers(const job::JobPlan& plan, int64_t rows) {
   if (rows >= plan.workers()) return absl::OkStatus();
+  if (rows == 0) return absl::InvalidArgumentError("data.train: there is no row in these files");
   return absl::InvalidArgumentError(
       absl::StrCat("data.train has ", rows, " rows for ", plan.workers(),
                    " workers, expected at least one row for each; hint: lower cluster.workers"));
@@ -43,9 +49,11 @@ class PartObserver {
 
   void See(const Row& row, const RowParser& parser) {
     ++labels_[row.label == 1 ? 1 : 0];
-    for (const float weight : row.weights) most_weight_ = std::max(most_weight_, std::fabs(weight));
-    for (size_t f = 0; row.weights.empty() && f < row.keys.size(); ++f) {
-      if (row.keys[f] != missing_[f]) field_seen_[f] = true;
+    if (data_.format() == Data::LIBSVM) {
+      for (const float x : row.weights) most_weight_ = std::max(most_weight_, std::fabs(x));
+    }
+    for (size_t f = 0; data_.format() != Data::LIBSVM && f < missing_.size(); ++f) {
+      if (row.keys[row.begin(f)] != missing_[f]) field_seen_[f] = true;
     }
     for (size_t i = 0; i < columns_.size(); ++i) {
       const double x = parser.values()[i];
@@ -55,6 +63,7 @@ class PartObserver {
     }
   }
 
+  const std::string& name() const { return name_; }
   int64_t rows() const { return labels_[0] + labels_[1]; }
 
   void WarnOfLabels(std::vector<std::string>* warnings) const {
@@ -108,6 +117,75 @@ class PartObserver {
 
 bool IsNotUtf8(absl::string_view text) { return !IsUtf8(text); }
 
+// A warning that may hold for thousands of files: the first of them, and how many more there are.
+class FirstOfMany {
+ public:
+  void Add(std::string text) {
+    if (files_++ == 0) text_ = std::move(text);
+  }
+  void Say(std::vector<std::string>* warnings) const {
+    if (files_ == 0) return;
+    warnings->push_back(absl::StrCat(
+        text_, files_ > 1 ? absl::StrCat("; so are ", files_ - 1, " more files") : ""));
+  }
+
+ private:
+  std::string text_;
+  int64_t files_ = 0;
+};
+
+// Says which files are taken twice, by whatever names, and which names wildcards have passed over.
+class FileCheck {
+ public:
+  template <typename Names>
+  absl::Status See(const char* knob, const Names& names) {
+    std::vector<std::string> hidden;
+    TANDEM_ASSIGN_OR_RETURN(const auto files,
+                            ExpandAllFiles(knob, {names.begin(), names.end()}, &hidden));
+    for (const std::string& name : files) SeeFile(knob, name);
+    for (const std::string& name : hidden) {
+      said_[{knob, ""}].Add(
+          absl::StrCat(knob, ": ", name, " is skipped, as wildcards skip names that begin with _"));
+    }
+    return absl::OkStatus();
+  }
+
+  void Say(std::vector<std::string>* warnings) const {
+    for (const auto& [what, files] : said_) files.Say(warnings);
+  }
+
+ private:
+  void SeeFile(const char* knob, const std::string& name) {
+    struct stat info;
+    if (stat(name.c_str(), &info) != 0) return;
+    const auto [found, first] = seen_.try_emplace({info.st_dev, info.st_ino}, File{knob, name});
+    if (first) return;
+    const File& was = found->second;
+    const std::string also = was.name == name ? "" : absl::StrCat(" (", was.name, ")");
+    const std::string what = was.knob == knob           ? "count twice"
+                             : was.knob == "data.train" ? "train the model and evaluate it"
+                                                        : "choose the model and test it";
+    said_[{knob, was.knob}].Add(
+        absl::StrCat(knob, ": ", name, " is ", was.knob == knob ? "there twice" : "in ",
+                     was.knob == knob ? "" : was.knob, also, ": its rows ", what));
+  }
+
+  struct File {
+    std::string knob, name;
+  };
+  std::map<std::pair<std::string, std::string>, FirstOfMany> said_;  // by the fields of the job
+  std::map<std::pair<dev_t, ino_t>, File> seen_;
+};
+
+absl::Status CheckNames(const Data& data, DataReport* report) {
+  FileCheck check;
+  TANDEM_RETURN_IF_ERROR(check.See("data.train", data.train()));
+  TANDEM_RETURN_IF_ERROR(check.See("data.validation.files", data.validation().files()));
+  TANDEM_RETURN_IF_ERROR(check.See("data.test", data.test()));
+  check.Say(&report->warnings);
+  return absl::OkStatus();
+}
+
 class DataCheck {
  public:
   DataCheck(const job::JobPlan& plan, const DataShape& shape, RowParser* parser, DataReport* report)
@@ -117,33 +195,56 @@ class DataCheck {
         bad_rows_(plan.job.data().skip_bad_rows()),
         train_("data.train", plan, shape),
         validation_("data.validation", plan, shape),
-        test_("data.test", plan, shape) {}
+        test_("data.test", plan, shape),
+        validation_ids_("data.validation", shape.fields),
+        test_ids_("data.test", shape.fields) {}
 
   absl::Status Run() {
     TANDEM_ASSIGN_OR_RETURN(const RowParts parts, FindRowParts(plan_, parser_));
+    const Data& data = plan_.job.data();
+    const NameList train(data.train().begin(), data.train().end()),
+        test(data.test().begin(), data.test().end()),
+        validation(data.validation().files().begin(), data.validation().files().end());
+    if (!plan_.job.train().evaluate_only()) TANDEM_RETURN_IF_ERROR(SampleIds(parts));
     // About a second of parsing in all, so that files of this size are checked to their last row.
     constexpr int64_t kCheckBytes = int64_t{64} << 20;
     const size_t files =
         parts.train.files.size() + parts.validation.files.size() + parts.test.files.size();
     bytes_ = kCheckBytes / static_cast<int64_t>(files) + 1;
     if (plan_.job.data().skip_bad_rows() > 0) bytes_ = std::numeric_limits<int64_t>::max();
-    TANDEM_RETURN_IF_ERROR(ReadTrainFiles(parts));
-    if (!plan_.job.data().validation().files().empty()) {
-      TANDEM_RETURN_IF_ERROR(
-          ReadFiles(parts.validation.files, [&](int64_t) { return &validation_; }));
-    }
-    if (!plan_.job.data().test().empty()) {
-      TANDEM_RETURN_IF_ERROR(ReadFiles(parts.test.files, [&](int64_t) { return &test_; }));
-    }
+    TANDEM_RETURN_IF_ERROR(ReadTrainFiles(train, parts));
+    TANDEM_RETURN_IF_ERROR(ReadOwnFiles(validation, parts.validation.files, &validation_));
+    TANDEM_RETURN_IF_ERROR(ReadOwnFiles(test, parts.test.files, &test_));
     report_->bad_rows = bad_rows_.texts();
     Warn();
     return CheckCounts(parts);
   }
 
  private:
+  using NameList = std::vector<std::string>;
+
+  // By a parser of its own: what is wrong with these files, and what their labels are, is seen later.
+  absl::Status SampleIds(const RowParts& parts) {
+    TANDEM_ASSIGN_OR_RETURN(const auto parser, NewRowParser(plan_.job.data(), nullptr));
+    if (!plan_.job.data().validation().files().empty()) {
+      validation_ids_.Sample(parts.validation.files, parser.get());
+    }
+    if (!plan_.job.data().test().empty()) test_ids_.Sample(parts.test.files, parser.get());
+    return absl::OkStatus();
+  }
+
+  // Files of one part alone, if the job names some.
+  absl::Status ReadOwnFiles(const NameList& names, const NameList& files, PartObserver* part) {
+    if (names.empty()) return absl::OkStatus();
+    TANDEM_RETURN_IF_ERROR(ReadFiles(names, files, [part](int64_t) { return part; }));
+    if (part->rows() > 0 || !bad_rows_.texts().empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat(part->name(), ": there is no row in these files; hint: leave it out"));
+  }
+
   // Their rows may belong to any part.
-  absl::Status ReadTrainFiles(const RowParts& parts) {
-    return ReadFiles(parts.train.files, [&](int64_t row) -> PartObserver* {
+  absl::Status ReadTrainFiles(const NameList& names, const RowParts& parts) {
+    return ReadFiles(names, parts.train.files, [&](int64_t row) -> PartObserver* {
       if (parts.train.rows.Has(row)) return &train_;
       if (plan_.job.data().validation().files().empty() && parts.validation.rows.Has(row) &&
           !parts.validation.files.empty()) {
@@ -154,31 +255,63 @@ class DataCheck {
     });
   }
 
-  // `observer_of` says whose the row of this number is; nullptr: nobody's, nor any after it.
+  // `observer_of` says whose the row of this number is; nullptr: nobody's, nor any after it. `names`:
+  // those of the job that stand for the files.
   template <typename ObserverOf>
-  absl::Status ReadFiles(const std::vector<std::string>& files, const ObserverOf& observer_of) {
+  absl::Status ReadFiles(const NameList& names, const NameList& files,
+                         const ObserverOf& observer_of) {
     int64_t number = 0;
-    Row row;
     for (const std::string& name : files) {
       TANDEM_ASSIGN_OR_RETURN(auto lines, OpenLines(name));
       RowFile file(std::move(lines), parser_);
-      bool odd_text = false;
-      for (int64_t left = bytes_; left > 0;) {
-        PartObserver* const observer = observer_of(number);
-        if (observer == nullptr) return absl::OkStatus();
-        absl::string_view line;
-        TANDEM_ASSIGN_OR_RETURN(const bool more, file.Next(&line));
-        if (!more) break;
-        ++number;
-        left -= static_cast<int64_t>(line.size()) + 1;
-        if (const absl::Status parsed = file.Parse(line, &row); !parsed.ok()) {
-          TANDEM_RETURN_IF_ERROR(bad_rows_.Add(parsed));
-          continue;
-        }
-        observer->See(row, *parser_);
-        if (!odd_text && !IsUtf8(line)) odd_text = WarnOfText(file.lines());
-      }
+      const int64_t before = number;
+      TANDEM_ASSIGN_OR_RETURN(const bool more, ReadFile(&file, observer_of, &number));
+      if (number == before && more) TANDEM_RETURN_IF_ERROR(CheckEmpty(names, file));
+      if (!more) break;
     }
+    return absl::OkStatus();
+  }
+
+  // False if there is no need of any row behind.
+  template <typename ObserverOf>
+  absl::StatusOr<bool> ReadFile(RowFile* file, const ObserverOf& observer_of, int64_t* number) {
+    bool odd_text = false;
+    for (int64_t left = bytes_; left > 0;) {
+      PartObserver* const observer = observer_of(*number);
+      if (observer == nullptr) return false;
+      absl::string_view line;
+      TANDEM_ASSIGN_OR_RETURN(const bool more, file->Next(&line));
+      if (!more) return true;
+      ++*number;
+      left -= static_cast<int64_t>(line.size()) + 1;
+      if (const absl::Status parsed = file->Parse(line, &row_); !parsed.ok()) {
+        TANDEM_RETURN_IF_ERROR(bad_rows_.Add(parsed));
+        continue;
+      }
+      See(observer);
+      if (!odd_text && !IsUtf8(line)) odd_text = WarnOfText(file->lines());
+    }
+    read_all_ = false;
+    return true;
+  }
+
+  void See(PartObserver* observer) {
+    observer->See(row_, *parser_);
+    if (observer != &train_) return;
+    test_ids_.SeeTraining(row_, parser_->texts());
+    validation_ids_.SeeTraining(row_, parser_->texts());
+  }
+
+  // A file without rows is an error if the job names it; wildcards take what there is.
+  absl::Status CheckEmpty(const NameList& names, const RowFile& file) {
+    const std::string what = absl::StrCat(
+        file.lines().name(), ": ",
+        file.first_line().empty() ? "the file is empty" : "the file has no rows below its header");
+    if (IsNamed(names, file.lines().name())) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(what, ", expected rows; hint: remove it from the job"));
+    }
+    empty_.Add(what);
     return absl::OkStatus();
   }
 
@@ -194,10 +327,14 @@ class DataCheck {
   }
 
   void Warn() {
+    empty_.Say(&report_->warnings);
     for (const PartObserver* part : {&train_, &validation_, &test_}) {
       part->WarnOfLabels(&report_->warnings);
     }
     train_.WarnOfColumns(&report_->warnings);
+    for (const IdCheck* ids : {&validation_ids_, &test_ids_}) {
+      ids->Warn(read_all_, &report_->warnings);
+    }
     if (report_->bad_rows.empty()) return;
     report_->warnings.push_back(absl::StrCat(
         report_->bad_rows.size(), " bad rows are skipped; the first: ", report_->bad_rows[0]));
@@ -221,7 +358,11 @@ class DataCheck {
   DataReport* const report_;
   BadRows bad_rows_;
   PartObserver train_, validation_, test_;
+  IdCheck validation_ids_, test_ids_;
+  FirstOfMany empty_;  // files that wildcards have found
+  Row row_;
   int64_t bytes_ = 0;  // to parse of each file
+  bool read_all_ = true;
 };
 
 absl::Status CheckNcfData(const job::JobPlan& plan) {
@@ -242,9 +383,13 @@ absl::Status CheckData(const job::JobPlan& plan, DataReport* report) {
   TANDEM_RETURN_IF_ERROR(CheckServiceTraces(plan));
   TANDEM_ASSIGN_OR_RETURN(const DataShape shape, FindDataShape(plan));
   if (plan.job.data().format() == Data::PROGRAM) return absl::OkStatus();  // no files
+  if (report == nullptr) report = &ignored;
+  if (!plan.job.train().evaluate_only()) {
+    TANDEM_RETURN_IF_ERROR(CheckNames(plan.job.data(), report));
+  }
   if (plan.job.data().format() == Data::NCF) return CheckNcfData(plan);
   TANDEM_ASSIGN_OR_RETURN(const auto parser, NewRowParser(plan.job.data(), nullptr));
-  return DataCheck(plan, shape, parser.get(), report == nullptr ? &ignored : report).Run();
+  return DataCheck(plan, shape, parser.get(), report).Run();
 }
 
 }  // namespace tandem::data

@@ -18,6 +18,10 @@ class CriteoParser final : public RowParser {
     for (int f = 1; f <= job::kCriteoFields; ++f) hashes_.emplace_back(absl::StrCat("C", f));
   }
 
+  absl::Span<const absl::string_view> texts() const override {
+    return absl::MakeConstSpan(cells_).subspan(1 + job::kCriteoNumbers);
+  }
+
   absl::Status Parse(absl::string_view line, Row* row) override {
     const size_t count = SplitCells(line, '\t', absl::MakeSpan(cells_));
     if (count != kColumns) {
@@ -45,9 +49,11 @@ class CriteoParser final : public RowParser {
       const absl::string_view cell = cells_[1 + i];
       float x = 0;
       if (!cell.empty() && !ParseNumber(cell, &x)) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            "column ", 1 + i, " (I", 1 + i, ") is ", Quote(cell),
-            ", expected a number or an empty cell; hint: columns are counted from 0, the label"));
+        return absl::InvalidArgumentError(
+            absl::StrCat("column ", 1 + i, " (I", 1 + i, ") is ", Quote(cell),
+                         ", expected a number or an empty cell; hint: ",
+                         IsBeyondFloat(cell) ? "it is beyond the range of a float, 3.4e38"
+                                             : "columns are counted from 0, the label"));
       }
       row->numbers[i] = LogTransform(x);
     }

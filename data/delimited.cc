@@ -1,18 +1,24 @@
 // Delimited text with a column specification in the job.
 #include <algorithm>
+#include <cmath>
 #include <deque>
 #include <limits>
 #include <string>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "data/cells.h"
 #include "data/labels.h"
 #include "data/row.h"
 #include "data/transforms.h"
+#include "job/row_shape.h"
 
 namespace tandem::data {
 namespace {
@@ -31,6 +37,7 @@ bool Contains(const Texts& texts, absl::string_view text) {
 // One column of the job.
 struct ColumnPlace {
   std::string name;
+  Column rule;
   Texts missing;  // beside the empty cell
   size_t at = 0;  // column number in the file at hand
 
@@ -41,22 +48,65 @@ ColumnPlace PlaceOf(const Columns& columns, const std::string& name) {
   ColumnPlace place;
   place.name = name;
   place.missing.assign(columns.missing().begin(), columns.missing().end());
-  const Column rule = RuleOf(columns, name);
-  place.missing.insert(place.missing.end(), rule.missing().begin(), rule.missing().end());
+  place.rule = RuleOf(columns, name);
+  place.missing.insert(place.missing.end(), place.rule.missing().begin(),
+                       place.rule.missing().end());
   return place;
 }
 
-LabelMap DelimitedLabels(const Columns& columns) {
-  Texts positive(columns.positive().begin(), columns.positive().end());
-  if (positive.empty()) positive = {"1", "True", "true", "TRUE"};
-  return LabelMap(std::move(positive), {columns.negative().begin(), columns.negative().end()});
+// A date as the number of units since 1970.
+bool ParseDate(const Column& rule, absl::string_view cell, double* value) {
+  absl::Time time;
+  std::string ignored;
+  if (!absl::ParseTime(job::DateForm(rule), cell, &time, &ignored)) return false;
+  if (time == absl::InfiniteFuture() || time == absl::InfinitePast()) return false;
+  *value =
+      absl::FDivDuration(time - absl::UnixEpoch(),
+                         rule.date_unit() == Column::SECONDS ? absl::Seconds(1) : absl::Hours(24));
+  return true;
+}
+
+// A number with a decimal comma.
+bool ParseWithComma(absl::string_view cell, double* value) {
+  if (absl::StrContains(cell, '.')) return false;
+  return ParseNumber(absl::StrReplaceAll(cell, {{",", "."}}), value);
+}
+
+bool HasDigit(absl::string_view text) {
+  return std::any_of(text.begin(), text.end(), absl::ascii_isdigit);
+}
+
+// Digits in groups of three, such as 1,234,567.50.
+bool HasThousandCommas(absl::string_view text) {
+  const size_t comma = text.find(',');
+  if (comma == absl::string_view::npos || comma == 0 || comma > 3) return false;
+  const std::vector<absl::string_view> groups =
+      absl::StrSplit(text.substr(comma + 1, text.find('.') - comma - 1), ',');
+  double ignored = 0;
+  return std::all_of(groups.begin(), groups.end(),
+                     [](absl::string_view group) { return group.size() == 3; }) &&
+         ParseNumber(absl::StrReplaceAll(text, {{",", ""}}), &ignored);
+}
+
+// The same, or with points between the thousands.
+bool HasThousands(absl::string_view text) {
+  return HasThousandCommas(text) ||
+         HasThousandCommas(absl::StrReplaceAll(text, {{",", "."}, {".", ","}}));
+}
+
+LabelMap DelimitedLabels(Columns columns) {
+  job::FillLabels(&columns);
+  const auto texts = [](const auto& list) { return Texts(list.begin(), list.end()); };
+  return LabelMap(texts(columns.positive()), texts(columns.negative()), {},
+                  texts(columns.missing()));
 }
 
 class DelimitedParser final : public RowParser {
  public:
   explicit DelimitedParser(const Columns& columns)
       : columns_(columns),
-        delimiter_(columns.delimiter().empty() ? '\t' : columns.delimiter()[0]),
+        delimiter_(columns.delimiter().empty() ? "\t" : columns.delimiter()),
+        quotes_(columns.quotes() != Columns::NONE),
         labels_(DelimitedLabels(columns)),
         label_(PlaceOf(columns, columns.label())) {
     for (const std::string& name : columns_.numeric()) {
@@ -67,6 +117,8 @@ class DelimitedParser final : public RowParser {
     for (const std::string& name : columns_.categorical()) {
       categorical_.push_back(PlaceOf(columns, name));
       hashes_.emplace_back(name);
+      bags_ |= job::HasManyIds(categorical_.back().rule);
+      weighted_ |= categorical_.back().rule.pooling() == Column::MEAN;
     }
   }
 
@@ -90,6 +142,7 @@ class DelimitedParser final : public RowParser {
   std::string LearnedNegative() const override { return labels_.Learned(); }
 
   absl::Span<const double> values() const override { return values_; }
+  absl::Span<const absl::string_view> texts() const override { return key_texts_; }
 
   std::string ShownIf(bool (*holds)(absl::string_view cell)) const override {
     const auto shown = [](const ColumnPlace& place, absl::string_view cell) {
@@ -105,7 +158,17 @@ class DelimitedParser final : public RowParser {
 
   bool has_header() const override { return columns_.header(); }
 
+  bool EndsInQuotes(absl::string_view line, bool inside) const override {
+    return quotes_ && data::EndsInQuotes(line, delimiter_, columns_.trim(), inside);
+  }
+
+  // A line of delimiters is a row, if one without a label.
+  bool IsRow(absl::string_view line) const override {
+    return !Trimmed(line).empty() || absl::StrContains(line, delimiter_);
+  }
+
   absl::Status StartFile(absl::string_view first_line) override {
+    at_first_row_ = true;
     TANDEM_ASSIGN_OR_RETURN(const size_t count, Split(first_line, {}));
     if (count > kMaxColumns) {
       return absl::InvalidArgumentError(
@@ -123,20 +186,15 @@ class DelimitedParser final : public RowParser {
     TANDEM_ASSIGN_OR_RETURN(const size_t count, Split(line, absl::MakeSpan(cells_)));
     if (count != cells_.size()) return WrongCount(line, count);
     TANDEM_RETURN_IF_ERROR(ParseLabel(cells_[label_.at], row));
-    row->weights.clear();
-    row->keys.resize(categorical_.size());
-    for (size_t f = 0; f < categorical_.size(); ++f) {
-      const absl::string_view cell = cells_[categorical_[f].at];
-      row->keys[f] = categorical_[f].IsMissing(cell) ? hashes_[f].missing() : hashes_[f].Key(cell);
-    }
-    return ParseNumbers(row);
+    TANDEM_RETURN_IF_ERROR(ParseKeys(row));
+    TANDEM_RETURN_IF_ERROR(ParseNumbers(row));
+    at_first_row_ = false;
+    return absl::OkStatus();
   }
 
  private:
-  // Quotes mean something where commas or semicolons separate, and there only.
   absl::StatusOr<size_t> Split(absl::string_view line, absl::Span<absl::string_view> cells) {
-    const bool quotes = delimiter_ == ',' || delimiter_ == ';';
-    if (quotes && line.find('"') != absl::string_view::npos) {
+    if (quotes_ && line.find('"') != absl::string_view::npos) {
       return SplitQuotedCells(line, delimiter_, columns_.trim(), cells, &texts_);
     }
     const size_t count = SplitCells(line, delimiter_, cells);
@@ -150,8 +208,8 @@ class DelimitedParser final : public RowParser {
     const bool blank_before_quote = !columns_.trim() && line.find(" \"") != absl::string_view::npos;
     return absl::InvalidArgumentError(absl::StrCat(
         "the row has ", count, " columns, expected ", cells_.size(), " as in the file's ",
-        columns_.header() ? "header" : "first row", " (separated by ",
-        Quote(absl::string_view(&delimiter_, 1)), "); hint: see data.columns.delimiter",
+        columns_.header() ? "header" : "first row", " (separated by ", Quote(delimiter_),
+        "); hint: see data.columns.delimiter",
         blank_before_quote ? ", and data.columns.trim: true for quotes after a blank" : ""));
   }
 
@@ -188,12 +246,17 @@ class DelimitedParser final : public RowParser {
           "the header has ", found, " columns ", Quote(place->name), " (data.columns.", role,
           "), expected one; hint: give the columns names of their own in the file"));
     }
-    return absl::InvalidArgumentError(
-        absl::StrCat("the header has no column ", Quote(place->name), " (data.columns.", role,
-                     "); it has ", ShownHeader(), "; hint: ",
-                     blanks > 0 ? "data.columns.trim: true takes the blanks off"
-                                : "names are compared byte by byte",
-                     OtherDelimiter()));
+    double ignored = 0;
+    const bool is_row = std::any_of(cells_.begin(), cells_.end(), [&](absl::string_view cell) {
+      return ParseNumber(Trimmed(cell), &ignored);
+    });
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the header has no column ", Quote(place->name), " (data.columns.", role, "); it has ",
+        ShownHeader(), "; hint: ",
+        blanks > 0 ? "data.columns.trim: true takes the blanks off"
+        : is_row   ? "is it a row? Without data.columns.header columns are numbers from 0"
+                   : "names are compared byte by byte",
+        OtherDelimiter()));
   }
 
   // A first line that is one cell has most likely another delimiter than the job says: names one
@@ -219,13 +282,67 @@ class DelimitedParser final : public RowParser {
 
   absl::Status ParseLabel(absl::string_view cell, Row* row) {
     if (labels_.Read(cell, &row->label)) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("the label in column ", Quote(label_.name), " is ", Quote(cell), ", expected ",
+                     labels_.Expected(), "; hint: ",
+                     !Trimmed(cell).empty() && Trimmed(cell).size() < cell.size()
+                         ? "data.columns.trim: true takes the blanks off"
+                     : MayBeHeader(cell) ? kHeaderHint
+                     : columns_.header() && cell == label_.name
+                         ? "the names of the columns are there again; were files put together?"
+                         : labels_.Hint(Trimmed(cell))));
+  }
+
+  // Whether the row may be the names of the columns, which the job does not say to be there.
+  bool MayBeHeader(absl::string_view cell) const {
+    return at_first_row_ && !columns_.header() && !cell.empty() && !HasDigit(cell);
+  }
+
+  absl::Status ParseKeys(Row* row) {
+    row->keys.clear();
+    row->weights.clear();
+    row->offsets.assign(bags_ ? 1 : 0, 0);
+    key_texts_.clear();
+    for (size_t f = 0; f < categorical_.size(); ++f) {
+      const absl::string_view cell = cells_[categorical_[f].at];
+      if (job::HasManyIds(categorical_[f].rule)) {
+        TANDEM_RETURN_IF_ERROR(ParseBag(f, cell, row));
+      } else {
+        AddKey(f, cell, row);
+      }
+      if (!bags_) continue;
+      const size_t begin = row->offsets.back(), ids = row->keys.size() - begin;
+      const bool mean = categorical_[f].rule.pooling() == Column::MEAN;
+      if (weighted_) row->weights.resize(row->keys.size(), mean ? 1.0f / ids : 1.0f);
+      row->offsets.push_back(static_cast<uint32_t>(row->keys.size()));
+    }
+    return absl::OkStatus();
+  }
+
+  void AddKey(size_t f, absl::string_view text, Row* row) {
+    const bool missing = categorical_[f].IsMissing(text);
+    row->keys.push_back(missing ? hashes_[f].missing() : hashes_[f].Key(text));
+    key_texts_.push_back(missing ? absl::string_view() : text);
+  }
+
+  // The values of a cell, each an id; without any, the id of a missing value.
+  absl::Status ParseBag(size_t f, absl::string_view cell, Row* row) {
+    const ColumnPlace& place = categorical_[f];
+    const size_t begin = row->keys.size();
+    if (!place.IsMissing(cell)) {
+      for (absl::string_view text : absl::StrSplit(cell, place.rule.separator())) {
+        if (columns_.trim()) text = Trimmed(text);
+        if (!place.IsMissing(text)) AddKey(f, text, row);
+      }
+    }
+    const size_t ids = row->keys.size() - begin;
+    if (ids == 0) AddKey(f, "", row);
+    if (place.rule.max_ids() == 0 || ids <= static_cast<size_t>(place.rule.max_ids())) {
+      return absl::OkStatus();
+    }
     return absl::InvalidArgumentError(absl::StrCat(
-        "the label in column ", Quote(label_.name), " is ", Quote(cell), ", expected ",
-        labels_.Expected(), "; hint: ",
-        Trimmed(cell).size() < cell.size()
-            ? "data.columns.trim: true takes the blanks off"
-            : "data.columns.positive lists the labels that count as 1, data.columns.negative "
-              "those that count as 0"));
+        "column ", Quote(place.name), " has ", ids, " values in ", Quote(cell),
+        ", expected at most ", place.rule.max_ids(), "; hint: raise max_ids of its `column`"));
   }
 
   absl::Status ParseNumbers(Row* row) {
@@ -233,44 +350,93 @@ class DelimitedParser final : public RowParser {
     for (size_t i = 0; i < numeric_.size(); ++i) {
       const absl::string_view cell = cells_[numeric_[i].at];
       double x = std::numeric_limits<double>::quiet_NaN();
-      if (!numeric_[i].IsMissing(cell) && !ParseNumber(cell, &x)) return NotANumber(i, cell);
+      if (!numeric_[i].IsMissing(cell) && !ReadNumber(numeric_[i].rule, cell, &x)) {
+        return NotANumber(numeric_[i], cell);
+      }
       values_[i] = transforms_[i].Unscaled(x);
+      if (std::isinf(static_cast<float>(values_[i]))) return NotANumber(numeric_[i], cell);
       row->numbers[i] = transforms_[i].Scaled(values_[i]);
     }
     return absl::OkStatus();
   }
 
-  absl::Status NotANumber(size_t column, absl::string_view cell) const {
-    float ignored = 0;
-    return absl::InvalidArgumentError(
-        absl::StrCat("column ", Quote(numeric_[column].name), " is ", Quote(cell),
-                     ", expected a number or an empty cell; hint: ",
-                     ParseNumber(Trimmed(cell), &ignored) || Trimmed(cell).empty()
-                         ? "data.columns.trim: true takes the blanks off"
-                         : "data.columns.missing lists the texts of a missing value"));
+  bool ReadNumber(const Column& rule, absl::string_view cell, double* x) const {
+    if (!rule.date().empty()) return ParseDate(rule, cell, x);
+    return columns_.decimal() == "," ? ParseWithComma(cell, x) : ParseNumber(cell, x);
   }
 
+  absl::Status NotANumber(const ColumnPlace& column, absl::string_view cell) const {
+    std::string form = "number";
+    if (!column.rule.date().empty()) {
+      const absl::Time some = absl::FromUnixSeconds(1735646706);
+      form = absl::StrCat("date like ",
+                          absl::FormatTime(column.rule.date(), some, absl::UTCTimeZone()));
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat("column ", Quote(column.name), " is ", Quote(cell), ", expected a ", form,
+                     " or an empty cell; hint: ", NumberHint(column.rule, cell)));
+  }
+
+  std::string NumberHint(const Column& rule, absl::string_view cell) const {
+    const absl::string_view text = Trimmed(cell);
+    double x = 0;
+    if (text.empty() || (text.size() < cell.size() && ReadNumber(rule, text, &x))) {
+      return "data.columns.trim: true takes the blanks off";
+    }
+    if (MayBeHeader(cell)) return kHeaderHint;
+    if (!HasDigit(text)) {
+      return "data.columns.missing lists the texts of a missing value; names are "
+             "data.columns.categorical";
+    }
+    if (!rule.date().empty()) return "data.columns.column.date is the form of its dates";
+    if (IsBeyondFloat(text)) {
+      return "it is beyond the range of a float, 3.4e38; clip_max, clip_min or log of its `column` "
+             "bring it within, or scale it in the file";
+    }
+    if (HasThousands(text)) {
+      return "take what separates the thousands out of the file; a decimal comma is "
+             "data.columns.decimal: \",\"";
+    }
+    if (columns_.decimal() != "," && ParseWithComma(text, &x)) {
+      return "data.columns.decimal: \",\" reads decimal commas";
+    }
+    if (columns_.decimal() == "," && ParseNumber(text, &x)) {
+      return "data.columns.decimal is \",\", and this number has a point";
+    }
+    if (text.size() > 2 && text.front() == '"' && text.back() == '"') {
+      return "data.columns.quotes: NONE leaves quotes in the cells";
+    }
+    if (text.find_first_of("-/:") != absl::string_view::npos) {
+      return "date of its `column` reads dates; ids are data.columns.categorical";
+    }
+    return "a number stands alone, without a unit; ids are data.columns.categorical, and "
+           "data.columns.missing lists the texts of a missing value";
+  }
+
+  static constexpr char kHeaderHint[] =
+      "does the first line name the columns? data.columns.header: true";
+
   const Columns columns_;
-  const char delimiter_;
+  const std::string delimiter_;
+  const bool quotes_;
+  bool bags_ = false;      // a column has cells of several ids
+  bool weighted_ = false;  // and of one of them the mean counts
+  bool at_first_row_ = false;
   LabelMap labels_;
   ColumnPlace label_;
   std::vector<ColumnPlace> numeric_, categorical_;
-  std::vector<NumberTransform> transforms_;  // per numeric column
-  std::vector<double> values_;               // likewise, of the row last parsed, before the scale
-  std::vector<FieldHash> hashes_;            // per categorical column
-  std::vector<absl::string_view> cells_;     // of the line at hand; as many as the first line has
-  std::deque<std::string> texts_;            // of cells that hold quotes
+  std::vector<NumberTransform> transforms_;   // per numeric column
+  std::vector<double> values_;                // likewise, of the row last parsed, before the scale
+  std::vector<FieldHash> hashes_;             // per categorical column
+  std::vector<absl::string_view> cells_;      // of the line at hand; as many as the first line has
+  std::deque<std::string> texts_;             // of cells that hold quotes
+  std::vector<absl::string_view> key_texts_;  // of the row last parsed, one a key
 };
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RowParser>> NewDelimitedParser(const Columns& columns,
                                                               const DataStatistics* statistics) {
-  if (columns.delimiter().size() > 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("data.columns.delimiter is ", Quote(columns.delimiter()),
-                     ", expected one character; hint: a tab is \"\\t\""));
-  }
   if (columns.label().empty()) {
     return absl::InvalidArgumentError(
         "data.columns.label is not set, expected the name or number of a column");

@@ -9,9 +9,12 @@
 #include <cstring>
 #include <filesystem>
 #include <system_error>
+#include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "base/status_macros.h"
 
 namespace tandem::data {
@@ -34,6 +37,58 @@ size_t VariableName(absl::string_view rest, absl::string_view* name) {
   return n;
 }
 
+bool Exists(const std::string& path) {
+  struct stat info;
+  return !path.empty() && stat(path.c_str(), &info) == 0;
+}
+
+// What comes before the name of the file, with the slash; "" if nothing does.
+std::string FolderOf(const std::string& path) { return path.substr(0, path.rfind('/') + 1); }
+
+bool IsHidden(const std::string& path) {
+  const size_t name = FolderOf(path).size();
+  return name < path.size() && path[name] == '_';
+}
+
+// "~/data" is below the home folder, as a shell has it.
+absl::StatusOr<std::string> ExpandHome(const std::string& path) {
+  if (path != "~" && !absl::StartsWith(path, "~/")) return path;
+  const char* const home = std::getenv("HOME");
+  if (home != nullptr && *home != '\0') return home + path.substr(1);
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", path, "' is below the home folder, but HOME is not set"));
+}
+
+// The name that the job means, with its wildcards. What is there under the name as it stands, brackets
+// and dollar signs and all, comes first.
+absl::StatusOr<std::string> ExpandName(const std::string& name) {
+  if (Exists(name)) return name;
+  const std::string folder = FolderOf(name);
+  if (!Exists(folder)) {
+    TANDEM_ASSIGN_OR_RETURN(const std::string path, ExpandHome(name));
+    return ExpandEnvironment(path);
+  }
+  TANDEM_ASSIGN_OR_RETURN(const std::string rest, ExpandEnvironment(name.substr(folder.size())));
+  return folder + rest;
+}
+
+// In byte order; not glob's own, which follows the locale of the node.
+std::vector<std::string> Matches(const std::string& path) {
+  const std::string folder = FolderOf(path);
+  const std::string pattern =
+      Exists(folder) ? absl::StrReplaceAll(folder, {{"[", "[[]"}, {"*", "[*]"}, {"?", "[?]"}}) +
+                           path.substr(folder.size())
+                     : path;
+  glob_t found{};
+  std::vector<std::string> files;
+  if (glob(pattern.c_str(), GLOB_NOSORT, nullptr, &found) == 0) {
+    files.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+  }
+  globfree(&found);
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
 absl::Status CheckRegular(absl::string_view knob, const std::string& file) {
   struct stat info;
   if (stat(file.c_str(), &info) != 0) {
@@ -45,7 +100,10 @@ absl::Status CheckRegular(absl::string_view knob, const std::string& file) {
     return absl::InvalidArgumentError(absl::StrCat(
         knob, ": ", file, " is a directory, expected a file; hint: write ", file, "/*"));
   }
-  return absl::OkStatus();
+  if (S_ISREG(info.st_mode)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      knob, ": ", file, " is no regular file, expected one that can be read more than ",
+      "once; hint: write what a pipe has into a file first"));
 }
 
 }  // namespace
@@ -61,8 +119,9 @@ absl::StatusOr<std::string> ExpandEnvironment(absl::string_view path) {
     }
     const char* value = std::getenv(std::string(name).c_str());
     if (value == nullptr || *value == '\0') {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "'", path, "' uses $", name, ", which is not set; hint: export ", name, "=DIRECTORY"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("'", path, "' uses $", name, ", which is not set; hint: export ", name,
+                       "=DIRECTORY; a dollar sign of the name itself is [$]"));
     }
     out += value;
     i += taken;
@@ -71,36 +130,45 @@ absl::StatusOr<std::string> ExpandEnvironment(absl::string_view path) {
 }
 
 absl::StatusOr<std::vector<std::string>> ExpandFiles(absl::string_view knob,
-                                                     absl::string_view pattern) {
-  absl::StatusOr<std::string> path = ExpandEnvironment(pattern);
+                                                     absl::string_view pattern,
+                                                     std::vector<std::string>* hidden) {
+  absl::StatusOr<std::string> path = ExpandName(std::string(pattern));
   if (!path.ok()) {
     return absl::InvalidArgumentError(absl::StrCat(knob, ": ", path.status().message()));
   }
   std::vector<std::string> files;
-  if (path->find_first_of("*?[") == std::string::npos) {
+  if (path->find_first_of("*?[") == std::string::npos || Exists(*path)) {
     files.push_back(*path);
   } else {
-    glob_t found{};
-    if (glob(path->c_str(), GLOB_NOSORT, nullptr, &found) == 0) {
-      files.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+    for (std::string& file : Matches(*path)) {
+      const bool passed_over = IsHidden(file) && !IsHidden(*path);
+      if (!passed_over) files.push_back(std::move(file));
+      if (passed_over && hidden != nullptr) hidden->push_back(std::move(file));
     }
-    globfree(&found);
-    // Not glob's own order, which follows the locale of the node.
-    std::sort(files.begin(), files.end());
   }
   if (files.empty()) {
-    return absl::NotFoundError(absl::StrCat(knob, ": no file matches '", *path,
-                                            "'; hint: list the directory and correct the pattern"));
+    const bool only_hidden = !Matches(*path).empty();
+    return absl::NotFoundError(absl::StrCat(knob, ": no file matches '", *path, "'",
+                                            only_hidden ? ", but for names that begin with _" : "",
+                                            "; hint: list the directory and correct the pattern"));
   }
   for (const std::string& file : files) TANDEM_RETURN_IF_ERROR(CheckRegular(knob, file));
   return files;
 }
 
+bool IsNamed(const std::vector<std::string>& patterns, absl::string_view file) {
+  return std::any_of(patterns.begin(), patterns.end(), [file](const std::string& pattern) {
+    const absl::StatusOr<std::string> path = ExpandName(pattern);
+    return path.ok() && *path == file;
+  });
+}
+
 absl::StatusOr<std::vector<std::string>> ExpandAllFiles(absl::string_view knob,
-                                                        const std::vector<std::string>& patterns) {
+                                                        const std::vector<std::string>& patterns,
+                                                        std::vector<std::string>* hidden) {
   std::vector<std::string> all;
   for (const std::string& pattern : patterns) {
-    TANDEM_ASSIGN_OR_RETURN(std::vector<std::string> files, ExpandFiles(knob, pattern));
+    TANDEM_ASSIGN_OR_RETURN(std::vector<std::string> files, ExpandFiles(knob, pattern, hidden));
     all.insert(all.end(), files.begin(), files.end());
   }
   return all;

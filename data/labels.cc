@@ -1,12 +1,27 @@
 #include "data/labels.h"
 
 #include <algorithm>
+#include <iterator>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "data/cells.h"
 
 namespace tandem::data {
+namespace {
+
+// Texts that pandas and other programs write for a missing value, in any case of their letters.
+bool IsUsuallyMissing(absl::string_view text) {
+  static constexpr absl::string_view kTexts[] = {
+      "",     "nan",  "-nan",    "na",        "n/a",     "#na",      "#n/a",    "<na>",   "nat",
+      "null", "none", "nil",     "#n/a n/a",  "1.#qnan", "-1.#qnan", "-1.#ind", "1.#ind", "?",
+      "\\n",  "n.a.", "missing", "undefined", "(null)",  "#null!",   "#value!"};
+  return std::any_of(std::begin(kTexts), std::end(kTexts),
+                     [text](absl::string_view t) { return absl::EqualsIgnoreCase(t, text); });
+}
+
+}  // namespace
 
 LabelMap::Text::Text(absl::string_view bytes) : text(bytes) {
   is_number = ParseNumber(bytes, &number);
@@ -19,9 +34,10 @@ LabelMap::Texts LabelMap::MakeTexts(const std::vector<std::string>& texts) {
 }
 
 LabelMap::LabelMap(std::vector<std::string> positive, std::vector<std::string> negative,
-                   std::vector<std::string> others)
+                   std::vector<std::string> others, std::vector<std::string> missing)
     : positive_(MakeTexts(positive)),
       others_(MakeTexts(others)),
+      missing_(MakeTexts(missing)),
       negative_(MakeTexts(negative)),
       learns_(negative.empty()) {}
 
@@ -41,10 +57,31 @@ bool LabelMap::Read(absl::string_view text, float* label) {
   const Text other(text);
   *label = Contains(positive_, other) ? 1.0f : 0.0f;
   if (*label == 1 || Contains(negative_, other)) return true;
-  if (!learns_ || !negative_.empty() || text.empty()) return false;
+  if (!learns_ || !negative_.empty() || IsMissing(other) || IsSoft(other)) return false;
   if (!others_.empty() && !Contains(others_, other)) return false;
   negative_.push_back(other);
   return true;
+}
+
+bool LabelMap::IsSoft(const Text& text) {
+  return text.is_number && text.number > 0 && text.number < 1;
+}
+
+bool LabelMap::IsMissing(const Text& text) const {
+  return Contains(missing_, text) || IsUsuallyMissing(Trimmed(text.text));
+}
+
+std::string LabelMap::Hint(absl::string_view text) const {
+  if (IsMissing(Text(text))) {
+    return "a label is never missing: take such rows out of the file, or name the text in "
+           "data.columns.negative if it is a label";
+  }
+  if (IsSoft(Text(text))) {
+    return "there are two classes, and no labels between them: write such a row several times, "
+           "with the labels 0 and 1 in that proportion, or name it in data.columns.negative";
+  }
+  return "data.columns.positive lists the labels that count as 1, data.columns.negative those that "
+         "count as 0";
 }
 
 std::string LabelMap::Expected() const {

@@ -15,9 +15,11 @@ class LabelMap {
  public:
   // `others`: if `negative` is empty, the first of these texts that is met counts as 0 from then on,
   // and no second one may come. If both are empty, that holds for the first text that is not
-  // positive, whatever it is.
+  // positive and may be a label. Texts in `missing`, and those that usually stand for a missing value
+  // ("", "nan", "NA", "null", ...), are labels only if `positive` or `negative` lists them. So are
+  // numbers between 0 and 1.
   LabelMap(std::vector<std::string> positive, std::vector<std::string> negative,
-           std::vector<std::string> others = {});
+           std::vector<std::string> others = {}, std::vector<std::string> missing = {});
 
   // False if the text is no label. Texts are the same if their bytes are, or if both are the same
   // number: "1", "1.0" and "+1".
@@ -28,6 +30,9 @@ class LabelMap {
 
   // "'yes' (which counts as 1), or 'no' or 'never' (0)": what is known by now, for messages.
   std::string Expected() const;
+
+  // The hint for a text that Read has refused.
+  std::string Hint(absl::string_view text) const;
 
  private:
   struct Text {
@@ -41,8 +46,10 @@ class LabelMap {
   static bool Contains(const Texts& texts, const Text& text);
   // Among the texts as bytes alone, which is what nearly every label is.
   static bool ContainsBytes(const Texts& texts, absl::string_view text);
+  bool IsMissing(const Text& text) const;
+  static bool IsSoft(const Text& text);  // a share of both
 
-  const Texts positive_, others_;
+  const Texts positive_, others_, missing_;
   Texts negative_;  // the first other one, once it has been met
   const bool learns_;
 };

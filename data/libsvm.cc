@@ -1,5 +1,7 @@
 // The libsvm / svmlight text format: sparse vectors with a label.
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "data/cells.h"
 #include "data/labels.h"
@@ -36,15 +38,21 @@ class LibsvmParser final : public RowParser {
 
   std::string LearnedNegative() const override { return labels_.Learned(); }
 
+  bool IsRow(absl::string_view line) const override {
+    const size_t first = line.find_first_not_of(" \t");
+    return first != absl::string_view::npos && line[first] != '#';
+  }
+
   absl::Status Parse(absl::string_view line, Row* row) override {
     row->numbers.clear();
     row->keys.clear();
     row->weights.clear();
     absl::string_view rest = line.substr(0, line.find('#'));
     TANDEM_RETURN_IF_ERROR(ParseLabel(NextWord(&rest), row));
-    for (absl::string_view word = NextWord(&rest); !word.empty(); word = NextWord(&rest)) {
-      TANDEM_RETURN_IF_ERROR(ParsePair(word, row));
-    }
+    absl::string_view word = NextWord(&rest);
+    if (IsQuery(word)) word = NextWord(&rest);
+    for (; !word.empty(); word = NextWord(&rest)) TANDEM_RETURN_IF_ERROR(ParsePair(word, row));
+    row->offsets = {0, static_cast<uint32_t>(row->keys.size())};
     if (max_ids_ > 0 && row->keys.size() > static_cast<size_t>(max_ids_)) {
       return absl::InvalidArgumentError(absl::StrCat("the row has ", row->keys.size(),
                                                      " ids, expected at most ", max_ids_,
@@ -56,10 +64,15 @@ class LibsvmParser final : public RowParser {
  private:
   absl::Status ParseLabel(absl::string_view word, Row* row) {
     if (labels_.Read(word, &row->label)) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat("the label is ", Quote(word), ", expected ", labels_.Expected(),
-                     "; hint: there are two classes, each written in one way; of other labels, "
-                     "data.columns { positive: \"2\" negative: \"1\" } names both"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the label is ", Quote(word), ", expected ", labels_.Expected(),
+        "; hint: each of the two classes is written in one way; ", labels_.Hint(word)));
+  }
+
+  // "qid:7" groups rows for ranking. Rows are scored one by one here.
+  static bool IsQuery(absl::string_view word) {
+    uint64_t ignored = 0;
+    return absl::ConsumePrefix(&word, "qid:") && ParseUnsigned(word, &ignored);
   }
 
   static absl::Status ParsePair(absl::string_view word, Row* row) {
@@ -71,11 +84,21 @@ class LibsvmParser final : public RowParser {
       return absl::InvalidArgumentError(
           absl::StrCat(Quote(word),
                        " is not index:value, expected a whole number below 2^64, a "
-                       "colon and a number; hint: pairs are separated by blanks"));
+                       "colon and a number; hint: ",
+                       PairHint(word, colon)));
     }
     row->keys.push_back(index);
     row->weights.push_back(value);
     return absl::OkStatus();
+  }
+
+  static absl::string_view PairHint(absl::string_view word, size_t colon) {
+    if (colon == absl::string_view::npos) return "pairs are separated by blanks";
+    const absl::string_view value = word.substr(colon + 1);
+    if (IsBeyondFloat(value)) return "scale values to the range of a float, 3.4e38, in the file";
+    if (absl::StrContains(value, ':')) return "leave the fields of field:index:value out";
+    if (absl::StartsWith(word, "qid:")) return "a query is a whole number, right after the label";
+    return "pairs are separated by blanks";
   }
 
   const int max_ids_;

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
@@ -12,6 +13,8 @@ namespace tandem::data {
 namespace {
 
 constexpr size_t kChunkBytes = size_t{128} << 10;  // of one read
+constexpr char kByteOrderMark[] = "\xef\xbb\xbf";
+constexpr char kCarriageReturns[] = "lines of old Macintosh files end so: tr '\\r' '\\n'";
 
 }  // namespace
 
@@ -28,22 +31,75 @@ absl::Status LineReader::FileError(absl::string_view what) const {
 
 absl::StatusOr<bool> LineReader::Next(absl::string_view* line) {
   do {
-    TANDEM_ASSIGN_OR_RETURN(const bool more, NextRaw(line));
+    line_number_ = ++lines_read_;
+    TANDEM_ASSIGN_OR_RETURN(const bool more, NextRaw(0, line));
     if (!more) return false;
-    if (line_number_ == 1) absl::ConsumePrefix(line, "\xef\xbb\xbf");
-    absl::ConsumeSuffix(line, "\r");
+    first_bytes_ = begin_ - line_begin_;
+    if (line_number_ == 1) TANDEM_RETURN_IF_ERROR(CheckStart(*line));
+    *line = Bare(*line);
   } while (line->empty());
-  if (std::memchr(line->data(), '\0', line->size()) != nullptr) {
-    return Error(
-        "the line contains a NUL byte, expected text; hint: is this a binary file, or "
-        "one compressed by something other than gzip or zstd?");
-  }
+  TANDEM_RETURN_IF_ERROR(CheckText(*line));
   return true;
 }
 
-absl::StatusOr<bool> LineReader::NextRaw(absl::string_view* line) {
-  size_t scanned = 0;  // bytes from begin_ known to hold no line end
-  ++line_number_;
+absl::StatusOr<bool> LineReader::Extend(absl::string_view* line) {
+  const size_t known = begin_ - line_begin_;
+  begin_ = line_begin_;
+  TANDEM_ASSIGN_OR_RETURN(const bool more, NextRaw(known, line));
+  if (!more) {
+    line_begin_ = begin_;
+    begin_ += known;
+    *line = Stored(known);
+    return false;
+  }
+  ++lines_read_;
+  TANDEM_RETURN_IF_ERROR(CheckText(line->substr(known)));
+  *line = Bare(*line);
+  return true;
+}
+
+void LineReader::Retract(absl::string_view* line) {
+  begin_ = line_begin_ + first_bytes_;
+  lines_read_ = line_number_;
+  *line = Stored(first_bytes_);
+}
+
+absl::string_view LineReader::Bare(absl::string_view line) const {
+  if (line_number_ == 1) absl::ConsumePrefix(&line, kByteOrderMark);
+  while (absl::ConsumeSuffix(&line, "\r")) {
+  }
+  return line;
+}
+
+absl::string_view LineReader::Stored(size_t bytes) const {
+  absl::string_view line(buffer_.data() + line_begin_, bytes);
+  absl::ConsumeSuffix(&line, "\n");
+  return Bare(line);
+}
+
+absl::Status LineReader::CheckText(absl::string_view line) const {
+  if (std::memchr(line.data(), '\0', line.size()) == nullptr) return absl::OkStatus();
+  return Error(
+      "the line contains a NUL byte, expected text; hint: is this a binary file, UTF-16 text, or "
+      "a file compressed by something other than gzip or zstd?");
+}
+
+absl::Status LineReader::CheckStart(absl::string_view line) const {
+  if (absl::StartsWith(line, "\xff\xfe") || absl::StartsWith(line, "\xfe\xff")) {
+    return FileError(
+        "the file is UTF-16 (\"Unicode text\" of Excel), expected UTF-8; hint: iconv -f UTF-16 -t "
+        "UTF-8, or save it as CSV UTF-8");
+  }
+  const size_t carriage_return = Bare(line).find('\r');
+  if (!at_end_ || carriage_return == absl::string_view::npos) return absl::OkStatus();
+  return FileError(
+      absl::StrCat("the file is one line, with carriage returns (CR) in it, expected lines that "
+                   "end with LF or CR LF; hint: ",
+                   kCarriageReturns));
+}
+
+absl::StatusOr<bool> LineReader::NextRaw(size_t known, absl::string_view* line) {
+  size_t scanned = known;  // bytes from begin_ known to hold no line end
   for (;;) {
     const char* const start = buffer_.data() + begin_;
     const size_t have = end_ - begin_;
@@ -51,19 +107,22 @@ absl::StatusOr<bool> LineReader::NextRaw(absl::string_view* line) {
         have == scanned ? nullptr : std::memchr(start + scanned, '\n', have - scanned);
     size_t length = newline == nullptr ? have : static_cast<const char*>(newline) - start;
     if (length > kMaxLineBytes) {
-      return Error(absl::StrCat("the line is longer than ", kMaxLineBytes,
-                                " bytes; hint: does the file have line ends?"));
+      if (known > 0) return false;
+      const bool returns = std::memchr(start, '\r', length) != nullptr;
+      return Error(absl::StrCat("the line is longer than ", kMaxLineBytes, " bytes; hint: ",
+                                returns ? kCarriageReturns : "does the file have line ends?"));
     }
-    bool last = false;
+    at_end_ = false;
     if (newline == nullptr) {
       scanned = have;
       TANDEM_ASSIGN_OR_RETURN(const bool more, Fill());
       if (more) continue;
-      if (have == 0) return false;
-      last = true;  // a last line without a line end
+      if (have == known) return false;
+      at_end_ = true;
     }
+    line_begin_ = begin_;
     *line = absl::string_view(buffer_.data() + begin_, length);
-    begin_ += length + (last ? 0 : 1);
+    begin_ += length + (at_end_ ? 0 : 1);
     return true;
   }
 }

@@ -1,8 +1,10 @@
 #include "data/ncf.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <limits>
 #include <numeric>
+#include <system_error>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -40,6 +42,7 @@ absl::Status ReadRatings(LineReader* lines, std::vector<Interaction>* rows) {
   for (absl::string_view line;;) {
     TANDEM_ASSIGN_OR_RETURN(const bool more, lines->Next(&line));
     if (!more) break;
+    if (Trimmed(line).empty()) continue;
     absl::string_view cells[2];
     const size_t count = SplitCells(line, '\t', absl::MakeSpan(cells));
     if (count < 2) {
@@ -101,6 +104,7 @@ absl::Status ReadRankingGroups(LineReader* lines, RankingGroups* groups) {
   for (absl::string_view line;;) {
     TANDEM_ASSIGN_OR_RETURN(const bool more, lines->Next(&line));
     if (!more) break;
+    if (Trimmed(line).empty()) continue;
     TANDEM_RETURN_IF_ERROR(ParseGroup(*lines, line, groups));
   }
   if (groups->size() > before) return absl::OkStatus();
@@ -289,9 +293,16 @@ class NcfTestSource final : public NcfSource {
   const std::shared_ptr<const RankingGroups> groups_;
 };
 
-absl::StatusOr<std::vector<Interaction>> ReadRatingFiles(const std::vector<std::string>& files) {
+// Files that wildcards have found may be empty.
+template <typename Names>
+absl::StatusOr<std::vector<Interaction>> ReadRatingFiles(absl::string_view knob,
+                                                         const Names& patterns) {
+  const std::vector<std::string> names(patterns.begin(), patterns.end());
+  TANDEM_ASSIGN_OR_RETURN(const auto files, ExpandAllFiles(knob, names));
   std::vector<Interaction> rows;
   for (const std::string& file : files) {
+    std::error_code ignored;
+    if (std::filesystem::file_size(file, ignored) == 0 && !IsNamed(names, file)) continue;
     TANDEM_ASSIGN_OR_RETURN(auto lines, OpenLines(file));
     TANDEM_RETURN_IF_ERROR(ReadRatings(lines.get(), &rows));
   }
@@ -300,9 +311,7 @@ absl::StatusOr<std::vector<Interaction>> ReadRatingFiles(const std::vector<std::
 
 // The test rows repeat the pairs of the candidate file; a mismatch means files of different splits.
 absl::Status CheckTestRows(const Data& data, const RankingGroups& groups) {
-  TANDEM_ASSIGN_OR_RETURN(auto files,
-                          ExpandAllFiles("data.test", {data.test().begin(), data.test().end()}));
-  TANDEM_ASSIGN_OR_RETURN(auto rows, ReadRatingFiles(files));
+  TANDEM_ASSIGN_OR_RETURN(auto rows, ReadRatingFiles("data.test", data.test()));
   const size_t common = std::min(rows.size(), groups.size());
   size_t g = 0;
   while (g < common && rows[g] == groups.positives[g]) ++g;
@@ -318,9 +327,8 @@ absl::Status CheckTestRows(const Data& data, const RankingGroups& groups) {
 
 absl::StatusOr<NcfEpochs> LoadNcfEpochs(const job::JobPlan& plan) {
   const Data& data = plan.job.data();
-  TANDEM_ASSIGN_OR_RETURN(auto files,
-                          ExpandAllFiles("data.train", {data.train().begin(), data.train().end()}));
-  TANDEM_ASSIGN_OR_RETURN(auto rows, ReadRatingFiles(files));
+  TANDEM_ASSIGN_OR_RETURN(auto rows, ReadRatingFiles("data.train", data.train()));
+  if (rows.empty()) return absl::InvalidArgumentError("data.train: there is no row in these files");
   const size_t limit = data.max_rows() > 0 ? data.max_rows() : rows.size();
   rows.resize(std::min(rows.size(), limit));
   const int asked = data.negatives().per_positive();
@@ -331,7 +339,7 @@ absl::StatusOr<NcfEpochs> LoadNcfEpochs(const job::JobPlan& plan) {
   const int per_positive = asked == 0 ? kDefaultPerPositive : asked;
   auto epochs = NcfEpochs::Create(std::move(rows), per_positive, plan.job.seed());
   if (epochs.ok()) return epochs;
-  return absl::InvalidArgumentError(absl::StrCat(files[0], ": ", epochs.status().message()));
+  return absl::InvalidArgumentError(absl::StrCat(data.train(0), ": ", epochs.status().message()));
 }
 
 absl::StatusOr<RankingGroups> LoadRankingGroups(const job::JobPlan& plan) {

@@ -21,8 +21,14 @@ namespace tandem::data {
 struct Row {
   float label = 0;             // 0 or 1
   std::vector<float> numbers;  // as many as the format has numeric columns
-  std::vector<uint64_t> keys;  // one per categorical field, in order; a bag for libsvm
-  std::vector<float> weights;  // libsvm: one per key; empty elsewhere
+  std::vector<uint64_t> keys;  // of the categorical fields, in order
+  // Field f has keys [offsets[f], offsets[f + 1]); empty: one key a field.
+  std::vector<uint32_t> offsets;
+  std::vector<float> weights;  // one per key; empty: all 1
+
+  // The keys of field f are [begin(f), end(f)).
+  size_t begin(size_t f) const { return offsets.empty() ? f : offsets[f]; }
+  size_t end(size_t f) const { return offsets.empty() ? f + 1 : offsets[f + 1]; }
 };
 
 // Parses rows of one format. Stateful only in what must hold over all rows: the labels seen.
@@ -37,6 +43,15 @@ class RowParser {
   // Called with the first line of each file, header or not, before any row of it.
   virtual absl::Status StartFile(absl::string_view /*first_line*/) { return absl::OkStatus(); }
 
+  // Whether a cell in quotes is open at the end of `line`, so that the row goes on in the next line.
+  // `inside`: one is open at its beginning.
+  virtual bool EndsInQuotes(absl::string_view /*line*/, bool /*inside*/) const { return false; }
+
+  // Whether the line is a row; blank lines and comments are skipped.
+  virtual bool IsRow(absl::string_view line) const {
+    return line.find_first_not_of(' ') != absl::string_view::npos;
+  }
+
   // Overwrites `row`; reuses its memory.
   virtual absl::Status Parse(absl::string_view line, Row* row) = 0;
 
@@ -49,6 +64,8 @@ class RowParser {
   virtual absl::Span<const double> values() const { return {}; }
   // ... and "column 'city' is 'Rome'" of the first cell that `holds`; "" if none.
   virtual std::string ShownIf(bool (* /*holds*/)(absl::string_view cell)) const { return ""; }
+  // Of the row last parsed, where its keys are made of texts: those texts, one a key; "" of a missing one.
+  virtual absl::Span<const absl::string_view> texts() const { return {}; }
 };
 
 // label, 13 integers, 26 categorical values, tab separated; an empty cell is a missing value.
@@ -57,7 +74,7 @@ std::unique_ptr<RowParser> NewCriteoParser();
 
 // "label index:value ...", optionally "# comment" at the end. Labels 0/1, -1/+1 or False/True, or
 // those that `columns` names; indices are used as keys unchanged, values are weights. Rows with more
-// than `max_ids` are refused; 0 = no limit.
+// than `max_ids` are refused; 0 = no limit. "qid:N" after the label is skipped.
 std::unique_ptr<RowParser> NewLibsvmParser(int max_ids, const Columns& columns = Columns());
 
 // Columns picked by name (with a header) or by number, as `columns` says. Without `statistics` (which

@@ -19,6 +19,7 @@ absl::StatusOr<std::vector<std::string>> Files(absl::string_view knob, const Nam
 absl::Status SplitOff(absl::string_view knob, absl::string_view what, double fraction,
                       RowPart* from, RowPart* to) {
   const int64_t rows = from->rows.end - from->rows.begin;
+  if (rows == 0) return absl::InvalidArgumentError("data.train: there is no row in these files");
   const int64_t taken = std::llround(static_cast<double>(rows) * fraction);
   if (taken <= 0 || taken >= rows) {
     return absl::InvalidArgumentError(absl::StrCat(

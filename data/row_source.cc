@@ -16,25 +16,42 @@ RowFile::RowFile(std::unique_ptr<LineReader> lines, RowParser* parser)
     : lines_(std::move(lines)), parser_(parser) {}
 
 absl::StatusOr<bool> RowFile::Next(absl::string_view* line) {
-  if (started_) return lines_->Next(line);
+  if (started_) return NextRow(line);
   started_ = true;
   return First(line);
 }
 
-absl::StatusOr<bool> RowFile::First(absl::string_view* line) {
-  TANDEM_ASSIGN_OR_RETURN(bool more, lines_->Next(line));
-  if (more) {
-    first_line_ = std::string(*line);
-    if (absl::Status status = parser_->StartFile(*line); !status.ok()) {
-      return lines_->Error(status.message());
+absl::StatusOr<bool> RowFile::NextRow(absl::string_view* line) {
+  do {
+    TANDEM_ASSIGN_OR_RETURN(const bool more, lines_->Next(line));
+    if (!more) return false;
+  } while (!parser_->IsRow(*line));
+  if (parser_->EndsInQuotes(*line, false)) TANDEM_RETURN_IF_ERROR(JoinQuoted(line));
+  return true;
+}
+
+// Adds lines until the quote ends. If it ends nowhere, the row is its first line, which the parser refuses.
+absl::Status RowFile::JoinQuoted(absl::string_view* line) {
+  for (bool inside = true; inside;) {
+    const size_t before = line->size();
+    TANDEM_ASSIGN_OR_RETURN(const bool more, lines_->Extend(line));
+    if (!more) {
+      lines_->Retract(line);
+      return absl::OkStatus();
     }
-    if (!parser_->has_header()) return true;
-    TANDEM_ASSIGN_OR_RETURN(more, lines_->Next(line));
+    inside = parser_->EndsInQuotes(line->substr(before), true);
   }
-  if (more) return true;
-  return lines_->FileError(
-      parser_->has_header() ? "the file has no rows below its header; hint: remove it from the job"
-                            : "the file is empty, expected rows; hint: remove it from the job");
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> RowFile::First(absl::string_view* line) {
+  TANDEM_ASSIGN_OR_RETURN(const bool more, NextRow(line));
+  if (!more) return false;
+  first_line_ = std::string(*line);
+  if (absl::Status status = parser_->StartFile(*line); !status.ok()) {
+    return lines_->Error(status.message());
+  }
+  return parser_->has_header() ? NextRow(line) : true;
 }
 
 absl::Status RowFile::Parse(absl::string_view line, Row* row) const {
@@ -256,6 +273,11 @@ class RowSource final : public BatchSource {
     for (size_t i = 0; i < stamps_.size(); ++i) {
       const FileStamp now = StampOf(options_.files[i]);
       if (now == stamps_[i]) continue;
+      if (now.bytes < 0) {
+        return absl::FailedPreconditionError(
+            absl::StrCat(options_.files[i], " is gone, and was there when the run began; ",
+                         "hint: keep the files of a job until it has ended"));
+      }
       return absl::FailedPreconditionError(absl::StrCat(
           options_.files[i], " has changed since the run began: ", stamps_[i].bytes,
           " bytes then, ", now.bytes, " now", now.bytes == stamps_[i].bytes ? ", written anew" : "",

@@ -1,7 +1,7 @@
 // Batches from files of one row a line: a pass over the files, this worker's rows of it, a bounded
 // shuffle, batches. The formats themselves are RowParsers.
 //
-// Rows are counted over all files, without headers and empty lines.
+// Rows are counted over all files, without headers, blank lines and comments.
 #ifndef TANDEM_DATA_ROW_SOURCE_H_
 #define TANDEM_DATA_ROW_SOURCE_H_
 
@@ -41,7 +41,7 @@ class RowFile {
   // `parser` must outlive this.
   RowFile(std::unique_ptr<LineReader> lines, RowParser* parser);
 
-  // The text of the next row; false at the end. A file without a row is an error.
+  // The text of the next row, of several lines where a cell in quotes goes on; false at the end.
   absl::StatusOr<bool> Next(absl::string_view* line);
   // Parses the row last returned; errors name file and line.
   absl::Status Parse(absl::string_view line, Row* row) const;
@@ -51,7 +51,9 @@ class RowFile {
   }  // header or not; once there was a row
 
  private:
+  absl::StatusOr<bool> NextRow(absl::string_view* line);
   absl::StatusOr<bool> First(absl::string_view* line);
+  absl::Status JoinQuoted(absl::string_view* line);
 
   const std::unique_ptr<LineReader> lines_;
   RowParser* const parser_;

@@ -14,6 +14,7 @@
 #include "data/transforms.h"
 #include "google/protobuf/io/tokenizer.h"
 #include "google/protobuf/text_format.h"
+#include "job/row_shape.h"
 
 namespace tandem::data {
 namespace {
@@ -29,12 +30,22 @@ class Silence final : public google::protobuf::io::ErrorCollector {
 std::string TransformText(const Columns& columns, const std::string& name) {
   const Column rule = RuleOf(columns, name);
   std::vector<std::string> words;
+  if (!rule.date().empty()) {
+    words.push_back(rule.date_unit() == Column::SECONDS ? "date in SECONDS" : "date in DAYS");
+  }
   if (rule.has_fill()) words.push_back(absl::StrFormat("fill %.17g", rule.fill()));
   if (rule.has_clip_min()) words.push_back(absl::StrFormat("clip_min %.17g", rule.clip_min()));
   if (rule.has_clip_max()) words.push_back(absl::StrFormat("clip_max %.17g", rule.clip_max()));
   if (rule.log() || columns.log_transform()) words.push_back("log");
   words.push_back(IsStandardised(columns, rule) ? "STANDARDISE" : "NONE");
   return absl::StrJoin(words, ", ");
+}
+
+// "one", or "several (MEAN)": the ids of a cell.
+std::string IdsText(const Columns& columns, const std::string& name) {
+  const Column rule = RuleOf(columns, name);
+  if (!job::HasManyIds(rule)) return "one";
+  return rule.pooling() == Column::MEAN ? "several (MEAN)" : "several (SUM)";
 }
 
 template <typename Names>
@@ -61,6 +72,10 @@ void CompareMeaning(const Data& saved, const Data& now, std::vector<std::string>
   const bool same_numbers = out->empty();
   compare("data.columns.categorical", ShownNames(before.categorical()),
           ShownNames(after.categorical()));
+  for (const std::string& name : after.categorical()) {
+    compare(absl::StrCat("the number of ids in a cell of column ", Quote(name)),
+            IdsText(before, name), IdsText(after, name));
+  }
   if (!same_numbers) return;
   for (const std::string& name : after.numeric()) {
     compare(absl::StrCat("the transform of column ", Quote(name)), TransformText(before, name),
@@ -88,19 +103,34 @@ void CompareSpellings(const Data& saved, const Data& now, std::vector<std::strin
               RuleOf(before, name).missing(), RuleOf(after, name).missing(), kIfSpelled);
     }
   }
-  if (before.trim() != after.trim()) {
-    out->push_back(Differs("data.columns.trim", before.trim() ? "true" : "false",
-                           after.trim() ? "true" : "false",
-                           "an id with blanks around it is another id"));
+  const auto compare_text = [&](const std::string& field, const std::string& was,
+                                const std::string& is, const char* hint) {
+    if (was != is) out->push_back(Differs(field, was, is, hint));
+  };
+  compare_text("data.columns.trim", before.trim() ? "true" : "false",
+               after.trim() ? "true" : "false", "an id with blanks around it is another id");
+  const auto quotes = [](const Columns& columns) {
+    return columns.quotes() == Columns::NONE ? "NONE" : "DOUBLE";
+  };
+  compare_text("data.columns.quotes", quotes(before), quotes(after),
+               "an id with quotes around it is another id");
+  const auto decimal = [](const Columns& columns) {
+    return Quote(columns.decimal().empty() ? "." : columns.decimal());
+  };
+  compare_text("data.columns.decimal", decimal(before), decimal(after), kIfSpelled);
+  for (const Column& column : after.column()) {
+    const Column was = RuleOf(before, column.name());
+    const std::string name = absl::StrCat("column ", Quote(column.name()));
+    compare_text(name + " date", Quote(was.date()), Quote(column.date()), kIfSpelled);
+    compare_text(name + " separator", Quote(was.separator()), Quote(column.separator()),
+                 kIfSpelled);
   }
 }
 
 // The first label in the training files that does not count as 1: it counts as 0, for all workers. ""
 // if there is none, or the job says what counts as 0, or the format does.
 absl::StatusOr<std::string> FirstNegative(const Data& data) {
-  const bool texts = data.format() == Data::DELIMITED ||
-                     (data.format() == Data::LIBSVM && !data.columns().positive().empty());
-  if (!texts || !data.columns().negative().empty()) return "";
+  if (data.columns().positive().empty() || !data.columns().negative().empty()) return "";
   TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> files,
                           ExpandAllFiles("data.train", {data.train().begin(), data.train().end()}));
   TANDEM_ASSIGN_OR_RETURN(const auto parser, NewRowParser(data, nullptr));

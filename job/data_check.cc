@@ -5,18 +5,27 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/message.h"
 #include "job/refuse.h"
+#include "job/row_shape.h"
 
 namespace tandem::job {
 namespace {
 
 constexpr int64_t kMaxIds = 1 << 20;  // beyond it a number is a slip of the pen
+
+template <typename Names>
+bool Contains(const Names& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
 
 // A column is a name if the file has a header, else a number from 0; each is used once.
 absl::Status CheckColumn(const std::string& path, const Columns& columns, const std::string& column,
@@ -52,13 +61,13 @@ absl::Status CheckScale(const std::string& path, Column::Scale scale) {
 // Numbers alone can be filled, clipped and scaled.
 absl::Status CheckTransforms(const std::string& path, const Columns& columns,
                              const Column& column) {
-  const bool numeric = std::find(columns.numeric().begin(), columns.numeric().end(),
-                                 column.name()) != columns.numeric().end();
+  const bool numeric = Contains(columns.numeric(), column.name());
   const bool transforms = column.has_fill() || column.has_clip_min() || column.has_clip_max() ||
-                          column.log() || column.scale() != Column::SCALE_UNSPECIFIED;
+                          column.log() || column.scale() != Column::SCALE_UNSPECIFIED ||
+                          !column.date().empty();
   if (transforms && !numeric) {
     return Refuse(path, Quoted(column.name()),
-                  " is categorical; fill, clip, log and scale are for numeric columns");
+                  " is categorical; fill, clip, log, date and scale are for numeric columns");
   }
   TANDEM_RETURN_IF_ERROR(CheckScale(path + ".scale", column.scale()));
   TANDEM_RETURN_IF_ERROR(Finite(path + ".fill", column.fill()));
@@ -69,6 +78,52 @@ absl::Status CheckTransforms(const std::string& path, const Columns& columns,
                   column.clip_min());
   }
   return absl::OkStatus();
+}
+
+// A form in which dates are written so that they can be read again.
+absl::Status CheckDate(const std::string& path, const Column& column) {
+  if (column.date().empty()) {
+    if (column.date_unit() == Column::DATE_UNIT_UNSPECIFIED) return absl::OkStatus();
+    return Refuse(path + ".date_unit", "set without `date`, which says what a date looks like");
+  }
+  if (!Column::DateUnit_IsValid(column.date_unit())) {
+    return Refuse(path + ".date_unit", static_cast<int>(column.date_unit()), " is not a unit");
+  }
+  const absl::Time some = absl::FromUnixSeconds(1735646706);  // 31 December 2024, 12:05:06
+  const std::string form = DateForm(column);
+  const std::string text = absl::FormatTime(form, some, absl::UTCTimeZone());
+  absl::Time read;
+  std::string error;
+  if (text == form || !absl::ParseTime(form, text, &read, &error) ||
+      absl::FormatTime(form, read, absl::UTCTimeZone()) != text) {
+    return Refuse(path + ".date", Quoted(column.date()),
+                  " is not the form of a date; 31.12.2024 is \"%d.%m.%Y\", 2024-12-31 12:05:06 is "
+                  "\"%Y-%m-%d %H:%M:%S\"");
+  }
+  return absl::OkStatus();
+}
+
+// Cells of several ids.
+absl::Status CheckSeparator(const std::string& path, const Columns& columns, const Column& column) {
+  if (column.separator().empty()) {
+    if (column.pooling() == Column::POOLING_UNSPECIFIED && column.max_ids() == 0) {
+      return absl::OkStatus();
+    }
+    return Refuse(path, Quoted(column.name()),
+                  " has one id a cell; pooling and max_ids need `separator`");
+  }
+  if (!Contains(columns.categorical(), column.name())) {
+    return Refuse(path + ".separator", Quoted(column.separator()), ", but ", Quoted(column.name()),
+                  " is not in data.columns.categorical; cells of several ids are categorical");
+  }
+  if (column.separator() == columns.delimiter() && columns.quotes() == Columns::NONE) {
+    return Refuse(path + ".separator", Quoted(column.separator()),
+                  " separates the cells themselves (data.columns.delimiter)");
+  }
+  if (!Column::Pooling_IsValid(column.pooling())) {
+    return Refuse(path + ".pooling", static_cast<int>(column.pooling()), " is not a pooling");
+  }
+  return Between(path + ".max_ids", column.max_ids(), 1, kMaxIds);
 }
 
 // What is said of single columns is said of columns that are read, once each.
@@ -84,36 +139,61 @@ absl::Status CheckColumnRules(const Columns& columns, const std::set<std::string
     if (!described.insert(name).second) {
       return Refuse(path, Quoted(name), " has a `column` already; put all into that one");
     }
-    TANDEM_RETURN_IF_ERROR(
-        CheckTransforms(absl::StrCat("data.columns.column[", i, "]"), columns, columns.column(i)));
+    const std::string column = absl::StrCat("data.columns.column[", i, "]");
+    TANDEM_RETURN_IF_ERROR(CheckTransforms(column, columns, columns.column(i)));
+    TANDEM_RETURN_IF_ERROR(CheckDate(column, columns.column(i)));
+    TANDEM_RETURN_IF_ERROR(CheckSeparator(column, columns, columns.column(i)));
+  }
+  return absl::OkStatus();
+}
+
+// How a line becomes cells, and a cell a number.
+absl::Status CheckCells(const Columns& columns) {
+  constexpr char kNoDelimiter[] = "\"\r\n";
+  if (columns.delimiter().find_first_of(kNoDelimiter) != std::string::npos) {
+    return Refuse("data.columns.delimiter", Quoted(columns.delimiter()),
+                  ", must be without quotes and line ends");
+  }
+  if (!Columns::Quotes_IsValid(columns.quotes())) {
+    return Refuse("data.columns.quotes", static_cast<int>(columns.quotes()), " is not known");
+  }
+  const std::string& decimal = columns.decimal();
+  if (decimal.empty() || decimal == ".") return absl::OkStatus();
+  if (decimal != ",") {
+    return Refuse("data.columns.decimal", Quoted(decimal), ", must be \".\" or \",\"");
+  }
+  if (columns.quotes() == Columns::NONE && absl::StrContains(columns.delimiter(), decimal)) {
+    return Refuse("data.columns.decimal", Quoted(decimal),
+                  " separates the cells (data.columns.delimiter), and quotes are NONE");
   }
   return absl::OkStatus();
 }
 
 absl::Status CheckColumns(const Columns& columns) {
-  if (columns.delimiter().size() != 1) {
-    return Refuse("data.columns.delimiter", Quoted(columns.delimiter()), ", must be one character");
-  }
+  TANDEM_RETURN_IF_ERROR(CheckCells(columns));
   if (columns.label().empty()) {
     return Refuse("data.columns.label", "not set; say which column is the label");
   }
   if (columns.numeric().empty() && columns.categorical().empty()) {
     return Refuse("data.columns", "no numeric and no categorical column; a model needs inputs");
   }
-  std::set<std::string> used;
-  TANDEM_RETURN_IF_ERROR(CheckColumn("data.columns.label", columns, columns.label(), &used));
+  // A column may be a number and a category.
+  std::set<std::string> numeric, categorical;
+  TANDEM_RETURN_IF_ERROR(CheckColumn("data.columns.label", columns, columns.label(), &numeric));
+  categorical = numeric;
   for (int i = 0; i < columns.numeric_size(); ++i) {
     TANDEM_RETURN_IF_ERROR(CheckColumn(absl::StrCat("data.columns.numeric[", i, "]"), columns,
-                                       columns.numeric(i), &used));
+                                       columns.numeric(i), &numeric));
   }
   for (int i = 0; i < columns.categorical_size(); ++i) {
     TANDEM_RETURN_IF_ERROR(CheckColumn(absl::StrCat("data.columns.categorical[", i, "]"), columns,
-                                       columns.categorical(i), &used));
+                                       columns.categorical(i), &categorical));
   }
   TANDEM_RETURN_IF_ERROR(CheckLabels(columns));
   TANDEM_RETURN_IF_ERROR(CheckScale("data.columns.scale", columns.scale()));
   TANDEM_RETURN_IF_ERROR(NotNegative("data.columns.statistics_rows", columns.statistics_rows()));
-  return CheckColumnRules(columns, used);
+  numeric.insert(categorical.begin(), categorical.end());
+  return CheckColumnRules(columns, numeric);
 }
 
 // LIBSVM has no columns, but labels that may need to be named.
@@ -216,7 +296,7 @@ absl::Status CheckSkipBadRows(const Data& data) {
   TANDEM_RETURN_IF_ERROR(NotNegative("data.skip_bad_rows", data.skip_bad_rows()));
   if (data.skip_bad_rows() == 0) return absl::OkStatus();
   if (data.format() == Data::NCF) return Refuse("data.skip_bad_rows", "not for NCF");
-  if (data.format() == Data::DELIMITED && data.columns().negative().empty()) {
+  if (!data.columns().positive().empty() && data.columns().negative().empty()) {
     return Refuse("data.columns.negative",
                   "not set, but data.skip_bad_rows is; name the labels that count as 0, so that a "
                   "bad label is seen as one");

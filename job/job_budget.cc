@@ -24,6 +24,24 @@ int64_t FieldsOf(const JobPlan& plan, const TablePlan& table) {
   return std::max<int64_t>(fields - static_cast<int64_t>(named.size()), 1);
 }
 
+bool Reads(const JobPlan& plan, const TablePlan& table, const std::string& field) {
+  const auto names = [&field](const TablePlan& t) {
+    return std::find(t.fields.begin(), t.fields.end(), field) != t.fields.end();
+  };
+  if (!table.fields.empty()) return names(table);
+  return std::none_of(plan.tables.begin(), plan.tables.end(), names);
+}
+
+// The most ids of a row in the fields of the table.
+int64_t MostIdsOfRow(const JobPlan& plan, const TablePlan& table) {
+  const RowShape row = RowShapeOf(plan.job.data());
+  int64_t ids = FieldsOf(plan, table);
+  for (size_t f = 0; f < row.fields.size(); ++f) {
+    if (Reads(plan, table, row.fields[f])) ids += std::max(row.bags[f].most_ids, 1) - 1;
+  }
+  return ids;
+}
+
 // Weights and biases of layers of these widths, one after the other, over `in` inputs.
 template <typename Widths>
 int64_t StackParameters(int64_t in, const Widths& widths) {
@@ -80,13 +98,9 @@ double MostUpdates(const JobPlan& plan, const policies::Properties& policy) {
 }  // namespace
 
 int64_t MostIdsOfBatch(const JobPlan& plan, const TablePlan& table) {
-  const Data& data = plan.job.data();
-  int64_t ids_of_field = 1;
-  if (data.format() == Data::LIBSVM) ids_of_field = data.max_ids();
-  if (data.format() == Data::PROGRAM) {
-    ids_of_field = plan.job.table(static_cast<int>(table.id)).ids_per_field();
-  }
-  return plan.job.train().batch() * FieldsOf(plan, table) * ids_of_field;
+  const int64_t batch = plan.job.train().batch();
+  if (plan.job.data().format() != Data::PROGRAM) return batch * MostIdsOfRow(plan, table);
+  return batch * FieldsOf(plan, table) * plan.job.table(static_cast<int>(table.id)).ids_per_field();
 }
 
 int64_t MostDenseParameters(const JobPlan& plan) {

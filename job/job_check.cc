@@ -422,7 +422,11 @@ absl::Status CheckFields(const Job& job) {
 }
 
 absl::Status CheckTables(const Job& job) {
-  if (job.table().empty()) return Refuse("table", "no tables; a job needs at least one");
+  if (job.table().empty()) {
+    return Refuse("table",
+                  "no tables; a job needs at least one, and ids that it reads (of DELIMITED data a "
+                  "column in data.columns.categorical)");
+  }
   TANDEM_RETURN_IF_ERROR(Between("table", job.table_size(), 1, kMaxTables));
   std::set<std::string> names;
   for (int t = 0; t < job.table_size(); ++t) {

@@ -3,6 +3,7 @@
 
 #include "job/job.h"
 #include "job/job_check.h"
+#include "job/row_shape.h"
 
 namespace tandem::job {
 namespace {
@@ -24,8 +25,9 @@ void FillData(Data* data) {
   if (data->format() == Data::DELIMITED && data->has_columns()) {
     Columns* columns = data->mutable_columns();
     if (columns->delimiter().empty()) columns->set_delimiter("\t");
-    if (columns->positive().empty()) {
-      for (const char* text : {"1", "True", "true", "TRUE"}) columns->add_positive(text);
+    FillLabels(columns);
+    for (Column& column : *columns->mutable_column()) {
+      if (HasManyIds(column)) TANDEM_DEFAULT(&column, max_ids, 64);
     }
     if (columns->scale() == Column::SCALE_UNSPECIFIED) {
       columns->set_scale(columns->log_transform() ? Column::NONE : Column::STANDARDISE);

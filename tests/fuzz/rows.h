@@ -24,17 +24,24 @@ inline void CheckRow(const data::Row& row, int numeric, int fields) {
   TANDEM_CHECK(row.label == 0 || row.label == 1);
   TANDEM_CHECK(row.numbers.size() == static_cast<size_t>(numeric));
   for (const float x : row.numbers) TANDEM_CHECK(std::isfinite(x));
-  if (fields > 0)
-    TANDEM_CHECK(row.keys.size() == static_cast<size_t>(fields) && row.weights.empty());
-  if (fields == 0) TANDEM_CHECK(row.keys.size() == row.weights.size());
+  const size_t bags = fields > 0 ? static_cast<size_t>(fields) : 1;
+  if (row.offsets.empty()) {
+    TANDEM_CHECK(row.keys.size() == bags && row.weights.empty());
+  } else {
+    TANDEM_CHECK(row.offsets.size() == bags + 1 && row.offsets.back() == row.keys.size());
+  }
+  TANDEM_CHECK(row.weights.empty() || row.weights.size() == row.keys.size());
 }
 
-// Reads all rows of `bytes` and builds a batch of them. fields == 0: a bag of any size (libsvm).
-inline void ReadAllRows(absl::string_view bytes, data::RowParser* parser, int numeric, int fields) {
+// Reads all rows of `bytes` and builds a batch of them. fields == 0: a bag of any size (libsvm). `bags`:
+// fields may have several ids, with weights.
+inline void ReadAllRows(absl::string_view bytes, data::RowParser* parser, int numeric, int fields,
+                        bool bags = false) {
   data::RowFile file(std::make_unique<data::LineReader>("fuzz", data::MemoryBytes(bytes)), parser);
   data::TableLayout layout;
   for (int f = 0; f < (fields > 0 ? fields : 1); ++f) layout.fields.push_back(f);
-  data::BatchBuilder builder(numeric, {layout}, fields == 0);
+  layout.bags = layout.weighted = bags || fields == 0;
+  data::BatchBuilder builder(numeric, {layout});
   data::Batch batch;
   builder.Start(&batch);
   data::Row row;
@@ -48,7 +55,6 @@ inline void ReadAllRows(absl::string_view bytes, data::RowParser* parser, int nu
     builder.Append(row, &batch);
   }
   builder.Finish(&batch);
-  TANDEM_CHECK(batch.samples > 0);
 }
 
 }  // namespace tandem

@@ -289,7 +289,9 @@ TEST_F(RefusalTest, SetTakesOneValueSoTheJobMayFollow) {
 TEST_F(RefusalTest, OutputFolder) {
   const std::string file = Write("file", "");
   const std::string csv = SourceFile("configs/data/example_train.libsvm");
-  const std::vector<std::string> data = {"--set", "data.train=" + csv, "--set", "data.test=" + csv};
+  const std::string test = SourceFile("configs/data/example_test.libsvm");
+  const std::vector<std::string> data = {"--set", "data.train=" + csv, "--set",
+                                         "data.test=" + test};
   for (const std::string& out : {file, file + "/below"}) {
     std::vector<std::string> arguments = {"run", libsvm_, "--out", out};
     arguments.insert(arguments.end(), data.begin(), data.end());
@@ -357,7 +359,7 @@ TEST_F(RefusalTest, RowsOfDelimitedText) {
   ExpectDataRefused("delimited", Write("a.csv", good + "1,Essen\n"),
                     {"a.csv:4", "2 columns", "expected 7"});
   ExpectDataRefused("delimited", Write("a.csv", good + "1,\"Essen,phone,3,18.7,b,no\n"),
-                    {"a.csv:4", "does not end on this line"});
+                    {"a.csv:4", "does not end"});
   ExpectDataRefused("delimited", Write("a.csv", good + "old,Essen,phone,3,18.7,b,no\n"),
                     {"a.csv:4", "'age'", "'old'"});
   ExpectDataRefused("delimited", Write("a.csv", good + "3,Essen,phone,3,18.7,b,perhaps\n"),
@@ -388,8 +390,9 @@ TEST_F(RefusalTest, MissingProgramIsNamed) {
   const std::string copy = folder_.File("tandem");
   fs::copy_file(ProgramPath("tandem"), copy);
   const std::string data = SourceFile("configs/data/example_train.libsvm");
+  const std::string test = SourceFile("configs/data/example_test.libsvm");
   const RunResult result = RunProgram({copy, "run", libsvm_, "--out", Out(), "--set",
-                                       "data.train=" + data, "--set", "data.test=" + data},
+                                       "data.train=" + data, "--set", "data.test=" + test},
                                       kLimit);
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_THAT(result.output, HasSubstr("tandem-scheduler is not built; hint: ninja -C"));
@@ -402,7 +405,7 @@ TEST_F(RefusalTest, MissingProgramIsNamed) {
             absl::StrCat("name: 's' question: 'q?' job: '", libsvm_,
                          "' seed: 1 simulate {}\n"
                          "set: 'data.train=",
-                         data, "' set: 'data.test=", data,
+                         data, "' set: 'data.test=", test,
                          "'\n"
                          "variation { name: 'a' } variation { name: 'b' set: 'train.batch=8' }\n"));
   const RunResult compared = RunProgram({copy, "compare", study, "--out", Out()}, kLimit);

@@ -3,11 +3,13 @@
 #include "data/batch_source.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <set>
 
 #include "absl/strings/str_cat.h"
 #include "data/cells.h"
+#include "data/id_check.h"
 #include "data/shared_reader.h"
 #include "tests/unit/data_fixture.h"
 
@@ -62,6 +64,20 @@ std::vector<int> ValidationNumbers(const job::JobPlan& plan, int rank) {
   auto source = data::NewValidationSource(plan, rank);
   EXPECT_TRUE(source.ok()) << source.status();
   return source.ok() ? Numbers(ReadEpoch(source->get(), 0)) : std::vector<int>();
+}
+
+data::DataReport ReportOf(const job::JobPlan& plan) {
+  data::DataReport report;
+  const absl::Status status = data::CheckData(plan, &report);
+  EXPECT_TRUE(status.ok()) << status;
+  return report;
+}
+
+void ExpectWarning(const job::JobPlan& plan, const std::vector<std::string>& parts) {
+  const data::DataReport report = ReportOf(plan);
+  ASSERT_THAT(report.warnings, SizeIs(1));
+  EXPECT_EQ(report.warnings[0].find('\n'), std::string::npos);
+  for (const std::string& part : parts) EXPECT_THAT(report.warnings[0], HasSubstr(part));
 }
 
 std::vector<int> Iota(int begin, int end, int step = 1) {
@@ -241,6 +257,82 @@ TEST(BatchSourceTest, LibsvmRowsAreBags) {
   EXPECT_THAT(batch.sparse[0].weights, ElementsAre(2, 1, 3));
 }
 
+// A row goes on where a cell in quotes does, for every worker, wherever the file is entered.
+TEST(BatchSourceTest, LineBreaksInQuotes) {
+  const TempDir dir;
+  std::string text = "0,\"1\n2\",c\n";
+  job::JobPlan plan = NumberedPlan({dir.Write("bad.csv", text)}, 1, 8);
+  ExpectOneLine(data::CheckData(plan), {"bad.csv:1: ", "'1\\n2'", "expected a number"});
+  text = "y,\"the\nnumber\",c\r\n";
+  for (int i = 0; i < 100; ++i) {
+    absl::StrAppend(&text, i % 2, ",", i,
+                    i % 3 == 0   ? ",\"c\n\n"
+                    : i % 3 == 1 ? ",\"c\r\n"
+                                 : ",\"c",
+                    i % 5 == 0 ? "\"\"\n" : "", i % 7, "\"\r\n");
+  }
+  for (const int workers : {1, 3}) {
+    plan = NumberedPlan({dir.Write("a.csv", text), dir.WriteGzip("b.csv.gz", text)}, workers, 4);
+    Columns* columns = plan.job.mutable_data()->mutable_columns();
+    columns->set_header(true);
+    columns->set_label("y");
+    columns->set_numeric(0, "the\nnumber");
+    columns->set_categorical(0, "c");
+    plan.job.mutable_data()->set_test_fraction(0.25);
+    EXPECT_TRUE(data::CheckData(plan).ok()) << data::CheckData(plan);
+    std::vector<int> expected = Iota(0, 100), second = Iota(0, 50);
+    expected.insert(expected.end(), second.begin(), second.end());
+    for (int rank = 0; rank < workers; ++rank) {
+      std::vector<int> share;
+      for (size_t i = static_cast<size_t>(rank); i < expected.size(); i += workers) {
+        share.push_back(expected[i]);
+      }
+      EXPECT_EQ(TrainNumbers(plan, rank, 0), share);
+      auto source = *data::NewTrainSource(plan, rank);
+      ASSERT_TRUE(source->StartEpoch(0).ok());
+      EXPECT_EQ(*source->Skip(11), 11);
+      data::Batch batch;
+      ASSERT_TRUE(source->Next(&batch).ok());
+      EXPECT_EQ(Numbers({batch}), std::vector<int>(share.begin() + 11, share.begin() + 15));
+    }
+    EXPECT_EQ(TestNumbers(plan, 0), Iota(50, 100, workers));
+    auto source = *data::NewTrainSource(plan, 0);
+    const data::Batch batch = ReadEpoch(source.get(), 0).at(0);
+    EXPECT_EQ(batch.sparse[0].keys[0], data::FieldHash("c").Key("c\n\n\"\n0"));
+  }
+}
+
+// The row alone is bad, not those that a quote without an end could swallow.
+TEST(BatchSourceTest, AQuoteWithoutAnEndIsABadRowOfOneLine) {
+  const TempDir dir;
+  const std::string text = NumberedRows(0, 5) + "1,5,\"c\n" + NumberedRows(6, 40'000);
+  job::JobPlan plan = NumberedPlan({dir.Write("a.csv", text)}, 1, 1 << 20);
+  ExpectOneLine(data::CheckData(plan), {"a.csv:6: ", "does not end", "hint"});
+  plan.job.mutable_data()->set_skip_bad_rows(1);
+  EXPECT_THAT(ReportOf(plan).bad_rows, SizeIs(1));
+  EXPECT_THAT(TrainNumbers(plan, 0, 0), SizeIs(39'999));
+}
+
+TEST(BatchSourceTest, CommentsAndBlankLinesAreNoRows) {
+  const TempDir dir;
+  job::JobPlan plan = MakePlan(
+      Data::LIBSVM,
+      {dir.Write("a.svm", "# by a tool\n\n1 0:1\n  \n0 1:1 # x\n\t\n#\n1 2:1\n0 3:1\n# end\n")}, 2,
+      8);
+  EXPECT_TRUE(data::CheckData(plan).ok()) << data::CheckData(plan);
+  for (const int rank : {0, 1}) {
+    auto source = *data::NewTrainSource(plan, rank);
+    EXPECT_EQ(source->EstimatedRows(), 2);
+    const data::Batch batch = ReadEpoch(source.get(), 0).at(0);
+    EXPECT_THAT(batch.sparse[0].keys, ElementsAre(rank, rank + 2));
+  }
+  plan.job.mutable_data()->set_test_fraction(0.25);
+  EXPECT_THAT(ReadEpoch((*data::NewTestSource(plan, 0)).get(), 0).at(0).sparse[0].keys,
+              ElementsAre(3));
+  plan = NumberedPlan({dir.Write("a.csv", "0,0,c\n  \n1,1,c\n")}, 1, 8);
+  EXPECT_EQ(TrainNumbers(plan, 0, 0), Iota(0, 2));
+}
+
 TEST(BatchSourceTest, EstimatesAreNearTheCount) {
   const TempDir dir;
   const std::string text = NumberedRows(0, 200'000);
@@ -301,6 +393,10 @@ TEST(DataShapeTest, TablesAndFieldsMustMatch) {
   plan.tables[0].fields = {"2"};
   plan.job.mutable_data()->mutable_columns()->add_categorical("0");
   ExpectOneLine(data::FindDataShape(plan).status(), {"no table reads field '0'", "hint"});
+  plan = NumberedPlan({dir.Path("a.csv")}, 1, 8);
+  plan.job.mutable_data()->mutable_columns()->clear_categorical();
+  ExpectOneLine(data::FindDataShape(plan).status(),
+                {"no categorical column", "data.columns.categorical"});
 }
 
 // Everything `run` must refuse before it starts anything: one line that names the file, the line if
@@ -345,23 +441,11 @@ TEST(CheckDataTest, HeaderOnlyAndContradictorySplitsAreRefused) {
   plan.job.mutable_data()->mutable_columns()->set_categorical(0, "c");
   plan.job.mutable_data()->clear_train();
   plan.job.mutable_data()->add_train(dir.Write("h.csv", "0,1,c\n"));
+  ExpectOneLine(data::CheckData(plan), {"data.train", "no row in these files"});
+  plan.job.mutable_data()->clear_test_fraction();
   ExpectOneLine(data::CheckData(plan), {"h.csv: ", "no rows below its header", "hint"});
   plan.job.mutable_data()->set_format(Data::FORMAT_UNSPECIFIED);
   EXPECT_FALSE(data::CheckData(plan).ok());
-}
-
-data::DataReport ReportOf(const job::JobPlan& plan) {
-  data::DataReport report;
-  const absl::Status status = data::CheckData(plan, &report);
-  EXPECT_TRUE(status.ok()) << status;
-  return report;
-}
-
-void ExpectWarning(const job::JobPlan& plan, const std::vector<std::string>& parts) {
-  const data::DataReport report = ReportOf(plan);
-  ASSERT_THAT(report.warnings, SizeIs(1));
-  EXPECT_EQ(report.warnings[0].find('\n'), std::string::npos);
-  for (const std::string& part : parts) EXPECT_THAT(report.warnings[0], HasSubstr(part));
 }
 
 TEST(CheckDataTest, WhatIsRarelyMeantIsSaid) {
@@ -383,6 +467,150 @@ TEST(CheckDataTest, WhatIsRarelyMeantIsSaid) {
   ExpectWarning(sorted, {"data.test", "all 3 rows", "label 1", "sorted by label"});
   ExpectWarning(MakePlan(Data::LIBSVM, {dir.Write("x.svm", "1 1:1\n0 1:123456\n")}, 1, 8),
                 {"data.train", "123456", "hint"});
+}
+
+TEST(CheckDataTest, FilesWithoutRowsAreRefusedIfNamedAndPassedOverIfNot) {
+  const TempDir dir;
+  job::JobPlan plan = NumberedPlan({dir.Path("part*")}, 2, 8);
+  Columns* columns = plan.job.mutable_data()->mutable_columns();
+  columns->set_header(true);
+  columns->set_label("y");
+  columns->set_numeric(0, "n");
+  columns->set_categorical(0, "c");
+  const std::string head = "y,n,c\n";
+  for (const auto& [name, text] :
+       std::map<std::string, std::string>{{"part0", head},
+                                          {"part1", head + "0,0,a\n1,1,b\n"},
+                                          {"part2", ""},
+                                          {"part3", head + "\n  \n"},
+                                          {"part4", head + "0,2,a\n"}}) {
+    dir.Write(name, text);
+  }
+  dir.WriteGzip("part5.gz", "");
+  ExpectWarning(plan, {"part0: the file has no rows below its header; so are 3 more"});
+  EXPECT_EQ(TrainNumbers(plan, 0, 0), (std::vector<int>{0, 2}));
+  EXPECT_EQ(TrainNumbers(plan, 1, 0), (std::vector<int>{1}));
+  plan.job.mutable_data()->add_test(dir.Path("part[0]"));
+  ExpectOneLine(data::CheckData(plan), {"data.test", "no row in these files"});
+  plan.job.mutable_data()->set_test(0, dir.Path("part0"));
+  ExpectOneLine(data::CheckData(plan), {"part0: ", "no rows below its header", "hint"});
+  plan.job.mutable_data()->clear_test();
+  plan.job.mutable_data()->set_train(0, dir.Path("part[023]"));
+  ExpectOneLine(data::CheckData(plan), {"data.train", "no row in these files"});
+}
+
+TEST(CheckDataTest, FilesThatTrainAndTestOrAreThereTwice) {
+  const TempDir dir;
+  dir.Write("a.csv", NumberedRows(0, 20));
+  dir.Write("b.csv", NumberedRows(20, 40));
+  dir.Write("_SUCCESS", "");
+  std::filesystem::create_hard_link(dir.Path("b.csv"), dir.Path("c"));
+  std::filesystem::create_symlink(dir.Path("a.csv"), dir.Path("d"));
+  job::JobPlan plan = NumberedPlan({dir.Path("*.csv")}, 1, 8);
+  EXPECT_THAT(ReportOf(plan).warnings, IsEmpty());
+  plan.job.mutable_data()->add_test(dir.Path("c"));
+  ExpectWarning(plan,
+                {"data.test: ", "/c is in data.train", "b.csv", "train the model and evaluate it"});
+  plan.job.mutable_train()->set_evaluate_only(true);
+  EXPECT_THAT(ReportOf(plan).warnings, IsEmpty());
+  plan.job.mutable_train()->set_evaluate_only(false);
+  plan.job.mutable_data()->clear_test();
+  plan.job.mutable_data()->mutable_validation()->add_files(dir.Path("a.csv"));
+  ExpectWarning(plan, {"data.validation.files: ", "a.csv is in data.train", "train the model"});
+  plan.job.mutable_data()->set_train(0, dir.Path("b.csv"));
+  plan.job.mutable_data()->add_test(dir.Path("d"));
+  ExpectWarning(plan, {"data.test: ", "/d is in data.validation.files", "choose the model"});
+  plan.job.mutable_data()->clear_test();
+  plan.job.mutable_data()->clear_validation();
+  plan.job.mutable_data()->add_train(dir.Path("*.csv"));
+  ExpectWarning(plan, {"data.train: ", "b.csv is there twice", "count twice"});
+  plan.job.mutable_data()->clear_train();
+  plan.job.mutable_data()->add_train(dir.Path("[a_]*"));
+  ExpectWarning(plan, {"data.train: ", "_SUCCESS is skipped"});
+}
+
+// Rows of a number and an id, of which there are few.
+std::string RowsOfIds(const std::vector<std::string>& ids, int rows) {
+  std::string text;
+  for (int i = 0; i < rows; ++i) {
+    absl::StrAppend(&text, i % 2, ",", i, ",", ids[static_cast<size_t>(i) % ids.size()], "\n");
+  }
+  return text;
+}
+
+std::vector<std::string> IdWarnings(const std::string& train, const std::string& test,
+                                    bool validation = false) {
+  const TempDir dir;
+  job::JobPlan plan = NumberedPlan({dir.Write("a.csv", train)}, 1, 8);
+  Data* const data = plan.job.mutable_data();
+  data->mutable_columns()->set_quotes(Columns::NONE);
+  if (validation) data->mutable_validation()->add_files(dir.Write("t.csv", test));
+  if (!validation) data->add_test(dir.Write("t.csv", test));
+  return ReportOf(plan).warnings;
+}
+
+TEST(CheckDataTest, IdsThatTheTestRowsSpellInAnotherWay) {
+  struct Spelling {
+    const char *train, *test, *hint;
+  };
+  for (const Spelling& spelling :
+       {Spelling{"12", "12.0", "whole numbers alike"}, Spelling{"12", "0012", "whole numbers"},
+        Spelling{"1200000", "1.2e6", "whole numbers"}, Spelling{"Bern", "Bern ", "trim"},
+        Spelling{" Bern", "Bern", "trim"}, Spelling{"Bern", "BERN", "capital letters"},
+        Spelling{"Bern", "\"Bern\"", "quotes"}, Spelling{"'Bern'", "Bern", "quotes"},
+        Spelling{"Z\xc3\xbcrich", "Zu\xcc\x88rich", "accents"},
+        Spelling{"\xc3\x89vora", "\xc3\xa9vora", "alike"},
+        Spelling{"Bern", "Bern\xc2\xa0", "alike"}}) {
+    const std::string train = RowsOfIds({spelling.train, "x", "y"}, 60);
+    for (const bool validation : {false, true}) {
+      const auto warnings = IdWarnings(train, RowsOfIds({spelling.test}, 8), validation);
+      ASSERT_THAT(warnings, SizeIs(1)) << spelling.test;
+      EXPECT_THAT(warnings[0], HasSubstr(validation ? "data.validation: " : "data.test: "));
+      EXPECT_THAT(warnings[0], HasSubstr("column '2': 100 % of its 8 values"));
+      EXPECT_THAT(warnings[0], HasSubstr("none of the 60 training rows"));
+      EXPECT_THAT(warnings[0], HasSubstr(data::Quote(spelling.test)));
+      EXPECT_THAT(warnings[0], HasSubstr(data::Quote(spelling.train)));
+      EXPECT_THAT(warnings[0], HasSubstr(spelling.hint));
+    }
+    // A few are nothing to speak of; nor is what both files have.
+    EXPECT_THAT(IdWarnings(train, RowsOfIds({spelling.test, "x", "y", "x", "y", "x"}, 60)),
+                IsEmpty());
+    EXPECT_THAT(
+        IdWarnings(RowsOfIds({spelling.train, spelling.test}, 60), RowsOfIds({spelling.test}, 60)),
+        IsEmpty());
+  }
+}
+
+TEST(CheckDataTest, IdsThatNoTrainingRowHas) {
+  const std::string train = RowsOfIds({"a", "b"}, 20);
+  const auto warnings = IdWarnings(train, RowsOfIds({"c", "d"}, 10));
+  ASSERT_THAT(warnings, SizeIs(1));
+  EXPECT_THAT(warnings[0], HasSubstr("100 % of its 10 values"));
+  EXPECT_THAT(warnings[0], HasSubstr("never trained"));
+  EXPECT_THAT(IdWarnings(train, RowsOfIds({"c", "d"}, 9)), IsEmpty()) << "too few to say";
+  EXPECT_THAT(IdWarnings(train, RowsOfIds({"c", "a"}, 20)), IsEmpty()) << "new ids are usual";
+  EXPECT_THAT(IdWarnings(train, RowsOfIds({""}, 20)), IsEmpty()) << "missing, which is no id";
+}
+
+TEST(IdCheckTest, PlainForms) {
+  for (const auto& [text, plain] : std::vector<std::pair<std::string, std::string>>{
+           {"12", "12"},
+           {"12.0", "12"},
+           {"0012", "12"},
+           {"+12", "12"},
+           {"-1", "-1"},
+           {"12.5", "12.5"},
+           {" '12' ", "12"},
+           {"", ""},
+           {"'", "'"},
+           {"\"\"", ""},
+           {"123456789012345678901", "123456789012345678901"},
+           {"A b", "a b"},
+           {"\xc3\x9f\xc5\xbf", "ss"},
+           {"\xe5\x8c\x97", "\xe5\x8c\x97"},
+           {"\xc3", "\xc3"}}) {
+    EXPECT_EQ(data::PlainForm(text), plain) << text;
+  }
 }
 
 TEST(CheckDataTest, BadRowsAreSkippedUpToANumber) {
@@ -416,6 +644,9 @@ TEST(BatchSourceTest, AFileThatChangesIsNoticed) {
   EXPECT_EQ(Numbers(ReadEpoch(source.get(), 1)), Iota(0, 50));
   dir.Write("x.csv", NumberedRows(0, 51));
   ExpectOneLine(source->StartEpoch(2), {"x.csv has changed since the run began", "bytes", "hint"});
+  std::filesystem::rename(dir.Path("x.csv"), dir.Path("y.csv"));
+  ExpectOneLine(source->StartEpoch(2), {"x.csv is gone", "hint"});
+  std::filesystem::rename(dir.Path("y.csv"), dir.Path("x.csv"));
   // In the middle of an epoch: said at its end.
   source = *data::NewTrainSource(plan, 0);
   ASSERT_TRUE(source->StartEpoch(0).ok());
@@ -478,6 +709,8 @@ void ExpectSameBatches(const std::vector<data::Batch>& a, const std::vector<data
     for (size_t t = 0; t < a[i].sparse.size(); ++t) {
       EXPECT_EQ(a[i].sparse[t].keys, b[i].sparse[t].keys) << i;
       EXPECT_EQ(a[i].sparse[t].index, b[i].sparse[t].index) << i;
+      EXPECT_EQ(a[i].sparse[t].offsets, b[i].sparse[t].offsets) << i;
+      EXPECT_EQ(a[i].sparse[t].weights, b[i].sparse[t].weights) << i;
     }
   }
 }
@@ -523,6 +756,44 @@ TEST(SharedReaderTest, EachWorkerHasTheBatchesThatItWouldHaveAlone) {
     ExpectSharedIsAlone(plan, data::NewTrainSource);
     ExpectSharedIsAlone(plan, data::NewValidationSource);
     ExpectSharedIsAlone(plan, data::NewTestSource);
+  }
+}
+
+// One table has the ids of a column of several, and those of another column; a second table has one id.
+TEST(BatchSourceTest, CellsOfSeveralIdsAreBags) {
+  const TempDir dir;
+  job::JobPlan plan =
+      NumberedPlan({dir.Write("a.csv", "0,0,a|b,x,z\n1,1,,x,z\n0,2,b|a|b,,z\n")}, 1, 8);
+  Columns* columns = plan.job.mutable_data()->mutable_columns();
+  columns->add_categorical("3");
+  columns->add_categorical("4");
+  Column* const tags = columns->add_column();
+  tags->set_name("2");
+  tags->set_separator("|");
+  job::TablePlan second = plan.tables[0];
+  second.name = "second";
+  second.id = 1;
+  second.fields = {"4"};
+  plan.tables.push_back(second);
+  ASSERT_TRUE(data::CheckData(plan).ok()) << data::CheckData(plan);
+  const data::FieldHash two("2"), three("3");
+  for (const bool mean : {false, true}) {
+    if (mean) tags->set_pooling(Column::MEAN);
+    auto source = *data::NewTrainSource(plan, 0);
+    const data::Batch batch = ReadEpoch(source.get(), 0).at(0);
+    ASSERT_THAT(batch.sparse, SizeIs(2));
+    EXPECT_THAT(batch.sparse[0].keys, ElementsAre(two.Key("a"), two.Key("b"), three.Key("x"),
+                                                  two.missing(), three.missing()));
+    EXPECT_THAT(batch.sparse[0].index, ElementsAre(0, 1, 2, 3, 2, 1, 0, 1, 4));
+    EXPECT_THAT(batch.sparse[0].offsets, ElementsAre(0, 2, 3, 4, 5, 8, 9));
+    const float half = 1.0f / 2, third = 1.0f / 3;
+    EXPECT_EQ(batch.sparse[0].weights,
+              mean ? (std::vector<float>{half, half, 1, 1, 1, third, third, third, 1})
+                   : std::vector<float>());
+    EXPECT_THAT(batch.sparse[1].index, ElementsAre(0, 0, 0));
+    EXPECT_THAT(batch.sparse[1].offsets, IsEmpty());
+    EXPECT_THAT(batch.sparse[1].weights, IsEmpty());
+    ExpectSharedIsAlone(plan, data::NewTrainSource);
   }
 }
 

@@ -63,7 +63,7 @@ data::Row MakeRow(float label, std::vector<float> numbers, std::vector<uint64_t>
 
 TEST(BatchBuilderTest, FieldsGoToTheirTables) {
   // Field 1 feeds both tables; table 3 reads fields 2 and 0 in this order.
-  data::BatchBuilder builder(1, {{3, {2, 0}}, {5, {1}}}, /*bag=*/false);
+  data::BatchBuilder builder(1, {{3, {2, 0}}, {5, {1}}});
   data::Batch batch;
   builder.Start(&batch);
   builder.Append(MakeRow(1, {0.5f}, {10, 20, 30}), &batch);
@@ -86,14 +86,17 @@ TEST(BatchBuilderTest, FieldsGoToTheirTables) {
 }
 
 TEST(BatchBuilderTest, ABagIsOneCellWithWeights) {
-  data::BatchBuilder builder(0, {{0, {0}}}, /*bag=*/true);
+  data::BatchBuilder builder(0, {{0, {0}, /*bags=*/true, /*weighted=*/true}});
   data::Batch batch;
   for (int round = 0; round < 2; ++round) {  // the second time in the memory of the first
     builder.Start(&batch);
     data::Row row = MakeRow(1, {}, {7, 8, 7});
     row.weights = {1, 2, 3};
+    row.offsets = {0, 3};
     builder.Append(row, &batch);
-    builder.Append(MakeRow(0, {}, {}), &batch);
+    row = MakeRow(0, {}, {});
+    row.offsets = {0, 0};
+    builder.Append(row, &batch);
     builder.Finish(&batch);
     EXPECT_THAT(batch.sparse[0].keys, ElementsAre(7, 8));
     EXPECT_THAT(batch.sparse[0].index, ElementsAre(0, 1, 0));
@@ -102,8 +105,33 @@ TEST(BatchBuilderTest, ABagIsOneCellWithWeights) {
   }
 }
 
+// Table 0 has bags in one of its fields, table 1 has none.
+TEST(BatchBuilderTest, FieldsOfOneKeyBesideBags) {
+  data::BatchBuilder builder(
+      0, {{0, {2, 0}, /*bags=*/true, /*weighted=*/true}, {1, {1}, /*bags=*/false}});
+  data::Row row = MakeRow(1, {}, {5, 6, 7, 8});
+  row.offsets = {0, 1, 2, 4};
+  row.weights = {1, 1, 0.5f, 0.5f};
+  data::Batch batch;
+  builder.Start(&batch);
+  builder.Append(row, &batch);
+  row = MakeRow(0, {}, {7, 6, 5});
+  row.offsets = {0, 1, 2, 3};
+  row.weights = {1, 1, 1};
+  builder.Append(row, &batch);
+  builder.Finish(&batch);
+  EXPECT_THAT(batch.sparse[0].keys, ElementsAre(7, 8, 5));
+  EXPECT_THAT(batch.sparse[0].index, ElementsAre(0, 1, 2, 2, 0));
+  EXPECT_THAT(batch.sparse[0].offsets, ElementsAre(0, 2, 3, 4, 5));
+  EXPECT_THAT(batch.sparse[0].weights, ElementsAre(0.5f, 0.5f, 1, 1, 1));
+  EXPECT_THAT(batch.sparse[1].keys, ElementsAre(6));
+  EXPECT_THAT(batch.sparse[1].index, ElementsAre(0, 0));
+  EXPECT_THAT(batch.sparse[1].offsets, IsEmpty());
+  EXPECT_THAT(batch.sparse[1].weights, IsEmpty());
+}
+
 TEST(BatchTest, ClearKeepsTheMemory) {
-  data::BatchBuilder builder(1, {{0, {0}}}, false);
+  data::BatchBuilder builder(1, {{0, {0}}});
   data::Batch batch;
   builder.Start(&batch);
   builder.Append(MakeRow(1, {0.5f}, {10}), &batch);

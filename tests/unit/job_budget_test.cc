@@ -59,10 +59,12 @@ std::string Libsvm(const TempDir& dir) {
 }
 std::string Delimited(const TempDir& dir) {
   std::string text;
-  for (int row = 0; row < kRows; ++row) absl::StrAppend(&text, "1,2,3,a", row, ",b", row, "\n");
+  for (int row = 0; row < kRows; ++row)
+    absl::StrAppend(&text, "1,2,3,a", row, ",b", row, "|c", row, "\n");
   return absl::StrCat("format: DELIMITED train: \"", dir.Write("a.csv", text),
                       "\" columns { delimiter: \",\" label: \"0\" numeric: \"1\" numeric: \"2\" ",
-                      "categorical: \"3\" categorical: \"4\" }");
+                      "categorical: \"3\" categorical: \"4\" column { name: \"4\" separator: "
+                      "\"|\" max_ids: 2 } }");
 }
 std::string Ncf(const TempDir& dir) {
   std::string text, test, candidates;

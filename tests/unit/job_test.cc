@@ -563,7 +563,10 @@ INSTANTIATE_TEST_SUITE_P(
 INSTANTIATE_TEST_SUITE_P(
     Tables, ContradictionsTest,
     ::testing::Values(
-        Contradiction{{{"table", "[]"}}, "table: no tables; a job needs at least one"},
+        Contradiction{{{"table", "[]"}},
+                      "table: no tables; a job needs at least one, and ids that it reads (of "
+                      "DELIMITED data a "
+                      "column in data.columns.categorical)"},
         Contradiction{{{"table[0].dim", "0"}}, "table[0].dim: 0, must be 1 to 65536"},
         Contradiction{{{"table[0].dim", "-8"}}, "table[0].dim: -8, must be 1 to 65536"},
         Contradiction{{{"table[0].name", ""}}, "table[0].name: not set; every table has a name"},
@@ -824,8 +827,16 @@ TEST_P(ColumnsTest, IsRefusedWithThisMessage) {
 INSTANTIATE_TEST_SUITE_P(
     Columns, ColumnsTest,
     ::testing::Values(
-        Contradiction{{{"data.columns.delimiter", "ab"}},
-                      "data.columns.delimiter: \"ab\", must be one character"},
+        Contradiction{{{"data.columns.delimiter", "a\"b"}},
+                      "data.columns.delimiter: \"a\\\"b\", must be without quotes and line ends"},
+        Contradiction{{{"data.columns.decimal", "x"}},
+                      "data.columns.decimal: \"x\", must be \".\" or \",\""},
+        Contradiction{
+            {{"data.columns.decimal", ","},
+             {"data.columns.delimiter", ","},
+             {"data.columns.quotes", "NONE"}},
+            "data.columns.decimal: \",\" separates the cells (data.columns.delimiter), and "
+            "quotes are NONE"},
         Contradiction{{{"data.columns.label", ""}},
                       "data.columns.label: not set; say which column is the label"},
         Contradiction{{{"data.columns.label", "clicked"}},
@@ -834,8 +845,12 @@ INSTANTIATE_TEST_SUITE_P(
         Contradiction{{{"data.columns.numeric[0]", "-1"}},
                       "data.columns.numeric[0]: column \"-1\" is not a number from 0; set "
                       "columns.header: true if the first line has names"},
-        Contradiction{{{"data.columns.categorical", "[\"1\"]"}},
-                      "data.columns.categorical[0]: column \"1\" is used twice"},
+        Contradiction{{{"data.columns.categorical", "[\"2\", \"2\"]"}},
+                      "data.columns.categorical[1]: column \"2\" is used twice"},
+        Contradiction{{{"data.columns.categorical", "[\"0\"]"}},
+                      "data.columns.categorical[0]: column \"0\" is used twice"},
+        Contradiction{{{"data.columns.numeric", "[\"1\", \"0\"]"}},
+                      "data.columns.numeric[1]: column \"0\" is used twice"},
         Contradiction{{{"data.columns.numeric", "[\"\"]"}},
                       "data.columns.numeric[0]: a column without a name"},
         Contradiction{{{"data.columns.positive", "[\"a\", \"b\"]"}, {"data.columns.negative", "b"}},
@@ -845,15 +860,44 @@ INSTANTIATE_TEST_SUITE_P(
                       "data.columns.column[0].name: not set; say which column is meant"},
         Contradiction{
             {{"data.columns.categorical", "2"}, {"data.columns.column", "{name: '2' log: true}"}},
-            "data.columns.column[0]: \"2\" is categorical; fill, clip, log and scale are "
+            "data.columns.column[0]: \"2\" is categorical; fill, clip, log, date and scale are "
             "for numeric columns"},
+        Contradiction{
+            {{"data.columns.categorical", "2"}, {"data.columns.column", "{name: '2' date: '%Y'}"}},
+            "data.columns.column[0]: \"2\" is categorical; fill, clip, log, date and "
+            "scale are for numeric columns"},
+        Contradiction{{{"data.columns.column", "{name: '1' date: 'dd.mm.yyyy'}"}},
+                      "data.columns.column[0].date: \"dd.mm.yyyy\" is not the form of a date; "
+                      "31.12.2024 is \"%d.%m.%Y\", 2024-12-31 12:05:06 is \"%Y-%m-%d %H:%M:%S\""},
+        Contradiction{{{"data.columns.column", "{name: '1' date: '%Y %j'}"}},
+                      "data.columns.column[0].date: \"%Y %j\" is not the form of a date; "
+                      "31.12.2024 is \"%d.%m.%Y\", 2024-12-31 12:05:06 is \"%Y-%m-%d %H:%M:%S\""},
+        Contradiction{
+            {{"data.columns.column", "{name: '1' date_unit: DAYS}"}},
+            "data.columns.column[0].date_unit: set without `date`, which says what a date "
+            "looks like"},
+        Contradiction{{{"data.columns.column", "{name: '1' separator: '|'}"}},
+                      "data.columns.column[0].separator: \"|\", but \"1\" is not in "
+                      "data.columns.categorical; cells of several ids are categorical"},
+        Contradiction{{{"data.columns.categorical", "2"},
+                       {"data.columns.column", "{name: '2' pooling: MEAN}"}},
+                      "data.columns.column[0]: \"2\" has one id a cell; pooling and max_ids need "
+                      "`separator`"},
+        Contradiction{{{"data.columns.categorical", "2"},
+                       {"data.columns.column", "{name: '2' separator: '|' max_ids: -1}"}},
+                      "data.columns.column[0].max_ids: -1, must be 1 to 1048576"},
+        Contradiction{{{"data.columns.categorical", "2"},
+                       {"data.columns.quotes", "NONE"},
+                       {"data.columns.column", "{name: '2' separator: '\\t'}"}},
+                      "data.columns.column[0].separator: \"\\t\" separates the cells themselves "
+                      "(data.columns.delimiter)"},
         Contradiction{{{"data.columns.column", "{name: '1' clip_min: 2 clip_max: 2}"}},
                       "data.columns.column[0].clip_max: 2, must be above clip_min, which is 2"},
         Contradiction{{{"data.columns.column", "{name: '1' fill: inf}"}},
                       "data.columns.column[0].fill: inf, must be a finite number"},
         Contradiction{{{"data.columns.statistics_rows", "-1"}},
                       "data.columns.statistics_rows: -1, must not be negative"},
-        Contradiction{{{"data.skip_bad_rows", "5"}},
+        Contradiction{{{"data.skip_bad_rows", "5"}, {"data.columns.positive", "yes"}},
                       "data.columns.negative: not set, but data.skip_bad_rows is; name the labels "
                       "that count as 0, so that a bad label is seen as one"},
         Contradiction{{{"data.statistics", "{column {name: '1' mean: nan}}"}},
@@ -897,6 +941,35 @@ TEST(ContradictionTest, ZerosAreNoFaultWhereNumbersOrOtherTablesWakeTheHiddenUni
                    {"table[0].dim", "1"},
                    {"model", "{logistic_regression {}}"},
                    {"table[0].initializer", "{kind: ZERO}"}});
+}
+
+TEST(ContradictionTest, AColumnMayBeANumberAndACategory) {
+  const job::JobPlan plan = MustResolve({{"data.format", "DELIMITED"},
+                                         {"data.columns.label", "0"},
+                                         {"data.columns.numeric", "1"},
+                                         {"data.columns.categorical", "1"},
+                                         {"data.columns.column", "{name: '1' log: true}"}});
+  EXPECT_EQ(plan.job.data().columns().column(0).max_ids(), 0);
+}
+
+TEST(DefaultsTest, LabelsThatTheJobDoesNotName) {
+  const auto labels = [](const job::Overrides& more) {
+    job::Overrides set = {{"data.format", "DELIMITED"},
+                          {"data.columns.label", "0"},
+                          {"data.columns.numeric", "[\"1\"]"},
+                          {"data.columns.categorical", "2"}};
+    set.insert(set.end(), more.begin(), more.end());
+    return MustResolve(set).job.data().columns();
+  };
+  EXPECT_THAT(labels({}).positive(), ElementsAre("1", "True", "true", "TRUE"));
+  EXPECT_THAT(labels({}).negative(), ElementsAre("0", "False", "false", "FALSE"));
+  EXPECT_THAT(labels({{"data.columns.missing", "0"}}).negative(),
+              ElementsAre("False", "false", "FALSE"));
+  EXPECT_THAT(labels({{"data.columns.positive", "2"}}).negative(), ElementsAre())
+      << "the data say which one";
+  EXPECT_THAT(labels({{"data.columns.negative", "-1"}}).negative(), ElementsAre("-1"));
+  EXPECT_THAT(labels({{"data.columns.negative", "1"}}).positive(),
+              ElementsAre("True", "true", "TRUE"));
 }
 
 TEST(ContradictionTest, LibsvmTakesLabelsAlone) {

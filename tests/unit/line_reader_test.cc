@@ -2,7 +2,13 @@
 // is refused with its name and line.
 #include "data/line_reader.h"
 
+#include <sys/stat.h>
+
+#include <cstdlib>
+#include <filesystem>
+
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "base/random.h"
 #include "data/files.h"
 #include "tests/test_seed.h"
@@ -93,6 +99,76 @@ TEST(LineReaderTest, ALineMayBeAsLongAsTheBoundAndNoLonger) {
   }
 }
 
+TEST(LineReaderTest, LinesArePutTogetherAndTakenApart) {
+  data::LineReader reader("text", data::MemoryBytes("\xef\xbb\xbf"
+                                                    "a\r\n\nb\nc\r\nd"));
+  absl::string_view line;
+  ASSERT_TRUE(*reader.Next(&line));
+  ASSERT_TRUE(*reader.Extend(&line));
+  EXPECT_EQ(line, "a\r\n");
+  ASSERT_TRUE(*reader.Extend(&line));
+  EXPECT_EQ(line, "a\r\n\nb") << "line ends as they are in the file";
+  EXPECT_EQ(reader.line_number(), 1);
+  reader.Retract(&line);
+  EXPECT_EQ(line, "a");
+  ASSERT_TRUE(*reader.Next(&line));
+  EXPECT_EQ(line, "b");
+  EXPECT_EQ(reader.line_number(), 3);
+  ASSERT_TRUE(*reader.Extend(&line));
+  EXPECT_EQ(line, "b\nc");
+  ASSERT_TRUE(*reader.Next(&line));
+  EXPECT_EQ(line, "d");
+  EXPECT_EQ(reader.line_number(), 5);
+  EXPECT_FALSE(*reader.Extend(&line)) << "the file is over";
+  EXPECT_EQ(line, "d");
+  reader.Retract(&line);
+  EXPECT_EQ(line, "d");
+  EXPECT_FALSE(*reader.Next(&line));
+}
+
+// Over many reads of the file, and no further than a line may be long.
+TEST(LineReaderTest, LinesThatArePutTogetherCrossReads) {
+  Random random(TestSeed());
+  std::string text;
+  while (text.size() < 3 * data::kMaxLineBytes) {
+    text += std::string(random.Uniform(30'000), 'x') + "\n";
+  }
+  text += "end\n";
+  data::LineReader reader("text", data::MemoryBytes(text));
+  absl::string_view line;
+  size_t at = 0;
+  while (*reader.Next(&line)) {
+    while (text[at] == '\n') ++at;
+    const std::string first(line);
+    const int64_t lines = static_cast<int64_t>(random.Uniform(90));
+    bool more = true;
+    for (int64_t i = 0; i < lines && more; ++i) more = *reader.Extend(&line);
+    ASSERT_EQ(line, text.substr(at, line.size())) << "--seed=" << TestSeed();
+    ASSERT_LE(line.size(), data::kMaxLineBytes);
+    if (random.Bernoulli(0.5)) {
+      reader.Retract(&line);
+      ASSERT_EQ(line, first);
+    }
+    at += line.size() + 1;
+  }
+  EXPECT_EQ(at, text.size());
+}
+
+TEST(LineReaderTest, TextsOfOtherKindsAreNamed) {
+  const TempDir dir;
+  for (const absl::string_view mark :
+       {absl::string_view("\xff\xfe"), absl::string_view("\xfe\xff")}) {
+    const std::string text = absl::StrCat(mark, absl::string_view("a\0,\0b\0\n\0", 8));
+    ExpectOneLine(ErrorOf(dir.Write("a.csv", text)), {"a.csv: ", "UTF-16", "iconv"});
+  }
+  ExpectOneLine(ErrorOf(dir.Write("mac.csv", "a,b\r1,2\r3,4\r")),
+                {"mac.csv: ", "one line", "CR", "tr "});
+  ExpectOneLine(ErrorOf(dir.Write("mac.csv", std::string(200, 'x') + "\r" +
+                                                 std::string(data::kMaxLineBytes, 'x'))),
+                {"longer than", "tr "});
+  EXPECT_THAT(LinesOf("a\rb\nc\r\r\n"), ElementsAre("a\rb", "c")) << "here and there: text";
+}
+
 TEST(LineReaderTest, NulBytesAreRefused) {
   data::LineReader reader("text", data::MemoryBytes(absl::string_view("a\nb\0c\n", 6)));
   absl::Status status;
@@ -175,8 +251,61 @@ TEST(FilesTest, VariablesAreReplaced) {
   EXPECT_EQ(*data::ExpandEnvironment("$TANDEM_FILES_TEST/x"), "/some/where/x");
   EXPECT_EQ(*data::ExpandEnvironment("a${TANDEM_FILES_TEST}b"), "a/some/whereb");
   EXPECT_EQ(*data::ExpandEnvironment("cost$ 5 ${open"), "cost$ 5 ${open");
-  ExpectOneLine(data::ExpandFiles("data.train", "$TANDEM_FILES_UNSET/x").status(),
-                {"data.train", "$TANDEM_FILES_UNSET", "not set", "export TANDEM_FILES_UNSET="});
+  ExpectOneLine(
+      data::ExpandFiles("data.train", "$TANDEM_FILES_UNSET/x").status(),
+      {"data.train", "$TANDEM_FILES_UNSET", "not set", "export TANDEM_FILES_UNSET=", "[$]"});
+}
+
+// A file or folder that is there is what its name means.
+TEST(FilesTest, NamesThatStandAsTheyAre) {
+  const TempDir dir;
+  unsetenv("b");
+  const auto expand = [](const std::string& name) { return data::ExpandFiles("data.train", name); };
+  std::filesystem::create_directory(dir.Path("part[1] $b"));
+  for (const char* name : {"a[1].csv", "a$b.csv", "a*.csv", "~", "a'b c.csv", "part[1] $b/x.csv",
+                           "part[1] $b/y.csv", "a1.csv"}) {
+    EXPECT_THAT(*expand(dir.Write(name, "x\n")), ElementsAre(dir.Path(name)));
+  }
+  EXPECT_THAT(*expand(dir.Path("part[1] $b/*.csv")),
+              ElementsAre(dir.Path("part[1] $b/x.csv"), dir.Path("part[1] $b/y.csv")));
+  EXPECT_THAT(*expand(dir.Path("a[[]1].csv")), ElementsAre(dir.Path("a[1].csv")));
+  EXPECT_THAT(*expand(dir.Path("a[$]b.csv")), ElementsAre(dir.Path("a$b.csv")));
+  const char* const home = getenv("HOME");
+  const std::string kept = home == nullptr ? "" : home;
+  setenv("HOME", dir.Path("").c_str(), 1);
+  EXPECT_THAT(*expand("~/a1.csv"), ElementsAre(dir.Path("/a1.csv")));
+  EXPECT_THAT(*expand("~/a[1].*"), ElementsAre(dir.Path("/a1.csv")));
+  setenv("HOME", "", 1);
+  ExpectOneLine(expand("~/a1.csv").status(), {"data.train", "'~/a1.csv'", "HOME is not set"});
+  setenv("HOME", kept.c_str(), 1);
+  EXPECT_TRUE(data::IsNamed({dir.Path("*"), dir.Path("a[1].csv")}, dir.Path("a[1].csv")));
+  EXPECT_FALSE(data::IsNamed({dir.Path("*")}, dir.Path("a1.csv")));
+}
+
+TEST(FilesTest, WildcardsPassOverWhatIsNoData) {
+  const TempDir dir;
+  for (const char* name : {"_SUCCESS", "_metadata", ".part-0.crc", "part-0", "part-1"}) {
+    dir.Write(name, "x\n");
+  }
+  std::filesystem::create_directory(dir.Path("_temporary"));
+  std::vector<std::string> hidden;
+  EXPECT_THAT(*data::ExpandFiles("data.train", dir.Path("*"), &hidden),
+              ElementsAre(dir.Path("part-0"), dir.Path("part-1")));
+  EXPECT_THAT(hidden,
+              ElementsAre(dir.Path("_SUCCESS"), dir.Path("_metadata"), dir.Path("_temporary")));
+  EXPECT_THAT(*data::ExpandFiles("data.train", dir.Path("_[Sm]*")),
+              ElementsAre(dir.Path("_SUCCESS"), dir.Path("_metadata")));
+  ExpectOneLine(data::ExpandFiles("data.train", dir.Path("?[Sm]*")).status(),
+                {"no file matches", "begin with _"});
+}
+
+TEST(FilesTest, WhatCannotBeReadTwiceIsRefused) {
+  const TempDir dir;
+  ASSERT_EQ(mkfifo(dir.Path("pipe").c_str(), 0600), 0);
+  for (const std::string& name : {dir.Path("pipe"), std::string("/dev/null")}) {
+    ExpectOneLine(data::ExpandFiles("data.train", name).status(),
+                  {"data.train", name, "no regular file", "hint"});
+  }
 }
 
 TEST(FilesTest, GlobsAreSortedAndEmptyOnesRefused) {

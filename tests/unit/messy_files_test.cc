@@ -176,6 +176,11 @@ INSTANTIATE_TEST_SUITE_P(
              "x\"y\n"},
             kHeader,
             json::object()},
+        MessyFile{"LineBreaksInQuotes",
+                  {"y\tage\t\"income\"\tcity\r\n1\t\"41\"\t2.5\t\"Rome\nItaly\"\r\n"
+                   "0\t5\t-1\t\"a\r\n\r\n\"\"b\"\"\tc\"\r\n0\t1\t2\t\"x\"\"y\"\r\n"},
+                  "header: true label: 'y' numeric: ['age', 'income'] categorical: ['city']",
+                  {{"sep", "\t"}}},
         MessyFile{"Crlf",
                   {"y,age,income,city\r\n1,41,2.5,Rome\r\n0,5,-1,Oslo\r\n\r\n0,,3,\r\n"},
                   kHeader,

@@ -43,6 +43,7 @@ TEST(NcfTextTest, RatingsAreUserAndItem) {
   ExpectOneLine(Ratings("-1\t2\n").status(), {"ratings:1: ", "the user is '-1'", "hint"});
   ExpectOneLine(Ratings("1\t4294967295\n").status(), {"ratings:1: ", "the item", "4294967294"});
   ExpectOneLine(Ratings("").status(), {"ratings: ", "empty"});
+  ExpectOneLine(Ratings(" \t\n  \n").status(), {"ratings: ", "empty"});
 }
 
 TEST(NcfTextTest, CandidatesEqualToThePositiveAreLeftOut) {

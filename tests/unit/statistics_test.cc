@@ -215,6 +215,19 @@ TEST(DescriptionTest, TravelsWithItsBitsAndRefusesAnotherMeaning) {
   ExpectOneLine(
       adopt([](Data* data) { data->mutable_columns()->mutable_column(0)->set_clip_max(3); }),
       {"the transform of column '1'", "clip_max 3", "hint"});
+  const auto change_last = [](Column::DateUnit unit, const char* separator) {
+    return [unit, separator](Data* data) {
+      data->mutable_columns()->mutable_column(0)->set_date("%s");
+      data->mutable_columns()->mutable_column(0)->set_date_unit(unit);
+      Column* const last = data->mutable_columns()->add_column();
+      last->set_name("3");
+      last->set_separator(separator);
+    };
+  };
+  ExpectOneLine(adopt(change_last(Column::SECONDS, "|")),
+                {"the number of ids in a cell of column '3' is several (SUM)", "with one", "hint"});
+  ExpectOneLine(adopt(change_last(Column::SECONDS, "")),
+                {"the transform of column '1' is date in SECONDS, log", "with log", "hint"});
   // As a job that starts from a save does.
   job::JobPlan next = NumbersPlan({dir.Write("b.csv", RandomRows(&random, 50))}, 1);
   RuleFor("1", &next)->set_log(true);
@@ -227,12 +240,37 @@ TEST(DescriptionTest, TravelsWithItsBitsAndRefusesAnotherMeaning) {
   ExpectOneLine(data::AdoptDescription("no description {", &data), {"not a description", "hint"});
 }
 
+TEST(DescriptionTest, WhatFilesMaySpellInAnotherWayIsSaid) {
+  const TempDir dir;
+  job::JobPlan plan = NumbersPlan({dir.Write("a.csv", "1,1,7,a\n")}, 1);
+  RuleFor("1", &plan)->set_date("%Y");
+  RuleFor("3", &plan)->set_separator("|");
+  const std::string description = data::DescribeData(plan.job.data());
+  Columns* const columns = plan.job.mutable_data()->mutable_columns();
+  columns->set_quotes(Columns::DOUBLE);
+  columns->set_decimal(".");
+  EXPECT_THAT(data::CompareData(description, plan.job.data())->said, ElementsAre());
+  columns->set_quotes(Columns::NONE);
+  columns->set_decimal(",");
+  columns->mutable_column(0)->set_date("%d.%m.%Y");
+  columns->mutable_column(1)->set_separator(";");
+  const auto differences = data::CompareData(description, plan.job.data());
+  EXPECT_THAT(differences->refused, ElementsAre());
+  EXPECT_THAT(differences->said,
+              ElementsAre(HasSubstr("data.columns.quotes is NONE, but the saved model was trained "
+                                    "with DOUBLE"),
+                          HasSubstr("data.columns.decimal is ','"),
+                          HasSubstr("column '1' date is '%d.%m.%Y'"),
+                          HasSubstr("column '3' separator is ';'")));
+}
+
 // Every worker would take the first other label that it meets, and these are not the same ones: the
 // files say which it is, once for all.
 TEST(LabelsOfAJobTest, WhatCountsAsZeroIsTheSameForAllWorkers) {
   const TempDir dir;
   job::JobPlan plan = NumbersPlan({dir.Write("a.csv", "1,1,7,a\n2,3,8,a\n3,1,7,a\n2,3,8,a\n")}, 2);
   plan.job.mutable_data()->mutable_columns()->set_scale(Column::NONE);
+  plan.job.mutable_data()->mutable_columns()->add_positive("1");
   ASSERT_TRUE(data::FillFromData("", &plan).ok());
   EXPECT_THAT(plan.job.data().columns().negative(), ElementsAre("2"));
   auto source = data::NewTrainSource(plan, 0);  // of the first and the third row
@@ -244,6 +282,7 @@ TEST(LabelsOfAJobTest, WhatCountsAsZeroIsTheSameForAllWorkers) {
   // A save has it, too: what counts as 0 does not depend on what is evaluated.
   job::JobPlan next = NumbersPlan({dir.Write("b.csv", "3,1,7,a\n")}, 1);
   next.job.mutable_data()->mutable_columns()->set_scale(Column::NONE);
+  next.job.mutable_data()->mutable_columns()->add_positive("1");
   ASSERT_TRUE(data::FillFromData(data::DescribeData(plan.job.data()), &next).ok());
   EXPECT_THAT(next.job.data().columns().negative(), ElementsAre("2"));
 }

@@ -1,0 +1,67 @@
+// IdCheck compares the ids of the rows that evaluate a model with those of the rows that train it. An id
+// in another spelling (12.0 for 12, a blank behind a name) is another id: its row is never trained, and
+// nothing fails.
+//
+// Thread safety: one thread at a time.
+#ifndef TANDEM_DATA_ID_CHECK_H_
+#define TANDEM_DATA_ID_CHECK_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "data/row.h"
+
+namespace tandem::data {
+
+// The text without what often differs between two spellings of one id: blanks and quotes around it, the
+// form of a whole number, capital letters, accents.
+std::string PlainForm(absl::string_view text);
+
+class IdCheck {
+ public:
+  // `part` is the field of the job that names the files, for messages.
+  IdCheck(std::string part, std::vector<std::string> fields);
+
+  // Keeps the ids of the first rows of `files`. Rows that do not parse are skipped; the check of
+  // the files reports them.
+  void Sample(const std::vector<std::string>& files, RowParser* parser);
+
+  // A training row; `texts` is RowParser::texts() of it.
+  void SeeTraining(const Row& row, absl::Span<const absl::string_view> texts);
+
+  // A line for each field whose ids the training rows lack. `all`: all training rows were seen.
+  void Warn(bool all, std::vector<std::string>* warnings) const;
+
+ private:
+  struct Id {
+    int64_t count = 0;
+    bool trained = false;
+    std::string text;   // the beginning of it; "" if the format has numbers for ids
+    uint64_t form = 0;  // a hash of its plain form
+  };
+  struct Field {
+    std::string name;
+    uint64_t missing = 0;  // the key of "no value", which does not count
+    int64_t count = 0, trained = 0;
+    absl::flat_hash_map<uint64_t, Id> ids;  // by key
+    absl::flat_hash_map<uint64_t, std::string>
+        forms;  // of them; a text of the training rows, or ""
+
+    bool IsTrained() const;  // nearly
+  };
+  void Add(const Row& row, absl::Span<const absl::string_view> texts);
+  void SeeId(uint64_t key, absl::string_view text, Field* field);
+  void WarnOf(const Field& field, bool all, std::vector<std::string>* warnings) const;
+
+  const std::string part_;
+  int64_t training_rows_ = 0;
+  std::vector<Field> fields_;
+};
+
+}  // namespace tandem::data
+
+#endif  // TANDEM_DATA_ID_CHECK_H_
