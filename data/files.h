@@ -14,6 +14,10 @@
 
 namespace tandem::data {
 
+// That a file of the job cannot be opened, as errno says why: NOT_FOUND, with a hint where the path may be
+// wrong, or PERMISSION_DENIED. `what`: "cannot open", say.
+absl::Status CannotOpen(absl::string_view what, int error);
+
 // Replaces $NAME and ${NAME} by the environment. INVALID_ARGUMENT if a variable is not set.
 absl::StatusOr<std::string> ExpandEnvironment(absl::string_view path);
 
