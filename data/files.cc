@@ -181,6 +181,13 @@ absl::StatusOr<std::vector<std::string>> ExpandAllFiles(absl::string_view knob,
   return all;
 }
 
+absl::StatusOr<std::vector<std::string>> FirstFiles(const Data& data) {
+  if (data.train().empty()) {
+    return ExpandAllFiles("data.test", {data.test().begin(), data.test().end()});
+  }
+  return ExpandAllFiles("data.train", {data.train().begin(), data.train().end()});
+}
+
 absl::StatusOr<std::vector<DataFile>> TrainingFiles(const Data& data) {
   TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> names,
                           ExpandAllFiles("data.train", {data.train().begin(), data.train().end()}));

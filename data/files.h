@@ -40,6 +40,10 @@ absl::StatusOr<std::vector<std::string>> ExpandAllFiles(absl::string_view knob,
 // Whether one of the patterns names the file itself, and not by wildcards.
 bool IsNamed(const std::vector<std::string>& patterns, absl::string_view file);
 
+// The files whose rows a job reads first: those to train on or, of a job that names none and only scores
+// rows, those to score.
+absl::StatusOr<std::vector<std::string>> FirstFiles(const Data& data);
+
 // What a run trains on, for its saves. None for the data of a program.
 absl::StatusOr<std::vector<DataFile>> TrainingFiles(const Data& data);
 // That a run which goes on has the files that it began with: FAILED_PRECONDITION names the first
