@@ -11,6 +11,7 @@
 #include <system_error>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/owned_fd.h"
 #include "base/status_macros.h"
@@ -47,7 +48,7 @@ absl::Status WriteAll(int fd, const std::string& path, absl::string_view bytes) 
 }
 
 absl::Status Write(const std::string& path, absl::string_view bytes) {
-  OwnedFd file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  OwnedFd file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOCTTY, 0644));
   if (file.get() < 0) return FileError("open for writing", path, errno);
   TANDEM_RETURN_IF_ERROR(WriteAll(file.get(), path, bytes));
   if (file.Close() != 0) return FileError("close", path, errno);
@@ -109,6 +110,75 @@ absl::Status WriteFileAtomically(const std::string& path, absl::string_view byte
   if (written.ok()) return PutInPlace(temporary, path);
   unlink(temporary.c_str());  // what failed is reported; a leftover would be overwritten anyway
   return written;
+}
+
+OutputPlace FindOutput(const std::string& path) {
+  namespace fs = std::filesystem;
+  constexpr int kMostLinks = 40;  // as many as the kernel follows
+  std::error_code error;
+  const fs::path descriptors = fs::canonical("/proc/self/fd", error);
+  OutputPlace place;
+  place.path = path;
+  for (int links = 0; links < kMostLinks; ++links) {
+    const fs::path at = place.path;
+    const fs::path folder = fs::canonical(at.has_parent_path() ? at.parent_path() : ".", error);
+    if (error) break;
+    int fd = -1;
+    if (folder == descriptors && absl::SimpleAtoi(at.filename().string(), &fd)) {
+      place.fd = fd;
+      return place;
+    }
+    const fs::path to = fs::read_symlink(at, error);
+    if (error) break;
+    place.path = (folder / to).string();
+  }
+  struct stat old = {};
+  if (stat(place.path.c_str(), &old) != 0) {
+    place.replaced = errno == ENOENT;
+  } else {
+    place.replaced = S_ISREG(old.st_mode) && old.st_nlink == 1 &&
+                     faccessat(AT_FDCWD, place.path.c_str(), W_OK, AT_EACCESS) == 0;
+  }
+  return place;
+}
+
+namespace {
+
+// Makes the file `temporary` with the mode and the owner of the one at `path`, if there is one. False:
+// not possible, and `temporary` is not there.
+bool MakeReplacement(const std::string& temporary, const std::string& path, OwnedFd* file) {
+  *file = OwnedFd(open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
+  if (file->get() < 0) return false;
+  struct stat old = {}, now = {};
+  if (stat(path.c_str(), &old) != 0) return true;
+  if (fstat(file->get(), &now) == 0 &&
+      ((old.st_uid == now.st_uid && old.st_gid == now.st_gid) ||
+       fchown(file->get(), old.st_uid, old.st_gid) == 0) &&
+      fchmod(file->get(), old.st_mode & 07777) == 0) {
+    return true;
+  }
+  unlink(temporary.c_str());
+  return false;
+}
+
+}  // namespace
+
+absl::Status WriteOutput(const std::string& path, absl::string_view bytes) {
+  const OutputPlace place = FindOutput(path);
+  if (place.fd >= 0) return WriteAll(place.fd, path, bytes);  // behind what is there already
+  if (!place.replaced) return Write(place.path, bytes);
+  const std::string temporary = absl::StrCat(place.path, ".tmp", getpid());
+  OwnedFd file;
+  if (!MakeReplacement(temporary, place.path, &file)) return Write(place.path, bytes);
+  absl::Status status = WriteAll(file.get(), path, bytes);
+  if (status.ok() && file.Close() != 0) status = FileError("close", path, errno);
+  if (!status.ok()) {
+    unlink(temporary.c_str());
+    return status;
+  }
+  status = PutInPlace(temporary, place.path);
+  // A mount point, say, cannot be renamed over.
+  return status.ok() || absl::IsResourceExhausted(status) ? status : Write(place.path, bytes);
 }
 
 absl::Status MakeFolder(const std::string& path) {

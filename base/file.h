@@ -1,6 +1,9 @@
 // Whole files: read at once, or put in place at once so that a crash at any moment leaves the old
 // one or the new one. What is in place when a call returns OK survives a loss of power.
 //
+// Output files that users name are replaced in the same way where they are regular files, and else
+// written into.
+//
 // Errors name the file and what the system said: RESOURCE_EXHAUSTED when the disk is full,
 // NOT_FOUND, PERMISSION_DENIED, else UNAVAILABLE. Any thread; one writer for each path.
 #ifndef TANDEM_BASE_FILE_H_
@@ -25,6 +28,23 @@ absl::Status WriteFileAtomically(const std::string& path, absl::string_view byte
 // likewise. Requires: it is closed, and in the folder of `path`. It is gone afterwards, after an
 // error as well.
 absl::Status PutInPlace(const std::string& temporary, const std::string& path);
+
+// Where the output of a user's choice goes, --out of a command that writes one file, say.
+struct OutputPlace {
+  std::string path;  // where the links of the name end; the file need not exist
+  int fd =
+      -1;  // the descriptor of this process that the name stands for (/dev/stdout, /dev/fd/3); -1: none
+  bool replaced =
+      false;  // a new file takes the place of the old one when it is complete, if there is one
+};
+// A regular file is replaced, unless it has other names, too, or may not be written. A device, a FIFO, a
+// descriptor and any other file is written into, as by cp and tee.
+OutputPlace FindOutput(const std::string& path);
+
+// Writes to what a user has named (FindOutput). A file that is replaced keeps its mode, its owner and the
+// links to it; where no new file can be made beside the old one, the old one is overwritten. Waits
+// for the reader of a FIFO.
+absl::Status WriteOutput(const std::string& path, absl::string_view bytes);
 
 // Makes the folder and those above it. One that is there already is no error.
 absl::Status MakeFolder(const std::string& path);

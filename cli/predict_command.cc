@@ -1,11 +1,17 @@
 #include "cli/predict_command.h"
 
+#include <fcntl.h>
+#include <signal.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <memory>
 #include <system_error>
+
+#include <nlohmann/json.hpp>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -16,7 +22,9 @@
 #include "absl/strings/str_replace.h"
 #include "base/file.h"
 #include "base/status_macros.h"
+#include "cli/progress_view.h"
 #include "cli/run_command.h"
+#include "data/chosen_columns.h"
 #include "data/files.h"
 #include "job/job.h"
 #include "node/role_flags.h"
@@ -38,6 +46,10 @@ absl::Status CheckRows(const PredictFlags& flags, const Data& data) {
           "the job's rows are a program's, which has to say what a row is; hint: --python SCRIPT, "
           "as it was trained with (docs/PYTHON.md)");
     }
+    if (!flags.columns.empty()) {
+      return absl::InvalidArgumentError(
+          "--columns: the script reads the rows; hint: it can write their columns itself");
+    }
     if (flags.data.empty()) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat(
         "--data ", flags.data[0], ": it is the script that reads; hint: tell it, behind --"));
@@ -46,35 +58,49 @@ absl::Status CheckRows(const PredictFlags& flags, const Data& data) {
     return absl::InvalidArgumentError(
         "--python: the job has a model and readers of its own; hint: leave it out");
   }
-  if (data.format() == Data::NCF) {
-    return absl::InvalidArgumentError(
-        "data.format is NCF: its rows are not those of files; hint: files of one row a line have "
-        "scores");
-  }
   if (!flags.data.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError("which rows? hint: --data FILES, in the job's format");
+  return absl::InvalidArgumentError(
+      data.format() == Data::NCF
+          ? "which pairs? hint: --data FILES, with a user and an item a row"
+          : "which rows? hint: --data FILES, in the job's format; they need no label");
 }
 
-absl::Status CheckFlags(const PredictFlags& flags, const Data& data) {
-  TANDEM_RETURN_IF_ERROR(CheckRows(flags, data));
+// That the scores can be written in the end, as far as this can be known at the beginning.
+absl::Status CheckOut(const PredictFlags& flags) {
+  const auto refuse = [&](const auto&... why) {
+    return absl::InvalidArgumentError(absl::StrCat("--out ", flags.out, ": ", why...));
+  };
+  if (flags.out.empty()) return refuse("an empty name; hint: name the file for the scores");
+  const OutputPlace place = FindOutput(flags.out);
+  if (place.fd >= 0) return absl::OkStatus();
   std::error_code error;
-  if (fs::is_directory(flags.out, error)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--out ", flags.out, ": is a folder; hint: name the file for the scores"));
+  if (fs::is_directory(place.path, error)) {
+    return refuse("is a folder; hint: name the file for the scores");
   }
-  const fs::path folder = fs::path(flags.out).parent_path();
-  if (!folder.empty() && !fs::is_directory(folder, error)) {
-    return absl::InvalidArgumentError(absl::StrCat("--out ", flags.out, ": there is no folder ",
-                                                   folder.string(), "; hint: make it first"));
+  if (fs::is_socket(place.path, error)) return refuse("is a socket; hint: name a file or a FIFO");
+  const bool exists = fs::exists(place.path, error);
+  std::string folder = fs::path(place.path).parent_path().string();
+  if (folder.empty()) folder = ".";
+  if (!exists && !fs::is_directory(folder, error)) {
+    return refuse("there is no folder ", folder, "; hint: make it first");
+  }
+  const std::string& written = exists ? place.path : folder;
+  if (faccessat(AT_FDCWD, written.c_str(), W_OK, AT_EACCESS) == 0) return absl::OkStatus();
+  return refuse("cannot be written: ", std::strerror(errno));
+}
+
+// That the scores do not take the place of what they are made from.
+absl::Status CheckNotRead(const PredictFlags& flags, std::vector<std::string> read) {
+  read.push_back(flags.job);
+  if (!flags.python.empty()) read.push_back(flags.python);
+  std::error_code error;
+  if (!fs::is_regular_file(flags.out, error)) return absl::OkStatus();
+  for (const std::string& file : read) {
+    if (!fs::equivalent(file, flags.out, error)) continue;
+    return absl::InvalidArgumentError(absl::StrCat("--out ", flags.out, ": is ", file,
+                                                   ", which is read; hint: name another file"));
   }
   return absl::OkStatus();
-}
-
-absl::StatusOr<std::vector<float>> ReadLogits(const std::string& path) {
-  TANDEM_ASSIGN_OR_RETURN(const std::string bytes, ReadWholeFile(path));
-  std::vector<float> logits(bytes.size() / sizeof(float));
-  if (!logits.empty()) std::memcpy(logits.data(), bytes.data(), logits.size() * sizeof(float));
-  return logits;
 }
 
 // A policy that leaves out some of several workers is none for one, which pushes nothing.
@@ -93,8 +119,8 @@ void AddPolicies(const job::JobPlan& trained, std::vector<std::string>* set) {
 // How the run of the job differs from one that trains.
 std::vector<std::string> SettingsOf(const PredictFlags& flags, const job::JobPlan& trained) {
   std::vector<std::string> set = flags.set;
-  set.emplace_back("train.evaluate_only=true");
   if (trained.job.model().has_program()) {
+    set.emplace_back("train.evaluate_only=true");
     set.emplace_back("cluster.workers=1");  // the order is the script's
     set.emplace_back("service_time=[]");    // which may be of workers that there are not
     AddPolicies(trained, &set);
@@ -104,13 +130,8 @@ std::vector<std::string> SettingsOf(const PredictFlags& flags, const job::JobPla
   for (const std::string& file : flags.data) {
     files.push_back(absl::StrCat("\"", absl::CEscape(file), "\""));
   }
-  // The files that the model was trained on need not be there any more.
-  const std::string list = absl::StrCat("=[", absl::StrJoin(files, ","), "]");
-  for (const std::string& text :
-       {"data.test" + list, "data.train" + list, std::string("data.test_fraction=0"),
-        std::string("data.skip_bad_rows=0"), std::string("data.max_rows=0")}) {
-    set.push_back(text);
-  }
+  set.emplace_back("data.score_only=true");
+  set.push_back(absl::StrCat("data.test=[", absl::StrJoin(files, ","), "]"));
   return set;
 }
 
@@ -121,27 +142,40 @@ absl::StatusOr<job::JobPlan> PlanOf(const std::string& job, const std::vector<st
   return node::PlanOf(role);
 }
 
-// The files of --data, which stand in for those of the job.
-absl::Status CheckFilesOf(const Job& job) {
-  if (job.data().format() == Data::PROGRAM) return absl::OkStatus();
-  const auto files = data::TrainingFiles(job.data());
-  if (files.ok()) return absl::OkStatus();
+// The files of --data; none where the rows are a script's.
+absl::StatusOr<std::vector<std::string>> FilesOf(const Data& data) {
+  if (data.format() == Data::PROGRAM) return std::vector<std::string>();
+  absl::StatusOr<std::vector<std::string>> files =
+      data::ExpandAllFiles("--data", {data.test().begin(), data.test().end()});
+  if (files.ok()) return files;
   return absl::Status(files.status().code(),
                       absl::StrReplaceAll(files.status().message(),
-                                          {{"data.train", "--data"},
-                                           {"; hint: check the path in the job file", ""}}));
+                                          {{"; hint: check the path in the job file", ""}}));
 }
 
-// Row i is worker i mod `workers`' next one. Digits enough that scores which differ differ in the file.
-absl::Status WriteScores(const std::string& run, int workers, const std::string& script,
-                         const std::string& out, int64_t* rows) {
+absl::Status CheckColumns(const PredictFlags& flags, const Data& data,
+                          const std::vector<std::string>& files) {
+  if (flags.columns.empty()) return absl::OkStatus();
+  return data::ChosenColumns::Open(data, files, flags.columns).status();
+}
+
+absl::StatusOr<std::vector<float>> ReadLogits(const std::string& path) {
+  TANDEM_ASSIGN_OR_RETURN(const std::string bytes, ReadWholeFile(path));
+  std::vector<float> logits(bytes.size() / sizeof(float));
+  if (!logits.empty()) std::memcpy(logits.data(), bytes.data(), logits.size() * sizeof(float));
+  return logits;
+}
+
+// Row i is worker i mod `workers`' next one.
+absl::StatusOr<std::vector<float>> LogitsOf(const std::string& run, int workers,
+                                            const std::string& script) {
   std::vector<std::vector<float>> logits;
   size_t all = 0;
   for (int rank = 0; rank < workers; ++rank) {
     TANDEM_ASSIGN_OR_RETURN(logits.emplace_back(), ReadLogits(ScoresFile(run, rank)));
     all += logits.back().size();
   }
-  std::string text;
+  std::vector<float> in_order;
   for (size_t i = 0; i < all; ++i) {
     const std::vector<float>& of_worker = logits[i % static_cast<size_t>(workers)];
     const size_t row = i / static_cast<size_t>(workers);
@@ -149,18 +183,49 @@ absl::Status WriteScores(const std::string& run, int workers, const std::string&
       return absl::InternalError(absl::StrCat("worker ", i % static_cast<size_t>(workers),
                                               " has scored ", of_worker.size(), " rows of ", all));
     }
-    absl::StrAppendFormat(&text, "%.17g\n",
-                          1 / (1 + std::exp(-static_cast<double>(of_worker[row]))));
+    in_order.push_back(of_worker[row]);
   }
-  if (all == 0 && !script.empty()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(script,
-                     " has scored nothing; hint: job.score(...) in a loop over "
-                     "job.evaluate(...), behind that over batches; one over "
-                     "job.evaluate(..., data=\"validation\") has no batches here"));
+  if (all > 0 || script.empty()) return in_order;
+  return absl::FailedPreconditionError(
+      absl::StrCat(script,
+                   " has scored nothing; hint: job.score(...) in a loop over "
+                   "job.evaluate(...), behind that over batches; one over "
+                   "job.evaluate(..., data=\"validation\") has no batches here"));
+}
+
+// What the file of scores has: a line a row, below the names of the columns if there are any. Digits enough
+// that scores which differ differ in the file.
+absl::StatusOr<std::string> TextOf(const std::vector<float>& logits, const PredictFlags& flags,
+                                   const Data& data, const std::vector<std::string>& files) {
+  std::unique_ptr<data::ChosenColumns> columns;
+  std::string text;
+  if (!flags.columns.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(columns, data::ChosenColumns::Open(data, files, flags.columns));
+    text = absl::StrCat(columns->Header(), "score\n");
   }
-  *rows = static_cast<int64_t>(all);
-  return WriteFileAtomically(out, text);
+  for (const float logit : logits) {
+    if (columns != nullptr) TANDEM_RETURN_IF_ERROR(columns->AppendNext(&text));
+    absl::StrAppendFormat(&text, "%.17g\n", 1 / (1 + std::exp(-static_cast<double>(logit))));
+  }
+  return text;
+}
+
+// What the labels say of the scores of `rows` rows, or why they do not. A script's batches without labels are
+// in no evaluation.
+std::string Judge(const std::string& run, int64_t rows) {
+  const absl::StatusOr<std::string> text = ReadWholeFile(run + "/summary.json");
+  const auto summary = nlohmann::json::parse(text.ok() ? *text : "", nullptr,
+                                             /*allow_exceptions=*/false);
+  if (!summary.is_object()) return "";
+  const auto eval = summary.value("eval", nlohmann::json::object());
+  const int64_t unlabelled =
+      eval.value("unlabelled", int64_t{0}) + rows - eval.value("samples", int64_t{0});
+  if (unlabelled == 0) return ProgressView::FormatEvaluation(eval);
+  return absl::StrCat(eval.contains("scores_not_finite") ? "scores are not finite; " : "",
+                      "no AUC and no logloss: ",
+                      unlabelled == rows ? "the rows have no labels"
+                                         : absl::StrCat(WithCommas(unlabelled), " of ",
+                                                        WithCommas(rows), " rows have no label"));
 }
 
 // The folder of the run is for nobody to keep, unless the run fails: its logs say why.
@@ -171,13 +236,16 @@ class PassingFolder {
     path_ = absl::StrCat(fs::temp_directory_path(error).string(), "/tandem-predict-", getpid());
   }
   ~PassingFolder() {
-    std::error_code ignored;
-    if (!kept_) fs::remove_all(path_, ignored);
+    if (!kept_) Remove();
   }
   PassingFolder(const PassingFolder&) = delete;
   PassingFolder& operator=(const PassingFolder&) = delete;
   const std::string& path() const { return path_; }
   void Keep() { kept_ = true; }
+  void Remove() const {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
 
  private:
   std::string path_;
@@ -189,9 +257,9 @@ class PassingFolder {
 int PredictCommand(const PredictFlags& flags) {
   const absl::StatusOr<job::JobPlan> trained = PlanOf(flags.job, flags.set);
   if (!trained.ok()) return RefusePrediction(trained.status());
-  if (const absl::Status ready = CheckFlags(flags, trained->job.data()); !ready.ok()) {
-    return RefusePrediction(ready);
-  }
+  absl::Status ready = CheckRows(flags, trained->job.data());
+  if (ready.ok()) ready = CheckOut(flags);
+  if (!ready.ok()) return RefusePrediction(ready);
   PassingFolder folder;
   RunFlags run;
   run.program = "tandem predict";
@@ -199,10 +267,16 @@ int PredictCommand(const PredictFlags& flags) {
   run.set = SettingsOf(flags, *trained);
   const absl::StatusOr<job::JobPlan> plan = PlanOf(run.job, run.set);
   if (!plan.ok()) return RefusePrediction(plan.status());
-  if (const absl::Status there = CheckFilesOf(plan->job); !there.ok())
-    return RefusePrediction(there);
+  const Data& data = plan->job.data();
+  const absl::StatusOr<std::vector<std::string>> files = FilesOf(data);
+  ready = files.status();
+  if (ready.ok()) ready = CheckNotRead(flags, *files);
+  if (ready.ok()) ready = CheckColumns(flags, data, *files);
+  if (!ready.ok()) return RefusePrediction(ready);
   run.out = folder.path();
   run.scores = true;
+  // Where the scores go to the standard output they are alone there.
+  run.lines = FindOutput(flags.out).fd == STDOUT_FILENO ? stderr : stdout;
   run.start.init_from = flags.init_from;
   run.python = flags.python;
   run.script_flags = flags.script_flags;
@@ -210,16 +284,23 @@ int PredictCommand(const PredictFlags& flags) {
     if (code == node::kExitFailed) folder.Keep();  // it has said where the logs are
     return code;
   }
-  int64_t rows = 0;
-  const absl::Status written =
-      WriteScores(folder.path(), plan->workers(), flags.python, flags.out, &rows);
-  if (!written.ok()) {
+  const auto logits = LogitsOf(run.out, plan->workers(), flags.python);
+  if (!logits.ok()) {
     folder.Keep();
-    return node::Finish("tandem predict",
-                        absl::Status(written.code(), absl::StrCat(written.message(), "; logs in ",
-                                                                  folder.path(), "/logs")));
+    return node::Finish(
+        "tandem predict",
+        absl::Status(logits.status().code(), absl::StrCat(logits.status().message(), "; logs in ",
+                                                          folder.path(), "/logs")));
   }
-  absl::PrintF("wrote %d scores to %s\n", rows, flags.out);
+  const std::string judged = Judge(run.out, static_cast<int64_t>(logits->size()));
+  folder.Remove();
+  // The reader of a pipe may never come: from here on a signal ends the program at once.
+  for (const int stop : {SIGINT, SIGTERM}) (void)signal(stop, SIG_DFL);
+  const absl::StatusOr<std::string> text = TextOf(*logits, flags, data, *files);
+  const absl::Status written = text.ok() ? WriteOutput(flags.out, *text) : text.status();
+  if (!written.ok()) return node::Finish("tandem predict", written);
+  if (!judged.empty()) absl::FPrintF(run.lines, "%s\n", judged);
+  absl::FPrintF(run.lines, "wrote %d scores to %s\n", logits->size(), flags.out);
   return node::kExitOk;
 }
 

@@ -61,10 +61,10 @@ std::string Join(const nlohmann::json& p, const Words& words) {
   return absl::StrJoin(parts, words.separator);
 }
 
-// " at epoch 2, step 1,200, test data", as far as the event says.
+// " at epoch 2, step 1,200, test data", as far as the event says; nothing is trained before epoch 1.
 std::string WhereEvaluated(const nlohmann::json& event) {
   std::string where;
-  if (event.contains("epoch") && event.contains("step")) {
+  if (NumberOf(event, "epoch") > 0 && event.contains("step")) {
     where = absl::StrCat(" at epoch ", static_cast<int64_t>(NumberOf(event, "epoch")), ", step ",
                          WithCommas(static_cast<int64_t>(NumberOf(event, "step"))));
   }

@@ -101,6 +101,15 @@ std::string Counted(int64_t count, absl::string_view what) {
   return absl::StrCat(count, " ", what, count == 1 ? "" : "s");
 }
 
+// A message about data in the words of the command that was called: `tandem predict` has no job file in
+// which its rows are named.
+std::string InFlagsOf(const RunFlags& flags, absl::string_view text) {
+  if (!flags.scores) return std::string(text);
+  return absl::StrReplaceAll(text, {{"data.test", "--data"},
+                                    {"; hint: check the path in the job file", ""},
+                                    {"; hint: remove it from the job", ""}});
+}
+
 // What stays of a run with train.keep_best.
 std::string DescribeBest(const nlohmann::json& best, bool saved) {
   return absl::StrFormat(
@@ -114,15 +123,17 @@ std::string DescribeBest(const nlohmann::json& best, bool saved) {
 class Run {
  public:
   // `kept`: of the save that the job begins with, if any, until all have loaded it. `script_hash`: of
-  // the script that is each worker, if one is.
-  Run(const RunFlags& flags, job::JobPlan plan, OwnedFd kept, std::string script_hash)
+  // the script that is each worker, if one is. `warnings`: of the data, which have been printed.
+  Run(const RunFlags& flags, job::JobPlan plan, OwnedFd kept, std::string script_hash,
+      std::vector<std::string> warnings)
       : flags_(flags),
         plan_(std::move(plan)),
+        warnings_(std::move(warnings)),
         kept_(std::move(kept)),
         saves_(!PathsOf(flags.start, flags.out, plan_).save_to.empty()),
         script_hash_(std::move(script_hash)),
-        live_(CanRewriteALine()),
-        view_(stdout, live_) {}
+        live_(flags.lines == stdout && CanRewriteALine()),
+        view_(flags.lines, live_) {}
 
   // That there is something to start.
   absl::Status CheckPrograms() const {
@@ -212,6 +223,7 @@ class Run {
   }
 
   void Announce() {
+    if (flags_.scores) return;
     std::vector<std::string> parts;
     for (const job::TablePlan& table : plan_.tables) {
       if (table.dense) continue;
@@ -418,6 +430,8 @@ class Run {
       give_up_ = std::min(give_up_, MonotonicNow() + kNamingGrace);
     } else {
       if (kind == "saved") NoteTheScriptOfASave();
+      if (flags_.scores && kind == "evaluation")
+        return;  // `tandem predict` says it with the scores
       view_.Show(event, MonotonicNow());
     }
   }
@@ -482,8 +496,8 @@ class Run {
     }
     view_.Clear();
     if (first_exit_.has_value()) ShowLog();
-    const absl::Status failed =
-        absl::AbortedError(absl::StrCat("failed: ", failure_, "; logs in ", flags_.out, "/logs"));
+    const absl::Status failed = absl::AbortedError(
+        absl::StrCat("failed: ", InFlagsOf(flags_, failure_), "; logs in ", flags_.out, "/logs"));
     const int code = stopping_ ? SignalExit() : node::kExitFailed;
     // What it says is less than what is printed here: if it cannot be written, that is no news.
     (void)CompleteSummary(code);
@@ -507,6 +521,11 @@ class Run {
           {"job", plan_.job.name()}, {"seed", plan_.job.seed()}, {"failed", {{"node", node}}}};
     }
     if (summary.contains("failed")) summary["failed"]["reason"] = failure_;
+    std::vector<std::string> warnings = warnings_;
+    for (const auto& line : summary.value("warnings", nlohmann::json::array())) {
+      warnings.push_back(line.get<std::string>());
+    }
+    if (!warnings.empty()) summary["warnings"] = warnings;
     summary["command"] = flags_.command;
     summary["exit"] = code;
     if (hosts_.has_value()) summary["network"] = hosts_->Summary();
@@ -564,21 +583,26 @@ class Run {
     const absl::StatusOr<nlohmann::json> completed =
         CompleteSummary(stopping_ ? SignalExit() : node::kExitOk);
     if (!completed.ok()) return node::Finish(flags_.program, completed.status());
+    if (flags_.scores) return stopping_ ? SignalExit() : node::kExitOk;
     const nlohmann::json& summary = *completed;
     const auto eval = summary.value("eval", nlohmann::json::object());
     const std::string result = ProgressView::FormatEvaluation(eval);
-    view_.Line(absl::StrFormat(
-        "done: %s samples in %.1f s, %s samples/s%s%s",
-        WithCommas(summary.value("samples", int64_t{0})), summary.value("seconds", 0.0),
-        WithCommas(static_cast<int64_t>(summary.value("samples_per_second", 0.0))),
+    const std::string seconds = absl::StrFormat("%.1f s", summary.value("seconds", 0.0));
+    const std::string trained = absl::StrCat(
+        WithCommas(summary.value("samples", int64_t{0})), " samples in ", seconds, ", ",
+        WithCommas(static_cast<int64_t>(summary.value("samples_per_second", 0.0))), " samples/s");
+    view_.Line(absl::StrCat(
+        "done: ",
+        plan_.job.train().evaluate_only() ? absl::StrCat("evaluated in ", seconds) : trained,
         result.empty() ? "" : absl::StrCat("; ", eval.value("data", "test"), ": "), result));
     if (summary.contains("best")) view_.Line(DescribeBest(summary["best"], saves_));
-    if (!flags_.scores) view_.Line(absl::StrCat("wrote ", flags_.out, "/summary.json"));
+    view_.Line(absl::StrCat("wrote ", flags_.out, "/summary.json"));
     return stopping_ ? SignalExit() : node::kExitOk;
   }
 
   const RunFlags& flags_;
   const job::JobPlan plan_;
+  const std::vector<std::string> warnings_;
   OwnedFd kept_;
   const bool saves_;
   const std::string script_hash_;  // as it was when the run began
@@ -669,7 +693,7 @@ int RunCommand(const RunFlags& given) {
   const bool resumes = flags.start.resumed.has_value();
   if (ready.ok() && flags.out.empty()) flags.out = NewFolderName(plan->job.name());
   const auto refuse = [&flags](const absl::Status& why) {  // nothing is started
-    node::Finish(flags.program, why);
+    node::Finish(flags.program, absl::Status(why.code(), InFlagsOf(flags, why.message())));
     return node::kExitBadInput;
   };
   if (ready.ok()) ready = OutputFolder::Check(flags.out, flags.overwrite || resumes);
@@ -688,15 +712,15 @@ int RunCommand(const RunFlags& given) {
   if (ready.ok()) ready = Complete(start.description, &*plan);
   if (!ready.ok()) return refuse(ready);
   for (const std::string& text : data.warnings) {
-    std::fprintf(stderr, "warning: %s\n", text.c_str());
+    std::fprintf(stderr, "warning: %s\n", InFlagsOf(flags, text).c_str());
   }
   const std::string script_hash = flags.python.empty() ? "" : ScriptHash(flags.python);
   if (resumes && !flags.python.empty()) {
     const std::string change = ScriptChange(flags.out, flags.python, script_hash);
     if (!change.empty()) start.said.push_back(change);
   }
-  for (const std::string& line : start.said) std::printf("%s\n", line.c_str());
-  Run run(flags, *plan, std::move(start.kept), script_hash);
+  for (const std::string& line : start.said) std::fprintf(flags.lines, "%s\n", line.c_str());
+  Run run(flags, *plan, std::move(start.kept), script_hash, std::move(data.warnings));
   if (const absl::Status there = run.CheckPrograms(); !there.ok()) {
     return node::Finish(flags.program, there);
   }

@@ -3,6 +3,7 @@
 #ifndef TANDEM_CLI_RUN_COMMAND_H_
 #define TANDEM_CLI_RUN_COMMAND_H_
 
+#include <cstdio>
 #include <string>
 #include <vector>
 
@@ -21,8 +22,11 @@ struct RunFlags {
   bool overwrite = false;  // what an earlier run left in `out` may be lost
   StartFlags start;
   int64_t trace_steps = 0;  // 0 = no trace
-  bool scores = false;      // workers write the scores of test rows (ScoresFile)
-  std::string python;       // script that is each worker, for a job of a program
+  // For `tandem predict`: workers write the scores of test rows (ScoresFile), and nothing is said but what
+  // went wrong.
+  bool scores = false;
+  std::FILE* lines = stdout;  // where lines for people go
+  std::string python;         // script that is each worker, for a job of a program
   std::vector<std::string> script_flags;
   // Each process on a virtual host of its own, with links of so many bytes a second; 0: all on this one.
   double link_bytes_per_second = 0;

@@ -42,7 +42,7 @@ std::vector<std::string> Contradictions(const StartFlags& flags, const job::JobP
 
 void AddStartFlags(CLI::App* app, StartFlags* flags) {
   app->add_option("--init-from", flags->init_from,
-                  "Saved model to start from (a model/ folder, or one save in it)");
+                  "Saved model to start from (the folder of a run, its model/, or one save in that)");
   app->add_option("--only-tables", flags->only_tables,
                   "Take these tables of --init-from alone, and nothing else of it: a,b")
       ->delimiter(',')

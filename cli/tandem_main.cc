@@ -144,10 +144,24 @@ void AddPredict(CLI::App* app, PredictFlags* flags) {
       "predict", "Scores of a saved model, one a row, in the order of the rows");
   predict->add_option("job", flags->job, "Job file that the model was trained with")->required();
   node::AddSetFlag(predict, &flags->set);
-  predict->add_option("--init-from", flags->init_from, "Saved model (a model/ folder, or one save)")
+  predict
+      ->add_option("--init-from", flags->init_from,
+                   "Saved model (the folder of a run, its model/, or one save in that)")
       ->required();
-  predict->add_option("--data", flags->data, "Files or globs, in the job's format");
-  predict->add_option("--out", flags->out, "File for the scores: a probability a line")->required();
+  predict->add_option(
+      "--data", flags->data,
+      "Files or globs, in the job's format; their rows need no label. NCF: a user and "
+      "an item a row");
+  predict
+      ->add_option("--out", flags->out,
+                   "File for the scores, a probability a line; one that is there is replaced")
+      ->required();
+  predict
+      ->add_option(
+          "--columns", flags->columns,
+          "Columns of the rows to write in front of the scores, below a line of names: id,user")
+      ->delimiter(',')
+      ->allow_extra_args(false);
   predict
       ->add_option("--python", flags->python,
                    "In the place of --data, for a job with model { program {} }: the script, whose "

@@ -23,7 +23,7 @@ struct Batch {
   int64_t samples = 0;              // B; 0 = this worker has run out of data
   int numeric = 0;                  // numbers a sample (D)
   std::vector<float> numbers;       // [B, D]
-  std::vector<float> labels;        // [B], 0 or 1
+  std::vector<float> labels;        // [B], 0 or 1; NaN: none, in an evaluation alone
   std::vector<SparseInput> sparse;  // one per table that has fields, by table id
   // Ranking evaluation: sizes of consecutive groups of samples; the first of each group is the
   // positive. Empty elsewhere.

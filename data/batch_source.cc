@@ -115,11 +115,10 @@ absl::StatusOr<DataShape> FindDataShape(const job::JobPlan& plan) {
   if (data.format() == Data::LIBSVM && plan.model_tables() > 1) {
     return absl::InvalidArgumentError("LIBSVM data feed one table, expected no second `table`");
   }
-  if (data.train().empty()) {
+  if (data.train().empty() && !data.score_only()) {
     return absl::InvalidArgumentError("data.train is not set, expected at least one file or glob");
   }
-  TANDEM_ASSIGN_OR_RETURN(auto files,
-                          ExpandAllFiles("data.train", {data.train().begin(), data.train().end()}));
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> files, FirstFiles(data));
   if (data.format() == Data::NCF) return shape;
   TANDEM_ASSIGN_OR_RETURN(auto parser, NewRowParser(data, nullptr));
   TANDEM_RETURN_IF_ERROR(CountRows({files[0]}, parser.get(), 1).status());  // its header, or a row
@@ -245,6 +244,11 @@ absl::StatusOr<std::unique_ptr<BatchSource>> NewTestSource(const job::JobPlan& p
   TANDEM_CHECK(rank >= 0 && rank < plan.workers());
   TANDEM_ASSIGN_OR_RETURN(const DataShape shape, ShapeFor(plan, shared));
   if (plan.job.data().format() != Data::NCF) return NewSource(plan, shape, rank, kTest, shared);
+  if (plan.job.data().score_only()) {
+    TANDEM_ASSIGN_OR_RETURN(std::vector<Interaction> pairs, LoadPairs(plan.job.data()));
+    return NewNcfPairSource(std::move(pairs), NewBatchBuilder(plan, shape), EvaluationBatch(plan),
+                            rank, plan.workers());
+  }
   TANDEM_ASSIGN_OR_RETURN(auto groups, GroupsFor(plan, shared));
   return NewNcfTestSource(std::move(groups), NewBatchBuilder(plan, shape), EvaluationBatch(plan),
                           rank, plan.workers());

@@ -15,6 +15,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "data/files.h"
 
 namespace tandem::data {
 namespace {
@@ -244,8 +245,8 @@ absl::StatusOr<std::unique_ptr<ByteSource>> OpenFile(const std::string& path) {
   std::FILE* const file =
       stat(path.c_str(), &info) == 0 ? std::fopen(path.c_str(), "rbe") : nullptr;
   if (file == nullptr) {
-    return absl::NotFoundError(absl::StrCat("cannot open: ", std::strerror(errno),
-                                            "; hint: check the path in the job file"));
+    const int error = errno;
+    return CannotOpen("cannot open", error);
   }
   const Packing packing = PackingOf(file);
   if (absl::EndsWith(path, ".zst") || packing == Packing::kZstd) {

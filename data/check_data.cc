@@ -11,7 +11,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "base/hash.h"
 #include "base/status_macros.h"
 #include "data/batch_source.h"
 #include "data/cells.h"
@@ -26,6 +28,8 @@ namespace tandem::data {
 namespace {
 
 constexpr double kFarFromUnit = 1000;  // numbers beyond it upset gradient descent
+constexpr double kNearlyAll = 0.95;    // of the values of a column
+constexpr int64_t kFewRows = 100;      // of so few nothing is surprising
 
 absl::Status CheckWorkers(const job::JobPlan& plan, int64_t rows) {
   if (rows >= plan.workers()) return absl::OkStatus();
@@ -35,6 +39,46 @@ absl::Status CheckWorkers(const job::JobPlan& plan, int64_t rows) {
                    " workers, expected at least one row for each; hint: lower cluster.workers"));
 }
 
+void WarnOfBatch(const job::JobPlan& plan, int64_t rows, std::vector<std::string>* warnings) {
+  const int64_t share = (rows + plan.workers() - 1) / plan.workers();
+  const int64_t batch = plan.job.train().batch();
+  if (batch < share || rows < kFewRows || plan.job.train().evaluate_only()) return;
+  warnings->push_back(absl::StrCat("train.batch is ", batch, ", and a worker has ", share,
+                                   " rows, so an epoch is one step; hint: take a smaller batch"));
+}
+
+// How many of the values of a column come again. Counts the values of a sample of the ids, which halves
+// when it is full.
+class ValueCount {
+ public:
+  void Add(uint64_t key) {
+    if (repeats_ || (Mix64(key) & left_out_) != 0) return;
+    ++seen_;
+    values_.insert(key);
+    if (seen_ % kLook == 0 && seen_ > 2 * values_.size()) {  // enough is known
+      repeats_ = true;
+      values_.clear();
+    }
+    if (values_.size() < kMost) return;
+    left_out_ = 2 * left_out_ + 1;
+    const size_t before = values_.size();
+    absl::erase_if(values_, [&](uint64_t v) { return (Mix64(v) & left_out_) != 0; });
+    seen_ = seen_ * values_.size() / before;
+  }
+  // Of a value, that no row before has had it; 0: most values come again, or too little is known.
+  double ShareOfNew() const {
+    if (repeats_ || seen_ < static_cast<size_t>(kFewRows)) return 0;
+    return static_cast<double>(values_.size()) / static_cast<double>(seen_);
+  }
+
+ private:
+  static constexpr size_t kLook = 1024, kMost = size_t{1} << 16;
+  absl::flat_hash_set<uint64_t> values_;
+  size_t seen_ = 0;        // occurrences of ids in the sample
+  uint64_t left_out_ = 0;  // ids with one of these bits in their hash are not in the sample
+  bool repeats_ = false;
+};
+
 // What the rows of one part have shown.
 class PartObserver {
  public:
@@ -43,17 +87,21 @@ class PartObserver {
       : name_(std::move(name)), data_(plan.job.data()), shape_(shape) {
     for (const std::string& field : shape_.fields) missing_.push_back(FieldHash(field).missing());
     field_seen_.resize(shape_.fields.size());
+    values_.resize(shape_.fields.size());
     if (data_.format() != Data::DELIMITED) return;
     columns_.resize(static_cast<size_t>(data_.columns().numeric_size()));
   }
 
   void See(const Row& row, const RowParser& parser) {
-    ++labels_[row.label == 1 ? 1 : 0];
+    ++rows_;
+    if (!std::isnan(row.label)) ++labels_[row.label == 1 ? 1 : 0];
     if (data_.format() == Data::LIBSVM) {
       for (const float x : row.weights) most_weight_ = std::max(most_weight_, std::fabs(x));
     }
     for (size_t f = 0; data_.format() != Data::LIBSVM && f < missing_.size(); ++f) {
-      if (row.keys[row.begin(f)] != missing_[f]) field_seen_[f] = true;
+      if (row.keys[row.begin(f)] == missing_[f]) continue;
+      field_seen_[f] = true;
+      for (size_t k = row.begin(f); k < row.end(f); ++k) values_[f].Add(row.keys[k]);
     }
     for (size_t i = 0; i < columns_.size(); ++i) {
       const double x = parser.values()[i];
@@ -64,10 +112,10 @@ class PartObserver {
   }
 
   const std::string& name() const { return name_; }
-  int64_t rows() const { return labels_[0] + labels_[1]; }
+  int64_t rows() const { return rows_; }
 
   void WarnOfLabels(std::vector<std::string>* warnings) const {
-    if (rows() < 2 || (labels_[0] > 0 && labels_[1] > 0)) return;
+    if (rows() < 2 || data_.score_only() || (labels_[0] > 0 && labels_[1] > 0)) return;
     warnings->push_back(
         absl::StrCat(name_, ": all ", rows(), " rows that were looked at have label ",
                      labels_[1] > 0 ? 1 : 0, ", so there is nothing to tell apart; hint: ",
@@ -84,6 +132,12 @@ class PartObserver {
     };
     for (size_t f = 0; data_.format() != Data::LIBSVM && f < field_seen_.size(); ++f) {
       if (!field_seen_[f]) no_value(shape_.fields[f]);
+      const double share = values_[f].ShareOfNew();
+      if (data_.score_only() || share < kNearlyAll) continue;
+      warnings->push_back(absl::StrCat(
+          name_, ": column ", Quote(shape_.fields[f]), " has a different value in ",
+          share == 1 ? "each row" : "nearly each row", " (", rows(),
+          " were looked at), so nothing is learned for other rows; hint: leave the column out"));
     }
     for (size_t i = 0; i < columns_.size(); ++i) {
       const std::string& column = data_.columns().numeric(static_cast<int>(i));
@@ -108,9 +162,11 @@ class PartObserver {
   const std::string name_;
   const Data& data_;
   const DataShape& shape_;
+  int64_t rows_ = 0;
   std::array<int64_t, 2> labels_ = {};
   std::vector<uint64_t> missing_;  // the key of "no value", per field
   std::vector<bool> field_seen_;
+  std::vector<ValueCount> values_;  // per field
   std::vector<NumericColumn> columns_;
   float most_weight_ = 0;
 };
@@ -331,7 +387,8 @@ class DataCheck {
     for (const PartObserver* part : {&train_, &validation_, &test_}) {
       part->WarnOfLabels(&report_->warnings);
     }
-    train_.WarnOfColumns(&report_->warnings);
+    (train_.rows() > 0 ? train_ : test_).WarnOfColumns(&report_->warnings);
+    if (read_all_ && train_.rows() > 0) WarnOfBatch(plan_, train_.rows(), &report_->warnings);
     for (const IdCheck* ids : {&validation_ids_, &test_ids_}) {
       ids->Warn(read_all_, &report_->warnings);
     }
@@ -348,6 +405,7 @@ class DataCheck {
           " rows leaves no ", train_.rows() == 0 ? "training" : "validation",
           " row; hint: change it or name data.validation.files"));
     }
+    if (parts.train.files.empty()) return absl::OkStatus();  // the job only scores rows
     const int64_t enough = std::min<int64_t>(parts.train.rows.end, plan_.workers());
     TANDEM_ASSIGN_OR_RETURN(const int64_t rows, CountRows(parts.train.files, parser_, enough));
     return CheckWorkers(plan_, rows);
@@ -365,14 +423,16 @@ class DataCheck {
   bool read_all_ = true;
 };
 
-absl::Status CheckNcfData(const job::JobPlan& plan) {
+absl::Status CheckNcfData(const job::JobPlan& plan, DataReport* report) {
   if (plan.job.data().test_fraction() != 0) {
     return absl::InvalidArgumentError(
         "data.test_fraction does not go with format: NCF; hint: name "
         "data.negatives.test_negatives");
   }
+  if (plan.job.data().score_only()) return LoadPairs(plan.job.data()).status();
   TANDEM_ASSIGN_OR_RETURN(const NcfEpochs epochs, LoadNcfEpochs(plan));
   TANDEM_RETURN_IF_ERROR(LoadRankingGroups(plan).status());
+  WarnOfBatch(plan, epochs.rows(), &report->warnings);
   return CheckWorkers(plan, epochs.rows());
 }
 
@@ -387,7 +447,7 @@ absl::Status CheckData(const job::JobPlan& plan, DataReport* report) {
   if (!plan.job.train().evaluate_only()) {
     TANDEM_RETURN_IF_ERROR(CheckNames(plan.job.data(), report));
   }
-  if (plan.job.data().format() == Data::NCF) return CheckNcfData(plan);
+  if (plan.job.data().format() == Data::NCF) return CheckNcfData(plan, report);
   TANDEM_ASSIGN_OR_RETURN(const auto parser, NewRowParser(plan.job.data(), nullptr));
   return DataCheck(plan, shape, parser.get(), report).Run();
 }

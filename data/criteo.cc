@@ -1,4 +1,5 @@
 // The Criteo display-advertising text format.
+#include <algorithm>
 #include <array>
 
 #include "absl/strings/str_cat.h"
@@ -10,11 +11,11 @@
 namespace tandem::data {
 namespace {
 
-constexpr int kColumns = 1 + job::kCriteoNumbers + job::kCriteoFields;
+constexpr size_t kColumns = 1 + job::kCriteoNumbers + job::kCriteoFields;
 
 class CriteoParser final : public RowParser {
  public:
-  CriteoParser() {
+  explicit CriteoParser(bool labels_optional) : labels_optional_(labels_optional) {
     for (int f = 1; f <= job::kCriteoFields; ++f) hashes_.emplace_back(absl::StrCat("C", f));
   }
 
@@ -22,21 +23,30 @@ class CriteoParser final : public RowParser {
     return absl::MakeConstSpan(cells_).subspan(1 + job::kCriteoNumbers);
   }
 
+  absl::Status StartFile(absl::string_view first_line) override {
+    const size_t count = SplitCells(first_line, '\t', {});
+    columns_ = labels_optional_ && count == kColumns - 1 ? kColumns - 1 : kColumns;
+    return absl::OkStatus();
+  }
+
   absl::Status Parse(absl::string_view line, Row* row) override {
     const size_t count = SplitCells(line, '\t', absl::MakeSpan(cells_));
-    if (count != kColumns) {
-      return absl::InvalidArgumentError(absl::StrCat("the row has ", count, " columns, expected ",
-                                                     kColumns,
-                                                     " (label, 13 integers, 26 categorical values, "
-                                                     "separated by tabs); hint: other layouts are "
-                                                     "read with format: DELIMITED"));
+    if (count != columns_) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the row has ", count, " columns, expected ", columns_, " (",
+          columns_ == kColumns ? "label, " : "no label as in the first row, ",
+          "13 integers, 26 categorical values, separated by tabs); hint: other layouts are read "
+          "with format: DELIMITED"));
     }
-    if (cells_[0] != "0" && cells_[0] != "1") {
+    if (columns_ < kColumns) std::rotate(cells_.begin(), cells_.end() - 1, cells_.end());
+    row->label = cells_[0] == "1" ? 1.0f : 0.0f;
+    if (columns_ < kColumns || (labels_optional_ && cells_[0].empty())) {
+      row->label = kNoLabel;
+    } else if (cells_[0] != "0" && cells_[0] != "1") {
       return absl::InvalidArgumentError(absl::StrCat("the label is ", Quote(cells_[0]),
                                                      ", expected 0 or 1; hint: the test file of "
                                                      "Criteo has no labels"));
     }
-    row->label = cells_[0] == "1" ? 1.0f : 0.0f;
     row->weights.clear();
     ParseKeys(row);
     return ParseNumbers(row);
@@ -68,12 +78,16 @@ class CriteoParser final : public RowParser {
     }
   }
 
+  const bool labels_optional_;
+  size_t columns_ = kColumns;  // of the file at hand; one less: without labels
   std::array<absl::string_view, kColumns> cells_;
   std::vector<FieldHash> hashes_;
 };
 
 }  // namespace
 
-std::unique_ptr<RowParser> NewCriteoParser() { return std::make_unique<CriteoParser>(); }
+std::unique_ptr<RowParser> NewCriteoParser(bool labels_optional) {
+  return std::make_unique<CriteoParser>(labels_optional);
+}
 
 }  // namespace tandem::data

@@ -29,21 +29,24 @@ absl::Status FileError(absl::string_view doing, const std::string& path) {
       "; hint: does the directory exist, is the disk full?"));
 }
 
-// Writes under a temporary name; Commit gives the file its own. Without Commit nothing is left.
+// Writes under a temporary name; Commit gives the file its own. Without Commit nothing is left. What is at
+// the path and no regular file is written into.
 class AtomicFile {
  public:
   static absl::StatusOr<std::unique_ptr<AtomicFile>> Create(const std::string& path) {
-    const std::string temporary = absl::StrCat(path, ".tmp", getpid());
+    const OutputPlace place = FindOutput(path);
+    const std::string temporary =
+        place.replaced ? absl::StrCat(place.path, ".tmp", getpid()) : place.path;
     errno = 0;
     // zlib writes plain files too ("T").
     gzFile file = gzopen(temporary.c_str(), absl::EndsWith(path, ".gz") ? "wbe1" : "wbeT");
     if (file == nullptr) return FileError("create", path);
     gzbuffer(file, 1 << 18);
-    return std::unique_ptr<AtomicFile>(new AtomicFile(path, temporary, file));
+    return std::unique_ptr<AtomicFile>(new AtomicFile(place.path, temporary, file));
   }
   ~AtomicFile() {
     if (file_ != nullptr) gzclose(file_);
-    if (!committed_) unlink(temporary_.c_str());
+    if (!committed_ && temporary_ != path_) unlink(temporary_.c_str());
   }
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
@@ -58,7 +61,7 @@ class AtomicFile {
     errno = 0;
     if (gzclose(std::exchange(file_, nullptr)) != Z_OK) return FileError("finish", path_);
     committed_ = true;  // or gone
-    return PutInPlace(temporary_, path_);
+    return temporary_ == path_ ? absl::OkStatus() : PutInPlace(temporary_, path_);
   }
 
  private:

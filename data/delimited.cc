@@ -103,8 +103,9 @@ LabelMap DelimitedLabels(Columns columns) {
 
 class DelimitedParser final : public RowParser {
  public:
-  explicit DelimitedParser(const Columns& columns)
+  DelimitedParser(const Columns& columns, bool labels_optional)
       : columns_(columns),
+        labels_optional_(labels_optional),
         delimiter_(columns.delimiter().empty() ? "\t" : columns.delimiter()),
         quotes_(columns.quotes() != Columns::NONE),
         labels_(DelimitedLabels(columns)),
@@ -153,7 +154,8 @@ class DelimitedParser final : public RowParser {
         if (holds(cells_[place.at])) return shown(place, cells_[place.at]);
       }
     }
-    return holds(cells_[label_.at]) ? shown(label_, cells_[label_.at]) : "";
+    const bool label = !without_label_ && holds(cells_[label_.at]);
+    return label ? shown(label_, cells_[label_.at]) : "";
   }
 
   bool has_header() const override { return columns_.header(); }
@@ -176,7 +178,8 @@ class DelimitedParser final : public RowParser {
     }
     cells_.resize(count);
     TANDEM_RETURN_IF_ERROR(Split(first_line, absl::MakeSpan(cells_)).status());
-    TANDEM_RETURN_IF_ERROR(Find("label", &label_));
+    without_label_ = labels_optional_ && LacksLabel();
+    if (!without_label_) TANDEM_RETURN_IF_ERROR(Find("label", &label_));
     for (ColumnPlace& place : numeric_) TANDEM_RETURN_IF_ERROR(Find("numeric", &place));
     for (ColumnPlace& place : categorical_) TANDEM_RETURN_IF_ERROR(Find("categorical", &place));
     return absl::OkStatus();
@@ -185,7 +188,7 @@ class DelimitedParser final : public RowParser {
   absl::Status Parse(absl::string_view line, Row* row) override {
     TANDEM_ASSIGN_OR_RETURN(const size_t count, Split(line, absl::MakeSpan(cells_)));
     if (count != cells_.size()) return WrongCount(line, count);
-    TANDEM_RETURN_IF_ERROR(ParseLabel(cells_[label_.at], row));
+    TANDEM_RETURN_IF_ERROR(ParseLabel(row));
     TANDEM_RETURN_IF_ERROR(ParseKeys(row));
     TANDEM_RETURN_IF_ERROR(ParseNumbers(row));
     at_first_row_ = false;
@@ -213,6 +216,26 @@ class DelimitedParser final : public RowParser {
         blank_before_quote ? ", and data.columns.trim: true for quotes after a blank" : ""));
   }
 
+  // Whether the file, whose first line is in cells_, has no column of labels.
+  bool LacksLabel() const {
+    if (columns_.label().empty()) return true;
+    if (columns_.header()) {
+      return std::none_of(cells_.begin(), cells_.end(), [&](absl::string_view cell) {
+        return Trimmed(cell) == columns_.label();
+      });
+    }
+    uint64_t last = 0;  // that the job reads
+    for (const std::vector<ColumnPlace>* places : {&numeric_, &categorical_}) {
+      for (const ColumnPlace& place : *places) last = std::max(last, NumberOf(place));
+    }
+    return cells_.size() == std::max(last, NumberOf(label_));
+  }
+
+  static uint64_t NumberOf(const ColumnPlace& place) {
+    uint64_t number = 0;
+    return ParseUnsigned(place.name, &number) ? number : 0;
+  }
+
   // Where the column of `place` is, judged by the first line, which is in cells_.
   absl::Status Find(absl::string_view role, ColumnPlace* place) const {
     if (columns_.header()) return FindName(role, place);
@@ -223,6 +246,7 @@ class DelimitedParser final : public RowParser {
           ", expected a column number from 0 because the file has no header; hint: set "
           "data.columns.header: true if its first line names the columns"));
     }
+    if (without_label_ && !columns_.label().empty() && number > NumberOf(label_)) --number;
     if (number >= cells_.size()) {
       return absl::InvalidArgumentError(absl::StrCat(
           "the row has ", cells_.size(), " columns, expected at least ", number,
@@ -280,7 +304,11 @@ class DelimitedParser final : public RowParser {
     return absl::StrJoin(names, ", ");
   }
 
-  absl::Status ParseLabel(absl::string_view cell, Row* row) {
+  absl::Status ParseLabel(Row* row) {
+    row->label = kNoLabel;
+    if (without_label_) return absl::OkStatus();
+    const absl::string_view cell = cells_[label_.at];
+    if (labels_optional_ && labels_.IsMissing(Trimmed(cell))) return absl::OkStatus();
     if (labels_.Read(cell, &row->label)) return absl::OkStatus();
     return absl::InvalidArgumentError(
         absl::StrCat("the label in column ", Quote(label_.name), " is ", Quote(cell), ", expected ",
@@ -417,6 +445,7 @@ class DelimitedParser final : public RowParser {
       "does the first line name the columns? data.columns.header: true";
 
   const Columns columns_;
+  const bool labels_optional_;
   const std::string delimiter_;
   const bool quotes_;
   bool bags_ = false;      // a column has cells of several ids
@@ -424,6 +453,7 @@ class DelimitedParser final : public RowParser {
   bool at_first_row_ = false;
   LabelMap labels_;
   ColumnPlace label_;
+  bool without_label_ = false;  // the file at hand
   std::vector<ColumnPlace> numeric_, categorical_;
   std::vector<NumberTransform> transforms_;   // per numeric column
   std::vector<double> values_;                // likewise, of the row last parsed, before the scale
@@ -436,12 +466,13 @@ class DelimitedParser final : public RowParser {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RowParser>> NewDelimitedParser(const Columns& columns,
-                                                              const DataStatistics* statistics) {
-  if (columns.label().empty()) {
+                                                              const DataStatistics* statistics,
+                                                              bool labels_optional) {
+  if (columns.label().empty() && !labels_optional) {
     return absl::InvalidArgumentError(
         "data.columns.label is not set, expected the name or number of a column");
   }
-  auto parser = std::make_unique<DelimitedParser>(columns);
+  auto parser = std::make_unique<DelimitedParser>(columns, labels_optional);
   if (statistics != nullptr) TANDEM_RETURN_IF_ERROR(parser->SetStatistics(*statistics));
   return parser;
 }

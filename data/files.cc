@@ -92,9 +92,8 @@ std::vector<std::string> Matches(const std::string& path) {
 absl::Status CheckRegular(absl::string_view knob, const std::string& file) {
   struct stat info;
   if (stat(file.c_str(), &info) != 0) {
-    return absl::NotFoundError(absl::StrCat(knob, ": cannot read ", file, ": ",
-                                            std::strerror(errno),
-                                            "; hint: check the path in the job file"));
+    const int error = errno;
+    return CannotOpen(absl::StrCat(knob, ": cannot read ", file), error);
   }
   if (S_ISDIR(info.st_mode)) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -107,6 +106,14 @@ absl::Status CheckRegular(absl::string_view knob, const std::string& file) {
 }
 
 }  // namespace
+
+absl::Status CannotOpen(absl::string_view what, int error) {
+  const std::string text = absl::StrCat(what, ": ", std::strerror(error));
+  if (error == EACCES || error == EPERM) return absl::PermissionDeniedError(text);
+  const bool path = error == ENOENT || error == ENOTDIR || error == ENAMETOOLONG || error == ELOOP;
+  return absl::NotFoundError(
+      absl::StrCat(text, path ? "; hint: check the path in the job file" : ""));
+}
 
 absl::StatusOr<std::string> ExpandEnvironment(absl::string_view path) {
   std::string out;
@@ -172,6 +179,13 @@ absl::StatusOr<std::vector<std::string>> ExpandAllFiles(absl::string_view knob,
     all.insert(all.end(), files.begin(), files.end());
   }
   return all;
+}
+
+absl::StatusOr<std::vector<std::string>> FirstFiles(const Data& data) {
+  if (data.train().empty()) {
+    return ExpandAllFiles("data.test", {data.test().begin(), data.test().end()});
+  }
+  return ExpandAllFiles("data.train", {data.train().begin(), data.train().end()});
 }
 
 absl::StatusOr<std::vector<DataFile>> TrainingFiles(const Data& data) {

@@ -14,6 +14,10 @@
 
 namespace tandem::data {
 
+// That a file of the job cannot be opened, as errno says why: NOT_FOUND, with a hint where the path may be
+// wrong, or PERMISSION_DENIED. `what`: "cannot open", say.
+absl::Status CannotOpen(absl::string_view what, int error);
+
 // Replaces $NAME and ${NAME} by the environment. INVALID_ARGUMENT if a variable is not set.
 absl::StatusOr<std::string> ExpandEnvironment(absl::string_view path);
 
@@ -35,6 +39,10 @@ absl::StatusOr<std::vector<std::string>> ExpandAllFiles(absl::string_view knob,
 
 // Whether one of the patterns names the file itself, and not by wildcards.
 bool IsNamed(const std::vector<std::string>& patterns, absl::string_view file);
+
+// The files whose rows a job reads first: those to train on or, of a job that names none and only scores
+// rows, those to score.
+absl::StatusOr<std::vector<std::string>> FirstFiles(const Data& data);
 
 // What a run trains on, for its saves. None for the data of a program.
 absl::StatusOr<std::vector<DataFile>> TrainingFiles(const Data& data);

@@ -71,6 +71,11 @@ bool LabelMap::IsMissing(const Text& text) const {
   return Contains(missing_, text) || IsUsuallyMissing(Trimmed(text.text));
 }
 
+bool LabelMap::IsMissing(absl::string_view text) const {
+  const Text as_text(text);
+  return !Contains(positive_, as_text) && !Contains(negative_, as_text) && IsMissing(as_text);
+}
+
 std::string LabelMap::Hint(absl::string_view text) const {
   if (IsMissing(Text(text))) {
     return "a label is never missing: take such rows out of the file, or name the text in "

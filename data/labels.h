@@ -31,6 +31,9 @@ class LabelMap {
   // "'yes' (which counts as 1), or 'no' or 'never' (0)": what is known by now, for messages.
   std::string Expected() const;
 
+  // Whether the text stands for a missing label; one that `positive` or `negative` lists does not.
+  bool IsMissing(absl::string_view text) const;
+
   // The hint for a text that Read has refused.
   std::string Hint(absl::string_view text) const;
 

@@ -33,8 +33,8 @@ LabelMap LibsvmLabels(const Columns& columns) {
 
 class LibsvmParser final : public RowParser {
  public:
-  LibsvmParser(int max_ids, const Columns& columns)
-      : max_ids_(max_ids), labels_(LibsvmLabels(columns)) {}
+  LibsvmParser(int max_ids, const Columns& columns, bool labels_optional)
+      : max_ids_(max_ids), labels_optional_(labels_optional), labels_(LibsvmLabels(columns)) {}
 
   std::string LearnedNegative() const override { return labels_.Learned(); }
 
@@ -48,10 +48,19 @@ class LibsvmParser final : public RowParser {
     row->keys.clear();
     row->weights.clear();
     absl::string_view rest = line.substr(0, line.find('#'));
-    TANDEM_RETURN_IF_ERROR(ParseLabel(NextWord(&rest), row));
-    absl::string_view word = NextWord(&rest);
-    if (IsQuery(word)) word = NextWord(&rest);
-    for (; !word.empty(); word = NextWord(&rest)) TANDEM_RETURN_IF_ERROR(ParsePair(word, row));
+    absl::string_view features = rest;
+    const absl::string_view label = NextWord(&rest);
+    if (labels_optional_ && label.find(':') != absl::string_view::npos) {
+      row->label = kNoLabel;
+    } else {
+      TANDEM_RETURN_IF_ERROR(ParseLabel(label, row));
+      features = rest;
+    }
+    absl::string_view word = NextWord(&features);
+    if (IsQuery(word)) word = NextWord(&features);
+    for (; !word.empty(); word = NextWord(&features)) {
+      TANDEM_RETURN_IF_ERROR(ParsePair(word, row));
+    }
     row->offsets = {0, static_cast<uint32_t>(row->keys.size())};
     if (max_ids_ > 0 && row->keys.size() > static_cast<size_t>(max_ids_)) {
       return absl::InvalidArgumentError(absl::StrCat("the row has ", row->keys.size(),
@@ -102,13 +111,15 @@ class LibsvmParser final : public RowParser {
   }
 
   const int max_ids_;
+  const bool labels_optional_;
   LabelMap labels_;
 };
 
 }  // namespace
 
-std::unique_ptr<RowParser> NewLibsvmParser(int max_ids, const Columns& columns) {
-  return std::make_unique<LibsvmParser>(max_ids, columns);
+std::unique_ptr<RowParser> NewLibsvmParser(int max_ids, const Columns& columns,
+                                           bool labels_optional) {
+  return std::make_unique<LibsvmParser>(max_ids, columns, labels_optional);
 }
 
 }  // namespace tandem::data

@@ -41,6 +41,8 @@ void EvaluationSums::Merge(const EvaluationSums& other) {
   samples += other.samples;
   logloss_sum += other.logloss_sum;
   correct += other.correct;
+  positives += other.positives;
+  unlabelled += other.unlabelled;
   groups += other.groups;
   hit_sum += other.hit_sum;
   ndcg_sum += other.ndcg_sum;
@@ -140,12 +142,26 @@ size_t RankOfPositive(float positive, absl::Span<const float> candidates) {
 namespace {
 
 void AddSamples(const Batch& batch, absl::Span<const float> logits, EvaluationPart* part) {
+  EvaluationSums& sums = part->sums;
   for (size_t i = 0; i < logits.size(); ++i) {
-    part->sums.logloss_sum += Logloss(logits[i], batch.labels[i]);
-    part->sums.correct += (logits[i] > 0) == (batch.labels[i] > 0.5f) ? 1 : 0;
+    const float label = batch.labels[i];
+    if (std::isnan(label)) {
+      ++sums.unlabelled;
+      if (!std::isfinite(logits[i])) sums.logloss_sum = kNan;  // as the loss of any label would be
+      continue;
+    }
+    sums.logloss_sum += Logloss(logits[i], label);
+    sums.correct += (logits[i] > 0) == (label > 0.5f) ? 1 : 0;
+    sums.positives += label > 0.5f ? 1 : 0;
   }
-  part->sums.samples += batch.samples;
-  part->scores.Add(logits, batch.labels);
+  sums.samples += batch.samples;
+  if (sums.unlabelled == 0) part->scores.Add(logits, batch.labels);
+}
+
+// In nats; of a share of 0 or 1: 0.
+double Entropy(double share) {
+  if (share <= 0 || share >= 1) return 0;
+  return -share * std::log(share) - (1 - share) * std::log1p(-share);
 }
 
 void AddGroups(const Batch& batch, absl::Span<const float> logits, int top_k,
@@ -179,11 +195,13 @@ EvaluationResult Summarise(const EvaluationPart& part) {
   EvaluationResult result;
   result.samples = sums.samples;
   result.groups = sums.groups;
+  result.unlabelled = sums.unlabelled;
   const double samples = static_cast<double>(std::max<int64_t>(1, sums.samples));
   const double groups = static_cast<double>(std::max<int64_t>(1, sums.groups));
   result.logloss = sums.logloss_sum / samples;
   result.accuracy = static_cast<double>(sums.correct) / samples;
-  result.auc = part.scores.ComputeAuc();
+  result.base_logloss = Entropy(static_cast<double>(sums.positives) / samples);
+  if (sums.unlabelled == 0) result.auc = part.scores.ComputeAuc();
   result.hit_rate = sums.hit_sum / groups;
   result.ndcg = sums.ndcg_sum / groups;
   return result;

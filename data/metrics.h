@@ -22,6 +22,8 @@ struct EvaluationSums {
   int64_t samples = 0;     // of batches without groups
   double logloss_sum = 0;  // nats
   int64_t correct = 0;     // logit > 0 equals label 1
+  int64_t positives = 0;   // samples with label 1
+  int64_t unlabelled = 0;  // samples without a label, which are in none of the three sums
   int64_t groups = 0;
   double hit_sum = 0;
   double ndcg_sum = 0;
@@ -75,7 +77,7 @@ struct EvaluationPart {
   void Merge(const EvaluationPart& other);
 };
 
-// Adds a batch: its samples, or, if it has groups, the ranks of their positives (HR and NDCG at
+// Adds a batch: its samples (a label that is NaN is none), or, if it has groups, the ranks of their positives (HR and NDCG at
 // top_k). Requires: one logit per sample.
 void AddBatch(const Batch& batch, absl::Span<const float> logits, int top_k, EvaluationPart* part);
 
@@ -87,7 +89,9 @@ size_t RankOfPositive(float positive, absl::Span<const float> candidates);
 
 struct EvaluationResult {
   int64_t samples = 0;
+  int64_t unlabelled = 0;            // of them; if there are any, the measures below mean nothing
   double logloss = 0, accuracy = 0;  // means over samples; 0 without samples
+  double base_logloss = 0;           // that of a model that always says the share of positives
   ScoreSample::Auc auc;
   int64_t groups = 0;
   double hit_rate = 0, ndcg = 0;  // means over groups; 0 without groups

@@ -37,14 +37,15 @@ absl::Status BadId(const LineReader& lines, absl::string_view role, absl::string
 
 }  // namespace
 
-absl::Status ReadRatings(LineReader* lines, std::vector<Interaction>* rows) {
+absl::Status ReadRatings(LineReader* lines, std::vector<Interaction>* rows, bool commas) {
   const size_t before = rows->size();
   for (absl::string_view line;;) {
     TANDEM_ASSIGN_OR_RETURN(const bool more, lines->Next(&line));
     if (!more) break;
     if (Trimmed(line).empty()) continue;
     absl::string_view cells[2];
-    const size_t count = SplitCells(line, '\t', absl::MakeSpan(cells));
+    const bool tabs = !commas || line.find('\t') != absl::string_view::npos;
+    const size_t count = SplitCells(line, tabs ? '\t' : ',', absl::MakeSpan(cells));
     if (count < 2) {
       return lines->Error(
           "the row has 1 column, expected at least 2 (user, item, then a rating that is not used, "
@@ -293,10 +294,29 @@ class NcfTestSource final : public NcfSource {
   const std::shared_ptr<const RankingGroups> groups_;
 };
 
+class NcfPairSource final : public NcfSource {
+ public:
+  NcfPairSource(std::vector<Interaction> pairs, BatchBuilder builder, int64_t batch, int rank,
+                int workers)
+      : NcfSource(std::move(builder), batch, rank, workers), pairs_(std::move(pairs)) {}
+
+  int64_t EstimatedRows() const override { return items() / workers_; }
+
+ private:
+  int64_t items() const override { return static_cast<int64_t>(pairs_.size()); }
+  void AppendItem(int64_t item, Batch* batch) override {
+    Append(pairs_[static_cast<size_t>(item)], false, batch);
+    batch->labels.back() = kNoLabel;
+  }
+
+  const std::vector<Interaction> pairs_;
+};
+
 // Files that wildcards have found may be empty.
 template <typename Names>
 absl::StatusOr<std::vector<Interaction>> ReadRatingFiles(absl::string_view knob,
-                                                         const Names& patterns) {
+                                                         const Names& patterns,
+                                                         bool commas = false) {
   const std::vector<std::string> names(patterns.begin(), patterns.end());
   TANDEM_ASSIGN_OR_RETURN(const auto files, ExpandAllFiles(knob, names));
   std::vector<Interaction> rows;
@@ -304,7 +324,7 @@ absl::StatusOr<std::vector<Interaction>> ReadRatingFiles(absl::string_view knob,
     std::error_code ignored;
     if (std::filesystem::file_size(file, ignored) == 0 && !IsNamed(names, file)) continue;
     TANDEM_ASSIGN_OR_RETURN(auto lines, OpenLines(file));
-    TANDEM_RETURN_IF_ERROR(ReadRatings(lines.get(), &rows));
+    TANDEM_RETURN_IF_ERROR(ReadRatings(lines.get(), &rows, commas));
   }
   return rows;
 }
@@ -359,6 +379,16 @@ absl::StatusOr<RankingGroups> LoadRankingGroups(const job::JobPlan& plan) {
   }
   if (!data.test().empty()) TANDEM_RETURN_IF_ERROR(CheckTestRows(data, groups));
   return groups;
+}
+
+absl::StatusOr<std::vector<Interaction>> LoadPairs(const Data& data) {
+  return ReadRatingFiles("data.test", data.test(), /*commas=*/true);
+}
+
+std::unique_ptr<BatchSource> NewNcfPairSource(std::vector<Interaction> pairs, BatchBuilder builder,
+                                              int64_t batch, int rank, int workers) {
+  return std::make_unique<NcfPairSource>(std::move(pairs), std::move(builder), batch, rank,
+                                         workers);
 }
 
 std::unique_ptr<BatchSource> NewNcfTrainSource(std::shared_ptr<NcfEpochs> epochs,

@@ -26,8 +26,8 @@ struct Interaction {
   friend bool operator==(const Interaction&, const Interaction&) = default;
 };
 
-// Appends the rows of "user item [anything]", tab separated.
-absl::Status ReadRatings(LineReader* lines, std::vector<Interaction>* rows);
+// Appends the rows of "user item [anything]", tab separated. `commas`: or separated by commas.
+absl::Status ReadRatings(LineReader* lines, std::vector<Interaction>* rows, bool commas = false);
 
 // Ranking groups: the positive, then items [offsets[g], offsets[g+1]) to rank it against.
 struct RankingGroups {
@@ -76,6 +76,12 @@ class NcfEpochs {
 // The sources of a job with format NCF. Test groups are dealt to workers one by one.
 absl::StatusOr<NcfEpochs> LoadNcfEpochs(const job::JobPlan& plan);
 absl::StatusOr<RankingGroups> LoadRankingGroups(const job::JobPlan& plan);
+// With data.score_only the test rows are pairs, without labels and without others to rank them against. Of
+// all files in their order.
+absl::StatusOr<std::vector<Interaction>> LoadPairs(const Data& data);
+// Pairs are dealt to workers one by one.
+std::unique_ptr<BatchSource> NewNcfPairSource(std::vector<Interaction> pairs, BatchBuilder builder,
+                                              int64_t batch, int rank, int workers);
 // Sources may share what they read, as long as all of them are in the same epoch.
 std::unique_ptr<BatchSource> NewNcfTrainSource(std::shared_ptr<NcfEpochs> epochs,
                                                BatchBuilder builder, int64_t batch, int rank,

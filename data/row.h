@@ -6,6 +6,7 @@
 #define TANDEM_DATA_ROW_H_
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,8 +19,11 @@
 
 namespace tandem::data {
 
+// The label of a row that has none, where labels are optional (data.score_only).
+inline constexpr float kNoLabel = std::numeric_limits<float>::quiet_NaN();
+
 struct Row {
-  float label = 0;             // 0 or 1
+  float label = 0;             // 0 or 1, or kNoLabel
   std::vector<float> numbers;  // as many as the format has numeric columns
   std::vector<uint64_t> keys;  // of the categorical fields, in order
   // Field f has keys [offsets[f], offsets[f + 1]); empty: one key a field.
@@ -69,18 +73,25 @@ class RowParser {
 };
 
 // label, 13 integers, 26 categorical values, tab separated; an empty cell is a missing value.
-// Numbers become sign(x) log(1 + |x|); a missing number is 0.
-std::unique_ptr<RowParser> NewCriteoParser();
+// Numbers become sign(x) log(1 + |x|); a missing number is 0. With `labels_optional` the label may be an
+// empty cell, or its column may be missing, as in Criteo's test file.
+std::unique_ptr<RowParser> NewCriteoParser(bool labels_optional = false);
 
 // "label index:value ...", optionally "# comment" at the end. Labels 0/1, -1/+1 or False/True, or
 // those that `columns` names; indices are used as keys unchanged, values are weights. Rows with more
-// than `max_ids` are refused; 0 = no limit. "qid:N" after the label is skipped.
-std::unique_ptr<RowParser> NewLibsvmParser(int max_ids, const Columns& columns = Columns());
+// than `max_ids` are refused; 0 = no limit. "qid:N" after the label is skipped. With `labels_optional` a row
+// may begin with its first pair.
+std::unique_ptr<RowParser> NewLibsvmParser(int max_ids, const Columns& columns = Columns(),
+                                           bool labels_optional = false);
 
 // Columns picked by name (with a header) or by number, as `columns` says. Without `statistics` (which
-// is not kept) numbers are not standardised, as for measuring and checking.
+// is not kept) numbers are not standardised, as for measuring and checking. With `labels_optional` a label
+// may be a missing value, and a header may lack its column. A file without a header may lack it, too: one
+// that has a column less than the job reads is one without labels, whose columns behind the label's count
+// one less. Without `columns.label` nothing is read as a label then.
 absl::StatusOr<std::unique_ptr<RowParser>> NewDelimitedParser(
-    const Columns& columns, const DataStatistics* statistics = nullptr);
+    const Columns& columns, const DataStatistics* statistics = nullptr,
+    bool labels_optional = false);
 
 }  // namespace tandem::data
 

@@ -46,11 +46,11 @@ absl::StatusOr<std::unique_ptr<RowParser>> NewRowParser(const Data& data,
                                                         const DataStatistics* statistics) {
   switch (data.format()) {
     case Data::CRITEO:
-      return NewCriteoParser();
+      return NewCriteoParser(data.score_only());
     case Data::LIBSVM:
-      return NewLibsvmParser(data.max_ids(), data.columns());
+      return NewLibsvmParser(data.max_ids(), data.columns(), data.score_only());
     case Data::DELIMITED:
-      return NewDelimitedParser(data.columns(), statistics);
+      return NewDelimitedParser(data.columns(), statistics, data.score_only());
     default:
       return absl::InvalidArgumentError("data.format is not set, or not one with a row a line");
   }
@@ -60,7 +60,7 @@ absl::StatusOr<RowParts> FindRowParts(const job::JobPlan& plan, RowParser* parse
   const Data& data = plan.job.data();
   const Validation& validation = data.validation();
   RowParts parts;
-  if (data.train().empty()) {
+  if (data.train().empty() && !data.score_only()) {
     return absl::InvalidArgumentError("data.train is not set, expected at least one file or glob");
   }
   TANDEM_ASSIGN_OR_RETURN(parts.train.files, Files("data.train", data.train()));

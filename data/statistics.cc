@@ -127,12 +127,11 @@ void CompareSpellings(const Data& saved, const Data& now, std::vector<std::strin
   }
 }
 
-// The first label in the training files that does not count as 1: it counts as 0, for all workers. ""
+// The first label in the files that does not count as 1: it counts as 0, for all workers. ""
 // if there is none, or the job says what counts as 0, or the format does.
 absl::StatusOr<std::string> FirstNegative(const Data& data) {
   if (data.columns().positive().empty() || !data.columns().negative().empty()) return "";
-  TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> files,
-                          ExpandAllFiles("data.train", {data.train().begin(), data.train().end()}));
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> files, FirstFiles(data));
   TANDEM_ASSIGN_OR_RETURN(const auto parser, NewRowParser(data, nullptr));
   RowPass pass(&files, parser.get(), RowSelection(), RowShare(), data.skip_bad_rows());
   Row row;
@@ -165,6 +164,11 @@ absl::StatusOr<DataStatistics> MeasureStatistics(const job::JobPlan& plan) {
   const Data& data = plan.job.data();
   TANDEM_ASSIGN_OR_RETURN(const auto parser, NewRowParser(data, nullptr));
   TANDEM_ASSIGN_OR_RETURN(const RowParts parts, FindRowParts(plan, parser.get()));
+  if (parts.train.files.empty()) {
+    return absl::FailedPreconditionError(
+        "there are no means and deviations of numeric columns: no files to train on, and no saved "
+        "model that has them; hint: --init-from");
+  }
   RowPass pass(&parts.train.files, parser.get(), parts.train.rows, RowShare(),
                data.skip_bad_rows());
   ColumnMoments moments({data.columns().numeric().begin(), data.columns().numeric().end()});

@@ -216,6 +216,7 @@ absl::Status CheckNegatives(const Data& data) {
   TANDEM_RETURN_IF_ERROR(
       Between("data.negatives.per_positive", data.negatives().per_positive(), 1, 1000));
   const bool has_candidates = !data.negatives().test_negatives().empty();
+  if (data.score_only()) return absl::OkStatus();  // pairs, which are not ranked
   if (data.test().empty() == has_candidates) {
     return Refuse("data.negatives.test_negatives", has_candidates ? "set" : "not set",
                   ", and test ", has_candidates ? "is not" : "is",
@@ -320,7 +321,10 @@ absl::Status CheckProgramData(const Data& data) {
 absl::Status CheckDataSpec(const Data& data) {
   if (data.format() == Data::PROGRAM) return CheckProgramData(data);
   TANDEM_RETURN_IF_ERROR(CheckFormat(data));
-  if (data.train().empty()) return Refuse("data.train", "no files to train on");
+  if (data.score_only() && data.test().empty()) return Refuse("data.test", "no files to score");
+  if (data.train().empty() && !data.score_only()) {
+    return Refuse("data.train", "no files to train on");
+  }
   TANDEM_RETURN_IF_ERROR(NotNegative("data.shuffle_buffer", data.shuffle_buffer()));
   if (data.shuffle_buffer() > 0 && data.format() == Data::NCF) {
     return Refuse("data.shuffle_buffer", data.shuffle_buffer(),

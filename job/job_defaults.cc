@@ -37,6 +37,20 @@ void FillData(Data* data) {
   if (data->format() == Data::NCF) TANDEM_DEFAULT(data->mutable_negatives(), per_positive, 4);
 }
 
+// What trains, validates and splits has no meaning then, and its files need not be there.
+void FillScoring(Job* job) {
+  if (!job->data().score_only()) return;
+  Data* const data = job->mutable_data();
+  data->clear_train();
+  data->clear_validation();
+  data->clear_negatives();
+  data->clear_test_fraction();
+  data->clear_skip_bad_rows();
+  data->clear_max_rows();
+  job->mutable_train()->set_evaluate_only(true);
+  job->clear_service_time();
+}
+
 void FillPolicy(const Policy& parent, Policy* policy) {
   if (policy->kind() == Policy::POLICY_UNSPECIFIED) {
     Policy merged = parent;
@@ -151,6 +165,7 @@ void FillSave(Save* save) {
 void FillJobDefaults(Job* job) {
   if (job->name().empty()) job->set_name("job");
   FillCluster(job->mutable_cluster());
+  FillScoring(job);
   FillData(job->mutable_data());
   FillPolicy(Policy(), job->mutable_policy());
   FillDense(job->policy(), job->reproducible() || job->staleness().order(),

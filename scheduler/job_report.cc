@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "proto/histogram.h"
 #include "proto/program_note.h"
@@ -185,6 +186,27 @@ absl::Status JobBook::AddProgress(int rank, const Progress& progress) {
   return absl::OkStatus();
 }
 
+std::string JobBook::TakeRowWarning() {
+  if (!row_warning_.empty()) return "";
+  // By the fingerprint: whose it is. Those of the first rows and of an epoch are of other rows.
+  std::map<uint64_t, std::vector<size_t>> ranks;
+  for (size_t rank = 0; rank < workers_.size(); ++rank) {
+    for (const uint64_t rows : {workers_[rank].first_rows(), workers_[rank].epoch_rows()}) {
+      if (rows != 0) ranks[rows].push_back(rank);
+    }
+  }
+  for (const auto& [rows, same] : ranks) {
+    if (same.size() < 2) continue;
+    row_warning_ =
+        absl::StrCat("workers ", absl::StrJoin(same, ", "),
+                     " train on the same rows, so that each row counts ", same.size(),
+                     " times; hint: give each worker a part of them: "
+                     "torch.utils.data.DistributedSampler(data, job.world_size, job.rank)");
+    return row_warning_;
+  }
+  return "";
+}
+
 absl::StatusOr<JobBook::Noted> JobBook::AddNote(int rank, const ProgramNote& note) {
   if (rank < 0 || rank >= static_cast<int>(workers_.size())) {
     return absl::InvalidArgumentError(absl::StrCat("a program's note of rank ", rank));
@@ -336,6 +358,7 @@ JobReport JobBook::Total(absl::Time now) const {
   for (const auto& [name, last] : values_) total.reported[name] = last.value();
   total.paths = paths_;
   total.collectives_json = collectives_json_;
+  if (!row_warning_.empty()) total.warnings.push_back(row_warning_);
   for (const Progress& worker : workers_) {
     total.samples += worker.samples();
     total.max_step = std::max(total.max_step, worker.step());

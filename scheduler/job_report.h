@@ -77,9 +77,10 @@ struct JobReport {
   std::vector<Distribution> dense_staleness_of;  // by worker: Progress.dense_staleness
   std::map<std::string, uint64_t> bytes;         // by kind of traffic; see JobBook
   std::map<std::pair<std::string, std::string>, Path>
-      paths;                     // last choice, by (from, to and for what)
-  std::string collectives_json;  // what rank 0 says of dense gradients; empty: nothing
-  int64_t attempts = 0;          // how often the run has gone on from a save
+      paths;                          // last choice, by (from, to and for what)
+  std::string collectives_json;       // what rank 0 says of dense gradients; empty: nothing
+  std::vector<std::string> warnings;  // what is rarely meant, a line each
+  int64_t attempts = 0;               // how often the run has gone on from a save
   // It ended before its end, because it was told to.
   struct Stop {
     int64_t saved_step = -1;  // the last save has the steps before it; -1: there is none
@@ -119,6 +120,9 @@ class JobBook {
   // INVALID_ARGUMENT if it is not from rank 0, or too long.
   absl::Status SetCollectives(int rank, const Collectives& collectives);
 
+  // A warning that workers read the same rows, once it is known that they do; then "".
+  std::string TakeRowWarning();
+
   // What happened since the last call.
   JobProgress Interval(absl::Time now);
   JobReport Total(absl::Time now) const;
@@ -150,6 +154,7 @@ class JobBook {
   std::map<std::string, ReportedValue> values_;  // that programs have reported
   std::map<std::pair<std::string, std::string>, Path> paths_;
   std::string collectives_json_;
+  std::string row_warning_;  // that was taken
 };
 
 }  // namespace tandem::scheduler

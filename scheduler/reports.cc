@@ -33,6 +33,8 @@ absl::Status Reports::Add(const Node& node, const Control& control, SchedulerEff
 absl::Status Reports::AddProgress(const Node& node, const Progress& progress,
                                   SchedulerEffects* effects) {
   TANDEM_RETURN_IF_ERROR(book_.AddProgress(RankOf(node), progress));
+  const std::string row_warning = book_.TakeRowWarning();
+  if (!row_warning.empty()) effects->Warn(absl::StrCat("warning: ", row_warning));
   // It comes again until it is known to have come.
   const bool again = progress.evaluation() == evaluation_ && evaluation_ != 0;
   if (!progress.evaluation_json().empty() && !again) {

@@ -299,8 +299,7 @@ class Shell {
     std::fflush(options_.progress);
   }
 
-  absl::Status WriteSummary() {
-    nlohmann::json summary = SummaryJson(options_.plan, core_.report(), transport_name_);
+  absl::Status WriteSummary(nlohmann::json summary) {
     summary["host"] = HostName();
     summary["started"] = started_;
     summary["ended"] = NowText();
@@ -312,8 +311,13 @@ class Shell {
   // The files first: whoever reads "finished" finds them.
   absl::Status Finish() {
     const absl::Status result = core_.result();
-    const absl::Status written = options_.out_dir.empty() ? absl::OkStatus() : WriteSummary();
+    const nlohmann::json summary = SummaryJson(options_.plan, core_.report(), transport_name_);
+    const absl::Status written =
+        options_.out_dir.empty() ? absl::OkStatus() : WriteSummary(summary);
     if (!result.ok()) return result;
+    for (const std::string& line : QualityWarnings(options_.plan, summary)) {
+      Emit({{"event", "log"}, {"text", absl::StrCat("warning: ", line)}});
+    }
     if (!written.ok()) {
       EmitMetric("failed", FailedJson("scheduler", std::string(written.message()), written.code()));
       return written;

@@ -2,10 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <set>
+#include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "proto/histogram.h"
 
@@ -210,7 +214,69 @@ json BestJson(const KeepBest& keep, const BestEvaluation& best) {
           {"stopped_early", best.stopped()}};
 }
 
+double NumberIn(const json& object, const char* name) {
+  const auto it = object.find(name);
+  return it != object.end() && it->is_number() ? it->get<double>()
+                                               : std::numeric_limits<double>::quiet_NaN();
+}
+
+// "dense 0.01, table ids 1e+06".
+std::string LearningRates(const job::JobPlan& plan) {
+  std::vector<std::string> rates = {
+      absl::StrFormat("dense %g", plan.job.dense().optimizer().learning_rate())};
+  for (const Table& table : plan.job.table()) {
+    rates.push_back(
+        absl::StrFormat("table %s %g", table.name(), table.optimizer().learning_rate()));
+  }
+  return absl::StrJoin(rates, ", ");
+}
+
 }  // namespace
+
+std::vector<std::string> QualityWarnings(const job::JobPlan& plan, const json& summary) {
+  constexpr double kFarAbove = 1.5, kSlack = 0.02;  // of few rows, and of rare labels
+  constexpr double kManyRows = 100;
+  std::vector<std::string> warnings;
+  const json eval = summary.value("eval", json::object());
+  const std::string rows = eval.value("data", "test") + " rows";
+  const Train& train = plan.job.train();
+  const std::string lower = absl::StrCat("lower the learning rates (", LearningRates(plan), ")");
+  const double logloss = NumberIn(eval, "logloss"), base = NumberIn(eval, "base_logloss");
+  const double loss = NumberIn(summary, "training_loss");
+  // The loss of a program need not be a logloss.
+  const bool own_loss = plan.job.model().has_program() || plan.job.model().has_script();
+  if (eval.contains("scores_not_finite")) {
+    warnings.push_back(
+        absl::StrCat("scores of ", rows, " are not finite; hint: ",
+                     train.evaluate_only() ? "is the model one that had diverged?" : lower));
+  } else if (logloss > kFarAbove * (base > 0 ? base : std::log(2.0)) + kSlack) {
+    std::string hint = lower;
+    if (train.evaluate_only()) {
+      hint = "are these rows like those that the model was trained on?";
+    } else if (!own_loss && loss < base) {
+      hint =
+          "the training loss is below it, so the model knows its training rows by heart: train "
+          "fewer epochs (train.keep_best), or leave out columns whose values do not come again";
+    }
+    warnings.push_back(absl::StrFormat(
+        "logloss %.4g of %s is far above %.4g, that of always saying the share of ones; hint: %s",
+        logloss, rows, base, hint));
+  } else if (std::isnan(logloss) && !own_loss && loss > kFarAbove * std::log(2.0) + kSlack) {
+    warnings.push_back(absl::StrFormat(
+        "training loss %.4g of the last epoch is far above %.4g, that of always saying one half; "
+        "hint: %s",
+        loss, std::log(2.0), lower));
+  }
+  // Of other jobs the data say so before they start.
+  if (plan.job.model().has_program() && train.max_steps() == 0 && !train.evaluate_only() &&
+      NumberIn(summary, "samples") >= kManyRows &&
+      NumberIn(summary, "steps") == static_cast<double>(train.epochs())) {
+    warnings.emplace_back(
+        "each epoch was one step, since a batch has all rows of a worker; hint: take a smaller "
+        "batch");
+  }
+  return warnings;
+}
 
 json PolicyJson(const job::JobPlan& plan) {
   json out = json::object();
@@ -297,6 +363,9 @@ json SummaryJson(const job::JobPlan& plan, const JobReport& report, absl::string
     if (!report.stop->failure.empty()) out["stopped"]["failure"] = report.stop->failure;
   }
   if (!report.evaluation_json.empty()) out["eval"] = EvaluationJson(report.evaluation_json);
+  std::vector<std::string> warnings = report.warnings;
+  for (std::string& line : QualityWarnings(plan, out)) warnings.push_back(std::move(line));
+  if (!warnings.empty()) out["warnings"] = warnings;
   return out;
 }
 

@@ -4,6 +4,7 @@
 #define TANDEM_SCHEDULER_SUMMARY_H_
 
 #include <string>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "job/job.h"
@@ -18,6 +19,9 @@ namespace tandem::scheduler {
 // Means of nothing are absent.
 nlohmann::json SummaryJson(const job::JobPlan& plan, const JobReport& report,
                            absl::string_view transport);
+
+// What is most likely wrong with a model that has come to what the summary of its run says, a line each.
+std::vector<std::string> QualityWarnings(const job::JobPlan& plan, const nlohmann::json& summary);
 
 // One reporting interval. Numbers that are unknown are absent.
 nlohmann::json ProgressJson(const JobProgress& progress);

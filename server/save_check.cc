@@ -58,8 +58,10 @@ Model MeaningOf(Model model) {
 
 class Comparison {
  public:
-  Comparison(const Manifest& saved, const Manifest& job, const std::vector<std::string>& only)
-      : saved_(saved), job_(job), only_(only) {}
+  // `evaluates`: the job takes no step, and so needs the whole model.
+  Comparison(const Manifest& saved, const Manifest& job, const std::vector<std::string>& only,
+             bool evaluates)
+      : saved_(saved), job_(job), only_(only), evaluates_(evaluates) {}
 
   SaveFit Compare(const Data& data) {
     Refuse("the hashing of ids", saved_.hashing, job_.hashing,
@@ -89,7 +91,8 @@ class Comparison {
   // The dense part, and what it reads.
   void CompareWhole(const Data& data) {
     Refuse("model", saved_.model, job_.model,
-           "make them the same, or take the embeddings alone with --only-tables");
+           evaluates_ ? "make them the same"
+                      : "make them the same, or take the embeddings alone with --only-tables");
     SayIfAfresh("the dense parameters", saved_.optimizer, job_.optimizer);
     const auto differences = data::CompareData(saved_.data, data);
     if (!differences.ok()) {
@@ -114,9 +117,9 @@ class Comparison {
     for (const SavedTable& table : saved_.tables) {
       if (!only_.empty() || Find(job_.tables, table.name) != nullptr) continue;
       if (table.name == job::kDenseTableName) continue;  // its rows are in the dense part
-      fit_.refused.push_back(absl::StrCat(
-          "the save has a table ", table.name, ", the job has only ", Names(job_.tables),
-          "; hint: give the job that table, or take some with --only-tables"));
+      fit_.refused.push_back(absl::StrCat("the save has a table ", table.name,
+                                          ", the job has only ", Names(job_.tables),
+                                          "; hint: give the job that table", OrSome()));
     }
     if (!only_.empty() || !fit_.refused.empty()) return;
     Refuse("the order of tables", Names(saved_.tables), Names(job_.tables),
@@ -126,9 +129,9 @@ class Comparison {
   void CompareTable(const SavedTable& job) {
     const SavedTable* const saved = Find(saved_.tables, job.name);
     if (saved == nullptr) {
-      fit_.refused.push_back(absl::StrCat(
-          "the job has a table ", job.name, ", the save has only ", Names(saved_.tables),
-          "; hint: name it as the save does, or take some with --only-tables"));
+      fit_.refused.push_back(absl::StrCat("the job has a table ", job.name, ", the save has only ",
+                                          Names(saved_.tables), "; hint: name it as the save does",
+                                          OrSome()));
       return;
     }
     const std::string table = absl::StrCat("table ", job.name);
@@ -151,12 +154,15 @@ class Comparison {
     }
   }
 
+  absl::string_view OrSome() const { return evaluates_ ? "" : ", or take some with --only-tables"; }
+
   bool Wanted(const std::string& table) const {
     return only_.empty() || std::count(only_.begin(), only_.end(), table) > 0;
   }
 
   const Manifest &saved_, &job_;
   const std::vector<std::string>& only_;
+  const bool evaluates_;
   SaveFit fit_;
 };
 
@@ -186,7 +192,7 @@ SaveFit CompareSave(const Manifest& saved, const job::JobPlan& plan,
                     const std::vector<std::string>& only) {
   Manifest job;
   DescribeMeaning(plan, &job);
-  return Comparison(saved, job, only).Compare(plan.job.data());
+  return Comparison(saved, job, only, plan.job.train().evaluate_only()).Compare(plan.job.data());
 }
 
 }  // namespace tandem::server

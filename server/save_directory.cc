@@ -114,17 +114,22 @@ bool Overlap(const SavedFile& file, uint64_t begin, uint64_t end) {
   return file.begin <= last && begin <= file_last;
 }
 
-// The folder of the save: `path` itself, or the one that its LATEST names.
+// The folder of the save: `path` itself, or the one that its LATEST names. The folder of a run stands
+// for the model/ in it.
 absl::StatusOr<std::string> Resolve(const std::string& path) {
   std::error_code error;
+  const std::string of_run = PathIn(path, "model");
+  if (fs::exists(PathIn(of_run, kLatest), error)) return Resolve(of_run);
   const std::string latest = PathIn(path, kLatest);
   if (fs::exists(latest, error)) {
     TANDEM_ASSIGN_OR_RETURN(const std::string name, ReadWholeFile(latest));
     return PathIn(path, absl::StripAsciiWhitespace(name));
   }
   if (fs::exists(PathIn(path, kManifest), error)) return path;
-  return absl::NotFoundError(absl::StrCat(path, ": no ", kLatest, " and no ", kManifest,
-                                          ": is this the model/ folder of a finished run?"));
+  return absl::NotFoundError(
+      absl::StrCat(path,
+                   ": no saved model, which has a LATEST or a MANIFEST; hint: name the folder of a "
+                   "run that has saved one, its model/, or one save in that"));
 }
 
 // Cheap, and enough to refuse a damaged copy before anything is started; Read looks at the bytes.

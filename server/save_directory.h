@@ -70,7 +70,7 @@ absl::StatusOr<OwnedFd> KeepSave(const std::string& save);
 // A whole save, open for reading.
 class SavedModel {
  public:
-  // `path`: a save, or a model folder with a LATEST. Checks the manifest, and that every file is
+  // `path`: a save, a model folder with a LATEST, or the folder of a run. Checks the manifest, and that every file is
   // there in its full length. The job may still run: if its next save takes the place of the one
   // being opened, that one is opened instead.
   static absl::StatusOr<SavedModel> Open(const std::string& path);

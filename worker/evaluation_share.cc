@@ -23,6 +23,8 @@ data::EvaluationSums SumsOf(const EvaluationShare& share) {
   sums.samples = share.samples();
   sums.logloss_sum = share.loss_sum();
   sums.correct = share.correct();
+  sums.positives = share.positives();
+  sums.unlabelled = share.unlabelled();
   sums.groups = share.groups();
   sums.hit_sum = share.hits();
   sums.ndcg_sum = share.ndcg();
@@ -50,13 +52,16 @@ std::string ToJson(const data::EvaluationResult& result, int top_k) {
   nlohmann::json json;
   if (result.samples > 0) {
     json["samples"] = result.samples;
-    if (std::isfinite(result.logloss)) {
+    if (result.unlabelled > 0) json["unlabelled"] = result.unlabelled;
+    if (!std::isfinite(result.logloss)) {
+      json["scores_not_finite"] = true;
+    } else if (result.unlabelled ==
+               0) {  // else measures of some samples would be taken for those of all
       json["logloss"] = result.logloss;
+      json["base_logloss"] = result.base_logloss;
       json["accuracy"] = result.accuracy;
       if (std::isfinite(result.auc.value)) json["auc"] = result.auc.value;
       if (result.auc.error > 0) json["auc_error_bound"] = result.auc.error;
-    } else {
-      json["scores_not_finite"] = true;
     }
   }
   if (result.groups > 0) {
@@ -74,6 +79,8 @@ void EncodeShare(const data::EvaluationPart& part, BufferSource& buffers, Evalua
   share->set_samples(part.sums.samples);
   share->set_loss_sum(part.sums.logloss_sum);
   share->set_correct(part.sums.correct);
+  share->set_positives(part.sums.positives);
+  share->set_unlabelled(part.sums.unlabelled);
   share->set_groups(part.sums.groups);
   share->set_hits(part.sums.hit_sum);
   share->set_ndcg(part.sums.ndcg_sum);

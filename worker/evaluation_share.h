@@ -19,8 +19,9 @@ namespace tandem::worker {
 void EncodeShare(const data::EvaluationPart& part, BufferSource& buffers, EvaluationShare* share,
                  Buffer* payload);
 
-// All shares, by rank, as JSON: `samples`, `logloss`, `accuracy`, `auc` (with `auc_error_bound`
-// where it is not exact), and for ranking `groups`, `hr_at_K`, `ndcg_at_K`. If any score is infinite
+// All shares, by rank, as JSON: `samples`, `logloss`, `base_logloss`, `accuracy`, `auc` (with
+// `auc_error_bound` where it is not exact), and for ranking `groups`, `hr_at_K`, `ndcg_at_K`. If samples
+// have no label, `unlabelled` counts them and stands in place of all measures but for ranking. If any score is infinite
 // or no number, `scores_not_finite` stands in place of logloss, accuracy and AUC: an order of such
 // scores means nothing, even where it exists. INVALID_ARGUMENT names the rank whose payload has the
 // wrong size.

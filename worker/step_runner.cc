@@ -50,8 +50,10 @@ absl::Status StepRunner::Init(const MakeModel& make_model, data::SharedReader* s
   if (!scores_path_.empty()) scores_.open(scores_path_, std::ios::binary | std::ios::trunc);
   TANDEM_RETURN_IF_ERROR(CheckScores());
   TANDEM_ASSIGN_OR_RETURN(const data::DataShape shape, data::FindDataShape(plan_));
-  TANDEM_ASSIGN_OR_RETURN(train_, data::NewTrainSource(plan_, rank_, shared));
   const Data& data = plan_.job.data();
+  if (!data.train().empty()) {
+    TANDEM_ASSIGN_OR_RETURN(train_, data::NewTrainSource(plan_, rank_, shared));
+  }
   if (data::HasTestRows(data)) {
     TANDEM_ASSIGN_OR_RETURN(test_, data::NewTestSource(plan_, rank_, shared));
   }

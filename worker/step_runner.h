@@ -43,7 +43,7 @@ class StepRunner final : public TaskRunner {
 
   DenseParameters& dense() override { return *dense_; }
   bool has_test_data() const override { return test_ != nullptr || validation_ != nullptr; }
-  int64_t EstimatedRows() const override { return train_->EstimatedRows(); }
+  int64_t EstimatedRows() const override { return train_ == nullptr ? 0 : train_->EstimatedRows(); }
 
   std::vector<server::SavedParameter> Parameters() const override;
   std::string ModuleContents() const override { return model_->Contents(); }
@@ -75,8 +75,8 @@ class StepRunner final : public TaskRunner {
 
   const job::JobPlan& plan_;
   const int rank_;
-  const std::string init_from_;  // a save; empty: none
-  std::unique_ptr<data::BatchSource> train_;
+  const std::string init_from_;                           // a save; empty: none
+  std::unique_ptr<data::BatchSource> train_;              // null: the job only scores rows
   std::unique_ptr<data::BatchSource> test_, validation_;  // null: the job has no such rows
   int64_t epoch_ = -1;                                    // that `train_` was started for
   int64_t start_epoch_ = 0, start_rows_ = 0;  // where the run goes on; no rows: at the beginning

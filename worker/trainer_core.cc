@@ -33,6 +33,7 @@ TrainerCore::TrainerCore(const job::JobPlan& plan, const Options& options, Dense
       best_save_(context_, *synchroniser_, SaveId::kBest),
       final_save_(context_, *synchroniser_, SaveId::kFinal) {
   context_.report.set_estimated_rows(options.estimated_rows);
+  if (plan.job.data().format() == Data::PROGRAM) context_.report.WatchRows();
   context_.run = options.run;
   context_.attempt = options.attempt;
   context_.resumed = options.start.has_value();

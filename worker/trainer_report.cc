@@ -5,6 +5,7 @@
 namespace tandem::worker {
 
 void TrainerReport::AddStep(const StepSlot& slot, int64_t in_flight) {
+  if (watch_rows_) rows_.Add(slot.batch);
   samples_ += slot.batch.samples;
   epoch_samples_ += slot.batch.samples;
   loss_sum_ += slot.loss_sum;
@@ -55,6 +56,9 @@ Progress TrainerReport::Take(absl::Time now, const job::JobPlan& plan,
   }
   p.set_auc(recent_auc_);
   p.set_done(done);
+  if (done) rows_.EndEpoch(/*whole=*/true);  // or the part of it that the job takes
+  p.set_first_rows(rows_.first_rows());
+  p.set_epoch_rows(rows_.epoch());
   p.set_fetched_seconds(absl::ToDoubleSeconds(fetched_));
   p.set_computed_seconds(absl::ToDoubleSeconds(computed_));
   p.set_slept_seconds(absl::ToDoubleSeconds(slept_));

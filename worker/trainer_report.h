@@ -16,6 +16,7 @@
 #include "job/job.h"
 #include "proto/histogram.h"
 #include "proto/wire.pb.h"
+#include "worker/row_fingerprint.h"
 #include "worker/trainer_task.h"
 
 namespace tandem::worker {
@@ -24,7 +25,13 @@ class TrainerReport {
  public:
   // Of this worker's share of an epoch; 0 = unknown.
   void set_estimated_rows(int64_t rows) { estimated_rows_ = rows; }
-  void BeginEpoch(int64_t rows = 0) { epoch_samples_ = rows; }
+  // `rows`: of the epoch, which an earlier attempt of the run has trained on.
+  void BeginEpoch(int64_t rows = 0) {
+    epoch_samples_ = rows;
+    if (samples_ > 0 || rows > 0) rows_.EndEpoch(/*whole=*/rows == 0);
+  }
+  // The worker reads rows that somebody else has split over the workers, or has not.
+  void WatchRows() { watch_rows_ = true; }
   // A step has been computed. `in_flight`: steps begun and not acknowledged, this one included.
   void AddStep(const StepSlot& slot, int64_t in_flight);
   // Whether the worker stands between two steps, to evaluate or to save.
@@ -51,6 +58,8 @@ class TrainerReport {
 
  private:
   int64_t estimated_rows_ = 0;
+  bool watch_rows_ = false;
+  RowFingerprint rows_;
   int64_t samples_ = 0, epoch_samples_ = 0;
   double loss_sum_ = 0;
   int64_t loss_samples_ = 0;

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import struct
 import zipfile
 from dataclasses import dataclass
@@ -169,12 +170,19 @@ def _read_manifest(folder: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _put_in_place(path: Union[str, os.PathLike[str]]) -> Iterator[BinaryIO]:
-    """A file at PATH.tmp, which is at `path` afterwards if nothing goes wrong."""
-    path = os.fspath(path)
+    """A file at PATH.tmp, which is at `path` afterwards if nothing goes wrong. A link stays a link to it, and its mode
+    stays. A device, a FIFO and any other file at `path` is written into."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        with open(path, "wb") as file:
+            yield file
+        return
+    path = os.path.realpath(path)
     temporary = path + ".tmp"
     try:
         with open(temporary, "wb") as file:
             yield file
+        if os.path.exists(path):
+            shutil.copymode(path, temporary)
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):

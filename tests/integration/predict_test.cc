@@ -1,5 +1,5 @@
 // tandem predict: scores in the order of the rows for any number of workers, exactly those that an
-// evaluation sums up; what it cannot score is refused in a line.
+// evaluation sums up, with or without labels; what it cannot score is refused in a line.
 #include <cmath>
 #include <filesystem>
 #include <memory>
@@ -9,6 +9,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "data/metrics.h"
 #include "gmock/gmock.h"
@@ -19,7 +20,11 @@
 namespace tandem {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+using ::testing::Not;
+using ::testing::StartsWith;
 
 constexpr int64_t kTestRows = 501;  // three workers have 167 each, two 251 and 250
 
@@ -32,13 +37,18 @@ class PredictTest : public ::testing::Test {
   static void TearDownTestSuite() { job_.reset(); }
   void SetUp() override { ASSERT_TRUE(trained_.ok()) << trained_.DebugString(); }
 
+  static RunResult Tandem(std::vector<std::string> argv) {
+    argv.insert(argv.begin(), ProgramPath("tandem"));
+    return RunProgram(argv);
+  }
   static RunResult Predict(const std::string& data, const std::string& out,
-                           const std::vector<std::string>& set) {
+                           const std::vector<std::string>& set,
+                           const std::string& save = "trained/model") {
     std::vector<std::string> argv = {ProgramPath("tandem"),
                                      "predict",
                                      job_->File("job.textproto"),
                                      "--init-from",
-                                     job_->File("trained/model"),
+                                     job_->File(save),
                                      "--data",
                                      data,
                                      "--out",
@@ -102,7 +112,122 @@ TEST_F(PredictTest, WhatHasNoScoresIsRefused) {
   const RunResult other = Predict(job_->File("test.tsv"), job_->File("a"), {"model.dlrm.top=[8]"});
   EXPECT_EQ(other.exit_code, 2) << other.DebugString();
   EXPECT_THAT(other.output, HasSubstr("model is dlrm"));
+  EXPECT_THAT(other.output, Not(HasSubstr("--only-tables")));
   EXPECT_FALSE(std::filesystem::exists(job_->File("a")));
+
+  std::filesystem::copy_file(job_->File("test.tsv"), job_->File("mine.tsv"));
+  std::filesystem::create_symlink("mine.tsv", job_->File("link"));
+  for (const char* out : {"mine.tsv", "link", "job.textproto"}) {
+    const RunResult itself = Predict(job_->File("mine.tsv"), job_->File(out), {});
+    EXPECT_EQ(itself.exit_code, 2) << itself.DebugString();
+    EXPECT_THAT(itself.output, HasSubstr("which is read; hint: name another file"));
+  }
+  EXPECT_EQ(ReadTextFile(job_->File("mine.tsv")), ReadTextFile(job_->File("test.tsv")));
+}
+
+// Nor need there be the files of the job, nor a row for each worker.
+TEST_F(PredictTest, RowsNeedNoLabel) {
+  const std::string labelled = job_->File("labelled"), bare = job_->File("bare");
+  ASSERT_TRUE(Predict(job_->File("test.tsv"), labelled, {}).ok());
+  std::string rows, some;
+  for (const absl::string_view row :
+       absl::StrSplit(ReadTextFile(job_->File("test.tsv")), '\n', absl::SkipEmpty())) {
+    absl::StrAppend(&rows, row.substr(row.find('\t') + 1), "\n");
+    absl::StrAppend(&some, some.size() < 1000 ? row.substr(row.find('\t')) : row, "\n");
+  }
+  WriteTextFile(job_->File("bare.tsv"), rows);
+  const std::vector<std::string> set = {"data.train=[\"/nowhere/train\"]",
+                                        "data.validation={files: \"/nowhere/validation\"}",
+                                        "train.keep_best={patience: 1}"};
+  const RunResult run = Predict(job_->File("bare.tsv"), bare, set, "trained");
+  ASSERT_TRUE(run.ok()) << run.DebugString();
+  EXPECT_EQ(run.output, absl::StrCat("no AUC and no logloss: the rows have no labels\nwrote ",
+                                     kTestRows, " scores to ", bare, "\n"));
+  EXPECT_EQ(ReadTextFile(bare), ReadTextFile(labelled));
+
+  WriteTextFile(job_->File("some.tsv"), some);
+  const RunResult mixed = Predict(job_->File("some.tsv"), bare, {});
+  ASSERT_TRUE(mixed.ok()) << mixed.DebugString();
+  EXPECT_THAT(mixed.output,
+              ContainsRegex("no AUC and no logloss: [0-9]+ of 501 rows have no label"));
+  EXPECT_EQ(ReadTextFile(bare), ReadTextFile(labelled));
+
+  // Alone on the standard output, where it is asked for.
+  WriteTextFile(job_->File("one.tsv"), rows.substr(0, rows.find('\n') + 1));
+  const RunResult one = RunProgram(
+      {"/bin/sh", "-c",
+       absl::StrCat(ProgramPath("tandem"), " predict ", job_->File("job.textproto"),
+                    " --init-from ", job_->File("trained"), " --data ", job_->File("one.tsv"),
+                    " --out /dev/stdout 2> ", job_->File("said"))});
+  ASSERT_TRUE(one.ok()) << one.DebugString();
+  double score = 0;
+  ASSERT_TRUE(absl::SimpleAtod(one.output, &score)) << one.output;
+  EXPECT_NEAR(score, Scores(labelled)[0], 1e-5);
+  EXPECT_THAT(ReadTextFile(job_->File("said")), HasSubstr("wrote 1 scores to /dev/stdout\n"));
+}
+
+TEST_F(PredictTest, ColumnsStandInFrontOfTheScores) {
+  const std::string job = job_->File("offers.textproto");
+  WriteTextFile(job, absl::StrCat(R"(
+cluster { workers: 2 servers: 1 }
+data {
+  format: DELIMITED train: ")",
+                                  SourcePath("configs/data/example_train.csv"), R"("
+  columns { delimiter: "," header: true label: "taken" positive: "yes" missing: ["?", "NA"]
+            numeric: ["age", "visits", "minutes"] categorical: ["city", "device", "offer"] } }
+table { name: "ids" dim: 4 }
+dense { optimizer { kind: ADAM learning_rate: 0.01 } }
+model { mlp { hidden: [8] } }
+train { batch: 64 })"));
+  ASSERT_TRUE(Tandem({"run", job, "--out", job_->File("offers")}).ok());
+  WriteTextFile(job_->File("new.csv"),
+                "minutes,id,city,device,offer,age,visits\n1.5,17,\"Rome, IT\",phone,offer2,30,1\n");
+  const auto predict = [&](const char* columns) {
+    return Tandem({"predict", job, "--init-from", job_->File("offers"), "--data",
+                   job_->File("new.csv"), "--columns", columns, "--out", job_->File("table")});
+  };
+  const RunResult run = predict("id,city");
+  ASSERT_TRUE(run.ok()) << run.DebugString();
+  EXPECT_THAT(ReadTextFile(job_->File("table")),
+              MatchesRegex("id,city,score\n17,\"Rome, IT\",0\\.[0-9]+\n"));
+  const RunResult none = predict("id,town");
+  EXPECT_EQ(none.exit_code, 2) << none.DebugString();
+  EXPECT_THAT(none.output, HasSubstr("the header has no column 'town' (--columns)"));
+}
+
+TEST_F(PredictTest, PairsOfUserAndItemHaveScores) {
+  const std::string job = job_->File("pairs.textproto");
+  std::string ratings;
+  for (int i = 0; i < 200; ++i) absl::StrAppend(&ratings, i % 20, "\t", i * 7 % 31, "\t5\n");
+  WriteTextFile(job_->File("ratings"), ratings);
+  WriteTextFile(job, absl::StrCat(R"(
+cluster { workers: 2 servers: 1 }
+data { format: NCF train: ")",
+                                  job_->File("ratings"), R"(" }
+table { name: "user" dim: 4 field: "user" optimizer { kind: ADAGRAD learning_rate: 0.5 } }
+table { name: "item" dim: 4 field: "item" optimizer { kind: ADAGRAD learning_rate: 0.5 } }
+dense { optimizer { kind: ADAM learning_rate: 0.1 } }
+model { gmf {} }
+train { batch: 32 epochs: 2 })"));
+  ASSERT_TRUE(Tandem({"run", job, "--out", job_->File("pairs")}).ok());
+  const auto scores = [&](const std::string& pairs) {
+    WriteTextFile(job_->File("some"), pairs);
+    const RunResult run =
+        Tandem({"predict", job, "--init-from", job_->File("pairs"), "--data", job_->File("some"),
+                "--out", job_->File("scores"), "--columns", "user,item"});
+    EXPECT_TRUE(run.ok()) << run.DebugString();
+    EXPECT_THAT(run.output, HasSubstr("no AUC and no logloss: the rows have no labels"));
+    std::vector<std::string> lines = absl::StrSplit(ReadTextFile(job_->File("scores")), '\n');
+    return lines;
+  };
+  const std::vector<std::string> there = scores("3,21\n0,7\n5,4\n");
+  ASSERT_EQ(there.size(), 5u);
+  EXPECT_EQ(there[0], "user,item,score");
+  EXPECT_THAT(there[1], StartsWith("3,21,0."));
+  const std::vector<std::string> back = scores("5\t4\t1\n0\t7\t1\n3\t21\t1\n");
+  EXPECT_EQ(absl::StrReplaceAll(back[3], {{"\t", ","}}), there[1]);
+  EXPECT_EQ(absl::StrReplaceAll(back[1], {{"\t", ","}}), there[3]);
+  EXPECT_NE(there[1].substr(5), there[3].substr(4)) << "they say nothing";
 }
 
 }  // namespace

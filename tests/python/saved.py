@@ -131,8 +131,17 @@ def goes_out_and_in(saved, folder):
     for table in saved.tables.values():
         want[table.name + ".keys"], want[table.name + ".weights"] = table.keys, table.weights
     assert want["scale"].shape == () and want["tags.weights"].shape[1] == 3, list(want)
-    saved.save_npz(f"{folder}/all.npz")
+    with open(f"{folder}/elsewhere", "wb"):
+        os.chmod(f"{folder}/elsewhere", 0o640)
+    os.symlink("elsewhere", f"{folder}/all.npz")
+    saved.save_npz(f"{folder}/all.npz")  # through the link
+    assert os.path.islink(f"{folder}/all.npz") and os.stat(f"{folder}/elsewhere").st_mode & 0o777 == 0o640
     saved.save_safetensors(f"{folder}/all.safetensors")
+    os.mkfifo(f"{folder}/fifo")
+    with subprocess.Popen(["cat", f"{folder}/fifo"], stdout=subprocess.PIPE) as reader:
+        saved.save_safetensors(f"{folder}/fifo")
+        with open(f"{folder}/all.safetensors", "rb") as file:
+            assert reader.stdout.read() == file.read()
     metadata, tensors = read_safetensors(f"{folder}/all.safetensors")
     assert json.loads(metadata["tandem"]) == saved.manifest
     with numpy.load(f"{folder}/all.npz") as archive:

@@ -3,12 +3,14 @@
 #include "data/batch_source.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <set>
 
 #include "absl/strings/str_cat.h"
 #include "data/cells.h"
+#include "data/chosen_columns.h"
 #include "data/id_check.h"
 #include "data/shared_reader.h"
 #include "tests/unit/data_fixture.h"
@@ -611,6 +613,80 @@ TEST(IdCheckTest, PlainForms) {
            {"\xc3", "\xc3"}}) {
     EXPECT_EQ(data::PlainForm(text), plain) << text;
   }
+}
+
+TEST(CheckDataTest, ATrapForATrainingIsSaid) {
+  const TempDir dir;
+  const auto plan = [&](int rows, int values, int batch) {
+    std::string text;
+    for (int i = 0; i < rows; ++i) absl::StrAppend(&text, i % 2, ",1,c", i % values, "\n");
+    return NumberedPlan({dir.Write("x.csv", text)}, 2, batch);
+  };
+  ExpectWarning(plan(1000, 1000, 8),
+                {"data.train: column '2' has a different value in each row (1000", "hint"});
+  ExpectWarning(plan(1000, 960, 8),
+                {"column '2' has a different value in nearly each row", "hint"});
+  // More values than are counted, and as many that come again.
+  ExpectWarning(plan(200000, 200000, 8), {"a different value in each row (200000"});
+  EXPECT_THAT(ReportOf(plan(200000, 100000, 8)).warnings, IsEmpty());
+  EXPECT_THAT(ReportOf(plan(1000, 600, 8)).warnings, IsEmpty());
+  EXPECT_THAT(ReportOf(plan(99, 99, 8)).warnings, IsEmpty()) << "so few rows say nothing";
+  ExpectWarning(plan(1000, 10, 500),
+                {"train.batch is 500, and a worker has 500 rows, so an epoch is one step", "hint"});
+  EXPECT_THAT(ReportOf(plan(1000, 10, 499)).warnings, IsEmpty());
+}
+
+// The files of `test` are all that such a job reads.
+TEST(BatchSourceTest, RowsToScoreNeedNoLabel) {
+  const TempDir dir;
+  job::JobPlan plan = NumberedPlan({}, 3, 8);
+  plan.job.mutable_data()->add_test(dir.Write("t.csv", "1,7,a\n,8,b\n"));
+  ExpectOneLine(data::CheckData(plan), {"data.train is not set"});
+  plan.job.mutable_data()->set_score_only(true);
+  EXPECT_THAT(ReportOf(plan).warnings, IsEmpty());
+  EXPECT_THAT(TestNumbers(plan, 0), ElementsAre(7));
+  EXPECT_THAT(TestNumbers(plan, 2), IsEmpty()) << "fewer rows than workers";
+  auto source = *data::NewTestSource(plan, 1);
+  EXPECT_TRUE(std::isnan(ReadEpoch(source.get(), 0).at(0).labels.at(0)));
+  plan.job.mutable_data()->add_test(dir.Write("u.csv", "1,x,a\n"));
+  ExpectOneLine(data::CheckData(plan), {"u.csv:1: ", "'x'", "expected a number"});
+}
+
+TEST(ChosenColumnsTest, CellsAreInTheOrderOfTheRows) {
+  const TempDir dir;
+  const std::string a = dir.Write("a.csv", "id,age,city\n1,5,\"Rome, IT\"\n2,6,Bern\n");
+  const std::string b = dir.Write("b.csv", "city,id\n\"a \"\"b\"\"\",3\n");
+  Data named;
+  named.set_format(Data::DELIMITED);
+  named.mutable_columns()->set_delimiter(",");
+  named.mutable_columns()->set_header(true);
+  const auto table = [](const Data& data, const std::vector<std::string>& files,
+                        const std::vector<std::string>& names, int rows) {
+    auto columns = data::ChosenColumns::Open(data, files, names);
+    EXPECT_TRUE(columns.ok()) << columns.status();
+    if (!columns.ok()) return std::string();
+    std::string text = (*columns)->Header() + "\n";
+    for (int row = 0; row < rows; ++row) {
+      EXPECT_EQ((*columns)->AppendNext(&text), absl::OkStatus());
+      text += "\n";
+    }
+    EXPECT_FALSE((*columns)->AppendNext(&text).ok());
+    return text;
+  };
+  EXPECT_EQ(table(named, {a, b}, {"city", "id"}, 3),
+            "city,id,\n\"Rome, IT\",1,\nBern,2,\n\"a \"\"b\"\"\",3,\n");
+  ExpectOneLine(data::ChosenColumns::Open(named, {a, b}, {"id", "age"}).status(),
+                {"b.csv:1: ", "no column 'age'", "(--columns)"});
+  Data numbered;
+  numbered.set_format(Data::CRITEO);
+  const std::string c = dir.Write("c.tsv", "0\t\t7\n1\tx\t8\n");
+  EXPECT_EQ(table(numbered, {c}, {"2", "1"}, 2), "2\t1\t\n7\t\t\n8\tx\t\n");
+  numbered.set_format(Data::NCF);
+  EXPECT_EQ(table(numbered, {dir.Write("d.csv", "4,5\n6,7\n")}, {"item", "user"}, 2),
+            "item,user,\n5,4,\n7,6,\n");
+  ExpectOneLine(data::ChosenColumns::Open(numbered, {c}, {"rating"}).status(), {"'rating'"});
+  numbered.set_format(Data::LIBSVM);
+  ExpectOneLine(data::ChosenColumns::Open(numbered, {c}, {"1"}).status(), {"LIBSVM", "hint"});
 }
 
 TEST(CheckDataTest, BadRowsAreSkippedUpToANumber) {

@@ -2,6 +2,7 @@
 // is not so.
 #include "worker/evaluation_share.h"
 
+#include <cmath>
 #include <limits>
 #include <string>
 #include <vector>
@@ -59,6 +60,27 @@ TEST_F(EvaluationShareTest, PartsSayTogetherWhatTheWholeSays) {
   EXPECT_DOUBLE_EQ(merged["accuracy"].get<double>(), want.accuracy);
   EXPECT_DOUBLE_EQ(merged["auc"].get<double>(), want.auc.value);
   EXPECT_FALSE(merged.contains("groups"));
+}
+
+// One of them is enough: measures of the others would be taken for those of all.
+TEST_F(EvaluationShareTest, RowsWithoutLabelsHaveNoMeasure) {
+  const float none = std::numeric_limits<float>::quiet_NaN();
+  Add(PartOf({2, -1}, {1, 0}));
+  Add(PartOf({0.5f, 3, -2}, {0, none, 1}));
+  EXPECT_EQ(Merged(), nlohmann::json({{"samples", 5}, {"unlabelled", 1}}));
+  Add(PartOf({none, 1}, {none, none}));
+  EXPECT_EQ(Merged(),
+            nlohmann::json({{"samples", 7}, {"unlabelled", 3}, {"scores_not_finite", true}}));
+}
+
+TEST_F(EvaluationShareTest, TheBaseIsTheLoglossOfTheShareOfOnes) {
+  Add(PartOf({2, -1}, {1, 0}));
+  Add(PartOf({2, -1}, {0, 0}));
+  EXPECT_NEAR(Merged()["base_logloss"].get<double>(),
+              -0.25 * std::log(0.25) - 0.75 * std::log(0.75), 1e-12);
+  shares_.clear();
+  Add(PartOf({2, -1}, {1, 1}));
+  EXPECT_EQ(Merged()["base_logloss"], 0.0);
 }
 
 TEST_F(EvaluationShareTest, CountsInBinsTravelToo) {

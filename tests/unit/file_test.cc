@@ -1,12 +1,18 @@
 // Whole files: what was there before stays until the new one is in place, and errors name the file.
 #include "base/file.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <filesystem>
+#include <iterator>
 #include <string>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "base/owned_fd.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -62,6 +68,73 @@ TEST_F(FileTest, AFullDiskLeavesTheOldFile) {
   EXPECT_THAT(std::string(status.message()), HasSubstr(Path("f.tmp")));
   EXPECT_THAT(std::string(status.message()), HasSubstr("offset 0"));
   EXPECT_EQ(*ReadWholeFile(Path("f")), "old");
+}
+
+mode_t ModeOf(const std::string& path) {
+  struct stat info = {};
+  return lstat(path.c_str(), &info) == 0 ? info.st_mode : 0;
+}
+
+TEST_F(FileTest, OutputKeepsTheModeAndTheNamesOfAFile) {
+  ASSERT_EQ(WriteFileAtomically(Path("f"), "a long old text"), absl::OkStatus());
+  ASSERT_EQ(chmod(Path("f").c_str(), 0640), 0);
+  ASSERT_EQ(symlink("f", Path("link").c_str()), 0);
+  ASSERT_EQ(symlink(Path("link").c_str(), Path("to-link").c_str()), 0);
+  ASSERT_EQ(WriteOutput(Path("to-link"), "new"), absl::OkStatus());
+  EXPECT_EQ(*ReadWholeFile(Path("f")), "new");
+  EXPECT_EQ(ModeOf(Path("f")), mode_t{S_IFREG | 0640});
+  EXPECT_TRUE(S_ISLNK(ModeOf(Path("link"))) && S_ISLNK(ModeOf(Path("to-link"))));
+
+  ASSERT_EQ(link(Path("f").c_str(), Path("other-name").c_str()), 0);
+  ASSERT_EQ(WriteOutput(Path("f"), "newer"), absl::OkStatus());
+  EXPECT_EQ(*ReadWholeFile(Path("other-name")), "newer");
+
+  ASSERT_EQ(symlink("nothing-yet", Path("dangling").c_str()), 0);
+  ASSERT_EQ(WriteOutput(Path("dangling"), "first"), absl::OkStatus());
+  EXPECT_EQ(*ReadWholeFile(Path("nothing-yet")), "first");
+
+  const std::string long_name(250, 'n');  // no room for the name of a temporary file
+  ASSERT_EQ(WriteOutput(Path(long_name), "old"), absl::OkStatus());
+  ASSERT_EQ(WriteOutput(Path(long_name), "new"), absl::OkStatus());
+  EXPECT_EQ(*ReadWholeFile(Path(long_name)), "new");
+  const auto folder = std::filesystem::directory_iterator(folder_);
+  EXPECT_EQ(std::distance(begin(folder), end(folder)), 7) << "a temporary file is left";
+}
+
+TEST_F(FileTest, OutputIsWrittenIntoWhatIsNoFile) {
+  ASSERT_EQ(mkfifo(Path("fifo").c_str(), 0600), 0);
+  std::string read_back;
+  std::thread reader([&] {
+    char bytes[16];
+    const OwnedFd fd(open(Path("fifo").c_str(), O_RDONLY));
+    for (ssize_t n; (n = read(fd.get(), bytes, sizeof bytes)) > 0;) {
+      read_back.append(bytes, static_cast<size_t>(n));
+    }
+  });
+  EXPECT_EQ(WriteOutput(Path("fifo"), "through the pipe"), absl::OkStatus());
+  reader.join();
+  EXPECT_EQ(read_back, "through the pipe");
+  EXPECT_TRUE(S_ISFIFO(ModeOf(Path("fifo"))));
+
+  // A descriptor goes on where it stands.
+  OwnedFd fd(open(Path("f").c_str(), O_WRONLY | O_CREAT, 0644));
+  ASSERT_EQ(write(fd.get(), "1 ", 2), 2);
+  ASSERT_EQ(symlink(absl::StrCat("/proc/self/fd/", fd.get()).c_str(), Path("out").c_str()), 0);
+  EXPECT_EQ(FindOutput(Path("out")).fd, fd.get());
+  EXPECT_EQ(WriteOutput(Path("out"), "2 "), absl::OkStatus());
+  EXPECT_EQ(WriteOutput(absl::StrCat("/dev/fd/", fd.get()), "3"), absl::OkStatus());
+  EXPECT_EQ(*ReadWholeFile(Path("f")), "1 2 3");
+  EXPECT_FALSE(WriteOutput(folder_, "x").ok()) << "a folder";
+}
+
+// A node of its own, since the machine's would be lost if this went wrong.
+TEST_F(FileTest, AFullDeviceIsAnErrorAndStays) {
+  if (mknod(Path("full").c_str(), S_IFCHR | 0666, makedev(1, 7)) != 0) {
+    GTEST_SKIP() << "no rights to make a device";
+  }
+  if (!OwnedFd(open(Path("full").c_str(), O_WRONLY)).valid()) GTEST_SKIP() << "no devices here";
+  EXPECT_EQ(WriteOutput(Path("full"), "x").code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(S_ISCHR(ModeOf(Path("full"))));
 }
 
 }  // namespace

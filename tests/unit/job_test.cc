@@ -1366,6 +1366,23 @@ TEST(JobDefaultsTest, TheBestModelIsLookedForAfterEachEpoch) {
   EXPECT_FALSE(MustResolve(evaluates).job.train().has_keep_best());
 }
 
+// Scores need no other rows, whatever the job says of them.
+TEST(JobDefaultsTest, AJobThatOnlyScoresReadsTestFilesAlone) {
+  const Job job = MustResolve({{"data.validation", "{fraction: 0.1}"},
+                               {"data.test", "t"},
+                               {"data.max_rows", "7"},
+                               {"train.keep_best", "{}"},
+                               {"service_time", "[{mean_seconds: 1}]"},
+                               {"data.score_only", "true"}})
+                      .job;
+  EXPECT_TRUE(job.train().evaluate_only());
+  EXPECT_TRUE(job.data().train().empty());
+  EXPECT_FALSE(job.data().has_validation() || job.data().max_rows() > 0);
+  EXPECT_EQ(job.service_time_size(), 0);
+  EXPECT_THAT(Refusal(kJob, {{"data.score_only", "true"}}),
+              HasSubstr("data.test: no files to score"));
+}
+
 // ---- a run that goes on ------------------------------------------------------------------------
 
 TEST(ResolveTest, ServiceTimesHaveDefaults) {

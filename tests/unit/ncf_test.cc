@@ -3,6 +3,7 @@
 #include "data/ncf.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
 
@@ -44,6 +45,24 @@ TEST(NcfTextTest, RatingsAreUserAndItem) {
   ExpectOneLine(Ratings("1\t4294967295\n").status(), {"ratings:1: ", "the item", "4294967294"});
   ExpectOneLine(Ratings("").status(), {"ratings: ", "empty"});
   ExpectOneLine(Ratings(" \t\n  \n").status(), {"ratings: ", "empty"});
+}
+
+TEST(NcfSourceTest, PairsAreScoredInTheirOrder) {
+  const TempDir dir;
+  job::JobPlan plan = MakePlan(Data::NCF, {}, 2, 8);
+  plan.job.mutable_data()->add_test(dir.Write("a", "3,7\n4\t0\t5\n"));
+  plan.job.mutable_data()->add_test(dir.Write("b", "3,0\n"));
+  plan.job.mutable_data()->set_score_only(true);
+  EXPECT_EQ(data::CheckData(plan), absl::OkStatus());
+  auto source = *data::NewTestSource(plan, 0);
+  const data::Batch batch = ReadEpoch(source.get(), 0).at(0);
+  EXPECT_EQ(batch.samples, 2);
+  EXPECT_TRUE(batch.groups.empty() && std::isnan(batch.labels[0]) && std::isnan(batch.labels[1]));
+  const data::FieldHash user("user"), item("item");
+  EXPECT_THAT(batch.sparse[0].keys,
+              ElementsAre(user.Key(uint64_t{3}), item.Key(uint64_t{7}), item.Key(uint64_t{0})));
+  plan.job.mutable_data()->add_test(dir.Write("c", "3;0\n"));
+  ExpectOneLine(data::CheckData(plan), {"c:1: ", "1 column", "at least 2"});
 }
 
 TEST(NcfTextTest, CandidatesEqualToThePositiveAreLeftOut) {

@@ -140,6 +140,40 @@ TEST(CriteoTest, BadRowsAreRefused) {
   }
 }
 
+TEST(CriteoTest, RowsToScoreNeedNoLabel) {
+  auto parser = data::NewCriteoParser(/*labels_optional=*/true);
+  data::Row row, labelled;
+  auto cells = CriteoCells();
+  const std::string with = absl::StrJoin(cells, "\t");
+  ASSERT_TRUE(parser->StartFile(with).ok());
+  ASSERT_TRUE(parser->Parse(with, &labelled).ok());
+  EXPECT_EQ(labelled.label, 1);
+  cells[0] = "";
+  ASSERT_TRUE(parser->Parse(absl::StrJoin(cells, "\t"), &row).ok());
+  EXPECT_TRUE(std::isnan(row.label));
+  cells.erase(cells.begin());
+  const std::string without = absl::StrJoin(cells, "\t");
+  ExpectOneLine(parser->Parse(without, &row), {"39 columns", "expected 40"});
+  ASSERT_TRUE(parser->StartFile(without).ok());
+  ASSERT_TRUE(parser->Parse(without, &row).ok());
+  EXPECT_TRUE(std::isnan(row.label));
+  EXPECT_EQ(row.numbers, labelled.numbers);
+  EXPECT_EQ(row.keys, labelled.keys);
+  ExpectOneLine(parser->Parse(with, &row), {"40 columns", "expected 39", "no label"});
+}
+
+TEST(LibsvmTest, RowsToScoreNeedNoLabel) {
+  auto parser = data::NewLibsvmParser(/*max_ids=*/0, Columns(), /*labels_optional=*/true);
+  data::Row row;
+  ASSERT_TRUE(parser->Parse(" 3:0.5 7:1", &row).ok());
+  EXPECT_TRUE(std::isnan(row.label));
+  EXPECT_THAT(row.keys, ElementsAre(3u, 7u));
+  ASSERT_TRUE(parser->Parse("0 3:0.5", &row).ok());
+  EXPECT_EQ(row.label, 0);
+  ExpectOneLine(parser->Parse("2 3:0.5", &row), {"the label is '2'"});
+  ExpectOneLine(parser->Parse("3:x 4:1", &row), {"'3:x' is not index:value"});
+}
+
 TEST(LibsvmTest, PairsBecomeKeysAndWeights) {
   auto parser = data::NewLibsvmParser(/*max_ids=*/0);
   data::Row row;
@@ -673,6 +707,54 @@ TEST(DelimitedTest, SemicolonsSeparateQuotedCellsToo) {
   EXPECT_EQ(row.label, 1);
   EXPECT_THAT(row.keys,
               ElementsAre(data::FieldHash("city").Key("a;b"), data::FieldHash("job").Key("clerk")));
+}
+
+TEST(DelimitedTest, RowsToScoreNeedNoLabel) {
+  Columns columns = NamedColumns();
+  columns.add_missing("none");
+  auto parser = *data::NewDelimitedParser(columns, nullptr, /*labels_optional=*/true);
+  ASSERT_TRUE(parser->StartFile("y,age,city,job").ok());
+  EXPECT_EQ(ParseRow(parser.get(), "yes,1,Rome,x").label, 1);
+  for (const char* missing : {"", " ", "NA", "nan", "none"}) {
+    EXPECT_TRUE(std::isnan(ParseRow(parser.get(), absl::StrCat(missing, ",1,Rome,x")).label))
+        << missing;
+  }
+  data::Row row;
+  ASSERT_TRUE(parser->Parse("no,1,Rome,x", &row).ok());
+  ExpectOneLine(parser->Parse("maybe,1,Rome,x", &row), {"column 'y' is 'maybe'", "'yes'", "'no'"});
+  ASSERT_TRUE(parser->StartFile("job,city,age").ok()) << "no column of labels";
+  row = ParseRow(parser.get(), "x,Rome,3");
+  EXPECT_TRUE(std::isnan(row.label));
+  EXPECT_THAT(row.keys,
+              ElementsAre(data::FieldHash("city").Key("Rome"), data::FieldHash("job").Key("x")));
+  EXPECT_EQ(parser->texts()[0], "Rome");
+  EXPECT_EQ(parser->ShownIf([](absl::string_view cell) { return cell == "yes"; }), "");
+  ExpectOneLine(parser->StartFile("job,city,age, y"), {"no column 'y'", "trim"});
+  ExpectOneLine(parser->StartFile("y,age,city,job,y"), {"2 columns 'y'"});
+}
+
+// Without a header a file lacks the label if it has a column less than the job reads.
+TEST(DelimitedTest, NumberedColumnsOfRowsToScoreAreThoseBesideTheLabel) {
+  for (const char* label : {"0", "1", "2"}) {
+    Columns columns;
+    columns.set_delimiter(",");
+    columns.set_label(label);
+    for (const char* other : {"0", "1", "2"}) {
+      if (label != absl::string_view(other)) columns.add_categorical(other);
+    }
+    auto parser = *data::NewDelimitedParser(columns, nullptr, /*labels_optional=*/true);
+    ASSERT_TRUE(parser->StartFile("a,b").ok());
+    data::Row row;
+    ASSERT_TRUE(parser->Parse("a,b", &row).ok());
+    EXPECT_TRUE(std::isnan(row.label));
+    EXPECT_EQ(parser->texts()[0], "a") << label;
+    EXPECT_EQ(parser->texts()[1], "b") << label;
+    ASSERT_TRUE(parser->StartFile("1,1,1").ok());
+    ASSERT_TRUE(parser->Parse("1,1,1", &row).ok());
+    EXPECT_EQ(row.label, 1) << label;
+    EXPECT_FALSE(parser->StartFile("1").ok());
+    EXPECT_FALSE((*data::NewDelimitedParser(columns))->StartFile("a,b").ok());
+  }
 }
 
 TEST(DelimitedTest, BadRowsAreRefused) {

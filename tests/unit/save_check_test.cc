@@ -15,6 +15,7 @@
 namespace tandem {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -134,6 +135,19 @@ TEST(SaveCheckTest, AnotherMeaningIsRefused) {
       Fit({{"table[1].name", "gifts"}}).refused,
       ElementsAre(HasSubstr("the job has a table gifts, the save has only cities, offers"),
                   HasSubstr("the save has a table offers, the job has only cities, gifts")));
+}
+
+// A job that takes no step needs the whole model.
+TEST(SaveCheckTest, AnEvaluationIsNotToldToTakeSomeTables) {
+  for (const char* path : {"table[1].name", "model"}) {
+    const bool model = path == std::string("model");
+    const server::SaveFit fit =
+        Fit({{path, model ? "{mlp {hidden: [32]}}" : "gifts"}, {"train.evaluate_only", "true"}});
+    EXPECT_THAT(fit.refused, Not(IsEmpty()));
+    for (const std::string& line : fit.refused) {
+      EXPECT_THAT(line, AllOf(HasSubstr("hint: "), Not(HasSubstr("--only-tables"))));
+    }
+  }
 }
 
 // What a program keeps in a row beside its weights is no optimizer's that could begin afresh.

@@ -546,6 +546,12 @@ TEST_F(SaveDirectoryTest, WhatIsNotTheWholeSaveIsRefusedByName) {
   Table into(plan_, 3);
   EXPECT_EQ(Load(folder_, &into), absl::OkStatus());
 
+  fs::create_directory(folder_ + "/run");
+  fs::create_directory_symlink(folder_, folder_ + "/run/model");
+  EXPECT_EQ(Load(folder_ + "/run", &into), absl::OkStatus()) << "the folder of a run";
+  EXPECT_THAT(std::string(server::SavedModel::Open(elsewhere).status().message()),
+              HasSubstr("no saved model, which has a LATEST or a MANIFEST; hint: "));
+
   fs::remove(Folder(7) + "/MANIFEST");
   ExpectRefused(Folder(7) + "/MANIFEST", "was not finished");
 }

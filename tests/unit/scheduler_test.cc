@@ -28,6 +28,7 @@
 namespace tandem {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -351,6 +352,59 @@ TEST(JobBookTest, WorkersAndHistogramsAddUp) {
   EXPECT_EQ(summary["by_worker"][0]["waited_for"], nlohmann::json({0.0, 0.0}));
   // Of the shard where it waited longest, before and after.
   EXPECT_EQ(summary["by_worker"][1]["waited_for"], nlohmann::json({3.5, 0.0}));
+}
+
+// By the fingerprints of rows that programs have split themselves, or have not.
+TEST(JobBookTest, WorkersThatTrainOnTheSameRowsAreNamed) {
+  const job::JobPlan plan = TestPlan(3, 1);
+  scheduler::JobBook book(plan);
+  const auto report = [&book](int rank, uint64_t first, uint64_t epoch) {
+    Progress progress;
+    progress.set_first_rows(first);
+    progress.set_epoch_rows(epoch);
+    EXPECT_TRUE(book.AddProgress(rank, progress).ok());
+    return book.TakeRowWarning();
+  };
+  EXPECT_EQ(report(0, 0, 0), "");
+  EXPECT_EQ(report(1, 0, 0), "") << "nothing is known";
+  EXPECT_EQ(report(0, 7, 0), "");
+  EXPECT_EQ(report(1, 8, 9), "");
+  EXPECT_TRUE(book.Total(At(1)).warnings.empty());
+  EXPECT_THAT(report(2, 6, 9), AllOf(HasSubstr("workers 1, 2 train on the same rows"),
+                                     HasSubstr("DistributedSampler(data, job.world_size")));
+  EXPECT_EQ(report(2, 6, 9), "") << "once";
+  EXPECT_EQ(scheduler::SummaryJson(plan, book.Total(At(1)), "")["warnings"].size(), 1u);
+}
+
+TEST(SummaryTest, AModelThatIsWorseThanNoneIsSaid) {
+  job::JobPlan plan = TestPlan(1, 1);
+  const auto warning = [&plan](const char* summary) {
+    const std::vector<std::string> lines =
+        scheduler::QualityWarnings(plan, nlohmann::json::parse(summary));
+    EXPECT_LE(lines.size(), 1u);
+    return lines.empty() ? "" : lines[0];
+  };
+  EXPECT_EQ(warning(R"({"eval": {}})"), "");
+  EXPECT_EQ(warning(R"({"eval": {"logloss": 0.7, "base_logloss": 0.6}, "training_loss": 9})"), "");
+  EXPECT_EQ(warning(R"({"eval": {"logloss": 0.02, "base_logloss": 0.001}})"), "");
+  EXPECT_EQ(warning(R"({"eval": {"logloss": 0.7, "base_logloss": 0}})"), "") << "one class";
+  const std::string far = warning(
+      R"({"eval": {"logloss": 36969.0, "base_logloss": 0.61, "data": "test"}, "training_loss": 1e17})");
+  EXPECT_THAT(far, AllOf(HasSubstr("logloss 3.697e+04 of test rows is far above 0.61"),
+                         HasSubstr("lower the learning rates (dense ")));
+  EXPECT_THAT(warning(R"({"eval": {"logloss": 1.13, "base_logloss": 0.56}, "training_loss": 0.2})"),
+              AllOf(HasSubstr("by heart"), HasSubstr("train.keep_best")));
+  EXPECT_THAT(warning(R"({"eval": {"scores_not_finite": true}})"), HasSubstr("not finite"));
+  EXPECT_THAT(warning(R"({"eval": {}, "training_loss": 5.0})"),
+              HasSubstr("training loss 5 of the last epoch"));
+  plan.job.mutable_model()->mutable_program();
+  EXPECT_EQ(warning(R"({"eval": {}, "training_loss": 5.0})"), "") << "it need be no logloss";
+  plan.job.mutable_train()->set_epochs(3);
+  EXPECT_THAT(warning(R"({"eval": {}, "steps": 3, "samples": 900})"), HasSubstr("one step"));
+  EXPECT_EQ(warning(R"({"eval": {}, "steps": 4, "samples": 900})"), "");
+  plan.job.mutable_train()->set_evaluate_only(true);
+  EXPECT_THAT(warning(R"({"eval": {"logloss": 5.0, "base_logloss": 0.5}})"),
+              HasSubstr("are these rows like those that the model was trained on?"));
 }
 
 TEST(HistogramTest, BucketsFollowEachOtherWithoutGaps) {

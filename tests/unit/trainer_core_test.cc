@@ -2,15 +2,18 @@
 // however hostile, crashes it or makes it grow. Whole runs are in tests/sim.
 #include "worker/trainer_core.h"
 
+#include <algorithm>
 #include <limits>
 #include <string>
 #include <vector>
 
 #include "base/random.h"
+#include "data/batch_builder.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/test_seed.h"
 #include "tests/unit/core_fixture.h"
+#include "worker/row_fingerprint.h"
 
 namespace tandem {
 namespace {
@@ -310,6 +313,58 @@ TEST_F(TrainerCoreTest, HostileFramesNeitherCrashItNorMakeItGrow) {
       }
     }
   }
+}
+
+// ---- which rows a worker had -------------------------------------------------------------------
+
+// Samples of two fields, cut into batches; ids below `ids`.
+worker::RowFingerprint FingerprintOf(const std::vector<uint64_t>& rows, size_t batch,
+                                     uint64_t ids) {
+  worker::RowFingerprint fingerprint;
+  for (size_t begin = 0; begin < rows.size(); begin += batch) {
+    data::Batch made;
+    data::SparseInput& input = made.sparse.emplace_back();
+    input.fields = 2;
+    std::vector<uint64_t> occurrences;
+    for (size_t i = begin; i < std::min(begin + batch, rows.size()); ++i) {
+      occurrences.insert(occurrences.end(), {rows[i] % ids, 1000 + rows[i] / 7 % ids});
+      ++made.samples;
+    }
+    data::KeyIndex().Unique(occurrences, &input.keys, &input.index);
+    fingerprint.Add(made);
+  }
+  return fingerprint;
+}
+
+TEST(RowFingerprintTest, TellsTheSameRowsFromOthers) {
+  std::vector<uint64_t> rows(300), others(300);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    rows[i] = i;
+    others[i] = 300 + i;
+  }
+  worker::RowFingerprint a = FingerprintOf(rows, 20, 500), b = FingerprintOf(rows, 30, 500);
+  EXPECT_NE(a.first_rows(), 0u);
+  EXPECT_EQ(a.first_rows(), b.first_rows()) << "wherever batches are cut";
+  EXPECT_NE(a.first_rows(), FingerprintOf(others, 20, 500).first_rows());
+  EXPECT_EQ(a.epoch(), 0u) << "not over";
+  std::reverse(rows.begin(), rows.end());
+  worker::RowFingerprint shuffled = FingerprintOf(rows, 20, 500);
+  EXPECT_NE(a.first_rows(), shuffled.first_rows());
+  worker::RowFingerprint other = FingerprintOf(others, 20, 500);
+  for (worker::RowFingerprint* each : {&a, &shuffled, &other}) each->EndEpoch(/*whole=*/true);
+  EXPECT_NE(a.epoch(), 0u);
+  EXPECT_EQ(a.epoch(), shuffled.epoch());
+  EXPECT_NE(a.epoch(), other.epoch());
+  b.EndEpoch(/*whole=*/false);
+  EXPECT_EQ(b.epoch(), 0u);
+
+  // Rows that are all alike may well be others.
+  worker::RowFingerprint alike = FingerprintOf(rows, 20, 3);
+  alike.EndEpoch(/*whole=*/true);
+  EXPECT_EQ(alike.first_rows(), 0u);
+  EXPECT_EQ(alike.epoch(), 0u);
+  rows.resize(60);
+  EXPECT_EQ(FingerprintOf(rows, 20, 500).first_rows(), 0u) << "few rows";
 }
 
 }  // namespace
