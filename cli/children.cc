@@ -49,6 +49,7 @@ absl::Status Children::Start(const std::string& name, const std::vector<std::str
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(1);  // the parent died in between
     setpgid(0, 0);                      // Ctrl-C reaches the driver, which ends the job in order
+    signal(SIGUSR1, SIG_IGN);           // until the program handles it: it may come at any time
     for (const auto& [key, value] : environment) setenv(key.c_str(), value.c_str(), 1);
     dup2(log_fd, STDOUT_FILENO);
     dup2(log_fd, STDERR_FILENO);

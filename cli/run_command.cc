@@ -175,6 +175,7 @@ class Run {
 
   int Execute() {
     stops_ = node::StopSignals();
+    saves_asked_ = node::SaveSignals();
     Announce();
     if (const absl::Status started = StartScheduler(); !started.ok()) {
       return node::Finish(flags_.program, started);
@@ -379,6 +380,10 @@ class Run {
                           [](const Children::Exit& exit) { return exit.signal != 0; });
     for (const Children::Exit& exit : exits) OnExit(exit, now);
     for (const int stops = stops_->load(); stops_seen_ < stops; ++stops_seen_) OnStop(now);
+    if (const int asked = saves_asked_->load(); started_ && saves_seen_ != asked) {
+      saves_seen_ = asked;
+      OnSave();
+    }
     if (now >= give_up_ || !children_.running()) over_ = true;
   }
 
@@ -397,6 +402,14 @@ class Run {
     if (failure_.empty()) failure_ = "stopped by a signal";
     view_.Line("stopping");
     give_up_ = started_ && flags_.replay.empty() ? now + kStopGrace : now;
+  }
+
+  // SIGUSR1, once all are there: batch systems send it before the time of a job is up.
+  void OnSave() {
+    if (stopping_ || finished_ || !failure_.empty()) return;
+    if (!flags_.replay.empty()) return view_.Line("SIGUSR1: a replay writes no checkpoint");
+    view_.Line("SIGUSR1: writing a checkpoint, and training on");
+    children_.SignalOne("scheduler", SIGUSR1);
   }
 
   void OnEvent(const nlohmann::json& event) {
@@ -593,6 +606,8 @@ class Run {
                                                        absl::StrCat(getpid())};
   const std::atomic<int>* stops_ = nullptr;
   int stops_seen_ = 0;
+  const std::atomic<int>* saves_asked_ = nullptr;
+  int saves_seen_ = 0;
   nlohmann::json stopped_;  // what the scheduler says of an end that was asked for
   bool started_ = false;    // all nodes are there and know the view
   bool over_ = false, stopping_ = false, finished_ = false;

@@ -2,6 +2,7 @@
 
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -37,8 +38,13 @@ void OnStop(int signal, siginfo_t* info, void* /*context*/) {
   if (signal == kDriverStops) {
     signal = SIGTERM;
   } else if (driver.load() != 0) {
-    if (info->si_pid != driver.load()) return;
+    if (info->si_pid != driver.load()) {
+      if (signal == SIGXCPU) kill(driver.load(), SIGXCPU);
+      return;
+    }
   } else {
+    const bool repeated = signal == SIGHUP || signal == SIGXCPU;
+    if (repeated && stop_signal.load()) return;
     const int64_t now = NowNs();
     if (now < next_stop_ns.load()) return;
     next_stop_ns.store(now + kSameStopNs);
@@ -53,6 +59,11 @@ void Install(int signal, void (*handler)(int)) {
   struct sigaction action = {};
   action.sa_handler = handler;
   sigaction(signal, &action, nullptr);
+}
+
+bool IsIgnored(int signal) {
+  struct sigaction now = {};
+  return sigaction(signal, nullptr, &now) == 0 && now.sa_handler == SIG_IGN;
 }
 
 void InstallStop(int signal) {
@@ -117,6 +128,9 @@ const std::atomic<bool>* StopSignal() {
   driver.store(FindDriver());
   InstallStop(SIGINT);
   InstallStop(SIGTERM);
+  for (const int signal : {SIGHUP, SIGXCPU}) {
+    if (!IsIgnored(signal)) InstallStop(signal);
+  }
   if (driver.load() != 0) InstallStop(kDriverStops);
   Install(SIGPIPE, SIG_IGN);
   return &stop_signal;
@@ -131,6 +145,8 @@ int StopSignalNumber() { return stop_number.load(); }
 
 void DieBySignal(int signal) {
   std::fflush(nullptr);
+  const rlimit none = {0, 0};
+  (void)setrlimit(RLIMIT_CORE, &none);  // SIGXCPU would leave a core file
   Install(signal, SIG_DFL);
   raise(signal);
   _exit(128 + signal);  // where it is blocked

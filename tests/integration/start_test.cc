@@ -169,6 +169,18 @@ TEST_F(StartTest, SomeTablesAlone) {
   EXPECT_THAT(wrong.output, HasSubstr("no table citties"));
 }
 
+// Daemons close all three streams. A pipe between the processes of a run must not get such a number.
+TEST_F(StartTest, WithoutStandardStreams) {
+  const std::string job = folder_->File("job.textproto"), out = folder_->File("closed");
+  const RunResult run =
+      RunProgram({"/bin/sh", "-c",
+                  absl::StrCat(ProgramPath("tandem"), " run ", job, " --out ", out,
+                               " --set limits.start_seconds=20 <&- >&- 2>&-")});
+  ASSERT_TRUE(run.ok()) << run.DebugString();
+  const auto summary = nlohmann::json::parse(ReadTextFile(out + "/summary.json"));
+  EXPECT_EQ(summary["eval"].dump(), trained_.summary["eval"].dump());
+}
+
 // ---- by hand ----------------------------------------------------------------------------------
 
 TEST_F(StartTest, ARoleDoesNotTakeWhatBelongsToTheJob) {
