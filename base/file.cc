@@ -72,7 +72,8 @@ absl::Status FlushFolderOf(const std::string& path) {
 }  // namespace
 
 absl::StatusOr<std::string> ReadWholeFile(const std::string& path) {
-  OwnedFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  // Without O_NONBLOCK, open() of a FIFO waits for somebody who writes into it.
+  OwnedFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (file.get() < 0) return FileError("open", path, errno);
   struct stat info = {};
   if (fstat(file.get(), &info) != 0) return FileError("stat", path, errno);

@@ -2,6 +2,7 @@
 // before any process is started. And the three text formats, each trained from its config.
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -326,6 +327,7 @@ TEST_F(RefusalTest, FilesOfData) {
     ExpectDataRefused(config, folder_.File("none*.txt"), {"no file matches"});
     ExpectDataRefused(config, Write("empty.txt", ""), {"empty.txt", "empty"});
     ExpectDataRefused(config, folder_.path(), {"is a directory"});
+    ExpectDataRefused(config, "/dev/zero", {"/dev/zero is a device, expected a regular file"});
   }
   ExpectDataRefused("delimited",
                     Write("header.csv", "age,city,device,visits,minutes,offer,taken\n"),
