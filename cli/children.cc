@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
+#include "base/exhaustion.h"
 
 namespace tandem::cli {
 
@@ -43,7 +44,9 @@ absl::Status Children::Start(const std::string& name, const std::vector<std::str
   const pid_t pid = fork();
   if (pid < 0) {
     close(log_fd);
-    return absl::ResourceExhaustedError(absl::StrCat("cannot start ", name, ": ", strerror(errno)));
+    const std::string why = strerror(errno);
+    return absl::ResourceExhaustedError(
+        absl::StrCat("cannot start ", name, ": ", why, "; ", ThreadLimitHint()));
   }
   if (pid == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/exhaustion.h"
 #include "base/file.h"
 #include "base/process.h"
 #include "cli/output_folder.h"
@@ -41,6 +42,7 @@ void ShowEvent(const nlohmann::json& event, tandem::cli::ProgressView* view) {
 int main(int argc, char** argv) {
   using namespace tandem;
   SetUpProcess();
+  EndInOneLine();
   CLI::App app("The scheduler of one Tandem job. Prints its address first.", "tandem-scheduler");
   node::RoleFlags flags;
   cli::StartFlags start;

@@ -10,6 +10,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/exhaustion.h"
+#include "base/file.h"
 #include "base/process.h"
 #include "bench/bench_command.h"
 #include "cli/compare_command.h"
@@ -269,6 +271,7 @@ int Main(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   tandem::SetUpProcess();
+  tandem::EndInOneLine();
   const int code = tandem::cli::Main(argc, argv);
   if (code > tandem::node::kExitBySignal) {
     tandem::node::DieBySignal(code - tandem::node::kExitBySignal);

@@ -2,6 +2,7 @@
 #include <memory>
 #include <string>
 
+#include "base/exhaustion.h"
 #include "base/process.h"
 #include "models/model.h"
 #include "node/network_check.h"
@@ -22,12 +23,17 @@ absl::StatusOr<std::unique_ptr<models::DenseModel>> CompiledModel(
                                cuda ? models::ModelDevice::kCuda : models::ModelDevice::kCpu);
 }
 
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TANDEM_BEFORE_LIBRARIES(EndInOneLineEarly);  // LibTorch's may find no memory
+#endif
+
 }  // namespace
 }  // namespace tandem::cli
 
 int main(int argc, char** argv) {
   using namespace tandem;
   SetUpProcess();
+  EndInOneLine();
   CLI::App app("A worker of one Tandem job: trains on its share of the data.", "tandem-worker");
   node::RoleFlags flags;
   node::AddJobFlags(&app, &flags);

@@ -15,6 +15,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "base/exhaustion.h"
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "collectives/meeting/coordinator.h"
@@ -351,7 +352,7 @@ class Shell {
   int save_seen_ = 0, ends_seen_ = 0;
 };
 
-// "tcp://HOST:PORT" -> HOST; of any other kind of address, this machine's own.
+// "tcp://HOST:PORT" -> HOST, as it stands there; of any other kind of address, this machine's own.
 std::string HostOf(absl::string_view address) {
   const size_t colon = address.rfind(':');
   if (!absl::ConsumePrefix(&address, "tcp://") || colon == absl::string_view::npos) {
@@ -398,9 +399,11 @@ absl::Status RunScheduler(const SchedulerOptions& options) {
   zmq.self = EndpointId::Scheduler();
   zmq.incarnation = options.incarnation;
   zmq.linger = kLinger;
-  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<transport::Transport> transport,
-                          transport::NewZmqTransport(zmq));
-  return ServeJob(options, *transport, "ZeroMQ");
+  return CatchExceptions([&]() -> absl::Status {
+    TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<transport::Transport> transport,
+                            transport::NewZmqTransport(zmq));
+    return ServeJob(options, *transport, "ZeroMQ");
+  });
 }
 
 }  // namespace tandem::scheduler

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/exhaustion.h"
 #include "base/status_macros.h"
 
 namespace tandem::transport {
@@ -117,11 +118,19 @@ void UnbindZmq(const MonitoredSocket& socket, const std::string& address, absl::
   }
 }
 
-ZmqContext::ZmqContext(int io_threads) : handle_(zmq_ctx_new()) {
+ZmqContext::ZmqContext(int io_threads) : handle_(zmq_ctx_new()), io_threads_(io_threads) {
   TANDEM_CHECK(handle_ != nullptr && io_threads > 0);
   TANDEM_CHECK(zmq_ctx_set(handle_, ZMQ_IO_THREADS, io_threads) == 0);
   const int limit = zmq_ctx_get(handle_, ZMQ_SOCKET_LIMIT);
   TANDEM_CHECK(zmq_ctx_set(handle_, ZMQ_MAX_SOCKETS, std::min(limit, kMaxSockets)) == 0);
+}
+
+absl::Status ZmqContext::MayStart() {
+  constexpr int kReaper = 1, kSpare = 1;  // a thread that has ended may be counted for a moment
+  if (started_.load()) return absl::OkStatus();
+  TANDEM_RETURN_IF_ERROR(CanStartThreads(io_threads_ + kReaper + kSpare));
+  started_.store(true);
+  return absl::OkStatus();
 }
 
 ZmqContext::~ZmqContext() {

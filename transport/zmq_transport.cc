@@ -597,6 +597,7 @@ absl::StatusOr<std::unique_ptr<WaitableTransport>> NewZmqTransport(const ZmqOpti
   constexpr int kMostDescriptors =
       12;  // of an endpoint without peers, and of what is made around it
   TANDEM_RETURN_IF_ERROR(CheckDescriptorsLeft(kMostDescriptors));
+  TANDEM_RETURN_IF_ERROR(options.context->MayStart());
   auto transport = std::make_unique<ZmqTransport>(options);
   TANDEM_RETURN_IF_ERROR(transport->Bind());
   return transport;

@@ -5,19 +5,32 @@
 
 #include <fcntl.h>
 #include <sched.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdio>
+#include <cstdlib>
 #include <functional>
+#include <new>
 #include <optional>
+#include <stdexcept>
+#include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
+#include "base/check.h"
+#include "base/exhaustion.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace tandem {
 namespace {
+
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
 
 std::vector<int> Processors() {
   cpu_set_t set;
