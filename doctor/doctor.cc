@@ -427,7 +427,8 @@ Finding ExaminePort(const PortFact& port) {
   if (port.error.empty()) return Ok("port", absl::StrCat(port.address, " is free"));
   const std::string who = port.holder.empty() ? "" : absl::StrCat(" (", port.holder, ")");
   return Problem("port", absl::StrCat(port.address, ": ", port.error, who),
-                 "end the program that has it, or choose another --bind");
+                 port.taken ? "end the program that has it, or choose another --bind"
+                            : "choose a --bind that is an address of this host");
 }
 
 OurSide OurSideOf(const HostFacts& host, Cluster::Transport transport, std::string job_hash) {

@@ -89,6 +89,7 @@ struct FolderFact {
 struct PortFact {
   std::string address;
   std::string error;   // empty: it can be bound
+  bool taken = false;  // by another program
   std::string holder;  // who has it, if that can be seen
 };
 

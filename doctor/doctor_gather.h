@@ -39,8 +39,8 @@ HostFacts GatherHost();
 DataFact GatherData(const job::JobPlan& plan);
 // `path` need not exist yet: then the nearest folder above it that does.
 FolderFact GatherFolder(const std::string& path);
-// tcp://HOST:PORT; a port of * is always free.
-PortFact GatherPort(const std::string& address);
+// Whether a role with `--bind ADDRESS --advertise HOST` could listen.
+PortFact GatherPort(const std::string& address, const std::string& advertise);
 
 // What all processes of a job must have in common.
 std::string TandemVersion();

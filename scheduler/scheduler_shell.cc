@@ -11,7 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
@@ -23,6 +22,7 @@
 #include "node/log.h"
 #include "scheduler/output_files.h"
 #include "scheduler/summary.h"
+#include "transport/tcp_address.h"
 #include "transport/zmq_transport.h"
 
 namespace tandem::scheduler {
@@ -354,11 +354,8 @@ class Shell {
 
 // "tcp://HOST:PORT" -> HOST, as it stands there; of any other kind of address, this machine's own.
 std::string HostOf(absl::string_view address) {
-  const size_t colon = address.rfind(':');
-  if (!absl::ConsumePrefix(&address, "tcp://") || colon == absl::string_view::npos) {
-    return "127.0.0.1";
-  }
-  return std::string(address.substr(0, address.rfind(':')));
+  const transport::TcpAddress at = transport::SplitTcpAddress(address);
+  return at.valid() ? transport::HostInAddress(at.host) : "127.0.0.1";
 }
 
 // Where the workers of a job with collectives, or with modules of their own, meet; null if there are none. It ends with the
@@ -370,7 +367,8 @@ absl::StatusOr<std::unique_ptr<collectives::Coordinator>> StartCoordinator(
     return std::unique_ptr<collectives::Coordinator>();
   }
   collectives::CoordinatorOptions coordinator;
-  const std::string host = HostOf(options.bind);
+  TANDEM_ASSIGN_OR_RETURN(const std::string bind, transport::ResolveToBind(options.bind));
+  const std::string host = HostOf(bind);
   coordinator.address = absl::StrCat(host == "*" ? "0.0.0.0" : host, ":0");
   coordinator.log = [log = node::Log("scheduler")](absl::string_view line) {
     log.Info(absl::StrCat("coordinator: ", line));

@@ -55,9 +55,9 @@ class ZmqContext {
 
 struct ZmqOptions {
   std::shared_ptr<ZmqContext> context = nullptr;  // required
-  std::string bind = "tcp://127.0.0.1:*";         // '*' as port: any free one
-  std::string advertised_host = "";  // host of address(); needed if `bind` names all hosts
-  EndpointId self = {};              // sender of PING and GOODBYE frames
+  std::string bind = "tcp://127.0.0.1:*";  // '*' as port: any free one (transport/tcp_address.h)
+  std::string advertised_host = "";        // host of address(); needed if `bind` names all hosts
+  EndpointId self = {};                    // sender of PING and GOODBYE frames
   uint64_t incarnation = 0;
   int send_queue_frames = 1024;  // per peer: frames accepted and not yet in the kernel
   size_t max_part_bytes = kMaxPartBytes;

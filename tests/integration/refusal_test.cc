@@ -273,6 +273,12 @@ TEST_F(RefusalTest, Addresses) {
   refused("tandem-scheduler", {"--bind", port}, {port, "in use", "another port"});
   refused("tandem-scheduler", {"--bind", "tcp://127.0.0.1:99999"}, {"99999", "up to 65535"});
   refused("tandem-scheduler", {"--bind", "tcp://127.0.0.1:http"}, {"a port is a number"});
+  refused("tandem-scheduler", {"--bind", "tcp://::1:7000"},
+          {"in brackets, as in tcp://[::1]:7000"});
+  refused("tandem-scheduler", {"--bind", "tcp://no.such.host.invalid:7000"},
+          {"--bind", "no.such.host.invalid", "not known"});
+  refused("tandem-scheduler", {"--bind", "tcp://[::]:*"}, {"--advertise"});
+  refused("tandem-scheduler", {"--bind", "tcp://192.0.2.1:7000"}, {"192.0.2.1", "Cannot assign"});
   refused("tandem-scheduler", {"--bind", "tcp://0.0.0.0:*"}, {"0.0.0.0", "--advertise"});
   refused("tandem-server", {"--scheduler", "tcp://no.such.host.invalid:7000"},
           {"--scheduler", "no.such.host.invalid", "not known"});
