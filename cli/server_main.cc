@@ -59,5 +59,9 @@ int main(int argc, char** argv) {
   options.replay = replay;
   options.trace_path = trace;
   options.trace_steps = trace_steps;
-  return node::Finish("tandem-server", server::RunServer(options));
+  node::RoleEnd end("tandem-server");
+  options.on_end = [&end](const absl::Status& how) {
+    if (!how.ok()) end.Begin(how);
+  };
+  return end.Finish(server::RunServer(options));
 }

@@ -85,5 +85,9 @@ int main(int argc, char** argv) {
   options.record_dir = flags.out;
   options.replay = replay;
   options.dump_signals = node::SaveSignals();
-  return node::Finish("tandem-worker", worker::RunWorker(options));
+  node::RoleEnd end("tandem-worker");
+  options.on_end = [&end](const absl::Status& how) {
+    if (!how.ok()) end.Begin(how);
+  };
+  return end.Finish(worker::RunWorker(options));
 }

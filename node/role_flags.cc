@@ -8,11 +8,14 @@
 
 #include <cstdio>
 #include <random>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/time/clock.h"
+#include "base/exhaustion.h"
 #include "base/status_macros.h"
 #include "node/transport_choice.h"
 #include "proto/incarnation.h"
@@ -155,6 +158,24 @@ void DieBySignal(int signal) {
 const std::atomic<int>* SaveSignals() {
   Install(SIGUSR1, OnSave);
   return &save_signals;
+}
+
+void RoleEnd::Begin(const absl::Status& how, absl::Duration patience) {
+  // Without a thread the process waits as long as it takes.
+  (void)CatchExceptions([&] {
+    std::thread([patience, how, program = program_, said = said_] {
+      absl::SleepFor(patience);
+      const int code = said->exchange(true) ? kExitFailed : node::Finish(program, how);
+      std::fflush(nullptr);
+      _exit(code);
+    }).detach();
+    return absl::OkStatus();
+  });
+}
+
+int RoleEnd::Finish(const absl::Status& how) {
+  if (!said_->exchange(true)) return node::Finish(program_, how);
+  return how.ok() ? kExitOk : kExitFailed;
 }
 
 int Finish(const char* program, const absl::Status& status) {

@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "job/job.h"
 #include "node/job_member.h"
 #include "transport/path_log.h"
@@ -77,6 +78,25 @@ const std::atomic<int>* SaveSignals();
 
 // Prints "PROGRAM: message" on one line to stderr and returns the exit code for the status.
 int Finish(const char* program, const absl::Status& status);
+
+// The end of a role, which is not to wait for a thread of its own that still reads data or a checkpoint:
+// that may take hours, and is of no use once the job is over.
+class RoleEnd {
+ public:
+  explicit RoleEnd(const char* program) : program_(program) {}
+
+  // Call when the job is over for this role, and the others have been told. If the process is still there
+  // when `patience` is over, it finishes and exits from another thread.
+  void Begin(const absl::Status& how, absl::Duration patience = kPatience);
+  // The exit code, as Finish() has it. Says what failed, unless that has been said.
+  int Finish(const absl::Status& how);
+
+ private:
+  static constexpr absl::Duration kPatience = absl::Seconds(2);  // tandem run kills a second later
+
+  const char* const program_;
+  const std::shared_ptr<std::atomic<bool>> said_ = std::make_shared<std::atomic<bool>>(false);
+};
 
 }  // namespace tandem::node
 

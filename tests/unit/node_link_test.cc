@@ -1,9 +1,11 @@
 // How long a node waits for its scheduler, why nobody answers there, by what name it speaks of itself,
-// and which ways to others it offers.
+// and which ways to others it offers. And its end, while one of its threads still reads.
 #include "node/node_link.h"
 
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <memory>
 #include <string>
@@ -177,6 +179,27 @@ TEST(WhyNoAnswerTest, TellsWhoAnswers) {
   EXPECT_THAT(node::WhyNoAnswer((*endpoint)->address()), HasSubstr("with ZeroMQ answers"));
   EXPECT_THAT(node::WhyNoAnswer("tcp://no.such.host.invalid:1"), HasSubstr("is not known"));
   EXPECT_TRUE(node::CheckLoopback().ok());
+}
+
+// A pass over terabytes of data is not waited for once the job is over.
+TEST(RoleEndTest, EndsAProcessThatIsStillBusy) {
+  int fds[2];
+  ASSERT_EQ(pipe(fds), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    dup2(fds[1], STDERR_FILENO);
+    node::RoleEnd end("tandem-worker");
+    end.Begin(absl::CancelledError("stopped"), absl::Milliseconds(50));
+    for (;;) pause();
+  }
+  close(fds[1]);
+  char said[100] = "";
+  const ssize_t bytes = read(fds[0], said, sizeof said - 1);
+  close(fds[0]);
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == node::kExitFailed) << status;
+  EXPECT_EQ(std::string(said, static_cast<size_t>(bytes)), "tandem-worker: stopped\n");
 }
 
 }  // namespace
