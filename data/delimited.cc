@@ -13,6 +13,7 @@
 #include "data/labels.h"
 #include "data/row.h"
 #include "data/transforms.h"
+#include "job/message_text.h"
 
 namespace tandem::data {
 namespace {
@@ -187,6 +188,12 @@ class DelimitedParser final : public RowParser {
       return absl::InvalidArgumentError(absl::StrCat(
           "the header has ", found, " columns ", Quote(place->name), " (data.columns.", role,
           "), expected one; hint: give the columns names of their own in the file"));
+    }
+    const auto nearest = job::Nearest(place->name, {cells_.begin(), cells_.end()});
+    if (blanks == 0 && nearest.has_value()) {
+      return absl::InvalidArgumentError(absl::StrCat("the header has no column ",
+                                                     Quote(place->name), " (data.columns.", role,
+                                                     "); did you mean ", Quote(*nearest), "?"));
     }
     return absl::InvalidArgumentError(
         absl::StrCat("the header has no column ", Quote(place->name), " (data.columns.", role,

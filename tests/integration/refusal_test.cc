@@ -335,6 +335,23 @@ TEST_F(RefusalTest, FilesOfData) {
     ExpectDataRefused(config, folder_.path(), {"is a directory"});
     ExpectDataRefused(config, "/dev/zero", {"/dev/zero is a device, expected a regular file"});
   }
+  // Nobody writes into it: whoever opened it would wait for ever.
+  const std::string pipe = folder_.File("pipe");
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  ExpectDataRefused("libsvm", pipe, {"data.train: ", pipe, "is a pipe (FIFO)", "regular file"});
+  const std::string rows = Write("rows.svm", "+1 3:1\n-1 4:1\n");
+  ExpectRunRefused(libsvm_, {"data.train=" + rows, "data.test=" + pipe}, {"data.test: ", pipe});
+  ExpectRunRefused(
+      libsvm_,
+      {"data.train=" + rows, "data.test=" + rows, "data.validation={files: \"" + pipe + "\"}"},
+      {"data.validation", pipe});
+  ExpectRunRefused(libsvm_, {"service_time=[{trace: '" + pipe + "'}]"},
+                   {"service_time[0].trace", pipe});
+  ExpectRunRefused(
+      SourceFile("configs/delimited.textproto"),
+      {"data.train=" + SourceFile("configs/data/example_train.csv"),
+       "data.test=" + SourceFile("configs/data/example_test.csv"), "data.columns.label=take"},
+      {"has no column 'take'", "did you mean 'taken'?"});
   ExpectDataRefused("delimited",
                     Write("header.csv", "age,city,device,visits,minutes,offer,taken\n"),
                     {"header.csv", "no rows"});
