@@ -34,7 +34,10 @@
 #include "cli/script.h"
 #include "data/batch_source.h"
 #include "data/statistics.h"
+#include "doctor/doctor.h"
+#include "doctor/doctor_gather.h"
 #include "job/service_time.h"
+#include "node/network_check.h"
 #include "node/role_flags.h"
 #include "node/transport_choice.h"
 #include "policies/policy.h"
@@ -443,11 +446,18 @@ class Run {
     failure_ = absl::StrCat(node, ": ", reason);
     blamed_ = node;
     blamed_for_ = reason;
-    if (first_exit_.has_value() && first_exit_->signal != 0) NameTheKilled();
+    if (first_exit_.has_value() && KnowsBetter(*first_exit_)) NameTheEnded();
   }
 
-  void NameTheKilled() {
-    failure_ = absl::StrCat(first_exit_->DebugString(), "; the scheduler saw: ",
+  // Whether the end of a process says more than the scheduler does: a signal always, a status where the
+  // scheduler has only lost the connection.
+  bool KnowsBetter(const Children::Exit& exit) const {
+    const bool lost = absl::StartsWith(blamed_for_, "connection lost");
+    return exit.signal != 0 || (exit.code != 0 && lost && exit.name == blamed_);
+  }
+
+  void NameTheEnded() {
+    failure_ = absl::StrCat(WhyItEnded(), "; the scheduler saw: ",
                             first_exit_->name == blamed_ ? blamed_for_ : failure_);
   }
 
@@ -458,9 +468,9 @@ class Run {
     if (finished_) return;
     if (!failure_.empty()) {
       // The scheduler may hear that a connection is closed before the end of its process is seen here.
-      if (exit.name == blamed_ && exit.signal != 0 && !first_exit_.has_value()) {
+      if (exit.name == blamed_ && KnowsBetter(exit) && !first_exit_.has_value()) {
         first_exit_ = exit;
-        NameTheKilled();
+        NameTheEnded();
       }
       return;
     }
@@ -637,6 +647,22 @@ absl::Status CheckNetwork(const RunFlags& flags, const job::JobPlan& plan) {
   return limited ? node::CheckHostsApart(plan.job) : absl::OkStatus();
 }
 
+// Whether this host can hold the job, by what is known in some milliseconds. What may go well is a line
+// of `warnings`.
+absl::Status CheckHost(const RunFlags& flags, const job::JobPlan& plan,
+                       std::vector<std::string>* warnings) {
+  if (flags.link_bytes_per_second == 0) TANDEM_RETURN_IF_ERROR(node::CheckLoopback());
+  const doctor::JobNeeds needs = doctor::NeedsOf(plan, plan.server_processes(), plan.workers());
+  for (const doctor::Finding& finding :
+       doctor::ExamineStart(doctor::GatherLimits(), plan.job.cluster().transport(), needs)) {
+    const std::string line =
+        absl::StrCat(finding.check, ": ", finding.found, "; hint: ", finding.advice);
+    if (finding.level == doctor::Severity::kProblem) return absl::FailedPreconditionError(line);
+    warnings->push_back(line);
+  }
+  return absl::OkStatus();
+}
+
 // The numbers of a model keep their meaning: those of a saved one are standardised as they were when
 // it was trained, those of a new one by the rows that it is trained on.
 absl::Status Complete(const std::string& description, job::JobPlan* plan) {
@@ -699,10 +725,13 @@ int RunCommand(const RunFlags& given) {
   if (ready.ok()) ready = worker::CheckDenseChoices(*plan);
   if (ready.ok()) ready = node::CheckTransport(plan->job);
   if (ready.ok()) ready = CheckNetwork(flags, *plan);
+  std::vector<std::string> warnings;
+  if (ready.ok()) ready = CheckHost(flags, *plan, &warnings);
   if (ready.ok()) ready = data::CheckData(*plan, &data);
   if (ready.ok()) ready = Complete(start.description, &*plan);
   if (!ready.ok()) return refuse(ready);
-  for (const std::string& text : data.warnings) {
+  warnings.insert(warnings.end(), data.warnings.begin(), data.warnings.end());
+  for (const std::string& text : warnings) {
     std::fprintf(stderr, "warning: %s\n", text.c_str());
   }
   const std::string script_hash = flags.python.empty() ? "" : ScriptHash(flags.python);

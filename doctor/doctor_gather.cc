@@ -373,8 +373,23 @@ std::string TandemVersion() {
 
 std::string BootId() { return ReadLine("/proc/sys/kernel/random/boot_id"); }
 
-HostFacts GatherHost() {
+HostFacts GatherLimits() {
   HostFacts facts;
+  facts.cores = Cores();
+  facts.memory_free_bytes = FreeMemory();
+  rlimit files = {};
+  if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+    facts.open_files_soft = LimitOf(files.rlim_cur);
+    facts.open_files_hard = LimitOf(files.rlim_max);
+  }
+  facts.threads_left = ThreadsLeft();
+  facts.max_mappings = ReadNumber("/proc/sys/vm/max_map_count", kUnlimited);
+  facts.shared_memory_error = SharedMemoryError();
+  return facts;
+}
+
+HostFacts GatherHost() {
+  HostFacts facts = GatherLimits();
   utsname names = {};
   uname(&names);
   facts.name = names.nodename;
@@ -385,17 +400,8 @@ HostFacts GatherHost() {
   for (const char* name : {"tandem-scheduler", "tandem-server", "tandem-worker"}) {
     facts.programs.push_back(GatherProgram(name));
   }
-  facts.cores = Cores();
-  facts.memory_free_bytes = FreeMemory();
   facts.locked_memory_limit = rdma::LockedMemoryLimitBytes();
   facts.may_lock_all = MayLockAll();
-  rlimit files = {};
-  if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
-    facts.open_files_soft = LimitOf(files.rlim_cur);
-    facts.open_files_hard = LimitOf(files.rlim_max);
-  }
-  facts.threads_left = ThreadsLeft();
-  facts.shared_memory_error = SharedMemoryError();
   facts.rdma = Within<RdmaFacts>(kDoctorBound, GatherRdma).value_or(NoAnswer());
   return facts;
 }
@@ -440,11 +446,6 @@ PortFact GatherPort(const std::string& address, const std::string& advertise) {
   if (absl::ConsumePrefix(&why, absl::StrCat("--bind ", address, ": "))) {
     fact.error = std::string(why);
   }
-  const OwnedFd fd(socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const int yes = 1;
-  setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-  if (bind(fd.get(), list->ai_addr, list->ai_addrlen) == 0 && listen(fd.get(), 1) == 0) return fact;
-  fact.error = std::strerror(errno);
   uint32_t number = 0;
   const std::string port = transport::SplitTcpAddress(address).port;
   fact.taken = absl::IsUnavailable(can);

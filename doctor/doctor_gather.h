@@ -34,7 +34,10 @@ std::optional<T> Within(absl::Duration limit, std::function<T()> work) {
   return result.get();
 }
 
-// Takes part of a second.
+// What limits processes here: cores, memory, threads, files, mappings, shared memory. Takes about a
+// millisecond.
+HostFacts GatherLimits();
+// All of it; takes part of a second.
 HostFacts GatherHost();
 DataFact GatherData(const job::JobPlan& plan);
 // `path` need not exist yet: then the nearest folder above it that does.

@@ -389,6 +389,31 @@ TEST_F(RefusalTest, RowsOfDelimitedText) {
                     {"a.csv:4", "'perhaps'", "'yes'"});
 }
 
+// A process that may start no threads, or open no files: said before anything is started.
+TEST_F(RefusalTest, LimitsOfTheSystem) {
+  const std::string job = SourceFile("configs/delimited.textproto");
+  const std::string set = absl::StrCat(
+      " --set data.train=", SourceFile("configs/data/example_train.csv"),
+      " --set data.test=", SourceFile("configs/data/example_test.csv"), " --out ", Out());
+  const auto under = [&](const std::string& limit, const std::string& as) {
+    const std::string command =
+        absl::StrCat(limit, "; exec ", as, ProgramPath("tandem"), " run ", job, set);
+    return RunProgram({"/bin/bash", "-c", command}, kLimit);
+  };
+  const RunResult files = under("ulimit -n 20", "");
+  EXPECT_EQ(files.exit_code, 2) << files.DebugString();
+  EXPECT_THAT(files.output, HasSubstr("open files: a process needs at least"));
+  if (geteuid() != 0) GTEST_SKIP() << "a limit of processes needs a user of its own";
+  fs::permissions(folder_.path(), fs::perms::all);
+  const RunResult threads =
+      under("ulimit -u 12", "setpriv --reuid 65531 --regid 65534 --clear-groups ");
+  if (absl::StrContains(threads.output, "Permission denied")) {
+    GTEST_SKIP() << "another user cannot read the programs here";
+  }
+  EXPECT_EQ(threads.exit_code, 2) << threads.DebugString();
+  EXPECT_THAT(threads.output, HasSubstr("only 12 may be started; hint: raise ulimit -u"));
+}
+
 // A column on its own: the file is checked for 64 MiB before the start, so this row is met in
 // training.
 TEST_F(RefusalTest, BadRowBehindTheCheckNamesWorkerFileAndLine) {
