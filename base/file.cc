@@ -112,6 +112,22 @@ absl::Status WriteFileAtomically(const std::string& path, absl::string_view byte
   return written;
 }
 
+std::string WhyNoFolder(const std::string& path, const std::error_code& error) {
+  namespace fs = std::filesystem;
+  fs::path at;
+  for (const fs::path& part : fs::path(path)) {
+    at /= part;
+    std::error_code ignored;
+    const bool there = fs::exists(at, ignored);
+    if (!there && fs::is_symlink(fs::symlink_status(at, ignored))) {
+      return absl::StrCat(at.string(), " is a link to ", fs::read_symlink(at, ignored).string(),
+                          ", which is not there");
+    }
+    if (there && !fs::is_directory(at, ignored)) return at.string() + " is a file, and no folder";
+  }
+  return error.message();
+}
+
 absl::Status MakeFolder(const std::string& path) {
   namespace fs = std::filesystem;
   std::error_code error;
@@ -121,7 +137,8 @@ absl::Status MakeFolder(const std::string& path) {
   }
   fs::create_directories(path, error);
   if (error) {
-    return absl::PermissionDeniedError(absl::StrCat(path, ": cannot be made: ", error.message()));
+    return absl::PermissionDeniedError(
+        absl::StrCat(path, ": cannot be made: ", WhyNoFolder(path, error)));
   }
   for (const fs::path& made : missing) {
     const absl::Status flushed = FlushFolderOf(made.string());

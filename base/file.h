@@ -7,6 +7,7 @@
 #define TANDEM_BASE_FILE_H_
 
 #include <string>
+#include <system_error>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -28,6 +29,9 @@ absl::Status PutInPlace(const std::string& temporary, const std::string& path);
 
 // Makes the folder and those above it. One that is there already is no error.
 absl::Status MakeFolder(const std::string& path);
+
+// Why it cannot be made: the part of the path that is a link to nowhere, or no folder; else `error`.
+std::string WhyNoFolder(const std::string& path, const std::error_code& error);
 
 }  // namespace tandem
 

@@ -31,6 +31,7 @@
 #include "cli/job_hosts.h"
 #include "cli/output_folder.h"
 #include "cli/progress_view.h"
+#include "cli/resume_point.h"
 #include "cli/script.h"
 #include "data/batch_source.h"
 #include "data/statistics.h"
@@ -92,6 +93,16 @@ class EventPipe {
 };
 
 constexpr char kBadRowsFile[] = "bad_rows.txt";
+
+// Whether there is room for a page in the folder.
+absl::Status TryToWrite(const std::string& folder) {
+  constexpr size_t kPage = 4096;
+  const std::string path = folder + "/room";
+  const absl::Status written = WriteFileAtomically(path, std::string(kPage, 'x'));
+  std::error_code ignored;
+  fs::remove(path, ignored);
+  return written;
+}
 
 // A terminal, and none that shows escapes as they are.
 bool CanRewriteALine() {
@@ -499,7 +510,11 @@ class Run {
     for (const nlohmann::json& event : pipe_.Read(absl::ZeroDuration())) OnEvent(event);
     if (failure_.empty() && !finished_) failure_ = WhyItEnded();
     children_.StopAll(started_ ? kStopGrace : kEarlyStopGrace);
-    if (failure_.empty() && stopped_.is_object()) failure_ = HowItStopped();
+    if (!failure_.empty()) {
+      failure_ += HowToGoOnAfterAFailure();
+    } else if (stopped_.is_object()) {
+      failure_ = HowItStopped();
+    }
     if (failure_.empty()) {
       return PrintSummary();
     }
@@ -551,6 +566,12 @@ class Run {
                         step < 0 ? "" : HowToGoOn());
   }
 
+  // Empty: there is no checkpoint of this run.
+  std::string HowToGoOnAfterAFailure() const {
+    if (!started_ || !flags_.replay.empty()) return "";
+    return FindResumePoint(flags_.out).ok() ? HowToGoOn() : "";
+  }
+
   std::string HowToGoOn() const {
     std::string script, script_flags;
     if (!flags_.python.empty()) script = absl::StrCat(" --python ", ForShell(flags_.python));
@@ -579,8 +600,10 @@ class Run {
     const std::string exit =
         absl::StrCat(first_exit_->DebugString(), started_ ? "" : " before the job had started");
     const std::vector<std::string> lines = LastLines();
-    const bool said_why = first_exit_->signal == 0 && !lines.empty();
-    return said_why ? absl::StrCat(exit, ": ", lines.back()) : exit;
+    if (first_exit_->signal != 0) return exit;
+    if (!lines.empty()) return absl::StrCat(exit, ": ", lines.back());
+    const absl::Status room = TryToWrite(flags_.out + "/logs");
+    return room.ok() ? exit : absl::StrCat(exit, ", and its log is empty: ", room.message());
   }
 
   int PrintSummary() {

@@ -43,8 +43,8 @@ int Datagen(const DatagenFlags& flags) {
   std::error_code error;
   std::filesystem::create_directories(flags.out, error);
   if (error) {
-    std::cerr << "tandem datagen: --out " << flags.out << ": cannot be made: " << error.message()
-              << "\n";
+    std::cerr << "tandem datagen: --out " << flags.out
+              << ": cannot be made: " << WhyNoFolder(flags.out, error) << "\n";
     return node::kExitBadInput;
   }
   options.train = flags.out + "/train" + suffix;

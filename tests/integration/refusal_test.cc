@@ -300,8 +300,13 @@ TEST_F(RefusalTest, OutputFolder) {
   for (const std::string& out : {file, file + "/below"}) {
     std::vector<std::string> arguments = {"run", libsvm_, "--out", out};
     arguments.insert(arguments.end(), data.begin(), data.end());
-    ExpectRefused(Tandem(arguments), {"--out " + out, "cannot be made"});
+    ExpectRefused(Tandem(arguments), {"--out " + out, "cannot be made: ", file + " is a file"});
   }
+  const std::string link = folder_.File("link");
+  fs::create_symlink("nowhere", link);
+  std::vector<std::string> arguments = {"run", libsvm_, "--out", link};
+  arguments.insert(arguments.end(), data.begin(), data.end());
+  ExpectRefused(Tandem(arguments), {link + " is a link to nowhere, which is not there"});
 }
 
 // A job that asks for more than this host's devices have (none, or queues for fewer peers).
