@@ -73,7 +73,8 @@ absl::Status FlushFolderOf(const std::string& path) {
 }  // namespace
 
 absl::StatusOr<std::string> ReadWholeFile(const std::string& path) {
-  OwnedFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  // Without O_NONBLOCK, open() of a FIFO waits for somebody who writes into it.
+  OwnedFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (file.get() < 0) return FileError("open", path, errno);
   struct stat info = {};
   if (fstat(file.get(), &info) != 0) return FileError("stat", path, errno);
@@ -181,6 +182,22 @@ absl::Status WriteOutput(const std::string& path, absl::string_view bytes) {
   return status.ok() || absl::IsResourceExhausted(status) ? status : Write(place.path, bytes);
 }
 
+std::string WhyNoFolder(const std::string& path, const std::error_code& error) {
+  namespace fs = std::filesystem;
+  fs::path at;
+  for (const fs::path& part : fs::path(path)) {
+    at /= part;
+    std::error_code ignored;
+    const bool there = fs::exists(at, ignored);
+    if (!there && fs::is_symlink(fs::symlink_status(at, ignored))) {
+      return absl::StrCat(at.string(), " is a link to ", fs::read_symlink(at, ignored).string(),
+                          ", which is not there");
+    }
+    if (there && !fs::is_directory(at, ignored)) return at.string() + " is a file, and no folder";
+  }
+  return error.message();
+}
+
 absl::Status MakeFolder(const std::string& path) {
   namespace fs = std::filesystem;
   std::error_code error;
@@ -190,7 +207,8 @@ absl::Status MakeFolder(const std::string& path) {
   }
   fs::create_directories(path, error);
   if (error) {
-    return absl::PermissionDeniedError(absl::StrCat(path, ": cannot be made: ", error.message()));
+    return absl::PermissionDeniedError(
+        absl::StrCat(path, ": cannot be made: ", WhyNoFolder(path, error)));
   }
   for (const fs::path& made : missing) {
     const absl::Status flushed = FlushFolderOf(made.string());

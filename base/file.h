@@ -10,6 +10,7 @@
 #define TANDEM_BASE_FILE_H_
 
 #include <string>
+#include <system_error>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -48,6 +49,9 @@ absl::Status WriteOutput(const std::string& path, absl::string_view bytes);
 
 // Makes the folder and those above it. One that is there already is no error.
 absl::Status MakeFolder(const std::string& path);
+
+// Why it cannot be made: the part of the path that is a link to nowhere, or no folder; else `error`.
+std::string WhyNoFolder(const std::string& path, const std::error_code& error);
 
 }  // namespace tandem
 

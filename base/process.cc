@@ -12,6 +12,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -23,8 +24,26 @@
 #include "base/owned_fd.h"
 
 namespace tandem {
+namespace {
+
+void OpenStandardDescriptors() {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(fd, F_GETFD) >= 0) continue;
+    // open() takes the lowest free number, which is `fd`. The root is there in every chroot.
+    if (open("/dev/null", fd == STDIN_FILENO ? O_RDONLY : O_WRONLY) < 0) (void)open("/", O_RDONLY);
+  }
+}
+
+bool IsDefault(int signal) {
+  struct sigaction now = {};
+  return sigaction(signal, nullptr, &now) == 0 && (now.sa_flags & SA_SIGINFO) == 0 &&
+         now.sa_handler == SIG_DFL;
+}
+
+}  // namespace
 
 void SetUpProcess() {
+  OpenStandardDescriptors();
 #ifdef __GLIBC__
   // The most that glibc takes: larger blocks are mapped, each on its own.
   (void)mallopt(M_MMAP_THRESHOLD, 32 << 20);
@@ -33,6 +52,7 @@ void SetUpProcess() {
 #endif
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   (void)signal(SIGCHLD, SIG_DFL);
+  if (IsDefault(SIGUSR1)) (void)signal(SIGUSR1, SIG_IGN);
 }
 
 std::optional<int> WaitForEnd(pid_t child) {

@@ -20,6 +20,10 @@ namespace tandem {
 //    so that they do look.
 //  - SIGCHLD does what it does by default. Where whoever started the program ignores it, which
 //    exec() hands on, the system forgets a child as it ends, and nobody can ask how.
+//  - SIGUSR1 is ignored unless the program handles it. Batch systems send it to every process of a
+//    job as a request to save, and by default it kills.
+//  - Descriptors 0, 1 and 2 are open; those that the caller closed lead to /dev/null. Otherwise the
+//    next socket or pipe gets such a number, and texts for stderr are written into it.
 void SetUpProcess();
 
 // Waits for the end of a child. Returns its status, as waitpid(2) has it; none if that is not to be

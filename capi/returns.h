@@ -5,14 +5,13 @@
 #ifndef TANDEM_CAPI_RETURNS_H_
 #define TANDEM_CAPI_RETURNS_H_
 
-#include <exception>
-#include <new>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/exhaustion.h"
 
 namespace tandem::capi {
 
@@ -38,10 +37,8 @@ template <class Body>
 int Call(const Body& body) {
   try {
     return Return(body());
-  } catch (const std::bad_alloc&) {
-    return Return(absl::ResourceExhaustedError("out of memory"));
-  } catch (const std::exception& error) {
-    return Return(absl::InternalError(error.what()));
+  } catch (...) {
+    return Return(ExceptionStatus());
   }
 }
 

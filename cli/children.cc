@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
+#include "base/exhaustion.h"
 
 namespace tandem::cli {
 
@@ -43,12 +44,15 @@ absl::Status Children::Start(const std::string& name, const std::vector<std::str
   const pid_t pid = fork();
   if (pid < 0) {
     close(log_fd);
-    return absl::ResourceExhaustedError(absl::StrCat("cannot start ", name, ": ", strerror(errno)));
+    const std::string why = strerror(errno);
+    return absl::ResourceExhaustedError(
+        absl::StrCat("cannot start ", name, ": ", why, "; ", ThreadLimitHint()));
   }
   if (pid == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(1);  // the parent died in between
     setpgid(0, 0);                      // Ctrl-C reaches the driver, which ends the job in order
+    signal(SIGUSR1, SIG_IGN);           // until the program handles it: it may come at any time
     for (const auto& [key, value] : environment) setenv(key.c_str(), value.c_str(), 1);
     dup2(log_fd, STDOUT_FILENO);
     dup2(log_fd, STDERR_FILENO);

@@ -158,7 +158,7 @@ absl::StatusOr<OutputFolder> OutputFolder::Claim(const std::string& path, bool o
   fs::create_directories(path, error);
   if (error) {
     return absl::PermissionDeniedError(
-        absl::StrCat("--out ", path, ": cannot be made: ", error.message()));
+        absl::StrCat("--out ", path, ": cannot be made: ", WhyNoFolder(path, error)));
   }
   const std::string lock = PathIn(path, kLock);
   const int fd = open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);

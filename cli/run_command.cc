@@ -31,10 +31,14 @@
 #include "cli/job_hosts.h"
 #include "cli/output_folder.h"
 #include "cli/progress_view.h"
+#include "cli/resume_point.h"
 #include "cli/script.h"
 #include "data/batch_source.h"
 #include "data/statistics.h"
+#include "doctor/doctor.h"
+#include "doctor/doctor_gather.h"
 #include "job/service_time.h"
+#include "node/network_check.h"
 #include "node/role_flags.h"
 #include "node/transport_choice.h"
 #include "policies/policy.h"
@@ -89,6 +93,16 @@ class EventPipe {
 };
 
 constexpr char kBadRowsFile[] = "bad_rows.txt";
+
+// Whether there is room for a page in the folder.
+absl::Status TryToWrite(const std::string& folder) {
+  constexpr size_t kPage = 4096;
+  const std::string path = folder + "/room";
+  const absl::Status written = WriteFileAtomically(path, std::string(kPage, 'x'));
+  std::error_code ignored;
+  fs::remove(path, ignored);
+  return written;
+}
 
 // A terminal, and none that shows escapes as they are.
 bool CanRewriteALine() {
@@ -186,6 +200,7 @@ class Run {
 
   int Execute() {
     stops_ = node::StopSignals();
+    saves_asked_ = node::SaveSignals();
     Announce();
     if (const absl::Status started = StartScheduler(); !started.ok()) {
       return node::Finish(flags_.program, started);
@@ -391,6 +406,10 @@ class Run {
                           [](const Children::Exit& exit) { return exit.signal != 0; });
     for (const Children::Exit& exit : exits) OnExit(exit, now);
     for (const int stops = stops_->load(); stops_seen_ < stops; ++stops_seen_) OnStop(now);
+    if (const int asked = saves_asked_->load(); started_ && saves_seen_ != asked) {
+      saves_seen_ = asked;
+      OnSave();
+    }
     if (now >= give_up_ || !children_.running()) over_ = true;
   }
 
@@ -409,6 +428,14 @@ class Run {
     if (failure_.empty()) failure_ = "stopped by a signal";
     view_.Line("stopping");
     give_up_ = started_ && flags_.replay.empty() ? now + kStopGrace : now;
+  }
+
+  // SIGUSR1, once all are there: batch systems send it before the time of a job is up.
+  void OnSave() {
+    if (stopping_ || finished_ || !failure_.empty()) return;
+    if (!flags_.replay.empty()) return view_.Line("SIGUSR1: a replay writes no checkpoint");
+    view_.Line("SIGUSR1: writing a checkpoint, and training on");
+    children_.SignalOne("scheduler", SIGUSR1);
   }
 
   void OnEvent(const nlohmann::json& event) {
@@ -444,11 +471,18 @@ class Run {
     failure_ = absl::StrCat(node, ": ", reason);
     blamed_ = node;
     blamed_for_ = reason;
-    if (first_exit_.has_value() && first_exit_->signal != 0) NameTheKilled();
+    if (first_exit_.has_value() && KnowsBetter(*first_exit_)) NameTheEnded();
   }
 
-  void NameTheKilled() {
-    failure_ = absl::StrCat(first_exit_->DebugString(), "; the scheduler saw: ",
+  // Whether the end of a process says more than the scheduler does: a signal always, a status where the
+  // scheduler has only lost the connection.
+  bool KnowsBetter(const Children::Exit& exit) const {
+    const bool lost = absl::StartsWith(blamed_for_, "connection lost");
+    return exit.signal != 0 || (exit.code != 0 && lost && exit.name == blamed_);
+  }
+
+  void NameTheEnded() {
+    failure_ = absl::StrCat(WhyItEnded(), "; the scheduler saw: ",
                             first_exit_->name == blamed_ ? blamed_for_ : failure_);
   }
 
@@ -459,9 +493,9 @@ class Run {
     if (finished_) return;
     if (!failure_.empty()) {
       // The scheduler may hear that a connection is closed before the end of its process is seen here.
-      if (exit.name == blamed_ && exit.signal != 0 && !first_exit_.has_value()) {
+      if (exit.name == blamed_ && KnowsBetter(exit) && !first_exit_.has_value()) {
         first_exit_ = exit;
-        NameTheKilled();
+        NameTheEnded();
       }
       return;
     }
@@ -490,7 +524,11 @@ class Run {
     for (const nlohmann::json& event : pipe_.Read(absl::ZeroDuration())) OnEvent(event);
     if (failure_.empty() && !finished_) failure_ = WhyItEnded();
     children_.StopAll(started_ ? kStopGrace : kEarlyStopGrace);
-    if (failure_.empty() && stopped_.is_object()) failure_ = HowItStopped();
+    if (!failure_.empty()) {
+      failure_ += HowToGoOnAfterAFailure();
+    } else if (stopped_.is_object()) {
+      failure_ = HowItStopped();
+    }
     if (failure_.empty()) {
       return PrintSummary();
     }
@@ -547,6 +585,12 @@ class Run {
                         step < 0 ? "" : HowToGoOn());
   }
 
+  // Empty: there is no checkpoint of this run.
+  std::string HowToGoOnAfterAFailure() const {
+    if (!started_ || !flags_.replay.empty()) return "";
+    return FindResumePoint(flags_.out).ok() ? HowToGoOn() : "";
+  }
+
   std::string HowToGoOn() const {
     std::string script, script_flags;
     if (!flags_.python.empty()) script = absl::StrCat(" --python ", ForShell(flags_.python));
@@ -575,8 +619,10 @@ class Run {
     const std::string exit =
         absl::StrCat(first_exit_->DebugString(), started_ ? "" : " before the job had started");
     const std::vector<std::string> lines = LastLines();
-    const bool said_why = first_exit_->signal == 0 && !lines.empty();
-    return said_why ? absl::StrCat(exit, ": ", lines.back()) : exit;
+    if (first_exit_->signal != 0) return exit;
+    if (!lines.empty()) return absl::StrCat(exit, ": ", lines.back());
+    const absl::Status room = TryToWrite(flags_.out + "/logs");
+    return room.ok() ? exit : absl::StrCat(exit, ", and its log is empty: ", room.message());
   }
 
   int PrintSummary() {
@@ -617,6 +663,8 @@ class Run {
                                                        absl::StrCat(getpid())};
   const std::atomic<int>* stops_ = nullptr;
   int stops_seen_ = 0;
+  const std::atomic<int>* saves_asked_ = nullptr;
+  int saves_seen_ = 0;
   nlohmann::json stopped_;  // what the scheduler says of an end that was asked for
   bool started_ = false;    // all nodes are there and know the view
   bool over_ = false, stopping_ = false, finished_ = false;
@@ -644,6 +692,22 @@ absl::Status CheckNetwork(const RunFlags& flags, const job::JobPlan& plan) {
                      Counted(plan.workers(), "worker"), ", expected at most as many"));
   }
   return limited ? node::CheckHostsApart(plan.job) : absl::OkStatus();
+}
+
+// Whether this host can hold the job, by what is known in some milliseconds. What may go well is a line
+// of `warnings`.
+absl::Status CheckHost(const RunFlags& flags, const job::JobPlan& plan,
+                       std::vector<std::string>* warnings) {
+  if (flags.link_bytes_per_second == 0) TANDEM_RETURN_IF_ERROR(node::CheckLoopback());
+  const doctor::JobNeeds needs = doctor::NeedsOf(plan, plan.server_processes(), plan.workers());
+  for (const doctor::Finding& finding :
+       doctor::ExamineStart(doctor::GatherLimits(), plan.job.cluster().transport(), needs)) {
+    const std::string line =
+        absl::StrCat(finding.check, ": ", finding.found, "; hint: ", finding.advice);
+    if (finding.level == doctor::Severity::kProblem) return absl::FailedPreconditionError(line);
+    warnings->push_back(line);
+  }
+  return absl::OkStatus();
 }
 
 // The numbers of a model keep their meaning: those of a saved one are standardised as they were when
@@ -708,10 +772,13 @@ int RunCommand(const RunFlags& given) {
   if (ready.ok()) ready = worker::CheckDenseChoices(*plan);
   if (ready.ok()) ready = node::CheckTransport(plan->job);
   if (ready.ok()) ready = CheckNetwork(flags, *plan);
+  std::vector<std::string> warnings;
+  if (ready.ok()) ready = CheckHost(flags, *plan, &warnings);
   if (ready.ok()) ready = data::CheckData(*plan, &data);
   if (ready.ok()) ready = Complete(start.description, &*plan);
   if (!ready.ok()) return refuse(ready);
-  for (const std::string& text : data.warnings) {
+  warnings.insert(warnings.end(), data.warnings.begin(), data.warnings.end());
+  for (const std::string& text : warnings) {
     std::fprintf(stderr, "warning: %s\n", InFlagsOf(flags, text).c_str());
   }
   const std::string script_hash = flags.python.empty() ? "" : ScriptHash(flags.python);

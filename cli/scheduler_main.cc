@@ -10,10 +10,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/exhaustion.h"
 #include "base/file.h"
 #include "base/process.h"
 #include "cli/output_folder.h"
 #include "cli/progress_view.h"
+#include "cli/resume_point.h"
+#include "cli/run_command.h"
 #include "cli/start_flags.h"
 #include "node/network_check.h"
 #include "node/role_options.h"
@@ -41,6 +44,7 @@ void ShowEvent(const nlohmann::json& event, tandem::cli::ProgressView* view) {
 int main(int argc, char** argv) {
   using namespace tandem;
   SetUpProcess();
+  EndInOneLine();
   CLI::App app("The scheduler of one Tandem job. Prints its address first.", "tandem-scheduler");
   node::RoleFlags flags;
   cli::StartFlags start;
@@ -114,5 +118,13 @@ int main(int argc, char** argv) {
   } else {
     options.progress = progress_fd < 0 ? stdout : fdopen(progress_fd, "w");
   }
-  return node::Finish("tandem-scheduler", scheduler::RunScheduler(options));
+  absl::Status ended = scheduler::RunScheduler(options);
+  // `tandem run` says it by itself.
+  if (!ended.ok() && progress_fd < 0 && !flags.out.empty() &&
+      cli::FindResumePoint(flags.out).ok()) {
+    ended = absl::Status(ended.code(), absl::StrCat(ended.message(), "; go on with: ", argv[0],
+                                                    " --job ", cli::ForShell(flags.job),
+                                                    " --resume ", cli::ForShell(flags.out)));
+  }
+  return node::Finish("tandem-scheduler", ended);
 }

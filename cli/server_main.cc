@@ -1,4 +1,5 @@
 // tandem-server: holds key ranges of the embedding tables of one job.
+#include "base/exhaustion.h"
 #include "base/process.h"
 #include "node/network_check.h"
 #include "node/role_options.h"
@@ -24,6 +25,7 @@ absl::Status Pin(const job::JobPlan& plan, int index) {
 int main(int argc, char** argv) {
   using namespace tandem;
   SetUpProcess();
+  EndInOneLine();
   CLI::App app("A server of one Tandem job: holds key ranges of its tables.", "tandem-server");
   node::RoleFlags flags;
   node::AddJobFlags(&app, &flags);
@@ -57,5 +59,9 @@ int main(int argc, char** argv) {
   options.replay = replay;
   options.trace_path = trace;
   options.trace_steps = trace_steps;
-  return node::Finish("tandem-server", server::RunServer(options));
+  node::RoleEnd end("tandem-server");
+  options.on_end = [&end](const absl::Status& how) {
+    if (!how.ok()) end.Begin(how);
+  };
+  return end.Finish(server::RunServer(options));
 }

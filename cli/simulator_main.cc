@@ -1,4 +1,5 @@
 // tandem-simulator: what `tandem simulate` starts. A program of its own, because models need LibTorch.
+#include "base/exhaustion.h"
 #include "base/process.h"
 #include "cli/simulator.h"
 #include "data/shared_reader.h"
@@ -15,12 +16,17 @@ absl::StatusOr<std::unique_ptr<models::DenseModel>> CompiledModel(
                                models::ModelDevice::kCpu);
 }
 
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TANDEM_BEFORE_LIBRARIES(EndInOneLineEarly);  // LibTorch's may find no memory
+#endif
+
 }  // namespace
 }  // namespace tandem::cli
 
 int main(int argc, char** argv) {
   using namespace tandem;
   SetUpProcess();
+  EndInOneLine();
   cli::SimulateFlags flags;
   int code = node::kExitOk;
   if (!cli::ParseSimulate(argc, argv, &flags, &code)) return code;

@@ -10,6 +10,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/exhaustion.h"
+#include "base/file.h"
 #include "base/process.h"
 #include "bench/bench_command.h"
 #include "cli/compare_command.h"
@@ -41,8 +43,8 @@ int Datagen(const DatagenFlags& flags) {
   std::error_code error;
   std::filesystem::create_directories(flags.out, error);
   if (error) {
-    std::cerr << "tandem datagen: --out " << flags.out << ": cannot be made: " << error.message()
-              << "\n";
+    std::cerr << "tandem datagen: --out " << flags.out
+              << ": cannot be made: " << WhyNoFolder(flags.out, error) << "\n";
     return node::kExitBadInput;
   }
   options.train = flags.out + "/train" + suffix;
@@ -283,6 +285,7 @@ int Main(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   tandem::SetUpProcess();
+  tandem::EndInOneLine();
   const int code = tandem::cli::Main(argc, argv);
   if (code > tandem::node::kExitBySignal) {
     tandem::node::DieBySignal(code - tandem::node::kExitBySignal);

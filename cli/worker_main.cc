@@ -2,6 +2,7 @@
 #include <memory>
 #include <string>
 
+#include "base/exhaustion.h"
 #include "base/process.h"
 #include "models/model.h"
 #include "node/network_check.h"
@@ -22,12 +23,17 @@ absl::StatusOr<std::unique_ptr<models::DenseModel>> CompiledModel(
                                cuda ? models::ModelDevice::kCuda : models::ModelDevice::kCpu);
 }
 
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TANDEM_BEFORE_LIBRARIES(EndInOneLineEarly);  // LibTorch's may find no memory
+#endif
+
 }  // namespace
 }  // namespace tandem::cli
 
 int main(int argc, char** argv) {
   using namespace tandem;
   SetUpProcess();
+  EndInOneLine();
   CLI::App app("A worker of one Tandem job: trains on its share of the data.", "tandem-worker");
   node::RoleFlags flags;
   node::AddJobFlags(&app, &flags);
@@ -79,5 +85,9 @@ int main(int argc, char** argv) {
   options.record_dir = flags.out;
   options.replay = replay;
   options.dump_signals = node::SaveSignals();
-  return node::Finish("tandem-worker", worker::RunWorker(options));
+  node::RoleEnd end("tandem-worker");
+  options.on_end = [&end](const absl::Status& how) {
+    if (!how.ok()) end.Begin(how);
+  };
+  return end.Finish(worker::RunWorker(options));
 }

@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <optional>
+#include <thread>
 #include <utility>
 
 #if defined(__linux__)
@@ -13,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/exhaustion.h"
 #include "base/status_macros.h"
 #include "collectives/errors.h"
 #include "collectives/meeting/connect_links.h"
@@ -223,7 +226,7 @@ void AsyncGroup::Run() {
   OwnDescriptors({wake_.fd(), news_.fd()});
   Watch watch(this);
   Links links;
-  const absl::Status opened = OpenPorts(&links);
+  const absl::Status opened = CatchExceptions([&] { return OpenPorts(&links); });
   {
     absl::MutexLock lock(&mutex_);
     watch_ = &watch;
@@ -231,7 +234,17 @@ void AsyncGroup::Run() {
     if (!opened.ok()) Fail(opened);
     changed_.SignalAll();
   }
-  const absl::Status joined = opened.ok() ? ConnectTo(&links) : opened;
+  absl::Status joined = opened;
+  if (opened.ok()) joined = CatchExceptions([&] { return ConnectTo(&links); });
+  std::thread mail;
+  std::optional<Mailbox> mailbox;
+  if (joined.ok()) {
+    mailbox.emplace(rank(), std::move(links.mail), Mailbox::Options());
+    joined = CatchExceptions([&] {
+      mail = std::thread([&] { RunMail(*mailbox); });
+      return absl::OkStatus();
+    });
+  }
   {
     absl::MutexLock lock(&mutex_);
     connected_ = joined.ok();
@@ -239,8 +252,6 @@ void AsyncGroup::Run() {
     changed_.SignalAll();
   }
   if (joined.ok()) {
-    Mailbox mailbox(rank(), std::move(links.mail), Mailbox::Options());
-    std::thread mail([&] { RunMail(mailbox); });
     GroupOptions options;
     options.deadline = options_.deadline;
     options.reproducible = options_.reproducible;

@@ -18,6 +18,7 @@
 #include "data/labels.h"
 #include "data/row.h"
 #include "data/transforms.h"
+#include "job/message_text.h"
 #include "job/row_shape.h"
 
 namespace tandem::data {
@@ -269,6 +270,12 @@ class DelimitedParser final : public RowParser {
       return absl::InvalidArgumentError(absl::StrCat(
           "the header has ", found, " columns ", Quote(place->name), " (data.columns.", role,
           "), expected one; hint: give the columns names of their own in the file"));
+    }
+    const auto nearest = job::Nearest(place->name, {cells_.begin(), cells_.end()});
+    if (blanks == 0 && nearest.has_value()) {
+      return absl::InvalidArgumentError(absl::StrCat("the header has no column ",
+                                                     Quote(place->name), " (data.columns.", role,
+                                                     "); did you mean ", Quote(*nearest), "?"));
     }
     double ignored = 0;
     const bool is_row = std::any_of(cells_.begin(), cells_.end(), [&](absl::string_view cell) {

@@ -99,10 +99,16 @@ absl::Status CheckRegular(absl::string_view knob, const std::string& file) {
     return absl::InvalidArgumentError(absl::StrCat(
         knob, ": ", file, " is a directory, expected a file; hint: write ", file, "/*"));
   }
-  if (S_ISREG(info.st_mode)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      knob, ": ", file, " is no regular file, expected one that can be read more than ",
-      "once; hint: write what a pipe has into a file first"));
+  if (!S_ISREG(info.st_mode)) {
+    const char* const kind = S_ISFIFO(info.st_mode)   ? "a pipe (FIFO)"
+                             : S_ISSOCK(info.st_mode) ? "a socket"
+                                                      : "a device";
+    return absl::InvalidArgumentError(
+        absl::StrCat(knob, ": ", file, " is ", kind,
+                     ", expected a regular file; hint: rows are read several times, so write them "
+                     "to a file first"));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace

@@ -25,6 +25,12 @@ constexpr uint64_t kFilesAtRest = 64, kFilesOfPeer = 8;
 // docs/RDMA.md: a pool, and for each peer the ring, registered twice, and what is under way.
 constexpr uint64_t kLockedAtRest = uint64_t{4} << 20, kLockedOfPeer = uint64_t{12} << 20;
 constexpr int kThreadsOfProcess = 6;  // beside those that compute: beats, I/O, readers
+// Those of a process without which it cannot begin: ZeroMQ's, beats, and what else it does.
+constexpr int kLeastOfScheduler = 3, kLeastOfServer = 5, kLeastOfWorker = 7;
+constexpr uint64_t kLeastFiles = 32;  // of any process that has begun, measured
+// From so many bytes on a block is a mapping by itself (server/growable_mapping.h).
+constexpr double kOwnMapping = 4 << 20;
+constexpr double kMostMappings = 0.9;
 constexpr int kHopelessThreadsOfCore = 16;
 constexpr double kMostMemory = 0.8;
 constexpr int kGoodMtu = 4096;
@@ -142,6 +148,18 @@ Finding ExamineCores(const HostFacts& host, const JobNeeds& needs) {
     return Warning("cores", what, "it works, slower than on more cores or with fewer processes");
   }
   return Ok("cores", what);
+}
+
+Finding ExamineMappings(const HostFacts& host, const JobNeeds& needs) {
+  const std::string found =
+      absl::StrCat("a server with all expected rows may have ", needs.mappings_of_process,
+                   " large mappings, the limit is ", Count(host.max_mappings));
+  const double most = static_cast<double>(host.max_mappings);
+  if (static_cast<double>(needs.mappings_of_process) <= kMostMappings * most) {
+    return Ok("mappings", found);
+  }
+  return Problem("mappings", found,
+                 "raise vm.max_map_count (sysctl); or more servers, or fewer ranges_per_shard");
 }
 
 Finding ExamineMemory(const HostFacts& host, const JobNeeds& needs) {
@@ -359,7 +377,11 @@ JobNeeds NeedsOf(const job::JobPlan& plan, int servers, int workers) {
   needs.busy_threads =
       serving * plan.shards_per_server() + workers * std::max(1, cluster.threads_per_worker());
   needs.all_threads = needs.busy_threads + kThreadsOfProcess * (needs.processes + 1);
-  double rows = 0, save = 0;
+  needs.least_threads =
+      kLeastOfScheduler + servers * (kLeastOfServer + plan.shards_per_server()) +
+      workers * (kLeastOfWorker + 2 * (std::max(1, cluster.threads_per_worker()) - 1));
+  needs.start_seconds = plan.job.limits().start_seconds();
+  double rows = 0, save = 0, mappings = 0;
   for (const job::TablePlan& table : plan.tables) {
     const double expected = table.dense ? 0 : static_cast<double>(table.expected_rows);
     const bool on_workers = table.synchroniser != Table::SERVERS;
@@ -367,7 +389,13 @@ JobNeeds NeedsOf(const job::JobPlan& plan, int servers, int workers) {
     const double share = holders == 0 ? 0 : static_cast<double>(here) / holders;
     rows += expected * (RowBytes(table) + kIndexBytes) * kSlack * share * plan.CopiesOf(table);
     save += expected * (RowBytes(table) + sizeof(uint64_t));
+    const double ranges = plan.shards_per_server() * std::max(1, cluster.ranges_per_shard());
+    const double of_range = holders == 0 ? 0 : expected * plan.CopiesOf(table) / (holders * ranges);
+    const int large = (of_range * RowBytes(table) >= kOwnMapping ? 1 : 0) +
+                      (of_range * kIndexBytes >= kOwnMapping ? 1 : 0);
+    if (here > 0) mappings += ranges * large;
   }
+  needs.mappings_of_process = Clamp(mappings);
   needs.table_bytes = Clamp(rows);
   needs.save_bytes = Clamp(save);
   needs.held_bytes =
@@ -393,6 +421,7 @@ std::vector<Finding> ExamineHost(const HostFacts& host, Cluster::Transport trans
     findings.push_back(ExamineCores(host, *needs));
     findings.push_back(ExamineMemory(host, *needs));
     findings.push_back(ExamineOpenFiles(host, *needs));
+    findings.push_back(ExamineMappings(host, *needs));
   }
   findings.push_back(ExamineSharedMemory(host, transport));
   const bool forced = needs != nullptr && needs->dense_over_rdma;
@@ -401,6 +430,46 @@ std::vector<Finding> ExamineHost(const HostFacts& host, Cluster::Transport trans
     findings.push_back(std::move(finding));
   }
   findings.push_back(ExamineLockedMemory(host, wanted, needs));
+  return findings;
+}
+
+std::vector<Finding> ExamineStart(const HostFacts& host, Cluster::Transport transport,
+                                  const JobNeeds& needs) {
+  std::vector<Finding> findings;
+  if (static_cast<uint64_t>(needs.least_threads) > host.threads_left) {
+    findings.push_back(
+        Problem("threads",
+                absl::StrCat("the job needs at least ", needs.least_threads, " threads, and only ",
+                             host.threads_left, " may be started"),
+                "raise ulimit -u, or pids.max of the container; or fewer workers and servers"));
+  }
+  if (host.open_files_soft < kLeastFiles) {
+    findings.push_back(Problem("open files",
+                               absl::StrCat("a process needs at least ", kLeastFiles,
+                                            " open files, the limit is ", host.open_files_soft),
+                               absl::StrCat("ulimit -n ", needs.files_of_process)));
+  }
+  if (transport == Cluster::SHM && !host.shared_memory_error.empty()) {
+    findings.push_back(ExamineSharedMemory(host, transport));
+  }
+  if (!findings.empty()) return findings;
+  // What is more than a guess says, but may go well.
+  if (needs.busy_threads > kHopelessThreadsOfCore * host.cores) {
+    findings.push_back(
+        Warning("cores",
+                absl::StrCat(Plural(needs.busy_threads, "busy thread"), " in ",
+                             Plural(needs.processes, "process"), " on ", Plural(host.cores, "core"),
+                             ": they may not all be there within limits.start_seconds (",
+                             absl::StrFormat("%g", needs.start_seconds), ")"),
+                "fewer workers, servers or shards; or raise limits.start_seconds"));
+  }
+  for (Finding& finding :
+       std::vector<Finding>{ExamineMemory(host, needs), ExamineOpenFiles(host, needs),
+                            ExamineMappings(host, needs)}) {
+    if (finding.level != Severity::kProblem) continue;
+    finding.level = Severity::kWarning;
+    findings.push_back(std::move(finding));
+  }
   return findings;
 }
 
@@ -427,7 +496,8 @@ Finding ExaminePort(const PortFact& port) {
   if (port.error.empty()) return Ok("port", absl::StrCat(port.address, " is free"));
   const std::string who = port.holder.empty() ? "" : absl::StrCat(" (", port.holder, ")");
   return Problem("port", absl::StrCat(port.address, ": ", port.error, who),
-                 "end the program that has it, or choose another --bind");
+                 port.taken ? "end the program that has it, or choose another --bind"
+                            : "choose a --bind that is an address of this host");
 }
 
 OurSide OurSideOf(const HostFacts& host, Cluster::Transport transport, std::string job_hash) {

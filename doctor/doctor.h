@@ -30,6 +30,10 @@ JobNeeds NeedsOf(const job::JobPlan& plan, int servers, int workers);
 // The host by itself, and against the job if there is one (null: none).
 std::vector<Finding> ExamineHost(const HostFacts& host, Cluster::Transport transport,
                                  const JobNeeds* needs);
+// What `tandem run` says before it starts anything, by the limits of the host alone. Problems: the job
+// fails for sure. Warnings: it may. Nothing where all is well.
+std::vector<Finding> ExamineStart(const HostFacts& host, Cluster::Transport transport,
+                                  const JobNeeds& needs);
 Finding ExamineData(const DataFact& data);
 Finding ExamineFolder(const FolderFact& folder, uint64_t save_bytes);
 Finding ExaminePort(const PortFact& port);

@@ -72,7 +72,7 @@ std::vector<Finding> ExamineAll(const Task& task, const HostFacts& host, int hos
         ExamineFolder(GatherFolder(task.flags.out), needs.has_value() ? needs->save_bytes : 0));
   }
   for (const std::string& bind : task.flags.binds) {
-    findings.push_back(ExaminePort(GatherPort(bind)));
+    findings.push_back(ExaminePort(GatherPort(bind, task.flags.advertise)));
   }
   return findings;
 }
@@ -180,7 +180,7 @@ void AddDoctor(CLI::App* app, DoctorFlags* flags) {
       ->check(node::CheckNotNegative);
   doctor->add_option("--listen", flags->listen, "Answer other doctors at HOST:PORT");
   doctor->add_option("--advertise", flags->advertise,
-                     "Host by which others reach this one, if --listen names all hosts");
+                     "Host by which others reach this one, if --listen or --bind names all hosts");
   doctor->add_option("--seconds", flags->seconds, "How long to listen")
       ->check(CLI::Range(1, 86400))
       ->capture_default_str();

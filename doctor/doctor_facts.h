@@ -61,6 +61,7 @@ struct HostFacts {
   bool may_lock_all = false;  // privileged: the limit does not hold
   uint64_t open_files_soft = kUnlimited, open_files_hard = kUnlimited;
   uint64_t threads_left = kUnlimited;  // that may still be started
+  uint64_t max_mappings = kUnlimited;  // of a process, vm.max_map_count
   std::string shared_memory_error;     // of making and sealing some; empty: it works
   RdmaFacts rdma;
 };
@@ -69,6 +70,9 @@ struct HostFacts {
 struct JobNeeds {
   int servers = 0, workers = 0;  // on this host
   int processes = 0, busy_threads = 0, all_threads = 0;
+  int least_threads = 0;  // without which nothing starts: of scheduler, servers and workers
+  uint64_t mappings_of_process = 0;  // large ones, of a server with all expected rows
+  double start_seconds = 0;          // in which all must have registered
   uint64_t table_bytes = 0, held_bytes = 0, process_bytes = 0;
   uint64_t save_bytes = 0;        // of one saved model, all servers
   uint64_t files_of_process = 0;  // the one that needs most
@@ -89,6 +93,7 @@ struct FolderFact {
 struct PortFact {
   std::string address;
   std::string error;   // empty: it can be bound
+  bool taken = false;  // by another program
   std::string holder;  // who has it, if that can be seen
 };
 

@@ -1,14 +1,10 @@
 #include "doctor/doctor_gather.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <google/protobuf/stubs/common.h>
-#include <netdb.h>
-#include <netinet/in.h>
 #include <sched.h>
 #include <spawn.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/statvfs.h>
 #include <sys/utsname.h>
 #include <sys/wait.h>
@@ -33,10 +29,12 @@
 #include "absl/time/clock.h"
 #include "base/owned_fd.h"
 #include "data/batch_source.h"
+#include "node/network_check.h"
 #include "proto/frame.h"
 #include "rdma/devices.h"
 #include "rdma/rdma_transport.h"
 #include "transport/shm_memory.h"
+#include "transport/tcp_address.h"
 
 namespace tandem::doctor {
 namespace {
@@ -375,8 +373,23 @@ std::string TandemVersion() {
 
 std::string BootId() { return ReadLine("/proc/sys/kernel/random/boot_id"); }
 
-HostFacts GatherHost() {
+HostFacts GatherLimits() {
   HostFacts facts;
+  facts.cores = Cores();
+  facts.memory_free_bytes = FreeMemory();
+  rlimit files = {};
+  if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+    facts.open_files_soft = LimitOf(files.rlim_cur);
+    facts.open_files_hard = LimitOf(files.rlim_max);
+  }
+  facts.threads_left = ThreadsLeft();
+  facts.max_mappings = ReadNumber("/proc/sys/vm/max_map_count", kUnlimited);
+  facts.shared_memory_error = SharedMemoryError();
+  return facts;
+}
+
+HostFacts GatherHost() {
+  HostFacts facts = GatherLimits();
   utsname names = {};
   uname(&names);
   facts.name = names.nodename;
@@ -387,17 +400,8 @@ HostFacts GatherHost() {
   for (const char* name : {"tandem-scheduler", "tandem-server", "tandem-worker"}) {
     facts.programs.push_back(GatherProgram(name));
   }
-  facts.cores = Cores();
-  facts.memory_free_bytes = FreeMemory();
   facts.locked_memory_limit = rdma::LockedMemoryLimitBytes();
   facts.may_lock_all = MayLockAll();
-  rlimit files = {};
-  if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
-    facts.open_files_soft = LimitOf(files.rlim_cur);
-    facts.open_files_hard = LimitOf(files.rlim_max);
-  }
-  facts.threads_left = ThreadsLeft();
-  facts.shared_memory_error = SharedMemoryError();
   facts.rdma = Within<RdmaFacts>(kDoctorBound, GatherRdma).value_or(NoAnswer());
   return facts;
 }
@@ -431,33 +435,21 @@ FolderFact GatherFolder(const std::string& path) {
       path, absl::StrCat("does not answer within ", absl::FormatDuration(kDoctorBound)), 0});
 }
 
-PortFact GatherPort(const std::string& address) {
+PortFact GatherPort(const std::string& address, const std::string& advertise) {
   PortFact fact;
   fact.address = address;
-  absl::string_view rest = address;
-  absl::ConsumePrefix(&rest, "tcp://");
-  const size_t colon = rest.rfind(':');
-  const std::string host(rest.substr(0, colon));
-  const std::string port(colon == absl::string_view::npos ? "" : rest.substr(colon + 1));
-  if (port == "*") return fact;
-  addrinfo hints = {}, *list = nullptr;
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE;
-  const int error = getaddrinfo(host == "*" ? nullptr : host.c_str(), port.c_str(), &hints, &list);
-  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owned(list, [](addrinfo* all) {
-    if (all != nullptr) freeaddrinfo(all);
-  });
-  if (error != 0) {
-    fact.error = gai_strerror(error);
-    return fact;
+  const absl::Status can = node::CheckBind(address, advertise);
+  if (can.ok()) return fact;
+  // The check's own words are "--bind ADDRESS: why".
+  fact.error = std::string(can.message());
+  absl::string_view why = fact.error;
+  if (absl::ConsumePrefix(&why, absl::StrCat("--bind ", address, ": "))) {
+    fact.error = std::string(why);
   }
-  const OwnedFd fd(socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const int yes = 1;
-  setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-  if (bind(fd.get(), list->ai_addr, list->ai_addrlen) == 0 && listen(fd.get(), 1) == 0) return fact;
-  fact.error = std::strerror(errno);
   uint32_t number = 0;
-  if (errno == EADDRINUSE && absl::SimpleAtoi(port, &number)) {
+  const std::string port = transport::SplitTcpAddress(address).port;
+  fact.taken = absl::IsUnavailable(can);
+  if (fact.taken && absl::SimpleAtoi(port, &number)) {
     fact.holder = HolderOf(static_cast<uint16_t>(number));
   }
   return fact;

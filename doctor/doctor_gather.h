@@ -34,13 +34,16 @@ std::optional<T> Within(absl::Duration limit, std::function<T()> work) {
   return result.get();
 }
 
-// Takes part of a second.
+// What limits processes here: cores, memory, threads, files, mappings, shared memory. Takes about a
+// millisecond.
+HostFacts GatherLimits();
+// All of it; takes part of a second.
 HostFacts GatherHost();
 DataFact GatherData(const job::JobPlan& plan);
 // `path` need not exist yet: then the nearest folder above it that does.
 FolderFact GatherFolder(const std::string& path);
-// tcp://HOST:PORT; a port of * is always free.
-PortFact GatherPort(const std::string& address);
+// Whether a role with `--bind ADDRESS --advertise HOST` could listen.
+PortFact GatherPort(const std::string& address, const std::string& advertise);
 
 // What all processes of a job must have in common.
 std::string TandemVersion();

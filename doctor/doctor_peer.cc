@@ -13,6 +13,7 @@
 #include "node/transport_choice.h"
 #include "proto/frame.h"
 #include "transport/path_log.h"
+#include "transport/tcp_address.h"
 
 namespace tandem::doctor {
 namespace {
@@ -33,7 +34,7 @@ double Seconds(absl::Time time) { return absl::ToDoubleSeconds(time - absl::Unix
 absl::StatusOr<std::unique_ptr<transport::Transport>> NewEndpoint(
     const DoctorSelf& self, std::shared_ptr<transport::PathLog> paths) {
   node::RoleFlags flags;
-  flags.bind = absl::StrCat("tcp://", self.bind_host, ":*");
+  flags.bind = transport::TcpAddress{self.bind_host, "*"}.ToString();
   flags.advertise = self.advertised_host;
   Cluster cluster;
   cluster.set_transport(self.ours.transport);

@@ -73,20 +73,33 @@ size_t EditDistance(absl::string_view a, absl::string_view b) {
   return row[b.size()];
 }
 
-// The candidate nearest to `word`, if one is near enough to have been meant.
+// Upper and lower case are no difference, and one that the other begins with is one slip away.
+size_t Distance(absl::string_view word, absl::string_view candidate) {
+  constexpr size_t kLeastBeginning = 3;
+  const std::string a = absl::AsciiStrToLower(word), b = absl::AsciiStrToLower(candidate);
+  const size_t distance = EditDistance(a, b);
+  const bool begins = absl::StartsWith(b, a) || absl::StartsWith(a, b);
+  return begins && std::min(a.size(), b.size()) >= kLeastBeginning ? std::min<size_t>(distance, 1)
+                                                                   : distance;
+}
+
+}  // namespace
+
 absl::optional<std::string> Nearest(absl::string_view word,
                                     const std::vector<std::string>& candidates) {
   if (word.size() > 64) return absl::nullopt;  // no field has such a name; keep the search cheap
   size_t best = std::max<size_t>(1, word.size() / 3) + 1;
   absl::optional<std::string> nearest;
   for (const std::string& candidate : candidates) {
-    const size_t distance = EditDistance(word, candidate);
+    const size_t distance = Distance(word, candidate);
     if (distance >= best) continue;
     best = distance;
     nearest = candidate;
   }
   return nearest;
 }
+
+namespace {
 
 std::vector<std::string> FieldNames(const Descriptor& message) {
   std::vector<std::string> names;
@@ -171,25 +184,73 @@ std::string LineAndColumn(absl::string_view text, size_t offset) {
   return absl::StrCat(lines + 1, ":", offset - line_start + 1);
 }
 
-// The message whose braces enclose `end`, found by walking the tokens; nullptr: they make no sense.
-const Descriptor* EnclosingMessage(const Descriptor* root, absl::string_view text, size_t end) {
+// An open brace. Without a type where the words before it make no sense.
+struct OpenBrace {
+  const Descriptor* message = nullptr;
+  int line = 0;  // from 1; 0: the whole text
+};
+
+// Those that enclose `end`, the whole text first, found by walking the tokens.
+std::vector<OpenBrace> BracesAround(const Descriptor* root, absl::string_view text, size_t end) {
   google::protobuf::io::ArrayInputStream stream(text.data(), static_cast<int>(end));
   FirstError ignored;
   Tokenizer tokenizer(&stream, &ignored);
   tokenizer.set_comment_style(Tokenizer::SH_COMMENT_STYLE);
-  std::vector<const Descriptor*> stack = {root};
+  std::vector<OpenBrace> stack = {{root, 0}};
   std::string last;
   while (tokenizer.Next()) {
     const Tokenizer::Token& token = tokenizer.current();
     if (token.type == Tokenizer::TYPE_IDENTIFIER) last = token.text;
     if (token.text == "{" || token.text == "<") {
-      const FieldDescriptor* field = stack.back()->FindFieldByName(last);
-      if (field == nullptr || field->message_type() == nullptr) return nullptr;
-      stack.push_back(field->message_type());
+      const Descriptor* const outer = stack.back().message;
+      const FieldDescriptor* field = outer == nullptr ? nullptr : outer->FindFieldByName(last);
+      stack.push_back({field == nullptr ? nullptr : field->message_type(), token.line + 1});
     }
     if ((token.text == "}" || token.text == ">") && stack.size() > 1) stack.pop_back();
   }
-  return stack.back();
+  return stack;
+}
+
+constexpr char kProtobufText[] = "; a job or study is protobuf text, as in cluster { workers: 2 }";
+
+// What Protocol Buffers takes for an error of its grammar, in words for those who write other ones.
+std::string ExplainSyntax(const Descriptor* root, absl::string_view text, size_t offset,
+                          absl::string_view message) {
+  const absl::string_view rest = text.substr(std::min(offset, text.size()));
+  const absl::string_view first = absl::StripLeadingAsciiWhitespace(text);
+  const std::string what(absl::StripSuffix(message, "."));
+  if (absl::StartsWith(message, "Interpreting non ascii")) {
+    for (const char* quote :
+         {"\u201c", "\u201d", "\u201e", "\u2018", "\u2019", "\u00ab", "\u00bb"}) {
+      if (absl::StartsWith(rest, quote)) {
+        return absl::StrCat("typographic quotes (", quote, ") around a text; write it in \"...\"");
+      }
+    }
+    if (absl::StartsWith(rest, "\u00a0")) {
+      return "a no-break space, as some programs insert it; write a plain one";
+    }
+    return "a character that is no plain letter; a text stands in \"...\"";
+  }
+  if (absl::StartsWith(first, "{") || absl::StartsWith(first, "[")) {
+    return absl::StrCat("this looks like JSON", kProtobufText);
+  }
+  const bool end = absl::StripAsciiWhitespace(rest).empty();
+  const std::vector<OpenBrace> open = BracesAround(root, text, std::min(offset, text.size()));
+  if (end && open.size() > 1) {
+    return absl::StrCat("the text ends, but the { of line ", open.back().line,
+                        " is open; is its } missing?");
+  }
+  if (absl::StartsWith(rest, "}") && open.size() == 1) return "there is no { that this } closes";
+  if (absl::StartsWith(message, "Expected \"{\"")) {
+    return absl::StrCat(what, ", since the field is made of fields", kProtobufText);
+  }
+  if (absl::StartsWith(message, "Expected integer or identifier, got: \"")) {
+    return absl::StrCat(what, "; hint: names stand without quotes");
+  }
+  if (offset < text.size() && text.size() - first.size() == offset) {
+    return absl::StrCat(what, kProtobufText);
+  }
+  return what;
 }
 
 // The n-th (from 0) text between double quotes.
@@ -205,14 +266,24 @@ std::pair<std::string, size_t> Explain(const Descriptor* root, absl::string_view
   const std::string& message = error.message();
   const bool field = absl::StrContains(message, "has no field named");
   const bool value = absl::StartsWith(message, "Unknown enumeration value");
-  if (!field && !value) return {std::string(absl::StripSuffix(message, ".")), offset};
+  if (!field && !value) return {ExplainSyntax(root, text, offset, message), offset};
   // The parser has read past the word that it complains of: point at the word itself.
   const std::string word = QuotedPart(message, field ? 1 : 0);
   const size_t found = text.substr(0, std::min(text.size(), offset + word.size())).rfind(word);
   if (found != absl::string_view::npos) offset = found;
-  const Descriptor* enclosing = EnclosingMessage(root, text, offset);
+  const std::vector<OpenBrace> around = BracesAround(root, text, offset);
+  const Descriptor* const enclosing = around.back().message;
   if (enclosing == nullptr) return {message, offset};
-  if (field) return {NoSuchField(*root, *enclosing, word), offset};
+  if (field) {
+    std::string what = NoSuchField(*root, *enclosing, word);
+    const bool outside = std::any_of(around.begin(), around.end() - 1, [&](const OpenBrace& outer) {
+      return outer.message != nullptr && outer.message->FindFieldByName(word) != nullptr;
+    });
+    if (outside) {
+      absl::StrAppend(&what, "; or is a } missing, for the { of line ", around.back().line, "?");
+    }
+    return {what, offset};
+  }
   const FieldDescriptor* descriptor = enclosing->FindFieldByName(QuotedPart(message, 1));
   if (descriptor == nullptr || descriptor->enum_type() == nullptr) return {message, offset};
   return {NoSuchValue(*descriptor, word), offset};
@@ -330,11 +401,36 @@ absl::Status SetField(const FieldDescriptor* field, int index, const std::string
   return absl::OkStatus();
 }
 
+// A plain value for a field that is made of fields: the one of them that may have been meant.
+std::string MadeOfFields(const FieldDescriptor& field, const std::string& path,
+                         const std::string& value) {
+  const Descriptor& message = *field.message_type();
+  for (int i = 0; i < message.field_count(); ++i) {
+    const FieldDescriptor& inner = *message.field(i);
+    if (inner.enum_type() == nullptr) continue;
+    if (const auto nearest = Nearest(value, ValueNames(*inner.enum_type()))) {
+      return absl::StrCat(field.name(), " is made of fields; did you mean ", path, ".",
+                          inner.name(), "=", *nearest, "?");
+    }
+  }
+  const std::vector<std::string> names = FieldNames(message);
+  return absl::StrCat(field.name(), " is made of fields (", absl::StrJoin(names, ", "),
+                      "); write one of them, as in ", path, ".", names.empty() ? "x" : names[0],
+                      "=...");
+}
+
 absl::Status ApplyOverride(const std::string& path, const std::string& value, Message* message) {
   TANDEM_ASSIGN_OR_RETURN(const std::vector<PathStep> steps, SplitPath(path));
   for (size_t i = 0; i < steps.size(); ++i) {
     const bool last = i + 1 == steps.size();
     TANDEM_ASSIGN_OR_RETURN(const FieldDescriptor* field, FindField(*message, steps[i], last));
+    const absl::string_view text = absl::StripLeadingAsciiWhitespace(value);
+    const bool plain =
+        !text.empty() && absl::string_view("{<[").find(text[0]) == absl::string_view::npos;
+    if (last && plain && field->message_type() != nullptr &&
+        (!field->is_repeated() || steps[i].index >= 0)) {
+      return absl::InvalidArgumentError(MadeOfFields(*field, path, value));
+    }
     if (last) return SetField(field, steps[i].index, value, message);
     const google::protobuf::Reflection& reflection = *message->GetReflection();
     message = field->is_repeated()

@@ -4,6 +4,7 @@
 #define TANDEM_JOB_MESSAGE_TEXT_H_
 
 #include <string>
+#include <vector>
 
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/message.h>
@@ -11,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/optional.h"
 
 namespace tandem::job {
 
@@ -25,6 +27,11 @@ absl::Status ParseMessageText(absl::string_view text, absl::string_view file_nam
 std::string PlaceInText(absl::string_view path, absl::string_view text, absl::string_view file_name,
                         const google::protobuf::Descriptor* root,
                         google::protobuf::TextFormat::ParseInfoTree* tree);
+
+// The candidate that `word` was most likely meant to be: few slips away, in upper or lower case, or
+// one that it begins with. nullopt: none is near.
+absl::optional<std::string> Nearest(absl::string_view word,
+                                    const std::vector<std::string>& candidates);
 
 }  // namespace tandem::job
 

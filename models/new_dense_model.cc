@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/exhaustion.h"
 #include "base/status_macros.h"
 #include "models/models.h"
 #include "models/torch_model.h"
@@ -76,6 +77,8 @@ absl::StatusOr<std::unique_ptr<DenseModel>> NewDenseModel(const Model& config,
                                                           const ModelInputs& inputs, int threads,
                                                           ModelDevice device) {
   TANDEM_RETURN_IF_ERROR(CheckInputs(inputs));
+  // LibTorch has two pools of threads. One of them waits for ever for a thread that it does not get.
+  if (threads > 1) TANDEM_RETURN_IF_ERROR(CanStartThreads(2 * (threads - 1)));
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<DenseModel> model, OnProcessor(config, inputs, threads));
   if (device == ModelDevice::kCpu) return model;
   if (device == ModelDevice::kCuda && !at::hasCUDA()) {

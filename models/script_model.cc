@@ -23,7 +23,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <exception>
 #include <mutex>
 #include <sstream>
 #include <utility>
@@ -33,6 +32,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "base/exhaustion.h"
 #include "base/status_macros.h"
 #include "models/models.h"
 #include "models/script_file.h"
@@ -77,9 +77,13 @@ absl::Status AtBorder(absl::StatusCode code, const std::string& name, const Func
   try {
     return function();
   } catch (const c10::Error& error) {
+    const absl::Status why = ExceptionStatus();
+    if (absl::IsResourceExhausted(why)) {
+      return absl::Status(why.code(), absl::StrCat(name, ": ", why.message()));
+    }
     return absl::Status(code, absl::StrCat(name, ": ", OneLine(error.what_without_backtrace())));
-  } catch (const std::exception& error) {
-    return absl::Status(code, absl::StrCat(name, ": ", OneLine(error.what())));
+  } catch (...) {
+    return absl::Status(code, absl::StrCat(name, ": ", OneLine(ExceptionStatus().message())));
   }
 }
 

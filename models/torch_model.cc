@@ -7,10 +7,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <exception>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/exhaustion.h"
 #include "base/status_macros.h"
 #include "models/linear_stack.h"
 
@@ -37,9 +37,15 @@ absl::Status AtBorder(const std::string& name, const Function& function) {
     const c10::InferenceMode no_autograd;
     function();
   } catch (const c10::Error& error) {
-    return absl::InternalError(absl::StrCat("model ", name, ": ", error.what_without_backtrace()));
-  } catch (const std::exception& error) {
-    return absl::InternalError(absl::StrCat("model ", name, ": ", error.what()));
+    const absl::Status why = ExceptionStatus();
+    if (!absl::IsResourceExhausted(why)) {
+      return absl::InternalError(
+          absl::StrCat("model ", name, ": ", error.what_without_backtrace()));
+    }
+    return absl::Status(why.code(), absl::StrCat("model ", name, ": ", why.message()));
+  } catch (...) {
+    const absl::Status why = ExceptionStatus();
+    return absl::Status(why.code(), absl::StrCat("model ", name, ": ", why.message()));
   }
   return absl::OkStatus();
 }

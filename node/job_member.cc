@@ -12,12 +12,14 @@
 #include "job/job.h"
 #include "job/resume_check.h"
 #include "node/log.h"
+#include "node/network_check.h"
 
 namespace tandem::node {
 namespace {
 
 constexpr absl::Duration kStopGrace = absl::Seconds(1);
 constexpr absl::Duration kReportLeaves = absl::Milliseconds(200);
+constexpr absl::Duration kSayNoAnswer = absl::Seconds(5);  // of the scheduler, which may come yet
 
 // Before a view says which one; `index`: asked for, -1 = any.
 EndpointId FirstName(Register::Role role, int index) {
@@ -37,6 +39,7 @@ NodeLink::Options LinkOptions(const JobMember::Options& options) {
   NodeLink::Options link;
   link.scheduler = options.scheduler;
   link.self = FirstName(options.role, options.index);
+  link.why_no_answer = WhyNoAnswer;
   link.registration.set_role(options.role);
   link.registration.set_index(options.index);
   link.registration.set_incarnation(options.incarnation);
@@ -75,6 +78,7 @@ JobMember::JobMember(transport::Transport& transport, Options options)
 
 absl::Status JobMember::Start() {
   TANDEM_RETURN_IF_ERROR(link_.Start(MonotonicNow()));
+  say_no_answer_ = MonotonicNow() + kSayNoAnswer;
   if (IsProgramOfOurs()) {
     Log(options_.role == Register::SERVER ? "server" : "worker", options_.index)
         .Info(absl::StrCat("asks the scheduler at ", options_.scheduler, " to join"));
@@ -101,6 +105,14 @@ void JobMember::OnEvent(absl::Time now, const transport::TransportEvent& event) 
 
 absl::Status JobMember::OnTick(absl::Time now) {
   link_.OnTick(now);
+  if (now >= say_no_answer_) {
+    say_no_answer_ = absl::InfiniteFuture();
+    if (!link_.heard() && IsProgramOfOurs()) {
+      Log(options_.role == Register::SERVER ? "server" : "worker", options_.index)
+          .Warning(absl::StrCat("no connection to the scheduler at ", options_.scheduler,
+                                " so far: ", WhyNoAnswer(options_.scheduler)));
+    }
+  }
   if (options_.stop != nullptr && options_.stop->load() && stopped_.ok()) {
     stopped_ = absl::CancelledError("stopped by a signal");
     give_up_ = in_view_ ? now + kStopGrace : now;

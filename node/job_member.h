@@ -99,6 +99,7 @@ class JobMember {
   std::string differences_;  // from the scheduler's job, if it has another
   absl::Status stopped_;     // by a signal
   absl::Time give_up_ = absl::InfiniteFuture();
+  absl::Time say_no_answer_ = absl::InfiniteFuture();
   std::unique_ptr<BeatThread> beats_;
 };
 

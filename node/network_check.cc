@@ -1,80 +1,147 @@
 #include "node/network_check.h"
 
-#include <net/if.h>
 #include <netdb.h>
+#include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 #include <memory>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
+#include "absl/time/time.h"
+#include "base/owned_fd.h"
 #include "base/status_macros.h"
+#include "transport/tcp_address.h"
 
 namespace tandem::node {
 namespace {
 
-// tcp://HOST:PORT; of ipc:// neither.
-struct HostAndPort {
-  std::string host, port;
-};
-
-HostAndPort Split(absl::string_view address) {
-  if (!absl::ConsumePrefix(&address, "tcp://")) return {};
-  const size_t colon = address.rfind(':');
-  absl::string_view host = address.substr(0, colon);
-  if (absl::ConsumePrefix(&host, "[")) absl::ConsumeSuffix(&host, "]");
-  return {std::string(host), std::string(address.substr(colon + 1))};
-}
+constexpr absl::Duration kAnswerWithin = absl::Milliseconds(300);
 
 using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
-absl::StatusOr<AddressList> Resolve(const char* flag, const HostAndPort& at, int flags) {
+// `host`: a name or a number; `flags`: of getaddrinfo.
+absl::StatusOr<AddressList> Resolve(const transport::TcpAddress& at, int flags) {
   addrinfo hints = {};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = flags;
   addrinfo* found = nullptr;
+  const char* const host = at.host == "*" ? "0.0.0.0" : at.host.c_str();
   const char* const port = at.port == "*" ? "0" : at.port.c_str();
-  const int failed = getaddrinfo(at.host.c_str(), port, &hints, &found);
+  const int failed = getaddrinfo(host, port, &hints, &found);
   if (failed == 0) return AddressList(found, &freeaddrinfo);
   return absl::InvalidArgumentError(
-      absl::StrCat(flag, ": host '", at.host, "' is not known: ", gai_strerror(failed)));
+      absl::StrCat("host '", at.host, "' is not known: ", gai_strerror(failed)));
 }
 
-// Listens there for a moment.
-absl::Status CheckBind(const RoleFlags& flags) {
-  const HostAndPort at = Split(flags.bind);
-  const bool all = at.host == "*" || at.host == "0.0.0.0" || at.host == "::";
-  if (all && flags.advertise.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--bind ", flags.bind,
-                     ": listens everywhere, but under which name do others "
-                     "find it? hint: --advertise HOST, or bind the address of one network"));
-  }
-  if (at.host.empty() || all || if_nametoindex(at.host.c_str()) != 0) return absl::OkStatus();
-  TANDEM_ASSIGN_OR_RETURN(const AddressList list, Resolve("--bind", at, AI_PASSIVE));
-  const int fd = socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) return absl::OkStatus();  // who listens in earnest will say why it cannot
-  const int on = 1;
-  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  const bool free = bind(fd, list->ai_addr, list->ai_addrlen) == 0 && listen(fd, 1) == 0;
-  const int why = errno;
-  close(fd);
-  if (free) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("--bind ", flags.bind, ": ", std::strerror(why),
-                   why == EADDRINUSE ? "; hint: another port, or * for any free one" : ""));
+// True once one of `events` has come.
+bool WaitFor(int fd, short events) {
+  pollfd wait = {fd, events, 0};
+  return poll(&wait, 1, static_cast<int>(absl::ToInt64Milliseconds(kAnswerWithin))) == 1;
+}
+
+// 0: connected. ETIMEDOUT: no answer.
+int Connect(const addrinfo& to, int fd) {
+  if (connect(fd, to.ai_addr, to.ai_addrlen) == 0) return 0;
+  if (errno != EINPROGRESS) return errno;
+  if (!WaitFor(fd, POLLOUT)) return ETIMEDOUT;
+  int error = 0;
+  socklen_t size = sizeof error;
+  return getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) == 0 ? error : errno;
+}
+
+// ZeroMQ, of whatever program, greets whoever connects by this byte.
+bool GreetsAsZmq(int fd) {
+  unsigned char first = 0;
+  return WaitFor(fd, POLLIN) && recv(fd, &first, 1, MSG_DONTWAIT) == 1 && first == 0xff;
 }
 
 }  // namespace
 
+absl::Status CheckBind(const std::string& bind, const std::string& advertise) {
+  const transport::TcpAddress given = transport::SplitTcpAddress(bind);
+  if (!given.valid()) return absl::OkStatus();
+  if (given.AllHosts() && advertise.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--bind ", bind,
+                     ": listens everywhere, but under which name do others "
+                     "find it? hint: --advertise HOST, or bind the address of one network"));
+  }
+  const auto refused = [&bind](const absl::Status& why) {
+    return absl::Status(why.code(), absl::StrCat("--bind ", bind, ": ", why.message()));
+  };
+  const absl::StatusOr<std::string> where = transport::ResolveToBind(bind);
+  if (!where.ok()) return refused(where.status());
+  const auto list = Resolve(transport::SplitTcpAddress(*where), AI_PASSIVE | AI_NUMERICHOST);
+  if (!list.ok()) return refused(list.status());
+  const OwnedFd fd(socket((*list)->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!fd.valid()) return refused(absl::InvalidArgumentError(std::strerror(errno)));
+  const int on = 1;
+  setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  if (::bind(fd.get(), (*list)->ai_addr, (*list)->ai_addrlen) == 0 && listen(fd.get(), 1) == 0) {
+    return absl::OkStatus();
+  }
+  if (errno != EADDRINUSE) return refused(absl::InvalidArgumentError(std::strerror(errno)));
+  return refused(absl::UnavailableError(
+      absl::StrCat(std::strerror(EADDRINUSE), "; hint: another port, or * for any free one")));
+}
+
 absl::Status CheckAddresses(const RoleFlags& flags) {
-  TANDEM_RETURN_IF_ERROR(CheckBind(flags));
-  const HostAndPort scheduler = Split(flags.scheduler);
-  if (scheduler.host.empty()) return absl::OkStatus();
-  return Resolve("--scheduler", scheduler, 0).status();
+  TANDEM_RETURN_IF_ERROR(CheckBind(flags.bind, flags.advertise));
+  const transport::TcpAddress scheduler = transport::SplitTcpAddress(flags.scheduler);
+  if (!scheduler.valid()) return absl::OkStatus();
+  const absl::Status known = Resolve(scheduler, 0).status();
+  if (known.ok()) return known;
+  return absl::InvalidArgumentError(absl::StrCat("--scheduler: ", known.message()));
+}
+
+absl::Status CheckLoopback() {
+  const auto failed = [](int error) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the processes of a run meet at 127.0.0.1, which cannot be reached: ", std::strerror(error),
+        "; hint: ip link set lo up"));
+  };
+  const OwnedFd listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!listener.valid()) return absl::OkStatus();  // another limit, which others look at
+  sockaddr_in at = {};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof at;
+  const auto address = reinterpret_cast<sockaddr*>(&at);
+  if (::bind(listener.get(), address, size) != 0 || listen(listener.get(), 1) != 0 ||
+      getsockname(listener.get(), address, &size) != 0) {
+    return failed(errno);
+  }
+  const OwnedFd fd(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd.valid()) return absl::OkStatus();
+  addrinfo to = {};
+  to.ai_addr = address;
+  to.ai_addrlen = size;
+  const int error = Connect(to, fd.get());
+  return error == 0 || error == ETIMEDOUT ? absl::OkStatus() : failed(error);
+}
+
+std::string WhyNoAnswer(const std::string& address) {
+  constexpr char kHint[] = "; hint: is it running?";
+  const transport::TcpAddress at = transport::SplitTcpAddress(address);
+  if (!at.valid()) return absl::StrCat("no answer", kHint);
+  const absl::StatusOr<AddressList> list = Resolve(at, 0);
+  if (!list.ok()) return std::string(list.status().message());
+  int error = 0;
+  for (const addrinfo* to = list->get(); to != nullptr; to = to->ai_next) {
+    const OwnedFd fd(socket(to->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    const int failed = Connect(*to, fd.get());
+    if (failed == 0 && GreetsAsZmq(fd.get())) {
+      return "a program with ZeroMQ answers there, but not as a scheduler; hint: is it stopped?";
+    }
+    if (failed == 0) {
+      return "something else answers there, and no scheduler; hint: correct the address";
+    }
+    if (error == 0) error = failed;
+  }
+  return absl::StrCat(std::strerror(error), kHint);
 }
 
 }  // namespace tandem::node

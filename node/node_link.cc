@@ -61,9 +61,11 @@ void NodeLink::OnTick(absl::Time now) {
   const absl::Duration unheard = now - unheard_since_;
   const absl::Duration patience = heard_ ? options_.lost_after : options_.found_within;
   if (peer_ == 0 && unheard > patience && failure_.ok()) {
+    const std::string why = options_.why_no_answer ? options_.why_no_answer(options_.scheduler)
+                                                   : "no answer; hint: is it running?";
     failure_ = absl::UnavailableError(
         absl::StrCat("scheduler: no connection to ", options_.scheduler, " for ",
-                     absl::ToInt64Seconds(unheard), " s", heard_ ? "" : "; hint: is it running?"));
+                     absl::ToInt64Seconds(unheard), " s", heard_ ? "" : ": ", heard_ ? "" : why));
   }
   if (now < next_register_) return;
   if (peer_ == 0) Connect(now);

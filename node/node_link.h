@@ -5,6 +5,7 @@
 #ifndef TANDEM_NODE_NODE_LINK_H_
 #define TANDEM_NODE_NODE_LINK_H_
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,8 @@ class NodeLink {
     absl::Duration retry = absl::Seconds(1);
     absl::Duration lost_after = absl::Seconds(8);    // without a connection: the scheduler is dead
     absl::Duration found_within = absl::Seconds(8);  // ... and until it has been heard once
+    // Why nobody answers at an address (node/network_check.h); may be empty.
+    std::function<std::string(const std::string& address)> why_no_answer;
   };
 
   NodeLink(transport::Transport& transport, const Options& options)
@@ -52,6 +55,7 @@ class NodeLink {
 
   // Not OK once the job has failed: who and why, as the scheduler says, or "scheduler: ...".
   const absl::Status& failure() const { return failure_; }
+  bool heard() const { return heard_; }  // the scheduler, ever
   void set_self(EndpointId self) {
     options_.self = self;
     have_name_ = true;

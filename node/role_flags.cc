@@ -2,16 +2,20 @@
 
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <random>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/time/clock.h"
+#include "base/exhaustion.h"
 #include "base/status_macros.h"
 #include "node/transport_choice.h"
 #include "proto/incarnation.h"
@@ -37,8 +41,13 @@ void OnStop(int signal, siginfo_t* info, void* /*context*/) {
   if (signal == kDriverStops) {
     signal = SIGTERM;
   } else if (driver.load() != 0) {
-    if (info->si_pid != driver.load()) return;
+    if (info->si_pid != driver.load()) {
+      if (signal == SIGXCPU) kill(driver.load(), SIGXCPU);
+      return;
+    }
   } else {
+    const bool repeated = signal == SIGHUP || signal == SIGXCPU;
+    if (repeated && stop_signal.load()) return;
     const int64_t now = NowNs();
     if (now < next_stop_ns.load()) return;
     next_stop_ns.store(now + kSameStopNs);
@@ -53,6 +62,11 @@ void Install(int signal, void (*handler)(int)) {
   struct sigaction action = {};
   action.sa_handler = handler;
   sigaction(signal, &action, nullptr);
+}
+
+bool IsIgnored(int signal) {
+  struct sigaction now = {};
+  return sigaction(signal, nullptr, &now) == 0 && now.sa_handler == SIG_IGN;
 }
 
 void InstallStop(int signal) {
@@ -117,6 +131,9 @@ const std::atomic<bool>* StopSignal() {
   driver.store(FindDriver());
   InstallStop(SIGINT);
   InstallStop(SIGTERM);
+  for (const int signal : {SIGHUP, SIGXCPU}) {
+    if (!IsIgnored(signal)) InstallStop(signal);
+  }
   if (driver.load() != 0) InstallStop(kDriverStops);
   Install(SIGPIPE, SIG_IGN);
   return &stop_signal;
@@ -131,6 +148,8 @@ int StopSignalNumber() { return stop_number.load(); }
 
 void DieBySignal(int signal) {
   std::fflush(nullptr);
+  const rlimit none = {0, 0};
+  (void)setrlimit(RLIMIT_CORE, &none);  // SIGXCPU would leave a core file
   Install(signal, SIG_DFL);
   raise(signal);
   _exit(128 + signal);  // where it is blocked
@@ -139,6 +158,24 @@ void DieBySignal(int signal) {
 const std::atomic<int>* SaveSignals() {
   Install(SIGUSR1, OnSave);
   return &save_signals;
+}
+
+void RoleEnd::Begin(const absl::Status& how, absl::Duration patience) {
+  // Without a thread the process waits as long as it takes.
+  (void)CatchExceptions([&] {
+    std::thread([patience, how, program = program_, said = said_] {
+      absl::SleepFor(patience);
+      const int code = said->exchange(true) ? kExitFailed : node::Finish(program, how);
+      std::fflush(nullptr);
+      _exit(code);
+    }).detach();
+    return absl::OkStatus();
+  });
+}
+
+int RoleEnd::Finish(const absl::Status& how) {
+  if (!said_->exchange(true)) return node::Finish(program_, how);
+  return how.ok() ? kExitOk : kExitFailed;
 }
 
 int Finish(const char* program, const absl::Status& status) {

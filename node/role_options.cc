@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -38,6 +39,11 @@ std::string CheckAddress(const std::string& text) {
   if (tcp && complete && rest.substr(colon + 1) != "*" &&
       (!absl::SimpleAtoi(rest.substr(colon + 1), &port) || port < 0 || port > 65535)) {
     return absl::StrCat("'", text, "': a port is a number up to 65535, or * for any free one");
+  }
+  const absl::string_view host = complete ? rest.substr(0, colon) : "";
+  const bool brackets = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  if (tcp && !brackets && absl::StrContains(host, ':')) {
+    return absl::StrCat("'", text, "': an IPv6 address stands in brackets, as in tcp://[::1]:7000");
   }
   return tcp && complete ? "" : absl::StrCat("'", text, "' is not tcp://HOST:PORT");
 }

@@ -11,10 +11,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "base/exhaustion.h"
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "collectives/meeting/coordinator.h"
@@ -22,6 +22,7 @@
 #include "node/log.h"
 #include "scheduler/output_files.h"
 #include "scheduler/summary.h"
+#include "transport/tcp_address.h"
 #include "transport/zmq_transport.h"
 
 namespace tandem::scheduler {
@@ -355,13 +356,10 @@ class Shell {
   int save_seen_ = 0, ends_seen_ = 0;
 };
 
-// "tcp://HOST:PORT" -> HOST; of any other kind of address, this machine's own.
+// "tcp://HOST:PORT" -> HOST, as it stands there; of any other kind of address, this machine's own.
 std::string HostOf(absl::string_view address) {
-  const size_t colon = address.rfind(':');
-  if (!absl::ConsumePrefix(&address, "tcp://") || colon == absl::string_view::npos) {
-    return "127.0.0.1";
-  }
-  return std::string(address.substr(0, address.rfind(':')));
+  const transport::TcpAddress at = transport::SplitTcpAddress(address);
+  return at.valid() ? transport::HostInAddress(at.host) : "127.0.0.1";
 }
 
 // Where the workers of a job with collectives, or with modules of their own, meet; null if there are none. It ends with the
@@ -373,7 +371,8 @@ absl::StatusOr<std::unique_ptr<collectives::Coordinator>> StartCoordinator(
     return std::unique_ptr<collectives::Coordinator>();
   }
   collectives::CoordinatorOptions coordinator;
-  const std::string host = HostOf(options.bind);
+  TANDEM_ASSIGN_OR_RETURN(const std::string bind, transport::ResolveToBind(options.bind));
+  const std::string host = HostOf(bind);
   coordinator.address = absl::StrCat(host == "*" ? "0.0.0.0" : host, ":0");
   coordinator.log = [log = node::Log("scheduler")](absl::string_view line) {
     log.Info(absl::StrCat("coordinator: ", line));
@@ -402,9 +401,11 @@ absl::Status RunScheduler(const SchedulerOptions& options) {
   zmq.self = EndpointId::Scheduler();
   zmq.incarnation = options.incarnation;
   zmq.linger = kLinger;
-  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<transport::Transport> transport,
-                          transport::NewZmqTransport(zmq));
-  return ServeJob(options, *transport, "ZeroMQ");
+  return CatchExceptions([&]() -> absl::Status {
+    TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<transport::Transport> transport,
+                            transport::NewZmqTransport(zmq));
+    return ServeJob(options, *transport, "ZeroMQ");
+  });
 }
 
 }  // namespace tandem::scheduler

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <new>
 
 #include "base/check.h"
 
@@ -15,10 +16,11 @@ constexpr size_t kHugePage = GrowableMapping::kHugePage;
 
 size_t RoundUp(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
+// As the heap does: whoever runs the shard's thread makes an error of it.
 void* MapPages(size_t bytes) {
   void* const at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  TANDEM_CHECK(at != MAP_FAILED && "out of address space");
+  if (at == MAP_FAILED) throw std::bad_alloc();
   return at;
 }
 
@@ -26,13 +28,19 @@ void Unmap(void* at, size_t bytes) {
   if (bytes > 0) TANDEM_CHECK(munmap(at, bytes) == 0);
 }
 
+// A part of what MapPages gave. Where the system has joined that with a neighbour, it makes two
+// mappings of it, of which there may be too many (vm.max_map_count).
+void Trim(void* at, size_t bytes) {
+  if (bytes > 0 && munmap(at, bytes) != 0) throw std::bad_alloc();
+}
+
 // `bytes` of fresh addresses aligned to huge pages. A move of whole huge pages from one such place
 // to another moves page tables; from an unaligned one it would split them into small pages.
 void* MapAligned(size_t bytes) {
   char* const at = static_cast<char*>(MapPages(bytes + kHugePage));
   char* const aligned = at + (kHugePage - reinterpret_cast<uintptr_t>(at) % kHugePage) % kHugePage;
-  Unmap(at, static_cast<size_t>(aligned - at));
-  Unmap(aligned + bytes, static_cast<size_t>(at + kHugePage - aligned));
+  Trim(at, static_cast<size_t>(aligned - at));
+  Trim(aligned + bytes, static_cast<size_t>(at + kHugePage - aligned));
   return aligned;
 }
 
@@ -47,7 +55,8 @@ void GrowableMapping::Reserve(size_t bytes) {
   void* const data = huge ? MapAligned(capacity) : MapPages(capacity);
   if (capacity_ >= kHugeFrom) {
     // In one piece with its new part, because the next move takes one piece only.
-    TANDEM_CHECK(mremap(data_, capacity_, capacity, MREMAP_MAYMOVE | MREMAP_FIXED, data) == data);
+    constexpr int kThere = MREMAP_MAYMOVE | MREMAP_FIXED;
+    if (mremap(data_, capacity_, capacity, kThere, data) != data) throw std::bad_alloc();
   } else {
     if (huge) madvise(data, capacity, MADV_HUGEPAGE);  // a hint: small pages are only slower
   }

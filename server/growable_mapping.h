@@ -29,8 +29,8 @@ class GrowableMapping {
   }
 
   // Makes at least `bytes` usable. What is there stays, what is new reads as zero; data() may
-  // change. Aborts when the system has no addresses left: as with operator new, nothing sensible
-  // can follow.
+  // change. Throws std::bad_alloc, as operator new does, when the system has no addresses or
+  // mappings left: the range cannot be used any more, and the server must end.
   void Reserve(size_t bytes);
 
   // Gives the pages that lie wholly inside [from, to) back; they read as zero again.

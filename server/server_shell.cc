@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "base/clock.h"
+#include "base/exhaustion.h"
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "collectives/trace.h"
@@ -84,7 +85,13 @@ class ShardThread {
     TANDEM_ASSIGN_OR_RETURN(transport_,
                             options_.member.make_transport(EndpointId::Shard(index, shard_)));
     peers_ = std::make_unique<transport::PeerMap>(*transport_);
-    thread_ = std::thread([this] { Loop(); });
+    thread_ = std::thread([this] {
+      const absl::Status ended = CatchExceptions([this] {
+        Loop();
+        return absl::OkStatus();
+      });
+      if (!ended.ok()) SetFailure(ended);
+    });
     return absl::OkStatus();
   }
   void Stop() {
@@ -107,6 +114,11 @@ class ShardThread {
   }
 
  private:
+  void SetFailure(const absl::Status& why) {
+    absl::MutexLock lock(&mutex_);
+    if (failure_.ok()) failure_ = why;
+  }
+
   // A save under way, and whether a file of it is being written.
   struct SaveUnderWay {
     uint64_t id = 0;
@@ -266,11 +278,10 @@ class ShardThread {
     save_->writing = true;
     auto whole = std::make_shared<ShardSave::File>(**std::move(file));
     files_.Add([this, whole, folder = save_->folder] {
-      absl::Status written = MakeFolder(folder);
-      if (written.ok()) {
-        written =
-            WriteFileAtomically(absl::StrCat(folder, "/", whole->name), whole->encoder.Finish());
-      }
+      const absl::Status written = CatchExceptions([&] {
+        TANDEM_RETURN_IF_ERROR(MakeFolder(folder));
+        return WriteFileAtomically(absl::StrCat(folder, "/", whole->name), whole->encoder.Finish());
+      });
       Post([this, written] { OnWritten(written); });
     });
   }
@@ -308,10 +319,7 @@ class ShardThread {
       log_.Info(absl::StrCat("shard ", shard_, ": ", line));
     }
     effects_.log.clear();
-    const absl::Status recorded = WriteRecords();
-    if (recorded.ok()) return;
-    absl::MutexLock lock(&mutex_);
-    if (failure_.ok()) failure_ = recorded;
+    if (const absl::Status recorded = WriteRecords(); !recorded.ok()) SetFailure(recorded);
   }
 
   const ServerOptions& options_;
@@ -372,7 +380,9 @@ class Server {
     }
     member_ = std::make_unique<node::JobMember>(*transport_, std::move(member));
     TANDEM_RETURN_IF_ERROR(member_->Start());
-    const absl::Status status = Loop();
+    absl::Status status = CatchExceptions([this] { return Loop(); });
+    if (absl::IsResourceExhausted(status)) status = member_->Fail(status);  // others hear why
+    if (options_.on_end) options_.on_end(status);
     member_.reset();  // its beats speak of the shards
     for (const auto& shard : shards_) shard->Stop();
     files_.reset();  // they add to it, and it posts to them
@@ -437,8 +447,10 @@ class Server {
 }  // namespace
 
 absl::Status RunServer(const ServerOptions& options) {
-  Server server(options);
-  return server.Run();
+  return CatchExceptions([&] {
+    Server server(options);
+    return server.Run();
+  });
 }
 
 }  // namespace tandem::server

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -23,6 +24,9 @@ struct ServerOptions {
   std::string trace_path;
   int64_t trace_steps = 0;
   const std::atomic<bool>* end = nullptr;  // set by whoever runs it when it is to end; may be null
+  // The job is over for this server, so or so; before its shards are waited for, of which one may be
+  // loading a checkpoint. May be empty.
+  std::function<void(const absl::Status& how)> on_end;
 };
 
 // Serves until the job ends. OK: an orderly end. Otherwise who failed, and why.

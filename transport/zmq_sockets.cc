@@ -1,10 +1,14 @@
 #include "transport/zmq_sockets.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/exhaustion.h"
 #include "base/status_macros.h"
+#include "transport/tcp_address.h"
 
 namespace tandem::transport {
 namespace {
@@ -15,7 +19,8 @@ constexpr int kMaxSockets = 1 << 16;  // of one context; a connection takes thre
 constexpr int kNeverReconnectMs = 500'000'000;
 
 absl::Status NoSocket(absl::string_view what) {
-  return absl::ResourceExhaustedError(absl::StrCat(what, ": ", ZmqError()));
+  const std::string hint = zmq_errno() == EMFILE ? absl::StrCat("; ", FileLimitHint()) : "";
+  return absl::ResourceExhaustedError(absl::StrCat(what, ": ", ZmqError(), hint));
 }
 
 int Milliseconds(absl::Duration d) {
@@ -23,12 +28,13 @@ int Milliseconds(absl::Duration d) {
 }
 
 // A socket that does not bound its queue, reconnect or take parts beyond the options' bounds.
-absl::StatusOr<void*> NewZmqSocket(const ZmqOptions& options, int type) {
+absl::StatusOr<void*> NewZmqSocket(const ZmqOptions& options, int type, bool ipv6) {
   void* const socket = zmq_socket(options.context->handle(), type);
   if (socket == nullptr) return NoSocket("new ZeroMQ socket");
   const auto set = [socket](int option, auto value) {
     TANDEM_CHECK(zmq_setsockopt(socket, option, &value, sizeof value) == 0);
   };
+  set(ZMQ_IPV6, ipv6 ? 1 : 0);
   set(ZMQ_SNDHWM, 0);  // bounded by Flow
   set(ZMQ_RCVHWM, options.send_queue_frames);
   set(ZMQ_MAXMSGSIZE, static_cast<int64_t>(options.max_part_bytes));
@@ -69,7 +75,7 @@ std::string ZmqError() { return zmq_strerror(zmq_errno()); }
 
 ZmqSocketSet::ZmqSocketSet(const ZmqOptions& options, int wake_fd, uint64_t wake_key)
     : options_(options), epoll_fd_(epoll_create1(EPOLL_CLOEXEC)) {
-  TANDEM_CHECK(epoll_fd_.valid());
+  if (!epoll_fd_.valid()) throw std::system_error(errno, std::generic_category(), "epoll");
   Watch(wake_fd, wake_key);
 }
 
@@ -78,8 +84,10 @@ void ZmqSocketSet::Watch(int fd, uint64_t key) {
   TANDEM_CHECK(epoll_ctl(epoll_fd_.get(), EPOLL_CTL_ADD, fd, &event) == 0);
 }
 
-absl::StatusOr<MonitoredSocket> ZmqSocketSet::Open(int type, int zmq_events, uint64_t key) {
-  TANDEM_ASSIGN_OR_RETURN(void* const socket, NewZmqSocket(options_, type));
+absl::StatusOr<MonitoredSocket> ZmqSocketSet::Open(int type, int zmq_events, uint64_t key,
+                                                   const std::string& address) {
+  TANDEM_ASSIGN_OR_RETURN(void* const socket,
+                          NewZmqSocket(options_, type, SplitTcpAddress(address).IsIpv6()));
   const absl::StatusOr<void*> monitor = NewZmqMonitor(*options_.context, socket, zmq_events);
   if (!monitor.ok()) {
     zmq_close(socket);
@@ -117,11 +125,19 @@ void UnbindZmq(const MonitoredSocket& socket, const std::string& address, absl::
   }
 }
 
-ZmqContext::ZmqContext(int io_threads) : handle_(zmq_ctx_new()) {
+ZmqContext::ZmqContext(int io_threads) : handle_(zmq_ctx_new()), io_threads_(io_threads) {
   TANDEM_CHECK(handle_ != nullptr && io_threads > 0);
   TANDEM_CHECK(zmq_ctx_set(handle_, ZMQ_IO_THREADS, io_threads) == 0);
   const int limit = zmq_ctx_get(handle_, ZMQ_SOCKET_LIMIT);
   TANDEM_CHECK(zmq_ctx_set(handle_, ZMQ_MAX_SOCKETS, std::min(limit, kMaxSockets)) == 0);
+}
+
+absl::Status ZmqContext::MayStart() {
+  constexpr int kReaper = 1, kSpare = 1;  // a thread that has ended may be counted for a moment
+  if (started_.load()) return absl::OkStatus();
+  TANDEM_RETURN_IF_ERROR(CanStartThreads(io_threads_ + kReaper + kSpare));
+  started_.store(true);
+  return absl::OkStatus();
 }
 
 ZmqContext::~ZmqContext() {

@@ -33,9 +33,11 @@ class ZmqSocketSet {
   ZmqSocketSet(const ZmqOptions& options, int wake_fd, uint64_t wake_key);
 
   // A socket that does not bound its queue, reconnect or take parts beyond the options' bounds, and
-  // a monitor for `zmq_events`; in the set as `key` and `key` + 1. RESOURCE_EXHAUSTED: the context
-  // has no more sockets, or the process no more files.
-  absl::StatusOr<MonitoredSocket> Open(int type, int zmq_events, uint64_t key);
+  // a monitor for `zmq_events`; in the set as `key` and `key` + 1. `address`: where it will bind or
+  // connect to, a number and no name. RESOURCE_EXHAUSTED: the context has no more sockets, or the
+  // process no more files.
+  absl::StatusOr<MonitoredSocket> Open(int type, int zmq_events, uint64_t key,
+                                       const std::string& address);
   // Sends what is queued for up to `linger`, in the background. Does nothing if there is none.
   void Close(MonitoredSocket* socket, absl::Duration linger);
 

@@ -16,6 +16,7 @@
 #include "base/process.h"
 #include "base/status_macros.h"
 #include "base/wake_fd.h"
+#include "transport/tcp_address.h"
 #include "transport/zmq_frames.h"
 #include "transport/zmq_parts.h"
 #include "transport/zmq_sockets.h"
@@ -52,6 +53,8 @@ struct Peer {
   // Outgoing peers only.
   MonitoredSocket dealer;
   std::string address;
+  std::vector<std::string> targets;  // what the address means, tried in turn
+  size_t next_target = 0;
   std::deque<SendRecord*> pending;
   Clock::time_point connect_deadline = Clock::time_point::max();
   Clock::time_point retry_at = Clock::time_point::max();
@@ -184,11 +187,17 @@ bool ZmqTransport::AnyClosing() const {
 }
 
 absl::Status ZmqTransport::Bind() {
+  const absl::StatusOr<std::string> where = ResolveToBind(options_.bind);
+  if (!where.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("bind ", options_.bind, ": ", where.status().message()));
+  }
   TANDEM_ASSIGN_OR_RETURN(
-      router_, sockets_.Open(ZMQ_ROUTER, ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED, kRouterKey));
+      router_,
+      sockets_.Open(ZMQ_ROUTER, ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED, kRouterKey, *where));
   const int on = 1;
   TANDEM_CHECK(zmq_setsockopt(router_.socket, ZMQ_ROUTER_MANDATORY, &on, sizeof on) == 0);
-  if (zmq_bind(router_.socket, options_.bind.c_str()) != 0) {
+  if (zmq_bind(router_.socket, where->c_str()) != 0) {
     const bool in_use = zmq_errno() == EADDRINUSE || zmq_errno() == EACCES;
     const std::string what = absl::StrCat("bind ", options_.bind, ": ", ZmqError());
     return in_use ? absl::UnavailableError(what) : absl::InvalidArgumentError(what);
@@ -197,11 +206,11 @@ absl::Status ZmqTransport::Bind() {
   size_t size = sizeof bound;
   TANDEM_CHECK(zmq_getsockopt(router_.socket, ZMQ_LAST_ENDPOINT, bound, &size) == 0);
   address_ = bound_ = bound;
-  if (!absl::StartsWith(address_, "tcp://")) return absl::OkStatus();
-  const std::string port = address_.substr(address_.rfind(':'));
+  const TcpAddress at = SplitTcpAddress(address_);
+  if (!at.valid()) return absl::OkStatus();
   if (!options_.advertised_host.empty()) {
-    address_ = absl::StrCat("tcp://", options_.advertised_host, port);
-  } else if (absl::StartsWith(address_, "tcp://0.0.0.0:")) {
+    address_ = absl::StrCat("tcp://", HostInAddress(options_.advertised_host), ":", at.port);
+  } else if (at.AllHosts()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "bind ", options_.bind, " takes all hosts: others need an advertised host to connect to"));
   }
@@ -212,12 +221,13 @@ absl::Status ZmqTransport::Bind() {
 absl::Status ZmqTransport::OpenDealer(Peer* peer) {
   sockets_.Close(&peer->dealer, absl::ZeroDuration());
   peer->retry_at = Clock::time_point::max();
+  const std::string& target = peer->targets[peer->next_target++ % peer->targets.size()];
   TANDEM_ASSIGN_OR_RETURN(peer->dealer,
                           sockets_.Open(ZMQ_DEALER,
                                         ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_CONNECT_RETRIED |
                                             ZMQ_EVENT_DISCONNECTED,
-                                        peer->id * 2));
-  if (zmq_connect(peer->dealer.socket, peer->address.c_str()) == 0) {
+                                        peer->id * 2, target));
+  if (zmq_connect(peer->dealer.socket, target.c_str()) == 0) {
     MarkDirty(peer);  // its monitor must be read once, see NewZmqMonitor
     return absl::OkStatus();
   }
@@ -236,6 +246,7 @@ absl::StatusOr<PeerId> ZmqTransport::Connect(const std::string& address) {
   peer->id = next_outgoing_;
   peer->state = Peer::State::kConnecting;
   peer->address = address;
+  peer->targets = ResolveToConnect(address);
   peer->flow = std::make_shared<Flow>(options_.send_queue_frames, waker_);
   peer->connect_deadline = After(options_.connect_deadline);
   TANDEM_RETURN_IF_ERROR(OpenDealer(peer.get()));
@@ -597,6 +608,7 @@ absl::StatusOr<std::unique_ptr<WaitableTransport>> NewZmqTransport(const ZmqOpti
   constexpr int kMostDescriptors =
       12;  // of an endpoint without peers, and of what is made around it
   TANDEM_RETURN_IF_ERROR(CheckDescriptorsLeft(kMostDescriptors));
+  TANDEM_RETURN_IF_ERROR(options.context->MayStart());
   auto transport = std::make_unique<ZmqTransport>(options);
   TANDEM_RETURN_IF_ERROR(transport->Bind());
   return transport;

@@ -21,6 +21,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "proto/endpoint.h"
@@ -39,19 +40,24 @@ class ZmqContext {
   ZmqContext& operator=(const ZmqContext&) = delete;
 
   void* handle() const { return handle_; }
+  // Before the first socket, with which libzmq starts its threads and aborts where it gets none.
+  // RESOURCE_EXHAUSTED: it would get none. Any thread.
+  absl::Status MayStart();
   // A number not given before, to name things inside the context. Any thread.
   uint64_t NextNumber() { return next_number_.fetch_add(1, std::memory_order_relaxed); }
 
  private:
   void* const handle_;
+  const int io_threads_;
+  std::atomic<bool> started_{false};
   std::atomic<uint64_t> next_number_{1};
 };
 
 struct ZmqOptions {
   std::shared_ptr<ZmqContext> context = nullptr;  // required
-  std::string bind = "tcp://127.0.0.1:*";         // '*' as port: any free one
-  std::string advertised_host = "";  // host of address(); needed if `bind` names all hosts
-  EndpointId self = {};              // sender of PING and GOODBYE frames
+  std::string bind = "tcp://127.0.0.1:*";  // '*' as port: any free one (transport/tcp_address.h)
+  std::string advertised_host = "";        // host of address(); needed if `bind` names all hosts
+  EndpointId self = {};                    // sender of PING and GOODBYE frames
   uint64_t incarnation = 0;
   int send_queue_frames = 1024;  // per peer: frames accepted and not yet in the kernel
   size_t max_part_bytes = kMaxPartBytes;

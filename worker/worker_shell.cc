@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "base/clock.h"
+#include "base/exhaustion.h"
 #include "base/status_macros.h"
 #include "collectives/errors.h"
 #include "collectives/trace.h"
@@ -85,7 +86,8 @@ class Worker {
     member_ = std::make_unique<node::JobMember>(*transport_, std::move(member));
     TANDEM_RETURN_IF_ERROR(member_->Start());
     if (options_.plan.workers_serve) StartOwnServer();
-    const absl::Status status = Loop();
+    absl::Status status = CatchExceptions([this] { return Loop(); });
+    if (absl::IsResourceExhausted(status)) status = member_->Fail(status);  // others hear why
     {
       absl::MutexLock lock(&group_mutex_);
       if (group_.reducer != nullptr && !status.ok()) group_.reducer->RequestDump();
@@ -465,7 +467,7 @@ class Worker {
     const bool resume = view.resume();
     opener_ = std::make_unique<node::WorkThread<std::string>>(
         [this, resume](const std::string& init_from) {
-          absl::Status opened = Open(init_from, resume);
+          absl::Status opened = CatchExceptions([&] { return Open(init_from, resume); });
           {
             absl::MutexLock lock(&opened_mutex_);
             opened_ = std::move(opened);
@@ -516,7 +518,7 @@ class Worker {
     TANDEM_ASSIGN_OR_RETURN(trainer_,
                             TrainerCore::New(plan_, trainer, runner_->dense(), *transport_));
     const auto run = [this](TrainerTask task) {
-      absl::Status status = RunTask(task);
+      absl::Status status = CatchExceptions([&] { return RunTask(task); });
       done_queue_->Push({std::move(task), std::move(status)});
     };
     reader_ = std::make_unique<TaskThread>(run);
@@ -647,8 +649,10 @@ class Worker {
 }  // namespace
 
 absl::Status RunWorker(const WorkerOptions& options) {
-  Worker worker(options);
-  return worker.Run();
+  return CatchExceptions([&] {
+    Worker worker(options);
+    return worker.Run();
+  });
 }
 
 }  // namespace tandem::worker

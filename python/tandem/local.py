@@ -92,6 +92,7 @@ class LocalCluster:
 
         def die_with_parent() -> None:
             libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+            signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # until the program handles it
             if os.getppid() != parent:
                 os._exit(1)
 

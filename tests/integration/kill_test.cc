@@ -286,6 +286,63 @@ INSTANTIATE_TEST_SUITE_P(Signals, SignalTest, ::testing::Values(SIGINT, SIGTERM)
                            return param_info.param == SIGINT ? "Interrupt" : "Terminate";
                          });
 
+// The terminal is closed, a time limit of the batch system is reached, or a worker's own limit of CPU
+// time, of which the system tells the worker alone.
+TEST_F(KillTest, HangupAndTimeLimitsSaveAndEndTheRun) {
+  struct Case {
+    const char* to;
+    int signal;
+  };
+  for (const Case& c : {Case{"driver", SIGHUP}, Case{"worker-0", SIGXCPU}}) {
+    SCOPED_TRACE(c.to);
+    RunArguments arguments = Endless();
+    arguments.save = true;
+    arguments.out = folder_.File(c.to);
+    RunningJob job(arguments);
+    ASSERT_TRUE(Trains(&job));
+    const pid_t to = c.to == std::string("driver") ? job.driver().pid() : job.Roles()[c.to];
+    ASSERT_GT(to, 0);
+    for (int i = 0; i < 2; ++i) {  // the system repeats them, which is no request to hurry
+      kill(to, c.signal);
+      if (i == 1) continue;
+      EXPECT_TRUE(job.driver().WaitForOutput("saving first", kReported));
+    }
+    const RunResult result = job.Finish(patience_ * kNaming);
+    EXPECT_EQ(result.signal, c.signal) << result.DebugString();
+    EXPECT_THAT(LastLine(result.output), HasSubstr("stopped by a signal, saved at step "));
+    EXPECT_THAT(LastLine(result.output), HasSubstr("--resume " + arguments.out));
+    EXPECT_TRUE(job.WaitForNobody(patience_ * kGone));
+    EXPECT_TRUE(std::filesystem::exists(arguments.out + "/model/LATEST")) << result.DebugString();
+  }
+}
+
+// Batch systems send SIGUSR1 to all processes of a job some minutes before its end. And a run under
+// nohup does not notice the end of its terminal.
+TEST_F(KillTest, Usr1ToAllProcessesSavesAndTrainsOn) {
+  RunArguments arguments = Endless();
+  arguments.save = true;
+  const auto before = signal(SIGHUP, SIG_IGN);
+  RunningJob job(arguments);
+  signal(SIGHUP, before);
+  ASSERT_GT(job.WaitForRole("scheduler", kStart), 0);
+  job.driver().Signal(SIGUSR1);  // heard once all are there
+  for (const auto& [name, pid] : job.Roles()) kill(pid, SIGUSR1);
+  ASSERT_TRUE(Trains(&job));
+  job.driver().Signal(SIGHUP);
+  for (const auto& [name, pid] : job.Roles()) kill(pid, SIGUSR1);
+  const absl::Time deadline = MonotonicNow() + kReported;
+  const std::string saved = arguments.out + "/model/LATEST";
+  while (!std::filesystem::exists(saved) && MonotonicNow() < deadline) {
+    if (job.driver().WaitFor(absl::Milliseconds(10))) break;
+  }
+  EXPECT_TRUE(std::filesystem::exists(saved)) << job.driver().Output();
+  EXPECT_THAT(job.driver().Output(), HasSubstr("SIGUSR1: writing a checkpoint"));
+  EXPECT_EQ(job.Roles().size(), 5u) << job.driver().Output();
+  // With a checkpoint, whoever dies, the run can go on.
+  kill(job.Roles()["server-0"], SIGKILL);
+  ExpectFailure(&job, {"server 0 (pid ", "; go on with: tandem run ", "--resume " + arguments.out});
+}
+
 // ---- Stopped in its tracks --------------------------------------------------------------------
 
 class StallTest : public KillTest, public ::testing::WithParamInterface<std::string> {};

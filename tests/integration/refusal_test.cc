@@ -2,6 +2,7 @@
 // before any process is started. And the three text formats, each trained from its config.
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -272,6 +273,12 @@ TEST_F(RefusalTest, Addresses) {
   refused("tandem-scheduler", {"--bind", port}, {port, "in use", "another port"});
   refused("tandem-scheduler", {"--bind", "tcp://127.0.0.1:99999"}, {"99999", "up to 65535"});
   refused("tandem-scheduler", {"--bind", "tcp://127.0.0.1:http"}, {"a port is a number"});
+  refused("tandem-scheduler", {"--bind", "tcp://::1:7000"},
+          {"in brackets, as in tcp://[::1]:7000"});
+  refused("tandem-scheduler", {"--bind", "tcp://no.such.host.invalid:7000"},
+          {"--bind", "no.such.host.invalid", "not known"});
+  refused("tandem-scheduler", {"--bind", "tcp://[::]:*"}, {"--advertise"});
+  refused("tandem-scheduler", {"--bind", "tcp://192.0.2.1:7000"}, {"192.0.2.1", "Cannot assign"});
   refused("tandem-scheduler", {"--bind", "tcp://0.0.0.0:*"}, {"0.0.0.0", "--advertise"});
   refused("tandem-server", {"--scheduler", "tcp://no.such.host.invalid:7000"},
           {"--scheduler", "no.such.host.invalid", "not known"});
@@ -295,8 +302,13 @@ TEST_F(RefusalTest, OutputFolder) {
   for (const std::string& out : {file, file + "/below"}) {
     std::vector<std::string> arguments = {"run", libsvm_, "--out", out};
     arguments.insert(arguments.end(), data.begin(), data.end());
-    ExpectRefused(Tandem(arguments), {"--out " + out, "cannot be made"});
+    ExpectRefused(Tandem(arguments), {"--out " + out, "cannot be made: ", file + " is a file"});
   }
+  const std::string link = folder_.File("link");
+  fs::create_symlink("nowhere", link);
+  std::vector<std::string> arguments = {"run", libsvm_, "--out", link};
+  arguments.insert(arguments.end(), data.begin(), data.end());
+  ExpectRefused(Tandem(arguments), {link + " is a link to nowhere, which is not there"});
 }
 
 // A job that asks for more than this host's devices have (none, or queues for fewer peers).
@@ -328,7 +340,25 @@ TEST_F(RefusalTest, FilesOfData) {
     ExpectDataRefused(config, folder_.File("none*.txt"), {"no file matches"});
     ExpectDataRefused(config, Write("empty.txt", ""), {"empty.txt", "empty"});
     ExpectDataRefused(config, folder_.path(), {"is a directory"});
+    ExpectDataRefused(config, "/dev/zero", {"/dev/zero is a device, expected a regular file"});
   }
+  // Nobody writes into it: whoever opened it would wait for ever.
+  const std::string pipe = folder_.File("pipe");
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  ExpectDataRefused("libsvm", pipe, {"data.train: ", pipe, "is a pipe (FIFO)", "regular file"});
+  const std::string rows = Write("rows.svm", "+1 3:1\n-1 4:1\n");
+  ExpectRunRefused(libsvm_, {"data.train=" + rows, "data.test=" + pipe}, {"data.test: ", pipe});
+  ExpectRunRefused(
+      libsvm_,
+      {"data.train=" + rows, "data.test=" + rows, "data.validation={files: \"" + pipe + "\"}"},
+      {"data.validation", pipe});
+  ExpectRunRefused(libsvm_, {"service_time=[{trace: '" + pipe + "'}]"},
+                   {"service_time[0].trace", pipe});
+  ExpectRunRefused(
+      SourceFile("configs/delimited.textproto"),
+      {"data.train=" + SourceFile("configs/data/example_train.csv"),
+       "data.test=" + SourceFile("configs/data/example_test.csv"), "data.columns.label=take"},
+      {"has no column 'take'", "did you mean 'taken'?"});
   ExpectDataRefused("delimited",
                     Write("header.csv", "age,city,device,visits,minutes,offer,taken\n"),
                     {"header.csv", "no rows"});
@@ -364,6 +394,31 @@ TEST_F(RefusalTest, RowsOfDelimitedText) {
                     {"a.csv:4", "'age'", "'old'"});
   ExpectDataRefused("delimited", Write("a.csv", good + "3,Essen,phone,3,18.7,b,perhaps\n"),
                     {"a.csv:4", "'perhaps'", "'yes'"});
+}
+
+// A process that may start no threads, or open no files: said before anything is started.
+TEST_F(RefusalTest, LimitsOfTheSystem) {
+  const std::string job = SourceFile("configs/delimited.textproto");
+  const std::string set = absl::StrCat(
+      " --set data.train=", SourceFile("configs/data/example_train.csv"),
+      " --set data.test=", SourceFile("configs/data/example_test.csv"), " --out ", Out());
+  const auto under = [&](const std::string& limit, const std::string& as) {
+    const std::string command =
+        absl::StrCat(limit, "; exec ", as, ProgramPath("tandem"), " run ", job, set);
+    return RunProgram({"/bin/bash", "-c", command}, kLimit);
+  };
+  const RunResult files = under("ulimit -n 20", "");
+  EXPECT_EQ(files.exit_code, 2) << files.DebugString();
+  EXPECT_THAT(files.output, HasSubstr("open files: a process needs at least"));
+  if (geteuid() != 0) GTEST_SKIP() << "a limit of processes needs a user of its own";
+  fs::permissions(folder_.path(), fs::perms::all);
+  const RunResult threads =
+      under("ulimit -u 12", "setpriv --reuid 65531 --regid 65534 --clear-groups ");
+  if (absl::StrContains(threads.output, "Permission denied")) {
+    GTEST_SKIP() << "another user cannot read the programs here";
+  }
+  EXPECT_EQ(threads.exit_code, 2) << threads.DebugString();
+  EXPECT_THAT(threads.output, HasSubstr("only 12 may be started; hint: raise ulimit -u"));
 }
 
 // A column on its own: the file is checked for 64 MiB before the start, so this row is met in

@@ -1,6 +1,10 @@
 // A job that starts from a saved model means by its numbers what that model meant by them: its means
 // and deviations, its labels; or it is told the difference and does not start. What a job begins
 // with and leaves behind belongs to all its nodes, started by hand or not.
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -169,6 +173,18 @@ TEST_F(StartTest, SomeTablesAlone) {
   EXPECT_THAT(wrong.output, HasSubstr("no table citties"));
 }
 
+// Daemons close all three streams. A pipe between the processes of a run must not get such a number.
+TEST_F(StartTest, WithoutStandardStreams) {
+  const std::string job = folder_->File("job.textproto"), out = folder_->File("closed");
+  const RunResult run =
+      RunProgram({"/bin/sh", "-c",
+                  absl::StrCat(ProgramPath("tandem"), " run ", job, " --out ", out,
+                               " --set limits.start_seconds=20 <&- >&- 2>&-")});
+  ASSERT_TRUE(run.ok()) << run.DebugString();
+  const auto summary = nlohmann::json::parse(ReadTextFile(out + "/summary.json"));
+  EXPECT_EQ(summary["eval"].dump(), trained_.summary["eval"].dump());
+}
+
 // ---- by hand ----------------------------------------------------------------------------------
 
 TEST_F(StartTest, ARoleDoesNotTakeWhatBelongsToTheJob) {
@@ -205,14 +221,26 @@ TEST_F(StartTest, ANodeWithAnotherJobSaysWhatDiffers) {
   EXPECT_TRUE(scheduler.WaitFor(kStart)) << scheduler.Output();
 }
 
-// The scheduler alone is told; all nodes do it, with the bits that `tandem run` gives.
+bool HasIpv6() {
+  sockaddr_in6 at = {};
+  at.sin6_family = AF_INET6;
+  at.sin6_addr = in6addr_loopback;
+  const int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const bool has = fd >= 0 && bind(fd, reinterpret_cast<sockaddr*>(&at), sizeof at) == 0;
+  close(fd);
+  return has;
+}
+
+// The scheduler alone is told; all nodes do it, with the bits that `tandem run` gives. They meet by
+// IPv6 if there is any.
 TEST_F(StartTest, TheSchedulerTellsAll) {
   const RunResult expected = From("on", {});
   ASSERT_TRUE(expected.ok()) << expected.DebugString();
   const std::string job = folder_->File("job.textproto"), out = folder_->File("by-hand");
-  ChildProcess scheduler(
-      {ProgramPath("tandem-scheduler"), "--job", job, "--out", out, "--init-from", Model()},
-      folder_->File("scheduler.txt"), {});
+  const std::string bind = HasIpv6() ? "tcp://[::1]:*" : "tcp://localhost:*";
+  ChildProcess scheduler({ProgramPath("tandem-scheduler"), "--job", job, "--out", out,
+                          "--init-from", Model(), "--bind", bind},
+                         folder_->File("scheduler.txt"), {});
   ASSERT_TRUE(scheduler.WaitForOutput("\"address\":", kStart)) << scheduler.Output();
   const std::string address = ReadTextFile(out + "/address");
   std::vector<std::unique_ptr<ChildProcess>> nodes;
@@ -220,7 +248,7 @@ TEST_F(StartTest, TheSchedulerTellsAll) {
     nodes.push_back(std::make_unique<ChildProcess>(
         std::vector<std::string>{ProgramPath(i < 2 ? "tandem-server" : "tandem-worker"), "--job",
                                  job, "--scheduler", address.substr(0, address.find('\n')),
-                                 "--index", absl::StrCat(i % 2)},
+                                 "--bind", bind, "--index", absl::StrCat(i % 2)},
         folder_->File(absl::StrCat("node-", i, ".txt")),
         std::map<std::string, std::string>{{"OMP_NUM_THREADS", "1"}}));
   }

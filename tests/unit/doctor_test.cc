@@ -93,6 +93,47 @@ class HostTest : public ::testing::Test {
   const doctor::JobNeeds needs_ = doctor::NeedsOf(plan_, 2, 2);
 };
 
+// What is said before a run: the least that it needs, and what a guess says beyond that.
+TEST_F(HostTest, ARunIsRefusedForWhatFailsForSureAlone) {
+  const auto examine = [this](const doctor::JobNeeds& needs) {
+    return doctor::ExamineStart(host_, Cluster::AUTO, needs);
+  };
+  EXPECT_THAT(examine(needs_), IsEmpty());
+  host_.cores = 1;  // slower, and no news
+  EXPECT_THAT(examine(needs_), IsEmpty());
+  host_.threads_left = 12;
+  std::vector<doctor::Finding> found = examine(needs_);
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].level, doctor::Severity::kProblem);
+  EXPECT_THAT(found[0].found, HasSubstr("only 12 may be started"));
+  host_.threads_left = doctor::kUnlimited;
+  host_.open_files_soft = 16;
+  found = examine(needs_);
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_THAT(found[0].found, HasSubstr("the limit is 16"));
+  host_.open_files_soft = 1024;
+  host_.cores = 2;
+  host_.memory_free_bytes = 8 * kGiB;
+  const job::JobPlan large = Plan("workers: 100 servers: 1");
+  found = examine(doctor::NeedsOf(large, 1, 100));
+  ASSERT_EQ(found.size(), 2u);
+  EXPECT_EQ(found[0].level, doctor::Severity::kWarning);
+  EXPECT_THAT(found[0].found, HasSubstr("101 busy threads in 101 processes on 2 cores"));
+  EXPECT_THAT(found[0].found, HasSubstr("limits.start_seconds (60)"));
+  EXPECT_EQ(found[1].level, doctor::Severity::kWarning);
+  EXPECT_EQ(found[1].check, "memory");
+}
+
+TEST_F(HostTest, MoreMappingsThanAProcessMayHave) {
+  host_.max_mappings = 65530;
+  EXPECT_THAT(Complaints(doctor::ExamineHost(host_, Cluster::AUTO, &needs_)), IsEmpty());
+  host_.memory_free_bytes = doctor::kUnlimited;
+  plan_.job.mutable_cluster()->set_shards_per_server(1);
+  plan_.job.mutable_cluster()->set_ranges_per_shard(40000);
+  plan_.tables[0].expected_rows = int64_t{40000} * 2 * 400000;  // 2 servers, 400,000 rows a range
+  ExpectOne(doctor::Severity::kProblem, "mappings", "80000 large mappings, the limit is 65530");
+}
+
 TEST_F(HostTest, WithoutAJobOnlyTheHostIsJudged) {
   EXPECT_THAT(Complaints(doctor::ExamineHost(host_, Cluster::AUTO, nullptr)), IsEmpty());
 }

@@ -55,6 +55,14 @@ TEST_F(FileTest, ErrorsNameTheFile) {
   EXPECT_THAT(std::string(nowhere.message()), HasSubstr(Path("no/such")));
   ASSERT_EQ(WriteFileAtomically(Path("f"), "x"), absl::OkStatus());
   EXPECT_THAT(std::string(MakeFolder(Path("f/g")).message()), HasSubstr(Path("f/g")));
+  EXPECT_THAT(std::string(MakeFolder(Path("f/g")).message()), HasSubstr("/a/folder/f is a file"));
+  ASSERT_EQ(symlink("nowhere", Path("link").c_str()), 0);
+  EXPECT_THAT(std::string(MakeFolder(Path("link")).message()),
+              HasSubstr("/a/folder/link is a link to nowhere, which is not there"));
+  ASSERT_EQ(mkfifo(Path("pipe").c_str(), 0600), 0);
+  EXPECT_THAT(std::string(ReadWholeFile(Path("pipe")).status().message()),
+              HasSubstr("not a regular file"))
+      << "and is not waited for";
 }
 
 // The temporary file leads to a device that is always full: the error says so, and what was there

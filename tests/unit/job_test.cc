@@ -115,10 +115,55 @@ TEST(JobTextTest, UnknownEnumValueListsTheAllowedOnes) {
             "ROWWISE_ADAGRAD, ADAM, PROGRAM; did you mean ADAM?");
 }
 
+TEST(JobTextTest, ValuesInAnotherCaseAreNear) {
+  EXPECT_THAT(Refusal("policy { kind: asp }"), EndsWith("; did you mean ASP?"));
+  EXPECT_THAT(Refusal("dense { optimizer { kind: Rowwise_adagrad } }"),
+              EndsWith("; did you mean ROWWISE_ADAGRAD?"));
+  EXPECT_THAT(Refusal(With("batch: 16", "Batch: 16")), EndsWith("did you mean \"batch\"?"));
+}
+
+// Other notations, and what editors make of a job.
+TEST(JobTextTest, OtherNotationsAreNamed) {
+  const std::string protobuf = "a job or study is protobuf text, as in cluster { workers: 2 }";
+  EXPECT_EQ(Refusal("{\"cluster\": {\"workers\": 2}}"),
+            "job.textproto:1:1: this looks like JSON; " + protobuf);
+  EXPECT_THAT(Refusal("\n[{}]"), HasSubstr("this looks like JSON; " + protobuf));
+  EXPECT_THAT(Refusal("cluster:\n  workers: 2\n"), EndsWith(protobuf));
+  EXPECT_THAT(Refusal("---\ncluster:\n"), EndsWith(protobuf));
+  EXPECT_EQ(Refusal("name: \u201cx\u201d\n"),
+            "job.textproto:1:7: typographic quotes (\u201c) around a text; write it in \"...\"");
+  EXPECT_THAT(Refusal("name: \u2018x\u2019"), HasSubstr("typographic quotes"));
+  EXPECT_THAT(Refusal("train {\n\u00a0 batch: 3 }"),
+              HasSubstr("job.textproto:2:1: a no-break space"));
+  EXPECT_THAT(Refusal("policy { kind: \"ASP\" }"), EndsWith("names stand without quotes"));
+}
+
+TEST(JobTextTest, BracesThatDoNotMatch) {
+  EXPECT_EQ(Refusal("name: \"x\"\ntrain {\n  batch: 3\n"),
+            "job.textproto:4:1: the text ends, but the { of line 2 is open; is its } missing?");
+  EXPECT_THAT(Refusal("dense { optimizer {\n kind: SGD }\n"), HasSubstr("the { of line 1 is open"));
+  EXPECT_EQ(Refusal("train { batch: 3 }\n}\n"),
+            "job.textproto:2:1: there is no { that this } closes");
+  EXPECT_THAT(Refusal("train {\n  batch: 3\ncluster { workers: 2 }\n"),
+              EndsWith("it is found at cluster; or is a } missing, for the { of line 1?"));
+}
+
+TEST(OverrideTest, AValueForAFieldThatIsMadeOfFields) {
+  const auto refusal = [](const std::string& path, const std::string& value) {
+    return Refusal(kJob, {{path, value}});
+  };
+  EXPECT_EQ(refusal("policy", "asp"),
+            "--set policy=asp: policy is made of fields; did you mean policy.kind=ASP?");
+  EXPECT_THAT(refusal("table[0].optimizer", "ADAGARD"),
+              EndsWith("did you mean table[0].optimizer.kind=ADAGRAD?"));
+  EXPECT_THAT(refusal("train", "64"), HasSubstr("train is made of fields (batch, epochs"));
+  EXPECT_THAT(refusal("train", "64"), EndsWith("as in train.batch=..."));
+}
+
 TEST(JobTextTest, OtherSyntaxErrorsSayWhere) {
   EXPECT_THAT(Refusal("train { batch: \"x\" }"),
               StartsWith("job.textproto:1:16: Expected integer"));
-  EXPECT_THAT(Refusal("train {\n"), StartsWith("job.textproto:2:1: Expected"));
+  EXPECT_THAT(Refusal("train {\n"), StartsWith("job.textproto:2:1: the text ends"));
   EXPECT_THAT(Refusal("seed: 1\nseed: 2"), StartsWith("job.textproto:2:"));
   EXPECT_THAT(Refusal("model { gmf {} dlrm {} }"), HasSubstr("another member of oneof"));
   EXPECT_THAT(Refusal("train { batch: 99999999999 }"), HasSubstr("out of range"));

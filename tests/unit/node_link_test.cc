@@ -1,17 +1,27 @@
-// How long a node waits for its scheduler, by what name it speaks of itself, and which ways to others
-// it offers.
+// How long a node waits for its scheduler, why nobody answers there, by what name it speaks of itself,
+// and which ways to others it offers. And its end, while one of its threads still reads.
 #include "node/node_link.h"
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/owned_fd.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "node/network_check.h"
+#include "node/role_flags.h"
 #include "node/transport_choice.h"
 #include "tests/unit/fake_transport.h"
 #include "tests/unit/scarce_system.h"
+#include "transport/zmq_transport.h"
 
 namespace tandem {
 namespace {
@@ -132,6 +142,64 @@ TEST(TransportChoiceTest, WithoutSharedMemoryTheNextWayIsTakenOrTheJobRefused) {
     return absl::IsUnimplemented(refused) &&
            absl::StrContains(refused.message(), "cluster.transport: SHM: ");
   }));
+}
+
+TEST_F(NodeLinkTest, SaysWhyNobodyAnswers) {
+  node::NodeLink::Options options = Options();
+  options.why_no_answer = [](const std::string& address) { return address + " is odd"; };
+  node::NodeLink link(transport_, options);
+  ASSERT_TRUE(link.Start(At(0)).ok());
+  for (int at = 1; at < 12; ++at) {
+    transport::TransportEvent lost;
+    lost.kind = Kind::kPeerLost;
+    lost.peer = transport_.last_peer;
+    link.OnEvent(At(at), lost, &inbox_);
+    link.OnTick(At(at));
+  }
+  EXPECT_THAT(link.failure().ToString(), HasSubstr(" s: s is odd"));
+}
+
+// Nobody, a program that is none of ours, one that is.
+TEST(WhyNoAnswerTest, TellsWhoAnswers) {
+  const OwnedFd listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in at = {};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof at;
+  ASSERT_EQ(bind(listener.get(), reinterpret_cast<sockaddr*>(&at), size), 0);
+  ASSERT_EQ(getsockname(listener.get(), reinterpret_cast<sockaddr*>(&at), &size), 0);
+  const std::string address = absl::StrCat("tcp://127.0.0.1:", ntohs(at.sin_port));
+  EXPECT_THAT(node::WhyNoAnswer(address), HasSubstr("Connection refused; hint: is it running?"));
+  ASSERT_EQ(listen(listener.get(), 1), 0);
+  EXPECT_THAT(node::WhyNoAnswer(address), HasSubstr("something else answers there"));
+  transport::ZmqOptions options;
+  options.context = std::make_shared<transport::ZmqContext>(1);
+  const auto endpoint = transport::NewZmqTransport(options);
+  ASSERT_TRUE(endpoint.ok()) << endpoint.status();
+  EXPECT_THAT(node::WhyNoAnswer((*endpoint)->address()), HasSubstr("with ZeroMQ answers"));
+  EXPECT_THAT(node::WhyNoAnswer("tcp://no.such.host.invalid:1"), HasSubstr("is not known"));
+  EXPECT_TRUE(node::CheckLoopback().ok());
+}
+
+// A pass over terabytes of data is not waited for once the job is over.
+TEST(RoleEndTest, EndsAProcessThatIsStillBusy) {
+  int fds[2];
+  ASSERT_EQ(pipe(fds), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    dup2(fds[1], STDERR_FILENO);
+    node::RoleEnd end("tandem-worker");
+    end.Begin(absl::CancelledError("stopped"), absl::Milliseconds(50));
+    for (;;) pause();
+  }
+  close(fds[1]);
+  char said[100] = "";
+  const ssize_t bytes = read(fds[0], said, sizeof said - 1);
+  close(fds[0]);
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == node::kExitFailed) << status;
+  EXPECT_EQ(std::string(said, static_cast<size_t>(bytes)), "tandem-worker: stopped\n");
 }
 
 }  // namespace

@@ -1,21 +1,36 @@
 // A thread that stays on some processors: which ones, and that its children stay there, too. How a
-// child process ended, and where that is not to be known.
+// child process ended, and where that is not to be known. What programs are given by those that
+// start them: closed descriptors, ignored signals.
 #include "base/process.h"
 
+#include <fcntl.h>
 #include <sched.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdio>
+#include <cstdlib>
 #include <functional>
+#include <new>
 #include <optional>
+#include <stdexcept>
+#include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
+#include "base/check.h"
+#include "base/exhaustion.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace tandem {
 namespace {
+
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
 
 std::vector<int> Processors() {
   cpu_set_t set;
@@ -84,6 +99,150 @@ TEST(SetUpProcessTest, EndsOfChildrenAreHeardOf) {
   const std::optional<int> end = WaitForEnd(Fork(program));
   ASSERT_TRUE(end.has_value() && WIFEXITED(*end));
   EXPECT_EQ(WEXITSTATUS(*end), 7);
+}
+
+// Daemons start programs without stdin, stdout and stderr. A socket that got such a number would be
+// written texts for people into.
+TEST(SetUpProcessTest, StandardDescriptorsAreOpen) {
+  for (const int only : {-1, STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    const auto program = [only] {
+      for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+        if (only < 0 || fd == only) close(fd);
+      }
+      SetUpProcess();
+      const int next = open("/dev/null", O_RDONLY);
+      char byte = 0;
+      const bool works = (only > 0 || read(STDIN_FILENO, &byte, 1) == 0) &&
+                         write(STDOUT_FILENO, "", 0) == 0 && write(STDERR_FILENO, "", 0) == 0;
+      return works && next > STDERR_FILENO ? 7 : 1;
+    };
+    const std::optional<int> end = WaitForEnd(Fork(program));
+    ASSERT_TRUE(end.has_value() && WIFEXITED(*end));
+    EXPECT_EQ(WEXITSTATUS(*end), 7) << only;
+  }
+}
+
+void IgnoreOnce(int /*signal*/) {}
+
+TEST(SetUpProcessTest, Usr1DoesNotKillAndAHandlerStays) {
+  for (const bool handled : {false, true}) {
+    const auto program = [handled] {
+      std::signal(SIGUSR1, handled ? IgnoreOnce : SIG_DFL);
+      SetUpProcess();
+      raise(SIGUSR1);
+      return std::signal(SIGUSR1, SIG_DFL) == (handled ? IgnoreOnce : SIG_IGN) ? 7 : 1;
+    };
+    const std::optional<int> end = WaitForEnd(Fork(program));
+    ASSERT_TRUE(end.has_value() && WIFEXITED(*end)) << handled;
+    EXPECT_EQ(WEXITSTATUS(*end), 7) << handled;
+  }
+}
+
+// ---- no thread, no memory ----------------------------------------------------------------------
+
+TEST(ExhaustionTest, ExceptionsAreStatuses) {
+  const auto thrown = [](const auto& body) {
+    return CatchExceptions([&]() -> absl::Status {
+      body();
+      return absl::OkStatus();
+    });
+  };
+  EXPECT_TRUE(thrown([] {}).ok());
+  const absl::Status memory = thrown([] { throw std::bad_alloc(); });
+  EXPECT_EQ(memory.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(memory.message()), HasSubstr("out of memory; hint: "));
+  const absl::Status thread = thrown([] {
+    throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again));
+  });
+  EXPECT_EQ(thread.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(thread.message()), HasSubstr("cannot start a thread; hint: "));
+  const absl::Status files =
+      thrown([] { throw std::system_error(std::make_error_code(std::errc::too_many_files_open)); });
+  EXPECT_EQ(files.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(files.message()), HasSubstr("no more open files; hint: raise ulimit -n"));
+  const absl::Status other = thrown([] { throw std::runtime_error("odd"); });
+  EXPECT_EQ(other, absl::InternalError("odd"));
+  EXPECT_EQ(thrown([] { throw 3; }).code(), absl::StatusCode::kInternal);
+}
+
+// How `program`, a process of its own, ends under a limit, and what it says.
+struct Ended {
+  int code = -1, signal = 0;
+  std::string said;
+};
+int NobodyCatches(const std::function<int()>& program) noexcept { return program(); }
+Ended RunLimited(int resource, rlim_t most, const std::function<int()>& program) {
+  int fds[2];
+  EXPECT_EQ(pipe(fds), 0);
+  const pid_t child = Fork([&] {
+    dup2(fds[1], STDERR_FILENO);
+    close(fds[0]);
+    close(fds[1]);
+    // A limit of processes is none for the super-user.
+    const int nobody = 65533;
+    if (resource == RLIMIT_NPROC && geteuid() == 0 && setuid(nobody) != 0) return 9;
+    const rlimit limit = {most, most};
+    if (setrlimit(static_cast<__rlimit_resource>(resource), &limit) != 0) return 9;
+    EndInOneLine();
+    return NobodyCatches(program);  // else the test framework would
+  });
+  close(fds[1]);
+  Ended ended;
+  char bytes[4096];
+  for (ssize_t n; (n = read(fds[0], bytes, sizeof bytes)) > 0;) {
+    ended.said.append(bytes, static_cast<size_t>(n));
+  }
+  close(fds[0]);
+  const std::optional<int> status = WaitForEnd(child);
+  if (status.has_value() && WIFEXITED(*status)) ended.code = WEXITSTATUS(*status);
+  if (status.has_value() && WIFSIGNALED(*status)) ended.signal = WTERMSIG(*status);
+  return ended;
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST(ExhaustionTest, AProgramWithoutThreadsSaysSoInOneLine) {
+  const Ended status = RunLimited(RLIMIT_NPROC, 1, [] {
+    const absl::Status can = CanStartThreads(2);
+    std::fprintf(stderr, "%s\n", std::string(can.message()).c_str());
+    return absl::IsResourceExhausted(can) ? 7 : 1;
+  });
+  EXPECT_EQ(status.code, 7) << status.said;
+  EXPECT_THAT(status.said, HasSubstr("cannot start a thread; hint: raise ulimit -u, now 1"));
+  // Nobody catches it, and a library that aborts.
+  const auto uncaught = [] {
+    std::thread never([] {});
+    never.join();
+    return 0;
+  };
+  for (const std::function<int()>& program :
+       {std::function<int()>(uncaught), std::function<int()>([] {
+          std::abort();
+          return 0;
+        })}) {
+    const Ended ended = RunLimited(RLIMIT_NPROC, 1, program);
+    EXPECT_EQ(ended.code, 1) << ended.signal << ended.said;
+    EXPECT_THAT(ended.said, MatchesRegex("process_test: cannot start a thread; hint: .*\n"));
+  }
+}
+
+TEST(ExhaustionTest, AProgramWithoutMemorySaysSoInOneLine) {
+  const Ended ended = RunLimited(RLIMIT_AS, rlim_t{1} << 30, [] {
+    std::vector<std::string> all;
+    for (;;) all.emplace_back(size_t{1} << 20, 'x');
+    return 0;
+  });
+  EXPECT_EQ(ended.code, 1) << ended.signal << ended.said;
+  EXPECT_EQ(ended.said, "process_test: out of memory; hint: raise ulimit -v, now 1048576 KiB\n");
+}
+#endif
+
+TEST(ExhaustionTest, OtherAbortsStayWhatTheyAre) {
+  const Ended ended = RunLimited(RLIMIT_CORE, 0, [] {
+    TANDEM_CHECK(false);
+    return 0;
+  });
+  EXPECT_EQ(ended.signal, SIGABRT) << ended.said;
+  EXPECT_THAT(ended.said, HasSubstr("CHECK failed"));
 }
 
 }  // namespace

@@ -1,11 +1,14 @@
-// The end of ZeroMQ transports: goodbyes that are answered are all that it waits for.
+// The end of ZeroMQ transports: goodbyes that are answered are all that it waits for. And where they
+// listen and connect: names, IPv6.
 #include <atomic>
 #include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "base/clock.h"
 #include "gtest/gtest.h"
+#include "transport/tcp_address.h"
 #include "transport/zmq_transport.h"
 
 namespace tandem {
@@ -82,6 +85,77 @@ TEST(ZmqGoodbyeTest, EndsWhenBothEndAtOnce) {
   two.reset();
   ends.join();
   EXPECT_LT(MonotonicNow() - start, kLong / 2);
+}
+
+TEST(TcpAddressTest, SplitsAndJoins) {
+  const transport::TcpAddress v6 = transport::SplitTcpAddress("tcp://[::1]:7000");
+  EXPECT_EQ(v6.host, "::1");
+  EXPECT_EQ(v6.port, "7000");
+  EXPECT_TRUE(v6.IsIpv6());
+  EXPECT_FALSE(v6.AllHosts());
+  EXPECT_EQ(v6.ToString(), "tcp://[::1]:7000");
+  EXPECT_EQ(transport::SplitTcpAddress("tcp://host:*").ToString(), "tcp://host:*");
+  EXPECT_TRUE(transport::SplitTcpAddress("tcp://[::]:*").AllHosts());
+  EXPECT_FALSE(transport::SplitTcpAddress("ipc:///tmp/x").valid());
+  EXPECT_EQ(transport::HostInAddress("fe80::1"), "[fe80::1]");
+  EXPECT_EQ(transport::HostInAddress("[::1]"), "[::1]");
+}
+
+TEST(TcpAddressTest, NamesAndDevicesAreNumbersOnceBound) {
+  EXPECT_EQ(*transport::ResolveToBind("tcp://localhost:*"), "tcp://127.0.0.1:*");
+  EXPECT_EQ(*transport::ResolveToBind("tcp://lo:7000"), "tcp://127.0.0.1:7000");
+  EXPECT_EQ(*transport::ResolveToBind("tcp://[::1]:*"), "tcp://[::1]:*");
+  EXPECT_EQ(*transport::ResolveToBind("tcp://*:7000"), "tcp://*:7000");
+  EXPECT_EQ(*transport::ResolveToBind("ipc:///tmp/x"), "ipc:///tmp/x");
+  EXPECT_EQ(transport::ResolveToBind("tcp://no.such.host.invalid:1").status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(transport::ResolveToConnect("tcp://localhost:7000")[0], "tcp://127.0.0.1:7000");
+  const std::string unknown = "tcp://no.such.host.invalid:1";
+  EXPECT_EQ(transport::ResolveToConnect(unknown), std::vector<std::string>{unknown});
+}
+
+bool HasIpv6() {
+  transport::ZmqOptions options;
+  options.context = std::make_shared<transport::ZmqContext>(1);
+  options.bind = "tcp://[::1]:*";
+  return transport::NewZmqTransport(options).ok();
+}
+
+// A frame to where `bind` listens, by `host` in the place of the number that it has.
+void ExpectReached(const std::string& bind, const std::string& advertised) {
+  transport::ZmqOptions options;
+  options.context = std::make_shared<transport::ZmqContext>(1);
+  options.bind = bind;
+  options.advertised_host = advertised;
+  options.goodbye_wait = options.linger = absl::ZeroDuration();
+  const auto reader = transport::NewZmqTransport(options);
+  ASSERT_TRUE(reader.ok()) << bind << ": " << reader.status();
+  options.bind = "tcp://127.0.0.1:*";
+  options.advertised_host = "";
+  const std::unique_ptr<transport::Transport> writer = transport::NewZmqTransport(options).value();
+  const auto peer = writer->Connect((*reader)->address());
+  ASSERT_TRUE(peer.ok()) << peer.status();
+  ASSERT_TRUE(writer->Send(*peer, SmallFrame(*writer)).ok());
+  std::vector<transport::TransportEvent> events;
+  const absl::Time deadline = MonotonicNow() + absl::Seconds(8);
+  while (events.empty() && MonotonicNow() < deadline) {
+    (*reader)->Poll(absl::Milliseconds(10), &events);
+    std::vector<transport::TransportEvent> own;
+    writer->Poll(absl::ZeroDuration(), &own);
+  }
+  ASSERT_FALSE(events.empty()) << (*reader)->address();
+  EXPECT_EQ(events[0].kind, transport::TransportEvent::Kind::kFrame);
+}
+
+TEST(TcpAddressTest, TransportsAreReachedByNameAndByIpv6) {
+  ExpectReached("tcp://localhost:*", "");
+  ExpectReached("tcp://*:*", "localhost");
+  if (!HasIpv6()) GTEST_SKIP() << "no IPv6 here";
+  ExpectReached("tcp://[::1]:*", "");
+  ExpectReached("tcp://[::]:*", "::1");
+  // Names whose first address is another one.
+  const std::vector<std::string> all = transport::ResolveToConnect("tcp://localhost:7000");
+  if (all.back() == "tcp://[::1]:7000") ExpectReached("tcp://[::1]:*", "localhost");
 }
 
 }  // namespace
