@@ -246,6 +246,7 @@ void AsyncGroup::Run() {
     options.reproducible = options_.reproducible;
     options.host_of_rank = links.host_of_rank;
     options.watch = &watch;
+    options.agree = true;
     options.cores =
         1;  // the program computes meanwhile: its cores are not for looking again and again
     Group group(rank(), std::move(links.links), std::move(options));
@@ -282,9 +283,7 @@ absl::StatusOr<AsyncGroup::Ticket> AsyncGroup::Start(
 absl::StatusOr<AsyncGroup::Ticket> AsyncGroup::Post(Posted posted) {
   const int least = posted.send ? 0 : Mailbox::kAnyRank;
   if (posted.peer < least || posted.peer >= ranks() || posted.peer == rank()) {
-    return absl::InvalidArgumentError(absl::StrCat(posted.send ? "send to" : "receive from",
-                                                   " rank ", posted.peer, " on rank ", rank(),
-                                                   " of ", ranks()));
+    return WrongPeer(posted.send, posted.peer, rank(), ranks());
   }
   if (ranks() == 1) {
     return absl::InvalidArgumentError("receive from any rank: the group has no other");
