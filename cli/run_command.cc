@@ -50,6 +50,7 @@ namespace fs = std::filesystem;
 // and how long everybody may take to leave: a process that trains, and one that has only begun.
 constexpr absl::Duration kNamingGrace = absl::Seconds(6);
 constexpr absl::Duration kStopGrace = absl::Seconds(3);
+constexpr absl::string_view kConnectionLost = "connection lost";  // as the scheduler says it
 constexpr absl::Duration kEarlyStopGrace = absl::Milliseconds(300);
 constexpr size_t kLogLines = 5;  // of the log of a process that has died
 
@@ -444,7 +445,19 @@ class Run {
     failure_ = absl::StrCat(node, ": ", reason);
     blamed_ = node;
     blamed_for_ = reason;
-    if (first_exit_.has_value() && first_exit_->signal != 0) NameTheKilled();
+    NameTheEnded();
+  }
+
+  // What a process was ended by says more than the scheduler can see of it.
+  void NameTheEnded() {
+    if (first_exit_.has_value() && first_exit_->signal != 0) return NameTheKilled();
+    if (!absl::StartsWith(blamed_for_, kConnectionLost)) return;
+    const auto ended = std::find_if(ended_.begin(), ended_.end(), [&](const Children::Exit& exit) {
+      return exit.name == blamed_;
+    });
+    if (ended == ended_.end()) return;
+    first_exit_ = *ended;
+    NameTheKilled();
   }
 
   void NameTheKilled() {
@@ -457,13 +470,12 @@ class Run {
   // if it cannot, it is this process.
   void OnExit(const Children::Exit& exit, absl::Time now) {
     if (finished_) return;
+    ended_.push_back(exit);
     if (!failure_.empty()) {
       // The scheduler may hear that a connection is closed before the end of its process is seen here.
-      if (exit.name == blamed_ && exit.signal != 0 && !first_exit_.has_value()) {
-        first_exit_ = exit;
-        NameTheKilled();
-      }
-      return;
+      if (exit.name != blamed_ || first_exit_.has_value()) return;
+      if (exit.signal != 0) first_exit_ = exit;
+      return NameTheEnded();
     }
     if (started_ && exit.code == 0 && exit.signal == 0) return;
     if (!first_exit_.has_value()) first_exit_ = exit;
@@ -617,8 +629,9 @@ class Run {
                                                        absl::StrCat(getpid())};
   const std::atomic<int>* stops_ = nullptr;
   int stops_seen_ = 0;
-  nlohmann::json stopped_;  // what the scheduler says of an end that was asked for
-  bool started_ = false;    // all nodes are there and know the view
+  std::vector<Children::Exit> ended_;  // in their order
+  nlohmann::json stopped_;             // what the scheduler says of an end that was asked for
+  bool started_ = false;               // all nodes are there and know the view
   bool over_ = false, stopping_ = false, finished_ = false;
   absl::Time give_up_ = absl::InfiniteFuture();
   std::string failure_;
