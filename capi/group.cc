@@ -308,6 +308,30 @@ int tandem_group_receive(tandem_group* group, void* data, int64_t bytes, int32_t
   });
 }
 
+int tandem_group_send_elements(tandem_group* group, const void* data, int64_t count, int32_t type,
+                               int32_t to, int64_t tag, int64_t deadline_ms, int64_t* work) {
+  return Begin(group, work, [&](AsyncGroup& all) -> Ticket {
+    TANDEM_ASSIGN_OR_RETURN(const Elements e, ElementsOf(type));
+    TANDEM_RETURN_IF_ERROR(CheckMemory("data", data, count));
+    const size_t bytes = static_cast<size_t>(count) * SizeOf(e.type);
+    return all.Send({static_cast<const uint8_t*>(data), bytes}, to, tag,
+                    deadline_ms > 0 ? DeadlineOf(deadline_ms) : all.deadline(),
+                    ElementsCode(e.type, e.call.called));
+  });
+}
+
+int tandem_group_receive_elements(tandem_group* group, void* data, int64_t count, int32_t type,
+                                  int32_t from, int64_t tag, int64_t deadline_ms, int64_t* work) {
+  return Begin(group, work, [&](AsyncGroup& all) -> Ticket {
+    TANDEM_ASSIGN_OR_RETURN(const Elements e, ElementsOf(type));
+    TANDEM_RETURN_IF_ERROR(CheckMemory("data", data, count));
+    const size_t bytes = static_cast<size_t>(count) * SizeOf(e.type);
+    return all.Receive({static_cast<uint8_t*>(data), bytes}, from, tag,
+                       deadline_ms > 0 ? DeadlineOf(deadline_ms) : all.deadline(),
+                       ElementsCode(e.type, e.call.called));
+  });
+}
+
 int tandem_group_wait(tandem_group* group, int64_t work, int64_t timeout_ms, int32_t* from) {
   if (group == nullptr) return Return(Missing("group"));
   return Call([&] { return group->members->Wait(work, After(timeout_ms), from); });

@@ -136,6 +136,12 @@ int tandem_group_send(tandem_group* group, const void* data, int64_t bytes, int3
 int tandem_group_receive(tandem_group* group, void* data, int64_t bytes, int32_t from, int64_t tag,
                          int64_t deadline_ms, int64_t* work);
 
+// The same of `count` elements of a type: a receive of another type than the message's is an error.
+int tandem_group_send_elements(tandem_group* group, const void* data, int64_t count, int32_t type,
+                               int32_t to, int64_t tag, int64_t deadline_ms, int64_t* work);
+int tandem_group_receive_elements(tandem_group* group, void* data, int64_t count, int32_t type,
+                                  int32_t from, int64_t tag, int64_t deadline_ms, int64_t* work);
+
 // ---- waiting ----
 
 // 1: the operation has ended; 0: not within the time. Each is waited for until 1 or -1, and then

@@ -298,10 +298,12 @@ absl::StatusOr<AsyncGroup::Ticket> AsyncGroup::Post(Posted posted) {
 }
 
 absl::StatusOr<AsyncGroup::Ticket> AsyncGroup::Send(absl::Span<const uint8_t> data, int to,
-                                                    int64_t tag, absl::Duration deadline) {
+                                                    int64_t tag, absl::Duration deadline,
+                                                    uint16_t elements) {
   Posted posted;
   posted.peer = to;
   posted.send = true;
+  posted.elements = elements;
   posted.tag = tag;
   posted.data = data;
   posted.deadline = MonotonicNow() + deadline;
@@ -309,9 +311,11 @@ absl::StatusOr<AsyncGroup::Ticket> AsyncGroup::Send(absl::Span<const uint8_t> da
 }
 
 absl::StatusOr<AsyncGroup::Ticket> AsyncGroup::Receive(absl::Span<uint8_t> room, int from,
-                                                       int64_t tag, absl::Duration deadline) {
+                                                       int64_t tag, absl::Duration deadline,
+                                                       uint16_t elements) {
   Posted posted;
   posted.peer = from;
+  posted.elements = elements;
   posted.tag = tag;
   posted.room = room;
   posted.deadline = MonotonicNow() + deadline;
@@ -442,9 +446,9 @@ void AsyncGroup::TakeNews(Mailbox& mailbox) {
   }
   for (const Posted& one : posted) {
     if (one.send) {
-      mailbox.Send(one.ticket, one.peer, one.tag, one.data, one.deadline);
+      mailbox.Send(one.ticket, one.peer, one.tag, one.data, one.deadline, one.elements);
     } else {
-      mailbox.Receive(one.ticket, one.peer, one.tag, one.room, one.deadline);
+      mailbox.Receive(one.ticket, one.peer, one.tag, one.room, one.deadline, one.elements);
     }
   }
   if (!failed.ok()) Tell(mailbox, failed);

@@ -75,10 +75,20 @@ constexpr std::optional<ReduceOp> ParseReduceOp(std::string_view name) {
   return std::nullopt;
 }
 
+// The elements of a message, for who sends and who receives it to compare; 0: it is not said.
+constexpr uint16_t ElementsCode(DataType type, ElementName called) {
+  return static_cast<uint16_t>(1 + static_cast<int>(type) + (static_cast<int>(called) << 8));
+}
+
 // For numbers from the wire.
 constexpr bool IsDataType(uint8_t number) { return number < kDataTypeCount; }
 constexpr bool IsReduceOp(uint8_t number) { return number < kReduceOpCount; }
 constexpr bool IsElementName(uint8_t number) { return number < kElementNameCount; }
+constexpr const char* ElementsName(uint16_t code) {
+  const auto type = static_cast<uint8_t>(code - 1), called = static_cast<uint8_t>((code - 1) >> 8);
+  if (code == 0 || !IsDataType(type) || !IsElementName(called)) return "unknown elements";
+  return called != 0 ? Name(static_cast<ElementName>(called)) : Name(static_cast<DataType>(type));
+}
 
 // Bytes of one element.
 constexpr size_t SizeOf(DataType type) {

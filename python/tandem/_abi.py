@@ -114,6 +114,8 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "tandem_group_barrier": (c_int, [_GROUP, c_int64, _WORK]),
     "tandem_group_send": (c_int, [_GROUP, c_void_p, c_int64, c_int32, c_int64, c_int64, _WORK]),
     "tandem_group_receive": (c_int, [_GROUP, c_void_p, c_int64, c_int32, c_int64, c_int64, _WORK]),
+    "tandem_group_send_elements": (c_int, [_GROUP, c_void_p, c_int64, c_int32, c_int32, c_int64, c_int64, _WORK]),
+    "tandem_group_receive_elements": (c_int, [_GROUP, c_void_p, c_int64, c_int32, c_int32, c_int64, c_int64, _WORK]),
     "tandem_group_wait": (c_int, [_GROUP, c_int64, c_int64, POINTER(c_int32)]),
     "tandem_group_forget": (c_int, [_GROUP, c_int64]),
     "tandem_group_close": (c_int, [_GROUP]),

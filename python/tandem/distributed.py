@@ -710,7 +710,7 @@ class ProcessGroup(dist.ProcessGroup):
     # ---- messages ----
 
     def send(self, tensors: list[torch.Tensor], to: int, tag: int = 0) -> _Work:
-        """To the receive of rank `to` with this tag, of the same size."""
+        """To the receive of rank `to` with this tag, of the same size and type."""
         return self._message("send", _one(tensors, "send", _check), to, tag)
 
     def recv(self, tensors: list[torch.Tensor], source: int, tag: int = 0) -> _Work:
@@ -724,7 +724,8 @@ class ProcessGroup(dist.ProcessGroup):
     def _message(self, way: str, tensor: torch.Tensor, peer: int, tag: int, deadline_ms: int = 0) -> _Work:
         data = tensor.detach().contiguous()
         then = (lambda: _put(tensor, data)) if way == "receive" else None
-        return self._begin("tandem_group_" + way, _pointer(data), data.numel() * data.element_size(),
+        kind, times = _moved(data)
+        return self._begin(f"tandem_group_{way}_elements", _pointer(data), times * data.numel(), kind,
                            peer, tag, deadline_ms, result=[tensor] if then else [], kept=(tensor, data), then=then)
 
     # ---- checks ----

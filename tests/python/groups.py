@@ -222,6 +222,18 @@ def wrong(rank, ranks, ours, gloo):
         os.environ["MASTER_ADDR"] = host
     refused(f"send to rank {rank} on rank {rank} of {ranks}: a rank cannot send to itself", ours.send, [x], rank, 0)
     refused(f"receive from rank {ranks} on rank {rank} of {ranks}: expected another rank, from 0 to", ours.recv, [x], ranks, 0)
+    for late in False, True:  # which comes first, the message or who wants it
+        if rank == 0:
+            for tag, dtype in ((10, torch.float32), (11, torch.bool), (12, torch.complex64)):
+                dist.send(torch.ones(4).to(dtype), 1, group=ours, tag=tag)
+            dist.barrier(group=ours) if late else None
+        elif rank == 1:
+            dist.barrier(group=ours) if late else None
+            for tag, dtype, words in ((10, torch.int32, "a message of f32 came from rank 0 with tag 10, and rank 1 receives "
+                                       "i32"), (11, torch.uint8, "receives u8"), (12, torch.float64, "receives f64")):
+                refused(words, dist.recv, torch.ones(4).to(dtype), 0, group=ours, tag=tag)
+        elif late:
+            dist.barrier(group=ours)
     refused("no message with tag 9", ours._message("receive", x, (rank + 1) % ranks, 9, 20).wait)
     dist.all_reduce(x, group=ours)
     assert x.tolist() == [float(ranks)] * 4
