@@ -26,20 +26,39 @@ namespace tandem::capi {
 namespace {
 
 using collectives::AsyncGroup;
+using collectives::CallOptions;
 using collectives::DataType;
+using collectives::ElementName;
 using collectives::Group;
 using collectives::ReduceOp;
 using collectives::Work;
 using Ticket = absl::StatusOr<AsyncGroup::Ticket>;
 
+struct Elements {
+  DataType type = DataType::kU8;
+  CallOptions call;  // with what they are called
+};
+
 // The numbers of the header are its own: they do not change when those of the wire do.
-absl::StatusOr<DataType> TypeOf(int32_t type) {
+absl::StatusOr<Elements> ElementsOf(int32_t type) {
   static constexpr DataType kTypes[] = {DataType::kF32,  DataType::kF64, DataType::kF16,
                                         DataType::kBF16, DataType::kI32, DataType::kI64,
                                         DataType::kU8};
-  if (type >= 0 && type < static_cast<int32_t>(std::size(kTypes))) return kTypes[type];
-  return absl::InvalidArgumentError(
-      absl::StrCat("type ", type, ": want one of TANDEM_F32 (0) to TANDEM_U8 (6)"));
+  static constexpr ElementName kNames[] = {ElementName::kAsType, ElementName::kBool,
+                                           ElementName::kI8,     ElementName::kI16,
+                                           ElementName::kC64,    ElementName::kC128};
+  const int32_t low = type & 0xff, called = type >> 8;
+  if (type < 0 || low >= static_cast<int32_t>(std::size(kTypes)) ||
+      called >= static_cast<int32_t>(std::size(kNames))) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "type ", type,
+        ": want one of TANDEM_F32 (0) to TANDEM_U8 (6), plus one of TANDEM_CALLED_BOOL (256) to "
+        "TANDEM_CALLED_C128 (1280) or nothing"));
+  }
+  Elements out;
+  out.type = kTypes[low];
+  out.call.called = kNames[called];
+  return out;
 }
 
 absl::StatusOr<ReduceOp> OpOf(int32_t op, DataType type) {
@@ -168,33 +187,34 @@ int tandem_group_wait_connected(tandem_group* group, int64_t timeout_ms) {
 int tandem_group_allreduce(tandem_group* group, const void* in, void* out, int64_t count,
                            int32_t type, int32_t op, int64_t* work) {
   return Begin(group, work, [&](AsyncGroup& all) -> Ticket {
-    TANDEM_ASSIGN_OR_RETURN(const DataType t, TypeOf(type));
-    TANDEM_ASSIGN_OR_RETURN(const ReduceOp o, OpOf(op, t));
+    TANDEM_ASSIGN_OR_RETURN(const Elements e, ElementsOf(type));
+    TANDEM_ASSIGN_OR_RETURN(const ReduceOp o, OpOf(op, e.type));
     TANDEM_RETURN_IF_ERROR(CheckMemory("in", in, count));
     TANDEM_RETURN_IF_ERROR(CheckMemory("out", out, count));
-    return all.Start([=](Group& g) { return g.AllReduce(in, out, count, t, o); });
+    return all.Start([=](Group& g) { return g.AllReduce(in, out, count, e.type, o, e.call); });
   });
 }
 
 int tandem_group_reduce(tandem_group* group, const void* in, void* out, int64_t count, int32_t type,
                         int32_t op, int32_t root, int64_t* work) {
   return Begin(group, work, [&](AsyncGroup& all) -> Ticket {
-    TANDEM_ASSIGN_OR_RETURN(const DataType t, TypeOf(type));
-    TANDEM_ASSIGN_OR_RETURN(const ReduceOp o, OpOf(op, t));
+    TANDEM_ASSIGN_OR_RETURN(const Elements e, ElementsOf(type));
+    TANDEM_ASSIGN_OR_RETURN(const ReduceOp o, OpOf(op, e.type));
     TANDEM_RETURN_IF_ERROR(CheckRoot(all, root));
     TANDEM_RETURN_IF_ERROR(CheckMemory("in", in, count));
     TANDEM_RETURN_IF_ERROR(CheckMemory("out", out, root == all.rank() ? count : 0));
-    return all.Start([=](Group& g) { return g.Reduce(in, out, count, t, o, root); });
+    return all.Start([=](Group& g) { return g.Reduce(in, out, count, e.type, o, root, e.call); });
   });
 }
 
 int tandem_group_broadcast(tandem_group* group, void* data, int64_t count, int32_t type,
                            int32_t root, int64_t* work) {
   return Begin(group, work, [&](AsyncGroup& all) -> Ticket {
-    TANDEM_ASSIGN_OR_RETURN(const DataType t, TypeOf(type));
+    TANDEM_ASSIGN_OR_RETURN(const Elements e, ElementsOf(type));
     TANDEM_RETURN_IF_ERROR(CheckRoot(all, root));
     TANDEM_RETURN_IF_ERROR(CheckMemory("data", data, count));
-    return all.Start([=](Group& g) { return g.Broadcast(data, data, count, t, root); });
+    return all.Start(
+        [=](Group& g) { return g.Broadcast(data, data, count, e.type, root, e.call); });
   });
 }
 
@@ -202,11 +222,11 @@ int tandem_group_allgather(tandem_group* group, const void* in, void* out, const
                            int32_t type, int64_t* work) {
   return Begin(group, work, [&](AsyncGroup& all) -> Ticket {
     int64_t total = 0;
-    TANDEM_ASSIGN_OR_RETURN(const DataType t, TypeOf(type));
+    TANDEM_ASSIGN_OR_RETURN(const Elements e, ElementsOf(type));
     TANDEM_ASSIGN_OR_RETURN(auto each, CountsOf(all, counts, &total));
     TANDEM_RETURN_IF_ERROR(CheckMemory("in", in, counts[all.rank()]));
     TANDEM_RETURN_IF_ERROR(CheckMemory("out", out, total));
-    return all.Start([=](Group& g) { return g.AllGatherV(in, out, each, t); });
+    return all.Start([=](Group& g) { return g.AllGatherV(in, out, each, e.type, e.call); });
   });
 }
 
@@ -214,12 +234,12 @@ int tandem_group_gather(tandem_group* group, const void* in, void* out, const in
                         int32_t type, int32_t root, int64_t* work) {
   return Begin(group, work, [&](AsyncGroup& all) -> Ticket {
     int64_t total = 0;
-    TANDEM_ASSIGN_OR_RETURN(const DataType t, TypeOf(type));
+    TANDEM_ASSIGN_OR_RETURN(const Elements e, ElementsOf(type));
     TANDEM_ASSIGN_OR_RETURN(auto each, CountsOf(all, counts, &total));
     TANDEM_RETURN_IF_ERROR(CheckRoot(all, root));
     TANDEM_RETURN_IF_ERROR(CheckMemory("in", in, counts[all.rank()]));
     TANDEM_RETURN_IF_ERROR(CheckMemory("out", out, root == all.rank() ? total : 0));
-    return all.Start([=](Group& g) { return g.GatherV(in, out, each, t, root); });
+    return all.Start([=](Group& g) { return g.GatherV(in, out, each, e.type, root, e.call); });
   });
 }
 
@@ -227,12 +247,12 @@ int tandem_group_scatter(tandem_group* group, const void* in, void* out, const i
                          int32_t type, int32_t root, int64_t* work) {
   return Begin(group, work, [&](AsyncGroup& all) -> Ticket {
     int64_t total = 0;
-    TANDEM_ASSIGN_OR_RETURN(const DataType t, TypeOf(type));
+    TANDEM_ASSIGN_OR_RETURN(const Elements e, ElementsOf(type));
     TANDEM_ASSIGN_OR_RETURN(auto each, CountsOf(all, counts, &total));
     TANDEM_RETURN_IF_ERROR(CheckRoot(all, root));
     TANDEM_RETURN_IF_ERROR(CheckMemory("in", in, root == all.rank() ? total : 0));
     TANDEM_RETURN_IF_ERROR(CheckMemory("out", out, counts[all.rank()]));
-    return all.Start([=](Group& g) { return g.ScatterV(in, out, each, t, root); });
+    return all.Start([=](Group& g) { return g.ScatterV(in, out, each, e.type, root, e.call); });
   });
 }
 
@@ -240,12 +260,12 @@ int tandem_group_reduce_scatter(tandem_group* group, const void* in, void* out,
                                 const int64_t* counts, int32_t type, int32_t op, int64_t* work) {
   return Begin(group, work, [&](AsyncGroup& all) -> Ticket {
     int64_t total = 0;
-    TANDEM_ASSIGN_OR_RETURN(const DataType t, TypeOf(type));
-    TANDEM_ASSIGN_OR_RETURN(const ReduceOp o, OpOf(op, t));
+    TANDEM_ASSIGN_OR_RETURN(const Elements e, ElementsOf(type));
+    TANDEM_ASSIGN_OR_RETURN(const ReduceOp o, OpOf(op, e.type));
     TANDEM_ASSIGN_OR_RETURN(auto each, CountsOf(all, counts, &total));
     TANDEM_RETURN_IF_ERROR(CheckMemory("in", in, total));
     TANDEM_RETURN_IF_ERROR(CheckMemory("out", out, counts[all.rank()]));
-    return all.Start([=](Group& g) { return g.ReduceScatterV(in, out, each, t, o); });
+    return all.Start([=](Group& g) { return g.ReduceScatterV(in, out, each, e.type, o, e.call); });
   });
 }
 
@@ -253,12 +273,12 @@ int tandem_group_alltoall(tandem_group* group, const void* in, const int64_t* se
                           void* out, const int64_t* receive_counts, int32_t type, int64_t* work) {
   return Begin(group, work, [&](AsyncGroup& all) -> Ticket {
     int64_t sent = 0, received = 0;
-    TANDEM_ASSIGN_OR_RETURN(const DataType t, TypeOf(type));
+    TANDEM_ASSIGN_OR_RETURN(const Elements e, ElementsOf(type));
     TANDEM_ASSIGN_OR_RETURN(auto to, CountsOf(all, send_counts, &sent));
     TANDEM_ASSIGN_OR_RETURN(auto from, CountsOf(all, receive_counts, &received));
     TANDEM_RETURN_IF_ERROR(CheckMemory("in", in, sent));
     TANDEM_RETURN_IF_ERROR(CheckMemory("out", out, received));
-    return all.Start([=](Group& g) { return g.AllToAllV(in, to, out, from, t); });
+    return all.Start([=](Group& g) { return g.AllToAllV(in, to, out, from, e.type, e.call); });
   });
 }
 
@@ -285,6 +305,30 @@ int tandem_group_receive(tandem_group* group, void* data, int64_t bytes, int32_t
     TANDEM_RETURN_IF_ERROR(CheckMemory("data", data, bytes));
     return all.Receive({static_cast<uint8_t*>(data), static_cast<size_t>(bytes)}, from, tag,
                        deadline_ms > 0 ? DeadlineOf(deadline_ms) : all.deadline());
+  });
+}
+
+int tandem_group_send_elements(tandem_group* group, const void* data, int64_t count, int32_t type,
+                               int32_t to, int64_t tag, int64_t deadline_ms, int64_t* work) {
+  return Begin(group, work, [&](AsyncGroup& all) -> Ticket {
+    TANDEM_ASSIGN_OR_RETURN(const Elements e, ElementsOf(type));
+    TANDEM_RETURN_IF_ERROR(CheckMemory("data", data, count));
+    const size_t bytes = static_cast<size_t>(count) * SizeOf(e.type);
+    return all.Send({static_cast<const uint8_t*>(data), bytes}, to, tag,
+                    deadline_ms > 0 ? DeadlineOf(deadline_ms) : all.deadline(),
+                    ElementsCode(e.type, e.call.called));
+  });
+}
+
+int tandem_group_receive_elements(tandem_group* group, void* data, int64_t count, int32_t type,
+                                  int32_t from, int64_t tag, int64_t deadline_ms, int64_t* work) {
+  return Begin(group, work, [&](AsyncGroup& all) -> Ticket {
+    TANDEM_ASSIGN_OR_RETURN(const Elements e, ElementsOf(type));
+    TANDEM_RETURN_IF_ERROR(CheckMemory("data", data, count));
+    const size_t bytes = static_cast<size_t>(count) * SizeOf(e.type);
+    return all.Receive({static_cast<uint8_t*>(data), bytes}, from, tag,
+                       deadline_ms > 0 ? DeadlineOf(deadline_ms) : all.deadline(),
+                       ElementsCode(e.type, e.call.called));
   });
 }
 

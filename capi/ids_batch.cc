@@ -27,6 +27,9 @@ absl::Status IdsBatch::Check(const job::TablePlan& table, int64_t samples,
     }
     if (field.count < 0 || field.count > kMostIds - ids) return refuse(field.count, " ids");
     ids += field.count;
+    if (field.stride == 0 && field.count > 1) {
+      return refuse("a stride of 0 for ", field.count, " ids; expected 1, one id after the other");
+    }
     if (field.stride > kMostIds || field.stride < -kMostIds) {
       return refuse("a stride of ", field.stride, " ids");
     }

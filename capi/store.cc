@@ -25,6 +25,10 @@ struct tandem_store {
   tandem::client::StoreTable table;
 };
 
+struct tandem_reader {
+  std::unique_ptr<tandem::client::Session> session;
+};
+
 struct tandem_scan {
   explicit tandem_scan(tandem_store* scanned) : store(scanned) {}
 
@@ -41,11 +45,8 @@ namespace {
 // That a scan asks for, whatever the program takes at a time: so many rows, or fewer if these are long.
 constexpr size_t kRowsAtOnce = 4096, kFloatsAtOnce = size_t{1} << 20;
 
-absl::Status Open(const char* scheduler, const char* table, int64_t timeout_ms,
-                  tandem_store** store) {
-  if (scheduler == nullptr || table == nullptr || store == nullptr) {
-    return Missing("scheduler, table and store");
-  }
+absl::StatusOr<std::unique_ptr<client::Session>> OpenSession(const char* scheduler,
+                                                             int64_t timeout_ms) {
   if (const std::string wrong = node::CheckAddress(scheduler); !wrong.empty()) {
     return absl::InvalidArgumentError("the scheduler's address: " + wrong);
   }
@@ -53,12 +54,33 @@ absl::Status Open(const char* scheduler, const char* table, int64_t timeout_ms,
   client::Session::Options options;
   options.scheduler = scheduler;
   options.open_within = absl::Milliseconds(timeout_ms);
-  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<client::Session> session, client::Session::Open(options));
+  return client::Session::Open(options);
+}
+
+absl::Status Open(const char* scheduler, const char* table, int64_t timeout_ms,
+                  tandem_store** store) {
+  if (scheduler == nullptr || table == nullptr || store == nullptr) {
+    return Missing("scheduler, table and store");
+  }
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<client::Session> session,
+                          OpenSession(scheduler, timeout_ms));
   TANDEM_ASSIGN_OR_RETURN(
       const client::StoreTable opened,
       client::StoreTable::Open(session.get(), table, absl::Milliseconds(timeout_ms)));
   *store = new tandem_store(std::move(session), opened);
   return absl::OkStatus();
+}
+
+absl::Status ReadRows(tandem_reader* reader, const char* table, int64_t count, const int64_t* ids,
+                      float* rows, int64_t timeout_ms) {
+  if (count < 0) return absl::InvalidArgumentError(absl::StrCat(count, " ids"));
+  if (table == nullptr || (count > 0 && (ids == nullptr || rows == nullptr))) {
+    return Missing("table, ids and rows");
+  }
+  const auto keys = static_cast<size_t>(count);
+  return reader->session->Read(table, {reinterpret_cast<const uint64_t*>(ids), keys},
+                               {rows, keys * reader->session->RowFloats(table)},
+                               absl::Milliseconds(timeout_ms));
 }
 
 struct Arguments {
@@ -168,3 +190,21 @@ int tandem_scan_next(tandem_scan* scan, int64_t most, int64_t* keys, float* rows
 void tandem_scan_free(tandem_scan* scan) { delete scan; }
 
 void tandem_store_free(tandem_store* store) { delete store; }
+
+int tandem_reader_open(const char* scheduler, int64_t timeout_ms, tandem_reader** reader) {
+  return Call([&]() -> absl::Status {
+    if (scheduler == nullptr || reader == nullptr) return Missing("scheduler and reader");
+    TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<tandem::client::Session> session,
+                            OpenSession(scheduler, timeout_ms));
+    *reader = new tandem_reader{std::move(session)};
+    return absl::OkStatus();
+  });
+}
+
+int tandem_reader_read(tandem_reader* reader, const char* table, int64_t count, const int64_t* ids,
+                       float* rows, int64_t timeout_ms) {
+  return CallOn(reader, "reader",
+                [&] { return ReadRows(reader, table, count, ids, rows, timeout_ms); });
+}
+
+void tandem_reader_free(tandem_reader* reader) { delete reader; }

@@ -176,7 +176,8 @@ absl::Status Rows(tandem_worker* worker, int32_t table, float* cells, int64_t fl
 absl::Status Finish(tandem_worker* worker, double loss_sum, const float* const* cells,
                     const int64_t* floats, const float* dense, float scale) {
   worker::StepGradients gradients;
-  gradients.loss_sum = loss_sum;
+  gradients.has_loss = loss_sum != TANDEM_NO_LOSS;
+  if (gradients.has_loss) gradients.loss_sum = loss_sum;
   gradients.scale = scale;
   for (int t = 0; cells != nullptr && t < TablesOf(worker); ++t) {
     if (cells[t] != nullptr && (floats == nullptr || floats[t] < 0)) {
@@ -269,13 +270,14 @@ absl::Status HashTexts(const char* field, const char* texts, const int64_t* offs
   return absl::OkStatus();
 }
 
-absl::Status HashIds(const char* field, const int64_t* ids, int64_t count, int64_t* out) {
+// `key`: of one of them, by the hash of the field.
+template <class Key>
+absl::Status HashEach(const char* field, const int64_t* ids, int64_t count, int64_t* out,
+                      const Key& key) {
   if (count < 0) return absl::InvalidArgumentError(absl::StrCat(count, " ids"));
   if (count > 0 && (ids == nullptr || out == nullptr)) return Missing("ids and out");
   const data::FieldHash hash{OrEmpty(field)};
-  for (int64_t i = 0; i < count; ++i) {
-    out[i] = static_cast<int64_t>(hash.Key(static_cast<uint64_t>(ids[i])));
-  }
+  for (int64_t i = 0; i < count; ++i) out[i] = static_cast<int64_t>(key(hash, ids[i]));
   return absl::OkStatus();
 }
 
@@ -449,6 +451,13 @@ int tandem_ask_for_save(tandem_worker* worker, int64_t step) {
   return CallOn(worker, [&] { return worker->attached->AskForSave(step); });
 }
 
+int tandem_rest(tandem_worker* worker) {
+  return CallOn(worker, [&] {
+    worker->attached->Rest();
+    return absl::OkStatus();
+  });
+}
+
 int32_t tandem_saves(const tandem_worker* worker) { return worker->attached->saves() ? 1 : 0; }
 
 int32_t tandem_stopped(const tandem_worker* worker) { return worker->attached->stopped() ? 1 : 0; }
@@ -469,7 +478,20 @@ int tandem_close(tandem_worker* worker) {
 void tandem_free(tandem_worker* worker) { delete worker; }
 
 int tandem_hash_ids(const char* field, const int64_t* ids, int64_t count, int64_t* out) {
-  return Call([&] { return HashIds(field, ids, count, out); });
+  return Call([&] {
+    return HashEach(field, ids, count, out, [](const tandem::data::FieldHash& hash, int64_t id) {
+      return hash.Key(absl::AlphaNum(id).Piece());
+    });
+  });
+}
+
+int tandem_hash_numbers(const char* field, const int64_t* numbers, int64_t count, int64_t* out) {
+  return Call([&] {
+    return HashEach(field, numbers, count, out,
+                    [](const tandem::data::FieldHash& hash, int64_t number) {
+                      return hash.Key(static_cast<uint64_t>(number));
+                    });
+  });
 }
 
 int tandem_hash_texts(const char* field, const char* texts, const int64_t* offsets, int64_t count,

@@ -20,6 +20,7 @@
 #ifndef TANDEM_CAPI_TANDEM_H_
 #define TANDEM_CAPI_TANDEM_H_
 
+#include <math.h>
 #include <stdint.h>
 
 #include "capi/tandem_group.h"
@@ -127,7 +128,7 @@ int tandem_next(tandem_worker* worker, int64_t timeout_ms, tandem_want* want);
 typedef struct {
   const int64_t* ids;  // NULL: no ids at all
   int64_t count;       // ids
-  int64_t stride;      // from one id to the next, in ids; 1 = one after the other
+  int64_t stride;      // from one id to the next, in ids; 1 = one after the other; not 0
   const int64_t*
       offsets;           // [samples + 1]: sample s has ids offsets[s] to offsets[s + 1]; NULL: one
                          // id a sample
@@ -144,16 +145,19 @@ int tandem_give(tandem_worker* worker, int64_t samples, const tandem_field* fiel
 // [ids, dim]. `floats`: room at `cells`, exactly. Once for a table: rows are given back.
 int tandem_rows(tandem_worker* worker, int32_t table, float* cells, int64_t floats);
 // COMPUTE: the gradient of the loss, which is a sum over samples once it is multiplied by `scale`
-// (1, or the number of samples for a mean). loss_sum: not scaled, for progress lines; NaN ends it.
+// (1, or the number of samples for a mean). loss_sum: not scaled, for progress lines, or
+// TANDEM_NO_LOSS; NaN and other infinite numbers end the job.
 // cells[table]: laid out as by tandem_rows, floats[table] of them; NULL: zeros. dense: as
 // tandem_dense, or NULL: zeros.
+#define TANDEM_NO_LOSS (-HUGE_VAL)  // of <math.h>
 int tandem_finish(tandem_worker* worker, double loss_sum, const float* const* cells,
                   const int64_t* floats, const float* dense, float scale);
 // UPDATE (dense.optimizer is PROGRAM): the mean gradient over the samples of all workers, as many
 // floats as tandem_dense; then the program changes those, the same way on every worker.
 int tandem_mean_gradient(tandem_worker* worker, float* gradient);
 int tandem_updated(tandem_worker* worker);
-// SCORE: a logit and a label (0 or 1) of each sample; both NULL: the batch does not count.
+// SCORE: a logit and a label (0 or 1) of each sample; both NULL: the batch does not count. After an
+// error, such as another label, the batch can be scored again.
 int tandem_score(tandem_worker* worker, const float* logits, const float* labels, int64_t samples);
 
 // ---- state of the program ----
@@ -196,6 +200,9 @@ int tandem_report(tandem_worker* worker, int32_t count, const char* const* names
 // workers can still reach. The n-th calls of all workers ask for one save. Returns at once; a job that
 // saves nothing (--no-save) warns.
 int tandem_ask_for_save(tandem_worker* worker, int64_t step);
+// The program computes no more steps, and only answers STATE, SCORE and UPDATE until the job, which
+// is then told to end, is saved: a COMPUTE that is wanted is left out of what is saved.
+int tandem_rest(tandem_worker* worker);
 // 1: the job was told to end before its end, by a signal to `tandem run`. Any time, also after
 // TANDEM_END.
 int32_t tandem_stopped(const tandem_worker* worker);
@@ -215,12 +222,15 @@ void tandem_free(tandem_worker* worker);
 
 // ---- ids as the readers make them ----
 
-// out[i]: the id that a reader of files gives to the number ids[i], or to the text that has the
-// bytes offsets[i] to offsets[i + 1] of `texts`, in a field of this name. An empty text is a
-// missing value.
+// out[i]: the id that a reader of DELIMITED or CRITEO files gives, in a field of this name, to a cell
+// with the text that has the bytes offsets[i] to offsets[i + 1] of `texts`, or with the decimal
+// number ids[i]: 7 and "7" are one cell. An empty text is a missing value.
 int tandem_hash_ids(const char* field, const int64_t* ids, int64_t count, int64_t* out);
 int tandem_hash_texts(const char* field, const char* texts, const int64_t* offsets, int64_t count,
                       int64_t* out);
+// The same for the reader of NCF files, which hashes the number and not its text. (LIBSVM files are
+// not hashed: an id is its number.)
+int tandem_hash_numbers(const char* field, const int64_t* numbers, int64_t count, int64_t* out);
 
 // ---- saved models ----
 

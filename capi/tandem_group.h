@@ -8,7 +8,9 @@
 // have a device, else by TCP, unless the options say otherwise. Operations return at once, with a
 // number to wait for; two threads of the group do them.
 //
-// Collectives: all ranks make the same calls in the same order. Counts are elements. `in` may be
+// Collectives: all ranks make the same calls in the same order: the same function with the same
+// count, type, reduction and root. Else all of them have an error of that call. An operation with a
+// root ends once all ranks have called it. Counts are elements. `in` may be
 // `out` (for allgather and gather the rank's own block of `out`, for reduce_scatter and scatter of
 // `in`); other overlap is not allowed. The results of an allreduce are the same bits on all ranks,
 // and the same every time. Messages go beside collectives, and neither waits for the other.
@@ -46,7 +48,14 @@ enum {
   TANDEM_BF16 = 3,
   TANDEM_I32 = 4,
   TANDEM_I64 = 5,
-  TANDEM_U8 = 6  // and bytes of anything that is not reduced
+  TANDEM_U8 = 6,  // and bytes of anything that is not reduced
+  // What elements are to the program where they travel as another type, added to that: truth values
+  // are TANDEM_U8 + TANDEM_CALLED_BOOL. Ranks must agree in it as in the type, and errors name it.
+  TANDEM_CALLED_BOOL = 0x100,
+  TANDEM_CALLED_I8 = 0x200,
+  TANDEM_CALLED_I16 = 0x300,
+  TANDEM_CALLED_C64 = 0x400,  // pairs of f32
+  TANDEM_CALLED_C128 = 0x500
 };
 
 // Reductions. Of f16 and bf16 each addition is rounded from a float; integers wrap; a minimum
@@ -56,7 +65,7 @@ enum {
   TANDEM_PRODUCT = 1,
   TANDEM_MIN = 2,
   TANDEM_MAX = 3,
-  TANDEM_AVERAGE = 4,  // floating point only
+  TANDEM_AVERAGE = 4,  // floating point only; the sum is scaled, and of 16 bits one of floats
   TANDEM_BIT_AND = 5,  // the bits: integers only
   TANDEM_BIT_OR = 6,
   TANDEM_BIT_XOR = 7
@@ -126,6 +135,12 @@ int tandem_group_send(tandem_group* group, const void* data, int64_t bytes, int3
 // The next message with this tag of rank `from`, or of any if that is -1: exactly `bytes`.
 int tandem_group_receive(tandem_group* group, void* data, int64_t bytes, int32_t from, int64_t tag,
                          int64_t deadline_ms, int64_t* work);
+
+// The same of `count` elements of a type: a receive of another type than the message's is an error.
+int tandem_group_send_elements(tandem_group* group, const void* data, int64_t count, int32_t type,
+                               int32_t to, int64_t tag, int64_t deadline_ms, int64_t* work);
+int tandem_group_receive_elements(tandem_group* group, void* data, int64_t count, int32_t type,
+                                  int32_t from, int64_t tag, int64_t deadline_ms, int64_t* work);
 
 // ---- waiting ----
 

@@ -62,6 +62,18 @@ void tandem_scan_free(tandem_scan* scan);
 // No other call may be under way, and no scan be left.
 void tandem_store_free(tandem_store* store);
 
+// ---- rows of tables that the job trains ----
+
+typedef struct tandem_reader tandem_reader;
+
+// Joins the job of this scheduler as a reader, which changes nothing and which nobody waits for.
+int tandem_reader_open(const char* scheduler, int64_t timeout_ms, tandem_reader** reader);
+// The rows of `count` ids as they are at the moment, float [count, dim]; a row that nobody has
+// touched has its first value.
+int tandem_reader_read(tandem_reader* reader, const char* table, int64_t count, const int64_t* ids,
+                       float* rows, int64_t timeout_ms);
+void tandem_reader_free(tandem_reader* reader);
+
 #ifdef __cplusplus
 }
 #endif

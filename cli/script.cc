@@ -12,11 +12,13 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "base/file.h"
+#include "base/status_macros.h"
 #include "models/script_file.h"
 
 namespace tandem::cli {
@@ -30,12 +32,16 @@ constexpr size_t kShownDigits = 12;  // of a SHA-256
 // Finds what a script imports without importing torch, which takes seconds; says the first thing
 // that is missing.
 constexpr char kProbe[] = R"(
-import importlib.util as u, sys
+import sys
+sys.path = [p for p in sys.path if p]
+import importlib.util as u
 for name in sys.argv[1:]:
     if not u.find_spec(name): sys.exit('there is no module ' + name)
 import tandem._abi
 tandem._abi.library()
 )";
+
+constexpr absl::string_view kNoModule = "there is no module";
 
 std::string Interpreter() {
   const char* const told = getenv("TANDEM_PYTHON");
@@ -89,11 +95,30 @@ absl::Status CheckInterpreter(absl::string_view what, const std::vector<std::str
                               const std::string& programs) {
   const std::string missing = Missing(modules, programs);
   if (missing.empty()) return absl::OkStatus();
+  // What else stands in the way says itself what to do.
+  if (!absl::StartsWith(missing, kNoModule) && !absl::EndsWith(missing, "not found")) {
+    return absl::InvalidArgumentError(absl::StrCat(what, ": ", Interpreter(), ": ", missing));
+  }
   std::vector<std::string> packages;
   for (const std::string& module : modules) packages.push_back("python3-" + module);
   return absl::InvalidArgumentError(
       absl::StrCat(what, ": ", Interpreter(), ": ", missing, "; hint: apt install ",
                    absl::StrJoin(packages, " "), ", or say in TANDEM_PYTHON which interpreter"));
+}
+
+// A file beside the script goes before a package of its name.
+absl::Status CheckNames(const std::string& script, std::vector<std::string> modules) {
+  modules.push_back("tandem");
+  const fs::path folder = fs::absolute(script).parent_path();
+  std::error_code error;
+  for (const std::string& module : modules) {
+    const fs::path hides = folder / (module + ".py");
+    if (!fs::exists(hides, error)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("--python: ", hides.string(), " hides the module ", module,
+                     " that a script imports; hint: give the file another name"));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -119,7 +144,9 @@ absl::Status CheckScript(const std::string& script, const std::vector<std::strin
         "model "
         "{ program {} }");
   }
-  return CheckInterpreter("--python", {"torch", "numpy"}, programs);
+  const std::vector<std::string> needs = {"torch", "numpy"};
+  TANDEM_RETURN_IF_ERROR(CheckNames(script, needs));
+  return CheckInterpreter("--python", needs, programs);
 }
 
 std::string ScriptHash(const std::string& script) {

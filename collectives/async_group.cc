@@ -257,6 +257,7 @@ void AsyncGroup::Run() {
     options.reproducible = options_.reproducible;
     options.host_of_rank = links.host_of_rank;
     options.watch = &watch;
+    options.agree = true;
     options.cores =
         1;  // the program computes meanwhile: its cores are not for looking again and again
     Group group(rank(), std::move(links.links), std::move(options));
@@ -293,9 +294,7 @@ absl::StatusOr<AsyncGroup::Ticket> AsyncGroup::Start(
 absl::StatusOr<AsyncGroup::Ticket> AsyncGroup::Post(Posted posted) {
   const int least = posted.send ? 0 : Mailbox::kAnyRank;
   if (posted.peer < least || posted.peer >= ranks() || posted.peer == rank()) {
-    return absl::InvalidArgumentError(absl::StrCat(posted.send ? "send to" : "receive from",
-                                                   " rank ", posted.peer, " on rank ", rank(),
-                                                   " of ", ranks()));
+    return WrongPeer(posted.send, posted.peer, rank(), ranks());
   }
   if (ranks() == 1) {
     return absl::InvalidArgumentError("receive from any rank: the group has no other");
@@ -310,10 +309,12 @@ absl::StatusOr<AsyncGroup::Ticket> AsyncGroup::Post(Posted posted) {
 }
 
 absl::StatusOr<AsyncGroup::Ticket> AsyncGroup::Send(absl::Span<const uint8_t> data, int to,
-                                                    int64_t tag, absl::Duration deadline) {
+                                                    int64_t tag, absl::Duration deadline,
+                                                    uint16_t elements) {
   Posted posted;
   posted.peer = to;
   posted.send = true;
+  posted.elements = elements;
   posted.tag = tag;
   posted.data = data;
   posted.deadline = MonotonicNow() + deadline;
@@ -321,9 +322,11 @@ absl::StatusOr<AsyncGroup::Ticket> AsyncGroup::Send(absl::Span<const uint8_t> da
 }
 
 absl::StatusOr<AsyncGroup::Ticket> AsyncGroup::Receive(absl::Span<uint8_t> room, int from,
-                                                       int64_t tag, absl::Duration deadline) {
+                                                       int64_t tag, absl::Duration deadline,
+                                                       uint16_t elements) {
   Posted posted;
   posted.peer = from;
+  posted.elements = elements;
   posted.tag = tag;
   posted.room = room;
   posted.deadline = MonotonicNow() + deadline;
@@ -454,9 +457,9 @@ void AsyncGroup::TakeNews(Mailbox& mailbox) {
   }
   for (const Posted& one : posted) {
     if (one.send) {
-      mailbox.Send(one.ticket, one.peer, one.tag, one.data, one.deadline);
+      mailbox.Send(one.ticket, one.peer, one.tag, one.data, one.deadline, one.elements);
     } else {
-      mailbox.Receive(one.ticket, one.peer, one.tag, one.room, one.deadline);
+      mailbox.Receive(one.ticket, one.peer, one.tag, one.room, one.deadline, one.elements);
     }
   }
   if (!failed.ok()) Tell(mailbox, failed);

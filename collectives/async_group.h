@@ -71,11 +71,12 @@ class AsyncGroup {
   // Runs after those that were started before: `call` makes one call of the group (group.h), on
   // the thread of collectives. FAILED_PRECONDITION: not connected.
   absl::StatusOr<Ticket> Start(std::function<absl::StatusOr<Work>(Group&)> call);
+  // elements: ElementsCode (types.h).
   absl::StatusOr<Ticket> Send(absl::Span<const uint8_t> data, int to, int64_t tag,
-                              absl::Duration deadline);
+                              absl::Duration deadline, uint16_t elements = 0);
   // `from`: a rank, or Mailbox::kAnyRank.
   absl::StatusOr<Ticket> Receive(absl::Span<uint8_t> room, int from, int64_t tag,
-                                 absl::Duration deadline);
+                                 absl::Duration deadline, uint16_t elements = 0);
   // Whether the operation has ended; then `*from` (may be null) becomes who sent what it received,
   // and the ticket is forgotten. An error: how it failed. UNAVAILABLE names the rank that is lost
   // (errors.h). After an error of a collective, or a loss, the group is finished: every later one
@@ -97,6 +98,7 @@ class AsyncGroup {
     int peer = 0;
     bool send = false;
     int64_t tag = 0;
+    uint16_t elements = 0;
     absl::Span<const uint8_t> data;
     absl::Span<uint8_t> room;
     absl::Time deadline;

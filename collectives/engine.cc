@@ -28,6 +28,7 @@ MessageHeader HeaderOf(const CollectiveCall& call, uint64_t number, size_t bytes
   header.count = call.count;
   header.bytes = bytes;
   header.root = call.root;
+  header.called = call.called;
   return header;
 }
 
@@ -475,8 +476,10 @@ void CollectiveEngine::FinishOperations(absl::Time now) {
     if (!op.ops_done || op.pending > 0) return;
     const CollectiveCall& call = op.call;
     const bool result_here = !HasRoot(call.primitive) || call.root == rank_;
-    if (Reduces(call.primitive) && call.op == ReduceOp::kAverage && result_here && ranks() > 1) {
-      Scale(call.type, call.output, static_cast<size_t>(call.schedule->output), 1.0 / ranks());
+    const bool average = Reduces(call.primitive) && call.op == ReduceOp::kAverage && result_here;
+    if (average && AfterAverage(ranks()) != 1) {
+      Scale(call.type, call.output, static_cast<size_t>(call.schedule->output),
+            AfterAverage(ranks()));
     }
     records_[oldest_].finished = now;
     ++oldest_;

@@ -43,7 +43,9 @@ struct CollectiveCall {
   Primitive primitive = Primitive::kAllReduce;
   Algorithm algorithm = Algorithm::kRing;
   DataType type = DataType::kF32;
+  // kAverage: of contributions that were multiplied by BeforeAverage (types.h).
   ReduceOp op = ReduceOp::kSum;
+  ElementName called = ElementName::kAsType;
   int root = 0;
   int64_t count = 0;  // what ranks must agree on (sizes are the schedule's); not kPointToPoint
   const Schedule* schedule = nullptr;

@@ -226,23 +226,20 @@ AlgorithmChoice Group::Choose(Primitive primitive, int64_t bytes) const {
 
 // `pending`: what there is to keep already, or null.
 absl::StatusOr<Work> Group::Begin(GroupRequest request, std::unique_ptr<PendingWork> pending) {
+  const bool average =
+      Reduces(request.primitive) && request.op == ReduceOp::kAverage && ranks() > 1;
+  if (average) BeginAverage(&request, &pending);
   const size_t element = SizeOf(request.type);
-  const int64_t offset = InPlaceOffset(request.primitive, request.shape);
-  request.shape.in_place =
-      request.in != nullptr && request.out != nullptr &&
-      request.in == static_cast<uint8_t*>(request.out) + offset * static_cast<int64_t>(element);
+  request.shape.in_place = InPlace(request);
   const AlgorithmChoice choice = request.call.choice.has_value()
                                      ? *request.call.choice
                                      : Choose(request.primitive, VectorBytes(request));
   request.shape.segment = choice.segment_bytes / static_cast<int64_t>(element);
+  request.shape.agree = options_.agree && HasRoot(request.primitive);
   TANDEM_ASSIGN_OR_RETURN(const Schedule* schedule,
                           schedules_.Get(request.primitive, choice.algorithm, request.shape,
                                          /*may_forget=*/engine_.running() == 0));
   if (Reduces(request.primitive) && request.op == ReduceOp::kPreMulSum && schedule->input > 0) {
-    if (!Defined(request.op, request.type)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(Name(request.op), " is not defined for ", Name(request.type)));
-    }
     const auto count = static_cast<size_t>(schedule->input);
     if (request.shape.in_place) {
       Scale(request.type, const_cast<void*>(request.in), count, request.call.factor);
@@ -258,6 +255,7 @@ absl::StatusOr<Work> Group::Begin(GroupRequest request, std::unique_ptr<PendingW
   call.algorithm = choice.algorithm;
   call.type = request.type;
   call.op = request.op;
+  call.called = request.call.called;
   call.root = request.shape.root;
   // v-variants differ in counts from rank to rank; what they share is the sum, if anything.
   call.count = request.primitive == Primitive::kAllToAll && !request.shape.send_counts.empty()
@@ -304,7 +302,7 @@ absl::StatusOr<Work> Group::GroupEnd() {
   const auto fusable = [&](const GroupRequest& r, const GroupRequest& first, int64_t bytes) {
     return r.primitive == Primitive::kAllReduce && !r.call.choice.has_value() &&
            r.op != ReduceOp::kPreMulSum && r.type == first.type && r.op == first.op &&
-           bytes + VectorBytes(r) <= options_.fuse_bytes;
+           r.call.called == first.call.called && bytes + VectorBytes(r) <= options_.fuse_bytes;
   };
   absl::StatusOr<Work> last = engine_.next_number() - 1;  // with nothing to do, all before
   for (size_t i = 0; i < collectives;) {

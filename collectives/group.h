@@ -70,6 +70,9 @@ struct GroupOptions {
   Chooser chooser;                // none: DefaultChooser
   std::vector<int> host_of_rank;  // for the hierarchical algorithm, and whether to spin; empty: one
   GroupWatch* watch = nullptr;
+  // Operations with a root end on a rank once it has heard that all have called the same: with the
+  // same root, type and count. Without it a rank whose part is to send alone does not know.
+  bool agree = false;
   int cores = 0;                   // of this host, to decide whether to spin; 0 = ask the system
   int64_t fuse_bytes = 256 << 10;  // all-reduces of a group call are fused up to this
   int records = 1024;

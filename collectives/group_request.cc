@@ -4,11 +4,25 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "collectives/reduce.h"
 
 namespace tandem::collectives {
 
+absl::Status WrongPeer(bool send, int peer, int rank, int ranks) {
+  const char* const how = send ? "send to" : "receive from";
+  const std::string why = peer == rank
+                              ? absl::StrCat("a rank cannot ", how, " itself; copy the memory")
+                              : absl::StrCat("expected another rank, from 0 to ", ranks - 1);
+  return absl::InvalidArgumentError(
+      absl::StrCat(how, " rank ", peer, " on rank ", rank, " of ", ranks, ": ", why));
+}
+
 absl::Status CheckRequest(const GroupRequest& r) {
   const absl::string_view name = PrimitiveName(r.primitive);
+  if (Reduces(r.primitive) && !Defined(r.op, r.type)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, ": ", Name(r.op), " is not defined for ", Name(r.type)));
+  }
   const int rank = r.shape.rank, ranks = r.shape.ranks;
   if (r.shape.count < 0) {
     return absl::InvalidArgumentError(absl::StrCat(name, ": ", r.shape.count, " elements"));
@@ -20,9 +34,7 @@ absl::Status CheckRequest(const GroupRequest& r) {
   if (r.primitive == Primitive::kPointToPoint) {
     const int peer = std::max(r.to, r.from);
     if (peer < 0 || peer >= ranks || peer == rank) {
-      return absl::InvalidArgumentError(absl::StrCat(r.to >= 0 ? "send to" : "receive from",
-                                                     " rank ", peer, " on rank ", rank, " of ",
-                                                     ranks));
+      return WrongPeer(r.to >= 0, peer, rank, ranks);
     }
     if (r.shape.count > 0 && r.in == nullptr && r.out == nullptr) {
       return absl::InvalidArgumentError("send or receive without memory");
@@ -48,7 +60,45 @@ int64_t VectorBytes(const GroupRequest& r) {
 }
 
 void PendingWork::CopyResults() const {
+  if (narrow_to != nullptr && narrow_count > 0) {
+    Narrow(narrow, absl::MakeConstSpan(wide).subspan(narrow_begin, narrow_count), 1, narrow_to);
+  }
   for (const CopyOut& copy : copies) std::memcpy(copy.to, memory.data() + copy.offset, copy.bytes);
+}
+
+bool InPlace(const GroupRequest& r) {
+  const int64_t offset = InPlaceOffset(r.primitive, r.shape) * static_cast<int64_t>(SizeOf(r.type));
+  return r.in != nullptr && r.out != nullptr && r.in == static_cast<uint8_t*>(r.out) + offset;
+}
+
+void BeginAverage(GroupRequest* request, std::unique_ptr<PendingWork>* pending) {
+  GroupRequest& r = *request;
+  const double factor = BeforeAverage(r.shape.ranks);
+  const bool blocks = r.primitive == Primitive::kReduceScatter;
+  const auto in = static_cast<size_t>(blocks ? r.shape.Total() : r.shape.count);
+  if (in == 0) return;
+  const bool wide = SizeOf(r.type) == 2;
+  // Blocks for others that the caller gives are not the caller's result: they stay.
+  if (!wide && !blocks && InPlace(r)) return Scale(r.type, r.out, in, factor);
+  if (*pending == nullptr) *pending = std::make_unique<PendingWork>();
+  PendingWork& work = **pending;
+  if (!wide) {
+    work.memory.resize(in * SizeOf(r.type));
+    ScaleCopy(r.type, work.memory.data(), r.in, in, factor);
+    r.in = work.memory.data();
+    return;
+  }
+  work.wide.resize(in);
+  Widen(r.type, r.in, static_cast<float>(factor), absl::MakeSpan(work.wide));
+  const int64_t begin = -InPlaceOffset(r.primitive, r.shape);
+  work.narrow = r.type;
+  work.narrow_begin = static_cast<size_t>(begin);
+  work.narrow_count = static_cast<size_t>(blocks ? r.shape.CountOf(r.shape.rank) : r.shape.count);
+  if (!HasRoot(r.primitive) || r.shape.root == r.shape.rank) work.narrow_to = r.out;
+  r.call.called = r.type == DataType::kF16 ? ElementName::kF16 : ElementName::kBF16;
+  r.type = DataType::kF32;
+  r.in = work.wide.data();
+  r.out = work.wide.data() + begin;
 }
 
 GroupRequest Fuse(absl::Span<const GroupRequest> requests, PendingWork* pending) {

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -28,8 +29,9 @@ struct AlgorithmChoice {
 // What a single call may change.
 struct CallOptions {
   absl::optional<AlgorithmChoice> choice;
-  double factor = 1;  // for kPreMulSum
+  double factor = 1;                        // for kPreMulSum
   absl::optional<absl::Duration> deadline;  // none: the group's
+  ElementName called = ElementName::kAsType;
 };
 
 struct GroupRequest {
@@ -46,6 +48,9 @@ struct GroupRequest {
 // INVALID_ARGUMENT for a request that cannot be right, whatever the other ranks do.
 absl::Status CheckRequest(const GroupRequest& request);
 
+// The error of a message to, or from, a rank that is none or this one.
+absl::Status WrongPeer(bool send, int peer, int rank, int ranks);
+
 // By which all ranks choose an algorithm alike: the bytes of one rank's whole vector. 0 where they
 // differ from rank to rank.
 int64_t VectorBytes(const GroupRequest& request);
@@ -60,9 +65,23 @@ struct PendingWork {
     size_t offset, bytes;
   };
   std::vector<CopyOut> copies;  // from `memory`
+  // An average of 16-bit numbers, which is one of floats: [begin, begin + count) of them are its
+  // result, for `narrow_to` (null: there is none on this rank).
+  std::vector<float> wide;
+  DataType narrow = DataType::kF16;
+  void* narrow_to = nullptr;
+  size_t narrow_begin = 0, narrow_count = 0;
 
   void CopyResults() const;
 };
+
+// Whether the memory of input and output is one.
+bool InPlace(const GroupRequest& request);
+
+// Multiplies the input of an average by BeforeAverage: in place, or in memory of `*pending`. One of
+// 16-bit numbers becomes one of floats there, since sums of these are rounded less. Requires two
+// ranks or more; a `*pending` that is there is that of fused requests.
+void BeginAverage(GroupRequest* request, std::unique_ptr<PendingWork>* pending);
 
 // One all-reduce in place of several, over their vectors laid end to end in `pending`. Requires:
 // they are all-reduces of the same type and op, and at least one.

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "collectives/errors.h"
+#include "collectives/types.h"
 
 namespace tandem::collectives {
 namespace {
@@ -24,9 +25,9 @@ struct Mailbox::Header {
   enum Kind : uint8_t { kMessage, kGoodbye, kFailed };
   uint32_t magic = kMagic;
   uint8_t kind = kMessage;
-  uint8_t code = 0;  // kFailed: of the status
-  int16_t unused = 0;
-  int32_t blamed = -1;  // kFailed: the rank at fault; -1: none
+  uint8_t code = 0;       // kFailed: of the status
+  uint16_t elements = 0;  // kMessage: ElementsCode
+  int32_t blamed = -1;    // kFailed: the rank at fault; -1: none
   int32_t padding = 0;
   int64_t tag = 0;     // kMessage
   uint64_t bytes = 0;  // behind the header: the message, or why
@@ -38,6 +39,7 @@ struct Mailbox::Message {
   int64_t tag;
   std::vector<uint8_t> bytes;
   size_t size;
+  uint16_t elements = 0;
   bool complete = false;
 };
 
@@ -56,6 +58,7 @@ struct Mailbox::Wanted {
   int64_t tag;
   absl::Span<uint8_t> room;
   absl::Time deadline;
+  uint16_t elements = 0;
   bool Takes(int rank, int64_t with_tag) const {
     return (from == kAnyRank || from == rank) && tag == with_tag;
   }
@@ -90,7 +93,7 @@ void Mailbox::End(int64_t ticket, int from, absl::Status status) {
 // ---- Sending ------------------------------------------------------------------
 
 void Mailbox::Send(int64_t ticket, int to, int64_t tag, absl::Span<const uint8_t> data,
-                   absl::Time deadline) {
+                   absl::Time deadline, uint16_t elements) {
   TANDEM_CHECK(to != rank_ && to >= 0 && static_cast<size_t>(to) < peers_.size());
   if (!failure_.ok()) return End(ticket, -1, failure_);
   Peer& peer = peers_[static_cast<size_t>(to)];
@@ -99,6 +102,7 @@ void Mailbox::Send(int64_t ticket, int to, int64_t tag, absl::Span<const uint8_t
   }
   Outgoing& out = peer.queue.emplace_back();
   out.header.tag = tag;
+  out.header.elements = elements;
   out.header.bytes = data.size();
   out.ticket = ticket;
   out.data = data;
@@ -140,26 +144,36 @@ bool Mailbox::Flush(int r) {
 
 // ---- Receiving ----------------------------------------------------------------
 
-void Mailbox::Deliver(Wanted wanted, int from, absl::Span<const uint8_t> bytes) {
-  if (bytes.size() != wanted.room.size()) {
-    return End(wanted.ticket, -1,
-               absl::InvalidArgumentError(absl::StrCat(
-                   "a message of ", bytes.size(), " bytes came from rank ", from, " with tag ",
-                   wanted.tag, ", and rank ", rank_, " has room for ", wanted.room.size())));
+absl::Status Mailbox::Fits(const Wanted& wanted, int from, size_t bytes, uint16_t elements) const {
+  const auto refuse = [&](const auto&... what) {
+    return absl::InvalidArgumentError(absl::StrCat("a message of ", what...));
+  };
+  if (bytes != wanted.room.size()) {
+    return refuse(bytes, " bytes came from rank ", from, " with tag ", wanted.tag, ", and rank ",
+                  rank_, " has room for ", wanted.room.size());
   }
-  if (!bytes.empty()) std::memcpy(wanted.room.data(), bytes.data(), bytes.size());
-  End(wanted.ticket, from, absl::OkStatus());
+  if (elements == wanted.elements || elements == 0 || wanted.elements == 0) return absl::OkStatus();
+  return refuse(ElementsName(elements), " came from rank ", from, " with tag ", wanted.tag,
+                ", and rank ", rank_, " receives ", ElementsName(wanted.elements));
+}
+
+void Mailbox::Deliver(const Wanted& wanted, const Message& message) {
+  absl::Status fits = Fits(wanted, message.from, message.bytes.size(), message.elements);
+  if (fits.ok() && !message.bytes.empty()) {
+    std::memcpy(wanted.room.data(), message.bytes.data(), message.bytes.size());
+  }
+  End(wanted.ticket, message.from, std::move(fits));
 }
 
 void Mailbox::Receive(int64_t ticket, int from, int64_t tag, absl::Span<uint8_t> room,
-                      absl::Time deadline) {
+                      absl::Time deadline, uint16_t elements) {
   TANDEM_CHECK(from >= kAnyRank && from != rank_ && from < static_cast<int>(peers_.size()));
-  const Wanted wanted{ticket, from, tag, room, deadline};
+  const Wanted wanted{ticket, from, tag, room, deadline, elements};
   // The first that is complete: it has none of its own rank before it that is not, and ranks have no
   // order between them.
   for (auto it = kept_.begin(); it != kept_.end(); ++it) {
     if (!it->complete || !wanted.Takes(it->from, it->tag)) continue;
-    Deliver(wanted, it->from, it->bytes);
+    Deliver(wanted, *it);
     kept_bytes_ -= it->size;
     kept_.erase(it);
     return;
@@ -193,20 +207,15 @@ bool Mailbox::Begin(int r, const Header& header) {
   if (wanted != wanted_.end()) {
     peer.wanted = *wanted;
     wanted_.erase(wanted);
-    if (peer.wanted.room.size() == header.bytes) {
-      peer.into = Peer::Into::kWanted;
-    } else {
-      peer.into = Peer::Into::kDropped;
-      End(peer.wanted.ticket, -1,
-          absl::InvalidArgumentError(absl::StrCat(
-              "a message of ", header.bytes, " bytes came from rank ", r, " with tag ", header.tag,
-              ", and rank ", rank_, " has room for ", peer.wanted.room.size())));
-    }
+    absl::Status fits = Fits(peer.wanted, r, static_cast<size_t>(header.bytes), header.elements);
+    peer.into = fits.ok() ? Peer::Into::kWanted : Peer::Into::kDropped;
+    if (!fits.ok()) End(peer.wanted.ticket, -1, std::move(fits));
     return true;
   }
   if (kept_bytes_ > 0 && kept_bytes_ + header.bytes > options_.most_kept_bytes) return false;
   kept_bytes_ += header.bytes;
-  peer.kept = kept_.insert(kept_.end(), {r, header.tag, {}, static_cast<size_t>(header.bytes)});
+  peer.kept = kept_.insert(kept_.end(),
+                           {r, header.tag, {}, static_cast<size_t>(header.bytes), header.elements});
   peer.into = Peer::Into::kKept;
   return true;
 }
@@ -222,7 +231,7 @@ void Mailbox::Finish(int r) {
   const auto wanted = std::find_if(wanted_.begin(), wanted_.end(),
                                    [&](const Wanted& w) { return w.Takes(r, peer.header.tag); });
   if (wanted == wanted_.end()) return;
-  Deliver(*wanted, r, peer.kept->bytes);
+  Deliver(*wanted, *peer.kept);
   wanted_.erase(wanted);
   kept_bytes_ -= peer.kept->size;
   kept_.erase(peer.kept);

@@ -44,12 +44,12 @@ class Mailbox {
   Mailbox& operator=(const Mailbox&) = delete;
 
   // `ticket` comes back from TakeEnded. The memory is the mailbox's until then. Requires that `to`
-  // is another rank, and `from` is one or kAnyRank.
+  // is another rank, and `from` is one or kAnyRank. elements: ElementsCode.
   void Send(int64_t ticket, int to, int64_t tag, absl::Span<const uint8_t> data,
-            absl::Time deadline);
-  // INVALID_ARGUMENT: a message of another size came.
-  void Receive(int64_t ticket, int from, int64_t tag, absl::Span<uint8_t> room,
-               absl::Time deadline);
+            absl::Time deadline, uint16_t elements = 0);
+  // INVALID_ARGUMENT: a message of another size, or of other elements, came.
+  void Receive(int64_t ticket, int from, int64_t tag, absl::Span<uint8_t> room, absl::Time deadline,
+               uint16_t elements = 0);
 
   // Does what can be done now. True if anything has moved.
   bool Progress(absl::Time now);
@@ -97,7 +97,8 @@ class Mailbox {
   void CheckDeadlines(absl::Time now);
   void Queue(int r, const Header& header, absl::string_view text);
   void End(int64_t ticket, int from, absl::Status status);
-  void Deliver(Wanted wanted, int from, absl::Span<const uint8_t> bytes);
+  absl::Status Fits(const Wanted& wanted, int from, size_t bytes, uint16_t elements) const;
+  void Deliver(const Wanted& wanted, const Message& message);
 
   const int rank_;
   const Options options_;

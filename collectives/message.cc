@@ -17,10 +17,13 @@ std::string Describe(const MessageHeader& h) {
   const int primitive = static_cast<int>(h.primitive), algorithm = static_cast<int>(h.algorithm);
   const int type = static_cast<int>(h.type), op = static_cast<int>(h.op);
   const bool known = primitive <= static_cast<int>(Primitive::kPointToPoint);
-  std::string out = absl::StrCat(
-      NameOr(known, known ? PrimitiveName(h.primitive) : "", primitive), " #", h.number, " of ",
-      h.count, " ",
-      IsDataType(static_cast<uint8_t>(type)) ? Name(h.type) : "elements of unknown type");
+  const char* elements =
+      IsDataType(static_cast<uint8_t>(type)) ? Name(h.type) : "elements of unknown type";
+  if (h.called != ElementName::kAsType && IsElementName(static_cast<uint8_t>(h.called))) {
+    elements = Name(h.called);
+  }
+  std::string out = absl::StrCat(NameOr(known, known ? PrimitiveName(h.primitive) : "", primitive),
+                                 " #", h.number, " of ", h.count, " ", elements);
   if (known && Reduces(h.primitive)) {
     absl::StrAppend(&out, ", ", IsReduceOp(static_cast<uint8_t>(op)) ? Name(h.op) : "?");
   }

@@ -29,7 +29,8 @@ struct MessageHeader {
   int64_t count = 0;   // of the call; point to point: of the message
   uint64_t bytes = 0;  // of this message, after the header
   int32_t root = 0;
-  uint8_t unused[28] = {};
+  ElementName called = ElementName::kAsType;
+  uint8_t unused[27] = {};
 };
 static_assert(sizeof(MessageHeader) == 64);
 

@@ -19,7 +19,7 @@ enum class ReduceOp : uint8_t {
   kProduct,    // integers wrap around
   kMin,        // NaN if any is NaN; -0 is less than +0
   kMax,        // NaN if any is NaN; -0 is less than +0
-  kAverage,    // the sum, then one multiply by 1 / ranks
+  kAverage,    // the sum times 1 / ranks; does not overflow where the average does not
   kPreMulSum,  // every contribution is multiplied by a scalar, then the sum
   kLogicalOr,  // 1 if any is not zero (NaN is not), else 0
   kLogicalAnd,
@@ -37,6 +37,16 @@ inline constexpr ReduceOp kReduceOps[] = {
     ReduceOp::kBitOr,   ReduceOp::kBitAnd,    ReduceOp::kBitXor};
 inline constexpr size_t kDataTypeCount = sizeof(kDataTypes) / sizeof(kDataTypes[0]);
 inline constexpr size_t kReduceOpCount = sizeof(kReduceOps) / sizeof(kReduceOps[0]);
+
+// What elements are to the program, where they travel as another type. Ranks must agree in it, and
+// errors name it. The numbers go over the wire: never reuse one.
+enum class ElementName : uint8_t { kAsType, kBool, kI8, kI16, kC64, kC128, kF16, kBF16 };
+inline constexpr size_t kElementNameCount = 8;
+
+constexpr const char* Name(ElementName name) {
+  constexpr const char* kNames[] = {"", "bool", "i8", "i16", "c64", "c128", "f16", "bf16"};
+  return kNames[static_cast<size_t>(name)];
+}
 
 constexpr const char* Name(DataType type) {
   constexpr const char* kNames[] = {"f32", "f64", "f16", "bf16", "i32", "i64", "u8"};
@@ -65,9 +75,20 @@ constexpr std::optional<ReduceOp> ParseReduceOp(std::string_view name) {
   return std::nullopt;
 }
 
+// The elements of a message, for who sends and who receives it to compare; 0: it is not said.
+constexpr uint16_t ElementsCode(DataType type, ElementName called) {
+  return static_cast<uint16_t>(1 + static_cast<int>(type) + (static_cast<int>(called) << 8));
+}
+
 // For numbers from the wire.
 constexpr bool IsDataType(uint8_t number) { return number < kDataTypeCount; }
 constexpr bool IsReduceOp(uint8_t number) { return number < kReduceOpCount; }
+constexpr bool IsElementName(uint8_t number) { return number < kElementNameCount; }
+constexpr const char* ElementsName(uint16_t code) {
+  const auto type = static_cast<uint8_t>(code - 1), called = static_cast<uint8_t>((code - 1) >> 8);
+  if (code == 0 || !IsDataType(type) || !IsElementName(called)) return "unknown elements";
+  return called != 0 ? Name(static_cast<ElementName>(called)) : Name(static_cast<DataType>(type));
+}
 
 // Bytes of one element.
 constexpr size_t SizeOf(DataType type) {
@@ -79,6 +100,16 @@ constexpr bool IsFloating(DataType type) {
   return type == DataType::kF32 || type == DataType::kF64 || type == DataType::kF16 ||
          type == DataType::kBF16;
 }
+
+// An average is a sum of contributions that were multiplied by BeforeAverage, times AfterAverage. The
+// first is a power of two of at most 1 / ranks: exact (but for subnormal numbers), and small enough
+// that no sum is larger than the largest contribution.
+constexpr double BeforeAverage(int ranks) {
+  double factor = 1;
+  while (factor * ranks > 1) factor /= 2;
+  return factor;
+}
+constexpr double AfterAverage(int ranks) { return 1 / BeforeAverage(ranks) / ranks; }
 
 // Whether the op means something for the type. Average and premulsum multiply by a fraction, which
 // integers could only do by rounding each element by a rule of our own making; callers who want

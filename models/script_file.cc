@@ -16,6 +16,7 @@ namespace {
 
 constexpr char kKnob[] = "model.script.file";
 constexpr absl::string_view kZip("PK\3\4", 4);
+constexpr absl::string_view kConstants = "/constants.pkl";
 constexpr absl::string_view kStateTag = "torchscript ";
 
 }  // namespace
@@ -33,10 +34,12 @@ absl::StatusOr<ScriptFile> ReadScriptFile(const Script& config) {
     return absl::Status(bytes.status().code(), absl::StrCat(kKnob, ": ", bytes.status().message()));
   }
   file.bytes = *std::move(bytes);
-  if (!absl::StartsWith(file.bytes, kZip)) {
+  const bool archive = absl::StartsWith(file.bytes, kZip);
+  if (!archive || !absl::StrContains(file.bytes, kConstants)) {
     return absl::InvalidArgumentError(absl::StrCat(
-        kKnob, ": ", file.path, ": is no TorchScript file; hint: torch.jit.script(module).save(\"",
-        config.file(), "\") writes one"));
+        kKnob, ": ", file.path, ": is no TorchScript file",
+        archive ? ", but an archive without constants.pkl, such as torch.save writes" : "",
+        "; hint: torch.jit.script(module).save(\"", config.file(), "\") writes one"));
   }
   const XXH128_hash_t hash = XXH3_128bits(file.bytes.data(), file.bytes.size());
   file.contents = absl::StrFormat("%016x%016x", hash.high64, hash.low64);

@@ -54,6 +54,7 @@ class AttachedRunner final : public TaskRunner {
   absl::Status Fetch(StepSlot* slot) override;
   absl::Status FetchTest(StepSlot* slot, bool first, HeldOut rows) override;
   absl::Status Compute(StepSlot* slot) override;
+  bool TakeBack(int64_t step) override { return wants_.TakeBack(step); }
   absl::Status Score(StepSlot* slot) override;
   absl::Status FillShare(EvaluationShare* share, Buffer* payload) override;
   absl::StatusOr<std::string> MergeShares(const std::map<int, EvaluationShare>& shares,

@@ -369,6 +369,7 @@ absl::Status AttachedWorker::Finish(const StepGradients& gradients) {
                    [&](float g) { return g * gradients.scale; });
   }
   slot.loss_sum = gradients.loss_sum;
+  slot.has_loss = gradients.has_loss;
   want.AnswerCompute(/*done=*/plan().dense_table >= 0);
   return absl::OkStatus();
 }
@@ -400,13 +401,20 @@ absl::Status AttachedWorker::Score(absl::Span<const float> logits, absl::Span<co
   TANDEM_ASSIGN_OR_RETURN(WantQueue::Use want, wants_.Expect(Want::Kind::kScore));
   data::Batch& batch = want->slot->batch;
   const auto samples = static_cast<size_t>(batch.samples);
+  const bool counts = !logits.empty() || !labels.empty();
+  if (counts && (logits.size() != samples || labels.size() != samples)) {
+    return absl::InvalidArgumentError(absl::StrCat("scores of ", logits.size(), " samples with ",
+                                                   labels.size(), " labels for a batch of ",
+                                                   samples));
+  }
+  const auto wrong =
+      std::find_if(labels.begin(), labels.end(), [](float y) { return y != 0 && y != 1; });
+  if (wrong != labels.end()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "label ", *wrong, " of sample ", wrong - labels.begin(), "; expected labels of 0 or 1"));
+  }
   for (client::PulledRows& rows : want->slot->rows) rows.Clear();
-  if (!logits.empty() || !labels.empty()) {
-    if (logits.size() != samples || labels.size() != samples) {
-      return absl::InvalidArgumentError(absl::StrCat("scores of ", logits.size(), " samples with ",
-                                                     labels.size(), " labels for a batch of ",
-                                                     samples));
-    }
+  if (counts) {
     batch.labels.assign(labels.begin(), labels.end());
     runner_->AddScores(batch, logits);
   }

@@ -48,6 +48,7 @@ namespace tandem::worker {
 // What a program has computed for a step: sums over its samples, all times `scale`.
 struct StepGradients {
   double loss_sum = 0;  // not scaled
+  bool has_loss = true;
   // By input of the batch: of its cells, laid out as Rows gives them; empty: zeros.
   std::vector<absl::Span<const float>> cells = {};
   absl::Span<const float> dense = {};  // of the flat buffer; empty: zeros
@@ -112,6 +113,7 @@ class AttachedWorker {
   // given to the worker: any bytes, at least one.
   absl::Status SaveState(absl::Span<const char> state);
   // kScore: a logit for each sample, and its label (0 or 1); both empty: the batch does not count.
+  // INVALID_ARGUMENT: other numbers of them, or other labels; the batch can be scored again.
   absl::Status Score(absl::Span<const float> logits, absl::Span<const float> labels);
 
   // A barrier of the programs, once joined: the n-th of this worker is the n-th of the others.
@@ -128,6 +130,9 @@ class AttachedWorker {
   // Once joined. Asks for a save, at the next step that all workers can still reach. The n-th calls of
   // all workers ask for one save. FAILED_PRECONDITION: as Report.
   absl::Status AskForSave(int64_t step);
+  // The program computes no more steps: when the job is told to end, the one that is wanted is left
+  // out of what is saved.
+  void Rest() { wants_.Rest(); }
   // The job was told to end before its end. Any time.
   bool stopped() const { return stopped_.load(); }
   // Once joined: the job saves models, so the program's state may be wanted.

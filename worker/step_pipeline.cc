@@ -257,6 +257,7 @@ void StepPipeline::PreparePushes(StepSlot* slot) {
 }
 
 void StepPipeline::OnTaskDone(absl::Time now, const ComputeTask&, TrainerEffects* effects) {
+  if (!computing()) return;  // taken back
   AfterCompute(now, effects);
 }
 
@@ -324,9 +325,13 @@ bool StepPipeline::FinishStep() {
 
 // ---- for others -------------------------------------------------------------------------------
 
-bool StepPipeline::step_begun() const {
-  return !over_ && (LaneOf(context_.step).state == LaneState::kComputing || synchronising_);
+bool StepPipeline::computing() const {
+  return !over_ && !synchronising_ && LaneOf(context_.step).state == LaneState::kComputing;
 }
+
+bool StepPipeline::step_begun() const { return computing() || (!over_ && synchronising_); }
+
+void StepPipeline::TakeBack() { LaneOf(context_.step).state = LaneState::kReady; }
 
 Activity StepPipeline::Doing(const Activity& synchroniser) const {
   const LaneState state = LaneOf(context_.step).state;

@@ -57,6 +57,10 @@ class StepPipeline {
 
   // The step has begun: its peers need it to be finished.
   bool step_begun() const;
+  // The step at hand is with those who compute.
+  bool computing() const;
+  // It was not computed, and what they say at the end of their task counts for nothing.
+  void TakeBack();
   // The step is computed and pushed, or others before it are left out, but not synchronised.
   bool synchronising() const { return synchronising_; }
   // What the step does; no text if it waits for the client. `synchroniser`: what a SynchroniseTask

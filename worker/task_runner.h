@@ -61,6 +61,9 @@ class TaskRunner {
   virtual absl::Status Fetch(StepSlot* slot) = 0;
   virtual absl::Status FetchTest(StepSlot* slot, bool first, HeldOut rows) = 0;
   virtual absl::Status Compute(StepSlot* slot) = 0;
+  // Whether the Compute of this step ends without a gradient, at once and well, since nothing was
+  // computed yet. Any thread.
+  virtual bool TakeBack(int64_t /*step*/) { return false; }
   virtual absl::Status Score(StepSlot* slot) = 0;
   virtual absl::Status FillShare(EvaluationShare* share, Buffer* payload) = 0;
   virtual absl::StatusOr<std::string> MergeShares(const std::map<int, EvaluationShare>& shares,

@@ -102,6 +102,8 @@ void TrainerCore::OnCommand(const Command& command) {
   if (command.kind() == Command::START) started_ = true;
   if (command.kind() == Command::STOP) stop_ = true;
   if (command.kind() != Command::SAVE) return;
+  const bool takes_back = command.hold() && pipeline_.computing() && options_.take_back;
+  if (takes_back && options_.take_back(context_.step)) pipeline_.TakeBack();
   requested_save_.OnCommand(command, context_.step + (pipeline_.step_begun() ? 1 : 0));
 }
 

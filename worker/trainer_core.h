@@ -19,6 +19,7 @@
 #define TANDEM_WORKER_TRAINER_CORE_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -58,6 +59,8 @@ class TrainerCore {
     // Where the run goes on (resume_position.h); none: at its beginning.
     absl::optional<TrainPosition> start;
     absl::optional<BestEvaluation> best;  // ... and rank 0: the best evaluation before that
+    // TaskRunner::TakeBack; none: no step is.
+    std::function<bool(int64_t step)> take_back;
   };
 
   // `dense` may have zero elements (then it is never synchronised). All references outlive the

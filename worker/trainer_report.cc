@@ -9,7 +9,7 @@ void TrainerReport::AddStep(const StepSlot& slot, int64_t in_flight) {
   samples_ += slot.batch.samples;
   epoch_samples_ += slot.batch.samples;
   loss_sum_ += slot.loss_sum;
-  loss_samples_ += slot.batch.samples;
+  if (slot.has_loss) loss_samples_ += slot.batch.samples;
   if (slot.recent_auc > 0) recent_auc_ = slot.recent_auc;
   slept_ += slot.slept;
   ++steps_;

@@ -34,6 +34,7 @@ struct StepSlot {
   std::vector<float> dense;           // the same in one piece (padded); empty for replicas
   std::vector<float> dense_gradient;  // padded, plus one element for n; empty: steps are left out
   double loss_sum = 0;
+  bool has_loss = true;     // false: the program has not said one
   double recent_auc = 0;    // of recent training samples; 0 = unknown
   absl::Duration fetched;   // how long the reading of the batch took
   absl::Duration computed;  // ... and computing it, without ...

@@ -47,7 +47,7 @@ absl::Status WantQueue::Ask(const Want& want) {
     if (!batch) asked.want.samples = want.slot->batch.samples;
   }
   asked.open = true;
-  asked.answered = false;
+  asked.answered = resting_ && want.kind == Want::Kind::kCompute && asked.want.step == taken_back_;
   asked.answer = absl::OkStatus();
   changed_.SignalAll();
   while ((!asked.answered && !closed_) || asked.in_use) changed_.Wait(&mutex_);
@@ -60,6 +60,16 @@ void WantQueue::StepDone() {
   absl::MutexLock lock(&mutex_);
   if (finishing_ == Finishing::kRunning) finishing_ = Finishing::kDone;
   changed_.SignalAll();
+}
+
+bool WantQueue::TakeBack(int64_t step) {
+  absl::MutexLock lock(&mutex_);
+  if (!resting_ || computed_ >= step) return false;
+  taken_back_ = step;
+  // It may not have come to be asked for yet.
+  if (other_.open && other_.want.kind == Want::Kind::kCompute) other_.answered = true;
+  changed_.SignalAll();
+  return true;
 }
 
 void WantQueue::Close(absl::Status how) {
@@ -105,6 +115,11 @@ absl::StatusOr<Want> WantQueue::Next(absl::Time deadline) {
   }
 }
 
+void WantQueue::Rest() {
+  absl::MutexLock lock(&mutex_);
+  resting_ = true;
+}
+
 absl::StatusOr<WantQueue::Use> WantQueue::Expect(Want::Kind kind, Want::Kind or_kind) {
   absl::MutexLock lock(&mutex_);
   if (closed_ && !how_.ok()) return how_;
@@ -141,6 +156,7 @@ void WantQueue::AnswerCompute(Asked& asked, bool done) {
   absl::MutexLock lock(&mutex_);
   TANDEM_CHECK(asked.want.kind == Want::Kind::kCompute);
   asked.answered = true;
+  computed_ = asked.want.step;
   finishing_ = done ? Finishing::kDone : Finishing::kRunning;
   changed_.SignalAll();
 }

@@ -2,7 +2,7 @@
 // takes what is wanted, does it and answers. At most two things are wanted at a time, a batch and
 // something that computes.
 //
-// Thread safety: Ask, StepDone and Close from any thread; the rest is for the program's, one at a
+// Thread safety: Ask, StepDone, TakeBack and Close from any thread; the rest is for the program's, one at a
 // time.
 #ifndef TANDEM_WORKER_WANT_QUEUE_H_
 #define TANDEM_WORKER_WANT_QUEUE_H_
@@ -30,10 +30,10 @@ struct Want {
     kCompute,    // gradients of slot->batch
     kScore,      // scores of slot->batch
     kUpdate,     // a step of the program's optimizer
-    kDigest,     // a digest of the dense parameters: AttachedWorker::Next takes it, the program waiting
-    kState,      // what the program has to find again, for a save
-    kStepDone,   // nothing: the step that was computed last is synchronised
-    kEnd,        // nothing any more: the job has ended well
+    kDigest,  // a digest of the dense parameters: AttachedWorker::Next takes it, the program waiting
+    kState,   // what the program has to find again, for a save
+    kStepDone,  // nothing: the step that was computed last is synchronised
+    kEnd,       // nothing any more: the job has ended well
   };
   Kind kind = Kind::kNothing;
   StepSlot* slot = nullptr;      // the worker's, until the answer
@@ -81,12 +81,18 @@ class WantQueue {
   absl::Status Ask(const Want& want);
   // The step that was computed last is synchronised.
   void StepDone();
+  // Whether the gradients of this step, which are being waited for, are waited for no more: the program
+  // rests and has not given them. Ask is answered for it.
+  bool TakeBack(int64_t step);
   // Nothing will be wanted any more, and whoever waits is let go: the job has ended, well or not.
   void Close(absl::Status how);
 
   // What is wanted now, a batch before what computes, and state before both; until it is answered, or something else comes
   // to be wanted first. kNothing: nothing by the deadline. An error: how the job has failed.
   absl::StatusOr<Want> Next(absl::Time deadline);
+
+  // The program computes no more steps.
+  void Rest();
 
   // What is wanted of one of these kinds; FAILED_PRECONDITION says what is wanted instead.
   absl::StatusOr<Use> Expect(Want::Kind kind, Want::Kind or_kind);
@@ -109,6 +115,9 @@ class WantQueue {
   CondVar changed_;
   Asked batch_ ABSL_GUARDED_BY(mutex_), other_ ABSL_GUARDED_BY(mutex_);
   Finishing finishing_ ABSL_GUARDED_BY(mutex_) = Finishing::kNo;
+  bool resting_ ABSL_GUARDED_BY(mutex_) = false;
+  int64_t computed_ ABSL_GUARDED_BY(mutex_) = -1;    // the last step whose gradients were given
+  int64_t taken_back_ ABSL_GUARDED_BY(mutex_) = -1;  // ... that was taken back
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status how_ ABSL_GUARDED_BY(mutex_);
 };

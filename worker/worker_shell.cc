@@ -505,6 +505,7 @@ class Worker {
 
   absl::Status FinishOpening(const View& view) {
     TrainerCore::Options trainer;
+    trainer.take_back = [runner = runner_.get()](int64_t step) { return runner->TakeBack(step); };
     trainer.rank = self_.index;
     trainer.incarnation = options_.member.incarnation;
     trainer.save = !view.save_to().empty();

@@ -78,6 +78,7 @@ struct CollectiveShape {
   // be pipelined ignore it.
   int64_t segment = 0;
   bool in_place = false;
+  bool agree = false;  // AddAgreement (schedule.h)
   // kHierarchical: the host of each rank, numbered from 0; empty: all on one. And what it is made
   // of, within hosts and across them; none: direct and ring, for reduce and broadcast trees.
   std::vector<int> host_of_rank;

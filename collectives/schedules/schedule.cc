@@ -241,4 +241,32 @@ Schedule Sequence(Schedule first, const Schedule& second) {
   return first;
 }
 
+void AddAgreement(Schedule* schedule) {
+  Schedule& s = *schedule;
+  if (s.ranks == 1) return;
+  const auto before = [&](int64_t distance) {
+    return static_cast<int>((s.rank - distance % s.ranks + s.ranks) % s.ranks);
+  };
+  const auto behind = [&](int64_t distance) {
+    return static_cast<int>((s.rank + distance) % s.ranks);
+  };
+  Step first;
+  first.Send({}, behind(1));
+  s.steps.insert(s.steps.begin(), std::move(first));
+  const Op heard{OpKind::kReceive, before(1), {}, {}};
+  const auto waits = [](const Op& op) { return op.ReceivesOne() || op.kind == OpKind::kFold; };
+  bool placed = false;
+  for (Step& step : s.steps) {
+    const auto at = std::find_if(step.ops.begin(), step.ops.end(), waits);
+    if (at == step.ops.end()) continue;
+    step.ops.insert(at, heard);
+    placed = true;
+    break;
+  }
+  if (!placed) s.AddStep().ops.push_back(heard);
+  for (int64_t distance = 2; distance < s.ranks; distance *= 2) {
+    s.AddStep().Send({}, behind(distance)).Receive({}, before(distance));
+  }
+}
+
 }  // namespace tandem::collectives

@@ -35,7 +35,7 @@ class ScheduleCache {
   struct Key {
     Primitive primitive;
     Algorithm algorithm;
-    bool in_place;
+    bool in_place, agree;
     int root;
     int64_t count, segment;
     std::vector<int64_t> counts, send_counts, receive_counts;

@@ -44,7 +44,13 @@ _LAZY = {
     "DistributedOptimizer": "optim",
 }
 
-__all__ = ["Error", "Saved", "Store", "hash_columns", "hash_ids", "load", *_LAZY]
+__version__ = "0.1.0"  # of CMakeLists.txt
+
+__all__ = ["Error", "Saved", "Store", "__version__", "hash_columns", "hash_ids", "load", *_LAZY]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})
 
 
 def __getattr__(name: str) -> Any:

@@ -39,9 +39,12 @@ class GroupOptions(Structure):
 
 
 F32, F64, F16, BF16, I32, I64, U8 = range(7)
+CALLED_BOOL, CALLED_I8, CALLED_I16, CALLED_C64, CALLED_C128 = (256 * n for n in range(1, 6))
 SUM, PRODUCT, MIN, MAX, AVERAGE, BIT_AND, BIT_OR, BIT_XOR = range(8)
 
 NOTHING, BATCH, TEST_BATCH, COMPUTE, SCORE, UPDATE, STEP_DONE, END, STATE, VALIDATION_BATCH = range(10)
+
+NO_LOSS = float("-inf")
 
 _WORKER = c_void_p
 _GROUP = c_void_p
@@ -86,12 +89,14 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "tandem_wait_barrier": (c_int, [_WORKER, c_int64]),
     "tandem_report": (c_int, [_WORKER, c_int32, POINTER(c_char_p), POINTER(c_double), c_int64, c_int64]),
     "tandem_ask_for_save": (c_int, [_WORKER, c_int64]),
+    "tandem_rest": (c_int, [_WORKER]),
     "tandem_stopped": (c_int32, [_WORKER]),
     "tandem_saves": (c_int32, [_WORKER]),
     "tandem_fail": (None, [_WORKER, c_char_p]),
     "tandem_close": (c_int, [_WORKER]),
     "tandem_free": (None, [_WORKER]),
     "tandem_hash_ids": (c_int, [c_char_p, c_void_p, c_int64, c_void_p]),
+    "tandem_hash_numbers": (c_int, [c_char_p, c_void_p, c_int64, c_void_p]),
     "tandem_hash_texts": (c_int, [c_char_p, c_char_p, c_void_p, c_int64, c_void_p]),
     "tandem_check_save": (c_int, [c_char_p]),
     "tandem_group_open": (c_int, [POINTER(GroupOptions), POINTER(_GROUP)]),
@@ -109,6 +114,8 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "tandem_group_barrier": (c_int, [_GROUP, c_int64, _WORK]),
     "tandem_group_send": (c_int, [_GROUP, c_void_p, c_int64, c_int32, c_int64, c_int64, _WORK]),
     "tandem_group_receive": (c_int, [_GROUP, c_void_p, c_int64, c_int32, c_int64, c_int64, _WORK]),
+    "tandem_group_send_elements": (c_int, [_GROUP, c_void_p, c_int64, c_int32, c_int32, c_int64, c_int64, _WORK]),
+    "tandem_group_receive_elements": (c_int, [_GROUP, c_void_p, c_int64, c_int32, c_int32, c_int64, c_int64, _WORK]),
     "tandem_group_wait": (c_int, [_GROUP, c_int64, c_int64, POINTER(c_int32)]),
     "tandem_group_forget": (c_int, [_GROUP, c_int64]),
     "tandem_group_close": (c_int, [_GROUP]),
@@ -122,6 +129,9 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "tandem_store_insert": (c_int, [c_void_p, c_int64, c_void_p, c_void_p, c_void_p]),
     "tandem_store_erase": (c_int, [c_void_p, c_int64, c_void_p, c_void_p]),
     "tandem_store_free": (None, [c_void_p]),
+    "tandem_reader_open": (c_int, [c_char_p, c_int64, POINTER(c_void_p)]),
+    "tandem_reader_read": (c_int, [c_void_p, c_char_p, c_int64, c_void_p, c_void_p, c_int64]),
+    "tandem_reader_free": (None, [c_void_p]),
     "tandem_scan_open": (c_int, [c_void_p, POINTER(c_void_p)]),
     "tandem_scan_next": (c_int, [c_void_p, c_int64, c_void_p, c_void_p, POINTER(c_int64)]),
     "tandem_scan_free": (None, [c_void_p]),
@@ -164,16 +174,20 @@ def library(name: Optional[str] = None, allowed: Optional[Callable[[str], None]]
         return _library
     if _library is None:
         name = name or "libtandem.so"
+        build = f"build it (ninja -C build {'tandem_capi' if name == 'libtandem.so' else 'tandem_capi_models'})"
         path = next((p for p in _places(name) if os.path.exists(p)), None)
         if path is None:
-            raise ImportError(f"{name} is not there; build it (ninja -C build), or say in TANDEM_LIBRARY where "
+            raise ImportError(f"{name} is not there; {build}, or say in TANDEM_LIBRARY where "
                               "libtandem.so is; looked at: " + ", ".join(_places(name)))
         if allowed is not None:
             allowed(path)
-        _library = ctypes.CDLL(path)
+        found = ctypes.CDLL(path)
         for symbol, (result, arguments) in _FUNCTIONS.items():
-            function = getattr(_library, symbol)
+            function = getattr(found, symbol, None)
+            if function is None:
+                raise ImportError(f"{path} is of another version than this package, without {symbol}; {build}")
             function.restype, function.argtypes = result, arguments
+        _library = found
     if name is not None and os.path.basename(_library._name) != name:
         raise ImportError(f"{name} cannot be loaded any more: {os.path.basename(_library._name)} is; import what needs "
                           "it before tandem.init()")

@@ -3,8 +3,9 @@ from __future__ import annotations
 
 import collections
 import copy
+import types
 import warnings
-from typing import Any, Callable, Iterable, Iterator, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Optional, Union
 
 import torch
 
@@ -14,6 +15,8 @@ from tandem.job import current_job
 from tandem.randomness import Stream, generators_of
 from tandem.sparse import BatchIds
 
+if TYPE_CHECKING:
+    from tandem.job import Job
 
 _END = object()  # of a loader
 _OF_STORED = (type(iter([])), type(iter(())))  # iterators over batches that are there already
@@ -25,6 +28,11 @@ class DataLoader:
     features: where the ids of a batch are: an index or key of it, or a function of the batch that
     returns them; None: found by type (the one int64 tensor with a column for each field of the job, or
     a dict or KeyedJaggedTensor). What ids may look like: tandem.sparse.BatchIds.
+
+    include_last_offset: of (values, offsets) among them: whether offsets end with the number of ids, [samples + 1],
+    as torch.nn.EmbeddingBag has it. None: they do not, [samples], as is torch's default, unless
+    tandem.EmbeddingBag(..., include_last_offset=True) says so, or other fields and tensors of the batch, such as its
+    labels, have a sample fewer.
 
     repeatable: whether reading an epoch again, with the same random numbers, gives the same batches. A run
     that goes on in the middle of an epoch passes over the batches that it has trained on; where iterable
@@ -38,12 +46,14 @@ class DataLoader:
     """
 
     def __init__(self, iterable: Iterable[Any], features: Union[int, str, Callable[[Any], Any], None] = None,
-                 repeatable: bool = True) -> None:
+                 repeatable: bool = True, include_last_offset: Optional[bool] = None) -> None:
         self._job = current_job()
         self._iterable: Any = iterable
         self._features: Any = features
         self._repeatable = repeatable
+        self._include_last_offset = include_last_offset
         self._taken = 0  # batches, in all epochs
+        self._warned = False
 
     def __len__(self) -> int:
         """Of the iterable. TypeError: it has none."""
@@ -57,7 +67,7 @@ class DataLoader:
             found = batch[features]
         else:
             found = self._find(batch)
-        return BatchIds(self._job, found)
+        return BatchIds(self._job, found, self._include_last_offset, beside=batch if found is not batch else None)
 
     def _find(self, batch: Any) -> Any:
         fields = self._job._fields
@@ -84,12 +94,18 @@ class DataLoader:
     def _train_batches(self) -> Iterator[Any]:
         """Those of one epoch. In the epoch in which a run goes on: those that it has not trained on."""
         job = self._job
-        place = _Place(self, job._progress.reading)
-        resumed = job._progress.begin_loop(place)
-        if resumed is not None and self._is_over():
-            place.restore(resumed["now"])
+        loop = job._train_loop
+        if loop is not None and loop.goes_on():
+            loop.take_over(self)
+            yield from loop.batches()
         else:
-            yield from self._batches(_abi.BATCH, _abi.COMPUTE, place)
+            place = _Place(self, job._progress.reading)
+            resumed = job._progress.begin_loop(place)
+            if resumed is not None and self._is_over():
+                place.restore(resumed["now"])
+            else:
+                job._train_loop = loop = _Loop(job, _abi.BATCH, place)
+                yield from loop.batches()
         job._progress.end_loop()
 
     def _is_over(self) -> bool:
@@ -97,57 +113,157 @@ class DataLoader:
         want = self._job._next()
         return want.kind != _abi.BATCH or want.epoch != self._job._loop_epoch
 
-    def _batches(self, fetch: int, use: int, place: _Place) -> Iterator[Any]:
-        """Gives batches as they are wanted, and yields each when its rows are there."""
-        job, epoch = self._job, None
-        given: collections.deque = collections.deque()
-        while True:
-            want = job._next()
-            if want.kind == fetch and epoch in (None, want.epoch):
-                if job._loop_epoch not in (None, want.epoch):
-                    raise Error(f"a second loop over a tandem.DataLoader in epoch {job._loop_epoch}; its "
-                                "batches are used up, and these would be those of the next epoch: have "
-                                "one loop in the body of `for epoch in job.epochs()`")
-                if epoch is None:
-                    epoch = want.epoch
-                    place.open(epoch)
-                    job._progress.found()
-                batch, ids, read = place.read()
-                if ids is None:
-                    job._give_none()
-                    continue
-                ids.give(job)
-                given.append((batch, ids, read))
-            elif want.kind == use and given:
-                batch, ids, read = given.popleft()
-                job._begin(want, ids, gradients=use == _abi.COMPUTE)
-                yield batch
-                self._check_used(use, want)
-                place.used = read
-            else:
-                return
-
-    def _check_used(self, use: int, want: _abi.Want) -> None:
-        job = self._job
-        if use == _abi.COMPUTE and job._cells is not None:
-            raise Error(f"step {want.step}: the loop goes on to the next batch without "
-                        "optimizer.step(); call it once for each batch")
-        if use == _abi.SCORE and not job._scored:
-            raise Error("the loop over job.evaluate() goes on to the next batch without job.score()")
-
     def _test_batches(self, fetch: int) -> Iterator[Any]:
         job = self._job
-        kind = job._next().kind
+        loop = job._test_loop
+        goes_on = loop is not None and loop.goes_on()
+        kind = loop.fetch if goes_on else job._next().kind
         if kind == _abi.VALIDATION_BATCH and fetch == _abi.TEST_BATCH:
             raise Error("the job keeps its best model (train.keep_best), and judges by validation rows before it "
                         "scores test rows: say for batch in job.evaluate(loader, data=\"validation\") first")
         if kind != fetch:
+            job._note_no_evaluation(kind, fetch)
             return
+        if goes_on:
+            loop.take_over(self)
+        else:
+            job._test_loop = loop = _Loop(job, fetch, _Place(self, job._progress.testing))
+            job._reported = False
         job._evaluating = True
-        for batch in self._batches(fetch, _abi.SCORE, _Place(self, job._progress.testing)):
-            job._scored = False
-            yield batch
+        yield from loop.batches()
         job._evaluating = False
+
+
+class _Loop:
+    """A pass over the batches of an epoch, or of an evaluation. It gives batches as they are wanted, and yields each when
+    its rows are there. Where it was left in the middle (an interrupted cell of a notebook, an exception, a break), the
+    next loop goes on with it: with the batch at hand, unless that was used, and with those that were read ahead."""
+
+    def __init__(self, job: Job, fetch: int, place: _Place) -> None:
+        self._job: Any = job
+        self.fetch, self.place = fetch, place
+        self._use = _abi.COMPUTE if fetch == _abi.BATCH else _abi.SCORE
+        self.epoch: Optional[int] = None
+        self._given: collections.deque = collections.deque()  # to the worker: (batch, ids, read)
+        self._hand: Any = None                                # the one whose rows are here
+        self.over = False
+        self._owner: Any = None                               # the iterator that runs it
+        self.scored = self.unscored = 0                       # batches of an evaluation
+
+    def goes_on(self) -> bool:
+        """Whether it was left in the middle."""
+        return not self.over and self.place.opened()
+
+    def take_over(self, loader: DataLoader) -> None:
+        """Goes on with the batches of this loader."""
+        self.settle()
+        if loader is self.place.loader:
+            self.place.mend()
+        else:
+            self.place, same = self.place.in_other(loader)
+            if not same:  # what was read ahead has no place in the other one
+                self._given = collections.deque((batch, ids, None) for batch, ids, _ in self._given)
+                self._hand = self._hand and (*self._hand[:2], None)
+        if self.fetch == _abi.BATCH:
+            self._job._progress.continue_loop(self.place)
+
+    def settle(self) -> None:
+        """The batch at hand may have been used before its loop was left."""
+        used = self._job._scored if self._use == _abi.SCORE else self._job._cells is None
+        if self._hand is not None and used:
+            self.place.used, self._hand = self._hand[2], None
+
+    def batches(self) -> Iterator[Any]:
+        """What is left of them."""
+        job, self._owner = self._job, object()
+        owner = self._owner
+        if self._hand is not None:
+            job._forget_gradients()
+            yield from self._yield(owner)
+        while True:
+            want = job._next()
+            if want.kind == _abi.STEP_DONE:  # of a step that was interrupted while it waited
+                continue
+            if want.kind == self.fetch and self.epoch in (None, want.epoch):
+                self._give(want)
+            elif want.kind == self._use and self._given:
+                with job._uninterrupted():
+                    self._hand = self._given.popleft()
+                    job._begin(want, self._hand[1], gradients=self._use == _abi.COMPUTE)
+                    job._scored = self._use != _abi.SCORE
+                yield from self._yield(owner)
+            else:
+                self.over = True
+                return
+
+    def _yield(self, owner: Any) -> Iterator[Any]:
+        job = self._job
+        job._looping = self
+        try:
+            yield self._hand[0]
+        finally:
+            if self._owner is owner:
+                job._looping = None
+        if self._owner is not owner:
+            raise Error("another loop has gone on with the batches of this one: an iterator over a tandem.DataLoader ends "
+                        "where the next one begins")
+        self._check_used()
+        self.settle()
+
+    def _give(self, want: _abi.Want) -> None:
+        job, place = self._job, self.place
+        if self.fetch == _abi.BATCH and job._loop_epoch not in (None, want.epoch):
+            raise Error(f"a second loop over a tandem.DataLoader in epoch {job._loop_epoch}; its "
+                        "batches are used up, and these would be those of the next epoch: have "
+                        "one loop in the body of `for epoch in job.epochs()`")
+        if self.epoch is None:
+            place.open(want.epoch)
+            self.epoch = want.epoch
+            job._progress.found()
+        place.doubtful = True
+        batch, ids, read = place.read()
+        if ids is None:
+            if self.fetch == _abi.BATCH and place.last is None:
+                self._check_empty(want.epoch)
+            job._give_none()
+        else:
+            with job._uninterrupted():
+                ids.give(job)
+                self._given.append((batch, ids, read))
+                place.last = read
+        place.doubtful = False
+
+    def _check_empty(self, epoch: int) -> None:
+        """Where the loader has given no batch of an epoch, which is right only for a worker without data."""
+        job, loader = self._job, self.place.loader
+        if hasattr(loader._iterable, "__next__") and loader._taken > 0:
+            raise Error(f"epoch {epoch}: the loader gave no batch: it is {_kind_of(loader._iterable)}, which can be read "
+                        "once, and the epoch before has read all of it; give tandem.DataLoader what can be iterated over "
+                        "again, such as a list, a torch DataLoader or an object whose __iter__ begins anew")
+        cause = "; in the epochs before it gave some: does it begin anew when it is iterated over again?" \
+            if loader._taken > 0 else "; is its data empty?"
+        if job.world_size == 1:
+            raise Error(f"epoch {epoch}: the loader gave no batch with samples{cause}")
+        if not loader._warned:
+            loader._warned = True
+            warnings.warn(f"epoch {epoch}: the loader of worker {job.rank} gave no batch, and the worker waits for the "
+                          f"others{cause}", stacklevel=6)
+
+    def _check_used(self) -> None:
+        job = self._job
+        if self._use == _abi.COMPUTE and job._cells is not None:
+            raise Error(f"step {job.step}: the loop goes on to the next batch without "
+                        "optimizer.step(); call it once for each batch")
+        if self._use != _abi.SCORE or job._scored:
+            return
+        if self.scored > 0 or self.fetch == _abi.VALIDATION_BATCH or job._scores is not None:
+            raise Error("the loop over job.evaluate() goes on to the next batch without job.score()")
+        self.unscored += 1  # a metric of the script's own, which job.report() is to say
+        job._leave_unscored()
+
+
+def _kind_of(iterable: Any) -> str:
+    return "a generator" if isinstance(iterable, types.GeneratorType) else f"an iterator ({type(iterable).__name__})"
 
 
 class _Place:
@@ -155,11 +271,12 @@ class _Place:
     goes on are those that have been used.
 
     stream: the random numbers of who reads. used: of the last batch that was used, (number in the epoch, a
-    checksum of its ids, state of the iterable behind it, if it has one, and of the stream).
+    checksum of its ids, state of the iterable behind it, if it has one, and of the stream). last: the same of the last
+    one that was given to the worker. doubtful: reading was interrupted, so what comes next is not known.
     """
 
     def __init__(self, loader: DataLoader, stream: Stream) -> None:
-        self._loader, self._stream, self._iterable = loader, stream, loader._iterable
+        self.loader, self._stream, self._iterable = loader, stream, loader._iterable
         self._told = hasattr(self._iterable, "state_dict") and hasattr(self._iterable, "load_state_dict")
         self._source: Any = None
         self._resumed: Any = None
@@ -167,31 +284,76 @@ class _Place:
         self._count = 0  # read in this epoch
         self.begin: Any = None
         self.used: Any = None
+        self.last: Any = None
+        self.doubtful = False
 
     # ---- reading ----
 
     def open(self, epoch: int) -> None:
         """At the first batch of the epoch that is wanted."""
         self._epoch = epoch
-        resumed, self._resumed = self._resumed, None
-        if resumed is None:
+        resumed = self._resumed
+        if resumed is None and self.begin is not None:  # what was interrupted
+            self._go_to(self.begin, None, self._stream.rewind)
+        elif resumed is None:
             self._open()
-        elif not self._loader._repeatable:
+        elif not self.loader._repeatable:
             warnings.warn("the run goes on with a tandem.DataLoader that was declared not repeatable: its "
                           "batches are others than if it had not been interrupted", stacklevel=4)
             self._open()
-        elif self._told and resumed["used"]:
-            self.begin = resumed["begin"]
-            self._count, _, state, stream = self.used = tuple(resumed["used"])
-            self._stream.set_state(stream)
+        else:
+            self.used = self.last = self._go_to(resumed["begin"], resumed["used"], self._stream.set_state)
+        self._resumed = None  # an interrupted one is done again
+
+    def opened(self) -> bool:
+        """Whether something of the epoch was read, or is to be passed over."""
+        return self.begin is not None or self._resumed is not None
+
+    def _go_to(self, begin: dict[str, Any], used: Any, set_stream: Callable[[dict[str, Any]], None]) -> Any:
+        """Has the batch behind `used` come next, of an epoch that began so. Returns what `used` is here."""
+        if self._told and used:
+            self.begin = begin
+            self._count, _, state, stream = used = tuple(used)
+            set_stream(stream)
             self._iterable.load_state_dict(state)
             with self._stream:
                 self._source = iter(self._iterable)
-        else:
-            self._stream.set_state(resumed["begin"]["stream"])
-            self.restore(resumed["begin"])
-            self._open()
-            self._pass_over(resumed["used"])
+            return used
+        set_stream(begin["stream"])
+        self.restore(begin)
+        self._open()
+        return self._pass_over(used)
+
+    def mend(self) -> None:
+        """Where reading was interrupted: reads the epoch again, up to the last batch that was given. An iterator goes on
+        with what it has left."""
+        if not self.doubtful or self.begin is None or hasattr(self._iterable, "__next__"):
+            return
+        if not self.loader._repeatable:
+            warnings.warn("reading was interrupted in a tandem.DataLoader that was declared not repeatable: a batch may "
+                          "be left out", stacklevel=6)
+            return
+        taken, self._count = self.loader._taken, 0
+        self._go_to(self.begin, self.last, self._stream.rewind)
+        self.loader._taken, self.doubtful = taken, False
+
+    def in_other(self, loader: DataLoader) -> tuple[_Place, bool]:
+        """The same place in a loader of another object, such as the cell of a notebook makes when it is run again. Where
+        that has other batches (False) the epoch goes on with its first one."""
+        place = _Place(loader, self._stream)
+        place._epoch, place._resumed = self._epoch, self._resumed
+        if self._resumed is not None:
+            return place, True
+        try:
+            place.last = place._go_to(self.begin, self.last, self._stream.rewind)
+        except (Error, ValueError, TypeError, KeyError) as error:
+            warnings.warn(f"epoch {self._epoch} goes on with the first batch of another loader than it began with: {error}",
+                          stacklevel=6)
+            place._count, place.last = 0, None
+            place._open()
+            return place, False
+        place.used = self.used
+        return place, True
 
     def resume(self, resumed: dict[str, Any]) -> None:
         """The place that a save has, in the epoch that the run goes on in."""
@@ -204,7 +366,7 @@ class _Place:
             if ids is None:
                 return None, None, None
             self._count += 1
-            self._loader._taken += 1
+            self.loader._taken += 1
             if ids.samples > 0:
                 break
         told = (copy.deepcopy(self._iterable.state_dict()), self._stream.state()) if self._told \
@@ -217,21 +379,21 @@ class _Place:
             batch = next(self._source, _END)
             if batch is _END:
                 return batch, None
-            if type(batch) in (tuple, list, dict) and not callable(self._loader._features):
-                return batch, self._loader._ids(batch)  # nothing draws here, and the stream costs a tenth of a step
+            if type(batch) in (tuple, list, dict) and not callable(self.loader._features):
+                return batch, self.loader._ids(batch)  # nothing draws here, and the stream costs a tenth of a step
             with self._stream:
-                return batch, self._loader._ids(batch)
+                return batch, self.loader._ids(batch)
         with self._stream:  # a function that finds the ids may draw, too
             batch = next(self._source, _END)
-            return batch, None if batch is _END else self._loader._ids(batch)
+            return batch, None if batch is _END else self.loader._ids(batch)
 
     def _open(self) -> None:
         self.begin = self._now()
         with self._stream:
             self._source = iter(self._iterable)
 
-    def _pass_over(self, used: Any) -> None:
-        """Reads up to the last batch that was used, and looks whether it is that one."""
+    def _pass_over(self, used: Any) -> Any:
+        """Reads up to the last batch that was used, and looks whether it is that one. Returns what `used` is of it."""
         last = None
         while used and self._count < used[0]:
             _, ids, last = self.read()
@@ -243,12 +405,12 @@ class _Place:
                         "the run has trained on: it does not repeat itself. Give generators of its own a "
                         "seed, give it state_dict() and load_state_dict(), or say repeatable=False to "
                         "tandem.DataLoader")
-        self.used = last
+        return last
 
     # ---- for a save ----
 
     def _now(self) -> dict[str, Any]:
-        return {"stream": self._stream.state(), "taken": self._loader._taken,
+        return {"stream": self._stream.state(), "taken": self.loader._taken,
                 "generators": [g.get_state() for g in generators_of(self._iterable)],
                 "iterable": copy.deepcopy(self._iterable.state_dict()) if self._told else None}
 
@@ -265,8 +427,8 @@ class _Place:
             self._iterable.load_state_dict(now["iterable"])
         if not hasattr(self._iterable, "__next__"):
             return
-        while self._loader._taken < now["taken"]:  # an iterator, which is read once in all epochs
+        while self.loader._taken < now["taken"]:  # an iterator, which is read once in all epochs
             with self._stream:
                 if next(self._iterable, _END) is _END:
                     return
-            self._loader._taken += 1
+            self.loader._taken += 1

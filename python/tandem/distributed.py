@@ -19,7 +19,6 @@ import atexit
 import collections
 import ctypes
 import os
-import queue
 import socket
 import threading
 import time
@@ -38,9 +37,14 @@ __all__ = ["ProcessGroup"]
 _TYPES = {torch.float32: _abi.F32, torch.float64: _abi.F64, torch.float16: _abi.F16,
           torch.bfloat16: _abi.BF16, torch.int32: _abi.I32, torch.int64: _abi.I64,
           torch.uint8: _abi.U8}
-_SIZES = {_abi.F32: 4, _abi.F64: 8, _abi.F16: 2, _abi.BF16: 2, _abi.I32: 4, _abi.I64: 8, _abi.U8: 1}
 # Integers that the C interface does not have, and one that it has and that holds them.
 _WIDER = {torch.int8: torch.int32, torch.int16: torch.int32}
+# What the other ranks are told of types that travel as another one.
+_CALLED = {torch.bool: _abi.CALLED_BOOL, torch.int8: _abi.CALLED_I8, torch.int16: _abi.CALLED_I16,
+           torch.complex64: _abi.CALLED_C64, torch.complex128: _abi.CALLED_C128}
+# Of these, where they are only moved: a type of the C interface, and how many of it are one of them.
+_MOVED = {torch.bool: (_abi.U8, 1), torch.int8: (_abi.U8, 1), torch.int16: (_abi.F16, 1),
+          torch.complex64: (_abi.F64, 1), torch.complex128: (_abi.F64, 2)}
 
 _OPS = {dist.ReduceOp.SUM: _abi.SUM, dist.ReduceOp.PRODUCT: _abi.PRODUCT,
         dist.ReduceOp.MIN: _abi.MIN, dist.ReduceOp.MAX: _abi.MAX, dist.ReduceOp.AVG: _abi.AVERAGE,
@@ -55,12 +59,17 @@ _LOOK_MS = 2  # between two looks whether a work with a future has ended before 
 _MOST_HELD = 1024  # works that nobody waits for
 
 
+def _name_of(op: Any) -> str:
+    """The name of a torch.distributed.ReduceOp, which is an object of one of two classes; some have no repr."""
+    return getattr(getattr(op, "op", op), "name", None) or str(op)
+
+
 def _op_of(op: Any) -> int:
-    """The number of a torch.distributed.ReduceOp, which is an object of one of two classes."""
+    """The number of a torch.distributed.ReduceOp."""
     for known, number in _OPS.items():
         if op == known:
             return number
-    raise ValueError(f"tandem: the reduction {op} is not one of SUM, PRODUCT, MIN, MAX, AVG, BAND, "
+    raise ValueError(f"tandem: the reduction {_name_of(op)} is not one of SUM, PRODUCT, MIN, MAX, AVG, BAND, "
                      "BOR and BXOR")
 
 
@@ -120,10 +129,12 @@ def _counts(values: Sequence[int]) -> Any:
     return (c_int64 * len(values))(*values)
 
 
-def _as_bytes(tensor: torch.Tensor) -> tuple[int, int]:
-    """Elements to move as the C interface counts them: its type and how many of it."""
-    size = tensor.element_size() * tensor.numel()
-    return _abi.U8, size
+def _moved(tensor: torch.Tensor) -> tuple[int, int]:
+    """Elements to move as the C interface has them: the type, and how many of it are one element."""
+    kind, times = _MOVED.get(tensor.dtype) or (_TYPES.get(tensor.dtype, _abi.U8), 1)
+    if kind == _abi.U8 and tensor.dtype not in _CALLED:  # bytes, also of a type that is not known here
+        times = tensor.element_size()
+    return kind + _CALLED.get(tensor.dtype, 0), times
 
 
 class _Reduced:
@@ -140,17 +151,17 @@ class _Reduced:
             self.tensor = self.tensor.to(_WIDER[dtype])
         elif tensor.is_complex():
             if self.op not in (_abi.SUM, _abi.AVERAGE):
-                raise ValueError(f"tandem: {op} is not defined for {dtype}; SUM and AVG are")
+                raise ValueError(f"tandem: {_name_of(op)} is not defined for {dtype}; SUM and AVG are")
             self.tensor = torch.view_as_real(self.tensor)
         elif dtype not in _TYPES:
             raise ValueError(f"tandem: tensors of {dtype} are not reduced; give one of "
                              "float16, bfloat16, float32, float64, int8, int16, int32, int64, uint8, bool")
-        self.type = _TYPES[self.tensor.dtype]
-        floating = self.type in (_abi.F32, _abi.F64, _abi.F16, _abi.BF16)
+        self.type = _TYPES[self.tensor.dtype] + _CALLED.get(dtype, 0)
+        floating = self.tensor.dtype.is_floating_point
         if self.op is None or (self.op == _abi.AVERAGE and not floating):
             raise ValueError(f"tandem: AVG is not defined for {dtype}; take SUM and divide")
         if floating and self.op in (_abi.BIT_AND, _abi.BIT_OR, _abi.BIT_XOR):
-            raise ValueError(f"tandem: {op} is not defined for {dtype}; give integers")
+            raise ValueError(f"tandem: {_name_of(op)} is not defined for {dtype}; give integers")
 
     def room(self) -> torch.Tensor:
         """Room for a result of the same size."""
@@ -269,23 +280,80 @@ class _Work(dist._Work):
             self._group.finish(self)
         return self._future
 
-    def settle(self, milliseconds: int) -> bool:
-        """Ends the future if the work has ended within the time: on the thread of the group that does so."""
-        if not self._look(milliseconds):
-            return False
+    def end_future(self) -> None:
+        """Once the work has ended. Runs the callbacks of the future."""
         self._inner.set_result(None)
-        return True
+
+
+class _Futures:
+    """Threads that end the futures of works, in the order in which the works end. One of them leads: it waits for the
+    works. Callbacks run where their future ends, and may wait for the future of another work; so the one that is about
+    to run some first has another thread lead, if there are more works, or if one comes meanwhile."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._running: list[_Work] = []
+        self._leads = False     # somebody does, or was called to
+        self._called = False    # and has not come yet
+        self._idle = 0          # threads that can be called
+        self._closed = False
+
+    def add(self, work: _Work) -> None:
+        with self._changed:
+            self._running.append(work)
+            if not self._leads:
+                self._call()
+
+    def close(self) -> None:
+        """The threads end once all works have."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _call(self) -> None:
+        self._leads = self._called = True
+        if self._idle > 0:
+            self._changed.notify()
+        else:
+            threading.Thread(target=self._run, daemon=True, name="tandem futures").start()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._idle += 1
+                while not self._called and not self._closed:
+                    self._changed.wait()
+                self._idle -= 1
+                if not self._called:
+                    return
+                self._called = False
+            work = self._wait_for_one()
+            with self._changed:
+                self._running.remove(work)
+                self._leads = False
+                if self._running:
+                    self._call()
+            work.end_future()
+
+    def _wait_for_one(self) -> _Work:
+        while True:
+            with self._changed:
+                running = list(self._running)
+            # The oldest is most likely the next: it is slept for, and the others are looked at.
+            for i, work in enumerate(running):
+                if work._look(_LOOK_MS if i == 0 else 0):
+                    return work
 
 
 class _Member:
-    """A member of a group of the C interface, and the thread that ends futures."""
+    """A member of a group of the C interface, and the threads that end futures."""
 
     def __init__(self, rank: int, ranks: int, timeout_ms: int) -> None:
         self.rank, self.ranks = rank, ranks
         self.process = os.getpid()
         self.handle = c_void_p()
         self.closed = False
-        self._futures: Optional[queue.SimpleQueue] = None
+        self._futures: Optional[_Futures] = None
         # DistributedDataParallel holds the C++ side of a work alone, which is nothing without this one:
         # works stay here until they have been waited for.
         self._works: dict[int, _Work] = {}
@@ -337,14 +405,12 @@ class _Member:
 
     def finish(self, work: _Work) -> None:
         if self._futures is None:
-            self._futures = queue.SimpleQueue()
-            threading.Thread(target=_settle_all, args=(self._futures,), daemon=True,
-                             name="tandem futures").start()
-        self._futures.put(work)
+            self._futures = _Futures()
+        self._futures.add(work)
 
     def close(self) -> None:
         if self._futures is not None:
-            self._futures.put(None)
+            self._futures.close()
             self._futures = None
         if self.handle and not self.closed and self.process == os.getpid():
             self.closed = True
@@ -353,23 +419,6 @@ class _Member:
     def __del__(self) -> None:  # when no work is left that could be waited for
         if self.handle and self.process == os.getpid():
             _abi.library().tandem_group_free(self.handle)
-
-
-def _settle_all(works: queue.SimpleQueue) -> None:
-    """Ends the futures of works, in the order in which the works end."""
-    closed = False
-    running: list[_Work] = []
-    while running or not closed:
-        try:
-            new = works.get(block=not running)
-            closed = closed or new is None
-            if new is not None:
-                running.append(new)
-            continue
-        except queue.Empty:
-            pass
-        # The oldest is most likely the next: it is slept for, and the others are looked at.
-        running = [work for i, work in enumerate(running) if not work.settle(_LOOK_MS if i == 0 else 0)]
 
 
 def _own_host() -> str:
@@ -508,8 +557,8 @@ class ProcessGroup(dist.ProcessGroup):
         """The tensor becomes that of rank opts.rootRank, of the same shape."""
         tensor = _one(tensors, "broadcast")
         data = tensor.detach().contiguous()
-        kind, count = _as_bytes(data)
-        return self._begin("tandem_group_broadcast", _pointer(data), count, kind, opts.rootRank,
+        kind, times = _moved(data)
+        return self._begin("tandem_group_broadcast", _pointer(data), times * data.numel(), kind, opts.rootRank,
                            result=[tensor], kept=(tensor, data), then=lambda: _put(tensor, data))
 
     def allgather(self, outputs: Sequence[Any], inputs: list[torch.Tensor], opts: Any = None) -> _Work:
@@ -531,9 +580,9 @@ class ProcessGroup(dist.ProcessGroup):
     def _allgather(self, flat: torch.Tensor, tensor: torch.Tensor, result: Sequence[torch.Tensor],
                    then: Callable[[], None]) -> _Work:
         data = tensor.detach().contiguous()
-        kind, count = _as_bytes(data)
+        kind, times = _moved(data)
         return self._begin("tandem_group_allgather", _pointer(data), _pointer(flat),
-                           _counts([count] * self.size()), kind, result=result,
+                           _counts([times * data.numel()] * self.size()), kind, result=result,
                            kept=(data, flat, result), then=then)
 
     def allgather_coalesced(self, output_lists: list[list[torch.Tensor]], inputs: list[torch.Tensor],
@@ -557,7 +606,7 @@ class ProcessGroup(dist.ProcessGroup):
         tensor = _one(inputs, "gather", _check)
         root = opts.rootRank
         data = tensor.detach().contiguous()
-        kind, count = _as_bytes(data)
+        kind, times = _moved(data)
         flat, parts, then = None, [], None
         if self.rank() == root:
             parts = outputs[0] if outputs else []
@@ -569,7 +618,7 @@ class ProcessGroup(dist.ProcessGroup):
             raise ValueError(f"tandem: gather: an output list is for rank {root} alone, which gathers")
         return self._begin("tandem_group_gather", _pointer(data),
                            _pointer(flat) if flat is not None else c_void_p(),
-                           _counts([count] * self.size()), kind, root, result=parts,
+                           _counts([times * data.numel()] * self.size()), kind, root, result=parts,
                            kept=(data, flat, parts), then=then)
 
     def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any) -> _Work:
@@ -577,7 +626,7 @@ class ProcessGroup(dist.ProcessGroup):
         output = _one(outputs, "scatter")
         root = opts.rootRank
         room = output.detach() if output.is_contiguous() else torch.empty(output.shape, dtype=output.dtype)
-        kind, count = _as_bytes(room)
+        kind, times = _moved(room)
         data = None
         if self.rank() == root:
             parts = inputs[0] if inputs else []
@@ -587,7 +636,7 @@ class ProcessGroup(dist.ProcessGroup):
         elif inputs and inputs[0]:
             raise ValueError(f"tandem: scatter: an input list is for rank {root} alone, which scatters")
         return self._begin("tandem_group_scatter", _pointer(data) if data is not None else c_void_p(),
-                           _pointer(room), _counts([count] * self.size()), kind, root, result=[output],
+                           _pointer(room), _counts([times * room.numel()] * self.size()), kind, root, result=[output],
                            kept=(output, room, data), then=lambda: _put(output, room))
 
     def alltoall_base(self, output: torch.Tensor, input: torch.Tensor, output_split_sizes: Sequence[int],
@@ -596,15 +645,17 @@ class ProcessGroup(dist.ProcessGroup):
         as many for each."""
         _same([_check_written(output, "all_to_all_single: the output")],
               _check(input, "all_to_all_single: the input"), "all_to_all_single")
-        sent = self._splits(input, input_split_sizes, "input")
-        received = self._splits(output, output_split_sizes, "output")
-        self._check_own(sent[self.rank()], received[self.rank()], "all_to_all_single")
+        kind, times = _moved(input)
+        sent = self._splits(input, input_split_sizes, "input", times)
+        received = self._splits(output, output_split_sizes, "output", times)
+        size = input.element_size() // times
+        self._check_own(size * sent[self.rank()], size * received[self.rank()], "all_to_all_single")
         data = input.detach().contiguous()
         room = output.detach() if output.is_contiguous() else torch.empty(output.shape, dtype=output.dtype)
         if data.data_ptr() == room.data_ptr() and data.numel() > 0:
             data = data.clone()
         return self._begin("tandem_group_alltoall", _pointer(data), _counts(sent), _pointer(room),
-                           _counts(received), _abi.U8, result=[output], kept=(data, room, output),
+                           _counts(received), kind, result=[output], kept=(data, room, output),
                            then=lambda: _put(output, room))
 
     def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None) -> _Work:
@@ -615,11 +666,12 @@ class ProcessGroup(dist.ProcessGroup):
         _same(inputs, inputs[0], "all_to_all")
         data = torch.cat([t.detach().reshape(-1) for t in inputs])
         flat = data.new_empty(sum(t.numel() for t in outputs))
+        kind, times = _moved(data)
         size = data.element_size()
         self._check_own(size * inputs[self.rank()].numel(), size * outputs[self.rank()].numel(), "all_to_all")
         return self._begin("tandem_group_alltoall", _pointer(data),
-                           _counts([size * t.numel() for t in inputs]), _pointer(flat),
-                           _counts([size * t.numel() for t in outputs]), _abi.U8, result=outputs,
+                           _counts([times * t.numel() for t in inputs]), _pointer(flat),
+                           _counts([times * t.numel() for t in outputs]), kind, result=outputs,
                            kept=(data, flat, outputs), then=lambda: _put_parts(outputs, flat))
 
     # ---- barriers ----
@@ -658,7 +710,7 @@ class ProcessGroup(dist.ProcessGroup):
     # ---- messages ----
 
     def send(self, tensors: list[torch.Tensor], to: int, tag: int = 0) -> _Work:
-        """To the receive of rank `to` with this tag, of the same size."""
+        """To the receive of rank `to` with this tag, of the same size and type."""
         return self._message("send", _one(tensors, "send", _check), to, tag)
 
     def recv(self, tensors: list[torch.Tensor], source: int, tag: int = 0) -> _Work:
@@ -672,7 +724,8 @@ class ProcessGroup(dist.ProcessGroup):
     def _message(self, way: str, tensor: torch.Tensor, peer: int, tag: int, deadline_ms: int = 0) -> _Work:
         data = tensor.detach().contiguous()
         then = (lambda: _put(tensor, data)) if way == "receive" else None
-        return self._begin("tandem_group_" + way, _pointer(data), data.numel() * data.element_size(),
+        kind, times = _moved(data)
+        return self._begin(f"tandem_group_{way}_elements", _pointer(data), times * data.numel(), kind,
                            peer, tag, deadline_ms, result=[tensor] if then else [], kept=(tensor, data), then=then)
 
     # ---- checks ----
@@ -696,8 +749,8 @@ class ProcessGroup(dist.ProcessGroup):
             raise ValueError(f"tandem: {what}: rank {self.rank()} sends itself {sent} bytes and wants {received} "
                              "of itself; give both one size")
 
-    def _splits(self, tensor: torch.Tensor, sizes: Sequence[int], name: str) -> list[int]:
-        """Bytes for (or of) each rank, of sizes along the first dimension."""
+    def _splits(self, tensor: torch.Tensor, sizes: Sequence[int], name: str, times: int) -> list[int]:
+        """Elements for (or of) each rank, times `times`, of sizes along the first dimension."""
         rows = tensor.size(0) if tensor.dim() else tensor.numel()
         if not sizes:
             if rows % self.size():
@@ -707,7 +760,7 @@ class ProcessGroup(dist.ProcessGroup):
         if len(sizes) != self.size() or sum(sizes) != rows:
             raise ValueError(f"tandem: all_to_all_single: {name}_split_sizes {list(sizes)}; one for each of "
                              f"{self.size()} ranks is wanted, {rows} together")
-        row = tensor.numel() // rows * tensor.element_size() if rows else 0
+        row = tensor.numel() // rows * times if rows else 0
         return [row * n for n in sizes]
 
     def _set_sequence_number_for_group(self) -> None:

@@ -2,13 +2,16 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import os
+import re
 import sys
+import traceback
 from typing import Any
 
 from tandem._abi import Error
-from tandem.saved import load
+from tandem.saved import Saved, load
 
 FILES = {"safetensors": "model.safetensors", "npz": "model.npz"}
 
@@ -41,24 +44,62 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
-def main() -> None:
-    """Exports as the command line says, and prints what was written."""
-    arguments = _arguments()
-    saved = load(arguments.save)
-    os.makedirs(arguments.to, exist_ok=True)
-    wrote = []
+def _scripted(saved: Saved, path: str, place: str) -> Any:
+    """The module of SCRIPT:CLASS for TorchServe and C++. An Error: in one line, what TorchScript has against it."""
+    import torch
+    from tandem.job import place_of
+    script, _, name = place.rpartition(":")
+    try:
+        model = saved.serving(_module_of(place))
+    except (Error, OSError, ImportError, ValueError):  # which say what to do
+        raise
+    except Exception as error:
+        at = place_of(traceback.extract_tb(error.__traceback__), os.path.abspath(script))
+        raise Error(f"--serve {place}: {type(error).__name__}: {str(error).partition(chr(10))[0]} ({at})") from None
+    try:
+        return torch.jit.script(model)
+    except (RuntimeError, TypeError, OSError) as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        at = re.search(r'File "([^"]+)", line (\d+)', str(error))
+        here = next((lines[i - 1] for i, line in enumerate(lines) if "<--- HERE" in line and i > 0), "")
+        where = f" ({os.path.basename(at[1])}:{at[2]}{': ' + here if here else ''})" if at else ""
+        raise Error(f"--serve {place}: TorchScript does not take the module: {(lines or ['?'])[0].rstrip(':')}{where}; "
+                    f"tandem.load({path!r}).serving({name}) gives it as a module of plain PyTorch") from None
+
+
+def _write(saved: Saved, arguments: argparse.Namespace, scripted: Any, wrote: list[str]) -> None:
     for form in dict.fromkeys(arguments.format or ["safetensors"]):
         if form == "parquet":
             wrote += saved.save_parquet(arguments.to)
             continue
-        wrote.append(os.path.join(arguments.to, FILES[form]))
-        (saved.save_npz if form == "npz" else saved.save_safetensors)(wrote[-1])
-    if arguments.serve:
-        import torch
-        wrote.append(os.path.join(arguments.to, "serve.pt"))
-        scripted = torch.jit.script(saved.serving(_module_of(arguments.serve)))
-        scripted.save(wrote[-1] + ".tmp")
-        os.replace(wrote[-1] + ".tmp", wrote[-1])
+        path = os.path.join(arguments.to, FILES[form])
+        (saved.save_npz if form == "npz" else saved.save_safetensors)(path)
+        wrote.append(path)
+    if scripted is not None:
+        path = os.path.join(arguments.to, "serve.pt")
+        wrote.append(path + ".tmp")
+        scripted.save(wrote[-1])
+        os.replace(wrote.pop(), path)
+        wrote.append(path)
+
+
+def main() -> None:
+    """Exports as the command line says, and prints what was written. What fails leaves nothing behind."""
+    arguments = _arguments()
+    saved = load(arguments.save)
+    scripted = _scripted(saved, arguments.save, arguments.serve) if arguments.serve else None
+    there = os.path.isdir(arguments.to)
+    os.makedirs(arguments.to, exist_ok=True)
+    wrote: list[str] = []
+    try:
+        _write(saved, arguments, scripted, wrote)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            for path in wrote:
+                os.remove(path)
+            if not there:
+                os.rmdir(arguments.to)
+        raise
     rows = sum(table.rows for table in saved.tables.values())
     print(f"step {saved.step}: {_count(len(saved.tables), 'table')} with {_count(rows, 'row')}, "
           f"{_count(len(saved.dense), 'dense parameter')}")

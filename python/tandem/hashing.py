@@ -1,7 +1,8 @@
 """Ids as Tandem's readers make them, so that a model of a job over files can go on in Python."""
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Union
+import numbers
+from typing import TYPE_CHECKING, Any, Optional, Union
 
 import numpy
 
@@ -12,41 +13,109 @@ if TYPE_CHECKING:
     import torch
 
 
-def hash_ids(values: Any, field: str) -> numpy.ndarray:
-    """The ids of `values` in the field of this name, as an int64 array of the same length.
+def hash_ids(values: Any, field: str, format: str = "DELIMITED") -> numpy.ndarray:  # pylint: disable=redefined-builtin
+    """The ids of `values` in the field of this name, as an int64 array of the same length: those that the reader of
+    files of this format gives to the same cells.
 
-    values: integers (a list, numpy array or tensor) or texts. Texts are hashed as a reader hashes a
-    cell of a file; None, NaN and an empty text are the id of a missing value. ValueError: values of more
-    than one dimension.
+    values: integers, texts or what else a column may hold (a list, array, pandas column or tensor). One value has one
+    id, whatever its type: 7, 7.0, numpy.uint8(7), "7" and b"7" are the cell `7`; True is `True`. None, NaN, NaT,
+    pandas.NA and an empty text are a missing value. A number with a fraction has the shortest text that stands for it.
+
+    format: of the data that the model is trained on by file readers, as data.format of a job says it: "DELIMITED" and
+    "CRITEO" hash the text of a cell; "NCF" hashes the number. Ids of "LIBSVM" files are the numbers themselves.
+
+    ValueError: values of more than one dimension, a format that hashes nothing, or what is no number for "NCF".
     """
     name = field.encode()
     if hasattr(values, "detach"):
         values = values.detach().cpu().numpy()
-    values = numpy.asarray(values)
-    out = numpy.empty(values.shape, dtype=numpy.int64)
+    values = _array(values)
     if values.ndim != 1:
         raise ValueError(f"hash_ids of field '{field}': values of shape {values.shape}, want one "
                          "dimension")
-    if numpy.issubdtype(values.dtype, numpy.integer):
-        ids = numpy.ascontiguousarray(values, dtype=numpy.int64)
-        check(library().tandem_hash_ids(name, ids.ctypes.data, len(ids), out.ctypes.data))
+    if format not in ("DELIMITED", "CRITEO", "NCF"):
+        raise ValueError(f"hash_ids of field '{field}': format {format!r}, want \"DELIMITED\", \"CRITEO\" or \"NCF\""
+                         + ("; ids of LIBSVM files are the numbers themselves" if format == "LIBSVM" else ""))
+    whole, missing = _whole_numbers(values)
+    if whole is None and format == "NCF":
+        cells = [_cell(value) for value in values]
+        wrong = [cell for cell in cells if not cell.isdigit()]
+        if not wrong:
+            whole, missing = numpy.array([int(cell) for cell in cells], dtype=numpy.int64), None
+    if format == "NCF" and (whole is None or missing is not None):
+        raise ValueError(f"hash_ids of field '{field}': users and items of an NCF file are numbers from 0, and "
+                         f"{'one is missing' if whole is not None else repr(wrong[0].decode(errors='replace'))}")
+    if whole is not None:
+        out = numpy.empty(len(whole), dtype=numpy.int64)
+        function = library().tandem_hash_numbers if format == "NCF" else library().tandem_hash_ids
+        check(function(name, whole.ctypes.data, len(whole), out.ctypes.data))
+        if missing is not None:
+            out[missing] = _hash_cells(name, [b""])
         return out
-    texts = ["" if v is None or v != v else str(v) for v in values.tolist()]
-    encoded = [t.encode() for t in texts]
-    offsets = numpy.zeros(len(encoded) + 1, dtype=numpy.int64)
-    numpy.cumsum([len(e) for e in encoded], out=offsets[1:])
-    check(library().tandem_hash_texts(name, b"".join(encoded), offsets.ctypes.data, len(encoded),
+    return _hash_cells(name, [_cell(value) for value in (values.tolist() if values.dtype.kind in "bOSU" else values)])
+
+
+def _hash_cells(name: bytes, cells: list[bytes]) -> numpy.ndarray:
+    out = numpy.empty(len(cells), dtype=numpy.int64)
+    offsets = numpy.zeros(len(cells) + 1, dtype=numpy.int64)
+    numpy.cumsum([len(cell) for cell in cells], out=offsets[1:])
+    check(library().tandem_hash_texts(name, b"".join(cells), offsets.ctypes.data, len(cells),
                                       out.ctypes.data))
     return out
 
 
+def _array(values: Any) -> numpy.ndarray:
+    """A list may mix types, of which numpy would make one: a 7 beside a text, or an integer beside a NaN."""
+    if hasattr(values, "__array__") or isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
+        return numpy.asarray(values)
+    values = list(values)
+    array = numpy.asarray(values) if any(isinstance(v, (list, tuple, numpy.ndarray)) for v in values) else None
+    if array is None:
+        array = numpy.empty(len(values), dtype=object)
+        array[:] = values
+    return array
+
+
+def _whole_numbers(values: numpy.ndarray) -> tuple[Optional[numpy.ndarray], Optional[numpy.ndarray]]:
+    """The values as int64, and where one is missing (None: nowhere); Nones: not all are whole numbers of 64 bits."""
+    kind = values.dtype.kind
+    if kind == "i" or (kind == "u" and values.dtype.itemsize < 8):
+        return numpy.ascontiguousarray(values, dtype=numpy.int64), None
+    if kind != "f" or values.dtype.itemsize > 8:
+        return None, None
+    missing = numpy.isnan(values)
+    known = numpy.where(missing, 0, values)
+    if not numpy.all((numpy.abs(known) < 2.0 ** 63) & (known == numpy.trunc(known))):
+        return None, None
+    return known.astype(numpy.int64), missing if missing.any() else None
+
+
+def _cell(value: Any) -> bytes:
+    """The text of a value in a file; empty: it is missing."""
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, (bytes, bytearray)):
+        return bytes(value)
+    if value is None or type(value).__name__ in ("NAType", "NaTType") or value != value:
+        return b""
+    if isinstance(value, (bool, numpy.bool_)):
+        return str(bool(value)).encode()
+    if isinstance(value, numbers.Real) or type(value).__name__ == "Decimal":
+        try:
+            if int(value) == value:
+                return str(int(value)).encode()
+        except OverflowError:  # infinite
+            pass
+    return str(value).encode()
+
+
 def hash_columns(frame: pandas.DataFrame) -> Union[torch.Tensor, numpy.ndarray]:
-    """The ids of a pandas frame's columns, each a field of its own: int64 [rows, columns], a tensor if
-    torch is there. A cell is hashed by its text, as in a DELIMITED file: read such columns with
-    dtype=str, so that 7 does not become 7.0."""
-    columns = [hash_ids(frame[name].astype(object).where(frame[name].notna(), None)
-                        .map(lambda v: v if v is None else str(v)).to_numpy(dtype=object), str(name))
-               for name in frame.columns]
+    """The ids of a pandas frame's columns, each a field of its own: int64 [rows, columns], a tensor if torch is
+    there. Cells are those of a DELIMITED file, as hash_ids has them: whole numbers of a column that pandas has made
+    float (some are missing) keep their ids. Where the text of a number matters ("007", "7.50"), read such columns with
+    dtype=str."""
+    columns = [hash_ids(frame[name].array if frame[name].dtype.kind in "biuf" else
+                        frame[name].astype(object).to_numpy(), str(name)) for name in frame.columns]
     ids = numpy.stack(columns, 1) if columns else numpy.empty((len(frame), 0), dtype=numpy.int64)
     try:
         import torch

@@ -1,12 +1,16 @@
 """The job, as one worker of it sees it."""
 from __future__ import annotations
 
+import _signal
 import atexit
 import contextlib
 import ctypes
 import os
 import sys
+import threading
+import time
 import traceback
+import warnings
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Optional, SupportsFloat
 
@@ -21,7 +25,34 @@ if TYPE_CHECKING:
     from tandem.data import DataLoader
     from tandem.sparse import BatchIds
 
+_PATIENCE = 5    # seconds in which a job that is closed is saved as it stands
 _SLICE_MS = 100  # a wait is cut into such pieces, so that Ctrl-C is heard
+
+
+class _Deaf:
+    """A context in which a Ctrl-C waits; by the module under `signal`, whose wrappers cost as much as the rest of a small
+    step."""
+    _heard: Any = None
+    _before: Any = None
+
+    def __enter__(self) -> None:
+        if threading.get_ident() == threading.main_thread().ident and _signal.getsignal(_signal.SIGINT) is not None:
+            self._before = _signal.signal(_signal.SIGINT, self._hear)
+
+    def _hear(self, *arguments: Any) -> None:
+        self._heard = arguments
+
+    def __exit__(self, *_: Any) -> None:
+        if self._before is None:
+            return
+        _signal.signal(_signal.SIGINT, self._before)
+        if self._heard is not None and callable(self._before):
+            self._before(*self._heard)
+        elif self._heard is not None:
+            os.kill(os.getpid(), _signal.SIGINT)
+
+
+_FREE = contextlib.nullcontext()
 
 _current: Optional[Job] = None  # the job of this process: modules and loaders belong to it
 _stand_in: Optional[Tables[Any]] = None  # the tables that modules are made for while a saved model is put together
@@ -52,7 +83,7 @@ def made_for(tables: Tables[Any]) -> Iterator[None]:
 
 def init(job: Optional[str] = None, scheduler: Optional[str] = None, index: Optional[int] = None,
          set: Iterable[str] = (),  # pylint: disable=redefined-builtin
-         out: Optional[str] = None) -> Job:
+         out: Optional[str] = None, resume: Optional[str] = None) -> Job:
     """Joins the job, and returns when all of its nodes are there. One job at a time in a process.
 
     job: the job file; scheduler: its address, tcp://HOST:PORT; index: the wanted rank. What is not said
@@ -61,8 +92,9 @@ def init(job: Optional[str] = None, scheduler: Optional[str] = None, index: Opti
 
     With a job and no scheduler, as in a notebook: starts scheduler and servers on this machine, with
     this process as the one worker. They end with the job or with this process. out: the folder of the
-    run (summary.json, logs, model); None: a new one under out/. job.out says which. Under `tandem run` the
-    same call joins the job that it has started: job, set and out of the call do not count.
+    run (summary.json, logs, model); None: a new one under out/. job.out says which. resume: the folder of such a run,
+    which goes on from its newest checkpoint, such as job.close() has made. Under `tandem run` the same call joins the
+    job that it has started: job, set, out and resume of the call do not count.
 
     An Error says what is wrong with the job, or who did not come.
     """
@@ -74,7 +106,7 @@ def init(job: Optional[str] = None, scheduler: Optional[str] = None, index: Opti
     if scheduler is None and os.environ.get("TANDEM_SCHEDULER"):
         scheduler, own = os.environ["TANDEM_SCHEDULER"], None
         if job and os.environ.get("TANDEM_JOB"):
-            job, set, out = os.environ["TANDEM_JOB"], (), None
+            job, set, out, resume = os.environ["TANDEM_JOB"], (), None, None
     job = job or os.environ.get("TANDEM_JOB")
     settings = list(set)
     cluster = None
@@ -83,11 +115,13 @@ def init(job: Optional[str] = None, scheduler: Optional[str] = None, index: Opti
             raise Error(f"tandem.init: index {index} of a job with this worker alone; say scheduler=, the "
                         "address of the others'")
         settings.append("cluster.workers=1")
-        cluster = LocalCluster(own, settings, out)
+        if resume is not None and out is not None and os.path.abspath(out) != os.path.abspath(resume):
+            raise Error(f"tandem.init: out={out!r} and resume={resume!r}; a run goes on in its own folder: leave out=")
+        cluster = LocalCluster(own, settings, out, resume)
         scheduler, index = cluster.scheduler, 0
-    elif out is not None:
-        raise Error("tandem.init: out is for a job that is started here; the folder of this one is the "
-                    "scheduler's")
+    elif out is not None or resume is not None:
+        raise Error(f"tandem.init: {'out' if out is not None else 'resume'} is for a job that is started here; the folder "
+                    "of this one is the scheduler's")
     if not job or not scheduler:
         raise Error("which job? Start the script by `tandem run JOB --python SCRIPT`, or say "
                     "TANDEM_JOB (a file) and TANDEM_SCHEDULER (tcp://HOST:PORT), or "
@@ -131,6 +165,12 @@ class Job(Tables[Table]):
         self._given: Any = None      # BatchIds: ids of the batch at hand, as the loader gave them
         self._scored = True
         self._evaluating = False     # a loop over job.evaluate() has begun and not ended
+        self._train_loop: Any = None  # data._Loop: the last one over batches of an epoch, and
+        self._test_loop: Any = None   # of an evaluation
+        self._looping: Any = None     # the one whose body runs
+        self._reported = True         # something, since the last loop of an evaluation began
+        self._skipped_said = False    # that the job does not evaluate after each epoch
+        self._lookup: Any = None      # lookup.Lookup: of rows between batches
         self._loop_epoch: Optional[int] = None  # what epochs() has given last
         self._between = False        # epochs() waits for the next one
         self._progress = Progress(self)
@@ -171,10 +211,15 @@ class Job(Tables[Table]):
         The last one is over when the whole job is: evaluated and saved. A run that goes on begins with the
         epoch that it stands in, of which the loader gives what is left.
 
+        A loop that was left in the middle of an epoch (a cell of a notebook that was interrupted) is gone on with by
+        another one: it begins with that epoch, of which the loader gives what is left.
+
         An Error if no optimizer is made yet, or if the loop over batches ends before the epoch does.
         """
         self._check_started()
         last = self._progress.begin()
+        if last is None and self._train_loop is not None and self._train_loop.goes_on():
+            last = self._train_loop.epoch
         if last is not None:
             yield from self._epoch_of_loop(last)
         while True:
@@ -182,9 +227,18 @@ class Job(Tables[Table]):
             self._optimizer._carry_out()
             want = self._next()
             self._between = False
+            if want.kind == _abi.STEP_DONE:  # of a step that was interrupted while it waited
+                continue
             if want.kind == _abi.END:
                 self._end()
                 return
+            if last is None and want.kind in (_abi.VALIDATION_BATCH, _abi.SCORE):
+                last = want.epoch  # an evaluation that was left in the middle
+                yield from self._epoch_of_loop(last)
+                continue
+            if want.kind == _abi.SCORE:
+                raise Error(f"the loop over job.evaluate() of epoch {last} has ended before its batches; iterate over the "
+                            "whole tandem.DataLoader")
             if want.kind == _abi.VALIDATION_BATCH:
                 raise Error(f"epoch {last} is over, and the job keeps its best model (train.keep_best): behind "
                             "the loop over batches, say for batch in job.evaluate(loader, data=\"validation\"), "
@@ -211,7 +265,21 @@ class Job(Tables[Table]):
         self._progress.begin_epoch(epoch)
         yield epoch
         self._optimizer._check_unfrozen(epoch_over=True)
+        self._check_evaluated(epoch)
         self._progress.end_epoch()
+
+    def _check_evaluated(self, epoch: int) -> None:
+        """That a loop over job.evaluate() has come to something."""
+        loop = self._test_loop
+        if self._reported or loop is None or loop.unscored == 0:
+            return
+        self._reported = True
+        said = (f"the loop over job.evaluate() of epoch {epoch} has scored nothing: call job.score() for each batch, or "
+                "job.report(NAME=VALUE) with a metric of your own")
+        if self.world_size == 1:
+            raise Error(said)
+        if self.rank == 0:  # another worker may have reported
+            warnings.warn(said, stacklevel=4)
 
     def keep(self, **objects: Any) -> None:
         """Has saves contain the state of these objects, by name, of each worker: what has state_dict() and
@@ -225,7 +293,9 @@ class Job(Tables[Table]):
             for dense, ids, label in job.evaluate(test_loader):
                 job.score(model(dense, ids), label)
 
-        AUC, logloss and accuracy over all workers are in summary.json. Call it after the epoch's loop.
+        AUC, logloss and accuracy over all workers are in summary.json. Call it after the epoch's loop. The job evaluates
+        after its last epoch, or after each N with evaluation { every_epochs: N }. A loop for a metric of the script's own
+        scores no batch, and says job.report(NAME=VALUE) behind it.
 
         data="validation": of the rows by which the job judges its model (train.keep_best), before the test
         rows, which come after models alone that are the best so far. Nothing in a job that keeps no best.
@@ -242,10 +312,12 @@ class Job(Tables[Table]):
     def score(self, logits: Any, labels: Any = None) -> None:
         """Adds the scores of the test batch at hand. logits: [samples], before the sigmoid; labels:
         [samples], 0 or 1; tensors, arrays or lists of numbers. Under `tandem predict` there need be no labels; a
-        batch without is in no AUC. ValueError: not one for each sample."""
+        batch without is in no AUC. ValueError: not one for each sample, or other labels; the batch can be scored again."""
         import torch
         if self._scored:
             raise Error("job.score() belongs into a loop over job.evaluate(), once for each batch")
+        if self._test_loop.unscored > 0:
+            raise Error("job.score(): batches of this evaluation were not scored; score all of them, or none")
         want = self._next()
         if want.kind != _abi.SCORE:
             raise Error("job.score(): the job ends before the evaluation does; was it told to end?")
@@ -260,14 +332,25 @@ class Job(Tables[Table]):
             if values.numel() != want.samples:
                 raise ValueError(f"job.score: {values.numel()} {name} for a batch of {want.samples} "
                                  "samples; give one for each")
+            if name == "labels" and not bool(((values == 0) | (values == 1)).all()):
+                strange = values[(values != 0) & (values != 1)][0].item()
+                raise ValueError(f"job.score: a label is {strange:g}; labels are 0 or 1. Map others before: "
+                                 "(labels > 0) makes 1 of positive ones; a job with another loss has numbers of its own "
+                                 "(job.report)")
             both.append(values.contiguous())
         pointers = [part.data_ptr() for part in both] if labels is not None else [None, None]
-        check(library().tandem_score(self._handle, *pointers, want.samples))
-        if self._scores is not None:
-            self._scores.write(both[0].numpy().tobytes())
-            self._scores.flush()
-        self._scored = True
-        self._cells = None
+        with self._uninterrupted():
+            check(library().tandem_score(self._handle, *pointers, want.samples))
+            if self._scores is not None:
+                self._scores.write(both[0].numpy().tobytes())
+                self._scores.flush()
+            self._scored, self._cells = True, None
+            self._test_loop.scored += 1
+
+    def _leave_unscored(self) -> None:
+        """The batch at hand does not count."""
+        check(library().tandem_score(self._handle, None, None, 0))
+        self._scored, self._cells = True, None
 
     def barrier(self) -> None:
         """Waits until all workers have come here: each calls it as often as the others. Not in a loop over
@@ -301,6 +384,7 @@ class Job(Tables[Table]):
         while not check(library().tandem_report(self._handle, len(values), names, numbers, self.step,
                                                 _SLICE_MS)):
             pass
+        self._reported = True
 
     def save(self) -> None:
         """Asks for a save and returns at once. It is made soon, when all workers stand at one step that each of
@@ -317,22 +401,85 @@ class Job(Tables[Table]):
     def close(self) -> None:
         """Ends the job, if it has not ended, for all of its workers; tandem.init() may then begin another one. For
         notebooks, also after an error; where a script runs to its end there is no need to. Calling it again
-        does nothing."""
+        does nothing.
+
+        A job that tandem.init() has started is saved first, and a line says where, so that
+        tandem.init(..., resume=job.out) can go on with it: as if it had not been closed, and so with the batch at hand if
+        its step was not taken."""
         self._check_process()
         if not self._ended:
-            self._fail(f"closed at step {self.step}, before the job had ended")
-            self._ended = True
-            library().tandem_close(self._handle)
-            if self._cluster is not None:
-                self._cluster.finish()
+            saved = self._cluster is not None and self._started and self._save_and_end()
+            if not saved:
+                self._fail(f"closed at step {self.step}, before the job had ended")
+            self._close()
+            if saved:
+                self._say_saved()
         self._forget()
+
+    def _close(self) -> int:
+        self._ended, self._cells = True, None
+        if self._lookup is not None:
+            self._lookup.close()
+        code = library().tandem_close(self._handle)
+        if self._cluster is not None:
+            self._cluster.finish()
+        return code
+
+    def _save_and_end(self) -> bool:
+        """Tells the scheduler to save and to end the job, and does what the worker wants until it has. False: it has
+        failed."""
+        lib, want = library(), _abi.Want()
+        if not lib.tandem_saves(self._handle):
+            return False
+        if self._train_loop is not None and self._train_loop.goes_on():
+            self._train_loop.settle()
+            if self._train_loop.epoch is not None:
+                self._progress.stands_in(self._train_loop.epoch)
+        try:
+            while not check(lib.tandem_next(self._handle, _SLICE_MS, ctypes.byref(want))):
+                self._cluster.check()  # until the job has begun
+            check(lib.tandem_rest(self._handle))
+            self._cluster.tell_end()
+            patience = time.monotonic() + _PATIENCE
+            while want.kind != _abi.END:
+                if not check(lib.tandem_next(self._handle, _SLICE_MS, ctypes.byref(want))):
+                    self._cluster.check_scheduler()
+                elif want.kind == _abi.STATE:
+                    self._progress.save()
+                elif want.kind == _abi.UPDATE:
+                    if self._optimizer._stepping:
+                        self._optimizer._update()
+                    check(lib.tandem_updated(self._handle))
+                elif want.kind == _abi.STEP_DONE:
+                    self._optimizer._stepping = False
+                elif want.kind == _abi.COMPUTE and time.monotonic() > patience:
+                    # An earlier save waits for the step: it is one without a gradient.
+                    check(lib.tandem_finish(self._handle, _abi.NO_LOSS, None, None, None, 1))
+                elif want.kind == _abi.SCORE:
+                    check(lib.tandem_score(self._handle, None, None, 0))
+                elif want.kind != _abi.END:
+                    time.sleep(.001)  # batches and steps, of which there are no more
+        except Error as error:
+            print(f"tandem: the job ended with an error, and was not saved now: {error}", file=sys.stderr)
+            return False
+        return True
+
+    def _say_saved(self) -> None:
+        said = self._cluster.last_words()  # of the scheduler
+        if said.startswith("{"):
+            print(f"tandem: the job had come to its end; its model is in {self.out}/model")
+        elif "; saved step" in said:
+            print(f"tandem: checkpoint in {self.out}/model (step {said.rpartition(' ')[2]}); resume it with "
+                  f"tandem.init({self._cluster.given!r}, resume={self.out!r})")
+        else:
+            print(f"tandem: no checkpoint: {said}", file=sys.stderr)
 
     def __enter__(self) -> Job:
         return self
 
     def __exit__(self, kind: Optional[type[BaseException]], value: Optional[BaseException],
                  trace: Optional[TracebackType]) -> None:
-        if kind is not None and not self._ended:
+        if kind is not None and not self._ended and (self._cluster is None or not self._started):
             self._fail(_reason(kind, value, trace))
         self.close()
 
@@ -354,7 +501,8 @@ class Job(Tables[Table]):
             if want.kind == _abi.STATE:
                 if want.last and not self._between:
                     return want  # what the script does after its loop comes first
-                self._progress.save()
+                with self._uninterrupted():
+                    self._progress.save()
                 continue
             if want.kind != _abi.UPDATE:
                 if want.kind == _abi.COMPUTE:
@@ -362,8 +510,44 @@ class Job(Tables[Table]):
                 if self._optimizer is not None:
                     self._optimizer._after_next()
                 return want
-            self._optimizer._update()
-            check(lib.tandem_updated(self._handle))
+            with self._uninterrupted():
+                self._optimizer._update()
+                check(lib.tandem_updated(self._handle))
+
+    def _uninterrupted(self) -> Any:
+        """A context: a Ctrl-C in a notebook is heard behind what must be done as a whole, so that the loop can go on."""
+        return _FREE if self._cluster is None else _Deaf()
+
+    def _forget_gradients(self) -> None:
+        """The body of a loop begins again with the batch at hand."""
+        if self._optimizer is not None:
+            self._optimizer.zero_grad()
+
+    def _note_no_evaluation(self, kind: int, fetch: int) -> None:
+        """A loop over job.evaluate() has no batches: `kind` is wanted."""
+        loop = self._train_loop
+        if kind != _abi.BATCH or fetch != _abi.TEST_BATCH or self._test_loop is not None or loop is None or not loop.over:
+            return
+        if self.rank == 0 and not self._skipped_said:
+            self._skipped_said = True
+            warnings.warn(f"job.evaluate(): no batches after epoch {loop.epoch}: the job evaluates after its last epoch, "
+                          "and before it as evaluation { every_epochs: N } says", stacklevel=4)
+
+    # ---- rows of other batches than that at hand ----
+
+    def _may_look(self) -> bool:
+        """Whether a module may be called with ids that no loader has announced: in a notebook, to look at what it gives;
+        not in the loop that trains, where such rows would not be trained."""
+        import torch
+        return self._cluster is not None and self._started and not self._ended and \
+            (self._looping is None or not torch.is_grad_enabled())
+
+    def _look_up(self, ids: BatchIds, tables: Iterable[Table]) -> dict[str, torch.Tensor]:
+        """The cells of these tables, as _begin has them, without gradients."""
+        if self._lookup is None:
+            from tandem.lookup import Lookup
+            self._lookup = Lookup(self.scheduler)
+        return {table.name: self._lookup.cells(table, ids, table.name in self._unpooled) for table in tables}
 
     def _give_none(self) -> None:
         check(library().tandem_give(self._handle, 0, None, None))
@@ -392,17 +576,14 @@ class Job(Tables[Table]):
 
     def _end(self) -> None:
         if not self._ended:
-            self._ended = True
-            code = library().tandem_close(self._handle)
-            if self._cluster is not None:
-                self._cluster.finish()
+            code = self._close()
             self._forget()
             check(code)
 
 
 # ---- how a script ends ----
 
-def _place(frames: traceback.StackSummary, script: str) -> str:
+def place_of(frames: traceback.StackSummary, script: str) -> str:
     """"train.py:31": the innermost line of the script itself."""
     own = [f for f in frames if os.path.abspath(f.filename) == script] or frames[-1:]
     return f"{os.path.basename(own[-1].filename)}:{own[-1].lineno}" if own else ""
@@ -416,7 +597,7 @@ def _script() -> str:
 
 def _reason(kind: type[BaseException], value: Optional[BaseException], trace: Optional[TracebackType]) -> str:
     name, text = kind.__name__, str(value).split("\n", 1)[0]
-    place = _place(traceback.extract_tb(trace), _script())
+    place = place_of(traceback.extract_tb(trace), _script())
     return f"{name}: {text} ({place})" if text else f"{name} ({place})"
 
 
@@ -426,6 +607,8 @@ def _end_with_the_process(job: Job) -> Callable[[], None]:
     shown = sys.excepthook
     script = os.path.basename(_script())  # as the process ends Python knows it no more
 
+    before = getattr(sys, "last_value", None)
+
     def on_exception(kind: type[BaseException], value: BaseException, trace: Optional[TracebackType]) -> None:
         if os.getpid() == job._pid and not job._ended:
             job._fail(_reason(kind, value, trace))
@@ -434,12 +617,13 @@ def _end_with_the_process(job: Job) -> Callable[[], None]:
     def at_exit() -> None:
         if os.getpid() != job._pid or job._ended:
             return
+        last = getattr(sys, "last_value", None)
+        if last is not None and last is not before:
+            # Something else was raised before on_exception came to say it: by the signal of another process's end, say.
+            job._fail(_reason(type(last), last, getattr(sys, "last_traceback", None)))
         job._fail(f"{script or 'the program'} ended at step {job.step}, before the job had; iterate to the "
                   "end of job.epochs()")
-        job._ended = True
-        library().tandem_close(job._handle)
-        if job._cluster is not None:
-            job._cluster.finish()
+        job._close()
 
     def forget() -> None:
         atexit.unregister(at_exit)

@@ -33,14 +33,15 @@ def _program(name: str) -> str:
 class LocalCluster:
     """Its processes end with this one, however it ends: the kernel sees to it.
 
-    job: the job file; settings: "path=value" texts; out: the folder of the run, None: a new one under out/.
+    job: the job file; settings: "path=value" texts; out: the folder of the run, None: a new one under out/; resume:
+    the folder of a run that goes on, or None. given: the job file as it was given.
     scheduler: its address, tcp://HOST:PORT. An Error if a program is not there or ends at once.
     """
 
-    def __init__(self, job: str, settings: list[str], out: Optional[str]) -> None:
-        self.job, self._settings = os.path.abspath(job), settings
+    def __init__(self, job: str, settings: list[str], out: Optional[str], resume: Optional[str] = None) -> None:
+        self.given, self.job, self._settings = job, os.path.abspath(job), settings
         stem = os.path.basename(job).rsplit(".", 1)[0]
-        self.out = os.path.abspath(out or time.strftime(f"out/{stem}-%Y%m%d-%H%M%S-{os.getpid()}"))
+        self.out = os.path.abspath(resume or out or time.strftime(f"out/{stem}-%Y%m%d-%H%M%S-{os.getpid()}"))
         self._processes: dict[str, subprocess.Popen] = {}
         self._pid = os.getpid()
         programs = {name: _program("tandem-" + name) for name in ("scheduler", "server")}
@@ -49,7 +50,7 @@ class LocalCluster:
         # The scheduler makes the folder, or refuses it; its log moves there.
         self._logs = {"scheduler": self.out + ".log"}
         try:
-            self._start("scheduler", [programs["scheduler"], "--out", self.out])
+            self._start("scheduler", [programs["scheduler"], "--resume" if resume else "--out", self.out])
             self.scheduler = self._address()
             os.makedirs(os.path.join(self.out, "logs"), exist_ok=True)
             moved = os.path.join(self.out, "logs", "scheduler.log")
@@ -73,6 +74,20 @@ class LocalCluster:
         for name, process in self._processes.items():
             if process.poll() is not None:
                 raise Error(f"{name} ended with status {process.returncode}: {self._last_words(name)}")
+
+    def tell_end(self) -> None:
+        """Has the scheduler save the job and end it."""
+        self._processes["scheduler"].send_signal(signal.SIGTERM)
+
+    def check_scheduler(self) -> None:
+        """Raises an Error with its last words if it has ended."""
+        process = self._processes["scheduler"]
+        if process.poll() is not None:
+            raise Error(f"scheduler ended with status {process.returncode}: {self.last_words()}")
+
+    def last_words(self) -> str:
+        """The last line of the scheduler."""
+        return self._last_words("scheduler")
 
     def finish(self) -> None:
         """The job has ended: its processes end by themselves."""

@@ -13,12 +13,53 @@ from tandem.sparse import BatchIds, FieldIds, JaggedTensor, KeyedTensor, one_fie
 from tandem.tables import Table, Tables
 
 
-def _cells(job: Job, what: str) -> dict[str, torch.Tensor]:
+def _no_batch(what: str) -> RuntimeError:
+    return RuntimeError(f"{what}: there is no batch at hand; rows are fetched ahead for the batches "
+                        "of a tandem.DataLoader, so call the model in a loop over one, or over "
+                        "job.evaluate()")
+
+
+_OTHER = ("ids that the model makes itself cannot be fetched ahead: let `features` of tandem.DataLoader make them")
+
+
+def _batch(job: Job, what: str, tables: Iterable[Table], ids: Any) -> tuple[dict[str, torch.Tensor], BatchIds]:
+    """The cells of these tables, and the ids that they are of: those of the batch at hand, or in a notebook of any."""
+    if job._cells is not None and _same(job, job._given, ids):
+        return job._cells, job._given
+    if ids is not None and job._may_look():
+        given = BatchIds(job, ids)
+        return job._look_up(given, tables), given
     if job._cells is None:
-        raise RuntimeError(f"{what}: there is no batch at hand; rows are fetched ahead for the batches "
-                           "of a tandem.DataLoader, so call the model in a loop over one, or over "
-                           "job.evaluate()")
-    return job._cells
+        raise _no_batch(what)
+    raise ValueError(f"{what}: called with other ids than the batch has; {_OTHER}" + _look_hint(job))
+
+
+def _look_hint(job: Job) -> str:
+    notebook = getattr(job, "_cluster", None) is not None
+    return "; to look at what it gives for others, call it under torch.no_grad()" if notebook else ""
+
+
+def _field_batch(job: Job, what: str, table: Table, place: int, ids: Any, offsets: Optional[torch.Tensor] = None,
+                 weights: Optional[torch.Tensor] = None, include_last_offset: Optional[bool] = None
+                 ) -> tuple[torch.Tensor, Optional[FieldIds]]:
+    """The same for a module of one field."""
+    name = table.fields[place]
+    if job._cells is None and (ids is None or not job._may_look()):
+        raise _no_batch(what)
+    if job._cells is not None:
+        try:
+            return job._cells[table.name], _check_field(job, name, ids, offsets, weights)
+        except ValueError:
+            if not job._may_look():
+                raise
+    form = ids
+    if offsets is not None or weights is not None:
+        flat = torch.as_tensor(ids)
+        if offsets is None:
+            offsets, include_last_offset = one_field(name, flat).bounds(), True
+        form = (flat.reshape(-1), offsets) if weights is None else (flat.reshape(-1), offsets, weights.reshape(-1))
+    given = BatchIds(job, {name: form}, bool(include_last_offset))
+    return job._look_up(given, [table])[table.name], given.fields[name]
 
 
 def _same(job: Job, given: BatchIds, ids: Any) -> bool:
@@ -46,16 +87,15 @@ def _check_field(job: Job, name: str, ids: Any, offsets: Optional[torch.Tensor] 
         raise ValueError(f"field '{name}': called with its ids and without the weights that the loader gave "
                          "for it; give them too, or none of both")
     if offsets is not None or weights is not None:
-        bags = one_field(name, ids).bounds() if offsets is None else offsets
-        same = one_field(name, (ids.reshape(-1), bags, None if weights is None else
-                                weights.reshape(-1))).same(field)
+        bags = (one_field(name, ids).bounds(), True) if offsets is None else (offsets, None)
+        same = one_field(name, (ids.reshape(-1), bags[0], None if weights is None else weights.reshape(-1)),
+                         bags[1]).same(field)
     else:
         called = one_field(name, ids)
         same = called.same_ids(field) and called.same_bags(field)
     if not same:
-        raise ValueError(f"field '{name}': called with other ids, or in other bags, than the batch has; ids that the model "
-                         "makes itself cannot be fetched ahead: let `features` of tandem.DataLoader "
-                         "make them")
+        raise ValueError(f"field '{name}': called with other ids, or in other bags, than the batch has; {_OTHER}"
+                         + _look_hint(job))
     return field
 
 
@@ -110,12 +150,7 @@ class EmbeddingBagCollection(_Rows):
     def forward(self, ids: Any = None) -> KeyedTensor:
         """ids: of the batch at hand, in the form in which the loader found them, or None. Returns float32 rows:
         [samples, dim] of each field. RuntimeError: there is no batch at hand; ValueError: other ids than its."""
-        job = current_job()
-        cells = _cells(job, "EmbeddingBagCollection")
-        if not _same(job, job._given, ids):
-            raise ValueError("EmbeddingBagCollection: called with other ids than the batch has; ids that "
-                             "the model makes itself cannot be fetched ahead: let `features` of "
-                             "tandem.DataLoader make them")
+        cells, _ = _batch(current_job(), "EmbeddingBagCollection", self._tables, ids)
         return KeyedTensor(self._tables, {table.name: self._here(cells[table.name]) for table in self._tables})
 
     def extra_repr(self) -> str:
@@ -135,16 +170,12 @@ class EmbeddingCollection(_Rows):
 
     def forward(self, ids: Any = None) -> dict[str, JaggedTensor]:
         """ids: as those of EmbeddingBagCollection. Fields that the batch lacks are left out."""
-        job = current_job()
-        cells = _cells(job, "EmbeddingCollection")
-        if not _same(job, job._given, ids):
-            raise ValueError("EmbeddingCollection: called with other ids than the batch has; let "
-                             "`features` of tandem.DataLoader make them")
+        cells, given = _batch(current_job(), "EmbeddingCollection", self._tables, ids)
         out = {}
         for table in self._tables:
             begin = 0
             for name in table.fields:
-                field = job._given.fields.get(name)
+                field = given.fields.get(name)
                 if field is None:
                     continue
                 end = begin + field.ids.numel()
@@ -158,8 +189,9 @@ class EmbeddingCollection(_Rows):
 class EmbeddingBag(_Rows):
     """In the place of torch.nn.EmbeddingBag(n, dim, mode=...): one field of the job, [samples, dim].
 
-    name: the field, or a table that has one. mode: "sum" or "mean". include_last_offset: as torch's, for
-    the module that serves; here both are understood.
+    name: the field, or a table that has one. mode: "sum" or "mean". include_last_offset: as torch's: whether offsets
+    end with the number of ids; of the module that serves, too, and of what the loader gives for this field unless
+    tandem.DataLoader was told otherwise.
     """
 
     def __init__(self, name: str, mode: str = "sum", include_last_offset: bool = False) -> None:
@@ -172,6 +204,8 @@ class EmbeddingBag(_Rows):
                              f"{list(self._table.fields)}")
         self._place, self._mode = place or 0, mode
         self._include_last_offset = include_last_offset
+        if include_last_offset:
+            current_tables()._last_offsets[self._table.fields[self._place]] = True
         self.embedding_dim = self._table.dim
 
     def forward(self, input: Any = None, offsets: Optional[torch.Tensor] = None,  # pylint: disable=redefined-builtin
@@ -179,14 +213,16 @@ class EmbeddingBag(_Rows):
         """float32 [samples, dim]. input: ids int64 [ids] with offsets [samples] or [samples + 1], or [samples],
         or [samples, length]; None: those of the batch. per_sample_weights: of each id. ValueError: other ids or
         weights than the loader gave."""
-        job = current_job()
-        cells = _cells(job, "EmbeddingBag")
         name = self._table.fields[self._place]
-        field = _check_field(job, name, input, offsets, per_sample_weights)
+        if per_sample_weights is not None and self._mode != "sum":
+            raise ValueError(f"EmbeddingBag('{name}'): per_sample_weights with mode {self._mode!r}; as torch's it takes "
+                             "them with mode 'sum' alone")
+        cells, field = _field_batch(current_job(), "EmbeddingBag", self._table, self._place, input, offsets,
+                                    per_sample_weights, self._include_last_offset)
         if per_sample_weights is not None and (field is None or field.weights is None):
             raise ValueError(f"EmbeddingBag('{name}'): per_sample_weights belong to the batch: let "
                              "`features` of tandem.DataLoader give (values, offsets, weights)")
-        out = self._here(cells[self._table.name][:, self._place])
+        out = self._here(cells[:, self._place])
         if self._mode == "sum" or field is None or field.offsets is None:
             return out
         counts = (field.offsets[1:] - field.offsets[:-1]).clamp(min=1)
@@ -213,9 +249,8 @@ class Embedding(_Rows):
 
     def forward(self, input: Any = None) -> torch.Tensor:  # pylint: disable=redefined-builtin
         """float32 [samples, dim] or [samples, length, dim]. input: ids of the batch at hand, or None."""
-        job = current_job()
-        cells = self._here(_cells(job, "Embedding")[self._table.name])
-        field = _check_field(job, self._table.fields[0], input)
+        cells, field = _field_batch(current_job(), "Embedding", self._table, 0, input)
+        cells = self._here(cells)
         if field is not None and field.length is not None:
             return cells.view(-1, field.length, self._table.dim)
         return cells

@@ -161,7 +161,7 @@ class DistributedOptimizer:
                 p.grad = p.grad.detach().zero_()
 
     def step(self, closure: Optional[Callable[[], Any]] = None, loss: Optional[SupportsFloat] = None) -> None:
-        """Ends the step of the batch at hand. loss: its value, for progress lines; may be left out. closure: none
+        """Ends the step of the batch at hand. loss: its value, for progress lines, which have none without it. closure: none
         is taken (ValueError). An Error: there is no batch or no gradient, or one is infinite or no number."""
         job = self._job
         if closure is not None:
@@ -178,7 +178,9 @@ class DistributedOptimizer:
         self._carry_out()
         n = job._given.samples
         scale = float(n) if self._loss == "mean" else 1.0
-        value = 0.0 if loss is None else float(loss) * scale
+        value = _abi.NO_LOSS if loss is None else float(loss) * scale
+        if loss is not None and value == _abi.NO_LOSS:
+            value = math.nan  # it ends the job, as any that is not finite
         self._check_finite(cells.values())
         keep: list[torch.Tensor] = []
         pointers: list[Optional[int]] = []
@@ -190,11 +192,12 @@ class DistributedOptimizer:
                 keep.append(gradient)
             pointers.append(None if gradient is None else gradient.data_ptr())
             sizes.append(0 if gradient is None else gradient.numel())
-        check(library().tandem_finish(
-            job._handle, value, (ctypes.c_void_p * len(pointers))(*pointers),
-            (ctypes.c_int64 * len(sizes))(*sizes),
-            self._gradient.data_ptr() if self._gradient.numel() else None, scale))
-        job._cells, self._reached, self._stepping = None, False, True
+        with job._uninterrupted():
+            check(library().tandem_finish(
+                job._handle, value, (ctypes.c_void_p * len(pointers))(*pointers),
+                (ctypes.c_int64 * len(sizes))(*sizes),
+                self._gradient.data_ptr() if self._gradient.numel() else None, scale))
+            job._cells, self._reached, self._stepping = None, False, True
         done = job._next()
         self._stepping = False
         if done.kind != _abi.STEP_DONE:

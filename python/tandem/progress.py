@@ -39,7 +39,7 @@ class Progress:
 
     def __init__(self, job: Job) -> None:
         self._job: Any = job
-        self.reading, self.testing = Stream(), Stream()
+        self.reading, self.testing = Stream(job._uninterrupted), Stream(job._uninterrupted)
         self.barriers = 0                      # that the script has been at in its loop over epochs
         self._passed = 0                       # so many that a worker will not come to again
         self._barriers_at_epoch = 0            # those before the body of the loop, which is done again
@@ -58,6 +58,8 @@ class Progress:
         """The loop over epochs begins. Returns the epoch in which the run goes on; None: it is the next one
         that comes."""
         now = self._resumed
+        if self._begun:  # by a loop that was left
+            return None
         self.barriers = now["barriers"] if now else 0  # those before the loop over epochs are met each time
         self._begun = True
         if now is None:
@@ -112,6 +114,14 @@ class Progress:
         else:
             place.restore(at["now"])
         return at if inside else None
+
+    def continue_loop(self, place: _Place) -> None:
+        """The loop over batches that was left in the middle goes on, at this place."""
+        self._place, self._loop = place, "in"
+
+    def stands_in(self, epoch: int) -> None:
+        """A loop over batches was left in the middle of this epoch."""
+        self._epoch, self._inside = epoch, True
 
     def end_loop(self) -> None:
         """The loop over batches has ended: what is there now is what a save behind it has."""

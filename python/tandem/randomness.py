@@ -2,9 +2,10 @@
 and the generators that a loader has for itself."""
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import random
-from typing import Any
+from typing import Any, Callable
 
 import numpy
 import torch
@@ -39,15 +40,32 @@ class Stream:
     """Random numbers of what reads batches. It reads ahead, now more and now less, so it must not take from
     what the script draws from: inside `with stream:` the shared generators are the stream's own, which begin
     as the script's are when it first reads. Taking numpy's state out and in takes as long as a small batch;
-    so it has one of its own only once it has drawn from it."""
+    so it has one of its own only once it has drawn from it. guard: makes a context in which a Ctrl-C waits, so that
+    generators are exchanged as a whole."""
 
-    def __init__(self) -> None:
+    def __init__(self, guard: Callable[[], Any] = contextlib.nullcontext) -> None:
+        self._guard = guard
         self._torch: Any = None
         self._python: Any = None
         self._numpy: Any = None
         self._outside: Any = None
 
     def __enter__(self) -> None:
+        inside = False
+        try:
+            with self._guard():
+                self._enter()
+                inside = True
+        except BaseException:
+            if inside:  # a Ctrl-C that waited: the block is not entered
+                self._exit()
+            raise
+
+    def __exit__(self, *_: Any) -> None:
+        with self._guard():
+            self._exit()
+
+    def _enter(self) -> None:
         self._outside = (torch.get_rng_state(), random.getstate(),
                          _numpy_mark() if self._numpy is None else numpy.random.get_state(legacy=False))
         if self._torch is not None:
@@ -56,7 +74,7 @@ class Stream:
         if self._numpy is not None:
             numpy.random.set_state(self._numpy)
 
-    def __exit__(self, *_: Any) -> None:
+    def _exit(self) -> None:
         of_torch, of_python, of_numpy = self._outside
         self._torch, self._python = torch.get_rng_state(), random.getstate()
         torch.set_rng_state(of_torch)
@@ -77,6 +95,11 @@ class Stream:
         """Of the script's generators it sets those which the stream has none of its own for."""
         set_random_state({**random_state(), **state["shared"]})
         self._torch, self._python, self._numpy = state["torch"], state["python"], state["numpy"]
+
+    def rewind(self, state: dict[str, Any]) -> None:
+        """As set_state, but that the script's generators stay: in the process whose stream had this state."""
+        self._torch, self._python, self._numpy = [
+            state["shared"][k] if state[k] is None else state[k] for k in ("torch", "python", "numpy")]
 
 
 def generators_of(loader: Any) -> list[torch.Generator]:

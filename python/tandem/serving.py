@@ -157,6 +157,8 @@ class EmbeddingBag(nn.Module):
                 per_sample_weights: Optional[Tensor] = None) -> Tensor:
         rows = self.rows(input.reshape(-1))
         if per_sample_weights is not None:
+            if self.mean:
+                raise ValueError("EmbeddingBag: per_sample_weights with mode 'mean'; want mode 'sum'")
             rows = rows * per_sample_weights.reshape(-1, 1)
         if offsets is not None:
             samples = offsets.numel() - (1 if self.include_last_offset else 0)

@@ -103,7 +103,9 @@ class FieldIds:
 
     def __init__(self, name: str, ids: Any, offsets: Any = None, weights: Optional[torch.Tensor] = None,
                  length: Optional[int] = None) -> None:
-        self.name, self.unclear = name, False
+        self.name = name
+        self.unclear = False  # the offsets may have the end already: BatchIds decides
+        self.given = (ids, offsets, weights)
         self.ids = _integers(f"ids of field '{name}'", ids)
         self.length = length  # of each sample, where all have as many: from an [samples, length] tensor
         self.offsets = None if offsets is None else \
@@ -128,9 +130,10 @@ class FieldIds:
         return torch.equal(self.ids, other.ids)
 
     def same_bags(self, other: FieldIds) -> bool:
-        """Whether the samples begin and end at the same places."""
-        if self.unclear and self.samples() + 1 == other.samples():
-            self.add_end()
+        """Whether the samples begin and end at the same places. Offsets that may have the end already are read in the
+        way in which the other's are."""
+        if self.unclear and self.samples() == other.samples() + 1:
+            self.drop_end()
         return torch.equal(self.bounds(), other.bounds())
 
     def same(self, other: FieldIds) -> bool:
@@ -143,13 +146,23 @@ class FieldIds:
         """How many."""
         return self.ids.numel() if self.offsets is None else self.offsets.numel() - 1
 
-    def ends_with_count(self) -> bool:
-        """Whether the last offset is where the ids end: that of a last sample without ids, or the end."""
-        return self.offsets.numel() > 0 and int(self.offsets[-1]) == self.ids.numel()
+    def read_offsets(self, include_last_offset: Optional[bool]) -> None:
+        """Has the offsets end with the number of ids. include_last_offset: as torch.nn.EmbeddingBag's: True: they do
+        already; False: there is one for each sample; None: as False, but unclear where the last one is the number
+        of ids: that of a last sample without ids, or the end."""
+        count = self.ids.numel()
+        ends = self.offsets.numel() > 0 and int(self.offsets[-1]) == count
+        if include_last_offset and not ends:
+            raise ValueError(f"offsets of field '{self.name}': the last one is "
+                             f"{int(self.offsets[-1]) if self.offsets.numel() else 'missing'}, and with "
+                             f"include_last_offset=True it is the number of ids, {count}")
+        if not include_last_offset:
+            self.offsets = torch.cat([self.offsets, torch.tensor([count])])
+        self.unclear = ends and include_last_offset is None
 
-    def add_end(self) -> None:
-        """Has the offsets end with the number of ids."""
-        self.offsets = torch.cat([self.offsets, torch.tensor([self.ids.numel()])])
+    def drop_end(self) -> None:
+        """The offsets had the end already: the last sample, which has no ids, is none."""
+        self.offsets, self.unclear = self.offsets[:-1], False
 
     def fill(self, field: _abi.Field) -> None:
         """As the C interface takes it; it points into this object's tensors."""
@@ -168,19 +181,40 @@ def _check_device(what: str, values: torch.Tensor) -> None:
                          "say .cpu()")
 
 
+def _sizes_of(beside: Any, without: list[Any]) -> set[int]:
+    """The first extents of the tensors and arrays of a batch, but for these."""
+    parts = beside.values() if isinstance(beside, dict) else beside if isinstance(beside, (tuple, list)) else []
+    return {len(part) for part in parts if isinstance(part, (torch.Tensor, numpy.ndarray)) and part.ndim > 0
+            and all(part is not other for other in without)}
+
+
+_INTEGERS = (torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
+_HASH = "hash texts with tandem.hash_columns or tandem.hash_ids"
+
+
 def _integers(what: str, values: Any) -> torch.Tensor:
     if not isinstance(values, torch.Tensor):
-        values = torch.as_tensor(values)
+        try:
+            values = _from_array(numpy.asarray(values)) if hasattr(values, "__array__") else torch.as_tensor(values)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ValueError(f"{what}: {error}; want integers; {_HASH}") from None
     _check_device(what, values)
     if values.dtype == torch.int64:
         return values.detach()
-    if values.dtype in (torch.int32, torch.int16, torch.uint8):
+    if values.dtype in _INTEGERS:
         return values.detach().to(torch.int64)
-    raise ValueError(f"{what}: dtype {values.dtype}, want torch.int64; hash texts with "
-                     "tandem.hash_columns or tandem.hash_ids")
+    hint = "say .long(), or .astype(\"int64\"), if these are whole numbers" if values.dtype.is_floating_point else _HASH
+    raise ValueError(f"{what}: dtype {values.dtype}, want torch.int64; {hint}")
 
 
-def one_field(name: str, value: Any) -> FieldIds:
+def _from_array(values: numpy.ndarray) -> torch.Tensor:
+    """Integers of any size and order of bytes become int64; unsigned ones of 64 bits keep their bits."""
+    if values.dtype.kind in "iu":
+        values = numpy.ascontiguousarray(values, dtype=numpy.int64)
+    return torch.from_numpy(values if values.flags.writeable else values.copy())
+
+
+def one_field(name: str, value: Any, include_last_offset: Optional[bool] = None) -> FieldIds:
     """The ids of a field in one of the forms that BatchIds says."""
     if isinstance(value, FieldIds):
         return value
@@ -188,10 +222,7 @@ def one_field(name: str, value: Any) -> FieldIds:
         return FieldIds(name, value.values(), value.offsets())
     if isinstance(value, (tuple, list)) and len(value) in (2, 3):
         field = FieldIds(name, value[0], value[1], value[2] if len(value) == 3 else None)
-        if field.ends_with_count():
-            field.unclear = True  # a sample more, or not: BatchIds decides
-        else:
-            field.add_end()       # offsets as torch.nn.EmbeddingBag has them
+        field.read_offsets(include_last_offset)
         return field
     value = _integers(f"ids of field '{name}'", value)
     if value.dim() == 2:
@@ -209,17 +240,23 @@ class BatchIds:
     - a dict from field to [samples], [samples, ids of each], (values, offsets) or a JaggedTensor
     - a KeyedJaggedTensor, this package's or torchrec's
 
+    include_last_offset: whether the offsets of (values, offsets) end with the number of ids, [samples + 1], as
+    torch.nn.EmbeddingBag has it; None: they are [samples], as is its default, unless other fields of the batch, or
+    tensors `beside` them (labels), show that they have the end.
+
     ValueError: ids of another dtype, shape or device, or of fields that the job does not have.
     """
 
-    def __init__(self, job: Job, ids: Any) -> None:
+    def __init__(self, job: Job, ids: Any, include_last_offset: Optional[bool] = None, beside: Any = None) -> None:
         self.source = ids
         self._columns: Optional[torch.Tensor] = None  # [samples, fields], where the ids come so
         fields = job._fields
         self._fields: dict[str, FieldIds] = {}
         if isinstance(ids, dict):
             for name, value in ids.items():
-                self._add(job, name, one_field(self._field_name(job, name), value))
+                name = self._field_name(job, name)
+                told = job._last_offsets.get(name) if include_last_offset is None else include_last_offset
+                self._fields[name] = one_field(name, value, told)
         elif hasattr(ids, "keys") and hasattr(ids, "lengths"):
             self._from_keyed(job, ids)
         else:
@@ -232,16 +269,26 @@ class BatchIds:
                                  "dict from field to ids")
             self._names, self._columns, self.samples = fields, tensor, tensor.shape[0]
             return
-        clear = {field.samples() for field in self.fields.values() if not field.unclear}
-        for field in self.fields.values():
-            if field.unclear and field.samples() + 1 in clear and field.samples() not in clear:
-                field.add_end()
+        self._settle(beside)
         sizes = {name: field.samples() for name, field in self.fields.items()}
         if not sizes:
             raise ValueError(f"ids of a batch: none; want some of the fields {fields}")
         self.samples = next(iter(sizes.values()))
         if len(set(sizes.values())) > 1:
-            raise ValueError(f"ids of a batch: fields of different numbers of samples: {sizes}")
+            hint = "; do offsets end with the number of ids? Then say include_last_offset=True to tandem.DataLoader" \
+                if any(field.offsets is not None for field in self.fields.values()) else ""
+            raise ValueError(f"ids of a batch: fields of different numbers of samples: {sizes}{hint}")
+
+    def _settle(self, beside: Any) -> None:
+        """Offsets that may have the end already do where what leaves no doubt has a sample fewer, and nothing as many."""
+        unclear = [field for field in self.fields.values() if field.unclear]
+        if not unclear:
+            return
+        clear = {field.samples() for field in self.fields.values() if not field.unclear} or \
+            _sizes_of(beside, [part for field in unclear for part in field.given])
+        for field in unclear:
+            if field.samples() not in clear and field.samples() - 1 in clear:
+                field.drop_end()
 
     @property
     def fields(self) -> dict[str, FieldIds]:
@@ -259,9 +306,6 @@ class BatchIds:
                              f"{list(table.fields)}")
         return table.fields[0]
 
-    def _add(self, job: Job, name: str, field: FieldIds) -> None:
-        self.fields[self._field_name(job, name)] = field
-
     def _from_keyed(self, job: Job, ids: Any) -> None:
         keys, offsets = list(ids.keys()), _integers("offsets of a batch", ids.offsets())
         values = _integers("ids of a batch", ids.values())
@@ -270,8 +314,8 @@ class BatchIds:
         for k, name in enumerate(keys):
             part = offsets[k * samples:(k + 1) * samples + 1]
             begin, end = int(part[0]), int(part[-1])
-            self._add(job, name, FieldIds(name, values[begin:end], (part - begin),
-                                          None if weights is None else weights[begin:end]))
+            self._fields[self._field_name(job, name)] = FieldIds(name, values[begin:end], (part - begin),
+                                                                 None if weights is None else weights[begin:end])
 
     def checksum(self) -> int:
         """Of which ids are in which samples."""

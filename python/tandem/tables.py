@@ -26,6 +26,7 @@ class Tables(Generic[_Kind]):
         self.tables = {table.name: table for table in self._table_list}
         self._fields = [f for table in self._table_list for f in table.fields]
         self._unpooled: set[str] = set()  # tables whose ids are cells of their own
+        self._last_offsets: dict[str, bool] = {}  # by field: include_last_offset, where a module has said so
 
     def _table_of(self, name: str) -> tuple[_Kind, Optional[int]]:
         """The table of this name, or that of the field; and the field's place in it, or None. ValueError: neither

@@ -235,6 +235,32 @@ TEST(WantQueueTest, WhatIsWantedTogetherIsAnsweredInEitherOrder) {
   }
 }
 
+TEST(WantQueueTest, AStepIsTakenBackFromAProgramThatRests) {
+  using worker::Want;
+  worker::WantQueue wants;
+  worker::StepSlot slot;
+  const auto soon = [] { return MonotonicNow() + absl::Seconds(50); };
+  const auto ask = [&] {
+    EXPECT_TRUE(wants.Ask({.kind = Want::Kind::kCompute, .slot = &slot}).ok());
+  };
+  slot.step = 3;
+  EXPECT_FALSE(wants.TakeBack(3));  // the program may be at it
+  wants.Rest();
+  std::thread asked(ask);
+  EXPECT_EQ(wants.Next(soon())->kind, Want::Kind::kCompute);
+  EXPECT_TRUE(wants.TakeBack(3));
+  asked.join();
+  slot.step = 4;
+  EXPECT_TRUE(wants.TakeBack(4));  // before it is asked for
+  ask();
+  slot.step = 5;
+  std::thread given(ask);
+  EXPECT_EQ(wants.Next(soon())->kind, Want::Kind::kCompute);
+  wants.Expect(Want::Kind::kCompute)->AnswerCompute(/*done=*/true);
+  given.join();
+  EXPECT_FALSE(wants.TakeBack(5));
+}
+
 // ---- what goes wrong ----
 
 class WrongProgramTest : public AttachedTest {

@@ -26,6 +26,7 @@
 namespace tandem {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
@@ -406,6 +407,65 @@ TEST(CapiGroupTest, DifferentCountsEndTheGroupOnAllRanksWithBothNames) {
     EXPECT_THAT(error, HasSubstr("100"));
     EXPECT_THAT(error, HasSubstr("200"));
     EXPECT_EQ(m.Wait(tandem_group_barrier(m.group(), 0, m.work())), error);
+  });
+}
+
+// Also where a rank has nothing to receive, and whatever the others of its tree call.
+TEST(CapiGroupTest, DifferentRootsAndTypesEndTheCallOnAllRanks) {
+  using Call = std::function<int(Member&, int32_t root, int32_t type)>;
+  const int64_t counts[] = {1, 1, 1, 1};
+  float in[4] = {1, 1, 1, 1};
+  const std::vector<Call> calls = {
+      [](Member& m, int32_t root, int32_t type) {
+        return tandem_group_broadcast(m.group(), nullptr, 0, type, root, m.work());
+      },
+      [&](Member& m, int32_t root, int32_t type) {
+        static thread_local float out[4];
+        return tandem_group_gather(m.group(), in, out, counts, type, root, m.work());
+      },
+      [&](Member& m, int32_t root, int32_t type) {
+        static thread_local float out;
+        return tandem_group_scatter(m.group(), in, &out, counts, type, root, m.work());
+      },
+      [&](Member& m, int32_t root, int32_t type) {
+        static thread_local float out;
+        return tandem_group_reduce(m.group(), in, &out, 1, type, TANDEM_MAX, root, m.work());
+      }};
+  for (const Call& call : calls) {
+    for (const int other : {0, 1, 3}) {  // the rank that differs
+      InThreads(4, "auto", [&](Member& m) {
+        const std::string error = m.Wait(call(m, m.rank() == other ? 2 : 1, TANDEM_F32));
+        EXPECT_THAT(error,
+                    AllOf(HasSubstr("ranks disagree"), HasSubstr("root 1"), HasSubstr("root 2")))
+            << "rank " << m.rank();
+      });
+      InThreads(4, "auto", [&](Member& m) {
+        const int32_t type = m.rank() == other ? TANDEM_U8 + TANDEM_CALLED_BOOL : TANDEM_U8;
+        EXPECT_THAT(m.Wait(call(m, 1, type)), AllOf(HasSubstr(" bool, "), HasSubstr(" u8, ")))
+            << "rank " << m.rank();
+      });
+    }
+  }
+}
+
+TEST(CapiGroupTest, AnAverageDoesNotOverflowWhereItsSumDoes) {
+  InThreads(3, "auto", [](Member& m) {
+    const float large = 3e38f;
+    float x[2] = {large, 1};
+    EXPECT_EQ(
+        m.Wait(tandem_group_allreduce(m.group(), x, x, 2, TANDEM_F32, TANDEM_AVERAGE, m.work())),
+        "");
+    EXPECT_NEAR(x[0] / large, 1, 1e-6);
+    EXPECT_NEAR(x[1], 1, 1e-6);
+    constexpr uint16_t k60000 = 0x7b53;  // as IEEE 754 binary16
+    uint16_t half[3] = {k60000, k60000, k60000};
+    const int64_t counts[] = {1, 1, 1};
+    uint16_t part = 0;
+    EXPECT_EQ(m.Wait(tandem_group_reduce_scatter(m.group(), half, &part, counts, TANDEM_F16,
+                                                 TANDEM_AVERAGE, m.work())),
+              "");
+    EXPECT_EQ(part, k60000);
+    EXPECT_EQ(half[(m.rank() + 1) % 3], k60000);
   });
 }
 

@@ -177,7 +177,7 @@ TEST_F(InstallTest, ProgramsOutsideAreBuilt) {
   const RunResult capi = Run({build + "/uses_capi"});
   EXPECT_TRUE(capi.ok()) << capi.DebugString();
   EXPECT_EQ(capi.output,
-            absl::StrCat(static_cast<int64_t>(data::FieldHash("city").Key(uint64_t{7})), "\n"));
+            absl::StrCat(static_cast<int64_t>(data::FieldHash("city").Key("7")), "\n"));
   const RunResult client = Run({build + "/uses_client"});
   EXPECT_TRUE(client.ok()) << client.DebugString();
   EXPECT_THAT(client.output, HasSubstr("no address"));

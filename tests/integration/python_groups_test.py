@@ -39,9 +39,10 @@ if __name__ == "__main__":
     if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
         print("a torch without gloo")
         sys.exit(SKIPPED)
-    assert "agree" in run(script("groups.py"), "2", "collectives", "messages", "futures", "wrong", "ddp", "different")
+    assert "agree" in run(script("groups.py"), "2", "collectives", "messages", "futures", "waiting_callbacks",
+                          "averages", "wrong", "ddp", "different")
     # The last: the rank that goes takes the test's end with it.
-    assert "agree" in run(script("groups.py"), "3", "collectives", "messages", "gone")
+    assert "agree" in run(script("groups.py"), "3", "collectives", "messages", "averages", "different", "gone")
     assert "agree" in run(script("groups.py"), "2", "ddp_gone")
     said = run(script("pytorch_distributed.py"), *[f"TestTandem.{name}" for name in FROM_PYTORCH])
     assert f"Ran {len(FROM_PYTORCH)} tests" in said and "skipped" not in said, said

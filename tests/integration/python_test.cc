@@ -90,6 +90,7 @@ TEST_F(PythonTest, HashesAsTheReadersDoAndKnowsTheFormsOfIds) {
   const data::FieldHash hash("city");
   EXPECT_THAT(run.output, HasSubstr(absl::StrCat(static_cast<int64_t>(hash.Key("Rome")), " ",
                                                  static_cast<int64_t>(hash.missing()), " ",
+                                                 static_cast<int64_t>(hash.Key("7")), " ",
                                                  static_cast<int64_t>(hash.Key(uint64_t{7})))));
 }
 
@@ -171,10 +172,15 @@ TEST_F(PythonTest, EveryWayToLeaveEndsTheJobByName) {
       {"no_step", "Error: step 3: the loop goes on to the next batch without optimizer.step()"},
       {"no_backward",
        "Error: optimizer.step() without gradients: call loss.backward() first (wrong"},
+      {"once",
+       "Error: epoch 1: the loader gave no batch: it is a generator, which can be read once"},
+      {"os_exit", ") exited with status 3; the scheduler saw: connection lost"},
+      {"unscored", "Error: the loop over job.evaluate() of epoch 1 has scored nothing"},
   };
   for (const auto& [way, ending] : endings) {
     SCOPED_TRACE(way);
     RunArguments arguments = Arguments(SourcePath("tests/python/wrong.py"));
+    if (way == "unscored") arguments.set = {"cluster.workers=1"};
     arguments.flags.insert(arguments.flags.end(), {"--", way});
     RunningJob job(arguments);
     const RunResult run = job.Finish(kLimit);
@@ -183,6 +189,21 @@ TEST_F(PythonTest, EveryWayToLeaveEndsTheJobByName) {
     EXPECT_THAT(run.output, HasSubstr(ending));
     EXPECT_TRUE(job.WaitForNobody(absl::Seconds(10)));
   }
+}
+
+// Without a loss that the script says there is none in the summary, and a metric of its own needs no scores.
+TEST_F(PythonTest, AScriptMayEvaluateByAMetricOfItsOwn) {
+  RunArguments arguments = Arguments(SourcePath("tests/python/wrong.py"));
+  arguments.flags.insert(arguments.flags.end(), {"--", "own_metric"});
+  const RunResult run = RunJob(arguments, kLimit);
+  EXPECT_TRUE(run.ok()) << run.DebugString();
+  EXPECT_EQ(run.summary["reported"]["mine"], .5) << run.summary;
+  EXPECT_EQ(run.summary["eval"], nlohmann::json::object());
+  EXPECT_FALSE(run.summary.contains("training_loss"));
+  EXPECT_THAT(
+      ReadTextFile(arguments.out + "/logs/worker-0.log"),
+      HasSubstr("job.evaluate(): no batches after epoch 0: the job evaluates after its last "
+                "epoch"));
 }
 
 TEST_F(PythonTest, AKilledWorkerIsNamed) {
@@ -301,7 +322,20 @@ TEST_F(PythonTest, AJobOfOneProcessStartsItsOwnCluster) {
   EXPECT_TRUE(run.ok()) << run.DebugString();
 }
 
+TEST_F(PythonTest, CellsOfANotebookGoOn) {
+  const RunResult run = Python({SourcePath("tests/python/notebook.py"), folder_.path()});
+  EXPECT_TRUE(run.ok()) << run.DebugString();
+}
+
 TEST_F(PythonTest, RefusesBeforeAnythingStarts) {
+  for (const std::string module : {"tandem", "torch"}) {
+    TemporaryFolder folder;
+    const std::string hides = folder.File(module + ".py");
+    WriteTextFile(hides, "import tandem\n");
+    const RunResult hidden = RunJob(Arguments(hides));
+    EXPECT_EQ(hidden.exit_code, 2) << hidden.DebugString();
+    EXPECT_THAT(hidden.output, HasSubstr(hides + " hides the module " + module));
+  }
   RunArguments none = Arguments("");
   none.flags = {};
   EXPECT_THAT(RunJob(none).output, HasSubstr("say which: --python SCRIPT"));
@@ -447,6 +481,10 @@ TEST_F(PythonTest, ASavedModelGoesOutAgain) {
       {"want SCRIPT:CLASS, such as ranker.py:Ranker",
        {arguments.out + "/model", "--to", to, "--serve", "Ranker"}},
       {"has no Rnaker", {arguments.out + "/model", "--to", to, "--serve", script + ":Rnaker"}},
+      {"TorchScript does not take the module: python value of type 'int' cannot be used as a value",
+       {arguments.out, "--to", to + "-not", "--serve", script + ":Global"}},
+      {"LookupError: no such layer (saved.py:",
+       {arguments.out, "--to", to + "-not", "--serve", script + ":Broken"}},
       {"--format", {arguments.out + "/model", "--to", to, "--format", "csv"}}};
   for (const auto& [text, flags] : wrong) {
     std::vector<std::string> line = {ProgramPath("tandem"), "export"};
@@ -456,6 +494,7 @@ TEST_F(PythonTest, ASavedModelGoesOutAgain) {
     EXPECT_THAT(refused.output, HasSubstr(text));
     EXPECT_EQ(std::count(refused.output.begin(), refused.output.end(), '\n'), 1) << refused.output;
   }
+  EXPECT_NE(access((to + "-not").c_str(), F_OK), 0);
 }
 
 // `predict` runs the script of the job, which says what the rows are: the same logits as its evaluation had.

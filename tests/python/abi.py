@@ -71,6 +71,7 @@ def give(left):
     refused("-5 ids", lib.tandem_give(handle, SAMPLES, fields(count=-5), None))
     refused(" ids", lib.tandem_give(handle, SAMPLES, fields(count=2**62), None))
     refused("a stride of", lib.tandem_give(handle, SAMPLES, fields(stride=2**61), None))
+    refused("a stride of 0 for 6 ids; expected 1", lib.tandem_give(handle, SAMPLES, fields(stride=0), None))
     refused("a stride of", lib.tandem_give(handle, SAMPLES, fields(stride=-2**63), None))
     _abi.check(lib.tandem_give(handle, SAMPLES if left else 0, fields(), None))
 
@@ -87,8 +88,14 @@ def compute():
 
 
 def score():
-    _abi.check(lib.tandem_rows(handle, 0, cells.ctypes.data, cells.size))
-    where = scores.ctypes.data
+    where, strange = scores.ctypes.data, numpy.full(SAMPLES, 2, dtype=numpy.float32)
+    refused("scores of 5 samples with 5 labels", lib.tandem_score(handle, where, where, SAMPLES - 1))
+    for label in 2, -1, .5, float("nan"):
+        strange[3] = label
+        strange[:3] = 1
+        refused(f"label {label:g} of sample 3; expected labels of 0 or 1",
+                lib.tandem_score(handle, where, strange.ctypes.data, SAMPLES))
+    _abi.check(lib.tandem_rows(handle, 0, cells.ctypes.data, cells.size))  # what was refused has taken none away
     refused("one of logits and labels: a null", lib.tandem_score(handle, where, None, SAMPLES))
     refused("one of logits and labels: a null", lib.tandem_score(handle, None, where, SAMPLES))
     refused("-6 scores", lib.tandem_score(handle, where, where, -SAMPLES))
@@ -138,6 +145,13 @@ assert done >= {_abi.STATE, _abi.BATCH, _abi.TEST_BATCH, _abi.COMPUTE, _abi.SCOR
 out = longs(0, 0)
 refused("ids and out: a null", lib.tandem_hash_ids(b"a", None, 2, out))
 refused("-2 ids", lib.tandem_hash_ids(b"a", out, -2, out))
+_abi.check(lib.tandem_hash_ids(b"a", longs(7, -2**63), 2, out))
+hashed = longs(0, 0)
+_abi.check(lib.tandem_hash_texts(b"a", b"7-9223372036854775808", longs(0, 1, 21), 2, hashed))
+assert list(out) == list(hashed)
+_abi.check(lib.tandem_hash_numbers(b"a", longs(7, 7), 2, out))
+assert out[0] == out[1] != hashed[0]
+refused("-2 ids", lib.tandem_hash_numbers(b"a", out, -2, out))
 refused("offsets of texts must rise, at 1", lib.tandem_hash_texts(b"a", b"abc", longs(0, 3, 1), 2, out))
 refused("texts: a null", lib.tandem_hash_texts(b"a", None, longs(0, 3), 1, out))
 job._end()

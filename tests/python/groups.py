@@ -15,6 +15,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
 import tandem
@@ -182,7 +183,9 @@ def wrong(rank, ranks, ours, gloo):
     x = torch.ones(4)
     refused("give tensor.to_dense()", dist.all_reduce, x.to_sparse(), group=ours)
     refused("give tensor.cpu()", dist.all_reduce, torch.empty(4, device="meta"), group=ours)
-    refused("is not defined for torch.float32", dist.all_reduce, x, dist.ReduceOp.BAND, group=ours)
+    refused("BAND is not defined for torch.float32", dist.all_reduce, x, dist.ReduceOp.BAND, group=ours)
+    refused("the reduction PREMUL_SUM is not one of", dist.all_reduce, x,
+            torch._C._distributed_c10d._make_nccl_premul_sum(2.), group=ours)
     refused("take SUM and divide", dist.all_reduce, x.long(), dist.ReduceOp.AVG, group=ours)
     refused("beside", ours.allgather, [[torch.ones(4).long()] * ranks], [x])
     refused("entries; one for each of", dist.all_gather, [x], x, group=ours)
@@ -217,7 +220,20 @@ def wrong(rank, ranks, ours, gloo):
     socket.gethostname = name
     if host is not None:
         os.environ["MASTER_ADDR"] = host
-    refused("send to rank", ours.send, [x], rank, 0)
+    refused(f"send to rank {rank} on rank {rank} of {ranks}: a rank cannot send to itself", ours.send, [x], rank, 0)
+    refused(f"receive from rank {ranks} on rank {rank} of {ranks}: expected another rank, from 0 to", ours.recv, [x], ranks, 0)
+    for late in False, True:  # which comes first, the message or who wants it
+        if rank == 0:
+            for tag, dtype in ((10, torch.float32), (11, torch.bool), (12, torch.complex64)):
+                dist.send(torch.ones(4).to(dtype), 1, group=ours, tag=tag)
+            dist.barrier(group=ours) if late else None
+        elif rank == 1:
+            dist.barrier(group=ours) if late else None
+            for tag, dtype, words in ((10, torch.int32, "a message of f32 came from rank 0 with tag 10, and rank 1 receives "
+                                       "i32"), (11, torch.uint8, "receives u8"), (12, torch.float64, "receives f64")):
+                refused(words, dist.recv, torch.ones(4).to(dtype), 0, group=ours, tag=tag)
+        elif late:
+            dist.barrier(group=ours)
     refused("no message with tag 9", ours._message("receive", x, (rank + 1) % ranks, 9, 20).wait)
     dist.all_reduce(x, group=ours)
     assert x.tolist() == [float(ranks)] * 4
@@ -239,9 +255,96 @@ def futures(rank, ranks, ours, gloo):
         dist.send(torch.full((1,), 2.), 0, group=ours, tag=5)
 
 
+def waiting_callbacks(rank, ranks, ours, gloo):
+    """A callback of a future may wait for other futures of the group: that of a work which it begins, as PowerSGD's
+    do, and that of one which was there before."""
+    def begins(_):
+        return dist.all_reduce(torch.ones(1), group=ours, async_op=True).get_future().wait()[0]
+    chain = dist.all_reduce(torch.ones(1), group=ours, async_op=True).get_future().then(begins).then(begins)
+    later = dist.all_reduce(torch.ones(2), group=ours, async_op=True)
+    earlier = dist.all_reduce(torch.ones(1), group=ours, async_op=True).get_future()
+    waits = earlier.then(lambda _: later.get_future().wait()[0])
+    assert chain.wait().tolist() == [ranks] and waits.wait().tolist() == [ranks] * 2
+    for hook, state in ((default_hooks.fp16_compress_hook, ours),
+                        (powerSGD_hook.powerSGD_hook, powerSGD_hook.PowerSGDState(
+                            ours, matrix_approximation_rank=1, start_powerSGD_iter=2))):
+        torch.manual_seed(0)
+        model = DistributedDataParallel(torch.nn.Linear(64, 64), process_group=ours)
+        model.register_comm_hook(state, hook)
+        for _ in range(4):
+            model.zero_grad()
+            model(torch.full((2, 64), float(rank + 1))).sum().backward()
+        gradient = model.module.weight.grad
+        assert torch.allclose(gradient, torch.full_like(gradient, ranks + 1.), rtol=1e-2), gradient
+
+
+def averages(rank, ranks, ours, gloo):
+    """An average is there where the sum would be beyond the type, and is rounded once."""
+    for dtype, large in ((torch.float16, 60000.), (torch.bfloat16, 3e38), (torch.float32, 3e38), (torch.float64, 1.7e308)):
+        one = torch.full((3,), large, dtype=dtype)
+        tiny = torch.full((3,), torch.finfo(dtype).tiny if dtype != torch.float16 else 2 ** -24, dtype=dtype)
+        for x in one, -one, tiny if ranks == 2 or dtype == torch.float16 else one, torch.full((3,), 1.001, dtype=dtype):
+            near = dict(rtol=4 * torch.finfo(dtype).eps if dtype in (torch.float32, torch.float64) else 0, atol=0)
+            y = x.clone()
+            dist.all_reduce(y, dist.ReduceOp.AVG, group=ours)
+            torch.testing.assert_close(y, x, **near)
+            y = x.clone()
+            dist.reduce(y, ranks - 1, dist.ReduceOp.AVG, group=ours)
+            torch.testing.assert_close(y, x, **near)
+            y, parts = torch.zeros_like(x), [x.clone() for _ in range(ranks)]
+            dist.reduce_scatter(y, parts, dist.ReduceOp.AVG, group=ours)
+            torch.testing.assert_close(y, x, **near)
+            assert all(torch.equal(part, x) for part in parts)
+
+
+# What ranks may call differently, by the words that both sides of the error have.
+def _different(name, rank, ranks, group):
+    here, x = rank == 0, torch.ones(4)
+    other = torch.ones(4, dtype=torch.float32 if here else torch.int32)
+    own = [torch.ones(4) for _ in range(ranks)]
+    return {
+        "count": (lambda: dist.all_reduce(torch.ones(5 if here else 4), group=group), "of 5 f32", "of 4 f32"),
+        "type": (lambda: dist.all_reduce(other, group=group), "f32", "i32"),
+        "operation": (lambda: dist.all_reduce(x, dist.ReduceOp.MAX if here else dist.ReduceOp.MIN, group=group), "max", "min"),
+        "function": (lambda: dist.all_reduce(x, group=group) if here else dist.broadcast(x, 0, group=group),
+                     "allreduce", "broadcast"),
+        "root of broadcast": (lambda: dist.broadcast(x, min(rank, 1), group=group), "root 0", "root 1"),
+        "root of reduce": (lambda: dist.reduce(x, min(rank, 1), group=group), "root 0", "root 1"),
+        "root of gather": (lambda: dist.gather(x, own if rank == min(rank, 1) else None, min(rank, 1), group=group),
+                           "root 0", "root 1"),
+        "root of scatter": (lambda: dist.scatter(x, own if rank == min(rank, 1) else None, min(rank, 1), group=group),
+                            "root 0", "root 1"),
+        "type of broadcast": (lambda: dist.broadcast(other, ranks - 1, group=group), "4 f32", "4 i32"),
+        "type of nothing": (lambda: dist.broadcast(other[:0], 0, group=group), "0 f32", "0 i32"),
+        "type of gather": (lambda: dist.gather(other, [torch.ones_like(other) for _ in range(ranks)] if here else None, 0,
+                                               group=group), "f32", "i32"),
+        "type of all_gather": (lambda: dist.all_gather([torch.ones_like(other) for _ in range(ranks)], other, group=group),
+                               "f32", "i32"),
+        "type of all_to_all": (lambda: dist.all_to_all_single(torch.ones(ranks, dtype=other.dtype),
+                                                              torch.ones(ranks, dtype=other.dtype), group=group), "f32", "i32"),
+        "truth": (lambda: dist.broadcast(torch.ones(4, dtype=torch.bool if here else torch.uint8), 0, group=group),
+                  "4 bool", "4 u8"),
+        "bytes": (lambda: dist.all_reduce(torch.ones(4, dtype=torch.int8 if here else torch.int32), group=group), "i8", "i32"),
+        "complex": (lambda: dist.broadcast(torch.ones(4, dtype=torch.complex64 if here else torch.float64), 0, group=group),
+                    "4 c64", "4 f64"),
+        "average": (lambda: dist.all_reduce(torch.ones(4, dtype=torch.float16 if here else torch.float32),
+                                            dist.ReduceOp.AVG, group=group), "4 f16", "4 f32"),
+    }[name]
+
+
 def different(rank, ranks, ours, gloo):
-    """Ranks whose calls differ all hear of it, by name."""
-    refused("rank", dist.all_reduce, torch.ones(4 if rank else 5), group=ours)
+    """Ranks whose calls differ all have an error of that call, which names both."""
+    for name in ("count", "type", "operation", "function", "root of broadcast", "root of reduce", "root of gather",
+                 "root of scatter", "type of broadcast", "type of nothing", "type of gather", "type of all_gather",
+                 "type of all_to_all", "truth", "bytes", "complex", "average"):
+        group = dist.new_group(backend="tandem", timeout=LIMIT)
+        call, one, other = _different(name, rank, ranks, group)
+        try:
+            call()
+        except tandem.Error as error:
+            assert all(part in str(error) for part in ("ranks disagree", one, other)), (name, str(error))
+        else:
+            raise AssertionError(f"{name}: rank {rank} has no error")
 
 
 def gone(rank, ranks, ours, gloo):

@@ -1,4 +1,6 @@
 """What needs no job: hashing, forms of ids, and what is missing where."""
+import decimal
+import fractions
 import os
 import signal
 import socket
@@ -18,6 +20,7 @@ class OneTable:
     """Stands for a job whose table `ids` has two fields."""
     _fields = ["city", "offer"]
     tables = {}
+    _last_offsets = {}
 
     def _table_of(self, name):
         from tandem.job import Table
@@ -46,6 +49,44 @@ same(flat, BatchIds(job, {"city": (matrix[:, 0], torch.arange(3)),      # as nn.
 assert flat.samples == 3
 jagged = BatchIds(job, {"city": (torch.tensor([1, 2, 3]), torch.tensor([0, 0, 3])), "offer": matrix[:, 1]})
 assert jagged.fields["city"].offsets.tolist() == [0, 0, 3, 3]
+
+# Offsets are those of torch.nn.EmbeddingBag, whose default has one for each sample: a last one that is the number of
+# ids is a sample without ids, unless the option or another field of the batch says that it is the end.
+values, ends = torch.tensor([1, 2, 3]), torch.tensor([0, 2, 3])
+
+
+def bags(ids, **options):
+    return {name: field.bounds().tolist() for name, field in BatchIds(job, ids, **options).fields.items()}
+
+
+for none, end in (({}, {"include_last_offset": True}), ({"include_last_offset": False}, {"include_last_offset": True})):
+    assert bags({"city": (values, ends)}, **none) == {"city": [0, 2, 3, 3]}
+    assert bags({"city": (values, ends)}, **end) == {"city": [0, 2, 3]}
+    assert bags({"city": (values, ends), "offer": (values, ends)}, **none)["offer"] == [0, 2, 3, 3]
+    assert bags({"city": (values[:0], torch.tensor([0, 0]))}, **none) == {"city": [0, 0, 0]}
+    assert bags({"city": (values[:0], torch.tensor([0, 0]))}, **end) == {"city": [0, 0]}
+    assert bags({"city": (values, ends), "offer": values}, **none)["city"] == [0, 2, 3, 3]
+assert bags({"city": (values, ends), "offer": values[:2]})["city"] == [0, 2, 3]
+assert bags({"city": (values, ends), "offer": (values, torch.tensor([0, 1, 2]))})["city"] == [0, 2, 3, 3]
+assert bags({"city": (values, ends), "offer": (values, torch.tensor([0, 1]))})["city"] == [0, 2, 3]
+assert bags({"city": (values, ends, values.float())}) == {"city": [0, 2, 3, 3]}
+# ... or what is beside them in a batch: labels say how many samples there are.
+both = {"city": (values, ends), "offer": (values, ends)}
+for beside, wanted in ((torch.ones(2), [0, 2, 3]), (torch.ones(3), [0, 2, 3, 3]), (numpy.ones((2, 5)), [0, 2, 3]),
+                       (torch.ones(7), [0, 2, 3, 3]), ([1, 2], [0, 2, 3, 3])):
+    for batch in ((both, beside), {"ids": both, "label": beside}, (values, ends, beside)):
+        assert bags(both, beside=batch) == {"city": wanted, "offer": wanted}, batch
+        assert bags(both, include_last_offset=False, beside=batch)["city"] == [0, 2, 3, 3]
+job._last_offsets = {"city": True}  # tandem.EmbeddingBag("city", include_last_offset=True)
+assert bags({"city": (values, ends)}) == {"city": [0, 2, 3]}
+assert bags({"city": (values, ends)}, include_last_offset=False) == {"city": [0, 2, 3, 3]}
+job._last_offsets = {}
+
+# Ids may be integers of any type.
+for kind in "bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "uint64", ">i8":
+    one = BatchIds(job, {"city": numpy.array([1, 0, 1]).astype(kind)}).fields["city"].ids
+    assert one.dtype == torch.int64 and one.tolist() == [1, 0, 1], kind
+assert BatchIds(job, numpy.array([[2 ** 63 + 5, 2]], dtype="u8")).fields["city"].ids.tolist() == [5 - 2 ** 63]
 wide = BatchIds(job, {"city": matrix.repeat(1, 2), "offer": matrix[:, 1]}).fields["city"]
 assert wide.length == 4 and wide.offsets.tolist() == [0, 4, 8, 12]
 
@@ -77,7 +118,7 @@ for given in flat, BatchIds(job, keyed([1, 2, 3, 5, 6, 7])):
     assert not _same(job, given, keyed([1, 2, 3, 5, 6, 7], lengths=(2, 0, 1, 1, 1, 1)))
     assert not _same(job, given, keyed([1, 2, 3, 5, 6, 7], weights=torch.arange(6.)))
 assert not _same(job, BatchIds(job, {"city": matrix[:, 0]}), {"offer": matrix[:, 1]})
-job._given = BatchIds(job, {"city": (torch.tensor([1, 2, 3]), torch.tensor([0, 0, 3, 3]), torch.arange(3.))})
+job._given = BatchIds(job, {"city": (torch.tensor([1, 2, 3]), torch.tensor([0, 0, 3]), torch.arange(3.))})
 for call in ((torch.tensor([1, 2, 3]), torch.tensor([0, 0, 3]), torch.arange(3.)),
              (torch.tensor([1, 2, 3]), torch.tensor([0, 0, 3, 3]), torch.arange(3.)), (None,)):
     _check_field(job, "city", *call)
@@ -90,8 +131,17 @@ for call in ((torch.tensor([1, 2, 4]), None, torch.arange(3.)),
 # Whoever serves the model calls it in the same way, and has no loader to take the rest from.
 for call in ((torch.tensor([1, 2, 3]),), (torch.tensor([1, 2, 3]), torch.tensor([0, 0, 3]))):
     refused("without the weights", _check_field, job, "city", *call)
-job._given = BatchIds(job, {"city": (torch.tensor([1, 2, 3]), torch.tensor([0, 0, 3, 3]))})
+job._given = BatchIds(job, {"city": (torch.tensor([1, 2, 3]), torch.tensor([0, 0, 3]))})
 refused("in other bags", _check_field, job, "city", torch.tensor([1, 2, 3]))
+job._given = BatchIds(job, {"city": (values, ends)})  # as the module is called with what the loader gave
+_check_field(job, "city", values, ends)
+_check_field(job, "city", values, torch.tensor([0, 2, 3, 3]))
+refused("in other bags", _check_field, job, "city", values, torch.tensor([0, 3, 3]))
+refused("the last one is 2, and with include_last_offset=True it is the number of ids, 3", BatchIds, job,
+        {"city": (values, ends[:2])}, True)
+refused("say include_last_offset=True", BatchIds, job, {"city": (values, ends), "offer": values[:2]}, False)
+for wrong, hint in ((torch.ones(3), ".long()"), (numpy.array(["a"] * 3), "hash texts"), (["a"] * 3, "hash texts")):
+    refused(hint, BatchIds, job, {"city": wrong})
 
 # Ids on a device are refused, not read there. (Tensors without memory stand for those of a GPU.)
 far = torch.empty(3, dtype=torch.int64, device="meta")
@@ -124,11 +174,60 @@ assert texts[0] == texts[3] != texts[1] == texts[2] and texts.dtype == numpy.int
 assert tandem.hash_ids(["Rome"], "offer")[0] != texts[0]
 numbers = tandem.hash_ids(torch.tensor([7, 8, 7]), "city")
 assert numbers[0] == numbers[2] != numbers[1]
-print(texts[0], texts[1], numbers[0])
+of_ncf = tandem.hash_ids([7], "city", format="NCF")
+print(texts[0], texts[1], numbers[0], of_ncf[0])
+assert of_ncf == tandem.hash_ids(numpy.array([7.0]), "city", "NCF") == tandem.hash_ids(["7"], "city", "NCF")
+for wrong in ([7, None], [-7], ["x"], numpy.array([7, numpy.nan])):
+    refused("users and items of an NCF file are numbers from 0", tandem.hash_ids, wrong, "city", "NCF")
+refused("ids of LIBSVM files are the numbers themselves", tandem.hash_ids, [7], "city", "LIBSVM")
+for wrong in ("Rome", 7, [[7]], numpy.zeros((2, 2))):
+    refused("want one dimension", tandem.hash_ids, wrong, "city")
+
+
+# A cell has one id, whatever type its value has come to have on the way: the one that a reader gives to its text.
+def cell(text):
+    return tandem.hash_ids([text], "city")[0]
+
+
+nan = float("nan")
+for values in ([7, 7.0, "7", b"7", numpy.float32(7), numpy.int8(7), numpy.uint64(7), decimal.Decimal("7.0"),
+                fractions.Fraction(7)], numpy.array([7], "u1"), numpy.array([7], ">i4"), numpy.array([7], "u8"),
+               numpy.array([7], "f4"), numpy.array([7.0]), numpy.array(["7"]), numpy.array([b"7"]),
+               torch.tensor([7.0]), torch.tensor([7], dtype=torch.int16), (7,), range(7, 8)):
+    assert set(tandem.hash_ids(values, "city")) == {cell("7")}, values
+for values, wanted in (([nan, None, numpy.float64(nan), numpy.datetime64("NaT"), "", b""], [""] * 6),
+                       (numpy.array([7, nan]), ["7", ""]), ([7, nan, "x"], ["7", "", "x"]),
+                       ([True, numpy.bool_(False), 1, 0.0], ["True", "False", "1", "0"]),
+                       (numpy.array([True]), ["True"]), (torch.tensor([False]), ["False"]),
+                       (numpy.array([.1, 7, -2.5], "f4"), ["0.1", "7", "-2.5"]), ([.1, 1e22], ["0.1", "1" + "0" * 22]),
+                       ([2 ** 64, -1, -2 ** 63, -0.0], [str(2 ** 64), "-1", str(-2 ** 63), "0"]),
+                       (numpy.array([2 ** 64 - 1, 1], "u8"), [str(2 ** 64 - 1), "1"]),
+                       (numpy.array([float("inf"), 1.0]), ["inf", "1"]), ([], [])):
+    assert tandem.hash_ids(values, "city").tolist() == [cell(text) for text in wanted], values
+try:
+    import pandas
+except ModuleNotFoundError:
+    pandas = None
+if pandas is not None:
+    frame = pandas.DataFrame({"city": [7, None, 9], "offer": pandas.array([7, None, 9], dtype="Int64"),
+                              "kind": pandas.Categorical(["a", None, "b"]), "new": pandas.array([True, None, False])})
+    for column in "city", "offer":
+        assert tandem.hash_ids(frame[column], "city").tolist() == [cell("7"), cell(""), cell("9")], column
+    hashed = tandem.hash_columns(frame)
+    for place, (column, wanted) in enumerate((("city", ["7", "", "9"]), ("offer", ["7", "", "9"]),
+                                              ("kind", ["a", "", "b"]), ("new", ["True", "", "False"]))):
+        assert hashed[:, place].tolist() == tandem.hash_ids(wanted, column).tolist(), column
+    assert tandem.hash_columns(frame[["city"]].dropna()).shape == (2, 1)
 try:
     tandem.load("/nowhere")
 except FileNotFoundError as error:
     assert "is it the folder of a run, made without --no-save?" in str(error)
+
+# What completion of names offers, and the version of the build.
+assert {"init", "DataLoader", "EmbeddingBagCollection", "DistributedOptimizer", "hash_ids", "load"} <= set(dir(tandem))
+assert all(hasattr(tandem, name) for name in tandem.__all__)
+with open(os.path.join(os.path.dirname(__file__), "..", "..", "CMakeLists.txt"), encoding="utf-8") as file:
+    assert f"project(tandem VERSION {tandem.__version__} " in file.read()
 
 # Ctrl-C is heard while a store waits, here for a scheduler that never answers.
 with socket.create_server(("127.0.0.1", 0)) as silent:

@@ -28,7 +28,7 @@ class Ranker(nn.Module):
         super().__init__()
         torch.manual_seed(4)
         self.places = tandem.EmbeddingBagCollection(["places"])
-        self.words = tandem.EmbeddingBag("word", mode="mean")
+        self.words = tandem.EmbeddingBag("word")
         self.tags = tandem.Embedding("tags")
         self.layers = nn.Sequential(nn.Linear(2 * 8 + 5 + 2 * 3, 6), nn.Tanh(), nn.Linear(6, 1))
         self.scale = nn.Parameter(torch.tensor(1.0))
@@ -38,6 +38,19 @@ class Ranker(nn.Module):
         places = self.places({"city": ids["city"], "offer": ids["offer"]})
         rows = [places.values(), self.words(words, offsets, weights), self.tags(ids["tag"]).flatten(1)]
         return self.layers(torch.cat(rows, 1)).squeeze(1) * self.scale
+
+
+class Global(Ranker):
+    """One that TorchScript does not take: its forward reads a global variable."""
+
+    def forward(self, ids: Dict[str, torch.Tensor]) -> torch.Tensor:
+        return self.places({"city": ids["city"], "offer": ids["offer"]}).values() * ROWS
+
+
+class Broken(Ranker):
+    def __init__(self):
+        super().__init__()
+        raise LookupError("no such layer")
 
 
 def batch(seed, samples, known):

@@ -1,6 +1,7 @@
 """Wrong calls, each refused in one line that says the fix, and the job goes on to its end. With an
 argument, the one way of ending the job that it names: exception, surrogate, early, break, second,
-no_step, no_backward."""
+no_step, no_backward, once, os_exit, unscored; or own_metric, which is a good one."""
+import os
 import random
 import sys
 
@@ -59,6 +60,8 @@ def ids_of(batch):
 
 random.seed(7)
 loader = tandem.DataLoader([(ids,)] * 8, features=ids_of)
+if WAY == "once":
+    loader = tandem.DataLoader(((ids,) for _ in range(8)), features=ids_of)
 refused("make the optimizer first", lambda: next(iter(loader)))
 refused("dense.optimizer PROGRAM", tandem.DistributedOptimizer, model)
 refused("want 'mean' or 'sum'", tandem.DistributedOptimizer, torch.optim.SGD(model.parameters(), .1),
@@ -95,11 +98,14 @@ for epoch in job.epochs():
             raise ValueError("no city \udcff here")
         if WAY in ("break", "early") and step == 3:
             break
+        if WAY == "os_exit" and step == 3 and job.rank == 1:
+            os._exit(3)
         optimizer._gradient.fill_(1e38)
         optimizer._check_finite([])   # all finite, though their sum is not
         optimizer.zero_grad(set_to_none=step % 2 == 1)
         refused("called with other ids", model, batch + 1)
         refused("called with other ids", model, {"city": batch[:, 1], "offer": batch[:, 0]})
+        refused("takes them with mode 'sum' alone", tandem.EmbeddingBag("city", mode="mean"), batch[:, 0], None, label)
         model({"city": batch[:, 0], "offer": batch[:, 1]})
         if WAY != "no_backward":
             refused("without gradients: call loss.backward() first", optimizer.step)
@@ -136,13 +142,19 @@ for epoch in job.epochs():
     for (batch,) in job.evaluate(loader, data="validation"):
         raise AssertionError("the job keeps no best model")
     for (batch,) in job.evaluate(loader):
+        if WAY in ("unscored", "own_metric"):
+            continue
         refused("5 logits for a batch of 6 samples; give one for each", job.score, label[:5], label)
         refused("7 labels for a batch of 6 samples; give one for each", job.score, label, torch.ones(7))
         refused("where are the labels?", job.score, label)
+        for strange, text in ((label * 2 - 1, "-1"), (label + 1, "2"), (label * .5 + .25, "0.25"), (label / 0, "nan")):
+            refused(f"a label is {text}; labels are 0 or 1", job.score, label, strange)
         with torch.no_grad():
             twice = torch.stack([model(batch)] * 2, 1).double()
         assert not twice[:, 0].is_contiguous()
         job.score(twice[:, 0], label.bool())
         refused("once for each batch", job.score, label, label)
+    if WAY == "own_metric":
+        job.report(mine=.5)
 assert random.random() == random.Random(7).random(), "the script draws what reading has drawn from"
 print("all refused")
