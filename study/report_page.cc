@@ -102,7 +102,8 @@ std::string Colours() {
 // "0.7912": digits by size, no more than a reader can use.
 std::string Number(double value) {
   const double size = std::abs(value);
-  if (size != 0 && size < 1e-3) return absl::StrFormat("%.2e", value);
+  if (size == 0) return "0";
+  if (size < 1e-3) return absl::StrFormat("%.2e", value);
   if (size < 10) return absl::StrFormat("%.4f", value);
   if (size < 1000) return absl::StrFormat("%.1f", value);
   const std::string digits = absl::StrFormat("%.0f", value);
@@ -131,7 +132,7 @@ struct Column {
 std::string Mean(const Spread* spread, double scale) {
   if (spread == nullptr) return "–";
   const std::string mean = Number(scale * spread->mean);
-  if (spread->count < 2) return mean;
+  if (spread->count < 2 || spread->low == spread->high) return mean;
   return absl::StrCat(mean, "<span class=\"spread\">", Number(scale * spread->low), " to ",
                       Number(scale * spread->high), "</span>");
 }
