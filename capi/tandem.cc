@@ -16,6 +16,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "base/diverged.h"
 #include "base/status_macros.h"
 #include "capi/check_save.h"
 #include "capi/ids_batch.h"
@@ -467,6 +468,13 @@ int32_t tandem_stopped(const tandem_worker* worker) { return worker->attached->s
 void tandem_fail(tandem_worker* worker, const char* why) {
   (void)CallOn(worker, [&] {
     worker->attached->Fail(absl::InternalError(OrEmpty(why)));
+    return absl::OkStatus();
+  });
+}
+
+void tandem_fail_diverged(tandem_worker* worker, const char* why) {
+  (void)CallOn(worker, [&] {
+    worker->attached->Fail(tandem::DivergedError(OrEmpty(why)));
     return absl::OkStatus();
   });
 }

@@ -12,9 +12,10 @@
 // tandem_next, tandem_wait_joined or tandem_wait_started the job has failed and only tandem_close
 // helps; after one of any other function nothing has changed.
 //
-// Threads: one at a time for a worker, but for tandem_fail, which is for any. The worker has
-// threads of its own, none of which ever calls back. No signal handler is set. Their descriptors
-// are in a table of their own: a process that the program forks has none of them, and is no worker.
+// Threads: one at a time for a worker, but for tandem_fail and tandem_fail_diverged, which are for
+// any. The worker has threads of its own, none of which ever calls back. No signal handler is set.
+// Their descriptors are in a table of their own: a process that the program forks has none of them,
+// and is no worker.
 //
 // Memory: what a call is given is read or written before it returns, and is the caller's.
 #ifndef TANDEM_CAPI_TANDEM_H_
@@ -214,6 +215,9 @@ int32_t tandem_saves(const tandem_worker* worker);
 // Ends the job for all nodes, which name this worker and `why`; the first reason counts. Any
 // thread; returns at once.
 void tandem_fail(tandem_worker* worker, const char* why);
+// The same where training has diverged: a loss or a gradient is infinite or no number. summary.json
+// says so, and a study does not count the run as one that broke.
+void tandem_fail_diverged(tandem_worker* worker, const char* why);
 // After TANDEM_END, or an error, or in the middle (the job then fails). Waits until the worker's
 // threads have ended. -1: how the job failed. tandem_dense stays.
 int tandem_close(tandem_worker* worker);

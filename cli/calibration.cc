@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "base/file.h"
 #include "base/status_macros.h"
 
@@ -96,10 +97,20 @@ std::string WhatDiffers(const json& summary, const job::JobPlan& plan) {
   return "";
 }
 
+// "tandem run JOB ...", whatever folder the program was in.
+bool IsOfTandemRun(const json& summary) {
+  const auto command = summary.find("command");
+  if (command == summary.end() || !command->is_string()) return false;
+  const std::vector<std::string> words =
+      absl::StrSplit(command->get<std::string>(), ' ', absl::SkipEmpty());
+  return words.size() > 1 && words[1] == "run";
+}
+
 }  // namespace
 
 double TrainingSpeed(const json& summary) {
-  const double trained = NumberOf(summary, "seconds") - NumberOf(summary, "paused_seconds");
+  const double trained = NumberOf(summary, "seconds") - NumberOf(summary, "paused_seconds") -
+                         NumberOf(summary, "start_seconds");
   return trained > 0 ? NumberOf(summary, "samples") / trained : 0;
 }
 
@@ -147,6 +158,8 @@ absl::StatusOr<Calibration> ReadCalibration(const std::string& folder, const job
   }
   out.samples_per_second = TrainingSpeed(summary);
   out.differs = WhatDiffers(summary, plan);
+  out.same_job = out.differs.empty();
+  out.one_host = IsOfTandemRun(summary) && !summary.contains("network");
   const bool both = !out.differs.empty() && !out.untold.empty();
   absl::StrAppend(&out.differs, both ? " and " : "", out.untold);
   return out;

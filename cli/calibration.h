@@ -32,6 +32,9 @@ struct Calibration {
   // What makes `plan` another job than the run's, so that its speed is no bar for the prediction,
   // and `untold`; empty: nothing that the summary knows of.
   std::string differs;
+  bool same_job = false;  // nothing that the summary knows of makes it another one
+  // `tandem run` started it, without hosts of their own for its processes: they shared processors.
+  bool one_host = false;
 };
 
 // What `plan` is to assume by the run in `folder`. A run of another number of workers lends all of them
@@ -39,7 +42,8 @@ struct Calibration {
 // with it: no summary, one of a run that failed, was simulated, or took no step.
 absl::StatusOr<Calibration> ReadCalibration(const std::string& folder, const job::JobPlan& plan);
 
-// Samples a second, evaluations and saves left out, as a summary.json says; 0 if it says nothing.
+// Samples a second, evaluations, saves and the start of an allreduce left out, as a summary.json
+// says; 0 if it says nothing.
 double TrainingSpeed(const nlohmann::json& summary);
 
 }  // namespace tandem::cli

@@ -26,6 +26,7 @@
 #include "cli/progress_view.h"
 #include "cli/run_command.h"
 #include "cli/run_model.h"
+#include "cli/script.h"
 #include "cli/simulator.h"
 #include "cli/virtual_hosts.h"
 #include "data/batch_source.h"
@@ -108,10 +109,11 @@ SimulateFlags FlagsOf(const study::Simulate& simulate) {
 class ProcessLauncher final : public study::RunLauncher {
  public:
   // `build`: as of RunnerOptions.
-  ProcessLauncher(std::string program, const study::Study& study,
+  ProcessLauncher(std::string program, const study::StudyPlan& plan,
                   std::function<std::string()> build, const std::atomic<bool>* stop)
       : program_(std::move(program)),
-        study_(study),
+        study_(plan.study),
+        script_(plan.script),
         build_(std::move(build)),
         stop_(*stop),
         live_(isatty(STDOUT_FILENO) != 0) {}
@@ -124,6 +126,7 @@ class ProcessLauncher final : public study::RunLauncher {
                                      "--out",
                                      folder,
                                      "--no-save"};
+    if (!script_.empty()) argv.insert(argv.end(), {"--python", script_});
     if (study_.has_simulate()) AddFlags(study_.simulate(), &argv);
     if (study_.has_network()) AddNetwork(study_.network(), run.servers_beside_workers, &argv);
     End end = RunProcess(argv, folder, caption, seconds_left);
@@ -248,6 +251,7 @@ class ProcessLauncher final : public study::RunLauncher {
 
   const std::string program_;
   const study::Study& study_;
+  const std::string script_;
   const std::function<std::string()> build_;
   const std::atomic<bool>& stop_;
   const bool live_;
@@ -255,13 +259,21 @@ class ProcessLauncher final : public study::RunLauncher {
   absl::Time next_ = absl::InfinitePast();
 };
 
-// What `tandem run` asks of a job before it starts anything.
-absl::Status CheckJobHere(const job::JobPlan& plan) {
-  if (plan.job.model().has_program()) {
+// What `tandem run` asks of a job before it starts anything. `script`: of the study.
+absl::Status CheckJobHere(const job::JobPlan& plan, const std::string& script) {
+  const bool program = plan.job.model().has_program();
+  if (program && script.empty()) {
     return absl::InvalidArgumentError(
-        "model: a program's loop is its own, and a study starts none; hint: a module saved as "
-        "TorchScript, with model { script {} }");
+        "the job's model is a program's, and the study does not say which; hint: python: "
+        "\"train.py\" in the study, from its folder");
   }
+  if (!program && !script.empty()) {
+    return absl::InvalidArgumentError(
+        "python: the job has a model of its own, which no script trains; hint: data { format: "
+        "PROGRAM } "
+        "and model { program {} }, or leave python out");
+  }
+  TANDEM_RETURN_IF_ERROR(CheckScript(script, {}, plan, ProgramFolder()));
   TANDEM_RETURN_IF_ERROR(worker::CheckDenseDevice(plan));
   TANDEM_RETURN_IF_ERROR(worker::CheckDenseChoices(plan));
   TANDEM_RETURN_IF_ERROR(node::CheckTransport(plan.job));
@@ -280,7 +292,7 @@ absl::StatusOr<study::Manifest> Prepare(const std::string& file) {
     const bool simulated = study.twin() || study.has_simulate();
     const bool with_data = !manifest.plan.without_data();
     if (simulated && with_data) TANDEM_RETURN_IF_ERROR(CheckSimulated(plan));
-    return study.has_simulate() ? absl::OkStatus() : CheckJobHere(plan);
+    return study.has_simulate() ? absl::OkStatus() : CheckJobHere(plan, manifest.plan.script);
   }));
   for (const study::Part part : {study::Part::kUntuned, study::Part::kTuning}) {
     if (part == study::Part::kTuning && !manifest.plan.tunes()) break;
@@ -332,6 +344,9 @@ absl::Status CheckFolder(const std::string& folder, bool overwrite, study::Manif
     std::fprintf(stderr, "warning: the runs that are done are of another build\n");
   }
   manifest->surroundings["began"] = study::TextIn(old->surroundings, "began");
+  // By now the load is also that of runs of the study itself.
+  manifest->surroundings["machine"]["load"] =
+      study::NumberIn(old->surroundings.value("machine", nlohmann::json::object()), "load", 0.0);
   // What was chosen of another field says nothing.
   if (!manifest->plan.tunes() ||
       manifest->plan.study.tune().path() != old->plan.study.tune().path()) {
@@ -427,9 +442,12 @@ int RunThem(const CompareFlags& flags, study::Manifest* manifest) {
   for (const char* name : ProgramsOf(study)) {
     programs.push_back((program.parent_path() / name).string());
   }
+  if (!manifest->plan.script.empty()) {
+    for (std::string& file : PackageFiles(ProgramFolder())) programs.push_back(std::move(file));
+  }
   // Asked at each run: they may be built again on the way.
   options.build = [programs] { return study::BuildOf(programs); };
-  ProcessLauncher launcher(program.string(), study, options.build, stop);
+  ProcessLauncher launcher(program.string(), manifest->plan, options.build, stop);
   options.retry_failed = flags.retry_failed;
   options.stop = stop;
   options.say = [](const std::string& line) {

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/types/optional.h"
 #include "base/status_macros.h"
 #include "cli/calibration.h"
 #include "cli/progress_view.h"
@@ -34,14 +35,16 @@ absl::Status CheckNumber(const char* flag, double value, bool zero) {
                                                  zero ? "not less" : "more", " than 0"));
 }
 
-absl::StatusOr<plan::Assumed> AssumedBy(const PlanFlags& flags, const job::JobPlan& job) {
+// `live`: of --calibrate.
+absl::StatusOr<plan::Assumed> AssumedBy(const PlanFlags& flags, const job::JobPlan& job,
+                                        const absl::optional<Calibration>& live) {
   TANDEM_RETURN_IF_ERROR(CheckNumber("--step-seconds", flags.step_seconds, false));
   TANDEM_RETURN_IF_ERROR(CheckNumber("--latency-seconds", flags.latency_seconds, true));
   TANDEM_RETURN_IF_ERROR(CheckNumber("--bytes-per-second", flags.bytes_per_second, true));
   plan::Assumed assumed;
   assumed.latency_seconds = flags.latency_seconds;
   assumed.bytes_per_second = flags.bytes_per_second;
-  if (flags.calibrate.empty()) {
+  if (!live.has_value()) {
     for (int rank = 0; rank < job.workers(); ++rank) {
       // Where service_time says how long steps take, that is all of it, as in a simulated run.
       const bool drawn = job::ServiceTimeOf(job.job, rank) >= 0;
@@ -49,14 +52,13 @@ absl::StatusOr<plan::Assumed> AssumedBy(const PlanFlags& flags, const job::JobPl
     }
     return assumed;
   }
-  TANDEM_ASSIGN_OR_RETURN(const Calibration live, ReadCalibration(flags.calibrate, job));
-  assumed.compute_seconds = live.compute_seconds;
-  assumed.latency_seconds = live.latency_seconds.value_or(flags.latency_seconds);
-  if (!live.untold.empty()) {
-    std::printf("by %s, with %s: %.3g ms is assumed\n", live.folder.c_str(), live.untold.c_str(),
+  assumed.compute_seconds = live->compute_seconds;
+  assumed.latency_seconds = live->latency_seconds.value_or(flags.latency_seconds);
+  if (!live->untold.empty()) {
+    std::printf("by %s, with %s: %.3g ms is assumed\n", live->folder.c_str(), live->untold.c_str(),
                 1000 * assumed.latency_seconds);
   }
-  for (const auto& [table, measured] : live.tables) {
+  for (const auto& [table, measured] : live->tables) {
     assumed.rows[table] = {measured.rows, measured.bytes};
   }
   return assumed;
@@ -88,13 +90,16 @@ void PrintFacts(const plan::Facts& facts, const std::string& name) {
   const std::string rate = facts.bytes_per_second > 0
                                ? absl::StrCat(Bytes(facts.bytes_per_second), " a second each way")
                                : "no limit";
-  std::printf("assumed: a step computes %.3g ms in the mean, a frame takes %.3g ms, links: %s\n\n",
-              1000 * sum / facts.workers, 1000 * facts.latency_seconds, rate.c_str());
+  std::printf(
+      "assumed: each process has a host of its own, a step computes %.3g ms in the mean, a frame "
+      "takes %.3g ms, links: %s\n\n",
+      1000 * sum / facts.workers, 1000 * facts.latency_seconds, rate.c_str());
 }
 
-void PrintRow(const plan::Estimate& e) {
+// `speed`: whether it can be predicted.
+void PrintRow(const plan::Estimate& e, bool speed) {
   std::printf("%11s  %-19s  %-19s  %5.3g %5.3g %7.3g %5.3g  %8s  %8s %8s  %s\n",
-              Whole(e.samples_per_second).c_str(), e.way.tables_name().c_str(),
+              speed ? Whole(e.samples_per_second).c_str() : "-", e.way.tables_name().c_str(),
               e.way.dense_name().c_str(), 1000 * e.compute_seconds, 1000 * e.link_seconds,
               1000 * e.one_way_seconds, 1000 * e.wait_seconds, Bytes(e.bytes_a_sample).c_str(),
               Bytes(e.server_memory).c_str(), Bytes(e.worker_memory).c_str(), e.limit().c_str());
@@ -106,14 +111,14 @@ std::string KindOf(const plan::Way& way) {
                       way.bound.has_value() ? absl::StrCat(*way.bound) : "any");
 }
 
-void PrintTable(const std::vector<plan::Estimate>& ways, bool all) {
+void PrintTable(const std::vector<plan::Estimate>& ways, bool all, bool speed) {
   std::printf("%11s  %-19s  %-19s  %-25s  %8s  %-17s  %s\n", "samples/s", "tables", "dense",
               "ms: compute       one", "bytes a", "memory of each", "most of a step");
   std::printf("%11s  %-19s  %-19s  %5s %5s %7s %5s  %8s  %8s %8s  %s\n", "", "", "", "", "links",
               "way", "wait", "sample", "server", "worker", "goes to");
   std::set<std::string> seen;
   for (const plan::Estimate& way : ways) {
-    if (seen.insert(KindOf(way.way)).second || all) PrintRow(way);
+    if (seen.insert(KindOf(way.way)).second || all) PrintRow(way, speed);
   }
 }
 
@@ -181,6 +186,21 @@ void PrintChoice(const std::vector<plan::Estimate>& ways, const plan::Estimate& 
   }
   const double gain = first == nullptr ? 0 : fastest.samples_per_second / first->samples_per_second;
   const bool together = first != nullptr && gain < kWorthIt;
+  const double over_this =
+      (together ? *in_step : fastest).samples_per_second / as_it_is.samples_per_second;
+  if (over_this < plan::kAlike) {
+    if (over_this * plan::kAlike < 1) {
+      std::printf(
+          "\nIt would change nothing: the job is %.3g times as fast as the way it would take.\n",
+          1 / over_this);
+    } else {
+      std::printf(
+          "\nIt would change nothing: the way it would take is %.2f times as fast as the job is, "
+          "and the model does not tell apart what is within %.0f %%.\n",
+          over_this, 100 * (plan::kAlike - 1));
+    }
+    return PrintLead(as_it_is, together ? *in_step : fastest);
+  }
   std::printf("\nIt would take:\n%s\n",
               possible.Command((together ? *in_step : fastest).way).c_str());
   if (together) {
@@ -197,12 +217,37 @@ void PrintChoice(const std::vector<plan::Estimate>& ways, const plan::Estimate& 
   PrintLead(as_it_is, together ? *in_step : fastest);
 }
 
+// Processes that share the processors of one host wait for these, which the model does not count:
+// what the calibrating run had tells by how much it is off there. True if it is not far off.
+bool CheckAgainstRun(const absl::optional<Calibration>& live, const plan::Estimate& as_it_is) {
+  constexpr double kFar = 1.25;
+  if (!live.has_value() || !live->one_host) return true;
+  const double had = live->samples_per_second, says = as_it_is.samples_per_second;
+  if (!live->same_job || had <= 0) {
+    std::printf(
+        "note: the processes of %s shared the processors of one host; speeds here are those of a "
+        "cluster with a host for each\n",
+        live->folder.c_str());
+    return true;
+  }
+  if (says < kFar * had && had < kFar * says) return true;
+  std::printf(
+      "no speeds: %s had %s samples/s on one host, where the model says %s. Its processes shared "
+      "processors, which the model does not count; hint: measure here with tandem compare\n",
+      live->folder.c_str(), Whole(had).c_str(), Whole(says).c_str());
+  return false;
+}
+
 absl::Status Plan(const PlanFlags& flags) {
   node::RoleFlags role;
   role.job = flags.job;
   role.set = flags.set;
   TANDEM_ASSIGN_OR_RETURN(job::JobPlan job, node::PlanOf(role));
-  TANDEM_ASSIGN_OR_RETURN(const plan::Assumed assumed, AssumedBy(flags, job));
+  absl::optional<Calibration> live;
+  if (!flags.calibrate.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(live, ReadCalibration(flags.calibrate, job));
+  }
+  TANDEM_ASSIGN_OR_RETURN(const plan::Assumed assumed, AssumedBy(flags, job, live));
   if (job.job.data().format() != Data::PROGRAM) {
     TANDEM_RETURN_IF_ERROR(data::CheckData(job));
     job.job.mutable_data()->clear_statistics();
@@ -224,12 +269,13 @@ absl::Status Plan(const PlanFlags& flags) {
   }
   PrintFacts(facts, job.job.name());
   const std::vector<plan::Estimate> ways = plan::EstimateAll(facts, may);
-  PrintTable(ways, flags.all);
   const plan::Estimate as_it_is =
       plan::EstimateWay(facts, plan::WayOf(job, /*servers_beside_workers=*/false));
+  const bool speed = CheckAgainstRun(live, as_it_is);
+  PrintTable(ways, flags.all, speed);
   std::printf("as it is:\n");
-  PrintRow(as_it_is);
-  if (!ways.empty()) {
+  PrintRow(as_it_is, speed);
+  if (!ways.empty() && speed) {
     PrintChoice(ways, as_it_is, possible);
     const auto taken = [&possible](const plan::Way& way, int workers) {
       return possible.Check(way, workers).ok();

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
@@ -48,17 +49,23 @@ std::string Interpreter() {
   return told == nullptr || *told == '\0' ? "python3" : told;
 }
 
-// PYTHONPATH with the package's folder in front, if the package lies beside the programs, in a build
-// folder or where it is installed; else as it is.
+// Where the package is if it lies beside the programs, in a build folder or where it is
+// installed; else empty.
+std::string OwnPackage(const std::string& programs) {
+  const std::string root = fs::path(programs).parent_path().string();
+  std::error_code error;
+  for (const char* below : {"/python", "/share/tandem/python"}) {
+    if (fs::exists(absl::StrCat(root, below, "/tandem/__init__.py"), error)) return root + below;
+  }
+  return "";
+}
+
+// PYTHONPATH with the package's folder in front, if there is one; else as it is.
 std::string PythonPath(const std::string& programs) {
   const char* const there = getenv("PYTHONPATH");
   const std::string rest = there == nullptr ? "" : there;
-  const std::string root = fs::path(programs).parent_path().string();
-  std::string own = root + "/python";
-  std::error_code error;
-  if (!fs::exists(own + "/tandem/__init__.py", error)) own = root + "/share/tandem/python";
-  if (!fs::exists(own + "/tandem/__init__.py", error)) return rest;
-  return rest.empty() ? own : absl::StrCat(own, ":", rest);
+  const std::string own = OwnPackage(programs);
+  return own.empty() || rest.empty() ? own + rest : absl::StrCat(own, ":", rest);
 }
 
 std::string Quoted(const std::string& text) {
@@ -147,6 +154,19 @@ absl::Status CheckScript(const std::string& script, const std::vector<std::strin
   const std::vector<std::string> needs = {"torch", "numpy"};
   TANDEM_RETURN_IF_ERROR(CheckNames(script, needs));
   return CheckInterpreter("--python", needs, programs);
+}
+
+std::vector<std::string> PackageFiles(const std::string& programs) {
+  std::vector<std::string> files;
+  const std::string own = OwnPackage(programs);
+  std::error_code error;
+  if (own.empty()) return files;
+  for (const auto& entry : fs::directory_iterator(own + "/tandem", error)) {
+    if (entry.path().extension() == ".py") files.push_back(entry.path().string());
+  }
+  std::sort(files.begin(), files.end());
+  files.push_back(fs::path(programs).parent_path().string() + "/lib/libtandem.so");
+  return files;
 }
 
 std::string ScriptHash(const std::string& script) {

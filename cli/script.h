@@ -18,6 +18,10 @@ namespace tandem::cli {
 absl::Status CheckScript(const std::string& script, const std::vector<std::string>& flags,
                          const job::JobPlan& plan, const std::string& programs);
 
+// Files of the package that scripts import, and of the library below it, by whose contents builds
+// are told apart; those of a folder beside the programs, or none.
+std::vector<std::string> PackageFiles(const std::string& programs);
+
 std::vector<std::string> ScriptCommand(const std::string& script,
                                        const std::vector<std::string>& flags);
 

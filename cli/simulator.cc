@@ -18,6 +18,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
+#include "base/diverged.h"
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/status_macros.h"
@@ -421,6 +422,7 @@ class Simulation {
     if (!run.ok() && !failed_.is_object()) {
       failed_ = {{"node", "simulation"},
                  {"reason", stopped ? "stopped by a signal" : std::string(run.message())}};
+      if (IsDiverged(run)) failed_["diverged"] = true;
     }
     const nlohmann::json summary = Summary(world, code);
     const absl::Status written =

@@ -98,8 +98,8 @@ struct EvaluationResult {
 };
 EvaluationResult Summarise(const EvaluationPart& part);
 
-// An estimate of AUC over recent samples for the progress line: counts in 4,096 bins of the logit
-// between -16 and 16. Cheap enough for every step.
+// An estimate of the AUC of the samples since Reset, for the progress line: counts in 4,096 bins of
+// the logit between -16 and 16. Cheap enough for every step.
 class RunningAuc {
  public:
   RunningAuc();

@@ -32,6 +32,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "base/diverged.h"
 #include "base/exhaustion.h"
 #include "base/status_macros.h"
 #include "models/models.h"
@@ -437,7 +438,7 @@ class ScriptModel final : public DenseModel {
     const auto bad =
         std::find_if(logits.begin(), logits.end(), [](float x) { return !std::isfinite(x); });
     if (bad == logits.end()) return absl::OkStatus();
-    return absl::OutOfRangeError(absl::StrCat(
+    return DivergedError(absl::StrCat(
         name_, ": the logit of sample ", bad - logits.begin(), " of ", samples, " is ", *bad,
         "; hint: lower the learning rate, clip, or look for a division or a logarithm in forward"));
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "base/diverged.h"
 
 namespace tandem::node {
 
@@ -102,6 +103,7 @@ void NodeLink::ReportFailure(const absl::Status& status, EndpointId culprit) {
   control.mutable_failure()->set_culprit(culprit.Pack());
   control.mutable_failure()->set_reason(std::string(status.message()));
   control.mutable_failure()->set_code(static_cast<int>(status.code()));
+  control.mutable_failure()->set_diverged(IsDiverged(status));
   Send(control);
 }
 

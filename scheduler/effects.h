@@ -31,6 +31,7 @@ struct SchedulerNotice {
   std::string node;  // kStall, kStallOver, kFailed
   std::string text;  // reason or description; kEvaluation, kReported: JSON
   absl::StatusCode code = absl::StatusCode::kOk;  // kFailed
+  bool diverged = false;                          // kFailed
   JobProgress progress;                           // kProgress
   int64_t step = 0;                               // kSaved
 };

@@ -40,6 +40,7 @@ absl::optional<Failure> FailureJudge::OnReport(absl::Time now, Node* reporter, c
   const Node* const culprit = members_->ByEndpoint(EndpointId::Unpack(said.culprit()));
   Failure cause = FailureOf(culprit != nullptr ? culprit->Name() : reporter->Name(),
                             Clip(said.reason()), CodeOf(said.code()));
+  cause.set_diverged(said.diverged());
   if (culprit != nullptr && culprit != reporter) {
     absl::StrAppend(cause.mutable_reason(), " (reported by ", reporter->Name(), ")");
   }

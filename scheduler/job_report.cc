@@ -30,8 +30,9 @@ constexpr int64_t kMaxCount = int64_t{1} << 50;
 constexpr int kMaxPopularity = 64;
 
 absl::Status CheckCounts(const Progress& progress) {
-  for (const int64_t count : {progress.samples(), progress.loss_samples(), progress.step(),
-                              progress.trained_steps(), progress.epoch()}) {
+  for (const int64_t count :
+       {progress.samples(), progress.loss_samples(), progress.step(), progress.trained_steps(),
+        progress.epoch(), progress.epochs_trained(), progress.epochs_to_first_judged()}) {
     if (count >= 0 && count <= kMaxCount) continue;
     return absl::InvalidArgumentError(
         absl::StrCat("progress with a count of ", count, ", want 0 to ", kMaxCount));
@@ -41,7 +42,7 @@ absl::Status CheckCounts(const Progress& progress) {
   }
   for (const double seconds :
        {progress.slept_seconds(), progress.computed_seconds(), progress.fetched_seconds(),
-        progress.paused_seconds(), progress.shortest_read_seconds()}) {
+        progress.paused_seconds(), progress.shortest_read_seconds(), progress.joined_seconds()}) {
     if (seconds >= 0 && std::isfinite(seconds)) continue;
     return absl::InvalidArgumentError("progress with a time that can be none");
   }
@@ -92,6 +93,7 @@ void AddBefore(const Progress& before, Progress* progress) {
   progress->set_computed_seconds(progress->computed_seconds() + before.computed_seconds());
   progress->set_fetched_seconds(progress->fetched_seconds() + before.fetched_seconds());
   progress->set_paused_seconds(progress->paused_seconds() + before.paused_seconds());
+  progress->set_joined_seconds(progress->joined_seconds() + before.joined_seconds());
   progress->set_frames_resent(progress->frames_resent() + before.frames_resent());
   for (const auto& [kind, bytes] : before.bytes()) (*progress->mutable_bytes())[kind] += bytes;
   for (const auto& [table, sent] : before.updates_sent()) {
@@ -99,6 +101,10 @@ void AddBefore(const Progress& before, Progress* progress) {
   }
   MergeDistribution(before.in_flight_depth(), progress->mutable_in_flight_depth());
   MergeDistribution(before.dense_staleness(), progress->mutable_dense_staleness());
+}
+
+bool IsBehind(const Progress& a, const Progress& b) {
+  return std::pair(a.epoch(), a.step()) < std::pair(b.epoch(), b.step());
 }
 
 }  // namespace
@@ -144,6 +150,7 @@ void MergeTableReport(const TableReport& from, TableReport* into) {
 JobBook::JobBook(const job::JobPlan& plan, const RunRecord& before)
     : epochs_(std::max(1, plan.job.train().epochs())),
       max_steps_(plan.job.train().max_steps()),
+      lockstep_(plan.lockstep),
       before_(before),
       shards_per_server_(plan.shards_per_server()),
       workers_(plan.workers()),
@@ -157,6 +164,7 @@ JobBook::JobBook(const job::JobPlan& plan, const RunRecord& before)
     worker = before_.worker(rank);
     worker.clear_loss_sum();
     worker.clear_loss_samples();
+    worker.clear_auc();
     reported_samples_ += worker.samples();
   }
 }
@@ -175,11 +183,13 @@ absl::Status JobBook::AddProgress(int rank, const Progress& progress) {
   Progress& worker = workers_[rank];
   const double loss_sum = worker.loss_sum() + progress.loss_sum();
   const int64_t loss_samples = std::min(kMaxCount, worker.loss_samples() + progress.loss_samples());
+  const double auc = progress.auc() > 0 ? progress.auc() : worker.auc();
   worker = progress;
   if (rank < before_.worker_size()) AddBefore(before_.worker(rank), &worker);
   worker.clear_evaluation_json();
   worker.set_loss_sum(loss_sum);
   worker.set_loss_samples(loss_samples);
+  worker.set_auc(auc);
   if (!progress.evaluation_json().empty() && !progress.evaluation_aside()) {
     evaluation_json_ = progress.evaluation_json();
   }
@@ -289,9 +299,25 @@ absl::Status JobBook::SetCollectives(int rank, const Collectives& collectives) {
 }
 
 const Progress& JobBook::FurthestBehind() const {
-  return *std::min_element(workers_.begin(), workers_.end(), [](const auto& a, const auto& b) {
-    return std::pair(a.epoch(), a.step()) < std::pair(b.epoch(), b.step());
-  });
+  return *std::min_element(workers_.begin(), workers_.end(), IsBehind);
+}
+
+const Progress& JobBook::FurthestAhead() const {
+  return *std::max_element(workers_.begin(), workers_.end(), IsBehind);
+}
+
+bool JobBook::HasNewSamples() const {
+  int64_t samples = 0;
+  for (const Progress& worker : workers_) samples += worker.samples();
+  return samples > reported_samples_;
+}
+
+bool JobBook::TakeEpochsTrained() {
+  int64_t least = std::numeric_limits<int64_t>::max();
+  for (const Progress& worker : workers_) least = std::min(least, worker.epochs_trained());
+  if (least <= epochs_trained_) return false;
+  epochs_trained_ = least;
+  return true;
 }
 
 double JobBook::FractionDone() const {
@@ -318,31 +344,47 @@ void JobBook::AddStaleness(JobProgress* progress) const {
   }
 }
 
+// By the pace since the end of the first interval: what was before it is the start of the job. Not
+// while that was only a moment ago.
+void JobBook::AddTimeLeft(JobProgress* p) {
+  if (begun_ == 0) {
+    begun_ = p->done;
+    begun_seconds_ = p->seconds;
+    return;
+  }
+  const double since = p->seconds - begun_seconds_, done = p->done - begun_;
+  if (done <= 0 || since < (begun_seconds_ - before_.seconds()) / 2) return;
+  p->seconds_left = since * (1 - p->done) / done;
+}
+
 JobProgress JobBook::Interval(absl::Time now) {
   JobProgress p;
   p.seconds = Seconds(now);
   double loss_sum = 0, loss_samples = 0, auc_sum = 0;
-  int with_auc = 0;
-  const Progress& behind = FurthestBehind();
-  p.epoch = behind.epoch();
-  p.epoch_fraction = behind.epoch_fraction();
-  p.min_step = behind.step();
+  double with_auc = 0;
+  // Where all take each step together, the latest report says where all of them are.
+  const Progress& at = lockstep_ ? FurthestAhead() : FurthestBehind();
+  p.epoch = at.epoch();
+  p.epoch_fraction = at.epoch_fraction();
+  p.min_step = at.step();
   for (Progress& worker : workers_) {
     p.max_step = std::max(p.max_step, worker.step());
     p.samples += worker.samples();
     loss_sum += worker.loss_sum();
     loss_samples += static_cast<double>(worker.loss_samples());
-    auc_sum += worker.auc();
-    with_auc += worker.auc() != 0;
+    const double of_auc = worker.auc() > 0 ? static_cast<double>(worker.loss_samples()) : 0;
+    auc_sum += of_auc * worker.auc();
+    with_auc += of_auc;
     worker.clear_loss_sum();
     worker.clear_loss_samples();
+    worker.clear_auc();
   }
   const double interval = absl::ToDoubleSeconds(now - reported_);
   if (interval > 0) p.samples_per_second = (p.samples - reported_samples_) / interval;
   p.loss = loss_samples > 0 ? loss_sum / loss_samples : std::numeric_limits<double>::quiet_NaN();
   p.auc = with_auc > 0 ? auc_sum / with_auc : 0.0;
   p.done = FractionDone();
-  if (p.done > 0) p.seconds_left = p.seconds * (1 - p.done) / p.done;
+  AddTimeLeft(&p);
   AddStaleness(&p);
   reported_ = now;
   reported_samples_ = p.samples;
@@ -353,6 +395,12 @@ JobReport JobBook::Total(absl::Time now) const {
   JobReport total;
   total.seconds = Seconds(now);
   if (epoch_loss_samples_ > 0) total.loss = epoch_loss_sum_ / epoch_loss_samples_;
+  double end_sum = 0, end_samples = 0;
+  for (const Progress& worker : workers_) {
+    end_sum += worker.end_loss_sum();
+    end_samples += worker.end_loss_samples();
+  }
+  if (end_samples > 0) total.end_loss = end_sum / end_samples;
   total.evaluation_json = evaluation_json_;
   if (!workers_.empty() && workers_[0].has_best()) total.best = workers_[0].best();
   for (const auto& [name, last] : values_) total.reported[name] = last.value();
@@ -366,7 +414,8 @@ JobReport JobBook::Total(absl::Time now) const {
     total.samples_of.push_back(worker.samples());
     total.times_of.push_back({worker.trained_steps(), worker.computed_seconds(),
                               worker.fetched_seconds(), worker.slept_seconds(),
-                              worker.paused_seconds(), worker.shortest_read_seconds()});
+                              worker.paused_seconds(), worker.shortest_read_seconds(),
+                              worker.joined_seconds()});
     total.frames_resent_of.push_back(worker.frames_resent());
     MergeDistribution(worker.in_flight_depth(), &total.in_flight_depth);
     total.dense_staleness_of.push_back(worker.dense_staleness());

@@ -26,8 +26,8 @@ void MergeTableReport(const TableReport& from, TableReport* into);
 // One reporting interval.
 struct JobProgress {
   double seconds = 0;  // since the start of training
-  // The worker furthest behind: its epoch, how much of its share of the epoch, and its step, all
-  // from one report of it.
+  // The worker furthest behind, or any one where all take each step together: its epoch, how much
+  // of its share of the epoch, and its step, all from one report of it.
   int64_t epoch = 0;
   double epoch_fraction = 0;
   int64_t min_step = 0;
@@ -35,7 +35,7 @@ struct JobProgress {
   int64_t samples = 0;            // since the start
   double samples_per_second = 0;  // over this interval
   double loss = 0;                // mean per sample over this interval; NaN if there was none
-  double auc = 0;                 // mean over workers that have one; 0 = none
+  double auc = 0;                 // of the rows of this interval, mean over workers; 0 = none
   double done = 0;                // estimated fraction of the job
   double seconds_left = -1;       // -1 = unknown
   // From the last reports of the shards: the largest over tables of the mean, and of the maximum.
@@ -51,6 +51,7 @@ struct WorkerTimes {
   double slept = 0;          // on purpose
   double paused = 0;         // evaluations and saves between steps, with waits for the others
   double shortest_read = 0;  // from a request for rows to its last answer; 0 = none yet
+  double joined = 0;         // joining the others before the first step
 };
 
 // The whole job.
@@ -61,6 +62,8 @@ struct JobReport {
   int64_t trained_steps = 0;  // of them, those with rows
   double samples_per_second = 0;
   double loss = std::numeric_limits<double>::quiet_NaN();  // mean a sample of the last epoch
+  // The same over the last tenth of the samples of each worker.
+  double end_loss = std::numeric_limits<double>::quiet_NaN();
   // What rank 0 measured last, or of the best model; empty: nothing.
   std::string evaluation_json;
   absl::optional<BestEvaluation> best;           // with train.keep_best
@@ -125,12 +128,19 @@ class JobBook {
 
   // What happened since the last call.
   JobProgress Interval(absl::Time now);
+  // Whether rows were trained since then.
+  bool HasNewSamples() const;
+  // True once for each epoch that all workers have trained and that an evaluation or
+  // the end follows.
+  bool TakeEpochsTrained();
   JobReport Total(absl::Time now) const;
   // For a save, while all workers stand still.
   RunRecord Record(absl::Time now) const;
 
  private:
   const Progress& FurthestBehind() const;
+  const Progress& FurthestAhead() const;
+  void AddTimeLeft(JobProgress* progress);
   double Seconds(absl::Time now) const;
   void AddLoss(const Progress& progress);
   std::vector<TableReport> Tables() const;
@@ -140,11 +150,15 @@ class JobBook {
   void AddStaleness(JobProgress* progress) const;
 
   const int64_t epochs_, max_steps_;
+  const bool lockstep_;
   const RunRecord before_;
   std::vector<std::string> table_names_;
   const int shards_per_server_;
   absl::Time started_, reported_;
   int64_t reported_samples_ = 0;
+  int64_t epochs_trained_ = 0;  // TakeEpochsTrained
+  double begun_seconds_ = 0,
+         begun_ = 0;  // the first interval with steps: its end, and what was done by then
   std::vector<Progress> workers_;    // last report of each rank; loss summed since Interval
   std::vector<ShardReport> shards_;  // last report of each shard
   int64_t loss_epoch_ = 0;           // of the two below: the last one that a report was of

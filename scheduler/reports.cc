@@ -21,8 +21,9 @@ void Reports::Start(absl::Time now) {
   next_shard_reports_ = now + shard_reports_;
 }
 
-absl::Status Reports::Add(const Node& node, const Control& control, SchedulerEffects* effects) {
-  if (control.has_progress()) return AddProgress(node, control.progress(), effects);
+absl::Status Reports::Add(absl::Time now, const Node& node, const Control& control,
+                          SchedulerEffects* effects) {
+  if (control.has_progress()) return AddProgress(now, node, control.progress(), effects);
   if (control.has_program_note()) return AddNote(node, control.program_note(), effects);
   if (control.has_shard_report()) return AddShardReport(node, control.shard_report());
   if (control.has_collectives()) return AddCollectives(node, control.collectives(), effects);
@@ -30,11 +31,14 @@ absl::Status Reports::Add(const Node& node, const Control& control, SchedulerEff
   return absl::OkStatus();
 }
 
-absl::Status Reports::AddProgress(const Node& node, const Progress& progress,
+absl::Status Reports::AddProgress(absl::Time now, const Node& node, const Progress& progress,
                                   SchedulerEffects* effects) {
   TANDEM_RETURN_IF_ERROR(book_.AddProgress(RankOf(node), progress));
   const std::string row_warning = book_.TakeRowWarning();
   if (!row_warning.empty()) effects->Warn(absl::StrCat("warning: ", row_warning));
+  heard_[static_cast<size_t>(node.index)] = now;
+  // All rows before an evaluation, or before the end of training, belong to an interval before it.
+  if (book_.TakeEpochsTrained() && book_.HasNewSamples()) SayInterval(now, effects);
   // It comes again until it is known to have come.
   const bool again = progress.evaluation() == evaluation_ && evaluation_ != 0;
   if (!progress.evaluation_json().empty() && !again) {
@@ -90,8 +94,20 @@ absl::Status Reports::AddCollectives(const Node& node, const Collectives& collec
 
 void Reports::Tick(absl::Time now, SchedulerEffects* effects) {
   if (now < next_progress_) return;
-  effects->Notify(SchedulerNotice::Kind::kProgress, "", "")->progress = book_.Interval(now);
+  const bool late = std::any_of(heard_.begin(), heard_.end(), [&](absl::Time heard) {
+    return heard < next_progress_ - interval_ / 2;
+  });
+  if (late && now < next_progress_ + interval_ / 2) return;
+  SayInterval(now, effects);
   next_progress_ = std::max(next_progress_ + interval_, now);
+}
+
+void Reports::End(absl::Time now, SchedulerEffects* effects) {
+  if (book_.HasNewSamples()) SayInterval(now, effects);
+}
+
+void Reports::SayInterval(absl::Time now, SchedulerEffects* effects) {
+  effects->Notify(SchedulerNotice::Kind::kProgress, "", "")->progress = book_.Interval(now);
 }
 
 bool Reports::AskShards(absl::Time now, bool servers_are_busy) {

@@ -2,6 +2,8 @@
 #ifndef TANDEM_SCHEDULER_REPORTS_H_
 #define TANDEM_SCHEDULER_REPORTS_H_
 
+#include <vector>
+
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "job/job.h"
@@ -18,16 +20,23 @@ class Reports {
   // `before`: what the run had done when it was saved, if it goes on.
   Reports(const job::JobPlan& plan, const SchedulerTimes& times, const JobLimits& limits,
           const RunRecord& before)
-      : shard_reports_(times.shard_reports), interval_(limits.report), book_(plan, before) {}
+      : shard_reports_(times.shard_reports),
+        interval_(limits.report),
+        book_(plan, before),
+        heard_(static_cast<size_t>(plan.workers()), absl::InfinitePast()) {}
 
   // The job starts.
   void Start(absl::Time now);
   // A Progress, ShardReport, Paths, Collectives or ProgramNote of a member. INVALID_ARGUMENT if it
   // is not one of this job, or not for this node to say.
-  absl::Status Add(const Node& node, const Control& control, SchedulerEffects* effects);
+  absl::Status Add(absl::Time now, const Node& node, const Control& control,
+                   SchedulerEffects* effects);
 
-  // On each tick of a running job: what has happened, once an interval.
+  // On each tick of a running job: what has happened, once an interval. Workers report at the same
+  // moments; a report that is late is waited for, but not for long.
   void Tick(absl::Time now, SchedulerEffects* effects);
+  // The job is over: what has happened since the last interval, if anything was trained in it.
+  void End(absl::Time now, SchedulerEffects* effects);
   // True when the shards are to be asked for live staleness; the next time is later.
   bool AskShards(absl::Time now, bool servers_are_busy);
 
@@ -36,7 +45,9 @@ class Reports {
 
  private:
   absl::Status AddNote(const Node& node, const ProgramNote& note, SchedulerEffects* effects);
-  absl::Status AddProgress(const Node& node, const Progress& progress, SchedulerEffects* effects);
+  absl::Status AddProgress(absl::Time now, const Node& node, const Progress& progress,
+                           SchedulerEffects* effects);
+  void SayInterval(absl::Time now, SchedulerEffects* effects);
   absl::Status AddShardReport(const Node& node, const ShardReport& report);
   void AddPaths(const Node& node, const Paths& paths, SchedulerEffects* effects);
   absl::Status AddCollectives(const Node& node, const Collectives& collectives,
@@ -44,8 +55,9 @@ class Reports {
 
   const absl::Duration shard_reports_, interval_;
   JobBook book_;
-  int64_t evaluation_ = 0;      // the last one heard of
-  bool names_dropped_ = false;  // and warned of
+  std::vector<absl::Time> heard_;  // when each rank last reported
+  int64_t evaluation_ = 0;         // the last one heard of
+  bool names_dropped_ = false;     // and warned of
   absl::Time next_progress_, next_shard_reports_;
 };
 

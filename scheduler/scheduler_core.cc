@@ -261,7 +261,7 @@ void SchedulerCore::OnCommandDone(Node* node, const CommandDone& done) {
 }
 
 void SchedulerCore::OnReport(const Node& node, const Control& control) {
-  const absl::Status added = reports_.Add(node, control, effects_);
+  const absl::Status added = reports_.Add(now_, node, control, effects_);
   if (!added.ok()) return FailNode(node, added);
   if (control.has_progress()) saves_.OnStep(control.progress().step());
   if (control.has_program_note()) saves_.OnAsked(node, control.program_note().saves(), effects_);
@@ -495,6 +495,7 @@ void SchedulerCore::ReleaseBarrier(const std::string& name) {
 }
 
 void SchedulerCore::StopJob() {
+  reports_.End(now_, effects_);
   report_ = reports_.Total(now_);
   report_.attempts = options_.models.attempt;
   if (last_report_ != 0) report_.stop.emplace(saves_.Last());
@@ -552,8 +553,10 @@ void SchedulerCore::Fail(const Failure& failure) {
   *control.mutable_failure() = failure_;
   SendToAll(control);
   effects_->Log(absl::StrCat("the job fails: ", failure.node(), ": ", failure.reason()));
-  effects_->Notify(SchedulerNotice::Kind::kFailed, failure.node(), failure.reason())->code =
-      static_cast<absl::StatusCode>(failure.code());
+  SchedulerNotice* const notice =
+      effects_->Notify(SchedulerNotice::Kind::kFailed, failure.node(), failure.reason());
+  notice->code = static_cast<absl::StatusCode>(failure.code());
+  notice->diverged = failure.diverged();
   CheckEnd();
 }
 

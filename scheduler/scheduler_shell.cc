@@ -269,6 +269,7 @@ class Shell {
         return Emit({{"event", "stall_over"}, {"node", notice.node}});
       case SchedulerNotice::Kind::kFailed:
         failed_ = FailedJson(notice.node, notice.text, notice.code);
+        if (notice.diverged) failed_["diverged"] = true;
         return EmitMetric("failed", failed_);
       case SchedulerNotice::Kind::kFinished:
         return;  // once the files are written: Finish()

@@ -156,6 +156,15 @@ double PausedSeconds(const JobReport& report) {
   return least == report.times_of.end() ? 0 : least->paused;
 }
 
+// Before the first step, joining for an allreduce: the last worker to come waits for no one there.
+double StartSeconds(const JobReport& report) {
+  double least = 0;
+  for (const WorkerTimes& times : report.times_of) {
+    if (times.joined > 0 && (least == 0 || times.joined < least)) least = times.joined;
+  }
+  return least;
+}
+
 // A row a worker: its share of the data, what became of its updates, and whom its reads waited for.
 // Updates of frozen tables are left out of both counts: nobody meant them to be applied.
 json WorkersJson(const job::JobPlan& plan, const JobReport& report) {
@@ -338,6 +347,7 @@ json SummaryJson(const job::JobPlan& plan, const JobReport& report, absl::string
               {"samples", report.samples},
               {"seconds", report.seconds},
               {"samples_per_second", report.samples_per_second},
+              {"start_seconds", StartSeconds(report)},
               {"paused_seconds", PausedSeconds(report)},
               {"eval", json::object()},
               {"staleness", StalenessJson(plan, report)},
@@ -353,6 +363,7 @@ json SummaryJson(const job::JobPlan& plan, const JobReport& report, absl::string
     out["collectives"] = EvaluationJson(report.collectives_json);
   }
   if (std::isfinite(report.loss)) out["training_loss"] = report.loss;
+  if (std::isfinite(report.end_loss)) out["end_loss"] = report.end_loss;
   if (report.best.has_value()) {
     out["best"] = BestJson(plan.job.train().keep_best(), *report.best);
   }

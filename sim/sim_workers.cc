@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/diverged.h"
 #include "base/hash.h"
 #include "base/status_macros.h"
 #include "data/service_trace.h"
@@ -146,7 +147,8 @@ void SimWorkers::OnFrame(int rank, const ParsedFrame& frame) {
 void SimWorkers::AfterTrainer(int rank) {
   const worker::TrainerCore& core = *worker(rank).core;
   if (!core.failure().ok()) {
-    context_.Fail(absl::StrCat("worker ", rank, ": ", core.failure().ToString()));
+    context_.Fail(absl::StrCat("worker ", rank, ": ", core.failure().message()));
+    if (IsDiverged(core.failure())) MarkDiverged(&context_.failure);
   }
   for (const std::string& line : effects_.log) {
     context_.Log(absl::StrCat("worker ", rank, ": ", line));

@@ -1,6 +1,7 @@
 #include "sim/world.h"
 
 #include "absl/strings/str_cat.h"
+#include "base/diverged.h"
 #include "base/status_macros.h"
 #include "sim/toy_runner.h"
 
@@ -73,8 +74,10 @@ absl::Status World::Run() {
   while (context_.failure.ok() && !Settled()) RunNext();  // ranges on their way arrive
   if (context_.failure.ok()) CheckEnd();
   if (context_.failure.ok() || absl::IsCancelled(context_.failure)) return context_.failure;
-  return absl::InternalError(
+  absl::Status failure = absl::InternalError(
       absl::StrCat(context_.failure.message(), "\n", workers_.WhoWaits(), servers_.WhoWaits()));
+  if (IsDiverged(context_.failure)) MarkDiverged(&failure);
+  return failure;
 }
 
 void World::RunNext() {

@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "study/json_value.h"
 
 namespace tandem::study {
 namespace {
@@ -17,22 +18,15 @@ namespace {
 using nlohmann::json;
 
 Metric Speed() { return *MetricOf("samples_per_second"); }
-Metric SecondsToTarget() {
-  return {"seconds_to_target", "to_target.seconds", "seconds to the target", false, false, true};
-}
-Metric SamplesToTarget() {
-  return {"samples_to_target", "to_target.samples", "samples to the target", false, false, true};
-}
-
-// What variations are compared in: the metric of the question first.
-std::vector<Metric> MeasuresOf(const StudyPlan& plan) {
-  std::vector<Metric> measures = {plan.metric};
-  if (plan.metric.name != Speed().name) measures.push_back(Speed());
-  if (plan.study.target().has_value()) {
-    measures.push_back(SecondsToTarget());
-    measures.push_back(SamplesToTarget());
-  }
-  return measures;
+// "seconds" or "samples"; `rows`: RowsOfCurves.
+Metric ToTarget(const std::string& of, const std::string& rows) {
+  return {
+      of + "_to_target",
+      "to_target." + of,
+      absl::StrCat(of, " to the target", rows.empty() ? "" : absl::StrCat(" on ", rows, " rows")),
+      false,
+      false,
+      true};
 }
 
 // What knowing nothing has of a measure; nullopt where that depends on the data. Of ranks it is what a
@@ -91,6 +85,17 @@ std::string RowsOfCurves(const Metric& metric, const std::vector<Group>& groups)
     }
   }
   return rows;
+}
+
+// What variations are compared in: the metric of the question first.
+std::vector<Metric> MeasuresOf(const StudyPlan& plan, const std::vector<Group>& groups) {
+  std::vector<Metric> measures = {plan.metric};
+  if (plan.metric.name != Speed().name) measures.push_back(Speed());
+  if (plan.study.target().has_value()) {
+    const std::string rows = RowsOfCurves(plan.metric, groups);
+    for (const char* of : {"seconds", "samples"}) measures.push_back(ToTarget(of, rows));
+  }
+  return measures;
 }
 
 std::string PolicyText(const StudyRun& run) {
@@ -167,10 +172,15 @@ Comparison Compare(const Group& a, const Group& b, const Metric& measure) {
   comparison.part = a.part;
   comparison.against_part = b.part;
   comparison.measure = measure;
+  const bool to_target = absl::StartsWith(measure.column, "to_target.");
+  // A run that diverged never got to the target; in other measures it has nothing to say.
+  const auto has_say = [to_target](const StudyRun& run) {
+    return run.counts() || (to_target && run.state == RunState::kDiverged);
+  };
   std::vector<double> of_a, of_b;
   for (const StudyRun& run : a.runs) {
     for (const StudyRun& other : b.runs) {
-      if (run.seed != other.seed || !run.counts() || !other.counts()) continue;
+      if (run.seed != other.seed || !has_say(run) || !has_say(other)) continue;
       const auto x = run.Number(measure.column), y = other.Number(measure.column);
       ++comparison.paired;
       comparison.reached += x.has_value();
@@ -181,7 +191,6 @@ Comparison Compare(const Group& a, const Group& b, const Metric& measure) {
       of_b.push_back(*y);
     }
   }
-  const bool to_target = absl::StartsWith(measure.column, "to_target.");
   if (!to_target) comparison.reached = comparison.against_reached = comparison.paired;
   // The seeds that did get there are the fast ones: their mean is no answer.
   if (comparison.censored()) return comparison;
@@ -195,7 +204,7 @@ Comparison Compare(const Group& a, const Group& b, const Metric& measure) {
 
 std::vector<Comparison> ComparisonsOf(const StudyPlan& plan, const std::vector<Group>& groups) {
   std::vector<Comparison> all;
-  for (const Metric& measure : MeasuresOf(plan)) {
+  for (const Metric& measure : MeasuresOf(plan, groups)) {
     for (const Group& group : groups) {
       const Group* const base = FindGroup(groups, plan.BaselineOf(group.variation), group.part);
       if (base == nullptr || base == &group) continue;
@@ -293,7 +302,7 @@ struct Answer {
 // What one measure says of the variations that are compared with `against`: "ASP is lower by 0.01 (...); SSP is not resolved".
 std::string Clause(const Answer& answer, const Metric& measure, const std::string& among,
                    const std::string& against) {
-  std::vector<std::string> resolved, open, unknown, diverged;
+  std::vector<std::string> resolved, open, unknown, diverged, same;
   for (const Comparison& comparison : answer.comparisons) {
     if (comparison.part != answer.part || comparison.measure.name != measure.name ||
         comparison.against != against) {
@@ -309,12 +318,18 @@ std::string Clause(const Answer& answer, const Metric& measure, const std::strin
       const std::string words = comparison.Words();
       resolved.push_back(
           absl::StrCat(name, " is ", answer.brief ? words.substr(0, words.find(" (")) : words));
+    } else if (comparison.same()) {
+      same.push_back(name);
     } else {
       open.push_back(name);
     }
   }
   std::vector<std::string> parts;
   if (!resolved.empty()) parts.push_back(List(resolved));
+  if (!same.empty()) {
+    parts.push_back(absl::StrCat(List(same), same.size() == 1 ? " shows" : " show",
+                                 " no difference, in any seed"));
+  }
   if (!open.empty()) {
     parts.push_back(absl::StrCat(List(open), open.size() == 1 ? " is" : " are", " not resolved"));
   }
@@ -342,6 +357,22 @@ Part PartOfAnswer(const StudyPlan& plan, const std::vector<Group>& groups,
   return Part::kTuned;
 }
 
+// Why complete runs have no value of the metric, and what helps; "" if that is not known.
+std::string WhyNoValue(const Metric& metric, const Group& group) {
+  constexpr double kLines = 20;  // of a run, that are enough
+  constexpr double kShortest = 0.05;
+  if (metric.column != "steady.speed") return "";
+  for (const StudyRun& run : group.runs) {
+    const auto seconds = run.Number("seconds");
+    if (!run.counts() || !seconds.has_value()) continue;
+    return absl::StrFormat(
+        ": a run of %.3g s has %d progress lines, too few to leave out its start; hint: set: "
+        "\"limits.report_seconds=%.2g\"",
+        *seconds, run.curve.size(), std::max(kShortest, *seconds / kLines));
+  }
+  return "";
+}
+
 // What those say that are compared among each other.
 std::string AnswerAmong(const Answer& answer, const std::string& among) {
   const Metric& metric = answer.plan.metric;
@@ -352,7 +383,7 @@ std::string AnswerAmong(const Answer& answer, const std::string& among) {
   if (spread == nullptr) {
     return absl::StrCat("There is no answer: no run of ", name,
                         ", with which all are compared, has come to its end with a value of ",
-                        metric.label, ".");
+                        metric.label, base == nullptr ? "" : WhyNoValue(metric, *base), ".");
   }
   const std::string mean = absl::StrFormat("%.4g", spread->mean);
   std::string text = absl::StrCat(answer.part == Part::kTuned ? "Tuned, " : "", name, " reaches ",
@@ -447,7 +478,7 @@ void NoteBuilds(const std::vector<Group>& groups, std::vector<std::string>* note
 // Where the curve of quality comes from, if not from evaluations on rows that do not train.
 void NoteRowsOfCurves(const StudyPlan& plan, const Analysis& analysis,
                       std::vector<std::string>* notes) {
-  const std::string rows = RowsOfCurves(plan.metric, analysis.groups);
+  const std::string& rows = analysis.curve_rows;
   if (rows.empty()) return;
   const std::string what =
       absl::StrCat("What is shown of ", plan.metric.label,
@@ -561,13 +592,27 @@ void NoteNotCounted(const std::vector<Group>& groups, std::vector<std::string>* 
   }
 }
 
-std::vector<std::string> NotesOf(const StudyPlan& plan, const Analysis& analysis) {
+// Before the first run: what is loaded then is not the study's.
+void NoteLoad(const StudyPlan& plan, const json& surroundings, std::vector<std::string>* notes) {
+  const json machine = surroundings.value("machine", json::object());
+  const double load = NumberIn(machine, "load", 0.0), cores = NumberIn(machine, "cores", 0.0);
+  if (plan.study.has_simulate() || !(cores > 0) || load <= cores) return;
+  notes->push_back(
+      absl::StrFormat("The machine had other work as the study began: a load of %.1f on %.0f "
+                      "cores. Speeds and times are "
+                      "those of what was left; hint: measure on a machine that does nothing else.",
+                      load, cores));
+}
+
+std::vector<std::string> NotesOf(const StudyPlan& plan, const Analysis& analysis,
+                                 const json& surroundings) {
   std::vector<std::string> notes;
   for (const Foretold& foretold : kForetold) NoteForetold(plan, analysis.groups, foretold, &notes);
   NoteNotCounted(analysis.groups, &notes);
   const std::set<std::string> diverged = NoteDiverged(analysis.groups, &notes);
   for (const Group& group : analysis.groups) NoteLost(group, diverged, &notes);
   NoteBuilds(analysis.groups, &notes);
+  NoteLoad(plan, surroundings, &notes);
   NoteRowsOfCurves(plan, analysis, &notes);
   if (plan.tunes() && analysis.part != Part::kTuned) {
     notes.push_back(
@@ -658,6 +703,7 @@ std::string Comparison::Words() const {
   }
   if (effect.seeds == 0) return "no seed is complete in both";
   if (effect.seeds == 1) return "not resolved (one seed)";
+  if (same()) return "no difference in any seed";
   if (measure.as_ratio) {
     const std::string interval =
         absl::StrCat(" (", ShortFactor(effect.low), " to ", ShortFactor(effect.high), ")");
@@ -671,16 +717,17 @@ std::string Comparison::Words() const {
 }
 
 Analysis Analyse(const StudyPlan& plan, const std::map<std::string, std::string>& chosen,
-                 const std::vector<StudyRun>& runs) {
+                 const std::vector<StudyRun>& runs, const json& surroundings) {
   Analysis analysis;
   analysis.groups = GroupsOf(plan, runs);
   MarkCollapsed(plan, &analysis.groups);
+  analysis.curve_rows = RowsOfCurves(plan.metric, analysis.groups);
   analysis.comparisons = ComparisonsOf(plan, analysis.groups);
   analysis.tuned_gains = GainsOf(plan, analysis.groups);
   if (plan.tunes()) analysis.trials = TrialsOf(plan, chosen, runs);
   analysis.part = PartOfAnswer(plan, analysis.groups, runs);
   analysis.answer = AnswerOf(plan, analysis.part, analysis.groups, analysis.comparisons);
-  analysis.notes = NotesOf(plan, analysis);
+  analysis.notes = NotesOf(plan, analysis, surroundings);
   return analysis;
 }
 
@@ -699,7 +746,7 @@ json ResultsJson(const StudyPlan& plan, const Analysis& analysis) {
                   {"label", plan.metric.label},
                   {"higher_is_better", plan.metric.higher_is_better},
                   {"of_evaluation", plan.metric.of_evaluation},
-                  {"curve_rows", RowsOfCurves(plan.metric, analysis.groups)}}}};
+                  {"curve_rows", analysis.curve_rows}}}};
   if (plan.study.target().has_value()) study["target"] = plan.study.target().value();
   return {{"study", study},   {"answer", analysis.answer},  {"notes", analysis.notes},
           {"groups", groups}, {"comparisons", comparisons}, {"tuned_gains", gains}};

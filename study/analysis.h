@@ -42,9 +42,15 @@ struct Comparison {
   Part part = Part::kUntuned, against_part = Part::kUntuned;
   Metric measure;
   Effect effect;
-  // Seeds complete in both, and in how many of them each has got to the target; of times to a target only.
+  // Seeds complete in both (of times to a target: complete or diverged, which never got there), and
+  // in how many of them each has got to the target; of times to a target only.
   int paired = 0, reached = 0, against_reached = 0;
   bool censored() const { return reached < paired || against_reached < paired; }
+  // All seeds have the same in both, as runs of the same arithmetic do.
+  bool same() const {
+    const double none = measure.as_ratio ? 1 : 0;
+    return effect.seeds > 1 && effect.low == none && effect.high == none;
+  }
   // 1: better, -1: worse, 0: not resolved.
   int verdict = 0;
   std::string Words()
@@ -65,12 +71,16 @@ struct Analysis {
   std::vector<Comparison> comparisons;  // with the baseline, of the same part and among the same
   std::vector<Comparison> tuned_gains;  // tuned with untuned, same variation
   std::vector<Trial> trials;
-  std::string answer;              // one sentence; a line for each set of variations that are compared
+  std::string answer;  // one sentence; a line for each set of variations that are compared
   std::vector<std::string> notes;  // what a reader must know beside it: lost runs, few seeds
+  // Which rows curves and times to a target are of, if not test rows: "training", "validation".
+  std::string curve_rows;
 };
 
+// `surroundings`: of the manifest.
 Analysis Analyse(const StudyPlan& plan, const std::map<std::string, std::string>& chosen,
-                 const std::vector<StudyRun>& runs);
+                 const std::vector<StudyRun>& runs,
+                 const nlohmann::json& surroundings = nlohmann::json::object());
 
 // For DIR/results.json, from which figures are drawn.
 nlohmann::json ResultsJson(const StudyPlan& plan, const Analysis& analysis);

@@ -9,6 +9,7 @@ import json
 import math
 import re
 import sys
+import textwrap
 import traceback
 from pathlib import Path
 
@@ -71,6 +72,10 @@ class Study:
     def complete(self, group):
         return [run for run in group["runs"] if run["state"] == "complete"]
 
+    def tried(self, group):
+        """Those that might have got to a target: a run that diverged never did."""
+        return [run for run in group["runs"] if run["state"] in ("complete", "diverged")]
+
     def values(self, group, column):
         return [run["numbers"][column] for run in self.complete(group) if column in run["numbers"]]
 
@@ -118,7 +123,7 @@ def dots(study, column, label, log_from_zero=False):
             at = y + (0 if not both else 0.17 if tuned else -0.17)
             filled = color if (tuned or not both) else PAPER
             spread = group["spreads"][column]
-            if column.startswith("to_target.") and spread["count"] < len(study.complete(group)):
+            if column.startswith("to_target.") and spread["count"] < len(study.tried(group)):
                 spread = {"count": 0, "mean": float("nan")}  # the slow ones are not among them
             if spread["count"] > 1:
                 axes.plot([spread["low"], spread["high"]], [at, at], color=color, linewidth=2.2,
@@ -287,8 +292,8 @@ def effects(study):
     axes.xaxis.set_major_locator(MaxNLocator(7))
     better = "right" if study.metric["higher_is_better"] else "left"
     what = "times that of" if ratio else "minus that of"
-    axes.set_xlabel(f"{study.metric['label']} {what} {study.results['study']['baseline']}"
-                    f"  (better: to the {better})")
+    axes.set_xlabel(textwrap.fill(f"{study.metric['label']} {what} {study.results['study']['baseline']} "
+                                  f"(better: to the {better})", 52))
     return figure
 
 
@@ -319,6 +324,7 @@ def against_staleness(study):
 
 
 KINDS = [("staleness.version_mean", "version staleness\nmean, updates"),
+         ("staleness.dense_version_mean", "the same of dense\nmean, steps or sums"),
          ("staleness.row_mean", "row staleness\nmean, updates"),
          ("staleness.clock_gap_max", "clock gap\nlargest, steps"),
          ("staleness.in_flight_mean", "in-flight depth\nmean, batches")]
@@ -405,6 +411,7 @@ def histogram(study, kind, label, unit=""):
               if any(shares_of(study.complete(g), t, kind) for t in tables)]
     if not groups:
         return None
+    tables = [t for t in tables if any(shares_of(study.complete(g), t, kind) for g in groups)]
     shown = {(g["variation"], t): coarse(shares_of(study.complete(g), t, kind), unit)
              for g in groups for t in tables}
     lows = sorted({low for shares in shown.values() for low in shares})
@@ -416,12 +423,15 @@ def histogram(study, kind, label, unit=""):
             color = study.style[group["variation"]]["color"]
             shares = shown[group["variation"], table]
             axes.bar([at[low] for low in shares], list(shares.values()), width=0.86, color=color)
+            if not shares:
+                axes.set_axis_off()
+                continue
             runs = study.complete(group)
             workers = max((len(run["by_worker"]) for run in runs), default=0)
             for rank in range(workers if workers <= 16 else 0):
                 of_worker = coarse(shares_of(runs, table, kind, rank), unit)
                 axes.plot(range(len(lows)), [of_worker.get(low, 0) for low in lows], color=INK,
-                          linewidth=0.7, alpha=0.55)
+                          linewidth=1.1, alpha=0.8)
             axes.set_ylim(0, 1)
             axes.set_yticks([0, 0.5, 1], ["0", "50 %", "100 %"], fontsize=8)
             axes.grid(axis="x", visible=False)
@@ -430,9 +440,11 @@ def histogram(study, kind, label, unit=""):
     for axes, table in zip(panels[0], tables):
         axes.set_title(table)
     every = max(1, -(-len(lows) * len(tables) // (12 if unit == "s" else 20)))
-    for axes in panels[-1]:
-        axes.set_xticks(range(0, len(lows), every),
-                        [bucket_label(low, unit) for low in lows[::every]], fontsize=8)
+    for column in panels.T:
+        lowest = [axes for axes in column if axes.axison][-1]
+        lowest.set_xticks(range(0, len(lows), every),
+                          [bucket_label(low, unit) for low in lows[::every]], fontsize=8)
+        lowest.tick_params(labelbottom=True)
     figure.supxlabel(label, fontsize=10)
     return figure
 
@@ -481,8 +493,8 @@ def matrix_of(study, group):
 def waiting(study):
     """Who waited for whom: a square a pair of workers."""
     matrices = [(g["variation"], m) for g in study.groups
-                if (m := matrix_of(study, g)) is not None and len(m) > 1]
-    if not any(m.max() > 0 for _, m in matrices):
+                if (m := matrix_of(study, g)) is not None and len(m) > 1 and m.max() > 0]
+    if not matrices:
         return None
     workers = max(len(m) for _, m in matrices)
     columns = min(len(matrices), 3)
@@ -523,7 +535,8 @@ def data_shares(study):
         lost = np.mean([[w.get("share", 0) * w.get("dropped_share", 0) for w in run]
                         for run in runs], axis=0)
         shown.append((group["variation"], share, lost))
-    if not shown or max(len(share) for _, share, _ in shown) < 2:
+    alike = all(abs(share - 1 / len(share)).max() < 0.005 and not lost.any() for _, share, lost in shown)
+    if not shown or alike:  # nothing falls short, and nothing is lost
         return None
     figure, axes = plt.subplots(figsize=(WIDTH, rows_height(len(shown)) + 0.2))
     for y, (name, share, lost) in enumerate(shown):
@@ -700,7 +713,7 @@ def all_figures(study):
            "Seconds that reads of a worker (row) lay parked until an update of another (column) "
            "freed them, mean over seeds. A dark column is a worker that holds up all others; on "
            "the diagonal are reads, sent ahead, that waited for the worker's own update. A worker "
-           "that reads ahead may have computed meanwhile.", lambda: waiting(study))
+           "that reads ahead may have computed meanwhile. Variations in which nobody waited are left out.", lambda: waiting(study))
     yield ("data-shares", f"Share of the data, by worker{words}",
            "What each worker computed; hatched: updates that a policy dropped. The upright line is "
            "an equal share: a slow worker falls short of it where nobody waits, and its data "

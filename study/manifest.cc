@@ -1,5 +1,6 @@
 #include "study/manifest.h"
 
+#include <stdlib.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -33,7 +34,11 @@ constexpr size_t kPiece = 1 << 20;
 json MachineJson() {
   utsname system = {};
   (void)uname(&system);
+  double load = 0;  // of the last minute
+  (void)getloadavg(&load, 1);
   return {{"processors", bench::MachineLine()},
+          {"cores", sysconf(_SC_NPROCESSORS_ONLN)},
+          {"load", load},
           {"memory", bench::FirstLine("/proc/meminfo", "MemTotal")},
           {"host", system.nodename},
           {"system", absl::StrCat(system.sysname, " ", system.release)}};
@@ -178,6 +183,7 @@ absl::StatusOr<json> SurroundingsOf(const StudyPlan& plan, const std::vector<Run
     if (!seen.insert(read).second) continue;
     TANDEM_RETURN_IF_ERROR(AddPatterns(job, &patterns));
   }
+  if (!plan.script.empty()) patterns[plan.script] = {plan.script};
   std::set<std::string> files;
   for (const json& some : patterns) files.insert(some.begin(), some.end());
   json data = json::array();

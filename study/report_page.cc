@@ -1,6 +1,8 @@
 #include "study/report_page.h"
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -34,7 +36,8 @@ constexpr char kStyle[] = R"css(
 html{-webkit-text-size-adjust:100%}
 body{margin:0;background:var(--paper);color:var(--ink);
  font:16px/1.55 system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",Arial,sans-serif}
-main{max-width:60rem;margin:0 auto;padding:2rem 1.25rem 4rem}
+main{max-width:84rem;margin:0 auto;padding:2rem 1.25rem 4rem}
+p,ul.notes,dl,h1{max-width:60rem}
 h1{font-size:1.7rem;line-height:1.2;margin:0 0 .4rem}
 h2{font-size:1.2rem;margin:2.8rem 0 .6rem;padding-top:.9rem;border-top:1px solid var(--grid)}
 h3{font-size:1rem;margin:1.8rem 0 .3rem}
@@ -44,31 +47,35 @@ p{margin:.5rem 0}
  margin:1.2rem 0;white-space:pre-line}
 .read,.small{color:var(--muted);font-size:.9rem}
 ul.notes{padding-left:1.2rem;color:var(--muted);font-size:.9rem;margin:1rem 0}
-.wide{overflow-x:auto;-webkit-overflow-scrolling:touch}
-table{border-collapse:collapse;font-size:.9rem;font-variant-numeric:tabular-nums;min-width:100%}
+table{border-collapse:collapse;font-size:.9rem;font-variant-numeric:tabular-nums;width:100%}
 th,td{padding:.35rem .7rem .35rem 0;text-align:right;vertical-align:top;
  border-bottom:1px solid var(--grid)}
 th{font-weight:600;color:var(--muted);vertical-align:bottom}
 th:first-child,td:first-child,th.text,td.text{text-align:left}
-td.name{font-weight:600;white-space:nowrap}
-td .spread{display:block;color:var(--muted);font-size:.8rem;white-space:nowrap}
+td.name{font-weight:600;min-width:7rem}
+td .spread{display:block;color:var(--muted);font-size:.8rem;font-weight:400}
+td,dd{overflow-wrap:anywhere}
 td .spread.bad{color:var(--c1)}
 .good{color:var(--c2);font-weight:600}.bad{color:var(--c1);font-weight:600}.open{color:var(--muted)}
-figure{margin:1.6rem 0 2.2rem}
+.figures{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,36rem),1fr));gap:0 2.5rem}
+figure{margin:1.6rem 0 2.2rem;min-width:0}
 figcaption h3{margin:0 0 .2rem}
-figure .drawing{overflow-x:auto;margin-top:.5rem}
-figure svg{display:block;width:100%;min-width:33rem;height:auto;max-width:52rem}
+figure .drawing{margin-top:.5rem}
+figure svg{display:block;width:100%;max-width:100%;height:auto}
 code,pre{font:.85rem/1.45 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace}
-pre{overflow-x:auto;border:1px solid var(--grid);padding:.7rem .9rem;border-radius:4px}
+pre{white-space:pre-wrap;overflow-wrap:anywhere;border:1px solid var(--grid);padding:.7rem .9rem;border-radius:4px}
 details{margin:.6rem 0}summary{cursor:pointer}
 dl{display:grid;grid-template-columns:max-content 1fr;gap:.2rem 1rem;font-size:.9rem;margin:.8rem 0}
-dt{color:var(--muted)}dd{margin:0;overflow-wrap:anywhere}
+dt{color:var(--muted)}dd{margin:0}
+@media screen and (max-width:68rem){table,tbody,tr,td{display:block}thead{display:none}
+ tr{padding:.6rem 0;border-bottom:1px solid var(--grid)}
+ td,td.text{display:flex;gap:1rem;text-align:left;padding:.15rem 0;border:0}
+ td::before{content:attr(data-of);flex:0 0 42%;color:var(--muted)}
+ td:not([data-of])::before{content:none}}
 @media (max-width:40rem){main{padding:1.2rem .9rem 3rem}h1{font-size:1.35rem}
- dl{grid-template-columns:1fr}dd{margin-bottom:.4rem}
- td.name,td.name .spread{white-space:normal}}
-@media print{body{font-size:10pt}main{max-width:none;padding:0}
- h2{break-after:avoid}figure,tr{break-inside:avoid}figure svg{min-width:0;max-width:16cm}
- .wide,figure .drawing{overflow:visible}pre{white-space:pre-wrap}}
+ dl{grid-template-columns:1fr}dd{margin-bottom:.4rem}}
+@media print{body{font-size:10pt}main{max-width:none;padding:0}.figures{display:block}
+ h2{break-after:avoid}figure,tr{break-inside:avoid}figure svg{max-width:16cm}}
 )css";
 
 std::string Escape(absl::string_view text) {
@@ -95,7 +102,8 @@ std::string Colours() {
 // "0.7912": digits by size, no more than a reader can use.
 std::string Number(double value) {
   const double size = std::abs(value);
-  if (size != 0 && size < 1e-3) return absl::StrFormat("%.2e", value);
+  if (size == 0) return "0";
+  if (size < 1e-3) return absl::StrFormat("%.2e", value);
   if (size < 10) return absl::StrFormat("%.4f", value);
   if (size < 1000) return absl::StrFormat("%.1f", value);
   const std::string digits = absl::StrFormat("%.0f", value);
@@ -108,30 +116,44 @@ std::string Number(double value) {
   return grouped;
 }
 
-std::string Cell(const Spread* spread) {
-  if (spread == nullptr) return "<td>–</td>";
-  std::string cell = absl::StrCat("<td>", Number(spread->mean));
-  if (spread->count > 1) {
-    absl::StrAppend(&cell, "<span class=\"spread\">", Number(spread->low), " to ",
-                    Number(spread->high), "</span>");
-  }
-  return absl::StrCat(cell, "</td>");
+// `of`: the head of its column, which stands beside it where the page is narrow. `html`: what
+// is in it.
+std::string Cell(absl::string_view of, absl::string_view html, absl::string_view classes = "") {
+  return absl::StrCat("<td", classes.empty() ? "" : absl::StrCat(" class=\"", classes, "\""),
+                      " data-of=\"", Escape(of), "\"><div>", html, "</div></td>");
+}
+
+struct Column {
+  std::string title;
+  std::string column;
+  double scale = 1;  // from the number of a run to the unit of the title
+};
+
+std::string Mean(const Spread* spread, double scale) {
+  if (spread == nullptr) return "–";
+  const std::string mean = Number(scale * spread->mean);
+  if (spread->count < 2 || spread->low == spread->high) return mean;
+  return absl::StrCat(mean, "<span class=\"spread\">", Number(scale * spread->low), " to ",
+                      Number(scale * spread->high), "</span>");
 }
 
 // A time to the target is a mean only if all runs have got there.
-std::string Cell(const Group& group, const std::string& column) {
-  const Spread* const spread = group.Find(column);
+std::string Cell(const Group& group, const Column& column) {
+  const Spread* const spread = group.Find(column.column);
   const int reached = spread == nullptr ? 0 : static_cast<int>(spread->count);
-  if (!absl::StartsWith(column, "to_target.") || reached == group.complete) return Cell(spread);
-  return absl::StrCat("<td>reached ", reached, " of ", group.complete, "</td>");
+  const int tried = group.complete + group.diverged;
+  if (!absl::StartsWith(column.column, "to_target.") || reached == tried) {
+    return Cell(column.title, Mean(spread, column.scale));
+  }
+  return Cell(column.title, absl::StrCat("reached ", reached, " of ", tried));
 }
 
 std::string NameCell(const Group& group) {
   std::string under;
   if (group.part == Part::kTuned) under = absl::StrCat("tuned: ", group.value);
   if (!group.policy.empty()) absl::StrAppend(&under, under.empty() ? "" : "; ", group.policy);
-  return absl::StrCat("<td class=\"name\">", Escape(group.variation), "<span class=\"spread\">",
-                      Escape(under), "</span></td>");
+  return absl::StrCat("<td class=\"name\"><div>", Escape(group.variation),
+                      "<span class=\"spread\">", Escape(under), "</span></div></td>");
 }
 
 std::string RunsCell(const Group& group) {
@@ -140,42 +162,42 @@ std::string RunsCell(const Group& group) {
   if (group.diverged > 0) lost.push_back(absl::StrCat(group.diverged, " diverged"));
   if (group.failed > 0) lost.push_back(absl::StrCat(group.failed, " failed"));
   if (group.absent > 0) lost.push_back(absl::StrCat(group.absent, " not done"));
-  return absl::StrCat("<td>", group.complete,
-                      lost.empty() ? ""
-                                   : absl::StrCat("<span class=\"spread bad\">",
-                                                  absl::StrJoin(lost, ", "), "</span>"),
-                      "</td>");
+  return Cell("runs",
+              absl::StrCat(group.complete,
+                           lost.empty() ? ""
+                                        : absl::StrCat("<span class=\"spread bad\">",
+                                                       absl::StrJoin(lost, ", "), "</span>")));
 }
 
-struct Column {
-  std::string title;
-  std::string column;
-};
-
 std::vector<Column> ColumnsOf(const StudyPlan& plan, const Analysis& analysis) {
+  constexpr double kMilliseconds = 1e3;
+  const std::string rows =
+      analysis.curve_rows.empty() ? "" : absl::StrCat(" (", analysis.curve_rows, " rows)");
   std::vector<Column> columns = {{plan.metric.label, plan.metric.column}};
-  const std::vector<Column> others = {{"samples/s", "samples_per_second"},
-                                      {"training alone, samples/s", "training_speed"},
-                                      {"its twin", "twin.training_speed"},
-                                      {"twin / live", "twin.ratio"},
-                                      {"after the start, samples/s", "steady.speed"},
-                                      {"seconds a step", "steady.step_seconds"},
-                                      {"by the model", "model.step_seconds"},
-                                      {"model / measured", "model.ratio"},
-                                      {"link, all at once", "model.at_once_seconds"},
-                                      {"link, one way at a time", "model.one_way_seconds"},
-                                      {"by the model at full size", "model.full_step_seconds"},
-                                      {"seconds", "seconds"},
-                                      {"seconds to target", "to_target.seconds"},
-                                      {"samples to target", "to_target.samples"},
-                                      {"version staleness, mean", "staleness.version_mean"},
-                                      {"the twin's", "twin.version_mean"},
-                                      {"row staleness, mean", "staleness.row_mean"},
-                                      {"age, mean (s)", "staleness.age_mean"},
-                                      {"clock gap, largest", "staleness.clock_gap_max"},
-                                      {"in flight, mean", "staleness.in_flight_mean"},
-                                      {"bytes a sample", "bytes_per_sample.all"},
-                                      {"table memory, bytes", "memory_bytes"}};
+  const std::vector<Column> others = {
+      {"samples/s", "samples_per_second"},
+      {"training alone, samples/s", "training_speed"},
+      {"its twin", "twin.training_speed"},
+      {"twin / live", "twin.ratio"},
+      {"after the start, samples/s", "steady.speed"},
+      {"seconds a step", "steady.step_seconds"},
+      {"by the model", "model.step_seconds"},
+      {"model / measured", "model.ratio"},
+      {"link, all at once", "model.at_once_seconds"},
+      {"link, one way at a time", "model.one_way_seconds"},
+      {"by the model at full size", "model.full_step_seconds"},
+      {"seconds", "seconds"},
+      {"seconds to target" + rows, "to_target.seconds"},
+      {"samples to target" + rows, "to_target.samples"},
+      {"version staleness, mean", "staleness.version_mean"},
+      {"version staleness of dense, mean", "staleness.dense_version_mean"},
+      {"the twin's", "twin.version_mean"},
+      {"row staleness, mean", "staleness.row_mean"},
+      {"age, mean (ms)", "staleness.age_mean", kMilliseconds},
+      {"clock gap, largest", "staleness.clock_gap_max"},
+      {"in flight, mean", "staleness.in_flight_mean"},
+      {"bytes a sample", "bytes_per_sample.all"},
+      {"table memory, bytes", "memory_bytes"}};
   for (const Column& column : others) {
     if (column.column == plan.metric.column) continue;
     if (column.column == "training_speed" && !plan.study.twin()) continue;
@@ -191,16 +213,16 @@ std::vector<Column> ColumnsOf(const StudyPlan& plan, const Analysis& analysis) {
 
 std::string ResultsTable(const StudyPlan& plan, const Analysis& analysis) {
   const std::vector<Column> columns = ColumnsOf(plan, analysis);
-  std::string html = "<div class=\"wide\"><table><thead><tr><th>variation</th><th>runs</th>";
+  std::string html = "<table><thead><tr><th>variation</th><th>runs</th>";
   for (const Column& column : columns)
     absl::StrAppend(&html, "<th>", Escape(column.title), "</th>");
   absl::StrAppend(&html, "</tr></thead><tbody>\n");
   for (const Group& group : analysis.groups) {
     absl::StrAppend(&html, "<tr>", NameCell(group), RunsCell(group));
-    for (const Column& column : columns) absl::StrAppend(&html, Cell(group, column.column));
+    for (const Column& column : columns) absl::StrAppend(&html, Cell(group, column));
     absl::StrAppend(&html, "</tr>\n");
   }
-  return absl::StrCat(html, "</tbody></table></div>\n");
+  return absl::StrCat(html, "</tbody></table>\n");
 }
 
 std::string VerdictClass(const Comparison& comparison) {
@@ -209,23 +231,76 @@ std::string VerdictClass(const Comparison& comparison) {
 std::string VerdictWord(const Comparison& comparison) {
   if (comparison.verdict != 0) return comparison.verdict > 0 ? "better" : "worse";
   if (comparison.censored()) return "no verdict";
+  if (comparison.same()) return "no difference";
   return comparison.effect.enough ? "no difference seen" : "not resolved";
 }
 
-std::string ComparisonTable(const std::vector<Comparison>& comparisons, bool of_tuning) {
-  std::string html = absl::StrCat(
-      "<div class=\"wide\"><table><thead><tr><th>variation</th><th class=\"text\">measure</th>",
-      "<th>seeds</th><th class=\"text\">", of_tuning ? "tuned" : "against the baseline",
-      "</th><th class=\"text\">verdict</th></tr></thead><tbody>\n");
-  for (const Comparison& c : comparisons) {
-    const std::string part = c.part == Part::kTuned && !of_tuning ? " (tuned)" : "";
-    absl::StrAppend(&html, "<tr><td class=\"name\">", Escape(c.variation + part),
-                    "</td><td class=\"text\">", Escape(c.measure.label), "</td><td>",
-                    c.effect.seeds, "</td><td class=\"text\">", Escape(c.Words()),
-                    "</td><td class=\"text ", VerdictClass(c), "\">", VerdictWord(c),
-                    "</td></tr>\n");
+// What is said of one variation (and part), a measure each.
+struct Verdicts {
+  std::string name;
+  std::vector<const Comparison*> of;
+
+  bool resolved() const {
+    return std::any_of(of.begin(), of.end(),
+                       [](const Comparison* comparison) { return comparison->verdict != 0; });
   }
-  return absl::StrCat(html, "</tbody></table></div>\n");
+};
+
+std::vector<Verdicts> VerdictsOf(const std::vector<Comparison>& comparisons, bool of_tuning) {
+  std::vector<Verdicts> all;
+  for (const Comparison& comparison : comparisons) {
+    const std::string name = absl::StrCat(
+        comparison.variation, comparison.part == Part::kTuned && !of_tuning ? " (tuned)" : "");
+    const auto same =
+        std::find_if(all.begin(), all.end(), [&](const Verdicts& one) { return one.name == name; });
+    if (same == all.end()) {
+      all.push_back({name, {&comparison}});
+    } else {
+      same->of.push_back(&comparison);
+    }
+  }
+  return all;
+}
+
+// A row a variation.
+std::string VerdictTable(const std::vector<Verdicts>& rows) {
+  std::string html = "<table><thead><tr><th>variation</th>";
+  for (const Comparison* comparison : rows[0].of) {
+    absl::StrAppend(&html, "<th class=\"text\">", Escape(comparison->measure.label), "</th>");
+  }
+  absl::StrAppend(&html, "</tr></thead><tbody>\n");
+  for (const Verdicts& row : rows) {
+    absl::StrAppend(&html, "<tr><td class=\"name\"><div>", Escape(row.name), "</div></td>");
+    for (const Comparison* c : row.of) {
+      const std::string seeds =
+          c->effect.seeds > 1 ? absl::StrCat("; ", c->effect.seeds, " seeds") : "";
+      absl::StrAppend(&html, Cell(c->measure.label,
+                                  absl::StrCat("<span class=\"", VerdictClass(*c), "\">",
+                                               VerdictWord(*c), "</span><span class=\"spread\">",
+                                               Escape(absl::StrCat(c->Words(), seeds)), "</span>"),
+                                  "text"));
+    }
+    absl::StrAppend(&html, "</tr>\n");
+  }
+  return absl::StrCat(html, "</tbody></table>\n");
+}
+
+// Variations of which nothing is resolved are folded away where others have something to say.
+std::string ComparisonTables(const std::vector<Comparison>& comparisons, bool of_tuning) {
+  std::vector<Verdicts> shown, folded;
+  for (Verdicts& one : VerdictsOf(comparisons, of_tuning)) {
+    (one.resolved() ? shown : folded).push_back(std::move(one));
+  }
+  constexpr size_t kFew = 3;
+  if (shown.empty() && folded.size() <= kFew) shown.swap(folded);
+  std::string html = shown.empty() ? "" : VerdictTable(shown);
+  if (folded.empty()) return html;
+  const std::string names = absl::StrJoin(
+      folded, ", ", [](std::string* out, const Verdicts& one) { absl::StrAppend(out, one.name); });
+  absl::StrAppend(&html, "<details><summary>Nothing is resolved of ", folded.size(),
+                  folded.size() == 1 ? " variation: " : " variations: ", Escape(names),
+                  "</summary>", VerdictTable(folded), "</details>\n");
+  return html;
 }
 
 std::string Comparisons(const StudyPlan& plan, const Analysis& analysis) {
@@ -241,7 +316,7 @@ std::string Comparisons(const StudyPlan& plan, const Analysis& analysis) {
       "<p class=\"read\">Differences, or factors for speeds and times, are taken seed by seed; ",
       "in brackets the 95&nbsp;% interval of their mean by Student's t. Where it holds &ldquo;no ",
       "difference&rdquo; nothing is resolved, and no order is given.</p>\n",
-      ComparisonTable(analysis.comparisons, /*of_tuning=*/false));
+      ComparisonTables(analysis.comparisons, /*of_tuning=*/false));
   return html;
 }
 
@@ -256,38 +331,42 @@ std::string Tuning(const StudyPlan& plan, const Analysis& analysis) {
                   "), none of which is among the results; the best mean of ",
                   Escape(by_loss ? "the training loss of the last tenth of the samples"
                                  : absl::StrCat(plan.metric.label, " on validation rows")),
-                  " was taken.</p>\n<div class=\"wide\"><table><thead><tr><th>variation</th>");
+                  " was taken.</p>\n<table><thead><tr><th>variation</th>");
   for (const std::string& value : tune.value())
     absl::StrAppend(&html, "<th>", Escape(value), "</th>");
   absl::StrAppend(&html, "</tr></thead><tbody>\n");
   for (size_t i = 0; i < analysis.trials.size(); ++i) {
     const Trial& trial = analysis.trials[i];
     if (i % tune.value_size() == 0) {
-      absl::StrAppend(&html, "<tr><td class=\"name\">", Escape(trial.variation), "</td>");
+      absl::StrAppend(&html, "<tr><td class=\"name\"><div>", Escape(trial.variation),
+                      "</div></td>");
     }
     const std::string mean = trial.spread.count == 0 ? "–" : Number(trial.spread.mean);
-    absl::StrAppend(&html, "<td", trial.chosen ? " class=\"good\"" : "", ">", mean,
-                    trial.chosen ? " ✓" : "",
-                    trial.lost > 0 ? absl::StrCat(" (", trial.lost, " lost)") : "", "</td>");
+    absl::StrAppend(
+        &html, Cell(trial.value,
+                    absl::StrCat(mean, trial.chosen ? " ✓" : "",
+                                 trial.lost > 0 ? absl::StrCat(" (", trial.lost, " lost)") : ""),
+                    trial.chosen ? "good" : ""));
     if ((i + 1) % tune.value_size() == 0) absl::StrAppend(&html, "</tr>\n");
   }
-  absl::StrAppend(&html, "</tbody></table></div>\n");
+  absl::StrAppend(&html, "</tbody></table>\n");
   if (analysis.tuned_gains.empty()) return html;
   return absl::StrCat(html, Tag("h3", "What it gave"),
-                      ComparisonTable(analysis.tuned_gains, /*of_tuning=*/true));
+                      ComparisonTables(analysis.tuned_gains, /*of_tuning=*/true));
 }
 
 std::string FiguresHtml(const Figures& figures) {
   if (figures.figures.empty() && figures.missing.empty()) return "";
   std::string html = Tag("h2", "Figures");
   if (!figures.missing.empty()) absl::StrAppend(&html, Tag("p", figures.missing));
+  absl::StrAppend(&html, "<div class=\"figures\">\n");
   for (const Figure& figure : figures.figures) {
     absl::StrAppend(&html, "<figure id=\"", Escape(figure.name), "\"><figcaption>",
                     Tag("h3", figure.title), "<p class=\"read\">", Escape(figure.read),
                     "</p></figcaption><div class=\"drawing\">", InlineSvg(figure.svg),
                     "</div></figure>\n");
   }
-  return html;
+  return absl::StrCat(html, "</div>\n");
 }
 
 std::string RunsTable(const StudyPlan& plan, const Analysis& analysis) {
@@ -295,26 +374,29 @@ std::string RunsTable(const StudyPlan& plan, const Analysis& analysis) {
       Tag("h2", "Runs"),
       "<p class=\"read\">All numbers of each run are in <code>runs.csv</code>, what it left behind "
       "in <code>runs/</code>.</p>\n<details><summary>",
-      "Every run</summary><div class=\"wide\"><table><thead><tr><th>run</th><th "
+      "Every run</summary><table><thead><tr><th>run</th><th "
       "class=\"text\">state",
       "</th><th>", Escape(plan.metric.label),
       "</th><th>samples/s</th><th>seconds</th></tr></thead>", "<tbody>\n");
   for (const Group& group : analysis.groups) {
     for (const StudyRun& run : group.runs) {
       const bool collapsed = group.collapsed.count(run.name) > 0;
-      absl::StrAppend(&html, "<tr><td>", Escape(run.name), "</td><td class=\"text",
-                      run.counts() && !collapsed ? "" : " bad", "\">", StateName(run.state),
-                      collapsed ? ", collapsed" : "",
-                      run.why.empty() ? "" : absl::StrCat(": ", Escape(run.why)), "</td>");
-      for (const std::string& column :
-           {plan.metric.column, std::string("samples_per_second"), std::string("seconds")}) {
+      const std::string state =
+          absl::StrCat(StateName(run.state), collapsed ? ", collapsed" : "",
+                       run.why.empty() ? "" : absl::StrCat(": ", Escape(run.why)));
+      absl::StrAppend(&html, "<tr><td class=\"name\"><div>", Escape(run.name), "</div></td>",
+                      Cell("state", state, run.counts() && !collapsed ? "text" : "text bad"));
+      for (const auto& [title, column] :
+           {std::pair(plan.metric.label, plan.metric.column),
+            std::pair<std::string, std::string>("samples/s", "samples_per_second"),
+            std::pair<std::string, std::string>("seconds", "seconds")}) {
         const auto number = run.Number(column);
-        absl::StrAppend(&html, "<td>", number.has_value() ? Number(*number) : "–", "</td>");
+        absl::StrAppend(&html, Cell(title, number.has_value() ? Number(*number) : "–"));
       }
       absl::StrAppend(&html, "</tr>\n");
     }
   }
-  return absl::StrCat(html, "</tbody></table></div></details>\n");
+  return absl::StrCat(html, "</tbody></table></details>\n");
 }
 
 std::string Line(absl::string_view name, absl::string_view text) {

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <functional>
 #include <limits>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -30,7 +31,7 @@ constexpr double kLossOfKnowingNothing = 0.6931471805599453;
 constexpr double kFarAbove = 2;
 constexpr double kShareAtStart = 0.1;  // of the samples, before a run counts as steady
 constexpr double kStepsAtStart = 2;    // whose rows are computed by then
-constexpr double kShareAtEnd = 0.1;    // of the samples, for the loss that a run ends with
+constexpr double kPart = 0.1;  // of the samples, for the loss that a run begins and ends with
 
 json ReadJson(const std::string& path) {
   std::ifstream file(path);
@@ -100,32 +101,56 @@ Metrics ReadMetrics(const std::string& path) {
   return metrics;
 }
 
-double LastLoss(const std::vector<CurvePoint>& curve) {
-  for (auto point = curve.rbegin(); point != curve.rend(); ++point) {
-    if (std::isfinite(point->loss)) return point->loss;
-  }
-  return kNaN;
-}
-
-// The mean over the rows of the last tenth: an interval may be as short as chance has it.
-double LossAtEnd(const std::vector<CurvePoint>& curve) {
-  if (curve.empty()) return kNaN;
-  const double from = (1 - kShareAtEnd) * curve.back().samples;
+// The mean over these rows; NaN if the curve says nothing of them.
+double LossOver(const std::vector<CurvePoint>& curve, double from, double to) {
   double before = 0, rows = 0, sum = 0;
   for (const CurvePoint& point : curve) {
-    const double of_it = point.samples - std::max(before, from);
+    const double of_it = std::min(point.samples, to) - std::max(before, from);
     before = point.samples;
     if (of_it <= 0 || !std::isfinite(point.loss)) continue;
     rows += of_it;
     sum += of_it * point.loss;
   }
-  return rows > 0 ? sum / rows : LastLoss(curve);
+  return rows > 0 ? sum / rows : kNaN;
 }
 
-// A module from a file may have a loss of its own.
+// Over the first and the last tenth of the rows: a single interval may be as short as
+// chance has it.
+double LossAtStart(const std::vector<CurvePoint>& curve) {
+  return curve.empty() ? kNaN : LossOver(curve, 0, kPart * curve.back().samples);
+}
+double LossAtEnd(const std::vector<CurvePoint>& curve) {
+  if (curve.empty()) return kNaN;
+  const double end = curve.back().samples;
+  return LossOver(curve, (1 - kPart) * end, end);
+}
+
+// Joining the workers of an allreduce, and measuring its links, is no part of a comparison: it
+// takes as long however long a run is.
+void LeaveOutTheStart(StudyRun* run) {
+  const double start = run->Number("start_seconds").value_or(0);
+  const auto seconds = run->Number("seconds");
+  if (!(start > 0) || !seconds.has_value() || *seconds <= start) return;
+  run->numbers["seconds"] = *seconds - start;
+  if (const auto samples = run->Number("samples"); samples.has_value()) {
+    run->numbers["samples_per_second"] = *samples / (*seconds - start);
+  }
+  for (CurvePoint& point : run->curve) point.seconds = std::max(0.0, point.seconds - start);
+  for (EvaluationPoint& point : run->evaluations) {
+    point.seconds = std::max(0.0, point.seconds - start);
+  }
+}
+
+// A module from a file, and a script, may have a loss of its own.
 bool HasAnyLoss(const RunPlan& plan) {
   const absl::StatusOr<Job> job = job::ParseJob(plan.job_text, plan.name, {});
-  return job.ok() && job->model().has_script();
+  return job.ok() && (job->model().has_script() || job->model().has_program());
+}
+
+// A script need not say what its loss is: it is 0 then.
+bool SaysNoLoss(const std::vector<CurvePoint>& curve) {
+  return std::all_of(curve.begin(), curve.end(),
+                     [](const CurvePoint& point) { return point.loss == 0; });
 }
 
 // A problem says itself what it came to, and whether it diverged; returns why, or "".
@@ -145,8 +170,13 @@ void ReadSummary(const json& summary, const Metrics& metrics, bool any_loss, Stu
   run->numbers = NumbersOf(summary);
   run->staleness = summary.value("staleness", json::object());
   run->by_worker = summary.value("by_worker", json::array());
-  if (const double loss = LossAtEnd(metrics.curve); std::isfinite(loss))
-    run->numbers["loss"] = loss;
+  const bool whole =
+      !metrics.curve.empty() && metrics.curve.back().samples >= NumberIn(summary, "samples", 0.0);
+  // By steps, as the workers say it; what lines of metrics.jsonl say depends on when
+  // they were written.
+  const double loss = NumberIn(summary, "end_loss", whole ? LossAtEnd(metrics.curve) : kNaN);
+  const bool said = !any_loss || !SaysNoLoss(metrics.curve);
+  if (said && std::isfinite(loss)) run->numbers["loss"] = loss;
   const json policies = summary.value("policy", json::object());
   for (const auto& [table, policy] : policies.items()) {
     if (policy.is_string()) run->policy[table] = policy.get<std::string>();
@@ -158,42 +188,74 @@ void ReadSummary(const json& summary, const Metrics& metrics, bool any_loss, Stu
   run->state = run->why.empty() ? RunState::kComplete : RunState::kDiverged;
 }
 
-// The mean over tables of a kind of staleness, by counts; and its maximum.
+struct StalenessKind {
+  const char* name;
+  const char* mean;
+  bool by_count;  // else tables count alike: how often one counts an update is that of its ranges
+};
+constexpr StalenessKind kStaleness[] = {{"version_staleness", "version", false},
+                                        {"in_flight_depth", "in_flight", false},
+                                        {"row_staleness", "row", true},
+                                        {"age", "age", false}};
+
+// The mean over tables (`dense`: of dense parameters); nullopt where nothing was counted.
+absl::optional<double> MeanStaleness(const StudyRun& run, const StalenessKind& kind, bool dense) {
+  double weight = 0, sum = 0;
+  const std::string suffix = absl::StrCat(".", kind.name, ".mean");
+  for (const auto& [name, mean] : run.numbers) {
+    if (!absl::StartsWith(name, "staleness.") || !absl::EndsWith(name, suffix)) continue;
+    if (absl::StartsWith(name, "staleness.dense.") != dense) continue;
+    const double count = run.Number(name.substr(0, name.size() - 4) + "count").value_or(0);
+    if (count <= 0) continue;
+    weight += kind.by_count ? count : 1;
+    sum += kind.by_count ? count * mean : mean;
+  }
+  return weight > 0 ? absl::optional<double>(sum / weight) : absl::nullopt;
+}
+
+// Versions of dense parameters are others than those of tables: steps, or sums. Where there is
+// nothing else they stand for the run.
 void AddStaleness(StudyRun* run) {
-  const auto& numbers = run->numbers;
-  constexpr size_t kKinds = 4;
-  const char* const kinds[kKinds] = {"version_staleness", "in_flight_depth", "row_staleness",
-                                     "age"};
-  const char* const means[kKinds] = {"version_mean", "in_flight_mean", "row_mean", "age_mean"};
-  double count[kKinds] = {}, sum[kKinds] = {}, gap = -1;
-  for (const auto& [name, number] : numbers) {
-    if (!absl::StartsWith(name, "staleness.")) continue;
-    if (absl::EndsWith(name, ".clock_gap.max")) gap = std::max(gap, number);
-    for (size_t kind = 0; kind < kKinds; ++kind) {
-      if (!absl::EndsWith(name, absl::StrCat(".", kinds[kind], ".mean"))) continue;
-      const auto n = numbers.find(name.substr(0, name.size() - 4) + "count");
-      if (n == numbers.end()) continue;
-      count[kind] += n->second;
-      sum[kind] += n->second * number;
+  std::map<std::string, double> added;
+  for (const StalenessKind& kind : kStaleness) {
+    const auto tables = MeanStaleness(*run, kind, /*dense=*/false);
+    const auto dense = MeanStaleness(*run, kind, /*dense=*/true);
+    if (tables.has_value() || dense.has_value()) {
+      added[absl::StrCat("staleness.", kind.mean, "_mean")] = tables.has_value() ? *tables : *dense;
     }
+    if (dense.has_value() && tables.has_value())
+      added[absl::StrCat("staleness.dense_", kind.mean, "_mean")] = *dense;
   }
-  if (gap >= 0) run->numbers["staleness.clock_gap_max"] = gap;
-  for (size_t kind = 0; kind < kKinds; ++kind) {
-    if (count[kind] == 0) continue;
-    run->numbers[absl::StrCat("staleness.", means[kind])] = sum[kind] / count[kind];
+  double gap = -1;
+  for (const auto& [name, number] : run->numbers) {
+    if (!absl::StartsWith(name, "staleness.") || !absl::EndsWith(name, ".clock_gap.max")) continue;
+    gap = std::max(gap, number);
   }
+  if (gap >= 0) added["staleness.clock_gap_max"] = gap;
+  run->numbers.insert(added.begin(), added.end());
+}
+
+// Of the updates that a policy had to do with, those that it left out. Frozen tables drop
+// all of theirs.
+double DroppedShare(const StudyRun& run) {
+  double updates = 0, dropped = 0;
+  for (const json& worker : run.by_worker) {
+    if (!worker.is_object()) continue;
+    updates += NumberIn(worker, "updates", 0.0);
+    dropped += NumberIn(worker, "dropped", 0.0);
+  }
+  return updates > 0 ? dropped / updates : 0;
 }
 
 void AddSpeeds(StudyRun* run) {
+  // `seconds` is without the start by now.
   const double trained =
       run->Number("seconds").value_or(0) - run->Number("paused_seconds").value_or(0);
   const auto samples = run->Number("samples");
   if (!samples.has_value() || trained <= 0) return;
   run->numbers["training_speed"] = *samples / trained;
-  const double sent = run->Number("updates.sent").value_or(0);
-  const double dropped = run->Number("updates.dropped").value_or(0);
   if (const auto speed = run->Number("samples_per_second"); speed.has_value()) {
-    run->numbers["counted.speed"] = sent > 0 ? *speed * (1 - dropped / sent) : *speed;
+    run->numbers["counted.speed"] = *speed * (1 - DroppedShare(*run));
   }
   const auto twin = run->Number("twin.training_speed");
   if (twin.has_value() && *samples > 0) run->numbers["twin.ratio"] = *twin * trained / *samples;
@@ -274,6 +336,41 @@ void ReadModel(const std::string& folder, const json& end, const BesideRun& besi
   }
 }
 
+// Of training rows. What a few rows say between two reports is chance, and would reach a target by
+// it: such an interval is one with the next. The last one of a run is one with that before it.
+std::vector<QualityPoint> TrainingCurve(const std::vector<CurvePoint>& curve, bool loss) {
+  struct Interval {
+    double seconds = 0, samples = 0, rows = 0, sum = 0;
+  };
+  std::vector<Interval> intervals;
+  std::vector<double> sizes;
+  double before = 0;
+  for (const CurvePoint& point : curve) {
+    const double rows = point.samples - std::exchange(before, point.samples);
+    const double value = loss ? point.loss : point.auc;
+    if (!std::isfinite(value)) continue;
+    intervals.push_back({point.seconds, point.samples, rows, rows * value});
+    sizes.push_back(rows);
+  }
+  if (intervals.empty()) return {};
+  std::sort(sizes.begin(), sizes.end());
+  const double few = sizes[sizes.size() / 2] / 2;
+  std::vector<Interval> joined;
+  for (const Interval& interval : intervals) {
+    const bool last = &interval == &intervals.back();
+    const bool joins =
+        !joined.empty() && (joined.back().rows < few || (last && interval.rows < few));
+    if (!joins) joined.emplace_back();
+    Interval& to = joined.back();
+    to = {interval.seconds, interval.samples, to.rows + interval.rows, to.sum + interval.sum};
+  }
+  std::vector<QualityPoint> points;
+  for (const Interval& interval : joined) {
+    points.push_back({interval.seconds, interval.samples, interval.sum / interval.rows});
+  }
+  return points;
+}
+
 }  // namespace
 
 std::vector<QualityPoint> QualityCurve(const Metric& metric, const StudyRun& run) {
@@ -288,11 +385,7 @@ std::vector<QualityPoint> QualityCurve(const Metric& metric, const StudyRun& run
   }
   const bool loss = metric.name == "loss" || metric.name == "logloss";
   if (!loss && metric.name != "auc") return points;
-  for (const CurvePoint& point : run.curve) {
-    const double value = loss ? point.loss : point.auc;
-    if (std::isfinite(value)) points.push_back({point.seconds, point.samples, value});
-  }
-  return points;
+  return TrainingCurve(run.curve, loss);
 }
 
 void AddDerivedNumbers(const StudyPlan& plan, StudyRun* run) {
@@ -301,7 +394,7 @@ void AddDerivedNumbers(const StudyPlan& plan, StudyRun* run) {
   AddBytes(run);
   AddSpeeds(run);
   AddSteadySpeed(run);
-  if (!plan.study.target().has_value()) return;
+  if (!run->counts() || !plan.study.target().has_value()) return;
   const double target = plan.study.target().value();
   for (const QualityPoint& point : QualityCurve(plan.metric, *run)) {
     const bool reached =
@@ -375,12 +468,13 @@ std::string WhyDiverged(const std::vector<CurvePoint>& curve, bool loss_lost, bo
     return absl::StrFormat("its logloss on test rows was %.3g; to know nothing costs %.3g", logloss,
                            kLossOfKnowingNothing);
   }
-  const double first = curve.front().loss;
+  const double first = LossAtStart(curve);
+  const double last = NumberIn(summary, "end_loss", LossAtEnd(curve));
   const double bar = kFarAbove * (any_loss ? first : std::min(first, kLossOfKnowingNothing));
-  const double last = LastLoss(curve);
   if (!(last > bar)) return "";
-  return absl::StrFormat("its loss was %.3g at the end, after %.3g in its first interval", last,
-                         first);
+  return absl::StrFormat(
+      "its loss was %.3g over the last tenth of the samples, after %.3g over the first", last,
+      first);
 }
 
 BesideRun BesideRunOf(const Study& study) { return {study.twin(), study.has_network()}; }
@@ -403,8 +497,8 @@ StudyRun ReadRun(const RunPlan& plan, const std::string& folder, const BesideRun
       summary.contains("failed")) {
     if (end.is_object() && !BoolIn(end, "ok", true)) {
       run.why = TextIn(end, "why");
-      // A worker ends a job whose loss is no number.
-      const bool diverged = absl::StrContains(run.why, ": the loss is ");
+      const json failed = summary.is_object() ? summary.value("failed", json()) : json();
+      const bool diverged = failed.is_object() && BoolIn(failed, "diverged", false);
       run.state = diverged ? RunState::kDiverged : RunState::kFailed;
     }
     return run;
@@ -419,6 +513,7 @@ StudyRun ReadRun(const RunPlan& plan, const std::string& folder, const BesideRun
     run.evaluations.back().seconds = NumberIn(summary, "seconds", run.evaluations.back().seconds);
     run.evaluations.back().samples = NumberIn(summary, "samples", run.evaluations.back().samples);
   }
+  LeaveOutTheStart(&run);
   return run;
 }
 

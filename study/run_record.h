@@ -18,7 +18,7 @@ namespace tandem::study {
 enum class RunState {
   kAbsent,    // not run yet, or cut off: to be run, from fresh
   kComplete,  // its summary says so
-  kDiverged,  // complete, but its loss is no number, or far above where it began
+  kDiverged,  // its loss, a logit or a gradient is no number, or the loss far above where it began
   kFailed,    // ended by itself without a summary
 };
 std::string StateName(RunState state);  // "absent", "complete", "diverged", "failed"
@@ -27,7 +27,7 @@ std::string StateName(RunState state);  // "absent", "complete", "diverged", "fa
 struct CurvePoint {
   double seconds = 0, samples = 0;
   double loss = 0;  // mean over the interval before, of rows that had not trained yet
-  double auc = 0;   // of the rows trained on so far, each scored before it trained
+  double auc = 0;   // of the same rows, each scored before it trained
 };
 struct EvaluationPoint {
   double seconds = 0, samples = 0;       // at its end
@@ -44,8 +44,9 @@ struct StudyRun {
   std::string why;          // failed or diverged: one line
   double wall_seconds = 0;  // from start to end of the process; 0 = unknown
   std::string build;        // WriteRunBegin
-  // Every number of summary.json under its path ("staleness.ids.version_staleness.mean"), and "loss":
-  // of the last tenth of the samples.
+  // Every number of summary.json under its path ("staleness.ids.version_staleness.mean"), but
+  // "seconds" and "samples_per_second" without "start_seconds"; and "loss": of the last tenth of
+  // the samples. No loss where nothing says it of the last samples.
   std::map<std::string, double> numbers;
   std::map<std::string, std::string> policy;  // by table
   std::vector<CurvePoint> curve;
@@ -90,14 +91,15 @@ BesideRun BesideRunOf(const Study& study);
 StudyRun ReadRun(const RunPlan& plan, const std::string& folder, const BesideRun& beside = {});
 
 // What follows from the numbers of a run, under names of its own: "to_target.seconds" and
-// "to_target.samples" (absent if the target was not reached), "bytes_per_sample.KIND",
-// "staleness.version_mean", "staleness.row_mean", "staleness.age_mean", "staleness.clock_gap_max" and
-// "staleness.in_flight_mean" of all tables,
-// "memory_bytes" of their rows; "steady.speed": samples a second without the first tenth of the samples, the
-// first step, and all before; of a run with a model "steady.step_seconds" and "model.ratio", what it says of a step's seconds
-// in these; "training_speed": samples a second, evaluations and saves left out,
-// and of a run with a twin "twin.training_speed", "twin.ratio": that of both, and the twin's mean version
-// staleness, "twin.version_mean".
+// "to_target.samples" (absent if the target was not reached, or the run diverged),
+// "bytes_per_sample.KIND", "staleness.version_mean", "staleness.row_mean", "staleness.age_mean" and
+// "staleness.in_flight_mean" of tables (of dense parameters where there is nothing else), of dense
+// parameters beside tables "staleness.dense_version_mean" and so on, "staleness.clock_gap_max",
+// "memory_bytes" of their rows; "steady.speed": samples a second without the first tenth of the
+// samples, the first step, and all before; of a run with a model "steady.step_seconds" and
+// "model.ratio", what it says of a step's seconds in these; "training_speed": samples a second,
+// evaluations and saves left out, and of a run with a twin "twin.training_speed", "twin.ratio":
+// that of both, and the twin's mean version staleness, "twin.version_mean".
 void AddDerivedNumbers(const StudyPlan& plan, StudyRun* run);
 
 // The way of a run towards the study's metric: its evaluations if there are several; else, for AUC and

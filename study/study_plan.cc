@@ -135,7 +135,9 @@ class Reader {
           absl::StrCat(file_name_, ": job: not set, expected a job file, such as ",
                        "\"../quickstart.textproto\" (from the study's folder)"));
     }
-    plan_.job_file = (fs::path(file_name_).parent_path() / study.job()).lexically_normal().string();
+    const fs::path folder = fs::path(file_name_).parent_path();
+    plan_.job_file = (folder / study.job()).lexically_normal().string();
+    TANDEM_RETURN_IF_ERROR(CheckPython(folder));
     const auto metric = MetricOf(study.target().metric());
     if (!metric.ok()) return Refused("target.metric", metric.status().message());
     plan_.metric = *metric;
@@ -157,6 +159,26 @@ class Reader {
     }
     TANDEM_RETURN_IF_ERROR(CheckNetwork());
     return study.has_tune() ? CheckTune() : absl::OkStatus();
+  }
+
+  absl::Status CheckPython(const fs::path& folder) {
+    const Study& study = plan_.study;
+    if (study.python().empty()) return absl::OkStatus();
+    plan_.script = (folder / study.python()).lexically_normal().string();
+    if (study.has_simulate() || study.twin()) {
+      return Refused(
+          "python", "a script runs live, and cannot be simulated; leave `simulate` and `twin` out");
+    }
+    if (study.has_network()) {
+      return Refused("python", "a script chooses by itself where it listens; leave `network` out");
+    }
+    if (study.has_tune() && study.tune().choose_by() == Tune::VALIDATION) {
+      return Refused(
+          "tune.choose_by",
+          "VALIDATION, but a script says itself which rows it evaluates on, and may take test "
+          "rows; hint: choose_by: TRAINING_LOSS");
+    }
+    return absl::OkStatus();
   }
 
   absl::Status CheckSeeds() {
@@ -459,7 +481,8 @@ absl::Status CheckMeasured(const StudyPlan& plan, const VariationPlan& variation
                            "; hint: samples_per_second, seconds or version_staleness for the "
                            "metric")));
   }
-  const bool rows = data::HasTestRows(data) || data::HasValidationRows(data);
+  const bool rows = data::HasTestRows(data) || data::HasValidationRows(data) ||
+                    data.format() == Data::PROGRAM;  // which has those of its script
   if (!plan.metric.of_evaluation || (rows && !plan.without_data())) return absl::OkStatus();
   return InVariation(
       variation,
@@ -530,6 +553,7 @@ absl::StatusOr<RunPlan> OneRun(const StudyPlan& plan, const VariationPlan& varia
   if (plan.study.has_simulate()) {
     run.job_hash = HashCombine(run.job_hash, HashName(plan.study.simulate().ShortDebugString()));
   }
+  if (!plan.script.empty()) run.job_hash = HashCombine(run.job_hash, plan.script_hash);
   run.servers_beside_workers = variation.servers_beside_workers;
   if (plan.study.has_network()) {
     TANDEM_RETURN_IF_ERROR(CheckPlacement(variation, job));
@@ -643,6 +667,13 @@ absl::StatusOr<StudyPlan> ParseStudyWithJob(absl::string_view text, const std::s
     return absl::InvalidArgumentError(absl::StrCat(file_name, ": job: ", job.status().message()));
   }
   plan.base_job = *std::move(job);
+  if (plan.script.empty()) return plan;
+  const absl::StatusOr<std::string> script = ReadWholeFile(plan.script);
+  if (!script.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(file_name, ": python: ", script.status().message()));
+  }
+  plan.script_hash = XXH3_64bits(script->data(), script->size());
   return plan;
 }
 

@@ -66,9 +66,11 @@ struct RunPlan {
 };
 
 struct StudyPlan {
-  Study study;           // with defaults filled in
-  std::string job_file;  // as `tandem run` is given it
-  std::string base_job;  // its text; empty in a plan that was parsed without it
+  Study study;               // with defaults filled in
+  std::string job_file;      // as `tandem run` is given it
+  std::string base_job;      // its text; empty in a plan that was parsed without it
+  std::string script;        // as `tandem run --python` is given it; empty: none
+  uint64_t script_hash = 0;  // of what is in it; 0 in a plan that was parsed without it
   Metric metric;
   std::vector<VariationPlan> variations;
   std::string baseline;
@@ -92,7 +94,8 @@ using JobCheck = std::function<absl::Status(const job::JobPlan&)>;
 // `file_name` in messages and for the folder of the job. ParseStudy reads no file: for the report of a study
 // that was run.
 absl::StatusOr<StudyPlan> ParseStudy(absl::string_view text, const std::string& file_name);
-// And the base job, once: whatever becomes of the file, all runs are made of one text.
+// And the base job, once: whatever becomes of the file, all runs are made of one text. And the hash
+// of the script, if there is one: a run of another script is another run.
 absl::StatusOr<StudyPlan> ParseStudyWithJob(absl::string_view text, const std::string& file_name);
 absl::StatusOr<StudyPlan> ReadStudyFile(const std::string& path);
 

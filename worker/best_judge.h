@@ -33,6 +33,9 @@ class BestJudge {
 
   // The run goes on: this was its best one.
   void Resume(const BestEvaluation& best);
+  // The run goes on: this was the first epoch that it judged. Patience counts from there while no
+  // evaluation had finite scores.
+  void ResumeAfter(int64_t first_epoch) { first_epoch_ = first_epoch; }
 
   // Of the evaluation after `epoch` (from 0), at `step`; `result`: what it measured, as JSON. The same
   // result of the same epoch again is judged as it was the first time. Scores that are not finite are worse than all
@@ -40,6 +43,7 @@ class BestJudge {
   absl::StatusOr<Verdict> Judge(int64_t epoch, int64_t step, const std::string& result);
 
   bool has_best() const { return has_best_; }
+  int64_t first_epoch() const { return first_epoch_; }  // -1: none was judged
   const BestEvaluation& best() const { return best_; }
 
  private:
@@ -49,7 +53,7 @@ class BestJudge {
   const int every_epochs_;
   bool has_best_ = false;
   BestEvaluation best_;
-  int64_t first_epoch_ = -1;  // judged, if none was any good
+  int64_t first_epoch_ = -1;  // that was judged
 };
 
 }  // namespace tandem::worker

@@ -84,11 +84,14 @@ bool EvaluationRound::Run(TrainerTask task, TrainerEffects* effects) {
   return true;
 }
 
-bool EvaluationRound::BeginIfDue() {
-  const bool last = context_.LastEpoch();
+bool EvaluationRound::IsDue() const {
   const int every = context_.plan.job.evaluation().every_epochs();
-  due_ = has_rows_ && (last || (every > 0 && (context_.epoch + 1) % every == 0));
-  if (last && context_.HasDelay()) return Enter(Stage::kFinishDelayed);
+  return has_rows_ && (context_.LastEpoch() || (every > 0 && (context_.epoch + 1) % every == 0));
+}
+
+bool EvaluationRound::BeginIfDue() {
+  due_ = IsDue();
+  if (context_.LastEpoch() && context_.HasDelay()) return Enter(Stage::kFinishDelayed);
   return Enter(due_ ? Stage::kMeet : Stage::kOver);
 }
 

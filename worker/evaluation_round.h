@@ -42,6 +42,8 @@ class EvaluationRound {
   // Does one thing that can be done; false if there is none.
   bool Advance(absl::Time now, TrainerEffects* effects);
   bool over() const { return stage_ == Stage::kOver; }
+  // Whether the epoch that is over is followed by an evaluation.
+  bool IsDue() const;
   int64_t done() const { return number_; }  // evaluations so far
   // Of the last round; nothing to do without train.keep_best.
   Verdict verdict() const { return verdict_; }

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/diverged.h"
 
 namespace tandem::worker {
 
@@ -202,13 +203,14 @@ bool StepPipeline::StartCompute(absl::Time now, TrainerEffects* effects) {
   if (lane.state != LaneState::kReady || !MayStart(now)) return false;
   lane.state = LaneState::kComputing;
   clock_gap_ = ClockGap();
-  slot.loss_sum = slot.recent_auc = 0;
-  slot.computed = slot.slept = absl::ZeroDuration();
+  slot.loss_sum = slot.interval_auc = 0;
+  slot.computed = slot.slept = slot.joined = absl::ZeroDuration();
   slot.last = empty_step_;
   if (out_of_data) {
     std::fill(slot.dense_gradient.begin(), slot.dense_gradient.end(), 0.0f);
     AfterCompute(now, effects);
   } else {
+    slot.begins_interval = context_.report.TakeIntervalBegins();
     PreparePushes(&slot);
     effects->tasks.push_back(ComputeTask{&slot});
   }
@@ -265,9 +267,9 @@ void StepPipeline::AfterCompute(absl::Time now, TrainerEffects* effects) {
   StepSlot& slot = LaneOf(context_.step).slot;
   ++context_.progress;
   if (!std::isfinite(slot.loss_sum)) {
-    return context_.Fail(absl::OutOfRangeError(
-        absl::StrCat("the loss is ", slot.loss_sum, " at step ", context_.step, " (epoch ",
-                     context_.epoch, "): lower the learning rate or clip")));
+    return context_.Fail(DivergedError(absl::StrCat("the loss is ", slot.loss_sum, " at step ",
+                                                    context_.step, " (epoch ", context_.epoch,
+                                                    "): lower the learning rate or clip")));
   }
   const int64_t in_flight = next_read_ - context_.step + context_.pushes.Steps();
   context_.report.AddStep(slot, in_flight);

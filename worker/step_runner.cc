@@ -15,7 +15,7 @@
 namespace tandem::worker {
 namespace {
 
-constexpr int64_t kAucInterval = 16;  // steps between two estimates
+constexpr int64_t kAucSteps = 16;  // of an interval after the first as many: between two estimates
 constexpr int64_t kSkippedAtOnce = 1 << 16;
 
 // The model's view of the plan: tables with fields, in the order of Batch::sparse.
@@ -195,10 +195,14 @@ absl::Status StepRunner::Compute(StepSlot* slot) {
     data::MergeGradients(inputs[i], plan_.tables[inputs[i].table].dim, cell_gradients_[i],
                          slot->gradients[i]);
   }
-  recent_auc_.Add(logits_, slot->batch.labels);
-  if (++computed_ % kAucInterval == 0) {
-    const double auc = recent_auc_.Estimate();
-    slot->recent_auc = std::isfinite(auc) ? auc : 0;
+  if (slot->begins_interval) {
+    interval_auc_.Reset();
+    interval_steps_ = 0;
+  }
+  interval_auc_.Add(logits_, slot->batch.labels);
+  if (++interval_steps_ <= kAucSteps || interval_steps_ % kAucSteps == 0) {
+    const double auc = interval_auc_.Estimate();
+    slot->interval_auc = std::isfinite(auc) ? auc : 0;
   }
   return absl::OkStatus();
 }

@@ -84,8 +84,8 @@ class StepRunner final : public TaskRunner {
   std::unique_ptr<models::DenseModel> model_;
   std::unique_ptr<DenseParameters> dense_;
   HeapBufferSource buffers_;
-  data::RunningAuc recent_auc_;
-  int64_t computed_ = 0;  // steps
+  data::RunningAuc interval_auc_;
+  int64_t interval_steps_ = 0;  // whose rows it has
   std::optional<data::EvaluationPart> evaluation_{std::in_place};
   std::string scores_path_;  // empty: scores are not written
   std::ofstream scores_;

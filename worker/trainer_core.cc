@@ -1,5 +1,6 @@
 #include "worker/trainer_core.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -47,6 +48,10 @@ TrainerCore::TrainerCore(const job::JobPlan& plan, const Options& options, Dense
     }
     context_.report.BeginEpoch(options.start->rows());
   }
+  if (options.epochs_to_first_judged > 0) {
+    evaluation_.judge().ResumeAfter(options.epochs_to_first_judged - 1);
+    context_.report.SetEpochsToFirstJudged(options.epochs_to_first_judged);
+  }
   if (options.best.has_value()) {
     kept_ = *options.best;
     evaluation_.judge().Resume(*kept_);
@@ -73,7 +78,7 @@ void TrainerCore::OnFrame(absl::Time now, const ParsedFrame& frame, TrainerEffec
       context_.client.OnFrame(now, frame);
       break;
     case FrameKind::kControl:
-      OnControl(frame);
+      OnControl(now, frame);
       break;
     default:
       effects->log.push_back(absl::StrCat("ignored: ", frame.DebugString()));
@@ -82,7 +87,7 @@ void TrainerCore::OnFrame(absl::Time now, const ParsedFrame& frame, TrainerEffec
   Advance(now, effects);
 }
 
-void TrainerCore::OnControl(const ParsedFrame& frame) {
+void TrainerCore::OnControl(absl::Time now, const ParsedFrame& frame) {
   const absl::StatusOr<Control> parsed = frame.ParseControl();
   if (!parsed.ok()) return;
   const Control& control = *parsed;
@@ -90,7 +95,7 @@ void TrainerCore::OnControl(const ParsedFrame& frame) {
   if (control.has_barrier_release()) {
     context_.barriers.OnRelease(control.barrier_release());
   } else if (control.has_command()) {
-    OnCommand(control.command());
+    OnCommand(now, control.command());
   } else if (control.has_evaluation_share()) {
     evaluation_.OnShare(from, control.evaluation_share(), frame.values());
   } else if (control.has_command_done() && from == EndpointId::Worker(0)) {
@@ -98,8 +103,11 @@ void TrainerCore::OnControl(const ParsedFrame& frame) {
   }
 }
 
-void TrainerCore::OnCommand(const Command& command) {
-  if (command.kind() == Command::START) started_ = true;
+void TrainerCore::OnCommand(absl::Time now, const Command& command) {
+  if (command.kind() == Command::START && !started_) {
+    started_ = true;
+    next_report_ = now + ReportPeriod();
+  }
   if (command.kind() == Command::STOP) stop_ = true;
   if (command.kind() != Command::SAVE) return;
   const bool takes_back = command.hold() && pipeline_.computing() && options_.take_back;
@@ -116,7 +124,11 @@ void TrainerCore::OnTick(absl::Time now, TrainerEffects* effects) {
   context_.client.OnTick(now);
   if (started_ && !finished() && now >= next_report_) {
     SendReport(now, false);
-    next_report_ = now + absl::Seconds(context_.plan.job.limits().report_seconds());
+    context_.report.BeginInterval();
+    // All workers count from START, so that their reports are of the same moments.
+    const absl::Duration period = ReportPeriod();
+    absl::Duration late;
+    next_report_ += (1 + absl::IDivDuration(now - next_report_, period, &late)) * period;
   }
   Advance(now, effects);
 }
@@ -229,8 +241,7 @@ bool TrainerCore::AdvancePrepare(absl::Time now) {
   const TrainPosition& start = *options_.start;
   pipeline_.Resume(start.first_step(), start.rows());
   if (!start.epoch_over()) return Enter(Phase::kTraining);
-  evaluation_.Begin();
-  return Enter(Phase::kEvaluation);
+  return BeginEvaluation(now);
 }
 
 // Where this worker stands, for a save: between two steps, or at the end of an epoch. A job whose
@@ -288,7 +299,18 @@ bool TrainerCore::AdvanceEpochEnd(absl::Time now, TrainerEffects* effects) {
     effects->tasks.push_back(EpochEndTask{true, context_.step, &missed_sums_, &epoch_end_bytes_});
     return true;
   }
+  return BeginEvaluation(now);
+}
+
+// The scheduler hears of all rows of the epoch before it hears of this worker at the barrier of the
+// evaluation.
+bool TrainerCore::BeginEvaluation(absl::Time now) {
   evaluation_.Begin();
+  if (context_.LastEpoch() || evaluation_.IsDue()) {
+    context_.report.SetEpochsTrained(context_.epoch + 1);
+    SendReport(now, false);
+    context_.report.BeginInterval();
+  }
   return Enter(Phase::kEvaluation);
 }
 
@@ -317,6 +339,7 @@ void TrainerCore::ReportEvaluation(absl::Time now) {
   } else {
     context_.report.SetEvaluation(evaluation_.done() + 1, *std::move(result), evaluation_.aside());
   }
+  context_.report.SetEpochsToFirstJudged(evaluation_.judge().first_epoch() + 1);
   if (kept_.has_value()) {
     kept_->set_stopped(evaluation_.judge().best().stopped());
     context_.report.SetBest(*kept_);
@@ -393,6 +416,11 @@ const Saving* TrainerCore::SavingUnderWay() const {
     if (saving->holds()) return saving;
   }
   return nullptr;
+}
+
+absl::Duration TrainerCore::ReportPeriod() const {
+  constexpr absl::Duration kShortest = absl::Milliseconds(1);
+  return std::max(kShortest, absl::Seconds(context_.plan.job.limits().report_seconds()));
 }
 
 void TrainerCore::SendReport(absl::Time now, bool done) {

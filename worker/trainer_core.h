@@ -59,6 +59,7 @@ class TrainerCore {
     // Where the run goes on (resume_position.h); none: at its beginning.
     absl::optional<TrainPosition> start;
     absl::optional<BestEvaluation> best;  // ... and rank 0: the best evaluation before that
+    int64_t epochs_to_first_judged = 0;   // the same; 0: none was judged
     // TaskRunner::TakeBack; none: no step is.
     std::function<bool(int64_t step)> take_back;
   };
@@ -117,6 +118,7 @@ class TrainerCore {
   bool AdvanceRequestedSave(absl::Time now, TrainerEffects* effects);
   bool AdvanceTraining(absl::Time now, TrainerEffects* effects);
   bool AdvanceEpochEnd(absl::Time now, TrainerEffects* effects);
+  bool BeginEvaluation(absl::Time now);
   bool AdvanceEvaluation(absl::Time now, TrainerEffects* effects);
   bool AdvanceEnd(absl::Time now);
   bool KeptBest(absl::Time now);
@@ -125,8 +127,8 @@ class TrainerCore {
   bool Enter(Phase phase);
   void CollectOutgoing(absl::Time now, TrainerEffects* effects);
 
-  void OnControl(const ParsedFrame& frame);
-  void OnCommand(const Command& command);
+  void OnControl(absl::Time now, const ParsedFrame& frame);
+  void OnCommand(absl::Time now, const Command& command);
   void OnCompletion(absl::Time now, const client::ClientCore::Completion& completion,
                     TrainerEffects* effects);
   void DealOut(absl::Time now, const TrainerTask& task, const absl::Status& status,
@@ -134,6 +136,7 @@ class TrainerCore {
   Saving& SavingOf(SaveId id);
   const Saving* SavingUnderWay() const;
   void SendReport(absl::Time now, bool done);
+  absl::Duration ReportPeriod() const;
   TrainPosition Position() const;
   bool SaveIsNear();
 
@@ -158,9 +161,9 @@ class TrainerCore {
   bool stops_early_ = false;
   int64_t best_saved_ = -1;              // the step of the best save of this attempt
   absl::optional<BestEvaluation> kept_;  // rank 0: whose model is saved, if anything is
-  absl::Time next_report_ = absl::InfinitePast();
-  int64_t next_save_step_;        // at which the scheduler is told how far this worker is
-  std::vector<Control> entries_;  // of barriers; scratch
+  absl::Time next_report_;               // set by START
+  int64_t next_save_step_;               // at which the scheduler is told how far this worker is
+  std::vector<Control> entries_;         // of barriers; scratch
 };
 
 }  // namespace tandem::worker

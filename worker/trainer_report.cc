@@ -9,9 +9,13 @@ void TrainerReport::AddStep(const StepSlot& slot, int64_t in_flight) {
   samples_ += slot.batch.samples;
   epoch_samples_ += slot.batch.samples;
   loss_sum_ += slot.loss_sum;
-  if (slot.has_loss) loss_samples_ += slot.batch.samples;
-  if (slot.recent_auc > 0) recent_auc_ = slot.recent_auc;
+  if (slot.has_loss) {
+    loss_samples_ += slot.batch.samples;
+    if (slot.batch.samples > 0) losses_.Add(slot.loss_sum, slot.batch.samples);
+  }
+  if (slot.interval_auc > 0) interval_auc_ = slot.interval_auc;
   slept_ += slot.slept;
+  joined_ += slot.joined;
   ++steps_;
   if (slot.batch.samples > 0) {
     ++trained_steps_;
@@ -50,11 +54,16 @@ Progress TrainerReport::Take(absl::Time now, const job::JobPlan& plan,
   p.set_samples(samples_);
   p.set_loss_sum(std::exchange(loss_sum_, 0));
   p.set_loss_samples(std::exchange(loss_samples_, 0));
+  constexpr double kEnd = 0.1;  // of the samples
+  const LossHistory::Part end = losses_.Last(kEnd);
+  p.set_end_loss_sum(end.loss);
+  p.set_end_loss_samples(end.samples);
   if (estimated_rows_ > 0) {
     p.set_epoch_fraction(
         std::min(1.0, static_cast<double>(epoch_samples_) / static_cast<double>(estimated_rows_)));
   }
-  p.set_auc(recent_auc_);
+  p.set_auc(interval_auc_);
+  p.set_epochs_trained(epochs_trained_);
   p.set_done(done);
   if (done) rows_.EndEpoch(/*whole=*/true);  // or the part of it that the job takes
   p.set_first_rows(rows_.first_rows());
@@ -62,6 +71,7 @@ Progress TrainerReport::Take(absl::Time now, const job::JobPlan& plan,
   p.set_fetched_seconds(absl::ToDoubleSeconds(fetched_));
   p.set_computed_seconds(absl::ToDoubleSeconds(computed_));
   p.set_slept_seconds(absl::ToDoubleSeconds(slept_));
+  p.set_joined_seconds(absl::ToDoubleSeconds(joined_));
   // One that is under way, too: a save that is made in it has what is said now.
   const absl::Duration pause =
       paused_since_.has_value() ? now - *paused_since_ : absl::ZeroDuration();
@@ -99,6 +109,7 @@ Progress TrainerReport::Take(absl::Time now, const job::JobPlan& plan,
     p.set_evaluation_aside(evaluation_aside_);
   }
   if (best_.has_value()) *p.mutable_best() = *best_;
+  p.set_epochs_to_first_judged(epochs_to_first_judged_);
   return p;
 }
 

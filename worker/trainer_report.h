@@ -16,6 +16,7 @@
 #include "job/job.h"
 #include "proto/histogram.h"
 #include "proto/wire.pb.h"
+#include "worker/loss_history.h"
 #include "worker/row_fingerprint.h"
 #include "worker/trainer_task.h"
 
@@ -50,9 +51,20 @@ class TrainerReport {
   void EvaluationCounts() { evaluation_aside_ = false; }
   // Requires: its model is saved, if anything is.
   void SetBest(const BestEvaluation& best) { best_ = best; }
+  void SetEpochsToFirstJudged(int64_t epochs) { epochs_to_first_judged_ = epochs; }
   bool has_evaluation() const { return !evaluation_json_.empty(); }
 
-  // A new report; what it counts since the last one begins anew.
+  // After a timed report: the AUC that is reported is of the rows from here on.
+  void BeginInterval() {
+    interval_auc_ = 0;
+    interval_begins_ = true;
+  }
+  // True for the first step that is computed in an interval.
+  bool TakeIntervalBegins() { return std::exchange(interval_begins_, false); }
+  // An evaluation or the end of the job follows this many epochs.
+  void SetEpochsTrained(int64_t epochs) { epochs_trained_ = epochs; }
+
+  // A new report; the loss that it sums since the last one begins anew.
   Progress Take(absl::Time now, const job::JobPlan& plan, const client::ClientCore& client,
                 int64_t epoch, int64_t step, bool done);
 
@@ -63,12 +75,16 @@ class TrainerReport {
   int64_t samples_ = 0, epoch_samples_ = 0;
   double loss_sum_ = 0;
   int64_t loss_samples_ = 0;
-  double recent_auc_ = 0;
+  LossHistory losses_;
+  double interval_auc_ = 0;
+  bool interval_begins_ = false;
+  int64_t epochs_trained_ = 0;
   int64_t evaluation_ = 0;
   std::string evaluation_json_;
   bool evaluation_aside_ = false;
   std::optional<BestEvaluation> best_;
-  absl::Duration fetched_, computed_, slept_, paused_;
+  int64_t epochs_to_first_judged_ = 0;
+  absl::Duration fetched_, computed_, slept_, joined_, paused_;
   std::optional<absl::Time> paused_since_;
   uint64_t steps_ = 0;
   int64_t trained_steps_ = 0;

@@ -34,12 +34,14 @@ struct StepSlot {
   std::vector<float> dense;           // the same in one piece (padded); empty for replicas
   std::vector<float> dense_gradient;  // padded, plus one element for n; empty: steps are left out
   double loss_sum = 0;
-  bool has_loss = true;     // false: the program has not said one
-  double recent_auc = 0;    // of recent training samples; 0 = unknown
-  absl::Duration fetched;   // how long the reading of the batch took
-  absl::Duration computed;  // ... and computing it, without ...
-  absl::Duration slept;     // ... what was slept on purpose, as the job's service_time says
-  bool last = false;        // of an epoch that ends with a meeting (DenseSynchroniser::MeetsAtEnd)
+  bool has_loss = true;          // false: the program has not said one
+  bool begins_interval = false;  // the rows of `interval_auc` begin with this step
+  double interval_auc = 0;       // of the rows trained in the interval so far; 0 = unknown
+  absl::Duration fetched;        // how long the reading of the batch took
+  absl::Duration computed;       // ... and computing it, without ...
+  absl::Duration slept;          // ... what was slept on purpose, as the job's service_time says
+  absl::Duration joined;         // how long joining the other workers took, before the first step
+  bool last = false;  // of an epoch that ends with a meeting (DenseSynchroniser::MeetsAtEnd)
   // Once synchronised, as DenseReduction says: sum of n over the workers, or that it is unknown; how
   // many steps nobody had samples for, if it is 0; and what that took.
   double samples_of_all = 0;

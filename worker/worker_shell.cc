@@ -255,9 +255,12 @@ class Worker {
   }
 
   absl::Status Compute(StepSlot* slot) {
+    const bool joins = reducer_ == nullptr;
+    const absl::Time came = MonotonicNow();
     TANDEM_RETURN_IF_ERROR(JoinOthers());
-    if (reducer_ != nullptr) reducer_->BeforeStep();
     const absl::Time begun = MonotonicNow();
+    if (joins && reducer_ != nullptr) slot->joined = begun - came;
+    if (reducer_ != nullptr) reducer_->BeforeStep();
     if (reducer_ != nullptr && reducer_->overlaps()) {
       reducer_->Begin(absl::MakeSpan(slot->dense_gradient), StepOf(*slot));
     }
@@ -514,6 +517,7 @@ class Worker {
     trainer.attempt = attempt_ = view.attempt();
     trainer.start = start_;
     if (self_.index == 0) trainer.best = best_;
+    if (self_.index == 0) trainer.epochs_to_first_judged = epochs_to_first_judged_;
     trainer.evaluate = runner_->has_test_data();
     trainer.estimated_rows = runner_->EstimatedRows();
     TANDEM_ASSIGN_OR_RETURN(trainer_,
@@ -539,6 +543,7 @@ class Worker {
     TANDEM_ASSIGN_OR_RETURN(const TrainPosition start,
                             ResumePosition(record, self_.index, plan_.workers()));
     if (record.worker(0).has_best()) best_ = record.worker(0).best();
+    epochs_to_first_judged_ = record.worker(0).epochs_to_first_judged();
     TANDEM_RETURN_IF_ERROR(runner_->StartAt(start.epoch(), start.rows()));
     TANDEM_ASSIGN_OR_RETURN(own_state_, saved.ReadWorkerState(self_.index));
     return start;
@@ -632,6 +637,7 @@ class Worker {
   int64_t attempt_ = 0;                          // View.attempt
   absl::optional<TrainPosition> start_;          // of the save that the run goes on from
   absl::optional<BestEvaluation> best_;          // ... and of the run before it
+  int64_t epochs_to_first_judged_ = 0;           // the same
   std::string own_state_;                        // DenseReducer::State, of that save
   std::vector<DataFile> files_;                  // to train on, as they were opened
   std::unique_ptr<collectives::Trace> trace_;    // made before the threads that add to it

@@ -17,6 +17,10 @@ class Error(RuntimeError):
     """What the job, a peer or this worker says of a failure."""
 
 
+class Diverged(Error):
+    """A loss or a gradient is infinite or no number."""
+
+
 class JoinOptions(Structure):
     _fields_ = [("size", c_uint64), ("job", c_char_p), ("set", POINTER(c_char_p)),
                 ("scheduler", c_char_p), ("index", c_int32), ("bind", c_char_p),
@@ -93,6 +97,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "tandem_stopped": (c_int32, [_WORKER]),
     "tandem_saves": (c_int32, [_WORKER]),
     "tandem_fail": (None, [_WORKER, c_char_p]),
+    "tandem_fail_diverged": (None, [_WORKER, c_char_p]),
     "tandem_close": (c_int, [_WORKER]),
     "tandem_free": (None, [_WORKER]),
     "tandem_hash_ids": (c_int, [c_char_p, c_void_p, c_int64, c_void_p]),

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Optional, SupportsFloat
 
 from tandem import _abi
-from tandem._abi import Error, check, library
+from tandem._abi import Diverged, Error, check, library
 from tandem.local import LocalCluster
 from tandem.progress import Progress
 from tandem.tables import Table, Tables
@@ -480,7 +480,7 @@ class Job(Tables[Table]):
     def __exit__(self, kind: Optional[type[BaseException]], value: Optional[BaseException],
                  trace: Optional[TracebackType]) -> None:
         if kind is not None and not self._ended and (self._cluster is None or not self._started):
-            self._fail(_reason(kind, value, trace))
+            self._fail(_reason(kind, value, trace), issubclass(kind, Diverged))
         self.close()
 
     # ---- for the other modules of this package ----
@@ -571,8 +571,9 @@ class Job(Tables[Table]):
             check(library().tandem_rows(self._handle, table.index, cells.data_ptr(), cells.numel()))
             self._cells[table.name] = cells.requires_grad_(gradients)
 
-    def _fail(self, why: str) -> None:
-        library().tandem_fail(self._handle, why.encode(errors="replace"))
+    def _fail(self, why: str, diverged: bool = False) -> None:
+        fail = library().tandem_fail_diverged if diverged else library().tandem_fail
+        fail(self._handle, why.encode(errors="replace"))
 
     def _end(self) -> None:
         if not self._ended:
@@ -611,7 +612,7 @@ def _end_with_the_process(job: Job) -> Callable[[], None]:
 
     def on_exception(kind: type[BaseException], value: BaseException, trace: Optional[TracebackType]) -> None:
         if os.getpid() == job._pid and not job._ended:
-            job._fail(_reason(kind, value, trace))
+            job._fail(_reason(kind, value, trace), issubclass(kind, Diverged))
         shown(kind, value, trace)
 
     def at_exit() -> None:

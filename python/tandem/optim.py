@@ -9,7 +9,7 @@ import numpy
 import torch
 
 from tandem import _abi
-from tandem._abi import Error, check, library
+from tandem._abi import Diverged, Error, check, library
 from tandem.job import _SLICE_MS, current_job
 
 
@@ -242,8 +242,8 @@ class DistributedOptimizer:
         for part in [self._gradient, *[c for c in cells if c is not None]]:
             # A sum of finite numbers may be too large for one.
             if part.numel() and not math.isfinite(part.sum().item()) and not torch.isfinite(part).all():
-                raise Error(f"step {self._job.step}: a gradient is infinite or no number; lower the "
-                            "learning rate, clip, or look for it in the batch")
+                raise Diverged(f"step {self._job.step}: a gradient is infinite or no number; lower the "
+                               "learning rate, clip, or look for it in the batch")
 
     def _update(self) -> None:
         """The mean gradient of all workers is there: the script's optimizer steps with it. In a step

@@ -28,6 +28,7 @@ tandem_test(trainer_machines_test
        ${CMAKE_SOURCE_DIR}/tests/unit/local_steps_test.cc
        ${CMAKE_SOURCE_DIR}/tests/unit/epoch_end_test.cc
        ${CMAKE_SOURCE_DIR}/tests/unit/best_judge_test.cc
+       ${CMAKE_SOURCE_DIR}/tests/unit/loss_history_test.cc
        ${CMAKE_SOURCE_DIR}/tests/unit/evaluation_round_test.cc
        ${CMAKE_SOURCE_DIR}/tests/unit/quorum_leader_test.cc
        ${CMAKE_SOURCE_DIR}/tests/unit/resume_position_test.cc

@@ -1,5 +1,6 @@
 // A study as a user runs it: whole, killed in the middle and gone on with, and refused.
 #include <signal.h>
+#include <stdlib.h>
 
 #include <filesystem>
 #include <string>
@@ -217,7 +218,8 @@ TEST_F(CompareTest, AnImpossibleJobRefusesAllAtOnce) {
                              "\" target { metric: \"samples_per_second\" }"));
   const RunResult program = RunProgram(Command());
   EXPECT_EQ(program.exit_code, 2) << program.DebugString();
-  EXPECT_THAT(program.output, HasSubstr("model: a program's loop is its own, and a study"));
+  EXPECT_THAT(program.output,
+              HasSubstr("the study does not say which; hint: python: \"train.py\""));
   EXPECT_FALSE(fs::exists(Out()));
 }
 
@@ -231,6 +233,52 @@ TEST_F(CompareTest, ADivergedRunIsSaid) {
   EXPECT_THAT(result.output, HasSubstr("wild seed 1: diverged: "));
   EXPECT_THAT(result.output, HasSubstr("4 runs complete, 2 diverged"));
   EXPECT_THAT(ReadTextFile(Out() + "/report.html"), HasSubstr("wild: 2 of 2 runs diverged"));
+}
+
+constexpr char kScript[] = R"(import torch
+import tandem
+job = tandem.init()
+torch.manual_seed(job.seed)
+rows, model = tandem.EmbeddingBagCollection(), torch.nn.Linear(16, 1)
+optimizer = tandem.DistributedOptimizer(torch.optim.SGD(model.parameters(), .1), model)
+loader = tandem.DataLoader([torch.arange(8).reshape(4, 2) + i for i in range(20)])
+for _ in job.epochs():
+    for ids in loader:
+        optimizer.zero_grad()
+        loss = (model(rows(ids).values()) - 1).square().mean()
+        loss.backward()
+        optimizer.step(loss=loss)
+)";
+
+// A script in the place of a compiled model. One that blows up has diverged, and is not tried
+// again; an edited one is another study.
+TEST_F(CompareTest, AStudyOfAScript) {
+  if (PythonInterpreter().empty()) GTEST_SKIP() << "no python3 with torch and numpy here";
+  setenv("TANDEM_PYTHON", PythonInterpreter().c_str(), 1);
+  WriteTextFile(job_.File("train.py"), kScript);
+  const auto study = [this](const std::string& job) {
+    WriteTextFile(job_.File("study.textproto"),
+                  absl::StrCat("job: \"", job, R"(" python: "train.py" seed: 1
+                               set: "cluster.workers=1" target { metric: "loss" }
+                               variation { name: "tame" }
+                               variation { name: "wild"
+                                           set: "table[0].optimizer.learning_rate=1e30" })"));
+  };
+  study("job.textproto");
+  const RunResult compiled = RunProgram(Command());
+  EXPECT_EQ(compiled.exit_code, 2) << compiled.DebugString();
+  EXPECT_THAT(compiled.output, HasSubstr("python: the job has a model of its own"));
+  study(SourcePath("tests/testdata/program.textproto"));
+  const RunResult result = RunProgram(Command());
+  ASSERT_TRUE(result.ok()) << result.DebugString();
+  EXPECT_THAT(result.output, HasSubstr("tame seed 1: training loss 0."));
+  EXPECT_THAT(result.output, HasSubstr("wild seed 1: diverged: "));
+  EXPECT_THAT(result.output, HasSubstr("1 runs complete, 1 diverged"));
+  EXPECT_THAT(ReadTextFile(Out() + "/report.html"), HasSubstr("train.py, "));
+  WriteTextFile(job_.File("train.py"), absl::StrCat(kScript, "# and more\n"));
+  const RunResult edited = RunProgram(Command());
+  EXPECT_EQ(edited.exit_code, 2) << edited.DebugString();
+  EXPECT_THAT(edited.output, HasSubstr("is of another job"));
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/clock.h"
+#include "base/diverged.h"
 #include "base/random.h"
 #include "cli/resume_point.h"
 #include "gmock/gmock.h"
@@ -192,6 +193,7 @@ TEST_F(ScriptTest, ALogitThatIsNoNumberEndsTheStep) {
   ASSERT_TRUE(model.ok()) << model.status();
   const absl::Status status = Step(**model).Train();
   EXPECT_EQ(status.code(), absl::StatusCode::kOutOfRange) << status;
+  EXPECT_TRUE(IsDiverged(status));
   EXPECT_THAT(status.message(), HasSubstr("the logit of sample 0 of 5 is "));
 }
 

@@ -546,6 +546,35 @@ TEST(WorldTest, TheLastEvaluationIsReportedThoughLinksBreak) {
   }
 }
 
+// Every row that was trained is in a progress line before the evaluation of its model, and at the
+// end of the run, though the whole run is shorter than an interval.
+TEST(WorldTest, EveryRowIsInALineBeforeItsEvaluation) {
+  for (const char* policy : {"kind: BSP", "kind: ASP", "kind: SSP bound: 2"}) {
+    SimJob job;
+    job.policy = policy;
+    job.epochs = 2;
+    job.evaluate_every = 1;
+    for (const bool on_servers : {false, true}) {
+      job.dense_on_servers = on_servers;
+      sim::WorldOptions options = EvenWorld(job, 5, TestSeed());
+      std::vector<int64_t> lines, before;
+      options.on_notice = [&](absl::Duration, const scheduler::SchedulerNotice& notice) {
+        using Kind = scheduler::SchedulerNotice::Kind;
+        if (notice.kind == Kind::kProgress) lines.push_back(notice.progress.samples);
+        if (notice.kind == Kind::kEvaluation) before.push_back(lines.empty() ? 0 : lines.back());
+      };
+      const SimRun run(job, options);
+      ASSERT_TRUE(run.ok());
+      const int64_t all = run.world->report().samples;
+      ASSERT_EQ(lines.size(), 2u) << policy;
+      EXPECT_EQ(lines, before) << policy;
+      EXPECT_GT(lines[0], 0) << policy;
+      EXPECT_LT(lines[0], all) << policy;
+      EXPECT_EQ(lines[1], all) << policy;
+    }
+  }
+}
+
 // All workers end after the same epoch, whatever is lost on the way and whoever asks for saves meanwhile,
 // and what they saved is the best.
 TEST(WorldTest, TheBestIsKeptAndTheRunEndsInTime) {

@@ -76,6 +76,19 @@ TEST(BestJudgeTest, ScoresThatAreNotFiniteAreTheWorst) {
   EXPECT_EQ(Say(recovers.Judge(1, 2, Result(.5, 9))), "b");
 }
 
+// A run that was interrupted after two bad epochs is as impatient as one that was not.
+TEST(BestJudgeTest, ARunThatGoesOnRemembersABadBeginning) {
+  const std::string diverged = R"({"samples":3,"scores_not_finite":true})";
+  BestJudge before(Keep(KeepBest::AUC, 3), 1);
+  EXPECT_EQ(before.first_epoch(), -1);
+  EXPECT_EQ(Say(before.Judge(0, 1, diverged)), "-");
+  EXPECT_EQ(Say(before.Judge(1, 2, diverged)), "-");
+  BestJudge after(Keep(KeepBest::AUC, 3), 1);
+  after.ResumeAfter(before.first_epoch());
+  EXPECT_EQ(Say(after.Judge(1, 2, diverged)), "-") << "judged once more";
+  EXPECT_EQ(Say(after.Judge(2, 3, diverged)), "s");
+}
+
 TEST(BestJudgeTest, RowsOfOneClassGiveNoAuc) {
   BestJudge judge(Keep(KeepBest::AUC, 2), 1);
   EXPECT_THAT(Say(judge.Judge(0, 1, R"({"samples":3,"logloss":0.1,"accuracy":1})")),

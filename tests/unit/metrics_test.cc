@@ -209,7 +209,7 @@ TEST(RunningAucTest, IsCloseToTheExactOne) {
   sample.Add(scored.logits, scored.labels);
   EXPECT_NEAR(running.Estimate(), sample.ComputeAuc().value, 1e-3);
   running.Reset();
-  EXPECT_TRUE(std::isnan(running.Estimate()));
+  EXPECT_TRUE(std::isnan(running.Estimate())) << "rows before it count no more";
   const std::vector<float> extreme = {1e30f, -1e30f}, labels = {1, 0};
   running.Add(extreme, labels);
   EXPECT_EQ(running.Estimate(), 1.0);

@@ -514,10 +514,78 @@ TEST(JobBookTest, IntervalsAverageTheLossSinceTheLastOne) {
   EXPECT_DOUBLE_EQ(first.loss, 0.6);
   EXPECT_DOUBLE_EQ(first.samples_per_second, 10);
   EXPECT_DOUBLE_EQ(first.done, 0.25);  // half of the first of two epochs
-  EXPECT_DOUBLE_EQ(first.seconds_left, 6);
   const scheduler::JobProgress second = book.Interval(At(3));
   EXPECT_TRUE(std::isnan(second.loss));
   EXPECT_DOUBLE_EQ(second.samples_per_second, 0);
+}
+
+// The start of a job takes time and trains nothing: the pace is that since the first interval.
+TEST(JobBookTest, TheTimeLeftIsByThePaceOfTraining) {
+  scheduler::JobBook book(TestPlan(1, 1));
+  book.Start(At(0));
+  Progress progress;
+  progress.set_epoch_fraction(0.0002);
+  ASSERT_TRUE(book.AddProgress(0, progress).ok());
+  EXPECT_EQ(book.Interval(At(1)).seconds_left, -1);
+  progress.set_epoch_fraction(0.0004);
+  ASSERT_TRUE(book.AddProgress(0, progress).ok());
+  EXPECT_EQ(book.Interval(At(1.1)).seconds_left, -1) << "a moment says little";
+  progress.set_epoch_fraction(0.4002);
+  ASSERT_TRUE(book.AddProgress(0, progress).ok());
+  EXPECT_NEAR(book.Interval(At(3)).seconds_left, 8, 0.01) << "a fifth of it in two seconds";
+}
+
+// Reports of two workers are never of quite the same moment. Where all take each step together the
+// later one is true of both.
+TEST(JobBookTest, WorkersInStepAreAtOneStep) {
+  job::JobPlan plan = TestPlan(2, 1);
+  plan.lockstep = true;
+  scheduler::JobBook book(plan);
+  book.Start(At(0));
+  Progress progress;
+  progress.set_step(1990);
+  progress.set_epoch_fraction(0.5);
+  ASSERT_TRUE(book.AddProgress(0, progress).ok());
+  progress.set_step(12);
+  progress.set_epoch_fraction(0.01);
+  ASSERT_TRUE(book.AddProgress(1, progress).ok());
+  const scheduler::JobProgress interval = book.Interval(At(1));
+  EXPECT_EQ(interval.min_step, 1990);
+  EXPECT_EQ(interval.max_step, 1990);
+  EXPECT_EQ(interval.epoch_fraction, 0.5);
+}
+
+TEST(JobBookTest, TheLossAtTheEndIsOfAllWorkers) {
+  scheduler::JobBook book(TestPlan(2, 1));
+  Progress progress;
+  progress.set_end_loss_sum(10);
+  progress.set_end_loss_samples(20);
+  ASSERT_TRUE(book.AddProgress(0, progress).ok());
+  progress.set_end_loss_sum(20);
+  progress.set_end_loss_samples(80);
+  ASSERT_TRUE(book.AddProgress(1, progress).ok());
+  EXPECT_DOUBLE_EQ(book.Total(At(1)).end_loss, 0.3);
+}
+
+// Weighted by rows, each worker's last word of the interval; what it said in the one
+// before is gone.
+TEST(JobBookTest, TheAucIsThatOfTheInterval) {
+  scheduler::JobBook book(TestPlan(2, 1));
+  book.Start(At(0));
+  const auto report = [&book](int rank, double auc, int64_t rows) {
+    Progress progress;
+    progress.set_auc(auc);
+    progress.set_loss_samples(rows);
+    EXPECT_TRUE(book.AddProgress(rank, progress).ok());
+  };
+  report(0, 0.7, 100);
+  report(0, 0, 0);  // a barrier was entered, say: nothing new
+  report(1, 0.9, 300);
+  EXPECT_DOUBLE_EQ(book.Interval(At(1)).auc, 0.85);
+  report(0, 0.6, 10);
+  report(1, 0, 10);
+  EXPECT_DOUBLE_EQ(book.Interval(At(2)).auc, 0.6);
+  EXPECT_EQ(book.Interval(At(3)).auc, 0);
 }
 
 // A worker that evaluates often reports often. The line must not mix its position with another's.
@@ -709,6 +777,73 @@ class Driver {
   scheduler::SchedulerCore core;
   scheduler::SchedulerEffects effects;
 };
+
+Control ProgressMessage(int64_t samples, int64_t epochs_trained = 0) {
+  Control control;
+  control.mutable_progress()->set_samples(samples);
+  control.mutable_progress()->set_epochs_trained(epochs_trained);
+  return control;
+}
+
+// Samples of the progress lines in the last effects.
+std::vector<int64_t> SaidBy(const Driver& d) {
+  std::vector<int64_t> samples;
+  for (const scheduler::SchedulerNotice& notice : d.effects.notices) {
+    if (notice.kind == scheduler::SchedulerNotice::Kind::kProgress) {
+      samples.push_back(notice.progress.samples);
+    }
+  }
+  return samples;
+}
+
+// A line is of all workers' reports of one moment: it waits for a late one, and not for long.
+TEST(SchedulerCoreTest, AProgressLineWaitsForTheReportsOfItsMoment) {
+  Driver d(TestPlan(2, 1));
+  d.Up();
+  d.Send(0.1, 11, ProgressMessage(1));
+  d.Send(0.1, 12, ProgressMessage(1));
+  d.Send(1, 11, ProgressMessage(100));
+  d.Tick(1.05);
+  EXPECT_THAT(SaidBy(d), ElementsAre());
+  d.Send(1.1, 12, ProgressMessage(50));
+  d.Tick(1.15);
+  EXPECT_THAT(SaidBy(d), ElementsAre(150));
+  d.Send(2, 11, ProgressMessage(200));
+  d.Tick(2.4);
+  EXPECT_THAT(SaidBy(d), ElementsAre());
+  d.Tick(2.5);
+  EXPECT_THAT(SaidBy(d), ElementsAre(250)) << "worker 1 is silent";
+}
+
+// The last line of a run has all of its rows, also where it is shorter than an interval.
+TEST(SchedulerCoreTest, WhatIsTrainedBeforeAnEvaluationOrTheEndIsSaid) {
+  Driver d(TestPlan(2, 1));
+  d.Up();
+  d.Send(0.2, 11, ProgressMessage(10, 1));
+  EXPECT_THAT(SaidBy(d), ElementsAre()) << "worker 1 has data left";
+  d.Send(0.3, 12, ProgressMessage(20, 1));
+  EXPECT_THAT(SaidBy(d), ElementsAre(30));
+  d.Send(0.35, 11, ProgressMessage(10, 1));  // and again, as it enters a barrier
+  EXPECT_THAT(SaidBy(d), ElementsAre());
+  d.Send(0.5, 11, ProgressMessage(40, 1));
+  Control enter;
+  enter.mutable_barrier_enter()->set_name("end");
+  enter.mutable_barrier_enter()->set_parties(2);
+  enter.mutable_barrier_enter()->set_action(BarrierEnter::END);
+  d.Send(0.6, 11, enter);
+  d.Send(0.6, 12, enter);
+  Control done;
+  for (const auto& send : d.effects.sends) {
+    if (send.control.has_command())
+      done.mutable_command_done()->set_id(send.control.command().id());
+  }
+  ASSERT_TRUE(done.has_command_done()) << "servers report";
+  Control report;
+  report.mutable_shard_report()->set_server(0);
+  d.Send(0.7, 1, report);
+  d.Send(0.7, 1, done);
+  EXPECT_THAT(SaidBy(d), ElementsAre(60)) << "whatever was lost on the way";
+}
 
 // Rank 0 has read the dense rows for the save, the servers have not written theirs: what a policy
 // holds back must stay where it is until both are done.

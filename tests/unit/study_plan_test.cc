@@ -152,6 +152,43 @@ TEST_F(StudyPlanTest, ANetworkThatCannotBeIsRefused) {
               HasSubstr("variation \"beside\": servers_beside_workers: 9 servers beside"));
 }
 
+constexpr char kProgramJob[] = R"(name: "small"
+cluster { workers: 2 servers: 2 }
+data { format: PROGRAM }
+table { name: "ids" dim: 4 field: "city" optimizer { kind: ADAGRAD learning_rate: 0.05 } }
+dense { optimizer { kind: PROGRAM } }
+model { program {} }
+train { batch: 16 }
+)";
+
+// A run of another script is another run; where the script lies is said from the study's folder.
+TEST_F(StudyPlanTest, AScriptIsPartOfARun) {
+  Write("job.textproto", kProgramJob);
+  const std::string text = absl::StrCat(kStudy, "python: \"train.py\"");
+  EXPECT_THAT(Refusal(text), StartsWith("s.textproto: python: train.py: "));
+  Write("train.py", "import tandem\n");
+  const StudyPlan plan = MustParse(text);
+  EXPECT_EQ(plan.script, File("train.py"));
+  const auto runs = RunsOf(plan, Part::kUntuned, {});
+  ASSERT_TRUE(runs.ok()) << runs.status();
+  EXPECT_EQ((*SurroundingsOf(plan, {}))["data"][0]["file"], File("train.py"));
+  Write("train.py", "import tandem  # and more\n");
+  const auto changed = RunsOf(MustParse(text), Part::kUntuned, {});
+  ASSERT_TRUE(changed.ok()) << changed.status();
+  EXPECT_NE((*runs)[0].job_hash, (*changed)[0].job_hash);
+  EXPECT_THAT(Refusal(absl::StrCat(text, " simulate {}")),
+              HasSubstr("python: a script runs live, and cannot be simulated"));
+  EXPECT_THAT(Refusal(absl::StrCat(text, " twin: true")),
+              HasSubstr("leave `simulate` and `twin` out"));
+  EXPECT_THAT(Refusal(absl::StrCat(text, " network { bytes_per_second: 1e7 }")),
+              HasSubstr("leave `network` out"));
+  const std::string tune =
+      " tune { path: \"table[0].optimizer.learning_rate\" value: [\"0.1\", \"0.2\"] ";
+  EXPECT_THAT(Refusal(absl::StrCat(text, tune, "}")),
+              HasSubstr("tune.choose_by: VALIDATION, but a script says itself"));
+  MustParse(absl::StrCat(text, tune, "choose_by: TRAINING_LOSS }"));
+}
+
 TEST_F(StudyPlanTest, AStudyWithoutVariationsIsTheJob) {
   const StudyPlan plan = MustParse(R"(job: "job.textproto" seed: 1)");
   const auto runs = RunsOf(plan, Part::kUntuned, {});

@@ -331,6 +331,86 @@ TEST(ReportPageTest, HoldsItAllInOneFile) {
   EXPECT_EQ(open, closed);
 }
 
+// A policy that is fast where it does not blow up is not the faster one.
+TEST(ReportPageTest, ARunThatDivergedNeverGotThere) {
+  std::vector<StudyRun> runs = Runs();
+  for (StudyRun& run : runs) {
+    run.numbers["to_target.seconds"] = run.variation == "ASP" ? 5 + 0.01 * run.seed : 10;
+  }
+  runs[2].state = RunState::kDiverged;  // ASP, seed 1
+  runs[2].numbers.erase("to_target.seconds");
+  runs[8].state = RunState::kAbsent;  // ASP, seed 3
+  const StudyPlan plan = Plan("target { value: 0.65 }");
+  const Analysis analysis = Analyse(plan, {}, runs);
+  for (const Comparison& c : analysis.comparisons) {
+    if (c.variation != "ASP" || c.measure.column != "to_target.seconds") continue;
+    EXPECT_EQ(c.verdict, 0);
+    EXPECT_EQ(c.Words(), "no verdict: the target was reached in 1 of 2 runs, in 2 of 2 of BSP");
+  }
+  EXPECT_THAT(ReportPage(ManifestOf(plan), analysis, {}), HasSubstr("reached 1 of 2"));
+}
+
+// Rows that the target was reached on are said where they are not those of the table above.
+TEST(ReportPageTest, TargetsOnTrainingRowsSaySo) {
+  std::vector<StudyRun> runs = Runs();
+  for (StudyRun& run : runs) {
+    run.curve = {{1, 100, 0.6, 0.6}, {2, 200, 0.5, 0.65}};
+    run.evaluations.resize(1);
+  }
+  const StudyPlan plan = Plan("target { value: 0.75 }");
+  EXPECT_THAT(ReportPage(ManifestOf(plan), Analyse(plan, {}, runs), {}),
+              HasSubstr("seconds to the target on training rows"));
+}
+
+// A row a variation; one of which nothing is resolved is folded away beside others.
+TEST(ReportPageTest, VariationsWithNothingToSayAreFolded) {
+  std::vector<StudyRun> runs = Runs();
+  for (StudyRun& run : runs) {
+    if (run.variation == "SSP") run.numbers["samples_per_second"] = 1000 + 5.0 * (run.seed % 2);
+    run.numbers["staleness.age_mean"] = 0.000858;
+  }
+  const StudyPlan plan = Plan();
+  const std::string page = ReportPage(ManifestOf(plan), Analyse(plan, {}, runs), {});
+  const size_t folded = page.find("<summary>Nothing is resolved of 1 variation: SSP</summary>");
+  ASSERT_NE(folded, std::string::npos);
+  const size_t worse = page.find(">worse<");
+  EXPECT_LT(worse, folded) << "ASP stands above";
+  EXPECT_THAT(page, HasSubstr("data-of=\"age, mean (ms)\"><div>0.8580<"));
+}
+
+// Runs of the same arithmetic have the same loss, however long their steps take.
+TEST(AnalysisTest, RunsThatAreAlikeToTheBitShowNoDifference) {
+  std::vector<StudyRun> runs = Runs();
+  for (StudyRun& run : runs) run.numbers["loss"] = 0.4 + 0.01 * static_cast<double>(run.seed);
+  const Analysis analysis = Analyse(Plan("target { metric: \"loss\" }"), {}, runs);
+  EXPECT_THAT(analysis.answer,
+              HasSubstr("against it, SSP and ASP show no difference, in any seed; in samples/s, "));
+  EXPECT_EQ(analysis.comparisons[0].Words(), "no difference in any seed");
+}
+
+// A speed without its start needs progress lines: how many there are, and how to get more.
+TEST(AnalysisTest, ASpeedWithoutAValueSaysWhy) {
+  std::vector<StudyRun> runs = Runs();
+  for (StudyRun& run : runs) {
+    run.numbers["seconds"] = 1.5;
+    run.curve = {{1, 100, 0.6, 0.7}, {1.5, 200, 0.5, 0.75}};
+  }
+  const StudyPlan plan = Plan("target { metric: \"steady_samples_per_second\" }");
+  EXPECT_THAT(Analyse(plan, {}, runs).answer,
+              AllOf(HasSubstr("a run of 1.5 s has 2 progress lines, too few"),
+                    HasSubstr("\"limits.report_seconds=0.075\"")));
+}
+
+TEST(AnalysisTest, AMachineWithOtherWorkIsSaid) {
+  const auto notes = [](double load, const std::string& more = "") {
+    const nlohmann::json around = {{"machine", {{"load", load}, {"cores", 2}}}};
+    return absl::StrJoin(Analyse(Plan(more), {}, Runs(), around).notes, "\n");
+  };
+  EXPECT_THAT(notes(7.62), HasSubstr("a load of 7.6 on 2 cores"));
+  EXPECT_THAT(notes(1.9), Not(HasSubstr("load")));
+  EXPECT_THAT(notes(7.62, "simulate {}"), Not(HasSubstr("load"))) << "its clock is virtual";
+}
+
 // The two seeds that get there would look like the faster policy.
 TEST(ReportPageTest, ARunThatNeverGetsThereLeavesNoVerdictOnTime) {
   std::vector<StudyRun> runs = Runs();
@@ -351,7 +431,7 @@ TEST(ReportPageTest, ARunThatNeverGetsThereLeavesNoVerdictOnTime) {
   EXPECT_EQ(of_ssp(analysis).verdict, 0);
   EXPECT_EQ(of_ssp(analysis).Words(),
             "no verdict: the target was reached in 2 of 3 runs, in 3 of 3 of BSP");
-  EXPECT_THAT(ReportPage(ManifestOf(plan), analysis, {}), HasSubstr("<td>reached 2 of 3</td>"));
+  EXPECT_THAT(ReportPage(ManifestOf(plan), analysis, {}), HasSubstr("reached 2 of 3<"));
 }
 
 // Names are no formulas, and a figure that cannot be drawn takes no other with it.

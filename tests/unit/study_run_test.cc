@@ -138,13 +138,14 @@ TEST_F(StudyRunTest, ASummaryMakesARunComplete) {
   WriteRun("a", Summary(0.8),
            {Progress(0.5, 400, 0.6, 0.66),
             Progress(1, 800, 0.5, 0.72),
+            Progress(1.2, 1000, 0.5, 0.72),
             {{"event", "evaluation"}, {"auc", 0.8}}});
   StudyRun run = Read("a");
   EXPECT_EQ(run.state, RunState::kComplete) << run.why;
   EXPECT_EQ(run.Number("eval.auc"), 0.8);
   EXPECT_EQ(run.Number("loss"), 0.5);
   EXPECT_EQ(run.numbers.count("collectives.ranks"), 0u);
-  ASSERT_EQ(run.curve.size(), 2u);
+  ASSERT_EQ(run.curve.size(), 3u);
   ASSERT_EQ(run.evaluations.size(), 1u);
   EXPECT_EQ(run.evaluations[0].samples, 1000);  // after all rows, not after the last interval
   AddDerivedNumbers(ManifestOf(kStudy).plan, &run);
@@ -222,16 +223,33 @@ TEST_F(StudyRunTest, WithoutASummaryItIsNotDone) {
   EXPECT_EQ(failed.state, RunState::kFailed);
   EXPECT_EQ(failed.why, "worker 1: lost");
   EXPECT_EQ(failed.wall_seconds, 1.5);
-  ASSERT_TRUE(WriteRunEnd(folder() + "/runs/failed", 1.5, false,
-                          "tandem run: failed: worker 0: the loss is nan at step 3")
-                  .ok());
+  // What the failure says of itself counts, not its words.
+  json summary = Summary(0.8);
+  summary["failed"] = {{"node", "worker 0"}, {"reason", "the logit of sample 3 of 64 is nan"}};
+  Write("runs/failed/summary.json", summary.dump());
+  EXPECT_EQ(Read("failed").state, RunState::kFailed);
+  summary["failed"]["diverged"] = true;
+  Write("runs/failed/summary.json", summary.dump());
   EXPECT_EQ(Read("failed").state, RunState::kDiverged);
+  EXPECT_EQ(Read("failed").why, "worker 1: lost") << "what tandem run said";
 }
 
 TEST_F(StudyRunTest, ALossThatGrowsOrIsNoNumberIsDivergence) {
   WriteRun("far", Summary(0.5), {Progress(0.5, 400, 0.6, 0.5), Progress(1, 800, 1.3, 0.5)});
   EXPECT_EQ(Read("far").state, RunState::kDiverged);
-  EXPECT_THAT(Read("far").why, HasSubstr("1.3 at the end"));
+  EXPECT_THAT(Read("far").why, HasSubstr("1.3 over the last tenth"));
+  // Rare positives: 64 rows with some more of them than were to be expected decide nothing, at the
+  // end or at the beginning.
+  json rare = Summary(0.8);
+  rare["samples"] = 120000;
+  WriteRun("rare", rare,
+           {Progress(1, 40000, 0.12, 0.5), Progress(2, 80000, 0.11, 0.5),
+            Progress(3, 119936, 0.105, 0.5), Progress(3.1, 120000, 0.245, 0.5)});
+  EXPECT_EQ(Read("rare").state, RunState::kComplete) << Read("rare").why;
+  WriteRun("lucky", rare,
+           {Progress(0.1, 64, 0.04, 0.5), Progress(1, 40000, 0.12, 0.5),
+            Progress(3, 120000, 0.105, 0.5)});
+  EXPECT_EQ(Read("lucky").state, RunState::kComplete) << Read("lucky").why;
   // It began far up: a model that knows nothing loses ln 2 on a row.
   WriteRun("early", Summary(0.5), {Progress(0.5, 400, 40.0, 0.5), Progress(1, 800, 40.0, 0.5)});
   EXPECT_EQ(Read("early").state, RunState::kDiverged);
@@ -306,6 +324,106 @@ TEST_F(StudyRunTest, TheLossAtTheEndIsOfATenthOfTheRows) {
       "a", Summary(0.8),
       {Progress(0.5, 500, 0.7, 0.66), Progress(1, 990, 0.5, 0.7), Progress(1.1, 1000, 0.1, 0.7)});
   EXPECT_DOUBLE_EQ(*Read("a").Number("loss"), 0.46);
+}
+
+// Where the last samples are in no line nothing is said of the end: a run that was faster would be
+// judged at an earlier sample.
+TEST_F(StudyRunTest, ALossThatIsNotOfTheEndIsNone) {
+  const std::vector<json> lines = {Progress(0.5, 400, 0.6, 0.5), Progress(1, 800, 0.5, 0.5)};
+  WriteRun("a", Summary(0.8), lines);
+  EXPECT_EQ(Read("a").state, RunState::kComplete);
+  EXPECT_EQ(Read("a").numbers.count("loss"), 0u);
+  json shorter = Summary(0.8);
+  shorter["samples"] = 800;
+  WriteRun("a", shorter, lines);
+  EXPECT_EQ(Read("a").Number("loss"), 0.5);
+  // What workers say of their last steps does not depend on when lines were written.
+  json said = Summary(0.8);
+  said["end_loss"] = 0.4;
+  WriteRun("a", said, lines);
+  EXPECT_EQ(Read("a").Number("loss"), 0.4);
+}
+
+// A few rows reach any target by chance, as the first or as the last ones of a run.
+TEST_F(StudyRunTest, AnIntervalOfAFewRowsReachesNoTarget) {
+  const auto reached = [this](const std::vector<json>& lines) {
+    WriteRun("a", Summary(0.8), lines);
+    StudyRun run = Read("a");
+    AddDerivedNumbers(ManifestOf(kStudy).plan, &run);
+    return run.Number("to_target.samples");
+  };
+  EXPECT_EQ(
+      reached({Progress(0.1, 8, 0.6, 1), Progress(1, 400, 0.6, 0.6), Progress(2, 800, 0.6, 0.6),
+               Progress(2.5, 992, 0.6, 0.68), Progress(2.6, 1000, 0.6, 1)}),
+      absl::nullopt);
+  EXPECT_EQ(reached({Progress(0.1, 8, 0.6, 1), Progress(1, 400, 0.6, 0.7),
+                     Progress(2, 800, 0.6, 0.7), Progress(2.1, 1000, 0.6, 0.6)}),
+            400);
+}
+
+// Joining for an allreduce, and measuring it, takes as long however short a run is.
+TEST_F(StudyRunTest, TheStartIsNoPartOfAComparison) {
+  json summary = Summary(0.8);
+  summary["start_seconds"] = 1.5;
+  summary["seconds"] = 2.0;
+  WriteRun("a", summary,
+           {Progress(1, 0, json(), 0), Progress(1.75, 500, 0.6, 0.7), Progress(2, 1000, 0.5, 0.7)});
+  StudyRun run = Read("a");
+  AddDerivedNumbers(ManifestOf(kStudy).plan, &run);
+  EXPECT_EQ(run.Number("seconds"), 0.5);
+  EXPECT_EQ(run.Number("samples_per_second"), 2000);
+  EXPECT_EQ(run.Number("training_speed"), 2000);
+  EXPECT_EQ(run.Number("to_target.seconds"), 0.25);
+}
+
+// Nobody meant updates of a frozen table to be applied; `by_worker` leaves them out.
+TEST_F(StudyRunTest, FrozenTablesDropNothingThatCounts) {
+  json summary = Summary(0.8);
+  summary["updates"] = {{"sent", 200}, {"dropped", 150}};
+  summary["by_worker"] = {{{"updates", 60}, {"dropped", 10}}, {{"updates", 40}, {"dropped", 0}}};
+  WriteRun("a", summary, {Progress(0.5, 1000, 0.6, 0.7)});
+  StudyRun run = Read("a");
+  AddDerivedNumbers(ManifestOf(kStudy).plan, &run);
+  EXPECT_DOUBLE_EQ(*run.Number("counted.speed"), 450);
+  summary["by_worker"] = {{{"updates", 0}, {"dropped", 0}}};
+  WriteRun("a", summary, {Progress(0.5, 1000, 0.6, 0.7)});
+  run = Read("a");
+  AddDerivedNumbers(ManifestOf(kStudy).plan, &run);
+  EXPECT_EQ(run.Number("counted.speed"), 500);
+}
+
+// Sums that dense gradients have missed are no versions of tables, and a table of many ranges
+// counts each update more often.
+TEST_F(StudyRunTest, StalenessOfTablesAndOfDenseParametersAreTwoNumbers) {
+  json summary = Summary(0.8);
+  summary["staleness"]["users"]["version_staleness"] = {{"count", 90}, {"mean", 1.0}, {"max", 5.0}};
+  summary["staleness"]["dense"]["version_staleness"] = {{"count", 10}, {"mean", 8.0}, {"max", 9.0}};
+  WriteRun("a", summary, {Progress(0.5, 1000, 0.6, 0.7)});
+  StudyRun run = Read("a");
+  AddDerivedNumbers(ManifestOf(kStudy).plan, &run);
+  EXPECT_EQ(run.Number("staleness.version_mean"), 2);
+  EXPECT_EQ(run.Number("staleness.dense_version_mean"), 8);
+  summary["staleness"].erase("users");
+  summary["staleness"].erase("ids");
+  WriteRun("a", summary, {Progress(0.5, 1000, 0.6, 0.7)});
+  run = Read("a");
+  AddDerivedNumbers(ManifestOf(kStudy).plan, &run);
+  EXPECT_EQ(run.Number("staleness.version_mean"), 8) << "there is nothing else";
+}
+
+// A script that does not say its loss has 0 in every line.
+TEST_F(StudyRunTest, ALossThatAScriptDoesNotSayIsNone) {
+  RunPlan plan;
+  plan.name = "script";
+  plan.job_text = absl::StrReplaceAll(
+      kJob, {{"dlrm { bottom: [8, 4] top: 8 }", "program {}"},
+             {"format: CRITEO train: \"train.tsv\" test: \"test.tsv\"", "format: PROGRAM"},
+             {"dim: 4", "dim: 4 field: \"city\""}});
+  const auto loss = [&] { return ReadRun(plan, RunFolder(folder(), "script")).Number("loss"); };
+  WriteRun("script", Summary(0.8), {Progress(0.5, 400, 0.0, 0), Progress(1, 1000, 0.0, 0)});
+  EXPECT_EQ(loss(), absl::nullopt);
+  WriteRun("script", Summary(0.8), {Progress(0.5, 400, 7.0, 0), Progress(1, 1000, 3.0, 0)});
+  EXPECT_EQ(loss(), 3) << "and it may be any";
 }
 
 // Histograms go to the figures as they are; their means are over all tables.

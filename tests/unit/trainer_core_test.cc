@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/diverged.h"
 #include "base/random.h"
 #include "data/batch_builder.h"
 #include "gmock/gmock.h"
@@ -148,6 +149,26 @@ TEST_F(TrainerCoreTest, ALossThatIsNotFiniteEndsTheJob) {
   compute.slot->loss_sum = std::numeric_limits<double>::quiet_NaN();
   core_->OnTaskDone(now_, compute, absl::OkStatus(), &effects_);
   EXPECT_THAT(core_->failure().ToString(), HasSubstr("the loss is nan at step 0"));
+  EXPECT_TRUE(IsDiverged(core_->failure()));
+}
+
+// All workers count from START, so that reports of one number are of one moment, however late
+// a tick is.
+TEST_F(TrainerCoreTest, ReportsAreOfTheSameMomentsEverywhere) {
+  Start("kind: BSP", "ALLREDUCE");
+  const auto reports_at = [this](double seconds) {
+    effects_.Clear();
+    core_->OnTick(now_ + absl::Seconds(seconds), &effects_);
+    int reports = 0;
+    for (const ParsedFrame& frame : Sent(FrameKind::kControl)) {
+      reports += frame.ParseControl()->has_progress();
+    }
+    return reports;
+  };
+  const std::vector<double> ticks = {0.05, 0.99, 1.04, 1.99, 2.01, 4.7, 4.9, 5};
+  std::vector<int> reports;
+  for (const double tick : ticks) reports.push_back(reports_at(tick));
+  EXPECT_EQ(reports, (std::vector<int>{0, 0, 1, 0, 1, 1, 0, 1}));
 }
 
 // A worker whose step was dropped covers the steps up to the open one with one empty push, and what

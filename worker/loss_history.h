@@ -1,0 +1,39 @@
+// The training loss of a worker by its samples, coarse and small: what the last part of them lost.
+// By steps, not by time, so that runs of the same arithmetic have the same, however fast they are.
+//
+// Thread safety: none needed; one thread.
+#ifndef TANDEM_WORKER_LOSS_HISTORY_H_
+#define TANDEM_WORKER_LOSS_HISTORY_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace tandem::worker {
+
+class LossHistory {
+ public:
+  // A sum of losses, and over how many samples.
+  struct Part {
+    double loss = 0, samples = 0;
+  };
+  LossHistory() { buckets_.reserve(kMost); }
+
+  // A step with samples has been computed.
+  void Add(double loss_sum, int64_t samples);
+  // Of the last `share` of the samples; of a bucket that is cut, as many of its samples as
+  // are in it.
+  Part Last(double share) const;
+
+ private:
+  // Twice as coarse when there are so many: a part of a tenth is never of less than six buckets.
+  static constexpr size_t kMost = 128;
+
+  std::vector<Part> buckets_;
+  int64_t steps_a_bucket_ = 1;
+  int64_t steps_in_last_ = 0;
+};
+
+}  // namespace tandem::worker
+
+#endif  // TANDEM_WORKER_LOSS_HISTORY_H_
