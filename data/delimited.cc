@@ -271,16 +271,16 @@ class DelimitedParser final : public RowParser {
           "the header has ", found, " columns ", Quote(place->name), " (data.columns.", role,
           "), expected one; hint: give the columns names of their own in the file"));
     }
-    const auto nearest = job::Nearest(place->name, {cells_.begin(), cells_.end()});
-    if (blanks == 0 && nearest.has_value()) {
-      return absl::InvalidArgumentError(absl::StrCat("the header has no column ",
-                                                     Quote(place->name), " (data.columns.", role,
-                                                     "); did you mean ", Quote(*nearest), "?"));
-    }
     double ignored = 0;
     const bool is_row = std::any_of(cells_.begin(), cells_.end(), [&](absl::string_view cell) {
       return ParseNumber(Trimmed(cell), &ignored);
     });
+    const auto nearest = job::Nearest(place->name, {cells_.begin(), cells_.end()});
+    if (blanks == 0 && !is_row && nearest.has_value()) {
+      return absl::InvalidArgumentError(absl::StrCat("the header has no column ",
+                                                     Quote(place->name), " (data.columns.", role,
+                                                     "); did you mean ", Quote(*nearest), "?"));
+    }
     return absl::InvalidArgumentError(absl::StrCat(
         "the header has no column ", Quote(place->name), " (data.columns.", role, "); it has ",
         ShownHeader(), "; hint: ",

@@ -87,7 +87,8 @@ size_t Distance(absl::string_view word, absl::string_view candidate) {
 
 absl::optional<std::string> Nearest(absl::string_view word,
                                     const std::vector<std::string>& candidates) {
-  if (word.size() > 64) return absl::nullopt;  // no field has such a name; keep the search cheap
+  // One letter is near any other; no field has a very long name, so keep the search cheap.
+  if (word.size() < 2 || word.size() > 64) return absl::nullopt;
   size_t best = std::max<size_t>(1, word.size() / 3) + 1;
   absl::optional<std::string> nearest;
   for (const std::string& candidate : candidates) {

@@ -625,7 +625,7 @@ TEST_F(ClientCoreTest, ASlowShardIsAskedLessAndLess) {
       resent_at.push_back(tenth);
     }
   }
-  EXPECT_THAT(resent_at, ElementsAre(20, 60, 140));
+  EXPECT_THAT(resent_at, ElementsAre(20, 60, 140, 220));
   AnswerRows(asked[1]);
   ASSERT_EQ(client_->completions().size(), 1u);
   EXPECT_TRUE(client_->completions()[0].status.ok());

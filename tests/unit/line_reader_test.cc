@@ -304,7 +304,7 @@ TEST(FilesTest, WhatCannotBeReadTwiceIsRefused) {
   ASSERT_EQ(mkfifo(dir.Path("pipe").c_str(), 0600), 0);
   for (const std::string& name : {dir.Path("pipe"), std::string("/dev/null")}) {
     ExpectOneLine(data::ExpandFiles("data.train", name).status(),
-                  {"data.train", name, "no regular file", "hint"});
+                  {"data.train", name, "expected a regular file", "hint"});
   }
 }
 
