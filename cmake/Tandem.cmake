@@ -1,4 +1,4 @@
-# The three verbs the project's CMakeLists.txt files use. Sources are listed by hand, dependencies
+# The verbs the project's CMakeLists.txt files use. Sources are listed by hand, dependencies
 # stand next to them, and each header must compile alone (target all_verify_interface_header_sets).
 
 include(CheckCXXCompilerFlag)
@@ -92,6 +92,17 @@ endif()
 function(compile_as_cold name)
   target_compile_options(${name} PRIVATE ${TANDEM_COLD_OPTIONS})
   reuse_precompiled(${name} precompiled_cold)
+endfunction()
+
+# tandem_package(NAME [REQUIRED] MODULE): the target PkgConfig::NAME of pkg-config's MODULE. It has the headers
+# of the library alone. Those of the libraries below it are not needed, and pkg-config's options for them change
+# places when a folder is configured again, so that the compiler cache would not know a source again.
+function(tandem_package name)
+  pkg_check_modules(${name} IMPORTED_TARGET GLOBAL ${ARGN})
+  if(TARGET PkgConfig::${name})
+    set_target_properties(PkgConfig::${name} PROPERTIES
+      INTERFACE_INCLUDE_DIRECTORIES "${${name}_INCLUDEDIR}" INTERFACE_COMPILE_OPTIONS "")
+  endif()
 endfunction()
 
 # tandem_library(NAME [COLD] SRCS a.cc HDRS a.h DEPS tandem::base absl::status)

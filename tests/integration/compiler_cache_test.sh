@@ -1,6 +1,7 @@
 #!/bin/bash
 # The compiler cache knows a tree again in another folder: two copies of one small project, which uses
 # cmake/Tandem.cmake with its precompiled headers, compile the same source, and the second one only has hits.
+# The real tree compiles with the same commands when it is configured again.
 #   tests/integration/compiler_cache_test.sh SOURCE_DIR
 set -euo pipefail
 source_dir=$(readlink -f "$1")
@@ -46,3 +47,10 @@ if ! grep -qE '^(direct|preprocessed)_cache_hit[[:space:]]+[1-9]' <<<"$statistic
   exit 1
 fi
 echo "the second folder has hits alone"
+
+for time in first second; do
+  cmake -G Ninja -S "$source_dir" -B "$work/build" -DCMAKE_UNITY_BUILD=ON >/dev/null
+  cp "$work/build/compile_commands.json" "$work/$time.json"
+done
+cmp "$work/first.json" "$work/second.json" || { echo "configured again, the tree has other commands"; exit 1; }
+echo "configured again, the tree has the same commands"
