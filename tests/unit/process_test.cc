@@ -25,6 +25,7 @@
 #include "base/exhaustion.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/sanitized.h"
 
 namespace tandem {
 namespace {
@@ -199,8 +200,8 @@ Ended RunLimited(int resource, rlim_t most, const std::function<int()>& program)
   return ended;
 }
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 TEST(ExhaustionTest, AProgramWithoutThreadsSaysSoInOneLine) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer needs memory and threads of its own";
   const Ended status = RunLimited(RLIMIT_NPROC, 1, [] {
     const absl::Status can = CanStartThreads(2);
     std::fprintf(stderr, "%s\n", std::string(can.message()).c_str());
@@ -226,6 +227,7 @@ TEST(ExhaustionTest, AProgramWithoutThreadsSaysSoInOneLine) {
 }
 
 TEST(ExhaustionTest, AProgramWithoutMemorySaysSoInOneLine) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer needs memory and threads of its own";
   const Ended ended = RunLimited(RLIMIT_AS, rlim_t{1} << 30, [] {
     std::vector<std::string> all;
     for (;;) all.emplace_back(size_t{1} << 20, 'x');
@@ -234,7 +236,6 @@ TEST(ExhaustionTest, AProgramWithoutMemorySaysSoInOneLine) {
   EXPECT_EQ(ended.code, 1) << ended.signal << ended.said;
   EXPECT_EQ(ended.said, "process_test: out of memory; hint: raise ulimit -v, now 1048576 KiB\n");
 }
-#endif
 
 TEST(ExhaustionTest, OtherAbortsStayWhatTheyAre) {
   const Ended ended = RunLimited(RLIMIT_CORE, 0, [] {
