@@ -100,7 +100,7 @@ absl::Status Exhausted(Lack lack) {
   return absl::ResourceExhaustedError(absl::StrCat(Name(lack), "; ", Hint(lack)));
 }
 
-// Of an error number of the system; false: it means something else.
+// Whether an error number of the system means that memory, threads or files have run out.
 bool IsLack(const std::error_code& error, Lack* lack) {
   const bool files =
       error == std::errc::too_many_files_open || error == std::errc::too_many_files_open_in_system;

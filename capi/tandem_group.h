@@ -49,7 +49,7 @@ enum {
   TANDEM_I32 = 4,
   TANDEM_I64 = 5,
   TANDEM_U8 = 6,  // and bytes of anything that is not reduced
-  // What elements are to the program where they travel as another type, added to that: truth values
+  // The type that elements have for the program where they travel as another type, added to that: truth values
   // are TANDEM_U8 + TANDEM_CALLED_BOOL. Ranks must agree in it as in the type, and errors name it.
   TANDEM_CALLED_BOOL = 0x100,
   TANDEM_CALLED_I8 = 0x200,

@@ -65,7 +65,7 @@ absl::Status CheckRows(const PredictFlags& flags, const Data& data) {
           : "which rows? hint: --data FILES, in the job's format; they need no label");
 }
 
-// That the scores can be written in the end, as far as this can be known at the beginning.
+// Refuses an --out that cannot be written, as far as this can be known before scoring.
 absl::Status CheckOut(const PredictFlags& flags) {
   const auto refuse = [&](const auto&... why) {
     return absl::InvalidArgumentError(absl::StrCat("--out ", flags.out, ": ", why...));
@@ -89,7 +89,7 @@ absl::Status CheckOut(const PredictFlags& flags) {
   return refuse("cannot be written: ", std::strerror(errno));
 }
 
-// That the scores do not take the place of what they are made from.
+// Refuses an --out that is one of the files to be read.
 absl::Status CheckNotRead(const PredictFlags& flags, std::vector<std::string> read) {
   read.push_back(flags.job);
   if (!flags.python.empty()) read.push_back(flags.python);
@@ -193,8 +193,8 @@ absl::StatusOr<std::vector<float>> LogitsOf(const std::string& run, int workers,
                    "job.evaluate(..., data=\"validation\") has no batches here"));
 }
 
-// What the file of scores has: a line a row, below the names of the columns if there are any. Digits enough
-// that scores which differ differ in the file.
+// The text of the file of scores: a line a row, below the names of the columns if there are any. It has
+// enough digits to tell scores apart.
 absl::StatusOr<std::string> TextOf(const std::vector<float>& logits, const PredictFlags& flags,
                                    const Data& data, const std::vector<std::string>& files) {
   std::unique_ptr<data::ChosenColumns> columns;
@@ -210,8 +210,8 @@ absl::StatusOr<std::string> TextOf(const std::vector<float>& logits, const Predi
   return text;
 }
 
-// What the labels say of the scores of `rows` rows, or why they do not. A script's batches without labels are
-// in no evaluation.
+// The metrics that the labels give for the scores of `rows` rows, or why there are none. Batches of a
+// script without labels are in no evaluation.
 std::string Judge(const std::string& run, int64_t rows) {
   const absl::StatusOr<std::string> text = ReadWholeFile(run + "/summary.json");
   const auto summary = nlohmann::json::parse(text.ok() ? *text : "", nullptr,

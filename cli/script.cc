@@ -102,7 +102,7 @@ absl::Status CheckInterpreter(absl::string_view what, const std::vector<std::str
                               const std::string& programs) {
   const std::string missing = Missing(modules, programs);
   if (missing.empty()) return absl::OkStatus();
-  // What else stands in the way says itself what to do.
+  // Other messages already say what to do.
   if (!absl::StartsWith(missing, kNoModule) && !absl::EndsWith(missing, "not found")) {
     return absl::InvalidArgumentError(absl::StrCat(what, ": ", Interpreter(), ": ", missing));
   }

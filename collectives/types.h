@@ -38,7 +38,7 @@ inline constexpr ReduceOp kReduceOps[] = {
 inline constexpr size_t kDataTypeCount = sizeof(kDataTypes) / sizeof(kDataTypes[0]);
 inline constexpr size_t kReduceOpCount = sizeof(kReduceOps) / sizeof(kReduceOps[0]);
 
-// What elements are to the program, where they travel as another type. Ranks must agree in it, and
+// The type that elements have for the program, where they travel as another type. Ranks must agree in it, and
 // errors name it. The numbers go over the wire: never reuse one.
 enum class ElementName : uint8_t { kAsType, kBool, kI8, kI16, kC64, kC128, kF16, kBF16 };
 inline constexpr size_t kElementNameCount = 8;
