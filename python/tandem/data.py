@@ -106,7 +106,8 @@ class DataLoader:
             else:
                 job._train_loop = loop = _Loop(job, _abi.BATCH, place)
                 yield from loop.batches()
-        job._progress.end_loop()
+        with job._uninterrupted():
+            job._progress.end_loop()
 
     def _is_over(self) -> bool:
         """Whether the run has trained on all of the epoch, so that batches of the next one are wanted, or none."""

@@ -610,8 +610,13 @@ def _end_with_the_process(job: Job) -> Callable[[], None]:
 
     before = getattr(sys, "last_value", None)
 
+    def ends() -> bool:
+        """Whether an exception that nobody catches ends the process: not at Python's prompt, where the next line can go on
+        with a job that this process has started."""
+        return job._cluster is None or not (hasattr(sys, "ps1") or sys.flags.interactive)
+
     def on_exception(kind: type[BaseException], value: BaseException, trace: Optional[TracebackType]) -> None:
-        if os.getpid() == job._pid and not job._ended:
+        if os.getpid() == job._pid and not job._ended and ends():
             job._fail(_reason(kind, value, trace), issubclass(kind, Diverged))
         shown(kind, value, trace)
 
@@ -619,7 +624,7 @@ def _end_with_the_process(job: Job) -> Callable[[], None]:
         if os.getpid() != job._pid or job._ended:
             return
         last = getattr(sys, "last_value", None)
-        if last is not None and last is not before:
+        if last is not None and last is not before and ends():
             # Something else was raised before on_exception came to say it: by the signal of another process's end, say.
             job._fail(_reason(type(last), last, getattr(sys, "last_traceback", None)))
         job._fail(f"{script or 'the program'} ended at step {job.step}, before the job had; iterate to the "

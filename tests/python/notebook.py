@@ -5,8 +5,10 @@ import io
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
+import types
 import warnings
 
 import torch
@@ -281,9 +283,31 @@ def runs_are_resumed():
         assert "saved_step" in json.load(file)["stopped"]
 
 
-PLAIN = Notebook("plain")
-PLAIN.cell()
-assert len(PLAIN.losses) == EPOCHS * BATCHES and PLAIN.scored == [e for e in range(EPOCHS) for _ in range(BATCHES)]
-for part in sys.argv[2:] or ["cells_go_on", "signals_are_heard", "loaders_are_made_again", "looks", "runs_are_resumed"]:
-    globals()[part]()
-print("the same in all ways")
+def prompts_go_on():
+    """Python's own prompt shows an exception by the hook that ends a script's job."""
+    typed = f"""
+import sys
+sys.argv[1:], sys.path[:0] = [{FOLDER!r}], [{os.path.dirname(os.path.abspath(__file__))!r}]
+from notebook import Notebook, raising
+n = Notebook("prompt")
+n.cell(raising(4))
+n.cell(raising(12))
+n.job.close()
+n = Notebook("prompt", resume=n.out)
+n.cell()
+"""
+    run = subprocess.run([sys.executable, "-i"], input=typed, text=True, capture_output=True, timeout=300, check=False)
+    assert run.stderr.count("\nKeyboardInterrupt\n") == 2 and "Error" not in run.stderr, run.stderr
+    assert "checkpoint in" in run.stdout, run.stdout
+    first, second = PLAIN.whole(), Notebook.whole(types.SimpleNamespace(out=f"{FOLDER}/prompt"))
+    assert first == second
+
+
+if __name__ == "__main__":
+    PLAIN = Notebook("plain")
+    PLAIN.cell()
+    assert len(PLAIN.losses) == EPOCHS * BATCHES and PLAIN.scored == [e for e in range(EPOCHS) for _ in range(BATCHES)]
+    for part in sys.argv[2:] or ["cells_go_on", "signals_are_heard", "loaders_are_made_again", "looks", "runs_are_resumed",
+                                 "prompts_go_on"]:
+        globals()[part]()
+    print("the same in all ways")
