@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import ctypes
 import os
+import re
 import sys
 import threading
 import time
@@ -468,8 +469,8 @@ class Job(Tables[Table]):
         said = self._cluster.last_words()  # of the scheduler
         if said.startswith("{"):
             print(f"tandem: the job had come to its end; its model is in {self.out}/model")
-        elif "; saved step" in said:
-            print(f"tandem: checkpoint in {self.out}/model (step {said.rpartition(' ')[2]}); resume it with "
+        elif saved := re.search(r"; saved step (\d+)", said):
+            print(f"tandem: checkpoint in {self.out}/model (step {saved[1]}); resume it with "
                   f"tandem.init({self._cluster.given!r}, resume={self.out!r})")
         else:
             print(f"tandem: no checkpoint: {said}", file=sys.stderr)
