@@ -54,7 +54,7 @@ th{font-weight:600;color:var(--muted);vertical-align:bottom}
 th:first-child,td:first-child,th.text,td.text{text-align:left}
 td.name{font-weight:600;min-width:7rem}
 td .spread{display:block;color:var(--muted);font-size:.8rem;font-weight:400}
-td,dd{overflow-wrap:anywhere}
+td{overflow-wrap:break-word}dd{overflow-wrap:anywhere}
 td .spread.bad{color:var(--c1)}
 .good{color:var(--c2);font-weight:600}.bad{color:var(--c1);font-weight:600}.open{color:var(--muted)}
 .figures{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,36rem),1fr));gap:0 2.5rem}
@@ -69,7 +69,7 @@ dl{display:grid;grid-template-columns:max-content 1fr;gap:.2rem 1rem;font-size:.
 dt{color:var(--muted)}dd{margin:0}
 @media screen and (max-width:68rem){table,tbody,tr,td{display:block}thead{display:none}
  tr{padding:.6rem 0;border-bottom:1px solid var(--grid)}
- td,td.text{display:flex;gap:1rem;text-align:left;padding:.15rem 0;border:0}
+ td,td.text{display:flex;gap:1rem;text-align:left;padding:.15rem 0;border:0;overflow-wrap:anywhere}
  td::before{content:attr(data-of);flex:0 0 42%;color:var(--muted)}
  td:not([data-of])::before{content:none}}
 @media (max-width:40rem){main{padding:1.2rem .9rem 3rem}h1{font-size:1.35rem}

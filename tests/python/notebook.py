@@ -160,8 +160,8 @@ def signals_are_heard():
     cells, seconds = 0, .004
     while True:
         timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
         try:
+            timer.start()  # which may itself be interrupted
             again = interrupted(n.cell)
             timer.cancel()
             timer.join()
