@@ -67,7 +67,7 @@ pre{white-space:pre-wrap;overflow-wrap:anywhere;border:1px solid var(--grid);pad
 details{margin:.6rem 0}summary{cursor:pointer}
 dl{display:grid;grid-template-columns:max-content 1fr;gap:.2rem 1rem;font-size:.9rem;margin:.8rem 0}
 dt{color:var(--muted)}dd{margin:0}
-@media screen and (max-width:68rem){table,tbody,tr,td{display:block}thead{display:none}
+@media screen and (max-width:80rem){table,tbody,tr,td{display:block}thead{display:none}
  tr{padding:.6rem 0;border-bottom:1px solid var(--grid)}
  td,td.text{display:flex;gap:1rem;text-align:left;padding:.15rem 0;border:0;overflow-wrap:anywhere}
  td::before{content:attr(data-of);flex:0 0 42%;color:var(--muted)}
