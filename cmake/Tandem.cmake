@@ -54,7 +54,9 @@ if(TANDEM_CCACHE)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>")
   else()
-    add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:SHELL:-Xclang -fno-pch-timestamp>")
+    # clang writes absolute folders into a precompiled header, so that ccache would know nothing of another clone's
+    # objects. Without, sanitized code takes 12 % longer to compile.
+    set(CMAKE_DISABLE_PRECOMPILE_HEADERS ON)
   endif()
 endif()
 # Several times faster than the system's. Not mold: Debian 12's (1.10) never ends on some of our programs.

@@ -2,7 +2,8 @@
 # The tests that need an RDMA device, one after the other; run_in_guest.sh starts this.
 #
 #   tests/rdma/guest_tests.sh FOLDER quick   conformance over one device (peers that die among it), broken queue pairs,
-#                                            links of collectives
+#                                            links of collectives; if TANDEM_DRAW is set, also an eighth of the tests of
+#                                            two devices or of lost packets, drawn by that number
 #   tests/rdma/guest_tests.sh FOLDER all     all of them, over one device, two, and two that lose packets
 #
 # FOLDER: the test programs. What needs a network that only a guest has is left out, and named, on a
@@ -38,11 +39,31 @@ network() {  # network NAME: false where it cannot be made
   source "$here/guest_network.sh" "$1" || { failed+=("network $1"); return 1; }
 }
 
+over_pair() {
+  run "conformance, two devices" transport_conformance_test '--gtest_filter=Rdma/*'
+  run "faults, two devices" rdma_fault_test '--gtest_filter=-*ALinkThatGoesDown*'
+  run "links, two devices" collective_wire_test '--gtest_filter=*/Rdma'
+  run "fallback, two devices" rdma_fallback_test
+}
+
+over_lossy() {
+  run "conformance, packets lost" transport_conformance_test '--gtest_filter=Rdma/*'
+  run "faults, packets lost" rdma_fault_test '--gtest_filter=-*ALinkThatGoesDown*'
+  run "links, packets lost" collective_link_test '--gtest_filter=*BytesArriveWhole*/Rdma:*TheEndIsSeen*/Rdma'
+  run "fallback, packets lost" rdma_fallback_test
+}
+
 if [[ $which == quick ]]; then
   run conformance transport_conformance_test '--gtest_filter=Rdma/*'
   run faults rdma_fault_test '--gtest_filter=*KilledWithWrites*:*AQueuePairInError*'
   run links collective_link_test '--gtest_filter=*/Rdma-*SleepersAreWoken*'
   run 'links, ranks killed' collective_fault_test '--gtest_filter=*IsNamedOverRdma/0'
+  if [[ -n ${TANDEM_DRAW-} ]]; then
+    networks=(pair lossy)
+    export GTEST_TOTAL_SHARDS=8 GTEST_SHARD_INDEX=$((TANDEM_DRAW / 2 % 8))
+    drawn=${networks[TANDEM_DRAW % 2]}
+    if network "$drawn"; then "over_$drawn"; fi
+  fi
 else
   run conformance transport_conformance_test '--gtest_filter=Rdma/*'
   [[ ! -x $folder/rdma_job_test ]] || run jobs rdma_job_test
@@ -58,17 +79,7 @@ else
   # Soft-RoCE needs a new device after its link was down (docs/RDMA.md).
   if network one; then run 'link down' rdma_fault_test '--gtest_filter=*ALinkThatGoesDown*'; fi
   if network one; then run fallback rdma_fallback_test; fi
-  if network pair; then
-    run "conformance, two devices" transport_conformance_test '--gtest_filter=Rdma/*'
-    run "faults, two devices" rdma_fault_test '--gtest_filter=-*ALinkThatGoesDown*'
-    run "links, two devices" collective_wire_test '--gtest_filter=*/Rdma'
-    run "fallback, two devices" rdma_fallback_test
-  fi
-  if network lossy; then
-    run "conformance, packets lost" transport_conformance_test '--gtest_filter=Rdma/*'
-    run "faults, packets lost" rdma_fault_test '--gtest_filter=-*ALinkThatGoesDown*'
-    run "links, packets lost" collective_link_test '--gtest_filter=*BytesArriveWhole*/Rdma:*TheEndIsSeen*/Rdma'
-    run "fallback, packets lost" rdma_fallback_test
-  fi
+  if network pair; then over_pair; fi
+  if network lossy; then over_lossy; fi
 fi
 [[ ${#failed[@]} -eq 0 ]]
