@@ -453,7 +453,12 @@ int tandem_ask_for_save(tandem_worker* worker, int64_t step) {
 }
 
 int tandem_rest(tandem_worker* worker) {
-  return CallOn(worker, [&] {
+  return CallOn(worker, [&]() -> absl::Status {
+    // Another worker may have given its part of the step that this one would leave out.
+    if (const int workers = worker->attached->plan().workers(); workers > 1) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("tandem_rest: the job has ", workers, " workers; only one alone can rest"));
+    }
     worker->attached->Rest();
     return absl::OkStatus();
   });

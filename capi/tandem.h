@@ -202,7 +202,8 @@ int tandem_report(tandem_worker* worker, int32_t count, const char* const* names
 // saves nothing (--no-save) warns.
 int tandem_ask_for_save(tandem_worker* worker, int64_t step);
 // The program computes no more steps, and only answers STATE, SCORE and UPDATE until the job, which
-// is then told to end, is saved: a COMPUTE that is wanted is left out of what is saved.
+// is then told to end, is saved: a COMPUTE that is wanted is left out of what is saved. Only in a job
+// of one worker.
 int tandem_rest(tandem_worker* worker);
 // 1: the job was told to end before its end, by a signal to `tandem run`. Any time, also after
 // TANDEM_END.

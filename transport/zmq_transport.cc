@@ -105,6 +105,7 @@ class ZmqTransport final : public WaitableTransport {
   // Connections.
   Peer* Find(PeerId id);
   Peer* FindOrAddIncoming(PeerId id);
+  std::vector<std::string> TargetsOf(const std::string& address);
   absl::Status OpenDealer(Peer* peer);
   void OnRouterMonitor();
   void OnPeerMonitor(PeerId id);
@@ -136,6 +137,7 @@ class ZmqTransport final : public WaitableTransport {
 
   PeerId next_outgoing_ = kFirstOutgoing;
   absl::flat_hash_map<PeerId, std::unique_ptr<Peer>> peers_;
+  absl::flat_hash_map<std::string, std::vector<std::string>> targets_;  // of addresses with names
   bool router_dirty_ = false;
   std::vector<PeerId> dirty_;    // DEALERs that may hold frames
   std::vector<PeerId> gone_;     // incoming peers whose connection is gone, not yet reported
@@ -237,6 +239,16 @@ absl::Status ZmqTransport::OpenDealer(Peer* peer) {
   return malformed;
 }
 
+// A name is looked up until it is known. Connecting again then waits for no name server, which could
+// keep the thread from its other peers.
+std::vector<std::string> ZmqTransport::TargetsOf(const std::string& address) {
+  const auto found = targets_.find(address);
+  if (found != targets_.end()) return found->second;
+  std::vector<std::string> targets = ResolveToConnect(address);
+  if (targets.front() != address) targets_[address] = targets;
+  return targets;
+}
+
 absl::StatusOr<PeerId> ZmqTransport::Connect(const std::string& address) {
   if (!absl::StartsWith(address, "tcp://") && !absl::StartsWith(address, "ipc://")) {
     return absl::InvalidArgumentError(
@@ -246,7 +258,7 @@ absl::StatusOr<PeerId> ZmqTransport::Connect(const std::string& address) {
   peer->id = next_outgoing_;
   peer->state = Peer::State::kConnecting;
   peer->address = address;
-  peer->targets = ResolveToConnect(address);
+  peer->targets = TargetsOf(address);
   peer->flow = std::make_shared<Flow>(options_.send_queue_frames, waker_);
   peer->connect_deadline = After(options_.connect_deadline);
   TANDEM_RETURN_IF_ERROR(OpenDealer(peer.get()));

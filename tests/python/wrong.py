@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import tandem
+from tandem._abi import check, library
 
 WAY = sys.argv[1] if len(sys.argv) > 1 else ""
 
@@ -28,6 +29,8 @@ except tandem.Error as error:
     assert "call tandem.init() first" in str(error)
 job = tandem.init()
 refused("called before", tandem.init)
+if job.world_size > 1:
+    refused(f"the job has {job.world_size} workers", lambda: check(library().tandem_rest(job._handle)))
 refused("no table or field 'town'", tandem.EmbeddingBag, "town")
 refused("mode 'max', want 'sum' or 'mean'", tandem.EmbeddingBag, "city", mode="max")
 refused('table { name: "ids" dim: 9 field: "city" }', tandem.EmbeddingBagCollection,
