@@ -272,12 +272,15 @@ std::string VerdictTable(const std::vector<Verdicts>& rows) {
   for (const Verdicts& row : rows) {
     absl::StrAppend(&html, "<tr><td class=\"name\"><div>", Escape(row.name), "</div></td>");
     for (const Comparison* c : row.of) {
+      const std::string words = c->Words(), verdict = VerdictWord(*c);
       const std::string seeds =
           c->effect.seeds > 1 ? absl::StrCat("; ", c->effect.seeds, " seeds") : "";
+      // The verdict stands above, and is not said twice.
+      const absl::string_view said = absl::StripPrefix(words, absl::StrCat(verdict, " "));
       absl::StrAppend(&html, Cell(c->measure.label,
-                                  absl::StrCat("<span class=\"", VerdictClass(*c), "\">",
-                                               VerdictWord(*c), "</span><span class=\"spread\">",
-                                               Escape(absl::StrCat(c->Words(), seeds)), "</span>"),
+                                  absl::StrCat("<span class=\"", VerdictClass(*c), "\">", verdict,
+                                               "</span><span class=\"spread\">",
+                                               Escape(absl::StrCat(said, seeds)), "</span>"),
                                   "text"));
     }
     absl::StrAppend(&html, "</tr>\n");
