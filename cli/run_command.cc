@@ -26,6 +26,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/owned_fd.h"
+#include "base/process.h"
 #include "base/status_macros.h"
 #include "cli/children.h"
 #include "cli/job_hosts.h"
@@ -700,12 +701,12 @@ absl::Status CheckHost(const RunFlags& flags, const job::JobPlan& plan,
                        std::vector<std::string>* warnings) {
   if (flags.link_bytes_per_second == 0) TANDEM_RETURN_IF_ERROR(node::CheckLoopback());
   const doctor::JobNeeds needs = doctor::NeedsOf(plan, plan.server_processes(), plan.workers());
-  for (const doctor::Finding& finding :
-       doctor::ExamineStart(doctor::GatherLimits(), plan.job.cluster().transport(), needs)) {
-    const std::string line =
-        absl::StrCat(finding.check, ": ", finding.found, "; hint: ", finding.advice);
-    if (finding.level == doctor::Severity::kProblem) return absl::FailedPreconditionError(line);
-    warnings->push_back(line);
+  const std::vector<doctor::Finding> findings =
+      doctor::ExamineStart(doctor::GatherLimits(), plan.job.cluster().transport(), needs);
+  TANDEM_RETURN_IF_ERROR(doctor::FirstProblem(findings));
+  for (const doctor::Finding& finding : findings) {
+    warnings->push_back(
+        absl::StrCat(finding.check, ": ", finding.found, "; hint: ", finding.advice));
   }
   return absl::OkStatus();
 }
@@ -725,11 +726,6 @@ std::string ForShell(const std::string& word) {
   });
   if (plain && !word.empty()) return word;
   return absl::StrCat("'", absl::StrReplaceAll(word, {{"'", "'\\''"}}), "'");
-}
-
-std::string ProgramFolder() {
-  std::error_code error;
-  return fs::read_symlink("/proc/self/exe", error).parent_path().string();
 }
 
 absl::Status CheckProgram(absl::string_view name) {
@@ -768,7 +764,7 @@ int RunCommand(const RunFlags& given) {
   for (const std::string& line : start.refused) refuse(absl::InvalidArgumentError(line));
   if (!start.refused.empty()) return node::kExitBadInput;
   flags.start.init_from = start.save;
-  ready = worker::CheckDenseDevice(*plan);
+  ready = doctor::CheckDenseDevice(*plan);
   if (ready.ok()) ready = worker::CheckDenseChoices(*plan);
   if (ready.ok()) ready = node::CheckTransport(plan->job);
   if (ready.ok()) ready = CheckNetwork(flags, *plan);
