@@ -371,6 +371,7 @@ class Run {
       const std::string name = absl::StrCat("worker ", w);
       if (!flags_.python.empty()) {
         auto environment = ScriptEnvironment(ProgramFolder(), plan_, JobPath(), address, w);
+        environment.push_back(driver_);
         environment.emplace_back("TANDEM_DUMP_COLLECTIVES", Absolute("collectives"));
         if (flags_.trace_steps > 0) {
           environment.emplace_back("TANDEM_TRACE", Absolute(absl::StrCat("trace-", w, ".json")));
