@@ -35,6 +35,7 @@
 #include "cli/resume_point.h"
 #include "cli/script.h"
 #include "data/batch_source.h"
+#include "data/id_check.h"
 #include "data/statistics.h"
 #include "doctor/doctor.h"
 #include "doctor/doctor_gather.h"
@@ -44,6 +45,8 @@
 #include "node/transport_choice.h"
 #include "policies/policy.h"
 #include "scheduler/summary.h"
+#include "server/range_file.h"
+#include "server/save_directory.h"
 #include "worker/tune_group.h"
 
 namespace tandem::cli {
@@ -719,6 +722,24 @@ absl::Status Complete(const std::string& description, job::JobPlan* plan) {
   return data::FillFromData(description, plan);
 }
 
+// Warns of rows to score whose ids the model has never seen. A checkpoint that cannot be read is refused by
+// the servers, who read all of it.
+void CheckIdsToScore(const std::string& save, const job::JobPlan& plan,
+                     std::vector<std::string>* warnings) {
+  absl::StatusOr<data::IdCheck> ids = data::SampleIdsToScore(plan);
+  const absl::StatusOr<server::SavedModel> model = server::SavedModel::Open(save);
+  if (!ids.ok() || !model.ok()) return;
+  for (const server::SavedFile& file : model->manifest().files) {
+    const bool read = std::any_of(
+        plan.tables.begin(), plan.tables.end(),
+        [&file](const job::TablePlan& t) { return t.of_model() && t.name == file.table; });
+    if (!read) continue;
+    const auto keys = server::ReadRangeFileKeys(model->PathOf(file));
+    if (keys.ok()) ids->SeeModel(*keys);
+  }
+  ids->Warn(/*all=*/true, warnings);
+}
+
 }  // namespace
 
 std::string ForShell(const std::string& word) {
@@ -774,6 +795,7 @@ int RunCommand(const RunFlags& given) {
   if (ready.ok()) ready = data::CheckData(*plan, &data);
   if (ready.ok()) ready = Complete(start.description, &*plan);
   if (!ready.ok()) return refuse(ready);
+  if (flags.scores) CheckIdsToScore(start.save, *plan, &warnings);
   warnings.insert(warnings.end(), data.warnings.begin(), data.warnings.end());
   for (const std::string& text : warnings) {
     std::fprintf(stderr, "warning: %s\n", InFlagsOf(flags, text).c_str());
