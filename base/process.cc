@@ -16,6 +16,8 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -53,6 +55,11 @@ void SetUpProcess() {
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   (void)signal(SIGCHLD, SIG_DFL);
   if (IsDefault(SIGUSR1)) (void)signal(SIGUSR1, SIG_IGN);
+}
+
+std::string ProgramFolder() {
+  std::error_code error;
+  return std::filesystem::read_symlink("/proc/self/exe", error).parent_path().string();
 }
 
 std::optional<int> WaitForEnd(pid_t child) {

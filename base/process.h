@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <optional>
+#include <string>
 
 #include "absl/status/status.h"
 
@@ -25,6 +26,9 @@ namespace tandem {
 //  - Descriptors 0, 1 and 2 are open; those that the caller closed lead to /dev/null. Otherwise the
 //    next socket or pipe gets such a number, and texts for stderr are written into it.
 void SetUpProcess();
+
+// The folder of this program, where the others of Tandem are.
+std::string ProgramFolder();
 
 // Waits for the end of a child. Returns its status, as waitpid(2) has it; none if that is not to be
 // known, because SIGCHLD is ignored or somebody else has asked: it may have failed.

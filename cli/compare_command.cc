@@ -20,6 +20,7 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/process.h"
 #include "base/status_macros.h"
 #include "cli/children.h"
 #include "cli/output_folder.h"
@@ -30,6 +31,7 @@
 #include "cli/simulator.h"
 #include "cli/virtual_hosts.h"
 #include "data/batch_source.h"
+#include "doctor/doctor_gather.h"
 #include "job/job.h"
 #include "node/role_flags.h"
 #include "node/transport_choice.h"
@@ -274,7 +276,7 @@ absl::Status CheckJobHere(const job::JobPlan& plan, const std::string& script) {
         "and model { program {} }, or leave python out");
   }
   TANDEM_RETURN_IF_ERROR(CheckScript(script, {}, plan, ProgramFolder()));
-  TANDEM_RETURN_IF_ERROR(worker::CheckDenseDevice(plan));
+  TANDEM_RETURN_IF_ERROR(doctor::CheckDenseDevice(plan));
   TANDEM_RETURN_IF_ERROR(worker::CheckDenseChoices(plan));
   TANDEM_RETURN_IF_ERROR(node::CheckTransport(plan.job));
   return data::CheckData(plan);

@@ -26,6 +26,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/owned_fd.h"
+#include "base/process.h"
 #include "base/status_macros.h"
 #include "cli/children.h"
 #include "cli/job_hosts.h"
@@ -34,6 +35,7 @@
 #include "cli/resume_point.h"
 #include "cli/script.h"
 #include "data/batch_source.h"
+#include "data/id_check.h"
 #include "data/statistics.h"
 #include "doctor/doctor.h"
 #include "doctor/doctor_gather.h"
@@ -43,6 +45,8 @@
 #include "node/transport_choice.h"
 #include "policies/policy.h"
 #include "scheduler/summary.h"
+#include "server/range_file.h"
+#include "server/save_directory.h"
 #include "worker/tune_group.h"
 
 namespace tandem::cli {
@@ -370,6 +374,7 @@ class Run {
       const std::string name = absl::StrCat("worker ", w);
       if (!flags_.python.empty()) {
         auto environment = ScriptEnvironment(ProgramFolder(), plan_, JobPath(), address, w);
+        environment.push_back(driver_);
         environment.emplace_back("TANDEM_DUMP_COLLECTIVES", Absolute("collectives"));
         if (flags_.trace_steps > 0) {
           environment.emplace_back("TANDEM_TRACE", Absolute(absl::StrCat("trace-", w, ".json")));
@@ -700,12 +705,12 @@ absl::Status CheckHost(const RunFlags& flags, const job::JobPlan& plan,
                        std::vector<std::string>* warnings) {
   if (flags.link_bytes_per_second == 0) TANDEM_RETURN_IF_ERROR(node::CheckLoopback());
   const doctor::JobNeeds needs = doctor::NeedsOf(plan, plan.server_processes(), plan.workers());
-  for (const doctor::Finding& finding :
-       doctor::ExamineStart(doctor::GatherLimits(), plan.job.cluster().transport(), needs)) {
-    const std::string line =
-        absl::StrCat(finding.check, ": ", finding.found, "; hint: ", finding.advice);
-    if (finding.level == doctor::Severity::kProblem) return absl::FailedPreconditionError(line);
-    warnings->push_back(line);
+  const std::vector<doctor::Finding> findings =
+      doctor::ExamineStart(doctor::GatherLimits(), plan.job.cluster().transport(), needs);
+  TANDEM_RETURN_IF_ERROR(doctor::FirstProblem(findings));
+  for (const doctor::Finding& finding : findings) {
+    warnings->push_back(
+        absl::StrCat(finding.check, ": ", finding.found, "; hint: ", finding.advice));
   }
   return absl::OkStatus();
 }
@@ -717,6 +722,24 @@ absl::Status Complete(const std::string& description, job::JobPlan* plan) {
   return data::FillFromData(description, plan);
 }
 
+// Warns of rows to score whose ids the model has never seen. A checkpoint that cannot be read is refused by
+// the servers, who read all of it.
+void CheckIdsToScore(const std::string& save, const job::JobPlan& plan,
+                     std::vector<std::string>* warnings) {
+  absl::StatusOr<data::IdCheck> ids = data::SampleIdsToScore(plan);
+  const absl::StatusOr<server::SavedModel> model = server::SavedModel::Open(save);
+  if (!ids.ok() || !model.ok()) return;
+  for (const server::SavedFile& file : model->manifest().files) {
+    const bool read = std::any_of(
+        plan.tables.begin(), plan.tables.end(),
+        [&file](const job::TablePlan& t) { return t.of_model() && t.name == file.table; });
+    if (!read) continue;
+    const auto keys = server::ReadRangeFileKeys(model->PathOf(file));
+    if (keys.ok()) ids->SeeModel(*keys);
+  }
+  ids->Warn(/*all=*/true, warnings);
+}
+
 }  // namespace
 
 std::string ForShell(const std::string& word) {
@@ -725,11 +748,6 @@ std::string ForShell(const std::string& word) {
   });
   if (plain && !word.empty()) return word;
   return absl::StrCat("'", absl::StrReplaceAll(word, {{"'", "'\\''"}}), "'");
-}
-
-std::string ProgramFolder() {
-  std::error_code error;
-  return fs::read_symlink("/proc/self/exe", error).parent_path().string();
 }
 
 absl::Status CheckProgram(absl::string_view name) {
@@ -768,7 +786,7 @@ int RunCommand(const RunFlags& given) {
   for (const std::string& line : start.refused) refuse(absl::InvalidArgumentError(line));
   if (!start.refused.empty()) return node::kExitBadInput;
   flags.start.init_from = start.save;
-  ready = worker::CheckDenseDevice(*plan);
+  ready = doctor::CheckDenseDevice(*plan);
   if (ready.ok()) ready = worker::CheckDenseChoices(*plan);
   if (ready.ok()) ready = node::CheckTransport(plan->job);
   if (ready.ok()) ready = CheckNetwork(flags, *plan);
@@ -777,6 +795,7 @@ int RunCommand(const RunFlags& given) {
   if (ready.ok()) ready = data::CheckData(*plan, &data);
   if (ready.ok()) ready = Complete(start.description, &*plan);
   if (!ready.ok()) return refuse(ready);
+  if (flags.scores) CheckIdsToScore(start.save, *plan, &warnings);
   warnings.insert(warnings.end(), data.warnings.begin(), data.warnings.end());
   for (const std::string& text : warnings) {
     std::fprintf(stderr, "warning: %s\n", InFlagsOf(flags, text).c_str());

@@ -38,9 +38,6 @@ struct RunFlags {
 // The word, quoted where a shell would take it for something else.
 std::string ForShell(const std::string& word);
 
-// The folder of this program, where the others of Tandem are.
-std::string ProgramFolder();
-
 // NOT_FOUND, with the command that builds it, if a program of Tandem does not lie beside this one.
 absl::Status CheckProgram(absl::string_view name);
 

@@ -2,7 +2,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,13 +12,11 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/str_replace.h"
-#include "absl/strings/strip.h"
 #include "base/file.h"
 #include "base/status_macros.h"
+#include "doctor/doctor.h"
+#include "doctor/doctor_python.h"
 #include "models/script_file.h"
 
 namespace tandem::cli {
@@ -30,87 +27,16 @@ namespace fs = std::filesystem;
 constexpr char kScriptNote[] = "script.json";
 constexpr size_t kShownDigits = 12;  // of a SHA-256
 
-// Finds what a script imports without importing torch, which takes seconds; says the first thing
-// that is missing.
-constexpr char kProbe[] = R"(
-import sys
-sys.path = [p for p in sys.path if p]
-import importlib.util as u
-for name in sys.argv[1:]:
-    if not u.find_spec(name): sys.exit('there is no module ' + name)
-import tandem._abi
-tandem._abi.library()
-)";
-
-constexpr absl::string_view kNoModule = "there is no module";
-
-std::string Interpreter() {
-  const char* const told = getenv("TANDEM_PYTHON");
-  return told == nullptr || *told == '\0' ? "python3" : told;
-}
-
-// Where the package is if it lies beside the programs, in a build folder or where it is
-// installed; else empty.
-std::string OwnPackage(const std::string& programs) {
-  const std::string root = fs::path(programs).parent_path().string();
-  std::error_code error;
-  for (const char* below : {"/python", "/share/tandem/python"}) {
-    if (fs::exists(absl::StrCat(root, below, "/tandem/__init__.py"), error)) return root + below;
-  }
-  return "";
-}
-
-// PYTHONPATH with the package's folder in front, if there is one; else as it is.
-std::string PythonPath(const std::string& programs) {
-  const char* const there = getenv("PYTHONPATH");
-  const std::string rest = there == nullptr ? "" : there;
-  const std::string own = OwnPackage(programs);
-  return own.empty() || rest.empty() ? own + rest : absl::StrCat(own, ":", rest);
-}
-
-std::string Quoted(const std::string& text) {
-  return absl::StrCat("'", absl::StrReplaceAll(text, {{"'", "'\\''"}}), "'");
-}
-
-// The last line that a command says, and whether it went well.
-bool LastLine(const std::string& command, std::string* last) {
-  std::FILE* const pipe = popen(command.c_str(), "re");
-  if (pipe == nullptr) {
-    *last = "it cannot be started";
-    return false;
-  }
-  char line[1024];
-  while (std::fgets(line, sizeof line, pipe) != nullptr) *last = line;
-  const int status = pclose(pipe);
-  *last = std::string(absl::StripSuffix(*last, "\n"));
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return true;
-  if (last->empty()) *last = absl::StrCat("it ended with status ", status);
-  return false;
-}
-
-// What stands in the way; empty: all is there.
-std::string Missing(const std::vector<std::string>& modules, const std::string& programs) {
-  std::string why;
-  const bool good = LastLine(
-      absl::StrCat("PYTHONPATH=", Quoted(PythonPath(programs)), " ", Quoted(Interpreter()), " -c ",
-                   Quoted(kProbe), " ", absl::StrJoin(modules, " "), " tandem 2>&1"),
-      &why);
-  return good ? "" : why;
-}
-
+// `what`: the flag or the task that needs the interpreter.
 absl::Status CheckInterpreter(absl::string_view what, const std::vector<std::string>& modules,
                               const std::string& programs) {
-  const std::string missing = Missing(modules, programs);
-  if (missing.empty()) return absl::OkStatus();
-  // Other messages already say what to do.
-  if (!absl::StartsWith(missing, kNoModule) && !absl::EndsWith(missing, "not found")) {
-    return absl::InvalidArgumentError(absl::StrCat(what, ": ", Interpreter(), ": ", missing));
+  for (const doctor::Finding& finding :
+       doctor::ExaminePython(doctor::GatherPython(modules, /*load=*/false, programs))) {
+    if (finding.level != doctor::Severity::kProblem) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, ": ", finding.found, "; hint: ", finding.advice));
   }
-  std::vector<std::string> packages;
-  for (const std::string& module : modules) packages.push_back("python3-" + module);
-  return absl::InvalidArgumentError(
-      absl::StrCat(what, ": ", Interpreter(), ": ", missing, "; hint: apt install ",
-                   absl::StrJoin(packages, " "), ", or say in TANDEM_PYTHON which interpreter"));
+  return absl::OkStatus();
 }
 
 // A file beside the script goes before a package of its name.
@@ -151,14 +77,14 @@ absl::Status CheckScript(const std::string& script, const std::vector<std::strin
         "model "
         "{ program {} }");
   }
-  const std::vector<std::string> needs = {"torch", "numpy"};
+  const std::vector<std::string> needs = doctor::ScriptModules();
   TANDEM_RETURN_IF_ERROR(CheckNames(script, needs));
   return CheckInterpreter("--python", needs, programs);
 }
 
 std::vector<std::string> PackageFiles(const std::string& programs) {
   std::vector<std::string> files;
-  const std::string own = OwnPackage(programs);
+  const std::string own = doctor::OwnPackage(programs);
   std::error_code error;
   if (own.empty()) return files;
   for (const auto& entry : fs::directory_iterator(own + "/tandem", error)) {
@@ -170,15 +96,15 @@ std::vector<std::string> PackageFiles(const std::string& programs) {
 }
 
 std::string ScriptHash(const std::string& script) {
-  std::string hash;
-  const bool good = LastLine(
+  std::vector<std::string> lines;
+  const bool good = doctor::LinesOf(
       absl::StrCat(
-          Quoted(Interpreter()),
+          doctor::Quoted(doctor::Interpreter()),
           " -c 'import hashlib, sys; print(hashlib.sha256(open(sys.argv[1], \"rb\").read())"
           ".hexdigest())' ",
-          Quoted(script), " 2>/dev/null"),
-      &hash);
-  return good ? hash : "";
+          doctor::Quoted(script), " 2>/dev/null"),
+      &lines);
+  return good && !lines.empty() ? lines.back() : "";
 }
 
 absl::Status NoteScript(const std::string& out, const std::string& script,
@@ -202,7 +128,7 @@ std::string ScriptChange(const std::string& out, const std::string& script,
 
 std::vector<std::string> ScriptCommand(const std::string& script,
                                        const std::vector<std::string>& flags) {
-  std::vector<std::string> command = {"/usr/bin/env", Interpreter(), script};
+  std::vector<std::string> command = {"/usr/bin/env", doctor::Interpreter(), script};
   command.insert(command.end(), flags.begin(), flags.end());
   return command;
 }
@@ -219,14 +145,14 @@ std::vector<std::pair<std::string, std::string>> ScriptEnvironment(const std::st
           {"WORLD_SIZE", absl::StrCat(plan.workers())},
           {"OMP_NUM_THREADS", absl::StrCat(plan.job.cluster().threads_per_worker())},
           {"PYTHONUNBUFFERED", "1"},
-          {"PYTHONPATH", PythonPath(programs)}};
+          {"PYTHONPATH", doctor::PythonPath(programs)}};
 }
 
 absl::Status RunPackage(const std::string& module, const std::vector<std::string>& arguments,
                         const std::vector<std::string>& needs, const std::string& programs) {
   if (absl::Status there = CheckInterpreter("Python", needs, programs); !there.ok()) return there;
-  setenv("PYTHONPATH", PythonPath(programs).c_str(), 1);
-  std::vector<std::string> command = {Interpreter(), "-m", module};
+  setenv("PYTHONPATH", doctor::PythonPath(programs).c_str(), 1);
+  std::vector<std::string> command = {doctor::Interpreter(), "-m", module};
   command.insert(command.end(), arguments.begin(), arguments.end());
   std::vector<char*> argv;
   for (std::string& word : command) argv.push_back(word.data());

@@ -4,12 +4,12 @@
 
 #include "base/exhaustion.h"
 #include "base/process.h"
+#include "doctor/doctor_gather.h"
 #include "models/model.h"
 #include "node/network_check.h"
 #include "node/role_options.h"
 #include "node/transport_choice.h"
 #include "worker/step_runner.h"
-#include "worker/tune_group.h"
 #include "worker/worker_shell.h"
 
 namespace tandem::cli {
@@ -66,7 +66,7 @@ int main(int argc, char** argv) {
         "in place of tandem-worker (docs/PYTHON.md)");
   }
   if (ready.ok()) ready = node::CheckAddresses(flags);
-  if (ready.ok()) ready = worker::CheckDenseDevice(*plan);
+  if (ready.ok()) ready = doctor::CheckDenseDevice(*plan);
   if (ready.ok()) ready = node::CheckTransport(plan->job);
   if (!ready.ok()) {
     node::Finish("tandem-worker", ready);

@@ -9,7 +9,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "base/status_macros.h"
+#include "data/batch_source.h"
 #include "data/cells.h"
+#include "data/row_data.h"
 #include "data/row_source.h"
 
 namespace tandem::data {
@@ -141,6 +144,15 @@ void IdCheck::SeeTraining(const Row& row, absl::Span<const absl::string_view> te
   }
 }
 
+void IdCheck::SeeModel(absl::Span<const uint64_t> keys) {
+  by_model_ = true;
+  for (Field& field : fields_) {
+    for (size_t i = 0; i < keys.size() && field.count > 0 && !field.IsTrained(); ++i) {
+      SeeId(keys[i], {}, &field);
+    }
+  }
+}
+
 void IdCheck::SeeId(uint64_t key, absl::string_view text, Field* field) {
   const auto id = field->ids.find(key);
   if (id == field->ids.end()) {
@@ -183,14 +195,28 @@ void IdCheck::WarnOf(const Field& field, bool all, std::vector<std::string>* war
   const bool is_respelled = static_cast<double>(respelled) >= kRespelled * count;
   const bool is_unknown = field.count >= kFewestIds && static_cast<double>(untrained) >= least;
   if (!is_respelled && !is_unknown) return;
+  const std::string lack = by_model_
+                               ? "have no row in the model"
+                               : absl::StrCat("are in none of the ", training_rows_,
+                                              " training rows", all ? "" : " that were looked at");
   warnings->push_back(absl::StrCat(
       part_, ": column ", Quote(field.name), ": ", untrained * 100 / field.count, " % of its ",
-      field.count, " values that were looked at are in none of the ", training_rows_,
-      " training rows", all ? "" : " that were looked at",
+      field.count, " values that were looked at ", lack,
       example->text.empty() ? "" : absl::StrCat(", such as ", Quote(example->text)),
       other == nullptr ? "" : absl::StrCat(", which is ", Quote(*other), " there"), "; hint: ",
       other == nullptr ? "are ids written alike in all files? The rows of others are never trained"
                        : HintFor(example->text, *other)));
+}
+
+absl::StatusOr<IdCheck> SampleIdsToScore(const job::JobPlan& plan) {
+  const Data& data = plan.job.data();
+  if (data.format() == Data::NCF || data.format() == Data::PROGRAM) return IdCheck("", {});
+  TANDEM_ASSIGN_OR_RETURN(const DataShape shape, FindDataShape(plan));
+  TANDEM_ASSIGN_OR_RETURN(const auto parser, NewRowParser(data, nullptr));
+  TANDEM_ASSIGN_OR_RETURN(const RowParts parts, FindRowParts(plan, parser.get()));
+  IdCheck ids("data.test", shape.fields);
+  ids.Sample(parts.test.files, parser.get());
+  return ids;
 }
 
 }  // namespace tandem::data

@@ -1,4 +1,5 @@
-// IdCheck compares the ids of the rows that evaluate a model with those of the rows that train it. An id
+// IdCheck compares the ids of the rows that evaluate a model with those of the rows that train it, or
+// have trained it. An id
 // in another spelling (12.0 for 12, a blank behind a name) is another id: its row is never trained, and
 // nothing fails.
 //
@@ -11,9 +12,11 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "data/row.h"
+#include "job/job.h"
 
 namespace tandem::data {
 
@@ -32,6 +35,9 @@ class IdCheck {
 
   // A training row; `texts` is RowParser::texts() of it.
   void SeeTraining(const Row& row, absl::Span<const absl::string_view> texts);
+
+  // Ids that a saved model has rows of, in the place of training rows.
+  void SeeModel(absl::Span<const uint64_t> keys);
 
   // A line for each field whose ids the training rows lack. `all`: all training rows were seen.
   void Warn(bool all, std::vector<std::string>* warnings) const;
@@ -59,8 +65,13 @@ class IdCheck {
 
   const std::string part_;
   int64_t training_rows_ = 0;
+  bool by_model_ = false;
   std::vector<Field> fields_;
 };
+
+// The ids of the rows that `tandem predict` scores (data.score_only), where they are those of files with a
+// row a line; others have none.
+absl::StatusOr<IdCheck> SampleIdsToScore(const job::JobPlan& plan);
 
 }  // namespace tandem::data
 

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "job/job_budget.h"
 #include "optim/optimizer.h"
 
@@ -34,6 +35,7 @@ constexpr double kMostMappings = 0.9;
 constexpr int kHopelessThreadsOfCore = 16;
 constexpr double kMostMemory = 0.8;
 constexpr int kGoodMtu = 4096;
+constexpr char kWorkerProgram[] = "tandem-worker", kLibrary[] = "libtandem.so";
 constexpr double kClockWarning = 0.1, kClockProblem = 60;  // seconds
 
 Finding Ok(std::string check, std::string found) {
@@ -82,9 +84,10 @@ uint64_t Clamp(double bytes) { return static_cast<uint64_t>(std::min(bytes, 0x1p
 
 // ---- the host ----
 
-Finding ExaminePrograms(const HostFacts& host) {
+Finding ExaminePrograms(const HostFacts& host, bool script) {
   std::vector<std::string> absent, libraries, known;
   for (const ProgramFact& program : host.programs) {
+    if (script && program.name == kWorkerProgram) continue;
     if (!program.there) absent.push_back(program.name);
     for (const std::string& name : program.missing_libraries) libraries.push_back(name);
     known.insert(known.end(), program.libraries.begin(), program.libraries.end());
@@ -97,10 +100,19 @@ Finding ExaminePrograms(const HostFacts& host) {
   }
   if (!absent.empty()) {
     return Problem("programs", absl::StrCat("not beside this one: ", absl::StrJoin(absent, " ")),
-                   "build them: ninja -C build (tandem-worker needs LibTorch, TANDEM_TORCH=ON)");
+                   absl::StrCat("build them: ninja -C build ", absl::StrJoin(absent, " "),
+                                " (tandem-worker needs LibTorch, TANDEM_TORCH=ON)"));
   }
   return Ok("programs", absl::StrCat(Plural(static_cast<int64_t>(host.programs.size()), "program"),
                                      known.empty() ? "" : ": ", absl::StrJoin(known, " ")));
+}
+
+Finding ExamineSimulator(const HostFacts& host) {
+  if (host.simulator) return Ok("simulator", "tandem-simulator is there");
+  return Warning("simulator",
+                 "tandem-simulator is not built; `simulate`, `replay --serial` and studies that "
+                 "simulate need it",
+                 "ninja -C build tandem-simulator (needs LibTorch, TANDEM_TORCH=ON)");
 }
 
 Finding ExamineVersions(const HostFacts& host) {
@@ -411,12 +423,14 @@ JobNeeds NeedsOf(const job::JobPlan& plan, int servers, int workers) {
   needs.files_of_process = kFilesAtRest + kFilesOfPeer * peers;
   needs.locked_bytes_of_process = kLockedAtRest + kLockedOfPeer * peers;
   needs.dense_over_rdma = workers > 0 && plan.job.dense().link() == Dense::RDMA;
+  needs.script = plan.job.model().has_program();
   return needs;
 }
 
 std::vector<Finding> ExamineHost(const HostFacts& host, Cluster::Transport transport,
                                  const JobNeeds* needs) {
-  std::vector<Finding> findings = {ExaminePrograms(host), ExamineVersions(host)};
+  std::vector<Finding> findings = {ExaminePrograms(host, needs != nullptr && needs->script),
+                                   ExamineSimulator(host), ExamineVersions(host)};
   if (needs != nullptr) {
     findings.push_back(ExamineCores(host, *needs));
     findings.push_back(ExamineMemory(host, *needs));
@@ -471,6 +485,55 @@ std::vector<Finding> ExamineStart(const HostFacts& host, Cluster::Transport tran
     findings.push_back(std::move(finding));
   }
   return findings;
+}
+
+std::vector<Finding> ExaminePython(const PythonFact& python) {
+  constexpr absl::string_view kNoModule = "there is no module";
+  if (!python.error.empty()) {
+    return {Problem("Python", absl::StrCat(python.interpreter, ": ", python.error),
+                    "apt install python3, or say in TANDEM_PYTHON which interpreter")};
+  }
+  std::vector<Finding> findings;
+  for (const PythonPart& part : python.parts) {
+    const std::string check = part.name == "python" ? "Python" : part.name;
+    const std::string found = absl::StrCat(python.interpreter, ": ", part.error);
+    if (part.error.empty()) {
+      findings.push_back(Ok(check, part.place));
+    } else if (part.name == kLibrary) {
+      // The package says what is wrong, and behind a semicolon what to do.
+      const std::pair<std::string, std::string> said =
+          absl::StrSplit(part.error, absl::MaxSplits("; ", 1));
+      findings.push_back(Problem(
+          check, said.first,
+          said.second.empty() ? "install the packages of its libraries (docs/HACKING.md lists them)"
+                              : said.second));
+    } else if (!absl::StartsWith(part.error, kNoModule)) {
+      findings.push_back(Problem(
+          check, found,
+          absl::StrCat(python.interpreter, " -c 'import ", part.name, "' shows where it fails")));
+    } else if (part.name == "tandem") {
+      findings.push_back(Problem(
+          check, found, "say in PYTHONPATH where the package is, for example build/python"));
+    } else {
+      findings.push_back(
+          Problem(check, found,
+                  absl::StrCat("apt install python3-", part.name,
+                               ", or say in TANDEM_PYTHON which interpreter has it")));
+    }
+  }
+  return findings;
+}
+
+Finding ExamineDevice(const DeviceFact& device) {
+  if (!device.models_compute_there) {
+    return Problem("dense.device", "CUDA, but this build's LibTorch has no CUDA",
+                   "use CPU, or build with -DTANDEM_TORCH_ROOT=DIR of a LibTorch that has");
+  }
+  if (!device.error.empty()) {
+    return Problem("dense.device", absl::StrCat("CUDA, but this host has ", device.error),
+                   "use CPU; or see nvidia-smi, CUDA_VISIBLE_DEVICES, and --gpus of the container");
+  }
+  return Ok("dense.device", "CUDA: a device is there");
 }
 
 Finding ExamineData(const DataFact& data) {
@@ -535,6 +598,15 @@ std::vector<Finding> ExaminePair(const OurSide& ours, const PairFacts& pair) {
   }
   if (pair.has_clock) findings.push_back(ExamineClock(pair));
   return findings;
+}
+
+absl::Status FirstProblem(const std::vector<Finding>& findings) {
+  for (const Finding& finding : findings) {
+    if (finding.level != Severity::kProblem) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat(finding.check, ": ", finding.found, "; hint: ", finding.advice));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace tandem::doctor

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "doctor/doctor_facts.h"
 #include "job/job.h"
 
@@ -34,6 +35,10 @@ std::vector<Finding> ExamineHost(const HostFacts& host, Cluster::Transport trans
 // fails for sure. Warnings: it may. Nothing where all is well.
 std::vector<Finding> ExamineStart(const HostFacts& host, Cluster::Transport transport,
                                   const JobNeeds& needs);
+// A finding for the interpreter, each module that a script needs, and the library.
+std::vector<Finding> ExaminePython(const PythonFact& python);
+// For a job whose models compute on a GPU.
+Finding ExamineDevice(const DeviceFact& device);
 Finding ExamineData(const DataFact& data);
 Finding ExamineFolder(const FolderFact& folder, uint64_t save_bytes);
 Finding ExaminePort(const PortFact& port);
@@ -47,6 +52,9 @@ struct OurSide {
 };
 OurSide OurSideOf(const HostFacts& host, Cluster::Transport transport, std::string job_hash);
 std::vector<Finding> ExaminePair(const OurSide& ours, const PairFacts& pair);
+
+// FAILED_PRECONDITION with the first problem, in a line; OK if there is none.
+absl::Status FirstProblem(const std::vector<Finding>& findings);
 
 const char* SeverityName(Severity level);  // "ok", "warning", "problem"
 

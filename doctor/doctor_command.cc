@@ -14,10 +14,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
+#include "base/process.h"
 #include "base/status_macros.h"
 #include "doctor/doctor.h"
 #include "doctor/doctor_gather.h"
 #include "doctor/doctor_peer.h"
+#include "doctor/doctor_python.h"
 #include "doctor/doctor_report.h"
 #include "node/role_flags.h"
 #include "node/role_options.h"
@@ -59,13 +61,24 @@ struct Task {
   }
 };
 
+// Findings for a worker, beside those for the host. A script has files of its own.
+std::vector<Finding> ExamineWorkers(const job::JobPlan& plan) {
+  if (plan.job.model().has_program()) {
+    return ExaminePython(GatherPython(ScriptModules(), /*load=*/true, ProgramFolder()));
+  }
+  std::vector<Finding> findings;
+  if (plan.job.dense().device() == Dense::CUDA) findings.push_back(ExamineDevice(GatherDevice()));
+  findings.push_back(ExamineData(GatherData(plan)));
+  return findings;
+}
+
 std::vector<Finding> ExamineAll(const Task& task, const HostFacts& host, int hosts) {
   std::optional<JobNeeds> needs;
   if (task.plan.has_value()) needs = task.Needs(hosts);
   std::vector<Finding> findings =
       ExamineHost(host, task.transport(), needs.has_value() ? &*needs : nullptr);
-  if (task.plan.has_value() && needs->workers > 0) {
-    findings.push_back(ExamineData(GatherData(*task.plan)));
+  if (needs.has_value() && needs->workers > 0) {
+    for (Finding& finding : ExamineWorkers(*task.plan)) findings.push_back(std::move(finding));
   }
   if (!task.flags.out.empty()) {
     findings.push_back(

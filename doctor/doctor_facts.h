@@ -44,6 +44,24 @@ struct ProgramFact {
   std::vector<std::string> libraries;  // the ones worth knowing, e.g. "libtorch.so.1.13"
 };
 
+// The interpreter itself ("python"), a module, or the library below the package ("libtandem.so").
+struct PythonPart {
+  std::string name;
+  std::string place;  // its version, or the file
+  std::string error;  // empty: it is there
+};
+
+struct PythonFact {
+  std::string interpreter;  // as it is called
+  std::string error;        // why it does not start; then there are no parts
+  std::vector<PythonPart> parts;
+};
+
+struct DeviceFact {
+  bool models_compute_there = false;  // in this build
+  std::string error;                  // why no device can be used; empty: one can
+};
+
 struct VersionFact {
   std::string name, built_with, running;  // `running` empty: only known from the build
 };
@@ -55,6 +73,7 @@ struct HostFacts {
   std::string kernel;
   std::vector<VersionFact> versions;
   std::vector<ProgramFact> programs;
+  bool simulator = true;                    // its program is there
   int cores = 1;                            // that this process may use
   uint64_t memory_free_bytes = kUnlimited;  // of the machine or the container, whichever is less
   uint64_t locked_memory_limit = kUnlimited;
@@ -78,6 +97,7 @@ struct JobNeeds {
   uint64_t files_of_process = 0;  // the one that needs most
   uint64_t locked_bytes_of_process = 0;
   bool dense_over_rdma = false;  // and nothing else
+  bool script = false;           // workers are scripts
 };
 
 struct DataFact {

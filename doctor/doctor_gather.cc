@@ -28,13 +28,18 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "base/owned_fd.h"
+#include "base/process.h"
 #include "data/batch_source.h"
+#include "doctor/doctor.h"
 #include "node/network_check.h"
 #include "proto/frame.h"
 #include "rdma/devices.h"
 #include "rdma/rdma_transport.h"
 #include "transport/shm_memory.h"
 #include "transport/tcp_address.h"
+#ifdef TANDEM_HAVE_CUDA
+#include "collectives/cuda/device_allreduce.h"
+#endif
 
 namespace tandem::doctor {
 namespace {
@@ -152,11 +157,6 @@ std::string SharedMemoryError() {
 }
 
 // ---- programs and what they load ----
-
-std::string ProgramFolder() {
-  std::error_code error;
-  return fs::read_symlink("/proc/self/exe", error).parent_path().string();
-}
 
 // What the dynamic loader says of a program that it does not run; empty if it says nothing.
 std::string LoaderSays(const std::string& program) {
@@ -400,10 +400,30 @@ HostFacts GatherHost() {
   for (const char* name : {"tandem-scheduler", "tandem-server", "tandem-worker"}) {
     facts.programs.push_back(GatherProgram(name));
   }
+  facts.simulator = access((ProgramFolder() + "/tandem-simulator").c_str(), X_OK) == 0;
   facts.locked_memory_limit = rdma::LockedMemoryLimitBytes();
   facts.may_lock_all = MayLockAll();
   facts.rdma = Within<RdmaFacts>(kDoctorBound, GatherRdma).value_or(NoAnswer());
   return facts;
+}
+
+DeviceFact GatherDevice() {
+  DeviceFact fact;
+#ifdef TANDEM_HAVE_TORCH_CUDA
+  fact.models_compute_there = true;
+#endif
+#ifdef TANDEM_HAVE_CUDA
+  fact.error = Within<std::string>(kDoctorBound, [] {
+                 std::string why;
+                 return collectives::HaveDevice(&why) ? "" : why;
+               }).value_or("a driver that does not answer");
+#endif
+  return fact;
+}
+
+absl::Status CheckDenseDevice(const job::JobPlan& plan) {
+  if (plan.job.dense().device() != Dense::CUDA) return absl::OkStatus();
+  return FirstProblem({ExamineDevice(GatherDevice())});
 }
 
 DataFact GatherData(const job::JobPlan& plan) {

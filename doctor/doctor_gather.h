@@ -15,6 +15,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "doctor/doctor_facts.h"
 #include "job/job.h"
@@ -39,6 +40,10 @@ std::optional<T> Within(absl::Duration limit, std::function<T()> work) {
 HostFacts GatherLimits();
 // All of it; takes part of a second.
 HostFacts GatherHost();
+// Initialises CUDA where this build has it.
+DeviceFact GatherDevice();
+// FAILED_PRECONDITION if models are to compute on a GPU and cannot.
+absl::Status CheckDenseDevice(const job::JobPlan& plan);
 DataFact GatherData(const job::JobPlan& plan);
 // `path` need not exist yet: then the nearest folder above it that does.
 FolderFact GatherFolder(const std::string& path);

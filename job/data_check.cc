@@ -169,6 +169,23 @@ absl::Status CheckCells(const Columns& columns) {
   return absl::OkStatus();
 }
 
+// Refuses statistics_rows where no column is standardised.
+absl::Status CheckStatisticsRows(const Columns& columns) {
+  const int64_t rows = columns.statistics_rows();
+  const auto scaled = [&columns](const std::string& name) {
+    for (const Column& column : columns.column()) {
+      if (column.name() != name || column.scale() == Column::SCALE_UNSPECIFIED) continue;
+      return column.scale() == Column::STANDARDISE;
+    }
+    return columns.scale() == Column::STANDARDISE;
+  };
+  if (rows > 0 && std::none_of(columns.numeric().begin(), columns.numeric().end(), scaled)) {
+    return Refuse("data.columns.statistics_rows", rows,
+                  ", but no numeric column has scale STANDARDISE; leave it out");
+  }
+  return NotNegative("data.columns.statistics_rows", rows);
+}
+
 absl::Status CheckColumns(const Columns& columns) {
   TANDEM_RETURN_IF_ERROR(CheckCells(columns));
   if (columns.label().empty()) {
@@ -191,7 +208,7 @@ absl::Status CheckColumns(const Columns& columns) {
   }
   TANDEM_RETURN_IF_ERROR(CheckLabels(columns));
   TANDEM_RETURN_IF_ERROR(CheckScale("data.columns.scale", columns.scale()));
-  TANDEM_RETURN_IF_ERROR(NotNegative("data.columns.statistics_rows", columns.statistics_rows()));
+  TANDEM_RETURN_IF_ERROR(CheckStatisticsRows(columns));
   numeric.insert(categorical.begin(), categorical.end());
   return CheckColumnRules(columns, numeric);
 }

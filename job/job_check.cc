@@ -694,16 +694,17 @@ absl::Status CheckQuorum(const Job& job) {
   if (meets) {
     TANDEM_RETURN_IF_ERROR(Between("dense.quorum_bound", dense.quorum_bound(), 1, kMaxQuorumBound));
   }
+  if (dense.quorum() != Dense::QUORUM_UNSPECIFIED && dense.synchroniser() != Dense::ALLREDUCE) {
+    return Refuse("dense.quorum", Dense::Quorum_Name(dense.quorum()),
+                  " is of sums of gradients, and the synchroniser is ",
+                  Dense::Synchroniser_Name(dense.synchroniser()), "; leave it out");
+  }
   if (dense.quorum() <= Dense::ALL) {
     if (dense.quorum_bound() == 0 || meets) return absl::OkStatus();
     return Refuse("dense.quorum_bound",
                   "only with dense.quorum SOLO or MAJORITY, or local_steps.quorum; leave it out");
   }
   const std::string& quorum = Dense::Quorum_Name(dense.quorum());
-  if (dense.synchroniser() != Dense::ALLREDUCE) {
-    return Refuse("dense.quorum", quorum, " is of sums of gradients, and the synchroniser is ",
-                  Dense::Synchroniser_Name(dense.synchroniser()), "; leave it out");
-  }
   TANDEM_RETURN_IF_ERROR(Between("dense.quorum_bound", dense.quorum_bound(), 1, kMaxQuorumBound));
   const absl::string_view with = dense.codec().kind() > Codec::NONE ? "a codec"
                                  : dense.bucket_bytes() > 0         ? "buckets"
@@ -961,8 +962,8 @@ absl::Status CheckEvaluation(const Job& job) {
   TANDEM_RETURN_IF_ERROR(
       NotNegative("evaluation.every_epochs", int64_t{evaluation.every_epochs()}));
   TANDEM_RETURN_IF_ERROR(Between("evaluation.batch", evaluation.batch(), 1, kMaxBatch));
-  TANDEM_RETURN_IF_ERROR(Between("evaluation.top_k", evaluation.top_k(), 1, 1 << 20));
-  if (RanksItems(job) || evaluation.top_k() == kDefaultTopK) return absl::OkStatus();
+  if (RanksItems(job)) return Between("evaluation.top_k", evaluation.top_k(), 1, 1 << 20);
+  if (evaluation.top_k() == 0) return absl::OkStatus();
   return Refuse("evaluation.top_k", evaluation.top_k(),
                 "; only for data.format NCF, whose test rows are ranked; leave it out");
 }

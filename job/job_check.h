@@ -16,7 +16,6 @@ void FillJobDefaults(Job* job);
 
 // So many workers can train, and of so many steps can be timed (job/timing_plan.h).
 inline constexpr int64_t kMaxWorkers = 1024;
-inline constexpr int kDefaultTopK = 10;  // evaluation.top_k
 inline constexpr int64_t kMaxTimedWorkers = 65536;
 
 // Refuses contradictions and values out of range in a job whose defaults are filled. The message is

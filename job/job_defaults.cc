@@ -185,7 +185,7 @@ void FillJobDefaults(Job* job) {
     TANDEM_DEFAULT(job->mutable_evaluation(), every_epochs, 1);
   }
   TANDEM_DEFAULT(job->mutable_evaluation(), batch, 4096);
-  TANDEM_DEFAULT(job->mutable_evaluation(), top_k, kDefaultTopK);
+  if (RanksItems(*job)) TANDEM_DEFAULT(job->mutable_evaluation(), top_k, 10);
   FillLimits(job->mutable_limits());
   FillSave(job->mutable_save());
   for (ServiceTime& entry : *job->mutable_service_time()) FillServiceTime(&entry);

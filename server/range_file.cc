@@ -263,6 +263,43 @@ absl::Status CheckSameShape(const RangeImage& image, const RangeStore& store) {
   return absl::OkStatus();
 }
 
+// A file of which parts are read.
+class PartReader {
+ public:
+  // NOT_FOUND, or DATA_LOSS if the file is not whole.
+  static absl::StatusOr<PartReader> Open(const std::string& path) {
+    PartReader reader(path);
+    if (!reader.file_) return absl::NotFoundError(absl::StrCat(path, ": cannot be opened"));
+    reader.bytes_ = static_cast<uint64_t>(reader.file_.tellg());
+    const Header& h = reader.header_;
+    TANDEM_RETURN_IF_ERROR(reader.Read(0, &reader.header_, sizeof h));
+    const bool good = h.magic == kMagic && h.format == kFormat && CheckHeader(h).ok();
+    if (!good || h.file_bytes != reader.bytes_) return reader.NotWhole();
+    return reader;
+  }
+  absl::Status Read(uint64_t offset, void* to, size_t count) {
+    file_.seekg(static_cast<std::streamoff>(offset));
+    file_.read(static_cast<char*>(to), static_cast<std::streamsize>(count));
+    return file_ ? absl::OkStatus() : NotWhole();
+  }
+  const Header& header() const { return header_; }
+  uint64_t bytes() const { return bytes_; }
+  uint64_t names_at() const { return sizeof header_ + Padded(Sections(header_).bytes[0]); }
+
+ private:
+  explicit PartReader(const std::string& path)
+      : path_(path), file_(path, std::ios::binary | std::ios::ate) {}
+  absl::Status NotWhole() const {
+    return absl::DataLossError(
+        absl::StrCat(path_, ": ", bytes_, " bytes that are no whole range file"));
+  }
+
+  std::string path_;
+  std::ifstream file_;
+  uint64_t bytes_ = 0;
+  Header header_ = {};
+};
+
 }  // namespace
 
 void CopyRows(const RangeStore& store, absl::Span<const uint64_t> keys, absl::Span<float> weights,
@@ -380,32 +417,24 @@ uint64_t StoredChecksum(absl::Span<const uint8_t> bytes) {
 }
 
 absl::StatusOr<RangeFileEnds> ReadRangeFileEnds(const std::string& path) {
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  if (!file) return absl::NotFoundError(absl::StrCat(path, ": cannot be opened"));
-  const auto bytes = static_cast<uint64_t>(file.tellg());
-  const auto read = [&](uint64_t offset, void* to, size_t count) {
-    file.seekg(static_cast<std::streamoff>(offset));
-    return static_cast<bool>(
-        file.read(static_cast<char*>(to), static_cast<std::streamsize>(count)));
-  };
-  Header h = {};
+  TANDEM_ASSIGN_OR_RETURN(PartReader file, PartReader::Open(path));
   RangeFileEnds ends;
-  bool good = read(0, &h, sizeof h) && h.magic == kMagic && h.format == kFormat &&
-              CheckHeader(h).ok() && h.file_bytes == bytes;
-  if (good) {
-    ends.table.resize(h.table_bytes);
-    good = read(sizeof h + Padded(h.workers * sizeof(WorkerEntry)), ends.table.data(),
-                ends.table.size()) &&
-           read(bytes - kChecksumBytes, &ends.checksum, sizeof ends.checksum);
-  }
-  if (!good) {
-    return absl::DataLossError(
-        absl::StrCat(path, ": ", bytes, " bytes that are no whole range file"));
-  }
-  ends.begin = h.begin;
-  ends.end = h.end;
-  ends.bytes = bytes;
+  ends.table.resize(file.header().table_bytes);
+  TANDEM_RETURN_IF_ERROR(file.Read(file.names_at(), ends.table.data(), ends.table.size()));
+  TANDEM_RETURN_IF_ERROR(
+      file.Read(file.bytes() - kChecksumBytes, &ends.checksum, sizeof ends.checksum));
+  ends.begin = file.header().begin;
+  ends.end = file.header().end;
+  ends.bytes = file.bytes();
   return ends;
+}
+
+absl::StatusOr<std::vector<uint64_t>> ReadRangeFileKeys(const std::string& path) {
+  TANDEM_ASSIGN_OR_RETURN(PartReader file, PartReader::Open(path));
+  std::vector<uint64_t> keys(file.header().rows);
+  const uint64_t at = file.names_at() + Padded(Sections(file.header()).bytes[1]);
+  TANDEM_RETURN_IF_ERROR(file.Read(at, keys.data(), keys.size() * sizeof(uint64_t)));
+  return keys;
 }
 
 }  // namespace tandem::server

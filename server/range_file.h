@@ -82,6 +82,8 @@ struct RangeFileEnds {
 };
 // DATA_LOSS if the file is not whole; NOT_FOUND. The message names the file.
 absl::StatusOr<RangeFileEnds> ReadRangeFileEnds(const std::string& path);
+// The keys of its rows, without reading weights and slots; no checksum is compared. Errors as above.
+absl::StatusOr<std::vector<uint64_t>> ReadRangeFileKeys(const std::string& path);
 
 }  // namespace tandem::server
 

@@ -18,6 +18,7 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/process.h"
 
 namespace tandem::study {
 namespace {
@@ -76,9 +77,7 @@ Figures ReadFigures(const std::string& folder) {
 }  // namespace
 
 std::string FigureScript() {
-  std::error_code error;
-  const fs::path program = fs::read_symlink("/proc/self/exe", error);
-  return (program.parent_path() / "../share/tandem/figures.py").lexically_normal().string();
+  return (fs::path(ProgramFolder()) / "../share/tandem/figures.py").lexically_normal().string();
 }
 
 Figures DrawFigures(const std::string& folder, const std::string& script) {

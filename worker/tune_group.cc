@@ -312,18 +312,6 @@ class Tuner {
 
 }  // namespace
 
-absl::Status CheckDenseDevice(const job::JobPlan& plan) {
-#ifdef TANDEM_HAVE_TORCH_CUDA
-  constexpr bool kHaveCuda = true;
-#else
-  constexpr bool kHaveCuda = false;
-#endif
-  if (kHaveCuda || plan.job.dense().device() != Dense::CUDA) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      "dense.device: CUDA, but this build's LibTorch has no CUDA; use CPU, or build with "
-      "-DTANDEM_TORCH_ROOT=DIR of a LibTorch that has");
-}
-
 absl::Status CheckDenseChoices(const job::JobPlan& plan) {
   const Dense& dense = plan.job.dense();
   TANDEM_RETURN_IF_ERROR(

@@ -27,9 +27,6 @@ struct DenseTuning {
   std::string json, line;
 };
 
-// FAILED_PRECONDITION if the model is to be on a GPU and this build's LibTorch has no CUDA.
-absl::Status CheckDenseDevice(const job::JobPlan& plan);
-
 // Whether the job's rules can be read, and its file of costs: INVALID_ARGUMENT names the field.
 absl::Status CheckDenseChoices(const job::JobPlan& plan);
 

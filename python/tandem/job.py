@@ -82,6 +82,23 @@ def made_for(tables: Tables[Any]) -> Iterator[None]:
         _stand_in = before
 
 
+def _pass_time_limits_on() -> None:
+    """SIGXCPU, a limit of CPU time or of a batch system, is for the `tandem run` that has started this script: it saves
+    and ends the job. A handler of the script stays."""
+    main = threading.get_ident() == threading.main_thread().ident
+    driver = os.getppid()
+    if os.environ.get("TANDEM_DRIVER") != str(driver) or not main:
+        return
+
+    def pass_on(*_: Any) -> None:
+        if os.getppid() == driver:
+            os.kill(driver, _signal.SIGXCPU)
+
+    if _signal.getsignal(_signal.SIGXCPU) == _signal.SIG_DFL:
+        _signal.signal(_signal.SIGXCPU, pass_on)
+        _signal.siginterrupt(_signal.SIGXCPU, False)
+
+
 def init(job: Optional[str] = None, scheduler: Optional[str] = None, index: Optional[int] = None,
          set: Iterable[str] = (),  # pylint: disable=redefined-builtin
          out: Optional[str] = None, resume: Optional[str] = None) -> Job:
@@ -131,6 +148,7 @@ def init(job: Optional[str] = None, scheduler: Optional[str] = None, index: Opti
         index = int(os.environ.get("TANDEM_INDEX", "-1"))
     bind = os.environ.get("TANDEM_BIND")
     advertise = os.environ.get("TANDEM_ADVERTISE")
+    _pass_time_limits_on()
     try:
         _current = Job(job, scheduler, index, settings, bind, advertise, cluster)
     except BaseException:

@@ -128,12 +128,18 @@ class EmbeddingBagCollection(_Rows):
     """The job's tables, pooled by sum: called with the ids of a batch, returns a KeyedTensor.
 
     tables: EmbeddingBagConfig each, or names; None: all tables of the job. ValueError: the job has no such table.
+    include_last_offset: whether the offsets of (values, offsets) end with the number of ids, of what the loader gives for
+    these tables unless tandem.DataLoader was told otherwise, and of the module that serves; None: each batch shows it.
     """
 
-    def __init__(self, tables: Optional[Iterable[Union[str, EmbeddingBagConfig]]] = None) -> None:
+    def __init__(self, tables: Optional[Iterable[Union[str, EmbeddingBagConfig]]] = None,
+                 include_last_offset: Optional[bool] = None) -> None:
         super().__init__()
         job = current_tables()
         self._tables = job._table_list if tables is None else [self._find(job, t) for t in tables]
+        self._include_last_offset = include_last_offset
+        if include_last_offset is not None:
+            job._last_offsets.update({name: include_last_offset for t in self._tables for name in t.fields})
 
     @staticmethod
     def _find(job: Tables[Any], wanted: Union[str, EmbeddingBagConfig]) -> Table:

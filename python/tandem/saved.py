@@ -271,11 +271,13 @@ class Saved(Tables[SavedTable]):
         from tandem.serving import serving
         return serving(self, model)
 
-    def embedding_bag_collection(self, tables: Optional[Iterable[str]] = None) -> plain.EmbeddingBagCollection:
-        """A plain module in the place of tandem.EmbeddingBagCollection(tables). tables: names; None: all."""
+    def embedding_bag_collection(self, tables: Optional[Iterable[str]] = None,
+                                 include_last_offset: Optional[bool] = None) -> plain.EmbeddingBagCollection:
+        """A plain module in the place of tandem.EmbeddingBagCollection(tables, include_last_offset). tables: names; None:
+        all."""
         from tandem.serving import EmbeddingBagCollection, SavedRows
         chosen = self._read_tables() if tables is None else [self._table_of(t)[0] for t in tables]
-        return EmbeddingBagCollection(self._read_tables(), {t.name: SavedRows(t) for t in chosen})
+        return EmbeddingBagCollection(self._read_tables(), {t.name: SavedRows(t) for t in chosen}, include_last_offset)
 
     def embedding_bag(self, name: str, mode: str = "sum", include_last_offset: bool = False) -> plain.EmbeddingBag:
         """A plain module in the place of tandem.EmbeddingBag(name, mode)."""

@@ -218,11 +218,15 @@ class PooledRows:
 class EmbeddingBagCollection(nn.Module):
     """In the place of tandem.EmbeddingBagCollection. Called with int64 [samples, fields], a column for
     each field of the job in its order, or with a dict that has each field of its tables: [samples] or
-    [samples, ids], or (values, offsets [samples + 1])."""
+    [samples, ids], or (values, offsets). include_last_offset: as that of tandem.EmbeddingBagCollection; None: offsets
+    end with the number of ids, [samples + 1], if those of all fields do, unless they show a sample more."""
 
-    def __init__(self, tables: "List[SavedTable]", rows: Dict[str, SavedRows]) -> None:
+    def __init__(self, tables: "List[SavedTable]", rows: Dict[str, SavedRows],
+                 include_last_offset: Optional[bool] = None) -> None:
         """tables: all of the job, in its order; rows: SavedRows by name, in the order of the module."""
         super().__init__()
+        self.with_end: bool = include_last_offset is not False    # offsets may end with the number of ids,
+        self.without_end: bool = include_last_offset is not True  # or not
         self.names: List[str] = list(rows)
         self.fields: Dict[str, List[str]] = {t.name: list(t.fields) for t in tables}
         self.columns: int = sum(len(t.fields) for t in tables)
@@ -252,17 +256,41 @@ class EmbeddingBagCollection(nn.Module):
                 cells[name] = torch.stack(pooled, 1)
             elif torch.jit.isinstance(ids, Dict[str, Tuple[Tensor, Tensor]]):
                 bags: List[Tensor] = []
+                samples = self._samples(ids)
                 for field in fields:
                     values, offsets = ids[field]
-                    if offsets.numel() == 0 or int(offsets[-1]) != values.numel():
-                        raise ValueError("field " + field + ": want offsets [samples + 1], the last one "
-                                         "the number of ids")
-                    bags.append(_pool(rows(values), offsets, offsets.numel() - 1, False))
+                    bags.append(_pool(rows(values), offsets, samples, False))
                 cells[name] = torch.stack(bags, 1)
             else:
                 raise ValueError("ids: want a tensor [samples, fields], or a dict from each field to "
                                  "[samples], [samples, ids] or (values, offsets)")
         return PooledRows(self.names, self.fields, cells)
+
+    def _samples(self, ids: Dict[str, Tuple[Tensor, Tensor]]) -> int:
+        """How many there are: the offsets of each field are as many, or one more and end with the number of its ids."""
+        samples, clear = 0, False
+        for name in self.names:
+            for field in self.fields[name]:
+                values, offsets = ids[field]
+                if not self.with_end or not _ends(values, offsets):
+                    samples, clear = offsets.numel(), True
+                elif not clear:
+                    samples = max(samples, offsets.numel() - 1)
+        for name in self.names:
+            for field in self.fields[name]:
+                values, offsets = ids[field]
+                more = offsets.numel() - samples
+                if not (more == 0 and self.without_end) and not (more == 1 and self.with_end and _ends(values, offsets)):
+                    raise ValueError("field " + field + ": " + str(offsets.numel()) + " offsets for " +
+                                     str(values.numel()) + " ids of " + str(samples) + " samples; want " +
+                                     ("one for each sample" if self.without_end else "the number of ids behind them") +
+                                     (", or the number of ids behind them" if self.with_end and self.without_end else ""))
+        return samples
+
+
+def _ends(values: Tensor, offsets: Tensor) -> bool:
+    """Whether the last offset is the number of ids."""
+    return offsets.numel() > 0 and int(offsets[-1]) == values.numel()
 
 
 # ---- whole models -----------------------------------------------------------------------------
@@ -301,7 +329,8 @@ class _Plain:
         """None of a module that is plain already."""
         if isinstance(module, trained.EmbeddingBagCollection):
             return EmbeddingBagCollection(self._saved._read_tables(),
-                                          {t.name: self._rows_of(t) for t in module._tables})
+                                          {t.name: self._rows_of(t) for t in module._tables},
+                                          module._include_last_offset)
         if isinstance(module, trained.EmbeddingBag):
             return EmbeddingBag(self._rows_of(module._table), module._mode,
                                 module._include_last_offset)

@@ -17,7 +17,7 @@ if(TANDEM_TORCH)
   target_link_libraries(start_test PRIVATE tandem::cli)
   tandem_test(doctor_run_test SRCS ${CMAKE_SOURCE_DIR}/tests/integration/doctor_test.cc
               DEPS tandem::run_job tandem::doctor LABELS integration TIMEOUT 300)
-  add_dependencies(doctor_run_test tandem tandem-scheduler tandem-server tandem-worker)
+  add_dependencies(doctor_run_test tandem tandem-scheduler tandem-server tandem-worker tandem-simulator tandem_capi)
   tandem_test(plan_command_test SRCS ${CMAKE_SOURCE_DIR}/tests/integration/plan_command_test.cc
               DEPS tandem::run_job tandem::small_job LABELS integration)
   add_dependencies(plan_command_test tandem)

@@ -286,6 +286,83 @@ TEST_F(DoctorTest, TooManyProcesses) {
   EXPECT_THAT(examined.text, HasSubstr("2000 processes"));
 }
 
+// ---- scripts and GPUs ----
+
+class DoctorScriptTest : public DoctorTest {
+ protected:
+  void SetUp() override {
+    if (PythonInterpreter().empty()) GTEST_SKIP() << "no python3 with torch and numpy here";
+    WriteTextFile(job_, R"(
+        cluster { workers: 1 servers: 1 }
+        data { format: PROGRAM }
+        table { name: "w" dim: 1 expected_rows: 100 field: "x" }
+        dense { optimizer { learning_rate: 0.1 } }
+        model { program {} }
+        train { batch: 8 })");
+  }
+  // `environment`: "NAME=VALUE ...", for this doctor alone.
+  Examined Examine(const std::string& environment) {
+    return Doctor(
+        {job_}, absl::StrCat("export TANDEM_PYTHON=", PythonInterpreter(), " ", environment, ";"));
+  }
+  // Writes a shell script into the folder of the test and returns its path.
+  std::string Script(const std::string& name, const std::string& text) {
+    const std::string path = folder_.File(name);
+    WriteTextFile(path, text);
+    TANDEM_CHECK(chmod(path.c_str(), 0700) == 0);
+    return path;
+  }
+};
+
+TEST_F(DoctorScriptTest, AHealthyOne) {
+  const Examined examined = Examine("");
+  EXPECT_EQ(examined.code, 0) << examined.text;
+  for (const char* check : {"Python", "torch", "numpy", "tandem", "libtandem.so", "simulator"}) {
+    EXPECT_EQ(examined.LevelOf(check), "ok") << check << examined.text;
+  }
+}
+
+TEST_F(DoctorScriptTest, NoPython) {
+  ExpectProblem(Examine("TANDEM_PYTHON=" + folder_.File("nothing")), "Python", "not found");
+  ExpectProblem(Examine("TANDEM_PYTHON=/bin/true"), "Python", "no output");
+  ExpectProblem(Examine("TANDEM_PYTHON=" + job_), "Python", "Permission denied");
+}
+
+TEST_F(DoctorScriptTest, NoLibrary) {
+  const Examined examined = Examine("TANDEM_LIBRARY=" + folder_.File("libtandem.so"));
+  ExpectProblem(examined, "libtandem.so", "is not there");
+  EXPECT_THAT(examined.text, HasSubstr("ninja -C build tandem_capi"));
+}
+
+TEST_F(DoctorScriptTest, ModulesThatAreMissingOrBroken) {
+  // Neither PYTHONPATH nor packages of the system.
+  const std::string bare =
+      Script("bare", absl::StrCat("#!/bin/sh\nexec ", PythonInterpreter(), " -I -S \"$@\"\n"));
+  const Examined examined = Examine("TANDEM_PYTHON=" + bare);
+  EXPECT_EQ(examined.code, 1) << examined.text;
+  for (const char* check : {"torch", "numpy", "tandem"}) {
+    EXPECT_EQ(examined.LevelOf(check), "problem") << check << examined.text;
+  }
+  EXPECT_THAT(examined.text, HasSubstr("apt install python3-torch"));
+  ASSERT_EQ(mkdir(folder_.File("torch").c_str(), 0700), 0);
+  WriteTextFile(folder_.File("torch/__init__.py"), "raise OSError('libgomp.so.1 is gone')\n");
+  ExpectProblem(Examine("PYTHONPATH=" + folder_.path()), "torch", "OSError: libgomp.so.1 is gone");
+}
+
+TEST_F(DoctorTest, NoSimulator) {
+  const std::string copy = folder_.File("tandem");
+  ASSERT_EQ(system(absl::StrCat("cp ", ProgramPath("tandem"), " ", copy).c_str()), 0);
+  const RunResult result = RunProgram({copy, "doctor"}, kLimit);
+  EXPECT_THAT(result.output, HasSubstr("ninja -C build tandem-simulator"));
+}
+
+// The machine has no GPU, or the build no LibTorch with CUDA.
+TEST_F(DoctorTest, NoDevice) {
+  const Examined examined = Doctor({job_, "--set", "dense.device=CUDA"});
+  if (examined.LevelOf("dense.device") == "ok") GTEST_SKIP() << "a GPU that models can compute on";
+  ExpectProblem(examined, "dense.device", "CUDA, but this");
+}
+
 // ---- wrong usage ----
 
 TEST_F(DoctorTest, WrongUsage) {

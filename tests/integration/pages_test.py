@@ -1,34 +1,59 @@
 """The commands of README.md and docs/*.md run as they are printed.
 
 Each ```sh block of a page is run by bash, the blocks of a page one after the other, in a folder that
-looks like the root of the tree (all but out/ are links) and with small data where ./quickstart would
-have put its own. Blocks in other languages are not run: ```text is what a program prints, and a plain
+looks like the root of the tree after ./quickstart: build/ has only the programs and libraries that it builds, out/
+has small data where it puts its own, and all else are links. Blocks in other languages are not run: ```text is what a program prints, and a plain
 block is for several hosts, or takes long. /tmp stands for a folder of the test's own. A page whose blocks import
 PyTorch is skipped, by name, where Debian's python3 has none.
 
 Run: pages_test.py SOURCE_DIR BUILD_DIR [PAGE...]
 """
+import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import unittest
 
 SECONDS = 240  # for the blocks of one page
+# What commands of a page need beside the program that they name.
+NEEDS = {"tandem-simulator": r"\btandem simulate\b|\breplay\b.* --serial\b", "tandem_capi": r" --python\b|build/python\b"}
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 
 source, build = (pathlib.Path(path).resolve() for path in sys.argv[1:3])
 pages = [source / page for page in sys.argv[3:]] or [source / "README.md", *sorted((source / "docs").glob("*.md"))]
 
 
+def quickstart_targets():
+    """The list in quickstart."""
+    lists = "\n".join(re.findall(r"^readonly (?:PROGRAMS|TARGETS)=.*", (source / "quickstart").read_text(), re.M))
+    script = lists + "\nprintf '%s\\n' \"${TARGETS[@]}\""
+    return subprocess.run(["bash", "-euc", script], check=True, capture_output=True, text=True).stdout.split()
+
+
+def build_like(folder, targets):
+    """What a build of `targets` leaves in `folder`. Programs look for others where their file is, so no symbolic links."""
+    for target in targets:
+        said = subprocess.run(["ninja", "-C", build, "-t", "query", target], check=True, capture_output=True, text=True).stdout
+        file = re.search(r"input: phony\n\s+(\S+)", said)[1]
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(build / file, folder / file)
+        except OSError:  # on another file system
+            shutil.copy2(build / file, folder / file)
+    for made in ("python", "share"):  # when it is configured
+        (folder / made).symlink_to(build / made)
+
+
 def root_like(root):
-    """Links in `root` to what is in the tree; build/ is the build folder, out/ is empty."""
+    """Links in `root` to what is in the tree; out/ is empty."""
     root.mkdir()
     for entry in source.iterdir():
         if entry.name not in ("out", "build", ".git"):
             (root / entry.name).symlink_to(entry)
-    (root / "build").symlink_to(build)
+    build_like(root / "build", quickstart_targets())
     (root / "out").mkdir()
 
 
@@ -72,6 +97,22 @@ class PagesTest(unittest.TestCase):
                 self.assertEqual(run.returncode, 0, f"{page.name}:\n{run.stdout[-2000:]}\n{run.stderr[-4000:]}")
                 ran += 1
         self.assertGreater(ran, 0)
+
+    def test_quickstart_builds_what_all_blocks_name(self):
+        targets, named = quickstart_targets(), 0
+        for page in pages:
+            for block in (block for _, block in FENCE.findall(page.read_text(encoding="utf-8"))):
+                if "ninja -C" in block or page.name == "HACKING.md":
+                    continue  # builds itself what it needs
+                wanted = set(re.findall(r"build/bin/([\w-]+)", block))
+                wanted |= {target for target, command in NEEDS.items() if re.search(command, block)}
+                self.assertLessEqual(wanted, set(targets), f"{page.name}: ./quickstart does not build it:\n{block}")
+                named += len(wanted)
+        self.assertGreater(named, 0)
+
+    def test_only_what_quickstart_builds_is_there(self):
+        self.assertEqual(run_page("```sh\nls build/bin | sort\n```\n").stdout.split(),
+                         sorted(t for t in quickstart_targets() if t != "tandem_capi"))
 
     def test_what_fails_is_seen(self):
         self.assertNotEqual(run_page("```sh\nbuild/bin/tandem run no/such/job\n```\n```sh\ntrue\n```\n").returncode, 0)

@@ -9,6 +9,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "data/metrics.h"
@@ -164,6 +165,26 @@ TEST_F(PredictTest, RowsNeedNoLabel) {
   ASSERT_TRUE(absl::SimpleAtod(one.output, &score)) << one.output;
   EXPECT_NEAR(score, Scores(labelled)[0], 1e-5);
   EXPECT_THAT(ReadTextFile(job_->File("said")), HasSubstr("wrote 1 scores to /dev/stdout\n"));
+}
+
+// Ids in another spelling are other ids, and get the initial values of rows.
+TEST_F(PredictTest, WarnsOfIdsThatTheModelHasNeverSeen) {
+  std::string rows;
+  for (const absl::string_view row :
+       absl::StrSplit(ReadTextFile(job_->File("test.tsv")), '\n', absl::SkipEmpty())) {
+    std::vector<std::string> cells = absl::StrSplit(row, '\t');
+    cells.back() += ".0";
+    absl::StrAppend(&rows, absl::StrJoin(cells, "\t"), "\n");
+  }
+  WriteTextFile(job_->File("respelled.tsv"), rows);
+  const RunResult run = Predict(job_->File("respelled.tsv"), job_->File("respelled"), {});
+  ASSERT_TRUE(run.ok()) << run.DebugString();
+  EXPECT_THAT(run.output, ContainsRegex("warning: --data: column 'C26': 100 % of its [0-9]+ values "
+                                        "that were looked at have no row in the model, such as "
+                                        "'[0-9a-f]+.0'; hint: are ids written alike"));
+  EXPECT_EQ(run.output.find("warning"), run.output.rfind("warning")) << run.output;
+  const RunResult known = Predict(job_->File("test.tsv"), job_->File("known"), {});
+  EXPECT_THAT(known.output, Not(HasSubstr("warning")));
 }
 
 TEST_F(PredictTest, ColumnsStandInFrontOfTheScores) {

@@ -115,14 +115,19 @@ TEST_F(PythonResumeTest, KilledRunsEndWithTheBitsOfOneThatWasNot) {
                  saved + 7 * static_cast<int64_t>(random.Uniform(2)),
                  absl::Milliseconds(300) * random.NextDouble());
   }
-  // Told to end, it saves first, and the script hears of it behind its loop.
+  // Told to end, it saves first, and the script hears of it behind its loop. The system tells a script of
+  // its limit of CPU time again and again, and `tandem run` nothing.
   {
     const int64_t saved = SavedStep("broken");
     RunningJob job(Resume(Arguments("broken", {})));
     ASSERT_TRUE(WaitForSaveAfter(&job, "broken", saved)) << job.driver().Output();
-    job.driver().Signal(SIGTERM);
+    const pid_t script = job.Roles()["worker-1"];
+    ASSERT_GT(script, 0);
+    kill(script, SIGXCPU);
+    EXPECT_TRUE(job.driver().WaitForOutput("saving first", kLimit)) << job.driver().Output();
+    kill(script, SIGXCPU);
     const RunResult ended = job.Finish(kLimit);
-    EXPECT_EQ(ended.signal, SIGTERM) << ended.DebugString();
+    EXPECT_EQ(ended.signal, SIGXCPU) << ended.DebugString();
     EXPECT_THAT(ReadTextFile(Out("broken") + "/end-0"), HasSubstr("stopped True\n"));
     EXPECT_GT(SavedStep("broken"), saved) << ended.DebugString();
   }

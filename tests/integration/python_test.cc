@@ -344,6 +344,11 @@ TEST_F(PythonTest, RefusesBeforeAnythingStarts) {
   const RunResult run = RunJob(other);
   EXPECT_EQ(run.exit_code, 2) << run.DebugString();
   EXPECT_THAT(run.output, HasSubstr("not found"));
+  other.environment["TANDEM_PYTHON"] = "/bin/true";
+  EXPECT_THAT(RunJob(other).output, HasSubstr("--python: /bin/true: exit status 0, and no output"));
+  other.environment = {{"TANDEM_PYTHON", PythonInterpreter()},
+                       {"TANDEM_LIBRARY", folder_.File("nothing")}};
+  EXPECT_THAT(RunJob(other).output, HasSubstr("hint: build it (ninja -C build tandem_capi)"));
 }
 
 TEST_F(PythonTest, WorkersMeetAtBarriers) {
@@ -377,6 +382,7 @@ TEST_F(PythonTest, ScriptsReportAndAskForSaves) {
   const nlohmann::json want = {
       {"both", 10}, {"only/0", 0.5}, {"only/1", 0.5}, {"epochs", 2}, {"many", 1999}};
   EXPECT_EQ(run.summary["reported"], want);
+  EXPECT_EQ(run.summary["start_seconds"], 0) << "they join before the seconds of training begin";
   std::set<std::string> keys;
   std::vector<nlohmann::json> both;
   int many = 0;

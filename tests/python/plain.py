@@ -80,6 +80,8 @@ for beside, wanted in ((torch.ones(2), [0, 2, 3]), (torch.ones(3), [0, 2, 3, 3])
 job._last_offsets = {"city": True}  # tandem.EmbeddingBag("city", include_last_offset=True)
 assert bags({"city": (values, ends)}) == {"city": [0, 2, 3]}
 assert bags({"city": (values, ends)}, include_last_offset=False) == {"city": [0, 2, 3, 3]}
+job._last_offsets = {"city": False}  # tandem.EmbeddingBagCollection(include_last_offset=False)
+assert bags({"city": (values, ends)}, beside=(torch.ones(2),)) == {"city": [0, 2, 3, 3]}
 job._last_offsets = {}
 
 # Ids may be integers of any type.

@@ -227,12 +227,39 @@ def modules_know_the_forms_of_ids(saved):
     assert torch.equal(turned.values()[:, :5], rows)
     assert torch.equal(turned.values()[:, 5:], matrix.values()[:, :16])
     # What training would refuse, or would take for something else.
-    refused("want offsets [samples + 1]", collection, {f: (ids, torch.tensor([0, 2])) for f in fields})
+    offsets_of_a_collection(saved, ids, fields)
     refused("want integers", collection, ids.unsqueeze(1).repeat(1, 4).float())
     none = saved.embedding_bag("word", "mean")(torch.empty(3, 0, dtype=torch.int64))
     assert torch.equal(none, torch.zeros(3, 5)), none
     refused("want [samples, fields]", collection, ids)
     refused("ids: want a tensor", collection, "ids")
+
+
+def offsets_of_a_collection(saved, ids, fields):
+    """Both forms that torch.nn.EmbeddingBag knows, each as it knows them."""
+    rows = saved.embedding("word")(ids)
+    begins, ends = torch.tensor([0, 2, 3]), torch.tensor([0, 2, 3, 4])
+    first = torch.stack([rows[:2].sum(0), rows[2], rows[3]])
+    last = torch.stack([rows[:3].sum(0), rows[3], 0 * rows[0]])  # whose last sample has no ids
+    for plain in (saved.embedding_bag_collection(), torch.jit.script(saved.embedding_bag_collection())):
+        for offsets in (begins, ends):
+            torch.testing.assert_close(plain({f: (ids, offsets) for f in fields})["word"], first)
+        mixed = {f: (ids, begins) for f in fields}
+        for offsets, want in ((ends, first), (torch.tensor([0, 3, 4]), last)):
+            torch.testing.assert_close(plain({**mixed, "word": (ids, offsets)})["word"], want)
+        other = torch.tensor([0, 3, 4])  # the end, or a last sample without ids
+        assert plain({f: (ids, other) for f in fields})["word"].shape == (2, 5)
+        torch.testing.assert_close(plain({**{f: (ids, ends) for f in fields}, "word": (ids, other)})["word"], last)
+    for told, offsets, want in ((False, other, last), (True, ends, first)):
+        plain = saved.embedding_bag_collection(include_last_offset=told)
+        torch.testing.assert_close(plain({f: (ids, offsets) for f in fields})["word"], want)
+    collection = saved.embedding_bag_collection()
+    refused("2 offsets for 4 ids of 3 samples; want one for each sample, or the number of ids behind them", collection,
+            {**mixed, "city": (ids, torch.tensor([0, 2]))})
+    refused("want the number of ids behind them", saved.embedding_bag_collection(include_last_offset=True),
+            {f: (ids, begins) for f in fields})
+    refused("want one for each sample", saved.embedding_bag_collection(include_last_offset=False),
+            {**mixed, "word": (ids, ends)})
 
 
 def other_models_are_refused(saved):

@@ -248,6 +248,67 @@ TEST_F(HostTest, WhatIsNotInstalled) {
   ExpectOne(doctor::Severity::kProblem, "programs", "tandem-server");
   host_.programs[0] = {"tandem-server", true, {"libfoo.so.1"}, {}};
   ExpectOne(doctor::Severity::kProblem, "programs", "libfoo.so.1");
+  host_ = HealthyHost();
+  host_.simulator = false;
+  ExpectOne(doctor::Severity::kWarning, "simulator", "tandem-simulator is not built");
+}
+
+TEST_F(HostTest, OnlyScriptsDoWithoutTheWorkerProgram) {
+  host_.programs[0] = {"tandem-worker", false, {}, {}};
+  ExpectOne(doctor::Severity::kProblem, "programs", "tandem-worker");
+  plan_.job.mutable_model()->mutable_program();
+  const doctor::JobNeeds needs = doctor::NeedsOf(plan_, 2, 2);
+  EXPECT_THAT(Complaints(doctor::ExamineHost(host_, Cluster::AUTO, &needs)), IsEmpty());
+}
+
+// The one problem of a Python that is otherwise as scripts need it.
+doctor::Finding ProblemOfPython(const std::string& part, const std::string& error) {
+  doctor::PythonFact python = {"python3", "", {}};
+  for (const char* const name : {"python", "torch", "numpy", "tandem", "libtandem.so"}) {
+    python.parts.push_back({name, "somewhere", name == part ? error : ""});
+  }
+  if (part.empty()) python = {"python3", error, {}};
+  const std::vector<doctor::Finding> bad = Complaints(doctor::ExaminePython(python));
+  TANDEM_CHECK(bad.size() == 1);
+  EXPECT_EQ(bad[0].level, doctor::Severity::kProblem);
+  const absl::Status first = doctor::FirstProblem(doctor::ExaminePython(python));
+  EXPECT_EQ(first.message(),
+            absl::StrCat(bad[0].check, ": ", bad[0].found, "; hint: ", bad[0].advice));
+  return bad[0];
+}
+
+TEST(PythonTest, EachPartThatAScriptNeeds) {
+  doctor::Finding bad = ProblemOfPython("", "not found");
+  EXPECT_EQ(bad.check, "Python");
+  EXPECT_EQ(bad.found, "python3: not found");
+  EXPECT_THAT(bad.advice, HasSubstr("TANDEM_PYTHON"));
+  bad = ProblemOfPython("torch", "there is no module torch");
+  EXPECT_EQ(bad.check, "torch");
+  EXPECT_THAT(bad.advice, HasSubstr("apt install python3-torch"));
+  bad = ProblemOfPython("torch", "ImportError: libgomp.so.1");
+  EXPECT_EQ(bad.found, "python3: ImportError: libgomp.so.1");
+  EXPECT_THAT(bad.advice, HasSubstr("python3 -c 'import torch'"));
+  bad = ProblemOfPython("numpy", "there is no module numpy");
+  EXPECT_THAT(bad.advice, HasSubstr("apt install python3-numpy"));
+  bad = ProblemOfPython("tandem", "there is no module tandem");
+  EXPECT_THAT(bad.advice, HasSubstr("PYTHONPATH"));
+  bad = ProblemOfPython("libtandem.so",
+                        "libtandem.so is not there; build it (ninja -C build tandem_capi); x");
+  EXPECT_EQ(bad.found, "libtandem.so is not there");
+  EXPECT_EQ(bad.advice, "build it (ninja -C build tandem_capi); x");
+  bad = ProblemOfPython("libtandem.so", "OSError: libzmq.so.5: cannot open");
+  EXPECT_THAT(bad.advice, HasSubstr("docs/HACKING.md"));
+}
+
+TEST(DeviceTest, NeedsABuildAndADevice) {
+  EXPECT_EQ(doctor::ExamineDevice({true, ""}).level, doctor::Severity::kOk);
+  const doctor::Finding build = doctor::ExamineDevice({false, ""});
+  EXPECT_EQ(build.level, doctor::Severity::kProblem);
+  EXPECT_THAT(build.advice, HasSubstr("-DTANDEM_TORCH_ROOT"));
+  const doctor::Finding device = doctor::ExamineDevice({true, "no CUDA device: no driver"});
+  EXPECT_EQ(device.level, doctor::Severity::kProblem);
+  EXPECT_THAT(device.found, HasSubstr("no CUDA device: no driver"));
+  EXPECT_THAT(device.advice, HasSubstr("nvidia-smi"));
 }
 
 TEST_F(HostTest, AnotherLibraryThanBuiltWith) {

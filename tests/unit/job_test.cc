@@ -451,6 +451,9 @@ INSTANTIATE_TEST_SUITE_P(
                       "policy.async_scale: INVERSE_WORKERS is for SSP, ASP, STALENESS_AWARE, "
                       "DC_ASGD, DSSP, SYNC_SWITCH, ESSP and COSINE_GATE; BSP already takes a mean "
                       "of several updates"},
+        Contradiction{{{"dense.synchroniser", "SERVERS"}, {"dense.quorum", "ALL"}},
+                      "dense.quorum: ALL is of sums of gradients, and the synchroniser is SERVERS; "
+                      "leave it out"},
         Contradiction{{{"policy.kind", "ASP"}, {"reproducible", "true"}},
                       "policy: ASP depends on the order in which updates arrive, so the job "
                       "cannot be reproducible; use BSP or FIXED_DELAY, or drop reproducible"},
@@ -781,9 +784,11 @@ INSTANTIATE_TEST_SUITE_P(
         Contradiction{{{"evaluation.every_epochs", "-1"}},
                       "evaluation.every_epochs: -1, must not be negative"},
         Contradiction{{{"evaluation.batch", "-1"}}, "evaluation.batch: -1, must be 1 to 16777216"},
-        Contradiction{{{"evaluation.top_k", "-1"}}, "evaluation.top_k: -1, must be 1 to 1048576"},
-        Contradiction{{{"evaluation.top_k", "5"}},
-                      "evaluation.top_k: 5; only for data.format NCF, whose test rows are ranked; "
+        Contradiction{
+            {{"data.format", "NCF"}, {"model", "{mlp {hidden: 8}}"}, {"evaluation.top_k", "-1"}},
+            "evaluation.top_k: -1, must be 1 to 1048576"},
+        Contradiction{{{"evaluation.top_k", "10"}},
+                      "evaluation.top_k: 10; only for data.format NCF, whose test rows are ranked; "
                       "leave it out"},
         Contradiction{{{"limits.report_seconds", "-1"}},
                       "limits.report_seconds: -1, must be a finite number above 0"},
@@ -942,6 +947,9 @@ INSTANTIATE_TEST_SUITE_P(
                       "data.columns.column[0].fill: inf, must be a finite number"},
         Contradiction{{{"data.columns.statistics_rows", "-1"}},
                       "data.columns.statistics_rows: -1, must not be negative"},
+        Contradiction{{{"data.columns.statistics_rows", "5"}, {"data.columns.scale", "NONE"}},
+                      "data.columns.statistics_rows: 5, but no numeric column has scale "
+                      "STANDARDISE; leave it out"},
         Contradiction{{{"data.skip_bad_rows", "5"}, {"data.columns.positive", "yes"}},
                       "data.columns.negative: not set, but data.skip_bad_rows is; name the labels "
                       "that count as 0, so that a bad label is seen as one"},
@@ -1064,7 +1072,7 @@ TEST(ResolveTest, FillsDocumentedDefaults) {
   EXPECT_EQ(job.train().epochs(), 1);
   EXPECT_EQ(job.train().max_unacknowledged(), 4);
   EXPECT_EQ(job.evaluation().batch(), 4096);
-  EXPECT_EQ(job.evaluation().top_k(), 10);
+  EXPECT_EQ(job.evaluation().top_k(), 0);  // nothing is ranked
   EXPECT_EQ(job.limits().report_seconds(), 1);
   EXPECT_EQ(job.limits().stall_limit_seconds(), 600);
   EXPECT_EQ(job.limits().held_bytes_per_shard(), int64_t{1} << 30);

@@ -213,11 +213,15 @@ TEST(RangeFileTest, TheTwoEndsOfAFileSayWhoseItIs) {
   EXPECT_EQ(ends->end, 0u);
   EXPECT_EQ(ends->bytes, file.size());
   EXPECT_EQ(ends->checksum, server::StoredChecksum(Bytes(file)));
+  const auto keys = server::ReadRangeFileKeys(path);
+  ASSERT_TRUE(keys.ok()) << keys.status();
+  EXPECT_EQ(*keys, SmallImage().keys);
   for (const size_t kept : {size_t{0}, size_t{79}, size_t{80}, file.size() - 1}) {
     ASSERT_TRUE(WriteFileAtomically(path, file.substr(0, kept)).ok());
     const absl::Status status = server::ReadRangeFileEnds(path).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << kept;
     EXPECT_THAT(std::string(status.message()), HasSubstr(path));
+    EXPECT_EQ(server::ReadRangeFileKeys(path).status(), status);
   }
   unlink(path.c_str());
 }

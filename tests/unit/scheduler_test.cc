@@ -519,19 +519,24 @@ TEST(JobBookTest, IntervalsAverageTheLossSinceTheLastOne) {
   EXPECT_DOUBLE_EQ(second.samples_per_second, 0);
 }
 
+Progress ProgressAt(int64_t epoch, double fraction, int64_t step) {
+  Progress progress;
+  progress.set_epoch(epoch);
+  progress.set_epoch_fraction(fraction);
+  progress.set_step(step);
+  progress.set_samples(step);
+  return progress;
+}
+
 // The start of a job takes time and trains nothing: the pace is that since the first interval.
 TEST(JobBookTest, TheTimeLeftIsByThePaceOfTraining) {
   scheduler::JobBook book(TestPlan(1, 1));
   book.Start(At(0));
-  Progress progress;
-  progress.set_epoch_fraction(0.0002);
-  ASSERT_TRUE(book.AddProgress(0, progress).ok());
+  ASSERT_TRUE(book.AddProgress(0, ProgressAt(0, 0.0002, 2)).ok());
   EXPECT_EQ(book.Interval(At(1)).seconds_left, -1);
-  progress.set_epoch_fraction(0.0004);
-  ASSERT_TRUE(book.AddProgress(0, progress).ok());
+  ASSERT_TRUE(book.AddProgress(0, ProgressAt(0, 0.0004, 4)).ok());
   EXPECT_EQ(book.Interval(At(1.1)).seconds_left, -1) << "a moment says little";
-  progress.set_epoch_fraction(0.4002);
-  ASSERT_TRUE(book.AddProgress(0, progress).ok());
+  ASSERT_TRUE(book.AddProgress(0, ProgressAt(0, 0.4002, 4002)).ok());
   EXPECT_NEAR(book.Interval(At(3)).seconds_left, 8, 0.01) << "a fifth of it in two seconds";
 }
 
@@ -542,13 +547,8 @@ TEST(JobBookTest, WorkersInStepAreAtOneStep) {
   plan.lockstep = true;
   scheduler::JobBook book(plan);
   book.Start(At(0));
-  Progress progress;
-  progress.set_step(1990);
-  progress.set_epoch_fraction(0.5);
-  ASSERT_TRUE(book.AddProgress(0, progress).ok());
-  progress.set_step(12);
-  progress.set_epoch_fraction(0.01);
-  ASSERT_TRUE(book.AddProgress(1, progress).ok());
+  ASSERT_TRUE(book.AddProgress(0, ProgressAt(0, 0.5, 1990)).ok());
+  ASSERT_TRUE(book.AddProgress(1, ProgressAt(0, 0.01, 12)).ok());
   const scheduler::JobProgress interval = book.Interval(At(1));
   EXPECT_EQ(interval.min_step, 1990);
   EXPECT_EQ(interval.max_step, 1990);
@@ -592,23 +592,15 @@ TEST(JobBookTest, TheAucIsThatOfTheInterval) {
 TEST(JobBookTest, EpochFractionAndStepAreOfOneReport) {
   scheduler::JobBook book(TestPlan(3, 1));
   book.Start(At(0));
-  const auto progress = [](int64_t epoch, double fraction, int64_t step) {
-    Progress p;
-    p.set_epoch(epoch);
-    p.set_epoch_fraction(fraction);
-    p.set_step(step);
-    p.set_samples(step);
-    return p;
-  };
-  ASSERT_TRUE(book.AddProgress(0, progress(6, 1, 60)).ok());
-  ASSERT_TRUE(book.AddProgress(1, progress(0, 0, 0)).ok());
-  ASSERT_TRUE(book.AddProgress(2, progress(6, 0.5, 55)).ok());
+  ASSERT_TRUE(book.AddProgress(0, ProgressAt(6, 1, 60)).ok());
+  ASSERT_TRUE(book.AddProgress(1, ProgressAt(0, 0, 0)).ok());
+  ASSERT_TRUE(book.AddProgress(2, ProgressAt(6, 0.5, 55)).ok());
   const scheduler::JobProgress early = book.Interval(At(1));
   EXPECT_EQ(early.epoch, 0);
   EXPECT_EQ(early.epoch_fraction, 0);
   EXPECT_EQ(early.min_step, 0);
   EXPECT_EQ(early.max_step, 60);
-  ASSERT_TRUE(book.AddProgress(1, progress(6, 0.75, 57)).ok());
+  ASSERT_TRUE(book.AddProgress(1, ProgressAt(6, 0.75, 57)).ok());
   const scheduler::JobProgress later = book.Interval(At(2));
   EXPECT_EQ(later.epoch, 6);
   EXPECT_EQ(later.epoch_fraction, 0.5);
