@@ -264,8 +264,8 @@ absl::Status CheckJobHere(const job::JobPlan& plan, const std::string& script) {
   const bool program = plan.job.model().has_program();
   if (program && script.empty()) {
     return absl::InvalidArgumentError(
-        "the job's model is a program's, and the study does not say which; hint: python: "
-        "\"train.py\" in the study, from its folder");
+        "the job has model { program {} }, but the study names no script; add python: "
+        "\"train.py\" to the study, a path from the folder of the study");
   }
   if (!program && !script.empty()) {
     return absl::InvalidArgumentError(

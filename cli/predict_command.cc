@@ -61,8 +61,9 @@ absl::Status CheckRows(const PredictFlags& flags, const Data& data) {
   if (!flags.data.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       data.format() == Data::NCF
-          ? "which pairs? hint: --data FILES, with a user and an item a row"
-          : "which rows? hint: --data FILES, in the job's format; they need no label");
+          ? "--data is missing; name the files with the pairs to score, a user and an item a row"
+          : "--data is missing; name the files with the rows to score, in the job's format; no row "
+            "needs a label");
 }
 
 // Refuses an --out that cannot be written, as far as this can be known before scoring.

@@ -694,8 +694,8 @@ absl::Status CheckNetwork(const RunFlags& flags, const job::JobPlan& plan) {
   return limited ? node::CheckHostsApart(plan.job) : absl::OkStatus();
 }
 
-// Whether this host can hold the job, by what is known in some milliseconds. What may go well is a line
-// of `warnings`.
+// Refuses a job that cannot fit on this host. Takes some milliseconds. A limit that may be too low
+// becomes a line of `warnings`.
 absl::Status CheckHost(const RunFlags& flags, const job::JobPlan& plan,
                        std::vector<std::string>* warnings) {
   if (flags.link_bytes_per_second == 0) TANDEM_RETURN_IF_ERROR(node::CheckLoopback());
