@@ -453,7 +453,7 @@ std::vector<Finding> ExamineStart(const HostFacts& host, Cluster::Transport tran
     findings.push_back(ExamineSharedMemory(host, transport));
   }
   if (!findings.empty()) return findings;
-  // What is more than a guess says, but may go well.
+  // Warnings: the host has less than the estimate, but the job may still run.
   if (needs.busy_threads > kHopelessThreadsOfCore * host.cores) {
     findings.push_back(
         Warning("cores",
