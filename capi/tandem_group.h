@@ -66,7 +66,8 @@ enum {
   TANDEM_PRODUCT = 1,
   TANDEM_MIN = 2,
   TANDEM_MAX = 3,
-  TANDEM_AVERAGE = 4,  // floating point only; does not overflow where the average fits; adds 16-bit types as f32
+  // Floating point only. Does not overflow where the average fits. 16-bit types are added as f32.
+  TANDEM_AVERAGE = 4,
   TANDEM_BIT_AND = 5,  // the bits: integers only
   TANDEM_BIT_OR = 6,
   TANDEM_BIT_XOR = 7

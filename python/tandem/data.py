@@ -136,9 +136,10 @@ class DataLoader:
 
 
 class _Loop:
-    """A pass over the batches of an epoch, or of an evaluation. It passes batches to the worker when the worker asks for them, and
-    yields each batch when its rows are there. Where it was left in the middle (an interrupted cell of a notebook, an exception, a break), the
-    next loop goes on with it: with the batch at hand, unless that was used, and with those that were read ahead."""
+    """A pass over the batches of an epoch, or of an evaluation. It passes batches to the worker when the worker asks for
+    them, and yields each batch when its rows are there. Where it was left in the middle (an interrupted cell of a
+    notebook, an exception, a break), the next loop goes on with it: with the batch at hand, unless that was used, and
+    with those that were read ahead."""
 
     def __init__(self, job: Job, fetch: int, place: _Place) -> None:
         self._job: Any = job
@@ -206,8 +207,8 @@ class _Loop:
             if self._owner is owner:
                 job._looping = None
         if self._owner is not owner:
-            raise Error("this iterator over a tandem.DataLoader cannot be used any more, because another loop over the loader "
-                        "has started; use one iterator at a time")
+            raise Error("this iterator over a tandem.DataLoader cannot be used any more, because another loop over "
+                        "the loader has started; use one iterator at a time")
         self._check_used()
         self.settle()
 
@@ -332,7 +333,8 @@ class _Place:
         if not self.doubtful or self.begin is None or hasattr(self._iterable, "__next__"):
             return
         if not self.loader._repeatable:
-            warnings.warn("reading was interrupted, and this tandem.DataLoader has repeatable=False: a batch may be lost", stacklevel=6)
+            warnings.warn("reading was interrupted, and this tandem.DataLoader has repeatable=False: a batch "
+                          "may be lost", stacklevel=6)
             return
         taken, self._count = self.loader._taken, 0
         self._go_to(self.begin, self.last, self._stream.rewind)

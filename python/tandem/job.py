@@ -121,8 +121,8 @@ def init(job: Optional[str] = None, scheduler: Optional[str] = None, index: Opti
         cluster = LocalCluster(own, settings, out, resume)
         scheduler, index = cluster.scheduler, 0
     elif out is not None or resume is not None:
-        raise Error(f"tandem.init: {'out' if out is not None else 'resume'}= needs a job that this process starts; this job has the "
-                    "folder that its scheduler was given")
+        raise Error(f"tandem.init: {'out' if out is not None else 'resume'}= needs a job that this process starts; this "
+                    "job has the folder that its scheduler was given")
     if not job or not scheduler:
         raise Error("which job? Start the script by `tandem run JOB --python SCRIPT`, or say "
                     "TANDEM_JOB (a file) and TANDEM_SCHEDULER (tcp://HOST:PORT), or "
@@ -238,8 +238,8 @@ class Job(Tables[Table]):
                 yield from self._epoch_of_loop(last)
                 continue
             if want.kind == _abi.SCORE:
-                raise Error(f"the loop over job.evaluate() in epoch {last} was left before the last batch; iterate over the "
-                            "whole tandem.DataLoader")
+                raise Error(f"the loop over job.evaluate() in epoch {last} was left before the last batch; iterate over "
+                            "the whole tandem.DataLoader")
             if want.kind == _abi.VALIDATION_BATCH:
                 raise Error(f"epoch {last} is over, and the job keeps its best model (train.keep_best): behind "
                             "the loop over batches, say for batch in job.evaluate(loader, data=\"validation\"), "

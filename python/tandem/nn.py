@@ -19,8 +19,8 @@ def _no_batch(what: str) -> RuntimeError:
                         "job.evaluate()")
 
 
-_OTHER = ("rows are fetched before the model runs, so pass the ids that the loader gave; compute other ids in `features` of "
-          "tandem.DataLoader")
+_OTHER = ("rows are fetched before the model runs, so pass the ids that the loader gave; compute other ids in `features` "
+          "of tandem.DataLoader")
 
 
 def _batch(job: Job, what: str, tables: Iterable[Table], ids: Any) -> tuple[dict[str, torch.Tensor], BatchIds]:
