@@ -30,8 +30,8 @@ namespace fs = std::filesystem;
 constexpr char kScriptNote[] = "script.json";
 constexpr size_t kShownDigits = 12;  // of a SHA-256
 
-// Finds what a script imports without importing torch, which takes seconds; says the first thing
-// that is missing.
+// Looks for the modules that a script imports, without importing torch, which takes seconds. Prints
+// the first one that is missing.
 constexpr char kProbe[] = R"(
 import sys
 sys.path = [p for p in sys.path if p]
@@ -49,8 +49,8 @@ std::string Interpreter() {
   return told == nullptr || *told == '\0' ? "python3" : told;
 }
 
-// Where the package is if it lies beside the programs, in a build folder or where it is
-// installed; else empty.
+// The folder of the package if it is next to the programs, in a build folder or after installation;
+// else empty.
 std::string OwnPackage(const std::string& programs) {
   const std::string root = fs::path(programs).parent_path().string();
   std::error_code error;
@@ -60,7 +60,7 @@ std::string OwnPackage(const std::string& programs) {
   return "";
 }
 
-// PYTHONPATH with the package's folder in front, if there is one; else as it is.
+// PYTHONPATH with the package's folder in front, if there is one; else PYTHONPATH unchanged.
 std::string PythonPath(const std::string& programs) {
   const char* const there = getenv("PYTHONPATH");
   const std::string rest = there == nullptr ? "" : there;
@@ -72,7 +72,7 @@ std::string Quoted(const std::string& text) {
   return absl::StrCat("'", absl::StrReplaceAll(text, {{"'", "'\\''"}}), "'");
 }
 
-// The last line that a command says, and whether it went well.
+// Runs a command. Returns whether it succeeded, and stores the last line of its output.
 bool LastLine(const std::string& command, std::string* last) {
   std::FILE* const pipe = popen(command.c_str(), "re");
   if (pipe == nullptr) {
@@ -88,7 +88,7 @@ bool LastLine(const std::string& command, std::string* last) {
   return false;
 }
 
-// What stands in the way; empty: all is there.
+// The module that is missing, or the error of the interpreter; empty: all modules were found.
 std::string Missing(const std::vector<std::string>& modules, const std::string& programs) {
   std::string why;
   const bool good = LastLine(
@@ -102,7 +102,7 @@ absl::Status CheckInterpreter(absl::string_view what, const std::vector<std::str
                               const std::string& programs) {
   const std::string missing = Missing(modules, programs);
   if (missing.empty()) return absl::OkStatus();
-  // Other messages already say what to do.
+  // Other messages already have a hint.
   if (!absl::StartsWith(missing, kNoModule) && !absl::EndsWith(missing, "not found")) {
     return absl::InvalidArgumentError(absl::StrCat(what, ": ", Interpreter(), ": ", missing));
   }
@@ -113,7 +113,7 @@ absl::Status CheckInterpreter(absl::string_view what, const std::vector<std::str
                    absl::StrJoin(packages, " "), ", or say in TANDEM_PYTHON which interpreter"));
 }
 
-// A file beside the script goes before a package of its name.
+// Refuses a file next to the script that has the name of a package: Python would import the file.
 absl::Status CheckNames(const std::string& script, std::vector<std::string> modules) {
   modules.push_back("tandem");
   const fs::path folder = fs::absolute(script).parent_path();
