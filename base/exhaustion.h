@@ -19,7 +19,7 @@ namespace tandem {
 // with the limit to raise. INTERNAL: any other.
 absl::Status ExceptionStatus();
 
-// What `body` returns, a Status or StatusOr; or the exception that it throws.
+// Returns the Status or StatusOr of `body`. If `body` throws, returns the exception as a status.
 template <typename Body>
 auto CatchExceptions(const Body& body) -> decltype(body()) {
   try {

@@ -30,7 +30,7 @@ absl::Status WriteFileAtomically(const std::string& path, absl::string_view byte
 // error as well.
 absl::Status PutInPlace(const std::string& temporary, const std::string& path);
 
-// Where the output of a user's choice goes, --out of a command that writes one file, say.
+// OutputPlace says how to write a file that the user names, such as --out of `tandem predict`.
 struct OutputPlace {
   std::string path;  // where the links of the name end; the file need not exist
   int fd =

@@ -49,8 +49,9 @@ enum {
   TANDEM_I32 = 4,
   TANDEM_I64 = 5,
   TANDEM_U8 = 6,  // and bytes of anything that is not reduced
-  // The type that elements have for the program where they travel as another type, added to that: truth values
-  // are TANDEM_U8 + TANDEM_CALLED_BOOL. Ranks must agree in it as in the type, and errors name it.
+  // Add one of these to the type if the program's elements have another type than the one they are
+  // sent as: truth values are TANDEM_U8 + TANDEM_CALLED_BOOL. Ranks must agree in it as in the type,
+  // and errors name it.
   TANDEM_CALLED_BOOL = 0x100,
   TANDEM_CALLED_I8 = 0x200,
   TANDEM_CALLED_I16 = 0x300,
@@ -65,7 +66,8 @@ enum {
   TANDEM_PRODUCT = 1,
   TANDEM_MIN = 2,
   TANDEM_MAX = 3,
-  TANDEM_AVERAGE = 4,  // floating point only; the sum is scaled, and of 16 bits one of floats
+  // Floating point only. Does not overflow where the average fits. 16-bit types are added as f32.
+  TANDEM_AVERAGE = 4,
   TANDEM_BIT_AND = 5,  // the bits: integers only
   TANDEM_BIT_OR = 6,
   TANDEM_BIT_XOR = 7

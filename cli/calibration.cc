@@ -18,13 +18,13 @@ namespace {
 using nlohmann::json;
 
 constexpr char kLimitedLinks[] = "limited links, which do not tell what a frame takes";
-constexpr double kMostThatIsOne = 1e18;  // of seconds, steps, rows, bytes
+constexpr double kMostThatIsOne = 1e18;  // largest valid number of seconds, steps, rows or bytes
 
 absl::Status Unfit(const std::string& folder, absl::string_view why) {
   return absl::InvalidArgumentError(absl::StrCat("--calibrate ", folder, ": ", why));
 }
 
-// A number of an object, 0 if it has none of that name that can be a time or a count.
+// A number of an object; 0 if it is missing or cannot be a time or a count.
 double NumberOf(const json& object, const char* name) {
   const auto found = object.find(name);
   if (found == object.end() || !found->is_number()) return 0;
@@ -32,7 +32,7 @@ double NumberOf(const json& object, const char* name) {
   return number >= 0 && number < kMostThatIsOne ? number : 0;
 }
 
-// A member of it that is an object, as a copy; an empty one if there is none.
+// A copy of the member `name`; an empty object if it is missing or no object.
 json ObjectOf(const json& object, const char* name) {
   const auto found = object.find(name);
   return found != object.end() && found->is_object() ? *found : json::object();
@@ -56,21 +56,21 @@ absl::StatusOr<json> ReadSummary(const std::string& folder) {
   return summary;
 }
 
-// Where the rows of a table were, as its entry in a summary says; "servers" if it says nothing.
+// The placement of a table's rows in its entry of a summary; "servers" if the entry has none.
 std::string SynchroniserOf(const json& table) {
   const auto found = table.find("synchroniser");
   return found != table.end() && found->is_string() ? found->get<std::string>() : "servers";
 }
 
-// Of all workers, or of one.
+// Counters of all workers, or of one worker.
 struct Steps {
   double steps = 0, computed = 0, samples = 0;
 };
 
-// What a step takes of a job with `batch` rows a step.
+// Compute seconds of a step with `batch` rows.
 double StepSeconds(const Steps& of, int batch) {
   if (of.steps < 1 || of.samples < 1) return 0;
-  // Last batches of an epoch are shorter: as many rows as a full one is the same batch.
+  // The last batch of an epoch is shorter, so a slightly smaller mean still means the same batch.
   const double rows = of.samples / of.steps;
   const bool same = rows <= batch && rows > 0.8 * batch;
   return of.computed / of.steps * (same ? 1 : batch / rows);
@@ -97,7 +97,7 @@ std::string WhatDiffers(const json& summary, const job::JobPlan& plan) {
   return "";
 }
 
-// "tandem run JOB ...", whatever folder the program was in.
+// Whether the command was "tandem run JOB ...", with any folder in front of the program.
 bool IsOfTandemRun(const json& summary) {
   const auto command = summary.find("command");
   if (command == summary.end() || !command->is_string()) return false;
@@ -142,8 +142,7 @@ absl::StatusOr<Calibration> ReadCalibration(const std::string& folder, const job
     out.compute_seconds.push_back(own > 0 ? own : StepSeconds(all, batch));
   }
   const json tables = ObjectOf(summary, "tables");
-  bool alone =
-      !tables.empty();  // each worker reads copies of its own, and no frame tells of the way
+  bool alone = !tables.empty();  // each worker reads its own copies, so no frame shows the latency
   for (const auto& [name, table] : tables.items()) {
     if (!table.is_object()) continue;
     const bool copies = SynchroniserOf(table) == "replicated";

@@ -1,5 +1,6 @@
-// What the steps and frames of a live run took, as its folder tells: what a simulated run of such a
-// cluster assumes (tandem simulate --calibrate), and the speed that its prediction is held against.
+// Reads the times of steps and frames of a live run from its folder. A simulated run of such a
+// cluster uses them (tandem simulate --calibrate), and compares its prediction with the speed of
+// the live run.
 #ifndef TANDEM_CLI_CALIBRATION_H_
 #define TANDEM_CLI_CALIBRATION_H_
 
@@ -17,33 +18,34 @@ namespace tandem::cli {
 
 struct Calibration {
   std::string folder;
-  std::vector<double> compute_seconds;  // of a step, by rank of the job that is simulated
-  // Half of the shortest read: from sending to receiving a frame, with its share of what a server does.
-  // None if the run has read nothing, or over limited links, where reads wait for their bytes as
-  // well: --bytes-per-second counts these.
+  std::vector<double> compute_seconds;  // for a step, by rank of the simulated job
+  // Half of the shortest pull: the time from sending to receiving a frame, and a share of the
+  // server's work. nullopt if the run has pulled nothing, or if its links were limited: pulls then
+  // also wait for their bytes, which --bytes-per-second counts.
   absl::optional<double> latency_seconds;
-  // By table: its rows at the end, and the bytes of memory that one copy of them took.
+  // By table: its rows at the end, and the bytes of memory of one copy of them.
   struct Rows {
     double rows = 0, bytes = 0;
   };
   std::map<std::string, Rows> tables;
   double samples_per_second = 0;  // of the run while it trained (TrainingSpeed)
-  std::string untold;             // what hides latency_seconds, in words; empty: nothing
-  // What makes `plan` another job than the run's, so that its speed is no bar for the prediction,
-  // and `untold`; empty: nothing that the summary knows of.
+  std::string untold;             // why latency_seconds is unknown; empty: it is known
+  // Differences between `plan` and the run's job, and `untold`. With any of them the speed of the
+  // run does not judge the prediction. Empty: the summary shows no difference.
   std::string differs;
-  bool same_job = false;  // nothing that the summary knows of makes it another one
-  // `tandem run` started it, without hosts of their own for its processes: they shared processors.
+  bool same_job = false;  // the summary shows no difference between the jobs
+  // `tandem run` started all processes on one host, so they shared its processors.
   bool one_host = false;
 };
 
-// What `plan` is to assume by the run in `folder`. A run of another number of workers lends all of them
-// the mean of its own; one of other batches, time by the row. Errors name the folder, and what is wrong
-// with it: no summary, one of a run that failed, was simulated, or took no step.
+// Reads from the run in `folder` what `plan` has to assume. If the run had another number of
+// workers, each worker gets the mean of the run's workers. If the run had other batches, times are
+// scaled by the number of rows. Errors name the folder and the reason: no summary, a failed or
+// simulated run, or a run without steps.
 absl::StatusOr<Calibration> ReadCalibration(const std::string& folder, const job::JobPlan& plan);
 
-// Samples a second, evaluations, saves and the start of an allreduce left out, as a summary.json
-// says; 0 if it says nothing.
+// Samples a second of a summary.json, without evaluations, checkpoints and the start of an
+// allreduce; 0 if the summary does not contain them.
 double TrainingSpeed(const nlohmann::json& summary);
 
 }  // namespace tandem::cli

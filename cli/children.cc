@@ -52,13 +52,13 @@ absl::Status Children::Start(const std::string& name, const std::vector<std::str
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(1);  // the parent died in between
     setpgid(0, 0);                      // Ctrl-C reaches the driver, which ends the job in order
-    signal(SIGUSR1, SIG_IGN);           // until the program handles it: it may come at any time
+    signal(SIGUSR1, SIG_IGN);           // until the program installs its handler
     for (const auto& [key, value] : environment) setenv(key.c_str(), value.c_str(), 1);
     dup2(log_fd, STDOUT_FILENO);
     dup2(log_fd, STDERR_FILENO);
     const int null_fd = open("/dev/null", O_RDONLY);
     dup2(null_fd, STDIN_FILENO);
-    if (pipe_fd == 3) fcntl(3, F_SETFD, 0);  // it has the right number, but would be closed
+    if (pipe_fd == 3) fcntl(3, F_SETFD, 0);  // already descriptor 3: keep it open in the program
     if (pipe_fd >= 0 && pipe_fd != 3) dup2(pipe_fd, 3);
     if (network < 0 || setns(network, CLONE_NEWNET) == 0) execv(args[0], args.data());
     dprintf(STDERR_FILENO, "cannot run %s: %s\n", args[0], strerror(errno));

@@ -65,14 +65,14 @@ std::vector<std::string> LastLines(const std::string& path) {
   return lines;
 }
 
-// As short as it can be for a reader who is to have the same number.
+// The shortest text that a reader parses to the same number.
 std::string WithAllDigits(double number) {
   char text[32];
   const std::to_chars_result end = std::to_chars(text, text + sizeof text, number);
   return std::string(text, end.ptr);
 }
 
-// Why a run ended: what `tandem run` said last of it, or else its last line.
+// Why a run ended: the last error of `tandem run`, or else the last line of its log.
 std::string WhyOf(const Children::Exit& exit, const std::string& log) {
   if (exit.signal != 0) return exit.DebugString();
   const std::vector<std::string> lines = LastLines(log);
@@ -83,7 +83,7 @@ std::string WhyOf(const Children::Exit& exit, const std::string& log) {
   return said != lines.rend() ? *said : lines.back();
 }
 
-// Those that `tandem simulate` is given for the runs of a study.
+// The flags of `tandem simulate` for the runs of a study.
 SimulateFlags FlagsOf(const study::Simulate& simulate) {
   SimulateFlags flags;
   flags.step_seconds = simulate.step_seconds();
@@ -107,10 +107,10 @@ SimulateFlags FlagsOf(const study::Simulate& simulate) {
   return flags;
 }
 
-// `tandem run` of this build, or `tandem simulate`; its output in the run's folder.
+// Starts `tandem run` of this build, or `tandem simulate`. Their output goes to the run's folder.
 class ProcessLauncher final : public study::RunLauncher {
  public:
-  // `build`: as of RunnerOptions.
+  // `build`: see RunnerOptions.
   ProcessLauncher(std::string program, const study::StudyPlan& plan,
                   std::function<std::string()> build, const std::atomic<bool>* stop)
       : program_(std::move(program)),
@@ -143,8 +143,9 @@ class ProcessLauncher final : public study::RunLauncher {
     return end;
   }
 
-  // The model of a run that is done: the study may assume something else by now, and it may have been cut off
-  // between a run and its model. One that cannot be had is left out, and its run made again.
+  // Writes the model of a finished run again if it is missing or out of date: the assumptions of
+  // the study may have changed, or the study was ended between a run and its model. If this fails,
+  // the model stays missing, and the run is repeated.
   void Renew(const study::RunPlan& run, const std::string& folder) override {
     if (!study_.has_network() || !study::ReadRun(run, folder).counts()) return;
     const absl::Status renewed =
@@ -161,7 +162,8 @@ class ProcessLauncher final : public study::RunLauncher {
   }
 
  private:
-  // What it says goes to FOLDER/run.log, but for the folder of a twin, which it makes itself: beside it.
+  // Output goes to FOLDER/run.log, or to FOLDER.log if the folder does not exist yet, as for
+  // a twin.
   End RunProcess(const std::vector<std::string>& argv, const std::string& folder,
                  const std::string& caption, double seconds_left) {
     const std::string log = folder + (fs::exists(folder) ? "/run.log" : ".log");
@@ -261,13 +263,13 @@ class ProcessLauncher final : public study::RunLauncher {
   absl::Time next_ = absl::InfinitePast();
 };
 
-// What `tandem run` asks of a job before it starts anything. `script`: of the study.
+// Makes the checks that `tandem run` makes before it starts a process. `script`: of the study.
 absl::Status CheckJobHere(const job::JobPlan& plan, const std::string& script) {
   const bool program = plan.job.model().has_program();
   if (program && script.empty()) {
     return absl::InvalidArgumentError(
-        "the job's model is a program's, and the study does not say which; hint: python: "
-        "\"train.py\" in the study, from its folder");
+        "the job has model { program {} }, but the study names no script; add python: "
+        "\"train.py\" to the study, a path from the folder of the study");
   }
   if (!program && !script.empty()) {
     return absl::InvalidArgumentError(
@@ -282,7 +284,7 @@ absl::Status CheckJobHere(const job::JobPlan& plan, const std::string& script) {
   return data::CheckData(plan);
 }
 
-// All that can be said before anything starts: the study, its jobs, its runs.
+// Reads and checks the study, its jobs and its runs before any run starts.
 absl::StatusOr<study::Manifest> Prepare(const std::string& file) {
   study::Manifest manifest;
   manifest.study_file = file;
@@ -306,12 +308,12 @@ absl::StatusOr<study::Manifest> Prepare(const std::string& file) {
   return manifest;
 }
 
-// That a run of the study needs.
+// The largest number of virtual hosts that a run of the study needs.
 int MostHosts(const study::Manifest& manifest) {
   int most = 0;
   for (const study::RunPlan& run : manifest.runs) {
     const absl::StatusOr<Job> job = job::ParseJob(run.job_text, run.name, {});
-    if (!job.ok()) continue;  // its run will say why
+    if (!job.ok()) continue;  // the run will report the error
     const int servers = run.servers_beside_workers ? 0 : job->cluster().servers();
     most = std::max(most, 1 + job->cluster().workers() + servers);
   }
@@ -322,13 +324,13 @@ std::string FileIn(const std::string& folder, const char* name) {
   return absl::StrCat(folder, "/", name);
 }
 
-// Whether the study may have the folder: it is new, empty, or this study's.
+// Checks that the study may use the folder: the folder is new, empty, or contains this study.
 absl::Status CheckFolder(const std::string& folder, bool overwrite, study::Manifest* manifest) {
   std::error_code error;
   const absl::StatusOr<study::Manifest> old = study::ReadManifest(folder);
   if (absl::IsNotFound(old.status())) {
     for (const auto& entry : fs::directory_iterator(folder, error)) {
-      // Of a study that was cut off at once.
+      // Files of a study that was ended right after its start.
       if (entry.path().filename() == "lock" || entry.path().filename() == "manifest.json.tmp")
         continue;
       return absl::FailedPreconditionError(absl::StrCat(
@@ -336,7 +338,7 @@ absl::Status CheckFolder(const std::string& folder, bool overwrite, study::Manif
     }
     return absl::OkStatus();
   }
-  if (!old.ok()) return old.status();  // not ours: --overwrite does not reach it
+  if (!old.ok()) return old.status();  // no valid study, so --overwrite may not remove it
   if (overwrite) return absl::OkStatus();
   if (const absl::Status same = study::CheckGoesOn(*old, *manifest); !same.ok()) {
     return absl::FailedPreconditionError(absl::StrCat("--out ", folder, ": ", same.message()));
@@ -346,10 +348,10 @@ absl::Status CheckFolder(const std::string& folder, bool overwrite, study::Manif
     std::fprintf(stderr, "warning: the runs that are done are of another build\n");
   }
   manifest->surroundings["began"] = study::TextIn(old->surroundings, "began");
-  // By now the load is also that of runs of the study itself.
+  // Keep the load from the start of the study: the load now includes the study's own runs.
   manifest->surroundings["machine"]["load"] =
       study::NumberIn(old->surroundings.value("machine", nlohmann::json::object()), "load", 0.0);
-  // What was chosen of another field says nothing.
+  // A value that was chosen for another field is no use.
   if (!manifest->plan.tunes() ||
       manifest->plan.study.tune().path() != old->plan.study.tune().path()) {
     return absl::OkStatus();
@@ -361,8 +363,8 @@ absl::Status CheckFolder(const std::string& folder, bool overwrite, study::Manif
   return absl::OkStatus();
 }
 
-// What of an earlier study `--overwrite` gives up, but for the manifest, which says that the folder is a study's
-// until the next one takes its place.
+// Removes the results of an earlier study for `--overwrite`. Keeps the manifest, which marks the
+// folder as one of a study until the new manifest replaces it.
 absl::Status ClearFolder(const std::string& folder) {
   for (const char* name : {"runs", "figures", "results.json", "report.html", "runs.csv"}) {
     std::error_code error;
@@ -420,7 +422,7 @@ int WriteReportOf(const char* program, const std::string& folder) {
   return report->complete > 0 ? node::kExitOk : node::kExitFailed;
 }
 
-// The programs that make a study's runs, this one first.
+// The programs that run a study; this one comes first.
 std::vector<const char*> ProgramsOf(const study::Study& study) {
   std::vector<const char*> names = {"tandem"};
   // `tandem` itself simulates a problem: there is no model.
@@ -447,7 +449,7 @@ int RunThem(const CompareFlags& flags, study::Manifest* manifest) {
   if (!manifest->plan.script.empty()) {
     for (std::string& file : PackageFiles(ProgramFolder())) programs.push_back(std::move(file));
   }
-  // Asked at each run: they may be built again on the way.
+  // Called for each run, because the user may rebuild the programs during the study.
   options.build = [programs] { return study::BuildOf(programs); };
   ProcessLauncher launcher(program.string(), manifest->plan, options.build, stop);
   options.retry_failed = flags.retry_failed;
@@ -495,7 +497,7 @@ void AddReport(CLI::App* app, ReportFlags* flags) {
 
 int CompareCommand(const CompareFlags& given) {
   CompareFlags flags = given;
-  (void)node::StopSignal();  // from here on Ctrl-C ends it in order
+  (void)node::StopSignal();  // from here on Ctrl-C ends the study in order
   absl::StatusOr<study::Manifest> manifest = Prepare(flags.study);
   if (!manifest.ok()) return Refused(manifest.status());
   if (flags.out.empty()) flags.out = absl::StrCat("out/", manifest->plan.study.name());

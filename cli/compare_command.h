@@ -11,10 +11,10 @@ namespace tandem::cli {
 
 struct CompareFlags {
   std::string study;       // file
-  std::string out;         // empty: out/NAME, of the study
-  bool overwrite = false;  // what another study left in `out` may be lost
+  std::string out;         // empty: out/NAME with the name of the study
+  bool overwrite = false;  // results of another study in `out` may be removed
   bool retry_failed = false;
-  bool check = false;  // say what would be run, and run nothing
+  bool check = false;  // list the runs, and start no run
 };
 
 struct ReportFlags {
@@ -24,8 +24,8 @@ struct ReportFlags {
 void AddCompare(CLI::App* app, CompareFlags* flags);
 void AddReport(CLI::App* app, ReportFlags* flags);
 
-// Returns the exit code: 0; 1: a file could not be written, or no run came to its end; 2: the study or
-// one of its jobs is refused, and nothing was started. Ctrl-C ends the process by its signal.
+// Returns the exit code. 1: a file could not be written, or no run finished. 2: the study or one of
+// its jobs is refused, and no run was started. Otherwise 0. Ctrl-C ends the process by its signal.
 int CompareCommand(const CompareFlags& flags);
 int ReportCommand(const ReportFlags& flags);
 

@@ -1,5 +1,5 @@
-// Which process of a job is on which virtual host: the scheduler on the first one, each worker on one,
-// each server on one of its own or beside the worker of its number.
+// Places the processes of a job on virtual hosts: the scheduler on the first host, each worker on
+// its own host, and server i on its own host or on the host of worker i.
 //
 // Thread safety: one thread.
 #ifndef TANDEM_CLI_JOB_HOSTS_H_
@@ -19,18 +19,18 @@ namespace tandem::cli {
 class JobHosts {
  public:
   struct Options {
-    double bytes_per_second = 0;  // of each link, each way
+    double bytes_per_second = 0;  // of each link, in each direction
     int workers = 1, servers = 0;
     bool servers_beside_workers = false;  // requires: no more servers than workers
   };
   static absl::StatusOr<JobHosts> Make(const Options& options);
 
-  // What is added to the flags of a role ("scheduler", "worker 1", "server 0"), and the network that
-  // it is started in.
+  // The additional flags of a role ("scheduler", "worker 1", "server 0"), and the network namespace
+  // to start it in.
   std::vector<std::string> FlagsOf(const std::string& role) const;
   int NetworkOf(const std::string& role) const;
 
-  // What was limited and what went through, for summary.json.
+  // The limits and the traffic of the links, for summary.json.
   nlohmann::json Summary() const;
 
  private:

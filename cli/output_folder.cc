@@ -32,10 +32,10 @@ namespace fs = std::filesystem;
 
 constexpr char kLock[] = "lock";
 constexpr char kModel[] = "model";
-// What a run writes, and the next one in the same folder removes.
+// Files that a run writes, and that the next run in the same folder removes.
 constexpr const char* kResults[] = {"summary.json", "metrics.jsonl", "address",     "bad_rows.txt",
                                     "collectives",  "run",           "script.json", kStartFile};
-// What it replaces.
+// Files that the next run replaces.
 constexpr const char* kReplaced[] = {kLock, "job.textproto", "logs", kModel};
 
 std::string PathIn(const std::string& folder, absl::string_view name) {
@@ -55,7 +55,7 @@ std::string Holder(pid_t pid) {
                       absl::FormatTime("%Y-%m-%d %H:%M:%S", absl::Now(), absl::LocalTimeZone()));
 }
 
-// What the lock says of who has it.
+// The text of the lock file, which names the holder.
 std::string HolderOf(const std::string& folder) {
   std::ifstream file(PathIn(folder, kLock));
   std::string line;
@@ -75,7 +75,7 @@ bool IsOurParents(const std::string& folder) {
   return absl::StartsWith(HolderOf(folder), HolderPrefix(getppid()));
 }
 
-// Whether a run has written into the folder: by its lock, or (older versions) by its job.
+// Whether a run has written into the folder. Its lock shows this, or (older versions) its job file.
 bool IsOfARun(const std::string& folder) {
   if (absl::StartsWith(HolderOf(folder), kProcess)) return true;
   std::ifstream job(PathIn(folder, "job.textproto"));
@@ -84,8 +84,9 @@ bool IsOfARun(const std::string& folder) {
   return line == "# Every default filled in.";
 }
 
-// A run replaces what earlier ones left. What lies there by the same name and is nobody's is a user's:
-// their sources, say, if the folder is the one they stand in.
+// A run replaces the files of earlier runs. If no run has used the folder, files with the same
+// names belong to the user, for example because the folder contains their sources. Refuse to
+// replace these.
 absl::Status CheckForeign(const std::string& folder) {
   if (IsOfARun(folder)) return absl::OkStatus();
   std::vector<const char*> names(std::begin(kResults), std::end(kResults));
@@ -100,7 +101,7 @@ absl::Status CheckForeign(const std::string& folder) {
   return absl::OkStatus();
 }
 
-// Nobody misses what a failed run has left, but for a model.
+// Whether the summary is of a failed run, whose files (except a model) may be replaced.
 bool SaysOfAFailure(const std::string& summary) {
   const absl::StatusOr<std::string> text = ReadWholeFile(summary);
   if (!text.ok()) return false;
@@ -129,7 +130,7 @@ std::string NewFolderName(absl::string_view name) {
   std::replace_if(
       safe.begin(), safe.end(),
       [](unsigned char c) { return !absl::ascii_isalnum(c) && c != '_' && c != '-'; }, '_');
-  // With the process, so that runs that start in the same second have folders of their own.
+  // The process id keeps the folders of runs apart that start in the same second.
   return absl::StrCat("out/", safe, "-",
                       absl::FormatTime("%Y%m%d-%H%M%S", absl::Now(), absl::LocalTimeZone()), "-",
                       getpid());
@@ -141,7 +142,7 @@ absl::Status OutputFolder::Check(const std::string& path, bool overwrite) {
         "--out: an empty name; hint: leave --out out, and a folder "
         "under out/ is made");
   }
-  // For writing: on NFS an exclusive lock needs that.
+  // Open for writing, because an exclusive lock on NFS requires it.
   const int fd = open(PathIn(path, kLock).c_str(), O_RDWR | O_CLOEXEC);
   if (fd >= 0) {
     const bool free = flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;

@@ -1,5 +1,5 @@
-// The folder that a run writes into. One run has it at a time, and what an earlier one left there is
-// not lost by accident.
+// The folder that a run writes into. Only one run holds it at a time. A run does not remove the
+// results of an earlier run by accident.
 //
 // Thread safety: one thread.
 #ifndef TANDEM_CLI_OUTPUT_FOLDER_H_
@@ -13,29 +13,30 @@
 
 namespace tandem::cli {
 
-// In the folder of a run that records its order: the model that it began with, if it did.
+// The file with the model that a run began with, in the folder of a run that records its order.
 inline constexpr char kStartFile[] = "start.json";
 
-// "out/NAME-20260131-142501-PROCESS": for a run of job `name` that was given no folder.
+// "out/NAME-20260131-142501-PROCESS": the folder of a run of job `name` without --out.
 std::string NewFolderName(absl::string_view name);
 
 class OutputFolder {
  public:
-  // May a run begin in `path`? FAILED_PRECONDITION if another process has the folder, and, unless
-  // `overwrite`, if a finished run or a saved model is in it. Changes nothing.
+  // Checks whether a run may begin in `path`. FAILED_PRECONDITION if another process holds
+  // the folder, or, without `overwrite`, if it contains a finished run or a checkpoint.
+  // Changes nothing.
   static absl::Status Check(const std::string& path, bool overwrite);
 
-  // Makes the folder if it is not there, checks it, and has it until this object or its process ends,
-  // however it ends (flock): the file `lock` in it says whose it is. A role whose parent has it
-  // already shares it.
+  // Creates the folder if it is missing, checks it, and holds it until this object or its process
+  // ends (flock). The file `lock` in it names the holder. A role whose parent holds the folder
+  // shares it.
   static absl::StatusOr<OutputFolder> Claim(const std::string& path, bool overwrite);
 
-  // Removes what earlier runs left; their model stays if `keep_model`.
+  // Removes the results of earlier runs; keeps their model if `keep_model`.
   void Clear(bool keep_model) const;
-  // Removes what the run left that goes on there and that it will write anew at its end.
+  // Removes the files that a resumed run writes again at its end.
   void ClearForResume() const;
 
-  // Another process (tandem run) has made it ready.
+  // Whether another process (tandem run) holds the folder and has prepared it.
   bool shared() const { return fd_ < 0; }
 
   OutputFolder(OutputFolder&& other) noexcept;
@@ -46,10 +47,10 @@ class OutputFolder {
   OutputFolder(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
 
   std::string path_;
-  int fd_;  // of the lock; -1: our parent's
+  int fd_;  // of the lock; -1: the parent holds it
 };
 
-// Is `path` in `folder`, or the folder itself?
+// Whether `path` is in `folder`, or is `folder` itself.
 bool IsInside(const std::string& path, const std::string& folder);
 
 }  // namespace tandem::cli

@@ -26,7 +26,8 @@
 namespace tandem::cli {
 namespace {
 
-// Staleness costs quality, which only a study can tell; for less than this it is not worth a look.
+// Staleness costs quality, which only a study can measure. A smaller speedup than this is not
+// worth it.
 constexpr double kWorthIt = 1.2;
 
 absl::Status CheckNumber(const char* flag, double value, bool zero) {
@@ -35,7 +36,7 @@ absl::Status CheckNumber(const char* flag, double value, bool zero) {
                                                  zero ? "not less" : "more", " than 0"));
 }
 
-// `live`: of --calibrate.
+// `live`: the run of --calibrate.
 absl::StatusOr<plan::Assumed> AssumedBy(const PlanFlags& flags, const job::JobPlan& job,
                                         const absl::optional<Calibration>& live) {
   TANDEM_RETURN_IF_ERROR(CheckNumber("--step-seconds", flags.step_seconds, false));
@@ -46,7 +47,7 @@ absl::StatusOr<plan::Assumed> AssumedBy(const PlanFlags& flags, const job::JobPl
   assumed.bytes_per_second = flags.bytes_per_second;
   if (!live.has_value()) {
     for (int rank = 0; rank < job.workers(); ++rank) {
-      // Where service_time says how long steps take, that is all of it, as in a simulated run.
+      // If service_time draws the time of steps, it is the whole time, as in a simulated run.
       const bool drawn = job::ServiceTimeOf(job.job, rank) >= 0;
       assumed.compute_seconds.push_back(drawn ? 0 : flags.step_seconds);
     }
@@ -96,7 +97,7 @@ void PrintFacts(const plan::Facts& facts, const std::string& name) {
       1000 * sum / facts.workers, 1000 * facts.latency_seconds, rate.c_str());
 }
 
-// `speed`: whether it can be predicted.
+// `speed`: whether the speed can be predicted.
 void PrintRow(const plan::Estimate& e, bool speed) {
   std::printf("%11s  %-19s  %-19s  %5.3g %5.3g %7.3g %5.3g  %8s  %8s %8s  %s\n",
               speed ? Whole(e.samples_per_second).c_str() : "-", e.way.tables_name().c_str(),
@@ -105,7 +106,7 @@ void PrintRow(const plan::Estimate& e, bool speed) {
               Bytes(e.server_memory).c_str(), Bytes(e.worker_memory).c_str(), e.limit().c_str());
 }
 
-// Of one kind are ways that differ in the algorithm and the number of servers alone.
+// Strategies are of the same kind if they differ only in the algorithm and the number of servers.
 std::string KindOf(const plan::Way& way) {
   return absl::StrCat(static_cast<int>(way.tables), " ", static_cast<int>(way.dense), " ",
                       way.bound.has_value() ? absl::StrCat(*way.bound) : "any");
@@ -122,7 +123,7 @@ void PrintTable(const std::vector<plan::Estimate>& ways, bool all, bool speed) {
   }
 }
 
-// The ways that the job can take, whatever it says besides.
+// Tells which strategies the other settings of the job allow.
 class Possible {
  public:
   explicit Possible(const PlanFlags& flags) : flags_(flags) {}
@@ -133,7 +134,7 @@ class Possible {
     return absl::OkStatus();
   }
 
-  // Whether the job can be run so, with so many workers.
+  // Whether the job can run with this strategy and so many workers.
   absl::Status Check(const plan::Way& way, int workers) const {
     job::Overrides all = *node::ParseOverrides(flags_.set);
     for (auto& override : way.Overrides(job_)) all.push_back(std::move(override));
@@ -144,7 +145,7 @@ class Possible {
     return job::Resolve(job).status();
   }
 
-  // The command that runs the job so.
+  // The command that runs the job with this strategy.
   std::string Command(const plan::Way& way) const {
     std::string out = absl::StrCat("  tandem run ", ForShell(flags_.job));
     for (const std::string& set : flags_.set) absl::StrAppend(&out, " --set ", ForShell(set));
@@ -162,8 +163,8 @@ class Possible {
   Job job_;
 };
 
-// What no way has may make the job as it is the fastest: replicas that meet, sums that do not wait
-// for all, tables at several places.
+// The current job can be faster than every candidate, because it uses features that the candidates
+// lack: sync rounds, quorum sums, tables at several places.
 void PrintLead(const plan::Estimate& as_it_is, const plan::Estimate& taken) {
   const plan::Way& way = as_it_is.way;
   if (way.every == 1 && !way.quorum.has_value() && !way.mixed) return;
@@ -176,7 +177,7 @@ void PrintLead(const plan::Estimate& as_it_is, const plan::Estimate& taken) {
 void PrintChoice(const std::vector<plan::Estimate>& ways, const plan::Estimate& as_it_is,
                  const Possible& possible) {
   const plan::Estimate& fastest = ways.front();
-  // Of those that are alike in speed the one that sends least.
+  // Among strategies of about the same speed, take the one that sends least.
   const plan::Estimate *first = nullptr, *in_step = nullptr;
   for (const plan::Estimate& way : ways) {
     if (way.way.uses_servers() && way.way.bound != 0) continue;
@@ -217,8 +218,8 @@ void PrintChoice(const std::vector<plan::Estimate>& ways, const plan::Estimate& 
   PrintLead(as_it_is, together ? *in_step : fastest);
 }
 
-// Processes that share the processors of one host wait for these, which the model does not count:
-// what the calibrating run had tells by how much it is off there. True if it is not far off.
+// Compares the estimate with the measured speed of the calibrating run. The model does not count
+// the waits of processes that share the processors of one host. True if the difference is small.
 bool CheckAgainstRun(const absl::optional<Calibration>& live, const plan::Estimate& as_it_is) {
   constexpr double kFar = 1.25;
   if (!live.has_value() || !live->one_host) return true;

@@ -61,11 +61,12 @@ absl::Status CheckRows(const PredictFlags& flags, const Data& data) {
   if (!flags.data.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       data.format() == Data::NCF
-          ? "which pairs? hint: --data FILES, with a user and an item a row"
-          : "which rows? hint: --data FILES, in the job's format; they need no label");
+          ? "--data is missing; name the files with the pairs to score, a user and an item a row"
+          : "--data is missing; name the files with the rows to score, in the job's format; no row "
+            "needs a label");
 }
 
-// Refuses an --out that cannot be written, as far as this can be known before scoring.
+// Refuses an --out that cannot be written, as far as this is known before scoring.
 absl::Status CheckOut(const PredictFlags& flags) {
   const auto refuse = [&](const auto&... why) {
     return absl::InvalidArgumentError(absl::StrCat("--out ", flags.out, ": ", why...));
@@ -89,7 +90,7 @@ absl::Status CheckOut(const PredictFlags& flags) {
   return refuse("cannot be written: ", std::strerror(errno));
 }
 
-// Refuses an --out that is one of the files to be read.
+// Refuses an --out that is one of the files that the command reads.
 absl::Status CheckNotRead(const PredictFlags& flags, std::vector<std::string> read) {
   read.push_back(flags.job);
   if (!flags.python.empty()) read.push_back(flags.python);
@@ -103,7 +104,8 @@ absl::Status CheckNotRead(const PredictFlags& flags, std::vector<std::string> re
   return absl::OkStatus();
 }
 
-// A policy that leaves out some of several workers is none for one, which pushes nothing.
+// Replaces policies that leave out some workers: the single worker of a script does not support
+// them, and pushes nothing.
 void AddPolicies(const job::JobPlan& trained, std::vector<std::string>* set) {
   if (trained.job.policy().kind() == Policy::BACKUP_WORKERS) {
     set->emplace_back("policy={kind: BSP}");
@@ -116,13 +118,13 @@ void AddPolicies(const job::JobPlan& trained, std::vector<std::string>* set) {
   }
 }
 
-// How the run of the job differs from one that trains.
+// The settings that turn the job into one that only scores.
 std::vector<std::string> SettingsOf(const PredictFlags& flags, const job::JobPlan& trained) {
   std::vector<std::string> set = flags.set;
   if (trained.job.model().has_program()) {
     set.emplace_back("train.evaluate_only=true");
-    set.emplace_back("cluster.workers=1");  // the order is the script's
-    set.emplace_back("service_time=[]");    // which may be of workers that there are not
+    set.emplace_back("cluster.workers=1");  // keeps the script's order of rows
+    set.emplace_back("service_time=[]");    // may name workers that do not exist
     AddPolicies(trained, &set);
     return set;
   }
@@ -142,7 +144,7 @@ absl::StatusOr<job::JobPlan> PlanOf(const std::string& job, const std::vector<st
   return node::PlanOf(role);
 }
 
-// The files of --data; none where the rows are a script's.
+// The files of --data; empty if a script brings the rows.
 absl::StatusOr<std::vector<std::string>> FilesOf(const Data& data) {
   if (data.format() == Data::PROGRAM) return std::vector<std::string>();
   absl::StatusOr<std::vector<std::string>> files =
@@ -166,7 +168,7 @@ absl::StatusOr<std::vector<float>> ReadLogits(const std::string& path) {
   return logits;
 }
 
-// Row i is worker i mod `workers`' next one.
+// The logits of all workers in the order of rows. Row i is the next row of worker i mod `workers`.
 absl::StatusOr<std::vector<float>> LogitsOf(const std::string& run, int workers,
                                             const std::string& script) {
   std::vector<std::vector<float>> logits;
@@ -193,8 +195,8 @@ absl::StatusOr<std::vector<float>> LogitsOf(const std::string& run, int workers,
                    "job.evaluate(..., data=\"validation\") has no batches here"));
 }
 
-// The text of the file of scores: a line a row, below the names of the columns if there are any. It has
-// enough digits to tell scores apart.
+// The text of the file of scores: one line a row, after a line with the names of the columns if
+// there are any. Scores have enough digits to tell them apart.
 absl::StatusOr<std::string> TextOf(const std::vector<float>& logits, const PredictFlags& flags,
                                    const Data& data, const std::vector<std::string>& files) {
   std::unique_ptr<data::ChosenColumns> columns;
@@ -210,8 +212,8 @@ absl::StatusOr<std::string> TextOf(const std::vector<float>& logits, const Predi
   return text;
 }
 
-// The metrics that the labels give for the scores of `rows` rows, or why there are none. Batches of a
-// script without labels are in no evaluation.
+// The metrics of the scores of `rows` rows, or the reason why there are none. An evaluation does
+// not contain batches that a script scored without labels.
 std::string Judge(const std::string& run, int64_t rows) {
   const absl::StatusOr<std::string> text = ReadWholeFile(run + "/summary.json");
   const auto summary = nlohmann::json::parse(text.ok() ? *text : "", nullptr,
@@ -228,7 +230,7 @@ std::string Judge(const std::string& run, int64_t rows) {
                                                         WithCommas(rows), " rows have no label"));
 }
 
-// The folder of the run is for nobody to keep, unless the run fails: its logs say why.
+// A temporary folder for the run. It stays only if the run fails, because its logs say why.
 class PassingFolder {
  public:
   PassingFolder() {
@@ -275,13 +277,13 @@ int PredictCommand(const PredictFlags& flags) {
   if (!ready.ok()) return RefusePrediction(ready);
   run.out = folder.path();
   run.scores = true;
-  // Where the scores go to the standard output they are alone there.
+  // If the scores go to standard output, other lines go to standard error.
   run.lines = FindOutput(flags.out).fd == STDOUT_FILENO ? stderr : stdout;
   run.start.init_from = flags.init_from;
   run.python = flags.python;
   run.script_flags = flags.script_flags;
   if (const int code = RunCommand(run); code != node::kExitOk) {
-    if (code == node::kExitFailed) folder.Keep();  // it has said where the logs are
+    if (code == node::kExitFailed) folder.Keep();  // the error names the logs
     return code;
   }
   const auto logits = LogitsOf(run.out, plan->workers(), flags.python);
@@ -294,7 +296,7 @@ int PredictCommand(const PredictFlags& flags) {
   }
   const std::string judged = Judge(run.out, static_cast<int64_t>(logits->size()));
   folder.Remove();
-  // The reader of a pipe may never come: from here on a signal ends the program at once.
+  // A pipe may never get a reader, so from here on a signal ends the program at once.
   for (const int stop : {SIGINT, SIGTERM}) (void)signal(stop, SIG_DFL);
   const absl::StatusOr<std::string> text = TextOf(*logits, flags, data, *files);
   const absl::Status written = text.ok() ? WriteOutput(flags.out, *text) : text.status();

@@ -1,6 +1,7 @@
-// tandem predict: the scores that a saved model gives rows of files, one a row, in the order of the
-// rows, which need no label. A run of the job that takes no step and scores these files; where the model is a
-// script's, the rows that this evaluates, in its order.
+// tandem predict: writes the scores of a checkpoint for rows of files, one a row, in the order of
+// the rows. Rows need no label. The command runs the job without training steps and scores these
+// files. If the model belongs to a script, it scores the rows that the script evaluates, in the
+// script's order.
 #ifndef TANDEM_CLI_PREDICT_COMMAND_H_
 #define TANDEM_CLI_PREDICT_COMMAND_H_
 
@@ -15,12 +16,12 @@ struct PredictFlags {
   std::string init_from;
   std::vector<std::string> data;     // files or globs
   std::string out;                   // the file of scores
-  std::vector<std::string> columns;  // of the rows, to be written in front of the scores
-  std::string python;                // script, of a job of a program; then there is no `data`
+  std::vector<std::string> columns;  // columns of the rows to write before each score
+  std::string python;                // script, for a job with a program; then `data` is empty
   std::vector<std::string> script_flags;
 };
 
-// Returns the exit code, as RunCommand.
+// Returns the exit code of RunCommand.
 int PredictCommand(const PredictFlags& flags);
 
 }  // namespace tandem::cli

@@ -101,7 +101,7 @@ class Clicks final : public Problem {
   sim::ClickLosses losses_;
 };
 
-// Flags that another problem has, or that none is asked for with.
+// Refuses flags of another problem, and flags without --problem.
 absl::Status CheckUnused(const ProblemFlags& flags) {
   const ProblemFlags none;
   const bool quadratic = flags.curvature != none.curvature || flags.condition != none.condition ||
@@ -124,7 +124,7 @@ absl::Status CheckUnused(const ProblemFlags& flags) {
 bool Finite(double value, double least) { return std::isfinite(value) && value >= least; }
 bool Between(int64_t value, int64_t least, int64_t most) { return value >= least && value <= most; }
 
-// Samples are in memory from when a worker draws them until it has computed their step.
+// Refuses too many samples. They are in memory until the worker has computed their step.
 absl::Status CheckSamples(const ProblemFlags& flags, const job::JobPlan& plan) {
   if (flags.kind != kClicks) return absl::OkStatus();
   double values = static_cast<double>(flags.parameters - 1);

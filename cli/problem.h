@@ -1,4 +1,5 @@
-// tandem simulate --problem: what computes in the place of a job's model and data, and what is said of it.
+// tandem simulate --problem: a synthetic problem that replaces a job's model and data, and
+// its results.
 #ifndef TANDEM_CLI_PROBLEM_H_
 #define TANDEM_CLI_PROBLEM_H_
 
@@ -19,8 +20,8 @@ namespace tandem::cli {
 struct ProblemFlags {
   std::string kind;                                // "quadratic", "clicks"; empty: the job's model
   int64_t parameters = 1;                          // dense ones
-  double curvature = 1, condition = 1, noise = 0;  // of the first: sim/quadratic.h
-  int64_t fields = 8, ids = 1000;                  // of the second: sim/clicks.h
+  double curvature = 1, condition = 1, noise = 0;  // "quadratic": sim/quadratic.h
+  int64_t fields = 8, ids = 1000;                  // "clicks": sim/clicks.h
   double skew = data::kPlantedExponent;
 
   bool empty() const { return kind.empty(); }
@@ -28,8 +29,8 @@ struct ProblemFlags {
 
 void AddProblem(CLI::App* app, ProblemFlags* flags);
 
-// INVALID_ARGUMENT, naming the flag or field: numbers that make no sense, flags of a problem that is not asked
-// for, a job that no problem can be put into.
+// INVALID_ARGUMENT, which names the flag or field: invalid numbers, flags of another problem, or a
+// job in which a problem cannot replace the model.
 absl::Status CheckProblem(const ProblemFlags& flags, const job::JobPlan& plan);
 
 class Problem {
@@ -37,12 +38,13 @@ class Problem {
   virtual ~Problem() = default;
   // All workers' runners refer to the problem.
   virtual worker::MakeTaskRunner runners() = 0;
-  // After the run: for summary.json, and in a line.
+  // The results after the run: for summary.json, and as a line.
   virtual nlohmann::json Json() const = 0;
   virtual std::string Text() const = 0;
 };
 
-// `steps`: of each worker, in an epoch. What CheckProblem takes; `plan` outlives it.
+// `steps`: steps of each worker in an epoch. Requires: CheckProblem returned OK. `plan` must
+// outlive the problem.
 std::unique_ptr<Problem> NewProblem(const ProblemFlags& flags, int64_t steps,
                                     const job::JobPlan& plan);
 

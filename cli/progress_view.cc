@@ -49,7 +49,7 @@ std::string Join(const nlohmann::json& p, const Words& words) {
   std::vector<std::string> parts = {where};
   parts.push_back(absl::StrCat(WithCommas(static_cast<int64_t>(NumberOf(p, "samples_per_second"))),
                                words.samples));
-  std::vector<std::string> measured;  // on what was trained since the last line
+  std::vector<std::string> measured;  // on the samples since the last line
   if (p.contains("loss")) measured.push_back(absl::StrFormat("loss %.4f", NumberOf(p, "loss")));
   if (p.contains("auc")) measured.push_back(absl::StrFormat("AUC %.4f", NumberOf(p, "auc")));
   if (!measured.empty()) parts.push_back(words.training + absl::StrJoin(measured, ", "));
@@ -61,7 +61,8 @@ std::string Join(const nlohmann::json& p, const Words& words) {
   return absl::StrJoin(parts, words.separator);
 }
 
-// " at epoch 2, step 1,200, test data", as far as the event says; nothing is trained before epoch 1.
+// " at epoch 2, step 1,200, test data", with the parts that the event has. Epoch 0 is
+// before training.
 std::string WhereEvaluated(const nlohmann::json& event) {
   std::string where;
   if (NumberOf(event, "epoch") > 0 && event.contains("step")) {
@@ -131,7 +132,7 @@ void ProgressView::ShowProgress(const nlohmann::json& progress, absl::Time now) 
     return Line(Format(progress, kPlainColumns));
   }
   const int columns = ColumnsOf(out_);
-  // A line that wraps could not be erased.
+  // Cut the line, because a wrapped line cannot be erased.
   const std::string line =
       Format(progress, columns - 1).substr(0, static_cast<size_t>(columns - 1));
   std::fprintf(out_, "\r\x1b[K%s", line.c_str());

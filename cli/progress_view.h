@@ -1,5 +1,5 @@
-// How `tandem run` shows what the scheduler reports: as one live line where the output is a terminal,
-// and as plain lines where it is a file or a pipe.
+// Prints the scheduler's reports for `tandem run`: one live line if the output is a terminal, and
+// plain lines if it is a file or a pipe.
 //
 // Thread safety: none; one thread.
 #ifndef TANDEM_CLI_PROGRESS_VIEW_H_
@@ -20,12 +20,12 @@ class ProgressView {
   ProgressView(std::FILE* out, bool live) : out_(out), live_(live) {}
   ~ProgressView() { Clear(); }
 
-  // One event of the scheduler (scheduler_shell.h lists them).
+  // Shows one event of the scheduler (scheduler_shell.h lists them).
   void Show(const nlohmann::json& event, absl::Time now);
-  // A whole line, above the live one.
+  // Prints a whole line above the live line.
   void Line(const std::string& text);
 
-  // Erases the live line, if there is one: the screen belongs to the caller.
+  // Erases the live line, if there is one, so that the caller can print.
   void Clear();
 
   // "epoch 1 41%, step 1,200 | 35,100 samples/s | training loss 0.4512, AUC 0.7810 | staleness 1.20,

@@ -47,7 +47,7 @@ int RefuseReplay(const absl::Status& why) {
 
 std::string JobOf(const ReplayFlags& flags) { return flags.recorded + "/job.textproto"; }
 
-// The whole of it is in the order only if it came to its end.
+// Checks that the run has finished. Otherwise its recorded order is not complete.
 absl::Status CheckEnded(const std::string& folder) {
   const std::string path = folder + "/summary.json";
   std::ifstream file(path);
@@ -70,7 +70,7 @@ absl::Status CheckEnded(const std::string& folder) {
       absl::StrCat(path, ": the run did not come to its end, and only whole runs are replayed"));
 }
 
-// What the run began with.
+// Reads the model that the run began with.
 absl::Status ReadStart(const std::string& folder, StartFlags* start) {
   const std::string path = absl::StrCat(folder, "/", kStartFile);
   std::ifstream file(path);
@@ -90,14 +90,15 @@ absl::Status ReadStart(const std::string& folder, StartFlags* start) {
   return absl::OkStatus();
 }
 
-// A save in the middle would make workers wait for each other where the recorded run did not.
+// Turns checkpoints off: they would make workers wait for each other where the recorded run
+// did not.
 std::vector<std::string> SetsOf(const ReplayFlags& flags) {
   std::vector<std::string> sets = flags.run.set;
   sets.insert(sets.end(), {"save.every_steps=0", "save.every_seconds=1e15"});
   return sets;
 }
 
-// The changes that were asked for and that make another model, one line each.
+// The requested changes that lead to another model, one line each.
 absl::StatusOr<std::vector<std::string>> CheckChanges(const ReplayFlags& flags) {
   node::RoleFlags role;
   role.job = JobOf(flags);
@@ -120,7 +121,8 @@ absl::StatusOr<std::vector<std::string>> CheckChanges(const ReplayFlags& flags) 
   return job::ModelDifferences(was.job, is.job);
 }
 
-// Before anything starts. What programs write into tables of their own is in no order.
+// Checks the recorded order before a process starts. The order does not contain the tables
+// of programs.
 absl::Status CheckOrder(const ReplayFlags& flags) {
   node::RoleFlags role;
   role.job = JobOf(flags);
@@ -133,7 +135,8 @@ absl::Status CheckOrder(const ReplayFlags& flags) {
   return server::CheckWholeOrder(flags.recorded, plan.workers(), recorded);
 }
 
-// Where the recorded run has saved nothing, nobody can say which files it read.
+// Checks that the files are those of the recorded run. A run without a checkpoint does not
+// name them.
 absl::Status CheckFiles(const ReplayFlags& flags) {
   const absl::StatusOr<ResumePoint> point = FindResumePoint(flags.recorded);
   if (!point.ok() || !point->job.has_value()) return absl::OkStatus();
@@ -142,7 +145,7 @@ absl::Status CheckFiles(const ReplayFlags& flags) {
   return absl::Status(same.code(), absl::StrCat(flags.recorded, ": ", same.message()));
 }
 
-// By the simulator, which says itself what cannot be run so.
+// Runs the replay in the simulator, which reports jobs that it does not support.
 int RunSerially(const RunFlags& run) {
   if (!run.python.empty()) {
     return RefuseReplay(absl::InvalidArgumentError(
@@ -163,7 +166,7 @@ int RunSerially(const RunFlags& run) {
   for (std::string& word : argv) words.push_back(word.data());
   words.push_back(nullptr);
   std::fflush(stdout);
-  // Ctrl-C reaches the child as well, which ends in order; its end is waited for.
+  // Ctrl-C also reaches the child, which ends in order. Wait for it.
   signal(SIGINT, SIG_IGN);
   const pid_t child = fork();
   if (child == 0) {
@@ -183,8 +186,8 @@ int RunSerially(const RunFlags& run) {
   return WEXITSTATUS(*status);
 }
 
-// Compares the models that both runs have left behind; a recorded run without saves has left none.
-// `changed`: on purpose.
+// Compares the models of both runs. A recorded run without checkpoints has no model. `changed`: the
+// user asked for changes.
 int Compare(const ReplayFlags& flags, const std::string& out, bool changed) {
   const std::string recorded = flags.recorded + "/model";
   std::error_code error;

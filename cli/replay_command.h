@@ -1,5 +1,5 @@
-// tandem replay: runs a recorded job once more in the order in which its ranges took updates, to the
-// same bits, or with one thing changed under that order (docs/REPLAY.md).
+// tandem replay: runs a recorded job again with the same order of updates in each range. The result
+// has the same bits, or shows the effect of a change under that order (docs/REPLAY.md).
 #ifndef TANDEM_CLI_REPLAY_COMMAND_H_
 #define TANDEM_CLI_REPLAY_COMMAND_H_
 
@@ -11,14 +11,15 @@ namespace tandem::cli {
 
 struct ReplayFlags {
   std::string recorded;  // the folder of a run with staleness.order
-  bool serial = false;   // in one process, by tandem-simulator
-  RunFlags run;          // of the new one; its job is the recorded one's
+  bool serial = false;   // runs in one process, tandem-simulator
+  RunFlags run;          // of the new run; its job is the recorded job
 };
 
 void AddReplay(CLI::App* app, ReplayFlags* flags);
 
-// Returns the exit code: 0, 1 (the run failed, a model cannot be read, or nothing was changed and
-// its model differs) or 2 (this run cannot be replayed so; nothing was started).
+// Returns the exit code: 0; 1 (the run failed, a model cannot be read, or the models differ
+// although nothing was changed); or 2 (this run cannot be replayed with these flags; no process
+// was started).
 int ReplayCommand(const ReplayFlags& flags);
 
 }  // namespace tandem::cli

@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The file `run`: the number of the run, and how often it has gone on.
+// Reads the file `run`: the number of the run, and how often it was resumed.
 absl::Status ReadRun(const std::string& folder, ResumePoint* point) {
   const std::string path = folder + "/run";
   const absl::StatusOr<std::string> text = ReadWholeFile(path);
@@ -68,7 +68,7 @@ absl::Status HasSameModule(const std::string& save, const Script& script) {
   return models::CheckSameModule(was.contents, is.contents);
 }
 
-// Of limits; 0: none.
+// Whether the limit was raised; 0: no limit.
 bool More(int64_t was, int64_t is) { return was > 0 && (is == 0 || is > was); }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Where a run goes on: what its output folder says of it, and the newest whole save there.
+// The point from which a run resumes: the state in its output folder, and its newest
+// complete checkpoint.
 #ifndef TANDEM_CLI_RESUME_POINT_H_
 #define TANDEM_CLI_RESUME_POINT_H_
 
@@ -14,23 +15,23 @@
 namespace tandem::cli {
 
 struct ResumePoint {
-  std::string save;            // its folder
-  std::string damaged;         // why newer ones are not it; empty: there is none
-  int64_t step = 0;            // the steps before it are in the save
+  std::string save;            // folder of the checkpoint
+  std::string damaged;         // why newer checkpoints are not used; empty: none is newer
+  int64_t step = 0;            // the checkpoint contains the steps before this one
   uint64_t run = 0;            // View.run
-  int64_t attempt = 0;         // the number of this going on: above all before it
-  RunRecord record;            // what the run had done
-  absl::optional<Job> job;     // as it was, with defaults filled in; none: the folder does not say
-  bool finished = false;       // the run had come to its end
-  bool stopped_early = false;  // ... since no better model came in time (train.keep_best)
+  int64_t attempt = 0;         // number of this attempt, above those of all earlier ones
+  RunRecord record;            // counters of the run so far
+  absl::optional<Job> job;     // of the run, with defaults filled in; nullopt: not in the folder
+  bool finished = false;       // the run has finished
+  bool stopped_early = false;  // ... because no better model came in time (train.keep_best)
 };
 
-// NOT_FOUND: there is no run in `folder`, or nothing of it was saved.
+// NOT_FOUND: there is no run in `folder`, or the run has no checkpoint.
 absl::StatusOr<ResumePoint> FindResumePoint(const std::string& folder);
 
 struct ResumeReport {
-  std::vector<std::string> refused;  // why the plan cannot go on there, a line each; none: it can
-  std::vector<std::string> said;     // what of the job is not as it was
+  std::vector<std::string> refused;  // why the plan cannot resume, a line each; empty: it can
+  std::vector<std::string> said;     // the changes of the job, a line each
 };
 ResumeReport CheckResume(const std::string& folder, const ResumePoint& point,
                          const job::JobPlan& plan);

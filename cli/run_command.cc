@@ -54,14 +54,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// How long the scheduler may take to name the culprit after a process has died in a running job,
-// and how long everybody may take to leave: a process that trains, and one that has only begun.
+// kNamingGrace: the time for the scheduler to name the failure after a process has died in a
+// running job. kStopGrace, kEarlyStopGrace: the time for all processes to end, in training and
+// before it.
 constexpr absl::Duration kNamingGrace = absl::Seconds(6);
 constexpr absl::Duration kStopGrace = absl::Seconds(3);
 constexpr absl::Duration kEarlyStopGrace = absl::Milliseconds(300);
-constexpr size_t kLogLines = 5;  // of the log of a process that has died
+constexpr size_t kLogLines = 5;  // printed from the log of a process that has died
 
-// Lines of JSON from the scheduler's pipe.
+// Reads events, lines of JSON, from the scheduler's pipe.
 class EventPipe {
  public:
   absl::Status Open() {
@@ -98,7 +99,7 @@ class EventPipe {
 
 constexpr char kBadRowsFile[] = "bad_rows.txt";
 
-// Whether there is room for a page in the folder.
+// Checks that the folder has room for a page.
 absl::Status TryToWrite(const std::string& folder) {
   constexpr size_t kPage = 4096;
   const std::string path = folder + "/room";
@@ -108,7 +109,7 @@ absl::Status TryToWrite(const std::string& folder) {
   return written;
 }
 
-// A terminal, and none that shows escapes as they are.
+// Whether standard output is a terminal that understands escape sequences.
 bool CanRewriteALine() {
   const char* const terminal = getenv("TERM");
   return isatty(STDOUT_FILENO) != 0 && absl::string_view(terminal ? terminal : "") != "dumb";
@@ -119,8 +120,8 @@ std::string Counted(int64_t count, absl::string_view what) {
   return absl::StrCat(count, " ", what, count == 1 ? "" : "s");
 }
 
-// A message about data in the words of the command that was called: `tandem predict` has no job file in
-// which its rows are named.
+// Changes a message about data to the flags of the called command: the job file of `tandem predict`
+// does not name its rows.
 std::string InFlagsOf(const RunFlags& flags, absl::string_view text) {
   if (!flags.scores) return std::string(text);
   return absl::StrReplaceAll(text, {{"data.test", "--data"},
@@ -128,7 +129,7 @@ std::string InFlagsOf(const RunFlags& flags, absl::string_view text) {
                                     {"; hint: remove it from the job", ""}});
 }
 
-// What stays of a run with train.keep_best.
+// Describes the model that a run with train.keep_best keeps.
 std::string DescribeBest(const nlohmann::json& best, bool saved) {
   return absl::StrFormat(
       "%s epoch %d, step %s: validation %s %.4f%s", saved ? "kept the model of" : "best at",
@@ -140,8 +141,9 @@ std::string DescribeBest(const nlohmann::json& best, bool saved) {
 
 class Run {
  public:
-  // `kept`: of the save that the job begins with, if any, until all have loaded it. `script_hash`: of
-  // the script that is each worker, if one is. `warnings`: of the data, which have been printed.
+  // `kept`: keeps the checkpoint that the job begins with until all processes have loaded it.
+  // `script_hash`: of the script that runs as each worker, if any. `warnings`: warnings about the
+  // data, which have been printed.
   Run(const RunFlags& flags, job::JobPlan plan, OwnedFd kept, std::string script_hash,
       std::vector<std::string> warnings)
       : flags_(flags),
@@ -153,7 +155,7 @@ class Run {
         live_(flags.lines == stdout && CanRewriteALine()),
         view_(flags.lines, live_) {}
 
-  // That there is something to start.
+  // Checks that the programs to start exist.
   absl::Status CheckPrograms() const {
     for (const char* name : {"tandem-scheduler", "tandem-server", "tandem-worker"}) {
       if (!flags_.python.empty() && name == std::string("tandem-worker")) continue;
@@ -162,8 +164,8 @@ class Run {
     return absl::OkStatus();
   }
 
-  // Makes the output folder; puts the job that all processes read there, and a list of the rows
-  // that they skip.
+  // Creates the output folder, and writes the job for all processes and the list of skipped
+  // rows there.
   absl::Status Prepare(const std::vector<std::string>& bad_rows) {
     const bool resumes = flags_.start.resumed.has_value();
     TANDEM_ASSIGN_OR_RETURN(OutputFolder folder,
@@ -171,7 +173,7 @@ class Run {
     folder_.emplace(std::move(folder));
     std::error_code error;
     if (!resumes) {
-      // A model that this run replaces stays until the new one is whole.
+      // Keep the model that this run replaces until the new one is complete.
       folder_->Clear(/*keep_model=*/saves_ || IsInside(flags_.start.init_from, flags_.out));
       fs::remove_all(flags_.out + "/logs", error);
     }
@@ -184,7 +186,7 @@ class Run {
       std::ofstream(absl::StrCat(flags_.out, "/", kBadRowsFile))
           << absl::StrJoin(bad_rows, "\n") << "\n";
     }
-    // Whole or not at all: a run that goes on cannot do without.
+    // Write atomically, because a resumed run needs the job.
     TANDEM_RETURN_IF_ERROR(WriteFileAtomically(JobPath(), job::ResolvedText(plan_)));
     if (!resumes) TANDEM_RETURN_IF_ERROR(NoteTheScript());
     if (!resumes) TANDEM_RETURN_IF_ERROR(NoteTheStart());
@@ -192,7 +194,7 @@ class Run {
     return absl::OkStatus();
   }
 
-  // The hosts that its processes are to be on, if they are not to be on this one.
+  // Creates the virtual hosts for the processes, if the job uses them.
   absl::Status MakeHosts() {
     if (flags_.link_bytes_per_second == 0) return absl::OkStatus();
     TANDEM_ASSIGN_OR_RETURN(
@@ -221,7 +223,7 @@ class Run {
     return NoteScript(flags_.out, flags_.python, script_hash_);
   }
 
-  // What a replay begins with: the run may go on later, and then its flags say something else.
+  // Notes the model for a replay. The run may be resumed later with other flags.
   absl::Status NoteTheStart() {
     if (flags_.start.init_from.empty() || !plan_.job.staleness().order()) return absl::OkStatus();
     std::error_code error;
@@ -232,8 +234,8 @@ class Run {
                                scheduler::PrettyPrint(start));
   }
 
-  // A run that goes on by another script may be refused by it: the note stays that of the script which
-  // has made the save until this one has made one.
+  // Notes the script at the first checkpoint. Until then a resumed run keeps the note of the script
+  // that wrote the checkpoint, because the checkpoint may not fit the new script.
   void NoteTheScriptOfASave() {
     if (std::exchange(script_noted_, true)) return;
     if (const absl::Status noted = NoteTheScript(); !noted.ok()) {
@@ -275,7 +277,7 @@ class Run {
     }
   }
 
-  // What asynchrony means in this job, in words (the clock gap of a hybrid would mislead).
+  // Prints what asynchrony means in this job. The clock gap of a hybrid alone would mislead.
   void NoteHybrid(bool dense_on_servers) {
     bool asynchronous = false;
     for (const job::GroupPlan& group : plan_.trained_groups()) {
@@ -330,7 +332,7 @@ class Run {
     return started;
   }
 
-  // One of our own programs; on its host, if there are several.
+  // Starts a program of Tandem, on its virtual host if there are any.
   absl::Status StartRole(const std::string& name, std::vector<std::string> argv, int pipe_fd,
                          const std::vector<std::pair<std::string, std::string>>& environment) {
     int network = -1;
@@ -347,12 +349,12 @@ class Run {
                         ".log");
   }
 
-  // The path of a file of the run, for scripts, which may change their folder.
+  // The absolute path of a file of the run, because a script may change its folder.
   std::string Absolute(const std::string& name) const {
     return (fs::absolute(flags_.out) / name).string();
   }
 
-  // `name`: what the file is called after.
+  // `name`: the role, for the name of the file.
   void AddTraceFlags(const std::string& name, std::vector<std::string>* argv) const {
     if (flags_.trace_steps == 0) return;
     argv->insert(argv->end(), {"--trace", absl::StrCat(flags_.out, "/trace-", name, ".json"),
@@ -401,12 +403,12 @@ class Run {
   }
 
   void Turn() {
-    // Deaths are looked for first: what the scheduler said before one of them is in the pipe then,
-    // and is heard before it.
+    // Look for ended processes first. Events that the scheduler sent before a process ended are
+    // then in the pipe and are handled before its end.
     std::vector<Children::Exit> exits = children_.Reap();
     for (const nlohmann::json& event : pipe_.Read(absl::Milliseconds(100))) OnEvent(event);
     const absl::Time now = MonotonicNow();
-    // Who was killed goes before those who left because of it.
+    // A killed process comes before processes that ended because of it.
     std::stable_partition(exits.begin(), exits.end(),
                           [](const Children::Exit& exit) { return exit.signal != 0; });
     for (const Children::Exit& exit : exits) OnExit(exit, now);
@@ -418,11 +420,12 @@ class Run {
     if (now >= give_up_ || !children_.running()) over_ = true;
   }
 
-  // Ctrl-C. The scheduler of a running job has it saved and tells everybody; asked again, or where
-  // nothing is saved, it tells them at once; before that nothing is worth a wait.
+  // Handles Ctrl-C. The scheduler of a running job first writes a checkpoint, then ends all
+  // processes. It ends them at once at the second Ctrl-C, or if the job has no checkpoints. Before
+  // the job runs, do not wait.
   void OnStop(absl::Time now) {
     const bool again = stopping_;
-    // To save, workers would have to meet at a step, in another order than the recorded one.
+    // A replay writes no checkpoint: its barrier would need another order than the recorded one.
     const bool saves = saves_ && flags_.replay.empty();
     if (again && (finished_ || !saves)) return;
     stopping_ = true;
@@ -435,7 +438,7 @@ class Run {
     give_up_ = started_ && flags_.replay.empty() ? now + kStopGrace : now;
   }
 
-  // SIGUSR1, once all are there: batch systems send it before the time of a job is up.
+  // Handles SIGUSR1 once all processes run. Batch systems send it before the end of a job's time.
   void OnSave() {
     if (stopping_ || finished_ || !failure_.empty()) return;
     if (!flags_.replay.empty()) return view_.Line("SIGUSR1: a replay writes no checkpoint");
@@ -463,13 +466,13 @@ class Run {
     } else {
       if (kind == "saved") NoteTheScriptOfASave();
       if (flags_.scores && kind == "evaluation")
-        return;  // `tandem predict` says it with the scores
+        return;  // `tandem predict` prints it with the scores
       view_.Show(event, MonotonicNow());
     }
   }
 
-  // The first cause wins. A process that a signal has killed is one, whatever the scheduler says of
-  // what followed; of the others the scheduler knows best.
+  // Keeps the first cause. A process that a signal has killed is the cause, even if the scheduler
+  // names another one. In all other cases the scheduler knows the cause best.
   void OnFailed(const std::string& node, const std::string& reason) {
     give_up_ = std::min(give_up_, MonotonicNow() + kStopGrace);
     if (!failure_.empty()) return;
@@ -479,8 +482,8 @@ class Run {
     if (first_exit_.has_value() && KnowsBetter(*first_exit_)) NameTheEnded();
   }
 
-  // Whether the end of a process says more than the scheduler does: a signal always, a status where the
-  // scheduler has only lost the connection.
+  // Whether the end of a process says more than the scheduler. A signal always does. An exit status
+  // does if the scheduler has only lost the connection.
   bool KnowsBetter(const Children::Exit& exit) const {
     const bool lost = absl::StartsWith(blamed_for_, "connection lost");
     return exit.signal != 0 || (exit.code != 0 && lost && exit.name == blamed_);
@@ -491,13 +494,14 @@ class Run {
                             first_exit_->name == blamed_ ? blamed_for_ : failure_);
   }
 
-  // A process that ends before the job does. Before the job has started nobody can know more of it
-  // than we: it is the cause, at once. Later the scheduler names the cause, which may be another;
-  // if it cannot, it is this process.
+  // Handles a process that ends before the job. Before the job has started, this process is the
+  // cause. Later the scheduler names the cause, which may be another process. If the scheduler
+  // names none, the cause is this process.
   void OnExit(const Children::Exit& exit, absl::Time now) {
     if (finished_) return;
     if (!failure_.empty()) {
-      // The scheduler may hear that a connection is closed before the end of its process is seen here.
+      // The scheduler may see the closed connection before this process sees the end of the
+      // other one.
       if (exit.name == blamed_ && KnowsBetter(exit) && !first_exit_.has_value()) {
         first_exit_ = exit;
         NameTheEnded();
@@ -506,7 +510,7 @@ class Run {
     }
     if (started_ && exit.code == 0 && exit.signal == 0) return;
     if (!first_exit_.has_value()) first_exit_ = exit;
-    const bool mute = exit.name == "scheduler";  // nothing more will be said
+    const bool mute = exit.name == "scheduler";  // no more events will come
     give_up_ = std::min(give_up_, mute || !started_ ? now : now + kNamingGrace);
   }
 
@@ -523,8 +527,8 @@ class Run {
     return lines;
   }
 
-  // The cause is known before anybody is told to leave: who is told to says "stopped by a signal",
-  // which is no cause.
+  // Finds the cause before it ends the other processes. These then report "stopped by a signal",
+  // which is not the cause.
   int Close() {
     for (const nlohmann::json& event : pipe_.Read(absl::ZeroDuration())) OnEvent(event);
     if (failure_.empty() && !finished_) failure_ = WhyItEnded();
@@ -542,7 +546,7 @@ class Run {
     const absl::Status failed = absl::AbortedError(
         absl::StrCat("failed: ", InFlagsOf(flags_, failure_), "; logs in ", flags_.out, "/logs"));
     const int code = stopping_ ? SignalExit() : node::kExitFailed;
-    // What it says is less than what is printed here: if it cannot be written, that is no news.
+    // Ignore a failure to write the summary, because the line below says more.
     (void)CompleteSummary(code);
     node::Finish(flags_.program, failed);
     return code;
@@ -550,7 +554,7 @@ class Run {
 
   static int SignalExit() { return node::kExitBySignal + node::StopSignalNumber(); }
 
-  // What only the driver knows of a run, also of one whose scheduler could say nothing any more.
+  // Adds the values to the summary that only this process knows, also if the scheduler has died.
   absl::StatusOr<nlohmann::json> CompleteSummary(int code) {
     const std::string path = flags_.out + "/summary.json";
     std::ifstream file(path);
@@ -580,7 +584,7 @@ class Run {
     return summary;
   }
 
-  // After a save, or an attempt at one.
+  // How a run ended at Ctrl-C: after a checkpoint, or after a failed one.
   std::string HowItStopped() const {
     const auto step = stopped_.value("saved_step", int64_t{-1});
     const std::string failure = stopped_.value("failure", "");
@@ -590,7 +594,7 @@ class Run {
                         step < 0 ? "" : HowToGoOn());
   }
 
-  // Empty: there is no checkpoint of this run.
+  // Empty if the run has no checkpoint.
   std::string HowToGoOnAfterAFailure() const {
     if (!started_ || !flags_.replay.empty()) return "";
     return FindResumePoint(flags_.out).ok() ? HowToGoOn() : "";
@@ -656,13 +660,13 @@ class Run {
   const std::vector<std::string> warnings_;
   OwnedFd kept_;
   const bool saves_;
-  const std::string script_hash_;  // as it was when the run began
-  bool script_noted_ = false;      // since a save was made
+  const std::string script_hash_;  // at the start of the run
+  bool script_noted_ = false;      // true after the first checkpoint
   const bool live_;
   ProgressView view_;
   EventPipe pipe_;
-  std::optional<OutputFolder> folder_;  // until the children are gone
-  std::optional<JobHosts> hosts_;       // none: all processes are on this one
+  std::optional<OutputFolder> folder_;  // held until the children have ended
+  std::optional<JobHosts> hosts_;       // nullopt: all processes are on this host
   Children children_;
   const std::pair<std::string, std::string> driver_ = {node::kDriverVariable,
                                                        absl::StrCat(getpid())};
@@ -670,16 +674,16 @@ class Run {
   int stops_seen_ = 0;
   const std::atomic<int>* saves_asked_ = nullptr;
   int saves_seen_ = 0;
-  nlohmann::json stopped_;  // what the scheduler says of an end that was asked for
-  bool started_ = false;    // all nodes are there and know the view
+  nlohmann::json stopped_;  // the scheduler's event for a requested end
+  bool started_ = false;    // all nodes have registered and know the view
   bool over_ = false, stopping_ = false, finished_ = false;
   absl::Time give_up_ = absl::InfiniteFuture();
   std::string failure_;
   std::string blamed_, blamed_for_;           // the node that the scheduler names, and why
-  std::optional<Children::Exit> first_exit_;  // before the job had ended or failed
+  std::optional<Children::Exit> first_exit_;  // before the job ended or failed
 };
 
-// Whether the processes of the job can be on virtual hosts.
+// Checks that the processes of the job can run on virtual hosts.
 absl::Status CheckNetwork(const RunFlags& flags, const job::JobPlan& plan) {
   const bool limited = flags.link_bytes_per_second != 0;
   if (flags.servers_beside_workers && !limited) {
@@ -699,8 +703,8 @@ absl::Status CheckNetwork(const RunFlags& flags, const job::JobPlan& plan) {
   return limited ? node::CheckHostsApart(plan.job) : absl::OkStatus();
 }
 
-// Whether this host can hold the job, by what is known in some milliseconds. What may go well is a line
-// of `warnings`.
+// Refuses a job that cannot fit on this host. Takes some milliseconds. A limit that may be too low
+// becomes a line of `warnings`.
 absl::Status CheckHost(const RunFlags& flags, const job::JobPlan& plan,
                        std::vector<std::string>* warnings) {
   if (flags.link_bytes_per_second == 0) TANDEM_RETURN_IF_ERROR(node::CheckLoopback());
@@ -715,8 +719,8 @@ absl::Status CheckHost(const RunFlags& flags, const job::JobPlan& plan,
   return absl::OkStatus();
 }
 
-// The numbers of a model keep their meaning: those of a saved one are standardised as they were when
-// it was trained, those of a new one by the rows that it is trained on.
+// Fills in the statistics that standardise numeric columns. A checkpoint keeps the statistics with
+// which it was trained. A new model gets the statistics of its training rows.
 absl::Status Complete(const std::string& description, job::JobPlan* plan) {
   plan->job.mutable_data()->clear_statistics();
   return data::FillFromData(description, plan);
@@ -774,7 +778,7 @@ int RunCommand(const RunFlags& given) {
   if (ready.ok()) ready = FindResume(&flags.start, &flags.out);
   const bool resumes = flags.start.resumed.has_value();
   if (ready.ok() && flags.out.empty()) flags.out = NewFolderName(plan->job.name());
-  const auto refuse = [&flags](const absl::Status& why) {  // nothing is started
+  const auto refuse = [&flags](const absl::Status& why) {  // no process is started
     node::Finish(flags.program, absl::Status(why.code(), InFlagsOf(flags, why.message())));
     return node::kExitBadInput;
   };

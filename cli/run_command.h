@@ -1,5 +1,5 @@
-// tandem run: a whole job on this machine. Starts scheduler, servers and workers as processes,
-// shows progress, and leaves nothing behind however it ends.
+// tandem run: runs a whole job on this machine. Starts scheduler, servers and workers as processes
+// and shows their progress. No process is left when it ends, even if it is killed.
 #ifndef TANDEM_CLI_RUN_COMMAND_H_
 #define TANDEM_CLI_RUN_COMMAND_H_
 
@@ -15,36 +15,38 @@
 namespace tandem::cli {
 
 struct RunFlags {
-  const char* program = "tandem run";  // that has been called, for its errors
+  const char* program = "tandem run";  // the command that the user called, for error messages
   std::string job;
   std::vector<std::string> set;
   std::string out;         // empty: a new one under out/
-  bool overwrite = false;  // what an earlier run left in `out` may be lost
+  bool overwrite = false;  // results of an earlier run in `out` may be removed
   StartFlags start;
   int64_t trace_steps = 0;  // 0 = no trace
-  // For `tandem predict`: workers write the scores of test rows (ScoresFile), and nothing is said but what
-  // went wrong.
+  // For `tandem predict`: workers write the scores of test rows (ScoresFile), and the run prints
+  // only errors.
   bool scores = false;
   std::FILE* lines = stdout;  // where lines for people go
-  std::string python;         // script that is each worker, for a job of a program
+  std::string python;         // script that runs as each worker, for a job with a program
   std::vector<std::string> script_flags;
-  // Each process on a virtual host of its own, with links of so many bytes a second; 0: all on this one.
+  // Puts each process on its own virtual host, with links of this speed; 0: all are on this host.
   double link_bytes_per_second = 0;
-  bool servers_beside_workers = false;  // with it: server i is on the host of worker i
-  std::string replay;   // folder of a run whose order of updates this one takes; empty: none
-  std::string command;  // as it was typed, for the summary
+  bool servers_beside_workers = false;  // server i is on the virtual host of worker i
+  std::string replay;   // folder of a run whose order of updates is repeated; empty: none
+  std::string command;  // as the user typed it, for the summary
 };
 
-// The word, quoted where a shell would take it for something else.
+// The word, in quotes if a shell would not take it literally.
 std::string ForShell(const std::string& word);
 
-// NOT_FOUND, with the command that builds it, if a program of Tandem does not lie beside this one.
+// NOT_FOUND, with the command that builds it, if a program of Tandem is not in the folder of
+// this one.
 absl::Status CheckProgram(absl::string_view name);
 
-// In the folder of a run: the logits of a worker's test rows, float32 in their order.
+// The file in a run's folder with the logits of a worker's test rows: float32, in their order.
 std::string ScoresFile(const std::string& out, int rank);
 
-// Returns the exit code: 0, 1 (the job failed) or 2 (bad job, data or flags; nothing was started).
+// Returns the exit code: 0, 1 (the job failed) or 2 (bad job, data or flags; no process
+// was started).
 int RunCommand(const RunFlags& flags);
 
 }  // namespace tandem::cli

@@ -25,7 +25,7 @@ using nlohmann::json;
 
 constexpr int kMostWorkers = 1024;
 
-// With as many workers as `workers`: one server stays one, of several there are as many more.
+// The strategy for `workers` workers. One server stays one; more servers grow with the workers.
 plan::Way WithWorkers(const plan::Way& way, int before, int workers) {
   plan::Way out = way;
   if (way.servers > 1) out.servers = std::max(1, way.servers * workers / before);
@@ -37,7 +37,7 @@ double StepSeconds(const plan::Facts& facts, const plan::Way& way) {
   return speed > 0 ? facts.workers * facts.batch / speed : 0;
 }
 
-// What decides beside the run itself what its model says. Rate and placement are the run's.
+// The inputs of the model other than the run. Link rate and placement belong to the run.
 json AssumedOf(const study::Network& network, const std::string& build) {
   return {{"latency_seconds", network.latency_seconds()},
           {"full_size", network.full_size()},
@@ -98,7 +98,7 @@ absl::Status WriteModelOfRun(const std::string& folder, const study::Network& ne
     if (before.is_object() && before.value("assumed", json()) == assumed) return absl::OkStatus();
   }
   std::error_code gone;
-  std::filesystem::remove(path, gone);  // one of other assumptions is none
+  std::filesystem::remove(path, gone);  // an old model with other assumptions
   TANDEM_ASSIGN_OR_RETURN(json model, ModelOfRun(folder, network, servers_beside_workers));
   model["assumed"] = assumed;
   return WriteFileAtomically(path, scheduler::PrettyPrint(model));

@@ -1,4 +1,5 @@
-// What the model of `tandem plan` says of a run on hosts with limited links, from what steps computed in it.
+// Applies the model of `tandem plan` to a run on hosts with limited links, with the run's
+// compute times.
 #ifndef TANDEM_CLI_RUN_MODEL_H_
 #define TANDEM_CLI_RUN_MODEL_H_
 
@@ -9,9 +10,9 @@
 
 namespace tandem::cli {
 
-// Sees to it that study::ModelFile of the run in `folder` is there, and says what follows from `network`.
-// `build`: any text that tells builds apart, since another one may have another model. It does nothing
-// where that is so already.
+// Writes study::ModelFile of the run in `folder` for the assumptions `network`. Does nothing if the
+// file is up to date. `build`: any text that tells builds apart, because another build may have
+// another model.
 absl::Status WriteModelOfRun(const std::string& folder, const study::Network& network,
                              bool servers_beside_workers, const std::string& build);
 

@@ -24,7 +24,7 @@
 
 namespace {
 
-// What `tandem run` would say, and what it does with the rest.
+// Prints an event as `tandem run` would, and handles the events that it does not print.
 void ShowEvent(const nlohmann::json& event, tandem::cli::ProgressView* view) {
   const std::string kind = event.value("event", "");
   if (kind == "address") {
@@ -103,15 +103,15 @@ int main(int argc, char** argv) {
   options.plan = *plan;
   options.bind = flags.bind;
   options.advertised_host = flags.advertise;
-  // From the root: servers and workers, which are told of it, may have been started elsewhere.
+  // An absolute path, because servers and workers, which get it, may run in other folders.
   options.out_dir = flags.out.empty() ? "" : std::filesystem::absolute(flags.out).string();
   options.models = cli::PathsOf(start, flags.out, *plan);
   options.incarnation = node::NewIncarnation();
   options.ends = node::StopSignals();
   options.save = node::SaveSignals();
-  options.on_started = [&report] { report.kept = OwnedFd(); };  // all have loaded it
+  options.on_started = [&report] { report.kept = OwnedFd(); };  // all nodes have loaded it
   options.times.shard_reports = absl::Seconds(2);  // for the staleness of the live line
-  // A person sees lines to read, a program events.
+  // A terminal gets lines to read, a program gets events.
   cli::ProgressView view(stdout, isatty(STDOUT_FILENO) != 0);
   if (progress_fd < 0 && isatty(STDOUT_FILENO) != 0) {
     options.on_event = [&view](const nlohmann::json& event) { ShowEvent(event, &view); };
@@ -119,7 +119,7 @@ int main(int argc, char** argv) {
     options.progress = progress_fd < 0 ? stdout : fdopen(progress_fd, "w");
   }
   absl::Status ended = scheduler::RunScheduler(options);
-  // `tandem run` says it by itself.
+  // `tandem run` prints this itself.
   if (!ended.ok() && progress_fd < 0 && !flags.out.empty() &&
       cli::FindResumePoint(flags.out).ok()) {
     ended = absl::Status(ended.code(), absl::StrCat(ended.message(), "; go on with: ", argv[0],

@@ -39,7 +39,7 @@ absl::Status CheckInterpreter(absl::string_view what, const std::vector<std::str
   return absl::OkStatus();
 }
 
-// A file beside the script goes before a package of its name.
+// Refuses a file next to the script that has the name of a package: Python would import the file.
 absl::Status CheckNames(const std::string& script, std::vector<std::string> modules) {
   modules.push_back("tandem");
   const fs::path folder = fs::absolute(script).parent_path();

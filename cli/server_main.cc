@@ -9,7 +9,7 @@
 namespace tandem::cli {
 namespace {
 
-// Before any other thread is there.
+// Call it before any other thread starts.
 absl::Status Pin(const job::JobPlan& plan, int index) {
   if (!plan.job.cluster().pin_servers()) return absl::OkStatus();
   if (index < 0) {

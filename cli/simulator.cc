@@ -49,17 +49,17 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr absl::Duration kLongestRun = absl::Hours(24 * 365);  // of virtual time
-constexpr int64_t kMostSteps = 100'000'000;  // of a worker, of which only times are asked
+constexpr int64_t kMostSteps = 100'000'000;                    // of each worker
 constexpr int64_t kStepsWithoutData = 1000;
 constexpr char kSimulatedFile[] =
-    "server-0-shard-0";  // of all shards: records are one sequence here
+    "server-0-shard-0";  // for all shards: the simulator records one sequence
 
 int Refuse(const absl::Status& why) {
   node::Finish("tandem simulate", why);
   return node::kExitBadInput;
 }
 
-// ---- what cannot be simulated -----------------------------------------------------------------
+// ---- unsupported jobs and flags ---------------------------------------------------------------
 
 absl::Status CheckJob(const job::JobPlan& plan) {
   const Job& job = plan.job;
@@ -82,7 +82,7 @@ absl::Status CheckJob(const job::JobPlan& plan) {
   return absl::OkStatus();
 }
 
-// Flags of the one way to simulate given to the other.
+// Refuses flags of --timing-only without it, and flags that it does not support.
 absl::Status CheckTimingFlags(const SimulateFlags& flags) {
   const bool bytes = flags.step_bytes != 0 || flags.dense_bytes != 0;
   if (!flags.timing_only) {
@@ -131,9 +131,9 @@ absl::StatusOr<job::JobPlan> PlanOf(const SimulateFlags& flags) {
   return job::ReadJobForTiming(flags.job, overrides);
 }
 
-// ---- what it leaves behind --------------------------------------------------------------------
+// ---- files ------------------------------------------------------------------------------------
 
-// Saves as a live job writes them.
+// Writes checkpoints as a live job does.
 class DiskFiles final : public sim::SaveFiles {
  public:
   DiskFiles(const job::JobPlan& plan, uint64_t run, std::string model_folder,
@@ -143,7 +143,7 @@ class DiskFiles final : public sim::SaveFiles {
         model_folder_(std::move(model_folder)),
         trained_on_(std::move(trained_on)) {}
 
-  // Of rank 0: its parameters have names.
+  // The runner of rank 0, which knows the names of parameters.
   void set_runner(const worker::TaskRunner* runner) { runner_ = runner; }
 
   absl::Status WriteRange(const std::string& folder, const std::string& file,
@@ -203,7 +203,7 @@ std::string Milliseconds(double seconds) { return absl::StrFormat("%.3g ms", sec
 
 class Simulation {
  public:
-  // `live`: the run that the times are of, if any. `problem`: that computes in the place of the job's model, if any.
+  // `live`: the run that gave the times, if any. `problem`: replaces the job's model, if not null.
   Simulation(const SimulateFlags& flags, const job::JobPlan& plan, absl::optional<Calibration> live,
              const Problem* problem)
       : flags_(flags),
@@ -231,7 +231,7 @@ class Simulation {
     folder_.emplace(std::move(folder));
     folder_->Clear(/*keep_model=*/flags_.save);
     std::error_code ignored;
-    fs::remove_all(flags_.out + "/logs", ignored);  // of a live run
+    fs::remove_all(flags_.out + "/logs", ignored);  // from a live run
     if (!bad_rows.empty()) {
       TANDEM_RETURN_IF_ERROR(
           WriteFileAtomically(flags_.out + "/bad_rows.txt", absl::StrJoin(bad_rows, "\n") + "\n"));
@@ -293,7 +293,7 @@ class Simulation {
   sim::WorldOptions Options(const worker::MakeTaskRunner& make_runner) {
     sim::WorldOptions options;
     options.seed = plan_.job.seed();
-    options.service_seed = plan_.job.seed();  // as live workers draw
+    options.service_seed = plan_.job.seed();  // as live workers do
     options.run = run_;
     options.network.delay = absl::Seconds(flags_.latency_seconds);
     options.network.jitter = absl::ZeroDuration();
@@ -383,7 +383,7 @@ class Simulation {
     return summary;
   }
 
-  // Both while they trained: evaluations and saves take no time here.
+  // Compares speeds without evaluations and checkpoints, which take no time in a simulation.
   std::string BesideLive(const nlohmann::json& summary) const {
     const double here = TrainingSpeed(summary), there = live_->samples_per_second;
     const auto whole = [](double x) { return WithCommas(static_cast<int64_t>(x)); };
@@ -450,13 +450,13 @@ class Simulation {
   const job::JobPlan& plan_;
   const absl::optional<Calibration> live_;
   const Problem* const problem_;
-  // As of a live run: no two have the same.
+  // Different for each run, as in a live run.
   const uint64_t run_ = HashCombine(static_cast<uint64_t>(absl::GetCurrentTimeNanos()),
                                     static_cast<uint64_t>(getpid()));
   ProgressView view_;
   std::optional<OutputFolder> folder_;
   std::optional<DiskFiles> files_;
-  std::shared_ptr<const Orders> order_;  // null: that of arrival
+  std::shared_ptr<const Orders> order_;  // null: the order of arrival
   std::FILE* metrics_ = nullptr;
   bool write_failed_ = false;
   const std::atomic<int>* stops_ = nullptr;
@@ -494,7 +494,7 @@ void AddSimulate(CLI::App* app, SimulateFlags* flags) {
                   "--timing-only: of rows that a step reads, and of gradients that it pushes");
   app->add_option("--dense-bytes", flags->dense_bytes, "--timing-only: that an allreduce sums");
   AddProblem(app, &flags->problem);
-  // By tandem replay --serial, which checks that the run can be repeated.
+  // Set by tandem replay --serial, which checks that the run can be repeated.
   app->add_option("--replay", flags->replay)->check(CLI::ExistingDirectory)->group("");
   app->add_option("--step-seconds", flags->step_seconds,
                   "What a step computes on workers for which the job has no service_time")
@@ -548,7 +548,7 @@ absl::Status CheckFlags(const SimulateFlags& flags, const job::JobPlan& plan) {
   TANDEM_RETURN_IF_ERROR(CheckTimingFlags(flags));
   TANDEM_RETURN_IF_ERROR(CheckAssumptions(flags, plan));
   TANDEM_RETURN_IF_ERROR(CheckProblemJob(flags, plan));
-  // What data::CheckData asks, too, where there are data.
+  // data::CheckData makes this check if there are data.
   if (flags.without_model()) TANDEM_RETURN_IF_ERROR(data::CheckServiceTraces(plan));
   return flags.timing_only ? sim::Timing::Check(plan) : CheckJob(plan);
 }
@@ -562,7 +562,7 @@ namespace {
 
 int SimulateProblem(SimulateFlags flags, const job::JobPlan& plan,
                     absl::optional<Calibration> live) {
-  flags.save = false;  // nobody could load it: the job describes another model
+  flags.save = false;  // the checkpoint could not be loaded: the job has another model
   const std::unique_ptr<Problem> problem = NewProblem(flags.problem, flags.steps, plan);
   Simulation simulation(flags, plan, std::move(live), problem.get());
   if (const absl::Status prepared = simulation.Prepare({}); !prepared.ok()) return Refuse(prepared);

@@ -1,4 +1,4 @@
-// tandem-simulator: what `tandem simulate` starts. A program of its own, because models need LibTorch.
+// tandem-simulator: `tandem simulate` starts it. A separate program, because models need LibTorch.
 #include "base/exhaustion.h"
 #include "base/process.h"
 #include "cli/simulator.h"
@@ -17,7 +17,7 @@ absl::StatusOr<std::unique_ptr<models::DenseModel>> CompiledModel(
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-TANDEM_BEFORE_LIBRARIES(EndInOneLineEarly);  // LibTorch's may find no memory
+TANDEM_BEFORE_LIBRARIES(EndInOneLineEarly);  // because loading LibTorch may fail for lack of memory
 #endif
 
 }  // namespace
@@ -30,7 +30,7 @@ int main(int argc, char** argv) {
   cli::SimulateFlags flags;
   int code = node::kExitOk;
   if (!cli::ParseSimulate(argc, argv, &flags, &code)) return code;
-  data::SharedReader reader;  // of all workers
+  data::SharedReader reader;  // for all workers
   code = cli::Simulate(flags, [&reader](const job::JobPlan& plan, int rank) {
     return worker::StepRunner::New(plan, rank, "", cli::CompiledModel, "", &reader);
   });

@@ -23,7 +23,7 @@ std::vector<std::string> Contradictions(const StartFlags& flags, const job::JobP
         "--init-from");
   }
   const Data& data = plan.job.data();
-  const bool of_program = data.format() == Data::PROGRAM;  // which may bring some
+  const bool of_program = data.format() == Data::PROGRAM;  // may bring test rows
   if (evaluates && !of_program && !data::HasTestRows(data) && !data::HasValidationRows(data)) {
     lines.emplace_back(
         "train.evaluate_only: there are no rows to evaluate on; hint: name them in data.test");

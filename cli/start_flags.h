@@ -1,5 +1,5 @@
-// What a job begins with and leaves behind: flags of `tandem run` and of tandem-scheduler, which tells
-// all nodes.
+// Flags for the start of a job and for its checkpoints. `tandem run` and tandem-scheduler have
+// them. The scheduler passes them on to all nodes.
 #ifndef TANDEM_CLI_START_FLAGS_H_
 #define TANDEM_CLI_START_FLAGS_H_
 
@@ -20,29 +20,32 @@ namespace tandem::cli {
 struct StartFlags {
   std::string init_from;
   std::vector<std::string> only_tables;
-  bool save = true;                     // to OUT/model, on the way and at the end
-  std::string resume;                   // the output folder of a run that goes on; empty: a new run
-  absl::optional<ResumePoint> resumed;  // where it does
+  bool save = true;                     // write checkpoints to OUT/model
+  std::string resume;                   // output folder of the run to resume; empty: a new run
+  absl::optional<ResumePoint> resumed;  // the point from which it resumes
 };
 
 void AddStartFlags(CLI::App* app, StartFlags* flags);
 
-// With --resume: where the run goes on, and that `out` is its folder. Otherwise nothing.
+// With --resume: finds the point from which the run resumes, and sets `out` to its folder.
+// Otherwise does nothing.
 absl::Status FindResume(StartFlags* flags, std::string* out);
 
-// What is to be said before such a job starts, a line each.
+// The lines to print before a job starts.
 struct StartReport {
-  std::vector<std::string> refused;  // it must not start
+  std::vector<std::string> refused;  // reasons why the job must not start
   std::vector<std::string> said;
-  // The one save that --init-from stands for now; everything that loads is given this, so that a job
-  // that goes on saving there cannot be read at two of its steps. Empty: it starts afresh.
+  // The checkpoint that --init-from means now. Every process loads this one. Otherwise, if
+  // another job still writes checkpoints there, two processes could load different steps. Empty:
+  // no checkpoint.
   std::string save;
-  std::string description;  // of the data that the save was trained on; empty: it starts afresh
-  OwnedFd kept;             // while it is open, the save stays (server::KeepSave)
+  std::string description;  // of the data that the checkpoint was trained on; empty: no checkpoint
+  OwnedFd kept;             // while it is open, the checkpoint is not removed (server::KeepSave)
 };
 StartReport CheckStart(const StartFlags& flags, const job::JobPlan& plan);
 
-// `out`: the output folder, or empty. Paths from the root: nodes may have been started elsewhere.
+// `out`: the output folder, or empty. Returns absolute paths, because nodes may run in
+// other folders.
 scheduler::ModelPaths PathsOf(const StartFlags& flags, const std::string& out,
                               const job::JobPlan& plan);
 

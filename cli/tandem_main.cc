@@ -1,4 +1,4 @@
-// tandem: the command line of the project. One subcommand a file.
+// tandem: the command line of the project. Each subcommand has its own file.
 #include <unistd.h>
 
 #include <cerrno>
@@ -68,7 +68,7 @@ int InspectCommand(const InspectFlags& flags) {
   return node::kExitBadInput;
 }
 
-// Says, for each group that left dumps in a folder, what they show together.
+// Prints what the dumps of each group in a folder show together.
 int CollectivesDump(const std::string& folder) {
   const auto dumps = collectives::ReadDumps(folder);
   if (!dumps.ok()) {
@@ -120,7 +120,7 @@ void AddRun(CLI::App* app, RunFlags* flags) {
   run->add_option("flags", flags->script_flags, "Behind --: the flags of the --python script");
 }
 
-// The simulator of models is a program of its own. Returns only if it cannot be started.
+// Replaces this process by the simulator of models, a separate program. Returns only on an error.
 int ExecSimulator(char** argv) {
   if (const absl::Status there = CheckProgram("tandem-simulator"); !there.ok()) {
     return node::Finish("tandem simulate", there);
@@ -133,7 +133,7 @@ int ExecSimulator(char** argv) {
   return node::kExitFailed;
 }
 
-// What needs no model is simulated here: LibTorch takes longer to load than most of it takes.
+// Simulations without a model run here, because most are shorter than the time to load LibTorch.
 int SimulateCommand(int argc, char** argv) {
   SimulateFlags flags;
   int code = node::kExitOk;
@@ -199,7 +199,8 @@ void AddInspect(CLI::App* app, InspectFlags* flags) {
       ->capture_default_str();
 }
 
-// Of a command whose output is all that it leaves: was it written?
+// Checks that standard output was written, for commands without other output. Returns the
+// exit code.
 int Printed(int code) {
   errno = 0;
   std::cout.flush();
@@ -210,7 +211,7 @@ int Printed(int code) {
   return node::kExitFailed;
 }
 
-// True if the first argument is a command, or a flag such as --help. Otherwise says what there is.
+// True if the first argument is a command, or a flag such as --help. Otherwise lists the commands.
 bool NamesCommand(const CLI::App& app, int argc, char** argv, int* exit_code) {
   *exit_code = node::kExitBadInput;
   if (argc < 2) {

@@ -27,7 +27,7 @@ sim::TimingOptions OptionsOf(const SimulateFlags& flags, const job::JobPlan& pla
                              const absl::optional<Calibration>& live,
                              const std::atomic<int>* stops) {
   sim::TimingOptions options;
-  options.service_seed = plan.job.seed();  // as live workers draw
+  options.service_seed = plan.job.seed();  // as live workers do
   options.steps = flags.steps;
   if (flags.seconds > 0) options.limit = absl::Seconds(flags.seconds);
   options.compute = absl::Seconds(flags.step_seconds);
@@ -66,7 +66,8 @@ struct Result {
   std::string line;
 };
 
-// Beside what every summary has: who waited how long where there are too many workers for pairs of them.
+// The summary and its line. The summary also has the waiting time of each worker, because many
+// workers have too many pairs.
 Result ResultOf(const sim::Timing& timing, const SimulateFlags& flags, const job::JobPlan& plan,
                 const absl::optional<Calibration>& live, double host_seconds) {
   const scheduler::JobReport report = timing.Report();

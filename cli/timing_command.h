@@ -1,5 +1,6 @@
-// tandem simulate --timing-only: how fast a job is, how stale its updates are and who waits for whom, without
-// data, rows and gradients (sim/timing.h). Thousands of workers take seconds.
+// tandem simulate --timing-only: predicts the speed of a job, the staleness of its updates and the
+// waits between workers, without data, rows and gradients (sim/timing.h). Simulates thousands of
+// workers in seconds.
 #ifndef TANDEM_CLI_TIMING_COMMAND_H_
 #define TANDEM_CLI_TIMING_COMMAND_H_
 
@@ -12,8 +13,8 @@
 
 namespace tandem::cli {
 
-// `flags` are checked, with a folder to write into; `live` is the run that the times are of, if any. Returns
-// the exit code, as `tandem run`.
+// Requires: `flags` are checked and name a folder to write into. `live`: the run that gave the
+// times, if any. Returns the same exit codes as `tandem run`.
 int SimulateTiming(const SimulateFlags& flags, const job::JobPlan& plan,
                    const absl::optional<Calibration>& live);
 

@@ -38,12 +38,12 @@ constexpr int kHostsAByte = 250;
 
 // Jumbo frames: headers are 0.8 % of the bytes, not 4.4 %.
 constexpr int kFrameBytes = 9000;
-// What may leave at once, so that the limit holds for what takes a few milliseconds, too.
+// The burst is small, so that the limit also holds for transfers of a few milliseconds.
 constexpr double kBurstSeconds = 0.25e-3;
 constexpr int kLeastBurstFrames = 2;
-// The queue of a limit. A connection has at most 4 MB under way (net.ipv4.tcp_wmem), so up to 16 of
-// them that lead to one host lose nothing there. More can: what finds the queue full is dropped, as
-// in a real switch, and TCP sends it again.
+// The queue of a limit. A connection has at most 4 MB in flight (net.ipv4.tcp_wmem), so up to 16
+// connections to one host lose no packet. With more, a full queue drops packets as a real switch
+// does, and TCP resends them.
 constexpr int64_t kQueueBytes = 64 << 20;
 
 std::string PortOf(int host) { return absl::StrCat("port", host); }
@@ -52,7 +52,7 @@ absl::Status Missing(absl::string_view what) {
   return absl::FailedPreconditionError(absl::StrCat("hosts with limited links: ", what));
 }
 
-// A new network, with nothing in it. The thread that makes it is in it, and ends.
+// Creates a new, empty network namespace. The thread that creates it is inside of it, and ends.
 absl::StatusOr<OwnedFd> NewNetwork() {
   int fd = -1, error = 0;
   std::thread([&fd, &error] {
@@ -98,7 +98,7 @@ std::string TextOf(int fd) {
   return text;
 }
 
-// Gives the program `lines` to do, in the network `space`.
+// Has the program `tool` execute `lines` in the network namespace `space`.
 absl::Status Batch(const std::string& tool, int space, const std::vector<std::string>& lines) {
   TANDEM_ASSIGN_OR_RETURN(const std::string program, FindTool(tool));
   TANDEM_ASSIGN_OR_RETURN(const OwnedFd in,
@@ -108,7 +108,7 @@ absl::Status Batch(const std::string& tool, int space, const std::vector<std::st
   if (pid < 0) return absl::ResourceExhaustedError(absl::StrCat("no process for ", tool));
   if (pid == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    setpgid(0, 0);  // Ctrl-C is for the program that waits for this one
+    setpgid(0, 0);  // only the waiting parent gets Ctrl-C
     dup2(in.get(), STDIN_FILENO);
     dup2(out.get(), STDOUT_FILENO);
     dup2(out.get(), STDERR_FILENO);
@@ -128,7 +128,7 @@ absl::Status Batch(const std::string& tool, int space, const std::vector<std::st
       tool, " says: ", absl::StrReplaceAll(absl::StripAsciiWhitespace(said), {{"\n", "; "}})));
 }
 
-// A bucket that is filled with so many bytes a second.
+// The settings of a token bucket with this rate.
 std::string LimitOf(double bytes_per_second) {
   const auto rate = static_cast<int64_t>(std::ceil(bytes_per_second));
   const auto burst = std::max(static_cast<int64_t>(bytes_per_second * kBurstSeconds),
@@ -156,8 +156,9 @@ absl::Status CheckSizes(int hosts, double bytes_per_second) {
 
 }  // namespace
 
-// What a scheduler hears: 1.8 kB a second of each of 8 processes, 2.5 kB of each of 24, half of which are
-// servers. Their reports have a line for each worker, which is what grows.
+// Measured traffic to a scheduler: 1.8 kB a second from each of 8 processes, 2.5 kB from each of
+// 24, half of them servers. Reports of servers have a line for each worker, so they grow with
+// the job.
 double LeastLinkBytes(int hosts) {
   const double a_host = 2e3, a_pair = 25;
   return std::max(kLeastLinkBytes, hosts * (a_host + a_pair * hosts));

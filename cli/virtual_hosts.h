@@ -1,13 +1,14 @@
-// Several hosts on this machine, with slow links between them: each is a network namespace with one
-// Ethernet device, all devices end at a switch (a bridge in one more namespace), and a token bucket
-// (tbf, at both ends of each wire) lets so many bytes a second through each way.
+// Simulates several hosts on this machine, with slow links between them. Each host is a network
+// namespace with one Ethernet device. All devices are connected to a switch (a bridge in one
+// more namespace). A token bucket (tbf, at both ends of each wire) limits the bytes a second in
+// each direction.
 //
-// What runs on different hosts meets over the network alone: abstract sockets, through which processes
-// of one host find each other's shared memory, do not reach beyond a namespace. Files, processors and
-// memory are those of the machine.
+// Processes on different hosts can connect only over the network, because abstract sockets, which
+// lead to shared memory, do not reach beyond a namespace. All hosts share the files, processors and
+// memory of the machine.
 //
-// Namespaces have no names. They are there as long as this object or a process in them is, so that
-// nothing is left behind, whatever ends the program.
+// Namespaces have no names. The kernel removes a namespace with this object and the last process in
+// it, so nothing is left behind, even if the program is killed.
 //
 // Needs Linux, root, and the programs ip and tc (Debian's iproute2).
 //
@@ -26,30 +27,30 @@
 namespace tandem::cli {
 
 inline constexpr int kMostVirtualHosts = 1000;
-// Of a link, bytes a second. A process of which the scheduler hears nothing for eight seconds is dead
-// (scheduler/times.h): so much must go through that what waits before a beat, the 4 MB that a connection
-// takes from its sender, is gone by then ...
+// Least bytes a second of a link. The scheduler declares a process dead after eight seconds without
+// a heartbeat (scheduler/times.h). A connection can hold 4 MB in front of a heartbeat, which a link
+// must carry in less time.
 inline constexpr double kLeastLinkBytes = 5e5;
-// ... and the scheduler's link has room for all.
+// The same for so many hosts: the scheduler's link must carry the reports of all processes, too.
 double LeastLinkBytes(int hosts);
 inline constexpr double kMostLinkBytes = 1e11;
 
 class VirtualHosts {
  public:
-  // FAILED_PRECONDITION: what this machine lacks for it, in one line. INVALID_ARGUMENT: a rate that is not
-  // within the above, or more hosts than kMostVirtualHosts.
+  // FAILED_PRECONDITION: the machine lacks something; the message says what. INVALID_ARGUMENT: a
+  // rate outside of the limits above, or more hosts than kMostVirtualHosts.
   static absl::StatusOr<VirtualHosts> Make(int hosts, double bytes_per_second);
-  // Whether Make would find what it needs; makes a host and lets go of it.
+  // Checks whether Make would succeed, by creating and removing a host.
   static absl::Status Check(int hosts, double bytes_per_second);
 
   int hosts() const { return static_cast<int>(spaces_.size()); }
-  // Its address in the network of all hosts, such as "10.77.0.1".
+  // The host's address in the network of all hosts, such as "10.77.0.1".
   static std::string Address(int host);
-  // For setns(2), and open as long as this object is.
+  // The host's namespace, for setns(2). The descriptor is open as long as this object exists.
   int space(int host) const { return spaces_[static_cast<size_t>(host)].get(); }
 
-  // What has left a host, and what has reached it, in bytes with all headers, as the switch counts
-  // them. UNAVAILABLE: it does not say.
+  // Bytes that each host has sent and received, with all headers, as the switch counts them.
+  // UNAVAILABLE: the counters cannot be read.
   struct Traffic {
     int64_t sent = 0, received = 0;
   };

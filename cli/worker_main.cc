@@ -15,7 +15,7 @@
 namespace tandem::cli {
 namespace {
 
-// The one of models/ that the job names.
+// The model of models/ that the job names.
 absl::StatusOr<std::unique_ptr<models::DenseModel>> CompiledModel(
     const job::JobPlan& plan, const models::ModelInputs& inputs) {
   const bool cuda = plan.job.dense().device() == Dense::CUDA;
@@ -24,7 +24,7 @@ absl::StatusOr<std::unique_ptr<models::DenseModel>> CompiledModel(
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-TANDEM_BEFORE_LIBRARIES(EndInOneLineEarly);  // LibTorch's may find no memory
+TANDEM_BEFORE_LIBRARIES(EndInOneLineEarly);  // because loading LibTorch may fail for lack of memory
 #endif
 
 }  // namespace

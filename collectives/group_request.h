@@ -65,8 +65,8 @@ struct PendingWork {
     size_t offset, bytes;
   };
   std::vector<CopyOut> copies;  // from `memory`
-  // An average of 16-bit numbers, which is one of floats: [begin, begin + count) of them are its
-  // result, for `narrow_to` (null: there is none on this rank).
+  // The sum of an average of 16-bit numbers, computed in floats. Elements [begin, begin + count) are
+  // the result, for `narrow_to` (null: there is none on this rank).
   std::vector<float> wide;
   DataType narrow = DataType::kF16;
   void* narrow_to = nullptr;

@@ -14,8 +14,8 @@
 
 namespace tandem::data {
 
-// That a file of the job cannot be opened, as errno says why: NOT_FOUND, with a hint where the path may be
-// wrong, or PERMISSION_DENIED. `what`: "cannot open", say.
+// The error for a file of the job that cannot be opened; `error` is errno. NOT_FOUND, with a hint if
+// the path may be wrong, or PERMISSION_DENIED. `what`: for example "cannot open".
 absl::Status CannotOpen(absl::string_view what, int error);
 
 // Replaces $NAME and ${NAME} by the environment. INVALID_ARGUMENT if a variable is not set.

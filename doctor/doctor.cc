@@ -16,20 +16,20 @@
 namespace tandem::doctor {
 namespace {
 
-// What a process takes beside rows, measured on small jobs: a worker has LibTorch in it.
+// Memory of a process without rows, measured on small jobs. A worker contains LibTorch.
 constexpr uint64_t kServerBytes = uint64_t{40} << 20, kWorkerBytes = uint64_t{250} << 20;
-// A row's place in the index, and what pages and buckets leave unused.
+// A row's bytes in the index, and the factor for unused parts of pages and buckets.
 constexpr double kIndexBytes = 12, kSlack = 1.15;
-// Descriptors: what any process has open; a connection is a socket of each way, and may have
+// Descriptors of any process, and of each connection: a socket for each transport, and perhaps
 // segments of shared memory.
 constexpr uint64_t kFilesAtRest = 64, kFilesOfPeer = 8;
-// docs/RDMA.md: a pool, and for each peer the ring, registered twice, and what is under way.
+// docs/RDMA.md: a pool; and for each peer the ring, registered twice, and messages in flight.
 constexpr uint64_t kLockedAtRest = uint64_t{4} << 20, kLockedOfPeer = uint64_t{12} << 20;
-constexpr int kThreadsOfProcess = 6;  // beside those that compute: beats, I/O, readers
-// Those of a process without which it cannot begin: ZeroMQ's, beats, and what else it does.
+constexpr int kThreadsOfProcess = 6;  // without compute threads: heartbeats, I/O, readers
+// Threads without which a process cannot start: those of ZeroMQ, heartbeats and its own work.
 constexpr int kLeastOfScheduler = 3, kLeastOfServer = 5, kLeastOfWorker = 7;
-constexpr uint64_t kLeastFiles = 32;  // of any process that has begun, measured
-// From so many bytes on a block is a mapping by itself (server/growable_mapping.h).
+constexpr uint64_t kLeastFiles = 32;  // open in any process that has started, measured
+// Blocks of at least this many bytes are separate mappings (server/growable_mapping.h).
 constexpr double kOwnMapping = 4 << 20;
 constexpr double kMostMappings = 0.9;
 constexpr int kHopelessThreadsOfCore = 16;
@@ -203,7 +203,7 @@ Finding ExamineOpenFiles(const HostFacts& host, const JobNeeds& needs) {
 
 // ---- RDMA ----
 
-// How a GID begins that belongs to an IPv4 address: endpoints are bound to such a one.
+// The prefix of a GID that belongs to an IPv4 address. Endpoints bind to such GIDs.
 constexpr absl::string_view kIpv4Gid = "0000:0000:0000:0000:0000:ffff:";
 
 bool IsRoceV2(const RdmaGidFact& gid) { return gid.type == "RoCE v2"; }
@@ -220,7 +220,7 @@ std::string PortName(const RdmaPortFact& port) {
   return absl::StrCat(port.device, " port ", port.port);
 }
 
-// "192.0.2.1", or the GID as it is.
+// "192.0.2.1", or the GID itself if it belongs to no IPv4 address.
 std::string GidText(const RdmaGidFact& gid) {
   uint32_t high = 0, low = 0;
   if (!HasIpv4(gid) || gid.gid.size() != kIpv4Gid.size() + 9 ||
@@ -231,7 +231,7 @@ std::string GidText(const RdmaGidFact& gid) {
   return absl::StrCat(high >> 8, ".", high & 255, ".", low >> 8, ".", low & 255);
 }
 
-// Those that endpoints can be bound to.
+// The GIDs to which endpoints can bind.
 std::string GidsOf(const RdmaPortFact& port) {
   std::vector<std::string> all;
   for (const RdmaGidFact& gid : port.gids) {
@@ -287,7 +287,7 @@ std::vector<Finding> ExamineRdma(const RdmaFacts& rdma, Cluster::Transport trans
   std::vector<Finding> findings;
   bool usable = false;
   for (const RdmaPortFact& port : rdma.ports) usable = usable || Usable(port);
-  // With one port that can be used, another that cannot is worth no alarm.
+  // If one port is usable, an unusable one is no problem.
   for (const RdmaPortFact& port : rdma.ports) {
     findings.push_back(ExamineRdmaPort(port, forced && !usable));
   }
@@ -414,7 +414,8 @@ JobNeeds NeedsOf(const job::JobPlan& plan, int servers, int workers) {
       Clamp(static_cast<double>(job::HeldBytes(plan)) * serving * plan.shards_per_server());
   needs.process_bytes =
       static_cast<uint64_t>(servers) * kServerBytes + static_cast<uint64_t>(workers) * kWorkerBytes;
-  // A server's shards meet every worker; a worker meets every shard, and the other workers.
+  // Each shard of a server connects to every worker. A worker connects to every shard and to the
+  // other workers.
   const uint64_t of_server =
       static_cast<uint64_t>(plan.shards_per_server()) * static_cast<uint64_t>(plan.workers());
   const uint64_t of_worker = static_cast<uint64_t>(plan.shards() + plan.workers());
@@ -467,7 +468,7 @@ std::vector<Finding> ExamineStart(const HostFacts& host, Cluster::Transport tran
     findings.push_back(ExamineSharedMemory(host, transport));
   }
   if (!findings.empty()) return findings;
-  // What is more than a guess says, but may go well.
+  // Warnings: the host has less than the estimate, but the job may still run.
   if (needs.busy_threads > kHopelessThreadsOfCore * host.cores) {
     findings.push_back(
         Warning("cores",
@@ -582,7 +583,7 @@ std::vector<Finding> ExaminePair(const OurSide& ours, const PairFacts& pair) {
         Problem("version", absl::StrCat("it has Tandem ", pair.version, ", we have ", ours.version),
                 "install the same build on all hosts"));
     if (pair.has_clock) findings.push_back(ExamineClock(pair));
-    return findings;  // frames were not tried
+    return findings;  // no frames were sent
   }
   if (!ours.job_hash.empty() && pair.job_hash != ours.job_hash) {
     findings.push_back(Problem("job",

@@ -1,8 +1,8 @@
-// What `tandem doctor` thinks of what it has found: facts in, findings out, nothing else. Each
-// finding says in one line what is the case, and in one what to do about it.
+// Judges the facts that `tandem doctor` has gathered: facts in, findings out. Each finding has a
+// line that says what was found, and a line that says what to do about it.
 //
 // Thread safety: free functions without state.
-// Not here: finding out (doctor_gather.h, doctor_peer.h), printing (doctor_report.h).
+// Not here: gathering facts (doctor_gather.h, doctor_peer.h), printing (doctor_report.h).
 #ifndef TANDEM_DOCTOR_DOCTOR_H_
 #define TANDEM_DOCTOR_DOCTOR_H_
 
@@ -21,18 +21,18 @@ struct Finding {
   Severity level = Severity::kOk;
   std::string check;   // "open files"
   std::string found;   // one line
-  std::string advice;  // one line; empty if nothing is to be done
+  std::string advice;  // one line; empty if there is nothing to do
 };
 
-// `servers` and `workers` are those of the job that run on the host. Memory and disk are those of
-// tables that hold as many rows as the job expects.
+// The needs of `servers` servers and `workers` workers of the job on one host. Memory and disk
+// space are for tables with the expected number of rows.
 JobNeeds NeedsOf(const job::JobPlan& plan, int servers, int workers);
 
-// The host by itself, and against the job if there is one (null: none).
+// Judges the host alone, and also for the job if there is one (null: none).
 std::vector<Finding> ExamineHost(const HostFacts& host, Cluster::Transport transport,
                                  const JobNeeds* needs);
-// What `tandem run` says before it starts anything, by the limits of the host alone. Problems: the job
-// fails for sure. Warnings: it may. Nothing where all is well.
+// The findings of `tandem run` before it starts a process, from the limits of the host only.
+// Problem: the job certainly fails. Warning: the job may fail. Empty if the job fits.
 std::vector<Finding> ExamineStart(const HostFacts& host, Cluster::Transport transport,
                                   const JobNeeds& needs);
 // A finding for the interpreter, each module that a script needs, and the library.
@@ -43,7 +43,7 @@ Finding ExamineData(const DataFact& data);
 Finding ExamineFolder(const FolderFact& folder, uint64_t save_bytes);
 Finding ExaminePort(const PortFact& port);
 
-// Our side of a pair, for what must be equal or fit.
+// Our side of a pair: values that must be equal on both sides, or fit together.
 struct OurSide {
   std::string version, job_hash;
   int rdma_mtu_bytes = 0;

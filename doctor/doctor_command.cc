@@ -41,7 +41,7 @@ ReportStyle StyleOfTerminal() {
   return style;
 }
 
-// Shared with threads that may outlive the command (doctor/doctor_gather.h).
+// The input of checks. Threads that outlive the command (doctor/doctor_gather.h) share it.
 struct Task {
   DoctorFlags flags;
   std::optional<job::JobPlan> plan;
@@ -92,7 +92,7 @@ std::vector<Finding> ExamineAll(const Task& task, const HostFacts& host, int hos
 
 DoctorSelf SelfOf(std::shared_ptr<const Task> task, const HostFacts& host) {
   DoctorSelf self;
-  self.name = "here";  // the listener knows better
+  self.name = "here";  // replaced by the address if it listens
   self.host_name = host.name;
   self.ours = OurSideOf(host, task->transport(), task->job_hash());
   self.bind_host = "127.0.0.1";
@@ -104,8 +104,8 @@ DoctorSelf SelfOf(std::shared_ptr<const Task> task, const HostFacts& host) {
   return self;
 }
 
-// Our link with each, then what each says of its links with the others: where both listen, every
-// pair in both directions.
+// Reports our connection to each peer, then each peer's connections to the others. If both sides of
+// a pair listen, both directions are reported.
 void ReportOnPeers(const DoctorSelf& self, const DoctorFlags& flags, DoctorReport* report) {
   const int hosts = 1 + static_cast<int>(flags.peers.size());
   std::vector<std::string> alive;
@@ -135,7 +135,7 @@ void ReportOnPeers(const DoctorSelf& self, const DoctorFlags& flags, DoctorRepor
   }
 }
 
-// Until a signal, or the time is over.
+// Waits for a signal, or for `seconds`.
 void ListenUntilTold(int seconds) {
   const std::atomic<bool>* const stop = node::StopSignal();
   const absl::Time end = MonotonicNow() + absl::Seconds(seconds);
@@ -227,17 +227,17 @@ int DoctorCommand(const DoctorFlags& flags) {
     if (flags.peers.empty()) {
       ListenUntilTold(flags.seconds);
       server.reset();
-      std::_Exit(node::kExitOk);  // an answer may still be under way in a thread of its own
+      std::_Exit(node::kExitOk);  // a thread may still be answering a request
     }
   }
   DoctorReport report;
   report.hosts.push_back({self.name, host.name, {}});
   ReportOnPeers(self, flags, &report);
-  // Those that do not answer, and roles, take no share of the job.
+  // Hosts that do not answer, and roles, take no share of the job.
   report.hosts[0].findings = ExamineAll(**task, host, static_cast<int>(report.hosts.size()));
   const int code = Report(flags, report);
   server.reset();
-  // A look that did not end in time may still be under way in a thread of its own.
+  // A check that did not end in time may still run in its own thread.
   std::_Exit(code);
 }
 

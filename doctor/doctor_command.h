@@ -1,5 +1,5 @@
-// tandem doctor: what stands in the way of a job on this host, and between hosts, and what to do
-// about it.
+// tandem doctor: reports what prevents a job from running on this host or between hosts, and what
+// to do about it.
 #ifndef TANDEM_DOCTOR_DOCTOR_COMMAND_H_
 #define TANDEM_DOCTOR_DOCTOR_COMMAND_H_
 
@@ -11,14 +11,14 @@
 namespace tandem::doctor {
 
 struct DoctorFlags {
-  std::string job;  // empty: this host alone
+  std::string job;  // empty: checks only the host
   std::vector<std::string> set;
   std::string out;
   std::vector<std::string> binds;  // addresses of roles on this host
-  int servers = -1, workers = -1;  // of the job, here; -1: an even share
+  int servers = -1, workers = -1;  // of the job, on this host; -1: an even share
   std::vector<std::string> peers;
   std::string listen, advertise;
-  int seconds = 600;  // of listening
+  int seconds = 600;  // for which it listens
   bool json = false;
 };
 

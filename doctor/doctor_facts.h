@@ -1,5 +1,6 @@
-// What `tandem doctor` has found out about a host, a job and ways between hosts: plain values, so
-// that doctor.h can judge them without a system. doctor_gather.h and doctor_peer.h fill them in.
+// Facts about a host, a job and the paths between hosts, for `tandem doctor`. They are plain
+// values, so that tests of doctor.h need no real host. doctor_gather.h and doctor_peer.h fill
+// them in.
 #ifndef TANDEM_DOCTOR_DOCTOR_FACTS_H_
 #define TANDEM_DOCTOR_DOCTOR_FACTS_H_
 
@@ -17,7 +18,7 @@ inline constexpr uint64_t kUnlimited = std::numeric_limits<uint64_t>::max();
 
 struct RdmaGidFact {
   int index = 0;
-  std::string gid, type, network_device;  // type as the kernel says it: "RoCE v2", "IB/RoCE v1"
+  std::string gid, type, network_device;  // type in the kernel's words: "RoCE v2", "IB/RoCE v1"
 };
 
 struct RdmaPortFact {
@@ -27,21 +28,21 @@ struct RdmaPortFact {
   bool ethernet = false;  // RoCE; otherwise InfiniBand
   bool iwarp = false;
   int mtu_bytes = 0, max_mtu_bytes = 0;
-  std::vector<RdmaGidFact> gids;  // those in use
+  std::vector<RdmaGidFact> gids;  // only GIDs in use
 };
 
 struct RdmaFacts {
-  std::string unavailable;  // why devices cannot be listed; empty: `ports` is all there is
+  std::string unavailable;  // why devices cannot be listed; empty: `ports` is complete
   std::vector<RdmaPortFact> ports;
-  std::string endpoint;        // device of an endpoint that could be made; empty: none could
-  std::string endpoint_error;  // then why
+  std::string endpoint;        // device of an endpoint that was created as a test; empty: failed
+  std::string endpoint_error;  // the reason, if that failed
 };
 
 struct ProgramFact {
   std::string name;
   bool there = false;
   std::vector<std::string> missing_libraries;
-  std::vector<std::string> libraries;  // the ones worth knowing, e.g. "libtorch.so.1.13"
+  std::vector<std::string> libraries;  // important ones, e.g. "libtorch.so.1.13"
 };
 
 // The interpreter itself ("python"), a module, or the library below the package ("libtandem.so").
@@ -67,21 +68,21 @@ struct VersionFact {
 };
 
 struct HostFacts {
-  std::string name;     // of the host
-  std::string boot_id;  // which boot of which host: two processes with the same are on one host
-  std::string version;  // of Tandem: what must be equal in all processes of a job
+  std::string name;
+  std::string boot_id;  // two processes with the same boot_id are on one host
+  std::string version;  // of Tandem; must be equal in all processes of a job
   std::string kernel;
   std::vector<VersionFact> versions;
   std::vector<ProgramFact> programs;
   bool simulator = true;                    // its program is there
-  int cores = 1;                            // that this process may use
+  int cores = 1;                            // usable by this process
   uint64_t memory_free_bytes = kUnlimited;  // of the machine or the container, whichever is less
   uint64_t locked_memory_limit = kUnlimited;
-  bool may_lock_all = false;  // privileged: the limit does not hold
+  bool may_lock_all = false;  // privileged: the limit does not apply
   uint64_t open_files_soft = kUnlimited, open_files_hard = kUnlimited;
-  uint64_t threads_left = kUnlimited;  // that may still be started
+  uint64_t threads_left = kUnlimited;  // threads that may still be started
   uint64_t max_mappings = kUnlimited;  // of a process, vm.max_map_count
-  std::string shared_memory_error;     // of making and sealing some; empty: it works
+  std::string shared_memory_error;     // from creating and sealing a segment; empty: it works
   RdmaFacts rdma;
 };
 
@@ -89,49 +90,49 @@ struct HostFacts {
 struct JobNeeds {
   int servers = 0, workers = 0;  // on this host
   int processes = 0, busy_threads = 0, all_threads = 0;
-  int least_threads = 0;  // without which nothing starts: of scheduler, servers and workers
+  int least_threads = 0;             // scheduler, servers and workers cannot start with fewer
   uint64_t mappings_of_process = 0;  // large ones, of a server with all expected rows
-  double start_seconds = 0;          // in which all must have registered
+  double start_seconds = 0;          // all processes must register within this time
   uint64_t table_bytes = 0, held_bytes = 0, process_bytes = 0;
-  uint64_t save_bytes = 0;        // of one saved model, all servers
-  uint64_t files_of_process = 0;  // the one that needs most
+  uint64_t save_bytes = 0;        // of one checkpoint, all servers
+  uint64_t files_of_process = 0;  // of the process that needs most
   uint64_t locked_bytes_of_process = 0;
-  bool dense_over_rdma = false;  // and nothing else
+  bool dense_over_rdma = false;  // only dense parameters use RDMA
   bool script = false;           // workers are scripts
 };
 
 struct DataFact {
-  std::string error;  // empty: files are there and their first rows can be read
+  std::string error;  // empty: the files exist and their first rows can be read
 };
 
 struct FolderFact {
   std::string path;
-  std::string error;  // of writing there; empty: it works
+  std::string error;  // from writing to the folder; empty: it works
   uint64_t free_bytes = 0;
 };
 
 struct PortFact {
   std::string address;
-  std::string error;   // empty: it can be bound
-  bool taken = false;  // by another program
-  std::string holder;  // who has it, if that can be seen
+  std::string error;   // empty: the port can be bound
+  bool taken = false;  // another program uses the port
+  std::string holder;  // that program, if it can be seen
 };
 
-// One direction of a pair of hosts: who asked, and what it met.
+// One direction of a pair of hosts: the host that asked, and the result.
 struct PairFacts {
   enum class Answer { kDoctor, kRole, kUnreachable, kRefused, kSilent, kGarbage };
   std::string from, to;
   Answer answer = Answer::kUnreachable;
-  std::string detail;  // of what is not kDoctor
+  std::string detail;  // of any other answer than kDoctor
 
   // kDoctor only.
   std::string version, job_hash;  // of the other side; job_hash empty: it has no job
   int rdma_mtu_bytes = 0;         // of its first active port; 0: none
   bool rdma_active = false;
-  std::string way, why, way_error;  // what frames travel by
+  std::string way, why, way_error;  // the transport of frames, why it was chosen, its error
   double round_trip_us = 0;
   bool has_clock = false;
-  double clock_offset_s = 0, clock_error_s = 0;  // its clock less ours, right within the error
+  double clock_offset_s = 0, clock_error_s = 0;  // its clock minus ours, and the possible error
 };
 
 }  // namespace tandem::doctor

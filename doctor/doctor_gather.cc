@@ -84,7 +84,7 @@ std::string ControlGroup() {
   return "/sys/fs/cgroup";
 }
 
-// From this group up to the root: each may set a limit.
+// The control groups from this one up to the root. Each may set a limit.
 std::vector<std::string> GroupsUp() {
   std::vector<std::string> all;
   const fs::path root = "/sys/fs/cgroup";
@@ -128,7 +128,7 @@ uint64_t LimitOf(rlim_t limit) { return limit == RLIM_INFINITY ? kUnlimited : li
 uint64_t ThreadsLeft() {
   uint64_t left = kUnlimited;
   rlimit limit = {};
-  // What this user runs already is not counted: it cannot be seen cheaply, and root has no limit.
+  // Does not subtract the user's running threads, because counting them is slow. Root has no limit.
   if (geteuid() != 0 && getrlimit(RLIMIT_NPROC, &limit) == 0) left = LimitOf(limit.rlim_cur);
   for (const std::string& group : GroupsUp()) {
     const uint64_t most = ReadNumber(group + "/pids.max", kUnlimited);
@@ -158,7 +158,7 @@ std::string SharedMemoryError() {
 
 // ---- programs and what they load ----
 
-// What the dynamic loader says of a program that it does not run; empty if it says nothing.
+// The dynamic loader's list of the program's libraries, without running it; empty if there is none.
 std::string LoaderSays(const std::string& program) {
   int fds[2];
   if (pipe2(fds, O_CLOEXEC) != 0) return "";
@@ -187,7 +187,7 @@ std::string LoaderSays(const std::string& program) {
   return text;
 }
 
-// "libzmq.so.5.2.4" for a library worth knowing, else "".
+// "libzmq.so.5.2.4" for an important library, else "".
 std::string KnownLibrary(absl::string_view name, const std::string& path) {
   for (const char* known :
        {"libzmq.", "libprotobuf.", "libibverbs.", "libtorch_cpu.", "libopenblas"}) {
@@ -259,7 +259,7 @@ RdmaPortFact PortOf(const rdma::RdmaDevice& device, const rdma::RdmaPort& port) 
   return fact;
 }
 
-// An endpoint as a role would make it.
+// Tries to create an endpoint as a role would.
 void TryEndpoint(RdmaFacts* facts) {
   auto context = rdma::RdmaContext::New();
   if (!context.ok()) {
@@ -305,7 +305,7 @@ fs::path NearestFolder(const std::string& path) {
   return at;
 }
 
-// Writes a little, to see quotas and read-only mounts; leaves nothing.
+// Writes a small file to detect quotas and read-only mounts, and removes it.
 std::string TryToWrite(const fs::path& folder) {
   std::string name = (folder / ".tandem-doctor-XXXXXX").string();
   const OwnedFd file(mkstemp(name.data()));
@@ -321,7 +321,7 @@ std::string TryToWrite(const fs::path& folder) {
   return "";
 }
 
-// The kernel's name for the socket that listens at a port of this host; empty: none is seen.
+// The kernel's name for the socket that listens at a port of this host; empty: not found.
 std::string ListeningSocket(uint16_t port) {
   for (const char* path : {"/proc/net/tcp", "/proc/net/tcp6"}) {
     std::ifstream file(path);
@@ -350,7 +350,8 @@ bool Holds(const fs::path& process, const std::string& what) {
   return false;
 }
 
-// "tandem-server, pid 12" of whoever listens at a port of this host, as far as it can be seen.
+// "tandem-server, pid 12": the process that listens at a port of this host, as far as it can
+// be seen.
 std::string HolderOf(uint16_t port) {
   const std::string what = ListeningSocket(port);
   std::error_code error;
@@ -460,7 +461,7 @@ PortFact GatherPort(const std::string& address, const std::string& advertise) {
   fact.address = address;
   const absl::Status can = node::CheckBind(address, advertise);
   if (can.ok()) return fact;
-  // The check's own words are "--bind ADDRESS: why".
+  // The message of the check is "--bind ADDRESS: why".
   fact.error = std::string(can.message());
   absl::string_view why = fact.error;
   if (absl::ConsumePrefix(&why, absl::StrCat("--bind ", address, ": "))) {

@@ -1,6 +1,6 @@
-// Finds out what `tandem doctor` judges: this host, a job's data and folder, ports. Nothing is
-// changed and nothing is left behind. Each look is given a bound: what does not end in time (a
-// network file system that is gone) is a fact of its own.
+// Gathers the facts for `tandem doctor`: this host, a job's data and folder, ports. Changes nothing
+// on the host. Each check has a timeout: a check that does not end in time (for example because a
+// network file system is gone) is a fact, too.
 //
 // Thread safety: free functions; any thread.
 #ifndef TANDEM_DOCTOR_DOCTOR_GATHER_H_
@@ -24,8 +24,8 @@ namespace tandem::doctor {
 
 inline constexpr absl::Duration kDoctorBound = absl::Seconds(10);
 
-// The result of `work`, or nothing if it takes longer than `limit`; then it goes on in a thread of
-// its own, and must own all it uses.
+// Returns the result of `work`, or nullopt if it takes longer than `limit`. In that case `work`
+// continues in its own thread, so it must own everything that it uses.
 template <typename T>
 std::optional<T> Within(absl::Duration limit, std::function<T()> work) {
   auto promise = std::make_shared<std::promise<T>>();
@@ -35,24 +35,24 @@ std::optional<T> Within(absl::Duration limit, std::function<T()> work) {
   return result.get();
 }
 
-// What limits processes here: cores, memory, threads, files, mappings, shared memory. Takes about a
-// millisecond.
+// Only the limits of processes: cores, memory, threads, files, mappings, shared memory. Takes about
+// a millisecond.
 HostFacts GatherLimits();
-// All of it; takes part of a second.
+// All facts of the host. Takes less than a second.
 HostFacts GatherHost();
 // Initialises CUDA where this build has it.
 DeviceFact GatherDevice();
 // FAILED_PRECONDITION if models are to compute on a GPU and cannot.
 absl::Status CheckDenseDevice(const job::JobPlan& plan);
 DataFact GatherData(const job::JobPlan& plan);
-// `path` need not exist yet: then the nearest folder above it that does.
+// Checks `path`, or the nearest existing folder above it if `path` does not exist.
 FolderFact GatherFolder(const std::string& path);
 // Whether a role with `--bind ADDRESS --advertise HOST` could listen.
 PortFact GatherPort(const std::string& address, const std::string& advertise);
 
-// What all processes of a job must have in common.
+// The version of Tandem, which must be equal in all processes of a job.
 std::string TandemVersion();
-// Which boot of which host this is.
+// Identifies this boot of this host.
 std::string BootId();
 
 }  // namespace tandem::doctor

@@ -34,7 +34,7 @@ absl::StatusOr<Addresses> Resolve(const std::string& host, const std::string& po
   return Addresses(list, [](addrinfo* all) { freeaddrinfo(all); });
 }
 
-// False: the deadline has passed.
+// Waits until `fd` has one of `events`. False: the deadline has passed.
 bool WaitFor(int fd, short events, absl::Time deadline) {
   for (;;) {
     const absl::Duration left = std::max(absl::ZeroDuration(), deadline - MonotonicNow());

@@ -1,11 +1,12 @@
-// How one `tandem doctor` talks to another: one TCP connection, on which the one that listens says
-// 8 bytes at once, and then both send messages, each a u32 of bytes (little-endian) and that many
-// of JSON. Everything has a deadline, and whatever comes is bounded before it is read.
+// The connection between two `tandem doctor` processes: one TCP connection. The listener sends 8
+// bytes at once. Then both sides send messages: a u32 (little-endian) with the number of bytes,
+// and so many bytes of JSON. Each operation has a deadline, and sizes are checked before bytes
+// are read.
 //
-// No transport of ours would do: a doctor has to tell a port that is refused, filtered, silent, a role's
-// or another program's from each other, where a transport goes on trying until its deadline, and has to
-// be understood by a Tandem of another version, whose frames may differ. Frames over the ways that a job
-// would take are what it measures once this has told who is there.
+// A doctor cannot use Tandem's transports for this. It must tell apart whether a port is refused,
+// filtered, silent, or belongs to a role or to another program, but a transport retries until its
+// deadline. It must also talk to another version of Tandem, whose frames may differ. Once the
+// doctor knows that a doctor answers, it measures frames over the transports that a job would use.
 //
 // Thread safety: one thread for each object.
 #ifndef TANDEM_DOCTOR_DOCTOR_LINK_H_
@@ -33,20 +34,20 @@ absl::StatusOr<std::pair<std::string, std::string>> SplitHostPort(absl::string_v
 
 class DoctorLink {
  public:
-  // UNAVAILABLE: nobody there; FAILED_PRECONDITION: refused; DEADLINE_EXCEEDED.
+  // UNAVAILABLE: the host cannot be reached; FAILED_PRECONDITION: refused; DEADLINE_EXCEEDED.
   static absl::StatusOr<DoctorLink> Connect(const std::string& address, absl::Time deadline);
   explicit DoctorLink(OwnedFd socket) : socket_(std::move(socket)) {}
 
-  // `bytes` at least 1 and at most `most`: what has come by then. DEADLINE_EXCEEDED: nothing;
-  // UNAVAILABLE: the other side has closed.
+  // Returns the first bytes that arrive, between 1 and `most`. DEADLINE_EXCEEDED: no byte came in
+  // time. UNAVAILABLE: the other side has closed the connection.
   absl::StatusOr<std::string> ReadSome(size_t most, absl::Time deadline);
   absl::StatusOr<std::string> ReadAll(size_t bytes, absl::Time deadline);
   absl::Status Write(absl::string_view bytes, absl::Time deadline);
 
   absl::Status Send(const nlohmann::json& message, absl::Time deadline);
-  // INVALID_ARGUMENT: too long, or not a JSON object.
+  // INVALID_ARGUMENT: the message is too long, or no JSON object.
   absl::StatusOr<nlohmann::json> Receive(absl::Time deadline);
-  // Sends and waits for the answer.
+  // Sends `message` and waits for the reply.
   absl::StatusOr<nlohmann::json> Ask(const nlohmann::json& message, absl::Time deadline);
 
  private:
@@ -55,10 +56,10 @@ class DoctorLink {
 
 class DoctorListener {
  public:
-  // HOST:PORT, port 0 or *: any free one. UNAVAILABLE: it cannot be bound.
+  // `address`: HOST:PORT; port 0 or * means any free port. UNAVAILABLE: it cannot be bound.
   static absl::StatusOr<DoctorListener> Bind(const std::string& address);
   int port() const { return port_; }
-  // NOT_FOUND: nobody came by then.
+  // NOT_FOUND: no connection came before the deadline.
   absl::StatusOr<DoctorLink> Accept(absl::Time deadline);
 
  private:
@@ -67,7 +68,8 @@ class DoctorListener {
   int port_ = 0;
 };
 
-// Fields of what another process has sent: if they are not there, or something else, the default.
+// Fields of a message from another process. The default value if a field is missing or has
+// another type.
 std::string TextOf(const nlohmann::json& object, const char* key);
 double NumberOf(const nlohmann::json& object, const char* key);
 bool FlagOf(const nlohmann::json& object, const char* key);

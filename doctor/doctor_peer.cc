@@ -22,10 +22,10 @@ using nlohmann::json;
 
 constexpr absl::Duration kConnectBound = absl::Seconds(5);
 constexpr absl::Duration kAnswerBound = absl::Seconds(5);
-constexpr absl::Duration kHostBound = absl::Seconds(45);  // all looks of doctor/doctor_gather.h
+constexpr absl::Duration kHostBound = absl::Seconds(45);  // all checks of doctor/doctor_gather.h
 constexpr absl::Duration kWayBound =
     absl::Seconds(15);  // longer than a transport's connect deadline
-constexpr absl::Duration kProbeBound = absl::Seconds(120);  // all of them
+constexpr absl::Duration kProbeBound = absl::Seconds(120);  // a whole probe
 constexpr absl::Duration kIdleBound = absl::Seconds(60);
 constexpr int kClockQuestions = 16, kRoundTrips = 64, kMostConnections = 32;
 
@@ -42,9 +42,9 @@ absl::StatusOr<std::unique_ptr<transport::Transport>> NewEndpoint(
                                std::move(paths))(EndpointId{});
 }
 
-// ---- looking at another one ----
+// ---- checking another doctor ----
 
-// A frame to `peer` and back; UNAVAILABLE if the peer is lost, DEADLINE_EXCEEDED.
+// Sends a frame to `peer` and waits for its echo. UNAVAILABLE: the peer is lost. DEADLINE_EXCEEDED.
 absl::Status Trip(transport::Transport* transport, transport::PeerId peer, absl::Time deadline) {
   const Frame frame = EncodeControlFrame(*transport, FrameHeader(), Control());
   TANDEM_RETURN_IF_ERROR(transport->Send(peer, frame));
@@ -64,7 +64,7 @@ absl::Status Trip(transport::Transport* transport, transport::PeerId peer, absl:
   return absl::DeadlineExceededError("no answer to a frame");
 }
 
-// As a role does: after a loss by the next way.
+// Connects as a role does: after a loss it tries the next transport.
 absl::StatusOr<transport::PeerId> FirstTrip(transport::Transport* transport,
                                             const std::string& address, absl::Time deadline) {
   constexpr int kWays = 3;
@@ -102,8 +102,8 @@ absl::Status TryWay(const DoctorSelf& self, const std::string& address, PairFact
   return absl::OkStatus();
 }
 
-// The question whose answer came soonest says most: the other clock was read between two readings
-// of ours, so the middle of both is wrong by at most half of what the way took.
+// Uses the request with the shortest round trip. The other clock was read between two readings of
+// ours, so the middle of these two is wrong by at most half of the round trip.
 absl::Status CompareClocks(DoctorLink* link, PairFacts* facts) {
   double best = -1;
   for (int i = 0; i < kClockQuestions; ++i) {
@@ -117,7 +117,7 @@ absl::Status CompareClocks(DoctorLink* link, PairFacts* facts) {
     if (best >= 0 && way >= best) continue;
     best = way;
     facts->clock_offset_s = ((in - Seconds(asked)) + (out - Seconds(answered))) / 2;
-    facts->clock_error_s = way / 2 + 1e-6;  // times travel as numbers of seconds
+    facts->clock_error_s = way / 2 + 1e-6;  // rounding: JSON has times in seconds
     facts->has_clock = true;
   }
   return absl::OkStatus();
@@ -138,7 +138,7 @@ std::vector<Finding> FindingsOf(const json& object) {
   return findings;
 }
 
-// What the first bytes say about who listens there.
+// Tells from the first bytes which program listens there.
 PairFacts::Answer WhoAnswers(DoctorLink* link, std::string* detail) {
   const absl::Time deadline = MonotonicNow() + kAnswerBound;
   std::string bytes;
@@ -320,7 +320,7 @@ struct DoctorServer::State {
 
   const DoctorSelf self;
   DoctorListener listener;
-  std::unique_ptr<transport::Transport> transport;  // of the echoes
+  std::unique_ptr<transport::Transport> transport;  // for the echoes
   std::string address;
   std::atomic<bool> stop{false};
   std::atomic<int> connections{0};
@@ -355,7 +355,7 @@ DoctorServer::DoctorServer(std::shared_ptr<State> state) : state_(std::move(stat
       state->transport->Poll(absl::Milliseconds(200), &events);
       for (const transport::TransportEvent& event : events) {
         if (event.kind != transport::TransportEvent::Kind::kFrame) continue;
-        (void)state->transport->Send(event.peer, event.frame.frame);  // gone: it will not wait
+        (void)state->transport->Send(event.peer, event.frame.frame);  // an error: the peer is gone
       }
     }
     state->transport.reset();

@@ -1,14 +1,15 @@
-// The part of `tandem doctor` that needs two: one listens, others look at it, or ask it to look at
-// third ones, so that one of them can report on every pair.
+// The checks of `tandem doctor` between hosts. One doctor listens. Others check their connection
+// to it, or ask it to check its connections to more doctors, so that one doctor can report on
+// every pair.
 //
 //   {"ask": "host", "hosts": N}       -> its findings, version, job, and the address of an endpoint
-//                                        that sends frames back; N hosts share the job
-//   {"ask": "time"}                   -> {"in": s, "out": s}: its clock when the question came and
-//                                        when the answer left
-//   {"ask": "pairs", "peers": [...]}  -> its pairs with these
+//                                        that echoes frames; N hosts share the job
+//   {"ask": "time"}                   -> {"in": s, "out": s}: its clock when the request came and
+//                                        when the reply left
+//   {"ask": "pairs", "peers": [...]}  -> the reports of its pairs with these peers
 //
-// Thread safety: Probe and AskForPairs may be called from any thread; a DoctorServer has threads of
-// its own.
+// Thread safety: Probe and AskForPairs may be called from any thread. A DoctorServer runs its
+// own threads.
 #ifndef TANDEM_DOCTOR_DOCTOR_PEER_H_
 #define TANDEM_DOCTOR_DOCTOR_PEER_H_
 
@@ -29,38 +30,38 @@ namespace tandem::doctor {
 
 inline constexpr size_t kMostDoctorPeers = 64;
 
-// A pair as it is shown, and its findings.
+// The facts of a pair, and their findings.
 struct PairReport {
   PairFacts facts;
   std::vector<Finding> findings;
 };
 
-// What another host has said of itself.
+// The report of another host about itself.
 struct HostReport {
-  std::string name;  // as it was called: HOST:PORT
-  std::string host;  // as it calls itself
+  std::string name;  // HOST:PORT, as the user named it
+  std::string host;  // the host's own name
   std::vector<Finding> findings;
 };
 
-// What a doctor is by itself: what it says to others, and what it compares with.
+// This doctor's own side: what it sends to others, and what it compares with theirs.
 struct DoctorSelf {
-  std::string name;  // of this end of a pair
+  std::string name;  // this side's name in a pair
   std::string host_name;
   OurSide ours;
-  // Endpoints as a role would make them, with the choices that they have logged.
+  // Endpoints are created as a role would create them.
   std::string bind_host;        // where endpoints listen
-  std::string advertised_host;  // what others are told, if that is all hosts
+  std::string advertised_host;  // the address for others, if endpoints listen at all addresses
   std::function<std::vector<Finding>(int hosts)> examine;  // this host, sharing the job with others
 };
 
-// Looks at `to` from here. `host`, if not null, gets what it says of itself. Ends within two
-// minutes whatever it meets, within seconds if nobody answers.
+// Checks the connection from here to `to`. `host`, if not null, gets the peer's report about
+// itself. Ends within two minutes in any case, and within seconds if no process answers.
 PairReport Probe(const DoctorSelf& self, const std::string& to, int hosts, HostReport* host);
-// Has `peer` look at others.
+// Asks `peer` to check its connections to `others`.
 absl::StatusOr<std::vector<PairReport>> AskForPairs(const std::string& peer,
                                                     const std::vector<std::string>& others);
 
-// Answers until it is destroyed.
+// Answers requests of other doctors until it is destroyed.
 class DoctorServer {
  public:
   // UNAVAILABLE: the address is taken, or no endpoint can be made.
@@ -70,7 +71,7 @@ class DoctorServer {
   int port() const;
 
  private:
-  struct State;  // outlives it while a question is being answered
+  struct State;  // outlives the DoctorServer while it answers a request
   explicit DoctorServer(std::shared_ptr<State> state);
   std::shared_ptr<State> state_;
   std::thread accepts_, echoes_;

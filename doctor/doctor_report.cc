@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kLevelColumn = 2, kCheckColumn = 11, kTextColumn = 27;
 
-// Text of others goes to a terminal: nothing but what can be seen.
+// Keeps only visible characters, because text of other hosts goes to a terminal.
 std::string Visible(absl::string_view text) {
   std::string out(text);
   for (char& c : out) {
@@ -21,7 +21,7 @@ std::string Visible(absl::string_view text) {
   return out;
 }
 
-// Words from `column` on, and again from there on each line that follows.
+// Appends words from `column` on. Each further line is indented to `column`.
 void AppendWrapped(absl::string_view text, size_t column, size_t columns, std::string* out) {
   size_t at = column;
   for (const absl::string_view word : absl::StrSplit(text, ' ', absl::SkipEmpty())) {

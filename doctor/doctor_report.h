@@ -1,4 +1,4 @@
-// What `tandem doctor` prints: lines for people, or one JSON object.
+// The output of `tandem doctor`: lines for people, or one JSON object.
 //
 // Thread safety: free functions without state.
 #ifndef TANDEM_DOCTOR_DOCTOR_REPORT_H_
@@ -23,7 +23,8 @@ struct ReportStyle {
 };
 
 int CountOf(const DoctorReport& report, Severity level);
-// A section a host and a pair; no line is longer than the columns unless a word is.
+// One section for each host and each pair. Lines are wrapped at `columns`; only a longer word
+// exceeds it.
 std::string ReportText(const DoctorReport& report, const ReportStyle& style);
 std::string ReportJson(const DoctorReport& report);
 

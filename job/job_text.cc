@@ -402,7 +402,8 @@ absl::Status SetField(const FieldDescriptor* field, int index, const std::string
   return absl::OkStatus();
 }
 
-// A plain value for a field that is made of fields: the one of them that may have been meant.
+// The error for a plain value of a message field (`--set policy=ASP`). Names the inner field that was
+// probably meant (`policy.kind=ASP`).
 std::string MadeOfFields(const FieldDescriptor& field, const std::string& path,
                          const std::string& value) {
   const Descriptor& message = *field.message_type();

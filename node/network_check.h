@@ -1,4 +1,5 @@
-// What of a role's addresses can be refused before anything starts, and why nobody answers at one.
+// Checks a role's addresses before the role starts, and finds out why no process answers at an
+// address.
 #ifndef TANDEM_NODE_NETWORK_CHECK_H_
 #define TANDEM_NODE_NETWORK_CHECK_H_
 

@@ -12,7 +12,7 @@
 namespace tandem::plan {
 namespace {
 
-constexpr double kMuchSlower = 1.5;  // than the others: a straggler for ever
+constexpr double kMuchSlower = 1.5;  // than the others: a permanent straggler
 constexpr double kLittleGain = 1.1;
 
 double MeanOf(const std::vector<double>& steps) {
@@ -21,7 +21,7 @@ double MeanOf(const std::vector<double>& steps) {
              : std::accumulate(steps.begin(), steps.end(), 0.0) / static_cast<double>(steps.size());
 }
 
-// The worker whose steps take the longest in the mean, and how many times as long as the others'.
+// The worker with the longest mean step, and its mean divided by the mean of the others.
 struct Straggler {
   size_t rank = 0;
   double factor = 1;
@@ -43,7 +43,7 @@ Straggler SlowestOf(const Facts& facts) {
 
 double InStep(const Facts& facts) { return StepsPerSecond(facts, 0, 0); }
 
-// If the first `needed` workers of each step were enough, and the others gave up at once.
+// Steps a second if each step needs only its first `needed` workers, and the others stop at once.
 double WithBackups(const Facts& facts, int backups) {
   const size_t workers = facts.step_seconds.size();
   const size_t steps = workers == 0 ? 0 : facts.step_seconds[0].size();
@@ -59,7 +59,7 @@ double WithBackups(const Facts& facts, int backups) {
   return seconds > 0 ? static_cast<double>(needed * steps) / seconds : 0;
 }
 
-// In the long run a gradient is workers - 1 updates old, and that of a slow worker older.
+// On average a gradient is workers - 1 updates old. The gradient of a slow worker is older.
 void WarnOfCutoff(const std::string& name, const Policy& policy, int workers,
                   std::vector<std::string>* out) {
   if (policy.kind() != Policy::COSINE_GATE || policy.age_cutoff() > workers - 1) return;
@@ -69,9 +69,8 @@ void WarnOfCutoff(const std::string& name, const Policy& policy, int workers,
       name, job::PolicyName(policy), workers - 1, policy.age_cutoff(), workers));
 }
 
-// Steps a second if nothing but what steps compute took time, and all policies had this bound. By
-// whatever else the job's workers wait for each other they still do: an allreduce, meetings, tables
-// on workers.
+// Steps a second if only computing takes time, and all policies have this bound. Workers still wait
+// for each other in an allreduce, in sync rounds and because of tables on workers.
 double WithBound(const job::JobPlan& plan, const Facts& facts, absl::optional<int> bound) {
   Facts steps = facts;
   steps.latency_seconds = steps.bytes_per_second = 0;
@@ -80,7 +79,7 @@ double WithBound(const job::JobPlan& plan, const Facts& facts, absl::optional<in
   return EstimateWay(steps, way).samples_per_second / facts.batch;
 }
 
-// Whoever may be ahead stands at the bound in the end.
+// With a permanent straggler the other workers sooner or later always wait at the bound.
 void WarnOfStraggler(const std::string& name, const Policy& policy, const job::JobPlan& plan,
                      const Facts& facts, std::vector<std::string>* out) {
   const bool bounded = policy.kind() == Policy::SSP || policy.kind() == Policy::ESSP ||
@@ -117,7 +116,7 @@ void WarnOfBackups(const std::string& name, const Policy& policy, const Facts& f
                       name, job::PolicyName(policy), policy.backups(), facts.workers, gain));
 }
 
-// How old updates are where they are applied, in updates; 0: as new as can be.
+// The age of an update when it is applied, in updates; 0: no delay.
 double DelayOf(const Policy& policy, int workers) {
   switch (policy.kind()) {
     case Policy::FIXED_DELAY:
@@ -126,19 +125,20 @@ double DelayOf(const Policy& policy, int workers) {
     case Policy::SSP:
     case Policy::ESSP:
     case Policy::DSSP:
-    case Policy::DC_ASGD:      // what it makes good of it is not counted
-    case Policy::SYNC_SWITCH:  // behind its switch
-      // N - 1 in the long run, whatever steps take; applied at full size.
+    case Policy::DC_ASGD:      // its compensation is not counted
+    case Policy::SYNC_SWITCH:  // after its switch
+      // N - 1 on average, whatever the times of steps are. Without a scale, applied at full size.
       return policy.async_scale() == Policy::INVERSE_WORKERS ? 0 : workers - 1;
     case Policy::K_BATCH_ASYNC:
-    case Policy::GBA:  // so many are one update
+    case Policy::GBA:  // `batches` gradients are one update
       return static_cast<double>(workers - 1) / std::max(1, policy.batches());
     default:
       return 0;
   }
 }
 
-// Embeddings are read by few samples each and bear it; what every sample updates does not.
+// A delay harms parameters that every sample updates. Few samples update an embedding, so a delay
+// does not harm tables.
 void WarnOfDelay(const job::JobPlan& plan, std::vector<std::string>* out) {
   if (plan.dense_table < 0) return;
   const Policy& policy =
@@ -212,7 +212,7 @@ std::vector<std::string> NotCounted(const job::JobPlan& plan) {
     case Dense::NAIVE:
       break;
     default:
-      if (gathers) break;  // everything to everybody
+      if (gathers) break;  // all gradients go to all workers
       out.push_back(absl::StrCat("dense.algorithm ", Dense::Algorithm_Name(dense.algorithm()),
                                  ": counted as a ring"));
   }

@@ -1,5 +1,5 @@
-// What follows from the facts of a job, in sentences: what it should mind as it is, and what would make
-// another way the fastest. Nothing here changes a job.
+// Advice in sentences, from the facts of a job: what the user should check in the current job, and
+// what would make another strategy the fastest. Nothing here changes a job.
 //
 // Pure; any thread.
 #ifndef TANDEM_PLAN_ADVICE_H_
@@ -15,22 +15,23 @@
 
 namespace tandem::plan {
 
-// One line each, with the number: a bound that waits for a worker which is always slow, and whether
-// ASP would help beside what else the job waits by; backup workers where nobody is slow; a delay
-// that leaves little of the steps that are stable.
+// One line for each problem, with its number. A staleness bound that waits for a worker which is
+// always slow, and whether ASP would help despite the other waits of the job. Backup workers
+// although no worker is slow. A delay at which only small learning rates are stable.
 std::vector<std::string> Warnings(const job::JobPlan& plan, const Facts& facts);
 
-// What the job says that the model (plan/estimate.h) takes for something else, one line each, with which way the
-// figures of the job as it is are off by it. Of the proposed ways only what is said of dense replicas
-// matters, where they have them.
+// Settings of the job that the model (plan/estimate.h) does not cover. One line each, which says
+// whether the estimate of the current job is too high or too low because of it. For the proposed
+// strategies only the lines about dense replicas matter, if the strategy has replicas.
 std::vector<std::string> NotCounted(const job::JobPlan& plan);
 
-// The largest learning rate that is stable at a constant delay of `delay` updates, as a part of the
-// largest without: plain SGD on a quadratic, sin(pi / (2 (2 delay + 1))).
+// The largest learning rate that is stable at a constant delay of `delay` updates, divided by the
+// largest without a delay: sin(pi / (2 (2 delay + 1))), for plain SGD on a quadratic.
 double StableShare(double delay);
 
-// Where another way becomes faster than the fastest of now by more than the model cannot tell: with
-// slower or faster links, and with more workers. Of ways that `may` be taken with so many workers.
+// Link speeds and numbers of workers at which another strategy becomes faster than the currently
+// fastest one, by more than the error of the model (kAlike). Considers strategies for which `may`
+// returns true.
 std::vector<std::string> WhatWouldChange(const Facts& facts,
                                          const std::function<bool(const Way&, int workers)>& may);
 

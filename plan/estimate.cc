@@ -15,18 +15,18 @@ namespace tandem::plan {
 namespace {
 
 constexpr double kKeyBytes = 8, kFloatBytes = 4;
-constexpr int kBound = 4;  // of the bounded way
+constexpr int kBound = 4;  // of the bounded strategy
 
-// What one host sends and receives a step, how many messages one after another, and bytes that its link
-// might have let through while it had to wait.
+// The traffic of one host in a step: bytes out and in, messages one after another, and the bytes
+// that its link could have carried while it waited.
 struct Traffic {
   double out = 0, in = 0, messages = 0, idle = 0;
 
-  // That the link is taken.
+  // Seconds for which the link is occupied.
   double OnLink(const Facts& facts) const {
     return facts.bytes_per_second > 0 ? (std::max(out, in) + idle) / facts.bytes_per_second : 0;
   }
-  // Likewise, if nothing is sent beside what is received; and if all of it is.
+  // The same if the host sends and receives in turn, and if it does both at the same time.
   double OneWay(const Facts& facts) const {
     return facts.bytes_per_second > 0 ? (out + in) / facts.bytes_per_second : 0;
   }
@@ -40,7 +40,7 @@ Traffic operator+(const Traffic& a, const Traffic& b) {
   return {a.out + b.out, a.in + b.in, a.messages + b.messages, a.idle + b.idle};
 }
 
-// Side by side: they share a link, and wait for the longer row of messages.
+// Two kinds of traffic at the same time: they share a link, and the longer row of messages counts.
 Traffic Beside(const Traffic& a, const Traffic& b) {
   return {a.out + b.out, a.in + b.in, std::max(a.messages, b.messages), a.idle + b.idle};
 }
@@ -51,14 +51,15 @@ Place PlaceOf(const Way& way, const TableFacts& table) {
   return way.mixed ? table.place : way.tables;
 }
 
-// Whether tables are there; a job without any is taken for one that has them where the way says.
+// Whether tables are at `place`. A job without tables counts as one that has them at `way.tables`.
 bool HasTables(const Facts& facts, const Way& way, Place place) {
   if (!way.mixed) return way.tables == place;
   return std::any_of(facts.tables.begin(), facts.tables.end(),
                      [place](const TableFacts& table) { return table.place == place; });
 }
 
-// Of all tables at one place in one step of one worker: ids, rows, and gradients with their ids.
+// Bytes of ids, of rows, and of gradients with their ids: all tables at one place, one step of
+// a worker.
 struct Touched {
   double keys = 0, rows = 0, gradients = 0;
 };
@@ -88,7 +89,7 @@ Traffic OfAllReduce(const Facts& facts, AllReduce algorithm) {
       return {share, share, 2 * (p - 1)};
     case AllReduce::kDirect:  // independent messages, twice
       return {share, share, 2};
-    case AllReduce::kTree: {  // of two trees: a rank inside one of them is a leaf of the other
+    case AllReduce::kTree: {  // two trees: a rank inside one of them is a leaf of the other
       const double most = p == 2 ? bytes : 2 * bytes;
       return {most, most, 2 * levels, p == 2 ? 0 : most * (1 / kFill - 1)};
     }
@@ -98,15 +99,15 @@ Traffic OfAllReduce(const Facts& facts, AllReduce algorithm) {
   return {};
 }
 
-// Sent by all processes together: whatever the algorithm, an allreduce sends each gradient but one to where
-// it is added, and the sum back to all but one.
+// Bytes that all processes together send. Every algorithm sends all gradients except one to the
+// place where they are added, and the sum to all workers except one.
 double SentByAllReduce(const Facts& facts) {
   const double p = facts.workers;
   if (facts.dense_codec_bytes > 0) return p * (p - 1) * facts.dense_codec_bytes;
   return 2 * (p - 1) * facts.dense_parameters * facts.dense_wire_bytes;
 }
 
-// Of one host: what is asked for before a step computes, and what is sent after it.
+// The traffic of one host: pulls before a step computes, pushes after it, and the allreduce.
 struct HostTraffic {
   Traffic read, write, allreduce;
   bool serves = false, works = false;
@@ -114,10 +115,10 @@ struct HostTraffic {
   Traffic all() const { return read + write + allreduce; }
 };
 
-// The two kinds of hosts that there are; one of them may not be.
+// The two kinds of hosts. A strategy may have only one of them.
 struct StepTraffic {
-  HostTraffic worker;  // of a host with a worker alone
-  HostTraffic server;  // with a server, and perhaps a worker as well
+  HostTraffic worker;  // a host with only a worker
+  HostTraffic server;  // a host with a server, and perhaps a worker as well
   bool any_worker = true, any_server = false;
   double sent = 0;  // over links by all processes together, divided by workers
 
@@ -129,12 +130,12 @@ struct StepTraffic {
   }
 };
 
-// What a worker's step has to do with servers: bytes that it asks in, is answered and pushes.
+// Bytes between a worker's step and servers: pull requests, their replies, and pushes.
 struct Served {
   double asked = 0, answered = 0, pushed = 0;
 };
 
-// Adds what goes to and from servers. Before: what workers do among themselves.
+// Adds the traffic with servers. Call it after the traffic between workers has been added.
 void AddServers(const Facts& facts, const Way& way, const Served& step, StepTraffic* out) {
   const double p = facts.workers, m = way.servers;
   const double all = step.asked + step.answered + step.pushed;
@@ -149,8 +150,8 @@ void AddServers(const Facts& facts, const Way& way, const Served& step, StepTraf
     out->sent += all;
     return;
   }
-  // The link of a host with both: what its worker has to do with the other servers, and its server with
-  // the other workers, beside what workers do among themselves.
+  // The link of a host with both carries the traffic of its worker with the other servers, of its
+  // server with the other workers, and between workers.
   const double elsewhere = (m - 1) / m, served = (p - 1) / m;
   out->any_worker = m < p;
   out->server = among;
@@ -163,12 +164,12 @@ void AddServers(const Facts& facts, const Way& way, const Served& step, StepTraf
   out->sent += all * (p - 1) / p;
 }
 
-// What rows of tables on workers make each of them send and receive.
+// Adds the traffic of each worker that comes from tables on workers.
 void AddTablesOnWorkers(const Facts& facts, const Way& way, HostTraffic* worker) {
   const double p = facts.workers, others = (p - 1) / p;
   if (p == 1) return;
   if (HasTables(facts, way, Place::kSharded)) {
-    // Each is asked for as much as it asks for.
+    // A worker serves as many rows as it pulls.
     const Touched touched = TouchedBy(facts, way, Place::kSharded);
     const double read = (touched.keys + touched.rows) * others;
     worker->serves = true;
@@ -182,7 +183,7 @@ void AddTablesOnWorkers(const Facts& facts, const Way& way, HostTraffic* worker)
   }
 }
 
-// `steps_a_sum`: of dense replicas.
+// `steps_a_sum`: steps of a worker from one sum of dense replicas to the next.
 StepTraffic OfWay(const Facts& facts, const Way& way, double steps_a_sum) {
   const double p = facts.workers;
   StepTraffic out;
@@ -196,7 +197,7 @@ StepTraffic OfWay(const Facts& facts, const Way& way, double steps_a_sum) {
     served.answered += DenseBytes(facts);
     served.pushed += DenseBytes(facts);
   } else {
-    // One of so many steps has it: so much is that of a mean step.
+    // One of `steps_a_sum` steps has a sum. A mean step has this part of it.
     const Traffic whole = OfAllReduce(facts, way.algorithm);
     worker.allreduce = {whole.out / steps_a_sum, whole.in / steps_a_sum,
                         whole.messages / steps_a_sum, whole.idle / steps_a_sum};
@@ -206,22 +207,23 @@ StepTraffic OfWay(const Facts& facts, const Way& way, double steps_a_sum) {
   return out;
 }
 
-// Beside what a step computes: if reads, pushes and the allreduce follow one another as they do; and
-// the least that links leave of it if they need not.
+// Seconds of a step without compute. serial: pulls, pushes and the allreduce follow one another
+// as the strategy requires. least: the links need at least this, even if they do not wait for
+// each other.
 struct RestOfStep {
   double serial = 0, least = 0;
-  bool servers = false;  // their links are the narrower ones
+  bool servers = false;  // links of servers are the bottleneck
 };
 
-// Of a host with a worker alone: nothing is pushed before all is read.
+// For a host with only a worker. Pushes begin after the last pull.
 double WorkingSeconds(const Facts& facts, const HostTraffic& host) {
   const double after = std::max({host.write.Seconds(facts), host.allreduce.Seconds(facts),
                                  (host.write + host.allreduce).OnLink(facts)});
   return host.read.Seconds(facts) + after;
 }
 
-// Of a host that serves: pushes of workers that have read all come beside answers to those who have not.
-// Messages of the allreduce go beside the push, as on any host.
+// For a host that serves rows. Pushes of workers that have pulled all rows arrive while other
+// workers still pull. Messages of the allreduce go at the same time as the push, as on any host.
 double ServingSeconds(const Facts& facts, const HostTraffic& host) {
   const Traffic served = host.read + host.write;
   const double link = std::max(kOneWay * served.OneWay(facts), served.AtOnce(facts));
@@ -244,11 +246,11 @@ RestOfStep Rest(const Facts& facts, const Way& way, const StepTraffic& traffic) 
     reduce = std::max(reduce, host->allreduce.Seconds(facts));
   }
   if (way.bound == 0 || way.tables_on_workers()) {
-    // The next read waits for what all have sent.
+    // The next pull waits for the pushes of all workers.
     rest.serial = std::max(together, reduce);
     rest.least = 0;
   } else {
-    // Nobody waits for a push, and a worker that reads ahead for no read.
+    // No worker waits for a push. A worker that prefetches waits for no pull either.
     rest.serial = reduce + (facts.depth > 0 ? 0 : read);
   }
   return rest;
@@ -273,15 +275,15 @@ void AddMemory(const Facts& facts, const Way& way, Estimate* out) {
   }
   const double dense = facts.dense_parameters * facts.dense_bytes_a_parameter;
   if (way.dense == Place::kServers) out->server_memory += dense / way.servers;
-  // Slots that are dealt over the workers are one share at each.
+  // With a sharded optimizer each worker keeps one share of the optimizer state.
   const double kept = facts.dense_slots_dealt && way.dense == Place::kReplicated
                           ? DenseBytes(facts) + (dense - DenseBytes(facts)) / facts.workers
                           : dense;
   out->worker_memory += way.dense == Place::kServers ? DenseBytes(facts) : kept;
   out->worker_memory += way.kept_models * DenseBytes(facts);
   if (!way.quorum.has_value()) return;
-  // Of sums the model that they step, of meetings the common model, that of the sums and its velocity;
-  // then what is on its way, which is there in every step: two gradients, or three movements.
+  // Sums by quorum: the model that they update, and two gradients in flight. Sync rounds by quorum:
+  // the common model, the model of the sums and its velocity, and three movements in flight.
   out->worker_memory +=
       way.quorum->count > 0 ? 6 * DenseBytes(facts) : kept + 2 * DenseBytes(facts);
 }
@@ -314,13 +316,13 @@ const char* FieldOf(AllReduce algorithm) {
   return "";
 }
 
-// Without what the synchroniser of that place has not.
+// Removes settings that the synchroniser of this place does not have.
 Dense FitFor(Place place, const Dense& dense) {
   Dense fit = dense;
   fit.clear_local_steps();
   fit.clear_quorum();
   fit.clear_quorum_bound();
-  fit.clear_rules();  // they and what links cost choose an algorithm, and a way has one
+  fit.clear_rules();  // rules and calibration choose an algorithm, but `way` has one already
   fit.clear_calibration();
   if (place == Place::kReplicated) {
     fit.clear_policy();
@@ -340,7 +342,7 @@ std::string PolicyText(absl::optional<int> bound) {
   return *bound == 0 ? "BSP" : absl::StrCat("SSP(", *bound, ")");
 }
 
-// Whether an update counts 1/workers. A policy without a kind has what it does not say from
+// Whether updates are scaled by 1/workers. A policy without a kind takes its missing fields from
 // `parent`, as in job_defaults.cc.
 bool IsScaled(const Policy& parent, const Policy& policy) {
   const bool inherits = policy.kind() == Policy::POLICY_UNSPECIFIED &&
@@ -348,7 +350,7 @@ bool IsScaled(const Policy& parent, const Policy& policy) {
   return (inherits ? parent : policy).async_scale() == Policy::INVERSE_WORKERS;
 }
 
-// As after --set. BSP takes a mean, and no scale.
+// The value for --set. BSP averages, so it has no scale.
 std::string PolicySetting(absl::optional<int> bound, bool scaled) {
   const char* const scale = scaled ? " async_scale: INVERSE_WORKERS" : "";
   if (!bound.has_value()) return absl::StrCat("{kind: ASP", scale, "}");
@@ -401,7 +403,7 @@ std::vector<std::pair<std::string, std::string>> Way::Overrides(const Job& job) 
                                                            : "SERVERS";
   for (int t = 0; t < job.table_size(); ++t) {
     const Table& table = job.table(t);
-    if (table.policy().kind() == Policy::STORE) continue;  // no part of the training
+    if (table.policy().kind() == Policy::STORE) continue;  // not trained
     const std::string path = absl::StrCat("table[", t, "].");
     if (table.has_policy()) out.emplace_back(path + "policy", policy_for(table.policy()));
     if (tables != Place::kServers || table.synchroniser() > Table::SERVERS) {
@@ -411,7 +413,7 @@ std::vector<std::pair<std::string, std::string>> Way::Overrides(const Job& job) 
   const Dense fit = FitFor(dense, job.dense());
   if (fit.SerializeAsString() != job.dense().SerializeAsString()) {
     Dense text = fit;
-    text.clear_synchroniser();  // it follows, as does the algorithm
+    text.clear_synchroniser();  // set below, as is the algorithm
     text.clear_algorithm();
     out.emplace_back("dense", absl::StrCat("{", text.ShortDebugString(), "}"));
   }
@@ -421,7 +423,7 @@ std::vector<std::pair<std::string, std::string>> Way::Overrides(const Job& job) 
     return out;
   }
   out.emplace_back("dense.synchroniser", "ALLREDUCE");
-  // GPUs sum in one way of their own.
+  // GPUs have only one algorithm, which is not one of the four.
   const bool own_way = fit.device() == Dense::CUDA && algorithm == AllReduce::kRing;
   if (!own_way) out.emplace_back("dense.algorithm", FieldOf(algorithm));
   return out;
@@ -446,7 +448,7 @@ double StepsPerSecond(const Facts& facts, absl::optional<int> bound, double rest
     return sum;
   }
   std::vector<double> end(workers, 0);
-  std::vector<double> slowest;  // by step: when the last worker had ended it
+  std::vector<double> slowest;  // [step]: the time at which the last worker ended it
   const size_t ahead = bound.has_value() ? static_cast<size_t>(*bound) : steps;
   for (size_t k = 0; k < steps; ++k) {
     double released = k >= 1 + ahead ? slowest[k - 1 - ahead] : 0;
@@ -463,7 +465,8 @@ double StepsPerSecond(const Facts& facts, absl::optional<int> bound, double rest
 
 namespace {
 
-// Sums are not part of a step: a step may wait for one, and one that is late for none.
+// The rest of a step does not contain sums. A step may wait for a sum, but a late sum waits for
+// no step.
 QuorumPace PaceOf(const Facts& facts, const Way& way) {
   constexpr double kNever = std::numeric_limits<double>::infinity();
   QuorumSteps steps;
@@ -522,7 +525,7 @@ std::vector<Way> WaysOf(const Facts& facts) {
       if (facts.dense_parameters > 0) {
         ways.push_back({Place::kServers, Place::kServers, AllReduce::kRing, m, bound, beside});
       }
-      if (bound == kBound) continue;  // beside an allreduce it is ASP with a bound that never holds
+      if (bound == kBound) continue;  // with an allreduce the bound is never reached: as ASP
       for (const AllReduce algorithm : kAlgorithms) {
         ways.push_back({Place::kServers, Place::kReplicated, algorithm, m, bound, beside});
       }
@@ -547,7 +550,7 @@ Place PlaceOf(const job::TablePlan& table) {
 
 namespace {
 
-// The centre of EASGD; of an outer step of LOCAL_SGD the common model and its velocity.
+// EASGD keeps its centre. LOCAL_SGD with an outer step keeps the common model and its velocity.
 int KeptModels(const job::JobPlan& plan) {
   const Dense::Synchroniser synchroniser = plan.job.dense().synchroniser();
   if (synchroniser == Dense::EASGD) return 1;
@@ -561,7 +564,7 @@ Way WayOf(const job::JobPlan& plan, bool servers_beside_workers) {
   way.servers = plan.server_processes();
   way.beside = servers_beside_workers && way.servers > 0;
   way.dense = plan.dense_table >= 0 ? Place::kServers : Place::kReplicated;
-  // Who may be ahead of whom the strictest policy says.
+  // The strictest policy decides how far a worker may be ahead.
   int64_t bound = policies::kUnbounded;
   std::set<Place> places;
   for (const job::TablePlan& table : plan.tables) {
@@ -604,7 +607,7 @@ Facts WithWorkers(const Facts& facts, int workers) {
   out.step_seconds.clear();
   for (int r = 0; r < workers; ++r) {
     std::vector<double> steps = facts.step_seconds[static_cast<size_t>(r % facts.workers)];
-    // Not the same draws at the same step.
+    // Rotate, so that copies of a worker do not have the same time at the same step.
     const size_t by = static_cast<size_t>(r / facts.workers) * 37 % steps.size();
     std::rotate(steps.begin(), steps.begin() + static_cast<std::ptrdiff_t>(by), steps.end());
     out.step_seconds.push_back(std::move(steps));

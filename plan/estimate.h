@@ -1,11 +1,13 @@
-// What a step would take, move and keep in memory if tables and dense parameters were placed and
-// synchronised so or so: the alpha-beta model (Hockney 1994) for what travels, and for who waits for
-// whom the recurrence
+// Estimates the time, traffic and memory of a step for a strategy: a placement of tables and dense
+// parameters, a policy and a synchroniser. Messages follow the alpha-beta model (Hockney 1994).
+// Waiting follows the recurrence
 //
 //   end(r, k) = max(end(r, k - 1), max over workers j of end(j, k - 1 - s)) + compute(r, k) + rest
 //
-// of workers that may be s steps ahead of the slowest: s = 0 is a step that all take together, no s at
-// all is ASP. Where sums do not wait for all, quorum_pace.h says it. What it leaves out: the time of servers, of switches, and processors that are shared.
+// where workers may be s steps ahead of the slowest. With s = 0 workers take every step
+// together, and without s the policy is ASP. quorum_pace.h covers sums that do not wait for all
+// workers. The model leaves out the time of servers and of switches, and processors that several
+// processes share.
 //
 // Pure; any thread.
 #ifndef TANDEM_PLAN_ESTIMATE_H_
@@ -23,105 +25,105 @@
 
 namespace tandem::plan {
 
-// What no alpha-beta model says, chosen so that it meets what was measured with four workers
-// (docs/STUDIES.md). Where rows are served, the two ways of a link are used one after the other most of the
-// time: of the bytes that such a host sends and receives this share takes a time of its own. And a double
-// tree of more than two ranks, and gradients that go from each worker to all copies of a table, fill this
-// share of their links.
+// Corrections of the alpha-beta model, fitted to measurements with four workers (docs/STUDIES.md).
+// kOneWay: a host that serves rows mostly uses one direction of its link at a time, so its step
+// takes at least the time of this share of the bytes that it sends and receives. kFill: the share
+// of its links that a double tree of more than two ranks can use, and also gradients that each
+// worker sends to all copies of a table.
 inline constexpr double kOneWay = 0.83, kFill = 0.77;
 
 enum class AllReduce { kRing, kDirect, kTree, kNaive };
 
-// One way to run a job.
+// One strategy: how to place, read and sum the parameters of a job.
 struct Way {
   Place tables = Place::kServers;
   Place dense = Place::kReplicated;
-  AllReduce algorithm = AllReduce::kRing;  // of replicated dense parameters
+  AllReduce algorithm = AllReduce::kRing;  // for replicated dense parameters
   int servers = 1;
-  // Of what is on servers: how many steps a worker may be ahead; none: any number.
+  // Steps that a worker may be ahead, for parameters on servers; nullopt: any number.
   absl::optional<int> bound = 0;
-  // Server i is on the host of worker i, and shares its link; what both exchange takes none. False: each
-  // has a host of its own. Requires: no more servers than workers.
+  // True: server i is on the host of worker i and shares its link, and messages between the two use
+  // no link. False: each server has its own host. Requires: no more servers than workers.
   bool beside = false;
-  int every =
-      1;  // of dense replicas: they meet after so many steps, and step by themselves between
-  // Of dense replicas: their sums, or meetings, wait for no more.
+  int every = 1;  // steps between two sync rounds of dense replicas
+  // Which workers a sum or sync round of dense replicas waits for; nullopt: all.
   absl::optional<Quorum> quorum = absl::nullopt;
-  // Tables are at more than one place: each at its own (TableFacts::place). `tables` is kServers
-  // then if any is there. No way that is proposed is so.
+  // Tables are at several places, each at TableFacts::place. `tables` is kServers then if a table
+  // is on servers. Proposed strategies are never mixed.
   bool mixed = false;
-  // Of replicas that meet and wait for all: models that each worker keeps beside its own, as the
-  // centre of EASGD.
+  // Models that each worker keeps in addition to its own, such as the centre of EASGD. Only for
+  // sync rounds that wait for all workers.
   int kept_models = 0;
 
   friend bool operator==(const Way&, const Way&) = default;
   bool uses_servers() const { return tables == Place::kServers || dense == Place::kServers; }
   bool tables_on_workers() const { return mixed || tables != Place::kServers; }  // some
-  // Whether all take each step together, whatever `bound` says.
+  // Whether all workers take each step together, even if `bound` is not 0.
   bool lockstep() const {
     return tables_on_workers() ||
            (dense == Place::kReplicated && every == 1 && !quorum.has_value()) ||
            (uses_servers() && bound == 0);
   }
-  // "4 servers, ASP"; of servers beside workers "4 beside, ASP"; of several places "4 servers, mixed".
+  // "4 servers, ASP"; "4 beside, ASP" if `beside`; "4 servers, mixed" if `mixed`.
   std::string tables_name() const;
-  // "allreduce, ring"; of replicas that meet "ring, every 8"; with a quorum "ring, SOLO", "ring, every 8 of 2".
+  // "allreduce, ring"; "ring, every 8" with sync rounds; "ring, SOLO" or "ring, every 8 of 2" with
+  // a quorum.
   std::string dense_name() const;
-  // What makes `job` one that runs so: path and value, as after --set. What only another synchroniser of its
-  // dense part has, such as a codec or a place to meet, is left out. Updates keep their async_scale
-  // where they are not a mean. The job may still refuse it.
+  // The settings that make `job` run with this strategy: path and value, as after --set. Drops
+  // settings that only another dense synchroniser has, such as a codec or local_steps. Updates keep
+  // their async_scale unless they are averaged. The job may still refuse the settings.
   std::vector<std::pair<std::string, std::string>> Overrides(const Job& job) const;
 };
 
 struct Estimate {
   Way way;
   double samples_per_second = 0;
-  // Bytes that the host of a worker, or of a server, sends and receives a step: the larger of both
-  // directions. One with both is either.
+  // Bytes that the host of a worker, or of a server, sends or receives a step, whichever is more. A
+  // host with both counts for both.
   double worker_bytes = 0, server_bytes = 0;
   double bytes_a_sample = 0;  // sent by all processes together
-  // Seconds of a mean step that are not computed: on links, and waiting for slower workers.
+  // Parts of a mean step: on links, waiting for slower workers, and computing.
   double link_seconds = 0, wait_seconds = 0, compute_seconds = 0;
-  // What the link of the busiest host takes for a step: if all that it sends goes beside what it receives,
-  // and if nothing does. What links need is between the two, but for latencies and where a link must
-  // wait for another.
+  // Seconds that the link of the busiest host needs for a step: if it sends and receives at the
+  // same time, and if it sends and receives in turn. The real time is between the two, not counting
+  // latencies and links that wait for other links.
   double at_once_seconds = 0, one_way_seconds = 0;
   double server_memory = 0, worker_memory = 0;  // bytes, of each
 
-  std::string limit()
-      const;  // what most of a step goes to: "computing", "the links of servers", ...
+  std::string limit() const;  // takes most of a step: "computing", "the links of servers", ...
   bool server_link_limits = false;
 };
 
 Estimate EstimateWay(const Facts& facts, const Way& way);
 
-// What the model cannot tell apart: speeds of less than this ratio.
+// The model cannot tell two speeds apart whose ratio is smaller than this.
 inline constexpr double kAlike = 1.05;
 
-// Every way that is worth a look: both places of dense parameters with 1, half as many
-// and as many servers as workers, apart and, where links have a limit, beside them; each algorithm, tables
-// on servers in step, bounded and without waiting, and on the workers.
+// The strategies to compare. Numbers of servers: 1, half as many as workers, as many as workers,
+// and the job's. Servers have their own hosts; if links have a limit, also the hosts of workers.
+// Tables on servers: BSP, SSP and ASP. Dense parameters: on servers, or replicated with each
+// algorithm. Tables on workers: sharded and replicated, with each algorithm.
 std::vector<Way> WaysOf(const Facts& facts);
 
-// Where the job has the rows of a table.
+// The place of the table's rows in the job.
 Place PlaceOf(const job::TablePlan& table);
 
-// The way that the job takes as it is. Of policies only how far workers may be ahead of each other counts,
-// and of several the strictest; an algorithm that is AUTO, or none of the four, is taken for a ring
-// (plan/advice.h, NotCounted, says what that leaves out).
+// The strategy of the current job. From policies it takes only the bound on steps ahead, the
+// strictest one if there are several. AUTO and algorithms other than the four count as a ring.
+// NotCounted in plan/advice.h reports what this leaves out.
 Way WayOf(const job::JobPlan& plan, bool servers_beside_workers);
 
-// As many workers as `workers`, each of which computes as one of those there are.
+// The facts for `workers` workers. Each new worker has the compute times of an existing one.
 Facts WithWorkers(const Facts& facts, int workers);
-// So many times the dense parameters, over links so many times as fast.
+// The facts with `times` times the dense parameters, and links `times` times as fast.
 Facts WithSize(const Facts& facts, double times);
 
-// The fastest first.
+// Estimates all `ways`; the fastest comes first.
 std::vector<Estimate> EstimateAll(const Facts& facts, const std::vector<Way>& ways);
 
-// Steps a second of all workers together if each may be `bound` steps ahead, and `rest` seconds come to
-// each step beside what it computes.
-// Beside that all wait for each other after every `meet_every` steps; 0: never.
+// Steps a second, summed over all workers, if each worker may be `bound` steps ahead. Each step
+// takes `rest` seconds in addition to its compute time. All workers also wait for each other after
+// every `meet_every` steps; 0: never.
 double StepsPerSecond(const Facts& facts, absl::optional<int> bound, double rest,
                       int meet_every = 0);
 

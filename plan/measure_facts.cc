@@ -17,9 +17,9 @@
 namespace tandem::plan {
 namespace {
 
-constexpr int kBatches = 8;         // to see how many rows a step touches
-constexpr int64_t kSteps = 400;     // whose times are drawn
-constexpr double kIndexBytes = 14;  // of a row: its key, and its share of the index
+constexpr int kBatches = 8;         // read to count the rows that a step touches
+constexpr int64_t kSteps = 400;     // drawn from service_time, for each worker
+constexpr double kIndexBytes = 14;  // a row's key, and its share of the index
 
 absl::StatusOr<double> SlotsOf(const Optimizer& config, int dim) {
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<optim::RowOptimizer> optimizer,
@@ -27,13 +27,13 @@ absl::StatusOr<double> SlotsOf(const Optimizer& config, int dim) {
   return optimizer->slots_per_row(dim);
 }
 
-// What of a dense gradient travels between replicas.
+// Sets the bytes of a dense gradient that travel between replicas.
 void AddWire(const Dense& dense, Facts* facts) {
   facts->dense_slots_dealt = dense.sharded_optimizer();
   if (dense.wire() == Dense::BF16 || dense.wire() == Dense::F16) facts->dense_wire_bytes = 2;
   const double elements = facts->dense_parameters;
   constexpr double kPair = 8;    // an element and its place
-  constexpr double kRun = 1024;  // signs with a scale of their own
+  constexpr double kRun = 1024;  // signs that share a scale
   if (dense.codec().kind() == Codec::TOP_K) {
     facts->dense_codec_bytes =
         kPair * std::max(1.0, std::ceil(dense.codec().fraction() * elements));
@@ -50,7 +50,7 @@ absl::Status CountRows(const job::JobPlan& plan, Facts* facts) {
   int batches = 0;
   for (; batches < kBatches; ++batches) {
     TANDEM_RETURN_IF_ERROR(source->Next(&batch));
-    // A last one that is shorter says less of a step than none.
+    // Leave out a shorter last batch: it touches fewer rows than a full step.
     if (batch.samples == 0 || (batches > 0 && batch.samples < plan.job.train().batch())) break;
     for (const data::SparseInput& input : batch.sparse) {
       TableFacts& table = facts->tables[input.table];
@@ -110,7 +110,7 @@ absl::StatusOr<Facts> MeasureFacts(const job::JobPlan& plan, const Assumed& assu
   AddWire(plan.job.dense(), &facts);
   for (const job::TablePlan& table : plan.tables) {
     if (table.dense) continue;  // counted above
-    if (table.store) continue;  // behind those of the model
+    if (table.store) continue;  // comes after the tables of the model
     TableFacts& out = facts.tables.emplace_back();
     out.name = table.name;
     out.dim = table.dim;

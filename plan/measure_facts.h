@@ -1,5 +1,5 @@
-// The facts of a job (plan/facts.h) from its own files: batches of its rows are read to see how many
-// distinct rows of each table a step touches, which is what the skew of the ids decides.
+// Measures the facts of a job (plan/facts.h) from its own files. Reads some batches to count the
+// distinct rows of each table that a step touches, because the skew of the ids decides this number.
 #ifndef TANDEM_PLAN_MEASURE_FACTS_H_
 #define TANDEM_PLAN_MEASURE_FACTS_H_
 
@@ -14,25 +14,25 @@
 
 namespace tandem::plan {
 
-// What the job does not say.
+// Numbers that a job does not contain.
 struct Assumed {
-  std::vector<double> compute_seconds;  // of a step, by rank
+  std::vector<double> compute_seconds;  // for a step, by rank
   double latency_seconds = 0;
   double bytes_per_second = 0;  // 0 = no limit
-  // By table, of a run: its rows at the end, and bytes of memory that these took.
+  // By table, from an earlier run: rows at its end, and their bytes of memory.
   struct Rows {
     double rows = 0, bytes = 0;
   };
   std::map<std::string, Rows> rows;
 };
 
-// INVALID_ARGUMENT for a job of which nobody can say what it costs before it runs: one whose rows a
-// program brings, or whose module is a file.
+// INVALID_ARGUMENT for a job whose costs are unknown before it runs: a program brings the rows, or
+// the model is a module in a file.
 absl::Status CheckKnown(const job::JobPlan& plan);
 
-// Reads some batches of the first worker's training rows. A step takes what `assumed` says, or what the
-// job's service_time draws where that is more. Tables without rows in `assumed` have the job's
-// expected_rows. Errors: of the data, and of CheckKnown.
+// Reads some batches of the first worker's training rows. A step takes the seconds of `assumed`, or
+// those of the job's service_time if these are more. Tables without rows in `assumed` have the
+// job's expected_rows. Errors: reading the data, and CheckKnown.
 absl::StatusOr<Facts> MeasureFacts(const job::JobPlan& plan, const Assumed& assumed);
 
 }  // namespace tandem::plan

@@ -17,8 +17,8 @@ using worker::QuorumLeader;
 
 absl::Time At(double seconds) { return absl::UnixEpoch() + absl::Seconds(seconds); }
 
-// Workers and rank 0 as events in the order of time: a worker is through a step, or out of steps, or a
-// grace ends.
+// Simulates workers and rank 0 as events in the order of time: a worker ends a step, a worker has
+// no steps left, or a grace period ends.
 class Run {
  public:
   Run(const Facts& facts, const Quorum& quorum, const QuorumSteps& steps)
@@ -31,7 +31,8 @@ class Run {
   QuorumPace Go() {
     for (size_t r = 0; r < workers_.size(); ++r) Begin(0, r);
     while (!events_.empty() || Wakes()) {
-      // At() of a time beyond what absl::Time has is InfiniteFuture, as is a wake of none.
+      // At() returns InfiniteFuture for a time that absl::Time cannot hold. wake() returns it if
+      // there is no grace period.
       if (Wakes() && (events_.empty() || At(events_.top().first) >= leader_.wake())) {
         Call(absl::ToDoubleSeconds(leader_.wake() - absl::UnixEpoch()), leader_.wake());
         continue;
@@ -48,8 +49,8 @@ class Run {
  private:
   struct Worker {
     size_t through = 0;
-    bool held = false;    // by those who are too far behind
-    double released = 0;  // when the sum has ended with which it goes on
+    bool held = false;    // waits for workers that are too far behind
+    double released = 0;  // the time from which it may continue, once it is not held
   };
   using Event = std::pair<double, size_t>;
 
@@ -57,7 +58,7 @@ class Run {
     QuorumLeader::Options options;
     options.workers = workers;
     options.quorum = quorum.rule;
-    options.count = std::min(quorum.count, workers);  // a plan may ask of fewer than the job has
+    options.count = std::min(quorum.count, workers);  // a plan may have fewer workers
     options.bound = quorum.bound;
     options.grace = absl::Seconds(quorum.grace_seconds);
     return options;
@@ -65,7 +66,7 @@ class Run {
 
   bool Wakes() const { return leader_.wake() < absl::InfiniteFuture(); }
 
-  // Whether the slowest are further than before, now that this worker has come a step further.
+  // Whether this worker's new step means that the slowest worker is further than before.
   bool Moves(const Worker& worker) {
     if (!steps_.ahead.has_value() || worker.through != slowest_ + 1) return false;
     const auto less = [](const Worker& a, const Worker& b) { return a.through < b.through; };
@@ -73,7 +74,7 @@ class Run {
     return std::exchange(slowest_, slowest) != slowest;
   }
 
-  // The worker's next step, or that it has none.
+  // Begins the worker's next step, or notes that it has none.
   void Begin(double now, size_t r) {
     Worker& worker = workers_[r];
     if (worker.through == count_) return events_.push({now, r});
@@ -121,7 +122,7 @@ class Run {
   const QuorumSteps& steps_;
   const size_t count_;  // steps of each worker
   std::vector<Worker> workers_;
-  size_t slowest_ = 0;  // how far the least far are, where others are held by them
+  size_t slowest_ = 0;  // steps of the slowest worker; kept only if `ahead` is set
   QuorumLeader leader_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   double sum_ends_ = 0, end_ = 0, sums_ = 0;

@@ -1,6 +1,7 @@
-// How fast workers go whose dense sums, or meetings, do not wait for all of them (dense.quorum,
-// local_steps.quorum): the job's own rule of who waits for whom (worker/quorum_leader.h) over the steps
-// that a plan has drawn. Sums come one after another, and each takes the links for as long.
+// Estimates the speed of workers whose dense sums or sync rounds do not wait for all workers
+// (dense.quorum, local_steps.quorum). Applies the job's own rule (worker/quorum_leader.h) to the
+// step times that a plan has drawn. Sums run one after another, and each occupies the links for the
+// same time.
 //
 // Pure; any thread.
 #ifndef TANDEM_PLAN_QUORUM_PACE_H_
@@ -14,13 +15,13 @@
 
 namespace tandem::plan {
 
-// No steps take less, where nothing takes any time.
+// Least time of a step; avoids a division by zero if nothing takes time.
 inline constexpr double kLeastSeconds = 1e-9;
 
-// As the fields of a job have it.
+// The fields of the job.
 struct Quorum {
   Dense::Quorum rule = Dense::ALL;
-  int count = 0;  // of workers, for meetings; 0: `rule` says. Where there are fewer, all of them
+  int count = 0;  // workers in a sync round, at most all; 0: `rule` decides
   int bound = 1;
   double grace_seconds = 0;
 
@@ -29,14 +30,14 @@ struct Quorum {
 
 struct QuorumSteps {
   int every = 1;              // steps of a worker from one sum to the next
-  absl::optional<int> ahead;  // how many steps it may be ahead of the slowest; none: any number
-  double rest = 0;            // seconds of a step beside what it computes and what sums take
-  double sum_seconds = 0;     // what one sum takes
+  absl::optional<int> ahead;  // steps that a worker may be ahead of the slowest; nullopt: any
+  double rest = 0;            // seconds of a step without compute and sums
+  double sum_seconds = 0;     // seconds of one sum
 };
 
 struct QuorumPace {
-  double steps_per_second = 0;  // of all workers together
-  double sums = 0;  // for each step of a worker; less than 1 / every where some sum has two steps
+  double steps_per_second = 0;  // summed over all workers
+  double sums = 0;  // sums for each step of a worker; below 1 / every if a sum covers two steps
 };
 
 QuorumPace PaceOf(const Facts& facts, const Quorum& quorum, const QuorumSteps& steps);

@@ -344,8 +344,8 @@ void JobBook::AddStaleness(JobProgress* progress) const {
   }
 }
 
-// By the pace since the end of the first interval: what was before it is the start of the job. Not
-// while that was only a moment ago.
+// Estimates the time left from the speed since the end of the first interval, which contains the
+// start of the job. No estimate while that end is only a moment ago.
 void JobBook::AddTimeLeft(JobProgress* p) {
   if (begun_ == 0) {
     begun_ = p->done;

@@ -75,7 +75,7 @@ bool JobSaves::Resume(absl::Time now) {
 
 void JobSaves::Finish(absl::Time now, SchedulerEffects* effects) {
   // No barrier of servers was passed for it.
-  if (failure_.empty() && step_ < 0) failure_ = "the workers have made none";
+  if (failure_.empty() && step_ < 0) failure_ = "the workers wrote no checkpoint";
   if (failure_.empty()) {
     saved_step_ = step_;
     effects->Log(absl::StrCat("saved to ", queue_.current()));

@@ -24,8 +24,8 @@ struct ServerOptions {
   std::string trace_path;
   int64_t trace_steps = 0;
   const std::atomic<bool>* end = nullptr;  // set by whoever runs it when it is to end; may be null
-  // The job is over for this server, so or so; before its shards are waited for, of which one may be
-  // loading a checkpoint. May be empty.
+  // Called when the job has ended for this server, well or not. The call comes before the wait for
+  // the shards, because a shard may still be loading a checkpoint. May be empty.
   std::function<void(const absl::Status& how)> on_end;
 };
 

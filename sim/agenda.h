@@ -1,4 +1,4 @@
-// Virtual time: what is to happen, and when. Time passes only by going on to the next thing.
+// A queue of events in virtual time. Time moves only from one event to the next.
 //
 // Thread safety: none; one thread.
 #ifndef TANDEM_SIM_AGENDA_H_
@@ -17,13 +17,13 @@ class Agenda {
   absl::Time now() const { return now_; }
   absl::Duration elapsed() const { return now_ - absl::UnixEpoch(); }
 
-  // Things of one moment happen in the order in which they were put down.
+  // Events at the same time run in the order in which they were added.
   void At(absl::Time at, std::function<void()> run);
   void After(absl::Duration delay, std::function<void()> run) { At(now_ + delay, std::move(run)); }
-  // Again and again; for the first time after `period`.
+  // Repeats `run` every `period`; the first time is after one `period`.
   void Every(absl::Duration period, std::function<void()> run);
 
-  // Goes on to the next thing and lets it happen. Requires that there is one.
+  // Moves to the next event and runs it. Requires that there is one.
   void RunNext();
 
  private:

@@ -1,5 +1,6 @@
-// A click model of which everything is known, in the place of a model and its data: what is trained is of the
-// kind that the labels are drawn from, so that its best logloss is known, and how far it is from there.
+// A synthetic click model that replaces a job's model and data. The trained model has the same form
+// as the planted model that draws the labels. The best possible logloss is therefore known, and
+// also how far the trained model is from it.
 //
 // A sample has one id in each field and some numbers. Each of the job's tables has `fields` fields of `ids` ids,
 // which follow Zipf's law. With a row per id, and the dense parameters for a bias and a weight of each number,
@@ -7,15 +8,16 @@
 //   logit = bias + <weights, numbers> + the first element of the row of each id
 //         + for each two ids of a table the product <.,.> of the rest of their rows
 //
-// which is logistic regression where rows have one element, and a factorisation machine (Rendle 2010) where they
-// have more. The planted rows, weights and bias are functions of the seed, as is each sample of (seed, rank,
-// step): jobs that differ in policies, optimizers or times train on the same samples.
+// This is logistic regression if rows have one element, and a factorisation machine (Rendle 2010)
+// if they have more. The planted rows, weights and bias are functions of the seed. Each sample is a
+// function of (seed, rank, step), so jobs that differ in policies, optimizers or times train on the
+// same samples.
 //
-// Losses are expected ones over the label, given the sample: of a logit z where the planted probability is p,
-// log(1 + e^z) - p z. So what a label happens to be does not blur them, and the least of them is the entropy of p.
-// Each sample is new when it is met, so that these are losses on unseen samples.
+// A loss is the expected value over the label of a sample: log(1 + e^z) - p z for the logit z and
+// the planted probability p. Random labels therefore add no noise to it, and its minimum is the
+// entropy of p. Each sample is used once, so these are losses on unseen samples.
 //
-// Thread safety: as worker::TaskRunner; const methods of ClickModel may run on any thread.
+// Thread safety: the same as worker::TaskRunner. Const methods of ClickModel may run on any thread.
 #ifndef TANDEM_SIM_CLICKS_H_
 #define TANDEM_SIM_CLICKS_H_
 
@@ -38,47 +40,50 @@ struct ClickOptions {
   int fields = 8;      // of each table
   int64_t ids = 1000;  // of each field
   double skew = data::kPlantedExponent;
-  int64_t dense = 1;  // parameters: the bias, and as many numbers less one
+  int64_t dense = 1;  // dense parameters: the bias, and a weight for each of dense - 1 numbers
   int64_t steps = 0;  // of each worker, in an epoch
   uint64_t seed = 1;
 };
 
-// Means over samples as workers met them: of the first step of each worker, and of the last tenth of their steps.
+// Mean losses of the samples in the first step of each worker, and in the last tenth of
+// their steps.
 struct ClickLosses {
   struct Mean {
-    double loss = 0, least = 0;  // sums: expected logloss, and that of the planted model
+    double loss = 0, least = 0;  // sums of expected losses: of this model, of the planted model
     int64_t samples = 0;
     double Loss() const { return samples == 0 ? 0 : loss / static_cast<double>(samples); }
     double Least() const { return samples == 0 ? 0 : least / static_cast<double>(samples); }
     double Above() const { return Loss() - Least(); }
   };
   Mean first, last;
-  // It ends further above the least than it began.
+  // The loss ends further above the minimum than it began.
   bool diverged() const { return !(last.Above() <= first.Above()); }
 };
 
 class ClickModel {
  public:
-  // `plan` outlives it.
+  // `plan` must outlive the model.
   ClickModel(const job::JobPlan& plan, const ClickOptions& options);
 
   const ClickOptions& options() const { return options_; }
-  // The samples of a worker's step with their labels; truth[s]: the logit by which the label was drawn.
+  // Fills in the samples of a worker's step and their labels; truth[s]: the logit of the
+  // label's probability.
   void FillBatch(int rank, int64_t step, data::Batch* batch, std::vector<double>* truth) const;
 
-  // The logit of each sample, to which the dense part and all inputs add theirs; `rows` by key of the input.
+  // Both add to the logit of each sample: the dense part, and the rows of one input. `rows`:
+  // by key.
   static void AddDense(const data::Batch& batch, absl::Span<const float> dense,
                        std::vector<double>* logits);
   static void AddRows(const data::SparseInput& input, size_t dim,
                       absl::Span<const float* const> rows, std::vector<double>* logits);
-  // Writes gradient sums, where `errors` are the derivatives of the loss by the logits.
+  // Both write sums of gradients. `errors`: the derivatives of the loss by the logits.
   static void DenseGradient(const data::Batch& batch, absl::Span<const double> errors,
                             absl::Span<float> gradient);
   static void RowGradients(const data::SparseInput& input, size_t dim,
                            absl::Span<const double> errors, absl::Span<const float* const> rows,
                            absl::Span<float* const> gradients);
 
-  // The planted row of a key, `dim` floats, and dense parameters.
+  // The planted row of a key, and the planted dense parameters.
   void Planted(uint32_t table, uint64_t key, absl::Span<float> row) const;
   const std::vector<float>& planted_dense() const { return dense_; }
 
@@ -98,7 +103,7 @@ class ClickModel {
 
 class ClickRunner final : public worker::TaskRunner {
  public:
-  // `plan`, and `losses`, to which all workers add, outlive it.
+  // All workers add to `losses`. `plan` and `losses` must outlive the runner.
   static absl::StatusOr<std::unique_ptr<worker::TaskRunner>> New(
       const job::JobPlan& plan, int rank, std::shared_ptr<const ClickModel> model,
       ClickLosses* losses);

@@ -1,6 +1,6 @@
-// The way of frames between shards and workers, and among workers: across the network, where they may
-// be lost, doubled, overtaken or cut off (network.h), and by reference. Those of collectives, and what
-// workers tell each other of them, go over connections, which bring them all in order, late at times.
+// Delivers frames between shards and workers, and between workers, by reference. The network
+// (network.h) may lose, double, reorder or cut off frames. Frames of collectives, and messages of
+// workers about them, use connections: these deliver all frames in order, but sometimes late.
 //
 // Thread safety: none; one thread.
 #ifndef TANDEM_SIM_DATA_FRAMES_H_
@@ -18,7 +18,7 @@ namespace tandem::sim {
 class DataFrames {
  public:
   using Arrive = std::function<void(EndpointId to, const ParsedFrame& frame)>;
-  // `context` outlives this. `arrive` is called for each frame as it arrives.
+  // `context` must outlive this. Calls `arrive` when a frame arrives.
   DataFrames(SimContext& context, Arrive arrive)
       : context_(context),
         arrive_(std::move(arrive)),
@@ -26,9 +26,9 @@ class DataFrames {
                  context.plan.server_processes()) {}
 
   void Send(const Outgoing& out);
-  // A message of another kind, on a connection of its own between two workers: it calls `arrives` there.
+  // Sends a message on a second connection between two workers. Calls `arrives` when it arrives.
   void SendLetter(int from, int to, size_t bytes, std::function<void()> arrives);
-  // From time to time two endpoints are cut off from each other, if the options say so.
+  // Starts to cut random pairs of endpoints off from each other, if the options say so.
   void StartCuts();
 
  private:

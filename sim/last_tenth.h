@@ -1,4 +1,4 @@
-// Of the steps that a worker computes in a run, the last tenth: what a problem's result is of.
+// Tells which steps of a worker are the last tenth of its run. They give the result of a problem.
 #ifndef TANDEM_SIM_LAST_TENTH_H_
 #define TANDEM_SIM_LAST_TENTH_H_
 
@@ -9,9 +9,9 @@
 
 namespace tandem::sim {
 
-// `computed`: how many the worker has computed, with this one; `step`: its number in the job, from 0. A run ends
-// when all of `steps` an epoch are computed, or at train.max_steps, which counts those that the worker has
-// skipped, too, where a policy lets it.
+// `computed`: steps that the worker has computed, with this one. `step`: its number in the job, from
+// 0. A run ends when all `steps` steps of each epoch are computed, or at train.max_steps. The latter
+// also counts steps that the worker has skipped because of a policy.
 inline bool InLastTenth(const job::JobPlan& plan, int64_t steps, int64_t computed, int64_t step) {
   const Train& train = plan.job.train();
   if (10 * computed > 9 * steps * std::max(1, train.epochs())) return true;

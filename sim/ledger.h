@@ -1,10 +1,11 @@
-// What every worker has computed, key by key, what became of it, and so what any row of the toy model
-// may hold. The judge of the simulator: a row that it cannot explain has lost an update or taken one
-// twice.
+// The updates that every worker has computed, key by key, and their results. They determine the
+// possible values of each row of the toy model. A row that the ledger cannot explain has lost an
+// update or has taken an update twice.
 //
-// An update counts with a weight: the share of it that its policy lets into the row. 1 is all of it,
-// as of the mean over all workers; a dropped one has 0. Until a shard has recorded what became of an
-// update (or the allreduce has summed it), no row may show it.
+// Each update has a weight: the share of it that its policy applies to the row. The weight of a
+// whole update (as in a mean over all workers) is 1, the weight of a dropped update is 0. A row
+// may not show an update before a shard has recorded its result (or before the allreduce has
+// summed it).
 //
 // Thread safety: none; one thread.
 #ifndef TANDEM_SIM_LEDGER_H_
@@ -27,29 +28,29 @@ class Ledger {
  public:
   explicit Ledger(const ToyModel& model) : model_(model) {}
 
-  // Worker `rank` has computed an update of this row, which lies in `range`; its gradient is `norm`
-  // times what one whole update takes. Steps of one worker come in order.
+  // Worker `rank` has computed an update of this row, which is in `range`. Its gradient is `norm`
+  // times a whole update. Steps of one worker come in order.
   void Record(uint32_t table, uint64_t key, uint32_t range, int rank, int64_t step, double norm);
 
-  // The update of (rank, step) in `range` has been settled: `share` of each gradient was taken.
-  // INTERNAL if it was never computed, or was settled before.
+  // Settles the update of (rank, step) in `range`: rows have taken `share` of each gradient.
+  // INTERNAL if the update was never computed, or was settled before.
   absl::Status Settle(uint32_t range, int rank, int64_t step, double share);
 
-  // How much of each worker the row has taken. INTERNAL if the row is not the first value less
-  // exactly the first so many settled updates of each worker, each once.
+  // The weight that the row has taken from each worker. INTERNAL if the row is not its initial
+  // value minus the first settled updates of each worker, each of them once.
   absl::StatusOr<std::vector<double>> Explain(uint32_t table, uint64_t key,
                                               absl::Span<const float> row) const;
 
-  // Weight of the settled updates of `rank` for this row at steps below `step`.
+  // The weight of the settled updates of `rank` for this row at steps below `step`.
   double WeightBefore(uint32_t table, uint64_t key, int rank, int64_t step) const;
 
-  // Has something become of every update of `rank` for this row?
+  // Whether every update of `rank` for this row is settled.
   bool AllSettled(uint32_t table, uint64_t key, int rank) const;
 
   // All rows that were ever updated.
   std::vector<std::pair<uint32_t, uint64_t>> Rows() const;
 
-  // Weights that are less apart than this are the same.
+  // Weights that differ by less than this are equal.
   static constexpr double kTolerance = 2e-3;
 
  private:
@@ -58,12 +59,12 @@ class Ledger {
     double norm = 0;
     double weight = -1;  // below 0: not settled
   };
-  using Updates = std::vector<One>;  // of one worker to one row, by step
+  using Updates = std::vector<One>;  // from one worker to one row, by step
   const Updates* Find(uint32_t table, uint64_t key, int rank) const;
 
   const ToyModel& model_;
   std::map<std::pair<uint32_t, uint64_t>, std::vector<Updates>> rows_;
-  // By (range, rank, step), until it is settled: the lists that it is in.
+  // By (range, rank, step): the lists that contain an update that is not settled yet.
   std::map<std::tuple<uint32_t, int, int64_t>, std::vector<Updates*>> open_;
 };
 

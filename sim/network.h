@@ -1,7 +1,8 @@
-// The network of the simulator: decides, from a seed, when each frame arrives, if at all. It
-// delays, drops, doubles, reorders, and cuts pairs of endpoints off from each other for a while.
+// The network of the simulator. It decides, from a seed, when each frame arrives, if at all. The
+// network delays, drops, doubles and reorders frames, and cuts pairs of endpoints off from each
+// other for a while.
 //
-// Thread safety: none; one thread. Time is virtual. Not here: frames (the world hands them over by
+// Thread safety: none; one thread. Time is virtual. Not here: frames (the world passes them on by
 // reference) and the links to the scheduler, which lose nothing (sim/sim_scheduler.h).
 #ifndef TANDEM_SIM_NETWORK_H_
 #define TANDEM_SIM_NETWORK_H_
@@ -24,9 +25,9 @@ struct NetworkOptions {
   absl::Duration delay = absl::Microseconds(200);  // of every frame
   absl::Duration jitter = absl::Milliseconds(1);   // mean of an exponential part
   double drop = 0;                                 // probability that a frame is lost
-  double duplicate = 0;                            // probability that it comes twice
-  bool reorder = false;                            // may frames of one pair overtake each other?
-  // What a process can send, and what it can receive, a second: its frames queue for both. 0: no limit.
+  double duplicate = 0;                            // probability that a frame arrives twice
+  bool reorder = false;                            // frames of one pair may overtake each other
+  // Bytes that a process can send, and also receive, a second. Frames queue for both. 0: no limit.
   double bytes_per_second = 0;
   double cuts_per_second = 0;                     // pairs of endpoints cut off from each other ...
   absl::Duration longest_cut = absl::Seconds(2);  // ... for up to this long
@@ -34,28 +35,29 @@ struct NetworkOptions {
 
 class SimNetwork {
  public:
-  // The servers from number `server_processes` on are in workers: number server_processes + r in
-  // worker r. Frames within a process arrive at once, and are never lost.
+  // Server number server_processes + r is a part of worker r. Frames within a process arrive at
+  // once, and are never lost.
   SimNetwork(const NetworkOptions& options, uint64_t seed,
              int server_processes = std::numeric_limits<int>::max())
       : options_(options), server_processes_(server_processes), random_(seed) {
-    TANDEM_CHECK(options.drop < 1);  // a connection sends again what is lost, until it arrives
+    TANDEM_CHECK(options.drop < 1);  // a connection resends lost frames until they arrive
   }
 
-  // Appends the times at which a frame of `bytes` sent now arrives: none (lost), one, or two (doubled).
+  // Appends the arrival times of a frame of `bytes` sent now: no time (lost), one, or
+  // two (doubled).
   void Route(absl::Time now, EndpointId from, EndpointId to, size_t bytes,
              std::vector<absl::Time>* arrivals);
 
-  // When a frame arrives that is sent now on a connection between the two, which brings all of them
-  // once and in order: what the network loses the connection sends again, which takes its time. Two
-  // processes may have more than one.
+  // The arrival time of a frame that is sent now on a connection between the two. A connection
+  // delivers each frame once and in order. It resends frames that the network loses, which takes
+  // time. Two processes may have several connections.
   absl::Time RouteOnConnection(absl::Time now, EndpointId from, EndpointId to, size_t bytes,
                                int connection = 0);
 
-  // Frames between `a` and `b`, either way, are lost until `end`.
+  // Loses all frames between `a` and `b`, in both directions, until `end`.
   void Cut(EndpointId a, EndpointId b, absl::Time end);
 
-  // A random wait with mean 1 / cuts_per_second, and how long the cut lasts.
+  // The random time until the next cut, with mean 1 / cuts_per_second, and the length of a cut.
   absl::Duration UntilNextCut();
   absl::Duration LengthOfCut();
 

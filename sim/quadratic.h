@@ -1,11 +1,11 @@
-// A problem of which everything is known, in the place of a model and its data: the loss is half the sum of
-// curvature times weight squared, over all weights, and its gradient curvature times weight, with noise if
-// that is wanted. Each table has one row, and the dense part as many parameters as is said; the weights of a
-// row, and the dense parameters, have curvatures from `curvature` down to `curvature` / `condition`, in equal
-// ratios. So each weight goes its own way under the policy and the optimizer that the job gives it, and how
-// large a step may be for how much staleness can be calculated.
+// A quadratic problem with a known solution, which replaces a job's model and data. The loss is
+// half the sum over all weights of curvature times weight squared. The gradient of a weight is
+// curvature times weight, plus optional noise. Each table has one row. The weights of a row, and
+// the dense parameters, have curvatures from `curvature` down to `curvature` / `condition`, in
+// equal ratios. Each weight therefore evolves independently under the job's policy and optimizer,
+// and the largest stable step for a staleness can be calculated.
 //
-// Thread safety: as worker::TaskRunner.
+// Thread safety: the same as worker::TaskRunner.
 #ifndef TANDEM_SIM_QUADRATIC_H_
 #define TANDEM_SIM_QUADRATIC_H_
 
@@ -25,14 +25,14 @@ namespace tandem::sim {
 struct QuadraticOptions {
   double curvature = 1;
   double condition = 1;  // largest curvature over the smallest
-  double noise = 0;      // standard deviation of what is added to each element of a gradient
+  double noise = 0;      // standard deviation of the noise of each element of a gradient
   int64_t dense = 1;     // parameters
-  double first = 1;      // value of each of them; rows begin with their initializer's
+  double first = 1;      // initial value of each; rows have the initial value of their table
   int64_t steps = 0;     // of each worker, in an epoch
   uint64_t seed = 1;     // of the noise
 };
 
-// The loss as workers met it: the mean over the first step of each, and over the last tenth of their steps.
+// The mean loss over the first step of each worker, and over the last tenth of their steps.
 struct QuadraticLosses {
   double first_sum = 0, last_sum = 0;
   int64_t first_count = 0, last_count = 0;
@@ -40,13 +40,13 @@ struct QuadraticLosses {
     return first_count == 0 ? 0 : first_sum / static_cast<double>(first_count);
   }
   double last() const { return last_count == 0 ? 0 : last_sum / static_cast<double>(last_count); }
-  // It ends far above what it began with.
+  // The loss ends far above its beginning.
   bool diverged() const { return !(last() <= 2 * first()); }
 };
 
 class QuadraticRunner final : public worker::TaskRunner {
  public:
-  // `plan` and `losses`, to which all workers add, outlive it.
+  // All workers add to `losses`. `plan` and `losses` must outlive the runner.
   static absl::StatusOr<std::unique_ptr<worker::TaskRunner>> New(const job::JobPlan& plan, int rank,
                                                                  const QuadraticOptions& options,
                                                                  QuadraticLosses* losses);

@@ -1,18 +1,19 @@
-// The judge of dense sums that do not wait for all workers (dense.quorum), and of meetings that do not
-// (local_steps.quorum), in a world with the toy model. It is told when a worker takes the model of now,
-// computes a gradient, brings it to the sums, and begins and ends a sum. It keeps books of its own: what
-// each sum must have, so what every parameter must be after it. Held to that are
-//   (1) what workers read, evaluate and save: the model of the sums that they have had, in which each
-//       gradient is once, by its samples; of meetings with the outer step, and with the worker's own steps
+// Checks dense sums that do not wait for all workers (dense.quorum), and sync rounds that do not
+// (local_steps.quorum), in a world with the toy model. The world tells the judge when a worker
+// takes the current model, computes a gradient, adds it to the sums, and begins and ends a sum. The
+// judge computes the contents of each sum, and so the value of every parameter after it. It checks
+//   (1) the models that workers read, evaluate and save: they contain each gradient of the ended sums
+//       once, weighted by its samples; after sync rounds also the outer step, and the worker's own steps
 //       since then;
-//   (2) how late a gradient (a movement) is: between its parameters and its own sum at most `bound` sums
-//       begin, and workers report the same numbers;
-//   (3) the models of all workers, to the bit, after each sum, and replicas when workers take it;
-//   (4) evaluations, saves and the end: no gradient is left out;
-//   (5) how many steps a worker takes by itself before a meeting.
+//   (2) the lateness of a gradient (or movement): at most `bound` sums begin between its parameters and its
+//       own sum, and workers report the same numbers;
+//   (3) the models of all workers after each sum, and replicas when workers take it: they are equal to
+//       the bit;
+//   (4) evaluations, checkpoints and the end: no gradient is missing;
+//   (5) the number of local steps of a worker before a sync round.
 //
-// Beside "gradient", which is also how far a replica has moved in all its steps to a meeting, "sum" is a
-// meeting here.
+// "Sum" also means a sync round here, and "gradient" also means the movement of a replica since the
+// last sync round.
 //
 // Thread safety: none; one thread.
 #ifndef TANDEM_SIM_QUORUM_JUDGE_H_
@@ -36,64 +37,64 @@ class QuorumJudge {
   using Fail = std::function<void(const std::string& what)>;
   struct Options {
     int64_t bound = 1;
-    bool values = true;  // parameters are what they would be under SGD with learning rate 1
+    bool values = true;  // check values; needs SGD with learning rate 1
     bool meetings = false;
-    int64_t every = 1;                          // steps from one to the next
-    double outer_rate = 1, outer_momentum = 0;  // of the step that a sum is
+    int64_t every = 1;                          // steps from one sync round to the next
+    double outer_rate = 1, outer_momentum = 0;  // of the outer step that applies a sum
   };
-  // Of a job with a quorum.
+  // The options for a job with a quorum.
   static Options OptionsOf(const job::JobPlan& plan);
-  // `model` outlives this.
+  // `model` must outlive this.
   QuorumJudge(const ToyModel& model, const Options& options, Fail fail);
 
-  // What it is told of worker `rank`.
-  void OnRead(int rank);  // parameters become those of the sums that have ended
-  void OnTaken(int rank, absl::Span<const float> values);  // ... at a meeting, and are these
+  // Inputs about worker `rank`.
+  void OnRead(int rank);  // takes the model of the sums that have ended
+  void OnTaken(int rank, absl::Span<const float> values);  // ... at a sync round, with these values
   void OnCompute(int rank, int64_t step, int64_t samples);
-  void OnStepped(int rank, int64_t step);  // its gradient is added to those to bring
-  void OnBrought(int rank);                // ... which go to the next sum
-  void OnBroughtRest(int rank);            // the same before all settle
+  void OnStepped(int rank, int64_t step);  // collects the gradient of this step
+  void OnBrought(int rank);                // gives the collected gradients to the next sum
+  void OnBroughtRest(int rank);            // the same before all workers settle
   void OnSumBegins(int rank);
   void OnSumEnds(int rank, absl::Span<const float> model);
-  // That so many sums were missed by gradients whose sums have begun since the last time.
+  // The numbers of sums that gradients missed whose own sums have begun since the last call.
   void OnMissed(int rank, absl::Span<const int64_t> missed);
 
-  // What it looks at.
+  // Checks.
   void CheckRead(int rank, absl::Span<const float> values);
   void CheckWhole(int rank, absl::Span<const float> values);
 
-  // All gradients in sums; how many sums they missed, all of them and the one that missed most.
+  // The number of gradients in sums, the total of the sums that they missed, and the most of
+  // one gradient.
   uint64_t gradients() const { return gradients_; }
   int64_t missed() const { return missed_; }
   int64_t most_missed() const { return most_missed_; }
 
  private:
   struct Gradient {
-    int64_t step = 0;  // the last one
+    int64_t step = 0;  // its last step
     int64_t steps = 0, samples = 0;
-    double count = 0, tickets = 0;  // what it takes of the parameters
-    int64_t read = 0;               // sums that its parameters had
+    double count = 0, tickets = 0;  // subtracted from the parameters
+    int64_t read = 0;               // sums in its parameters
   };
   struct Worker {
-    std::map<int64_t, int64_t> computed;  // samples by step: steps that are not taken
-    Gradient own;                         // steps taken, not brought
-    std::vector<Gradient> waiting;        // brought, in no sum
-    int64_t begun = 0, ended = 0;         // sums
-    int64_t read = 0;                     // ... that its parameters have
-    std::vector<int64_t> missed;          // not reported
+    std::map<int64_t, int64_t> computed;  // samples by step: computed, but not collected yet
+    Gradient own;                         // collected, but not given to a sum yet
+    std::vector<Gradient> waiting;        // given, but not in a sum yet
+    int64_t begun = 0, ended = 0;         // number of sums
+    int64_t read = 0;                     // sums in its parameters
+    std::vector<int64_t> missed;          // not reported yet
   };
   struct Sum {
-    int begun = 0;                             // by so many workers
+    int begun = 0;                             // number of workers that have begun it
     std::vector<std::vector<Gradient>> taken;  // by worker
-    std::vector<double>
-        counts;           // after it: by worker, and last the tickets; once all have begun it
-    bool ended = false;   // by anybody
-    uint64_t digest = 0;  // of the model after it
+    std::vector<double> counts;  // by worker, then tickets; set once all have begun it
+    bool ended = false;          // for at least one worker
+    uint64_t digest = 0;         // of the model after the sum
   };
 
   Worker& of(int rank) { return workers_[static_cast<size_t>(rank)]; }
   void Close(size_t number);
-  // `rank`: whose own steps there are beside the sums; -1: nobody's.
+  // `rank`: the worker whose own steps are in `values`, too; -1: only sums are.
   void CheckValues(absl::string_view who, size_t sums, int rank, absl::Span<const float> values);
 
   const ToyModel& model_;

@@ -1,5 +1,5 @@
-// Holds the saves of a simulated world to what a save is: every range once, all at the same point of
-// the job, and dense parameters as they should be. Keeps files in memory in place of a disk.
+// Checks the checkpoints of a simulated world: each range is there once, all ranges are at the same
+// point of the job, and dense parameters have the right values. Keeps files in memory, not on disk.
 //
 // Thread safety: none; one thread.
 #ifndef TANDEM_SIM_SAVE_CHECK_H_
@@ -17,13 +17,14 @@ namespace tandem::sim {
 
 class SaveCheck {
  public:
-  explicit SaveCheck(SimContext& context) : context_(context) {}  // which outlives this
+  // `context` must outlive this.
+  explicit SaveCheck(SimContext& context) : context_(context) {}
 
-  // A server has written a range of a save.
+  // A server has written a range of a checkpoint.
   absl::Status Add(const std::string& folder, const std::string& file, const std::string& bytes);
-  // Rank 0 has written the file of `count` dense parameters, once every worker stands still.
+  // Rank 0 has written the file of `count` dense parameters. By then no worker computes.
   absl::Status AddDense(const std::string& folder, int64_t count, const std::string& bytes);
-  // All files of a save are there.
+  // All files of a checkpoint are written.
   void Commit(const std::string& folder, const RangeMap& ranges);
 
   int saves() const { return saves_; }  // committed

@@ -1,6 +1,6 @@
-// Where the saves of a simulated world go, if anybody wants them: the files that a live job would write,
-// one after the other, and last the word that the save is whole. Folders have the names that they have in a
-// live job, below whatever folder the receiver chooses.
+// Receives the checkpoints of a simulated world: the files that a live job would write, one after
+// the other, and last the notice that the checkpoint is complete. Folders have the same names as in
+// a live job, below a folder that the receiver chooses.
 #ifndef TANDEM_SIM_SAVE_FILES_H_
 #define TANDEM_SIM_SAVE_FILES_H_
 
@@ -17,10 +17,12 @@ class SaveFiles {
   virtual absl::Status WriteRange(const std::string& folder, const std::string& file,
                                   const std::string& bytes) = 0;
   virtual absl::Status WriteDense(const std::string& folder, const std::string& bytes) = 0;
-  // What only worker `rank` knows: of its replica of the dense parameters, and of its module. Empty: nothing.
+  // The state that only worker `rank` has: of its dense replica, and of its module. Empty:
+  // no state.
   virtual absl::Status WriteWorker(const std::string& folder, int rank, const std::string& state,
                                    const std::string& program) = 0;
-  // All files are there. `step`: the steps before it are in the save; `record`: RunRecord.
+  // All files are written. `step`: the checkpoint has the steps before this one.
+  // `record`: RunRecord.
   virtual absl::Status Commit(const std::string& folder, int64_t step, bool best,
                               const std::string& record) = 0;
 };

@@ -1,7 +1,7 @@
-// The collectives of one simulated worker: its reduction of dense parameters
-// (worker/dense_reduction.h), run by an engine (collectives/engine.h) over links of frames
-// (collectives/links/frame_link.h), on connections of the simulated network, which lose nothing but
-// are slow at times.
+// The collectives of one simulated worker. An engine (collectives/engine.h) runs the reduction of
+// dense parameters (worker/dense_reduction.h) over links of frames
+// (collectives/links/frame_link.h). The links use connections of the simulated network, which lose
+// nothing but are sometimes slow.
 //
 // Thread safety: none; one thread.
 #ifndef TANDEM_SIM_SIM_COLLECTIVES_H_
@@ -29,25 +29,25 @@ namespace tandem::sim {
 
 class SimCollectives {
  public:
-  // Of worker `rank`, for what `reduction` asks for. UNIMPLEMENTED for what needs threads or a GPU.
-  // References outlive this.
+  // Creates the collectives of worker `rank` for `reduction`. UNIMPLEMENTED if they need threads or
+  // a GPU. References must outlive this.
   static absl::StatusOr<std::unique_ptr<SimCollectives>> New(
       const job::JobPlan& plan, int rank, std::unique_ptr<worker::DenseReduction> reduction,
       BufferSource& buffers);
 
-  // A model is about to compute.
+  // Call before the model computes.
   void BeforeStep() { reduction_->BeforeStep(); }
-  // A step is computed; the same memory until it is over.
+  // A step is computed. `gradient` must stay valid until over().
   void Begin(absl::Span<float> gradient, const worker::DenseReduction::Step& step);
-  // For a save, between steps.
+  // For a checkpoint, between steps.
   void BeginGather() { reduction_->BeginGather(); }
   absl::Status OnFrame(const ParsedFrame& frame);
-  // Does what can be done and appends what is to be sent.
+  // Makes all possible progress, and appends the frames to send.
   absl::Status Progress(absl::Time now, std::vector<Outgoing>* out);
-  // What was begun is done.
+  // Whether the operation that was begun has ended.
   bool over() const { return reduction_->over(); }
   worker::DenseReduction& reduction() { return *reduction_; }
-  // Payload bytes that went to other workers since this was last asked.
+  // Payload bytes sent to other workers since the last call.
   uint64_t TakeBytes();
 
   Activity WaitingFor(absl::Time now) const;
@@ -63,7 +63,7 @@ class SimCollectives {
   std::vector<std::unique_ptr<collectives::FrameLink>> links_;  // by rank; null at this one
   std::unique_ptr<collectives::CollectiveEngine> engine_;
   collectives::ScheduleCache schedules_;
-  bool running_ = false;  // operation `number_`
+  bool running_ = false;  // operation `number_` runs
   uint64_t number_ = 0;
   uint64_t counted_bytes_ = 0;
   std::vector<Frame> frames_;  // scratch

@@ -1,5 +1,5 @@
-// What the parts of a simulated world share: the job, the clock, one generator of random numbers, the
-// trace, and the first thing that was found to be wrong.
+// The state that the parts of a simulated world share: the job, the clock, one random generator,
+// the trace, and the first error.
 //
 // Thread safety: none; one thread.
 #ifndef TANDEM_SIM_SIM_CONTEXT_H_
@@ -30,10 +30,10 @@ struct SimContext {
         trace(world_options.trace_lines),
         random(world_options.seed) {}
 
-  // The world ends, for the first reason that it is given.
+  // Ends the world with an error. Keeps only the first error.
   void Fail(const std::string& what);
   void Log(std::string line) { trace.Line(agenda.now(), std::move(line)); }
-  // Calls `tick` every options.tick, at a phase of its own.
+  // Calls `tick` every options.tick, with a random phase.
   void StartClock(std::function<void()> tick);
   // A view reaches a core up to options.view_delay late.
   absl::Duration ViewDelay() { return options.view_delay * random.NextDouble(); }
@@ -44,11 +44,12 @@ struct SimContext {
   EventTrace trace;
   Random random;
   HeapBufferSource buffers;
-  Judge* judge = nullptr;  // of the toy; null with another runner
+  Judge* judge = nullptr;  // of the toy model; null with another runner
   absl::Status failure;
 };
 
-// Of the process that an endpoint belongs to; of a worker that serves, of its server.
+// The incarnation of an endpoint's process. A worker that serves rows has the incarnation of
+// its server.
 inline uint64_t IncarnationOf(const job::JobPlan& plan, EndpointId id) {
   const auto index = static_cast<uint64_t>(id.index);
   const auto processes = static_cast<uint64_t>(plan.server_processes());
@@ -56,7 +57,7 @@ inline uint64_t IncarnationOf(const job::JobPlan& plan, EndpointId id) {
   return index < processes ? 1000 + index : ServerOfWorker(2000 + index - processes);
 }
 
-// How often a process beats.
+// The time between two heartbeats of a process.
 inline constexpr absl::Duration kSimBeat = absl::Seconds(1);
 
 }  // namespace tandem::sim

@@ -1,11 +1,12 @@
-// Sums of dense gradients that do not wait for all workers (dense.quorum), on one simulated worker:
-// what worker/quorum_sums.h does with threads, under the virtual clock; and meetings that do not wait for
-// all (local_steps.quorum), which are such sums, as worker/quorum_meetings.h has them. To the collectives it
-// is a reduction (worker/dense_reduction.h) whose requests come as rank 0 calls for sums, also while this
-// worker computes; a step is over at once where no meeting is due, else once rank 0 lets this worker go on.
+// Runs dense sums that do not wait for all workers (dense.quorum) on one simulated worker. It does
+// under the virtual clock what worker/quorum_sums.h does with threads. Sync rounds that do not wait
+// for all workers (local_steps.quorum, worker/quorum_meetings.h) are such sums, too. For the
+// collectives this is a reduction (worker/dense_reduction.h). Its requests come when rank 0 calls
+// for a sum, also while this worker computes. A step is over at once if no sync round is due, and
+// otherwise when rank 0 releases this worker.
 //
-// What workers tell each other are letters, which arrive once and in the order in which they were sent
-// from one worker to another.
+// Workers send each other letters. Each letter arrives once, in the order of sending from one
+// worker to another.
 //
 // Thread safety: none; one thread.
 #ifndef TANDEM_SIM_SIM_QUORUM_H_
@@ -38,15 +39,15 @@ namespace tandem::sim {
 class SimQuorum final : public worker::DenseReduction {
  public:
   using Letter = std::variant<worker::QuorumNews, worker::QuorumCall>;
-  // What it has from whoever runs it.
+  // Functions that the caller provides.
   struct Outside {
     std::function<void(int to, const Letter& letter)>
         post;  // to a worker; to this one it is OnLetter
     std::function<absl::Time()> now;
-    std::function<void(absl::Time at)> wake;  // then Wake is to be called
+    std::function<void(absl::Time at)> wake;  // asks the caller to call Wake() at this time
   };
 
-  // Of worker `rank`. `plan` and `dense` outlive this; so does `judge`, which may be null.
+  // For worker `rank`. `plan`, `dense` and `judge` (may be null) must outlive this.
   static absl::StatusOr<std::unique_ptr<SimQuorum>> New(const job::JobPlan& plan, int rank,
                                                         worker::DenseParameters& dense,
                                                         Judge* judge, Outside outside);
@@ -61,13 +62,14 @@ class SimQuorum final : public worker::DenseReduction {
   void BeginGather() override { Settle(/*new_epoch=*/false, /*step=*/0); }
   // This worker has no data left in this epoch.
   void OutOfData();
-  // Nobody has: the epoch ends with a sum of what is left, and all stand at `step`.
+  // No worker has data left: the epoch ends with a sum of the remaining gradients, and all are
+  // at `step`.
   void BeginEndOfEpoch(int64_t step);
-  // Of a worker that meets: MeetingReplica::State.
+  // MeetingReplica::State; empty without sync rounds.
   std::string State() override { return replica_ == nullptr ? "" : replica_->State(); }
-  // All workers are killed in a save, and are resumed from it: of all that this one knew there is what it
-  // has saved, and `dense_file`, which rank 0 has written. For all of them at one moment, rank 0 first,
-  // between the save's gathering and its end.
+  // Resumes this worker from a checkpoint, as if all workers had been killed in it. Only the
+  // worker's saved state remains, and `dense_file`, which rank 0 has written. Call it for all
+  // workers at the same time, rank 0 first, between the gathering of the checkpoint and its end.
   absl::Status Resume(const std::string& dense_file);
 
   const Request* Next() override;
@@ -77,14 +79,14 @@ class SimQuorum final : public worker::DenseReduction {
   bool waits_for_close() const override { return false; }
   bool over() const override { return over_; }
   double samples_of_all() const override { return kUnknown; }
-  // As QuorumMember has it.
+  // See QuorumMember.
   void TakeMissed(std::vector<int64_t>* missed);
 
-  // What rank 0 has said that this worker waits for.
+  // What this worker waits for, as rank 0 has told it.
   Activity WaitingFor() const;
 
  private:
-  enum class Stage { kIdle, kSum, kSummed, kCompare };  // of the first call
+  enum class Stage { kIdle, kSum, kSummed, kCompare };  // of the first of calls_
 
   SimQuorum(const job::JobPlan& plan, int rank, worker::DenseParameters& dense, Judge* judge,
             Outside outside)
@@ -103,17 +105,17 @@ class SimQuorum final : public worker::DenseReduction {
   const int rank_;
   Judge* const judge_;
   const Outside outside_;
-  worker::DenseParameters& dense_;                   // what the worker computes with
+  worker::DenseParameters& dense_;                   // the parameters that the worker computes with
   std::unique_ptr<worker::MeetingReplica> replica_;  // null: each step's gradient is summed
   std::unique_ptr<worker::QuorumMember> member_;
-  std::unique_ptr<worker::QuorumCaller> caller_;       // rank 0's
+  std::unique_ptr<worker::QuorumCaller> caller_;       // only on rank 0
   std::vector<worker::QuorumCaller::Addressed> said_;  // scratch
   std::deque<worker::QuorumCall> calls_;
   Stage stage_ = Stage::kIdle;
   bool over_ = true, settles_ = false, out_of_data_ = false;
   int64_t next_step_ = 0, settle_step_ = 0;
   int64_t waits_for_ = -1;
-  absl::Time wakes_ = absl::InfiniteFuture();  // what was last asked for
+  absl::Time wakes_ = absl::InfiniteFuture();  // the last time given to outside_.wake
   absl::Status failure_;
 };
 

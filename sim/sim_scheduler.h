@@ -1,7 +1,8 @@
-// The scheduler of a simulated world and the connections to it, one a process: nothing on them is lost
-// or overtaken, except that entries into barriers and releases from them, which are repeated until they
-// succeed, may be dropped. Those of workers may break: what is on its way is lost, and the worker
-// registers again on a new one. Ranges are moved from here, at random.
+// The scheduler of a simulated world, and one connection to it from each process. Connections
+// neither lose nor reorder messages, with one exception: entries into barriers and releases from
+// them may be dropped, because their senders repeat them. Connections of workers may break:
+// messages in flight are lost, and the worker registers again on a new connection. This class also
+// moves ranges at random.
 //
 // Thread safety: none; one thread.
 #ifndef TANDEM_SIM_SIM_SCHEDULER_H_
@@ -25,15 +26,15 @@ class SimScheduler {
  public:
   // A message has arrived at a server (`to` is its shard 0) or worker.
   using Arrive = std::function<void(EndpointId to, const Control& control)>;
-  // `context` outlives this.
+  // `context` must outlive this.
   SimScheduler(SimContext& context, Arrive arrive);
 
-  // Every process registers; clocks, accidents and requests of saves begin.
+  // Registers every process; starts clocks; starts accidents and requests for checkpoints.
   void Register();
   void StartClock();
   void StartAccidents();
 
-  // From a process: its shard 0, or its worker.
+  // `from`: shard 0 of a server, or a worker.
   void Send(EndpointId from, const Control& control);
   void Beat(EndpointId from, uint64_t progress, int64_t step, const Activity& activity);
 
@@ -45,13 +46,13 @@ class SimScheduler {
   struct Connection {
     uint64_t number = 0;  // new each time; connections_.size() of them belong to one time
     bool broken = false;
-    bool away = false;  // broken, or nothing has arrived since
+    bool away = false;  // broken, or new but without a message yet
     absl::Time last_up, last_down;
   };
 
   size_t NodeOf(EndpointId id) const;
   void Register(EndpointId id);
-  // When what is sent now arrives, behind all that was sent before on this way.
+  // The arrival time of a message that is sent now, after all earlier ones in this direction.
   absl::Time Arrival(absl::Time* last);
   void Step(const scheduler::SchedulerEvent& event);
   void Deliver(size_t node, const Control& control);
@@ -65,7 +66,7 @@ class SimScheduler {
   scheduler::SchedulerCore core_;
   scheduler::SchedulerEffects effects_;
   std::vector<Connection> connections_;  // servers from 0, then workers
-  std::set<std::string> saving_;         // barriers of saves that workers have entered
+  std::set<std::string> saving_;         // barriers of checkpoints that workers have entered
   bool stopping_ = false;
   int moves_ = 0, breaks_ = 0;
 };

@@ -1,5 +1,5 @@
-// The servers of a simulated world: for each the core that runs in a server process
-// (server/server_core.h), and shards that hear of its tasks and do them when they do.
+// The servers of a simulated world. Each has the core of a server process (server/server_core.h),
+// and shards, which execute the core's tasks after a random delay.
 //
 // Thread safety: none; one thread.
 #ifndef TANDEM_SIM_SIM_SERVERS_H_
@@ -25,16 +25,16 @@
 
 namespace tandem::sim {
 
-// What an observer of the shards sees, range by range and in order; see SimServers::events.
+// An event of a range, in the order of events; see SimServers::events.
 struct RangeEvent {
-  bool read = false;  // a read was answered; else steps [first, step] of the worker were admitted
+  bool read = false;  // true: a pull was answered; false: steps [first, step] were admitted
   int rank = 0;
   int64_t first = 0, step = 0;
 };
 
 class SimServers {
  public:
-  // References outlive this.
+  // References must outlive this.
   SimServers(SimContext& context, SimScheduler& scheduler, DataFrames& frames, SaveCheck& saves)
       : context_(context), scheduler_(scheduler), frames_(frames), saves_(saves) {}
   absl::Status Init();
@@ -43,31 +43,31 @@ class SimServers {
   void OnControl(int index, const Control& control);
   void OnFrame(EndpointId to, const ParsedFrame& frame);
 
-  // Every shard knows the view of this number and has what it says.
+  // Whether every shard knows the view of this number and has its ranges.
   bool Settled(uint64_t view) const;
-  // One line a shard: what it waits for.
+  // A line for each shard with what it waits for.
   std::string WhoWaits() const;
 
-  // The ranges of the first view (later they move, but are not cut); null before it.
+  // The ranges of the first view; null before it. Later ranges move, but are not split.
   const std::shared_ptr<const RangeMap>& ranges() const { return ranges_; }
-  // As a server would answer an evaluation. Fails if not exactly one shard owns it, or if copies of it
-  // differ.
+  // The row as a server would send it for an evaluation. Fails unless exactly one shard owns the
+  // row, and if copies of it differ.
   std::vector<float> Row(uint32_t table, uint64_t key);
   server::UpdateStats Stats(uint32_t table) const;  // merged over all shards
   const std::vector<server::UpdateRecord>& records() const { return records_; }
   const std::map<uint32_t, std::vector<server::OrderEntry>>& order() const { return order_; }
-  // The most steps that any range whose policy holds updates had admitted of some worker and not
-  // yet closed.
+  // The largest number of steps of one worker that a range with a holding policy had admitted but
+  // not closed yet.
   int64_t most_open_steps() const { return most_open_steps_; }
-  // With log_events: by range id, what was admitted and read, in order.
+  // With log_events: the events of each range, by id, in order.
   const std::map<uint32_t, std::vector<RangeEvent>>& events() const { return events_; }
 
  private:
   struct Shard {
     std::unique_ptr<server::ShardCore> core;
-    absl::Time heard;                         // when the last task reaches it
-    std::deque<server::ShardTask> tasks;      // heard of, not done
-    std::unique_ptr<server::ShardSave> save;  // under way; or null
+    absl::Time heard;                         // the time at which the last task arrives
+    std::deque<server::ShardTask> tasks;      // arrived, but not done
+    std::unique_ptr<server::ShardSave> save;  // the current checkpoint; or null
   };
   struct Server {
     std::unique_ptr<server::ServerCore> core;
@@ -101,7 +101,7 @@ class SimServers {
   std::map<uint32_t, std::vector<server::OrderEntry>> order_;
   int64_t most_open_steps_ = 0;
   std::map<uint32_t, std::vector<RangeEvent>> events_;
-  std::map<uint32_t, std::vector<int64_t>> admitted_;  // by range: by rank, with log_events
+  std::map<uint32_t, std::vector<int64_t>> admitted_;  // [range][rank], with log_events
 };
 
 }  // namespace tandem::sim

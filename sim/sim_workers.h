@@ -1,6 +1,6 @@
-// The workers of a simulated world: for each the core that runs in a worker process
-// (worker/trainer_core.h), a runner that does its tasks in virtual time, and, where dense parameters
-// are replicas, collectives among them.
+// The workers of a simulated world. Each has the core of a worker process
+// (worker/trainer_core.h), a runner that does its tasks in virtual time, and, if dense parameters
+// are replicated, collectives.
 //
 // Thread safety: none; one thread.
 #ifndef TANDEM_SIM_SIM_WORKERS_H_
@@ -30,7 +30,7 @@ namespace tandem::sim {
 
 class SimWorkers {
  public:
-  // References outlive this. `servers` says what a save must have.
+  // References must outlive this. `servers` knows the ranges that a checkpoint must contain.
   SimWorkers(SimContext& context, SimScheduler& scheduler, DataFrames& frames,
              const SimServers& servers, SaveCheck& saves)
       : context_(context),
@@ -38,20 +38,20 @@ class SimWorkers {
         frames_(frames),
         servers_(servers),
         saves_(saves) {}
-  // `make_runner` makes what computes.
+  // `make_runner` makes the runners that compute.
   absl::Status Init(const worker::MakeTaskRunner& make_runner);
   void StartClocks();
 
   void OnControl(int rank, const Control& control);
   void OnFrame(int rank, const ParsedFrame& frame);
 
-  // One line a worker: what it does or waits for.
+  // A line for each worker with what it does or waits for.
   std::string WhoWaits() const;
 
   const worker::TrainerCore& core(int rank) const { return *worker(rank).core; }
   worker::DenseParameters& dense(int rank) const { return worker(rank).runner->dense(); }
   uint64_t updates_sent(uint32_t table) const;
-  uint64_t rows_cached() const;  // read from what workers keep, all of them
+  uint64_t rows_cached() const;  // rows that all workers took from their caches
   uint64_t frames_resent() const;
   int evaluations() const { return evaluations_; }
   int resumes() const { return resumes_; }  // of options.resume_dense
@@ -63,16 +63,16 @@ class SimWorkers {
     job::ServiceTimes service_times;
     int64_t reported_step = -1;  // in its last report to the scheduler
     bool stopped = false;
-    std::unique_ptr<SimCollectives> collectives;  // replicas of dense parameters; else null
-    SimQuorum* quorum = nullptr;                  // ... whose sums do not wait; theirs
-    // What the collectives are for, one after the other as on a worker's one thread for them; the first
-    // has begun.
+    std::unique_ptr<SimCollectives> collectives;  // for replicated dense parameters; else null
+    SimQuorum* quorum = nullptr;                  // with a quorum; owned by `collectives`
+    // Tasks for the collectives, one after the other as on a worker's single thread for them. The
+    // first task has begun.
     std::deque<worker::TrainerTask> with_others;
   };
-  // Of replicas, for a save under way.
+  // The state of replicas in a checkpoint that is being written.
   struct Gathered {
-    int workers = 0;                    // that are through with their part
-    const std::string* file = nullptr;  // of dense parameters, which rank 0 writes; null: not yet
+    int workers = 0;                    // workers that have done their part
+    const std::string* file = nullptr;  // dense parameters, written by rank 0; null: not yet
   };
 
   Worker& worker(int rank) const { return *workers_[static_cast<size_t>(rank)]; }
@@ -103,7 +103,7 @@ class SimWorkers {
   SaveCheck& saves_;
   std::vector<std::unique_ptr<Worker>> workers_;
   worker::TrainerEffects effects_;
-  std::vector<Outgoing> segments_;  // of collectives, on their way out; scratch
+  std::vector<Outgoing> segments_;  // frames of collectives to send; scratch
   int evaluations_ = 0, resumes_ = 0;
   std::map<worker::SaveId, Gathered> gathered_;
 };

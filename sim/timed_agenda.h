@@ -1,4 +1,4 @@
-// Virtual time for very many things of a few kinds: an agenda (agenda.h) whose entries are values.
+// An agenda (agenda.h) for very many events of a few kinds: its entries are values, not functions.
 //
 // Thread safety: none; one thread.
 #ifndef TANDEM_SIM_TIMED_AGENDA_H_
@@ -13,7 +13,7 @@
 
 namespace tandem::sim {
 
-// Time in quarters of a nanosecond, what absl::Duration counts in.
+// Time in quarters of a nanosecond, the unit of absl::Duration.
 using Ticks = int64_t;
 inline constexpr double kTicksPerSecond = 4e9;
 
@@ -28,19 +28,20 @@ struct TimedEvent {
     kRowsArrive,
     kComputed,
     kPushArrives,
-    kProbeArrives,  // of a worker that may not start and asks how far the others are
-    kWordArrives,   // an acknowledgement or the answer to a probe, where somebody waits for it
-    kSummed         // an allreduce, of all workers
+    kProbeArrives,  // from a worker that may not start and asks how far the others are
+    kWordArrives,   // an acknowledgement or the reply to a probe, at a worker that waits for it
+    kSummed         // an allreduce has ended on all workers
   };
   Ticks at = 0;
-  uint64_t order = 0;  // events of one moment happen in the order in which they were put down
+  uint64_t order = 0;  // events at the same time run in the order in which they were added
   int64_t step = 0;
   int32_t rank = 0;
-  int32_t slot = -1;  // of the worker's; -1: an empty push
-  // Of a read: of which life of the worker. Of an empty push: how many steps before `step` it is of, too.
+  int32_t slot = -1;  // slot of the worker; -1: an empty push
+  // For a pull: the worker's `life`. For an empty push: the number of steps before `step` that
+  // it covers.
   uint32_t extra = 0;
   Kind kind = Kind::kReadArrives;
-  bool finished = false;  // a push: the last one
+  bool finished = false;  // the last push of the worker
 
   bool Before(const TimedEvent& other) const {
     return at != other.at ? at < other.at : order < other.order;
@@ -52,7 +53,7 @@ class TimedAgenda {
   Ticks now() const { return now_; }
   int64_t now_us() const { return now_ / 4000; }
   bool empty() const { return heap_.empty(); }
-  Ticks next() const { return heap_.front().at; }  // requires that there is one
+  Ticks next() const { return heap_.front().at; }  // requires: not empty()
   uint64_t taken() const { return taken_; }
 
   void Put(Ticks at, TimedEvent event) {
@@ -66,7 +67,7 @@ class TimedAgenda {
     heap_[i] = event;
   }
 
-  // The next one, whose moment it is then. Requires that there is one.
+  // Removes the next event and moves the time to it. Requires: not empty().
   TimedEvent Take() {
     const TimedEvent first = heap_.front(), last = heap_.back();
     heap_.pop_back();
@@ -77,7 +78,7 @@ class TimedAgenda {
   }
 
  private:
-  // Moves up, from the top, what comes before `last`, and returns the place that is left for it.
+  // Moves events that come before `last` up, from the top, and returns the free place for `last`.
   size_t PlaceFor(const TimedEvent& last) {
     const size_t size = heap_.size();
     size_t i = 0;
@@ -96,7 +97,7 @@ class TimedAgenda {
 
   Ticks now_ = 0;
   uint64_t order_ = 0, taken_ = 0;
-  std::vector<TimedEvent> heap_;  // with four below each: half as deep as one with two
+  std::vector<TimedEvent> heap_;  // four children a node: half the depth of a binary heap
 };
 
 }  // namespace tandem::sim

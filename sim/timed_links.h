@@ -1,5 +1,5 @@
-// The links of a job whose times alone are simulated (timing.h): what a worker sends and receives queues at
-// its link, and all servers together have as many links as there are servers, evenly used.
+// The links of a job in a simulation of times only (timing.h). Frames of a worker queue at its
+// link. All servers share as many links as there are servers, and use them evenly.
 //
 // Thread safety: none.
 #ifndef TANDEM_SIM_TIMED_LINKS_H_
@@ -13,13 +13,14 @@ namespace tandem::sim {
 
 class TimedLinks {
  public:
-  // latency: of every frame. bytes_per_second: of each process, either way; 0: no limit.
+  // latency: of every frame. bytes_per_second: of each process, in each direction; 0: no limit.
   TimedLinks(int workers, int servers, Ticks latency, double bytes_per_second)
       : latency_(latency), rate_(bytes_per_second), servers_(servers), workers_(workers) {}
 
-  // When what worker `rank` sends to the servers at `now` arrives; calls come in the order of time.
+  // The arrival time of `bytes` that worker `rank` sends to the servers at `now`. Calls come in
+  // order of time.
   Ticks Sent(int rank, double bytes, Ticks now);
-  // When what the servers send to worker `rank` at `now` arrives.
+  // The arrival time of `bytes` that the servers send to worker `rank` at `now`.
   Ticks Received(int rank, double bytes, Ticks now);
 
  private:

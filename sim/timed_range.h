@@ -1,9 +1,10 @@
-// One key range of which only the times are asked: what server::Range does with steps, for steps without
-// rows. It admits, holds, closes and counts as a range does, by the same policy object, and keeps no row,
-// key or gradient. What a range does by looking at each worker is done here by clocks that are kept
-// (policies/clocks.h), so that a step costs the same with ten thousand workers.
+// A key range in a simulation of times only: server::Range for steps without rows. It admits,
+// holds, closes and counts updates as a range does, with the same policy object, but keeps no row,
+// key or gradient. Where server::Range looks at each worker, this class keeps clocks up to date
+// (policies/clocks.h), so that the cost of a step does not grow with the number of workers.
 //
-// tests/sim/timing_test.cc holds every policy to the ranges of a simulated cluster, update by update.
+// tests/sim/timing_test.cc compares every policy with the ranges of a simulated cluster, update
+// by update.
 //
 // Thread safety: none; one thread.
 #ifndef TANDEM_SIM_TIMED_RANGE_H_
@@ -21,13 +22,13 @@
 
 namespace tandem::sim {
 
-// What a read of the range is answered, and what the update that comes from it is told again.
+// The reply to a pull of the range. The push of the same step brings it back.
 struct TimedRead {
   int64_t version = 0;
   int64_t min_clock = 0;
   uint64_t closed_samples = 0;  // of the step that was closed last
-  int64_t at_us = 0;            // when it was answered
-  int64_t number = -1;          // of the read, if the policy counts them
+  int64_t at_us = 0;            // time of the reply
+  int64_t number = -1;          // of the pull, if the policy counts pulls
 };
 
 struct TimedUpdate {
@@ -39,7 +40,7 @@ struct TimedUpdate {
   int32_t clock_gap = 0, in_flight = 0;
 };
 
-// What became of an update of the range, for observers.
+// The result of an update of the range, for observers.
 struct TimedFate {
   const TimedUpdate& update;
   int64_t version_applied = 0;
@@ -57,7 +58,8 @@ class TimedRange {
     double sum = 0, max = 0;
     void Add(int64_t value);
   };
-  // Of one worker's updates; there may be ten thousand, so without histograms.
+  // Statistics of one worker's updates. Without histograms, because there may be ten
+  // thousand workers.
   struct WorkerStats {
     uint64_t arrived = 0, applied = 0, merged = 0, dropped = 0;
     Sum clock_gap, version_staleness, age;  // age in microseconds
@@ -68,17 +70,18 @@ class TimedRange {
     std::vector<WorkerStats> workers;  // by rank
   };
 
-  // The policy outlives this. `lockstep`: the job's. `observer` may be null.
+  // The policy must outlive this. `lockstep`: of the job. `observer` may be null.
   TimedRange(const policies::UpdatePolicy& policy, int workers, bool lockstep, Observer observer);
 
   bool MayServe(int rank, int64_t step, int depth);
   TimedRead Read(int64_t now_us, int rank, int64_t step);
-  // The next steps of a worker. False if they came too late and were dropped.
+  // Admits the next steps of a worker. False if they came too late and were dropped.
   bool Admit(int64_t now_us, const TimedUpdate& update);
-  // Nothing more will come: what is held back is applied.
+  // No more updates will come: applies the updates that are held back.
   void FinishDelayed();
 
-  // Reads that may not be served now may be when this has changed, or with the next step of their own worker.
+  // Waiting reads may become allowed only when this changes, or with the next step of their
+  // own worker.
   struct Front {
     int64_t version = 0, min_clock = 0;
     int live = 0, slowest = 0;
@@ -112,11 +115,11 @@ class TimedRange {
   const bool lockstep_;
   const Observer observer_;
   policies::Clocks clocks_;
-  policies::Clocks shown_;    // of a policy with batches: WorkerProgress::applied
-  std::vector<int> unshown_;  // ... the ranks admitted something since
+  policies::Clocks shown_;    // for a policy with batches: WorkerProgress::applied
+  std::vector<int> unshown_;  // ... ranks with steps admitted since then
   policies::RangeProgress progress_;
   std::deque<Group> open_, delayed_;
-  std::vector<Group> spare_;  // closed; their memory is used again
+  std::vector<Group> spare_;  // closed groups, whose memory is reused
   int64_t next_read_ = 0;
   int64_t now_us_ = 0;
   uint64_t last_closed_samples_ = 0;

@@ -1,18 +1,19 @@
-// The times of a job without its arithmetic: up to tens of thousands of workers under a virtual clock, of
-// which a step is a draw, and rows and gradients are nothing. The policy objects that run on shards and
-// workers decide (start, serve, apply, tick), workers go through their steps as worker/step_pipeline.h says,
-// and each group of tables with one policy is one range (timed_range.h): on a quiet network the ranges of
-// a group are told the same at the same moments.
+// Simulates the times of a job without its arithmetic: up to tens of thousands of workers under a
+// virtual clock. The compute time of a step is drawn at random, and rows and gradients do not
+// exist. The policy objects of shards and workers decide (start, serve, apply, tick). Workers
+// follow worker/step_pipeline.h. Each group of tables with the same policy is one range
+// (timed_range.h), because the ranges of a group get the same messages at the same times if the
+// network loses nothing.
 //
-// Time passes from one event to the next. An event is one dispatched entry of the agenda: a read or a push
-// that arrives at the servers, rows or a word that arrive at a worker, the end of a step's computing, the
-// end of an allreduce. A step of a job with tables on servers has four.
+// Time passes from one event to the next. Events are: a pull or push arrives at the servers, rows
+// or an acknowledgement arrive at a worker, a step is computed, an allreduce ends. A step of a job
+// with tables on servers has four events.
 //
-// A network is a delay, and a rate of each process (timed_links.h).
+// The network has a delay, and a rate for each process (timed_links.h).
 //
-// Each worker takes `steps` steps with samples, as with train.max_steps and data without end; what ends a
-// job is that of one epoch. There are no evaluations and no saves, nothing is lost, and servers take no
-// time to answer.
+// Each worker takes `steps` steps with samples, as with train.max_steps and unlimited data. The job
+// ends as after one epoch. There are no evaluations and no checkpoints, nothing is lost, and
+// servers reply at once.
 //
 // The same options give the same run. Thread safety: none; one thread.
 #ifndef TANDEM_SIM_TIMING_H_
@@ -39,38 +40,39 @@
 namespace tandem::sim {
 
 struct TimingOptions {
-  uint64_t service_seed = 1;  // of service times
-  int64_t steps = 1000;       // of each worker
-  absl::Duration limit =
-      absl::InfiniteDuration();  // then the run is over, wherever its workers are
-  // A step of a worker for which the job has no service_time.
+  uint64_t service_seed = 1;                        // of service times
+  int64_t steps = 1000;                             // of each worker
+  absl::Duration limit = absl::InfiniteDuration();  // the run ends at this virtual time
+  // Compute time of a step of a worker without service_time.
   absl::Duration compute = absl::Milliseconds(10);
-  std::vector<absl::Duration> least_compute;         // by rank: no step takes less; empty: any may
+  std::vector<absl::Duration> least_compute;  // by rank: least time of a step; empty: no minimum
   absl::Duration latency = absl::Microseconds(100);  // of every frame
-  double bytes_per_second = 0;                       // of each process, either way; 0: no limit
-  double step_bytes = 0;   // of the rows that a step reads, and of the gradients that it pushes
-  double dense_bytes = 0;  // of what an allreduce sums
+  double bytes_per_second = 0;                       // of each process and direction; 0: no limit
+  double step_bytes = 0;   // of the rows that a step pulls, and of the gradients that it pushes
+  double dense_bytes = 0;  // summed by an allreduce
   std::function<void(uint32_t group, const TimedFate& fate)> on_update;  // may be null
-  std::function<bool()> stopped;  // asked now and then; true: Run ends with CANCELLED
+  std::function<bool()> stopped;  // called sometimes; true: Run ends with CANCELLED
 };
 
 class Timing {
  public:
-  // INVALID_ARGUMENT: a job whose times are not known here: tables on workers, and policies that have
-  // workers keep rows.
+  // INVALID_ARGUMENT for jobs whose times cannot be simulated: tables on workers, and policies with
+  // which workers cache rows.
   static absl::Status Check(const job::JobPlan& plan);
-  // `plan` outlives this, and has passed Check; else what that says.
+  // `plan` must outlive this. Returns the error of Check if there is one.
   static absl::StatusOr<std::unique_ptr<Timing>> New(const job::JobPlan& plan,
                                                      const TimingOptions& options);
 
   // Runs the job to its end, once.
   absl::Status Run();
 
-  // After Run: what a live run reports, but for bytes, rows and evaluations. Of who waited for whom, by
-  // worker, there are `waiting` rows only up to kMostInPairs workers; beyond these, WaitedBy and AwaitedBy.
+  // After Run: the report of a live run, without bytes, rows and evaluations. The waits of each
+  // pair of workers are in `waiting` only with at most kMostInPairs workers. waited() and awaited()
+  // always exist.
   scheduler::JobReport Report() const;
   static constexpr int kMostInPairs = 256;
-  // Seconds by rank that reads of a worker lay parked; and that those of others did until it pushed.
+  // By rank: seconds for which the worker's reads waited, and for which reads of others waited for
+  // its push.
   const std::vector<double>& waited() const { return waited_; }
   const std::vector<double>& awaited() const { return awaited_; }
   uint64_t event_count() const { return agenda_.taken(); }
@@ -83,11 +85,11 @@ class Timing {
   // A step of a worker, until its push is acknowledged.
   struct Slot {
     SlotState state = SlotState::kFree;
-    int unread = 0;   // groups that have not been answered
-    Ticks asked = 0;  // when it was read
+    int unread = 0;   // groups whose rows have not arrived
+    Ticks asked = 0;  // time of the pull
     int32_t clock_gap = 0, in_flight = 0;
   };
-  // An acknowledgement under way.
+  // An acknowledgement in flight.
   struct Ack {
     int64_t step = 0;
     int32_t slot = -1;
@@ -95,34 +97,33 @@ class Timing {
   };
   struct Worker {
     int64_t step = 0, pushed = 0, next_read = 0;
-    int64_t open_step = 0;  // a step of its own came too late: this one is open
-    int64_t skipped = 0;    // steps left out so far; slots are numbered by the others
-    uint32_t life = 0;      // grows when steps are left out: what was read before is of no use
+    int64_t open_step = 0;  // the open step, after a step of this worker came too late
+    int64_t skipped = 0;    // steps left out so far; slots count only the others
+    uint32_t life = 0;      // grows when steps are left out: earlier pulls are then useless
     bool computing = false, synchronising = false;
-    bool ends = false;  // a step that no worker had samples for has been seen
+    bool ends = false;  // has seen a step without samples of any worker
     enum class Stage : uint8_t { kTraining, kDraining, kLeaving, kDone } stage = Stage::kTraining;
     bool awaits_word = false;
     int64_t taken = 0;                 // steps with samples
-    Ticks computes = 0, computed = 0;  // the step under way; those that are over
+    Ticks computes = 0, computed = 0;  // compute time: of the current step, of the steps before
     Ticks shortest_read = -1;
     std::deque<Ack> acks;
   };
   struct Parked {
     Event read;
     Ticks since = 0;
-    bool served = false;  // and not yet removed
+    bool served = false;  // served, but not removed yet
   };
   struct Group {
     std::unique_ptr<policies::UpdatePolicy> policy;
     std::unique_ptr<TimedRange> range;
-    std::vector<Parked> parked;                  // in the order in which they came
-    std::vector<std::vector<size_t>> parked_of;  // by rank: places in it
-    size_t served = 0;                           // of them, not yet removed
-    TimedRange::Front front;                     // when they were looked at last
+    std::vector<Parked> parked;                  // waiting reads, in order of arrival
+    std::vector<std::vector<size_t>> parked_of;  // by rank: indexes in `parked`
+    size_t served = 0;                           // entries of `parked` to be removed
+    TimedRange::Front front;                     // at the last check of `parked`
     std::vector<int64_t> told;                   // by rank: the largest minimum clock that it knows
-    std::vector<TimedRead> reads;                // by slot of all workers: what it was answered
-    std::vector<int64_t>
-        acknowledged;  // likewise: the minimum clock that its acknowledgement tells
+    std::vector<TimedRead> reads;                // by slot of all workers: the reply to the pull
+    std::vector<int64_t> acknowledged;  // by slot: the minimum clock in the acknowledgement
   };
 
   Timing(const job::JobPlan& plan, const TimingOptions& options);
@@ -170,21 +171,21 @@ class Timing {
   const TimingOptions options_;
   const int depth_;
   const int64_t batch_;
-  const bool replicas_;       // of dense parameters
-  const bool policies_tell_;  // that an epoch is over
+  const bool replicas_;       // dense parameters are replicated
+  const bool policies_tell_;  // policies report the end of an epoch
   const int64_t every_;       // steps between two allreduces
   const int slots_each_;
   const Ticks latency_;
   TimedLinks links_;
   std::vector<job::ServiceTimes> times_;
   TimedAgenda agenda_;
-  Ticks cut_at_ = 0;  // the limit, if that ended the run
+  Ticks cut_at_ = 0;  // the limit, if it ended the run; else 0
   std::vector<Group> groups_;
   std::vector<Worker> workers_;
   std::vector<Slot> slots_;              // [workers, slots_each_]
-  int done_ = 0;                         // workers
-  int summing_ = 0;                      // workers that have come
-  int64_t steps_since_ = 0;              // the last one, with samples, of all workers
+  int done_ = 0;                         // workers that have ended
+  int summing_ = 0;                      // workers that wait in the current allreduce
+  int64_t steps_since_ = 0;              // steps with samples of all workers since the last one
   std::vector<Ticks> waits_counted_to_;  // by rank
   std::vector<double> waited_, awaited_;
   std::vector<std::vector<double>> pairs_;  // [workers][workers], if there are few

@@ -1,5 +1,5 @@
-// One worker's part of the toy model, as a runner of tasks: fills batches, computes gradients that
-// count, and shows the judge every row it reads.
+// Runs the tasks of one worker with the toy model: fills batches, computes gradients, and shows
+// every pulled row to the judge.
 //
 // Thread safety: none; one thread.
 #ifndef TANDEM_SIM_TOY_RUNNER_H_
@@ -23,12 +23,13 @@ namespace tandem::sim {
 
 class ToyRunner final : public worker::TaskRunner {
  public:
-  // References outlive the runner.
+  // References must outlive the runner.
   static absl::StatusOr<std::unique_ptr<worker::TaskRunner>> New(const job::JobPlan& plan, int rank,
                                                                  const ToyModel& model,
                                                                  bool evaluate, Judge& judge);
 
-  // What evaluation `evaluation` (from 1) of a model with this seed says, whatever it has learned.
+  // The AUC that evaluation `evaluation` (from 1) of a model with this seed reports, whatever it
+  // has learned.
   static double AucOf(uint64_t seed, int evaluation);
 
   worker::DenseParameters& dense() override { return *dense_; }

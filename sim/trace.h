@@ -1,5 +1,5 @@
-// What happened in a simulated run: the last lines to read when it fails, and a hash over all of
-// them to see that two runs are the same.
+// The events of a simulated run: the last lines, for reading when the run fails, and a hash over
+// all lines, which is equal for equal runs.
 #ifndef TANDEM_SIM_TRACE_H_
 #define TANDEM_SIM_TRACE_H_
 
@@ -18,7 +18,7 @@ class EventTrace {
  public:
   explicit EventTrace(size_t lines) : lines_(lines) {}
 
-  // `what` outlives the trace: "sent", "arrives", "lost".
+  // `what`: "sent", "arrives" or "lost"; must outlive the trace.
   void Frame(absl::Time now, const char* what, EndpointId to, const FrameHeader& header);
   void Line(absl::Time now, std::string text);
 
@@ -26,7 +26,7 @@ class EventTrace {
   std::string Text() const;
 
  private:
-  struct Entry {  // made into text only if it is read
+  struct Entry {  // becomes text only when it is read
     absl::Time now;
     const char* what = nullptr;
     EndpointId to;

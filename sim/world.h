@@ -1,23 +1,24 @@
-// A whole cluster in one process and one thread: the scheduler, server, shard and trainer cores that
-// run in production, under a virtual clock and over a seeded network. Ranges move between shards in
-// the middle of the run. Workers compute with any TaskRunner: by default with a toy model that proves
-// what happened (toy_runner.h), or with real readers and models.
+// A whole cluster in one process and one thread: the scheduler, server, shard and trainer cores of
+// live processes, under a virtual clock and over a seeded network. Ranges move between shards
+// during the run. Workers compute with any TaskRunner: by default with a toy model that shows which
+// updates were applied (toy_runner.h), or with real readers and models.
 //
-// Its parts: the scheduler and the connections to it (sim_scheduler.h), servers (sim_servers.h),
-// workers (sim_workers.h), frames between these (data_frames.h), and what all share
-// (sim_context.h). This puts them together, runs them, and judges at the end.
+// The parts are the scheduler and the connections to it (sim_scheduler.h), servers (sim_servers.h),
+// workers (sim_workers.h), frames between them (data_frames.h), and their shared state
+// (sim_context.h). This class connects the parts, runs them, and checks the result.
 //
-// What is checked as the toy runs, by the values that reads return (judge.h):
-//   (1) every row is explained: no update lost, none applied twice, each worker's in order;
-//   (2) no read is beyond its bound: lockstep policies see exactly the steps they should, others
-//       everybody's steps below k - read_bound and their own below k - depth;
+// The judge (judge.h) checks the values that pulls return while the toy model runs:
+//   (1) every row is explained: no update is lost or applied twice, and each worker's are in order;
+//   (2) no pull is beyond its bound: lockstep policies see exactly the steps they should, others
+//       all workers' steps below k - read_bound and their own below k - depth;
 //   (3) evaluation sees every push, and creates no row;
 //   (4) no worker starts a step further ahead of the slowest than its policies' bound allows;
-//   (5) dense sums that do not wait for all have every gradient once, and in time (quorum_judge.h).
-// And at the end: all rows once more; with any runner sent = applied + merged + dropped (= what the
-// toy computed), every range owned by exactly one shard, dense replicas equal. Saves are whole
-// (save_check.h). A run that does not end within `limit` of virtual time fails and says who waits for
-// whom.
+//   (5) dense sums that do not wait for all workers have every gradient once, and in time
+//       (quorum_judge.h).
+// At the end the world checks all rows again. With any runner it also checks that sent = applied +
+// merged + dropped (= computed by the toy model), that exactly one shard owns each range, that
+// dense replicas are equal, and that checkpoints are complete (save_check.h). A run that does not
+// end within `limit` of virtual time fails with a list of waits.
 //
 // The same options give the same run, bit for bit (trace_hash).
 //
@@ -51,14 +52,14 @@ namespace tandem::sim {
 
 class World {
  public:
-  // `plan` outlives the world.
+  // `plan` must outlive the world.
   static absl::StatusOr<std::unique_ptr<World>> New(const job::JobPlan& plan,
                                                     const WorldOptions& options);
 
-  // Runs the job to its end. The error says what is wrong, and who waited for whom.
+  // Runs the job to its end. The error names the failed check, and the waits of all processes.
   absl::Status Run();
 
-  // The last lines of what happened.
+  // The last lines of the trace.
   std::string TraceText() const { return context_.trace.Text(); }
   uint64_t trace_hash() const { return context_.trace.hash(); }
   absl::Duration elapsed() const { return context_.agenda.elapsed(); }
@@ -67,15 +68,14 @@ class World {
   // After Run.
   std::vector<float> Row(uint32_t table, uint64_t key) { return servers_.Row(table, key); }
   std::vector<float> DenseValues(int rank);
-  std::vector<std::pair<uint32_t, uint64_t>> TrainedRows() const;  // of the toy
+  std::vector<std::pair<uint32_t, uint64_t>> TrainedRows() const;  // toy model only
   const std::vector<server::UpdateRecord>& records() const { return servers_.records(); }
-  // Of a job with staleness.order, by range.
+  // By range, for a job with staleness.order.
   const std::map<uint32_t, std::vector<server::OrderEntry>>& order() const {
     return servers_.order();
   }
   server::UpdateStats Stats(uint32_t table) const { return servers_.Stats(table); }
-  // The most steps that any range whose policy holds updates had admitted of some worker and not
-  // yet closed.
+  // See SimServers::most_open_steps.
   int64_t most_open_steps() const { return servers_.most_open_steps(); }
   const scheduler::JobReport& report() const { return scheduler_.core().report(); }
   int moves() const { return scheduler_.moves(); }    // of ranges
@@ -86,12 +86,13 @@ class World {
   int64_t steps(int rank) const { return workers_.core(rank).step(); }
   uint64_t rows_cached() const { return workers_.rows_cached(); }
   uint64_t frames_resent() const { return workers_.frames_resent(); }
-  // With log_events: by range id, what was admitted and read, in order.
+  // With log_events: the events of each range, by id, in order.
   const std::map<uint32_t, std::vector<RangeEvent>>& events() const { return servers_.events(); }
-  // Of the toy: ranges that the update of (rank, step) has rows in, with log_events; the model.
+  // Toy model only: with log_events, the ranges in which the update of (rank, step) has rows;
+  // the model.
   std::set<uint32_t> RangesOf(int rank, int64_t step) const { return judge_->RangesOf(rank, step); }
   const ToyModel& model() const { return *model_; }
-  // ... and of a job whose dense sums do not wait for all.
+  // Toy model only, for a job whose dense sums do not wait for all workers.
   const QuorumJudge& quorum() const { return *judge_->quorum(); }
 
  private:
@@ -101,7 +102,7 @@ class World {
   void StartClocks();
   void RunNext();
   bool Ended() const;
-  bool Settled() const;  // every shard knows the newest view and has what it says
+  bool Settled() const;  // every shard knows the newest view and has its ranges
 
   void CheckEnd();
   void CheckReplicas();
@@ -113,7 +114,7 @@ class World {
 
   SimContext context_;
   uint64_t event_count_ = 0;
-  std::unique_ptr<ToyModel> model_;  // null with another runner, and then so is the judge
+  std::unique_ptr<ToyModel> model_;  // this and judge_ are null with another runner
   std::unique_ptr<Judge> judge_;
   DataFrames frames_;
   SimScheduler scheduler_;

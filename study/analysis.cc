@@ -598,7 +598,7 @@ void NoteLoad(const StudyPlan& plan, const json& surroundings, std::vector<std::
   const double load = NumberIn(machine, "load", 0.0), cores = NumberIn(machine, "cores", 0.0);
   if (plan.study.has_simulate() || !(cores > 0) || load <= cores) return;
   notes->push_back(
-      absl::StrFormat("The machine had other work as the study began: a load of %.1f on %.0f "
+      absl::StrFormat("The machine was busy when the study began: load %.1f on %.0f "
                       "cores. Speeds and times are "
                       "those of what was left; hint: measure on a machine that does nothing else.",
                       load, cores));

@@ -21,12 +21,13 @@ class LossHistory {
 
   // A step with samples has been computed.
   void Add(double loss_sum, int64_t samples);
-  // Of the last `share` of the samples; of a bucket that is cut, as many of its samples as
-  // are in it.
+  // The sum over the last `share` of the samples. A bucket that is only partly inside counts in
+  // proportion.
   Part Last(double share) const;
 
  private:
-  // Twice as coarse when there are so many: a part of a tenth is never of less than six buckets.
+  // At this many buckets, pairs are merged. A tenth of the samples then still spans at least six
+  // buckets.
   static constexpr size_t kMost = 128;
 
   std::vector<Part> buckets_;

@@ -22,7 +22,7 @@ class RowFingerprint {
   // The first epoch is over. `whole`: all of its rows were added.
   void EndEpoch(bool whole);
 
-  // 0: not known yet, or not at all: where few rows are different, other rows may well look the same.
+  // 0 if not known yet, or if there are too few different rows to tell two workers apart.
   uint64_t first_rows() const;
   uint64_t epoch() const { return over_ && varied() ? epoch_ : 0; }
 

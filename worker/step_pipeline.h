@@ -59,7 +59,7 @@ class StepPipeline {
   bool step_begun() const;
   // The step at hand is with those who compute.
   bool computing() const;
-  // It was not computed, and what they say at the end of their task counts for nothing.
+  // Cancels the step at hand, which was not computed. The result of its compute task is ignored.
   void TakeBack();
   // The step is computed and pushed, or others before it are left out, but not synchronised.
   bool synchronising() const { return synchronising_; }

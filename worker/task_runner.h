@@ -61,8 +61,8 @@ class TaskRunner {
   virtual absl::Status Fetch(StepSlot* slot) = 0;
   virtual absl::Status FetchTest(StepSlot* slot, bool first, HeldOut rows) = 0;
   virtual absl::Status Compute(StepSlot* slot) = 0;
-  // Whether the Compute of this step ends without a gradient, at once and well, since nothing was
-  // computed yet. Any thread.
+  // Cancels the Compute of this step, which then returns OK without a gradient. False if the step is
+  // computed already, or may still be. Any thread.
   virtual bool TakeBack(int64_t /*step*/) { return false; }
   virtual absl::Status Score(StepSlot* slot) = 0;
   virtual absl::Status FillShare(EvaluationShare* share, Buffer* payload) = 0;

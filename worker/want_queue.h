@@ -81,8 +81,8 @@ class WantQueue {
   absl::Status Ask(const Want& want);
   // The step that was computed last is synchronised.
   void StepDone();
-  // Whether the gradients of this step, which are being waited for, are waited for no more: the program
-  // rests and has not given them. Ask is answered for it.
+  // Cancels the wait for the gradients of this step if the program rests and has not given them.
+  // Returns whether it did; Ask then returns OK.
   bool TakeBack(int64_t step);
   // Nothing will be wanted any more, and whoever waits is let go: the job has ended, well or not.
   void Close(absl::Status how);

@@ -142,10 +142,10 @@ Schedule Pipelined(std::vector<Schedule> parts);
 // `first`, then `second`, as one schedule over the same regions; scratch is shared.
 Schedule Sequence(Schedule first, const Schedule& second);
 
-// Has no rank end before it has heard, by way of others, from all: the dissemination of
-// dissemination.cc with empty messages. The first round does not hold the pieces up, since its
-// message is sent before all others and awaited right before the first of them, or at the end. So a
-// rank always hears from the one before it, also if their schedules do not fit each other.
+// Adds the messages of a dissemination barrier (dissemination.cc), so that no rank ends before all
+// ranks have started. The first round does not delay the schedule: its message is sent before all
+// others, and awaited right before the first of them or at the end. A rank therefore always hears
+// from the rank before it, also if their schedules do not fit each other.
 void AddAgreement(Schedule* schedule);
 
 }  // namespace tandem::collectives

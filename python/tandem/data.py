@@ -136,9 +136,10 @@ class DataLoader:
 
 
 class _Loop:
-    """A pass over the batches of an epoch, or of an evaluation. It gives batches as they are wanted, and yields each when
-    its rows are there. Where it was left in the middle (an interrupted cell of a notebook, an exception, a break), the
-    next loop goes on with it: with the batch at hand, unless that was used, and with those that were read ahead."""
+    """A pass over the batches of an epoch, or of an evaluation. It passes batches to the worker when the worker asks for
+    them, and yields each batch when its rows are there. Where it was left in the middle (an interrupted cell of a
+    notebook, an exception, a break), the next loop goes on with it: with the batch at hand, unless that was used, and
+    with those that were read ahead."""
 
     def __init__(self, job: Job, fetch: int, place: _Place) -> None:
         self._job: Any = job
@@ -169,7 +170,7 @@ class _Loop:
             self._job._progress.continue_loop(self.place)
 
     def settle(self) -> None:
-        """The batch at hand may have been used before its loop was left."""
+        """Marks the batch at hand as used if its step or its scores were given before the loop was left."""
         used = self._job._scored if self._use == _abi.SCORE else self._job._cells is None
         if self._hand is not None and used:
             self.place.used, self._hand = self._hand[2], None
@@ -206,8 +207,8 @@ class _Loop:
             if self._owner is owner:
                 job._looping = None
         if self._owner is not owner:
-            raise Error("another loop has gone on with the batches of this one: an iterator over a tandem.DataLoader ends "
-                        "where the next one begins")
+            raise Error("this iterator over a tandem.DataLoader cannot be used any more, because another loop over "
+                        "the loader has started; use one iterator at a time")
         self._check_used()
         self.settle()
 
@@ -241,7 +242,7 @@ class _Loop:
             raise Error(f"epoch {epoch}: the loader gave no batch: it is {_kind_of(loader._iterable)}, which can be read "
                         "once, and the epoch before has read all of it; give tandem.DataLoader what can be iterated over "
                         "again, such as a list, a torch DataLoader or an object whose __iter__ begins anew")
-        cause = "; in the epochs before it gave some: does it begin anew when it is iterated over again?" \
+        cause = "; earlier epochs had batches. Check that iter(loader) starts again from the first batch" \
             if loader._taken > 0 else "; is its data empty?"
         if job.world_size == 1:
             raise Error(f"epoch {epoch}: the loader gave no batch with samples{cause}")
@@ -311,7 +312,8 @@ class _Place:
         return self.begin is not None or self._resumed is not None
 
     def _go_to(self, begin: dict[str, Any], used: Any, set_stream: Callable[[dict[str, Any]], None]) -> Any:
-        """Has the batch behind `used` come next, of an epoch that began so. Returns what `used` is here."""
+        """Restores the state `begin` of an epoch's start and skips the batches up to `used`. Returns the record of the
+        last skipped batch."""
         if self._told and used:
             self.begin = begin
             self._count, _, state, stream = used = tuple(used)
@@ -331,8 +333,8 @@ class _Place:
         if not self.doubtful or self.begin is None or hasattr(self._iterable, "__next__"):
             return
         if not self.loader._repeatable:
-            warnings.warn("reading was interrupted in a tandem.DataLoader that was declared not repeatable: a batch may "
-                          "be left out", stacklevel=6)
+            warnings.warn("reading was interrupted, and this tandem.DataLoader has repeatable=False: a batch "
+                          "may be lost", stacklevel=6)
             return
         taken, self._count = self.loader._taken, 0
         self._go_to(self.begin, self.last, self._stream.rewind)

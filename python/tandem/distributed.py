@@ -286,9 +286,10 @@ class _Work(dist._Work):
 
 
 class _Futures:
-    """Threads that end the futures of works, in the order in which the works end. One of them leads: it waits for the
-    works. Callbacks run where their future ends, and may wait for the future of another work; so the one that is about
-    to run some first has another thread lead, if there are more works, or if one comes meanwhile."""
+    """Threads that complete the futures of operations, in the order in which the operations end. One thread at a time is
+    the waiter: it waits for the operations. Callbacks run where their future completes, and may wait for the future of
+    another operation. The waiter therefore has another thread wait before it runs callbacks, if there are more
+    operations, or if one comes meanwhile."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

@@ -43,8 +43,8 @@ def hash_ids(values: Any, field: str, format: str = "DELIMITED") -> numpy.ndarra
         if not wrong:
             whole, missing = numpy.array([int(cell) for cell in cells], dtype=numpy.int64), None
     if format == "NCF" and (whole is None or missing is not None):
-        raise ValueError(f"hash_ids of field '{field}': users and items of an NCF file are numbers from 0, and "
-                         f"{'one is missing' if whole is not None else repr(wrong[0].decode(errors='replace'))}")
+        raise ValueError(f"hash_ids of field '{field}': users and items of an NCF file: expected whole numbers from 0, got "
+                         f"{'a missing value' if whole is not None else repr(wrong[0].decode(errors='replace'))}")
     if whole is not None:
         out = numpy.empty(len(whole), dtype=numpy.int64)
         function = library().tandem_hash_numbers if format == "NCF" else library().tandem_hash_ids

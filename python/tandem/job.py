@@ -31,8 +31,8 @@ _SLICE_MS = 100  # a wait is cut into such pieces, so that Ctrl-C is heard
 
 
 class _Deaf:
-    """A context in which a Ctrl-C waits; by the module under `signal`, whose wrappers cost as much as the rest of a small
-    step."""
+    """Delays Ctrl-C until the block ends. Uses `_signal`, because the wrappers of `signal` cost as much as the rest of a
+    small step."""
     _heard: Any = None
     _before: Any = None
 
@@ -138,8 +138,8 @@ def init(job: Optional[str] = None, scheduler: Optional[str] = None, index: Opti
         cluster = LocalCluster(own, settings, out, resume)
         scheduler, index = cluster.scheduler, 0
     elif out is not None or resume is not None:
-        raise Error(f"tandem.init: {'out' if out is not None else 'resume'} is for a job that is started here; the folder "
-                    "of this one is the scheduler's")
+        raise Error(f"tandem.init: {'out' if out is not None else 'resume'}= needs a job that this process starts; this "
+                    "job has the folder that its scheduler was given")
     if not job or not scheduler:
         raise Error("which job? Start the script by `tandem run JOB --python SCRIPT`, or say "
                     "TANDEM_JOB (a file) and TANDEM_SCHEDULER (tcp://HOST:PORT), or "
@@ -256,8 +256,8 @@ class Job(Tables[Table]):
                 yield from self._epoch_of_loop(last)
                 continue
             if want.kind == _abi.SCORE:
-                raise Error(f"the loop over job.evaluate() of epoch {last} has ended before its batches; iterate over the "
-                            "whole tandem.DataLoader")
+                raise Error(f"the loop over job.evaluate() in epoch {last} was left before the last batch; iterate over "
+                            "the whole tandem.DataLoader")
             if want.kind == _abi.VALIDATION_BATCH:
                 raise Error(f"epoch {last} is over, and the job keeps its best model (train.keep_best): behind "
                             "the loop over batches, say for batch in job.evaluate(loader, data=\"validation\"), "
@@ -288,7 +288,7 @@ class Job(Tables[Table]):
         self._progress.end_epoch()
 
     def _check_evaluated(self, epoch: int) -> None:
-        """That a loop over job.evaluate() has come to something."""
+        """Raises or warns if a loop over job.evaluate() ended without job.score() and job.report()."""
         loop = self._test_loop
         if self._reported or loop is None or loop.unscored == 0:
             return
@@ -354,8 +354,8 @@ class Job(Tables[Table]):
             if name == "labels" and not bool(((values == 0) | (values == 1)).all()):
                 strange = values[(values != 0) & (values != 1)][0].item()
                 raise ValueError(f"job.score: a label is {strange:g}; labels are 0 or 1. Map others before: "
-                                 "(labels > 0) makes 1 of positive ones; a job with another loss has numbers of its own "
-                                 "(job.report)")
+                                 "(labels > 0) makes 1 of positive ones; for another loss report your own metric "
+                                 "with job.report(NAME=VALUE)")
             both.append(values.contiguous())
         pointers = [part.data_ptr() for part in both] if labels is not None else [None, None]
         with self._uninterrupted():
@@ -479,7 +479,7 @@ class Job(Tables[Table]):
                 elif want.kind != _abi.END:
                     time.sleep(.001)  # batches and steps, of which there are no more
         except Error as error:
-            print(f"tandem: the job ended with an error, and was not saved now: {error}", file=sys.stderr)
+            print(f"tandem: no checkpoint was written, because the job has failed: {error}", file=sys.stderr)
             return False
         return True
 

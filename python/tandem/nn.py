@@ -19,7 +19,8 @@ def _no_batch(what: str) -> RuntimeError:
                         "job.evaluate()")
 
 
-_OTHER = ("ids that the model makes itself cannot be fetched ahead: let `features` of tandem.DataLoader make them")
+_OTHER = ("rows are fetched before the model runs, so pass the ids that the loader gave; compute other ids in `features` "
+          "of tandem.DataLoader")
 
 
 def _batch(job: Job, what: str, tables: Iterable[Table], ids: Any) -> tuple[dict[str, torch.Tensor], BatchIds]:
@@ -216,9 +217,9 @@ class EmbeddingBag(_Rows):
 
     def forward(self, input: Any = None, offsets: Optional[torch.Tensor] = None,  # pylint: disable=redefined-builtin
                 per_sample_weights: Optional[torch.Tensor] = None) -> torch.Tensor:
-        """float32 [samples, dim]. input: ids int64 [ids] with offsets [samples] or [samples + 1], or [samples],
-        or [samples, length]; None: those of the batch. per_sample_weights: of each id. ValueError: other ids or
-        weights than the loader gave."""
+        """float32 [samples, dim]. input: int64 ids [samples] or [samples, length], or ids [ids] with offsets. Offsets are
+        [samples + 1] if include_last_offset, else [samples]. None: the ids of the batch at hand. per_sample_weights: a
+        weight for each id. ValueError: other ids or weights than the loader gave."""
         name = self._table.fields[self._place]
         if per_sample_weights is not None and self._mode != "sum":
             raise ValueError(f"EmbeddingBag('{name}'): per_sample_weights with mode {self._mode!r}; as torch's it takes "

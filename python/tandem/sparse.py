@@ -280,7 +280,8 @@ class BatchIds:
             raise ValueError(f"ids of a batch: fields of different numbers of samples: {sizes}{hint}")
 
     def _settle(self, beside: Any) -> None:
-        """Offsets that may have the end already do where what leaves no doubt has a sample fewer, and nothing as many."""
+        """Drops the last offset of an ambiguous field if the other fields or tensors have one sample fewer than it, and
+        none has the same number."""
         unclear = [field for field in self.fields.values() if field.unclear]
         if not unclear:
             return

@@ -128,7 +128,7 @@ def main():
         file.write("cluster { workers: 1 servers: 1 }\nmodle {}\n")
     for text, call in (("bad.textproto:2:",
                         lambda: tandem.init(FOLDER + "/bad.textproto", out=FOLDER + "/bad")),
-                       ("out is for a job that is started here",
+                       ("out= needs a job that this process starts",
                         lambda: tandem.init(JOB, "tcp://127.0.0.1:1", out=FOLDER + "/bad")),
                        ("an earlier run has left summary.json there",
                         lambda: tandem.init(JOB, out=FOLDER + "/first")),

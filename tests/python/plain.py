@@ -180,7 +180,7 @@ of_ncf = tandem.hash_ids([7], "city", format="NCF")
 print(texts[0], texts[1], numbers[0], of_ncf[0])
 assert of_ncf == tandem.hash_ids(numpy.array([7.0]), "city", "NCF") == tandem.hash_ids(["7"], "city", "NCF")
 for wrong in ([7, None], [-7], ["x"], numpy.array([7, numpy.nan])):
-    refused("users and items of an NCF file are numbers from 0", tandem.hash_ids, wrong, "city", "NCF")
+    refused("users and items of an NCF file: expected whole numbers from 0", tandem.hash_ids, wrong, "city", "NCF")
 refused("ids of LIBSVM files are the numbers themselves", tandem.hash_ids, [7], "city", "LIBSVM")
 for wrong in ("Rome", 7, [[7]], numpy.zeros((2, 2))):
     refused("want one dimension", tandem.hash_ids, wrong, "city")

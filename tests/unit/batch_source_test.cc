@@ -615,7 +615,7 @@ TEST(IdCheckTest, PlainForms) {
   }
 }
 
-TEST(CheckDataTest, ATrapForATrainingIsSaid) {
+TEST(CheckDataTest, WarnsOfDataThatSpoilTraining) {
   const TempDir dir;
   const auto plan = [&](int rows, int values, int batch) {
     std::string text;

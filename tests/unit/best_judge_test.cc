@@ -76,7 +76,7 @@ TEST(BestJudgeTest, ScoresThatAreNotFiniteAreTheWorst) {
   EXPECT_EQ(Say(recovers.Judge(1, 2, Result(.5, 9))), "b");
 }
 
-// A run that was interrupted after two bad epochs is as impatient as one that was not.
+// A resumed run counts the bad epochs before the interruption toward `patience`.
 TEST(BestJudgeTest, ARunThatGoesOnRemembersABadBeginning) {
   const std::string diverged = R"({"samples":3,"scores_not_finite":true})";
   BestJudge before(Keep(KeepBest::AUC, 3), 1);

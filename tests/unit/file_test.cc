@@ -136,7 +136,7 @@ TEST_F(FileTest, OutputIsWrittenIntoWhatIsNoFile) {
 }
 
 // A node of its own, since the machine's would be lost if this went wrong.
-TEST_F(FileTest, AFullDeviceIsAnErrorAndStays) {
+TEST_F(FileTest, WritingToAFullDeviceFailsAndKeepsTheDevice) {
   if (mknod(Path("full").c_str(), S_IFCHR | 0666, makedev(1, 7)) != 0) {
     GTEST_SKIP() << "no rights to make a device";
   }

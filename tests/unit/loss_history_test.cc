@@ -14,7 +14,7 @@ double MeanOfLast(const LossHistory& history, double share) {
   return part.loss / part.samples;
 }
 
-TEST(LossHistoryTest, OfFewStepsItIsExact) {
+TEST(LossHistoryTest, IsExactForFewSteps) {
   LossHistory history;
   EXPECT_EQ(history.Last(0.1).samples, 0);
   for (int step = 1; step <= 20; ++step) history.Add(10.0 * step, 10);

@@ -406,7 +406,7 @@ TEST(AnalysisTest, AMachineWithOtherWorkIsSaid) {
     const nlohmann::json around = {{"machine", {{"load", load}, {"cores", 2}}}};
     return absl::StrJoin(Analyse(Plan(more), {}, Runs(), around).notes, "\n");
   };
-  EXPECT_THAT(notes(7.62), HasSubstr("a load of 7.6 on 2 cores"));
+  EXPECT_THAT(notes(7.62), HasSubstr("load 7.6 on 2 cores"));
   EXPECT_THAT(notes(1.9), Not(HasSubstr("load")));
   EXPECT_THAT(notes(7.62, "simulate {}"), Not(HasSubstr("load"))) << "its clock is virtual";
 }
