@@ -105,7 +105,6 @@ class ZmqTransport final : public WaitableTransport {
   // Connections.
   Peer* Find(PeerId id);
   Peer* FindOrAddIncoming(PeerId id);
-  std::vector<std::string> TargetsOf(const std::string& address);
   absl::Status OpenDealer(Peer* peer);
   void OnRouterMonitor();
   void OnPeerMonitor(PeerId id);
@@ -239,16 +238,6 @@ absl::Status ZmqTransport::OpenDealer(Peer* peer) {
   return malformed;
 }
 
-// A name is looked up until it is known. Connecting again then waits for no name server, which could
-// keep the thread from its other peers.
-std::vector<std::string> ZmqTransport::TargetsOf(const std::string& address) {
-  const auto found = targets_.find(address);
-  if (found != targets_.end()) return found->second;
-  std::vector<std::string> targets = ResolveToConnect(address);
-  if (targets.front() != address) targets_[address] = targets;
-  return targets;
-}
-
 absl::StatusOr<PeerId> ZmqTransport::Connect(const std::string& address) {
   if (!absl::StartsWith(address, "tcp://") && !absl::StartsWith(address, "ipc://")) {
     return absl::InvalidArgumentError(
@@ -258,7 +247,11 @@ absl::StatusOr<PeerId> ZmqTransport::Connect(const std::string& address) {
   peer->id = next_outgoing_;
   peer->state = Peer::State::kConnecting;
   peer->address = address;
-  peer->targets = TargetsOf(address);
+  // A name is looked up until it is known. Connecting again then waits for no name server, which
+  // could keep the thread from its other peers.
+  std::vector<std::string>& known = targets_[address];
+  if (known.empty() || known.front() == address) known = ResolveToConnect(address);
+  peer->targets = known;
   peer->flow = std::make_shared<Flow>(options_.send_queue_frames, waker_);
   peer->connect_deadline = After(options_.connect_deadline);
   TANDEM_RETURN_IF_ERROR(OpenDealer(peer.get()));
