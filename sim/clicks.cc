@@ -12,8 +12,8 @@
 namespace tandem::sim {
 namespace {
 
-// Of the planted logits: the bias, and deviations of what the ids of a sample, the pairs of them, and its
-// numbers add.
+// The bias of the planted logits, and the standard deviations of the parts that come from the ids
+// of a sample, from pairs of ids, and from its numbers.
 constexpr double kBias = -1, kOfIds = 1, kOfPairs = 0.5, kOfNumbers = 1;
 
 std::vector<double> ZipfWeights(int64_t ids, double skew) {
@@ -30,7 +30,7 @@ uint64_t SeedOf(uint64_t seed, const char* what, uint64_t a, uint64_t b) {
 
 double Sigmoid(double z) { return 1 / (1 + std::exp(-z)); }
 
-// -p log q - (1 - p) log(1 - q), where q is the probability of the logit z.
+// -p log q - (1 - p) log(1 - q) with the probability q of the logit z.
 double LossOf(double p, double z) {
   return std::max(z, 0.0) + std::log1p(std::exp(-std::abs(z))) - p * z;
 }
@@ -44,7 +44,7 @@ ClickModel::ClickModel(const job::JobPlan& plan, const ClickOptions& options)
   for (const job::TablePlan& table : plan.tables) {
     if (table.of_model()) tables_.push_back({table.id, static_cast<size_t>(table.dim)});
   }
-  double factors = 0;  // products of a sample, each of two factors
+  double factors = 0;  // number of products of two factors in a sample
   const double pairs = 0.5 * options_.fields * (options_.fields - 1);
   for (const Table& table : tables_) factors += pairs * static_cast<double>(table.dim - 1);
   const double fields = static_cast<double>(tables_.size()) * options_.fields;
@@ -122,7 +122,8 @@ void ClickModel::AddDense(const data::Batch& batch, absl::Span<const float> dens
   }
 }
 
-// The products of all pairs are half of what the square of the sum has beside the squares of each.
+// The sum of the products of all pairs is half of (the square of the sum minus the sum of
+// the squares).
 void ClickModel::AddRows(const data::SparseInput& input, size_t dim,
                          absl::Span<const float* const> rows, std::vector<double>* logits) {
   const auto fields = static_cast<size_t>(input.fields);
@@ -195,7 +196,7 @@ absl::Status ClickRunner::Fetch(worker::StepSlot* slot) {
     slot->batch.sparse.clear();
     return absl::OkStatus();
   }
-  // Of the worker's own count, which no policy changes.
+  // Counts the worker's own batches, because policies do not change this number.
   const int64_t sample = epoch_ * model_->options().steps + fetched_++;
   model_->FillBatch(rank_, sample, &slot->batch, &truth_[slot]);
   return absl::OkStatus();

@@ -2,8 +2,9 @@
 // as the planted model that draws the labels. The best possible logloss is therefore known, and
 // also how far the trained model is from it.
 //
-// A sample has one id in each field and some numbers. Each of the job's tables has `fields` fields of `ids` ids,
-// which follow Zipf's law. With a row per id, and the dense parameters for a bias and a weight of each number,
+// A sample has one id in each field and some numbers. Each of the job's tables has `fields` fields
+// of `ids` ids, which follow Zipf's law. With a row for each id, and dense parameters for a bias
+// and a weight of each number,
 //
 //   logit = bias + <weights, numbers> + the first element of the row of each id
 //         + for each two ids of a table the product <.,.> of the rest of their rows

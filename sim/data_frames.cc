@@ -31,7 +31,7 @@ void DataFrames::Send(const Outgoing& out) {
 }
 
 void DataFrames::SendLetter(int from, int to, size_t bytes, std::function<void()> arrives) {
-  constexpr int kLetters = 1;  // beside that of collectives
+  constexpr int kLetters = 1;  // number of the connection; collectives use 0
   const absl::Time now = context_.agenda.now();
   const absl::Time at = network_.RouteOnConnection(now, EndpointId::Worker(from),
                                                    EndpointId::Worker(to), bytes, kLetters);

@@ -28,7 +28,7 @@ Judge::Judge(const job::JobPlan& plan, const ToyModel& model, Options options)
   quorum_ = std::make_unique<QuorumJudge>(model, quorum, options_.fail);
 }
 
-// ---- what it is told --------------------------------------------------------------------------
+// ---- inputs -----------------------------------------------------------------------------------
 
 void Judge::OnEpoch(int rank, int64_t epoch, int64_t first_step) {
   WorkerState& worker = workers_[static_cast<size_t>(rank)];
@@ -49,11 +49,11 @@ void Judge::OnUpdates(int rank, int64_t step, uint32_t table, absl::Span<const u
     if (table != DenseTable()) ledger_.Record(table, key, range, rank, step, norm);
     ranges.insert(range);
   }
-  computed_[table] += ranges.size() * map_->Copies(table);  // each copy gets it
+  computed_[table] += ranges.size() * map_->Copies(table);  // each copy gets the update
   if (options_.keep_ranges) ranges_of_[{rank, step}].insert(ranges.begin(), ranges.end());
 }
 
-// The elements that count lie in the first block. Replicas take all that is summed.
+// Counts and tickets are in the first block. Replicas apply the whole sum.
 void Judge::OnDenseUpdate(int rank, int64_t step, absl::Span<const uint64_t> blocks, double norm) {
   if (quorum_ != nullptr) return quorum_->OnCompute(rank, step, std::llround(norm));
   if (!JudgesDense()) return;
@@ -86,8 +86,8 @@ void Judge::OnRecord(const server::UpdateRecord& record) {
   }
 }
 
-// Each copy of a table tells once what became of an update, and its rows may show it from then on: what
-// counts is the first word.
+// Each copy of a table records the result of an update once. Rows may show the update after the
+// first of these records.
 std::optional<uint32_t> Judge::FirstOfCopies(const server::UpdateRecord& record) {
   const uint32_t copies = map_->Copies(record.table);
   if (copies == 1) return record.range;
@@ -175,7 +175,7 @@ void Judge::CheckBounds(int reader, int64_t step, uint32_t table, uint64_t key,
   for (int rank = 0; rank < plan_.workers(); ++rank) {
     int64_t since = policy.switch_step;  // updates at steps below this must be there
     if (policy.read_bound < policies::kUnbounded) since = step - policy.read_bound;
-    // What it has pushed may still wait for its batch.
+    // A worker's own pushes may still wait for their batch.
     if (rank == reader && policy.batch == 0) {
       since = std::max(since, step - plan_.job.train().depth());
     }
@@ -188,7 +188,8 @@ void Judge::CheckBounds(int reader, int64_t step, uint32_t table, uint64_t key,
   }
 }
 
-// At an evaluation all pushes are in; what a fixed delay holds back is not, except at the last one.
+// At an evaluation rows contain all pushes, except those that a fixed delay holds back. The last
+// evaluation contains these, too.
 void Judge::CheckEvaluated(int rank, uint32_t table, uint64_t key, absl::Span<const float> row) {
   if (!options_.explain) return;
   const auto taken = ledger_.Explain(table, key, row);
@@ -202,7 +203,7 @@ void Judge::CheckEvaluated(int rank, uint32_t table, uint64_t key, absl::Span<co
   if (on_servers && !delayed_finished_) {
     delay = PropertiesOf(table).delay;
   }
-  // Nor may a batch stand open. (Dense rows are looked at in saves, too, where one may.)
+  // No batch may be open. (Dense rows are also checked in checkpoints, where a batch may be open.)
   for (int other = 0; on_servers && table != DenseTable() && other < plan_.workers(); ++other) {
     if (PropertiesOf(table).batch == 0 || ledger_.AllSettled(table, key, other)) continue;
     return options_.fail(absl::StrCat("evaluation at worker ", rank, ": an update of worker ",

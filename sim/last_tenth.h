@@ -9,9 +9,9 @@
 
 namespace tandem::sim {
 
-// `computed`: steps that the worker has computed, with this one. `step`: its number in the job, from
-// 0. A run ends when all `steps` steps of each epoch are computed, or at train.max_steps. The latter
-// also counts steps that the worker has skipped because of a policy.
+// `computed`: steps that the worker has computed, with this one. `step`: its number in the job,
+// from 0. A run ends when all `steps` steps of each epoch are computed, or at train.max_steps. The
+// latter also counts steps that the worker has skipped because of a policy.
 inline bool InLastTenth(const job::JobPlan& plan, int64_t steps, int64_t computed, int64_t step) {
   const Train& train = plan.job.train();
   if (10 * computed > 9 * steps * std::max(1, train.epochs())) return true;

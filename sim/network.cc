@@ -19,8 +19,8 @@ EndpointId SimNetwork::ProcessOf(EndpointId id) const {
   return EndpointId::Worker(id.index - server_processes_);
 }
 
-// When the last byte is through the links of both processes: a frame is received as it is sent, but waits
-// where another one is on the link.
+// The time at which the last byte has passed the links of both processes. A frame is received while
+// it is sent, but waits for other frames on a link.
 absl::Time SimNetwork::ThroughLinks(absl::Time now, EndpointId from, EndpointId to, size_t bytes) {
   if (options_.bytes_per_second <= 0) return now;
   const absl::Duration takes =

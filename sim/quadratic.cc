@@ -47,7 +47,7 @@ absl::Status QuadraticRunner::Fetch(worker::StepSlot* slot) {
   return absl::OkStatus();
 }
 
-// Writes the sum over the samples, and returns the loss of each of them.
+// Writes the gradient, summed over the samples, and returns the loss of one sample.
 double QuadraticRunner::Descend(uint64_t noise_seed, double samples,
                                 absl::Span<const float> weights, absl::Span<float> gradient) const {
   Random random(noise_seed);

@@ -11,8 +11,9 @@
 namespace tandem::sim {
 namespace {
 
-// What rounding makes of counts, of which a gradient takes 1 / (samples of its sum); and of counts and
-// tickets by how much they are, which with an outer momentum is more than there are steps.
+// kTolerance: largest rounding error of counts, from which a gradient subtracts 1 / (samples of its
+// sum). kRounding: relative rounding error of counts and tickets, which grow beyond the number of
+// steps with an outer momentum.
 constexpr double kTolerance = 1e-3, kRounding = 1e-5;
 
 }  // namespace
@@ -36,7 +37,7 @@ QuorumJudge::QuorumJudge(const ToyModel& model, const Options& options, Fail fai
       workers_(static_cast<size_t>(model.workers())),
       velocity_(workers_.size() + 1) {}
 
-// ---- what it is told --------------------------------------------------------------------------
+// ---- inputs -----------------------------------------------------------------------------------
 
 void QuorumJudge::OnRead(int rank) { of(rank).read = of(rank).ended; }
 
@@ -112,7 +113,7 @@ void QuorumJudge::OnSumBegins(int rank) {
   if (++sum.begun == model_.workers()) Close(number);
 }
 
-// Sums are closed in their order: each worker begins them so. One without samples is no step.
+// Closes sums in order, because each worker begins them in order. A sum without samples is no step.
 void QuorumJudge::Close(size_t number) {
   Sum& sum = sums_[number];
   closed_ = number + 1;
@@ -159,7 +160,7 @@ void QuorumJudge::OnMissed(int rank, absl::Span<const int64_t> missed) {
                      absl::StrJoin(missed, ", "), " sums, want ", absl::StrJoin(want, ", ")));
 }
 
-// ---- what it looks at -------------------------------------------------------------------------
+// ---- checks -----------------------------------------------------------------------------------
 
 void QuorumJudge::CheckValues(absl::string_view who, size_t sums, int rank,
                               absl::Span<const float> values) {
@@ -185,7 +186,7 @@ void QuorumJudge::CheckRead(int rank, absl::Span<const float> values) {
               static_cast<size_t>(of(rank).read), rank, values);
 }
 
-// A sum that nobody has anything for may be under way.
+// An empty sum may still be running.
 void QuorumJudge::CheckWhole(int rank, absl::Span<const float> values) {
   for (size_t other = 0; other < workers_.size(); ++other) {
     const Worker& worker = workers_[other];

@@ -2,13 +2,13 @@
 // (local_steps.quorum), in a world with the toy model. The world tells the judge when a worker
 // takes the current model, computes a gradient, adds it to the sums, and begins and ends a sum. The
 // judge computes the contents of each sum, and so the value of every parameter after it. It checks
-//   (1) the models that workers read, evaluate and save: they contain each gradient of the ended sums
-//       once, weighted by its samples; after sync rounds also the outer step, and the worker's own steps
-//       since then;
-//   (2) the lateness of a gradient (or movement): at most `bound` sums begin between its parameters and its
-//       own sum, and workers report the same numbers;
-//   (3) the models of all workers after each sum, and replicas when workers take it: they are equal to
-//       the bit;
+//   (1) the models that workers read, evaluate and save: each contains every gradient of the ended
+//       sums once, weighted by its samples; after sync rounds also the outer step, and the worker's
+//       own steps since then;
+//   (2) the lateness of a gradient (or movement): at most `bound` sums begin between its parameters
+//       and its own sum, and workers report the same numbers;
+//   (3) the models of all workers after each sum, and replicas when workers take it: all bits are
+//       equal;
 //   (4) evaluations, checkpoints and the end: no gradient is missing;
 //   (5) the number of local steps of a worker before a sync round.
 //

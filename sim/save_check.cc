@@ -60,9 +60,9 @@ const policies::Properties& SaveCheck::PolicyOf(const std::string& name) const {
   return context_.plan.groups[table->group].properties;
 }
 
-// Of steps whose updates a policy holds back, all ranges of a table have the same number. Of batches they
-// need not: where workers step by themselves, one may begin an epoch and be through with its data before
-// a range hears of the others, and so close a batch that elsewhere stays open.
+// Checks that all ranges of a table hold back the same number of steps. The number of open batches
+// may differ. A worker may begin an epoch and use up its data before a range hears of the other
+// workers. This range then closes a batch that other ranges keep open.
 void SaveCheck::CheckHeldBack(const Files& files) {
   std::map<std::string, size_t> steps;  // by table
   for (const auto& [file, image] : files) {
@@ -77,8 +77,8 @@ void SaveCheck::CheckHeldBack(const Files& files) {
   }
 }
 
-// All ranges stand at the same steps, and those of a table at the same version, but where batches of any
-// steps or late updates that are dropped move it.
+// Checks that all ranges are at the same steps, and the ranges of a table at the same version.
+// Versions may differ if batches or dropped late updates change them.
 void SaveCheck::CheckSteps(const Files& files) {
   if (files.empty()) return;
   const auto& [first_file, first] = *files.begin();

@@ -10,7 +10,7 @@
 namespace tandem::sim {
 namespace {
 
-// Virtual time ends every world before this.
+// Longer than the virtual time of any world.
 constexpr absl::Duration kNoDeadline = absl::Hours(10000);
 
 }  // namespace
@@ -39,7 +39,7 @@ absl::StatusOr<std::unique_ptr<SimCollectives>> SimCollectives::New(
   return made;
 }
 
-// Nothing travels before a step is computed: what overlaps with that is a matter of threads.
+// Sends nothing before the step is computed. Overlap with computing needs threads.
 void SimCollectives::Begin(absl::Span<float> gradient, const worker::DenseReduction::Step& step) {
   reduction_->Begin(gradient, step);
   reduction_->Close();
@@ -80,7 +80,7 @@ absl::Status SimCollectives::OnFrame(const ParsedFrame& frame) {
   return links_[static_cast<size_t>(from)]->OnFrame(frame);
 }
 
-// True if anything has begun or ended.
+// True if an operation has begun or ended.
 absl::StatusOr<bool> SimCollectives::RunRequests(absl::Time now) {
   if (running_) {
     if (!engine_->Ended(number_)) return false;

@@ -43,7 +43,7 @@ absl::Status SimQuorum::MakeParts() {
   return absl::OkStatus();
 }
 
-// What the worker computes with, slots and all.
+// Overwrites the worker's parameters and optimizer state with NaN.
 absl::Status SimQuorum::LoseDense() {
   std::vector<float> lost = dense_.RowsWithSlots();
   std::fill(lost.begin(), lost.end(), std::numeric_limits<float>::quiet_NaN());
@@ -54,7 +54,7 @@ absl::Status SimQuorum::Resume(const std::string& dense_file) {
   TANDEM_CHECK(over_ && stage_ == Stage::kIdle && calls_.empty());
   const std::string state = State();
   TANDEM_RETURN_IF_ERROR(LoseDense());
-  if (replica_ == nullptr) {  // else the worker's state has what the file has, and its own slots
+  if (replica_ == nullptr) {  // else the worker's state has the parameters
     TANDEM_ASSIGN_OR_RETURN(
         const server::RangeImage image,
         server::DecodeRange(
@@ -73,13 +73,13 @@ absl::Status SimQuorum::Resume(const std::string& dense_file) {
 // ---- the worker's steps -------------------------------------------------------------------------
 
 void SimQuorum::BeforeStep() {
-  if (replica_ != nullptr) return;  // its parameters are its own until it meets the others
+  if (replica_ != nullptr) return;  // it keeps its own parameters until the next sync round
   member_->BeforeStep();
   if (judge() != nullptr) judge()->OnRead(rank_);
 }
 
 void SimQuorum::Begin(absl::Span<float> gradient, const Step& step) {
-  if (gradient.empty()) return Tell(step.number);  // it has left out the steps up to this one
+  if (gradient.empty()) return Tell(step.number);  // the worker has skipped these steps
   Step brought = step;
   if (judge() != nullptr) judge()->OnStepped(rank_, step.number);
   if (replica_ == nullptr) {
@@ -140,7 +140,7 @@ void SimQuorum::GoOn() {
   if (judge() != nullptr) judge()->OnTaken(rank_, std::as_const(dense_).values());
 }
 
-// ---- what is called -----------------------------------------------------------------------------
+// ---- letters ------------------------------------------------------------------------------------
 
 void SimQuorum::OnLetter(int from, const Letter& letter) {
   if (const auto* const call = std::get_if<QuorumCall>(&letter)) return calls_.push_back(*call);
@@ -158,7 +158,7 @@ void SimQuorum::Wake() {
 
 void SimQuorum::CallAll() {
   for (const auto& [to, call] : said_) outside_.post(to, call);
-  if (caller_->wake() >= wakes_) return;  // who wakes early looks again
+  if (caller_->wake() >= wakes_) return;  // an earlier wake-up calls this again
   wakes_ = caller_->wake();
   outside_.wake(wakes_);
 }

@@ -10,7 +10,7 @@ namespace {
 
 constexpr absl::Duration kLinkDelay = absl::Microseconds(300);
 
-// Shorter than the time that a worker has to come back.
+// Shorter than the time that a worker has for registering again.
 constexpr absl::Duration kLongestBreak = absl::Seconds(1);
 
 scheduler::SchedulerCore::Options CoreOptions(const WorldOptions& options) {
@@ -162,8 +162,9 @@ void SimScheduler::Deliver(size_t node, const Control& control) {
 
 // ---- accidents --------------------------------------------------------------------------------
 
-// A worker's; not before the job has begun, nor when it has been told to stop: then connections close. Nor one
-// of a worker that is not yet back from the last time: together the two would be too long.
+// Breaks the connection of a worker at random times. Not before the job has begun, and not after
+// the stop command, because connections then close. Not while the worker is away after an earlier
+// break, because both breaks together could be too long.
 void SimScheduler::BreakSomeConnection() {
   const absl::Duration wait =
       absl::Seconds(context_.random.Exponential() / context_.options.breaks_per_second);
@@ -195,7 +196,7 @@ void SimScheduler::Break(EndpointId worker, Connection* connection) {
   });
 }
 
-// Not while a save is under way: a range on its way is in nobody's files.
+// Moves a random range. Not during a checkpoint, because no server writes a range that is moving.
 void SimScheduler::MoveSomeRange() {
   const absl::Duration wait =
       absl::Seconds(context_.random.Exponential() / context_.options.moves_per_second);

@@ -11,7 +11,7 @@
 namespace tandem::sim {
 namespace {
 
-constexpr size_t kRowsPerSlice = 5;  // of a save, so that frames come in between
+constexpr size_t kRowsPerSlice = 5;  // small, so that frames arrive during a checkpoint
 
 }  // namespace
 
@@ -103,7 +103,7 @@ void SimServers::AfterServer(int index) {
   std::vector<server::ShardTask> tasks;
   tasks.swap(server_effects_.tasks);
   server_effects_.Clear();
-  // Each shard hears of a task when it does, but of all in order.
+  // A task arrives at each shard at another time, but tasks arrive in order.
   for (const server::ShardTask& task : tasks) {
     for (int s = 0; s < context_.plan.shards_per_server(); ++s) {
       const EndpointId id = EndpointId::Shard(index, s);
@@ -117,7 +117,7 @@ void SimServers::AfterServer(int index) {
   }
 }
 
-// In order; those behind a save wait for its end.
+// Does the tasks in order. Tasks after a checkpoint wait for its end.
 void SimServers::DoTasks(EndpointId id) {
   while (shard(id).save == nullptr && !shard(id).tasks.empty()) {
     const server::ShardTask task = std::move(shard(id).tasks.front());
@@ -153,7 +153,7 @@ void SimServers::DoTask(EndpointId id, const server::ShardTask& task) {
   AfterServer(id.index);
 }
 
-// A slice at a time; files are on the disk at once.
+// Writes one slice of a checkpoint, then continues later. Files take no time.
 void SimServers::GoOnSaving(EndpointId id, const server::ShardTask& task) {
   std::unique_ptr<server::ShardSave>& save = shard(id).save;
   absl::StatusOr<std::optional<server::ShardSave::File>> file = save->Step(kRowsPerSlice);
@@ -213,7 +213,8 @@ void SimServers::CountOpenSteps(EndpointId id) {
   }
 }
 
-// Progress that has grown; an observer sees it before the reads that were answered by it.
+// Logs new progress. Call it before LogReads, so that progress comes before the pulls that
+// it allowed.
 void SimServers::LogAdmitted(EndpointId id) {
   for (const server::Range* range : shard(id).core->OwnedRanges()) {
     std::vector<int64_t>& known = admitted_[range->id()];
@@ -240,7 +241,7 @@ void SimServers::LogReads() {
   }
 }
 
-// ---- what they have ---------------------------------------------------------------------------
+// ---- contents ---------------------------------------------------------------------------------
 
 std::vector<float> SimServers::Row(uint32_t table, uint64_t key) {
   std::vector<float> row;
@@ -258,7 +259,7 @@ std::vector<float> SimServers::Row(uint32_t table, uint64_t key) {
   return row;
 }
 
-// Of one range.
+// The row in one range.
 std::vector<float> SimServers::RowIn(uint32_t id, uint32_t table, uint64_t key) {
   std::vector<float> row;
   const size_t dim = static_cast<size_t>(context_.plan.tables[table].dim);

@@ -85,7 +85,7 @@ void SimWorkers::StartClocksOf(int rank) {
   context_.StartClock([this, rank] {
     worker(rank).core->OnTick(context_.agenda.now(), &effects_);
     AfterTrainer(rank);
-    ProgressCollectives(rank);  // what was lost is sent again
+    ProgressCollectives(rank);  // resends lost frames
   });
   context_.agenda.Every(kSimBeat, [this, rank] {
     const worker::TrainerCore& core = *worker(rank).core;
@@ -105,7 +105,7 @@ std::string SimWorkers::WhoWaits() const {
   return out;
 }
 
-// ---- what arrives, and what goes out ----------------------------------------------------------
+// ---- messages ---------------------------------------------------------------------------------
 
 void SimWorkers::OnControl(int rank, const Control& control) {
   if (control.has_view()) return OnView(rank, control.view());
@@ -169,7 +169,7 @@ void SimWorkers::Send(int rank, const Outgoing& out) {
   ToScheduler(rank, *control);
 }
 
-// What rank 0 says to itself travels nowhere.
+// Delivers letters from rank 0 to itself at once.
 void SimWorkers::Post(int from, int to, const SimQuorum::Letter& letter) {
   if (from == to) return worker(to).quorum->OnLetter(from, letter);
   constexpr size_t kLetterBytes = 64;  // three numbers, and the header of a message
@@ -182,7 +182,8 @@ void SimWorkers::Post(int from, int to, const SimQuorum::Letter& letter) {
 void SimWorkers::ToScheduler(int rank, const Control& control) {
   Worker& sender = worker(rank);
   if (control.has_progress()) sender.reported_step = control.progress().step();
-  // After an evaluation all workers have said how far they are: what is shown is of one moment.
+  // At the end of an evaluation each worker must have reported its current step, so that the
+  // scheduler shows all workers at the same moment.
   if (absl::StartsWith(control.barrier_enter().name(), "evaluated ") &&
       sender.reported_step != sender.core->step()) {
     context_.Fail(absl::StrCat("worker ", rank, " is through an evaluation at step ",
@@ -214,7 +215,7 @@ void SimWorkers::StartTask(int rank, worker::TrainerTask task) {
   context_.agenda.After(delay, [this, rank, task = std::move(task)] { FinishTask(rank, task); });
 }
 
-// Its end is when all workers have done their parts.
+// Starts a task that ends when all workers have done their parts.
 void SimWorkers::StartCollective(int rank, worker::TrainerTask task) {
   Worker& w = worker(rank);
   w.with_others.push_back(std::move(task));
@@ -319,8 +320,9 @@ absl::Status SimWorkers::RunTask(int rank, const worker::TrainerTask& task) {
       task);
 }
 
-// Once all have gathered and rank 0 has written. Nobody has been told yet that the save is whole, so all
-// stand still, unless another save, or the end of an epoch, has begun beside it.
+// Resumes the dense part of all workers once all have gathered and rank 0 has written. No worker
+// knows yet that the checkpoint is complete, so no worker computes. Does nothing if another
+// checkpoint or the end of an epoch has begun.
 absl::Status SimWorkers::ResumeDense(worker::SaveId save) {
   Gathered& gathered = gathered_[save];
   if (gathered.workers < context_.plan.workers() || gathered.file == nullptr) {
@@ -354,7 +356,7 @@ absl::Status SimWorkers::MergeShares(int rank, const worker::MergeSharesTask& ta
   return absl::OkStatus();
 }
 
-// ---- what they have counted -------------------------------------------------------------------
+// ---- counters ---------------------------------------------------------------------------------
 
 uint64_t SimWorkers::updates_sent(uint32_t table) const {
   uint64_t sent = 0;

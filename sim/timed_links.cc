@@ -6,8 +6,8 @@
 
 namespace tandem::sim {
 
-// When the last byte is through both: it is received as it is sent, but waits where another one is on
-// the link (as sim/network.h).
+// The time at which the last byte has passed both links. Bytes are received while they are sent,
+// but wait for others on a link, as in sim/network.h.
 Ticks TimedLinks::Through(Ticks* first, double first_rate, Ticks* second, double second_rate,
                           double bytes, Ticks now) const {
   if (rate_ <= 0) return now + latency_;

@@ -36,7 +36,7 @@ bool TimedRange::ShowsAll() const {
 
 bool TimedRange::MayServe(int rank, int64_t step, int depth) {
   policies::WorkerProgress& worker = progress_.workers[static_cast<size_t>(rank)];
-  if (properties_.holds && properties_.batch == 0) {  // as ShowApplied would say, of this one alone
+  if (properties_.holds && properties_.batch == 0) {  // as ShowApplied, for this worker only
     worker.applied = ShowsAll() ? worker.admitted : std::min(worker.admitted, progress_.version);
   }
   return policy_.MayServe(progress_, rank, step, depth);
@@ -48,15 +48,15 @@ TimedRead TimedRange::Read(int64_t now_us, int rank, int64_t step) {
   read.min_clock = progress_.MinClock();
   read.closed_samples = last_closed_samples_;
   read.at_us = now_us;
-  // A read of a step that has been pushed is an old one that nobody awaits.
+  // A pull of a step that is pushed already is an old one, and no worker waits for it.
   const bool awaited = step >= progress_.workers[static_cast<size_t>(rank)].admitted;
   if (properties_.counts_reads && awaited) read.number = next_read_++;
   return read;
 }
 
-// What a policy that does not hold lets a read wait for is a clock; a version that counts updates moves with
-// each of them. Where the pace counts, a push of the slowest makes another one the slowest, or moves the
-// clock.
+// Under a policy that does not hold updates, pulls wait only for clocks. The version is left out
+// there, because it changes with each update. If the policy measures steps, a push of the slowest
+// worker makes another one the slowest, or moves the clock.
 TimedRange::Front TimedRange::front() const {
   Front front;
   front.version = properties_.holds ? progress_.version : 0;
@@ -161,7 +161,7 @@ void TimedRange::Tick(int64_t steps) {
   ShowApplied();
 }
 
-// Of all workers at once; MayServe sees to the one that it asks about.
+// Updates the applied clocks of all workers at once. MayServe updates the worker that it checks.
 void TimedRange::ShowApplied() {
   if (!properties_.holds) return;
   if (properties_.batch > 0) return ShowBatches();
@@ -170,7 +170,7 @@ void TimedRange::ShowApplied() {
   clocks_.set_min_clock(ShowsAll() || nobody ? admitted : std::min(admitted, progress_.version));
 }
 
-// All that was admitted is shown while no batch stands open.
+// Shows all admitted steps if no batch is open.
 void TimedRange::ShowBatches() {
   if (!open_.empty()) return;
   for (const int rank : unshown_) {

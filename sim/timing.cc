@@ -14,7 +14,7 @@ namespace {
 
 constexpr Ticks kNever = std::numeric_limits<Ticks>::max();
 constexpr absl::Duration kProbePause = absl::Milliseconds(5);
-constexpr uint64_t kAskEvery = 1 << 14;  // events between two questions whether to stop
+constexpr uint64_t kAskEvery = 1 << 14;  // events between two calls of `stopped`
 
 int64_t Every(const job::JobPlan& plan) {
   const Dense& dense = plan.job.dense();
@@ -100,7 +100,7 @@ absl::Status Timing::Init() {
 }
 
 absl::Status Timing::Run() {
-  // All begin at the same moment, and nobody's second read comes before another's first one.
+  // All workers begin at the same time. The first pulls of all workers come before any second pull.
   for (int ahead = 0; ahead <= depth_; ++ahead) {
     for (int rank = 0; rank < plan_.workers(); ++rank) StartRead(rank);
   }
@@ -155,7 +155,7 @@ void Timing::Advance(int rank) {
   }
 }
 
-// As StepPipeline::Advance: rows of later steps first.
+// As StepPipeline::Advance: pulls of later steps come first.
 bool Timing::AdvanceOnce(int rank) {
   Worker& w = worker(rank);
   if (w.stage != Worker::Stage::kTraining) return Leave(rank);
@@ -166,7 +166,7 @@ bool Timing::AdvanceOnce(int rank) {
   return SkipToOpenStep(rank) || StartRead(rank) || StartCompute(rank);
 }
 
-// The end of an epoch (worker/epoch_end.h), up to where all meet.
+// The end of an epoch (worker/epoch_end.h), up to the barrier of all workers.
 bool Timing::Leave(int rank) {
   Worker& w = worker(rank);
   if (w.stage == Worker::Stage::kDone || !AllAcknowledged(rank)) return false;
@@ -187,7 +187,7 @@ bool Timing::SkipToOpenStep(int rank) {
   const int64_t skipped = to - w.step;
   PushEmpty(rank, to - 1, /*finished=*/false);
   w.skipped += skipped;
-  ++w.life;  // what was read ahead is read anew
+  ++w.life;  // prefetched rows are pulled again
   w.step = w.pushed = w.next_read = to;
   return true;
 }
@@ -313,13 +313,15 @@ void Timing::AfterCompute(int rank) {
   ++w.step;
 }
 
-// Steps of `every` by themselves and then together; before `from_step` each is taken together.
+// Whether workers wait for each other at this step: every `every` steps, and at each step
+// before `from_step`.
 bool Timing::Meets(int64_t step) const {
   const int64_t from = plan_.job.dense().local_steps().from_step();
   return step < from || (step - from + 1) % every_ == 0;
 }
 
-// The last one to come has others wait for its gradient, and then for the sum; DIRECT: each sums a share.
+// The last worker starts the sum. The others wait for its gradient and for the sum. Times are those
+// of DIRECT, in which each worker sums a share.
 void Timing::BeginSum() {
   if (++summing_ < plan_.workers()) return;
   Event summed;
@@ -360,8 +362,9 @@ void Timing::PushEmpty(int rank, int64_t to, bool finished) {
 
 // ---- acknowledgements -------------------------------------------------------------------------
 //
-// They take no entry of the agenda of their own: when one arrives is known when its push has arrived, and a
-// worker looks when it has to know. One that waits for them is told.
+// Acknowledgements are no entries of the agenda. The time of an acknowledgement is known once its
+// push has arrived, and a worker checks it when needed. A worker that waits for an acknowledgement
+// gets an event.
 
 void Timing::TakeAcks(int rank) {
   std::deque<Ack>& acks = worker(rank).acks;
@@ -387,7 +390,7 @@ void Timing::AwaitWord(int rank) {
   Worker& w = worker(rank);
   if (w.awaits_word) return;
   w.awaits_word = true;
-  if (w.acks.front().at < 0) return;  // OnPush tells it
+  if (w.acks.front().at < 0) return;  // OnPush adds the event
   Event word;
   word.kind = Kind::kWordArrives;
   word.rank = rank;
@@ -464,7 +467,8 @@ void Timing::OnProbe(int rank) {
   agenda_.Put(agenda_.now() + latency_, word);
 }
 
-// A push may have freed what its own worker reads, and, with another front, what anybody does.
+// A push may allow waiting reads of its own worker. If the front has changed, it may allow those of
+// any worker.
 void Timing::ServeParked(Group* group, int freed_by) {
   if (group->parked.empty()) return;
   std::vector<size_t>& own = group->parked_of[static_cast<size_t>(freed_by)];
@@ -499,7 +503,7 @@ void Timing::ServeIfFreed(Group* group, int freed_by, Parked* parked) {
   Answer(group, parked->read);
 }
 
-// Reads of a worker that lie side by side count once (server/wait_log.h).
+// Reads of a worker that wait at the same time count once (server/wait_log.h).
 void Timing::CountWait(int rank, Ticks since, int freed_by) {
   Ticks& counted_to = waits_counted_to_[static_cast<size_t>(rank)];
   const Ticks from = std::max(since, counted_to);
@@ -512,7 +516,7 @@ void Timing::CountWait(int rank, Ticks since, int freed_by) {
   pairs_[static_cast<size_t>(rank)][static_cast<size_t>(freed_by)] += seconds;
 }
 
-// ---- what came out ----------------------------------------------------------------------------
+// ---- results ----------------------------------------------------------------------------------
 
 absl::Duration Timing::elapsed() const {
   return std::max(agenda_.now(), cut_at_) * (absl::Nanoseconds(1) / 4);
@@ -536,7 +540,7 @@ void Fill(const TimedRange::Sum& sum, Distribution* out) {
   out->set_max(sum.max);
 }
 
-// Of a table, or of one of its workers. Nothing of a frozen table is applied.
+// Fills in the updates of a table, or of one of its workers. A frozen table applies no update.
 template <typename Stats, typename Message>
 void FillUpdates(const Stats& stats, bool frozen, Message* out) {
   out->set_sent(stats.arrived);
@@ -553,8 +557,8 @@ void FillUpdates(const Stats& stats, bool frozen, Message* out) {
 
 scheduler::JobReport Timing::Report() const {
   scheduler::JobReport report;
-  // Steps at the end that are not gone through here: all push twice what ends the epoch, or meet once more.
-  // What the limit cut off has no end.
+  // Steps of a live job at the end that are not simulated: two pushes that end the epoch, or one
+  // more allreduce. A run that ended at the limit has none.
   const int64_t closing = cut_at_ > 0                     ? 0
                           : !plan_.lockstep               ? 2
                           : (replicas_ && policies_tell_) ? 1

@@ -60,7 +60,7 @@ void ToyModel::FillTestBatch(int rank, int64_t index, data::Batch* batch) const 
 void ToyModel::FillSparse(uint64_t seed, bool test, data::Batch* batch) const {
   Random random(seed);
   batch->sparse.clear();
-  // Keys beyond the universe are never trained, so they must read as first values.
+  // Keys beyond the universe are never trained, so they must have their initial values.
   const int universe = options_.universe + (test ? 3 : 0);
   for (const job::TablePlan& table : plan_.tables) {
     if (table.dense) continue;

@@ -24,7 +24,7 @@ absl::Status ToyRunner::Fetch(worker::StepSlot* slot) {
     batches_ = 0;
     judge_.OnEpoch(rank_, epoch_, slot->step);
   }
-  const int64_t index = batches_++;  // steps that are skipped take no batch
+  const int64_t index = batches_++;  // skipped steps take no batch
   batch_in_slot_[slot] = {slot->epoch, index};
   model_.FillBatch(rank_, slot->epoch, index, &slot->batch);
   return absl::OkStatus();
@@ -36,8 +36,8 @@ absl::Status ToyRunner::FetchTest(worker::StepSlot* slot, bool first, worker::He
   return absl::OkStatus();
 }
 
-// What one whole update is: so that a count is 1 in a mean over all workers, and elsewhere in the
-// mean over the update's own samples.
+// The norm of a whole update. It makes a count 1 in a mean over the samples of all workers, or,
+// without lockstep, in a mean over the update's own samples.
 float ToyRunner::Norm(uint32_t table, int64_t step, int64_t own, int64_t sum) const {
   const policies::Properties& policy = plan_.groups[plan_.tables[table].group].properties;
   const bool together = policy.lockstep || step < policy.switch_step;

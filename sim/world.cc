@@ -13,7 +13,7 @@ absl::StatusOr<std::unique_ptr<World>> World::New(const job::JobPlan& plan,
   return world;
 }
 
-// Whatever arrives goes to a server or to a worker.
+// Passes each arriving message to a server or a worker.
 World::World(const job::JobPlan& plan, const WorldOptions& options)
     : context_(plan, options),
       frames_(context_,
@@ -71,7 +71,7 @@ absl::Status World::Run() {
   while (!Ended()) RunNext();
   const absl::Status& result = scheduler_.core().result();
   if (context_.failure.ok() && !result.ok()) context_.Fail(result.ToString());
-  while (context_.failure.ok() && !Settled()) RunNext();  // ranges on their way arrive
+  while (context_.failure.ok() && !Settled()) RunNext();  // moving ranges arrive
   if (context_.failure.ok()) CheckEnd();
   if (context_.failure.ok() || absl::IsCancelled(context_.failure)) return context_.failure;
   absl::Status failure = absl::InternalError(
@@ -127,7 +127,7 @@ void World::CheckCounts() {
     const uint64_t sent = workers_.updates_sent(table.id);
     const uint64_t ended = stats.applied + stats.merged + stats.dropped;
     const uint64_t computed = judge_ == nullptr ? sent : judge_->computed(table.id);
-    // A run that ends early leaves what is held back to one that goes on.
+    // A run that ends early keeps held-back updates for a resumed run.
     const absl::optional<BestEvaluation>& best = report().best;
     const bool may_hold = best.has_value() && best->stopped();
     const bool all_ended = ended == sent || (may_hold && ended < sent);
@@ -142,7 +142,7 @@ void World::CheckCounts() {
   }
 }
 
-// What the report says of how late gradients were is of all of them, and of each once.
+// Checks that the report contains the lateness of each gradient once.
 void World::CheckSumsMissed() {
   uint64_t count = 0;
   double sum = 0;
@@ -163,7 +163,7 @@ void World::CheckEvaluations() {
   context_.Fail(absl::StrCat(workers_.evaluations(), " evaluations, want ", want));
 }
 
-// ---- what it has learned ----------------------------------------------------------------------
+// ---- the model --------------------------------------------------------------------------------
 
 std::vector<std::pair<uint32_t, uint64_t>> World::TrainedRows() const {
   return judge_ == nullptr ? std::vector<std::pair<uint32_t, uint64_t>>() : judge_->Rows();
