@@ -112,7 +112,7 @@ class FieldIds:
             _integers(f"offsets of field '{name}'", offsets).contiguous()
         self.weights = None
         if weights is not None:
-            _check_device(f"weights of field '{name}'", weights)
+            weights = _floats(f"weights of field '{name}'", weights)
             if tuple(weights.shape) != tuple(self.ids.shape):
                 raise ValueError(f"weights of field '{name}': shape {tuple(weights.shape)}, want that "
                                  f"of its ids, {tuple(self.ids.shape)}")
@@ -207,11 +207,31 @@ def _integers(what: str, values: Any) -> torch.Tensor:
     raise ValueError(f"{what}: dtype {values.dtype}, want torch.int64; {hint}")
 
 
+def _floats(what: str, values: Any) -> torch.Tensor:
+    if not isinstance(values, torch.Tensor):
+        try:
+            values = torch.as_tensor(values, dtype=torch.float32)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ValueError(f"{what}: {error}; want numbers") from None
+    _check_device(what, values)
+    return values
+
+
 def _from_array(values: numpy.ndarray) -> torch.Tensor:
     """Integers of any size and order of bytes become int64; unsigned ones of 64 bits keep their bits."""
     if values.dtype.kind in "iu":
         values = numpy.ascontiguousarray(values, dtype=numpy.int64)
     return torch.from_numpy(values if values.flags.writeable else values.copy())
+
+
+def _has_parts(value: Any) -> bool:
+    """Whether it is (values, offsets) or (values, offsets, weights): a tuple of lists, tensors or arrays, or a list of
+    tensors or arrays, as torch's default_collate makes it. A list of numbers or of lists has a sample in each place. That
+    does not depend on how many there are: the last batch of an epoch may have two samples."""
+    if not isinstance(value, (tuple, list)) or len(value) == 0:
+        return False
+    lists = (list, tuple) if isinstance(value, tuple) else ()
+    return any(isinstance(part, lists) or getattr(part, "ndim", 0) > 0 for part in value)
 
 
 def one_field(name: str, value: Any, include_last_offset: Optional[bool] = None) -> FieldIds:
@@ -220,7 +240,10 @@ def one_field(name: str, value: Any, include_last_offset: Optional[bool] = None)
         return value
     if hasattr(value, "values") and hasattr(value, "offsets") and callable(value.values):
         return FieldIds(name, value.values(), value.offsets())
-    if isinstance(value, (tuple, list)) and len(value) in (2, 3):
+    if _has_parts(value):
+        if len(value) not in (2, 3):
+            raise ValueError(f"ids of field '{name}': a {type(value).__name__} of {len(value)} parts, want (values, offsets) or "
+                             "(values, offsets, weights); give a tensor or a list of lists with the ids of each sample")
         field = FieldIds(name, value[0], value[1], value[2] if len(value) == 3 else None)
         field.read_offsets(include_last_offset)
         return field
@@ -237,7 +260,8 @@ class BatchIds:
     """The ids of a batch, by field, from any of the forms that a script may have them in:
 
     - an int64 tensor [samples, fields], all fields of the job in their order ([samples] if it has one)
-    - a dict from field to [samples], [samples, ids of each], (values, offsets) or a JaggedTensor
+    - a dict from field to [samples], [samples, ids of each], (values, offsets), (values, offsets, weights) or a
+      JaggedTensor. A list of numbers or lists is one of the first two; a tuple, or a list of tensors, one of the others
     - a KeyedJaggedTensor, this package's or torchrec's
 
     include_last_offset: whether the offsets of (values, offsets) end with the number of ids, [samples + 1], as

@@ -92,6 +92,17 @@ assert BatchIds(job, numpy.array([[2 ** 63 + 5, 2]], dtype="u8")).fields["city"]
 wide = BatchIds(job, {"city": matrix.repeat(1, 2), "offer": matrix[:, 1]}).fields["city"]
 assert wide.length == 4 and wide.offsets.tolist() == [0, 4, 8, 12]
 
+# Lists of samples are that in batches of any size: the last one of an epoch may have two or three.
+for value in [5, 6], [5, 6, 7], (5, 6), [torch.tensor(5), torch.tensor(6)], [numpy.int64(5), numpy.int32(6)]:
+    one = BatchIds(job, {"city": value}).fields["city"]
+    assert one.ids.tolist() == list(range(5, 5 + len(value))) and one.offsets is None, value
+for value in [[1, 2], [0, 1]], [[1, 2, 3], [0, 1, 2]], [[7, 8], [0, 2], [0, 1]], [(1, 2), (0, 1), (3, 4), (5, 6)]:
+    one = BatchIds(job, {"city": value}).fields["city"]
+    assert one.ids.tolist() == [i for ids in value for i in ids] and one.samples() == len(value), value
+for parts in ([1, 2, 3], [0, 2]), [torch.tensor([1, 2, 3]), torch.tensor([0, 2])], [numpy.array([1, 2, 3]), [0, 2]]:
+    assert bags({"city": parts}) == {"city": [0, 2, 3]}, parts
+one = BatchIds(job, {"city": ([1, 2, 3], [0, 2], [1, 2.5, 3])}).fields["city"]
+assert one.weights.tolist() == [1, 2.5, 3] and one.bounds().tolist() == [0, 2, 3]
 
 
 def refused(text, call, *arguments):
@@ -142,6 +153,9 @@ refused("in other bags", _check_field, job, "city", values, torch.tensor([0, 3, 
 refused("the last one is 2, and with include_last_offset=True it is the number of ids, 3", BatchIds, job,
         {"city": (values, ends[:2])}, True)
 refused("say include_last_offset=True", BatchIds, job, {"city": (values, ends), "offer": values[:2]}, False)
+for parts in [torch.tensor([1, 2])] * 4, ([1], [2], [3], [4]), [numpy.array([1, 2])]:
+    refused(f"a {type(parts).__name__} of {len(parts)} parts, want (values, offsets) or", BatchIds, job, {"city": parts})
+refused("weights of field 'city'", BatchIds, job, {"city": ([1, 2], [0, 1], ["a", "b"])})
 for wrong, hint in ((torch.ones(3), ".long()"), (numpy.array(["a"] * 3), "hash texts"), (["a"] * 3, "hash texts")):
     refused(hint, BatchIds, job, {"city": wrong})
 
