@@ -102,6 +102,8 @@ class DataLoader:
             place = _Place(self, job._progress.reading)
             resumed = job._progress.begin_loop(place)
             if resumed is not None and self._is_over():
+                if job._progress.peeked(resumed):
+                    return
                 place.restore(resumed["now"])
             else:
                 job._train_loop = loop = _Loop(job, _abi.BATCH, place)
@@ -112,7 +114,7 @@ class DataLoader:
     def _is_over(self) -> bool:
         """Whether the run has trained on all of the epoch, so that batches of the next one are wanted, or none."""
         want = self._job._next()
-        return want.kind != _abi.BATCH or want.epoch != self._job._loop_epoch
+        return want.kind != _abi.BATCH or want.epoch != self._job._progress._epoch
 
     def _test_batches(self, fetch: int) -> Iterator[Any]:
         job = self._job
@@ -128,6 +130,7 @@ class DataLoader:
         if goes_on:
             loop.take_over(self)
         else:
+            job._progress.take_up()
             job._test_loop = loop = _Loop(job, fetch, _Place(self, job._progress.testing))
             job._reported = False
         job._evaluating = True
@@ -225,6 +228,7 @@ class _Loop:
         place.doubtful = True
         batch, ids, read = place.read()
         if ids is None:
+            place.doubtful = False
             if self.fetch == _abi.BATCH and place.last is None:
                 self._check_empty(want.epoch)
             job._give_none()
@@ -232,8 +236,7 @@ class _Loop:
             with job._uninterrupted():
                 ids.give(job)
                 self._given.append((batch, ids, read))
-                place.last = read
-        place.doubtful = False
+                place.last, place.doubtful = read, False
 
     def _check_empty(self, epoch: int) -> None:
         """Where the loader has given no batch of an epoch, which is right only for a worker without data."""
@@ -280,10 +283,12 @@ class _Place:
     def __init__(self, loader: DataLoader, stream: Stream) -> None:
         self.loader, self._stream, self._iterable = loader, stream, loader._iterable
         self._told = hasattr(self._iterable, "state_dict") and hasattr(self._iterable, "load_state_dict")
+        self._once = hasattr(self._iterable, "__next__") and not self._told  # an iterator, which is read once
         self._source: Any = None
         self._resumed: Any = None
         self._epoch: Optional[int] = None
         self._count = 0  # read in this epoch
+        self._passed: Any = None  # of the last batch that was passed over
         self.begin: Any = None
         self.used: Any = None
         self.last: Any = None
@@ -293,7 +298,7 @@ class _Place:
 
     def open(self, epoch: int) -> None:
         """At the first batch of the epoch that is wanted."""
-        self._epoch = epoch
+        self._epoch, self.doubtful = epoch, True
         resumed = self._resumed
         if resumed is None and self.begin is not None:  # what was interrupted
             self._go_to(self.begin, None, self._stream.rewind)
@@ -322,23 +327,31 @@ class _Place:
             with self._stream:
                 self._source = iter(self._iterable)
             return used
-        set_stream(begin["stream"])
-        self.restore(begin)
-        self._open()
+        if self._count == 0 or not self._once:  # an iterator goes on where passing over was interrupted
+            self.loader._taken -= self._count
+            self._count = 0
+            set_stream(begin["stream"])
+            self.restore(begin)
+            self._open()
         return self._pass_over(used)
 
     def mend(self) -> None:
         """Where reading was interrupted: reads the epoch again, up to the last batch that was given. An iterator goes on
-        with what it has left."""
-        if not self.doubtful or self.begin is None or hasattr(self._iterable, "__next__"):
+        with what it has left. An Error: that is nothing."""
+        if not self.doubtful:
             return
-        if not self.loader._repeatable:
-            warnings.warn("reading was interrupted, and this tandem.DataLoader has repeatable=False: a batch "
-                          "may be lost", stacklevel=6)
+        if self._once and getattr(self._iterable, "gi_frame", self) is None:
+            raise Error(f"epoch {self._epoch}: the exception that interrupted the loader has ended it, since it is a "
+                        "generator, and the rest of its batches is lost; give tandem.DataLoader a new one, which is passed "
+                        "over to this place, or what can be iterated over again")
+        if self._once or not self.loader._repeatable:
+            why = f"is over {_kind_of(self._iterable)}" if self._once else "has repeatable=False"
+            warnings.warn(f"reading was interrupted, and this tandem.DataLoader {why}: a batch may be lost", stacklevel=6)
+            self.doubtful = False
             return
-        taken, self._count = self.loader._taken, 0
-        self._go_to(self.begin, self.last, self._stream.rewind)
-        self.loader._taken, self.doubtful = taken, False
+        if self.begin is not None and self._resumed is None:  # else it is opened again
+            self._go_to(self.begin, self.last, self._stream.rewind)
+        self.doubtful = False
 
     def in_other(self, loader: DataLoader) -> tuple[_Place, bool]:
         """The same place in a loader of another object, such as the cell of a notebook makes when it is run again. Where
@@ -397,18 +410,19 @@ class _Place:
 
     def _pass_over(self, used: Any) -> Any:
         """Reads up to the last batch that was used, and looks whether it is that one. Returns what `used` is of it."""
-        last = None
-        while used and self._count < used[0]:
-            _, ids, last = self.read()
+        if not used:
+            return None
+        while self._count < used[0]:
+            _, ids, self._passed = self.read()
             if ids is None:
                 raise Error(f"epoch {self._epoch}: the loader gives {self._count} batches, and the run has "
                             f"trained on {used[0]} of it; is it over other data than before?")
-        if last is not None and last[1] != used[1]:
+        if self._passed[1] != used[1]:
             raise Error(f"epoch {self._epoch}: batch {used[0]} of the loader has other ids than the one that "
                         "the run has trained on: it does not repeat itself. Give generators of its own a "
                         "seed, give it state_dict() and load_state_dict(), or say repeatable=False to "
                         "tandem.DataLoader")
-        return last
+        return self._passed
 
     # ---- for a save ----
 
@@ -428,9 +442,7 @@ class _Place:
             generator.set_state(state)
         if self._told:
             self._iterable.load_state_dict(now["iterable"])
-        if not hasattr(self._iterable, "__next__"):
-            return
-        while self.loader._taken < now["taken"]:  # an iterator, which is read once in all epochs
+        while self._once and self.loader._taken < now["taken"]:  # it is read once in all epochs
             with self._stream:
                 if next(self._iterable, _END) is _END:
                     return

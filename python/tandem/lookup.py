@@ -9,7 +9,7 @@ import torch
 
 from tandem._abi import library
 from tandem.sparse import BatchIds, FieldIds
-from tandem.store import _Caller
+from tandem.store import _addresses, _Caller
 from tandem.tables import Table
 
 _TIMEOUT_MS = 60_000
@@ -25,15 +25,15 @@ class Lookup:
         try:
             self._caller.call(library().tandem_reader_open, scheduler.encode(), _TIMEOUT_MS, ctypes.byref(self._reader))
         except BaseException:
-            self._caller.end()
+            self.close()
             raise
 
     def rows(self, table: Table, ids: torch.Tensor) -> torch.Tensor:
         """float32 [ids, dim]."""
         found, which = torch.unique(ids, return_inverse=True)
         rows = torch.empty(found.numel(), table.dim)
-        self._caller.call(library().tandem_reader_read, self._reader, table.name.encode(), found.numel(),
-                          ctypes.c_void_p(found.data_ptr() or None), ctypes.c_void_p(rows.data_ptr() or None), _TIMEOUT_MS)
+        self._caller.call(library().tandem_reader_read, self._reader, table.name.encode(),
+                          *_addresses(found.numpy(), rows.numpy()), _TIMEOUT_MS)
         return rows[which]
 
     def cells(self, table: Table, ids: BatchIds, unpooled: bool) -> torch.Tensor:
@@ -55,6 +55,6 @@ class Lookup:
         cells.index_add_(0, sample, rows)
 
     def close(self) -> None:
-        """Once no call is under way."""
+        """Frees the reader, behind a call that has been left."""
         self._caller.free(library().tandem_reader_free, self._reader)
         self._caller.end()

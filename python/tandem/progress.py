@@ -50,6 +50,8 @@ class Progress:
         self._loop_end = b""
         self._begun = False                    # the loop over epochs
         self._resumed: Any = None                   # what the run goes on from
+        self._again: Optional[int] = None           # the epoch whose body it does again
+        self._taken_up = False                      # the state of the script that it goes on from
         self._resumed_place: Any = None             # for the next loop
 
     # ---- what the script does ----
@@ -57,27 +59,33 @@ class Progress:
     def begin(self) -> Optional[int]:
         """The loop over epochs begins. Returns the epoch in which the run goes on; None: it is the next one
         that comes."""
-        now = self._resumed
         if self._begun:  # by a loop that was left
             return None
-        self.barriers = now["barriers"] if now else 0  # those before the loop over epochs are met each time
+        self.take_up()
+        self.barriers = self._barriers_at_epoch  # those before the loop over epochs are met each time
         self._begun = True
-        if now is None:
-            return None
+        return self._again
+
+    def take_up(self) -> None:
+        """The first loop begins, over epochs or over batches: a run that goes on finds the state of its script."""
+        now = self._resumed
+        if now is None or self._taken_up:
+            return
         lost = sorted(set(now["kept"]) - set(self._kept))
         if lost:
             raise Error(f"the run goes on from a save with the state of {lost[0]!r}; say job.keep("
-                        f"{lost[0]}=...) before the loop over epochs, as when it was saved")
+                        f"{lost[0]}=...) before the first loop, as when it was saved")
         if now["groups"]:  # making a schedule has set learning rates
             for group, saved in zip(self._job._optimizer._torch.param_groups, now["groups"]):
                 group.update(copy.deepcopy(saved))
         self.reading.set_state(now["reading"])
         self.testing.set_state(now["testing"])
         self._resumed_place = now["loader"]
+        self._barriers_at_epoch, self._taken_up = now["barriers"], True
         if now["inside"]:
-            return now["epoch"]
-        self.found()
-        return None
+            self._again = now["epoch"]
+        else:
+            self.found()
 
     def found(self) -> None:
         """All stands as it did: so do the script's random numbers."""
@@ -104,16 +112,24 @@ class Progress:
     def begin_loop(self, place: _Place) -> Optional[dict[str, Any]]:
         """Returns the place that the loop goes on at, in the epoch that the run goes on in; None: it is the
         loop of another epoch."""
+        self.take_up()
         self._place, self._loop = place, "in"
         at, self._resumed_place = self._resumed_place, None
         if at is None:
             return None
-        inside = self._resumed is not None
+        inside = self._again is not None
         if inside and at["epoch"] == self._epoch:
             place.resume(at)
         else:
             place.restore(at["now"])
         return at if inside else None
+
+    def peeked(self, place: dict[str, Any]) -> bool:
+        """A loop that began at this place finds no batch there. Whether it stands before the loop over epochs, whose
+        first loop over batches then begins at this place."""
+        if not self._begun:
+            self._resumed_place = place
+        return not self._begun
 
     def continue_loop(self, place: _Place) -> None:
         """The loop over batches that was left in the middle goes on, at this place."""

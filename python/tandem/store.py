@@ -75,7 +75,7 @@ class _Caller:
 
 
 def _addresses(keys: numpy.ndarray, *others: numpy.ndarray) -> Tuple[Any, ...]:
-    """How many keys, and where the arrays lie; which stay there as long as somebody has these pointers."""
+    """How many keys, and where the arrays lie. Each pointer keeps its array, as a call that is left needs it."""
     return (len(keys), *[array.ctypes.data_as(ctypes.c_void_p) for array in (keys, *others)])
 
 
@@ -128,6 +128,7 @@ class Store:
             self._caller.call(library().tandem_store_open, scheduler.encode(), table.encode(),
                               int(timeout * 1000), ctypes.byref(store))
         except BaseException:
+            self._caller.free(library().tandem_store_free, store)
             self._caller.end()
             raise
         self._store, self._owner, self.table = store, os.getpid(), table
@@ -186,8 +187,8 @@ class Store:
         if most < 1:
             raise ValueError(f"scan of table '{self.table}': {most} rows at a time, want 1 or more")
         scan = ctypes.c_void_p()
-        self._caller.call(library().tandem_scan_open, self._handle(), ctypes.byref(scan))
         try:
+            self._caller.call(library().tandem_scan_open, self._handle(), ctypes.byref(scan))
             keys = numpy.empty(most, dtype=numpy.int64)
             rows = numpy.empty((most, self.row_floats), dtype=numpy.float32)
             count = ctypes.c_int64()

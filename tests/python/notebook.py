@@ -1,7 +1,9 @@
 """Cells of a notebook that are left in the middle and run again: `notebook.py FOLDER`. A cell is a function here, and what
 it leaves behind is what a cell does: no iterator that anybody still has."""
 import contextlib
+import gc
 import io
+import itertools
 import json
 import os
 import signal
@@ -10,7 +12,9 @@ import sys
 import threading
 import types
 import warnings
+import weakref
 
+import numpy
 import torch
 from torch import nn
 
@@ -56,9 +60,9 @@ def together(samples):
     return {**ids, "word": (ids["word"], lengths.cumsum(0)[:-1])}, torch.tensor([y for _, y in samples])
 
 
-def new_loader(batch_size=8):
-    return tandem.DataLoader(torch.utils.data.DataLoader(data(), batch_size=batch_size, shuffle=True, collate_fn=together),
-                             features=0)
+def new_loader(batch_size=8, samples=None):
+    return tandem.DataLoader(torch.utils.data.DataLoader(samples or data(), batch_size=batch_size, shuffle=True,
+                                                         collate_fn=together), features=0)
 
 
 class Notebook:
@@ -75,21 +79,24 @@ class Notebook:
     def cell(self, at=lambda step: None, scoring=lambda batch: None):
         """What one runs, and runs again."""
         for epoch in self.job.epochs():
-            self.model.train()
-            for ids, label in self.train:
-                self.optimizer.zero_grad()
-                loss = nn.functional.binary_cross_entropy_with_logits(self.model(ids), label)
-                at(len(self.losses))
-                loss.backward()
-                self.optimizer.step(loss=loss)
-                self.losses.append((epoch, loss.item()))
-            self.model.eval()
-            for ids, label in self.job.evaluate(self.test):
-                with torch.no_grad():
-                    out = self.model(ids)
-                scoring(len(self.scored))
-                self.job.score(out, label)
-                self.scored.append(epoch)
+            self.body(epoch, at, scoring)
+
+    def body(self, epoch, at=lambda step: None, scoring=lambda batch: None):
+        self.model.train()
+        for ids, label in self.train:
+            self.optimizer.zero_grad()
+            loss = nn.functional.binary_cross_entropy_with_logits(self.model(ids), label)
+            at(len(self.losses))
+            loss.backward()
+            self.optimizer.step(loss=loss)
+            self.losses.append((epoch, loss.item()))
+        self.model.eval()
+        for ids, label in self.job.evaluate(self.test):
+            with torch.no_grad():
+                out = self.model(ids)
+            scoring(len(self.scored))
+            self.job.score(out, label)
+            self.scored.append(epoch)
 
     def whole(self):
         """What there is in the end."""
@@ -117,11 +124,28 @@ def interrupted(call):
     return False
 
 
-def same(name, other, losses=True):
-    first, second = PLAIN.whole(), other.whole()
+def refused(kind, text, call):
+    try:
+        call()
+    except kind as error:
+        assert text in str(error), error
+    else:
+        raise AssertionError(f"not refused: {text}")
+
+
+def close(notebook):
+    """What closing its job says."""
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        notebook.job.close()
+    return said.getvalue()
+
+
+def same(name, other, losses=True, plain=None):
+    plain = plain or PLAIN
+    first, second = plain.whole(), other.whole()
     assert first == second, name
     if losses:
-        assert other.losses == PLAIN.losses, (name, other.losses, PLAIN.losses)
+        assert other.losses == plain.losses, (name, other.losses, plain.losses)
 
 
 def cells_go_on():
@@ -196,24 +220,98 @@ def loaders_are_made_again():
     assert "goes on with the first batch of another loader" in str(caught[0].message), caught
     ahead = [loss for epoch, loss in n.losses if epoch == 0]
     assert 2 + 4 <= len(ahead) <= 2 + 4 + 4 and len(n.losses) == len(ahead) + 2 * 4, n.losses
-    # A loader that raises is read again.
+
+
+class Raising(list):
+    """Raises KeyboardInterrupt at its reading of this number."""
+
+    def __init__(self, samples, number):
+        super().__init__(samples)
+        self.left = number
+
+    def __getitem__(self, index):
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+        return super().__getitem__(index)
+
+
+class Stream:
+    """An iterator over all batches of a job with one epoch, which raises KeyboardInterrupt before this one. Told: its place
+    can be saved and set."""
+
+    def __init__(self, number=None):
+        self.at, self.number = 0, number
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.at == self.number:
+            self.number = None
+            raise KeyboardInterrupt
+        if self.at == 2 * BATCHES:
+            raise StopIteration
+        self.at += 1
+        first = 8 * (self.at % BATCHES)
+        return together(data()[first:first + 8])
+
+
+class Told(Stream):
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+
+def reading_is_interrupted():
+    """A loader that raises is read again; where that cannot be, somebody is told."""
     n = Notebook("raises")
-
-    class Once(list):
-        broken = True
-
-        def __getitem__(self, index):
-            if Once.broken and index == 17:
-                Once.broken = False
-                raise OSError("a file is not there")
-            return super().__getitem__(index)
-    n.train = tandem.DataLoader(torch.utils.data.DataLoader(Once(data()), batch_size=8, shuffle=True, collate_fn=together),
-                                features=0)
-    try:
-        n.cell()
-    except OSError:
-        n.cell()
+    n.train = new_loader(samples=Raising(data(), 17))
+    assert interrupted(n.cell)
+    n.cell()
     same("raises", n)
+    # ... also while a resumed run passes over batches.
+    n = Notebook("passes")
+    assert interrupted(lambda: n.cell(raising(11)))
+    losses = n.losses
+    close(n)
+    n = Notebook("passes", resume=n.out)
+    n.out, n.losses = f"{FOLDER}/passes", losses
+    n.train = new_loader(samples=Raising(data(), 20))
+    assert interrupted(n.cell) and n.losses == losses
+    n.cell()
+    same("passes", n)
+    # An iterator goes on with what it has left, an ended generator with nothing.
+    once = {"set": ["train.epochs=1", "train.depth=0"]}
+    n = Notebook("stream", out=f"{FOLDER}/stream", **once)
+    n.train = tandem.DataLoader(Stream(), features=0)
+    n.cell()
+    plain = n
+    for name, iterable, resumed, warned in (("iterator", Stream(4), Stream(3), 2), ("told", Told(4), Told(6), 0)):
+        n = Notebook(name, out=f"{FOLDER}/{name}", **once)
+        n.train = tandem.DataLoader(iterable, features=0)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            assert interrupted(n.cell) and interrupted(lambda: n.cell(raising(5)))
+            losses = n.losses
+            close(n)
+            n = Notebook(name, resume=n.out, **once)
+            n.out, n.losses, n.train = f"{FOLDER}/{name}", losses, tandem.DataLoader(resumed, features=0)
+            assert interrupted(n.cell)
+            n.cell()
+        same(name, n, plain=plain)
+        assert len(caught) == warned and all(f"over an iterator ({type(iterable).__name__}): a batch may be lost"
+                                             in str(w.message) for w in caught), [str(w.message) for w in caught]
+    n = Notebook("generator", out=f"{FOLDER}/generator", **once)
+    n.train = tandem.DataLoader((batch for batch in Stream(4)), features=0)
+    assert interrupted(n.cell)
+    for _ in range(2):
+        refused(tandem.Error, "has ended it, since it is a generator, and the rest of its batches is lost", n.cell)
+    n.train = tandem.DataLoader((batch for batch in Stream()), features=0)
+    n.cell()
+    same("generator", n, plain=plain)
 
 
 def looks():
@@ -242,11 +340,10 @@ def looks():
     n.model.eval()
     now = n.model(one)
     assert not torch.equal(now, first) and len(seen) == 1
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
-        n.job.close()
-    step = int(said.getvalue().partition(f"checkpoint in {n.out}/model (step ")[2].partition(");")[0])
-    assert step >= 5 and f"resume={n.out!r})" in said.getvalue(), said.getvalue()
+    look_is_left(n, one)
+    said = close(n)
+    step = int(said.partition(f"checkpoint in {n.out}/model (step ")[2].partition(");")[0])
+    assert step >= 5 and f"resume={n.out!r})" in said, said
     serving = tandem.load(n.out).serving(n.model)
     assert torch.allclose(serve(serving, one), now, rtol=1e-6)
     try:
@@ -257,6 +354,27 @@ def looks():
         raise AssertionError("rows of a job that has ended")
 
 
+def look_is_left(n, ids):
+    """A Ctrl-C ends a look, and the rows that come later find their memory."""
+    rows, empty, server = [], torch.empty, n.job._cluster._processes["server-0"]
+
+    def watched(*shape):
+        threading.Timer(.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+        room = numpy.empty(shape, dtype=numpy.float32)
+        rows.append(weakref.ref(room))
+        return torch.from_numpy(room)
+    server.send_signal(signal.SIGSTOP)
+    torch.empty = watched
+    try:
+        assert interrupted(lambda: n.model(ids))
+    finally:
+        torch.empty = empty
+    gc.collect()
+    assert len(rows) == 1 and rows[0]() is not None
+    server.send_signal(signal.SIGCONT)
+    assert n.model(ids).shape == (3,)
+
+
 def serve(model, ids):
     pairs = model.rows({"city": ids["city"], "offer": ids["offer"]}).values()
     return model.layers(torch.cat([pairs, model.words(*ids["word"])], 1)).squeeze(1)
@@ -264,18 +382,34 @@ def serve(model, ids):
 
 def runs_are_resumed():
     """A job that is closed in the middle, of an epoch, of an evaluation or of nothing, goes on as if it had not been."""
-    for name, at, scoring in (("closed", raising(4), raising()), ("closed-test", raising(), raising(9)),
-                              ("closed-first", raising(0), raising())):
+    def at_end(n):  # of the body
+        for epoch in n.job.epochs():
+            n.body(epoch)
+            if epoch == 1:
+                raise KeyboardInterrupt
+    # A look at batches before the loop over epochs loses nothing: of the loader, of an evaluation, or of none.
+    for name, cell, train, test in (
+            ("closed", lambda n: n.cell(raising(4)), True, 0),
+            ("closed-test", lambda n: n.cell(scoring=raising(9)), None, 0),
+            ("closed-look", lambda n: n.cell(scoring=raising(9)), None, 1),
+            ("closed-own", lambda n: n.cell(scoring=raising(7)), None, 9),
+            ("closed-end", at_end, False, 0),
+            ("closed-first", lambda n: n.cell(raising(0)), None, 0)):
         n = Notebook(name)
-        assert interrupted(lambda: n.cell(at, scoring))
+        assert interrupted(lambda: cell(n))  # pylint: disable=cell-var-from-loop
         losses = n.losses
-        with contextlib.redirect_stdout(io.StringIO()) as said:
-            n.job.close()
-        assert "checkpoint in" in said.getvalue(), (name, said.getvalue())
+        said = close(n)
+        assert "checkpoint in" in said, (name, said)
         n = Notebook(name, resume=n.out)
         n.out = f"{FOLDER}/{name}"
         assert n.job.out == n.out
         n.losses = losses
+        if train is not None:
+            assert (next(iter(n.train), None) is not None) == train, name
+        if test:
+            looked = len(list(itertools.islice(n.job.evaluate(n.test), test)))
+            assert looked == min(test, BATCHES), (name, looked)
+            n.job.report(mine=looked)
         n.cell()
         same(name, n)
     with Notebook("with").job:
@@ -308,7 +442,7 @@ if __name__ == "__main__":
     PLAIN = Notebook("plain")
     PLAIN.cell()
     assert len(PLAIN.losses) == EPOCHS * BATCHES and PLAIN.scored == [e for e in range(EPOCHS) for _ in range(BATCHES)]
-    for part in sys.argv[2:] or ["cells_go_on", "signals_are_heard", "loaders_are_made_again", "looks", "runs_are_resumed",
-                                 "prompts_go_on"]:
+    for part in sys.argv[2:] or ["cells_go_on", "signals_are_heard", "loaders_are_made_again", "reading_is_interrupted",
+                                 "looks", "runs_are_resumed", "prompts_go_on"]:
         globals()[part]()
     print("the same in all ways")
