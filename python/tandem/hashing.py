@@ -1,6 +1,7 @@
 """Ids as Tandem's readers make them, so that a model of a job over files can go on in Python."""
 from __future__ import annotations
 
+import datetime
 import numbers
 from typing import TYPE_CHECKING, Any, Optional, Union
 
@@ -11,6 +12,8 @@ from tandem._abi import check, library
 if TYPE_CHECKING:
     import pandas
     import torch
+
+_NCF_MOST = 2 ** 32 - 2  # as data/ncf.cc reads ids
 
 
 def hash_ids(values: Any, field: str, format: str = "DELIMITED") -> numpy.ndarray:  # pylint: disable=redefined-builtin
@@ -24,7 +27,8 @@ def hash_ids(values: Any, field: str, format: str = "DELIMITED") -> numpy.ndarra
     format: of the data that the model is trained on by file readers, as data.format of a job says it: "DELIMITED" and
     "CRITEO" hash the text of a cell; "NCF" hashes the number. Ids of "LIBSVM" files are the numbers themselves.
 
-    ValueError: values of more than one dimension, a format that hashes nothing, or what is no number for "NCF".
+    ValueError: values of more than one dimension, dates and times, a format that hashes nothing, or what is no number of
+    an NCF file for "NCF".
     """
     name = field.encode()
     if hasattr(values, "detach"):
@@ -36,15 +40,12 @@ def hash_ids(values: Any, field: str, format: str = "DELIMITED") -> numpy.ndarra
     if format not in ("DELIMITED", "CRITEO", "NCF"):
         raise ValueError(f"hash_ids of field '{field}': format {format!r}, want \"DELIMITED\", \"CRITEO\" or \"NCF\""
                          + ("; ids of LIBSVM files are the numbers themselves" if format == "LIBSVM" else ""))
+    if values.dtype.kind in "Mm" or (values.dtype.kind == "O" and any(map(_is_time, values))):
+        raise ValueError(f"hash_ids of field '{field}': dates and times have no text of their own; make it as it is in the "
+                         "data's files, in pandas column.dt.strftime(\"%Y-%m-%d\")")
     whole, missing = _whole_numbers(values)
-    if whole is None and format == "NCF":
-        cells = [_cell(value) for value in values]
-        wrong = [cell for cell in cells if not cell.isdigit()]
-        if not wrong:
-            whole, missing = numpy.array([int(cell) for cell in cells], dtype=numpy.int64), None
-    if format == "NCF" and (whole is None or missing is not None):
-        raise ValueError(f"hash_ids of field '{field}': users and items of an NCF file: expected whole numbers from 0, got "
-                         f"{'a missing value' if whole is not None else repr(wrong[0].decode(errors='replace'))}")
+    if format == "NCF":
+        whole, missing = _ncf_numbers(values if whole is None or missing is not None else whole, field), None
     if whole is not None:
         out = numpy.empty(len(whole), dtype=numpy.int64)
         function = library().tandem_hash_numbers if format == "NCF" else library().tandem_hash_ids
@@ -90,6 +91,23 @@ def _whole_numbers(values: numpy.ndarray) -> tuple[Optional[numpy.ndarray], Opti
     return known.astype(numpy.int64), missing if missing.any() else None
 
 
+def _ncf_numbers(values: numpy.ndarray, field: str) -> numpy.ndarray:
+    """The values as int64. ValueError: one that the reader of NCF files refuses."""
+    if values.dtype == numpy.int64:
+        wrong = [str(value) for value in values[(values < 0) | (values > _NCF_MOST)][:1]]
+    else:
+        cells = [_cell(value) for value in values]
+        wrong = [cell.decode(errors="replace") for cell in cells if not cell.isdigit() or int(cell) > _NCF_MOST][:1]
+    if wrong:
+        raise ValueError(f"hash_ids of field '{field}': users and items of an NCF file: expected whole numbers from 0 to "
+                         f"{_NCF_MOST}, got {repr(wrong[0]) if wrong[0] else 'a missing value'}")
+    return values if values.dtype == numpy.int64 else numpy.array([int(cell) for cell in cells], dtype=numpy.int64)
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, (datetime.datetime, datetime.timedelta, numpy.datetime64, numpy.timedelta64)) and value == value
+
+
 def _cell(value: Any) -> bytes:
     """The text of a value in a file; empty: it is missing."""
     if isinstance(value, str):
@@ -113,7 +131,10 @@ def hash_columns(frame: pandas.DataFrame) -> Union[torch.Tensor, numpy.ndarray]:
     """The ids of a pandas frame's columns, each a field of its own: int64 [rows, columns], a tensor if torch is
     there. Cells are those of a DELIMITED file, as hash_ids has them: whole numbers of a column that pandas has made
     float (some are missing) keep their ids. Where the text of a number matters ("007", "7.50"), read such columns with
-    dtype=str."""
+    dtype=str. ValueError: two columns of one name, or dates and times, whose text in a file is not known here."""
+    twice = frame.columns[frame.columns.duplicated()]
+    if len(twice) > 0:
+        raise ValueError(f"hash_columns: there are several columns {str(twice[0])!r}; a field has one")
     columns = [hash_ids(frame[name].array if frame[name].dtype.kind in "biuf" else
                         frame[name].astype(object).to_numpy(), str(name)) for name in frame.columns]
     ids = numpy.stack(columns, 1) if columns else numpy.empty((len(frame), 0), dtype=numpy.int64)
