@@ -8,10 +8,10 @@ import os
 import re
 import sys
 import traceback
-from typing import Any
+from typing import Any, BinaryIO
 
 from tandem._abi import Error
-from tandem.saved import Saved, load
+from tandem.saved import Saved, _put_in_place, load
 
 FILES = {"safetensors": "model.safetensors", "npz": "model.npz"}
 
@@ -67,37 +67,36 @@ def _scripted(saved: Saved, path: str, place: str) -> Any:
                     f"tandem.load({path!r}).serving({name}) gives it as a module of plain PyTorch") from None
 
 
-def _write(saved: Saved, arguments: argparse.Namespace, scripted: Any, wrote: list[str]) -> None:
-    for form in dict.fromkeys(arguments.format or ["safetensors"]):
-        if form == "parquet":
-            wrote += saved.save_parquet(arguments.to)
-            continue
-        path = os.path.join(arguments.to, FILES[form])
-        (saved.save_npz if form == "npz" else saved.save_safetensors)(path)
-        wrote.append(path)
-    if scripted is not None:
-        path = os.path.join(arguments.to, "serve.pt")
-        wrote.append(path + ".tmp")
-        scripted.save(wrote[-1])
-        os.replace(wrote.pop(), path)
-        wrote.append(path)
+def _write(saved: Saved, arguments: argparse.Namespace, scripted: Any) -> list[str]:
+    """Returns the paths of what it has written, which are in place if nothing goes wrong."""
+    wrote: list[str] = []
+    with contextlib.ExitStack() as files:
+        def new_file(name: str) -> BinaryIO:
+            wrote.append(os.path.join(arguments.to, name))
+            return files.enter_context(_put_in_place(wrote[-1]))
+        for form in dict.fromkeys(arguments.format or ["safetensors"]):
+            if form == "parquet":
+                wrote += saved._write_parquet(arguments.to, files)
+            else:
+                (saved._write_npz if form == "npz" else saved._write_safetensors)(new_file(FILES[form]))
+        if scripted is not None:
+            scripted.save(new_file("serve.pt").name)
+    return wrote
 
 
 def main() -> None:
-    """Exports as the command line says, and prints what was written. What fails leaves nothing behind."""
+    """Exports as the command line says, and prints what was written. What fails leaves nothing behind, and the files of an
+    earlier export as they were."""
     arguments = _arguments()
     saved = load(arguments.save)
     scripted = _scripted(saved, arguments.save, arguments.serve) if arguments.serve else None
     there = os.path.isdir(arguments.to)
     os.makedirs(arguments.to, exist_ok=True)
-    wrote: list[str] = []
     try:
-        _write(saved, arguments, scripted, wrote)
+        wrote = _write(saved, arguments, scripted)
     except BaseException:
-        with contextlib.suppress(OSError):
-            for path in wrote:
-                os.remove(path)
-            if not there:
+        if not there:
+            with contextlib.suppress(OSError):
                 os.rmdir(arguments.to)
         raise
     rows = sum(table.rows for table in saved.tables.values())

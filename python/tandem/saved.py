@@ -313,7 +313,11 @@ class Saved(Tables[SavedTable]):
     def save_npz(self, path: Union[str, os.PathLike[str]]) -> None:
         """One .npz: TABLE.keys and TABLE.weights of each table, of STORE tables TABLE.state, too, and the
         dense parameters by name."""
-        with _put_in_place(path) as file, zipfile.ZipFile(file, "w", allowZip64=True) as archive:
+        with _put_in_place(path) as file:
+            self._write_npz(file)
+
+    def _write_npz(self, file: BinaryIO) -> None:
+        with zipfile.ZipFile(file, "w", allowZip64=True) as archive:
             for name, kind, shape, pieces in self._arrays():
                 with archive.open(name + ".npy", "w", force_zip64=True) as member:
                     numpy.lib.format.write_array_header_1_0(
@@ -323,6 +327,10 @@ class Saved(Tables[SavedTable]):
 
     def save_safetensors(self, path: Union[str, os.PathLike[str]]) -> None:
         """One .safetensors with the arrays of save_npz; its metadata has the manifest as `tandem`."""
+        with _put_in_place(path) as file:
+            self._write_safetensors(file)
+
+    def _write_safetensors(self, file: BinaryIO) -> None:
         at = 0
         header: dict[str, Any] = {"__metadata__": {"tandem": json.dumps(self.manifest)}}
         for name, kind, shape, pieces in self._arrays():
@@ -332,15 +340,19 @@ class Saved(Tables[SavedTable]):
             at += size
         text = json.dumps(header).encode()
         text += b" " * (-len(text) % 8)
-        with _put_in_place(path) as file:
-            file.write(struct.pack("<Q", len(text)) + text)
-            for _, kind, _, pieces in self._arrays():
-                for piece in pieces:
-                    file.write(piece.astype(kind, copy=False).tobytes())
+        file.write(struct.pack("<Q", len(text)) + text)
+        for _, kind, _, pieces in self._arrays():
+            for piece in pieces:
+                file.write(piece.astype(kind, copy=False).tobytes())
 
     def save_parquet(self, folder: Union[str, os.PathLike[str]]) -> list[str]:
         """TABLE.parquet of each table, with the columns `key` and `weights` (a list of dim floats a
-        row). Needs pyarrow. Returns the paths."""
+        row). Needs pyarrow. Returns the paths. What fails leaves the files that were there."""
+        with contextlib.ExitStack() as files:
+            return self._write_parquet(folder, files)
+
+    def _write_parquet(self, folder: Union[str, os.PathLike[str]], files: contextlib.ExitStack) -> list[str]:
+        """The files are in place once `files` ends."""
         try:
             import pyarrow
             import pyarrow.parquet
@@ -352,8 +364,8 @@ class Saved(Tables[SavedTable]):
             schema = pyarrow.schema([("key", pyarrow.int64()),
                                      ("weights", pyarrow.list_(pyarrow.float32(), table.dim))])
             paths.append(os.path.join(folder, table.name + ".parquet"))
-            with _put_in_place(paths[-1]) as file, \
-                    pyarrow.parquet.ParquetWriter(file, schema) as writer:
+            file = files.enter_context(_put_in_place(paths[-1]))
+            with pyarrow.parquet.ParquetWriter(file, schema) as writer:
                 for part in table.parts:
                     weights = pyarrow.FixedSizeListArray.from_arrays(
                         pyarrow.array(part.weights.reshape(-1)), table.dim)

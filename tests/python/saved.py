@@ -1,6 +1,8 @@
 """A saved model, out again. `saved.py train FOLDER` is a worker that leaves the logits of its test rows in
 FOLDER; `saved.py check OUT FOLDER` holds what the run has left in OUT to them; `saved.py first FILE`
 compares first values with those of the servers."""
+import contextlib
+import io
 import json
 import os
 import shutil
@@ -15,6 +17,7 @@ import torch
 from torch import nn
 
 import tandem
+from tandem import export
 from tandem.saved import Initializer
 from tandem.serving import FirstValues
 
@@ -351,6 +354,30 @@ def check(out, folder):
     modules_know_the_forms_of_ids(saved)
     other_models_are_refused(saved)
     damaged_saves_are_refused(saved, folder)
+    failed_exports_leave_the_last(out, folder)
+
+
+def failed_exports_leave_the_last(out, folder):
+    to = f"{folder}/exported-here"
+    for names, formats in (("model.npz",), ["npz"]), (("model.npz", "model.safetensors"), ["npz", "safetensors"]):
+        sys.argv[1:] = [out, "--to", to, *[word for name in formats for word in ("--format", name)]]
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            export.main()
+        assert said.getvalue().endswith("".join(f"wrote {to}/{name}\n" for name in names)), said.getvalue()
+        if len(names) > 1:
+            break
+        os.truncate(f"{to}/model.npz", 7)  # by which it is known again
+        os.mkdir(f"{to}/model.safetensors.tmp")
+        sys.argv += ["--format", "safetensors"]
+        try:
+            export.main()
+        except OSError as error:
+            assert "model.safetensors.tmp" in str(error), error
+        else:
+            raise AssertionError("wrote into a folder")
+        os.rmdir(f"{to}/model.safetensors.tmp")
+        assert os.listdir(to) == ["model.npz"] and os.path.getsize(f"{to}/model.npz") == 7
+    assert sorted(os.listdir(to)) == ["model.npz", "model.safetensors"] and os.path.getsize(f"{to}/model.npz") > 7
 
 
 def first_values(path):
