@@ -31,6 +31,7 @@ import torch
 import torch.distributed as dist
 from tandem import _abi
 from tandem._abi import Error
+from tandem.job import _Deaf
 
 __all__ = ["ProcessGroup"]
 
@@ -205,7 +206,11 @@ class _Work(dist._Work):
         return self._look(0, release=False)
 
     def _look(self, milliseconds: int, release: bool = True) -> bool:
-        """Whether it has ended, waiting for at most so long."""
+        """Whether it has ended, waiting for at most so long. A Ctrl-C is heard behind it, so that the end is not lost."""
+        with _Deaf():
+            return self._look_once(milliseconds, release)
+
+    def _look_once(self, milliseconds: int, release: bool) -> bool:
         if self._done.is_set():
             if release:
                 self._group.release(self)
@@ -477,11 +482,10 @@ class ProcessGroup(dist.ProcessGroup):
         number = c_int64()
         if self._member.closed:
             raise Error("tandem: the process group was destroyed")
-        begun = getattr(_abi.library(), function)(self._member.handle, *arguments, ctypes.byref(number))
-        if begun < 0:
-            raise Error(_abi.library().tandem_error().decode("utf-8", "replace"))
-        work = _Work(self._member, number.value, list(result), kept, then)
-        self._member.hold(work)
+        with _Deaf():  # what has begun works on its tensors, and is held
+            _abi.check(getattr(_abi.library(), function)(self._member.handle, *arguments, ctypes.byref(number)))
+            work = _Work(self._member, number.value, list(result), kept, then)
+            self._member.hold(work)
         return work
 
     # ---- reductions ----

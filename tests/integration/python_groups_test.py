@@ -40,7 +40,7 @@ if __name__ == "__main__":
         print("a torch without gloo")
         sys.exit(SKIPPED)
     assert "agree" in run(script("groups.py"), "2", "collectives", "messages", "futures", "waiting_callbacks",
-                          "averages", "wrong", "ddp", "different")
+                          "averages", "wrong", "interrupted", "ddp", "different")
     # The last: the rank that goes takes the test's end with it.
     assert "agree" in run(script("groups.py"), "3", "collectives", "messages", "averages", "different", "gone")
     assert "agree" in run(script("groups.py"), "2", "ddp_gone")

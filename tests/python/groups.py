@@ -6,6 +6,7 @@ one gives, the other gives, too.
 import faulthandler
 import os
 import random
+import signal
 import socket
 import sys
 import tempfile
@@ -253,6 +254,32 @@ def futures(rank, ranks, ours, gloo):
     elif rank == 1:
         dist.recv(got, 0, group=ours, tag=6)
         dist.send(torch.full((1,), 2.), 0, group=ours, tag=5)
+
+
+def interrupted(rank, ranks, ours, gloo):
+    """A Ctrl-C as an operation begins or ends loses neither it nor its tensors."""
+    check, x = tandem._abi.check, torch.ones(4, dtype=torch.int8)
+
+    def interrupts(code):
+        if code > 0 or not begun:
+            os.kill(os.getpid(), signal.SIGINT)
+        return check(code)
+
+    def is_left(call):
+        tandem._abi.check = interrupts
+        try:
+            call()
+        except KeyboardInterrupt:
+            return True
+        finally:
+            tandem._abi.check = check
+        return False
+    begun: list = []
+    assert is_left(lambda: dist.all_reduce(x, group=ours, async_op=True))
+    begun += ours._member._works.values()
+    assert len(begun) == 1 and is_left(begun[0].wait)
+    assert begun[0].is_completed() and begun[0].wait() and x.tolist() == [ranks] * 4
+    dist.barrier(group=ours)
 
 
 def waiting_callbacks(rank, ranks, ours, gloo):
