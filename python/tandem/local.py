@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -16,6 +17,11 @@ from tandem._abi import Error, roots
 
 _START_SECONDS, _END_SECONDS = 60, 10
 _PR_SET_PDEATHSIG = 1
+# What the programs say of their flags, and the same for a caller of tandem.init().
+_WORDS = ((r", or say --overwrite to lose what it left", ", or remove this one"),
+          (r"the run has (\d+) workers, the job 1; hint: .*",
+           r"the run has \1 workers, and tandem.init() starts one; hint: resume it by tandem run --resume"),
+          (r"--init-from", "tandem run --init-from"), (r"--(out|resume|set) (?=\S)", r"\1="))
 
 
 def _program(name: str) -> str:
@@ -47,13 +53,17 @@ class LocalCluster:
         programs = {name: _program("tandem-" + name) for name in ("scheduler", "server")}
         self._server = programs["server"]
         os.makedirs(os.path.dirname(self.out), exist_ok=True)
-        # The scheduler makes the folder, or refuses it; its log moves there.
-        self._logs = {"scheduler": self.out + ".log"}
+        # The scheduler makes the folder, or refuses it; its log moves there. That of a run which goes on begins with
+        # the old one.
+        self._logs, self._begins = {"scheduler": self.out + ".log"}, {}
+        self._mode = "ab" if resume else "wb"
+        moved = os.path.join(self.out, "logs", "scheduler.log")
+        if resume and os.path.exists(moved):
+            shutil.copyfile(moved, self._logs["scheduler"])
         try:
             self._start("scheduler", [programs["scheduler"], "--resume" if resume else "--out", self.out])
             self.scheduler = self._address()
-            os.makedirs(os.path.join(self.out, "logs"), exist_ok=True)
-            moved = os.path.join(self.out, "logs", "scheduler.log")
+            os.makedirs(os.path.dirname(moved), exist_ok=True)
             os.rename(self._logs["scheduler"], moved)
             self._logs["scheduler"] = moved
         except BaseException:
@@ -111,7 +121,8 @@ class LocalCluster:
             if os.getppid() != parent:
                 os._exit(1)
 
-        with open(self._logs[name], "wb") as log:
+        with open(self._logs[name], self._mode) as log:
+            self._begins[name] = log.tell()
             self._processes[name] = subprocess.Popen(  # pylint: disable=subprocess-popen-preexec-fn
                 command + ["--job", self.job], stdin=subprocess.DEVNULL, stdout=log,
                 stderr=subprocess.STDOUT, start_new_session=True,  # a Ctrl-C is for the script
@@ -121,21 +132,28 @@ class LocalCluster:
         """What the scheduler says first."""
         deadline = time.monotonic() + _START_SECONDS
         while time.monotonic() < deadline:
-            with open(self._logs["scheduler"], encoding="utf-8", errors="replace") as file:
-                for line in file:
-                    if line.startswith("{") and line.endswith("\n"):
-                        event = json.loads(line)
-                        if event["event"] == "address":
-                            return event["address"]
+            for line in self._said("scheduler"):
+                if line.startswith("{") and line.endswith("\n"):
+                    event = json.loads(line)
+                    if event["event"] == "address":
+                        return event["address"]
             self.check()
             time.sleep(.01)
         raise Error(f"the scheduler said no address within {_START_SECONDS} s: "
                     + self._last_words("scheduler"))
 
+    def _said(self, name: str) -> list[str]:
+        """The lines that the process has logged."""
+        with open(self._logs[name], "rb") as file:
+            file.seek(self._begins[name])
+            return file.read().decode("utf-8", "replace").splitlines(keepends=True)
+
     def _last_words(self, name: str) -> str:
-        with open(self._logs[name], encoding="utf-8", errors="replace") as file:
-            lines = [line.strip() for line in file if line.strip()]
-        return lines[-1] if lines else "without a word"
+        lines = [line.strip() for line in self._said(name) if line.strip()]
+        words = lines[-1] if lines else "without a word"
+        for of_flags, of_call in _WORDS:
+            words = re.sub(of_flags, of_call, words)
+        return words
 
     def _end(self, patience: float) -> None:
         for how in (None, signal.SIGTERM, signal.SIGKILL):
