@@ -7,13 +7,14 @@ import types
 import warnings
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Optional, Union
 
+import numpy
 import torch
 
 from tandem import _abi
 from tandem._abi import Error
 from tandem.job import current_job
 from tandem.randomness import Stream, generators_of
-from tandem.sparse import BatchIds
+from tandem.sparse import BatchIds, is_integers
 
 if TYPE_CHECKING:
     from tandem.job import Job
@@ -26,8 +27,8 @@ class DataLoader:
     """Wraps any iterable over batches: a torch DataLoader, a list, a generator function's result.
 
     features: where the ids of a batch are: an index or key of it, or a function of the batch that
-    returns them; None: found by type (the one int64 tensor with a column for each field of the job, or
-    a dict or KeyedJaggedTensor). What ids may look like: tandem.sparse.BatchIds.
+    returns them; None: found by type (the one tensor or array of integers, or of several the one int64, with a
+    column for each field of the job, or a dict or KeyedJaggedTensor). What ids may look like: tandem.sparse.BatchIds.
 
     include_last_offset: of (values, offsets) among them: whether offsets end with the number of ids, [samples + 1],
     as torch.nn.EmbeddingBag has it. None: they do not, [samples], as is torch's default, unless
@@ -75,13 +76,15 @@ class DataLoader:
         def fits(part: Any) -> bool:
             if isinstance(part, dict):
                 return bool(part) and all(k in fields or k in self._job.tables for k in part)
-            if isinstance(part, torch.Tensor):
-                return part.dtype == torch.int64 and part.dim() == 2 and part.shape[1] == len(fields)
+            if isinstance(part, (torch.Tensor, numpy.ndarray)):
+                return is_integers(part) and part.ndim == 2 and part.shape[1] == len(fields)
             return hasattr(part, "keys") and hasattr(part, "lengths")
 
         parts = [batch] if fits(batch) or not isinstance(batch, (tuple, list, dict)) else \
             list(batch.values()) if isinstance(batch, dict) else list(batch)
         found = [part for part in parts if fits(part)]
+        if len(found) > 1:  # other integers may be numbers that the model computes with
+            found = [part for part in found if getattr(part, "dtype", torch.int64) in (torch.int64, numpy.int64)]
         if len(found) == 1:
             return found[0]
         raise ValueError(f"which part of a batch are its ids? {len(found)} parts could be them; say "
@@ -118,8 +121,10 @@ class DataLoader:
 
     def _test_batches(self, fetch: int) -> Iterator[Any]:
         job = self._job
+        if job._train_loop is not None:
+            job._train_loop.settle()
         loop = job._test_loop
-        goes_on = loop is not None and loop.goes_on()
+        goes_on = loop is not None and loop.goes_on() and loop.is_wanted()
         kind = loop.fetch if goes_on else job._next().kind
         if kind == _abi.VALIDATION_BATCH and fetch == _abi.TEST_BATCH:
             raise Error("the job keeps its best model (train.keep_best), and judges by validation rows before it "
@@ -159,6 +164,11 @@ class _Loop:
         """Whether it was left in the middle."""
         return not self.over and self.place.opened()
 
+    def is_wanted(self) -> bool:
+        """Whether the worker still wants something of it: it may have been left behind its last batch."""
+        want = self._job._next()
+        return want.kind in (self.fetch, self._use) and self.epoch in (None, want.epoch)
+
     def take_over(self, loader: DataLoader) -> None:
         """Goes on with the batches of this loader."""
         self.settle()
@@ -187,8 +197,6 @@ class _Loop:
             yield from self._yield(owner)
         while True:
             want = job._next()
-            if want.kind == _abi.STEP_DONE:  # of a step that was interrupted while it waited
-                continue
             if want.kind == self.fetch and self.epoch in (None, want.epoch):
                 self._give(want)
             elif want.kind == self._use and self._given:

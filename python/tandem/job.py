@@ -197,11 +197,15 @@ class Job(Tables[Table]):
         scores = os.environ.get("TANDEM_SCORES")  # `tandem predict` wants them
         self._scores = open(scores, "wb") if scores else None
         self._forget = _end_with_the_process(self)
-        if cluster is not None:
-            cluster.start_servers(lib.tandem_servers(self._handle))
-        while not check(lib.tandem_wait_joined(self._handle, _SLICE_MS)):
-            if cluster is not None:
-                cluster.check()
+        try:
+            self._join()
+        except BaseException as error:
+            self._fail(_reason(type(error), error, error.__traceback__))
+            lib.tandem_close(self._handle)
+            lib.tandem_free(self._handle)
+            self._ended = True
+            self._forget()
+            raise
         self.rank: int = lib.tandem_rank(self._handle)
         self.world_size: int = lib.tandem_world_size(self._handle)
         self.seed: int = lib.tandem_seed(self._handle)
@@ -211,6 +215,14 @@ class Job(Tables[Table]):
         self._dense_on_servers = bool(lib.tandem_dense_on_servers(self._handle))
         self._program_optimizer = bool(lib.tandem_program_optimizer(self._handle))
         self._set_tables(self._describe_table(t) for t in range(lib.tandem_tables(self._handle)))
+
+    def _join(self) -> None:
+        """Waits for the other nodes of the job."""
+        if self._cluster is not None:
+            self._cluster.start_servers(library().tandem_servers(self._handle))
+        while not check(library().tandem_wait_joined(self._handle, _SLICE_MS)):
+            if self._cluster is not None:
+                self._cluster.check()
 
     def _describe_table(self, t: int) -> Table:
         lib, handle = library(), self._handle
@@ -246,8 +258,6 @@ class Job(Tables[Table]):
             self._optimizer._carry_out()
             want = self._next()
             self._between = False
-            if want.kind == _abi.STEP_DONE:  # of a step that was interrupted while it waited
-                continue
             if want.kind == _abi.END:
                 self._end()
                 return
@@ -478,8 +488,8 @@ class Job(Tables[Table]):
                     check(lib.tandem_score(self._handle, None, None, 0))
                 elif want.kind != _abi.END:
                     time.sleep(.001)  # batches and steps, of which there are no more
-        except Error as error:
-            print(f"tandem: no checkpoint was written, because the job has failed: {error}", file=sys.stderr)
+        except Exception as error:  # of the job, or of what the script has given it: its optimizer, job.keep()
+            print(f"tandem: no checkpoint was written: {error}", file=sys.stderr)
             return False
         return True
 
@@ -509,8 +519,9 @@ class Job(Tables[Table]):
             raise Error("a forked process is no worker: what a loader's processes run may not use the "
                         "job; make batches there, and train with them in the script")
 
-    def _next(self) -> _abi.Want:
-        """What the worker wants now. Updates of the program's optimizer are done on the way."""
+    def _next(self, of_step: bool = False) -> _abi.Want:
+        """What the worker wants now. Updates of the program's optimizer are done on the way. of_step: for the end of a step;
+        else that of one which was interrupted while it waited is passed by."""
         self._check_process()
         want = _abi.Want()
         lib = library()
@@ -522,6 +533,9 @@ class Job(Tables[Table]):
                     return want  # what the script does after its loop comes first
                 with self._uninterrupted():
                     self._progress.save()
+                continue
+            if want.kind == _abi.STEP_DONE and not of_step:
+                self._optimizer._stepping = False
                 continue
             if want.kind != _abi.UPDATE:
                 if want.kind == _abi.COMPUTE:

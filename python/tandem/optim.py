@@ -198,7 +198,7 @@ class DistributedOptimizer:
                 (ctypes.c_int64 * len(sizes))(*sizes),
                 self._gradient.data_ptr() if self._gradient.numel() else None, scale))
             job._cells, self._reached, self._stepping = None, False, True
-        done = job._next()
+        done = job._next(of_step=True)
         self._stepping = False
         if done.kind != _abi.STEP_DONE:
             raise Error("the worker lost its place after a step")  # a bug of this package

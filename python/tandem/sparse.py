@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import ctypes
 import zlib
-from typing import TYPE_CHECKING, Any, Iterable, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Iterable, Optional, Sequence, Union
 
 import numpy
 import torch
@@ -192,6 +192,13 @@ _INTEGERS = (torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
 _HASH = "hash texts with tandem.hash_columns or tandem.hash_ids"
 
 
+def is_integers(values: Union[torch.Tensor, numpy.ndarray]) -> bool:
+    """Whether ids can have this type."""
+    if isinstance(values, numpy.ndarray):
+        return values.dtype.kind in "iu"
+    return values.dtype == torch.int64 or values.dtype in _INTEGERS
+
+
 def _integers(what: str, values: Any) -> torch.Tensor:
     if not isinstance(values, torch.Tensor):
         try:
@@ -242,8 +249,9 @@ def one_field(name: str, value: Any, include_last_offset: Optional[bool] = None)
         return FieldIds(name, value.values(), value.offsets())
     if _has_parts(value):
         if len(value) not in (2, 3):
-            raise ValueError(f"ids of field '{name}': a {type(value).__name__} of {len(value)} parts, want (values, offsets) or "
-                             "(values, offsets, weights); give a tensor or a list of lists with the ids of each sample")
+            raise ValueError(f"ids of field '{name}': a {type(value).__name__} of {len(value)} parts, want (values, "
+                             "offsets) or (values, offsets, weights); give a tensor or a list of lists with the ids of "
+                             "each sample")
         field = FieldIds(name, value[0], value[1], value[2] if len(value) == 3 else None)
         field.read_offsets(include_last_offset)
         return field

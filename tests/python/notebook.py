@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 import tandem
+from tandem.local import LocalCluster
 
 FOLDER = sys.argv[1]
 JOB = FOLDER + "/notebook.textproto"
@@ -418,6 +419,75 @@ def runs_are_resumed():
         assert "saved_step" in json.load(file)["stopped"]
 
 
+def jobs_end():
+    """A job ends whatever the script has given it, and one that did not begin leaves nothing."""
+    hook, start = sys.excepthook, LocalCluster.start_servers
+
+    def interrupts(*_):
+        raise KeyboardInterrupt
+    LocalCluster.start_servers = interrupts
+    try:
+        assert interrupted(lambda: Notebook("not-begun"))
+    finally:
+        LocalCluster.start_servers = start
+    assert sys.excepthook is hook
+    n = Notebook("unpacked")
+    next(iter(n.train))
+    n.optimizer.param_groups[0]["tag"] = object()
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        n.job.close()
+    assert "['tag'] is a object, which no save can hold" in said.getvalue() and n.job._ended, said.getvalue()
+    # The logs of a resumed run have both, and messages are about what tandem.init() has.
+    n = Notebook("logged")
+    n.job.close()
+    names = [f"{n.out}/logs/{name}.log" for name in ("scheduler", "server-0")]
+    logs = [open(name, encoding="utf-8").read() for name in names]
+    refused(tandem.Error, f"out={n.out}: an earlier run has left summary.json there; hint: name another folder, or remove this "
+            "one", lambda: Notebook("logged"))
+    refused(tandem.Error, "no field named \"epohs\"", lambda: tandem.init(JOB, resume=n.out, set=["train.epohs=1"]))
+    assert logs == [open(name, encoding="utf-8").read() for name in names] and not os.path.exists(n.out + ".log")
+    m = Notebook("logged", resume=n.out)
+    m.job.close()
+    for name, log in zip(names, logs):
+        with open(name, encoding="utf-8") as file:
+            both = file.read()
+        assert both.startswith(log) and len(both) > len(log) > 0, name
+
+
+def steps_are_interrupted():
+    """A Ctrl-C while the last step of an epoch waits: the evaluation is there without the loop over epochs."""
+    n = Notebook("stepping")
+    wait = n.job._next
+
+    def interrupts(**how):
+        if n.optimizer._stepping and len(n.losses) == BATCHES - 1:
+            n.job._next = wait
+            raise KeyboardInterrupt
+        return wait(**how)
+    n.job._next = interrupts
+    assert interrupted(n.cell) and n.optimizer._stepping
+    assert next(iter(n.job.evaluate(n.test)), None) is not None and not n.optimizer._stepping
+    n.cell()
+    same("stepping", n, losses=False)
+
+
+def evaluations_are_left():
+    """By a break behind a score: that of the next epoch begins."""
+    n = Notebook("left", out=f"{FOLDER}/left", set=["train.depth=0"])
+    for epoch in n.job.epochs():
+        for ids, label in n.train:
+            n.optimizer.zero_grad()
+            nn.functional.binary_cross_entropy_with_logits(n.model(ids), label).backward()
+            n.optimizer.step()
+        for ids, label in n.job.evaluate(n.test):
+            with torch.no_grad():
+                n.job.score(n.model(ids), label)
+            n.scored.append(epoch)
+            if n.scored.count(epoch) == 2:
+                break
+    assert n.scored == [0, 0, 1, 1, 2, 2], n.scored
+
+
 def prompts_go_on():
     """Python's own prompt shows an exception by the hook that ends a script's job."""
     typed = f"""
@@ -443,6 +513,6 @@ if __name__ == "__main__":
     PLAIN.cell()
     assert len(PLAIN.losses) == EPOCHS * BATCHES and PLAIN.scored == [e for e in range(EPOCHS) for _ in range(BATCHES)]
     for part in sys.argv[2:] or ["cells_go_on", "signals_are_heard", "loaders_are_made_again", "reading_is_interrupted",
-                                 "looks", "runs_are_resumed", "prompts_go_on"]:
+                                 "looks", "runs_are_resumed", "steps_are_interrupted", "evaluations_are_left", "jobs_end", "prompts_go_on"]:
         globals()[part]()
     print("the same in all ways")

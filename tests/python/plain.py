@@ -1,4 +1,5 @@
 """What needs no job: hashing, forms of ids, and what is missing where."""
+import datetime
 import decimal
 import fractions
 import os
@@ -89,6 +90,14 @@ for kind in "bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "uint
     one = BatchIds(job, {"city": numpy.array([1, 0, 1]).astype(kind)}).fields["city"].ids
     assert one.dtype == torch.int64 and one.tolist() == [1, 0, 1], kind
 assert BatchIds(job, numpy.array([[2 ** 63 + 5, 2]], dtype="u8")).fields["city"].ids.tolist() == [5 - 2 ** 63]
+# So may those that a loader finds by type; of several the one that is int64.
+finder = tandem.DataLoader.__new__(tandem.DataLoader)
+finder._job = job
+for ids in matrix.int(), matrix.numpy().astype("u2"), matrix.to(torch.uint8):
+    for batch in (ids, [torch.ones(3, 2), ids], {"x": numpy.ones((3, 2)), "ids": ids}, (ids, matrix[:, :1], matrix[:, 0])):
+        assert finder._find(batch) is ids, batch
+    assert finder._find([ids, matrix]) is matrix
+
 wide = BatchIds(job, {"city": matrix.repeat(1, 2), "offer": matrix[:, 1]}).fields["city"]
 assert wide.length == 4 and wide.offsets.tolist() == [0, 4, 8, 12]
 
@@ -193,7 +202,9 @@ assert numbers[0] == numbers[2] != numbers[1]
 of_ncf = tandem.hash_ids([7], "city", format="NCF")
 print(texts[0], texts[1], numbers[0], of_ncf[0])
 assert of_ncf == tandem.hash_ids(numpy.array([7.0]), "city", "NCF") == tandem.hash_ids(["7"], "city", "NCF")
-for wrong in ([7, None], [-7], ["x"], numpy.array([7, numpy.nan])):
+assert of_ncf == tandem.hash_ids(numpy.array([7], "u8"), "city", "NCF") == tandem.hash_ids([7, 2 ** 32 - 2], "city", "NCF")[:1]
+for wrong in ([7, None], [-7], ["x"], numpy.array([7, numpy.nan]), numpy.array([7, -7]), torch.tensor([-7]), numpy.array([-7.]),
+              [2 ** 32 - 1], torch.tensor([2 ** 32 - 1]), numpy.array([2. ** 40]), [2 ** 63], numpy.array([2 ** 63], "u8"), [1.5]):
     refused("users and items of an NCF file: expected whole numbers from 0", tandem.hash_ids, wrong, "city", "NCF")
 refused("ids of LIBSVM files are the numbers themselves", tandem.hash_ids, [7], "city", "LIBSVM")
 for wrong in ("Rome", 7, [[7]], numpy.zeros((2, 2))):
@@ -220,6 +231,9 @@ for values, wanted in (([nan, None, numpy.float64(nan), numpy.datetime64("NaT"),
                        (numpy.array([2 ** 64 - 1, 1], "u8"), [str(2 ** 64 - 1), "1"]),
                        (numpy.array([float("inf"), 1.0]), ["inf", "1"]), ([], [])):
     assert tandem.hash_ids(values, "city").tolist() == [cell(text) for text in wanted], values
+for wrong in (numpy.array(["2020-01-01"], "M8[D]"), [datetime.datetime(2020, 1, 1)], [numpy.timedelta64(1, "s")]):
+    refused("dates and times have no text of their own", tandem.hash_ids, wrong, "day")
+assert tandem.hash_ids([datetime.date(2020, 1, 1)], "city").tolist() == [cell("2020-01-01")]  # as str() has it
 try:
     import pandas
 except ModuleNotFoundError:
@@ -234,6 +248,12 @@ if pandas is not None:
                                               ("kind", ["a", "", "b"]), ("new", ["True", "", "False"]))):
         assert hashed[:, place].tolist() == tandem.hash_ids(wanted, column).tolist(), column
     assert tandem.hash_columns(frame[["city"]].dropna()).shape == (2, 1)
+    refused("there are several columns 'city'; a field has one", tandem.hash_columns, frame[["city", "offer", "city"]])
+    days = pandas.Series(pandas.to_datetime(["2020-01-01", None]))
+    for wrong in days, days.dt.tz_localize("UTC"), days.astype(object), days - days[0], days.astype("category"):
+        refused("dates and times have no text of their own", tandem.hash_ids, wrong, "day")
+        refused("dates and times have no text of their own", tandem.hash_columns, pandas.DataFrame({"day": wrong}))
+    assert tandem.hash_ids(days.dt.strftime("%Y-%m-%d"), "city").tolist() == [cell("2020-01-01"), cell("")]
 try:
     tandem.load("/nowhere")
 except FileNotFoundError as error:
