@@ -159,6 +159,7 @@ class _Loop:
         self.over = False
         self._owner: Any = None                               # the iterator that runs it
         self.scored = self.unscored = 0                       # batches of an evaluation
+        self._aside: Any = None                               # what the job has of the batch at hand, while others come again
 
     def goes_on(self) -> bool:
         """Whether it was left in the middle."""
@@ -171,6 +172,7 @@ class _Loop:
 
     def take_over(self, loader: DataLoader) -> None:
         """Goes on with the batches of this loader."""
+        self._put_back()
         self.settle()
         if loader is self.place.loader:
             self.place.mend()
@@ -192,9 +194,11 @@ class _Loop:
         """What is left of them."""
         job, self._owner = self._job, object()
         owner = self._owner
+        if self.unscored > 0:
+            yield from self._yield_again(owner)
         if self._hand is not None:
             job._forget_gradients()
-            yield from self._yield(owner)
+            yield from self._yield_hand(owner)
         while True:
             want = job._next()
             if want.kind == self.fetch and self.epoch in (None, want.epoch):
@@ -204,24 +208,58 @@ class _Loop:
                     self._hand = self._given.popleft()
                     job._begin(want, self._hand[1], gradients=self._use == _abi.COMPUTE)
                     job._scored = self._use != _abi.SCORE
-                yield from self._yield(owner)
+                yield from self._yield_hand(owner)
             else:
                 self.over = True
                 return
 
-    def _yield(self, owner: Any) -> Iterator[Any]:
+    def _yield_hand(self, owner: Any) -> Iterator[Any]:
+        yield from self._yield(owner, self._hand[0])
+        self._check_used()
+        self.settle()
+
+    def _yield_again(self, owner: Any) -> Iterator[Any]:
+        """The batches that have passed unscored, as the loop was left: a metric of the script's own is of all of them. Their
+        rows are read from the servers, where they are as they were."""
+        job, place = self._job, self.place
+        if place.last is None:  # another loader, which begins
+            return
+        if not place.repeats():
+            warnings.warn("the loop over job.evaluate() was left, and its loader cannot be read again: a metric of the "
+                          f"script's own is without the first {self.unscored} batches", stacklevel=5)
+            return
+        place.doubtful = True
+        place.begin_again()
+        self._aside = job._cells, job._given, job._scored
+        try:
+            for _ in range(self.unscored):
+                batch, ids, place.passed = place.read()
+                if ids is None:
+                    break
+                job._cells, job._given, job._scored = job._look_up(ids, job._table_list), ids, False
+                yield from self._yield(owner, batch)
+        finally:
+            if self._owner is owner:
+                self._put_back()
+        place.pass_over(place.last)
+        place.doubtful = False
+
+    def _put_back(self) -> None:
+        if self._aside is not None:
+            job = self._job
+            (job._cells, job._given, job._scored), self._aside = self._aside, None
+
+    def _yield(self, owner: Any, batch: Any) -> Iterator[Any]:
         job = self._job
         job._looping = self
         try:
-            yield self._hand[0]
+            yield batch
         finally:
             if self._owner is owner:
                 job._looping = None
         if self._owner is not owner:
             raise Error("this iterator over a tandem.DataLoader cannot be used any more, because another loop over "
                         "the loader has started; use one iterator at a time")
-        self._check_used()
-        self.settle()
 
     def _give(self, want: _abi.Want) -> None:
         job, place = self._job, self.place
@@ -271,8 +309,9 @@ class _Loop:
             return
         if self.scored > 0 or self.fetch == _abi.VALIDATION_BATCH or job._scores is not None:
             raise Error("the loop over job.evaluate() goes on to the next batch without job.score()")
-        self.unscored += 1  # a metric of the script's own, which job.report() is to say
-        job._leave_unscored()
+        with job._uninterrupted():
+            self.unscored += 1  # a metric of the script's own, which job.report() is to say
+            job._leave_unscored()
 
 
 def _kind_of(iterable: Any) -> str:
@@ -296,7 +335,7 @@ class _Place:
         self._resumed: Any = None
         self._epoch: Optional[int] = None
         self._count = 0  # read in this epoch
-        self._passed: Any = None  # of the last batch that was passed over
+        self.passed: Any = None  # of the last batch that was passed over
         self.begin: Any = None
         self.used: Any = None
         self.last: Any = None
@@ -309,7 +348,7 @@ class _Place:
         self._epoch, self.doubtful = epoch, True
         resumed = self._resumed
         if resumed is None and self.begin is not None:  # what was interrupted
-            self._go_to(self.begin, None, self._stream.rewind)
+            self.begin_again()
         elif resumed is None:
             self._open()
         elif not self.loader._repeatable:
@@ -341,7 +380,7 @@ class _Place:
             set_stream(begin["stream"])
             self.restore(begin)
             self._open()
-        return self._pass_over(used)
+        return self.pass_over(used)
 
     def mend(self) -> None:
         """Where reading was interrupted: reads the epoch again, up to the last batch that was given. An iterator goes on
@@ -352,7 +391,7 @@ class _Place:
             raise Error(f"epoch {self._epoch}: the exception that interrupted the loader has ended it, since it is a "
                         "generator, and the rest of its batches is lost; give tandem.DataLoader a new one, which is passed "
                         "over to this place, or what can be iterated over again")
-        if self._once or not self.loader._repeatable:
+        if not self.repeats():
             why = f"is over {_kind_of(self._iterable)}" if self._once else "has repeatable=False"
             warnings.warn(f"reading was interrupted, and this tandem.DataLoader {why}: a batch may be lost", stacklevel=6)
             self.doubtful = False
@@ -360,6 +399,14 @@ class _Place:
         if self.begin is not None and self._resumed is None:  # else it is opened again
             self._go_to(self.begin, self.last, self._stream.rewind)
         self.doubtful = False
+
+    def repeats(self) -> bool:
+        """Whether the epoch can be read again."""
+        return not self._once and self.loader._repeatable
+
+    def begin_again(self) -> None:
+        """The first batch of the epoch comes next."""
+        self._go_to(self.begin, None, self._stream.rewind)
 
     def in_other(self, loader: DataLoader) -> tuple[_Place, bool]:
         """The same place in a loader of another object, such as the cell of a notebook makes when it is run again. Where
@@ -416,21 +463,21 @@ class _Place:
         with self._stream:
             self._source = iter(self._iterable)
 
-    def _pass_over(self, used: Any) -> Any:
+    def pass_over(self, used: Any) -> Any:
         """Reads up to the last batch that was used, and looks whether it is that one. Returns what `used` is of it."""
         if not used:
             return None
         while self._count < used[0]:
-            _, ids, self._passed = self.read()
+            _, ids, self.passed = self.read()
             if ids is None:
                 raise Error(f"epoch {self._epoch}: the loader gives {self._count} batches, and the run has "
                             f"trained on {used[0]} of it; is it over other data than before?")
-        if self._passed[1] != used[1]:
+        if self.passed[1] != used[1]:
             raise Error(f"epoch {self._epoch}: batch {used[0]} of the loader has other ids than the one that "
                         "the run has trained on: it does not repeat itself. Give generators of its own a "
                         "seed, give it state_dict() and load_state_dict(), or say repeatable=False to "
                         "tandem.DataLoader")
-        return self._passed
+        return self.passed
 
     # ---- for a save ----
 

@@ -36,8 +36,11 @@ def _batch(job: Job, what: str, tables: Iterable[Table], ids: Any) -> tuple[dict
 
 
 def _look_hint(job: Job) -> str:
-    notebook = getattr(job, "_cluster", None) is not None
-    return "; to look at what it gives for others, call it under torch.no_grad()" if notebook else ""
+    if getattr(job, "_cluster", None) is None:
+        return ""
+    return ("; to look at what it gives for others, call it under torch.no_grad()" + (
+        f", or leave the loop over epoch {job._looping.epoch} first (an iterator that a variable keeps ends by its close())"
+        if job._looping is not None else ""))
 
 
 def _field_batch(job: Job, what: str, table: Table, place: int, ids: Any, offsets: Optional[torch.Tensor] = None,

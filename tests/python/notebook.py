@@ -323,6 +323,12 @@ def looks():
     first = n.model(one)
     unknown = n.model({"city": torch.tensor([77]), "offer": torch.tensor([-1]), "word": (torch.tensor([99]), torch.tensor([0]))})
     assert first.shape == (3,) and unknown.shape == (1,)
+    kept = iter(n.train)
+    next(kept)
+    refused(ValueError, "or leave the loop over epoch 0 first (an iterator that a variable keeps ends by its close())",
+            lambda: n.model(one))
+    kept.close()
+    assert torch.equal(n.model(one), first)
     seen = []
 
     def look(step):
@@ -488,6 +494,38 @@ def evaluations_are_left():
     assert n.scored == [0, 0, 1, 1, 2, 2], n.scored
 
 
+def own_metrics_are_whole():
+    """An evaluation without scores gives all batches again, unless they can be read once alone."""
+    n = Notebook("own", out=f"{FOLDER}/own", set=["train.epochs=2"])
+    calls, whole = itertools.count(), together(data())[0]
+
+    def cell(at):
+        for _ in n.job.epochs():
+            for ids, label in n.train:
+                n.optimizer.zero_grad()
+                nn.functional.binary_cross_entropy_with_logits(n.model(ids), label).backward()
+                n.optimizer.step()
+            found = []
+            for ids, _ in n.job.evaluate(n.test):
+                with torch.no_grad():
+                    found.append(n.model(ids))
+                at(next(calls))
+            n.job.report(mine=len(found))
+            return torch.cat(found).sort().values, n.model(whole).sort().values
+
+    at, left = raising(2, 4, 9), 0
+    while interrupted(lambda: n.scored.append(cell(at))):
+        left += 1
+    found, wanted = n.scored.pop()
+    assert left == 3 and found.shape == wanted.shape and torch.allclose(found, wanted), (left, found, wanted)
+    n.test = tandem.DataLoader(iter(list(n.test._iterable)), features=0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert interrupted(lambda: cell(raising(next(calls) + 2))) and cell(at)[0].numel() == 8 * (BATCHES - 1)
+    assert len(caught) == 1 and "own is without the first 1 batches" in str(caught[0].message), caught
+    n.cell()
+
+
 def prompts_go_on():
     """Python's own prompt shows an exception by the hook that ends a script's job."""
     typed = f"""
@@ -513,6 +551,7 @@ if __name__ == "__main__":
     PLAIN.cell()
     assert len(PLAIN.losses) == EPOCHS * BATCHES and PLAIN.scored == [e for e in range(EPOCHS) for _ in range(BATCHES)]
     for part in sys.argv[2:] or ["cells_go_on", "signals_are_heard", "loaders_are_made_again", "reading_is_interrupted",
-                                 "looks", "runs_are_resumed", "steps_are_interrupted", "evaluations_are_left", "jobs_end", "prompts_go_on"]:
+                                 "looks", "runs_are_resumed", "steps_are_interrupted", "evaluations_are_left",
+                                 "own_metrics_are_whole", "jobs_end", "prompts_go_on"]:
         globals()[part]()
     print("the same in all ways")
