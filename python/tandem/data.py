@@ -53,6 +53,8 @@ class DataLoader:
         self._features: Any = features
         self._repeatable = repeatable
         self._include_last_offset = include_last_offset
+        if include_last_offset is not None:
+            self._job._seen_offsets.update({field: include_last_offset for field in self._job._fields})
         self._taken = 0  # batches, in all epochs
         self._warned = False
 
@@ -68,7 +70,9 @@ class DataLoader:
             found = batch[features]
         else:
             found = self._find(batch)
-        return BatchIds(self._job, found, self._include_last_offset, beside=batch if found is not batch else None)
+        ids = BatchIds(self._job, found, self._include_last_offset, beside=batch if found is not batch else None)
+        ids.note_offsets(self._job)
+        return ids
 
     def _find(self, batch: Any) -> Any:
         fields = self._job._fields

@@ -189,6 +189,7 @@ class Job(Tables[Table]):
         self._looping: Any = None     # the one whose body runs
         self._reported = True         # something, since the last loop of an evaluation began
         self._skipped_said = False    # that the job does not evaluate after each epoch
+        self._seen_offsets: dict[str, bool] = {}  # by field: whether those of batches end with the number of ids
         self._lookup: Any = None      # lookup.Lookup: of rows between batches
         self._loop_epoch: Optional[int] = None  # what epochs() has given last
         self._between = False        # epochs() waits for the next one

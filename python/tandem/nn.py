@@ -28,7 +28,7 @@ def _batch(job: Job, what: str, tables: Iterable[Table], ids: Any) -> tuple[dict
     if job._cells is not None and _same(job, job._given, ids):
         return job._cells, job._given
     if ids is not None and job._may_look():
-        given = BatchIds(job, ids)
+        given = BatchIds(job, ids, look=True)
         return job._look_up(given, tables), given
     if job._cells is None:
         raise _no_batch(what)
@@ -62,7 +62,7 @@ def _field_batch(job: Job, what: str, table: Table, place: int, ids: Any, offset
         if offsets is None:
             offsets, include_last_offset = one_field(name, flat).bounds(), True
         form = (flat.reshape(-1), offsets) if weights is None else (flat.reshape(-1), offsets, weights.reshape(-1))
-    given = BatchIds(job, {name: form}, bool(include_last_offset))
+    given = BatchIds(job, {name: form}, include_last_offset or None, look=True)
     return job._look_up(given, [table])[table.name], given.fields[name]
 
 
@@ -221,8 +221,9 @@ class EmbeddingBag(_Rows):
     def forward(self, input: Any = None, offsets: Optional[torch.Tensor] = None,  # pylint: disable=redefined-builtin
                 per_sample_weights: Optional[torch.Tensor] = None) -> torch.Tensor:
         """float32 [samples, dim]. input: int64 ids [samples] or [samples, length], or ids [ids] with offsets. Offsets are
-        [samples + 1] if include_last_offset, else [samples]. None: the ids of the batch at hand. per_sample_weights: a
-        weight for each id. ValueError: other ids or weights than the loader gave."""
+        [samples + 1] if include_last_offset, or if those of the loader's batches are, else [samples]. None: the ids of
+        the batch at hand. per_sample_weights: a weight for each id. ValueError: other ids or weights than the loader
+        gave."""
         name = self._table.fields[self._place]
         if per_sample_weights is not None and self._mode != "sum":
             raise ValueError(f"EmbeddingBag('{name}'): per_sample_weights with mode {self._mode!r}; as torch's it takes "

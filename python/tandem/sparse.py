@@ -105,6 +105,7 @@ class FieldIds:
                  length: Optional[int] = None) -> None:
         self.name = name
         self.unclear = False  # the offsets may have the end already: BatchIds decides
+        self.ended: Optional[bool] = None  # whether they were given with it
         self.given = (ids, offsets, weights)
         self.ids = _integers(f"ids of field '{name}'", ids)
         self.length = length  # of each sample, where all have as many: from an [samples, length] tensor
@@ -158,11 +159,11 @@ class FieldIds:
                              f"include_last_offset=True it is the number of ids, {count}")
         if not include_last_offset:
             self.offsets = torch.cat([self.offsets, torch.tensor([count])])
-        self.unclear = ends and include_last_offset is None
+        self.unclear, self.ended = ends and include_last_offset is None, bool(include_last_offset)
 
     def drop_end(self) -> None:
         """The offsets had the end already: the last sample, which has no ids, is none."""
-        self.offsets, self.unclear = self.offsets[:-1], False
+        self.offsets, self.unclear, self.ended = self.offsets[:-1], False, True
 
     def fill(self, field: _abi.Field) -> None:
         """As the C interface takes it; it points into this object's tensors."""
@@ -274,12 +275,14 @@ class BatchIds:
 
     include_last_offset: whether the offsets of (values, offsets) end with the number of ids, [samples + 1], as
     torch.nn.EmbeddingBag has it; None: they are [samples], as is its default, unless other fields of the batch, or
-    tensors `beside` them (labels), show that they have the end.
+    tensors `beside` them (labels), show that they have the end. look: no loader gives the batch: else offsets are as those
+    of the loader's batches.
 
     ValueError: ids of another dtype, shape or device, or of fields that the job does not have.
     """
 
-    def __init__(self, job: Job, ids: Any, include_last_offset: Optional[bool] = None, beside: Any = None) -> None:
+    def __init__(self, job: Job, ids: Any, include_last_offset: Optional[bool] = None, beside: Any = None,
+                 look: bool = False) -> None:
         self.source = ids
         self._columns: Optional[torch.Tensor] = None  # [samples, fields], where the ids come so
         fields = job._fields
@@ -301,7 +304,7 @@ class BatchIds:
                                  "dict from field to ids")
             self._names, self._columns, self.samples = fields, tensor, tensor.shape[0]
             return
-        self._settle(beside)
+        self._settle(beside, job._seen_offsets if look else {})
         sizes = {name: field.samples() for name, field in self.fields.items()}
         if not sizes:
             raise ValueError(f"ids of a batch: none; want some of the fields {fields}")
@@ -311,17 +314,23 @@ class BatchIds:
                 if any(field.offsets is not None for field in self.fields.values()) else ""
             raise ValueError(f"ids of a batch: fields of different numbers of samples: {sizes}{hint}")
 
-    def _settle(self, beside: Any) -> None:
+    def _settle(self, beside: Any, seen: dict[str, bool]) -> None:
         """Drops the last offset of an ambiguous field if the other fields or tensors have one sample fewer than it, and
-        none has the same number."""
+        none has the same number; or if they show nothing, and batches that were seen have it."""
         unclear = [field for field in self.fields.values() if field.unclear]
         if not unclear:
             return
         clear = {field.samples() for field in self.fields.values() if not field.unclear} or \
             _sizes_of(beside, [part for field in unclear for part in field.given])
         for field in unclear:
-            if field.samples() not in clear and field.samples() - 1 in clear:
+            if (field.samples() not in clear and field.samples() - 1 in clear) if clear else seen.get(field.name, False):
                 field.drop_end()
+
+    def note_offsets(self, job: Job) -> None:
+        """Has looks read offsets as those of this batch."""
+        for name, field in self._fields.items():
+            if field.ended is not None and not field.unclear:
+                job._seen_offsets[name] = field.ended
 
     @property
     def fields(self) -> dict[str, FieldIds]:

@@ -323,6 +323,19 @@ def looks():
     first = n.model(one)
     unknown = n.model({"city": torch.tensor([77]), "offer": torch.tensor([-1]), "word": (torch.tensor([99]), torch.tensor([0]))})
     assert first.shape == (3,) and unknown.shape == (1,)
+    # Offsets of a look are read as those of the loader's batches: these have one for each sample, others the end, too.
+    values, offsets = one["word"]
+    ended = torch.cat([offsets, torch.tensor([len(values)])])
+    assert n.model.words(values, offsets).shape == (3, 3)
+    assert n.model.words(values, ended).shape == (4, 3)
+    for tell in (lambda: tandem.DataLoader([], features=0, include_last_offset=True),
+                 lambda: tandem.DataLoader([], features=0)._ids(({"word": (values, ended)}, torch.ones(3)))):
+        n.job._seen_offsets.clear()
+        tell()
+        for form in offsets, ended:
+            assert torch.equal(n.model.words(values, form), n.model.words(values, offsets))
+        rows = tandem.EmbeddingBagCollection(["words"])
+        assert torch.equal(rows({"word": (values, ended)}).values(), rows({"word": (values, offsets)}).values())
     kept = iter(n.train)
     next(kept)
     refused(ValueError, "or leave the loop over epoch 0 first (an iterator that a variable keeps ends by its close())",
