@@ -106,14 +106,17 @@ class DataLoader:
             loop.take_over(self)
             yield from loop.batches()
         else:
-            place = _Place(self, job._progress.reading)
-            resumed = job._progress.begin_loop(place)
-            if resumed is not None and self._is_over():
-                if job._progress.peeked(resumed):
-                    return
+            progress, place = job._progress, _Place(self, job._progress.reading)
+            over = progress.goes_on() and self._is_over()
+            if over and not progress.begun:  # a look before the loop over epochs
+                return
+            resumed = progress.begin_loop(place)
+            if over:
                 place.restore(resumed["now"])
             else:
-                job._train_loop = loop = _Loop(job, _abi.BATCH, place)
+                with job._uninterrupted():
+                    job._train_loop = loop = _Loop(job, _abi.BATCH, place)
+                    progress.in_loop()
                 yield from loop.batches()
         with job._uninterrupted():
             job._progress.end_loop()
@@ -476,7 +479,7 @@ class _Place:
             if ids is None:
                 raise Error(f"epoch {self._epoch}: the loader gives {self._count} batches, and the run has "
                             f"trained on {used[0]} of it; is it over other data than before?")
-        if self.passed[1] != used[1]:
+        if self.passed is None or self.passed[1] != used[1]:
             raise Error(f"epoch {self._epoch}: batch {used[0]} of the loader has other ids than the one that "
                         "the run has trained on: it does not repeat itself. Give generators of its own a "
                         "seed, give it state_dict() and load_state_dict(), or say repeatable=False to "

@@ -111,25 +111,28 @@ class Progress:
 
     def begin_loop(self, place: _Place) -> Optional[dict[str, Any]]:
         """Returns the place that the loop goes on at, in the epoch that the run goes on in; None: it is the
-        loop of another epoch."""
-        self.take_up()
+        loop of another epoch. An interrupted call is made again, until in_loop() or end_loop()."""
         self._place, self._loop = place, "in"
-        at, self._resumed_place = self._resumed_place, None
-        if at is None:
-            return None
-        inside = self._again is not None
+        at, inside = self._resumed_place, self.goes_on()
         if inside and at["epoch"] == self._epoch:
             place.resume(at)
-        else:
+        elif at is not None:
             place.restore(at["now"])
         return at if inside else None
 
-    def peeked(self, place: dict[str, Any]) -> bool:
-        """A loop that began at this place finds no batch there. Whether it stands before the loop over epochs, whose
-        first loop over batches then begins at this place."""
-        if not self._begun:
-            self._resumed_place = place
-        return not self._begun
+    def goes_on(self) -> bool:
+        """Whether the next loop over batches is the one in which the run goes on."""
+        self.take_up()
+        return self._again is not None and self._resumed_place is not None
+
+    def in_loop(self) -> None:
+        """The loop over batches has its place."""
+        self._resumed_place = None
+
+    @property
+    def begun(self) -> bool:
+        """Whether the loop over epochs has."""
+        return self._begun
 
     def continue_loop(self, place: _Place) -> None:
         """The loop over batches that was left in the middle goes on, at this place."""
@@ -142,7 +145,7 @@ class Progress:
     def end_loop(self) -> None:
         """The loop over batches has ended: what is there now is what a save behind it has."""
         self.found()
-        self._loop = "over"
+        self._loop, self._resumed_place = "over", None
         self._loop_end = self._snapshot() if library().tandem_saves(self._job._handle) else b""
 
     def keep(self, objects: dict[str, Any]) -> None:

@@ -273,15 +273,20 @@ def reading_is_interrupted():
     assert interrupted(n.cell)
     n.cell()
     same("raises", n)
-    # ... also while a resumed run passes over batches.
+    # ... also while a resumed run looks where it stands, and while it passes over batches.
     n = Notebook("passes")
     assert interrupted(lambda: n.cell(raising(11)))
     losses = n.losses
     close(n)
     n = Notebook("passes", resume=n.out)
     n.out, n.losses = f"{FOLDER}/passes", losses
-    n.train = new_loader(samples=Raising(data(), 20))
-    assert interrupted(n.cell) and n.losses == losses
+    n.train, wait = new_loader(samples=Raising(data(), 20)), n.job._next
+
+    def interrupts(**_):
+        n.job._next = wait
+        raise KeyboardInterrupt
+    n.job._next = interrupts
+    assert interrupted(n.cell) and n.job._next == wait and interrupted(n.cell) and n.losses == losses
     n.cell()
     same("passes", n)
     # An iterator goes on with what it has left, an ended generator with nothing.
