@@ -342,6 +342,9 @@ TEST(BatchSourceTest, EstimatesAreNearTheCount) {
     auto source = *data::NewTrainSource(NumberedPlan({file, file}, 4, 32), 0);
     EXPECT_NEAR(source->EstimatedRows(), 100'000, 15'000) << file;
   }
+  const std::string empty = dir.Write("empty.csv", "");
+  auto behind = *data::NewTrainSource(NumberedPlan({empty, empty, dir.Path("a.csv")}, 4, 32), 0);
+  EXPECT_NEAR(behind->EstimatedRows(), 50'000, 7'500) << "the first file with rows counts";
   job::JobPlan plan = NumberedPlan({dir.Path("a.csv")}, 4, 32);
   plan.job.mutable_data()->set_test_fraction(0.25);
   EXPECT_EQ((*data::NewTrainSource(plan, 0))->EstimatedRows(), 37'500)
