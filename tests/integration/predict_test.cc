@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "data/metrics.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -185,6 +186,22 @@ TEST_F(PredictTest, WarnsOfIdsThatTheModelHasNeverSeen) {
   EXPECT_EQ(run.output.find("warning"), run.output.rfind("warning")) << run.output;
   const RunResult known = Predict(job_->File("test.tsv"), job_->File("known"), {});
   EXPECT_THAT(known.output, Not(HasSubstr("warning")));
+}
+
+// A descriptor that is open for reading alone is found out after the rows are scored.
+TEST_F(PredictTest, ScoresThatCannotBeWrittenAreKept) {
+  WriteTextFile(job_->File("unwritable"), "");
+  const RunResult run = RunProgram(
+      {"/bin/sh", "-c",
+       absl::StrCat(ProgramPath("tandem"), " predict ", job_->File("job.textproto"),
+                    " --init-from ", job_->File("trained"), " --data ", job_->File("test.tsv"),
+                    " --out /dev/fd/3 3< ", job_->File("unwritable"))});
+  EXPECT_EQ(run.exit_code, 1) << run.DebugString();
+  const std::vector<std::string> said = absl::StrSplit(run.output, "the scores are kept in ");
+  ASSERT_EQ(said.size(), 2u) << run.output;
+  const std::string kept(absl::StripSuffix(said[1], "\n"));
+  EXPECT_EQ(Scores(kept).size(), static_cast<size_t>(kTestRows));
+  std::filesystem::remove_all(std::filesystem::path(kept).parent_path());
 }
 
 TEST_F(PredictTest, ColumnsStandInFrontOfTheScores) {
