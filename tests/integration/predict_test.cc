@@ -231,6 +231,14 @@ train { batch: 64 })"));
   const RunResult none = predict("id,town");
   EXPECT_EQ(none.exit_code, 2) << none.DebugString();
   EXPECT_THAT(none.output, HasSubstr("the header has no column 'town' (--columns)"));
+
+  // The model has learned from its training rows that "no" counts as 0.
+  const auto row = [](const char* label) { return absl::StrCat("30,1,1.5,a,b,c,", label, "\n"); };
+  WriteTextFile(job_->File("new.csv"), absl::StrCat("age,visits,minutes,city,device,offer,taken\n",
+                                                    row("yes"), row("maybe"), row("no")));
+  const RunResult maybe = predict("city");
+  EXPECT_EQ(maybe.exit_code, 2) << maybe.DebugString();
+  EXPECT_THAT(maybe.output, ContainsRegex("new.csv:3: .* is 'maybe', expected .*'no'"));
 }
 
 TEST_F(PredictTest, PairsOfUserAndItemHaveScores) {
