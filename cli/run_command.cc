@@ -442,6 +442,11 @@ class Run {
   void OnSave() {
     if (stopping_ || finished_ || !failure_.empty()) return;
     if (!flags_.replay.empty()) return view_.Line("SIGUSR1: a replay writes no checkpoint");
+    if (!saves_) {
+      return view_.Line(flags_.start.save
+                            ? "SIGUSR1: a run that only evaluates writes no checkpoint"
+                            : "SIGUSR1: no checkpoint is written, because of --no-save");
+    }
     view_.Line("SIGUSR1: writing a checkpoint, and training on");
     children_.SignalOne("scheduler", SIGUSR1);
   }

@@ -206,7 +206,6 @@ size_t SavesDone(const RunArguments& arguments) {
 // Requests that come while a save is under way follow it, and the job trains on after them.
 TEST_F(SaveTest, SavesThatAreAskedForAtOnceFollowEachOther) {
   RunArguments arguments = job_->Arguments("many-saves", Steps(1'000'000));
-  arguments.save = false;
   RunningJob job(arguments);
   AskForSave(&job);
   const pid_t scheduler = job.Roles()["scheduler"];
@@ -236,15 +235,15 @@ TEST_P(SaveInTheMiddleTest, IsOneMomentOfTheRun) {
   const Settings dense = {absl::StrCat("dense.synchroniser=", GetParam())};
   RunArguments arguments =
       job_->Arguments(absl::StrCat("middle-", GetParam()), Join(Steps(1'000'000), dense));
-  arguments.save = false;  // so that the save that was asked for is the only one
   const std::string save = arguments.out + "/model";
   RunningJob job(arguments);
   AskForSave(&job);
   const bool there = WaitForSave(&job, save);
-  job.driver().Signal(SIGTERM);  // there is no need to train to the end
+  job.driver().Signal(SIGKILL);  // so that the save that was asked for is the only one
   const RunResult run = job.Finish(kRunLimit);
   ASSERT_TRUE(there) << run.DebugString();
-  EXPECT_EQ(run.signal, SIGTERM) << run.DebugString();
+  EXPECT_EQ(run.signal, SIGKILL) << run.DebugString();
+  EXPECT_TRUE(job.WaitForNobody(kRunLimit));
 
   const int64_t step = server::SavedModel::Open(save)->manifest().step;
   EXPECT_GE(step, 5);
@@ -280,14 +279,14 @@ TEST_P(DelayedSaveTest, WhatWasHeldBackIsApplied) {
                             "policy={kind: FIXED_DELAY delay: 2}", "cluster.servers=2"};
   RunArguments arguments =
       job_->Arguments(absl::StrCat("delayed-", GetParam()), Join(Steps(1'000'000), delayed));
-  arguments.save = false;
   const std::string save = arguments.out + "/model";
   RunningJob job(arguments);
   AskForSave(&job);
   const bool there = WaitForSave(&job, save);
-  job.driver().Signal(SIGTERM);
+  job.driver().Signal(SIGKILL);  // so that the save that was asked for is the only one
   const RunResult run = job.Finish(kRunLimit);
   ASSERT_TRUE(there) << run.DebugString();
+  EXPECT_TRUE(job.WaitForNobody(kRunLimit));
   const int64_t step = server::SavedModel::Open(save)->manifest().step;
 
   const RunResult whole = RunJob(
