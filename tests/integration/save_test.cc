@@ -40,11 +40,13 @@ Settings Join(Settings a, const Settings& b) {
 const Settings kShort = {"train.max_steps=40"};
 const Settings kEvaluateOnly = {"train.evaluate_only=true"};
 
+constexpr int64_t kEpochSteps = 400;
+
 // All tests start from one trained model, on two servers.
 class SaveTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
-    job_ = std::make_unique<SmallJob>(/*train_rows=*/3 * 24 * 400, /*test_rows=*/500);
+    job_ = std::make_unique<SmallJob>(/*train_rows=*/3 * 24 * kEpochSteps, /*test_rows=*/500);
     trained_ = RunJob(job_->Arguments("trained", kShort));
   }
   static void TearDownTestSuite() { job_.reset(); }
@@ -161,6 +163,9 @@ Settings Steps(int64_t steps) {
   return {absl::StrCat("train.max_steps=", steps), "train.epochs=1000"};
 }
 
+// Steps that trained before step number `step`: the end of each epoch has a number of its own.
+int64_t StepsBefore(int64_t step) { return step - step / (kEpochSteps + 1); }
+
 // The model of the plain loop after `steps` steps.
 ModelBits PlainModel(const SmallJob& job, int64_t steps) {
   absl::StatusOr<PlainLoopResult> plain = RunPlainLoop(job.Plan(Steps(steps)), {});
@@ -245,7 +250,7 @@ TEST_P(SaveInTheMiddleTest, IsOneMomentOfTheRun) {
   EXPECT_EQ(run.signal, SIGKILL) << run.DebugString();
   EXPECT_TRUE(job.WaitForNobody(kRunLimit));
 
-  const int64_t step = server::SavedModel::Open(save)->manifest().step;
+  const int64_t step = StepsBefore(server::SavedModel::Open(save)->manifest().step);
   EXPECT_GE(step, 5);
   const absl::StatusOr<ModelBits> saved = ReadSavedModel(save);
   ASSERT_TRUE(saved.ok()) << saved.status();
@@ -287,7 +292,7 @@ TEST_P(DelayedSaveTest, WhatWasHeldBackIsApplied) {
   const RunResult run = job.Finish(kRunLimit);
   ASSERT_TRUE(there) << run.DebugString();
   EXPECT_TRUE(job.WaitForNobody(kRunLimit));
-  const int64_t step = server::SavedModel::Open(save)->manifest().step;
+  const int64_t step = StepsBefore(server::SavedModel::Open(save)->manifest().step);
 
   const RunResult whole = RunJob(
       job_->Arguments(absl::StrCat("delayed-whole-", GetParam()), Join(Steps(step), delayed)));
