@@ -47,10 +47,14 @@ absl::Status WriteAll(int fd, const std::string& path, absl::string_view bytes) 
   return absl::OkStatus();
 }
 
-absl::Status Write(const std::string& path, absl::string_view bytes) {
+// `flush`: of a regular file the bytes are on the disk afterwards.
+absl::Status Write(const std::string& path, absl::string_view bytes, bool flush) {
   OwnedFd file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOCTTY, 0644));
   if (file.get() < 0) return FileError("open for writing", path, errno);
   TANDEM_RETURN_IF_ERROR(WriteAll(file.get(), path, bytes));
+  struct stat info = {};
+  const bool on_disk = flush && fstat(file.get(), &info) == 0 && S_ISREG(info.st_mode);
+  if (on_disk && fsync(file.get()) != 0) return FileError("fsync", path, errno);
   if (file.Close() != 0) return FileError("close", path, errno);
   return absl::OkStatus();
 }
@@ -107,7 +111,7 @@ absl::Status PutInPlace(const std::string& temporary, const std::string& path) {
 
 absl::Status WriteFileAtomically(const std::string& path, absl::string_view bytes) {
   const std::string temporary = path + ".tmp";
-  const absl::Status written = Write(temporary, bytes);
+  const absl::Status written = Write(temporary, bytes, /*flush=*/false);  // PutInPlace does
   if (written.ok()) return PutInPlace(temporary, path);
   unlink(temporary.c_str());  // what failed is reported; a leftover would be overwritten anyway
   return written;
@@ -167,19 +171,26 @@ bool MakeReplacement(const std::string& temporary, const std::string& path, Owne
 absl::Status WriteOutput(const std::string& path, absl::string_view bytes) {
   const OutputPlace place = FindOutput(path);
   if (place.fd >= 0) return WriteAll(place.fd, path, bytes);  // behind what is there already
-  if (!place.replaced) return Write(place.path, bytes);
+  if (!place.replaced) return Write(place.path, bytes, /*flush=*/true);
   const std::string temporary = absl::StrCat(place.path, ".tmp", getpid());
   OwnedFd file;
-  if (!MakeReplacement(temporary, place.path, &file)) return Write(place.path, bytes);
+  if (!MakeReplacement(temporary, place.path, &file)) {
+    return Write(place.path, bytes, /*flush=*/true);
+  }
   absl::Status status = WriteAll(file.get(), path, bytes);
   if (status.ok() && file.Close() != 0) status = FileError("close", path, errno);
-  if (!status.ok()) {
-    unlink(temporary.c_str());
-    return status;
+  if (status.ok()) status = Flush(temporary, 0);
+  if (status.ok() && rename(temporary.c_str(), place.path.c_str()) == 0) {
+    const absl::Status flushed = FlushFolderOf(place.path);
+    return absl::IsPermissionDenied(flushed) ? absl::OkStatus() : flushed;  // it cannot be opened
   }
-  status = PutInPlace(temporary, place.path);
-  // A mount point, say, cannot be renamed over.
-  return status.ok() || absl::IsResourceExhausted(status) ? status : Write(place.path, bytes);
+  const int error = errno;  // of the rename, if `status` is OK
+  unlink(temporary.c_str());
+  if (!status.ok()) return status;
+  // A mount point cannot be renamed over, nor another user's file in a folder like /tmp.
+  const bool pinned = error == EBUSY || error == EXDEV || error == EPERM || error == EACCES;
+  return pinned ? Write(place.path, bytes, /*flush=*/true)
+                : FileError(absl::StrCat("rename from ", temporary), path, error);
 }
 
 std::string WhyNoFolder(const std::string& path, const std::error_code& error) {

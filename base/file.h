@@ -43,8 +43,8 @@ struct OutputPlace {
 OutputPlace FindOutput(const std::string& path);
 
 // Writes to what a user has named (FindOutput). A file that is replaced keeps its mode, its owner and the
-// links to it; where no new file can be made beside the old one, the old one is overwritten. Waits
-// for the reader of a FIFO.
+// links to it; where no new file can be made beside the old one or take its place, the old one is
+// overwritten. A regular file is on the disk when the call returns OK. Waits for the reader of a FIFO.
 absl::Status WriteOutput(const std::string& path, absl::string_view bytes);
 
 // Makes the folder and those above it. One that is there already is no error.

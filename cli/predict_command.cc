@@ -195,8 +195,13 @@ absl::StatusOr<std::vector<float>> LogitsOf(const std::string& run, int workers,
                    "job.evaluate(..., data=\"validation\") has no batches here"));
 }
 
+// Appends a line with enough digits to tell scores apart.
+void AppendScore(float logit, std::string* text) {
+  absl::StrAppendFormat(text, "%.17g\n", 1 / (1 + std::exp(-static_cast<double>(logit))));
+}
+
 // The text of the file of scores: one line a row, after a line with the names of the columns if
-// there are any. Scores have enough digits to tell them apart.
+// there are any. Refused unless the files have as many rows as scores.
 absl::StatusOr<std::string> TextOf(const std::vector<float>& logits, const PredictFlags& flags,
                                    const Data& data, const std::vector<std::string>& files) {
   std::unique_ptr<data::ChosenColumns> columns;
@@ -207,9 +212,18 @@ absl::StatusOr<std::string> TextOf(const std::vector<float>& logits, const Predi
   }
   for (const float logit : logits) {
     if (columns != nullptr) TANDEM_RETURN_IF_ERROR(columns->AppendNext(&text));
-    absl::StrAppendFormat(&text, "%.17g\n", 1 / (1 + std::exp(-static_cast<double>(logit))));
+    AppendScore(logit, &text);
   }
+  if (columns != nullptr) TANDEM_RETURN_IF_ERROR(columns->CheckEnd());
   return text;
+}
+
+// Where the scores stay that cannot be written to --out: a line a row, or in files of the run.
+std::string KeepScores(const std::string& run, const std::vector<float>& logits) {
+  std::string text;
+  for (const float logit : logits) AppendScore(logit, &text);
+  const std::string path = run + "/scores.txt";
+  return WriteFileAtomically(path, text).ok() ? path : run;
 }
 
 // The metrics of the scores of `rows` rows, or the reason why there are none. An evaluation does
@@ -230,7 +244,8 @@ std::string Judge(const std::string& run, int64_t rows) {
                                                         WithCommas(rows), " rows have no label"));
 }
 
-// A temporary folder for the run. It stays only if the run fails, because its logs say why.
+// A temporary folder for the run. It stays only if the run fails, because its logs say why, or if its
+// scores cannot be written.
 class PassingFolder {
  public:
   PassingFolder() {
@@ -238,16 +253,13 @@ class PassingFolder {
     path_ = absl::StrCat(fs::temp_directory_path(error).string(), "/tandem-predict-", getpid());
   }
   ~PassingFolder() {
-    if (!kept_) Remove();
+    std::error_code ignored;
+    if (!kept_) fs::remove_all(path_, ignored);
   }
   PassingFolder(const PassingFolder&) = delete;
   PassingFolder& operator=(const PassingFolder&) = delete;
   const std::string& path() const { return path_; }
   void Keep() { kept_ = true; }
-  void Remove() const {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
 
  private:
   std::string path_;
@@ -295,12 +307,17 @@ int PredictCommand(const PredictFlags& flags) {
                                                           folder.path(), "/logs")));
   }
   const std::string judged = Judge(run.out, static_cast<int64_t>(logits->size()));
-  folder.Remove();
   // A pipe may never get a reader, so from here on a signal ends the program at once.
   for (const int stop : {SIGINT, SIGTERM}) (void)signal(stop, SIG_DFL);
   const absl::StatusOr<std::string> text = TextOf(*logits, flags, data, *files);
   const absl::Status written = text.ok() ? WriteOutput(flags.out, *text) : text.status();
-  if (!written.ok()) return node::Finish("tandem predict", written);
+  if (!written.ok()) {
+    folder.Keep();
+    return node::Finish(
+        "tandem predict",
+        absl::Status(written.code(), absl::StrCat(written.message(), "; the scores are kept in ",
+                                                  KeepScores(folder.path(), *logits))));
+  }
   if (!judged.empty()) absl::FPrintF(run.lines, "%s\n", judged);
   absl::FPrintF(run.lines, "wrote %d scores to %s\n", logits->size(), flags.out);
   return node::kExitOk;

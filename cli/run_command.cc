@@ -442,6 +442,11 @@ class Run {
   void OnSave() {
     if (stopping_ || finished_ || !failure_.empty()) return;
     if (!flags_.replay.empty()) return view_.Line("SIGUSR1: a replay writes no checkpoint");
+    if (!saves_) {
+      return view_.Line(flags_.start.save
+                            ? "SIGUSR1: a run that only evaluates writes no checkpoint"
+                            : "SIGUSR1: no checkpoint is written, because of --no-save");
+    }
     view_.Line("SIGUSR1: writing a checkpoint, and training on");
     children_.SignalOne("scheduler", SIGUSR1);
   }
@@ -719,11 +724,12 @@ absl::Status CheckHost(const RunFlags& flags, const job::JobPlan& plan,
   return absl::OkStatus();
 }
 
-// Fills in the statistics that standardise numeric columns. A checkpoint keeps the statistics with
-// which it was trained. A new model gets the statistics of its training rows.
-absl::Status Complete(const std::string& description, job::JobPlan* plan) {
-  plan->job.mutable_data()->clear_statistics();
-  return data::FillFromData(description, plan);
+// A checkpoint keeps the statistics that standardise numeric columns, and the labels: its data are
+// checked by both. A new model gets the ones of its training rows once these are checked.
+absl::Status Adopt(const std::string& description, job::JobPlan* plan) {
+  Data* const data = plan->job.mutable_data();
+  data->clear_statistics();
+  return description.empty() ? absl::OkStatus() : data::AdoptDescription(description, data);
 }
 
 // Warns of rows to score whose ids the model has never seen. A checkpoint that cannot be read is refused by
@@ -796,8 +802,9 @@ int RunCommand(const RunFlags& given) {
   if (ready.ok()) ready = CheckNetwork(flags, *plan);
   std::vector<std::string> warnings;
   if (ready.ok()) ready = CheckHost(flags, *plan, &warnings);
+  if (ready.ok()) ready = Adopt(start.description, &*plan);
   if (ready.ok()) ready = data::CheckData(*plan, &data);
-  if (ready.ok()) ready = Complete(start.description, &*plan);
+  if (ready.ok()) ready = data::FillFromData("", &*plan);
   if (!ready.ok()) return refuse(ready);
   if (flags.scores) CheckIdsToScore(start.save, *plan, &warnings);
   warnings.insert(warnings.end(), data.warnings.begin(), data.warnings.end());

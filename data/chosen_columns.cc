@@ -1,58 +1,44 @@
 #include "data/chosen_columns.h"
 
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "base/status_macros.h"
 #include "data/cells.h"
+#include "data/ncf.h"
 
 namespace tandem::data {
 namespace {
 
-// As data::LoadPairs reads them: what separates the cells of the first row does so in all.
-absl::StatusOr<std::string> DelimiterOfPairs(const std::vector<std::string>& files) {
-  absl::string_view line;
-  for (const std::string& file : files) {
-    TANDEM_ASSIGN_OR_RETURN(const auto lines, OpenLines(file));
-    TANDEM_ASSIGN_OR_RETURN(const bool more, lines->Next(&line));
-    if (more) return line.find('\t') == absl::string_view::npos ? "," : "\t";
-  }
-  return "\t";
-}
-
 // How the files are cut into cells, with the chosen columns as the only ones.
-absl::StatusOr<Columns> CutsOf(const Data& data, const std::vector<std::string>& files,
-                               const std::vector<std::string>& names) {
+absl::StatusOr<Columns> CutsOf(const Data& data, const std::vector<std::string>& names) {
   Columns columns;
-  switch (data.format()) {
-    case Data::DELIMITED:
-      columns.set_delimiter(data.columns().delimiter());
-      columns.set_header(data.columns().header());
-      columns.set_trim(data.columns().trim());
-      columns.set_quotes(data.columns().quotes());
-      break;
-    case Data::NCF: {
-      TANDEM_ASSIGN_OR_RETURN(*columns.mutable_delimiter(), DelimiterOfPairs(files));
-      break;
-    }
-    case Data::CRITEO:
-      break;
-    default:
-      return absl::InvalidArgumentError(
-          absl::StrCat("--columns: data.format is ", Data::Format_Name(data.format()),
-                       ", whose rows have no columns; hint: line i of the scores is row i"));
+  if (data.format() == Data::DELIMITED) {
+    columns.set_delimiter(data.columns().delimiter());
+    columns.set_header(data.columns().header());
+    columns.set_trim(data.columns().trim());
+    columns.set_quotes(data.columns().quotes());
+  } else if (data.format() == Data::CRITEO) {
+    columns.set_quotes(Columns::NONE);
+  } else {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--columns: data.format is ", Data::Format_Name(data.format()),
+                     ", whose rows have no columns; hint: line i of the scores is row i"));
   }
   if (columns.delimiter().empty()) columns.set_delimiter("\t");
-  for (const std::string& name : names) {
-    const bool ncf = data.format() == Data::NCF;
-    if (ncf && name != "user" && name != "item") {
-      return absl::InvalidArgumentError(absl::StrCat("--columns: rows of NCF have no column ",
-                                                     Quote(name), ", expected user or item"));
-    }
-    columns.add_categorical(!ncf ? name : name == "user" ? "0" : "1");
-  }
+  for (const std::string& name : names) columns.add_categorical(name);
   return columns;
+}
+
+// The cells of a pair separated by tabs, if the first pair of the files is, else by commas.
+absl::StatusOr<std::string> DelimiterOfPairs(const std::vector<std::string>& files,
+                                             RowParser* parser) {
+  RowWalk walk(&files, parser, RowSelection());
+  absl::string_view line;
+  TANDEM_ASSIGN_OR_RETURN(const bool more, walk.Next(&line));
+  return more && line.find('\t') == absl::string_view::npos ? "," : "\t";
 }
 
 }  // namespace
@@ -60,7 +46,8 @@ absl::StatusOr<Columns> CutsOf(const Data& data, const std::vector<std::string>&
 absl::StatusOr<std::unique_ptr<ChosenColumns>> ChosenColumns::Open(
     const Data& data, const std::vector<std::string>& files,
     const std::vector<std::string>& names) {
-  TANDEM_ASSIGN_OR_RETURN(const Columns columns, CutsOf(data, files, names));
+  if (data.format() == Data::NCF) return OpenPairs(files, names);
+  TANDEM_ASSIGN_OR_RETURN(const Columns columns, CutsOf(data, names));
   TANDEM_ASSIGN_OR_RETURN(
       auto parser, NewDelimitedParser(columns, /*statistics=*/nullptr, /*labels_optional=*/true));
   for (const std::string& file : files) {
@@ -70,8 +57,26 @@ absl::StatusOr<std::unique_ptr<ChosenColumns>> ChosenColumns::Open(
         first.code(),
         absl::StrReplaceAll(first.message(), {{"data.columns.categorical", "--columns"}}));
   }
+  std::vector<size_t> texts(names.size());
+  std::iota(texts.begin(), texts.end(), size_t{0});
   return std::unique_ptr<ChosenColumns>(
-      new ChosenColumns(files, names, columns.delimiter(), std::move(parser)));
+      new ChosenColumns(files, names, columns.delimiter(), std::move(parser), std::move(texts)));
+}
+
+absl::StatusOr<std::unique_ptr<ChosenColumns>> ChosenColumns::OpenPairs(
+    const std::vector<std::string>& files, const std::vector<std::string>& names) {
+  std::vector<size_t> texts;
+  for (const std::string& name : names) {
+    if (name != "user" && name != "item") {
+      return absl::InvalidArgumentError(absl::StrCat("--columns: rows of NCF have no column ",
+                                                     Quote(name), ", expected user or item"));
+    }
+    texts.push_back(name == "user" ? kNcfUser : kNcfItem);
+  }
+  auto parser = NewPairParser();
+  TANDEM_ASSIGN_OR_RETURN(std::string delimiter, DelimiterOfPairs(files, parser.get()));
+  return std::unique_ptr<ChosenColumns>(
+      new ChosenColumns(files, names, std::move(delimiter), std::move(parser), std::move(texts)));
 }
 
 void ChosenColumns::AppendCell(absl::string_view cell, std::string* text) const {
@@ -95,8 +100,17 @@ absl::Status ChosenColumns::AppendNext(std::string* text) {
   TANDEM_ASSIGN_OR_RETURN(const bool more, walk_.Next(&line));
   if (!more) return absl::FailedPreconditionError("the files have fewer rows than were scored");
   TANDEM_RETURN_IF_ERROR(walk_.file().Parse(line, &row_));
-  for (size_t i = 0; i < names_.size(); ++i) AppendCell(parser_->texts()[i], text);
+  for (const size_t i : texts_) AppendCell(parser_->texts()[i], text);
   return absl::OkStatus();
+}
+
+absl::Status ChosenColumns::CheckEnd() {
+  absl::string_view line;
+  TANDEM_ASSIGN_OR_RETURN(const bool more, walk_.Next(&line));
+  if (!more) return absl::OkStatus();
+  const absl::Status row = walk_.file().lines().Error("this row has no score");
+  return absl::FailedPreconditionError(
+      absl::StrCat(row.message(), ": the files have more rows than were scored"));
 }
 
 }  // namespace tandem::data

@@ -30,20 +30,26 @@ class ChosenColumns {
   // Appends the cells of the next row in the same way; in quotes where they need some. An error names file
   // and line, or says that there is no row any more.
   absl::Status AppendNext(std::string* text);
+  // FAILED_PRECONDITION, with file and line: there is one more row.
+  absl::Status CheckEnd();
 
  private:
+  static absl::StatusOr<std::unique_ptr<ChosenColumns>> OpenPairs(
+      const std::vector<std::string>& files, const std::vector<std::string>& names);
   ChosenColumns(std::vector<std::string> files, std::vector<std::string> names,
-                std::string delimiter, std::unique_ptr<RowParser> parser)
+                std::string delimiter, std::unique_ptr<RowParser> parser, std::vector<size_t> texts)
       : files_(std::move(files)),
         names_(std::move(names)),
         delimiter_(std::move(delimiter)),
         parser_(std::move(parser)),
+        texts_(std::move(texts)),
         walk_(&files_, parser_.get(), RowSelection()) {}
   void AppendCell(absl::string_view cell, std::string* text) const;
 
   const std::vector<std::string> files_, names_;
   const std::string delimiter_;
   const std::unique_ptr<RowParser> parser_;
+  const std::vector<size_t> texts_;  // of the parser's, one a name
   RowWalk walk_;
   Row row_;
 };

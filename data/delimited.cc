@@ -104,9 +104,10 @@ LabelMap DelimitedLabels(Columns columns) {
 
 class DelimitedParser final : public RowParser {
  public:
-  DelimitedParser(const Columns& columns, bool labels_optional)
+  DelimitedParser(const Columns& columns, bool labels_optional, int64_t trained_columns)
       : columns_(columns),
         labels_optional_(labels_optional),
+        trained_columns_(static_cast<size_t>(trained_columns)),
         delimiter_(columns.delimiter().empty() ? "\t" : columns.delimiter()),
         quotes_(columns.quotes() != Columns::NONE),
         labels_(DelimitedLabels(columns)),
@@ -160,6 +161,7 @@ class DelimitedParser final : public RowParser {
   }
 
   bool has_header() const override { return columns_.header(); }
+  size_t columns() const override { return cells_.size(); }
 
   bool EndsInQuotes(absl::string_view line, bool inside) const override {
     return quotes_ && data::EndsInQuotes(line, delimiter_, columns_.trim(), inside);
@@ -179,6 +181,7 @@ class DelimitedParser final : public RowParser {
     }
     cells_.resize(count);
     TANDEM_RETURN_IF_ERROR(Split(first_line, absl::MakeSpan(cells_)).status());
+    TANDEM_RETURN_IF_ERROR(CheckCount());
     without_label_ = labels_optional_ && LacksLabel();
     if (!without_label_) TANDEM_RETURN_IF_ERROR(Find("label", &label_));
     for (ColumnPlace& place : numeric_) TANDEM_RETURN_IF_ERROR(Find("numeric", &place));
@@ -217,6 +220,23 @@ class DelimitedParser final : public RowParser {
         blank_before_quote ? ", and data.columns.trim: true for quotes after a blank" : ""));
   }
 
+  bool CountsColumns() const {
+    return labels_optional_ && trained_columns_ > 0 && !columns_.header() &&
+           !columns_.label().empty();
+  }
+
+  // Refuses a file to score, whose first line is in cells_, if its columns are not those of training.
+  absl::Status CheckCount() const {
+    const size_t count = cells_.size();
+    if (!CountsColumns() || count == trained_columns_ || count + 1 == trained_columns_) {
+      return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the row has ", count, " columns, expected ", trained_columns_,
+        " as in the training data, or ", trained_columns_ - 1,
+        " without a label; hint: columns are told apart by their numbers", OtherDelimiter()));
+  }
+
   // Whether the file, whose first line is in cells_, has no column of labels.
   bool LacksLabel() const {
     if (columns_.label().empty()) return true;
@@ -225,6 +245,7 @@ class DelimitedParser final : public RowParser {
         return Trimmed(cell) == columns_.label();
       });
     }
+    if (trained_columns_ > 0) return cells_.size() < trained_columns_;
     uint64_t last = 0;  // that the job reads
     for (const std::vector<ColumnPlace>* places : {&numeric_, &categorical_}) {
       for (const ColumnPlace& place : *places) last = std::max(last, NumberOf(place));
@@ -453,6 +474,7 @@ class DelimitedParser final : public RowParser {
 
   const Columns columns_;
   const bool labels_optional_;
+  const size_t trained_columns_;  // 0: not known
   const std::string delimiter_;
   const bool quotes_;
   bool bags_ = false;      // a column has cells of several ids
@@ -474,12 +496,13 @@ class DelimitedParser final : public RowParser {
 
 absl::StatusOr<std::unique_ptr<RowParser>> NewDelimitedParser(const Columns& columns,
                                                               const DataStatistics* statistics,
-                                                              bool labels_optional) {
+                                                              bool labels_optional,
+                                                              int64_t trained_columns) {
   if (columns.label().empty() && !labels_optional) {
     return absl::InvalidArgumentError(
         "data.columns.label is not set, expected the name or number of a column");
   }
-  auto parser = std::make_unique<DelimitedParser>(columns, labels_optional);
+  auto parser = std::make_unique<DelimitedParser>(columns, labels_optional, trained_columns);
   if (statistics != nullptr) TANDEM_RETURN_IF_ERROR(parser->SetStatistics(*statistics));
   return parser;
 }

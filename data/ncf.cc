@@ -1,6 +1,7 @@
 #include "data/ncf.h"
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <limits>
 #include <numeric>
@@ -29,11 +30,44 @@ bool ParseId(absl::string_view text, uint32_t* id) {
   return true;
 }
 
-absl::Status BadId(const LineReader& lines, absl::string_view role, absl::string_view text) {
-  return lines.Error(absl::StrCat("the ", role, " is ", Quote(text),
-                                  ", expected a whole number from 0 to 4294967294; hint: rows are "
-                                  "user, item, rating, separated by tabs"));
+absl::Status BadId(absl::string_view role, absl::string_view text) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("the ", role, " is ", Quote(text),
+                   ", expected a whole number from 0 to 4294967294; hint: rows are user, item, "
+                   "rating, separated by tabs"));
 }
+
+bool IsPair(absl::string_view line) { return !Trimmed(line).empty(); }
+
+// The user and the item of a row, of which `cells` are the texts.
+absl::StatusOr<Interaction> ParsePair(absl::string_view line, bool commas,
+                                      absl::Span<absl::string_view> cells) {
+  const bool tabs = !commas || line.find('\t') != absl::string_view::npos;
+  if (SplitCells(line, tabs ? '\t' : ',', cells) < 2) {
+    return absl::InvalidArgumentError(
+        "the row has 1 column, expected at least 2 (user, item, then a rating that is not used, "
+        "separated by tabs); hint: other layouts are read with format: DELIMITED");
+  }
+  Interaction pair;
+  if (!ParseId(cells[kNcfUser], &pair.user)) return BadId("user", cells[kNcfUser]);
+  if (!ParseId(cells[kNcfItem], &pair.item)) return BadId("item", cells[kNcfItem]);
+  return pair;
+}
+
+class PairParser final : public RowParser {
+ public:
+  bool IsRow(absl::string_view line) const override { return IsPair(line); }
+  absl::Status Parse(absl::string_view line, Row* row) override {
+    TANDEM_ASSIGN_OR_RETURN(const Interaction pair,
+                            ParsePair(line, /*commas=*/true, absl::MakeSpan(cells_)));
+    row->keys = {pair.user, pair.item};
+    return absl::OkStatus();
+  }
+  absl::Span<const absl::string_view> texts() const override { return cells_; }
+
+ private:
+  std::array<absl::string_view, 2> cells_;
+};
 
 }  // namespace
 
@@ -42,28 +76,22 @@ absl::Status ReadRatings(LineReader* lines, std::vector<Interaction>* rows, bool
   for (absl::string_view line;;) {
     TANDEM_ASSIGN_OR_RETURN(const bool more, lines->Next(&line));
     if (!more) break;
-    if (Trimmed(line).empty()) continue;
+    if (!IsPair(line)) continue;
     absl::string_view cells[2];
-    const bool tabs = !commas || line.find('\t') != absl::string_view::npos;
-    const size_t count = SplitCells(line, tabs ? '\t' : ',', absl::MakeSpan(cells));
-    if (count < 2) {
-      return lines->Error(
-          "the row has 1 column, expected at least 2 (user, item, then a rating that is not used, "
-          "separated by tabs); hint: other layouts are read with format: DELIMITED");
-    }
-    Interaction row;
-    if (!ParseId(cells[0], &row.user)) return BadId(*lines, "user", cells[0]);
-    if (!ParseId(cells[1], &row.item)) return BadId(*lines, "item", cells[1]);
-    rows->push_back(row);
+    const absl::StatusOr<Interaction> row = ParsePair(line, commas, absl::MakeSpan(cells));
+    if (!row.ok()) return lines->Error(row.status().message());
+    rows->push_back(*row);
   }
   if (rows->size() > before) return absl::OkStatus();
   return lines->FileError("the file is empty, expected rows; hint: remove it from the job");
 }
 
+std::unique_ptr<RowParser> NewPairParser() { return std::make_unique<PairParser>(); }
+
 namespace {
 
 // "(user,item)".
-bool ParsePair(absl::string_view text, Interaction* pair) {
+bool ParsePositive(absl::string_view text, Interaction* pair) {
   if (text.size() < 2 || text.front() != '(' || text.back() != ')') return false;
   text = text.substr(1, text.size() - 2);
   const size_t comma = text.find(',');
@@ -74,7 +102,7 @@ bool ParsePair(absl::string_view text, Interaction* pair) {
 absl::Status ParseGroup(const LineReader& lines, absl::string_view line, RankingGroups* groups) {
   size_t tab = std::min(line.find('\t'), line.size());
   Interaction positive;
-  if (!ParsePair(line.substr(0, tab), &positive)) {
+  if (!ParsePositive(line.substr(0, tab), &positive)) {
     return lines.Error(absl::StrCat("the row begins with ", Quote(line.substr(0, tab)),
                                     ", expected (user,item); hint: see "
                                     "data.negatives.test_negatives"));
@@ -84,7 +112,7 @@ absl::Status ParseGroup(const LineReader& lines, absl::string_view line, Ranking
     tab = std::min(line.find('\t', begin), line.size());
     uint32_t item = 0;
     if (!ParseId(line.substr(begin, tab - begin), &item)) {
-      return BadId(lines, "candidate", line.substr(begin, tab - begin));
+      return lines.Error(BadId("candidate", line.substr(begin, tab - begin)).message());
     }
     if (item != positive.item) groups->items.push_back(item);
   }

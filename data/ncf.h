@@ -14,6 +14,7 @@
 #include "data/batch_builder.h"
 #include "data/batch_source.h"
 #include "data/line_reader.h"
+#include "data/row.h"
 
 namespace tandem::data {
 
@@ -26,8 +27,11 @@ struct Interaction {
   friend bool operator==(const Interaction&, const Interaction&) = default;
 };
 
-// Appends the rows of "user item [anything]", tab separated. `commas`: or separated by commas.
+// Appends the rows of "user item [anything]", tab separated. `commas`: or, in a line without a tab,
+// separated by commas. A line of blanks and tabs is no row.
 absl::Status ReadRatings(LineReader* lines, std::vector<Interaction>* rows, bool commas = false);
+// Reads the same rows, with `commas`: texts() are the user and the item as they are written.
+std::unique_ptr<RowParser> NewPairParser();
 
 // Ranking groups: the positive, then items [offsets[g], offsets[g+1]) to rank it against.
 struct RankingGroups {

@@ -56,6 +56,9 @@ class RowParser {
     return line.find_first_not_of(' ') != absl::string_view::npos;
   }
 
+  // How many columns a row of the file has that was begun last; 0 where the format says it.
+  virtual size_t columns() const { return 0; }
+
   // Overwrites `row`; reuses its memory.
   virtual absl::Status Parse(absl::string_view line, Row* row) = 0;
 
@@ -87,11 +90,13 @@ std::unique_ptr<RowParser> NewLibsvmParser(int max_ids, const Columns& columns =
 // Columns picked by name (with a header) or by number, as `columns` says. Without `statistics` (which
 // is not kept) numbers are not standardised, as for measuring and checking. With `labels_optional` a label
 // may be a missing value, and a header may lack its column. A file without a header may lack it, too: one
-// that has a column less than the job reads is one without labels, whose columns behind the label's count
-// one less. Without `columns.label` nothing is read as a label then.
+// that has a column less than `trained_columns`, those of a training row, is one without labels, whose
+// columns behind the label's count one less. Another number is refused. If 0, that is not known: a file
+// without labels has a column less than the job reads. Without `columns.label` nothing is read as a label
+// then.
 absl::StatusOr<std::unique_ptr<RowParser>> NewDelimitedParser(
     const Columns& columns, const DataStatistics* statistics = nullptr,
-    bool labels_optional = false);
+    bool labels_optional = false, int64_t trained_columns = 0);
 
 }  // namespace tandem::data
 

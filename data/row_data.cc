@@ -50,7 +50,8 @@ absl::StatusOr<std::unique_ptr<RowParser>> NewRowParser(const Data& data,
     case Data::LIBSVM:
       return NewLibsvmParser(data.max_ids(), data.columns(), data.score_only());
     case Data::DELIMITED:
-      return NewDelimitedParser(data.columns(), statistics, data.score_only());
+      return NewDelimitedParser(data.columns(), statistics, data.score_only(),
+                                data.statistics().columns());
     default:
       return absl::InvalidArgumentError("data.format is not set, or not one with a row a line");
   }

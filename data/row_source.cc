@@ -190,8 +190,10 @@ absl::StatusOr<double> RowsPerByte(const std::string& name, RowParser* parser) {
 }  // namespace
 
 absl::StatusOr<int64_t> EstimateRows(const std::vector<std::string>& files, RowParser* parser) {
-  if (files.empty()) return 0;
-  TANDEM_ASSIGN_OR_RETURN(const double rows_per_byte, RowsPerByte(files[0], parser));
+  double rows_per_byte = 0;  // of the first file that has a row
+  for (size_t i = 0; i < files.size() && rows_per_byte == 0; ++i) {
+    TANDEM_ASSIGN_OR_RETURN(rows_per_byte, RowsPerByte(files[i], parser));
+  }
   int64_t bytes = 0;
   for (const std::string& file : files) bytes += StoredBytes(file);
   return static_cast<int64_t>(rows_per_byte * static_cast<double>(bytes) + 0.5);

@@ -138,8 +138,8 @@ class RowPass {
 absl::StatusOr<int64_t> CountRows(const std::vector<std::string>& files, RowParser* parser,
                                   int64_t limit);
 
-// Rows of all files together, from the start of the first one and the sizes on disk; exact for a
-// single small file.
+// Rows of all files together, from the start of the first one with a row and the sizes on disk; exact
+// for a single small file.
 absl::StatusOr<int64_t> EstimateRows(const std::vector<std::string>& files, RowParser* parser);
 
 struct RowSourceOptions {

@@ -141,6 +141,18 @@ absl::StatusOr<std::string> FirstNegative(const Data& data) {
   }
 }
 
+// How many columns a training row has, where columns are numbers; 0: they have names, or no row is there.
+absl::StatusOr<size_t> TrainedColumns(const Data& data) {
+  if (data.format() != Data::DELIMITED || data.columns().header()) return 0;
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> files,
+                          ExpandAllFiles("data.train", {data.train().begin(), data.train().end()}));
+  TANDEM_ASSIGN_OR_RETURN(const auto parser, NewRowParser(data, nullptr));
+  RowWalk walk(&files, parser.get(), RowSelection());
+  absl::string_view line;
+  TANDEM_RETURN_IF_ERROR(walk.Next(&line).status());
+  return parser->columns();
+}
+
 absl::StatusOr<Data> ParseDescription(absl::string_view description) {
   Data data;
   google::protobuf::TextFormat::Parser parser;
@@ -230,6 +242,8 @@ absl::Status FillFromData(absl::string_view description, job::JobPlan* plan) {
   if (!negative.empty()) data->mutable_columns()->add_negative(negative);
   TANDEM_ASSIGN_OR_RETURN(DataStatistics statistics, StatisticsOf(*plan));
   if (statistics.column_size() > 0) *data->mutable_statistics() = std::move(statistics);
+  TANDEM_ASSIGN_OR_RETURN(const size_t columns, TrainedColumns(*data));
+  if (columns > 0) data->mutable_statistics()->set_columns(static_cast<int64_t>(columns));
   return absl::OkStatus();
 }
 

@@ -1,5 +1,6 @@
-// What a job learns of its data before it starts: means and deviations of numeric columns, and the label
-// that counts as 0. Measured on its training rows, or those that a saved model was trained with.
+// What a job learns of its data before it starts: means and deviations of numeric columns, the label that
+// counts as 0, and the number of columns without a header. Measured on its training rows, or those that a
+// saved model was trained with.
 #ifndef TANDEM_DATA_STATISTICS_H_
 #define TANDEM_DATA_STATISTICS_H_
 
@@ -42,7 +43,8 @@ absl::Status AdoptDescription(absl::string_view description, Data* data);
 
 // Fills in what the job leaves to its data, before it starts: the label that counts as 0 and statistics,
 // of the save that it starts from if `description` is that of one, else of the training rows in the
-// order of their files. The same on every node.
+// order of their files; and the number of columns, of the training rows if there are any, else of the
+// save. The same on every node.
 absl::Status FillFromData(absl::string_view description, job::JobPlan* plan);
 
 }  // namespace tandem::data

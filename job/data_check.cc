@@ -285,6 +285,7 @@ absl::Status CheckFormat(const Data& data) {
 
 // Statistics are those of finite numbers.
 absl::Status CheckStatistics(const DataStatistics& statistics) {
+  TANDEM_RETURN_IF_ERROR(NotNegative("data.statistics.columns", statistics.columns()));
   for (int i = 0; i < statistics.column_size(); ++i) {
     const std::string path = absl::StrCat("data.statistics.column[", i, "]");
     TANDEM_RETURN_IF_ERROR(Finite(path + ".mean", statistics.column(i).mean()));

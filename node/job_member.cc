@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/clock.h"
+#include "base/exhaustion.h"
 #include "base/status_macros.h"
 #include "job/job.h"
 #include "job/resume_check.h"
@@ -147,6 +148,16 @@ absl::StatusOr<int> JobMember::FindSelf(const View& view) {
   }
   return absl::InternalError(
       absl::StrCat("view ", view.number(), " is without this ", server ? "server" : "worker"));
+}
+
+absl::Status JobMember::RunLoop(const std::function<absl::Status()>& loop) {
+  bool returned = false;
+  const absl::Status ended = CatchExceptions([&] {
+    absl::Status status = loop();
+    returned = true;
+    return status;
+  });
+  return returned ? ended : Fail(ended);
 }
 
 absl::Status JobMember::Fail(absl::Status why, absl::optional<EndpointId> culprit) {

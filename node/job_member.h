@@ -78,6 +78,10 @@ class JobMember {
   // Which server or worker of the view this process is; from now on it is called so. INTERNAL: none.
   absl::StatusOr<int> FindSelf(const View& view);
 
+  // Runs the loop of this process and returns how it ended. Tells the scheduler of an exception. A status
+  // that the loop returns has been reported with Fail, or comes from the scheduler.
+  absl::Status RunLoop(const std::function<absl::Status()>& loop);
+
   // Tells the scheduler why this process must end the job, and whose fault it is if not its own; lets
   // that leave, and returns `why`.
   absl::Status Fail(absl::Status why, absl::optional<EndpointId> culprit = absl::nullopt);

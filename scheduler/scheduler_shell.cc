@@ -62,8 +62,6 @@ class Shell {
   }
 
  private:
-  std::string ModelDir() const { return absl::StrCat(options_.out_dir, "/model"); }
-
   absl::Status OpenFiles() {
     const ModelPaths& models = options_.models;
     if (models.resume) TANDEM_RETURN_IF_ERROR(ReadEvaluations(models.step));
@@ -144,13 +142,17 @@ class Shell {
     const int saves = options_.save == nullptr ? save_seen_ : options_.save->load();
     if (saves != save_seen_) {
       save_seen_ = saves;
-      if (options_.out_dir.empty()) {
+      if (options_.models.save_to.empty()) {
         return Emit(
             {{"event", "log"},
-             {"text", "a save was asked for, but there is no folder for it: start with --out"}});
+             {"text", options_.out_dir.empty()
+                          ? "a save was asked for, but there is no folder for it: start with "
+                            "--out"
+                          : "a save was asked for, but this run writes none (--no-save, or "
+                            "it only evaluates)"}});
       }
       event.kind = SchedulerEvent::Kind::kSave;
-      event.text = ModelDir();
+      event.text = options_.models.save_to;
       StepCore(event);
     }
   }

@@ -46,7 +46,7 @@ struct SchedulerOptions {
   std::function<void(const nlohmann::json& event)> on_event;
   const std::atomic<bool>* abort = nullptr;  // set by a signal handler: end the job at once
   const std::atomic<int>* ends = nullptr;    // each time it grows: end; first save, then at once
-  const std::atomic<int>* save = nullptr;    // each change asks for a save to out_dir/model
+  const std::atomic<int>* save = nullptr;    // each change asks for a save to models.save_to
   std::function<void()> on_started;          // all nodes have loaded what the job begins with
   uint64_t incarnation = 1;                  // of this process, in frame headers
   SchedulerTimes times;

@@ -380,8 +380,7 @@ class Server {
     }
     member_ = std::make_unique<node::JobMember>(*transport_, std::move(member));
     TANDEM_RETURN_IF_ERROR(member_->Start());
-    absl::Status status = CatchExceptions([this] { return Loop(); });
-    if (absl::IsResourceExhausted(status)) status = member_->Fail(status);  // others hear why
+    const absl::Status status = member_->RunLoop([this] { return Loop(); });
     if (options_.on_end) options_.on_end(status);
     member_.reset();  // its beats speak of the shards
     for (const auto& shard : shards_) shard->Stop();

@@ -86,8 +86,7 @@ class Worker {
     member_ = std::make_unique<node::JobMember>(*transport_, std::move(member));
     TANDEM_RETURN_IF_ERROR(member_->Start());
     if (options_.plan.workers_serve) StartOwnServer();
-    absl::Status status = CatchExceptions([this] { return Loop(); });
-    if (absl::IsResourceExhausted(status)) status = member_->Fail(status);  // others hear why
+    const absl::Status status = member_->RunLoop([this] { return Loop(); });
     {
       absl::MutexLock lock(&group_mutex_);
       if (group_.reducer != nullptr && !status.ok()) group_.reducer->RequestDump();

@@ -343,6 +343,20 @@ TEST_F(KillTest, Usr1ToAllProcessesSavesAndTrainsOn) {
   ExpectFailure(&job, {"server 0 (pid ", "; go on with: tandem run ", "--resume " + arguments.out});
 }
 
+TEST_F(KillTest, Usr1WritesNoCheckpointWithNoSave) {
+  RunArguments arguments = Endless();
+  RunningJob job(arguments);
+  ASSERT_TRUE(Trains(&job));
+  job.driver().Signal(SIGUSR1);
+  kill(job.Roles()["scheduler"], SIGUSR1);
+  EXPECT_TRUE(job.driver().WaitForOutput("SIGUSR1: no checkpoint is written, because of --no-save",
+                                         patience_ * kReported));
+  ASSERT_TRUE(job.WaitForStep(1000, patience_ * kReported));
+  job.driver().Signal(SIGINT);
+  ExpectFailure(&job, {"stopped by a signal"}, SIGINT);
+  EXPECT_FALSE(std::filesystem::exists(arguments.out + "/model"));
+}
+
 // ---- Stopped in its tracks --------------------------------------------------------------------
 
 class StallTest : public KillTest, public ::testing::WithParamInterface<std::string> {};

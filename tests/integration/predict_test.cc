@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "data/metrics.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -187,6 +188,22 @@ TEST_F(PredictTest, WarnsOfIdsThatTheModelHasNeverSeen) {
   EXPECT_THAT(known.output, Not(HasSubstr("warning")));
 }
 
+// A descriptor that is open for reading alone is found out after the rows are scored.
+TEST_F(PredictTest, ScoresThatCannotBeWrittenAreKept) {
+  WriteTextFile(job_->File("unwritable"), "");
+  const RunResult run = RunProgram(
+      {"/bin/sh", "-c",
+       absl::StrCat(ProgramPath("tandem"), " predict ", job_->File("job.textproto"),
+                    " --init-from ", job_->File("trained"), " --data ", job_->File("test.tsv"),
+                    " --out /dev/fd/3 3< ", job_->File("unwritable"))});
+  EXPECT_EQ(run.exit_code, 1) << run.DebugString();
+  const std::vector<std::string> said = absl::StrSplit(run.output, "the scores are kept in ");
+  ASSERT_EQ(said.size(), 2u) << run.output;
+  const std::string kept(absl::StripSuffix(said[1], "\n"));
+  EXPECT_EQ(Scores(kept).size(), static_cast<size_t>(kTestRows));
+  std::filesystem::remove_all(std::filesystem::path(kept).parent_path());
+}
+
 TEST_F(PredictTest, ColumnsStandInFrontOfTheScores) {
   const std::string job = job_->File("offers.textproto");
   WriteTextFile(job, absl::StrCat(R"(
@@ -214,6 +231,14 @@ train { batch: 64 })"));
   const RunResult none = predict("id,town");
   EXPECT_EQ(none.exit_code, 2) << none.DebugString();
   EXPECT_THAT(none.output, HasSubstr("the header has no column 'town' (--columns)"));
+
+  // The model has learned from its training rows that "no" counts as 0.
+  const auto row = [](const char* label) { return absl::StrCat("30,1,1.5,a,b,c,", label, "\n"); };
+  WriteTextFile(job_->File("new.csv"), absl::StrCat("age,visits,minutes,city,device,offer,taken\n",
+                                                    row("yes"), row("maybe"), row("no")));
+  const RunResult maybe = predict("city");
+  EXPECT_EQ(maybe.exit_code, 2) << maybe.DebugString();
+  EXPECT_THAT(maybe.output, ContainsRegex("new.csv:3: .* is 'maybe', expected .*'no'"));
 }
 
 TEST_F(PredictTest, PairsOfUserAndItemHaveScores) {

@@ -40,11 +40,13 @@ Settings Join(Settings a, const Settings& b) {
 const Settings kShort = {"train.max_steps=40"};
 const Settings kEvaluateOnly = {"train.evaluate_only=true"};
 
+constexpr int64_t kEpochSteps = 400;
+
 // All tests start from one trained model, on two servers.
 class SaveTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
-    job_ = std::make_unique<SmallJob>(/*train_rows=*/3 * 24 * 400, /*test_rows=*/500);
+    job_ = std::make_unique<SmallJob>(/*train_rows=*/3 * 24 * kEpochSteps, /*test_rows=*/500);
     trained_ = RunJob(job_->Arguments("trained", kShort));
   }
   static void TearDownTestSuite() { job_.reset(); }
@@ -161,6 +163,9 @@ Settings Steps(int64_t steps) {
   return {absl::StrCat("train.max_steps=", steps), "train.epochs=1000"};
 }
 
+// Steps that trained before step number `step`: the end of each epoch has a number of its own.
+int64_t StepsBefore(int64_t step) { return step - step / (kEpochSteps + 1); }
+
 // The model of the plain loop after `steps` steps.
 ModelBits PlainModel(const SmallJob& job, int64_t steps) {
   absl::StatusOr<PlainLoopResult> plain = RunPlainLoop(job.Plan(Steps(steps)), {});
@@ -206,7 +211,6 @@ size_t SavesDone(const RunArguments& arguments) {
 // Requests that come while a save is under way follow it, and the job trains on after them.
 TEST_F(SaveTest, SavesThatAreAskedForAtOnceFollowEachOther) {
   RunArguments arguments = job_->Arguments("many-saves", Steps(1'000'000));
-  arguments.save = false;
   RunningJob job(arguments);
   AskForSave(&job);
   const pid_t scheduler = job.Roles()["scheduler"];
@@ -236,17 +240,17 @@ TEST_P(SaveInTheMiddleTest, IsOneMomentOfTheRun) {
   const Settings dense = {absl::StrCat("dense.synchroniser=", GetParam())};
   RunArguments arguments =
       job_->Arguments(absl::StrCat("middle-", GetParam()), Join(Steps(1'000'000), dense));
-  arguments.save = false;  // so that the save that was asked for is the only one
   const std::string save = arguments.out + "/model";
   RunningJob job(arguments);
   AskForSave(&job);
   const bool there = WaitForSave(&job, save);
-  job.driver().Signal(SIGTERM);  // there is no need to train to the end
+  job.driver().Signal(SIGKILL);  // so that the save that was asked for is the only one
   const RunResult run = job.Finish(kRunLimit);
   ASSERT_TRUE(there) << run.DebugString();
-  EXPECT_EQ(run.signal, SIGTERM) << run.DebugString();
+  EXPECT_EQ(run.signal, SIGKILL) << run.DebugString();
+  EXPECT_TRUE(job.WaitForNobody(kRunLimit));
 
-  const int64_t step = server::SavedModel::Open(save)->manifest().step;
+  const int64_t step = StepsBefore(server::SavedModel::Open(save)->manifest().step);
   EXPECT_GE(step, 5);
   const absl::StatusOr<ModelBits> saved = ReadSavedModel(save);
   ASSERT_TRUE(saved.ok()) << saved.status();
@@ -280,15 +284,15 @@ TEST_P(DelayedSaveTest, WhatWasHeldBackIsApplied) {
                             "policy={kind: FIXED_DELAY delay: 2}", "cluster.servers=2"};
   RunArguments arguments =
       job_->Arguments(absl::StrCat("delayed-", GetParam()), Join(Steps(1'000'000), delayed));
-  arguments.save = false;
   const std::string save = arguments.out + "/model";
   RunningJob job(arguments);
   AskForSave(&job);
   const bool there = WaitForSave(&job, save);
-  job.driver().Signal(SIGTERM);
+  job.driver().Signal(SIGKILL);  // so that the save that was asked for is the only one
   const RunResult run = job.Finish(kRunLimit);
   ASSERT_TRUE(there) << run.DebugString();
-  const int64_t step = server::SavedModel::Open(save)->manifest().step;
+  EXPECT_TRUE(job.WaitForNobody(kRunLimit));
+  const int64_t step = StepsBefore(server::SavedModel::Open(save)->manifest().step);
 
   const RunResult whole = RunJob(
       job_->Arguments(absl::StrCat("delayed-whole-", GetParam()), Join(Steps(step), delayed)));

@@ -342,6 +342,9 @@ TEST(BatchSourceTest, EstimatesAreNearTheCount) {
     auto source = *data::NewTrainSource(NumberedPlan({file, file}, 4, 32), 0);
     EXPECT_NEAR(source->EstimatedRows(), 100'000, 15'000) << file;
   }
+  const std::string empty = dir.Write("empty.csv", "");
+  auto behind = *data::NewTrainSource(NumberedPlan({empty, empty, dir.Path("a.csv")}, 4, 32), 0);
+  EXPECT_NEAR(behind->EstimatedRows(), 50'000, 7'500) << "the first file with rows counts";
   job::JobPlan plan = NumberedPlan({dir.Path("a.csv")}, 4, 32);
   plan.job.mutable_data()->set_test_fraction(0.25);
   EXPECT_EQ((*data::NewTrainSource(plan, 0))->EstimatedRows(), 37'500)
@@ -652,6 +655,21 @@ TEST(BatchSourceTest, RowsToScoreNeedNoLabel) {
   ExpectOneLine(data::CheckData(plan), {"u.csv:1: ", "'x'", "expected a number"});
 }
 
+// Header and `rows` rows of the chosen columns; there are no more.
+std::string TableOf(const Data& data, const std::vector<std::string>& files,
+                    const std::vector<std::string>& names, int rows) {
+  auto columns = data::ChosenColumns::Open(data, files, names);
+  EXPECT_TRUE(columns.ok()) << columns.status();
+  if (!columns.ok()) return std::string();
+  std::string text = (*columns)->Header() + "\n";
+  for (int row = 0; row < rows; ++row) {
+    EXPECT_EQ((*columns)->AppendNext(&text), absl::OkStatus());
+    text += "\n";
+  }
+  EXPECT_FALSE((*columns)->AppendNext(&text).ok());
+  return text;
+}
+
 TEST(ChosenColumnsTest, CellsAreInTheOrderOfTheRows) {
   const TempDir dir;
   const std::string a = dir.Write("a.csv", "id,age,city\n1,5,\"Rome, IT\"\n2,6,Bern\n");
@@ -660,33 +678,40 @@ TEST(ChosenColumnsTest, CellsAreInTheOrderOfTheRows) {
   named.set_format(Data::DELIMITED);
   named.mutable_columns()->set_delimiter(",");
   named.mutable_columns()->set_header(true);
-  const auto table = [](const Data& data, const std::vector<std::string>& files,
-                        const std::vector<std::string>& names, int rows) {
-    auto columns = data::ChosenColumns::Open(data, files, names);
-    EXPECT_TRUE(columns.ok()) << columns.status();
-    if (!columns.ok()) return std::string();
-    std::string text = (*columns)->Header() + "\n";
-    for (int row = 0; row < rows; ++row) {
-      EXPECT_EQ((*columns)->AppendNext(&text), absl::OkStatus());
-      text += "\n";
-    }
-    EXPECT_FALSE((*columns)->AppendNext(&text).ok());
-    return text;
-  };
-  EXPECT_EQ(table(named, {a, b}, {"city", "id"}, 3),
+  EXPECT_EQ(TableOf(named, {a, b}, {"city", "id"}, 3),
             "city,id,\n\"Rome, IT\",1,\nBern,2,\n\"a \"\"b\"\"\",3,\n");
   ExpectOneLine(data::ChosenColumns::Open(named, {a, b}, {"id", "age"}).status(),
                 {"b.csv:1: ", "no column 'age'", "(--columns)"});
   Data numbered;
   numbered.set_format(Data::CRITEO);
   const std::string c = dir.Write("c.tsv", "0\t\t7\n1\tx\t8\n");
-  EXPECT_EQ(table(numbered, {c}, {"2", "1"}, 2), "2\t1\t\n7\t\t\n8\tx\t\n");
+  EXPECT_EQ(TableOf(numbered, {c}, {"2", "1"}, 2), "2\t1\t\n7\t\t\n8\tx\t\n");
   numbered.set_format(Data::NCF);
-  EXPECT_EQ(table(numbered, {dir.Write("d.csv", "4,5\n6,7\n")}, {"item", "user"}, 2),
+  EXPECT_EQ(TableOf(numbered, {dir.Write("d.csv", "4,5\n6,7\n")}, {"item", "user"}, 2),
             "item,user,\n5,4,\n7,6,\n");
   ExpectOneLine(data::ChosenColumns::Open(numbered, {c}, {"rating"}).status(), {"'rating'"});
   numbered.set_format(Data::LIBSVM);
   ExpectOneLine(data::ChosenColumns::Open(numbered, {c}, {"1"}).status(), {"LIBSVM", "hint"});
+}
+
+// A format has one rule for its rows and cells, whoever reads them.
+TEST(ChosenColumnsTest, RowsAreThoseThatAreScored) {
+  const TempDir dir;
+  Data data;
+  data.set_format(Data::NCF);
+  const std::string pairs = "1\t2\n \t \n\t\n3\t4\t5\t9\n  \n5,6\n7,8,1,2\n";
+  EXPECT_EQ(TableOf(data, {dir.Write("pairs", pairs)}, {"user", "item"}, 4),
+            "user\titem\t\n1\t2\t\n3\t4\t\n5\t6\t\n7\t8\t\n");
+  EXPECT_EQ(TableOf(data, {dir.Write("none", " \t\n"), dir.Write("commas", "1,2\n3\t4\n")},
+                    {"item", "item", "user"}, 2),
+            "item,item,user,\n2,2,1,\n4,4,3,\n");
+  data.set_format(Data::CRITEO);
+  EXPECT_EQ(TableOf(data, {dir.Write("c.tsv", "0\t\"x\t7\n1\ta\"b\t\"\n")}, {"1", "2"}, 2),
+            "1\t2\t\n\"\"\"x\"\t7\t\n\"a\"\"b\"\t\"\"\"\"\t\n");
+  auto columns = *data::ChosenColumns::Open(data, {dir.Path("c.tsv")}, {"1"});
+  std::string text;
+  ASSERT_EQ(columns->AppendNext(&text), absl::OkStatus());
+  ExpectOneLine(columns->CheckEnd(), {"c.tsv:2: ", "more rows than were scored"});
 }
 
 TEST(CheckDataTest, BadRowsAreSkippedUpToANumber) {

@@ -1,13 +1,21 @@
 // Whole files: what was there before stays until the new one is in place, and errors name the file.
 #include "base/file.h"
 
+#include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/sysmacros.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstddef>
 #include <filesystem>
 #include <iterator>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -107,6 +115,47 @@ TEST_F(FileTest, OutputKeepsTheModeAndTheNamesOfAFile) {
   EXPECT_EQ(*ReadWholeFile(Path(long_name)), "new");
   const auto folder = std::filesystem::directory_iterator(folder_);
   EXPECT_EQ(std::distance(begin(folder), end(folder)), 7) << "a temporary file is left";
+}
+
+// Whether WriteOutput succeeds in a process in which the kernel refuses a system call; nullopt: this
+// kernel has no such filters.
+std::optional<bool> WritesWithout(long call, int error, const std::string& path,
+                                  const std::string& text) {
+  constexpr int kWritten = 0, kRefused = 1, kNoFilter = 2;
+  const pid_t child = fork();
+  if (child == 0) {
+    sock_filter steps[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<uint32_t>(call), 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<uint32_t>(error)),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+    const sock_fprog filter = {std::size(steps), steps};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+        prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) != 0) {
+      _exit(kNoFilter);
+    }
+    _exit(WriteOutput(path, text).ok() ? kWritten : kRefused);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == kNoFilter) return std::nullopt;
+  return WIFEXITED(status) && WEXITSTATUS(status) == kWritten;
+}
+
+TEST_F(FileTest, OutputIsOverwrittenOnlyWhereNoFileCanTakeItsPlace) {
+  ASSERT_EQ(WriteFileAtomically(Path("f"), "old"), absl::OkStatus());
+  const auto busy = WritesWithout(SYS_rename, EBUSY, Path("f"), "by hand");
+  if (!busy.has_value()) GTEST_SKIP() << "no filters of system calls here";
+  EXPECT_TRUE(*busy) << "a mount point";
+  EXPECT_EQ(*ReadWholeFile(Path("f")), "by hand");
+  EXPECT_FALSE(*WritesWithout(SYS_rename, EIO, Path("f"), "new")) << "a broken disk";
+  EXPECT_EQ(*ReadWholeFile(Path("f")), "by hand");
+  EXPECT_FALSE(*WritesWithout(SYS_fsync, EIO, Path("f"), "new"));
+  EXPECT_EQ(*ReadWholeFile(Path("f")), "by hand");
+  ASSERT_EQ(link(Path("f").c_str(), Path("other-name").c_str()), 0);  // it cannot be replaced
+  EXPECT_FALSE(*WritesWithout(SYS_fsync, EIO, Path("f"), "newest"));
+  const auto folder = std::filesystem::directory_iterator(folder_);
+  EXPECT_EQ(std::distance(begin(folder), end(folder)), 2) << "a temporary file is left";
 }
 
 TEST_F(FileTest, OutputIsWrittenIntoWhatIsNoFile) {

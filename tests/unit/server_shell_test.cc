@@ -6,12 +6,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
 #include <memory>
+#include <stdexcept>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/status_macros.h"
 #include "gtest/gtest.h"
 #include "server/save_directory.h"
 #include "tests/unit/core_fixture.h"
@@ -22,6 +27,32 @@ namespace {
 
 constexpr uint64_t kIncarnation = 77;
 
+// Throws in the middle of a poll, once it is told to.
+class BreakingTransport : public transport::Transport {
+ public:
+  BreakingTransport(std::unique_ptr<transport::Transport> inner, std::atomic<bool>* breaks)
+      : inner_(std::move(inner)), breaks_(*breaks) {}
+  Buffer Alloc(size_t bytes) override { return inner_->Alloc(bytes); }
+  const std::string& address() const override { return inner_->address(); }
+  absl::StatusOr<transport::PeerId> Connect(const std::string& address) override {
+    return inner_->Connect(address);
+  }
+  absl::Status Send(transport::PeerId peer, Frame frame) override {
+    return inner_->Send(peer, std::move(frame));
+  }
+  void Close(transport::PeerId peer) override { inner_->Close(peer); }
+  void Poll(absl::Duration timeout, std::vector<transport::TransportEvent>* events) override {
+    if (breaks_.exchange(false)) throw std::runtime_error("the poll is broken");
+    inner_->Poll(timeout, events);
+  }
+  void Wake() override { inner_->Wake(); }
+  transport::TransportCounters counters() const override { return inner_->counters(); }
+
+ private:
+  const std::unique_ptr<transport::Transport> inner_;
+  std::atomic<bool>& breaks_;
+};
+
 class ServerShellTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -31,10 +62,17 @@ class ServerShellTest : public ::testing::Test {
     options_.member.scheduler = scheduler_->address();
     options_.member.index = 0;
     options_.member.incarnation = kIncarnation;
-    options_.member.make_transport = [this](EndpointId) { return network_->NewTransport({}); };
+    options_.member.make_transport =
+        [this, first = true](
+            EndpointId) mutable -> absl::StatusOr<std::unique_ptr<transport::Transport>> {
+      TANDEM_ASSIGN_OR_RETURN(auto made, network_->NewTransport({}));
+      if (!std::exchange(first, false)) return made;
+      return std::make_unique<BreakingTransport>(std::move(made), &breaks_);
+    };
     server_ = std::thread([this] { result_ = server::RunServer(options_); });
   }
   void TearDown() override {
+    if (!server_.joinable()) return;  // it has failed, as the test wants it
     Control stop;
     stop.mutable_command()->set_kind(Command::STOP);
     Send(stop);
@@ -72,6 +110,7 @@ class ServerShellTest : public ::testing::Test {
   std::unique_ptr<transport::Transport> scheduler_;
   server::ServerOptions options_;
   std::thread server_;
+  std::atomic<bool> breaks_{false};  // the transport of the server's main thread
   absl::Status result_;
   transport::PeerId main_ = 0;
   std::vector<transport::TransportEvent> events_;
@@ -87,6 +126,41 @@ TEST_F(ServerShellTest, AServerWithNothingToDoMakesProgress) {
     const uint64_t next = Await([](const Control& c) { return c.has_beat(); }).beat().progress();
     EXPECT_GT(next, last);
     last = next;
+  }
+}
+
+// The scheduler tells the others, who would see a lost connection alone.
+TEST_F(ServerShellTest, AnExceptionIsReported) {
+  Await([](const Control& c) { return c.has_register_(); });
+  breaks_ = true;
+  const Control said = Await([](const Control& c) { return c.has_failure(); });
+  EXPECT_EQ(said.failure().reason(), "the poll is broken");
+  server_.join();
+  EXPECT_EQ(result_, absl::InternalError("the poll is broken"));
+}
+
+TEST_F(ServerShellTest, AFailureThatTheSchedulerHasToldIsNotReportedBack) {
+  Await([](const Control& c) { return c.has_register_(); });
+  Control failed;
+  failed.mutable_failure()->set_node("server 1");
+  failed.mutable_failure()->set_reason("out of memory");
+  failed.mutable_failure()->set_code(static_cast<int>(absl::StatusCode::kResourceExhausted));
+  Send(failed);
+  server_.join();
+  EXPECT_EQ(result_, absl::ResourceExhaustedError("server 1: out of memory"));
+  const absl::Time deadline = MonotonicNow() + absl::Minutes(1);
+  const auto gone = [&] {
+    for (const transport::TransportEvent& event : events_) {
+      if (event.peer == main_ && event.kind != transport::TransportEvent::Kind::kFrame) return true;
+    }
+    return false;
+  };
+  while (!gone() && MonotonicNow() < deadline) scheduler_->Poll(absl::Milliseconds(10), &events_);
+  EXPECT_TRUE(gone());
+  for (; next_ < events_.size(); ++next_) {
+    if (events_[next_].kind != transport::TransportEvent::Kind::kFrame) continue;
+    const absl::StatusOr<Control> control = events_[next_].frame.ParseControl();
+    EXPECT_FALSE(control.ok() && control->has_failure());
   }
 }
 

@@ -264,6 +264,40 @@ TEST(DescriptionTest, WhatFilesMaySpellInAnotherWayIsSaid) {
                           HasSubstr("column '3' separator is ';'")));
 }
 
+// A file without a header and without labels is told by the number of its columns.
+TEST(DescriptionTest, ColumnsOfRowsToScoreAreCountedAgainstTheTrainingRows) {
+  const TempDir dir;
+  job::JobPlan plan = NumbersPlan({dir.Write("e.csv", ""), dir.Write("a.csv", "1,5,7,a,x,y\n")}, 1);
+  plan.job.mutable_data()->mutable_columns()->set_scale(Column::NONE);
+  ASSERT_EQ(data::FillFromData("", &plan), absl::OkStatus());
+  const auto first_row = [&](const char* text) -> absl::StatusOr<std::vector<float>> {
+    job::JobPlan scored = NumbersPlan({}, 1);
+    Data* const data = scored.job.mutable_data();
+    data->mutable_columns()->set_scale(Column::NONE);
+    data->set_score_only(true);
+    data->add_test(dir.Write("t.csv", text));
+    const absl::Status filled = data::FillFromData(data::DescribeData(plan.job.data()), &scored);
+    EXPECT_EQ(filled, absl::OkStatus());
+    const absl::Status checked = data::CheckData(scored);
+    if (!checked.ok()) return checked;
+    const data::Batch batch = ReadEpoch((*data::NewTestSource(scored, 0)).get(), 0).at(0);
+    std::vector<float> row = batch.numbers;
+    row.push_back(std::isnan(batch.labels[0]) ? -1 : batch.labels[0]);
+    return row;
+  };
+  EXPECT_THAT(*first_row("0,5,7,a,x,y\n"), ElementsAre(5, 7, 0));
+  EXPECT_THAT(*first_row("1,7,9,x,y\n"), ElementsAre(1, 7, -1)) << "no label";
+  for (const char* other : {"0,5,7,a\n", "5,7,a\n", "0,5,7,a,x,y,z\n"}) {
+    ExpectOneLine(first_row(other).status(), {"t.csv:1: ", "expected 6 as in the training data",
+                                              "or 5 without a label", "hint"});
+  }
+  // With a header columns have names, and their number says nothing.
+  plan.job.mutable_data()->clear_statistics();
+  plan.job.mutable_data()->mutable_columns()->set_header(true);
+  ASSERT_EQ(data::FillFromData("", &plan), absl::OkStatus());
+  EXPECT_FALSE(plan.job.data().has_statistics());
+}
+
 // Every worker would take the first other label that it meets, and these are not the same ones: the
 // files say which it is, once for all.
 TEST(LabelsOfAJobTest, WhatCountsAsZeroIsTheSameForAllWorkers) {
