@@ -26,8 +26,9 @@ class JaggedTensor:
                  offsets: Optional[torch.Tensor] = None) -> None:
         if (lengths is None) == (offsets is None):
             raise ValueError(f"{type(self).__name__}: give lengths or offsets, one of the two")
-        self._values = values
-        self._offsets: torch.Tensor = _offsets_of(lengths) if offsets is None else offsets
+        self._values = as_tensor("values", values)
+        self._offsets: torch.Tensor = _offsets_of(as_tensor("lengths", lengths)) if offsets is None else \
+            as_tensor("offsets", offsets)
 
     def values(self) -> torch.Tensor:
         """[ids, dim] of rows; [ids] of a KeyedJaggedTensor."""
@@ -56,7 +57,8 @@ class KeyedJaggedTensor(JaggedTensor):
     def __init__(self, keys: Iterable[str], values: torch.Tensor, weights: Optional[torch.Tensor] = None,
                  lengths: Optional[torch.Tensor] = None, offsets: Optional[torch.Tensor] = None) -> None:
         super().__init__(values, lengths, offsets)
-        self._keys, self._weights = list(keys), weights
+        self._keys = list(keys)
+        self._weights = None if weights is None else as_tensor("weights", weights)
         if len(self._keys) == 0 or (self._offsets.numel() - 1) % len(self._keys) != 0:
             raise ValueError(f"KeyedJaggedTensor: {self._offsets.numel() - 1} lengths for "
                              f"{len(self._keys)} keys; want as many for each key")
@@ -110,8 +112,11 @@ class FieldIds:
         self.length = length  # of each sample, where all have as many: from an [samples, length] tensor
         self.offsets = None if offsets is None else \
             _integers(f"offsets of field '{name}'", offsets).contiguous()
+        if self.offsets is not None and self.offsets.dim() != 1:
+            raise ValueError(f"offsets of field '{name}': shape {tuple(self.offsets.shape)}, want one dimension")
         self.weights = None
         if weights is not None:
+            weights = as_tensor(f"weights of field '{name}'", weights)
             _check_device(f"weights of field '{name}'", weights)
             if tuple(weights.shape) != tuple(self.ids.shape):
                 raise ValueError(f"weights of field '{name}': shape {tuple(weights.shape)}, want that "
@@ -192,13 +197,21 @@ _INTEGERS = (torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
 _HASH = "hash texts with tandem.hash_columns or tandem.hash_ids"
 
 
+def as_tensor(what: str, values: Any, want: str = "numbers") -> torch.Tensor:
+    """A tensor, an array, a pandas column or a list as a tensor. ValueError: it holds something else than numbers."""
+    if isinstance(values, torch.Tensor):
+        return values
+    try:
+        return _from_array(numpy.asarray(values)) if hasattr(values, "__array__") else torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{what}: {error}; want {want}") from None
+
+
 def _integers(what: str, values: Any) -> torch.Tensor:
-    if not isinstance(values, torch.Tensor):
-        try:
-            values = _from_array(numpy.asarray(values)) if hasattr(values, "__array__") else torch.as_tensor(values)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise ValueError(f"{what}: {error}; want integers; {_HASH}") from None
+    values = as_tensor(what, values, f"integers; {_HASH}")
     _check_device(what, values)
+    if values.numel() == 0:  # torch makes floats of an empty list
+        return values.detach().to(torch.int64)
     if values.dtype == torch.int64:
         return values.detach()
     if values.dtype in _INTEGERS:
@@ -208,7 +221,10 @@ def _integers(what: str, values: Any) -> torch.Tensor:
 
 
 def _from_array(values: numpy.ndarray) -> torch.Tensor:
-    """Integers of any size and order of bytes become int64; unsigned ones of 64 bits keep their bits."""
+    """Integers of any size and order of bytes become int64; unsigned ones of 64 bits keep their bits. Objects, such as
+    pandas' own integers, become what numpy makes of them."""
+    if values.dtype.kind == "O":
+        values = numpy.array(values.tolist())
     if values.dtype.kind in "iu":
         values = numpy.ascontiguousarray(values, dtype=numpy.int64)
     return torch.from_numpy(values if values.flags.writeable else values.copy())
@@ -219,8 +235,9 @@ def one_field(name: str, value: Any, include_last_offset: Optional[bool] = None)
     if isinstance(value, FieldIds):
         return value
     if hasattr(value, "values") and hasattr(value, "offsets") and callable(value.values):
-        return FieldIds(name, value.values(), value.offsets())
-    if isinstance(value, (tuple, list)) and len(value) in (2, 3):
+        weights = value.weights_or_none() if hasattr(value, "weights_or_none") else None
+        return FieldIds(name, value.values(), value.offsets(), weights)
+    if _has_offsets(value):
         field = FieldIds(name, value[0], value[1], value[2] if len(value) == 3 else None)
         field.read_offsets(include_last_offset)
         return field
@@ -231,6 +248,15 @@ def one_field(name: str, value: Any, include_last_offset: Optional[bool] = None)
                         torch.arange(0, samples * length + 1, length) if length else
                         torch.zeros(samples + 1, dtype=torch.int64), length=length)
     return FieldIds(name, value)
+
+
+def _has_offsets(value: Any) -> bool:
+    """Whether the value is (values, offsets) or (values, offsets, weights). torch's loader makes lists of tensors of such
+    tuples. Lists of numbers or of lists are the ids of samples."""
+    if not isinstance(value, (tuple, list)) or len(value) not in (2, 3):
+        return False
+    dimensions = getattr(value[0], "ndim", 1 if isinstance(value, tuple) and isinstance(value[0], (tuple, list)) else 0)
+    return dimensions > 0
 
 
 class BatchIds:
@@ -311,6 +337,10 @@ class BatchIds:
         values = _integers("ids of a batch", ids.values())
         weights = ids.weights_or_none() if hasattr(ids, "weights_or_none") else None
         samples = (offsets.numel() - 1) // len(keys)
+        if int(offsets[-1]) != values.numel():
+            raise ValueError(f"ids of a batch: {values.numel()}, and their offsets end with {int(offsets[-1])}")
+        if weights is not None and weights.shape != values.shape:
+            raise ValueError(f"ids of a batch: {values.numel()}, and {weights.numel()} weights of them")
         for k, name in enumerate(keys):
             part = offsets[k * samples:(k + 1) * samples + 1]
             begin, end = int(part[0]), int(part[-1])

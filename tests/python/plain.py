@@ -90,6 +90,33 @@ assert BatchIds(job, numpy.array([[2 ** 63 + 5, 2]], dtype="u8")).fields["city"]
 wide = BatchIds(job, {"city": matrix.repeat(1, 2), "offer": matrix[:, 1]}).fields["city"]
 assert wide.length == 4 and wide.offsets.tolist() == [0, 4, 8, 12]
 
+# Ids, offsets and weights may be lists and arrays, too, and there may be no ids at all.
+for make in torch.tensor, numpy.array, lambda numbers: numbers:
+    for field in (BatchIds(job, {"city": (make([1, 2, 3]), make([0, 0, 2]), make([.5, 0., 2.]))}).fields["city"],
+                  BatchIds(job, KeyedJaggedTensor(["city"], make([1, 2, 3]), make([.5, 0., 2.]),
+                                                  lengths=make([0, 2, 1]))).fields["city"],
+                  BatchIds(job, KeyedJaggedTensor(["city"], make([1, 2, 3]), make([.5, 0., 2.]),
+                                                  offsets=make([0, 0, 2, 3]))).fields["city"]):
+        assert field.ids.tolist() == [1, 2, 3] and field.offsets.tolist() == [0, 0, 2, 3], field.offsets
+        assert field.weights.dtype == torch.float32 and field.weights.tolist() == [.5, 0, 2]
+    assert bags({"city": (make([]), make([0, 0]))}) == {"city": [0, 0, 0]}
+    assert bags({"city": make([])}) == {"city": [0]}
+    for rows in [[5, 6], [0, 1]], [[5], [6], [7]]:  # as many lists as there are in (values, offsets, weights)
+        assert bags({"city": make(rows)}) == {"city": list(range(0, 1 + len(rows) * len(rows[0]), len(rows[0])))}
+    for flat_ids in [5, 6], [5, 6, 7]:
+        assert BatchIds(job, {"city": make(flat_ids)}).fields["city"].ids.tolist() == flat_ids
+assert bags({"city": [torch.tensor([1, 2]), torch.tensor([0, 1])]}) == {"city": [0, 1, 2]}  # torch's loader
+assert bags({"city": [torch.tensor(1), torch.tensor(2)]}) == {"city": [0, 1, 2]}
+
+
+class Weighted:
+    """Stands for torchrec's JaggedTensor."""
+    values, offsets = lambda self: torch.tensor([1, 2]), lambda self: torch.tensor([0, 2])
+    weights_or_none = lambda self: torch.tensor([3., 4.])
+
+
+assert BatchIds(job, {"city": Weighted()}).fields["city"].weights.tolist() == [3, 4]
+
 
 
 def refused(text, call, *arguments):
@@ -120,7 +147,8 @@ for given in flat, BatchIds(job, keyed([1, 2, 3, 5, 6, 7])):
 assert not _same(job, BatchIds(job, {"city": matrix[:, 0]}), {"offer": matrix[:, 1]})
 job._given = BatchIds(job, {"city": (torch.tensor([1, 2, 3]), torch.tensor([0, 0, 3]), torch.arange(3.))})
 for call in ((torch.tensor([1, 2, 3]), torch.tensor([0, 0, 3]), torch.arange(3.)),
-             (torch.tensor([1, 2, 3]), torch.tensor([0, 0, 3, 3]), torch.arange(3.)), (None,)):
+             (torch.tensor([1, 2, 3]), torch.tensor([0, 0, 3, 3]), torch.arange(3.)), (None,),
+             ([1, 2, 3], [0, 0, 3], [0., 1., 2.]), (numpy.array([1, 2, 3]), numpy.array([0, 0, 3]), numpy.arange(3))):
     _check_field(job, "city", *call)
 for call in ((torch.tensor([1, 2, 4]), None, torch.arange(3.)),
              (torch.tensor([1, 2, 3]), torch.tensor([0, 1, 3]), torch.arange(3.)),
@@ -140,6 +168,11 @@ refused("in other bags", _check_field, job, "city", values, torch.tensor([0, 3, 
 refused("the last one is 2, and with include_last_offset=True it is the number of ids, 3", BatchIds, job,
         {"city": (values, ends[:2])}, True)
 refused("say include_last_offset=True", BatchIds, job, {"city": (values, ends), "offer": values[:2]}, False)
+for wrong, text in (({"city": (values, ends.view(3, 1))}, "offsets of field 'city': shape (3, 1)"),
+                    ({"city": (values, ends, ["a"] * 3)}, "weights of field 'city': "),
+                    (KeyedJaggedTensor(["city"], values, lengths=torch.tensor([1, 1])), "their offsets end with 2"),
+                    (KeyedJaggedTensor(["city"], values, torch.ones(4), lengths=torch.tensor([1, 2])), "and 4 weights")):
+    refused(text, BatchIds, job, wrong)
 for wrong, hint in ((torch.ones(3), ".long()"), (numpy.array(["a"] * 3), "hash texts"), (["a"] * 3, "hash texts")):
     refused(hint, BatchIds, job, {"city": wrong})
 

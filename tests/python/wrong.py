@@ -147,6 +147,8 @@ for epoch in job.epochs():
         refused("5 logits for a batch of 6 samples; give one for each", job.score, label[:5], label)
         refused("7 labels for a batch of 6 samples; give one for each", job.score, label, torch.ones(7))
         refused("where are the labels?", job.score, label)
+        refused("job.score: labels: ", job.score, label, ["1"] * 6)
+        refused("job.score: logits: ", job.score, [None] * 6, label)
         for strange, text in ((label * 2 - 1, "-1"), (label + 1, "2"), (label * .5 + .25, "0.25"), (label / 0, "nan")):
             refused(f"a label is {text}; labels are 0 or 1", job.score, label, strange)
         with torch.no_grad():
