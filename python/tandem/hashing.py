@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     import torch
 
 
+_LARGEST_OF_NCF = 2 ** 32 - 2
+
+
 def hash_ids(values: Any, field: str, format: str = "DELIMITED") -> numpy.ndarray:  # pylint: disable=redefined-builtin
     """The ids of `values` in the field of this name, as an int64 array of the same length: those that the reader of
     files of this format gives to the same cells.
@@ -27,24 +30,14 @@ def hash_ids(values: Any, field: str, format: str = "DELIMITED") -> numpy.ndarra
     ValueError: values of more than one dimension, a format that hashes nothing, or what is no number for "NCF".
     """
     name = field.encode()
-    if hasattr(values, "detach"):
-        values = values.detach().cpu().numpy()
-    values = _array(values)
+    values = _array(_from_tensor(values))
     if values.ndim != 1:
         raise ValueError(f"hash_ids of field '{field}': values of shape {values.shape}, want one "
                          "dimension")
     if format not in ("DELIMITED", "CRITEO", "NCF"):
         raise ValueError(f"hash_ids of field '{field}': format {format!r}, want \"DELIMITED\", \"CRITEO\" or \"NCF\""
                          + ("; ids of LIBSVM files are the numbers themselves" if format == "LIBSVM" else ""))
-    whole, missing = _whole_numbers(values)
-    if whole is None and format == "NCF":
-        cells = [_cell(value) for value in values]
-        wrong = [cell for cell in cells if not cell.isdigit()]
-        if not wrong:
-            whole, missing = numpy.array([int(cell) for cell in cells], dtype=numpy.int64), None
-    if format == "NCF" and (whole is None or missing is not None):
-        raise ValueError(f"hash_ids of field '{field}': users and items of an NCF file are numbers from 0, and "
-                         f"{'one is missing' if whole is not None else repr(wrong[0].decode(errors='replace'))}")
+    whole, missing = (_numbers_of_ncf(values, field), None) if format == "NCF" else _whole_numbers(values)
     if whole is not None:
         out = numpy.empty(len(whole), dtype=numpy.int64)
         function = library().tandem_hash_numbers if format == "NCF" else library().tandem_hash_ids
@@ -53,6 +46,21 @@ def hash_ids(values: Any, field: str, format: str = "DELIMITED") -> numpy.ndarra
             out[missing] = _hash_cells(name, [b""])
         return out
     return _hash_cells(name, [_cell(value) for value in (values.tolist() if values.dtype.kind in "bOSU" else values)])
+
+
+def _numbers_of_ncf(values: numpy.ndarray, field: str) -> numpy.ndarray:
+    """The numbers of users or items, int64. ValueError: an NCF file cannot have such a number."""
+    whole, missing = _whole_numbers(values)
+    if whole is None or missing is not None:
+        cells = [_cell(value) for value in values]
+        wrong = [cell.decode(errors="replace") for cell in cells if not cell.isdigit() or int(cell) > _LARGEST_OF_NCF]
+        whole = numpy.array([] if wrong else [int(cell) for cell in cells], dtype=numpy.int64)
+    else:
+        wrong = [str(number) for number in whole[(whole < 0) | (whole > _LARGEST_OF_NCF)]]
+    if wrong:
+        raise ValueError(f"hash_ids of field '{field}': users and items of an NCF file are numbers from 0 to "
+                         f"{_LARGEST_OF_NCF}, and {repr(wrong[0]) if wrong[0] else 'one is missing'}")
+    return whole
 
 
 def _hash_cells(name: bytes, cells: list[bytes]) -> numpy.ndarray:
@@ -66,14 +74,24 @@ def _hash_cells(name: bytes, cells: list[bytes]) -> numpy.ndarray:
 
 def _array(values: Any) -> numpy.ndarray:
     """A list may mix types, of which numpy would make one: a 7 beside a text, or an integer beside a NaN."""
+    if isinstance(values, numpy.ma.MaskedArray):
+        return numpy.array(values.tolist(), dtype=object)  # None where one is masked
     if hasattr(values, "__array__") or isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
         return numpy.asarray(values)
-    values = list(values)
+    values = [None if value is numpy.ma.masked else _from_tensor(value) for value in values]
     array = numpy.asarray(values) if any(isinstance(v, (list, tuple, numpy.ndarray)) for v in values) else None
     if array is None:
         array = numpy.empty(len(values), dtype=object)
         array[:] = values
     return array
+
+
+def _from_tensor(value: Any) -> Any:
+    """Makes an array of a tensor, and a number of one without dimensions. Returns others unchanged."""
+    if not hasattr(value, "detach"):
+        return value
+    value = value.detach().cpu()
+    return (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()[()]
 
 
 def _whole_numbers(values: numpy.ndarray) -> tuple[Optional[numpy.ndarray], Optional[numpy.ndarray]]:

@@ -210,7 +210,8 @@ assert numbers[0] == numbers[2] != numbers[1]
 of_ncf = tandem.hash_ids([7], "city", format="NCF")
 print(texts[0], texts[1], numbers[0], of_ncf[0])
 assert of_ncf == tandem.hash_ids(numpy.array([7.0]), "city", "NCF") == tandem.hash_ids(["7"], "city", "NCF")
-for wrong in ([7, None], [-7], ["x"], numpy.array([7, numpy.nan])):
+for wrong in ([7, None], [-7], ["x"], numpy.array([7, numpy.nan]), numpy.array([-7]), numpy.array([2 ** 32 - 1]),
+              numpy.array([2 ** 64 - 1], "u8"), ["4294967295"], [2 ** 70]):
     refused("users and items of an NCF file are numbers from 0", tandem.hash_ids, wrong, "city", "NCF")
 refused("ids of LIBSVM files are the numbers themselves", tandem.hash_ids, [7], "city", "LIBSVM")
 for wrong in ("Rome", 7, [[7]], numpy.zeros((2, 2))):
@@ -226,11 +227,14 @@ nan = float("nan")
 for values in ([7, 7.0, "7", b"7", numpy.float32(7), numpy.int8(7), numpy.uint64(7), decimal.Decimal("7.0"),
                 fractions.Fraction(7)], numpy.array([7], "u1"), numpy.array([7], ">i4"), numpy.array([7], "u8"),
                numpy.array([7], "f4"), numpy.array([7.0]), numpy.array(["7"]), numpy.array([b"7"]),
-               torch.tensor([7.0]), torch.tensor([7], dtype=torch.int16), (7,), range(7, 8)):
+               torch.tensor([7.0]), torch.tensor([7], dtype=torch.int16), (7,), range(7, 8),
+               list(torch.tensor([7, 7])), [torch.tensor(7.0), numpy.array(7)], torch.tensor([7], dtype=torch.bfloat16),
+               numpy.ma.array([7])):
     assert set(tandem.hash_ids(values, "city")) == {cell("7")}, values
 for values, wanted in (([nan, None, numpy.float64(nan), numpy.datetime64("NaT"), "", b""], [""] * 6),
                        (numpy.array([7, nan]), ["7", ""]), ([7, nan, "x"], ["7", "", "x"]),
                        ([True, numpy.bool_(False), 1, 0.0], ["True", "False", "1", "0"]),
+                       (numpy.ma.array([7, 8], mask=[False, True]), ["7", ""]), ([numpy.ma.masked, "x"], ["", "x"]),
                        (numpy.array([True]), ["True"]), (torch.tensor([False]), ["False"]),
                        (numpy.array([.1, 7, -2.5], "f4"), ["0.1", "7", "-2.5"]), ([.1, 1e22], ["0.1", "1" + "0" * 22]),
                        ([2 ** 64, -1, -2 ** 63, -0.0], [str(2 ** 64), "-1", str(-2 ** 63), "0"]),
