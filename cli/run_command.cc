@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -471,14 +472,18 @@ class Run {
     failure_ = absl::StrCat(node, ": ", reason);
     blamed_ = node;
     blamed_for_ = reason;
+    const auto quiet = quiet_exits_.find(node);
+    if (!first_exit_.has_value() && quiet != quiet_exits_.end() && KnowsBetter(quiet->second)) {
+      first_exit_ = quiet->second;
+    }
     if (first_exit_.has_value() && KnowsBetter(*first_exit_)) NameTheEnded();
   }
 
-  // Whether the end of a process says more than the scheduler does: a signal always, a status where the
-  // scheduler has only lost the connection.
+  // Whether the end of a process says more than the scheduler does: a signal always, a status, which may
+  // be 0, where the scheduler has only lost the connection.
   bool KnowsBetter(const Children::Exit& exit) const {
     const bool lost = absl::StartsWith(blamed_for_, "connection lost");
-    return exit.signal != 0 || (exit.code != 0 && lost && exit.name == blamed_);
+    return exit.signal != 0 || (lost && exit.name == blamed_);
   }
 
   void NameTheEnded() {
@@ -499,7 +504,10 @@ class Run {
       }
       return;
     }
-    if (started_ && exit.code == 0 && exit.signal == 0) return;
+    if (started_ && exit.code == 0 && exit.signal == 0) {  // the job may be over, too
+      quiet_exits_.emplace(exit.name, exit);
+      return;
+    }
     if (!first_exit_.has_value()) first_exit_ = exit;
     const bool mute = exit.name == "scheduler";  // nothing more will be said
     give_up_ = std::min(give_up_, mute || !started_ ? now : now + kNamingGrace);
@@ -670,8 +678,9 @@ class Run {
   bool over_ = false, stopping_ = false, finished_ = false;
   absl::Time give_up_ = absl::InfiniteFuture();
   std::string failure_;
-  std::string blamed_, blamed_for_;           // the node that the scheduler names, and why
-  std::optional<Children::Exit> first_exit_;  // before the job had ended or failed
+  std::string blamed_, blamed_for_;                    // the node that the scheduler names, and why
+  std::optional<Children::Exit> first_exit_;           // before the job had ended or failed
+  std::map<std::string, Children::Exit> quiet_exits_;  // with status 0; each may be the job's end
 };
 
 // Whether the processes of the job can be on virtual hosts.

@@ -1,6 +1,6 @@
 """Wrong calls, each refused in one line that says the fix, and the job goes on to its end. With an
 argument, the one way of ending the job that it names: exception, surrogate, early, break, second,
-no_step, no_backward, once, os_exit, unscored; or own_metric, which is a good one."""
+no_step, no_backward, once, os_exit, os_exit_0, unscored; or own_metric, which is a good one."""
 import os
 import random
 import sys
@@ -98,8 +98,8 @@ for epoch in job.epochs():
             raise ValueError("no city \udcff here")
         if WAY in ("break", "early") and step == 3:
             break
-        if WAY == "os_exit" and step == 3 and job.rank == 1:
-            os._exit(3)
+        if WAY in ("os_exit", "os_exit_0") and step == 3 and job.rank == 1:
+            os._exit(3 if WAY == "os_exit" else 0)
         optimizer._gradient.fill_(1e38)
         optimizer._check_finite([])   # all finite, though their sum is not
         optimizer.zero_grad(set_to_none=step % 2 == 1)
