@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <execinfo.h>
 #include <signal.h>
+#include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -42,6 +43,8 @@ const char* Name(Lack lack) {
 constexpr int kExitFailed = 1;  // node::kExitFailed
 // More than a thread's stack, or than the heap grows by at once.
 constexpr size_t kProbeBytes = size_t{24} << 20;
+// OpenBLAS asks for 128 MiB as it is loaded, and asks again for ever if it gets none.
+constexpr size_t kLibraryBytes = size_t{160} << 20;
 
 // A limit of this process; false: there is none.
 bool HasLimit(__rlimit_resource resource, rlim_t* limit) {
@@ -110,20 +113,34 @@ bool IsLack(const std::error_code& error, Lack* lack) {
   return *lack != Lack::kThreads || error == std::errc::resource_unavailable_try_again;
 }
 
+// glibc does not know it before main() and what runs ahead of it.
+const char* ProgramName() {
+  if (*program_invocation_short_name != '\0') return program_invocation_short_name;
+  const auto path = reinterpret_cast<const char*>(getauxval(AT_EXECFN));
+  if (path == nullptr) return "";
+  const char* const slash = std::strrchr(path, '/');
+  return slash == nullptr ? path : slash + 1;
+}
+
 [[noreturn]] void EndWith(Lack lack) {
   char hint[160], line[320];
   WriteHint(lack, hint, sizeof hint);
-  std::snprintf(line, sizeof line, "%s: %s; %s\n", program_invocation_short_name, Name(lack), hint);
+  std::snprintf(line, sizeof line, "%s: %s; %s\n", ProgramName(), Name(lack), hint);
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line, std::strlen(line));
   _exit(kExitFailed);
 }
 
-// Returns if the system still gives memory, files and processes (which count as threads do).
-void EndIfExhausted() {
-  void* const memory = mmap(nullptr, kProbeBytes, PROT_READ | PROT_WRITE,
+// Returns if the system still gives so much memory.
+void EndWithoutMemory(size_t bytes) {
+  void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED && errno == ENOMEM) EndWith(Lack::kMemory);
-  if (memory != MAP_FAILED) munmap(memory, kProbeBytes);
+  if (memory != MAP_FAILED) munmap(memory, bytes);
+}
+
+// Returns if the system still gives memory, files and processes (which count as threads do).
+void EndIfExhausted() {
+  EndWithoutMemory(kProbeBytes);
   const int file = dup(STDERR_FILENO);
   if (file < 0 && errno == EMFILE) EndWith(Lack::kFiles);
   if (file >= 0) close(file);
@@ -155,6 +172,11 @@ void OnAbort(int /*signal*/) { EndIfExhausted(); }
   std::fprintf(stderr, "%s: %s\n", program_invocation_short_name,
                std::string(ExceptionStatus().message()).c_str());
   std::abort();
+}
+
+void SetHandlers() {
+  std::set_terminate(OnTerminate);
+  (void)signal(SIGABRT, OnAbort);
 }
 
 }  // namespace
@@ -197,12 +219,12 @@ std::string ThreadLimitHint() { return Hint(Lack::kThreads); }
 std::string FileLimitHint() { return Hint(Lack::kFiles); }
 
 void EndInOneLineEarly() {
-  std::set_terminate(OnTerminate);
-  (void)signal(SIGABRT, OnAbort);
+  SetHandlers();
+  EndWithoutMemory(kLibraryBytes);
 }
 
 void EndInOneLine() {
-  EndInOneLineEarly();
+  SetHandlers();
   // PyTorch takes a trace of the stack when it throws. The first trace loads a library, and glibc
   // aborts where there is no memory for it.
   void* frame = nullptr;

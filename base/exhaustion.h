@@ -41,7 +41,8 @@ std::string FileLimitHint();
 // For main() of our programs: where no memory or no thread is left, and nobody catches that, the
 // program says so in one line and exits with status 1.
 void EndInOneLine();
-// A part of it that works before main() and before libraries have begun, which need memory themselves:
+// A part of it that works before main() and before libraries have begun, which need memory themselves (one
+// waits for it without an end, so that the program ends here if there is too little):
 //   TANDEM_BEFORE_LIBRARIES(EndInOneLineEarly);
 // Programs only: shared libraries cannot have such functions.
 void EndInOneLineEarly();

@@ -28,6 +28,7 @@
 #include "data/files.h"
 #include "job/job.h"
 #include "node/role_flags.h"
+#include "server/save_directory.h"
 
 namespace tandem::cli {
 namespace {
@@ -90,10 +91,27 @@ absl::Status CheckOut(const PredictFlags& flags) {
   return refuse("cannot be written: ", std::strerror(errno));
 }
 
+// The files of the saved model. Returns none if it cannot be opened; the run then reports that.
+std::vector<std::string> FilesOfModel(const std::string& init_from) {
+  std::vector<std::string> files;
+  const auto saved = server::SavedModel::Open(init_from);
+  if (!saved.ok()) return files;
+  const fs::path folder = saved->folder();
+  files.push_back((folder.parent_path() / "LATEST").string());
+  std::error_code error;
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    files.push_back(at->path().string());
+  }
+  return files;
+}
+
 // Refuses an --out that is one of the files that the command reads.
-absl::Status CheckNotRead(const PredictFlags& flags, std::vector<std::string> read) {
+absl::Status CheckNotRead(const PredictFlags& flags, const Job& job,
+                          std::vector<std::string> read) {
   read.push_back(flags.job);
+  if (job.model().has_script()) read.push_back(job.model().script().file());
   if (!flags.python.empty()) read.push_back(flags.python);
+  for (const std::string& file : FilesOfModel(flags.init_from)) read.push_back(file);
   std::error_code error;
   if (!fs::is_regular_file(flags.out, error)) return absl::OkStatus();
   for (const std::string& file : read) {
@@ -269,7 +287,9 @@ class PassingFolder {
 }  // namespace
 
 int PredictCommand(const PredictFlags& flags) {
-  const absl::StatusOr<job::JobPlan> trained = PlanOf(flags.job, flags.set);
+  std::vector<std::string> set = flags.set;
+  set.emplace_back("train.evaluate_only=true");  // it pushes nothing, and needs no room for pushes
+  const absl::StatusOr<job::JobPlan> trained = PlanOf(flags.job, set);
   if (!trained.ok()) return RefusePrediction(trained.status());
   absl::Status ready = CheckRows(flags, trained->job.data());
   if (ready.ok()) ready = CheckOut(flags);
@@ -284,7 +304,7 @@ int PredictCommand(const PredictFlags& flags) {
   const Data& data = plan->job.data();
   const absl::StatusOr<std::vector<std::string>> files = FilesOf(data);
   ready = files.status();
-  if (ready.ok()) ready = CheckNotRead(flags, *files);
+  if (ready.ok()) ready = CheckNotRead(flags, plan->job, *files);
   if (ready.ok()) ready = CheckColumns(flags, data, *files);
   if (!ready.ok()) return RefusePrediction(ready);
   run.out = folder.path();

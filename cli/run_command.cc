@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -484,14 +485,18 @@ class Run {
     failure_ = absl::StrCat(node, ": ", reason);
     blamed_ = node;
     blamed_for_ = reason;
+    const auto quiet = quiet_exits_.find(node);
+    if (!first_exit_.has_value() && quiet != quiet_exits_.end() && KnowsBetter(quiet->second)) {
+      first_exit_ = quiet->second;
+    }
     if (first_exit_.has_value() && KnowsBetter(*first_exit_)) NameTheEnded();
   }
 
-  // Whether the end of a process says more than the scheduler. A signal always does. An exit status
-  // does if the scheduler has only lost the connection.
+  // Whether the end of a process says more than the scheduler. A signal always does. An exit status,
+  // even 0, does if the scheduler has only lost the connection.
   bool KnowsBetter(const Children::Exit& exit) const {
     const bool lost = absl::StartsWith(blamed_for_, "connection lost");
-    return exit.signal != 0 || (exit.code != 0 && lost && exit.name == blamed_);
+    return exit.signal != 0 || (lost && exit.name == blamed_);
   }
 
   void NameTheEnded() {
@@ -513,7 +518,10 @@ class Run {
       }
       return;
     }
-    if (started_ && exit.code == 0 && exit.signal == 0) return;
+    if (started_ && exit.code == 0 && exit.signal == 0) {  // the job may be over, too
+      quiet_exits_.emplace(exit.name, exit);
+      return;
+    }
     if (!first_exit_.has_value()) first_exit_ = exit;
     const bool mute = exit.name == "scheduler";  // no more events will come
     give_up_ = std::min(give_up_, mute || !started_ ? now : now + kNamingGrace);
@@ -684,8 +692,9 @@ class Run {
   bool over_ = false, stopping_ = false, finished_ = false;
   absl::Time give_up_ = absl::InfiniteFuture();
   std::string failure_;
-  std::string blamed_, blamed_for_;           // the node that the scheduler names, and why
-  std::optional<Children::Exit> first_exit_;  // before the job ended or failed
+  std::string blamed_, blamed_for_;                    // the node that the scheduler names, and why
+  std::optional<Children::Exit> first_exit_;           // before the job ended or failed
+  std::map<std::string, Children::Exit> quiet_exits_;  // with status 0; perhaps the end of the job
 };
 
 // Checks that the processes of the job can run on virtual hosts.

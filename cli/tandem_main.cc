@@ -264,7 +264,7 @@ int Main(int argc, char** argv) {
   int code = node::kExitOk;
   if (!NamesCommand(app, argc, argv, &code)) return code;
   if (argv[1] == std::string("simulate")) return SimulateCommand(argc, argv);
-  if (!node::ParseFlags(&app, argc, argv, &code)) return code;
+  if (!node::ParseFlags(&app, argc, argv, &code)) return Printed(code);
   if (app.got_subcommand("bench")) return Printed(bench.Run());
   for (int i = 0; i < argc; ++i) absl::StrAppend(&run.command, i > 0 ? " " : "", ForShell(argv[i]));
   replay.run.command = run.command;
@@ -275,7 +275,7 @@ int Main(int argc, char** argv) {
   if (app.got_subcommand("export")) return ExportCommand(export_flags, ProgramFolder());
   if (app.got_subcommand("compare")) return CompareCommand(compare);
   if (app.got_subcommand("report")) return ReportCommand(report);
-  if (app.got_subcommand("doctor")) return Printed(doctor::DoctorCommand(doctor));
+  if (app.got_subcommand("doctor")) return doctor::DoctorCommand(doctor);
   if (app.got_subcommand("inspect")) return Printed(InspectCommand(inspect));
   if (app.got_subcommand("collectives-dump")) return Printed(CollectivesDump(dump_folder));
   return Datagen(datagen);

@@ -4,12 +4,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -171,8 +174,11 @@ absl::StatusOr<std::shared_ptr<Task>> TaskOf(const DoctorFlags& flags) {
 
 int Report(const DoctorFlags& flags, const DoctorReport& report) {
   const std::string text = flags.json ? ReportJson(report) : ReportText(report, StyleOfTerminal());
-  std::fputs(text.c_str(), stdout);
-  std::fflush(stdout);
+  if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0) {
+    node::Finish("tandem doctor", absl::ResourceExhaustedError(absl::StrCat(
+                                      "the report cannot be written: ", std::strerror(errno))));
+    return node::kExitFailed;
+  }
   return CountOf(report, Severity::kProblem) > 0 ? node::kExitFailed : node::kExitOk;
 }
 

@@ -1,5 +1,7 @@
 #include <ATen/Context.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -77,8 +79,10 @@ absl::StatusOr<std::unique_ptr<DenseModel>> NewDenseModel(const Model& config,
                                                           const ModelInputs& inputs, int threads,
                                                           ModelDevice device) {
   TANDEM_RETURN_IF_ERROR(CheckInputs(inputs));
-  // LibTorch has two pools of threads. One of them waits for ever for a thread that it does not get.
-  if (threads > 1) TANDEM_RETURN_IF_ERROR(CanStartThreads(2 * (threads - 1)));
+  // LibTorch has two pools of threads. One of them waits for ever for a thread that it does not get,
+  // and begins with a thread for each processor, however many it is to have.
+  const int processors = static_cast<int>(sysconf(_SC_NPROCESSORS_CONF));
+  TANDEM_RETURN_IF_ERROR(CanStartThreads(std::max(2 * (threads - 1), processors - 1)));
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<DenseModel> model, OnProcessor(config, inputs, threads));
   if (device == ModelDevice::kCpu) return model;
   if (device == ModelDevice::kCuda && !at::hasCUDA()) {

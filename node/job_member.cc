@@ -110,7 +110,7 @@ absl::Status JobMember::OnTick(absl::Time now) {
     say_no_answer_ = absl::InfiniteFuture();
     if (!link_.heard() && IsProgramOfOurs()) {
       Log(options_.role == Register::SERVER ? "server" : "worker", options_.index)
-          .Warning(absl::StrCat("no connection to the scheduler at ", options_.scheduler,
+          .Warning(absl::StrCat("nothing from the scheduler at ", options_.scheduler,
                                 " so far: ", WhyNoAnswer(options_.scheduler)));
     }
   }

@@ -134,7 +134,9 @@ std::string WhyNoAnswer(const std::string& address) {
     const OwnedFd fd(socket(to->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     const int failed = Connect(*to, fd.get());
     if (failed == 0 && GreetsAsZmq(fd.get())) {
-      return "a program with ZeroMQ answers there, but not as a scheduler; hint: is it stopped?";
+      return "a program with ZeroMQ answers there, and a scheduler writes once all have "
+             "registered; "
+             "hint: start the others; or is it stopped?";
     }
     if (failed == 0) {
       return "something else answers there, and no scheduler; hint: correct the address";

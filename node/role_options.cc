@@ -41,11 +41,15 @@ std::string CheckAddress(const std::string& text) {
     return absl::StrCat("'", text, "': a port is a number up to 65535, or * for any free one");
   }
   const absl::string_view host = complete ? rest.substr(0, colon) : "";
-  const bool brackets = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  const bool brackets = host.size() >= 2 && host.front() == '[' && host.back() == ']';
   if (tcp && !brackets && absl::StrContains(host, ':')) {
     return absl::StrCat("'", text, "': an IPv6 address stands in brackets, as in tcp://[::1]:7000");
   }
-  return tcp && complete ? "" : absl::StrCat("'", text, "' is not tcp://HOST:PORT");
+  if (tcp && absl::StartsWithIgnoreCase(host, "[fe80:") && !absl::StrContains(host, '%')) {
+    return absl::StrCat(
+        "'", text, "': a link-local address names its network, as in tcp://[fe80::1%eth0]:7000");
+  }
+  return tcp && complete && host != "[]" ? "" : absl::StrCat("'", text, "' is not tcp://HOST:PORT");
 }
 
 std::string CheckNotNegative(const std::string& text) {

@@ -31,9 +31,7 @@ def hash_ids(values: Any, field: str, format: str = "DELIMITED") -> numpy.ndarra
     an NCF file for "NCF".
     """
     name = field.encode()
-    if hasattr(values, "detach"):
-        values = values.detach().cpu().numpy()
-    values = _array(values)
+    values = _array(_from_tensor(values))
     if values.ndim != 1:
         raise ValueError(f"hash_ids of field '{field}': values of shape {values.shape}, want one "
                          "dimension")
@@ -67,14 +65,24 @@ def _hash_cells(name: bytes, cells: list[bytes]) -> numpy.ndarray:
 
 def _array(values: Any) -> numpy.ndarray:
     """A list may mix types, of which numpy would make one: a 7 beside a text, or an integer beside a NaN."""
+    if isinstance(values, numpy.ma.MaskedArray):
+        return numpy.array(values.tolist(), dtype=object)  # None where one is masked
     if hasattr(values, "__array__") or isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
         return numpy.asarray(values)
-    values = list(values)
+    values = [None if value is numpy.ma.masked else _from_tensor(value) for value in values]
     array = numpy.asarray(values) if any(isinstance(v, (list, tuple, numpy.ndarray)) for v in values) else None
     if array is None:
         array = numpy.empty(len(values), dtype=object)
         array[:] = values
     return array
+
+
+def _from_tensor(value: Any) -> Any:
+    """Makes an array of a tensor, and a number of one without dimensions. Returns others unchanged."""
+    if not hasattr(value, "detach"):
+        return value
+    value = value.detach().cpu()
+    return (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()[()]
 
 
 def _whole_numbers(values: numpy.ndarray) -> tuple[Optional[numpy.ndarray], Optional[numpy.ndarray]]:

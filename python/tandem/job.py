@@ -340,10 +340,11 @@ class Job(Tables[Table]):
         return loader._test_batches(fetch)
 
     def score(self, logits: Any, labels: Any = None) -> None:
-        """Adds the scores of the test batch at hand. logits: [samples], before the sigmoid; labels:
-        [samples], 0 or 1; tensors, arrays or lists of numbers. Under `tandem predict` there need be no labels; a
-        batch without is in no AUC. ValueError: not one for each sample, or other labels; the batch can be scored again."""
+        """Adds the scores of the test batch at hand. logits: [samples], before the sigmoid; labels: [samples], 0 or 1;
+        tensors, arrays, pandas columns or lists of numbers. Under `tandem predict` there need be no labels; a batch
+        without is in no AUC. ValueError: not one for each sample, or other labels; the batch can be scored again."""
         import torch
+        from tandem.sparse import as_tensor
         if self._scored:
             raise Error("job.score() belongs into a loop over job.evaluate(), once for each batch")
         if self._test_loop.unscored > 0:
@@ -358,7 +359,7 @@ class Job(Tables[Table]):
         for name, values in (("logits", logits), ("labels", labels)):
             if values is None:
                 continue
-            values = torch.as_tensor(values).detach().to("cpu", torch.float32).reshape(-1)
+            values = as_tensor(f"job.score: {name}", values).detach().to("cpu", torch.float32).reshape(-1)
             if values.numel() != want.samples:
                 raise ValueError(f"job.score: {values.numel()} {name} for a batch of {want.samples} "
                                  "samples; give one for each")

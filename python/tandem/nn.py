@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tandem.job import Job, current_job, current_tables
-from tandem.sparse import BatchIds, FieldIds, JaggedTensor, KeyedTensor, one_field
+from tandem.sparse import BatchIds, FieldIds, JaggedTensor, KeyedTensor, as_tensor, one_field
 from tandem.tables import Table, Tables
 
 
@@ -58,12 +58,15 @@ def _field_batch(job: Job, what: str, table: Table, place: int, ids: Any, offset
                 raise
     form = ids
     if offsets is not None or weights is not None:
-        flat = torch.as_tensor(ids)
         if offsets is None:
-            offsets, include_last_offset = one_field(name, flat).bounds(), True
-        form = (flat.reshape(-1), offsets) if weights is None else (flat.reshape(-1), offsets, weights.reshape(-1))
+            offsets, include_last_offset = one_field(name, ids).bounds(), True
+        form = (_flat(name, ids), offsets, None if weights is None else _flat(name, weights))
     given = BatchIds(job, {name: form}, include_last_offset or None, look=True)
     return job._look_up(given, [table])[table.name], given.fields[name]
+
+
+def _flat(name: str, values: Any) -> torch.Tensor:
+    return as_tensor(f"ids or weights of field '{name}'", values).reshape(-1)
 
 
 def _same(job: Job, given: BatchIds, ids: Any) -> bool:
@@ -92,7 +95,7 @@ def _check_field(job: Job, name: str, ids: Any, offsets: Optional[torch.Tensor] 
                          "for it; give them too, or none of both")
     if offsets is not None or weights is not None:
         bags = (one_field(name, ids).bounds(), True) if offsets is None else (offsets, None)
-        same = one_field(name, (ids.reshape(-1), bags[0], None if weights is None else weights.reshape(-1)),
+        same = one_field(name, (_flat(name, ids), bags[0], None if weights is None else _flat(name, weights)),
                          bags[1]).same(field)
     else:
         called = one_field(name, ids)

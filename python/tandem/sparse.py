@@ -26,8 +26,9 @@ class JaggedTensor:
                  offsets: Optional[torch.Tensor] = None) -> None:
         if (lengths is None) == (offsets is None):
             raise ValueError(f"{type(self).__name__}: give lengths or offsets, one of the two")
-        self._values = values
-        self._offsets: torch.Tensor = _offsets_of(lengths) if offsets is None else offsets
+        self._values = as_tensor("values", values)
+        self._offsets: torch.Tensor = _offsets_of(as_tensor("lengths", lengths)) if offsets is None else \
+            as_tensor("offsets", offsets)
 
     def values(self) -> torch.Tensor:
         """[ids, dim] of rows; [ids] of a KeyedJaggedTensor."""
@@ -56,7 +57,8 @@ class KeyedJaggedTensor(JaggedTensor):
     def __init__(self, keys: Iterable[str], values: torch.Tensor, weights: Optional[torch.Tensor] = None,
                  lengths: Optional[torch.Tensor] = None, offsets: Optional[torch.Tensor] = None) -> None:
         super().__init__(values, lengths, offsets)
-        self._keys, self._weights = list(keys), weights
+        self._keys = list(keys)
+        self._weights = None if weights is None else as_tensor("weights", weights)
         if len(self._keys) == 0 or (self._offsets.numel() - 1) % len(self._keys) != 0:
             raise ValueError(f"KeyedJaggedTensor: {self._offsets.numel() - 1} lengths for "
                              f"{len(self._keys)} keys; want as many for each key")
@@ -111,9 +113,12 @@ class FieldIds:
         self.length = length  # of each sample, where all have as many: from an [samples, length] tensor
         self.offsets = None if offsets is None else \
             _integers(f"offsets of field '{name}'", offsets).contiguous()
+        if self.offsets is not None and self.offsets.dim() != 1:
+            raise ValueError(f"offsets of field '{name}': shape {tuple(self.offsets.shape)}, want one dimension")
         self.weights = None
         if weights is not None:
-            weights = _floats(f"weights of field '{name}'", weights)
+            weights = as_tensor(f"weights of field '{name}'", weights)
+            _check_device(f"weights of field '{name}'", weights)
             if tuple(weights.shape) != tuple(self.ids.shape):
                 raise ValueError(f"weights of field '{name}': shape {tuple(weights.shape)}, want that "
                                  f"of its ids, {tuple(self.ids.shape)}")
@@ -200,13 +205,21 @@ def is_integers(values: Union[torch.Tensor, numpy.ndarray]) -> bool:
     return values.dtype == torch.int64 or values.dtype in _INTEGERS
 
 
+def as_tensor(what: str, values: Any, want: str = "numbers") -> torch.Tensor:
+    """A tensor, an array, a pandas column or a list as a tensor. ValueError: it holds something else than numbers."""
+    if isinstance(values, torch.Tensor):
+        return values
+    try:
+        return _from_array(numpy.asarray(values)) if hasattr(values, "__array__") else torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{what}: {error}; want {want}") from None
+
+
 def _integers(what: str, values: Any) -> torch.Tensor:
-    if not isinstance(values, torch.Tensor):
-        try:
-            values = _from_array(numpy.asarray(values)) if hasattr(values, "__array__") else torch.as_tensor(values)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise ValueError(f"{what}: {error}; want integers; {_HASH}") from None
+    values = as_tensor(what, values, f"integers; {_HASH}")
     _check_device(what, values)
+    if values.numel() == 0:  # torch makes floats of an empty list
+        return values.detach().to(torch.int64)
     if values.dtype == torch.int64:
         return values.detach()
     if values.dtype in _INTEGERS:
@@ -215,18 +228,11 @@ def _integers(what: str, values: Any) -> torch.Tensor:
     raise ValueError(f"{what}: dtype {values.dtype}, want torch.int64; {hint}")
 
 
-def _floats(what: str, values: Any) -> torch.Tensor:
-    if not isinstance(values, torch.Tensor):
-        try:
-            values = torch.as_tensor(values, dtype=torch.float32)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise ValueError(f"{what}: {error}; want numbers") from None
-    _check_device(what, values)
-    return values
-
-
 def _from_array(values: numpy.ndarray) -> torch.Tensor:
-    """Integers of any size and order of bytes become int64; unsigned ones of 64 bits keep their bits."""
+    """Integers of any size and order of bytes become int64; unsigned ones of 64 bits keep their bits. Objects, such as
+    pandas' own integers, become what numpy makes of them."""
+    if values.dtype.kind == "O":
+        values = numpy.array(values.tolist())
     if values.dtype.kind in "iu":
         values = numpy.ascontiguousarray(values, dtype=numpy.int64)
     return torch.from_numpy(values if values.flags.writeable else values.copy())
@@ -247,7 +253,8 @@ def one_field(name: str, value: Any, include_last_offset: Optional[bool] = None)
     if isinstance(value, FieldIds):
         return value
     if hasattr(value, "values") and hasattr(value, "offsets") and callable(value.values):
-        return FieldIds(name, value.values(), value.offsets())
+        weights = value.weights_or_none() if hasattr(value, "weights_or_none") else None
+        return FieldIds(name, value.values(), value.offsets(), weights)
     if _has_parts(value):
         if len(value) not in (2, 3):
             raise ValueError(f"ids of field '{name}': a {type(value).__name__} of {len(value)} parts, want (values, "
@@ -353,6 +360,10 @@ class BatchIds:
         values = _integers("ids of a batch", ids.values())
         weights = ids.weights_or_none() if hasattr(ids, "weights_or_none") else None
         samples = (offsets.numel() - 1) // len(keys)
+        if int(offsets[-1]) != values.numel():
+            raise ValueError(f"ids of a batch: {values.numel()}, and their offsets end with {int(offsets[-1])}")
+        if weights is not None and weights.shape != values.shape:
+            raise ValueError(f"ids of a batch: {values.numel()}, and {weights.numel()} weights of them")
         for k, name in enumerate(keys):
             part = offsets[k * samples:(k + 1) * samples + 1]
             begin, end = int(part[0]), int(part[-1])

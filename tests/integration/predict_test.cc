@@ -119,7 +119,10 @@ TEST_F(PredictTest, WhatHasNoScoresIsRefused) {
 
   std::filesystem::copy_file(job_->File("test.tsv"), job_->File("mine.tsv"));
   std::filesystem::create_symlink("mine.tsv", job_->File("link"));
-  for (const char* out : {"mine.tsv", "link", "job.textproto"}) {
+  const std::string save = "trained/model/" + ReadTextFile(job_->File("trained/model/LATEST"));
+  for (const std::string& out : {std::string("mine.tsv"), std::string("link"),
+                                 std::string("job.textproto"), std::string("trained/model/LATEST"),
+                                 absl::StrCat(absl::StripAsciiWhitespace(save), "/MANIFEST")}) {
     const RunResult itself = Predict(job_->File("mine.tsv"), job_->File(out), {});
     EXPECT_EQ(itself.exit_code, 2) << itself.DebugString();
     EXPECT_THAT(itself.output, HasSubstr("which is read; hint: name another file"));
@@ -138,9 +141,9 @@ TEST_F(PredictTest, RowsNeedNoLabel) {
     absl::StrAppend(&some, some.size() < 1000 ? row.substr(row.find('\t')) : row, "\n");
   }
   WriteTextFile(job_->File("bare.tsv"), rows);
-  const std::vector<std::string> set = {"data.train=[\"/nowhere/train\"]",
-                                        "data.validation={files: \"/nowhere/validation\"}",
-                                        "train.keep_best={patience: 1}"};
+  const std::vector<std::string> set = {
+      "data.train=[\"/nowhere/train\"]", "data.validation={files: \"/nowhere/validation\"}",
+      "train.keep_best={patience: 1}", "limits.held_bytes_per_shard=1"};
   const RunResult run = Predict(job_->File("bare.tsv"), bare, set, "trained");
   ASSERT_TRUE(run.ok()) << run.DebugString();
   EXPECT_EQ(run.output, absl::StrCat("no AUC and no logloss: the rows have no labels\nwrote ",

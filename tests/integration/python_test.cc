@@ -175,6 +175,7 @@ TEST_F(PythonTest, EveryWayToLeaveEndsTheJobByName) {
       {"once",
        "Error: epoch 1: the loader gave no batch: it is a generator, which can be read once"},
       {"os_exit", ") exited with status 3; the scheduler saw: connection lost"},
+      {"os_exit_0", ") exited with status 0; the scheduler saw: connection lost"},
       {"unscored", "Error: the loop over job.evaluate() of epoch 1 has scored nothing"},
   };
   for (const auto& [way, ending] : endings) {

@@ -157,11 +157,15 @@ TEST_F(RefusalTest, WhatOtherCommandsAreGiven) {
 
 TEST_F(RefusalTest, AnOutputThatCannotBeWrittenIsAFailure) {
   const std::string order("TNDMORD1\x40\0\0\0\0\0\0\0", 16);  // of no updates
-  const RunResult full = RunProgram({"/bin/sh", "-c", "exec \"$0\" \"$@\" > /dev/full",
-                                     ProgramPath("tandem"), "inspect", Write("a.order", order)},
-                                    kLimit);
-  EXPECT_EQ(full.exit_code, 1) << full.DebugString();
-  EXPECT_THAT(full.output, HasSubstr("what it says cannot be written: No space left on device"));
+  for (const std::vector<std::string>& command :
+       {std::vector<std::string>{"inspect", Write("a.order", order)}, {"doctor"}, {"--version"}}) {
+    std::vector<std::string> argv = {"/bin/sh", "-c", "exec \"$0\" \"$@\" > /dev/full",
+                                     ProgramPath("tandem")};
+    argv.insert(argv.end(), command.begin(), command.end());
+    const RunResult full = RunProgram(argv, kLimit);
+    EXPECT_EQ(full.exit_code, 1) << full.DebugString();
+    EXPECT_THAT(full.output, HasSubstr("cannot be written"));
+  }
 }
 
 TEST_F(RefusalTest, JobFile) {
@@ -275,6 +279,9 @@ TEST_F(RefusalTest, Addresses) {
   refused("tandem-scheduler", {"--bind", "tcp://127.0.0.1:http"}, {"a port is a number"});
   refused("tandem-scheduler", {"--bind", "tcp://::1:7000"},
           {"in brackets, as in tcp://[::1]:7000"});
+  refused("tandem-scheduler", {"--bind", "tcp://[]:7000"}, {"is not tcp://HOST:PORT"});
+  refused("tandem-scheduler", {"--bind", "tcp://[fe80::1]:7000"},
+          {"names its network, as in tcp://[fe80::1%eth0]:7000"});
   refused("tandem-scheduler", {"--bind", "tcp://no.such.host.invalid:7000"},
           {"--bind", "no.such.host.invalid", "not known"});
   refused("tandem-scheduler", {"--bind", "tcp://[::]:*"}, {"--advertise"});

@@ -112,6 +112,33 @@ for parts in ([1, 2, 3], [0, 2]), [torch.tensor([1, 2, 3]), torch.tensor([0, 2])
     assert bags({"city": parts}) == {"city": [0, 2, 3]}, parts
 one = BatchIds(job, {"city": ([1, 2, 3], [0, 2], [1, 2.5, 3])}).fields["city"]
 assert one.weights.tolist() == [1, 2.5, 3] and one.bounds().tolist() == [0, 2, 3]
+# Ids, offsets and weights may be lists and arrays, too, and there may be no ids at all.
+for make in torch.tensor, numpy.array, lambda numbers: numbers:
+    for field in (BatchIds(job, {"city": (make([1, 2, 3]), make([0, 0, 2]), make([.5, 0., 2.]))}).fields["city"],
+                  BatchIds(job, KeyedJaggedTensor(["city"], make([1, 2, 3]), make([.5, 0., 2.]),
+                                                  lengths=make([0, 2, 1]))).fields["city"],
+                  BatchIds(job, KeyedJaggedTensor(["city"], make([1, 2, 3]), make([.5, 0., 2.]),
+                                                  offsets=make([0, 0, 2, 3]))).fields["city"]):
+        assert field.ids.tolist() == [1, 2, 3] and field.offsets.tolist() == [0, 0, 2, 3], field.offsets
+        assert field.weights.dtype == torch.float32 and field.weights.tolist() == [.5, 0, 2]
+    assert bags({"city": (make([]), make([0, 0]))}) == {"city": [0, 0, 0]}
+    assert bags({"city": make([])}) == {"city": [0]}
+    for rows in [[5, 6], [0, 1]], [[5], [6], [7]]:  # as many lists as there are in (values, offsets, weights)
+        assert bags({"city": make(rows)}) == {"city": list(range(0, 1 + len(rows) * len(rows[0]), len(rows[0])))}
+    for flat_ids in [5, 6], [5, 6, 7]:
+        assert BatchIds(job, {"city": make(flat_ids)}).fields["city"].ids.tolist() == flat_ids
+assert bags({"city": [torch.tensor([1, 2]), torch.tensor([0, 1])]}) == {"city": [0, 1, 2]}  # torch's loader
+assert bags({"city": [torch.tensor(1), torch.tensor(2)]}) == {"city": [0, 1, 2]}
+
+
+class Weighted:
+    """Stands for torchrec's JaggedTensor."""
+    values, offsets = lambda self: torch.tensor([1, 2]), lambda self: torch.tensor([0, 2])
+    weights_or_none = lambda self: torch.tensor([3., 4.])
+
+
+assert BatchIds(job, {"city": Weighted()}).fields["city"].weights.tolist() == [3, 4]
+
 
 
 def refused(text, call, *arguments):
@@ -142,7 +169,8 @@ for given in flat, BatchIds(job, keyed([1, 2, 3, 5, 6, 7])):
 assert not _same(job, BatchIds(job, {"city": matrix[:, 0]}), {"offer": matrix[:, 1]})
 job._given = BatchIds(job, {"city": (torch.tensor([1, 2, 3]), torch.tensor([0, 0, 3]), torch.arange(3.))})
 for call in ((torch.tensor([1, 2, 3]), torch.tensor([0, 0, 3]), torch.arange(3.)),
-             (torch.tensor([1, 2, 3]), torch.tensor([0, 0, 3, 3]), torch.arange(3.)), (None,)):
+             (torch.tensor([1, 2, 3]), torch.tensor([0, 0, 3, 3]), torch.arange(3.)), (None,),
+             ([1, 2, 3], [0, 0, 3], [0., 1., 2.]), (numpy.array([1, 2, 3]), numpy.array([0, 0, 3]), numpy.arange(3))):
     _check_field(job, "city", *call)
 for call in ((torch.tensor([1, 2, 4]), None, torch.arange(3.)),
              (torch.tensor([1, 2, 3]), torch.tensor([0, 1, 3]), torch.arange(3.)),
@@ -165,6 +193,11 @@ refused("say include_last_offset=True", BatchIds, job, {"city": (values, ends), 
 for parts in [torch.tensor([1, 2])] * 4, ([1], [2], [3], [4]), [numpy.array([1, 2])]:
     refused(f"a {type(parts).__name__} of {len(parts)} parts, want (values, offsets) or", BatchIds, job, {"city": parts})
 refused("weights of field 'city'", BatchIds, job, {"city": ([1, 2], [0, 1], ["a", "b"])})
+for wrong, text in (({"city": (values, ends.view(3, 1))}, "offsets of field 'city': shape (3, 1)"),
+                    ({"city": (values, ends, ["a"] * 3)}, "weights of field 'city': "),
+                    (KeyedJaggedTensor(["city"], values, lengths=torch.tensor([1, 1])), "their offsets end with 2"),
+                    (KeyedJaggedTensor(["city"], values, torch.ones(4), lengths=torch.tensor([1, 2])), "and 4 weights")):
+    refused(text, BatchIds, job, wrong)
 for wrong, hint in ((torch.ones(3), ".long()"), (numpy.array(["a"] * 3), "hash texts"), (["a"] * 3, "hash texts")):
     refused(hint, BatchIds, job, {"city": wrong})
 
@@ -204,7 +237,7 @@ print(texts[0], texts[1], numbers[0], of_ncf[0])
 assert of_ncf == tandem.hash_ids(numpy.array([7.0]), "city", "NCF") == tandem.hash_ids(["7"], "city", "NCF")
 assert of_ncf == tandem.hash_ids(numpy.array([7], "u8"), "city", "NCF") == tandem.hash_ids([7, 2 ** 32 - 2], "city", "NCF")[:1]
 for wrong in ([7, None], [-7], ["x"], numpy.array([7, numpy.nan]), numpy.array([7, -7]), torch.tensor([-7]), numpy.array([-7.]),
-              [2 ** 32 - 1], torch.tensor([2 ** 32 - 1]), numpy.array([2. ** 40]), [2 ** 63], numpy.array([2 ** 63], "u8"), [1.5]):
+              [2 ** 32 - 1], torch.tensor([2 ** 32 - 1]), numpy.array([2. ** 40]), [2 ** 63], numpy.array([2 ** 63], "u8"), [1.5], ["4294967295"], [2 ** 70]):
     refused("users and items of an NCF file: expected whole numbers from 0", tandem.hash_ids, wrong, "city", "NCF")
 refused("ids of LIBSVM files are the numbers themselves", tandem.hash_ids, [7], "city", "LIBSVM")
 for wrong in ("Rome", 7, [[7]], numpy.zeros((2, 2))):
@@ -220,11 +253,14 @@ nan = float("nan")
 for values in ([7, 7.0, "7", b"7", numpy.float32(7), numpy.int8(7), numpy.uint64(7), decimal.Decimal("7.0"),
                 fractions.Fraction(7)], numpy.array([7], "u1"), numpy.array([7], ">i4"), numpy.array([7], "u8"),
                numpy.array([7], "f4"), numpy.array([7.0]), numpy.array(["7"]), numpy.array([b"7"]),
-               torch.tensor([7.0]), torch.tensor([7], dtype=torch.int16), (7,), range(7, 8)):
+               torch.tensor([7.0]), torch.tensor([7], dtype=torch.int16), (7,), range(7, 8),
+               list(torch.tensor([7, 7])), [torch.tensor(7.0), numpy.array(7)], torch.tensor([7], dtype=torch.bfloat16),
+               numpy.ma.array([7])):
     assert set(tandem.hash_ids(values, "city")) == {cell("7")}, values
 for values, wanted in (([nan, None, numpy.float64(nan), numpy.datetime64("NaT"), "", b""], [""] * 6),
                        (numpy.array([7, nan]), ["7", ""]), ([7, nan, "x"], ["7", "", "x"]),
                        ([True, numpy.bool_(False), 1, 0.0], ["True", "False", "1", "0"]),
+                       (numpy.ma.array([7, 8], mask=[False, True]), ["7", ""]), ([numpy.ma.masked, "x"], ["", "x"]),
                        (numpy.array([True]), ["True"]), (torch.tensor([False]), ["False"]),
                        (numpy.array([.1, 7, -2.5], "f4"), ["0.1", "7", "-2.5"]), ([.1, 1e22], ["0.1", "1" + "0" * 22]),
                        ([2 ** 64, -1, -2 ** 63, -0.0], [str(2 ** 64), "-1", str(-2 ** 63), "0"]),

@@ -1,6 +1,6 @@
 """Wrong calls, each refused in one line that says the fix, and the job goes on to its end. With an
 argument, the one way of ending the job that it names: exception, surrogate, early, break, second,
-no_step, no_backward, once, os_exit, unscored; or own_metric, which is a good one."""
+no_step, no_backward, once, os_exit, os_exit_0, unscored; or own_metric, which is a good one."""
 import os
 import random
 import sys
@@ -101,8 +101,8 @@ for epoch in job.epochs():
             raise ValueError("no city \udcff here")
         if WAY in ("break", "early") and step == 3:
             break
-        if WAY == "os_exit" and step == 3 and job.rank == 1:
-            os._exit(3)
+        if WAY in ("os_exit", "os_exit_0") and step == 3 and job.rank == 1:
+            os._exit(3 if WAY == "os_exit" else 0)
         optimizer._gradient.fill_(1e38)
         optimizer._check_finite([])   # all finite, though their sum is not
         optimizer.zero_grad(set_to_none=step % 2 == 1)
@@ -150,6 +150,8 @@ for epoch in job.epochs():
         refused("5 logits for a batch of 6 samples; give one for each", job.score, label[:5], label)
         refused("7 labels for a batch of 6 samples; give one for each", job.score, label, torch.ones(7))
         refused("where are the labels?", job.score, label)
+        refused("job.score: labels: ", job.score, label, ["1"] * 6)
+        refused("job.score: logits: ", job.score, [None] * 6, label)
         for strange, text in ((label * 2 - 1, "-1"), (label + 1, "2"), (label * .5 + .25, "0.25"), (label / 0, "nan")):
             refused(f"a label is {text}; labels are 0 or 1", job.score, label, strange)
         with torch.no_grad():

@@ -235,6 +235,13 @@ TEST(ExhaustionTest, AProgramWithoutMemorySaysSoInOneLine) {
   });
   EXPECT_EQ(ended.code, 1) << ended.signal << ended.said;
   EXPECT_EQ(ended.said, "process_test: out of memory; hint: raise ulimit -v, now 1048576 KiB\n");
+  // Libraries that have not begun yet, one of which would wait without an end.
+  const Ended early = RunLimited(RLIMIT_AS, rlim_t{1} << 20, [] {
+    EndInOneLineEarly();
+    return 0;
+  });
+  EXPECT_EQ(early.code, 1) << early.signal << early.said;
+  EXPECT_EQ(early.said, "process_test: out of memory; hint: raise ulimit -v, now 1024 KiB\n");
 }
 
 TEST(ExhaustionTest, OtherAbortsStayWhatTheyAre) {
