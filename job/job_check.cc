@@ -963,7 +963,8 @@ absl::Status CheckEvaluation(const Job& job) {
       NotNegative("evaluation.every_epochs", int64_t{evaluation.every_epochs()}));
   TANDEM_RETURN_IF_ERROR(Between("evaluation.batch", evaluation.batch(), 1, kMaxBatch));
   if (RanksItems(job)) return Between("evaluation.top_k", evaluation.top_k(), 1, 1 << 20);
-  if (evaluation.top_k() == 0) return absl::OkStatus();
+  // 10 stands in the job files that runs of earlier versions have left, and these can be resumed.
+  if (evaluation.top_k() == 0 || evaluation.top_k() == 10) return absl::OkStatus();
   return Refuse("evaluation.top_k", evaluation.top_k(),
                 "; only for data.format NCF, whose test rows are ranked; leave it out");
 }

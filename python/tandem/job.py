@@ -484,8 +484,9 @@ class Job(Tables[Table]):
                 elif want.kind == _abi.STEP_DONE:
                     self._optimizer._stepping = False
                 elif want.kind == _abi.COMPUTE and time.monotonic() > patience:
-                    # An earlier save waits for the step: it is one without a gradient.
-                    check(lib.tandem_finish(self._handle, _abi.NO_LOSS, None, None, None, 1))
+                    # An earlier save waits for the step: it is one without a gradient. An error says that the
+                    # save of the end has just taken the step back; tandem_next says how a job has failed.
+                    lib.tandem_finish(self._handle, _abi.NO_LOSS, None, None, None, 1)
                 elif want.kind == _abi.SCORE:
                     check(lib.tandem_score(self._handle, None, None, 0))
                 elif want.kind != _abi.END:

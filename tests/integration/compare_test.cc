@@ -218,8 +218,7 @@ TEST_F(CompareTest, AnImpossibleJobRefusesAllAtOnce) {
                              "\" target { metric: \"samples_per_second\" }"));
   const RunResult program = RunProgram(Command());
   EXPECT_EQ(program.exit_code, 2) << program.DebugString();
-  EXPECT_THAT(program.output,
-              HasSubstr("the study does not say which; hint: python: \"train.py\""));
+  EXPECT_THAT(program.output, HasSubstr("the study names no script; add python: \"train.py\""));
   EXPECT_FALSE(fs::exists(Out()));
 }
 

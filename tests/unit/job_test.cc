@@ -787,8 +787,8 @@ INSTANTIATE_TEST_SUITE_P(
         Contradiction{
             {{"data.format", "NCF"}, {"model", "{mlp {hidden: 8}}"}, {"evaluation.top_k", "-1"}},
             "evaluation.top_k: -1, must be 1 to 1048576"},
-        Contradiction{{{"evaluation.top_k", "10"}},
-                      "evaluation.top_k: 10; only for data.format NCF, whose test rows are ranked; "
+        Contradiction{{{"evaluation.top_k", "5"}},
+                      "evaluation.top_k: 5; only for data.format NCF, whose test rows are ranked; "
                       "leave it out"},
         Contradiction{{{"limits.report_seconds", "-1"}},
                       "limits.report_seconds: -1, must be a finite number above 0"},
