@@ -541,6 +541,11 @@ absl::StatusOr<Job> ParseJob(absl::string_view text, absl::string_view file_name
 }
 
 absl::StatusOr<std::string> ReadJobText(const std::string& path) {
+  // Opening a FIFO waits for a process that writes to it. `<(...)` of a shell is a link to a pipe.
+  std::error_code error;
+  if (std::filesystem::is_fifo(std::filesystem::symlink_status(path, error))) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": is a FIFO, expected a job file"));
+  }
   std::ifstream file(path, std::ios::binary);
   if (!file) {
     return absl::NotFoundError(
@@ -549,7 +554,6 @@ absl::StatusOr<std::string> ReadJobText(const std::string& path) {
   std::string text(kMaxJobBytes + 1, '\0');  // one byte more, so that a longer file is seen
   file.read(&text[0], static_cast<std::streamsize>(text.size()));
   if (file.bad() || (file.fail() && !file.eof())) {
-    std::error_code error;
     const bool folder = std::filesystem::is_directory(path, error);
     return absl::InvalidArgumentError(
         absl::StrCat(path, folder ? ": is a folder, expected a job file, such as job.textproto"

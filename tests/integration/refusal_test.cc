@@ -171,6 +171,8 @@ TEST_F(RefusalTest, AnOutputThatCannotBeWrittenIsAFailure) {
 TEST_F(RefusalTest, JobFile) {
   ExpectRunRefused(folder_.File("none.textproto"), {}, {"none.textproto", "No such file"});
   ExpectRunRefused(folder_.path(), {}, {folder_.path(), "is a folder, expected a job file"});
+  ASSERT_EQ(mkfifo(folder_.File("fifo.textproto").c_str(), 0600), 0);
+  ExpectRunRefused(folder_.File("fifo.textproto"), {}, {"is a FIFO, expected a job file"});
   ExpectRunRefused(Write("empty.textproto", ""), {}, {"empty.textproto", "cluster.workers"});
   ExpectRunRefused(Write("noise.textproto", "\x01\xff\xfe{{{"), {}, {"noise.textproto:1:"});
   const std::string unknown = Write("unknown.textproto", "name: \"x\"\ntrain { bacth: 3 }\n");

@@ -381,21 +381,28 @@ def looks():
 
 def look_is_left(n, ids):
     """A Ctrl-C ends a look, and the rows that come later find their memory."""
-    rows, empty, server = [], torch.empty, n.job._cluster._processes["server-0"]
+    empty, server = torch.empty, n.job._cluster._processes["server-0"]
 
-    def watched(*shape):
-        threading.Timer(.1, os.kill, (os.getpid(), signal.SIGINT)).start()
-        room = numpy.empty(shape, dtype=numpy.float32)
-        rows.append(weakref.ref(room))
-        return torch.from_numpy(room)
+    def still_there(seconds):
+        """Whether the room for rows is, behind a Ctrl-C so many seconds after it was made."""
+        rows = []
+
+        def watched(*shape):
+            threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT)).start()
+            room = numpy.empty(shape, dtype=numpy.float32)
+            rows.append(weakref.ref(room))
+            return torch.from_numpy(room)
+        torch.empty = watched
+        try:
+            assert interrupted(lambda: n.model(ids))
+        finally:
+            torch.empty = empty
+        gc.collect()
+        assert len(rows) == 1
+        return rows[0]() is not None
     server.send_signal(signal.SIGSTOP)
-    torch.empty = watched
-    try:
-        assert interrupted(lambda: n.model(ids))
-    finally:
-        torch.empty = empty
-    gc.collect()
-    assert len(rows) == 1 and rows[0]() is not None
+    # A busy machine may hear the first ones before it has asked for the rows.
+    assert any(still_there(seconds) for seconds in (.1, 1, 5))
     server.send_signal(signal.SIGCONT)
     assert n.model(ids).shape == (3,)
 
