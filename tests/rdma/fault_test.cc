@@ -425,14 +425,19 @@ TEST_F(RdmaFaultTest, APeerTooManyIsRefusedAndToldWhy) {
   ExpectGoesOn(a, hub_at_a, hub);
   a->Close(hub_at_a);  // its place is free again
   ASSERT_TRUE(PumpUntil({&hub, &a, &b}, [&] { return hub.Count(Kind::kPeerClosed) == 1; }));
-  for (int i = 0; i < 50; ++i) PumpUntil({&hub, &a, &b}, [] { return true; });
   hub.events.clear();
-  Node d = New();
-  const transport::PeerId hub_at_d = Connect(d, hub);
-  ASSERT_TRUE(d->Send(hub_at_d, Segment(*d.transport, 1, 8)).ok());
-  PumpUntil({&hub, &a, &b, &d},
-            [&] { return hub.Count(Kind::kFrame) == 1 || d.Count(Kind::kPeerLost) == 1; });
-  EXPECT_EQ(hub.Count(Kind::kFrame), 1) << d.Why(Kind::kPeerLost);
+  // The device frees the place a little later, and much later where packets are lost.
+  for (const absl::Time until = MonotonicNow() + kPatience; hub.Count(Kind::kFrame) == 0;) {
+    ASSERT_LT(MonotonicNow(), until);
+    Node d = New();
+    const transport::PeerId hub_at_d = Connect(d, hub);
+    ASSERT_TRUE(d->Send(hub_at_d, Segment(*d.transport, 1, 8)).ok());
+    ASSERT_TRUE(PumpUntil({&hub, &a, &b, &d}, [&] {
+      return hub.Count(Kind::kFrame) == 1 || d.Count(Kind::kPeerLost) == 1;
+    }));
+    if (hub.Count(Kind::kFrame) == 1) break;
+    EXPECT_TRUE(absl::IsResourceExhausted(d.Why(Kind::kPeerLost))) << d.Why(Kind::kPeerLost);
+  }
 }
 
 // A job that needs more peers than the device's queues have room for learns it at its start.

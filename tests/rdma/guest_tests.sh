@@ -48,7 +48,8 @@ over_pair() {
 
 over_lossy() {
   run "conformance, packets lost" transport_conformance_test '--gtest_filter=Rdma/*'
-  run "faults, packets lost" rdma_fault_test '--gtest_filter=-*ALinkThatGoesDown*'
+  # Faults have deadlines of their own, which losses can use up: not with every commit.
+  [[ $which == quick ]] || run "faults, packets lost" rdma_fault_test '--gtest_filter=-*ALinkThatGoesDown*'
   run "links, packets lost" collective_link_test '--gtest_filter=*BytesArriveWhole*/Rdma:*TheEndIsSeen*/Rdma'
   run "fallback, packets lost" rdma_fallback_test
 }
