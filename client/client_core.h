@@ -142,8 +142,7 @@ class ClientCore {
   // Sends it. Requires: push->ready(), info.group as prepared, no flags; all gradients are written.
   uint64_t Push(absl::Time now, const PushInfo& info, PreparedPush* push);
 
-  // Forgets a request; late answers are ignored. A push of the same step that follows says the same
-  // versions.
+  // Forgets a request; late answers are ignored. A later push of the same step has the same versions.
   void Cancel(uint64_t request);
 
   // Frames from shards: ROWS, ACK, WAITING, REFRESH.

@@ -1,8 +1,7 @@
 // What the ranks of a group did, written by each to a file of its own and read together: who never
 // came, who called something else, who was late.
 //
-// A dump is a file DIR/GROUP.RANK.jsonl (GROUP: any name without '/'). Its first line is about the
-// rank,
+// A dump is a file DIR/GROUP.RANK.jsonl (GROUP: any name without '/'). Its first line describes the rank,
 //   {"group": "dense", "rank": 3, "ranks": 4, "host": "a", "written_us": ..., "status": "OK"}
 // and each further one an operation, oldest first, of the last ones that the engine remembers:
 //   {"number": 417, "primitive": "allreduce", "algorithm": "ring", "type": "f32", "op": "sum",

@@ -89,11 +89,10 @@ std::unique_ptr<RowParser> NewLibsvmParser(int max_ids, const Columns& columns =
 
 // Columns picked by name (with a header) or by number, as `columns` says. Without `statistics` (which
 // is not kept) numbers are not standardised, as for measuring and checking. With `labels_optional` a label
-// may be a missing value, and a header may lack its column. A file without a header may lack it, too: one
-// that has a column less than `trained_columns`, those of a training row, is one without labels, whose
-// columns behind the label's count one less. Another number is refused. If 0, that is not known: a file
-// without labels has a column less than the job reads. Without `columns.label` nothing is read as a label
-// then.
+// may be a missing value, and a header may lack its column. A file without a header lacks labels if its
+// rows have one column less than the training rows (`trained_columns`); columns after the label then count
+// one less. Any other number of columns is refused. If `trained_columns` is 0 (not known), a file without
+// labels has one column less than the job reads. Without `columns.label` no column is read as a label.
 absl::StatusOr<std::unique_ptr<RowParser>> NewDelimitedParser(
     const Columns& columns, const DataStatistics* statistics = nullptr,
     bool labels_optional = false, int64_t trained_columns = 0);

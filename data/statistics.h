@@ -1,6 +1,6 @@
-// What a job learns of its data before it starts: means and deviations of numeric columns, the label that
-// counts as 0, and the number of columns without a header. Measured on its training rows, or those that a
-// saved model was trained with.
+// The description of a job's data, filled in before the job starts: means and deviations of numeric
+// columns, the label that counts as 0, and the number of columns of files without a header. They are
+// measured on the training rows, or taken from a saved model.
 #ifndef TANDEM_DATA_STATISTICS_H_
 #define TANDEM_DATA_STATISTICS_H_
 

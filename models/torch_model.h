@@ -2,9 +2,8 @@
 // copy, the loss, exceptions of LibTorch turned into Status, and the number of threads. A model
 // adds its parameters and writes two functions: logits, and their gradients.
 //
-// A batch is worked through in blocks of kBlockSamples samples, so that the activations of a block
-// stay in the processor's cache and memory does not grow with the batch; gradients add up over the
-// blocks.
+// A batch is computed in blocks of kBlockSamples samples, so that the activations of a block stay in
+// the processor's cache and memory does not grow with the batch. Gradients add up over the blocks.
 //
 // On a GPU a batch is one block: what the caller gives is copied there, and results come back; the
 // gradient of the parameters may stay (models/model.h). What is written once for both devices is

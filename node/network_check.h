@@ -1,5 +1,4 @@
-// Checks a role's addresses before the role starts, and finds out why no process answers at an
-// address.
+// Checks the addresses of a role before the role starts, and finds out why one does not answer.
 #ifndef TANDEM_NODE_NETWORK_CHECK_H_
 #define TANDEM_NODE_NETWORK_CHECK_H_
 

@@ -1,8 +1,8 @@
 // ASP, asynchronous parallel: a worker waits for nobody; it reads its own writes up to its depth.
 //
 // SSP, stale synchronous parallel (Ho et al. 2013): a worker is at most `bound` steps ahead of the
-// slowest one that still has data, and a read for step k sees all steps before k - bound of
-// everybody.
+// slowest one that still has data, and a read for step k sees all steps before k - bound of all
+// workers.
 //
 // ESSP, eager SSP (Dai et al. 2015): the same promise, kept from a cache of the worker's own into which
 // servers send the rows that have changed, whenever the slowest worker has come a step further. A

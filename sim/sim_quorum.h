@@ -82,7 +82,7 @@ class SimQuorum final : public worker::DenseReduction {
   // See QuorumMember.
   void TakeMissed(std::vector<int64_t>* missed);
 
-  // What this worker waits for, as rank 0 has told it.
+  // The activity that this worker waits for, according to rank 0.
   Activity WaitingFor() const;
 
  private:

@@ -12,8 +12,7 @@
 //   (3) accusations ("link to 2 failed", "waited for 2 in vain") are kept until (1) or (2) explains
 //       them, for the time that (2) takes; then the blame falls on the rank that most accuse among
 //       those that accuse nobody themselves: one that gave up because of another is not the cause;
-//   (4) a rank that left in order, and had not given up, is the cause as soon as it is accused or
-//       wanted;
+//   (4) a rank that left in order, and had not given up, is the cause once it is accused or wanted;
 //   (5) an abort (ranks disagree, or the caller's wish) names the rank that says it and why, at once.
 //
 // Shrinking. After a verdict the members ask for it; when all that live have asked, or at the first

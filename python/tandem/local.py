@@ -17,7 +17,7 @@ from tandem._abi import Error, roots
 
 _START_SECONDS, _END_SECONDS = 60, 10
 _PR_SET_PDEATHSIG = 1
-# What the programs say of their flags, and the same for a caller of tandem.init().
+# Replaces command-line flags in messages of the programs by the arguments of tandem.init().
 _WORDS = ((r", or say --overwrite to lose what it left", ", or remove this one"),
           (r"the run has (\d+) workers, the job 1; hint: .*",
            r"the run has \1 workers, and tandem.init() starts one; hint: resume it by tandem run --resume"),

@@ -2,9 +2,9 @@
 
 Each ```sh block of a page is run by bash, the blocks of a page one after the other, in a folder that
 looks like the root of the tree after ./quickstart: build/ has only the programs and libraries that it builds, out/
-has small data where it puts its own, and all else are links. Blocks in other languages are not run: ```text is what a program prints, and a plain
-block is for several hosts, or takes long. /tmp stands for a folder of the test's own. A page whose blocks import
-PyTorch is skipped, by name, where Debian's python3 has none.
+has small data where it puts its own, and all else are links. Blocks in other languages are not run: a ```text block
+is the output of a program, and a plain block is for several hosts, or takes long. /tmp stands for a folder of the
+test's own. A page whose blocks import PyTorch is skipped, by name, where Debian's python3 has none.
 
 Run: pages_test.py SOURCE_DIR BUILD_DIR [PAGE...]
 """
@@ -18,7 +18,7 @@ import tempfile
 import unittest
 
 SECONDS = 240  # for the blocks of one page
-# What commands of a page need beside the program that they name.
+# Targets that a command needs although it does not name their files: target, pattern of the command.
 NEEDS = {"tandem-simulator": r"\btandem simulate\b|\breplay\b.* --serial\b", "tandem_capi": r" --python\b|build/python\b"}
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 
