@@ -7,6 +7,10 @@
 
 namespace tandem::worker {
 
+// Two barriers with an empty push between them. The first barrier waits until every clock is
+// infinite and gives the largest step. The second waits until every catch-up push is acknowledged.
+// Without the second barrier a fast worker could begin the next epoch while the slow worker's clock
+// is still infinite, and would not wait for it as the policy demands.
 bool EpochEnd::Advance(absl::Time now, bool hold) {
   const std::string name = absl::StrCat("epoch ", context_.epoch);
   switch (stage_) {

@@ -1,10 +1,11 @@
-// The end of an epoch on one worker. First all its pushes are acknowledged. A lockstep job is
-// through then: all workers stand at the same step. In others a worker without data
+// The end of an epoch on one worker. First the worker waits until all its pushes are acknowledged.
+// A lockstep job is finished then: all workers stand at the same step. In other jobs a worker
+// without data
 //
-//   pushes END_OF_EPOCH: its clock is infinite, so it holds nobody back;
-//   meets the others at a barrier, where they agree on the largest step of all;
-//   pushes nothing for the steps up to there, which makes its clock finite again;
-//   and meets them once more, so that nobody runs ahead of a clock that is still infinite.
+//   pushes END_OF_EPOCH: its clock becomes infinite, so the worker holds nobody back;
+//   enters a barrier, at which the workers agree on the largest step of all;
+//   pushes empty steps up to this step, which makes its clock finite again;
+//   and enters a second barrier, so that nobody runs ahead of a clock that is still infinite.
 //
 // Thread safety: none needed; one thread.
 #ifndef TANDEM_WORKER_EPOCH_END_H_
@@ -19,15 +20,17 @@ class EpochEnd {
  public:
   explicit EpochEnd(TrainerContext& context) : context_(context) {}
 
-  // The worker's steps of this epoch are pushed.
+  // All steps of this worker in this epoch are pushed.
   void Begin() { stage_ = Stage::kDrain; }
-  // Does one thing that can be done; false if there is none. `hold`: nothing is pushed (a save).
+  // Does one thing that can be done; false if there is none. `hold`: nothing may be pushed, because
+  // of a checkpoint.
   bool Advance(absl::Time now, bool hold);
   // Every worker stands at context.step.
   bool over() const { return stage_ == Stage::kOver; }
-  // Not a lockstep job: this worker's clock is finite again; some may still have to make theirs so.
+  // Not in lockstep jobs: this worker's clock is finite again; clocks of other workers may still be
+  // infinite.
   bool caught_up() const { return stage_ == Stage::kMeetAgain || stage_ == Stage::kOver; }
-  // END_OF_EPOCH is pushed: nobody waits for a step of this worker, until it has caught up.
+  // END_OF_EPOCH is pushed: nobody waits for a step of this worker until the worker has caught up.
   bool out_of_steps() const { return stage_ == Stage::kMeet || stage_ == Stage::kCatchUp; }
 
  private:

@@ -34,6 +34,9 @@ void EvaluationRound::BeginTest() {
 bool EvaluationRound::Advance(absl::Time now, TrainerEffects* effects) {
   if (task_running_ || !reads_.empty()) return false;
   WorkerBarriers& barriers = context_.barriers;
+  // The first barrier (kMeet) makes all pushes visible before anybody reads. The second
+  // (kMeetAgain) lets all workers know the verdict of rank 0, and keeps them from pushing while
+  // others still score.
   switch (stage_) {
     case Stage::kBegin:
       return BeginIfDue();
@@ -41,7 +44,8 @@ bool EvaluationRound::Advance(absl::Time now, TrainerEffects* effects) {
       if (!barriers.Pass(now, "finish_delayed", context_.step, BarrierEnter::FINISH_DELAYED))
         return false;
       return Enter(due_ ? Stage::kMeet : Stage::kOver);
-    case Stage::kMeet:  // nobody reads before everybody's pushes are in
+    // Nobody reads before everybody's pushes are applied.
+    case Stage::kMeet:
       if (!barriers.Pass(now, absl::StrCat("evaluation ", number_), context_.step)) return false;
       share_.Clear();
       first_batch_ = true;
@@ -154,7 +158,7 @@ bool EvaluationRound::Judge() {
 void EvaluationRound::SendShare(absl::Time now) {
   if (now < next_send_) return;
   next_send_ = now + pause_;
-  pause_ *= 2;  // it may be large, and on its way over a link that loses nothing
+  pause_ *= 2;  // a share may be large, and still in flight over a reliable link
   Control control;
   *control.mutable_evaluation_share() = share_;
   context_.SendControl(EndpointId::Worker(0), control, payload_);
@@ -163,12 +167,13 @@ void EvaluationRound::SendShare(absl::Time now) {
 void EvaluationRound::OnShare(EndpointId from, const EvaluationShare& share,
                               const Buffer& payload) {
   if (context_.rank != 0) return;
-  // One that comes again changes nothing: a task may be reading the first.
+  // A share that arrives twice changes nothing: a task may be reading the first copy.
   if (share.evaluation() == number_ && from.role == Role::kWorker &&
       from.index < context_.plan.workers() && shares_.emplace(from.index, share).second) {
     payloads_[from.index] = payload;
   }
-  // Also for one that was merged before: its sender only wants to know.
+  // Acknowledge also a share of an earlier evaluation: its sender only waits for the
+  // acknowledgement.
   context_.SendDone(from, static_cast<uint64_t>(share.evaluation()));
 }
 
@@ -186,8 +191,8 @@ std::optional<std::string> EvaluationRound::TakeReport() {
   return WhereAndWhat(std::exchange(result_, ""));
 }
 
-// Adds when it was measured, and on which rows. What a runner gives that is no object is left as it
-// is.
+// Adds to the result when it was measured and on which rows. A runner's result that is not a JSON
+// object stays unchanged.
 std::string EvaluationRound::WhereAndWhat(const std::string& result) const {
   nlohmann::json json = nlohmann::json::parse(result, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return result;
@@ -196,8 +201,8 @@ std::string EvaluationRound::WhereAndWhat(const std::string& result) const {
   json["step"] = trained ? context_.step : 0;
   if (rows_ == HeldOut::kValidation) {
     json["data"] = "validation";
+    // Without either, the rows are those of a program, which does not say what they are.
   } else if (KeepsBest() || data::HasTestRows(context_.plan.job.data())) {
-    // Else a program's: it does not say which rows it scores.
     json["data"] = "test";
   }
   if (verdict_.best) json["best"] = true;
@@ -211,7 +216,8 @@ bool EvaluationRound::MeetAgain(absl::Time now) {
   if (KeepsBest()) verdict_ = Verdict::Unpack(context_.barriers.MaxValue(barrier));
   ++number_;
   payload_ = Buffer();
-  // Not when an evaluation begins: shares of quick workers may come before we know that it has.
+  // Clear the shares here and not when an evaluation begins: shares of fast workers may arrive
+  // before this worker knows that the next evaluation has begun.
   shares_.clear();
   payloads_.clear();
   return Enter(Stage::kOver);

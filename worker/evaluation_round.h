@@ -1,14 +1,16 @@
-// The evaluation after an epoch, on one worker. All meet, so that everybody's pushes are in; each
-// worker scores its share of the rows that were held out with the latest rows of the tables, batch by
-// batch; shares go to rank 0, again and again until it says that it has them; rank 0 merges them; and
-// all meet again.
+// The evaluation after an epoch, on one worker. All workers enter a barrier, so that everybody's
+// pushes are applied. Each worker then scores its share of the held-out rows with the latest rows
+// of the tables, batch by batch. Workers send their shares to rank 0, and resend them until rank 0
+// acknowledges. Rank 0 merges the shares, and all workers enter a second barrier.
 //
-// With train.keep_best the rows are those for validation. Rank 0 judges the result, and the value of
-// the second meeting tells all what follows. The test rows have a round of their own, once the model
-// of a best evaluation is saved; a program may have none, and that round then has no result.
+// With train.keep_best the held-out rows are the validation rows. Rank 0 judges the result, and the
+// value of the second barrier tells all workers what follows. The test rows have a round of their
+// own, after the checkpoint of a best evaluation. A program may have no test rows; that round then
+// has no result.
 //
-// Before the last one of the job, what fixed delays still hold is applied: at a barrier of its own,
-// at which the scheduler tells the servers; also if nothing is to be evaluated.
+// Before the last evaluation of the job, the servers apply the updates that fixed delays still
+// hold. The scheduler tells the servers at a barrier of its own, even if nothing is to be
+// evaluated.
 //
 // Thread safety: none needed; one thread.
 #ifndef TANDEM_WORKER_EVALUATION_ROUND_H_
@@ -32,39 +34,40 @@ namespace tandem::worker {
 
 class EvaluationRound {
  public:
-  // Without rows only what fixed delays hold is looked after.
+  // Without rows (`has_rows` false) the round only has the held updates of fixed delays applied.
   EvaluationRound(TrainerContext& context, DenseSynchroniser& synchroniser, bool has_rows);
 
-  // An epoch is over.
+  // Begins the round after an epoch.
   void Begin();
-  // The model is one to keep: what does it make of the test rows?
+  // Begins the round of test rows, after the model was judged worth keeping.
   void BeginTest();
   // Does one thing that can be done; false if there is none.
   bool Advance(absl::Time now, TrainerEffects* effects);
   bool over() const { return stage_ == Stage::kOver; }
-  // Whether the epoch that is over is followed by an evaluation.
+  // Whether an evaluation follows the epoch that just ended.
   bool IsDue() const;
   int64_t done() const { return number_; }  // evaluations so far
-  // Of the last round; nothing to do without train.keep_best.
+  // The verdict of the last round; without train.keep_best it says nothing.
   Verdict verdict() const { return verdict_; }
-  // Rank 0.
+  // Rank 0 only.
   BestJudge& judge() { return judge_; }
-  // Once for each evaluation a report is due, on all ranks, so that what is known of them is of one
-  // moment: on rank 0 with this result as JSON, on others with nothing.
+  // Returns a report once per evaluation, on all ranks, so that the scheduler's knowledge of all
+  // workers is of one moment. Rank 0 returns the result as JSON, the others an empty text.
   std::optional<std::string> TakeReport();
-  // Of the report that was taken: it is not (yet) what the run has come to. A better one was before, or
-  // its model is yet to be saved.
+  // The report just taken is not (yet) the result of the run: an earlier evaluation was better, or
+  // the model of this one is not in a checkpoint yet.
   bool aside() const { return Judged() && judge_.has_best(); }
 
   // A task of the evaluation has ended.
   void OnTaskDone() { task_running_ = false; }
-  // False if the request is none of the evaluation's.
+  // False if the request does not belong to the evaluation.
   bool OnCompletion(uint64_t request);
-  // Rank 0: a share has come. Shares of quick workers may come before an evaluation has begun here.
+  // Rank 0: a share has arrived. Shares of fast workers may arrive before the evaluation has begun
+  // here.
   void OnShare(EndpointId from, const EvaluationShare& share, const Buffer& payload);
-  // Rank 0 has this worker's share of evaluation `number`.
+  // Rank 0 has received this worker's share of evaluation `number`.
   void OnShareTaken(uint64_t number);
-  // The connection to rank 0 is lost, and with it a share that was on its way.
+  // The connection to rank 0 is lost, and with it any share in flight.
   void OnRankZeroLost(absl::Time now);
 
  private:
@@ -105,9 +108,10 @@ class EvaluationRound {
 
   Stage stage_ = Stage::kOver;
   int64_t number_ = 0;             // evaluations done
-  HeldOut rows_ = HeldOut::kTest;  // of this round
+  HeldOut rows_ = HeldOut::kTest;  // rows of this round
   Verdict verdict_;
-  bool due_ = false;  // as opposed to what fixed delays hold
+  // An evaluation is due, not only the held updates of fixed delays.
+  bool due_ = false;
   bool first_batch_ = false;
   bool task_running_ = false;
   StepSlot slot_;
@@ -117,8 +121,8 @@ class EvaluationRound {
   Buffer payload_;
   bool share_taken_ = false;
   absl::Time next_send_;
-  absl::Duration pause_;  // until it is sent again
-  // Rank 0: everybody's.
+  absl::Duration pause_;  // until the share is sent again
+  // Rank 0: the shares of all workers.
   std::map<int, EvaluationShare> shares_;
   std::map<int, Buffer> payloads_;
   std::string result_;

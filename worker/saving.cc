@@ -16,7 +16,8 @@ void Saving::Begin(const std::string& name, const std::string& path, int64_t ste
   name_ = name;
   directory_ = server::SaveFolder(path, context_.run, step, request, context_.attempt);
   if (id_ == SaveId::kBest)
-    directory_ += server::kBestSuffix;  // the last one may be at the same step
+    // The final checkpoint may be at the same step.
+    directory_ += server::kBestSuffix;
   step_ = step;
   position_ = position;
   failure_.clear();
@@ -38,8 +39,14 @@ bool Saving::Advance(absl::Time now, TrainerEffects* effects) {
 
 bool Saving::Step(absl::Time now, TrainerEffects* effects) {
   if (tasks_ > 0) return false;
+  // The first barrier makes sure that no worker has a push in flight, so that the dense part and
+  // the ranges are of one moment. The second barrier comes after the workers' files are written, so
+  // that the scheduler knows whether they all succeeded, and includes the servers' files. The
+  // manifest comes last: a folder without a manifest is not a checkpoint, so a crash in between
+  // leaves no damaged one.
   switch (stage_) {
-    case Stage::kMeet:  // the dense part is read once all pushes are in
+    // The dense part is read after all pushes are applied.
+    case Stage::kMeet:
       if (!context_.barriers.Pass(now, absl::StrCat("ready to ", name_), step_, when_ready_)) {
         return false;
       }
@@ -117,10 +124,11 @@ bool Saving::OnCompletion(uint64_t request) {
   return true;
 }
 
-// ---- one that was asked for -------------------------------------------------------------------
+// ---- the requested checkpoint -----------------------------------------------------------------
 
 void RequestedSave::OnCommand(const Command& command, int64_t first_free) {
-  if (wanted_) return;  // this one, sent again: answered when it is written
+  // The same command, sent again; the answer follows when the checkpoint is written.
+  if (wanted_) return;
   if (command.id() <= command_) {
     return context_.SendDone(EndpointId::Scheduler(), command.id(),
                              command.id() == command_ ? result_ : absl::OkStatus());
@@ -135,6 +143,8 @@ void RequestedSave::OnCommand(const Command& command, int64_t first_free) {
 
 bool RequestedSave::Advance(absl::Time now, const Rest& rest, TrainerEffects* effects) {
   if (!wanted_) return false;
+  // Phase one: agree on the step. The barrier gives the largest `first_free` of all workers, so no
+  // worker has to undo a step. Phase two: finish the steps below it, then write the checkpoint.
   if (step_ < 0) {
     const std::string plan = absl::StrCat("plan ", command_);
     if (!context_.barriers.Pass(now, plan, first_free_)) return false;

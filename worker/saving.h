@@ -1,15 +1,21 @@
-// Saves, on one worker. A save is one folder (server/manifest.h names it). All workers meet, with
-// nothing of theirs on its way; rank 0 makes the folder and writes the dense part there, and each
-// what only it knows (of a codec, its replica, its program); all meet again, and the scheduler has
-// the servers write their ranges before it lets them go on; then rank 0 writes the manifest and makes
-// it the latest one. A worker that is ready pushes nothing until the save is done, so all that is saved is of one moment; while it
-// lasts, the worker's reports say where it stands, which the scheduler gives rank 0 to keep with the
-// save.
+// Checkpoints, on one worker. A checkpoint is one folder (server/manifest.h names its files). The
+// protocol:
 //
-// What cannot be written ends a save that the job is for (of the best model, and at the end), and with
-// it the job. A save in the middle is only lost:
-// whoever could not write says so at the second meeting, the scheduler tells all, rank 0 removes what
-// there is, and training goes on.
+//   1. All workers enter a barrier, with no push in flight.
+//   2. Rank 0 makes the folder and writes the dense part. Each worker writes the state that only it
+//      has (of a codec, its replica, its program).
+//   3. All workers enter a second barrier. The scheduler has the servers write their ranges before
+//      it releases the workers.
+//   4. Rank 0 writes the manifest and makes the checkpoint the latest one.
+//
+// From step 1 to the end a worker pushes nothing, so all parts of the checkpoint are of one moment.
+// Meanwhile the worker's reports carry its position. The scheduler collects the positions and gives
+// them to rank 0, which stores them in the checkpoint.
+//
+// A write error ends the checkpoint and the job if the job depends on the checkpoint (of the best
+// model, or at the end). A requested checkpoint in the middle of training may fail: the worker that
+// could not write says so at the second barrier, the scheduler tells all workers, rank 0 removes
+// the parts, and training continues.
 //
 // Thread safety: none needed; one thread.
 #ifndef TANDEM_WORKER_SAVING_H_
@@ -27,7 +33,7 @@
 
 namespace tandem::worker {
 
-// One save, from the moment this worker may meet the others for it.
+// One checkpoint, from the moment at which this worker may enter its first barrier.
 class Saving {
  public:
   Saving(TrainerContext& context, DenseSynchroniser& synchroniser, SaveId id)
@@ -38,19 +44,19 @@ class Saving {
                     : id == SaveId::kBest ? BarrierEnter::PAUSE_SAVES
                                           : BarrierEnter::NONE) {}
 
-  // Steps below `step` are to be in it. `name`: of its barriers; `path`: the model folder;
-  // `request`: number of the command that asked for it, 0 for the one at the end; `position`: where
-  // this worker stands.
+  // The checkpoint will contain the steps below `step`. `name`: names its barriers; `path`: the
+  // model folder; `request`: number of the command that requested the checkpoint, 0 for the
+  // worker's own; `position`: where this worker stands.
   void Begin(const std::string& name, const std::string& path, int64_t step, uint64_t request,
              const TrainPosition& position);
-  // True when the save is done.
+  // True when the checkpoint is done.
   bool Advance(absl::Time now, TrainerEffects* effects);
-  // Under way: this worker pushes nothing.
+  // The checkpoint is in progress, so this worker pushes nothing.
   bool holds() const { return stage_ != Stage::kIdle; }
-  // All have met: files are written.
+  // All workers have entered the first barrier, so files are being written.
   bool past_meeting() const { return stage_ > Stage::kMeet; }
   const TrainPosition& position() const { return position_; }
-  // Of the last save: why there is none; empty: it was made.
+  // Why the last checkpoint failed; empty: the checkpoint was written.
   const std::string& failure() const { return failure_; }
 
   void OnCollected() {
@@ -58,9 +64,9 @@ class Saving {
     context_.report.AddCollectiveBytes(dense_.bytes_sent);
     dense_.collected = true;
   }
-  // One of its tasks has ended.
+  // A task of the checkpoint has ended.
   void OnTaskDone(const absl::Status& status);
-  // False if the request is none of the save's.
+  // False if the request does not belong to the checkpoint.
   bool OnCompletion(uint64_t request);
 
  private:
@@ -79,48 +85,52 @@ class Saving {
   TrainerContext& context_;
   DenseSynchroniser& synchroniser_;
   const SaveId id_;
-  const BarrierEnter::Action when_ready_;  // what the scheduler does when all are
+  const BarrierEnter::Action when_ready_;  // what the scheduler does at the first barrier
   Stage stage_ = Stage::kIdle;
   std::string name_, directory_;
   int64_t step_ = 0;
   TrainPosition position_;
   DenseSave dense_;
-  std::string bytes_;   // of the dense file
+  std::string bytes_;   // content of the dense file
   std::string record_;  // RunRecord
   std::string failure_;
-  int tasks_ = 0;  // under way
+  int tasks_ = 0;  // tasks running now
 };
 
-// A save that was asked for in the middle. Workers learn of it at different times: they first agree
-// on a step that all of them can still reach, finish the steps below it, and save. It runs beside
-// everything else a worker does; evaluations and ends of epochs may come in between. The scheduler
-// asks for the next one when all workers have answered that the last is written.
+// A checkpoint that was requested in the middle of training. Workers learn of the request at
+// different times. The workers first agree on a step that all of them can still reach, finish the
+// steps below it, and write the checkpoint. The request runs at the same time as everything else
+// that a worker does: evaluations and ends of epochs may come in between. The scheduler sends the
+// next request when all workers have answered that the last checkpoint is written.
 class RequestedSave {
  public:
   RequestedSave(TrainerContext& context, DenseSynchroniser& synchroniser)
       : context_(context), saving_(context, synchroniser, SaveId::kRequested) {}
 
-  // `first_free`: the first step that this worker has not begun. A command that comes again is
-  // answered if it is done, and changes nothing else.
+  // `first_free`: the first step that this worker has not begun. A repeated command is answered if
+  // its checkpoint is done; otherwise it changes nothing.
   void OnCommand(const Command& command, int64_t first_free);
 
-  // What the rest of the worker is doing.
+  // The state of the rest of the worker.
   struct Rest {
-    bool out_of_steps = false;   // at the end of its data: it waits for nobody, and nobody for it
-    bool synchronising = false;  // its last step
-    TrainPosition position;      // where it stands, if it is between two steps
+    // The worker has no data left, so it waits for no other worker, and no other worker waits for
+    // it.
+    bool out_of_steps = false;
+    bool synchronising = false;  // its last step is not synchronised yet
+    TrainPosition position;      // where it stands between two steps
   };
-  // A save is wanted and not made.
+  // A checkpoint is requested and not written yet.
   bool wanted() const { return wanted_; }
   // Does one thing that can be done; false if there is none.
   bool Advance(absl::Time now, const Rest& rest, TrainerEffects* effects);
 
-  // The save must not see what this step and later ones change: they may not begin yet.
+  // The checkpoint must not contain changes by this step and later ones, so these may not begin
+  // yet.
   int64_t HoldsFrom() const {
     if (!wanted_ && !stays_) return std::numeric_limits<int64_t>::max();
     return step_ < 0 ? first_free_ : step_;
   }
-  // Nothing at all may be pushed.
+  // No push at all may be sent.
   bool holds_pushes() const { return saving_.holds() || stays_; }
   Saving& saving() { return saving_; }
   const Saving& saving() const { return saving_; }
@@ -129,13 +139,13 @@ class RequestedSave {
   TrainerContext& context_;
   Saving saving_;
   bool wanted_ = false;
-  bool hold_ = false;     // after it no step is taken
-  bool stays_ = false;    // ... which is now
-  uint64_t command_ = 0;  // the last one taken
-  absl::Status result_;   // of it
+  bool hold_ = false;     // no step is taken after the checkpoint
+  bool stays_ = false;    // ... and the checkpoint is written
+  uint64_t command_ = 0;  // number of the last accepted command
+  absl::Status result_;   // result of that command
   std::string path_;
   int64_t first_free_ = 0;
-  int64_t step_ = -1;  // agreed; -1 = not yet
+  int64_t step_ = -1;  // agreed step; -1 = not agreed yet
 };
 
 }  // namespace tandem::worker

@@ -34,19 +34,23 @@ void StepPipeline::Resume(int64_t first_step, int64_t rows) {
 }
 
 bool StepPipeline::Advance(absl::Time now, int64_t hold_from, TrainerEffects* effects) {
+  // The end of the epoch goes first: after an empty step nothing more may be fetched or read.
   if (empty_step_ && !meets_at_end()) {
     End();
     return true;
   }
+  // Skip before anything else begins: the fetched batches get new step numbers, and their rows must
+  // be read for these.
   if (SkipToOpenStep(now, hold_from, effects)) return true;
-  // Data and rows of later steps first: they travel while the step is computed.
+  // Start fetches and pulls of later steps before the compute task, so that data and rows travel
+  // while the current step is computed.
   const bool fetched = StartFetch(effects);
   const bool read = StartReads(now);
   const bool may_begin = context_.step < hold_from;
   return (may_begin && StartCompute(now, effects)) || FinishStep() || fetched || read;
 }
 
-// Nothing that was read ahead is used any more.
+// Ends the epoch. Rows that were prefetched for later steps are not used any more.
 void StepPipeline::End() {
   TANDEM_CHECK(!fetching_);
   for (Lane& lane : lanes_) {
@@ -67,11 +71,14 @@ void StepPipeline::CancelReads(Lane* lane) {
   lane->slot.dense_rows.Clear();
 }
 
-// A step of this worker came too late somewhere, and was dropped there. It goes on at the step that
-// is open: an empty push covers those between, and the batches fetched ahead are for later steps
-// now, with rows read anew. A save that all have agreed on is not skipped. Whoever synchronises steps is
-// told, as after a step: others may wait for those left out, and this worker may be about to stand still
-// for a save.
+// A push of this worker came too late somewhere and was dropped there. The worker continues at the
+// step that is open now. An empty push covers the steps between, and the batches fetched ahead now
+// belong to later steps, whose rows are pulled anew. The worker never skips the step of an agreed
+// checkpoint (`hold_from`).
+//
+// The synchroniser is told of the skipped steps as after a step. Other workers may wait for those
+// steps, and this worker may be about to stop for a checkpoint, which they can reach only after the
+// steps.
 bool StepPipeline::SkipToOpenStep(absl::Time now, int64_t hold_from, TrainerEffects* effects) {
   const int64_t to = std::min(open_step_, hold_from);
   if (to <= context_.step || fetching_ || step_begun()) return false;
@@ -125,7 +132,7 @@ bool StepPipeline::StartReads(absl::Time now) {
   if (next_read_ >= next_fetch_ || next_read_ > context_.pushed + depth_) return false;
   Lane& lane = LaneOf(next_read_);
   if (lane.state != LaneState::kFetched) return false;
-  // Out of data: steps of a lockstep job go on empty, others are at their end.
+  // Out of data: lockstep jobs continue with empty steps; in other jobs the epoch ends here.
   if (lane.slot.batch.samples == 0 && !context_.plan.lockstep) return false;
   lane.state = LaneState::kReading;
   lane.read_since = now;
@@ -148,7 +155,8 @@ void StepPipeline::ReadGroup(absl::Time now, const job::GroupPlan& group, Lane* 
   lane->reads.push_back(read);
 }
 
-// The sparse inputs of a group in their order, then the dense blocks if they are in it.
+// Fills keys_ and inputs_: the sparse inputs of a group in their order, then the dense blocks if
+// the group contains them.
 void StepPipeline::FindKeys(const StepSlot& slot, uint32_t group) {
   keys_.clear();
   inputs_.clear();
@@ -174,7 +182,7 @@ bool StepPipeline::OnCompletion(absl::Time now, const client::ClientCore::Comple
       return read.request == completion.request;
     });
     if (it == lane.reads.end()) continue;
-    // A step without any sample has just closed: that was the end of the epoch.
+    // A step without samples of any worker has just closed, so the epoch is over.
     if (it->tells_end && completion.closed_samples == 0) {
       empty_step_ = true;
       context_.empty_steps = synchroniser_.MeetsAtEnd() ? 2 : 1;
@@ -193,6 +201,8 @@ bool StepPipeline::OnCompletion(absl::Time now, const client::ClientCore::Comple
 
 bool StepPipeline::StartCompute(absl::Time now, TrainerEffects* effects) {
   Lane& lane = LaneOf(context_.step);
+  // A step starts only when the previous one is synchronised, because the model needs the new dense
+  // parameters. Policies are asked last: a refusal sends a probe.
   StepSlot& slot = lane.slot;
   if (synchronising_ || slot.step != context_.step) return false;
   const bool out_of_data = slot.batch.samples == 0;
@@ -230,9 +240,9 @@ bool StepPipeline::MayStart(absl::Time now) {
   return true;
 }
 
-// Start needs no message as a rule: answers to reads carry clocks. But when a range has just moved,
-// the shards that answered may be behind others; so a worker that may not start asks again, with an
-// empty read, as often as ticks come.
+// As a rule a start needs no message, because answers to pulls carry clocks. But after a range has
+// moved, the shards that answered may know older clocks than other shards. A worker that may not
+// start therefore asks again with an empty pull, at most once in `probe_pause_`.
 void StepPipeline::AskHowFar(absl::Time now, uint32_t group) {
   if (probe_ != 0 || now < next_probe_) return;
   next_probe_ = now + probe_pause_;
@@ -264,6 +274,8 @@ void StepPipeline::OnTaskDone(absl::Time now, const ComputeTask&, TrainerEffects
 }
 
 void StepPipeline::AfterCompute(absl::Time now, TrainerEffects* effects) {
+  // A loss that is not finite ends the job before its gradient leaves this worker. The push and the
+  // synchroniser's task start together, so that both travel at the same time.
   StepSlot& slot = LaneOf(context_.step).slot;
   ++context_.progress;
   if (!std::isfinite(slot.loss_sum)) {
@@ -311,7 +323,8 @@ void StepPipeline::OnTaskDone(const SynchroniseTask& task) {
 bool StepPipeline::FinishStep() {
   if (!synchronising_ || !synchronised_) return false;
   synchronising_ = false;
-  if (std::exchange(skipping_, false)) return true;  // the step is the open one already
+  // context_.step is the open step already.
+  if (std::exchange(skipping_, false)) return true;
   Lane& lane = LaneOf(context_.step);
   if (synchroniser_.TellsSamples() && lane.slot.samples_of_all == 0) {
     empty_step_ = true;

@@ -1,12 +1,13 @@
 // The steps of one epoch on one worker. A step passes through
 //
-//   fetch its batch -> read its rows (up to `depth` steps ahead) -> may it start? -> compute ->
+//   fetch its batch -> pull its rows (up to `depth` steps ahead) -> may it start? -> compute ->
 //   push gradient sums to every shard -> synchronise the dense part -> the next step
 //
-// in a lane of its own; `depth` + 2 lanes are used in turn. The epoch is over when the data has run
-// out (jobs that are not lockstep), or at a step that says that no worker had samples (lockstep). With
-// workers that meet now and then (local_steps.h) that is the first meeting to which nobody brings any;
-// or, where policies have told it, one step more, in which they meet.
+// in a lane of its own. The pipeline uses `depth` + 2 lanes in turn. In jobs without lockstep, the
+// epoch is over when the data has run out. In lockstep jobs, the epoch is over at a step in which
+// no worker had samples. With local SGD (local_steps.h) the epoch is over at the first sync round
+// to which no worker brings samples; where the policies of tables report the end, one more step
+// with a sync round follows.
 //
 // Thread safety: none needed; one thread. In the steady state nothing is allocated.
 #ifndef TANDEM_WORKER_STEP_PIPELINE_H_
@@ -28,50 +29,53 @@ namespace tandem::worker {
 
 class StepPipeline {
  public:
-  // A worker that may not start a step asks again how far others are, after `probe_pause`. All
-  // references outlive this.
+  // A worker that may not start a step asks for the progress of the others again after
+  // `probe_pause`. All references outlive this object.
   StepPipeline(TrainerContext& context, DenseSynchroniser& synchroniser,
                const DenseParameters& dense, absl::Duration probe_pause);
 
-  // An epoch begins at context.step.
+  // Begins an epoch at context.step.
   void Begin();
-  // The same for an epoch that began at `first_step` and of which this worker has trained on `rows`.
+  // Resumes an epoch that began at `first_step` and of which this worker has trained on `rows`
+  // rows.
   void Resume(int64_t first_step, int64_t rows);
   // Does one thing that can be done; false if there is none. The steps from `hold_from` on may not
   // begin.
   bool Advance(absl::Time now, int64_t hold_from, TrainerEffects* effects);
-  // The epoch has ended; nothing is under way but pushes.
+  // The epoch has ended; only pushes may still be in flight.
   bool over() const { return over_; }
-  // It has, or ends as soon as it comes on.
+  // The epoch has ended, or will end at the next Advance.
   bool ends() const { return over_ || (empty_step_ && !meets_at_end()); }
   int64_t first_step() const { return first_step_; }
 
   void OnTaskDone(const FetchTask& task);
   void OnTaskDone(absl::Time now, const ComputeTask& task, TrainerEffects* effects);
   void OnTaskDone(const SynchroniseTask& task);
-  // False if the request is none of the pipeline's.
+  // False if the request does not belong to the pipeline.
   bool OnCompletion(absl::Time now, const client::ClientCore::Completion& completion,
                     TrainerEffects* effects);
-  // A push came too late somewhere and was dropped there: `step` is open now (0: none was late).
+  // A shard dropped a push that came too late: `step` is open now (0: no push was late).
   void OnOpenStep(int64_t step) { open_step_ = std::max(open_step_, step); }
 
-  // The step has begun: its peers need it to be finished.
+  // The current step has begun, so other workers need its result.
   bool step_begun() const;
-  // The step at hand is with those who compute.
+  // The current step is with the task runner, which computes it.
   bool computing() const;
-  // Cancels the step at hand, which was not computed. The result of its compute task is ignored.
+  // Cancels the current step, which was not computed. The pipeline ignores the result of its
+  // compute task.
   void TakeBack();
-  // The step is computed and pushed, or others before it are left out, but not synchronised.
+  // The current step is computed and pushed, or skipped steps are reported, but the synchroniser
+  // has not finished.
   bool synchronising() const { return synchronising_; }
-  // What the step does; no text if it waits for the client. `synchroniser`: what a SynchroniseTask
-  // under way waits for.
+  // The current work of the step; no text if the step waits for the client. `synchroniser`: the
+  // wait of a running SynchroniseTask.
   Activity Doing(const Activity& synchroniser) const;
 
  private:
   enum class LaneState { kFree, kFetching, kFetched, kReading, kReady, kComputing };
   struct Read {
     uint64_t request = 0;
-    bool tells_end = false;  // its answer tells the sum of n of the last closed step
+    bool tells_end = false;  // its answer has the sum of n of the last closed step
   };
   struct Lane {
     StepSlot slot;
@@ -109,25 +113,29 @@ class StepPipeline {
   std::vector<Lane> lanes_;
 
   bool over_ = true;
-  bool empty_step_ = false;  // one that no worker had samples for has been seen
-  bool met_at_end_ = false;  // and the workers have met in the one after it
-  int64_t first_step_ = 0;   // of the epoch
+  bool empty_step_ = false;  // seen a step for which no worker had samples
+  bool met_at_end_ = false;  // ... and the workers had a sync round in the step after it
+  int64_t first_step_ = 0;   // first step of the epoch
   int64_t next_fetch_ = 0, next_read_ = 0;
-  int64_t open_step_ = 0;  // a step of ours came too late: this one is open
-  int64_t skipped_ = 0;    // steps so far that were left out; lanes are numbered by the others
+  // A push of this worker came too late; this step was open then.
+  int64_t open_step_ = 0;
+  // Steps skipped so far. Lanes are numbered by the steps that were not skipped.
+  int64_t skipped_ = 0;
   bool fetching_ = false, exhausted_ = false;
-  StepSlot left_out_;  // the last of them, for the synchroniser: without batch and gradient
-  bool synchronising_ = false;  // the step; under way
-  bool skipping_ = false;       // ... not it, but those left out before it
-  bool synchronised_ = false;   // ... and done
-  int64_t clock_gap_ = 0;       // of the step, when it started
+  // The last skipped step, for the synchroniser: without batch and gradient.
+  StepSlot left_out_;
+  // The synchroniser works on the current step,
+  bool synchronising_ = false;
+  bool skipping_ = false;      // ... or on the steps skipped before it,
+  bool synchronised_ = false;  // ... and has finished
+  int64_t clock_gap_ = 0;      // clock gap of the step when it started
 
-  uint64_t probe_ = 0;  // an empty read that asks for clocks; 0 = none under way
+  uint64_t probe_ = 0;  // an empty pull that asks for clocks; 0 = none in flight
   absl::Time next_probe_ = absl::InfinitePast();
 
-  // Scratch: the inputs of one group.
+  // Scratch memory: the inputs of one group.
   std::vector<client::TableKeys> keys_;
-  std::vector<size_t> inputs_;  // their places in Batch::sparse
+  std::vector<size_t> inputs_;  // their indexes in Batch::sparse
   std::vector<client::PulledRows*> rows_;
 };
 

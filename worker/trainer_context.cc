@@ -15,7 +15,7 @@ bool PushesUnderWay::OnDone(absl::Time now, uint64_t request, TrainerEffects* ef
   return true;
 }
 
-// Steps grow from push to push, so those of one step stand together.
+// Step numbers grow from push to push, so pushes of one step are neighbours.
 int64_t PushesUnderWay::Steps() const {
   int64_t steps = 0;
   for (size_t i = 0; i < pushes_.size(); ++i) {

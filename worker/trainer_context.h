@@ -1,5 +1,5 @@
-// What the machines of one trainer share: the plan, its policies, the client, barriers, and where
-// the worker is in its steps.
+// The state that the parts of one trainer share: the plan, its policies, the client, the barriers,
+// and the worker's position in its steps.
 //
 // Thread safety: none needed; one thread.
 #ifndef TANDEM_WORKER_TRAINER_CONTEXT_H_
@@ -21,16 +21,16 @@
 
 namespace tandem::worker {
 
-// Pushes that are not acknowledged yet, in the order in which they were sent.
+// Pushes that are sent and not yet acknowledged, in the order in which they were sent.
 class PushesUnderWay {
  public:
   void Add(uint64_t request, int64_t step, absl::Time now) {
     pushes_.push_back({request, step, now});
   }
-  // False if the request is none of them.
+  // False if `request` is not one of these pushes.
   bool OnDone(absl::Time now, uint64_t request, TrainerEffects* effects);
   bool empty() const { return pushes_.empty(); }
-  int64_t Steps() const;  // that have a push under way
+  int64_t Steps() const;  // number of steps that have a push in flight
 
  private:
   struct Push {
@@ -57,36 +57,40 @@ struct TrainerContext {
   TrainerReport report;
   std::vector<Outgoing> control_out;
   absl::Status failure;   // why the job must end; the first one
-  uint64_t progress = 0;  // grows whenever the trainer comes on
+  uint64_t progress = 0;  // grows with each event or step that moves the trainer on
 
-  uint64_t run = 0;  // View.run and View.attempt: in the names of saves
+  // View.run and View.attempt, parts of checkpoint names.
+  uint64_t run = 0;
   int64_t attempt = 0;
-  bool resumed = false;  // servers have all that they had: nothing is assigned to them
-  int64_t step = 0;      // the one being worked on; all before it are pushed
+  bool resumed = false;  // servers have their rows already: nothing is assigned to them
+  int64_t step = 0;      // current step; all steps before it are pushed
   int64_t pushed = 0;    // steps pushed
   int64_t epoch = 0;
-  int64_t epoch_rows = 0;  // of this worker, trained on in this epoch
-  // All workers have reached it, as of the last end of an epoch: one step more than any had samples for.
+  int64_t epoch_rows = 0;  // rows that this worker has trained on in this epoch
+  // All workers have reached this step, as of the last end of an epoch: one step more than any
+  // worker had samples for.
   int64_t common_step = 0;
-  // Steps that closed the epochs before this one: they have numbers, and nobody's samples.
+  // The number of empty steps that closed earlier epochs: steps with numbers, but without samples
+  // of any worker.
   int64_t closing_steps = 0;
-  int64_t empty_steps = 1;  // lockstep: of the epoch that is over, those that closed it
+  int64_t empty_steps = 1;  // lockstep: the steps that closed the epoch that just ended
 
   void Fail(absl::Status status);
   void SendControl(EndpointId to, const Control& control, Buffer values = Buffer());
   void SendDone(EndpointId to, uint64_t command, const absl::Status& status = absl::OkStatus());
 
-  // How many steps close an epoch that is over (epoch_end.h): in lockstep those that nobody had samples
-  // for; else END_OF_EPOCH and the one that all catch up to.
+  // How many steps close a finished epoch (epoch_end.h). In lockstep: the steps that nobody had
+  // samples for. Otherwise two: END_OF_EPOCH, and the empty step up to which all workers catch up.
   int64_t StepsToClose() const { return plan.lockstep ? empty_steps : 2; }
-  // Steps of this epoch from here on are not taken, whatever data there is.
+  // The worker trains no step from this number on in this epoch, even if it has data.
   int64_t StepLimit() const;
-  // At the end of an epoch: whether it was the last one.
+  // At the end of an epoch: whether the epoch was the last one.
   bool LastEpoch() const;
-  // Whether some policy holds back what the end of the job must apply: folded steps, or a batch.
+  // Whether some policy holds back updates that the end of the job must apply: folded steps, or a
+  // batch.
   bool HasDelay() const;
 
-  // An empty push of steps [first, step] to every shard: nothing but clocks.
+  // Sends an empty push of steps [first, step] to every shard: only the clocks move.
   void PushEmptyToAll(absl::Time now, int64_t first, int64_t step, uint8_t flags);
 };
 

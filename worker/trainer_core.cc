@@ -110,6 +110,9 @@ void TrainerCore::OnCommand(absl::Time now, const Command& command) {
   }
   if (command.kind() == Command::STOP) stop_ = true;
   if (command.kind() != Command::SAVE) return;
+  // A checkpoint with `hold` is the last thing before STOP. A step that the program is still
+  // computing has pushed nothing, so the trainer takes the step back, and the checkpoint need not
+  // wait for it.
   const bool takes_back = command.hold() && pipeline_.computing() && options_.take_back;
   if (takes_back && options_.take_back(context_.step)) pipeline_.TakeBack();
   requested_save_.OnCommand(command, context_.step + (pipeline_.step_begun() ? 1 : 0));
@@ -125,7 +128,7 @@ void TrainerCore::OnTick(absl::Time now, TrainerEffects* effects) {
   if (started_ && !finished() && now >= next_report_) {
     SendReport(now, false);
     context_.report.BeginInterval();
-    // All workers count from START, so that their reports are of the same moments.
+    // All workers count periods from START, so that their reports are of the same moments.
     const absl::Duration period = ReportPeriod();
     absl::Duration late;
     next_report_ += (1 + absl::IDivDuration(now - next_report_, period, &late)) * period;
@@ -144,7 +147,8 @@ void TrainerCore::DealOut(absl::Time now, const TrainerTask& task, const absl::S
   const bool writes = std::holds_alternative<WriteDenseTask>(task) ||
                       std::holds_alternative<WriteWorkerTask>(task) ||
                       std::holds_alternative<CommitSaveTask>(task);
-  if (!status.ok() && !writes) return context_.Fail(status);  // of files the save is the judge
+  // Saving decides about write errors.
+  if (!status.ok() && !writes) return context_.Fail(status);
   std::visit(Overloaded{
                  [&](const FetchTask& t) { pipeline_.OnTaskDone(t); },
                  [&](const ComputeTask& t) { pipeline_.OnTaskDone(now, t, effects); },
@@ -189,6 +193,9 @@ void TrainerCore::OnCompletion(absl::Time now, const client::ClientCore::Complet
 // ---- the order of things ----------------------------------------------------------------------
 
 void TrainerCore::Advance(absl::Time now, TrainerEffects* effects) {
+  // Finished client requests go first, because they free lanes and pushes: the state machines below
+  // must see the newest state. AdvanceOnce then does one thing, which may finish further requests
+  // at once.
   do {
     for (const client::ClientCore::Completion& completion : context_.client.completions()) {
       OnCompletion(now, completion, effects);
@@ -201,6 +208,8 @@ void TrainerCore::Advance(absl::Time now, TrainerEffects* effects) {
 }
 
 bool TrainerCore::AdvanceOnce(absl::Time now, TrainerEffects* effects) {
+  // STOP overrides everything. The requested checkpoint goes before the current phase, because the
+  // phase asks it which steps (HoldsFrom) and pushes (holds_pushes) must wait.
   if (stop_ && !finished()) return Enter(Phase::kFinished);
   if (AdvanceRequestedSave(now, effects)) return true;
   switch (phase_) {
@@ -244,10 +253,14 @@ bool TrainerCore::AdvancePrepare(absl::Time now) {
   return BeginEvaluation(now);
 }
 
-// Where this worker stands, for a save: between two steps, or at the end of an epoch. A job whose
-// steps are limited may be given more when it goes on, and then trains on in the epoch. Steps behind
-// the limit were empty, which tells nothing of the epoch's end then: they closed a part of it. Where
-// several close an epoch, how many of them are behind the limit is known once it is over.
+// The position of this worker for a checkpoint: between two steps, or at the end of an epoch.
+//
+// A job with limited steps (train.max_steps) may resume with a larger limit, and then trains on in
+// the same epoch. Steps after the limit were empty because of the limit, and say nothing about the
+// end of the data. In this case (`limited`) the position does not mark the epoch as over, and
+// counts the empty steps among the closing steps, because these steps closed only a part of the
+// epoch. Where several steps close an epoch (`several`), the number of empty steps after the limit
+// is known only once the epoch is over.
 TrainPosition TrainerCore::Position() const {
   const bool lockstep = context_.plan.lockstep;
   const bool over = phase_ >= Phase::kEvaluation ||
@@ -270,11 +283,12 @@ TrainPosition TrainerCore::Position() const {
 
 bool TrainerCore::AdvanceRequestedSave(absl::Time now, TrainerEffects* effects) {
   if (phase_ < Phase::kTraining || !requested_save_.wanted()) return false;
-  // It was asked for while that of the best model is written: one after the other.
+  // The best model's checkpoint is past its first barrier and must finish first: checkpoints are
+  // written one after the other.
   if (best_save_.past_meeting()) return false;
   RequestedSave::Rest rest;
   rest.position = Position();
-  // In a lockstep job all take every step, those without data too.
+  // In a lockstep job all workers take every step, even without data.
   rest.out_of_steps =
       !context_.plan.lockstep && phase_ >= Phase::kEpochEnd && epoch_end_.out_of_steps();
   rest.synchronising = pipeline_.synchronising();
@@ -284,6 +298,8 @@ bool TrainerCore::AdvanceRequestedSave(absl::Time now, TrainerEffects* effects) 
 bool TrainerCore::AdvanceTraining(absl::Time now, TrainerEffects* effects) {
   const bool moved = pipeline_.Advance(now, requested_save_.HoldsFrom(), effects);
   if (!pipeline_.over()) return moved;
+  // Tell the quorum sums that this worker has no data left, before it waits for the others at the
+  // end of the epoch: the sums must not wait for its gradients.
   if (synchroniser_->EndsEpochs()) effects->tasks.push_back(EpochEndTask());
   dense_end_ = DenseEnd::kAhead;
   epoch_end_.Begin();
@@ -293,6 +309,8 @@ bool TrainerCore::AdvanceTraining(absl::Time now, TrainerEffects* effects) {
 bool TrainerCore::AdvanceEpochEnd(absl::Time now, TrainerEffects* effects) {
   const bool moved = epoch_end_.Advance(now, requested_save_.holds_pushes());
   if (!epoch_end_.over()) return moved;
+  // With quorum sums, gradients that no sum contains yet are still missing from the model. All
+  // workers finish them in one task, before the evaluation reads the parameters.
   if (synchroniser_->EndsEpochs() && dense_end_ != DenseEnd::kReached) {
     if (dense_end_ == DenseEnd::kUnderWay) return false;
     dense_end_ = DenseEnd::kUnderWay;
@@ -302,8 +320,8 @@ bool TrainerCore::AdvanceEpochEnd(absl::Time now, TrainerEffects* effects) {
   return BeginEvaluation(now);
 }
 
-// The scheduler hears of all rows of the epoch before it hears of this worker at the barrier of the
-// evaluation.
+// The scheduler receives a report with all rows of the epoch before it receives this worker's entry
+// to the evaluation barrier.
 bool TrainerCore::BeginEvaluation(absl::Time now) {
   evaluation_.Begin();
   if (context_.LastEpoch() || evaluation_.IsDue()) {
@@ -323,7 +341,8 @@ bool TrainerCore::AdvanceEvaluation(absl::Time now, TrainerEffects* effects) {
   stops_early_ = verdict.stop;
   if (!verdict.best) return NextEpochOrEnd();
   if (!options_.save) return KeptBest(now);
-  // Before the test rows are scored: what is saved is what they are scored with.
+  // Write the checkpoint before the test rows are scored: the scores must be those of the saved
+  // model.
   best_saved_ = context_.step;
   best_save_.Begin(absl::StrCat("save the best of epoch ", context_.epoch), options_.save_path,
                    context_.step, /*request=*/0, Position());
@@ -333,8 +352,8 @@ bool TrainerCore::AdvanceEvaluation(absl::Time now, TrainerEffects* effects) {
 void TrainerCore::ReportEvaluation(absl::Time now) {
   std::optional<std::string> result = evaluation_.TakeReport();
   if (!result.has_value()) return;
-  if (phase_ == Phase::kTestBest &&
-      result->empty()) {  // no test rows: by which it was judged counts
+  // Without test rows, the validation result that was judged is the result of the run.
+  if (phase_ == Phase::kTestBest && result->empty()) {
     context_.report.EvaluationCounts();
   } else {
     context_.report.SetEvaluation(evaluation_.done() + 1, *std::move(result), evaluation_.aside());
@@ -347,7 +366,8 @@ void TrainerCore::ReportEvaluation(absl::Time now) {
   SendReport(now, false);
 }
 
-// Only now is it said to be the best: a run that ended before, or goes on from before, has another.
+// The evaluation becomes the reported best one only now, when its model is in a checkpoint. A run
+// that ends before this point, or resumes from an earlier checkpoint, has an older best evaluation.
 bool TrainerCore::KeptBest(absl::Time now) {
   if (context_.rank == 0) {
     kept_ = evaluation_.judge().best();
@@ -367,30 +387,34 @@ bool TrainerCore::NextEpochOrEnd() {
   if (!context_.LastEpoch() && !stops_early_) {
     ++context_.epoch;
     context_.closing_steps += context_.StepsToClose();
-    // What the run has come to goes with every report until there is another: the one that said so may
-    // have been lost, and with keep_best none of the next evaluations need be better.
+    // With keep_best every report repeats the result of the run until a newer result replaces it:
+    // the report that carried it may be lost, and later evaluations need not be better.
     if (!kept_.has_value()) context_.report.ClearEvaluation();
     context_.report.BeginEpoch();
     pipeline_.Begin();
     return Enter(Phase::kTraining);
   }
-  // The best one is the last one: it is there already.
+  // If the last step is the best one, its checkpoint exists already.
   if (!options_.save || best_saved_ == context_.step) return Enter(Phase::kEnd);
   final_save_.Begin("save", options_.save_path, context_.step, /*request=*/0, Position());
   return Enter(Phase::kSave);
 }
 
 bool TrainerCore::AdvanceEnd(absl::Time now) {
+  // The worker marks itself done before it enters the barrier, so that the report sent with the
+  // entry says so (CollectOutgoing). At the barrier the scheduler collects the servers' reports
+  // (END), and sends STOP after the release.
   said_done_ = true;
   context_.barriers.Pass(now, "end", context_.step, BarrierEnter::END);
-  return false;  // STOP ends it
+  // STOP ends the phase.
+  return false;
 }
 
 void TrainerCore::CollectOutgoing(absl::Time now, TrainerEffects* effects) {
   entries_.clear();
   context_.barriers.AppendDue(now, &entries_);
-  // Before each entry that others wait for, in case the last report was lost: whoever is released has
-  // been heard.
+  // Send a report before each barrier entry that others wait for, in case the last report was lost.
+  // A worker that is released has therefore been heard.
   const bool report = said_done_ || context_.report.has_evaluation() || SavingUnderWay() != nullptr;
   if ((!entries_.empty() && report) || SaveIsNear()) SendReport(now, said_done_);
   for (const Control& entry : entries_) context_.SendControl(EndpointId::Scheduler(), entry);
@@ -402,7 +426,8 @@ void TrainerCore::CollectOutgoing(absl::Time now, TrainerEffects* effects) {
 
 // ---- for others -------------------------------------------------------------------------------
 
-// The scheduler has saves made by steps, which it should hear of as they are reached.
+// The scheduler requests checkpoints by step number (save.every_steps), so rank 0 reports as soon
+// as it reaches such a step.
 bool TrainerCore::SaveIsNear() {
   const int64_t every = context_.plan.job.save().every_steps();
   if (every == 0 || !options_.save || context_.rank != 0) return false;

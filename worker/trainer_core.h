@@ -1,20 +1,21 @@
-// The training loop of one worker: a deterministic state machine over client and barriers. Reading
-// files, computing gradients, summing dense gradients over the workers and writing files are tasks
-// that it hands to its shell and whose end comes back as an event, so the same loop runs in
-// production and in the simulator.
+// The training loop of one worker: a deterministic state machine over client and barriers. The loop
+// hands slow work to its shell as tasks: reading files, computing gradients, summing dense
+// gradients over the workers, writing files. The end of a task comes back as an event. The same
+// loop therefore runs in production and in the simulator.
 //
-// The work is that of its machines; this orders them and deals events out to them:
+// Smaller state machines do the work. This class orders them and passes each event to the right
+// one:
 //
 //   prepare (dense_synchroniser.h) -> the steps of an epoch (step_pipeline.h) -> its end
 //   (epoch_end.h) -> evaluation (evaluation_round.h) -> the next epoch ...
-//   ... -> the last save (saving.h) -> the end
+//   ... -> the last checkpoint (saving.h) -> the end
 //
-// and, beside all of that, a save that was asked for. With train.keep_best an evaluation that is the
-// best so far is followed by a save, and that by an evaluation of the test rows; one that has not
-// become better for long is the last.
+// A requested checkpoint runs at the same time as these phases. With train.keep_best, an evaluation
+// that is the best so far is followed by a checkpoint, and the checkpoint by an evaluation of the
+// test rows. Training stops early when the evaluation has not improved for the configured patience.
 //
-// Thread safety: none needed; one thread. Batches and gradients of a slot belong to the task while
-// one is running on it, and to the core otherwise.
+// Thread safety: none needed; one thread. While a task runs on a slot, the slot's batch and
+// gradients belong to the task; otherwise they belong to the core.
 #ifndef TANDEM_WORKER_TRAINER_CORE_H_
 #define TANDEM_WORKER_TRAINER_CORE_H_
 
@@ -50,17 +51,20 @@ class TrainerCore {
     uint64_t incarnation = 0;
     client::ClientCore::Options client;
     absl::Duration control_resend = absl::Seconds(1);
-    bool save = false;           // save at the end (the scheduler knows where)
+    bool save = false;           // write a checkpoint at the end (the scheduler knows where)
     bool evaluate = true;        // false if there are no rows to evaluate on
-    int64_t estimated_rows = 0;  // of this worker's share, for the progress line; 0 = unknown
-    std::string save_path;       // the model folder, where saves go
+    int64_t estimated_rows = 0;  // rows of this worker's share, for the progress line; 0 = unknown
+    std::string save_path;       // the model folder, where checkpoints go
     uint64_t run = 0;            // View.run
     int64_t attempt = 0;         // View.attempt
-    // Where the run goes on (resume_position.h); none: at its beginning.
+    // The position from which the run resumes (resume_position.h); none: the run starts at its
+    // beginning.
     absl::optional<TrainPosition> start;
-    absl::optional<BestEvaluation> best;  // ... and rank 0: the best evaluation before that
-    int64_t epochs_to_first_judged = 0;   // the same; 0: none was judged
-    // TaskRunner::TakeBack; none: no step is.
+    // Resumed run, rank 0: the best evaluation before the resume.
+    absl::optional<BestEvaluation> best;
+    // Resumed run, rank 0: the epochs up to the first judged one; 0: no evaluation was judged.
+    int64_t epochs_to_first_judged = 0;
+    // TaskRunner::TakeBack; empty: no step can be cancelled.
     std::function<bool(int64_t step)> take_back;
   };
 
@@ -77,7 +81,7 @@ class TrainerCore {
   void OnTaskDone(absl::Time now, const TrainerTask& task, const absl::Status& status,
                   TrainerEffects* effects);
   void OnTick(absl::Time now, TrainerEffects* effects);
-  // The connection to a shard or another worker has been lost, and with it what was on its way.
+  // The connection to a shard or to another worker is lost, and with it all frames in flight.
   void OnLost(absl::Time now, EndpointId peer, absl::string_view why);
 
   // True after STOP: nothing more will happen.
@@ -87,10 +91,10 @@ class TrainerCore {
 
   int64_t step() const { return context_.step; }
   int64_t epoch() const { return context_.epoch; }
-  // What the loop is doing, or whom it waits for, for this process's beats. `synchroniser`: what a
-  // SynchroniseTask under way waits for, as its runner says.
+  // The current work of the loop, or the node that it waits for; this process's heartbeats carry
+  // it. `synchroniser`: the wait of a running SynchroniseTask, according to its runner.
   Activity Doing(absl::Time now, const Activity& synchroniser) const;
-  // Grows whenever the loop comes on.
+  // Grows whenever the loop makes progress.
   uint64_t progress_count() const { return context_.progress; }
   const client::ClientCore& client() const { return context_.client; }
 
@@ -111,7 +115,7 @@ class TrainerCore {
   TrainerCore(const job::JobPlan& plan, const Options& options, DenseParameters& dense,
               BufferSource& buffers);
 
-  // Does everything that can be done now, then collects what is to be sent.
+  // Does everything that can be done now, then collects the frames to send.
   void Advance(absl::Time now, TrainerEffects* effects);
   bool AdvanceOnce(absl::Time now, TrainerEffects* effects);
   bool AdvancePrepare(absl::Time now);
@@ -149,7 +153,7 @@ class TrainerCore {
   RequestedSave requested_save_;
   Saving best_save_, final_save_;
 
-  // Of sums that do not wait for all: what is left of them at the end of an epoch.
+  // With quorum sums: the state of the last sums of an epoch, for which all workers are needed.
   enum class DenseEnd { kAhead, kUnderWay, kReached };
 
   Phase phase_ = Phase::kWaitStart;
@@ -159,11 +163,12 @@ class TrainerCore {
   bool have_view_ = false, started_ = false, stop_ = false;
   bool said_done_ = false;
   bool stops_early_ = false;
-  int64_t best_saved_ = -1;              // the step of the best save of this attempt
-  absl::optional<BestEvaluation> kept_;  // rank 0: whose model is saved, if anything is
-  absl::Time next_report_;               // set by START
-  int64_t next_save_step_;               // at which the scheduler is told how far this worker is
-  std::vector<Control> entries_;         // of barriers; scratch
+  int64_t best_saved_ = -1;  // the step of the best save of this attempt
+  // Rank 0: the best evaluation whose model is in a checkpoint (or is final without checkpoints).
+  absl::optional<BestEvaluation> kept_;
+  absl::Time next_report_;        // set by START
+  int64_t next_save_step_;        // the step at which the scheduler gets the next early report
+  std::vector<Control> entries_;  // of barriers; scratch memory
 };
 
 }  // namespace tandem::worker

@@ -47,6 +47,10 @@ void TrainerReport::SetPaused(absl::Time now, bool paused) {
 Progress TrainerReport::Take(absl::Time now, const job::JobPlan& plan,
                              const client::ClientCore& client, int64_t epoch, int64_t step,
                              bool done) {
+  // The scheduler may lose a report, so nearly all fields are totals or present values, which the
+  // next report repeats. Only the loss is summed since the last report, and its sums are reset
+  // here. The order matters in one place: a finished job closes the row fingerprint of its epoch
+  // before the fingerprint is read.
   Progress p;
   p.set_epoch(epoch);
   p.set_step(step);
@@ -54,7 +58,7 @@ Progress TrainerReport::Take(absl::Time now, const job::JobPlan& plan,
   p.set_samples(samples_);
   p.set_loss_sum(std::exchange(loss_sum_, 0));
   p.set_loss_samples(std::exchange(loss_samples_, 0));
-  constexpr double kEnd = 0.1;  // of the samples
+  constexpr double kEnd = 0.1;  // the last tenth of the samples
   const LossHistory::Part end = losses_.Last(kEnd);
   p.set_end_loss_sum(end.loss);
   p.set_end_loss_samples(end.samples);
@@ -65,14 +69,14 @@ Progress TrainerReport::Take(absl::Time now, const job::JobPlan& plan,
   p.set_auc(interval_auc_);
   p.set_epochs_trained(epochs_trained_);
   p.set_done(done);
-  if (done) rows_.EndEpoch(/*whole=*/true);  // or the part of it that the job takes
+  if (done) rows_.EndEpoch(/*whole=*/true);  // the whole epoch, or the part that the job takes
   p.set_first_rows(rows_.first_rows());
   p.set_epoch_rows(rows_.epoch());
   p.set_fetched_seconds(absl::ToDoubleSeconds(fetched_));
   p.set_computed_seconds(absl::ToDoubleSeconds(computed_));
   p.set_slept_seconds(absl::ToDoubleSeconds(slept_));
   p.set_joined_seconds(absl::ToDoubleSeconds(joined_));
-  // One that is under way, too: a save that is made in it has what is said now.
+  // A pause in progress counts too: a checkpoint written during the pause keeps this report.
   const absl::Duration pause =
       paused_since_.has_value() ? now - *paused_since_ : absl::ZeroDuration();
   p.set_paused_seconds(absl::ToDoubleSeconds(paused_ + pause));

@@ -1,5 +1,5 @@
-// What a worker tells the scheduler of its training: sums since the start, and since the last
-// report.
+// Collects what a worker reports to the scheduler about its training: sums since the start, and
+// since the last report.
 //
 // Thread safety: none needed; one thread.
 #ifndef TANDEM_WORKER_TRAINER_REPORT_H_
@@ -24,37 +24,39 @@ namespace tandem::worker {
 
 class TrainerReport {
  public:
-  // Of this worker's share of an epoch; 0 = unknown.
+  // The rows of this worker's share of an epoch; 0 = unknown.
   void set_estimated_rows(int64_t rows) { estimated_rows_ = rows; }
-  // `rows`: of the epoch, which an earlier attempt of the run has trained on.
+  // `rows`: rows of the epoch that an earlier attempt of the run has trained on.
   void BeginEpoch(int64_t rows = 0) {
     epoch_samples_ = rows;
     if (samples_ > 0 || rows > 0) rows_.EndEpoch(/*whole=*/rows == 0);
   }
-  // The worker reads rows that somebody else has split over the workers, or has not.
+  // The program chooses the rows of this worker. The report then carries fingerprints of the rows,
+  // which show whether workers train on the same ones.
   void WatchRows() { watch_rows_ = true; }
-  // A step has been computed. `in_flight`: steps begun and not acknowledged, this one included.
+  // A step has been computed. `in_flight`: steps begun and not acknowledged, including this one.
   void AddStep(const StepSlot& slot, int64_t in_flight);
-  // Whether the worker stands between two steps, to evaluate or to save.
+  // Whether the worker pauses between two steps, to evaluate or to write a checkpoint.
   void SetPaused(absl::Time now, bool paused);
-  // Of gradients whose sum did not wait for all: how many sums each has missed.
+  // With quorum sums: for each gradient, how many sums it has missed.
   void AddMissedSums(absl::Span<const int64_t> missed);
   void AddCollectiveBytes(uint64_t bytes) { collective_bytes_ += bytes; }
-  // Goes with each report until it is cleared: one of them may be lost. `aside`: as Progress has it.
+  // Each report carries the evaluation until it is cleared, because a report may be lost. `aside`:
+  // as in Progress.
   void SetEvaluation(int64_t number, std::string json, bool aside) {
     evaluation_ = number;
     evaluation_json_ = std::move(json);
     evaluation_aside_ = aside;
   }
   void ClearEvaluation() { evaluation_json_.clear(); }
-  // The evaluation that was set last is what the run has come to.
+  // The evaluation that was set last is the result of the run.
   void EvaluationCounts() { evaluation_aside_ = false; }
-  // Requires: its model is saved, if anything is.
+  // Requires: the model of `best` is in a checkpoint, if the job writes any.
   void SetBest(const BestEvaluation& best) { best_ = best; }
   void SetEpochsToFirstJudged(int64_t epochs) { epochs_to_first_judged_ = epochs; }
   bool has_evaluation() const { return !evaluation_json_.empty(); }
 
-  // After a timed report: the AUC that is reported is of the rows from here on.
+  // After a timed report: from here on the reported AUC covers only the following rows.
   void BeginInterval() {
     interval_auc_ = 0;
     interval_begins_ = true;
@@ -64,7 +66,7 @@ class TrainerReport {
   // An evaluation or the end of the job follows this many epochs.
   void SetEpochsTrained(int64_t epochs) { epochs_trained_ = epochs; }
 
-  // A new report; the loss that it sums since the last one begins anew.
+  // Makes a report, and restarts the sums of the loss since the last report.
   Progress Take(absl::Time now, const job::JobPlan& plan, const client::ClientCore& client,
                 int64_t epoch, int64_t step, bool done);
 

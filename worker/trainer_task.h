@@ -1,7 +1,8 @@
-// What the trainer has others do: one type a task, with what it needs. A shell runs them on threads
-// of its own, the simulator under its clock; either hands a task back when it is done.
+// The tasks that the trainer gives to others: one type per task, with the data that the task needs.
+// A shell runs tasks on its own threads; the simulator runs them under its virtual clock. Either
+// one hands a task back when the task is done.
 //
-// Thread safety: what a task points to belongs to whoever runs it, until it is handed back.
+// Thread safety: while a task runs, the objects it points to belong to the thread that runs it.
 #ifndef TANDEM_WORKER_TRAINER_TASK_H_
 #define TANDEM_WORKER_TRAINER_TASK_H_
 
@@ -21,36 +22,40 @@
 
 namespace tandem::worker {
 
-// One step's memory. Rows stay in the frames that brought them, and gradients are written into the
-// frames that will carry them.
+// The memory of one step. Rows stay in the frames that brought them, and gradients are written into
+// the frames that will carry them.
 struct StepSlot {
   int64_t step = -1;
   int64_t epoch = 0;
   data::Batch batch;
-  std::vector<client::PulledRows> rows;             // by sparse input; cleared by who has used them
-  std::vector<absl::Span<float* const>> gradients;  // by sparse input: where that of each key goes
-  std::vector<client::ClientCore::PreparedPush> pushes;  // by policy group; what `gradients` are in
-  client::PulledRows dense_rows;                         // of dense parameters on servers, by block
-  std::vector<float> dense;           // the same in one piece (padded); empty for replicas
+  std::vector<client::PulledRows> rows;  // by sparse input; cleared once the rows are pooled
+  // by sparse input: the place of each key's gradient
+  std::vector<absl::Span<float* const>> gradients;
+  // by policy group; the memory of `gradients`
+  std::vector<client::ClientCore::PreparedPush> pushes;
+  client::PulledRows dense_rows;      // dense parameters on servers, by block
+  std::vector<float> dense;           // dense_rows in one piece (padded); empty for replicas
   std::vector<float> dense_gradient;  // padded, plus one element for n; empty: steps are left out
   double loss_sum = 0;
-  bool has_loss = true;          // false: the program has not said one
+  bool has_loss = true;          // false: the program has not given a loss
   bool begins_interval = false;  // the rows of `interval_auc` begin with this step
-  double interval_auc = 0;       // of the rows trained in the interval so far; 0 = unknown
+  double interval_auc = 0;       // AUC of the rows trained in the interval so far; 0 = unknown
   absl::Duration fetched;        // how long the reading of the batch took
-  absl::Duration computed;       // ... and computing it, without ...
-  absl::Duration slept;          // ... what was slept on purpose, as the job's service_time says
+  absl::Duration computed;       // how long computing took, without `slept`
+  absl::Duration slept;          // sleep on purpose, as the job's service_time says
   absl::Duration joined;         // how long joining the other workers took, before the first step
-  bool last = false;  // of an epoch that ends with a meeting (DenseSynchroniser::MeetsAtEnd)
-  // Once synchronised, as DenseReduction says: sum of n over the workers, or that it is unknown; how
-  // many steps nobody had samples for, if it is 0; and what that took.
+  // The last step of an epoch that ends with a barrier (DenseSynchroniser::MeetsAtEnd).
+  bool last = false;
+  // Results of the synchronisation, as DenseReduction defines them: the sum of n over the workers,
+  // or that the sum is unknown; if the sum is 0, how many steps nobody had samples for; and the
+  // cost of the synchronisation.
   double samples_of_all = 0;
   int64_t empty_steps = 1;
   uint64_t bytes_sent = 0;
   std::vector<int64_t> missed;  // QuorumSums::Finish
 };
 
-// Fill slot->batch with the next batch of slot->epoch; samples 0 = ran out.
+// Fill slot->batch with the next batch of slot->epoch; samples 0 = the data has run out.
 struct FetchTask {
   StepSlot* slot = nullptr;
 };
@@ -58,14 +63,14 @@ struct FetchTask {
 struct ComputeTask {
   StepSlot* slot = nullptr;
 };
-// Replicas of dense parameters: what all workers do together after a step (dense_reduction.h). Sets
-// slot->samples_of_all and bytes_sent.
+// Replicas of dense parameters: run the common work of all workers after a step
+// (dense_reduction.h). Sets slot->samples_of_all and bytes_sent.
 struct SynchroniseTask {
   StepSlot* slot = nullptr;
 };
-// With a quorum (quorum_sums.h): this worker has no data left in this epoch; or, if `all`, nobody has,
-// and what is left of their gradients is summed. Then all stand at `step`; `missed` and `bytes_sent` are
-// as in a slot.
+// With a quorum (quorum_sums.h): this worker has no data left in this epoch. With `all`: no worker
+// has data left, and the task sums the remaining gradients; then all workers stand at `step`, and
+// `missed` and `bytes_sent` are as in a slot.
 struct EpochEndTask {
   bool all = false;
   int64_t step = 0;
@@ -74,37 +79,37 @@ struct EpochEndTask {
 };
 // Rows that nobody trains on.
 enum class HeldOut { kTest, kValidation };
-// Fill slot->batch with the next batch of these rows; `first`: from the start.
+// Fill slot->batch with the next batch of held-out rows; `first`: start from the beginning.
 struct FetchTestTask {
   StepSlot* slot = nullptr;
   bool first = false;
   HeldOut rows = HeldOut::kTest;
 };
-// Score slot->batch, add to this evaluation's sums.
+// Score slot->batch and add the result to the sums of this evaluation.
 struct ScoreTask {
   StepSlot* slot = nullptr;
 };
-// This worker's share of the evaluation; its sums begin anew.
+// Write this worker's share of the evaluation and reset its sums.
 struct FillShareTask {
   EvaluationShare* share = nullptr;
   Buffer* payload = nullptr;
 };
-// Rank 0: shares and payloads of all ranks -> *json.
+// Rank 0: merge shares and payloads of all ranks into *json.
 struct MergeSharesTask {
   const std::map<int, EvaluationShare>* shares = nullptr;  // by rank
   const std::map<int, Buffer>* payloads = nullptr;
   std::string* json = nullptr;
 };
 
-// A worker may have two saves under way: one that was asked for, and one of its own, which is that of
-// a best evaluation or that at the end.
+// A worker may have two checkpoints in progress: a requested one, and one of its own (after a best
+// evaluation, or at the end of the job).
 enum class SaveId { kRequested, kBest, kFinal };
 
-// Replicas, every rank: rank 0 gets what only others have of the dense parameters' state.
+// Replicas, every rank: send rank 0 the dense state that only other ranks hold.
 struct GatherDenseTask {
   SaveId save = SaveId::kFinal;
   std::vector<int64_t>* missed = nullptr;  // as in a slot
-  uint64_t* bytes_sent = nullptr;          // the same
+  uint64_t* bytes_sent = nullptr;          // as in a slot
 };
 // Rank 0: write the dense file into this folder.
 struct WriteDenseTask {
@@ -112,23 +117,23 @@ struct WriteDenseTask {
   const std::string* directory = nullptr;
   const std::string* bytes = nullptr;
 };
-// Every rank of a job with a codec, with workers that step by themselves, or with a module of its own:
-// write what only this worker knows into the folder: what the codec remembers, its own replica, and the
-// state of the program or module.
+// Every rank of a job with a codec, with local steps, or with a module on each worker: write the
+// state that only this worker holds into the folder. Such state is the codec's memory, the worker's
+// own replica, and the state of the program or module.
 struct WriteWorkerTask {
   SaveId save = SaveId::kFinal;
   const std::string* directory = nullptr;
-  int64_t step = 0;   // steps below it are in the save
-  int64_t epoch = 0;  // that this worker stands in
+  int64_t step = 0;   // checkpoint contains the steps below
+  int64_t epoch = 0;  // the epoch of this worker
 };
-// Rank 0: all files of the save are there: write its manifest and make it the latest.
+// Rank 0: all files of the checkpoint are written, so write its manifest and make it the latest.
 struct CommitSaveTask {
   SaveId save = SaveId::kFinal;
   const std::string* directory = nullptr;
-  int64_t step = 0;                     // steps below it are in the save
-  const std::string* record = nullptr;  // RunRecord of the moment
+  int64_t step = 0;                     // checkpoint contains the steps below
+  const std::string* record = nullptr;  // RunRecord at this moment
 };
-// Rank 0: somebody's part could not be written: remove the others.
+// Rank 0: some node could not write its part, so remove the other parts.
 struct AbandonSaveTask {
   SaveId save = SaveId::kFinal;
   const std::string* directory = nullptr;
@@ -139,7 +144,7 @@ using TrainerTask =
                  FillShareTask, MergeSharesTask, GatherDenseTask, WriteDenseTask, WriteWorkerTask,
                  CommitSaveTask, AbandonSaveTask>;
 
-// For std::visit with a lambda a task.
+// Combines lambdas, one per task type, into one visitor for std::visit.
 template <typename... Functions>
 struct Overloaded : Functions... {
   using Functions::operator()...;
@@ -147,7 +152,7 @@ struct Overloaded : Functions... {
 template <typename... Functions>
 Overloaded(Functions...) -> Overloaded<Functions...>;
 
-// What happened in a step, for tests and event logs.
+// The numbers of one step, for tests and event logs.
 struct StepTrace {
   int64_t step = 0;
   int64_t samples = 0;
@@ -156,14 +161,15 @@ struct StepTrace {
   int64_t in_flight = 0;
 };
 
-// A read or a push of a step, from request to the last answer; for traces.
+// One pull or push of a step, from the request to the last answer; for traces.
 struct TransferTrace {
   bool push = false;
   int64_t step = 0;
   absl::Time start, end;
 };
 
-// What the trainer wants done. The caller's; reused with its memory.
+// The output of the trainer: frames to send, tasks to run, and records for logs. The caller owns
+// the object and reuses its memory.
 struct TrainerEffects {
   std::vector<Outgoing> out;
   std::vector<TransferTrace> transfers;
