@@ -36,7 +36,7 @@ absl::StatusOr<Verdict> BestJudge::Judge(int64_t epoch, int64_t step, const std:
   Verdict verdict;
   if (finite) {
     const double value = json[metric].get<double>();
-    // The same once more: a run goes on from a save of that moment.
+    // The same result again: the run resumes from a checkpoint taken at that evaluation.
     const bool again = has_best_ && best_.epoch() == epoch && best_.value() == value;
     verdict.best = !has_best_ || Better(value) || again;
     if (verdict.best) {
@@ -47,7 +47,7 @@ absl::StatusOr<Verdict> BestJudge::Judge(int64_t epoch, int64_t step, const std:
     }
   }
   if (first_epoch_ < 0) first_epoch_ = epoch;
-  // Counted by epochs, not one by one: a run that goes on may judge one again.
+  // Patience counts epochs, not calls: a run that resumes may judge an evaluation twice.
   const int64_t since = epoch - (has_best_ ? best_.epoch() : first_epoch_ - every_epochs_);
   verdict.stop = keep_.patience() > 0 && since >= int64_t{keep_.patience()} * every_epochs_;
   best_.set_stopped(verdict.stop);

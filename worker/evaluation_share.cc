@@ -56,7 +56,8 @@ std::string ToJson(const data::EvaluationResult& result, int top_k) {
     if (!std::isfinite(result.logloss)) {
       json["scores_not_finite"] = true;
     } else if (result.unlabelled ==
-               0) {  // else measures of some samples would be taken for those of all
+               // Otherwise readers would take measures of some samples for measures of all samples.
+               0) {
       json["logloss"] = result.logloss;
       json["base_logloss"] = result.base_logloss;
       json["accuracy"] = result.accuracy;

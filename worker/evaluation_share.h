@@ -1,4 +1,4 @@
-// A worker's part of an evaluation on its way to rank 0, and what all parts say together.
+// Encodes a worker's share of an evaluation for rank 0, and merges the shares of all workers.
 //
 // Thread safety: pure functions.
 #ifndef TANDEM_WORKER_EVALUATION_SHARE_H_
@@ -14,17 +14,17 @@
 
 namespace tandem::worker {
 
-// Sums go into `share`; `payload` holds the scores behind AUC: all logits and then all labels (f32
-// each), or the counts of kAucBins bins of positives and then of negatives (u64 each).
+// Sums go into `share`. `payload` holds the scores for AUC: either all logits and then all labels
+// (f32 each), or the counts of kAucBins bins of positives and then of negatives (u64 each).
 void EncodeShare(const data::EvaluationPart& part, BufferSource& buffers, EvaluationShare* share,
                  Buffer* payload);
 
-// All shares, by rank, as JSON: `samples`, `logloss`, `base_logloss`, `accuracy`, `auc` (with
-// `auc_error_bound` where it is not exact), and for ranking `groups`, `hr_at_K`, `ndcg_at_K`. If samples
-// have no label, `unlabelled` counts them and stands in place of all measures but for ranking. If any score is infinite
-// or no number, `scores_not_finite` stands in place of logloss, accuracy and AUC: an order of such
-// scores means nothing, even where it exists. INVALID_ARGUMENT names the rank whose payload has the
-// wrong size.
+// Merges all shares, by rank, into JSON: `samples`, `logloss`, `base_logloss`, `accuracy`, `auc`
+// (with `auc_error_bound` where AUC is not exact), and for ranking `groups`, `hr_at_K`,
+// `ndcg_at_K`. If samples have no label, `unlabelled` counts them and replaces all measures except
+// ranking. If any score is infinite or NaN, `scores_not_finite` replaces logloss, accuracy and AUC:
+// an order of such scores means nothing, even where it exists. INVALID_ARGUMENT names the rank
+// whose payload has the wrong size.
 absl::StatusOr<std::string> MergeShares(const std::map<int, EvaluationShare>& shares,
                                         const std::map<int, Buffer>& payloads, int top_k);
 

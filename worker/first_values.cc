@@ -11,7 +11,7 @@
 namespace tandem::worker {
 namespace {
 
-// The contents, then a line a parameter.
+// The hash of the file, then one line per parameter.
 std::string Describe(const OwnModule& module) {
   std::string text = absl::StrCat(module.contents, "\n");
   for (const server::SavedParameter& parameter : module.parameters) {
@@ -31,7 +31,7 @@ absl::StatusOr<std::string> OfRankZero(collectives::Group& group, const std::str
   return text;
 }
 
-// Of two texts that differ.
+// Requires: the two texts differ.
 std::string FirstDifference(const std::string& own, const std::string& first) {
   const std::vector<std::string> here = absl::StrSplit(own, '\n');
   const std::vector<std::string> there = absl::StrSplit(first, '\n');

@@ -1,6 +1,7 @@
-// What the replicas of a module begin with that each worker has by itself (job/own_module.h): the same
-// parameters on every worker, with the first values of rank 0. A script makes its module itself, at
-// random or not; a module from a file is of the same file everywhere.
+// Gives every worker's copy of a module the same initial values (job/own_module.h: modules that
+// each worker makes or loads itself). All workers must have the same parameters; their values come
+// from rank 0. A script makes its module itself, at random or not. A module from a file must come
+// from the same file on every worker.
 //
 // Thread safety: a pure function but for the group, which is the caller's.
 #ifndef TANDEM_WORKER_FIRST_VALUES_H_
@@ -18,11 +19,11 @@ namespace tandem::worker {
 
 struct OwnModule {
   std::vector<server::SavedParameter> parameters;
-  std::string contents;  // of its file, as a hash; empty: of none
+  std::string contents;  // a hash of the module's file; empty: no file
 };
 
-// All ranks call it. INVALID_ARGUMENT on a rank whose module is not that of rank 0, with the first
-// difference; the others learn of it when the job ends.
+// All ranks call this function. INVALID_ARGUMENT on a rank whose module differs from that of rank
+// 0, with the first difference; the other ranks learn of the error when the job ends.
 absl::Status ShareFirstValues(collectives::Group& group, const OwnModule& module,
                               absl::Span<float> values);
 

@@ -1,6 +1,6 @@
-// The dense parameters of a save.
+// Loads the dense parameters of a checkpoint.
 //
-// Thread safety: a pure function but for the files.
+// Thread safety: a pure function, except that it reads files.
 #ifndef TANDEM_WORKER_LOAD_DENSE_H_
 #define TANDEM_WORKER_LOAD_DENSE_H_
 
@@ -14,8 +14,8 @@
 
 namespace tandem::worker {
 
-// Values, and the optimizer's slots if it is the same. Errors name the file: no save, another
-// model.
+// Loads the values, and the optimizer state if the optimizer is the same. Errors name the file: the
+// folder is no checkpoint, or the model is a different one.
 absl::Status LoadDense(const job::JobPlan& plan, const std::string& save,
                        const std::vector<server::SavedParameter>& parameters,
                        DenseParameters* dense);

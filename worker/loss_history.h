@@ -1,5 +1,6 @@
-// The training loss of a worker by its samples, coarse and small: what the last part of them lost.
-// By steps, not by time, so that runs of the same arithmetic have the same, however fast they are.
+// The training loss of a worker over its samples, in coarse buckets. Gives the loss over the last
+// part of the samples. Buckets are cut by steps, not by time, so that runs with the same arithmetic
+// have the same history at any speed.
 //
 // Thread safety: none needed; one thread.
 #ifndef TANDEM_WORKER_LOSS_HISTORY_H_
@@ -13,7 +14,7 @@ namespace tandem::worker {
 
 class LossHistory {
  public:
-  // A sum of losses, and over how many samples.
+  // A sum of losses, and the number of samples in the sum.
   struct Part {
     double loss = 0, samples = 0;
   };
@@ -21,13 +22,13 @@ class LossHistory {
 
   // A step with samples has been computed.
   void Add(double loss_sum, int64_t samples);
-  // The sum over the last `share` of the samples. A bucket that is only partly inside counts in
-  // proportion.
+  // The sum over the last `share` of the samples. A bucket that is only partly in this share counts
+  // in proportion.
   Part Last(double share) const;
 
  private:
-  // At this many buckets, pairs are merged. A tenth of the samples then still spans at least six
-  // buckets.
+  // When this many buckets are full, neighbours are merged in pairs. A tenth of the samples then
+  // still spans at least six buckets.
   static constexpr size_t kMost = 128;
 
   std::vector<Part> buckets_;

@@ -8,13 +8,13 @@
 namespace tandem::worker {
 namespace {
 
-// After a failure of the worker: for the scheduler to tell all of it.
+// After a failure of the worker: time for the scheduler to tell all nodes.
 constexpr absl::Duration kPatience = absl::Seconds(2);
 
 }  // namespace
 
 OwnServer::OwnServer(server::ServerOptions options) : options_(std::move(options)) {
-  options_.member.index = -1;  // follows from the worker's rank
+  options_.member.index = -1;  // the scheduler derives it from the worker's rank
   options_.member.incarnation = ServerOfWorker(options_.member.incarnation);
   options_.end = &end_;
   thread_ = std::thread([this] {

@@ -1,7 +1,7 @@
-// The server that a worker is where tables are on workers (Table.synchroniser): its shards hold the
-// worker's share of the rows, or its copy of them. It is the server of server_shell.h with all that it
-// does, on threads of the worker's process, and a member of the job by itself: so rows on workers are
-// found, applied, saved and counted by the code that does so on servers.
+// The server inside a worker, for tables on workers (Table.synchroniser). Its shards hold the
+// worker's share of the rows, or its copy of them. The object runs the whole server of
+// server_shell.h on threads of the worker's process, as a job member of its own. Rows on workers
+// are therefore found, applied, saved and counted by the same code as rows on servers.
 //
 // Thread safety: none; one thread.
 #ifndef TANDEM_WORKER_OWN_SERVER_H_
@@ -20,16 +20,17 @@ namespace tandem::worker {
 
 class OwnServer {
  public:
-  // `options`: as of a server, with the member that the worker is; they outlive the object. Its first
-  // transport is made by then.
+  // `options`: those of a server, with `member` as the worker has it. Objects that the options
+  // point to outlive this one. Requires: the worker has made its own first transport already.
   explicit OwnServer(server::ServerOptions options);
   ~OwnServer();
 
-  // Why it has ended, if not orderly; OK while it runs.
+  // Why the server has ended, if it failed; OK while it runs.
   absl::Status failure() const;
 
-  // Waits for its end: orderly, when the job is over; after a failure of the worker, of which the
-  // scheduler tells all, at the latest when `patience` is over.
+  // Waits until the server ends. The server ends by itself when the job is over. After a failure of
+  // the worker (`worker`), the scheduler tells all nodes of the failure, and the server ends; Join
+  // waits for that for kPatience at most, and then stops the server.
   absl::Status Join(const absl::Status& worker);
 
  private:

@@ -1,5 +1,4 @@
-// Whether replicas of the dense parameters are what their name says: digests of all workers beside one
-// another.
+// Checks that the replicas of the dense parameters are equal, by comparing digests of all workers.
 //
 // Thread safety: pure functions.
 #ifndef TANDEM_WORKER_REPLICA_DIGESTS_H_
@@ -12,12 +11,13 @@
 
 namespace tandem::worker {
 
-// Of their bits: XXH3.
+// The XXH3 hash of the bits of `values`.
 uint64_t DigestOf(absl::Span<const float> values);
 
-// `digests`: by rank, of the moment before `step`. Workers that differ from the digest that more than half of
-// them have are at fault; where there is none, all are. On those INTERNAL, on the others ABORTED, which
-// the scheduler takes for an echo; the text names those at fault and what to look for.
+// `digests`: by rank, taken before `step`. If more than half of the workers have the same digest,
+// the workers with other digests are at fault; otherwise all workers are. Workers at fault get
+// INTERNAL. The others get ABORTED, which the scheduler treats as a consequence of another worker's
+// error. The text names the workers at fault and says what to check.
 absl::Status CompareReplicas(absl::Span<const uint64_t> digests, int rank, int64_t step);
 
 }  // namespace tandem::worker

@@ -10,12 +10,13 @@ namespace tandem::worker {
 namespace {
 
 struct Epochs {
-  int64_t first = 0, last = 0;  // of the workers
-  bool last_begun = false;      // somebody has trained in the last one
-  bool first_over = true;       // all who are in the first one know that it is over
-  int64_t first_step = 0;       // of the first one
-  int64_t first_closing = std::numeric_limits<int64_t>::max();  // the fewest closing_steps of it
-  int64_t last_closing = 0;                                     // closing_steps of the last one
+  int64_t first = 0, last = 0;  // over all workers
+  bool last_begun = false;      // some worker has trained in the last epoch
+  bool first_over = true;       // all workers in the first epoch know that it is over
+  int64_t first_step = 0;       // start of the first epoch
+  // the smallest closing_steps in the first epoch
+  int64_t first_closing = std::numeric_limits<int64_t>::max();
+  int64_t last_closing = 0;  // closing_steps of the last epoch
 };
 
 absl::StatusOr<Epochs> EpochsOf(const RunRecord& record, int workers) {
@@ -53,7 +54,7 @@ absl::StatusOr<TrainPosition> ResumePosition(const RunRecord& record, int rank, 
   TANDEM_ASSIGN_OR_RETURN(const Epochs epochs, EpochsOf(record, workers));
   TrainPosition at = record.worker(rank).position();
   if (epochs.first != epochs.last && epochs.last_begun) {
-    // Nobody begins an epoch before all have left the one before.
+    // No worker begins an epoch before all workers have left the previous one.
     if (at.epoch() == epochs.last) return at;
     if (!at.epoch_over()) {
       return absl::DataLossError(absl::StrCat("worker ", rank, " was in epoch ", at.epoch(),
@@ -66,7 +67,8 @@ absl::StatusOr<TrainPosition> ResumePosition(const RunRecord& record, int rank, 
     at.set_rows(0);
     return at;
   }
-  // Whoever knows more than others goes back to what all know. All have the same limit of steps.
+  // Workers that know more go back to what all workers know. The step limit is the same on all
+  // workers.
   at.set_closing_steps(epochs.first_closing);
   const bool ahead = at.epoch() != epochs.first || (at.epoch_over() && !epochs.first_over);
   if (!ahead) return at;

@@ -1,9 +1,10 @@
-// Where each worker of a run goes on from a save.
+// Computes where each worker of a run resumes from a checkpoint.
 //
-// All workers stood still when the save was made, but not all had noticed the same: at the end of an
-// epoch one may know that it is over, or be through its evaluation, while another has yet to hear of
-// it. A run that goes on needs one answer for all. Nobody trains twice on a row, and what only some
-// have done (an evaluation, say) all do again.
+// All workers stood still when the checkpoint was written, but some had noticed more than others.
+// At the end of an epoch, one worker may know that the epoch is over, or may have finished the
+// evaluation, while another does not know yet. The resumed run needs one answer for all. No worker
+// trains twice on a row, and all workers repeat a step that only some had done (an evaluation, for
+// example).
 #ifndef TANDEM_WORKER_RESUME_POSITION_H_
 #define TANDEM_WORKER_RESUME_POSITION_H_
 
@@ -18,7 +19,7 @@ namespace tandem::worker {
 // TrainPosition.rows of a worker that has trained on all its rows of the epoch.
 inline constexpr int64_t kAllRows = std::numeric_limits<int64_t>::max() / 2;
 
-// DATA_LOSS if the record is none of a save of a run with so many workers.
+// DATA_LOSS if the record is not of a run with `workers` workers, or contradicts itself.
 absl::StatusOr<TrainPosition> ResumePosition(const RunRecord& record, int rank, int workers);
 
 }  // namespace tandem::worker

@@ -5,7 +5,7 @@
 namespace tandem::worker {
 namespace {
 
-// Of the ids of one sample, in the order of tables and fields.
+// The hash of one sample's ids, in the order of tables and fields.
 uint64_t HashOfRow(const data::Batch& batch, size_t sample) {
   uint64_t hash = 0;
   for (const data::SparseInput& input : batch.sparse) {

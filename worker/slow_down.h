@@ -1,8 +1,8 @@
-// Makes the steps of a worker as long as the job's service_time says (job/service_time.h): whoever has
-// computed a step earlier sleeps for the rest.
+// Makes the steps of a worker as long as the job's service_time says (job/service_time.h): after a
+// shorter step the worker sleeps for the rest of the time.
 //
-// Thread safety: set_times() before any other thread looks; then WaitOut() on the compute thread, and
-// End() on any.
+// Thread safety: set_times() before any other thread uses the object; then WaitOut() on the compute
+// thread, and End() on any thread.
 #ifndef TANDEM_WORKER_SLOW_DOWN_H_
 #define TANDEM_WORKER_SLOW_DOWN_H_
 
@@ -21,17 +21,17 @@ namespace tandem::worker {
 class SlowDown {
  public:
   void set_times(job::ServiceTimes times) { times_ = std::move(times); }
-  // Whether this worker is slow at all.
+  // Whether this worker has any times to wait for.
   bool any() const { return times_.any(); }
 
-  // Sleeps until `step`, which was begun at `begun`, has taken its time. Returns how long that was; 0 if
-  // it had taken as long by itself.
+  // Sleeps until `step`, which began at `begun`, has taken its time. Returns the length of the
+  // sleep; 0 if the step took long enough by itself.
   absl::Duration WaitOut(int64_t step, absl::Time begun) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Grows during a sleep: it may be long, and is no stall. Any thread.
+  // Grows during a sleep, so that a long sleep does not look like a stall. Any thread.
   int64_t moments_slept() const { return moments_slept_; }
 
-  // The job is over for this worker: a sleep ends at once, and none begins any more.
+  // The job is over for this worker: a running sleep ends at once, and no other begins.
   void End() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:

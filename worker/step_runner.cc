@@ -15,7 +15,9 @@
 namespace tandem::worker {
 namespace {
 
-constexpr int64_t kAucSteps = 16;  // of an interval after the first as many: between two estimates
+// The AUC is estimated after each of the first kAucSteps steps of an interval, then once in
+// kAucSteps steps.
+constexpr int64_t kAucSteps = 16;
 constexpr int64_t kSkippedAtOnce = 1 << 16;
 
 // The model's view of the plan: tables with fields, in the order of Batch::sparse.
@@ -68,7 +70,7 @@ absl::Status StepRunner::Init(const MakeModel& make_model, data::SharedReader* s
   TANDEM_RETURN_IF_ERROR(LoadDense(plan_, init_from_, Parameters(), dense_.get()));
   if (!plan_.job.model().has_script()) return absl::OkStatus();
   TANDEM_ASSIGN_OR_RETURN(const models::ModuleState saved, SavedState(/*rank=*/0));
-  // What only evaluates computes with the module that was trained.
+  // An evaluate_only job must compute with the module that was trained.
   if (plan_.job.train().evaluate_only()) {
     TANDEM_RETURN_IF_ERROR(models::CheckSameModule(saved.contents, model_->Contents()));
   }
@@ -154,7 +156,7 @@ absl::Span<const float> StepRunner::ParametersOf(const StepSlot& slot) const {
   return absl::MakeConstSpan(slot.dense).first(static_cast<size_t>(dense_->count()));
 }
 
-// Rows of unique keys -> cells, for every sparse input; their frames go back.
+// Pools the rows of unique keys into cells, for every sparse input, and frees the rows' frames.
 void StepRunner::Pool(StepSlot* slot) {
   const std::vector<data::SparseInput>& inputs = slot->batch.sparse;
   cells_.resize(inputs.size());
@@ -171,7 +173,7 @@ void StepRunner::Pool(StepSlot* slot) {
   logits_.resize(static_cast<size_t>(slot->batch.samples));
 }
 
-// A step draws the same in every run of the job, and after every resume.
+// A step draws the same random numbers in every run of the job, also after a resume.
 uint64_t StepRunner::DrawSeed(int64_t step) const {
   const uint64_t worker = HashCombine(plan_.job.seed(), static_cast<uint64_t>(rank_));
   return HashCombine(worker, static_cast<uint64_t>(step));

@@ -1,5 +1,6 @@
-// A model over files: batches from readers (data/), rows to gradients through a dense model
-// (models/model.h), evaluation sums. Knows no LibTorch: who makes it brings the model.
+// A compiled model over files: reads batches (data/), turns rows into gradients with a dense model
+// (models/model.h), and sums evaluations. This class does not depend on LibTorch; its creator
+// passes the model in.
 //
 // Thread safety: as TaskRunner. No thread of its own.
 #ifndef TANDEM_WORKER_STEP_RUNNER_H_
@@ -31,10 +32,11 @@ class StepRunner final : public TaskRunner {
   using MakeModel = std::function<absl::StatusOr<std::unique_ptr<models::DenseModel>>(
       const job::JobPlan& plan, const models::ModelInputs& inputs)>;
 
-  // Opens this rank's share of the data and makes the model and the dense parameters, with first
-  // values or those saved under `init_from` (empty: none). `scores`: a file for the logits of this
-  // rank's test rows, float32 in their order (empty: none). `shared`, which outlives the runner: what
-  // many workers of one process read together (data/shared_reader.h); null: it reads by itself.
+  // Opens this rank's share of the data and makes the model and the dense parameters, with initial
+  // values or with those of the checkpoint `init_from` (empty: none). `scores`: a file for the
+  // logits of this rank's test rows, float32 in the order of the rows (empty: none). `shared`: the
+  // reader that many workers of one process share (data/shared_reader.h), which outlives the
+  // runner. Null: the runner has its own reader.
   static absl::StatusOr<std::unique_ptr<TaskRunner>> New(const job::JobPlan& plan, int rank,
                                                          const std::string& init_from,
                                                          const MakeModel& make_model,
@@ -75,17 +77,17 @@ class StepRunner final : public TaskRunner {
 
   const job::JobPlan& plan_;
   const int rank_;
-  const std::string init_from_;                           // a save; empty: none
+  const std::string init_from_;                           // a checkpoint; empty: none
   std::unique_ptr<data::BatchSource> train_;              // null: the job only scores rows
   std::unique_ptr<data::BatchSource> test_, validation_;  // null: the job has no such rows
-  int64_t epoch_ = -1;                                    // that `train_` was started for
-  int64_t start_epoch_ = 0, start_rows_ = 0;  // where the run goes on; no rows: at the beginning
-  std::atomic<int64_t> skipped_{0};           // of these
+  int64_t epoch_ = -1;                                    // epoch that `train_` was started for
+  int64_t start_epoch_ = 0, start_rows_ = 0;  // the resume position; 0 rows: start of the epoch
+  std::atomic<int64_t> skipped_{0};           // rows skipped so far of start_rows_
   std::unique_ptr<models::DenseModel> model_;
   std::unique_ptr<DenseParameters> dense_;
   HeapBufferSource buffers_;
   data::RunningAuc interval_auc_;
-  int64_t interval_steps_ = 0;  // whose rows it has
+  int64_t interval_steps_ = 0;  // steps whose rows interval_auc_ contains
   std::optional<data::EvaluationPart> evaluation_{std::in_place};
   std::string scores_path_;  // empty: scores are not written
   std::ofstream scores_;

@@ -1,10 +1,10 @@
-// Where a worker meets the others: it enters a barrier by name, says so to the scheduler again and
-// again, and may go on when the scheduler releases it. A release carries the largest value that
-// any worker entered with, so a barrier is also how workers agree on a step.
+// The barriers at which a worker waits for the others. The worker enters a barrier by name, repeats
+// the entry to the scheduler until it is answered, and may continue when the scheduler releases it.
+// A release carries the largest value that any worker entered with, so workers also use a barrier
+// to agree on a step.
 //
-// Memory: the barriers that this worker waits at, and the last kRemembered it has passed; the run
-// record of the last one alone.
-//
+// Memory: the barriers at which this worker waits, and the last kRemembered that it has passed.
+// Only the newest release keeps its run record.
 // Thread safety: none needed; one thread.
 #ifndef TANDEM_WORKER_WORKER_BARRIERS_H_
 #define TANDEM_WORKER_WORKER_BARRIERS_H_
@@ -24,29 +24,29 @@ namespace tandem::worker {
 
 class WorkerBarriers {
  public:
-  // A worker looks at a release right away, and never at that of a barrier long passed.
+  // A worker reads a release right away, and never that of a barrier passed long ago.
   static constexpr size_t kRemembered = 64;
 
-  // An entry that is not answered is sent again after `resend`.
+  // An entry without an answer is sent again after `resend`.
   WorkerBarriers(int parties, absl::Duration resend) : parties_(parties), resend_(resend) {}
 
-  // Enters with `value`, if it has not been entered. True once it is released; the scheduler does
-  // `action` before that (to the folder `path`, if it is a save).
+  // Enters with `value` if this worker has not entered yet. True once the barrier is released;
+  // before that the scheduler does `action` (in the folder `path`, for a checkpoint).
   bool Pass(absl::Time now, const std::string& name, int64_t value,
             BarrierEnter::Action action = BarrierEnter::NONE, const std::string& path = "");
-  // The same for any entry; `parties` is filled in.
+  // Like the other Pass, for any entry; fills in `parties`.
   bool Pass(absl::Time now, BarrierEnter entry);
-  // The largest value of all workers. Requires: released.
+  // The largest value of all workers. Requires: the barrier is released.
   int64_t MaxValue(const std::string& name) const { return ReleaseOf(name).max_value(); }
   const BarrierRelease& ReleaseOf(const std::string& name) const;
 
-  // One that this worker has not entered is ignored.
+  // Ignores the release of a barrier that this worker has not entered.
   void OnRelease(const BarrierRelease& release);
 
-  // Appends the entries that are due, in order of their names.
+  // Appends the entries that are due, ordered by name.
   void AppendDue(absl::Time now, std::vector<Control>* out);
 
-  // The name of one that this worker waits at; empty: none.
+  // The name of a barrier at which this worker waits; empty: none.
   absl::string_view WaitingAt() const;
 
   size_t remembered() const { return barriers_.size(); }
@@ -61,9 +61,9 @@ class WorkerBarriers {
 
   const int parties_;
   const absl::Duration resend_;
-  std::map<std::string, Barrier> barriers_;  // entered
-  std::deque<std::string> released_;         // of them, the newest last
-  int waiting_ = 0;                          // of them not released
+  std::map<std::string, Barrier> barriers_;  // entered by this worker
+  std::deque<std::string> released_;         // the released ones, the newest last
+  int waiting_ = 0;                          // the number of unreleased ones
 };
 
 }  // namespace tandem::worker
