@@ -26,21 +26,22 @@ absl::StatusOr<std::unique_ptr<AttachedRunner>> AttachedRunner::New(
     TANDEM_ASSIGN_OR_RETURN(std::string state, saved.ReadProgramState(/*rank=*/0));
     if (keeps_state && !state.empty()) runner->resumed_.states.push_back(std::move(state));
   }
-  // Called where the replicas' optimizer would have stepped.
+  // The replicas call this function in place of a step of the built-in optimizer.
   runner->dense_->set_program([r = runner.get()](absl::Span<const float> gradient, float factor) {
     r->update_ =
         r->wants_.Ask({.kind = Want::Kind::kUpdate, .gradient = gradient, .factor = factor});
   });
-  // Between two calls of the program its parameters may be on their way to other values.
+  // The digest is taken by the program's thread (AttachedWorker::Next): outside its calls, the
+  // program may be changing its parameters.
   runner->dense_->set_digest([r = runner.get()] {
     uint64_t digest = 0;
     const absl::Status asked = r->wants_.Ask({.kind = Want::Kind::kDigest, .digest = &digest});
-    return asked.ok() ? digest : 0;  // else the job is over for this worker
+    return asked.ok() ? digest : 0;  // an error: the job is over for this worker
   });
   return runner;
 }
 
-// Where the program stands in the epoch is in its own state.
+// Ignores `rows`: the program's own state says where the program stands in the epoch.
 absl::Status AttachedRunner::StartAt(int64_t epoch, int64_t /*rows*/) {
   if (!keeps_state_) {
     return absl::FailedPreconditionError(
@@ -82,7 +83,8 @@ absl::Status AttachedRunner::FetchTest(StepSlot* slot, bool first, HeldOut rows)
 
 absl::Status AttachedRunner::Compute(StepSlot* slot) {
   TANDEM_RETURN_IF_ERROR(update_);
-  if (!slot->dense.empty()) {  // on servers: the program's parameters are those of the step
+  // Dense parameters are on servers: the program computes with the step's values.
+  if (!slot->dense.empty()) {
     std::copy_n(slot->dense.begin(), dense_->count(), dense_->values().begin());
   }
   return wants_.Ask({.kind = Want::Kind::kCompute, .slot = slot});
@@ -102,7 +104,7 @@ absl::Status AttachedRunner::FillShare(EvaluationShare* share, Buffer* payload) 
   return absl::OkStatus();
 }
 
-// Nothing to tell of an evaluation that no worker had samples for.
+// Returns an empty result if no worker had samples for the evaluation.
 absl::StatusOr<std::string> AttachedRunner::MergeShares(
     const std::map<int, EvaluationShare>& shares, const std::map<int, Buffer>& payloads) {
   const bool empty = std::all_of(shares.begin(), shares.end(), [](const auto& share) {

@@ -1,6 +1,6 @@
-// A task runner whose tasks are done by a program that drives the worker (attached_worker.h): it
-// hands them over and waits. What stays here is what the program does not care for: dense
-// parameters with their optimizer, sums of an evaluation.
+// A task runner that hands its tasks to the program that drives the worker (attached_worker.h), and
+// waits for the answers. The runner keeps the parts that the program does not need to see: the
+// dense parameters with their optimizer, and the sums of an evaluation.
 //
 // Thread safety: as TaskRunner.
 #ifndef TANDEM_WORKER_ATTACHED_RUNNER_H_
@@ -26,23 +26,25 @@ namespace tandem::worker {
 
 class AttachedRunner final : public TaskRunner {
  public:
-  // Dense parameters with these first values, or those saved under `init_from` (empty: none).
-  // `keeps_state`: the program answers kState. The plan and the queue outlive the runner.
+  // Makes dense parameters with `values`, or with the values of the checkpoint `init_from` (empty:
+  // none). `keeps_state`: the program answers kState. The plan and the queue outlive the runner.
   static absl::StatusOr<std::unique_ptr<AttachedRunner>> New(
       const job::JobPlan& plan, const std::string& init_from, bool keeps_state,
       std::vector<server::SavedParameter> parameters, absl::Span<const float> values,
       WantQueue& wants);
 
   DenseParameters& dense() override { return *dense_; }
-  // The program looks at the values as long as it likes.
+  // The program may read the values even after the runner is gone.
   std::shared_ptr<DenseParameters> shared_dense() const { return dense_; }
-  // The program may have some; an evaluation that it brings none for is an empty one.
+  // The program may have held-out rows. An evaluation without rows of any worker has an empty
+  // result.
   bool has_test_data() const override { return true; }
   int64_t EstimatedRows() const override { return 0; }
   std::vector<server::SavedParameter> Parameters() const override { return parameters_; }
 
-  // The epoch in which the run goes on; -1: it begins. By rank: what its program had given to the save. Of a
-  // run that begins with a save: that of rank 0, if there is one.
+  // `epoch`: the epoch in which the run resumes; -1: the run starts at its beginning. `states`: by
+  // rank, the state that its program gave to the checkpoint. A run that only starts from a
+  // checkpoint (--init-from) has at most one state, that of rank 0.
   struct Resumed {
     int64_t epoch = -1;
     std::vector<std::string> states;
@@ -61,7 +63,7 @@ class AttachedRunner final : public TaskRunner {
                                           const std::map<int, Buffer>& payloads) override;
   void OnSynchronised() override { wants_.StepDone(); }
 
-  // The program's thread, while kScore is wanted: adds the scores of the batch.
+  // On the program's thread, while kScore is wanted: adds the scores of the batch.
   void AddScores(const data::Batch& batch, absl::Span<const float> logits);
 
  private:
@@ -80,7 +82,7 @@ class AttachedRunner final : public TaskRunner {
   WantQueue& wants_;
   std::shared_ptr<DenseParameters> dense_;
   Resumed resumed_;
-  absl::Status update_;  // how the program's optimizer has answered
+  absl::Status update_;  // the last answer of the program's optimizer
   HeapBufferSource buffers_;
   std::optional<data::EvaluationPart> evaluation_{std::in_place};
 };

@@ -17,9 +17,9 @@
 namespace tandem::worker {
 namespace {
 
-constexpr absl::Duration kResend = absl::Seconds(1);  // of what has no answer
-constexpr size_t kMostReported = 100;                 // values at a time
-constexpr size_t kMostNotes = 1000;                   // without an answer
+constexpr absl::Duration kResend = absl::Seconds(1);  // for messages without an answer
+constexpr size_t kMostReported = 100;                 // values in one report
+constexpr size_t kMostNotes = 1000;                   // notes without an answer
 
 std::string BarrierName(int64_t number) { return absl::StrCat("program ", number); }
 
@@ -33,7 +33,7 @@ absl::Status WrongSize(absl::string_view what, size_t size, size_t want) {
 
 }  // namespace
 
-// ---- coming and going -------------------------------------------------------------------------
+// ---- start and end ----------------------------------------------------------------------------
 
 absl::StatusOr<std::unique_ptr<AttachedWorker>> AttachedWorker::Join(WorkerOptions options,
                                                                      Files files,
@@ -71,13 +71,17 @@ absl::StatusOr<std::unique_ptr<AttachedWorker>> AttachedWorker::Join(WorkerOptio
   return worker;
 }
 
-// Threads that this one starts share its table. All but the standard streams is closed in it: a pipe
-// of the program's would else never come to its end.
+// Unshares the descriptor table for this thread and the threads that it starts. In the new table,
+// everything except the standard streams is closed: otherwise a pipe of the program would never
+// reach its end.
 void AttachedWorker::Run(Files files) {
   if (files == Files::kOwn) (void)close_range(STDERR_FILENO + 1, ~0u, CLOSE_RANGE_UNSHARE);
   const absl::Status how = RunWorker(options_);
-  options_.member.make_transport = nullptr;  // its descriptors are closed where they are known
-  options_.on_end(how);                      // it may have ended before it began
+  // Destroys the transport factory here, because its descriptors are valid only in this thread's
+  // table.
+  options_.member.make_transport = nullptr;
+  // Repeats on_end for a worker that failed before its loop began.
+  options_.on_end(how);
 }
 
 AttachedWorker::~AttachedWorker() { (void)Close(); }
@@ -122,8 +126,8 @@ absl::StatusOr<bool> AttachedWorker::WaitBarrier(absl::Time deadline) {
 
 void AttachedWorker::Say(absl::Time now, std::vector<Control>* out) {
   absl::MutexLock lock(&mutex_);
-  if (now >= next_notes_) notes_said_ = 0;            // one of them may have been lost
-  if (notes_said_ == 0) next_notes_ = now + kResend;  // and no later for the notes that follow
+  if (now >= next_notes_) notes_said_ = 0;            // a note may have been lost
+  if (notes_said_ == 0) next_notes_ = now + kResend;  // notes that follow do not delay the resend
   for (; notes_said_ < notes_.size(); ++notes_said_) {
     *out->emplace_back().mutable_program_note() = notes_[notes_said_];
   }
@@ -153,7 +157,7 @@ void AttachedWorker::Hear(const Control& control) {
   changed_.SignalAll();
 }
 
-// ---- what programs have to say ----------------------------------------------------------------
+// ---- reports of programs ----------------------------------------------------------------------
 
 absl::StatusOr<bool> AttachedWorker::Report(const std::map<std::string, double>& values,
                                             int64_t step, absl::Time deadline) {
@@ -203,7 +207,7 @@ absl::Status AttachedWorker::Close() {
   return how_;
 }
 
-// Of a flag that is set under the mutex.
+// Waits for a flag that other threads set under the mutex.
 absl::StatusOr<bool> AttachedWorker::WaitFor(const bool& what, absl::Time deadline) {
   while (!what && !ended_) {
     if (changed_.WaitUntil(&mutex_, deadline)) break;
@@ -248,7 +252,7 @@ absl::Span<float> AttachedWorker::dense() {
   return dense_ == nullptr ? absl::Span<float>() : dense_->values();
 }
 
-// On the worker's opening thread.
+// Runs on the worker's opening thread, and waits there until the program has called Start.
 absl::StatusOr<std::unique_ptr<TaskRunner>> AttachedWorker::MakeRunner(
     const job::JobPlan& plan, int rank, const std::string& init_from) {
   absl::MutexLock lock(&mutex_);
@@ -266,7 +270,7 @@ absl::StatusOr<std::unique_ptr<TaskRunner>> AttachedWorker::MakeRunner(
   return runner;
 }
 
-// ---- what is wanted ---------------------------------------------------------------------------
+// ---- tasks for the program --------------------------------------------------------------------
 
 absl::Status AttachedWorker::CheckBatch(const data::Batch& batch, bool test) const {
   const job::JobPlan& job = plan();

@@ -44,7 +44,8 @@ collectives::GroupOptions OptionsOf(const job::JobPlan& plan, collectives::Group
   return options;
 }
 
-// Who connected says how: each pair once. `workers`: by rank in the group.
+// Each pair of workers is listed once, by the one that connected (the higher rank). `workers`:
+// worker number by rank in the group.
 std::vector<Path> PathsOf(const std::vector<std::unique_ptr<collectives::Link>>& links, int rank,
                           const std::vector<int>& workers, const std::vector<std::string>& why) {
   std::vector<Path> paths;
@@ -61,18 +62,20 @@ std::vector<Path> PathsOf(const std::vector<std::unique_ptr<collectives::Link>>&
   return paths;
 }
 
-// Meets the others and joins them; `workers` of the job by their rank in the group. What the group
-// is to know of them goes into `options`.
+// Meets the other workers at the rendezvous and connects links to them. `workers`: worker number by
+// rank in the group. Adds to `options` what the group must know of the workers.
 absl::StatusOr<std::vector<std::unique_ptr<collectives::Link>>> Meet(
     const job::JobPlan& plan, const char* group, int rank, const std::vector<int>& workers,
     const std::string& coordinator, collectives::GroupOptions* options, std::vector<Path>* paths) {
-  // Who brings a module of their own comes when it and the data are there: how long that takes is not
-  // ours to say.
+  // A program's worker joins when its module and data are ready. How long that takes is up to the
+  // program, so the longer limit applies.
   const Limits& limits = plan.job.limits();
   const double patience = job::HasOwnModule(plan.job.model())
                               ? std::max(limits.start_seconds(), limits.stall_limit_seconds())
                               : limits.start_seconds();
   const absl::Time deadline = MonotonicNow() + absl::Seconds(patience);
+  // The ports open before the rendezvous, because the rendezvous publishes their addresses. Links
+  // are connected after the rendezvous, when all addresses are known.
   TANDEM_ASSIGN_OR_RETURN(const std::string host, collectives::LocalHostTowards(coordinator));
   TANDEM_ASSIGN_OR_RETURN(collectives::LinkPorts ports,
                           collectives::LinkPorts::Open(host, LinksOf(plan)));
@@ -101,8 +104,8 @@ absl::StatusOr<std::vector<std::unique_ptr<collectives::Link>>> Meet(
   return links;
 }
 
-// Whether a message costs system calls; the same on all ranks, so not by what a pair has fallen
-// back to.
+// Whether a message costs system calls. All ranks must get the same answer, so a link that fell
+// back to another transport does not count.
 bool OverKernel(const job::JobPlan& plan, const std::vector<int>& host_of_rank) {
   const collectives::LinkChoice choice = LinksOf(plan);
   if (choice != collectives::LinkChoice::kAuto)
@@ -111,7 +114,7 @@ bool OverKernel(const job::JobPlan& plan, const std::vector<int>& host_of_rank) 
                      [&](int host) { return host != host_of_rank[0]; });
 }
 
-// The hosts' first ranks, in the order of their hosts' numbers.
+// The first rank of each host, ordered by host number.
 std::vector<int> LeadersOf(const std::vector<int>& host_of_rank) {
   std::map<int, int> first;
   for (size_t r = 0; r < host_of_rank.size(); ++r) {
@@ -171,7 +174,7 @@ absl::StatusOr<std::unique_ptr<collectives::Group>> ShareModule(const job::JobPl
   collectives::GroupOptions options = OptionsOf(plan, watch);
   std::vector<int> workers(static_cast<size_t>(plan.workers()));
   std::iota(workers.begin(), workers.end(), 0);
-  std::vector<Path> paths;  // used once, and no way of gradients
+  std::vector<Path> paths;  // not reported: no gradients travel here
   TANDEM_ASSIGN_OR_RETURN(auto links,
                           Meet(plan, "modules", rank, workers, coordinator, &options, &paths));
   auto group = std::make_unique<collectives::Group>(rank, std::move(links), std::move(options));
@@ -183,6 +186,11 @@ absl::StatusOr<WorkerGroup> JoinWorkers(const job::JobPlan& plan, int rank,
                                         const std::string& coordinator,
                                         const std::string& dump_folder, const OwnModule& module,
                                         DenseParameters& dense, AbortableWatch* watch) {
+  // All workers run these steps in the same order, since most steps wait for the other workers. The
+  // group is made first, with a chooser whose rules are still empty. Modules are compared before
+  // the tuning, because a worker with a different module must end the job early. The tuning then
+  // fills in the rules, and its bucket size goes into the reduction. Device sums and quorum mail
+  // come last, because they make their own connections with the help of the finished group.
   WorkerGroup out;
   collectives::GroupOptions options = OptionsOf(plan, watch);
   std::vector<std::unique_ptr<collectives::Link>> links(1);

@@ -1,5 +1,5 @@
-// Makes the collective group of a job's workers: they meet at the coordinator that a view names,
-// are joined by links, and synchronise the dense parameters.
+// Makes the collective group of a job's workers: the workers find each other at the rendezvous that
+// a view names, connect links, and synchronise the dense parameters over them.
 #ifndef TANDEM_WORKER_JOIN_GROUP_H_
 #define TANDEM_WORKER_JOIN_GROUP_H_
 
@@ -27,20 +27,23 @@ struct WorkerGroup {
   std::vector<Path> paths;  // the links to lower ranks, for the scheduler
 };
 
-// Blocks until all workers of the job are there. `coordinator`: host:port, unused if the job has
-// one worker. `dump_folder`: where what the group did is written if it fails, or on request
-// (DenseReducer::RequestDump); empty: nowhere. `watch` ends all waits, these too, and outlives the
-// group. A module that each worker has by itself is compared with that of rank 0, and takes its first
-// values from there (first_values.h). Errors name the worker that is missing or whose links
-// have failed (errors.h), which is what this worker has seen and no judgement: the scheduler says
-// who is lost.
+// Blocks until all workers of the job are there. `coordinator`: host:port of the rendezvous, unused
+// if the job has one worker. `dump_folder`: the folder for a dump of the group, written if the
+// group fails or on request (DenseReducer::RequestDump); empty: none. `watch` ends all waits, also
+// those of this function, and outlives the group.
+//
+// If each worker has its own module, the module is compared with that of rank 0 and takes its
+// initial values from there (first_values.h). Errors name the worker that is missing or whose links
+// have failed (errors.h). The error is only what this worker has seen: the scheduler decides which
+// worker is lost.
 absl::StatusOr<WorkerGroup> JoinWorkers(const job::JobPlan& plan, int rank,
                                         const std::string& coordinator,
                                         const std::string& dump_folder, const OwnModule& module,
                                         DenseParameters& dense, AbortableWatch* watch);
 
-// The same comparison and first values where dense parameters are on servers, on two
-// workers or more. Others may still read from the group: it lives as long as the job.
+// Makes the same comparison and gives the same initial values in jobs of two or more workers whose
+// dense parameters are on servers. The group lives as long as the job, because other workers may
+// still read from it.
 absl::StatusOr<std::unique_ptr<collectives::Group>> ShareModule(const job::JobPlan& plan, int rank,
                                                                 const std::string& coordinator,
                                                                 const OwnModule& module,

@@ -25,7 +25,8 @@ namespace {
 using nlohmann::json;
 
 constexpr double kMeasureSeconds = 0.2, kTrySeconds = 0.15;
-constexpr int kMostRanksPlayed = 64;  // which takes 3 s; more, with the cube of ranks
+// 64 ranks take 3 s; the time grows with the cube of the ranks.
+constexpr int kMostRanksPlayed = 64;
 constexpr int64_t kMostMeasured = 4 << 20;
 
 absl::StatusOr<collectives::Calibration> ReadCalibration(const std::string& path) {
@@ -42,10 +43,10 @@ absl::Status InField(absl::string_view field, absl::string_view value, const abs
       absl::StrCat("dense.", field, ": \"", value, "\": ", status.message()));
 }
 
-// Then no algorithm of the group sums them.
+// Gradients on a GPU are summed without an algorithm of the group.
 bool OnDevice(const job::JobPlan& plan) { return plan.job.dense().device() == Dense::CUDA; }
 
-// Bits of such a job depend on no measurement.
+// The bits of such a job must not depend on a measurement.
 bool MeasuresNothing(const job::JobPlan& plan) {
   return plan.job.reproducible() || plan.job.staleness().order();
 }
@@ -61,8 +62,8 @@ bool ChoosesAlgorithm(const job::JobPlan& plan) {
   return plan.job.dense().algorithm() == Dense::AUTO && !OnDevice(plan);
 }
 
-// What rank 0 decides, in the form in which it travels: a line with the bucket, then the rules; or
-// "error ...".
+// The decision of rank 0, in the form in which it is sent: a line with the bucket size, then the
+// rules; or an error text.
 struct Decision {
   int64_t bucket_bytes = 0;
   collectives::ChooserRules rules;
@@ -111,7 +112,7 @@ class Tuner {
   }
 
  private:
-  // On rank 0; the others only take part in the measurement.
+  // Runs on rank 0; the other ranks only take part in the measurement.
   absl::Status Decide() {
     TANDEM_RETURN_IF_ERROR(FindCosts());
     if (group_.rank() > 0) return absl::OkStatus();
@@ -155,7 +156,7 @@ class Tuner {
     return absl::OkStatus();
   }
 
-  // That a step uses.
+  // The collectives that a step uses.
   std::vector<collectives::Primitive> Primitives() const {
     std::vector<collectives::Primitive> used = {collectives::Primitive::kAllReduce};
     if (dense_.sharded_optimizer() || dense_.codec().kind() > Codec::NONE) {
@@ -182,7 +183,7 @@ class Tuner {
     return absl::OkStatus();
   }
 
-  // ---- For the reader ----
+  // ---- For the summary and the log ----
 
   std::string WhyBucket() const {
     if (dense_.synchroniser() != Dense::ALLREDUCE) return "whole models, at meetings";
@@ -218,7 +219,7 @@ class Tuner {
                         absl::StrJoin(absl::MakeConstSpan(*all).first(shown), ", ", part));
   }
 
-  // On GPUs: as worker/device_sum.h does it.
+  // The name of the sum on GPUs (worker/device_sum.h).
   std::string DeviceSumName() const {
     const bool one_host =
         std::all_of(hosts_.begin(), hosts_.end(), [&](int host) { return host == hosts_[0]; });
@@ -240,7 +241,7 @@ class Tuner {
             {"why", WhyAlgorithm(bytes)}};
   }
 
-  // Sizes of all-reduces that a step makes.
+  // The sizes of a step's all-reduces.
   std::set<int64_t> Sizes() const {
     std::set<int64_t> sizes;
     const int64_t element = dense_.wire() == Dense::F32 ? 4 : 2;

@@ -1,10 +1,12 @@
-// How the workers of a job sum their dense gradients: algorithm and segment by size, and buckets.
+// Chooses how the workers of a job sum their dense gradients: algorithm and segment size by message
+// size, and the bucket size.
 //
-// What the links cost is read from the job's file or measured, which takes some tenths of a second;
-// rank 0 decides, and the others take its word, so that all choose alike. A job's rules are taken
-// before what was measured. Nothing is measured where nothing is to be chosen: with one worker, in
-// a reproducible job (which adds in rank order, at once), or if the job names the algorithm and the
-// buckets; nor between more than 16, since every algorithm is played.
+// The costs of the links are read from the job's file or measured, which takes some tenths of a
+// second. Rank 0 decides and sends its decision to the others, so that all workers choose alike.
+// Rules in the job override measured ones. Nothing is measured if there is nothing to choose: with
+// one worker, in a reproducible job (which adds in rank order, in one piece), or if the job names
+// the algorithm and the buckets. Nothing is measured between more than 64 workers either
+// (kMostRanksPlayed), because every algorithm is simulated.
 #ifndef TANDEM_WORKER_TUNE_GROUP_H_
 #define TANDEM_WORKER_TUNE_GROUP_H_
 
@@ -21,18 +23,18 @@
 namespace tandem::worker {
 
 struct DenseTuning {
-  int64_t bucket_bytes = 0;  // 0: the gradient at once, after the backward pass
-  // What was chosen and why, for the summary (an object) and for a log. Empty with one worker, and
-  // at all ranks but 0.
+  int64_t bucket_bytes = 0;  // 0: the whole gradient in one piece, after the backward pass
+  // The choices and their reasons: a JSON object for the summary, and a line for the log. Empty
+  // with one worker, and on all ranks except 0.
   std::string json, line;
 };
 
-// Whether the job's rules can be read, and its file of costs: INVALID_ARGUMENT names the field.
+// Checks that the job's rules and its file of costs can be read. INVALID_ARGUMENT names the field.
 absl::Status CheckDenseChoices(const job::JobPlan& plan);
 
-// All ranks call it, before any other operation of the group. `rules` becomes what the group is to
-// choose by: its chooser is ChooserFrom(rules). Errors of rank 0, such as a file that cannot be
-// read, are those of all ranks.
+// All ranks call this function at the same point, before the group sums gradients. Fills in
+// `rules`, which the group's chooser reads: the chooser must be ChooserFrom(rules). An error of
+// rank 0, such as an unreadable file, is returned on all ranks.
 absl::StatusOr<DenseTuning> TuneGroup(const job::JobPlan& plan, int64_t gradient_bytes,
                                       absl::Span<const int> host_of_rank, collectives::Group& group,
                                       collectives::ChooserRules* rules);

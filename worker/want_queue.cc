@@ -50,6 +50,8 @@ absl::Status WantQueue::Ask(const Want& want) {
   asked.answered = resting_ && want.kind == Want::Kind::kCompute && asked.want.step == taken_back_;
   asked.answer = absl::OkStatus();
   changed_.SignalAll();
+  // A task in use is waited for even after Close, because the program still works with the slot's
+  // memory.
   while ((!asked.answered && !closed_) || asked.in_use) changed_.Wait(&mutex_);
   asked.open = false;
   return asked.answered ? std::move(asked.answer)
@@ -66,7 +68,7 @@ bool WantQueue::TakeBack(int64_t step) {
   absl::MutexLock lock(&mutex_);
   if (!resting_ || computed_ >= step) return false;
   taken_back_ = step;
-  // It may not have come to be asked for yet.
+  // The worker may not have asked for these gradients yet; Ask looks at taken_back_ then.
   if (other_.open && other_.want.kind == Want::Kind::kCompute) other_.answered = true;
   changed_.SignalAll();
   return true;
@@ -80,10 +82,10 @@ void WantQueue::Close(absl::Status how) {
   changed_.SignalAll();
 }
 
-// ---- the program's ----------------------------------------------------------------------------
+// ---- the program's thread ---------------------------------------------------------------------
 
-// A batch before what computes: its rows travel meanwhile. State and digests before both: all wait for
-// them.
+// A batch goes before a computation, so that its rows travel while the program computes. State and
+// digests go before both, because all other work waits for them.
 WantQueue::Asked* WantQueue::Front() {
   const auto open = [](const Asked& asked) { return asked.open && !asked.answered; };
   if (finishing_ != Finishing::kNo) {
@@ -124,7 +126,8 @@ absl::StatusOr<WantQueue::Use> WantQueue::Expect(Want::Kind kind, Want::Kind or_
   absl::MutexLock lock(&mutex_);
   if (closed_ && !how_.ok()) return how_;
   Asked* const front = closed_ ? nullptr : Front();
-  // Not the front alone: a batch may have come to be wanted while the program computed.
+  // Look at both tasks, not only at the front one: a batch may have become wanted while the program
+  // computed.
   for (Asked* const asked : {&batch_, &other_}) {
     const bool held_back = finishing_ != Finishing::kNo && asked != front;
     if (closed_ || !asked->open || asked->answered || held_back) continue;

@@ -1,9 +1,9 @@
-// What a worker wants of the program that drives it: its threads ask and wait, the program's thread
-// takes what is wanted, does it and answers. At most two things are wanted at a time, a batch and
-// something that computes.
+// The tasks that a worker wants from the program that drives it. The worker's threads ask and wait;
+// the program's thread takes a task, does it and answers. At most two tasks are wanted at a time: a
+// batch, and one that computes.
 //
-// Thread safety: Ask, StepDone, TakeBack and Close from any thread; the rest is for the program's, one at a
-// time.
+// Thread safety: Ask, StepDone, TakeBack and Close from any thread; the other methods from one
+// thread of the program at a time.
 #ifndef TANDEM_WORKER_WANT_QUEUE_H_
 #define TANDEM_WORKER_WANT_QUEUE_H_
 
@@ -24,27 +24,28 @@ namespace tandem::worker {
 
 struct Want {
   enum class Kind {
-    kNothing,    // not yet
+    kNothing,    // no task yet
     kBatch,      // the next batch of slot->epoch
     kTestBatch,  // the next batch of the evaluation after slot->epoch
     kCompute,    // gradients of slot->batch
     kScore,      // scores of slot->batch
     kUpdate,     // a step of the program's optimizer
-    kDigest,  // a digest of the dense parameters: AttachedWorker::Next takes it, the program waiting
-    kState,   // what the program has to find again, for a save
-    kStepDone,  // nothing: the step that was computed last is synchronised
-    kEnd,       // nothing any more: the job has ended well
+    // A digest of the dense parameters. AttachedWorker::Next computes it while the program waits.
+    kDigest,
+    kState,     // the state that the program needs to resume from a checkpoint
+    kStepDone,  // no task: the last computed step is synchronised
+    kEnd,       // no more tasks: the job has ended well
   };
   Kind kind = Kind::kNothing;
-  StepSlot* slot = nullptr;      // the worker's, until the answer
-  int64_t step = 0, epoch = 0;   // of the slot
-  int64_t samples = 0;           // kCompute, kScore: of its batch
+  StepSlot* slot = nullptr;      // belongs to the worker until the answer
+  int64_t step = 0, epoch = 0;   // step and epoch of the slot
+  int64_t samples = 0;           // kCompute, kScore: samples of the batch
   bool first = false;            // kTestBatch: an evaluation begins
-  bool validation = false;       // kTestBatch: of the rows by which the best model is judged
-  bool last = false;             // kState: of the save at the end of the job
-  std::string* state = nullptr;  // kState: where it goes
-  uint64_t* digest = nullptr;    // kDigest: likewise
-  // kUpdate: the sum over all workers (padded), and what makes it a mean.
+  bool validation = false;       // kTestBatch: from the rows that decide the best model
+  bool last = false;             // kState: for the checkpoint at the end of the job
+  std::string* state = nullptr;  // kState: where the state goes
+  uint64_t* digest = nullptr;    // kDigest: where the digest goes
+  // kUpdate: the sum over all workers (padded), and the factor that makes it a mean.
   absl::Span<const float> gradient = {};
   float factor = 0;
 };
@@ -54,8 +55,8 @@ class WantQueue {
   struct Asked;
 
  public:
-  // While the program works with what a want points to: until then nobody takes it away, even if
-  // the job fails meanwhile.
+  // Protects a task while the program works with its memory: until the Use is gone, the worker does
+  // not take the memory back, even if the job fails meanwhile.
   class Use {
    public:
     Use(WantQueue& queue, Asked& asked) : queue_(&queue), asked_(&asked) {}
@@ -68,8 +69,8 @@ class WantQueue {
     const Want* operator->() const { return &asked_->want; }
     // An error ends the job.
     void Answer(absl::Status status) { queue_->Answer(*asked_, std::move(status)); }
-    // Of a kCompute: from now on nothing but kUpdate is wanted until the step is done, since
-    // parameters are about to change. `done`: it is already.
+    // Answers a kCompute. From now on only kUpdate is wanted until the step is done, because the
+    // parameters are about to change. `done`: the step is done already.
     void AnswerCompute(bool done) { queue_->AnswerCompute(*asked_, done); }
 
    private:
@@ -79,22 +80,24 @@ class WantQueue {
 
   // Waits for the program's answer. CANCELLED once the queue is closed.
   absl::Status Ask(const Want& want);
-  // The step that was computed last is synchronised.
+  // The last computed step is synchronised.
   void StepDone();
-  // Cancels the wait for the gradients of this step if the program rests and has not given them.
-  // Returns whether it did; Ask then returns OK.
+  // Cancels the wait for the gradients of this step, if the program rests and has not given them.
+  // Returns whether the wait was cancelled; Ask then returns OK.
   bool TakeBack(int64_t step);
-  // Nothing will be wanted any more, and whoever waits is let go: the job has ended, well or not.
+  // No more tasks will be wanted, and all waiting calls return: the job has ended, well or not.
   void Close(absl::Status how);
 
-  // What is wanted now, a batch before what computes, and state before both; until it is answered, or something else comes
-  // to be wanted first. kNothing: nothing by the deadline. An error: how the job has failed.
+  // The task wanted now: state first, then a batch, then what computes. The answer stays the same
+  // until the program answers the task or a more urgent task becomes wanted. kNothing: no task by
+  // the deadline. An error: why the job has failed.
   absl::StatusOr<Want> Next(absl::Time deadline);
 
   // The program computes no more steps.
   void Rest();
 
-  // What is wanted of one of these kinds; FAILED_PRECONDITION says what is wanted instead.
+  // The wanted task of one of these kinds. FAILED_PRECONDITION names the task that is wanted
+  // instead.
   absl::StatusOr<Use> Expect(Want::Kind kind, Want::Kind or_kind);
   absl::StatusOr<Use> Expect(Want::Kind kind) { return Expect(kind, kind); }
 
@@ -117,12 +120,12 @@ class WantQueue {
   Finishing finishing_ ABSL_GUARDED_BY(mutex_) = Finishing::kNo;
   bool resting_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t computed_ ABSL_GUARDED_BY(mutex_) = -1;    // the last step whose gradients were given
-  int64_t taken_back_ ABSL_GUARDED_BY(mutex_) = -1;  // ... that was taken back
+  int64_t taken_back_ ABSL_GUARDED_BY(mutex_) = -1;  // ... and the last that was taken back
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status how_ ABSL_GUARDED_BY(mutex_);
 };
 
-// "a batch", "the gradients of a step", ...
+// The name of a task for messages: "a batch", "the gradients of a step", ...
 const char* NameOf(Want::Kind kind);
 
 }  // namespace tandem::worker

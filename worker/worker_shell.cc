@@ -32,10 +32,10 @@ namespace tandem::worker {
 namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(50);
-// After the loss of another worker: how long the scheduler has to say so itself.
+// After the loss of another worker: how long the scheduler has to announce the loss itself.
 constexpr absl::Duration kCauseGrace = absl::Seconds(12);
 
-// What has been done on other threads, on its way back to the comm thread.
+// A finished task of another thread, on its way back to the comm thread.
 struct DoneTask {
   TrainerTask task;
   absl::Status status;
@@ -64,7 +64,7 @@ class DoneQueue {
 
 using TaskThread = node::WorkThread<TrainerTask>;
 
-constexpr int64_t kAlways = -1;  // a trace has it, whatever step it is
+constexpr int64_t kAlways = -1;  // step of trace entries that do not depend on trace_steps
 
 bool IsRead(const TrainerTask& task) {
   return std::holds_alternative<FetchTask>(task) || std::holds_alternative<FetchTestTask>(task);
@@ -87,6 +87,11 @@ class Worker {
     TANDEM_RETURN_IF_ERROR(member_->Start());
     if (options_.plan.workers_serve) StartOwnServer();
     const absl::Status status = member_->RunLoop([this] { return Loop(); });
+    // The order matters. The dump is requested while the group still shows what it waited for. Then
+    // every wait that other threads may be in ends: collectives (watch_), sleeps, and tasks of a
+    // program (on_end). Only then can the threads be joined. The trace is written after the threads
+    // that add to it. The own server is last, because other workers read its rows until the
+    // scheduler ends the job.
     {
       absl::MutexLock lock(&group_mutex_);
       if (group_.reducer != nullptr && !status.ok()) group_.reducer->RequestDump();
@@ -120,6 +125,9 @@ class Worker {
     std::vector<transport::TransportEvent> events;
     std::vector<DoneTask> done;
     absl::Time next_tick = MonotonicNow();
+    // Frames and views go before finished tasks, so that the trainer sees the newest state. The end
+    // of the training is checked before member_->OnTick, which fails when the scheduler has gone: a
+    // scheduler that sent STOP may exit at once.
     for (;;) {
       transport_->Poll(kTick, &events);
       absl::Time now = MonotonicNow();
@@ -142,7 +150,7 @@ class Worker {
       if (trainer_ != nullptr && trainer_->finished()) return absl::OkStatus();
       TANDEM_RETURN_IF_ERROR(member_->OnTick(now));
       if (own_server_ != nullptr) {
-        // The scheduler says what has failed, if it knows.
+        // The scheduler names the failed node if it knows the node.
         if (absl::Status why = own_server_->failure(); !why.ok()) return member_->Fail(why);
       }
       if (options_.interrupted) {
@@ -155,8 +163,8 @@ class Worker {
     }
   }
 
-  // A worker that only lost another one tells the scheduler, which alone judges who is lost, and
-  // waits for its word.
+  // A worker that only lost its link to another worker reports the loss to the scheduler, and waits
+  // for the scheduler's decision: the scheduler alone decides which node has failed.
   bool WaitForTheCause(absl::Time now) {
     const absl::optional<int> lost = collectives::LostPeer(trainer_->failure());
     if (!lost.has_value()) return false;
@@ -167,7 +175,7 @@ class Worker {
     return now < cause_by_;
   }
 
-  // On the compute thread, or the reading one.
+  // Runs on the compute thread or on the reader thread.
   absl::Status RunTask(const TrainerTask& task) {
     if (trace_ == nullptr) return RunJoined(task);
     const absl::Time begun = MonotonicNow();
@@ -211,7 +219,7 @@ class Worker {
                       task);
   }
 
-  // The first steps, and all that is no step.
+  // Traces the first steps, and everything that is not a step.
   void AddToTrace(int64_t step, const char* what, absl::Time start, absl::Time end,
                   const char* lane) {
     if (step >= options_.trace_steps) return;
@@ -254,6 +262,8 @@ class Worker {
   }
 
   absl::Status Compute(StepSlot* slot) {
+    // Join the other workers before the compute time is measured: the wait counts as `joined`. With
+    // overlap the reducer begins before the model runs, because the backward pass calls Ready.
     const bool joins = reducer_ == nullptr;
     const absl::Time came = MonotonicNow();
     TANDEM_RETURN_IF_ERROR(JoinOthers());
@@ -285,7 +295,8 @@ class Worker {
     slot->empty_steps = result.empty_steps;
     slot->bytes_sent = result.bytes;
     slot->missed = std::move(result.missed);
-    if (!slot->dense_gradient.empty()) runner_->OnSynchronised();  // else there was no step
+    // Without a gradient these were skipped steps.
+    if (!slot->dense_gradient.empty()) runner_->OnSynchronised();
     return absl::OkStatus();
   }
 
@@ -341,8 +352,8 @@ class Worker {
 
   OwnModule Module() const { return {runner_->Parameters(), runner_->ModuleContents()}; }
 
-  // Replicas meet before the first step that they have to do with each other; those that bring a
-  // module before its first step.
+  // Joins the other replicas before the first common operation. Jobs in which each worker has its
+  // own module join while the worker opens (MeetModules), before the first step.
   absl::Status JoinOthers() {
     if (reducer_ != nullptr || options_.plan.dense_table >= 0) return absl::OkStatus();
     TANDEM_ASSIGN_OR_RETURN(WorkerGroup group,
@@ -354,7 +365,7 @@ class Worker {
     if (reducer->sums_on_device()) {
       reducer->set_device_gradient(runner_->LeaveGradientOnDevice());
     }
-    // The gradients of a step that is made longer are there at its end, not before.
+    // With slow_down_ the gradients of a step count as ready only at the end of its longer time.
     if (reducer->overlaps() && !slow_down_.any()) {
       runner_->set_gradient_ready([reducer](int64_t first) { reducer->Ready(first); });
     }
@@ -363,8 +374,8 @@ class Worker {
     return absl::OkStatus();
   }
 
-  // Once the workers have met: they tell the scheduler how they are joined, and rank 0 what they
-  // chose. And dumps for whoever asked by a signal.
+  // After the rendezvous of the workers: each worker reports its links to the scheduler, and rank 0
+  // reports the chosen algorithms. Also requests a dump when a signal asks for one.
   void ReportGroup() {
     absl::MutexLock lock(&group_mutex_);
     if (group_.reducer == nullptr) return;
@@ -416,8 +427,9 @@ class Worker {
     Flush();
   }
 
-  // Views come first; everything else of the scheduler reaches the trainer through OnEvent. A view
-  // is answered when there is a trainer for it.
+  // Hands views to the trainer. The first message of the scheduler is a view; all its other
+  // messages reach the trainer through OnEvent. A view is acknowledged only when the trainer has
+  // it.
   absl::Status HandleInbox(absl::Time now) {
     for (Control& control : member_->TakeInbox()) {
       if (options_.hear) options_.hear(control);
@@ -426,7 +438,7 @@ class Worker {
     if (views_.empty()) return absl::OkStatus();
     if (trainer_ == nullptr) {
       if (absl::Status made = MakeTrainer(views_[0]); !made.ok()) return member_->Fail(made);
-      if (trainer_ == nullptr) return absl::OkStatus();  // not yet
+      if (trainer_ == nullptr) return absl::OkStatus();  // the trainer is not open yet
     }
     for (const View& view : views_) {
       TANDEM_ASSIGN_OR_RETURN(auto map, RangeMap::FromView(view, options_.plan.sizes()));
@@ -446,7 +458,7 @@ class Worker {
     for (const Control& control : said) member_->link().Send(control);
   }
 
-  // Called again and again until there is one, or an error.
+  // Called again and again until the trainer exists or opening it has failed.
   absl::Status MakeTrainer(const View& view) {
     if (opener_ == nullptr) return StartOpening(view);
     {
@@ -476,12 +488,12 @@ class Worker {
           }
           transport_->Wake();
         });
-    // The dense part is taken with all of a save, or not at all.
+    // The dense part is loaded only with a whole checkpoint, not with a single table (only_table).
     opener_->Add(view.only_table().empty() ? view.init_from() : "");
     return absl::OkStatus();
   }
 
-  // On the opening thread, while no other one uses what it sets.
+  // Runs on the opening thread, while no other thread uses the members that it sets.
   absl::Status Open(const std::string& init_from, bool resume) {
     TANDEM_RETURN_IF_ERROR(FillPlan(init_from));
     TANDEM_ASSIGN_OR_RETURN(files_, data::TrainingFiles(plan_.job.data()));
@@ -497,7 +509,8 @@ class Worker {
     return absl::OkStatus();
   }
 
-  // Modules that each worker has by itself are as that of rank 0; programs may look at theirs at once.
+  // Each worker makes or loads its own module. Gives all modules the values of rank 0 before
+  // on_open, since programs may read their parameters at once.
   absl::Status MeetModules() {
     if (plan_.dense_table < 0 || plan_.workers() == 1) return JoinOthers();
     TANDEM_ASSIGN_OR_RETURN(modules_, ShareModule(options_.plan, self_.index, coordinator_,
@@ -530,7 +543,7 @@ class Worker {
     return absl::OkStatus();
   }
 
-  // Where this worker goes on in a run that made the save.
+  // Finds where this worker resumes in the run that wrote the checkpoint.
   absl::StatusOr<TrainPosition> FindStart(const std::string& save) {
     TANDEM_ASSIGN_OR_RETURN(const server::SavedModel saved, server::SavedModel::Open(save));
     TANDEM_ASSIGN_OR_RETURN(const std::string bytes, saved.ReadRecord());
@@ -548,7 +561,8 @@ class Worker {
     return start;
   }
 
-  // What the numbers of the model mean: as its save says, else as the training rows do.
+  // Fills in the meaning of the model's inputs (data statistics): from the checkpoint if there is
+  // one, otherwise from the training rows.
   absl::Status FillPlan(const std::string& init_from) {
     std::string description;
     if (!init_from.empty()) {
@@ -591,7 +605,7 @@ class Worker {
     effects_.Clear();
   }
 
-  // Frames that cannot leave now are sent again.
+  // A frame that cannot be sent now (RESOURCE_EXHAUSTED) is resent later.
   void SendToPeer(Outgoing out) {
     const EndpointId to = out.to;
     const absl::Status sent = peers_->Send(std::move(out));
@@ -599,7 +613,7 @@ class Worker {
     trainer_->OnLost(MonotonicNow(), to, sent.message());
   }
 
-  // Tells the scheduler how the others are reached.
+  // Tells the scheduler how this worker reaches its peers.
   void ReportPaths() {
     if (options_.paths == nullptr) return;
     Control control;
@@ -615,7 +629,7 @@ class Worker {
   }
 
   const WorkerOptions& options_;
-  job::JobPlan plan_;  // that of the options, with statistics
+  job::JobPlan plan_;  // plan of the options, with data statistics
   EndpointId self_ = EndpointId::Worker(0);
   node::Log log_{"worker"};
   node::BoundedLog troubles_;
@@ -624,7 +638,7 @@ class Worker {
   std::unique_ptr<transport::PeerMap> peers_;
   std::unique_ptr<node::JobMember> member_;
   std::unique_ptr<DoneQueue> done_queue_;
-  std::vector<View> views_;  // not answered
+  std::vector<View> views_;  // not acknowledged
   std::unique_ptr<node::WorkThread<std::string>> opener_;
   absl::Mutex opened_mutex_;
   absl::optional<absl::Status> opened_ ABSL_GUARDED_BY(opened_mutex_);
@@ -632,22 +646,24 @@ class Worker {
   std::unique_ptr<TrainerCore> trainer_;
   absl::Time cause_by_ = absl::InfiniteFuture();
   std::string coordinator_;
-  uint64_t run_ = 0;                             // View.run
-  int64_t attempt_ = 0;                          // View.attempt
-  absl::optional<TrainPosition> start_;          // of the save that the run goes on from
-  absl::optional<BestEvaluation> best_;          // ... and of the run before it
-  int64_t epochs_to_first_judged_ = 0;           // the same
-  std::string own_state_;                        // DenseReducer::State, of that save
-  std::vector<DataFile> files_;                  // to train on, as they were opened
+  uint64_t run_ = 0;     // View.run
+  int64_t attempt_ = 0;  // View.attempt
+  // Position in the checkpoint from which the run resumes, and the best evaluation before it.
+  absl::optional<TrainPosition> start_;
+  absl::optional<BestEvaluation> best_;
+  int64_t epochs_to_first_judged_ = 0;           // from that checkpoint
+  std::string own_state_;                        // DenseReducer::State, from that checkpoint
+  std::vector<DataFile> files_;                  // training files as they were opened
   std::unique_ptr<collectives::Trace> trace_;    // made before the threads that add to it
-  AbortableWatch watch_;                         // of the group: outlives it
-  std::unique_ptr<collectives::Group> modules_;  // where dense parameters are on servers
+  AbortableWatch watch_;                         // used by the group; outlives it
+  std::unique_ptr<collectives::Group> modules_;  // if dense parameters are on servers
   absl::Mutex group_mutex_;
   WorkerGroup group_ ABSL_GUARDED_BY(group_mutex_);  // made by the compute thread
-  DenseReducer* reducer_ = nullptr;  // of group_; the opening thread's, then the compute thread's
+  // Points into group_. Used by the opening thread, later by the compute thread.
+  DenseReducer* reducer_ = nullptr;
   int seen_dump_signals_ = 0;
   TrainerEffects effects_;
-  std::unique_ptr<OwnServer> own_server_;  // where tables are on workers
+  std::unique_ptr<OwnServer> own_server_;  // for tables on workers
   SlowDown slow_down_;                     // outlives the compute thread
   std::unique_ptr<TaskThread> reader_, computer_;
 };

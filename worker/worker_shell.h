@@ -1,6 +1,9 @@
-// A worker process: the comm thread runs the trainer's core over a transport, a compute thread runs
-// the model, a reader thread prepares batches. What the two do is a TaskRunner's. Data and model
-// are opened on a thread of their own: that may take long, and the comm thread goes on listening.
+// A worker process. This folder contains the training loop: steps, epochs, evaluations,
+// checkpoints, and the synchronisation of dense parameters between workers.
+//
+// The comm thread runs the trainer's core (trainer_core.h) over a transport. A compute thread runs
+// the model, and a reader thread prepares batches; both run tasks of a TaskRunner. Another thread
+// opens data and model, because that may take long while the comm thread must go on listening.
 #ifndef TANDEM_WORKER_WORKER_SHELL_H_
 #define TANDEM_WORKER_WORKER_SHELL_H_
 
@@ -22,39 +25,41 @@ namespace tandem::worker {
 
 struct WorkerOptions {
   job::JobPlan plan;
-  node::JobMember::Options member;            // but what the shell knows: role, endpoints
-  std::shared_ptr<transport::PathLog> paths;  // what the transports have chosen; may be null
-  // Once the rank is known, on the opening thread. `init_from`: the save that the dense part is
-  // taken from; empty: none.
+  // The shell fills in role and endpoints.
+  node::JobMember::Options member;
+  std::shared_ptr<transport::PathLog> paths;  // choices of the transports; may be null
+  // Makes the task runner, once the rank is known, on the opening thread. `init_from`: the
+  // checkpoint that the dense part is taken from; empty: none.
   std::function<absl::StatusOr<std::unique_ptr<TaskRunner>>(const job::JobPlan& plan, int rank,
                                                             const std::string& init_from)>
       make_runner;
-  // The rest may be empty. Data and model are open, and replicas of a program have met. On the
-  // opening thread.
+  // The callbacks below may be empty. Called on the opening thread, when data and model are open
+  // and the workers have exchanged the values of a program's module.
   std::function<void()> on_open;
-  // Asked often by the comm thread; an error is why this worker ends the job.
+  // The comm thread calls this often; an error is the reason why this worker ends the job.
   std::function<absl::Status()> interrupted;
-  // What whoever drives the worker has to say to the scheduler, and what the scheduler says to it, on
-  // the comm thread, once there is a view.
+  // `say` returns messages of the program that drives the worker to the scheduler; `hear` receives
+  // the scheduler's messages. On the comm thread; `say` only once there is a view.
   std::function<void(absl::Time now, std::vector<Control>* out)> say;
   std::function<void(const Control& control)> hear;
-  // The job is over for this worker, so or so: what the runner waits for will not come any more. On
-  // the comm thread, before other threads are waited for.
+  // The job is over for this worker, well or not: the runner must stop waiting. Called on the comm
+  // thread, before the worker joins its other threads.
   std::function<void(const absl::Status& how)> on_end;
-  // Where tables are on workers, as of a server: folders for staleness records and orders, and of a run
-  // whose order this one is to take (server/server_shell.h); empty = none.
+  // For tables on workers, as in server/server_shell.h: the folder for staleness records and
+  // orders, and the folder of a run whose order this run repeats; empty = none.
   std::string record_dir, replay;
-  // A trace of the first `trace_steps` steps, and of evaluations and saves, goes here
+  // The file for a trace of the first `trace_steps` steps, and of evaluations and checkpoints
   // (collectives/trace.h); empty = none.
   std::string trace_path;
   int64_t trace_steps = 0;
-  // What the collectives did goes here if the job fails, or when `dump_signals` changes
-  // (collectives/dump.h); empty = nowhere.
+  // The folder for a dump of the collectives, written if the job fails or when `dump_signals`
+  // changes (collectives/dump.h); empty = none.
   std::string dump_folder;
   const std::atomic<int>* dump_signals = nullptr;  // may be null
 };
 
-// Trains until the job ends. OK: an orderly end. Otherwise who failed, and why.
+// Trains until the job ends. OK: an orderly end. Otherwise the error names the failed node and the
+// reason.
 absl::Status RunWorker(const WorkerOptions& options);
 
 }  // namespace tandem::worker
