@@ -20,7 +20,7 @@ bool SamplesApart(const AllReduceGradients::Options& options) {
          options.sharded_optimizer || options.on_device;
 }
 
-// Where the block of `rank` begins, if everybody's follow one another.
+// The offset of the block of `rank` when the blocks of all ranks follow one another.
 int64_t BeginOf(absl::Span<const int64_t> counts, int rank) {
   int64_t begin = 0;
   for (int r = 0; r < rank; ++r) begin += counts[static_cast<size_t>(r)];
@@ -64,7 +64,7 @@ std::unique_ptr<DenseReduction> AllReduceGradients::New(const job::JobPlan& plan
   options.codec = config.codec().kind() > Codec::NONE;
   options.sharded_optimizer = config.sharded_optimizer();
   options.on_device = config.device() == Dense::CUDA;
-  // Ours are the same bits on all ranks; of the sums of other libraries nobody says so.
+  // Our own sums have the same bits on all ranks. Other libraries, as on GPUs, do not promise that.
   options.compares = plan.workers() > 1 && !options.on_device;
   return std::make_unique<AllReduceGradients>(dense, options);
 }
@@ -155,7 +155,7 @@ void AllReduceGradients::MakeRequest() {
   }
 }
 
-// In place: this rank's share is where it belongs among all of them.
+// Works in place: this rank's share lies at its final offset among all shares.
 void AllReduceGradients::RequestShares(collectives::Primitive primitive, float* all) {
   request_.primitive = primitive;
   request_.counts = shares_;
@@ -204,7 +204,8 @@ void AllReduceGradients::OnDone() {
       if (!at_once() && ++reduced_ < buckets_.size()) return;
       stage_ = samples_apart_ && !options_.codec ? Stage::kSamples : Stage::kClose;
       break;
-    case Stage::kSamples:  // without any there is nothing that a codec could divide by
+    // Without samples there is nothing for a codec to divide by, so the gradient is not sent.
+    case Stage::kSamples:
       stage_ = options_.codec && samples_ > 0 ? Stage::kReduce : Stage::kClose;
       break;
     case Stage::kGather:
@@ -227,7 +228,7 @@ void AllReduceGradients::OnDone() {
 void AllReduceGradients::Apply() {
   float& last = gradient_[static_cast<size_t>(dense_.count())];
   samples_of_all_ = samples_apart_ ? samples_ : last;
-  last = 0;  // padding again
+  last = 0;  // the element is padding again
   stage_ = Stage::kIdle;
   if (samples_of_all_ == 0) return BeginCompare();
   dense_.Apply(gradient_, optim::FoldFactor(samples_of_all_));
@@ -243,7 +244,7 @@ void AllReduceGradients::BeginCompare() {
   stage_ = Stage::kDigests;
 }
 
-// ---- a save -----------------------------------------------------------------------------------
+// ---- a checkpoint -----------------------------------------------------------------------------
 
 void AllReduceGradients::BeginGather() {
   TANDEM_CHECK(stage_ == Stage::kIdle);

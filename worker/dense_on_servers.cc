@@ -8,14 +8,14 @@
 namespace tandem::worker {
 namespace {
 
-// Rows of a block each, in one piece.
+// Copies the rows of all blocks into one piece.
 void JoinBlocks(absl::Span<const float* const> blocks, std::vector<float>* joined) {
   joined->resize(blocks.size() * job::kDenseBlockFloats);
   float* to = joined->data();
   for (const float* const block : blocks) to = std::copy_n(block, job::kDenseBlockFloats, to);
 }
 
-// A gradient, which may be longer, back into blocks.
+// Cuts a gradient into blocks; the gradient may be longer than the blocks.
 void CutIntoBlocks(absl::Span<const float> joined, absl::Span<float* const> blocks) {
   const float* from = joined.data();
   for (float* const block : blocks) {
@@ -33,6 +33,8 @@ DenseOnServers::DenseOnServers(TrainerContext& context, DenseParameters& dense)
       group_(context.plan.tables[table_].group) {}
 
 bool DenseOnServers::Prepare(absl::Time now) {
+  // The barrier keeps the other workers from pulling before the values of rank 0 have arrived: rank
+  // 0 enters it only when its push is acknowledged.
   if (!assigning_) {
     assigning_ = true;
     if (context_.rank == 0 && !context_.resumed) Assign(now);
@@ -62,7 +64,7 @@ void DenseOnServers::OnRows(StepSlot* slot) {
 }
 
 void DenseOnServers::WriteGradient(uint32_t group, StepSlot* slot) {
-  if (group != group_ || dense_.blocks() == 0) return;  // no blocks: a module without parameters
+  if (group != group_ || dense_.blocks() == 0) return;  // a module without parameters
   const client::ClientCore::PreparedPush& push = slot->pushes[group];
   CutIntoBlocks(slot->dense_gradient, push.at(push.tables() - 1));
 }
@@ -85,7 +87,7 @@ bool DenseOnServers::CollectForSave(absl::Time now, DenseSave* save, TrainerEffe
   return save->collected;
 }
 
-// Not by way of dense_: an evaluation may be using it.
+// Encodes a copy and not dense_, which an evaluation may be using.
 absl::StatusOr<std::string> DenseOnServers::FileFor(const DenseSave& save) {
   TANDEM_ASSIGN_OR_RETURN(
       const std::unique_ptr<DenseParameters> copy,

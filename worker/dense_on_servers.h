@@ -1,6 +1,6 @@
 // Dense parameters on servers: the flat buffer in blocks, each a row of the table "dense". Rank 0
-// assigns the first values before step 0; from then on blocks are read and pushed like any rows,
-// under the policy of their table.
+// assigns the initial values before step 0. From then on workers pull and push blocks like any
+// rows, under the policy of their table.
 //
 // Thread safety: as DenseSynchroniser.
 #ifndef TANDEM_WORKER_DENSE_ON_SERVERS_H_
@@ -39,7 +39,7 @@ class DenseOnServers final : public DenseSynchroniser {
   DenseParameters& dense_;
   const uint32_t table_, group_;
   bool assigning_ = false;
-  std::vector<float> assigned_rows_;  // until they have arrived
+  std::vector<float> assigned_rows_;  // initial values, until they have arrived
 };
 
 }  // namespace tandem::worker

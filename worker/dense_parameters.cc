@@ -53,7 +53,7 @@ void DenseParameters::Apply(absl::Span<const float> padded_gradient, float facto
 }
 
 void DenseParameters::KeepSlotsOf(collectives::Piece blocks) {
-  TANDEM_CHECK(kept_.count == this->blocks());  // once
+  TANDEM_CHECK(kept_.count == this->blocks());  // called once
   const auto first = slots_.begin() + blocks.begin * slots_per_block_;
   slots_ = std::vector<float>(first, first + blocks.count * slots_per_block_);
   kept_ = blocks;
@@ -107,7 +107,8 @@ absl::Status DenseParameters::Load(const server::RangeImage& image) {
                      " blocks; the model has ", block_keys_.size(), ": is it of another model?"));
   }
   std::copy(image.weights.begin(), image.weights.end(), values_.begin());
-  if (image.optimizer != optimizer_->name()) return absl::OkStatus();  // slots keep first values
+  // slots keep their initial values
+  if (image.optimizer != optimizer_->name()) return absl::OkStatus();
   if (image.slots.size() != slots_.size()) {
     return absl::InvalidArgumentError(
         absl::StrCat("dense file with ", image.slots.size(), " slots, want ", slots_.size()));

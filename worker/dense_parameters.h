@@ -1,6 +1,6 @@
 // The dense parameters of a worker: one flat buffer cut into blocks of kDenseBlockFloats, each with
-// its own optimizer slots. The blocks are what the dense table on servers has as rows, so both ways
-// of synchronising do the same arithmetic on the same pieces.
+// its own optimizer state. The dense table on servers has the same blocks as rows, so both ways of
+// synchronising do the same arithmetic on the same pieces.
 //
 // Thread safety: none; one thread at a time.
 #ifndef TANDEM_WORKER_DENSE_PARAMETERS_H_
@@ -25,7 +25,7 @@ namespace tandem::worker {
 
 class DenseParameters {
  public:
-  // `count` floats, all zero until set.
+  // `count` floats, all zero until they are set.
   static absl::StatusOr<std::unique_ptr<DenseParameters>> New(const Optimizer& optimizer,
                                                               int64_t count);
 
@@ -39,38 +39,39 @@ class DenseParameters {
   // Block numbers 0 .. blocks - 1: the keys of the dense table.
   absl::Span<const uint64_t> block_keys() const { return block_keys_; }
 
-  // One optimizer step: gradient sums [blocks, kDenseBlockFloats], each times `factor`. Of the
-  // blocks whose slots are here.
+  // Takes one optimizer step with gradient sums [blocks, kDenseBlockFloats], each multiplied by
+  // `factor`. Changes only the blocks whose optimizer state is here.
   void Apply(absl::Span<const float> padded_gradient, float factor);
-  // With the optimizer PROGRAM, what Apply does: the program changes values() itself.
+  // With the optimizer PROGRAM, Apply calls this function: the program changes values() itself.
   using Program = std::function<void(absl::Span<const float> padded_gradient, float factor)>;
   void set_program(Program program);
-  // A digest of values(), for a comparison with the other replicas. `taken`: by whom, where a program may
-  // change values() at any time; without, by DigestOf.
+  // A digest of values(), for a comparison with the other replicas. `taken`: a function that takes
+  // the digest, for programs that may change values() at any time; without it, DigestOf does.
   uint64_t Digest() const;
   void set_digest(std::function<uint64_t()> taken) { digest_ = std::move(taken); }
 
-  // Keeps the slots of `blocks` alone (a sharded optimizer, ZeRO stage 1, Rajbhandari et al. 2020):
-  // the values of the others come from elsewhere after each step. Before a save the slots of all
-  // blocks must be set; they are forgotten by the next Apply.
+  // Keeps the optimizer state of `blocks` alone (a sharded optimizer, ZeRO stage 1, Rajbhandari et
+  // al. 2020): after each step the values of the other blocks come from other workers. Before a
+  // checkpoint SetAllSlots must set the state of all blocks; the next Apply forgets it.
   void KeepSlotsOf(collectives::Piece blocks);
   absl::Span<const float> kept_slots() const { return slots_; }
   int slots_per_block() const { return slots_per_block_; }
   void SetAllSlots(std::vector<float> slots) { all_slots_ = std::move(slots); }
 
-  // Before a save, where this replica is not the model: the values of the model, padded, that
-  // EncodeFile is to write, until others are set; none: its own.
+  // Before a checkpoint, if this replica is not the model: the values of the model, padded, which
+  // EncodeFile writes until other values are set. Empty: EncodeFile writes the replica's own
+  // values.
   void SetValuesToSave(std::vector<float> values) { values_to_save_ = std::move(values); }
 
-  // Each block followed by its slots: what is saved, and assigned to servers.
+  // Each block followed by its optimizer state, as in checkpoints and in the assignment to servers.
   int row_floats() const { return job::kDenseBlockFloats + slots_per_block_; }
   std::vector<float> RowsWithSlots() const;
   absl::Status SetRowsWithSlots(absl::Span<const float> rows);
 
-  // As a range file of the table "dense", and back. INVALID_ARGUMENT if it is of another model or
-  // optimizer.
+  // Encodes a range file of the table "dense"; Load reads one. INVALID_ARGUMENT if the file is of
+  // another model or optimizer.
   std::string EncodeFile() const;
-  // With another optimizer slots keep their first values.
+  // If the file is of another optimizer, the optimizer state keeps its initial values.
   absl::Status Load(const server::RangeImage& image);
 
  private:
@@ -79,13 +80,13 @@ class DenseParameters {
   const std::unique_ptr<optim::RowOptimizer> optimizer_;
   const int64_t count_;
   const int slots_per_block_;
-  const bool is_program_;  // the optimizer
+  const bool is_program_;  // the optimizer is PROGRAM
   Program program_;
   std::function<uint64_t()> digest_;
   std::vector<uint64_t> block_keys_;
-  collectives::Piece kept_;  // blocks whose slots are in slots_
+  collectives::Piece kept_;  // blocks whose state is in slots_
   std::vector<float> values_, slots_;
-  std::vector<float> all_slots_;  // of a sharded optimizer, for a save; else empty
+  std::vector<float> all_slots_;  // for a checkpoint with a sharded optimizer; otherwise empty
   std::vector<float> values_to_save_;
   std::vector<float*> value_rows_, slot_rows_;
 };

@@ -14,7 +14,7 @@
 namespace tandem::worker {
 namespace {
 
-// How often another thread may learn what is waited for.
+// How often the text of WaitingFor is refreshed.
 constexpr absl::Duration kNews = absl::Seconds(1);
 
 }  // namespace
@@ -39,7 +39,7 @@ absl::Status AbortableWatch::Verdict() {
 DenseReducer::DenseReducer(std::unique_ptr<collectives::Group> group, AbortableWatch* watch,
                            std::unique_ptr<DenseReduction> reduction, const Options& options)
     : watch_(watch), group_(std::move(group)), reduction_(std::move(reduction)), options_(options) {
-  counted_bytes_ = group_->bytes_sent();  // before, to find out what links cost
+  counted_bytes_ = group_->bytes_sent();  // sent earlier, by the tuning
   sent_bytes_ = counted_bytes_;
   MakeCodec();
   if (overlaps()) loop_ = std::thread([this] { Loop(); });
@@ -87,7 +87,8 @@ void DenseReducer::MeetByQuorum(DenseParameters& dense,
 }
 
 QuorumSums::Run DenseReducer::RunForQuorum() {
-  sent_bytes_ = counted_bytes_ = group_->bytes_sent();  // before, by which they met
+  // sent earlier, by the rendezvous of the mail
+  sent_bytes_ = counted_bytes_ = group_->bytes_sent();
   return [this](const Request& request) {
     absl::Status status = Run(request);
     sent_bytes_ = group_->bytes_sent();
@@ -246,7 +247,8 @@ bool DenseReducer::HasWork() const {
 
 bool DenseReducer::Reduced() const { return !failure_.ok() || reduced_; }
 
-// While it has work the reduction is this thread's: the other one only says what is ready.
+// Runs requests while the gradient becomes ready. While HasWork() is true, only this thread uses
+// the reduction; the caller's thread only says what is ready.
 void DenseReducer::Loop() {
   for (;;) {
     int64_t ready_from = 0;
@@ -274,6 +276,9 @@ absl::Status DenseReducer::Finish(absl::Span<float> gradient, const Step& step,
     result->bytes = TakeBytes();
     return absl::OkStatus();
   }
+  // Begin may be missing: a worker without data has no backward pass. Ready(0) lets the loop run
+  // every request that can run before Close. Only when the loop has none left (Reduced) does this
+  // thread use the reduction: Close changes the parameters, and the remaining requests run here.
   bool begun = false;
   {
     absl::MutexLock lock(&mutex_);

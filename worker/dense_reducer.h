@@ -1,8 +1,9 @@
 // Runs the reduction of a worker's dense parameters (dense_reduction.h) over the group of all
-// workers: on a thread of its own while gradients become ready, if the job has buckets, else on the
-// caller's. Where sums need not wait for all (quorum_steps.h), there is none, and the group is theirs.
+// workers. If the job has buckets, a separate thread reduces while gradients become ready;
+// otherwise the caller's thread does. With quorum sums (quorum_steps.h) there is no reduction, and
+// the sums use the group.
 //
-// Thread safety: Begin, Ready, Finish and GatherForSave by one thread, Abort, RequestDump and
+// Thread safety: Begin, Ready, Finish and GatherForSave by one thread; Abort, RequestDump and
 // WaitingFor by any.
 #ifndef TANDEM_WORKER_DENSE_REDUCER_H_
 #define TANDEM_WORKER_DENSE_REDUCER_H_
@@ -35,12 +36,13 @@
 
 namespace tandem::worker {
 
-// The name of the workers' group: at the coordinator, and in dumps.
+// The name of the workers' group, at the rendezvous and in dumps.
 inline constexpr char kWorkersGroup[] = "workers";
 
-// What ends the workers' group from outside its links: the scheduler's word that the job has failed,
-// or the end of this process. In a job the scheduler alone says who is lost, so what a worker sees
-// of its links it tells the scheduler (worker_shell.cc) and agrees on with nobody.
+// Ends the workers' group from outside its links: when the scheduler says that the job has failed,
+// or when this process ends. In a job only the scheduler decides which worker is lost. A worker
+// therefore reports what it sees of its links to the scheduler (worker_shell.cc), and does not
+// agree on it with other workers.
 class AbortableWatch final : public collectives::GroupWatch {
  public:
   // Any thread; the first call counts.
@@ -61,83 +63,85 @@ class DenseReducer {
  public:
   struct Options {
     bool overlap = false;  // reduce while gradients become ready
-    Codec codec;           // of the job (proto/job.proto)
-    uint64_t seed = 0;     // PowerSGD begins with it
-    // What the group did is written here (collectives/dump.h) when it fails, or on request; empty:
-    // nowhere.
+    Codec codec;           // codec of the job (proto/job.proto)
+    uint64_t seed = 0;     // start of PowerSGD's random numbers
+    // The folder for a dump of the group's work (collectives/dump.h), written when the group fails
+    // or on request; empty: none.
     std::string dump_folder;
   };
-  // `reduction`: null if sums or meetings of a quorum take its place, before the first step.
-  // `watch` is the one the group was made with; may be null. It outlives this.
+  // `reduction`: null if SumByQuorum or MeetByQuorum is called before the first step. `watch`: the
+  // watch that the group was made with; may be null; outlives this object.
   DenseReducer(std::unique_ptr<collectives::Group> group, AbortableWatch* watch,
                std::unique_ptr<DenseReduction> reduction, const Options& options);
-  // Aborts what is under way.
+  // Aborts a running request.
   ~DenseReducer();
   DenseReducer(const DenseReducer&) = delete;
   DenseReducer& operator=(const DenseReducer&) = delete;
 
   bool overlaps() const { return options_.overlap; }
 
-  // From now on meetings of replicas do not wait for all workers (quorum_meetings.h).
+  // From now on sync rounds of replicas do not wait for all workers (quorum_meetings.h).
   void MeetByQuorum(DenseParameters& dense, std::unique_ptr<collectives::AsyncGroup> mail,
                     const QuorumMeetings::Options& options);
-  // From now on sums do not wait for all workers (quorum_sums.h): a thread of their own runs them, and
-  // the reduction is not used. Before the first step.
+  // From now on sums do not wait for all workers (quorum_sums.h): a thread of the sums runs them,
+  // and the reduction is not used. Called before the first step.
   void SumByQuorum(DenseParameters& dense, std::unique_ptr<DenseParameters> model,
                    std::unique_ptr<collectives::AsyncGroup> mail,
                    const QuorumSums::Options& options);
 
   using Step = DenseReduction::Step;
-  // What a step has told.
+  // The result of a step.
   struct StepResult {
     double samples_of_all = 0;    // the sum of n, or DenseReduction::kUnknown
-    int64_t empty_steps = 1;      // if that is 0: as DenseReduction says
-    uint64_t bytes = 0;           // that this rank sent
+    int64_t empty_steps = 1;      // if the sum is 0: as in DenseReduction
+    uint64_t bytes = 0;           // sent by this rank
     std::vector<int64_t> missed;  // QuorumSums::Finish
   };
 
   // A model is about to compute a step.
   void BeforeStep() { quorum_ == nullptr ? reduction_->BeforeStep() : quorum_->BeforeStep(); }
   // A backward pass begins. `gradient` is padded as in DenseParameters, plus one element, and stays
-  // until Finish. Only if it overlaps; else Finish does everything.
+  // valid until Finish. Called only if the reducer overlaps; otherwise Finish does everything.
   void Begin(absl::Span<float> gradient, const Step& step);
-  // Elements from `first` on have their final values.
+  // Elements from `first` to the end have their final values.
   void Ready(int64_t first);
 
-  // Waits for the end of the step (Begin may not have been called: a worker without data).
+  // Waits for the end of the step. A worker without data calls Finish without Begin.
   absl::Status Finish(absl::Span<float> gradient, const Step& step, StepResult* result);
 
-  // All ranks, between steps: rank 0 gets what only others have. With a quorum what is left of gradients
-  // is summed, and `missed` is as QuorumSums::Finish has it.
+  // On all ranks, between steps: gives rank 0 the state that only other ranks have. With a quorum,
+  // the remaining gradients are summed first; `missed` is as in QuorumSums::Finish.
   absl::Status GatherForSave(std::vector<int64_t>* missed = nullptr);
-  // With a quorum: this worker has no data left in this epoch; then, on all ranks, the epoch ends at
-  // `step` with a sum that has everything.
+  // With a quorum. OutOfData: this worker has no data left in this epoch. EndEpoch, on all ranks:
+  // the epoch ends at `step` with a sum of all remaining gradients.
   absl::Status OutOfData() { return quorum_->OutOfData(); }
   absl::Status EndEpoch(int64_t step, std::vector<int64_t>* missed) {
     return quorum_->Settle(/*new_epoch=*/true, step, missed);
   }
-  // That this rank has sent since a step's result, or this, last told: for what is above.
+  // The bytes that this rank has sent since the last step result or the last call of TakeBytes.
   uint64_t TakeBytes();
-  // What this rank alone remembers between steps: its codec (GradientCodec::State), or the reduction
-  // (DenseReduction::State); no job has both. Empty: nothing.
+  // The state that only this rank has between steps: that of its codec (GradientCodec::State) or of
+  // the reduction (DenseReduction::State). No job has both. Empty: no state.
   std::string State() const;
   absl::Status SetState(absl::string_view state);
 
-  // Gradients are summed where a GPU has them, not from what Finish is given: `gradient` says where
-  // they are, or, if it is told so, that there are zeros (no samples). Before the first Finish.
+  // Sums gradients in GPU memory instead of those that Finish gets. `gradient` returns their
+  // address, or, if `zero`, the address of zeros (no samples). Called before the first Finish.
   using DeviceGradient = std::function<absl::StatusOr<float*>(bool zero)>;
   void SumOnDevice(std::unique_ptr<DeviceSum> sum) { device_sum_ = std::move(sum); }
   void set_device_gradient(DeviceGradient gradient) { device_gradient_ = std::move(gradient); }
   bool sums_on_device() const { return device_sum_ != nullptr; }
 
-  // Adds what each bucket took, on a lane of its own. Before the first Begin; null: nothing.
+  // Adds the time of each bucket to a separate lane of the trace. Called before the first Begin;
+  // null: no trace.
   void set_trace(collectives::Trace* trace) { trace_ = trace; }
 
   void Abort(absl::string_view why);
-  // Any thread. What the group did is written by whoever uses it: within about a second if an
-  // operation is waiting, else after the next one, or by the destructor.
+  // Any thread. The thread that uses the group writes the dump: within about a second if an
+  // operation is waiting, otherwise after the next operation, or in the destructor.
   void RequestDump() { dump_requested_ = true; }
-  // "allreduce #3: waits 2s for worker 1 ..." as of about a second ago, and that worker; or no text.
+  // The wait of about a second ago ("allreduce #3: waits 2s for worker 1 ...") and the worker that
+  // is waited for; or no text.
   Activity WaitingFor() const;
 
  private:
@@ -160,18 +164,19 @@ class DenseReducer {
   bool Reduced() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   AbortableWatch* const watch_;
-  // Of the reducing thread while a step's gradient is reduced, else the caller's.
+  // Used by the reducing thread while a step's gradient is reduced, otherwise by the caller's
+  // thread.
   const std::unique_ptr<collectives::Group> group_;
   const std::unique_ptr<DenseReduction> reduction_;
   const Options options_;
-  std::unique_ptr<collectives::GradientCodec> codec_;     // null: none, or wrapped in feedback_
-  std::unique_ptr<collectives::ErrorFeedback> feedback_;  // null: none
+  std::unique_ptr<collectives::GradientCodec> codec_;  // null: no codec, or it is inside feedback_
+  std::unique_ptr<collectives::ErrorFeedback> feedback_;  // null: no error feedback
   std::vector<float> sent_by_codec_;
-  int64_t samples_ = 0;  // of the step
+  int64_t samples_ = 0;  // samples of the step
   collectives::Trace* trace_ = nullptr;
-  uint64_t counted_bytes_ = 0;           // sent by the group up to the end of the last step
-  std::atomic<uint64_t> sent_bytes_{0};  // by the group, as of the last request
-  std::unique_ptr<QuorumSteps> quorum_;  // null: all wait for all
+  uint64_t counted_bytes_ = 0;           // sent by the group before the present step
+  std::atomic<uint64_t> sent_bytes_{0};  // sent by the group, as of the last request
+  std::unique_ptr<QuorumSteps> quorum_;  // null: all workers wait for all
   std::atomic<bool> dump_requested_{false};
   std::unique_ptr<DeviceSum> device_sum_;  // uses group_
   DeviceGradient device_gradient_;
@@ -179,12 +184,12 @@ class DenseReducer {
   mutable absl::Mutex mutex_;
   bool begun_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t ready_from_ ABSL_GUARDED_BY(mutex_) = 0;  // elements from here on are ready
-  int64_t needs_from_ ABSL_GUARDED_BY(mutex_) = 0;  // ... must be, for the next request
-  bool reduced_ ABSL_GUARDED_BY(mutex_) = false;    // nothing more before the step is closed
+  int64_t needs_from_ ABSL_GUARDED_BY(mutex_) = 0;  // elements needed for the next request
+  bool reduced_ ABSL_GUARDED_BY(mutex_) = false;    // no more requests before Close
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
   Activity waiting_ ABSL_GUARDED_BY(mutex_);
-  std::thread loop_;  // if it overlaps
+  std::thread loop_;  // runs if the reducer overlaps
 };
 
 }  // namespace tandem::worker

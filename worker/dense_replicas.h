@@ -1,7 +1,7 @@
-// Dense parameters that every worker has a replica of. What the workers do together after a step is
-// a task; the reduction that it runs (dense_reduction.h) is chosen by the job, and the trainer does
-// not know which one it is: only whether replicas take each step together, or step by themselves and
-// meet now and then (local_steps.h).
+// Dense parameters of which every worker has a replica. The common work of the workers after a step
+// is a task. The job chooses the reduction that the task runs (dense_reduction.h). The trainer
+// knows only whether replicas take each step together, or take local steps with sync rounds
+// (local_steps.h).
 //
 // Thread safety: as DenseSynchroniser.
 #ifndef TANDEM_WORKER_DENSE_REPLICAS_H_
@@ -24,7 +24,7 @@ class DenseReplicas final : public DenseSynchroniser {
                                                      DenseParameters& dense) {
     return std::make_unique<DenseReplicas>(context, dense, /*local=*/true);
   }
-  // `local`: they step by themselves.
+  // `local`: workers take local steps.
   DenseReplicas(TrainerContext& context, DenseParameters& dense, bool local = false)
       : dense_(dense),
         local_(local),
@@ -43,7 +43,7 @@ class DenseReplicas final : public DenseSynchroniser {
     effects->tasks.push_back(SynchroniseTask{slot});
     return true;
   }
-  // Policies that take steps together know sooner than the next meeting that nobody has samples.
+  // Lockstep policies report that no worker has samples sooner than the next sync round does.
   bool TellsSamples() const override { return !policies_tell_ && !quorum_; }
   bool MeetsAtEnd() const override { return policies_tell_; }
   bool EndsEpochs() const override { return quorum_; }
@@ -63,7 +63,8 @@ class DenseReplicas final : public DenseSynchroniser {
  private:
   DenseParameters& dense_;
   const bool local_, quorum_, policies_tell_;
-  // A replica has a share of the optimizer's slots only, or is not the model.
+  // A checkpoint needs a gather: a replica has only a share of the optimizer state, or is not the
+  // model.
   const bool gathers_;
 };
 

@@ -1,11 +1,11 @@
-// How the dense parameters of all workers are kept together, as the trainer sees it: what has to
-// happen before training, which dense rows a step reads and pushes, what follows a step's compute,
-// and how evaluations and saves get at the parameters.
+// Keeps the dense parameters of all workers together: the interface through which the trainer uses
+// them. An implementation says what must happen before training, which dense rows a step pulls and
+// pushes, what follows a step's compute, and how evaluations and checkpoints read the parameters.
 //
-//   on servers  blocks are rows of the table "dense", under a policy like any table: read with a
+//   on servers  blocks are rows of the table "dense", under a policy like any table: pulled with a
 //               step's rows, pushed with its gradients (dense_on_servers.h)
-//   replicas    every worker has them all; after a step all workers do something together, which
-//               is a task: sum gradients, say (dense_replicas.h, dense_reduction.h)
+//   replicas    every worker has all blocks; after a step all workers run a common task, such as
+//               the sum of gradients (dense_replicas.h, dense_reduction.h)
 //
 // To add one: a file, and its row in dense_synchronisers.cc.
 //
@@ -27,56 +27,58 @@
 
 namespace tandem::worker {
 
-// What a synchroniser remembers of one save.
+// The state of a synchroniser for one checkpoint.
 struct DenseSave {
   SaveId id = SaveId::kFinal;
   bool asked = false, collected = false;
-  uint64_t read = 0;            // under way; its owner says when it has been answered
-  std::vector<float> rows;      // blocks with slots, from servers
+  uint64_t read = 0;            // in flight; Saving reports its answer
+  std::vector<float> rows;      // blocks with optimizer state, from servers
   std::vector<int64_t> missed;  // GatherDenseTask
-  uint64_t bytes_sent = 0;      // the same
+  uint64_t bytes_sent = 0;      // as in GatherDenseTask
 };
 
 class DenseSynchroniser {
  public:
   virtual ~DenseSynchroniser() = default;
 
-  // Before training; called again and again until it is true: the first values are where steps read
-  // them.
+  // Called before training, again and again until it returns true: then the initial values are
+  // where steps read them.
   virtual bool Prepare(absl::Time now) = 0;
 
-  // The blocks that a step with samples reads and pushes in `group`; empty: none.
+  // The blocks that a step with samples pulls and pushes in `group`; empty: none.
   virtual absl::Span<const uint64_t> BlocksIn(uint32_t group) const = 0;
   // All rows of a step have arrived.
   virtual void OnRows(StepSlot* slot) = 0;
-  // The gradient of a step goes into the frames of its push, where the dense blocks are in `group`.
+  // Writes the gradient of a step into the frames of its push, if the dense blocks are in `group`.
   virtual void WriteGradient(uint32_t group, StepSlot* slot) = 0;
 
-  // A step is computed (or has no samples) and pushed; or it is the last of those that this worker leaves
-  // out, and dense_gradient is empty. True if its task has to end before the next step begins.
+  // A step is computed (or has no samples) and pushed; or the step is the last of those that this
+  // worker skips, and dense_gradient is empty. True if the next step may begin only when the
+  // synchroniser's task has ended.
   virtual bool AfterCompute(StepSlot* slot, TrainerEffects* effects) = 0;
-  // Whether slot->samples_of_all says that an epoch is over, in each step or at least in those in which
-  // it is known; otherwise that is for the policies' answers to say.
+  // Whether slot->samples_of_all shows the end of an epoch, at least in those steps in which the
+  // sum is known. Otherwise the answers of the policies show it.
   virtual bool TellsSamples() const = 0;
-  // Whether an epoch whose end the policies have told has one more step, in which workers meet.
+  // Whether an epoch whose end the policies have reported has one more step, with a sync round.
   virtual bool MeetsAtEnd() const { return false; }
-  // Whether it is told when this worker has no data left in an epoch, and when nobody has (EpochEndTask).
+  // Whether the synchroniser needs an EpochEndTask: when this worker has no data left in an epoch,
+  // and when no worker has.
   virtual bool EndsEpochs() const { return false; }
-  // Whether each worker has a state of its own for a save (WriteWorkerTask).
+  // Whether each worker has a state of its own for a checkpoint (WriteWorkerTask).
   virtual bool HasOwnState() const { return false; }
 
-  // An evaluation begins: the latest values are to be in the worker's DenseParameters. Returns the
-  // read that brings them, or 0 if they are there.
+  // An evaluation begins, so the worker's DenseParameters must get the latest values. Returns the
+  // pull that brings them, or 0 if they are there.
   virtual uint64_t ReadLatest(absl::Time now) = 0;
 
-  // For a save, on every rank once all have met; called again and again until it is true: rank 0 can
-  // write the file.
+  // For a checkpoint, on every rank once all workers have entered its first barrier. Called again
+  // and again until it returns true: then rank 0 can write the file.
   virtual bool CollectForSave(absl::Time now, DenseSave* save, TrainerEffects* effects) = 0;
-  // Rank 0, then: the bytes of the dense file.
+  // Rank 0, after CollectForSave: the bytes of the dense file.
   virtual absl::StatusOr<std::string> FileFor(const DenseSave& save) = 0;
 };
 
-// The one that the job asks for. `context` and `dense` outlive it.
+// Makes the synchroniser that the job asks for. `context` and `dense` outlive it.
 std::unique_ptr<DenseSynchroniser> NewDenseSynchroniser(TrainerContext& context,
                                                         DenseParameters& dense);
 

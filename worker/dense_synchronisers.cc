@@ -1,4 +1,4 @@
-// The table of dense synchronisers, and of what replicas do together.
+// The table of dense synchronisers, and of the reductions that replicas use.
 #include "base/check.h"
 #include "worker/allreduce_gradients.h"
 #include "worker/dense_on_servers.h"
@@ -19,7 +19,7 @@ using MakeReduction = std::unique_ptr<DenseReduction> (*)(const job::JobPlan& pl
 struct Row {
   Dense::Synchroniser kind;
   MakeSynchroniser synchroniser;
-  MakeReduction reduction;  // of replicas; else null
+  MakeReduction reduction;  // for replicas; otherwise null
 };
 
 constexpr Row kSynchronisers[] = {

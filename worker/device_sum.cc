@@ -46,7 +46,7 @@ collectives::DeviceStatus FromAbsl(const absl::Status& status) {
                                    std::string(status.message()));
 }
 
-// The segments of a staged all-reduce, by a group of the hosts' leaders.
+// Runs the segments of a staged all-reduce over a group of the hosts' leaders.
 class GroupSegments final : public collectives::HostSegments {
  public:
   explicit GroupSegments(collectives::Group& group) : group_(group) {}
@@ -111,7 +111,8 @@ class CudaSum final : public DeviceSum {
     if (options_.watch != nullptr) {
       ipc.still_waiting = [watch = options_.watch] { return FromAbsl(watch->Verdict()); };
     }
-    // Ranks of all hosts exchange what only those of one host need: creation is rare.
+    // All ranks take part in this exchange, although only ranks of one host need the data: the
+    // exchange happens once, at creation.
     const auto all_gather = [this](const void* mine, size_t bytes, void* all) {
       std::vector<uint8_t> of_all(bytes * static_cast<size_t>(group_.ranks()));
       const absl::Status done = group_.Wait(group_.AllGather(

@@ -1,8 +1,7 @@
-// Sums gradients over the workers in the memory of their GPUs: through CUDA IPC between the workers
-// of a host, and through pinned memory and the links of the collectives between hosts, one worker
-// of each.
+// Sums gradients over the workers in the memory of their GPUs. Workers of one host use CUDA IPC.
+// Between hosts, one worker of each host uses pinned memory and the links of the collectives.
 //
-// Nothing of CUDA is needed to include this. Without the toolkit New is UNIMPLEMENTED.
+// This header needs no CUDA. Without the toolkit, New returns UNIMPLEMENTED.
 #ifndef TANDEM_WORKER_DEVICE_SUM_H_
 #define TANDEM_WORKER_DEVICE_SUM_H_
 
@@ -19,11 +18,11 @@
 namespace tandem::worker {
 
 struct DeviceSumOptions {
-  std::vector<int> host_of_rank;  // empty: all on one
-  // Between the first workers of the hosts, in the order of the hosts' numbers; null on other
+  std::vector<int> host_of_rank;  // empty: all ranks on one host
+  // The group of the first workers of the hosts, in the order of host numbers; null on other
   // workers, and if there is one host.
   std::unique_ptr<collectives::Group> leaders;
-  collectives::GroupWatch* watch = nullptr;  // asked while others are waited for; may be null
+  collectives::GroupWatch* watch = nullptr;  // asked while waiting for others; may be null
   absl::Duration deadline = absl::Minutes(1);
 };
 
@@ -31,13 +30,13 @@ class DeviceSum {
  public:
   virtual ~DeviceSum() = default;
 
-  // All ranks of `group` call it, each with its device current.
+  // All ranks of `group` call this function, each with its own device current.
   static absl::StatusOr<std::unique_ptr<DeviceSum>> New(collectives::Group& group,
                                                         DeviceSumOptions options);
 
-  // The sum of `count` floats at `device` over all workers, there and at `host`. It follows what is
-  // enqueued in CUDA's default stream, and has arrived when this returns. All ranks call it; after
-  // an error it is finished.
+  // Sums `count` floats at `device` over all workers; the result is written there and to `host`.
+  // The sum runs after the work that is already in CUDA's default stream, and is complete when this
+  // function returns. All ranks call it. After an error the object cannot be used any more.
   virtual absl::Status Sum(float* device, int64_t count, float* host) = 0;
 };
 

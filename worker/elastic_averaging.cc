@@ -17,7 +17,7 @@ ElasticAveraging::ElasticAveraging(DenseParameters& dense, const Options& option
       elasticity_(elasticity),
       centre_(dense.padded().begin(), dense.padded().end()) {}
 
-// Workers draw alike, however many samples they had.
+// Ignores the weight: all workers pull equally, however many samples they had.
 void ElasticAveraging::WriteShare(float /*weight*/, absl::Span<float> share) {
   const absl::Span<const float> values = dense().values();
   for (size_t i = 0; i < share.size(); ++i) share[i] = values[i] - centre_[i];
@@ -31,7 +31,7 @@ void ElasticAveraging::TakeMeeting(const Meeting& meeting) {
   }
 }
 
-// And back.
+// Swaps centre and replica; a second call swaps them back.
 void ElasticAveraging::ShowModel() {
   std::swap_ranges(centre_.begin(), centre_.end(), dense().padded().begin());
 }

@@ -1,12 +1,13 @@
-// Elastic averaging SGD, with workers that meet at the same steps (Zhang, Choromanska, LeCun 2015,
-// "Deep learning with elastic averaging SGD", synchronous EASGD): replicas never become equal. At a
-// meeting (local_steps.h) each of them and a centre c draw together:
+// Elastic averaging SGD, with sync rounds at the same steps on all workers (Zhang, Choromanska,
+// LeCun 2015, "Deep learning with elastic averaging SGD", synchronous EASGD). Replicas never become
+// equal. At a sync round (local_steps.h) each replica x_i and a centre c move towards each other:
 //
-//   x_i -= a (x_i - c);   c += a * sum over i of (x_i - c)        both with the centre as it was
+//   x_i -= a (x_i - c);   c += a * sum over i of (x_i - c)        both with the old centre
 //
-// over the workers that had samples since the last meeting. Every worker keeps the same centre. It is
-// the model: from the end of an epoch until the next step the parameters are the centre, so evaluations
-// and programs see it, and the replica waits aside; a save has it at any moment.
+// over the workers that had samples since the last sync round. Every worker keeps the same centre.
+// The centre is the model: from the end of an epoch until the next step the parameters are the
+// centre, so evaluations and programs see it, and the replica is stored elsewhere. A checkpoint
+// always has the centre as the model.
 //
 // Thread safety: as DenseReduction.
 #ifndef TANDEM_WORKER_ELASTIC_AVERAGING_H_
@@ -24,8 +25,8 @@ class ElasticAveraging final : public LocalSteps {
   static std::unique_ptr<DenseReduction> New(const job::JobPlan& plan, int rank,
                                              int64_t bucket_bytes, DenseParameters& dense);
 
-  // `dense`, which outlives this, has the same values on all workers: the first centre. `elasticity`:
-  // a above.
+  // `dense` outlives this object and has the same values on all workers; these values are the first
+  // centre. `elasticity`: `a` in the formula above.
   ElasticAveraging(DenseParameters& dense, const Options& options, float elasticity);
 
  private:
@@ -38,7 +39,7 @@ class ElasticAveraging final : public LocalSteps {
   std::vector<std::vector<float>*> Remembered() override { return {&centre_}; }
 
   const float elasticity_;
-  std::vector<float> centre_;  // padded; or the replica, while the parameters are the centre
+  std::vector<float> centre_;  // padded; holds the replica while the parameters are the centre
 };
 
 }  // namespace tandem::worker

@@ -54,7 +54,7 @@ void LocalSgd::TakeMeeting(const Meeting& meeting) {
 }
 
 std::vector<float> LocalSgd::ModelToSave(const Meeting& meeting) const {
-  if (meeting.weight == 0) return {};  // nothing since the last meeting: replicas are equal
+  if (meeting.weight == 0) return {};  // no steps since the last sync round, so replicas are equal
   std::vector<float> model(dense().padded().size());
   for (size_t i = 0; i < meeting.sum.size(); ++i) model[i] = meeting.sum[i] / meeting.weight;
   return model;

@@ -1,20 +1,21 @@
-// Local SGD: at a meeting (local_steps.h) the replicas become their average (Stich 2019, "Local SGD
-// converges fast and communicates little"; Lin et al. 2020, "Don't use large mini-batches, use local
-// SGD"), weighted by samples since the last meeting as in McMahan et al. 2017 ("Communication-efficient
-// learning of deep networks from decentralized data"). In full periods the weights are all exactly 1,
-// and it is the plain mean.
+// Local SGD: at a sync round (local_steps.h) the replicas become their average (Stich 2019, "Local
+// SGD converges fast and communicates little"; Lin et al. 2020, "Don't use large mini-batches, use
+// local SGD"). The average is weighted by samples since the last sync round, as in McMahan et al.
+// 2017 ("Communication-efficient learning of deep networks from decentralized data"). In full
+// periods all weights are exactly 1, and the result is the plain mean.
 //
-// With an outer step (DiLoCo: Douillard et al. 2023, "DiLoCo: distributed low-communication training of
-// language models") what the average has moved since the last meeting is a gradient for SGD with
-// Nesterov's momentum:
+// With an outer step (DiLoCo: Douillard et al. 2023, "DiLoCo: distributed low-communication
+// training of language models"), the distance that the average has moved since the last sync round
+// is a gradient for SGD with Nesterov's momentum:
 //
 //   delta = common - average;  v = momentum * v + delta;  common -= rate * (delta + momentum * v)
 //
-// and replicas become the new common model. Rate 1 without momentum is the average itself, to the bit:
-// nothing else is computed.
+// The replicas then become the new common model. With rate 1 and no momentum, the result is the
+// average itself, to the bit, because no outer step is computed.
 //
-// Between meetings the model that is saved is the average of the replicas, weighted as at a meeting,
-// without an outer step. It costs a save one all-reduce, and no replica changes.
+// Between sync rounds a checkpoint contains the average of the replicas, weighted as at a sync
+// round, without an outer step. The average costs the checkpoint one all-reduce and changes no
+// replica.
 //
 // Thread safety: as DenseReduction.
 #ifndef TANDEM_WORKER_LOCAL_SGD_H_
@@ -32,9 +33,9 @@ class LocalSgd final : public LocalSteps {
   struct Outer {
     float learning_rate = 1, momentum = 0;
     bool is_average() const { return learning_rate == 1 && momentum == 0; }
-    // By how far the mean of the replicas has moved: `delta`, above, is factor * moved[i]. All three
-    // have one length. Not inline: local_sgd.cc is built without fused multiply-add, its callers are
-    // not.
+    // One outer step. `moved` says how far the mean of the replicas has moved: `delta` above is
+    // factor * moved[i]. All three spans have the same length. Not inline, because local_sgd.cc is
+    // built without fused multiply-add and its callers are not.
     void Step(absl::Span<const float> moved, float factor, absl::Span<float> velocity,
               absl::Span<float> common) const;
   };
@@ -42,7 +43,7 @@ class LocalSgd final : public LocalSteps {
   static std::unique_ptr<DenseReduction> New(const job::JobPlan& plan, int rank,
                                              int64_t bucket_bytes, DenseParameters& dense);
 
-  // `dense`, which outlives this, has the same values on all workers.
+  // `dense` outlives this object and has the same values on all workers.
   LocalSgd(DenseParameters& dense, const Options& options, const Outer& outer);
 
  private:

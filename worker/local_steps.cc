@@ -12,11 +12,11 @@
 namespace tandem::worker {
 namespace {
 
-// The numbers at the beginning of a state; what follows is the replica by blocks with their slots, then
-// what the derived class remembers.
+// The numbers at the beginning of a state. The replica follows, by blocks with their optimizer
+// state, and then the vectors of the derived class.
 struct StateHead {
   int64_t steps = 0, own_steps = 0, own_samples = 0, empty_before = 0, shows_model = 0;
-  int64_t floats = 0;  // that follow
+  int64_t floats = 0;  // number of floats that follow
 };
 
 std::unique_ptr<AllReduceGradients> NewTogether(DenseParameters& dense,
@@ -106,13 +106,13 @@ void LocalSteps::EndTogether() {
   if (step_.number + 1 == options_.from_step) BeginLocalSteps();
 }
 
-// ---- a meeting --------------------------------------------------------------------------------
+// ---- a sync round -----------------------------------------------------------------------------
 
 void LocalSteps::PrepareMeeting(Stage stage) {
   stage_ = stage;
   std::fill(buffer_.begin(), buffer_.end(), 0.0f);
   if (own_steps_ == 0) return;
-  // One that is alone has all the weight there is, and so exactly what it brings.
+  // A single worker has weight 1, so that it gets back exactly what it brings.
   const double full = static_cast<double>(options_.batch) * static_cast<double>(options_.every);
   const float weight =
       options_.ranks == 1 ? 1.0f : static_cast<float>(static_cast<double>(own_samples_) / full);
@@ -156,6 +156,9 @@ LocalSteps::Meeting LocalSteps::MeetingOf() const {
 }
 
 void LocalSteps::EndMeeting() {
+  // The worker with the most steps with samples says how many steps of the period were trained: a
+  // worker without data gets no more in this epoch, so all steps after these were empty for all
+  // workers. The epoch is over if no step had samples, or if the policies said so (step_.last).
   const auto with_samples = absl::MakeConstSpan(buffer_).subspan(dense_.values().size() + 1);
   const auto most =
       static_cast<int64_t>(*std::max_element(with_samples.begin(), with_samples.end()));
@@ -164,7 +167,7 @@ void LocalSteps::EndMeeting() {
                     static_cast<double>(options_.every);
   if (most > 0) {
     TakeMeeting(meeting);
-    empty_before_ = steps_ - most;  // who has run out of data has no more in this epoch
+    empty_before_ = steps_ - most;
   } else {
     samples_of_all_ = 0;
     empty_steps_ = steps_ + empty_before_;
@@ -175,10 +178,12 @@ void LocalSteps::EndMeeting() {
   SetShown(true);  // the epoch is over
 }
 
-// ---- saves ------------------------------------------------------------------------------------
+// ---- checkpoints ------------------------------------------------------------------------------
 
 void LocalSteps::BeginGather() {
   TANDEM_CHECK(stage_ == Stage::kIdle);
+  // Three cases: the parameters are the model already; the model is a sum of shares; or the derived
+  // class has the model.
   if (shows_model_) return;
   if (SavesSum() && steps_ > 0) return PrepareMeeting(Stage::kGather);
   if (options_.rank == 0) dense_.SetValuesToSave(ModelToSave(Meeting()));

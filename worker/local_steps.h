@@ -1,29 +1,31 @@
-// Replicas that step by themselves: each worker takes optimizer steps with its own gradients, and every
-// so many steps the workers meet and bring their replicas together. What they do there is a derived
-// class's: local_sgd.h takes an average, elastic_averaging.h draws them towards a centre.
+// Replicas with local steps: each worker takes optimizer steps with its own gradients. Every so
+// many steps the workers have a sync round, which brings their replicas together. A derived class
+// defines the sync round: local_sgd.h takes an average, elastic_averaging.h moves replicas towards
+// a centre.
 //
-// A step. A worker's gradient is divided by its own samples, and the optimizer's slots are its own: no
-// meeting touches them. A step between two meetings asks for no collective, so it costs no traffic,
-// nobody waits, and nobody learns what the others do.
+// A step. A worker's gradient is divided by its own samples. The optimizer state is the worker's
+// own, and no sync round changes it. A step between two sync rounds needs no collective. So the
+// step costs no traffic, no worker waits, and no worker learns anything about the others.
 //
-// A meeting is one all-reduce, after `every` steps since the last one. Beside its share of the model
-// each worker brings its weight (its samples since the last meeting, over those of `every` full
-// batches) and, in an element of its own, in how many steps it had any. A worker that had none since
-// the last meeting adds nothing, so it does not hold the others back, and takes what they have come to.
+// A sync round is one all-reduce, `every` steps after the last one. With its share of the model
+// each worker sends its weight (its samples since the last sync round, divided by those of `every`
+// full batches) and, in an element of its own, the number of its steps with samples. A worker
+// without samples since the last sync round adds zeros. Such a worker does not hold the others
+// back, and takes their result.
 //
-// The end of an epoch. Workers may have different amounts of data, and between meetings there is
-// nothing by which one could tell another that it has run out. So a worker without data goes on taking
-// steps in name (their pushes are empty), and goes to the meetings; the epoch is over after the first
-// one to which nobody brings samples, which everybody sees at the same step. That takes at most
-// 2 x `every` - 1 steps in name. Where policies of tables take each step together, they tell the end at
-// once, and workers meet once more in the step after that. Either way an epoch ends with a meeting: what
-// is evaluated and saved then is one model. The next meeting comes `every` steps after that one.
+// The end of an epoch. Workers may have different amounts of data, and between sync rounds a worker
+// cannot tell the others that it has run out. So a worker without data continues with empty steps
+// (its pushes are empty) and takes part in the sync rounds. The epoch is over after the first sync
+// round to which no worker brings samples. All workers see that at the same step, after at most 2 x
+// `every` - 1 empty steps. Lockstep policies of tables report the end at once; then the workers
+// have one more sync round in the next step. In both cases an epoch ends with a sync round, so
+// evaluations and checkpoints see one model. The next sync round comes `every` steps later.
 //
 // Steps before `from_step` are those of AllReduceGradients instead (post-local SGD).
 //
-// A save may come between meetings, and changes nothing: each worker writes its own replica with slots,
-// counts and what the derived class remembers (State); the dense file has what is the model at that
-// moment, by the derived class's own rule.
+// A checkpoint may come between sync rounds, and changes nothing. Each worker writes its own
+// replica with optimizer state, counts, and the memory of the derived class (State). The dense file
+// contains the model at that moment, as the derived class defines it.
 //
 // Thread safety: as DenseReduction.
 #ifndef TANDEM_WORKER_LOCAL_STEPS_H_
@@ -66,30 +68,32 @@ class LocalSteps : public DenseReduction {
   int64_t empty_steps() const final { return empty_steps_; }
 
  protected:
-  // `dense` outlives this.
+  // `dense` outlives this object.
   LocalSteps(DenseParameters& dense, const Options& options);
 
-  // What all have brought to a meeting, and this worker to it.
+  // The sum of a sync round, and this worker's weight in it.
   struct Meeting {
-    absl::Span<const float> sum;  // of what WriteShare wrote
-    float weight = 0;             // the sum of weights; 0: nobody brings anything
+    absl::Span<const float> sum;  // sum of the shares written by WriteShare
+    float weight = 0;             // the sum of weights; 0: no worker has samples
     float own_weight = 0;
   };
-  // Writes this worker's share of the sum, without padding; its weight is above 0.
+  // Writes this worker's share of the sum, without padding. Requires: its weight is above 0.
   virtual void WriteShare(float weight, absl::Span<float> share) = 0;
-  // Takes the result. All workers get the same sum; its weight is above 0.
+  // Takes the result of a sync round. All workers get the same sum. Requires: its weight is above
+  // 0.
   virtual void TakeMeeting(const Meeting& meeting) = 0;
-  // Replicas are equal, and a first period of steps of their own begins.
+  // Replicas are equal, and the first period of local steps begins.
   virtual void BeginLocalSteps() {}
-  // From the end of an epoch until the next step the parameters are the model that is evaluated, and
-  // then this worker's again.
+  // From the end of an epoch until the next step the parameters are the model that is evaluated
+  // (ShowModel); then they are this worker's replica again (ShowReplica).
   virtual void ShowModel() {}
   virtual void ShowReplica() {}
-  // The model for a save, padded, between two meetings; empty: the replica is the model. By a sum of
-  // shares if `SavesSum`, which only asks if anything has happened since the last meeting.
+  // The model for a checkpoint between two sync rounds, padded; empty: the replica is the model. If
+  // `SavesSum`, the model is made of a sum of shares; the sum is computed only if there were steps
+  // since the last sync round.
   virtual bool SavesSum() const = 0;
   virtual std::vector<float> ModelToSave(const Meeting& meeting) const = 0;
-  // What else is in the state: vectors of padded size.
+  // Further vectors of padded size that belong to the state.
   virtual std::vector<std::vector<float>*> Remembered() = 0;
 
   DenseParameters& dense() const { return dense_; }
@@ -98,10 +102,10 @@ class LocalSteps : public DenseReduction {
  private:
   enum class Stage {
     kIdle,
-    kTogether,  // a step of `together_`
-    kStep,      // of its own; waits for Close
-    kMeet,      // all-reduce
-    kGather,    // the same, for a save
+    kTogether,  // a common step, of `together_`
+    kStep,      // a local step; waits for Close
+    kMeet,      // all-reduce of a sync round
+    kGather,    // the same all-reduce for a checkpoint
   };
 
   void PrepareMeeting(Stage stage);
@@ -113,22 +117,23 @@ class LocalSteps : public DenseReduction {
 
   DenseParameters& dense_;
   const Options options_;
-  const std::unique_ptr<AllReduceGradients> together_;  // before from_step; null: never
+  // for steps before from_step; null: there are none
+  const std::unique_ptr<AllReduceGradients> together_;
   Stage stage_ = Stage::kIdle;
   Request request_;
   bool under_way_ = false;
   absl::Span<float> gradient_;
   Step step_;
-  // The model, then the weight, then by worker how many steps with samples it had.
+  // The model, then the weight, then by worker the number of its steps with samples.
   std::vector<float> buffer_;
 
-  // Since the last meeting.
-  int64_t steps_ = 0;      // taken, some in name only
-  int64_t own_steps_ = 0;  // with samples of this worker
+  // Since the last sync round.
+  int64_t steps_ = 0;      // steps taken, including empty ones
+  int64_t own_steps_ = 0;  // steps with samples of this worker
   int64_t own_samples_ = 0;
-  int64_t empty_before_ = 0;   // steps at the end of the period before that nobody had samples for
-  bool shows_model_ = false;   // ShowModel holds
-  double samples_of_all_ = 0;  // of the last step
+  int64_t empty_before_ = 0;   // trailing steps of the last period without samples
+  bool shows_model_ = false;   // the parameters are the model (ShowModel)
+  double samples_of_all_ = 0;  // n of the last step, over all workers
   int64_t empty_steps_ = 1;
 };
 

@@ -12,7 +12,7 @@
 namespace tandem::worker {
 namespace {
 
-// The common model, which is stepped by a function of ours, not by an optimizer of the job.
+// Makes a common model. LocalSgd::Outer steps it, not an optimizer of the job.
 std::unique_ptr<DenseParameters> NewCommon(const DenseParameters& like) {
   Optimizer optimizer;
   optimizer.set_kind(Optimizer::PROGRAM);

@@ -1,16 +1,17 @@
-// One worker's replica where meetings do not wait for all workers (quorum_meetings.h), without threads and
-// links: the optimizer steps that it takes by itself, what it brings to a meeting, and the common model
-// that it takes from there. In a worker quorum_meetings.h runs it, in the simulator sim/sim_quorum.h; both
-// beside a QuorumMember (quorum_member.h), whose parameters are `common` and whose model is NewModel().
+// One worker's replica for sync rounds that do not wait for all workers (quorum_meetings.h),
+// without threads and links: the local optimizer steps, the movement that the worker brings to a
+// sync round, and the common model that it takes from there. In a worker quorum_meetings.h runs
+// this object, in the simulator sim/sim_quorum.h. Both also run a QuorumMember (quorum_member.h),
+// whose parameters are `common` and whose model is NewModel().
 //
 //   if (replica.Step(gradient, step)) {
 //     const MeetingReplica::Movement movement = replica.Bring();
-//     ... add it to the next sum, wait for it, let `common` become the model of now ...
+//     ... add it to the next sum, wait for it, copy the present model into `common` ...
 //     replica.TakeCommon();
 //   }
 //
-// Thread safety: none; but NewModel's steps may be by another thread, as long as none of them is under way
-// in State and SetState.
+// Thread safety: none; but another thread may step NewModel's model, except during State and
+// SetState.
 #ifndef TANDEM_WORKER_MEETING_REPLICA_H_
 #define TANDEM_WORKER_MEETING_REPLICA_H_
 
@@ -32,49 +33,52 @@ namespace tandem::worker {
 class MeetingReplica {
  public:
   struct Options {
-    int64_t every = 1;  // steps from one meeting to the next
+    int64_t every = 1;  // steps from one sync round to the next
     LocalSgd::Outer outer;
   };
   static Options OptionsOf(const job::JobPlan& plan);
 
-  // `dense`: the replica, equal on all workers; outlives this.
+  // `dense`: the replica, equal on all workers; outlives this object.
   MeetingReplica(DenseParameters& dense, const Options& options);
 
-  // The common model that the worker last took, once whoever runs this has put it there.
+  // The common model that the worker last took. The owner of this object writes it.
   DenseParameters& common() { return *common_; }
-  // A copy of it that takes outer steps. This outlives it; the same on all workers after the same sums.
+  // Makes a copy of the common model that takes outer steps. All workers have the same copy after
+  // the same sums. This object outlives the copy.
   std::unique_ptr<DenseParameters> NewModel();
 
-  // A step of the worker's own. True: a meeting is due.
+  // Takes a local step. True: a sync round is due.
   bool Step(absl::Span<const float> gradient, const DenseReduction::Step& step);
 
-  // How far it has moved since TakeCommon, padded, plus one element, times its samples since then.
+  // The distance that the replica has moved since TakeCommon, padded, plus one element, multiplied
+  // by its samples since then.
   struct Movement {
     absl::Span<float> values;
-    DenseReduction::Step meeting;  // its number, and the samples
+    DenseReduction::Step meeting;  // number of the sync round, and the samples
   };
-  // To a meeting that is due.
+  // The movement for a sync round that is due.
   Movement Bring();
-  // To the next one, whoever is there: what there is since the last meeting, if `has_rest`. No step may
-  // follow before TakeCommon.
+  // The movement since the last sync round (if `has_rest`) for the next sync round of any workers.
+  // No step may follow before TakeCommon.
   bool has_rest() const { return samples_ > 0; }
   Movement BringRest();
 
-  // The replica becomes the common model.
+  // Sets the replica to the common model.
   void TakeCommon();
-  // All workers begin an epoch at `step`: meetings have the same number everywhere, as a worker has had
-  // no more of them than steps.
+  // All workers begin an epoch at `step`. From here on sync rounds have the same number on all
+  // workers; no worker has had more of them than steps.
   void BeginEpoch(int64_t step);
 
-  // After a meeting of all: the replica with its slots, and what the outer step remembers. And back,
-  // before the first step; the model has to be set to `common` then.
+  // After a sync round of all workers: the replica with its optimizer state, and the state of the
+  // outer step. SetState restores it before the first step; then the owner must set the model to
+  // `common`.
   std::string State() const;
   absl::Status SetState(absl::string_view state);
 
  private:
   DenseParameters& dense_;
   const Options options_;
-  std::vector<float> velocity_;  // of the outer step, padded; NewModel's
+  std::vector<float> velocity_;  // velocity of the outer step, padded; used by NewModel
   const std::unique_ptr<DenseParameters> common_;
   std::vector<float> moved_;         // padded, plus one element
   int64_t steps_ = 0, samples_ = 0;  // since TakeCommon

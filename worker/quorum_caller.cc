@@ -36,7 +36,8 @@ void QuorumCaller::CallAll(absl::Time now, std::vector<Addressed>* calls) {
     for (int w = 0; w < workers_; ++w) {
       call.go_on = std::find(released.begin(), released.end(), w) != released.end();
       if (!more && !call.go_on) continue;
-      told_[static_cast<size_t>(w)] = -1;  // each call makes it forget
+      // Each call makes the worker forget the worker that it waited for.
+      told_[static_cast<size_t>(w)] = -1;
       calls->push_back({w, call});
     }
     leader_.ForgetReleased();

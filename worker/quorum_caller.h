@@ -1,5 +1,5 @@
-// What rank 0 tells workers whose sums do not wait for all: quorum_leader.h decides, and this makes
-// calls to each of them of it. A pure core; whoever has links brings the calls.
+// Turns the decisions of quorum_leader.h into the calls that rank 0 sends to workers whose sums do
+// not wait for all. A pure core: its owner sends the calls over its links.
 //
 // Thread safety: none.
 #ifndef TANDEM_WORKER_QUORUM_CALLER_H_
@@ -20,11 +20,13 @@ struct QuorumNews {
   int64_t step = 0;
 };
 
-// From rank 0 to a worker, which takes its calls in the order in which they were made.
+// From rank 0 to a worker. A worker handles its calls in the order in which they were made.
 struct QuorumCall {
   QuorumLeader::Begins begins = QuorumLeader::Begins::kNothing;
-  bool go_on = false;      // with all sums called so far, this one included
-  int64_t waits_for = -1;  // while it does not go on, until the next call; -1: nobody in particular
+  bool go_on = false;  // with all sums called so far, including this one
+  // The worker that this one waits for until the next call, if it may not go on; -1: no particular
+  // worker.
+  int64_t waits_for = -1;
 };
 
 class QuorumCaller {
@@ -36,10 +38,11 @@ class QuorumCaller {
 
   explicit QuorumCaller(const QuorumLeader::Options& options);
 
-  // Appends what is to be said now; the news of one worker come in order. `now` as QuorumLeader::Next.
+  // Appends the calls to send now. The news of one worker come in order. `now`: as in
+  // QuorumLeader::Next.
   void Hear(int worker, const QuorumNews& news, std::vector<Addressed>* calls,
             absl::Time now = absl::InfinitePast());
-  // The same without news, when `wake` has come.
+  // Like Hear, without news, at the time `wake`.
   void Wake(absl::Time now, std::vector<Addressed>* calls) { CallAll(now, calls); }
   absl::Time wake() const { return leader_.wake(); }
 
@@ -48,7 +51,7 @@ class QuorumCaller {
 
   const int workers_;
   QuorumLeader leader_;
-  std::vector<int> told_;  // by worker: whom it waits for
+  std::vector<int> told_;  // by worker: the worker that it was told it waits for
 };
 
 }  // namespace tandem::worker

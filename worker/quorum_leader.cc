@@ -55,6 +55,7 @@ void QuorumLeader::OnSettle(int worker, bool new_epoch, int64_t step) {
 }
 
 QuorumLeader::Begins QuorumLeader::Next(absl::Time now) {
+  // Settling goes first: once all workers have asked for it, only the last sum may begin.
   if (std::all_of(workers_.begin(), workers_.end(), [](const Worker& w) { return w.settles; })) {
     return Settle();
   }
@@ -67,6 +68,9 @@ QuorumLeader::Begins QuorumLeader::Next(absl::Time now) {
     least = std::min(least, w.through);
     most = std::max(most, w.through);
   }
+  // A sum may begin up to the step `reached` that satisfies three conditions: a quorum has finished
+  // it (workers without data count as if they had), some worker with data has finished it, and no
+  // worker is further behind than the bound.
   if (most < 0 || least < 0) return Begins::kNothing;
   const auto needed = sorted_.begin() + static_cast<std::ptrdiff_t>(Needed()) - 1;
   std::nth_element(sorted_.begin(), needed, sorted_.end(), std::greater<>());
@@ -75,6 +79,8 @@ QuorumLeader::Begins QuorumLeader::Next(absl::Time now) {
     grace_ends_ = absl::InfiniteFuture();
     return Begins::kNothing;
   }
+  // Only a worker that already has a gradient for this sum's place, but of an earlier step, may
+  // still catch up during the grace; a worker behind the last sum may not.
   const bool others_may_come = std::any_of(workers_.begin(), workers_.end(), [&](const Worker& w) {
     return w.brings() && w.through >= summed_ && w.through < reached;
   });

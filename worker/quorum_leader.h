@@ -1,35 +1,40 @@
-// Which workers a sum of gradients waits for, where it need not wait for all (dense.quorum: Li, Ben-Nun,
-// Di Girolamo, Alistarh, Hoefler 2020, "Taming unbalanced training workloads in deep learning with partial
-// collective operations", eager-SGD). A pure core: one object, at rank 0, hears what workers do and says
-// which sum begins and who goes on.
+// Decides which workers a sum of gradients waits for, if it need not wait for all (dense.quorum:
+// Li, Ben-Nun, Di Girolamo, Alistarh, Hoefler 2020, "Taming unbalanced training workloads in deep
+// learning with partial collective operations", eager-SGD). A pure core: one object, at rank 0,
+// receives the workers' news and decides which sum begins and which workers may continue.
 //
-// A sum. All workers take part in each, whether they have anything or not: whoever has no gradient yet
-// adds zeros. Sums stand for steps: the sum of step k begins once so many workers as the quorum has
-// said are through step k (one under SOLO, more than half of all under MAJORITY). They go on with
-// what it has brought. Who is through step k later goes on at once, with the sums that there are by then;
-// its gradient is in the next sum, beside one of a later step, if need be.
+// A sum. All workers take part in every sum; a worker without a gradient adds zeros. Sums are
+// numbered by steps: the sum of step k begins once a quorum of workers has finished step k (one
+// worker under SOLO, more than half of all under MAJORITY). These workers continue with the result
+// of the sum. A worker that finishes step k later continues at once, with the sums so far. Its
+// gradient is in the next sum, possibly together with its gradient of a later step.
 //
-// The grace. With one, a sum whose quorum has come waits so long for the others, and no longer than until
-// all have come; not for one that is further behind, which would be waited for each time (Liu et al. 2024, "Asynchronous local-SGD training for language modeling").
+// The grace. With a grace, a sum whose quorum is complete waits for the other workers, at most for
+// the length of the grace, and only until all have come. The sum does not wait for a worker that is
+// further behind, because every sum would have to wait for such a worker (Liu et al. 2024,
+// "Asynchronous local-SGD training for language modeling").
 //
-// The bound. The sum of step k does not begin while a worker is not through step k - bound. So no worker
-// is more than `bound` steps behind the sums, and a gradient misses at most `bound` of them: between the
-// moment at which a step's parameters are read and the sum that its gradient is in, no more than that begin.
+// The bound. The sum of step k does not begin before every worker has finished step k - bound. So
+// no worker is more than `bound` steps behind the sums, and a gradient misses at most `bound` sums:
+// at most that many sums begin between the read of a step's parameters and the sum that contains
+// the step's gradient.
 //
-// Steps left out. A worker whose step came too late for its tables may go on at a later one
-// (BACKUP_WORKERS). It says so as if it had a gradient of the last step that it leaves out: else those who
-// wait for it at that step would wait for its next gradient, and that is behind the save for which it may
-// stand still.
+// Skipped steps. A worker whose step came too late for its tables may continue at a later step
+// (BACKUP_WORKERS). The worker then sends the same news as for a gradient of the last skipped step.
+// Otherwise workers that wait for it at that step would wait for its next gradient, while the
+// worker may be waiting for them, at a checkpoint before that gradient.
 //
-// The end of the data. A worker that has none left holds nobody back: it counts as one that is through
-// every step. Where those left are fewer than the quorum, the first of them begins the next sum.
+// The end of the data. A worker without data holds nobody back: the leader counts it as if it had
+// finished every step. If the workers with data are fewer than the quorum, the first of them begins
+// the next sum.
 //
-// Settling: once all have said so, one more sum has what is left of everybody (before evaluations and
-// saves). A worker that waits for that counts like one without data. The first sum of all waits until
-// every worker has been heard of.
+// Settling. Before evaluations and checkpoints, once all workers have asked for it, one more sum
+// takes the remaining gradients of all workers. A worker that waits for this sum counts like one
+// without data. The very first sum waits until rank 0 has news of every worker.
 //
-// No deadlock with tables that let a worker run ahead of the slowest by a bound (SSP): the worker that is
-// least far waits for a sum only if all are past it, and then that sum begins.
+// No deadlock with tables that let a worker run ahead of the slowest by a bound (SSP): the slowest
+// worker waits for a sum only if all other workers have finished that step, and then that sum
+// begins.
 //
 // Thread safety: none.
 #ifndef TANDEM_WORKER_QUORUM_LEADER_H_
@@ -50,40 +55,41 @@ class QuorumLeader {
     int workers = 1;
     Dense::Quorum quorum = Dense::ALL;
     int64_t bound = 1;  // at least 1
-    int count = 0;      // above 0: so many are the quorum, whatever `quorum` says
-    // How long a sum waits for the other workers once its quorum has come.
+    int count = 0;      // above 0: size of the quorum, in place of `quorum`
+    // How long a sum waits for the other workers once its quorum is complete.
     absl::Duration grace = absl::ZeroDuration();
   };
   static Options OptionsOf(const job::JobPlan& plan);
   explicit QuorumLeader(const Options& options);
 
-  // A worker's gradient of `step` will be in the next sum that it hears of, or it has left out the steps up
-  // to that one. Its steps grow.
+  // The next sum that the worker hears of will contain its gradient of `step`; or the worker has
+  // skipped the steps up to `step`. The steps of one worker grow.
   void OnGradient(int worker, int64_t step);
   void OnOutOfData(int worker);
-  // It adds nothing before all have settled. `new_epoch`: it has data again then; all workers stand at
-  // `step`.
+  // The worker adds nothing before all workers have settled. `new_epoch`: the worker has data again
+  // afterwards, and all workers stand at `step`.
   void OnSettle(int worker, bool new_epoch, int64_t step);
 
-  // What begins now; asked after each event until it is nothing, and when `wake` has come. The time
-  // matters only where there is a grace.
+  // The sum that begins now. Call it after each event until it returns kNothing, and again at the
+  // time `wake`. `now` matters only with a grace.
   enum class Begins { kNothing, kSum, kLastSum };
   Begins Next(absl::Time now = absl::InfinitePast());
-  // When the grace of a sum ends; InfiniteFuture: none has one now.
+  // When the grace of a sum ends; InfiniteFuture: no grace is running.
   absl::Time wake() const { return grace_ends_; }
-  // Who goes on with all sums begun so far, since they were last forgotten.
+  // The workers that may continue, with all sums begun so far, since the last ForgetReleased.
   const std::vector<int>& released() const { return released_; }
   void ForgetReleased() { released_.clear(); }
 
   bool waits(int worker) const { return of(worker).waits; }
-  // Whom those that wait look for: who is least far of those that are to bring a gradient; -1: nobody.
+  // The worker that the waiting workers wait for: the slowest of those that will still bring a
+  // gradient; -1: no worker.
   int WaitingFor() const;
 
  private:
   struct Worker {
-    int64_t through = -1;  // steps below it; -1: not heard of
+    int64_t through = -1;  // has finished the steps below; -1: no news yet
     bool waits = false, out = false, settles = false, new_epoch = false;
-    bool brings() const { return !out && !settles; }  // more gradients, some time
+    bool brings() const { return !out && !settles; }  // will bring more gradients
   };
   const Worker& of(int worker) const { return workers_[static_cast<size_t>(worker)]; }
   Worker& of(int worker) { return workers_[static_cast<size_t>(worker)]; }
@@ -93,10 +99,10 @@ class QuorumLeader {
 
   const Options options_;
   std::vector<Worker> workers_;
-  int64_t summed_ = 0;  // sums of the steps below it have begun
+  int64_t summed_ = 0;  // sums of the steps below have begun
   absl::Time grace_ends_ = absl::InfiniteFuture();
   std::vector<int> released_;
-  std::vector<int64_t> sorted_;  // scratch
+  std::vector<int64_t> sorted_;  // scratch memory
 };
 
 }  // namespace tandem::worker

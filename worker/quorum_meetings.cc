@@ -24,7 +24,8 @@ absl::Status QuorumMeetings::Finish(absl::Span<float> gradient, const DenseReduc
   return absl::OkStatus();
 }
 
-// Before rank 0 lets the others go on without it: so this is no later than a meeting would be.
+// The rest is added before rank 0 lets the others continue without this worker, so it is no later
+// than in a sync round.
 absl::Status QuorumMeetings::OutOfData() {
   AddRest();
   return sums_.OutOfData();

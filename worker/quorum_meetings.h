@@ -1,23 +1,29 @@
-// Local SGD whose meetings do not wait for all workers (local_steps.quorum): each worker takes optimizer
-// steps of its own, and after every so many of them it meets those who are there. After Douillard, Rush,
-// Donchev et al. 2026, "Decoupled DiLoCo for resilient distributed pre-training", which has a quorum,
-// a grace and weights by tokens; there fragments of the model travel in turn by a synchroniser of its own,
-// here the model travels whole, and a worker waits for its meeting.
+// Local SGD whose sync rounds do not wait for all workers (local_steps.quorum): each worker takes
+// optimizer steps of its own, and after every so many of them it enters a sync round with the
+// workers that are there. After Douillard, Rush, Donchev et al. 2026, "Decoupled DiLoCo for
+// resilient distributed pre-training", which also has a quorum, a grace and weights by tokens.
+// There, a separate synchroniser sends fragments of the model in turn; here the whole model is
+// sent, and a worker waits for its sync round.
 //
-// A meeting is a sum of quorum_sums.h. What a worker brings is how far it has moved since the common
-// model that it last took, times its samples since then; the common model, the same on all workers, takes
-// an outer step (local_sgd.h) with the mean over the samples of all who are in the sum, and becomes the
-// worker's replica. The slots of a worker's optimizer stay its own. A worker that comes too late for its
-// meeting does not wait: it takes the common model of then, and what it brings is in the next sum. So
-// every movement is in exactly one meeting, and counts there by its samples. This is the thin shell;
-// meeting_replica.h has what a worker does between meetings.
+// A sync round is a sum of quorum_sums.h. Each worker brings its movement: the distance from the
+// common model that it last took, multiplied by its samples since then. The common model, which is
+// the same on all workers, takes an outer step (local_sgd.h) with the mean over the samples of all
+// workers in the sum. The result replaces the worker's replica. Each worker keeps its own optimizer
+// state.
 //
-// With everybody in every meeting it is LocalSgd, but for rounding: differences are summed, not models.
+// A worker that comes too late for its sync round does not wait. The worker takes the present
+// common model, and its movement is in the next sum. So every movement is in exactly one sync
+// round, and counts there by its samples. This class is a thin shell around the sums;
+// meeting_replica.h does a worker's part between sync rounds.
 //
-// A worker whose data end between two meetings leaves what it has moved to the next one.
+// If every worker is in every sync round, the result is that of LocalSgd except for rounding: this
+// class sums differences, LocalSgd sums models.
 //
-// Settling (an evaluation, a save, the end of an epoch) is a meeting of all, wherever they are: replicas
-// are then the common model. A save has that model, and of each worker its slots, and the outer step's.
+// A worker whose data ends between two sync rounds gives its movement to the next one.
+//
+// Settling (for an evaluation, a checkpoint, or the end of an epoch) is a sync round of all
+// workers, at whatever step they are. Afterwards each replica is the common model. A checkpoint
+// contains that model, each worker's optimizer state, and the state of the outer step.
 //
 // Thread safety: as QuorumSteps.
 #ifndef TANDEM_WORKER_QUORUM_MEETINGS_H_
@@ -39,7 +45,8 @@ class QuorumMeetings final : public QuorumSteps {
     QuorumSums::Options sums;
     MeetingReplica::Options replica;
   };
-  // `dense`: the worker's replica, equal on all workers; outlives this. The rest is QuorumSums'.
+  // `dense`: the worker's replica, equal on all workers; outlives this object. The other arguments
+  // are those of QuorumSums.
   QuorumMeetings(DenseParameters& dense, std::unique_ptr<collectives::AsyncGroup> mail,
                  collectives::GroupWatch* watch, QuorumSums::Run run, QuorumSums::Idle idle,
                  const Options& options);
@@ -56,7 +63,7 @@ class QuorumMeetings final : public QuorumSteps {
   void AddRest();
 
   MeetingReplica replica_;
-  QuorumSums sums_;  // the last member: its thread steps the replica's model
+  QuorumSums sums_;  // last member: its thread steps the replica's model
 };
 
 }  // namespace tandem::worker

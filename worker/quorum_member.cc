@@ -36,14 +36,14 @@ void QuorumMember::Add(absl::Span<float> gradient, const DenseReduction::Step& s
   const auto count = static_cast<size_t>(dense_.count());
   TANDEM_CHECK(gradient.size() == waiting_.size());
   gradient[count] = static_cast<float>(step.samples);
-  // What comes first is not added to zeros, which would change the sign of some.
+  // The first gradient is copied and not added to zeros, because -0 + 0 is +0.
   if (waiting_since_.empty()) {
     std::copy(gradient.begin(), gradient.end(), waiting_.begin());
   } else {
     for (size_t i = 0; i <= count; ++i) waiting_[i] += gradient[i];
   }
   waiting_since_.push_back(sums_read_);
-  gradient[count] = 0;  // padding again
+  gradient[count] = 0;  // the element is padding again
 }
 
 absl::Status QuorumMember::BecomeModel() {

@@ -1,6 +1,6 @@
-// One worker's part in sums that do not wait for all workers, without threads and links: its gradients
-// that no sum has taken yet, the model that every sum steps, and what both say of how late a gradient
-// was. In a worker quorum_sums.h runs it, in the simulator sim/sim_quorum.h.
+// One worker's part in sums that do not wait for all workers, without threads and links: its
+// gradients that no sum contains yet, the model that every sum changes, and how late each gradient
+// was. In a worker quorum_sums.h runs this object, in the simulator sim/sim_quorum.h.
 //
 // A sum that rank 0 calls (quorum_caller.h):
 //
@@ -8,11 +8,12 @@
 //   ... run it, with all workers ...
 //   member.EndSum();
 //
-// and after the last one before an evaluation or a save the same with BeginCompare and EndCompare.
-// Between the two of a pair the worker may go on: BeforeStep has the model of before the sum, and what
-// is added is in the next one.
+// After the last sum before an evaluation or a checkpoint, BeginCompare and EndCompare follow in
+// the same way. Between Begin and End the worker may continue: BeforeStep gives the model before
+// the sum, and an added gradient is in the next sum.
 //
-// Thread safety: none; but what a request points to is not touched by BeforeStep, Add and TakeMissed.
+// Thread safety: none; but BeforeStep, Add and TakeMissed do not touch the memory of a running
+// request.
 #ifndef TANDEM_WORKER_QUORUM_MEMBER_H_
 #define TANDEM_WORKER_QUORUM_MEMBER_H_
 
@@ -32,33 +33,37 @@ class QuorumMember {
  public:
   struct Options {
     int rank = 0, ranks = 1;
-    absl::optional<collectives::Algorithm> algorithm;  // of sums
+    absl::optional<collectives::Algorithm> algorithm;  // algorithm of the sums
   };
-  // `dense`: what the worker computes with, and outlives this; `model`: made like it, and becomes it.
+  // `dense`: the parameters that the worker computes with; outlives this object. `model`: made in
+  // the same way as `dense`; takes the values of `dense`.
   QuorumMember(DenseParameters& dense, std::unique_ptr<DenseParameters> model,
                const Options& options);
 
-  // The parameters become the model of now.
+  // Copies the present model into the worker's parameters.
   void BeforeStep();
-  // A step's gradient, padded as in DenseParameters, plus one element, goes to what the next sum takes.
+  // Adds a step's gradient (padded as in DenseParameters, plus one element) to the gradients that
+  // the next sum takes.
   void Add(absl::Span<float> gradient, const DenseReduction::Step& step);
-  // All gradients are in a sum: the parameters become the model, slots and all.
+  // Requires: all gradients are in a sum. The parameters become the model, with the optimizer
+  // state.
   absl::Status BecomeModel();
-  // The other way round, before the first sum.
+  // Copies the parameters into the model, before the first sum.
   absl::Status SetModel();
-  // Appends, for each gradient that a sum has taken since the last call, how many sums it had missed:
-  // those that began between its parameters and its own.
+  // Appends, for each gradient that a sum has taken since the last call, how many sums the gradient
+  // had missed: the sums that began between the read of its parameters and its own sum.
   void TakeMissed(std::vector<int64_t>* missed);
 
-  // What is waiting, or zeros, into the sum of all; then the model steps with the mean.
+  // BeginSum puts the waiting gradients, or zeros, into a sum over all workers. EndSum takes an
+  // optimizer step of the model with the mean.
   const DenseReduction::Request& BeginSum();
   void EndSum();
-  // Digests of all models side by side: those of the moment before `step`. INTERNAL or ABORTED if they
-  // differ (replica_digests.h).
+  // Compares digests of all models, taken before `step`. INTERNAL or ABORTED if the models differ
+  // (replica_digests.h).
   const DenseReduction::Request& BeginCompare();
   absl::Status EndCompare(int64_t step) const;
 
-  uint64_t sums() const { return sums_; }  // that the model has
+  uint64_t sums() const { return sums_; }  // number of sums in the model
   const DenseParameters& model() const { return *model_; }
 
  private:
@@ -66,11 +71,11 @@ class QuorumMember {
   const std::unique_ptr<DenseParameters> model_;
   const Options options_;
   uint64_t sums_ = 0;
-  uint64_t sums_read_ = 0;               // that the parameters have
+  uint64_t sums_read_ = 0;               // number of sums in the worker's parameters
   std::vector<float> waiting_;           // gradients for the next sum: padded, plus one element
-  std::vector<uint64_t> waiting_since_;  // sums that their parameters had
+  std::vector<uint64_t> waiting_since_;  // for each waiting gradient: sums_read_ of its parameters
   std::vector<int64_t> missed_;
-  std::vector<float> summing_;  // as waiting_, of the sum under way
+  std::vector<float> summing_;  // as waiting_, of the running sum
   std::vector<uint64_t> digests_;
   std::vector<int64_t> digest_shares_;
   DenseReduction::Request request_;

@@ -1,7 +1,7 @@
-// A worker's steps where the dense parameters do not wait for all workers: by sums of gradients
-// (quorum_sums.h) or by meetings of replicas (quorum_meetings.h).
+// The interface of a worker's steps when dense parameters do not wait for all workers: sums of
+// gradients (quorum_sums.h), or sync rounds of replicas (quorum_meetings.h).
 //
-// Thread safety: all but WaitingFor by one thread; that by any.
+// Thread safety: any thread may call WaitingFor; one thread calls all other methods.
 #ifndef TANDEM_WORKER_QUORUM_STEPS_H_
 #define TANDEM_WORKER_QUORUM_STEPS_H_
 
@@ -24,22 +24,24 @@ class QuorumSteps {
   QuorumSteps(const QuorumSteps&) = delete;
   QuorumSteps& operator=(const QuorumSteps&) = delete;
 
-  // The parameters are about to be read by a step.
+  // A step is about to read the parameters.
   virtual void BeforeStep() {}
-  // A step's gradient, padded as in DenseParameters, plus one element; or nothing, if the worker has left
-  // out the steps up to this one (sums of gradients only). Returns when the worker may go on; `missed`
-  // gets, for each of its contributions that a sum has taken since the last call, how many sums it had
-  // missed: those that began between its parameters and its own.
+  // Takes a step's gradient, padded as in DenseParameters, plus one element; empty if the worker
+  // has skipped the steps up to this one (sums of gradients only). Returns when the worker may
+  // continue. `missed` gets, for each contribution that a sum has taken since the last call, how
+  // many sums it had missed: the sums that began between the read of its parameters and its own
+  // sum.
   virtual absl::Status Finish(absl::Span<float> gradient, const DenseReduction::Step& step,
                               std::vector<int64_t>* missed) = 0;
-  // This worker has no data left before all settle for a new epoch.
+  // This worker has no data left until all workers settle for a new epoch.
   virtual absl::Status OutOfData() = 0;
-  // All ranks: waits for all, and for a sum that has what is left of everybody. Then the parameters of
-  // all workers are one model, and have been compared. `step`: at which all begin a new epoch, if they do.
+  // Called on all ranks. Waits for all workers, and for a sum with all remaining contributions.
+  // After the call the parameters of all workers are one model, and have been compared. `step`: the
+  // step at which all workers begin a new epoch, if `new_epoch`.
   virtual absl::Status Settle(bool new_epoch, int64_t step, std::vector<int64_t>* missed) = 0;
 
-  // After Settle: what this worker alone has, or a save of the parameters does not; and back, before the
-  // first step.
+  // After Settle: the state for a checkpoint that only this worker has, or that a checkpoint of the
+  // parameters does not contain. SetState restores it before the first step.
   virtual std::string State() const { return ""; }
   virtual absl::Status SetState(absl::string_view /*state*/) { return absl::OkStatus(); }
 

@@ -29,8 +29,8 @@ absl::StatusOr<std::unique_ptr<collectives::AsyncGroup>> OpenQuorumMail(
   options.rank = group.rank();
   options.ranks = group.ranks();
   options.host = host;
-  options.links =
-      collectives::LinkChoice::kTcp;  // few bytes, and nobody is to look again and again
+  // The messages are short, and TCP needs no thread that polls.
+  options.links = collectives::LinkChoice::kTcp;
   options.deadline = deadline;
   TANDEM_ASSIGN_OR_RETURN(auto mail, collectives::AsyncGroup::Open(std::move(options)));
   const size_t length = mail->address().size();
@@ -74,6 +74,8 @@ QuorumSums::QuorumSums(DenseParameters& dense, std::unique_ptr<DenseParameters> 
 }
 
 QuorumSums::~QuorumSums() {
+  // Wake all threads before joining them: the thread of sums waits on changed_ or for a message,
+  // the grace thread on called_, and the leading thread for a message.
   {
     absl::MutexLock lock(&mutex_);
     closing_ = true;
@@ -105,6 +107,8 @@ void QuorumSums::BeforeStep() {
 
 absl::Status QuorumSums::Finish(absl::Span<float> gradient, const DenseReduction::Step& step,
                                 std::vector<int64_t>* missed) {
+  // The gradient is added before rank 0 is told: rank 0 may begin the sum at once, and the sum must
+  // contain the gradient.
   if (!gradient.empty()) Add(gradient, step);
   step_ = step.number + 1;
   TANDEM_RETURN_IF_ERROR(Tell({QuorumNews::Says::kGradient, step.number}));
@@ -167,6 +171,7 @@ Activity QuorumSums::WaitingFor() const {
 
 absl::Status QuorumSums::Send(const Bytes& bytes, int to, int64_t tag) {
   absl::MutexLock lock(&sent_mutex_);
+  // First free the memory of messages that have been sent.
   while (!sent_.empty()) {
     TANDEM_ASSIGN_OR_RETURN(const bool ended, mail_->Wait(sent_.front().ticket, MonotonicNow()));
     if (!ended) break;
@@ -284,6 +289,8 @@ void QuorumSums::SumAll() {
 }
 
 absl::Status QuorumSums::Sum() {
+  // The lock is not held while the sum runs, so that the worker can add gradients and copy the
+  // model.
   DenseReduction::Request request;
   {
     absl::MutexLock lock(&mutex_);

@@ -1,23 +1,24 @@
-// Sums of gradients that do not wait for all workers (dense.quorum), on one worker: the thin shell
-// around quorum_member.h and, at rank 0, quorum_caller.h. A thread of its own takes part in every
-// sum, whether this worker has a gradient for it or not, and steps a model of its own with each; so
-// all workers have the same model after the same sum, to the bit, however far their own steps are.
-// What the worker computes with is a copy, taken before each step.
+// Sums of gradients that do not wait for all workers (dense.quorum), on one worker: a thin shell
+// around quorum_member.h and, at rank 0, quorum_caller.h. A separate thread takes part in every
+// sum, whether or not this worker has a gradient for it, and steps its own model with each sum. All
+// workers therefore have the same model after the same sum, to the bit, however far their own steps
+// are. The worker computes with a copy of the model, taken before each step.
 //
-//   the worker's thread   BeforeStep: copies the model; Finish: adds the step's gradient and its samples
-//                         to what is waiting, tells rank 0, and waits until it may go on
-//   the thread of sums    is told by rank 0 that a sum begins: takes what is waiting (zeros, if there is
-//                         nothing), all-reduces it, and steps the model with the mean of the sum
-//   at rank 0, a thread   hears the workers, and tells all what begins (quorum_caller.h)
-//   and one more          begins what only the end of a grace begins, where there is one
+//   the worker's thread   BeforeStep copies the model; Finish adds the step's gradient and its
+//                         samples to the waiting ones, tells rank 0, and waits until it may go on
+//   the thread of sums    hears from rank 0 that a sum begins, takes the waiting gradients (or
+//                         zeros), all-reduces them, and steps the model with the mean
+//   at rank 0, a thread   hears the workers, and tells all of them which sum begins
+//                         (quorum_caller.h)
+//   and another thread    begins a sum when its grace ends, if the job has a grace
 //
-// Gradients are sums over samples beside their number, so one that is late counts by its samples in
-// the sum that it comes to, as every other one there.
+// A gradient is a sum over samples, sent with the number of samples. A late gradient therefore
+// counts by its samples, like every other gradient in its sum.
 //
-// What workers tell each other travels as messages of a group (collectives/async_group.h), beside the
+// Workers exchange their news as messages of a group (collectives/async_group.h), separate from the
 // links of the sums.
 //
-// Thread safety: all but WaitingFor by one thread; that by any.
+// Thread safety: any thread may call WaitingFor; one thread calls all other methods.
 #ifndef TANDEM_WORKER_QUORUM_SUMS_H_
 #define TANDEM_WORKER_QUORUM_SUMS_H_
 
@@ -49,8 +50,8 @@
 
 namespace tandem::worker {
 
-// The group by which workers tell each other what they do, opened over `group`, whose ranks all call
-// this. `host`: by which the others reach this one.
+// Opens the group in which workers exchange news. All ranks of `group` call this function. `host`:
+// the host name by which the other workers reach this one.
 absl::StatusOr<std::unique_ptr<collectives::AsyncGroup>> OpenQuorumMail(
     collectives::Group& group, const std::string& host, absl::Duration deadline,
     collectives::GroupWatch* watch);
@@ -58,42 +59,42 @@ absl::StatusOr<std::unique_ptr<collectives::AsyncGroup>> OpenQuorumMail(
 class QuorumSums final : public QuorumSteps {
  public:
   struct Options {
-    QuorumLeader::Options leader;  // rank 0's
+    QuorumLeader::Options leader;  // used at rank 0
     absl::optional<collectives::Algorithm> algorithm;
-    absl::Duration deadline = absl::Minutes(1);  // for a message to be taken
+    absl::Duration deadline = absl::Minutes(1);  // for the delivery of a message
   };
-  // Runs a collective of all workers until it has ended; on the thread of sums alone.
+  // Runs a collective of all workers until it has ended; called only on the thread of sums.
   using Run = std::function<absl::Status(const DenseReduction::Request&)>;
-  // Called by the same thread about once a second while there is nothing to sum.
+  // The same thread calls it about once a second while there is nothing to sum.
   using Idle = std::function<void()>;
 
-  // `dense`: what the worker computes with, and outlives this; `model`: made like it. `watch` may be
-  // null.
+  // `dense`: the parameters that the worker computes with; outlives this object. `model`: made in
+  // the same way as `dense`. `watch` may be null.
   QuorumSums(DenseParameters& dense, std::unique_ptr<DenseParameters> model,
              std::unique_ptr<collectives::AsyncGroup> mail, collectives::GroupWatch* watch, Run run,
              Idle idle, const Options& options);
-  // What is under way must have been aborted, or be over on all ranks.
+  // Requires: a running sum has been aborted, or has ended on all ranks.
   ~QuorumSums() override;
 
-  // The parameters become the model of now.
+  // Copies the present model into the parameters.
   void BeforeStep() override;
   absl::Status Finish(absl::Span<float> gradient, const DenseReduction::Step& step,
                       std::vector<int64_t>* missed) override;
   absl::Status OutOfData() override;
-  // The parameters become the model slots and all.
+  // Afterwards the parameters are the model, with the optimizer state.
   absl::Status Settle(bool new_epoch, int64_t step, std::vector<int64_t>* missed) override;
   Activity WaitingFor() const override ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Before Settle: a gradient for its sum, which nobody else is told of.
+  // Before Settle: adds a gradient to its sum without telling rank 0.
   void Add(absl::Span<float> gradient, const DenseReduction::Step& step)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Before the first step: the model becomes the parameters of now.
+  // Before the first step: copies the parameters into the model.
   absl::Status SetModel() ABSL_LOCKS_EXCLUDED(mutex_);
   uint64_t sums() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   using Bytes = std::array<int64_t, 3>;
-  // Of a message on its way: its memory is the group's until then.
+  // A message that is being sent; the group uses its memory until it is sent.
   struct Sent {
     collectives::AsyncGroup::Ticket ticket = 0;
     std::unique_ptr<Bytes> bytes;
@@ -102,10 +103,10 @@ class QuorumSums final : public QuorumSteps {
   absl::Status Tell(const QuorumNews& news);
   absl::Status AwaitGoOn(std::vector<int64_t>* missed);
   absl::Status Send(const Bytes& bytes, int to, int64_t tag) ABSL_LOCKS_EXCLUDED(sent_mutex_);
-  // `idle`: called now and then meanwhile; may be null.
+  // `idle`: called about once a second while waiting; may be null.
   absl::StatusOr<Bytes> Receive(int from, int64_t tag, const Idle& idle, int* who);
 
-  // Rank 0.
+  // Rank 0 only.
   void Lead();
   absl::Status Lead(int worker, const QuorumNews& news) ABSL_LOCKS_EXCLUDED(caller_mutex_);
   absl::Status CallAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(caller_mutex_);
@@ -113,7 +114,7 @@ class QuorumSums final : public QuorumSteps {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(caller_mutex_);
   void EndGraces();
 
-  // The thread of sums.
+  // On the thread of sums.
   void SumAll();
   absl::StatusOr<QuorumCall> NextForMe();
   absl::Status Sum();
@@ -125,12 +126,12 @@ class QuorumSums final : public QuorumSteps {
   const Run run_;
   const Idle idle_;
   const Options options_;
-  int64_t step_ = 0;  // of the worker's thread: the next one
+  int64_t step_ = 0;  // next step; used by the worker's thread
 
   absl::Mutex caller_mutex_;
   QuorumCaller caller_ ABSL_GUARDED_BY(caller_mutex_);
-  std::vector<QuorumCaller::Addressed> calls_ ABSL_GUARDED_BY(caller_mutex_);  // scratch
-  CondVar called_;  // when a grace ends may have changed
+  std::vector<QuorumCaller::Addressed> calls_ ABSL_GUARDED_BY(caller_mutex_);  // scratch memory
+  CondVar called_;  // the end of a grace may have changed
   bool calls_end_ ABSL_GUARDED_BY(caller_mutex_) = false;
 
   absl::Mutex sent_mutex_;
@@ -139,7 +140,7 @@ class QuorumSums final : public QuorumSteps {
   mutable absl::Mutex mutex_;
   CondVar changed_;
   QuorumMember member_ ABSL_GUARDED_BY(mutex_);
-  std::deque<QuorumCall> for_me_ ABSL_GUARDED_BY(mutex_);  // at rank 0
+  std::deque<QuorumCall> for_me_ ABSL_GUARDED_BY(mutex_);  // at rank 0: calls to itself
   bool go_on_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t settle_step_ ABSL_GUARDED_BY(mutex_) = 0;
   Activity activity_ ABSL_GUARDED_BY(mutex_);
