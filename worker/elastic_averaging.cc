@@ -17,7 +17,7 @@ ElasticAveraging::ElasticAveraging(DenseParameters& dense, const Options& option
       elasticity_(elasticity),
       centre_(dense.padded().begin(), dense.padded().end()) {}
 
-// Ignores the weight: all workers pull equally, however many samples they had.
+// Ignores the weight: all workers move the centre equally, however many samples they had.
 void ElasticAveraging::WriteShare(float /*weight*/, absl::Span<float> share) {
   const absl::Span<const float> values = dense().values();
   for (size_t i = 0; i < share.size(); ++i) share[i] = values[i] - centre_[i];

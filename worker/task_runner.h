@@ -65,7 +65,7 @@ class TaskRunner {
   virtual absl::Status FetchTest(StepSlot* slot, bool first, HeldOut rows) = 0;
   virtual absl::Status Compute(StepSlot* slot) = 0;
   // Cancels the Compute of this step, which then returns OK without a gradient. False if the step
-  // is computed already, or if its result may still arrive. Any thread.
+  // is computed already, or if the runner may still compute it. Any thread.
   virtual bool TakeBack(int64_t /*step*/) { return false; }
   virtual absl::Status Score(StepSlot* slot) = 0;
   virtual absl::Status FillShare(EvaluationShare* share, Buffer* payload) = 0;

@@ -110,9 +110,9 @@ void TrainerCore::OnCommand(absl::Time now, const Command& command) {
   }
   if (command.kind() == Command::STOP) stop_ = true;
   if (command.kind() != Command::SAVE) return;
-  // A checkpoint with `hold` is the last thing before STOP. A step that the program is still
-  // computing has pushed nothing, so the trainer takes the step back, and the checkpoint need not
-  // wait for it.
+  // With `hold`, STOP follows the checkpoint. If the program computes no more steps, the current
+  // step would never end. The step has pushed nothing yet, so the trainer takes it back, and the
+  // checkpoint does not wait for it.
   const bool takes_back = command.hold() && pipeline_.computing() && options_.take_back;
   if (takes_back && options_.take_back(context_.step)) pipeline_.TakeBack();
   requested_save_.OnCommand(command, context_.step + (pipeline_.step_begun() ? 1 : 0));
