@@ -45,7 +45,7 @@ absl::StatusOr<std::unique_ptr<AttachedRunner>> AttachedRunner::New(
 absl::Status AttachedRunner::StartAt(int64_t epoch, int64_t /*rows*/) {
   if (!keeps_state_) {
     return absl::FailedPreconditionError(
-        "the program keeps no state, and cannot go on in the middle of a run");
+        "the program gives no state to checkpoints, so it cannot resume in the middle of a run");
   }
   TANDEM_ASSIGN_OR_RETURN(const server::SavedModel saved, server::SavedModel::Open(init_from_));
   resumed_.states.clear();
@@ -53,7 +53,7 @@ absl::Status AttachedRunner::StartAt(int64_t epoch, int64_t /*rows*/) {
     TANDEM_ASSIGN_OR_RETURN(std::string state, saved.ReadProgramState(rank));
     if (state.empty()) {
       return absl::FailedPreconditionError(absl::StrCat(
-          saved.folder(), ": no state of a program: the one that was trained kept none"));
+          saved.folder(), ": the checkpoint has no program state, because its program gave none"));
     }
     resumed_.states.push_back(std::move(state));
   }

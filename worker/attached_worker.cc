@@ -103,8 +103,10 @@ absl::Status AttachedWorker::Interrupted() {
 
 absl::Status AttachedWorker::EnterBarrier() {
   absl::MutexLock lock(&mutex_);
-  if (!joined_) return absl::FailedPreconditionError("a barrier before the job is joined");
-  if (in_barrier_) return absl::FailedPreconditionError("a barrier while waiting at another");
+  if (!joined_)
+    return absl::FailedPreconditionError("cannot enter a barrier before the job is joined");
+  if (in_barrier_)
+    return absl::FailedPreconditionError("cannot enter a barrier while waiting at another one");
   in_barrier_ = true;
   released_ = false;
   ++barrier_;
@@ -114,10 +116,13 @@ absl::Status AttachedWorker::EnterBarrier() {
 
 absl::StatusOr<bool> AttachedWorker::WaitBarrier(absl::Time deadline) {
   absl::MutexLock lock(&mutex_);
-  if (!in_barrier_) return absl::FailedPreconditionError("no barrier has been entered");
+  if (!in_barrier_)
+    return absl::FailedPreconditionError("cannot wait at a barrier before entering it");
   absl::StatusOr<bool> released = WaitFor(released_, deadline);
   if (ended_ && how_.ok() && !released_) {
-    if (!Stopped()) return absl::FailedPreconditionError("a barrier, and the job has ended");
+    if (!Stopped())
+      return absl::FailedPreconditionError(
+          "the job has ended before all workers entered the barrier");
     released = true;
   }
   if (released.ok() && *released) in_barrier_ = false;
@@ -167,12 +172,13 @@ absl::StatusOr<bool> AttachedWorker::Report(const std::map<std::string, double>&
   }
   for (const auto& [name, value] : values) TANDEM_RETURN_IF_ERROR(CheckReported(name, value));
   absl::MutexLock lock(&mutex_);
-  if (!joined_) return absl::FailedPreconditionError("a report before the job is joined");
+  if (!joined_)
+    return absl::FailedPreconditionError("cannot report values before the job is joined");
   while (notes_.size() >= kMostNotes && !ended_) {
     if (changed_.WaitUntil(&mutex_, deadline)) return false;
   }
   if (ended_ && Stopped()) return true;
-  if (ended_) return absl::FailedPreconditionError("a report, and the job has ended");
+  if (ended_) return absl::FailedPreconditionError("cannot report values: the job has ended");
   ProgramNote note;
   note.set_step(step);
   for (const auto& [name, value] : values) (*note.mutable_value())[name] = value;
@@ -184,8 +190,9 @@ absl::Status AttachedWorker::AskForSave(int64_t step) {
   absl::MutexLock lock(&mutex_);
   if (ended_ && Stopped()) return absl::OkStatus();
   if (!joined_ || ended_) {
-    return absl::FailedPreconditionError(ended_ ? "a save is asked for, and the job has ended"
-                                                : "a save is asked for before the job is joined");
+    return absl::FailedPreconditionError(
+        ended_ ? "cannot request a checkpoint: the job has ended"
+               : "cannot request a checkpoint before the job is joined");
   }
   ++saves_;
   ProgramNote note;
@@ -214,7 +221,7 @@ absl::StatusOr<bool> AttachedWorker::WaitFor(const bool& what, absl::Time deadli
   }
   if (what) return true;
   if (!ended_) return false;
-  return how_.ok() ? absl::InternalError("the job ended before it began") : how_;
+  return how_.ok() ? absl::InternalError("the job ended before training began") : how_;
 }
 
 absl::StatusOr<bool> AttachedWorker::WaitJoined(absl::Time deadline) {
@@ -285,9 +292,9 @@ absl::Status AttachedWorker::CheckBatch(const data::Batch& batch, bool test) con
     const job::TablePlan& table = job.tables[input.table];
     const int64_t ids = job::MostIdsOfBatch(job, table) / job.job.train().batch() * most;
     if (static_cast<int64_t>(input.index.size()) <= ids) continue;
-    return absl::InvalidArgumentError(absl::StrCat("a batch with ", input.index.size(),
-                                                   " ids for table ", table.name, ", at most ", ids,
-                                                   " by its ids_per_field; raise that in the job"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a batch has ", input.index.size(), " ids for table ", table.name, ", but only ", ids,
+        " are allowed; raise the table's ids_per_field in the job"));
   }
   return absl::OkStatus();
 }
@@ -317,7 +324,7 @@ absl::Status AttachedWorker::Rows(size_t input, absl::Span<float> cells) {
   StepSlot& slot = *want->slot;
   if (input >= slot.batch.sparse.size()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("input ", input, " of a batch that has ", slot.batch.sparse.size()));
+        absl::StrCat("no input ", input, ": this batch has ", slot.batch.sparse.size(), " inputs"));
   }
   const data::SparseInput& sparse = slot.batch.sparse[input];
   const auto dim = static_cast<size_t>(plan().tables[sparse.table].dim);
@@ -325,7 +332,8 @@ absl::Status AttachedWorker::Rows(size_t input, absl::Span<float> cells) {
     return WrongSize("rows", cells.size(), CellsOf(sparse) * dim);
   }
   if (slot.rows[input].at().size() != sparse.keys.size()) {
-    return absl::FailedPreconditionError("the rows of this input have been given out before");
+    return absl::FailedPreconditionError(
+        "the rows of this input were already taken for this batch");
   }
   data::PoolRows(sparse, static_cast<int>(dim), slot.rows[input].at(), cells);
   slot.rows[input].Clear();

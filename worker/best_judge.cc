@@ -23,15 +23,15 @@ absl::StatusOr<Verdict> BestJudge::Judge(int64_t epoch, int64_t step, const std:
   if (result.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("train.keep_best: no worker had validation rows after epoch ", epoch,
-                     "; hint: for batch in job.evaluate(loader, data=\"validation\"), with samples "
-                     "on one worker at least"));
+                     "; hint: call job.evaluate(loader, data=\"validation\") with samples on at "
+                     "least one worker"));
   }
   const nlohmann::json json = nlohmann::json::parse(result, nullptr, /*allow_exceptions=*/false);
   const bool finite = json.is_object() && !json.contains("scores_not_finite");
   if (finite && !(json.contains(metric) && json[metric].is_number())) {
     return absl::InvalidArgumentError(
-        absl::StrCat("train.keep_best.metric: the validation rows give no ", metric, ", they are ",
-                     result, "; hint: are both labels among them? LOGLOSS needs one of them only"));
+        absl::StrCat("train.keep_best.metric: the validation rows give no ", metric, ", only ",
+                     result, "; hint: do they have both labels? LOGLOSS works with one label"));
   }
   Verdict verdict;
   if (finite) {

@@ -102,16 +102,17 @@ std::string DenseParameters::EncodeFile() const {
 absl::Status DenseParameters::Load(const server::RangeImage& image) {
   if (image.table != job::kDenseTableName || image.keys != block_keys_ ||
       image.weights.size() != values_.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("dense file of table \"", image.table, "\" with ", image.keys.size(),
-                     " blocks; the model has ", block_keys_.size(), ": is it of another model?"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "dense file of table \"", image.table, "\" with ", image.keys.size(),
+        " blocks; the model has ", block_keys_.size(), "; does the file belong to another model?"));
   }
   std::copy(image.weights.begin(), image.weights.end(), values_.begin());
   // slots keep their initial values
   if (image.optimizer != optimizer_->name()) return absl::OkStatus();
   if (image.slots.size() != slots_.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("dense file with ", image.slots.size(), " slots, want ", slots_.size()));
+    return absl::InvalidArgumentError(absl::StrCat("dense file has ", image.slots.size(),
+                                                   " floats of optimizer state, expected ",
+                                                   slots_.size()));
   }
   std::copy(image.slots.begin(), image.slots.end(), slots_.begin());
   return absl::OkStatus();

@@ -106,7 +106,8 @@ void DenseReducer::Dump() {
   const absl::Status written =
       collectives::WriteDump(options_.dump_folder, collectives::DumpOf(*group_, kWorkersGroup));
   if (written.ok()) return;
-  node::Log("worker", group_->rank()).Error(absl::StrCat("no dump: ", written.ToString()));
+  node::Log("worker", group_->rank())
+      .Error(absl::StrCat("cannot write the dump of the collectives: ", written.ToString()));
 }
 
 absl::Status DenseReducer::DumpIfNeeded(absl::Status status) {
@@ -187,8 +188,8 @@ absl::StatusOr<collectives::Work> DenseReducer::Start(const Request& request) {
       return group_->GatherV(request.input, request.output, request.counts, request.type,
                              /*root=*/0);
     default:
-      return absl::UnimplementedError(
-          absl::StrCat("no replicas ask for ", collectives::PrimitiveName(request.primitive)));
+      return absl::UnimplementedError(absl::StrCat("replicas do not use this collective: ",
+                                                   collectives::PrimitiveName(request.primitive)));
   }
 }
 

@@ -36,7 +36,7 @@ std::string FirstDifference(const std::string& own, const std::string& first) {
   const std::vector<std::string> here = absl::StrSplit(own, '\n');
   const std::vector<std::string> there = absl::StrSplit(first, '\n');
   if (here[0] != there[0]) {
-    return absl::StrCat("model.script.file: its contents are not those on worker 0 (hash ", here[0],
+    return absl::StrCat("model.script.file: contents differ from those on worker 0 (hash ", here[0],
                         " here, ", there[0], " there); hint: copy one file to every host");
   }
   size_t i = 1;

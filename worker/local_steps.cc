@@ -216,7 +216,7 @@ absl::Status LocalSteps::SetState(absl::string_view state) {
     std::memcpy(&head, state.data(), sizeof head);
   }
   if (head.floats != static_cast<int64_t>(floats)) {
-    return absl::DataLossError(absl::StrCat("a replica of ", state.size(), " bytes, want ",
+    return absl::DataLossError(absl::StrCat("saved replica has ", state.size(), " bytes, expected ",
                                             sizeof head + floats * sizeof(float)));
   }
   const char* at = state.data() + sizeof head;

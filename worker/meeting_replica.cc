@@ -92,7 +92,8 @@ absl::Status MeetingReplica::SetState(absl::string_view state) {
   std::vector<float> rows(dense_.RowsWithSlots().size());
   const size_t bytes = (rows.size() + velocity_.size()) * sizeof(float);
   if (state.size() != bytes) {
-    return absl::DataLossError(absl::StrCat("a replica of ", state.size(), " bytes, want ", bytes));
+    return absl::DataLossError(
+        absl::StrCat("saved replica has ", state.size(), " bytes, expected ", bytes));
   }
   std::memcpy(rows.data(), state.data(), rows.size() * sizeof(float));
   std::memcpy(velocity_.data(), state.data() + rows.size() * sizeof(float),

@@ -34,7 +34,8 @@ absl::StatusOr<std::unique_ptr<collectives::AsyncGroup>> OpenQuorumMail(
   options.deadline = deadline;
   TANDEM_ASSIGN_OR_RETURN(auto mail, collectives::AsyncGroup::Open(std::move(options)));
   const size_t length = mail->address().size();
-  if (length + sizeof length > kAddressBytes) return absl::InternalError("an address too long");
+  if (length + sizeof length > kAddressBytes)
+    return absl::InternalError("the address for quorum messages is too long");
   std::string own(kAddressBytes, '\0');
   std::memcpy(own.data(), &length, sizeof length);
   std::memcpy(own.data() + sizeof length, mail->address().data(), length);

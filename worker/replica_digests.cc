@@ -33,11 +33,10 @@ absl::Status CompareReplicas(absl::Span<const uint64_t> digests, int rank, int64
   }
   const std::string text = absl::StrCat(
       "dense parameters of ", at_fault.size() == 1 ? "worker " : "workers ",
-      absl::StrJoin(at_fault, ", "), known ? " are not those of the others" : " differ",
-      " as the epoch ends (step ", step,
-      "); hint: all workers must change them alike: step learning rate schedules once an epoch, "
-      "not once "
-      "a batch, since workers may have different numbers of batches");
+      absl::StrJoin(at_fault, ", "), known ? " differ from those of the others" : " differ",
+      " at the end of the epoch (step ", step,
+      "); hint: all workers must change them in the same way: step learning rate schedules once an "
+      "epoch, not once a batch, because workers may have different numbers of batches");
   const bool own = !known || digests[static_cast<size_t>(rank)] != common;
   return own ? absl::InternalError(text) : absl::AbortedError(text);
 }

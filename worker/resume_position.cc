@@ -21,15 +21,15 @@ struct Epochs {
 
 absl::StatusOr<Epochs> EpochsOf(const RunRecord& record, int workers) {
   if (record.worker_size() != workers) {
-    return absl::DataLossError(
-        absl::StrCat("record of ", record.worker_size(), " workers, the job has ", workers));
+    return absl::DataLossError(absl::StrCat("run record has ", record.worker_size(),
+                                            " workers, but the job has ", workers));
   }
   Epochs epochs;
   epochs.first = record.worker(0).position().epoch();
   for (const Progress& worker : record.worker()) {
     const TrainPosition& at = worker.position();
     if (!worker.has_position() || at.step() < 0 || at.epoch() < 0 || at.rows() < 0) {
-      return absl::DataLossError("record that does not say where a worker stood");
+      return absl::DataLossError("run record does not say where each worker stood");
     }
     epochs.first = std::min(epochs.first, at.epoch());
     epochs.last = std::max(epochs.last, at.epoch());
@@ -45,7 +45,7 @@ absl::StatusOr<Epochs> EpochsOf(const RunRecord& record, int workers) {
   }
   if (epochs.last <= epochs.first + 1) return epochs;
   return absl::DataLossError(
-      absl::StrCat("record with workers in epochs ", epochs.first, " and ", epochs.last));
+      absl::StrCat("run record has workers in epochs ", epochs.first, " and ", epochs.last));
 }
 
 }  // namespace
@@ -57,8 +57,8 @@ absl::StatusOr<TrainPosition> ResumePosition(const RunRecord& record, int rank, 
     // No worker begins an epoch before all workers have left the previous one.
     if (at.epoch() == epochs.last) return at;
     if (!at.epoch_over()) {
-      return absl::DataLossError(absl::StrCat("worker ", rank, " was in epoch ", at.epoch(),
-                                              " when others had trained in ", epochs.last));
+      return absl::DataLossError(absl::StrCat("worker ", rank, " was still in epoch ", at.epoch(),
+                                              " when others had trained in epoch ", epochs.last));
     }
     at.set_epoch(epochs.last);
     at.set_epoch_over(false);

@@ -46,7 +46,7 @@ class TaskRunner {
   // of this worker's share. If the share has no more rows, the first batch is empty. Called before
   // any Fetch.
   virtual absl::Status StartAt(int64_t /*epoch*/, int64_t /*rows*/) {
-    return absl::UnimplementedError("who computes here cannot go on in the middle of a run");
+    return absl::UnimplementedError("this task runner cannot resume in the middle of a run");
   }
   // The state that a program or a module needs to resume from a checkpoint that contains the steps
   // below `step`; empty: no state. `epoch`: the epoch of this worker; `last`: nothing follows the
@@ -87,7 +87,7 @@ class TaskRunner {
   using DeviceGradient = std::function<absl::StatusOr<float*>(bool zero)>;
   virtual DeviceGradient LeaveGradientOnDevice() {
     return [](bool) -> absl::StatusOr<float*> {
-      return absl::UnimplementedError("this model's gradients are on no GPU");
+      return absl::UnimplementedError("this model does not keep its gradients on a GPU");
     };
   }
 };

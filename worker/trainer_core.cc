@@ -81,7 +81,7 @@ void TrainerCore::OnFrame(absl::Time now, const ParsedFrame& frame, TrainerEffec
       OnControl(now, frame);
       break;
     default:
-      effects->log.push_back(absl::StrCat("ignored: ", frame.DebugString()));
+      effects->log.push_back(absl::StrCat("ignored unexpected frame: ", frame.DebugString()));
       break;
   }
   Advance(now, effects);

@@ -186,13 +186,14 @@ class Tuner {
   // ---- For the summary and the log ----
 
   std::string WhyBucket() const {
-    if (dense_.synchroniser() != Dense::ALLREDUCE) return "whole models, at meetings";
+    if (dense_.synchroniser() != Dense::ALLREDUCE) return "sync rounds send whole models";
     if (dense_.bucket_bytes() != 0) return "the job says so";
-    if (MeasuresNothing(plan_)) return "a job that is repeatable depends on no measurement";
-    if (job::SumsByQuorum(plan_.job)) return "sums that do not wait for all take it whole";
-    if (!ChoosesBuckets(plan_)) return "a codec, a sharded optimizer or a GPU takes it whole";
-    if (gradient_bytes_ < collectives::kLeastBucketedBytes) return "a small gradient";
-    if (group_.ranks() > kMostRanksPlayed) return "nothing was measured, for so many workers";
+    if (MeasuresNothing(plan_)) return "a reproducible job must not depend on measurements";
+    if (job::SumsByQuorum(plan_.job)) return "quorum sums need the whole gradient";
+    if (!ChoosesBuckets(plan_))
+      return "a codec, a sharded optimizer or a GPU needs the whole gradient";
+    if (gradient_bytes_ < collectives::kLeastBucketedBytes) return "the gradient is small";
+    if (group_.ranks() > kMostRanksPlayed) return "nothing is measured with so many workers";
     return why_bucket_;
   }
 
@@ -294,7 +295,7 @@ class Tuner {
     const int64_t bucket = described["bucket_bytes"];
     return absl::StrCat(
         "dense gradients between ", described["ranks"].get<int>(), " workers: ", out, "; ",
-        bucket > 0 ? absl::StrCat("buckets of ", bucket) : "at once", " (",
+        bucket > 0 ? absl::StrCat("buckets of ", bucket) : "in one piece", " (",
         described["bucket_why"].get<std::string>(), ")",
         described.contains("costs")
             ? absl::StrCat("; costs ", described["costs"]["from"].get<std::string>())

@@ -26,9 +26,9 @@ const char* NameOf(Want::Kind kind) {
     case Want::Kind::kState:
       return "the program's state";
     case Want::Kind::kStepDone:
-      return "nothing but to look whether the step is done";
+      return "nothing: the step is done";
     case Want::Kind::kEnd:
-      return "nothing any more: the job has ended";
+      return "nothing more: the job has ended";
   }
   return "";
 }

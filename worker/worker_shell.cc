@@ -104,7 +104,7 @@ class Worker {
     computer_.reset();
     if (trace_ != nullptr) {
       const absl::Status written = trace_->Write(options_.trace_path);
-      if (!written.ok()) log_.Error(absl::StrCat("no trace: ", written.ToString()));
+      if (!written.ok()) log_.Error(absl::StrCat("cannot write the trace: ", written.ToString()));
     }
     if (own_server_ == nullptr) return status;
     const absl::Status served = own_server_->Join(status);
@@ -549,7 +549,8 @@ class Worker {
     TANDEM_ASSIGN_OR_RETURN(const std::string bytes, saved.ReadRecord());
     RunRecord record;
     if (!record.ParseFromString(bytes)) {
-      return absl::DataLossError(absl::StrCat(saved.folder(), ": a record that cannot be read"));
+      return absl::DataLossError(
+          absl::StrCat(saved.folder(), ": the run record of this checkpoint is damaged"));
     }
     TANDEM_RETURN_IF_ERROR(data::CheckSameFiles(record, plan_.job.data()));
     TANDEM_ASSIGN_OR_RETURN(const TrainPosition start,

@@ -372,7 +372,7 @@ TEST_F(WrongProgramTest, WrongCallsAreRefusedAndChangeNothing) {
     batch.samples = 2;
     batch.sparse[0].index.resize(24 * 3 + 1);
     EXPECT_THAT(worker.GiveBatch(&batch).message(),
-                HasSubstr("a batch with 73 ids for table some, at most 72 by its ids_per_field"));
+                HasSubstr("a batch has 73 ids for table some, but only 72 are allowed"));
     batch = TwoSamples();
     ASSERT_TRUE(worker.GiveBatch(&batch).ok());
     do want = worker.Next(Soon());
@@ -380,11 +380,11 @@ TEST_F(WrongProgramTest, WrongCallsAreRefusedAndChangeNothing) {
            worker.GiveBatch(&(batch = TwoSamples())).ok());
     ASSERT_TRUE(want.ok() && want->kind == worker::Want::Kind::kCompute) << want.status();
     std::vector<float> cells(16);
-    EXPECT_THAT(worker.Rows(1, absl::MakeSpan(cells)).message(), HasSubstr("input 1 of a batch"));
+    EXPECT_THAT(worker.Rows(1, absl::MakeSpan(cells)).message(), HasSubstr("no input 1"));
     EXPECT_THAT(worker.Rows(0, absl::MakeSpan(cells).first(8)).message(),
                 HasSubstr("rows: 8 floats, want 16"));
     EXPECT_TRUE(worker.Rows(0, absl::MakeSpan(cells)).ok());
-    EXPECT_THAT(worker.Rows(0, absl::MakeSpan(cells)).message(), HasSubstr("given out before"));
+    EXPECT_THAT(worker.Rows(0, absl::MakeSpan(cells)).message(), HasSubstr("were already taken"));
     const std::vector<float> one(1);
     EXPECT_THAT(worker.Finish({.cells = {one}}).message(),
                 HasSubstr("gradient of input 0: 1 floats, want 16"));

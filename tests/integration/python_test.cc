@@ -566,8 +566,9 @@ TEST_F(PythonTest, PredictScoresWhatTheScriptEvaluates) {
 // who is right; of three one stands alone.
 TEST_F(PythonTest, ReplicasThatDifferEndTheJobByName) {
   for (const auto& [workers, ending] :
-       {std::pair("2", "dense parameters of workers 0, 1 differ as the epoch ends (step "),
-        {"3", "failed: worker 1: dense parameters of worker 1 are not those of the others as"}}) {
+       {std::pair("2", "dense parameters of workers 0, 1 differ at the end of the epoch (step "),
+        {"3",
+         "failed: worker 1: dense parameters of worker 1 differ from those of the others at"}}) {
     RunArguments arguments =
         Arguments(SourcePath("tests/python/best.py"),
                   {absl::StrCat("cluster.workers=", workers), "train.epochs=4"});
@@ -575,7 +576,7 @@ TEST_F(PythonTest, ReplicasThatDifferEndTheJobByName) {
     const RunResult run = RunJob(arguments, kLimit);
     EXPECT_EQ(run.exit_code, 1) << run.DebugString();
     EXPECT_THAT(run.output, HasSubstr(ending));
-    EXPECT_THAT(run.output, HasSubstr("hint: all workers must change them alike"));
+    EXPECT_THAT(run.output, HasSubstr("hint: all workers must change them in the same way"));
   }
 }
 

@@ -461,7 +461,7 @@ TEST_F(ScriptTest, WorkersWithDifferentFilesDoNotStartTogether) {
       EXPECT_TRUE(role->WaitFor(absl::Seconds(60)));
       all += role->Output();
     }
-    EXPECT_THAT(all, HasSubstr("its contents are not those on worker 0"));
+    EXPECT_THAT(all, HasSubstr("contents differ from those on worker 0"));
   }
 }
 

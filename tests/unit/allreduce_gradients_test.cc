@@ -248,8 +248,9 @@ TEST(ReplicaDigestsTest, WhoDiffersIsAtFault) {
   EXPECT_TRUE(say({7, 7, 7}, 1).ok());
   for (int rank = 0; rank < 3; ++rank) {
     const absl::Status status = say({7, 8, 7}, rank);
-    EXPECT_THAT(std::string(status.message()),
-                HasSubstr("of worker 1 are not those of the others as the epoch ends (step 32)"));
+    EXPECT_THAT(
+        std::string(status.message()),
+        HasSubstr("of worker 1 differ from those of the others at the end of the epoch (step 32)"));
     EXPECT_EQ(status.code(), rank == 1 ? absl::StatusCode::kInternal : absl::StatusCode::kAborted);
   }
   EXPECT_THAT(std::string(say({7, 8, 9, 7, 7}, 0).message()), HasSubstr("of workers 1, 2 are not"));
@@ -258,7 +259,7 @@ TEST(ReplicaDigestsTest, WhoDiffersIsAtFault) {
     const absl::Status status = say(none_is_right, 0);
     EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
     EXPECT_THAT(std::string(status.message()), HasSubstr("of workers 0, 1"));
-    EXPECT_THAT(std::string(status.message()), HasSubstr(" differ as the epoch ends"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr(" differ at the end of the epoch"));
   }
   const std::vector<float> zero = {0.0f, 1.0f}, minus = {-0.0f, 1.0f};
   EXPECT_EQ(worker::DigestOf(zero), worker::DigestOf(zero));

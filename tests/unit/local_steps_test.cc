@@ -493,7 +493,7 @@ TEST(LocalStepsTest, AStateOfAnotherJobIsRefused) {
        {momentum.reductions[0]->State(), outer.reductions[0]->State(), std::string("x")}) {
     const absl::Status refused = sgd.reductions[0]->SetState(state);
     EXPECT_EQ(refused.code(), absl::StatusCode::kDataLoss);
-    EXPECT_THAT(refused.message(), ::testing::HasSubstr("a replica of "));
+    EXPECT_THAT(refused.message(), ::testing::HasSubstr("saved replica has "));
   }
   EXPECT_TRUE(sgd.reductions[0]->SetState("").ok()) << "there was none";
 }

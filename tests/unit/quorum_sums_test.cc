@@ -296,7 +296,7 @@ TEST(QuorumSumsTest, ModelsThatDifferAreFound) {
     seen[static_cast<size_t>(member.rank)] = member.EndEpoch(1);
   });
   for (const absl::Status& status : seen) {
-    EXPECT_THAT(status.ToString(), HasSubstr("worker 1 are not those of the others"));
+    EXPECT_THAT(status.ToString(), HasSubstr("worker 1 differ from those of the others"));
   }
 }
 

@@ -99,11 +99,11 @@ TEST(ResumePositionTest, WhatCannotBeIsRefused) {
   const auto refused = [](const RunRecord& record, int workers) {
     return std::string(worker::ResumePosition(record, 0, workers).status().message());
   };
-  EXPECT_THAT(refused(Record({{0, false, 1, 0, 1}}), 2), HasSubstr("record of 1 workers"));
+  EXPECT_THAT(refused(Record({{0, false, 1, 0, 1}}), 2), HasSubstr("run record has 1 workers"));
   EXPECT_THAT(refused(Record({{0, false, 1, 0, 1}, {2, false, 1, 0, 1}}), 2),
               HasSubstr("epochs 0 and 2"));
   EXPECT_THAT(refused(Record({{0, false, 1, 0, 1}, {1, false, 1, 0, 1}}), 2),
-              HasSubstr("was in epoch 0"));
+              HasSubstr("was still in epoch 0"));
   RunRecord without = Record({{0, false, 1, 0, 1}});
   without.mutable_worker(0)->clear_position();
   EXPECT_THAT(refused(without, 1), HasSubstr("does not say"));

@@ -116,7 +116,7 @@ TEST(TuneGroupTest, MeasuresAndAllWorkersChooseAlike) {
   EXPECT_THAT(described["choices"][0]["why"].get<std::string>(),
               AnyOf(StartsWith("tried out: "), StartsWith("predicted: ")));
   EXPECT_THAT(all[0].tuning.line,
-              AllOf(HasSubstr("between 3 workers: 1048576 bytes by "), HasSubstr("at once")));
+              AllOf(HasSubstr("between 3 workers: 1048576 bytes by "), HasSubstr("in one piece")));
 }
 
 TEST(TuneGroupTest, TheSameFileGivesTheSameChoices) {
