@@ -342,6 +342,8 @@ absl::Status AttachedWorker::Rows(size_t input, absl::Span<float> cells) {
 
 absl::Status AttachedWorker::Finish(const StepGradients& gradients) {
   TANDEM_ASSIGN_OR_RETURN(WantQueue::Use want, wants_.Expect(Want::Kind::kCompute));
+  // All sizes are checked before anything is written, so that the program can repeat a refused
+  // call.
   StepSlot& slot = *want->slot;
   const std::vector<data::SparseInput>& inputs = slot.batch.sparse;
   const size_t count = dense().size();

@@ -83,8 +83,8 @@ class DenseReducer {
   // From now on sync rounds of replicas do not wait for all workers (quorum_meetings.h).
   void MeetByQuorum(DenseParameters& dense, std::unique_ptr<collectives::AsyncGroup> mail,
                     const QuorumMeetings::Options& options);
-  // From now on sums do not wait for all workers (quorum_sums.h): a thread of the sums runs them,
-  // and the reduction is not used. Called before the first step.
+  // From now on sums do not wait for all workers (quorum_sums.h): a separate thread runs them, and
+  // the reduction is not used. Called before the first step.
   void SumByQuorum(DenseParameters& dense, std::unique_ptr<DenseParameters> model,
                    std::unique_ptr<collectives::AsyncGroup> mail,
                    const QuorumSums::Options& options);

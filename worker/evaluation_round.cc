@@ -41,6 +41,8 @@ bool EvaluationRound::Advance(absl::Time now, TrainerEffects* effects) {
     case Stage::kBegin:
       return BeginIfDue();
     case Stage::kFinishDelayed:
+      // When all workers have entered, no push is in flight. The scheduler then has the servers
+      // apply their held updates, and releases the workers afterwards.
       if (!barriers.Pass(now, "finish_delayed", context_.step, BarrierEnter::FINISH_DELAYED))
         return false;
       return Enter(due_ ? Stage::kMeet : Stage::kOver);

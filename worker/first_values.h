@@ -3,7 +3,7 @@
 // from rank 0. A script makes its module itself, at random or not. A module from a file must come
 // from the same file on every worker.
 //
-// Thread safety: a pure function but for the group, which is the caller's.
+// Thread safety: a pure function, except that it uses the caller's group.
 #ifndef TANDEM_WORKER_FIRST_VALUES_H_
 #define TANDEM_WORKER_FIRST_VALUES_H_
 

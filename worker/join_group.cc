@@ -67,8 +67,8 @@ std::vector<Path> PathsOf(const std::vector<std::unique_ptr<collectives::Link>>&
 absl::StatusOr<std::vector<std::unique_ptr<collectives::Link>>> Meet(
     const job::JobPlan& plan, const char* group, int rank, const std::vector<int>& workers,
     const std::string& coordinator, collectives::GroupOptions* options, std::vector<Path>* paths) {
-  // A program's worker joins when its module and data are ready. How long that takes is up to the
-  // program, so the longer limit applies.
+  // A worker with its own module joins when the module and the data are ready. The user's code
+  // decides how long that takes, so the longer limit applies.
   const Limits& limits = plan.job.limits();
   const double patience = job::HasOwnModule(plan.job.model())
                               ? std::max(limits.start_seconds(), limits.stall_limit_seconds())

@@ -28,6 +28,9 @@ void QuorumCaller::Hear(int worker, const QuorumNews& news, std::vector<Addresse
 }
 
 void QuorumCaller::CallAll(absl::Time now, std::vector<Addressed>* calls) {
+  // Each sum is called at all workers, because all take part in it. A call without a sum goes only
+  // to workers that may continue. At the end, waiting workers learn which worker they wait for, if
+  // that has changed.
   for (bool more = true; more;) {
     QuorumCall call;
     call.begins = leader_.Next(now);

@@ -79,8 +79,8 @@ QuorumLeader::Begins QuorumLeader::Next(absl::Time now) {
     grace_ends_ = absl::InfiniteFuture();
     return Begins::kNothing;
   }
-  // Only a worker that already has a gradient for this sum's place, but of an earlier step, may
-  // still catch up during the grace; a worker behind the last sum may not.
+  // The grace is for workers that have finished the steps of all earlier sums, but not yet this
+  // step. A worker that is further behind gets no grace.
   const bool others_may_come = std::any_of(workers_.begin(), workers_.end(), [&](const Worker& w) {
     return w.brings() && w.through >= summed_ && w.through < reached;
   });

@@ -11,7 +11,7 @@
 namespace tandem::worker {
 namespace {
 
-constexpr int64_t kToLeader = 1, kToWorker = 2;            // tags
+constexpr int64_t kToLeader = 1, kToWorker = 2;            // message tags
 constexpr absl::Duration kLook = absl::Milliseconds(100);  // between two looks at the watch
 constexpr absl::Duration kIdle = absl::Seconds(1);
 constexpr int64_t kAddressBytes = 4096;
@@ -33,6 +33,8 @@ absl::StatusOr<std::unique_ptr<collectives::AsyncGroup>> OpenQuorumMail(
   options.links = collectives::LinkChoice::kTcp;
   options.deadline = deadline;
   TANDEM_ASSIGN_OR_RETURN(auto mail, collectives::AsyncGroup::Open(std::move(options)));
+  // Addresses travel in fields of one size (length, then text), because an all-gather needs equal
+  // sizes.
   const size_t length = mail->address().size();
   if (length + sizeof length > kAddressBytes)
     return absl::InternalError("the address for quorum messages is too long");

@@ -53,6 +53,9 @@ absl::StatusOr<Epochs> EpochsOf(const RunRecord& record, int workers) {
 absl::StatusOr<TrainPosition> ResumePosition(const RunRecord& record, int rank, int workers) {
   TANDEM_ASSIGN_OR_RETURN(const Epochs epochs, EpochsOf(record, workers));
   TrainPosition at = record.worker(rank).position();
+  // Two cases. If some worker has trained in the later of two epochs, all workers are through with
+  // the earlier one: a worker that still stood there begins the later epoch. Otherwise nobody has
+  // trained in the later epoch, and all workers go back to the end of the earlier one.
   if (epochs.first != epochs.last && epochs.last_begun) {
     // No worker begins an epoch before all workers have left the previous one.
     if (at.epoch() == epochs.last) return at;

@@ -86,6 +86,9 @@ bool Saving::Write(TrainerEffects* effects) {
 }
 
 bool Saving::MeetServers(absl::Time now, TrainerEffects* effects) {
+  // The scheduler has the servers write their ranges between the last entry and the release (action
+  // SAVE). A failure of any worker or server comes back in the release, so all workers agree on
+  // whether there is a checkpoint.
   BarrierEnter entry;
   entry.set_name(name_);
   entry.set_value(step_);

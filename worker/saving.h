@@ -85,7 +85,7 @@ class Saving {
   TrainerContext& context_;
   DenseSynchroniser& synchroniser_;
   const SaveId id_;
-  const BarrierEnter::Action when_ready_;  // what the scheduler does at the first barrier
+  const BarrierEnter::Action when_ready_;  // action of the scheduler at the first barrier
   Stage stage_ = Stage::kIdle;
   std::string name_, directory_;
   int64_t step_ = 0;

@@ -49,6 +49,8 @@ absl::StatusOr<std::unique_ptr<TaskRunner>> StepRunner::New(const job::JobPlan& 
 }
 
 absl::Status StepRunner::Init(const MakeModel& make_model, data::SharedReader* shared) {
+  // Errors of the user's files come before the model is made. The model needs the shape of the
+  // data. A checkpoint is loaded last, because it overwrites the initial values.
   if (!scores_path_.empty()) scores_.open(scores_path_, std::ios::binary | std::ios::trunc);
   TANDEM_RETURN_IF_ERROR(CheckScores());
   TANDEM_ASSIGN_OR_RETURN(const data::DataShape shape, data::FindDataShape(plan_));

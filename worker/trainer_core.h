@@ -159,7 +159,7 @@ class TrainerCore {
   Phase phase_ = Phase::kWaitStart;
   DenseEnd dense_end_ = DenseEnd::kAhead;
   std::vector<int64_t> missed_sums_;  // EpochEndTask
-  uint64_t epoch_end_bytes_ = 0;      // the same
+  uint64_t epoch_end_bytes_ = 0;      // EpochEndTask
   bool have_view_ = false, started_ = false, stop_ = false;
   bool said_done_ = false;
   bool stops_early_ = false;

@@ -47,7 +47,7 @@ void TrainerReport::SetPaused(absl::Time now, bool paused) {
 Progress TrainerReport::Take(absl::Time now, const job::JobPlan& plan,
                              const client::ClientCore& client, int64_t epoch, int64_t step,
                              bool done) {
-  // The scheduler may lose a report, so nearly all fields are totals or present values, which the
+  // A report may be lost on its way, so nearly all fields are totals or present values, which the
   // next report repeats. Only the loss is summed since the last report, and its sums are reset
   // here. The order matters in one place: a finished job closes the row fingerprint of its epoch
   // before the fingerprint is read.

@@ -35,7 +35,7 @@ struct StepSlot {
   std::vector<client::ClientCore::PreparedPush> pushes;
   client::PulledRows dense_rows;      // dense parameters on servers, by block
   std::vector<float> dense;           // dense_rows in one piece (padded); empty for replicas
-  std::vector<float> dense_gradient;  // padded, plus one element for n; empty: steps are left out
+  std::vector<float> dense_gradient;  // padded, plus one element for n; empty: skipped steps
   double loss_sum = 0;
   bool has_loss = true;          // false: the program has not given a loss
   bool begins_interval = false;  // the rows of `interval_auc` begin with this step

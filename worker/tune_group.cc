@@ -93,6 +93,8 @@ class Tuner {
   }
 
   absl::StatusOr<DenseTuning> Run(collectives::ChooserRules* rules) {
+    // Every rank calls Decide, because a measurement needs all of them. Only the decision of rank 0
+    // counts. If rank 0 has an error, its text travels instead, and Parse returns it on all ranks.
     if (group_.ranks() > 1) {
       const absl::Status own = Decide();
       TANDEM_ASSIGN_OR_RETURN(
