@@ -39,7 +39,7 @@ absl::Status AbortableWatch::Verdict() {
 DenseReducer::DenseReducer(std::unique_ptr<collectives::Group> group, AbortableWatch* watch,
                            std::unique_ptr<DenseReduction> reduction, const Options& options)
     : watch_(watch), group_(std::move(group)), reduction_(std::move(reduction)), options_(options) {
-  counted_bytes_ = group_->bytes_sent();  // sent earlier, by the tuning
+  counted_bytes_ = group_->bytes_sent();  // bytes sent earlier, by the tuning
   sent_bytes_ = counted_bytes_;
   MakeCodec();
   if (overlaps()) loop_ = std::thread([this] { Loop(); });
@@ -87,7 +87,7 @@ void DenseReducer::MeetByQuorum(DenseParameters& dense,
 }
 
 QuorumSums::Run DenseReducer::RunForQuorum() {
-  // sent earlier, by the rendezvous of the mail
+  // bytes sent earlier, by the rendezvous of the mail
   sent_bytes_ = counted_bytes_ = group_->bytes_sent();
   return [this](const Request& request) {
     absl::Status status = Run(request);
@@ -280,6 +280,7 @@ absl::Status DenseReducer::Finish(absl::Span<float> gradient, const Step& step,
   // Begin may be missing: a worker without data has no backward pass. Ready(0) lets the loop run
   // every request that can run before Close. Only when the loop has none left (Reduced) does this
   // thread use the reduction: Close changes the parameters, and the remaining requests run here.
+  // Without overlap there is no loop, and all requests run here.
   bool begun = false;
   {
     absl::MutexLock lock(&mutex_);

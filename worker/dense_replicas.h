@@ -63,8 +63,8 @@ class DenseReplicas final : public DenseSynchroniser {
  private:
   DenseParameters& dense_;
   const bool local_, quorum_, policies_tell_;
-  // A checkpoint needs a gather: a replica has only a share of the optimizer state, or is not the
-  // model.
+  // Whether a checkpoint needs a gather, because a replica has only a share of the optimizer state
+  // or is not the model.
   const bool gathers_;
 };
 

@@ -9,7 +9,7 @@
 
 namespace tandem::worker {
 
-// ---- one save ---------------------------------------------------------------------------------
+// ---- one checkpoint ---------------------------------------------------------------------------
 
 void Saving::Begin(const std::string& name, const std::string& path, int64_t step, uint64_t request,
                    const TrainPosition& position) {

@@ -163,7 +163,7 @@ class TrainerCore {
   bool have_view_ = false, started_ = false, stop_ = false;
   bool said_done_ = false;
   bool stops_early_ = false;
-  int64_t best_saved_ = -1;  // the step of the best save of this attempt
+  int64_t best_saved_ = -1;  // the step of the best checkpoint of this attempt
   // Rank 0: the best evaluation whose model is in a checkpoint (or is final without checkpoints).
   absl::optional<BestEvaluation> kept_;
   absl::Time next_report_;        // set by START
