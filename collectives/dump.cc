@@ -25,8 +25,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// A straggler holds others up for more than this, in more than half of the operations in which
-// anybody waited.
+// A rank is a straggler if the others waited longest for it in more than half of the operations in
+// which anybody waited, and for at least this long in all.
 constexpr absl::Duration kWorthTelling = absl::Milliseconds(1);
 
 Json TimeJson(absl::Time t) {
@@ -133,8 +133,9 @@ const char* State(const OperationRecord& r) {
   return r.failed ? "failed" : "not finished";
 }
 
-// One group's dumps, side by side. Sends and receives concern only two ranks: they are left out,
-// and collectives numbered among themselves where a dump begins at the first operation.
+// Puts the dumps of one group side by side, operation by operation. Sends and receives are left
+// out, because they concern only two ranks. Without them the collectives have the same numbers on
+// all ranks, provided that the dump begins at the first operation.
 class Alignment {
  public:
   explicit Alignment(absl::Span<const GroupDump> dumps) : ranks_(dumps[0].ranks) {
@@ -185,7 +186,7 @@ class Alignment {
     return furthest;
   }
 
-  // The first that a rank has not called, as others know it.
+  // The first operation that the rank has not called, as the other ranks recorded it.
   const OperationRecord* NextOf(const Column& column) const {
     const uint64_t next = column.empty() ? 0 : column.rbegin()->first + 1;
     for (const auto& [rank, other] : by_rank_) {
@@ -215,7 +216,8 @@ class Alignment {
       for (const auto& [number, record] : column) numbers.insert(number);
     }
     for (const uint64_t number : numbers) {
-      if (TellDisagreement(number)) return;  // what follows is its consequence
+      // Report only the first disagreement: later ones follow from it.
+      if (TellDisagreement(number)) return;
     }
   }
 
@@ -245,7 +247,7 @@ class Alignment {
     for (const auto& [rank, column] : by_rank_) {
       for (const auto& [number, r] : column) {
         if (r.finished != absl::InfiniteFuture() && !r.failed) continue;
-        if (r.begun == absl::InfiniteFuture()) continue;  // behind another one
+        if (r.begun == absl::InfiniteFuture()) continue;  // behind another operation
         waiting[number][r.last_wait_rank].push_back(rank);
         names[number] = Short(r);
       }

@@ -8,7 +8,7 @@
 namespace tandem::collectives {
 namespace {
 
-// For numbers that a peer sent: any value.
+// The name of a value that a peer has sent; the value may be anything.
 std::string NameOr(bool known, absl::string_view name, int number) {
   return known ? std::string(name) : absl::StrCat("unknown (", number, ")");
 }

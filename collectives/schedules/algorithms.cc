@@ -13,7 +13,7 @@
 
 namespace tandem::collectives {
 
-// Each is at the end of the file of its algorithm.
+// Each row is at the end of its algorithm's file.
 extern const AlgorithmRow kRingRow, kDirectRow, kOneShotRow, kRecursiveDoublingRow,
     kHalvingDoublingRow, kTreeRow, kChainRow, kPairwiseRow, kBruckRow, kDoubleTreeRow, kSwingRow,
     kHierarchicalRow, kDisseminationRow, kNaiveRow;
@@ -44,7 +44,7 @@ const AlgorithmRow& RowOf(Algorithm algorithm) {
   return *kTable[number];
 }
 
-// Null if the algorithm does not do that.
+// Null if the algorithm does not support the primitive.
 const AlgorithmWay* WayOf(Primitive primitive, Algorithm algorithm) {
   for (const AlgorithmWay& way : RowOf(algorithm).ways) {
     if (way.primitive == primitive) return &way;
@@ -52,7 +52,7 @@ const AlgorithmWay* WayOf(Primitive primitive, Algorithm algorithm) {
   return nullptr;
 }
 
-// More elements than any memory holds, and few enough that no sum of them overflows.
+// More elements than any memory holds, but few enough that no sum of counts overflows.
 constexpr int64_t kMostElements = int64_t{1} << 48;
 constexpr int64_t kMostParts = int64_t{1} << 20;
 
