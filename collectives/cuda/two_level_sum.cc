@@ -1,8 +1,9 @@
-// A sum within each host, one across hosts between the hosts' leaders, and the result to the rest
-// of each host: as a sum in which the others take part with zeros, so that no further way between
-// processes is needed. (A sum of nothing but -0 becomes +0 by that.)
+// Two-level sum: a sum within each host, then a sum across hosts between the hosts' leaders, then
+// the result goes to the other ranks of each host. The last step is another sum, in which the other
+// ranks take part with zeros, so that no further connection between processes is needed. (A sum of
+// only -0 becomes +0 that way.)
 //
-// Cost: twice what it costs within a host, and once across.
+// Cost: twice the cost within a host, and once the cost across.
 #include <cuda_runtime_api.h>
 
 #include <string>

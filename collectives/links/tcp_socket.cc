@@ -70,14 +70,14 @@ void Set(int fd, int level, int option, int value) {
   (void)setsockopt(fd, level, option, &value, sizeof value);
 }
 
-// One attempt. UNAVAILABLE: nobody answers (yet).
+// Tries to connect once. UNAVAILABLE: nobody answers (yet).
 absl::StatusOr<OwnedFd> ConnectOnce(const addrinfo& to, absl::Time deadline) {
   TANDEM_ASSIGN_OR_RETURN(OwnedFd fd, NewSocket(to.ai_family));
   TuneTcp(fd.get());
   if (connect(fd.get(), to.ai_addr, to.ai_addrlen) == 0) return fd;
   if (errno != EINPROGRESS) return absl::UnavailableError(std::strerror(errno));
   pollfd waiting = {.fd = fd.get(), .events = POLLOUT, .revents = 0};
-  const int64_t ms = absl::ToInt64Milliseconds(deadline - MonotonicNow());  // may be endless
+  const int64_t ms = absl::ToInt64Milliseconds(deadline - MonotonicNow());  // may be infinite
   const int left = static_cast<int>(std::clamp<int64_t>(ms, -1, 1'000'000'000)) + 1;
   if (poll(&waiting, 1, left) <= 0) return absl::UnavailableError("no answer");
   int error = 0;
@@ -87,7 +87,8 @@ absl::StatusOr<OwnedFd> ConnectOnce(const addrinfo& to, absl::Time deadline) {
   return fd;
 }
 
-// A connection to a port that nobody listens on can meet itself: source and destination are one.
+// Whether the connection leads to itself. That can happen on loopback if nobody listens on the
+// port: the kernel may give the connection the same source and destination.
 bool MetItself(int fd) {
   sockaddr_storage own = {}, other = {};
   socklen_t own_size = sizeof own, other_size = sizeof other;
@@ -148,7 +149,8 @@ absl::StatusOr<OwnedFd> TcpListener::Accept() {
     }
     if (errno == EBADF || errno == EINVAL) {
       return absl::InternalError(absl::StrCat("accept: ", std::strerror(errno)));
-    }  // all others: that newcomer has failed
+      // All other errors concern only that connection: take the next one.
+    }
   }
 }
 

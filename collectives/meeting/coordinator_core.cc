@@ -15,13 +15,13 @@ using rendezvous::Verdict;
 
 struct CoordinatorCore::Rank {
   enum class State { kHere, kLeft, kLost };
-  int rank = -1;  // -1: any, until the group begins
+  int rank = -1;  // -1: any rank, until the group begins
   int previous = -1;
   ConnectionId connection = 0;
   rendezvous::Member member;
   State state = State::kHere;
-  std::string why;       // it is not here any more
-  bool gave_up = false;  // has accused or aborted
+  std::string why;       // why it is no longer here
+  bool gave_up = false;  // has accused a rank or aborted
   bool wants_shrink = false;
   bool has_coordinator = false;
 
@@ -33,9 +33,9 @@ struct CoordinatorCore::Group {
   std::string name;
   Phase phase = Phase::kMeeting;
   int ranks = 0;
-  std::vector<Rank> members;  // kRunning: by rank
+  std::vector<Rank> members;  // kRunning: ordered by rank
   absl::Time deadline = absl::InfiniteFuture();
-  // kFailedMeeting: what latecomers are told, and how many have yet to come.
+  // kFailedMeeting: the answer to ranks that come too late, and how many of them have not come yet.
   FromCoordinator failure;
   int to_tell = 0;
   // kRunning
@@ -109,7 +109,8 @@ void CoordinatorCore::OnClose(ConnectionId from, absl::string_view why, Coordina
 }
 
 void CoordinatorCore::OnTick(absl::Time now, CoordinatorEffects* e) {
-  // Messages that came while this process did not run have not been looked at yet.
+  // Messages that came while this process was paused have not been read yet. So the pause must not
+  // count as silence.
   const absl::Duration pause = now - std::max(last_tick_, absl::UnixEpoch());
   if (last_tick_ != absl::InfinitePast() && pause > options_.beat) {
     for (auto& [id, connection] : connections_) connection.heard += pause;
@@ -157,6 +158,8 @@ void CoordinatorCore::TickGroup(Group& group, absl::Time now, CoordinatorEffects
   if (now >= group.shrink_by) Shrink(group, e);
 }
 
+// Removes groups that nobody is in any more. A failed rendezvous stays until its deadline, so that
+// ranks that come late get the same error.
 void CoordinatorCore::ForgetEmptyGroups(absl::Time now) {
   const auto over = [&](const std::unique_ptr<Group>& group) {
     if (!group->Empty()) return false;
@@ -189,6 +192,9 @@ std::string CoordinatorCore::CheckJoin(const rendezvous::Join& join) const {
   return join.deadline_ms() > 0 ? "" : "left no time";
 }
 
+// Finds the group that a new rank belongs to, or makes it. A failed rendezvous counts only for
+// ranks that have not heard of the failure: if the rank's number was there already, the rank starts
+// a new attempt.
 CoordinatorCore::Group* CoordinatorCore::MeetingOf(const rendezvous::Join& join, absl::Time now) {
   for (const auto& group : groups_) {
     if (group->phase == Group::Phase::kMeeting && group->name == join.group()) return group.get();
@@ -204,6 +210,9 @@ CoordinatorCore::Group* CoordinatorCore::MeetingOf(const rendezvous::Join& join,
   return groups_.back().get();
 }
 
+// The order matters: everything that can refuse the rank comes first, so that a refused rank leaves
+// no trace in the group. A rank that comes to a failed rendezvous is counted and told the failure.
+// Only a rank that is really accepted can shorten the deadline or complete the group.
 void CoordinatorCore::Join(ConnectionId from, const rendezvous::Join& join, absl::Time now,
                            CoordinatorEffects* e) {
   Connection& connection = connections_[from];
@@ -230,6 +239,7 @@ void CoordinatorCore::Join(ConnectionId from, const rendezvous::Join& join, absl
   connection.group = group;
   connection.index = group->members.size();
   group->members.push_back(std::move(rank));
+  // The rendezvous has failed before this rank came: tell it why.
   if (group->phase == Group::Phase::kFailedMeeting) {
     --group->to_tell;
     e->sends.push_back({from, group->failure});
@@ -245,7 +255,8 @@ void CoordinatorCore::Join(ConnectionId from, const rendezvous::Join& join, absl
   if (static_cast<int>(group->members.size()) == group->ranks) Begin(*group, e);
 }
 
-// Ranks that were asked for stand; the others are given out host by host, in the order of arrival.
+// Gives every member its rank. Ranks that members asked for stay. The other ranks are given out
+// host by host, in the order of arrival, so that ranks of one host are neighbours if possible.
 void CoordinatorCore::NumberMembers(Group& group) {
   std::vector<Rank> by_rank(group.members.size());
   std::vector<bool> taken(group.members.size(), false);
@@ -347,6 +358,7 @@ void CoordinatorCore::FailMeeting(Group& group, FromCoordinator why, Coordinator
 
 // ---- Failure ----------------------------------------------------------------
 
+// A rank is waited for. That alone is no failure, unless the wanted rank has left in order.
 void CoordinatorCore::Want(Group& group, const rendezvous::Want& want, CoordinatorEffects* e) {
   if (group.phase != Group::Phase::kRunning || want.rank() < 0 || want.rank() >= group.ranks)
     return;
@@ -368,6 +380,9 @@ void CoordinatorCore::Abort(Group& group, Rank& rank, const rendezvous::Abort& a
   Decide(group, std::move(verdict), e);
 }
 
+// Handles a goodbye. During the rendezvous it counts as a loss, because the others still wait for
+// this rank. In a running group the rank only leaves; but if it was accused before, the accusation
+// is explained now and decides the verdict.
 void CoordinatorCore::Leave(Group& group, Rank& rank, CoordinatorEffects* e) {
   const ConnectionId connection = rank.connection;
   if (group.phase == Group::Phase::kMeeting) {
@@ -387,6 +402,8 @@ void CoordinatorCore::Leave(Group& group, Rank& rank, CoordinatorEffects* e) {
   Drop(connection, e);
 }
 
+// Handles a rank that ended or was silent. A rank that has given up before gets no verdict here: it
+// may have ended because of another rank, and Judge decides later.
 void CoordinatorCore::Lose(Group& group, Rank& rank, absl::string_view why, CoordinatorEffects* e) {
   rank.state = Rank::State::kLost;
   rank.why = std::string(why);
@@ -424,7 +441,8 @@ void CoordinatorCore::Accuse(Group& group, Rank& by, const rendezvous::Accusatio
   if (group.accusations.size() < 16u * static_cast<size_t>(group.ranks)) {
     group.accusations.push_back({by.rank, against, accusation.why().substr(0, kMaxTextBytes)});
   }
-  // One beat more than silence takes to show.
+  // One heartbeat longer than it takes to notice a silent rank: if one is the true cause, TickGroup
+  // finds it first.
   group.judge_at = std::min(group.judge_at, now + options_.beat * (options_.silent_beats + 1));
   const Rank& accused = group.members[against];
   if (accused.state == Rank::State::kLeft && !accused.gave_up) {
@@ -432,7 +450,10 @@ void CoordinatorCore::Accuse(Group& group, Rank& by, const rendezvous::Accusatio
   }
 }
 
-// Called with at least one accusation.
+// Decides by accusations, because no closed connection and no silence has explained them in time. A
+// rank that has given up itself is not the cause. Among the others the rank with the most
+// accusations is lost. If every accused rank has given up, the first accusation decides. Requires
+// at least one accusation.
 void CoordinatorCore::Judge(Group& group, CoordinatorEffects* e) {
   group.judge_at = absl::InfiniteFuture();
   if (group.decided || group.accusations.empty()) return;
@@ -501,6 +522,9 @@ void CoordinatorCore::TryShrink(Group& group, CoordinatorEffects* e) {
   if (some) Shrink(group, e);
 }
 
+// Moves the ranks that asked for it to a new group, in their old order. All other ranks are lost
+// for the new group. A live rank that has not asked in time is expelled: otherwise it would wait in
+// a group without the others.
 void CoordinatorCore::Shrink(Group& group, CoordinatorEffects* e) {
   auto next = std::make_unique<Group>();
   next->name = group.name;
@@ -549,7 +573,8 @@ void CoordinatorCore::Refuse(ConnectionId to, absl::string_view why, Coordinator
   Drop(to, e);
 }
 
-// From here on the connection is not ours; a member without it is judged by its state.
+// Ends the coordinator's interest in a connection and asks the shell to close it. A member without
+// a connection keeps its state, which decides how it counts.
 void CoordinatorCore::Drop(ConnectionId connection, CoordinatorEffects* e) {
   const auto it = connections_.find(connection);
   if (it == connections_.end()) return;

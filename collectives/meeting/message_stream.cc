@@ -14,14 +14,15 @@ namespace tandem::collectives {
 namespace {
 
 constexpr size_t kLengthBytes = 4;
-// What may wait for a peer that does not read.
+// The most bytes that may wait for a peer that does not read.
 constexpr size_t kMaxQueuedBytes = size_t{64} << 20;
 
 }  // namespace
 
 absl::Status MessageStream::Receive() {
   std::array<char, 16384> bytes;
-  // What was not taken yet comes first; no peer makes us hold more than one message and a bit.
+  // Stop at one message: bytes that were not used yet come first, and a peer cannot make this
+  // process hold more than one message and a little.
   while (in_.size() < max_bytes_ + kLengthBytes) {
     const ssize_t n = recv(socket_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
     if (n > 0) {
