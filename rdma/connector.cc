@@ -23,7 +23,7 @@ using Clock = RdmaPeer::Clock;
 
 constexpr int kBacklog = 128;
 constexpr int kResolveMs = 2000;
-// Finite (7 can mean for ever), so that a dead peer is always reported.
+// Finite, so that a dead peer is always reported (7 can mean "forever").
 constexpr uint8_t kRetries = 6;
 constexpr uint8_t kReadsAtOnce = 8;
 
@@ -98,7 +98,7 @@ void RdmaConnector::StopListening() {
 
 void RdmaConnector::SetOptions(rdma_cm_id* id) {
   auto timeout = static_cast<uint8_t>(options_->ack_timeout);
-  // Older kernels do not have it and take a longer one.
+  // Older kernels do not support this option and use a longer timeout.
   rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &timeout, sizeof timeout);
 }
 
@@ -154,8 +154,8 @@ void RdmaConnector::RetryLater(RdmaPeer* peer, absl::Status why) {
 bool RdmaConnector::Next(Event* out) {
   rdma_cm_event* event = nullptr;
   while (rdma_get_cm_event(channel_, &event) == 0) {
-    // An event must be acknowledged before its id can be destroyed, which handling it may do. So it
-    // is copied and acknowledged first.
+    // Handling an event may destroy its id, but an event must be acknowledged before its id is
+    // destroyed. So the event is copied and acknowledged first.
     const rdma_cm_event copy = *event;
     const auto* const data = static_cast<const uint8_t*>(event->param.conn.private_data);
     const bool carries = copy.event == RDMA_CM_EVENT_CONNECT_REQUEST ||
@@ -168,7 +168,8 @@ bool RdmaConnector::Next(Event* out) {
       OnRequest(copy.id, bytes);
       continue;
     }
-    if (copy.id == listener_) continue;  // the device is removed; each connection gets an event too
+    // The device was removed; each connection gets an event of its own.
+    if (copy.id == listener_) continue;
     RdmaPeer* const peer = peers_->Find(reinterpret_cast<transport::PeerId>(copy.id->context));
     if (peer == nullptr) continue;
     if (peer->connected) {
@@ -180,17 +181,21 @@ bool RdmaConnector::Next(Event* out) {
   return false;
 }
 
-// Somebody wants to connect.
+// Handles a connection request of a peer.
 void RdmaConnector::OnRequest(rdma_cm_id* id, absl::Span<const uint8_t> data) {
   const absl::Status accepted = Accept(&id, data);
   if (id == nullptr) return;  // a connection owns it now
-  // The reason travels back, as far as it fits.
+  // Send the reason to the peer, as far as it fits.
   const std::string why(accepted.message().substr(0, 120));
   rdma_reject(id, why.data(), static_cast<uint8_t>(why.size()));
   rdma_destroy_id(id);
 }
 
-// Makes a connection for the id of a request. Sets *id_in to null once the connection owns it.
+// Makes a connection for the id of a request. Sets *id_in to null once the connection owns the id.
+//
+// All checks come first: the peer's hello, then the limit of peers. The receive buffers must be
+// there before the connection can receive anything. The id is answered last, when the connection
+// knows its peer.
 absl::Status RdmaConnector::Accept(rdma_cm_id** id_in, absl::Span<const uint8_t> data) {
   rdma_cm_id* const id = *id_in;
   TANDEM_ASSIGN_OR_RETURN(const RdmaHello theirs, DecodeRdmaHello(data));
@@ -244,7 +249,7 @@ absl::Status RdmaConnector::ContinueAttempt(RdmaPeer* peer, const rdma_cm_event&
       return peer->state == RdmaPeer::State::kAccepting ? OnAccepted(peer)
                                                         : OnConnected(peer, data);
     case RDMA_CM_EVENT_REJECTED: {
-      // An endpoint of ours sends the reason along. If there is none, no endpoint listens there.
+      // An endpoint of Tandem sends the reason in the data. Without data no endpoint listens there.
       const std::string said(reinterpret_cast<const char*>(data.data()), data.size());
       const std::string why = said.substr(0, said.find('\0'));
       if (why.empty()) return absl::UnavailableError("nobody listens there");

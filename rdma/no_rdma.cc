@@ -1,4 +1,4 @@
-// What takes the place of the transport where libibverbs or librdmacm was not there to build with.
+// Replaces the transport in builds without libibverbs or librdmacm.
 #include "rdma/rdma_transport.h"
 
 namespace tandem::rdma {

@@ -12,7 +12,8 @@
 namespace tandem::rdma {
 namespace {
 
-constexpr unsigned kUnackedEvents = 64;  // completion events acknowledged together: it takes a lock
+// Completion events that are acknowledged together, because acknowledging takes a lock.
+constexpr unsigned kUnackedEvents = 64;
 
 absl::Status Refused(int error, absl::string_view what) {
   return absl::ResourceExhaustedError(absl::StrCat(what, ": ", std::strerror(error)));
@@ -116,7 +117,7 @@ void RdmaQueues::Post(uint64_t number) {
   if (to_post_.size() == kRdmaReceiveBatch) Flush();
 }
 
-// Posts several buffers in one call: each call may write to a register of the device.
+// Posts several buffers in one call, because each call may write to a register of the device.
 void RdmaQueues::Flush() {
   if (to_post_.empty()) return;
   ibv_recv_wr requests[kRdmaReceiveBatch] = {};

@@ -68,7 +68,7 @@ absl::Status CheckOptions(const RdmaOptions& options) {
   }
   uint8_t bytes[kRdmaHelloBytes];
   EncodeRdmaHello(GrantOf(options), bytes);
-  return DecodeRdmaHello(bytes).status();  // what a peer would refuse
+  return DecodeRdmaHello(bytes).status();  // check it as a peer would
 }
 
 }  // namespace
