@@ -400,7 +400,7 @@ void AsyncGroup::Fail(const absl::Status& why) {
 }
 
 // Returns the failure that all ranks agree on. The rank that this thread saw leaving may be
-// innocent: it may have left because a third rank was lost. The mailbox soon hears which rank is
+// innocent: maybe it left because a third rank was lost. The mailbox soon hears which rank is
 // really lost, so this thread waits a short time for that news before it settles on what it has
 // seen.
 absl::Status AsyncGroup::Agree(const absl::Status& seen) {
@@ -482,8 +482,8 @@ void AsyncGroup::TakeNews(Mailbox& mailbox) {
   if (!failed.ok()) Tell(mailbox, failed);
 }
 
-// Tells the other ranks why the group failed. They must read this before they see the ranks that
-// end because of it.
+// Tells the other ranks why the group failed. The others must read this before they see ranks end
+// because of the failure.
 void AsyncGroup::Tell(Mailbox& mailbox, const absl::Status& why) {
   mailbox.Fail(why);
   (void)mailbox.Progress(MonotonicNow());

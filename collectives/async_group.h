@@ -1,7 +1,7 @@
 // AsyncGroup: a group that a program opens by itself, without a job. Any thread may start a
 // collective or a message with a tag, and any thread may wait for it. The program introduces the
-// members to each other: it collects the address of each member and gives all of them to every
-// member, by any channel that the members already share.
+// members to each other: over any channel that the members already share, every member gets the
+// addresses of all members.
 //
 // The group does its work in two threads of its own, so the caller can compute meanwhile. One
 // thread runs the collectives, in the order in which they were started. The other thread serves a
@@ -74,7 +74,7 @@ class AsyncGroup {
   absl::StatusOr<bool> WaitConnected(absl::Time at_most);
 
   // Queues a collective behind those that were started before. `call` makes exactly one call of the
-  // group (group.h); it runs on the thread of collectives. FAILED_PRECONDITION: the group is not
+  // group (group.h); the thread of collectives runs it. FAILED_PRECONDITION: the group is not
   // connected.
   absl::StatusOr<Ticket> Start(std::function<absl::StatusOr<Work>(Group&)> call);
   // elements: ElementsCode (types.h).
@@ -83,9 +83,9 @@ class AsyncGroup {
   // `from`: a rank, or Mailbox::kAnyRank.
   absl::StatusOr<Ticket> Receive(absl::Span<uint8_t> room, int from, int64_t tag,
                                  absl::Duration deadline, uint16_t elements = 0);
-  // Waits until the operation ends, at most until `at_most`. False: it has not ended yet. True: it
-  // has ended well; `*from` (may be null) is the rank whose message a receive got. Once the
-  // operation has ended, well or with an error, its ticket is gone.
+  // Waits until the operation ends, at most until `at_most`. Returns false if the operation has not
+  // ended yet, true if it has ended well; `*from` (may be null) is the rank whose message a receive
+  // got. Once the operation has ended, well or with an error, its ticket is gone.
   //
   // An error says how the operation failed. UNAVAILABLE names the lost rank (errors.h). An error of
   // a collective, or the loss of a rank, ends the whole group: every later operation returns the
@@ -162,7 +162,7 @@ class AsyncGroup {
   std::vector<std::string> addresses_ ABSL_GUARDED_BY(mutex_);
   absl::Time connect_by_ ABSL_GUARDED_BY(mutex_);
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
-  std::vector<bool> left_ ABSL_GUARDED_BY(mutex_);  // by rank: it has closed the group
+  std::vector<bool> left_ ABSL_GUARDED_BY(mutex_);  // by rank: has the rank closed the group?
   Ticket next_ ABSL_GUARDED_BY(mutex_) = 1;
   std::map<Ticket, Outcome> outcomes_ ABSL_GUARDED_BY(mutex_);
   std::deque<Queued> queued_ ABSL_GUARDED_BY(mutex_);

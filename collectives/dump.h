@@ -52,7 +52,7 @@ absl::StatusOr<std::vector<GroupDump>> ReadDumps(const std::string& folder);
 // Compares the dumps of one group. Returns one finding a line, the gravest first:
 //   "rank 2 left no dump"
 //   "rank 3 never entered allreduce #418; its last was allreduce #417 (finished)"
-//   "ranks disagree on #418: rank 0 is in allreduce of 1000 f32, sum, ring; rank 2 in broadcast ..."
+//   "ranks disagree on #418: rank 0 is in allreduce of 1000 f32, sum, ring; rank 2 in ..."
 //   "allreduce #418 did not finish on ranks 0, 1: they waited for rank 3"
 //   "straggler: rank 2 was waited for longest in 40 of 50 operations, 1.2s in all"
 // Returns "nothing unusual" if there is no finding. Requires dumps of one group.

@@ -84,7 +84,7 @@ struct CollectiveEngine::Peer {
 
 struct CollectiveEngine::Operation {
   CollectiveCall call;
-  uint64_t number = 0;      // of the operation on this rank
+  uint64_t number = 0;      // number of the operation on this rank
   uint64_t collective = 0;  // number on the wire, if it is a collective
   size_t element = 0;       // bytes of an element
   absl::Time deadline;
@@ -184,8 +184,8 @@ absl::Status CollectiveEngine::Result(uint64_t number) const {
 
 // ---- Running ----------------------------------------------------------------
 
-// Queued sends go first: they are older than any op that is still to run, and an op may wait for
-// them to leave before it may overwrite their bytes. The loop repeats because each of the two can
+// Queued sends go first. Every queued send is older than the ops that are still to run, and an op
+// that overwrites its bytes must wait for it to leave. The loop repeats because each of the two can
 // make the other one possible. Operations finish inside the loop, but the failure is spread only
 // after it, so that Fail runs once. Deadlines come last: an operation that has just finished cannot
 // miss its deadline.
@@ -333,7 +333,7 @@ void CollectiveEngine::Blocked(int peer, size_t bytes, size_t here) {
   waiting_here_ = here;
 }
 
-// Makes the next message of rank r the one being received; it must have `bytes` bytes. False if the
+// Makes the next message of rank r the one being received. Its size must be `bytes`. False if the
 // message has not arrived, or if it does not fit (the engine has failed then).
 //
 // The two errors of CheckMessage differ: DATA_LOSS means that the stream is garbage, which is a

@@ -1,6 +1,6 @@
-// CollectiveEngine: runs collectives, given as schedules, for one rank over any links. It is a
-// deterministic state machine without threads or a clock. Its shell (group.h) calls Progress until
-// an operation has ended, sleeps when there is nothing to do, and passes the time in.
+// CollectiveEngine: runs collectives, given as schedules, for one rank over any links. The engine
+// is a deterministic state machine without threads or a clock. Its shell (group.h) calls Progress
+// until an operation has ended, sleeps when there is nothing to do, and passes the time in.
 //
 // Data path. A send hands its piece to the link, which copies the bytes once (into the peer's ring
 // or into the kernel). A receive takes its bytes from the link straight to their place. A reduce or
@@ -10,10 +10,9 @@
 //
 // Order. Operations run one after another. The ops of an operation begin when all ops of the
 // operation before are done, even if its last sends are still leaving. All ranks must start the
-// same collectives in the same order. Point-to-point operations are the exception: they concern
-// only the two ranks of each message, and these two count their messages. Every message says which
-// operation it belongs to. A message that does not fit is an error that names both ranks and the
-// difference.
+// same collectives in the same order. Point-to-point operations are the exception: only the two
+// ranks of each message count their messages. Every message says which operation it belongs to. A
+// message that does not fit is an error that names both ranks and the difference.
 //
 // Failure. The first failure (deadline, broken link, ranks that disagree) ends all operations of
 // this rank with one status, and Start returns that status from then on. A failed engine cannot be

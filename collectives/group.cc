@@ -56,8 +56,8 @@ void TakeEnded(const CollectiveEngine& engine, std::vector<std::unique_ptr<Pendi
   pending->erase(std::remove_if(pending->begin(), pending->end(), take), pending->end());
 }
 
-// Fills in the default chooser. It depends on the hosts, and not on the kind of this rank's links:
-// all ranks must choose alike, and a single pair of ranks may have fallen back to TCP.
+// Fills in the default chooser. The choice depends on the hosts, and not on the kind of this rank's
+// links: all ranks must choose alike, and a single pair of ranks may have fallen back to TCP.
 GroupOptions WithChooser(GroupOptions options, size_t ranks) {
   if (options.chooser) return options;
   const std::vector<int>& host = options.host_of_rank;

@@ -78,7 +78,8 @@ struct GroupOptions {
   // the same call: same root, type and count. Without it a rank that only sends never learns of a
   // disagreement.
   bool agree = false;
-  int cores = 0;                   // of this host, to decide whether to spin; 0: ask the system
+  // cores of this host, to decide whether to spin; 0: ask the system
+  int cores = 0;
   int64_t fuse_bytes = 256 << 10;  // limit for fusing all-reduces of a group call
   int records = 1024;
 };

@@ -79,8 +79,8 @@ void BeginAverage(GroupRequest* request, std::unique_ptr<PendingWork>* pending) 
   const auto in = static_cast<size_t>(blocks ? r.shape.Total() : r.shape.count);
   if (in == 0) return;
   const bool wide = SizeOf(r.type) == 2;
-  // A reduce-scatter's input also has the blocks of other ranks. They are not this rank's result,
-  // so its input must stay as it is.
+  // A reduce-scatter's input also has the blocks of other ranks. These blocks are not this rank's
+  // result, so the input must stay as it is.
   if (!wide && !blocks && InPlace(r)) return Scale(r.type, r.out, in, factor);
   if (*pending == nullptr) *pending = std::make_unique<PendingWork>();
   PendingWork& work = **pending;

@@ -66,7 +66,7 @@ struct PendingWork {
   };
   std::vector<CopyOut> copies;  // from `memory`
   // For an average of 16-bit numbers: the sum, computed in floats. Elements [begin, begin + count)
-  // are the result. They go to `narrow_to` (null: this rank gets no result).
+  // are the result, which goes to `narrow_to` (null: this rank gets no result).
   std::vector<float> wide;
   DataType narrow = DataType::kF16;
   void* narrow_to = nullptr;

@@ -13,7 +13,7 @@ namespace tandem::collectives {
 namespace {
 
 constexpr uint32_t kMagic = 0x314d4354;             // "TCM1"
-constexpr uint64_t kMostBytes = uint64_t{1} << 40;  // of one message
+constexpr uint64_t kMostBytes = uint64_t{1} << 40;  // bytes of one message
 constexpr size_t kMostText = 1024;
 constexpr size_t kTurnBytes = 1 << 20;  // bytes moved before other links get their turn
 // the memory of an announced message grows by at most this, as its bytes arrive
@@ -32,7 +32,7 @@ struct Mailbox::Header {
   int32_t blamed = -1;    // kFailed: the rank at fault; -1: none
   int32_t padding = 0;
   int64_t tag = 0;     // kMessage
-  uint64_t bytes = 0;  // of the message, or of the reason, behind the header
+  uint64_t bytes = 0;  // size of the message, or of the reason, behind the header
 };
 
 // A message that arrives, or has arrived, before a receive wants it.
@@ -51,7 +51,7 @@ struct Mailbox::Outgoing {
   absl::Span<const uint8_t> data;
   std::string text;  // the bytes of `data` if the mailbox owns them
   absl::Time deadline = absl::InfiniteFuture();
-  size_t sent = 0;  // of header and data
+  size_t sent = 0;  // bytes of header and data that have left
 };
 
 struct Mailbox::Wanted {
@@ -248,10 +248,9 @@ void Mailbox::Finish(int r) {
 // Reads from the link of rank r until it is empty, the turn is over or there is no room.
 //
 // The header is only peeked at until Begin has found a place for the message. A message without a
-// place thus stays in the link, and the link's own flow control stops the sender. A message is
-// complete as soon as no byte is missing; this is checked before reading, because a message may
-// have no bytes at all. A header is checked before anything uses its length, since the peer may
-// send garbage.
+// place thus stays in the link, and the link's own flow control stops the sender. Whether a message
+// is complete is checked before reading, because a message may have no bytes at all. A header is
+// checked before anything uses its length, since the peer may send garbage.
 bool Mailbox::Take(int r) {
   Peer& peer = peers_[static_cast<size_t>(r)];
   Link& link = *links_[static_cast<size_t>(r)];

@@ -1,5 +1,5 @@
-// Mailbox: messages with tags between the ranks of a group. They travel over links of their own, so
-// neither messages nor collectives wait for the other kind.
+// Mailbox: messages with tags between the ranks of a group. Messages travel over links of their
+// own, so neither messages nor collectives wait for the other kind.
 //
 // A receive takes messages of its rank (or of any rank) with its tag, in the order in which they
 // were sent. Receives of the same rank and tag are served in the order in which they were posted.
@@ -36,7 +36,7 @@ class Mailbox {
   static constexpr int kAnyRank = -1;
 
   struct Options {
-    size_t most_kept_bytes = size_t{1} << 30;  // of messages that no receive wants yet
+    size_t most_kept_bytes = size_t{1} << 30;  // limit on messages that no receive wants yet
   };
 
   // links[r] leads to rank r. links[rank] is null.

@@ -84,7 +84,7 @@ TANDEM_INLINE Words Choose(Words mask, Words yes, Words no) {  // mask: all ones
   return (yes & mask) | (no & ~mask);
 }
 
-// The common part of the 16-bit types: they are floats between Load and Store.
+// The common part of the 16-bit types, which are floats between Load and Store.
 struct Widened {
   using Lane = float;
   using V = Floats;

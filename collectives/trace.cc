@@ -30,8 +30,8 @@ Json NameOfLane(const std::string& name, int process, int lane) {
 // One track of a lane: its slices nest or do not overlap.
 class Track {
  public:
-  // Adds the slice if it fits. Slices must come in order of their start; of slices with the same
-  // start the longest comes first.
+  // Adds the slice if it fits. Slices must come in order of their start; if slices have the same
+  // start, the longest comes first.
   bool Take(absl::Time start, absl::Time end) {
     while (!open_.empty() && open_.back() <= start) open_.pop_back();
     if (!open_.empty() && end > open_.back()) return false;

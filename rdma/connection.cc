@@ -62,7 +62,7 @@ absl::StatusOr<std::unique_ptr<RdmaConnection>> RdmaConnection::New(const RdmaSh
   absl::Status made = connection->inbox_.Open(shared.waker);
   if (made.ok()) made = connection->requests_.Create(id, *shared.memory, shared.cq, shared.srq);
   if (made.ok()) return connection;
-  connection->id_ = nullptr;  // it stays the caller's
+  connection->id_ = nullptr;  // the id stays the caller's
   return made;
 }
 
@@ -205,8 +205,8 @@ absl::Status RdmaConnection::SendSmall(const Frame& frame, size_t bytes) {
   return PostMessage(bytes, RdmaWork::Kind::kMessage);
 }
 
-// A free slot for the frame: of the smaller size if the frame fits and such a slot is free, else of
-// the larger size; -1 if there is none.
+// A free slot for the frame: a small one if the frame fits and one is free, else a large one; -1 if
+// there is none.
 int RdmaConnection::FreeSlotFor(size_t bytes) const {
   const uint64_t small = Bit(peer_.small_slots) - 1;
   uint64_t fitting = free_slots_ & ~small;

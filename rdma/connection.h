@@ -1,7 +1,7 @@
-// RdmaConnection: one reliable connection. It turns frames into messages on a queue pair, and
-// messages into frames. It chooses the path of each frame and passes messages to its parts: the
-// work requests of the queue pair (rdma/send_queue.h), frames that the peer reads (rdma/offers.h),
-// and frames of the peer (rdma/inbox.h).
+// RdmaConnection: one reliable connection. The connection turns frames into messages on a queue
+// pair, and messages into frames. For each frame it chooses the path, and it passes messages to its
+// parts: the work requests of the queue pair (rdma/send_queue.h), frames that the peer reads
+// (rdma/offers.h), and frames of the peer (rdma/inbox.h).
 //
 // The size of a frame decides how it travels (docs/RDMA.md):
 //   small   one SEND, copied at both ends; inline if the device can. The device reports only every
@@ -12,11 +12,11 @@
 //           and reports it; then the keys are taken back. A ring for such frames would be too large
 // Frames arrive in the order in which they were sent, on whatever path.
 //
-// Flow control: the peer grants a number of messages in flight and a set of slots. It gives used
-// ones back in the head of its next message, of any kind. If it has no message to send, it sends
-// one that only gives back, and only if there is something to give. So the number of such messages
-// is bounded, and the receiver posts buffers for all of them: its device never answers "receiver
-// not ready", which would cost a timeout.
+// Flow control: the peer grants a number of messages in flight and a set of slots. Used credits and
+// slots are given back in the head of its next message, of any kind. If it has no message to send,
+// it sends one that only gives back, and only if there is something to give. So the number of such
+// messages is bounded, and the receiver posts buffers for all of them: its device never answers
+// "receiver not ready", which would cost a timeout.
 //
 // ABSL_ATTRIBUTE_HOT marks every function that a small frame passes through, here, in the parts of
 // a connection and in rdma/endpoint.h. The linker puts these functions side by side, which saves
@@ -172,10 +172,10 @@ class RdmaConnection {
   uint64_t free_slots_ = 0;
   // Frames with more bytes than this are offered; smaller ones are written into the ring. An offer
   // costs a round trip. The ring may cost a copy, because a receiver copies frames out once half of
-  // its ring is lent out. This is the size at which the copy takes as long as the round trip.
+  // its ring is lent out. At the chosen size the copy takes as long as the round trip.
   size_t rendezvous_bytes_ = 0;
   Fifo<Outgoing> queue_;
-  Fifo<Frame> in_slots_;  // of RdmaWork::kFrame: kept alive until done
+  Fifo<Frame> in_slots_;  // frames of RdmaWork::kFrame: kept alive until done
 };
 
 }  // namespace tandem::rdma

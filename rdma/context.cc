@@ -41,7 +41,8 @@ void RdmaContextImpl::SeeOff(std::unique_ptr<RdmaLeftover> leftover) {
   leftovers_.push_back(std::move(leftover));
   if (running_) return;
   running_ = true;
-  if (thread_.joinable()) thread_.join();  // it has left its loop: running_ is cleared last
+  // the old thread has left its loop: running_ is cleared last
+  if (thread_.joinable()) thread_.join();
   thread_ = std::thread([this] { Run(); });
 }
 

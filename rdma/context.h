@@ -1,5 +1,5 @@
-// RdmaContextImpl: the implementation of RdmaContext. It holds the memory of each device, and the
-// thread that lets frames of destroyed endpoints leave. For rdma/ only.
+// RdmaContextImpl: the implementation of RdmaContext. The context holds the memory of each device,
+// and the thread that lets frames of destroyed endpoints leave. For rdma/ only.
 //
 // Thread safety: any thread.
 #ifndef TANDEM_RDMA_CONTEXT_H_

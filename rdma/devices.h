@@ -39,8 +39,8 @@ struct RdmaDevice {
 // this build has no libibverbs. UNAVAILABLE: a device cannot be opened.
 absl::StatusOr<std::vector<RdmaDevice>> ListRdmaDevices();
 
-// The number of bytes that this process may lock. It limits the memory that can be registered for
-// RDMA. UINT64_MAX if there is no limit.
+// The number of bytes that this process may lock. Memory for RDMA can be registered only up to this
+// limit. UINT64_MAX if there is no limit.
 uint64_t LockedMemoryLimitBytes();
 
 // The GID as text: "fe80:0000:0000:0000:0202:c9ff:fe00:0001".

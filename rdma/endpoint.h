@@ -1,8 +1,8 @@
-// RdmaEndpoint: the object behind an RdmaTransport. It outlives the transport until its frames have
-// left (RdmaContextImpl::SeeOff). For rdma/ only.
+// RdmaEndpoint: the object behind an RdmaTransport. The endpoint outlives the transport until its
+// frames have left (RdmaContextImpl::SeeOff). For rdma/ only.
 //
-// The endpoint moves frames between its user and the connections, and ends connections. It decides
-// when to look for work, when to sleep and which timers are due. Its parts: the peers
+// The endpoint moves frames between its user and the connections, and ends connections. Its other
+// decisions are when to look for work, when to sleep and which timers are due. Its parts: the peers
 // (rdma/peers.h), the making of connections (rdma/connector.h), and the queues that connections
 // share (rdma/queues.h).
 //

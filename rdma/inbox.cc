@@ -10,7 +10,8 @@
 namespace tandem::rdma {
 namespace {
 
-constexpr size_t kReadBytes = size_t{4} << 20;  // of one read; devices limit the size of a message
+// bytes of one read; devices limit the size of a message
+constexpr size_t kReadBytes = size_t{4} << 20;
 
 }  // namespace
 
@@ -82,8 +83,8 @@ void RdmaInbox::CopyFrame(const RdmaMessage& message, absl::Span<const uint8_t> 
   }
 }
 
-// Fills the frame with parts that stay in the slot. Part 0, the header, is copied: it is checked
-// once and then trusted, but the peer could still write into the slot.
+// Fills the frame with parts that stay in the slot. Part 0, the header, is copied. A header is
+// checked once and then trusted, but the peer could still write into the slot.
 void RdmaInbox::LendFrame(const RdmaMessage& message, absl::Span<const uint8_t> bytes, int slot,
                           Frame* frame) {
   frame->parts = message.parts;

@@ -1,5 +1,5 @@
-// RdmaInbox: the receiving half of one connection. It knows what the peer may send (credits and
-// slots of a ring), and delivers the peer's frames in the order in which they were sent, on
+// RdmaInbox: the receiving half of one connection. The inbox knows what the peer may send (credits
+// and slots of a ring), and delivers the peer's frames in the order in which they were sent, on
 // whatever path each came.
 //
 // A frame in a receive buffer is copied. A frame in a slot of the ring is used there, as long as
@@ -98,7 +98,7 @@ class RdmaInbox {
   void OnRead(uint64_t number, std::vector<RdmaDelivery>* out);
 
  private:
-  // A frame that must wait: it is still being read, or an earlier one is.
+  // A frame that must wait, because it or an earlier frame is still being read.
   struct Arrival {
     RdmaDelivery delivery;
     bool offered = false;

@@ -52,8 +52,8 @@ class RdmaMemory final : public BufferSource {
   const ibv_device_attr& attributes() const;
 
   Buffer Alloc(size_t bytes) override;
-  // The registration that covers [data, data + bytes); null if there is none. It stays valid as
-  // long as the buffer that the bytes belong to.
+  // The registration that covers [data, data + bytes); null if there is none. The registration
+  // stays valid as long as the buffer that the bytes belong to.
   ibv_mr* Find(const void* data, size_t bytes) const;
 
   // Whether remote keys to a part of a buffer can be made and taken back without the kernel (memory

@@ -30,7 +30,7 @@ struct RdmaPeer {
   using Clock = std::chrono::steady_clock;
   enum class State {
     kConnecting,  // we are connecting to it
-    kAccepting,   // it is connecting to us
+    kAccepting,   // the peer is connecting to us
     kOpen,
     kClosing,  // we said goodbye, or will when it is connected
     // Both sides have said goodbye; one of them disconnects, see RdmaEndpoint::Finished.
@@ -99,7 +99,7 @@ class RdmaPeers {
     }));
   }
 
-  // Ends a peer without a goodbye; it is reported and dropped later.
+  // Ends a peer without a goodbye. A later Poll reports and drops the peer.
   void Break(RdmaPeer* peer, absl::Status why) {
     if (std::exchange(peer->gone, true)) return;
     peer->why = std::move(why);

@@ -1,5 +1,5 @@
-// RdmaRing: the receiving end of one connection. It has slots of registered memory that exactly one
-// peer may write, with a key that is made for this peer and taken back when the peer leaves.
+// RdmaRing: the receiving end of one connection. A ring has slots of registered memory that exactly
+// one peer may write. The peer's key is made for this peer and taken back when the peer leaves.
 //
 // The peer writes a message into a slot that was granted to it, and names the slot. Large parts are
 // handed out where they lie. The slot is granted again when the last reference to them is dropped;
@@ -34,8 +34,7 @@ class RdmaWaker {
   // Between BeforeSleep and AfterSleep the endpoint's thread looks for work once more, then sleeps
   // on fd().
   void BeforeSleep() { asleep_.store(true); }
-  // Another thread may see this store late. It then makes an unnecessary system call, which does no
-  // harm.
+  // A thread that sees this store late makes an unnecessary system call, which does no harm.
   void AfterSleep() { asleep_.store(false, std::memory_order_relaxed); }
 
  private:

@@ -42,7 +42,7 @@ absl::Status RdmaSendQueue::Create(rdma_cm_id* id, const RdmaMemory& memory, ibv
 void RdmaSendQueue::Stop() {
   ibv_qp_attr attributes = {};
   attributes.qp_state = IBV_QPS_ERR;
-  ibv_modify_qp(qp_, &attributes, IBV_QP_STATE);  // it may be in this state already
+  ibv_modify_qp(qp_, &attributes, IBV_QP_STATE);  // the state may be set already
 }
 
 void RdmaSendQueue::Stage(RdmaMemory* memory, size_t message_bytes) {

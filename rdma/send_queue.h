@@ -1,9 +1,9 @@
 // RdmaSendQueue: the sending half of a queue pair, with its work requests and the memory from which
 // messages are sent.
 //
-// Requests complete in the order in which they were posted. A report of one request means that all
-// requests before it are done, too. Reporting a small message takes longer than sending it, so only
-// one in eight is reported.
+// Requests complete in the order in which they were posted. A report pieces of one request means
+// that all requests before it are done, too. Reporting a small message takes longer than sending
+// it, so only one in eight is reported.
 //
 // A message is written to the place that PlaceFor() returns and then posted; there is one place for
 // each work request. The device copies an inline message when it is posted, so all inline messages
@@ -42,7 +42,7 @@ struct RdmaControl {
 struct RdmaWork {
   enum class Kind { kMessage, kFrame, kGoodbye, kBind, kInvalidate, kRead, kProbe };
   Kind kind = Kind::kMessage;
-  uint64_t number = 0;  // kRead: of the arrival; kInvalidate: index of the offer
+  uint64_t number = 0;  // kRead: number of the arrival; kInvalidate: index of the offer
   std::chrono::steady_clock::time_point posted = {};  // kProbe
 };
 
@@ -103,7 +103,7 @@ class RdmaSendQueue {
   Buffer staging_;
   ibv_mr* region_ = nullptr;
   size_t message_bytes_ = 0;
-  uint32_t next_place_ = 0;  // of the next work request
+  uint32_t next_place_ = 0;  // place of the next work request
 };
 
 }  // namespace tandem::rdma

@@ -56,10 +56,10 @@ absl::StatusOr<std::unique_ptr<GradientCodec>> NewTopKCodec(double fraction);
 std::unique_ptr<GradientCodec> NewSignCodec();
 
 // Sends an approximation of low rank, which one step of power iteration finds (Vogels et al. 2019).
-// The vector is seen as a nearly square matrix M [n, m]; it becomes P [n, rank] and Q [m, rank]. P
-// = M Q, made orthonormal; then Q = M^T P. This takes two all-reduces of (n + m) * rank floats
-// together. Q is kept from call to call (warm start). It begins with random numbers of `seed`,
-// which must be the same on all ranks. Linear. INVALID_ARGUMENT unless rank >= 1.
+// The codec treats the vector as a nearly square matrix M [n, m], and replaces it by P [n, rank]
+// and Q [m, rank]. P = M Q, made orthonormal; then Q = M^T P. The two all-reduces have (n + m) *
+// rank floats together. Q is kept from call to call (warm start). The first Q has random numbers of
+// `seed`, which must be the same on all ranks. Linear. INVALID_ARGUMENT unless rank >= 1.
 absl::StatusOr<std::unique_ptr<GradientCodec>> NewPowerSgdCodec(int rank, uint64_t seed);
 
 // Adds to every gradient the part of earlier gradients that the codec did not send (Seide et al.

@@ -69,13 +69,13 @@ struct IpcOptions {
 // Makes an all-reduce between processes of one host: 1 to 64 ranks, each its own process. Among the
 // ranks that share a device the lowest runs one kernel for all. The kernel reads every rank's
 // vector and writes the result to every rank, 2 * ranks * bytes in all, and no device time is lost
-// by switching between processes. Different devices take a block each; they must be able to access
+// by switching between processes. Different devices take a block each, and must be able to access
 // each other's memory.
 //
 // Memory: `in` and `out` must be in allocations of cudaMalloc (memory of cudaMallocAsync and
 // managed memory: UNSUPPORTED). The other ranks keep an allocation open once they have seen it, so
-// repeated use costs nothing. They close it when its address belongs to another allocation, and at
-// destruction. Free buffers after the object. UNSUPPORTED also if the devices or their driver
+// repeated use costs nothing. An allocation is closed when its address belongs to another one, and
+// at destruction. Free buffers after the object. UNSUPPORTED also if the devices or their driver
 // cannot share memory.
 DeviceStatus NewIpcAllReduce(int rank, int ranks, const ByteAllGather& all_gather,
                              const IpcOptions& options, std::unique_ptr<DeviceAllReduce>* out);

@@ -1,5 +1,5 @@
-// Meeting: a barrier between the processes of one host before and after a kernel. It is a page of
-// shared memory in which each rank posts its call. Internal to ipc_allreduce.cc.
+// Meeting: a barrier between the processes of one host before and after a kernel, in a page of
+// shared memory where each rank posts its call. Internal to ipc_allreduce.cc.
 //
 // Call n has two barriers. Enter ends when all ranks have posted their calls. Launched ends when
 // the ranks that run kernels have enqueued them. The posts of call n stay readable until every rank

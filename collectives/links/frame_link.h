@@ -60,7 +60,7 @@ class FrameLink final : public Link {
   absl::StatusOr<size_t> Read(absl::Span<uint8_t> to) override;
   absl::string_view kind() const override { return "frames"; }
 
-  // Takes a SEGMENT frame from the peer. INVALID_ARGUMENT: it is not the next frame, or a field is
+  // Takes a SEGMENT frame from the peer. INVALID_ARGUMENT: another frame was next, or a field is
   // impossible; the link is unchanged.
   absl::Status OnFrame(const ParsedFrame& frame);
   // Tells the link that no more frames will come.

@@ -32,9 +32,9 @@ class Link {
                                        absl::Span<const uint8_t> body) = 0;
 
   // Returns bytes that have arrived and are not consumed, without copying them. The span has at
-  // least `least` bytes, in one piece; it is empty if fewer have arrived. Requires 1 <= least <=
-  // kMaxPeek. The span may have more than `least` bytes. It is valid until the next call other than
-  // Write.
+  // least `least` bytes, in one piece; an empty span means that fewer have arrived. Requires 1 <=
+  // least <= kMaxPeek. The span may have more than `least` bytes. Every call other than Write makes
+  // the span invalid.
   virtual absl::StatusOr<absl::Span<const uint8_t>> Peek(size_t least) = 0;
   // Drops the first n bytes of the span of the last Peek.
   virtual void Consume(size_t n) = 0;
@@ -43,14 +43,13 @@ class Link {
   // moves them straight from the kernel.
   virtual absl::StatusOr<size_t> Read(absl::Span<uint8_t> to) = 0;
 
-  // A file descriptor to sleep on. It becomes readable when Peek may return more. If
-  // WantsWritable(), poll it for writing, too. -1: there is none, and the caller must look at the
-  // link.
+  // A file descriptor to sleep on: readable when Peek may return more. If WantsWritable(), poll it
+  // for writing, too. -1: there is none, and the caller must look at the link.
   virtual int fd() const { return -1; }
   virtual bool WantsWritable() const { return false; }
-  // PrepareToSleep announces that this thread is about to sleep until fd() is ready. It returns
-  // false if something has arrived meanwhile: do not sleep. WakeUp announces that the thread is
-  // awake again.
+  // PrepareToSleep announces that this thread is about to sleep until fd() is ready. False:
+  // something has arrived meanwhile, so do not sleep. WakeUp announces that the thread is awake
+  // again.
   virtual bool PrepareToSleep() { return true; }
   virtual void WakeUp() {}
 

@@ -96,7 +96,7 @@ absl::StatusOr<size_t> ShmLink::WriteInParts(absl::Span<const uint8_t> head,
   const size_t total = head.size() + body.size();
   size_t taken = 0;
   while (taken < total) {
-    // Do not publish the head alone: it would wake its reader for nothing.
+    // Do not publish the head alone: its reader would wake for nothing.
     const size_t head_left = head.size() - std::min(taken, head.size());
     const size_t least = std::min({total - taken, head_left + kCut, out_.capacity()});
     const size_t most = std::max(least, std::min(total - taken, kPublishBytes));

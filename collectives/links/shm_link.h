@@ -1,13 +1,13 @@
 // ShmLink: a link between two processes of one host. Each direction is a ring in shared memory
-// (transport/shm_ring.h). A Unix socket stays open beside the rings, with three uses: it hands over
-// the rings; it wakes the peer (a byte is sent only to a side that said it sleeps); and it ends
-// when the peer's process ends, in whatever way.
+// (transport/shm_ring.h). A Unix socket stays open beside the rings, with three uses. At the start
+// the socket hands over the rings. Later a byte in the socket wakes a side that said it sleeps. And
+// the socket ends when the peer's process ends, in whatever way.
 //
-// A Write copies the bytes once, into the ring. It publishes them part by part, so that the reader
-// begins while the rest is being copied. Peek returns the ring's memory. Consumed space is released
-// in batches, and each side works with its last copy of the other's cursor. While both sides are
-// awake no system call is made. A head is taken whole, and bodies are cut only at multiples of 64
-// bytes.
+// A Write copies the bytes once, into the ring. The bytes are published part by part, so that the
+// reader begins while the rest is being copied. Peek returns the ring's memory. Consumed space is
+// released in batches, and each side works with its last copy of the other's cursor. While both
+// sides are awake no system call is made. A head is taken whole, and bodies are cut only at
+// multiples of 64 bytes.
 //
 // Failure: UNAVAILABLE after the last byte: "connection closed by the peer", or "the peer's process
 // is gone" if the peer ended without a goodbye. DATA_LOSS if the peer's cursors are impossible.
@@ -33,9 +33,9 @@ class ShmLink final : public Link {
   // delays of the scheduler.
   static constexpr size_t kDefaultCapacity = size_t{1} << 20;
 
-  // Makes the two rings of a new link: [0] carries the bytes of the side that made them. They are
-  // sent to the peer. Each side maps both, and may then close the descriptors. INVALID_ARGUMENT:
-  // the descriptors are not rings.
+  // Makes the two rings of a new link: [0] carries the bytes of the side that made them. The
+  // descriptors are sent to the peer. Each side maps both, and may then close the descriptors.
+  // INVALID_ARGUMENT: the descriptors are not rings.
   using Rings = std::array<OwnedFd, 2>;
   static absl::StatusOr<Rings> NewRings(size_t capacity = kDefaultCapacity);
   struct Mapped {
@@ -77,7 +77,7 @@ class ShmLink final : public Link {
   const size_t release_at_;
   absl::Status status_;
   absl::Span<const uint8_t> seen_;  // bytes seen by the last look and not consumed
-  size_t unreleased_ = 0;           // bytes consumed and not given back; they lie before seen_
+  size_t unreleased_ = 0;           // bytes consumed and not given back, right before seen_
   size_t blocked_ = 0;              // bytes that the last Write did not take
   bool wants_more_ = false;         // the last Peek wanted more bytes than there were
   bool gone_ = false;               // the peer has closed its end of the socket

@@ -54,7 +54,7 @@ class TcpLink final : public Link {
   size_t Receive(iovec* parts, int count);
 
   OwnedFd socket_;
-  absl::Status status_;  // of the connection
+  absl::Status status_;  // why the connection ended
   std::unique_ptr<uint8_t, FreeAligned> buffer_;
   size_t begin_ = 0, end_ = 0;  // bytes that have arrived and are not consumed
   bool full_ = false;           // the last Write did not take all bytes

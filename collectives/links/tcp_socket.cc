@@ -87,8 +87,8 @@ absl::StatusOr<OwnedFd> ConnectOnce(const addrinfo& to, absl::Time deadline) {
   return fd;
 }
 
-// Whether the connection leads to itself. That can happen on loopback if nobody listens on the
-// port: the kernel may give the connection the same source and destination.
+// Whether the connection leads to itself. On loopback, if nobody listens on the port, the kernel
+// may give the connection the same source and destination.
 bool MetItself(int fd) {
   sockaddr_storage own = {}, other = {};
   socklen_t own_size = sizeof own, other_size = sizeof other;
@@ -173,7 +173,7 @@ absl::StatusOr<OwnedFd> ConnectTcpBy(absl::string_view address, absl::Time deadl
 
 absl::StatusOr<std::string> LocalHostTowards(absl::string_view address) {
   TANDEM_ASSIGN_OR_RETURN(const AddressList found, Resolve(address, false));
-  // Connecting a datagram socket sends nothing; it only looks up the route.
+  // Connecting a datagram socket sends nothing; the kernel only looks up the route.
   OwnedFd fd(socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   if (!fd.valid() || connect(fd.get(), found->ai_addr, found->ai_addrlen) != 0) {
     return absl::UnavailableError(

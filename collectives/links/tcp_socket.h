@@ -53,9 +53,9 @@ absl::StatusOr<std::pair<OwnedFd, OwnedFd>> TcpPair();
 //   - no delay: a small message must not wait for an acknowledgement;
 //   - congestion control "reno": on one host and in a quiet network it reaches full speed at once.
 //     Algorithms that pace hold back there (up to a third of a large allreduce on loopback);
-//   - keep-alive after 3 s, three times: a peer whose machine has vanished is noticed even while this
-//     side only waits. (TCP_USER_TIMEOUT is not set: it would also end the connection to a live peer
-//     that is slow to read.)
+//   - keep-alive after 3 s, three times: a peer whose machine has vanished is noticed even while
+//     this side only waits. (TCP_USER_TIMEOUT is not set: that option would also end the connection
+//     to a live peer that is slow to read.)
 // Options that the system refuses stay as they are: none of them changes the bytes that arrive.
 void TuneTcp(int fd);
 

@@ -96,8 +96,8 @@ bool TransportLink::PrepareToSleep() {
 
 void TransportLink::WakeUp() { hub_->WakeUp(); }
 
-// Gives the transport all frames that it takes. It should take all of them. If it does not, the
-// rest leaves when the transport says that it has room again.
+// Gives the transport all frames that it takes, normally all of them. The rest leaves when the
+// transport says that it has room again.
 void TransportLink::Flush() {
   if (!failure_.ok()) return;
   frames_.Flush(&out_);

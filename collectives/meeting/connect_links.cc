@@ -28,14 +28,14 @@ constexpr absl::Duration kAsk = absl::Milliseconds(250);  // between questions t
 // One call of ConnectLinks, in one thread. Wherever it waits, it also looks for the coordinator's
 // verdict, so that all ranks give up together and for the same reason.
 //
-//   1. Check that the requested kind of link is possible at all. Faults that are known without trying
-//      are reported here, with the reason, before any rank waits for another.
+//   1. Check that the requested kind of link is possible at all. Faults that are known without
+//      trying are reported here, with the reason, before any rank waits for another.
 //   2. Connect to every lower rank, by the best kind that both sides offer. In each pair only the
 //      higher rank connects, so two attempts never cross.
-//   3. Until no rank is missing: sleep until a socket has news, accept new connections, and move each
-//      attempt one step forward. A new peer says who it is in its first message (a hello with the
-//      token of the group) and gets a welcome or a refusal. An attempt of this rank gets such an
-//      answer. After a refusal or a failure the next kind of link to that peer is tried, if any.
+//   3. Until no rank is missing: sleep until a socket has news, accept new connections, and move
+//      each attempt one step forward. A new peer says who it is in its first message (a hello with
+//      the token of the group) and gets a welcome or a refusal. An attempt of this rank gets such
+//      an answer. After a refusal or a failure the next kind of link to that peer is tried, if any.
 class Connector {
  public:
   Connector(const GroupMembership& membership, LinkPorts& ports, const ConnectOptions& options,

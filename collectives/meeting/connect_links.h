@@ -27,7 +27,7 @@ namespace tandem::collectives {
 
 struct ConnectOptions {
   LinkChoice links = LinkChoice::kAuto;
-  size_t shm_capacity = ShmLink::kDefaultCapacity;  // of each ring
+  size_t shm_capacity = ShmLink::kDefaultCapacity;  // bytes of each ring
   // A verdict of the watch ends the wait, and failures here are reported to it. May be null.
   CoordinatorClient* watch = nullptr;
   // Called from time to time; an error ends the wait. May be empty.

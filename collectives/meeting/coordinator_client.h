@@ -1,6 +1,6 @@
-// CoordinatorClient: one rank's connection to the coordinator. It does the rendezvous with the
-// other ranks, sends heartbeats (from a thread of its own, whatever the caller does), and receives
-// the verdict when the group fails.
+// CoordinatorClient: one rank's connection to the coordinator. The client does the rendezvous with
+// the other ranks, sends heartbeats (from a thread of its own, whatever the caller does), and
+// receives the verdict when the group fails.
 //
 //   TANDEM_ASSIGN_OR_RETURN(auto client, CoordinatorClient::Join(options, deadline));
 //   TANDEM_ASSIGN_OR_RETURN(auto links, ConnectLinks(client->membership(), ports, {}, deadline));
@@ -40,8 +40,8 @@ struct JoinOptions {
   int rank = -1;  // -1: any free rank
   int ranks = 1;
   GroupMember member;
-  // Called from time to time during the rendezvous; an error ends the wait. May be empty. It must
-  // not call the client.
+  // Called from time to time during the rendezvous; an error ends the wait. May be empty. The
+  // function must not call the client.
   std::function<absl::Status()> interrupted;
 };
 
@@ -72,8 +72,8 @@ class CoordinatorClient final : public GroupWatch {
 
   // Reports that the link to `rank` failed, or that `rank` did not come in time.
   void ReportLinkFailure(int rank, absl::string_view why);
-  // Reports that this rank waits for `rank`. This is no accusation, but if `rank` has left in order
-  // the coordinator decides on a verdict.
+  // Reports that this rank waits for `rank`. Waiting is no accusation; but if `rank` has left in
+  // order, the coordinator decides on a verdict.
   void Want(int rank);
   // Reports that this rank gives up, and that no other rank is at fault.
   void ReportAbort(const absl::Status& why);

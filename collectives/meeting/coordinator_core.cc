@@ -402,8 +402,8 @@ void CoordinatorCore::Leave(Group& group, Rank& rank, CoordinatorEffects* e) {
   Drop(connection, e);
 }
 
-// Handles a rank that ended or was silent. A rank that has given up before gets no verdict here: it
-// may have ended because of another rank, and Judge decides later.
+// Handles a rank that ended or was silent. A rank that has given up before gets no verdict here.
+// Maybe it ended because of another rank; Judge decides later.
 void CoordinatorCore::Lose(Group& group, Rank& rank, absl::string_view why, CoordinatorEffects* e) {
   rank.state = Rank::State::kLost;
   rank.why = std::string(why);

@@ -1,26 +1,27 @@
 // CoordinatorCore: the decisions of the coordinator of collective groups, without sockets, threads
-// or a clock (coordinator.h is its shell). It decides who belongs to a group, why a group has
-// failed, and who continues after that.
+// or a clock (coordinator.h is its shell). The decisions are: who belongs to a group, why a group
+// has failed, and who continues after that.
 //
 // Rendezvous. Ranks join a group by its name. When all ranks have come, each gets the table of
 // members. The rendezvous fails for all of them at the earliest deadline, or as soon as a rank that
 // had come is lost. The error says which ranks are missing or which rank was lost.
 //
 // Failure. Each group gets one verdict, the same for all members:
-//   (1) A connection ends without a goodbye: that rank is lost, at once. Exception: the rank had given
-//       up before. It may have ended because of that, and is judged by rule (3).
-//   (2) A rank is silent for three heartbeats: it is lost ("stopped answering").
+//   (1) A connection ends without a goodbye: that rank is lost, at once. Exception: the rank had
+//       given up before. Then the rank may have ended because of that, and rule (3) decides.
+//   (2) A rank is silent for three heartbeats: that rank is lost ("stopped answering").
 //   (3) An accusation ("link to 2 failed", "waited for 2 in vain") is kept for the time that (2)
-//       takes, until (1) or (2) explains it. After that time the coordinator decides: among the ranks
-//       that accuse nobody themselves, the one with the most accusers is lost. A rank that gave up
-//       because of another rank is not the cause.
-//   (4) A rank left in order and had not given up: it becomes the cause once it is accused or wanted.
-//   (5) An abort (ranks disagree, or the caller's wish) names the rank that reports it and the reason,
-//       at once.
+//       takes, until (1) or (2) explains it. After that time the coordinator decides. Ranks that
+//       accuse somebody themselves are not the cause, since they gave up because of another rank.
+//       Among the others the rank with the most accusations is lost.
+//   (4) A rank left in order and had not given up: that rank is the cause once it is accused or
+//       wanted.
+//   (5) An abort (ranks disagree, or the caller's wish) names the rank that reports it and the
+//       reason, at once.
 //
-// Shrinking. After a verdict the members ask to shrink. They become a group of their own, numbered
-// in the old order, when all live members have asked. At the earliest deadline the group consists
-// of those that have asked by then.
+// Shrinking. After a verdict the members ask to shrink. When all live members have asked, they
+// become a group of their own, numbered in the old order. At the earliest deadline the group
+// consists of those that have asked by then.
 //
 // Bounds: the lengths of names and tables and the numbers of groups and ranks are limited. A
 // message against the protocol is refused, and its sender is disconnected.

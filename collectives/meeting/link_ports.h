@@ -27,8 +27,8 @@ absl::string_view NameOf(LinkChoice choice);
 // Parses the names of flags and Link::kind(): "shm", "tcp", "rdma", "zmq", "auto".
 absl::StatusOr<LinkChoice> LinkChoiceOf(absl::string_view kind);
 
-// The ports are opened before the rendezvous, so that their addresses can be exchanged there. They
-// serve one group at a time, and the groups that follow it after a shrink.
+// Open the ports before the rendezvous, so that their addresses can be exchanged there. One set of
+// ports serves one group at a time, and the groups that follow it after a shrink.
 class LinkPorts {
  public:
   // `host` is the address at which other ranks reach this one (LocalHostTowards in tcp_socket.h

@@ -26,8 +26,8 @@ class MessageStream {
   // Reads the bytes that have arrived. UNAVAILABLE: the connection has ended; Next still returns
   // the messages that came before.
   absl::Status Receive();
-  // Returns the next message; false if it has not arrived completely. INVALID_ARGUMENT: it is too
-  // long or is not a message.
+  // Returns the next message; false if it has not arrived completely. INVALID_ARGUMENT: the bytes
+  // are not a message, or too many.
   absl::StatusOr<bool> Next(google::protobuf::MessageLite* message);
 
   // Queues a message; Flush sends what the socket takes.

@@ -1,6 +1,6 @@
 // GroupMembership: the members of a collective group, as each member knows the others after the
-// rendezvous (coordinator.h). It says how to reach them, and which members share a host or a
-// device.
+// rendezvous (coordinator.h). For each member there are the addresses to reach it, and the host and
+// device that it may share.
 #ifndef TANDEM_COLLECTIVES_MEETING_RENDEZVOUS_H_
 #define TANDEM_COLLECTIVES_MEETING_RENDEZVOUS_H_
 
@@ -46,8 +46,9 @@ struct GroupMembership {
   std::vector<int> HostOfRank() const;
 };
 
-// A string that is equal in processes that can share memory: it names this boot of this machine and
-// the network namespace, in which the Unix sockets live. Empty if the system does not tell.
+// A string that is equal in processes that can share memory. The string names this boot of this
+// machine and the network namespace, in which the Unix sockets live. Empty if the system does not
+// tell.
 std::string HostIdentity();
 // "host name, process 4711".
 std::string AboutThisProcess();

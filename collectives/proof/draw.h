@@ -1,4 +1,4 @@
-// Draws the schedules of all ranks as text: who sends what to whom, step by step.
+// Draws the schedules of all ranks as text: every message with sender and receiver, step by step.
 #ifndef TANDEM_COLLECTIVES_PROOF_DRAW_H_
 #define TANDEM_COLLECTIVES_PROOF_DRAW_H_
 

@@ -207,7 +207,7 @@ class Player {
   std::vector<Pair> pairs_;             // from * p + to
   std::deque<ReplayMessage> messages_;  // by id; a deque, because pointers to messages are kept
   std::vector<int64_t> next_;           // by id: the next of the same pair
-  std::vector<int> sources_;            // of the current op
+  std::vector<int> sources_;            // sources of the current op
   std::vector<const ReplayMessage*> taken_;
   absl::Status error_;
 };

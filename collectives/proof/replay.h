@@ -36,7 +36,7 @@ struct ReplayMessage {
   int64_t id = 0;  // 0, 1, ... in the order of the replay
   int from = 0, to = 0;
   int64_t number = 0;  // among the messages from `from` to `to`
-  int step = 0;        // of the sender
+  int step = 0;        // step of the sender
   Piece piece;
 };
 

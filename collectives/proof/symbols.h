@@ -14,7 +14,7 @@
 
 namespace tandem::collectives {
 
-// All sums that were ever made; none is removed. A sum is a tree of additions.
+// Every sum that was ever made; sums are never removed. A sum is a tree of additions.
 class Sums {
  public:
   // Element x of a segment with base b contains, of each contribution, the input element x - b +
@@ -56,7 +56,7 @@ using Segments = absl::InlinedVector<Segment, 2>;
 
 // Moves segments by `by` elements; their bases move too, so they keep their meaning.
 void Move(Segments* segments, int64_t by);
-// x + y, element by element; both must cover the same elements.
+// x + y, element by element. The two arguments must cover the same elements.
 Segments AddSegments(const Segments& x, const Segments& y, Sums* sums);
 
 // One region of one rank. Elements that were never written are undefined.

@@ -41,9 +41,9 @@ absl::string_view PrimitiveName(Primitive primitive);  // "allreduce", "reduce_s
 absl::StatusOr<Primitive> ParsePrimitive(absl::string_view name);
 bool Reduces(Primitive primitive);  // uses the reduction operation
 bool HasRoot(Primitive primitive);
-// Bus bandwidth = bytes / seconds * BusFactor, by the convention of nccl-tests. It can be compared
-// to the speed of the link for any number of ranks. `bytes` is the size of the vector of all
-// blocks; in an all-to-all it is the size of what a rank sends. 0 if nothing travels.
+// Bus bandwidth = bytes / seconds * BusFactor, by the convention of nccl-tests. The result can be
+// compared to the speed of the link for any number of ranks. `bytes` is the size of the vector of
+// all blocks; in an all-to-all it is the size of what a rank sends. 0 if nothing travels.
 double BusFactor(Primitive primitive, int ranks);
 
 enum class Algorithm : uint8_t {
@@ -107,9 +107,9 @@ bool CutsMessages(Primitive primitive, Algorithm algorithm);
 // Whether every element is ((c0 + c1) + c2) + ..., rounded once, no matter how the vector is cut.
 bool AddsInRankOrder(Algorithm algorithm);
 // The number of messages that the link between two ranks must be able to hold so that the schedules
-// cannot deadlock. It is 0, or it is 1 if ranks that exchange messages overwrite the memory that
-// they send. Algorithms of the second kind cut their messages, so shape.segment bounds the length
-// of that message.
+// cannot deadlock. The number is 1 if ranks that exchange messages overwrite the memory that they
+// send, else 0. Algorithms of the second kind cut their messages, so shape.segment bounds the
+// length of that message.
 int ChannelNeeded(Primitive primitive, Algorithm algorithm, const CollectiveShape& shape);
 
 // The messages that one rank sends, and their elements.

@@ -43,8 +43,8 @@ Schedule BruckAllGather(const CollectiveShape& shape) {
 }
 
 // The block for the rank at distance d to the right travels in hops: one hop of length 2^k for each
-// bit k of d. In the round of a bit all blocks whose d has that bit travel in one message. They are
-// packed first, unless there is only one.
+// bit k of d. In the round of a bit all blocks whose d has that bit travel in one message. Several
+// blocks are packed first.
 Schedule BruckAllToAll(const CollectiveShape& shape) {
   Schedule s = NewSchedule(Primitive::kAllToAll, shape);
   const int rank = s.rank, p = s.ranks;

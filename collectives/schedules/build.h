@@ -78,8 +78,8 @@ struct AlgorithmWay {
   bool cuts;  // no message is longer than shape.segment
   // ChannelNeeded for at least two ranks; null: 0.
   int (*channel)(const CollectiveShape& shape) = nullptr;
-  // UNIMPLEMENTED for a well-formed shape that the algorithm does not support; null: it supports
-  // all.
+  // UNIMPLEMENTED for a well-formed shape that the algorithm does not support; null: every shape is
+  // supported.
   absl::Status (*fits)(const CollectiveShape& shape) = nullptr;
 };
 inline constexpr bool kCuts = true, kWhole = false;

@@ -23,7 +23,7 @@ class ButterflyCore {
   int size() const { return 1 << rounds_; }
   int rounds() const { return rounds_; }
   int extra() const { return ranks_ - size(); }
-  // The rank is outside the core: it hands its data to rank - 1.
+  // The rank is outside the core and hands its data to rank - 1.
   bool Outside(int rank) const { return rank < 2 * extra() && rank % 2 == 1; }
   // The rank is in the core and stands for rank + 1, which hands it its data.
   bool Stands(int rank) const { return rank < 2 * extra() && rank % 2 == 0; }

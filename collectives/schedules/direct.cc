@@ -10,7 +10,7 @@
 //   gather, scatter (p-1) alpha + (p-1)/p S beta at the root
 //
 // Order of additions: ((c0 + c1) + c2) + ..., rounded once. The order is the same for every
-// element, wherever the element lies and however the vector is cut. This is the reproducible
+// element, wherever the element lies and however the vector is cut. Direct is the reproducible
 // algorithm. Servers fold in the same order (optim/fold.h).
 #include "collectives/schedules/build.h"
 

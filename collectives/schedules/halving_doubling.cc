@@ -16,9 +16,9 @@
 namespace tandem::collectives {
 namespace {
 
-// Builds the reduce-scatter of one rank. It halves ranges of core ranks, the farthest partner
-// first, so that the order of ranks is the order of blocks. Sums are in scratch memory. The first
-// element of scratch is element `base` of the vector.
+// Builds the reduce-scatter of one rank. Each round halves a range of core ranks, the farthest
+// partner first, so that the order of ranks is the order of blocks. Sums are in scratch memory. The
+// first element of scratch is element `base` of the vector.
 class Halving {
  public:
   Halving(const CollectiveShape& shape, Schedule* s)

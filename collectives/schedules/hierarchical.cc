@@ -1,18 +1,18 @@
 // Two-level all-reduce over any two algorithms, one within hosts and one across hosts (as in Jia et
-// al. 2018). It has three phases: a reduce-scatter within each host; an all-reduce across hosts,
+// al. 2018). The three phases are: a reduce-scatter within each host; an all-reduce across hosts,
 // between the ranks that have the same number in their hosts; an allgather within each host. Some
 // inner algorithms do not scatter (tree, chain). Then the phases are a reduce to the first rank of
 // each host, an all-reduce among these ranks, and a broadcast.
 //
 // Hosts may have different numbers of ranks. The vector is cut into as many blocks as the smallest
-// host has ranks. The other ranks of a larger host own no block: they contribute and receive.
+// host has ranks. The other ranks of a larger host own no block, but contribute and receive.
 //
 // Cost: the sum of the phases, with h hosts of g ranks, if the inner algorithm scatters:
 //   inner reduce-scatter and allgather of S among g + outer all-reduce of S/g among h
 // So a host sends S to the other hosts once, and not once for each of its ranks.
 //
-// Order of additions: inner within hosts, then outer across them. This is not the order of the flat
-// algorithms, and not rank order, even if both algorithms are direct.
+// Order of additions: inner within hosts, then outer across them. So the order differs from that of
+// the flat algorithms and from rank order, even if both algorithms are direct.
 #include "collectives/schedules/hierarchical.h"
 
 #include <algorithm>
@@ -37,7 +37,7 @@ Schedule Make(const Phase& phase, const CollectiveShape& shape) {
   return *std::move(schedule);
 }
 
-// The number of steps of a phase; it is the same for all ranks.
+// The number of steps of a phase, which is the same for all ranks.
 size_t StepsOf(const Phase& phase, CollectiveShape shape) {
   shape.rank = 0;
   return Make(phase, shape).steps.size();
@@ -83,10 +83,10 @@ PhaseSteps StepsOfPhases(const Hierarchy& h, Algorithm outer, int64_t count) {
 }
 
 // Makes one part's schedule of the whole group from the schedules of its three phases. Each phase
-// is made among its members and counts from the begin of its own data. It is then moved to the
-// place of its data in the part and embedded in the group. From the second phase on the data are in
-// the output, so these phases read their input there. A rank outside the lanes has an empty second
-// phase with the same number of steps.
+// is made among its members and counts from the begin of its own data. Then the schedule is moved
+// to the place of its data in the part, and embedded in the group. From the second phase on the
+// data are in the output, so these phases read their input there. A rank outside the lanes has an
+// empty second phase with the same number of steps.
 Schedule OfPart(const Hierarchy& h, const CollectiveShape& part, const PhaseSteps& steps) {
   const Schedule group = NewSchedule(Primitive::kAllReduce, part);
   const std::vector<int>& host = h.hosts()[static_cast<size_t>(h.host())];

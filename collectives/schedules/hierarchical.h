@@ -28,11 +28,11 @@ struct Phase {
 struct HostMap {
   explicit HostMap(const CollectiveShape& shape);
   std::vector<std::vector<int>> hosts;  // ranks of each host, ascending
-  int host = 0, local = 0;              // of shape.rank: index in hosts, and number in its host
+  int host = 0, local = 0;              // shape.rank's index in hosts, and number in its host
   int smallest = 1;                     // ranks of the host with the fewest ranks
 };
 
-// Schedules and traffic of two_level.cc, for the row of the algorithm. They require that
+// Schedules and traffic of two_level.cc, for the row of the algorithm. Requires that
 // TwoLevel::Check returns OK.
 Schedule HierarchicalReduce(const CollectiveShape& shape);
 Schedule HierarchicalBroadcast(const CollectiveShape& shape);
@@ -62,7 +62,7 @@ class TwoLevel {
 
   // With one host the inner algorithm does all the work.
   bool OneHost() const { return map_.hosts.size() == 1; }
-  HierarchyLevel Inner() const;  // of the host of shape.rank
+  HierarchyLevel Inner() const;  // for the host of shape.rank
   // The collective across hosts, between one rank of each host: the first ranks of all hosts, the
   // second ranks of all hosts, and so on, up to the size of the smallest host. Requires InOuter().
   HierarchyLevel Outer() const;
@@ -72,11 +72,11 @@ class TwoLevel {
   size_t OuterSteps() const;
 
   // Whether this rank takes part across hosts. Reduce and broadcast use one rank of each host. The
-  // other primitives use as many ranks of each host as the smallest host has; these are the lanes.
-  // A larger host has ranks without a lane: the data of such a rank go through its stand-in, the
-  // rank of the same host whose number is the rank's number modulo lanes.
+  // other primitives use as many ranks of each host as the smallest host has; each such set of
+  // ranks is a lane. A larger host has ranks without a lane: the data of such a rank go through its
+  // stand-in, the rank of the same host whose number is the rank's number modulo lanes.
   bool InOuter() const { return map_.local == leader_ || (lanes_ > 0 && map_.local < lanes_); }
-  int StandIn() const;                 // of shape.rank; itself if it has a lane
+  int StandIn() const;                 // for shape.rank; itself if it has a lane
   std::vector<int> StandsFor() const;  // the other ranks that this rank stands for
   // With lanes: the place of each rank's block (by rank) when the blocks of a lane lie side by
   // side, the blocks of the first host first.

@@ -5,7 +5,7 @@
 //   all-reduce  rank 0 receives p-1 messages of S and sends as many; the others send one each:
 //               2(p-1) (alpha + S beta) + (p-1) S gamma, all of it at rank 0
 //
-// This is the baseline for the other algorithms. Its time grows with p; ring and direct send
+// Naive is the baseline for the other algorithms. Its time grows with p; ring and direct send
 // 2(p-1)/p S for any p. A parameter server of one process has the same traffic.
 //
 // Order of additions: rank order, rounded once, for every element: the same bits as direct.

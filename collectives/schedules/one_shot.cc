@@ -7,7 +7,7 @@
 // Order of additions: rank order, rounded once, for every element: the same bits as direct.
 //
 // In place, the fold overwrites the memory that is being sent, so it waits until the messages have
-// left. They leave if a link can hold one message. Therefore the vector is cut into messages of
+// left, which happens if a link can hold one message. Therefore the vector is cut into messages of
 // shape.segment elements.
 #include "collectives/schedules/build.h"
 

@@ -8,8 +8,8 @@
 // all-reduce, and 2 alpha + S beta to the allgather.
 //
 // Order of additions: (c0 + c1) + (c2 + c3) ..., the same for every element wherever it lies, so
-// cutting the vector changes nothing. It is not rank order. Both partners add the same two numbers,
-// so all ranks have the same bits.
+// cutting the vector changes nothing. But the order differs from rank order. Both partners add the
+// same two numbers, so all ranks have the same bits.
 //
 // From the second round on (in place: from the first) a rank adds into the memory that it is
 // sending. The addition waits until the message has left, which happens if a link can hold one

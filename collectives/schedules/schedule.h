@@ -10,16 +10,16 @@
 //
 // The meaning of a schedule:
 //   (1) Ops run in order, step after step. A send is the exception: it only takes its place in the
-//       queue to its peer, and no op waits for it until the end. The peer gets the piece as it was at
-//       that moment. (Links need no copy for that: an op that would overwrite unsent bytes waits
+//       queue to its peer, and no op waits for it until the end. The peer gets the piece as it was
+//       at that moment. (Links need no copy for that: an op that would overwrite unsent bytes waits
 //       until they have left.)
 //   (2) Receives, reduces and folds wait for their messages. So the order of additions is fixed, in
 //       whatever order messages arrive.
 //   (3) The n-th send from rank a to rank b meets the n-th receipt (receive, reduce, or source of a
 //       fold) from a on b, which must have the same number of elements. Empty pieces travel too.
-// A step has no meaning of its own beyond the order of its ops. It is one column of the drawing,
-// and the cost model assumes that its ops run at the same time. Ranks are not in step: one may be
-// ahead of another as far as its messages allow.
+// A step has no meaning of its own beyond the order of its ops. In the drawing a step is one
+// column, and the cost model assumes that its ops run at the same time. Ranks are not in step: one
+// may be ahead of another as far as its messages allow.
 #ifndef TANDEM_COLLECTIVES_SCHEDULES_SCHEDULE_H_
 #define TANDEM_COLLECTIVES_SCHEDULES_SCHEDULE_H_
 

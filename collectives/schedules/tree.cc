@@ -10,7 +10,7 @@
 // arrives; the root still sends up to L times S. Gather and scatter do not cut their messages.
 //
 // Order of additions: a node adds its children in the order 1, 2, 4, ... The order is the same for
-// every element, so cutting the vector changes nothing. It is not rank order.
+// every element, so cutting the vector changes nothing. But the order differs from rank order.
 #include <algorithm>
 #include <vector>
 

@@ -14,7 +14,8 @@
 // smallest host. Such a rank hands its block to another rank of its host before the levels
 // (allgather), or gets it from there after them (reduce-scatter).
 //
-// Order of additions: inner, then outer. It is not rank order, even if both are direct.
+// Order of additions: inner, then outer. So the order differs from rank order, even if both are
+// direct.
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -80,8 +81,8 @@ bool HasLanes(Primitive primitive) {
   return primitive == Primitive::kAllGather || primitive == Primitive::kReduceScatter;
 }
 
-// Reduce and broadcast: the rank that represents the host, by its number there. It is the root on
-// the root's host, and the first rank on the others.
+// Reduce and broadcast: the rank that represents the host, by its number there. On the root's host
+// the root itself, on other hosts the first rank.
 int LeaderOf(const HostMap& map, int host, int root) {
   const std::vector<int>& ranks = map.hosts[static_cast<size_t>(host)];
   const auto found = std::find(ranks.begin(), ranks.end(), root);

@@ -22,7 +22,7 @@ constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
 // cutting and fusing do not change their bits. Ranks that share cores wait for each other's turns,
 // which no model of messages can predict, so the noise is larger there.
 constexpr double kNoise = 0.05, kNoiseOfSharedCores = 0.25;
-constexpr double kLatencyShare = 0.1;  // of the time of a bucket, at most
+constexpr double kLatencyShare = 0.1;  // share of a bucket's time, at most
 constexpr int64_t kLeastBuckets = 4, kMostBucket = 64 << 20;
 
 // Reads rules from left to right. Errors contain the position.

@@ -84,7 +84,7 @@ struct Calibration {
 };
 
 struct CalibrateOptions {
-  int cores = 1;                 // of each host
+  int cores = 1;                 // cores of each host
   int64_t most_bytes = 4 << 20;  // longest vector that is measured; at least 256 KiB
   // About how long the calibration takes. If the time is short, first the repetitions become fewer,
   // then the longest vector becomes shorter.
@@ -144,7 +144,7 @@ absl::StatusOr<ChooserRules> MakeRules(int ranks, absl::Span<const int> host_of_
 inline constexpr int64_t kLeastBucketedBytes = 256 << 10;
 
 struct BucketChoice {
-  int64_t bytes = 0;  // of a bucket; 0: the gradient is not cut
+  int64_t bytes = 0;  // size of a bucket; 0: the gradient is not cut
   std::string why;    // "an all-reduce of 1M spends 8% of its time on latency"
 };
 
