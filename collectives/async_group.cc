@@ -103,8 +103,9 @@ struct AsyncGroup::Links {
 // another thread may have held the lock, and that thread does not exist in the child to release it.
 absl::Status AsyncGroup::CheckProcess() const {
   if (process_ == getpid()) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat("the group is one of process ", process_,
-                                                    ", of which this one was forked: it has none"));
+  return absl::FailedPreconditionError(
+      absl::StrCat("this group belongs to process ", process_,
+                   " and cannot be used after fork(); create a group in the child"));
 }
 
 // ---- Opening and joining ------------------------------------------------------
@@ -116,8 +117,9 @@ AsyncGroup::AsyncGroup(AsyncGroupOptions options)
 
 absl::StatusOr<std::unique_ptr<AsyncGroup>> AsyncGroup::Open(AsyncGroupOptions options) {
   if (options.ranks < 1 || options.rank < 0 || options.rank >= options.ranks) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("rank ", options.rank, " in a group of ", options.ranks));
+    return absl::InvalidArgumentError(absl::StrCat("rank ", options.rank, " in a group of ",
+                                                   options.ranks,
+                                                   " ranks: ranks are numbered from 0"));
   }
   std::unique_ptr<AsyncGroup> group(new AsyncGroup(std::move(options)));
   group->thread_ = std::thread([self = group.get()] { self->Run(); });
@@ -145,20 +147,22 @@ absl::Status AsyncGroup::OpenPorts(Links* links) {
 
 absl::Status AsyncGroup::Connect(absl::Span<const std::string> addresses, absl::Time deadline) {
   if (addresses.size() != static_cast<size_t>(ranks())) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(addresses.size(), " addresses for a group of ", ranks()));
+    return absl::InvalidArgumentError(absl::StrCat(addresses.size(), " addresses for a group of ",
+                                                   ranks(),
+                                                   " ranks: expected one address for each rank"));
   }
   for (size_t r = 0; r < addresses.size(); ++r) {
     rendezvous::GroupAddress address;
     if (!address.ParseFromString(addresses[r]) || address.version() != kVersion ||
         address.token().size() != kTokenBytes) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "the address of rank ", r, " is none (of this version): give what that rank was given"));
+          "the address of rank ", r,
+          " is invalid or from another version: pass the bytes of that rank's address unchanged"));
     }
     if (address.rank() != static_cast<int>(r) || address.ranks() != ranks()) {
       return absl::InvalidArgumentError(
-          absl::StrCat("the address of rank ", r, " is that of rank ", address.rank(),
-                       " in a group of ", address.ranks(), ", and this group has ", ranks()));
+          absl::StrCat("the address of rank ", r, " belongs to rank ", address.rank(),
+                       " in a group of ", address.ranks(), "; this group has ", ranks(), " ranks"));
     }
   }
   TANDEM_RETURN_IF_ERROR(CheckProcess());
@@ -308,7 +312,7 @@ absl::StatusOr<AsyncGroup::Ticket> AsyncGroup::Post(Posted posted) {
     return WrongPeer(posted.send, posted.peer, rank(), ranks());
   }
   if (ranks() == 1) {
-    return absl::InvalidArgumentError("receive from any rank: the group has no other");
+    return absl::InvalidArgumentError("receive from any rank: the group has only one rank");
   }
   TANDEM_RETURN_IF_ERROR(CheckProcess());
   absl::MutexLock lock(&mutex_);
@@ -350,7 +354,8 @@ absl::StatusOr<bool> AsyncGroup::Wait(Ticket ticket, absl::Time at_most, int* fr
   const auto it = outcomes_.find(ticket);
   if (it == outcomes_.end()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("no operation ", ticket, " is waited for: each is, once"));
+        absl::StrCat("operation ", ticket,
+                     " is unknown: it never began, or somebody has waited for it already"));
   }
   while (!it->second.ended) {
     if (changed_.WaitUntil(&mutex_, at_most) && !it->second.ended) return false;

@@ -69,7 +69,7 @@ absl::StatusOr<OperationRecord> RecordOf(const Json& j) {
   }
   const auto type = ParseDataType(j.at("type").get<std::string>());
   const auto op = ParseReduceOp(j.at("op").get<std::string>());
-  if (!type.has_value() || !op.has_value()) return absl::InvalidArgumentError("type or op");
+  if (!type.has_value() || !op.has_value()) return absl::InvalidArgumentError("unknown type or op");
   r.type = *type;
   r.op = *op;
   r.root = j.at("root").get<int>();
@@ -100,11 +100,12 @@ absl::Status ReadLine(absl::string_view line, bool first, GroupDump* dump) {
     dump->written = TimeOf(j.at("written_us"));
     dump->status = j.at("status").get<std::string>();
   } catch (const Json::exception&) {
-    return absl::InvalidArgumentError(first ? "is not how the dump of a rank begins"
-                                            : "is not an operation as ranks write them");
+    return absl::InvalidArgumentError(first ? "expected the first line of a rank's dump"
+                                            : "expected an operation of a rank's dump");
   }
   if (dump->ranks < 1 || dump->ranks > 1 << 16 || dump->rank < 0 || dump->rank >= dump->ranks) {
-    return absl::InvalidArgumentError(absl::StrCat("rank ", dump->rank, " of ", dump->ranks));
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", dump->rank, " of ", dump->ranks, " is invalid"));
   }
   return absl::OkStatus();
 }
@@ -203,7 +204,7 @@ class Alignment {
       const OperationRecord* const next = NextOf(column);
       if (next == nullptr) continue;
       const std::string last = column.empty()
-                                   ? "it called none"
+                                   ? "it called no operation"
                                    : absl::StrCat("its last was ", Short(column.rbegin()->second),
                                                   " (", State(column.rbegin()->second), ")");
       out_.push_back(absl::StrCat("rank ", rank, " never entered ", Short(*next), "; ", last));
@@ -334,7 +335,7 @@ absl::StatusOr<GroupDump> ParseDump(absl::string_view text) {
       return absl::InvalidArgumentError(absl::StrCat("line ", number, ": ", read.message()));
     }
   }
-  if (number == 0) return absl::InvalidArgumentError("line 1: nothing there");
+  if (number == 0) return absl::InvalidArgumentError("line 1: the file is empty");
   return dump;
 }
 
@@ -361,7 +362,7 @@ absl::StatusOr<std::vector<GroupDump>> ReadDumps(const std::string& folder) {
     dumps.push_back(*std::move(dump));
   }
   if (dumps.empty()) {
-    return absl::NotFoundError(absl::StrCat(folder, ": no dumps (*.jsonl) there"));
+    return absl::NotFoundError(absl::StrCat(folder, ": no dumps (*.jsonl) in this folder"));
   }
   std::sort(dumps.begin(), dumps.end(), [](const GroupDump& a, const GroupDump& b) {
     return std::tie(a.group, a.rank) < std::tie(b.group, b.rank);

@@ -36,8 +36,8 @@ absl::Status CheckCall(const CollectiveCall& call, int rank, int ranks) {
   const Schedule* s = call.schedule;
   if (s == nullptr || s->rank != rank || s->ranks != ranks) {
     return absl::InvalidArgumentError(absl::StrCat(
-        PrimitiveName(call.primitive), ": a schedule of rank ", s == nullptr ? -1 : s->rank, " of ",
-        s == nullptr ? 0 : s->ranks, ", on rank ", rank, " of ", ranks));
+        PrimitiveName(call.primitive), ": the schedule is for rank ", s == nullptr ? -1 : s->rank,
+        " of ", s == nullptr ? 0 : s->ranks, ", expected rank ", rank, " of ", ranks));
   }
   if (Reduces(call.primitive) && !Defined(call.op, call.type)) {
     return absl::InvalidArgumentError(absl::StrCat(PrimitiveName(call.primitive), ": ",

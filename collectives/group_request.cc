@@ -37,7 +37,7 @@ absl::Status CheckRequest(const GroupRequest& r) {
       return WrongPeer(r.to >= 0, peer, rank, ranks);
     }
     if (r.shape.count > 0 && r.in == nullptr && r.out == nullptr) {
-      return absl::InvalidArgumentError("send or receive without memory");
+      return absl::InvalidArgumentError("send or receive: the buffer is null");
     }
   }
   return absl::OkStatus();

@@ -269,7 +269,7 @@ bool Mailbox::Take(int r) {
       const bool text = header.kind != Header::kMessage;
       if (header.magic != kMagic || header.kind > Header::kFailed ||
           header.bytes > (text ? kMostText : kMostBytes)) {
-        Lose(r, absl::DataLossError("what it sends is no message"));
+        Lose(r, absl::DataLossError("it sent bytes that are not a message"));
         return true;
       }
       if (!Begin(r, header)) {

@@ -43,14 +43,14 @@ absl::Status CheckMessage(int rank, const MessageHeader& expected, int from,
   std::memcpy(&header, bytes.data(), sizeof(header));
   if (std::memcmp(&header, &expected, sizeof(header)) == 0) return absl::OkStatus();
   if (header.magic != kMessageMagic) {
-    return absl::DataLossError("it sent something that is no message");
+    return absl::DataLossError("it sent bytes that are not a message");
   }
   const std::string mine = Describe(expected), theirs = Describe(header);
   std::string text =
       absl::StrCat("ranks disagree: rank ", rank, " is in ", mine, ", rank ", from, " in ", theirs);
   if (mine == theirs) {
-    absl::StrAppend(&text, "; a message of ", header.bytes, " bytes where ", expected.bytes,
-                    " were expected (other counts, or another segment size)");
+    absl::StrAppend(&text, "; the message has ", header.bytes, " bytes, expected ", expected.bytes,
+                    " (their counts or segment sizes differ)");
   }
   return absl::InvalidArgumentError(text);
 }

@@ -54,7 +54,9 @@ absl::Status RdmaConnector::Bind() {
   TANDEM_CHECK(rdma_create_id(channel_, &listener_, nullptr, RDMA_PS_TCP) == 0);
   if (rdma_bind_addr(listener_, own_.get()) != 0) {
     return absl::UnavailableError(
-        Error(absl::StrCat("bind ", options_->bind, ": no RDMA device there, or taken"), errno));
+        Error(absl::StrCat("bind ", options_->bind,
+                           ": no RDMA device has this address, or the port is in use"),
+              errno));
   }
   if (listener_->verbs == nullptr) {
     return absl::UnavailableError(
@@ -200,8 +202,8 @@ absl::Status RdmaConnector::Accept(rdma_cm_id** id_in, absl::Span<const uint8_t>
   rdma_cm_id* const id = *id_in;
   TANDEM_ASSIGN_OR_RETURN(const RdmaHello theirs, DecodeRdmaHello(data));
   if (listener_ == nullptr || static_cast<int>(peers_->size()) >= queues_->max_peers()) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("this endpoint has its ", queues_->max_peers(), " peers already"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "this endpoint already has its ", queues_->max_peers(), " peers and takes no more"));
   }
   TANDEM_RETURN_IF_ERROR(queues_->AddReceives(peers_->connections()));
   auto made = RdmaConnection::New(*shared_, id, counters_);
@@ -264,7 +266,7 @@ absl::Status RdmaConnector::ContinueAttempt(RdmaPeer* peer, const rdma_cm_event&
 absl::Status RdmaConnector::Request(RdmaPeer* peer) {
   rdma_cm_id* const id = peer->attempt;
   if (id == nullptr || id->verbs != shared_->memory->context()) {
-    return absl::UnavailableError("the way there is over another device");
+    return absl::UnavailableError("the route to the peer uses another device");
   }
   TANDEM_RETURN_IF_ERROR(queues_->AddReceives(peers_->connections()));
   auto made = RdmaConnection::New(*shared_, id, counters_);

@@ -140,8 +140,7 @@ absl::StatusOr<std::vector<RdmaDevice>> ListRdmaDevices() {
 
 absl::StatusOr<std::vector<RdmaDevice>> ListRdmaDevices() {
   return absl::UnimplementedError(
-      "this build has no RDMA: libibverbs was not there when it was configured "
-      "(package libibverbs-dev)");
+      "this build has no RDMA: install the package libibverbs-dev, configure and build again");
 }
 
 #endif  // TANDEM_HAVE_IBVERBS

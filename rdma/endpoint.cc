@@ -82,7 +82,8 @@ absl::Status RdmaEndpoint::Start() {
 absl::StatusOr<transport::PeerId> RdmaEndpoint::Connect(const std::string& text) {
   TANDEM_ASSIGN_OR_RETURN(const RdmaAddress address, ParseRdmaAddress(text));
   if (address.host == "*" || address.port == "*") {
-    return absl::InvalidArgumentError(absl::StrCat("connect ", text, ": whereto?"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("connect ", text, ": expected a host and a port, not '*'"));
   }
   auto peer = std::make_unique<RdmaPeer>();
   TANDEM_ASSIGN_OR_RETURN(peer->to, ResolveRdmaAddress(address));

@@ -119,7 +119,7 @@ absl::Status RdmaInbox::OnOffer(const RdmaMessage& message, absl::Span<const uin
                        " bytes to read into; is the locked-memory limit (ulimit -l) high enough?"));
     }
   }
-  if (!any) return RdmaViolation("an offer of nothing");
+  if (!any) return RdmaViolation("it offered a frame without large parts");
   arrivals_.Push(std::move(arrival));
   TANDEM_RETURN_IF_ERROR(PumpReads());
   DeliverReady(out);

@@ -6,9 +6,8 @@ namespace {
 
 absl::Status NotBuilt() {
   return absl::UnimplementedError(
-      "this build has no RDMA: packages libibverbs-dev and librdmacm-dev were not there when it "
-      "was "
-      "configured");
+      "this build has no RDMA: install the packages libibverbs-dev and librdmacm-dev, configure "
+      "and build again");
 }
 
 }  // namespace

@@ -117,7 +117,7 @@ absl::Status RdmaOffers::OnDone(uint32_t token) {
     return o.used && token != 0 && o.token == token && o.keys_left > 0;
   });
   if (offer == offers_ + kMaxRdmaOffers) {
-    return RdmaViolation("it has read what was not offered");
+    return RdmaViolation("it reports reading a frame that was not offered");
   }
   offer->token = 0;  // so that a second kDone for it is a violation
   const auto index = static_cast<uint64_t>(offer - offers_);

@@ -49,7 +49,7 @@ absl::Status RdmaQueues::Create(RdmaMemory* memory, const std::string& name) {
     return absl::UnimplementedError(
         absl::StrCat(name, ": its queues are too small: ", device.max_cqe, " completions and ",
                      device.max_srq_wr, " shared receives are enough for ", std::max(max_peers_, 0),
-                     " peers, and an endpoint may have ", min_peers_, " (each takes ", per_peer,
+                     " peers, at least ", min_peers_, " are required (each takes ", per_peer,
                      " and ", receives_per_peer_, ")"));
   }
   channel_ = ibv_create_comp_channel(memory->context());

@@ -56,7 +56,7 @@ absl::Status CheckHello(const RdmaHello& hello) {
   const bool aligned = hello.small_slot_bytes % 64 == 0 && hello.large_slot_bytes % 64 == 0;
   if (slots_fit && messages_fit && aligned) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("hello with ", hello.small_slots, " slots of ", hello.small_slot_bytes,
+      absl::StrCat("invalid hello: ", hello.small_slots, " slots of ", hello.small_slot_bytes,
                    " bytes, ", hello.large_slots, " of ", hello.large_slot_bytes, ", ",
                    hello.credits, " messages of ", hello.message_bytes, " bytes"));
 }

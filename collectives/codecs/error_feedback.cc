@@ -30,8 +30,9 @@ absl::Status ErrorFeedback::Sum(Group& group, absl::Span<float> gradient, double
 
 absl::Status GradientCodec::SetState(absl::string_view state) {
   if (state.empty()) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat("codec ", name(), " remembers nothing, but ",
-                                          state.size(), " bytes were saved"));
+  return absl::DataLossError(absl::StrCat("codec ", name(),
+                                          " keeps no state, but the checkpoint has ", state.size(),
+                                          " bytes of state for it"));
 }
 
 // Format: u64 count, residual, then the codec's own state.
@@ -49,8 +50,9 @@ absl::Status ErrorFeedback::SetState(absl::string_view state) {
   uint64_t count = 0;
   if (state.size() >= sizeof count) std::memcpy(&count, state.data(), sizeof count);
   if (state.size() < sizeof count || count > (state.size() - sizeof count) / sizeof(float)) {
-    return absl::DataLossError(
-        absl::StrCat("residual of ", count, " floats in ", state.size(), " bytes"));
+    return absl::DataLossError(absl::StrCat("error feedback: a residual of ", count,
+                                            " floats does not fit the ", state.size(),
+                                            " bytes of state in the checkpoint"));
   }
   state.remove_prefix(sizeof count);
   residual_.resize(count);

@@ -49,12 +49,12 @@ class PowerSgdCodec final : public GradientCodec {
     uint64_t count = 0;
     if (state.size() >= sizeof count) std::memcpy(&count, state.data(), sizeof count);
     if (count == 0 || count > kMaxCount) {
-      return absl::DataLossError(absl::StrCat("PowerSGD of ", count, " elements"));
+      return absl::DataLossError(absl::StrCat("PowerSGD: the state has an invalid count, ", count));
     }
     Shape(static_cast<size_t>(count));
     state.remove_prefix(sizeof count);
     if (state.size() != q_.size() * sizeof(float)) {
-      return absl::DataLossError(absl::StrCat("PowerSGD: a Q of ", state.size(), " bytes, want ",
+      return absl::DataLossError(absl::StrCat("PowerSGD: Q has ", state.size(), " bytes, expected ",
                                               q_.size() * sizeof(float)));
     }
     std::memcpy(q_.data(), state.data(), state.size());
@@ -170,7 +170,10 @@ class PowerSgdCodec final : public GradientCodec {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<GradientCodec>> NewPowerSgdCodec(int rank, uint64_t seed) {
-  if (rank < 1) return absl::InvalidArgumentError(absl::StrCat("PowerSGD: rank ", rank));
+  if (rank < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("PowerSGD: rank ", rank, "; it must be at least 1"));
+  }
   return {std::make_unique<PowerSgdCodec>(rank, seed)};
 }
 

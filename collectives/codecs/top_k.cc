@@ -33,7 +33,8 @@ class TopKCodec final : public GradientCodec {
     std::fill(sum.begin(), sum.end(), 0.0f);
     for (const Kept& kept : all_) {
       if (kept.place >= sum.size()) {
-        return absl::DataLossError(absl::StrCat("top-k: place ", kept.place, " of ", sum.size()));
+        return absl::DataLossError(
+            absl::StrCat("top-k: received element ", kept.place, " of a vector of ", sum.size()));
       }
       sum[kept.place] += kept.value;
     }

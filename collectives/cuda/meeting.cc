@@ -81,7 +81,8 @@ DeviceStatus Meeting::Open(const ByteAllGather& all_gather) {
   }
   if (status.ok() && rank_ != 0) {
     const int file = shm_open(all.data(), O_RDWR | O_CLOEXEC, 0600);
-    status = file < 0 ? SystemError("opening rank 0's, is it on this host") : Map(file);
+    status =
+        file < 0 ? SystemError("opening rank 0's memory (is rank 0 on this host?)") : Map(file);
     if (file >= 0) close(file);
   }
   // The name is removed once all ranks have opened the memory or have failed.

@@ -30,8 +30,9 @@ class TwoLevelSum : public DeviceAllReduce {
 
 DeviceStatus TwoLevelSum::Run(const DeviceReduction& what, cudaStream_t stream) {
   if (what.op != ReduceOp::kSum) {
-    return DeviceStatus(Code::kUnsupported,
-                        std::string("two levels only sum, not ") + std::string(Name(what.op)));
+    return DeviceStatus(
+        Code::kUnsupported,
+        std::string("two-level all-reduce supports sum only, not ") + std::string(Name(what.op)));
   }
   TANDEM_DEVICE_RETURN(within_->Run(what, stream));
   DeviceReduction in_place = what;

@@ -129,7 +129,7 @@ absl::StatusOr<TcpListener> TcpListener::Bind(absl::string_view address) {
   Set(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
   TuneTcp(fd.get());
   if (bind(fd.get(), found->ai_addr, found->ai_addrlen) != 0 || listen(fd.get(), kNewcomers) != 0) {
-    const std::string why = absl::StrCat("listening on ", address, ": ", std::strerror(errno));
+    const std::string why = absl::StrCat("cannot listen on ", address, ": ", std::strerror(errno));
     return errno == EADDRINUSE ? absl::UnavailableError(why) : absl::InvalidArgumentError(why);
   }
   std::string bound = BoundAddress(fd.get());
@@ -165,7 +165,7 @@ absl::StatusOr<OwnedFd> ConnectTcpBy(absl::string_view address, absl::Time deadl
     }
     if (!absl::IsUnavailable(last) || MonotonicNow() >= deadline) {
       return absl::Status(last.code(),
-                          absl::StrCat("connecting to ", address, ": ", last.message()));
+                          absl::StrCat("cannot connect to ", address, ": ", last.message()));
     }
     absl::SleepFor(std::min(kRetry, deadline - MonotonicNow()));
   }

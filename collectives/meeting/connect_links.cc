@@ -136,7 +136,7 @@ std::string Connector::Unreachable(int peer, LinkChoice choice) const {
   switch (choice) {
     case LinkChoice::kShm:
       if (!group_.SameHost(peer, group_.rank)) return "another host";
-      return member.unix_name.empty() ? "it takes no rings" : "";
+      return member.unix_name.empty() ? "that rank does not accept shared memory" : "";
     case LinkChoice::kRdma:
       if (ports_.rdma() == nullptr) {
         return absl::StrCat("no RDMA here: ", ports_.rdma_missing().message());
@@ -156,7 +156,7 @@ absl::Status Connector::CheckChoice() const {
     if (why.empty()) continue;
     const absl::string_view cannot = options_.links == LinkChoice::kShm
                                          ? "does not share memory with"
-                                         : "cannot be reached as is wanted by";
+                                         : "cannot be reached by the requested link from";
     return absl::FailedPreconditionError(absl::StrCat("rank ", peer, " (",
                                                       group_.members[peer].about, ") ", cannot,
                                                       " rank ", group_.rank, ": ", why));
@@ -282,7 +282,7 @@ absl::Status Connector::ConnectFramed(TransportHub* hub, const std::string& addr
 void Connector::NoteWhy(int peer, LinkChoice taken) {
   std::string& why = why_[peer];
   if (options_.links != LinkChoice::kAuto) {
-    why = "nothing else was wanted";
+    why = "requested explicitly";
   } else if (taken == LinkChoice::kShm) {
     why = "same host";
   } else if (why.empty()) {
@@ -340,7 +340,7 @@ void Connector::AcceptFramed(TransportHub* hub, LinkChoice choice) {
     if (!hello.ParseFromString(newcomer->greeting)) {
       reply.set_refusal("not a hello");
     } else if (!Takes(choice)) {
-      reply.set_refusal(absl::StrCat("takes ", NameOf(options_.links), " only"));
+      reply.set_refusal(absl::StrCat("this rank accepts ", NameOf(options_.links), " only"));
     } else {
       reply.set_refusal(Refusal(hello));
     }
@@ -348,7 +348,7 @@ void Connector::AcceptFramed(TransportHub* hub, LinkChoice choice) {
     if (reply.welcome()) {
       links_[hello.from()] = hub->Admit(*newcomer, incarnation_, reply.SerializeAsString());
     } else {
-      Log(absl::StrCat("refused a stranger: ", reply.refusal()));
+      Log(absl::StrCat("refused a connection: ", reply.refusal()));
       hub->Refuse(*newcomer, reply.SerializeAsString());
     }
   }
@@ -365,7 +365,7 @@ absl::Status Connector::ServeFramed(Attempt& attempt) {
   attempt.over = true;
   if (!answer.has_value()) return FallBack(attempt, attempt.framed->failure().message());
   rendezvous::LinkReply reply;
-  if (!reply.ParseFromString(*answer)) return FallBack(attempt, "its answer is none");
+  if (!reply.ParseFromString(*answer)) return FallBack(attempt, "its answer is invalid");
   if (!reply.welcome()) return FallBack(attempt, reply.refusal());
   NoteWhy(attempt.peer, WaysTo(attempt.peer)[attempt.way]);
   links_[attempt.peer] = std::move(attempt.framed);
@@ -391,7 +391,7 @@ absl::Status Connector::ServeTcp(Attempt& attempt) {
     if (next.ok()) {
       AdmitTcp(attempt, hello);
     } else {
-      Log(absl::StrCat("refused a stranger: ", next.status().message()));
+      Log(absl::StrCat("refused a connection: ", next.status().message()));
     }
     attempt.over = true;
     return absl::OkStatus();
@@ -418,8 +418,8 @@ void Connector::TcpLinked(Attempt& attempt, int peer) {
 std::string Connector::Refusal(const rendezvous::LinkHello& hello) const {
   if (hello.token() != group_.token) return "not of this group";
   if (hello.to() != group_.rank || hello.from() <= group_.rank || hello.from() >= group_.ranks()) {
-    return absl::StrCat("a link from rank ", hello.from(), " to rank ", hello.to(),
-                        " has no place at rank ", group_.rank);
+    return absl::StrCat("unexpected link from rank ", hello.from(), " to rank ", hello.to(),
+                        " at rank ", group_.rank);
   }
   return "";
 }
@@ -431,7 +431,7 @@ void Connector::AdmitTcp(Attempt& attempt, const rendezvous::LinkHello& hello) {
   attempt.tcp->Send(reply);
   const absl::Status sent = attempt.tcp->Flush();
   if (!reply.refusal().empty()) {
-    Log(absl::StrCat("refused a stranger: ", reply.refusal()));
+    Log(absl::StrCat("refused a connection: ", reply.refusal()));
   } else if (sent.ok()) {
     TcpLinked(attempt, hello.from());
   }
@@ -445,13 +445,13 @@ absl::Status Connector::ServeLocal(Attempt& attempt) {
     if (message.ok()) {
       AdmitShm(attempt, *std::move(message));
     } else {
-      Log(absl::StrCat("refused a stranger: ", message.status().message()));
+      Log(absl::StrCat("refused a connection: ", message.status().message()));
     }
     return absl::OkStatus();
   }
   if (!message.ok()) return FallBack(attempt, message.status().message());
   rendezvous::LinkReply reply;
-  if (!reply.ParseFromString(message->bytes)) return FallBack(attempt, "its answer is none");
+  if (!reply.ParseFromString(message->bytes)) return FallBack(attempt, "its answer is invalid");
   if (!reply.welcome()) return FallBack(attempt, reply.refusal());
   absl::StatusOr<ShmLink::Mapped> mapped = ShmLink::Map(attempt.rings, true);
   if (!mapped.ok()) return FallBack(attempt, mapped.status().message());
@@ -474,8 +474,10 @@ absl::Status Connector::FallBack(Attempt& attempt, absl::string_view why) {
 
 std::string Connector::RefusalOfShm(const rendezvous::LinkHello& hello,
                                     const transport::UnixMessage& message) const {
-  if (message.fds.size() != 2) return "a hello without rings";
-  if (!Takes(LinkChoice::kShm)) return absl::StrCat("takes ", NameOf(options_.links), " only");
+  if (message.fds.size() != 2) return "the hello has no shared memory";
+  if (!Takes(LinkChoice::kShm)) {
+    return absl::StrCat("this rank accepts ", NameOf(options_.links), " only");
+  }
   return Refusal(hello);
 }
 

@@ -205,7 +205,7 @@ Coordinator::~Coordinator() {
 
 absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(CoordinatorOptions options) {
   if (options.beat < absl::Milliseconds(1)) {
-    return absl::InvalidArgumentError("coordinator: a beat of less than a millisecond");
+    return absl::InvalidArgumentError("coordinator: the heartbeat interval is below 1 ms");
   }
   TANDEM_ASSIGN_OR_RETURN(TcpListener listener, TcpListener::Bind(options.address));
   auto server = std::make_unique<Server>(std::move(options), std::move(listener));

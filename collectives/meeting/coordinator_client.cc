@@ -111,7 +111,7 @@ GroupMembership CoordinatorClient::membership() const {
 absl::StatusOr<GroupMembership> CoordinatorClient::Shrink(absl::Time deadline) {
   absl::MutexLock lock(&mu_);
   if (!connected_ || leaving_) {
-    return absl::UnavailableError("without its coordinator a group cannot shrink");
+    return absl::UnavailableError("the group has no coordinator any more and cannot shrink");
   }
   answered_ = false;
   ToCoordinator message;
@@ -318,8 +318,8 @@ void CoordinatorClient::TakeVerdict(const rendezvous::Verdict& verdict) {
 void CoordinatorClient::LoseCoordinator(absl::string_view why) {
   connected_ = false;
   if (coordinator_rank_ >= 0 && coordinator_rank_ != membership_.rank) {
-    return SetVerdict(
-        PeerLostError(coordinator_rank_, absl::StrCat("the coordinator in it is gone: ", why)));
+    return SetVerdict(PeerLostError(
+        coordinator_rank_, absl::StrCat("its process ran the coordinator, which is gone: ", why)));
   }
   SetVerdict(absl::UnavailableError(absl::StrCat("the coordinator is gone: ", why)));
 }

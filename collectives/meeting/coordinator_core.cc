@@ -69,7 +69,7 @@ void CoordinatorCore::OnMessage(ConnectionId from, const ToCoordinator& message,
   connection.heard = now;
   if (connection.group == nullptr) {
     if (message.has_join()) return Join(from, message.join(), now, e);
-    return Refuse(from, "did not join first", e);
+    return Refuse(from, "its first message was not a join", e);
   }
   Group& group = *connection.group;
   Rank& rank = group.members[connection.index];
@@ -87,7 +87,7 @@ void CoordinatorCore::OnMessage(ConnectionId from, const ToCoordinator& message,
     case ToCoordinator::kShrink:
       return AskToShrink(group, rank, message.shrink(), now, e);
     default:
-      return Expel(group, rank, "it sent a message that is none", e);
+      return Expel(group, rank, "it sent an unknown message", e);
   }
 }
 
@@ -97,8 +97,8 @@ void CoordinatorCore::OnClose(ConnectionId from, absl::string_view why, Coordina
   const Connection connection = it->second;
   connections_.erase(it);
   if (connection.group == nullptr) {
-    e->log.push_back(absl::StrCat("stranger ", from,
-                                  " is gone: ", why.empty() ? absl::string_view("closed") : why));
+    e->log.push_back(absl::StrCat("connection ", from, " ended before it joined: ",
+                                  why.empty() ? absl::string_view("closed") : why));
     return;
   }
   Rank& rank = connection.group->members[connection.index];
@@ -177,19 +177,20 @@ void CoordinatorCore::ForgetEmptyGroups(absl::Time now) {
 std::string CoordinatorCore::CheckJoin(const rendezvous::Join& join) const {
   const rendezvous::Member& member = join.member();
   if (join.version() != kVersion) {
-    return absl::StrCat("speaks version ", join.version(), ", this is ", kVersion);
+    return absl::StrCat("uses protocol version ", join.version(), ", expected ", kVersion);
   }
   if (join.ranks() < 1 || join.ranks() > kMaxRanks || join.rank() < -1 ||
       join.rank() >= join.ranks()) {
-    return absl::StrCat("wants to be rank ", join.rank(), " of ", join.ranks());
+    return absl::StrCat("asks for rank ", join.rank(), " of ", join.ranks(), ", which is invalid");
   }
   for (const std::string* text :
        {&join.group(), &member.host(), &member.gpu(), &member.tcp_address(), &member.unix_name(),
         &member.about(), &member.rdma_address(), &member.zmq_address()}) {
     if (text->size() > kMaxTextBytes)
-      return absl::StrCat("sent a name of ", text->size(), " bytes");
+      return absl::StrCat("sent a name of ", text->size(), " bytes, at most ", kMaxTextBytes,
+                          " are allowed");
   }
-  return join.deadline_ms() > 0 ? "" : "left no time";
+  return join.deadline_ms() > 0 ? "" : "its deadline has already passed";
 }
 
 // Finds the group that a new rank belongs to, or makes it. A failed rendezvous counts only for
@@ -218,18 +219,18 @@ void CoordinatorCore::Join(ConnectionId from, const rendezvous::Join& join, absl
   Connection& connection = connections_[from];
   if (std::string wrong = CheckJoin(join); !wrong.empty()) return Refuse(from, wrong, e);
   Group* const group = MeetingOf(join, now);
-  if (group == nullptr) return Refuse(from, "is one group too many", e);
+  if (group == nullptr) return Refuse(from, "there are too many groups", e);
   if (join.ranks() != group->ranks) {
     return Refuse(from,
-                  absl::StrCat("wants group '", group->name, "' to have ", join.ranks(),
-                               " ranks, others want ", group->ranks),
+                  absl::StrCat("asks for ", join.ranks(), " ranks in group '", group->name,
+                               "', the other members for ", group->ranks),
                   e);
   }
   for (const Rank& other : group->members) {
     if (join.rank() < 0 || other.rank != join.rank()) continue;
     return Refuse(from,
-                  absl::StrCat("wants to be rank ", join.rank(), " of group '", group->name,
-                               "', which ", other.member.about(), " is already"),
+                  absl::StrCat("asks for rank ", join.rank(), " of group '", group->name,
+                               "', which is taken by ", other.member.about()),
                   e);
   }
   Rank rank;
@@ -249,9 +250,10 @@ void CoordinatorCore::Join(ConnectionId from, const rendezvous::Join& join, absl
   const int64_t most_ms = absl::ToInt64Milliseconds(absl::Hours(24));
   group->deadline = std::min(
       group->deadline, now + absl::Milliseconds(std::min<int64_t>(join.deadline_ms(), most_ms)));
-  e->log.push_back(absl::StrCat("group '", group->name, "': ", join.member().about(), " comes as ",
+  e->log.push_back(absl::StrCat("group '", group->name, "': ", join.member().about(), " joins as ",
                                 join.rank() < 0 ? "any rank" : absl::StrCat("rank ", join.rank()),
-                                ", ", group->members.size(), " of ", group->ranks, " are here"));
+                                ", ", group->members.size(), " of ", group->ranks,
+                                " ranks are here"));
   if (static_cast<int>(group->members.size()) == group->ranks) Begin(*group, e);
 }
 
@@ -436,7 +438,7 @@ void CoordinatorCore::Accuse(Group& group, Rank& by, const rendezvous::Accusatio
     return Expel(group, by, absl::StrCat("it accused rank ", against, " of ", group.ranks), e);
   }
   by.gave_up = true;
-  e->log.push_back(absl::StrCat("group '", group.name, "': rank ", by.rank, " says of rank ",
+  e->log.push_back(absl::StrCat("group '", group.name, "': rank ", by.rank, " reports about rank ",
                                 against, ": ", accusation.why()));
   if (group.accusations.size() < 16u * static_cast<size_t>(group.ranks)) {
     group.accusations.push_back({by.rank, against, accusation.why().substr(0, kMaxTextBytes)});
@@ -539,8 +541,9 @@ void CoordinatorCore::Shrink(Group& group, CoordinatorEffects* e) {
       moved.has_coordinator = rank.has_coordinator;
     } else {
       if (rank.here()) {
-        rank.why = "did not come to the shrink in time";
-        Refuse(rank.connection, "the group has gone on without it: it did not come in time", e);
+        rank.why = "did not ask to shrink in time";
+        Refuse(rank.connection,
+               "the group continues without this rank, which did not ask to shrink in time", e);
       }
       rendezvous::Lost& lost = next->lost_before.emplace_back();
       lost.set_rank(rank.rank);
@@ -549,7 +552,7 @@ void CoordinatorCore::Shrink(Group& group, CoordinatorEffects* e) {
     rank.state = Rank::State::kLeft;
   }
   next->ranks = static_cast<int>(next->members.size());
-  e->log.push_back(absl::StrCat("group '", group.name, "' goes on with ", next->ranks, " of ",
+  e->log.push_back(absl::StrCat("group '", group.name, "' continues with ", next->ranks, " of ",
                                 group.ranks, " ranks"));
   group.shrink_by = absl::InfiniteFuture();
   groups_.push_back(std::move(next));

@@ -50,7 +50,7 @@ absl::StatusOr<bool> MessageStream::Next(google::protobuf::MessageLite* message)
   }
   if (in_.size() < kLengthBytes + length) return false;
   if (!message->ParseFromArray(in_.data() + kLengthBytes, static_cast<int>(length))) {
-    return absl::InvalidArgumentError(absl::StrCat(length, " bytes that are no message"));
+    return absl::InvalidArgumentError(absl::StrCat(length, " bytes that are not a message"));
   }
   in_.erase(0, kLengthBytes + length);
   return true;
@@ -80,7 +80,7 @@ absl::Status MessageStream::Flush() {
   }
   out_.erase(0, sent);
   if (status.ok() && out_.size() > kMaxQueuedBytes) {
-    return absl::ResourceExhaustedError("the peer does not read what it is sent");
+    return absl::ResourceExhaustedError("the peer does not read its messages");
   }
   return status;
 }

@@ -104,7 +104,8 @@ Traffic AllToAllTraffic(const CollectiveShape& shape) {
 
 absl::Status AllToAllFits(const CollectiveShape& shape) {
   if (shape.send_counts.empty()) return absl::OkStatus();
-  return absl::UnimplementedError("alltoall by bruck with a count for each rank; use pairwise");
+  return absl::UnimplementedError(
+      "bruck does not support alltoall with a count for each rank; use pairwise");
 }
 
 constexpr AlgorithmWay kWays[] = {

@@ -170,12 +170,12 @@ absl::Status Hierarchy::Check(const CollectiveShape& shape) {
   const Algorithm outer = OuterOf(Primitive::kAllReduce, shape);
   if (!Scatters(inner) && inner != Algorithm::kTree && inner != Algorithm::kChain) {
     return absl::UnimplementedError(
-        absl::StrCat("hierarchical allreduce with ", AlgorithmName(inner),
-                     " within hosts; one of ring, direct, halving_doubling, tree, chain"));
+        absl::StrCat("hierarchical allreduce does not support ", AlgorithmName(inner),
+                     " within hosts; use ring, direct, halving_doubling, tree, chain"));
   }
   if (outer == Algorithm::kHierarchical || !Supports(Primitive::kAllReduce, outer)) {
-    return absl::UnimplementedError(
-        absl::StrCat("hierarchical allreduce with ", AlgorithmName(outer), " across hosts"));
+    return absl::UnimplementedError(absl::StrCat("hierarchical allreduce does not support ",
+                                                 AlgorithmName(outer), " across hosts"));
   }
   return absl::OkStatus();
 }

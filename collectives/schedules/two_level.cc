@@ -104,7 +104,7 @@ absl::Status TwoLevel::Check(Primitive primitive, const CollectiveShape& shape) 
   for (const Algorithm algorithm : {InnerOf(primitive, shape), OuterOf(primitive, shape)}) {
     if (algorithm != Algorithm::kHierarchical && Supports(primitive, algorithm)) continue;
     return absl::UnimplementedError(absl::StrCat("hierarchical ", PrimitiveName(primitive),
-                                                 " with ", AlgorithmName(algorithm)));
+                                                 " does not support ", AlgorithmName(algorithm)));
   }
   return absl::OkStatus();
 }

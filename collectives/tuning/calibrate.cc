@@ -224,8 +224,8 @@ class Calibrator {
 }  // namespace
 
 absl::StatusOr<Calibration> Calibrate(Group& group, const CalibrateOptions& options) {
-  if (group.ranks() < 2) return absl::InvalidArgumentError("a group of one has nothing to measure");
-  if (options.cores < 1) return absl::InvalidArgumentError("no cores");
+  if (group.ranks() < 2) return absl::InvalidArgumentError("cannot calibrate a group of one rank");
+  if (options.cores < 1) return absl::InvalidArgumentError("cores must be at least 1");
   return Calibrator(group, options).Run();
 }
 

@@ -35,7 +35,7 @@ class RuleReader {
     for (Skip(); at_ < text_.size(); Skip()) {
       TANDEM_ASSIGN_OR_RETURN(const Primitive primitive, ReadPrimitive());
       TANDEM_ASSIGN_OR_RETURN(std::vector<ChooserCase> cases, ReadCases(primitive));
-      if (rules.Find(primitive, 0) != nullptr) return Error("only one rule of a primitive");
+      if (rules.Find(primitive, 0) != nullptr) return Error("one rule for each primitive");
       rules.Set(primitive, std::move(cases));
       if (at_ < text_.size() && !Take(';')) return Error("',' or ';'");
     }
@@ -207,7 +207,8 @@ absl::StatusOr<std::string> TextOfRank0(Group& group, std::string text) {
   int64_t length = static_cast<int64_t>(text.size());
   TANDEM_RETURN_IF_ERROR(group.Wait(group.Broadcast(&length, &length, 1, DataType::kI64, 0)));
   if (length < 0 || length > 1 << 20) {
-    return absl::DataLossError(absl::StrCat("a text of ", length, " characters from rank 0"));
+    return absl::DataLossError(
+        absl::StrCat("rank 0 sent a text of ", length, " characters, at most 1 MiB is allowed"));
   }
   text.resize(static_cast<size_t>(length));
   TANDEM_RETURN_IF_ERROR(
@@ -344,10 +345,10 @@ absl::StatusOr<BucketChoice> ChooseBucket(int64_t gradient_bytes, int ranks,
                                           absl::Span<const int> host_of_rank,
                                           absl::optional<Algorithm> algorithm,
                                           const Calibration& calibration) {
-  if (ranks == 1) return BucketChoice{0, "one rank has nobody to wait for"};
+  if (ranks == 1) return BucketChoice{0, "one rank has no other rank to wait for"};
   if (!HasSpareCores(ranks, host_of_rank, calibration.cores)) {
     return BucketChoice{0, absl::StrCat(ranks, " ranks on ", calibration.cores,
-                                        " cores leave none to send while they compute")};
+                                        " cores leave no core free to send during computation")};
   }
   const auto seconds = [&](int64_t bytes) -> absl::StatusOr<double> {
     TANDEM_ASSIGN_OR_RETURN(

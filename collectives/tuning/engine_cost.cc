@@ -66,7 +66,8 @@ class Player {
     }
     for (size_t r = 0; r < places_.size(); ++r) {
       if (CurrentOp(static_cast<int>(r)) != nullptr) {
-        return absl::InvalidArgumentError(absl::StrCat("rank ", r, " waits for ever"));
+        return absl::InvalidArgumentError(
+            absl::StrCat("rank ", r, " waits forever: the schedules do not fit together"));
       }
     }
     return last;
@@ -217,7 +218,7 @@ const ByteCosts& EngineCosts::For(int64_t vector_bytes) const {
 absl::StatusOr<double> EngineSeconds(absl::Span<const Schedule> schedules, int element_bytes,
                                      int64_t vector_bytes, const EngineCosts& costs, int cores,
                                      absl::Span<const int> host_of_rank) {
-  if (costs.bytes.empty()) return absl::InvalidArgumentError("costs without sizes");
+  if (costs.bytes.empty()) return absl::InvalidArgumentError("the costs have no line for bytes");
   Player player(schedules, element_bytes, vector_bytes, costs);
   player.AssignCores(cores, host_of_rank);
   return player.Run();

@@ -162,7 +162,8 @@ absl::Status TryOut(Group& group, const TryOptions& options, Calibration* calibr
     if (primitive != Primitive::kAllReduce && primitive != Primitive::kReduceScatter &&
         primitive != Primitive::kAllGather) {
       return absl::UnimplementedError(
-          absl::StrCat(PrimitiveName(primitive), " is chosen by predictions alone"));
+          absl::StrCat(PrimitiveName(primitive),
+                       " cannot be tried out; only allreduce, reduce_scatter and allgather can"));
     }
   }
   return Contest(group, options, calibration).Run();
