@@ -447,7 +447,7 @@ void AsyncGroup::Close() {
   if (thread_.joinable()) thread_.join();
 }
 
-// ---- The threads --------------------------------------------------------------
+// ---- Threads ------------------------------------------------------------------
 
 void AsyncGroup::RunCollectives(Group& group) {
   for (;;) {

@@ -77,7 +77,7 @@ Group::Group(int rank, std::vector<std::unique_ptr<Link>> links, GroupOptions op
 
 Group::~Group() = default;
 
-// ---- The calls --------------------------------------------------------------
+// ---- Calls ------------------------------------------------------------------
 
 absl::StatusOr<Work> Group::AllReduce(const void* in, void* out, int64_t count, DataType type,
                                       ReduceOp op, const CallOptions& call) {

@@ -1,5 +1,8 @@
 // Group: the collectives of one group of ranks, as a program calls them.
 //
+// The folder collectives/ is a library of its own for such operations (sums, broadcasts, exchanges
+// between ranks). Jobs use it for their dense gradients, other programs by itself.
+//
 //   TANDEM_RETURN_IF_ERROR(group.Wait(group.AllReduce(in, out, count, DataType::kF32,
 //                                                     ReduceOp::kSum)));
 //

@@ -308,7 +308,7 @@ bool Mailbox::Take(int r) {
   return taken > 0;
 }
 
-// ---- How the others are -------------------------------------------------------
+// ---- State of the other ranks -------------------------------------------------
 
 void Mailbox::Told(int r, const Header& header, absl::string_view text) {
   if (header.kind == Header::kGoodbye) {
@@ -393,7 +393,7 @@ void Mailbox::Leave() {
   }
 }
 
-// ---- Going on -----------------------------------------------------------------
+// ---- Progress and deadlines ---------------------------------------------------
 
 // For each peer: send first, then read. Deadlines come last, so that a message that has just
 // arrived is not late.

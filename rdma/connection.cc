@@ -44,7 +44,7 @@ void CopyParts(const Frame& frame, const RdmaMessage& message, uint8_t* to) {
 
 }  // namespace
 
-// ---- life ----
+// ---- construction and end ----
 
 uint32_t RdmaConnection::ReceivesPerPeer(const RdmaHello& shape) {
   // One buffer for each message that carries a frame (one for each credit). More buffers for

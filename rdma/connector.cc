@@ -33,7 +33,7 @@ std::string Error(absl::string_view what, int error) {
 
 }  // namespace
 
-// ---- our own address ----
+// ---- own address ----
 
 RdmaConnector::~RdmaConnector() {
   StopListening();
@@ -96,7 +96,7 @@ void RdmaConnector::StopListening() {
   if (listener_ != nullptr) rdma_destroy_id(std::exchange(listener_, nullptr));
 }
 
-// ---- attempts of ours ----
+// ---- own attempts ----
 
 void RdmaConnector::SetOptions(rdma_cm_id* id) {
   auto timeout = static_cast<uint8_t>(options_->ack_timeout);

@@ -254,7 +254,7 @@ void RdmaEndpoint::EmitWritable() {
   }
 }
 
-// ---- ends ----
+// ---- ends of connections ----
 
 void RdmaEndpoint::ReportGone() {
   std::vector<transport::PeerId>& gone = peers_.gone();
@@ -277,7 +277,7 @@ void RdmaEndpoint::Drop(transport::PeerId id) {
   peers_.Erase(id);
 }
 
-// ---- leaving ----
+// ---- end of the endpoint ----
 
 std::shared_ptr<RdmaContextImpl> RdmaEndpoint::Retire() {
   connector_.StopListening();

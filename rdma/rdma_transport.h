@@ -1,5 +1,7 @@
 // RdmaTransport: a transport over RDMA (InfiniBand and RoCE v2), by libibverbs and librdmacm.
 //
+// This header and devices.h are the interface of the folder rdma/; its other headers are internal.
+//
 // An endpoint listens at an address of one device and connects to others from there. Every peer has
 // a reliable connection and a ring of its own (rdma/connection.h). One completion queue and one
 // shared receive queue serve all peers of an endpoint. Before its thread sleeps on the completion

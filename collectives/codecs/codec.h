@@ -1,5 +1,7 @@
 // GradientCodec: sums gradients over a group, but sends fewer bytes than the gradients have.
 //
+// The folder codecs/ has one file for each codec.
+//
 // A codec replaces each rank's gradient by an approximation that takes fewer bytes, `sent`. All
 // ranks get the sum of these approximations. Codes of a linear codec (PowerSGD) can be added, so an
 // all-reduce carries them. Codes of the others (top-k, sign) cannot be added: an allgather brings

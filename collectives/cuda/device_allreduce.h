@@ -1,6 +1,9 @@
 // DeviceAllReduce: all-reduce of vectors in device memory. Each rank is a process with one GPU;
 // several ranks may share a GPU.
 //
+// The folder cuda/ has the collectives on GPUs. Of the rest of the project it uses only the
+// arithmetic's types (collectives/types.h).
+//
 //   ipc     processes of one host read and write each other's memory; nothing is staged
 //   staged  through pinned host memory, segment by segment, over any host all-reduce
 //

@@ -41,7 +41,7 @@ FrameLink::FrameLink(BufferSource& source, const FrameLinkOptions& options)
   TANDEM_CHECK(options.window_frames >= kNewsPerWindow);
 }
 
-// ---- The caller's side ------------------------------------------------------
+// ---- Interface of Link ------------------------------------------------------
 
 absl::StatusOr<size_t> FrameLink::Write(absl::Span<const uint8_t> head,
                                         absl::Span<const uint8_t> body) {
@@ -135,7 +135,7 @@ absl::StatusOr<size_t> FrameLink::Read(absl::Span<uint8_t> to) {
   return n;
 }
 
-// ---- What arrives -----------------------------------------------------------
+// ---- Arriving frames --------------------------------------------------------
 
 void FrameLink::OnPeerLost(absl::Status why) {
   TANDEM_CHECK(!why.ok());
@@ -188,7 +188,7 @@ void FrameLink::OnRead(uint64_t read) {
   while (frames_read_ < frames_ && end() <= peer_read_) ++frames_read_;
 }
 
-// ---- What leaves ------------------------------------------------------------
+// ---- Leaving frames ---------------------------------------------------------
 
 Frame FrameLink::Encode(uint64_t offset, Buffer bytes) {
   FrameHeader header;

@@ -2,6 +2,8 @@
 // doubled, until the link fails. The engine is the only user of a link, from one thread. No call
 // blocks. Once warm, no call allocates.
 //
+// The folder links/ has one implementation for each carrier.
+//
 // Implementations: in_memory_link.h (one process, tests), shm_link.h, tcp_link.h, transport_link.h
 // (over a Transport: RDMA, ZeroMQ), frame_link.h (the base of transport_link.h; also the simulated
 // network).

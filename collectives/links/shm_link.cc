@@ -175,7 +175,7 @@ absl::StatusOr<size_t> ShmLink::Read(absl::Span<uint8_t> to) {
   return n;
 }
 
-// ---- sleeping, and the end ----
+// ---- sleeping and ending ----
 
 bool ShmLink::PrepareToSleep() {
   if (!status_.ok() || gone_) return false;

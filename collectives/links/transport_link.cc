@@ -41,7 +41,7 @@ absl::Status WhyOver(const transport::TransportEvent& event) {
 
 }  // namespace
 
-// ---- A link ----
+// ---- TransportLink ----
 
 TransportLink::TransportLink(std::shared_ptr<TransportHub> hub, transport::PeerId peer,
                              uint64_t incarnation)
@@ -131,7 +131,7 @@ void TransportLink::Fail(absl::Status why) {
   frames_.OnPeerLost(std::move(why));
 }
 
-// ---- The endpoint ----
+// ---- TransportHub ----
 
 std::shared_ptr<TransportHub> TransportHub::New(
     std::unique_ptr<transport::WaitableTransport> transport, absl::string_view kind) {

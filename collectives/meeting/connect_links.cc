@@ -291,7 +291,7 @@ void Connector::NoteWhy(int peer, LinkChoice taken) {
   }
 }
 
-// ---- Waiting, and being connected to ----------------------------------------
+// ---- Waiting and accepting --------------------------------------------------
 
 void Connector::Wait() {
   std::vector<pollfd> polled = {{ports_.tcp().fd(), POLLIN, 0}, {ports_.local().fd(), POLLIN, 0}};

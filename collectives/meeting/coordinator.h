@@ -5,6 +5,9 @@
 // (CoordinatorClient::Meet), because the scheduler itself decides who is lost. No collective data
 // passes through the coordinator.
 //
+// The folder meeting/ has the rendezvous of a group, the code that connects its links, and the
+// agreement on failures.
+//
 // If its process dies, every group fails, with that process's rank as the cause (UNAVAILABLE if the
 // process has no rank). Run it where its end harms nothing more: in a launcher or a scheduler.
 //

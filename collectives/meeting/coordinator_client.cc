@@ -188,7 +188,7 @@ void CoordinatorClient::SetVerdict(absl::Status verdict) {
   changed_.SignalAll();
 }
 
-// ---- The thread -------------------------------------------------------------
+// ---- Thread -----------------------------------------------------------------
 
 void CoordinatorClient::Send(const ToCoordinator& message) {
   if (!connected_ || leaving_) return;

@@ -172,7 +172,7 @@ void CoordinatorCore::ForgetEmptyGroups(absl::Time now) {
   groups_.erase(std::remove_if(groups_.begin(), groups_.end(), over), groups_.end());
 }
 
-// ---- Meeting ----------------------------------------------------------------
+// ---- Rendezvous -------------------------------------------------------------
 
 std::string CoordinatorCore::CheckJoin(const rendezvous::Join& join) const {
   const rendezvous::Member& member = join.member();
@@ -559,7 +559,7 @@ void CoordinatorCore::Shrink(Group& group, CoordinatorEffects* e) {
   Welcome(*groups_.back(), e);
 }
 
-// ---- Telling ----------------------------------------------------------------
+// ---- Messages to the members ------------------------------------------------
 
 void CoordinatorCore::Tell(const Group& group, const FromCoordinator& message,
                            CoordinatorEffects* e) {

@@ -18,7 +18,7 @@ namespace {
 
 using CountsByRank = absl::Span<const std::vector<int64_t>>;
 
-// ---- What is promised ----
+// ---- Promises of the primitives ----
 
 constexpr int kEverybody = -1;
 
@@ -69,7 +69,7 @@ std::vector<Want> Wants(Primitive primitive, const CollectiveShape& shape,
   return {};
 }
 
-// ---- The run ----
+// ---- Symbolic run ----
 
 class SymbolicRun : public ReplayVisitor {
  public:
@@ -163,7 +163,7 @@ class SymbolicRun : public ReplayVisitor {
     return sum;
   }
 
-  // ---- What came out ----
+  // ---- Result of the run ----
 
   static absl::Status Fault(int rank, int64_t begin, int64_t end, absl::string_view what) {
     return absl::InvalidArgumentError(absl::StrCat(

@@ -1,6 +1,9 @@
 // Checker: proves that a set of schedules is right, without a network, for all data and all timings
 // at once.
 //
+// The folder proof/ has the tools that examine schedules without running them over links. Tests and
+// `tandem bench` use them.
+//
 // The schedules are replayed (replay.h) on symbols (symbols.h): an element is not a number but the
 // set of contributions that were added to make it.
 #ifndef TANDEM_COLLECTIVES_PROOF_CHECKER_H_

@@ -178,7 +178,7 @@ absl::StatusOr<Algorithm> ParseAlgorithm(absl::string_view name) {
       absl::StrCat("unknown algorithm '", name, "'; expected one of ", absl::StrJoin(names, ", ")));
 }
 
-// ---- What they do ----
+// ---- Properties ----
 
 bool Reduces(Primitive primitive) {
   return primitive == Primitive::kAllReduce || primitive == Primitive::kReduce ||

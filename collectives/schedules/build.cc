@@ -178,7 +178,7 @@ std::vector<int> RankOrder(int p) {
 Piece CollectiveShape::BlockOf(int r) const { return BlockAmong(counts, count, r); }
 int64_t CollectiveShape::Total() const { return SumOr(counts, count, ranks); }
 
-// ---- What traffic is made of ----
+// ---- Building blocks for traffic formulas ----
 
 Traffic operator+(Traffic a, Traffic b) {
   return {a.messages + b.messages, a.elements + b.elements};

@@ -94,7 +94,7 @@ struct AlgorithmRow {
 };
 inline constexpr bool kRankOrder = true, kOtherOrder = false;
 
-// ---- What traffic is made of ----
+// ---- Building blocks for traffic formulas ----
 
 Traffic operator+(Traffic a, Traffic b);
 Traffic Times(int64_t messages, int64_t elements_each);

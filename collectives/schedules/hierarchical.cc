@@ -250,7 +250,7 @@ int64_t Hierarchy::Part() const {
   return shape_.segment * (only_blocks ? lanes_ : 1);
 }
 
-// ---- The row ----
+// ---- Row of the table ----
 
 namespace {
 

@@ -72,9 +72,9 @@ class TwoLevel {
   size_t OuterSteps() const;
 
   // Whether this rank takes part across hosts. Reduce and broadcast use one rank of each host. The
-  // other primitives use as many ranks of each host as the smallest host has; each such set of
-  // ranks is a lane. A larger host has ranks without a lane: the data of such a rank go through its
-  // stand-in, the rank of the same host whose number is the rank's number modulo lanes.
+  // other primitives use as many ranks of each host as the smallest host has; the i-th ranks of all
+  // hosts form lane i. A larger host has ranks without a lane: the data of such a rank go through
+  // its stand-in, the rank of the same host whose number is the rank's number modulo lanes.
   bool InOuter() const { return map_.local == leader_ || (lanes_ > 0 && map_.local < lanes_); }
   int StandIn() const;                 // for shape.rank; itself if it has a lane
   std::vector<int> StandsFor() const;  // the other ranks that this rank stands for

@@ -3,15 +3,17 @@
 // engine runs them over any link (engine.h), one checker proves them without a network (checker.h),
 // a cost model predicts their time (engine_cost.h), and one function draws them (draw.h).
 //
+// The folder schedules/ has one file for each algorithm that makes schedules.
+//
 // A rank has three regions: kInput (its contribution, never written), kOutput (its result) and
 // kScratch (Schedule::scratch elements, undefined at first). Input and output may be the same
 // memory ("in place", see InPlaceOffset in algorithms.h). A write to one is then a write to the
 // other, and only a schedule made for this case may run (CollectiveShape::in_place).
 //
 // The meaning of a schedule:
-//   (1) Ops run in order, step after step. A send is the exception: it only takes its place in the
-//       queue to its peer, and no op waits for it until the end. The peer gets the piece as it was
-//       at that moment. (Links need no copy for that: an op that would overwrite unsent bytes waits
+//   (1) Ops run in order, step after step. A send is the exception: a send only enters the queue to
+//       its peer, and no op waits for the send until the end. The peer gets the piece as it was at
+//       that moment. (Links need no copy for that: an op that would overwrite unsent bytes waits
 //       until they have left.)
 //   (2) Receives, reduces and folds wait for their messages. So the order of additions is fixed, in
 //       whatever order messages arrive.

@@ -1,5 +1,7 @@
 // Chooser: chooses the algorithm and the segment of a group's collectives by rules.
 //
+// The folder tuning/ measures costs and makes such rules from them.
+//
 //   allreduce:<=32K=one_shot,<=4M=direct/128K,ring/256K; broadcast:tree
 //
 // A rule names the primitive. Its cases follow in ascending order of size. Each case says: up to
