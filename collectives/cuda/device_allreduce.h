@@ -1,11 +1,11 @@
 // DeviceAllReduce: all-reduce of vectors in device memory. Each rank is a process with one GPU;
 // several ranks may share a GPU.
 //
-// The folder cuda/ has the collectives on GPUs. Of the rest of the project it uses only the
-// arithmetic's types (collectives/types.h).
-//
 //   ipc     processes of one host read and write each other's memory; nothing is staged
 //   staged  through pinned host memory, segment by segment, over any host all-reduce
+//
+// The folder cuda/ has the collectives on GPUs. Of the rest of the project it uses only the
+// arithmetic's types (collectives/types.h).
 //
 // Streams. All ranks call Run with the same op, type, count and scalar, in the same order. Run
 // waits, in `stream`, for the work that was enqueued there before. Work that is enqueued there

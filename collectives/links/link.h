@@ -1,6 +1,6 @@
 // Link: a two-way stream of bytes to one other rank. Bytes arrive in order, and none is lost or
-// doubled, until the link fails. The engine is the only user of a link, from one thread. No call
-// blocks. Once warm, no call allocates.
+// doubled, until the link fails. One thread uses a link, that of an engine or of a mailbox. No
+// call blocks. Once warm, no call allocates.
 //
 // The folder links/ has one implementation for each carrier.
 //
