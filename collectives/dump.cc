@@ -318,7 +318,7 @@ std::string DumpText(const GroupDump& dump) {
                      {"host", dump.host},
                      {"written_us", TimeJson(dump.written)},
                      {"status", dump.status}};
-  const auto line = [](const Json& j) {  // a status may quote bytes that are no text
+  const auto line = [](const Json& j) {  // a status may quote bytes that are not text
     return j.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
   };
   std::string out = line(head);

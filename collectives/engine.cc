@@ -139,6 +139,8 @@ CollectiveEngine::~CollectiveEngine() = default;
 
 // ---- Starting ---------------------------------------------------------------
 
+// All checks come before the operation gets its number. Ranks match operations by these numbers, so
+// a call that is refused must not use one up.
 absl::StatusOr<uint64_t> CollectiveEngine::Start(const CollectiveCall& call, absl::Time now,
                                                  absl::Duration deadline) {
   TANDEM_RETURN_IF_ERROR(broken_);
@@ -238,6 +240,8 @@ bool CollectiveEngine::Flush(int r) {
   return moved;
 }
 
+// Hands a message to its link, or queues it. A message that finds a queue for its peer must go
+// behind it, because a peer reads its messages in the order of the schedule.
 void CollectiveEngine::Send(Operation& op, const Op& what) {
   Peer& peer = peers_[what.peer];
   Outgoing out;
@@ -366,6 +370,9 @@ bool CollectiveEngine::BeginMessage(Operation& op, int r, size_t bytes) {
   return true;
 }
 
+// Moves arrived bytes to their place. An op may return before it is done: the link is empty, the
+// turn is over, or a queued send still needs the memory. op.done and peer.remaining say how far it
+// is, and the next call continues there.
 CollectiveEngine::Moved CollectiveEngine::RunReceive(Operation& op, const Op& what) {
   const size_t bytes = op.Bytes(what.piece);
   if (!BeginMessage(op, what.peer, bytes)) return Moved::kNothing;
@@ -393,6 +400,9 @@ CollectiveEngine::Moved CollectiveEngine::RunReceive(Operation& op, const Op& wh
   return Moved::kDone;
 }
 
+// As RunReceive, but adds the arrived bytes where they lie in the link. Only whole elements can be
+// added. So the number of bytes is rounded down twice: the link may have part of an element, and
+// the memory that may be overwritten may end within one.
 CollectiveEngine::Moved CollectiveEngine::RunReduce(Operation& op, const Op& what) {
   const size_t bytes = op.Bytes(what.piece);
   if (!BeginMessage(op, what.peer, bytes)) return Moved::kNothing;

@@ -157,6 +157,8 @@ Buffer RdmaMemory::Pool::Take(size_t bytes) {
   return Buffer(block, block->data_, bytes);
 }
 
+// Takes a block back: keeps it for reuse, or frees it if enough memory is idle. Blocks and the pool
+// are deleted after the lock is released, because the pool's destructor takes the lock.
 void RdmaMemory::Pool::Give(Block* block) {
   bool kept = true, last;
   {

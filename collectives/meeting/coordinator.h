@@ -9,7 +9,8 @@
 // agreement on failures.
 //
 // If the coordinator's process dies, every group fails, with that process's rank as the cause
-// (UNAVAILABLE if the process has no rank). Run it where its end harms nothing more: in a launcher or a scheduler.
+// (UNAVAILABLE if the process has no rank). Run it where its end harms nothing more: in a launcher
+// or a scheduler.
 //
 // Anything may connect. A peer that does not speak the protocol is refused and logged, and changes
 // nothing for others. The coordinator does not authenticate: listen only on a network that the job

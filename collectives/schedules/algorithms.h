@@ -2,6 +2,10 @@
 // schedule, in a file of its own that states its cost and its source. The names are those of the
 // literature.
 //
+// In the costs p is the number of ranks and S the size of the vector. alpha is the time of a
+// message of any size, beta the time to send a byte, gamma the time to add a byte. A cost is the
+// time of the slowest rank, for example p alpha + S beta.
+//
 // To add an algorithm, write its file with its schedules, its traffic and its row (build.h), add
 // the row to the table of algorithms.cc, and add a value to Algorithm below. All other code reads
 // the row, and the tests of checker and engine cover the new algorithm. For jobs, add a value of

@@ -154,6 +154,8 @@ Schedule MoveBlocks(Primitive primitive, const CollectiveShape& shape) {
         if (!leaf) s.scratch += piece.count;
       }
     }
+    // A gather copies the own block in the first step, before a later step sends it on. A scatter
+    // copies it at the end, when it has arrived.
     if (up && k == 0) copy_own(&step);
     if (!tree.HasChild(bit)) continue;
     for (const Piece& piece : blocks.Pieces(v + bit, tree.End(v + bit, bit), v)) {

@@ -126,10 +126,14 @@ HierarchyLevel TwoLevel::Inner() const {
   if (lanes_ == 0) {
     level.shape.count = shape_.count;
     level.shape.root = leader_;
+    // A broadcast is in place: the level across hosts has put the data into the output of each
+    // leader. A reduce is in place only at the root of an in-place call.
     level.shape.in_place =
         primitive_ == Primitive::kBroadcast || (shape_.in_place && shape_.rank == shape_.root);
     return level;
   }
+  // An allgather finds the lanes' blocks at their places in scratch, so it is in place. A
+  // reduce-scatter writes its sums behind its input.
   level.shape.in_place = primitive_ == Primitive::kAllGather;
   level.shape.counts.resize(level.members.size());
   for (int lane = 0; lane < lanes_; ++lane) {
@@ -145,6 +149,9 @@ HierarchyLevel TwoLevel::Outer() const {
   level.shape.rank = map_.host;
   level.shape.ranks = static_cast<int>(map_.hosts.size());
   level.shape.segment = shape_.segment;
+  // A broadcast is the first level: it reads the caller's input, in place or not. A reduce-scatter
+  // writes its sums behind its input. The others work on data that the level within hosts, or the
+  // hand-in before, has put into place.
   level.shape.in_place = primitive_ == Primitive::kBroadcast
                              ? shape_.in_place
                              : primitive_ != Primitive::kReduceScatter;

@@ -12,7 +12,7 @@
 //   receive   message + bytes * read, from when the message is visible; ends after the sender
 //   reduce    as receive, with `fold`; a fold takes `message` and `fold` for each source
 //   copy      bytes * copy
-//   to wait   costs nothing if a rank has a core for itself; else `turn` for the next rank
+//   waiting   costs nothing if a rank has a core for itself; else `turn` for the next rank
 //
 // A message is visible `latency` after it was written. Bytes cost more when vectors do not fit the
 // cache, so write, read and fold are measured at several sizes of the vector; the nearest size (by
