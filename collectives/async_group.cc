@@ -28,7 +28,7 @@ constexpr uint32_t kVersion = 1;
 constexpr size_t kTokenBytes = 16;
 constexpr int kMostNamed = 8;                              // ranks named in one error
 constexpr absl::Duration kLook = absl::Milliseconds(100);  // longest sleep between two looks
-// time in which the mailbox learns who is lost
+// The time in which the mailbox learns who is lost.
 constexpr absl::Duration kFirstHand = absl::Milliseconds(500);
 constexpr absl::Duration kGoodbyeTime = absl::Milliseconds(500);  // for the last messages to leave
 
@@ -131,8 +131,9 @@ absl::StatusOr<std::unique_ptr<AsyncGroup>> AsyncGroup::Open(AsyncGroupOptions o
 
 absl::Status AsyncGroup::OpenPorts(Links* links) {
   TANDEM_ASSIGN_OR_RETURN(links->ports, LinkPorts::Open(options_.host, options_.links));
-  // Two sets of ports: a member that has finished connecting the first set may already connect to
-  // the second set of a member that is still busy with its first.
+  // Two sets of ports, one for each set of links. A fast member may connect its second set of links
+  // while a slow member still accepts the first set; with one set of ports the slow member would
+  // mix them up.
   TANDEM_ASSIGN_OR_RETURN(links->mail_ports, LinkPorts::Open(options_.host, LinkChoice::kTcp));
   rendezvous::GroupAddress address;
   address.set_version(kVersion);

@@ -74,14 +74,14 @@ struct GroupOptions {
   absl::Duration deadline = absl::Minutes(1);  // for each operation
   bool reproducible = false;
   Chooser chooser;  // default: DefaultChooser
-  // for hierarchical, and to decide whether to spin; empty: one host
+  // The host of each rank, for `hierarchical` and to decide whether to spin. Empty: one host.
   std::vector<int> host_of_rank;
   GroupWatch* watch = nullptr;
   // With `agree` an operation with a root ends on a rank only when it has heard that all ranks made
   // the same call: same root, type and count. Without it a rank that only sends never learns of a
   // disagreement.
   bool agree = false;
-  // cores of this host, to decide whether to spin; 0: ask the system
+  // Cores of this host, to decide whether to spin. 0: ask the system.
   int cores = 0;
   int64_t fuse_bytes = 256 << 10;  // limit for fusing all-reduces of a group call
   int records = 1024;

@@ -16,7 +16,7 @@ constexpr uint32_t kMagic = 0x314d4354;             // "TCM1"
 constexpr uint64_t kMostBytes = uint64_t{1} << 40;  // bytes of one message
 constexpr size_t kMostText = 1024;
 constexpr size_t kTurnBytes = 1 << 20;  // bytes moved before other links get their turn
-// the memory of an announced message grows by at most this, as its bytes arrive
+// The memory of an announced message grows by at most this at a time, as its bytes arrive.
 constexpr size_t kGrowth = 16 << 20;
 
 }  // namespace
@@ -197,9 +197,9 @@ void Mailbox::Receive(int64_t ticket, int from, int64_t tag, absl::Span<uint8_t>
 
 // Decides where the next message of rank r goes. False: there is no room for it yet.
 //
-// A receive that waits comes before the list of kept messages, so its bytes are copied only once.
-// The limit on kept bytes is ignored when nothing is kept: otherwise a message larger than the
-// limit would block its link forever.
+// If a receive waits for the message, the bytes go straight into its memory and are copied only
+// once. The limit on kept bytes is ignored when nothing is kept: otherwise a message larger than
+// the limit would block its link forever.
 bool Mailbox::Begin(int r, const Header& header) {
   Peer& peer = peers_[static_cast<size_t>(r)];
   peer.header = header;

@@ -41,7 +41,7 @@ void RdmaContextImpl::SeeOff(std::unique_ptr<RdmaLeftover> leftover) {
   leftovers_.push_back(std::move(leftover));
   if (running_) return;
   running_ = true;
-  // the old thread has left its loop: running_ is cleared last
+  // The old thread has left its loop, because it clears running_ last.
   if (thread_.joinable()) thread_.join();
   thread_ = std::thread([this] { Run(); });
 }

@@ -10,7 +10,7 @@
 namespace tandem::rdma {
 namespace {
 
-// bytes of one read; devices limit the size of a message
+// Bytes of one read: devices limit the size of a message.
 constexpr size_t kReadBytes = size_t{4} << 20;
 
 }  // namespace

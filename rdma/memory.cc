@@ -19,7 +19,7 @@ namespace {
 constexpr size_t kSlabBytes = size_t{4} << 20;
 constexpr size_t kLargestInSlab = size_t{1} << 20;
 constexpr size_t kPage = size_t{2} << 20;  // large pages, if the system has them
-// limit on free blocks with a registration of their own
+// Limit on the bytes of free blocks that have a registration of their own.
 constexpr size_t kMaxIdleBytes = size_t{512} << 20;
 constexpr size_t kCopyProbeBytes = size_t{1} << 20;
 

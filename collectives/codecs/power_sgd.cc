@@ -11,7 +11,7 @@
 namespace tandem::collectives {
 namespace {
 
-// A column of a basis that is shorter than this part of its former length counts as zero.
+// A column counts as zero if its length shrinks to less than this share of its former length.
 constexpr double kNothing = 1e-7;
 
 class PowerSgdCodec final : public GradientCodec {

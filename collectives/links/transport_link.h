@@ -98,7 +98,7 @@ class TransportHub : public std::enable_shared_from_this<TransportHub> {
 
   const std::string& address() const { return transport_->address(); }
   const std::string& kind() const { return kind_; }
-  // for its counters, for example
+  // The transport itself, for example for its counters.
   const transport::Transport& transport() const { return *transport_; }
 
   // Makes a link, which then waits for its answer. `incarnation` is the same on both ends.

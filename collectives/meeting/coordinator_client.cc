@@ -26,8 +26,8 @@ constexpr absl::Duration kInterruptEvery = absl::Milliseconds(50);
 // The coordinator's deadline is earlier than the client's by this much, so that its answer can say
 // who is missing.
 constexpr absl::Duration kAnswerTime = absl::Milliseconds(500);
-// The longest time from the last heartbeat of a rank to its verdict here: silence, decision,
-// delivery.
+// The longest time from the last heartbeat of a rank to its verdict here (silence, decision,
+// delivery) is kVerdictBeats heartbeats plus kVerdictTime.
 constexpr int kVerdictBeats = 2 * kSilentBeats;
 constexpr absl::Duration kVerdictTime = absl::Seconds(2);
 
@@ -262,7 +262,7 @@ void CoordinatorClient::Handle(const FromCoordinator& message) {
       const std::string& why = message.refusal().why();
       absl::Status refused = message.refusal().late() ? absl::DeadlineExceededError(why)
                                                       : absl::FailedPreconditionError(why);
-      // not an answer: the coordinator expels this rank
+      // This refusal is not an answer: the coordinator expels this rank.
       if (answered_) return SetVerdict(std::move(refused));
       answer_ = std::move(refused);
       answered_ = true;

@@ -38,7 +38,7 @@ struct CoordinatorCore::Group {
   // kFailedMeeting: the answer to ranks that come too late, and how many of them have not come yet.
   FromCoordinator failure;
   int to_tell = 0;
-  // kRunning
+  // The fields below are used in kRunning.
   std::string token;
   std::vector<rendezvous::Lost> lost_before;
   std::vector<Accusation> accusations;

@@ -50,7 +50,8 @@ rdma::RdmaOptions RingFor(std::shared_ptr<rdma::RdmaContext> context, absl::Dura
   options.small_slots = options.large_slots = static_cast<int>(TransportLink::kWindowFrames);
   options.small_slot_bytes = 16 << 10;
   options.large_slot_bytes = TransportLink::kFrameBytes + kHeads;
-  // no RDMA reads, because they need the sender's help
+  // Frames are never offered to be read: reads need the sender's help, and the sender may be
+  // computing.
   options.rendezvous_bytes = options.large_slot_bytes;
   options.lend_all = true;
   return options;
