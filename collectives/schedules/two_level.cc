@@ -269,8 +269,8 @@ Schedule HierarchicalBroadcast(const CollectiveShape& shape) {
   });
 }
 
-// After the first level the sum of a host is in the root's output, or in the scratch memory of the
-// host's other leader.
+// After the first level each host's sum is with its leader: in the output of the root, and in the
+// scratch memory of the other leaders.
 Schedule HierarchicalReduce(const CollectiveShape& shape) {
   return InParts(Primitive::kReduce, shape, shape.segment, [](const CollectiveShape& of_part) {
     CollectiveShape part = of_part;
