@@ -26,9 +26,10 @@ namespace {
 
 constexpr uint32_t kVersion = 1;
 constexpr size_t kTokenBytes = 16;
-constexpr int kMostNamed = 8;                                     // ranks in an error
-constexpr absl::Duration kLook = absl::Milliseconds(100);         // longest sleep between two looks
-constexpr absl::Duration kFirstHand = absl::Milliseconds(500);    // to hear who is lost
+constexpr int kMostNamed = 8;                              // ranks named in one error
+constexpr absl::Duration kLook = absl::Milliseconds(100);  // longest sleep between two looks
+// The time in which the mailbox learns who is lost.
+constexpr absl::Duration kFirstHand = absl::Milliseconds(500);
 constexpr absl::Duration kGoodbyeTime = absl::Milliseconds(500);  // for the last messages to leave
 
 std::string NewToken() {
@@ -37,7 +38,8 @@ std::string NewToken() {
   return token;
 }
 
-// The group as its members know it; `mail`: as those of the second set of links.
+// The membership as ConnectLinks wants it. `mail`: the membership of the second set of links, which
+// carries the mailbox.
 GroupMembership MembershipOf(int rank, const std::vector<rendezvous::GroupAddress>& addresses,
                              bool mail) {
   GroupMembership out;
@@ -49,9 +51,10 @@ GroupMembership MembershipOf(int rank, const std::vector<rendezvous::GroupAddres
   return out;
 }
 
-// The descriptors of the calling thread, and of those that it starts, become a table of their own,
-// of which processes that the program forks get nothing. Only the standard streams and `kept` are
-// in it. Where the system gives no such table, nothing is closed: the descriptors are the program's.
+// Gives the calling thread, and the threads that it starts later, a descriptor table of their own.
+// The table has only the standard streams and `kept`. A process that the program forks therefore
+// inherits none of the group's descriptors. If the system cannot make such a table, nothing is
+// closed, because the descriptors would be the program's own.
 void OwnDescriptors(std::vector<int> kept) {
   std::sort(kept.begin(), kept.end());
   if (close_range(static_cast<unsigned>(kept.back()) + 1, ~0u, CLOSE_RANGE_UNSHARE) != 0) return;
@@ -66,7 +69,7 @@ void OwnDescriptors(std::vector<int> kept) {
 
 }  // namespace
 
-// What the thread of collectives hears from that of the mailbox.
+// Tells the thread of collectives about failures that the mailbox's thread has seen.
 class AsyncGroup::Watch final : public GroupWatch {
  public:
   explicit Watch(AsyncGroup* group) : group_(group) {}
@@ -88,19 +91,21 @@ class AsyncGroup::Watch final : public GroupWatch {
   std::atomic<bool> failed_{false};
 };
 
-// Of the group's own thread: descriptors of its table.
+// The ports and links of the group. The group's own thread makes them, so their descriptors are in
+// its table.
 struct AsyncGroup::Links {
   LinkPorts ports, mail_ports;
   std::vector<std::unique_ptr<Link>> links, mail;
   std::vector<int> host_of_rank;
 };
 
-// A fork has none of the threads, and perhaps the lock as a thread that is not there held it: asked
-// before it is taken.
+// Fails in a forked child, which has none of the threads. Call it before taking mutex_: at the fork
+// another thread may have held the lock, and that thread does not exist in the child to release it.
 absl::Status AsyncGroup::CheckProcess() const {
   if (process_ == getpid()) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat("the group is one of process ", process_,
-                                                    ", of which this one was forked: it has none"));
+  return absl::FailedPreconditionError(
+      absl::StrCat("this group belongs to process ", process_,
+                   " and cannot be used after fork(); create a group in the child"));
 }
 
 // ---- Opening and joining ------------------------------------------------------
@@ -112,8 +117,9 @@ AsyncGroup::AsyncGroup(AsyncGroupOptions options)
 
 absl::StatusOr<std::unique_ptr<AsyncGroup>> AsyncGroup::Open(AsyncGroupOptions options) {
   if (options.ranks < 1 || options.rank < 0 || options.rank >= options.ranks) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("rank ", options.rank, " in a group of ", options.ranks));
+    return absl::InvalidArgumentError(absl::StrCat("rank ", options.rank, " in a group of ",
+                                                   options.ranks,
+                                                   " ranks: ranks are numbered from 0"));
   }
   std::unique_ptr<AsyncGroup> group(new AsyncGroup(std::move(options)));
   group->thread_ = std::thread([self = group.get()] { self->Run(); });
@@ -125,7 +131,9 @@ absl::StatusOr<std::unique_ptr<AsyncGroup>> AsyncGroup::Open(AsyncGroupOptions o
 
 absl::Status AsyncGroup::OpenPorts(Links* links) {
   TANDEM_ASSIGN_OR_RETURN(links->ports, LinkPorts::Open(options_.host, options_.links));
-  // Two sets, because a member that is done with the first may come to the second before another is.
+  // Two sets of ports, one for each set of links. A fast member may connect its second set of links
+  // while a slow member still accepts the first set; with one set of ports the slow member would
+  // mix them up.
   TANDEM_ASSIGN_OR_RETURN(links->mail_ports, LinkPorts::Open(options_.host, LinkChoice::kTcp));
   rendezvous::GroupAddress address;
   address.set_version(kVersion);
@@ -140,20 +148,22 @@ absl::Status AsyncGroup::OpenPorts(Links* links) {
 
 absl::Status AsyncGroup::Connect(absl::Span<const std::string> addresses, absl::Time deadline) {
   if (addresses.size() != static_cast<size_t>(ranks())) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(addresses.size(), " addresses for a group of ", ranks()));
+    return absl::InvalidArgumentError(absl::StrCat(addresses.size(), " addresses for a group of ",
+                                                   ranks(),
+                                                   " ranks: expected one address for each rank"));
   }
   for (size_t r = 0; r < addresses.size(); ++r) {
     rendezvous::GroupAddress address;
     if (!address.ParseFromString(addresses[r]) || address.version() != kVersion ||
         address.token().size() != kTokenBytes) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "the address of rank ", r, " is none (of this version): give what that rank was given"));
+          "the address of rank ", r,
+          " is invalid or from another version: pass the bytes of that rank's address unchanged"));
     }
     if (address.rank() != static_cast<int>(r) || address.ranks() != ranks()) {
       return absl::InvalidArgumentError(
-          absl::StrCat("the address of rank ", r, " is that of rank ", address.rank(),
-                       " in a group of ", address.ranks(), ", and this group has ", ranks()));
+          absl::StrCat("the address of rank ", r, " belongs to rank ", address.rank(),
+                       " in a group of ", address.ranks(), "; this group has ", ranks(), " ranks"));
     }
   }
   TANDEM_RETURN_IF_ERROR(CheckProcess());
@@ -209,7 +219,8 @@ absl::Status AsyncGroup::ConnectTo(Links* links) {
   }
   TANDEM_RETURN_IF_ERROR(joined.status());
   links->links = *std::move(joined);
-  // Mail goes over shared memory or TCP, unless one of them is asked for.
+  // The mailbox uses shared memory or TCP, even if the collectives use another link. If the caller
+  // has asked for one of the two, the mailbox uses that one only.
   if (connect.links != LinkChoice::kShm && connect.links != LinkChoice::kTcp) {
     connect.links = LinkChoice::kAuto;
   }
@@ -222,6 +233,10 @@ absl::Status AsyncGroup::ConnectTo(Links* links) {
   return absl::OkStatus();
 }
 
+// The order matters. The descriptor table is split first, so every descriptor opened below is in
+// the group's own table. The mailbox's thread starts before connected_ is set, because Post may
+// queue messages from then on. The mailbox says goodbye and its thread ends before the links of the
+// group end: the other ranks then see that this rank has left, and not that its connection broke.
 void AsyncGroup::Run() {
   OwnDescriptors({wake_.fd(), news_.fd()});
   Watch watch(this);
@@ -258,11 +273,12 @@ void AsyncGroup::Run() {
     options.host_of_rank = links.host_of_rank;
     options.watch = &watch;
     options.agree = true;
-    options.cores =
-        1;  // the program computes meanwhile: its cores are not for looking again and again
+    // The program computes meanwhile, so this thread must not spin on its cores.
+    options.cores = 1;
     Group group(rank(), std::move(links.links), std::move(options));
     RunCollectives(group);
-    mail.join();  // it has said goodbye, before the links of the group end
+    // The mailbox has said goodbye before the links of the group end.
+    mail.join();
   }
   absl::MutexLock lock(&mutex_);
   watch_ = nullptr;
@@ -297,7 +313,7 @@ absl::StatusOr<AsyncGroup::Ticket> AsyncGroup::Post(Posted posted) {
     return WrongPeer(posted.send, posted.peer, rank(), ranks());
   }
   if (ranks() == 1) {
-    return absl::InvalidArgumentError("receive from any rank: the group has no other");
+    return absl::InvalidArgumentError("receive from any rank: the group has only one rank");
   }
   TANDEM_RETURN_IF_ERROR(CheckProcess());
   absl::MutexLock lock(&mutex_);
@@ -339,7 +355,8 @@ absl::StatusOr<bool> AsyncGroup::Wait(Ticket ticket, absl::Time at_most, int* fr
   const auto it = outcomes_.find(ticket);
   if (it == outcomes_.end()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("no operation ", ticket, " is waited for: each is, once"));
+        absl::StrCat("operation ", ticket,
+                     " is unknown: it never began, or somebody has waited for it already"));
   }
   while (!it->second.ended) {
     if (changed_.WaitUntil(&mutex_, at_most) && !it->second.ended) return false;
@@ -375,7 +392,8 @@ void AsyncGroup::End(Ticket ticket, const absl::Status& status, int from) {
 
 // ---- Failing and closing ------------------------------------------------------
 
-// From now on nothing is started; what was not begun ends here, the rest where it runs.
+// Makes `why` the failure of the group. Nothing can be started from now on. Operations that have
+// not begun end here; operations that are running end in the threads that run them.
 void AsyncGroup::Fail(const absl::Status& why) {
   if (!failure_.ok()) return;
   failure_ = why;
@@ -387,8 +405,10 @@ void AsyncGroup::Fail(const absl::Status& why) {
   wake_.Wake();
 }
 
-// A rank that waits for one that waits for a lost one sees the wrong one leave. The mailbox hears of
-// the lost one itself, soon.
+// Returns the failure that all ranks agree on. The rank that this thread saw leaving may be
+// innocent: maybe it left because a third rank was lost. The mailbox soon hears which rank is
+// really lost, so this thread waits a short time for that news before it settles on what it has
+// seen.
 absl::Status AsyncGroup::Agree(const absl::Status& seen) {
   const absl::optional<int> lost = LostPeer(seen);
   const absl::Time by = MonotonicNow() + kFirstHand;
@@ -401,7 +421,8 @@ absl::Status AsyncGroup::Agree(const absl::Status& seen) {
     if (left_[rank]) why = PeerLostError(*lost, "it has closed the group");
   }
   Fail(why);
-  // Whoever ends for it now must not be heard of before it.
+  // Wait until the mailbox has told the other ranks. A rank that ends because of this failure must
+  // not become known as lost before they know the failure itself.
   const absl::Time told_by = MonotonicNow() + kGoodbyeTime;
   while (!told_ && !changed_.WaitUntil(&mutex_, told_by)) {
   }
@@ -412,12 +433,13 @@ AsyncGroup::~AsyncGroup() { Close(); }
 
 void AsyncGroup::Close() {
   if (process_ != getpid()) {
-    (void)new std::thread(std::move(thread_));  // it is the other process's: there is none to join
+    // The thread belongs to the parent process, so this process cannot join it. Leak the object.
+    (void)new std::thread(std::move(thread_));
     return;
   }
   {
     absl::MutexLock lock(&mutex_);
-    if (failure_.ok()) told_ = true;  // the goodbye says it
+    if (failure_.ok()) told_ = true;  // the goodbye tells the others
     closing_ = true;
     Fail(absl::CancelledError("the group was closed"));
     called_.SignalAll();
@@ -426,7 +448,7 @@ void AsyncGroup::Close() {
   if (thread_.joinable()) thread_.join();
 }
 
-// ---- The threads --------------------------------------------------------------
+// ---- Threads ------------------------------------------------------------------
 
 void AsyncGroup::RunCollectives(Group& group) {
   for (;;) {
@@ -445,7 +467,8 @@ void AsyncGroup::RunCollectives(Group& group) {
   }
 }
 
-// What the other threads have for it since it looked last.
+// Passes on to the mailbox the sends, receives and failures that other threads have queued since
+// the last call.
 void AsyncGroup::TakeNews(Mailbox& mailbox) {
   wake_.Clear();
   std::vector<Posted> posted;
@@ -465,7 +488,8 @@ void AsyncGroup::TakeNews(Mailbox& mailbox) {
   if (!failed.ok()) Tell(mailbox, failed);
 }
 
-// So that the others read of the failure before they see whom it ends.
+// Tells the other ranks why the group failed. The others must read this before they see ranks end
+// because of the failure.
 void AsyncGroup::Tell(Mailbox& mailbox, const absl::Status& why) {
   mailbox.Fail(why);
   (void)mailbox.Progress(MonotonicNow());

@@ -1,13 +1,16 @@
-// A group that a program opens by itself: collectives, and messages with tags, that any thread
-// starts and any thread waits for. The program introduces the members to each other: it gives the
-// address of each to all, by whatever they have in common already.
+// AsyncGroup: a group that a program opens by itself, without a job. Any thread may start a
+// collective or a message with a tag, and any thread may wait for it. The program introduces the
+// members to each other: over any channel that the members already share, every member gets the
+// addresses of all members.
 //
-// Two threads of its own do the work, so that whoever started it can compute meanwhile: one runs
-// the collectives, in the order in which they were started; one serves a mailbox (mailbox.h), by
-// which ranks also learn which of them is lost, so that all name the same one.
+// The group does its work in two threads of its own, so the caller can compute meanwhile. One
+// thread runs the collectives, in the order in which they were started. The other thread serves a
+// mailbox (mailbox.h). The mailbox also spreads the news of a lost rank, so that all ranks name the
+// same one.
 //
-// Thread safety: all methods, from any thread. In a process that was forked from the group's, all
-// that return a status fail at once with FAILED_PRECONDITION, and the rest do nothing.
+// Thread safety: every method may be called from any thread. In a process that was forked from the
+// group's process, every method that returns a status fails at once with FAILED_PRECONDITION, and
+// every other method does nothing.
 #ifndef TANDEM_COLLECTIVES_ASYNC_GROUP_H_
 #define TANDEM_COLLECTIVES_ASYNC_GROUP_H_
 
@@ -38,20 +41,20 @@ namespace tandem::collectives {
 struct AsyncGroupOptions {
   int rank = 0;
   int ranks = 1;
-  std::string host = "127.0.0.1";  // by which the others reach this one
+  std::string host = "127.0.0.1";  // address at which the other ranks reach this one
   LinkChoice links = LinkChoice::kAuto;
-  absl::Duration deadline = absl::Minutes(30);  // of each operation
+  absl::Duration deadline = absl::Minutes(30);  // for each operation
   bool reproducible = false;                    // as in GroupOptions
 };
 
 class AsyncGroup {
  public:
-  // Of an operation; each is waited for once. From 1.
+  // Identifies one operation, which may be waited for once. Tickets count from 1.
   using Ticket = int64_t;
 
-  // INVALID_ARGUMENT: no such group or host.
+  // INVALID_ARGUMENT: the rank, the number of ranks or the host is invalid.
   static absl::StatusOr<std::unique_ptr<AsyncGroup>> Open(AsyncGroupOptions options);
-  // Closes.
+  // Closes the group (Close).
   ~AsyncGroup();
   AsyncGroup(const AsyncGroup&) = delete;
   AsyncGroup& operator=(const AsyncGroup&) = delete;
@@ -59,17 +62,20 @@ class AsyncGroup {
   int rank() const { return options_.rank; }
   int ranks() const { return options_.ranks; }
   absl::Duration deadline() const { return options_.deadline; }
-  // For the others: some hundred bytes. Theirs are what Connect wants.
+  // This member's address, some hundred bytes. Give it to the other members, and pass theirs to
+  // Connect.
   const std::string& address() const { return address_; }
 
-  // Once, with the addresses by rank: joins the others in the background. INVALID_ARGUMENT: an
-  // address that is none, or is of another rank or group.
+  // Connects to the other members in the background. Call it once, with the addresses ordered by
+  // rank. INVALID_ARGUMENT: an address is malformed, or belongs to another rank or to a group of
+  // another size.
   absl::Status Connect(absl::Span<const std::string> addresses, absl::Time deadline);
-  // Whether all are joined. DEADLINE_EXCEEDED names the ranks that are missing.
+  // Whether all members are connected. DEADLINE_EXCEEDED names the ranks that are missing.
   absl::StatusOr<bool> WaitConnected(absl::Time at_most);
 
-  // Runs after those that were started before: `call` makes one call of the group (group.h), on
-  // the thread of collectives. FAILED_PRECONDITION: not connected.
+  // Queues a collective behind those that were started before. `call` makes exactly one call of the
+  // group (group.h); the thread of collectives runs it. FAILED_PRECONDITION: the group is not
+  // connected.
   absl::StatusOr<Ticket> Start(std::function<absl::StatusOr<Work>(Group&)> call);
   // elements: ElementsCode (types.h).
   absl::StatusOr<Ticket> Send(absl::Span<const uint8_t> data, int to, int64_t tag,
@@ -77,15 +83,20 @@ class AsyncGroup {
   // `from`: a rank, or Mailbox::kAnyRank.
   absl::StatusOr<Ticket> Receive(absl::Span<uint8_t> room, int from, int64_t tag,
                                  absl::Duration deadline, uint16_t elements = 0);
-  // Whether the operation has ended; then `*from` (may be null) becomes who sent what it received,
-  // and the ticket is forgotten. An error: how it failed. UNAVAILABLE names the rank that is lost
-  // (errors.h). After an error of a collective, or a loss, the group is finished: every later one
-  // has the same. A receive, or a send that nothing was taken of, fails alone by its deadline.
+  // Waits until the operation ends, at most until `at_most`. Returns false if the operation has not
+  // ended yet, true if it has ended well; `*from` (may be null) is the rank whose message a receive
+  // got. Once the operation has ended, well or with an error, its ticket is gone.
+  //
+  // An error says how the operation failed. UNAVAILABLE names the lost rank (errors.h). An error of
+  // a collective, or the loss of a rank, ends the whole group: every later operation returns the
+  // same error. A receive that reaches its deadline fails alone, and so does a send of which no
+  // byte has left.
   absl::StatusOr<bool> Wait(Ticket ticket, absl::Time at_most, int* from = nullptr);
-  // Nobody will wait for it.
+  // Gives the ticket up: nobody will wait for the operation.
   void Forget(Ticket ticket);
 
-  // Says goodbye to the others and ends the threads. What has not ended is CANCELLED.
+  // Says goodbye to the other ranks and ends the threads. Operations that have not ended become
+  // CANCELLED.
   void Close();
 
  private:
@@ -131,31 +142,32 @@ class AsyncGroup {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const AsyncGroupOptions options_;
-  const int process_;  // whose threads these are: a fork has none of them
+  const int process_;  // the process that has the threads; a forked child has none of them
   std::string address_;
-  // Made by who opens the group, and kept in the table of its threads (OwnDescriptors in the .cc):
-  // each is the same descriptor to all who wake by it.
-  WakeFd wake_;  // of the mailbox's thread
-  WakeFd news_;  // of the thread of collectives, through Watch
+  // The opening thread makes both descriptors. The group's threads keep them in their own
+  // descriptor table (OwnDescriptors in the .cc), so all threads that use them see the same
+  // descriptor.
+  WakeFd wake_;  // wakes the mailbox's thread
+  WakeFd news_;  // wakes the thread of collectives, through Watch
   std::thread thread_;
 
   absl::Mutex mutex_;
-  CondVar changed_;  // for who waits for something to end
+  CondVar changed_;  // for callers that wait until an operation ends
   CondVar called_;   // for the thread of collectives
   bool opened_ ABSL_GUARDED_BY(mutex_) = false;
   bool connecting_ ABSL_GUARDED_BY(mutex_) = false;
   bool connected_ ABSL_GUARDED_BY(mutex_) = false;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
-  bool told_ ABSL_GUARDED_BY(mutex_) = false;  // the others know of failure_
+  bool told_ ABSL_GUARDED_BY(mutex_) = false;  // the other ranks know of failure_
   std::vector<std::string> addresses_ ABSL_GUARDED_BY(mutex_);
   absl::Time connect_by_ ABSL_GUARDED_BY(mutex_);
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
-  std::vector<bool> left_ ABSL_GUARDED_BY(mutex_);  // by rank: has closed the group
+  std::vector<bool> left_ ABSL_GUARDED_BY(mutex_);  // by rank: has the rank closed the group?
   Ticket next_ ABSL_GUARDED_BY(mutex_) = 1;
   std::map<Ticket, Outcome> outcomes_ ABSL_GUARDED_BY(mutex_);
   std::deque<Queued> queued_ ABSL_GUARDED_BY(mutex_);
   std::vector<Posted> posted_ ABSL_GUARDED_BY(mutex_);
-  Watch* watch_ ABSL_GUARDED_BY(mutex_) = nullptr;  // while the thread is there
+  Watch* watch_ ABSL_GUARDED_BY(mutex_) = nullptr;  // while the group's thread runs
 };
 
 }  // namespace tandem::collectives

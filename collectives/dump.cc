@@ -25,8 +25,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// A straggler holds others up for more than this, in more than half of the operations in which
-// anybody waited.
+// A rank is a straggler if the others waited longest for it in more than half of the operations in
+// which anybody waited, and for at least this long in all.
 constexpr absl::Duration kWorthTelling = absl::Milliseconds(1);
 
 Json TimeJson(absl::Time t) {
@@ -69,7 +69,7 @@ absl::StatusOr<OperationRecord> RecordOf(const Json& j) {
   }
   const auto type = ParseDataType(j.at("type").get<std::string>());
   const auto op = ParseReduceOp(j.at("op").get<std::string>());
-  if (!type.has_value() || !op.has_value()) return absl::InvalidArgumentError("type or op");
+  if (!type.has_value() || !op.has_value()) return absl::InvalidArgumentError("unknown type or op");
   r.type = *type;
   r.op = *op;
   r.root = j.at("root").get<int>();
@@ -100,11 +100,12 @@ absl::Status ReadLine(absl::string_view line, bool first, GroupDump* dump) {
     dump->written = TimeOf(j.at("written_us"));
     dump->status = j.at("status").get<std::string>();
   } catch (const Json::exception&) {
-    return absl::InvalidArgumentError(first ? "is not how the dump of a rank begins"
-                                            : "is not an operation as ranks write them");
+    return absl::InvalidArgumentError(first ? "expected the first line of a rank's dump"
+                                            : "expected an operation of a rank's dump");
   }
   if (dump->ranks < 1 || dump->ranks > 1 << 16 || dump->rank < 0 || dump->rank >= dump->ranks) {
-    return absl::InvalidArgumentError(absl::StrCat("rank ", dump->rank, " of ", dump->ranks));
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", dump->rank, " of ", dump->ranks, " is invalid"));
   }
   return absl::OkStatus();
 }
@@ -133,8 +134,9 @@ const char* State(const OperationRecord& r) {
   return r.failed ? "failed" : "not finished";
 }
 
-// One group's dumps, side by side. Sends and receives concern only two ranks: they are left out,
-// and collectives numbered among themselves where a dump begins at the first operation.
+// Puts the dumps of one group side by side, operation by operation. Sends and receives are left
+// out, because they concern only two ranks. Without them the collectives have the same numbers on
+// all ranks, provided that the dump begins at the first operation.
 class Alignment {
  public:
   explicit Alignment(absl::Span<const GroupDump> dumps) : ranks_(dumps[0].ranks) {
@@ -185,7 +187,7 @@ class Alignment {
     return furthest;
   }
 
-  // The first that a rank has not called, as others know it.
+  // The first operation that the rank has not called, as the other ranks recorded it.
   const OperationRecord* NextOf(const Column& column) const {
     const uint64_t next = column.empty() ? 0 : column.rbegin()->first + 1;
     for (const auto& [rank, other] : by_rank_) {
@@ -202,7 +204,7 @@ class Alignment {
       const OperationRecord* const next = NextOf(column);
       if (next == nullptr) continue;
       const std::string last = column.empty()
-                                   ? "it called none"
+                                   ? "it called no operation"
                                    : absl::StrCat("its last was ", Short(column.rbegin()->second),
                                                   " (", State(column.rbegin()->second), ")");
       out_.push_back(absl::StrCat("rank ", rank, " never entered ", Short(*next), "; ", last));
@@ -215,7 +217,8 @@ class Alignment {
       for (const auto& [number, record] : column) numbers.insert(number);
     }
     for (const uint64_t number : numbers) {
-      if (TellDisagreement(number)) return;  // what follows is its consequence
+      // Report only the first disagreement: later ones follow from it.
+      if (TellDisagreement(number)) return;
     }
   }
 
@@ -245,7 +248,7 @@ class Alignment {
     for (const auto& [rank, column] : by_rank_) {
       for (const auto& [number, r] : column) {
         if (r.finished != absl::InfiniteFuture() && !r.failed) continue;
-        if (r.begun == absl::InfiniteFuture()) continue;  // behind another one
+        if (r.begun == absl::InfiniteFuture()) continue;  // behind another operation
         waiting[number][r.last_wait_rank].push_back(rank);
         names[number] = Short(r);
       }
@@ -315,7 +318,7 @@ std::string DumpText(const GroupDump& dump) {
                      {"host", dump.host},
                      {"written_us", TimeJson(dump.written)},
                      {"status", dump.status}};
-  const auto line = [](const Json& j) {  // a status may quote bytes that are no text
+  const auto line = [](const Json& j) {  // a status may quote bytes that are not text
     return j.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
   };
   std::string out = line(head);
@@ -332,7 +335,7 @@ absl::StatusOr<GroupDump> ParseDump(absl::string_view text) {
       return absl::InvalidArgumentError(absl::StrCat("line ", number, ": ", read.message()));
     }
   }
-  if (number == 0) return absl::InvalidArgumentError("line 1: nothing there");
+  if (number == 0) return absl::InvalidArgumentError("line 1: the file is empty");
   return dump;
 }
 
@@ -359,7 +362,7 @@ absl::StatusOr<std::vector<GroupDump>> ReadDumps(const std::string& folder) {
     dumps.push_back(*std::move(dump));
   }
   if (dumps.empty()) {
-    return absl::NotFoundError(absl::StrCat(folder, ": no dumps (*.jsonl) there"));
+    return absl::NotFoundError(absl::StrCat(folder, ": no dumps (*.jsonl) in this folder"));
   }
   std::sort(dumps.begin(), dumps.end(), [](const GroupDump& a, const GroupDump& b) {
     return std::tie(a.group, a.rank) < std::tie(b.group, b.rank);

@@ -14,7 +14,7 @@
 namespace tandem::collectives {
 namespace {
 
-// Bytes moved before other links get their turn.
+// Bytes that one op moves before the other links get their turn.
 constexpr size_t kTurnBytes = 256 << 10;
 constexpr size_t kFirstOperations = 8;
 
@@ -36,8 +36,8 @@ absl::Status CheckCall(const CollectiveCall& call, int rank, int ranks) {
   const Schedule* s = call.schedule;
   if (s == nullptr || s->rank != rank || s->ranks != ranks) {
     return absl::InvalidArgumentError(absl::StrCat(
-        PrimitiveName(call.primitive), ": a schedule of rank ", s == nullptr ? -1 : s->rank, " of ",
-        s == nullptr ? 0 : s->ranks, ", on rank ", rank, " of ", ranks));
+        PrimitiveName(call.primitive), ": the schedule is for rank ", s == nullptr ? -1 : s->rank,
+        " of ", s == nullptr ? 0 : s->ranks, ", expected rank ", rank, " of ", ranks));
   }
   if (Reduces(call.primitive) && !Defined(call.op, call.type)) {
     return absl::InvalidArgumentError(absl::StrCat(PrimitiveName(call.primitive), ": ",
@@ -56,15 +56,15 @@ const uint8_t* ConstBytes(const void* at) { return static_cast<const uint8_t*>(a
 
 }  // namespace
 
-// A message on its way out.
+// A message on its way to a peer.
 struct CollectiveEngine::Outgoing {
   MessageHeader header;
   uint64_t operation = 0;
   const uint8_t* data = nullptr;
-  size_t sent = 0;  // of header and data
+  size_t sent = 0;  // bytes of header and data that have left
 
   size_t size() const { return sizeof(header) + header.bytes; }
-  // What of the data has not been taken by the link.
+  // The part of the data that the link has not taken.
   absl::Span<const uint8_t> Unsent() const {
     const size_t gone = sent > sizeof(header) ? sent - sizeof(header) : 0;
     return {data + gone, static_cast<size_t>(header.bytes) - gone};
@@ -73,10 +73,10 @@ struct CollectiveEngine::Outgoing {
 
 struct CollectiveEngine::Peer {
   Link* link = nullptr;
-  std::vector<Outgoing> queue;  // from `head` on
+  std::vector<Outgoing> queue;  // valid from `head` on
   size_t head = 0;
-  bool in_message = false;          // its header has been consumed
-  size_t remaining = 0;             // bytes of it that have not
+  bool in_message = false;          // the header of the current message is consumed
+  size_t remaining = 0;             // bytes of the current message to be consumed
   uint64_t sent = 0, received = 0;  // messages
 
   bool HasQueue() const { return head < queue.size(); }
@@ -84,13 +84,13 @@ struct CollectiveEngine::Peer {
 
 struct CollectiveEngine::Operation {
   CollectiveCall call;
-  uint64_t number = 0;      // of the operation on this rank
-  uint64_t collective = 0;  // its number on the wire, if it is a collective
-  size_t element = 0;       // bytes
+  uint64_t number = 0;      // number of the operation on this rank
+  uint64_t collective = 0;  // number on the wire, if it is a collective
+  size_t element = 0;       // bytes of an element
   absl::Time deadline;
   absl::Duration limit;
-  size_t step = 0, index = 0;  // next op
-  size_t done = 0;             // bytes of it
+  size_t step = 0, index = 0;  // the next op
+  size_t done = 0;             // bytes of the next op that are done
   int pending = 0;             // sends that have not left
   bool ops_done = false;
   std::vector<uint8_t> scratch;
@@ -99,7 +99,8 @@ struct CollectiveEngine::Operation {
     const size_t offset = static_cast<size_t>(piece.begin) * element;
     switch (piece.region) {
       case Region::kInput:
-        return const_cast<uint8_t*>(ConstBytes(call.input)) + offset;  // never written: validated
+        // The schedule never writes its input (ValidateSchedule checks this), so the cast is safe.
+        return const_cast<uint8_t*>(ConstBytes(call.input)) + offset;
       case Region::kOutput:
         return static_cast<uint8_t*>(call.output) + offset;
       case Region::kScratch:
@@ -110,7 +111,8 @@ struct CollectiveEngine::Operation {
   size_t Bytes(const Piece& piece) const { return static_cast<size_t>(piece.count) * element; }
   const Op& Current() const { return call.schedule->steps[step].ops[index]; }
   bool PointToPoint() const { return call.primitive == Primitive::kPointToPoint; }
-  // `message` numbers those of the pair, for point to point.
+  // The header of a message of this operation. `message` is the number of the message between the
+  // two ranks; only point-to-point operations use it.
   MessageHeader Header(size_t bytes, uint64_t message) const {
     MessageHeader header = HeaderOf(call, PointToPoint() ? message : collective, bytes);
     if (PointToPoint()) header.count = static_cast<int64_t>(bytes / element);
@@ -137,6 +139,8 @@ CollectiveEngine::~CollectiveEngine() = default;
 
 // ---- Starting ---------------------------------------------------------------
 
+// All checks come before the operation gets its number. Ranks match operations by these numbers, so
+// a call that is refused must not use one up.
 absl::StatusOr<uint64_t> CollectiveEngine::Start(const CollectiveCall& call, absl::Time now,
                                                  absl::Duration deadline) {
   TANDEM_RETURN_IF_ERROR(broken_);
@@ -182,6 +186,11 @@ absl::Status CollectiveEngine::Result(uint64_t number) const {
 
 // ---- Running ----------------------------------------------------------------
 
+// Queued sends go first. Every queued send is older than the ops that are still to run, and an op
+// that overwrites its bytes must wait for it to leave. The loop repeats because each of the two can
+// make the other one possible. Operations finish inside the loop, but the failure is spread only
+// after it, so that Fail runs once. Deadlines come last: an operation that has just finished cannot
+// miss its deadline.
 bool CollectiveEngine::Progress(absl::Time now) {
   if (!broken_.ok() || oldest_ == next_) return false;
   bool moved = false;
@@ -231,6 +240,8 @@ bool CollectiveEngine::Flush(int r) {
   return moved;
 }
 
+// Hands a message to its link, or queues it. A message that finds a queue for its peer must go
+// behind it, because a peer reads its messages in the order of the schedule.
 void CollectiveEngine::Send(Operation& op, const Op& what) {
   Peer& peer = peers_[what.peer];
   Outgoing out;
@@ -250,7 +261,9 @@ void CollectiveEngine::Send(Operation& op, const Op& what) {
   ++queued_;
 }
 
-// True if anything has moved.
+// Runs ops in the schedule's order, operation after operation, until one op must wait. The op that
+// waits stops all ops behind it: messages of one link are read in the order in which the peer sent
+// them, and the checker has proved that this order never deadlocks. True if anything has moved.
 bool CollectiveEngine::RunOps(absl::Time now) {
   bool moved = false;
   waiting_peer_ = -1;
@@ -297,7 +310,8 @@ CollectiveEngine::Moved CollectiveEngine::RunOp(Operation& op, const Op& what) {
   return Moved::kDone;
 }
 
-// How many of `bytes` at `at` may be overwritten: those before what is still to be sent from there.
+// How many of the `bytes` at `at` may be overwritten: only the bytes before the first one that must
+// still be sent from there.
 size_t CollectiveEngine::Writable(const uint8_t* at, size_t bytes) {
   if (queued_ == 0) return bytes;
   for (int r = 0; r < ranks(); ++r) {
@@ -323,8 +337,11 @@ void CollectiveEngine::Blocked(int peer, size_t bytes, size_t here) {
   waiting_here_ = here;
 }
 
-// Makes the next message of `peer`, which must be of `bytes`, the one being received. False if it
-// has not arrived, or is not the right one (then the engine has failed).
+// Makes the next message of rank r the one being received. Its size must be `bytes`. False if the
+// message has not arrived, or if it does not fit (the engine has failed then).
+//
+// The two errors of CheckMessage differ: DATA_LOSS means that the stream is garbage, which is a
+// fault of the link. Any other error means that the ranks disagree, and names both of them.
 bool CollectiveEngine::BeginMessage(Operation& op, int r, size_t bytes) {
   Peer& peer = peers_[r];
   if (peer.in_message) return true;
@@ -353,6 +370,9 @@ bool CollectiveEngine::BeginMessage(Operation& op, int r, size_t bytes) {
   return true;
 }
 
+// Moves arrived bytes to their place. An op may return before it is done: the link is empty, the
+// turn is over, or a queued send still needs the memory. op.done and peer.remaining say how far it
+// is, and the next call continues there.
 CollectiveEngine::Moved CollectiveEngine::RunReceive(Operation& op, const Op& what) {
   const size_t bytes = op.Bytes(what.piece);
   if (!BeginMessage(op, what.peer, bytes)) return Moved::kNothing;
@@ -380,6 +400,9 @@ CollectiveEngine::Moved CollectiveEngine::RunReceive(Operation& op, const Op& wh
   return Moved::kDone;
 }
 
+// As RunReceive, but adds the arrived bytes where they lie in the link. Only whole elements can be
+// added. So the number of bytes is rounded down twice: the link may have part of an element, and
+// the memory that may be overwritten may end within one.
 CollectiveEngine::Moved CollectiveEngine::RunReduce(Operation& op, const Op& what) {
   const size_t bytes = op.Bytes(what.piece);
   if (!BeginMessage(op, what.peer, bytes)) return Moved::kNothing;
@@ -412,6 +435,10 @@ CollectiveEngine::Moved CollectiveEngine::RunReduce(Operation& op, const Op& wha
   return Moved::kDone;
 }
 
+// Adds the contributions of several ranks in a fixed order, directly from the links. All messages
+// must have begun before the first element is added: the order of additions is fixed, so every
+// element needs all ranks at once. The step size is therefore the number of bytes that every rank
+// has here.
 CollectiveEngine::Moved CollectiveEngine::RunFold(Operation& op, const Op& what) {
   const std::vector<int>& order = op.call.schedule->folds[static_cast<size_t>(what.peer)];
   const size_t bytes = op.Bytes(what.piece);
@@ -460,7 +487,8 @@ CollectiveEngine::Moved CollectiveEngine::RunLocal(Operation& op, const Op& what
   uint8_t* const to = op.At(what.piece);
   const uint8_t* const from = op.At(what.operand);
   if (bytes == 0 || (what.kind == OpKind::kCopy && to == from)) return Moved::kDone;
-  // All or nothing: pieces may overlap.
+  // Wait until the whole piece may be overwritten: the pieces may overlap, so a part of the copy
+  // could destroy bytes that the rest still needs.
   if (Writable(to, bytes) < bytes) return Moved::kNothing;
   if (what.kind == OpKind::kCopy) {
     std::memmove(to, from, bytes);
@@ -470,6 +498,8 @@ CollectiveEngine::Moved CollectiveEngine::RunLocal(Operation& op, const Op& what
   return Moved::kDone;
 }
 
+// Ends operations in order, each when its ops are done and its last send has left. The factor of an
+// average is applied here, where the result is complete.
 void CollectiveEngine::FinishOperations(absl::Time now) {
   while (oldest_ < current_ && broken_.ok()) {
     Operation& op = operations_[oldest_];
@@ -488,6 +518,9 @@ void CollectiveEngine::FinishOperations(absl::Time now) {
 
 // ---- Waiting and failing ----------------------------------------------------
 
+// Books the wait that has just ended (the longest wait of an operation is recorded with its rank)
+// and begins a new one. The end of a wait belongs to the current operation, or to the last one if
+// all have ended.
 void CollectiveEngine::NoteWaiting(absl::Time now) {
   if (noted_peer_ >= 0 && next_ > 0) {
     OperationRecord& record = records_[std::min(current_, next_ - 1)];

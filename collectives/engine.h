@@ -1,20 +1,22 @@
-// Executes collectives by schedule for one rank, over any links: a deterministic state machine
-// without threads or a clock. Its shell (group.h) calls Progress until an operation has ended,
-// sleeps when there is nothing to do, and tells the time.
+// CollectiveEngine: runs collectives, given as schedules, for one rank over any links. The engine
+// is a deterministic state machine without threads or a clock. Its shell (group.h) calls Progress
+// until an operation has ended, sleeps when there is nothing to do, and passes the time in.
 //
-// Data path. A send hands its piece to the link, which copies it once (into the ring of the peer,
-// or the kernel). A receive takes its bytes from the link straight to their place; a reduce or a
-// fold reads them where they arrived. What does not fit a link stays where it is until it does, and
-// an op that would overwrite it waits. In steady state nothing is allocated.
+// Data path. A send hands its piece to the link, which copies the bytes once (into the peer's ring
+// or into the kernel). A receive takes its bytes from the link straight to their place. A reduce or
+// a fold reads the bytes where they arrived. Bytes for which a link has no room stay in the
+// caller's memory until there is room, and an op that would overwrite them waits. In steady state
+// nothing is allocated.
 //
-// Order. Operations run one after another: the ops of one begin when all ops of the one before are
-// done, though its last sends may still be leaving. All ranks must start the same collectives in
-// the same order (kPointToPoint concerns only the two ranks of each message, which count their
-// messages); every message says which operation it belongs to, and one that does not fit is an
-// error that names both ranks and what differs.
+// Order. Operations run one after another. The ops of an operation begin when all ops of the
+// operation before are done, even if its last sends are still leaving. All ranks must start the
+// same collectives in the same order. Point-to-point operations are the exception: only the two
+// ranks of each message count their messages. Every message says which operation it belongs to. A
+// message that does not fit is an error that names both ranks and the difference.
 //
 // Failure. The first failure (deadline, broken link, ranks that disagree) ends all operations of
-// this rank with one status; after that Start returns it. An engine that has failed is finished.
+// this rank with one status, and Start returns that status from then on. A failed engine cannot be
+// used again.
 //
 // Thread safety: none; one thread uses an engine and its links.
 #ifndef TANDEM_COLLECTIVES_ENGINE_H_
@@ -37,17 +39,17 @@
 
 namespace tandem::collectives {
 
-// One collective, as one rank calls it. Schedule and memory stay untouched by the caller until the
-// operation has ended.
+// One collective, as one rank calls it. The caller must not touch the schedule or the memory until
+// the operation has ended.
 struct CollectiveCall {
   Primitive primitive = Primitive::kAllReduce;
   Algorithm algorithm = Algorithm::kRing;
   DataType type = DataType::kF32;
-  // kAverage: of contributions that were multiplied by BeforeAverage (types.h).
+  // kAverage: the engine expects contributions that BeforeAverage (types.h) has scaled already.
   ReduceOp op = ReduceOp::kSum;
   ElementName called = ElementName::kAsType;
   int root = 0;
-  int64_t count = 0;  // what ranks must agree on (sizes are the schedule's); not kPointToPoint
+  int64_t count = 0;  // ranks must agree on it (sizes are the schedule's); unused for kPointToPoint
   const Schedule* schedule = nullptr;
   const void* input = nullptr;  // may be `output`, or overlap it as InPlaceOffset says
   void* output = nullptr;
@@ -56,10 +58,10 @@ struct CollectiveCall {
 class CollectiveEngine {
  public:
   struct Options {
-    int records = 1024;  // the last so many operations are remembered; at least 1
+    int records = 1024;  // how many of the last operations are remembered; at least 1
   };
 
-  // links[r] leads to rank r and outlives the engine; null at this rank.
+  // links[r] leads to rank r and outlives the engine. links[rank] is null.
   CollectiveEngine(int rank, std::vector<Link*> links, const Options& options);
   CollectiveEngine(int rank, std::vector<Link*> links)
       : CollectiveEngine(rank, std::move(links), Options()) {}
@@ -67,34 +69,36 @@ class CollectiveEngine {
   CollectiveEngine(const CollectiveEngine&) = delete;
   CollectiveEngine& operator=(const CollectiveEngine&) = delete;
 
-  // Begins an operation, runs it as far as it goes, and returns its number: 0, 1, ... The deadline
-  // is for the whole operation, waiting for those before it included. INVALID_ARGUMENT: a schedule
-  // that is not for this rank and group, or an op that is not defined for the type; nothing has
-  // begun then. Or the status with which the engine has failed.
+  // Begins an operation, runs it as far as possible, and returns its number: 0, 1, ... The deadline
+  // counts from now and includes the wait for earlier operations. INVALID_ARGUMENT: the schedule is
+  // not for this rank and group, a buffer is missing, or the op is not defined for the type; the
+  // operation has not begun then. If the engine has failed: the status of that failure.
   absl::StatusOr<uint64_t> Start(const CollectiveCall& call, absl::Time now,
                                  absl::Duration deadline);
 
-  // Does what can be done now. True if anything has moved.
+  // Does the work that is possible now. True if any byte or op has moved.
   bool Progress(absl::Time now);
 
-  // Whether operation `number` has ended; if the engine has failed, all have.
+  // Whether operation `number` has ended. If the engine has failed, all operations have ended.
   bool Ended(uint64_t number) const;
-  // How it ended: OK, or why the engine failed before it was done. Requires Ended(number).
+  // The result of an operation: OK, or the failure of the engine that stopped it. Requires
+  // Ended(number).
   absl::Status Result(uint64_t number) const;
 
   int running() const { return static_cast<int>(next_ - oldest_); }
   uint64_t next_number() const { return next_; }
   const absl::Status& status() const { return broken_; }  // OK until the engine fails
-  // Ends everything with `why`, as the shell has learned it from elsewhere.
+  // Ends all operations with `why`, a failure that the shell has learned from elsewhere.
   void Fail(absl::Status why, absl::Time now);
 
-  // Earliest deadline of a running operation.
+  // The earliest deadline of the running operations.
   absl::Time NextDeadline() const;
-  // "allreduce #3: waits 2s for rank 1 (message of 4096 bytes, 0 here)"; empty if none is running.
+  // Describes the current wait: "allreduce #3: waits 2s for rank 1 (message of 4096 bytes, 0 here)
+  // in step 2 of 6". Empty if no operation is running.
   std::string WaitingFor(absl::Time now) const;
-  // The rank that the oldest operation waits for; -1 if none.
+  // The rank that the current operation waits for; -1 if none.
   int waiting_for() const { return waiting_peer_; }
-  // Whether the link to rank r must take or give something before anything can move.
+  // Whether the engine waits for the link to rank r: for bytes from it, or for room in it.
   bool WaitsForLink(int r) const;
   std::vector<OperationRecord> Records() const;  // oldest first
 
@@ -127,16 +131,17 @@ class CollectiveEngine {
 
   const int rank_, ranks_;
   std::vector<Peer> peers_;  // by rank
-  // They keep their memory for reuse.
+  // Finished operations keep their memory for reuse.
   NumberedRing<Operation> operations_;
-  uint64_t oldest_ = 0;   // all below have ended
-  uint64_t current_ = 0;  // whose ops are run now
+  uint64_t oldest_ = 0;   // all operations below have ended
+  uint64_t current_ = 0;  // the operation whose ops run now
   uint64_t next_ = 0;
-  uint64_t collectives_ = 0;  // started; their number on the wire
+  uint64_t collectives_ = 0;  // collectives started; the next one's number on the wire
   absl::Status broken_;
   uint64_t bytes_sent_ = 0;
   int queued_ = 0;  // sends that have not left, over all peers
-  // What the current operation waits for.
+  // The wait of the current operation: the peer, the size of its message, and the bytes that are
+  // here.
   int waiting_peer_ = -1, noted_peer_ = -1;
   size_t waiting_bytes_ = 0, waiting_here_ = 0;
   absl::Time waiting_since_;

@@ -1,4 +1,4 @@
-// How a collective says that another rank is at fault: UNAVAILABLE with the rank as payload.
+// Errors of a collective that name the rank at fault: the rank is a payload of the status.
 #ifndef TANDEM_COLLECTIVES_ERRORS_H_
 #define TANDEM_COLLECTIVES_ERRORS_H_
 
@@ -8,11 +8,11 @@
 
 namespace tandem::collectives {
 
-// "rank 3 is lost: connection reset".
+// UNAVAILABLE with the text "rank 3 is lost: connection reset".
 absl::Status PeerLostError(int rank, absl::string_view why);
-// `status`, which is not OK, naming `rank` as the one that was waited for in vain.
+// Returns `status`, which is not OK, with `rank` as the rank that did not come in time.
 absl::Status BlameOn(int rank, absl::Status status);
-// The rank that a status names as lost, or as waited for in vain; nothing for any other status.
+// The rank that a status names as lost or as too late; nullopt for any other status.
 absl::optional<int> LostPeer(const absl::Status& status);
 
 }  // namespace tandem::collectives

@@ -13,7 +13,7 @@
 namespace tandem::collectives {
 namespace {
 
-// Up to this, latency is what an all-reduce costs.
+// Up to this size the cost of an all-reduce is mostly latency.
 constexpr int64_t kSmallBytes = 32 << 10;
 
 int CoresHere() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
@@ -46,7 +46,7 @@ CollectiveShape ShapeOf(const CollectiveEngine& engine) {
   return shape;
 }
 
-// Of what has ended, copies the results to where they belong, and forgets it.
+// For each operation that has ended: copies its results to the caller's buffers and removes it.
 void TakeEnded(const CollectiveEngine& engine, std::vector<std::unique_ptr<PendingWork>>* pending) {
   const auto take = [&](const std::unique_ptr<PendingWork>& one) {
     if (!engine.Ended(one->work)) return false;
@@ -56,7 +56,8 @@ void TakeEnded(const CollectiveEngine& engine, std::vector<std::unique_ptr<Pendi
   pending->erase(std::remove_if(pending->begin(), pending->end(), take), pending->end());
 }
 
-// Not by this rank's links: all ranks must choose alike, and one pair may have fallen back.
+// Fills in the default chooser. The choice depends on the hosts, and not on the kind of this rank's
+// links: all ranks must choose alike, and a single pair of ranks may have fallen back to TCP.
 GroupOptions WithChooser(GroupOptions options, size_t ranks) {
   if (options.chooser) return options;
   const std::vector<int>& host = options.host_of_rank;
@@ -76,7 +77,7 @@ Group::Group(int rank, std::vector<std::unique_ptr<Link>> links, GroupOptions op
 
 Group::~Group() = default;
 
-// ---- The calls --------------------------------------------------------------
+// ---- Calls ------------------------------------------------------------------
 
 absl::StatusOr<Work> Group::AllReduce(const void* in, void* out, int64_t count, DataType type,
                                       ReduceOp op, const CallOptions& call) {
@@ -209,7 +210,8 @@ absl::StatusOr<Work> Group::Call(GroupRequest request) {
   TANDEM_RETURN_IF_ERROR(CheckRequest(request));
   if (grouping_ > 0) {
     queued_.push_back(std::move(request));
-    return Work{0};  // GroupEnd gives the one to wait for
+    // GroupEnd returns the Work to wait for.
+    return Work{0};
   }
   if (request.primitive == Primitive::kPointToPoint) return BeginSendsAndReceives({&request, 1});
   return Begin(std::move(request), nullptr);
@@ -224,7 +226,13 @@ AlgorithmChoice Group::Choose(Primitive primitive, int64_t bytes) const {
   return choice;
 }
 
-// `pending`: what there is to keep already, or null.
+// Starts one collective. `pending`: memory that the operation needs already (fused requests), or
+// null.
+//
+// The order matters. An average changes the type and the buffers of the request, so it comes before
+// everything that looks at them: in-place, the algorithm's choice (by bytes) and the schedule.
+// Scaling for PreMulSum comes last, because only the schedule says how many elements of input there
+// are.
 absl::StatusOr<Work> Group::Begin(GroupRequest request, std::unique_ptr<PendingWork> pending) {
   const bool average =
       Reduces(request.primitive) && request.op == ReduceOp::kAverage && ranks() > 1;
@@ -257,7 +265,8 @@ absl::StatusOr<Work> Group::Begin(GroupRequest request, std::unique_ptr<PendingW
   call.op = request.op;
   call.called = request.call.called;
   call.root = request.shape.root;
-  // v-variants differ in counts from rank to rank; what they share is the sum, if anything.
+  // In v-variants the counts differ from rank to rank, so ranks can compare only their sum. In an
+  // all-to-all with counts even the sums differ, and nothing is compared.
   call.count = request.primitive == Primitive::kAllToAll && !request.shape.send_counts.empty()
                    ? 0
                    : (request.shape.counts.empty() ? request.shape.count : request.shape.Total());
@@ -295,7 +304,8 @@ absl::StatusOr<Work> Group::GroupEnd() {
   const auto point_to_point = [](const GroupRequest& r) {
     return r.primitive == Primitive::kPointToPoint;
   };
-  // Collectives in the order they were called, then all sends and receives at once.
+  // Collectives start in the order of the calls, and before all sends and receives. Point-to-point
+  // messages come last because they become one schedule, which needs all of them.
   const auto middle =
       std::stable_partition(requests.begin(), requests.end(), std::not_fn(point_to_point));
   const size_t collectives = static_cast<size_t>(middle - requests.begin());
@@ -304,7 +314,7 @@ absl::StatusOr<Work> Group::GroupEnd() {
            r.op != ReduceOp::kPreMulSum && r.type == first.type && r.op == first.op &&
            r.call.called == first.call.called && bytes + VectorBytes(r) <= options_.fuse_bytes;
   };
-  absl::StatusOr<Work> last = engine_.next_number() - 1;  // with nothing to do, all before
+  absl::StatusOr<Work> last = engine_.next_number() - 1;  // nothing to do: the Work before it
   for (size_t i = 0; i < collectives;) {
     size_t end = i;
     int64_t bytes = 0;
@@ -329,7 +339,11 @@ absl::StatusOr<Work> Group::GroupEnd() {
 
 // ---- Waiting ----------------------------------------------------------------
 
-// True if anything has moved, or the group has failed.
+// True if anything has moved or the group has failed.
+//
+// The watch is asked only when nothing moves, so a healthy group does not pay for it. The engine
+// fails before the ranks agree on a verdict; a second Fail replaces this rank's own view with the
+// agreed failure.
 bool Group::Poll(absl::Time now) {
   bool moved = engine_.Progress(now);
   if (engine_.status().ok() && options_.watch != nullptr && !moved) {
@@ -386,7 +400,8 @@ Chooser DefaultChooser(int ranks, bool tcp) {
     switch (primitive) {
       case Primitive::kAllReduce:
         if (bytes <= kSmallBytes) {
-          const bool doubling = tcp && ranks > 2;  // a message costs more there
+          // Over TCP every message costs more, so fewer messages are better.
+          const bool doubling = tcp && ranks > 2;
           return {doubling ? Algorithm::kRecursiveDoubling : Algorithm::kOneShot, 0};
         }
         return {bytes <= 1 << 20 || ranks <= 4 ? Algorithm::kDirect : Algorithm::kRing, segment};

@@ -1,28 +1,33 @@
-// The collectives of one group of ranks, as a program calls them.
+// Group: the collectives of one group of ranks, as a program calls them.
+//
+// The folder collectives/ is a library of its own for such operations (sums, broadcasts, exchanges
+// between ranks). Jobs use it for their dense gradients, other programs by itself.
 //
 //   TANDEM_RETURN_IF_ERROR(group.Wait(group.AllReduce(in, out, count, DataType::kF32,
 //                                                     ReduceOp::kSum)));
 //
-// Every call starts an operation and returns a Work, a ticket for Wait or Test; memory belongs to
-// the group until then. All ranks make the same calls in the same order. Counts are elements;
-// `in == out` (for allgather, gather, reduce-scatter and scatter: the rank's block of the big
-// buffer) works in place, other overlap is not allowed. The conventions are those of NCCL and MPI.
+// Every call starts an operation and returns a Work, a ticket for Wait or Test. The caller must not
+// touch the buffers until the operation has ended. All ranks make the same calls in the same order.
+// Counts are in elements. `in == out` works in place; for allgather, gather, reduce-scatter and
+// scatter "in place" means that the small buffer is the rank's block of the big one. Buffers may
+// not overlap in any other way. These conventions are those of NCCL and MPI.
 //
-// Between GroupStart and GroupEnd nothing is sent: sends and receives then start together, in any
-// order without deadlock, and small all-reduces of the same type and op become one; GroupEnd
-// returns the Work for all of it.
+// Between GroupStart and GroupEnd the group only collects calls. At GroupEnd the sends and receives
+// start together, so their order cannot cause a deadlock, and small all-reduces of the same type
+// and op are fused into one. GroupEnd returns one Work for all calls.
 //
-// Errors. INVALID_ARGUMENT at once, for calls that cannot be right; INVALID_ARGUMENT from Wait on
-// every rank concerned if ranks disagree in op, type, count or order, naming both; UNAVAILABLE if a
-// rank is lost (errors.h says which); DEADLINE_EXCEEDED. After an error from Wait the group is
-// finished, and all later calls return that error.
+// Errors. A call that is invalid by itself returns INVALID_ARGUMENT at once. If ranks disagree in
+// op, type, count or order, Wait returns INVALID_ARGUMENT on every rank concerned and names both
+// ranks. UNAVAILABLE: a rank is lost (errors.h says which). DEADLINE_EXCEEDED: the operation took
+// too long. After an error from Wait the group cannot be used, and all later calls return that
+// error.
 //
-// Results of an all-reduce are the same bits on all ranks, and the same bits every time for the
-// same algorithm. Option `reproducible` makes them independent of how buffers are cut or fused,
-// too: contributions are then folded in rank order.
+// An all-reduce gives the same bits on all ranks, and the same bits every time with the same
+// algorithm. The option `reproducible` also makes the bits independent of how buffers are cut or
+// fused: contributions are then added in rank order.
 //
-// Thread safety: none; one thread at a time. Groups over links of their own do not disturb each
-// other: several may run at once.
+// Thread safety: none; one thread at a time. Groups over different links are independent, so
+// several groups may run at the same time.
 #ifndef TANDEM_COLLECTIVES_GROUP_H_
 #define TANDEM_COLLECTIVES_GROUP_H_
 
@@ -47,34 +52,38 @@
 
 namespace tandem::collectives {
 
-// Decides how an operation of `bytes` (those of one rank's vector) is done. Must give the same
-// answer on all ranks.
+// Chooses the algorithm for an operation. `bytes` is the size of one rank's vector. The answer must
+// be the same on all ranks.
 using Chooser = std::function<AlgorithmChoice(Primitive primitive, int64_t bytes)>;
 
-// News of the group from outside its links: how a failure gets one name on all ranks (see
-// meeting/coordinator.h).
+// Tells the group about failures from outside its links, so that a failure has one name on all
+// ranks (see meeting/coordinator.h).
 class GroupWatch {
  public:
   virtual ~GroupWatch() = default;
-  // OK, or why the group has failed. Cheap.
+  // OK, or the reason why the group has failed. Cheap.
   virtual absl::Status Verdict() = 0;
-  // Readable when there is a verdict; -1: none.
+  // A descriptor that is readable when there is a verdict; -1: none.
   virtual int fd() const { return -1; }
-  // What this rank has seen. Returns the verdict agreed by all, or `seen` if there is none in time.
+  // Reports the failure `seen` by this rank. Returns the verdict that all ranks agree on, or `seen`
+  // if there is no verdict in time.
   virtual absl::Status Agree(const absl::Status& seen) = 0;
 };
 
 struct GroupOptions {
-  absl::Duration deadline = absl::Minutes(1);  // of each operation
+  absl::Duration deadline = absl::Minutes(1);  // for each operation
   bool reproducible = false;
-  Chooser chooser;                // none: DefaultChooser
-  std::vector<int> host_of_rank;  // for the hierarchical algorithm, and whether to spin; empty: one
+  Chooser chooser;  // default: DefaultChooser
+  // The host of each rank, for `hierarchical` and to decide whether to spin. Empty: one host.
+  std::vector<int> host_of_rank;
   GroupWatch* watch = nullptr;
-  // Operations with a root end on a rank once it has heard that all have called the same: with the
-  // same root, type and count. Without it a rank whose part is to send alone does not know.
+  // With `agree` an operation with a root ends on a rank only when it has heard that all ranks made
+  // the same call: same root, type and count. Without it a rank that only sends never learns of a
+  // disagreement.
   bool agree = false;
-  int cores = 0;                   // of this host, to decide whether to spin; 0 = ask the system
-  int64_t fuse_bytes = 256 << 10;  // all-reduces of a group call are fused up to this
+  // Cores of this host, to decide whether to spin. 0: ask the system.
+  int cores = 0;
+  int64_t fuse_bytes = 256 << 10;  // limit for fusing all-reduces of a group call
   int records = 1024;
 };
 
@@ -82,7 +91,7 @@ using Work = uint64_t;
 
 class Group {
  public:
-  // links[r] leads to rank r; null at `rank`.
+  // links[r] leads to rank r. links[rank] is null.
   Group(int rank, std::vector<std::unique_ptr<Link>> links, GroupOptions options);
   ~Group();
   Group(const Group&) = delete;
@@ -110,7 +119,7 @@ class Group {
   // in and out: ranks * count elements.
   absl::StatusOr<Work> AllToAll(const void* in, void* out, int64_t count, DataType type,
                                 const CallOptions& call = {});
-  // The same with counts[r] elements of (or for) rank r, laid end to end.
+  // As above, with counts[r] elements of (or for) rank r, laid end to end.
   absl::StatusOr<Work> ReduceScatterV(const void* in, void* out, absl::Span<const int64_t> counts,
                                       DataType type, ReduceOp op, const CallOptions& call = {});
   absl::StatusOr<Work> AllGatherV(const void* in, void* out, absl::Span<const int64_t> counts,
@@ -129,13 +138,14 @@ class Group {
   void GroupStart();
   absl::StatusOr<Work> GroupEnd();
 
-  // Until the operation has ended; passes on an error from starting it.
+  // Waits until the operation has ended. An error from starting it is passed on.
   absl::Status Wait(const absl::StatusOr<Work>& work);
-  // The same for at most so long: whether it has ended.
+  // Waits until the operation has ended, at most until `at_most`. True if it has ended.
   bool WaitUntil(Work work, absl::Time at_most);
-  // Whether it has ended. Lets operations progress; never blocks but to agree on a failure.
+  // Whether the operation has ended. Makes progress on all operations. Blocks only to agree on a
+  // failure.
   bool Test(Work work);
-  // Ends all operations on this rank, and, through the watch, on the others.
+  // Ends all operations on this rank, and, through the watch, on the other ranks.
   absl::Status Abort(absl::string_view why);
 
   // OK until the group fails.
@@ -161,16 +171,16 @@ class Group {
   CollectiveEngine engine_;
   LinkWaiter waiter_;
   ScheduleCache schedules_;
-  bool agreed_ = false;  // the failure has been made known
+  bool agreed_ = false;  // the failure has been reported
   int grouping_ = 0;
   std::vector<GroupRequest> queued_;
   std::vector<std::unique_ptr<PendingWork>> pending_;
 };
 
-// Small: one shot (recursive doubling between more than two ranks over TCP); larger: direct, then
-// ring, cut so that pieces stay in the cache. What a group uses that was not given a calibrated
-// chooser (chooser.h). `tcp`: whether ranks are joined by TCP (by default, if hosts differ); all
-// ranks must say the same.
+// The chooser of a group that has no calibrated one (tuning/chooser.h). Small vectors: one_shot, or
+// recursive_doubling between more than two ranks over TCP. Larger vectors: direct, then ring, cut
+// into segments that stay in the cache. `tcp`: whether TCP connects the ranks (by default, if hosts
+// differ). All ranks must pass the same value.
 Chooser DefaultChooser(int ranks, bool tcp);
 
 }  // namespace tandem::collectives

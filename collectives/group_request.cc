@@ -37,7 +37,7 @@ absl::Status CheckRequest(const GroupRequest& r) {
       return WrongPeer(r.to >= 0, peer, rank, ranks);
     }
     if (r.shape.count > 0 && r.in == nullptr && r.out == nullptr) {
-      return absl::InvalidArgumentError("send or receive without memory");
+      return absl::InvalidArgumentError("send or receive: the buffer is null");
     }
   }
   return absl::OkStatus();
@@ -52,7 +52,8 @@ int64_t VectorBytes(const GroupRequest& r) {
     case Primitive::kScatter:
       return r.shape.Total() * element;
     case Primitive::kAllToAll:
-      // Counts differ between ranks, and all must choose alike.
+      // Counts differ between ranks, but all ranks must choose the same algorithm: return the same
+      // number on all of them.
       return r.shape.send_counts.empty() ? r.shape.count * r.shape.ranks * element : 0;
     default:
       return r.shape.count * element;
@@ -78,7 +79,8 @@ void BeginAverage(GroupRequest* request, std::unique_ptr<PendingWork>* pending) 
   const auto in = static_cast<size_t>(blocks ? r.shape.Total() : r.shape.count);
   if (in == 0) return;
   const bool wide = SizeOf(r.type) == 2;
-  // Blocks for others that the caller gives are not the caller's result: they stay.
+  // A reduce-scatter's input also has the blocks of other ranks. These blocks are not this rank's
+  // result, so the input must stay as it is.
   if (!wide && !blocks && InPlace(r)) return Scale(r.type, r.out, in, factor);
   if (*pending == nullptr) *pending = std::make_unique<PendingWork>();
   PendingWork& work = **pending;
@@ -125,7 +127,7 @@ CollectiveCall SendsAndReceives(absl::Span<const GroupRequest> requests, Pending
   schedule.rank = requests[0].shape.rank;
   schedule.ranks = requests[0].shape.ranks;
   Step& step = schedule.AddStep();
-  // Pieces are relative to the lowest address of each side.
+  // The schedule gives places relative to the lowest address of each side.
   const uint8_t* low_in = nullptr;
   uint8_t* low_out = nullptr;
   for (const GroupRequest& r : requests) {

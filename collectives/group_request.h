@@ -1,6 +1,6 @@
-// A call of a group (group.h) as it was made, and what can be said and done before an engine runs
-// it: whether it can be right, how long its vector is, small all-reduces laid end to end, and sends
-// and receives put together into one schedule.
+// GroupRequest: one call of a group (group.h), and everything that is done before an engine runs
+// it. These functions check the request, compute the length of its vector, lay small all-reduces
+// end to end, and turn sends and receives into one schedule.
 //
 // Thread safety: pure functions over values.
 #ifndef TANDEM_COLLECTIVES_GROUP_REQUEST_H_
@@ -23,14 +23,14 @@ namespace tandem::collectives {
 
 struct AlgorithmChoice {
   Algorithm algorithm = Algorithm::kDirect;
-  int64_t segment_bytes = 0;  // most bytes of a message; 0 = whole pieces
+  int64_t segment_bytes = 0;  // most bytes of one message; 0: whole pieces
 };
 
-// What a single call may change.
+// Options of a single call.
 struct CallOptions {
   absl::optional<AlgorithmChoice> choice;
   double factor = 1;                        // for kPreMulSum
-  absl::optional<absl::Duration> deadline;  // none: the group's
+  absl::optional<absl::Duration> deadline;  // default: the group's deadline
   ElementName called = ElementName::kAsType;
 };
 
@@ -42,31 +42,31 @@ struct GroupRequest {
   ReduceOp op = ReduceOp::kSum;
   CollectiveShape shape;
   CallOptions call;
-  int to = -1, from = -1;  // kPointToPoint: one of them
+  int to = -1, from = -1;  // kPointToPoint: one of the two is set
 };
 
-// INVALID_ARGUMENT for a request that cannot be right, whatever the other ranks do.
+// INVALID_ARGUMENT if the request is invalid by itself, whatever the other ranks do.
 absl::Status CheckRequest(const GroupRequest& request);
 
-// The error of a message to, or from, a rank that is none or this one.
+// The error of a send to, or a receive from, a rank that does not exist or is the caller's own.
 absl::Status WrongPeer(bool send, int peer, int rank, int ranks);
 
-// By which all ranks choose an algorithm alike: the bytes of one rank's whole vector. 0 where they
-// differ from rank to rank.
+// The size by which all ranks choose the same algorithm: the bytes of one rank's whole vector. 0 if
+// the sizes differ from rank to rank.
 int64_t VectorBytes(const GroupRequest& request);
 
-// What a running operation needs, and what is left to do when it has ended.
+// Memory that a running operation needs, and the copies to make when it has ended.
 struct PendingWork {
   uint64_t work = 0;
-  Schedule schedule;            // if it is not a kept one
-  std::vector<uint8_t> memory;  // input scaled, or buffers fused
+  Schedule schedule;            // if it is not a cached one
+  std::vector<uint8_t> memory;  // scaled input, or fused buffers
   struct CopyOut {
     void* to;
     size_t offset, bytes;
   };
   std::vector<CopyOut> copies;  // from `memory`
-  // The sum of an average of 16-bit numbers, computed in floats. Elements [begin, begin + count) are
-  // the result, for `narrow_to` (null: there is none on this rank).
+  // For an average of 16-bit numbers: the sum, computed in floats. Elements [begin, begin + count)
+  // are the result, which goes to `narrow_to` (null: this rank gets no result).
   std::vector<float> wide;
   DataType narrow = DataType::kF16;
   void* narrow_to = nullptr;
@@ -75,20 +75,22 @@ struct PendingWork {
   void CopyResults() const;
 };
 
-// Whether the memory of input and output is one.
+// Whether input and output are the same memory.
 bool InPlace(const GroupRequest& request);
 
-// Multiplies the input of an average by BeforeAverage: in place, or in memory of `*pending`. One of
-// 16-bit numbers becomes one of floats there, since sums of these are rounded less. Requires two
-// ranks or more; a `*pending` that is there is that of fused requests.
+// Multiplies the input of an average by BeforeAverage, in place or in memory of `*pending`. An
+// average of 16-bit numbers becomes an average of floats there, because float sums lose less to
+// rounding. Requires at least two ranks. If `*pending` is set already, it belongs to fused
+// requests.
 void BeginAverage(GroupRequest* request, std::unique_ptr<PendingWork>* pending);
 
-// One all-reduce in place of several, over their vectors laid end to end in `pending`. Requires:
-// they are all-reduces of the same type and op, and at least one.
+// Makes one all-reduce of several: their vectors lie end to end in `pending`. Requires at least one
+// request, all of them all-reduces of the same type and op.
 GroupRequest Fuse(absl::Span<const GroupRequest> requests, PendingWork* pending);
 
-// All sends, then all receives, as one schedule in `pending`: each waits for nothing but its peer.
-// Requires at least one request, all of them kPointToPoint and checked.
+// Makes one schedule of all sends and then all receives, in `pending`. Each message waits for
+// nothing but its peer, because a send is queued and never blocks. Requires at least one request,
+// all of them kPointToPoint and checked.
 CollectiveCall SendsAndReceives(absl::Span<const GroupRequest> requests, PendingWork* pending);
 
 }  // namespace tandem::collectives

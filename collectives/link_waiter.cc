@@ -34,7 +34,8 @@ void LinkWaiter::Wait(const CollectiveEngine& engine, int news, absl::Time idle_
 void LinkWaiter::Sleep(const CollectiveEngine& engine, int news, absl::Time now) {
   poll_fds_.clear();
   bool all_wake = true, ready = false;
-  // Others may hold what nobody wants yet, or have ended: they would not let anybody sleep.
+  // Poll only the links that the engine waits for. Other links may hold bytes that no op wants yet,
+  // or may have ended; such a link is always readable and would prevent all sleep.
   for (size_t r = 0; r < links_.size(); ++r) {
     Link* const link = links_[r];
     if (link == nullptr || !engine.WaitsForLink(static_cast<int>(r))) continue;

@@ -1,6 +1,6 @@
-// How the thread of an engine waits while nothing moves: it looks again and again, giving way to
-// other ranks of its processor, and sleeps on the links that matter once that has taken longer than
-// a healthy peer lets one wait.
+// LinkWaiter: how the engine's thread waits while nothing moves. At first it looks again and again,
+// and lets other ranks of its processor run. After a time in which a healthy peer would have
+// answered it sleeps on the links that matter.
 //
 // Thread safety: none; the thread of the engine.
 #ifndef TANDEM_COLLECTIVES_LINK_WAITER_H_
@@ -18,12 +18,12 @@ namespace tandem::collectives {
 
 class LinkWaiter {
  public:
-  // links[r] leads to rank r and outlives this; null at the own rank. `spin`: every rank of the
-  // host has a core for itself, so that nobody has to give way.
+  // links[r] leads to rank r and outlives this object; null at the own rank. `spin`: every rank of
+  // the host has a core for itself, so nobody needs this core.
   LinkWaiter(std::vector<Link*> links, bool spin) : links_(std::move(links)), spin_(spin) {}
 
-  // Nothing has moved since `idle_since`: waits a little, at most until the next deadline of
-  // `engine`. Readable `news` (a descriptor; -1: none) ends it too.
+  // Waits a little, at most until the next deadline of `engine`. Nothing has moved since
+  // `idle_since`. Readable `news` (a descriptor; -1: none) also ends the wait.
   void Wait(const CollectiveEngine& engine, int news, absl::Time idle_since, absl::Time now);
 
  private:
@@ -31,7 +31,7 @@ class LinkWaiter {
 
   const std::vector<Link*> links_;
   const bool spin_;
-  std::vector<pollfd> poll_fds_;  // of Sleep; kept for its memory
+  std::vector<pollfd> poll_fds_;  // used by Sleep; a member to keep its memory
 };
 
 }  // namespace tandem::collectives

@@ -13,27 +13,29 @@ namespace tandem::collectives {
 namespace {
 
 constexpr uint32_t kMagic = 0x314d4354;             // "TCM1"
-constexpr uint64_t kMostBytes = uint64_t{1} << 40;  // of a message
+constexpr uint64_t kMostBytes = uint64_t{1} << 40;  // bytes of one message
 constexpr size_t kMostText = 1024;
-constexpr size_t kTurnBytes = 1 << 20;  // moved before other links get their turn
-constexpr size_t kGrowth = 16 << 20;    // memory for what a peer announces comes as it arrives
+constexpr size_t kTurnBytes = 1 << 20;  // bytes moved before other links get their turn
+// The memory of an announced message grows by at most this at a time, as its bytes arrive.
+constexpr size_t kGrowth = 16 << 20;
 
 }  // namespace
 
-// As it lies in memory, before every message (little-endian machines only, as in frames).
+// The header before every message, as it lies in memory (little-endian machines only, as in
+// frames).
 struct Mailbox::Header {
   enum Kind : uint8_t { kMessage, kGoodbye, kFailed };
   uint32_t magic = kMagic;
   uint8_t kind = kMessage;
-  uint8_t code = 0;       // kFailed: of the status
+  uint8_t code = 0;       // kFailed: code of the status
   uint16_t elements = 0;  // kMessage: ElementsCode
   int32_t blamed = -1;    // kFailed: the rank at fault; -1: none
   int32_t padding = 0;
   int64_t tag = 0;     // kMessage
-  uint64_t bytes = 0;  // behind the header: the message, or why
+  uint64_t bytes = 0;  // size of the message, or of the reason, behind the header
 };
 
-// One that arrived, or is arriving, before it was wanted.
+// A message that arrives, or has arrived, before a receive wants it.
 struct Mailbox::Message {
   int from;
   int64_t tag;
@@ -47,9 +49,9 @@ struct Mailbox::Outgoing {
   Header header;
   int64_t ticket = -1;  // -1: nobody waits
   absl::Span<const uint8_t> data;
-  std::string text;  // where data is the mailbox's own
+  std::string text;  // the bytes of `data` if the mailbox owns them
   absl::Time deadline = absl::InfiniteFuture();
-  size_t sent = 0;  // of header and data
+  size_t sent = 0;  // bytes of header and data that have left
 };
 
 struct Mailbox::Wanted {
@@ -66,14 +68,15 @@ struct Mailbox::Wanted {
 
 struct Mailbox::Peer {
   std::deque<Outgoing> queue;
-  // The message that is arriving: into the memory of who wants it, to be kept, or to be dropped.
+  // The state of the message that is arriving from the peer. Its bytes go into the memory of a
+  // receive, into a kept message, into `text`, or nowhere.
   enum class Into { kNothing, kWanted, kKept, kText, kDropped } into = Into::kNothing;
   Header header;
   size_t arrived = 0;
   Wanted wanted;
   std::list<Message>::iterator kept;
   std::string text;
-  bool resting = false;  // its next message is one for which there is no room
+  bool resting = false;  // there is no room for its next message
   bool left = false;     // has said goodbye
   bool gone = false;     // its link has ended
 };
@@ -169,8 +172,9 @@ void Mailbox::Receive(int64_t ticket, int from, int64_t tag, absl::Span<uint8_t>
                       absl::Time deadline, uint16_t elements) {
   TANDEM_CHECK(from >= kAnyRank && from != rank_ && from < static_cast<int>(peers_.size()));
   const Wanted wanted{ticket, from, tag, room, deadline, elements};
-  // The first that is complete: it has none of its own rank before it that is not, and ranks have no
-  // order between them.
+  // Take the first complete message that fits. Messages of one rank arrive in order, so no
+  // incomplete message of the same rank precedes a complete one. Messages of different ranks have
+  // no order.
   for (auto it = kept_.begin(); it != kept_.end(); ++it) {
     if (!it->complete || !wanted.Takes(it->from, it->tag)) continue;
     Deliver(wanted, *it);
@@ -191,7 +195,11 @@ void Mailbox::Receive(int64_t ticket, int from, int64_t tag, absl::Span<uint8_t>
   wanted_.push_back(wanted);
 }
 
-// Decides where a message goes. False: nowhere yet.
+// Decides where the next message of rank r goes. False: there is no room for it yet.
+//
+// If a receive waits for the message, the bytes go straight into its memory and are copied only
+// once. The limit on kept bytes is ignored when nothing is kept: otherwise a message larger than
+// the limit would block its link forever.
 bool Mailbox::Begin(int r, const Header& header) {
   Peer& peer = peers_[static_cast<size_t>(r)];
   peer.header = header;
@@ -203,7 +211,7 @@ bool Mailbox::Begin(int r, const Header& header) {
   }
   const auto wanted = std::find_if(wanted_.begin(), wanted_.end(),
                                    [&](const Wanted& w) { return w.Takes(r, header.tag); });
-  // Nothing of this rank that is kept is wanted: Receive and Finish have looked.
+  // No kept message of this rank fits this receive: Receive and Finish would have delivered it.
   if (wanted != wanted_.end()) {
     peer.wanted = *wanted;
     wanted_.erase(wanted);
@@ -227,7 +235,7 @@ void Mailbox::Finish(int r) {
   if (into == Peer::Into::kText) return Told(r, peer.header, peer.text);
   if (into != Peer::Into::kKept) return;
   peer.kept->complete = true;
-  // It may have come to be wanted while it arrived.
+  // A receive may have been posted for the message while it arrived.
   const auto wanted = std::find_if(wanted_.begin(), wanted_.end(),
                                    [&](const Wanted& w) { return w.Takes(r, peer.header.tag); });
   if (wanted == wanted_.end()) return;
@@ -237,6 +245,12 @@ void Mailbox::Finish(int r) {
   kept_.erase(peer.kept);
 }
 
+// Reads from the link of rank r until it is empty, the turn is over or there is no room.
+//
+// The header is only peeked at until Begin has found a place for the message. A message without a
+// place thus stays in the link, and the link's own flow control stops the sender. Whether a message
+// is complete is checked before reading, because a message may have no bytes at all. A header is
+// checked before anything uses its length, since the peer may send garbage.
 bool Mailbox::Take(int r) {
   Peer& peer = peers_[static_cast<size_t>(r)];
   Link& link = *links_[static_cast<size_t>(r)];
@@ -255,7 +269,7 @@ bool Mailbox::Take(int r) {
       const bool text = header.kind != Header::kMessage;
       if (header.magic != kMagic || header.kind > Header::kFailed ||
           header.bytes > (text ? kMostText : kMostBytes)) {
-        Lose(r, absl::DataLossError("what it sends is no message"));
+        Lose(r, absl::DataLossError("it sent bytes that are not a message"));
         return true;
       }
       if (!Begin(r, header)) {
@@ -294,7 +308,7 @@ bool Mailbox::Take(int r) {
   return taken > 0;
 }
 
-// ---- How the others are -------------------------------------------------------
+// ---- State of the other ranks -------------------------------------------------
 
 void Mailbox::Told(int r, const Header& header, absl::string_view text) {
   if (header.kind == Header::kGoodbye) {
@@ -311,15 +325,15 @@ bool Mailbox::HasLeft(int rank) const {
          peers_[static_cast<size_t>(rank)].left;
 }
 
-// Whether no other rank is left that could send.
+// Whether every other rank is gone, so that nobody can send any more.
 bool Mailbox::Alone() const {
   return std::all_of(peers_.begin(), peers_.end(), [&](const Peer& other) {
     return other.gone || &other == &peers_[static_cast<size_t>(rank_)];
   });
 }
 
-// The link to a rank has ended. That is no failure of the group if it has said goodbye, but what
-// was to come from it or to go to it does not any more.
+// Handles the end of the link to rank r. If the rank has said goodbye, the group does not fail:
+// only the operations that need this rank end. Otherwise the whole group fails.
 void Mailbox::Lose(int r, const absl::Status& why) {
   Peer& peer = peers_[static_cast<size_t>(r)];
   peer.gone = true;
@@ -342,8 +356,9 @@ void Mailbox::FailAll(const absl::Status& why) {
   if (!failure_.ok()) return;
   failure_ = why;
   for (Peer& peer : peers_) {
-    // What has begun to leave is the peer's to read to its end, if that is in time; no more of it
-    // is, for its memory goes back to its owner: the link ends with it.
+    // A message that has partly left cannot be completed, because its memory goes back to its
+    // owner. Nothing else may follow half a message, so this link is not used any more: the peer
+    // reads as much as has left, and then sees the link end.
     for (const Outgoing& out : peer.queue) {
       End(out.ticket, -1, why);
       if (out.ticket >= 0 && out.sent > 0) peer.gone = true;
@@ -378,8 +393,10 @@ void Mailbox::Leave() {
   }
 }
 
-// ---- Going on -----------------------------------------------------------------
+// ---- Progress and deadlines ---------------------------------------------------
 
+// For each peer: send first, then read. Deadlines come last, so that a message that has just
+// arrived is not late.
 bool Mailbox::Progress(absl::Time now) {
   bool moved = false;
   for (size_t r = 0; r < peers_.size(); ++r) {
@@ -416,7 +433,8 @@ void Mailbox::CheckDeadlines(absl::Time now) {
                   absl::DeadlineExceededError(absl::StrCat("send on rank ", rank_, ": rank ", r,
                                                            " has not taken the message with tag ",
                                                            out.header.tag, " in time")));
-      if (out.sent > 0) return Fail(late);  // half a message: nothing can come behind it
+      // Half a message has left, and no other message can follow it: the whole group fails.
+      if (out.sent > 0) return Fail(late);
       End(out.ticket, -1, std::move(late));
       peers_[r].queue.erase(peers_[r].queue.begin() + static_cast<std::ptrdiff_t>(i));
     }

@@ -1,16 +1,18 @@
-// Messages with tags between the ranks of a group, beside its collectives: over links of their own,
-// so that neither waits for the other.
+// Mailbox: messages with tags between the ranks of a group. Messages travel over links of their
+// own, so neither messages nor collectives wait for the other kind.
 //
-// A receive gets the messages from its rank (or from any) that carry its tag, in the order in which
-// they were sent; receives of one rank and tag are served in the order in which they were posted.
-// What arrives before it is wanted is kept, up to a limit; then the link rests until its first
-// message is wanted.
+// A receive takes messages of its rank (or of any rank) with its tag, in the order in which they
+// were sent. Receives of the same rank and tag are served in the order in which they were posted.
+// Messages that arrive before a receive wants them are kept, up to a limit. At the limit the
+// mailbox stops reading that link until a receive wants its first message.
 //
-// The links also tell how the others are: a rank that says goodbye has left in order, one whose link
-// ends without it is lost, and a rank that has failed says why. Each rank hears of a lost one at
-// first hand, so that all name the same one, whomever they wait for.
+// The links also show the state of the other ranks. A rank that says goodbye has left in order. A
+// rank whose link ends without a goodbye is lost. A rank that has failed says why. Each rank learns
+// of a lost rank from its own link to that rank. So all ranks name the same one, whichever rank
+// they wait for.
 //
-// Thread safety: none, and no threads or clock: its shell (async_group.h) calls Progress.
+// Thread safety: none. The mailbox has no threads and no clock: its shell (async_group.h) calls
+// Progress.
 #ifndef TANDEM_COLLECTIVES_MAILBOX_H_
 #define TANDEM_COLLECTIVES_MAILBOX_H_
 
@@ -34,49 +36,52 @@ class Mailbox {
   static constexpr int kAnyRank = -1;
 
   struct Options {
-    size_t most_kept_bytes = size_t{1} << 30;  // of messages that nobody wants yet
+    size_t most_kept_bytes = size_t{1} << 30;  // limit on messages that no receive wants yet
   };
 
-  // links[r] leads to rank r; null at `rank`.
+  // links[r] leads to rank r. links[rank] is null.
   Mailbox(int rank, std::vector<std::unique_ptr<Link>> links, Options options);
   ~Mailbox();
   Mailbox(const Mailbox&) = delete;
   Mailbox& operator=(const Mailbox&) = delete;
 
-  // `ticket` comes back from TakeEnded. The memory is the mailbox's until then. Requires that `to`
-  // is another rank, and `from` is one or kAnyRank. elements: ElementsCode.
+  // Sends `data`. `ticket` comes back from TakeEnded, and the memory must not change until then.
+  // elements: ElementsCode. Requires that `to` is another rank.
   void Send(int64_t ticket, int to, int64_t tag, absl::Span<const uint8_t> data,
             absl::Time deadline, uint16_t elements = 0);
-  // INVALID_ARGUMENT: a message of another size, or of other elements, came.
+  // Receives into `room`, under the same conditions. Requires that `from` is another rank or
+  // kAnyRank. INVALID_ARGUMENT: the message has another size or other elements.
   void Receive(int64_t ticket, int from, int64_t tag, absl::Span<uint8_t> room, absl::Time deadline,
                uint16_t elements = 0);
 
-  // Does what can be done now. True if anything has moved.
+  // Does the work that is possible now. True if anything has moved.
   bool Progress(absl::Time now);
 
-  // How a send or receive ended. UNAVAILABLE names the rank that is gone (errors.h),
-  // DEADLINE_EXCEEDED the one that was waited for.
+  // The result of a send or a receive. UNAVAILABLE names the rank that is gone (errors.h);
+  // DEADLINE_EXCEEDED names the rank that did not come in time.
   struct Ended {
     int64_t ticket;
-    int from;  // who sent what was received; -1 for a send, or an error
+    int from;  // the sender of a received message; -1: a send, or an error
     absl::Status status;
   };
   std::vector<Ended> TakeEnded() { return std::exchange(ended_, {}); }
 
-  // OK, or why the group has failed: a rank is lost, or has told that it gave up.
+  // OK, or why the group has failed: a rank is lost, or a rank said that it has failed.
   const absl::Status& failure() const { return failure_; }
-  // Whether that rank has said goodbye.
+  // Whether the rank has said goodbye.
   bool HasLeft(int rank) const;
-  // Tells all others of it, behind what is being sent, and fails everything here.
+  // Tells all other ranks of the failure and fails every operation here. Each rank reads it behind
+  // the message that is leaving towards it.
   void Fail(const absl::Status& why);
-  // Says goodbye to all others; nothing is sent after it.
+  // Says goodbye to all other ranks. Nothing may be sent after it.
   void Leave();
-  // Whether everything that was to be sent has been taken by its link.
+  // Whether the links have taken everything that was queued.
   bool AllSent() const;
 
-  // When something here is late; InfiniteFuture if nothing can be.
+  // The earliest deadline of a send or receive; InfiniteFuture if there is none.
   absl::Time NextDeadline() const;
-  // Whether the link to rank r is one to sleep on: it lives, and may give or take something.
+  // The link to rank r if the mailbox should sleep on it; null otherwise. A link counts if it
+  // lives, and may give a message or take a queued one.
   Link* Awaited(int r) const;
 
  private:
@@ -104,8 +109,8 @@ class Mailbox {
   const Options options_;
   std::vector<std::unique_ptr<Link>> links_;
   std::vector<Peer> peers_;
-  std::list<Wanted> wanted_;  // posted and not served, in their order
-  std::list<Message> kept_;   // arrived, or arriving, and not wanted, in their order
+  std::list<Wanted> wanted_;  // receives posted and not served, in order
+  std::list<Message> kept_;   // messages arrived or arriving that no receive wants, in order
   size_t kept_bytes_ = 0;
   std::vector<Ended> ended_;
   absl::Status failure_;

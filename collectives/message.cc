@@ -8,7 +8,7 @@
 namespace tandem::collectives {
 namespace {
 
-// For numbers that a peer sent: any value.
+// The name of a value that a peer has sent; the value may be anything.
 std::string NameOr(bool known, absl::string_view name, int number) {
   return known ? std::string(name) : absl::StrCat("unknown (", number, ")");
 }
@@ -43,14 +43,14 @@ absl::Status CheckMessage(int rank, const MessageHeader& expected, int from,
   std::memcpy(&header, bytes.data(), sizeof(header));
   if (std::memcmp(&header, &expected, sizeof(header)) == 0) return absl::OkStatus();
   if (header.magic != kMessageMagic) {
-    return absl::DataLossError("it sent something that is no message");
+    return absl::DataLossError("it sent bytes that are not a message");
   }
   const std::string mine = Describe(expected), theirs = Describe(header);
   std::string text =
       absl::StrCat("ranks disagree: rank ", rank, " is in ", mine, ", rank ", from, " in ", theirs);
   if (mine == theirs) {
-    absl::StrAppend(&text, "; a message of ", header.bytes, " bytes where ", expected.bytes,
-                    " were expected (other counts, or another segment size)");
+    absl::StrAppend(&text, "; the message has ", header.bytes, " bytes, expected ", expected.bytes,
+                    " (their counts or segment sizes differ)");
   }
   return absl::InvalidArgumentError(text);
 }

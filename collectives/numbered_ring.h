@@ -1,5 +1,5 @@
-// The last so many of a row of numbered values, in memory that is kept: number n lies at place n
-// modulo the size.
+// NumberedRing: the last values of a numbered sequence, in a fixed array. The value of number n is
+// at index n modulo the size.
 //
 // Thread safety: none.
 #ifndef TANDEM_COLLECTIVES_NUMBERED_RING_H_
@@ -21,7 +21,7 @@ class NumberedRing {
   T& operator[](uint64_t number) { return values_[number % values_.size()]; }
   const T& operator[](uint64_t number) const { return values_[number % values_.size()]; }
 
-  // Makes it twice as large. Of what it holds, [first, end) counts.
+  // Doubles the size. The values of the numbers [first, end) are kept.
   void Grow(uint64_t first, uint64_t end) {
     NumberedRing grown(2 * size());
     for (uint64_t n = first; n < end; ++n) grown[n] = std::move((*this)[n]);

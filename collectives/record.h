@@ -1,4 +1,4 @@
-// What is remembered of an operation, for dumps (dump.h) and traces.
+// OperationRecord: the facts of one operation, kept for dumps (dump.h) and traces.
 #ifndef TANDEM_COLLECTIVES_RECORD_H_
 #define TANDEM_COLLECTIVES_RECORD_H_
 
@@ -19,13 +19,13 @@ struct OperationRecord {
   int root = 0;
   int64_t count = 0;
   int64_t bytes_sent = 0;
-  absl::Time called;    // Start
-  absl::Time begun;     // its first op was run; InfiniteFuture if not yet
-  absl::Time finished;  // InfiniteFuture if not yet
+  absl::Time called;    // when Start was called
+  absl::Time begun;     // when its first op ran; InfiniteFuture: not yet
+  absl::Time finished;  // InfiniteFuture: not yet
   bool failed = false;
-  int waited_rank = -1;     // whom it waited for longest at a stretch; -1: nobody
-  absl::Duration waited;    // that stretch
-  int last_wait_rank = -1;  // whom it was waiting for when it was last seen waiting
+  int waited_rank = -1;     // the rank of the longest single wait; -1: nobody
+  absl::Duration waited;    // length of that wait
+  int last_wait_rank = -1;  // the rank of the latest wait
 };
 
 }  // namespace tandem::collectives

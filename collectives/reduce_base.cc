@@ -1,4 +1,4 @@
-// Compiled for what every processor of the architecture has: see CMakeLists.txt.
+// Compiled for the instructions that every processor of the architecture has: see CMakeLists.txt.
 #include "collectives/reduce_vector.h"
 
 namespace tandem::collectives {

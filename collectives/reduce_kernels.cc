@@ -9,7 +9,7 @@ namespace tandem::collectives {
 #if defined(__x86_64__)
 bool HasAvx2() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  // clang 14 does not know f16c by name.
+  // clang 14 does not know f16c by name, so __builtin_cpu_supports cannot be used for it.
   const bool f16c = __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
   return f16c && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
          __builtin_cpu_supports("bmi2");

@@ -1,13 +1,13 @@
-// The loops of reduce_kernels.h over vectors as wide as the including file is compiled for.
+// The loops of reduce_kernels.h, over vectors as wide as the including file is compiled for.
 //
-// Included by reduce_base.cc, reduce_avx2.cc and reduce_avx512.cc alone. All of it lies in an
-// unnamed namespace on purpose, and nothing from a library is called: of a function shared between
-// files that are compiled for different instructions, the linker could take the version that this
-// processor cannot run.
+// Only reduce_base.cc, reduce_avx2.cc and reduce_avx512.cc include this header. Everything here is
+// in an unnamed namespace on purpose, and no library function is called. If a function were shared
+// between files that are compiled for different instructions, the linker could pick the version
+// that this processor cannot run.
 //
-// The loops are written with the compiler's vector types rather than left to its vectoriser, which
-// gives up where `out` may be an input. That is allowed here, because each vector is read whole
-// before it is written.
+// The loops use the compiler's vector types and do not rely on its vectoriser, which gives up if
+// `out` may be an input. Here `out` may be an input, because each vector is read whole before it is
+// written.
 #ifndef TANDEM_COLLECTIVES_REDUCE_VECTOR_H_
 #define TANDEM_COLLECTIVES_REDUCE_VECTOR_H_
 
@@ -32,8 +32,8 @@ constexpr size_t kVectorBytes = 32;
 constexpr size_t kVectorBytes = 16;
 #endif
 
-// The masked forms of AVX-512 intrinsics below have all lanes on: the others make g++ 12 warn of
-// its own header.
+// The AVX-512 intrinsics below are used in their masked forms, with all lanes on: for the unmasked
+// forms g++ 12 warns about its own header.
 
 template <class T, size_t kBytes = kVectorBytes>
 struct VectorOf {
@@ -57,7 +57,7 @@ struct UnsignedOf<8> {
   using type = uint64_t;
 };
 
-// --- How elements lie in memory: Load widens kLanes of them to a vector, Store rounds it back.
+// --- Element types in memory: Load widens kLanes elements to a vector, Store rounds it back.
 
 template <class T, bool kIsFloating>
 struct Plain {
@@ -84,7 +84,7 @@ TANDEM_INLINE Words Choose(Words mask, Words yes, Words no) {  // mask: all ones
   return (yes & mask) | (no & ~mask);
 }
 
-// What the 16-bit types share: they are floats between Load and Store.
+// The common part of the 16-bit types, which are floats between Load and Store.
 struct Widened {
   using Lane = float;
   using V = Floats;
@@ -93,7 +93,7 @@ struct Widened {
   static constexpr size_t kElementBytes = 2;
   static constexpr size_t kLanes = kVectorBytes / sizeof(float);
 
-  // __builtin_convertvector means the same as the instructions, but g++ 12 takes detours.
+  // __builtin_convertvector would do the same, but g++ 12 compiles it to slower code.
   static TANDEM_INLINE Words LoadWords(const unsigned char* p) {
     Halves halves;
     __builtin_memcpy(&halves, p, sizeof(halves));
@@ -106,7 +106,7 @@ struct Widened {
     return __builtin_convertvector(halves, Words);
 #endif
   }
-  // Words are below 2^16.
+  // Requires words below 2^16.
   static TANDEM_INLINE void StoreWords(unsigned char* p, Words words) {
 #if defined(__AVX512F__)
     const __m256i halves = _mm512_maskz_cvtepi32_epi16(0xffff, reinterpret_cast<__m512i>(words));
@@ -125,8 +125,9 @@ struct BFloat16 : Widened {
   static TANDEM_INLINE V Load(const unsigned char* p) {
     return reinterpret_cast<V>(LoadWords(p) << 16);
   }
-  // A carry out of the mantissa raises the exponent, up to infinity, as it should. Only a NaN could
-  // be carried to something else: it is cut instead, and made quiet so that it stays one.
+  // Rounds to nearest even by an integer addition. A carry out of the mantissa raises the exponent,
+  // up to infinity, as it should. Only a NaN could turn into something else that way: its bits are
+  // cut instead, and the quiet bit is set so that it stays a NaN.
   static TANDEM_INLINE void Store(unsigned char* p, V v) {
     const Words bits = reinterpret_cast<Words>(v);
     const Words rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
@@ -137,7 +138,8 @@ struct BFloat16 : Widened {
 
 struct Float16 : Widened {
 #if defined(__F16C__)
-  // clang 14 would move selections to where numbers are narrow, and do them one by one.
+  // Hides the value from the optimizer: clang 14 would move selections behind the narrowing, and do
+  // them one by one.
   static TANDEM_INLINE V Opaque(V v) {
     asm("" : "+v"(v));
     return v;
@@ -164,8 +166,9 @@ struct Float16 : Widened {
         _mm256_cvtps_ph(reinterpret_cast<__m256>(Opaque(v)), _MM_FROUND_TO_NEAREST_INT));
   }
 #else
-  // Exponent and mantissa move into place; the bias is corrected by adding for normal numbers, and
-  // for subnormal ones, which floats have as normal numbers, by a subtraction that normalises.
+  // Exponent and mantissa are shifted into place. Then the bias of the exponent is corrected.
+  // Normal numbers: by an addition. Subnormal numbers: by a subtraction, which also normalises
+  // them, since they are normal numbers in float.
   static TANDEM_INLINE V Load(const unsigned char* p) {
     const Words half = LoadWords(p);
     const Words magnitude = (half & 0x7fffu) << 13;
@@ -180,8 +183,9 @@ struct Float16 : Widened {
     out = Choose(reinterpret_cast<Words>(exponent == 0u), subnormal, out);
     return reinterpret_cast<V>(out | ((half & 0x8000u) << 16));
   }
-  // Below 2^-14 the adder rounds: next to 0.5, the last bit of a float is worth 2^-24, the smallest
-  // subnormal. Above, an integer carry rounds, as for bf16, and 65520 and more become infinity.
+  // Below 2^-14 a float addition does the rounding: next to 0.5 the last bit of a float is worth
+  // 2^-24, the smallest subnormal. Above, an integer carry rounds, as for bf16. Numbers of 65520
+  // and more become infinity.
   static TANDEM_INLINE void Store(unsigned char* p, V v) {
     const Words bits = reinterpret_cast<Words>(v);
     const Words magnitude = bits & 0x7fffffffu;
@@ -221,8 +225,8 @@ struct Product {
   }
 };
 
-// Where neither is less, both are equal or one is NaN: or-ing their bits gives either of two
-// equals, the negative of two zeros, and a NaN from a NaN and anything.
+// If neither number is less, they are equal or one is NaN. Or-ing their bits then gives the number
+// if both are the same, the negative zero of two zeros, and a NaN if one is a NaN.
 template <class E>
 struct Min {
   using V = typename E::V;
@@ -292,7 +296,7 @@ struct BitXor {
   static TANDEM_INLINE typename E::V Of(typename E::V a, typename E::V b) { return a ^ b; }
 };
 
-// --- Loops. What is left of the last vector goes through a padded copy.
+// --- Loops. The last elements, less than a vector, go through a padded copy.
 
 template <class E>
 TANDEM_INLINE typename E::V LoadSome(const unsigned char* p, size_t bytes) {
@@ -326,7 +330,7 @@ void ReduceLoop(void* out, const void* a, const void* b, size_t count) {
 template <class E, class Op>
 void FoldLoop(void* out, const void* const* in, size_t inputs, size_t count) {
   constexpr size_t kStep = E::kLanes * E::kElementBytes;
-  constexpr size_t kUnroll = 4;  // vectors, so that walking the list of inputs costs little
+  constexpr size_t kUnroll = 4;  // vectors per round; makes walking the list of inputs cheap
   const auto at_input = [in](size_t k) { return static_cast<const unsigned char*>(in[k]); };
   auto* o = static_cast<unsigned char*>(out);
   const size_t bytes = count * E::kElementBytes;
@@ -349,7 +353,8 @@ void FoldLoop(void* out, const void* const* in, size_t inputs, size_t count) {
   }
 }
 
-// From one type to another that has as many lanes, or the same.
+// Converts from one type to another with the same number of lanes, or to the same type, and
+// multiplies.
 template <class To, class From>
 void ScaleLoop(void* out, const void* in, size_t count, double factor) {
   static_assert(To::kLanes == From::kLanes);

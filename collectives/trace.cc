@@ -27,11 +27,11 @@ Json NameOfLane(const std::string& name, int process, int lane) {
           {"args", {{"name", name}}}};
 }
 
-// One row of a lane: slices that lie one in another, or apart.
+// One track of a lane: its slices nest or do not overlap.
 class Track {
  public:
-  // Takes the slice, if it fits. Slices come by their start, and by their length if they start at once,
-  // the longest first.
+  // Adds the slice if it fits. Slices must come in order of their start; if slices have the same
+  // start, the longest comes first.
   bool Take(absl::Time start, absl::Time end) {
     while (!open_.empty() && open_.back() <= start) open_.pop_back();
     if (!open_.empty() && end > open_.back()) return false;
@@ -40,7 +40,7 @@ class Track {
   }
 
  private:
-  std::vector<absl::Time> open_;  // ends of slices that enclose what comes, the innermost last
+  std::vector<absl::Time> open_;  // ends of the slices that enclose the next one, innermost last
 };
 
 }  // namespace
@@ -73,7 +73,7 @@ std::string Trace::ToJson() const {
   std::stable_sort(in_order.begin(), in_order.end(), [](const TraceEvent* a, const TraceEvent* b) {
     return std::tie(a->start, b->duration) < std::tie(b->start, a->duration);
   });
-  std::map<std::string, std::vector<std::pair<Track, int>>> lanes;  // with the numbers of tracks
+  std::map<std::string, std::vector<std::pair<Track, int>>> lanes;  // each track with its number
   int tracks = 0;
   for (const TraceEvent* e : in_order) {
     auto& lane = lanes[e->lane];

@@ -1,16 +1,16 @@
-// A trace of what a process did when, as a file that Perfetto (ui.perfetto.dev) and
-// chrome://tracing load: compute, pull, push and buckets, each on a lane of its own. What overlaps in a
-// lane without lying one in the other goes to tracks side by side ("pull", "pull 2", ...): on one track
-// slices must nest.
+// Trace: a timeline of a process, written as a file that Perfetto (ui.perfetto.dev) and
+// chrome://tracing load. Compute, pull, push and buckets each have a lane of their own. Slices on
+// one track must nest. Slices of a lane that overlap without nesting therefore go to tracks side by
+// side ("pull", "pull 2", ...).
 //
 //   Trace trace("worker 1", /*process=*/1);
 //   trace.Add({"bucket 3", "allreduce", begin, end - begin, "dense"});
 //   TANDEM_RETURN_IF_ERROR(trace.Write("out/trace_1.json"));
 //
-// Traces of several processes may be put into one file: Perfetto shows them one under another if
+// Traces of several processes may be put into one file. Perfetto shows them one under another if
 // their `process` differs.
 //
-// Thread safety: Add may be called by any thread; what is written is what was added before.
+// Thread safety: any thread may call Add. A write contains the events that were added before it.
 #ifndef TANDEM_COLLECTIVES_TRACE_H_
 #define TANDEM_COLLECTIVES_TRACE_H_
 
@@ -36,15 +36,15 @@ struct TraceEvent {
 
 class Trace {
  public:
-  // Keeps the first `most_events`; the number of others is told in the file.
+  // Keeps the first `most_events` events. The file says how many more were dropped.
   explicit Trace(std::string process_name, int process, size_t most_events = 1 << 20);
 
   void Add(TraceEvent event);
-  // Finished operations of a group, each from its first step to its end.
+  // Adds the finished operations of a group, each from its first op to its end.
   void AddOperations(absl::Span<const OperationRecord> records, const std::string& lane);
 
-  // In the format's own terms: complete events ("X"), in microseconds since 1970, so that processes
-  // of one host line up.
+  // The trace in Chrome's format: complete events ("X"), in microseconds since 1970, so that
+  // processes of one host line up.
   std::string ToJson() const;
   absl::Status Write(const std::string& path) const;
   size_t size() const;

@@ -1,6 +1,6 @@
-// What collectives compute on: element types and reductions, with the names users write.
+// The element types and reductions of collectives, with the names that users write.
 //
-// Depends on the standard library alone, so that CUDA code can share it.
+// Depends only on the standard library, so that CUDA code can share it.
 #ifndef TANDEM_COLLECTIVES_TYPES_H_
 #define TANDEM_COLLECTIVES_TYPES_H_
 
@@ -21,7 +21,7 @@ enum class ReduceOp : uint8_t {
   kMax,        // NaN if any is NaN; -0 is less than +0
   kAverage,    // the sum times 1 / ranks; does not overflow where the average does not
   kPreMulSum,  // every contribution is multiplied by a scalar, then the sum
-  kLogicalOr,  // 1 if any is not zero (NaN is not), else 0
+  kLogicalOr,  // 1 if any is not zero (a NaN counts as not zero), else 0
   kLogicalAnd,
   kBitOr,
   kBitAnd,
@@ -38,8 +38,8 @@ inline constexpr ReduceOp kReduceOps[] = {
 inline constexpr size_t kDataTypeCount = sizeof(kDataTypes) / sizeof(kDataTypes[0]);
 inline constexpr size_t kReduceOpCount = sizeof(kReduceOps) / sizeof(kReduceOps[0]);
 
-// The type that elements have for the program, where they travel as another type. Ranks must agree in it, and
-// errors name it. The numbers go over the wire: never reuse one.
+// The element type of the program, where the elements travel as another type. Ranks must agree on
+// it, and errors name it. The numbers go over the wire: never reuse one.
 enum class ElementName : uint8_t { kAsType, kBool, kI8, kI16, kC64, kC128, kF16, kBF16 };
 inline constexpr size_t kElementNameCount = 8;
 
@@ -60,7 +60,7 @@ constexpr const char* Name(ReduceOp op) {
   return kNames[static_cast<size_t>(op)];
 }
 
-// Nothing if no type or op has that name.
+// nullopt if no type (or op) has that name.
 constexpr std::optional<DataType> ParseDataType(std::string_view name) {
   for (const DataType type : kDataTypes) {
     if (name == Name(type)) return type;
@@ -75,12 +75,13 @@ constexpr std::optional<ReduceOp> ParseReduceOp(std::string_view name) {
   return std::nullopt;
 }
 
-// The elements of a message, for who sends and who receives it to compare; 0: it is not said.
+// A code for the elements of a message, so that sender and receiver can compare them. 0 means "not
+// given".
 constexpr uint16_t ElementsCode(DataType type, ElementName called) {
   return static_cast<uint16_t>(1 + static_cast<int>(type) + (static_cast<int>(called) << 8));
 }
 
-// For numbers from the wire.
+// Check numbers from the wire.
 constexpr bool IsDataType(uint8_t number) { return number < kDataTypeCount; }
 constexpr bool IsReduceOp(uint8_t number) { return number < kReduceOpCount; }
 constexpr bool IsElementName(uint8_t number) { return number < kElementNameCount; }
@@ -101,9 +102,10 @@ constexpr bool IsFloating(DataType type) {
          type == DataType::kBF16;
 }
 
-// An average is a sum of contributions that were multiplied by BeforeAverage, times AfterAverage. The
-// first is a power of two of at most 1 / ranks: exact (but for subnormal numbers), and small enough
-// that no sum is larger than the largest contribution.
+// An average is a sum of contributions that were multiplied by BeforeAverage; the sum is then
+// multiplied by AfterAverage. BeforeAverage is the largest power of two that is at most 1 / ranks.
+// Multiplying by it is exact (except for subnormal numbers), and no sum can be larger than the
+// largest contribution.
 constexpr double BeforeAverage(int ranks) {
   double factor = 1;
   while (factor * ranks > 1) factor /= 2;
@@ -111,9 +113,9 @@ constexpr double BeforeAverage(int ranks) {
 }
 constexpr double AfterAverage(int ranks) { return 1 / BeforeAverage(ranks) / ranks; }
 
-// Whether the op means something for the type. Average and premulsum multiply by a fraction, which
-// integers could only do by rounding each element by a rule of our own making; callers who want
-// that sum and divide. Bits of floating-point numbers are not quantities to combine.
+// Whether the op is defined for the type. Average and PreMulSum multiply by a fraction. Integers
+// would have to be rounded by a rule of our own, so callers that want an integer average sum and
+// divide themselves. Bit operations on floating-point numbers have no meaning.
 constexpr bool Defined(ReduceOp op, DataType type) {
   switch (op) {
     case ReduceOp::kAverage:

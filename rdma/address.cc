@@ -14,7 +14,8 @@
 namespace tandem::rdma {
 namespace {
 
-// The address behind an IPv4-mapped GID, which is how RoCE v2 devices show theirs.
+// The IPv4 address in an IPv4-mapped GID; RoCE v2 devices show their addresses this way. Empty for
+// other GIDs.
 std::string HostOfGid(const RdmaGid& gid) {
   static constexpr uint8_t kMapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
   if (std::memcmp(gid.data(), kMapped, sizeof kMapped) != 0) return "";

@@ -1,4 +1,4 @@
-// Addresses of RDMA endpoints: "rdma://HOST:PORT", where HOST is an address that a device has.
+// RdmaAddress: addresses of RDMA endpoints, "rdma://HOST:PORT". HOST is an address of a device.
 //
 // Thread safety: free functions without state.
 #ifndef TANDEM_RDMA_ADDRESS_H_
@@ -24,7 +24,7 @@ struct RdmaSocketAddress {
 
 // INVALID_ARGUMENT: malformed.
 absl::StatusOr<RdmaAddress> ParseRdmaAddress(absl::string_view text);
-// INVALID_ARGUMENT: nobody knows the host.
+// INVALID_ARGUMENT: the host is unknown.
 absl::StatusOr<RdmaSocketAddress> ResolveRdmaAddress(const RdmaAddress& address);
 // The first address of an active port of this host's devices. UNAVAILABLE: there is none.
 absl::StatusOr<std::string> FirstRdmaHost();

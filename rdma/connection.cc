@@ -22,14 +22,14 @@ void SetParts(const Frame& frame, RdmaMessage* message) {
   for (int i = 0; i < frame.parts; ++i) message->part_bytes[i] = frame.part[i].size();
 }
 
-// Bytes of the message that carries the frame whole.
+// The size of the message that carries the whole frame.
 size_t MessageBytes(const Frame& frame) {
   size_t bytes = kRdmaHeadBytes;
   for (int i = 0; i < frame.parts; ++i) bytes += PadTo8(frame.part[i].size());
   return bytes;
 }
 
-// Writes the parts that travel in the message behind its head.
+// Writes the parts that travel in the message, behind its head.
 void CopyParts(const Frame& frame, const RdmaMessage& message, uint8_t* to) {
   to += message.HeadBytes();
   for (int i = 0; i < frame.parts; ++i) {
@@ -44,12 +44,13 @@ void CopyParts(const Frame& frame, const RdmaMessage& message, uint8_t* to) {
 
 }  // namespace
 
-// ---- life ----
+// ---- construction and end ----
 
 uint32_t RdmaConnection::ReceivesPerPeer(const RdmaHello& shape) {
-  // Buffers for messages that carry frames (one a credit), and for those that do not: credits come
-  // back in two halves, each slot and each offer may be answered by a message of its own; and for
-  // messages that come before the buffers of earlier ones are posted again, in batches.
+  // One buffer for each message that carries a frame (one for each credit). More buffers for
+  // messages without a frame: credits are given back in two halves, and each slot and each offer
+  // may be answered by a message of its own. And one batch more, because buffers are posted again
+  // in batches, and messages may come before that.
   return shape.credits + 4u + static_cast<uint32_t>(shape.slots()) + kMaxRdmaOffers +
          kRdmaReceiveBatch;
 }
@@ -61,7 +62,7 @@ absl::StatusOr<std::unique_ptr<RdmaConnection>> RdmaConnection::New(const RdmaSh
   absl::Status made = connection->inbox_.Open(shared.waker);
   if (made.ok()) made = connection->requests_.Create(id, *shared.memory, shared.cq, shared.srq);
   if (made.ok()) return connection;
-  connection->id_ = nullptr;  // stays the caller's
+  connection->id_ = nullptr;  // the id stays the caller's
   return made;
 }
 
@@ -76,6 +77,10 @@ RdmaConnection::RdmaConnection(const RdmaShared& shared, rdma_cm_id* id, RdmaPat
   control_.Reserve(kMaxRdmaOffers * (kMaxFrameParts + 1));
 }
 
+// The order is required. First all requests are stopped, so that the device does not touch our
+// memory any more. Memory windows are bound to the queue pair and go before it
+// (RdmaOffers::DropWindows). The ring and the registrations go after it, because nothing can use
+// them any more.
 RdmaConnection::~RdmaConnection() {
   const bool has_queue_pair = id_ != nullptr && id_->qp != nullptr;
   if (has_queue_pair) requests_.Stop();
@@ -105,7 +110,7 @@ absl::Status RdmaConnection::Open() {
 
 void RdmaConnection::Disconnect() {
   open_ = false;
-  // The connection may be broken already, so a failure here means nothing.
+  // A failure means nothing here: the connection may be broken already.
   rdma_disconnect(id_);
   inbox_.Revoke();
 }
@@ -113,7 +118,8 @@ void RdmaConnection::Disconnect() {
 // ---- sending ----
 
 absl::Status RdmaConnection::Send(Frame&& frame) {
-  if (open_ && queue_.empty() && control_.empty()) {  // nothing waits before it
+  // Nothing waits before this frame, so it may skip the queue.
+  if (open_ && queue_.empty() && control_.empty()) {
     TANDEM_ASSIGN_OR_RETURN(const bool sent, TrySendFrame(&frame));
     if (sent) return absl::OkStatus();
   }
@@ -124,7 +130,7 @@ absl::Status RdmaConnection::Send(Frame&& frame) {
 void RdmaConnection::QueueFrame(Frame&& frame) { queue_.Push({std::move(frame), false}); }
 void RdmaConnection::QueueGoodbye() { queue_.Push({Frame(), true}); }
 
-// The head of a message, which gives back to the peer all credits and slots that are free.
+// Makes the head of a message. The head gives back to the peer all credits and slots that are free.
 RdmaMessage RdmaConnection::NewMessage(RdmaMessageKind kind) {
   RdmaMessage message;
   message.kind = kind;
@@ -132,6 +138,9 @@ RdmaMessage RdmaConnection::NewMessage(RdmaMessageKind kind) {
   return message;
 }
 
+// Sends what waits, in this order: control messages first, because the peer needs them to release
+// its memory; then reads of offered frames; then frames. Frames stop at the first one that cannot
+// be sent, so they keep their order.
 absl::Status RdmaConnection::Pump() {
   if (!open_ || (queue_.empty() && control_.empty() && !inbox_.reading())) return absl::OkStatus();
   TANDEM_RETURN_IF_ERROR(PumpControl());
@@ -144,7 +153,7 @@ absl::Status RdmaConnection::Pump() {
   return absl::OkStatus();
 }
 
-// False: no credit, room or slot now; try again when something comes back.
+// False if there is no credit, room or slot now: try again when something is given back.
 absl::StatusOr<bool> RdmaConnection::TrySend(Outgoing* next) {
   if (next->goodbye) {
     if (credits_ == 0 || !requests_.HasRoom(1)) return false;
@@ -154,6 +163,9 @@ absl::StatusOr<bool> RdmaConnection::TrySend(Outgoing* next) {
   return TrySendFrame(&next->frame);
 }
 
+// Chooses the path of a frame. Small frames go first of all as one SEND, but not if a part is in
+// another device's memory, which the processor must not copy. Large frames are offered, unless one
+// message could carry them. All others go into a slot of the ring.
 absl::StatusOr<bool> RdmaConnection::TrySendFrame(Frame* frame) {
   if (credits_ == 0 || !requests_.HasRoom(1)) return false;
   const size_t bytes = MessageBytes(*frame);
@@ -193,8 +205,8 @@ absl::Status RdmaConnection::SendSmall(const Frame& frame, size_t bytes) {
   return PostMessage(bytes, RdmaWork::Kind::kMessage);
 }
 
-// A free slot of the smaller size if the frame fits and there is one, else of the larger size; -1
-// if there is none.
+// A free slot for the frame: a small one if the frame fits and one is free, else a large one; -1 if
+// there is none.
 int RdmaConnection::FreeSlotFor(size_t bytes) const {
   const uint64_t small = Bit(peer_.small_slots) - 1;
   uint64_t fitting = free_slots_ & ~small;
@@ -374,6 +386,10 @@ absl::Status RdmaConnection::OnReceived(const ibv_wc& wc, absl::Span<const uint8
   return OnMessage(written, static_cast<int>(slot), out);
 }
 
+// The order of the checks matters. A message that needs a credit uses it even if it is garbage:
+// otherwise a peer could send garbage without limit. Credits and slots that the message gives back
+// are taken before its content is handled, because an answer may need them. A slot without a frame
+// is released at once.
 absl::Status RdmaConnection::OnMessage(absl::Span<const uint8_t> bytes, int slot,
                                        std::vector<RdmaDelivery>* out) {
   const absl::StatusOr<RdmaMessage> message = DecodeRdmaMessage(bytes, shared_.max_part_bytes);

@@ -23,7 +23,7 @@ using Clock = RdmaPeer::Clock;
 
 constexpr int kBacklog = 128;
 constexpr int kResolveMs = 2000;
-// Finite (7 can mean for ever), so that a dead peer is always reported.
+// Finite, so that a dead peer is always reported (7 can mean "forever").
 constexpr uint8_t kRetries = 6;
 constexpr uint8_t kReadsAtOnce = 8;
 
@@ -33,7 +33,7 @@ std::string Error(absl::string_view what, int error) {
 
 }  // namespace
 
-// ---- our own address ----
+// ---- own address ----
 
 RdmaConnector::~RdmaConnector() {
   StopListening();
@@ -54,7 +54,9 @@ absl::Status RdmaConnector::Bind() {
   TANDEM_CHECK(rdma_create_id(channel_, &listener_, nullptr, RDMA_PS_TCP) == 0);
   if (rdma_bind_addr(listener_, own_.get()) != 0) {
     return absl::UnavailableError(
-        Error(absl::StrCat("bind ", options_->bind, ": no RDMA device there, or taken"), errno));
+        Error(absl::StrCat("bind ", options_->bind,
+                           ": no RDMA device has this address, or the port is in use"),
+              errno));
   }
   if (listener_->verbs == nullptr) {
     return absl::UnavailableError(
@@ -94,11 +96,11 @@ void RdmaConnector::StopListening() {
   if (listener_ != nullptr) rdma_destroy_id(std::exchange(listener_, nullptr));
 }
 
-// ---- attempts of ours ----
+// ---- own attempts ----
 
 void RdmaConnector::SetOptions(rdma_cm_id* id) {
   auto timeout = static_cast<uint8_t>(options_->ack_timeout);
-  // Older kernels do not have it and take a longer one.
+  // Older kernels do not support this option and use a longer timeout.
   rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &timeout, sizeof timeout);
 }
 
@@ -154,8 +156,8 @@ void RdmaConnector::RetryLater(RdmaPeer* peer, absl::Status why) {
 bool RdmaConnector::Next(Event* out) {
   rdma_cm_event* event = nullptr;
   while (rdma_get_cm_event(channel_, &event) == 0) {
-    // An event must be acknowledged before its id can be destroyed, which handling it may do. So it
-    // is copied and acknowledged first.
+    // Handling an event may destroy its id, but an event must be acknowledged before its id is
+    // destroyed. So the event is copied and acknowledged first.
     const rdma_cm_event copy = *event;
     const auto* const data = static_cast<const uint8_t*>(event->param.conn.private_data);
     const bool carries = copy.event == RDMA_CM_EVENT_CONNECT_REQUEST ||
@@ -168,7 +170,8 @@ bool RdmaConnector::Next(Event* out) {
       OnRequest(copy.id, bytes);
       continue;
     }
-    if (copy.id == listener_) continue;  // the device is removed; each connection gets an event too
+    // The device was removed; each connection gets an event of its own.
+    if (copy.id == listener_) continue;
     RdmaPeer* const peer = peers_->Find(reinterpret_cast<transport::PeerId>(copy.id->context));
     if (peer == nullptr) continue;
     if (peer->connected) {
@@ -180,23 +183,27 @@ bool RdmaConnector::Next(Event* out) {
   return false;
 }
 
-// Somebody wants to connect.
+// Handles a connection request of a peer.
 void RdmaConnector::OnRequest(rdma_cm_id* id, absl::Span<const uint8_t> data) {
   const absl::Status accepted = Accept(&id, data);
   if (id == nullptr) return;  // a connection owns it now
-  // The reason travels back, as far as it fits.
+  // Send the reason to the peer, as far as it fits.
   const std::string why(accepted.message().substr(0, 120));
   rdma_reject(id, why.data(), static_cast<uint8_t>(why.size()));
   rdma_destroy_id(id);
 }
 
-// Makes a connection for the id of a request. Sets *id_in to null once the connection owns it.
+// Makes a connection for the id of a request. Sets *id_in to null once the connection owns the id.
+//
+// All checks come first: the peer's hello, then the limit of peers. The receive buffers must be
+// there before the connection can receive anything. The id is answered last, when the connection
+// knows its peer.
 absl::Status RdmaConnector::Accept(rdma_cm_id** id_in, absl::Span<const uint8_t> data) {
   rdma_cm_id* const id = *id_in;
   TANDEM_ASSIGN_OR_RETURN(const RdmaHello theirs, DecodeRdmaHello(data));
   if (listener_ == nullptr || static_cast<int>(peers_->size()) >= queues_->max_peers()) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("this endpoint has its ", queues_->max_peers(), " peers already"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "this endpoint already has its ", queues_->max_peers(), " peers and takes no more"));
   }
   TANDEM_RETURN_IF_ERROR(queues_->AddReceives(peers_->connections()));
   auto made = RdmaConnection::New(*shared_, id, counters_);
@@ -244,7 +251,7 @@ absl::Status RdmaConnector::ContinueAttempt(RdmaPeer* peer, const rdma_cm_event&
       return peer->state == RdmaPeer::State::kAccepting ? OnAccepted(peer)
                                                         : OnConnected(peer, data);
     case RDMA_CM_EVENT_REJECTED: {
-      // An endpoint of ours sends the reason along. If there is none, no endpoint listens there.
+      // An endpoint of Tandem sends the reason in the data. Without data no endpoint listens there.
       const std::string said(reinterpret_cast<const char*>(data.data()), data.size());
       const std::string why = said.substr(0, said.find('\0'));
       if (why.empty()) return absl::UnavailableError("nobody listens there");
@@ -259,7 +266,7 @@ absl::Status RdmaConnector::ContinueAttempt(RdmaPeer* peer, const rdma_cm_event&
 absl::Status RdmaConnector::Request(RdmaPeer* peer) {
   rdma_cm_id* const id = peer->attempt;
   if (id == nullptr || id->verbs != shared_->memory->context()) {
-    return absl::UnavailableError("the way there is over another device");
+    return absl::UnavailableError("the route to the peer uses another device");
   }
   TANDEM_RETURN_IF_ERROR(queues_->AddReceives(peers_->connections()));
   auto made = RdmaConnection::New(*shared_, id, counters_);

@@ -1,9 +1,9 @@
-// How connections are made, by this side or by a peer, through librdmacm.
+// RdmaConnector: makes connections through librdmacm, started by this side or by a peer.
 //
-// Making one takes these phases, each begun by the event that ends the one before: our side resolves
-// the address, then the route, then sends a request with its hello; the other side makes a queue pair
-// and a ring and accepts with a hello of its own; both are then told that the connection is
-// established. An attempt that fails is begun again until its deadline.
+// A connection is made in phases; each begins with the event that ends the phase before. Our side
+// resolves the address, then the route, then sends a request with its hello. The other side makes a
+// queue pair and a ring, and accepts with a hello of its own. Then both sides are told that the
+// connection is established. A failed attempt is repeated until its deadline.
 //
 // Thread safety: none; for the endpoint's thread.
 #ifndef TANDEM_RDMA_CONNECTOR_H_
@@ -26,39 +26,41 @@ namespace tandem::rdma {
 
 class RdmaConnector {
  public:
-  // All outlive the connector; `shared` is complete when the first connection is made.
+  // All arguments outlive the connector. `shared` must be complete when the first connection is
+  // made.
   RdmaConnector(const RdmaOptions* options, const RdmaShared* shared, RdmaQueues* queues,
                 RdmaPeers* peers, RdmaPathCounters* counters)
       : options_(options), shared_(shared), queues_(queues), peers_(peers), counters_(counters) {}
-  ~RdmaConnector();  // no connection of it is left
+  // Requires that no connection made here is left.
+  ~RdmaConnector();
   RdmaConnector(const RdmaConnector&) = delete;
   RdmaConnector& operator=(const RdmaConnector&) = delete;
 
-  // Takes the address that the options bind. UNAVAILABLE: no device has it, or its port is not
-  // active; UNIMPLEMENTED: the device cannot do what this needs.
+  // Binds the address of the options. UNAVAILABLE: no device has the address, or its port is not
+  // active. UNIMPLEMENTED: the device lacks a feature that this transport needs.
   absl::Status Bind();
   const std::string& address() const { return address_; }
   const std::string& device() const { return device_; }
   ibv_context* verbs() const { return listener_->verbs; }
-  // From now on, until StopListening, others may connect.
+  // From now on, until StopListening, peers may connect.
   absl::Status Listen();
   void StopListening();
 
   int fd() const { return channel_->fd; }  // readable: call Next; does not block
-  // Handles what has come for connections that are being made, and for the next event of one that is
-  // there says which. False: there is none.
+  // Handles the events of connections that are being made, until an event of an existing connection
+  // comes; `event` says which. False: there are no more events.
   struct Event {
     transport::PeerId peer = 0;
     rdma_cm_event_type type = RDMA_CM_EVENT_DISCONNECTED;
   };
   bool Next(Event* event);
 
-  // Begins an attempt of a peer of ours.
+  // Begins an attempt to connect to a peer.
   absl::Status Start(RdmaPeer* peer);
   void GiveUp(RdmaPeer* peer);
-  // Makes ready for the next attempt, after one that failed.
+  // Prepares the next attempt after a failed one.
   void RetryLater(RdmaPeer* peer, absl::Status why);
-  // A peer that connects to us is known to be connected: by an event, or by its first message.
+  // A peer that connected to us is established: an event said so, or its first message has come.
   absl::Status OnAccepted(RdmaPeer* peer);
 
  private:

@@ -18,7 +18,7 @@ absl::StatusOr<std::shared_ptr<RdmaContext>> RdmaContext::New() {
     if (list != nullptr) rdma_free_devices(list);
     return absl::UnavailableError("this host has no RDMA device (that this process may use)");
   }
-  // While the list is held, librdmacm keeps the devices open.
+  // librdmacm keeps the devices open while this list is held.
   std::shared_ptr<const void> devices(list, [](ibv_context** l) { rdma_free_devices(l); });
   return std::make_shared<RdmaContextImpl>(std::move(devices));
 }
@@ -41,7 +41,8 @@ void RdmaContextImpl::SeeOff(std::unique_ptr<RdmaLeftover> leftover) {
   leftovers_.push_back(std::move(leftover));
   if (running_) return;
   running_ = true;
-  if (thread_.joinable()) thread_.join();  // it has left its loop: it sets running_ last
+  // The old thread has left its loop, because it clears running_ last.
+  if (thread_.joinable()) thread_.join();
   thread_ = std::thread([this] { Run(); });
 }
 

@@ -1,5 +1,5 @@
-// The implementation of RdmaContext: the memory of each device, and the thread that lets frames of
-// endpoints that are gone still leave. For rdma/ only.
+// RdmaContextImpl: the implementation of RdmaContext. The context holds the memory of each device,
+// and the thread that lets frames of destroyed endpoints leave. For rdma/ only.
 //
 // Thread safety: any thread.
 #ifndef TANDEM_RDMA_CONTEXT_H_
@@ -21,11 +21,11 @@
 
 namespace tandem::rdma {
 
-// An endpoint that nobody uses any more but that still has something to deliver.
+// An endpoint that nobody uses any more, but that still has frames to deliver.
 class RdmaLeftover {
  public:
   virtual ~RdmaLeftover() = default;
-  // Works for a moment; false when there is nothing left to do.
+  // Works for a moment; false when everything is done.
   virtual bool GoOn() = 0;
 };
 

@@ -51,7 +51,7 @@ absl::Status Failed(const ibv_device* device, const char* what, int error) {
                                              ": ", what, ": ", std::strerror(error)));
 }
 
-// The verbs number MTUs 1 to 5 for 256 to 4096 bytes.
+// The verbs use the numbers 1 to 5 for MTUs of 256 to 4096 bytes.
 int MtuBytes(ibv_mtu mtu) { return mtu < IBV_MTU_256 || mtu > IBV_MTU_4096 ? 0 : 128 << mtu; }
 
 RdmaPortState State(ibv_port_state state) {
@@ -88,7 +88,7 @@ absl::StatusOr<RdmaPort> QueryPort(ibv_context* context, uint8_t number) {
   port.max_mtu_bytes = MtuBytes(attributes.max_mtu);
   port.lid = attributes.lid;
   for (int i = 0; i < attributes.gid_tbl_len; ++i) {
-    ibv_gid gid = {};  // an entry that cannot be read is an unused one
+    ibv_gid gid = {};  // an entry that cannot be read counts as unused
     if (ibv_query_gid(context, number, i, &gid) != 0) gid = {};
     RdmaGid& copy = port.gids.emplace_back();
     std::copy(std::begin(gid.raw), std::end(gid.raw), copy.begin());
@@ -140,8 +140,7 @@ absl::StatusOr<std::vector<RdmaDevice>> ListRdmaDevices() {
 
 absl::StatusOr<std::vector<RdmaDevice>> ListRdmaDevices() {
   return absl::UnimplementedError(
-      "this build has no RDMA: libibverbs was not there when it was configured "
-      "(package libibverbs-dev)");
+      "this build has no RDMA: install the package libibverbs-dev, configure and build again");
 }
 
 #endif  // TANDEM_HAVE_IBVERBS

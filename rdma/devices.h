@@ -1,7 +1,7 @@
-// Which RDMA devices this host has, and what stands in the way of using them.
+// RdmaDevice: lists the RDMA devices of this host and their ports, and the limits on using them.
 //
-// Thread safety: free functions without state.
-// Not here: moving frames over them (a Transport of its own).
+// Thread safety: free functions without state. This header does not move frames (rdma_transport.h
+// does).
 #ifndef TANDEM_RDMA_DEVICES_H_
 #define TANDEM_RDMA_DEVICES_H_
 
@@ -20,13 +20,13 @@ enum class RdmaLinkLayer { kInfiniBand, kEthernet, kUnknown };
 using RdmaGid = std::array<uint8_t, 16>;
 
 struct RdmaPort {
-  int number = 0;  // from 1, as the verbs number them
+  int number = 0;  // counted from 1, as the verbs do
   RdmaPortState state = RdmaPortState::kUnknown;
   RdmaLinkLayer link_layer = RdmaLinkLayer::kUnknown;
   int active_mtu_bytes = 0;
   int max_mtu_bytes = 0;
   uint16_t lid = 0;           // 0 on Ethernet
-  std::vector<RdmaGid> gids;  // index as in the port's table; all-zero entries are unused ones
+  std::vector<RdmaGid> gids;  // index as in the port's table; unused entries are zero
 };
 
 struct RdmaDevice {
@@ -35,19 +35,19 @@ struct RdmaDevice {
   std::vector<RdmaPort> ports;
 };
 
-// Every RDMA device the kernel shows, usable or not; empty if there is none.
-// UNIMPLEMENTED: this build has no libibverbs. UNAVAILABLE: a device is there but does not open.
+// Every RDMA device that the kernel shows, usable or not; empty if there is none. UNIMPLEMENTED:
+// this build has no libibverbs. UNAVAILABLE: a device cannot be opened.
 absl::StatusOr<std::vector<RdmaDevice>> ListRdmaDevices();
 
-// How many bytes this process may lock, which bounds the memory it can register for RDMA;
-// UINT64_MAX if there is no limit.
+// The number of bytes that this process may lock. Memory for RDMA can be registered only up to this
+// limit. UINT64_MAX if there is no limit.
 uint64_t LockedMemoryLimitBytes();
 
-// "fe80:0000:0000:0000:0202:c9ff:fe00:0001".
+// The GID as text: "fe80:0000:0000:0000:0202:c9ff:fe00:0001".
 std::string GidToString(const RdmaGid& gid);
 bool IsZero(const RdmaGid& gid);
 
-// Several lines, for people.
+// A description of several lines, for people.
 std::string DebugString(const RdmaDevice& device);
 
 }  // namespace tandem::rdma

@@ -28,7 +28,7 @@ namespace {
 
 constexpr auto kGoOnFor = absl::Milliseconds(10);
 
-// What connections share, but for what only a device gives.
+// The settings that connections share; Start adds the parts that depend on the device.
 RdmaShared SharedOf(const RdmaOptions& options) {
   RdmaShared shared;
   shared.shape = GrantOf(options);
@@ -82,7 +82,8 @@ absl::Status RdmaEndpoint::Start() {
 absl::StatusOr<transport::PeerId> RdmaEndpoint::Connect(const std::string& text) {
   TANDEM_ASSIGN_OR_RETURN(const RdmaAddress address, ParseRdmaAddress(text));
   if (address.host == "*" || address.port == "*") {
-    return absl::InvalidArgumentError(absl::StrCat("connect ", text, ": whereto?"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("connect ", text, ": expected a host and a port, not '*'"));
   }
   auto peer = std::make_unique<RdmaPeer>();
   TANDEM_ASSIGN_OR_RETURN(peer->to, ResolveRdmaAddress(address));
@@ -129,7 +130,7 @@ void RdmaEndpoint::Close(transport::PeerId id) {
   peer->state = RdmaPeer::State::kClosing;
   peer->close_deadline = transport::WaitableTransport::After(options_.linger);
   peers_.ScheduleAt(peer->close_deadline);
-  if (!connected) return;  // goodbye when it is
+  if (!connected) return;  // the goodbye follows when it is connected
   peer->connection->QueueGoodbye();
   if (absl::Status sent = peer->connection->Pump(); !sent.ok()) peers_.Break(peer, std::move(sent));
 }
@@ -165,7 +166,7 @@ void RdmaEndpoint::OnReceive(const ibv_wc& wc, RdmaPeer* peer) {
                                                                   ibv_wc_status_str(wc.status))));
   }
   absl::Status taken;
-  // The first message may come before the connection manager's event that the peer is connected.
+  // The first message may come before the connection manager reports that the peer is connected.
   if (peer->state == RdmaPeer::State::kAccepting) taken = connector_.OnAccepted(peer);
   if (taken.ok()) taken = peer->connection->OnReceived(wc, queues_.Received(wc), &deliveries_);
   for (RdmaDelivery& delivery : deliveries_) Deliver(peer, &delivery);
@@ -197,8 +198,9 @@ void RdmaEndpoint::Deliver(RdmaPeer* peer, RdmaDelivery* delivery) {
   event.frame = *std::move(parsed);
 }
 
-// The peer has said goodbye: nothing more comes from it. We answer with a goodbye of ours. The side
-// that said it first disconnects once it has the answer, so that neither goodbye is cut off.
+// Handles a goodbye of the peer: nothing more comes from it. We answer with a goodbye of our own.
+// The side that said goodbye first disconnects when it has the answer, so that neither goodbye is
+// cut off.
 void RdmaEndpoint::OnGoodbye(RdmaPeer* peer) {
   if (peer->state == RdmaPeer::State::kOpen) {
     if (peer->reported)
@@ -207,7 +209,8 @@ void RdmaEndpoint::OnGoodbye(RdmaPeer* peer) {
     if (absl::Status sent = peer->connection->Pump(); !sent.ok()) return peers_.Break(peer, sent);
   }
   if (peer->state == RdmaPeer::State::kClosing) {
-    // All it sent is here. What we sent is there once its device acknowledges our goodbye.
+    // We have everything that the peer sent. The peer has everything that we sent once its device
+    // acknowledges our goodbye.
     peer->close_deadline =
         std::min(peer->close_deadline, transport::WaitableTransport::After(options_.goodbye_wait));
   } else {
@@ -218,7 +221,7 @@ void RdmaEndpoint::OnGoodbye(RdmaPeer* peer) {
   peers_.ScheduleAt(peer->close_deadline);
 }
 
-// Both goodbyes have arrived, and it is this end that has to disconnect.
+// Whether both goodbyes have arrived and this end must disconnect.
 bool RdmaEndpoint::Finished(const RdmaPeer& peer) const {
   const bool retired = leave_by_ != Clock::time_point::max();
   return peer.state == RdmaPeer::State::kClosed && (peer.closed_first || retired) &&
@@ -251,7 +254,7 @@ void RdmaEndpoint::EmitWritable() {
   }
 }
 
-// ---- ends ----
+// ---- ends of connections ----
 
 void RdmaEndpoint::ReportGone() {
   std::vector<transport::PeerId>& gone = peers_.gone();
@@ -274,7 +277,7 @@ void RdmaEndpoint::Drop(transport::PeerId id) {
   peers_.Erase(id);
 }
 
-// ---- leaving ----
+// ---- end of the endpoint ----
 
 std::shared_ptr<RdmaContextImpl> RdmaEndpoint::Retire() {
   connector_.StopListening();
@@ -282,7 +285,7 @@ std::shared_ptr<RdmaContextImpl> RdmaEndpoint::Retire() {
   for (const auto& [id, peer] : peers_.all()) all.push_back(id);
   for (const transport::PeerId id : all) {
     Close(id);
-    // The user never heard of peers that have only begun to connect: no goodbye is owed.
+    // The user never heard of peers that have only begun to connect, so they get no goodbye.
     RdmaPeer* const peer = peers_.Find(id);
     if (peer != nullptr && peer->state == RdmaPeer::State::kAccepting) Drop(id);
   }

@@ -1,14 +1,14 @@
-// One RDMA endpoint: what is behind an RdmaTransport, and goes on without it until its frames have
-// left (RdmaContextImpl::SeeOff). For rdma/ only.
+// RdmaEndpoint: the object behind an RdmaTransport. The endpoint outlives the transport until its
+// frames have left (RdmaContextImpl::SeeOff). For rdma/ only.
 //
-// It carries frames between its user and the connections, ends them, and decides when to look, when to
-// sleep and what is due. Its parts: the peers (rdma/peers.h), how connections to them are made
-// (rdma/connector.h), and the queues that these share (rdma/queues.h).
+// The endpoint moves frames between its user and the connections, and ends connections. Its other
+// decisions are when to look for work, when to sleep and which timers are due. Its parts: the peers
+// (rdma/peers.h), the making of connections (rdma/connector.h), and the queues that connections
+// share (rdma/queues.h).
 //
-// endpoint.cc       frames in and out, ends
-// endpoint_time.cc  turns, timers and sleeping
+// endpoint.cc       frames in and out, ends endpoint_time.cc  turns, timers and sleeping
 //
-// Thread safety: none, but for Wake() and Alloc(), which any thread may call.
+// Thread safety: none, except for Wake() and Alloc(), which any thread may call.
 #ifndef TANDEM_RDMA_ENDPOINT_H_
 #define TANDEM_RDMA_ENDPOINT_H_
 
@@ -36,7 +36,7 @@
 
 namespace tandem::rdma {
 
-// What an endpoint of these options grants each peer, without address and key.
+// The grant that an endpoint with these options gives each peer, without address and key.
 RdmaHello GrantOf(const RdmaOptions& options);
 
 class RdmaEndpoint final : public RdmaLeftover {
@@ -46,8 +46,8 @@ class RdmaEndpoint final : public RdmaLeftover {
   explicit RdmaEndpoint(const RdmaOptions& options);
   ~RdmaEndpoint() override;
   absl::Status Start();
-  // The owner goes: takes no new peers, says goodbye to all. Returns the context, which runs GoOn
-  // until everything has left.
+  // Called when the owner goes: takes no new peers and says goodbye to all. Returns the context,
+  // which calls GoOn until everything has left.
   std::shared_ptr<RdmaContextImpl> Retire();
   bool GoOn() override;
   bool empty() const { return peers_.empty(); }
@@ -68,7 +68,7 @@ class RdmaEndpoint final : public RdmaLeftover {
   Buffer Alloc(size_t bytes) { return shared_.memory->Alloc(bytes); }
 
  private:
-  enum : uint64_t { kWakeKey, kCompletionKey, kManagerKey };  // of what is slept on
+  enum : uint64_t { kWakeKey, kCompletionKey, kManagerKey };  // keys of the epoll descriptors
 
   // Frames.
   ABSL_ATTRIBUTE_HOT void DrainCompletions(int at_most);
@@ -104,10 +104,10 @@ class RdmaEndpoint final : public RdmaLeftover {
   std::vector<transport::PeerId> blocked_;
   std::vector<transport::PeerId> ids_;  // scratch
   std::vector<RdmaDelivery> deliveries_;
-  std::vector<transport::TransportEvent>* events_ = nullptr;  // sink, during Poll
+  std::vector<transport::TransportEvent>* events_ = nullptr;  // where events go during Poll
   transport::TransportCounters counters_;
   uint64_t sleeps_ = 0;
-  bool worked_ = false;  // something completed in this turn
+  bool worked_ = false;  // something has completed in this turn
   int unwatched_ = 0;    // turns since the clock was read
   transport::Spin spin_;
   bool asleep_ = false;

@@ -14,10 +14,11 @@ namespace tandem::rdma {
 namespace {
 
 constexpr int kAllCompletions = 1 << 16;
-constexpr int kCompletionsPerTurn = 64;  // so that Poll ends although a fast sender goes on
-// Turns that may pass without a look at the clock while each brings something to hand over.
+constexpr int kCompletionsPerTurn = 64;  // so that Poll ends even if a fast sender continues
+// As long as each turn brings something to hand over, the clock is read only once in this many
+// turns.
 constexpr int kUnwatchedTurns = 4;
-// How long connections may go unwatched while frames keep the thread from sleeping.
+// The longest time without a look at the sockets while frames keep the thread from sleeping.
 constexpr auto kLookAround = std::chrono::milliseconds(5);
 
 }  // namespace
@@ -29,8 +30,8 @@ void RdmaEndpoint::Poll(absl::Duration timeout, std::vector<transport::Transport
   bool timed_out = false;
   for (;;) {
     Turn();
-    // Frames that have come are handed over before the timers run: reading the clock is a
-    // noticeable part of what a small frame costs.
+    // Hand over frames before the timers run: reading the clock is a noticeable part of the cost of
+    // a small frame.
     Clock::time_point now;
     if (events->size() == before || ++unwatched_ >= kUnwatchedTurns) {
       unwatched_ = 0;
@@ -45,6 +46,9 @@ void RdmaEndpoint::Poll(absl::Duration timeout, std::vector<transport::Transport
   events_ = nullptr;
 }
 
+// One turn: handle completions, give credits back, drop finished peers. Lost peers are reported
+// right after the completions, so that the frames that came before the loss are delivered first.
+// Peers are dropped only after the loop, because Drop changes the map.
 void RdmaEndpoint::Turn() {
   worked_ = false;
   DrainCompletions(kCompletionsPerTurn);
@@ -65,7 +69,8 @@ void RdmaEndpoint::Wake() {
   shared_.waker->Wake();
 }
 
-// Waits for news until the deadline or the next timer. True if the deadline passed without any.
+// Waits for news until the deadline or the next timer. True if the deadline has passed without
+// news.
 bool RdmaEndpoint::Wait(Clock::time_point now, Clock::time_point deadline) {
   if (deadline <= now) return true;
   Clock::time_point until = deadline;
@@ -82,14 +87,17 @@ bool RdmaEndpoint::Wait(Clock::time_point now, Clock::time_point deadline) {
   return count <= 0 && deadline != Clock::time_point::max() && Clock::now() >= deadline;
 }
 
+// Prepares to sleep; false if there is work and the thread must not sleep. The order matters: first
+// spin, since that is cheaper than the kernel; then announce the sleep and arm the notification;
+// only then look once more. News that comes after the second look makes a descriptor readable.
 bool RdmaEndpoint::BeginWait(Clock::time_point* until) {
   *until = std::min(*until, peers_.next_timer());
   const auto news = [this] { return queues_.Poll() || wake_requested_.load(); };
   if (options_.spin != transport::SpinMode::kNever && spin_.Until(news, *until)) return false;
   shared_.waker->BeforeSleep();
   queues_.Arm();
-  // Look once more: a completion may have come before the notification was armed, which then says
-  // nothing of it; and buffers may have been released since the last turn.
+  // Look once more. A completion that came before the notification was armed makes no event, and
+  // buffers may have been released since the last turn.
   if (news()) return false;
   for (const auto& [id, peer] : peers_.all()) {
     if (!peer->connected || peer->gone) continue;
@@ -120,11 +128,13 @@ int RdmaEndpoint::Look(int timeout_ms) {
   return count;
 }
 
-// News of connections that are there. Those that are being made are the connector's.
+// Handles events of existing connections. The connector handles those of connections that are being
+// made.
 void RdmaEndpoint::OnManagerEvents() {
   RdmaConnector::Event event;
   while (connector_.Next(&event)) {
-    DrainCompletions(kAllCompletions);  // frames that came before the peer went are delivered first
+    // Deliver the frames first that came before the peer left.
+    DrainCompletions(kAllCompletions);
     RdmaPeer* const peer = peers_.Find(event.peer);
     if (peer == nullptr) continue;
     switch (event.type) {
@@ -135,7 +145,8 @@ void RdmaEndpoint::OnManagerEvents() {
       case RDMA_CM_EVENT_DEVICE_REMOVAL:
         peers_.Break(peer, absl::UnavailableError("the RDMA device was removed"));
         break;
-      case RDMA_CM_EVENT_ESTABLISHED:  // known already: its first message came before this event
+      // ESTABLISHED: known already, because the peer's first message came before this event.
+      case RDMA_CM_EVENT_ESTABLISHED:
       case RDMA_CM_EVENT_ADDR_CHANGE:
         break;
       default:

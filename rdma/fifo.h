@@ -1,5 +1,5 @@
-// A queue in one piece of memory that grows when it must and is then reused, so that a data path
-// that has found its size allocates nothing (std::deque allocates as it moves).
+// Fifo: a queue in one piece of memory that grows when needed and is then reused. A data path that
+// has reached its size therefore allocates nothing (std::deque allocates as it moves).
 //
 // Thread safety: none.
 #ifndef TANDEM_RDMA_FIFO_H_
@@ -17,18 +17,18 @@ namespace tandem::rdma {
 template <typename T>
 class Fifo {
  public:
-  // So that it grows only beyond this.
+  // Makes room for `capacity` items, so that the queue grows only beyond that.
   void Reserve(size_t capacity) {
     while (items_.size() < capacity) Grow();
   }
   bool empty() const { return size_ == 0; }
   size_t size() const { return size_; }
-  // Of everything ever pushed, the number of the front; its successors follow.
+  // The number of the front item, counted over everything ever pushed; its successors follow.
   uint64_t front_number() const { return popped_; }
   uint64_t next_number() const { return popped_ + size_; }
 
   T& front() { return At(popped_); }
-  // By number; requires that it is still in here.
+  // The item with this number, which must still be in the queue.
   T& At(uint64_t number) {
     TANDEM_CHECK(number - popped_ < size_);
     return items_[Place(number - popped_)];
@@ -59,7 +59,7 @@ class Fifo {
     head_ = 0;
   }
 
-  std::vector<T> items_;  // a power of two of them
+  std::vector<T> items_;  // its size is a power of two
   size_t head_ = 0, size_ = 0;
   uint64_t popped_ = 0;
 };

@@ -10,7 +10,8 @@
 namespace tandem::rdma {
 namespace {
 
-constexpr size_t kReadBytes = size_t{4} << 20;  // of one read; devices bound the size of a message
+// Bytes of one read: devices limit the size of a message.
+constexpr size_t kReadBytes = size_t{4} << 20;
 
 }  // namespace
 
@@ -82,8 +83,8 @@ void RdmaInbox::CopyFrame(const RdmaMessage& message, absl::Span<const uint8_t> 
   }
 }
 
-// The frame's parts stay in the slot, but for part 0, the header: it is checked once and then
-// trusted, and the peer could still write into the slot.
+// Fills the frame with parts that stay in the slot. Part 0, the header, is copied. A header is
+// checked once and then trusted, but the peer could still write into the slot.
 void RdmaInbox::LendFrame(const RdmaMessage& message, absl::Span<const uint8_t> bytes, int slot,
                           Frame* frame) {
   frame->parts = message.parts;
@@ -97,6 +98,9 @@ void RdmaInbox::LendFrame(const RdmaMessage& message, absl::Span<const uint8_t> 
   }
 }
 
+// An offered frame is queued as an arrival before its reads are posted: frames behind it must wait
+// for it. Memory for all parts is taken before anything is queued, so that a failure leaves nothing
+// half done.
 absl::Status RdmaInbox::OnOffer(const RdmaMessage& message, absl::Span<const uint8_t> bytes,
                                 std::vector<RdmaDelivery>* out) {
   if (++offers_ > kMaxRdmaOffers) return RdmaViolation("too many frames offered at once");
@@ -115,7 +119,7 @@ absl::Status RdmaInbox::OnOffer(const RdmaMessage& message, absl::Span<const uin
                        " bytes to read into; is the locked-memory limit (ulimit -l) high enough?"));
     }
   }
-  if (!any) return RdmaViolation("an offer of nothing");
+  if (!any) return RdmaViolation("it offered a frame without large parts");
   arrivals_.Push(std::move(arrival));
   TANDEM_RETURN_IF_ERROR(PumpReads());
   DeliverReady(out);

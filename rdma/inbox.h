@@ -1,9 +1,10 @@
-// The receiving half of one connection: what the peer may send (credits and slots of a ring), and its
-// frames in the order in which it sent them, whichever way each came.
+// RdmaInbox: the receiving half of one connection. The inbox knows what the peer may send (credits
+// and slots of a ring), and delivers the peer's frames in the order in which they were sent, on
+// whatever path each came.
 //
-// A frame in a receive buffer is copied. One in a slot of the ring is used there, as long as the ring
-// can spare the slot (rdma/ring.h). One that is offered is read from the peer's memory, and frames
-// that come meanwhile wait behind it.
+// A frame in a receive buffer is copied. A frame in a slot of the ring is used there, as long as
+// the ring can spare the slot (rdma/ring.h). An offered frame is read from the peer's memory, and
+// later frames wait behind it.
 //
 // Thread safety: none; for the endpoint's thread.
 #ifndef TANDEM_RDMA_INBOX_H_
@@ -29,7 +30,7 @@
 
 namespace tandem::rdma {
 
-// Registered bytes for a received message of up to kBytes, which one thread takes without a lock.
+// Registered memory for a received message of up to kBytes. One thread takes blocks without a lock.
 struct RdmaSmallBlock final : public BufferBlock {
   static constexpr size_t kBytes = 512;
   void Recycle() override { pool->Give(this); }
@@ -38,7 +39,7 @@ struct RdmaSmallBlock final : public BufferBlock {
   RdmaSmallBlock* next = nullptr;
 };
 
-// What the endpoint makes of a message that has arrived.
+// A message that has arrived, as the endpoint sees it.
 struct RdmaDelivery {
   enum class Kind { kFrame, kGarbage, kGoodbye };
   Kind kind = Kind::kFrame;
@@ -49,60 +50,62 @@ struct RdmaDelivery {
 class RdmaInbox {
  public:
   struct Options {
-    RdmaHello shape;        // what the peer is granted, without address and key
+    RdmaHello shape;        // grant for the peer, without address and key
     bool lend_all = false;  // RdmaOptions::lend_all
   };
   struct Counters {
     uint64_t lent = 0, copied_out = 0;  // frames received in the ring: used there, copied
   };
 
-  // All outlive the inbox. Reads are posted to `queue`; `control` is told what has been read.
+  // All arguments outlive the inbox. Reads are posted to `queue`; `control` gets the messages that
+  // report finished reads.
   RdmaInbox(const Options& options, std::shared_ptr<RdmaMemory> memory,
             transport::RecyclePool<RdmaSmallBlock>* small_blocks, RdmaSendQueue* queue,
             Fifo<RdmaControl>* control, Counters* counters);
-  // Makes the ring. RESOURCE_EXHAUSTED: the system refuses to register so much.
+  // Makes the ring. RESOURCE_EXHAUSTED: the system refuses to register that much memory.
   absl::Status Open(std::shared_ptr<RdmaWaker> waker);
   RdmaHello Grant() const { return ring_->Grant(options_.shape); }
   // Takes the peer's key to the ring back.
   void Revoke();
 
-  // Writes into the head of a message that goes to the peer all credits and slots that are free.
+  // Writes all credits and slots that are free into the head of a message to the peer.
   ABSL_ATTRIBUTE_HOT void GiveBack(RdmaMessage* head);
-  // Whether the peer may soon miss what could be given back.
+  // Whether the peer may soon need the credits or slots that could be given back.
   bool PeerIsShort() const { return 2 * owed_ >= options_.shape.credits || ring_->PeerIsShort(); }
 
-  // The message that the peer says it has written into a slot; INVALID_ARGUMENT if it may not have.
+  // The message that the peer says it has written into a slot. INVALID_ARGUMENT: the peer was not
+  // allowed to write there.
   absl::StatusOr<absl::Span<uint8_t>> Take(uint32_t slot, size_t bytes) {
     return ring_->Take(slot, bytes);
   }
   void Release(int slot) { ring_->Release(slot); }
-  // A message that needs a credit has come; INVALID_ARGUMENT if the peer has none.
+  // Call it for a message that needs a credit. INVALID_ARGUMENT: the peer has none left.
   absl::Status UseCredit();
 
-  // Where to put a frame, garbage or a goodbye that has come: straight into `out`, unless an earlier
-  // frame is still being read; then it queues behind that one.
+  // Where to put a frame, garbage or a goodbye that has come: straight into `out`; if an earlier
+  // frame is still being read, into the queue behind it.
   ABSL_ATTRIBUTE_HOT RdmaDelivery* Arrive(std::vector<RdmaDelivery>* out);
-  // A frame in a message; slot -1: in a receive buffer.
+  // Takes a frame that came in a message. slot -1: in a receive buffer.
   ABSL_ATTRIBUTE_HOT void OnFrame(const RdmaMessage& message, absl::Span<const uint8_t> bytes,
                                   int slot, Frame* frame);
-  // A frame that is offered. An error is the end of the connection; also of PumpReads.
+  // Takes an offered frame. An error ends the connection; so does an error of PumpReads.
   absl::Status OnOffer(const RdmaMessage& message, absl::Span<const uint8_t> bytes,
                        std::vector<RdmaDelivery>* out);
   bool reading() const { return offers_ > 0; }
-  // Posts reads as far as there is room.
+  // Posts reads as long as there is room.
   absl::Status PumpReads();
   // A read of arrival `number` is done.
   void OnRead(uint64_t number, std::vector<RdmaDelivery>* out);
 
  private:
-  // A frame that may not be delivered yet: it is still being read, or one before it is.
+  // A frame that must wait, because it or an earlier frame is still being read.
   struct Arrival {
     RdmaDelivery delivery;
     bool offered = false;
     RdmaMessage offer;
-    int part = 0;  // next to be read
+    int part = 0;  // the next one to read
     size_t offset = 0;
-    int reading = 0;  // reads posted and not done
+    int reading = 0;  // reads in flight
     bool done() const { return !offered || (part == offer.parts && reading == 0); }
   };
   ABSL_ATTRIBUTE_HOT Buffer CopyBytes(absl::Span<const uint8_t> bytes);
@@ -120,11 +123,11 @@ class RdmaInbox {
   Fifo<RdmaControl>* const control_;
   Counters* const counters_;
   std::shared_ptr<RdmaRing> ring_;
-  uint32_t granted_ = 0;  // messages the peer may still send
-  uint32_t owed_ = 0;     // messages taken from it whose credits we have not given back yet
+  uint32_t granted_ = 0;  // messages that the peer may still send
+  uint32_t owed_ = 0;     // messages taken whose credits are not yet given back
   Fifo<Arrival> arrivals_;
   int offers_ = 0;  // arrivals that are offers
-};
+};                  // arrivals that are offers
 
 }  // namespace tandem::rdma
 

@@ -18,11 +18,12 @@ namespace {
 
 constexpr size_t kSlabBytes = size_t{4} << 20;
 constexpr size_t kLargestInSlab = size_t{1} << 20;
-constexpr size_t kPage = size_t{2} << 20;            // large pages, where the system has them
-constexpr size_t kMaxIdleBytes = size_t{512} << 20;  // of blocks with a registration of their own
+constexpr size_t kPage = size_t{2} << 20;  // large pages, if the system has them
+// Limit on the bytes of free blocks that have a registration of their own.
+constexpr size_t kMaxIdleBytes = size_t{512} << 20;
 constexpr size_t kCopyProbeBytes = size_t{1} << 20;
 
-// Powers of two up to a MiB, then eight sizes to the doubling.
+// The size class: powers of two up to a MiB, then eight sizes for each doubling.
 size_t ClassBytes(size_t bytes) {
   if (bytes <= 64) return 64;
   if (bytes <= kLargestInSlab) return std::bit_ceil(bytes);
@@ -30,7 +31,8 @@ size_t ClassBytes(size_t bytes) {
   return (bytes + step - 1) / step * step;
 }
 
-// Pages are touched before they are registered: pinning pages that exist is much faster.
+// Maps memory and touches its pages: pinning pages that exist is much faster when they are
+// registered.
 uint8_t* MapMemory(size_t bytes) {
   void* const at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   TANDEM_CHECK(at != MAP_FAILED);
@@ -84,17 +86,18 @@ class RdmaMemory::Pool {
     uint8_t* const data_;
     const size_t bytes_;
     const bool own_region_;
-    Block* next_ = nullptr;  // while it is free
+    Block* next_ = nullptr;  // while the block is free
   };
 
   ~Pool();
   void Give(Block* block);
-  // Blocks of this class that are free.
+  // The list of free blocks of this size class.
   Block*& FreeList(size_t class_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (class_bytes > kLargestInSlab) return free_[class_bytes];
     return free_in_slabs_[std::countr_zero(class_bytes)];
   }
-  // Maps and registers; if the system refuses to register the memory, it is used as plain memory.
+  // Maps and registers memory. If the system refuses to register it, the memory is used
+  // unregistered.
   uint8_t* NewRegion(size_t bytes, bool* registered);
   void DropRegion(uint8_t* data) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Block* NewBlock(size_t bytes);
@@ -110,9 +113,9 @@ class RdmaMemory::Pool {
   mutable absl::Mutex mutex_;
   int64_t references_ ABSL_GUARDED_BY(mutex_) = 1;
   Block* free_in_slabs_[std::bit_width(kLargestInSlab)] ABSL_GUARDED_BY(mutex_) = {};
-  absl::flat_hash_map<size_t, Block*> free_ ABSL_GUARDED_BY(mutex_);  // larger ones
+  absl::flat_hash_map<size_t, Block*> free_ ABSL_GUARDED_BY(mutex_);  // blocks larger than a slab's
   std::map<uintptr_t, Region> regions_ ABSL_GUARDED_BY(mutex_);
-  uint8_t* slab_ ABSL_GUARDED_BY(mutex_) = nullptr;  // the part not cut into blocks yet
+  uint8_t* slab_ ABSL_GUARDED_BY(mutex_) = nullptr;  // the part that is not cut into blocks yet
   size_t slab_left_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t idle_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   RdmaMemoryStats stats_ ABSL_GUARDED_BY(mutex_);
@@ -154,6 +157,8 @@ Buffer RdmaMemory::Pool::Take(size_t bytes) {
   return Buffer(block, block->data_, bytes);
 }
 
+// Takes a block back: keeps it for reuse, or frees it if enough memory is idle. Blocks and the pool
+// are deleted after the lock is released, because the pool's destructor takes the lock.
 void RdmaMemory::Pool::Give(Block* block) {
   bool kept = true, last;
   {
@@ -195,7 +200,8 @@ RdmaMemory::Pool::Block* RdmaMemory::Pool::NewBlockInSlab(size_t bytes) {
     ++stats_.allocations;
     return new Block(this, slab, bytes, /*own_region=*/true);
   }
-  slab_ = slab;  // the rest of the old one stays unused: less than a MiB in four
+  // The rest of the old slab stays unused: less than one MiB of its four.
+  slab_ = slab;
   slab_left_ = kSlabBytes;
   return FromSlab(bytes);
 }
@@ -242,7 +248,8 @@ ibv_mr* RdmaMemory::Pool::Find(const void* data, size_t bytes) const {
   return offset <= region.bytes && bytes <= region.bytes - offset ? region.mr : nullptr;
 }
 
-// A driver that knows dma-buf finds that -1 is no file; one that does not says so.
+// Tests the driver with the invalid file -1: a driver that knows dma-buf reports a bad file, others
+// report something else.
 bool RdmaMemory::Pool::ProbeDmaBuf() const {
   ibv_mr* const mr = ibv_reg_dmabuf_mr(pd_, 0, kPage, 0, -1, IBV_ACCESS_LOCAL_WRITE);
   if (mr != nullptr) ibv_dereg_mr(mr);

@@ -1,13 +1,13 @@
-// Registered memory of one RDMA device: a protection domain and buffers that the device may read
-// and write. All endpoints, clients and shards of a process that use the device share
-// one, so that what one of them receives another can send on without copying.
+// RdmaMemory: registered memory of one RDMA device, that is a protection domain and buffers that
+// the device may read and write. All endpoints, clients and shards of a process that use the device
+// share one RdmaMemory, so what one of them receives another can send on without copying.
 //
-// Buffers are registered when they are first made and recycled by size, so that in steady state
-// nothing is registered and nothing allocated. Nobody outside this process can reach them: remote
-// keys are made by others, for one ring or one transfer (rdma/ring.h, rdma/connection.h).
+// Buffers are registered when they are first made, and reused by size. In steady state nothing is
+// registered and nothing allocated. No other process can access these buffers: remote keys are made
+// elsewhere, for one ring or one transfer (rdma/ring.h, rdma/connection.h).
 //
-// Where the system refuses to lock memory (RLIMIT_MEMLOCK), Alloc falls back to plain memory, from
-// which frames must be copied before they are sent.
+// If the system refuses to lock memory (RLIMIT_MEMLOCK), Alloc returns plain memory. Frames must be
+// copied out of it before they are sent.
 //
 // Thread safety: any thread. The memory lives until the last holder and the last buffer are gone.
 #ifndef TANDEM_RDMA_MEMORY_H_
@@ -33,8 +33,8 @@ namespace tandem::rdma {
 
 struct RdmaMemoryStats {
   uint64_t registrations = 0;     // since the start
-  uint64_t refusals = 0;          // of the system, to register
-  uint64_t allocations = 0;       // blocks that could not be reused ones
+  uint64_t refusals = 0;          // times the system refused to register
+  uint64_t allocations = 0;       // blocks that were made and not reused
   uint64_t registered_bytes = 0;  // now
 };
 
@@ -52,21 +52,22 @@ class RdmaMemory final : public BufferSource {
   const ibv_device_attr& attributes() const;
 
   Buffer Alloc(size_t bytes) override;
-  // The registration that covers [data, data + bytes); null if none does. It stays valid as long as
-  // the buffer that the bytes belong to.
+  // The registration that covers [data, data + bytes); null if there is none. The registration
+  // stays valid as long as the buffer that the bytes belong to.
   ibv_mr* Find(const void* data, size_t bytes) const;
 
-  // Remote keys to exactly one stretch of a buffer can be made and taken back without the kernel
-  // (memory windows of type 2).
+  // Whether remote keys to a part of a buffer can be made and taken back without the kernel (memory
+  // windows of type 2).
   bool has_windows() const;
 
-  // Memory of another device, e.g. a GPU, by its dma-buf file: `address` is what buffers that point
-  // there say; the processor never touches it. UNIMPLEMENTED: device or driver cannot, so its
-  // content has to be staged in ordinary buffers. Unregister it only when no frame refers to it.
+  // Registers memory of another device, e.g. a GPU, by its dma-buf file. Buffers that point there
+  // have addresses from `address` on; the processor never touches them. UNIMPLEMENTED: the device
+  // or its driver cannot do this, and the content must be staged in ordinary buffers. Unregister
+  // the memory only when no frame refers to it.
   bool has_dmabuf() const;
   absl::Status RegisterDmaBuf(int fd, uint64_t offset, void* address, size_t bytes);
   void UnregisterDmaBuf(void* address);
-  // Whether the processor must keep away from these bytes.
+  // Whether the processor must not touch these bytes.
   bool OnOtherDevice(const void* data) const {
     return other_devices_.load(std::memory_order_relaxed) > 0 && IsOfOtherDevice(data);
   }
@@ -80,7 +81,7 @@ class RdmaMemory final : public BufferSource {
   explicit RdmaMemory(Pool* pool);
   bool IsOfOtherDevice(const void* data) const;
   Pool* const pool_;
-  std::atomic<int> other_devices_{0};  // stretches of memory registered by RegisterDmaBuf
+  std::atomic<int> other_devices_{0};  // regions registered by RegisterDmaBuf
 };
 
 }  // namespace tandem::rdma

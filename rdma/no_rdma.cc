@@ -1,4 +1,4 @@
-// What takes the place of the transport where libibverbs or librdmacm was not there to build with.
+// Replaces the transport in builds without libibverbs or librdmacm.
 #include "rdma/rdma_transport.h"
 
 namespace tandem::rdma {
@@ -6,9 +6,8 @@ namespace {
 
 absl::Status NotBuilt() {
   return absl::UnimplementedError(
-      "this build has no RDMA: packages libibverbs-dev and librdmacm-dev were not there when it "
-      "was "
-      "configured");
+      "this build has no RDMA: install the packages libibverbs-dev and librdmacm-dev, configure "
+      "and build again");
 }
 
 }  // namespace

@@ -12,7 +12,7 @@
 namespace tandem::rdma {
 namespace {
 
-constexpr size_t kInlinePart = 512;  // parts of an offered frame up to this travel in the offer
+constexpr size_t kInlinePart = 512;  // up to this size a part travels in the offer
 
 absl::Status Refused(const char* what, int error) {
   return absl::ResourceExhaustedError(absl::StrCat(what, ": ", std::strerror(error)));
@@ -46,7 +46,7 @@ absl::StatusOr<const Frame*> RdmaOffers::Add(Frame* frame, RdmaMessage* message)
   ++size_;
   offer->keys_left = 0;
   offer->token = next_token_;
-  if (++next_token_ == 0) ++next_token_;  // 0 is no token
+  if (++next_token_ == 0) ++next_token_;  // 0 means "no token"
   offer->frame = std::move(*frame);
   message->kind = RdmaMessageKind::kOffer;
   message->token = offer->token;
@@ -63,7 +63,8 @@ absl::StatusOr<const Frame*> RdmaOffers::Add(Frame* frame, RdmaMessage* message)
   return &offer->frame;
 }
 
-// The peer can read only registered memory: large parts that lie elsewhere are copied into it.
+// Copies large parts into registered memory if they are not registered: the peer can read nothing
+// else.
 absl::Status RdmaOffers::StageParts(Frame* frame) {
   for (int i = 0; i < frame->parts; ++i) {
     Buffer& part = frame->part[i];
@@ -80,7 +81,7 @@ absl::Status RdmaOffers::StageParts(Frame* frame) {
   return absl::OkStatus();
 }
 
-// A key for the peer to exactly these bytes.
+// Makes a key with which the peer can read exactly these bytes.
 absl::Status RdmaOffers::MakeKey(const Buffer& part, Key* key) {
   if (!memory_->has_windows()) {
     const int access = IBV_ACCESS_REMOTE_READ;
@@ -111,12 +112,12 @@ absl::Status RdmaOffers::MakeKey(const Buffer& part, Key* key) {
 }
 
 absl::Status RdmaOffers::OnDone(uint32_t token) {
-  // An offer whose keys are being taken back has token 0, which therefore answers none.
+  // An offer whose keys are being taken back has token 0, so no report can match it.
   Offer* const offer = std::find_if(offers_, offers_ + kMaxRdmaOffers, [token](const Offer& o) {
     return o.used && token != 0 && o.token == token && o.keys_left > 0;
   });
   if (offer == offers_ + kMaxRdmaOffers) {
-    return RdmaViolation("it has read what was not offered");
+    return RdmaViolation("it reports reading a frame that was not offered");
   }
   offer->token = 0;  // so that a second kDone for it is a violation
   const auto index = static_cast<uint64_t>(offer - offers_);

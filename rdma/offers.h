@@ -1,8 +1,9 @@
-// Large frames of ours that the peer reads by itself: for each a key to exactly its large parts, made
-// when the frame is offered and taken back when the peer says that it has read them. Only then are
-// its buffers released.
+// RdmaOffers: large frames of ours that the peer reads by itself. Each offer has a key to exactly
+// its large parts. The key is made when the frame is offered and taken back when the peer reports
+// that it has read the frame. Only then are the frame's buffers released.
 //
-// A key is a memory window of type 2, or, where the device has none, a registration of that stretch.
+// A key is a memory window of type 2. If the device has no windows, it is a registration of that
+// part.
 //
 // Thread safety: none; for the endpoint's thread.
 #ifndef TANDEM_RDMA_OFFERS_H_
@@ -25,35 +26,36 @@ namespace tandem::rdma {
 
 class RdmaOffers {
  public:
-  // All outlive the offers. `control` is told which keys are to be invalidated; `staged` counts bytes
+  // All arguments outlive the offers. `control` gets the keys to invalidate; `staged` counts bytes
   // that had to be copied because they were not registered.
   RdmaOffers(RdmaMemory* memory, RdmaSendQueue* queue, Fifo<RdmaControl>* control, uint64_t* staged)
       : memory_(memory), queue_(queue), control_(control), staged_(staged) {}
   RdmaOffers(const RdmaOffers&) = delete;
   RdmaOffers& operator=(const RdmaOffers&) = delete;
 
-  // Before the queue pair goes, then after it: windows are bound to it, and destroying it may wait
-  // for them (with Soft-RoCE for most of a minute).
+  // Call DropWindows before the queue pair is destroyed, and DropRegions after it. Windows are
+  // bound to the queue pair, and destroying it may wait for them (with Soft-RoCE for most of a
+  // minute).
   void DropWindows();
   void DropRegions();
 
-  // Offers that the peer has not read yet, or whose keys are still good.
+  // The number of offers that the peer has not read yet or whose keys are still valid.
   size_t size() const { return size_; }
   bool HasRoom() const { return size_ < kMaxRdmaOffers && queue_->HasRoom(kMaxFrameParts + 1); }
-  // Takes the frame and makes its keys. Fills in *message all of an offer but what is given back, and
-  // returns the frame, whose small parts travel in the message. An error is the end of the
-  // connection. Requires: HasRoom().
+  // Takes the frame and makes its keys. Fills in all of *message except what it gives back. Returns
+  // the frame, whose small parts travel in the message. An error ends the connection. Requires
+  // HasRoom().
   absl::StatusOr<const Frame*> Add(Frame* frame, RdmaMessage* message);
-  // The peer has read the frame of `token`. INVALID_ARGUMENT: there is none.
+  // The peer has read the frame of `token`. INVALID_ARGUMENT: no such frame was offered.
   absl::Status OnDone(uint32_t token);
-  // One key of an offer is invalid now. When all are, nobody can read the frame any more, and its
-  // buffers are released.
+  // One key of an offer has become invalid. When all keys are invalid, nobody can read the frame
+  // any more, and its buffers are released.
   void KeyGone(uint64_t index);
 
  private:
   struct Key {
     ibv_mw* window = nullptr;
-    ibv_mr* region = nullptr;  // where there are no windows
+    ibv_mr* region = nullptr;  // if there are no windows
     uint32_t key = 0;
   };
   struct Offer {
@@ -72,7 +74,7 @@ class RdmaOffers {
   uint64_t* const staged_;
   Offer offers_[kMaxRdmaOffers];
   size_t size_ = 0;
-  std::vector<ibv_mw*> windows_;  // free ones
+  std::vector<ibv_mw*> windows_;  // free windows
   uint32_t next_token_ = 1;
 };
 

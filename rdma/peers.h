@@ -1,5 +1,5 @@
-// The peers of an endpoint, from the attempt to connect until they are dropped: who they are, which of
-// them are to be reported lost, and when one of them next has something due.
+// RdmaPeer: a peer of an endpoint, from the attempt to connect until it is dropped. RdmaPeers holds
+// all of them, the list of lost ones that must still be reported, and the time of the next timer.
 //
 // Thread safety: none; for the endpoint's thread.
 #ifndef TANDEM_RDMA_PEERS_H_
@@ -29,26 +29,27 @@ namespace tandem::rdma {
 struct RdmaPeer {
   using Clock = std::chrono::steady_clock;
   enum class State {
-    kConnecting,  // ours, on its way
-    kAccepting,   // theirs, on its way
+    kConnecting,  // we are connecting to it
+    kAccepting,   // the peer is connecting to us
     kOpen,
     kClosing,  // we said goodbye, or will when it is connected
-    kClosed,   // it said goodbye, and so have we; one side disconnects, see RdmaEndpoint::Finished
+    // Both sides have said goodbye; one of them disconnects, see RdmaEndpoint::Finished.
+    kClosed,
   };
   transport::PeerId id = 0;
   State state = State::kConnecting;
-  bool reported = false;  // the user knows of it
+  bool reported = false;  // the user knows of this peer
   bool blocked = false;   // a Send was refused: the user waits for kWritable
   bool connected = false;
-  bool closed_first = false;  // we said goodbye before it did
-  bool gone = false;          // lost, for the reason `why`; the next Poll reports it
+  bool closed_first = false;  // we said goodbye before the peer did
+  bool gone = false;          // lost, because of `why`; the next Poll reports it
   absl::Status why;
   std::unique_ptr<RdmaConnection> connection;
-  // Ours only.
+  // Only for peers that we connect to.
   std::string address;
   RdmaSocketAddress to;
   rdma_cm_id* attempt = nullptr;  // until it has a connection
-  Fifo<Frame> pending;            // until it is connected
+  Fifo<Frame> pending;            // frames that wait until it is connected
   Clock::time_point connect_deadline = Clock::time_point::max();
   Clock::time_point retry_at = Clock::time_point::max();
   Clock::time_point close_deadline = Clock::time_point::max();
@@ -75,13 +76,13 @@ class RdmaPeers {
   bool empty() const { return peers_.empty(); }
   size_t size() const { return peers_.size(); }
   const Map& all() const { return peers_; }
-  // Null: none (any more).
+  // The peer, or null if there is none (any more).
   ABSL_ATTRIBUTE_HOT RdmaPeer* Find(transport::PeerId id) const {
     const auto found = peers_.find(id);
     return found == peers_.end() ? nullptr : found->second.get();
   }
 
-  // Those with a connection, by the number of its queue pair.
+  // The peer with a connection whose queue pair has this number, or null.
   RdmaPeer* FindQueuePair(uint32_t number) const {
     const auto found = by_queue_pair_.find(number);
     return found == by_queue_pair_.end() ? nullptr : found->second;
@@ -98,7 +99,7 @@ class RdmaPeers {
     }));
   }
 
-  // Ends a peer without a goodbye; it is reported and dropped later.
+  // Ends a peer without a goodbye. A later Poll reports and drops the peer.
   void Break(RdmaPeer* peer, absl::Status why) {
     if (std::exchange(peer->gone, true)) return;
     peer->why = std::move(why);
@@ -106,7 +107,7 @@ class RdmaPeers {
   }
   std::vector<transport::PeerId>& gone() { return gone_; }
 
-  // Something is due at `at`, if nothing is earlier.
+  // A timer is due at `at`; the earliest one counts.
   void ScheduleAt(Clock::time_point at) { next_timer_ = std::min(next_timer_, at); }
   Clock::time_point next_timer() const { return next_timer_; }
   void ClearTimer() { next_timer_ = Clock::time_point::max(); }

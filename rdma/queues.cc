@@ -12,7 +12,8 @@
 namespace tandem::rdma {
 namespace {
 
-constexpr unsigned kUnackedEvents = 64;  // completion events acknowledged together: it takes a lock
+// Completion events that are acknowledged together, because acknowledging takes a lock.
+constexpr unsigned kUnackedEvents = 64;
 
 absl::Status Refused(int error, absl::string_view what) {
   return absl::ResourceExhaustedError(absl::StrCat(what, ": ", std::strerror(error)));
@@ -48,7 +49,7 @@ absl::Status RdmaQueues::Create(RdmaMemory* memory, const std::string& name) {
     return absl::UnimplementedError(
         absl::StrCat(name, ": its queues are too small: ", device.max_cqe, " completions and ",
                      device.max_srq_wr, " shared receives are enough for ", std::max(max_peers_, 0),
-                     " peers, and an endpoint may have ", min_peers_, " (each takes ", per_peer,
+                     " peers, at least ", min_peers_, " are required (each takes ", per_peer,
                      " and ", receives_per_peer_, ")"));
   }
   channel_ = ibv_create_comp_channel(memory->context());
@@ -116,7 +117,7 @@ void RdmaQueues::Post(uint64_t number) {
   if (to_post_.size() == kRdmaReceiveBatch) Flush();
 }
 
-// Posts several buffers in one call: each call may write to a register of the device.
+// Posts several buffers in one call, because each call may write to a register of the device.
 void RdmaQueues::Flush() {
   if (to_post_.empty()) return;
   ibv_recv_wr requests[kRdmaReceiveBatch] = {};

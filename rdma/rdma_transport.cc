@@ -61,14 +61,14 @@ absl::Status CheckOptions(const RdmaOptions& options) {
       options.max_part_bytes > kMaxPartBytes || options.send_depth < 32 ||
       options.send_depth > 16384 || options.credits > 16384 || options.ack_timeout < 1 ||
       options.ack_timeout > 31) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("send_queue_frames ", options.send_queue_frames, ", max_peers ",
-                     options.max_peers, ", max_part_bytes ", options.max_part_bytes,
-                     ", send_depth ", options.send_depth, ", credits ", options.credits));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "an RDMA option is out of range: send_queue_frames ", options.send_queue_frames,
+        ", max_peers ", options.max_peers, ", max_part_bytes ", options.max_part_bytes,
+        ", send_depth ", options.send_depth, ", credits ", options.credits));
   }
   uint8_t bytes[kRdmaHelloBytes];
   EncodeRdmaHello(GrantOf(options), bytes);
-  return DecodeRdmaHello(bytes).status();  // what a peer would refuse
+  return DecodeRdmaHello(bytes).status();  // check it as a peer would
 }
 
 }  // namespace

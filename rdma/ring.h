@@ -1,10 +1,10 @@
-// The receiving end of one connection: slots of registered memory that exactly one peer may write,
-// by a key that is made for it and taken back when it goes.
+// RdmaRing: the receiving end of one connection. A ring has slots of registered memory that exactly
+// one peer may write. The peer's key is made for this peer and taken back when the peer leaves.
 //
-// The peer writes a message into a slot it has been granted and names the slot. Large parts are
-// handed out where they lie; the slot is granted again when the last reference to them goes, in any
-// order. Once half of the slots of a size are lent out like that, messages are copied out instead,
-// so that a reader who keeps its frames does not stop the peer.
+// The peer writes a message into a slot that was granted to it, and names the slot. Large parts are
+// handed out where they lie. The slot is granted again when the last reference to them is dropped;
+// slots may come back in any order. Once half of the slots of a size are lent out this way,
+// messages are copied out instead, so that a reader who keeps its frames does not stop the peer.
 //
 // Thread safety: none; for the endpoint's thread. Only buffers may be dropped on any thread.
 #ifndef TANDEM_RDMA_RING_H_
@@ -22,18 +22,19 @@
 
 namespace tandem::rdma {
 
-// Ends the sleep of an endpoint's thread. Wake() may be called from any thread and makes a system
-// call only if somebody sleeps, or is about to.
+// Ends the sleep of an endpoint's thread. Any thread may call Wake(), which makes a system call
+// only if the endpoint's thread sleeps or is about to sleep.
 class RdmaWaker {
  public:
   int fd() const { return wake_.fd(); }
   void Wake() {
     if (asleep_.load()) wake_.Wake();
   }
-  void Clear() { wake_.Clear(); }  // the endpoint's thread, when fd() is readable
-  // Between these, the endpoint's thread first looks for work once more, then sleeps on fd().
+  void Clear() { wake_.Clear(); }  // by the endpoint's thread, when fd() is readable
+  // Between BeforeSleep and AfterSleep the endpoint's thread looks for work once more, then sleeps
+  // on fd().
   void BeforeSleep() { asleep_.store(true); }
-  // Another thread may see this late; it then makes one system call too many, which does no harm.
+  // A thread that sees this store late makes an unnecessary system call, which does no harm.
   void AfterSleep() { asleep_.store(false, std::memory_order_relaxed); }
 
  private:
@@ -43,37 +44,37 @@ class RdmaWaker {
 
 class RdmaRing : public std::enable_shared_from_this<RdmaRing> {
  public:
-  // Of `shape` only the sizes and numbers of slots count. RESOURCE_EXHAUSTED: the system refuses to
-  // register so much.
+  // Makes a ring. Only the sizes and numbers of slots in `shape` count. RESOURCE_EXHAUSTED: the
+  // system refuses to register that much memory.
   static absl::StatusOr<std::shared_ptr<RdmaRing>> New(std::shared_ptr<RdmaMemory> memory,
                                                        const RdmaHello& shape,
                                                        std::shared_ptr<RdmaWaker> waker);
   ~RdmaRing();
 
-  // With the address and the key of this ring.
+  // Adds the address and the key of this ring to `hello`.
   RdmaHello Grant(RdmaHello hello) const;
-  // From here on the peer can write nothing any more. Lent buffers stay valid.
+  // From now on the peer cannot write any more. Lent buffers stay valid.
   void Revoke();
 
-  // The peer says it has written `slot`: its bytes, or INVALID_ARGUMENT if it may not have. The
-  // slot is then the endpoint's until Lend or Release.
+  // The peer says that it has written `slot`. Returns its bytes, or INVALID_ARGUMENT if the peer
+  // was not allowed to write there. The slot belongs to the endpoint until Lend or Release.
   absl::StatusOr<absl::Span<uint8_t>> Take(uint32_t slot, size_t bytes);
   bool MayLend(int slot) const;
-  // A reference to the whole slot; when the last slice of it is dropped the slot is released.
+  // A reference to the whole slot. When its last slice is dropped, the slot is released.
   Buffer Lend(int slot);
   void Release(int slot);
 
-  // Slots released and not yet granted again.
+  // Slots that are released and not yet granted again.
   uint64_t released() const { return released_.load(); }
-  // Grants them again; the caller tells the peer.
+  // Grants the released slots again; the caller tells the peer.
   uint64_t GrantReleased();
-  // Whether the peer has few slots left of some size and could be given more.
+  // Whether the peer has few slots left of some size and could get more.
   bool PeerIsShort() const;
 
  private:
   struct Slot final : public BufferBlock {
     void Recycle() override;
-    std::shared_ptr<RdmaRing> ring;  // while lent
+    std::shared_ptr<RdmaRing> ring;  // set while the slot is lent
     int index = 0;
   };
   RdmaRing() = default;

@@ -10,7 +10,7 @@
 namespace tandem::rdma {
 namespace {
 
-constexpr uint32_t kSignalEvery = 8;  // the device reports one message in so many as done
+constexpr uint32_t kSignalEvery = 8;  // the device reports one message in this many as done
 
 }  // namespace
 
@@ -42,7 +42,7 @@ absl::Status RdmaSendQueue::Create(rdma_cm_id* id, const RdmaMemory& memory, ibv
 void RdmaSendQueue::Stop() {
   ibv_qp_attr attributes = {};
   attributes.qp_state = IBV_QPS_ERR;
-  ibv_modify_qp(qp_, &attributes, IBV_QP_STATE);  // it may be there already
+  ibv_modify_qp(qp_, &attributes, IBV_QP_STATE);  // the state may be set already
 }
 
 void RdmaSendQueue::Stage(RdmaMemory* memory, size_t message_bytes) {
@@ -75,8 +75,9 @@ absl::Status RdmaSendQueue::Post(ibv_send_wr* request, const RdmaWork& work) {
   return absl::OkStatus();
 }
 
-// That a small message is done matters only for its place in the staging memory, which is needed
-// again `depth` requests later. So the device is asked to report one message in kSignalEvery.
+// Only the place of a small message in staging memory depends on its report, and that place is
+// needed again `depth` requests later. So the device is asked to report only one message in
+// kSignalEvery.
 absl::Status RdmaSendQueue::PostMessage(size_t bytes, RdmaWork::Kind kind, uint64_t* inlined) {
   ibv_sge piece = {reinterpret_cast<uintptr_t>(PlaceFor(bytes)), static_cast<uint32_t>(bytes),
                    region_->lkey};

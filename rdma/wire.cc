@@ -8,7 +8,7 @@
 namespace tandem::rdma {
 namespace {
 
-// Little-endian hosts only, as the rest of the project (proto/frame.cc).
+// Little-endian hosts only, like the rest of the project (proto/frame.cc).
 class Writer {
  public:
   explicit Writer(uint8_t* at) : at_(at) {}
@@ -56,7 +56,7 @@ absl::Status CheckHello(const RdmaHello& hello) {
   const bool aligned = hello.small_slot_bytes % 64 == 0 && hello.large_slot_bytes % 64 == 0;
   if (slots_fit && messages_fit && aligned) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("hello with ", hello.small_slots, " slots of ", hello.small_slot_bytes,
+      absl::StrCat("invalid hello: ", hello.small_slots, " slots of ", hello.small_slot_bytes,
                    " bytes, ", hello.large_slots, " of ", hello.large_slot_bytes, ", ",
                    hello.credits, " messages of ", hello.message_bytes, " bytes"));
 }
@@ -67,7 +67,7 @@ absl::Status CheckPart(const RdmaMessage& message, int i, size_t max_part_bytes)
                                                  " bytes, at most ", max_part_bytes, " allowed"));
 }
 
-// Beyond the head: the counts and sizes that the peer chose.
+// Checks the counts and sizes in a message, which the peer has chosen.
 absl::Status CheckMessage(const RdmaMessage& message, size_t bytes, size_t max_part_bytes) {
   if (CarriesFrame(message.kind) != (message.parts > 0)) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -76,7 +76,7 @@ absl::Status CheckMessage(const RdmaMessage& message, size_t bytes, size_t max_p
   for (int i = 0; i < message.parts; ++i) {
     if (absl::Status part = CheckPart(message, i, max_part_bytes); !part.ok()) return part;
   }
-  // Part sizes are at most 2^31 here, so these sums cannot wrap.
+  // Part sizes are at most 2^31 here, so these sums cannot overflow.
   if (message.TotalBytes() == bytes) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("message of ", bytes, " bytes, its parts add up to ", message.TotalBytes()));

@@ -1,14 +1,16 @@
-// Sums gradients over a group while sending less than they hold.
+// GradientCodec: sums gradients over a group, but sends fewer bytes than the gradients have.
 //
-// A codec replaces each rank's gradient by something that takes fewer bytes, `sent`, and gives all
-// ranks the sum of that. Linear codecs (PowerSGD) add up what they send, by all-reduce; for the
-// others (top-k, sign) a sum of codes means nothing, so all codes go to all ranks (allgather) and
-// each decodes and adds them in rank order.
+// The folder codecs/ has one file for each codec.
 //
-// What a codec loses is lost, unless ErrorFeedback wraps it.
+// A codec replaces each rank's gradient by an approximation that takes fewer bytes, `sent`. All
+// ranks get the sum of these approximations. Codes of a linear codec (PowerSGD) can be added, so an
+// all-reduce carries them. Codes of the others (top-k, sign) cannot be added: an allgather brings
+// all codes to all ranks, and each rank decodes and adds them in rank order.
 //
-// Thread safety: none; the group's thread. All ranks use the same codec with the same settings, and
-// give it vectors of the same length in the same order.
+// The difference between gradient and approximation is lost, unless ErrorFeedback wraps the codec.
+//
+// Thread safety: none; the group's thread. All ranks must use the same codec with the same
+// settings, and pass vectors of the same length in the same order.
 #ifndef TANDEM_COLLECTIVES_CODECS_CODEC_H_
 #define TANDEM_COLLECTIVES_CODECS_CODEC_H_
 
@@ -29,56 +31,59 @@ class GradientCodec {
  public:
   virtual ~GradientCodec() = default;
   virtual absl::string_view name() const = 0;
-  // Whether codes may be added up: then all-reduce carries them, else allgather must.
+  // Whether codes can be added. Then an all-reduce carries them; otherwise an allgather.
   virtual bool linear() const = 0;
 
-  // sum = the sum over ranks of what they send for their `mine`; `sent` = this rank's part of it.
-  // All three have the same size; `sum` may be `mine`, `sent` overlaps nothing.
+  // Sets `sent` to the approximation of this rank's `mine`, and `sum` to the sum of the
+  // approximations of all ranks. All three spans have the same size. `sum` may be the same memory
+  // as `mine`; `sent` must not overlap either.
   virtual absl::Status Sum(Group& group, absl::Span<const float> mine, absl::Span<float> sum,
                            absl::Span<float> sent) = 0;
 
-  // What it remembers from call to call, as bytes, and back into one of the same settings: for saves.
-  // Empty: nothing. DATA_LOSS for bytes that are none of its own.
+  // The memory between calls, as bytes for a checkpoint; SetState reads it into a codec of the same
+  // settings. Empty: there is none. DATA_LOSS: the bytes are not from this kind of codec.
   virtual std::string State() const { return ""; }
   virtual absl::Status SetState(absl::string_view state);
 };
 
-// The `fraction` of elements that are largest in magnitude (at least one), as numbers and places
-// (Aji & Heafield 2017). Ties go to the lower place. A NaN counts as larger than any number, so it
-// is sent at once, and all ranks see it. Not linear. 8 bytes an element kept.
+// Sends the `fraction` of elements that are largest in magnitude (at least one element), each with
+// its index (Aji & Heafield 2017). Ties go to the lower index. A NaN counts as larger than any
+// number, so it is sent at once and all ranks see it. Not linear. 8 bytes for each element sent.
 // INVALID_ARGUMENT unless 0 < fraction <= 1.
 absl::StatusOr<std::unique_ptr<GradientCodec>> NewTopKCodec(double fraction);
 
-// One bit an element, its sign, times the mean magnitude of each run of 1,024 elements, so that the
-// step keeps its length (Bernstein et al. 2018; the scale makes it a contraction, Karimireddy et
-// al. 2019). Zero counts as positive. Not linear.
+// Sends one bit for each element, its sign, and one scale for each run of 1,024 elements, the mean
+// magnitude of the run. The scale keeps the length of the step (Bernstein et al. 2018), and makes
+// the codec a contraction (Karimireddy et al. 2019). Zero counts as positive. Not linear.
 std::unique_ptr<GradientCodec> NewSignCodec();
 
-// The best approximation of low rank that one step of power iteration finds (Vogels et al. 2019):
-// the vector as a nearly square matrix M [n, m] becomes P [n, rank] and Q [m, rank]. P = M Q, made
-// orthonormal, Q = M^T P: two all-reduces of (n + m) * rank floats. Q is kept from call to call
-// (warm start) and begins with random numbers of `seed`, which must be the same on all ranks.
-// Linear. INVALID_ARGUMENT unless rank >= 1.
+// Sends an approximation of low rank, which one step of power iteration finds (Vogels et al. 2019).
+// The codec treats the vector as a nearly square matrix M [n, m], and replaces it by P [n, rank]
+// and Q [m, rank]. P = M Q, made orthonormal; then Q = M^T P. The two all-reduces have (n + m) *
+// rank floats together. Q is kept from call to call (warm start). The first Q has random numbers of
+// `seed`, which must be the same on all ranks. Linear. INVALID_ARGUMENT unless rank >= 1.
 absl::StatusOr<std::unique_ptr<GradientCodec>> NewPowerSgdCodec(int rank, uint64_t seed);
 
-// Adds to every gradient what the codec did not send of those before (Seide et al. 2014;
-// Karimireddy et al. 2019, "Error feedback fixes SignSGD"). The memory is of this rank alone.
+// Adds to every gradient the part of earlier gradients that the codec did not send (Seide et al.
+// 2014; Karimireddy et al. 2019, "Error feedback fixes SignSGD"). This memory belongs to one rank.
 //
-// Gradients are sums over samples, and who asks for them divides by the samples of all ranks, which
-// differ from step to step (the last one of an epoch is short). So what is kept is kept per sample:
-// what a step of 1,024 samples did not send weighs as much in the next step if that has only 3.
+// Gradients are sums over samples, and the caller divides a sum by the samples of all ranks. That
+// number differs from step to step (the last step of an epoch is short). Therefore the memory is
+// kept per sample: the unsent part of a step of 1,024 samples has the same weight in the next step,
+// even if that has only 3 samples.
 class ErrorFeedback {
  public:
   explicit ErrorFeedback(std::unique_ptr<GradientCodec> codec) : codec_(std::move(codec)) {}
 
   const GradientCodec& codec() const { return *codec_; }
-  // In place: this rank's gradient becomes the sum of what all ranks sent. `samples`: of all ranks
-  // together, in this step. If there are none, nothing is sent or forgotten, and the sum is zero.
+  // In place: this rank's gradient becomes the sum of the approximations that all ranks sent.
+  // `samples` is the number of samples of all ranks together in this step. If it is 0, nothing is
+  // sent, the memory stays, and the sum is zero.
   absl::Status Sum(Group& group, absl::Span<float> gradient, double samples);
-  // What it and its codec remember, as GradientCodec::State.
+  // The memory of this object and its codec, as GradientCodec::State.
   std::string State() const;
   absl::Status SetState(absl::string_view state);
-  // What has not been sent yet, per sample.
+  // The part that has not been sent yet, per sample.
   absl::Span<const float> residual() const { return residual_; }
 
  private:

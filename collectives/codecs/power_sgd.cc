@@ -11,7 +11,7 @@
 namespace tandem::collectives {
 namespace {
 
-// Of a basis: columns shorter than this, next to what they were, are taken for zero.
+// A column counts as zero if its length shrinks to less than this share of its former length.
 constexpr double kNothing = 1e-7;
 
 class PowerSgdCodec final : public GradientCodec {
@@ -35,7 +35,7 @@ class PowerSgdCodec final : public GradientCodec {
     return absl::OkStatus();
   }
 
-  // u64 count, Q
+  // Format: u64 count, Q.
   std::string State() const override {
     if (count_ == 0) return "";
     const uint64_t count = count_;
@@ -49,12 +49,12 @@ class PowerSgdCodec final : public GradientCodec {
     uint64_t count = 0;
     if (state.size() >= sizeof count) std::memcpy(&count, state.data(), sizeof count);
     if (count == 0 || count > kMaxCount) {
-      return absl::DataLossError(absl::StrCat("PowerSGD of ", count, " elements"));
+      return absl::DataLossError(absl::StrCat("PowerSGD: the state has an invalid count, ", count));
     }
     Shape(static_cast<size_t>(count));
     state.remove_prefix(sizeof count);
     if (state.size() != q_.size() * sizeof(float)) {
-      return absl::DataLossError(absl::StrCat("PowerSGD: a Q of ", state.size(), " bytes, want ",
+      return absl::DataLossError(absl::StrCat("PowerSGD: Q has ", state.size(), " bytes, expected ",
                                               q_.size() * sizeof(float)));
     }
     std::memcpy(q_.data(), state.data(), state.size());
@@ -64,7 +64,8 @@ class PowerSgdCodec final : public GradientCodec {
  private:
   static constexpr uint64_t kMaxCount = uint64_t{1} << 40;
 
-  // M is [n, m], the last row padded with zeros; P [n, rank] and Q [m, rank] by column.
+  // M is [n, m]; its last row is padded with zeros. P [n, rank] and Q [m, rank] are stored by
+  // column.
   void Shape(size_t count) {
     count_ = count;
     m_ = static_cast<size_t>(std::ceil(std::sqrt(static_cast<double>(count))));
@@ -76,8 +77,8 @@ class PowerSgdCodec final : public GradientCodec {
     for (float& x : q_) x = static_cast<float>(random.Normal());
   }
 
-  // A column of Q that came out as nothing would stay nothing for ever: it begins anew. All ranks
-  // hold the same Q.
+  // Refills columns of Q that are zero with random numbers: a zero column would stay zero forever.
+  // All ranks hold the same Q, so they fill in the same numbers.
   void Renew() {
     for (size_t c = 0; c < rank_; ++c) {
       float* const column = &q_[c * m_];
@@ -93,10 +94,11 @@ class PowerSgdCodec final : public GradientCodec {
   }
 
   absl::Span<const float> Row(absl::Span<const float> matrix, size_t i) const {
-    return matrix.subspan(i * m_, m_);  // the last one may be shorter
+    return matrix.subspan(i * m_, m_);  // the last row may be shorter
   }
 
-  void Multiply(absl::Span<const float> matrix) {  // P = M Q
+  // P = M Q.
+  void Multiply(absl::Span<const float> matrix) {
     for (size_t i = 0; i < n_; ++i) {
       const absl::Span<const float> row = Row(matrix, i);
       for (size_t c = 0; c < rank_; ++c) {
@@ -108,7 +110,8 @@ class PowerSgdCodec final : public GradientCodec {
     }
   }
 
-  void MultiplyTransposed(absl::Span<const float> matrix) {  // Q = M^T P
+  // Q = M^T P.
+  void MultiplyTransposed(absl::Span<const float> matrix) {
     std::fill(q_.begin(), q_.end(), 0.0f);
     for (size_t i = 0; i < n_; ++i) {
       const absl::Span<const float> row = Row(matrix, i);
@@ -120,14 +123,15 @@ class PowerSgdCodec final : public GradientCodec {
     }
   }
 
-  // Columns of P, by modified Gram-Schmidt; one that is nothing but a sum of those before becomes
-  // zero. All ranks hold the same P, so they get the same bits.
+  // Makes the columns of P orthonormal, by modified Gram-Schmidt. A column that is only a
+  // combination of the columns before becomes zero. All ranks hold the same P, so they get the same
+  // bits.
   void Orthonormalise() {
     for (size_t c = 0; c < rank_; ++c) {
       float* const column = &p_[c * n_];
       const double before = std::sqrt(Dot(column, column));
-      // Twice: what little is left of a column that is nearly a sum of those before is mostly the
-      // rounding of the first pass, and not orthogonal to them.
+      // Do it twice. If a column is nearly a combination of those before, the little that the first
+      // pass leaves is mostly rounding error, which is not orthogonal to them.
       for (size_t b = 0; b < 2 * c; ++b) {
         const float* const before_it = &p_[b % c * n_];
         const auto along = static_cast<float>(Dot(column, before_it));
@@ -145,7 +149,8 @@ class PowerSgdCodec final : public GradientCodec {
     return dot;
   }
 
-  void Product(absl::Span<float> out) const {  // P Q^T
+  // out = P Q^T.
+  void Product(absl::Span<float> out) const {
     std::fill(out.begin(), out.end(), 0.0f);
     for (size_t i = 0; i < n_; ++i) {
       const absl::Span<float> row = out.subspan(i * m_, m_);
@@ -165,7 +170,10 @@ class PowerSgdCodec final : public GradientCodec {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<GradientCodec>> NewPowerSgdCodec(int rank, uint64_t seed) {
-  if (rank < 1) return absl::InvalidArgumentError(absl::StrCat("PowerSGD: rank ", rank));
+  if (rank < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("PowerSGD: rank ", rank, "; it must be at least 1"));
+  }
   return {std::make_unique<PowerSgdCodec>(rank, seed)};
 }
 

@@ -12,7 +12,7 @@ constexpr size_t kRun = 1024;  // elements that share a scale
 
 size_t Runs(size_t count) { return (count + kRun - 1) / kRun; }
 
-// A code: the scale of each run, then a bit an element, 1 for negative.
+// A code has the scale of each run, then one bit for each element (1: negative).
 size_t CodeBytes(size_t count) { return Runs(count) * sizeof(float) + (count + 7) / 8; }
 
 class SignCodec final : public GradientCodec {
@@ -20,6 +20,10 @@ class SignCodec final : public GradientCodec {
   absl::string_view name() const override { return "sign"; }
   bool linear() const override { return false; }
 
+  // The order matters: `sum` may be the same memory as `mine`, so `mine` is encoded and decoded
+  // into `sent` before `sum` is written. `sent` is what the other ranks will decode from this
+  // rank's code, so it is decoded from the code itself. All ranks add the codes in rank order, so
+  // all get the same bits.
   absl::Status Sum(Group& group, absl::Span<const float> mine, absl::Span<float> sum,
                    absl::Span<float> sent) override {
     const size_t bytes = CodeBytes(mine.size());
@@ -37,6 +41,8 @@ class SignCodec final : public GradientCodec {
   }
 
  private:
+  // All scales come before the bits in the code, so there are two passes: one over the runs for the
+  // scales, one over the elements for the signs.
   void Encode(absl::Span<const float> mine) {
     code_.assign(CodeBytes(mine.size()), 0);
     uint8_t* const bits = code_.data() + Runs(mine.size()) * sizeof(float);

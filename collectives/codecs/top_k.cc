@@ -33,7 +33,8 @@ class TopKCodec final : public GradientCodec {
     std::fill(sum.begin(), sum.end(), 0.0f);
     for (const Kept& kept : all_) {
       if (kept.place >= sum.size()) {
-        return absl::DataLossError(absl::StrCat("top-k: place ", kept.place, " of ", sum.size()));
+        return absl::DataLossError(
+            absl::StrCat("top-k: received element ", kept.place, " of a vector of ", sum.size()));
       }
       sum[kept.place] += kept.value;
     }
@@ -41,13 +42,14 @@ class TopKCodec final : public GradientCodec {
   }
 
  private:
-  // In the order of |x|, with every NaN above infinity: IEEE 754 numbers without their signs are in
-  // the order of their bits. A comparison of floats would not be an order if one of them is NaN.
+  // The order of |x|, with every NaN above infinity. The bits of IEEE 754 numbers without their
+  // signs are in the order of the numbers. Comparing floats would not be an order if one of them is
+  // NaN.
   static uint32_t Magnitude(float x) {
     return std::isnan(x) ? 0x7fffffffu : absl::bit_cast<uint32_t>(std::fabs(x));
   }
 
-  // Fills kept_ with the largest, in order of place. Returns how many.
+  // Fills kept_ with the largest elements, in order of their index. Returns their number.
   size_t Keep(absl::Span<const float> mine) {
     const auto wanted =
         static_cast<size_t>(std::ceil(fraction_ * static_cast<double>(mine.size())));

@@ -1,4 +1,4 @@
-// CUDA runtime calls as DeviceStatus. Internal to this folder and its tests.
+// Turns results of CUDA runtime calls into DeviceStatus. Internal to this folder and its tests.
 #ifndef TANDEM_COLLECTIVES_CUDA_CUDA_CALL_H_
 #define TANDEM_COLLECTIVES_CUDA_CUDA_CALL_H_
 

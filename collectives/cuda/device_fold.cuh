@@ -1,8 +1,8 @@
-// What one thread of the fold kernel does, compiled for the device and for the host.
+// The work of one thread of the fold kernel, compiled for the device and for the host.
 //
-// The bulk moves in 16-byte vectors, kUnroll of them at a time so that enough loads are under way;
-// what is left at the ends, or everything if the pointers lie differently, goes one by one.
-// Multiplications and additions must not be fused (-fmad=false, -ffp-contract=off).
+// Most elements move in 16-byte vectors, kUnroll vectors at a time, so that enough loads are in
+// flight. The elements at both ends move one by one; if the pointers are aligned differently, all
+// elements do. Multiplications and additions must not be fused (-fmad=false, -ffp-contract=off).
 #ifndef TANDEM_COLLECTIVES_CUDA_DEVICE_FOLD_CUH_
 #define TANDEM_COLLECTIVES_CUDA_DEVICE_FOLD_CUH_
 
@@ -21,14 +21,14 @@ namespace device {
 
 #define TANDEM_BOTH __host__ __device__ __forceinline__
 
-// A fold and how its vectors divide: elements [head, head + vectors * per vector) move as vectors.
+// A fold and how its elements are divided: elements [head, head + vectors * lanes) move as vectors.
 struct Plan {
   DeviceFold fold;
   size_t head = 0;
   size_t vectors = 0;
 };
 
-// --- Types: how an element lies in memory (Stored) and what it is computed as (Lane).
+// --- Types: how an element is stored in memory (Stored) and the type it is computed in (Lane).
 
 template <class T, bool kIsFloating>
 struct Plain {
@@ -106,7 +106,7 @@ struct Extreme {
   static TANDEM_BOTH Lane Of(Lane a, Lane b) {
     if (kLess ? a < b : b < a) return a;
     if (kLess ? b < a : a < b) return b;
-    if constexpr (E::kFloating) {  // equal, perhaps zeros of different sign, or one is NaN
+    if constexpr (E::kFloating) {  // equal (maybe zeros of different sign), or one is NaN
       using Unsigned = typename UnsignedOf<sizeof(Lane)>::type;
       const Unsigned x = Bits<Unsigned>(a), y = Bits<Unsigned>(b);
       return Bits<Lane>(kLess || a != b ? x | y : x & y);
@@ -154,7 +154,7 @@ struct PreMulSum : Sum<E> {};
 template <class E>
 struct Average : Sum<E> {};
 
-// --- What happens to an element on its way in and out.
+// --- Changes of an element on its way in and out.
 
 template <class E, template <class> class Op>
 struct Element {
@@ -244,7 +244,7 @@ TANDEM_BOTH void FoldPacks(const DeviceFold& fold, size_t head, size_t v, size_t
 template <class E, template <class> class Op>
 TANDEM_BOTH void FoldThread(const Plan& plan, size_t first, size_t stride) {
   constexpr size_t kLanes = Pack<typename E::Stored>::kLanes;
-  constexpr int kUnroll = kLanes > 8 ? 2 : 4;  // bytes would need too many registers
+  constexpr int kUnroll = kLanes > 8 ? 2 : 4;  // more would need too many registers for bytes
   size_t v = first;
   for (; v + (kUnroll - 1) * stride < plan.vectors; v += kUnroll * stride) {
     FoldPacks<E, Op, kUnroll>(plan.fold, plan.head, v, stride);

@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(kThreads) FoldKernel(const __grid_constant__ P
   device::FoldThread<E, Op>(plan, thread, static_cast<size_t>(gridDim.x) * kThreads);
 }
 
-// One run of a plan: on the device, or on the host thread by thread.
+// Two ways to run a plan: on the device, or on the host thread by thread.
 struct OnDevice {
   cudaStream_t stream;
   unsigned blocks;
@@ -117,7 +117,8 @@ DeviceStatus Check(const DeviceFold& fold) {
   return DeviceStatus();
 }
 
-// Vectors begin where the first input reaches a multiple of 16 bytes, if all the others do, too.
+// Divides a fold: vectors begin where the first input reaches a multiple of 16 bytes, provided that
+// all other pointers reach one at the same element.
 Plan MakePlan(const DeviceFold& fold) {
   const auto place = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16; };
   const uintptr_t first = place(fold.in[0]);

@@ -1,6 +1,6 @@
-// The outcome of a call on device memory: OK, or a code, a message with the numbers in it and,
-// where one rank is to blame, which. Standard library only, as everything in this folder, so that
-// the GPU checks build on a machine with nothing but the CUDA toolkit and a compiler.
+// DeviceStatus: the outcome of a call on device memory: OK, or a code, a message with the numbers,
+// and the rank at fault if there is one. Like everything in this folder it uses only the standard
+// library, so that the GPU checks build on a machine that has only the CUDA toolkit and a compiler.
 #ifndef TANDEM_COLLECTIVES_CUDA_DEVICE_STATUS_H_
 #define TANDEM_COLLECTIVES_CUDA_DEVICE_STATUS_H_
 
@@ -13,9 +13,9 @@ class [[nodiscard]] DeviceStatus {
  public:
   enum class Code {
     kOk,
-    kInvalidArgument,  // the caller's mistake; nothing was done
+    kInvalidArgument,  // a mistake of the caller; nothing was done
     kMismatch,         // ranks called with different op, type, count or scalar
-    kUnsupported,      // this device, driver or build cannot do it
+    kUnsupported,      // this device, driver or build lacks the feature
     kDeadline,         // a rank did not come in time
     kPeer,             // another rank failed and said so
     kDevice,           // CUDA reported an error
@@ -28,7 +28,7 @@ class [[nodiscard]] DeviceStatus {
   bool ok() const { return code_ == Code::kOk; }
   Code code() const { return code_; }
   const std::string& message() const { return message_; }
-  int rank() const { return rank_; }  // -1: no one rank
+  int rank() const { return rank_; }  // -1: no single rank
 
  private:
   Code code_ = Code::kOk;

@@ -1,13 +1,15 @@
-// Direct all-reduce in one kernel a device. Block b of the vector belongs to the b-th distinct
-// device; the lowest rank on it, its leader, reads the block from all ranks in rank order and
-// writes the result to all ranks. Nobody else reads or writes that block, so in place is safe.
+// Direct all-reduce with one kernel for each device. Block b of the vector belongs to the b-th
+// distinct device. The lowest rank on that device, its leader, reads the block from all ranks in
+// rank order and writes the result to all ranks. No other rank reads or writes that block, so in
+// place is safe.
 //
 //   all:      record `ready` in the stream; Enter
 //   leaders:  wait for everybody's `ready` in the stream; fold; record `done`; say so
 //   all:      wait for the leaders' `done` in the stream
 //
-// An event is recorded anew only when everybody has enqueued the wait for its last time: `ready` of
-// call n + 1 follows the leaders' word of call n, `done` follows Enter of n + 1.
+// An event may be recorded again only when every rank has enqueued its wait for the last record.
+// `ready` of call n + 1 comes after the leaders have said that they launched call n. `done` of call
+// n + 1 comes after Enter of call n + 1.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -28,7 +30,7 @@ namespace {
 
 using Code = DeviceStatus::Code;
 
-// What a rank tells at creation.
+// The data that a rank sends to the others at creation.
 struct Card {
   unsigned char device[16] = {};  // UUID
   cudaIpcEventHandle_t ready;
@@ -62,13 +64,13 @@ class IpcAllReduce : public DeviceAllReduce {
   Meeting meeting_;
   IpcExporter exporter_;
   IpcImporter importer_;
-  std::vector<IpcEvent> ready_, done_;  // by rank; one's own among them
+  std::vector<IpcEvent> ready_, done_;  // by rank, including the own rank
   std::vector<int> leaders_;            // by block
-  int block_ = -1;                      // led by this rank; -1: none
+  int block_ = -1;                      // the block that this rank leads; -1: none
   DeviceStatus broken_;
 };
 
-// Every rank takes part in every exchange, also one that has failed, so that none waits in vain.
+// A rank that has failed still takes part in every exchange, so that no other rank waits in vain.
 DeviceStatus IpcAllReduce::Open(const ByteAllGather& all_gather) {
   Card mine;
   const DeviceStatus filled = FillCard(&mine);
@@ -130,8 +132,8 @@ DeviceStatus IpcAllReduce::Run(const DeviceReduction& what, cudaStream_t stream)
 }
 
 DeviceStatus IpcAllReduce::RunOnce(const DeviceReduction& what, cudaStream_t stream) {
-  // This comes first: the driver's calls in Export need a context, and a call of the runtime gives
-  // the thread one.
+  // Record first: the driver's calls in Export need a context, and this call of the runtime creates
+  // one for the thread.
   TANDEM_CUDA_RETURN(cudaEventRecord(ready_[static_cast<size_t>(rank_)].get(), stream));
   CallPost post;
   post.op = what.op;
@@ -144,6 +146,8 @@ DeviceStatus IpcAllReduce::RunOnce(const DeviceReduction& what, cudaStream_t str
   }
   TANDEM_DEVICE_RETURN(meeting_.Enter(post));
   TANDEM_DEVICE_RETURN(CheckAlike(post));
+  // Other ranks wait for SayLaunched before they enqueue their wait for `done`. So it comes only
+  // after Fold has recorded `done`.
   if (Leads()) {
     TANDEM_DEVICE_RETURN(Fold(what, stream));
     meeting_.SayLaunched();
@@ -175,7 +179,7 @@ DeviceStatus IpcAllReduce::CheckAlike(const CallPost& mine) const {
   return DeviceStatus();
 }
 
-// Blocks begin at multiples of 64 elements, so that each begins as well aligned as the vectors.
+// Blocks begin at multiples of 64 elements, so that every block is aligned as well as the vectors.
 DeviceStatus IpcAllReduce::Fold(const DeviceReduction& what, cudaStream_t stream) {
   const size_t blocks = leaders_.size();
   const size_t size = (what.count / blocks + 63) / 64 * 64;

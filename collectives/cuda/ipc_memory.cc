@@ -15,7 +15,8 @@ using AddressRange = CUresult (*)(CUdeviceptr* base, size_t* size, CUdeviceptr p
 using PointerAttribute = CUresult (*)(void* data, CUpointer_attribute attribute,
                                       CUdeviceptr pointer);
 
-// Asked of the runtime, so that nothing links against the driver, which build machines lack.
+// Looks the function up in the runtime, so that nothing links against the driver, which build
+// machines do not have.
 DeviceStatus DriverFunction(const char* name, void** out) {
   cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
 #if CUDART_VERSION >= 12050

@@ -1,5 +1,5 @@
-// Device memory and events across processes of one host (CUDA IPC), with the handles kept. Internal
-// to ipc_allreduce.cc.
+// Shares device memory and events between processes of one host (CUDA IPC), and keeps the handles.
+// Internal to ipc_allreduce.cc.
 //
 // Thread safety: none.
 #ifndef TANDEM_COLLECTIVES_CUDA_IPC_MEMORY_H_
@@ -17,12 +17,13 @@
 
 namespace tandem::collectives {
 
-// Makes addresses of this process known to others.
+// Makes handles of this process's memory for other processes.
 class IpcExporter {
  public:
-  // Finds the driver's functions. UNSUPPORTED if it has none.
+  // Finds the driver's functions. UNSUPPORTED if the driver lacks one.
   DeviceStatus Open();
-  // Handles belong to allocations; a pointer may lie anywhere in one.
+  // Exports the allocation of a pointer, which may point anywhere in it. Handles belong to
+  // allocations.
   DeviceStatus Export(const void* pointer, ExportedPointer* out);
 
  private:
@@ -35,7 +36,7 @@ class IpcExporter {
   std::map<uint64_t, Known> known_;    // by base address
 };
 
-// Opens what others export; an allocation once.
+// Opens the memory that other processes export, each allocation once.
 class IpcImporter {
  public:
   IpcImporter() = default;
@@ -43,7 +44,7 @@ class IpcImporter {
   IpcImporter(const IpcImporter&) = delete;
   IpcImporter& operator=(const IpcImporter&) = delete;
 
-  // The address here of what `rank` exported.
+  // The address, in this process, of memory that `rank` has exported.
   DeviceStatus Import(int rank, const ExportedPointer& from, void** out);
 
  private:

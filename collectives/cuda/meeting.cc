@@ -42,25 +42,29 @@ void Pause(int round) {
 }  // namespace
 
 struct alignas(64) Meeting::Slot {
-  std::atomic<uint64_t> entered{0};   // calls this rank has posted
-  std::atomic<uint64_t> launched{0};  // calls whose kernel it has enqueued
-  CallPost post[2];                   // of call n at n % 2
+  std::atomic<uint64_t> entered{0};   // calls that this rank has posted
+  std::atomic<uint64_t> launched{0};  // calls whose kernel this rank has enqueued
+  CallPost post[2];                   // call n is at n % 2
 };
 
 struct alignas(64) Meeting::Page {
-  // 0: fine; 1: a rank is writing down why it failed; 2: it is written.
+  // 0: no failure; 1: a rank is writing its failure; 2: the failure is written.
   std::atomic<uint32_t> broken{0};
   int32_t code = 0;
   int32_t rank = -1;
   char text[kTextBytes] = {};
-  Slot slots[1];  // as many as there are ranks
+  Slot slots[1];  // one for each rank
 };
 
 Meeting::~Meeting() {
   if (page_ != nullptr) munmap(page_, bytes_);
 }
 
-// Rank 0 makes the memory and its zeroed counters; the others find it by name.
+// Rank 0 makes the memory with its zeroed counters; the others open it by name.
+//
+// Every rank takes part in both exchanges, even after a failure: a rank that left early would make
+// the others wait until their deadline. The first exchange passes the name, the second one tells
+// who has opened it.
 DeviceStatus Meeting::Open(const ByteAllGather& all_gather) {
   static_assert(std::atomic<uint64_t>::is_always_lock_free, "shared between processes");
   bytes_ = sizeof(Page) + sizeof(Slot) * static_cast<size_t>(ranks_ - 1);
@@ -77,10 +81,11 @@ DeviceStatus Meeting::Open(const ByteAllGather& all_gather) {
   }
   if (status.ok() && rank_ != 0) {
     const int file = shm_open(all.data(), O_RDWR | O_CLOEXEC, 0600);
-    status = file < 0 ? SystemError("opening rank 0's, is it on this host") : Map(file);
+    status =
+        file < 0 ? SystemError("opening rank 0's memory (is rank 0 on this host?)") : Map(file);
     if (file >= 0) close(file);
   }
-  // Once all have it, or have failed, the name goes.
+  // The name is removed once all ranks have opened the memory or have failed.
   char opened = status.ok() ? 1 : 0;
   std::vector<char> all_opened(static_cast<size_t>(ranks_));
   const DeviceStatus told = all_gather(&opened, 1, all_opened.data());

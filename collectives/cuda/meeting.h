@@ -1,11 +1,11 @@
-// Where the processes of one host meet before and after a kernel: a page of shared memory in which
-// each rank posts what it calls. Internal to ipc_allreduce.cc.
+// Meeting: a barrier between the processes of one host before and after a kernel, in a page of
+// shared memory where each rank posts its call. Internal to ipc_allreduce.cc.
 //
-// Call n has two meetings: Enter, when all ranks have posted, and Launched, when the ranks that run
-// the kernels have enqueued them. Posts of call n stay readable until every rank is past Enter of
-// n + 1, since a rank overwrites them at n + 2 only.
+// Call n has two barriers. Enter ends when all ranks have posted their calls. Launched ends when
+// the ranks that run kernels have enqueued them. The posts of call n stay readable until every rank
+// has passed Enter of call n + 1, because a rank overwrites them only at call n + 2.
 //
-// Waiting spins briefly, then yields, then sleeps: ranks may outnumber cores.
+// A wait spins briefly, then yields, then sleeps, because there may be more ranks than cores.
 #ifndef TANDEM_COLLECTIVES_CUDA_MEETING_H_
 #define TANDEM_COLLECTIVES_CUDA_MEETING_H_
 
@@ -21,10 +21,10 @@
 
 namespace tandem::collectives {
 
-// A device address as another process can find it.
+// A device address in a form that another process can open.
 struct ExportedPointer {
   unsigned char handle[64] = {};  // cudaIpcMemHandle_t of the allocation
-  uint64_t base = 0;              // its address in the exporting process
+  uint64_t base = 0;              // address of the allocation in the exporting process
   uint64_t buffer_id = 0;         // never used twice in that process
   uint64_t offset = 0;            // bytes from base
 };
@@ -45,18 +45,18 @@ class Meeting {
   Meeting(const Meeting&) = delete;
   Meeting& operator=(const Meeting&) = delete;
 
-  // Collective. The memory has no name once this has returned everywhere.
+  // All ranks call it. When it has returned on all ranks, the memory has no name any more.
   DeviceStatus Open(const ByteAllGather& all_gather);
 
-  // Begins the next call, whose deadline starts here: posts, and waits until all have posted.
+  // Begins the next call and its deadline: posts the call, and waits until all ranks have posted.
   DeviceStatus Enter(const CallPost& mine);
-  // What a rank posted for the current call.
+  // The post of a rank for the current call.
   const CallPost& Of(int rank) const { return PostOf(rank, call_); }
 
   void SayLaunched();
   DeviceStatus WaitLaunched(int rank);
 
-  // Tells all ranks that this one gives up; only the first word counts.
+  // Tells all ranks that this rank gives up. Only the first failure of any rank counts.
   void Fail(const DeviceStatus& status);
 
  private:

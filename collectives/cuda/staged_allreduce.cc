@@ -1,13 +1,13 @@
-// All-reduce through pinned host memory. A segment goes down, over the wire and up again; the slots
-// are used in turn, so that the two directions of the bus, the wire and the host's adding all work
-// at once, each on another segment:
+// Staged all-reduce: through pinned host memory. A segment is copied down to the host, reduced over
+// the wire, and copied up again. The slots are used in turn, so that both directions of the bus,
+// the wire and the additions on the host work at the same time, each on another segment:
 //
 //   segment s      device -> slot s % n    host: Start .. Finish    slot -> device
 //   segment s + 1            device -> slot          host: Start .. Finish   ...
 //
-// Order: `down` follows the caller's stream, and the host sees a slot filled before `up` is given
-// anything, so `up` follows, too. A slot is filled again only after its copy back, by an event
-// between the two copy streams.
+// Order: `down` follows the caller's stream. The host sees a filled slot before it enqueues
+// anything in `up`, so `up` follows, too. A slot is filled again only after its copy back; an event
+// between the two copy streams ensures this.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ using Code = DeviceStatus::Code;
 struct Slot {
   void* memory = nullptr;  // pinned
   cudaEvent_t filled = nullptr;
-  cudaEvent_t emptied = nullptr;  // never recorded counts as done
+  cudaEvent_t emptied = nullptr;  // an event that was never recorded counts as done
 };
 
 class StagedAllReduce : public DeviceAllReduce {
@@ -43,10 +43,10 @@ class StagedAllReduce : public DeviceAllReduce {
   DeviceStatus Run(const DeviceReduction& what, cudaStream_t stream) override;
 
  private:
-  // One Run: its vector in segments, and how far each stage is.
+  // The state of one Run: its vector in segments, and how far each stage is.
   struct Progress {
     DeviceReduction what;
-    size_t elements = 0;  // of a segment
+    size_t elements = 0;  // elements of a segment
     size_t segments = 0;
     size_t filled = 0, started = 0, finished = 0;
     size_t Begin(size_t s) const { return s * elements; }
@@ -63,14 +63,14 @@ class StagedAllReduce : public DeviceAllReduce {
 
   HostSegments& host_;
   const StagedOptions options_;
-  const size_t on_wire_;  // segments between Start and Finish; two more slots are being copied
+  const size_t on_wire_;  // segments between Start and Finish; two more slots are copied
   std::vector<Slot> slots_;
   cudaStream_t down_ = nullptr, up_ = nullptr;
-  cudaEvent_t edge_ = nullptr;  // the caller's stream before, and our streams after
+  cudaEvent_t edge_ = nullptr;  // orders the caller's stream before ours, and ours before it
   DeviceStatus broken_;
 };
 
-// Whatever is still under way reads or writes the slots.
+// Waits for the copies in flight, because they read or write the slots.
 StagedAllReduce::~StagedAllReduce() {
   for (const cudaStream_t stream : {down_, up_}) {
     if (stream == nullptr) continue;
@@ -108,6 +108,9 @@ DeviceStatus StagedAllReduce::Run(const DeviceReduction& what, cudaStream_t stre
   return broken_;
 }
 
+// Each turn of the loop moves all three stages: copies for every free slot are enqueued first, so
+// the device never idles; then filled slots go to the host; only then one segment is waited for.
+// Waiting earlier would leave the wire or the bus idle.
 DeviceStatus StagedAllReduce::RunOnce(const DeviceReduction& what, cudaStream_t stream) {
   if (what.count == 0) return DeviceStatus();
   Progress run;
@@ -122,12 +125,12 @@ DeviceStatus StagedAllReduce::RunOnce(const DeviceReduction& what, cudaStream_t 
     TANDEM_DEVICE_RETURN(Start(run));
     TANDEM_DEVICE_RETURN(Finish(run));
   }
-  // The last segment up comes after all others, down and up.
+  // The last copy up comes after all other copies, down and up.
   TANDEM_CUDA_RETURN(cudaEventRecord(edge_, up_));
   return TANDEM_CUDA_STATUS(cudaStreamWaitEvent(stream, edge_, 0));
 }
 
-// Enqueues the way down for every segment that has a slot.
+// Enqueues the copy down for every segment that has a free slot.
 DeviceStatus StagedAllReduce::Fill(Progress& run) {
   for (; run.filled < std::min(run.segments, run.finished + slots_.size()); ++run.filled) {
     const size_t s = run.filled;
@@ -141,7 +144,7 @@ DeviceStatus StagedAllReduce::Fill(Progress& run) {
   return DeviceStatus();
 }
 
-// Hands segments to the host as they arrive, and has several on the wire before it waits for one.
+// Hands filled segments to the host, so that several are on the wire before Finish waits for one.
 DeviceStatus StagedAllReduce::Start(Progress& run) {
   for (; run.started < std::min(run.filled, run.finished + on_wire_); ++run.started) {
     Slot& slot = SlotOf(run.started);

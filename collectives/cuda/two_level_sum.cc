@@ -1,8 +1,9 @@
-// A sum within each host, one across hosts between the hosts' leaders, and the result to the rest
-// of each host: as a sum in which the others take part with zeros, so that no further way between
-// processes is needed. (A sum of nothing but -0 becomes +0 by that.)
+// Two-level sum: a sum within each host, then a sum across hosts between the hosts' leaders, then
+// the result goes to the other ranks of each host. The last step is another sum, in which the other
+// ranks take part with zeros, so that no further connection between processes is needed. (A sum of
+// only -0 becomes +0 that way.)
 //
-// Cost: twice what it costs within a host, and once across.
+// Cost: twice the cost within a host, and once the cost across.
 #include <cuda_runtime_api.h>
 
 #include <string>
@@ -29,8 +30,9 @@ class TwoLevelSum : public DeviceAllReduce {
 
 DeviceStatus TwoLevelSum::Run(const DeviceReduction& what, cudaStream_t stream) {
   if (what.op != ReduceOp::kSum) {
-    return DeviceStatus(Code::kUnsupported,
-                        std::string("two levels only sum, not ") + std::string(Name(what.op)));
+    return DeviceStatus(
+        Code::kUnsupported,
+        std::string("two-level all-reduce supports sum only, not ") + std::string(Name(what.op)));
   }
   TANDEM_DEVICE_RETURN(within_->Run(what, stream));
   DeviceReduction in_place = what;

@@ -11,9 +11,9 @@ namespace tandem::collectives {
 namespace {
 
 constexpr uint64_t kMaxOffset = uint64_t{1} << 62;  // also fits the signed fields
-// News is sent by itself when so much of a window has gone without.
+// A report of what was read is sent by itself once this fraction of a window was read without one.
 constexpr uint64_t kNewsPerWindow = 4;
-// A new buffer is taken rather than fill up the last few bytes of one.
+// If a buffer has less room than this, the link takes a new one.
 constexpr size_t kLeastRoom = 512;
 
 }  // namespace
@@ -41,13 +41,14 @@ FrameLink::FrameLink(BufferSource& source, const FrameLinkOptions& options)
   TANDEM_CHECK(options.window_frames >= kNewsPerWindow);
 }
 
-// ---- The caller's side ------------------------------------------------------
+// ---- Interface of Link ------------------------------------------------------
 
 absl::StatusOr<size_t> FrameLink::Write(absl::Span<const uint8_t> head,
                                         absl::Span<const uint8_t> body) {
   if (!status_.ok()) return status_;
   const size_t left = buffer_.size() - buffer_used_;
-  // Rather than in two frames, one of them short.
+  // Take a new buffer if this message would not fit the rest of the old one: otherwise it would
+  // travel in two frames, one of them short.
   if (left < head.size() + body.size() && left < options_.frame_bytes / 2 &&
       buffer_used_ == buffer_sealed_) {
     buffer_ = Buffer();
@@ -63,7 +64,7 @@ absl::StatusOr<size_t> FrameLink::Write(absl::Span<const uint8_t> head,
 size_t FrameLink::room() const {
   const size_t room = static_cast<size_t>(peer_read_ + options_.window_bytes - written_);
   size_t frames = options_.window_frames - FramesUnderWay();
-  size_t open = 0;  // what goes into a frame that is begun
+  size_t open = 0;  // room in the frame that has begun
   if (frames > 0 && (buffer_.size() > buffer_used_ || buffer_used_ > buffer_sealed_)) {
     --frames;
     open = buffer_.size() - buffer_used_;
@@ -71,7 +72,7 @@ size_t FrameLink::room() const {
   return std::min(room, open + frames * options_.frame_bytes);
 }
 
-// Fills the open buffer; a full one is sealed without being sent (Flush does).
+// Copies into the open buffer. A full buffer is sealed here, but only Flush sends it.
 void FrameLink::Append(absl::Span<const uint8_t> bytes) {
   while (!bytes.empty()) {
     if (buffer_used_ == buffer_.size()) {
@@ -134,7 +135,7 @@ absl::StatusOr<size_t> FrameLink::Read(absl::Span<uint8_t> to) {
   return n;
 }
 
-// ---- What arrives -----------------------------------------------------------
+// ---- Arriving frames --------------------------------------------------------
 
 void FrameLink::OnPeerLost(absl::Status why) {
   TANDEM_CHECK(!why.ok());
@@ -187,7 +188,7 @@ void FrameLink::OnRead(uint64_t read) {
   while (frames_read_ < frames_ && end() <= peer_read_) ++frames_read_;
 }
 
-// ---- What leaves ------------------------------------------------------------
+// ---- Leaving frames ---------------------------------------------------------
 
 Frame FrameLink::Encode(uint64_t offset, Buffer bytes) {
   FrameHeader header;
@@ -206,14 +207,14 @@ Frame FrameLink::Encode(uint64_t offset, Buffer bytes) {
   return EncodeDataFrame(source_, header, {}, Buffer(), std::move(bytes));
 }
 
-// What is open becomes a segment, to be sent by the next Flush.
+// Makes the open bytes a segment, which the next Flush sends.
 void FrameLink::Seal() {
   const size_t n = buffer_used_ - buffer_sealed_;
   unsent_.push({sealed_, buffer_.Slice(buffer_sealed_, n)});
   sealed_ += n;
   frame_ends_[frames_++ % options_.window_frames] = sealed_;
   buffer_sealed_ = buffer_used_;
-  // The next segment begins aligned, so that numbers in it can be read in place.
+  // Align the begin of the next segment, so that the receiver can read its numbers in place.
   const size_t aligned = (buffer_used_ + 63) / 64 * 64;
   if (buffer_.size() < aligned + kLeastRoom) {
     buffer_ = Buffer();

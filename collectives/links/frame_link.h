@@ -1,16 +1,18 @@
-// A link over frames (SEGMENT, proto/frame.md), for whatever carries them in order and once until
-// the connection ends: a Transport (transport_link.h), and connections of the simulated network. A
-// deterministic state machine without a clock: its shell carries the frames.
+// FrameLink: a link over frames (SEGMENT, proto/frame.md). The frames must arrive in order and
+// once, until the connection ends. Two carriers use it: a Transport (transport_link.h) and the
+// connections of the simulated network. The link is a deterministic state machine without a clock;
+// its shell carries the frames:
 //
-//   while the engine runs:  link.OnFrame(frame) for what has arrived from the peer
+//   while the engine runs:  link.OnFrame(frame) for each frame from the peer
 //                           link.Flush(&frames), then send them
 //
-// The stream is cut into segments, numbered by the offset of their first byte. Every frame says how
-// far its sender has read, so that the other may go on: at most `window_bytes` and `window_frames`
-// are ever on their way. Received payloads are kept by reference and read in place; sent ones are
-// copied once, into buffers of the BufferSource, and not kept. Nothing else is allocated once warm.
+// The stream is cut into segments; a segment's number is the offset of its first byte. Every frame
+// says how far its sender has read, which gives the peer room to send: at most `window_bytes` and
+// `window_frames` are in flight. Received payloads are kept by reference and read in place. Bytes
+// to send are copied once, into buffers of the BufferSource, and not kept after they were sent.
+// Once warm, nothing else is allocated.
 //
-// Failure: what OnPeerLost said, after the last byte.
+// Failure: the status that OnPeerLost gave, after the last byte.
 #ifndef TANDEM_COLLECTIVES_LINKS_FRAME_LINK_H_
 #define TANDEM_COLLECTIVES_LINKS_FRAME_LINK_H_
 
@@ -29,23 +31,23 @@
 namespace tandem::collectives {
 
 struct FrameLinkOptions {
-  // Stamped into frames; those of another group or incarnation are refused. `group` numbers the
-  // links of a job. `incarnation` is the same on both ends, and new whenever members meet again.
+  // Stamped into frames; frames of another group or incarnation are refused. `group` numbers the
+  // links of a job. `incarnation` is the same on both ends, and changes with each rendezvous.
   EndpointId self;
   uint32_t view = 0;
   uint32_t group = 0;
   uint64_t incarnation = 0;
   size_t window_bytes = size_t{4} << 20;  // in each direction; at least Link::kMaxPeek
   size_t frame_bytes = size_t{256} << 10;
-  size_t window_frames = 16;  // on their way in each direction, not counting mere news
+  size_t window_frames = 16;  // in flight in each direction, not counting frames without data
 };
 
 class FrameLink final : public Link {
  public:
-  // What a SEGMENT frame is for, in its flags. 1 and 2 were used once.
+  // The purpose of a SEGMENT frame, in its flags. The values 1 and 2 were used in the past.
   enum Flags : uint8_t {
-    kData = 0,      // or nothing but news of the other direction
-    kGreeting = 3,  // around a stream, not in it (transport_link.h)
+    kData = 0,      // data, or only a report of what was read
+    kGreeting = 3,  // sent before a stream (transport_link.h)
   };
 
   // `source` outlives the link.
@@ -58,18 +60,18 @@ class FrameLink final : public Link {
   absl::StatusOr<size_t> Read(absl::Span<uint8_t> to) override;
   absl::string_view kind() const override { return "frames"; }
 
-  // A SEGMENT frame from the peer. INVALID_ARGUMENT: it is not the next one, or cannot be right,
-  // and changes nothing.
+  // Takes a SEGMENT frame from the peer. INVALID_ARGUMENT: another frame was next, or a field is
+  // impossible; the link is unchanged.
   absl::Status OnFrame(const ParsedFrame& frame);
-  // No frame will come any more.
+  // Tells the link that no more frames will come.
   void OnPeerLost(absl::Status why);
-  // Appends the frames to send now.
+  // Appends to `frames` the frames to send now.
   void Flush(std::vector<Frame>* frames);
-  // How much the next Write takes.
+  // How many bytes the next Write takes.
   size_t room() const;
-  // What has arrived and is not consumed.
+  // Bytes that have arrived and are not consumed.
   size_t arrived() const { return static_cast<size_t>(received_ - read_); }
-  // The peer waits to hear what this end has read.
+  // Whether a frame must be sent because the peer waits to hear what this end has read.
   bool must_tell() const { return must_tell_; }
 
  private:
@@ -78,7 +80,7 @@ class FrameLink final : public Link {
     Buffer bytes;
     uint64_t end() const { return begin + bytes.size(); }
   };
-  // First in, first out, in memory that is kept.
+  // A first-in, first-out queue that keeps its memory.
   class Queue {
    public:
     bool empty() const { return head_ == items_.size(); }
@@ -104,21 +106,21 @@ class FrameLink final : public Link {
   const FrameLinkOptions options_;
   absl::Status status_;
 
-  // Sending. Bytes of the stream: [0, sealed_) are cut into segments, the last of which are in
-  // unsent_; [sealed_, written_) are in the open part of buffer_.
+  // Sending. Bytes [0, sealed_) of the stream are cut into segments, the last of which are in
+  // unsent_. Bytes [sealed_, written_) are in the open part of buffer_.
   uint64_t sealed_ = 0, written_ = 0;
   uint64_t peer_read_ = 0;
   Buffer buffer_;
   size_t buffer_used_ = 0, buffer_sealed_ = 0;
   Queue unsent_;
-  // Segments sealed, and those of them that the peer has read.
+  // The number of sealed segments, and of those that the peer has read.
   uint64_t frames_ = 0, frames_read_ = 0;
   std::vector<uint64_t> frame_ends_;  // by number modulo window_frames
 
-  // Receiving. [0, read_) are consumed, [read_, received_) in arrived_.
+  // Receiving. Bytes [0, read_) of the stream are consumed; [read_, received_) are in arrived_.
   uint64_t read_ = 0, received_ = 0;
   uint64_t told_read_ = 0;
-  size_t segments_untold_ = 0;  // read since the peer was last told
+  size_t segments_untold_ = 0;  // read since the last report to the peer
   Queue arrived_;
   bool must_tell_ = false;
   std::array<uint8_t, kMaxPeek> joined_;

@@ -14,13 +14,13 @@
 
 namespace tandem::collectives {
 
-// One producer, one consumer. Byte i of the stream is at i % capacity.
+// A queue with one producer and one consumer. Byte i of the stream is at index i % capacity.
 struct InMemoryLink::Queue {
   std::vector<uint8_t> bytes;
-  alignas(64) std::atomic<uint64_t> tail{0};  // written
-  alignas(64) std::atomic<uint64_t> head{0};  // consumed
+  alignas(64) std::atomic<uint64_t> tail{0};  // bytes written
+  alignas(64) std::atomic<uint64_t> head{0};  // bytes consumed
   std::atomic<bool> ended{false};             // nothing follows `tail`
-  std::atomic<bool> unread{false};            // nobody will ever consume
+  std::atomic<bool> unread{false};            // the reader is gone
 
   size_t size() const { return tail.load(std::memory_order_acquire) - head; }
   void CopyIn(uint64_t at, absl::Span<const uint8_t> from);
@@ -28,7 +28,7 @@ struct InMemoryLink::Queue {
 };
 
 struct InMemoryLink::Shared {
-  Queue queues[2];  // [i] carries what end i writes
+  Queue queues[2];  // [i] carries the bytes that end i writes
   std::atomic<bool> broken{false};
   absl::Mutex mu;
   absl::Status why ABSL_GUARDED_BY(mu);
@@ -72,7 +72,7 @@ InMemoryLink::~InMemoryLink() {
 void InMemoryLink::Break(absl::Status why) {
   TANDEM_CHECK(!why.ok());
   absl::MutexLock lock(&shared_->mu);
-  shared_->why.Update(why);  // the first one stays
+  shared_->why.Update(why);  // the first reason stays
   shared_->broken.store(true, std::memory_order_release);
 }
 
@@ -84,7 +84,7 @@ absl::Status InMemoryLink::Broken() const {
 
 size_t InMemoryLink::Part(size_t n) {
   if (!partial_) return n;
-  // A few bytes as often as many: both the small parts of messages and the large ones are cut.
+  // Few bytes as often as many, so that both the short parts of messages and the long ones are cut.
   return random_.Bernoulli(.5) ? std::min<size_t>(n, random_.Uniform(8)) : random_.Uniform(n + 1);
 }
 
@@ -108,7 +108,7 @@ absl::StatusOr<size_t> InMemoryLink::Arrived(size_t least) {
   TANDEM_RETURN_IF_ERROR(Broken());
   if (const size_t n = in_.size(); n >= least) return n;
   const bool ended = in_.ended.load(std::memory_order_acquire);
-  const size_t n = in_.size();  // what came before the end counts
+  const size_t n = in_.size();  // bytes written before the end count
   if (n < least && ended) return absl::UnavailableError("connection closed by the peer");
   return n;
 }

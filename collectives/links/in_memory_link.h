@@ -1,8 +1,8 @@
-// Two links in one process that are each other's far end, over two bounded queues of bytes. For
-// tests: of the engine (a group of ranks in one thread, or a thread each), of what happens when
-// transfers stop at any byte, and of failures at a chosen moment.
+// InMemoryLink: two links in one process that are each other's peer, over two bounded queues of
+// bytes. For tests of the engine (a group of ranks in one thread, or a thread for each rank), of
+// transfers that stop at any byte, and of failures at a chosen moment.
 //
-// Thread safety: each end belongs to one thread; Break may be called by any.
+// Thread safety: each end belongs to one thread; any thread may call Break.
 #ifndef TANDEM_COLLECTIVES_LINKS_IN_MEMORY_LINK_H_
 #define TANDEM_COLLECTIVES_LINKS_IN_MEMORY_LINK_H_
 
@@ -19,9 +19,9 @@
 namespace tandem::collectives {
 
 struct InMemoryLinkOptions {
-  // Bytes on their way in each direction: a power of two, at least Link::kMaxPeek.
+  // Bytes in flight in each direction: a power of two, at least Link::kMaxPeek.
   size_t capacity = size_t{1} << 16;
-  // Not 0: every call moves a random part of what it could, often nothing.
+  // If not 0, every call moves only a random part of the possible bytes, often none.
   uint64_t partial_seed = 0;
 };
 
@@ -30,10 +30,11 @@ class InMemoryLink final : public Link {
   using Pair = std::array<std::unique_ptr<InMemoryLink>, 2>;
   static Pair NewPair(const InMemoryLinkOptions& options = {});
 
-  // An end that goes away has closed: the other reads what was written before, then UNAVAILABLE.
+  // Destroying an end closes it: the other end reads the bytes that were written before, then
+  // UNAVAILABLE.
   ~InMemoryLink() override;
 
-  // From now on every call of both ends returns `why` (not OK), whatever is still on its way.
+  // From now on every call of both ends returns `why` (not OK), even if bytes are still in flight.
   void Break(absl::Status why);
 
   absl::StatusOr<size_t> Write(absl::Span<const uint8_t> head,
@@ -49,7 +50,8 @@ class InMemoryLink final : public Link {
   InMemoryLink(std::shared_ptr<Shared> shared, int end, const InMemoryLinkOptions& options);
 
   absl::Status Broken() const;
-  // Bytes that have arrived; an error if fewer than `least` have and no more will.
+  // The number of bytes that have arrived. An error if there are fewer than `least` and no more
+  // will come.
   absl::StatusOr<size_t> Arrived(size_t least);
   size_t Part(size_t n);  // n, or with partial_seed a number from 0 to n
 
@@ -59,7 +61,7 @@ class InMemoryLink final : public Link {
   const bool partial_;
   Random random_;
   size_t peeked_ = 0;
-  std::array<uint8_t, kMaxPeek> joined_;  // what Peek gives where the queue wraps
+  std::array<uint8_t, kMaxPeek> joined_;  // result of Peek if the queue wraps
 };
 
 }  // namespace tandem::collectives

@@ -1,11 +1,15 @@
-// A two-way stream of bytes to one other rank: in order, nothing lost or doubled, until it fails.
-// The engine is the only user of a link, from one thread. No call blocks or, once warm, allocates.
+// Link: a two-way stream of bytes to one other rank. Bytes arrive in order, and none is lost or
+// doubled, until the link fails. One thread uses a link, that of an engine or of a mailbox. No
+// call blocks. Once warm, no call allocates.
+//
+// The folder links/ has one implementation for each carrier.
 //
 // Implementations: in_memory_link.h (one process, tests), shm_link.h, tcp_link.h, transport_link.h
-// (over a Transport: RDMA, ZeroMQ), frame_link.h (what that is made of; the simulated network).
+// (over a Transport: RDMA, ZeroMQ), frame_link.h (the base of transport_link.h; also the simulated
+// network).
 //
-// An error from any call is final for the link and says what happened ("connection reset"); it does
-// not name the rank, the engine does.
+// An error from any call is final for the link. Its text says what happened ("connection reset"),
+// but not the rank; the engine adds the rank.
 #ifndef TANDEM_COLLECTIVES_LINKS_LINK_H_
 #define TANDEM_COLLECTIVES_LINKS_LINK_H_
 
@@ -23,28 +27,31 @@ class Link {
  public:
   virtual ~Link() = default;
 
-  // Takes as many bytes of `head` followed by `body` as fit now and returns how many. They may be
-  // overwritten at once. Large takes are in multiples of 64 bytes of body where that is possible.
+  // Takes as many bytes of `head` followed by `body` as fit now, and returns their number. The
+  // caller may overwrite these bytes at once. If possible, a large take is a multiple of 64 bytes
+  // of `body`.
   virtual absl::StatusOr<size_t> Write(absl::Span<const uint8_t> head,
                                        absl::Span<const uint8_t> body) = 0;
 
-  // Bytes that have arrived and are not consumed, where they lie: at least `least` of them in one
-  // piece, or an empty span if so many are not there yet. Requires 1 <= least <= kMaxPeek. More may
-  // be given; they stay valid until the next call but Write.
+  // Returns bytes that have arrived and are not consumed, without copying them. The span has at
+  // least `least` bytes, in one piece; an empty span means that fewer have arrived. Requires 1 <=
+  // least <= kMaxPeek. The span may have more than `least` bytes. Every call other than Write makes
+  // the span invalid.
   virtual absl::StatusOr<absl::Span<const uint8_t>> Peek(size_t least) = 0;
-  // Drops the first n of the bytes that the last Peek gave.
+  // Drops the first n bytes of the span of the last Peek.
   virtual void Consume(size_t n) = 0;
 
-  // Moves up to to.size() bytes to `to`, from where they are (for TCP, straight from the kernel)
-  // and returns how many; 0 if nothing has arrived.
+  // Moves up to to.size() bytes to `to` and returns their number; 0 if nothing has arrived. TCP
+  // moves them straight from the kernel.
   virtual absl::StatusOr<size_t> Read(absl::Span<uint8_t> to) = 0;
 
-  // For sleeping. A file descriptor that polls readable when Peek may give more, and, if
-  // WantsWritable(), must also be polled for writing; -1: none, the link must be looked at.
+  // A file descriptor to sleep on: readable when Peek may return more. If WantsWritable(), poll it
+  // for writing, too. -1: there is none, and the caller must look at the link.
   virtual int fd() const { return -1; }
   virtual bool WantsWritable() const { return false; }
-  // Announces that this thread is about to sleep until fd() is ready, or that it no longer is.
-  // PrepareToSleep returns false if something has arrived meanwhile: do not sleep.
+  // PrepareToSleep announces that this thread is about to sleep until fd() is ready. False:
+  // something has arrived meanwhile, so do not sleep. WakeUp announces that the thread is awake
+  // again.
   virtual bool PrepareToSleep() { return true; }
   virtual void WakeUp() {}
 

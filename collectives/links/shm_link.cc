@@ -13,14 +13,14 @@
 namespace tandem::collectives {
 namespace {
 
-// A large Write shows its bytes to the reader in such parts.
+// A large Write publishes its bytes in parts of this size.
 constexpr size_t kPublishBytes = size_t{32} << 10;
 constexpr size_t kMaxReleaseBytes = size_t{64} << 10;
 constexpr size_t kCut = 64;
-// How many calls in a row may move nothing before the socket is looked at.
+// The number of calls in a row that move nothing before the link looks at the socket.
 constexpr uint32_t kIdleCalls = 4096;
 
-// Bytes [offset, offset + to.size()) of head and body together.
+// Copies bytes [offset, offset + to.size()) of head and body, taken as one.
 void CopyPart(absl::Span<const uint8_t> head, absl::Span<const uint8_t> body, size_t offset,
               absl::Span<uint8_t> to) {
   const size_t in_head = std::min(offset, head.size());
@@ -96,7 +96,7 @@ absl::StatusOr<size_t> ShmLink::WriteInParts(absl::Span<const uint8_t> head,
   const size_t total = head.size() + body.size();
   size_t taken = 0;
   while (taken < total) {
-    // Not the head alone: its reader would come for nothing.
+    // Do not publish the head alone: its reader would wake for nothing.
     const size_t head_left = head.size() - std::min(taken, head.size());
     const size_t least = std::min({total - taken, head_left + kCut, out_.capacity()});
     const size_t most = std::max(least, std::min(total - taken, kPublishBytes));
@@ -175,13 +175,14 @@ absl::StatusOr<size_t> ShmLink::Read(absl::Span<uint8_t> to) {
   return n;
 }
 
-// ---- sleeping, and the end ----
+// ---- sleeping and ending ----
 
 bool ShmLink::PrepareToSleep() {
   if (!status_.ok() || gone_) return false;
   Release();
   if (blocked_ > 0 && !out_.ProducerMaySleep(std::min(blocked_, out_.capacity() / 2))) return false;
-  // What was seen and left is for later: the caller waits for something else.
+  // Bytes that were seen but not consumed do not prevent sleep: the caller waits for something
+  // else.
   if (!seen_.empty() && !wants_more_) return true;
   if (in_.ConsumerMaySleep()) return true;
   out_.ProducerAwake();
@@ -195,7 +196,9 @@ void ShmLink::WakeUp() {
   ListenToSocket();
 }
 
-void ShmLink::Ring() { (void)socket_.Send("!"); }  // full: it has been rung; gone: seen elsewhere
+// Errors do not matter. If the socket is full, the peer has a wake-up already. If it is closed,
+// ListenToSocket notices it.
+void ShmLink::Ring() { (void)socket_.Send("!"); }
 
 void ShmLink::ListenToSocket() {
   char bytes[64];

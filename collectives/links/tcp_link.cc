@@ -95,7 +95,7 @@ absl::StatusOr<size_t> TcpLink::Read(absl::Span<uint8_t> to) {
     if (from_buffer > 0) return from_buffer;
     return status_;
   }
-  begin_ = end_ = 0;  // nothing is held
+  begin_ = end_ = 0;  // the buffer is empty now
   const absl::Span<uint8_t> rest = to.subspan(from_buffer);
   iovec parts[2] = {{rest.data(), rest.size()}, {buffer_.get(), kMaxPeek}};
   const size_t received = Receive(parts, 2);

@@ -1,12 +1,12 @@
-// A link over one TCP connection.
+// TcpLink: a link over one TCP connection.
 //
-// Receiving. Peek fills a buffer that stays in the processor's cache, as large as one call gives,
-// so that a small message comes with its header in one system call and a large one is reduced from
-// cache. Read goes from the kernel to the caller's memory; what follows it at once (the next
-// header) comes with the same call.
+// Receiving. Peek fills a buffer, small enough to stay in the processor's cache, with as much as
+// one system call gives. So a small message comes with its header in one call, and a large message
+// is reduced from the cache. Read moves bytes from the kernel to the caller's memory; if more bytes
+// follow (the next header), the same call takes them into the buffer.
 //
-// Failure: UNAVAILABLE, "connection closed by the peer" after the last byte, or at once "connection
-// reset by the peer" or "connection timed out".
+// Failure: UNAVAILABLE. "connection closed by the peer" comes after the last byte; "connection
+// reset by the peer" and "connection timed out" come at once.
 #ifndef TANDEM_COLLECTIVES_LINKS_TCP_LINK_H_
 #define TANDEM_COLLECTIVES_LINKS_TCP_LINK_H_
 
@@ -25,11 +25,11 @@ namespace tandem::collectives {
 
 class TcpLink final : public Link {
  public:
-  // Large enough to hide the system call, small enough for the second-level cache.
+  // Large enough to make the cost of a system call small, small enough for the second-level cache.
   static constexpr size_t kBufferBytes = size_t{256} << 10;
 
-  // A connected, non-blocking stream socket (tcp_socket.h), and bytes that have been received from
-  // it already, at most kBufferBytes.
+  // `socket` is a connected, non-blocking stream socket (tcp_socket.h). `received` are bytes that
+  // were read from it already, at most kBufferBytes.
   explicit TcpLink(OwnedFd socket, absl::Span<const uint8_t> received = {});
 
   absl::StatusOr<size_t> Write(absl::Span<const uint8_t> head,
@@ -49,15 +49,16 @@ class TcpLink final : public Link {
   };
   size_t held() const { return end_ - begin_; }
   size_t TakeHeld(absl::Span<uint8_t> to);
-  // recvmsg; 0 if nothing has arrived. At the end of the stream or on failure: sets status_.
+  // Calls recvmsg. Returns 0 if nothing has arrived. Sets status_ at the end of the stream and on
+  // failure.
   size_t Receive(iovec* parts, int count);
 
   OwnedFd socket_;
-  absl::Status status_;  // of the connection
+  absl::Status status_;  // why the connection ended
   std::unique_ptr<uint8_t, FreeAligned> buffer_;
-  size_t begin_ = 0, end_ = 0;  // arrived and not consumed
-  bool full_ = false;           // the last Write did not take all
-  bool unseen_ = false;         // bytes in the buffer that no call has told of
+  size_t begin_ = 0, end_ = 0;  // bytes that have arrived and are not consumed
+  bool full_ = false;           // the last Write did not take all bytes
+  bool unseen_ = false;         // the buffer has bytes that no call has returned
 };
 
 }  // namespace tandem::collectives

@@ -70,14 +70,14 @@ void Set(int fd, int level, int option, int value) {
   (void)setsockopt(fd, level, option, &value, sizeof value);
 }
 
-// One attempt. UNAVAILABLE: nobody answers (yet).
+// Tries to connect once. UNAVAILABLE: nobody answers (yet).
 absl::StatusOr<OwnedFd> ConnectOnce(const addrinfo& to, absl::Time deadline) {
   TANDEM_ASSIGN_OR_RETURN(OwnedFd fd, NewSocket(to.ai_family));
   TuneTcp(fd.get());
   if (connect(fd.get(), to.ai_addr, to.ai_addrlen) == 0) return fd;
   if (errno != EINPROGRESS) return absl::UnavailableError(std::strerror(errno));
   pollfd waiting = {.fd = fd.get(), .events = POLLOUT, .revents = 0};
-  const int64_t ms = absl::ToInt64Milliseconds(deadline - MonotonicNow());  // may be endless
+  const int64_t ms = absl::ToInt64Milliseconds(deadline - MonotonicNow());  // may be infinite
   const int left = static_cast<int>(std::clamp<int64_t>(ms, -1, 1'000'000'000)) + 1;
   if (poll(&waiting, 1, left) <= 0) return absl::UnavailableError("no answer");
   int error = 0;
@@ -87,7 +87,8 @@ absl::StatusOr<OwnedFd> ConnectOnce(const addrinfo& to, absl::Time deadline) {
   return fd;
 }
 
-// A connection to a port that nobody listens on can meet itself: source and destination are one.
+// Whether the connection leads to itself. On loopback, if nobody listens on the port, the kernel
+// may give the connection the same source and destination.
 bool MetItself(int fd) {
   sockaddr_storage own = {}, other = {};
   socklen_t own_size = sizeof own, other_size = sizeof other;
@@ -128,7 +129,7 @@ absl::StatusOr<TcpListener> TcpListener::Bind(absl::string_view address) {
   Set(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
   TuneTcp(fd.get());
   if (bind(fd.get(), found->ai_addr, found->ai_addrlen) != 0 || listen(fd.get(), kNewcomers) != 0) {
-    const std::string why = absl::StrCat("listening on ", address, ": ", std::strerror(errno));
+    const std::string why = absl::StrCat("cannot listen on ", address, ": ", std::strerror(errno));
     return errno == EADDRINUSE ? absl::UnavailableError(why) : absl::InvalidArgumentError(why);
   }
   std::string bound = BoundAddress(fd.get());
@@ -148,7 +149,8 @@ absl::StatusOr<OwnedFd> TcpListener::Accept() {
     }
     if (errno == EBADF || errno == EINVAL) {
       return absl::InternalError(absl::StrCat("accept: ", std::strerror(errno)));
-    }  // all others: that newcomer has failed
+      // All other errors concern only that connection: take the next one.
+    }
   }
 }
 
@@ -163,7 +165,7 @@ absl::StatusOr<OwnedFd> ConnectTcpBy(absl::string_view address, absl::Time deadl
     }
     if (!absl::IsUnavailable(last) || MonotonicNow() >= deadline) {
       return absl::Status(last.code(),
-                          absl::StrCat("connecting to ", address, ": ", last.message()));
+                          absl::StrCat("cannot connect to ", address, ": ", last.message()));
     }
     absl::SleepFor(std::min(kRetry, deadline - MonotonicNow()));
   }
@@ -171,7 +173,7 @@ absl::StatusOr<OwnedFd> ConnectTcpBy(absl::string_view address, absl::Time deadl
 
 absl::StatusOr<std::string> LocalHostTowards(absl::string_view address) {
   TANDEM_ASSIGN_OR_RETURN(const AddressList found, Resolve(address, false));
-  // Connecting a datagram socket sends nothing; it only looks up the route.
+  // Connecting a datagram socket sends nothing; the kernel only looks up the route.
   OwnedFd fd(socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   if (!fd.valid() || connect(fd.get(), found->ai_addr, found->ai_addrlen) != 0) {
     return absl::UnavailableError(

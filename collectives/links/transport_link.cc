@@ -41,7 +41,7 @@ absl::Status WhyOver(const transport::TransportEvent& event) {
 
 }  // namespace
 
-// ---- A link ----
+// ---- TransportLink ----
 
 TransportLink::TransportLink(std::shared_ptr<TransportHub> hub, transport::PeerId peer,
                              uint64_t incarnation)
@@ -57,7 +57,8 @@ absl::string_view TransportLink::kind() const { return hub_->kind(); }
 
 void TransportLink::LookAround() {
   (void)hub_->Poll();
-  if (send_failed_) Fail(absl::UnavailableError("connection lost"));  // unless it was told why
+  // If Poll has given the link a reason already, Fail keeps that reason.
+  if (send_failed_) Fail(absl::UnavailableError("connection lost"));
 }
 
 absl::StatusOr<size_t> TransportLink::Write(absl::Span<const uint8_t> head,
@@ -95,8 +96,8 @@ bool TransportLink::PrepareToSleep() {
 
 void TransportLink::WakeUp() { hub_->WakeUp(); }
 
-// Gives the transport what it takes. What it does not take now (more than it can hold, against all
-// expectation) leaves when it says that there is room.
+// Gives the transport all frames that it takes, normally all of them. The rest leaves when the
+// transport says that it has room again.
 void TransportLink::Flush() {
   if (!failure_.ok()) return;
   frames_.Flush(&out_);
@@ -130,7 +131,7 @@ void TransportLink::Fail(absl::Status why) {
   frames_.OnPeerLost(std::move(why));
 }
 
-// ---- The endpoint ----
+// ---- TransportHub ----
 
 std::shared_ptr<TransportHub> TransportHub::New(
     std::unique_ptr<transport::WaitableTransport> transport, absl::string_view kind) {
@@ -150,7 +151,7 @@ void TransportHub::Greet(transport::PeerId peer, uint64_t incarnation, absl::str
   header.flags = FrameLink::kGreeting;
   header.incarnation = incarnation;
   const absl::Span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(text.data()), text.size());
-  // A failure is an event of the next Poll.
+  // If the send fails, the next Poll has an event that says so.
   (void)transport_->Send(
       peer, EncodeDataFrame(*transport_, header, {}, Buffer(), CopyToBuffer(*transport_, bytes)));
 }
@@ -174,7 +175,7 @@ absl::optional<TransportHub::Newcomer> TransportHub::NextNewcomer() {
 std::unique_ptr<TransportLink> TransportHub::Admit(const Newcomer& newcomer, uint64_t incarnation,
                                                    absl::string_view answer) {
   std::unique_ptr<TransportLink> link = NewLink(newcomer.peer, incarnation);
-  link->answer_.emplace();  // its greeting was the one that may come
+  link->answer_.emplace();  // the peer has sent its one greeting already
   Greet(newcomer.peer, incarnation, answer);
   return link;
 }
@@ -222,7 +223,8 @@ void TransportHub::OnStranger(const transport::TransportEvent& event) {
 bool TransportHub::PrepareToSleep() {
   if (!asleep_) {
     asleep_ = true;
-    while (Poll()) may_sleep_ = false;  // what there is has been seen; links know for whom it is
+    // Handle everything that has arrived; each link notes whether something was for it.
+    while (Poll()) may_sleep_ = false;
     auto until = transport::WaitableTransport::Clock::time_point::max();
     may_sleep_ = transport_->BeginWait(&until);
   }

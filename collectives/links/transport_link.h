@@ -1,20 +1,21 @@
-// Links over a Transport, e.g. RDMA or ZeroMQ: each rank has one endpoint, and over it one link to
-// each of its peers.
+// TransportLink: links over a Transport, for example RDMA or ZeroMQ. Each rank has one endpoint
+// (TransportHub), and over it one link to each peer.
 //
 // The bytes of a link travel as SEGMENT frames (proto/frame.md, frame_link.h) over a connection
-// that loses nothing: what is written is copied once, into a buffer of the transport, from which an
-// RDMA device sends it, and is read where the transport has received it. A link takes no more than
-// the peer has room for (`window_frames` frames that it has not read), and a transport carries as
-// much without help. So what a link has taken arrives, whether or not this rank looks at it again.
+// that loses nothing. Written bytes are copied once, into a buffer of the transport; an RDMA device
+// sends from that buffer. Received bytes are read where the transport has put them. A link takes
+// only as many frames as the peer has room for (`window_frames` frames that the peer has not read),
+// and the transport delivers that many without further calls. So all bytes that a link has taken
+// arrive, even if this rank does not call the link again.
 //
-// The first frame of either side is a GREETING: who connects says who it is, and the other admits
-// or refuses it. Whoever says anything else is shut out.
+// The first frame of either side is a GREETING: the connecting side says who it is, and the other
+// side admits or refuses it. A peer that sends anything else first is disconnected.
 //
-// Failure of a link: UNAVAILABLE after the last byte, "connection closed by the peer" or why the
-// transport lost it.
+// Failure of a link: UNAVAILABLE after the last byte: "connection closed by the peer", or the
+// transport's reason for losing it.
 //
-// Thread safety: none. A hub and its links are used by one thread, that of the group's engine; each
-// call that finds nothing lets the transport go on for all of them.
+// Thread safety: none. One thread, that of the group's engine, uses a hub and its links. A call
+// that finds no bytes polls the transport, which makes progress for all links.
 #ifndef TANDEM_COLLECTIVES_LINKS_TRANSPORT_LINK_H_
 #define TANDEM_COLLECTIVES_LINKS_TRANSPORT_LINK_H_
 
@@ -40,12 +41,13 @@ class TransportHub;
 
 class TransportLink final : public Link {
  public:
-  // A segment of 128 KiB and the header of its message fill a frame.
+  // A segment of 128 KiB and the header of its message fill one frame.
   static constexpr size_t kFrameBytes = (size_t{128} << 10) + 64;
   static constexpr size_t kWindowFrames = 16;
   static constexpr size_t kWindowBytes = kWindowFrames * kFrameBytes;
 
-  // Made by a hub. Ends the connection in order; what was written before still arrives.
+  // A hub makes links. The destructor ends the connection in order; bytes that were written before
+  // still arrive.
   ~TransportLink() override;
   TransportLink(const TransportLink&) = delete;
   TransportLink& operator=(const TransportLink&) = delete;
@@ -60,10 +62,10 @@ class TransportLink final : public Link {
   void WakeUp() override;
   absl::string_view kind() const override;
 
-  // Of a link that was connected: what the peer answered, once it has answered. Nothing may be
-  // written before that.
+  // For a link that this side connected: the peer's answer to the greeting, once it has come.
+  // Nothing may be written before that.
   const absl::optional<std::string>& answer() const { return answer_; }
-  // Why the connection is over, if it is.
+  // Why the connection has ended; OK while it lives.
   const absl::Status& failure() const { return failure_; }
 
  private:
@@ -79,27 +81,28 @@ class TransportLink final : public Link {
   FrameLink frames_;
   absl::optional<std::string> answer_;
   absl::Status failure_;
-  std::vector<Frame> out_;  // what the transport has not taken, from out_begin_ on
+  std::vector<Frame> out_;  // frames that the transport has not taken, from out_begin_ on
   size_t out_begin_ = 0;
-  bool news_ = false;  // something has come that no call has looked for since
+  bool news_ = false;  // something has come since the last call
   bool send_failed_ = false;
 };
 
-// A rank's endpoint, and who connects to it.
+// A rank's endpoint: makes links and accepts the peers that connect to it.
 class TransportHub : public std::enable_shared_from_this<TransportHub> {
  public:
   static constexpr size_t kMaxGreetingBytes = 256;
 
-  // `kind`: of the links, e.g. "rdma".
+  // `kind` is the kind of its links, for example "rdma".
   static std::shared_ptr<TransportHub> New(std::unique_ptr<transport::WaitableTransport> transport,
                                            absl::string_view kind);
 
   const std::string& address() const { return transport_->address(); }
   const std::string& kind() const { return kind_; }
-  const transport::Transport& transport() const { return *transport_; }  // e.g. for its counters
+  // The transport itself, for example for its counters.
+  const transport::Transport& transport() const { return *transport_; }
 
-  // A link that waits for its answer. `incarnation` is the same on both ends. INVALID_ARGUMENT:
-  // `address` cannot be one.
+  // Makes a link, which then waits for its answer. `incarnation` is the same on both ends.
+  // INVALID_ARGUMENT: `address` is not an address.
   absl::StatusOr<std::unique_ptr<TransportLink>> Connect(const std::string& address,
                                                          uint64_t incarnation,
                                                          absl::string_view greeting);
@@ -108,22 +111,23 @@ class TransportHub : public std::enable_shared_from_this<TransportHub> {
     transport::PeerId peer = 0;
     std::string greeting;
   };
-  // Who has greeted, and has neither been admitted nor refused; those that come first, first.
+  // The next peer that has greeted and has neither been admitted nor refused, in order of arrival.
   absl::optional<Newcomer> NextNewcomer();
   std::unique_ptr<TransportLink> Admit(const Newcomer& newcomer, uint64_t incarnation,
                                        absl::string_view answer);
   void Refuse(const Newcomer& newcomer, absl::string_view answer);
 
-  // Lets the transport go on; true if anything has happened. Never waits.
+  // Lets the transport make progress; true if anything has happened. Never waits.
   bool Poll();
-  // As Link's of these names.
+  // These three work like those of Link.
   int fd() const { return transport_->wait_fd(); }
   bool PrepareToSleep();
   void WakeUp();
 
  private:
   friend class TransportLink;
-  // A thousand strangers do no harm, and more are not listened to.
+  // The limit on peers that have greeted and wait. A thousand strangers do no harm; further ones
+  // are not heard.
   static constexpr size_t kMaxNewcomers = 1024;
 
   TransportHub(std::unique_ptr<transport::WaitableTransport> transport, absl::string_view kind)
@@ -137,7 +141,7 @@ class TransportHub : public std::enable_shared_from_this<TransportHub> {
   const std::string kind_;
   absl::flat_hash_map<transport::PeerId, TransportLink*> links_;
   std::deque<Newcomer> newcomers_;
-  std::vector<transport::TransportEvent> events_;  // of Poll; kept for its memory
+  std::vector<transport::TransportEvent> events_;  // used by Poll; a member to keep its memory
   bool asleep_ = false, may_sleep_ = false;
 };
 

@@ -22,20 +22,20 @@ namespace {
 
 constexpr size_t kMaxHelloBytes = 256;
 constexpr size_t kMaxNewcomers = 1024;
-constexpr absl::Duration kLook = absl::Milliseconds(50);  // longest sleep between two looks round
+constexpr absl::Duration kLook = absl::Milliseconds(50);  // longest sleep between two looks
 constexpr absl::Duration kAsk = absl::Milliseconds(250);  // between questions to the coordinator
 
-// One call of ConnectLinks, in one thread. Whatever it waits for, it goes on looking for the
-// coordinator's verdict, so that all ranks give up together and for the same reason.
+// One call of ConnectLinks, in one thread. Wherever it waits, it also looks for the coordinator's
+// verdict, so that all ranks give up together and for the same reason.
 //
-//   1. Check that the wanted kind of link is possible at all. What can be known without trying is
-//      refused here, with its reason, before any rank waits for another.
-//   2. Connect to every lower rank, by the best way that both offer. Of each pair only the higher
-//      rank connects, so that two attempts never cross.
-//   3. Until no rank is missing: sleep until a socket has news, take in newcomers, and carry each
-//      attempt one step on. A newcomer says who it is in its first message (a hello with the token
-//      of the group) and gets a welcome or a refusal; an attempt of ours gets that answer. After a
-//      refusal or a failure the next way to that peer is tried, if there is one.
+//   1. Check that the requested kind of link is possible at all. Faults that are known without
+//      trying are reported here, with the reason, before any rank waits for another.
+//   2. Connect to every lower rank, by the best kind that both sides offer. In each pair only the
+//      higher rank connects, so two attempts never cross.
+//   3. Until no rank is missing: sleep until a socket has news, accept new connections, and move
+//      each attempt one step forward. A new peer says who it is in its first message (a hello with
+//      the token of the group) and gets a welcome or a refusal. An attempt of this rank gets such
+//      an answer. After a refusal or a failure the next kind of link to that peer is tried, if any.
 class Connector {
  public:
   Connector(const GroupMembership& membership, LinkPorts& ports, const ConnectOptions& options,
@@ -51,12 +51,13 @@ class Connector {
   absl::StatusOr<std::vector<std::unique_ptr<Link>>> Run();
 
  private:
-  // A connection on its way to becoming a link, ours to a lower rank or a newcomer's to us.
+  // A connection that may become a link: this rank's connection to a lower rank, or a new one from
+  // a peer.
   struct Attempt {
-    int peer = -1;  // -1: a newcomer who has not said who it is
+    int peer = -1;  // -1: a new peer that has not said who it is
     std::unique_ptr<MessageStream> tcp;
     transport::UnixLink local;
-    ShmLink::Rings rings;                   // shared memory made by us, if peer >= 0
+    ShmLink::Rings rings;                   // shared memory made by this rank, if peer >= 0
     std::unique_ptr<TransportLink> framed;  // over RDMA or ZeroMQ; peer >= 0
     size_t way = 0;                         // index into WaysTo(peer), if peer >= 0
     bool over = false;                      // became a link, or failed
@@ -73,7 +74,8 @@ class Connector {
   absl::Status ConnectFramed(TransportHub* hub, const std::string& address, int peer,
                              Attempt* attempt);
   void NoteWhy(int peer, LinkChoice taken);
-  // What the coordinator has decided, if it has. Tells it now and then whom we still wait for.
+  // The coordinator's verdict, or OK. From time to time also tells the coordinator which ranks are
+  // still missing.
   absl::Status Verdict();
   void Wait();
   void AcceptNewcomers();
@@ -103,7 +105,7 @@ class Connector {
   LinkPorts& ports_;
   const ConnectOptions& options_;
   const absl::Time deadline_;
-  const uint64_t incarnation_;  // of frames of this group
+  const uint64_t incarnation_;  // stamped into the frames of this group
   std::vector<std::unique_ptr<Link>> links_;
   std::vector<std::string> why_;
   std::list<Attempt> attempts_;
@@ -127,14 +129,14 @@ absl::StatusOr<std::vector<std::unique_ptr<Link>>> Connector::Run() {
   return std::move(links_);
 }
 
-// Why the peer certainly cannot be reached this way, as far as is known without trying; empty if it
-// may be possible.
+// The reason why this kind of link to the peer is impossible, as far as is known without trying;
+// empty if it may be possible.
 std::string Connector::Unreachable(int peer, LinkChoice choice) const {
   const GroupMember& member = group_.members[peer];
   switch (choice) {
     case LinkChoice::kShm:
       if (!group_.SameHost(peer, group_.rank)) return "another host";
-      return member.unix_name.empty() ? "it takes no rings" : "";
+      return member.unix_name.empty() ? "that rank does not accept shared memory" : "";
     case LinkChoice::kRdma:
       if (ports_.rdma() == nullptr) {
         return absl::StrCat("no RDMA here: ", ports_.rdma_missing().message());
@@ -154,7 +156,7 @@ absl::Status Connector::CheckChoice() const {
     if (why.empty()) continue;
     const absl::string_view cannot = options_.links == LinkChoice::kShm
                                          ? "does not share memory with"
-                                         : "cannot be reached as is wanted by";
+                                         : "cannot be reached by the requested link from";
     return absl::FailedPreconditionError(absl::StrCat("rank ", peer, " (",
                                                       group_.members[peer].about, ") ", cannot,
                                                       " rank ", group_.rank, ": ", why));
@@ -199,7 +201,7 @@ rendezvous::LinkHello Connector::HelloTo(int peer) const {
   return hello;
 }
 
-// The ways to try, the best first.
+// The kinds of link to try, the best first.
 std::vector<LinkChoice> Connector::WaysTo(int peer) const {
   if (options_.links != LinkChoice::kAuto) return {options_.links};
   std::vector<LinkChoice> ways;
@@ -210,7 +212,7 @@ std::vector<LinkChoice> Connector::WaysTo(int peer) const {
   return ways;
 }
 
-// Begins an attempt by the first way, from `first_way` on, that can be begun.
+// Begins an attempt with the first kind that works, starting at `first_way`.
 absl::Status Connector::ConnectTo(int peer, size_t first_way) {
   const std::vector<LinkChoice> ways = WaysTo(peer);
   for (size_t way = first_way;; ++way) {
@@ -258,8 +260,8 @@ absl::Status Connector::ConnectTcp(int peer, Attempt* attempt) {
 }
 
 absl::Status Connector::ConnectShm(int peer, Attempt* attempt) {
-  // A rank opens its socket before it joins the group. If there is none by this name now, that
-  // process is gone, and there is no point in trying again.
+  // A rank opens its socket before it joins the group. If no socket has this name now, the process
+  // is gone, and trying again is useless.
   TANDEM_ASSIGN_OR_RETURN(
       attempt->local, transport::UnixLink::ConnectBy(group_.members[peer].unix_name,
                                                      std::min(deadline_, MonotonicNow() + kLook)));
@@ -275,12 +277,12 @@ absl::Status Connector::ConnectFramed(TransportHub* hub, const std::string& addr
   return absl::OkStatus();
 }
 
-// Records, for the summary of the job, why this way was taken: what spoke for it, or what spoke
-// against better ones.
+// Records, for the summary of the job, why this kind of link was taken: its own reason, or the
+// reason against a better kind.
 void Connector::NoteWhy(int peer, LinkChoice taken) {
   std::string& why = why_[peer];
   if (options_.links != LinkChoice::kAuto) {
-    why = "nothing else was wanted";
+    why = "requested explicitly";
   } else if (taken == LinkChoice::kShm) {
     why = "same host";
   } else if (why.empty()) {
@@ -289,7 +291,7 @@ void Connector::NoteWhy(int peer, LinkChoice taken) {
   }
 }
 
-// ---- Waiting, and being connected to ----------------------------------------
+// ---- Waiting and accepting --------------------------------------------------
 
 void Connector::Wait() {
   std::vector<pollfd> polled = {{ports_.tcp().fd(), POLLIN, 0}, {ports_.local().fd(), POLLIN, 0}};
@@ -338,7 +340,7 @@ void Connector::AcceptFramed(TransportHub* hub, LinkChoice choice) {
     if (!hello.ParseFromString(newcomer->greeting)) {
       reply.set_refusal("not a hello");
     } else if (!Takes(choice)) {
-      reply.set_refusal(absl::StrCat("takes ", NameOf(options_.links), " only"));
+      reply.set_refusal(absl::StrCat("this rank accepts ", NameOf(options_.links), " only"));
     } else {
       reply.set_refusal(Refusal(hello));
     }
@@ -346,7 +348,7 @@ void Connector::AcceptFramed(TransportHub* hub, LinkChoice choice) {
     if (reply.welcome()) {
       links_[hello.from()] = hub->Admit(*newcomer, incarnation_, reply.SerializeAsString());
     } else {
-      Log(absl::StrCat("refused a stranger: ", reply.refusal()));
+      Log(absl::StrCat("refused a connection: ", reply.refusal()));
       hub->Refuse(*newcomer, reply.SerializeAsString());
     }
   }
@@ -363,14 +365,18 @@ absl::Status Connector::ServeFramed(Attempt& attempt) {
   attempt.over = true;
   if (!answer.has_value()) return FallBack(attempt, attempt.framed->failure().message());
   rendezvous::LinkReply reply;
-  if (!reply.ParseFromString(*answer)) return FallBack(attempt, "its answer is none");
+  if (!reply.ParseFromString(*answer)) return FallBack(attempt, "its answer is invalid");
   if (!reply.welcome()) return FallBack(attempt, reply.refusal());
   NoteWhy(attempt.peer, WaysTo(attempt.peer)[attempt.way]);
   links_[attempt.peer] = std::move(attempt.framed);
   return absl::OkStatus();
 }
 
-// Reads the answer of a peer that we connected to, or the hello of a newcomer.
+// Reads the answer of a peer that this rank connected to, or the hello of a new peer.
+//
+// The hello of a new peer leads to a link or is refused, and never fails the group: a stranger must
+// not be able to stop it. Only an attempt of this rank can fail the group; TCP is the last kind, so
+// there is nothing left to try.
 absl::Status Connector::ServeTcp(Attempt& attempt) {
   const absl::Status ended = attempt.tcp->Receive();
   rendezvous::LinkHello hello;
@@ -385,7 +391,7 @@ absl::Status Connector::ServeTcp(Attempt& attempt) {
     if (next.ok()) {
       AdmitTcp(attempt, hello);
     } else {
-      Log(absl::StrCat("refused a stranger: ", next.status().message()));
+      Log(absl::StrCat("refused a connection: ", next.status().message()));
     }
     attempt.over = true;
     return absl::OkStatus();
@@ -412,8 +418,8 @@ void Connector::TcpLinked(Attempt& attempt, int peer) {
 std::string Connector::Refusal(const rendezvous::LinkHello& hello) const {
   if (hello.token() != group_.token) return "not of this group";
   if (hello.to() != group_.rank || hello.from() <= group_.rank || hello.from() >= group_.ranks()) {
-    return absl::StrCat("a link from rank ", hello.from(), " to rank ", hello.to(),
-                        " has no place at rank ", group_.rank);
+    return absl::StrCat("unexpected link from rank ", hello.from(), " to rank ", hello.to(),
+                        " at rank ", group_.rank);
   }
   return "";
 }
@@ -425,7 +431,7 @@ void Connector::AdmitTcp(Attempt& attempt, const rendezvous::LinkHello& hello) {
   attempt.tcp->Send(reply);
   const absl::Status sent = attempt.tcp->Flush();
   if (!reply.refusal().empty()) {
-    Log(absl::StrCat("refused a stranger: ", reply.refusal()));
+    Log(absl::StrCat("refused a connection: ", reply.refusal()));
   } else if (sent.ok()) {
     TcpLinked(attempt, hello.from());
   }
@@ -439,13 +445,13 @@ absl::Status Connector::ServeLocal(Attempt& attempt) {
     if (message.ok()) {
       AdmitShm(attempt, *std::move(message));
     } else {
-      Log(absl::StrCat("refused a stranger: ", message.status().message()));
+      Log(absl::StrCat("refused a connection: ", message.status().message()));
     }
     return absl::OkStatus();
   }
   if (!message.ok()) return FallBack(attempt, message.status().message());
   rendezvous::LinkReply reply;
-  if (!reply.ParseFromString(message->bytes)) return FallBack(attempt, "its answer is none");
+  if (!reply.ParseFromString(message->bytes)) return FallBack(attempt, "its answer is invalid");
   if (!reply.welcome()) return FallBack(attempt, reply.refusal());
   absl::StatusOr<ShmLink::Mapped> mapped = ShmLink::Map(attempt.rings, true);
   if (!mapped.ok()) return FallBack(attempt, mapped.status().message());
@@ -468,8 +474,10 @@ absl::Status Connector::FallBack(Attempt& attempt, absl::string_view why) {
 
 std::string Connector::RefusalOfShm(const rendezvous::LinkHello& hello,
                                     const transport::UnixMessage& message) const {
-  if (message.fds.size() != 2) return "a hello without rings";
-  if (!Takes(LinkChoice::kShm)) return absl::StrCat("takes ", NameOf(options_.links), " only");
+  if (message.fds.size() != 2) return "the hello has no shared memory";
+  if (!Takes(LinkChoice::kShm)) {
+    return absl::StrCat("this rank accepts ", NameOf(options_.links), " only");
+  }
   return Refusal(hello);
 }
 

@@ -1,10 +1,11 @@
-// Makes a link to every other rank of a group that has met: shared memory between ranks of one
-// host, RDMA where both have a device, TCP otherwise, or as the caller says.
+// ConnectLinks: makes a link to every other rank of a group after its rendezvous. Ranks of one host
+// share memory; ranks that both have an RDMA device use RDMA; all others use TCP. The caller can
+// choose one kind for all.
 //
-// Of each pair the higher rank connects, and shows the group's token; ranks may come in any order
-// within the deadline. Strangers, garbage and links of other groups are refused, logged, and change
-// nothing. A pair whose shared memory (another user, no memory) or RDMA (no route) cannot be set up
-// takes the next way, and says so in the log.
+// In each pair the higher rank connects and sends the group's token. Ranks may come in any order
+// within the deadline. Strangers, garbage and links of other groups are refused and logged, and
+// change nothing. If shared memory (another user, no memory) or RDMA (no route) fails for a pair,
+// the pair uses the next kind of link and logs why.
 #ifndef TANDEM_COLLECTIVES_MEETING_CONNECT_LINKS_H_
 #define TANDEM_COLLECTIVES_MEETING_CONNECT_LINKS_H_
 
@@ -26,18 +27,18 @@ namespace tandem::collectives {
 
 struct ConnectOptions {
   LinkChoice links = LinkChoice::kAuto;
-  size_t shm_capacity = ShmLink::kDefaultCapacity;  // of each ring
-  // Its verdict ends the wait, and what fails here is reported to it; may be null.
+  size_t shm_capacity = ShmLink::kDefaultCapacity;  // bytes of each ring
+  // A verdict of the watch ends the wait, and failures here are reported to it. May be null.
   CoordinatorClient* watch = nullptr;
-  // Asked now and then; an error ends the wait. May be empty.
+  // Called from time to time; an error ends the wait. May be empty.
   std::function<absl::Status()> interrupted;
-  std::function<void(absl::string_view)> log;  // one line an event; may be empty
-  // Becomes, by rank, why the link to it is of its kind; known for lower ranks only. May be null.
+  std::function<void(absl::string_view)> log;  // one line for each event; may be empty
+  // Receives, by rank, the reason for the kind of each link; set for lower ranks only. May be null.
   std::vector<std::string>* why = nullptr;
 };
 
-// Links by rank; null at the own one. DEADLINE_EXCEEDED names the ranks that are missing; with a
-// watch: what all ranks agree on. Blocks.
+// Returns the links by rank; null at the own rank. DEADLINE_EXCEEDED names the ranks that are
+// missing; with a watch the error is the one that all ranks agree on. Blocks.
 absl::StatusOr<std::vector<std::unique_ptr<Link>>> ConnectLinks(const GroupMembership& membership,
                                                                 LinkPorts& ports,
                                                                 const ConnectOptions& options,

@@ -24,7 +24,7 @@ namespace {
 
 constexpr size_t kMaxRequestBytes = size_t{16} << 10;  // a Join with all its names
 constexpr size_t kMaxConnections = size_t{1} << 15;
-// How long the last words may take to leave.
+// How long the last messages may take to leave.
 constexpr absl::Duration kFarewell = absl::Milliseconds(200);
 
 uint64_t Unguessable() {
@@ -60,7 +60,7 @@ class Coordinator::Server {
  private:
   struct Connection {
     MessageStream stream;
-    bool closing = false;  // once what is queued has left
+    bool closing = false;  // close it when its queue has left
   };
   void Wait();
   void AcceptNewcomers(absl::Time now);
@@ -81,10 +81,12 @@ class Coordinator::Server {
   std::map<ConnectionId, Connection> connections_;
   ConnectionId next_ = 1;
   CoordinatorEffects effects_;
-  std::vector<pollfd> polled_;           // stop, listener, then connections
-  std::vector<ConnectionId> polled_id_;  // of the connections
+  std::vector<pollfd> polled_;           // wake-up, listener, then the connections
+  std::vector<ConnectionId> polled_id_;  // ids of the connections, in the same order
 };
 
+// Waits for at most a quarter of a heartbeat, so that OnTick runs often enough. If there are too
+// many connections the listener is not polled: new peers wait in the kernel's queue.
 void Coordinator::Server::Wait() {
   polled_.clear();
   polled_id_.clear();
@@ -100,6 +102,8 @@ void Coordinator::Server::Wait() {
   (void)poll(polled_.data(), polled_.size(), static_cast<int>(std::clamp<int64_t>(ms, 1, 1000)));
 }
 
+// Messages come before the tick: a heartbeat that has arrived must count before the core looks for
+// silent ranks. Everything is flushed once at the end.
 void Coordinator::Server::Run() {
   while (!stop_.load()) {
     Wait();
@@ -147,7 +151,7 @@ void Coordinator::Server::Close(ConnectionId id, absl::string_view why) {
   if (connections_.erase(id) > 0) core_.OnClose(id, why, &effects_);
 }
 
-// Does what the core wants; that may bring about more.
+// Carries out the effects of the core: log lines, messages, connections to close.
 void Coordinator::Server::Carry(absl::Time) {
   CoordinatorEffects effects;
   std::swap(effects, effects_);
@@ -168,7 +172,7 @@ void Coordinator::Server::FlushAll() {
     const absl::Status status = connection.stream.Flush();
     if (absl::IsResourceExhausted(status)) ended.emplace_back(id, status.message());
     const bool said_all = connection.closing && !connection.stream.WantsWritable();
-    // A connection that fails here is closed when it is read to its end.
+    // A connection that fails here is closed by Serve, after it was read to its end.
     if (said_all || (connection.closing && !status.ok())) ended.emplace_back(id, "");
   }
   for (const auto& [id, why] : ended) Close(id, why);
@@ -201,7 +205,7 @@ Coordinator::~Coordinator() {
 
 absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(CoordinatorOptions options) {
   if (options.beat < absl::Milliseconds(1)) {
-    return absl::InvalidArgumentError("coordinator: a beat of less than a millisecond");
+    return absl::InvalidArgumentError("coordinator: the heartbeat interval is below 1 ms");
   }
   TANDEM_ASSIGN_OR_RETURN(TcpListener listener, TcpListener::Bind(options.address));
   auto server = std::make_unique<Server>(std::move(options), std::move(listener));

@@ -1,16 +1,23 @@
-// The one place where the ranks of a collective group meet, and where those of a group that stands
-// alone agree on why it has failed. It runs in a launcher, or in the process of rank 0; what it
-// decides is in coordinator_core.h. In a job's scheduler it only introduces the workers to each other
-// (CoordinatorClient::Meet): who is lost is the scheduler's own word. It takes no part in
-// collectives: no data passes through it.
+// Coordinator: the server where the ranks of a collective group find each other (rendezvous). If
+// the group has no scheduler, its ranks also agree here on why the group has failed. The
+// coordinator runs in a launcher or in the process of rank 0; coordinator_core.h makes its
+// decisions. In a job's scheduler it only introduces the workers to each other
+// (CoordinatorClient::Meet), because the scheduler itself decides who is lost. No collective data
+// passes through the coordinator.
 //
-// If the process it is in dies, every group fails with that process's rank as the cause (or, if it
-// is no rank, UNAVAILABLE). Put it where nothing is lost with it: a launcher, a scheduler.
+// The folder meeting/ has the rendezvous of a group, the code that connects its links, and the
+// agreement on failures.
 //
-// Anything may connect: what does not speak the protocol is refused, logged, and changes nothing
-// for others. It does not prove who it is; do not listen beyond the network that the job trusts.
+// If the coordinator's process dies, every group fails, with that process's rank as the cause
+// (UNAVAILABLE if the process has no rank). Run it where its end harms nothing more: in a launcher
+// or a scheduler.
 //
-// Thread safety: it has a thread of its own; all methods may be called from any thread.
+// Anything may connect. A peer that does not speak the protocol is refused and logged, and changes
+// nothing for others. The coordinator does not authenticate: listen only on a network that the job
+// trusts.
+//
+// Thread safety: the coordinator has a thread of its own; all methods may be called from any
+// thread.
 #ifndef TANDEM_COLLECTIVES_MEETING_COORDINATOR_H_
 #define TANDEM_COLLECTIVES_MEETING_COORDINATOR_H_
 
@@ -28,15 +35,15 @@ namespace tandem::collectives {
 struct CoordinatorOptions {
   std::string address = "127.0.0.1:0";  // where to listen; port 0: a free one
   absl::Duration beat = absl::Seconds(1);
-  int own_rank = -1;  // the rank whose process this is; -1: none
-  // One line an event, from the coordinator's thread; may be empty.
+  int own_rank = -1;  // the rank of this process; -1: none
+  // Called with one line for each event, from the coordinator's thread; may be empty.
   std::function<void(absl::string_view)> log;
 };
 
 class Coordinator {
  public:
   static absl::StatusOr<std::unique_ptr<Coordinator>> Start(CoordinatorOptions options = {});
-  // Tells everybody that it ends in order.
+  // Tells all members that the coordinator ends in order.
   ~Coordinator();
   Coordinator(const Coordinator&) = delete;
   Coordinator& operator=(const Coordinator&) = delete;

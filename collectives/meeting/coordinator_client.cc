@@ -19,13 +19,15 @@ namespace {
 using rendezvous::FromCoordinator;
 using rendezvous::ToCoordinator;
 
-constexpr size_t kMaxAnswerBytes = size_t{48} << 20;  // the table of the largest group
+constexpr size_t kMaxAnswerBytes = size_t{48} << 20;  // the member table of the largest group
 constexpr int kSilentBeats = 3;
-constexpr absl::Duration kInterruptEvery =
-    absl::Milliseconds(50);  // how often a wait may be interrupted
-// The coordinator's own deadline comes first, so that its answer can say who is missing.
+// How often a wait may be interrupted.
+constexpr absl::Duration kInterruptEvery = absl::Milliseconds(50);
+// The coordinator's deadline is earlier than the client's by this much, so that its answer can say
+// who is missing.
 constexpr absl::Duration kAnswerTime = absl::Milliseconds(500);
-// From the last beat of a rank to its verdict: silence, judgement, and the way here.
+// The longest time from the last heartbeat of a rank to its verdict here (silence, decision,
+// delivery) is kVerdictBeats heartbeats plus kVerdictTime.
 constexpr int kVerdictBeats = 2 * kSilentBeats;
 constexpr absl::Duration kVerdictTime = absl::Seconds(2);
 
@@ -109,7 +111,7 @@ GroupMembership CoordinatorClient::membership() const {
 absl::StatusOr<GroupMembership> CoordinatorClient::Shrink(absl::Time deadline) {
   absl::MutexLock lock(&mu_);
   if (!connected_ || leaving_) {
-    return absl::UnavailableError("without its coordinator a group cannot shrink");
+    return absl::UnavailableError("the group has no coordinator any more and cannot shrink");
   }
   answered_ = false;
   ToCoordinator message;
@@ -179,14 +181,14 @@ absl::Status CoordinatorClient::Agree(const absl::Status& seen) {
 }
 
 void CoordinatorClient::SetVerdict(absl::Status verdict) {
-  if (!verdict_.ok()) return;  // the first one stays
+  if (!verdict_.ok()) return;  // the first verdict stays
   verdict_ = std::move(verdict);
   has_verdict_.store(true, std::memory_order_release);
   verdict_fd_.Wake();
   changed_.SignalAll();
 }
 
-// ---- The thread -------------------------------------------------------------
+// ---- Thread -----------------------------------------------------------------
 
 void CoordinatorClient::Send(const ToCoordinator& message) {
   if (!connected_ || leaving_) return;
@@ -217,6 +219,9 @@ bool CoordinatorClient::Turn(absl::Time now) {
   return more;
 }
 
+// Reads everything that has come before it judges silence: messages that arrived count, even if
+// this thread ran late. After a goodbye of the coordinator nothing more is checked. Flushing comes
+// before the checks, because a leaving client must still send its goodbye.
 bool CoordinatorClient::TakeTurn(absl::Time now) {
   if (!connected_) return !leaving_;
   const absl::Status ended = stream_.Receive();
@@ -231,8 +236,8 @@ bool CoordinatorClient::TakeTurn(absl::Time now) {
     heard_ = now;
     Handle(message);
   }
-  if (!connected_) return !leaving_;  // it has said goodbye
-  // After a pause of this process what has come in the meantime counts.
+  if (!connected_) return !leaving_;  // the coordinator has said goodbye
+  // If this process was paused, the silence is its own: count from now.
   if (now - last_turn_ > beat_ * 2) heard_ = now;
   last_turn_ = now;
   const absl::Status flushed = stream_.Flush();
@@ -257,12 +262,14 @@ void CoordinatorClient::Handle(const FromCoordinator& message) {
       const std::string& why = message.refusal().why();
       absl::Status refused = message.refusal().late() ? absl::DeadlineExceededError(why)
                                                       : absl::FailedPreconditionError(why);
-      if (answered_) return SetVerdict(std::move(refused));  // not an answer: we are sent away
+      // This refusal is not an answer: the coordinator expels this rank.
+      if (answered_) return SetVerdict(std::move(refused));
       answer_ = std::move(refused);
       answered_ = true;
       return;
     }
-    case FromCoordinator::kGoodbye:  // no verdict: all may be well
+    // Not a verdict: the group may be well.
+    case FromCoordinator::kGoodbye:
       connected_ = false;
       if (membership_.members.empty())
         SetVerdict(absl::UnavailableError("the coordinator has left"));
@@ -301,7 +308,7 @@ void CoordinatorClient::TakeVerdict(const rendezvous::Verdict& verdict) {
                  verdict.rank() == membership_.rank
                      ? verdict.why()
                      : absl::StrCat("rank ", verdict.rank(), " says: ", verdict.why()));
-  if (membership_.members.empty()) {  // still joining
+  if (membership_.members.empty()) {  // still in the rendezvous
     answer_ = status;
     answered_ = true;
   }
@@ -311,8 +318,8 @@ void CoordinatorClient::TakeVerdict(const rendezvous::Verdict& verdict) {
 void CoordinatorClient::LoseCoordinator(absl::string_view why) {
   connected_ = false;
   if (coordinator_rank_ >= 0 && coordinator_rank_ != membership_.rank) {
-    return SetVerdict(
-        PeerLostError(coordinator_rank_, absl::StrCat("the coordinator in it is gone: ", why)));
+    return SetVerdict(PeerLostError(
+        coordinator_rank_, absl::StrCat("its process ran the coordinator, which is gone: ", why)));
   }
   SetVerdict(absl::UnavailableError(absl::StrCat("the coordinator is gone: ", why)));
 }

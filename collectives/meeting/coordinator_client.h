@@ -1,14 +1,15 @@
-// One rank's tie to the coordinator: meets the other ranks, shows that it lives (from a thread of
-// its own, whatever the caller does), and learns the verdict when the group fails.
+// CoordinatorClient: one rank's connection to the coordinator. The client does the rendezvous with
+// the other ranks, sends heartbeats (from a thread of its own, whatever the caller does), and
+// receives the verdict when the group fails.
 //
 //   TANDEM_ASSIGN_OR_RETURN(auto client, CoordinatorClient::Join(options, deadline));
 //   TANDEM_ASSIGN_OR_RETURN(auto links, ConnectLinks(client->membership(), ports, {}, deadline));
 //   Group group(client->membership().rank, std::move(links), {.watch = client.get()});
 //
-// If the coordinator itself goes, that is the verdict; if it ends in order, groups go on without
-// it, and what this rank sees is then the verdict on this rank.
+// If the coordinator is lost, this loss is the verdict. If the coordinator ends in order, groups
+// continue without it, and the first failure that this rank sees is then its verdict.
 //
-// Thread safety: all methods, from any thread; Shrink one at a time.
+// Thread safety: all methods may be called from any thread; Shrink one call at a time.
 #ifndef TANDEM_COLLECTIVES_MEETING_COORDINATOR_CLIENT_H_
 #define TANDEM_COLLECTIVES_MEETING_COORDINATOR_CLIENT_H_
 
@@ -36,51 +37,54 @@ namespace tandem::collectives {
 struct JoinOptions {
   std::string coordinator;  // host:port
   std::string group = "default";
-  int rank = -1;  // -1: any
+  int rank = -1;  // -1: any free rank
   int ranks = 1;
   GroupMember member;
-  // Asked now and then while others are waited for; an error ends the wait. May be empty. It must
-  // not call back into the client.
+  // Called from time to time during the rendezvous; an error ends the wait. May be empty. The
+  // function must not call the client.
   std::function<absl::Status()> interrupted;
 };
 
 class CoordinatorClient final : public GroupWatch {
  public:
-  // Returns when all ranks have come. By the deadline: DEADLINE_EXCEEDED names the ranks that are
-  // missing. UNAVAILABLE: no coordinator there, or (errors.h) a rank that had come is lost.
-  // FAILED_PRECONDITION: refused, and why.
+  // Does the rendezvous: returns when all ranks have come. DEADLINE_EXCEEDED names the ranks that
+  // are missing at the deadline. UNAVAILABLE: there is no coordinator, or a rank that had come is
+  // lost (errors.h). FAILED_PRECONDITION: refused; the text says why.
   static absl::StatusOr<std::unique_ptr<CoordinatorClient>> Join(const JoinOptions& options,
                                                                  absl::Time deadline);
-  // Only exchanges addresses: meets the others as above, and leaves. What becomes of them is not the
-  // coordinator's business then: for groups of which somebody else says who is lost.
+  // Only exchanges addresses: does the rendezvous as Join does, and leaves. The coordinator does
+  // not watch the group afterwards. For groups with another judge of failures, such as the
+  // scheduler.
   static absl::StatusOr<GroupMembership> Meet(const JoinOptions& options, absl::Time deadline);
-  // Says goodbye. A process that ends without it is taken for killed.
+  // Says goodbye. A process that ends without a goodbye counts as killed.
   ~CoordinatorClient() override;
   CoordinatorClient(const CoordinatorClient&) = delete;
   CoordinatorClient& operator=(const CoordinatorClient&) = delete;
 
-  GroupMembership membership() const;  // changed by Shrink only
+  GroupMembership membership() const;  // only Shrink changes it
 
-  // OK until the group has failed; one load.
+  // OK until the group has failed; costs one atomic load.
   absl::Status Verdict() override;
   int fd() const override { return verdict_fd_.fd(); }
-  // Reports what this rank has seen and waits for the verdict, as long as one can take.
+  // Reports the failure that this rank has seen and waits for the verdict, as long as a verdict can
+  // take.
   absl::Status Agree(const absl::Status& seen) override;
 
-  // The link to `rank` failed, or it was waited for in vain.
+  // Reports that the link to `rank` failed, or that `rank` did not come in time.
   void ReportLinkFailure(int rank, absl::string_view why);
-  // This rank waits for `rank`. No reproach; but if that has left in order there will be a verdict.
+  // Reports that this rank waits for `rank`. Waiting is no accusation; but if `rank` has left in
+  // order, the coordinator decides on a verdict.
   void Want(int rank);
-  // This rank gives up, and nobody else is at fault.
+  // Reports that this rank gives up, and that no other rank is at fault.
   void ReportAbort(const absl::Status& why);
   // The verdict, or OK if there is none by the deadline.
   absl::Status WaitVerdict(absl::Time deadline);
 
-  // After a verdict: the group of those that live and ask for it too. By the deadline at the latest
-  // with those that did by then. Clears the verdict.
+  // After a verdict: makes a new group of the live ranks that call Shrink. At the deadline the
+  // ranks that have called it form the group. Clears the verdict.
   absl::StatusOr<GroupMembership> Shrink(absl::Time deadline);
 
-  // Nothing more is wanted of this rank. Later calls do nothing.
+  // Says that this rank is no longer needed. Later calls do nothing.
   void Goodbye();
 
  private:
@@ -92,7 +96,7 @@ class CoordinatorClient final : public GroupWatch {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   void Run();
-  bool Turn(absl::Time now);  // false: over
+  bool Turn(absl::Time now);  // false: the thread must end
   bool TakeTurn(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Handle(const rendezvous::FromCoordinator& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void TakeWelcome(const rendezvous::Welcome& welcome) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -106,7 +110,7 @@ class CoordinatorClient final : public GroupWatch {
   std::atomic<bool> has_verdict_{false};
 
   mutable absl::Mutex mu_;
-  CondVar changed_;  // answered, lost its coordinator, or has a verdict
+  CondVar changed_;  // answered, lost the coordinator, or has a verdict
   MessageStream stream_ ABSL_GUARDED_BY(mu_);
   GroupMembership membership_ ABSL_GUARDED_BY(mu_);
   absl::Duration beat_ ABSL_GUARDED_BY(mu_) = absl::InfiniteDuration();

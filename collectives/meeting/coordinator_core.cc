@@ -15,13 +15,13 @@ using rendezvous::Verdict;
 
 struct CoordinatorCore::Rank {
   enum class State { kHere, kLeft, kLost };
-  int rank = -1;  // -1: any, until the group begins
+  int rank = -1;  // -1: any rank, until the group begins
   int previous = -1;
   ConnectionId connection = 0;
   rendezvous::Member member;
   State state = State::kHere;
-  std::string why;       // it is not here any more
-  bool gave_up = false;  // has accused or aborted
+  std::string why;       // why it is no longer here
+  bool gave_up = false;  // has accused a rank or aborted
   bool wants_shrink = false;
   bool has_coordinator = false;
 
@@ -33,12 +33,12 @@ struct CoordinatorCore::Group {
   std::string name;
   Phase phase = Phase::kMeeting;
   int ranks = 0;
-  std::vector<Rank> members;  // kRunning: by rank
+  std::vector<Rank> members;  // kRunning: ordered by rank
   absl::Time deadline = absl::InfiniteFuture();
-  // kFailedMeeting: what latecomers are told, and how many have yet to come.
+  // kFailedMeeting: the answer to ranks that come too late, and how many of them have not come yet.
   FromCoordinator failure;
   int to_tell = 0;
-  // kRunning
+  // The fields below are used in kRunning.
   std::string token;
   std::vector<rendezvous::Lost> lost_before;
   std::vector<Accusation> accusations;
@@ -69,7 +69,7 @@ void CoordinatorCore::OnMessage(ConnectionId from, const ToCoordinator& message,
   connection.heard = now;
   if (connection.group == nullptr) {
     if (message.has_join()) return Join(from, message.join(), now, e);
-    return Refuse(from, "did not join first", e);
+    return Refuse(from, "its first message was not a join", e);
   }
   Group& group = *connection.group;
   Rank& rank = group.members[connection.index];
@@ -87,7 +87,7 @@ void CoordinatorCore::OnMessage(ConnectionId from, const ToCoordinator& message,
     case ToCoordinator::kShrink:
       return AskToShrink(group, rank, message.shrink(), now, e);
     default:
-      return Expel(group, rank, "it sent a message that is none", e);
+      return Expel(group, rank, "it sent an unknown message", e);
   }
 }
 
@@ -97,8 +97,8 @@ void CoordinatorCore::OnClose(ConnectionId from, absl::string_view why, Coordina
   const Connection connection = it->second;
   connections_.erase(it);
   if (connection.group == nullptr) {
-    e->log.push_back(absl::StrCat("stranger ", from,
-                                  " is gone: ", why.empty() ? absl::string_view("closed") : why));
+    e->log.push_back(absl::StrCat("connection ", from, " ended before it joined: ",
+                                  why.empty() ? absl::string_view("closed") : why));
     return;
   }
   Rank& rank = connection.group->members[connection.index];
@@ -109,7 +109,8 @@ void CoordinatorCore::OnClose(ConnectionId from, absl::string_view why, Coordina
 }
 
 void CoordinatorCore::OnTick(absl::Time now, CoordinatorEffects* e) {
-  // Messages that came while this process did not run have not been looked at yet.
+  // Messages that came while this process was paused have not been read yet. So the pause must not
+  // count as silence.
   const absl::Duration pause = now - std::max(last_tick_, absl::UnixEpoch());
   if (last_tick_ != absl::InfinitePast() && pause > options_.beat) {
     for (auto& [id, connection] : connections_) connection.heard += pause;
@@ -157,6 +158,8 @@ void CoordinatorCore::TickGroup(Group& group, absl::Time now, CoordinatorEffects
   if (now >= group.shrink_by) Shrink(group, e);
 }
 
+// Removes groups that nobody is in any more. A failed rendezvous stays until its deadline, so that
+// ranks that come late get the same error.
 void CoordinatorCore::ForgetEmptyGroups(absl::Time now) {
   const auto over = [&](const std::unique_ptr<Group>& group) {
     if (!group->Empty()) return false;
@@ -169,26 +172,30 @@ void CoordinatorCore::ForgetEmptyGroups(absl::Time now) {
   groups_.erase(std::remove_if(groups_.begin(), groups_.end(), over), groups_.end());
 }
 
-// ---- Meeting ----------------------------------------------------------------
+// ---- Rendezvous -------------------------------------------------------------
 
 std::string CoordinatorCore::CheckJoin(const rendezvous::Join& join) const {
   const rendezvous::Member& member = join.member();
   if (join.version() != kVersion) {
-    return absl::StrCat("speaks version ", join.version(), ", this is ", kVersion);
+    return absl::StrCat("uses protocol version ", join.version(), ", expected ", kVersion);
   }
   if (join.ranks() < 1 || join.ranks() > kMaxRanks || join.rank() < -1 ||
       join.rank() >= join.ranks()) {
-    return absl::StrCat("wants to be rank ", join.rank(), " of ", join.ranks());
+    return absl::StrCat("asks for rank ", join.rank(), " of ", join.ranks(), ", which is invalid");
   }
   for (const std::string* text :
        {&join.group(), &member.host(), &member.gpu(), &member.tcp_address(), &member.unix_name(),
         &member.about(), &member.rdma_address(), &member.zmq_address()}) {
     if (text->size() > kMaxTextBytes)
-      return absl::StrCat("sent a name of ", text->size(), " bytes");
+      return absl::StrCat("sent a name of ", text->size(), " bytes, at most ", kMaxTextBytes,
+                          " are allowed");
   }
-  return join.deadline_ms() > 0 ? "" : "left no time";
+  return join.deadline_ms() > 0 ? "" : "its deadline has already passed";
 }
 
+// Finds the group that a new rank belongs to, or makes it. A failed rendezvous counts only for
+// ranks that have not heard of the failure: if the rank's number was there already, the rank starts
+// a new attempt.
 CoordinatorCore::Group* CoordinatorCore::MeetingOf(const rendezvous::Join& join, absl::Time now) {
   for (const auto& group : groups_) {
     if (group->phase == Group::Phase::kMeeting && group->name == join.group()) return group.get();
@@ -204,23 +211,26 @@ CoordinatorCore::Group* CoordinatorCore::MeetingOf(const rendezvous::Join& join,
   return groups_.back().get();
 }
 
+// The order matters: everything that can refuse the rank comes first, so that a refused rank leaves
+// no trace in the group. A rank that comes to a failed rendezvous is counted and told the failure.
+// Only a rank that is really accepted can shorten the deadline or complete the group.
 void CoordinatorCore::Join(ConnectionId from, const rendezvous::Join& join, absl::Time now,
                            CoordinatorEffects* e) {
   Connection& connection = connections_[from];
   if (std::string wrong = CheckJoin(join); !wrong.empty()) return Refuse(from, wrong, e);
   Group* const group = MeetingOf(join, now);
-  if (group == nullptr) return Refuse(from, "is one group too many", e);
+  if (group == nullptr) return Refuse(from, "there are too many groups", e);
   if (join.ranks() != group->ranks) {
     return Refuse(from,
-                  absl::StrCat("wants group '", group->name, "' to have ", join.ranks(),
-                               " ranks, others want ", group->ranks),
+                  absl::StrCat("asks for ", join.ranks(), " ranks in group '", group->name,
+                               "', the other members for ", group->ranks),
                   e);
   }
   for (const Rank& other : group->members) {
     if (join.rank() < 0 || other.rank != join.rank()) continue;
     return Refuse(from,
-                  absl::StrCat("wants to be rank ", join.rank(), " of group '", group->name,
-                               "', which ", other.member.about(), " is already"),
+                  absl::StrCat("asks for rank ", join.rank(), " of group '", group->name,
+                               "', which is taken by ", other.member.about()),
                   e);
   }
   Rank rank;
@@ -230,6 +240,7 @@ void CoordinatorCore::Join(ConnectionId from, const rendezvous::Join& join, absl
   connection.group = group;
   connection.index = group->members.size();
   group->members.push_back(std::move(rank));
+  // The rendezvous has failed before this rank came: tell it why.
   if (group->phase == Group::Phase::kFailedMeeting) {
     --group->to_tell;
     e->sends.push_back({from, group->failure});
@@ -239,13 +250,15 @@ void CoordinatorCore::Join(ConnectionId from, const rendezvous::Join& join, absl
   const int64_t most_ms = absl::ToInt64Milliseconds(absl::Hours(24));
   group->deadline = std::min(
       group->deadline, now + absl::Milliseconds(std::min<int64_t>(join.deadline_ms(), most_ms)));
-  e->log.push_back(absl::StrCat("group '", group->name, "': ", join.member().about(), " comes as ",
+  e->log.push_back(absl::StrCat("group '", group->name, "': ", join.member().about(), " joins as ",
                                 join.rank() < 0 ? "any rank" : absl::StrCat("rank ", join.rank()),
-                                ", ", group->members.size(), " of ", group->ranks, " are here"));
+                                ", ", group->members.size(), " of ", group->ranks,
+                                " ranks are here"));
   if (static_cast<int>(group->members.size()) == group->ranks) Begin(*group, e);
 }
 
-// Ranks that were asked for stand; the others are given out host by host, in the order of arrival.
+// Gives every member its rank. Ranks that members asked for stay. The other ranks are given out
+// host by host, in the order of arrival, so that ranks of one host are neighbours if possible.
 void CoordinatorCore::NumberMembers(Group& group) {
   std::vector<Rank> by_rank(group.members.size());
   std::vector<bool> taken(group.members.size(), false);
@@ -347,6 +360,7 @@ void CoordinatorCore::FailMeeting(Group& group, FromCoordinator why, Coordinator
 
 // ---- Failure ----------------------------------------------------------------
 
+// A rank is waited for. That alone is no failure, unless the wanted rank has left in order.
 void CoordinatorCore::Want(Group& group, const rendezvous::Want& want, CoordinatorEffects* e) {
   if (group.phase != Group::Phase::kRunning || want.rank() < 0 || want.rank() >= group.ranks)
     return;
@@ -368,6 +382,9 @@ void CoordinatorCore::Abort(Group& group, Rank& rank, const rendezvous::Abort& a
   Decide(group, std::move(verdict), e);
 }
 
+// Handles a goodbye. During the rendezvous it counts as a loss, because the others still wait for
+// this rank. In a running group the rank only leaves; but if it was accused before, the accusation
+// is explained now and decides the verdict.
 void CoordinatorCore::Leave(Group& group, Rank& rank, CoordinatorEffects* e) {
   const ConnectionId connection = rank.connection;
   if (group.phase == Group::Phase::kMeeting) {
@@ -387,6 +404,8 @@ void CoordinatorCore::Leave(Group& group, Rank& rank, CoordinatorEffects* e) {
   Drop(connection, e);
 }
 
+// Handles a rank that ended or was silent. A rank that has given up before gets no verdict here.
+// Maybe it ended because of another rank; Judge decides later.
 void CoordinatorCore::Lose(Group& group, Rank& rank, absl::string_view why, CoordinatorEffects* e) {
   rank.state = Rank::State::kLost;
   rank.why = std::string(why);
@@ -419,12 +438,13 @@ void CoordinatorCore::Accuse(Group& group, Rank& by, const rendezvous::Accusatio
     return Expel(group, by, absl::StrCat("it accused rank ", against, " of ", group.ranks), e);
   }
   by.gave_up = true;
-  e->log.push_back(absl::StrCat("group '", group.name, "': rank ", by.rank, " says of rank ",
+  e->log.push_back(absl::StrCat("group '", group.name, "': rank ", by.rank, " reports about rank ",
                                 against, ": ", accusation.why()));
   if (group.accusations.size() < 16u * static_cast<size_t>(group.ranks)) {
     group.accusations.push_back({by.rank, against, accusation.why().substr(0, kMaxTextBytes)});
   }
-  // One beat more than silence takes to show.
+  // One heartbeat longer than it takes to notice a silent rank: if one is the true cause, TickGroup
+  // finds it first.
   group.judge_at = std::min(group.judge_at, now + options_.beat * (options_.silent_beats + 1));
   const Rank& accused = group.members[against];
   if (accused.state == Rank::State::kLeft && !accused.gave_up) {
@@ -432,7 +452,10 @@ void CoordinatorCore::Accuse(Group& group, Rank& by, const rendezvous::Accusatio
   }
 }
 
-// Called with at least one accusation.
+// Decides by accusations, because no closed connection and no silence has explained them in time. A
+// rank that has given up itself is not the cause. Among the others the rank with the most
+// accusations is lost. If every accused rank has given up, the first accusation decides. Requires
+// at least one accusation.
 void CoordinatorCore::Judge(Group& group, CoordinatorEffects* e) {
   group.judge_at = absl::InfiniteFuture();
   if (group.decided || group.accusations.empty()) return;
@@ -501,6 +524,9 @@ void CoordinatorCore::TryShrink(Group& group, CoordinatorEffects* e) {
   if (some) Shrink(group, e);
 }
 
+// Moves the ranks that asked for it to a new group, in their old order. All other ranks are lost
+// for the new group. A live rank that has not asked in time is expelled: otherwise it would wait in
+// a group without the others.
 void CoordinatorCore::Shrink(Group& group, CoordinatorEffects* e) {
   auto next = std::make_unique<Group>();
   next->name = group.name;
@@ -515,8 +541,9 @@ void CoordinatorCore::Shrink(Group& group, CoordinatorEffects* e) {
       moved.has_coordinator = rank.has_coordinator;
     } else {
       if (rank.here()) {
-        rank.why = "did not come to the shrink in time";
-        Refuse(rank.connection, "the group has gone on without it: it did not come in time", e);
+        rank.why = "did not ask to shrink in time";
+        Refuse(rank.connection,
+               "the group continues without this rank, which did not ask to shrink in time", e);
       }
       rendezvous::Lost& lost = next->lost_before.emplace_back();
       lost.set_rank(rank.rank);
@@ -525,14 +552,14 @@ void CoordinatorCore::Shrink(Group& group, CoordinatorEffects* e) {
     rank.state = Rank::State::kLeft;
   }
   next->ranks = static_cast<int>(next->members.size());
-  e->log.push_back(absl::StrCat("group '", group.name, "' goes on with ", next->ranks, " of ",
+  e->log.push_back(absl::StrCat("group '", group.name, "' continues with ", next->ranks, " of ",
                                 group.ranks, " ranks"));
   group.shrink_by = absl::InfiniteFuture();
   groups_.push_back(std::move(next));
   Welcome(*groups_.back(), e);
 }
 
-// ---- Telling ----------------------------------------------------------------
+// ---- Messages to the members ------------------------------------------------
 
 void CoordinatorCore::Tell(const Group& group, const FromCoordinator& message,
                            CoordinatorEffects* e) {
@@ -549,7 +576,8 @@ void CoordinatorCore::Refuse(ConnectionId to, absl::string_view why, Coordinator
   Drop(to, e);
 }
 
-// From here on the connection is not ours; a member without it is judged by its state.
+// Ends the coordinator's interest in a connection and asks the shell to close it. A member without
+// a connection keeps its state, which decides how it counts.
 void CoordinatorCore::Drop(ConnectionId connection, CoordinatorEffects* e) {
   const auto it = connections_.find(connection);
   if (it == connections_.end()) return;

@@ -1,25 +1,30 @@
-// What the coordinator of collective groups decides, without sockets, threads or a clock
-// (coordinator.h is its shell): who meets whom, why a group has failed, and who goes on after that.
+// CoordinatorCore: the decisions of the coordinator of collective groups, without sockets, threads
+// or a clock (coordinator.h is its shell). The decisions are: who belongs to a group, why a group
+// has failed, and who continues after that.
 //
-// Meeting. Ranks of a group join by its name; when all are there each gets the table of members.
-// The meeting fails for all at the first deadline, or as soon as one that had come is lost, and
-// says which ranks are missing or which was lost.
+// Rendezvous. Ranks join a group by its name. When all ranks have come, each gets the table of
+// members. The rendezvous fails for all of them at the earliest deadline, or as soon as a rank that
+// had come is lost. The error says which ranks are missing or which rank was lost.
 //
-// Failure. Each group gets one verdict, and all members the same:
-//   (1) a connection that ends without goodbye: that rank is lost, at once, unless it had given up
-//       itself before: then it may have ended because of that, and is judged as (3);
-//   (2) silence for three beats: that rank is lost ("stopped answering");
-//   (3) accusations ("link to 2 failed", "waited for 2 in vain") are kept until (1) or (2) explains
-//       them, for the time that (2) takes; then the blame falls on the rank that most accuse among
-//       those that accuse nobody themselves: one that gave up because of another is not the cause;
-//   (4) a rank that left in order, and had not given up, is the cause once it is accused or wanted;
-//   (5) an abort (ranks disagree, or the caller's wish) names the rank that says it and why, at once.
+// Failure. Each group gets one verdict, the same for all members:
+//   (1) A connection ends without a goodbye: that rank is lost, at once. Exception: the rank had
+//       given up before. Then the rank may have ended because of that, and rule (3) decides.
+//   (2) A rank is silent for three heartbeats: that rank is lost ("stopped answering").
+//   (3) An accusation ("link to 2 failed", "waited for 2 in vain") is kept for the time that (2)
+//       takes, until (1) or (2) explains it. After that time the coordinator decides. Ranks that
+//       accuse somebody themselves are not the cause, since they gave up because of another rank.
+//       Among the others the rank with the most accusations is lost.
+//   (4) A rank left in order and had not given up: that rank is the cause once it is accused or
+//       wanted.
+//   (5) An abort (ranks disagree, or the caller's wish) names the rank that reports it and the
+//       reason, at once.
 //
-// Shrinking. After a verdict the members ask for it; when all that live have asked, or at the first
-// deadline those who have, they become a group of their own, numbered in the old order.
+// Shrinking. After a verdict the members ask to shrink. When all live members have asked, they
+// become a group of their own, numbered in the old order. At the earliest deadline the group
+// consists of those that have asked by then.
 //
-// Bounds: names, tables and numbers of groups and ranks; a message against the protocol is refused
-// and costs its sender the connection.
+// Bounds: the lengths of names and tables and the numbers of groups and ranks are limited. A
+// message against the protocol is refused, and its sender is disconnected.
 #ifndef TANDEM_COLLECTIVES_MEETING_COORDINATOR_CORE_H_
 #define TANDEM_COLLECTIVES_MEETING_COORDINATOR_CORE_H_
 
@@ -39,23 +44,23 @@ namespace tandem::collectives {
 
 using ConnectionId = uint64_t;
 
-// What an event brings about; the core appends, the shell empties.
+// The effects of an event: the core appends to them, the shell carries them out and clears them.
 struct CoordinatorEffects {
   struct Send {
     ConnectionId to;
     rendezvous::FromCoordinator message;
   };
   std::vector<Send> sends;
-  std::vector<ConnectionId> closes;  // once what was sent has left
-  std::vector<std::string> log;      // one line an event
+  std::vector<ConnectionId> closes;  // after their last messages have left
+  std::vector<std::string> log;      // one line for each event
 };
 
 struct CoordinatorCoreOptions {
   absl::Duration beat = absl::Seconds(1);
   int silent_beats = 3;
-  absl::Duration join_within = absl::Seconds(10);  // of a new connection
-  int own_rank = -1;                               // whose process this is; -1: nobody's
-  uint64_t seed = 0;                               // of tokens; not to be guessed
+  absl::Duration join_within = absl::Seconds(10);  // for a new connection
+  int own_rank = -1;                               // the rank of this process; -1: none
+  uint64_t seed = 0;                               // for tokens; must not be guessable
 };
 
 class CoordinatorCore {
@@ -71,9 +76,11 @@ class CoordinatorCore {
   void OnConnect(ConnectionId from, absl::Time now);
   void OnMessage(ConnectionId from, const rendezvous::ToCoordinator& message, absl::Time now,
                  CoordinatorEffects* effects);
-  // The connection has ended, by whichever side; `why` if it was not the peer's doing.
+  // The connection has ended, whichever side ended it. `why`: the reason if the peer did not end
+  // it.
   void OnClose(ConnectionId from, absl::string_view why, CoordinatorEffects* effects);
-  // To be called a few times a beat. After a pause of this process nobody is held silent for it.
+  // Call it a few times in each heartbeat. After a pause of this process no rank counts as silent
+  // because of the pause.
   void OnTick(absl::Time now, CoordinatorEffects* effects);
 
   size_t groups() const { return groups_.size(); }
@@ -87,8 +94,8 @@ class CoordinatorCore {
   struct Group;
   struct Connection {
     absl::Time since, heard;
-    Group* group = nullptr;  // null until it has joined
-    size_t index = 0;        // in group->members
+    Group* group = nullptr;  // null before it has joined
+    size_t index = 0;        // index in group->members
   };
 
   void Join(ConnectionId from, const rendezvous::Join& join, absl::Time now, CoordinatorEffects* e);

@@ -25,10 +25,11 @@ constexpr ChoiceName kChoices[] = {{LinkChoice::kAuto, "auto", "any link"},
                                    {LinkChoice::kRdma, "rdma", "RDMA"},
                                    {LinkChoice::kZmq, "zmq", "ZeroMQ"}};
 
-// How long a peer is tried before another way is taken. If there is no other way, the deadline of
-// the caller counts.
+// How long to try a peer before the next kind of link is tried. If there is no other kind, the
+// deadline of the caller applies.
 constexpr absl::Duration kPatience = absl::Seconds(5), kAnyPatience = absl::Hours(1);
-// What counts has been answered when links go, and their peers may be gone by then.
+// When links are destroyed all important messages have been answered, and their peers may be gone.
+// So there is little to wait for.
 constexpr absl::Duration kLinger = absl::Seconds(1), kGoodbye = absl::Milliseconds(200);
 
 std::string RandomName() {
@@ -37,18 +38,21 @@ std::string RandomName() {
   return absl::StrCat("tandem-links-", absl::BytesToHexString({bytes, sizeof bytes}));
 }
 
-// A ring in which all that a link has under way fits, whatever sizes it is cut into.
+// The options of an RDMA endpoint. Its ring has room for all frames of a link in flight, whatever
+// their sizes.
 rdma::RdmaOptions RingFor(std::shared_ptr<rdma::RdmaContext> context, absl::Duration patience) {
-  constexpr size_t kHeads = 512;  // of the message and the frame
+  constexpr size_t kHeads = 512;  // headers of the message and the frame
   rdma::RdmaOptions options;
   options.context = std::move(context);
   options.connect_deadline = patience;
   options.linger = kLinger;
-  options.spin = transport::SpinMode::kNever;  // whoever waits for a group spins by itself
+  options.spin = transport::SpinMode::kNever;  // the thread that waits for a group spins itself
   options.small_slots = options.large_slots = static_cast<int>(TransportLink::kWindowFrames);
   options.small_slot_bytes = 16 << 10;
   options.large_slot_bytes = TransportLink::kFrameBytes + kHeads;
-  options.rendezvous_bytes = options.large_slot_bytes;  // no reads: they need the sender's help
+  // Frames are never offered to be read: reads need the sender's help, and the sender may be
+  // computing.
+  options.rendezvous_bytes = options.large_slot_bytes;
   options.lend_all = true;
   return options;
 }
@@ -59,7 +63,8 @@ absl::StatusOr<std::shared_ptr<TransportHub>> RdmaHub(absl::string_view host,
   rdma::RdmaOptions options = RingFor(std::move(context), patience);
   options.bind = absl::StrCat("rdma://", host, ":*");
   auto transport = rdma::NewRdmaTransport(options);
-  if (!transport.ok()) {  // its device may have an address of its own
+  // The device may have an address of its own: try any device.
+  if (!transport.ok()) {
     options.bind = "rdma://*:*";
     transport = rdma::NewRdmaTransport(options);
   }

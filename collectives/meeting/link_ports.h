@@ -1,5 +1,5 @@
-// Where a process takes links of collectives: a TCP port, a Unix socket for rings of shared memory,
-// and where they are wanted an RDMA and a ZeroMQ endpoint.
+// LinkPorts: the ports where a process accepts links of collectives: a TCP port, a Unix socket for
+// shared memory, and, if the caller asks for them, an RDMA and a ZeroMQ endpoint.
 //
 // Thread safety: none.
 #ifndef TANDEM_COLLECTIVES_MEETING_LINK_PORTS_H_
@@ -18,30 +18,30 @@
 
 namespace tandem::collectives {
 
-// kAuto: shared memory on one host, RDMA where both ends have a device, else TCP. Of the others, a
-// rank that cannot have the one it asks for has none.
+// kAuto takes shared memory on one host, RDMA if both ends have a device, else TCP. Any other
+// choice is binding: if a rank cannot use it, it gets no link.
 enum class LinkChoice { kAuto, kTcp, kShm, kRdma, kZmq };
 
-// "shared memory", "TCP", "RDMA", "ZeroMQ"; "any link".
+// "shared memory", "TCP", "RDMA", "ZeroMQ"; kAuto: "any link".
 absl::string_view NameOf(LinkChoice choice);
-// By the name that flags and Link::kind() use: "shm", "tcp", "rdma", "zmq", "auto".
+// Parses the names of flags and Link::kind(): "shm", "tcp", "rdma", "zmq", "auto".
 absl::StatusOr<LinkChoice> LinkChoiceOf(absl::string_view kind);
 
-// Opened before the group meets, so that the others can be told; serves one group at a time, and
-// its successors after a shrink.
+// Open the ports before the rendezvous, so that their addresses can be exchanged there. One set of
+// ports serves one group at a time, and the groups that follow it after a shrink.
 class LinkPorts {
  public:
-  // `host`: the address under which other ranks reach this one (LocalHostTowards in tcp_socket.h
-  // finds it). RDMA is taken at its device, or at another one's that is active. UNAVAILABLE: RDMA
-  // is a must, and there is none.
+  // `host` is the address at which other ranks reach this one (LocalHostTowards in tcp_socket.h
+  // finds it). RDMA uses the device that has this address, else any active device. UNAVAILABLE:
+  // `choice` is kRdma and there is no RDMA.
   static absl::StatusOr<LinkPorts> Open(absl::string_view host = "127.0.0.1",
                                         LinkChoice choice = LinkChoice::kAuto);
 
-  // This process as a member: host, addresses, about; no GPU.
+  // This process as a member: host, addresses and `about`; no GPU.
   GroupMember member() const;
   TcpListener& tcp() { return tcp_; }
   transport::UnixListener& local() { return local_; }
-  // Null where there is none.
+  // Null if there is none.
   TransportHub* rdma() { return rdma_.get(); }
   TransportHub* zmq() { return zmq_.get(); }
   // Why there is no RDMA.

@@ -14,14 +14,15 @@ namespace tandem::collectives {
 namespace {
 
 constexpr size_t kLengthBytes = 4;
-// What may wait for a peer that does not read.
+// The most bytes that may wait for a peer that does not read.
 constexpr size_t kMaxQueuedBytes = size_t{64} << 20;
 
 }  // namespace
 
 absl::Status MessageStream::Receive() {
   std::array<char, 16384> bytes;
-  // What was not taken yet comes first; no peer makes us hold more than one message and a bit.
+  // Stop at one message: bytes that were not used yet come first, and a peer cannot make this
+  // process hold more than one message and a little.
   while (in_.size() < max_bytes_ + kLengthBytes) {
     const ssize_t n = recv(socket_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
     if (n > 0) {
@@ -49,7 +50,7 @@ absl::StatusOr<bool> MessageStream::Next(google::protobuf::MessageLite* message)
   }
   if (in_.size() < kLengthBytes + length) return false;
   if (!message->ParseFromArray(in_.data() + kLengthBytes, static_cast<int>(length))) {
-    return absl::InvalidArgumentError(absl::StrCat(length, " bytes that are no message"));
+    return absl::InvalidArgumentError(absl::StrCat(length, " bytes that are not a message"));
   }
   in_.erase(0, kLengthBytes + length);
   return true;
@@ -79,7 +80,7 @@ absl::Status MessageStream::Flush() {
   }
   out_.erase(0, sent);
   if (status.ok() && out_.size() > kMaxQueuedBytes) {
-    return absl::ResourceExhaustedError("the peer does not read what it is sent");
+    return absl::ResourceExhaustedError("the peer does not read its messages");
   }
   return status;
 }

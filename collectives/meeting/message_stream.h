@@ -1,5 +1,5 @@
-// Protobuf messages over a connected, non-blocking stream socket: a little-endian u32 length, then
-// the message. Bounded in both directions.
+// MessageStream: protobuf messages over a connected, non-blocking stream socket. Each message
+// follows its length, a little-endian u32. Both directions are bounded.
 //
 // Thread safety: none.
 #ifndef TANDEM_COLLECTIVES_MEETING_MESSAGE_STREAM_H_
@@ -23,10 +23,11 @@ class MessageStream {
   int fd() const { return socket_.get(); }
   bool WantsWritable() const { return !out_.empty(); }
 
-  // Takes what has arrived. UNAVAILABLE: the connection has ended; what came before can still be
-  // had from Next.
+  // Reads the bytes that have arrived. UNAVAILABLE: the connection has ended; Next still returns
+  // the messages that came before.
   absl::Status Receive();
-  // The next message, if it is there as a whole. INVALID_ARGUMENT: that is none.
+  // Returns the next message; false if it has not arrived completely. INVALID_ARGUMENT: the bytes
+  // are not a message, or too many.
   absl::StatusOr<bool> Next(google::protobuf::MessageLite* message);
 
   // Queues a message; Flush sends what the socket takes.
@@ -34,7 +35,7 @@ class MessageStream {
   // UNAVAILABLE: the connection has ended. RESOURCE_EXHAUSTED: the peer does not read.
   absl::Status Flush();
 
-  // The socket, for another use, and what has been received and not taken.
+  // Gives away the socket, for another use, and the bytes that were received but not used.
   std::pair<OwnedFd, std::string> Release() { return {std::move(socket_), std::move(in_)}; }
 
  private:

@@ -1,5 +1,6 @@
-// The members of a collective group, as each of them knows the others once they have met
-// (coordinator.h): how they are reached, and which of them share a host or a device.
+// GroupMembership: the members of a collective group, as each member knows the others after the
+// rendezvous (coordinator.h). For each member there are the addresses to reach it, and the host and
+// device that it may share.
 #ifndef TANDEM_COLLECTIVES_MEETING_RENDEZVOUS_H_
 #define TANDEM_COLLECTIVES_MEETING_RENDEZVOUS_H_
 
@@ -16,36 +17,38 @@ class Member;  // proto/collectives.proto
 namespace tandem::collectives {
 
 struct GroupMember {
-  std::string host;               // equal on ranks that can share memory; empty: none can
+  std::string host;               // equal on ranks that can share memory; empty: it cannot
   std::string gpu;                // equal on ranks that use the same device; empty: none
-  std::string tcp_address;        // where it takes links
-  std::string unix_name;          // where it takes links on its host; empty: nowhere
+  std::string tcp_address;        // address for links over TCP
+  std::string unix_name;          // Unix socket for links on its host; empty: none
   std::string about;              // for messages: "host name, process 4711"
-  std::string rdma_address = "";  // rdma://host:port where it takes links; empty: nowhere
-  std::string zmq_address = "";  // tcp://host:port where it takes links over ZeroMQ; empty: nowhere
+  std::string rdma_address = "";  // rdma://host:port for links; empty: none
+  std::string zmq_address = "";   // tcp://host:port for links over ZeroMQ; empty: none
 };
 
-// As messages have it.
+// Conversion from and to the message.
 GroupMember MemberFrom(const rendezvous::Member& member);
 void WriteMember(const GroupMember& member, rendezvous::Member* out);
 
 struct GroupMembership {
   int rank = 0;
   std::vector<GroupMember> members;  // by rank
-  std::string token;                 // links of other groups and strangers do not have it
-  // After a shrink: the ranks that these members had in the group before, and which of its ranks
-  // are not here any more, and why.
+  std::string token;                 // secret of the group; links of others do not have it
+  // After a shrink: the ranks that these members had in the group before; and the ranks of that
+  // group that are lost, with the reason.
   std::vector<int> previous_rank;
   std::vector<std::pair<int, std::string>> lost;
 
   int ranks() const { return static_cast<int>(members.size()); }
   bool SameHost(int a, int b) const;
-  // Hosts numbered from 0 in the order of ranks; a rank that shares none has a number of its own.
+  // Hosts by rank, numbered from 0 in the order of ranks. A rank that cannot share memory has a
+  // number of its own.
   std::vector<int> HostOfRank() const;
 };
 
-// What processes have in common that can share memory: this boot of this machine, and the
-// namespaces in which sockets and processes are seen. Empty if the system does not tell.
+// A string that is equal in processes that can share memory. The string names this boot of this
+// machine and the network namespace, in which the Unix sockets live. Empty if the system does not
+// tell.
 std::string HostIdentity();
 // "host name, process 4711".
 std::string AboutThisProcess();

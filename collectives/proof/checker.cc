@@ -18,11 +18,11 @@ namespace {
 
 using CountsByRank = absl::Span<const std::vector<int64_t>>;
 
-// ---- What is promised ----
+// ---- Promises of the primitives ----
 
 constexpr int kEverybody = -1;
 
-// Output element x is made of input element x + shift of `rank`, or of everybody.
+// Output element x is made of input element x + shift, of `rank` or of every rank.
 struct Want {
   Piece output;
   int rank = kEverybody;
@@ -69,7 +69,7 @@ std::vector<Want> Wants(Primitive primitive, const CollectiveShape& shape,
   return {};
 }
 
-// ---- The run ----
+// ---- Symbolic run ----
 
 class SymbolicRun : public ReplayVisitor {
  public:
@@ -102,7 +102,7 @@ class SymbolicRun : public ReplayVisitor {
     Write(rank, op.piece, std::move(result));
   }
 
-  // The first thing that was read before it was written.
+  // The first read before a write; OK if there was none.
   const absl::Status& status() const { return status_; }
 
   absl::Status Check(int rank, const Want& want, bool rank_order) {
@@ -122,7 +122,7 @@ class SymbolicRun : public ReplayVisitor {
     return memory_[static_cast<size_t>(rank)].region[static_cast<size_t>(region)];
   }
 
-  // Relative to the begin of the piece.
+  // Reads a piece. The result counts from the begin of the piece.
   Segments Read(int rank, int step, absl::string_view what, const Piece& piece) {
     if (piece.count == 0) return {};
     const Extent extent = ExtentOf(piece, rank, options_);
@@ -142,7 +142,7 @@ class SymbolicRun : public ReplayVisitor {
     OfRegion(rank, extent.region).Write(segments);
   }
 
-  // A message is received once.
+  // The payload of a message; taken once, because a message is received once.
   Segments TakePayload(const ReplayMessage& m) {
     return std::move(payloads_[static_cast<size_t>(m.id)]);
   }
@@ -163,7 +163,7 @@ class SymbolicRun : public ReplayVisitor {
     return sum;
   }
 
-  // ---- What came out ----
+  // ---- Result of the run ----
 
   static absl::Status Fault(int rank, int64_t begin, int64_t end, absl::string_view what) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -184,7 +184,8 @@ class SymbolicRun : public ReplayVisitor {
     return absl::OkStatus();
   }
 
-  // Everybody's contribution once, all of the same element. Many segments share a sum.
+  // Whether a sum has the contribution of every rank exactly once, all of the same element. The
+  // answer is remembered, because many segments share a sum.
   bool Complete(int sum) {
     return Remember(&complete_, sum, [&] {
       std::vector<bool> seen(schedules_.size());
@@ -208,7 +209,7 @@ class SymbolicRun : public ReplayVisitor {
     return (*known)[at] == 1;
   }
 
-  // What is wrong with a segment that is not as wanted.
+  // Describes the fault of a segment that is not as wanted.
   std::string Difference(const Segment& segment, const Want& want) const {
     const auto contributions = sums_.Contributions(segment.sum);
     for (int rank = 0; rank < static_cast<int>(schedules_.size()); ++rank) {
@@ -241,13 +242,14 @@ class SymbolicRun : public ReplayVisitor {
   const absl::Span<const Schedule> schedules_;
   const ReplayOptions& options_;
   Sums sums_;
-  std::vector<Memory> memory_;               // by rank
-  std::vector<Segments> payloads_;           // by message id, counted from the begin of the message
-  std::vector<int8_t> complete_, in_order_;  // by sum; -1: not known
+  std::vector<Memory> memory_;  // by rank
+  // By message id, counted from the begin of the message.
+  std::vector<Segments> payloads_;
+  std::vector<int8_t> complete_, in_order_;  // by sum; -1: not known yet
   absl::Status status_;
 };
 
-// Who has heard of whose arrival: a barrier holds if everybody has heard of everybody.
+// Records who has heard of whose arrival. A barrier is right if every rank has heard of every rank.
 class ArrivalRun : public ReplayVisitor {
  public:
   explicit ArrivalRun(size_t ranks) : heard_(ranks, std::vector<bool>(ranks)) {
@@ -276,7 +278,7 @@ class ArrivalRun : public ReplayVisitor {
   }
 
  private:
-  std::vector<std::vector<bool>> heard_, told_;  // [rank][rank], [message id][rank]
+  std::vector<std::vector<bool>> heard_, told_;  // [rank][rank] and [message id][rank]
 };
 
 absl::Status CheckSizes(Primitive primitive, const CollectiveShape& shape,
@@ -297,7 +299,7 @@ absl::Status CheckSizes(Primitive primitive, const CollectiveShape& shape,
   return absl::OkStatus();
 }
 
-// What build.h asks of all algorithms.
+// Checks the rules of build.h for all algorithms.
 absl::Status CheckForm(Primitive primitive, Algorithm algorithm, const CollectiveShape& shape,
                        absl::Span<const Schedule> schedules) {
   for (const Schedule& s : schedules) {
@@ -317,7 +319,7 @@ absl::Status CheckForm(Primitive primitive, Algorithm algorithm, const Collectiv
   return absl::OkStatus();
 }
 
-// By counting.
+// The traffic of a schedule, counted op by op.
 Traffic TrafficOf(const Schedule& schedule) {
   Traffic traffic;
   for (const Step& step : schedule.steps) {
@@ -371,6 +373,9 @@ absl::Status CheckTraffic(Primitive primitive, Algorithm algorithm, const Collec
   return absl::OkStatus();
 }
 
+// Cheap checks come first, and their messages are simpler: the form of the schedules, then the
+// traffic. The full proof then needs the links of ChannelNeeded, no more: a schedule that only
+// finishes over larger links could deadlock in practice.
 absl::Status CheckAlgorithm(Primitive primitive, Algorithm algorithm, const CollectiveShape& shape,
                             CountsByRank counts_by_rank) {
   TANDEM_ASSIGN_OR_RETURN(const std::vector<Schedule> schedules,

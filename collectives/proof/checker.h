@@ -1,7 +1,11 @@
-// Proves a set of schedules right without a network, for all data and all timings at once.
+// Checker: proves that a set of schedules is right, without a network, for all data and all timings
+// at once.
 //
-// The schedules are replayed (replay.h) on symbols (symbols.h): an element holds not a number but
-// the contributions that were added to make it.
+// The folder proof/ has the tools that examine schedules without running them over links. Tests and
+// `tandem bench` use them.
+//
+// The schedules are replayed (replay.h) on symbols (symbols.h): an element is not a number but the
+// set of contributions that were added to make it.
 #ifndef TANDEM_COLLECTIVES_PROOF_CHECKER_H_
 #define TANDEM_COLLECTIVES_PROOF_CHECKER_H_
 
@@ -16,31 +20,33 @@
 namespace tandem::collectives {
 
 struct CheckOptions {
-  // Messages that a link between two ranks holds; the schedules must finish within this bound. 0: a
-  // message leaves its sender only when the receiver takes it.
+  // The number of messages that a link between two ranks holds. The schedules must finish within
+  // this bound. 0: a message leaves its sender only when the receiver takes it.
   int channel = 1;
   // Also require that every element of a reduction is ((c0 + c1) + c2) + ..., as a fold in rank
   // order makes it.
   bool rank_order = false;
 };
 
-// OK if every rank ends with what the primitive promises: each contribution exactly once in each
-// element of the output of each rank that has one, made from the right elements of the inputs. The
-// arguments are those of MakeSchedules. Otherwise the message says which contribution is missing,
-// doubled or out of place, at which rank and elements; or what is read before it was written; or
-// which rank waits for whom; or which message does not fit (errors of Replay).
+// OK if every rank ends with the result that the primitive promises: each output element contains
+// each contribution exactly once, made from the right elements of the inputs. The arguments are
+// those of MakeSchedules.
+//
+// Otherwise the message names one of these faults: a contribution that is missing, doubled or out
+// of place, with the rank and the elements; a read before a write; the ranks that wait for each
+// other; a message that does not fit (errors of Replay).
 absl::Status CheckSchedules(Primitive primitive, const CollectiveShape& shape,
                             absl::Span<const std::vector<int64_t>> counts_by_rank,
                             absl::Span<const Schedule> schedules, const CheckOptions& options);
 
-// Builds the schedules of an algorithm and checks all that it promises: CheckSchedules with links
-// of as many messages as ChannelNeeded says, the traffic of AlgorithmTraffic, as many steps for
-// every rank, messages of at most shape.segment elements where it cuts them, and the rank order of
-// those that claim it (AddsInRankOrder).
+// Builds the schedules of an algorithm and checks every promise of its row: CheckSchedules with
+// links that hold ChannelNeeded messages; the traffic of AlgorithmTraffic; the same number of steps
+// on every rank; messages of at most shape.segment elements if the algorithm cuts them; rank order
+// if the algorithm claims it (AddsInRankOrder).
 absl::Status CheckAlgorithm(Primitive primitive, Algorithm algorithm, const CollectiveShape& shape,
                             absl::Span<const std::vector<int64_t>> counts_by_rank = {});
 
-// OK if each rank sends exactly what AlgorithmTraffic says.
+// OK if each rank sends exactly the messages and elements of AlgorithmTraffic.
 absl::Status CheckTraffic(Primitive primitive, Algorithm algorithm, const CollectiveShape& shape,
                           absl::Span<const std::vector<int64_t>> counts_by_rank,
                           absl::Span<const Schedule> schedules);

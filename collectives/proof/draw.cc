@@ -12,7 +12,7 @@
 namespace tandem::collectives {
 namespace {
 
-// Lines by step and rank, in the order of a rank's ops.
+// Collects lines by step and rank, in the order of a rank's ops.
 class LineCollector : public ReplayVisitor {
  public:
   void OnSend(const ReplayMessage& m) override {

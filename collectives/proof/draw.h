@@ -1,4 +1,4 @@
-// A schedule set as text: who talks to whom, step by step.
+// Draws the schedules of all ranks as text: every message with sender and receiver, step by step.
 #ifndef TANDEM_COLLECTIVES_PROOF_DRAW_H_
 #define TANDEM_COLLECTIVES_PROOF_DRAW_H_
 
@@ -10,10 +10,11 @@
 
 namespace tandem::collectives {
 
-// One line a message, under the sender's step: "0 --[0, 2)-> 1" is a copy, "0 ==[0, 2)+> 1" is
-// added at the receiver, "0 ==[0, 2)*> 1" folded there. If it goes elsewhere than where it comes
-// from, the place follows: "0 --in[0, 2)-> 1 [4, 6)". Copies within a rank: "0 [0, 2) = in[0, 2)".
-// Errors as of Replay: only schedules that finish are drawn.
+// One line for each message, under the sender's step. "0 --[0, 2)-> 1": the receiver copies the
+// message. "0 ==[0, 2)+> 1": the receiver adds it. "0 ==[0, 2)*> 1": the receiver folds it. If the
+// message goes to another place than it comes from, the place follows: "0 --in[0, 2)-> 1 [4, 6)". A
+// copy within a rank: "0 [0, 2) = in[0, 2)". Errors are those of Replay: only schedules that finish
+// can be drawn.
 absl::StatusOr<std::string> DrawSchedules(absl::Span<const Schedule> schedules);
 
 }  // namespace tandem::collectives

@@ -1,5 +1,6 @@
-// Exact inputs: numbers whose reduction is representable in every order, so that results must match
-// to the bit and no dropped, doubled or swapped contribution can hide. For tests and benchmarks.
+// Exact inputs: numbers whose reduction is exact in any order. The result must match to the bit, so
+// a contribution that is dropped, doubled or swapped cannot stay unnoticed. For tests and
+// benchmarks.
 #ifndef TANDEM_COLLECTIVES_PROOF_EXACT_NUMBERS_H_
 #define TANDEM_COLLECTIVES_PROOF_EXACT_NUMBERS_H_
 
@@ -18,7 +19,8 @@ namespace tandem::collectives {
 
 // ---- Numbers of any type, by value ----
 
-inline uint16_t HalfBits(double value) {  // value is representable and normal, or 0
+// The bits of an f16. Requires a value that is representable and normal, or 0.
+inline uint16_t HalfBits(double value) {
   if (value == 0) return 0;
   int exponent = 0;
   const double mantissa = std::frexp(std::abs(value), &exponent);  // [.5, 1)
@@ -27,14 +29,15 @@ inline uint16_t HalfBits(double value) {  // value is representable and normal, 
   return static_cast<uint16_t>((value < 0 ? 0x8000 : 0) + ((exponent + 14) << 10) + (bits & 0x3ff));
 }
 
-inline double HalfValue(uint16_t bits) {  // finite
+// The value of a finite f16.
+inline double HalfValue(uint16_t bits) {
   const int exponent = (bits >> 10) & 31, mantissa = bits & 0x3ff;
   const double size =
       exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(mantissa + 1024, exponent - 25);
   return (bits & 0x8000) != 0 ? -size : size;
 }
 
-// Memory of `count` elements of a type, with guards on both sides.
+// Memory for `count` elements of a type, with guard bytes on both sides.
 class Vector {
  public:
   Vector(DataType type, int64_t count, size_t misaligned = 0)
@@ -133,8 +136,14 @@ class Vector {
 
 // ---- Exact inputs ----
 
-// Element i of rank r: small integers (times one power of two for floating-point types), of which
-// the op over 64 ranks is representable in every type.
+// Element i of rank r's input.
+//
+// The values are chosen so that the result over up to 64 ranks is exact in every type (products of
+// u8: over up to 63). A product has few factors of 2 (one rank in nine), and all others are 1 or
+// -1. Logical ops mix zeros with numbers other than 1, so that a result that is not normalised to 1
+// is found. Bit ops use the low 7 bits, which every integer type has. Sums use integers from 0 to
+// 3; signed types also use -1 to -3, and floating-point types multiply by 1/8, so that the element
+// is a fraction.
 inline double ExactInput(ReduceOp op, DataType type, int rank, int64_t i) {
   const uint64_t random = HashCombine(static_cast<uint64_t>(rank), static_cast<uint64_t>(i));
   switch (op) {
@@ -182,7 +191,7 @@ inline double ExactReduce(ReduceOp op, double a, double b) {
   }
 }
 
-// The reduction of element i over all ranks, before the multiply of an average.
+// The reduction of element i over all ranks, before an average is divided.
 inline double ExactResult(ReduceOp op, DataType type, int ranks, int64_t i) {
   double out = ExactInput(op, type, 0, i);
   for (int r = 1; r < ranks; ++r) out = ExactReduce(op, out, ExactInput(op, type, r, i));

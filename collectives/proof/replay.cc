@@ -41,10 +41,10 @@ class Player {
     Extent extent;
   };
   struct RankState {
-    size_t step = 0, op = 0;          // next
-    std::vector<QueuedSend> pending;  // perhaps not gone
+    size_t step = 0, op = 0;          // the next op
+    std::vector<QueuedSend> pending;  // sends that may not have left yet
   };
-  // The queue from one rank to another, with what its channel holds at its head.
+  // The queue from one rank to another; its channel holds the first messages.
   struct Pair {
     int64_t sent = 0, received = 0;
     int64_t head = -1, tail = -1;  // message ids
@@ -61,7 +61,7 @@ class Player {
     return m.number < PairOf(m.from, m.to).received + options_.channel;
   }
 
-  // The next op of `rank`; false if it has to wait or there is none.
+  // Runs the next op of `rank`. False if the op must wait or there is none.
   bool Advance(int rank) {
     if (!error_.ok() || Finished(rank)) return false;
     const Op& op = NextOp(rank);
@@ -98,7 +98,7 @@ class Player {
     visitor_.OnSend(messages_.back());
   }
 
-  // A message that the op would overwrite, or null.
+  // A message that the op would overwrite, or null. Also removes the messages that have left.
   const ReplayMessage* BlockedBy(int rank, const Op& op) {
     std::vector<QueuedSend>& pending = State(rank).pending;
     if (pending.empty() || op.piece.count == 0) return nullptr;
@@ -121,7 +121,7 @@ class Player {
     return head < 0 ? nullptr : &messages_[static_cast<size_t>(head)];
   }
 
-  // The ranks whose messages an op takes.
+  // The ranks whose messages the op takes.
   void SourcesOf(int rank, const Op& op, std::vector<int>* sources) const {
     sources->clear();
     if (op.ReceivesOne()) sources->push_back(op.peer);
@@ -131,7 +131,8 @@ class Player {
     }
   }
 
-  // False if a message is not there yet, or does not fit.
+  // Runs an op. False if a message has not come yet or does not fit. No message is taken before all
+  // of them are there, because a fold takes all or none.
   bool Apply(int rank, const Op& op) {
     SourcesOf(rank, op, &sources_);
     taken_.clear();
@@ -204,9 +205,9 @@ class Player {
   ReplayVisitor& visitor_;
   std::vector<RankState> ranks_;
   std::vector<Pair> pairs_;             // from * p + to
-  std::deque<ReplayMessage> messages_;  // by id; never move
+  std::deque<ReplayMessage> messages_;  // by id; a deque, because pointers to messages are kept
   std::vector<int64_t> next_;           // by id: the next of the same pair
-  std::vector<int> sources_;            // of the op at hand
+  std::vector<int> sources_;            // sources of the current op
   std::vector<const ReplayMessage*> taken_;
   absl::Status error_;
 };

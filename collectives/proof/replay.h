@@ -1,16 +1,16 @@
-// Plays the schedules of all ranks against each other without a network. Checker, cost model and
-// drawing are visitors of one replay.
+// Replay: plays the schedules of all ranks against each other without a network. The checker, the
+// cost model and the drawing are visitors of a replay.
 //
-// What is modelled: sends queue up in order, one queue a pair of ranks, and wait for nothing. A
-// channel takes messages from the head of its queue while it holds fewer than `channel`; what it
-// has taken is gone from its sender. An op that writes where a queued message still lies waits
-// until that has gone. Receipts wait for their messages. (A real link moves a message bit by bit,
-// and so frees the begin of a piece earlier: whatever finishes here finishes there, if the link
-// holds `channel` messages.)
+// The model: every ordered pair of ranks has a queue. A send appends to its queue and waits for
+// nothing. A channel takes messages from the head of its queue while it holds fewer than `channel`
+// messages; a message in the channel has left its sender. An op that writes where a queued message
+// still lies waits until the message has left. Receipts wait for their messages. (A real link moves
+// a message piece by piece, and so frees the begin of the message earlier. A schedule that finishes
+// here also finishes there, if the link holds `channel` messages.)
 //
-// Each rank only ever waits for a named rank, and what it waits for does not go away, so the ranks
-// form a Kahn network: whether they finish, and with what, does not depend on who runs first. One
-// replay therefore speaks for all timings.
+// Each rank only waits for events of a named rank, and such an event is never undone, so the ranks
+// form a Kahn network: whether they finish, and with which result, does not depend on who runs
+// first. Therefore one replay is valid for all timings.
 #ifndef TANDEM_COLLECTIVES_PROOF_REPLAY_H_
 #define TANDEM_COLLECTIVES_PROOF_REPLAY_H_
 
@@ -24,36 +24,36 @@
 namespace tandem::collectives {
 
 struct ReplayOptions {
-  // Messages a channel holds. 0: a message has gone only when it has been received.
+  // The number of messages that a channel holds. 0: a message leaves only when it is received.
   int channel = 1;
-  // Input and output are the same memory; element i of rank r's input is element
-  // i + in_place_offset[r] of its output.
+  // Input and output are the same memory: element i of rank r's input is element i +
+  // in_place_offset[r] of its output.
   bool in_place = false;
   std::vector<int64_t> in_place_offset;
 };
 
 struct ReplayMessage {
-  int64_t id = 0;  // 0, 1, ... in the order the replay sends them
+  int64_t id = 0;  // 0, 1, ... in the order of the replay
   int from = 0, to = 0;
-  int64_t number = 0;  // among those from `from` to `to`
-  int step = 0;        // of the sender
+  int64_t number = 0;  // among the messages from `from` to `to`
+  int step = 0;        // step of the sender
   Piece piece;
 };
 
 class ReplayVisitor {
  public:
   virtual ~ReplayVisitor() = default;
-  // Rank message.from queues the message: its piece is read now.
+  // Rank message.from queues the message. The content of its piece counts now.
   virtual void OnSend(const ReplayMessage& message) = 0;
-  // `rank` does an op other than a send, with the messages it takes: none, one, or, for a fold, one
-  // of each other rank in the order of the fold.
+  // `rank` runs an op other than a send, with the messages that the op takes: none, one, or, for a
+  // fold, one of each other rank in the order of the fold.
   virtual void OnApply(int rank, int step, const Op& op,
                        absl::Span<const ReplayMessage* const> messages) = 0;
 };
 
-// INVALID_ARGUMENT: a schedule is malformed, or not the one of its rank; a message does not fit the
-// piece it is received into; a message is never received. FAILED_PRECONDITION: deadlock; the
-// message says who waits for whom.
+// INVALID_ARGUMENT: a schedule is malformed or belongs to another rank; a message does not fit the
+// piece of its receipt; a message is never received. FAILED_PRECONDITION: deadlock; the text says
+// who waits for whom.
 absl::Status Replay(absl::Span<const Schedule> schedules, const ReplayOptions& options,
                     ReplayVisitor& visitor);
 
@@ -65,7 +65,8 @@ struct Extent {
     return region == other.region && begin < other.end && other.begin < end;
   }
 };
-// In place, input lies in the output, possibly before its first or after its last element.
+// In place, the input lies in the output. Its pieces may begin before the first element of the
+// output or end after its last.
 Extent ExtentOf(const Piece& piece, int rank, const ReplayOptions& options);
 
 }  // namespace tandem::collectives

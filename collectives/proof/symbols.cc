@@ -79,7 +79,7 @@ Segments AddSegments(const Segments& x, const Segments& y, Sums* sums) {
     out.push_back({begin, end, sums->Add(x[i].sum, y[j].sum, x[i].base - y[j].base), x[i].base});
     if (x[i].end == end) ++i;
     if (y[j].end == end) ++j;
-    // Both may have ended; the next two begin at the same element.
+    // The segments of x and y may both end here. Then the next two begin at the same element.
     TANDEM_CHECK((i < x.size()) == (j < y.size()));
   }
   return out;

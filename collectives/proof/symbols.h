@@ -1,7 +1,7 @@
-// Memory whose elements are not numbers but symbols: which elements of whose input were added up to
-// make them, and in which order. For the checker.
+// Symbolic memory: its elements are not numbers but sums of contributions. A sum says which
+// elements of whose input were added, and in which order. For the checker.
 //
-// Neighbouring elements that were treated alike are one segment, so ten billion elements cost as
+// Neighbouring elements with the same history are one segment, so ten billion elements cost as
 // little as ten.
 #ifndef TANDEM_COLLECTIVES_PROOF_SYMBOLS_H_
 #define TANDEM_COLLECTIVES_PROOF_SYMBOLS_H_
@@ -14,24 +14,26 @@
 
 namespace tandem::collectives {
 
-// Sums of contributions, never forgotten. A sum is kept as a tree of additions.
+// Every sum that was ever made; sums are never removed. A sum is a tree of additions.
 class Sums {
  public:
-  // Element x of a segment with base b holds, of each contribution, input element x - b + offset.
+  // Element x of a segment with base b contains, of each contribution, the input element x - b +
+  // offset.
   struct Contribution {
     int rank = 0;
     int64_t offset = 0;
   };
-  // Input of `rank`; the contribution has offset 0.
+  // The input of `rank`, as a sum of one contribution with offset 0.
   int Leaf(int rank);
-  // left + right, where right is based `shift` elements before left.
+  // left + right. The base of `right` is `shift` elements before the base of `left`.
   int Add(int left, int right, int64_t shift);
   bool IsLeaf(int sum, int rank) const { return At(sum).rank == rank; }
-  // In the order of the tree, left before right.
+  // The contributions in the order of the tree, left before right.
   std::vector<Contribution> Contributions(int sum) const;
-  // Whether it is ((c0 + c1) + c2) + ... + c(ranks - 1). Addition commutes, but does not associate.
+  // Whether the sum is ((c0 + c1) + c2) + ... + c(ranks - 1). The sides of an addition may be
+  // swapped, because addition commutes; other groupings count as different.
   bool InRankOrder(int sum, int ranks) const;
-  std::string DebugString(int sum) const;  // "0 + 1 + (2 + 3)", of ranks
+  std::string DebugString(int sum) const;  // ranks: "0 + 1 + (2 + 3)"
 
  private:
   struct Node {
@@ -43,24 +45,25 @@ class Sums {
   std::vector<Node> nodes_;
 };
 
-// Elements [begin, end), all made by the same sum.
+// Elements [begin, end) with the same sum.
 struct Segment {
   int64_t begin = 0, end = 0;
   int sum = 0;
   int64_t base = 0;
 };
-// Consecutive, without gaps.
+// Consecutive segments without gaps.
 using Segments = absl::InlinedVector<Segment, 2>;
 
-// Moves segments by `by` elements, with what they mean.
+// Moves segments by `by` elements; their bases move too, so they keep their meaning.
 void Move(Segments* segments, int64_t by);
-// x + y, element by element; both cover the same elements.
+// x + y, element by element. The two arguments must cover the same elements.
 Segments AddSegments(const Segments& x, const Segments& y, Sums* sums);
 
 // One region of one rank. Elements that were never written are undefined.
 class SymbolicMemory {
  public:
-  // The written part of [begin, end): all of it, if the segments reach from begin to end.
+  // The written part of [begin, end), from `begin` up to the first gap. If the last segment ends at
+  // `end`, all of it was written.
   Segments Read(int64_t begin, int64_t end) const;
   void Write(const Segments& segments);
 

@@ -13,7 +13,7 @@
 
 namespace tandem::collectives {
 
-// Each is at the end of the file of its algorithm.
+// Each row is at the end of its algorithm's file.
 extern const AlgorithmRow kRingRow, kDirectRow, kOneShotRow, kRecursiveDoublingRow,
     kHalvingDoublingRow, kTreeRow, kChainRow, kPairwiseRow, kBruckRow, kDoubleTreeRow, kSwingRow,
     kHierarchicalRow, kDisseminationRow, kNaiveRow;
@@ -44,7 +44,7 @@ const AlgorithmRow& RowOf(Algorithm algorithm) {
   return *kTable[number];
 }
 
-// Null if the algorithm does not do that.
+// Null if the algorithm does not support the primitive.
 const AlgorithmWay* WayOf(Primitive primitive, Algorithm algorithm) {
   for (const AlgorithmWay& way : RowOf(algorithm).ways) {
     if (way.primitive == primitive) return &way;
@@ -52,7 +52,7 @@ const AlgorithmWay* WayOf(Primitive primitive, Algorithm algorithm) {
   return nullptr;
 }
 
-// More elements than any memory holds, and few enough that no sum of them overflows.
+// More elements than any memory holds, but few enough that no sum of counts overflows.
 constexpr int64_t kMostElements = int64_t{1} << 48;
 constexpr int64_t kMostParts = int64_t{1} << 20;
 
@@ -76,10 +76,10 @@ std::string RanksFault(const CollectiveShape& shape) {
   if (shape.root < 0 || shape.root >= shape.ranks) return absl::StrCat("root ", shape.root);
   const std::vector<int>& hosts = shape.host_of_rank;
   if (!hosts.empty() && hosts.size() != static_cast<size_t>(shape.ranks)) {
-    return absl::StrCat("hosts of ", hosts.size(), " ranks");
+    return absl::StrCat("hosts are given for ", hosts.size(), " ranks");
   }
   if (std::any_of(hosts.begin(), hosts.end(), [](int host) { return host < 0; })) {
-    return "a host below 0";
+    return "a host number is below 0";
   }
   return "";
 }
@@ -164,8 +164,8 @@ absl::StatusOr<Primitive> ParsePrimitive(absl::string_view name) {
     if (PrimitiveName(primitive) == name) return primitive;
     names.push_back(PrimitiveName(primitive));
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("no collective is called '", name, "'; one of ", absl::StrJoin(names, ", ")));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "unknown collective '", name, "'; expected one of ", absl::StrJoin(names, ", ")));
 }
 
 absl::StatusOr<Algorithm> ParseAlgorithm(absl::string_view name) {
@@ -175,10 +175,10 @@ absl::StatusOr<Algorithm> ParseAlgorithm(absl::string_view name) {
     names.push_back(AlgorithmName(algorithm));
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("no algorithm is called '", name, "'; one of ", absl::StrJoin(names, ", ")));
+      absl::StrCat("unknown algorithm '", name, "'; expected one of ", absl::StrJoin(names, ", ")));
 }
 
-// ---- What they do ----
+// ---- Properties ----
 
 bool Reduces(Primitive primitive) {
   return primitive == Primitive::kAllReduce || primitive == Primitive::kReduce ||
@@ -259,8 +259,8 @@ absl::StatusOr<Schedule> MakeSchedule(Primitive primitive, Algorithm algorithm,
   TANDEM_RETURN_IF_ERROR(CheckShape(primitive, shape));
   const AlgorithmWay* const way = WayOf(primitive, algorithm);
   if (way == nullptr) {
-    return absl::UnimplementedError(
-        absl::StrCat("no ", PrimitiveName(primitive), " by ", AlgorithmName(algorithm)));
+    return absl::UnimplementedError(absl::StrCat("algorithm ", AlgorithmName(algorithm),
+                                                 " does not support ", PrimitiveName(primitive)));
   }
   if (way->fits != nullptr) TANDEM_RETURN_IF_ERROR(way->fits(shape));
   return shape.ranks == 1 ? Alone(primitive, shape) : way->make(shape);

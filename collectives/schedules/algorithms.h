@@ -1,9 +1,15 @@
-// The algorithms of the collectives: each a pure function from a shape to one rank's schedule, in a
-// file of its own with its cost and its source. The names are those of the literature.
+// Algorithm: the algorithms of the collectives. Each is a pure function from a shape to one rank's
+// schedule, in a file of its own that states its cost and its source. The names are those of the
+// literature.
 //
-// To add an algorithm: its file, with its schedules, its traffic and its row (build.h), a place in
-// the table of algorithms.cc, and a value of Algorithm below. Everything else reads the row, and the
-// tests of checker and engine cover it. A job names it by a value of Dense.Algorithm of that name.
+// In the costs p is the number of ranks and S the size of the vector. alpha is the time of a
+// message of any size, beta the time to send a byte, gamma the time to add a byte. A cost is the
+// time of the slowest rank, for example p alpha + S beta.
+//
+// To add an algorithm, write its file with its schedules, its traffic and its row (build.h), add
+// the row to the table of algorithms.cc, and add a value to Algorithm below. All other code reads
+// the row, and the tests of checker and engine cover the new algorithm. For jobs, add a value of
+// the same name to Dense.Algorithm.
 #ifndef TANDEM_COLLECTIVES_SCHEDULES_ALGORITHMS_H_
 #define TANDEM_COLLECTIVES_SCHEDULES_ALGORITHMS_H_
 
@@ -18,13 +24,13 @@
 
 namespace tandem::collectives {
 
-// Elements of input and output by primitive, for `count` elements and p ranks ("-": unused):
+// Elements of input -> output by primitive, for `count` elements and p ranks ("-": unused).
 enum class Primitive : uint8_t {
-  kAllReduce,      // count -> count: the reduction of all, everywhere
-  kReduce,         // count -> count at the root: the reduction of all; output of others unused
-  kBroadcast,      // count at the root -> count: the root's
+  kAllReduce,      // count -> count: the reduction of all inputs, on every rank
+  kReduce,         // count -> count at the root: the reduction; other outputs unused
+  kBroadcast,      // count at the root -> count: the root's input
   kReduceScatter,  // sum of counts -> counts[rank]: the reduction of block `rank`
-  kAllGather,      // counts[rank] -> sum of counts: everybody's, in rank order
+  kAllGather,      // counts[rank] -> sum of counts: all inputs in rank order
   kGather,         // counts[rank] -> sum of counts at the root
   kScatter,        // sum of counts at the root -> counts[rank]
   kAllToAll,       // sum of send_counts -> sum of receive_counts: block j of rank i is block i of j
@@ -39,15 +45,15 @@ absl::string_view PrimitiveName(Primitive primitive);  // "allreduce", "reduce_s
 absl::StatusOr<Primitive> ParsePrimitive(absl::string_view name);
 bool Reduces(Primitive primitive);  // uses the reduction operation
 bool HasRoot(Primitive primitive);
-// Bus bandwidth = bytes / seconds * this (the convention of nccl-tests): comparable to the speed of
-// the link whatever the number of ranks. `bytes` are those of the vector of all blocks, or of what
-// a rank sends in an all-to-all. 0 where nothing travels.
+// Bus bandwidth = bytes / seconds * BusFactor, by the convention of nccl-tests. The result can be
+// compared to the speed of the link for any number of ranks. `bytes` is the size of the vector of
+// all blocks; in an all-to-all it is the size of what a rank sends. 0 if nothing travels.
 double BusFactor(Primitive primitive, int ranks);
 
 enum class Algorithm : uint8_t {
   kRing,
-  kDirect,   // each rank folds its block in rank order: the reproducible one
-  kOneShot,  // everybody sends everything to everybody, each folds in rank order: one latency
+  kDirect,   // each rank folds its block in rank order: reproducible
+  kOneShot,  // everybody sends all to all and folds in rank order: one latency
   kRecursiveDoubling,
   kHalvingDoubling,
   kTree,   // binomial
@@ -58,11 +64,11 @@ enum class Algorithm : uint8_t {
   kSwing,
   kHierarchical,   // within hosts, then across them
   kDissemination,  // barrier
-  kNaive,          // all to rank 0, and back: the baseline of textbooks
+  kNaive,          // all to rank 0, and back: the textbook baseline
 };
-// Whether a number that a peer has sent is one of them.
+// Whether a number that a peer has sent is a value of Algorithm.
 bool IsAlgorithm(int number);
-absl::Span<const Algorithm> Algorithms();              // all, in this order
+absl::Span<const Algorithm> Algorithms();              // all values, in this order
 absl::string_view AlgorithmName(Algorithm algorithm);  // "ring", "recursive_doubling", ...
 absl::StatusOr<Algorithm> ParseAlgorithm(absl::string_view name);
 
@@ -70,22 +76,24 @@ struct CollectiveShape {
   int rank = 0;
   int ranks = 1;
   int root = 0;
-  int64_t count = 0;            // elements; with v-variants unused
+  int64_t count = 0;            // elements; unused in v-variants
   std::vector<int64_t> counts;  // by rank, for the v-variants; empty: `count` each
-  // all-to-all(v): elements of this rank's block to, and from, each rank; empty: `count` each.
+  // All-to-all(v): elements that this rank sends to, and gets from, each rank. Empty: `count` each.
   std::vector<int64_t> send_counts, receive_counts;
-  // Cut messages into at most so many elements and pipeline them; 0: do not. Algorithms that cannot
-  // be pipelined ignore it.
+  // Messages are cut into at most this many elements and pipelined; 0: not cut. Algorithms that
+  // cannot be pipelined ignore it.
   int64_t segment = 0;
   bool in_place = false;
-  bool agree = false;  // AddAgreement (schedule.h)
-  // kHierarchical: the host of each rank, numbered from 0; empty: all on one. And what it is made
-  // of, within hosts and across them; none: direct and ring, for reduce and broadcast trees.
+  bool agree = false;  // add an agreement: AddAgreement (schedule.h)
+  // kHierarchical: the host of each rank, numbered from 0; empty: all ranks on one host.
   std::vector<int> host_of_rank;
+  // kHierarchical: the algorithms within hosts and across them. Default: direct and ring; trees for
+  // reduce and broadcast.
   absl::optional<Algorithm> inner, outer;
 
   int64_t CountOf(int r) const { return counts.empty() ? count : counts[static_cast<size_t>(r)]; }
-  // Block r of a vector of everybody's elements in rank order, and its size.
+  // Block r of a vector that has every rank's elements in rank order. Total is the size of the
+  // vector.
   Piece BlockOf(int r) const;
   int64_t Total() const;
 };
@@ -95,33 +103,35 @@ struct CollectiveShape {
 int64_t InPlaceOffset(Primitive primitive, const CollectiveShape& shape);
 
 bool Supports(Primitive primitive, Algorithm algorithm);
-// Those that support the primitive, in the order of Algorithm.
+// The algorithms that support the primitive, in the order of Algorithm.
 std::vector<Algorithm> AlgorithmsFor(Primitive primitive);
 
-// Whether no message is longer than shape.segment, if that is set.
+// Whether no message is longer than shape.segment, provided that shape.segment is set.
 bool CutsMessages(Primitive primitive, Algorithm algorithm);
-// Whether every element is ((c0 + c1) + c2) + ..., rounded once, however the vector is cut.
+// Whether every element is ((c0 + c1) + c2) + ..., rounded once, no matter how the vector is cut.
 bool AddsInRankOrder(Algorithm algorithm);
-// Messages that the link between any two ranks must hold lest the schedules deadlock: 0, or 1, when
-// ranks that exchange messages overwrite what they send. Those algorithms cut their messages; the
-// length of one is then bounded by shape.segment.
+// The number of messages that the link between two ranks must be able to hold so that the schedules
+// cannot deadlock. The number is 1 if ranks that exchange messages overwrite the memory that they
+// send, else 0. Algorithms of the second kind cut their messages, so shape.segment bounds the
+// length of that message.
 int ChannelNeeded(Primitive primitive, Algorithm algorithm, const CollectiveShape& shape);
 
-// What one rank sends.
+// The messages that one rank sends, and their elements.
 struct Traffic {
   int64_t messages = 0;
   int64_t elements = 0;
   friend bool operator==(const Traffic&, const Traffic&) = default;
 };
-// By formula, of shape.rank. Exact for any count, also one that the ranks do not divide, and for
-// any segment. Requires that MakeSchedule accepts the arguments.
+// The traffic of shape.rank by formula. Exact for any count (even one that is not a multiple of the
+// ranks) and for any segment. Requires that MakeSchedule accepts the arguments.
 Traffic AlgorithmTraffic(Primitive primitive, Algorithm algorithm, const CollectiveShape& shape);
 
-// INVALID_ARGUMENT if the shape is malformed, or UNIMPLEMENTED if the algorithm does not do that.
+// INVALID_ARGUMENT if the shape is malformed; UNIMPLEMENTED if the algorithm cannot do the
+// primitive.
 absl::StatusOr<Schedule> MakeSchedule(Primitive primitive, Algorithm algorithm,
                                       const CollectiveShape& shape);
-// The schedules of all ranks, for the checker and for playing them; `shape` is that of any rank.
-// all-to-all with uneven counts: `counts_by_rank[i][j]` elements travel from i to j.
+// The schedules of all ranks, for the checker and for the cost model; `shape` is the shape of any
+// rank. All-to-all with uneven counts: `counts_by_rank[i][j]` elements travel from i to j.
 absl::StatusOr<std::vector<Schedule>> MakeSchedules(
     Primitive primitive, Algorithm algorithm, const CollectiveShape& shape,
     absl::Span<const std::vector<int64_t>> counts_by_rank = {});

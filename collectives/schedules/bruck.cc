@@ -1,11 +1,11 @@
-// Bruck (Bruck, Ho, Kipnis, Upfal & Weathersby 1997): few messages, for any p, at the price of
-// copies within a rank. L = ceil(log2 p). For small blocks.
+// Bruck (Bruck, Ho, Kipnis, Upfal & Weathersby 1997): few messages for any p, at the price of
+// copies within a rank. For small blocks. L = ceil(log2 p).
 //
 //   allgather   L messages: L alpha + (p-1)/p S beta; copies S
 //   all-to-all  L messages of at most half of what a rank sends: L (alpha + S/2 beta); copies at
 //               most L S/2 + S. All blocks must have the same size.
 //
-// Messages are not cut: blocks travel together.
+// Messages are not cut, because blocks travel together.
 #include <algorithm>
 #include <vector>
 
@@ -15,13 +15,13 @@ namespace tandem::collectives {
 
 namespace {
 
-// Every rank gathers in scratch memory, where its own block is the first and the blocks of the
-// ranks after it follow. In each round what it has doubles.
+// Every rank gathers in scratch memory. There its own block comes first, then the blocks of the
+// ranks after it. Each round doubles the number of blocks that a rank has.
 Schedule BruckAllGather(const CollectiveShape& shape) {
   Schedule s = NewSchedule(Primitive::kAllGather, shape);
   const int rank = s.rank, p = s.ranks;
   const Piece own{0, s.input};
-  std::vector<int64_t> at = {0};  // of the i-th block after the own one
+  std::vector<int64_t> at = {0};  // begin of the i-th block after the own one
   for (int i = 0; i < p; ++i) at.push_back(at.back() + shape.CountOf(Mod(rank + i, p)));
   const auto gathered = [&](int first, int last) {
     const int64_t begin = at[static_cast<size_t>(first)];
@@ -35,15 +35,16 @@ Schedule BruckAllGather(const CollectiveShape& shape) {
     if (have == 1) step.Copy(Scratch(own), In(own));
     step.Receive(gathered(have, have + more), Mod(rank + have, p));
   }
-  // Ranks [rank, p) lie first, then [0, rank).
+  // Scratch has the blocks of ranks [rank, p) first, then those of [0, rank).
   const int64_t begin = shape.BlockOf(rank).begin, wrap = s.output - begin;
   s.steps.back().Copy({begin, wrap}, {0, wrap, Region::kScratch});
   if (rank > 0) s.steps.back().Copy({0, begin}, {wrap, begin, Region::kScratch});
   return s;
 }
 
-// The block for the rank d to the right travels the distances of the bits of d. In the round of a
-// bit, the blocks whose d has it travel in one message, packed unless there is only one.
+// The block for the rank at distance d to the right travels in hops: one hop of length 2^k for each
+// bit k of d. In the round of a bit all blocks whose d has that bit travel in one message. Several
+// blocks are packed first.
 Schedule BruckAllToAll(const CollectiveShape& shape) {
   Schedule s = NewSchedule(Primitive::kAllToAll, shape);
   const int rank = s.rank, p = s.ranks;
@@ -52,7 +53,7 @@ Schedule BruckAllToAll(const CollectiveShape& shape) {
     s.scratch += blocks * count;
     return Piece{s.scratch - blocks * count, blocks * count, Region::kScratch};
   };
-  std::vector<Piece> lies;  // by d: where the block with that distance to go is
+  std::vector<Piece> lies;  // by d: where the block with distance d is now
   for (int d = 0; d < p; ++d) lies.push_back(In(SendBlock(shape, Mod(rank + d, p))));
   for (int bit = 1; bit < p; bit *= 2) {
     std::vector<Piece*> travel;
@@ -103,7 +104,8 @@ Traffic AllToAllTraffic(const CollectiveShape& shape) {
 
 absl::Status AllToAllFits(const CollectiveShape& shape) {
   if (shape.send_counts.empty()) return absl::OkStatus();
-  return absl::UnimplementedError("alltoall by bruck with a count for each rank; use pairwise");
+  return absl::UnimplementedError(
+      "bruck does not support alltoall with a count for each rank; use pairwise");
 }
 
 constexpr AlgorithmWay kWays[] = {

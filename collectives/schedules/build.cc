@@ -86,6 +86,10 @@ std::vector<Piece> Parts(int64_t count, int64_t part) {
   return parts;
 }
 
+// A part's schedule counts from the begin of the part. Its pieces are shifted to the part's place,
+// and its input and output get the sizes of the whole vector: the parts of a pipeline share one
+// input and one output, and their pieces must be valid there. Only then are the schedules put
+// together.
 Schedule InParts(Primitive primitive, const CollectiveShape& shape, int64_t part,
                  absl::FunctionRef<Schedule(const CollectiveShape&)> one) {
   std::vector<Schedule> schedules;
@@ -174,7 +178,7 @@ std::vector<int> RankOrder(int p) {
 Piece CollectiveShape::BlockOf(int r) const { return BlockAmong(counts, count, r); }
 int64_t CollectiveShape::Total() const { return SumOr(counts, count, ranks); }
 
-// ---- What traffic is made of ----
+// ---- Building blocks for traffic formulas ----
 
 Traffic operator+(Traffic a, Traffic b) {
   return {a.messages + b.messages, a.elements + b.elements};

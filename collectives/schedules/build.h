@@ -1,9 +1,10 @@
-// What the algorithm files share: the row that each of them defines, cutting buffers into parts, and
-// what formulas of traffic are made of.
+// The common tools of the algorithm files: the row that each file defines, functions that cut
+// buffers into parts, and building blocks for traffic formulas.
 //
-// Every function of a row requires a shape that MakeSchedule has checked, of at least two ranks. All
-// ranks get schedules of as many steps, a message sent in step t is received in step t, and the
-// sends of a step come first: so that parts can be pipelined and phases put after one another.
+// Every function of a row requires a shape of at least two ranks that MakeSchedule has checked. The
+// schedules of all ranks have the same number of steps. A message sent in step t is received in
+// step t. The sends of a step come first. These rules allow parts to be pipelined and phases to be
+// run one after another.
 #ifndef TANDEM_COLLECTIVES_SCHEDULES_BUILD_H_
 #define TANDEM_COLLECTIVES_SCHEDULES_BUILD_H_
 
@@ -23,28 +24,31 @@ namespace tandem::collectives {
 int64_t InputElements(Primitive primitive, const CollectiveShape& shape);
 int64_t OutputElements(Primitive primitive, const CollectiveShape& shape);
 
-// Without steps; the regions have their sizes, scratch is empty.
+// A schedule without steps. The input and output have their sizes, scratch is empty.
 Schedule NewSchedule(Primitive primitive, const CollectiveShape& shape);
 
-// [0, count) cut into consecutive pieces of at most `part` elements, at least one; one if part = 0.
+// Cuts [0, count) into consecutive pieces of at most `part` elements. Returns at least one piece;
+// exactly one if part = 0.
 std::vector<Piece> Parts(int64_t count, int64_t part);
 
-// A pipeline of schedules of consecutive parts of the vector, at most `part` elements each. `one`
-// gets the shape of a part and makes its schedule as if there were nothing else.
+// Makes a pipeline of schedules, one for each consecutive part of the vector with at most `part`
+// elements. `one` gets the shape of a part and makes a schedule for it as if the part were the
+// whole vector; its pieces are moved to the place of the part afterwards. So an algorithm needs no
+// code of its own for pipelining.
 Schedule InParts(Primitive primitive, const CollectiveShape& shape, int64_t part,
                  absl::FunctionRef<Schedule(const CollectiveShape&)> one);
 
-// The same elements of every block: block[r] lies in the vector of all blocks, `own` is the piece
-// of the own block counted from the begin of that.
+// The same elements of every block. block[r] is the piece of rank r's block, as a place in the
+// vector of all blocks. `own` is the piece of the own block, counted from the begin of that block.
 struct BlockPart {
   std::vector<Piece> block;
   Piece own;
-  // Taken mod p, also when negative.
+  // The piece of rank r mod p; r may be negative.
   Piece operator()(int r) const;
   int64_t Longest() const;
 };
-// A pipeline over parts of all blocks, at most shape.segment elements of each. `one` adds the steps
-// and the scratch of one part.
+// Makes a pipeline over parts of all blocks: at most shape.segment elements of each block. `one`
+// adds the steps and the scratch of one part.
 Schedule InBlockParts(Primitive primitive, const CollectiveShape& shape,
                       absl::FunctionRef<void(const BlockPart&, Schedule*)> one);
 
@@ -52,7 +56,8 @@ Schedule InBlockParts(Primitive primitive, const CollectiveShape& shape,
 Piece SendBlock(const CollectiveShape& shape, int to);
 Piece ReceiveBlock(const CollectiveShape& shape, int from);
 
-// Of `rank`, with its row and column of counts_by_rank, if there are any (see MakeSchedules).
+// The shape of `rank`, with its row and column of counts_by_rank if that is not empty (see
+// MakeSchedules).
 CollectiveShape ShapeOf(const CollectiveShape& shape, int rank,
                         absl::Span<const std::vector<int64_t>> counts_by_rank);
 
@@ -63,23 +68,24 @@ std::vector<int> RankOrder(int p);
 
 // ---- The table ----
 
-// How an algorithm does one of the collectives.
+// How an algorithm does one primitive.
 struct AlgorithmWay {
   Primitive primitive;
   Schedule (*make)(const CollectiveShape& shape);
-  // What shape.rank sends, written from the definition of the algorithm and not from `make`: the
-  // checker compares the two.
+  // The messages and elements that shape.rank sends. Write it from the definition of the algorithm
+  // and not from `make`, because the checker compares the two.
   Traffic (*traffic)(const CollectiveShape& shape);
   bool cuts;  // no message is longer than shape.segment
-  // ChannelNeeded of two ranks or more; null: 0.
+  // ChannelNeeded for at least two ranks; null: 0.
   int (*channel)(const CollectiveShape& shape) = nullptr;
-  // What it cannot do with a well-formed shape; null: nothing.
+  // UNIMPLEMENTED for a well-formed shape that the algorithm does not support; null: every shape is
+  // supported.
   absl::Status (*fits)(const CollectiveShape& shape) = nullptr;
 };
 inline constexpr bool kCuts = true, kWhole = false;
 
-// All that is known of an algorithm: an `extern const` at the end of its file. algorithms.cc lists
-// them, and everything reads them there.
+// All facts about an algorithm: an `extern const` at the end of the algorithm's file. algorithms.cc
+// lists the rows, and all other code reads them from there.
 struct AlgorithmRow {
   Algorithm algorithm;
   absl::string_view name;
@@ -88,16 +94,17 @@ struct AlgorithmRow {
 };
 inline constexpr bool kRankOrder = true, kOtherOrder = false;
 
-// ---- What traffic is made of ----
+// ---- Building blocks for traffic formulas ----
 
 Traffic operator+(Traffic a, Traffic b);
 Traffic Times(int64_t messages, int64_t elements_each);
-// Sum over the parts of a vector: all but the last are of `part` elements; one if part = 0.
+// Sums the traffic over the parts of a vector. All parts but the last have `part` elements; there
+// is one part if part = 0.
 Traffic OverParts(int64_t count, int64_t part, absl::FunctionRef<Traffic(int64_t n)> of_part);
-// Of a collective on blocks that are cut by shape.segment: `whole.messages` for each part of the
-// longest block, and the elements of `whole`.
+// Traffic of a collective whose blocks are cut by shape.segment: `whole.messages` for each part of
+// the longest block, and the elements of `whole`.
 Traffic OverBlockParts(const CollectiveShape& shape, Traffic whole);
-// Elements of the blocks of ranks first, first + 1, ..., taken mod p.
+// Elements of the blocks of ranks first, first + 1, ..., mod p.
 int64_t BlockSum(const CollectiveShape& shape, int first, int blocks);
 
 }  // namespace tandem::collectives

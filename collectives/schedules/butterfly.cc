@@ -40,7 +40,7 @@ Schedule ButterflyAllReduce(const CollectiveShape& part,
   const ButterflyCore& core = folded.core();
   const Blocks block(part.count, core.size());
   const int v = folded.number(), own = folded.outside() ? 0 : position(v);
-  // Of the 2^k ranges of round k, the one in which block `own` lies, or the one beside it.
+  // Returns one of the 2^k ranges of round k: the range that has block `own`, or its neighbour.
   const auto range = [&](int k, bool beside) {
     const int64_t length = core.size() >> k, index = (own / length) ^ (beside ? 1 : 0);
     return block.Range(index * length, (index + 1) * length);
@@ -63,7 +63,8 @@ Schedule ButterflyAllReduce(const CollectiveShape& part,
 }
 
 int64_t ButterflyPart(const CollectiveShape& shape) {
-  // The first message is half of the blocks of a part, or, to fold in, all of it.
+  // The first message is half of the blocks of a part. If ranks fold in, their message is the whole
+  // part.
   const ButterflyCore core(shape.ranks);
   if (core.extra() > 0) return shape.segment;
   return std::max(shape.segment, 2 * shape.segment / core.size() * core.size());
@@ -74,7 +75,7 @@ Traffic ButterflyTraffic(const CollectiveShape& shape, int position) {
   return OverParts(shape.count, ButterflyPart(shape), [&](int64_t n) {
     if (core.Outside(shape.rank)) return Traffic{1, n};
     const Blocks block(n, core.size());
-    // Halving gives everything away but the own block; doubling sends what there is.
+    // Halving sends everything but the own block; doubling sends all that the rank has so far.
     Traffic traffic{2 * core.rounds(), n - block(position).count};
     for (int length = 1; length < core.size(); length *= 2) {
       const int first = position / length * length;

@@ -1,13 +1,13 @@
-// Pipelined chain: the root and the ranks after it form a line, along which segments follow one
-// another. k = ceil(S / segment) segments.
+// Pipelined chain: the root and the ranks after it form a line, and segments travel along it one
+// after another. k = ceil(S / segment) segments.
 //
 //   broadcast  each rank but the last sends k messages, S: (k + p - 2) (alpha + S/k beta)
 //   reduce     each rank but the root sends S: (k + p - 2) (alpha + S/k (beta + gamma))
 //
-// The least traffic a rank can have, with a latency that grows with p.
+// A rank cannot send less than this, but the latency grows with p.
 //
 // Order of additions: from the end of the line to the root, one at a time: c[root - 1] first,
-// c[root] last. The same for every element, so that cutting the vector changes nothing.
+// c[root] last. The order is the same for every element, so cutting the vector changes nothing.
 #include "collectives/schedules/build.h"
 
 namespace tandem::collectives {

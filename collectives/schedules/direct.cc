@@ -1,5 +1,5 @@
-// Direct: whoever has something sends it straight to whoever needs it. In a reduction each rank
-// owns a block, collects it from everybody and folds it in rank order.
+// Direct: every rank sends its data straight to the ranks that need them. In a reduction each rank
+// owns a block, collects it from all ranks and folds it in rank order.
 //
 //   all-reduce      2(p-1) messages, independent of one another within each half, 2(p-1)/p S sent:
 //                   2(p-1) alpha (overlappable) + 2(p-1)/p S beta + (p-1)/p S gamma
@@ -9,31 +9,32 @@
 //   broadcast       the root sends S to each: (p-1) (alpha + S beta)
 //   gather, scatter (p-1) alpha + (p-1)/p S beta at the root
 //
-// Order of additions: ((c0 + c1) + c2) + ..., rounded once, for every element wherever it lies and
-// however the vector is cut. This is the reproducible algorithm, and servers fold in the same order
-// (optim/fold.h).
+// Order of additions: ((c0 + c1) + c2) + ..., rounded once. The order is the same for every
+// element, wherever the element lies and however the vector is cut. Direct is the reproducible
+// algorithm. Servers fold in the same order (optim/fold.h).
 #include "collectives/schedules/build.h"
 
 namespace tandem::collectives {
 namespace {
 
-// Peers in the order rank + 1, rank + 2, ...: at no time does everybody send to the same rank.
+// The order of peers is rank + 1, rank + 2, ..., so that the ranks do not all send to the same rank
+// at the same time.
 int After(const Schedule& s, int d) { return Mod(s.rank + d, s.ranks); }
 int Before(const Schedule& s, int d) { return Mod(s.rank - d, s.ranks); }
 
-// piece_for(r) goes to every other rank r.
+// Sends piece_for(r) to every other rank r.
 template <typename PieceFor>
 void SendToOthers(const Schedule& s, const PieceFor& piece_for, Step* step) {
   for (int d = 1; d < s.ranks; ++d) step->Send(piece_for(After(s, d)), After(s, d));
 }
 
-// block(r) comes from every other rank r.
+// Receives block(r) from every other rank r.
 template <typename BlockOf>
 void ReceiveFromOthers(const Schedule& s, const BlockOf& block, Step* step) {
   for (int d = 1; d < s.ranks; ++d) step->Receive(block(Before(s, d)), Before(s, d));
 }
 
-// Puts together the blocks of all ranks, the own one from the input.
+// Puts the blocks of all ranks together; the own block comes from the input.
 void CollectBlocks(const CollectiveShape& shape, Schedule* s, Step* step) {
   const auto block = [&](int rank) { return shape.BlockOf(rank); };
   if (!shape.in_place) step->Copy(block(s->rank), In(Piece{0, s->input}));
@@ -88,7 +89,8 @@ Schedule DirectReduceScatter(const CollectiveShape& shape) {
   });
 }
 
-// Nothing waits for anything here, and nothing is added: cutting messages would gain nothing.
+// Messages are not cut here: no message waits for another one and nothing is added, so a pipeline
+// would gain nothing.
 Schedule DirectBroadcast(const CollectiveShape& shape) {
   Schedule s = NewSchedule(Primitive::kBroadcast, shape);
   const Piece all{0, shape.count};
@@ -143,7 +145,7 @@ Schedule DirectScatter(const CollectiveShape& shape) {
 
 // ---- Traffic, by formula ----
 
-// Every other block once, its own to everybody.
+// Every other rank's block once, and the own block to every other rank.
 Traffic AllReduceTraffic(const CollectiveShape& shape) {
   const int p = shape.ranks;
   return OverParts(shape.count, p * shape.segment, [&](int64_t n) -> Traffic {

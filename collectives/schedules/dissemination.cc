@@ -1,5 +1,5 @@
-// Dissemination barrier (Hensgen, Finkel & Manber 1988): in round k every rank tells the rank 2^k
-// to its right that it, and all it has heard of, have arrived. For any p.
+// Dissemination barrier (Hensgen, Finkel & Manber 1988), for any p. In round k every rank tells the
+// rank 2^k to its right that it has arrived, and so have all ranks that it has heard of.
 //
 // ceil(log2 p) empty messages: ceil(log2 p) alpha.
 #include "collectives/schedules/build.h"

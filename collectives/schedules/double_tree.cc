@@ -1,12 +1,12 @@
-// Double binary tree all-reduce (Sanders, Speck & Traeff 2009): two binary trees over the ranks,
-// each of which reduces one half of the vector to its root and broadcasts the sum. What is an inner
-// node of one tree is a leaf of the other, so the work of the two halves falls on different ranks.
+// Double binary tree all-reduce (Sanders, Speck & Traeff 2009): two binary trees over the ranks.
+// Each tree reduces one half of the vector to its root and broadcasts the sum. An inner node of one
+// tree is a leaf of the other, so different ranks do the work of the two halves.
 //
 // A rank sends at most 2 S and gets as much. With k parts of the vector, each of two halves of at
 // most a segment, and D = floor(log2 p): about (k + D - 1) (4 alpha + 2 S/k beta + S/k gamma).
 //
-// Order of additions: own, left child, right child, up the tree; it differs between the halves, so
-// it is not reproducible when the vector is cut elsewhere.
+// Order of additions: own, left child, right child, up the tree. The order differs between the two
+// halves, so the result changes if the vector is cut elsewhere: not reproducible.
 #include <array>
 
 #include "collectives/schedules/build.h"
@@ -20,8 +20,8 @@ struct Node {
   int depth = 0;              // 0: the root
 };
 
-// The root of the binary tree over places [first, last): all places in order, as many to the left
-// of a node as make a full tree. Even places are leaves.
+// The root of the binary tree over the places [first, last), in order. The left side of a node is a
+// full tree, as large as fits. Even places are leaves.
 int RootOf(int first, int last) {
   return first < last ? first + (1 << FloorLog2(last - first)) - 1 : -1;
 }
@@ -39,8 +39,9 @@ Node NodeAt(int place, int ranks) {
   return node;
 }
 
-// The second tree is the mirror image of the first, or, for odd p, the first moved by one: both
-// make even places odd.
+// One of the two trees. The second tree is the mirror image of the first; for odd p it is the first
+// one moved by one place. Both changes turn even places into odd ones, so leaves become inner
+// nodes.
 class Tree {
  public:
   Tree(bool second, int rank, int ranks) : second_(second), ranks_(ranks) {
@@ -106,7 +107,7 @@ Schedule DoubleTreeAllReduce(const CollectiveShape& shape) {
 
 // ---- Traffic, by formula ----
 
-// Nodes are counted from 1: odd ones are leaves.
+// Formulas count nodes from 1: odd nodes are leaves.
 int Sends(int node, int p) {
   const int children = node % 2 == 1 ? 0 : node < p ? 2 : 1;
   return children + (node == 1 << FloorLog2(p) ? 0 : 1);

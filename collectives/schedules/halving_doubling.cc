@@ -1,23 +1,24 @@
 // Recursive halving and doubling (Rabenseifner 2004; Thakur, Rabenseifner & Gropp 2005), for any p:
-// see butterfly.h. L = log2 of the core.
+// see butterfly.h. L = log2 of the size of the core.
 //
 //   all-reduce      2L messages: 2L alpha + 2(p-1)/p S beta + (p-1)/p S gamma
 //   reduce-scatter  L messages: L alpha + (p-1)/p S (beta + gamma)
 //
-// If p is no power of two, folding in and out adds 2 alpha + 2 S beta + S gamma to the all-reduce,
-// alpha + S beta + S gamma + the last block to the reduce-scatter. Only the all-reduce cuts its
-// messages: blocks of a reduce-scatter travel together.
+// If p is not a power of two, ranks outside the core fold in and out. This adds 2 alpha + 2 S beta
+// + S gamma to the all-reduce, and alpha + S beta + S gamma + the last block to the reduce-scatter.
+// Only the all-reduce cuts its messages: the blocks of a reduce-scatter travel together.
 //
-// Order of additions: a tree that depends on the block, hence on where an element lies: not
-// reproducible when the vector is cut elsewhere.
+// Order of additions: a tree that depends on the block, so it depends on the place of an element.
+// The result changes if the vector is cut elsewhere: not reproducible.
 #include "collectives/schedules/build.h"
 #include "collectives/schedules/butterfly.h"
 
 namespace tandem::collectives {
 namespace {
 
-// A reduce-scatter halves ranges of core ranks, the farthest first, so that rank order and block
-// order agree. Sums are in scratch memory, whose first element is element `base` of the vector.
+// Builds the reduce-scatter of one rank. Each round halves a range of core ranks, the farthest
+// partner first, so that the order of ranks is the order of blocks. Sums are in scratch memory. The
+// first element of scratch is element `base` of the vector.
 class Halving {
  public:
   Halving(const CollectiveShape& shape, Schedule* s)
@@ -60,7 +61,7 @@ class Halving {
   }
 
  private:
-  // The blocks of core ranks [first, last) and of those they stand for.
+  // The blocks of core ranks [first, last) and of the ranks that they stand for.
   Piece Range(int first, int last) const {
     const int64_t begin = shape_.BlockOf(core_.Rank(first)).begin;
     const int64_t end =
@@ -74,13 +75,13 @@ class Halving {
   const ButterflyCore core_;
   const int v_;
   Schedule& s_;
-  bool in_input_ = true;  // nothing was added yet
+  bool in_input_ = true;  // nothing has been added yet
   int64_t base_ = 0;
 };
 
 }  // namespace
 
-// Bit k of v says which half of round k is kept: the bits of v in reverse order.
+// Bit k of v says which half is kept in round k: position = the bits of v in reverse order.
 int HalvingPosition(int v, int rounds) {
   int position = 0;
   for (int k = 0; k < rounds; ++k) position |= ((v >> k) & 1) << (rounds - 1 - k);
@@ -89,7 +90,7 @@ int HalvingPosition(int v, int rounds) {
 
 namespace {
 
-// The nearest ranks exchange the longest messages.
+// Partners of round k differ in bit k, so the nearest ranks exchange the longest messages.
 Schedule HalvingDoublingAllReduce(const CollectiveShape& shape) {
   return InParts(Primitive::kAllReduce, shape, ButterflyPart(shape),
                  [](const CollectiveShape& part) {
@@ -121,7 +122,8 @@ Traffic ReduceScatterTraffic(const CollectiveShape& shape) {
   const int r = shape.rank;
   const ButterflyCore core(shape.ranks);
   if (core.Outside(r)) return {1, shape.Total()};
-  // All but what it keeps; whoever stands for another hands that one's out at the end.
+  // Everything but the own block. A rank that stands for another also sends that rank's block at
+  // the end.
   return {core.rounds() + (core.Stands(r) ? 1 : 0), shape.Total() - shape.CountOf(r)};
 }
 

@@ -1,17 +1,18 @@
-// Two-level all-reduce over any two algorithms, one within hosts and one across them (as in Jia et
-// al. 2018): reduce-scatter within each host, all-reduce across hosts between ranks of the same
-// number in their hosts, allgather within each host. With an inner algorithm that does not scatter
-// (tree, chain): reduce to the first rank of each host, all-reduce among those, broadcast.
+// Two-level all-reduce over any two algorithms, one within hosts and one across hosts (as in Jia et
+// al. 2018). The three phases are: a reduce-scatter within each host; an all-reduce across hosts,
+// between the ranks that have the same number in their hosts; an allgather within each host. Some
+// inner algorithms do not scatter (tree, chain). Then the phases are a reduce to the first rank of
+// each host, an all-reduce among these ranks, and a broadcast.
 //
-// Hosts may have different numbers of ranks: the vector is cut into as many blocks as the smallest
-// host has ranks, and the other ranks of a larger host own nothing (they contribute, and receive).
+// Hosts may have different numbers of ranks. The vector is cut into as many blocks as the smallest
+// host has ranks. The other ranks of a larger host own no block, but contribute and receive.
 //
-// Cost: the sum of the phases, of h hosts of g ranks, scattering:
+// Cost: the sum of the phases, with h hosts of g ranks, if the inner algorithm scatters:
 //   inner reduce-scatter and allgather of S among g + outer all-reduce of S/g among h
-// so a host sends S h-way once, rather than once a rank.
+// So a host sends S to the other hosts once, and not once for each of its ranks.
 //
-// Order of additions: inner within hosts, then outer across them: not that of the flat algorithms,
-// and not rank order, even if both are direct.
+// Order of additions: inner within hosts, then outer across them. So the order differs from that of
+// the flat algorithms and from rank order, even if both algorithms are direct.
 #include "collectives/schedules/hierarchical.h"
 
 #include <algorithm>
@@ -36,14 +37,14 @@ Schedule Make(const Phase& phase, const CollectiveShape& shape) {
   return *std::move(schedule);
 }
 
-// All ranks make as many steps.
+// The number of steps of a phase, which is the same for all ranks.
 size_t StepsOf(const Phase& phase, CollectiveShape shape) {
   shape.rank = 0;
   return Make(phase, shape).steps.size();
 }
 
-// As many as the host with the most: so that what ranks of different hosts do next is in the same
-// step for both.
+// The number of steps of the phase on the host with the most ranks. All hosts use this number, so
+// the next phase, which joins ranks of different hosts, is in the same step on all of them.
 size_t MostSteps(const Hierarchy& hierarchy, const Phase& phase, CollectiveShape shape) {
   size_t most = 0;
   for (const std::vector<int>& host : hierarchy.hosts()) {
@@ -54,7 +55,8 @@ size_t MostSteps(const Hierarchy& hierarchy, const Phase& phase, CollectiveShape
   return most;
 }
 
-// Input of an in-place schedule is where its output is: element i is element i + offset of that.
+// Makes an in-place schedule read its input from the output: input element i becomes output element
+// i + offset.
 void InputIsOutput(int64_t offset, Schedule* s) {
   const auto move = [&](Piece* piece) {
     if (piece->region == Region::kInput) *piece = {piece->begin + offset, piece->count};
@@ -68,8 +70,9 @@ void InputIsOutput(int64_t offset, Schedule* s) {
   s->input = 0;
 }
 
-// Steps of the phases, for all parts: those of a part of `count` elements. (A rank that is alone
-// copies in one step what there is; a shorter part may have nothing for it.)
+// The steps of the three phases for a part of `count` elements. All parts use the numbers of the
+// longest part. (A rank that is alone on its host copies its data in one step; a shorter part may
+// have nothing to copy and would have no step.)
 struct PhaseSteps {
   size_t first, outer, last;
 };
@@ -79,6 +82,11 @@ PhaseSteps StepsOfPhases(const Hierarchy& h, Algorithm outer, int64_t count) {
           MostSteps(h, h.Last(), h.LastShape(count))};
 }
 
+// Makes one part's schedule of the whole group from the schedules of its three phases. Each phase
+// is made among its members and counts from the begin of its own data. Then the schedule is moved
+// to the place of its data in the part, and embedded in the group. From the second phase on the
+// data are in the output, so these phases read their input there. A rank outside the lanes has an
+// empty second phase with the same number of steps.
 Schedule OfPart(const Hierarchy& h, const CollectiveShape& part, const PhaseSteps& steps) {
   const Schedule group = NewSchedule(Primitive::kAllReduce, part);
   const std::vector<int>& host = h.hosts()[static_cast<size_t>(h.host())];
@@ -162,12 +170,12 @@ absl::Status Hierarchy::Check(const CollectiveShape& shape) {
   const Algorithm outer = OuterOf(Primitive::kAllReduce, shape);
   if (!Scatters(inner) && inner != Algorithm::kTree && inner != Algorithm::kChain) {
     return absl::UnimplementedError(
-        absl::StrCat("hierarchical allreduce with ", AlgorithmName(inner),
-                     " within hosts; one of ring, direct, halving_doubling, tree, chain"));
+        absl::StrCat("hierarchical allreduce does not support ", AlgorithmName(inner),
+                     " within hosts; use ring, direct, halving_doubling, tree, chain"));
   }
   if (outer == Algorithm::kHierarchical || !Supports(Primitive::kAllReduce, outer)) {
-    return absl::UnimplementedError(
-        absl::StrCat("hierarchical allreduce with ", AlgorithmName(outer), " across hosts"));
+    return absl::UnimplementedError(absl::StrCat("hierarchical allreduce does not support ",
+                                                 AlgorithmName(outer), " across hosts"));
   }
   return absl::OkStatus();
 }
@@ -242,7 +250,7 @@ int64_t Hierarchy::Part() const {
   return shape_.segment * (only_blocks ? lanes_ : 1);
 }
 
-// ---- The row ----
+// ---- Row of the table ----
 
 namespace {
 
@@ -277,7 +285,7 @@ absl::Status Fits(const CollectiveShape& shape) {
   return TwoLevel::Check(primitive, shape);
 }
 
-// The phase across hosts is in place.
+// The phase across hosts works in place, so the group needs the channel of that phase.
 int ChannelOf(const CollectiveShape& shape) {
   return ChannelNeeded(Primitive::kAllReduce, OuterOf(Primitive::kAllReduce, shape),
                        Hierarchy(shape).OuterShape(0));

@@ -1,13 +1,14 @@
-// Naive all-reduce, with which textbooks begin: everybody sends everything to rank 0, which adds in
-// rank order and sends the sum back to each. Nothing is cut and nothing is pipelined.
+// Naive all-reduce, the example that textbooks begin with: all ranks send their whole vector to
+// rank 0, which adds them in rank order and sends the sum back to each. Nothing is cut and nothing
+// is pipelined.
 //
 //   all-reduce  rank 0 receives p-1 messages of S and sends as many; the others send one each:
 //               2(p-1) (alpha + S beta) + (p-1) S gamma, all of it at rank 0
 //
-// It is the baseline that the others are measured against: the time grows with p, where ring and direct
-// send 2(p-1)/p S whatever p is. A parameter server of one process has the same traffic.
+// Naive is the baseline for the other algorithms. Its time grows with p; ring and direct send
+// 2(p-1)/p S for any p. A parameter server of one process has the same traffic.
 //
-// Order of additions: rank order, rounded once, for every element; the bits of direct.
+// Order of additions: rank order, rounded once, for every element: the same bits as direct.
 #include "collectives/schedules/build.h"
 
 namespace tandem::collectives {

@@ -1,12 +1,14 @@
-// One-shot all-reduce: everybody sends everything to everybody, and each folds all of it.
+// One-shot all-reduce: all ranks send their whole vector to all others, and each rank folds all
+// vectors.
 //
 // p-1 messages of S, all at once: (p-1) alpha (overlappable: one latency) + (p-1) S (beta + gamma).
 // For vectors so small that only the latency counts.
 //
-// Order of additions: rank order, rounded once, for every element; the bits of direct.
+// Order of additions: rank order, rounded once, for every element: the same bits as direct.
 //
-// In place, the fold overwrites what is being sent. It waits until that has gone, which it will if
-// a link holds one message: so the vector is cut into messages of shape.segment elements.
+// In place, the fold overwrites the memory that is being sent, so it waits until the messages have
+// left, which happens if a link can hold one message. Therefore the vector is cut into messages of
+// shape.segment elements.
 #include "collectives/schedules/build.h"
 
 namespace tandem::collectives {

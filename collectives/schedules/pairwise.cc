@@ -1,9 +1,9 @@
-// Pairwise all-to-all (also with uneven counts): in round d every rank sends to the rank d to its
-// right and receives from the one d to its left, so that each block travels once and at no time do
-// two ranks send to the same one (Thakur, Rabenseifner & Gropp 2005).
+// Pairwise all-to-all (also with uneven counts). In round d every rank sends to the rank d to its
+// right and receives from the rank d to its left. So each block travels once, and two ranks never
+// send to the same rank at the same time (Thakur, Rabenseifner & Gropp 2005).
 //
-// p-1 messages: (p-1) alpha + (p-1)/p S beta, where S is what a rank sends. Nothing is added, so
-// messages are not cut. In place the blocks are first copied to scratch memory.
+// p-1 messages: (p-1) alpha + (p-1)/p S beta, where S is the size of all that a rank sends. Nothing
+// is added, so messages are not cut. In place the blocks are first copied to scratch memory.
 #include "collectives/schedules/build.h"
 
 namespace tandem::collectives {
@@ -24,7 +24,8 @@ Schedule PairwiseAllToAll(const CollectiveShape& shape) {
     const int to = Mod(s.rank + d, s.ranks), from = Mod(s.rank - d, s.ranks);
     s.AddStep().Send(block(to), to).Receive(ReceiveBlock(shape, from), from);
   }
-  // In place, uneven blocks before it may have moved the own one.
+  // Needed in place, too: with uneven counts the own block may have another place in the output
+  // than in the input.
   s.steps.back().Copy(ReceiveBlock(shape, s.rank), block(s.rank));
   return s;
 }

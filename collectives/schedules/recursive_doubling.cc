@@ -1,19 +1,20 @@
-// Recursive doubling (Thakur, Rabenseifner & Gropp 2005), for any p: butterfly.h says how, and what
-// the core is, of which L is the log2.
+// Recursive doubling (Thakur, Rabenseifner & Gropp 2005), for any p: butterfly.h describes the core
+// and how other ranks fold in and out. L = log2 of the size of the core.
 //
 //   all-reduce  L messages of S: L (alpha + S beta + S gamma)
 //   allgather   L messages: L alpha + (p-1)/p S beta
 //
-// If p is no power of two, folding in and out adds 2 (alpha + S beta) + S gamma to the all-reduce,
-// and 2 alpha + S beta to the allgather.
+// If p is not a power of two, folding in and out adds 2 (alpha + S beta) + S gamma to the
+// all-reduce, and 2 alpha + S beta to the allgather.
 //
 // Order of additions: (c0 + c1) + (c2 + c3) ..., the same for every element wherever it lies, so
-// that cutting the vector changes nothing; not rank order. Both partners add the same two numbers,
-// so all ranks have the same bits.
+// cutting the vector changes nothing. But the order differs from rank order. Both partners add the
+// same two numbers, so all ranks have the same bits.
 //
-// From the second round on (in place: the first) a rank adds to what it is sending. It waits until
-// that has gone, which it will if a link holds one message: so the vector is cut into messages of
-// shape.segment elements. Allgather does not cut its messages.
+// From the second round on (in place: from the first) a rank adds into the memory that it is
+// sending. The addition waits until the message has left, which happens if a link can hold one
+// message. Therefore the vector is cut into messages of shape.segment elements. Allgather does not
+// cut its messages.
 #include "collectives/schedules/build.h"
 #include "collectives/schedules/butterfly.h"
 
@@ -44,7 +45,8 @@ Schedule RecursiveDoublingAllGather(const CollectiveShape& shape) {
   const bool outside = core.Outside(rank), stands = core.Stands(rank);
   Schedule s = NewSchedule(Primitive::kAllGather, shape);
   const Piece own{0, s.input}, all{0, s.output}, block = shape.BlockOf(rank);
-  const auto begin = [&](int number) {  // Of the blocks of core rank `number`.
+  // Where the blocks of core rank `number` begin.
+  const auto begin = [&](int number) {
     return number == core.size() ? s.output : shape.BlockOf(core.Rank(number)).begin;
   };
   if (core.extra() > 0) {

@@ -5,20 +5,21 @@
 //   reduce-scatter  p-1 messages: (p-1) alpha + (p-1)/p S (beta + gamma)
 //   allgather       p-1 messages: (p-1) alpha + (p-1)/p S beta
 //
-// The least traffic there can be, with a latency that grows with p. Segmented, up to as many
-// segments as there are steps are under way at once, so that adding hides behind sending.
+// No algorithm sends less, but the latency grows with p. If the vector is cut into segments, as
+// many segments travel at the same time as there are steps, and additions overlap with sends.
 //
-// Order of additions: block b is added up starting at the rank that sends it first, so the order
-// depends on where an element lies, and cutting the vector elsewhere gives other bits. Not
-// reproducible in that sense; the same call gives the same bits, and all ranks get the same.
+// Order of additions: the sum of block b starts at the rank that sends it first. So the order
+// depends on the place of an element, and cutting the vector elsewhere gives other bits. In that
+// sense ring is not reproducible; but the same call gives the same bits, and all ranks get the same
+// bits.
 #include "collectives/schedules/build.h"
 
 namespace tandem::collectives {
 namespace {
 
-// Block b starts at rank b and moves right, gaining one addend a hop; the finished sum then makes
-// one more lap. Nothing is copied: the first message is the input itself, and sums come to be where
-// they belong in the output.
+// Block b starts at rank b and moves right, and each hop adds one contribution. The finished sum
+// then makes one more lap. Nothing is copied: the first message is the input itself, and each sum
+// arises at its place in the output.
 Schedule RingOfPart(const CollectiveShape& shape) {
   const Blocks block(shape.count, shape.ranks);
   const int rank = shape.rank, p = shape.ranks, left = Mod(rank - 1, p), right = Mod(rank + 1, p);
@@ -33,13 +34,13 @@ Schedule RingOfPart(const CollectiveShape& shape) {
   return s;
 }
 
-// Block b starts at rank b + 1 and ends at rank b. Sums on their way alternate between two slots,
-// so that one is filled while the other is sent.
+// Block b starts at rank b + 1 and ends at rank b. Sums in transit alternate between two slots of
+// scratch, so that one slot is filled while the other is sent.
 void ReduceScatterOfPart(const BlockPart& block, Schedule* s) {
   const int rank = s->rank, p = s->ranks, left = Mod(rank - 1, p), right = Mod(rank + 1, p);
   const int64_t slot = block.Longest();
   s->scratch = p > 2 ? 2 * slot : 0;
-  const auto on_its_way = [&](int t) {  // What is received in step t.
+  const auto on_its_way = [&](int t) {  // received in step t
     return Piece{t % 2 * slot, block(rank - 2 - t).count, Region::kScratch};
   };
   for (int t = 0; t < p - 1; ++t) {
@@ -72,7 +73,7 @@ Schedule RingAllGather(const CollectiveShape& shape) {
 
 // ---- Traffic, by formula ----
 
-// Two laps, each of all blocks but one.
+// Two laps; each lap sends all blocks but one.
 Traffic AllReduceTraffic(const CollectiveShape& shape) {
   const int r = shape.rank, p = shape.ranks;
   return OverParts(shape.count, p * shape.segment, [&](int64_t n) -> Traffic {

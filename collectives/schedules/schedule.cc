@@ -10,7 +10,7 @@
 namespace tandem::collectives {
 namespace {
 
-// What is wrong with a piece, or "".
+// The fault of a piece, or "".
 std::string PieceFault(const Schedule& s, const Piece& piece) {
   const int64_t size = s.Size(piece.region);
   // Written so that no sum can overflow.
@@ -172,8 +172,8 @@ void Shift(Schedule* schedule, Region region, int64_t by) {
 
 namespace {
 
-// Appends the sends of `from`, or all but its sends; its folds begin at `fold_base` in the schedule
-// that `to` belongs to.
+// Appends ops of `from` to `to`: its sends, all other ops, or both. The folds of `from` begin at
+// `fold_base` in the schedule of `to`.
 enum class Which { kAll, kSends, kOthers };
 void Append(const Step& from, Which which, int fold_base, Step* to) {
   for (Op op : from.ops) {
@@ -184,7 +184,7 @@ void Append(const Step& from, Which which, int fold_base, Step* to) {
   }
 }
 
-// Index at which `folds` now begin in `schedule`.
+// Adds `folds` to the schedule, unless it has them already. Returns the index of the first of them.
 int AppendFolds(const std::vector<std::vector<int>>& folds, Schedule* schedule) {
   for (size_t at = 0; at + folds.size() <= schedule->folds.size(); ++at) {
     if (std::equal(folds.begin(), folds.end(), schedule->folds.begin() + static_cast<long>(at))) {
@@ -198,6 +198,9 @@ int AppendFolds(const std::vector<std::vector<int>>& folds, Schedule* schedule) 
 
 }  // namespace
 
+// Scratch is laid out before the steps are merged, because pieces and folds must have their final
+// places. Then all sends of a step come first, for all parts: a message leaves before this rank
+// waits for any other message of the same step. Otherwise two ranks could wait for each other.
 Schedule Pipelined(std::vector<Schedule> parts) {
   TANDEM_CHECK(!parts.empty());
   if (parts.size() == 1) return std::move(parts[0]);
@@ -216,7 +219,7 @@ Schedule Pipelined(std::vector<Schedule> parts) {
   out.steps.resize(parts.size() + depth - 1);
   std::vector<int> fold_base;
   for (size_t s = 0; s < parts.size(); ++s) {
-    // Parts `depth` apart are never under way together.
+    // Parts that are `depth` apart never run at the same time, so they may share scratch memory.
     Shift(&parts[s], Region::kScratch,
           scratch * static_cast<int64_t>(s % std::max<size_t>(depth, 1)));
     fold_base.push_back(AppendFolds(parts[s].folds, &out));

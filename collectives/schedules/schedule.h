@@ -1,25 +1,27 @@
-// A collective is a schedule: what one rank sends, receives and reduces, step by step, over pieces
-// of its buffers. Schedules are pure functions of a shape (algorithms.h). One engine executes them
-// over any link (engine.h), one checker proves them without a network (checker.h), a cost model plays
-// them (engine_cost.h), and one drawing shows them (draw.h).
+// Schedule: the list of sends, receives and reductions of one rank for one collective, step by
+// step, over pieces of its buffers. Schedules are pure functions of a shape (algorithms.h). One
+// engine runs them over any link (engine.h), one checker proves them without a network (checker.h),
+// a cost model predicts their time (engine_cost.h), and one function draws them (draw.h).
+//
+// The folder schedules/ has one file for each algorithm that makes schedules.
 //
 // A rank has three regions: kInput (its contribution, never written), kOutput (its result) and
 // kScratch (Schedule::scratch elements, undefined at first). Input and output may be the same
-// memory ("in place", see InPlaceOffset in algorithms.h): then a write to one is a write to the
-// other, and a schedule made for that says so itself (CollectiveShape::in_place).
+// memory ("in place", see InPlaceOffset in algorithms.h). A write to one is then a write to the
+// other, and only a schedule made for this case may run (CollectiveShape::in_place).
 //
-// What a schedule means:
-//   (1) ops run in order, step after step, but a send only takes its place in the queue to its
-//       peer: it reads its piece as the piece was at that moment, and nothing waits for it until
-//       the end. (Links need no copy for that: an op that would overwrite what is still to be sent
-//       waits until it has gone.)
-//   (2) Receives, reduces and folds wait for their messages, so the order of additions is fixed
-//       however messages arrive.
+// The meaning of a schedule:
+//   (1) Ops run in order, step after step. A send is the exception: a send only enters the queue to
+//       its peer, and no op waits for the send until the end. The peer gets the piece as it was at
+//       that moment. (Links need no copy for that: an op that would overwrite unsent bytes waits
+//       until they have left.)
+//   (2) Receives, reduces and folds wait for their messages. So the order of additions is fixed, in
+//       whatever order messages arrive.
 //   (3) The n-th send from rank a to rank b meets the n-th receipt (receive, reduce, or source of a
-//       fold) from a on b, of as many elements. Empty pieces travel too.
-// A step has no meaning of its own beyond the order of its ops: it is a column of the drawing, and
-// what the cost model takes as concurrent. Ranks are not in step: one may be ahead of another as
-// far as its messages allow.
+//       fold) from a on b, which must have the same number of elements. Empty pieces travel too.
+// A step has no meaning of its own beyond the order of its ops. In the drawing a step is one
+// column, and the cost model assumes that its ops run at the same time. Ranks are not in step: one
+// may be ahead of another as far as its messages allow.
 #ifndef TANDEM_COLLECTIVES_SCHEDULES_SCHEDULE_H_
 #define TANDEM_COLLECTIVES_SCHEDULES_SCHEDULE_H_
 
@@ -50,7 +52,7 @@ inline Piece In(Piece piece) { return {piece.begin, piece.count, Region::kInput}
 inline Piece Out(Piece piece) { return {piece.begin, piece.count, Region::kOutput}; }
 inline Piece Scratch(Piece piece) { return {piece.begin, piece.count, Region::kScratch}; }
 
-// [0, count) cut into p near-equal pieces: the first count % p have one element more.
+// [0, count) cut into p pieces of nearly the same size: the first count % p have one element more.
 class Blocks {
  public:
   Blocks(int64_t count, int p) : count_(count), p_(p) {}
@@ -64,12 +66,12 @@ class Blocks {
 
 enum class OpKind : uint8_t {
   kSend,     // `piece` to `peer`
-  kReceive,  // piece = what `peer` sends
-  kReduce,   // piece = operand (+) what `peer` sends
+  kReceive,  // piece = the message of `peer`
+  kReduce,   // piece = operand (+) the message of `peer`
   kCopy,     // piece = operand
   kCombine,  // piece = piece (+) operand
-  // piece = ((c0 (+) c1) (+) c2) ..., rounded once: the c are what the ranks of folds[peer] send,
-  // in that order, where the own rank stands for `operand`.
+  // piece = ((c0 (+) c1) (+) c2) ..., rounded once. The c are the messages of the ranks of
+  // folds[peer], in that order; `operand` takes the place of the own rank's message.
   kFold,
 };
 absl::string_view OpKindName(OpKind kind);  // "send", "receive", ...
@@ -78,9 +80,9 @@ struct Op {
   OpKind kind = OpKind::kSend;
   int peer = -1;  // rank; kFold: index into Schedule::folds; none for kCopy and kCombine
   Piece piece;
-  Piece operand;  // as many elements as `piece`; kReduce, kCopy, kCombine, kFold
+  Piece operand;  // same size as `piece`; kReduce, kCopy, kCombine, kFold
 
-  // Waits for one message of `peer`; a fold waits for several.
+  // Whether the op waits for one message of `peer`. A fold waits for several.
   bool ReceivesOne() const { return kind == OpKind::kReceive || kind == OpKind::kReduce; }
   bool HasOperand() const { return kind != OpKind::kSend && kind != OpKind::kReceive; }
 };
@@ -90,7 +92,7 @@ struct Step {
 
   Step& Send(Piece piece, int to) { return Add({OpKind::kSend, to, piece, {}}); }
   Step& Receive(Piece piece, int from) { return Add({OpKind::kReceive, from, piece, {}}); }
-  // piece = piece (+) received, or operand (+) received.
+  // piece = piece (+) received message; in the second form operand (+) received message.
   Step& Reduce(Piece piece, int from) { return Add({OpKind::kReduce, from, piece, piece}); }
   Step& Reduce(Piece piece, Piece operand, int from) {
     return Add({OpKind::kReduce, from, piece, operand});
@@ -109,9 +111,9 @@ struct Step {
 struct Schedule {
   int rank = 0;
   int ranks = 1;
-  int64_t input = 0, output = 0, scratch = 0;  // elements of the regions
+  int64_t input = 0, output = 0, scratch = 0;  // sizes of the regions in elements
   std::vector<Step> steps;
-  std::vector<std::vector<int>> folds;  // lists of ranks, the own one once in each
+  std::vector<std::vector<int>> folds;  // lists of ranks; each contains the own rank once
 
   int64_t Size(Region region) const;
   Step& AddStep() { return steps.emplace_back(); }
@@ -119,24 +121,25 @@ struct Schedule {
     folds.push_back(std::move(order));
     return static_cast<int>(folds.size()) - 1;
   }
-  std::string DebugString() const;  // one line an op
+  std::string DebugString() const;  // one line for each op
 };
 
-// What can be said of one rank's schedule alone: pieces inside their regions, input never written,
-// peers that exist and are others, operands of the size of their pieces. INVALID_ARGUMENT if not.
+// Checks one rank's schedule by itself: pieces are inside their regions, the input is never
+// written, peers exist and are not this rank, operands have the size of their pieces.
+// INVALID_ARGUMENT if not.
 absl::Status ValidateSchedule(const Schedule& schedule);
 
 // ---- Putting schedules together ----
 
-// The same steps with every piece of `region` moved by `by` elements.
+// Moves every piece of `region` by `by` elements.
 void Shift(Schedule* schedule, Region region, int64_t by);
 
-// Runs schedules of consecutive parts of the buffers as a pipeline: step t of part s runs in step
-// s + t, so that a part is reduced while the next one travels. In a step of the pipeline all sends
-// come before all other ops. Requires that in every part a message sent in step t is received in
-// step t and the sends of a step come first, and equal sizes of `input` and `output`, rank and
-// ranks. Each part has scratch memory of its own, and part s reuses that of part s - depth, where
-// depth is the number of steps of the longest part.
+// Runs schedules of consecutive parts of the buffers as a pipeline: step t of part s runs in step s
+// + t, so one part is reduced while the next one travels. In a step of the pipeline all sends come
+// before all other ops. Requirements for every part: a message sent in step t is received in step
+// t; the sends of a step come first; `input`, `output`, rank and ranks are the same in all parts.
+// Each part has scratch memory of its own. Part s reuses the scratch of part s - depth, where depth
+// is the number of steps of the longest part.
 Schedule Pipelined(std::vector<Schedule> parts);
 
 // `first`, then `second`, as one schedule over the same regions; scratch is shared.
@@ -144,8 +147,8 @@ Schedule Sequence(Schedule first, const Schedule& second);
 
 // Adds the messages of a dissemination barrier (dissemination.cc), so that no rank ends before all
 // ranks have started. The first round does not delay the schedule: its message is sent before all
-// others, and awaited right before the first of them or at the end. A rank therefore always hears
-// from the rank before it, also if their schedules do not fit each other.
+// others, and is received right before the first other message or at the end. So a rank always
+// hears from the rank before it, even if their schedules do not fit each other.
 void AddAgreement(Schedule* schedule);
 
 }  // namespace tandem::collectives

@@ -1,5 +1,5 @@
-// The schedules that have been made, by what they are for: a training loop asks for the same few in
-// each step, and making one allocates.
+// ScheduleCache: the schedules that were made before, by their arguments. A training loop asks for
+// the same few schedules in each step, and making one allocates.
 //
 // Thread safety: none.
 #ifndef TANDEM_COLLECTIVES_SCHEDULES_SCHEDULE_CACHE_H_
@@ -21,12 +21,13 @@ namespace tandem::collectives {
 
 class ScheduleCache {
  public:
-  // `host_of_rank` is that of all shapes (CollectiveShape::host_of_rank).
+  // `host_of_rank` is used for all shapes (CollectiveShape::host_of_rank).
   explicit ScheduleCache(std::vector<int> host_of_rank = {})
       : host_of_rank_(std::move(host_of_rank)) {}
 
-  // All shapes are of one rank and one group. The schedule stays where it is until a call with
-  // `may_forget`, by which nobody uses one any more. Errors: those of MakeSchedule.
+  // Returns a cached schedule, or makes it. All shapes must be of one rank and one group. The
+  // schedule stays valid until a call with `may_forget`; the caller passes `may_forget` only when
+  // no schedule is in use. Errors: those of MakeSchedule.
   absl::StatusOr<const Schedule*> Get(Primitive primitive, Algorithm algorithm,
                                       const CollectiveShape& shape, bool may_forget);
 

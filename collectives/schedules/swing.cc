@@ -1,12 +1,12 @@
 // Swing all-reduce (De Sensi, Bonato, Saam & Hoefler 2024): halving and doubling whose partners
-// swing from one side of a rank to the other, at distances 1, 1, 3, 5, 11, ...: on a ring or torus
+// swing from one side of a rank to the other, at distances 1, 1, 3, 5, 11, ... On a ring or torus
 // of ranks messages travel shorter ways than with doubling distances. For any p: see butterfly.h.
 //
-// 2L messages: 2L alpha + 2(p-1)/p S beta + (p-1)/p S gamma with L = log2 of the core; folding in
-// and out adds 2 alpha + 2 S beta + S gamma if p is no power of two.
+// 2L messages: 2L alpha + 2(p-1)/p S beta + (p-1)/p S gamma with L = log2 of the size of the core.
+// If p is not a power of two, folding in and out adds 2 alpha + 2 S beta + S gamma.
 //
-// Order of additions: a tree that depends on the block, hence on where an element lies: not
-// reproducible when the vector is cut elsewhere.
+// Order of additions: a tree that depends on the block, so it depends on the place of an element.
+// The result changes if the vector is cut elsewhere: not reproducible.
 #include <algorithm>
 #include <vector>
 
@@ -17,7 +17,8 @@
 namespace tandem::collectives {
 namespace {
 
-// Signed distance in round k for an even rank: 1, -1, 3, -5, 11, ..., the sum of (-2)^i, i <= k.
+// The signed distance to the partner in round k for an even rank: 1, -1, 3, -5, 11, ..., the sum of
+// (-2)^i, i <= k.
 int Distance(int k) {
   int sum = 0;
   for (int i = 0, power = 1; i <= k; ++i, power *= -2) sum += power;
@@ -30,8 +31,9 @@ int Partner(int v, int k, int size) {
 
 }  // namespace
 
-// Positions of the ranks' blocks in the vector such that what two partners share is one range.
-// Undoes the rounds from the last: partners' groups are joined, until there is one.
+// Positions of the ranks' blocks in the vector such that the blocks that two partners share are one
+// range. The function undoes the rounds from the last to the first: in each it joins the groups of
+// partners, until one group is left.
 std::vector<int> SwingPositions(int rounds) {
   const int size = 1 << rounds;
   std::vector<std::vector<int>> groups;

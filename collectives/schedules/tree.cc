@@ -1,16 +1,16 @@
-// Binomial tree (the classical one; Thakur, Rabenseifner & Gropp 2005 price it). Ranks are counted
-// from the root: v = rank - root mod p; the parent of v is v without its lowest bit.
+// Binomial tree (the classical one; its cost is given by Thakur, Rabenseifner & Gropp 2005). Ranks
+// are counted from the root: v = rank - root mod p. The parent of v is v without its lowest bit.
 //
 //   broadcast       L = ceil(log2 p) rounds: L (alpha + S beta)
 //   reduce          L (alpha + S beta + S gamma)
 //   all-reduce      a reduce to rank 0, then a broadcast
 //   gather, scatter L alpha + (p-1)/p S beta
 //
-// Segmented, broadcast and reduce forward one segment while the next arrives; the root still sends
-// up to L times S. Gather and scatter do not cut their messages.
+// If the vector is cut into segments, broadcast and reduce forward one segment while the next
+// arrives; the root still sends up to L times S. Gather and scatter do not cut their messages.
 //
-// Order of additions: a node adds its children in the order 1, 2, 4, ...; the same for every
-// element, so that cutting the vector changes nothing, but not rank order.
+// Order of additions: a node adds its children in the order 1, 2, 4, ... The order is the same for
+// every element, so cutting the vector changes nothing. But the order differs from rank order.
 #include <algorithm>
 #include <vector>
 
@@ -26,19 +26,20 @@ class BinomialTree {
   int v() const { return v_; }
   int rounds() const { return CeilLog2(p_); }
   int Rank(int v) const { return Mod(v + root_, p_); }
-  // In the round of the edges of length `bit`.
+  // The four functions below are for the round whose edges have length `bit`.
   bool HasParent(int bit) const { return v_ % (2 * bit) == bit; }
   bool HasChild(int bit) const { return v_ % (2 * bit) == 0 && v_ + bit < p_; }
   int Parent(int bit) const { return Rank(v_ - bit); }
   int Child(int bit) const { return Rank(v_ + bit); }
-  // The nodes of the subtree of v when the edges to its children are shorter than `bit`: [v, end).
+  // The nodes of the subtree of v are [v, end), if the edges to v's children are shorter than
+  // `bit`.
   int End(int v, int bit) const { return std::min(v + bit, p_); }
 
  private:
   const int v_, root_, p_;
 };
 
-// Leaves send their input; others make sums in `sums`.
+// Adds the steps of a reduce. Leaves send their input; other nodes add in `sums`.
 void AddReduce(const BinomialTree& tree, Piece sums, Schedule* s) {
   bool leaf = true;
   for (int k = 0; k < tree.rounds(); ++k) {
@@ -52,7 +53,7 @@ void AddReduce(const BinomialTree& tree, Piece sums, Schedule* s) {
   }
 }
 
-// The root sends `from`.
+// Adds the steps of a broadcast. The root sends `from`.
 void AddBroadcast(const BinomialTree& tree, Piece from, Schedule* s) {
   const Piece all = Out(from);
   for (int k = tree.rounds() - 1; k >= 0; --k) {
@@ -63,15 +64,16 @@ void AddBroadcast(const BinomialTree& tree, Piece from, Schedule* s) {
   }
 }
 
-// The blocks of nodes [first, last), counted from the root: in the vector of all blocks, where they
-// wrap around once at most, and in scratch memory that begins with the block of node `base`.
+// The places of the blocks of nodes [first, last), counted from the root. In the vector of all
+// blocks they wrap around at most once. Scratch memory begins with the block of node `base`.
 class TreeBlocks {
  public:
   TreeBlocks(const CollectiveShape& shape, const BinomialTree& tree) : shape_(shape), tree_(tree) {
     at_.push_back(0);
     for (int v = 0; v < shape.ranks; ++v) at_.push_back(at_.back() + shape.CountOf(tree.Rank(v)));
   }
-  // The same cut for sender and receiver, whatever memory they use.
+  // Cuts at the wrap-around. Sender and receiver cut alike, whatever memory they use, so their
+  // messages match.
   std::vector<Piece> Pieces(int first, int last, int base) const {
     const int wrap = shape_.ranks - shape_.root;
     if (first < wrap && wrap < last) return {One(first, wrap, base), One(wrap, last, base)};
@@ -125,8 +127,8 @@ Schedule TreeAllReduce(const CollectiveShape& shape) {
   });
 }
 
-// Blocks on their way along the edges of the tree: up to the root for a gather, which begins with
-// the shortest edges, down from it for a scatter, which begins with the longest.
+// Moves blocks along the edges of the tree. A gather moves them up to the root and begins with the
+// shortest edges. A scatter moves them down from the root and begins with the longest edges.
 Schedule MoveBlocks(Primitive primitive, const CollectiveShape& shape) {
   const bool up = primitive == Primitive::kGather;
   Schedule s = NewSchedule(primitive, shape);
@@ -136,7 +138,7 @@ Schedule MoveBlocks(Primitive primitive, const CollectiveShape& shape) {
   const bool root = v == 0, leaf = !tree.HasChild(1);
   const auto at_root = [&](Piece piece) { return root && !up ? In(piece) : piece; };
   const Piece own = up ? In(Piece{0, s.input}) : Piece{0, s.output};
-  // The own block among those that a node holds for others; a leaf holds none.
+  // Copies the own block from or to the blocks that the node holds for others. A leaf holds none.
   const auto copy_own = [&](Step* step) {
     if (root ? shape.in_place : leaf) return;
     const Piece held = root ? at_root(shape.BlockOf(s.rank)) : Scratch(own);
@@ -152,6 +154,8 @@ Schedule MoveBlocks(Primitive primitive, const CollectiveShape& shape) {
         if (!leaf) s.scratch += piece.count;
       }
     }
+    // A gather copies the own block in the first step, before a later step sends it on. A scatter
+    // copies it at the end, when it has arrived.
     if (up && k == 0) copy_own(&step);
     if (!tree.HasChild(bit)) continue;
     for (const Piece& piece : blocks.Pieces(v + bit, tree.End(v + bit, bit), v)) {
@@ -170,7 +174,7 @@ Schedule TreeScatter(const CollectiveShape& shape) {
 
 // ---- Traffic, by formula ----
 
-// Node v has the children v + 1, v + 2, v + 4, ... below its lowest bit.
+// The children of node v are v + 1, v + 2, v + 4, ... below its lowest bit.
 int Children(int v, int p) {
   if (v == 0) return CeilLog2(p);
   int zeros = 0;
@@ -178,7 +182,8 @@ int Children(int v, int p) {
   return std::min(zeros, CeilLog2(p - v));
 }
 
-// The blocks of `nodes` nodes from node v, counted from the root: two messages if they wrap around.
+// One edge carries the blocks of `nodes` nodes from node v on, counted from the root: two messages
+// if they wrap around.
 Traffic Edge(const CollectiveShape& shape, int v, int nodes) {
   const int end = std::min(v + nodes, shape.ranks), wrap = shape.ranks - shape.root;
   return {v < wrap && wrap < end ? 2 : 1, BlockSum(shape, v + shape.root, end - v)};

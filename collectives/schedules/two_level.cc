@@ -1,19 +1,21 @@
 // Two-level reduce, broadcast, reduce-scatter and allgather over any two algorithms, one within
-// hosts and one across them (the all-reduce is in hierarchical.cc). What crosses between hosts does
-// so once a host rather than once a rank.
+// hosts and one across hosts (the all-reduce is in hierarchical.cc). Data cross between two hosts
+// once for each host, and not once for each rank.
 //
 //   broadcast       across hosts from the root to one rank of each, then within hosts
-//   reduce          the same way back
-//   allgather       across hosts, the first ranks of all hosts among themselves, the second ones,
+//   reduce          the same steps backwards
+//   allgather       across hosts: the first ranks of all hosts among themselves, the second ranks,
 //                   ...; then within hosts
-//   reduce-scatter  the same way back
+//   reduce-scatter  the same steps backwards
 //
-// Cost: the sum of the two levels. Allgather and reduce-scatter also copy the vector once, since
-// what travels together (the blocks of the i-th ranks of all hosts) does not lie together. Where
-// hosts have different numbers of ranks, those that a smaller host lacks hand their block to
-// another rank of their host before, or get it from there after.
+// Cost: the sum of the two levels. Allgather and reduce-scatter also copy the vector once: the
+// blocks that travel together (those of the i-th ranks of all hosts) do not lie side by side. If
+// hosts have different numbers of ranks, some ranks of a larger host have no counterpart on the
+// smallest host. Such a rank hands its block to another rank of its host before the levels
+// (allgather), or gets it from there after them (reduce-scatter).
 //
-// Order of additions: inner, then outer; not rank order, even if both are direct.
+// Order of additions: inner, then outer. So the order differs from rank order, even if both are
+// direct.
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -34,7 +36,7 @@ Schedule Make(const HierarchyLevel& level) {
 
 size_t StepsOf(const HierarchyLevel& level) { return Make(level).steps.size(); }
 
-// Every piece of `region` becomes one of `to`, `by` elements further.
+// Moves every piece of `region` to the region `to`, `by` elements further.
 void Move(Schedule* s, Region region, Region to, int64_t by) {
   const auto move = [&](Piece* piece) {
     if (piece->region == region) *piece = {piece->begin + by, piece->count, to};
@@ -47,7 +49,7 @@ void Move(Schedule* s, Region region, Region to, int64_t by) {
   }
 }
 
-// The scratch memory of a level begins behind what the levels share.
+// Makes a level's own scratch memory begin behind the scratch that the levels share.
 void ReserveScratch(int64_t elements, Schedule* s) {
   Shift(s, Region::kScratch, elements);
   s->scratch += elements;
@@ -66,7 +68,7 @@ Schedule Empty(const Schedule& group) {
   return s;
 }
 
-// Levels in their order; the regions are those of the whole collective.
+// Runs the levels one after another. The regions have the sizes of the whole collective.
 Schedule Join(const Schedule& group, std::vector<Schedule> levels) {
   Schedule s = Empty(group);
   for (Schedule& level : levels) s = Sequence(std::move(s), level);
@@ -79,7 +81,8 @@ bool HasLanes(Primitive primitive) {
   return primitive == Primitive::kAllGather || primitive == Primitive::kReduceScatter;
 }
 
-// Of reduce and broadcast: who speaks for the host, by its number there.
+// Reduce and broadcast: the rank that represents the host, by its number there. On the root's host
+// the root itself, on other hosts the first rank.
 int LeaderOf(const HostMap& map, int host, int root) {
   const std::vector<int>& ranks = map.hosts[static_cast<size_t>(host)];
   const auto found = std::find(ranks.begin(), ranks.end(), root);
@@ -101,7 +104,7 @@ absl::Status TwoLevel::Check(Primitive primitive, const CollectiveShape& shape) 
   for (const Algorithm algorithm : {InnerOf(primitive, shape), OuterOf(primitive, shape)}) {
     if (algorithm != Algorithm::kHierarchical && Supports(primitive, algorithm)) continue;
     return absl::UnimplementedError(absl::StrCat("hierarchical ", PrimitiveName(primitive),
-                                                 " with ", AlgorithmName(algorithm)));
+                                                 " does not support ", AlgorithmName(algorithm)));
   }
   return absl::OkStatus();
 }
@@ -123,10 +126,14 @@ HierarchyLevel TwoLevel::Inner() const {
   if (lanes_ == 0) {
     level.shape.count = shape_.count;
     level.shape.root = leader_;
+    // A broadcast is in place: the level across hosts has put the data into the output of each
+    // leader. A reduce is in place only at the root of an in-place call.
     level.shape.in_place =
         primitive_ == Primitive::kBroadcast || (shape_.in_place && shape_.rank == shape_.root);
     return level;
   }
+  // An allgather finds the lanes' blocks at their places in scratch, so it is in place. A
+  // reduce-scatter writes its sums behind its input.
   level.shape.in_place = primitive_ == Primitive::kAllGather;
   level.shape.counts.resize(level.members.size());
   for (int lane = 0; lane < lanes_; ++lane) {
@@ -142,6 +149,9 @@ HierarchyLevel TwoLevel::Outer() const {
   level.shape.rank = map_.host;
   level.shape.ranks = static_cast<int>(map_.hosts.size());
   level.shape.segment = shape_.segment;
+  // A broadcast is the first level: it reads the caller's input, in place or not. A reduce-scatter
+  // writes its sums behind its input. The others work on data that the level within hosts, or the
+  // hand-in before, has put into place.
   level.shape.in_place = primitive_ == Primitive::kBroadcast
                              ? shape_.in_place
                              : primitive_ != Primitive::kReduceScatter;
@@ -173,7 +183,8 @@ size_t TwoLevel::InnerSteps() const {
     of_host.rank = host[0];
     HierarchyLevel level = TwoLevel(primitive_, of_host).Inner();
     most = std::max(most, StepsOf(level));
-    level.shape.in_place = false;  // who is alone copies
+    // A rank that is alone on its host copies, and the copy is a step of its own.
+    level.shape.in_place = false;
     most = std::max(most, StepsOf(level));
   }
   return most;
@@ -258,7 +269,8 @@ Schedule HierarchicalBroadcast(const CollectiveShape& shape) {
   });
 }
 
-// The sum of a host is in the root's output, and in the scratch memory of other leaders.
+// After the first level each host's sum is with its leader: in the output of the root, and in the
+// scratch memory of the other leaders.
 Schedule HierarchicalReduce(const CollectiveShape& shape) {
   return InParts(Primitive::kReduce, shape, shape.segment, [](const CollectiveShape& of_part) {
     CollectiveShape part = of_part;
@@ -291,6 +303,11 @@ Schedule HierarchicalReduce(const CollectiveShape& shape) {
 // ---- Allgather and reduce-scatter ----
 
 // Scratch: the blocks of all ranks, by lane.
+//
+// The steps: ranks without a lane hand their block to their stand-in; the lanes gather across
+// hosts; the hosts gather within; the blocks are copied to the output in rank order. All of it
+// happens in scratch, because only there the blocks of a lane lie side by side, which both
+// algorithms need.
 Schedule HierarchicalAllGather(const CollectiveShape& shape) {
   const TwoLevel levels(Primitive::kAllGather, shape);
   if (levels.OneHost()) return InnerAlone(Primitive::kAllGather, shape);
@@ -340,7 +357,10 @@ Schedule HierarchicalAllGather(const CollectiveShape& shape) {
 }
 
 // Scratch: the vector by lane; then the host's sums of the own lane; then the sums of the own block
-// and of those one stands for.
+// and of the blocks of the ranks that this rank stands for.
+//
+// The steps are those of the allgather backwards: the input is copied to scratch by lane; the hosts
+// reduce within; the lanes reduce across hosts; each stand-in hands the other ranks their block.
 Schedule HierarchicalReduceScatter(const CollectiveShape& shape) {
   const TwoLevel levels(Primitive::kReduceScatter, shape);
   if (levels.OneHost()) return InnerAlone(Primitive::kReduceScatter, shape);
@@ -391,7 +411,8 @@ Schedule HierarchicalReduceScatter(const CollectiveShape& shape) {
 
 namespace {
 
-// The levels, and what those who are in no lane hand to their stand-ins, or get from them.
+// The traffic of the levels, plus the blocks that ranks without a lane hand to their stand-ins
+// (allgather) or get from them (reduce-scatter).
 Traffic LevelsTraffic(Primitive primitive, const CollectiveShape& shape) {
   const TwoLevel levels(primitive, shape);
   const auto of = [](const HierarchyLevel& level) {

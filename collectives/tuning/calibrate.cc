@@ -1,5 +1,5 @@
-// Measures what chooser.h calls costs, on a group and by its own collectives: whatever the engine
-// does is then in the figures.
+// Calibration: measures the costs of chooser.h on a group, with the group's own collectives. So the
+// figures include everything that the engine does.
 #include <algorithm>
 #include <cstring>
 #include <functional>
@@ -33,6 +33,10 @@ class Calibrator {
     out_.cores = options.cores;
   }
 
+  // The order matters. Later measurements subtract what earlier ones have found: bytes need the
+  // costs of an operation and of a message, and the best segment. FitBudget comes before anything
+  // that sends long vectors. Waiting is last, because it compares a barrier with the prediction
+  // from all other costs.
   absl::StatusOr<Calibration> Run() {
     out_.link = std::string(group_.link(group_.rank() == 0 ? 1 : 0)->kind());
     TANDEM_RETURN_IF_ERROR(Operation());
@@ -43,7 +47,8 @@ class Calibrator {
     TANDEM_RETURN_IF_ERROR(Bytes(kMiddleVector));
     if (most_bytes_ > kMiddleVector) TANDEM_RETURN_IF_ERROR(Bytes(most_bytes_));
     TANDEM_RETURN_IF_ERROR(Waiting());
-    // Some figures each rank has found for itself.
+    // Each rank has its own figures for operations and copies. Rank 0's figures count for all
+    // ranks.
     TANDEM_ASSIGN_OR_RETURN(const std::string of_rank_0, TextOfRank0(group_, out_.ToString()));
     return Calibration::Parse(of_rank_0);
   }
@@ -51,8 +56,8 @@ class Calibrator {
  private:
   using Call = std::function<absl::StatusOr<Work>()>;
 
-  // The least of several means: what it takes when nothing else disturbs. Of the slowest rank, the
-  // same on all ranks.
+  // The least of several means, which is the time without disturbance. A mean is the time of the
+  // slowest rank, so all ranks get the same number.
   absl::StatusOr<double> Seconds(const Call& call) {
     TANDEM_ASSIGN_OR_RETURN(double once, Mean(call, 1));
     if (spent_ >= budget_) return once;
@@ -75,13 +80,15 @@ class Calibrator {
                       absl::ToDoubleSeconds(end - begun_)};
     TANDEM_RETURN_IF_ERROR(
         group_.Wait(group_.AllReduce(found, found, 2, DataType::kF64, ReduceOp::kMax)));
-    spent_ = found[1];  // the same on all ranks, so that all stop at the same call
+    // The same on all ranks, so all ranks stop at the same call.
+    spent_ = found[1];
     return found[0];
   }
 
-  // On a slow link long vectors alone would take longer than all of it may.
+  // Shortens the longest vector if the link is slow: otherwise long vectors alone would use more
+  // than the whole budget.
   absl::Status FitBudget() {
-    constexpr double kLongOnes = 30;  // about so many are measured
+    constexpr double kLongOnes = 30;  // about this many long vectors are measured
     const auto middle = [&] { return AllReduce(Algorithm::kDirect, kMiddleVector, 64 << 10); };
     TANDEM_ASSIGN_OR_RETURN(double once, Mean(middle, 1));
     TANDEM_ASSIGN_OR_RETURN(once, Mean(middle, 1));
@@ -102,7 +109,7 @@ class Calibrator {
                             By(algorithm, segment));
   }
 
-  // A group of this rank alone starts and ends operations, and does nothing else.
+  // The cost of an operation. A group of one rank only starts and ends operations.
   absl::Status Operation() {
     std::vector<std::unique_ptr<Link>> none(1);
     Group alone(0, std::move(none), {});
@@ -116,7 +123,7 @@ class Calibrator {
     return absl::OkStatus();
   }
 
-  // Many small messages: what one more of them takes, on each side.
+  // The cost of a message, on each side: the extra time of many small messages over few.
   absl::Status Message() {
     constexpr int64_t kSmall = 64, kFew = 4, kMany = 256;
     const auto seconds = [&](int64_t segments) {
@@ -145,8 +152,8 @@ class Calibrator {
     return absl::OkStatus();
   }
 
-  // An allgather writes and reads, a reduce-scatter writes and folds. Writing and reading are taken
-  // to cost the same.
+  // The costs of a byte. An allgather writes and reads, a reduce-scatter writes and folds. The
+  // model assumes that writing and reading cost the same.
   absl::Status Bytes(int64_t bytes) {
     const int64_t count = bytes / 4 / ranks_;
     float* const block = big_.data() + group_.rank() * count;
@@ -183,8 +190,8 @@ class Calibrator {
     return least;
   }
 
-  // What a barrier takes beyond its messages is waiting: for what was written to become visible or,
-  // where ranks outnumber cores, for their turn.
+  // The time of a barrier beyond its messages is waiting time: until written bytes become visible
+  // (latency), or, if ranks share cores, until it is the rank's turn (turn).
   absl::Status Waiting() {
     TANDEM_ASSIGN_OR_RETURN(const double measured, Seconds([&] { return group_.Barrier(); }));
     double& waiting = crowd_ > 1 ? out_.costs.turn : out_.costs.latency;
@@ -205,11 +212,11 @@ class Calibrator {
 
   Group& group_;
   const int ranks_;
-  const double crowd_;  // ranks a core
+  const double crowd_;  // ranks for each core
   const double budget_;
   int64_t most_bytes_;
   const absl::Time begun_ = MonotonicNow();
-  double spent_ = 0;  // of all ranks, the most
+  double spent_ = 0;  // the most of all ranks
   Calibration out_;
   std::vector<float> big_, other_;
 };
@@ -217,8 +224,8 @@ class Calibrator {
 }  // namespace
 
 absl::StatusOr<Calibration> Calibrate(Group& group, const CalibrateOptions& options) {
-  if (group.ranks() < 2) return absl::InvalidArgumentError("a group of one has nothing to measure");
-  if (options.cores < 1) return absl::InvalidArgumentError("no cores");
+  if (group.ranks() < 2) return absl::InvalidArgumentError("cannot calibrate a group of one rank");
+  if (options.cores < 1) return absl::InvalidArgumentError("cores must be at least 1");
   return Calibrator(group, options).Run();
 }
 

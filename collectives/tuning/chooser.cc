@@ -17,14 +17,15 @@ namespace tandem::collectives {
 namespace {
 
 constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
-// How much faster than another an algorithm must be predicted to be to be taken for faster; among
-// equals those whose sums are in rank order come first, because cutting and fusing changes nothing
-// then. Ranks that share cores wait for each other's turns, which no model of messages foretells.
+// An algorithm counts as faster than another only if its prediction is better by more than this
+// share. Among algorithms that are equally fast, those that add in rank order come first, because
+// cutting and fusing do not change their bits. Ranks that share cores wait for each other's turns,
+// which no model of messages can predict, so the noise is larger there.
 constexpr double kNoise = 0.05, kNoiseOfSharedCores = 0.25;
-constexpr double kLatencyShare = 0.1;  // of a bucket, at most
+constexpr double kLatencyShare = 0.1;  // share of a bucket's time, at most
 constexpr int64_t kLeastBuckets = 4, kMostBucket = 64 << 20;
 
-// Reads rules from left to right; errors know where.
+// Reads rules from left to right. Errors contain the position.
 class RuleReader {
  public:
   explicit RuleReader(absl::string_view text) : text_(text) {}
@@ -34,7 +35,7 @@ class RuleReader {
     for (Skip(); at_ < text_.size(); Skip()) {
       TANDEM_ASSIGN_OR_RETURN(const Primitive primitive, ReadPrimitive());
       TANDEM_ASSIGN_OR_RETURN(std::vector<ChooserCase> cases, ReadCases(primitive));
-      if (rules.Find(primitive, 0) != nullptr) return Error("only one rule of a primitive");
+      if (rules.Find(primitive, 0) != nullptr) return Error("one rule for each primitive");
       rules.Set(primitive, std::move(cases));
       if (at_ < text_.size() && !Take(';')) return Error("',' or ';'");
     }
@@ -87,6 +88,9 @@ class RuleReader {
     return primitive;
   }
 
+  // Reads the cases of one rule. The size is checked before the algorithm, in the order of the
+  // text, so that an error names the first fault. A case without "<=" must be the last one: the
+  // cases behind it would never be used.
   absl::StatusOr<std::vector<ChooserCase>> ReadCases(Primitive primitive) {
     std::vector<ChooserCase> cases;
     do {
@@ -203,7 +207,8 @@ absl::StatusOr<std::string> TextOfRank0(Group& group, std::string text) {
   int64_t length = static_cast<int64_t>(text.size());
   TANDEM_RETURN_IF_ERROR(group.Wait(group.Broadcast(&length, &length, 1, DataType::kI64, 0)));
   if (length < 0 || length > 1 << 20) {
-    return absl::DataLossError(absl::StrCat("a text of ", length, " characters from rank 0"));
+    return absl::DataLossError(
+        absl::StrCat("rank 0 sent a text of ", length, " characters, at most 1 MiB is allowed"));
   }
   text.resize(static_cast<size_t>(length));
   TANDEM_RETURN_IF_ERROR(
@@ -225,12 +230,13 @@ absl::StatusOr<std::vector<Prediction>> Predict(Primitive primitive, int64_t byt
                                      host_of_rank.empty() ? 0 : host_of_rank[0]) ==
                           static_cast<int64_t>(host_of_rank.size());
     if (algorithm == Algorithm::kHierarchical && one_host) continue;
-    // What fits into one segment a rank is not cut.
+    // Do not cut a vector whose part for each rank fits one segment.
     const int64_t segment =
         bytes / ranks > calibration.segment_bytes ? calibration.segment_bytes : 0;
     const absl::StatusOr<double> seconds = PredictEngineSeconds(
         primitive, algorithm, shape, bytes, segment, calibration.costs, calibration.cores);
-    if (absl::IsUnimplemented(seconds.status())) continue;  // not for so many ranks
+    // The algorithm does not support this number of ranks.
+    if (absl::IsUnimplemented(seconds.status())) continue;
     TANDEM_RETURN_IF_ERROR(seconds.status());
     all.push_back({{algorithm, segment}, *seconds});
   }
@@ -267,8 +273,9 @@ bool SharesCores(int ranks, absl::Span<const int> host_of_rank, int cores) {
 
 namespace {
 
-// What to take: the fastest, but among those as fast within the noise one that adds in rank order.
-// Requires at least one.
+// The algorithm to take: the fastest; among algorithms that are as fast within the noise, one that
+// adds in rank order. A trial is only compared with trials, since predictions are less exact.
+// Requires at least one prediction.
 AlgorithmChoice Preferred(absl::Span<const Prediction> fastest_first, double noise_of_predictions) {
   const Prediction& fastest = fastest_first.front();
   const double noise = fastest.tried ? kNoise : noise_of_predictions;
@@ -286,6 +293,9 @@ AlgorithmChoice Preferred(absl::Span<const Prediction> fastest_first, double noi
 
 }  // namespace
 
+// For each primitive: finds the best algorithm for sizes that double (times 8 for many ranks,
+// because a prediction then takes long), and joins neighbouring sizes with the same choice into one
+// case. The longest size is included; the last case then counts for all longer vectors.
 absl::StatusOr<ChooserRules> MakeRules(int ranks, absl::Span<const int> host_of_rank,
                                        const Calibration& calibration, const RuleScope& scope) {
   ChooserRules rules;
@@ -328,14 +338,17 @@ bool HasSpareCores(int ranks, absl::Span<const int> host_of_rank, int cores) {
 
 }  // namespace
 
+// Reasons against buckets that need no prediction come first. Then bucket sizes double until
+// latency is a small part of the time. If four such buckets would be larger than the gradient, the
+// gradient is not cut.
 absl::StatusOr<BucketChoice> ChooseBucket(int64_t gradient_bytes, int ranks,
                                           absl::Span<const int> host_of_rank,
                                           absl::optional<Algorithm> algorithm,
                                           const Calibration& calibration) {
-  if (ranks == 1) return BucketChoice{0, "one rank has nobody to wait for"};
+  if (ranks == 1) return BucketChoice{0, "one rank has no other rank to wait for"};
   if (!HasSpareCores(ranks, host_of_rank, calibration.cores)) {
     return BucketChoice{0, absl::StrCat(ranks, " ranks on ", calibration.cores,
-                                        " cores leave none to send while they compute")};
+                                        " cores leave no core free to send during computation")};
   }
   const auto seconds = [&](int64_t bytes) -> absl::StatusOr<double> {
     TANDEM_ASSIGN_OR_RETURN(
@@ -344,7 +357,8 @@ absl::StatusOr<BucketChoice> ChooseBucket(int64_t gradient_bytes, int ranks,
     for (const Prediction& p : all) {
       if (p.choice.algorithm == algorithm.value_or(p.choice.algorithm)) return p.seconds;
     }
-    return all.front().seconds;  // that algorithm is not for so many ranks
+    // The algorithm does not support this number of ranks: take the best one.
+    return all.front().seconds;
   };
   TANDEM_ASSIGN_OR_RETURN(const double latency, seconds(sizeof(float)));
   for (int64_t bytes = kLeastBucketedBytes / kLeastBuckets; bytes <= kMostBucket; bytes *= 2) {
@@ -381,7 +395,7 @@ std::string Calibration::ToString() const {
 
 namespace {
 
-// "tried", primitive, bytes, algorithm/segment, seconds.
+// Parses the words "tried", primitive, bytes, algorithm/segment, seconds.
 bool ParseTrial(absl::Span<const std::string> words, Trial* out) {
   const std::pair<std::string, std::string> choice = absl::StrSplit(words[3], '/');
   const absl::StatusOr<Primitive> primitive = ParsePrimitive(words[1]);
@@ -397,6 +411,8 @@ bool ParseTrial(absl::Span<const std::string> words, Trial* out) {
 
 }  // namespace
 
+// Lines are told apart by their number of words and then by the first word, in the order of
+// ToString. Every line must be understood: a typing error must not silently leave a cost at zero.
 absl::StatusOr<Calibration> Calibration::Parse(absl::string_view text) {
   Calibration out;
   const std::map<std::string, double*> numbers = {{"latency", &out.costs.latency},

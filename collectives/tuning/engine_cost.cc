@@ -15,7 +15,7 @@ namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-// Ranks on cores, each going on where it can.
+// Plays schedules: ranks run on cores, each as soon as it can.
 class Player {
  public:
   Player(absl::Span<const Schedule> schedules, int element_bytes, int64_t vector_bytes,
@@ -60,12 +60,14 @@ class Player {
       Do(core, rank, op);
       last = std::max(last, core.time);
       ++places_[static_cast<size_t>(rank)].index;
-      Look(rank);  // what it did concerns itself, and whom it sent something
+      // An op can only free its own rank and the rank that it has sent to.
+      Look(rank);
       if (op.kind == OpKind::kSend) Look(op.peer);
     }
     for (size_t r = 0; r < places_.size(); ++r) {
       if (CurrentOp(static_cast<int>(r)) != nullptr) {
-        return absl::InvalidArgumentError(absl::StrCat("rank ", r, " waits for ever"));
+        return absl::InvalidArgumentError(
+            absl::StrCat("rank ", r, " waits forever: the schedules do not fit together"));
       }
     }
     return last;
@@ -77,14 +79,14 @@ class Player {
   };
   struct Core {
     double time = 0;
-    double next = kNever;  // when it can do something
+    double next = kNever;  // when it can run an op
     std::vector<int> ranks;
     size_t current = 0;
   };
   struct Message {
-    double begins, ends;  // visible
+    double begins, ends;  // when its begin and its end become visible
   };
-  // Messages from one rank to another, first in, first out: places in sent_.
+  // The messages from one rank to another, first in, first out, as indexes into sent_.
   struct Queue {
     int32_t head = -1, tail = -1;
   };
@@ -123,7 +125,7 @@ class Player {
     return op.ReceivesOne() ? absl::MakeConstSpan(&op.peer, 1) : absl::Span<const int>();
   }
 
-  // When all messages of the op are visible; never, as far as one knows, if one is not sent yet.
+  // When all messages of the op are visible; kNever if one of them has not been sent yet.
   Message Inbox(int rank, const Op& op) {
     Message all = {0, 0};
     for (const int from : Sources(rank, op)) {
@@ -137,7 +139,8 @@ class Player {
     return all;
   }
 
-  // Finds out when this rank, and its core by whichever of its ranks, can do the next op.
+  // Updates when this rank can run its next op, and when its core can run an op of any of its
+  // ranks.
   void Look(int rank) {
     const Op* const op = CurrentOp(rank);
     ready_[static_cast<size_t>(rank)] = op != nullptr ? Inbox(rank, *op).begins : kNever;
@@ -148,13 +151,13 @@ class Player {
     }
   }
 
-  // The core goes on at core.next, by the rank whose turn it is then.
+  // Advances the core to core.next and returns the rank that runs then.
   int Turn(Core& core) {
     for (size_t i = 0; i < core.ranks.size(); ++i) {
       const size_t turn = (core.current + i) % core.ranks.size();
       const int rank = core.ranks[turn];
       if (ready_[static_cast<size_t>(rank)] > core.next) continue;
-      // Every rank between has been given its turn in vain.
+      // Each rank in between got its turn and could not run.
       core.time = core.next + static_cast<double>(i) * costs_.turn;
       core.current = turn;
       return rank;
@@ -193,7 +196,7 @@ class Player {
   const ByteCosts byte_;
   std::vector<Core> cores_;
   std::vector<Place> places_;
-  std::vector<double> ready_;    // when the current op of a rank can begin
+  std::vector<double> ready_;    // when the current op of each rank can begin
   std::vector<size_t> core_of_;  // by rank
   std::vector<Queue> links_;     // by (from, to)
   std::vector<Sent> sent_;
@@ -215,7 +218,7 @@ const ByteCosts& EngineCosts::For(int64_t vector_bytes) const {
 absl::StatusOr<double> EngineSeconds(absl::Span<const Schedule> schedules, int element_bytes,
                                      int64_t vector_bytes, const EngineCosts& costs, int cores,
                                      absl::Span<const int> host_of_rank) {
-  if (costs.bytes.empty()) return absl::InvalidArgumentError("costs without sizes");
+  if (costs.bytes.empty()) return absl::InvalidArgumentError("the costs have no line for bytes");
   Player player(schedules, element_bytes, vector_bytes, costs);
   player.AssignCores(cores, host_of_rank);
   return player.Run();
@@ -236,7 +239,7 @@ absl::StatusOr<double> PredictEngineSeconds(Primitive primitive, Algorithm algor
                          primitive == Primitive::kAllGather || primitive == Primitive::kGather ||
                          primitive == Primitive::kScatter || primitive == Primitive::kAllToAll;
   const int64_t count = bytes / kElement / (in_blocks ? shape.ranks : 1);
-  // As many elements as make a pipeline of some parts, whatever the algorithm calls a part.
+  // Enough elements for a pipeline of several parts, whatever a part is in the algorithm.
   const int64_t few = 8 * shape.ranks * (segment_bytes / kElement);
   if (segment_bytes == 0 || count <= 2 * few) return seconds(count);
   TANDEM_ASSIGN_OR_RETURN(const double shorter, seconds(few));

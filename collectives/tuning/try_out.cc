@@ -1,4 +1,4 @@
-// Runs what the model of costs cannot tell apart, and keeps what it took.
+// TryOut: runs the algorithms that the cost model cannot tell apart, and keeps their times.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -13,26 +13,29 @@
 namespace tandem::collectives {
 namespace {
 
-// Predicted to take so many times as long as the fastest: perhaps as fast. Ranks that share cores
-// are harder to foretell.
+// An algorithm is a candidate if its predicted time is at most this many times that of the fastest.
+// The factor is larger for ranks that share cores, because predictions are less exact there.
 constexpr double kPerhaps = 1.3, kPerhapsOnSharedCores = 1.75;
 constexpr size_t kMostCandidates = 4;
 constexpr int kMostRounds = 9;
 constexpr double kTurnSeconds = 3e-4;
 
+// One call of TryOut. Rank 0 makes the list of candidates, because predictions may differ in their
+// last bits between processors and all ranks must run the same list. Then every round runs each
+// candidate once. The median of a candidate's times is its result.
 class Contest {
  public:
   Contest(Group& group, const TryOptions& options, Calibration* calibration)
       : group_(group), options_(options), calibration_(*calibration) {}
 
   absl::Status Run() {
-    Calibration list;  // of candidates, in the form in which results travel too
+    Calibration list;  // candidates, in the form in which results travel
     if (group_.rank() == 0) {
       list = calibration_;
       list.trials.clear();
       TANDEM_RETURN_IF_ERROR(AddCandidates(&list.trials));
     }
-    // Predictions may differ in their last bits between processors.
+    // Predictions may differ in their last bits between processors, so rank 0 decides.
     TANDEM_ASSIGN_OR_RETURN(const std::string text, TextOfRank0(group_, list.ToString()));
     TANDEM_ASSIGN_OR_RETURN(list, Calibration::Parse(text));
     candidates_ = std::move(list.trials);
@@ -68,7 +71,8 @@ class Contest {
                all[likely].seconds <= perhaps * all.front().seconds) {
           ++likely;
         }
-        if (likely < 2) continue;  // the model knows
+        // The model has a clear winner.
+        if (likely < 2) continue;
         for (size_t i = 0; i < likely; ++i) {
           trials->push_back({primitive, bytes, all[i].choice, 0});
         }
@@ -77,7 +81,8 @@ class Contest {
     return absl::OkStatus();
   }
 
-  // Every candidate once more, so that whatever drifts drifts for all. The first round warms up.
+  // Runs every candidate once. Rounds are interleaved, so that a drift of the machine affects all
+  // candidates alike. The first round only warms up.
   absl::Status Round(int round) {
     for (size_t i = 0; i < candidates_.size(); ++i) {
       int times = 1;
@@ -92,8 +97,8 @@ class Contest {
     return absl::OkStatus();
   }
 
-  // On a slow link, or where many ranks share a core, there is no time for long vectors: sizes of
-  // which not every candidate has been tried are the model's.
+  // Drops the sizes for which not every candidate has run yet. On a slow link, or if many ranks
+  // share a core, there is no time for long vectors; the model decides there.
   void LeaveOutAfter(size_t i) {
     if (i + 1 == candidates_.size()) return;
     size_t keep = i + 1;
@@ -116,7 +121,8 @@ class Contest {
     TANDEM_RETURN_IF_ERROR(
         group_.Wait(group_.AllReduce(found, found, 2, DataType::kF64, ReduceOp::kMax)));
     seconds->push_back(found[0]);
-    spent_ = found[1];  // the same on all ranks, so that all stop at the same round
+    // The same on all ranks, so all ranks stop after the same round.
+    spent_ = found[1];
     return absl::OkStatus();
   }
 
@@ -134,7 +140,7 @@ class Contest {
       case Primitive::kAllGather:
         return group_.AllGather(in_.data(), out_.data(), block, DataType::kF32, call);
       default:
-        return absl::InternalError("not tried out");  // TryOut has refused it
+        return absl::InternalError("not tried out");  // TryOut refuses other primitives
     }
   }
 
@@ -142,7 +148,7 @@ class Contest {
   const TryOptions& options_;
   Calibration& calibration_;
   const absl::Time begun_ = MonotonicNow();
-  double spent_ = 0;  // of all ranks, the most
+  double spent_ = 0;  // the most of all ranks
   std::vector<Trial> candidates_;
   std::vector<std::vector<double>> seconds_;  // by candidate
   int64_t most_bytes_ = 0;
@@ -156,7 +162,8 @@ absl::Status TryOut(Group& group, const TryOptions& options, Calibration* calibr
     if (primitive != Primitive::kAllReduce && primitive != Primitive::kReduceScatter &&
         primitive != Primitive::kAllGather) {
       return absl::UnimplementedError(
-          absl::StrCat(PrimitiveName(primitive), " is chosen by predictions alone"));
+          absl::StrCat(PrimitiveName(primitive),
+                       " cannot be tried out; only allreduce, reduce_scatter and allgather can"));
     }
   }
   return Contest(group, options, calibration).Run();

@@ -547,7 +547,7 @@ std::string TwoLevelsSum(const GpuCheckOptions& options) {
           const Call most = {collectives::ReduceOp::kMax, collectives::DataType::kF32, count, true,
                              0};
           return Mentions(sum->Run(Reduction(most, data.data(), data.data()), stream.get()),
-                          Code::kUnsupported, {"only sum"});
+                          Code::kUnsupported, {"supports sum only"});
         });
       }));
 }

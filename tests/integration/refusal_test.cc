@@ -152,7 +152,7 @@ TEST_F(RefusalTest, WhatOtherCommandsAreGiven) {
   fs::create_directories(folder_.File("dumps"));
   Write("dumps/0.jsonl", "{\"event\": 1}\n");
   ExpectRefused(Tandem({"collectives-dump", folder_.File("dumps")}),
-                {"0.jsonl: line 1: is not how the dump of a rank begins"});
+                {"0.jsonl: line 1: expected the first line of a rank's dump"});
 }
 
 TEST_F(RefusalTest, AnOutputThatCannotBeWrittenIsAFailure) {

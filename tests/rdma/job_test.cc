@@ -104,7 +104,7 @@ TEST_F(RdmaJobTest, DenseGradientsAloneTakeRdmaAndAreChosenForByItsCosts) {
     if (path.value("for", "") != "dense gradients") continue;
     ++of_dense;
     EXPECT_EQ(path["by"], "RDMA");
-    EXPECT_EQ(path["why"], "nothing else was wanted");
+    EXPECT_EQ(path["why"], "requested explicitly");
   }
   EXPECT_EQ(of_dense, 1) << run.summary["paths"];
 }

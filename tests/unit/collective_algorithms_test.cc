@@ -364,7 +364,7 @@ TEST(ShapeTest, MalformedShapesAreRefused) {
             }),
             "allgather of 3 ranks: segments of 1 elements");
   EXPECT_EQ(refuse([](auto& s) { s.host_of_rank = {0}; }),
-            "allgather of 3 ranks: hosts of 1 ranks");
+            "allgather of 3 ranks: hosts are given for 1 ranks");
   EXPECT_THAT(refuse([](auto& s) {
                 s.send_counts = {1, 2, 3};
                 s.receive_counts = {2, 2, 3};
@@ -379,14 +379,14 @@ TEST(ShapeTest, WhatAnAlgorithmDoesNotDoIsSaid) {
   const auto unimplemented = absl::StatusCode::kUnimplemented;
   EXPECT_EQ(Refusal(collectives::Primitive::kBarrier, collectives::Algorithm::kRing, shape,
                     unimplemented),
-            "no barrier by ring");
+            "algorithm ring does not support barrier");
   EXPECT_THAT(Refusal(collectives::Primitive::kAllToAll, collectives::Algorithm::kBruck, shape,
                       unimplemented),
               HasSubstr("use pairwise"));
   shape.inner = collectives::Algorithm::kSwing;
   EXPECT_THAT(Refusal(collectives::Primitive::kAllReduce, collectives::Algorithm::kHierarchical,
                       shape, unimplemented),
-              HasSubstr("swing within hosts; one of ring, direct"));
+              HasSubstr("swing within hosts; use ring, direct"));
   shape.inner = collectives::Algorithm::kRing;
   shape.outer = collectives::Algorithm::kHierarchical;
   EXPECT_THAT(Refusal(collectives::Primitive::kAllReduce, collectives::Algorithm::kHierarchical,
@@ -404,9 +404,9 @@ TEST(NamesTest, AreReadAsTheyAreWritten) {
     EXPECT_EQ(*collectives::ParseAlgorithm(collectives::AlgorithmName(algorithm)), algorithm);
   }
   EXPECT_THAT(std::string(collectives::ParsePrimitive("ring").status().message()),
-              HasSubstr("no collective is called 'ring'; one of allreduce, "));
+              HasSubstr("unknown collective 'ring'; expected one of allreduce, "));
   EXPECT_THAT(std::string(collectives::ParseAlgorithm("rings").status().message()),
-              HasSubstr("no algorithm is called 'rings'; one of ring, direct, "));
+              HasSubstr("unknown algorithm 'rings'; expected one of ring, direct, "));
 }
 
 TEST(BlocksTest, CutTheVectorIntoNearEqualPiecesWithoutGaps) {

@@ -52,7 +52,7 @@ TEST(ChooserRulesTest, ErrorsSayWhereAndWhat) {
   EXPECT_THAT(ErrorOf("allreduce:<=4K=ring"), HasSubstr("(the end): want ',' and a case without"));
   EXPECT_THAT(ErrorOf("allreduce:<=4K=ring,<=4K=ring,ring"), HasSubstr("a size above that"));
   EXPECT_THAT(ErrorOf("allreduce:ring,direct"), HasSubstr("no case after the one without"));
-  EXPECT_THAT(ErrorOf("allreduce:ring;allreduce:ring"), HasSubstr("only one rule"));
+  EXPECT_THAT(ErrorOf("allreduce:ring;allreduce:ring"), HasSubstr("one rule for each primitive"));
   EXPECT_THAT(ErrorOf("allreduce:ring/"), HasSubstr("(the end): want a size"));
 }
 

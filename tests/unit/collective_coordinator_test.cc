@@ -183,23 +183,24 @@ TEST_F(CoreTest, JoinsThatDoNotFitAreRefusedAndTheOthersMeet) {
   Join(1, 0, 3);
   Join(2, 0, 3);
   EXPECT_THAT(Told(2),
-              ElementsAre("refused: wants to be rank 0 of group 'g', which process 1 is already"));
+              ElementsAre("refused: asks for rank 0 of group 'g', which is taken by process 1"));
   Join(3, 1, 2);
-  EXPECT_THAT(Told(3), ElementsAre("refused: wants group 'g' to have 2 ranks, others want 3"));
+  EXPECT_THAT(Told(3),
+              ElementsAre("refused: asks for 2 ranks in group 'g', the other members for 3"));
   Join(4, 3, 3);
-  EXPECT_THAT(Told(4), ElementsAre("refused: wants to be rank 3 of 3"));
+  EXPECT_THAT(Told(4), ElementsAre("refused: asks for rank 3 of 3, which is invalid"));
   Join(5, 1, 3, std::string(10'000, 'x'));
-  EXPECT_THAT(Told(5), ElementsAre("refused: sent a name of 10000 bytes"));
+  EXPECT_THAT(Told(5), ElementsAre("refused: sent a name of 10000 bytes, at most 512 are allowed"));
   Join(6, 1, 1 << 30);
-  EXPECT_THAT(Told(6), ElementsAre("refused: wants to be rank 1 of 1073741824"));
+  EXPECT_THAT(Told(6), ElementsAre("refused: asks for rank 1 of 1073741824, which is invalid"));
   Connect(7);
   rendezvous::ToCoordinator old;
   old.mutable_join()->set_version(99);
   Say(7, old);
-  EXPECT_THAT(Told(7), ElementsAre("refused: speaks version 99, this is 1"));
+  EXPECT_THAT(Told(7), ElementsAre("refused: uses protocol version 99, expected 1"));
   Connect(8);
   Abort(8, "I am nobody");
-  EXPECT_THAT(Told(8), ElementsAre("refused: did not join first"));
+  EXPECT_THAT(Told(8), ElementsAre("refused: its first message was not a join"));
   EXPECT_THAT(closed_, ElementsAre(2, 3, 4, 5, 6, 7, 8));
   Join(9, 1, 3);
   Join(10, 2, 3);
@@ -416,7 +417,7 @@ TEST_F(CoreTest, WhoDoesNotComeToTheShrinkInTimeIsLeftBehind) {
   Shrink(10, 2000);
   Pass(absl::Seconds(3), {10, 12});
   EXPECT_THAT(Told(10), ElementsAre("welcome 0 of 1"));
-  EXPECT_THAT(Told(12), ElementsAre(HasSubstr("refused: the group has gone on without it")));
+  EXPECT_THAT(Told(12), ElementsAre(HasSubstr("refused: the group continues without this rank")));
 }
 
 TEST_F(CoreTest, AGroupThatHasNotFailedDoesNotShrink) {
@@ -699,7 +700,7 @@ TEST(MeetingTest, ARankThatDiesWhileOthersWaitIsNamed) {
     auto coordinator =
         collectives::Coordinator::Start({.beat = kTestBeat, .log = [&](absl::string_view line) {
                                            absl::MutexLock lock(&mu);
-                                           came += absl::StrContains(line, "comes as rank");
+                                           came += absl::StrContains(line, "joins as rank");
                                          }});
     ASSERT_TRUE(coordinator.ok()) << coordinator.status();
     ranks.Begin((*coordinator)->address());
@@ -770,7 +771,8 @@ TEST(AgreementTest, ACoordinatorThatDiesInARankNamesThatRank) {
     ASSERT_GT(n, 0);
     ranks.Begin(address.substr(0, static_cast<size_t>(n)), 1, 3);
     for (const int rank : {1, 2}) {
-      EXPECT_THAT(ranks.Line(rank), HasSubstr("rank 0 is lost: the coordinator in it is gone"));
+      EXPECT_THAT(ranks.Line(rank),
+                  HasSubstr("rank 0 is lost: its process ran the coordinator, which is gone"));
     }
   }
 }
@@ -865,7 +867,7 @@ TEST(StrangerTest, LinksOfOthersAreRefused) {
   ASSERT_TRUE(links.ok()) << links.status();
   EXPECT_EQ((*links)[1]->kind(), "shm");
   EXPECT_THAT(log, ::testing::Contains(HasSubstr("not of this group")));
-  EXPECT_THAT(log, ::testing::Contains(HasSubstr("refused a stranger")));
+  EXPECT_THAT(log, ::testing::Contains(HasSubstr("refused a connection")));
 }
 
 // Over ZeroMQ or RDMA: who greets with another token, or in the place of another rank, is refused
@@ -927,7 +929,7 @@ TEST_P(FramedStrangerTest, GreetingsOfOthersAreRefused) {
   EXPECT_EQ((*links[0])[1]->kind(), (*links[1])[0]->kind());
   EXPECT_THAT(
       log, ::testing::UnorderedElementsAre(HasSubstr("not a hello"), HasSubstr("not of this group"),
-                                           HasSubstr("has no place")));
+                                           HasSubstr("unexpected link")));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, FramedStrangerTest,

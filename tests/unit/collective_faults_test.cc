@@ -117,7 +117,7 @@ TEST_F(RanksThatDisagree, InSegments) {
   };
   EXPECT_THAT(Disagreement([&](collectives::Group& g) { return sum(g, 0); },
                            [&](collectives::Group& g) { return sum(g, 16); }),
-              HasSubstr("another segment size"));
+              HasSubstr("segment sizes differ"));
 }
 
 TEST(CollectiveFaults, CallsThatCannotBeRightAreRefusedAtOnce) {
