@@ -42,7 +42,7 @@ set(share ${CMAKE_INSTALL_DATADIR}/tandem)
 install(DIRECTORY python/tandem DESTINATION ${share}/python PATTERN __pycache__ EXCLUDE)
 install(DIRECTORY configs DESTINATION ${share})
 install(FILES study/figures.py DESTINATION ${share})
-install(FILES README.md LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(FILES README.md CONTRIBUTING.md CHANGELOG.md LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY docs examples DESTINATION ${CMAKE_INSTALL_DOCDIR} PATTERN __pycache__ EXCLUDE)
 # Where Debian's python3 looks under /usr; elsewhere PYTHONPATH is to name share/tandem/python.
 set(TANDEM_PYTHON_DIR "lib/python3/dist-packages" CACHE STRING

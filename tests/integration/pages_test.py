@@ -6,6 +6,8 @@ has small data where it puts its own, and all else are links. Blocks in other la
 is the output of a program, and a plain block is for several hosts, or takes long. /tmp stands for a folder of the
 test's own. A page whose blocks import PyTorch is skipped, by name, where Debian's python3 has none.
 
+Anchors of links exist, docs/README.md lists every page, and README.md has at most 150 lines.
+
 Run: pages_test.py SOURCE_DIR BUILD_DIR [PAGE...]
 """
 import os
@@ -61,6 +63,12 @@ def blocks_of(text):
     return [block for language, block in FENCE.findall(text) if language == "sh"]
 
 
+def anchors_of(page):
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", FENCE.sub("", page.read_text(encoding="utf-8")), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 def lacks_torch(text):
     """Whether a page's blocks need PyTorch, and it is not there."""
     if not re.search(r"^(import|from) .*\btorch\b", "".join(blocks_of(text)), re.M):
@@ -109,6 +117,21 @@ class PagesTest(unittest.TestCase):
                 self.assertLessEqual(wanted, set(targets), f"{page.name}: ./quickstart does not build it:\n{block}")
                 named += len(wanted)
         self.assertGreater(named, 0)
+
+    def test_index_has_every_page(self):
+        index = (source / "docs" / "README.md").read_text(encoding="utf-8")
+        for page in (source / "docs").glob("*.md"):
+            if page.name != "README.md":
+                self.assertIn(f"]({page.name})", index, f"docs/README.md does not list {page.name}")
+
+    def test_anchors_exist(self):
+        for page in pages:
+            for target, anchor in re.findall(r"\]\(([\w./]*\.md)?#([^)]+)\)", page.read_text(encoding="utf-8")):
+                anchors = anchors_of(page.parent / target if target else page)
+                self.assertIn(anchor, anchors, f"{page.name} links to {target}#{anchor}")
+
+    def test_readme_is_short(self):
+        self.assertLessEqual(len((source / "README.md").read_text(encoding="utf-8").splitlines()), 150)
 
     def test_only_what_quickstart_builds_is_there(self):
         self.assertEqual(run_page("```sh\nls build/bin | sort\n```\n").stdout.split(),
