@@ -10,7 +10,7 @@
 namespace tandem::client {
 namespace {
 
-// Between requests nobody may look at what comes.
+// A Client keeps no rows in the cache: between requests nobody may be there to process refreshes.
 ClientCore::Options NothingKept(ClientCore::Options options) {
   options.keep_rows = false;
   return options;
@@ -150,7 +150,7 @@ absl::Status Client::CheckStore(const StoreRequest& request) const {
       request.found.size(), " marks, want ", values, ", ", rows, " and as many as keys"));
 }
 
-// What the core takes for granted.
+// Checks everything that the core requires of its callers.
 absl::Status Client::Check(const ClientCall& call) const {
   if (call.store.has_value()) return CheckStore(*call.store);
   const char* const what = call.push ? "push" : "pull";

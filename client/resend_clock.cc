@@ -10,8 +10,9 @@
 namespace tandem::client {
 namespace {
 
-// The longest silence between resends, in units of the first. With 8 the fifth try would come at the
-// limit of 30 s, and a link that is cut half of the time could lose the four before.
+// The longest wait between resends, in units of the first wait. With 8 the fifth attempt would come
+// only at the silence limit of 30 s, and a link that is cut half of the time could lose the four
+// attempts before it.
 constexpr int kMostPauses = 4;
 constexpr char kSilentShard[] = "tandem.client/silent_shard";
 

@@ -30,7 +30,9 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(const Options& options) {
   return session;
 }
 
-// The job comes first, from the scheduler; then the membership; then what moves rows.
+// Opens in three steps. The scheduler first sends the job to a reader: a rank needs the job's hash
+// to register, so it registers only then. Rows are read and written last, once the job has begun
+// and a view says where the shards are.
 absl::Status Session::Start() {
   const absl::Time deadline = MonotonicNow() + options_.open_within;
   incarnation_ = node::NewIncarnation();
@@ -96,7 +98,8 @@ absl::Status Session::MakeClient() {
   return client_->SetView(view_);
 }
 
-// ---- what the scheduler says --------------------------------------------------------------------
+// ---- messages of the scheduler
+// -------------------------------------------------------------------
 
 template <typename Over>
 absl::Status Session::RoundsUntil(absl::Time deadline, const char* what, Over over) {
@@ -125,7 +128,7 @@ absl::Status Session::Round() {
   for (const Control& control : member_->TakeInbox()) {
     TANDEM_RETURN_IF_ERROR(OnControl(control));
   }
-  // After an orderly end the scheduler closes the connection, which is no failure then.
+  // After an orderly end the scheduler closes the connection; that is no failure then.
   return ended_ ? absl::OkStatus() : member_->OnTick(now);
 }
 
@@ -191,7 +194,7 @@ void Session::Follow() {
     control.mutable_barrier_enter()->set_action(BarrierEnter::END);
     member_->link().Send(control);
   }
-  // The scheduler waits for the ranks of a job that has ended to close their connections.
+  // Close the connection: the scheduler of an ended job waits until all ranks have done so.
   member_.reset();
   transport_.reset();
   if (why.ok()) return;

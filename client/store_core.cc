@@ -16,7 +16,7 @@ size_t RowFloats(const job::TablePlan& table) {
   return static_cast<size_t>(table.dim + table.state_floats);
 }
 
-// What a refusal says (proto/frame.md), fit to be printed.
+// The reason that a refusal gives (proto/frame.md), as printable text.
 std::string TextOf(const Buffer& keys) {
   std::string text;
   for (const uint8_t c : keys.As<uint8_t>()) {
@@ -48,9 +48,9 @@ void StoreCore::OnView(absl::Time now, std::shared_ptr<const RangeMap> view) {
   }
 }
 
-// ---- asking -----------------------------------------------------------------------------------
+// ---- requests --------------------------------------------------------------------------------
 
-// By range, the keys of each in the order of the request.
+// Cuts a request into pieces by range. The keys of each piece keep the order of the request.
 std::map<uint32_t, StoreCore::Piece> StoreCore::Cut(const StoreRequest& request) {
   const job::TablePlan& table = plan_.tables[request.table];
   const size_t width = RowFloats(table);
@@ -88,7 +88,7 @@ uint64_t StoreCore::Start(absl::Time now, const StoreRequest& request) {
   const uint64_t id = next_number_++;
   Call& call = calls_[id];
   call.request = request;
-  call.request.keys = {};  // the caller's again
+  call.request.keys = {};  // copied below; the caller may free them
   call.request.values = {};
   call.started = now;
   std::fill(request.found.begin(), request.found.end(), uint8_t{0});
@@ -107,14 +107,14 @@ uint64_t StoreCore::Start(absl::Time now, const StoreRequest& request) {
       Writes& writes = writes_[range];
       piece.write = ++writes.numbered;
       writes.pieces.push_back(number);
-      if (writes.pieces.size() > 1) continue;  // its turn comes
+      if (writes.pieces.size() > 1) continue;  // it waits for its turn
     }
     Send(now, number, &piece);
   }
   return id;
 }
 
-// To the owner of now.
+// Sends a piece to the present owner of its range.
 void StoreCore::Send(absl::Time now, uint64_t number, Piece* piece) {
   SliceEntry e;
   e.range = piece->range;
@@ -164,7 +164,8 @@ void StoreCore::OnFrame(absl::Time now, const ParsedFrame& frame) {
   if (frame.entry_count == 1 && e.range == piece.range && e.status == SliceStatus::kWrongView) {
     piece.sent = false;
     piece.refused_view = h.view;
-    // If the shard knows a newer view, wait for it; if it lags behind, give it a moment.
+    // If the shard knows a newer view, wait for this view: OnView sends the piece then. If the
+    // shard's view is older, give it a moment.
     piece.next = h.view > map_->view() ? absl::InfiniteFuture() : now + options_.wrong_view_pause;
     return;
   }
@@ -175,7 +176,7 @@ void StoreCore::OnFrame(absl::Time now, const ParsedFrame& frame) {
   if (--calls_.at(call).open == 0) Finish(now, call, absl::OkStatus());
 }
 
-// Puts what has come into its place.
+// Copies an answer to the caller's memory.
 absl::Status StoreCore::Take(const ParsedFrame& frame, const Piece& piece, const Call& call) const {
   const SliceEntry e = frame.entry_count == 1 ? frame.Entry(0) : SliceEntry();
   const StoreRequest& request = call.request;
@@ -201,7 +202,7 @@ absl::Status StoreCore::Take(const ParsedFrame& frame, const Piece& piece, const
     request.page->next = static_cast<uint64_t>(e.clock);
     return absl::OkStatus();
   }
-  // Those of the answer are some of those that were asked for, in the same order.
+  // The keys of the answer are a subset of the keys of the piece, in the same order.
   const absl::Span<const uint64_t> asked = piece.keys.As<uint64_t>();
   size_t next = 0;
   for (size_t i = 0; i < asked.size() && next < keys.size(); ++i) {
@@ -218,7 +219,7 @@ absl::Status StoreCore::Take(const ParsedFrame& frame, const Piece& piece, const
                                           " with keys that nobody asked for"));
 }
 
-// The write behind it may go.
+// Ends a piece. If it was a write at the head of its range's queue, the next write is sent.
 void StoreCore::EndPiece(absl::Time now, Pieces::iterator piece) {
   const uint64_t number = piece->first;
   const uint32_t range = piece->second.range;
@@ -249,7 +250,7 @@ void StoreCore::OnTick(absl::Time now) {
   }
   for (auto& [number, piece] : pieces_) {
     if (!piece.sent && piece.next == absl::InfiniteFuture() && piece.refused_view == 0) {
-      continue;  // behind another write
+      continue;  // waits behind another write
     }
     if (piece.clock.quiet(now) > options_.silence_limit) {
       silent.emplace_back(

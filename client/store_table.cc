@@ -11,8 +11,8 @@
 namespace tandem::client {
 namespace {
 
-constexpr size_t kRequestBytes = size_t{1} << 20;  // of the rows of a request
-constexpr size_t kAtOnce = 4;                      // requests of a call
+constexpr size_t kRequestBytes = size_t{1} << 20;  // bytes of rows in a request
+constexpr size_t kAtOnce = 4;                      // requests of one call in flight
 
 }  // namespace
 
@@ -28,8 +28,8 @@ absl::StatusOr<StoreTable> StoreTable::Open(Session* session, absl::string_view 
   return absl::NotFoundError(absl::StrCat("the job has no table '", name, "'"));
 }
 
-// In requests of some keys each, a few under way at a time. They keep their order where they write
-// the same row.
+// Splits a call into requests of some keys each, a few of them in flight at a time. Requests that
+// write the same row keep their order.
 absl::Status StoreTable::Run(StoreRequest all) {
   all.table = plan_->id;
   const size_t width = row_floats();
@@ -61,8 +61,8 @@ absl::Status StoreTable::Run(StoreRequest all) {
       under_way.push_back(session_->client().Store(part, deadline - MonotonicNow()));
     }
   }
-  for (const Future& future :
-       under_way) {  // whatever has happened, the arrays are the caller's then
+  // Wait also after an error: a request in flight uses the caller's arrays until it ends.
+  for (const Future& future : under_way) {
     if (!status.ok()) future.Cancel();
     if (const absl::Status& end = future.status(); status.ok()) status = end;
   }
