@@ -16,9 +16,9 @@ namespace tandem::capi {
 namespace {
 
 constexpr uint64_t kPieceBytes = 1 << 20;
-constexpr uint64_t kChecksumBytes = 8;  // of a file, behind all that it is of
+constexpr uint64_t kChecksumBytes = 8;  // of a file's checksum, which follows its contents
 
-// The checksum of what stands in the file, whose length has been checked.
+// Computes the checksum of a file's contents. Its length has been checked before.
 absl::StatusOr<uint64_t> ChecksumOf(const std::string& path, uint64_t bytes) {
   const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state(XXH3_createState(),
                                                                               XXH3_freeState);

@@ -36,10 +36,10 @@ using Ticket = absl::StatusOr<AsyncGroup::Ticket>;
 
 struct Elements {
   DataType type = DataType::kU8;
-  CallOptions call;  // with what they are called
+  CallOptions call;  // contains the name of the element type
 };
 
-// The numbers of the header are its own: they do not change when those of the wire do.
+// Translates the header's numbers, which stay the same when numbers on the wire change.
 absl::StatusOr<Elements> ElementsOf(int32_t type) {
   static constexpr DataType kTypes[] = {DataType::kF32,  DataType::kF64, DataType::kF16,
                                         DataType::kBF16, DataType::kI32, DataType::kI64,
@@ -85,7 +85,7 @@ absl::Status CheckMemory(const char* name, const void* at, int64_t count) {
   return at == nullptr && count > 0 ? Missing(name) : absl::OkStatus();
 }
 
-// The counts of all ranks; `*total` is their sum.
+// Checks and copies the counts of all ranks; `*total` becomes their sum.
 absl::StatusOr<std::vector<int64_t>> CountsOf(const AsyncGroup& group, const int64_t* counts,
                                               int64_t* total) {
   if (counts == nullptr) return Missing("counts");
@@ -133,7 +133,7 @@ absl::Status Connect(tandem_group* group, const void* const* addresses, const in
   return group->members->Connect(all, After(timeout_ms));
 }
 
-// An operation that `start` starts.
+// Starts an operation with `start`.
 template <class Start>
 int Begin(tandem_group* group, int64_t* work, const Start& start) {
   if (group == nullptr || work == nullptr) return Return(Missing("group or work"));
@@ -146,7 +146,7 @@ int Begin(tandem_group* group, int64_t* work, const Start& start) {
 }  // namespace
 }  // namespace tandem::capi
 
-using namespace tandem::capi;  // NOLINT: what follows is C
+using namespace tandem::capi;  // NOLINT: C functions follow
 using tandem::collectives::AsyncGroup;
 using tandem::collectives::CallOptions;
 using tandem::collectives::Group;

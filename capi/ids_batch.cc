@@ -8,7 +8,7 @@
 namespace tandem::capi {
 namespace {
 
-constexpr int64_t kMostIds = int64_t{1} << 30;  // of a field; what KeyIndex can count
+constexpr int64_t kMostIds = int64_t{1} << 30;  // ids in a field; the limit of KeyIndex
 
 }  // namespace
 
@@ -46,7 +46,8 @@ absl::Status IdsBatch::Check(const job::TablePlan& table, int64_t samples,
   return absl::OkStatus();
 }
 
-// Sample by sample, of each its fields. Without offsets and weights every cell has one id.
+// Adds cells sample by sample, and for each sample field by field. Without offsets and weights
+// every cell has one id.
 void IdsBatch::AddCells(int64_t samples, absl::Span<const tandem_field> fields,
                         data::SparseInput* input) {
   const bool plain = std::all_of(fields.begin(), fields.end(), [](const tandem_field& field) {
