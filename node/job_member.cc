@@ -20,9 +20,10 @@ namespace {
 
 constexpr absl::Duration kStopGrace = absl::Seconds(1);
 constexpr absl::Duration kReportLeaves = absl::Milliseconds(200);
-constexpr absl::Duration kSayNoAnswer = absl::Seconds(5);  // of the scheduler, which may come yet
+// without an answer; the scheduler may still come
+constexpr absl::Duration kSayNoAnswer = absl::Seconds(5);
 
-// Before a view says which one; `index`: asked for, -1 = any.
+// The name until a view gives one. `index`: the requested index; -1: any.
 EndpointId FirstName(Register::Role role, int index) {
   switch (role) {
     case Register::SERVER:
@@ -54,7 +55,7 @@ NodeLink::Options LinkOptions(const JobMember::Options& options) {
   return link;
 }
 
-// From the job `text` to `own`, the first few of them: "table[0].dim: 8 -> 4".
+// The first few differences from the job `text` to `own`: "table[0].dim: 8 -> 4".
 std::string Differences(const std::string& text, const Job& own) {
   constexpr size_t kMost = 5;
   const absl::StatusOr<Job> theirs = job::ParseJob(text, "the scheduler's job", {});
