@@ -22,7 +22,8 @@ struct BenchCommand::Flags {
   CLI::App *store_app = nullptr, *pushpull_app = nullptr;
   std::vector<std::pair<collectives::Primitive, CLI::App*>> collective_apps;
 
-  // Small enough for any machine and a sanitizer; measures nothing.
+  // Makes the benchmarks small enough for any machine and for sanitizers. The results say nothing
+  // about speed.
   void Shrink() {
     store.rows = 2'000;
     store.batch_keys = 100;
@@ -116,7 +117,7 @@ void AddCollective(CLI::App* app, CollectiveBenchOptions* o) {
   app->add_option("--json", o->json, "Also write a file with an object a line");
 }
 
-// Instead of processes that are forked here.
+// Flags for ranks that somebody starts one by one, instead of processes that are forked here.
 void AddJoined(CLI::App* app, JoinedBenchOptions* o) {
   app->add_option("--listen", o->listen, "HOST:PORT where --ranks processes, this one too, meet");
   app->add_option("--join", o->join, "HOST:PORT of the process that listens");
@@ -177,7 +178,8 @@ int BenchCommand::Run() const {
     const bool joins = !f.joined.listen.empty() || !f.joined.join.empty() || app->count("--rank");
     if (!joins) continue;
     if (app->count("--link") == 0) f.collective.link = "auto";
-    // The others may have said something else: no mistake of who reads this.
+    // The other ranks may have been given different options, so an error need not be a mistake of
+    // this command line.
     return node::Finish("tandem bench",
                         RunJoinedCollectiveBench(f.collective, f.joined, std::cout));
   }
