@@ -29,7 +29,7 @@ absl::StatusOr<std::shared_ptr<const RangeMap>> RangeMap::FromView(const View& v
     if (met == 0) table.first = static_cast<uint32_t>(i);
     const uint64_t want_begin = met == 0 ? 0 : map->ranges_.back().end;
     const bool consecutive = table.first + met == static_cast<uint32_t>(i);
-    // Where a copy has ended the next one begins, if there is one more.
+    // At the end of a copy the next copy begins, if there is one more.
     if (met > 0 && want_begin == 0 && table.count == 0) table.count = met;
     const uint32_t copy = table.count == 0 ? 0 : met / table.count;
     const bool cut_alike =
