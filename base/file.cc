@@ -98,6 +98,8 @@ absl::StatusOr<std::string> ReadWholeFile(const std::string& path) {
   return bytes;
 }
 
+// The order makes the replacement safe against power failures: first the bytes are on the disk,
+// then the rename gives them their name, then the folder with the name is on the disk.
 absl::Status PutInPlace(const std::string& temporary, const std::string& path) {
   absl::Status status = Flush(temporary, 0);
   if (status.ok() && rename(temporary.c_str(), path.c_str()) != 0) {
@@ -169,6 +171,8 @@ bool MakeReplacement(const std::string& temporary, const std::string& path, Owne
 
 }  // namespace
 
+// A replacement is written in the same order as by PutInPlace. If no replacement can be made, or it
+// cannot take the old file's place, the old file is overwritten.
 absl::Status WriteOutput(const std::string& path, absl::string_view bytes) {
   const OutputPlace place = FindOutput(path);
   if (place.fd >= 0) return WriteAll(place.fd, path, bytes);  // appends to what is there already

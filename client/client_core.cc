@@ -53,6 +53,10 @@ ClientCore::PreparedPush::~PreparedPush() = default;
 ClientCore::PreparedPush::PreparedPush(PreparedPush&&) noexcept = default;
 ClientCore::PreparedPush& ClientCore::PreparedPush::operator=(PreparedPush&&) noexcept = default;
 
+// A new view sends refused slices again, to the owners that it names. A slice refused by a shard
+// with an even newer view keeps waiting for that view. Slices in flight need nothing, although
+// their range may have moved: the shard that has them answers with the result or with WRONG_VIEW,
+// and a lost frame is resent by its clock.
 void ClientCore::OnView(absl::Time now, std::shared_ptr<const RangeMap> view) {
   if (map() != nullptr && view->view() <= map()->view()) return;
   packer_.OnView(std::move(view));
@@ -378,6 +382,8 @@ ClientRequest::Flight* ClientCore::FindFlight(uint64_t number, Request** request
   return nullptr;
 }
 
+// Ends a frame. The request is complete when all its slices are done; slices that this frame's
+// shard refused keep it open.
 void ClientCore::EndFlight(absl::Time now, Request* request, Flight* flight) {
   flight->answered = true;
   flight->frame = Frame();
@@ -441,6 +447,8 @@ void ClientCore::Refuse(absl::Time now, const ParsedFrame& frame, Slice* slice) 
   slice->send_at = we_lag ? absl::InfiniteFuture() : now + options_.wrong_view_pause;
 }
 
+// Takes the answer to a read: one entry for each slice of the frame, in the same order. Any other
+// shape would put rows into wrong places, so it fails the request.
 void ClientCore::OnRows(absl::Time now, Request* request, Flight* flight,
                         const ParsedFrame& frame) {
   const absl::Span<const uint32_t> slices = request->SlicesOf(*flight);
@@ -492,6 +500,9 @@ void ClientCore::OnRows(absl::Time now, Request* request, Flight* flight,
   EndFlight(now, request, flight);
 }
 
+// Takes the answer to a push. Entries name only exceptions, in the order of the frame's slices: a
+// slice without an entry is held or applied. kDropped is normal under a policy that skips steps:
+// the push came after its step had closed.
 void ClientCore::OnAck(absl::Time now, Request* request, Flight* flight, const ParsedFrame& frame) {
   uint32_t next = 0;
   for (const uint32_t i : request->SlicesOf(*flight)) {
@@ -538,6 +549,10 @@ void ClientCore::Finish(Request* request, absl::Status status) {
 
 // ---- time -------------------------------------------------------------------------------------
 
+// Works in two passes. First all frames look at the answers that have come: which frame may be sent
+// again depends on the first silent frame of each shard over all requests. Only then does
+// CheckTimes send frames again or fail requests. It runs over a copy of the ids, because failing a
+// request removes it from requests_.
 void ClientCore::OnTick(absl::Time now) {
   const absl::Duration pause = pauses_.Tick(now);
   ids_.clear();
@@ -555,6 +570,8 @@ void ClientCore::OnTick(absl::Time now) {
   for (const uint64_t id : ids_) CheckTimes(now, FindRequest(id));  // may end the request
 }
 
+// Checks the silence limit before a resend: a request that fails needs no further frame. At the end
+// sends the refused slices whose pause is over.
 void ClientCore::CheckTimes(absl::Time now, Request* request) {
   const ResendLine& line = request->push ? pushes_ : reads_;
   for (Flight& flight : request->flights) {

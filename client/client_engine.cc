@@ -34,6 +34,8 @@ ClientEngine::ClientEngine(const job::JobPlan& plan,
 
 ClientEngine::~ClientEngine() = default;
 
+// Order: stop the engine's thread; wait until no caller drives; then "drive" for ever, so that
+// nobody else uses the transport; then finish all calls and close the transport.
 void ClientEngine::Shutdown() {
   {
     absl::MutexLock lock(&mutex_);
@@ -105,6 +107,8 @@ absl::Status ClientEngine::Start(std::shared_ptr<ClientCall> call) {
         absl::StrCat("client: ", in_flight_, " requests are in flight"));
   }
   if (asleep_) started_.Signal();
+  // If another thread drives, it sends the frames, so wake it. Otherwise this thread drives for the
+  // duration of the call: it sends frames while the next ones are packed (SendReady).
   if (driving_) {
     Issue(std::move(call));
     transport_->Wake();
@@ -184,6 +188,7 @@ void ClientEngine::Cancel(const ClientCall& call) {
   DriveUntil([&call] { return call.done.load(std::memory_order_relaxed); }, absl::InfiniteFuture());
 }
 
+// Ends all calls with the first reason. Calls that come later find `failure_` in Start.
 void ClientEngine::Fail(const absl::Status& why) {
   absl::MutexLock lock(&mutex_);
   if (!failure_.ok()) return;
@@ -210,6 +215,9 @@ void ClientEngine::Wait(const ClientCall& call, absl::Time deadline) {
   DriveUntil([&call] { return call.done.load(std::memory_order_relaxed); }, deadline);
 }
 
+// Waits until ready() is true, as one of two kinds of thread: while another thread drives, it waits
+// for `changed_`; otherwise it drives itself, until ready() or the deadline. Every thread that
+// stops driving signals all, so that another waiting thread takes over.
 template <typename Ready>
 void ClientEngine::DriveUntil(Ready ready, absl::Time deadline) {
   if (ready()) return;
@@ -235,6 +243,9 @@ void ClientEngine::DriveUntil(Ready ready, absl::Time deadline) {
 
 // ---- the engine's thread ----------------------------------------------------------------------
 
+// The engine's own thread. It drives only if no caller waits, because a caller that drives
+// processes its own answer without a hand-over. While requests are in flight, it looks every
+// `glance`; after some looks without a request it sleeps until a call starts or a tick is due.
 void ClientEngine::Background() {
   absl::MutexLock lock(&mutex_);
   absl::Duration glance = kGlance;

@@ -80,11 +80,17 @@ void ResendLine::OnOtherAnswer(absl::Time now, uint64_t number) {
   smallest_ = std::min(smallest_, number);
 }
 
+// Begins a look at all waiting frames. The smallest number that was answered since the look before
+// becomes smallest_before_, with which Look() compares each frame. The first silent frame of each
+// shard is determined anew.
 void ResendLine::Begin() {
   smallest_before_ = std::exchange(smallest_, kNone);
   for (auto& [shard, peer] : peers_) peer.first = 0;
 }
 
+// Order: a frame first takes the answers that concern it, then Look decides whether it is silent. A
+// frame that was overtaken starts its silence once, at the first look that notices this; afterwards
+// it is no longer in line.
 void ResendLine::Look(absl::Time now, EndpointId shard, uint64_t number, const ResendTimes& times,
                       ResendClock* clock) {
   Peer& peer = peers_[shard];

@@ -178,6 +178,8 @@ absl::Status Session::OnView(const View& view) {
   return absl::OkStatus();
 }
 
+// The session's own thread after Open: keeps the membership alive, follows views, and enters the
+// barrier "end" once Finish() was called, every second until the job has ended.
 void Session::Follow() {
   absl::Time next_enter = absl::InfinitePast();
   absl::Status why;

@@ -37,6 +37,7 @@ StoreCore::StoreCore(const job::JobPlan& plan, EndpointId self, uint64_t incarna
       options_(options),
       times_{options.resend_after, options.reconnect_after} {}
 
+// A new view sends refused pieces again, to the owners that it names (as ClientCore::OnView).
 void StoreCore::OnView(absl::Time now, std::shared_ptr<const RangeMap> view) {
   if (map_ != nullptr && view->view() <= map_->view()) return;
   map_ = std::move(view);
@@ -83,6 +84,9 @@ std::map<uint32_t, StoreCore::Piece> StoreCore::Cut(const StoreRequest& request)
   return pieces;
 }
 
+// Starts a request. A write behind another write of this client to the same range is numbered now,
+// and waits for its turn: a range ignores a write whose number is smaller than one that it has
+// taken from the same writer.
 uint64_t StoreCore::Start(absl::Time now, const StoreRequest& request) {
   TANDEM_CHECK(map_ != nullptr && request.keys.size() <= kMaxStoreRows);
   const uint64_t id = next_number_++;
@@ -240,6 +244,8 @@ void StoreCore::Finish(absl::Time now, uint64_t call, absl::Status status) {
 
 // ---- time -------------------------------------------------------------------------------------
 
+// Works in two passes, as ClientCore::OnTick: first all pieces look at the answers, then pieces are
+// sent again. Requests that fail are ended at the end, because that changes pieces_.
 void StoreCore::OnTick(absl::Time now) {
   std::vector<std::pair<uint64_t, absl::Status>> silent;
   const absl::Duration pause = pauses_.Tick(now);

@@ -37,6 +37,9 @@ int64_t NowNs() {
   return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
 
+// Handles a stop signal. There are three cases. kDriverStops comes from `tandem run` and counts as
+// SIGTERM. In a process that `tandem run` has started, other senders are ignored (SIGXCPU is passed
+// on). In any other process all senders count, except for repetitions within a second.
 void OnStop(int signal, siginfo_t* info, void* /*context*/) {
   if (signal == kDriverStops) {
     signal = SIGTERM;

@@ -208,6 +208,9 @@ Frame EncodeControlFrame(BufferSource& source, FrameHeader header, const Control
   return Assemble(std::move(part0), Buffer(), std::move(values));
 }
 
+// The order of checks matters: magic and version come before the checksum, because another version
+// may compute it differently. The checksum comes before all other fields, because a damaged count
+// is no mistake of the peer's program.
 absl::StatusOr<ParsedFrame> DecodeFrame(Frame frame) {
   if (frame.parts < 1 || frame.parts > kMaxFrameParts) {
     return absl::InvalidArgumentError(

@@ -6,6 +6,9 @@
 
 namespace tandem {
 
+// Ranges come table by table, and for a table copy by copy, in the order of positions. So each
+// range must begin where the one before ended (0 at the begin of a copy), and the ranges of later
+// copies must end where those of the first copy end.
 absl::StatusOr<std::shared_ptr<const RangeMap>> RangeMap::FromView(const View& view,
                                                                    const ClusterSizes& sizes) {
   auto map = std::make_shared<RangeMap>();

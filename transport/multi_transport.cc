@@ -104,6 +104,8 @@ absl::Status MultiTransport::TryWay(size_t way, const std::string& address, absl
   return absl::OkStatus();
 }
 
+// Tries the ways of this side in their order. `reasons` says for each better way why it was not
+// used; it becomes the `why` of the choice.
 absl::StatusOr<PeerId> MultiTransport::Connect(const std::string& address) {
   const std::vector<absl::string_view> parts = absl::StrSplit(address, ' ');
   std::vector<std::string> reasons = missing_;

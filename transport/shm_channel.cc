@@ -335,6 +335,8 @@ bool ShmChannel::PeerMayRead() const {
   return !peer_finished() && !inbox_->socket().PeerProcessIsDead();
 }
 
+// Clears the summary before the slot words that it names. A slot that the peer gives back meanwhile
+// sets its summary bit again, so the next call finds it.
 void ShmChannel::CollectReleased() {
   if (slots_in_use_ == 0) return;
   const absl::Span<std::atomic<uint64_t>> words = out_.SharedWords();

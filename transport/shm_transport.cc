@@ -293,6 +293,9 @@ void Endpoint::Sweep() {
 
 // ---- receiving ----
 
+// One turn: read all rings, look at sockets now and then, run timers, then report room and broken
+// links. Frames come first, so that a peer that sent frames and left is reported as gone only after
+// its frames. Erasing peers comes last (Sweep), because the loops before it hold pointers to them.
 void Endpoint::Poll(absl::Duration timeout, std::vector<TransportEvent>* events) {
   events_ = events;
   const size_t before = events->size();

@@ -312,6 +312,9 @@ void ZmqTransport::MarkDirty(Peer* peer) {
   }
 }
 
+// Says goodbye and keeps the peer until it answers or the deadline passes: ending the connection at
+// once could cost frames that the peer has not read. An incoming peer that never spoke gets no such
+// wait, because it may not know what a GOODBYE is.
 void ZmqTransport::Close(PeerId id) {
   Peer* const peer = Find(id);
   if (peer == nullptr || !peer->live()) return;
