@@ -551,8 +551,8 @@ void ClientCore::Finish(Request* request, absl::Status status) {
 
 // Works in two passes. First all frames look at the answers that have come: which frame may be sent
 // again depends on the first silent frame of each shard over all requests. Only then does
-// CheckTimes send frames again or fail requests. It runs over a copy of the ids, because failing a
-// request removes it from requests_.
+// CheckTimes send frames again or fail requests. The second pass runs over a copy of the ids,
+// because failing a request removes it from requests_.
 void ClientCore::OnTick(absl::Time now) {
   const absl::Duration pause = pauses_.Tick(now);
   ids_.clear();

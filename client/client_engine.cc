@@ -243,7 +243,7 @@ void ClientEngine::DriveUntil(Ready ready, absl::Time deadline) {
 
 // ---- the engine's thread ----------------------------------------------------------------------
 
-// The engine's own thread. It drives only if no caller waits, because a caller that drives
+// The engine's own thread. The thread drives only if no caller waits, because a caller that drives
 // processes its own answer without a hand-over. While requests are in flight, it looks every
 // `glance`; after some looks without a request it sleeps until a call starts or a tick is due.
 void ClientEngine::Background() {

@@ -6,13 +6,14 @@
 //
 // The scheduler sends the job, so the program needs nothing but the address. The session follows
 // views as long as it lives. A session is of one of two kinds:
-//   reader  has no rank and no clock. It sees the rows as they are at the moment, and a row that no
-//           worker has touched as its initial value. It changes nothing that is trained. Nobody
-//           waits for it, and its end harms nobody.
-//   rank    is a worker of the job in the place of tandem-worker: it is registered, sends heartbeats,
-//           and others wait for it. It pulls and pushes the steps of each group through client(), in
-//           order from step 0, and calls Finish() at the end. A rank takes no part in checkpoints:
-//           it answers a request for one with an error, and the scheduler makes none.
+//   reader  has no rank and no clock. A reader sees the rows as they are at the moment, and a row
+//           that no worker has touched as its initial value. A reader changes nothing that is
+//           trained. Nobody waits for a reader, and its end harms nobody.
+//   rank    is a worker of the job in the place of tandem-worker. A rank is registered and sends
+//           heartbeats, and others wait for it. The program pulls and pushes the steps of each
+//           group through client(), in order from step 0, and calls Finish() at the end. A rank
+//           takes no part in checkpoints: the session answers a request for one with an error, and
+//           the scheduler makes none.
 //
 // Both kinds read and write the rows of STORE tables (store_table.h).
 //

@@ -95,7 +95,7 @@ absl::Status JobMember::Start() {
 }
 
 // The scheduler sends its job to a node that has a different one. The node does not fail by that
-// itself: it keeps the differences for the error that the scheduler sends next.
+// itself, but keeps the differences for the error that the scheduler sends next.
 void JobMember::OnEvent(absl::Time now, const transport::TransportEvent& event) {
   link_.OnEvent(now, event, &inbox_);
   if (options_.job == nullptr) return;

@@ -13,7 +13,8 @@
 //   (1) frames between two peers arrive whole, unchanged, in the order sent, at most once;
 //   (2) a send queue is bounded: when it is full, Send returns RESOURCE_EXHAUSTED and sends
 //       nothing, and a kWritable event follows when there is room again;
-//   (3) the death of a peer causes one kPeerLost event within 3 s, an orderly Close one kPeerClosed;
+//   (3) the death of a peer causes one kPeerLost event within 3 s, and an orderly Close causes one
+//       kPeerClosed event;
 //   (4) bytes that are not a frame cause a kGarbage event, never a crash, and do not disturb other
 //       peers;
 //   (5) buffers of received frames return to the transport when they are dropped, on any thread,
