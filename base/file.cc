@@ -91,7 +91,7 @@ absl::StatusOr<std::string> ReadWholeFile(const std::string& path) {
     if (n < 0) return FileError(absl::StrCat("read at offset ", done), path, errno);
     if (n == 0) {
       return absl::DataLossError(absl::StrCat(path, ": ends at offset ", done, " of ", bytes.size(),
-                                              ": cut while being read"));
+                                              ": it became shorter while being read"));
     }
     done += static_cast<size_t>(n);
   }
@@ -208,9 +208,9 @@ std::string WhyNoFolder(const std::string& path, const std::error_code& error) {
     const bool there = fs::exists(at, ignored);
     if (!there && fs::is_symlink(fs::symlink_status(at, ignored))) {
       return absl::StrCat(at.string(), " is a link to ", fs::read_symlink(at, ignored).string(),
-                          ", which is not there");
+                          ", which does not exist");
     }
-    if (there && !fs::is_directory(at, ignored)) return at.string() + " is a file, and no folder";
+    if (there && !fs::is_directory(at, ignored)) return at.string() + " is a file, not a folder";
   }
   return error.message();
 }

@@ -29,7 +29,7 @@ absl::StatusOr<uint64_t> ChecksumOf(const std::string& path, uint64_t bytes) {
   while (left > 0) {
     const uint64_t now = std::min(left, kPieceBytes);
     if (!file.read(piece.data(), static_cast<std::streamsize>(now))) {
-      return absl::DataLossError(absl::StrCat(path, ": cannot be read to its end"));
+      return absl::DataLossError(absl::StrCat(path, ": cannot read the whole file"));
     }
     XXH3_64bits_update(state.get(), piece.data(), now);
     left -= now;
@@ -45,9 +45,10 @@ absl::Status CheckSave(const std::string& folder) {
     const std::string path = saved.PathOf(file);
     TANDEM_ASSIGN_OR_RETURN(const uint64_t checksum, ChecksumOf(path, file.bytes));
     if (checksum == file.checksum) continue;
-    return absl::DataLossError(absl::StrFormat(
-        "%s: its bytes have checksum %#x, the manifest says %#x: damaged, or of another save?",
-        path, checksum, file.checksum));
+    return absl::DataLossError(
+        absl::StrFormat("%s: its bytes have checksum %#x, the manifest says %#x: damaged, or of "
+                        "another checkpoint?",
+                        path, checksum, file.checksum));
   }
   return absl::OkStatus();
 }

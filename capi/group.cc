@@ -81,7 +81,9 @@ absl::Status CheckRoot(const AsyncGroup& group, int32_t root) {
 }
 
 absl::Status CheckMemory(const char* name, const void* at, int64_t count) {
-  if (count < 0) return absl::InvalidArgumentError(absl::StrCat(name, ": ", count, " elements"));
+  if (count < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(name, ": ", count, " elements; want 0 or more"));
+  }
   return at == nullptr && count > 0 ? Missing(name) : absl::OkStatus();
 }
 
@@ -93,7 +95,8 @@ absl::StatusOr<std::vector<int64_t>> CountsOf(const AsyncGroup& group, const int
   *total = 0;
   for (size_t r = 0; r < out.size(); ++r) {
     if (out[r] < 0 || __builtin_add_overflow(*total, out[r], total)) {
-      return absl::InvalidArgumentError(absl::StrCat("counts[", r, "] is ", out[r]));
+      return absl::InvalidArgumentError(
+          absl::StrCat("counts[", r, "] is ", out[r], "; want 0 or more, and a sum below 2^63"));
     }
   }
   return out;
@@ -113,7 +116,8 @@ absl::StatusOr<std::unique_ptr<AsyncGroup>> Open(const tandem_group_options& opt
     TANDEM_ASSIGN_OR_RETURN(out.links, collectives::LinkChoiceOf(options.link));
   }
   if (options.deadline_ms < 0) {
-    return absl::InvalidArgumentError(absl::StrCat("deadline_ms: ", options.deadline_ms));
+    return absl::InvalidArgumentError(
+        absl::StrCat("deadline_ms: ", options.deadline_ms, "; want 0 or more"));
   }
   out.deadline = DeadlineOf(options.deadline_ms);
   out.reproducible = options.reproducible != 0;
@@ -154,7 +158,9 @@ using tandem::collectives::Group;
 int tandem_group_open(const tandem_group_options* options, tandem_group** group) {
   constexpr uint64_t kFirstVersion = sizeof(tandem_group_options);
   if (options == nullptr || group == nullptr || options->size < kFirstVersion) {
-    return Return(absl::InvalidArgumentError("tandem_group_open: options of another version"));
+    return Return(
+        absl::InvalidArgumentError("tandem_group_open: options of another version; set "
+                                   "options->size to sizeof(tandem_group_options)"));
   }
   return Call([&]() -> absl::Status {
     SetUpHost();

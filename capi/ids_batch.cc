@@ -22,7 +22,7 @@ absl::Status IdsBatch::Check(const job::TablePlan& table, int64_t samples,
           absl::StrCat("field ", table.fields[f], " of table ", table.name, ": ", what...));
     };
     if (field.ids == nullptr) {
-      if (field.count != 0) return refuse(field.count, " ids, and no place where they are");
+      if (field.count != 0) return refuse(field.count, " ids, but the pointer to them is null");
       continue;
     }
     if (field.count < 0 || field.count > kMostIds - ids) return refuse(field.count, " ids");
@@ -31,7 +31,7 @@ absl::Status IdsBatch::Check(const job::TablePlan& table, int64_t samples,
       return refuse("a stride of 0 for ", field.count, " ids; expected 1, one id after the other");
     }
     if (field.stride > kMostIds || field.stride < -kMostIds) {
-      return refuse("a stride of ", field.stride, " ids");
+      return refuse("a stride of ", field.stride, " ids is too large");
     }
     if (field.offsets == nullptr && field.count != samples) {
       return refuse(field.count, " ids for ", samples,
@@ -82,7 +82,9 @@ void IdsBatch::AddIds(absl::Span<const tandem_field> fields) {
 absl::Status IdsBatch::Fill(int64_t samples, const tandem_field* fields, const uint8_t* unpooled,
                             data::Batch* batch) {
   batch->Clear();
-  if (samples < 0) return absl::InvalidArgumentError(absl::StrCat(samples, " samples"));
+  if (samples < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(samples, " samples; want 0 or more"));
+  }
   if (samples == 0) return absl::OkStatus();
   const int64_t train = plan_.job.train().batch(), test = plan_.job.evaluation().batch();
   if (samples > std::max(train, test)) {

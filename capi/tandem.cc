@@ -138,8 +138,8 @@ absl::Status AddFloats(absl::string_view name, absl::Span<const int64_t> shape, 
     if (size > kMostFloats) break;
   }
   if (size > kMostFloats - *floats) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("dense parameter ", name, ": more floats than there can be"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "dense parameter ", name, ": more floats than allowed; want at most 2^40 in all"));
   }
   *floats += size;
   return absl::OkStatus();
@@ -147,15 +147,17 @@ absl::Status AddFloats(absl::string_view name, absl::Span<const int64_t> shape, 
 
 absl::Status Start(tandem_worker* worker, int32_t count, const char* const* names,
                    const int32_t* dims, const int64_t* shapes, const float* values) {
-  if (count < 0) return absl::InvalidArgumentError(absl::StrCat(count, " dense parameters"));
+  if (count < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(count, " dense parameters; want 0 or more"));
+  }
   if (count > 0 && (names == nullptr || dims == nullptr)) return Missing("names and dims");
   std::vector<server::SavedParameter> parameters;
   int64_t floats = 0;
   for (int32_t i = 0; i < count; ++i) {
     if (names[i] == nullptr) return Missing(absl::StrCat("the name of dense parameter ", i));
     if (dims[i] < 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("dense parameter ", names[i], " with ", dims[i], " extents"));
+      return absl::InvalidArgumentError(absl::StrCat("dense parameter ", names[i], " with ",
+                                                     dims[i], " extents; want 0 or more"));
     }
     if (dims[i] > 0 && shapes == nullptr) return Missing("shapes");
     const absl::Span<const int64_t> shape(shapes, static_cast<size_t>(dims[i]));
@@ -169,7 +171,8 @@ absl::Status Start(tandem_worker* worker, int32_t count, const char* const* name
 
 absl::Status Rows(tandem_worker* worker, int32_t table, float* cells, int64_t floats) {
   if (TableOf(worker, table) == nullptr || floats < 0) {
-    return absl::InvalidArgumentError(absl::StrCat(floats, " floats of rows of table ", table));
+    return absl::InvalidArgumentError(absl::StrCat(floats, " floats of rows of table ", table,
+                                                   ": want 0 or more, and a table of the job"));
   }
   if (cells == nullptr && floats > 0) return Missing("cells");
   return worker->attached->Rows(static_cast<size_t>(table), {cells, static_cast<size_t>(floats)});
@@ -203,14 +206,18 @@ absl::Status Score(tandem_worker* worker, const float* logits, const float* labe
                    int64_t samples) {
   if (logits == nullptr && labels == nullptr) return worker->attached->Score({}, {});
   if (logits == nullptr || labels == nullptr) return Missing("one of logits and labels");
-  if (samples < 0) return absl::InvalidArgumentError(absl::StrCat(samples, " scores"));
+  if (samples < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(samples, " scores; want 0 or more"));
+  }
   const auto count = static_cast<size_t>(samples);
   return worker->attached->Score({logits, count}, {labels, count});
 }
 
 absl::Status SaveState(tandem_worker* worker, const void* bytes, int64_t count) {
   if (bytes == nullptr) return Missing("bytes");
-  if (count < 0) return absl::InvalidArgumentError(absl::StrCat(count, " bytes of state"));
+  if (count < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(count, " bytes of state; want 1 or more"));
+  }
   return worker->attached->SaveState({static_cast<const char*>(bytes), static_cast<size_t>(count)});
 }
 
@@ -223,7 +230,8 @@ absl::StatusOr<bool> SavedState(tandem_worker* worker, int32_t rank, const void*
   if (resumed.epoch < 0) return false;
   const auto workers = static_cast<int32_t>(resumed.states.size());
   if (rank < 0 || rank >= workers) {
-    return absl::InvalidArgumentError(absl::StrCat("the state of worker ", rank, " of ", workers));
+    return absl::InvalidArgumentError(
+        absl::StrCat("no state of worker ", rank, ": the checkpoint has ", workers, " workers"));
   }
   const std::string& state = resumed.states[static_cast<size_t>(rank)];
   *bytes = state.data();
@@ -254,7 +262,7 @@ absl::StatusOr<bool> Report(tandem_worker* worker, int32_t count, const char* co
 
 absl::Status HashTexts(const char* field, const char* texts, const int64_t* offsets, int64_t count,
                        int64_t* out) {
-  if (count < 0) return absl::InvalidArgumentError(absl::StrCat(count, " texts"));
+  if (count < 0) return absl::InvalidArgumentError(absl::StrCat(count, " texts; want 0 or more"));
   if (count == 0) return absl::OkStatus();
   if (offsets == nullptr || out == nullptr) return Missing("offsets and out");
   if (texts == nullptr && offsets[count] != offsets[0]) return Missing("texts");
@@ -276,7 +284,7 @@ absl::Status HashTexts(const char* field, const char* texts, const int64_t* offs
 template <class Key>
 absl::Status HashEach(const char* field, const int64_t* ids, int64_t count, int64_t* out,
                       const Key& key) {
-  if (count < 0) return absl::InvalidArgumentError(absl::StrCat(count, " ids"));
+  if (count < 0) return absl::InvalidArgumentError(absl::StrCat(count, " ids; want 0 or more"));
   if (count > 0 && (ids == nullptr || out == nullptr)) return Missing("ids and out");
   const data::FieldHash hash{OrEmpty(field)};
   for (int64_t i = 0; i < count; ++i) out[i] = static_cast<int64_t>(key(hash, ids[i]));
@@ -301,7 +309,9 @@ int tandem_join(const tandem_join_options* options, tandem_worker** worker) {
   // struct.
   constexpr uint64_t kFirstVersion = offsetof(tandem_join_options, keeps_state);
   if (options == nullptr || worker == nullptr || options->size < kFirstVersion) {
-    return Return(absl::InvalidArgumentError("tandem_join: options of another version"));
+    return Return(
+        absl::InvalidArgumentError("tandem_join: options of another version; set options->size to "
+                                   "sizeof(tandem_join_options)"));
   }
   tandem_join_options all = {};
   memcpy(&all, options, std::min<uint64_t>(options->size, sizeof all));
@@ -460,7 +470,8 @@ int tandem_rest(tandem_worker* worker) {
     // out.
     if (const int workers = worker->attached->plan().workers(); workers > 1) {
       return absl::FailedPreconditionError(
-          absl::StrCat("tandem_rest: the job has ", workers, " workers; only one alone can rest"));
+          absl::StrCat("tandem_rest: the job has ", workers,
+                       " workers; only the worker of a job of one may rest"));
     }
     worker->attached->Rest();
     return absl::OkStatus();

@@ -39,7 +39,7 @@ absl::Status Session::Start() {
   zmq_ = std::make_shared<transport::ZmqContext>(/*io_threads=*/1);
   TANDEM_RETURN_IF_ERROR(NewMember(Register::READER));
   TANDEM_RETURN_IF_ERROR(
-      RoundsUntil(deadline, "no answer of the scheduler", [this] { return welcome_; }));
+      RoundsUntil(deadline, "no answer from the scheduler", [this] { return welcome_; }));
   if (options_.rank.has_value()) TANDEM_RETURN_IF_ERROR(NewMember(Register::WORKER));
   TANDEM_RETURN_IF_ERROR(RoundsUntil(deadline, "the job has not begun", [this] { return begun_; }));
   TANDEM_RETURN_IF_ERROR(MakeClient());
@@ -139,8 +139,8 @@ absl::Status Session::OnControl(const Control& control) {
   if (command.kind() == Command::SAVE) {
     member_->link().SendDone(
         command.id(),
-        absl::UnimplementedError("a rank that is a session (client/session.h) has no part in "
-                                 "checkpoints; hint: tandem-worker and the Python package have"));
+        absl::UnimplementedError("a rank that is a session (client/session.h) takes no part in "
+                                 "checkpoints; hint: use tandem-worker or the Python package"));
   }
   begun_ = begun_ || command.kind() == Command::START;
   ended_ = ended_ || command.kind() == Command::STOP;
@@ -151,8 +151,10 @@ absl::Status Session::TakePlan(const ReaderWelcome& welcome) {
   TANDEM_ASSIGN_OR_RETURN(const Job job, job::ParseJob(welcome.job(), options_.scheduler, {}));
   TANDEM_ASSIGN_OR_RETURN(plan_, job::Resolve(job));
   if (plan_.hash != welcome.job_hash()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        options_.scheduler, ": its job means something else here: is it of another version?"));
+    return absl::FailedPreconditionError(
+        absl::StrCat(options_.scheduler,
+                     ": this program reads the scheduler's job differently; hint: use the same "
+                     "version of Tandem"));
   }
   if (options_.rank.has_value() && plan_.workers_serve) {
     return absl::FailedPreconditionError(
@@ -237,7 +239,8 @@ absl::Status Session::status() const {
 
 absl::Status Session::Finish() {
   if (!options_.rank.has_value()) {
-    return absl::FailedPreconditionError("a reader does not finish: nobody waits for it");
+    return absl::FailedPreconditionError(
+        "a reader cannot finish, because nobody waits for it; only a rank can");
   }
   absl::MutexLock lock(&mutex_);
   finish_ = true;

@@ -23,7 +23,7 @@ std::string TextOf(const Buffer& keys) {
     if (c == 0) break;
     text.push_back(absl::ascii_isprint(c) ? static_cast<char>(c) : '?');
   }
-  return text.empty() ? "it does not say why" : text;
+  return text.empty() ? "no reason given" : text;
 }
 
 }  // namespace
@@ -189,7 +189,7 @@ absl::Status StoreCore::Take(const ParsedFrame& frame, const Piece& piece, const
   if (e.range == piece.range && e.status == SliceStatus::kRefused) {
     return absl::InvalidArgumentError(absl::StrCat(
         piece.to.DebugString(), " refuses rows of table ", plan_.tables[request.table].name, ": ",
-        TextOf(frame.keys()), "; hint: have all programs and servers the same job file?"));
+        TextOf(frame.keys()), "; hint: do all programs and servers use the same job file?"));
   }
   if (frame.entry_count != 1 || e.range != piece.range || e.status != SliceStatus::kOk ||
       frame.header.flags != static_cast<uint8_t>(piece.action) ||
@@ -289,7 +289,8 @@ std::string StoreCore::Waiting(absl::Time now, uint64_t request) const {
     if (piece.call != request) continue;
     return absl::StrCat("rows of table ", plan_.tables[calls_.at(request).request.table].name,
                         " since ", absl::ToInt64Seconds(now - calls_.at(request).started), " s; ",
-                        map_->Describe(piece.range), piece.sent ? " is waited for" : " is awaited");
+                        map_->Describe(piece.range),
+                        piece.sent ? " has not answered" : " is not asked yet");
   }
   return "";
 }

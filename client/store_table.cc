@@ -23,7 +23,7 @@ absl::StatusOr<StoreTable> StoreTable::Open(Session* session, absl::string_view 
     if (table.store) return StoreTable(session, &table, within);
     return absl::FailedPreconditionError(absl::StrCat(
         "table '", name,
-        "' is trained by the job; one that programs write says policy { kind: STORE }"));
+        "' is trained by the job; programs write only tables with policy { kind: STORE }"));
   }
   return absl::NotFoundError(absl::StrCat("the job has no table '", name, "'"));
 }
@@ -40,7 +40,7 @@ absl::Status StoreTable::Run(StoreRequest all) {
     return absl::InvalidArgumentError(absl::StrCat(
         "table ", plan_->name, ": ", all.keys.size(), " keys with ",
         std::max(all.values.size(), all.rows.size()), " floats of rows and ", all.found.size(),
-        " marks, want ", all.keys.size() * width, " and ", all.keys.size()));
+        " marks; want ", all.keys.size() * width, " floats, and no marks or ", all.keys.size()));
   }
   const size_t some = std::clamp<size_t>(kRequestBytes / (width * sizeof(float)), 1, kMaxStoreRows);
   const absl::Time deadline = MonotonicNow() + within_;

@@ -35,7 +35,7 @@ install_packages() {
   if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
     say "This system has no apt. Tandem needs the equivalents of these Debian 12 packages:"
     printf '  %s\n' "$@"
-    say "With them in place: cmake -G Ninja -B build -S . && ninja -C build (docs/HACKING.md)"
+    say "After installing them: cmake -G Ninja -B build -S . && ninja -C build (docs/HACKING.md)"
     exit 2
   fi
   local missing root=()

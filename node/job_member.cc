@@ -113,8 +113,8 @@ absl::Status JobMember::OnTick(absl::Time now) {
     say_no_answer_ = absl::InfiniteFuture();
     if (!link_.heard() && IsProgramOfOurs()) {
       Log(options_.role == Register::SERVER ? "server" : "worker", options_.index)
-          .Warning(absl::StrCat("nothing from the scheduler at ", options_.scheduler,
-                                " so far: ", WhyNoAnswer(options_.scheduler)));
+          .Warning(absl::StrCat("no answer yet from the scheduler at ", options_.scheduler, ": ",
+                                WhyNoAnswer(options_.scheduler)));
     }
   }
   if (options_.stop != nullptr && options_.stop->load() && stopped_.ok()) {
@@ -126,7 +126,8 @@ absl::Status JobMember::OnTick(absl::Time now) {
   if (!failure.ok() && !differences_.empty()) {
     return absl::Status(
         failure.code(),
-        absl::StrCat(failure.message(), "; from the scheduler's to this one: ", differences_));
+        absl::StrCat(failure.message(),
+                     "; changes from the scheduler's job to this one: ", differences_));
   }
   TANDEM_RETURN_IF_ERROR(failure);
   return now >= give_up_ ? stopped_ : absl::OkStatus();
@@ -141,16 +142,16 @@ absl::StatusOr<int> JobMember::FindSelf(const View& view) {
     if (members[i].incarnation() != options_.incarnation) continue;
     if (!in_view_ && IsProgramOfOurs()) {
       Log(server ? "server" : "worker", i)
-          .Info(absl::StrCat("ready: all are there, ", view.server_size(), " server(s) and ",
-                             view.worker_size(), " worker(s)"));
+          .Info(absl::StrCat("ready: all nodes have joined, ", view.server_size(),
+                             " server(s) and ", view.worker_size(), " worker(s)"));
     }
     in_view_ = true;
     self_ = server ? EndpointId::Shard(i, 0) : EndpointId::Worker(i);
     link_.set_self(self_);
     return i;
   }
-  return absl::InternalError(
-      absl::StrCat("view ", view.number(), " is without this ", server ? "server" : "worker"));
+  return absl::InternalError(absl::StrCat("view ", view.number(), " does not contain this ",
+                                          server ? "server" : "worker"));
 }
 
 absl::Status JobMember::RunLoop(const std::function<absl::Status()>& loop) {

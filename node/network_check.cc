@@ -66,8 +66,8 @@ absl::Status CheckBind(const std::string& bind, const std::string& advertise) {
   if (given.AllHosts() && advertise.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("--bind ", bind,
-                     ": listens everywhere, but under which name do others "
-                     "find it? hint: --advertise HOST, or bind the address of one network"));
+                     ": listens on all hosts, so others do not know by which name to reach "
+                     "it; hint: --advertise HOST, or bind the address of one network"));
   }
   const auto refused = [&bind](const absl::Status& why) {
     return absl::Status(why.code(), absl::StrCat("--bind ", bind, ": ", why.message()));
@@ -99,9 +99,9 @@ absl::Status CheckAddresses(const RoleFlags& flags) {
 
 absl::Status CheckLoopback() {
   const auto failed = [](int error) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the processes of a run meet at 127.0.0.1, which cannot be reached: ", std::strerror(error),
-        "; hint: ip link set lo up"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the processes of a run connect through 127.0.0.1, which cannot be reached: ",
+                     std::strerror(error), "; hint: ip link set lo up"));
   };
   const OwnedFd listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!listener.valid()) return absl::OkStatus();  // another limit, which other checks report
@@ -134,12 +134,11 @@ std::string WhyNoAnswer(const std::string& address) {
     const OwnedFd fd(socket(to->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     const int failed = Connect(*to, fd.get());
     if (failed == 0 && GreetsAsZmq(fd.get())) {
-      return "a program with ZeroMQ answers there, and a scheduler writes once all have "
-             "registered; "
-             "hint: start the others; or is it stopped?";
+      return "a program with ZeroMQ answers there, but a scheduler writes only after all nodes "
+             "have registered; hint: start the other nodes; or is the scheduler stopped?";
     }
     if (failed == 0) {
-      return "something else answers there, and no scheduler; hint: correct the address";
+      return "something else answers there, not a scheduler; hint: correct the address";
     }
     if (error == 0) error = failed;
   }

@@ -29,7 +29,7 @@ inline void AddOutFlags(CLI::App* app, const char* what, std::string* out, bool*
   app->add_option("--out", *out, what)->check([](const std::string& name) {
     return name.empty() ? std::string("an empty name; leave it out, or name a folder") : "";
   });
-  app->add_flag("--overwrite", *overwrite, "What an earlier run left in --out may be lost");
+  app->add_flag("--overwrite", *overwrite, "Allow losing what an earlier run left in --out");
 }
 
 // Checks an address for CLI11: "" if `text` is tcp://HOST:PORT or ipc://PATH, otherwise what is
@@ -62,7 +62,8 @@ inline void AddMemberFlags(CLI::App* app, RoleFlags* flags) {
   app->add_option("--scheduler", flags->scheduler, "Address of the scheduler, tcp://HOST:PORT")
       ->check(CheckAddress)
       ->required();
-  app->add_option("--index", flags->index, "Wanted server index or worker rank; -1 = any free one")
+  app->add_option("--index", flags->index,
+                  "Server index or worker rank to ask for; -1 = any free one")
       ->capture_default_str();
   RefuseJobsFlag(app, "--init-from", "it tells all nodes");
 }

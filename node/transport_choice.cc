@@ -128,7 +128,7 @@ absl::Status CheckTransport(const Job& job) {
     const absl::Status made = ShmWay().status();
     if (made.ok()) return made;
     return absl::Status(made.code(), absl::StrCat("cluster.transport: SHM: ", made.message(),
-                                                  "; hint: AUTO takes another way"));
+                                                  "; hint: AUTO uses another transport"));
   }
   const bool wanted = cluster.transport() == Cluster::RDMA;
   if (!wanted && job.dense().link() == Dense::RDMA && cluster.workers() > 1) {
@@ -150,8 +150,8 @@ absl::Status CheckHostsApart(const Job& job) {
                           absl::string_view expected) {
     return absl::InvalidArgumentError(
         absl::StrCat(field, ": ", way,
-                     ", but each process is on a host of its own, and only a network leads to "
-                     "others; expected ",
+                     ", but each process is on a host of its own, and only a network connects "
+                     "them; expected ",
                      expected));
   };
   const Cluster::Transport transport = job.cluster().transport();

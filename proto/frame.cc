@@ -229,8 +229,8 @@ absl::StatusOr<ParsedFrame> DecodeFrame(Frame frame) {
   }
   const uint8_t* const at = part0.data();
   if (const uint32_t magic = Load<uint32_t>(at); magic != kFrameMagic) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("frame magic %#x, want %#x: is the peer one of ours?", magic, kFrameMagic));
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "frame magic %#x, want %#x: is the peer a Tandem program?", magic, kFrameMagic));
   }
   if (at[kOffVersion] != kFrameVersion) {
     return absl::FailedPreconditionError(
@@ -239,7 +239,7 @@ absl::StatusOr<ParsedFrame> DecodeFrame(Frame frame) {
   if (const uint64_t want = Checksum(part0), have = Load<uint64_t>(at + kOffChecksum);
       want != have) {
     return absl::DataLossError(
-        absl::StrFormat("frame checksum %#x, computed %#x: damaged on the way", have, want));
+        absl::StrFormat("frame checksum %#x, computed %#x: damaged in transit", have, want));
   }
   if (!KnownKind(at[kOffKind])) {
     return absl::InvalidArgumentError(absl::StrCat("frame kind ", at[kOffKind], " is unknown"));

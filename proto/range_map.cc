@@ -23,7 +23,7 @@ absl::StatusOr<std::shared_ptr<const RangeMap>> RangeMap::FromView(const View& v
         info.shard() >= static_cast<uint32_t>(sizes.shards_per_server)) {
       return absl::InvalidArgumentError(absl::StrCat(
           "view ", view.number(), " range ", i, ": table ", info.table(), " on server ",
-          info.server(), " shard ", info.shard(), " is not of this job"));
+          info.server(), " shard ", info.shard(), " does not exist in this job"));
     }
     Table& table = map->tables_[info.table()];
     const auto copies =

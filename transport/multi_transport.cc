@@ -109,8 +109,8 @@ absl::Status MultiTransport::TryWay(size_t way, const std::string& address, absl
 absl::StatusOr<PeerId> MultiTransport::Connect(const std::string& address) {
   const std::vector<absl::string_view> parts = absl::StrSplit(address, ' ');
   std::vector<std::string> reasons = missing_;
-  absl::Status failed = absl::InvalidArgumentError(
-      absl::StrCat("connect ", address, ": no way of ours, which are ", address_));
+  absl::Status failed = absl::InvalidArgumentError(absl::StrCat(
+      "connect ", address, ": no transport in common; this process listens at ", address_));
   for (size_t way = 0; way < ways_.size(); ++way) {
     const std::string& name = ways_[way].way.name;
     const auto part = std::find_if(parts.begin(), parts.end(),
@@ -123,7 +123,9 @@ absl::StatusOr<PeerId> MultiTransport::Connect(const std::string& address) {
     const absl::Status tried = TryWay(way, address, *part, &peer);
     if (tried.ok()) {
       if (name == forced_) reasons.push_back("the job asks for it");
-      if (reasons.empty()) reasons.push_back(way + 1 < ways_.size() ? "same host" : "no other way");
+      if (reasons.empty()) {
+        reasons.push_back(way + 1 < ways_.size() ? "same host" : "no other transport");
+      }
       Tell({peer, address, name, absl::StrJoin(reasons, "; ")});
       return peer;
     }
@@ -195,7 +197,7 @@ void MultiTransport::Translate(size_t way, TransportEvent* event) {
   const auto found = outgoing_.find(event->peer);
   if (found == outgoing_.end()) return;
   if (lost && way + 1 < ways_.size() && ways_[way].way.name != forced_) {
-    broken_[found->second.part] = absl::StrCat("it broke: ", event->why.message());
+    broken_[found->second.part] = absl::StrCat("it broke before: ", event->why.message());
   }
   outgoing_.erase(found);
 }

@@ -31,7 +31,9 @@ absl::Status PeerMap::SendNow(Entry* entry, Frame frame) {
     if (!peer.ok()) return peer.status();
     entry->connected = *peer;
   }
-  if (entry->way() == 0) return absl::NotFoundError("no address, and it has not spoken");
+  if (entry->way() == 0) {
+    return absl::NotFoundError("its address is unknown, and it has not connected");
+  }
   return transport_.Send(entry->way(), std::move(frame));
 }
 
@@ -43,7 +45,7 @@ absl::Status PeerMap::Send(Outgoing outgoing) {
   }
   if (entry.parked.size() >= kMaxParked) {
     return absl::ResourceExhaustedError(
-        absl::StrCat(outgoing.to.DebugString(), ": ", kMaxParked, " frames are parked already"));
+        absl::StrCat(outgoing.to.DebugString(), ": ", kMaxParked, " frames already wait for it"));
   }
   entry.parked.push_back(std::move(outgoing.frame));
   return absl::OkStatus();

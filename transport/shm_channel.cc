@@ -156,13 +156,13 @@ absl::Status ShmChannel::ReadSocket() {
 absl::Status ShmChannel::OnMessage(UnixMessage message) {
   if (message.bytes[0] == kHello && !open_) return OnHello(message);
   if (message.bytes[0] == kSegment && open_) return OnSegment(message);
-  return absl::InvalidArgumentError("shared memory: a message that is none of ours");
+  return absl::InvalidArgumentError("shared memory: a message of an unknown kind");
 }
 
 absl::Status ShmChannel::OnHello(const UnixMessage& message) {
   if (message.bytes != kHelloText || message.fds.size() != 1) {
     return absl::InvalidArgumentError(
-        "shared memory: the peer does not greet as we do: another program or version?");
+        "shared memory: the first message of the peer is unknown: another program or version?");
   }
   TANDEM_ASSIGN_OR_RETURN(inbox_->ring(),
                           ShmRing::Map(message.fds[0].get(), ShmRing::Role::kConsumer));
@@ -173,7 +173,8 @@ absl::Status ShmChannel::OnHello(const UnixMessage& message) {
 absl::Status ShmChannel::OnSegment(const UnixMessage& message) {
   if (message.bytes.size() != 1 + sizeof(uint32_t) || message.fds.size() != 1 ||
       segments_.size() >= kMaxSegments) {
-    return absl::InvalidArgumentError("shared memory: not a segment, or too many of them");
+    return absl::InvalidArgumentError(
+        "shared memory: a malformed segment message, or too many segments");
   }
   const auto id = Load<uint32_t>(reinterpret_cast<const uint8_t*>(message.bytes.data()) + 1);
   const int fd = message.fds[0].get();

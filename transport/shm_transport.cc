@@ -198,8 +198,9 @@ absl::StatusOr<PeerId> Endpoint::Connect(const std::string& address) {
   if (absl::IsUnavailable(tried) && options_.connect_retry > absl::ZeroDuration()) return peer->id;
   peers_.erase(peer->id);
   if (!absl::IsUnavailable(tried)) return tried;
-  return absl::UnavailableError(absl::StrCat(
-      "nobody answers there: gone, or in another network namespace (", tried.message(), ")"));
+  return absl::UnavailableError(
+      absl::StrCat("no process listens there: it has ended, or is in another network namespace (",
+                   tried.message(), ")"));
 }
 
 absl::Status Endpoint::TryConnect(Peer* peer) {
@@ -235,7 +236,7 @@ absl::Status Endpoint::Send(PeerId id, Frame frame) {
   if (peer->link != nullptr) {
     sent = SendOn(peer, frame);
   } else if (peer->pending.size() >= static_cast<size_t>(options_.send_queue_frames)) {
-    sent = absl::ResourceExhaustedError("the queue is full, and the peer not yet there");
+    sent = absl::ResourceExhaustedError("the queue is full, and the peer has not connected yet");
   } else {
     peer->pending.push_back(std::move(frame));
   }

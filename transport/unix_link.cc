@@ -157,7 +157,7 @@ absl::StatusOr<UnixMessage> UnixLink::Receive() {
   if (count == 0) return absl::UnavailableError("the peer has closed its end of the socket");
   if ((header.msg_flags & MSG_CTRUNC) != 0 && message.fds.size() < kMaxFds) {
     return absl::ResourceExhaustedError(
-        "socket: no descriptor is left for what the peer hands over (ulimit -n)");
+        "socket: no descriptor is left for those that the peer sends; hint: raise ulimit -n");
   }
   if ((header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
     return absl::InvalidArgumentError("socket message that is too long");

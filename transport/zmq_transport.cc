@@ -216,7 +216,7 @@ absl::Status ZmqTransport::Bind() {
     address_ = absl::StrCat("tcp://", HostInAddress(options_.advertised_host), ":", at.port);
   } else if (at.AllHosts()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "bind ", options_.bind, " takes all hosts: others need an advertised host to connect to"));
+        "bind ", options_.bind, " names all hosts: others need an advertised host to connect to"));
   }
   return absl::OkStatus();
 }
