@@ -531,7 +531,7 @@ void ClientCore::OnAck(absl::Time now, Request* request, Flight* flight, const P
             "push of step ", request->header.step, " refused by ", map()->Describe(slice.range),
             e.status == SliceStatus::kOverBudget
                 ? ": updates held by the policy would pass limits.held_bytes_per_shard"
-                : ": the shard says that it is against the protocol")));
+                : ": the push or its answer is against the protocol")));
   }
   EndFlight(now, request, flight);
 }
