@@ -190,7 +190,7 @@ absl::Status WriteOutput(const std::string& path, absl::string_view bytes) {
     // The folder cannot be opened.
     return absl::IsPermissionDenied(flushed) ? absl::OkStatus() : flushed;
   }
-  const int error = errno;  // of the rename, if `status` is OK
+  const int error = errno;  // error of the rename, if `status` is OK
   unlink(temporary.c_str());
   if (!status.ok()) return status;
   // A mount point cannot be replaced, nor another user's file in a folder like /tmp.

@@ -62,7 +62,7 @@ absl::StatusOr<absl::optional<collectives::Calibration>> CalibrationFor(
 
 struct Contender {
   collectives::AlgorithmChoice choice;
-  std::vector<double> seconds;  // of each repetition
+  std::vector<double> seconds;  // one for each repetition
   double Median() const {
     std::vector<double> sorted = seconds;
     std::sort(sorted.begin(), sorted.end());

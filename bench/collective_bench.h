@@ -56,14 +56,14 @@ struct CollectiveBenchOptions {
   std::string json;              // file to write, one object per line; empty: none
   bool draw = false;             // print the schedules of the smallest size, measure nothing
   std::string dump;              // folder for each rank's actions, if a collective fails
-  absl::Duration deadline = absl::Minutes(1);  // of one operation
+  absl::Duration deadline = absl::Minutes(1);  // limit for one operation
 
   // How "auto" chooses: by the group's defaults, by a calibration, by a calibration file, or by
   // rules (chooser.h), which take precedence.
   bool calibrate = false;
   std::string calibration;  // file to read, or with `calibrate` to write
   std::string rules;
-  int cores = 0;         // of this host; 0: ask the system
+  int cores = 0;         // cores of this host; 0: ask the system
   bool explain = false;  // print predicted times, measure nothing
   bool regret = false;   // measure all algorithms in turns and the loss of the choice
 };

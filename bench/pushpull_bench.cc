@@ -531,7 +531,7 @@ class Comparison {
   Random random_;
   std::vector<bool> used_;
   std::vector<size_t> rows_;
-  std::vector<std::vector<uint64_t>> keys_;  // of requests that follow each other
+  std::vector<std::vector<uint64_t>> keys_;  // keys of requests that follow each other
   std::vector<Rows> pulled_;                 // one for each request in flight
   std::vector<client::PulledRows> pulled_in_place_;
   std::vector<client::Client::PreparedPush> pushes_;  // by index of keys_

@@ -33,9 +33,9 @@ namespace tandem::bench {
 struct PushPullBenchOptions {
   int64_t rows = 1'000'000;
   int dim = 16;
-  std::vector<int64_t> keys = {10'000, 50'000};  // of a request, distinct
+  std::vector<int64_t> keys = {10'000, 50'000};  // distinct keys of a request
   int repetitions = 21;
-  int trips = 20;     // of each kind in a repetition
+  int trips = 20;     // trips of each kind in a repetition
   int in_flight = 1;  // client requests; bare trips and the store run alone
   Optimizer::Kind optimizer = Optimizer::ROWWISE_ADAGRAD;
   uint64_t seed = 1;

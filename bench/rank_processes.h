@@ -27,7 +27,7 @@ struct RankOptions {
   // "shm", "tcp", "zmq" (loopback), "rdma" (one device) or "memory" (threads of this process).
   std::string link = "shm";
   int ranks = 2;
-  size_t ring_bytes = collectives::ShmLink::kDefaultCapacity;  // of each ring of shared memory
+  size_t ring_bytes = collectives::ShmLink::kDefaultCapacity;  // of each shared-memory ring
 };
 
 // Runs `body` on every rank. Returns the error of the lowest rank whose error is more than the loss

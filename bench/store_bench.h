@@ -23,7 +23,7 @@ struct StoreBenchOptions {
   int dim = 16;
   int64_t batch_keys = 32'768;
   int repetitions = 7;
-  int batches = 40;  // of each kind in a repetition
+  int batches = 40;  // batches of each kind in a repetition
   Optimizer::Kind optimizer = Optimizer::ROWWISE_ADAGRAD;
   uint64_t seed = 1;
   std::vector<int64_t> memory_rows = {10'000'000, 12'000'000, 16'000'000};  // empty: no memory part

@@ -16,7 +16,7 @@ namespace tandem::capi {
 namespace {
 
 constexpr uint64_t kPieceBytes = 1 << 20;
-constexpr uint64_t kChecksumBytes = 8;  // of a file's checksum, which follows its contents
+constexpr uint64_t kChecksumBytes = 8;  // size of a file's checksum, which follows its contents
 
 // Computes the checksum of a file's contents. Its length has been checked before.
 absl::StatusOr<uint64_t> ChecksumOf(const std::string& path, uint64_t bytes) {

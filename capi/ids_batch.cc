@@ -14,7 +14,7 @@ constexpr int64_t kMostIds = int64_t{1} << 30;  // ids in a field; the limit of 
 
 absl::Status IdsBatch::Check(const job::TablePlan& table, int64_t samples,
                              absl::Span<const tandem_field> fields) const {
-  int64_t ids = 0;  // of all fields
+  int64_t ids = 0;  // number in all fields
   for (size_t f = 0; f < fields.size(); ++f) {
     const tandem_field& field = fields[f];
     const auto refuse = [&](const auto&... what) {

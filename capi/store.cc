@@ -86,8 +86,8 @@ absl::Status ReadRows(tandem_reader* reader, const char* table, int64_t count, c
 
 struct Arguments {
   absl::Span<const uint64_t> keys;
-  size_t floats = 0;  // of the rows of these keys
-  size_t marks = 0;   // of found, inserted or erased
+  size_t floats = 0;  // floats of the rows of these keys
+  size_t marks = 0;   // entries of found, inserted or erased
 };
 
 absl::StatusOr<Arguments> Check(const tandem_store& store, int64_t count, const int64_t* keys,

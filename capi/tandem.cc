@@ -40,7 +40,7 @@ struct tandem_worker {
 namespace tandem::capi {
 namespace {
 
-constexpr int64_t kMostFloats = int64_t{1} << 40;  // of all dense parameters
+constexpr int64_t kMostFloats = int64_t{1} << 40;  // floats of all dense parameters
 
 // The number of the job's own tables. Tables after them hold dense parameters.
 int TablesOf(const tandem_worker* worker) {

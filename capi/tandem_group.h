@@ -77,10 +77,10 @@ enum {
 };
 
 typedef struct {
-  uint64_t size;  // of this struct; a later version may have more fields
+  uint64_t size;  // size of this struct; a later version may have more fields
   int32_t rank;   // 0 to ranks - 1
   int32_t ranks;
-  const char* host;      // of this machine, as the others reach it; NULL: 127.0.0.1
+  const char* host;      // name of this machine, as the others reach it; NULL: 127.0.0.1
   const char* link;      // "shm", "rdma", "tcp", "zmq" or "auto", the same on all ranks; NULL: auto
   int64_t deadline_ms;   // for each operation, from its begin; 0: half an hour
   int32_t reproducible;  // 1: sums are added in rank order, whatever their size

@@ -81,14 +81,15 @@ class Future {
 
 class Client {
  public:
-  // What the caller knows about the ids of a request. kUnique promises that no id repeats, which
+  // The caller's knowledge of the ids of a request. kUnique promises that no id repeats, which
   // saves the search for repeated ids. The keys of a Batch never repeat.
   enum class Ids { kMayRepeat, kUnique };
 
   struct Options {
-    // Who the shards see: a worker of the job, or a reader, which may call only Read and Store.
+    // The identity that the shards see: a worker of the job, or a reader, which may call only Read
+    // and Store.
     EndpointId self = EndpointId::Worker(0);
-    uint64_t incarnation = 0;  // of this process; never 0
+    uint64_t incarnation = 0;  // number of this process; never 0
     int max_in_flight = 8;     // requests in flight, at most
     bool refuse_when_full = false;
     // Time limit of each request, from its call to its end, including all waiting. After it the

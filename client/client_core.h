@@ -102,7 +102,7 @@ class ClientCore {
     uint64_t pull_bytes = 0, rows_bytes = 0, push_bytes = 0, ack_bytes = 0;
     uint64_t refresh_bytes = 0;
     uint64_t rows_asked = 0, rows_cached = 0;  // tables with kept rows: all; from the cache
-    uint64_t within_bytes = 0;  // of all four kinds, to and from shards in this process
+    uint64_t within_bytes = 0;                 // all four kinds, to and from shards in this process
     uint64_t frames_resent = 0;
     // Shortest time from a request for rows to its last answer; evaluations do not count.
     absl::Duration shortest_read = absl::InfiniteDuration();
@@ -178,7 +178,8 @@ class ClientCore {
   size_t requests_in_flight() const { return requests_.size(); }
   // Updates with rows that were sent, by table; each (step, range) counts once.
   const std::vector<uint64_t>& updates_sent() const { return updates_sent_; }
-  // What the oldest request waits for: "pull of step 7: server 1 shard 0 waits for worker 2 ...".
+  // Says what the oldest request waits for, such as
+  // "pull of step 7: server 1 shard 0 waits for worker 2 ...".
   // After one second of waiting it also names the endpoint. No text if there is no request.
   Activity Waiting(absl::Time now) const;
   // The same for one request in flight.
@@ -220,7 +221,7 @@ class ClientCore {
   const ResendTimes times_;
   BufferSource& buffers_;
   RequestPacker packer_;
-  uint64_t next_number_ = 1;                        // of requests and frames
+  uint64_t next_number_ = 1;                        // next number of a request or frame
   std::vector<std::unique_ptr<Request>> requests_;  // in flight, in order of their numbers
   std::vector<std::unique_ptr<Request>> spare_;     // done, for reuse
   RowCache cache_;
@@ -233,7 +234,7 @@ class ClientCore {
   std::vector<Completion> completions_;
   std::function<void()> frame_ready_;
   // Scratch space, down to missing_.
-  std::vector<size_t> floats_;                         // of each input
+  std::vector<size_t> floats_;                         // floats of each input
   std::vector<std::pair<EndpointId, uint32_t>> open_;  // slices to send, with their owners
   std::vector<uint64_t> ids_;
   std::vector<ClientRequest::CachedInput> cached_;

@@ -46,7 +46,7 @@ struct ClientCall {
   std::vector<absl::Span<const float>> gradients;
   ClientCore::PreparedPush* prepared = nullptr;  // instead of keys and gradients; until sent
   absl::optional<StoreRequest> store;            // instead of all of the above
-  absl::Time deadline = absl::InfiniteFuture();  // of the whole call
+  absl::Time deadline = absl::InfiniteFuture();  // limit for the whole call
 
   absl::Status status;  // written once, before `done`
   std::atomic<bool> done{false};

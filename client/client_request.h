@@ -38,7 +38,7 @@ struct ClientRequest {
   struct Slice {
     uint32_t range = 0;
     uint32_t rows = 0;
-    size_t source_offset = 0;  // of its occurrences in source and place
+    size_t source_offset = 0;  // index of its occurrences in source and place
     uint32_t occurrences = 0;
     size_t key_offset = 0;    // index of the first key in packed_keys
     size_t float_offset = 0;  // index of the first float in packed_values
@@ -61,7 +61,7 @@ struct ClientRequest {
     bool answered = false;
     ResendClock clock;
     Frame frame;
-    Activity waiting;  // what the shard's last WAITING said; no text if it has sent none
+    Activity waiting;  // content of the shard's last WAITING; no text if it has sent none
   };
 
   // Splits the keys of one table of a read into keys found in the cache and keys to ask for. Places
@@ -95,8 +95,8 @@ struct ClientRequest {
     const uint32_t* const nth = rank.data() + first;
     for (size_t k = 0; k < count; ++k) at[k] = range_begins[in[k]] + nth[k] * width;
   }
-  // What the request waits for, as text for people. After one second of waiting it also names the
-  // endpoint that the request waits for.
+  // Says what the request waits for, as text for people. After one second of waiting it also names
+  // the endpoint that it waits for.
   Activity Waiting(absl::Time now) const;
   // Drops the contents but keeps the memory.
   void Clear();
@@ -130,7 +130,7 @@ struct ClientRequest {
   std::vector<uint32_t> flight_slices;
   size_t open_slices = 0;
   uint64_t closed_samples = 0;
-  int64_t open_step = 0;  // of a push that came too late
+  int64_t open_step = 0;  // if a push came too late: the step open there
   absl::Time started;
 };
 

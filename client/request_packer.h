@@ -66,7 +66,7 @@ class RequestPacker {
   std::vector<std::vector<uint32_t>> packed_ranges_;
   data::KeyIndex index_;
   // Scratch space, all below.
-  std::vector<uint32_t> key_range_;   // of each key
+  std::vector<uint32_t> key_range_;   // range of each key
   std::vector<uint32_t> key_rank_;    // each key's rank among the keys of its range
   std::vector<uint32_t> range_fill_;  // by range id
   std::vector<float*> range_values_;  // by range id: where its values begin

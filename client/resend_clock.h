@@ -86,7 +86,7 @@ absl::Status SilenceError(absl::string_view what, absl::Time now, const ResendCl
 // The silent shard that such an error names; nullopt for any other status.
 absl::optional<EndpointId> SilentShard(const absl::Status& status);
 
-// What shards have answered to frames of one kind (reads or pushes), and the first silent frame at
+// The answers of shards to frames of one kind (reads or pushes), and the first silent frame at
 // each shard. Frame numbers grow in the order in which frames are sent.
 class ResendLine {
  public:

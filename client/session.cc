@@ -128,7 +128,7 @@ absl::Status Session::Round() {
   for (const Control& control : member_->TakeInbox()) {
     TANDEM_RETURN_IF_ERROR(OnControl(control));
   }
-  // After an orderly end the scheduler closes the connection; that is no failure then.
+  // After an orderly end the scheduler closes the connection, which is no failure then.
   return ended_ ? absl::OkStatus() : member_->OnTick(now);
 }
 

@@ -111,7 +111,7 @@ uint64_t StoreCore::Start(absl::Time now, const StoreRequest& request) {
       Writes& writes = writes_[range];
       piece.write = ++writes.numbered;
       writes.pieces.push_back(number);
-      if (writes.pieces.size() > 1) continue;  // it waits for its turn
+      if (writes.pieces.size() > 1) continue;  // the write waits for its turn
     }
     Send(now, number, &piece);
   }

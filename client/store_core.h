@@ -48,11 +48,11 @@ struct StoreRequest {
   absl::Span<const float> values;  // ASSIGN, INSERT: [keys, row floats]
   // Where answers go; valid until the request is done or cancelled.
   absl::Span<float> rows;  // READ: [keys, row floats]; absent rows stay as they are
-  // READ, INSERT, ERASE: [keys], 1: it was there, inserted, erased; else 0.
+  // READ, INSERT, ERASE: [keys], 1: the key existed, was inserted, was erased; otherwise 0.
   absl::Span<uint8_t> found;
-  uint64_t range = 0;        // SCAN: of the table, from 0; past the last range there are no rows
-  uint64_t cursor = 0;       // SCAN: 0, or `next` of the page before
-  uint64_t wanted = 0;       // SCAN: about how many rows
+  uint64_t range = 0;   // SCAN: number in the table, from 0; past the last range there are no rows
+  uint64_t cursor = 0;  // SCAN: 0, or `next` of the page before
+  uint64_t wanted = 0;  // SCAN: about how many rows
   ScanPage* page = nullptr;  // SCAN
 };
 
@@ -103,7 +103,7 @@ class StoreCore {
     Frame frame;
     ResendClock clock;          // starts anew when the piece is sent
     absl::Time next;            // when the piece is sent
-    uint32_t refused_view = 0;  // of a shard that refused the piece
+    uint32_t refused_view = 0;  // view of a shard that refused the piece
   };
   struct Writes {  // writes of this client to one range
     int64_t numbered = 0;
@@ -124,7 +124,7 @@ class StoreCore {
   const ClientCore::Options options_;
   const ResendTimes times_;
   std::shared_ptr<const RangeMap> map_;
-  uint64_t next_number_ = 1;  // of requests and pieces
+  uint64_t next_number_ = 1;  // next number of a request or piece
   std::map<uint64_t, Call> calls_;
   Pieces pieces_;
   ResendLine line_;  // pieces in flight

@@ -53,8 +53,8 @@ class StoreTable {
 
   // The position of a scan. A value-initialised cursor is at the beginning.
   struct Cursor {
-    uint64_t range = 0;  // of the table
-    uint64_t at = 0;     // in the range
+    uint64_t range = 0;  // number of a range of the table
+    uint64_t at = 0;     // position in the range
   };
   // Replaces *keys and *rows by about `wanted` rows (at least one, unless the end is reached) and
   // moves the cursor. Returns false if there are no more rows. A row that exists during the whole

@@ -45,7 +45,7 @@ enum class FrameKind : uint8_t {
   kWaiting = 5,   // shard -> worker: a read waits for a worker's step (one entry, see frame.md)
   kSegment = 6,   // worker -> worker: a piece of a byte stream between ranks
   kStore = 7,     // worker or reader -> shard: read or write rows of a STORE table (StoreAction)
-  kStored = 8,    // shard -> sender of the STORE: which rows there were, and rows
+  kStored = 8,    // shard -> sender of the STORE: the keys that existed, and rows
   kRefresh = 9,   // shard -> worker: rows that the worker keeps, as they are now (frame.md)
   kControl = 16,  // a Control message
   kPing = 32,     // transport only: is the connection alive?
@@ -64,7 +64,7 @@ enum FrameFlags : uint8_t {
 // A refresh does not cover rows that its receiver has pushed in the last `kRefreshLag` of its own
 // steps. The receiver uses such rows at every step, and reads them itself meanwhile.
 inline constexpr int64_t kRefreshLag = 1;
-inline constexpr size_t kRefreshFrameBytes = size_t{1} << 20;  // of rows in a frame of a refresh
+inline constexpr size_t kRefreshFrameBytes = size_t{1} << 20;  // bytes of rows in a REFRESH
 
 // The action that a STORE frame asks for, in its `flags`.
 enum class StoreAction : uint8_t {
@@ -99,7 +99,7 @@ struct FrameHeader {
   uint8_t flags = 0;
   EndpointId sender;
   uint32_t view = 0;         // the newest view that the sender knows
-  uint64_t incarnation = 0;  // of the sender's process
+  uint64_t incarnation = 0;  // number of the sender's process
   // Chosen by the sender of a request and repeated in the answer. SEGMENT: offset in the stream.
   // REFRESH: number of the refresh frame of the range for this worker, from 1.
   uint64_t request = 0;

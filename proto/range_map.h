@@ -61,7 +61,7 @@ class RangeMap {
   // The ranges of one copy of a table are numbered consecutively, and so are the copies of a table:
   // copy c has the ranges [first + c * count, first + (c + 1) * count).
   uint32_t FirstRange(uint32_t table) const { return tables_[table].first; }
-  uint32_t RangeCount(uint32_t table) const { return tables_[table].count; }  // of one copy
+  uint32_t RangeCount(uint32_t table) const { return tables_[table].count; }  // ranges of one copy
   uint32_t Copies(uint32_t table) const { return tables_[table].copies; }
 
   // For example "server 1 shard 0, table emb, positions [0x.., 0x..)".
@@ -70,7 +70,7 @@ class RangeMap {
  private:
   struct Table {
     uint32_t first = 0;
-    uint32_t count = 0;  // of one copy
+    uint32_t count = 0;  // ranges of one copy
     uint32_t copies = 1;
     bool equal = false;  // as EqualRanges cuts them: Guess is right for all positions
   };

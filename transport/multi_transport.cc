@@ -23,7 +23,7 @@ constexpr auto kNever = Clock::time_point::max();
 // One of the ways, and when to poll it again.
 struct Way {
   TransportWay way;
-  bool ready = true;  // it may have events
+  bool ready = true;  // the transport may have events
   Clock::time_point next_poll = Clock::time_point::min();
 
   Transport* operator->() const { return way.transport.get(); }

@@ -13,9 +13,10 @@
 namespace tandem::transport {
 namespace {
 constexpr size_t kSmallestBlock = 8192;
-// of a size class; each next one is twice as large ...
+// Bytes of the segments of a size class: the first one, and the largest one. Each segment is twice
+// as large as the one before. A block that is larger than kLargestSegment gets a segment of its own.
 constexpr size_t kFirstSegment = size_t{2} << 20;
-constexpr size_t kLargestSegment = size_t{64} << 20;  // ... up to this size, or that of a block
+constexpr size_t kLargestSegment = size_t{64} << 20;
 constexpr int kClasses = 40;
 }  // namespace
 

@@ -48,7 +48,7 @@ absl::StatusOr<OwnedFd> CreateSharedMemory(size_t bytes);
 // it: other processes that get the descriptor can only read. UNIMPLEMENTED on kernels before 5.1.
 struct ReadOnlyMemory {
   OwnedFd fd;
-  Mapping mapping;  // of the only writer
+  Mapping mapping;  // used by the only writer
 };
 absl::StatusOr<ReadOnlyMemory> CreateMemoryForReaders(size_t bytes);
 

@@ -28,7 +28,7 @@ namespace {
 using Clock = WaitableTransport::Clock;
 using Kind = TransportEvent::Kind;
 
-constexpr int kFramesPerTurn = 64;  // of one link, so that a fast sender does not starve others
+constexpr int kFramesPerTurn = 64;  // of one link; a fast sender must not starve others
 constexpr size_t kMaxNewcomers = 4096;
 constexpr uint64_t kWakeKey = 0, kListenerKey = 1;
 constexpr PeerId kFirstPeer = 2;
@@ -59,7 +59,7 @@ struct Peer {
   bool closed = false;               // by either side; kept only until the peer drops our buffers
   bool blocked = false;              // a kWritable event must follow
   absl::Status failed;               // error of a Send; the next Poll gives the link up
-  std::string address;               // of outgoing connections
+  std::string address;               // only of outgoing connections
   std::deque<Frame> pending;         // frames that wait for a link
   Clock::time_point deadline = kNoDeadline;  // for the link to open
   Clock::time_point retry_at = kNoDeadline;
@@ -577,7 +577,7 @@ absl::StatusOr<std::unique_ptr<ShmTransport>> NewShmTransport(const ShmOptions& 
     return absl::InvalidArgumentError(
         absl::StrCat("send_queue_frames ", options.send_queue_frames, ", want 1 to 65536"));
   }
-  constexpr int kMostDescriptors = 6;  // of an endpoint without peers
+  constexpr int kMostDescriptors = 6;  // descriptors of an endpoint without peers
   TANDEM_RETURN_IF_ERROR(CheckDescriptorsLeft(kMostDescriptors));
   // Without such memory rings could be made, but no large frame could ever be sent. So check now.
   TANDEM_RETURN_IF_ERROR(CreateMemoryForReaders(kPageBytes).status());

@@ -13,7 +13,7 @@
 namespace tandem::transport {
 namespace {
 
-constexpr int kMaxSockets = 1 << 16;  // of one context; a connection takes three
+constexpr int kMaxSockets = 1 << 16;  // sockets of one context; a connection takes three
 // libzmq must keep a broken DEALER, because its received frames are still to be read, but must
 // never reconnect it. No option does that, so the reconnect interval is very long.
 constexpr int kNeverReconnectMs = 500'000'000;
@@ -113,7 +113,7 @@ void ZmqSocketSet::Close(MonitoredSocket* socket, absl::Duration linger) {
 }
 
 void UnbindZmq(const MonitoredSocket& socket, const std::string& address, absl::Duration patience) {
-  if (zmq_unbind(socket.socket, address.c_str()) != 0) return;  // it was never bound
+  if (zmq_unbind(socket.socket, address.c_str()) != 0) return;  // the socket was never bound
   const auto deadline = WaitableTransport::After(patience);
   bool closed = false;
   while (!closed && WaitableTransport::Clock::now() < deadline) {

@@ -26,7 +26,7 @@ namespace {
 
 using Clock = WaitableTransport::Clock;
 
-constexpr int kFramesPerTurn = 64;  // of one socket, so that a fast sender does not starve others
+constexpr int kFramesPerTurn = 64;  // of one socket; a fast sender must not starve others
 constexpr auto kProbeDelay = std::chrono::milliseconds(5);
 constexpr auto kProbeSpacing = std::chrono::milliseconds(50);
 
@@ -619,7 +619,7 @@ absl::StatusOr<std::unique_ptr<WaitableTransport>> NewZmqTransport(const ZmqOpti
         "send_queue_frames ", options.send_queue_frames, " and max_part_bytes ",
         options.max_part_bytes, ": want at least 1, the latter at most ", kMaxPartBytes));
   }
-  constexpr int kMostDescriptors = 12;  // of an endpoint without peers and its environment
+  constexpr int kMostDescriptors = 12;  // descriptors without peers
   TANDEM_RETURN_IF_ERROR(CheckDescriptorsLeft(kMostDescriptors));
   TANDEM_RETURN_IF_ERROR(options.context->MayStart());
   auto transport = std::make_unique<ZmqTransport>(options);
