@@ -266,7 +266,7 @@ absl::Status CheckCollectiveBench(const CollectiveBenchOptions& o) {
                             collectives::ParseAlgorithm(name));
     if (!collectives::Supports(o.primitive, algorithm)) {
       return absl::InvalidArgumentError(
-          absl::StrCat("there is no ", BenchName(o.primitive), " by ", name));
+          absl::StrCat("algorithm ", name, " does not implement ", BenchName(o.primitive)));
     }
   }
   return absl::OkStatus();

@@ -30,7 +30,8 @@
 // tandem_group_free. The descriptors of the group's threads are in a table of their own: a process
 // that the program forks has none of them and is not a member; its calls say so.
 //
-// Memory: the memory that an operation is given must stay untouched until the operation has ended.
+// Memory: the memory that an operation is given belongs to the group until the operation has ended.
+// The program must neither write nor free it, nor read memory that receives a result.
 #ifndef TANDEM_CAPI_TANDEM_GROUP_H_
 #define TANDEM_CAPI_TANDEM_GROUP_H_
 

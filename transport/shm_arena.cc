@@ -14,7 +14,7 @@ namespace tandem::transport {
 namespace {
 constexpr size_t kSmallestBlock = 8192;
 // Bytes of the segments of a size class: the first one, and the largest one. Each segment is twice
-// as large as the one before. A block that is larger than kLargestSegment gets a segment of its own.
+// as large as the one before. A block larger than kLargestSegment gets a segment of its own.
 constexpr size_t kFirstSegment = size_t{2} << 20;
 constexpr size_t kLargestSegment = size_t{64} << 20;
 constexpr int kClasses = 40;
