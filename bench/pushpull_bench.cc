@@ -49,8 +49,9 @@ absl::Status CheckOptions(const PushPullBenchOptions& o) {
     return absl::InvalidArgumentError(
         absl::StrCat("bench pushpull: transport ", transport, ", want zmq or shm"));
   }
-  if (o.transports.empty())
+  if (o.transports.empty()) {
     return absl::InvalidArgumentError("bench pushpull: no transport, want zmq, shm or both");
+  }
   for (const int64_t keys : o.keys) {
     if (!counts || keys < 1 || keys > o.rows) {
       return absl::InvalidArgumentError(

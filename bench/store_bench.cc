@@ -35,9 +35,10 @@ uint64_t KeyOfRow(uint64_t seed, int64_t row) {
 
 absl::Status CheckOptions(const StoreBenchOptions& o) {
   const int64_t least = std::min<int64_t>({o.dim, o.batch_keys, o.repetitions, o.batches});
-  if (least < 1)
+  if (least < 1) {
     return absl::InvalidArgumentError(
         "bench store: dim, batch-keys, repetitions and batches must be 1 or more");
+  }
   if (o.rows < 0 || o.rows >= server::RowIndex::kNoRow) {
     return absl::InvalidArgumentError(absl::StrCat("bench store: rows is ", o.rows));
   }
