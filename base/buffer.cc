@@ -10,7 +10,7 @@
 namespace tandem {
 
 // Free blocks by power of two. Blocks above kLargestKept go straight back to the heap, and a class
-// keeps at most kKeptPerClass, so an idle pool stays small.
+// keeps at most kKeptPerClass blocks, so an idle pool stays small.
 class HeapBufferSource::Pool {
  public:
   Buffer Take(size_t bytes) {
@@ -28,7 +28,7 @@ class HeapBufferSource::Pool {
     return Buffer(block, block->data(), bytes);
   }
 
-  // Dropped by the source and by every block in use; the last one frees everything.
+  // The source and every block in use hold a reference. The last one to drop it frees everything.
   void Unref() {
     {
       absl::MutexLock lock(&mutex_);

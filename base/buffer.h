@@ -1,8 +1,10 @@
-// A reference-counted run of bytes. Transports hand them out (Transport::Alloc, received parts) and
-// get them back when the last reference goes; cores pass them on without copying.
+// This folder, base/, has what everything else builds on: checks, statuses, files, clocks, hashes,
+// buffers. Buffer is a reference-counted range of bytes. Transports hand buffers out
+// (Transport::Alloc, received parts) and get them back when the last reference is dropped. Cores
+// pass them on without copying.
 //
-// Thread safety: references may be taken and dropped on any thread; the bytes themselves are written
-// by whoever allocated the buffer, before it is sent, and only read afterwards.
+// Thread safety: references may be taken and dropped on any thread. Only the code that allocated
+// the buffer writes its bytes, before the buffer is sent; afterwards they are only read.
 #ifndef TANDEM_BASE_BUFFER_H_
 #define TANDEM_BASE_BUFFER_H_
 
@@ -16,8 +18,8 @@
 
 namespace tandem {
 
-// What a buffer points into. Whoever makes blocks decides what happens when the last reference goes
-// (free, return to a pool, close a message).
+// The owner of the bytes that buffers point to. Its subclass decides what happens when the last
+// reference is dropped: free it, return it to a pool, close a message.
 class BufferBlock {
  public:
   virtual ~BufferBlock() = default;
@@ -38,7 +40,7 @@ class BufferBlock {
 class Buffer {
  public:
   Buffer() = default;
-  // Takes a reference on `block`, which must outlive the bytes [data, data + size).
+  // Takes a reference on `block`, which must keep the bytes [data, data + size) alive.
   Buffer(BufferBlock* block, uint8_t* data, size_t size) : block_(block), data_(data), size_(size) {
     if (block_ != nullptr) block_->Ref();
   }
@@ -62,14 +64,14 @@ class Buffer {
   size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
 
-  // The bytes [offset, offset + size) of this buffer, sharing its block.
+  // The bytes [offset, offset + size) of this buffer. The result shares the block.
   Buffer Slice(size_t offset, size_t size) const {
     TANDEM_CHECK(offset <= size_ && size <= size_ - offset);
     return Buffer(block_, data_ + offset, size);
   }
 
-  // The bytes as numbers. Requires: size a multiple of sizeof(T), data aligned for T (buffers from
-  // transports and from HeapBuffer are aligned to 8 bytes at least).
+  // The bytes as numbers. Requires: the size is a multiple of sizeof(T), and the data is aligned
+  // for T. Buffers from transports and from HeapBufferSource are aligned to at least 8 bytes.
   template <typename T>
   absl::Span<const T> As() const {
     return {reinterpret_cast<const T*>(data_), size_ / sizeof(T)};
@@ -85,15 +87,16 @@ class Buffer {
   size_t size_ = 0;
 };
 
-// Where cores get the buffers they send: a transport in production, the heap in the simulator.
+// Gives cores the buffers that they send: a transport in production, the heap in the simulator.
 class BufferSource {
  public:
   virtual ~BufferSource() = default;
-  // Uninitialised bytes, aligned to 64; never fails for sizes within the frame bounds.
+  // Returns uninitialised bytes, aligned to 64. Never fails for sizes within the frame bounds.
   virtual Buffer Alloc(size_t bytes) = 0;
 };
 
-// Buffers from the heap, kept for reuse by size class. Any thread.
+// Gives buffers from the heap, and keeps freed ones for reuse by size class. Thread safety: any
+// thread.
 class HeapBufferSource final : public BufferSource {
  public:
   HeapBufferSource();
@@ -103,11 +106,11 @@ class HeapBufferSource final : public BufferSource {
   Buffer Alloc(size_t bytes) override;
 
  private:
-  class Pool;  // outlives the source while buffers do
+  class Pool;  // outlives the source while it has buffers
   Pool* pool_;
 };
 
-// A heap buffer that holds a copy of `bytes`; for tests and for control frames.
+// Returns a buffer from `source` with a copy of `bytes`; for tests and small parts.
 Buffer CopyToBuffer(BufferSource& source, absl::Span<const uint8_t> bytes);
 
 }  // namespace tandem

@@ -1,5 +1,6 @@
-// CHECK for our own bugs: a broken invariant prints where and why, then aborts. Bytes from a peer, a
-// file or a user never reach a CHECK: they give absl::Status. (Debian's Abseil has no absl/log.)
+// TANDEM_CHECK is for our own bugs: a broken invariant prints where and why, then aborts. Bytes
+// from a peer, a file or a user must never reach a CHECK, but cause an absl::Status. (Debian's
+// Abseil has no absl/log.)
 #ifndef TANDEM_BASE_CHECK_H_
 #define TANDEM_BASE_CHECK_H_
 

@@ -8,7 +8,7 @@ namespace {
 
 constexpr absl::Duration kLongestTick = absl::Seconds(2);
 
-// A held absl::Mutex, as the standard library's waits want it.
+// Wraps a held absl::Mutex for the standard library's waits.
 struct Unlockable {
   void lock() ABSL_NO_THREAD_SAFETY_ANALYSIS { mutex->Lock(); }
   void unlock() ABSL_NO_THREAD_SAFETY_ANALYSIS { mutex->Unlock(); }

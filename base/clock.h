@@ -1,9 +1,9 @@
-// Time for everything but timestamps: a clock that nobody can set.
+// The monotonic clock, which nobody can set, and waits that follow it.
 //
-// Deadlines, beats, silences and durations are measured by MonotonicNow(). absl::Now() is the time
-// of day, which an administrator or a time server may set forward or back at any moment: it only
-// stamps what people or other hosts read (tests/unit/tidy_test.cc says where). Abseil's own waits
-// with a deadline or a timeout follow the time of day, too; CondVar here does not.
+// MonotonicNow() measures deadlines, heartbeats, silences and durations. absl::Now() is the time of
+// day, which an administrator or a time server may set at any moment. The time of day only stamps
+// what people or other hosts read (tests/unit/tidy_test.cc says where). Abseil's own waits with a
+// deadline or a timeout also follow the time of day; CondVar does not.
 #ifndef TANDEM_BASE_CLOCK_H_
 #define TANDEM_BASE_CLOCK_H_
 
@@ -15,32 +15,35 @@
 
 namespace tandem {
 
-// Time since some moment before this process, the same for all processes of a host; as an
-// absl::Time so that it can be compared and added to, but never the time of day. Any thread.
+// The time since some moment before this process started, the same for all processes of a host. The
+// type is absl::Time, so that values can be compared and added to, but the value is never the time
+// of day. Thread safety: any thread.
 absl::Time MonotonicNow();
 
-// Tells by the time between two ticks that this process was stopped, suspended or starved. Messages
-// of others that came meanwhile are still unread, so their silence in that time counts for nothing.
+// Detects that this process was stopped, suspended or starved, by the time between two ticks.
+// Messages that others sent meanwhile are still unread, so their silence in that time must not
+// count.
 //
 // Thread safety: none.
 class PauseWatch {
  public:
-  // On each tick, several times a second. How long the process was away; zero if it was not.
+  // Call it on each tick, several times a second. Returns how long the process was away; zero if it
+  // was not.
   absl::Duration Tick(absl::Time now);
 
  private:
   absl::Time last_ = absl::InfiniteFuture();
 };
 
-// A condition variable for absl::Mutex whose deadlines are those of MonotonicNow().
+// A condition variable for absl::Mutex whose deadlines follow MonotonicNow().
 //
-// Any thread; signals need not be made with the mutex held.
+// Thread safety: any thread. Signals need not be made with the mutex held.
 class CondVar {
  public:
-  // Gives the mutex up until a signal, which may be meant for another thread, or none at all: ask
-  // again whether what was waited for has come.
+  // Releases the mutex until a signal. Wait may return without a signal, or after a signal for
+  // another thread, so check the condition again.
   void Wait(absl::Mutex* mutex) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  // The same, at most until the deadline. True if it has passed.
+  // Like Wait, but returns at the deadline at the latest. True if the deadline has passed.
   bool WaitUntil(absl::Mutex* mutex, absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
   void Signal() { changed_.notify_one(); }

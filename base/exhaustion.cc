@@ -41,12 +41,12 @@ const char* Name(Lack lack) {
 }
 
 constexpr int kExitFailed = 1;  // node::kExitFailed
-// More than a thread's stack, or than the heap grows by at once.
+// More than a thread's stack, and more than the heap grows by at once.
 constexpr size_t kProbeBytes = size_t{24} << 20;
-// OpenBLAS asks for 128 MiB as it is loaded, and asks again for ever if it gets none.
+// OpenBLAS asks for 128 MiB when it is loaded, and repeats that for ever if it gets none.
 constexpr size_t kLibraryBytes = size_t{160} << 20;
 
-// A limit of this process; false: there is none.
+// Reads a limit of this process; returns false if there is none.
 bool HasLimit(__rlimit_resource resource, rlim_t* limit) {
   rlimit now = {};
   if (getrlimit(resource, &now) != 0 || now.rlim_cur == RLIM_INFINITY) return false;
@@ -80,7 +80,7 @@ void WriteHint(Lack lack, char* out, size_t size) {
   }
 }
 
-// Whether this process has nearly as many mappings as vm.max_map_count allows.
+// True if this process has nearly as many mappings as vm.max_map_count allows.
 bool MappingsAreUsedUp(uint64_t* most) {
   uint64_t used = 0;
   std::ifstream limit("/proc/sys/vm/max_map_count"), maps("/proc/self/maps");
@@ -103,7 +103,7 @@ absl::Status Exhausted(Lack lack) {
   return absl::ResourceExhaustedError(absl::StrCat(Name(lack), "; ", Hint(lack)));
 }
 
-// Whether an error number of the system means that memory, threads or files have run out.
+// True if an error number of the system means that memory, threads or files have run out.
 bool IsLack(const std::error_code& error, Lack* lack) {
   const bool files =
       error == std::errc::too_many_files_open || error == std::errc::too_many_files_open_in_system;
@@ -113,7 +113,7 @@ bool IsLack(const std::error_code& error, Lack* lack) {
   return *lack != Lack::kThreads || error == std::errc::resource_unavailable_try_again;
 }
 
-// glibc does not know it before main() and what runs ahead of it.
+// The program's name. glibc does not know it before main(), so it may come from the kernel.
 const char* ProgramName() {
   if (*program_invocation_short_name != '\0') return program_invocation_short_name;
   const auto path = reinterpret_cast<const char*>(getauxval(AT_EXECFN));
@@ -130,7 +130,7 @@ const char* ProgramName() {
   _exit(kExitFailed);
 }
 
-// Returns if the system still gives so much memory.
+// Returns if the system still gives this much memory; otherwise ends the process.
 void EndWithoutMemory(size_t bytes) {
   void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -138,7 +138,8 @@ void EndWithoutMemory(size_t bytes) {
   if (memory != MAP_FAILED) munmap(memory, bytes);
 }
 
-// Returns if the system still gives memory, files and processes (which count as threads do).
+// Returns if the system still gives memory, files and processes (which count as threads do);
+// otherwise ends the process.
 void EndIfExhausted() {
   EndWithoutMemory(kProbeBytes);
   const int file = dup(STDERR_FILENO);
@@ -150,8 +151,8 @@ void EndIfExhausted() {
   if (child > 0) waitpid(child, nullptr, 0);
 }
 
-// libzmq and others abort where they get no thread or no memory. Of any other abort this returns,
-// and the process dies as it would without a handler.
+// libzmq and other libraries abort when they get no thread or no memory. After any other abort this
+// function returns, and the process dies as it would without a handler.
 void OnAbort(int /*signal*/) { EndIfExhausted(); }
 
 [[noreturn]] void OnTerminate() {
@@ -191,7 +192,7 @@ absl::Status ExceptionStatus() {
     Lack lack = Lack::kThreads;
     return IsLack(error.code(), &lack) ? Exhausted(lack) : absl::InternalError(error.what());
   } catch (const std::exception& error) {
-    // As PyTorch's allocator has it, with a trace of the stack behind it.
+    // PyTorch's allocator throws this text, with a stack trace behind it.
     if (absl::StrContains(error.what(), "not enough memory") ||
         absl::StrContains(error.what(), "can't allocate memory")) {
       return Exhausted(Lack::kMemory);
@@ -225,8 +226,8 @@ void EndInOneLineEarly() {
 
 void EndInOneLine() {
   SetHandlers();
-  // PyTorch takes a trace of the stack when it throws. The first trace loads a library, and glibc
-  // aborts where there is no memory for it.
+  // PyTorch takes a stack trace when it throws. The first trace loads a library, and glibc aborts
+  // if there is no memory for it. So load the library now.
   void* frame = nullptr;
   (void)backtrace(&frame, 1);
 }

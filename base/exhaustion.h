@@ -1,9 +1,9 @@
-// Where the system has no memory, thread or file left: one line that says which limit to raise, in the
-// place of an exception or an abort.
+// Errors for a system that has no memory, thread or file left: one line that says which limit to
+// raise, instead of an exception or an abort.
 //
 // Exceptions of the standard library become statuses at the entry of each thread and task
-// (CatchExceptions), so that the other nodes of a job hear why this one ends. What escapes, or happens
-// inside a library that aborts, ends a program of ours in order (EndInOneLine).
+// (CatchExceptions), so that the other nodes of a job learn why this one ends. Exceptions that
+// escape, and aborts inside libraries, end our programs with one line (EndInOneLine).
 //
 // Thread safety: free functions; any thread.
 #ifndef TANDEM_BASE_EXHAUSTION_H_
@@ -15,8 +15,8 @@
 
 namespace tandem {
 
-// In a catch block: the exception at hand as a status. RESOURCE_EXHAUSTED: no memory, thread or file,
-// with the limit to raise. INTERNAL: any other.
+// Converts the current exception to a status; call it in a catch block. RESOURCE_EXHAUSTED: no
+// memory, thread or file, with the limit to raise. INTERNAL: any other exception.
 absl::Status ExceptionStatus();
 
 // Returns the Status or StatusOr of `body`. If `body` throws, returns the exception as a status.
@@ -29,22 +29,25 @@ auto CatchExceptions(const Body& body) -> decltype(body()) {
   }
 }
 
-// RESOURCE_EXHAUSTED unless so many more threads can run at the same time. For libraries that abort
-// where they get none. Takes some 20 us for each.
+// RESOURCE_EXHAUSTED unless `count` more threads can run at the same time. For libraries that abort
+// when they cannot start a thread. Takes about 20 us per thread.
 absl::Status CanStartThreads(int count);
 
-// "hint: raise ulimit -u, now 12": for an error that says that no thread or process can be started.
+// "hint: raise ulimit -u, now 12": for errors that say that no thread or process can be started.
 std::string ThreadLimitHint();
-// The same of files.
+// The same for files.
 std::string FileLimitHint();
 
-// For main() of our programs: where no memory or no thread is left, and nobody catches that, the
-// program says so in one line and exits with status 1.
+// For main() of our programs: if no memory or no thread is left and no code handles it, the program
+// says so in one line and exits with status 1.
 void EndInOneLine();
-// A part of it that works before main() and before libraries have begun, which need memory themselves (one
-// waits for it without an end, so that the program ends here if there is too little):
+// The part of EndInOneLine that works before main() and before the constructors of libraries.
+// Libraries need memory themselves. OpenBLAS would wait for it without end, so the program ends
+// here if there is too little:
+//
 //   TANDEM_BEFORE_LIBRARIES(EndInOneLineEarly);
-// Programs only: shared libraries cannot have such functions.
+//
+// Only for programs: shared libraries cannot have such functions.
 void EndInOneLineEarly();
 #define TANDEM_BEFORE_LIBRARIES(function)                                                    \
   __attribute__((section(".preinit_array"), used)) static void (*const before_libraries)() = \

@@ -47,7 +47,7 @@ absl::Status WriteAll(int fd, const std::string& path, absl::string_view bytes) 
   return absl::OkStatus();
 }
 
-// `flush`: of a regular file the bytes are on the disk afterwards.
+// `flush`: if it is a regular file, its bytes are on the disk afterwards.
 absl::Status Write(const std::string& path, absl::string_view bytes, bool flush) {
   OwnedFd file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOCTTY, 0644));
   if (file.get() < 0) return FileError("open for writing", path, errno);
@@ -63,11 +63,12 @@ absl::Status Flush(const std::string& path, int flags) {
   OwnedFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | flags));
   if (file.get() < 0) return FileError("open", path, errno);
   if (fsync(file.get()) == 0) return absl::OkStatus();
-  const bool has_none = errno == EINVAL && (flags & O_DIRECTORY) != 0;  // some file systems
+  // Some file systems cannot flush a folder.
+  const bool has_none = errno == EINVAL && (flags & O_DIRECTORY) != 0;
   return has_none ? absl::OkStatus() : FileError("fsync", path, errno);
 }
 
-// So that a new name survives a loss of power, not only the bytes.
+// Flushes the folder, so that not only the bytes but also the new name survives a power failure.
 absl::Status FlushFolderOf(const std::string& path) {
   const size_t slash = path.rfind('/');
   return Flush(slash == std::string::npos ? "." : path.substr(0, std::max<size_t>(slash, 1)),
@@ -77,7 +78,7 @@ absl::Status FlushFolderOf(const std::string& path) {
 }  // namespace
 
 absl::StatusOr<std::string> ReadWholeFile(const std::string& path) {
-  // Without O_NONBLOCK, open() of a FIFO waits for somebody who writes into it.
+  // Without O_NONBLOCK, open() of a FIFO waits for a writer.
   OwnedFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (file.get() < 0) return FileError("open", path, errno);
   struct stat info = {};
@@ -90,13 +91,15 @@ absl::StatusOr<std::string> ReadWholeFile(const std::string& path) {
     if (n < 0) return FileError(absl::StrCat("read at offset ", done), path, errno);
     if (n == 0) {
       return absl::DataLossError(absl::StrCat(path, ": ends at offset ", done, " of ", bytes.size(),
-                                              ": cut while being read"));
+                                              ": it became shorter while being read"));
     }
     done += static_cast<size_t>(n);
   }
   return bytes;
 }
 
+// The order makes the replacement safe against power failures: first the bytes are on the disk,
+// then the rename gives them their name, then the folder with the name is on the disk.
 absl::Status PutInPlace(const std::string& temporary, const std::string& path) {
   absl::Status status = Flush(temporary, 0);
   if (status.ok() && rename(temporary.c_str(), path.c_str()) != 0) {
@@ -111,9 +114,9 @@ absl::Status PutInPlace(const std::string& temporary, const std::string& path) {
 
 absl::Status WriteFileAtomically(const std::string& path, absl::string_view bytes) {
   const std::string temporary = path + ".tmp";
-  const absl::Status written = Write(temporary, bytes, /*flush=*/false);  // PutInPlace does
+  const absl::Status written = Write(temporary, bytes, /*flush=*/false);  // PutInPlace flushes
   if (written.ok()) return PutInPlace(temporary, path);
-  unlink(temporary.c_str());  // what failed is reported; a leftover would be overwritten anyway
+  unlink(temporary.c_str());  // the error is reported; a leftover would be overwritten anyway
   return written;
 }
 
@@ -149,8 +152,8 @@ OutputPlace FindOutput(const std::string& path) {
 
 namespace {
 
-// Makes the file `temporary` with the mode and the owner of the one at `path`, if there is one. False:
-// not possible, and `temporary` is not there.
+// Makes the file `temporary` with the mode and the owner of the file at `path`, if there is one.
+// False: this is not possible, and `temporary` does not exist.
 bool MakeReplacement(const std::string& temporary, const std::string& path, OwnedFd* file) {
   *file = OwnedFd(open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
   if (file->get() < 0) return false;
@@ -168,9 +171,11 @@ bool MakeReplacement(const std::string& temporary, const std::string& path, Owne
 
 }  // namespace
 
+// A replacement is written in the same order as by PutInPlace. If no replacement can be made, or it
+// cannot take the old file's place, the old file is overwritten.
 absl::Status WriteOutput(const std::string& path, absl::string_view bytes) {
   const OutputPlace place = FindOutput(path);
-  if (place.fd >= 0) return WriteAll(place.fd, path, bytes);  // behind what is there already
+  if (place.fd >= 0) return WriteAll(place.fd, path, bytes);  // appends to what is there already
   if (!place.replaced) return Write(place.path, bytes, /*flush=*/true);
   const std::string temporary = absl::StrCat(place.path, ".tmp", getpid());
   OwnedFd file;
@@ -182,12 +187,13 @@ absl::Status WriteOutput(const std::string& path, absl::string_view bytes) {
   if (status.ok()) status = Flush(temporary, 0);
   if (status.ok() && rename(temporary.c_str(), place.path.c_str()) == 0) {
     const absl::Status flushed = FlushFolderOf(place.path);
-    return absl::IsPermissionDenied(flushed) ? absl::OkStatus() : flushed;  // it cannot be opened
+    // The folder cannot be opened.
+    return absl::IsPermissionDenied(flushed) ? absl::OkStatus() : flushed;
   }
-  const int error = errno;  // of the rename, if `status` is OK
+  const int error = errno;  // error of the rename, if `status` is OK
   unlink(temporary.c_str());
   if (!status.ok()) return status;
-  // A mount point cannot be renamed over, nor another user's file in a folder like /tmp.
+  // A mount point cannot be replaced, nor another user's file in a folder like /tmp.
   const bool pinned = error == EBUSY || error == EXDEV || error == EPERM || error == EACCES;
   return pinned ? Write(place.path, bytes, /*flush=*/true)
                 : FileError(absl::StrCat("rename from ", temporary), path, error);
@@ -202,9 +208,9 @@ std::string WhyNoFolder(const std::string& path, const std::error_code& error) {
     const bool there = fs::exists(at, ignored);
     if (!there && fs::is_symlink(fs::symlink_status(at, ignored))) {
       return absl::StrCat(at.string(), " is a link to ", fs::read_symlink(at, ignored).string(),
-                          ", which is not there");
+                          ", which does not exist");
     }
-    if (there && !fs::is_directory(at, ignored)) return at.string() + " is a file, and no folder";
+    if (there && !fs::is_directory(at, ignored)) return at.string() + " is a file, not a folder";
   }
   return error.message();
 }

@@ -1,4 +1,4 @@
-// 64-bit mixing: where a key lives, and counter-based random numbers. All pure functions.
+// 64-bit mixing functions for positions of keys and for counter-based random numbers. All are pure.
 #ifndef TANDEM_BASE_HASH_H_
 #define TANDEM_BASE_HASH_H_
 
@@ -18,12 +18,12 @@ constexpr uint64_t Mix64(uint64_t x) {
   return x;
 }
 
-// Where `key` lives in a table with this salt: a bijection of the key for a given salt.
+// The position of `key` in a table with this salt: a bijection of the key for a given salt.
 constexpr uint64_t Position(uint64_t table_salt, uint64_t key) {
   return Mix64(key + table_salt + 0x9e3779b97f4a7c15u);
 }
 
-// Order matters: Combine(a, b) != Combine(b, a).
+// The order of arguments matters: HashCombine(a, b) != HashCombine(b, a).
 constexpr uint64_t HashCombine(uint64_t a, uint64_t b) {
   return Mix64(a + 0x9e3779b97f4a7c15u + Mix64(b + 0xd1b54a32d192ed03u));
 }

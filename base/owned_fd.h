@@ -1,4 +1,4 @@
-// A file descriptor that is closed with its owner.
+// OwnedFd is a file descriptor that is closed with its owner.
 //
 // Thread safety: as any value type.
 #ifndef TANDEM_BASE_OWNED_FD_H_
@@ -25,7 +25,8 @@ class OwnedFd {
 
   int get() const { return fd_; }
   bool valid() const { return fd_ >= 0; }
-  // Closes it now, for those who want to know how that went: what close(2) says, and errno.
+  // Closes the descriptor now and returns the result of close(2), for callers that need to know it;
+  // errno is set.
   int Close() { return close(std::exchange(fd_, -1)); }
 
  private:

@@ -31,7 +31,7 @@ namespace {
 void OpenStandardDescriptors() {
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (fcntl(fd, F_GETFD) >= 0) continue;
-    // open() takes the lowest free number, which is `fd`. The root is there in every chroot.
+    // open() takes the lowest free number, which is `fd`. The root folder exists in every chroot.
     if (open("/dev/null", fd == STDIN_FILENO ? O_RDONLY : O_WRONLY) < 0) (void)open("/", O_RDONLY);
   }
 }
@@ -47,10 +47,10 @@ bool IsDefault(int signal) {
 void SetUpProcess() {
   OpenStandardDescriptors();
 #ifdef __GLIBC__
-  // The most that glibc takes: larger blocks are mapped, each on its own.
+  // The largest value that glibc takes: larger blocks are still mapped one by one.
   (void)mallopt(M_MMAP_THRESHOLD, 32 << 20);
   (void)mallopt(M_TRIM_THRESHOLD, 512 << 20);
-  (void)mallopt(M_TOP_PAD, 16 << 20);  // grows in steps of this
+  (void)mallopt(M_TOP_PAD, 16 << 20);  // step by which the heap grows
 #endif
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   (void)signal(SIGCHLD, SIG_DFL);

@@ -1,5 +1,5 @@
-// A small seeded generator that is passed in wherever randomness is needed. The same seed gives the
-// same bits on every machine, which std::distributions do not promise.
+// Random is a small seeded generator, which is passed in wherever randomness is needed. The same
+// seed gives the same bits on every machine; std::distributions do not guarantee that.
 #ifndef TANDEM_BASE_RANDOM_H_
 #define TANDEM_BASE_RANDOM_H_
 

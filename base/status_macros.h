@@ -10,7 +10,8 @@
 #define TANDEM_CONCAT_INNER(a, b) a##b
 #define TANDEM_CONCAT(a, b) TANDEM_CONCAT_INNER(a, b)
 
-// The name is the line's own, so that the expression may be a lambda that uses the macro too.
+// The variable's name contains the line number, so the expression may be a lambda that uses the
+// macro, too.
 #define TANDEM_RETURN_IF_ERROR(expression) \
   TANDEM_RETURN_IF_ERROR_INNER(TANDEM_CONCAT(tandem_status_, __LINE__), expression)
 #define TANDEM_RETURN_IF_ERROR_INNER(status, expression)    \

@@ -1,5 +1,5 @@
-// A descriptor that becomes readable when something has happened, until it is cleared: ends a sleep
-// in poll or epoll_wait.
+// WakeFd is a descriptor that becomes readable on Wake() and stays so until Clear(). A Wake() ends
+// a sleep in poll or epoll_wait.
 //
 // Thread safety: any thread.
 #ifndef TANDEM_BASE_WAKE_FD_H_
@@ -21,7 +21,7 @@ class WakeFd {
   int fd() const { return fd_.get(); }
   void Wake() {
     const uint64_t one = 1;
-    // It fails only when the counter is full, and then the descriptor is readable anyway.
+    // The write fails only when the counter is full, and then the descriptor is readable anyway.
     [[maybe_unused]] const ssize_t written = write(fd_.get(), &one, sizeof one);
   }
   void Clear() {

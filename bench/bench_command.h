@@ -1,6 +1,7 @@
-// `tandem bench store | pushpull | allreduce | allgather | ...`: the benchmarks behind one command.
-// Each prints the machine, its knobs, and a check of its results; the other headers of this folder
-// say what is compared with what. What other programs do beside them is in tests/bench/.
+// This folder, bench/, has the benchmarks that are part of the product. BenchCommand is the command
+// `tandem bench store | pushpull | allreduce | allgather | ...`. Each benchmark prints the machine,
+// its settings, and a check of its results. The other headers of this folder say what is compared
+// with what. tests/bench/ compares with other programs.
 #ifndef TANDEM_BENCH_BENCH_COMMAND_H_
 #define TANDEM_BENCH_BENCH_COMMAND_H_
 
@@ -12,11 +13,12 @@ namespace tandem::bench {
 
 class BenchCommand {
  public:
-  // Adds `bench` and its subcommands to `app`; both live as long as the program.
+  // Adds `bench` and its subcommands to `app`. This object and `app` must live as long as the
+  // program.
   explicit BenchCommand(CLI::App* app);
   ~BenchCommand();
 
-  // Runs the one that was parsed; the exit code.
+  // Runs the subcommand that was parsed and returns the exit code.
   int Run() const;
 
  private:

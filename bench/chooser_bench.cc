@@ -46,7 +46,7 @@ absl::StatusOr<absl::optional<collectives::Calibration>> CalibrationFor(
   }
   TANDEM_ASSIGN_OR_RETURN(collectives::Calibration measured,
                           collectives::Calibrate(group, {.cores = Cores(options)}));
-  // What cannot be tried out is chosen by predictions.
+  // Primitives that cannot be tried out are chosen by predictions.
   collectives::TryOptions trial;
   trial.primitives = {options.primitive};
   const absl::Status tried = collectives::TryOut(group, trial, &measured);
@@ -62,7 +62,7 @@ absl::StatusOr<absl::optional<collectives::Calibration>> CalibrationFor(
 
 struct Contender {
   collectives::AlgorithmChoice choice;
-  std::vector<double> seconds;  // of each repetition
+  std::vector<double> seconds;  // one for each repetition
   double Median() const {
     std::vector<double> sorted = seconds;
     std::sort(sorted.begin(), sorted.end());
@@ -76,7 +76,8 @@ std::string NameOf(const collectives::AlgorithmChoice& choice) {
   return absl::StrCat(name, "/", choice.segment_bytes >> 10, "K");
 }
 
-// The chosen one first; the others cut as it is, or as far as they can be.
+// The chosen algorithm comes first. The others get the same segment size, or as close to it as they
+// can.
 std::vector<Contender> ContendersFor(collectives::Primitive primitive,
                                      const collectives::AlgorithmChoice& chosen, int ranks) {
   std::vector<Contender> all = {{chosen, {}}};
@@ -131,9 +132,9 @@ struct Outcome {
   bool matters = false;  // the best two differ by more than 10 %
 };
 
-// What `chosen` takes longer than `best`; 0 if it cannot be told from noise: in each repetition the
-// two ran one after the other, and if the median of their ratios were 1, it would lie above the
-// order statistic taken here in fewer than one of forty cases (the sign test).
+// How much longer `chosen` takes than `best`; 0 if noise can explain the difference. In each
+// repetition the two ran one after the other. If the median of their ratios were 1, it would be
+// above the order statistic taken here in fewer than one of forty cases (the sign test).
 double RegretOf(const Contender& chosen, const Contender& best) {
   std::vector<double> ratios;
   for (size_t i = 0; i < chosen.seconds.size(); ++i) {
@@ -165,8 +166,9 @@ Outcome Judge(int64_t bytes, std::vector<Contender> all, std::ostream& out) {
   return outcome;
 }
 
-// What one operation costs beside time: bytes that a rank sends and receives, and memory that its schedule
-// takes beside input, output and what links hold; each of the rank that has most.
+// The costs of one operation other than time: bytes that a rank sends and receives, and memory that
+// its schedule needs in addition to input, output and the links' memory. Each is the largest over
+// all ranks.
 struct Load {
   int64_t sent = 0, received = 0, memory = 0;
 };
@@ -204,7 +206,7 @@ absl::StatusOr<Load> LoadOf(const CollectiveBenchOptions& options,
   return most;
 }
 
-// "768", "1.5K", "16M".
+// Formats bytes: "768", "1.5K", "16M".
 std::string ShortBytes(int64_t bytes) {
   const char* const units[] = {"", "K", "M", "G"};
   double value = static_cast<double>(bytes);

@@ -1,4 +1,5 @@
-// What the chooser thinks, and what that is worth: parts of `tandem bench allreduce` and the like.
+// Measures the chooser of algorithms: its predictions and what its choices cost. Used by `tandem
+// bench allreduce` and the other collectives.
 #ifndef TANDEM_BENCH_CHOOSER_BENCH_H_
 #define TANDEM_BENCH_CHOOSER_BENCH_H_
 
@@ -13,21 +14,22 @@
 
 namespace tandem::bench {
 
-// Fills `rules`, which the group's chooser looks at, as the options say; gives the costs they were
-// made from, if any. All ranks call it.
+// Fills `rules`, from which the group's chooser takes its choices, as the options say. Returns the
+// costs from which they were made, if any. All ranks call it.
 absl::StatusOr<absl::optional<collectives::Calibration>> PrepareChooser(
     const CollectiveBenchOptions& options, collectives::Group& group,
     collectives::ChooserRules* rules);
 
-// Prints the costs and, for each size, the predicted time of every algorithm and the choice.
+// Prints the costs, and for each size the predicted time of every algorithm and the choice.
 absl::Status ExplainChoices(const CollectiveBenchOptions& options, collectives::Group& group,
                             const collectives::Calibration& calibration,
                             const collectives::ChooserRules& rules, std::ostream& out);
 
-// For each size: all algorithms in turns, `repetitions` times (21 at least, for figures that are
-// to be believed), and how much longer the chosen one takes than the fastest, by medians. Then the
-// median of that over the sizes, and the worst among those whose best two differ by more than 10 %.
-// What noise could explain is no regret.
+// Measures regret: how much longer the chosen algorithm takes than the fastest one. For each size
+// all algorithms take turns, `repetitions` times (at least 21 for reliable figures), and medians
+// are compared. Then prints the median of the regret over the sizes, and the largest one among
+// sizes whose best two algorithms differ by more than 10 %. A difference that noise can explain is
+// no regret.
 absl::Status MeasureRegret(const CollectiveBenchOptions& options, collectives::Group& group,
                            std::ostream& out);
 

@@ -25,7 +25,7 @@
 namespace tandem::bench {
 namespace {
 
-// Where a message costs system calls, as over TCP.
+// True if each message costs system calls, as over TCP.
 bool OverKernel(const CollectiveBenchOptions& options) {
   return options.link == "tcp" || options.link == "zmq";
 }
@@ -35,7 +35,7 @@ bool HasInPlace(collectives::Primitive primitive) {
          primitive != collectives::Primitive::kBarrier;
 }
 
-// How many operations a repetition has, from how long the last of a few takes.
+// The number of operations in a repetition, estimated from the last of a few operations.
 absl::StatusOr<int> OperationsFor(const CollectiveBenchOptions& options, collectives::Group& group,
                                   BenchCase& c) {
   double last = 0;
@@ -79,7 +79,7 @@ absl::StatusOr<collectives::AlgorithmChoice> ChoiceFor(const CollectiveBenchOpti
   return choice;
 }
 
-// What `--algorithm` means for this primitive.
+// The algorithms that `--algorithm` means for this primitive.
 std::vector<std::string> AlgorithmNames(const CollectiveBenchOptions& options) {
   if (options.primitive == collectives::Primitive::kPointToPoint) return {"auto"};
   std::vector<std::string> names;
@@ -133,7 +133,7 @@ void PrintHead(const CollectiveBenchOptions& o, const collectives::Group& group,
                          "busbw", "wrong");
 }
 
-// Lines to the table and to the file, on rank 0.
+// Writes lines to the table and to the file, on rank 0.
 class Report {
  public:
   Report(const CollectiveBenchOptions& options, const collectives::Group& group, std::ostream& out)
@@ -203,7 +203,7 @@ absl::StatusOr<CollectiveBenchLine> MeasureCollective(const CollectiveBenchOptio
 
 namespace {
 
-// Far above what any host has, and far below where numbers of bytes overflow.
+// Far above the memory of any host, and far below values for which numbers of bytes overflow.
 constexpr int64_t kMostBytes = int64_t{1} << 44;
 
 absl::Status CheckSizes(const CollectiveBenchOptions& o) {
@@ -220,7 +220,8 @@ absl::Status CheckSizes(const CollectiveBenchOptions& o) {
   return absl::OkStatus();
 }
 
-// What each rank holds to send, to receive and to check (collective_case.h), all of them on this host.
+// Checks the memory of all ranks, which are all on this host: buffers to send, to receive and to
+// check (collective_case.h).
 absl::Status CheckMemory(const CollectiveBenchOptions& o) {
   const std::vector<int64_t> sizes = BenchSizes(o);
   const double largest = static_cast<double>(*std::max_element(sizes.begin(), sizes.end()));
@@ -265,7 +266,7 @@ absl::Status CheckCollectiveBench(const CollectiveBenchOptions& o) {
                             collectives::ParseAlgorithm(name));
     if (!collectives::Supports(o.primitive, algorithm)) {
       return absl::InvalidArgumentError(
-          absl::StrCat("there is no ", BenchName(o.primitive), " by ", name));
+          absl::StrCat("algorithm ", name, " does not implement ", BenchName(o.primitive)));
     }
   }
   return absl::OkStatus();

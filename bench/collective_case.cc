@@ -6,7 +6,7 @@
 
 namespace tandem::bench {
 namespace {
-constexpr double kFactor = 0.5;  // of premulsum: exact
+constexpr double kFactor = 0.5;  // of premulsum; exact
 }
 
 absl::string_view BenchName(collectives::Primitive primitive) {

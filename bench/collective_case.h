@@ -1,4 +1,5 @@
-// One collective with its buffers, for benchmarks: filled with exact inputs, run, and checked.
+// BenchCase is one collective with its buffers, for benchmarks, with functions to fill it with
+// exact inputs, run it, and check it.
 #ifndef TANDEM_BENCH_COLLECTIVE_CASE_H_
 #define TANDEM_BENCH_COLLECTIVE_CASE_H_
 
@@ -18,19 +19,20 @@ namespace tandem::bench {
 
 absl::string_view BenchName(collectives::Primitive primitive);  // "sendrecv" for point to point
 
-// Size is that of all blocks together.
+// True if the size is that of all blocks together.
 bool InBlocks(collectives::Primitive primitive);
 
-// Elements of a block for a size, at least one; and the size that these make.
+// CountOf: number of elements of a block for a size, at least one. SizeOfCount: the size that this
+// many elements make.
 int64_t CountOf(const CollectiveBenchOptions& options, int64_t bytes, int ranks);
 int64_t SizeOfCount(const CollectiveBenchOptions& options, int64_t count, int ranks);
 std::vector<int64_t> BenchSizes(const CollectiveBenchOptions& options);
 
-// The reduction of every number over all ranks, on all ranks.
+// Reduces every number over all ranks; all ranks get the result.
 absl::Status ReduceNumbers(collectives::Group& group, collectives::ReduceOp op,
                            std::vector<double>* numbers);
 
-// Memory on its own pages.
+// Memory that begins on a page.
 class Memory {
  public:
   explicit Memory(int64_t bytes)
@@ -53,10 +55,10 @@ class BenchCase {
             const collectives::AlgorithmChoice& choice, bool in_place);
 
   void set_choice(const collectives::AlgorithmChoice& choice);
-  void Fill();                 // the input
-  absl::Status Run();          // start and wait
-  int64_t CountWrong() const;  // elements of this rank's output
-  // Fill, Run, and add what is wrong on all ranks.
+  void Fill();                 // writes the input
+  absl::Status Run();          // starts and waits
+  int64_t CountWrong() const;  // wrong elements of this rank's output
+  // Fill(), Run(), then adds the number of wrong elements on all ranks to *wrong.
   absl::Status CheckedRun(int64_t* wrong);
 
  private:
@@ -67,7 +69,7 @@ class BenchCase {
   absl::StatusOr<collectives::Work> Start();
   absl::StatusOr<collectives::Work> StartSendReceive();
   int64_t WrongReduced(int64_t from) const;
-  // Block `at` of the output against what rank r has from `from` on.
+  // Compares block `at` of the output with elements of rank r's pattern, starting at `from`.
   int64_t WrongBlock(int r, int64_t from, int at) const;
   int64_t WrongBlocks(int64_t from) const;
 

@@ -1,4 +1,5 @@
-// Endpoints of benchmarks, each with the options that matter there and no error to handle.
+// Makes transport endpoints for benchmarks, with the options that matter there. An error aborts, so
+// callers need not handle it.
 #ifndef TANDEM_BENCH_ENDPOINTS_H_
 #define TANDEM_BENCH_ENDPOINTS_H_
 
@@ -11,7 +12,7 @@
 
 namespace tandem::bench {
 
-// With a context of its own, so that two ends share no thread.
+// Each endpoint has a context of its own, so that two endpoints share no thread.
 inline std::unique_ptr<transport::Transport> NewZmqEndpoint(EndpointId self = {}) {
   transport::ZmqOptions options;
   options.context = std::make_shared<transport::ZmqContext>(1);

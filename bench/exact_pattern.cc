@@ -53,7 +53,7 @@ int64_t ExactPattern::WrongInRun(int64_t at, int64_t count, const uint8_t* have)
   const auto element = static_cast<int64_t>(collectives::SizeOf(period_.type()));
   const auto bytes = static_cast<size_t>(count * element);
   if (std::memcmp(have, period_.data() + at * element, bytes) == 0) return 0;
-  // By value: either zero is right where the sum is zero.
+  // Compare by value: where the sum is zero, both zeros are right.
   collectives::Vector run(period_.type(), count);
   std::memcpy(run.data(), have, bytes);
   int64_t wrong = 0;

@@ -1,6 +1,6 @@
-// Exact contents for benchmarks of collectives: a pattern for each rank, repeated over the whole
-// vector with a period that is prime, so that nothing shifted, doubled, dropped or swapped goes
-// unseen, and filling and comparing cost little beside what is measured.
+// ExactPattern has exact contents for benchmarks of collectives: a pattern for each rank, repeated
+// over the whole vector. Its period is prime, so shifted, doubled, lost or swapped elements are
+// always noticed. Filling and comparing cost little compared with the measured operations.
 #ifndef TANDEM_BENCH_EXACT_PATTERN_H_
 #define TANDEM_BENCH_EXACT_PATTERN_H_
 
@@ -15,15 +15,15 @@ class ExactPattern {
  public:
   static constexpr int64_t kPeriod = 4099;
 
-  // What rank `rank` contributes to a reduction with `op`.
+  // The input of rank `rank` for a reduction with `op`.
   static ExactPattern OfRank(collectives::ReduceOp op, collectives::DataType type, int rank);
-  // The reduction of all of them; premulsum with `factor`.
+  // The reduction of the inputs of all ranks; premulsum uses `factor`.
   static ExactPattern Reduced(collectives::ReduceOp op, collectives::DataType type, int ranks,
                               double factor);
 
-  // Elements [from, from + count) of the endless vector.
+  // Writes elements [from, from + count) of the endless vector.
   void Fill(int64_t from, int64_t count, void* to) const;
-  // How many of them differ in value.
+  // The number of these elements that differ in value.
   int64_t CountWrong(int64_t from, int64_t count, const void* have) const;
 
  private:

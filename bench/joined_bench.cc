@@ -18,7 +18,7 @@ namespace {
 absl::Status CheckJoined(const CollectiveBenchOptions& options, const JoinedBenchOptions& joined) {
   TANDEM_RETURN_IF_ERROR(CheckCollectiveBench(options));
   if (joined.listen.empty() == joined.join.empty()) {
-    return absl::InvalidArgumentError("want one of --listen and --join");
+    return absl::InvalidArgumentError("want exactly one of --listen and --join");
   }
   if (!collectives::LinkChoiceOf(options.link).ok()) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -26,7 +26,8 @@ absl::Status CheckJoined(const CollectiveBenchOptions& options, const JoinedBenc
   }
   if (joined.rank < -1 || joined.rank >= options.ranks) {
     return absl::InvalidArgumentError(
-        absl::StrCat("rank ", joined.rank, " of ", options.ranks, " ranks"));
+        absl::StrCat("rank ", joined.rank, " of ", options.ranks,
+                     " ranks, want -1 or a number below their count"));
   }
   if (!(joined.start_seconds > 0)) {
     return absl::InvalidArgumentError(

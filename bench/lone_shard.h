@@ -1,5 +1,5 @@
-// A shard on a thread of its own, without scheduler and server process around it, and a job for it:
-// for tests and benchmarks of push and pull.
+// LoneShard is a shard on a thread of its own, without a scheduler and a server process, together
+// with a job for it. Tests and benchmarks of push and pull use it.
 #ifndef TANDEM_BENCH_LONE_SHARD_H_
 #define TANDEM_BENCH_LONE_SHARD_H_
 
@@ -20,8 +20,8 @@
 
 namespace tandem::bench {
 
-// The plan of a job with one server of one shard. `tables` are entries Job.table as text, `policy`
-// is what stands inside Job.policy.
+// The plan of a job with one server of one shard. `tables`: entries Job.table as text. `policy`:
+// the contents of Job.policy.
 inline job::JobPlan LoneShardPlan(const std::string& tables, const std::string& policy,
                                   int workers) {
   const absl::StatusOr<Job> job = job::ParseJob(
@@ -36,7 +36,7 @@ inline job::JobPlan LoneShardPlan(const std::string& tables, const std::string& 
   return *std::move(plan);
 }
 
-// A view in which shard 0 of server 0 at `address` owns everything.
+// A view in which shard 0 of server 0 at `address` owns all ranges.
 inline View LoneShardView(const job::JobPlan& plan, const std::string& address) {
   View view;
   view.set_number(1);
@@ -56,7 +56,7 @@ inline View LoneShardView(const job::JobPlan& plan, const std::string& address) 
 
 class LoneShard {
  public:
-  // `plan` outlives the shard.
+  // `plan` must outlive the shard.
   LoneShard(const job::JobPlan& plan, std::unique_ptr<transport::Transport> transport)
       : transport_(std::move(transport)), view_(LoneShardView(plan, transport_->address())) {
     absl::StatusOr<std::unique_ptr<server::ShardCore>> core =
@@ -71,7 +71,7 @@ class LoneShard {
   ~LoneShard() { Stop(); }
 
   const View& view() const { return view_; }
-  // Ends the thread; the core may then be looked at.
+  // Ends the thread. Afterwards the caller may examine the core.
   server::ShardCore& Stop() {
     stop_ = true;
     transport_->Wake();

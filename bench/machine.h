@@ -1,4 +1,4 @@
-// What a benchmark says of the machine it ran on.
+// Describes the machine on which a benchmark runs.
 #ifndef TANDEM_BENCH_MACHINE_H_
 #define TANDEM_BENCH_MACHINE_H_
 
@@ -11,7 +11,7 @@ namespace tandem::bench {
 // The first line of a file that begins with `prefix`; "unknown" if there is none.
 std::string FirstLine(const std::string& path, absl::string_view prefix);
 
-// "AMD EPYC 9654, 2 cores, load 0.42": one line.
+// One line: "AMD EPYC 9654, 2 cores, load 0.42".
 std::string MachineLine();
 
 }  // namespace tandem::bench

@@ -47,9 +47,11 @@ absl::Status CheckOptions(const PushPullBenchOptions& o) {
   for (const std::string& transport : o.transports) {
     if (transport == "zmq" || transport == "shm") continue;
     return absl::InvalidArgumentError(
-        absl::StrCat("bench pushpull: transport ", transport, ", there are zmq and shm"));
+        absl::StrCat("bench pushpull: transport ", transport, ", want zmq or shm"));
   }
-  if (o.transports.empty()) return absl::InvalidArgumentError("bench pushpull: no transport");
+  if (o.transports.empty()) {
+    return absl::InvalidArgumentError("bench pushpull: no transport, want zmq, shm or both");
+  }
   for (const int64_t keys : o.keys) {
     if (!counts || keys < 1 || keys > o.rows) {
       return absl::InvalidArgumentError(
@@ -61,7 +63,7 @@ absl::Status CheckOptions(const PushPullBenchOptions& o) {
   return absl::OkStatus();
 }
 
-// Memory for rows as a tensor library gives it: at a multiple of a cache line.
+// Memory for rows, aligned as a tensor library aligns it: at a multiple of a cache line.
 class Rows {
  public:
   void Resize(size_t floats) {
@@ -77,7 +79,8 @@ class Rows {
   Buffer buffer_;
 };
 
-// Starts an answering side; its threads stay where the one stays that starts them.
+// Starts an answering side. The threads that it starts inherit the processors of the thread that
+// starts them.
 template <typename Start>
 void StartAnswering(bool pin, Start start) {
   std::thread([&] {
@@ -90,7 +93,7 @@ void StartAnswering(bool pin, Start start) {
 
 using Parts = std::vector<size_t>;  // bytes of each
 
-// Memory that is sent again and again.
+// A message whose memory is sent again and again.
 class Message {
  public:
   explicit Message(const Parts& sizes) {
@@ -113,7 +116,7 @@ class Message {
   std::vector<Buffer> parts_;
 };
 
-// Reads one message; the bytes of its parts.
+// Reads one message and returns the bytes of its parts.
 size_t Receive(void* socket, zmq_msg_t* routing_id) {
   size_t bytes = 0;
   if (routing_id != nullptr) TANDEM_CHECK(zmq_msg_recv(routing_id, socket, 0) >= 0);
@@ -129,7 +132,7 @@ size_t Receive(void* socket, zmq_msg_t* routing_id) {
   } while (true);
 }
 
-// Asks with `request` bytes and answers with `reply` bytes: two kinds, a pull and a push.
+// Sends a request and waits for the reply. There are two kinds, a pull and a push.
 class BareTrips {
  public:
   struct Kind {
@@ -152,7 +155,7 @@ class BareTrips {
     TANDEM_CHECK(zmq_connect(dealer_, address) == 0);
   }
   ~BareTrips() {
-    zmq_send(dealer_, "", 0, 0);  // an empty message ends it
+    zmq_send(dealer_, "", 0, 0);  // an empty message ends the thread
     thread_.join();
     zmq_close(dealer_);
     zmq_close(router_);
@@ -192,7 +195,7 @@ class BareTrips {
   std::thread thread_;
 };
 
-// ---- ours ----
+// ---- the client and its shard ----
 
 std::unique_ptr<transport::Transport> NewEndpoint(const PushPullBenchOptions& bench,
                                                   const std::string& transport, EndpointId self) {
@@ -208,7 +211,7 @@ job::JobPlan MakePlan(const PushPullBenchOptions& options) {
       "kind: BSP", 1);
 }
 
-// Both stores (the shard's ranges and the one beside it) hold the same rows at all times.
+// The shard's ranges and the RangeStore beside it hold the same rows at all times.
 class Ours {
  public:
   Ours(const PushPullBenchOptions& options, const std::string& transport)
@@ -260,7 +263,7 @@ class Ours {
     const client::TableKeys keys = {0, ids};
     return client_->Push(0, step_++, kSamples, {&keys, 1}, {&gradients, 1}, what);
   }
-  // Without a copy.
+  // Pull and push without a copy.
   client::Future Pull(absl::Span<const uint64_t> ids, client::PulledRows* rows) {
     const client::TableKeys keys = {0, ids};
     return client_->PullInPlace(0, step_, {&keys, 1}, {&rows, 1});
@@ -272,7 +275,7 @@ class Ours {
   client::Future Push(client::Client::PreparedPush* push) {
     return client_->Push(step_++, kSamples, push);
   }
-  // What the shard does with the sum: once times 1 / samples.
+  // The shard multiplies the sum once by 1 / samples.
   static constexpr uint64_t kSamples = 2;
   static constexpr float kScale = 0.5f;
 
@@ -303,7 +306,7 @@ class Ours {
 
 // ---- the comparison ----
 
-// One kind of trip: microseconds of all trips, and a ratio for each repetition.
+// One kind of trip: the microseconds of all trips, and a ratio for each repetition.
 struct Series {
   std::vector<double> ours, bare, store, ratios;
 
@@ -329,9 +332,9 @@ struct Series {
   }
 };
 
-using AllOurs = std::vector<std::unique_ptr<Ours>>;  // one a transport
+using AllOurs = std::vector<std::unique_ptr<Ours>>;  // one for each transport
 
-// What a client is asked to do.
+// The mode of a request.
 enum class Way {
   kInPlace,  // distinct ids; rows and gradients stay in the frames
   kCopied,   // distinct ids; rows and gradients copied to and from the caller's arrays
@@ -353,8 +356,8 @@ class Comparison {
         random_(HashCombine(options.seed, static_cast<uint64_t>(keys))),
         used_(static_cast<size_t>(options.rows)),
         rows_(count_),
-        // One request alone takes turns with the others trip by trip; of many under way, all trips
-        // of a repetition follow each other.
+        // A single request takes turns with the others trip by trip. With several in flight, all
+        // trips of a repetition follow each other.
         keys_(static_cast<size_t>(options.in_flight > 1 ? options.trips : 1)),
         pulled_(static_cast<size_t>(options.in_flight)),
         pulled_in_place_(pulled_.size()),
@@ -366,7 +369,7 @@ class Comparison {
   }
 
   absl::Status Run(std::ostream& out, uint64_t* checksum) {
-    for (int r = -1; r < options_.repetitions; ++r) {  // the first one warms up
+    for (int r = -1; r < options_.repetitions; ++r) {  // the first repetition is a warm-up
       if (r <= 0) pull_ = push_ = std::vector<Series>(ours_.size());
       for (size_t t = 0; t < Trips(); t += keys_.size()) {
         TANDEM_RETURN_IF_ERROR(Pull(checksum));
@@ -415,7 +418,7 @@ class Comparison {
     }
   }
 
-  // Microseconds of bare trips and of the store, one for each of keys_.
+  // Microseconds of bare trips and of the store, one value for each of keys_.
   struct Beside {
     std::vector<double> bare, store;
   };
@@ -429,8 +432,8 @@ class Comparison {
     return times;
   }
 
-  // Issues a request for each of keys_, at most in_flight of them under way, and waits for all;
-  // microseconds of that.
+  // Issues a request for each of keys_, at most in_flight at a time, and waits for all. Returns the
+  // microseconds.
   template <typename Issue>
   double TimeOurs(Issue issue, absl::Status* status) {
     return Microseconds([&] {
@@ -451,7 +454,7 @@ class Comparison {
     return way_ == Way::kMerged ? client::Client::Ids::kMayRepeat : client::Client::Ids::kUnique;
   }
 
-  // New keys, then each side.
+  // Draws new keys, then measures each side.
   absl::Status Pull(uint64_t* checksum) {
     NewKeys();
     server::RangeStore& store = ours_[0]->store();
@@ -506,7 +509,7 @@ class Comparison {
     }
     return absl::OkStatus();
   }
-  // Microseconds that it took to make the pushes; to compute gradients is the caller's affair.
+  // Returns the microseconds for preparing the pushes. Computing gradients does not count.
   double PrepareAll(Ours& ours) {
     const double time = Microseconds([&] {
       for (size_t k = 0; k < keys_.size(); ++k) ours.Prepare(keys_[k], &pushes_[k]);
@@ -530,12 +533,12 @@ class Comparison {
   Random random_;
   std::vector<bool> used_;
   std::vector<size_t> rows_;
-  std::vector<std::vector<uint64_t>> keys_;  // of requests that follow each other
-  std::vector<Rows> pulled_;                 // one for each under way
+  std::vector<std::vector<uint64_t>> keys_;  // keys of requests that follow each other
+  std::vector<Rows> pulled_;                 // one for each request in flight
   std::vector<client::PulledRows> pulled_in_place_;
-  std::vector<client::Client::PreparedPush> pushes_;  // as keys_
+  std::vector<client::Client::PreparedPush> pushes_;  // by index of keys_
   Rows wanted_, gradients_;
-  std::vector<Series> pull_, push_;  // one a transport
+  std::vector<Series> pull_, push_;  // one for each transport
 };
 
 }  // namespace
@@ -561,7 +564,7 @@ absl::Status RunPushPullBench(const PushPullBenchOptions& options, std::ostream&
   uint64_t checksum = 0;
   for (const int64_t keys : options.keys) {
     for (const Way way : {Way::kInPlace, Way::kCopied, Way::kMerged}) {
-      // With several under way, writing gradients in place would overlap with trips.
+      // With several requests in flight, writing gradients in place would overlap with trips.
       if (way == Way::kInPlace && options.in_flight > 1) continue;
       Comparison comparison(options, keys, way, ours);
       TANDEM_RETURN_IF_ERROR(comparison.Run(out, &checksum));

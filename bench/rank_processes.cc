@@ -28,11 +28,11 @@ namespace {
 
 using Links = std::vector<std::unique_ptr<collectives::Link>>;
 
-// What becomes a link in the process that it belongs to. A link itself must not be made before the
-// fork: its copy in another process would say goodbye for it.
+// The parts from which a process makes its end of a link after the fork. The link itself must not
+// exist before the fork: its copy in another process would say goodbye for it.
 struct LinkParts {
   OwnedFd tcp;
-  transport::UnixLink shm;  // over RDMA and ZeroMQ: tells where the peer is
+  transport::UnixLink shm;  // over RDMA and ZeroMQ: carries the peer's address
   std::shared_ptr<collectives::ShmLink::Rings> rings;
   bool maker = false;
   std::unique_ptr<collectives::Link> memory;
@@ -93,7 +93,8 @@ absl::StatusOr<Mesh> NewMesh(const RankOptions& options) {
 
 constexpr absl::Duration kMeet = absl::Seconds(60);
 
-// Endpoints cannot be made before the fork: each rank opens its own and tells the others.
+// Endpoints cannot be made before the fork. Each rank opens its own and tells the others its
+// address.
 absl::StatusOr<Links> ConnectFramed(int rank, collectives::LinkChoice choice,
                                     std::vector<LinkParts> parts) {
   const absl::Time deadline = MonotonicNow() + kMeet;
@@ -139,7 +140,8 @@ absl::Status RunRank(const RankOptions& options, int rank, std::vector<LinkParts
   return body(rank, std::move(links));
 }
 
-// An error that only says that another rank went away explains less than that one's own.
+// Chooses the error to report. An error that only says that another rank went away explains less
+// than that rank's own error.
 absl::Status TheCause(const std::vector<absl::Status>& by_rank) {
   absl::Status cause;
   for (const absl::Status& status : by_rank) {
@@ -167,15 +169,15 @@ absl::Status RunThreads(const RankOptions& options, Mesh mesh, const RankBody& b
 
 struct Child {
   pid_t pid = -1;
-  OwnedFd why;  // it writes its error here
+  OwnedFd why;  // the child writes its error here
 };
 
 [[noreturn]] void BeChild(const RankOptions& options, int rank, pid_t parent, int why, Mesh mesh,
                           const RankBody& body) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent) _exit(1);  // it died in between
+  if (getppid() != parent) _exit(1);  // the parent died in between
   std::vector<LinkParts> own = std::move(mesh[static_cast<size_t>(rank)]);
-  mesh.clear();  // closes what belongs to others, so that their ends are seen
+  mesh.clear();  // closes the ends of other ranks, so that their end is noticed
   const absl::Status status = RunRank(options, rank, std::move(own), body);
   if (status.ok()) _exit(0);
   const std::string text = absl::StrCat(collectives::LostPeer(status).has_value() ? "L" : "-",

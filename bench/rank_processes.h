@@ -1,10 +1,10 @@
-// Ranks for a benchmark: the calling process is rank 0, and forks the others. They are joined by
-// links that were made before, so that nobody has to find anybody (over RDMA and ZeroMQ they tell
+// Runs the ranks of a benchmark: the calling process is rank 0 and forks the others. Their links
+// are made before the fork, so ranks need not search for each other (over RDMA and ZeroMQ they tell
 // each other their addresses).
 //
-// No child outlives the caller: the kernel kills it if the caller dies, however that happens, and
-// RunRanks returns only when all have ended. The calling process must have one thread (but for
-// "memory", where ranks are threads).
+// No child outlives the caller: the kernel kills it if the caller dies for any reason, and RunRanks
+// returns only when all children have ended. The calling process must have only one thread, because
+// fork() copies no other thread. With "memory" ranks are threads, and this does not apply.
 #ifndef TANDEM_BENCH_RANK_PROCESSES_H_
 #define TANDEM_BENCH_RANK_PROCESSES_H_
 
@@ -19,7 +19,7 @@
 
 namespace tandem::bench {
 
-// What a rank does. links[r] leads to rank r, null at its own.
+// The code of a rank. links[r] leads to rank r; null for the rank itself.
 using RankBody =
     std::function<absl::Status(int rank, std::vector<std::unique_ptr<collectives::Link>> links)>;
 
@@ -27,11 +27,12 @@ struct RankOptions {
   // "shm", "tcp", "zmq" (loopback), "rdma" (one device) or "memory" (threads of this process).
   std::string link = "shm";
   int ranks = 2;
-  size_t ring_bytes = collectives::ShmLink::kDefaultCapacity;  // of each ring of shared memory
+  size_t ring_bytes = collectives::ShmLink::kDefaultCapacity;  // of each shared-memory ring
 };
 
-// Runs `body` on every rank. The error of the lowest rank that did not merely lose another, or OK.
-// INVALID_ARGUMENT: no such link, ranks not in [1, 256], or no possible size of a ring.
+// Runs `body` on every rank. Returns the error of the lowest rank whose error is more than the loss
+// of another rank, or OK. INVALID_ARGUMENT: an unknown link, ranks not in [1, 256], or an
+// impossible ring size.
 absl::Status RunRanks(const RankOptions& options, const RankBody& body);
 
 }  // namespace tandem::bench

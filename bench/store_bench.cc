@@ -28,14 +28,17 @@ namespace {
 constexpr int64_t kFillKeys = 32'768;  // rows created at a time
 constexpr size_t kGatherAhead = 16;
 
-// Row number r belongs to this key: scattered like real ids, and known without a lookup.
+// The key of row number r: scattered like real ids, and known without a look-up.
 uint64_t KeyOfRow(uint64_t seed, int64_t row) {
   return HashCombine(seed, static_cast<uint64_t>(row));
 }
 
 absl::Status CheckOptions(const StoreBenchOptions& o) {
   const int64_t least = std::min<int64_t>({o.dim, o.batch_keys, o.repetitions, o.batches});
-  if (least < 1) return absl::InvalidArgumentError("bench store: every count must be 1 or more");
+  if (least < 1) {
+    return absl::InvalidArgumentError(
+        "bench store: dim, batch-keys, repetitions and batches must be 1 or more");
+  }
   if (o.rows < 0 || o.rows >= server::RowIndex::kNoRow) {
     return absl::InvalidArgumentError(absl::StrCat("bench store: rows is ", o.rows));
   }
@@ -109,7 +112,7 @@ class Batch {
   std::vector<bool> used_;
 };
 
-// The other side: rows by known index.
+// The table of the gather: rows by known index.
 class PlainTable {
  public:
   PlainTable(const server::RangeStore& store) : dim_(static_cast<size_t>(store.dim())) {
@@ -144,15 +147,15 @@ class PlainTable {
   server::GrowableMapping rows_;
 };
 
-// Processor time of this thread: on an idle machine that is the clock on the wall (nothing here
-// waits), and on a busy one a batch is not charged for the programs that ran in the middle of it.
+// The processor time of this thread. On an idle machine it equals wall time, since nothing here
+// waits. On a busy machine a batch is not charged for other programs that run meanwhile.
 double ThreadSeconds() {
   timespec now = {};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
-// Million rows a second of each timed batch.
+// Million rows per second of each timed batch.
 class Measure {
  public:
   explicit Measure(std::string name) : name_(std::move(name)) {}
@@ -182,7 +185,7 @@ class Measure {
   std::vector<double> rates_;
 };
 
-// One speed run. The gather is timed on the very rows of each pull and each push.
+// One speed run. The gather reads exactly the rows of each pull and each push.
 class SpeedRun {
  public:
   SpeedRun(const StoreBenchOptions& options, const optim::RowOptimizer* optimizer)
@@ -268,7 +271,7 @@ int64_t StatusBytes(absl::string_view field) {
   return words.size() > 1 && absl::SimpleAtoi(words[1], &kib) ? kib << 10 : 0;
 }
 
-// Lowers the process's high-water mark to what it has now, where the system lets us.
+// Lowers the process's high-water mark of memory to the present value, if the system allows it.
 bool ResetPeak() {
   std::ofstream out("/proc/self/clear_refs");
   out << "5";

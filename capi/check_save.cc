@@ -16,9 +16,9 @@ namespace tandem::capi {
 namespace {
 
 constexpr uint64_t kPieceBytes = 1 << 20;
-constexpr uint64_t kChecksumBytes = 8;  // of a file, behind all that it is of
+constexpr uint64_t kChecksumBytes = 8;  // size of a file's checksum, which follows its contents
 
-// The checksum of what stands in the file, whose length has been checked.
+// Computes the checksum of a file's contents. Its length has been checked before.
 absl::StatusOr<uint64_t> ChecksumOf(const std::string& path, uint64_t bytes) {
   const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state(XXH3_createState(),
                                                                               XXH3_freeState);
@@ -29,7 +29,7 @@ absl::StatusOr<uint64_t> ChecksumOf(const std::string& path, uint64_t bytes) {
   while (left > 0) {
     const uint64_t now = std::min(left, kPieceBytes);
     if (!file.read(piece.data(), static_cast<std::streamsize>(now))) {
-      return absl::DataLossError(absl::StrCat(path, ": cannot be read to its end"));
+      return absl::DataLossError(absl::StrCat(path, ": cannot read the whole file"));
     }
     XXH3_64bits_update(state.get(), piece.data(), now);
     left -= now;
@@ -45,9 +45,10 @@ absl::Status CheckSave(const std::string& folder) {
     const std::string path = saved.PathOf(file);
     TANDEM_ASSIGN_OR_RETURN(const uint64_t checksum, ChecksumOf(path, file.bytes));
     if (checksum == file.checksum) continue;
-    return absl::DataLossError(absl::StrFormat(
-        "%s: its bytes have checksum %#x, the manifest says %#x: damaged, or of another save?",
-        path, checksum, file.checksum));
+    return absl::DataLossError(
+        absl::StrFormat("%s: its bytes have checksum %#x, the manifest says %#x: damaged, or of "
+                        "another checkpoint?",
+                        path, checksum, file.checksum));
   }
   return absl::OkStatus();
 }

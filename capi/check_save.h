@@ -1,4 +1,5 @@
-// Whether a save is whole: its manifest, and every byte of every file that it lists.
+// CheckSave says whether a checkpoint is complete and undamaged: its manifest, and every byte of
+// every file that the manifest lists.
 //
 // Thread safety: pure functions of files; any thread.
 #ifndef TANDEM_CAPI_CHECK_SAVE_H_
@@ -10,8 +11,8 @@
 
 namespace tandem::capi {
 
-// Reads all of the save in `folder`, a piece at a time. The first thing that is not as the manifest
-// says is the error, which names the file: NOT_FOUND, DATA_LOSS.
+// Reads all files of the checkpoint in `folder`, a piece at a time. The error names the first file
+// that differs from the manifest: NOT_FOUND or DATA_LOSS.
 absl::Status CheckSave(const std::string& folder);
 
 }  // namespace tandem::capi

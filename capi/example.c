@@ -1,11 +1,11 @@
-// A program in C that trains by way of libtandem.so: logistic regression on samples that it makes
-// itself, with a bias as the one dense parameter. A sample has an item from 0 to 999 and is a click
-// more often the larger the item is.
+// A C program that trains through libtandem.so: logistic regression on samples that it generates,
+// with a bias as its only dense parameter. A sample has an item from 0 to 999; the larger the item,
+// the more often the sample is a click.
 //
 //   TANDEM_JOB=job.textproto TANDEM_SCHEDULER=tcp://... tandem_example
 //
-// The job has one table, of dim 1 and one field; tests/integration/capi_test.cc has it, and runs
-// this.
+// The job has one table, with dim 1 and one field. tests/integration/capi_test.cc contains the job
+// and runs this program.
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -39,7 +39,7 @@ static void give(tandem_worker* worker, const samples* batch) {
   if (tandem_give(worker, BATCH, &field, NULL) != 0) fprintf(stderr, "%s\n", tandem_error());
 }
 
-// The logit of a sample is its row, of one float, plus the bias.
+// The logit of a sample is its row, which has one float, plus the bias.
 static double compute(tandem_worker* worker, const samples* batch, float* gradients, float* logits,
                       float* bias_gradient) {
   int64_t count = 0;
@@ -100,8 +100,8 @@ static int train(tandem_worker* worker) {
 }
 
 int main(void) {
-  tandem_join_options options = {sizeof options, getenv("TANDEM_JOB"), NULL,
-                                 getenv("TANDEM_SCHEDULER"), -1, NULL, NULL, 0};
+  tandem_join_options options = {
+      sizeof options, getenv("TANDEM_JOB"), NULL, getenv("TANDEM_SCHEDULER"), -1, NULL, NULL, 0};
   tandem_worker* worker = NULL;
   int failed = tandem_join(&options, &worker);
   while (failed == 0 && (failed = tandem_wait_joined(worker, 1000)) == 0) {

@@ -36,10 +36,10 @@ using Ticket = absl::StatusOr<AsyncGroup::Ticket>;
 
 struct Elements {
   DataType type = DataType::kU8;
-  CallOptions call;  // with what they are called
+  CallOptions call;  // contains the name of the element type
 };
 
-// The numbers of the header are its own: they do not change when those of the wire do.
+// Translates the header's numbers, which stay the same when numbers on the wire change.
 absl::StatusOr<Elements> ElementsOf(int32_t type) {
   static constexpr DataType kTypes[] = {DataType::kF32,  DataType::kF64, DataType::kF16,
                                         DataType::kBF16, DataType::kI32, DataType::kI64,
@@ -81,11 +81,13 @@ absl::Status CheckRoot(const AsyncGroup& group, int32_t root) {
 }
 
 absl::Status CheckMemory(const char* name, const void* at, int64_t count) {
-  if (count < 0) return absl::InvalidArgumentError(absl::StrCat(name, ": ", count, " elements"));
+  if (count < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(name, ": ", count, " elements; want 0 or more"));
+  }
   return at == nullptr && count > 0 ? Missing(name) : absl::OkStatus();
 }
 
-// The counts of all ranks; `*total` is their sum.
+// Checks and copies the counts of all ranks; `*total` becomes their sum.
 absl::StatusOr<std::vector<int64_t>> CountsOf(const AsyncGroup& group, const int64_t* counts,
                                               int64_t* total) {
   if (counts == nullptr) return Missing("counts");
@@ -93,7 +95,8 @@ absl::StatusOr<std::vector<int64_t>> CountsOf(const AsyncGroup& group, const int
   *total = 0;
   for (size_t r = 0; r < out.size(); ++r) {
     if (out[r] < 0 || __builtin_add_overflow(*total, out[r], total)) {
-      return absl::InvalidArgumentError(absl::StrCat("counts[", r, "] is ", out[r]));
+      return absl::InvalidArgumentError(
+          absl::StrCat("counts[", r, "] is ", out[r], "; want 0 or more, and a sum below 2^63"));
     }
   }
   return out;
@@ -113,7 +116,8 @@ absl::StatusOr<std::unique_ptr<AsyncGroup>> Open(const tandem_group_options& opt
     TANDEM_ASSIGN_OR_RETURN(out.links, collectives::LinkChoiceOf(options.link));
   }
   if (options.deadline_ms < 0) {
-    return absl::InvalidArgumentError(absl::StrCat("deadline_ms: ", options.deadline_ms));
+    return absl::InvalidArgumentError(
+        absl::StrCat("deadline_ms: ", options.deadline_ms, "; want 0 or more"));
   }
   out.deadline = DeadlineOf(options.deadline_ms);
   out.reproducible = options.reproducible != 0;
@@ -133,7 +137,7 @@ absl::Status Connect(tandem_group* group, const void* const* addresses, const in
   return group->members->Connect(all, After(timeout_ms));
 }
 
-// An operation that `start` starts.
+// Starts an operation with `start`.
 template <class Start>
 int Begin(tandem_group* group, int64_t* work, const Start& start) {
   if (group == nullptr || work == nullptr) return Return(Missing("group or work"));
@@ -146,7 +150,7 @@ int Begin(tandem_group* group, int64_t* work, const Start& start) {
 }  // namespace
 }  // namespace tandem::capi
 
-using namespace tandem::capi;  // NOLINT: what follows is C
+using namespace tandem::capi;  // NOLINT: C functions follow
 using tandem::collectives::AsyncGroup;
 using tandem::collectives::CallOptions;
 using tandem::collectives::Group;
@@ -154,7 +158,9 @@ using tandem::collectives::Group;
 int tandem_group_open(const tandem_group_options* options, tandem_group** group) {
   constexpr uint64_t kFirstVersion = sizeof(tandem_group_options);
   if (options == nullptr || group == nullptr || options->size < kFirstVersion) {
-    return Return(absl::InvalidArgumentError("tandem_group_open: options of another version"));
+    return Return(
+        absl::InvalidArgumentError("tandem_group_open: options of another version; set "
+                                   "options->size to sizeof(tandem_group_options)"));
   }
   return Call([&]() -> absl::Status {
     SetUpHost();

@@ -8,13 +8,13 @@
 namespace tandem::capi {
 namespace {
 
-constexpr int64_t kMostIds = int64_t{1} << 30;  // of a field; what KeyIndex can count
+constexpr int64_t kMostIds = int64_t{1} << 30;  // ids in a field; the limit of KeyIndex
 
 }  // namespace
 
 absl::Status IdsBatch::Check(const job::TablePlan& table, int64_t samples,
                              absl::Span<const tandem_field> fields) const {
-  int64_t ids = 0;  // of all fields
+  int64_t ids = 0;  // number in all fields
   for (size_t f = 0; f < fields.size(); ++f) {
     const tandem_field& field = fields[f];
     const auto refuse = [&](const auto&... what) {
@@ -22,7 +22,7 @@ absl::Status IdsBatch::Check(const job::TablePlan& table, int64_t samples,
           absl::StrCat("field ", table.fields[f], " of table ", table.name, ": ", what...));
     };
     if (field.ids == nullptr) {
-      if (field.count != 0) return refuse(field.count, " ids, and no place where they are");
+      if (field.count != 0) return refuse(field.count, " ids, but the pointer to them is null");
       continue;
     }
     if (field.count < 0 || field.count > kMostIds - ids) return refuse(field.count, " ids");
@@ -31,7 +31,7 @@ absl::Status IdsBatch::Check(const job::TablePlan& table, int64_t samples,
       return refuse("a stride of 0 for ", field.count, " ids; expected 1, one id after the other");
     }
     if (field.stride > kMostIds || field.stride < -kMostIds) {
-      return refuse("a stride of ", field.stride, " ids");
+      return refuse("a stride of ", field.stride, " ids is too large");
     }
     if (field.offsets == nullptr && field.count != samples) {
       return refuse(field.count, " ids for ", samples,
@@ -46,7 +46,8 @@ absl::Status IdsBatch::Check(const job::TablePlan& table, int64_t samples,
   return absl::OkStatus();
 }
 
-// Sample by sample, of each its fields. Without offsets and weights every cell has one id.
+// Adds cells sample by sample, and for each sample field by field. Without offsets and weights
+// every cell has one id.
 void IdsBatch::AddCells(int64_t samples, absl::Span<const tandem_field> fields,
                         data::SparseInput* input) {
   const bool plain = std::all_of(fields.begin(), fields.end(), [](const tandem_field& field) {
@@ -81,7 +82,9 @@ void IdsBatch::AddIds(absl::Span<const tandem_field> fields) {
 absl::Status IdsBatch::Fill(int64_t samples, const tandem_field* fields, const uint8_t* unpooled,
                             data::Batch* batch) {
   batch->Clear();
-  if (samples < 0) return absl::InvalidArgumentError(absl::StrCat(samples, " samples"));
+  if (samples < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(samples, " samples; want 0 or more"));
+  }
   if (samples == 0) return absl::OkStatus();
   const int64_t train = plan_.job.train().batch(), test = plan_.job.evaluation().batch();
   if (samples > std::max(train, test)) {

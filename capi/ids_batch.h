@@ -1,4 +1,4 @@
-// From the ids of fields, as a program has them, to a batch of unique keys.
+// IdsBatch makes a batch of unique keys from the ids of fields, as a program gives them.
 //
 // Thread safety: one thread at a time.
 #ifndef TANDEM_CAPI_IDS_BATCH_H_
@@ -18,10 +18,10 @@ namespace tandem::capi {
 
 class IdsBatch {
  public:
-  // The plan outlives it.
+  // The plan must outlive this object.
   explicit IdsBatch(const job::JobPlan& plan) : plan_(plan) {}
 
-  // As tandem_give. INVALID_ARGUMENT names the field whose offsets are wrong.
+  // Fills a batch, as tandem_give describes. INVALID_ARGUMENT names the invalid field.
   absl::Status Fill(int64_t samples, const tandem_field* fields, const uint8_t* unpooled,
                     data::Batch* batch);
 

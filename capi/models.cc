@@ -16,9 +16,9 @@
 
 struct tandem_model {
   std::unique_ptr<tandem::models::DenseModel> model;
-  std::vector<int64_t> cell_floats;  // of a sample, by table
+  std::vector<int64_t> cell_floats;  // cells of a sample in floats, by table
   int numbers = 0;
-  // Of the call at hand; they keep their memory.
+  // For the current call; these members keep their memory.
   tandem::data::Batch batch;
   std::vector<float> logits;
   std::vector<tandem::models::PooledRows> cells;
@@ -52,7 +52,7 @@ absl::Status New(const char* config, models::ModelInputs inputs, int threads,
   return absl::OkStatus();
 }
 
-// Copies what a batch has beside cells, and points to these.
+// Copies numbers of a batch and points to its cells.
 void TakeBatch(tandem_model& m, int64_t samples, const float* inputs, const float* const* cells) {
   m.batch.samples = samples;
   m.batch.numeric = m.numbers;

@@ -10,7 +10,7 @@
 namespace tandem::capi {
 namespace {
 
-// Of this thread: errors have no object that they could be asked of.
+// The last error of this thread. Functions that fail may have no object that could hold it.
 thread_local std::string last_error;  // NOLINT
 
 }  // namespace

@@ -1,7 +1,7 @@
-// What the functions of the C interface share: statuses become -1 and a text of the calling thread,
-// and no exception leaves them.
+// Helpers with which all functions of the C interface return: statuses become -1 and a text of the
+// calling thread, and exceptions do not leave a function.
 //
-// Thread safety: any thread; texts are each thread's own.
+// Thread safety: any thread; each thread has its own text.
 #ifndef TANDEM_CAPI_RETURNS_H_
 #define TANDEM_CAPI_RETURNS_H_
 
@@ -15,24 +15,24 @@
 
 namespace tandem::capi {
 
-// 0, or -1 and the text.
+// Returns 0, or sets the text and returns -1.
 int Return(const absl::Status& status);
-// 1 or 0, or -1 and the text.
+// Returns 1 or 0, or sets the text and returns -1.
 int Return(const absl::StatusOr<bool>& status);
-// What tandem_error() has.
+// The text for tandem_error().
 const char* LastError();
 
-// "rows: a null pointer".
+// The error "`what`: a null pointer".
 absl::Status Missing(absl::string_view what);
 std::string OrEmpty(const char* text);
 absl::Time After(int64_t timeout_ms);
 
-// For a function that begins something: the process as Tandem's programs set theirs up
-// (base/process.h). A peer that goes away is then an error of a call, not a signal; a handler that
-// the program has set stays as it is.
+// Prepares the process for functions that start something: sets it up as Tandem's programs do
+// (base/process.h), and ignores SIGPIPE, so that a peer that goes away causes an error of a call
+// instead of a signal. A handler that the program has set stays as it is.
 void SetUpHost();
 
-// What a function returns; the caller's language knows no exceptions of this one.
+// Calls `body` and converts its result. Exceptions become errors, because C has none.
 template <class Body>
 int Call(const Body& body) {
   try {

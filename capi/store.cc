@@ -34,7 +34,7 @@ struct tandem_scan {
 
   tandem_store* const store;
   tandem::client::StoreTable::Cursor cursor;
-  std::vector<uint64_t> keys;  // read, and given to the program up to `next`
+  std::vector<uint64_t> keys;  // rows read from the table; those before `next` are given
   std::vector<float> rows;
   size_t next = 0;
 };
@@ -42,7 +42,8 @@ struct tandem_scan {
 namespace tandem::capi {
 namespace {
 
-// That a scan asks for, whatever the program takes at a time: so many rows, or fewer if these are long.
+// How many rows a scan reads from the servers at once, however few the program takes at a time:
+// this many rows, or fewer if rows are long.
 constexpr size_t kRowsAtOnce = 4096, kFloatsAtOnce = size_t{1} << 20;
 
 absl::StatusOr<std::unique_ptr<client::Session>> OpenSession(const char* scheduler,
@@ -73,7 +74,7 @@ absl::Status Open(const char* scheduler, const char* table, int64_t timeout_ms,
 
 absl::Status ReadRows(tandem_reader* reader, const char* table, int64_t count, const int64_t* ids,
                       float* rows, int64_t timeout_ms) {
-  if (count < 0) return absl::InvalidArgumentError(absl::StrCat(count, " ids"));
+  if (count < 0) return absl::InvalidArgumentError(absl::StrCat(count, " ids; want 0 or more"));
   if (table == nullptr || (count > 0 && (ids == nullptr || rows == nullptr))) {
     return Missing("table, ids and rows");
   }
@@ -85,13 +86,13 @@ absl::Status ReadRows(tandem_reader* reader, const char* table, int64_t count, c
 
 struct Arguments {
   absl::Span<const uint64_t> keys;
-  size_t floats = 0;  // of their rows
-  size_t marks = 0;   // of found, inserted, erased
+  size_t floats = 0;  // floats of the rows of these keys
+  size_t marks = 0;   // entries of found, inserted or erased
 };
 
 absl::StatusOr<Arguments> Check(const tandem_store& store, int64_t count, const int64_t* keys,
                                 const float* rows, bool wants_rows, const uint8_t* marks) {
-  if (count < 0) return absl::InvalidArgumentError(absl::StrCat(count, " keys"));
+  if (count < 0) return absl::InvalidArgumentError(absl::StrCat(count, " keys; want 0 or more"));
   if (count > 0 && keys == nullptr) return Missing("keys");
   if (count > 0 && wants_rows && rows == nullptr) return Missing("rows");
   Arguments checked;
@@ -103,7 +104,9 @@ absl::StatusOr<Arguments> Check(const tandem_store& store, int64_t count, const 
 
 absl::StatusOr<bool> Next(tandem_scan* scan, int64_t most, int64_t* keys, float* rows,
                           int64_t* count) {
-  if (most < 1) return absl::InvalidArgumentError(absl::StrCat("at most ", most, " rows"));
+  if (most < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("most: ", most, " rows; want 1 or more"));
+  }
   if (keys == nullptr || rows == nullptr || count == nullptr) return Missing("keys, rows, count");
   *count = 0;
   const size_t width = scan->store->table.row_floats();
@@ -122,7 +125,7 @@ absl::StatusOr<bool> Next(tandem_scan* scan, int64_t most, int64_t* keys, float*
   return true;
 }
 
-// Of a function that needs an object.
+// Calls a function that needs an object.
 template <class Object, class Body>
 int CallOn(const Object* object, const char* what, const Body& body) {
   return object == nullptr ? Return(Missing(what)) : Call(body);
@@ -131,7 +134,7 @@ int CallOn(const Object* object, const char* what, const Body& body) {
 }  // namespace
 }  // namespace tandem::capi
 
-using namespace tandem::capi;  // NOLINT: what follows is C
+using namespace tandem::capi;  // NOLINT: C functions follow
 
 int tandem_store_open(const char* scheduler, const char* table, int64_t timeout_ms,
                       tandem_store** store) {

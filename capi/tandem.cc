@@ -34,15 +34,15 @@ struct tandem_worker {
 
   const std::unique_ptr<tandem::worker::AttachedWorker> attached;
   tandem::capi::IdsBatch ids;
-  tandem::data::Batch batch;  // its memory is used again
+  tandem::data::Batch batch;  // its memory is reused
 };
 
 namespace tandem::capi {
 namespace {
 
-constexpr int64_t kMostFloats = int64_t{1} << 40;  // of all dense parameters
+constexpr int64_t kMostFloats = int64_t{1} << 40;  // floats of all dense parameters
 
-// The job's tables; what is behind them is the dense one.
+// The number of the job's own tables. Tables after them hold dense parameters.
 int TablesOf(const tandem_worker* worker) {
   return static_cast<int>(worker->attached->plan().model_tables());
 }
@@ -75,7 +75,7 @@ absl::StatusOr<std::unique_ptr<worker::AttachedWorker>> Join(const tandem_join_o
   TANDEM_ASSIGN_OR_RETURN(worker.plan, node::PlanOf(flags));
   const Cluster cluster = worker.plan.serving();
   TANDEM_RETURN_IF_ERROR(node::CheckTransport(worker.plan.job));
-  // From `tandem run`, which starts programs as it starts workers.
+  // These variables come from `tandem run`, which starts programs as it starts workers.
   worker.trace_path = OrEmpty(std::getenv("TANDEM_TRACE"));
   if (!absl::SimpleAtoi(OrEmpty(std::getenv("TANDEM_TRACE_STEPS")), &worker.trace_steps)) {
     worker.trace_path.clear();
@@ -85,8 +85,9 @@ absl::StatusOr<std::unique_ptr<worker::AttachedWorker>> Join(const tandem_join_o
   worker.member.index = options.index;
   worker.member.incarnation = node::NewIncarnation();
   worker.member.scheduler = flags.scheduler;
-  // The factory opens descriptors, and is made where they belong: on the worker's thread, whose
-  // first transport is made before there are others.
+  // The factory opens descriptors, which belong to the worker's thread, since it has a descriptor
+  // table of its own. That thread makes its first transport before it has other threads, so the
+  // factory is made there.
   worker.member.make_transport =
       [flags, cluster, incarnation = worker.member.incarnation, paths = worker.paths,
        factory = std::make_shared<node::MakeTransport>()](EndpointId self) {
@@ -99,10 +100,10 @@ absl::StatusOr<std::unique_ptr<worker::AttachedWorker>> Join(const tandem_join_o
                                       options.keeps_state != 0);
 }
 
-// The header is C and cannot name the worker's enumeration, so each value is translated here.
+// Translates each value, because the header is C and cannot name the worker's enumeration.
 int32_t KindOf(const worker::Want& want) {
   switch (want.kind) {
-    case worker::Want::Kind::kDigest:  // AttachedWorker::Next takes it
+    case worker::Want::Kind::kDigest:  // AttachedWorker::Next handles it
     case worker::Want::Kind::kNothing:
       return TANDEM_NOTHING;
     case worker::Want::Kind::kBatch:
@@ -125,7 +126,7 @@ int32_t KindOf(const worker::Want& want) {
   return TANDEM_NOTHING;
 }
 
-// How many floats parameter `name` has; added to `*floats`.
+// Adds the number of floats of parameter `name` to `*floats`.
 absl::Status AddFloats(absl::string_view name, absl::Span<const int64_t> shape, int64_t* floats) {
   int64_t size = 1;
   for (const int64_t extent : shape) {
@@ -137,8 +138,8 @@ absl::Status AddFloats(absl::string_view name, absl::Span<const int64_t> shape, 
     if (size > kMostFloats) break;
   }
   if (size > kMostFloats - *floats) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("dense parameter ", name, ": more floats than there can be"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "dense parameter ", name, ": more floats than allowed; want at most 2^40 in all"));
   }
   *floats += size;
   return absl::OkStatus();
@@ -146,15 +147,17 @@ absl::Status AddFloats(absl::string_view name, absl::Span<const int64_t> shape, 
 
 absl::Status Start(tandem_worker* worker, int32_t count, const char* const* names,
                    const int32_t* dims, const int64_t* shapes, const float* values) {
-  if (count < 0) return absl::InvalidArgumentError(absl::StrCat(count, " dense parameters"));
+  if (count < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(count, " dense parameters; want 0 or more"));
+  }
   if (count > 0 && (names == nullptr || dims == nullptr)) return Missing("names and dims");
   std::vector<server::SavedParameter> parameters;
   int64_t floats = 0;
   for (int32_t i = 0; i < count; ++i) {
     if (names[i] == nullptr) return Missing(absl::StrCat("the name of dense parameter ", i));
     if (dims[i] < 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("dense parameter ", names[i], " with ", dims[i], " extents"));
+      return absl::InvalidArgumentError(absl::StrCat("dense parameter ", names[i], " with ",
+                                                     dims[i], " extents; want 0 or more"));
     }
     if (dims[i] > 0 && shapes == nullptr) return Missing("shapes");
     const absl::Span<const int64_t> shape(shapes, static_cast<size_t>(dims[i]));
@@ -168,7 +171,8 @@ absl::Status Start(tandem_worker* worker, int32_t count, const char* const* name
 
 absl::Status Rows(tandem_worker* worker, int32_t table, float* cells, int64_t floats) {
   if (TableOf(worker, table) == nullptr || floats < 0) {
-    return absl::InvalidArgumentError(absl::StrCat(floats, " floats of rows of table ", table));
+    return absl::InvalidArgumentError(absl::StrCat(floats, " floats of rows of table ", table,
+                                                   ": want 0 or more, and a table of the job"));
   }
   if (cells == nullptr && floats > 0) return Missing("cells");
   return worker->attached->Rows(static_cast<size_t>(table), {cells, static_cast<size_t>(floats)});
@@ -202,14 +206,18 @@ absl::Status Score(tandem_worker* worker, const float* logits, const float* labe
                    int64_t samples) {
   if (logits == nullptr && labels == nullptr) return worker->attached->Score({}, {});
   if (logits == nullptr || labels == nullptr) return Missing("one of logits and labels");
-  if (samples < 0) return absl::InvalidArgumentError(absl::StrCat(samples, " scores"));
+  if (samples < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(samples, " scores; want 0 or more"));
+  }
   const auto count = static_cast<size_t>(samples);
   return worker->attached->Score({logits, count}, {labels, count});
 }
 
 absl::Status SaveState(tandem_worker* worker, const void* bytes, int64_t count) {
   if (bytes == nullptr) return Missing("bytes");
-  if (count < 0) return absl::InvalidArgumentError(absl::StrCat(count, " bytes of state"));
+  if (count < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(count, " bytes of state; want 1 or more"));
+  }
   return worker->attached->SaveState({static_cast<const char*>(bytes), static_cast<size_t>(count)});
 }
 
@@ -222,7 +230,8 @@ absl::StatusOr<bool> SavedState(tandem_worker* worker, int32_t rank, const void*
   if (resumed.epoch < 0) return false;
   const auto workers = static_cast<int32_t>(resumed.states.size());
   if (rank < 0 || rank >= workers) {
-    return absl::InvalidArgumentError(absl::StrCat("the state of worker ", rank, " of ", workers));
+    return absl::InvalidArgumentError(
+        absl::StrCat("no state of worker ", rank, ": the checkpoint has ", workers, " workers"));
   }
   const std::string& state = resumed.states[static_cast<size_t>(rank)];
   *bytes = state.data();
@@ -253,7 +262,7 @@ absl::StatusOr<bool> Report(tandem_worker* worker, int32_t count, const char* co
 
 absl::Status HashTexts(const char* field, const char* texts, const int64_t* offsets, int64_t count,
                        int64_t* out) {
-  if (count < 0) return absl::InvalidArgumentError(absl::StrCat(count, " texts"));
+  if (count < 0) return absl::InvalidArgumentError(absl::StrCat(count, " texts; want 0 or more"));
   if (count == 0) return absl::OkStatus();
   if (offsets == nullptr || out == nullptr) return Missing("offsets and out");
   if (texts == nullptr && offsets[count] != offsets[0]) return Missing("texts");
@@ -271,18 +280,18 @@ absl::Status HashTexts(const char* field, const char* texts, const int64_t* offs
   return absl::OkStatus();
 }
 
-// `key`: of one of them, by the hash of the field.
+// Hashes each id. `key` computes the key of one id from the hash of the field.
 template <class Key>
 absl::Status HashEach(const char* field, const int64_t* ids, int64_t count, int64_t* out,
                       const Key& key) {
-  if (count < 0) return absl::InvalidArgumentError(absl::StrCat(count, " ids"));
+  if (count < 0) return absl::InvalidArgumentError(absl::StrCat(count, " ids; want 0 or more"));
   if (count > 0 && (ids == nullptr || out == nullptr)) return Missing("ids and out");
   const data::FieldHash hash{OrEmpty(field)};
   for (int64_t i = 0; i < count; ++i) out[i] = static_cast<int64_t>(key(hash, ids[i]));
   return absl::OkStatus();
 }
 
-// Of a function that needs a worker.
+// Calls a function that needs a worker.
 template <class Body>
 int CallOn(const tandem_worker* worker, const Body& body) {
   return worker == nullptr ? Return(Missing("worker")) : Call(body);
@@ -291,15 +300,18 @@ int CallOn(const tandem_worker* worker, const Body& body) {
 }  // namespace
 }  // namespace tandem::capi
 
-using namespace tandem::capi;  // NOLINT: what follows is C
+using namespace tandem::capi;  // NOLINT: C functions follow
 
 const char* tandem_error(void) { return LastError(); }
 
 int tandem_join(const tandem_join_options* options, tandem_worker** worker) {
-  // The first version ended before keeps_state: a program that was built with it has no such bytes.
+  // The first version of the struct ended before keeps_state, so older programs pass a smaller
+  // struct.
   constexpr uint64_t kFirstVersion = offsetof(tandem_join_options, keeps_state);
   if (options == nullptr || worker == nullptr || options->size < kFirstVersion) {
-    return Return(absl::InvalidArgumentError("tandem_join: options of another version"));
+    return Return(
+        absl::InvalidArgumentError("tandem_join: options of another version; set options->size to "
+                                   "sizeof(tandem_join_options)"));
   }
   tandem_join_options all = {};
   memcpy(&all, options, std::min<uint64_t>(options->size, sizeof all));
@@ -454,10 +466,12 @@ int tandem_ask_for_save(tandem_worker* worker, int64_t step) {
 
 int tandem_rest(tandem_worker* worker) {
   return CallOn(worker, [&]() -> absl::Status {
-    // Another worker may have given its part of the step that this one would leave out.
+    // With several workers, another worker may have given its part of the step that this one leaves
+    // out.
     if (const int workers = worker->attached->plan().workers(); workers > 1) {
       return absl::FailedPreconditionError(
-          absl::StrCat("tandem_rest: the job has ", workers, " workers; only one alone can rest"));
+          absl::StrCat("tandem_rest: the job has ", workers,
+                       " workers; only the worker of a job of one may rest"));
     }
     worker->attached->Rest();
     return absl::OkStatus();
@@ -468,8 +482,8 @@ int32_t tandem_saves(const tandem_worker* worker) { return worker->attached->sav
 
 int32_t tandem_stopped(const tandem_worker* worker) { return worker->attached->stopped() ? 1 : 0; }
 
-// INTERNAL: a failure of this worker's own. By other codes the scheduler takes it for an echo of
-// somebody else's, and waits for that.
+// The code is INTERNAL, which means that this worker itself has failed. The scheduler takes other
+// codes for consequences of another node's failure, and waits for that failure.
 void tandem_fail(tandem_worker* worker, const char* why) {
   (void)CallOn(worker, [&] {
     worker->attached->Fail(absl::InternalError(OrEmpty(why)));

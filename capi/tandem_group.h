@@ -1,34 +1,37 @@
-// The C interface of groups: collectives and messages between processes that a program brings
-// together by itself. No job, no scheduler and no servers are needed. capi/tandem.h includes this;
-// python/tandem/distributed.py is a back end of torch.distributed over it.
+// The C interface of groups: collectives and messages between processes that a program starts
+// itself. A group needs no job, scheduler or servers. capi/tandem.h includes this header;
+// python/tandem/distributed.py is a back end of torch.distributed on top of it.
 //
-// The shape: every member opens the group, gives its address to all others (through a file, a
-// store, a launcher: whatever they have in common already), and connects with the addresses of all.
-// Ranks of one host are then joined by shared memory, those of different hosts by RDMA where both
-// have a device, else by TCP, unless the options say otherwise. Operations return at once, with a
-// number to wait for; two threads of the group do them.
+// Use: every member opens the group, and sends its address to all others through something that
+// they share already: a file, a store, a launcher. Then it connects with the addresses of all
+// members. Ranks on one host are joined by shared memory. Ranks on different hosts are joined by
+// RDMA if both have a device, otherwise by TCP. The options can choose another link. Operations
+// return at once, with a number to wait for; two threads of the group carry them out.
 //
-// Collectives: all ranks make the same calls in the same order: the same function with the same
-// count, type, reduction and root. Else all of them have an error of that call. An operation with a
-// root ends once all ranks have called it. Counts are elements. `in` may be
-// `out` (for allgather and gather the rank's own block of `out`, for reduce_scatter and scatter of
-// `in`); other overlap is not allowed. The results of an allreduce are the same bits on all ranks,
-// and the same every time. Messages go beside collectives, and neither waits for the other.
+// Collectives: all ranks must make the same calls in the same order: the same function with the
+// same count, type, reduction and root. Otherwise all ranks get an error for that call. An
+// operation with a root ends when all ranks have called it. Counts are in elements. `in` may be
+// `out`. For allgather and gather `in` may be the rank's own block of `out`, and for reduce_scatter
+// and scatter `out` may be the rank's own block of `in`. Other overlap is not allowed. The results
+// of an allreduce have the same bits on all ranks and in every run. Messages and collectives are
+// independent; neither waits for the other.
 //
-// Returns: as in capi/tandem.h: 0, or where something is waited for 1 or 0; -1 is an error, with
-// its text in tandem_error(), which names the rank at fault: one that is gone, one that was waited
-// for in vain, or the two whose calls differ.
+// Return values: as in capi/tandem.h: 0, or 1 and 0 for functions that wait. -1 is an error, with
+// its text in tandem_error(). The text names the failed rank: a rank that has gone, a rank that did
+// not answer in time, or the two ranks whose calls differ.
 //
-// After an error of a collective, or the loss of a rank, the group is finished: what runs and every
-// later call has the same error, on all ranks (but an operation for which everything has come may
-// end well). What fails alone: a call that cannot be right, a receive for which nothing came in
-// time or something of another size, a send of which nothing was taken in time.
+// After an error of a collective, or the loss of a rank, the group cannot be used any more: running
+// operations and every later call have the same error, on all ranks (but an operation for which
+// everything has arrived may still succeed). Some errors concern only one call: invalid arguments,
+// a receive for which no message came in time or one of another size, and a send whose message was
+// not taken in time.
 //
-// Threads: any, for all functions but tandem_group_close and tandem_group_free. The group's threads
-// have descriptors in a table of their own: a process that the program forks has none of them and
-// is no member; its calls say so.
+// Threads: any thread may call any function at any time, except tandem_group_close and
+// tandem_group_free. The descriptors of the group's threads are in a table of their own: a process
+// that the program forks has none of them and is not a member; its calls say so.
 //
-// Memory: what an operation is given is the group's until the operation has ended.
+// Memory: the memory that an operation is given belongs to the group until the operation has ended.
+// The program must neither write nor free it, nor read memory that receives a result.
 #ifndef TANDEM_CAPI_TANDEM_GROUP_H_
 #define TANDEM_CAPI_TANDEM_GROUP_H_
 
@@ -48,10 +51,10 @@ enum {
   TANDEM_BF16 = 3,
   TANDEM_I32 = 4,
   TANDEM_I64 = 5,
-  TANDEM_U8 = 6,  // and bytes of anything that is not reduced
-  // Add one of these to the type if the program's elements have another type than the one they are
-  // sent as: truth values are TANDEM_U8 + TANDEM_CALLED_BOOL. Ranks must agree in it as in the type,
-  // and errors name it.
+  TANDEM_U8 = 6,  // also bytes of any data that is not reduced
+  // Add one of these to the type if the elements of the program have another type than the one that
+  // they are sent as. Booleans, for example, are TANDEM_U8 + TANDEM_CALLED_BOOL. Ranks must agree
+  // on it as on the type, and errors name it.
   TANDEM_CALLED_BOOL = 0x100,
   TANDEM_CALLED_I8 = 0x200,
   TANDEM_CALLED_I16 = 0x300,
@@ -59,86 +62,99 @@ enum {
   TANDEM_CALLED_C128 = 0x500
 };
 
-// Reductions. Of f16 and bf16 each addition is rounded from a float; integers wrap; a minimum
-// or maximum with a NaN is one.
+// Reductions. For f16 and bf16 each addition is done in float and rounded. Integers wrap. A minimum
+// or maximum with a NaN is NaN.
 enum {
   TANDEM_SUM = 0,
   TANDEM_PRODUCT = 1,
   TANDEM_MIN = 2,
   TANDEM_MAX = 3,
-  // Floating point only. Does not overflow where the average fits. 16-bit types are added as f32.
+  // Only for floating point types. Does not overflow if the average fits. 16-bit types are added as
+  // f32.
   TANDEM_AVERAGE = 4,
-  TANDEM_BIT_AND = 5,  // the bits: integers only
+  TANDEM_BIT_AND = 5,  // bitwise, integers only
   TANDEM_BIT_OR = 6,
   TANDEM_BIT_XOR = 7
 };
 
 typedef struct {
-  uint64_t size;  // of this struct; a later version may have more fields
+  uint64_t size;  // size of this struct; a later version may have more fields
   int32_t rank;   // 0 to ranks - 1
   int32_t ranks;
-  const char* host;      // of this machine, as the others reach it; NULL: 127.0.0.1
+  const char* host;      // name of this machine, as the others reach it; NULL: 127.0.0.1
   const char* link;      // "shm", "rdma", "tcp", "zmq" or "auto", the same on all ranks; NULL: auto
-  int64_t deadline_ms;   // of each operation, from when it begins; 0: half an hour
-  int32_t reproducible;  // 1: sums are added in the order of ranks, whatever the size
+  int64_t deadline_ms;   // for each operation, from its begin; 0: half an hour
+  int32_t reproducible;  // 1: sums are added in rank order, whatever their size
 } tandem_group_options;
 
 // ---- opening ----
 
-// Listens for the others. Errors: no such rank, a host that is none of this machine, a link that it
-// does not have.
+// Listens for the other members. Errors: an invalid rank, a host that is not this machine, a link
+// that the machine does not have.
 int tandem_group_open(const tandem_group_options* options, tandem_group** group);
-// For the others: `*count` bytes (some hundred), valid until tandem_group_free.
+// The address to send to the other members: `*count` bytes (some hundred), valid until
+// tandem_group_free.
 int tandem_group_address(const tandem_group* group, const void** bytes, int64_t* count);
-// Once: the addresses of all ranks in their order, the own one among them, counts[r] bytes each.
-// Returns at once; the group is joined in the background, within timeout_ms.
+// Call it once, with the addresses of all ranks in their order, its own included; counts[r] is the
+// number of bytes of address r. Returns at once; the group connects in the background, within
+// timeout_ms.
 int tandem_group_connect(tandem_group* group, const void* const* addresses, const int64_t* counts,
                          int64_t timeout_ms);
-// 1: all are joined. -1: not within the time of tandem_group_connect; the text names those missing.
+// 1: all ranks are connected. -1: not within the timeout of tandem_group_connect; the text names
+// the missing ranks.
 int tandem_group_wait_connected(tandem_group* group, int64_t timeout_ms);
 
 // ---- collectives ----
 
-// Each gives `*work` the number to wait for. type, op: as above.
+// Each function writes to `*work` the number to wait for. type and op: values of the enumerations
+// above.
 
-// in and out: `count` elements.
+// Reduces `count` elements of all ranks; every rank gets the result. in and out: `count` elements.
 int tandem_group_allreduce(tandem_group* group, const void* in, void* out, int64_t count,
                            int32_t type, int32_t op, int64_t* work);
-// The same for rank `root`; `out` of the others is not touched and may be NULL.
+// Like allreduce, but only rank `root` gets the result; on other ranks `out` is not touched and may
+// be NULL.
 int tandem_group_reduce(tandem_group* group, const void* in, void* out, int64_t count, int32_t type,
                         int32_t op, int32_t root, int64_t* work);
-// data: `count` elements, those of rank `root`.
+// Copies `count` elements at `data` of rank `root` to all ranks.
 int tandem_group_broadcast(tandem_group* group, void* data, int64_t count, int32_t type,
                            int32_t root, int64_t* work);
-// counts[r] elements of rank r (the same counts on all ranks), laid end to end in `out`.
+// Collects counts[r] elements of each rank r, laid end to end in `out` of every rank. The counts
+// must be the same on all ranks.
 int tandem_group_allgather(tandem_group* group, const void* in, void* out, const int64_t* counts,
                            int32_t type, int64_t* work);
-// The same for rank `root`; `out` of the others may be NULL.
+// Like allgather, but only rank `root` gets the result; on other ranks `out` may be NULL.
 int tandem_group_gather(tandem_group* group, const void* in, void* out, const int64_t* counts,
                         int32_t type, int32_t root, int64_t* work);
-// in, on rank `root`: counts[r] elements for rank r, laid end to end; NULL on the others.
+// Distributes `in` of rank `root`: counts[r] elements for rank r, laid end to end. On other ranks
+// `in` may be NULL.
 int tandem_group_scatter(tandem_group* group, const void* in, void* out, const int64_t* counts,
                          int32_t type, int32_t root, int64_t* work);
-// in: counts[r] elements for rank r, laid end to end; out: counts[rank], reduced over all ranks.
+// Reduces over all ranks and distributes the result. in: counts[r] elements for rank r, laid end to
+// end; out: counts[rank] elements.
 int tandem_group_reduce_scatter(tandem_group* group, const void* in, void* out,
                                 const int64_t* counts, int32_t type, int32_t op, int64_t* work);
-// in: send_counts[r] elements for rank r; out: receive_counts[r] of rank r, each laid end to end.
+// Sends a block to every rank. in: send_counts[r] elements for rank r; out: receive_counts[r]
+// elements from rank r; both laid end to end.
 int tandem_group_alltoall(tandem_group* group, const void* in, const int64_t* send_counts,
                           void* out, const int64_t* receive_counts, int32_t type, int64_t* work);
-// Ends when all ranks have called it; deadline_ms 0: the group's.
+// Ends when all ranks have called it. deadline_ms 0: the deadline of the group.
 int tandem_group_barrier(tandem_group* group, int64_t deadline_ms, int64_t* work);
 
 // ---- messages ----
 
-// `bytes` of data for rank `to`. Ended: the memory is the program's again, and the message on its
-// way. Messages between two ranks with the same tag keep their order. deadline_ms 0: the group's.
+// Sends `bytes` bytes of data to rank `to`. When the operation has ended, the program may use the
+// memory again, and the message is in flight. Messages between two ranks with the same tag keep
+// their order. deadline_ms 0: the deadline of the group.
 int tandem_group_send(tandem_group* group, const void* data, int64_t bytes, int32_t to, int64_t tag,
                       int64_t deadline_ms, int64_t* work);
-// The next message with this tag of rank `from`, or of any if that is -1: exactly `bytes`.
+// Receives the next message with this tag from rank `from`, or from any rank if `from` is -1. The
+// message must have exactly `bytes` bytes.
 int tandem_group_receive(tandem_group* group, void* data, int64_t bytes, int32_t from, int64_t tag,
                          int64_t deadline_ms, int64_t* work);
 
-// The same of `count` elements of a type: a receive of another type than the message's is an error.
+// The same for `count` elements of a type. A receive whose type differs from the message's type is
+// an error.
 int tandem_group_send_elements(tandem_group* group, const void* data, int64_t count, int32_t type,
                                int32_t to, int64_t tag, int64_t deadline_ms, int64_t* work);
 int tandem_group_receive_elements(tandem_group* group, void* data, int64_t count, int32_t type,
@@ -146,18 +162,18 @@ int tandem_group_receive_elements(tandem_group* group, void* data, int64_t count
 
 // ---- waiting ----
 
-// 1: the operation has ended; 0: not within the time. Each is waited for until 1 or -1, and then
-// forgotten. from: who sent what was received, or NULL.
+// 1: the operation has ended; 0: not within timeout_ms. Wait for each operation until 1 or -1; then
+// the group forgets it. *from (or NULL) becomes the sender of a received message.
 int tandem_group_wait(tandem_group* group, int64_t work, int64_t timeout_ms, int32_t* from);
-// Nobody will wait for it.
+// Says that nobody will wait for the operation.
 int tandem_group_forget(tandem_group* group, int64_t work);
 
 // ---- leaving ----
 
-// Says goodbye to the others. What has not ended is given up, and who waits for it has an error;
-// ranks that wait for this one learn that it has left.
+// Tells the other members that this one leaves. Unfinished operations are given up, and waiting for
+// them returns an error. Ranks that wait for this one learn that it has left.
 int tandem_group_close(tandem_group* group);
-// Closes the group if it is open, and forgets it.
+// Closes the group if it is open, and frees it.
 void tandem_group_free(tandem_group* group);
 
 #ifdef __cplusplus

@@ -1,11 +1,11 @@
-// The compiled models (job.proto's MLP, DLRM, GMF, ...) for a training loop of a program: what the same
-// loop costs without a module of its own, and a baseline beside one. Not in libtandem.so but in
-// libtandem_models.so, which has all of libtandem.so as well and links LibTorch; a process loads one of
-// the two.
+// The C interface of the compiled models (job.proto's MLP, DLRM, GMF, ...) for a program's training
+// loop. A program can compare its own module with a compiled model, in speed and as a baseline.
+// These functions are not in libtandem.so but in libtandem_models.so, which also has all of
+// libtandem.so and links LibTorch. A process loads one of the two.
 //
-// Returns: as in capi/tandem.h: 0, or -1 and a text in tandem_error().
-// Threads: one at a time for a model. Memory: what a call is given is the caller's, and is read or
-// written before it returns.
+// Return values: as in capi/tandem.h: 0, or -1 and a text in tandem_error(). Threads: one at a time
+// for each model. Memory: each call reads or writes the memory that it is given before it returns;
+// the memory stays the caller's.
 #ifndef TANDEM_CAPI_TANDEM_MODELS_H_
 #define TANDEM_CAPI_TANDEM_MODELS_H_
 
@@ -17,26 +17,28 @@ extern "C" {
 
 typedef struct tandem_model tandem_model;
 
-// config: as `model` of a job, such as "mlp { hidden: 16 }". A sample has `numbers` numbers and, of
-// table t, fields[t] cells of dim[t] floats. names: of the tables, for messages. threads: in one
-// operation, as cluster.threads_per_worker; the calling thread keeps this number (OpenMP, PyTorch).
+// Makes a model. config: as `model` of a job, such as "mlp { hidden: 16 }". A sample has `numbers`
+// numbers and, for table t, fields[t] cells of dim[t] floats. names: names of the tables, for
+// messages. threads: threads of one operation, as cluster.threads_per_worker; the calling thread
+// keeps this setting (OpenMP, PyTorch).
 int tandem_model_new(const char* config, int32_t numbers, int32_t tables, const char* const* names,
                      const int32_t* fields, const int32_t* dim, int32_t threads,
                      tandem_model** model);
-// Dense parameters lie in one buffer of tandem_model_floats floats. Parameter i: its name, shape
-// (*dims numbers) and first element; valid as long as the model.
+// Dense parameters are in one buffer of tandem_model_floats floats. tandem_model_parameter returns
+// the name, the shape (*dims numbers) and the first element of parameter i; valid as long as the
+// model.
 int64_t tandem_model_floats(const tandem_model* model);
 int32_t tandem_model_parameters(const tandem_model* model);
 const char* tandem_model_parameter(const tandem_model* model, int32_t i, int32_t* dims,
                                    const int64_t** shape, int64_t* offset);
-// Writes the first values that a job with this seed has.
+// Writes the initial values that a job with this seed has.
 int tandem_model_first_values(const tandem_model* model, uint64_t seed, float* parameters);
 
-// cells[t]: [samples, fields[t], dim[t]]; inputs: [samples, numbers]. Writes logits [samples].
+// Writes logits [samples]. cells[t]: [samples, fields[t], dim[t]]; inputs: [samples, numbers].
 int tandem_model_forward(tandem_model* model, int64_t samples, const float* inputs,
                          const float* const* cells, const float* parameters, float* logits);
-// With labels [samples]: writes the sum over the samples of the binary cross-entropy, and the
-// gradients of that sum.
+// Takes labels [samples]. Writes the sum over the samples of the binary cross-entropy to *loss, and
+// the gradients of that sum.
 int tandem_model_backward(tandem_model* model, int64_t samples, const float* inputs,
                           const float* labels, const float* const* cells, const float* parameters,
                           double* loss, float* parameter_gradients, float* const* cell_gradients);

@@ -10,7 +10,7 @@
 namespace tandem::client {
 namespace {
 
-// Between requests nobody may look at what comes.
+// A Client keeps no rows in the cache: between requests nobody may be there to process refreshes.
 ClientCore::Options NothingKept(ClientCore::Options options) {
   options.keep_rows = false;
   return options;
@@ -26,8 +26,9 @@ absl::StatusOr<std::unique_ptr<Client>> Client::New(const job::JobPlan& plan,
       self.role == Role::kReader || (self.role == Role::kWorker && self.index < plan.workers());
   if (!known || options.incarnation == 0 || options.max_in_flight < 1) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "client: ", self.DebugString(), " of ", plan.workers(), " workers, incarnation ",
-        options.incarnation, " (never 0), max_in_flight ", options.max_in_flight, " (1 or more)"));
+        "client options: ", self.DebugString(), " in a job of ", plan.workers(),
+        " workers, incarnation ", options.incarnation, " (must not be 0), max_in_flight ",
+        options.max_in_flight, " (must be 1 or more)"));
   }
   return std::unique_ptr<Client>(new Client(plan, std::move(transport), options));
 }
@@ -128,14 +129,14 @@ Future Client::Store(const StoreRequest& request, absl::Duration deadline) {
 absl::Status Client::CheckStore(const StoreRequest& request) const {
   if (request.table >= plan_.tables.size() || !plan_.tables[request.table].store) {
     return absl::InvalidArgumentError(
-        absl::StrCat("table ", request.table, " is none of policy STORE"));
+        absl::StrCat("table ", request.table, " does not exist or is not of policy STORE"));
   }
   const job::TablePlan& table = plan_.tables[request.table];
   const size_t width = static_cast<size_t>(table.dim + table.state_floats);
   if (request.action == StoreAction::kScan) {
     if (request.page != nullptr) return absl::OkStatus();
     return absl::InvalidArgumentError(
-        absl::StrCat("table ", table.name, ": a scan without a page"));
+        absl::StrCat("table ", table.name, ": a scan needs a page for its rows"));
   }
   const size_t keys = request.keys.size();
   const size_t values = HasStoreValues(request.action) ? keys * width : 0;
@@ -144,19 +145,20 @@ absl::Status Client::CheckStore(const StoreRequest& request) const {
       (request.found.empty() || request.found.size() == keys)) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "table ", table.name, ": ", keys, " keys (at most ", kMaxStoreRows, ") with ",
-      request.values.size(), " floats to write and room for ", request.rows.size(), " to read and ",
-      request.found.size(), " marks, want ", values, ", ", rows, " and as many as keys"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("table ", table.name, ": ", keys, " keys (at most ", kMaxStoreRows, ") with ",
+                   request.values.size(), " floats to write and room for ", request.rows.size(),
+                   " to read and ", request.found.size(), " marks; want ", values, " floats, ",
+                   rows, " floats, and no marks or one for each key"));
 }
 
-// What the core takes for granted.
+// Checks everything that the core requires of its callers.
 absl::Status Client::Check(const ClientCall& call) const {
   if (call.store.has_value()) return CheckStore(*call.store);
   const char* const what = call.push ? "push" : "pull";
   if (reader_ && call.info.flags != kFlagEvaluate) {
     return absl::FailedPreconditionError(
-        absl::StrCat(what, ": a read-only client has no rank; it may Read"));
+        absl::StrCat(what, ": a reader has no rank; it may call only Read and Store"));
   }
   const bool in_frames = call.prepared != nullptr || !call.kept_rows.empty();
   const size_t values = in_frames   ? call.kept_rows.size()
@@ -165,10 +167,12 @@ absl::Status Client::Check(const ClientCall& call) const {
   if (call.info.step < 0 || values != call.keys.size()) {
     return absl::InvalidArgumentError(absl::StrCat(what, ": step ", call.info.step, ", ",
                                                    call.keys.size(), " tables with ", values,
-                                                   " arrays of values"));
+                                                   " arrays of values; want step 0 or more, and an "
+                                                   "array for each table"));
   }
   if (call.prepared != nullptr && !call.prepared->ready()) {
-    return absl::InvalidArgumentError("push: not prepared, or sent already");
+    return absl::InvalidArgumentError(
+        "push: it is not prepared or was sent already; call PreparePush first");
   }
   TANDEM_RETURN_IF_ERROR(CheckTables(what, call.info.group, call.keys));
   if (in_frames) return CheckDistinct(what, call.keys);
@@ -188,9 +192,9 @@ absl::Status Client::Check(const ClientCall& call) const {
 absl::Status Client::CheckDistinct(const char* what, absl::Span<const TableKeys> keys) const {
   for (const TableKeys& table : keys) {
     if (!table.may_repeat) continue;
-    return absl::InvalidArgumentError(absl::StrCat(what, ": keys of table ",
-                                                   plan_.tables[table.table].name,
-                                                   " may repeat; in place, each is there once"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, ": keys of table ", plan_.tables[table.table].name,
+                     " may repeat; requests in place need distinct keys"));
   }
   return absl::OkStatus();
 }
@@ -199,7 +203,7 @@ absl::Status Client::CheckTables(const char* what, uint32_t group,
                                  absl::Span<const TableKeys> keys) const {
   if (group >= plan_.groups.size()) {
     return absl::InvalidArgumentError(
-        absl::StrCat(what, ": group ", group, " of ", plan_.groups.size()));
+        absl::StrCat(what, ": no group ", group, ", the job has ", plan_.groups.size()));
   }
   if (plan_.groups[group].properties.store) {
     return absl::InvalidArgumentError(
@@ -209,8 +213,9 @@ absl::Status Client::CheckTables(const char* what, uint32_t group,
   for (const TableKeys& table : keys) {
     if (table.table >= plan_.tables.size() || plan_.tables[table.table].group != group ||
         seen[table.table]) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(what, ": table ", table.table, " is not of group ", group, ", or twice"));
+      return absl::InvalidArgumentError(absl::StrCat(what, ": table ", table.table,
+                                                     " does not belong to group ", group,
+                                                     ", or is named twice"));
     }
     seen[table.table] = true;
   }

@@ -1,26 +1,28 @@
-// Push and pull for a program of its own: asynchronous reads of rows and pushes of gradient sums,
-// for callers that are not the trainer.
+// This folder, client/, has everything that a program needs to read and write rows on the servers
+// of a job. `Client` is its public interface: asynchronous pulls of rows and pushes of gradient
+// sums, for callers other than the trainer.
 //
 //   TANDEM_ASSIGN_OR_RETURN(auto client, Client::New(plan, std::move(transport), options));
 //   TANDEM_RETURN_IF_ERROR(client->SetView(view));        // from the scheduler
-//   Future read = client->Pull(group, step, keys, rows);  // the program goes on meanwhile
+//   Future read = client->Pull(group, step, keys, rows);  // the program continues meanwhile
 //   TANDEM_RETURN_IF_ERROR(read.status());                // waits; `rows` is filled
 //
-// session.h makes one for a running job, and keeps its view.
+// Session (session.h) makes a Client for a running job and keeps its view up to date.
 //
-// Rows and gradients are copied between frames and arrays of the caller's, or stay in the frames:
-// PullInPlace says where each row has arrived, and PreparePush where each gradient is to
-// be written before the push is sent.
+// Rows and gradients are either copied between frames and the caller's arrays, or stay in the
+// frames. For the second, PullInPlace says where each row has arrived, and PreparePush says where
+// the caller writes each gradient before the push is sent.
 //
-// Ids may repeat within a request: each travels once, its row goes to every place that asked for
-// it, and its gradients are summed in the order in which they stand. Work in flight is bounded:
-// with max_in_flight requests under way a call blocks until one is done, or with `refuse_when_full`
-// comes back at once with RESOURCE_EXHAUSTED. An error names the server and the key range at fault.
+// Ids may repeat within a request. Each id travels once. Its row goes to every place that asked for
+// it, and its gradients are summed in the order in which they stand in the request. The number of
+// requests in flight is bounded by max_in_flight: beyond it a call blocks until a request is done,
+// or returns RESOURCE_EXHAUSTED at once with `refuse_when_full`. An error names the server and the
+// key range that failed.
 //
-// Thread safety: any thread may call; requests of one thread go out in its order. The thread that
-// calls brings ids and gradients into frames and sends them, and while it waits it takes the
-// answers and puts rows into place itself (client_engine.h says how threads share this). Not here:
-// registration with the scheduler (session.h), the order of steps of a training loop
+// Thread safety: any thread may call; requests of one thread go out in the order of its calls. The
+// calling thread packs ids and gradients into frames and sends them. While it waits, it also
+// receives the answers and puts rows into place (client_engine.h says how threads share this work).
+// Not here: registration with the scheduler (session.h), the order of steps of a training loop
 // (worker/trainer_core.h).
 #ifndef TANDEM_CLIENT_CLIENT_H_
 #define TANDEM_CLIENT_CLIENT_H_
@@ -43,25 +45,27 @@
 
 namespace tandem::client {
 
-// The outcome of a request, now or later. Copies name the same request. Any thread.
+// The outcome of a request, now or later. Copies refer to the same request. Thread safety: any
+// thread.
 class Future {
  public:
   bool done() const { return call_->done.load(std::memory_order_acquire); }
   void Wait() const {
     if (!done()) engine_->Wait(*call_, absl::InfiniteFuture());
   }
-  // False if it was not done in time.
+  // Waits for at most `timeout`. Returns false if the request is not done by then.
   bool WaitFor(absl::Duration timeout) const {
     if (!done()) engine_->Wait(*call_, MonotonicNow() + timeout);
     return done();
   }
-  // Gives up: CANCELLED, unless the request is done. Nobody reads or writes the caller's arrays any
-  // more, so they may go, as after a WaitFor that came back false. A push may have arrived, wholly or
-  // in part, so its rank can go on only by sending the same step again.
+  // Gives the request up: it ends with CANCELLED, unless it is done already. Afterwards nobody
+  // reads or writes the caller's arrays, so the caller may free them; the usual caller is one whose
+  // WaitFor returned false. A cancelled push may have arrived, completely or in part, so its rank
+  // can continue only by pushing the same step again.
   void Cancel() const {
     if (!done()) engine_->Cancel(*call_);
   }
-  // Waits.
+  // Waits until the request is done.
   const absl::Status& status() const {
     Wait();
     return call_->status;
@@ -72,80 +76,86 @@ class Future {
   Future(std::shared_ptr<ClientCall> call, std::shared_ptr<ClientEngine> engine)
       : call_(std::move(call)), engine_(std::move(engine)) {}
   std::shared_ptr<ClientCall> call_;
-  std::shared_ptr<ClientEngine> engine_;  // lives on for those who still wait
+  std::shared_ptr<ClientEngine> engine_;  // keeps the engine alive while callers wait
 };
 
 class Client {
  public:
-  // What a caller knows of the ids of a request. kUnique is a promise, which saves looking for
-  // repeated ones; the keys of a Batch keep it.
+  // The caller's knowledge of the ids of a request. kUnique promises that no id repeats, which
+  // saves the search for repeated ids. The keys of a Batch never repeat.
   enum class Ids { kMayRepeat, kUnique };
 
   struct Options {
-    // Whom the shards see: a worker of the job, or a reader, which may call Read and Store only.
+    // The identity that the shards see: a worker of the job, or a reader, which may call only Read
+    // and Store.
     EndpointId self = EndpointId::Worker(0);
-    uint64_t incarnation = 0;  // of this process; never 0
-    int max_in_flight = 8;     // requests
+    uint64_t incarnation = 0;  // number of this process; never 0
+    int max_in_flight = 8;     // requests in flight, at most
     bool refuse_when_full = false;
-    // Of each request, from the call to its end, whatever it waits for: DEADLINE_EXCEEDED then says
-    // for whom. Noticed within 50 ms.
+    // Time limit of each request, from its call to its end, including all waiting. After it the
+    // request fails with DEADLINE_EXCEEDED, and the message says whom it waited for. The engine
+    // checks deadlines every 50 ms.
     absl::Duration deadline = absl::InfiniteDuration();
     ClientCore::Options core;
   };
 
-  // `plan` outlives the client. INVALID_ARGUMENT: options out of range.
+  // `plan` must outlive the client. INVALID_ARGUMENT: options out of range.
   static absl::StatusOr<std::unique_ptr<Client>> New(
       const job::JobPlan& plan, std::unique_ptr<transport::Transport> transport,
       const Options& options);
-  // Requests that are not done end with CANCELLED.
+  // Ends requests that are not done with CANCELLED.
   ~Client();
 
-  // Ends all requests, and those to come, with `why`.
+  // Ends all requests, present and future, with the error `why`.
   void Fail(const absl::Status& why);
 
-  // Where the ranges are, and where the shards listen; older views are ignored. Until the first one
-  // every request fails with FAILED_PRECONDITION.
+  // Sets where the ranges are and where the shards listen. Older views are ignored. Before the
+  // first view every request fails with FAILED_PRECONDITION.
   absl::Status SetView(const View& view);
 
-  // Reads the rows of `ids` as they are at this moment: rows is [ids.size(), dim]. It waits for no
-  // other worker, and creates no row: one that nobody has touched reads as its first value. ids and
-  // rows stay valid until the future is done. `deadline` as in the options; the shorter one counts.
+  // Reads the rows of `ids` as they are at this moment; rows is [ids.size(), dim]. The read waits
+  // for no other worker and creates no row: a row that nobody has touched reads as its initial
+  // value. ids and rows must stay valid until the future is done. `deadline` counts beside the
+  // deadline of the options; the shorter one holds.
   Future Read(uint32_t table, absl::Span<const uint64_t> ids, absl::Span<float> rows,
               absl::Duration deadline = absl::InfiniteDuration());
 
-  // Reads rows of tables of `group` for `step`: rows[i] is [keys[i].keys.size(), dim]. What a read
-  // sees, and whether it must wait for other workers, is the policy's affair. keys and rows stay
-  // valid until the future is done.
+  // Reads rows of tables of `group` for `step`; rows[i] is [keys[i].keys.size(), dim]. The policy
+  // decides which updates the read sees and whether it waits for other workers. keys and rows must
+  // stay valid until the future is done.
   Future Pull(uint32_t group, int64_t step, absl::Span<const TableKeys> keys,
               absl::Span<const absl::Span<float>> rows, Ids ids = Ids::kMayRepeat);
 
-  // Pushes the gradient sums over `samples` samples: gradients[i] is [keys[i].keys.size(), dim].
-  // Steps of a group are pushed once each and in order from 0, also those without a row, because
-  // the push is the clock. keys and gradients stay valid until the future is done, which means that
-  // every row is held or applied, and from then on neither lost nor applied twice.
+  // Pushes gradient sums over `samples` samples; gradients[i] is [keys[i].keys.size(), dim]. Each
+  // step of a group is pushed exactly once and in order from 0, even if it has no row, because the
+  // push is the worker's clock. keys and gradients must stay valid until the future is done. From
+  // then on the servers hold or have applied every row, and no row is lost or applied twice.
   Future Push(uint32_t group, int64_t step, uint64_t samples, absl::Span<const TableKeys> keys,
               absl::Span<const absl::Span<const float>> gradients, Ids ids = Ids::kMayRepeat);
 
-  // The same without a copy: rows[i]->at()[k] is where the row of keys[i].keys[k] has arrived, if
-  // the future's status is OK. No key may repeat. The keys and rows[i] stay valid until it is done.
+  // Like Pull, but without a copy: rows[i]->at()[k] is where the row of keys[i].keys[k] has
+  // arrived, if the future's status is OK. Keys must not repeat. The keys and rows[i] must stay
+  // valid until the future is done.
   Future PullInPlace(uint32_t group, int64_t step, absl::Span<const TableKeys> keys,
                      absl::Span<PulledRows* const> rows);
 
-  // Push without a copy: first, PreparePush says where the gradient of each key goes, none of which
-  // may repeat; then all of them are written to push->at(i)[k]; then Push sends it, after which
-  // they may not be touched. INVALID_ARGUMENT: as for Push. A prepared push may be dropped.
+  // Prepares a push without a copy, in three steps. First PreparePush says where the gradient of
+  // each key goes; keys must not repeat. Then the caller writes all gradients to push->at(i)[k].
+  // Then Push sends them, and the caller must not touch them any more. INVALID_ARGUMENT: as for
+  // Push. A prepared push may be dropped.
   using PreparedPush = ClientCore::PreparedPush;
   absl::Status PreparePush(uint32_t group, absl::Span<const TableKeys> keys, PreparedPush* push);
-  // `push` may be prepared again when Push has returned.
+  // Sends a prepared push. When Push has returned, `push` may be prepared again.
   Future Push(int64_t step, uint64_t samples, PreparedPush* push);
 
-  // Reads, writes or scans rows of a STORE table, as a worker or as a reader; the memory that the
-  // request names for answers stays valid until the future is done, its keys and values are copied.
-  // Writes of this client to one range count once each, in the order of these calls.
+  // Reads, writes or scans rows of a STORE table, as a worker or as a reader. Keys and values are
+  // copied before Store returns. The memory that the request names for answers must stay valid
+  // until the future is done. Each write of this client to a range counts once, in the order of the
+  // calls.
   Future Store(const StoreRequest& request, absl::Duration deadline = absl::InfiniteDuration());
 
   ClientCore::Counters counters() const;
-  // The oldest push or pull and whom it waits for, for people; empty: there is none.
+  // The oldest push or pull and whom it waits for, as text for people; empty if there is none.
   std::string Waiting() const;
 
  private:

@@ -11,14 +11,14 @@
 namespace tandem::client {
 namespace {
 
-// Steps whose versions are remembered although nothing was pushed for them: reads without pushes, and
-// all that are read ahead.
+// The number of steps whose read versions are remembered although nothing has been pushed for them:
+// reads without pushes, and prefetched reads.
 size_t MostVersions(const job::JobPlan& plan) {
   const size_t ahead = plan.groups.size() * static_cast<size_t>(plan.job.train().depth() + 2);
   return std::max<size_t>(1024, ahead);
 }
 
-// No worker is further behind a step that is open.
+// An open step that is further ahead than this of a late push is a protocol error.
 constexpr int64_t kMaxStepsLate = int64_t{1} << 32;
 
 FrameHeader PullHeader(uint32_t group, int64_t step, uint8_t flags) {
@@ -53,6 +53,10 @@ ClientCore::PreparedPush::~PreparedPush() = default;
 ClientCore::PreparedPush::PreparedPush(PreparedPush&&) noexcept = default;
 ClientCore::PreparedPush& ClientCore::PreparedPush::operator=(PreparedPush&&) noexcept = default;
 
+// A new view sends refused slices again, to the owners that it names. A slice refused by a shard
+// with an even newer view keeps waiting for that view. Slices in flight need nothing, although
+// their range may have moved: the shard that has them answers with the result or with WRONG_VIEW,
+// and a lost frame is resent by its clock.
 void ClientCore::OnView(absl::Time now, std::shared_ptr<const RangeMap> view) {
   if (map() != nullptr && view->view() <= map()->view()) return;
   packer_.OnView(std::move(view));
@@ -65,7 +69,7 @@ void ClientCore::OnView(absl::Time now, std::shared_ptr<const RangeMap> view) {
   }
 }
 
-// ---- asking -----------------------------------------------------------------------------------
+// ---- requests --------------------------------------------------------------------------------
 
 std::unique_ptr<ClientRequest> ClientCore::NewRequest(const FrameHeader& header, bool push,
                                                       bool in_place,
@@ -95,7 +99,7 @@ std::unique_ptr<ClientRequest> ClientCore::NewRequest(const FrameHeader& header,
   return request;
 }
 
-// From now on it is under way.
+// Puts a request in flight. The request gets a number, and OnFrame and OnTick find it from now on.
 ClientRequest* ClientCore::Enter(absl::Time now, std::unique_ptr<Request> request) {
   request->id = next_number_++;
   request->started = now;
@@ -131,8 +135,16 @@ uint64_t ClientCore::PullInPlace(absl::Time now, uint32_t group, int64_t step,
   return request->id;
 }
 
-// A read of a table whose rows are kept: what the cache has is copied, since it may change while the rows are
-// used, and the rest is asked for. If there is none the read is done.
+// Reads rows of a table whose rows are kept: takes what the cache has and asks the servers for the
+// rest. If the cache has everything, the read is done at once.
+//
+// The order matters. First all keys are looked up: the pointers that Find returns are valid only
+// until the cache changes. Then the request enters requests_, because Finish looks it up there,
+// even if nothing is sent. Then the cached rows are copied: a refresh may change the cache while
+// the caller still uses the rows. Then the versions of the cached rows are noted, before any answer
+// can arrive: a range whose rows are all cached gets no answer, and OnRows takes the older of both
+// versions for a range that has cached and read rows. A read without any keys is sent nevertheless,
+// because its answer says how far the shards are.
 uint64_t ClientCore::PullMissing(absl::Time now, FrameHeader header,
                                  absl::Span<const TableKeys> keys,
                                  absl::Span<PulledRows* const> rows) {
@@ -174,7 +186,7 @@ uint64_t ClientCore::PullMissing(absl::Time now, FrameHeader header,
   for (PulledRows* const to : rows) to->Clear();
   request->kept_rows.assign(rows.begin(), rows.end());
   request->asks_cache = true;
-  request->cached.swap(cached_);  // the keys of `missing_` stay where they are
+  request->cached.swap(cached_);  // moves the vectors; the spans in missing_ stay valid
   if (!cached_rows_.empty()) {
     request->cached_rows = buffers_.Alloc(floats * sizeof(float));
     float* to = request->cached_rows.MutableAs<float>().data();
@@ -254,7 +266,7 @@ uint64_t ClientCore::StartPush(absl::Time now, const PushInfo& info,
                       request->packed_keys.As<uint64_t>().subspan(slice.key_offset, slice.rows));
     }
   }
-  request->gradients = {};  // all bytes are packed; the caller's memory is free
+  request->gradients = {};  // all bytes are packed; the caller may free its memory
   request->keys.clear();
   return request->id;
 }
@@ -268,7 +280,8 @@ ClientRequest* ClientCore::FindRequest(uint64_t id) {
 
 void ClientCore::Cancel(uint64_t id) { End(id, /*done=*/false); }
 
-// The step of a push that is not done may be pushed again, and keeps the versions that it was read at.
+// A push that has not succeeded may be sent again for the same step with the versions that its rows
+// were read at, so these go back to versions_.
 void ClientCore::End(uint64_t id, bool done) {
   const auto it = std::find_if(requests_.begin(), requests_.end(),
                                [id](const auto& request) { return request->id == id; });
@@ -283,7 +296,8 @@ void ClientCore::End(uint64_t id, bool done) {
   requests_.erase(it);
 }
 
-// Sends every slice that is neither done nor on its way.
+// Sends every slice that is neither done nor in flight, and whose time to be sent has come. Slices
+// of one owner travel together.
 void ClientCore::SendOpenSlices(absl::Time now, Request* request) {
   open_.clear();
   for (uint32_t i = 0; i < request->slices.size(); ++i) {
@@ -291,7 +305,7 @@ void ClientCore::SendOpenSlices(absl::Time now, Request* request) {
     if (slice.done || slice.sent || slice.send_at > now) continue;
     open_.push_back({map()->range(slice.range).owner, i});
   }
-  // In order already, unless the view has changed since they were packed.
+  // The slices are already in order, unless the view has changed since they were packed.
   if (!std::is_sorted(open_.begin(), open_.end())) std::sort(open_.begin(), open_.end());
   for (size_t first = 0; first < open_.size();) {
     size_t end = first + 1;
@@ -302,8 +316,8 @@ void ClientCore::SendOpenSlices(absl::Time now, Request* request) {
   }
 }
 
-// Sends slices of one owner in frames of about `frame_bytes` that are as equal as can be: while one
-// is served another one travels, and a third is copied to its place.
+// Sends the slices of one owner in frames of about `frame_bytes`, as equal in size as possible.
+// While the shard serves one frame, the next one travels, and a third one is packed.
 void ClientCore::SendFrames(absl::Time now, Request* request, EndpointId to,
                             absl::Span<const std::pair<EndpointId, uint32_t>> slices, bool more) {
   const auto bytes_of = [request](uint32_t i) {
@@ -320,7 +334,7 @@ void ClientCore::SendFrames(absl::Time now, Request* request, EndpointId to,
     bytes += bytes_of(slices[k].second);
     request->flight_slices.push_back(slices[k].second);
     const bool last = k + 1 == slices.size();
-    // Slices without rows after the last one with rows go with it.
+    // Slices without rows that follow the last slice with rows go into its frame.
     if (!last && (bytes < cut || bytes == total)) continue;
     SendFlight(now, request, to, first);
     first = request->flight_slices.size();
@@ -329,7 +343,7 @@ void ClientCore::SendFrames(absl::Time now, Request* request, EndpointId to,
   }
 }
 
-// A flight of the slices from `first` on in flight_slices.
+// Sends one frame with the slices from `first` on in flight_slices.
 void ClientCore::SendFlight(absl::Time now, Request* request, EndpointId to, size_t first) {
   Flight& flight = request->flights.emplace_back();
   flight.number = next_number_++;
@@ -345,7 +359,8 @@ void ClientCore::SendFlight(absl::Time now, Request* request, EndpointId to, siz
   out_.push_back({to, flight.frame});
 }
 
-// What a worker exchanges with the shards of its own process goes to no other one.
+// Chooses the counter for bytes exchanged with a shard: `kind`, or within_bytes for shards of this
+// worker's own process, since those bytes do not cross the network.
 uint64_t& ClientCore::CounterOf(const EndpointId& shard, uint64_t* kind) {
   const bool own = plan_.workers_serve && self_.role == Role::kWorker &&
                    shard.index == plan_.server_processes() + self_.index;
@@ -367,6 +382,8 @@ ClientRequest::Flight* ClientCore::FindFlight(uint64_t number, Request** request
   return nullptr;
 }
 
+// Ends a frame. The request is complete when all its slices are done; slices that this frame's
+// shard refused keep it open.
 void ClientCore::EndFlight(absl::Time now, Request* request, Flight* flight) {
   flight->answered = true;
   flight->frame = Frame();
@@ -378,8 +395,8 @@ void ClientCore::EndFlight(absl::Time now, Request* request, Flight* flight) {
   Finish(request, absl::OkStatus());
 }
 
-// Infinite says nothing of the future: the shard has no range of the group just now, or everybody is out
-// of data and will be back in the next epoch.
+// An infinite clock says nothing about the future: either the shard has no range of the group at
+// the moment, or all workers are out of data and will return in the next epoch.
 void ClientCore::NoteClock(const FrameHeader& h) {
   if (h.group >= min_clock_.size() || h.first_step == policies::kInfiniteClock) return;
   min_clock_[h.group] = std::max(min_clock_[h.group], h.first_step);
@@ -424,11 +441,14 @@ void ClientCore::OnFrame(absl::Time now, const ParsedFrame& frame) {
 void ClientCore::Refuse(absl::Time now, const ParsedFrame& frame, Slice* slice) {
   slice->sent = false;
   slice->refused_view = frame.header.view;
-  // If the shard knows a newer view, wait for it; if it lags behind, give it a moment.
+  // If the shard knows a newer view, wait for this view: OnView sends the slice then. If the
+  // shard's view is older, give it a moment.
   const bool we_lag = frame.header.view > map()->view();
   slice->send_at = we_lag ? absl::InfiniteFuture() : now + options_.wrong_view_pause;
 }
 
+// Takes the answer to a read: one entry for each slice of the frame, in the same order. Any other
+// shape would put rows into wrong places, so it fails the request.
 void ClientCore::OnRows(absl::Time now, Request* request, Flight* flight,
                         const ParsedFrame& frame) {
   const absl::Span<const uint32_t> slices = request->SlicesOf(*flight);
@@ -480,6 +500,9 @@ void ClientCore::OnRows(absl::Time now, Request* request, Flight* flight,
   EndFlight(now, request, flight);
 }
 
+// Takes the answer to a push. Entries name only exceptions, in the order of the frame's slices: a
+// slice without an entry is held or applied. kDropped is normal under a policy that skips steps:
+// the push came after its step had closed.
 void ClientCore::OnAck(absl::Time now, Request* request, Flight* flight, const ParsedFrame& frame) {
   uint32_t next = 0;
   for (const uint32_t i : request->SlicesOf(*flight)) {
@@ -508,7 +531,7 @@ void ClientCore::OnAck(absl::Time now, Request* request, Flight* flight, const P
             "push of step ", request->header.step, " refused by ", map()->Describe(slice.range),
             e.status == SliceStatus::kOverBudget
                 ? ": updates held by the policy would pass limits.held_bytes_per_shard"
-                : ": against the protocol")));
+                : ": the push or its answer is against the protocol")));
   }
   EndFlight(now, request, flight);
 }
@@ -526,6 +549,10 @@ void ClientCore::Finish(Request* request, absl::Status status) {
 
 // ---- time -------------------------------------------------------------------------------------
 
+// Works in two passes. First all frames look at the answers that have come: which frame may be sent
+// again depends on the first silent frame of each shard over all requests. Only then does
+// CheckTimes send frames again or fail requests. The second pass runs over a copy of the ids,
+// because failing a request removes it from requests_.
 void ClientCore::OnTick(absl::Time now) {
   const absl::Duration pause = pauses_.Tick(now);
   ids_.clear();
@@ -540,9 +567,11 @@ void ClientCore::OnTick(absl::Time now) {
       line.Look(now, flight.to, flight.number, times_, &flight.clock);
     }
   }
-  for (const uint64_t id : ids_) CheckTimes(now, FindRequest(id));  // which may end it
+  for (const uint64_t id : ids_) CheckTimes(now, FindRequest(id));  // may end the request
 }
 
+// Checks the silence limit before a resend: a request that fails needs no further frame. At the end
+// sends the refused slices whose pause is over.
 void ClientCore::CheckTimes(absl::Time now, Request* request) {
   const ResendLine& line = request->push ? pushes_ : reads_;
   for (Flight& flight : request->flights) {

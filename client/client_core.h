@@ -1,21 +1,25 @@
-// The worker's side of push and pull: a deterministic state machine that routes keys to the shards
-// that own them, sends each shard its slices, sends again what is refused or not answered, and puts
-// rows where the caller wants them.
+// ClientCore is the worker's side of push and pull: a deterministic state machine. ClientCore
+// routes keys to the shards that own them, sends each shard its slices, resends slices that are
+// refused or not answered, and puts rows where the caller expects them.
 //
-// Rows and gradients travel from and to arrays of the caller's, which costs a copy, or stay in the
-// frames: a read then says where each row is, and a push, before it is sent, where each gradient is
-// to be written.
+// Rows and gradients are copied from and to the caller's arrays, or they stay in the frames. In the
+// second case a read says where each row is, and a push says, before it is sent, where the caller
+// writes each gradient.
 //
-// A request is complete when every slice of it is. Slices refused with WRONG_VIEW travel again,
-// alone, when a newer view is known (or after a pause, if the shard is the one that lags). A frame
-// travels again when its connection is lost, and after silence (resend_clock.h), each time after twice
-// as long: over links that lose nothing a slow shard, or one behind a slow link, is not given
-// more to do. Silence of `silence_limit` fails the request, naming the shard and the key range, where no shard
-// has answered anything sent before it meanwhile; answers of WAITING keep both clocks from running, and a pause
-// of this process counts as no silence.
+// A request is complete when each of its slices is complete. The core sends again:
+// - A slice that a shard refused with WRONG_VIEW. The slice travels alone, as soon as a newer view
+//   is known, or after a pause if the shard's view is the older one.
+// - A frame whose connection was lost.
+// - A frame without an answer (resend_clock.h). Each wait is twice as long as the one before, so
+//   that a slow shard, or a shard behind a slow link, does not get more work over links that lose
+//   nothing.
 //
-// Thread safety: none needed; one thread. Not here: sockets (worker shell), the order of steps
-// (trainer_core.h).
+// A request fails after silence of `silence_limit`, if no shard has answered anything that was sent
+// before its frame in that time. The error names the shard and the key range. WAITING messages
+// reset both clocks, and a pause of this process does not count as silence.
+//
+// Thread safety: none; one thread at a time. Not here: sockets (client_engine.h and the worker's
+// shell), the order of steps (worker/trainer_core.h).
 #ifndef TANDEM_CLIENT_CLIENT_CORE_H_
 #define TANDEM_CLIENT_CLIENT_CORE_H_
 
@@ -47,9 +51,9 @@ namespace tandem::client {
 
 class ClientCore {
  public:
-  // A push whose gradients are yet to be written, into the frames that will carry them. One that is
-  // dropped before it is sent leaves no trace. May outlive the core; used again and again, it keeps
-  // its memory.
+  // A push whose gradients are not written yet. The caller writes them directly into the frames
+  // that will carry them. A prepared push that is dropped before it is sent has no effect. A
+  // PreparedPush may outlive the core, and keeps its memory when it is used again.
   class PreparedPush {
    public:
     PreparedPush();
@@ -57,8 +61,8 @@ class ClientCore {
     PreparedPush(PreparedPush&&) noexcept;
     PreparedPush& operator=(PreparedPush&&) noexcept;
 
-    // at(i)[k]: where the gradient of key k of the i-th table goes, `dim` floats, uninitialised;
-    // until the push is sent.
+    // at(i)[k] is where the gradient of key k of table i goes: `dim` floats, uninitialised,
+    // writable until the push is sent.
     absl::Span<float* const> at(size_t i) const { return at_[i]; }
     size_t tables() const { return at_.size(); }
     bool ready() const { return request_ != nullptr; }
@@ -72,16 +76,18 @@ class ClientCore {
   };
 
   struct Options {
-    // Silence before a frame is sent again; doubled each time, up to eight times as long.
+    // Silence before a frame is sent again. The wait doubles each time, up to four times this
+    // value.
     absl::Duration resend_after = absl::Seconds(2);
-    // The same after a lost connection, so that a peer that is gone is not called without a pause.
+    // Wait after a lost connection, so that a peer that has gone is not called without a pause.
     absl::Duration reconnect_after = absl::Milliseconds(10);
     absl::Duration wrong_view_pause = absl::Milliseconds(20);
     absl::Duration silence_limit = absl::Seconds(30);  // silence before the request fails
-    // Of values: a larger request to a shard is cut between ranges, into frames of about this size.
+    // Bytes of values in one frame. A larger request to a shard is cut between ranges, into frames
+    // of about this size.
     size_t frame_bytes = 128 << 10;
-    // Rows are kept where the policy of their table says so. Whoever does not look at frames while it
-    // reads nothing says no.
+    // True: rows are kept in the cache if the policy of their table says so. Callers that do not
+    // process frames between reads set it to false.
     bool keep_rows = true;
   };
 
@@ -89,35 +95,35 @@ class ClientCore {
     uint64_t request = 0;
     absl::Status status;
     uint64_t closed_samples = 0;  // reads: sum of n of the step closed last (lockstep policies)
-    int64_t open_step =
-        0;  // pushes that came too late somewhere: the latest step open there; else 0
+    int64_t open_step = 0;        // pushes too late somewhere: the latest step open there; else 0
   };
 
   struct Counters {
     uint64_t pull_bytes = 0, rows_bytes = 0, push_bytes = 0, ack_bytes = 0;
     uint64_t refresh_bytes = 0;
-    uint64_t rows_asked = 0, rows_cached = 0;  // of tables whose rows are kept: all, and from here
-    uint64_t within_bytes = 0;  // of all four kinds, with the shards of the own process
+    uint64_t rows_asked = 0, rows_cached = 0;  // tables with kept rows: all; from the cache
+    uint64_t within_bytes = 0;                 // all four kinds, to and from shards in this process
     uint64_t frames_resent = 0;
-    // From a request for rows to its last answer, the least; not of evaluations.
+    // Shortest time from a request for rows to its last answer; evaluations do not count.
     absl::Duration shortest_read = absl::InfiniteDuration();
   };
 
-  // `plan` and `buffers` outlive the core.
+  // `plan` and `buffers` must outlive the core.
   ClientCore(const job::JobPlan& plan, EndpointId self, uint64_t incarnation, BufferSource& buffers,
              const Options& options);
   ~ClientCore();
 
-  // Newer views only; older ones are ignored. Requests need a view.
+  // Takes a newer view; older views are ignored. Requests need a view.
   void OnView(absl::Time now, std::shared_ptr<const RangeMap> view);
 
   // Reads the rows of `keys` (tables of `group`) for `step` into rows[i], which is
-  // [keys[i].keys.size(), dim (+ slots with kFlagWithSlots)]. Returns the request's number.
+  // [keys[i].keys.size(), dim (+ optimizer slots with kFlagWithSlots)]. Returns the request's
+  // number.
   uint64_t Pull(absl::Time now, uint32_t group, int64_t step, absl::Span<const TableKeys> keys,
                 absl::Span<const absl::Span<float>> rows, uint8_t flags);
 
-  // The same, but the rows stay where they arrive, and rows[i] says where. No key may repeat; not
-  // with slots.
+  // Like Pull, but the rows stay where they arrive, and rows[i] says where. Keys must not repeat,
+  // and kFlagWithSlots is not allowed.
   uint64_t PullInPlace(absl::Time now, uint32_t group, int64_t step,
                        absl::Span<const TableKeys> keys, absl::Span<PulledRows* const> rows,
                        uint8_t flags);
@@ -130,46 +136,53 @@ class ClientCore {
     int32_t in_flight = 0;
     uint8_t flags = 0;
   };
-  // Sends gradient sums (or rows, with kFlagAssign): one slice to every range of the group, empty
-  // or not, in one frame a shard unless that would be large. The bytes are copied before Push
-  // returns. Versions are those of the last completed Pull of the same group and step.
+  // Sends gradient sums (or rows, with kFlagAssign): one slice to every range of the group, even if
+  // it is empty. Each shard gets one frame, or several if the frame would be large. The bytes are
+  // copied before Push returns. The push carries the versions that the last completed Pull of the
+  // same group and step read.
   uint64_t Push(absl::Time now, const PushInfo& info, absl::Span<const TableKeys> keys,
                 absl::Span<const absl::Span<const float>> values);
 
-  // Makes a push of the keys of tables of `group`, none of which repeats, and says where their
-  // gradients go. Needs a view; the keys' memory is free afterwards.
+  // Prepares a push of keys of tables of `group` and says where their gradients go. Keys must not
+  // repeat. Needs a view. The memory of the keys may be freed afterwards.
   void PreparePush(uint32_t group, absl::Span<const TableKeys> keys, PreparedPush* push);
-  // Sends it. Requires: push->ready(), info.group as prepared, no flags; all gradients are written.
+  // Sends a prepared push. Requires: push->ready(), the same info.group as prepared, no flags, all
+  // gradients written.
   uint64_t Push(absl::Time now, const PushInfo& info, PreparedPush* push);
 
-  // Forgets a request; late answers are ignored. A later push of the same step has the same versions.
+  // Forgets a request; late answers are ignored. A later push of the same step carries the same
+  // versions.
   void Cancel(uint64_t request);
 
-  // Frames from shards: ROWS, ACK, WAITING, REFRESH.
+  // Takes a frame from a shard: ROWS, ACK, WAITING or REFRESH.
   void OnFrame(absl::Time now, const ParsedFrame& frame);
   void OnTick(absl::Time now);
-  // The connection to a shard has been lost, and with it what was on its way; or a frame to it could
-  // not be sent. `why` goes into the error of a request that fails of it; may be empty.
+  // Says that the connection to a shard is lost, with all frames in flight on it, or that a frame
+  // to the shard could not be sent. `why` goes into the error of a request that fails for this
+  // reason; may be empty.
   void OnLost(absl::Time now, EndpointId shard, absl::string_view why);
 
-  // Called within Pull and Push when a frame is in out() and more of the same request are to come:
-  // a shell that sends it at once lets it travel while the next one is packed.
+  // Sets a function that Pull and Push call when a frame is in out() and more frames of the same
+  // request follow. A shell that sends the frame at once lets it travel while the next one is
+  // packed.
   void set_frame_ready(std::function<void()> ready) { frame_ready_ = std::move(ready); }
 
-  // Caller-owned queues: take what is there and clear.
+  // Queues for the caller: take what is there and clear them.
   std::vector<Outgoing>& out() { return out_; }
   std::vector<Completion>& completions() { return completions_; }
 
-  // The largest minimum clock any shard has reported for the group: a lower bound of the true one.
+  // The largest minimum clock that any shard has reported for the group: a lower bound of the true
+  // minimum clock.
   int64_t largest_min_clock(uint32_t group) const { return min_clock_[group]; }
   const Counters& counters() const { return counters_; }
   size_t requests_in_flight() const { return requests_.size(); }
-  // Updates with rows sent, by table, each (step, range) once.
+  // Updates with rows that were sent, by table; each (step, range) counts once.
   const std::vector<uint64_t>& updates_sent() const { return updates_sent_; }
-  // What the oldest request waits for: "pull of step 7: server 1 shard 0 waits for worker 2 ...", and,
-  // once it has waited for a second, whom. No text if there is none.
+  // Says what the oldest request waits for, such as
+  // "pull of step 7: server 1 shard 0 waits for worker 2 ...".
+  // After one second of waiting it also names the endpoint. No text if there is no request.
   Activity Waiting(absl::Time now) const;
-  // The same of one that is under way.
+  // The same for one request in flight.
   Activity Waiting(absl::Time now, uint64_t request) const;
 
  private:
@@ -208,25 +221,25 @@ class ClientCore {
   const ResendTimes times_;
   BufferSource& buffers_;
   RequestPacker packer_;
-  uint64_t next_number_ = 1;                        // of requests and frames
-  std::vector<std::unique_ptr<Request>> requests_;  // under way, in order of their numbers
-  std::vector<std::unique_ptr<Request>> spare_;     // done, to be used again
+  uint64_t next_number_ = 1;                        // next number of a request or frame
+  std::vector<std::unique_ptr<Request>> requests_;  // in flight, in order of their numbers
+  std::vector<std::unique_ptr<Request>> spare_;     // done, for reuse
   RowCache cache_;
   VersionsRead versions_;
-  ResendLine reads_, pushes_;  // under way
+  ResendLine reads_, pushes_;  // frames in flight, by kind
   PauseWatch pauses_;
   std::vector<int64_t> min_clock_;
   std::vector<uint64_t> updates_sent_;
   std::vector<Outgoing> out_;
   std::vector<Completion> completions_;
   std::function<void()> frame_ready_;
-  // Scratch, all of it.
-  std::vector<size_t> floats_;                         // of each input
+  // Scratch space, down to missing_.
+  std::vector<size_t> floats_;                         // floats of each input
   std::vector<std::pair<EndpointId, uint32_t>> open_;  // slices to send, with their owners
   std::vector<uint64_t> ids_;
   std::vector<ClientRequest::CachedInput> cached_;
   std::vector<const float*> cached_rows_;
-  std::vector<size_t> cached_floats_;  // of each of them
+  std::vector<size_t> cached_floats_;  // floats of each row in cached_rows_
   std::vector<int64_t> cached_versions_;
   std::vector<TableKeys> missing_;
   Counters counters_;

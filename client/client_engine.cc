@@ -11,11 +11,12 @@ namespace tandem::client {
 namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(50);
-// How often the engine's thread looks whether there is something to do that nobody waits for: less
-// and less often while others see to it, because to wake it takes a core from them.
+// How often the engine's thread looks for work that no caller's thread does. While callers drive,
+// it looks less and less often, because each wake-up takes a core away from them.
 constexpr absl::Duration kGlance = absl::Milliseconds(1);
 constexpr absl::Duration kLongestGlance = absl::Milliseconds(16);
-constexpr int kIdleGlances = 8;  // without a request; then it sleeps until one is issued
+// Looks without a request before the long sleep begins, which lasts until a call starts.
+constexpr int kIdleGlances = 8;
 
 }  // namespace
 
@@ -33,6 +34,8 @@ ClientEngine::ClientEngine(const job::JobPlan& plan,
 
 ClientEngine::~ClientEngine() = default;
 
+// Order: stop the engine's thread; wait until no caller drives; then "drive" for ever, so that
+// nobody else uses the transport; then finish all calls and close the transport.
 void ClientEngine::Shutdown() {
   {
     absl::MutexLock lock(&mutex_);
@@ -44,7 +47,7 @@ void ClientEngine::Shutdown() {
   {
     absl::MutexLock lock(&mutex_);
     while (driving_) changed_.Wait(&mutex_);
-    driving_ = true;  // for ever
+    driving_ = true;  // stays true: nobody drives after this
     CancelAll();
     Complete();
     changed_.SignalAll();
@@ -104,6 +107,8 @@ absl::Status ClientEngine::Start(std::shared_ptr<ClientCall> call) {
         absl::StrCat("client: ", in_flight_, " requests are in flight"));
   }
   if (asleep_) started_.Signal();
+  // If another thread drives, it sends the frames, so wake it. Otherwise this thread drives for the
+  // duration of the call: it sends frames while the next ones are packed (SendReady).
   if (driving_) {
     Issue(std::move(call));
     transport_->Wake();
@@ -142,14 +147,16 @@ void ClientEngine::Issue(std::shared_ptr<ClientCall> call) {
   running_.push_back(std::move(running));
 }
 
-// A frame of a call that is being issued: it may go while the next one is made.
+// Sends the frames that the core has made so far for a call that is being issued, so that they
+// travel while the next one is packed.
 void ClientEngine::SendReady() {
-  if (!issuing_ || !views_.empty()) return;  // not by this thread, or not yet known where to
+  if (!issuing_ || !views_.empty()) return;  // another thread drives, or addresses are not set yet
   for (Outgoing& out : core_.out()) SendNow(std::move(out));
   core_.out().clear();
 }
 
-// Frames that cannot leave go out again.
+// Gives a frame to the transport. A frame that cannot leave counts as lost, and the core sends it
+// again.
 void ClientEngine::SendNow(Outgoing out) {
   const EndpointId to = out.to;
   const absl::Status sent = peers_.Send(std::move(out));
@@ -157,7 +164,7 @@ void ClientEngine::SendNow(Outgoing out) {
   lost_.push_back({to, std::string(sent.message())});
 }
 
-// The core forgets it, and late answers to it.
+// Ends a call. The core forgets the request and ignores late answers to it.
 void ClientEngine::End(std::vector<Running>::iterator running, absl::Status outcome) {
   const std::shared_ptr<ClientCall> call = std::move(running->call);
   if (call->store.has_value()) {
@@ -177,10 +184,11 @@ void ClientEngine::Cancel(const ClientCall& call) {
   const auto running = std::find_if(running_.begin(), running_.end(),
                                     [&call](const Running& r) { return r.call.get() == &call; });
   if (running != running_.end()) return End(running, absl::CancelledError("cancelled"));
-  // All its answers are there, and whoever drives is about to say so.
+  // The core has completed the request, and the driving thread is about to finish the call.
   DriveUntil([&call] { return call.done.load(std::memory_order_relaxed); }, absl::InfiniteFuture());
 }
 
+// Ends all calls with the first reason. Calls that come later find `failure_` in Start.
 void ClientEngine::Fail(const absl::Status& why) {
   absl::MutexLock lock(&mutex_);
   if (!failure_.ok()) return;
@@ -207,11 +215,14 @@ void ClientEngine::Wait(const ClientCall& call, absl::Time deadline) {
   DriveUntil([&call] { return call.done.load(std::memory_order_relaxed); }, deadline);
 }
 
+// Waits until ready() is true, as one of two kinds of thread: while another thread drives, it waits
+// for `changed_`; otherwise it drives itself, until ready() or the deadline. Every thread that
+// stops driving signals all, so that another waiting thread takes over.
 template <typename Ready>
 void ClientEngine::DriveUntil(Ready ready, absl::Time deadline) {
   if (ready()) return;
   ++waiting_;
-  if (background_) transport_->Wake();  // it makes way
+  if (background_) transport_->Wake();  // the engine's thread stops driving for this one
   while (!ready()) {
     if (driving_ || stop_) {
       if (changed_.WaitUntil(&mutex_, deadline)) break;
@@ -232,6 +243,9 @@ void ClientEngine::DriveUntil(Ready ready, absl::Time deadline) {
 
 // ---- the engine's thread ----------------------------------------------------------------------
 
+// The engine's own thread. The thread drives only if no caller waits, because a caller that drives
+// processes its own answer without a hand-over. While requests are in flight, it looks every
+// `glance`; after some looks without a request it sleeps until a call starts or a tick is due.
 void ClientEngine::Background() {
   absl::MutexLock lock(&mutex_);
   absl::Duration glance = kGlance;
@@ -243,7 +257,8 @@ void ClientEngine::Background() {
     idle = in_flight_ > 0 ? 0 : idle + 1;
     glance = slept ? kGlance : std::min(2 * glance, kLongestGlance);
     if (stop_ || driving_ || waiting_ > 0) continue;
-    // A request just issued may still find a thread that waits for it.
+    // A request that was just issued may still get a thread that waits for it and drives; look
+    // again later.
     if (in_flight_ > 0 ? slept || turns_ != turns : MonotonicNow() < next_tick_) continue;
     if (in_flight_ > 0) glance = kGlance;
     driving_ = background_ = true;
@@ -257,7 +272,9 @@ void ClientEngine::Background() {
 
 // ---- driving ----------------------------------------------------------------------------------
 
-// Waits for news, and deals with them.
+// Waits for events and processes them. Losses and frames go to the cores before the ticks, because
+// a tick decides which frames are sent again. Settle comes last: it sends what all of them have
+// produced and finishes calls.
 void ClientEngine::Turn(absl::Duration timeout) {
   ++turns_;
   mutex_.Unlock();
@@ -291,11 +308,13 @@ void ClientEngine::Turn(absl::Duration timeout) {
   Settle();
 }
 
-// Sends what the core has produced, and tells the callers what is done.
+// Sends what the cores have produced and finishes completed calls. The lock is released while the
+// transport sends, so that other threads can issue calls meanwhile. Their results are taken in the
+// next round, until nothing is left.
 void ClientEngine::Settle() {
   while (TakeResults()) {
     mutex_.Unlock();
-    events_.clear();  // their memory goes back to the transport
+    events_.clear();  // returns their memory to the transport
     SetAddresses();
     for (Outgoing& out : out_) SendNow(std::move(out));
     out_.clear();
@@ -304,7 +323,8 @@ void ClientEngine::Settle() {
   }
 }
 
-// False if there is nothing to do.
+// Takes new views, frames and completed calls from under the lock. Returns false if there is
+// nothing to do.
 bool ClientEngine::TakeResults() {
   new_views_.swap(views_);
   out_.swap(core_.out());

@@ -9,7 +9,7 @@
 namespace tandem::client {
 namespace {
 
-constexpr uint32_t kScatterAhead = 16;  // rows whose memory is asked for before they are copied
+constexpr uint32_t kScatterAhead = 16;  // rows whose memory is prefetched before they are copied
 
 // rows[source[i]] = packed[place(i)].
 template <typename Place>
@@ -68,7 +68,8 @@ Activity ClientRequest::Waiting(absl::Time now) const {
   Activity out;
   out.text = absl::StrCat(push ? "push" : "pull", " of step ", header.step, " since ",
                           absl::ToInt64Seconds(now - started), " s");
-  // Requests are under way nearly always; what is answered at once is no wait.
+  // Requests are in flight nearly always; one that is answered within a second does not count as
+  // waiting.
   const bool waits = now - started >= absl::Seconds(1);
   for (const Flight& flight : flights) {
     if (flight.answered) continue;

@@ -1,8 +1,9 @@
-// Rows of one table that stay in the frames that brought them: nothing is copied between the
-// network and their use.
+// PulledRows holds the rows of one table in the frames that brought them, so that rows are not
+// copied between the network and their use.
 //
-// Thread safety: none of its own; a read writes it before it is done, and whoever reads it
-// afterwards may be any thread. Frames hold memory of the transport: clear what is no longer read.
+// Thread safety: none of its own. A read writes the object until the read is done; afterwards any
+// thread may read it. Frames hold memory of the transport, so call Clear() when the rows are no
+// longer read.
 #ifndef TANDEM_CLIENT_PULLED_ROWS_H_
 #define TANDEM_CLIENT_PULLED_ROWS_H_
 
@@ -16,8 +17,8 @@ namespace tandem::client {
 
 class PulledRows {
  public:
-  // at()[i]: the row of the i-th key of the read, `dim` floats (aligned as floats). Empty unless
-  // the read has ended well. Valid until the next read into this object, Clear() or its end.
+  // at()[i] is the row of key i of the read: `dim` floats, aligned as floats. Empty unless the read
+  // has ended well. Valid until the next read into this object, Clear() or its destruction.
   absl::Span<const float* const> at() const { return {at_.data(), keys_}; }
 
   void Clear() {
@@ -25,13 +26,14 @@ class PulledRows {
     frames_.clear();
   }
 
-  // For who reads rows, after Clear(): what keeps rows alive, as they come; at the end where each
-  // of `keys` is to be written.
+  // For the code that fills the object, after Clear(). Keep() keeps the memory of rows alive, as
+  // frames arrive. Places() returns at the end the array that says where the row of each of `keys`
+  // is.
   void Keep(const Buffer& values) {
     if (frames_.empty() || frames_.back().data() != values.data()) frames_.push_back(values);
   }
   const float** Places(size_t keys) {
-    if (at_.size() < keys) at_.resize(keys);  // otherwise it stays: nothing to initialise again
+    if (at_.size() < keys) at_.resize(keys);  // never shrinks: no initialisation again
     keys_ = keys;
     return at_.data();
   }

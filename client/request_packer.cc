@@ -9,9 +9,9 @@
 namespace tandem::client {
 namespace {
 
-constexpr size_t kAlignFloats = 16;      // 64 bytes, as buffers are
-constexpr size_t kFrameAlignFloats = 2;  // parts of a frame begin at a multiple of 8 bytes
-constexpr uint32_t kGatherAhead = 16;    // rows whose memory is asked for before they are copied
+constexpr size_t kAlignFloats = 16;      // 64 bytes, the alignment of buffers
+constexpr size_t kFrameAlignFloats = 2;  // parts of a frame begin at multiples of 8 bytes
+constexpr uint32_t kGatherAhead = 16;    // rows whose memory is prefetched before they are copied
 
 // packed[i] = rows[source[i]] for `count` rows of `width` floats.
 void GatherRows(const float* rows, const uint32_t* source, uint32_t count, size_t width,
@@ -25,8 +25,8 @@ void GatherRows(const float* rows, const uint32_t* source, uint32_t count, size_
   });
 }
 
-// packed[place[i]] = the sum of rows[source[i]], from the first one on. Places are numbered by
-// first occurrence.
+// packed[place[i]] = the sum of its rows[source[i]], added in the order of i. Places are numbered
+// by first occurrence.
 void MergeRows(const float* rows, const uint32_t* source, const uint32_t* place, uint32_t count,
                size_t width, float* packed) {
   optim::DispatchDim(static_cast<int>(width), [&](auto dim) {
@@ -63,7 +63,9 @@ void RequestPacker::OnView(std::shared_ptr<const RangeMap> view) {
   range_fill_.resize(map_->ranges().size());
 }
 
-// Orders the keys by (owner, range), so that the keys of one frame are one run of bytes.
+// Orders the keys by (owner, range), so that the keys of one frame are contiguous bytes. The
+// algorithm is a counting sort: FindAll counts the keys of each range, MakeSlices turns the counts
+// into begins, and the last loop writes each key to its place.
 void RequestPacker::Cut(ClientRequest* request) {
   size_t total = 0;
   for (const TableKeys& table : request->keys) total += table.keys.size();
@@ -101,14 +103,14 @@ void RequestPacker::Cut(ClientRequest* request) {
     range += count;
     rank += count;
   }
-  if (in_place) {  // whose old memory serves the next request
+  if (in_place) {  // swapped, so that the old memory serves the next request
     request->range.swap(key_range_);
     request->rank.swap(key_rank_);
   }
 }
 
-// Makes the slices from the number of keys in each range, and room for their values; leaves in
-// range_fill_ where the keys of each range begin.
+// Makes the slices from the number of keys in each range, and allocates memory for their values.
+// Leaves in range_fill_ where the keys of each range begin.
 void RequestPacker::MakeSlices(ClientRequest* request) {
   const std::vector<uint32_t>& order = packed_ranges_[request->header.group];
   input_of_table_.assign(plan_.tables.size(), 0);
@@ -127,7 +129,7 @@ void RequestPacker::MakeSlices(ClientRequest* request) {
     offset += rows;
     if (rows > 0) floats += rows * request->row_floats[slice.input] + kAlignFloats;
   }
-  if (request->slices.empty()) {  // a read of nothing still asks how far the shards are
+  if (request->slices.empty()) {  // a read without keys still asks how far the shards are
     Slice slice;
     slice.range = order.front();
     request->slices.push_back(slice);
@@ -159,8 +161,10 @@ void RequestPacker::AlignFloats(ClientRequest* request) {
   request->next_float = (request->next_float + kAlignFloats - 1) / kAlignFloats * kAlignFloats;
 }
 
-// Frames go out by owner, so that the copies of a table at one owner would be packed before slices of
-// other tables at later owners, whose keys lie in front of theirs.
+// Packs all slices of a push before its first frame, if a table has several copies. Why: frames go
+// out by owner, and the copies of a table have many owners. Without this, a copy's slice would be
+// packed before slices of other tables at later owners, although their keys lie before its keys in
+// packed_keys. Packing moves keys forward in place, so it must go through them in order.
 void RequestPacker::PackAheadOfCopies(ClientRequest* request) {
   if (request->slices.empty() || request->slices.back().same_as < 0) return;
   const Slice* before = nullptr;
@@ -174,7 +178,7 @@ void RequestPacker::PackAheadOfCopies(ClientRequest* request) {
   }
 }
 
-// Puts the keys of a slice (each once) and its values behind those of the slices before it.
+// Puts the keys of a slice (each key once) and its values behind those of the slices packed before.
 void RequestPacker::PackSlice(ClientRequest* request, Slice* slice) {
   if (slice->same_as >= 0) {
     Slice* const own = &request->slices[static_cast<size_t>(slice->same_as)];
@@ -191,7 +195,8 @@ void RequestPacker::PackSlice(ClientRequest* request, Slice* slice) {
   if (slice->rows == 0) return;
   uint64_t* const keys = request->packed_keys.MutableAs<uint64_t>().data();
   const absl::Span<const uint64_t> occurrences(keys + slice->source_offset, slice->occurrences);
-  uint64_t* const to = keys + slice->key_offset;  // never behind what is still to be read
+  // never overtakes the keys that are still to be read
+  uint64_t* const to = keys + slice->key_offset;
   if (request->keys[slice->input].may_repeat) {
     slice->rows = index_.Unique(occurrences, to, request->place.data() + slice->source_offset);
   } else if (to != occurrences.data()) {
@@ -246,7 +251,8 @@ Frame RequestPacker::MakeFrame(ClientRequest* request, uint64_t number,
   entries_.clear();
   size_t keys = 0, floats = 0;
   const Slice& first = request->slices[slices.front()];
-  bool one_run = first.float_offset % kFrameAlignFloats == 0;  // not if it travels again, alone
+  // false if slices travel again, alone
+  bool one_run = first.float_offset % kFrameAlignFloats == 0;
   for (const uint32_t i : slices) {
     const Slice& slice = request->slices[i];
     SliceEntry e;

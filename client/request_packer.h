@@ -1,10 +1,11 @@
-// Cuts the keys of a request into slices, one a range, and makes frames of them. Keys are ordered by
-// (owner, range), so that the keys of one frame are one run of bytes, and so are its values: a frame
-// is two views of memory that is filled once. Of a table of which each worker has a copy, reads go to
-// one copy and pushes to all: the memory is filled once, too, and travels several times.
+// RequestPacker cuts the keys of a request into slices, one for each range, and makes frames from
+// them. Keys are ordered by (owner, range), so the keys of one frame are contiguous bytes, and so
+// are its values. A frame is therefore two views of memory that is filled once. If each worker has
+// a copy of a table, reads go to one copy and pushes go to all copies. The memory of such a push is
+// also filled once, and is sent several times.
 //
-// Thread safety: none; it belongs to the thread of its ClientCore. Not here: which slices travel
-// together, and when (client_core.h).
+// Thread safety: none; only the thread of its ClientCore uses it. ClientCore (client_core.h)
+// decides which slices travel together, and when.
 #ifndef TANDEM_CLIENT_REQUEST_PACKER_H_
 #define TANDEM_CLIENT_REQUEST_PACKER_H_
 
@@ -25,22 +26,25 @@ namespace tandem::client {
 
 class RequestPacker {
  public:
-  // `plan` and `buffers` outlive the packer. `copy`: that is read, of tables that have several.
+  // `plan` and `buffers` must outlive the packer. `copy` is the copy that this client reads, for
+  // tables that have several copies.
   RequestPacker(const job::JobPlan& plan, uint32_t copy, BufferSource& buffers)
       : plan_(plan), own_copy_(copy), buffers_(buffers) {}
 
-  // Before anything else, and whenever there is a newer one.
+  // Sets the view. Call it before anything else, and again for each newer view.
   void OnView(std::shared_ptr<const RangeMap> view);
   const RangeMap* map() const { return map_.get(); }  // null before the first view
 
-  // Makes the slices of a request whose header, keys, row_floats and `in_place` are set; a push has
-  // one for every range of its group.
+  // Makes the slices of a request whose header, keys, row_floats and `in_place` are set. A push
+  // gets a slice for every range of its group.
   void Cut(ClientRequest* request);
-  // Packs all slices of a push in place. at[i][k]: where the gradient of key k of input i goes.
+  // Packs all slices of a push in place. at[i][k] becomes where the gradient of key k of input i
+  // goes.
   void PackInPlace(ClientRequest* request, std::vector<std::vector<float*>>* at);
-  // Before the first frame of a push: packs it, if a table of it has several copies.
+  // Packs a push, if one of its tables has several copies. Call it before the first frame of the
+  // push.
   void PackAheadOfCopies(ClientRequest* request);
-  // A frame of these slices. Those that travel for the first time are packed before.
+  // Makes a frame of these slices. Slices that travel for the first time are packed first.
   Frame MakeFrame(ClientRequest* request, uint64_t number, absl::Span<const uint32_t> slices);
 
  private:
@@ -58,11 +62,12 @@ class RequestPacker {
   const uint32_t own_copy_;
   BufferSource& buffers_;
   std::shared_ptr<const RangeMap> map_;
-  std::vector<std::vector<uint32_t>> packed_ranges_;  // by group: ids that are read, by (owner, id)
+  // by group: ranges that are read, by (owner, id)
+  std::vector<std::vector<uint32_t>> packed_ranges_;
   data::KeyIndex index_;
-  // Scratch, all of it.
-  std::vector<uint32_t> key_range_;   // of each key
-  std::vector<uint32_t> key_rank_;    // of each key: its place among those of its range
+  // Scratch space, all below.
+  std::vector<uint32_t> key_range_;   // range of each key
+  std::vector<uint32_t> key_rank_;    // each key's rank among the keys of its range
   std::vector<uint32_t> range_fill_;  // by range id
   std::vector<float*> range_values_;  // by range id: where its values begin
   std::vector<uint32_t> input_of_table_;

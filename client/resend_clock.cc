@@ -10,8 +10,9 @@
 namespace tandem::client {
 namespace {
 
-// The longest silence between resends, in units of the first. With 8 the fifth try would come at the
-// limit of 30 s, and a link that is cut half of the time could lose the four before.
+// The longest wait between resends, in units of the first wait. With 8 the fifth attempt would come
+// only at the silence limit of 30 s, and a link that is cut half of the time could lose the four
+// attempts before it.
 constexpr int kMostPauses = 4;
 constexpr char kSilentShard[] = "tandem.client/silent_shard";
 
@@ -79,11 +80,17 @@ void ResendLine::OnOtherAnswer(absl::Time now, uint64_t number) {
   smallest_ = std::min(smallest_, number);
 }
 
+// Begins a look at all waiting frames. The smallest number that was answered since the look before
+// becomes smallest_before_, with which Look() compares each frame. The first silent frame of each
+// shard is determined anew.
 void ResendLine::Begin() {
   smallest_before_ = std::exchange(smallest_, kNone);
   for (auto& [shard, peer] : peers_) peer.first = 0;
 }
 
+// Order: a frame first takes the answers that concern it, then Look decides whether it is silent. A
+// frame that was overtaken starts its silence once, at the first look that notices this; afterwards
+// it is no longer in line.
 void ResendLine::Look(absl::Time now, EndpointId shard, uint64_t number, const ResendTimes& times,
                       ResendClock* clock) {
   Peer& peer = peers_[shard];

@@ -1,21 +1,29 @@
-// When a frame that has no answer travels again: what tells one that is lost from one that is slow.
+// ResendClock and ResendLine decide when a frame without an answer is sent again. Both distinguish
+// a frame that is lost from a frame that is slow.
 //
-// A shard deals with the reads of a client in the order in which they arrive, and so with its pushes: each answer
-// says something of the frames of its kind that still wait there. While earlier ones are answered,
-// a frame is in line, however long that takes over a slow link; the answer of a later one says that it may
-// be lost. So a frame is silent since the latest of: when it was sent; the last answer to an earlier frame;
-// the first answer to a later one; when the shard said last that it waits. Earlier frames are so many and no
-// more: one that is lost is noticed, whatever else is answered.
+// A shard handles the reads of a client in the order of their arrival, and its pushes in theirs. So
+// each answer tells something about the frames of the same kind that still wait at that shard:
+// - While the shard answers earlier frames, a frame is in line, even if that takes long over a slow
+//   link.
+// - When the shard has answered a later frame, the frame may be lost ("overtaken").
 //
-// Of frames in line that are silent the first is asked for again, and no other: as long as nothing is heard of
-// it, nothing is known of those behind. The first is that of the oldest request, whenever it was sent: a shard that
-// refuses a push of an older step in an older view has it later than those of newer steps, and answers none of
-// these before. One that was overtaken, or was on its way in a connection that has been lost, is asked for by itself.
+// The silence of a frame therefore begins at the latest of these times: when it was sent, the last
+// answer to an earlier frame, the first answer to a later frame, and the shard's last WAITING for
+// it. The number of earlier frames is finite and does not grow, so a lost frame is noticed,
+// whatever else the shard answers.
 //
-// Who is to give up waits longer: what goes to one shard may stand behind what goes to others, on the client's
-// own link. While any shard answers frames that were sent earlier, a frame may still be on its way.
+// Among the silent frames in line at one shard, only the first is resent: as long as it has no
+// answer, nothing is known about the frames behind it. "First" means the frame of the oldest
+// request, whenever it was sent. The reason: a push that a shard refused in an old view is sent
+// again after pushes of newer steps, and the shard answers none of those before it has this push. A
+// frame that was overtaken, or that was in flight on a connection that has been lost, is resent on
+// its own account.
 //
-// Pure; no thread safety.
+// Giving up takes longer. Frames to one shard may queue behind frames to other shards, on the
+// client's own link. While any shard answers frames that were sent earlier, a frame may still be
+// travelling.
+//
+// Thread safety: none; pure.
 #ifndef TANDEM_CLIENT_RESEND_CLOCK_H_
 #define TANDEM_CLIENT_RESEND_CLOCK_H_
 
@@ -38,25 +46,25 @@ struct ResendTimes {
   absl::Duration reconnect_after;  // the same after a lost connection
 };
 
-// Of one frame.
+// The clock of one frame.
 class ResendClock {
  public:
   void OnSent(absl::Time now, const ResendTimes& times);  // for the first time
   void OnSentAgain(absl::Time now, const ResendTimes& times);
-  // The shard has the frame, and says that it waits.
+  // The shard has the frame and says that it waits for another worker.
   void OnWaiting(absl::Time now, const ResendTimes& times) { Hear(now, times); }
-  // `why`: what is known of the loss; may be empty.
+  // `why` is what is known about the loss; may be empty.
   void OnLostConnection(absl::Time now, const ResendTimes& times, absl::string_view why);
 
-  // This process could hear nobody for so long, until now: the time counts as no silence.
+  // This process could not receive for `pause`, until now. That time does not count as silence.
   void Forgive(absl::Time now, absl::Duration pause);
 
   bool due(absl::Time now) const { return now >= resend_at_; }
   absl::Duration silence(absl::Time now) const { return now - heard_at_; }
-  // The same, but that an answer of any shard to an earlier frame of any kind ends it, too.
+  // Like silence(), but an answer of any shard to an earlier frame of any kind also ends it.
   absl::Duration quiet(absl::Time now) const { return now - std::max(heard_at_, moved_at_); }
   bool in_line() const { return !lost_ && !overtaken_; }
-  // Why the connection was lost for the last time since the shard was heard; empty: unknown, or not lost.
+  // Why the connection was last lost since the shard was last heard. Empty: unknown, or not lost.
   const std::string& lost_why() const { return lost_why_; }
 
  private:
@@ -65,29 +73,30 @@ class ResendClock {
 
   absl::Time heard_at_, resend_at_;
   absl::Time moved_at_ = absl::InfinitePast();  // the last answer of any shard to an earlier frame
-  absl::Duration pause_;                        // before the next resend but one
-  absl::Duration reconnect_;                    // the same after a lost connection
+  absl::Duration pause_;                        // before the resend after the next one
+  absl::Duration reconnect_;                    // before the next resend after a lost connection
   bool lost_ = false, overtaken_ = false;
   std::string lost_why_;
 };
 
-// The error of a request of which `to` is silent: DEADLINE_EXCEEDED, with the shard as payload.
+// The error of a request whose shard `to` is silent: DEADLINE_EXCEEDED, with the shard as payload.
 // `what`: "push of step 7: "; `where`: the shard and the key range.
 absl::Status SilenceError(absl::string_view what, absl::Time now, const ResendClock& clock,
                           EndpointId to, absl::string_view where);
-// The shard that such an error is about; nothing for any other status.
+// The silent shard that such an error names; nullopt for any other status.
 absl::optional<EndpointId> SilentShard(const absl::Status& status);
 
-// What shards have answered to frames of one kind, and who is the first that is silent at each. Frames have
-// numbers that grow in the order in which they are sent.
+// The answers of shards to frames of one kind (reads or pushes), and the first silent frame at
+// each shard. Frame numbers grow in the order in which frames are sent.
 class ResendLine {
  public:
   void OnAnswer(absl::Time now, EndpointId shard, uint64_t number);
-  // To a frame of another kind, on the same links.
+  // Takes an answer to a frame of another kind on the same links.
   void OnOtherAnswer(absl::Time now, uint64_t number);
 
-  // To look at all frames that wait, those of older requests first: each takes what has been answered since into
-  // its clock; then MayAsk says whether one that is due may be sent again.
+  // Looks at all waiting frames: call Begin(), then Look() for each frame, older requests first.
+  // Look() takes the answers that have arrived since the last look into the frame's clock.
+  // Afterwards MayAsk() says whether a frame that is due may be sent again.
   void Begin();
   void Look(absl::Time now, EndpointId shard, uint64_t number, const ResendTimes& times,
             ResendClock* clock);
@@ -96,13 +105,14 @@ class ResendLine {
  private:
   struct Peer {
     absl::Time answered_at = absl::InfinitePast();
-    uint64_t newest = 0;  // of the frames that it has answered
-    uint64_t first = 0;   // of those in line that are silent; 0: none is
+    uint64_t newest = 0;  // largest number among the frames that it has answered
+    uint64_t first = 0;   // first silent frame in line; 0: there is none
   };
   static constexpr uint64_t kNone = std::numeric_limits<uint64_t>::max();
 
   std::map<EndpointId, Peer> peers_;
-  // Of all shards: the smallest number answered since the last look began, and before it since the one before.
+  // Over all shards: the smallest frame number answered since the last look began, and the smallest
+  // one answered in the look before that.
   uint64_t smallest_ = kNone, smallest_before_ = kNone;
   absl::Time answered_at_ = absl::InfinitePast();
 };

@@ -18,12 +18,16 @@ void RowCache::OnView(const RangeMap& map) {
   }
 }
 
+// A row may be used if it contains enough steps of two kinds: of all workers (`clock`) and of this
+// worker itself (`own`). The second does not matter for a row that this worker has not pushed
+// since.
 const float* RowCache::Find(uint32_t id, uint64_t key, int64_t step, int64_t* version) const {
   const RangeRows& range = ranges_[id];
   const auto it = range.rows.find(key);
   if (it == range.rows.end()) return nullptr;
   const Row& row = it->second;
-  // The last refresh has spoken of it; or it came after that, and so is at least as new.
+  // `told`: the last refresh covers this row, because the worker's last push of it is old enough.
+  // `newer`: the row came after the last refresh, so it is at least as new as that refresh.
   const bool told = row.pushed < range.own - kRefreshLag;
   const bool newer = row.version >= range.version;
   const int64_t clock = told || newer ? std::max(row.clock, range.clock) : row.clock;
@@ -45,7 +49,8 @@ void RowCache::OnPulled(uint32_t id, int64_t step, int64_t version, int64_t cloc
   for (size_t i = 0; i < keys.size(); ++i) Put(&range, keys[i], row, rows + i * range.dim);
 }
 
-// Of a row that comes in anew it is not known when it was pushed last; so as if just now.
+// For a new row the cache does not know when the worker pushed it last. Put assumes the worker's
+// latest push, which is the safe assumption.
 void RowCache::Put(RangeRows* range, uint64_t key, const Row& row, const float* values) {
   const auto [it, added] = range->rows.try_emplace(key, row);
   Row& kept = it->second;
@@ -80,7 +85,7 @@ void RowCache::DropAll(RangeRows* range) {
   range->free.clear();
 }
 
-// Nothing that is pushed changes a frozen row.
+// Pushes do not change a frozen row.
 void RowCache::OnPushed(uint32_t id, int64_t step, absl::Span<const uint64_t> keys) {
   RangeRows& range = ranges_[id];
   if (range.frozen || range.rows.empty()) return;
@@ -94,7 +99,8 @@ void RowCache::OnPushBegun(uint32_t group, int64_t step) {
   pushed_[group] = std::max(pushed_[group], step);
 }
 
-// One range: the rows that have changed, and those that are not told of any more.
+// Checks a REFRESH. The first entry names one range, with the rows that have changed. A second
+// entry lists keys of rows that the server no longer reports.
 bool RowCache::Sensible(const ParsedFrame& frame) const {
   const FrameHeader& h = frame.header;
   if (h.sender.role != Role::kServer || frame.entry_count < 1 || frame.entry_count > 2)
@@ -120,7 +126,9 @@ bool RowCache::OnRefresh(const ParsedFrame& frame) {
     return true;  // late, or doubled
   if (!same || h.request != range.sequence + 1) {
     DropAll(&range);
-    // Answers from before may lack what has been missed, also while parts of this one are on their way.
+    // Answers that the shard sent before this refresh may lack the changes that the missed refresh
+    // brought. The same holds while frames of the new refresh are still in flight, so the limit is
+    // set with its first frame.
     range.version = range.least_pulled = e.version;
     range.clock = range.own = -1;
   }
@@ -130,8 +138,9 @@ bool RowCache::OnRefresh(const ParsedFrame& frame) {
   const absl::Span<const uint64_t> keys = frame.keys().As<uint64_t>();
   for (const uint64_t key : keys.subspan(e.rows)) Drop(&range, key);
   const bool more = (h.flags & kFlagMore) != 0;
-  // With the last frame of a refresh no answer of its version is sent yet (ShardCore::GoOn). What is dropped
-  // between refreshes may be in one that is, and that comes only now.
+  // With the last frame of a refresh, the shard has not yet sent any answer of this version
+  // (ShardCore::GoOn). But a drop between refreshes (kFlagMore) may name rows of an answer of this
+  // version that was already sent and arrives only later. So such an answer must not be kept.
   if (more && frame.entry_count == 2) {
     range.least_pulled = std::max(range.least_pulled, e.version + 1);
   }

@@ -1,19 +1,21 @@
-// Rows that a worker keeps of tables whose policy says so (ESSP, Dai et al. 2015; policies/
-// asynchronous.cc). What a read brings is kept; servers send a kept row again when it has changed, each
-// time the slowest worker has come a step further (server/subscriptions.h). A read for step k takes
-// from here the rows that hold what SSP promises it, all steps of everybody below k - bound and all
-// of the worker's own below k - depth, and reads only the others.
+// RowCache keeps rows at a worker, for tables whose policy says so (ESSP, Dai et al. 2015;
+// policies/asynchronous.cc). Rows that a read brings are kept. Servers send a kept row again when
+// it has changed, each time the slowest worker has completed another step (server/subscriptions.h).
+// A read for step k takes from the cache the rows that are as new as SSP promises. Such a row
+// contains all steps of every worker below k - bound and all of this worker's own steps below k -
+// depth. Only the other rows are read from servers.
 //
-// What is known of a row is of two kinds. Its own: as of which version of the range it was sent, and
-// the clocks of that moment. And that of its range: a refresh brings all that has changed, so with the
-// last one every row that is here is of its moment, but for rows that the worker had pushed shortly
-// before (kRefreshLag) or pushes later: those wait for the next one. Refreshes are numbered; if one is
-// missing, or the range has come to another shard, nothing more is known of what is here, and it is
-// dropped. A refresh that is lost for good so costs a read, and never a row that is too old.
+// The cache knows two things about a row. The first is about the row itself: the version of the
+// range at which it was sent, and the clocks at that moment. The second is about its range: a
+// refresh brings every row that has changed, so after the last refresh every kept row is as new as
+// that refresh. Exceptions are rows that the worker pushed shortly before it (kRefreshLag) or
+// pushes later; these rows wait for the next refresh. Refreshes are numbered. If one is missing, or
+// if the range has moved to another shard, nothing is known about the kept rows any more, and the
+// cache drops them. A lost refresh therefore costs reads, but no row is ever too old.
 //
-// Nothing of this is saved: a run that goes on begins with an empty cache.
+// Checkpoints do not contain the cache: a resumed run begins with an empty one.
 //
-// Thread safety: none; it belongs to the thread of its ClientCore.
+// Thread safety: none; only the thread of its ClientCore uses it.
 #ifndef TANDEM_CLIENT_ROW_CACHE_H_
 #define TANDEM_CLIENT_ROW_CACHE_H_
 
@@ -31,49 +33,50 @@ namespace tandem::client {
 
 class RowCache {
  public:
-  // `plan` outlives the cache.
+  // `plan` must outlive the cache.
   explicit RowCache(const job::JobPlan& plan);
 
-  // Are rows of tables of this group kept?
+  // True if rows of tables of this group are kept.
   bool Keeps(uint32_t group) const { return plan_.groups[group].properties.keeps_rows; }
-  // Before anything else. Views that follow have the same ranges.
+  // Sets the ranges. Call it before anything else. Later views have the same ranges.
   void OnView(const RangeMap& map);
 
-  // The row of `key` as a read for `step` may see it, `dim` floats, valid until the next call that
-  // is not const; null: it must be read. *version: of the range, as of which the row is known.
+  // Returns the row of `key` as a read for `step` may see it: `dim` floats, valid until the next
+  // non-const call. Null: the row must be read from its server. *version becomes the version of the
+  // range at which the row is known.
   const float* Find(uint32_t range, uint64_t key, int64_t step, int64_t* version) const;
 
-  // A read for `step` has been answered: these rows of the range, at its `version`, when `clock` was
-  // its smallest.
+  // Keeps rows that the answer to a read for `step` brought. `version` is that of the range, and
+  // `clock` was its smallest clock then.
   void OnPulled(uint32_t range, int64_t step, int64_t version, int64_t clock,
                 absl::Span<const uint64_t> keys, const float* rows);
-  // The worker's push of `step` has rows of these keys in the range.
+  // Says that the worker's push of `step` has rows of these keys in the range.
   void OnPushed(uint32_t range, int64_t step, absl::Span<const uint64_t> keys);
-  // ... and is under way, whatever rows it has.
+  // Says that the worker's push of `step` is in flight, with or without rows.
   void OnPushBegun(uint32_t group, int64_t step);
-  // A REFRESH. One that makes no sense is ignored; what it may have brought is then missed as if it had
-  // been lost. False: it was ignored.
+  // Takes a REFRESH. A refresh that makes no sense is ignored and counts as lost; then the result
+  // is false.
   bool OnRefresh(const ParsedFrame& frame);
 
   size_t rows() const;  // kept now
 
  private:
   struct Row {
-    uint32_t place = 0;  // in `values`, in rows
+    uint32_t place = 0;  // in `values`, counted in rows
     int64_t version = 0;
-    int64_t clock = 0;    // steps of everybody below it are in the row
-    int64_t own = 0;      // ... and the worker's own below this
+    int64_t clock = 0;    // the row contains all workers' steps below it
+    int64_t own = 0;      // the row contains the worker's own steps below it
     int64_t pushed = -1;  // the worker's last push of this row, or a later step
   };
   struct RangeRows {
     uint32_t group = 0;
     size_t dim = 0;  // 0: rows of its table are not kept
     bool frozen = false;
-    // Of the last refresh.
+    // From the last refresh.
     uint64_t view = 0, incarnation = 0, sequence = 0;
     int64_t version = -1, clock = -1, own = -1;
-    // Answers of an older version are not kept: they may lack what the last refresh brought, or have rows that
-    // the server has dropped since it sent them.
+    // Answers of an older version are not kept. Such answers may lack changes that the last refresh
+    // brought, or contain rows that the server has dropped from its list since it sent them.
     int64_t least_pulled = -1;
     std::unordered_map<uint64_t, Row> rows;
     std::vector<float> values;
@@ -88,7 +91,7 @@ class RowCache {
   const job::JobPlan& plan_;
   const int64_t depth_;
   std::vector<RangeRows> ranges_;  // by id
-  std::vector<int64_t> pushed_;    // by group: the last step whose push is under way
+  std::vector<int64_t> pushed_;    // by group: the last step whose push is in flight
 };
 
 }  // namespace tandem::client

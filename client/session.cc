@@ -30,14 +30,16 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(const Options& options) {
   return session;
 }
 
-// The job comes first, from the scheduler; then the membership; then what moves rows.
+// Opens in three steps. The scheduler first sends the job to a reader: a rank needs the job's hash
+// to register, so it registers only then. Rows are read and written last, once the job has begun
+// and a view says where the shards are.
 absl::Status Session::Start() {
   const absl::Time deadline = MonotonicNow() + options_.open_within;
   incarnation_ = node::NewIncarnation();
   zmq_ = std::make_shared<transport::ZmqContext>(/*io_threads=*/1);
   TANDEM_RETURN_IF_ERROR(NewMember(Register::READER));
   TANDEM_RETURN_IF_ERROR(
-      RoundsUntil(deadline, "no answer of the scheduler", [this] { return welcome_; }));
+      RoundsUntil(deadline, "no answer from the scheduler", [this] { return welcome_; }));
   if (options_.rank.has_value()) TANDEM_RETURN_IF_ERROR(NewMember(Register::WORKER));
   TANDEM_RETURN_IF_ERROR(RoundsUntil(deadline, "the job has not begun", [this] { return begun_; }));
   TANDEM_RETURN_IF_ERROR(MakeClient());
@@ -96,7 +98,8 @@ absl::Status Session::MakeClient() {
   return client_->SetView(view_);
 }
 
-// ---- what the scheduler says --------------------------------------------------------------------
+// ---- messages of the scheduler
+// -------------------------------------------------------------------
 
 template <typename Over>
 absl::Status Session::RoundsUntil(absl::Time deadline, const char* what, Over over) {
@@ -136,8 +139,8 @@ absl::Status Session::OnControl(const Control& control) {
   if (command.kind() == Command::SAVE) {
     member_->link().SendDone(
         command.id(),
-        absl::UnimplementedError("a rank that is a session (client/session.h) has no part in "
-                                 "checkpoints; hint: tandem-worker and the Python package have"));
+        absl::UnimplementedError("a rank that is a session (client/session.h) takes no part in "
+                                 "checkpoints; hint: use tandem-worker or the Python package"));
   }
   begun_ = begun_ || command.kind() == Command::START;
   ended_ = ended_ || command.kind() == Command::STOP;
@@ -148,8 +151,10 @@ absl::Status Session::TakePlan(const ReaderWelcome& welcome) {
   TANDEM_ASSIGN_OR_RETURN(const Job job, job::ParseJob(welcome.job(), options_.scheduler, {}));
   TANDEM_ASSIGN_OR_RETURN(plan_, job::Resolve(job));
   if (plan_.hash != welcome.job_hash()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        options_.scheduler, ": its job means something else here: is it of another version?"));
+    return absl::FailedPreconditionError(
+        absl::StrCat(options_.scheduler,
+                     ": this program reads the scheduler's job differently; hint: use the same "
+                     "version of Tandem"));
   }
   if (options_.rank.has_value() && plan_.workers_serve) {
     return absl::FailedPreconditionError(
@@ -175,6 +180,8 @@ absl::Status Session::OnView(const View& view) {
   return absl::OkStatus();
 }
 
+// The session's own thread after Open: keeps the membership alive, follows views, and enters the
+// barrier "end" once Finish() was called, every second until the job has ended.
 void Session::Follow() {
   absl::Time next_enter = absl::InfinitePast();
   absl::Status why;
@@ -191,7 +198,7 @@ void Session::Follow() {
     control.mutable_barrier_enter()->set_action(BarrierEnter::END);
     member_->link().Send(control);
   }
-  // The scheduler waits for the ranks of a job that has ended to close their connections.
+  // Close the connection: the scheduler of an ended job waits until all ranks have done so.
   member_.reset();
   transport_.reset();
   if (why.ok()) return;
@@ -232,7 +239,8 @@ absl::Status Session::status() const {
 
 absl::Status Session::Finish() {
   if (!options_.rank.has_value()) {
-    return absl::FailedPreconditionError("a reader does not finish: nobody waits for it");
+    return absl::FailedPreconditionError(
+        "a reader cannot finish, because nobody waits for it; only a rank can");
   }
   absl::MutexLock lock(&mutex_);
   finish_ = true;

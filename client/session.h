@@ -1,23 +1,24 @@
-// A program's way into a running job: give it the address of the scheduler, and read rows.
+// Session connects a program to a running job: give it the address of the scheduler, and read rows.
 //
 //   TANDEM_ASSIGN_OR_RETURN(const auto session, Session::Open("tcp://10.0.0.1:41231"));
 //   std::vector<float> rows(ids.size() * dim);
 //   TANDEM_RETURN_IF_ERROR(session->Read("items", ids, absl::MakeSpan(rows)));
 //
-// The scheduler hands out the job, so that nothing else need be known; views are followed for as long
-// as the session lives. A session is of one of two kinds:
-//   a reader  has no rank and no clock. It sees the rows as they are at the moment, a row that no
-//             worker has touched as its first value, and changes nothing that is trained. Nobody
-//             waits for it, and its end hurts nobody.
-//   a rank    is a worker of the job in the place of tandem-worker: it is registered, beats, and is
-//             waited for. It pulls and pushes the steps of each group through client(), in order from
-//             step 0, and says at the end that it has finished. It has no part in checkpoints: to
-//             a request for one it says so, and the scheduler makes none.
+// The scheduler sends the job, so the program needs nothing but the address. The session follows
+// views as long as it lives. A session is of one of two kinds:
+//   reader  has no rank and no clock. A reader sees the rows as they are at the moment, and a row
+//           that no worker has touched as its initial value. A reader changes nothing that is
+//           trained. Nobody waits for a reader, and its end harms nobody.
+//   rank    is a worker of the job in the place of tandem-worker. A rank is registered and sends
+//           heartbeats, and others wait for it. The program pulls and pushes the steps of each
+//           group through client(), in order from step 0, and calls Finish() at the end. A rank
+//           takes no part in checkpoints: the session answers a request for one with an error, and
+//           the scheduler makes none.
 //
-// Both read and write the rows of STORE tables (store_table.h).
+// Both kinds read and write the rows of STORE tables (store_table.h).
 //
-// Thread safety: any thread. Not here: the training loop of tandem-worker (worker/), dense gradients
-// between ranks (collectives/).
+// Thread safety: any thread. Not here: the training loop of tandem-worker (worker/), dense
+// gradients between ranks (collectives/).
 #ifndef TANDEM_CLIENT_SESSION_H_
 #define TANDEM_CLIENT_SESSION_H_
 
@@ -54,38 +55,41 @@ class Session {
     std::string scheduler;                           // tcp://HOST:PORT
     absl::optional<int> rank;                        // a worker of the job; none: a reader
     absl::Duration open_within = absl::Seconds(60);  // until the job has begun
-    std::string bind = "tcp://127.0.0.1:*";  // where this process listens; nobody need reach it
-    int max_in_flight = 8;                   // requests
-    // Of each request, in total; waits of a policy count. client() then says DEADLINE_EXCEEDED.
+    std::string bind = "tcp://127.0.0.1:*";          // where this process listens; local suffices
+    int max_in_flight = 8;                           // requests in flight, at most
+    // Time limit of each request in total; waits that the policy demands count, too. Requests of
+    // client() then fail with DEADLINE_EXCEEDED.
     absl::Duration deadline = absl::InfiniteDuration();
   };
 
-  // Returns when the job has begun. DEADLINE_EXCEEDED: it has not in time. UNAVAILABLE: no scheduler
-  // there. Otherwise what the scheduler refuses, or why the job has failed.
+  // Returns when the job has begun. DEADLINE_EXCEEDED: it has not begun in time. UNAVAILABLE: there
+  // is no scheduler at the address. Other errors: the scheduler's reason for a refusal, or why the
+  // job has failed.
   static absl::StatusOr<std::unique_ptr<Session>> Open(const Options& options);
-  // A reader.
+  // Opens a reader.
   static absl::StatusOr<std::unique_ptr<Session>> Open(const std::string& scheduler);
-  // Requests that are not done end with CANCELLED. A rank that has not finished is missed.
+  // Ends requests that are not done with CANCELLED. A rank that has not called Finish() counts as
+  // failed.
   ~Session();
 
   const job::JobPlan& plan() const { return plan_; }
   Client& client() { return *client_; }
 
-  // Reads the rows of `ids`, which may repeat, as they are now: rows is [ids.size(), dim]. Waits; when
-  // it returns, `ids` and `rows` are the caller's again, whatever the outcome. NOT_FOUND: there is no
-  // such table. DEADLINE_EXCEEDED: not all came within the time.
+  // Reads the rows of `ids` as they are now; rows is [ids.size(), dim]. Ids may repeat. Waits; when
+  // Read returns, the caller may use `ids` and `rows` again, whatever the outcome. NOT_FOUND: there
+  // is no such table. DEADLINE_EXCEEDED: not all rows came within the time.
   absl::Status Read(absl::string_view table, absl::Span<const uint64_t> ids, absl::Span<float> rows,
                     absl::Duration within = absl::Seconds(30));
 
-  // How many floats a row of the table has; 0: there is no such table.
+  // The number of floats in a row of the table; 0: there is no such table.
   size_t RowFloats(absl::string_view table) const;
 
-  // OK while the job goes on. CANCELLED "the job has ended" after a good end; else who failed, and
-  // why. Requests fail with the same.
+  // OK while the job runs. CANCELLED "the job has ended" after a good end; otherwise who failed,
+  // and why. Requests fail with the same error.
   absl::Status status() const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Ranks: all pushes are done. Waits for the other ranks, and until the job has ended well or badly.
-  // FAILED_PRECONDITION for readers.
+  // For ranks, after all pushes are done: waits for the other ranks, and until the job has ended
+  // well or badly. FAILED_PRECONDITION for readers.
   absl::Status Finish() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -95,7 +99,7 @@ class Session {
   absl::StatusOr<std::unique_ptr<transport::Transport>> NewControlEndpoint() const;
   absl::Status NewMember(Register::Role role);
   absl::Status MakeClient();
-  // Rounds until `over()`; DEADLINE_EXCEEDED says `what`.
+  // Calls Round() until `over()` is true. DEADLINE_EXCEEDED contains `what`.
   template <typename Over>
   absl::Status RoundsUntil(absl::Time deadline, const char* what, Over over);
   absl::Status Round();
@@ -109,23 +113,23 @@ class Session {
   job::JobPlan plan_;
   uint64_t incarnation_ = 0;
   EndpointId self_;
-  Register::Role role_ = Register::READER;  // that it is registered as at the moment
+  Register::Role role_ = Register::READER;  // the role that it is registered as at present
   std::shared_ptr<transport::ZmqContext> zmq_;
   std::unique_ptr<Client> client_;
 
-  // Of the thread that opens, and then of thread_.
+  // Used by the thread that opens, and then by thread_.
   std::unique_ptr<transport::Transport> transport_;
   std::unique_ptr<node::JobMember> member_;
   std::vector<transport::TransportEvent> events_;
-  View view_;  // the newest
+  View view_;  // the newest one
   bool welcome_ = false, begun_ = false, ended_ = false;
 
   mutable absl::Mutex mutex_;
-  CondVar changed_;  // status_
+  CondVar changed_;  // status_ has changed
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   bool ended_well_ ABSL_GUARDED_BY(mutex_) = false;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
-  bool finish_ ABSL_GUARDED_BY(mutex_) = false;  // asked for
+  bool finish_ ABSL_GUARDED_BY(mutex_) = false;  // Finish() was called
   std::thread thread_;
 };
 

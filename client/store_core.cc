@@ -16,14 +16,14 @@ size_t RowFloats(const job::TablePlan& table) {
   return static_cast<size_t>(table.dim + table.state_floats);
 }
 
-// What a refusal says (proto/frame.md), fit to be printed.
+// The reason that a refusal gives (proto/frame.md), as printable text.
 std::string TextOf(const Buffer& keys) {
   std::string text;
   for (const uint8_t c : keys.As<uint8_t>()) {
     if (c == 0) break;
     text.push_back(absl::ascii_isprint(c) ? static_cast<char>(c) : '?');
   }
-  return text.empty() ? "it does not say why" : text;
+  return text.empty() ? "no reason given" : text;
 }
 
 }  // namespace
@@ -37,6 +37,7 @@ StoreCore::StoreCore(const job::JobPlan& plan, EndpointId self, uint64_t incarna
       options_(options),
       times_{options.resend_after, options.reconnect_after} {}
 
+// A new view sends refused pieces again, to the owners that it names (as ClientCore::OnView).
 void StoreCore::OnView(absl::Time now, std::shared_ptr<const RangeMap> view) {
   if (map_ != nullptr && view->view() <= map_->view()) return;
   map_ = std::move(view);
@@ -48,9 +49,9 @@ void StoreCore::OnView(absl::Time now, std::shared_ptr<const RangeMap> view) {
   }
 }
 
-// ---- asking -----------------------------------------------------------------------------------
+// ---- requests --------------------------------------------------------------------------------
 
-// By range, the keys of each in the order of the request.
+// Cuts a request into pieces by range. The keys of each piece keep the order of the request.
 std::map<uint32_t, StoreCore::Piece> StoreCore::Cut(const StoreRequest& request) {
   const job::TablePlan& table = plan_.tables[request.table];
   const size_t width = RowFloats(table);
@@ -83,12 +84,15 @@ std::map<uint32_t, StoreCore::Piece> StoreCore::Cut(const StoreRequest& request)
   return pieces;
 }
 
+// Starts a request. A write behind another write of this client to the same range is numbered now,
+// and waits for its turn: a range ignores a write whose number is smaller than one that it has
+// taken from the same writer.
 uint64_t StoreCore::Start(absl::Time now, const StoreRequest& request) {
   TANDEM_CHECK(map_ != nullptr && request.keys.size() <= kMaxStoreRows);
   const uint64_t id = next_number_++;
   Call& call = calls_[id];
   call.request = request;
-  call.request.keys = {};  // the caller's again
+  call.request.keys = {};  // copied below; the caller may free them
   call.request.values = {};
   call.started = now;
   std::fill(request.found.begin(), request.found.end(), uint8_t{0});
@@ -107,14 +111,14 @@ uint64_t StoreCore::Start(absl::Time now, const StoreRequest& request) {
       Writes& writes = writes_[range];
       piece.write = ++writes.numbered;
       writes.pieces.push_back(number);
-      if (writes.pieces.size() > 1) continue;  // its turn comes
+      if (writes.pieces.size() > 1) continue;  // the write waits for its turn
     }
     Send(now, number, &piece);
   }
   return id;
 }
 
-// To the owner of now.
+// Sends a piece to the present owner of its range.
 void StoreCore::Send(absl::Time now, uint64_t number, Piece* piece) {
   SliceEntry e;
   e.range = piece->range;
@@ -164,7 +168,8 @@ void StoreCore::OnFrame(absl::Time now, const ParsedFrame& frame) {
   if (frame.entry_count == 1 && e.range == piece.range && e.status == SliceStatus::kWrongView) {
     piece.sent = false;
     piece.refused_view = h.view;
-    // If the shard knows a newer view, wait for it; if it lags behind, give it a moment.
+    // If the shard knows a newer view, wait for this view: OnView sends the piece then. If the
+    // shard's view is older, give it a moment.
     piece.next = h.view > map_->view() ? absl::InfiniteFuture() : now + options_.wrong_view_pause;
     return;
   }
@@ -175,7 +180,7 @@ void StoreCore::OnFrame(absl::Time now, const ParsedFrame& frame) {
   if (--calls_.at(call).open == 0) Finish(now, call, absl::OkStatus());
 }
 
-// Puts what has come into its place.
+// Copies an answer to the caller's memory.
 absl::Status StoreCore::Take(const ParsedFrame& frame, const Piece& piece, const Call& call) const {
   const SliceEntry e = frame.entry_count == 1 ? frame.Entry(0) : SliceEntry();
   const StoreRequest& request = call.request;
@@ -184,7 +189,7 @@ absl::Status StoreCore::Take(const ParsedFrame& frame, const Piece& piece, const
   if (e.range == piece.range && e.status == SliceStatus::kRefused) {
     return absl::InvalidArgumentError(absl::StrCat(
         piece.to.DebugString(), " refuses rows of table ", plan_.tables[request.table].name, ": ",
-        TextOf(frame.keys()), "; hint: have all programs and servers the same job file?"));
+        TextOf(frame.keys()), "; hint: do all programs and servers use the same job file?"));
   }
   if (frame.entry_count != 1 || e.range != piece.range || e.status != SliceStatus::kOk ||
       frame.header.flags != static_cast<uint8_t>(piece.action) ||
@@ -201,7 +206,7 @@ absl::Status StoreCore::Take(const ParsedFrame& frame, const Piece& piece, const
     request.page->next = static_cast<uint64_t>(e.clock);
     return absl::OkStatus();
   }
-  // Those of the answer are some of those that were asked for, in the same order.
+  // The keys of the answer are a subset of the keys of the piece, in the same order.
   const absl::Span<const uint64_t> asked = piece.keys.As<uint64_t>();
   size_t next = 0;
   for (size_t i = 0; i < asked.size() && next < keys.size(); ++i) {
@@ -218,7 +223,7 @@ absl::Status StoreCore::Take(const ParsedFrame& frame, const Piece& piece, const
                                           " with keys that nobody asked for"));
 }
 
-// The write behind it may go.
+// Ends a piece. If it was a write at the head of its range's queue, the next write is sent.
 void StoreCore::EndPiece(absl::Time now, Pieces::iterator piece) {
   const uint64_t number = piece->first;
   const uint32_t range = piece->second.range;
@@ -239,6 +244,8 @@ void StoreCore::Finish(absl::Time now, uint64_t call, absl::Status status) {
 
 // ---- time -------------------------------------------------------------------------------------
 
+// Works in two passes, as ClientCore::OnTick: first all pieces look at the answers, then pieces are
+// sent again. Requests that fail are ended at the end, because that changes pieces_.
 void StoreCore::OnTick(absl::Time now) {
   std::vector<std::pair<uint64_t, absl::Status>> silent;
   const absl::Duration pause = pauses_.Tick(now);
@@ -249,7 +256,7 @@ void StoreCore::OnTick(absl::Time now) {
   }
   for (auto& [number, piece] : pieces_) {
     if (!piece.sent && piece.next == absl::InfiniteFuture() && piece.refused_view == 0) {
-      continue;  // behind another write
+      continue;  // waits behind another write
     }
     if (piece.clock.quiet(now) > options_.silence_limit) {
       silent.emplace_back(
@@ -282,7 +289,8 @@ std::string StoreCore::Waiting(absl::Time now, uint64_t request) const {
     if (piece.call != request) continue;
     return absl::StrCat("rows of table ", plan_.tables[calls_.at(request).request.table].name,
                         " since ", absl::ToInt64Seconds(now - calls_.at(request).started), " s; ",
-                        map_->Describe(piece.range), piece.sent ? " is waited for" : " is awaited");
+                        map_->Describe(piece.range),
+                        piece.sent ? " has not answered" : " is not asked yet");
   }
   return "";
 }

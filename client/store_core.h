@@ -1,12 +1,13 @@
-// Reads and writes of rows of STORE tables: a deterministic state machine beside ClientCore. Requests
-// and frames from shards go in, frames and completions come out.
+// StoreCore reads and writes rows of STORE tables: a deterministic state machine beside ClientCore.
+// Requests and frames from shards go in; frames and completions come out.
 //
-// A request is cut into pieces, one a range, and a piece travels in a frame of its own until it is
-// answered: again after silence or a lost connection, to the new owner when its range has moved. A
-// client's writes to a range are numbered and sent one after the other, so that each counts once and
-// they count in the order in which they were asked for (server/row_writes.h); reads go as they come.
+// A request is cut into pieces, one for each range. A piece travels in a frame of its own until it
+// is answered. After silence or a lost connection the piece is sent again; when its range has
+// moved, it goes to the new owner. A client numbers its writes to a range and has one of them in
+// flight at a time. So each write counts once, in the order of the calls (server/row_writes.h).
+// Reads are sent at once.
 //
-// Thread safety: none needed; one thread at a time.
+// Thread safety: none; one thread at a time.
 #ifndef TANDEM_CLIENT_STORE_CORE_H_
 #define TANDEM_CLIENT_STORE_CORE_H_
 
@@ -30,25 +31,26 @@
 
 namespace tandem::client {
 
-// Rows of one range of a table, from a cursor on.
+// Rows of one range of a table, starting at a cursor.
 struct ScanPage {
   std::vector<uint64_t> keys;
   std::vector<float> rows;  // [keys, row floats]
-  uint64_t next = 0;        // the cursor of the page behind it; 0: the range has no more
-  uint64_t ranges = 0;      // that the table has
+  uint64_t next = 0;        // the cursor of the next page; 0: the range has no more
+  uint64_t ranges = 0;      // number of ranges of the table
 };
 
 struct StoreRequest {
   uint32_t table = 0;
   StoreAction action = StoreAction::kRead;
-  // All but SCAN: at most kMaxStoreRows of them. One that repeats counts once for each place, in order.
+  // For all actions except SCAN: at most kMaxStoreRows keys. A repeated key counts once for each
+  // place, in order.
   absl::Span<const uint64_t> keys;
   absl::Span<const float> values;  // ASSIGN, INSERT: [keys, row floats]
   // Where answers go; valid until the request is done or cancelled.
-  absl::Span<float> rows;  // READ: [keys, row floats]; those that are absent stay as they are
-  absl::Span<uint8_t>
-      found;            // READ, INSERT, ERASE: [keys], 1: it was there, inserted, erased; else 0
-  uint64_t range = 0;   // SCAN: of the table, from 0; past the last one there are no rows
+  absl::Span<float> rows;  // READ: [keys, row floats]; absent rows stay as they are
+  // READ, INSERT, ERASE: [keys], 1: the key existed, was inserted, was erased; otherwise 0.
+  absl::Span<uint8_t> found;
+  uint64_t range = 0;   // SCAN: number in the table, from 0; past the last range there are no rows
   uint64_t cursor = 0;  // SCAN: 0, or `next` of the page before
   uint64_t wanted = 0;  // SCAN: about how many rows
   ScanPage* page = nullptr;  // SCAN
@@ -61,23 +63,24 @@ class StoreCore {
     absl::Status status;
   };
 
-  // `plan` and `buffers` outlive the core. Of the options the times.
+  // `plan` and `buffers` must outlive the core. Only the times of the options are used.
   StoreCore(const job::JobPlan& plan, EndpointId self, uint64_t incarnation, BufferSource& buffers,
             const ClientCore::Options& options);
 
-  // Newer views only; older ones are ignored. Requests need a view.
+  // Takes a newer view; older views are ignored. Requests need a view.
   void OnView(absl::Time now, std::shared_ptr<const RangeMap> view);
-  // Requires: a request that Client::Check lets pass. Keys and values are copied before it returns.
+  // Requires: a request that Client::Check accepts. Keys and values are copied before Start
+  // returns.
   uint64_t Start(absl::Time now, const StoreRequest& request);
-  // Forgets a request. What of a write was on its way counts at most once, and never behind a later
-  // write of this client to the same range.
+  // Forgets a request. A write in flight counts at most once, and never after a later write of this
+  // client to the same range.
   void Cancel(absl::Time now, uint64_t request);
 
-  void OnFrame(absl::Time now, const ParsedFrame& frame);  // STORED
+  void OnFrame(absl::Time now, const ParsedFrame& frame);  // a STORED frame
   void OnTick(absl::Time now);
   void OnLost(absl::Time now, EndpointId shard, absl::string_view why);
 
-  // Caller-owned queues: take what is there and clear.
+  // Queues for the caller: take what is there and clear them.
   std::vector<Outgoing>& out() { return out_; }
   std::vector<Completion>& completions() { return completions_; }
   std::string Waiting(absl::Time now, uint64_t request) const;
@@ -85,28 +88,28 @@ class StoreCore {
  private:
   struct Call {
     StoreRequest request;
-    size_t open = 0;  // pieces
+    size_t open = 0;  // pieces without an answer
     absl::Time started;
   };
   struct Piece {
     uint64_t call = 0;
     uint32_t range = 0;
     StoreAction action = StoreAction::kRead;
-    std::vector<uint32_t> source;  // of each key its place in the request
+    std::vector<uint32_t> source;  // for each key its place in the request
     Buffer keys, values;
-    int64_t write = 0;  // its number
+    int64_t write = 0;  // the number of the write
     bool sent = false;
     EndpointId to;
     Frame frame;
-    ResendClock clock;          // once it is sent
-    absl::Time next;            // when it is sent
-    uint32_t refused_view = 0;  // of a shard that does not own the range
+    ResendClock clock;          // starts anew when the piece is sent
+    absl::Time next;            // when the piece is sent
+    uint32_t refused_view = 0;  // view of a shard that refused the piece
   };
-  struct Writes {  // of this client to a range
+  struct Writes {  // writes of this client to one range
     int64_t numbered = 0;
-    std::deque<uint64_t> pieces;  // the first one travels
+    std::deque<uint64_t> pieces;  // only the first one is in flight
   };
-  using Pieces = std::map<uint64_t, Piece>;  // by number, which is that of the frame
+  using Pieces = std::map<uint64_t, Piece>;  // by number, which is also the frame's number
 
   std::map<uint32_t, Piece> Cut(const StoreRequest& request);
   void Send(absl::Time now, uint64_t number, Piece* piece);
@@ -121,10 +124,10 @@ class StoreCore {
   const ClientCore::Options options_;
   const ResendTimes times_;
   std::shared_ptr<const RangeMap> map_;
-  uint64_t next_number_ = 1;  // of requests and pieces
+  uint64_t next_number_ = 1;  // next number of a request or piece
   std::map<uint64_t, Call> calls_;
   Pieces pieces_;
-  ResendLine line_;  // of those that are sent
+  ResendLine line_;  // pieces in flight
   PauseWatch pauses_;
   std::map<uint32_t, Writes> writes_;  // by range
   std::vector<Outgoing> out_;

@@ -11,8 +11,8 @@
 namespace tandem::client {
 namespace {
 
-constexpr size_t kRequestBytes = size_t{1} << 20;  // of the rows of a request
-constexpr size_t kAtOnce = 4;                      // requests of a call
+constexpr size_t kRequestBytes = size_t{1} << 20;  // bytes of rows in a request
+constexpr size_t kAtOnce = 4;                      // requests of one call in flight
 
 }  // namespace
 
@@ -23,13 +23,13 @@ absl::StatusOr<StoreTable> StoreTable::Open(Session* session, absl::string_view 
     if (table.store) return StoreTable(session, &table, within);
     return absl::FailedPreconditionError(absl::StrCat(
         "table '", name,
-        "' is trained by the job; one that programs write says policy { kind: STORE }"));
+        "' is trained by the job; programs write only tables with policy { kind: STORE }"));
   }
   return absl::NotFoundError(absl::StrCat("the job has no table '", name, "'"));
 }
 
-// In requests of some keys each, a few under way at a time. They keep their order where they write
-// the same row.
+// Splits a call into requests of some keys each, a few of them in flight at a time. Requests that
+// write the same row keep their order.
 absl::Status StoreTable::Run(StoreRequest all) {
   all.table = plan_->id;
   const size_t width = row_floats();
@@ -40,7 +40,7 @@ absl::Status StoreTable::Run(StoreRequest all) {
     return absl::InvalidArgumentError(absl::StrCat(
         "table ", plan_->name, ": ", all.keys.size(), " keys with ",
         std::max(all.values.size(), all.rows.size()), " floats of rows and ", all.found.size(),
-        " marks, want ", all.keys.size() * width, " and ", all.keys.size()));
+        " marks; want ", all.keys.size() * width, " floats, and no marks or ", all.keys.size()));
   }
   const size_t some = std::clamp<size_t>(kRequestBytes / (width * sizeof(float)), 1, kMaxStoreRows);
   const absl::Time deadline = MonotonicNow() + within_;
@@ -61,8 +61,8 @@ absl::Status StoreTable::Run(StoreRequest all) {
       under_way.push_back(session_->client().Store(part, deadline - MonotonicNow()));
     }
   }
-  for (const Future& future :
-       under_way) {  // whatever has happened, the arrays are the caller's then
+  // Wait also after an error: a request in flight uses the caller's arrays until it ends.
+  for (const Future& future : under_way) {
     if (!status.ok()) future.Cancel();
     if (const absl::Status& end = future.status(); status.ok()) status = end;
   }

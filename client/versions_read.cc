@@ -31,7 +31,7 @@ std::vector<int64_t>& VersionsRead::At(uint32_t group, int64_t step, size_t rang
   return entries_.back().versions;
 }
 
-// Those that stay keep their order: At forgets the oldest first.
+// Entries that stay keep their order, because At drops the oldest entry first.
 void VersionsRead::Forget(uint32_t group, int64_t step) {
   size_t kept = 0;
   for (size_t i = 0; i < entries_.size(); ++i) {

@@ -1,7 +1,7 @@
-// Which version of each range the reads of a step saw: what the pushes of that step say their
-// gradients come from.
+// VersionsRead remembers which version of each range the reads of a step saw. The pushes of that
+// step report these versions as the ones that their gradients were computed from.
 //
-// Thread safety: none; it belongs to the thread of its ClientCore.
+// Thread safety: none; only the thread of its ClientCore uses it.
 #ifndef TANDEM_CLIENT_VERSIONS_READ_H_
 #define TANDEM_CLIENT_VERSIONS_READ_H_
 
@@ -13,15 +13,16 @@ namespace tandem::client {
 
 class VersionsRead {
  public:
-  // Keeps those of so many steps (of one group each), also if nothing is pushed for them.
+  // Remembers at most `most` steps (of one group each), also if nothing is pushed for them.
   explicit VersionsRead(size_t most) : most_(most) {}
 
-  // By range; null if nothing was read for the step.
+  // The versions by range; null if nothing was read for the step.
   const std::vector<int64_t>* Find(uint32_t group, int64_t step) const;
-  // The same, to be written; begins with zeros for `ranges` ranges. Valid until the next call.
+  // The same, for writing. A new entry begins with zeros for `ranges` ranges. Valid until the next
+  // call.
   std::vector<int64_t>& At(uint32_t group, int64_t step, size_t ranges);
-  // Forgets those of a group up to `step`: also of steps that were read and never pushed (reads
-  // ahead at the end of an epoch).
+  // Forgets all steps of a group up to `step`, also steps that were read but never pushed
+  // (prefetched reads at the end of an epoch).
   void Forget(uint32_t group, int64_t step);
 
  private:
@@ -31,7 +32,7 @@ class VersionsRead {
     std::vector<int64_t> versions;  // by range
   };
   const size_t most_;
-  std::vector<Entry> entries_, spare_;  // spare ones keep their memory
+  std::vector<Entry> entries_, spare_;  // spare entries keep their memory
 };
 
 }  // namespace tandem::client

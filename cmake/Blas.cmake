@@ -1,8 +1,8 @@
-# LibTorch asks for "libblas.so.3", and Debian answers with whichever BLAS ranks first among its
-# alternatives: with both OpenBLAS packages installed that is the pthread one, whose thread pool fights
-# with LibTorch's OpenMP pool (three times slower with two threads). So that nobody has to change the
-# machine, our programs look into the OpenMP build's folder first. DT_RPATH rather than DT_RUNPATH,
-# because it has to count for the libraries of our libraries too.
+# LibTorch asks for "libblas.so.3". Debian provides the BLAS that ranks first among its
+# alternatives. With both OpenBLAS packages installed that is the pthread build, whose thread pool
+# competes with LibTorch's OpenMP pool (three times slower with two threads). So that nobody has to
+# change the machine, our programs search the folder of the OpenMP build first. They use DT_RPATH
+# and not DT_RUNPATH, because the path must also hold for libraries of our libraries.
 include_guard(GLOBAL)
 find_path(TANDEM_OPENBLAS_OPENMP libopenblas.so.0
   PATHS /usr/lib/${CMAKE_LIBRARY_ARCHITECTURE}/openblas-openmp

@@ -1,12 +1,14 @@
-# The CUDA toolkit, if there is one: TANDEM_CUDA is then true after this file is included. nvcc is
-# called by a rule of our own for the few .cu files, so that everything else stays with the C++
-# compiler and its warnings, and a build without the toolkit differs only by what is left out.
+# Finds the CUDA toolkit. Afterwards TANDEM_CUDA says whether there is one. A rule of our own calls
+# nvcc for the few .cu files. So all other code stays with the C++ compiler and its warnings, and a
+# build without the toolkit differs only by the files that it leaves out.
 #
-# tandem_cuda_object(OUT a.cu HEADERS ...): compiles for Hopper, with PTX for later devices, and sets OUT to
-# the object file.
+# tandem_cuda_object(OUT a.cu HEADERS ...) compiles for Hopper, with PTX for later devices, and sets
+# OUT to the object file.
 include_guard(GLOBAL)
-# AUTO: where there is a GPU, or tests are built. Elsewhere nothing would run the result, and nvcc is slow.
-set(TANDEM_WITH_CUDA AUTO CACHE STRING "Build what runs on CUDA devices, if the toolkit is found: AUTO, ON or OFF")
+# AUTO: if there is a GPU, or if tests are built. Otherwise nothing would run the result, and nvcc
+# is slow.
+set(TANDEM_WITH_CUDA AUTO CACHE STRING
+  "Build what runs on CUDA devices, if the toolkit is found: AUTO, ON or OFF")
 set(TANDEM_CUDA OFF)
 set(with_cuda ${TANDEM_WITH_CUDA})
 if(with_cuda STREQUAL "AUTO")
@@ -29,10 +31,12 @@ function(tandem_cuda_object out source)
   cmake_parse_arguments(ARG "" "" "HEADERS" ${ARGN})
   set(object ${CMAKE_CURRENT_BINARY_DIR}/${source}.o)
   set(headers ${ARG_HEADERS})
+  set(arch ${TANDEM_CUDA_ARCH})
   add_custom_command(
     OUTPUT ${object}
     COMMAND ${CUDAToolkit_NVCC_EXECUTABLE} -std=c++20 -O3 -fmad=false --Werror all-warnings
-            -gencode arch=compute_${TANDEM_CUDA_ARCH},code=[sm_${TANDEM_CUDA_ARCH},compute_${TANDEM_CUDA_ARCH}]
+            -gencode
+            arch=compute_${arch},code=[sm_${arch},compute_${arch}]
             -Xcompiler=-fPIC,-Wall,-Wextra,-Wno-unknown-pragmas,-ffp-contract=off
             -I${CMAKE_SOURCE_DIR} -c ${CMAKE_CURRENT_SOURCE_DIR}/${source} -o ${object}
     DEPENDS ${source} ${headers}

@@ -1,5 +1,6 @@
-# tandem_fuzz(NAME SRCS a_fuzz.cc DEPS ...) -> build/fuzz/NAME, a libFuzzer program. Needs clang and
-# TANDEM_FUZZ=ON; `./check --all` configures it with coverage and sanitizers in every object.
+# tandem_fuzz(NAME SRCS a_fuzz.cc DEPS ...) makes build/fuzz/NAME, a libFuzzer program. It needs
+# clang and TANDEM_FUZZ=ON. `./check --all` configures it with coverage and sanitizers in every
+# object.
 include_guard(GLOBAL)
 function(tandem_fuzz name)
   cmake_parse_arguments(ARG "" "" "SRCS;DEPS" ${ARGN})

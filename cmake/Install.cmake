@@ -1,14 +1,15 @@
-# What `cmake --install` puts where, and the Debian package that `cpack -G DEB` makes of it.
+# Defines where `cmake --install` puts files, and the Debian package that `cpack -G DEB` makes.
 #
 #   bin/                 tandem, tandem-scheduler, tandem-server, tandem-worker, tandem-simulator
-#   lib/                 libtandem.so (capi/tandem.h), libtandem_models.so (capi/tandem_models.h), and the
-#                        libraries behind tandem::client
+#   lib/                 libtandem.so (capi/tandem.h), libtandem_models.so (capi/tandem_models.h),
+#                        and the libraries behind tandem::client
 #   lib/cmake/Tandem/    find_package(Tandem): tandem::client, tandem::capi
-#   include/tandem/      their headers, by the names that they have in the tree
-#   share/tandem/        python/ (the package), configs/, what draws figures
+#   include/tandem/      their headers, with the names that they have in the tree
+#   share/tandem/        python/ (the package), configs/, the script that draws figures
 #   share/doc/tandem/    the pages, and examples/
 #
-# The programs find each other, the package and its library by their own place, so any prefix does.
+# The programs find each other, the package and its library relative to their own location, so any
+# prefix works.
 include_guard(GLOBAL)
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
@@ -26,7 +27,8 @@ if(TARGET tandem_capi_models)
   install(TARGETS tandem_capi_models LIBRARY)
   install(FILES capi/tandem_models.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tandem/capi)
 endif()
-install(FILES capi/tandem.h capi/tandem_group.h capi/tandem_store.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tandem/capi)
+install(FILES capi/tandem.h capi/tandem_group.h capi/tandem_store.h
+  DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tandem/capi)
 foreach(name collectives job wire)
   install(FILES ${CMAKE_BINARY_DIR}/proto/${name}.pb.h
     DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tandem/proto)
@@ -44,7 +46,8 @@ install(DIRECTORY configs DESTINATION ${share})
 install(FILES study/figures.py DESTINATION ${share})
 install(FILES README.md CONTRIBUTING.md CHANGELOG.md LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY docs examples DESTINATION ${CMAKE_INSTALL_DOCDIR} PATTERN __pycache__ EXCLUDE)
-# Where Debian's python3 looks under /usr; elsewhere PYTHONPATH is to name share/tandem/python.
+# The folder where Debian's python3 looks under /usr. Elsewhere PYTHONPATH must name
+# share/tandem/python.
 set(TANDEM_PYTHON_DIR "lib/python3/dist-packages" CACHE STRING
   "Folder under the prefix that gets a link to the Python package")
 install(CODE "
@@ -65,10 +68,10 @@ set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_MAINTAINER "The authors of Tandem <tandem@localhost>")
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
-# LibTorch asks for libblas.so.3, and this build of it does not fight with LibTorch's threads.
+# LibTorch asks for libblas.so.3, and this build of it does not compete with LibTorch's threads.
 set(CPACK_DEBIAN_PACKAGE_DEPENDS "libopenblas0-openmp, python3, python3-numpy")
 set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "python3-torch, python3-matplotlib")
 # For programs that link tandem::client.
-set(CPACK_DEBIAN_PACKAGE_SUGGESTS
-  "libabsl-dev, libprotobuf-dev, libspdlog-dev, libxxhash-dev, libzmq3-dev, libzstd-dev, zlib1g-dev")
+string(JOIN ", " CPACK_DEBIAN_PACKAGE_SUGGESTS
+  libabsl-dev libprotobuf-dev libspdlog-dev libxxhash-dev libzmq3-dev libzstd-dev zlib1g-dev)
 include(CPack)

@@ -1,11 +1,11 @@
-# The verbs the project's CMakeLists.txt files use. Sources are listed by hand, dependencies
-# stand next to them, and each header must compile alone (target all_verify_interface_header_sets).
+# The functions that the project's CMakeLists.txt files use. Sources are listed by hand with their
+# dependencies. Each header must compile alone (target all_verify_interface_header_sets).
 
 include(CheckCXXCompilerFlag)
 
 add_library(tandem_options INTERFACE)
-# Programs outside the tree get headers and libraries, not our warnings. What is installed is used at
-# include/tandem (Install.cmake).
+# Programs outside the tree get headers and libraries, but not our warnings. Installed headers are
+# used at include/tandem (Install.cmake).
 target_include_directories(tandem_options INTERFACE
   "$<BUILD_INTERFACE:${CMAKE_SOURCE_DIR};${CMAKE_BINARY_DIR}>" $<INSTALL_INTERFACE:include/tandem>)
 set(flags -Wall -Wextra -Wshadow -Werror)
@@ -19,13 +19,14 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # g++ 12 reports these falsely inside the standard library at -O2.
   list(APPEND flags -Wno-error=maybe-uninitialized -Wno-restrict -Wno-error=stringop-overflow
                     -Wno-error=array-bounds)
-  if(CMAKE_UNITY_BUILD)  # it takes each source for a header
+  if(CMAKE_UNITY_BUILD)  # g++ takes each source for a header
     list(APPEND flags -Wno-subobject-linkage)
   endif()
 endif()
 target_compile_options(tandem_options INTERFACE "$<BUILD_INTERFACE:${flags}>")
 if(TANDEM_SANITIZE STREQUAL "address")
-  add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all
+    -fno-omit-frame-pointer)
   add_link_options(-fsanitize=address,undefined)
 elseif(TANDEM_SANITIZE STREQUAL "thread")
   add_compile_options(-fsanitize=thread -fno-omit-frame-pointer)
@@ -40,13 +41,14 @@ elseif(TANDEM_SANITIZE STREQUAL "thread")
   target_link_libraries(tandem_options INTERFACE tandem_tsan_abseil)
 endif()
 
-# Debug information and __FILE__ name sources by their place in the tree, wherever that is.
+# Debug information and __FILE__ name sources by their place in the tree, wherever the tree is.
 add_compile_options("$<$<COMPILE_LANGUAGE:C,CXX>:-ffile-prefix-map=${CMAKE_SOURCE_DIR}=.>")
 
 find_program(TANDEM_CCACHE ccache)
 if(TANDEM_CCACHE)
-  # CCACHE_BASEDIR and CCACHE_NOHASHDIR let a clone in another folder use the same results (compiler_cache_test).
-  # CCACHE_SLOPPINESS names the macros and dates in a precompiled header that ccache would refuse.
+  # CCACHE_BASEDIR and CCACHE_NOHASHDIR let a clone in another folder use the same results
+  # (compiler_cache_test). CCACHE_SLOPPINESS names the macros and dates in a precompiled header that
+  # ccache would otherwise refuse.
   set(launcher ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1
     CCACHE_SLOPPINESS=pch_defines,time_macros ${TANDEM_CCACHE})
   set(CMAKE_CXX_COMPILER_LAUNCHER ${launcher})
@@ -54,39 +56,45 @@ if(TANDEM_CCACHE)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>")
   else()
-    # clang writes absolute folders into a precompiled header, so that ccache would know nothing of another clone's
-    # objects. Without, sanitized code takes 12 % longer to compile.
+    # clang writes absolute folders into a precompiled header, so ccache would not reuse the objects
+    # of another clone. Without precompiled headers, sanitized code takes 12 % longer to compile.
     set(CMAKE_DISABLE_PRECOMPILE_HEADERS ON)
   endif()
 endif()
-# Several times faster than the system's. Not mold: Debian 12's (1.10) never ends on some of our programs.
+# lld is several times faster than the system's linker. mold is not used: Debian 12's version (1.10)
+# never ends on some of our programs.
 find_program(TANDEM_LLD ld.lld)
 if(TANDEM_LLD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND NOT TANDEM_SANITIZE)
   add_link_options(-fuse-ld=lld)
 endif()
 
-# What most sources read of the standard library, Abseil, Protocol Buffers and GoogleTest, parsed once for the libraries
-# and once for the programs (which are compiled as position-independent executables). Never our own
-# headers, which would rebuild everything. What a source itself forgot to include is seen when clang
-# reads it without them (clang_check.py, ./check).
-set(precompiled <algorithm> <chrono> <cmath> <cstdint> <cstring> <filesystem> <functional> <map> <memory>
-                <string> <thread> <vector> <absl/container/flat_hash_map.h> <absl/status/statusor.h>
+# The headers that most sources include from the standard library, Abseil, Protocol Buffers and
+# GoogleTest. They are parsed once for the libraries and once for the programs (which are compiled
+# as position-independent executables). Our own headers are never among them, because a change would
+# rebuild everything. clang compiles sources without precompiled headers, so a missing include is
+# noticed there (clang_check.py, ./check).
+set(precompiled <algorithm> <chrono> <cmath> <cstdint> <cstring> <filesystem> <functional> <map>
+                <memory> <string> <thread> <vector> <absl/container/flat_hash_map.h>
+                <absl/status/statusor.h>
                 <absl/strings/str_cat.h> <absl/synchronization/mutex.h> <absl/time/clock.h>
                 <absl/types/span.h> <google/protobuf/generated_enum_reflection.h>
                 <google/protobuf/generated_message_reflection.h> <google/protobuf/message.h>
                 <google/protobuf/repeated_field.h> <google/protobuf/unknown_field_set.h>)
 file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/precompiled.cc CONTENT "int main() {}\n")
-function(precompile name)  # precompile(NAME HEADER...): a target whose headers others can reuse
-  target_link_libraries(${name} PRIVATE tandem_options)  # nothing is called: no library is needed
+# precompile(NAME HEADER...) makes a target whose precompiled headers others reuse.
+function(precompile name)
+  # Only for its options: nothing is called, so no library is needed.
+  target_link_libraries(${name} PRIVATE tandem_options)
   target_precompile_headers(${name} PRIVATE ${ARGN})
 endfunction()
-# A target with compile options of its own sets DISABLE_PRECOMPILE_HEADERS: they must be the same.
+# A target with compile options of its own sets DISABLE_PRECOMPILE_HEADERS, because the options must
+# be the same.
 function(reuse_precompiled name from)
   target_precompile_headers(${name} REUSE_FROM ${from})
 endfunction()
 
-# CLI11 and nlohmann-json are large and all inline. Code that only reads flags and writes reports reads them
-# precompiled and is optimised less, which halves the time that it takes to compile.
+# CLI11 and nlohmann-json are large and all inline. Code that only reads flags and writes reports
+# uses them precompiled and is optimised less, which halves its compile time.
 set(TANDEM_COLD_OPTIONS)
 if(NOT TANDEM_SANITIZE)
   set(TANDEM_COLD_OPTIONS -O1)
@@ -96,9 +104,10 @@ function(compile_as_cold name)
   reuse_precompiled(${name} precompiled_cold)
 endfunction()
 
-# tandem_package(NAME [REQUIRED] MODULE): the target PkgConfig::NAME of pkg-config's MODULE. It has the headers
-# of the library alone. Those of the libraries below it are not needed, and pkg-config's options for them change
-# places when a folder is configured again, so that the compiler cache would not know a source again.
+# tandem_package(NAME [REQUIRED] MODULE) makes the target PkgConfig::NAME of pkg-config's MODULE,
+# with the headers of that library only. The headers of the libraries below it are not needed. The
+# order of pkg-config's options for them changes when a folder is configured again, and the compiler
+# cache would then miss.
 function(tandem_package name)
   pkg_check_modules(${name} IMPORTED_TARGET GLOBAL ${ARGN})
   if(TARGET PkgConfig::${name})
@@ -107,8 +116,8 @@ function(tandem_package name)
   endif()
 endfunction()
 
-# tandem_library(NAME [COLD] SRCS a.cc HDRS a.h DEPS tandem::base absl::status)
-# With HDRS alone it is an interface library. COLD: see compile_as_cold.
+# tandem_library(NAME [COLD] SRCS a.cc HDRS a.h DEPS tandem::base absl::status). Only with HDRS it
+# is an interface library. COLD: see compile_as_cold.
 function(tandem_library name)
   cmake_parse_arguments(ARG "COLD" "" "SRCS;HDRS;DEPS" ${ARGN})
   if(ARG_SRCS)
@@ -130,12 +139,12 @@ function(tandem_library name)
   target_link_libraries(tandem_${name} ${scope} tandem_options ${ARG_DEPS})
 endfunction()
 
-# tandem_binary(NAME [COLD] SRCS main.cc DEPS ...) -> build/bin/NAME
+# tandem_binary(NAME [COLD] SRCS main.cc DEPS ...) makes build/bin/NAME.
 function(tandem_binary name)
   cmake_parse_arguments(ARG "COLD" "" "SRCS;DEPS" ${ARGN})
   add_executable(${name} ${ARG_SRCS})
   if(ARG_COLD)
-    # Compiled as libraries are, so that the precompiled headers serve both.
+    # Compiled as libraries are, so that both use the same precompiled headers.
     set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
     target_compile_options(${name} PRIVATE -fPIC)
     compile_as_cold(${name})
@@ -143,18 +152,18 @@ function(tandem_binary name)
   target_link_libraries(${name} PRIVATE tandem_options ${ARG_DEPS})
 endfunction()
 
-# What a test itself does is seldom worth optimising, and GoogleTest's templates take the compiler twice
-# as long with it. A sanitizer makes the rest slow enough.
+# The code of a test itself seldom needs optimisation, and with it GoogleTest's templates take twice
+# as long to compile. With a sanitizer the tests would be too slow without it.
 set(TANDEM_TEST_OPTIONS)
 if(NOT TANDEM_SANITIZE)
   set(TANDEM_TEST_OPTIONS -O0)
 endif()
 
-# tandem_test(NAME [OPTIMIZED] SRCS a_test.cc DEPS ... LABELS unit TIMEOUT 120 SAMPLED 3 ARGS --x): one CTest
-# test per binary. OPTIMIZED: the test computes for long, and is compiled like the libraries. SAMPLED n: ./check
-# runs one test of n, drawn by the commit (test_main.cc). A check that cannot run here says GTEST_SKIP() << why;
-# each one is counted (count_tests.py reads tests/checks/NAME.xml), and CTest shows a program that skips all
-# as skipped.
+# tandem_test(NAME [OPTIMIZED] SRCS a_test.cc DEPS ... LABELS unit TIMEOUT 120 SAMPLED 3 ARGS --x)
+# makes one CTest test for one binary. OPTIMIZED: the test computes for long and is compiled like
+# the libraries. SAMPLED n: ./check runs one test case of n, drawn by the commit (test_main.cc). A
+# check that cannot run here says GTEST_SKIP() << why. Each skipped check is counted (count_tests.py
+# reads tests/checks/NAME.xml), and CTest shows a program that skips all its checks as skipped.
 function(tandem_test name)
   cmake_parse_arguments(ARG "OPTIMIZED" "TIMEOUT;SAMPLED" "SRCS;DEPS;LABELS;ARGS" ${ARGN})
   if(NOT ARG_SRCS)
@@ -175,7 +184,8 @@ function(tandem_test name)
   target_link_libraries(${name} PRIVATE tandem_options ${ARG_DEPS} GTest::gtest GTest::gmock
                                         tandem::test_main)
   set(environment "TANDEM_SOURCE_DIR=${CMAKE_SOURCE_DIR}" "TANDEM_BIN_DIR=${CMAKE_BINARY_DIR}/bin"
-    "UBSAN_OPTIONS=print_stacktrace=1" "GTEST_OUTPUT=xml:${CMAKE_BINARY_DIR}/tests/checks/${name}.xml")
+    "UBSAN_OPTIONS=print_stacktrace=1"
+    "GTEST_OUTPUT=xml:${CMAKE_BINARY_DIR}/tests/checks/${name}.xml")
   if(ARG_SAMPLED)
     list(APPEND environment "TANDEM_SAMPLED=${ARG_SAMPLED}")
     set_property(GLOBAL APPEND PROPERTY TANDEM_SAMPLED "1/${ARG_SAMPLED} of ${name}")

@@ -1,4 +1,5 @@
-# For programs outside this tree that link tandem::client, from a build folder (tests/outside):
+# For programs outside this tree that link tandem::client from a build folder (tests/outside):
+#
 #   find_package(Tandem REQUIRED)   with -DTandem_DIR=BUILD
 include(CMakeFindDependencyMacro)
 find_dependency(Threads)

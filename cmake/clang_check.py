@@ -1,13 +1,15 @@
-"""Has clang compile sources one by one, with warnings as errors and -Wthread-safety, which g++ does not have:
+"""Compiles sources with clang one by one, with warnings as errors and with -Wthread-safety, which
+g++ does not have:
 
     python3 cmake/clang_check.py FOLDER [--compiled FOLDER] [--sample N --draw D]
 
-The first folder is configured without unity builds. Only its generated headers are built. Each source is
-compiled without precompiled headers, so that it must include what it uses. The objects are thrown away, and the
-compiler cache remembers which sources have passed.
+The first folder is configured without unity builds. Only its generated headers are built. Each
+source is compiled without precompiled headers, so that it must include everything it uses. The
+objects are thrown away, and the compiler cache remembers which sources have passed.
 
---compiled: a build with clang. Sources that it has compiled have had their warnings and are left out.
---sample: of the other sources one of N, drawn by D; the sources of the last commit are always among them.
+--compiled: a build with clang. Sources that it has compiled have had their warnings, so they are
+left out.
+--sample: compiles one of N of the other sources, drawn by D, and always those of the last commit.
 """
 import argparse
 import concurrent.futures
@@ -23,14 +25,15 @@ import zlib
 
 COMPILER = re.compile(r"(cc|gcc|clang|(c|g|clang)\+\+)(-[0-9]+)?")
 DROPPED = {"-c", "-g1", "-Winvalid-pch", "-fpch-preprocess", "-MD"}
-# Without the precompiled headers, so that each source must include what it uses.
+# Precompiled headers are left out, so that each source must include everything it uses.
 DROPPED_WITH_VALUE = {"-o", "-MT", "-MF", "-include"}
 
 
 def clang_arguments(entry):
     words = iter(shlex.split(entry["command"]))
     launcher = []
-    while not COMPILER.fullmatch(os.path.basename(word := next(words))):  # launchers stand before it
+    # Launchers stand before the compiler.
+    while not COMPILER.fullmatch(os.path.basename(word := next(words))):
         launcher.append(word)
     out = launcher + ["clang" if entry["file"].endswith(".c") else "clang++"]
     for word in words:
@@ -76,8 +79,8 @@ def build_generated_headers(folder):
 
 def last_commit():
     """The files that the last commit has changed; none outside a git checkout."""
-    shown = subprocess.run(["git", "show", "--name-only", "--format=", "HEAD"], text=True, check=False,
-                           stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    shown = subprocess.run(["git", "show", "--name-only", "--format=", "HEAD"], text=True,
+                           check=False, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     return {pathlib.Path(line).resolve() for line in shown.stdout.splitlines()}
 
 

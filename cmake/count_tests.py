@@ -1,11 +1,12 @@
 """Prints "PASSED FAILED SKIPPED" of a CTest run: count_tests.py JUNIT_FILE FOLDER.
 
-JUNIT_FILE is what ctest --output-junit wrote. A GoogleTest program also leaves FOLDER/NAME.xml
-(tandem_test in Tandem.cmake asks for it), and every check in there counts: a program of 15 checks that
-skips 13 is 2 passed and 13 skipped. Any other test counts as one. A program that ended without its
-file, or badly although no check of it failed, counts as one failure.
+JUNIT_FILE is the output of ctest --output-junit. A GoogleTest program also writes FOLDER/NAME.xml
+(tandem_test in Tandem.cmake asks for it), and every check in that file counts: a program of 15
+checks that skips 13 counts as 2 passed and 13 skipped. Any other test counts as one. A program that
+ended without its file counts as one failure. So does one that failed although none of its checks
+did.
 
-What was skipped, and why, is listed on standard error.
+Skipped checks and their reasons are listed on standard error.
 """
 import os
 import sys
@@ -22,7 +23,7 @@ def checks(path):
         elif case.get("result") == "skipped":
             skipped = case.find("skipped")
             message = (skipped.get("message") if skipped is not None else "") or "no reason given"
-            # "file:line" stands above what the check said.
+  # "file:line" stands above the check's own text.
             reasons.append(message.strip().splitlines()[-1])
         elif case.get("status") == "run":
             passed += 1
@@ -52,7 +53,8 @@ def main(junit, folder):
         for i, count in enumerate((passed, failed, len(reasons))):
             totals[i] += count
         for reason in sorted(set(reasons)):
-            print(f"skipped: {case.get('name')}, {reasons.count(reason)}: {reason}", file=sys.stderr)
+            print(f"skipped: {case.get('name')}, {reasons.count(reason)}: {reason}",
+                  file=sys.stderr)
     print(*totals)
 
 

@@ -1,26 +1,28 @@
-# Functions that quickstart and check share; sourced, from the root of the tree.
+# Functions that quickstart and check share. Source this file from the root of the tree.
 # shellcheck shell=bash disable=SC2034
 
-# Debian 12 packages of the programs, the Python package and the figures. docs/HACKING.md says what each is for.
+# Debian 12 packages of the programs, the Python package and the figures. docs/HACKING.md says what
+# each is for.
 TANDEM_RUN_PACKAGES=(
   g++ cmake ninja-build pkg-config python3 ccache lld
-  protobuf-compiler libprotobuf-dev libabsl-dev libboost-dev libspdlog-dev libcli11-dev nlohmann-json3-dev
+  protobuf-compiler libprotobuf-dev libabsl-dev libboost-dev libspdlog-dev libcli11-dev
+  nlohmann-json3-dev
   libzmq3-dev libibverbs-dev librdmacm-dev libxxhash-dev zlib1g-dev libzstd-dev
   libtorch-dev libdnnl-dev libopenblas0-openmp
   python3-numpy python3-torch python3-matplotlib)
-# Packages of the tests.
+# Packages for the tests.
 TANDEM_CHECK_PACKAGES=(
   clang libclang-rt-dev libgtest-dev libgmock-dev
   python3-pandas python3-sklearn)
-# What a guest with a software RDMA device needs (tests/rdma/run_in_guest.sh); tests there are skipped
-# without it.
+# Packages for a guest with a software RDMA device (tests/rdma/run_in_guest.sh). Without them the
+# tests there are skipped.
 TANDEM_GUEST_PACKAGES=(
   ibverbs-providers iproute2
   qemu-system-x86 busybox-static cpio kmod xz-utils)
 
 say() { printf '%s\n' "$*"; }
 
-# Those of the given packages that are not installed, one a line.
+# Prints those of the given packages that are not installed, one per line.
 missing_packages() {
   local package
   for package in "$@"; do
@@ -28,12 +30,12 @@ missing_packages() {
   done
 }
 
-# Installs what is missing of the given packages. Exits with 2 where that is not possible.
+# Installs the missing ones of the given packages. Exits with 2 if that is not possible.
 install_packages() {
   if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
     say "This system has no apt. Tandem needs the equivalents of these Debian 12 packages:"
     printf '  %s\n' "$@"
-    say "With them in place: cmake -G Ninja -B build -S . && ninja -C build (docs/HACKING.md)"
+    say "After installing them: cmake -G Ninja -B build -S . && ninja -C build (docs/HACKING.md)"
     exit 2
   fi
   local missing root=()
@@ -58,7 +60,8 @@ install_packages() {
   fi
 }
 
-# "x86-64" if this processor cannot run the default build (Haswell, 2013, and later can).
+# Prints an option for x86-64 if this processor cannot run the default build (Haswell, 2013, and
+# later can).
 march_option() {
   local flag
   [[ $(uname -m) == x86_64 && -r /proc/cpuinfo ]] || return 0
@@ -67,8 +70,8 @@ march_option() {
   done
 }
 
-# configure DIR OPTION...: runs CMake, quietly unless it fails. Sources are compiled several at a time
-# (unity builds); a folder for editing that compiles them one by one is in docs/HACKING.md.
+# configure DIR OPTION... runs CMake, quietly unless it fails. Several sources are compiled at a
+# time (unity builds). docs/HACKING.md describes a folder for editing that compiles them one by one.
 configure() {
   local dir=$1 march log
   shift

@@ -1,6 +1,7 @@
-// Tells ThreadSanitizer what the locks of Debian's Abseil order. That library was not compiled with
-// the sanitizer, so without this every use of a Mutex looks like a race. The linker puts these
-// functions in front of Abseil's (--wrap); only builds with TANDEM_SANITIZE=thread have them.
+// Tells ThreadSanitizer about the ordering by the locks of Debian's Abseil. That library was not
+// compiled with the sanitizer, so without this file every use of a Mutex looks like a race. The
+// linker puts these functions in front of Abseil's (--wrap). Only builds with
+// TANDEM_SANITIZE=thread have them.
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 
@@ -9,7 +10,7 @@ extern "C" void __tsan_release(void* address);
 extern "C" void AnnotateIgnoreReadsBegin(const char* file, int line);
 extern "C" void AnnotateIgnoreReadsEnd(const char* file, int line);
 
-// `real` is Abseil's function, `wrapped` the one that our code calls instead.
+// `real` is Abseil's function, and `wrapped` is the one that our code calls instead.
 #define TANDEM_WRAP(result, real, wrapped, symbol, ...) \
   result real(__VA_ARGS__) asm("__real_" symbol);       \
   result wrapped(__VA_ARGS__) asm("__wrap_" symbol)
@@ -35,8 +36,9 @@ TANDEM_WRAP(bool, RealWaitFor, WaitFor,
             "_ZNK4absl7debian312Notification30WaitForNotificationWithTimeoutENS0_8DurationE", void*,
             absl::Duration);
 
-// Whoever gives a mutex up evaluates the conditions that others await: reads of what it still
-// holds, which come after the release as the sanitizer is told of it.
+// A thread that releases a mutex evaluates the conditions that other threads await. These reads
+// happen while the thread still holds the mutex, but after the sanitizer was told of the release,
+// so the sanitizer must ignore them.
 class IgnoreReads {
  public:
   IgnoreReads() { AnnotateIgnoreReadsBegin(__FILE__, __LINE__); }
@@ -54,8 +56,8 @@ void Unlock(absl::Mutex* mutex) {
   RealUnlock(mutex);
 }
 
-// Here the sanitizer takes readers to be ordered among each other, too. It misses nothing by that,
-// because they only read.
+// The sanitizer here treats readers as ordered among each other, too. It misses no race by that,
+// because readers only read.
 void ReaderLock(absl::Mutex* mutex) {
   RealReaderLock(mutex);
   __tsan_acquire(mutex);
@@ -67,7 +69,7 @@ void ReaderUnlock(absl::Mutex* mutex) {
   RealReaderUnlock(mutex);
 }
 
-// Who waits for a condition gives the mutex up meanwhile.
+// A thread that waits for a condition releases the mutex meanwhile.
 class GivenUp {
  public:
   explicit GivenUp(absl::Mutex* mutex) : mutex_(mutex) {

@@ -1,7 +1,9 @@
 # %% [markdown]
-# Will an advertisement be clicked? A small DLRM on the Criteo Kaggle display advertising set, read by pandas. Put rows of
-# its `train.txt` into `$TANDEM_DATA/criteo-kaggle/first8000.tsv`: a label, 13 numbers and 26 categories in hexadecimal,
-# tab separated, an empty cell for what is missing. Cell by cell in a notebook, or from the root of the tree
+# Will an advertisement be clicked? This example trains a small DLRM on the Criteo Kaggle display
+# advertising set, which pandas reads. Put rows of its `train.txt` into
+# `$TANDEM_DATA/criteo-kaggle/first8000.tsv`. A row has a label, 13 numbers and 26 categories in
+# hexadecimal, separated by tabs; an empty cell is a missing value. Run it cell by cell in a
+# notebook, or from the root of the tree:
 #
 #     PYTHONPATH=build/python python3 examples/criteo.py                                 # a worker
 #     build/bin/tandem run examples/criteo.textproto --python examples/criteo.py         # two
@@ -24,39 +26,47 @@ job = tandem.init("examples/criteo.textproto")
 torch.manual_seed(job.seed + job.rank)
 
 # %% [markdown]
-# Counts span five orders of magnitude: their logarithm is what a network can use. Categories stay text, and
-# `tandem.hash_columns` makes ids of them; nobody has to know how many there are. Rows are in the order of time, so the last
-# eighth is the future, and each worker has a share of both parts.
+# Counts span five orders of magnitude, so the network gets their logarithm. Categories stay text,
+# and `tandem.hash_columns` makes ids of them; nobody has to know how many there are. Rows are in
+# the order of time. So the last eighth is the future and serves as the test set. Each worker has a
+# share of both parts.
 
 # %%
-frame = pandas.read_csv(os.path.join(os.environ.get("TANDEM_DATA", "."), "criteo-kaggle", "first8000.tsv"), sep="\t", header=None,
-                        names=["label", *NUMBERS, *CATEGORIES], dtype={name: str for name in CATEGORIES})
-print(f"{len(frame)} rows, {frame.label.mean():.1%} clicked, {frame.isna().to_numpy().mean():.1%} of the cells empty")
+FOLDER = os.path.join(os.environ.get("TANDEM_DATA", "."), "criteo-kaggle")
+frame = pandas.read_csv(f"{FOLDER}/first8000.tsv", sep="\t", header=None,
+                        names=["label", *NUMBERS, *CATEGORIES],
+                        dtype={name: str for name in CATEGORIES})
+print(f"{len(frame)} rows, {frame.label.mean():.1%} clicked, "
+      f"{frame.isna().to_numpy().mean():.1%} of the cells empty")
 
 
 def dataset(rows):
     numbers = numpy.log1p(rows[NUMBERS].clip(lower=0).fillna(0)).to_numpy(numpy.float32)
-    return TensorDataset(torch.from_numpy(numpy.concatenate([numbers, rows[NUMBERS].isna()], 1, dtype=numpy.float32)),
-                         tandem.hash_columns(rows[CATEGORIES]), torch.tensor(rows.label.to_numpy(numpy.float32)))
+    numbers = numpy.concatenate([numbers, rows[NUMBERS].isna()], 1, dtype=numpy.float32)
+    return TensorDataset(torch.from_numpy(numbers), tandem.hash_columns(rows[CATEGORIES]),
+                         torch.tensor(rows.label.to_numpy(numpy.float32)))
 
 
 known = len(frame) * 7 // 8
-train, test = (dataset(part.iloc[job.rank::job.world_size]) for part in (frame[:known], frame[known:]))
+train, test = (dataset(part.iloc[job.rank::job.world_size])
+               for part in (frame[:known], frame[known:]))
 
 
 # %% [markdown]
-# The interactions of DLRM (Naumov et al., 2019): the products of each two of the 26 embeddings and the vector that a first
-# network makes of the numbers.
+# The interactions of DLRM (Naumov et al., 2019): the products of each pair among the 26 embeddings
+# and the vector that a first network computes from the numbers.
 
 # %%
 class DLRM(nn.Module):
     def __init__(self, dim=8):
         super().__init__()
         self.rows = tandem.EmbeddingBagCollection()
-        self.bottom = nn.Sequential(nn.Linear(2 * len(NUMBERS), 32), nn.ReLU(), nn.Linear(32, dim), nn.ReLU())
+        self.bottom = nn.Sequential(nn.Linear(2 * len(NUMBERS), 32), nn.ReLU(), nn.Linear(32, dim),
+                                    nn.ReLU())
         vectors = 1 + len(CATEGORIES)
         self.pairs = torch.triu_indices(vectors, vectors, 1)
-        self.top = nn.Sequential(nn.Linear(dim + self.pairs.shape[1], 32), nn.ReLU(), nn.Linear(32, 1))
+        self.top = nn.Sequential(nn.Linear(dim + self.pairs.shape[1], 32), nn.ReLU(),
+                                 nn.Linear(32, 1))
 
     def forward(self, numbers, ids):
         below = self.bottom(numbers)
@@ -71,7 +81,7 @@ loader = tandem.DataLoader(DataLoader(train, batch_size=job.batch_size, shuffle=
 tester = tandem.DataLoader(DataLoader(test, batch_size=1000), features=1)
 
 # %% [markdown]
-# AUC, logloss and accuracy of an evaluation are those over the rows of all workers.
+# AUC, logloss and accuracy of an evaluation are computed over the rows of all workers.
 
 # %%
 for epoch in job.epochs():
@@ -85,7 +95,8 @@ for epoch in job.epochs():
             job.score(model(numbers, ids), label)
 
 # %%
-if job.out:  # else it is `tandem run` that knows
+if job.out:  # otherwise only `tandem run` knows the result
     with open(f"{job.out}/summary.json", encoding="utf-8") as file:
         result = json.load(file)["eval"]
-    print(f"{job.out}: AUC {result['auc']:.4f}, logloss {result['logloss']:.4f} on {result['samples']} rows")
+    print(f"{job.out}: AUC {result['auc']:.4f}, logloss {result['logloss']:.4f} "
+          f"on {result['samples']} rows")

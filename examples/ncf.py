@@ -1,7 +1,8 @@
 # %% [markdown]
-# Neural Collaborative Filtering (He et al., WWW 2017) on MovieLens-1M: which film does a user rate next? The authors
-# publish the data with the paper; put `ml-1m.train.rating`, `ml-1m.test.rating` and `ml-1m.test.negative` into
-# `$TANDEM_DATA/ncf-ml-1m`. Cell by cell in a notebook, or from the root of the tree
+# Neural Collaborative Filtering (He et al., WWW 2017) on MovieLens-1M: which film does a user rate
+# next? The authors publish the data with the paper. Put `ml-1m.train.rating`, `ml-1m.test.rating`
+# and `ml-1m.test.negative` into `$TANDEM_DATA/ncf-ml-1m`. Run it cell by cell in a notebook, or
+# from the root of the tree:
 #
 #     PYTHONPATH=build/python python3 examples/ncf.py                              # a worker
 #     build/bin/tandem run examples/ncf.textproto --python examples/ncf.py         # two
@@ -22,13 +23,16 @@ job = tandem.init("examples/ncf.textproto")
 torch.manual_seed(job.seed + job.rank)
 
 # %% [markdown]
-# A row of the training data is a film that a user has rated; which films the user has not rated is all that is known of
-# the others. Each epoch draws four of them for each row, anew.
+# A row of the training data is a film that a user has rated. About the other films only one fact is
+# known: the user has not rated them. Each epoch draws four of them anew for each row.
 
 # %%
-ratings = pandas.read_csv(f"{FOLDER}/ml-1m.train.rating", sep="\t", header=None, usecols=[0, 1]).to_numpy()
-tests = pandas.read_csv(f"{FOLDER}/ml-1m.test.rating", sep="\t", header=None, usecols=[0, 1]).to_numpy()
-others = pandas.read_csv(f"{FOLDER}/ml-1m.test.negative", sep="\t", header=None).iloc[:, 1:].to_numpy()
+ratings = pandas.read_csv(f"{FOLDER}/ml-1m.train.rating", sep="\t", header=None,
+                          usecols=[0, 1]).to_numpy()
+tests = pandas.read_csv(f"{FOLDER}/ml-1m.test.rating", sep="\t", header=None,
+                        usecols=[0, 1]).to_numpy()
+others = pandas.read_csv(f"{FOLDER}/ml-1m.test.negative", sep="\t",
+                         header=None).iloc[:, 1:].to_numpy()
 users, items = ratings[:, 0].max() + 1, ratings[:, 1].max() + 1
 rated = torch.zeros(users, items, dtype=torch.bool)
 rated[ratings[:, 0], ratings[:, 1]] = True
@@ -54,8 +58,8 @@ class Samples:
 
 
 # %% [markdown]
-# The test: does the film that was kept back of a user come out among the first ten of it and 99 others? Rank 0 ranks for
-# all. For some users the others contain that film, too; then it counts once.
+# The test ranks one held-out film of each user among 99 other films: is it among the first ten?
+# Rank 0 ranks for all. For some users the other films contain that film, too; then it counts once.
 
 # %%
 films = torch.from_numpy(numpy.concatenate([tests[:, 1:], others], 1))
@@ -71,21 +75,22 @@ def questions(at_once=200):
 
 
 def places(scores, ids):
-    """Of each user's film among its candidates, from 0. A tie is lost."""
+    """The place of each user's film among its candidates, from 0. A tie counts as lost."""
     scores, film = scores.reshape(-1, CANDIDATES), ids[:, 1].reshape(-1, CANDIDATES)
     return ((scores >= scores[:, :1]) & (film != film[:, :1])).sum(1)
 
 
 # %% [markdown]
-# The model is a module like any other. Its embedding rows are on the servers, and Adam there updates those that a batch has.
+# The model is a module like any other. Its embedding rows are on the servers, where Adam updates
+# the rows of each batch.
 
 # %%
 class MLP(nn.Module):
     def __init__(self):
         super().__init__()
         self.rows = tandem.EmbeddingBagCollection()
-        self.layers = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 8), nn.ReLU(),
-                                    nn.Linear(8, 1))
+        self.layers = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 16), nn.ReLU(),
+                                    nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 1))
 
     def forward(self, ids):
         return self.layers(self.rows(ids).values()).squeeze(1)
@@ -117,10 +122,11 @@ for epoch in job.epochs():
         print(f"epoch {epoch + 1}: HR@10 {hr:.4f}, NDCG@10 {ndcg:.4f}", flush=True)
 
 # %% [markdown]
-# What the run has left: `summary.json`, `metrics.jsonl` with a line for each `job.report`, logs, and the model.
+# The run leaves `summary.json`, `metrics.jsonl` with a line for each `job.report`, logs, and the
+# model.
 
 # %%
-if job.out:  # else it is `tandem run` that knows
+if job.out:  # otherwise only `tandem run` knows the result
     with open(f"{job.out}/summary.json", encoding="utf-8") as file:
         print(job.out, json.load(file)["reported"])
     rows = tandem.load(f"{job.out}/model").tables["item"]

@@ -9,7 +9,7 @@
 namespace tandem::node {
 namespace {
 constexpr absl::Duration kInterval = absl::Seconds(1);
-constexpr absl::Duration kPoll = absl::Milliseconds(50);  // how soon a stop is seen
+constexpr absl::Duration kPoll = absl::Milliseconds(50);  // how soon a stop is noticed
 }  // namespace
 
 Beat LoopWatch::Look() {
@@ -51,7 +51,7 @@ BeatThread::~BeatThread() {
 
 void BeatThread::Run() {
   absl::StatusOr<std::unique_ptr<transport::Transport>> transport = make_transport_();
-  if (!transport.ok()) return;  // the scheduler will miss the beats and say so
+  if (!transport.ok()) return;  // the scheduler notices the missing heartbeats and says so
   transport::PeerId peer = 0;
   absl::Time next = MonotonicNow();
   std::vector<transport::TransportEvent> events;

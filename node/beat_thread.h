@@ -1,6 +1,6 @@
-// The beats of one process: a thread with a connection of its own tells the scheduler every second
-// that the process lives, and how far its loops have come. A loop may be busy or stuck; the beats go
-// on, and show it.
+// BeatThread sends the heartbeats of one process, from a thread with a connection of its own. Every
+// second the thread tells the scheduler that the process lives, and how far its loops have come.
+// When a loop is busy or stuck, heartbeats continue and show it.
 #ifndef TANDEM_NODE_BEAT_THREAD_H_
 #define TANDEM_NODE_BEAT_THREAD_H_
 
@@ -21,10 +21,10 @@
 
 namespace tandem::node {
 
-// What a loop says of itself. Any thread.
+// The progress of one loop, as the loop reports it. Thread safety: any thread.
 class LoopProgress {
  public:
-  // It has come round (a loop that serves) or come on (one that has work of its own to do).
+  // The loop completed an iteration (servers) or made progress on its own work (workers).
   void Advance(uint64_t step) {
     step_.store(step, std::memory_order_relaxed);
     count_.fetch_add(1, std::memory_order_relaxed);
@@ -46,31 +46,32 @@ class LoopProgress {
   Activity activity_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Makes one beat of what all loops of a process say. One thread.
+// Makes one heartbeat from the reports of all loops of a process. Thread safety: one thread.
 class LoopWatch {
  public:
-  // The loops outlive the watch; at least one.
+  // `loops`: at least one; they must outlive the watch.
   explicit LoopWatch(std::vector<const LoopProgress*> loops)
       : loops_(std::move(loops)), seen_(loops_.size(), 0), moved_(loops_.size(), false) {}
 
-  // Its progress grows once every loop has advanced since it last grew: one that is stuck shows.
-  // Its activity is that of the first loop that waits for somebody, else of the first with a text.
+  // The heartbeat's progress number grows when every loop has advanced since it last grew. So one
+  // stuck loop is enough to stop it. The heartbeat's activity is that of the first loop that waits
+  // for another endpoint, or else of the first loop with a text.
   Beat Look();
 
  private:
   const std::vector<const LoopProgress*> loops_;
   std::vector<uint64_t> seen_;  // count of each loop
-  std::vector<bool> moved_;     // since `progress_` last grew
+  std::vector<bool> moved_;     // which loops advanced since `progress_` last grew
   uint64_t progress_ = 0;
 };
 
 class BeatThread {
  public:
-  // `make_transport` is called on the new thread. Beats are marked with `self` and `incarnation`.
+  // `make_transport` is called on the new thread. Heartbeats carry `self` and `incarnation`.
   BeatThread(std::function<absl::StatusOr<std::unique_ptr<transport::Transport>>()> make_transport,
              std::string scheduler, EndpointId self, uint64_t incarnation,
              std::vector<const LoopProgress*> loops);
-  // Stops and joins; within a second.
+  // Stops and joins the thread, within a second.
   ~BeatThread();
 
  private:

@@ -20,9 +20,10 @@ namespace {
 
 constexpr absl::Duration kStopGrace = absl::Seconds(1);
 constexpr absl::Duration kReportLeaves = absl::Milliseconds(200);
-constexpr absl::Duration kSayNoAnswer = absl::Seconds(5);  // of the scheduler, which may come yet
+// without an answer; the scheduler may still come
+constexpr absl::Duration kSayNoAnswer = absl::Seconds(5);
 
-// Before a view says which one; `index`: asked for, -1 = any.
+// The name until a view gives one. `index`: the requested index; -1: any.
 EndpointId FirstName(Register::Role role, int index) {
   switch (role) {
     case Register::SERVER:
@@ -54,7 +55,7 @@ NodeLink::Options LinkOptions(const JobMember::Options& options) {
   return link;
 }
 
-// From the job `text` to `own`, the first few of them: "table[0].dim: 8 -> 4".
+// The first few differences from the job `text` to `own`: "table[0].dim: 8 -> 4".
 std::string Differences(const std::string& text, const Job& own) {
   constexpr size_t kMost = 5;
   const absl::StatusOr<Job> theirs = job::ParseJob(text, "the scheduler's job", {});
@@ -93,6 +94,8 @@ absl::Status JobMember::Start() {
   return absl::OkStatus();
 }
 
+// The scheduler sends its job to a node that has a different one. The node does not fail by that
+// itself, but keeps the differences for the error that the scheduler sends next.
 void JobMember::OnEvent(absl::Time now, const transport::TransportEvent& event) {
   link_.OnEvent(now, event, &inbox_);
   if (options_.job == nullptr) return;
@@ -110,8 +113,8 @@ absl::Status JobMember::OnTick(absl::Time now) {
     say_no_answer_ = absl::InfiniteFuture();
     if (!link_.heard() && IsProgramOfOurs()) {
       Log(options_.role == Register::SERVER ? "server" : "worker", options_.index)
-          .Warning(absl::StrCat("nothing from the scheduler at ", options_.scheduler,
-                                " so far: ", WhyNoAnswer(options_.scheduler)));
+          .Warning(absl::StrCat("no answer yet from the scheduler at ", options_.scheduler, ": ",
+                                WhyNoAnswer(options_.scheduler)));
     }
   }
   if (options_.stop != nullptr && options_.stop->load() && stopped_.ok()) {
@@ -123,7 +126,8 @@ absl::Status JobMember::OnTick(absl::Time now) {
   if (!failure.ok() && !differences_.empty()) {
     return absl::Status(
         failure.code(),
-        absl::StrCat(failure.message(), "; from the scheduler's to this one: ", differences_));
+        absl::StrCat(failure.message(),
+                     "; changes from the scheduler's job to this one: ", differences_));
   }
   TANDEM_RETURN_IF_ERROR(failure);
   return now >= give_up_ ? stopped_ : absl::OkStatus();
@@ -138,16 +142,16 @@ absl::StatusOr<int> JobMember::FindSelf(const View& view) {
     if (members[i].incarnation() != options_.incarnation) continue;
     if (!in_view_ && IsProgramOfOurs()) {
       Log(server ? "server" : "worker", i)
-          .Info(absl::StrCat("ready: all are there, ", view.server_size(), " server(s) and ",
-                             view.worker_size(), " worker(s)"));
+          .Info(absl::StrCat("ready: all nodes have joined, ", view.server_size(),
+                             " server(s) and ", view.worker_size(), " worker(s)"));
     }
     in_view_ = true;
     self_ = server ? EndpointId::Shard(i, 0) : EndpointId::Worker(i);
     link_.set_self(self_);
     return i;
   }
-  return absl::InternalError(
-      absl::StrCat("view ", view.number(), " is without this ", server ? "server" : "worker"));
+  return absl::InternalError(absl::StrCat("view ", view.number(), " does not contain this ",
+                                          server ? "server" : "worker"));
 }
 
 absl::Status JobMember::RunLoop(const std::function<absl::Status()>& loop) {

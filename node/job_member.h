@@ -1,6 +1,7 @@
-// A process's part in a job, whatever its role, from its registration to its end: it registers with
-// the scheduler and keeps that connection, beats from a thread of its own, finds itself in views, and
-// leaves so that the scheduler learns why.
+// This folder, node/, has what every role does: registration, heartbeats, flags, logs, choice of
+// the transport. JobMember is a process's membership in a job, whatever its role. JobMember
+// registers with the scheduler and keeps that connection, sends heartbeats from a thread of its
+// own, finds itself in views, and tells the scheduler why it leaves.
 //
 //   JobMember member(*transport, options);
 //   TANDEM_RETURN_IF_ERROR(member.Start());
@@ -8,10 +9,10 @@
 //     transport->Poll(timeout, &events);
 //     for (const TransportEvent& event : events) member.OnEvent(now, event);
 //     for (const Control& control : member.TakeInbox()) ...   // STOP: the orderly end
-//     TANDEM_RETURN_IF_ERROR(member.OnTick(now));             // the job has failed, or a signal came
+//     TANDEM_RETURN_IF_ERROR(member.OnTick(now));             // the job failed, or a signal came
 //   }
 //
-// Thread safety: none; the thread of the transport it is given. progress() is for any thread.
+// Thread safety: none; only the thread of its transport uses it. progress() is for any thread.
 #ifndef TANDEM_NODE_JOB_MEMBER_H_
 #define TANDEM_NODE_JOB_MEMBER_H_
 
@@ -43,54 +44,59 @@ class JobMember {
  public:
   struct Options {
     Register::Role role = Register::ROLE_UNSPECIFIED;
-    int index = -1;  // wanted; -1 = any free one
+    int index = -1;  // requested index; -1: any free one
     uint64_t incarnation = 0;
     uint64_t job_hash = 0;
-    // As this node understands it; outlives the member. Says how long to look for the scheduler, and
-    // what differs from the scheduler's. Null: a reader, which has none.
+    // The job as this node understands it; it must outlive the member. Its limits say how long to
+    // look for the scheduler, and error messages name its differences from the scheduler's job.
+    // Null: a reader, which has no job.
     const Job* job = nullptr;
-    std::string scheduler;               // address
-    std::vector<std::string> endpoints;  // where others reach it
-    // Of the beats, called on their thread; null: it does not beat (a reader).
+    std::string scheduler;               // its address
+    std::vector<std::string> endpoints;  // where others reach this process
+    // Makes the transport of the heartbeats, on their thread. Null: no heartbeats (a reader).
     MakeTransport make_transport;
-    std::vector<const LoopProgress*>
-        loops;  // that the beats speak of besides progress(); outlive it
+    // Loops that heartbeats report besides progress(); they must outlive the member.
+    std::vector<const LoopProgress*> loops;
     const std::atomic<bool>* stop = nullptr;  // set by a signal handler; may be null
   };
 
-  // `transport` outlives the member.
+  // `transport` must outlive the member.
   JobMember(transport::Transport& transport, Options options);
 
   // INVALID_ARGUMENT if the scheduler's address is malformed.
   absl::Status Start();
 
-  // For every event of the transport.
+  // Call it for every event of the transport.
   void OnEvent(absl::Time now, const transport::TransportEvent& event);
 
-  // At least every 100 ms. Not OK when this process must end: the job has failed (who and why, as
-  // the scheduler says), the scheduler is gone, or a signal came, of which the scheduler has been told;
-  // once there is a view it has a second to end the job for all.
+  // Call it at least every 100 ms. Not OK when this process must end: the job has failed (the
+  // scheduler says who failed, and why), the scheduler has gone, or a signal came. OnTick reports a
+  // signal to the scheduler. If there is a view by then, the scheduler gets a second to end the job
+  // for all nodes.
   absl::Status OnTick(absl::Time now);
 
-  // What the scheduler has said since the last call, in order.
+  // The scheduler's messages since the last call, in order.
   std::vector<Control> TakeInbox();
 
-  // Which server or worker of the view this process is; from now on it is called so. INTERNAL: none.
+  // Returns the index of this process among the servers or workers of the view; from now on
+  // messages name it so. INTERNAL: the view does not contain it.
   absl::StatusOr<int> FindSelf(const View& view);
 
-  // Runs the loop of this process and returns how it ended. Tells the scheduler of an exception. A status
-  // that the loop returns has been reported with Fail, or comes from the scheduler.
+  // Runs the loop of this process and returns how it ended. An exception is reported to the
+  // scheduler. A status that the loop returns is not: the loop has reported it with Fail, or it
+  // comes from the scheduler.
   absl::Status RunLoop(const std::function<absl::Status()>& loop);
 
-  // Tells the scheduler why this process must end the job, and whose fault it is if not its own; lets
-  // that leave, and returns `why`.
+  // Tells the scheduler why this process must end the job, and which node failed if it is another
+  // one. Waits until the report has left, and returns `why`.
   absl::Status Fail(absl::Status why, absl::optional<EndpointId> culprit = absl::nullopt);
 
   NodeLink& link() { return link_; }
-  LoopProgress& progress() { return progress_; }  // the loop's that calls this object
+  LoopProgress& progress() { return progress_; }  // progress of the loop that calls this object
 
  private:
-  // Its output is a log. What a script or a notebook prints is its own.
+  // True for Tandem's own programs, whose standard error is a log. In other programs, such as
+  // scripts and notebooks, the output belongs to the user, and nothing is logged.
   bool IsProgramOfOurs() const { return options_.stop != nullptr; }
 
   transport::Transport& transport_;
@@ -100,8 +106,8 @@ class JobMember {
   NodeLink link_;
   LoopProgress progress_;
   std::vector<Control> inbox_;
-  std::string differences_;  // from the scheduler's job, if it has another
-  absl::Status stopped_;     // by a signal
+  std::string differences_;  // from the scheduler's job, if that is another one
+  absl::Status stopped_;     // set by a signal
   absl::Time give_up_ = absl::InfiniteFuture();
   absl::Time say_no_answer_ = absl::InfiniteFuture();
   std::unique_ptr<BeatThread> beats_;

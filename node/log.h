@@ -1,10 +1,11 @@
-// The log of a process: lines on standard error with time, level, role and rank, such as
+// Log is the log of a process: lines on standard error with time, level, role and rank, such as
+//
 //   2026-03-14 15:09:26.535 warning worker 1: a frame of 12 bytes is shorter than its header
 //
-// Whoever has something to say makes a Log of its role and rank; there is no global one.
-// Not here: what a command prints for the person who typed it (Finish in role_flags.h).
+// Code that logs makes a Log with its role and rank; there is no global log. Finish in role_flags.h
+// prints what a command tells the person who typed it.
 //
-// Thread safety: any thread, copies too. A line is written whole, at once.
+// Thread safety: any thread, copies too. Each line is written as a whole.
 #ifndef TANDEM_NODE_LOG_H_
 #define TANDEM_NODE_LOG_H_
 
@@ -21,19 +22,19 @@ namespace tandem::node {
 
 class Log {
  public:
-  // `role`: "scheduler", "server", "worker". `rank`: of this process among those of its role; -1 if
+  // `role`: "scheduler", "server" or "worker". `rank`: of this process among those of its role; -1:
   // it has none, or none yet.
   explicit Log(const std::string& role, int rank = -1);
 
   void Info(absl::string_view line) const;
-  void Warning(absl::string_view line) const;  // something is wrong; the job goes on
-  void Error(absl::string_view line) const;    // something that was asked for is not done
+  void Warning(absl::string_view line) const;  // something is wrong; the job continues
+  void Error(absl::string_view line) const;    // something that was requested was not done
 
  private:
   std::shared_ptr<spdlog::logger> logger_;
 };
 
-// Lines whose number other processes choose: the first kMost of them are written.
+// Limits log lines whose number other processes control: only the first kMost lines are written.
 //
 // Thread safety: none.
 class BoundedLog {

@@ -22,7 +22,7 @@ constexpr absl::Duration kAnswerWithin = absl::Milliseconds(300);
 
 using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
-// `host`: a name or a number; `flags`: of getaddrinfo.
+// `at.host`: a name or a number; `flags`: for getaddrinfo.
 absl::StatusOr<AddressList> Resolve(const transport::TcpAddress& at, int flags) {
   addrinfo hints = {};
   hints.ai_socktype = SOCK_STREAM;
@@ -36,13 +36,13 @@ absl::StatusOr<AddressList> Resolve(const transport::TcpAddress& at, int flags) 
       absl::StrCat("host '", at.host, "' is not known: ", gai_strerror(failed)));
 }
 
-// True once one of `events` has come.
+// True when one of `events` has come in time.
 bool WaitFor(int fd, short events) {
   pollfd wait = {fd, events, 0};
   return poll(&wait, 1, static_cast<int>(absl::ToInt64Milliseconds(kAnswerWithin))) == 1;
 }
 
-// 0: connected. ETIMEDOUT: no answer.
+// Returns 0 if it connected, ETIMEDOUT if there was no answer, or another errno.
 int Connect(const addrinfo& to, int fd) {
   if (connect(fd, to.ai_addr, to.ai_addrlen) == 0) return 0;
   if (errno != EINPROGRESS) return errno;
@@ -52,7 +52,7 @@ int Connect(const addrinfo& to, int fd) {
   return getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) == 0 ? error : errno;
 }
 
-// ZeroMQ, of whatever program, greets whoever connects by this byte.
+// ZeroMQ, in any program, greets each new connection with this byte.
 bool GreetsAsZmq(int fd) {
   unsigned char first = 0;
   return WaitFor(fd, POLLIN) && recv(fd, &first, 1, MSG_DONTWAIT) == 1 && first == 0xff;
@@ -66,8 +66,8 @@ absl::Status CheckBind(const std::string& bind, const std::string& advertise) {
   if (given.AllHosts() && advertise.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("--bind ", bind,
-                     ": listens everywhere, but under which name do others "
-                     "find it? hint: --advertise HOST, or bind the address of one network"));
+                     ": listens on all hosts, so others do not know by which name to reach "
+                     "it; hint: --advertise HOST, or bind the address of one network"));
   }
   const auto refused = [&bind](const absl::Status& why) {
     return absl::Status(why.code(), absl::StrCat("--bind ", bind, ": ", why.message()));
@@ -99,12 +99,12 @@ absl::Status CheckAddresses(const RoleFlags& flags) {
 
 absl::Status CheckLoopback() {
   const auto failed = [](int error) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the processes of a run meet at 127.0.0.1, which cannot be reached: ", std::strerror(error),
-        "; hint: ip link set lo up"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the processes of a run connect through 127.0.0.1, which cannot be reached: ",
+                     std::strerror(error), "; hint: ip link set lo up"));
   };
   const OwnedFd listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (!listener.valid()) return absl::OkStatus();  // another limit, which others look at
+  if (!listener.valid()) return absl::OkStatus();  // another limit, which other checks report
   sockaddr_in at = {};
   at.sin_family = AF_INET;
   at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -134,12 +134,11 @@ std::string WhyNoAnswer(const std::string& address) {
     const OwnedFd fd(socket(to->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     const int failed = Connect(*to, fd.get());
     if (failed == 0 && GreetsAsZmq(fd.get())) {
-      return "a program with ZeroMQ answers there, and a scheduler writes once all have "
-             "registered; "
-             "hint: start the others; or is it stopped?";
+      return "a program with ZeroMQ answers there, but a scheduler writes only after all nodes "
+             "have registered; hint: start the other nodes; or is the scheduler stopped?";
     }
     if (failed == 0) {
-      return "something else answers there, and no scheduler; hint: correct the address";
+      return "something else answers there, not a scheduler; hint: correct the address";
     }
     if (error == 0) error = failed;
   }

@@ -1,4 +1,5 @@
-// Checks the addresses of a role before the role starts, and finds out why one does not answer.
+// Checks the addresses of a role before the role starts, and finds out why an address does not
+// answer.
 #ifndef TANDEM_NODE_NETWORK_CHECK_H_
 #define TANDEM_NODE_NETWORK_CHECK_H_
 
@@ -9,18 +10,20 @@
 
 namespace tandem::node {
 
-// Listens for a moment where a role with these flags would. INVALID_ARGUMENT: a host that nobody
-// knows, an address that is not this machine's, all hosts without a name that others could use.
-// UNAVAILABLE: the port is taken.
+// Listens for a moment where a role with these flags would listen. INVALID_ARGUMENT: the host is
+// unknown, the address does not belong to this machine, or `bind` names all hosts and `advertise`
+// is empty, so others do not know a name for this host. UNAVAILABLE: the port is taken.
 absl::Status CheckBind(const std::string& bind, const std::string& advertise);
 
-// INVALID_ARGUMENT, naming the flag: what CheckBind refuses, a scheduler whose host nobody knows.
+// INVALID_ARGUMENT, naming the flag: an address that CheckBind refuses, or a scheduler whose host
+// is unknown.
 absl::Status CheckAddresses(const RoleFlags& flags);
 
-// Whether processes of this host can reach each other through 127.0.0.1. INVALID_ARGUMENT: no, and why.
+// Checks that processes of this host can reach each other through 127.0.0.1. INVALID_ARGUMENT: they
+// cannot; the message says why.
 absl::Status CheckLoopback();
 
-// Why no scheduler answers at the address, by a connection that is tried for a moment: "Connection
+// Tries to connect for a moment and returns why no scheduler answers at the address: "Connection
 // refused; hint: is it running?".
 std::string WhyNoAnswer(const std::string& address);
 

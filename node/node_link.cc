@@ -20,7 +20,7 @@ void NodeLink::Connect(absl::Time now) {
   absl::StatusOr<transport::PeerId> peer = transport_.Connect(options_.scheduler);
   if (!peer.ok()) return;
   peer_ = *peer;
-  next_register_ = now;  // say who we are on the new connection
+  next_register_ = now;  // register on the new connection
 }
 
 void NodeLink::OnEvent(absl::Time now, const transport::TransportEvent& event,
@@ -86,7 +86,8 @@ void NodeLink::Send(const Control& control) {
 }
 
 void NodeLink::SendFrame(Frame frame) {
-  // A refused send is a full queue of control frames: the scheduler is gone, or is asked again.
+  // A refused send means that the queue of control frames is full. Then the scheduler has gone, or
+  // the message is repeated later.
   if (peer_ != 0) (void)transport_.Send(peer_, std::move(frame));
 }
 

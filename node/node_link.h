@@ -1,7 +1,8 @@
-// A node's side of membership: registers with the scheduler until a view comes, keeps the
-// connection, and turns the scheduler's silence or its Failure into a status.
+// NodeLink is a node's connection to the scheduler. NodeLink registers with the scheduler until a
+// view comes, keeps the connection, and turns the scheduler's silence or its Failure message into a
+// status.
 //
-// Thread safety: none; the thread of the transport it is given.
+// Thread safety: none; only the thread of its transport uses it.
 #ifndef TANDEM_NODE_NODE_LINK_H_
 #define TANDEM_NODE_NODE_LINK_H_
 
@@ -22,11 +23,12 @@ class NodeLink {
   struct Options {
     std::string scheduler;  // its address
     Register registration;  // sent until a view comes, and again after a reconnect
-    EndpointId self;        // the index may not be known yet
+    EndpointId self;        // its index may not be known yet
     absl::Duration retry = absl::Seconds(1);
-    absl::Duration lost_after = absl::Seconds(8);    // without a connection: the scheduler is dead
-    absl::Duration found_within = absl::Seconds(8);  // ... and until it has been heard once
-    // Why nobody answers at an address (node/network_check.h); may be empty.
+    // without a connection; then the scheduler is dead
+    absl::Duration lost_after = absl::Seconds(8);
+    absl::Duration found_within = absl::Seconds(8);  // the same before its first message
+    // Explains why nothing answers at an address (node/network_check.h); may be empty.
     std::function<std::string(const std::string& address)> why_no_answer;
   };
 
@@ -36,26 +38,27 @@ class NodeLink {
   // INVALID_ARGUMENT if the address is malformed.
   absl::Status Start(absl::Time now);
 
-  // Call for every event of the transport. Control messages of the scheduler are appended to
-  // `inbox`, except Failure, which ends up in failure().
+  // Call it for every event of the transport. Control messages of the scheduler are appended to
+  // `inbox`, except Failure, which sets failure().
   void OnEvent(absl::Time now, const transport::TransportEvent& event, std::vector<Control>* inbox);
   void OnTick(absl::Time now);
 
   void Send(const Control& control);
   void SendFrame(Frame frame);  // an encoded control frame
-  // Answers a View (its number) or a Command (its id).
+  // Answers a View (id: its number) or a Command (id: its id).
   void SendDone(uint64_t id, const absl::Status& status);
-  // Tells the scheduler that this node must end the job.
-  // `culprit`: whom it is about, if that is not this node.
+  // Tells the scheduler that this node must end the job. `culprit`: the node that failed, if it is
+  // another one.
   void ReportFailure(const absl::Status& status, EndpointId culprit);
-  // About this node itself, whose name the scheduler knows best before a view tells it.
+  // Reports a failure of this node itself. Before a view has told this node its name, the scheduler
+  // knows the name better.
   void ReportFailure(const absl::Status& status) {
     ReportFailure(status, have_name_ ? options_.self : EndpointId());
   }
 
-  // Not OK once the job has failed: who and why, as the scheduler says, or "scheduler: ...".
+  // Not OK when the job has failed: who failed and why, as the scheduler says, or "scheduler: ...".
   const absl::Status& failure() const { return failure_; }
-  bool heard() const { return heard_; }  // the scheduler, ever
+  bool heard() const { return heard_; }  // true after the scheduler's first message
   void set_self(EndpointId self) {
     options_.self = self;
     have_name_ = true;
@@ -67,11 +70,12 @@ class NodeLink {
   transport::Transport& transport_;
   Options options_;
   transport::PeerId peer_ = 0;
-  bool have_name_ = false;  // a view said who this node is
+  bool have_name_ = false;  // a view told this node its name
   absl::Time next_register_ = absl::InfinitePast();
-  // Since when there is no connection that the scheduler has been heard on; infinite: there is one.
+  // Begin of the time without a connection on which the scheduler has spoken. Infinite: there is
+  // such a connection.
   absl::Time unheard_since_ = absl::InfiniteFuture();
-  bool heard_ = false;  // ever
+  bool heard_ = false;  // at least once
   PauseWatch pauses_;
   absl::Status failure_;
 };

@@ -27,16 +27,19 @@ std::atomic<bool> stop_signal{false};
 std::atomic<int> stop_number{0};
 std::atomic<int> stop_signals{0};
 std::atomic<int> save_signals{0};
-std::atomic<pid_t> driver{0};          // the only one whose stop signals count; 0: all do
-std::atomic<int64_t> next_stop_ns{0};  // before that a stop signal is the last one again
+std::atomic<pid_t> driver{0};          // the only process whose stop signals count; 0: all do
+std::atomic<int64_t> next_stop_ns{0};  // earlier stop signals count as the last one again
 constexpr int64_t kSameStopNs = 1'000'000'000;
 
 int64_t NowNs() {
   timespec now = {};
-  clock_gettime(CLOCK_MONOTONIC, &now);  // may be called from a signal handler
+  clock_gettime(CLOCK_MONOTONIC, &now);  // allowed in a signal handler
   return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
 
+// Handles a stop signal. There are three cases. kDriverStops comes from `tandem run` and counts as
+// SIGTERM. In a process that `tandem run` has started, other senders are ignored (SIGXCPU is passed
+// on). In any other process all senders count, except for repetitions within a second.
 void OnStop(int signal, siginfo_t* info, void* /*context*/) {
   if (signal == kDriverStops) {
     signal = SIGTERM;
@@ -76,7 +79,7 @@ void InstallStop(int signal) {
   sigaction(signal, &action, nullptr);
 }
 
-// 0: nobody that is still there.
+// The process that started this one and still runs; 0: there is none.
 pid_t FindDriver() {
   const char* const text = getenv(kDriverVariable);
   int number = 0;
@@ -149,10 +152,10 @@ int StopSignalNumber() { return stop_number.load(); }
 void DieBySignal(int signal) {
   std::fflush(nullptr);
   const rlimit none = {0, 0};
-  (void)setrlimit(RLIMIT_CORE, &none);  // SIGXCPU would leave a core file
+  (void)setrlimit(RLIMIT_CORE, &none);  // otherwise SIGXCPU leaves a core file
   Install(signal, SIG_DFL);
   raise(signal);
-  _exit(128 + signal);  // where it is blocked
+  _exit(128 + signal);  // reached if the signal is blocked
 }
 
 const std::atomic<int>* SaveSignals() {
@@ -161,7 +164,7 @@ const std::atomic<int>* SaveSignals() {
 }
 
 void RoleEnd::Begin(const absl::Status& how, absl::Duration patience) {
-  // Without a thread the process waits as long as it takes.
+  // If no thread can be started, the process waits as long as necessary.
   (void)CatchExceptions([&] {
     std::thread([patience, how, program = program_, said = said_] {
       absl::SleepFor(patience);

@@ -1,4 +1,4 @@
-// The flags that all roles share, and what the roles make of them: the plan of the job, an
+// The flags that all roles share, and what the roles derive from them: the plan of the job, an
 // incarnation, and a flag that SIGINT and SIGTERM set.
 #ifndef TANDEM_NODE_ROLE_FLAGS_H_
 #define TANDEM_NODE_ROLE_FLAGS_H_
@@ -23,72 +23,78 @@ namespace tandem::node {
 // Exit codes of all programs.
 inline constexpr int kExitOk = 0;
 inline constexpr int kExitFailed = 1;    // the job failed
-inline constexpr int kExitBadInput = 2;  // flags, job or data: nothing was started
-// Added to the number of a signal: the program is to end by it (DieBySignal).
+inline constexpr int kExitBadInput = 2;  // flags, job or data are wrong; nothing was started
+// Added to the number of a signal: the program must end by this signal (DieBySignal).
 inline constexpr int kExitBySignal = 128;
 
 struct RoleFlags {
-  std::string job;                         // file
+  std::string job;                         // job file
   std::vector<std::string> set;            // path=value
-  std::string scheduler;                   // servers and workers: where the scheduler is
+  std::string scheduler;                   // servers and workers: the scheduler's address
   std::string bind = "tcp://127.0.0.1:*";  // where to listen
-  std::string advertise;                   // host that others use, if `bind` names all hosts
-  int index = -1;                          // wanted server index or rank
+  std::string advertise;                   // host name for others, if `bind` names all hosts
+  int index = -1;                          // requested server index or rank
   std::string out;                         // output folder
   int io_threads = 1;                      // of ZeroMQ
 };
 
-// "path=value" texts as the job parser wants them; INVALID_ARGUMENT names a text without '='.
+// Converts "path=value" texts for the job parser. INVALID_ARGUMENT names a text without '='.
 absl::StatusOr<job::Overrides> ParseOverrides(const std::vector<std::string>& texts);
 
-// Reads, overrides and resolves the job.
+// Reads the job file, applies the overrides and resolves the job.
 absl::StatusOr<job::JobPlan> PlanOf(const RoleFlags& flags);
 
-// A number no other process has: from the system's entropy, not from the job's seed.
+// A number that no other process has, from the system's entropy and not from the job's seed.
 uint64_t NewIncarnation();
 
-// What its flags say of this process's part in the job: all but what its shell adds. `paths`
-// learns how its endpoints reach others.
+// The membership options that follow from the flags; the role adds the rest. `paths` records how
+// the endpoints of this process reach others.
 JobMember::Options MemberOf(const RoleFlags& flags, const Cluster& cluster,
                             std::shared_ptr<transport::PathLog> paths);
 
-// Set by SIGINT, SIGTERM, SIGHUP (the terminal was closed) and SIGXCPU (the time limit of a batch
-// system) from the first call on. A SIGHUP or SIGXCPU that the caller ignores, as nohup does, stays
-// ignored. The only state that a program keeps outside its objects: signal handlers can reach nothing
-// else. A process that `tandem run` has started hears of them from it alone: whoever ends a job often
-// signals all its processes at once, and servers that leave cannot save. Such a process passes SIGXCPU
-// on to `tandem run`, because a limit of CPU time counts for each process by itself.
+// A flag that becomes true when the job must stop: at SIGINT, SIGTERM, SIGHUP (the terminal was
+// closed) or SIGXCPU (the time limit of a batch system), from the first call on. If the caller
+// ignores SIGHUP or SIGXCPU, as nohup does, it stays ignored. This flag and its neighbours are the
+// only state that a program keeps outside its objects, because signal handlers can reach nothing
+// else.
+//
+// A process that `tandem run` has started takes stop signals from `tandem run` alone. Reason:
+// people and batch systems often signal all processes of a job at once, and servers that leave
+// cannot write a checkpoint. Such a process passes SIGXCPU on to `tandem run`, because each process
+// has its own limit of CPU time.
 const std::atomic<bool>* StopSignal();
-// What `tandem run` sends its scheduler to have the job saved and ended. Not SIGTERM: one of somebody
-// else's that is not delivered yet would swallow it, since two of a kind are one.
+// The signal by which `tandem run` tells its scheduler to make a checkpoint and end the job.
+// SIGTERM would not do: two pending signals of a kind become one, so another sender's pending
+// SIGTERM would swallow this one.
 inline constexpr int kDriverStops = SIGUSR2;
-// How often they have come. What comes within a second of another is the same: timeout(1) and
-// managers of services and jobs signal a process and its group. SIGHUP and SIGXCPU count only as the
-// first one: they are repeated by the system, and are no request to hurry.
+// The number of stop signals so far. Signals within a second of another count as the same one,
+// because timeout(1) and managers of services and jobs signal a process and its group. SIGHUP and
+// SIGXCPU count only as the first signal: the system repeats them, so they do not ask for haste.
 const std::atomic<int>* StopSignals();
-// The variable by which a process knows that it was started by the one of this number.
+// The environment variable that tells a process the number of the process that started it.
 inline constexpr char kDriverVariable[] = "TANDEM_DRIVER";
-// Which of them came last; 0: none has.
+// The number of the last stop signal; 0: none has come.
 int StopSignalNumber();
-// Ends the process as the signal would have, so that whoever started it (a loop of a shell) stops, too.
+// Ends the process by the signal, so that its caller (such as a shell's loop) stops, too.
 [[noreturn]] void DieBySignal(int signal);
-// How often SIGUSR1 has come (`tandem run` and the scheduler save then, a worker dumps what its
-// collectives did).
+// The number of SIGUSR1 signals so far. At SIGUSR1 `tandem run` and the scheduler make a
+// checkpoint, and a worker writes what its collectives did.
 const std::atomic<int>* SaveSignals();
 
 // Prints "PROGRAM: message" on one line to stderr and returns the exit code for the status.
 int Finish(const char* program, const absl::Status& status);
 
-// The end of a role, which is not to wait for a thread of its own that still reads data or a checkpoint:
-// that may take hours, and is of no use once the job is over.
+// Ends a role without waiting for its own threads that still read data or a checkpoint. Such a read
+// may take hours, and nobody needs it when the job is over.
 class RoleEnd {
  public:
   explicit RoleEnd(const char* program) : program_(program) {}
 
-  // Call when the job is over for this role, and the others have been told. If the process is still there
-  // when `patience` is over, it finishes and exits from another thread.
+  // Call it when the job is over for this role and the others know it. If the process still runs
+  // after `patience`, another thread prints the result and exits.
   void Begin(const absl::Status& how, absl::Duration patience = kPatience);
-  // The exit code, as Finish() has it. Says what failed, unless that has been said.
+  // Returns the exit code, as node::Finish() does. Prints the error, unless it has been printed
+  // already.
   int Finish(const absl::Status& how);
 
  private:

@@ -12,7 +12,7 @@
 namespace tandem::node {
 namespace {
 
-// "tandem run", if that is what was asked.
+// "tandem run", if this is the command that was given.
 std::string CommandName(const CLI::App& app) {
   const std::vector<CLI::App*> chosen = app.get_subcommands();
   return chosen.empty() ? app.get_name()
@@ -22,7 +22,8 @@ std::string CommandName(const CLI::App& app) {
 std::string OneLine(absl::string_view text) {
   std::string line = absl::StrReplaceAll(absl::StripAsciiWhitespace(text), {{"\n", " "}});
   if (line.size() > 1 && absl::ascii_islower(static_cast<unsigned char>(line[1]))) {
-    line[0] = absl::ascii_tolower(static_cast<unsigned char>(line[0]));  // it follows a colon
+    // this text follows a colon
+    line[0] = absl::ascii_tolower(static_cast<unsigned char>(line[0]));
   }
   return line;
 }

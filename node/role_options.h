@@ -1,4 +1,4 @@
-// Flags of the roles for CLI11, in one place so that all programs spell them alike.
+// The flags of the roles for CLI11, in one place, so that all programs spell them alike.
 #ifndef TANDEM_NODE_ROLE_OPTIONS_H_
 #define TANDEM_NODE_ROLE_OPTIONS_H_
 
@@ -12,7 +12,8 @@
 
 namespace tandem::node {
 
-// One value a flag, so that `--set a=1 job.textproto` does not swallow the job.
+// Allows one value for each flag, so that `--set a=1 job.textproto` does not take the job as a
+// second value.
 inline void AddSetFlag(CLI::App* app, std::vector<std::string>* set) {
   app->add_option("--set", *set, "Change a field of the job: path=value (repeatable)")
       ->allow_extra_args(false);
@@ -23,17 +24,18 @@ inline void AddJobFlags(CLI::App* app, RoleFlags* flags) {
   AddSetFlag(app, &flags->set);
 }
 
-// A folder to write into, and whether what lies there may be lost.
+// Adds an output folder, and a flag that allows overwriting its contents.
 inline void AddOutFlags(CLI::App* app, const char* what, std::string* out, bool* overwrite) {
   app->add_option("--out", *out, what)->check([](const std::string& name) {
     return name.empty() ? std::string("an empty name; leave it out, or name a folder") : "";
   });
-  app->add_flag("--overwrite", *overwrite, "What an earlier run left in --out may be lost");
+  app->add_flag("--overwrite", *overwrite, "Allow losing what an earlier run left in --out");
 }
 
-// For CLI11: "" if `text` is tcp://HOST:PORT or ipc://PATH, else what is wrong with it.
+// Checks an address for CLI11: "" if `text` is tcp://HOST:PORT or ipc://PATH, otherwise what is
+// wrong with it.
 std::string CheckAddress(const std::string& text);
-// The same of numbers.
+// The same for numbers.
 std::string CheckNotNegative(const std::string& text);
 std::string CheckAboveZero(const std::string& text);
 
@@ -46,7 +48,8 @@ inline void AddNetworkFlags(CLI::App* app, RoleFlags* flags) {
   app->add_option("--io-threads", flags->io_threads, "ZeroMQ I/O threads")->capture_default_str();
 }
 
-// A flag that belongs to the job, not to one of its nodes: half a model would be the result.
+// Refuses a flag that belongs to the whole job and not to one of its nodes. On one node it would
+// load only a part of the model.
 inline void RefuseJobsFlag(CLI::App* app, const char* flag, const char* why) {
   const auto refuse = [flag, why](const std::string&) {
     throw CLI::ValidationError(
@@ -59,12 +62,14 @@ inline void AddMemberFlags(CLI::App* app, RoleFlags* flags) {
   app->add_option("--scheduler", flags->scheduler, "Address of the scheduler, tcp://HOST:PORT")
       ->check(CheckAddress)
       ->required();
-  app->add_option("--index", flags->index, "Wanted server index or worker rank; -1 = any free one")
+  app->add_option("--index", flags->index,
+                  "Server index or worker rank to ask for; -1 = any free one")
       ->capture_default_str();
   RefuseJobsFlag(app, "--init-from", "it tells all nodes");
 }
 
-// Parses; on failure prints one line, on --help the help. True if the program should go on.
+// Parses the flags. Prints one line on an error, or the help for --help. Returns true if the
+// program should continue.
 bool ParseFlags(CLI::App* app, int argc, char** argv, int* exit_code);
 
 }  // namespace tandem::node

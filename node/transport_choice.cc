@@ -15,13 +15,13 @@
 namespace tandem::node {
 namespace {
 
-// All that matters has been answered when a role ends, and its peers may be gone by then: frames
-// that still wait for them must not keep it.
+// When a role ends, everything that matters has been acknowledged, and its peers may have gone.
+// Frames that still wait for them must not delay the end.
 constexpr absl::Duration kRoleLinger = absl::Seconds(1);
-// A look at ZeroMQ costs a system call.
+// Checking ZeroMQ for events costs a system call.
 constexpr absl::Duration kZmqEvery = absl::Microseconds(200);
 
-// Programs that read rows (client/session.h) may come on top of the peers that a job has.
+// Programs that read rows (client/session.h) connect in addition to the peers of a job.
 constexpr int kReaders = 64;
 
 constexpr char kShmName[] = "shared memory", kRdmaName[] = "RDMA", kZmqName[] = "ZeroMQ";
@@ -38,7 +38,7 @@ transport::ZmqOptions ZmqOptionsOf(const RoleFlags& flags, uint64_t incarnation)
 
 absl::StatusOr<transport::TransportWay> ShmWay() {
   transport::ShmOptions options;
-  options.connect_retry = absl::ZeroDuration();  // an address is given out by one who listens
+  options.connect_retry = absl::ZeroDuration();  // only a listening endpoint gives out its address
   TANDEM_ASSIGN_OR_RETURN(auto transport, transport::NewShmTransport(options));
   return transport::TransportWay{kShmName, {"shm:"}, std::move(transport)};
 }
@@ -59,7 +59,7 @@ absl::StatusOr<transport::TransportWay> ZmqWay(const transport::ZmqOptions& opti
   return transport::TransportWay{kZmqName, {"tcp://", "ipc://"}, std::move(transport), kZmqEvery};
 }
 
-// What the endpoints of a process have in common.
+// State that all endpoints of a process share.
 struct Shared {
   Cluster::Transport wanted;
   int most_peers = 1;
@@ -110,7 +110,7 @@ int MostPeers(const Cluster& cluster) {
 
 namespace {
 
-// With the workers that hold rows among its servers.
+// The cluster in which workers that hold rows count as servers, too.
 Cluster Serving(const Job& job) {
   Cluster cluster = job.cluster();
   const bool serve = std::any_of(job.table().begin(), job.table().end(), [](const Table& table) {
@@ -128,7 +128,7 @@ absl::Status CheckTransport(const Job& job) {
     const absl::Status made = ShmWay().status();
     if (made.ok()) return made;
     return absl::Status(made.code(), absl::StrCat("cluster.transport: SHM: ", made.message(),
-                                                  "; hint: AUTO takes another way"));
+                                                  "; hint: AUTO uses another transport"));
   }
   const bool wanted = cluster.transport() == Cluster::RDMA;
   if (!wanted && job.dense().link() == Dense::RDMA && cluster.workers() > 1) {
@@ -150,8 +150,8 @@ absl::Status CheckHostsApart(const Job& job) {
                           absl::string_view expected) {
     return absl::InvalidArgumentError(
         absl::StrCat(field, ": ", way,
-                     ", but each process is on a host of its own, and only a network leads to "
-                     "others; expected ",
+                     ", but each process is on a host of its own, and only a network connects "
+                     "them; expected ",
                      expected));
   };
   const Cluster::Transport transport = job.cluster().transport();

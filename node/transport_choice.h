@@ -1,10 +1,10 @@
-// The transport of a role: which ways it offers and takes, as the job wants it.
+// Chooses the transports of a role, as the job's cluster.transport says:
 //
-//   AUTO  shared memory on one host, RDMA where both ends have a device, else ZeroMQ
-//   ZMQ   ZeroMQ alone
-//   SHM, RDMA   only that between servers and workers: where it does not work, nothing does
+//   AUTO       shared memory on one host; RDMA if both ends have a device; otherwise ZeroMQ
+//   ZMQ        only ZeroMQ
+//   SHM, RDMA  only this one between servers and workers; without it connections fail
 //
-// The scheduler is reached by ZeroMQ in any case.
+// ZeroMQ always connects the scheduler.
 #ifndef TANDEM_NODE_TRANSPORT_CHOICE_H_
 #define TANDEM_NODE_TRANSPORT_CHOICE_H_
 
@@ -18,20 +18,21 @@
 
 namespace tandem::node {
 
-// Makes endpoints of one process of such a cluster; `paths` learns how they reach others.
+// Makes endpoints of one process of such a cluster. `paths` records how they reach others.
 MakeTransport EndpointFactory(const RoleFlags& flags, const Cluster& cluster, uint64_t incarnation,
                               std::shared_ptr<transport::PathLog> paths);
 
-// Refuses a job that forces a way that this host does not have: no device, one whose queues are too
-// small for all of its peers, or no memory that processes can share. Makes an endpoint to find out. Says which field of the job forces it.
+// Refuses a job that requires a transport that this host lacks: no RDMA device, a device whose
+// queues are too small for all its peers, or no memory that processes can share. Makes an endpoint
+// to find out. The error names the job's field.
 absl::Status CheckTransport(const Job& job);
 
-// Refuses a job that forces a way that does not lead from one virtual host to another: shared memory ends
-// with a host, and no host has an RDMA device. Says which field of the job forces it.
+// Refuses a job that requires a transport that does not connect virtual hosts: shared memory ends
+// at a host, and virtual hosts have no RDMA device. The error names the job's field.
 absl::Status CheckHostsApart(const Job& job);
 
-// The most peers that an endpoint of a server or worker can have: all shards (ranges move between
-// them) and all workers (evaluations are gathered).
+// The largest number of peers that an endpoint of a server or worker can have: all shards (because
+// ranges move between them) and all workers (because evaluations are gathered).
 int MostPeers(const Cluster& cluster);
 
 }  // namespace tandem::node

@@ -1,7 +1,7 @@
-// A thread that does what it is given, one item after the other, for a loop that must not wait: files
-// to be written, tasks that compute.
+// WorkThread carries out items one after the other on a thread of its own, for a loop that must not
+// wait: files to write, tasks that compute.
 //
-// Thread safety: Add() from any thread.
+// Thread safety: Add() may be called from any thread.
 #ifndef TANDEM_NODE_WORK_THREAD_H_
 #define TANDEM_NODE_WORK_THREAD_H_
 
@@ -18,10 +18,10 @@ namespace tandem::node {
 template <typename Item>
 class WorkThread {
  public:
-  // `work` is called on the thread.
+  // `work` is called on the thread, once for each item.
   explicit WorkThread(std::function<void(Item)> work)
       : work_(std::move(work)), thread_([this] { Loop(); }) {}
-  // After the item at hand; those behind it are dropped.
+  // Waits for the current item. Items behind it are dropped.
   ~WorkThread() {
     {
       absl::MutexLock lock(&mutex_);

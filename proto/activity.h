@@ -1,4 +1,4 @@
-// What a main loop is doing or waits for, as the beats of its process say it.
+// Activity says what a main loop is doing or waits for, as the heartbeats of its process report it.
 #ifndef TANDEM_PROTO_ACTIVITY_H_
 #define TANDEM_PROTO_ACTIVITY_H_
 
@@ -10,8 +10,8 @@ namespace tandem {
 
 struct Activity {
   std::string text;  // for people: "pull of step 7 since 3 s; server 1 shard 0 is waited for"
-  EndpointId
-      waits_for;  // for the scheduler, which follows it to whoever holds all up; kNone: nobody
+  // For the scheduler, which follows it to the node that holds up all others; kNone: nobody.
+  EndpointId waits_for;
 };
 
 }  // namespace tandem

@@ -1,5 +1,5 @@
-// Names of the endpoints of a job: the scheduler, each shard of each server, each worker. Cores speak
-// of endpoints; shells know which transport peer an endpoint is (from the view).
+// EndpointId names an endpoint of a job: the scheduler, a shard of a server, a worker or a reader.
+// Cores use these names; shells know from the view which transport peer an endpoint is.
 #ifndef TANDEM_PROTO_ENDPOINT_H_
 #define TANDEM_PROTO_ENDPOINT_H_
 
@@ -12,7 +12,7 @@ enum class Role : uint8_t { kNone = 0, kScheduler = 1, kServer = 2, kWorker = 3,
 
 struct EndpointId {
   Role role = Role::kNone;
-  uint16_t index = 0;  // server index, rank, or number of a read-only client
+  uint16_t index = 0;  // server index, rank, or number of a reader
   uint8_t shard = 0;   // shard of the server; 0 for all others
 
   static EndpointId Scheduler() { return {Role::kScheduler, 0, 0}; }
@@ -31,7 +31,7 @@ struct EndpointId {
             static_cast<uint8_t>(packed >> 16)};
   }
 
-  // "scheduler", "server 1 shard 0", "worker 2", "reader 0".
+  // For example "scheduler", "server 1 shard 0", "worker 2", "reader 0".
   std::string DebugString() const;
 
   friend bool operator==(const EndpointId& a, const EndpointId& b) { return a.Pack() == b.Pack(); }

@@ -50,7 +50,7 @@ T Load(const uint8_t* at) {
   return value;
 }
 
-// Checksum of part 0 with the checksum field left out.
+// The checksum of part 0 without the checksum field.
 uint64_t Checksum(absl::Span<const uint8_t> part0) {
   const uint64_t head = XXH3_64bits(part0.data(), kOffChecksum);
   return XXH3_64bits_withSeed(part0.data() + kFrameHeaderBytes, part0.size() - kFrameHeaderBytes,
@@ -95,7 +95,7 @@ bool KnownKind(uint8_t kind) {
   return false;
 }
 
-// Kinds whose slices describe the keys part, and kinds whose slices describe the values part.
+// These functions say for which kinds the slices describe the keys part, the values part, or both.
 bool SlicesHaveBoth(FrameKind kind) {
   return kind == FrameKind::kPush || kind == FrameKind::kStore || kind == FrameKind::kStored ||
          kind == FrameKind::kRefresh;
@@ -140,7 +140,8 @@ absl::StatusOr<Control> ParsedFrame::ParseControl() const {
     return absl::InvalidArgumentError(
         absl::StrCat("frame kind ", static_cast<int>(header.kind), " carries no Control message"));
   }
-  // If a text field is not UTF-8, protobuf writes a line to standard error beside failing here.
+  // If a text field is not UTF-8, protobuf fails and also writes a line to standard error; suppress
+  // it.
   const google::protobuf::LogSilencer silent;
   Control control;
   if (!control.ParseFromArray(body.data(), static_cast<int>(body.size()))) {
@@ -207,6 +208,9 @@ Frame EncodeControlFrame(BufferSource& source, FrameHeader header, const Control
   return Assemble(std::move(part0), Buffer(), std::move(values));
 }
 
+// The order of checks matters: magic and version come before the checksum, because another version
+// may compute it differently. The checksum comes before all other fields, because a damaged count
+// is no mistake of the peer's program.
 absl::StatusOr<ParsedFrame> DecodeFrame(Frame frame) {
   if (frame.parts < 1 || frame.parts > kMaxFrameParts) {
     return absl::InvalidArgumentError(
@@ -225,8 +229,8 @@ absl::StatusOr<ParsedFrame> DecodeFrame(Frame frame) {
   }
   const uint8_t* const at = part0.data();
   if (const uint32_t magic = Load<uint32_t>(at); magic != kFrameMagic) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("frame magic %#x, want %#x: is the peer one of ours?", magic, kFrameMagic));
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "frame magic %#x, want %#x: is the peer a Tandem program?", magic, kFrameMagic));
   }
   if (at[kOffVersion] != kFrameVersion) {
     return absl::FailedPreconditionError(
@@ -235,7 +239,7 @@ absl::StatusOr<ParsedFrame> DecodeFrame(Frame frame) {
   if (const uint64_t want = Checksum(part0), have = Load<uint64_t>(at + kOffChecksum);
       want != have) {
     return absl::DataLossError(
-        absl::StrFormat("frame checksum %#x, computed %#x: damaged on the way", have, want));
+        absl::StrFormat("frame checksum %#x, computed %#x: damaged in transit", have, want));
   }
   if (!KnownKind(at[kOffKind])) {
     return absl::InvalidArgumentError(absl::StrCat("frame kind ", at[kOffKind], " is unknown"));

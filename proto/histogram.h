@@ -1,9 +1,10 @@
-// Counts of values in fixed buckets whose width grows with the value, so that histograms of different
-// processes and runs add up: 0 to 7 exactly, then four buckets an octave (8, 10, 12, 14, 16, 20, ...),
-// which keeps a bound of a bucket within 25 % of its values. The last bucket has all from 2^41 on.
-// Units are the caller's: versions, rows, microseconds.
+// Histogram counts values in fixed buckets whose width grows with the value. Buckets are fixed so
+// that histograms of different processes and runs can be added. Values 0 to 7 have a bucket each;
+// then there are four buckets per octave (8, 10, 12, 14, 16, 20, ...), so the bounds of a bucket
+// are within 25 % of its values. The last bucket has all values from 2^41 on. The caller chooses
+// the unit: versions, rows, microseconds.
 //
-// Thread safety: none needed; values.
+// Thread safety: none; a value type.
 #ifndef TANDEM_PROTO_HISTOGRAM_H_
 #define TANDEM_PROTO_HISTOGRAM_H_
 

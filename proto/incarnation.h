@@ -1,8 +1,9 @@
-// Numbers by which processes of a job are known: drawn anew each time one starts, and never 0.
+// Incarnations are the numbers of the processes of a job. Each process draws a new one when it
+// starts. An incarnation is never 0.
 //
-// A worker that holds rows of tables (Table.synchroniser) takes part in the job twice, as a worker and as
-// a server. The server's number is that of the worker with the highest bit set, so whoever sees both
-// knows whose it is.
+// A worker that holds rows of tables (Table.synchroniser) takes part in the job twice, as a worker
+// and as a server. The server's number is the worker's number with the highest bit set. So whoever
+// sees both numbers knows which worker the server belongs to.
 #ifndef TANDEM_PROTO_INCARNATION_H_
 #define TANDEM_PROTO_INCARNATION_H_
 
@@ -12,7 +13,7 @@ namespace tandem {
 
 inline constexpr uint64_t kServerOfWorkerBit = uint64_t{1} << 63;
 
-// What a process may draw: without that bit.
+// The number that a process uses, from a drawn one: without that bit.
 inline uint64_t OwnIncarnation(uint64_t drawn) { return drawn & ~kServerOfWorkerBit; }
 
 inline uint64_t ServerOfWorker(uint64_t worker) { return worker | kServerOfWorkerBit; }

@@ -1,4 +1,4 @@
-// What a core wants sent: the shell finds the peer and hands the frame to its transport.
+// A frame that a core wants to send: the shell finds the peer and gives the frame to its transport.
 #ifndef TANDEM_PROTO_OUTGOING_H_
 #define TANDEM_PROTO_OUTGOING_H_
 

@@ -1,4 +1,4 @@
-// What a program that drives a worker may report (ProgramNote of wire.proto).
+// Checks the values that a program which drives a worker may report (ProgramNote of wire.proto).
 #ifndef TANDEM_PROTO_PROGRAM_NOTE_H_
 #define TANDEM_PROTO_PROGRAM_NOTE_H_
 
@@ -8,8 +8,8 @@
 
 namespace tandem {
 
-// INVALID_ARGUMENT: a name that is not 1 to 64 characters of visible ASCII, or a value that is infinite
-// or no number, which JSON has no word for.
+// INVALID_ARGUMENT: the name is not 1 to 64 visible ASCII characters, or the value is infinite or
+// NaN, for which JSON has no notation.
 absl::Status CheckReported(const std::string& name, double value);
 
 }  // namespace tandem

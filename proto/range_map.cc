@@ -6,6 +6,9 @@
 
 namespace tandem {
 
+// Ranges come table by table, and for a table copy by copy, in the order of positions. So each
+// range must begin where the one before ended (0 at the begin of a copy), and the ranges of later
+// copies must end where those of the first copy end.
 absl::StatusOr<std::shared_ptr<const RangeMap>> RangeMap::FromView(const View& view,
                                                                    const ClusterSizes& sizes) {
   auto map = std::make_shared<RangeMap>();
@@ -20,7 +23,7 @@ absl::StatusOr<std::shared_ptr<const RangeMap>> RangeMap::FromView(const View& v
         info.shard() >= static_cast<uint32_t>(sizes.shards_per_server)) {
       return absl::InvalidArgumentError(absl::StrCat(
           "view ", view.number(), " range ", i, ": table ", info.table(), " on server ",
-          info.server(), " shard ", info.shard(), " is not of this job"));
+          info.server(), " shard ", info.shard(), " does not exist in this job"));
     }
     Table& table = map->tables_[info.table()];
     const auto copies =
@@ -29,7 +32,7 @@ absl::StatusOr<std::shared_ptr<const RangeMap>> RangeMap::FromView(const View& v
     if (met == 0) table.first = static_cast<uint32_t>(i);
     const uint64_t want_begin = met == 0 ? 0 : map->ranges_.back().end;
     const bool consecutive = table.first + met == static_cast<uint32_t>(i);
-    // Where a copy has ended the next one begins, if there is one more.
+    // At the end of a copy the next copy begins, if there is one more.
     if (met > 0 && want_begin == 0 && table.count == 0) table.count = met;
     const uint32_t copy = table.count == 0 ? 0 : met / table.count;
     const bool cut_alike =

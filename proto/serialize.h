@@ -1,5 +1,6 @@
-// Messages as bytes that are the same for the same message: plain serialization may put the entries of a
-// map in another order each time, and what follows from a seed must not depend on that.
+// Serialises messages to bytes that are always the same for the same message. Plain serialization
+// may write the entries of a map in another order each time, and values derived from a seed must
+// not depend on that order.
 #ifndef TANDEM_PROTO_SERIALIZE_H_
 #define TANDEM_PROTO_SERIALIZE_H_
 

@@ -16,7 +16,7 @@ namespace {
 
 constexpr char kInProcessScheme[] = "inproc:";
 
-// What waits to be polled.
+// An event that waits for the next Poll.
 struct Item {
   TransportEvent::Kind kind = TransportEvent::Kind::kFrame;
   PeerId peer = 0;
@@ -29,17 +29,17 @@ struct Mailbox;
 // One endpoint's end of a connection.
 struct End {
   Mailbox* other = nullptr;  // null: still connecting, or a stranger without a mailbox
-  PeerId other_id = 0;       // how the other side calls us
-  int in_flight = 0;         // frames we sent that the other side has not polled
-  bool blocked = false;      // owes a kWritable
-  bool closing = false;      // still connecting, and closed already
-  std::string address;       // while connecting
+  PeerId other_id = 0;       // the other side's number for this endpoint
+  int in_flight = 0;         // frames sent that the other side has not polled
+  bool blocked = false;      // a kWritable event must follow
+  bool closing = false;      // closed while still connecting
+  std::string address;       // only while connecting
   absl::Time connect_deadline;
-  std::deque<Frame> pending;  // while connecting
+  std::deque<Frame> pending;  // only while connecting
   bool connecting() const { return !address.empty(); }
 };
 
-// What an endpoint is to the network; all of it guarded by the network's mutex.
+// The network's record of an endpoint. The network's mutex guards all of it.
 struct Mailbox {
   std::string address;
   int send_queue_frames = 0;
@@ -68,20 +68,21 @@ struct InProcessNetwork::State {
     return found == mailboxes.end() ? nullptr : found->second;
   }
 
-  // The end of a connection as the other side holds it; null if it is no more.
+  // The same connection's end at the other side; null if it no longer exists.
   static End* OtherEnd(const End& end) {
     if (end.other == nullptr) return nullptr;
     const auto found = end.other->peers.find(end.other_id);
     return found == end.other->peers.end() ? nullptr : &found->second;
   }
 
-  // Joins a connecting end to the mailbox of its address and hands over what waited.
+  // Joins a connecting end to the mailbox at its address and hands over the pending frames.
   void Join(Mailbox* from, PeerId id, Mailbox* to) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     const PeerId other_id = to->next_peer++;
     End& theirs = to->peers[other_id];
     theirs.other = from;
     theirs.other_id = id;
-    End& ours = from->peers[id];  // after the insertion above, which may move it if from == to
+    // looked up after the insertion above, which may move it if from == to
+    End& ours = from->peers[id];
     ours.other = to;
     ours.other_id = other_id;
     ours.address.clear();
@@ -91,7 +92,7 @@ struct InProcessNetwork::State {
     if (ours.closing) Part(from, id, TransportEvent::Kind::kPeerClosed, absl::OkStatus());
   }
 
-  // Ends a connection from this side; the other side is told `kind`.
+  // Ends a connection from this side. The other side gets the event `kind`.
   void Part(Mailbox* from, PeerId id, TransportEvent::Kind kind, const absl::Status& why)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     const auto found = from->peers.find(id);
@@ -104,7 +105,7 @@ struct InProcessNetwork::State {
     from->peers.erase(found);
   }
 
-  // Takes an endpoint out of the network.
+  // Removes an endpoint from the network.
   void Remove(Mailbox* mailbox, TransportEvent::Kind kind, const absl::Status& why)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     mailbox->dead = true;
@@ -144,7 +145,7 @@ class InProcessTransport final : public Transport {
   }
 
   Buffer Alloc(size_t bytes) override { return heap_.Alloc(bytes); }
-  // Constant after Join, so it needs no lock.
+  // The address does not change after Join, so no lock is needed.
   const std::string& address() const override { return self_.address; }
 
   absl::StatusOr<PeerId> Connect(const std::string& address) override {
@@ -208,7 +209,8 @@ class InProcessTransport final : public Transport {
       }
       const absl::Time now = MonotonicNow();
       if (events->size() > before || std::exchange(self_.wake, false) || now >= deadline) return;
-      // A connecting end must look again from time to time: nobody tells it of new addresses.
+      // A connecting end must look again from time to time, because no event announces new
+      // addresses.
       const bool connecting = std::any_of(self_.peers.begin(), self_.peers.end(),
                                           [](const auto& p) { return p.second.connecting(); });
       self_.changed.WaitUntil(
@@ -229,7 +231,7 @@ class InProcessTransport final : public Transport {
   }
 
  private:
-  // Joins those connecting ends whose address exists by now, gives up those past their deadline.
+  // Joins connecting ends whose address exists by now. Gives up those past their deadline.
   void JoinWaiting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(network_->mutex) {
     std::vector<PeerId> waiting;
     for (const auto& [id, end] : self_.peers) {
@@ -260,7 +262,7 @@ class InProcessTransport final : public Transport {
     event.why = std::move(item.why);
     if (item.kind == TransportEvent::Kind::kFrame) {
       const auto from = self_.peers.find(item.peer);
-      if (from == self_.peers.end()) return;  // closed by us meanwhile
+      if (from == self_.peers.end()) return;  // this side has closed it meanwhile
       GiveCredit(from->second);
       absl::StatusOr<ParsedFrame> parsed = DecodeFrame(std::move(item.frame));
       if (parsed.ok()) {
@@ -277,7 +279,7 @@ class InProcessTransport final : public Transport {
     events->push_back(std::move(event));
   }
 
-  // The sender of a frame that was just polled may send another.
+  // Gives the sender of a frame that was just polled room for another frame.
   void GiveCredit(const End& from) ABSL_EXCLUSIVE_LOCKS_REQUIRED(network_->mutex) {
     End* const sender = InProcessNetwork::State::OtherEnd(from);
     if (sender == nullptr) return;

@@ -1,8 +1,8 @@
-// Transport between objects of one process, for tests and for whole clusters in one process. Frames
-// pass by reference; they are decoded and checked as if they had come from a wire.
+// A transport between objects of one process, for tests and for whole clusters in one process.
+// Frames pass by reference, but are decoded and checked as if they had come over a network.
 //
-// Thread safety: each endpoint is used by one thread, as any Transport; the network itself is
-// locked by one mutex, so endpoints may live on different threads.
+// Thread safety: one thread uses each endpoint, as for any Transport. One mutex guards the network,
+// so endpoints may be used by different threads.
 #ifndef TANDEM_TRANSPORT_IN_PROCESS_H_
 #define TANDEM_TRANSPORT_IN_PROCESS_H_
 
@@ -18,25 +18,26 @@
 namespace tandem::transport {
 
 struct InProcessOptions {
-  std::string address = "";      // "inproc:name"; empty: a free one
-  int send_queue_frames = 1024;  // per peer: frames sent and not yet polled by the other side
+  std::string address = "";      // "inproc:name"; empty: any free address
+  int send_queue_frames = 1024;  // per peer: frames sent and not yet polled by the peer
   absl::Duration connect_deadline = absl::Seconds(10);
 };
 
-// Which endpoints exist. A handle: copies name the same network, which lives as long as any handle
-// or endpoint of it.
+// The set of endpoints that can reach each other. The class is a handle: copies refer to the same
+// network, which lives as long as any handle or endpoint of it.
 class InProcessNetwork {
  public:
   InProcessNetwork();
 
-  // ALREADY_EXISTS: the address is taken. INVALID_ARGUMENT: malformed address or no queue.
+  // ALREADY_EXISTS: the address is taken. INVALID_ARGUMENT: a malformed address, or a queue without
+  // room.
   absl::StatusOr<std::unique_ptr<Transport>> NewTransport(const InProcessOptions& options) const;
 
-  // What a SIGKILL does: the endpoint is gone without a goodbye, its peers get kPeerLost, and the
-  // object that is left says NOT_FOUND to every Send. NOT_FOUND: nobody has this address.
+  // Simulates SIGKILL. The endpoint is gone without a goodbye, its peers get kPeerLost, and its
+  // object returns NOT_FOUND from every Send. NOT_FOUND: no endpoint has this address.
   absl::Status Kill(const std::string& address) const;
 
-  // Hands an endpoint a message as from a stranger that connects, sends these parts, and stays.
+  // Gives an endpoint a message as if a stranger connected, sent these parts, and stayed connected.
   absl::Status Inject(const std::string& address, Frame raw) const;
 
  private:

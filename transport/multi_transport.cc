@@ -20,10 +20,10 @@ namespace {
 using Clock = WaitableTransport::Clock;
 constexpr auto kNever = Clock::time_point::max();
 
-// One of the ways, and when to ask it again for news.
+// One of the ways, and when to poll it again.
 struct Way {
   TransportWay way;
-  bool ready = true;  // it may have news
+  bool ready = true;  // the transport may have events
   Clock::time_point next_poll = Clock::time_point::min();
 
   Transport* operator->() const { return way.transport.get(); }
@@ -34,7 +34,7 @@ struct Way {
   }
 };
 
-// A peer's number is its number at its way, times the count of ways, plus the index of the way.
+// A peer's number is its number at its way, times the number of ways, plus the index of the way.
 class MultiTransport final : public Transport {
  public:
   explicit MultiTransport(MultiOptions options);
@@ -49,10 +49,10 @@ class MultiTransport final : public Transport {
   TransportCounters counters() const override;
 
  private:
-  // A connection that we have made.
+  // A connection that this endpoint has made.
   struct Outgoing {
     std::string address;  // as given to Connect
-    std::string part;     // of it: the way that was taken
+    std::string part;     // the part of `address` that was used
   };
 
   PeerId Outer(size_t way, PeerId inner) const {
@@ -104,11 +104,13 @@ absl::Status MultiTransport::TryWay(size_t way, const std::string& address, absl
   return absl::OkStatus();
 }
 
+// Tries the ways of this side in their order. `reasons` says for each better way why it was not
+// used; it becomes the `why` of the choice.
 absl::StatusOr<PeerId> MultiTransport::Connect(const std::string& address) {
   const std::vector<absl::string_view> parts = absl::StrSplit(address, ' ');
   std::vector<std::string> reasons = missing_;
-  absl::Status failed = absl::InvalidArgumentError(
-      absl::StrCat("connect ", address, ": no way of ours, which are ", address_));
+  absl::Status failed = absl::InvalidArgumentError(absl::StrCat(
+      "connect ", address, ": no transport in common; this process listens at ", address_));
   for (size_t way = 0; way < ways_.size(); ++way) {
     const std::string& name = ways_[way].way.name;
     const auto part = std::find_if(parts.begin(), parts.end(),
@@ -121,7 +123,9 @@ absl::StatusOr<PeerId> MultiTransport::Connect(const std::string& address) {
     const absl::Status tried = TryWay(way, address, *part, &peer);
     if (tried.ok()) {
       if (name == forced_) reasons.push_back("the job asks for it");
-      if (reasons.empty()) reasons.push_back(way + 1 < ways_.size() ? "same host" : "no other way");
+      if (reasons.empty()) {
+        reasons.push_back(way + 1 < ways_.size() ? "same host" : "no other transport");
+      }
       Tell({peer, address, name, absl::StrJoin(reasons, "; ")});
       return peer;
     }
@@ -134,7 +138,7 @@ absl::StatusOr<PeerId> MultiTransport::Connect(const std::string& address) {
 
 absl::Status MultiTransport::Send(PeerId id, Frame frame) {
   Way& way = ways_[id % ways_.size()];
-  way.ready = true;  // sending may bring news that its descriptor does not announce
+  way.ready = true;  // sending may bring events that its descriptor does not announce
   return way->Send(id / ways_.size(), std::move(frame));
 }
 
@@ -185,7 +189,7 @@ void MultiTransport::PollWays(std::vector<TransportEvent>* events) {
   }
 }
 
-// Gives the event the peer's number as the user knows it; remembers a way that broke.
+// Replaces the peer's number by the one that the user knows. Remembers a way that broke.
 void MultiTransport::Translate(size_t way, TransportEvent* event) {
   event->peer = Outer(way, event->peer);
   const bool lost = event->kind == TransportEvent::Kind::kPeerLost;
@@ -193,15 +197,18 @@ void MultiTransport::Translate(size_t way, TransportEvent* event) {
   const auto found = outgoing_.find(event->peer);
   if (found == outgoing_.end()) return;
   if (lost && way + 1 < ways_.size() && ways_[way].way.name != forced_) {
-    broken_[found->second.part] = absl::StrCat("it broke: ", event->why.message());
+    broken_[found->second.part] = absl::StrCat("it broke before: ", event->why.message());
   }
   outgoing_.erase(found);
 }
 
-// Sleeps until some way has news, one of them is due, or somebody calls Wake.
+// Sleeps until some way has events or is due, or until Wake is called.
 void MultiTransport::Wait(Clock::time_point deadline) {
   Clock::time_point until = deadline;
-  size_t begun = ways_.size();  // from the last way to the first, which may spin before it sleeps
+  // BeginWait is called from the last way to the first, because the first one (shared memory) may
+  // spin before it sleeps; the others are ready to wait by then. False means that a way may have
+  // events already, so nothing sleeps. Each way that began must get EndWait.
+  size_t begun = ways_.size();
   bool may = true;
   while (may && begun > 0) may = ways_[--begun].way.transport->BeginWait(&until);
   int count = 0;
@@ -214,7 +221,7 @@ void MultiTransport::Wait(Clock::time_point deadline) {
     }
     count = epoll_wait(epoll_fd_.get(), ready, 8, timeout_ms);
   }
-  if (count <= 0) {  // a timer of one of the ways, or news without a descriptor: ask them all
+  if (count <= 0) {  // a timer of a way, or events without a descriptor: poll all
     for (Way& way : ways_) way.ready = true;
   }
   for (int i = 0; i < count; ++i) ways_[ready[i].data.u64].ready = true;

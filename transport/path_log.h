@@ -1,5 +1,5 @@
-// The ways by which a process has chosen to reach others (transport/multi_transport.h), kept until
-// somebody reports them. Endpoints of several threads may share one log.
+// PathLog records over which transports a process reaches its peers (transport/multi_transport.h),
+// until the log is reported. Endpoints on several threads may share one log.
 //
 // Thread safety: any thread.
 #ifndef TANDEM_TRANSPORT_PATH_LOG_H_
@@ -17,7 +17,7 @@ namespace tandem::transport {
 
 class PathLog {
  public:
-  // Forgets the news if nobody has taken thousands of them.
+  // Records a choice. If nobody calls Take(), choices after the first few thousand are dropped.
   void Add(const PathChoice& choice) {
     absl::MutexLock lock(&mutex_);
     if (news_.size() < kMaxNews) news_.push_back(choice);

@@ -6,8 +6,8 @@
 
 namespace tandem::transport {
 namespace {
-constexpr size_t kMaxParked = 4096;        // frames an endpoint
-constexpr size_t kMaxEndpoints = 1 << 17;  // senders choose their names: bound how many there are
+constexpr size_t kMaxParked = 4096;        // frames parked for an endpoint
+constexpr size_t kMaxEndpoints = 1 << 17;  // senders choose their names, so their number is bounded
 }  // namespace
 
 bool PeerMap::SetAddress(EndpointId endpoint, const std::string& address) {
@@ -23,14 +23,17 @@ bool PeerMap::SetAddress(EndpointId endpoint, const std::string& address) {
 absl::Status PeerMap::SendNow(Entry* entry, Frame frame) {
   if (entry->connected == 0 && !entry->address.empty()) {
     absl::StatusOr<PeerId> peer = transport_.Connect(entry->address);
-    // A process without descriptors makes no connection that could ever have room.
+    // A process without descriptors left cannot connect. No kWritable would follow, so the frame
+    // must not be parked.
     if (absl::IsResourceExhausted(peer.status())) {
       return absl::UnavailableError(peer.status().message());
     }
     if (!peer.ok()) return peer.status();
     entry->connected = *peer;
   }
-  if (entry->way() == 0) return absl::NotFoundError("no address, and it has not spoken");
+  if (entry->way() == 0) {
+    return absl::NotFoundError("its address is unknown, and it has not connected");
+  }
   return transport_.Send(entry->way(), std::move(frame));
 }
 
@@ -42,7 +45,7 @@ absl::Status PeerMap::Send(Outgoing outgoing) {
   }
   if (entry.parked.size() >= kMaxParked) {
     return absl::ResourceExhaustedError(
-        absl::StrCat(outgoing.to.DebugString(), ": ", kMaxParked, " frames are parked already"));
+        absl::StrCat(outgoing.to.DebugString(), ": ", kMaxParked, " frames already wait for it"));
   }
   entry.parked.push_back(std::move(outgoing.frame));
   return absl::OkStatus();
@@ -62,8 +65,8 @@ EndpointId PeerMap::OnEvent(const TransportEvent& event) {
       if (entries_.size() >= kMaxEndpoints && entries_.count(event.frame.header.sender) == 0) break;
       Entry& entry = entries_[event.frame.header.sender];
       if (event.peer == entry.connected || event.peer == entry.heard_on) break;
-      // An asker that comes back, perhaps before its loss was seen. What is parked was for the old
-      // connection, whose queue no longer tells of room.
+      // An endpoint that asks this one has connected again, perhaps before its loss was seen.
+      // Parked frames belonged to the old connection, whose queue no longer reports room.
       if (entry.connected == 0) entry.parked.clear();
       entry.heard_on = event.peer;
       break;

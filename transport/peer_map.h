@@ -1,11 +1,13 @@
-// Finds the transport peer of an endpoint: connects to endpoints whose address a view gives,
-// answers others on the connection they last spoke on, and parks what a full send queue refuses.
+// PeerMap finds the transport peer of an endpoint. PeerMap connects to endpoints whose address a
+// view gives, answers others on the connection over which they last spoke, and keeps frames that a
+// full send queue refuses ("parked" frames).
 //
-// What is parked belongs to its connection: when that is lost, parked frames are lost with those in
-// flight, and the next send connects again. So no frame meant for one process reaches its successor,
-// and none overtakes another. Who must not lose a frame sends it again, as after any loss.
+// Parked frames belong to their connection. When the connection is lost, they are lost together
+// with the frames in flight, and the next send connects again. So no frame for one process reaches
+// its successor, and no frame overtakes another. A sender that must not lose a frame sends it
+// again, as after any loss.
 //
-// Thread safety: none; the transport's thread.
+// Thread safety: none; only the transport's thread uses it.
 #ifndef TANDEM_TRANSPORT_PEER_MAP_H_
 #define TANDEM_TRANSPORT_PEER_MAP_H_
 
@@ -22,30 +24,32 @@ namespace tandem::transport {
 
 class PeerMap {
  public:
-  // `transport` outlives the map.
+  // `transport` must outlive the map.
   explicit PeerMap(Transport& transport) : transport_(transport) {}
 
-  // Where an endpoint listens. A connection is made at the first send, and again at the next one if
-  // it was lost. True if it listened elsewhere before: the connection to there is closed.
+  // Sets where an endpoint listens. The first send connects, and so does the next send after a lost
+  // connection. Returns true if the endpoint had another address before; the connection to the old
+  // address is closed.
   bool SetAddress(EndpointId endpoint, const std::string& address);
 
-  // Sends, or parks if the peer's queue is full. NOT_FOUND: no address, and it has not spoken yet.
-  // UNAVAILABLE: nothing reaches it, or nothing is left to make a connection of.
-  // RESOURCE_EXHAUSTED: too much is parked; the frame is dropped (its asker will ask again).
+  // Sends the frame, or parks it if the peer's queue is full. NOT_FOUND: there is no address, and
+  // the endpoint has not spoken yet. UNAVAILABLE: no transport reaches it, or this process has no
+  // resources for a connection. RESOURCE_EXHAUSTED: too many frames are parked; this frame is
+  // dropped (its sender will send it again).
   absl::Status Send(Outgoing outgoing);
 
-  // Keeps the map true; call for every event of the transport, before looking at it. Returns the
-  // endpoint to which our connection has just been lost; role kNone if none has.
+  // Updates the map. Call it for every event of the transport, before processing the event. Returns
+  // the endpoint to which this side's connection was just lost; role kNone if there is none.
   EndpointId OnEvent(const TransportEvent& event);
 
-  // The endpoint that SetAddress was told of; role kNone if none.
+  // The endpoint that SetAddress named for this address; role kNone if there is none.
   EndpointId EndpointAt(const std::string& address) const;
 
  private:
   struct Entry {
     std::string address;
-    PeerId connected = 0;  // our connection to it
-    PeerId heard_on = 0;   // its connection to us
+    PeerId connected = 0;  // this side's connection to the endpoint
+    PeerId heard_on = 0;   // the endpoint's connection to this side
     std::deque<Frame> parked;
     PeerId way() const { return connected != 0 ? connected : heard_on; }  // 0: none
   };

@@ -1,8 +1,10 @@
-// Small objects that are reused instead of freed, so that the data path does not allocate.
+// RecyclePool reuses small objects instead of freeing them, so that the data path does not
+// allocate.
 //
-// Thread safety: Take() and Drop() are for the one owner thread, Give() for any thread and without
-// a lock: returned objects are pushed on a list that the owner takes as a whole (so there is no
-// ABA). The pool outlives its owner until the last object is back.
+// Thread safety: only the owner thread calls Take() and drops the pool. Any thread may call Give(),
+// which needs no lock: it pushes the object on a list that the owner takes as a whole. Nobody pops
+// single objects from that list, so there is no ABA problem. The pool outlives its owner until the
+// last object has returned.
 #ifndef TANDEM_TRANSPORT_RECYCLE_POOL_H_
 #define TANDEM_TRANSPORT_RECYCLE_POOL_H_
 
@@ -12,7 +14,7 @@
 
 namespace tandem::transport {
 
-// T is default constructible and has public members `RecyclePool<T>* pool` and `T* next`, which
+// T is default constructible and has the public members `RecyclePool<T>* pool` and `T* next`, which
 // belong to the pool.
 template <typename T>
 class RecyclePool {
@@ -24,7 +26,7 @@ class RecyclePool {
 
   static Owner New() { return Owner(new RecyclePool); }
 
-  // A new or reused object, in the state in which it was given back.
+  // Returns a new object, or a reused one in the state in which it was given back.
   T* Take() {
     if (mine_ == nullptr) mine_ = returned_.exchange(nullptr, std::memory_order_acquire);
     references_.fetch_add(1, std::memory_order_relaxed);

@@ -13,8 +13,10 @@
 namespace tandem::transport {
 namespace {
 constexpr size_t kSmallestBlock = 8192;
-constexpr size_t kFirstSegment = size_t{2} << 20;     // of a size class; each next one doubles
-constexpr size_t kLargestSegment = size_t{64} << 20;  // as long as a block fits
+// Bytes of the segments of a size class: the first one, and the largest one. Each segment is twice
+// as large as the one before. A block larger than kLargestSegment gets a segment of its own.
+constexpr size_t kFirstSegment = size_t{2} << 20;
+constexpr size_t kLargestSegment = size_t{64} << 20;
 constexpr int kClasses = 40;
 }  // namespace
 
@@ -52,7 +54,7 @@ class ShmArena::Pool {
     TANDEM_CHECK(false);
   }
 
-  // Dropped by the arena and by every buffer; the last one frees everything.
+  // The arena and every buffer hold a reference. The last one to drop it frees everything.
   void Unref() {
     {
       absl::MutexLock lock(&mutex_);
@@ -102,7 +104,8 @@ class ShmArena::Pool {
     segment.passing = block_bytes > kLargestKept;
     segment.memory = std::move(memory);
     uint8_t* const data = segment.memory.mapping.data();
-    for (size_t at = bytes; at >= block_bytes; at -= block_bytes) {  // the first is taken first
+    // the first block is taken first
+    for (size_t at = bytes; at >= block_bytes; at -= block_bytes) {
       segment.blocks.push_back(
           std::make_unique<Block>(this, size_class, segment.id, data + at - block_bytes));
       free_[size_class].push_back(segment.blocks.back().get());
@@ -111,7 +114,7 @@ class ShmArena::Pool {
   }
 
   void Give(Block* block) {
-    Segment gone;  // unmapped after the lock
+    Segment gone;  // unmapped after the lock is released
     {
       absl::MutexLock lock(&mutex_);
       if ((size_t{1} << block->size_class()) <= kLargestKept) {

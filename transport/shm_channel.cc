@@ -15,23 +15,25 @@
 namespace tandem::transport {
 namespace {
 
-// First byte of a socket message.
+// The first byte of a socket message.
 constexpr char kBell = 'b', kHello = 'h', kSegment = 's';
-constexpr char kHelloText[] = "hTNDMSHM1";  // the kind, who we are, the version of this file
+constexpr char kHelloText[] = "hTNDMSHM1";  // kind of message, protocol name, version
 
 constexpr size_t kRecordHead = 8;
 constexpr uint64_t kPlacedBit = uint64_t{1} << 63;
 constexpr size_t kPlacedBytes = 24;
 constexpr size_t kPlacedRecord = kRecordHead + kMaxFrameParts * kPlacedBytes;
-constexpr size_t kInlineRoom = size_t{512} << 10;  // of a ring, beyond what must always fit
+constexpr size_t kInlineRoom = size_t{512} << 10;  // room in a ring beyond what must always fit
 constexpr size_t kMaxSegments = 4096;
 constexpr size_t kMaxSegmentBytes = size_t{1} << 32;
-// Part 0 is copied, so it is bounded before: more than that is no frame (proto/frame.h).
+// Part 0 is copied, so its size is bounded first. A larger part 0 cannot be a frame
+// (proto/frame.h).
 constexpr size_t kMaxPart0Bytes = kMaxControlBytes + size_t{64} * 1024;
 constexpr int kMessagesPerTurn = 64;
-constexpr int kMaxReads = 100'000;  // more than a socket stores
+constexpr int kMaxReads = 100'000;  // more messages than a socket stores
 
-// Words of the ring: which slots are given back, and whether their owner waits for one.
+// Shared words of the ring: which slots are given back, and whether their owner waits for one. The
+// summary word has one bit for each of the 64 slot words.
 constexpr size_t kSummaryWord = 0, kFirstSlotWord = 1, kWantsSlotsWord = 65;
 
 size_t Padded(size_t bytes) { return (bytes + 7) & ~size_t{7}; }
@@ -55,15 +57,16 @@ absl::Status BadRecord(absl::string_view what) {
 
 }  // namespace
 
-// The receiving half of a link, which received buffers keep alive.
+// The receiving half of a channel. Received buffers keep it alive.
 class ShmInbox {
  public:
   explicit ShmInbox(UnixLink socket) : socket_(std::move(socket)) {}
   UnixLink& socket() { return socket_; }
   ShmRing& ring() { return ring_; }
-  // Another buffer of the peer's is held here. Returns how many that makes.
+  // Counts another buffer of the peer that is held here. Returns the number of held buffers.
   size_t Hold() { return held_.fetch_add(1, std::memory_order_relaxed) + 1; }
-  // Any thread, from here.
+  // Gives a slot back to the peer, from any thread. The slot's bit must be set before the summary's
+  // bit: the peer clears the summary first and then reads the slot words that it names.
   void Release(uint32_t slot) {
     held_.fetch_sub(1, std::memory_order_relaxed);
     const absl::Span<std::atomic<uint64_t>> words = ring_.SharedWords();
@@ -71,8 +74,8 @@ class ShmInbox {
     words[kSummaryWord].fetch_or(uint64_t{1} << (slot / 64));
     if (words[kWantsSlotsWord].load() != 0 && words[kWantsSlotsWord].exchange(0) != 0) Bell();
   }
-  // The send fails if the peer is gone, or if its socket is full of bells that it has yet to read;
-  // in both cases one more bell is of no use.
+  // A send fails if the peer is gone, or if its socket is full of bells that it has not read yet.
+  // In both cases one more bell is useless, so the error is ignored.
   void Bell() { (void)socket_.Send(absl::string_view(&kBell, 1)); }
 
  private:
@@ -153,13 +156,13 @@ absl::Status ShmChannel::ReadSocket() {
 absl::Status ShmChannel::OnMessage(UnixMessage message) {
   if (message.bytes[0] == kHello && !open_) return OnHello(message);
   if (message.bytes[0] == kSegment && open_) return OnSegment(message);
-  return absl::InvalidArgumentError("shared memory: a message that is none of ours");
+  return absl::InvalidArgumentError("shared memory: a message of an unknown kind");
 }
 
 absl::Status ShmChannel::OnHello(const UnixMessage& message) {
   if (message.bytes != kHelloText || message.fds.size() != 1) {
     return absl::InvalidArgumentError(
-        "shared memory: the peer does not greet as we do: another program or version?");
+        "shared memory: the first message of the peer is unknown: another program or version?");
   }
   TANDEM_ASSIGN_OR_RETURN(inbox_->ring(),
                           ShmRing::Map(message.fds[0].get(), ShmRing::Role::kConsumer));
@@ -170,7 +173,8 @@ absl::Status ShmChannel::OnHello(const UnixMessage& message) {
 absl::Status ShmChannel::OnSegment(const UnixMessage& message) {
   if (message.bytes.size() != 1 + sizeof(uint32_t) || message.fds.size() != 1 ||
       segments_.size() >= kMaxSegments) {
-    return absl::InvalidArgumentError("shared memory: not a segment, or too many of them");
+    return absl::InvalidArgumentError(
+        "shared memory: a malformed segment message, or too many segments");
   }
   const auto id = Load<uint32_t>(reinterpret_cast<const uint8_t*>(message.bytes.data()) + 1);
   const int fd = message.fds[0].get();
@@ -182,7 +186,7 @@ absl::Status ShmChannel::OnSegment(const UnixMessage& message) {
 
 // ---- sending ----
 
-// Free bytes of the ring, and drops the ends of frames that were read.
+// Returns the free bytes of the ring, and forgets the ends of frames that were read.
 absl::StatusOr<size_t> ShmChannel::UpdateFree() {
   TANDEM_ASSIGN_OR_RETURN(const size_t free, out_.bytes_free());
   while (unread_ > 0 && ends_[first_end_] <= out_.consumed()) {
@@ -211,8 +215,11 @@ absl::Status ShmChannel::Send(absl::Span<const Buffer> parts) {
   }
   TANDEM_ASSIGN_OR_RETURN(const absl::Span<uint8_t> space, out_.Reserve(bytes, bytes));
   if (space.empty()) return absl::ResourceExhaustedError("the ring is full");
-  // Nothing can refuse the frame any more: what the peer is told to map it keeps until the frame
-  // comes, and what is copied is copied once.
+  // From here on nothing refuses the frame. The order matters: a peer keeps a segment that is
+  // announced to it until the frame comes, and a part is copied to shared memory only once. So all
+  // bounds are checked before. Each segment is announced before the record that names it is
+  // published; a receiver that does not know a segment finds the announcement waiting on the
+  // socket.
   Plans plans(parts.size());
   for (size_t i = 0; i < parts.size(); ++i) {
     if (parts[i].size() > largest_inline) TANDEM_RETURN_IF_ERROR(Place(parts[i], &plans[i]));
@@ -224,9 +231,10 @@ absl::Status ShmChannel::Send(absl::Span<const Buffer> parts) {
   return absl::OkStatus();
 }
 
-// The largest part that travels in the ring; larger ones need a place in shared memory. Parts travel
-// in the ring only as long as enough of it stays free for the rest of the queue: the bound is a
-// number of frames, and must not be cut short by a few frames with much in them.
+// The size of the largest part that travels in the ring; larger parts need a place in shared
+// memory. Parts travel in the ring only while enough of it stays free for the rest of the queue.
+// The bound of the queue is a number of frames, and a few frames with large inline parts must not
+// reduce it.
 absl::StatusOr<size_t> ShmChannel::LargestInline(absl::Span<const Buffer> parts) {
   size_t bytes = kRecordHead;
   for (const Buffer& part : parts) {
@@ -240,7 +248,7 @@ absl::StatusOr<size_t> ShmChannel::LargestInline(absl::Span<const Buffer> parts)
   return free < needed ? 0 : ShmArena::kInlineBytes;
 }
 
-// Where a part lies for the peer: in shared memory already, or copied there.
+// Finds the position of a part in shared memory, and copies the part there first if necessary.
 absl::Status ShmChannel::Place(const Buffer& part, PartPlan* plan) {
   plan->held = part;
   const bool aligned = reinterpret_cast<uintptr_t>(part.data()) % 8 == 0;
@@ -259,7 +267,7 @@ absl::Status ShmChannel::Place(const Buffer& part, PartPlan* plan) {
   return absl::OkStatus();
 }
 
-// Gives the peer the segment, unless it has it.
+// Gives the peer the segment, unless the peer has it.
 absl::Status ShmChannel::Announce(const ShmArena::Place& place) {
   const bool known =
       std::find(announced_.begin(), announced_.end(), place.segment) != announced_.end();
@@ -328,6 +336,8 @@ bool ShmChannel::PeerMayRead() const {
   return !peer_finished() && !inbox_->socket().PeerProcessIsDead();
 }
 
+// Clears the summary before the slot words that it names. A slot that the peer gives back meanwhile
+// sets its summary bit again, so the next call finds it.
 void ShmChannel::CollectReleased() {
   if (slots_in_use_ == 0) return;
   const absl::Span<std::atomic<uint64_t>> words = out_.SharedWords();
@@ -401,18 +411,19 @@ absl::Status ShmChannel::TakePlaced(absl::Span<const uint8_t> words, uint64_t si
   const Buffer part(span, memory->data() + offset, size);
   span->memory = std::move(memory);
   if (index >= size_t{kMaxFrameParts}) return absl::OkStatus();
-  // Part 0 says how to read the others and must not change after it was checked. And whoever keeps
-  // what it receives, as a shard does with updates of steps to come, must not end with every slot:
-  // the frame that would let it go on needs one.
+  // Part 0 says how to read the other parts, so it must not change after it was checked. The copy
+  // for `many` has another reason: a receiver may keep what it receives, as a shard does with
+  // updates of later steps. Such a receiver must not occupy every slot, because the frame that lets
+  // it continue needs one.
   const bool copy = index == 0 || many;
   frame->part[index] = copy ? CopyToBuffer(*shared_.heap, {part.data(), part.size()}) : part;
   if (copy) shared_.stats->bytes_copied += part.size();
   return absl::OkStatus();
 }
 
-// A segment is announced on the socket before a record refers to it, so the announcement of an
-// unknown one waits there. Segments that go with their block are large; only buffers in them keep
-// them mapped.
+// Finds a mapped segment. The sender announces a segment on the socket before a record refers to
+// it, so the announcement of an unknown segment waits there. A segment larger than kLargestKept
+// belongs to a single block; only received buffers keep it mapped.
 absl::StatusOr<std::shared_ptr<const Mapping>> ShmChannel::FindSegment(uint32_t id) {
   for (int reads = 0; reads < kMaxReads; ++reads) {
     for (size_t i = segments_.size(); i-- > 0;) {
@@ -440,7 +451,7 @@ bool ShmChannel::MaySleep(bool blocked) {
     wanted.store(1);
     return out_.SharedWords()[kSummaryWord].load() == 0;
   }
-  // Until half of the queue is read.
+  // Sleep until half of the queue is read.
   if (unread_ <= bound_ / 2) return false;
   const uint64_t read = ends_[(first_end_ + unread_ - bound_ / 2 - 1) % bound_];
   return out_.ProducerMaySleep(out_.capacity() - (out_.published() - read));

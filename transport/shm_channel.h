@@ -1,31 +1,34 @@
-// One connection of the shared-memory transport: a ring each way (transport/shm_ring.h) and a Unix
-// socket (transport/unix_link.h) between two processes of one host.
+// ShmChannel is one connection of the shared-memory transport: a ring in each direction
+// (transport/shm_ring.h) and a Unix socket (transport/unix_link.h) between two processes on one
+// host.
 //
-// Each side makes the ring it sends into and gives it to the other in its first message, so frames
-// can be sent before the other side has answered. The socket has three uses: it is the doorbell
-// (one byte, sent only to a side that has said it sleeps), it carries descriptors, and its end
-// tells that the other process is gone.
+// Each side creates the ring into which it sends and gives it to the peer in its first message. So
+// a side can send frames before the peer has answered. The socket has three uses: as a doorbell
+// (one byte, sent only to a side that has said that it sleeps), for passing descriptors, and for
+// noticing the end of the other process.
 //
-// A frame is one record of the ring: its small parts, and for each large part where it lies in a
-// segment of the sender (transport/shm_arena.h), which the receiver maps read-only. Such a part has
-// a slot: the sender holds the buffer until the receiver, from whatever thread drops the last
-// reference, sets the slot's bit in words that the ring has for its users. The socket stays open
-// while either side holds the other's buffers; so its orderly end, and the death of the other
-// process, free all slots. A socket that only breaks frees none: the other side may be reading. A
-// receiver that keeps half of all slots copies what comes beyond them, so that it never ends with
-// all.
+// A frame is one record in the ring. The record contains small parts. For each large part it
+// contains the part's position in a segment of the sender (transport/shm_arena.h), which the
+// receiver maps read-only. A large part occupies a slot at the sender: the sender holds the part's
+// buffer until the receiver sets the slot's bit in shared words of the ring. The receiver does so
+// on the thread that drops the last reference.
 //
-//   record := u32 bytes (all of it, a multiple of 8)  u32 parts  part...
+// The socket stays open while either side holds buffers of the other. So all slots are free after
+// an orderly end of the socket, and after the death of the other process. If only the socket
+// breaks, no slot becomes free, because the other side may still be reading. A receiver that holds
+// half of all slots copies further parts, so that it never occupies all slots.
+//
+//   record := u32 bytes (whole record, a multiple of 8)  u32 parts  part...
 //   part   := u64 size                                  then the bytes, padded to 8       (inline)
 //           | u64 size | 1 << 63   u32 segment   u32 slot   u64 offset                    (placed)
 //
-// Nothing the peer writes is believed: records are copied before they are looked at, places are
-// checked against the size of what was mapped. Part 0 is copied too, because what it says is
-// checked once and used later. Other parts are numbers: a sender that changes them after sending
-// can make the numbers wrong, which it could have done before, and nothing else.
+// The receiver trusts nothing that the peer writes. The receiver copies records before it checks
+// them, and checks positions against the size of the mapped memory. Part 0 is copied, too, because
+// part 0 is checked once and used later. Other parts are numbers: a sender that changes them after
+// sending can only make the numbers wrong, which it could also do before sending.
 //
-// Thread safety: none; the endpoint's thread. Received buffers may be dropped anywhere, at any
-// time.
+// Thread safety: none; only the endpoint's thread uses it. Received buffers may be dropped on any
+// thread at any time.
 #ifndef TANDEM_TRANSPORT_SHM_CHANNEL_H_
 #define TANDEM_TRANSPORT_SHM_CHANNEL_H_
 
@@ -47,14 +50,14 @@
 
 namespace tandem::transport {
 
-// What the transport's data path cost, all links together.
+// Costs of the transport's data path, over all channels.
 struct ShmStats {
   uint64_t bells = 0;          // system calls to wake a peer
   uint64_t socket_reads = 0;   // system calls to read a socket
-  uint64_t waits = 0;          // system calls to wait, or to look for newcomers and the dead
+  uint64_t waits = 0;          // system calls to wait, or to look for new and dead peers
   uint64_t announcements = 0;  // segments given to a peer
-  uint64_t parts_placed = 0;   // parts that the receiver reads where the sender wrote them
-  uint64_t bytes_copied = 0;   // of large parts that could not be read where they were written
+  uint64_t parts_placed = 0;   // parts that the receiver reads in place
+  uint64_t bytes_copied = 0;   // bytes of large parts that could not be read in place
 };
 
 class ShmInbox;
@@ -67,7 +70,7 @@ struct ReceivedSpansDropper {
 using ReceivedSpansOwner = std::unique_ptr<ReceivedSpans, ReceivedSpansDropper>;
 ReceivedSpansOwner NewReceivedSpans();
 
-// What the links of one endpoint share; outlives them.
+// Objects that all channels of an endpoint share; they must outlive the channels.
 struct ShmShared {
   ShmArena* arena = nullptr;
   HeapBufferSource* heap = nullptr;
@@ -79,56 +82,58 @@ class ShmChannel {
  public:
   static constexpr size_t kSlots = 64 * 64;  // large parts sent and not yet given back
 
-  // Makes our ring, of room for `queue_frames` frames at least, and sends it. RESOURCE_EXHAUSTED:
-  // no memory or descriptors.
+  // Creates this side's ring, with room for at least `queue_frames` frames, and sends it to the
+  // peer. RESOURCE_EXHAUSTED: no memory or descriptors.
   static absl::StatusOr<std::unique_ptr<ShmChannel>> New(UnixLink socket, const ShmShared& shared,
                                                          int queue_frames);
   ~ShmChannel();
 
   int fd() const;
-  bool open() const { return open_; }  // the peer's ring is here
+  bool open() const { return open_; }  // the peer's ring has arrived
   bool peer_gone() const { return gone_; }
 
-  // Reads what waits on the socket. INVALID_ARGUMENT: it is not a peer of ours.
+  // Reads the messages that wait on the socket. INVALID_ARGUMENT: the peer does not speak this
+  // protocol.
   absl::Status ReadSocket();
 
   // ---- sending ----
 
-  // RESOURCE_EXHAUSTED: beyond a bound, nothing was sent; ask RoomAgain. ABORTED: the system has no
-  // shared memory for a large part, and the frame needs another way. Every error but
-  // RESOURCE_EXHAUSTED means that the link is of no more use. Frames of too many parts can be sent,
-  // for tests.
+  // RESOURCE_EXHAUSTED: a bound is reached and nothing was sent; ask RoomAgain. ABORTED: the system
+  // has no shared memory for a large part, so the frame needs another transport. After any error
+  // except RESOURCE_EXHAUSTED the channel can no longer be used. Frames with too many parts can be
+  // sent, for tests.
   absl::Status Send(absl::Span<const Buffer> parts);
-  // After RESOURCE_EXHAUSTED: true once half of the queue is read and there are slots.
+  // Call it after RESOURCE_EXHAUSTED. True when half of the queue has been read and slots are free.
   absl::StatusOr<bool> RoomAgain();
-  // Nothing more will come from us. Frames sent before are still read by the peer.
+  // Says that this side sends no more. The peer still reads frames sent before.
   void Finish();
   // Ends the connection without Finish: the peer sees a loss.
   void HangUp();
   // Takes back the buffers of large parts that the peer has dropped.
   void CollectReleased();
-  // The peer may still read buffers of ours: it has not given them back, and it neither has ended
-  // in order, which it does after the last of them, nor is its process dead.
+  // True if the peer may still read buffers of this side: it has not given them back, has not ended
+  // in order (which it does only after giving them back), and its process lives.
   bool PeerMayRead() const;
 
   // ---- receiving ----
 
-  // Takes the next frame; false: none waits. `*parts` is as sent; the frame keeps at most
-  // kMaxFrameParts. An error means that the link is of no more use.
+  // Takes the next frame; false: there is none. `*parts` is the number of parts sent; the frame
+  // keeps at most kMaxFrameParts. After an error the channel can no longer be used.
   absl::StatusOr<bool> Receive(Frame* frame, size_t* parts);
   bool HasNews() const;
-  // The peer will send no more; what it sent before may still wait.
+  // The peer will send no more. Frames that it sent before may still wait.
   bool peer_finished() const;
 
   // ---- sleeping ----
 
-  // Says that we sleep until a doorbell: for frames, and for room if `blocked`. False: do not.
+  // Says that this side sleeps until a doorbell: for frames, and also for room if `blocked`. False:
+  // do not sleep, because there are frames or room already.
   bool MaySleep(bool blocked);
   void Awake();
 
  private:
   struct PartPlan {
-    Buffer held;  // empty: inline
+    Buffer held;  // empty: the part is inline
     ShmArena::Place place;
   };
   using Plans = absl::InlinedVector<PartPlan, kMaxFrameParts>;
@@ -159,7 +164,7 @@ class ShmChannel {
   const ShmShared shared_;
   const size_t bound_;  // frames
   ShmRing out_;
-  std::vector<uint64_t> ends_;  // circular: where each unread frame ends in the ring
+  std::vector<uint64_t> ends_;  // circular: the end of each unread frame in the ring
   size_t first_end_ = 0, unread_ = 0;
   std::vector<Buffer> slots_;  // empty: free
   std::vector<uint32_t> free_slots_;
@@ -167,7 +172,7 @@ class ShmChannel {
   bool wants_slots_ = false;
   std::vector<uint32_t> announced_;
 
-  std::shared_ptr<ShmInbox> inbox_;  // socket and the peer's ring
+  std::shared_ptr<ShmInbox> inbox_;  // the socket and the peer's ring
   bool open_ = false, gone_ = false;
   std::vector<RemoteSegment> segments_;
 };

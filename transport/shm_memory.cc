@@ -18,7 +18,8 @@
 
 namespace tandem::transport {
 namespace {
-// The last one keeps a peer from adding more, e.g. one that would refuse our mapping.
+// The seals that fix the size. F_SEAL_SEAL keeps a peer from adding more seals, for example one
+// that would refuse this side's mapping.
 constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 absl::Status Exhausted(const char* what, size_t bytes) {
@@ -48,6 +49,8 @@ absl::StatusOr<OwnedFd> CreateSharedMemory(size_t bytes) {
 
 absl::StatusOr<ReadOnlyMemory> CreateMemoryForReaders(size_t bytes) {
   TANDEM_ASSIGN_OR_RETURN(OwnedFd fd, NewMemory(bytes));
+  // Map before sealing: F_SEAL_FUTURE_WRITE refuses new writable mappings and keeps existing ones,
+  // so this mapping stays the only writable one.
   TANDEM_ASSIGN_OR_RETURN(Mapping mapping, MapSharedMemory(fd.get(), bytes, /*writable=*/true));
   if (fcntl(fd.get(), F_ADD_SEALS, kSizeSeals | F_SEAL_FUTURE_WRITE) != 0) {
     return absl::UnimplementedError(

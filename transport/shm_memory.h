@@ -1,6 +1,6 @@
-// Memory that two processes share, and what owns it. It is always a memfd: it has no name, so
-// nothing is left behind by any exit, and its size is sealed, so that a peer cannot take pages away
-// under a reader.
+// Memory that two processes share, and the objects that own it. Shared memory is always a memfd. A
+// memfd has no name, so no exit leaves anything behind. Its size is sealed, so a peer cannot take
+// pages away while a reader uses them.
 //
 // Thread safety: as any value type.
 #ifndef TANDEM_TRANSPORT_SHM_MEMORY_H_
@@ -18,7 +18,7 @@ namespace tandem::transport {
 
 inline constexpr size_t kPageBytes = 4096;
 
-// A run of address space that is unmapped with its owner.
+// A range of address space that is unmapped with its owner.
 class Mapping {
  public:
   Mapping() = default;
@@ -40,20 +40,22 @@ class Mapping {
   size_t size_ = 0;
 };
 
-// `bytes` (a multiple of the page size) of zeroes that can neither shrink nor grow.
+// Creates `bytes` (a multiple of the page size) of zeroes that can neither shrink nor grow.
 // RESOURCE_EXHAUSTED: no descriptor or memory is left.
 absl::StatusOr<OwnedFd> CreateSharedMemory(size_t bytes);
 
-// The same, already mapped, and nobody else will ever be able to write it: others that get the
-// descriptor can only read. UNIMPLEMENTED on kernels before 5.1.
+// Creates memory as CreateSharedMemory does, already mapped. Nobody else will ever be able to write
+// it: other processes that get the descriptor can only read. UNIMPLEMENTED on kernels before 5.1.
 struct ReadOnlyMemory {
   OwnedFd fd;
-  Mapping mapping;  // the one writer's
+  Mapping mapping;  // used by the only writer
 };
 absl::StatusOr<ReadOnlyMemory> CreateMemoryForReaders(size_t bytes);
 
-// The size of memory that came from another process, if it is sealed as CreateSharedMemory does and
-// within [1, max_bytes]; INVALID_ARGUMENT otherwise. Only then is it safe to map and touch.
+// Returns the size of memory that came from another process, if it has the seals of
+// CreateSharedMemory and its size is within [1, max_bytes]; INVALID_ARGUMENT otherwise. Only after
+// this check is it safe to map and touch the memory, since a peer that could shrink it could crash
+// the reader.
 absl::StatusOr<size_t> CheckSharedMemory(int fd, size_t max_bytes);
 
 absl::StatusOr<Mapping> MapSharedMemory(int fd, size_t bytes, bool writable);

@@ -14,13 +14,14 @@
 
 namespace tandem::transport {
 
-// One writer a line, and two lines apart, because processors fetch lines in pairs.
+// Each line has one writer, and lines are two apart, because processors fetch lines in pairs.
 struct ShmRing::Header {
   alignas(128) std::atomic<uint64_t> tail;  // producer: bytes published
   std::atomic<uint64_t> finished;           // producer: 1 after Finish
   alignas(128) std::atomic<uint64_t> head;  // consumer: bytes consumed
   alignas(128) std::atomic<uint64_t> consumer_sleeps;
-  // 0: awake. Otherwise one more than the head at which it has what it waits for.
+  // 0: awake. Otherwise one more than the head at which the producer has the room that it waits
+  // for.
   alignas(128) std::atomic<uint64_t> producer_sleeps;
   alignas(128) std::atomic<uint64_t> words[kSharedWords];
 };
@@ -29,7 +30,7 @@ namespace {
 static_assert(std::atomic<uint64_t>::is_always_lock_free, "a lock would not be shared");
 static_assert(std::atomic<uint64_t>::is_always_lock_free && sizeof(std::atomic<uint64_t>) == 8);
 
-// Header, bytes, bytes: one run of address space.
+// Maps the header, the bytes, and the bytes again as one range of address space.
 absl::StatusOr<Mapping> MapTwice(int fd, size_t capacity, ShmRing::Role role) {
   const size_t total = kPageBytes + 2 * capacity;
   void* const at = mmap(nullptr, total, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -118,7 +119,7 @@ bool ShmRing::Finish() {
 bool ShmRing::ProducerMaySleep(size_t bytes) {
   TANDEM_CHECK(bytes <= capacity_);
   Header* const h = header();
-  const uint64_t wanted = mine_ + bytes;  // capacity ahead of the head
+  const uint64_t wanted = mine_ + bytes;  // the head must reach `wanted` minus the capacity
   if (wanted <= capacity_ + other_) return false;
   h->producer_sleeps.store(wanted - capacity_ + 1);
   if (h->head.load() < wanted - capacity_) return true;

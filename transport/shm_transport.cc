@@ -28,7 +28,7 @@ namespace {
 using Clock = WaitableTransport::Clock;
 using Kind = TransportEvent::Kind;
 
-constexpr int kFramesPerTurn = 64;  // of one link, so that a fast sender starves nobody
+constexpr int kFramesPerTurn = 64;  // of one link; a fast sender must not starve others
 constexpr size_t kMaxNewcomers = 4096;
 constexpr uint64_t kWakeKey = 0, kListenerKey = 1;
 constexpr PeerId kFirstPeer = 2;
@@ -41,7 +41,7 @@ std::string BootId() {
   return id.empty() ? "unknown" : id;
 }
 
-// The socket's name, after the host was checked.
+// Returns the socket's name. Requires: the host has been checked.
 absl::string_view NameOf(absl::string_view address) {
   return address.substr(address.find('/') + 1);
 }
@@ -51,16 +51,16 @@ std::string NewName() {
   return absl::StrFormat("tandem-%08x%08x%08x", entropy(), entropy(), entropy());
 }
 
-// A peer. After its end it stays as long as the other process holds buffers of ours.
+// A peer. After its end the object stays as long as the other process holds buffers of this one.
 struct Peer {
   PeerId id = 0;
-  std::unique_ptr<ShmChannel> link;          // null while nobody listens
-  bool known = false;                        // it was the peer of an event, or we connected to it
-  bool closed = false;                       // by us or by it: kept only until it drops our buffers
-  bool blocked = false;                      // owes a kWritable
-  absl::Status failed;                       // a Send; the next Poll gives the link up
-  std::string address;                       // of outgoing ones
-  std::deque<Frame> pending;                 // until there is a link
+  std::unique_ptr<ShmChannel> link;  // null while nobody listens at the address
+  bool known = false;                // an event has named it, or this side connected to it
+  bool closed = false;               // by either side; kept only until the peer drops our buffers
+  bool blocked = false;              // a kWritable event must follow
+  absl::Status failed;               // error of a Send; the next Poll gives the link up
+  std::string address;               // only of outgoing connections
+  std::deque<Frame> pending;         // frames that wait for a link
   Clock::time_point deadline = kNoDeadline;  // for the link to open
   Clock::time_point retry_at = kNoDeadline;
 
@@ -140,11 +140,11 @@ class Endpoint final : public ShmTransport {
   absl::flat_hash_map<PeerId, std::unique_ptr<Peer>> peers_;
   std::vector<PeerId> blocked_;
   std::vector<PeerId> failed_;
-  std::vector<PeerId> gone_;  // peers to erase when nobody walks peers_
+  std::vector<PeerId> gone_;  // peers to erase when no loop walks peers_
   Spin spin_{options_.spin};
   Clock::time_point next_sockets_ = Clock::time_point::min();
   Clock::time_point next_timer_ = kNoDeadline;
-  std::vector<TransportEvent>* events_ = nullptr;  // sink, during Poll
+  std::vector<TransportEvent>* events_ = nullptr;  // receives events, during Poll
   TransportCounters counters_;
 };
 
@@ -198,8 +198,9 @@ absl::StatusOr<PeerId> Endpoint::Connect(const std::string& address) {
   if (absl::IsUnavailable(tried) && options_.connect_retry > absl::ZeroDuration()) return peer->id;
   peers_.erase(peer->id);
   if (!absl::IsUnavailable(tried)) return tried;
-  return absl::UnavailableError(absl::StrCat(
-      "nobody answers there: gone, or in another network namespace (", tried.message(), ")"));
+  return absl::UnavailableError(
+      absl::StrCat("no process listens there: it has ended, or is in another network namespace (",
+                   tried.message(), ")"));
 }
 
 absl::Status Endpoint::TryConnect(Peer* peer) {
@@ -210,7 +211,7 @@ absl::Status Endpoint::TryConnect(Peer* peer) {
                           ShmChannel::New(std::move(socket), shared_, options_.send_queue_frames));
   Link(peer, std::move(link));
   for (const Frame& frame : std::exchange(peer->pending, {})) {
-    TANDEM_RETURN_IF_ERROR(SendOn(peer, frame));  // the ring has room for all that could be pending
+    TANDEM_RETURN_IF_ERROR(SendOn(peer, frame));  // the ring has room for all pending frames
   }
   return absl::OkStatus();
 }
@@ -235,7 +236,7 @@ absl::Status Endpoint::Send(PeerId id, Frame frame) {
   if (peer->link != nullptr) {
     sent = SendOn(peer, frame);
   } else if (peer->pending.size() >= static_cast<size_t>(options_.send_queue_frames)) {
-    sent = absl::ResourceExhaustedError("the queue is full, and the peer not yet there");
+    sent = absl::ResourceExhaustedError("the queue is full, and the peer has not connected yet");
   } else {
     peer->pending.push_back(std::move(frame));
   }
@@ -244,8 +245,8 @@ absl::Status Endpoint::Send(PeerId id, Frame frame) {
     return absl::ResourceExhaustedError(absl::StrCat("peer ", id, ": ", sent.message()));
   }
   if (!sent.ok()) {
-    // The loss itself is reported by Poll. A peer that is gone may have left frames, which Poll
-    // reads before it sees the end.
+    // Poll reports the loss. A peer that is gone (UNAVAILABLE) may have left frames, and Poll reads
+    // these before it sees the end.
     if (!absl::IsUnavailable(sent) && peer->failed.ok()) {
       peer->failed = sent;
       failed_.push_back(id);
@@ -264,7 +265,7 @@ void Endpoint::Close(PeerId id) {
   Sweep();
 }
 
-// Ends a peer. Its link stays while the other process reads from our memory.
+// Ends a peer. Its link stays while the other process reads this side's memory.
 void Endpoint::Retire(Peer* peer, bool orderly) {
   peer->closed = true;
   if (peer->link != nullptr) {
@@ -293,6 +294,9 @@ void Endpoint::Sweep() {
 
 // ---- receiving ----
 
+// One turn: read all rings, look at sockets now and then, run timers, then report room and broken
+// links. Frames come first, so that a peer that sent frames and left is reported as gone only after
+// its frames. Erasing peers comes last (Sweep), because the loops before it hold pointers to them.
 void Endpoint::Poll(absl::Duration timeout, std::vector<TransportEvent>* events) {
   events_ = events;
   const size_t before = events->size();
@@ -313,7 +317,7 @@ void Endpoint::Poll(absl::Duration timeout, std::vector<TransportEvent>* events)
   events_ = nullptr;
 }
 
-// True if frames may be left.
+// Returns true if frames may be left.
 bool Endpoint::DrainAll() {
   bool more = false;
   for (const auto& [id, peer] : peers_) {
@@ -322,8 +326,8 @@ bool Endpoint::DrainAll() {
   return more;
 }
 
-// Reads and drops what a closed peer still sends: it cannot end its side before we have given its
-// buffers back, just as we wait for ours.
+// Reads and drops what a closed peer still sends. The peer cannot end its side before this side has
+// given its buffers back, just as this side waits for its own buffers.
 void Endpoint::Discard(ShmChannel* link) {
   Frame frame;
   size_t parts = 0;
@@ -340,7 +344,8 @@ bool Endpoint::Drain(Peer* peer) {
     if (!link->PeerMayRead()) gone_.push_back(peer->id);
     return false;
   }
-  const bool end = link->peer_finished() || link->peer_gone();  // ask before the last look
+  // Ask before the last look, so that no frame is missed.
+  const bool end = link->peer_finished() || link->peer_gone();
   Frame frame;
   size_t parts = 0;
   for (int left = end ? options_.send_queue_frames * 2 : kFramesPerTurn; left > 0; --left) {
@@ -367,7 +372,7 @@ void Endpoint::Handle(Peer* peer, Frame frame, size_t parts) {
           : DecodeFrame(std::move(frame));
   if (!parsed.ok()) return Emit(Kind::kGarbage, peer, std::move(parsed).status());
   const FrameKind kind = parsed->header.kind;
-  if (kind == FrameKind::kPing || kind == FrameKind::kGoodbye) return;  // for other transports only
+  if (kind == FrameKind::kPing || kind == FrameKind::kGoodbye) return;  // only for other transports
   ++counters_.frames_received;
   counters_.bytes_received += bytes;
   peer->known = true;
@@ -376,7 +381,7 @@ void Endpoint::Handle(Peer* peer, Frame frame, size_t parts) {
   event.frame = *std::move(parsed);
 }
 
-// All that it sent is read.
+// Ends a peer after everything that it sent has been read.
 void Endpoint::OnPeerEnd(Peer* peer) {
   const bool orderly = peer->link->peer_finished();
   if (peer->known && orderly) {
@@ -389,7 +394,7 @@ void Endpoint::OnPeerEnd(Peer* peer) {
   Retire(peer, orderly);
 }
 
-// The link cannot go on although the other process may live.
+// Gives a link up that cannot continue, although the other process may live.
 void Endpoint::Break(Peer* peer, const absl::Status& why) {
   const bool known = peer->known;
   if (absl::IsInvalidArgument(why) || absl::IsDataLoss(why)) Emit(Kind::kGarbage, peer, why);
@@ -409,7 +414,7 @@ void Endpoint::EmitWritable() {
   for (size_t i = 0; i < blocked_.size();) {
     Peer* const peer = Find(blocked_[i]);
     if (peer != nullptr && !peer->closed) {
-      // An impossible cursor of the peer will be found by the next Send too, which ends the link.
+      // The next Send will find an impossible cursor of the peer, too, and ends the link.
       if (peer->link == nullptr || !peer->link->RoomAgain().value_or(true)) {
         ++i;
         continue;
@@ -458,7 +463,8 @@ void Endpoint::AcceptAll() {
     if (absl::IsNotFound(socket.status())) return;
     if (!socket.ok()) continue;  // refused
     auto link = ShmChannel::New(*std::move(socket), shared_, options_.send_queue_frames);
-    if (link.ok()) Add(*std::move(link));  // otherwise the socket closes, which the newcomer sees
+    // Otherwise the socket closes, which the newcomer notices.
+    if (link.ok()) Add(*std::move(link));
   }
 }
 
@@ -507,6 +513,9 @@ void Endpoint::Wake() {
   wake_fd_.Wake();
 }
 
+// Order: spin, then set sleeping_, then look at wake_requested_ again. Wake() sets wake_requested_
+// first and then looks at sleeping_, so at least one of the two threads sees the other. Rings use
+// the same pattern (transport/shm_ring.h).
 bool Endpoint::BeginWait(Clock::time_point* until) {
   *until = std::min(*until, next_timer_);
   if (options_.spin != SpinMode::kNever && AnyOpen() &&
@@ -529,7 +538,8 @@ void Endpoint::EndWait(bool readable) {
   }
 }
 
-// Waits for news until the deadline or the next timer. True if the deadline passed without any.
+// Waits for events until the deadline or the next timer. Returns true if the deadline passed
+// without events.
 bool Endpoint::Wait(Clock::time_point now, Clock::time_point deadline) {
   if (now >= deadline) return true;
   Clock::time_point until = deadline;
@@ -567,9 +577,9 @@ absl::StatusOr<std::unique_ptr<ShmTransport>> NewShmTransport(const ShmOptions& 
     return absl::InvalidArgumentError(
         absl::StrCat("send_queue_frames ", options.send_queue_frames, ", want 1 to 65536"));
   }
-  constexpr int kMostDescriptors = 6;  // of an endpoint without peers
+  constexpr int kMostDescriptors = 6;  // descriptors of an endpoint without peers
   TANDEM_RETURN_IF_ERROR(CheckDescriptorsLeft(kMostDescriptors));
-  // Rings could be made without it, and then no large frame could ever leave.
+  // Without such memory rings could be made, but no large frame could ever be sent. So check now.
   TANDEM_RETURN_IF_ERROR(CreateMemoryForReaders(kPageBytes).status());
   auto endpoint = std::make_unique<Endpoint>(options);
   TANDEM_RETURN_IF_ERROR(endpoint->Bind());

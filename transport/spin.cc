@@ -9,8 +9,8 @@
 namespace tandem::transport {
 namespace {
 
-// Threads that run or want to, of the whole machine, this one included; -1 if the system does not
-// say.
+// The number of threads on the whole machine that run or want to run, this one included; -1 if the
+// system does not say.
 int Runnable(int fd) {
   char text[128];
   const ssize_t bytes = pread(fd, text, sizeof text - 1, 0);
@@ -29,7 +29,8 @@ Spin::Spin(SpinMode mode) : mode_(mode), load_(open("/proc/loadavg", O_RDONLY | 
   if (sched_getaffinity(0, sizeof mine, &mine) == 0) cores_ = CPU_COUNT(&mine);
 }
 
-// The system is asked only after a spin has failed: a thread that is about to sleep has the time.
+// Decides whether to spin. The system is asked only after a failed spin, because a thread that is
+// about to sleep has the time.
 bool Spin::Allowed(Clock::time_point now) {
   if (mode_ != SpinMode::kWhenCoresAreFree) return mode_ == SpinMode::kAlways;
   if (now < next_look_ || (allowed_ && !failed_)) return allowed_;

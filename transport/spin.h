@@ -1,12 +1,13 @@
-// How long to look for news before going to sleep. Sleeping and being woken costs two system calls
-// and a trip through the scheduler of the kernel, several microseconds. But a thread that spins on
-// a core that another thread needs makes everybody wait, also the thread that it is waiting for.
+// Spin decides how long to look for events before sleeping. Sleeping and waking costs two system
+// calls and a pass through the kernel's scheduler, several microseconds. But a thread that spins on
+// a core that another thread needs delays everybody, even the thread that it waits for.
 //
-// So: as long as spinning has paid off lately (kMin to kMax, doubled by success, halved by
-// failure), and not at all while more threads want to run than there are cores. The latter is read
-// from the system only just before going to sleep, and at most every kLook.
+// So Spin spins for as long as spinning has been useful lately (kMin to kMax, doubled by success,
+// halved by failure), and not at all while more threads want to run than there are cores. Spin
+// reads the number of runnable threads from the system only just before sleeping, and at most every
+// kLook.
 //
-// Thread safety: none, one thread's own.
+// Thread safety: none; each thread has its own.
 #ifndef TANDEM_TRANSPORT_SPIN_H_
 #define TANDEM_TRANSPORT_SPIN_H_
 
@@ -21,7 +22,7 @@ namespace tandem::transport {
 enum class SpinMode {
   kNever,
   kWhenCoresAreFree,
-  kAlways,  // for programs that have cores to themselves, e.g. by real-time priority
+  kAlways,  // for programs with cores of their own, e.g. by real-time priority
 };
 
 class Spin {
@@ -33,7 +34,7 @@ class Spin {
 
   explicit Spin(SpinMode mode);
 
-  // Calls `ready` until it is true (then returns true) or spinning is over.
+  // Calls `ready` until it returns true (then returns true) or until the time to spin is over.
   template <typename Ready>
   bool Until(Ready ready, Clock::time_point deadline) {
     Clock::time_point now = Clock::now();
@@ -59,7 +60,8 @@ class Spin {
     return false;
   }
 
-  // After Until was false and the caller has slept: how long did it have to wait in all?
+  // Call it after Until returned false and the caller has slept. A short total wait lengthens the
+  // next spin; a long one shortens it.
   void Slept() {
     if (!allowed_ && mode_ != SpinMode::kAlways) return;
     if (Clock::now() - begun_ <= kMax) {
@@ -72,7 +74,8 @@ class Spin {
   bool allowed() const { return allowed_; }
 
  private:
-  // Sixteen looks take well under a microsecond: somebody else has had the core.
+  // Sixteen looks take well under a microsecond. A longer pause means that another thread had the
+  // core.
   static constexpr auto kTakenAway = std::chrono::microseconds(100);
 
   static void Pause() {
@@ -90,7 +93,7 @@ class Spin {
   OwnedFd load_;  // /proc/loadavg
   int cores_ = 1;
   bool allowed_ = false;
-  bool failed_ = true;  // the last time
+  bool failed_ = true;  // the last spin
   Clock::time_point next_look_ = Clock::time_point::min();
   Clock::time_point begun_ = Clock::time_point::min();
   Clock::duration budget_ = kMax;

@@ -20,14 +20,14 @@ socklen_t SizeOf(const sockaddr& address) {
   return address.sa_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
 }
 
-// "10.0.0.1" or "fe80::1%eth0".
+// For example "10.0.0.1" or "fe80::1%eth0".
 std::string Number(const sockaddr& address) {
   char host[NI_MAXHOST] = "";
   (void)getnameinfo(&address, SizeOf(address), host, sizeof host, nullptr, 0, NI_NUMERICHOST);
   return host;
 }
 
-// IPv4 first; the order is otherwise that of the system.
+// Puts IPv4 addresses first and otherwise keeps the system's order.
 void PutIpv4First(std::vector<std::string>* hosts) {
   std::stable_partition(hosts->begin(), hosts->end(), [](const std::string& host) {
     return host.find(':') == std::string::npos;
@@ -55,7 +55,7 @@ absl::StatusOr<std::vector<std::string>> AddressesOf(const std::string& host) {
   return hosts;
 }
 
-// Of a network device.
+// The addresses of a network device.
 absl::StatusOr<std::vector<std::string>> AddressesOfDevice(const std::string& device) {
   ifaddrs* all = nullptr;
   if (getifaddrs(&all) != 0) return absl::InvalidArgumentError("network devices are not known");

@@ -1,12 +1,13 @@
-// Addresses of ZeroMQ endpoints in TCP, tcp://HOST:PORT: taken apart, put together, and names turned
-// into numbers. libzmq takes names of network devices alone where it binds, and needs to be told of
-// IPv6 before.
+// Splits and builds the TCP addresses of ZeroMQ endpoints, tcp://HOST:PORT, and resolves names to
+// numbers. libzmq cannot do this itself: where it binds it accepts only names of network devices,
+// and it must be told about IPv6 in advance.
 //
-// HOST is a name, an IPv4 address, an IPv6 address in brackets, or, to bind, the name of a network
-// device or * for all hosts. A name with several addresses means its first IPv4 address to those
-// that bind; those that connect try all, IPv4 first.
+// HOST is a name, an IPv4 address or an IPv6 address in brackets. For bind it can also be the name
+// of a network device, or * for all hosts. If a name has several addresses, bind takes its first
+// IPv4 address, and connect tries all addresses, IPv4 first.
 //
-// Thread safety: free functions; any thread. Those that resolve a name may wait for a server of names.
+// Thread safety: free functions; any thread. Functions that resolve a name may wait for a name
+// server.
 #ifndef TANDEM_TRANSPORT_TCP_ADDRESS_H_
 #define TANDEM_TRANSPORT_TCP_ADDRESS_H_
 
@@ -20,27 +21,27 @@ namespace tandem::transport {
 
 struct TcpAddress {
   std::string host;  // without brackets
-  std::string port;  // a number, or * for any free one
+  std::string port;  // a number, or * for any free port
 
-  // False for ipc:// and the like; then both parts are empty.
+  // False for ipc:// and similar addresses; then both parts are empty.
   bool valid() const { return !host.empty(); }
   bool AllHosts() const { return host == "*" || host == "0.0.0.0" || host == "::"; }
   bool IsIpv6() const { return host.find(':') != std::string::npos; }
-  // "tcp://[::1]:7000".
+  // For example "tcp://[::1]:7000".
   std::string ToString() const;
 };
 
 TcpAddress SplitTcpAddress(absl::string_view address);
 
-// "10.0.0.1", "[::1]": a host as it stands in an address.
+// The host as it stands in an address: "10.0.0.1", "[::1]".
 std::string HostInAddress(absl::string_view host);
 
-// The same address with a number for its host, or * as it was; any address that is not TCP as it is.
-// INVALID_ARGUMENT: nobody knows the host.
+// Returns the address with its host as a number; * stays *. Addresses that are not TCP are returned
+// unchanged. INVALID_ARGUMENT: the host is unknown.
 absl::StatusOr<std::string> ResolveToBind(const std::string& address);
 
-// The addresses, with numbers for hosts, at which a connection may be tried, in this order; `address`
-// itself if it is not TCP, or nobody knows the host now.
+// Returns the addresses to try, in this order, with hosts as numbers. Returns `address` itself if
+// it is not TCP, or if its host is unknown at present.
 std::vector<std::string> ResolveToConnect(const std::string& address);
 
 }  // namespace tandem::transport

@@ -1,21 +1,27 @@
-// Moves frames between endpoints. One Transport is one endpoint, used by one thread; only Wake() and
-// Alloc() may be called from others. Implementations, all of which pass
+// This folder, transport/, moves frames between endpoints. A Transport is one endpoint. One thread
+// uses it; other threads may call only Wake() and Alloc(). Implementations, all of which pass
 // tests/unit/transport_conformance_test.cc:
+//
 //   zmq_transport.h           ZeroMQ: TCP between hosts
 //   shm_transport.h           shared memory, on one host
 //   rdma/rdma_transport.h     RDMA verbs, between hosts that have a device
-//   multi_transport.h         several of these: for each peer the best way that reaches it
+//   multi_transport.h         several of these; chooses the best one for each peer
 //   in_process.h              within one process, for tests
 //
-// What every implementation promises:
+// Every implementation guarantees:
+//
 //   (1) frames between two peers arrive whole, unchanged, in the order sent, at most once;
-//   (2) a send queue is bounded: beyond the bound Send returns RESOURCE_EXHAUSTED and sends
-//       nothing, and a kWritable event follows when there is room;
-//   (3) the death of a peer gives one kPeerLost event within 3 s, an orderly Close one kPeerClosed;
-//   (4) bytes that are not a frame give a kGarbage event, never a crash, and other peers go on;
-//   (5) buffers of received frames return to the transport when dropped, on any thread, even after
-//       the transport is gone.
-// Not here: what frames mean (proto/frame.h), who an endpoint is (views), retries (the client).
+//   (2) a send queue is bounded: when it is full, Send returns RESOURCE_EXHAUSTED and sends
+//       nothing, and a kWritable event follows when there is room again;
+//   (3) the death of a peer causes one kPeerLost event within 3 s, and an orderly Close causes one
+//       kPeerClosed event;
+//   (4) bytes that are not a frame cause a kGarbage event, never a crash, and do not disturb other
+//       peers;
+//   (5) buffers of received frames return to the transport when they are dropped, on any thread,
+//       even after the transport is destroyed.
+//
+// Not here: the meaning of frames (proto/frame.h), the addresses of endpoints (views), retries
+// (client/).
 #ifndef TANDEM_TRANSPORT_TRANSPORT_H_
 #define TANDEM_TRANSPORT_TRANSPORT_H_
 
@@ -31,7 +37,8 @@
 
 namespace tandem::transport {
 
-// A connection to (or from) one other endpoint, numbered by this transport; never reused.
+// A connection to or from one other endpoint. This transport numbers its peers and never reuses a
+// number.
 using PeerId = uint64_t;
 
 struct TransportEvent {
@@ -39,11 +46,11 @@ struct TransportEvent {
   Kind kind = Kind::kFrame;
   PeerId peer = 0;
   ParsedFrame frame;  // kFrame: decoded and checked
-  absl::Status why;   // kPeerLost, kGarbage
+  absl::Status why;   // kPeerLost, kGarbage: the reason
 };
 
-// The line that an event is worth in a log: of bytes that are no frame, or of a connection that this
-// process gave up because its system had nothing left for it. Empty: none.
+// The log line for an event: for bytes that are not a frame, and for a connection that this process
+// gave up because its system had no memory or descriptors left. Empty: nothing to log.
 inline std::string TroubleIn(const TransportEvent& event) {
   const bool given_up = event.kind == TransportEvent::Kind::kPeerLost &&
                         (absl::IsAborted(event.why) || absl::IsResourceExhausted(event.why));
@@ -60,23 +67,24 @@ class Transport : public BufferSource {
  public:
   ~Transport() override = default;
 
-  // Where others can connect to, e.g. "tcp://10.0.0.1:41231".
+  // The address to which others can connect, for example "tcp://10.0.0.1:41231".
   virtual const std::string& address() const = 0;
 
-  // Starts a connection; frames sent before it stands are queued. A peer that never answers gives
-  // kPeerLost after the connect deadline. INVALID_ARGUMENT if the address is malformed.
+  // Starts a connection. Frames that are sent before it is established are queued. If the peer does
+  // not answer within the connect deadline, kPeerLost follows. INVALID_ARGUMENT if the address is
+  // malformed.
   virtual absl::StatusOr<PeerId> Connect(const std::string& address) = 0;
 
-  // Queues the frame. NOT_FOUND: no such peer (any more). RESOURCE_EXHAUSTED: see (2).
+  // Queues the frame. NOT_FOUND: the peer does not exist (any more). RESOURCE_EXHAUSTED: see (2).
   virtual absl::Status Send(PeerId peer, Frame frame) = 0;
 
-  // Says goodbye, then forgets the peer. Frames queued before are still delivered if it lives.
+  // Says goodbye and forgets the peer. Frames queued before are still delivered if the peer lives.
   virtual void Close(PeerId peer) = 0;
 
-  // Appends what has happened; waits up to `timeout` if nothing has. Returns early on Wake().
+  // Appends events. Waits up to `timeout` if there are none. Returns early on Wake().
   virtual void Poll(absl::Duration timeout, std::vector<TransportEvent>* events) = 0;
 
-  // Ends a Poll in progress, or the next one. Any thread.
+  // Ends a Poll in progress, or the next one. Thread safety: any thread.
   virtual void Wake() = 0;
 
   virtual TransportCounters counters() const = 0;

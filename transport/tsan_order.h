@@ -1,5 +1,6 @@
-// What passes between two threads through a library that ThreadSanitizer cannot see into: the giver
-// says so before, the taker after. Nothing at all in other builds.
+// Tells ThreadSanitizer about objects that pass between two threads through a library that it
+// cannot see into. The giving thread calls HandOver before, the taking thread calls TakeOver after.
+// In other builds both do nothing.
 #ifndef TANDEM_TRANSPORT_TSAN_ORDER_H_
 #define TANDEM_TRANSPORT_TSAN_ORDER_H_
 

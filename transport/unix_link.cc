@@ -62,7 +62,8 @@ absl::Status CheckSameUser(int fd) {
                                                   peer.uid, ", we are ", geteuid()));
 }
 
-// Takes over the descriptors that came with a message, whatever else is wrong with it.
+// Takes over the descriptors of a message, even if something else is wrong with the message;
+// otherwise they would leak.
 std::vector<OwnedFd> TakeFds(msghdr* header) {
   std::vector<OwnedFd> fds;
   for (cmsghdr* c = CMSG_FIRSTHDR(header); c != nullptr; c = CMSG_NXTHDR(header, c)) {
@@ -77,7 +78,7 @@ std::vector<OwnedFd> TakeFds(msghdr* header) {
   return fds;
 }
 
-// False when the deadline has passed.
+// Returns false when the deadline has passed.
 bool WaitReadable(int fd, absl::Time deadline) {
   const absl::Duration left = std::max(absl::ZeroDuration(), deadline - MonotonicNow());
   pollfd waiting = {.fd = fd, .events = POLLIN, .revents = 0};
@@ -156,7 +157,7 @@ absl::StatusOr<UnixMessage> UnixLink::Receive() {
   if (count == 0) return absl::UnavailableError("the peer has closed its end of the socket");
   if ((header.msg_flags & MSG_CTRUNC) != 0 && message.fds.size() < kMaxFds) {
     return absl::ResourceExhaustedError(
-        "socket: no descriptor is left for what the peer hands over (ulimit -n)");
+        "socket: no descriptor is left for those that the peer sends; hint: raise ulimit -n");
   }
   if ((header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
     return absl::InvalidArgumentError("socket message that is too long");
@@ -208,7 +209,9 @@ absl::StatusOr<UnixLink> UnixListener::Accept() {
   const auto nobody = [] { return errno == EAGAIN || errno == EINTR || errno == ECONNABORTED; };
   OwnedFd fd = accept();
   if (!fd.valid() && !nobody()) {
-    // A newcomer that is left in the queue would keep the socket readable, and wait in vain.
+    // No descriptor is left. A newcomer that stays in the queue would keep the socket readable and
+    // wait in vain. So the spare descriptor is released to accept the newcomer, and the accepted
+    // socket closes at once.
     const std::string why = absl::StrCat("accept: ", SystemError());
     spare_ = OwnedFd();
     if (accept().valid() || !nobody()) return absl::ResourceExhaustedError(why);

@@ -1,10 +1,10 @@
-// Unix sockets between processes of one host: they find each other by a name without a file, hand
-// over descriptors, and see at once when the other process is gone.
+// Unix sockets between processes on one host. With them processes find each other by a name without
+// a file, pass descriptors, and see at once when the other process is gone.
 //
-// Names are abstract: they vanish with their process, and are seen only inside one network
-// namespace. A peer that is run by another user is refused.
+// Names are abstract. An abstract name vanishes with its process, and only processes in the same
+// network namespace see it. Peers of another user are refused.
 //
-// Thread safety: as any descriptor: one thread at a time a direction.
+// Thread safety: as any descriptor: one thread at a time for each direction.
 #ifndef TANDEM_TRANSPORT_UNIX_LINK_H_
 #define TANDEM_TRANSPORT_UNIX_LINK_H_
 
@@ -27,19 +27,19 @@ struct UnixMessage {
   std::vector<OwnedFd> fds;
 };
 
-// One end of a connection. Messages keep their boundaries; nothing blocks but what says so.
+// One end of a connection. Messages keep their boundaries. Only functions marked "Blocks" block.
 class UnixLink {
  public:
   static constexpr size_t kMaxMessageBytes = 512;
   static constexpr size_t kMaxFds = 8;
   static constexpr size_t kMaxNameBytes = 100;
 
-  // UNAVAILABLE: nobody has this name (yet), or its queue of newcomers is full. PERMISSION_DENIED:
-  // it is another user's. INVALID_ARGUMENT: no possible name.
+  // UNAVAILABLE: no process has this name (yet), or its queue of newcomers is full.
+  // PERMISSION_DENIED: the process belongs to another user. INVALID_ARGUMENT: an impossible name.
   static absl::StatusOr<UnixLink> Connect(absl::string_view name);
-  // Tries again and again while UNAVAILABLE, until `deadline`. Blocks.
+  // Repeats Connect while it returns UNAVAILABLE, until `deadline`. Blocks.
   static absl::StatusOr<UnixLink> ConnectBy(absl::string_view name, absl::Time deadline);
-  // Two connected ends, e.g. for a child process.
+  // Two connected ends, for example for a child process.
   static absl::StatusOr<std::pair<UnixLink, UnixLink>> Pair();
 
   UnixLink() = default;
@@ -48,44 +48,45 @@ class UnixLink {
   // Readable when a message waits or the peer is gone.
   int fd() const { return socket_.get(); }
 
-  // RESOURCE_EXHAUSTED: the peer reads too slowly, nothing was sent. UNAVAILABLE: it is gone.
-  // Requires: 1 to kMaxMessageBytes bytes, at most kMaxFds descriptors.
+  // RESOURCE_EXHAUSTED: the peer reads too slowly, and nothing was sent. UNAVAILABLE: the peer is
+  // gone. Requires: 1 to kMaxMessageBytes bytes, at most kMaxFds descriptors.
   absl::Status Send(absl::string_view bytes, absl::Span<const int> fds = {});
 
-  // The next message; NOT_FOUND: none waits; UNAVAILABLE: none waits and the peer is gone;
-  // INVALID_ARGUMENT: one that is too long or has too many descriptors (it is dropped);
-  // RESOURCE_EXHAUSTED: this process may have no more descriptors (it is dropped, too).
+  // Returns the next message. NOT_FOUND: none waits. UNAVAILABLE: none waits and the peer is gone.
+  // INVALID_ARGUMENT: the message is too long or has too many descriptors (it is dropped).
+  // RESOURCE_EXHAUSTED: this process has no descriptors left (the message is dropped, too).
   absl::StatusOr<UnixMessage> Receive();
   // Waits for a message until `deadline` (DEADLINE_EXCEEDED). Blocks.
   absl::StatusOr<UnixMessage> ReceiveBy(absl::Time deadline);
 
-  // All that was sent before is read, and the other process is gone or has closed its end.
+  // True if everything sent before has been read and the other process is gone or has closed its
+  // end.
   bool PeerIsGone() const;
-  // Not merely closed: no process has the number that made the other end. False if it cannot be
-  // seen.
+  // True if the process that made the other end has died, not merely closed it: no process has its
+  // number any more. False if this cannot be determined.
   bool PeerProcessIsDead() const;
 
  private:
   OwnedFd socket_;
 };
 
-// Takes connections to a name.
+// Accepts connections to a name.
 class UnixListener {
  public:
-  // UNAVAILABLE: somebody else has the name.
+  // UNAVAILABLE: another socket has the name.
   static absl::StatusOr<UnixListener> Bind(absl::string_view name);
 
   UnixListener() = default;
   int fd() const { return socket_.get(); }
 
-  // The next newcomer. NOT_FOUND: none waits; PERMISSION_DENIED: another user's, refused;
-  // RESOURCE_EXHAUSTED: no descriptor is left for it, refused.
+  // Returns the next newcomer. NOT_FOUND: none waits. PERMISSION_DENIED: it belongs to another user
+  // and was refused. RESOURCE_EXHAUSTED: there is no descriptor for it, so it was refused.
   absl::StatusOr<UnixLink> Accept();
 
  private:
   explicit UnixListener(OwnedFd socket);
   OwnedFd socket_;
-  OwnedFd spare_;  // given up to refuse a newcomer when there is no other descriptor
+  OwnedFd spare_;  // released to refuse a newcomer when there is no other descriptor
 };
 
 }  // namespace tandem::transport

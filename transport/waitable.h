@@ -1,5 +1,5 @@
-// A transport whose Poll can be replaced by a wait that others take part in, so that one thread can
-// sleep on several transports at once (transport/multi_transport.h).
+// A transport that can be part of a common wait, so that one thread can sleep on several transports
+// at once (transport/multi_transport.h). This sequence replaces its Poll:
 //
 //   t.Poll(absl::ZeroDuration(), &events);           until nothing is reported
 //   if (t.BeginWait(&until)) wait for t.wait_fd() to be readable, at most until `until`;
@@ -20,16 +20,16 @@ class WaitableTransport : public Transport {
   static Clock::duration ToClock(absl::Duration d) {
     return std::chrono::duration_cast<Clock::duration>(absl::ToChronoNanoseconds(d));
   }
-  // The time point `d` from now; far ones are "never".
+  // The time point `d` from now; very long durations mean "never".
   static Clock::time_point After(absl::Duration d) {
     return d > absl::Hours(24 * 365) ? Clock::time_point::max() : Clock::now() + ToClock(d);
   }
 
   // Between BeginWait and EndWait: readable when Poll has something to do.
   virtual int wait_fd() const = 0;
-  // Gets ready for a wait; may spin a little first. Lowers *until to when Poll must be called
-  // anyway. False: there may be news already, so Poll instead of waiting; EndWait is due all the
-  // same.
+  // Prepares a wait; may spin a little first. Lowers *until to the time when Poll must be called in
+  // any case. False: there may be events already, so call Poll instead of waiting. EndWait is
+  // required in both cases.
   virtual bool BeginWait(Clock::time_point* until) = 0;
   virtual void EndWait(bool readable) = 0;
 };

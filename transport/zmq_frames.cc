@@ -9,10 +9,11 @@
 namespace tandem::transport {
 namespace {
 
-// libzmq hands out parts of up to its 8 KiB read batch inside that batch: at odd addresses, and
-// keeping all of it alive. Those are copied; larger ones have memory of their own.
+// libzmq returns parts that came in its read batch of up to 8 KiB as pointers into that batch. Such
+// pointers have odd addresses and keep the whole batch alive. Parts of this size are copied. Larger
+// parts have memory of their own.
 constexpr size_t kCopiedBytes = 8192;
-// As a ROUTER numbers peers: a zero byte, a big-endian number.
+// A ROUTER's name for a peer: a zero byte and a big-endian number.
 constexpr size_t kRoutingIdBytes = 5;
 
 }  // namespace
@@ -50,7 +51,8 @@ void ZmqFrames::Send(void* dealer, SendRecord* record) {
 
 bool ZmqFrames::SendTo(void* router, uint32_t to, SendRecord* record) {
   zmq_msg_t message;
-  zmq_msg_init_size(&message, kRoutingIdBytes);  // small enough to live in the message itself
+  // so small that libzmq stores it in the message object itself
+  zmq_msg_init_size(&message, kRoutingIdBytes);
   auto* const at = static_cast<uint8_t*>(zmq_msg_data(&message));
   at[0] = 0;
   for (int i = 1; i < 5; ++i) at[i] = static_cast<uint8_t>(to >> (8 * (4 - i)));
@@ -86,7 +88,7 @@ bool ZmqFrames::ReceiveParts(void* socket, int more, Received* out) {
   while (more > 0) {
     Buffer part;
     more = ReceivePart(socket, &part);
-    if (more < 0) return false;  // only before the first part: messages arrive whole
+    if (more < 0) return false;  // possible only for the first part: messages arrive whole
     if (out->parts < kMaxFrameParts) out->frame.part[out->parts] = std::move(part);
     ++out->parts;
   }
@@ -94,7 +96,7 @@ bool ZmqFrames::ReceiveParts(void* socket, int more, Received* out) {
   return true;
 }
 
-// -1: nothing there; 0: the last part of the message; 1: more follow.
+// Returns -1: nothing there; 0: this was the last part of the message; 1: more parts follow.
 int ZmqFrames::ReceivePart(void* socket, Buffer* part) {
   zmq_msg_t* const message = &spare_->message;
   if (zmq_msg_recv(message, socket, ZMQ_DONTWAIT) < 0) return -1;

@@ -1,8 +1,8 @@
-// Frames as messages of libzmq with several parts: into a socket, and out of one. Buffers go out,
-// and large parts come in, without being copied.
+// ZmqFrames converts between frames and multi-part messages of libzmq. Outgoing buffers and large
+// incoming parts are not copied.
 //
-// Thread safety: none, one transport's own; only what libzmq's I/O threads give back (zmq_parts.h)
-// comes from other threads.
+// Thread safety: none; each transport has its own. Only buffers that libzmq's I/O threads give back
+// (zmq_parts.h) come from other threads.
 #ifndef TANDEM_TRANSPORT_ZMQ_FRAMES_H_
 #define TANDEM_TRANSPORT_ZMQ_FRAMES_H_
 
@@ -22,7 +22,8 @@ namespace tandem::transport {
 class ZmqFrames {
  public:
   struct Received {
-    std::optional<uint32_t> from;  // the ROUTER's number of the peer; none if it is not one it gave
+    // the ROUTER's number of the peer; none if the peer chose its own id
+    std::optional<uint32_t> from;
     Frame frame;
     int parts = 0;  // as sent; the frame keeps at most kMaxFrameParts
   };
@@ -32,13 +33,13 @@ class ZmqFrames {
   ZmqFrames(const ZmqFrames&) = delete;
   ZmqFrames& operator=(const ZmqFrames&) = delete;
 
-  // A frame that is to be sent, counted in `flow` until it is released: by libzmq when it has sent
-  // or dropped it, or by whoever does not send it.
+  // Makes a record of a frame to send. `flow` counts it until it is released: by libzmq when it has
+  // sent or dropped the frame, or by the caller that does not send it.
   SendRecord* NewRecord(Frame frame, std::shared_ptr<Flow> flow);
-  // Gives it to libzmq. A part that cannot be sent is dropped with the rest of its frame: libzmq has
-  // lost the connection, and says so to the monitor or to the next probe.
+  // Gives the record to libzmq. If a part cannot be sent, it and the rest of its frame are dropped:
+  // libzmq has lost the connection, and reports this to the monitor or at the next probe.
   void Send(void* dealer, SendRecord* record);
-  // The same to peer `to` of a ROUTER. False, and the record released, if it is gone.
+  // The same to peer `to` of a ROUTER. False: the peer is gone, and the record was released.
   bool SendTo(void* router, uint32_t to, SendRecord* record);
 
   // Reads one message of a DEALER, if there is one.

@@ -1,5 +1,7 @@
-// What a ZeroMQ transport and libzmq's I/O threads share: how many frames wait, what keeps their
-// memory until they are sent, and where received parts stay.
+// Objects that a ZeroMQ transport shares with libzmq's I/O threads: the count of waiting frames,
+// the owner of their memory until they are sent, and the owner of received parts. The I/O threads
+// call only Flow::Done, SendRecord::FreePart and what these call; the transport's thread calls the
+// rest. ReceivedPart returns on the thread that drops the last reference.
 #ifndef TANDEM_TRANSPORT_ZMQ_PARTS_H_
 #define TANDEM_TRANSPORT_ZMQ_PARTS_H_
 
@@ -19,18 +21,20 @@
 namespace tandem::transport {
 
 // Counts the frames of one peer that were accepted and are not yet in the kernel. libzmq's own
-// high-water marks are off: they cannot say when one particular peer of a ROUTER is writable again.
+// high-water marks are switched off, because they cannot say when one particular peer of a ROUTER
+// is writable again.
 class Flow {
  public:
   Flow(int bound, std::shared_ptr<WakeFd> waker)
       : bound_(bound), low_(bound / 2), waker_(std::move(waker)) {}
 
-  // Owner: may one more frame be queued? If not, the owner is woken once half of them have left.
+  // For the owner: true if one more frame may be queued. Otherwise the owner is woken when half of
+  // the frames have left. The second look closes a gap: Done() wakes the owner only if it sees
+  // blocked_, and frames may have left between the first look and the store.
   bool HasRoom() {
     if (in_flight_.load() < bound_) return true;
     blocked_.store(true);
-    if (in_flight_.load() >= bound_)
-      return false;  // it left `low_` behind after `blocked_` was set
+    if (in_flight_.load() >= bound_) return false;  // Done() will see blocked_ at `low_`
     blocked_.store(false);
     return true;
   }
@@ -69,14 +73,14 @@ struct SendRecord {
     pool->Give(this);
     done->Done();
   }
-  // Called by libzmq, usually on an I/O thread.
+  // libzmq calls this function, usually on an I/O thread.
   static void FreePart(void*, void* record) {
     TakeOver(record);
     static_cast<SendRecord*>(record)->PartDone();
   }
 };
 
-// A received part that stays where libzmq put it.
+// A received part that stays where libzmq stored it.
 class ReceivedPart final : public BufferBlock {
  public:
   ReceivedPart() { zmq_msg_init(&message); }

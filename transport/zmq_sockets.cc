@@ -13,9 +13,9 @@
 namespace tandem::transport {
 namespace {
 
-constexpr int kMaxSockets = 1 << 16;  // of one context; a connection takes three
-// libzmq must keep a broken DEALER (its received frames are still to be read) but never reconnect
-// it.
+constexpr int kMaxSockets = 1 << 16;  // sockets of one context; a connection takes three
+// libzmq must keep a broken DEALER, because its received frames are still to be read, but must
+// never reconnect it. No option does that, so the reconnect interval is very long.
 constexpr int kNeverReconnectMs = 500'000'000;
 
 absl::Status NoSocket(absl::string_view what) {
@@ -27,7 +27,8 @@ int Milliseconds(absl::Duration d) {
   return static_cast<int>(std::clamp<int64_t>(absl::ToInt64Milliseconds(d), 0, 1'000'000'000));
 }
 
-// A socket that does not bound its queue, reconnect or take parts beyond the options' bounds.
+// Makes a socket with an unbounded queue, without reconnecting, which refuses parts beyond the
+// options' bounds.
 absl::StatusOr<void*> NewZmqSocket(const ZmqOptions& options, int type, bool ipv6) {
   void* const socket = zmq_socket(options.context->handle(), type);
   if (socket == nullptr) return NoSocket("new ZeroMQ socket");
@@ -45,23 +46,23 @@ absl::StatusOr<void*> NewZmqSocket(const ZmqOptions& options, int type, bool ipv
   return socket;
 }
 
-// A socket on which `socket` reports these events.
+// Makes a socket on which `socket` reports these events.
 absl::StatusOr<void*> NewZmqMonitor(ZmqContext& context, void* socket, int zmq_events) {
   const std::string name = absl::StrCat("inproc://monitor-", context.NextNumber());
   if (zmq_socket_monitor(socket, name.c_str(), zmq_events) != 0) return NoSocket("socket monitor");
   void* const monitor = zmq_socket(context.handle(), ZMQ_PAIR);
   if (monitor == nullptr) return NoSocket("socket monitor");
   const int none = 0;
-  // No bound: an I/O thread that cannot store an event would wait until we read some.
+  // No bound: an I/O thread that cannot store an event would wait until this thread reads some.
   TANDEM_CHECK(zmq_setsockopt(monitor, ZMQ_RCVHWM, &none, sizeof none) == 0);
   TANDEM_CHECK(zmq_setsockopt(monitor, ZMQ_LINGER, &none, sizeof none) == 0);
   TANDEM_CHECK(zmq_connect(monitor, name.c_str()) == 0);
-  // libzmq announces an event only after its reader has once found the pipe empty, so read it now.
+  // libzmq announces an event only after the reader has found the pipe empty once, so read it now.
   ForMonitorEvents(monitor, [](int) { return true; });
   return monitor;
 }
 
-// Readable when the socket may have news.
+// Readable when the socket may have events.
 int SocketFd(void* socket) {
   int fd = -1;
   size_t size = sizeof fd;
@@ -112,7 +113,7 @@ void ZmqSocketSet::Close(MonitoredSocket* socket, absl::Duration linger) {
 }
 
 void UnbindZmq(const MonitoredSocket& socket, const std::string& address, absl::Duration patience) {
-  if (zmq_unbind(socket.socket, address.c_str()) != 0) return;  // it was never bound
+  if (zmq_unbind(socket.socket, address.c_str()) != 0) return;  // the socket was never bound
   const auto deadline = WaitableTransport::After(patience);
   bool closed = false;
   while (!closed && WaitableTransport::Clock::now() < deadline) {
@@ -133,7 +134,8 @@ ZmqContext::ZmqContext(int io_threads) : handle_(zmq_ctx_new()), io_threads_(io_
 }
 
 absl::Status ZmqContext::MayStart() {
-  constexpr int kReaper = 1, kSpare = 1;  // a thread that has ended may be counted for a moment
+  // a thread that has ended may still be counted for a moment
+  constexpr int kReaper = 1, kSpare = 1;
   if (started_.load()) return absl::OkStatus();
   TANDEM_RETURN_IF_ERROR(CanStartThreads(io_threads_ + kReaper + kSpare));
   started_.store(true);

@@ -1,7 +1,7 @@
-// Sockets of libzmq as a ZeroMQ transport wants them, each with the monitor that reports its events,
-// and the epoll set in which a transport waits for all of its own.
+// Sockets of libzmq with the settings that a ZeroMQ transport needs, each with a monitor that
+// reports its events, and the epoll set in which a transport waits for all its sockets.
 //
-// Thread safety: a set, a socket and its monitor belong to one thread at a time.
+// Thread safety: a set, a socket and its monitor may be used by one thread at a time.
 #ifndef TANDEM_TRANSPORT_ZMQ_SOCKETS_H_
 #define TANDEM_TRANSPORT_ZMQ_SOCKETS_H_
 
@@ -19,32 +19,33 @@
 
 namespace tandem::transport {
 
-// What libzmq says of the last error of this thread.
+// libzmq's text for the last error of this thread.
 std::string ZmqError();
 
 struct MonitoredSocket {
   void* socket = nullptr;
-  void* monitor = nullptr;  // ForMonitorEvents reads what it reports
+  void* monitor = nullptr;  // reports events, which ForMonitorEvents reads
 };
 
 class ZmqSocketSet {
  public:
-  // `wake_fd` is in the set, too, as `wake_key`, and outlives it.
+  // `wake_fd` is in the set, too, with the key `wake_key`, and must outlive the set.
   ZmqSocketSet(const ZmqOptions& options, int wake_fd, uint64_t wake_key);
 
-  // A socket that does not bound its queue, reconnect or take parts beyond the options' bounds, and
-  // a monitor for `zmq_events`; in the set as `key` and `key` + 1. `address`: where it will bind or
-  // connect to, a number and no name. RESOURCE_EXHAUSTED: the context has no more sockets, or the
-  // process no more files.
+  // Opens a socket with an unbounded queue, without reconnecting, which refuses parts beyond the
+  // options' bounds, and a monitor for `zmq_events`. The set contains both, with the keys `key` and
+  // `key` + 1. `address`: where the socket will bind or connect, as a number and not a name.
+  // RESOURCE_EXHAUSTED: the context has no more sockets, or the process no more files.
   absl::StatusOr<MonitoredSocket> Open(int type, int zmq_events, uint64_t key,
                                        const std::string& address);
-  // Sends what is queued for up to `linger`, in the background. Does nothing if there is none.
+  // Closes a socket. Queued messages are sent for up to `linger`, in the background. Does nothing
+  // if there is no socket.
   void Close(MonitoredSocket* socket, absl::Duration linger);
 
-  // Readable when a socket may have news.
+  // Readable when a socket may have events.
   int fd() const { return epoll_fd_.get(); }
-  // Calls on_ready(key) for some that may have news, at most after `timeout_ms` (-1: whenever there
-  // are any). Returns how many, or less than 0 if it was interrupted.
+  // Calls on_ready(key) for sockets that may have events, after at most `timeout_ms` (-1: waits
+  // without limit). Returns their number, or less than 0 if it was interrupted.
   template <typename F>
   int Wait(int timeout_ms, F on_ready) {
     epoll_event ready[64];
@@ -60,11 +61,12 @@ class ZmqSocketSet {
   const OwnedFd epoll_fd_;
 };
 
-// Frees the address that `socket` is bound to, and waits until it is free, up to `patience`. libzmq
-// closes in the background; until then others could still connect to what no longer exists.
+// Frees the address to which `socket` is bound, and waits up to `patience` until it is free. libzmq
+// closes in the background; without the wait, others could still connect to an endpoint that no
+// longer exists.
 void UnbindZmq(const MonitoredSocket& socket, const std::string& address, absl::Duration patience);
 
-// Calls on_event(event number) for each waiting event of a monitor, until it returns false.
+// Calls on_event(event number) for each waiting event of a monitor, until on_event returns false.
 template <typename F>
 void ForMonitorEvents(void* monitor, F on_event) {
   uint8_t head[6];  // u16 event, u32 value

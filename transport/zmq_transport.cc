@@ -26,34 +26,34 @@ namespace {
 
 using Clock = WaitableTransport::Clock;
 
-constexpr int kFramesPerTurn = 64;  // of one socket, so that a fast sender starves nobody
+constexpr int kFramesPerTurn = 64;  // of one socket; a fast sender must not starve others
 constexpr auto kProbeDelay = std::chrono::milliseconds(5);
 constexpr auto kProbeSpacing = std::chrono::milliseconds(50);
 
-// Keys of the epoll set: a peer number times two, plus one for the peer's monitor.
+// Keys of the epoll set: a peer's number times two, plus one for the peer's monitor.
 constexpr uint64_t kWakeKey = 0, kRouterKey = 2, kRouterMonitorKey = 3;
 constexpr PeerId kFirstOutgoing = 2;
-constexpr PeerId kFirstIncoming = PeerId{1} << 32;  // plus the number the ROUTER gave
+constexpr PeerId kFirstIncoming = PeerId{1} << 32;  // plus the ROUTER's number of the peer
 
 struct Peer {
   enum class State {
     kConnecting,  // frames wait in `pending`
     kOpen,
-    kClosing,  // we said goodbye and wait for theirs
+    kClosing,  // this side said goodbye and waits for the peer's
     kClosed,   // incoming only: goodbyes said, libzmq still has the connection
   };
   PeerId id = 0;
   State state = State::kOpen;
-  bool gone = false;     // a send failed; reported once what it sent is read
+  bool gone = false;     // a send failed; reported after its frames have been read
   bool dirty = false;    // its DEALER may hold frames that epoll will not announce
   bool blocked = false;  // a Send was refused: the user waits for kWritable
-  bool spoke = false;    // sent something valid, so an answer to our goodbye can be expected
+  bool spoke = false;    // sent something valid, so it will answer a goodbye
   std::shared_ptr<Flow> flow;
   Clock::time_point close_deadline = Clock::time_point::max();
-  // Outgoing peers only.
+  // Only for outgoing peers.
   MonitoredSocket dealer;
   std::string address;
-  std::vector<std::string> targets;  // what the address means, tried in turn
+  std::vector<std::string> targets;  // the addresses behind `address`, tried in turn
   size_t next_target = 0;
   std::deque<SendRecord*> pending;
   Clock::time_point connect_deadline = Clock::time_point::max();
@@ -136,7 +136,7 @@ class ZmqTransport final : public WaitableTransport {
 
   PeerId next_outgoing_ = kFirstOutgoing;
   absl::flat_hash_map<PeerId, std::unique_ptr<Peer>> peers_;
-  absl::flat_hash_map<std::string, std::vector<std::string>> targets_;  // of addresses with names
+  absl::flat_hash_map<std::string, std::vector<std::string>> targets_;  // for addresses with names
   bool router_dirty_ = false;
   std::vector<PeerId> dirty_;    // DEALERs that may hold frames
   std::vector<PeerId> gone_;     // incoming peers whose connection is gone, not yet reported
@@ -145,7 +145,7 @@ class ZmqTransport final : public WaitableTransport {
   Clock::time_point next_timer_ = Clock::time_point::min();
   Clock::time_point next_ping_ = Clock::time_point::min();
   Clock::time_point last_ping_ = Clock::time_point::min();
-  std::vector<TransportEvent>* events_ = nullptr;  // sink, during Poll
+  std::vector<TransportEvent>* events_ = nullptr;  // receives events, during Poll
   bool waited_ = false;                            // during Poll: after a wait
   bool ending_ = false;  // in the destructor: the last goodbye ends a Poll
   TransportCounters counters_;
@@ -165,6 +165,9 @@ ZmqTransport::ZmqTransport(const ZmqOptions& options)
 }
 
 ZmqTransport::~ZmqTransport() {
+  // Two phases: say goodbye to every peer and wait for the answers, because ending a connection at
+  // once can cost frames that the peer has not read. Then drop what is left, and close the
+  // listening socket.
   ending_ = true;
   for (const auto& [id, peer] : peers_) scratch_ids_.push_back(id);
   for (const PeerId id : std::exchange(scratch_ids_, {})) Close(id);
@@ -213,12 +216,12 @@ absl::Status ZmqTransport::Bind() {
     address_ = absl::StrCat("tcp://", HostInAddress(options_.advertised_host), ":", at.port);
   } else if (at.AllHosts()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "bind ", options_.bind, " takes all hosts: others need an advertised host to connect to"));
+        "bind ", options_.bind, " names all hosts: others need an advertised host to connect to"));
   }
   return absl::OkStatus();
 }
 
-// (Re)starts the connection attempt of a peer.
+// Starts a connection attempt to a peer, or starts it anew.
 absl::Status ZmqTransport::OpenDealer(Peer* peer) {
   sockets_.Close(&peer->dealer, absl::ZeroDuration());
   peer->retry_at = Clock::time_point::max();
@@ -247,8 +250,8 @@ absl::StatusOr<PeerId> ZmqTransport::Connect(const std::string& address) {
   peer->id = next_outgoing_;
   peer->state = Peer::State::kConnecting;
   peer->address = address;
-  // A name is looked up until it is known. Connecting again then waits for no name server, which
-  // could keep the thread from its other peers.
+  // A name is looked up only until it is known. Later connections do not wait for a name server,
+  // which could keep the thread from its other peers.
   std::vector<std::string>& known = targets_[address];
   if (known.empty() || known.front() == address) known = ResolveToConnect(address);
   peer->targets = known;
@@ -280,7 +283,7 @@ absl::Status ZmqTransport::Send(PeerId id, Frame frame) {
   return absl::OkStatus();
 }
 
-// Sends, or queues while connecting. Sets `gone` if the connection is no more.
+// Sends the frame, or queues it while connecting. Sets `gone` if the connection no longer exists.
 void ZmqTransport::Push(Peer* peer, Frame frame) {
   SendRecord* const record = frames_.NewRecord(std::move(frame), peer->flow);
   if (peer->state == Peer::State::kConnecting) {
@@ -291,7 +294,7 @@ void ZmqTransport::Push(Peer* peer, Frame frame) {
 }
 
 bool ZmqTransport::Transmit(Peer* peer, SendRecord* record) {
-  MarkDirty(peer);  // sending makes libzmq take in events, which epoll then no longer announces
+  MarkDirty(peer);  // sending makes libzmq take in events that epoll then no longer announces
   if (peer->incoming()) {
     return frames_.SendTo(router_.socket, static_cast<uint32_t>(peer->id - kFirstIncoming), record);
   }
@@ -309,6 +312,9 @@ void ZmqTransport::MarkDirty(Peer* peer) {
   }
 }
 
+// Says goodbye and keeps the peer until it answers or the deadline passes: ending the connection at
+// once could cost frames that the peer has not read. An incoming peer that never spoke gets no such
+// wait, because it may not know what a GOODBYE is.
 void ZmqTransport::Close(PeerId id) {
   Peer* const peer = Find(id);
   if (peer == nullptr || !peer->live()) return;
@@ -319,7 +325,7 @@ void ZmqTransport::Close(PeerId id) {
     peer->state = Peer::State::kClosed;
     return;
   }
-  // A peer that is still connecting keeps its state: it may answer until the linger ends.
+  // A peer that is still connecting keeps its state: it may connect and answer until the deadline.
   peer->close_deadline = After(options_.goodbye_wait);
   ScheduleAt(peer->close_deadline);
   if (!connecting) peer->state = Peer::State::kClosing;
@@ -340,7 +346,8 @@ void ZmqTransport::Poll(absl::Duration timeout, std::vector<TransportEvent>* eve
     RunTimers(now);
     const bool woken = wake_requested_.load() && wake_requested_.exchange(false);
     if (woken || timed_out || events->size() > before || (ending_ && !AnyClosing())) break;
-    if (router_dirty_ || !dirty_.empty()) continue;  // a reply or a probe was sent meanwhile
+    // A reply or a probe was sent meanwhile.
+    if (router_dirty_ || !dirty_.empty()) continue;
     timed_out = Wait(now, deadline);
   }
   events_ = nullptr;
@@ -351,7 +358,8 @@ void ZmqTransport::Wake() {
   waker_->Wake();
 }
 
-// Waits for news until the deadline or the next timer. True if the deadline passed without any.
+// Waits for events until the deadline or the next timer. Returns true if the deadline passed
+// without events.
 bool ZmqTransport::Wait(Clock::time_point now, Clock::time_point deadline) {
   const auto until = std::min(deadline, next_timer_);
   int timeout_ms = -1;
@@ -380,7 +388,7 @@ void ZmqTransport::OnReady(uint64_t key) {
 
 void ZmqTransport::DrainDirty() {
   if (router_dirty_) DrainRouter();
-  if (!router_dirty_) {  // everything is read, so no frame of a peer that is gone is left
+  if (!router_dirty_) {  // everything is read, so no frame of a lost peer is left
     for (const PeerId id : gone_) Lose(id, absl::UnavailableError("the connection is closed"));
     gone_.clear();
   }
@@ -394,11 +402,11 @@ void ZmqTransport::DrainDirty() {
   scratch_ids_.clear();
 }
 
-// Finding a socket empty costs a system call, and the next Poll has to ask again anyway. So after a
-// wait one frame is enough; a Poll that finds frames before it waits reads as many as it may.
+// A look at an empty socket costs a system call, and the next Poll must look again anyway. So after
+// a wait one frame is enough. A Poll that finds frames before it waits reads as many as it may.
 void ZmqTransport::DrainRouter() {
   ZmqFrames::Received received;
-  router_dirty_ = false;  // replies that are sent below set it again
+  router_dirty_ = false;  // replies sent below set it again
   for (int left = kFramesPerTurn; left > 0; --left) {
     if (!frames_.ReceiveFrom(router_.socket, &received)) return;
     Handle(received.from ? kFirstIncoming + *received.from : 0, std::move(received));
@@ -409,7 +417,7 @@ void ZmqTransport::DrainRouter() {
 
 void ZmqTransport::DrainPeer(PeerId id, int at_most) {
   ZmqFrames::Received received;
-  for (Peer* peer = Find(id); peer != nullptr; peer = Find(id)) {  // a goodbye ends it
+  for (Peer* peer = Find(id); peer != nullptr; peer = Find(id)) {  // a goodbye ends the peer
     if (at_most-- == 0) return MarkDirty(peer);
     if (!frames_.Receive(peer->dealer.socket, &received)) return;
     Handle(id, std::move(received));
@@ -451,8 +459,8 @@ void ZmqTransport::OnGoodbye(Peer* peer) {
   }
   peer->state = Peer::State::kClosed;
   peer->close_deadline = Clock::time_point::max();
-  // The peer has stopped reading frames, so only our goodbye is worth sending. And it may be gone
-  // already, which libzmq would need the whole linger to find out.
+  // The peer no longer reads frames, so only this side's goodbye is worth sending. The peer may
+  // also be gone already, and libzmq would need the whole linger to find that out.
   if (!peer->incoming()) Drop(peer->id, options_.goodbye_wait);
 }
 
@@ -495,9 +503,9 @@ Peer* ZmqTransport::FindOrAddIncoming(PeerId id) {
   return peer.get();
 }
 
-// An incoming connection has ended; which one, only a send to each can tell. The monitor reports it
-// a moment before the ROUTER knows, so the probe is sent a little later. If that was too soon, the
-// regular probe finds it.
+// Reacts to the end of an incoming connection. Only a send to each peer can tell which one ended.
+// The monitor reports the end a moment before the ROUTER knows it, so the probe is sent a little
+// later. If that is still too soon, the regular probe finds it.
 void ZmqTransport::OnRouterMonitor() {
   ForMonitorEvents(router_.monitor, [this](int) {
     next_ping_ = std::min(next_ping_, std::max(Clock::now() + kProbeDelay,
@@ -520,8 +528,8 @@ void ZmqTransport::OnPeerMonitor(PeerId id) {
       waited_ = false;
       absl::Status why =
           absl::UnavailableError(absl::StrCat("the connection to ", peer->address, " broke"));
-      DrainPeer(id, options_.send_queue_frames + 1);  // all that libzmq can have stored
-      Lose(id, std::move(why));                       // unless a goodbye was among it
+      DrainPeer(id, options_.send_queue_frames + 1);  // all frames that libzmq can have stored
+      Lose(id, std::move(why));                       // has no effect after a goodbye among them
       return false;
     }
     return true;
@@ -553,7 +561,7 @@ void ZmqTransport::Drop(PeerId id, absl::Duration linger) {
 }
 
 void ZmqTransport::ProbeIncoming() {
-  const int too_many = options_.send_queue_frames + 16;  // a peer that reads nothing
+  const int too_many = options_.send_queue_frames + 16;  // limit for a peer that reads nothing
   for (const auto& [id, peer] : peers_) {
     if (peer->incoming() && !peer->gone && peer->flow->in_flight() < too_many) {
       Push(peer.get(), ping_);
@@ -579,7 +587,8 @@ void ZmqTransport::RunTimers(Clock::time_point now) {
 
 void ZmqTransport::TickPeer(Peer* peer, Clock::time_point now) {
   if (now >= peer->close_deadline) {
-    // An incoming peer stays known, so that a late frame of it is not taken for one of a new peer.
+    // An incoming peer stays known, so that a late frame of it does not look like one of a new
+    // peer.
     peer->close_deadline = Clock::time_point::max();
     peer->state = Peer::State::kClosed;
     if (!peer->incoming()) Drop(peer->id, options_.linger);
@@ -610,8 +619,7 @@ absl::StatusOr<std::unique_ptr<WaitableTransport>> NewZmqTransport(const ZmqOpti
         "send_queue_frames ", options.send_queue_frames, " and max_part_bytes ",
         options.max_part_bytes, ": want at least 1, the latter at most ", kMaxPartBytes));
   }
-  constexpr int kMostDescriptors =
-      12;  // of an endpoint without peers, and of what is made around it
+  constexpr int kMostDescriptors = 12;  // descriptors without peers
   TANDEM_RETURN_IF_ERROR(CheckDescriptorsLeft(kMostDescriptors));
   TANDEM_RETURN_IF_ERROR(options.context->MayStart());
   auto transport = std::make_unique<ZmqTransport>(options);

@@ -1,17 +1,22 @@
-// Transport over ZeroMQ: TCP between hosts, ipc:// on one host.
+// ZmqTransport is a transport over ZeroMQ: TCP between hosts, ipc:// on one host.
 //
-// One ROUTER takes incoming connections, one DEALER is made for each Connect. A frame is one
-// multi-part message; buffers go out, and large parts come in, without being copied. A connection
-// is never silently re-made: when it breaks the peer is lost, and connecting again gives a new
-// PeerId, so no frame meant for a dead process reaches its successor.
+// One ROUTER accepts incoming connections, and each Connect makes one DEALER. A frame is one
+// multi-part message. Outgoing buffers and large incoming parts are not copied. A connection is
+// never re-established silently: when it breaks, the peer is lost, and connecting again gives a new
+// PeerId. So no frame for a dead process reaches its successor.
 //
-// How a peer's end is seen: a closed connection by the socket monitors (and PING probes, because
-// only a send tells that a ROUTER has lost a peer), at once; a host that vanished without a word by
-// ZMTP heartbeats, after `silence_timeout`; an orderly end by a GOODBYE frame, which is answered by
-// one.
+// The end of a peer is seen in one of three ways:
+// - A closed connection: at once, by the socket monitors and by PING probes. Probes are needed
+//   because only a send tells which peer a ROUTER has lost.
+// - A host that vanished without closing: by ZMTP heartbeats, after `silence_timeout`.
+// - An orderly end: by a GOODBYE frame, which is answered with a GOODBYE frame.
 //
-// A part above `max_part_bytes` makes libzmq drop the sender's connection before it is buffered, so
-// its sender is reported as lost, not as garbage.
+// When a part exceeds `max_part_bytes`, libzmq drops the sender's connection before it buffers the
+// part. So the sender is reported as lost, not as garbage.
+//
+// Threads: libzmq sockets may not be shared, so every socket belongs to the transport's one thread.
+// Other threads may call Wake(), which only writes to an eventfd, and Alloc(), which uses the heap,
+// and may drop buffers. libzmq's I/O threads only release sent frames (zmq_parts.h).
 #ifndef TANDEM_TRANSPORT_ZMQ_TRANSPORT_H_
 #define TANDEM_TRANSPORT_ZMQ_TRANSPORT_H_
 
@@ -31,7 +36,7 @@
 namespace tandem::transport {
 
 // The I/O threads that any number of ZeroMQ transports share. The last transport or holder that
-// lets go of it waits, up to the transports' `linger`, for frames that are still being sent.
+// releases the context waits for frames that are still being sent, up to the transports' `linger`.
 class ZmqContext {
  public:
   explicit ZmqContext(int io_threads);
@@ -40,10 +45,10 @@ class ZmqContext {
   ZmqContext& operator=(const ZmqContext&) = delete;
 
   void* handle() const { return handle_; }
-  // Before the first socket, with which libzmq starts its threads and aborts where it gets none.
-  // RESOURCE_EXHAUSTED: it would get none. Any thread.
+  // Call it before the first socket: then libzmq starts its threads, and it aborts the process if
+  // it gets none. RESOURCE_EXHAUSTED: there would be no threads for it. Thread safety: any thread.
   absl::Status MayStart();
-  // A number not given before, to name things inside the context. Any thread.
+  // A number not given before, for names inside the context. Thread safety: any thread.
   uint64_t NextNumber() { return next_number_.fetch_add(1, std::memory_order_relaxed); }
 
  private:
@@ -63,21 +68,21 @@ struct ZmqOptions {
   size_t max_part_bytes = kMaxPartBytes;
   absl::Duration connect_deadline = absl::Seconds(10);
   absl::Duration connect_retry = absl::Milliseconds(50);
-  // After Close or the destructor: how long frames already queued are still sent, in the
-  // background.
+  // How long queued frames are still sent after Close or the destructor, in the background.
   absl::Duration linger = absl::Seconds(5);
-  // How long the peer has to answer a GOODBYE; the destructor waits for that. Ending a connection
-  // while the peer still sends can cost frames it has not read yet.
+  // How long the peer has to answer a GOODBYE; the destructor waits for that. If a connection ends
+  // while the peer still sends, frames that the peer has not read yet can be lost.
   absl::Duration goodbye_wait = absl::Seconds(1);
   absl::Duration ping_interval = absl::Seconds(1);
   absl::Duration heartbeat_interval = absl::Seconds(1);
-  // Longer than the 8 s after which missing beats declare a process dead, so that a stopped process
-  // is first reported as what it is. Must exceed the time one part takes on the wire.
+  // Longer than the 8 s after which missing heartbeats declare a process dead. So the scheduler
+  // reports a stopped process first, with the right reason. Must exceed the time that one part
+  // takes on the wire.
   absl::Duration silence_timeout = absl::Seconds(10);
 };
 
-// INVALID_ARGUMENT: options that contradict each other or a malformed address; UNAVAILABLE: the
-// address cannot be bound.
+// INVALID_ARGUMENT: contradictory options or a malformed address. UNAVAILABLE: the address cannot
+// be bound.
 absl::StatusOr<std::unique_ptr<WaitableTransport>> NewZmqTransport(const ZmqOptions& options);
 
 }  // namespace tandem::transport

@@ -317,7 +317,7 @@ TEST_F(RefusalTest, OutputFolder) {
   fs::create_symlink("nowhere", link);
   std::vector<std::string> arguments = {"run", libsvm_, "--out", link};
   arguments.insert(arguments.end(), data.begin(), data.end());
-  ExpectRefused(Tandem(arguments), {link + " is a link to nowhere, which is not there"});
+  ExpectRefused(Tandem(arguments), {link + " is a link to nowhere, which does not exist"});
 }
 
 // A job that asks for more than this host's devices have (none, or queues for fewer peers).

@@ -214,8 +214,9 @@ TEST_F(StartTest, ANodeWithAnotherJobSaysWhatDiffers) {
   const RunResult other = RunProgram({ProgramPath("tandem-server"), "--job", job, "--scheduler",
                                       address, "--set", "train.batch=17"});
   EXPECT_EQ(other.exit_code, 1) << other.DebugString();
-  EXPECT_THAT(other.output, HasSubstr("the job files differ; from the scheduler's to this one: "
-                                      "train.batch: "));
+  EXPECT_THAT(other.output,
+              HasSubstr("the job files differ; changes from the scheduler's job to this "
+                        "one: train.batch: "));
   EXPECT_THAT(other.output, HasSubstr(" -> 17"));
   scheduler.Signal(SIGTERM);
   EXPECT_TRUE(scheduler.WaitFor(kStart)) << scheduler.Output();

@@ -641,12 +641,12 @@ TEST(StoreTest, WhatMakesNoSenseIsRefusedWithTheReason) {
   EXPECT_EQ(ask(plan, StoreAction::kAssign), absl::UnavailableError("no answer")) << "no view yet";
   shard->OnView(now, *map, &effects);
   effects.Clear();
-  EXPECT_EQ(
-      ask(other, StoreAction::kAssign),
-      absl::InvalidArgumentError(absl::StrCat(
-          server.DebugString(),
-          " refuses rows of table items: write 1 with 1 rows of 5 floats, "
-          "want 3 and at most 4096 rows; hint: have all programs and servers the same job file?")));
+  EXPECT_EQ(ask(other, StoreAction::kAssign),
+            absl::InvalidArgumentError(
+                absl::StrCat(server.DebugString(),
+                             " refuses rows of table items: write 1 with 1 rows of 5 floats, "
+                             "want 3 and at most 4096 rows; hint: do all programs and servers use "
+                             "the same job file?")));
   EXPECT_EQ(ask(plan, StoreAction::kAssign), absl::OkStatus());
   EXPECT_EQ(ask(plan, StoreAction::kRead), absl::OkStatus());
 }

@@ -66,7 +66,7 @@ TEST_F(FileTest, ErrorsNameTheFile) {
   EXPECT_THAT(std::string(MakeFolder(Path("f/g")).message()), HasSubstr("/a/folder/f is a file"));
   ASSERT_EQ(symlink("nowhere", Path("link").c_str()), 0);
   EXPECT_THAT(std::string(MakeFolder(Path("link")).message()),
-              HasSubstr("/a/folder/link is a link to nowhere, which is not there"));
+              HasSubstr("/a/folder/link is a link to nowhere, which does not exist"));
   ASSERT_EQ(mkfifo(Path("pipe").c_str(), 0600), 0);
   EXPECT_THAT(std::string(ReadWholeFile(Path("pipe")).status().message()),
               HasSubstr("not a regular file"))
