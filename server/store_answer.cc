@@ -11,9 +11,9 @@
 namespace tandem::server {
 namespace {
 
-constexpr size_t kMostAnswerBytes = size_t{64} << 20;  // of the rows that a frame may ask for
+constexpr size_t kMostAnswerBytes = size_t{64} << 20;  // of rows in the answer to one frame
 constexpr size_t kMostRefusalBytes = 512;
-constexpr size_t kMostScanBytes = size_t{8} << 20;  // of those of one slice of a scan
+constexpr size_t kMostScanBytes = size_t{8} << 20;  // of rows in one slice of a scan
 
 size_t RowFloats(const job::TablePlan& table) {
   return static_cast<size_t>(table.dim + table.state_floats);
@@ -31,7 +31,7 @@ absl::Status CheckSender(const ParsedFrame& frame, const job::JobPlan& plan, con
   return absl::InvalidArgumentError(absl::StrCat("action ", h.flags));
 }
 
-// What the decoder cannot know.
+// Checks what the frame decoder cannot check because it does not know the job.
 absl::Status CheckSlices(const ParsedFrame& frame, const job::JobPlan& plan, const RangeMap& map) {
   const auto action = static_cast<StoreAction>(frame.header.flags);
   size_t bytes = 0;
@@ -60,7 +60,7 @@ absl::Status CheckSlices(const ParsedFrame& frame, const job::JobPlan& plan, con
   return absl::OkStatus();
 }
 
-// An answer as it grows.
+// An answer under construction.
 struct Answer {
   std::vector<SliceEntry> entries;
   std::vector<uint64_t> keys;
