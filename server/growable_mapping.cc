@@ -28,9 +28,9 @@ void Unmap(void* at, size_t bytes) {
   if (bytes > 0) TANDEM_CHECK(munmap(at, bytes) == 0);
 }
 
-// Unmaps a part of the memory from MapPages. It can fail: if the kernel has merged that memory with
-// a neighbouring mapping, it has to split it again, and a process may have too many mappings
-// already (vm.max_map_count).
+// Unmaps a part of the memory from MapPages. The call can fail: if the kernel has merged that
+// memory with a neighbouring mapping, it has to split it again, and a process may have too many
+// mappings already (vm.max_map_count).
 void Trim(void* at, size_t bytes) {
   if (bytes > 0 && munmap(at, bytes) != 0) throw std::bad_alloc();
 }

@@ -34,7 +34,7 @@ class GrowableMapping {
   // The range cannot be used after that, and the server must end.
   void Reserve(size_t bytes);
 
-  // Gives back the pages that are wholly inside [from, to). They read as zero afterwards.
+  // Gives back the pages that are wholly inside [from, to). These pages read as zero afterwards.
   void Discard(size_t from, size_t to);
 
   void* data() const { return data_; }

@@ -40,7 +40,7 @@ std::string Floats(absl::Span<const float> values) {
   });
 }
 
-// How many of `count` are written out; says how many are not.
+// How many of `count` items are printed. SayRest prints how many are not.
 size_t Shown(size_t count, const InspectOptions& options) {
   return options.limit == 0 ? count : std::min(count, static_cast<size_t>(options.limit));
 }
@@ -95,7 +95,7 @@ absl::Status InspectRange(const std::string& path, const InspectOptions& options
   const absl::StatusOr<RangeImage> image =
       DecodeRange({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()});
   if (!image.ok()) return NamedBy(path, image.status());
-  if (absl::StartsWith(image->table, "(")) {  // no table: what a run keeps to go on
+  if (absl::StartsWith(image->table, "(")) {  // not a table: the state that a run needs to resume
     out << path << ": " << image->table << " of a run, " << image->held.size() << " bytes\n";
     return absl::OkStatus();
   }
@@ -166,11 +166,11 @@ const char* FateName(uint16_t fate) {
   }
 }
 
-// What all records of a file say together.
+// Totals over all records of a file.
 struct RecordTotals {
   uint64_t count = 0, dropped = 0;
   uint64_t rows = 0;
-  double row_staleness = 0;  // their sum
+  double row_staleness = 0;  // sum over the rows
   uint32_t row_staleness_max = 0;
   Measure staleness, clock_gap, age;
   void Add(const UpdateRecord& record) {
@@ -210,7 +210,8 @@ void WriteRecord(const UpdateRecord& r, std::ostream& out) {
   out << "\n";
 }
 
-// How many records are behind the head of their file. `other`: what else may be wrong with one.
+// The number of records behind the head of the file. `other` is appended to the message about a
+// wrong head.
 template <typename Record, typename Head>
 absl::StatusOr<size_t> CountRecords(const std::string& path, absl::string_view what,
                                     absl::string_view other, std::ifstream& file) {
@@ -285,7 +286,7 @@ absl::Status InspectOrder(const std::string& path, const InspectOptions& options
   return absl::OkStatus();
 }
 
-// ---- which is it? -----------------------------------------------------------------------------
+// ---- the kind of a file -----------------------------------------------------------------------
 
 bool IsRecords(const std::string& name) { return absl::EndsWith(name, ".updates"); }
 bool IsOrder(const std::string& name) { return absl::EndsWith(name, kOrderSuffix); }
@@ -302,7 +303,8 @@ absl::Status InspectFile(const std::string& path, const InspectOptions& options,
   return InspectRange(path, options, out);
 }
 
-// A folder of a run: its model, and its records.
+// Prints the checkpoint in a folder, or else each file of a run's folder: its model and its
+// records.
 absl::Status InspectFolder(const std::string& path, const InspectOptions& options,
                            std::ostream& out) {
   std::error_code error;

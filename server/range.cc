@@ -551,7 +551,7 @@ RangeImage Range::Head() const {
   return head;
 }
 
-// Of the paces, encodes the step times only. The time of the last push is of this owner's clock and
+// Encodes only the step times of the paces. The time of the last push is of this owner's clock and
 // means nothing to another one.
 void Range::EncodeMemory(std::string* out) const {
   if (read_numbers_ != nullptr) read_numbers_->Encode(out);

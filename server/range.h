@@ -50,7 +50,7 @@ struct TableStats {
   UpdateStats Total() const;  // over the workers
 };
 
-// The data that all ranges of a table on a shard share. It outlives them.
+// The data that all ranges of a table on a shard share. The context outlives its ranges.
 struct TableContext {
   const job::TablePlan* plan = nullptr;
   const optim::RowOptimizer* optimizer = nullptr;

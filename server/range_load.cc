@@ -1,4 +1,5 @@
-// A range that begins with what another run has saved.
+// Range: loading a checkpoint of another run (LoadSaved), and resuming from one of the same run
+// (ResumeSaved).
 #include <cstring>
 #include <utility>
 
@@ -10,7 +11,7 @@
 namespace tandem::server {
 namespace {
 
-// What of an update lives in [begin, end).
+// The part of an update whose keys are in [begin, end).
 HeldUpdate CutUpdate(const HeldUpdate& update, const RangeStore& store, uint64_t begin,
                      uint64_t end, BufferSource& source) {
   const absl::Span<const uint64_t> keys = update.keys.As<uint64_t>();
@@ -36,7 +37,8 @@ HeldUpdate CutUpdate(const HeldUpdate& update, const RangeStore& store, uint64_t
   return cut;
 }
 
-// As SavedQueue; `batches`: of what is held, so many are no steps but an open batch (0 or 1).
+// As SavedQueue. `batches`: how many of the last entries of `delayed` are not steps but an open
+// batch (0 or 1).
 absl::Status SavedSteps(const RangeImage& image, BufferSource& source, HeldQueue* delayed,
                         size_t* batches) {
   *batches = 0;
@@ -55,7 +57,8 @@ absl::Status SavedSteps(const RangeImage& image, BufferSource& source, HeldQueue
     *batches = open.size();
     while (!open.empty()) delayed->Take(&open);
   }
-  // At the end of an epoch a group may stand open that nobody brought anything to.
+  // At the end of an epoch there may be open groups without contributions. An open group with
+  // contributions means that the checkpoint was not taken between steps.
   for (size_t i = 0; i < open.size(); ++i) {
     if (open[i].samples == 0 && open[i].updates.empty()) continue;
     return absl::DataLossError(absl::StrCat("holds updates of ", open.size(),
@@ -84,7 +87,8 @@ absl::Status Range::LoadSaved(const RangeImage& image, BufferSource& source) {
                                             *loaded_steps_, ": of another save?"));
   }
   loaded_steps_ = steps;
-  // Dense rows come later, from a worker, so nothing can be applied to them yet.
+  // Dense rows come later, from a worker. So their delayed steps cannot be applied now, and a job
+  // with a shorter delay, or without batches, could not apply them later.
   const auto delay = static_cast<size_t>(properties_.delay);
   if (table_->plan->dense && steps > delay) {
     return absl::FailedPreconditionError(
@@ -97,7 +101,8 @@ absl::Status Range::LoadSaved(const RangeImage& image, BufferSource& source) {
         "or GBA");
   }
   for (size_t i = 0; i < saved.size(); ++i) {
-    // Files share their steps. The batch of each is one by itself: its mean is over other samples.
+    // The files of a table have the same delayed steps, so each file adds to the steps of the
+    // first. The open batch of each file stays a batch of its own: its mean is over other samples.
     HeldStep& step = first || i >= steps ? delayed_.Add() : delayed_[i];
     step.step = static_cast<int64_t>(i) - static_cast<int64_t>(saved.size());  // before step 0
     step.samples = saved[i].samples;
@@ -119,7 +124,8 @@ absl::Status Range::LoadSaved(const RangeImage& image, BufferSource& source) {
 }
 
 void Range::FinishLoad() {
-  // Dense rows are not there yet. The first batch that closes finds its predecessor before it.
+  // Dense rows have not come yet, so their open batch stays in the queue. The first batch that
+  // closes finds it there and applies it first.
   if (table_->plan->dense) return;
   while (static_cast<int64_t>(delayed_.size()) > properties_.delay) {
     ApplyFold(delayed_.front());
@@ -127,14 +133,14 @@ void Range::FinishLoad() {
   }
 }
 
-// ---- the same run goes on --------------------------------------------------------------------------
+// ---- resuming the same run --------------------------------------------------------------------
 
 absl::Status Range::ResumeSaved(const RangeImage& image, BufferSource& source) {
   TANDEM_RETURN_IF_ERROR(LoadInto(image, begin_, end_, &store_));
   policies::RangeProgress progress = image.progress;
-  for (policies::WorkerProgress& worker : progress.workers)
-    worker.incarnation = 0;          // that of who comes first
-  progress.paces = progress_.paces;  // remembered with what the policy asks for, below
+  // The first push of each worker will set its new incarnation (Admit).
+  for (policies::WorkerProgress& worker : progress.workers) worker.incarnation = 0;
+  progress.paces = progress_.paces;  // ResumeHeld decodes them with the policy's memory
   if (resumed_ && progress != progress_ && properties_.batch > 0) {
     return absl::FailedPreconditionError(
         "holds an open batch of other updates than another file of its table: go on with as many "
@@ -178,7 +184,7 @@ absl::Status Range::ResumeHeld(const RangeImage& image, BufferSource& source) {
   return DecodeMemory(held.substr(numbers[1]), image.begin == begin_ && image.end == end_);
 }
 
-// What lives here of saved steps joins those that other files brought.
+// Adds the part of saved steps whose keys are in this range to the steps of files read earlier.
 void Range::ResumeSteps(const HeldQueue& saved, BufferSource& source, bool first, HeldQueue* into) {
   for (size_t i = 0; i < saved.size(); ++i) {
     HeldStep& step = first ? into->Add() : (*into)[i];

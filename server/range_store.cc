@@ -90,8 +90,8 @@ inline void RangeStore::FindBlock(Block& block, bool with_slots) const {
   }
 }
 
-// Prefetches the gradients of the next block. They are in the cache of the core that received them,
-// which is nearly as far away as memory.
+// Prefetches the gradients of the next block. Gradients are in the cache of the core that received
+// them, which is nearly as far away as memory.
 inline void PrefetchNextGradients(absl::Span<const float> from, size_t block_floats) {
   constexpr size_t kLine = 64 / sizeof(float);
   const size_t end = std::min(2 * block_floats, from.size());

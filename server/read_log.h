@@ -8,8 +8,8 @@
 // counters belong to this owner of the range: after a move or a restart they begin at 0, and
 // earlier reads are unknown.
 //
-// The log keeps only the last reads of each worker, as ReadMemory does. It reuses places with their
-// memory, so a range that runs for ever allocates nothing.
+// The log keeps only the last reads of each worker, as ReadMemory does. The log reuses places with
+// their memory, so a range that runs for ever allocates nothing.
 //
 // Cost: about 100 bytes a read. With row staleness also 4 bytes for each row of the range, and 16
 // bytes for each row of a read whose update has not arrived yet or is held.

@@ -3,7 +3,7 @@
 // names the version that its rows were read at. A run is repeated to the same bits if
 //
 //   - each read of a step is answered at the recorded version;
-//   - each push is admitted when it is the next one in the range's order. A push that ends a version
+//   - each push is admitted when it is the next one in the range's order. If it ends a version, it
 //     waits until all recorded reads of that version have been answered.
 //
 // Everything else (what a policy does with an update, when the version moves) follows from the
@@ -49,8 +49,8 @@ class Replay {
   // Counts answered reads and admitted pushes. If the count has grown, others may be able to
   // continue.
   uint64_t turns() const { return turns_; }
-  // The worker that worker `waits` waits for at the range. It is the sender of the next push or, if
-  // that is `waits` itself, a worker that has not read the version which the push would end. -1:
+  // The worker that worker `waits` waits for at the range. This is the sender of the next push or,
+  // if that is `waits` itself, a worker that has not read the version which the push would end. -1:
   // the record has no more entries.
   int Awaited(uint32_t range, int waits, int64_t version) const;
 

@@ -4,10 +4,10 @@
 //
 // The home bucket of a key is its hash scaled to the number of buckets. So buckets are in order of
 // hash, whatever their number: growing reads the old ones and writes the new ones from front to
-// back. The number need not be a power of two; it grows by a fifth, so memory stays close to the
-// use. A full bucket overflows into the next one, and a bucket with room ends a search. Therefore
-// removing a key from a full bucket moves back a key that had overflowed past it. Any 64-bit key is
-// valid: each bucket has a count, and no key is reserved to mean "empty".
+// back. The number need not be a power of two; the number grows by a fifth, so memory stays close
+// to the use. A full bucket overflows into the next one, and a bucket with room ends a search.
+// Therefore removing a key from a full bucket moves back a key that had overflowed past it. Any
+// 64-bit key is valid: each bucket has a count, and no key is reserved to mean "empty".
 //
 // Thread safety: none needed; it belongs to one range.
 #ifndef TANDEM_SERVER_ROW_INDEX_H_

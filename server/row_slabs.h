@@ -50,8 +50,8 @@ class RowSlabs {
   size_t MemoryBytes(size_t count) const;
 
  private:
-  // Prefetches into the second-level cache. It can wait for more lines at the same time than the
-  // first level can, and a random line takes hundreds of cycles to arrive.
+  // Prefetches into the second-level cache. That cache can wait for more lines at the same time
+  // than the first level can, and a random line takes hundreds of cycles to arrive.
   ABSL_ATTRIBUTE_ALWAYS_INLINE static void PrefetchLines(const float* at, int lines) {
     __builtin_prefetch(at, 0, 2);
     for (int i = 1; i < lines; ++i) __builtin_prefetch(at + 16 * i, 0, 2);

@@ -47,10 +47,12 @@ std::string Shown(const std::vector<std::string>& fields) {
   return absl::StrCat("[", absl::StrJoin(fields, ", "), "]");
 }
 
-// Is the table one of policy STORE? Its floats beside the weights are those of optim/program.cc.
+// True if the table has policy STORE. The state of its rows then belongs to programs
+// (optim/program.cc).
 bool IsOfPrograms(const SavedTable& table) { return absl::StartsWith(table.optimizer, "program"); }
 
-// Where a module lies does not matter, and its parameters are compared by name and shape.
+// The model without the path of its module. The path has no meaning for the numbers; the module's
+// parameters are compared by name and shape.
 Model MeaningOf(Model model) {
   if (model.has_script()) model.mutable_script()->clear_file();
   return model;
@@ -58,7 +60,7 @@ Model MeaningOf(Model model) {
 
 class Comparison {
  public:
-  // `evaluates`: the job takes no step, and so needs the whole model.
+  // `evaluates`: the job takes no steps, so it needs the whole model.
   Comparison(const Manifest& saved, const Manifest& job, const std::vector<std::string>& only,
              bool evaluates)
       : saved_(saved), job_(job), only_(only), evaluates_(evaluates) {}
@@ -88,7 +90,7 @@ class Comparison {
                                      was, ": its slots start afresh"));
   }
 
-  // The dense part, and what it reads.
+  // Compares the dense part and the data that it reads.
   void CompareWhole(const Data& data) {
     Refuse("model", saved_.model, job_.model,
            evaluates_ ? "make them the same"
@@ -116,7 +118,7 @@ class Comparison {
     }
     for (const SavedTable& table : saved_.tables) {
       if (!only_.empty() || Find(job_.tables, table.name) != nullptr) continue;
-      if (table.name == job::kDenseTableName) continue;  // its rows are in the dense part
+      if (table.name == job::kDenseTableName) continue;  // compared with the dense part
       fit_.refused.push_back(absl::StrCat("the save has a table ", table.name,
                                           ", the job has only ", Names(job_.tables),
                                           "; hint: give the job that table", OrSome()));
@@ -139,8 +141,8 @@ class Comparison {
            "a row keeps its length");
     Refuse(absl::StrCat("field of ", table), Shown(saved->fields), Shown(job.fields),
            "rows are found by the field of their id");
-    // What a row has beside its weights belongs to programs where the table is one of policy STORE: nothing
-    // here could fill it.
+    // With policy STORE the state of a row belongs to programs, so nothing here could start it
+    // afresh as optimizer state is.
     if (saved->optimizer != job.optimizer && (IsOfPrograms(*saved) || IsOfPrograms(job))) {
       Refuse(absl::StrCat("state_floats (policy STORE) of ", table), saved->optimizer,
              job.optimizer, "what a program keeps in a row keeps its length");
@@ -177,7 +179,8 @@ void DescribeMeaning(const job::JobPlan& plan, Manifest* manifest) {
   const absl::StatusOr<data::DataShape> shape = data::ShapeOfJob(plan);
   manifest->tables.clear();
   for (const job::TablePlan& table : plan.tables) {
-    // The rows of dense tables are in the dense part; a file has progress, and what is held back.
+    // Dense tables are listed too. Their rows are in the dense part; their files have progress and
+    // held updates.
     SavedTable& saved = manifest->tables.emplace_back();
     saved.name = table.name;
     saved.salt = table.salt;

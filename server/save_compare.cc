@@ -12,7 +12,7 @@
 namespace tandem::server {
 namespace {
 
-// Parts without rows belong to the run.
+// True for files with rows or dense parameters. The other parts belong to the run.
 bool IsOfTheModel(const SavedFile& file) { return !absl::StartsWith(file.table, "("); }
 
 const SavedFile* Find(const Manifest& manifest, const std::string& name) {
@@ -21,7 +21,7 @@ const SavedFile* Find(const Manifest& manifest, const std::string& name) {
   return it == manifest.files.end() ? nullptr : &*it;
 }
 
-// NaNs are compared as the bits that they are.
+// Compares bits, so a NaN equals the same NaN.
 bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() &&
          (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
@@ -32,7 +32,7 @@ void AddBits(const std::vector<T>& values, uint64_t* checksum) {
   *checksum = XXH3_64bits_withSeed(values.data(), values.size() * sizeof(T), *checksum);
 }
 
-// Empty: none.
+// Describes the first difference. Empty if there is none.
 std::string Difference(const RangeImage& a, const RangeImage& b) {
   if (a.keys != b.keys) {
     return absl::StrCat(a.keys.size(), " rows and ", b.keys.size(), ", not of the same keys");

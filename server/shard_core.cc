@@ -816,7 +816,7 @@ void ShardCore::GoOn(absl::Time now, int freed_by, ShardEffects* effects) {
   } while (replay_ != nullptr && replay_->turns() != before);
 }
 
-// Sends the ACK. It has entries only for the slices that were not admitted or came too late.
+// Sends the ACK. The frame has entries only for the slices that were not admitted or came too late.
 void ShardCore::Acknowledge(const ParsedFrame& frame, absl::Span<const Slice> slices,
                             ShardEffects* effects) {
   entries_.clear();

@@ -1,4 +1,4 @@
-// Executes STORE frames, slice by slice. They are answered at once, since nothing waits for a
+// Executes STORE frames, slice by slice. Each frame is answered at once, since nothing waits for a
 // clock. A slice of a range that is not here is answered WRONG_VIEW and changes nothing. An invalid
 // frame is refused with the reason, so that the sender does not send it again.
 //

@@ -8,9 +8,9 @@
 // and never arrive in time. A read does not mark a row as sent, because its answer may be lost.
 //
 // A worker keeps at most `most` rows of a range, those that it has used last. The shard tells the
-// worker which rows it has dropped, so that both sides agree. It does so with the next refresh. No
-// refresh comes while some worker is out of data; then the shard tells it when the dropped rows are
-// half as many as may be kept.
+// worker which rows it has dropped, so that both sides agree. The news comes with the next refresh.
+// No refresh comes while some worker is out of data; then the shard tells it when the dropped rows
+// are half as many as may be kept.
 //
 // None of this moves with the range or is part of a checkpoint. The next owner begins without
 // subscriptions, and workers see that from a larger `view`. Cost: about 80 bytes for each row and
@@ -50,7 +50,7 @@ class Subscriptions {
   // refresh.
   bool Grows(int64_t clock);
 
-  // Worker `rank` keeps these rows from now on; it has read them for `step`.
+  // Worker `rank` keeps these rows from now on; the worker has read them for `step`.
   void OnRead(int rank, int64_t step, absl::Span<const uint64_t> keys);
   // The worker's update of `step` has been admitted. `changed`: it has changed the rows.
   void OnUpdate(int rank, int64_t step, absl::Span<const uint64_t> keys, bool changed);

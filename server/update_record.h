@@ -26,8 +26,8 @@ struct UpdateRecord {
   uint64_t divided_by = 0;  // divisor of the gradient: n of this update, or of the whole fold
   int64_t age = -1;         // microseconds from the read to here; -1: dropped, or not known
   // Row staleness: updates of a row between the read and this update. Sum and maximum over the rows
-  // for which it is known. It is known for all rows or for none: not for a dropped update, and not
-  // if the rows were read from an earlier owner of the range.
+  // for which it is known. Row staleness is known for all rows or for none: not for a dropped
+  // update, and not if the rows were read from an earlier owner of the range.
   uint64_t row_staleness_sum = 0;
   uint32_t row_staleness_max = 0;
   uint32_t rows_measured = 0;

@@ -1,6 +1,6 @@
-// Who waits for whom at a shard: how long the reads of a worker waited, by the worker whose push
-// allowed them. That push was the last one to arrive: had it come earlier, the read would have been
-// answered earlier. Reads of a worker that wait at the same time count once.
+// Records who waits for whom at a shard: how long the reads of a worker waited, by the worker whose
+// push allowed them. That push was the last one to arrive: had it come earlier, the read would have
+// been answered earlier. Reads of a worker that wait at the same time count once.
 //
 // Thread safety: none needed; belongs to a shard.
 #ifndef TANDEM_SERVER_WAIT_LOG_H_
