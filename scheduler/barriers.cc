@@ -120,7 +120,9 @@ absl::StatusOr<Barriers::Entry> Barriers::Enter(absl::Time now, int rank,
 BarrierRelease Barriers::Release(const std::string& name, const std::string& record) {
   const auto it = open_.find(name);
   TANDEM_CHECK(it != open_.end());
-  if (!record.empty()) {  // of one save, the last: all have gone on since those before it
+  // Only the last checkpoint's record is kept for repetition. Workers have left the barriers of
+  // earlier ones.
+  if (!record.empty()) {
     for (BarrierRelease& earlier : released_) earlier.clear_record();
   }
   released_.push_back(MakeRelease(name, it->second, record));

@@ -55,7 +55,7 @@ struct Manifest {
   int64_t attempt = 0;    // how often the run had been resumed
   bool best = false;      // model of the best evaluation so far (train.keep_best)
   // The rest gives the numbers their meaning. save_check.h compares it with a job.
-  uint64_t seed = 0;      // of initial values
+  uint64_t seed = 0;      // for initial values
   std::string model;      // Job.model, as text
   std::string optimizer;  // RowOptimizer::name() of the dense parameters
   std::string data;       // DescribeData()

@@ -180,7 +180,7 @@ class Range {
   const uint64_t begin_, end_;
   TableContext* const table_;
   FoldScratch* const scratch_;
-  const policies::Properties properties_;  // of the policy
+  const policies::Properties properties_;  // the policy's
   RangeStore store_;
   policies::RangeProgress progress_;
   HeldQueue open_;     // groups that ticks progress_.version, progress_.version + 1, ... will close

@@ -35,7 +35,7 @@ class RangeStore {
   struct Options {
     int dim = 0;
     uint64_t salt = 0;  // of Position()
-    uint64_t seed = 0;  // of initial values
+    uint64_t seed = 0;  // for initial values
     Initializer initializer;
     const optim::RowOptimizer* optimizer = nullptr;  // outlives the store
     int64_t expected_rows = 0;  // a hint, capped at 65,536; the store grows beyond it
