@@ -24,7 +24,7 @@ void AddCounts(const Counts& from, std::map<std::string, uint64_t>* into) {
   for (const auto& [name, count] : from) (*into)[name] += count;
 }
 
-// Counts beyond this are a fault of their sender, and sums of smaller ones cannot overflow.
+// A larger count is an error of its sender. Sums of smaller ones cannot overflow.
 constexpr int64_t kMaxCount = int64_t{1} << 50;
 
 constexpr int kMaxPopularity = 64;
@@ -85,7 +85,8 @@ void AddWaiting(const google::protobuf::RepeatedPtrField<Waiting>& from,
   }
 }
 
-// What the attempt before counted joins what this one has; all that is of the moment stays.
+// Adds the counters of the run before it was resumed. Current values (step, epoch) stay as they
+// are.
 void AddBefore(const Progress& before, Progress* progress) {
   progress->set_samples(progress->samples() + before.samples());
   progress->set_trained_steps(progress->trained_steps() + before.trained_steps());
@@ -119,7 +120,7 @@ void MergeDistribution(const Distribution& from, Distribution* into) {
   for (int b = 0; b < buckets; ++b) into->set_bucket(b, into->bucket(b) + from.bucket(b));
 }
 
-// What tables and single workers have both.
+// Merges the fields that reports of tables and of single workers share.
 template <typename Message>
 void MergeUpdates(const Message& from, Message* into) {
   into->set_sent(into->sent() + from.sent());
@@ -198,7 +199,8 @@ absl::Status JobBook::AddProgress(int rank, const Progress& progress) {
 
 std::string JobBook::TakeRowWarning() {
   if (!row_warning_.empty()) return "";
-  // By the fingerprint: whose it is. Those of the first rows and of an epoch are of other rows.
+  // The ranks by fingerprint of their rows. Fingerprints of the first rows and of a whole epoch
+  // never match each other, since they cover different rows.
   std::map<uint64_t, std::vector<size_t>> ranks;
   for (size_t rank = 0; rank < workers_.size(); ++rank) {
     for (const uint64_t rows : {workers_[rank].first_rows(), workers_[rank].epoch_rows()}) {
@@ -231,7 +233,8 @@ absl::StatusOr<JobBook::Noted> JobBook::AddNote(int rank, const ProgramNote& not
   if (names > std::max(kMaxReported, values_.size())) return Noted::kDropped;
   for (const auto& [name, value] : note.value()) {
     ReportedValue& last = values_[name];
-    // Workers report at different times: the later step counts and, of one step, the lower rank.
+    // Workers report at different times. The value of the later step counts; within a step, that of
+    // the lower rank.
     const bool older = note.step() < last.step() ||
                        (note.step() == last.step() && rank > last.worker() && !last.name().empty());
     if (older) continue;
@@ -344,8 +347,9 @@ void JobBook::AddStaleness(JobProgress* progress) const {
   }
 }
 
-// Estimates the time left from the speed since the end of the first interval, which contains the
-// start of the job. No estimate while that end is only a moment ago.
+// Estimates the remaining time from the speed since the end of the first interval, because that
+// interval contains the start of the job. Gives no estimate until enough time has passed since
+// then.
 void JobBook::AddTimeLeft(JobProgress* p) {
   if (begun_ == 0) {
     begun_ = p->done;
@@ -362,7 +366,7 @@ JobProgress JobBook::Interval(absl::Time now) {
   p.seconds = Seconds(now);
   double loss_sum = 0, loss_samples = 0, auc_sum = 0;
   double with_auc = 0;
-  // Where all take each step together, the latest report says where all of them are.
+  // If all workers step together, the latest report holds for all of them.
   const Progress& at = lockstep_ ? FurthestAhead() : FurthestBehind();
   p.epoch = at.epoch();
   p.epoch_fraction = at.epoch_fraction();
@@ -446,7 +450,7 @@ std::vector<TableReport> JobBook::Tables() const {
     for (const TableReport& report : shard.table()) add(report);
   }
   for (TableReport before : before_.table()) {
-    before.clear_rows();  // they are on the shards again
+    before.clear_rows();  // the shards report the same rows again
     before.clear_bytes();
     add(before);
   }
@@ -460,8 +464,8 @@ std::map<std::string, uint64_t> JobBook::ServerBytes() const {
   return bytes;
 }
 
-// Reads of one step lie parked on several shards at once, so each worker's row is of the one where it
-// waited longest.
+// Reads of one step may wait on several shards at the same time. So each worker's row is taken from
+// the shard where it waited longest.
 std::vector<std::vector<double>> JobBook::WaitingOf() const {
   std::vector<std::vector<double>> most(workers_.size(), std::vector<double>(workers_.size()));
   const auto sum = [](const std::vector<double>& row) {

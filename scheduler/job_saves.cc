@@ -51,7 +51,7 @@ bool JobSaves::NoteFailure(const Node& node, const CommandDone& done) {
   const auto it = commands_.pending().find(done.id());
   if (it == commands_.pending().end() || it->second.command.kind() != Command::SAVE) return false;
   const std::string what = absl::StrCat(node.Name(), ": ", Clip(done.message()));
-  if (it->second.barrier.empty()) {  // a worker's answer to the request: the rest has been said
+  if (it->second.barrier.empty()) {  // a worker's answer to the request
     if (failure_.empty()) failure_ = what;
     unable_ = unable_ || CodeOf(done.code()) == absl::StatusCode::kUnimplemented;
     return true;
@@ -74,7 +74,7 @@ bool JobSaves::Resume(absl::Time now) {
 }
 
 void JobSaves::Finish(absl::Time now, SchedulerEffects* effects) {
-  // No barrier of servers was passed for it.
+  // step_ < 0: no SAVE barrier was released for this request, so the servers have written nothing.
   if (failure_.empty() && step_ < 0) failure_ = "the workers wrote no checkpoint";
   if (failure_.empty()) {
     saved_step_ = step_;

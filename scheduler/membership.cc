@@ -13,7 +13,7 @@ namespace tandem::scheduler {
 namespace {
 
 constexpr size_t kMaxEndpointBytes = 512;
-constexpr int kMaxOtherConnections = 64;  // a thread for beats and one a shard are expected
+constexpr int kMaxOtherConnections = 64;  // expected: one for heartbeats and one a shard
 
 absl::string_view RoleName(Role role) { return role == Role::kServer ? "server" : "worker"; }
 
@@ -164,7 +164,7 @@ absl::StatusOr<Membership::Registration> Membership::Register(absl::Time now, ui
 void Membership::Attach(absl::Time now, uint64_t connection, Node* node) {
   if (node->connected && node->main != connection) owner_.erase(node->main);
   if (!(node->connected && node->main == connection) && owner_.count(connection) > 0) {
-    --node->others;  // one of its others becomes the main one
+    --node->others;  // one of the node's other connections becomes the main one
   }
   owner_[connection] = node->incarnation;
   node->main = connection;

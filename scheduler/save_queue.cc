@@ -11,7 +11,7 @@ SaveQueue::Answer SaveQueue::Add(const std::string& folder) {
     folders_.push_back(folder);
     return paused_ ? Answer::kQueued : Answer::kStart;
   }
-  // Not the first: that one may be past the moment that is asked for.
+  // The first one is not merged with. It is in progress, and its step may be before this request.
   if (std::count(folders_.begin() + 1, folders_.end(), folder) > 0) return Answer::kMerged;
   folders_.push_back(folder);
   return Answer::kQueued;
