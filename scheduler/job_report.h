@@ -48,7 +48,7 @@ struct WorkerTimes {
   int64_t steps = 0;
   double computed = 0;       // from rows to gradients
   double fetched = 0;        // reading training rows, at the same time as other work
-  double slept = 0;          // injected delays
+  double slept = 0;          // on purpose, by the job's service_time
   double paused = 0;         // evaluations and checkpoints, with waits for the others
   double shortest_read = 0;  // from a request for rows to its last answer; 0 = none yet
   double joined = 0;         // joining the others before the first step
