@@ -54,8 +54,8 @@ absl::Status Barriers::Check(int rank, const BarrierEnter& enter) const {
                      saves ? absl::StrCat("1 to ", kMaxPathBytes) : "none"));
   }
   if (enter.action() == BarrierEnter::PAUSE_SAVES && PartiesOf(enter) != workers_) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("barrier \"", enter.name(), "\" that pauses saves, not of all workers"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "barrier \"", enter.name(), "\" pauses checkpoints but is not of all workers"));
   }
   if (!enter.failure().empty() && !enter.may_fail()) {
     return absl::InvalidArgumentError(

@@ -38,20 +38,20 @@ absl::Status CheckCounts(const Progress& progress) {
         absl::StrCat("progress with a count of ", count, ", want 0 to ", kMaxCount));
   }
   if (progress.frames_resent() > static_cast<uint64_t>(kMaxCount)) {
-    return absl::InvalidArgumentError("progress with more frames sent again than can be");
+    return absl::InvalidArgumentError("progress with an invalid count of resent frames");
   }
   for (const double seconds :
        {progress.slept_seconds(), progress.computed_seconds(), progress.fetched_seconds(),
         progress.paused_seconds(), progress.shortest_read_seconds(), progress.joined_seconds()}) {
     if (seconds >= 0 && std::isfinite(seconds)) continue;
-    return absl::InvalidArgumentError("progress with a time that can be none");
+    return absl::InvalidArgumentError("progress with an invalid time");
   }
   const BestEvaluation& best = progress.best();
   if (std::isfinite(best.value()) && best.epoch() >= 0 && best.epoch() <= kMaxCount &&
       best.step() >= 0 && best.step() <= kMaxCount) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError("progress with a best evaluation that can be none");
+  return absl::InvalidArgumentError("progress with an invalid best evaluation");
 }
 
 absl::Status CheckByteKinds(const Counts& bytes) {
@@ -70,7 +70,8 @@ absl::Status CheckWorkers(const ShardReport& report, int workers) {
     good = good && table.worker_size() <= workers && table.by_popularity_size() <= kMaxPopularity;
   }
   if (good) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("report that is not of ", workers, " workers"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("report does not fit a job of ", workers, " workers"));
 }
 
 // Adds the seconds of `from` to a matrix.

@@ -39,7 +39,7 @@ std::string Node::Name() const {
 }
 
 std::string Node::Doing() const {
-  return absl::StrCat(activity.empty() ? "no word of what it does" : activity, ", step ", step);
+  return absl::StrCat(activity.empty() ? "unknown activity" : activity, ", step ", step);
 }
 
 void Node::OnBeat(absl::Time now, const Beat& beat) {

@@ -51,7 +51,7 @@ void OverdueWatch::CheckBarriers(absl::Time now, SchedulerEffects* effects) {
       missing.push_back(absl::StrCat("worker ", rank, " (", members_.worker(rank)->Doing(), ")"));
     }
     effects->Warn(absl::StrCat("barrier \"", name, "\": ", barrier.entries, " of ", barrier.parties,
-                               " in, the first ", InSeconds(now - barrier.first_entry),
+                               " have entered, the first ", InSeconds(now - barrier.first_entry),
                                " ago; missing: ", SomeOf(missing)));
   }
 }

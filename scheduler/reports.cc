@@ -56,7 +56,7 @@ absl::Status Reports::AddNote(const Node& node, const ProgramNote& note,
   if (noted == JobBook::Noted::kDropped && !names_dropped_) {
     names_dropped_ = true;
     effects->Warn(absl::StrCat("programs report more than ", JobBook::kMaxReported,
-                               " names; what comes with another one is dropped, first of ",
+                               " names; reports with further names are dropped, first from ",
                                node.Name(), " at step ", note.step()));
   }
   if (noted == JobBook::Noted::kTaken && !note.value().empty()) {

@@ -236,7 +236,7 @@ void SchedulerCore::OnBarrierEnter(const Node& node, const BarrierEnter& enter) 
   const int rank = node.role == Role::kWorker && view_.number() > 0 ? node.index : -1;
   if (enter.action() == BarrierEnter::PAUSE_SAVES && !plan_.job.train().has_keep_best()) {
     return FailNode(node, absl::InvalidArgumentError(
-                              "barrier that pauses saves in a job without train.keep_best"));
+                              "barrier that pauses checkpoints in a job without train.keep_best"));
   }
   const absl::StatusOr<Barriers::Entry> entry = barriers_.Enter(now_, rank, enter);
   if (!entry.ok()) return FailNode(node, entry.status());
@@ -326,7 +326,7 @@ void SchedulerCore::OnGarbage(uint64_t connection, const absl::Status& why) {
         *node, absl::InvalidArgumentError(absl::StrCat("sent garbage: ", Clip(why.message()))));
   }
   if (stranger_logs_++ < kMaxStrangerLogs) {
-    effects_->Log(absl::StrCat("ignored from a stranger: ", Clip(why.message())));
+    effects_->Log(absl::StrCat("ignored, not from a member: ", Clip(why.message())));
   }
 }
 
@@ -334,17 +334,19 @@ void SchedulerCore::OnGarbage(uint64_t connection, const absl::Status& why) {
 
 void SchedulerCore::OnSaveRequest(const std::string& folder) {
   if (phase_ != Phase::kRunning) {
-    return effects_->Warn("save request ignored: the job is not running");
+    return effects_->Warn("checkpoint request ignored: the job is not running");
   }
   switch (saves_.queue().Add(folder)) {
     case SaveQueue::Answer::kStart:
       return saves_.Ask(now_, effects_);
     case SaveQueue::Answer::kQueued:
-      return effects_->Log(absl::StrCat("a save is under way; the one to ", folder, " follows"));
+      return effects_->Log(
+          absl::StrCat("a checkpoint is in progress; the one to ", folder, " follows"));
     case SaveQueue::Answer::kMerged:
-      return effects_->Log(absl::StrCat("the save to ", folder, " that follows is for this too"));
+      return effects_->Log(
+          absl::StrCat("the next checkpoint to ", folder, " answers this request, too"));
     case SaveQueue::Answer::kClosed:
-      return effects_->Warn("save request ignored: the job is at its end");
+      return effects_->Warn("checkpoint request ignored: the job is at its end");
   }
 }
 

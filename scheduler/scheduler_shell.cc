@@ -148,9 +148,9 @@ class Shell {
         return Emit(
             {{"event", "log"},
              {"text", options_.out_dir.empty()
-                          ? "a save was asked for, but there is no folder for it: start with "
-                            "--out"
-                          : "a save was asked for, but this run writes none (--no-save, or "
+                          ? "checkpoint request ignored: there is no folder for it; hint: start "
+                            "with --out"
+                          : "checkpoint request ignored: this run writes none (--no-save, or "
                             "it only evaluates)"}});
       }
       event.kind = SchedulerEvent::Kind::kSave;
@@ -296,7 +296,7 @@ class Shell {
     file_error_ = metrics_->Append(OneLine(json));
     if (file_error_.ok() || failed_before) return;
     Emit({{"event", "log"},
-          {"text", absl::StrCat(file_error_.message(), "; training goes on, lines are lost")}});
+          {"text", absl::StrCat(file_error_.message(), "; training continues, lines are lost")}});
   }
 
   void Emit(const nlohmann::json& json) {
@@ -337,7 +337,7 @@ class Shell {
     nlohmann::json finished = {{"saved_step", stop->saved_step}};
     if (!stop->failure.empty()) finished["failure"] = stop->failure;
     EmitMetric("finished", std::move(finished));
-    return absl::CancelledError(absl::StrCat("ended before its end, as it was told; ",
+    return absl::CancelledError(absl::StrCat("the job was ended early, as requested; ",
                                              stop->failure.empty()
                                                  ? absl::StrCat("saved step ", stop->saved_step)
                                                  : absl::StrCat("not saved: ", stop->failure)));

@@ -262,23 +262,24 @@ std::vector<std::string> QualityWarnings(const job::JobPlan& plan, const json& s
   if (eval.contains("scores_not_finite")) {
     warnings.push_back(
         absl::StrCat("scores of ", rows, " are not finite; hint: ",
-                     train.evaluate_only() ? "is the model one that had diverged?" : lower));
+                     train.evaluate_only() ? "had this model diverged in training?" : lower));
   } else if (logloss > kFarAbove * (base > 0 ? base : std::log(2.0)) + kSlack) {
     std::string hint = lower;
     if (train.evaluate_only()) {
       hint = "are these rows like those that the model was trained on?";
     } else if (!own_loss && loss < base) {
       hint =
-          "the training loss is below it, so the model knows its training rows by heart: train "
-          "fewer epochs (train.keep_best), or leave out columns whose values do not come again";
+          "the training loss is lower, so the model has memorised its training rows: train fewer "
+          "epochs (train.keep_best), or leave out columns whose values do not occur again";
     }
-    warnings.push_back(absl::StrFormat(
-        "logloss %.4g of %s is far above %.4g, that of always saying the share of ones; hint: %s",
-        logloss, rows, base, hint));
+    warnings.push_back(
+        absl::StrFormat("logloss %.4g of %s is far above %.4g, that of always predicting the share "
+                        "of ones; hint: %s",
+                        logloss, rows, base, hint));
   } else if (std::isnan(logloss) && !own_loss && loss > kFarAbove * std::log(2.0) + kSlack) {
     warnings.push_back(absl::StrFormat(
-        "training loss %.4g of the last epoch is far above %.4g, that of always saying one half; "
-        "hint: %s",
+        "training loss %.4g of the last epoch is far above %.4g, that of always predicting one "
+        "half; hint: %s",
         loss, std::log(2.0), lower));
   }
   // Other jobs are warned of this before they start, when their data is checked.
@@ -286,7 +287,7 @@ std::vector<std::string> QualityWarnings(const job::JobPlan& plan, const json& s
       NumberIn(summary, "samples") >= kManyRows &&
       NumberIn(summary, "steps") == static_cast<double>(train.epochs())) {
     warnings.emplace_back(
-        "each epoch was one step, since a batch has all rows of a worker; hint: take a smaller "
+        "each epoch was one step, since one batch holds all rows of a worker; hint: use a smaller "
         "batch");
   }
   return warnings;

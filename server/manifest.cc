@@ -192,8 +192,8 @@ std::string EncodeManifest(const Manifest& manifest) {
 absl::StatusOr<Manifest> ParseManifest(absl::string_view text) {
   Json json = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) {
-    return absl::DataLossError(
-        absl::StrCat("manifest: ", text.size(), " bytes that are no JSON object: cut short?"));
+    return absl::DataLossError(absl::StrCat(
+        "manifest: ", text.size(), " bytes that are not a JSON object: is the file cut short?"));
   }
   absl::Status status;
   Fields fields(&status);

@@ -567,8 +567,8 @@ absl::Status Range::DecodeMemory(absl::string_view bytes, bool same_range) {
   const size_t of_numbers = read_numbers_ == nullptr ? 0 : read_numbers_->EncodedBytes();
   const size_t of_times = progress_.paces.size() * sizeof(int64_t);
   if (bytes.size() < of_numbers + of_times) {
-    return absl::DataLossError(absl::StrCat("range ", id_, ": memory of the policy of ",
-                                            bytes.size(), " bytes, want at least ",
+    return absl::DataLossError(absl::StrCat("range ", id_, ": the memory of its policy has ",
+                                            bytes.size(), " bytes, expected at least ",
                                             of_numbers + of_times));
   }
   if (read_numbers_ != nullptr) read_numbers_->Decode(bytes.substr(0, of_numbers));
@@ -588,7 +588,7 @@ absl::Status Range::DecodeMemory(absl::string_view bytes, bool same_range) {
   if (writes_ != nullptr) return writes_->Decode(bytes);
   if (bytes.empty()) return absl::OkStatus();
   return absl::DataLossError(
-      absl::StrCat("range ", id_, ": ", bytes.size(), " bytes more than its policy remembers"));
+      absl::StrCat("range ", id_, ": ", bytes.size(), " bytes too many after its held updates"));
 }
 
 RangeImage Range::Image() const {
@@ -609,8 +609,8 @@ absl::Status Range::CheckProgress(const policies::RangeProgress& progress) const
     if (properties_.lockstep) good = good && worker.admitted >= progress.version;
   }
   if (good) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat("range ", id_, ": progress at version ", progress.version,
-                                          " contradicts itself"));
+  return absl::DataLossError(absl::StrCat(
+      "range ", id_, ": the steps of its workers do not fit version ", progress.version));
 }
 
 absl::Status Range::CheckHeld() const {
@@ -648,8 +648,8 @@ absl::Status Range::Restore(const RangeImage& image, BufferSource& source) {
   image.held.copy(reinterpret_cast<char*>(numbers), sizeof numbers);
   const absl::string_view rest = absl::string_view(image.held).substr(sizeof numbers);
   if (numbers[1] > rest.size()) {
-    return absl::DataLossError(
-        absl::StrCat("range ", id_, ": held updates of ", numbers[1], " bytes in ", rest.size()));
+    return absl::DataLossError(absl::StrCat("range ", id_, ": held updates of ", numbers[1],
+                                            " bytes, but only ", rest.size(), " bytes follow"));
   }
   TANDEM_RETURN_IF_ERROR(CheckProgress(image.progress));
   progress_.version = image.progress.version;
@@ -659,7 +659,8 @@ absl::Status Range::Restore(const RangeImage& image, BufferSource& source) {
   TANDEM_RETURN_IF_ERROR(
       DecodeHeld(rest.substr(0, numbers[1]), store_.dim(), source, &open_, &delayed_, &in_batches));
   if (in_batches != (properties_.batch > 0)) {
-    return absl::DataLossError(absl::StrCat("range ", id_, ": held updates of another policy"));
+    return absl::DataLossError(
+        absl::StrCat("range ", id_, ": its held updates are of another policy"));
   }
   TANDEM_RETURN_IF_ERROR(DecodeMemory(rest.substr(numbers[1]), /*same_range=*/true));
   TANDEM_RETURN_IF_ERROR(CheckHeld());

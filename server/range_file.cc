@@ -296,7 +296,7 @@ class PartReader {
       : path_(path), file_(path, std::ios::binary | std::ios::ate) {}
   absl::Status NotWhole() const {
     return absl::DataLossError(
-        absl::StrCat(path_, ": ", bytes_, " bytes that are no whole range file"));
+        absl::StrCat(path_, ": ", bytes_, " bytes that are not a whole range file"));
   }
 
   std::string path_;

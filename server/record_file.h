@@ -68,7 +68,7 @@ class RecordFile {
     }
     return absl::FailedPreconditionError(
         absl::StrCat(what_, " ", path_,
-                     ": of another layout than this version writes; hint: move the file away"));
+                     ": has another layout than this version writes; hint: move the file away"));
   }
   absl::Status Error(const char* why) const {
     return absl::ResourceExhaustedError(absl::StrCat(what_, " ", path_, ": ", why));

@@ -86,21 +86,21 @@ Replay::Turn Replay::MayAdmit(const OrderEntry& push, int64_t version, std::stri
   const int64_t found = order == nullptr ? -1 : Find(*order, push.worker, push.step);
   if (found < 0) {
     *why = absl::StrCat("range ", push.range, ": worker ", push.worker, " pushes ", Describe(push),
-                        ", the recorded run has nothing of that");
+                        ", but the recorded run has no such push");
     return Turn::kNever;
   }
   const size_t place = static_cast<size_t>(found);
   const OrderEntry& recorded = order->entries[place];
   if (!Same(push, recorded)) {
     *why = absl::StrCat("range ", push.range, ": worker ", push.worker, " pushes ", Describe(push),
-                        ", the recorded run has ", Describe(recorded));
+                        ", but the recorded run has ", Describe(recorded));
     return Turn::kNever;
   }
   if (place != order->next) return Turn::kLater;
   if (version != recorded.version) {
-    *why =
-        absl::StrCat("range ", push.range, " is at version ", version, ", the recorded run was at ",
-                     recorded.version, " when worker ", push.worker, " pushed step ", push.step);
+    *why = absl::StrCat("range ", push.range, " is at version ", version,
+                        ", but the recorded run was at ", recorded.version, " when worker ",
+                        push.worker, " pushed step ", push.step);
     return Turn::kNever;
   }
   // Does the push end the version? The next entry tells. The last entry has none, but no recorded

@@ -35,12 +35,12 @@ void AddBits(const std::vector<T>& values, uint64_t* checksum) {
 // Describes the first difference. Empty if there is none.
 std::string Difference(const RangeImage& a, const RangeImage& b) {
   if (a.keys != b.keys) {
-    return absl::StrCat(a.keys.size(), " rows and ", b.keys.size(), ", not of the same keys");
+    return absl::StrCat(a.keys.size(), " rows and ", b.keys.size(), ", with different keys");
   }
   if (SameBits(a.weights, b.weights)) {
-    return SameBits(a.slots, b.slots) ? "" : "the same weights, other slots of the optimizer";
+    return SameBits(a.slots, b.slots) ? "" : "the same weights, other optimizer state";
   }
-  if (a.weights.size() != b.weights.size()) return "rows of another dim";
+  if (a.weights.size() != b.weights.size()) return "rows of different dim";
   const auto [x, y] =
       std::mismatch(a.weights.begin(), a.weights.end(), b.weights.begin(),
                     [](float p, float q) { return std::memcmp(&p, &q, sizeof(float)) == 0; });

@@ -130,8 +130,8 @@ absl::StatusOr<std::string> Resolve(const std::string& path) {
   if (fs::exists(PathIn(path, kManifest), error)) return path;
   return absl::NotFoundError(
       absl::StrCat(path,
-                   ": no saved model, which has a LATEST or a MANIFEST; hint: name the folder of a "
-                   "run that has saved one, its model/, or one save in that"));
+                   ": contains no checkpoint (LATEST or MANIFEST); hint: name the folder of a run "
+                   "that has written one, its model/, or one checkpoint in that"));
 }
 
 // Checks the length only. The check is cheap and refuses an incomplete copy before the job starts.
@@ -145,7 +145,7 @@ absl::Status CheckLength(const std::string& path, uint64_t want) {
   }
   if (bytes == want) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(path, ": has ", bytes, " bytes, the manifest says ", want,
-                                          ": cut short, or of another save?"));
+                                          ": is it cut short, or of another checkpoint?"));
 }
 
 absl::Status CheckParameters(const std::vector<SavedParameter>& saved,
@@ -225,8 +225,8 @@ absl::StatusOr<Manifest> ReadManifest(const std::string& folder) {
   const std::string path = PathIn(folder, kManifest);
   const absl::StatusOr<std::string> text = ReadWholeFile(path);
   if (absl::IsNotFound(text.status())) {
-    return absl::NotFoundError(
-        absl::StrCat(path, ": not there: the save was not finished, or an older version wrote it"));
+    return absl::NotFoundError(absl::StrCat(
+        path, ": missing: the checkpoint was not finished, or an older version wrote it"));
   }
   TANDEM_RETURN_IF_ERROR(text.status());
   absl::StatusOr<Manifest> manifest = ParseManifest(*text);
@@ -301,7 +301,7 @@ absl::Status CheckParts(const std::string& save, const job::JobPlan& plan, const
                                    [&](const SavedFile& f) { return f.table == table; });
   if (files == 0 || files == plan.workers()) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(save, ": ", what, " of ", files, " workers, want ",
-                                          plan.workers(), ": do all reach this folder?"));
+                                          plan.workers(), ": can all write to this folder?"));
 }
 
 // Checks that the files are those of a whole checkpoint of the plan.
@@ -309,7 +309,7 @@ absl::Status CheckFiles(const std::string& save, const job::JobPlan& plan,
                         const Manifest& manifest) {
   if (std::none_of(manifest.files.begin(), manifest.files.end(), IsDensePart)) {
     return absl::DataLossError(absl::StrCat(PathIn(save, kDenseFile),
-                                            ": is gone: does another run save into ",
+                                            ": is gone: does another run write checkpoints to ",
                                             fs::path(save).parent_path().string(), "?"));
   }
   for (const SavedTable& table : manifest.tables) {
@@ -384,8 +384,8 @@ absl::StatusOr<OwnedFd> KeepSave(const std::string& save) {
   const bool removed = flock(fd.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
   std::error_code error;
   if (removed || !fs::exists(PathIn(save, kManifest), error)) {
-    return absl::NotFoundError(
-        absl::StrCat(save, ": its run has just replaced it; hint: try again"));
+    return absl::NotFoundError(absl::StrCat(
+        save, ": its run has just replaced it by a newer checkpoint; hint: try again"));
   }
   return fd;
 }
@@ -423,7 +423,7 @@ absl::StatusOr<SavedModel> SavedModel::OpenNewest(const std::string& model_folde
     *damaged = absl::StrJoin(wrong, "; ");
     return std::move(saved);
   }
-  return absl::NotFoundError(absl::StrCat(model_folder, ": no whole save of the run lies there",
+  return absl::NotFoundError(absl::StrCat(model_folder, ": no whole checkpoint of the run",
                                           wrong.empty() ? "" : "; ", absl::StrJoin(wrong, "; ")));
 }
 
@@ -440,8 +440,8 @@ absl::StatusOr<RangeImage> SavedModel::Read(const SavedFile& file) const {
   if (!image.ok()) return WithPath(path, image.status());
   if (const uint64_t checksum = StoredChecksum(bytes); checksum != file.checksum) {
     return absl::DataLossError(
-        absl::StrFormat("%s: checksum %#x, the manifest says %#x: a file of another save?", path,
-                        checksum, file.checksum));
+        absl::StrFormat("%s: checksum %#x, the manifest says %#x: is it of another checkpoint?",
+                        path, checksum, file.checksum));
   }
   return image;
 }
@@ -466,7 +466,7 @@ absl::StatusOr<uint64_t> SavedModel::SaltOf(const std::string& table) const {
   }
   return absl::NotFoundError(absl::StrCat(PathIn(folder_, kManifest), ": no table ", table,
                                           ", it has ", absl::StrJoin(names, ", "),
-                                          ": is this a save of this model?"));
+                                          ": is this a checkpoint of this model?"));
 }
 
 bool SavedModel::HasTable(const std::string& table) const {
@@ -510,8 +510,9 @@ absl::Status SavedModel::ResumeRanges(const std::vector<Range*>& ranges,
     const job::TablePlan& table = *range->table().plan;
     TANDEM_ASSIGN_OR_RETURN(const uint64_t salt, SaltOf(table.name));
     if (salt != table.salt) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          folder_, ": table ", table.name, " has another salt: is it of another seed?"));
+      return absl::FailedPreconditionError(
+          absl::StrCat(folder_, ": table ", table.name,
+                       " has another salt than in this job: is the seed another one?"));
     }
     TANDEM_RETURN_IF_ERROR(CheckCover(folder_, manifest_.files, table.name));
     for (const SavedFile& file : manifest_.files) {
@@ -555,7 +556,7 @@ absl::StatusOr<std::string> SavedModel::ReadRecord() const {
   if (file == nullptr) {
     return absl::NotFoundError(
         absl::StrCat(folder_, ": no ", kRecordFile,
-                     ": an older version wrote it, and no run can go on from it"));
+                     ": an older version wrote the checkpoint, and no run can resume from it"));
   }
   TANDEM_ASSIGN_OR_RETURN(RangeImage image, Read(*file));
   return std::move(image.held);
@@ -586,8 +587,8 @@ absl::Status SavedModel::CheckDenseIsWhole() const {
     TANDEM_RETURN_IF_ERROR(SavedQueue(image, source, &delayed));
     if (delayed.empty()) continue;
     return absl::FailedPreconditionError(absl::StrCat(
-        PathOf(file), ": holds back ", delayed.size(),
-        " steps of the dense parameters, which were on servers: go on with them there ",
+        PathOf(file), ": has ", delayed.size(),
+        " delayed steps of the dense parameters, which were on servers; hint: keep them there ",
         "(dense.synchroniser: SERVERS)"));
   }
   return absl::OkStatus();

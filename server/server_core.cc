@@ -29,7 +29,8 @@ void ServerCore::OnView(const View& view, ServerEffects* effects) {
   }
   absl::StatusOr<std::shared_ptr<const RangeMap>> map = RangeMap::FromView(view, plan_.sizes());
   if (index < 0 || !map.ok()) {
-    failure_ = index < 0 ? absl::InternalError("a view without this server") : map.status();
+    failure_ =
+        index < 0 ? absl::InternalError("received a view without this server") : map.status();
     return;
   }
   index_ = index;
@@ -63,10 +64,12 @@ void ServerCore::OnCommand(const Command& command, ServerEffects* effects) {
       break;
     default:
       return Answer(command.id(),
-                    absl::UnimplementedError(absl::StrCat("command ", command.kind())), effects);
+                    absl::UnimplementedError(absl::StrCat("unknown command ", command.kind())),
+                    effects);
   }
   if (index_ < 0) {  // the shards have no ranges yet
-    return Answer(command.id(), absl::FailedPreconditionError("a command before any view"),
+    return Answer(command.id(),
+                  absl::FailedPreconditionError("received a command before the first view"),
                   effects);
   }
   Begin(std::move(task), effects);

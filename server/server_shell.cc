@@ -398,7 +398,7 @@ class Server {
       const absl::Status written = trace_->Write(options_.trace_path);
       if (!written.ok()) {
         node::Log("server", options_.member.index)
-            .Error(absl::StrCat("no trace: ", written.ToString()));
+            .Error(absl::StrCat("cannot write the trace: ", written.ToString()));
       }
     }
     return status;
@@ -424,7 +424,7 @@ class Server {
       if (!core_.failure().ok()) return member_->Fail(core_.failure());
       TANDEM_RETURN_IF_ERROR(member_->OnTick(now));
       if (options_.end != nullptr && options_.end->load()) {
-        return absl::CancelledError("the worker that it belongs to has ended");
+        return absl::CancelledError("the worker of this server has ended");
       }
       for (const auto& shard : shards_) {
         if (absl::Status failure = shard->failure(); !failure.ok()) return member_->Fail(failure);

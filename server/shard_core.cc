@@ -100,7 +100,7 @@ bool HasTurn(const Replay& replay, const Range& range, const FrameHeader& h, Hel
   const Replay::Turn turn = replay.MayAdmit(push, range.progress().version, &why);
   if (turn == Replay::Turn::kNever) {
     effects->failure = absl::FailedPreconditionError(absl::StrCat(
-        "not as recorded: ", why, "; hint: are job, data and programs those of the run?"));
+        "not as recorded: ", why, "; hint: replay with the job, data and programs of the run"));
   }
   if (turn != Replay::Turn::kNow) return false;
   update->read_number = replay.Next(push.range).read_number;
@@ -203,7 +203,8 @@ void ShardCore::InstallRange(uint32_t id, const RangeImage* image, uint32_t view
       std::make_unique<Range>(id, info.begin, info.end, tables_[info.table].get(), &scratch_);
   if (image != nullptr) {
     if (const absl::Status status = range->Restore(*image, buffers_); !status.ok()) {
-      peer_log_.Add(absl::StrCat("range ", id, " arrived unusable: ", status.ToString()), effects);
+      peer_log_.Add(absl::StrCat("range ", id, " cannot be installed: ", status.ToString()),
+                    effects);
       return;
     }
     if (delayed_finished_) range->FinishDelayed();
@@ -284,7 +285,7 @@ void ShardCore::OnRangeData(absl::Time now, const ParsedFrame& frame, const Rang
 void PeerLog::Add(std::string line, ShardEffects* effects) {
   if (lines_ >= kMost) return;
   effects->log.push_back(std::move(line));
-  if (++lines_ == kMost) effects->log.push_back("more lines like these are not logged");
+  if (++lines_ == kMost) effects->log.push_back("further lines about frames are not logged");
 }
 
 // ---- frames -----------------------------------------------------------------------------------
@@ -377,7 +378,7 @@ bool ShardCore::CutSlices(const ParsedFrame& frame, std::vector<Slice>* slices,
   }
   size_t key_offset = 0, value_offset = 0, answer_bytes = 0;
   if (plan_.groups[h.group].properties.store) {
-    *why = "a STORE table takes no steps";
+    *why = "a STORE table takes no steps: use STORE frames";
     return false;
   }
   for (uint32_t i = 0; i < frame.entry_count; ++i) {
@@ -396,7 +397,7 @@ bool ShardCore::CutSlices(const ParsedFrame& frame, std::vector<Slice>* slices,
     const int with_slots =
         (h.flags & kFlagWithSlots) != 0 ? table.optimizer->slots_per_row(dim) : 0;
     if (push && (h.flags & kFlagWithSlots) != 0 && (h.flags & kFlagAssign) == 0) {
-      *why = "gradients have no slots";
+      *why = "flag WITH_SLOTS without ASSIGN: gradients have no slots";
       return false;
     }
     // The answer must fit in one frame.

@@ -25,7 +25,7 @@ absl::StatusOr<std::optional<ShardSave::File>> ShardSave::Step(size_t rows) {
   if (range != nullptr && !encoder_.has_value()) BeginRange(*range);
   if (range == nullptr || range->progress() != head_.progress) {
     return absl::FailedPreconditionError(
-        absl::StrCat("range ", ranges_.back(), " changed while it was saved"));
+        absl::StrCat("range ", ranges_.back(), " changed while the checkpoint was written"));
   }
   // Programs go on writing to a STORE table. So its range is copied in one slice.
   if (range->table().plan->store) rows = head_.keys.size();

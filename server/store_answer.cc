@@ -25,10 +25,11 @@ absl::Status CheckSender(const ParsedFrame& frame, const job::JobPlan& plan, con
                      (h.sender.role == Role::kWorker && h.sender.index < plan.workers());
   if (map == nullptr) return absl::FailedPreconditionError("no view yet");
   if (!known || h.incarnation == 0) {
-    return absl::FailedPreconditionError(absl::StrCat("asked by ", h.sender.DebugString()));
+    return absl::FailedPreconditionError(
+        absl::StrCat(h.sender.DebugString(), " may not send STORE frames"));
   }
   if (IsStoreAction(h.flags)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("action ", h.flags));
+  return absl::InvalidArgumentError(absl::StrCat("unknown action ", h.flags));
 }
 
 // Checks what the frame decoder cannot check because it does not know the job.
@@ -38,7 +39,8 @@ absl::Status CheckSlices(const ParsedFrame& frame, const job::JobPlan& plan, con
   for (uint32_t i = 0; i < frame.entry_count; ++i) {
     const SliceEntry e = frame.Entry(i);
     if (e.range >= map.ranges().size() || !plan.tables[map.range(e.range).table].store) {
-      return absl::InvalidArgumentError(absl::StrCat("range ", e.range, " is of no STORE table"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("range ", e.range, " does not belong to a STORE table"));
     }
     const size_t width = RowFloats(plan.tables[map.range(e.range).table]);
     const size_t want = HasStoreValues(action) && e.rows > 0 ? width : 0;

@@ -24,7 +24,7 @@ absl::Status ReadFile(const std::string& path, const Take& take) {
   OrderFileHead head;
   if (!file.read(reinterpret_cast<char*>(&head), sizeof head) || !head.IsOurs()) {
     return absl::DataLossError(absl::StrCat(
-        path, ": no order of updates of this version, expected one that begins with TNDMORD1"));
+        path, ": not an update order of this version, expected one that begins with TNDMORD1"));
   }
   OrderEntry entry;
   while (file.read(reinterpret_cast<char*>(&entry), sizeof entry)) {
