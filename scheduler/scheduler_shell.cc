@@ -202,6 +202,8 @@ class Shell {
     for (const std::string& line : effects_.logs) log_.Info(line);
     for (const std::string& line : effects_.warnings) Emit({{"event", "log"}, {"text", line}});
     for (const SchedulerNotice& notice : effects_.notices) OnNotice(notice);
+    // Peers that do not read are given up after the loop: GiveUp steps the core again, which clears
+    // and refills effects_.
     std::vector<transport::PeerId> stuck;
     for (const SchedulerEffects::Send& send : effects_.sends) {
       if (!SendOrQueue(send.connection, Encode(send.control))) stuck.push_back(send.connection);

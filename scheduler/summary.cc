@@ -259,6 +259,9 @@ std::vector<std::string> QualityWarnings(const job::JobPlan& plan, const json& s
   const double loss = NumberIn(summary, "training_loss");
   // The loss of a program may be another one than logloss.
   const bool own_loss = plan.job.model().has_program() || plan.job.model().has_script();
+  // At most one of the next three warnings, the most certain first. Scores that are not finite make
+  // the logloss meaningless. The logloss of an evaluation says more than the training loss, so the
+  // training loss counts only if there is none.
   if (eval.contains("scores_not_finite")) {
     warnings.push_back(
         absl::StrCat("scores of ", rows, " are not finite; hint: ",

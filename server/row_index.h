@@ -83,7 +83,7 @@ class RowIndex {
   template <typename Visit>
   uint64_t Scan(uint64_t cursor, size_t most, Visit visit) const {
     size_t visited = 0;
-    uint64_t end = Home(cursor);  // all home buckets before this one have been visited
+    uint64_t end = Home(cursor);  // this call covers home buckets below `end`
     do {
       ++end;
       visited += buckets()[end - 1].count;

@@ -132,6 +132,10 @@ class ShardThread {
     transport_->Wake();
   }
 
+  // Each round handles all frames that have arrived, then tasks, the tick, and one slice of a
+  // checkpoint. So reads are answered between slices. The loop does not block while there is
+  // something to send or to copy. Acknowledgements are sent when no more frames arrive
+  // (ShardEffects::MustSend).
   void Loop() {
     std::vector<transport::TransportEvent> events;
     absl::Time next_tick = MonotonicNow();

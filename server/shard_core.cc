@@ -172,6 +172,10 @@ absl::Status ShardCore::Init() {
 // confirms, the range may arrive before the view that announces it, and a late copy must not be
 // installed a second time.
 
+// Brings the owned ranges in line with a newer view. For each range, in this order: view 1 creates
+// the ranges of this shard empty; a range that the view gives to another shard is sent there; a
+// range that had arrived before its view is installed now. If the view has already given that range
+// on, it is sent on at once.
 void ShardCore::OnView(absl::Time now, std::shared_ptr<const RangeMap> view,
                        ShardEffects* effects) {
   if (map_ != nullptr && view->view() <= map_->view()) return;
