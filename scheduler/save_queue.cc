@@ -11,7 +11,8 @@ SaveQueue::Answer SaveQueue::Add(const std::string& folder) {
     folders_.push_back(folder);
     return paused_ ? Answer::kQueued : Answer::kStart;
   }
-  // The first one is not merged with. It is in progress, and its step may be before this request.
+  // A request is not merged with the first one, which is in progress: its step may be earlier than
+  // the request.
   if (std::count(folders_.begin() + 1, folders_.end(), folder) > 0) return Answer::kMerged;
   folders_.push_back(folder);
   return Answer::kQueued;

@@ -431,8 +431,8 @@ void SchedulerCore::StartJob() {
 // the action.
 //
 // Requested checkpoints come first: a barrier that closes or pauses them waits until the queue is
-// empty, and is completed again then. A checkpoint in progress still needs all
-// workers, at barriers of its own, so none may pass the end of the job before.
+// empty, and is completed again then. A checkpoint in progress still needs all workers, at barriers
+// of its own, so none may pass the end of the job before.
 void SchedulerCore::CompleteBarrier(const std::string& name) {
   const Barrier& barrier = barriers_.open().at(name);
   // FINISH_DELAYED closes the queue, too. A checkpoint contains rows and, beside them, the updates
@@ -474,10 +474,10 @@ void SchedulerCore::FinishCommands() {
   }
 }
 
-// All nodes have answered the command: does what has waited for it. Commands of a barrier release
-// it. The other one with consequences is SAVE to the workers, which ends a checkpoint. What follows
-// is, in this order, the requested end of the job, the next requested checkpoint, or a barrier that
-// has waited for the checkpoints to end.
+// All nodes have answered the command: does what has waited for it. A command of a barrier releases
+// the barrier. The REPORT of a requested end stops the job. SAVE to the workers ends a checkpoint;
+// then follows, in this order, the requested end of the job, the next requested checkpoint, or a
+// barrier that has waited for the checkpoints to end.
 void SchedulerCore::FinishCommand(const PendingCommand& done) {
   if (!done.barrier.empty()) return ReleaseBarrier(done.barrier);
   if (done.command.id() == last_report_) return StopJob();

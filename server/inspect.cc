@@ -124,7 +124,7 @@ absl::Status InspectRange(const std::string& path, const InspectOptions& options
   return absl::OkStatus();
 }
 
-// ---- saves ------------------------------------------------------------------------------------
+// ---- checkpoints ------------------------------------------------------------------------------
 
 absl::Status InspectSave(const std::string& path, std::ostream& out) {
   TANDEM_ASSIGN_OR_RETURN(const SavedModel model, SavedModel::Open(path));

@@ -18,7 +18,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int64_t kFormat = 2;  // format 1 had no seed, model, data, tables
+constexpr int64_t kFormat = 2;  // format 1 did not say what the numbers mean
 constexpr char kChecksumField[] = "xxh3";
 
 // 64-bit numbers are written as text, since programs that read JSON numbers as doubles would round

@@ -173,8 +173,9 @@ absl::Status CheckField(absl::string_view name, size_t offset, uint64_t value, u
                                                  " is ", value, ", want ", least, " to ", most));
 }
 
-// Checks each field against its limit. Only then do the sections' lengths not overflow, and their
-// sum is compared with the length of the file. After this check every section is inside the file.
+// Checks each field against its limit first: within the limits the lengths of the sections cannot
+// overflow. Then compares their sum with the length of the file, so that every section is inside
+// it.
 absl::Status CheckHeader(const Header& h) {
   TANDEM_RETURN_IF_ERROR(CheckField("dim", 16, h.dim, 1, kMaxDim));
   TANDEM_RETURN_IF_ERROR(CheckField("slots_per_row", 20, h.slots_per_row, 0, kMaxSlots));

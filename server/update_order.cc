@@ -129,7 +129,7 @@ absl::Status CheckWholeOrder(const std::string& folder, int workers,
     return checks.count(entry.range) > 0 ? Check(folder, workers, entry, &checks)
                                          : absl::OkStatus();
   }));
-  int64_t last = 0;  // the largest the largest of any worker in any range
+  int64_t last = 0;  // the largest of any worker in any range
   for (const auto& [range, check] : checks) {
     last = std::max(last, *std::max_element(check.admitted().begin(), check.admitted().end()));
   }
