@@ -638,8 +638,8 @@ Activity ShardCore::Waiting(absl::Time now) const {
     const int slowest =
         Awaited(replay_.get(), *owned_[slice.entry.range], read.frame.header.sender.index);
     return {absl::StrCat(read.frame.header.sender.DebugString(), " waits for worker ", slowest,
-                         " at step ", progress.workers[static_cast<size_t>(slowest)].admitted,
-                         " since ", absl::ToInt64Seconds(now - read.since), " s"),
+                         " at step ", progress.workers[static_cast<size_t>(slowest)].admitted, ", ",
+                         absl::ToInt64Seconds(now - read.since), " s so far"),
             EndpointId::Worker(slowest)};
   }
   return {};
@@ -713,8 +713,9 @@ bool ShardCore::AdmitSlices(absl::Time now, const ParsedFrame& frame, std::vecto
 //
 // The order: ownership is checked again, because the range may have moved away while the frame
 // waited. ASSIGN is not a step and has no place in the order of updates, so it is handled before
-// both. In a replay a push must be the next recorded one, but a duplicate must not wait for a turn
-// that has passed: the range acknowledges it again. The range decides the rest (Range::Admit).
+// the two checks that follow. In a replay a push must be the next recorded one, but a duplicate
+// must not wait for a turn that has passed: the range acknowledges it again. The range decides the
+// rest (Range::Admit).
 void ShardCore::AdmitSlice(absl::Time now, const ParsedFrame& frame, Slice* slice,
                            ShardEffects* effects) {
   const FrameHeader& h = frame.header;
