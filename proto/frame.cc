@@ -208,9 +208,20 @@ Frame EncodeControlFrame(BufferSource& source, FrameHeader header, const Control
   return Assemble(std::move(part0), Buffer(), std::move(values));
 }
 
-// The order of checks matters: magic and version come before the checksum, because another version
-// may compute it differently. The checksum comes before all other fields, because a damaged count
-// is no mistake of the peer's program.
+// Checks everything in a frame that its sender chooses, each check before the first use of what it
+// guards:
+//   1. the sizes of the parts, and that part 0 has a header: no byte is read before.
+//   2. magic, then version, then checksum: a stranger's bytes get an error about the magic number,
+//      and a frame of another build one about the version. Only a frame of this version has its
+//      checksum where we look for it. The rest of part 0 is not used before the checksum has been
+//      verified.
+//   3. kind and number of parts, which say what the rest means.
+//   4. the number of entries against the length of part 0, before they are read.
+//   5. the rows of all entries, added up in 64 bits and bounded at each entry so that the sum
+//      cannot overflow, against the lengths of parts 1 and 2. After that, slices can be cut out of
+//      the parts without further checks.
+// CONTROL frames end after 4: their parser checks the message. The last check, of the alignment, is
+// about the transport that received the parts.
 absl::StatusOr<ParsedFrame> DecodeFrame(Frame frame) {
   if (frame.parts < 1 || frame.parts > kMaxFrameParts) {
     return absl::InvalidArgumentError(

@@ -6,9 +6,16 @@
 
 namespace tandem {
 
-// Ranges come table by table, and for a table copy by copy, in the order of positions. So each
-// range must begin where the one before ended (0 at the begin of a copy), and the ranges of later
-// copies must end where those of the first copy end.
+// Reads the ranges in the order of the view, in one pass, and checks each against those before it.
+// The order of the checks:
+//   1. table, server and shard exist: the rest uses them as indices.
+//   2. the range continues its table: it is next to the table's ranges before it, and begins where
+//      the last one ended, or at 0. A range that ends at 2^64 (end 0) ends a copy, and the next one
+//      begins at 0 again. So the first such range says how many ranges a copy has (`count`), and
+//      every later range must be cut as the same one of the first copy: FindAll finds ranges of
+//      other copies by adding a multiple of `count`.
+//   3. after all ranges: each table reaches 2^64 and has as many copies as the job says. That can
+//      be known only at the end, since each copy could have been followed by another one.
 absl::StatusOr<std::shared_ptr<const RangeMap>> RangeMap::FromView(const View& view,
                                                                    const ClusterSizes& sizes) {
   auto map = std::make_shared<RangeMap>();
@@ -32,7 +39,7 @@ absl::StatusOr<std::shared_ptr<const RangeMap>> RangeMap::FromView(const View& v
     if (met == 0) table.first = static_cast<uint32_t>(i);
     const uint64_t want_begin = met == 0 ? 0 : map->ranges_.back().end;
     const bool consecutive = table.first + met == static_cast<uint32_t>(i);
-    // At the end of a copy the next copy begins, if there is one more.
+    // The last range ended the first copy: now its number of ranges is known.
     if (met > 0 && want_begin == 0 && table.count == 0) table.count = met;
     const uint32_t copy = table.count == 0 ? 0 : met / table.count;
     const bool cut_alike =

@@ -54,8 +54,8 @@ absl::Status Barriers::Check(int rank, const BarrierEnter& enter) const {
                      saves ? absl::StrCat("1 to ", kMaxPathBytes) : "none"));
   }
   if (enter.action() == BarrierEnter::PAUSE_SAVES && PartiesOf(enter) != workers_) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("barrier \"", enter.name(), "\" that pauses saves, not of all workers"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "barrier \"", enter.name(), "\" pauses checkpoints but is not of all workers"));
   }
   if (!enter.failure().empty() && !enter.may_fail()) {
     return absl::InvalidArgumentError(
@@ -120,7 +120,9 @@ absl::StatusOr<Barriers::Entry> Barriers::Enter(absl::Time now, int rank,
 BarrierRelease Barriers::Release(const std::string& name, const std::string& record) {
   const auto it = open_.find(name);
   TANDEM_CHECK(it != open_.end());
-  if (!record.empty()) {  // of one save, the last: all have gone on since those before it
+  // Only the last checkpoint's record is kept for repetition. Workers have left the barriers of
+  // earlier ones.
+  if (!record.empty()) {
     for (BarrierRelease& earlier : released_) earlier.clear_record();
   }
   released_.push_back(MakeRelease(name, it->second, record));

@@ -1,10 +1,10 @@
-// Barriers among workers, by name. A name is used once in a job (workers count: "evaluate 3"); what
-// the scheduler does before the release is in the entries' action.
+// Barriers among workers, by name. A name is used once in a job (workers add a number: "evaluate
+// 3"). The action of the entries says what the scheduler does before the release.
 //
-// Entering is idempotent: a worker repeats its entry until the release arrives, and an entry that
-// comes after the release is answered with the same release again. Pure; the core decides what
-// happens between the last entry and the release.
-// Memory: at most kMaxOpen open barriers a worker and the last kRemembered releases.
+// Entering is idempotent. A worker repeats its entry until the release arrives; an entry that comes
+// after the release gets the same release again. This class is pure state: the core performs the
+// action (SchedulerCore::CompleteBarrier). Memory: at most kMaxOpen open barriers a worker, and the
+// last kRemembered releases.
 #ifndef TANDEM_SCHEDULER_BARRIERS_H_
 #define TANDEM_SCHEDULER_BARRIERS_H_
 
@@ -23,32 +23,33 @@ namespace tandem::scheduler {
 struct Barrier {
   int parties = 0;
   BarrierEnter::Action action = BarrierEnter::NONE;
-  std::string path;  // of a SAVE
+  std::string path;  // for a SAVE
   bool may_fail = false;
-  std::string failure;  // of a SAVE that may fail: what could not be written first
+  std::string failure;  // for a SAVE that may fail: the first error, empty if there is none
   int64_t max_value = 0;
   std::vector<bool> entered;           // by rank
   std::vector<absl::Time> entered_at;  // by rank
   int entries = 0;
   absl::Time first_entry;
-  bool complete = false;   // all parties are in; what must precede the release is under way
-  absl::Time next_report;  // when to log that it takes long
+  bool complete = false;   // all parties have entered; the action is in progress
+  absl::Time next_report;  // when to log again that it takes long
 
-  // Ranks not in. With fewer parties than workers these are the ones that may be meant.
+  // Ranks that have not entered. With fewer parties than workers, any of them may be the missing
+  // ones.
   std::vector<int> MissingRanks() const;
 };
 
 class Barriers {
  public:
-  static constexpr int kMaxOpen = 4;  // per worker, on average
+  static constexpr int kMaxOpen = 4;  // open barriers a worker, on average
   static constexpr size_t kRemembered = 256;
   static constexpr size_t kMaxNameBytes = 512;
   static constexpr size_t kMaxPathBytes = 4096;
 
   enum class Entry {
-    kWaiting,   // not all are in, or this entry is a repetition
+    kWaiting,   // not all parties have entered, or this entry is a repetition
     kComplete,  // this entry was the last one
-    kReleased,  // released before: send the worker its release again
+    kReleased,  // the barrier was released before: send the worker the release again
   };
 
   explicit Barriers(int workers) : workers_(workers) {}
@@ -56,13 +57,15 @@ class Barriers {
   // INVALID_ARGUMENT if the entry is malformed or contradicts an earlier one.
   absl::StatusOr<Entry> Enter(absl::Time now, int rank, const BarrierEnter& enter);
 
-  // Ends the barrier `name`. Requires: it is open. `record`: of a SAVE, for its release.
+  // Ends the barrier `name`. Requires: the barrier is open. `record`: the run record in the release
+  // of a SAVE barrier.
   BarrierRelease Release(const std::string& name, const std::string& record = "");
 
   // The release of a barrier that has been released. Requires: Enter said kReleased.
   BarrierRelease Released(const std::string& name) const;
 
-  // Nobody could enter for this long: it counts as no wait.
+  // The scheduler was paused for this long and could not see entries. The pause does not count as
+  // waiting.
   void Forgive(absl::Duration pause) {
     for (auto& [name, barrier] : open_) {
       barrier.first_entry += pause;
@@ -70,13 +73,13 @@ class Barriers {
     }
   }
 
-  // By name; the core keeps `next_report`.
+  // The open barriers, by name. OverdueWatch sets `next_report`.
   std::map<std::string, Barrier>& open() { return open_; }
   const std::map<std::string, Barrier>& open() const { return open_; }
 
  private:
   absl::Status Check(int rank, const BarrierEnter& enter) const;
-  // INVALID_ARGUMENT if the entry does not mean the same as those before it.
+  // INVALID_ARGUMENT if the entry contradicts earlier ones of the same barrier.
   absl::Status CheckAgreement(const Barrier& barrier, const BarrierEnter& enter) const;
   int PartiesOf(const BarrierEnter& enter) const {
     return enter.parties() == 0 ? workers_ : enter.parties();

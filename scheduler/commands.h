@@ -1,6 +1,6 @@
-// Commands that the scheduler has given and not all nodes have answered.
+// Commands of the scheduler that not all nodes have answered yet.
 //
-// Pure: what is sent, and what follows the last answer, is the core's business.
+// This class is pure state. The core sends the commands and acts on the last answer.
 #ifndef TANDEM_SCHEDULER_COMMANDS_H_
 #define TANDEM_SCHEDULER_COMMANDS_H_
 
@@ -20,14 +20,14 @@ namespace tandem::scheduler {
 
 struct PendingCommand {
   Command command;
-  std::set<int> servers, workers;        // that have not answered
+  std::set<int> servers, workers;        // nodes that have not answered
   std::set<std::pair<int, int>> shards;  // REPORT: (server, shard) that have not reported
-  std::string barrier;                   // released afterwards; empty = none
+  std::string barrier;                   // to release after the last answer; empty = none
   absl::Time since;
-  absl::Time next_report;  // when to say that it takes long
+  absl::Time next_report;  // when to log again that it takes long
 
   bool answered() const { return servers.empty() && workers.empty() && shards.empty(); }
-  // Servers that owe an answer or a report, ascending.
+  // Servers whose answer or report is missing, ascending.
   std::set<int> MissingServers() const;
   // "server 1, worker 0".
   std::string MissingNames() const;
@@ -35,34 +35,35 @@ struct PendingCommand {
 
 class Commands {
  public:
-  // A command with a number of its own, above those of all views.
+  // A command with a new number, above those of all views.
   Command New(Command::Kind kind, const std::string& path = "");
 
-  // Remembers a command until it is answered: by all `servers` (a REPORT: and their `shards` each)
-  // and all `workers`, counted from 0.
+  // Remembers a command until all have answered: servers [0, servers) and workers [0, workers). A
+  // REPORT also needs the reports of `shards` shards of each server.
   void Await(absl::Time now, const Command& command, int servers, int shards, int workers,
              const std::string& barrier = "");
 
   void OnDone(const Node& node, uint64_t id);
   void OnReport(int server, int shard);
 
-  // The next command that all have answered; it is forgotten.
+  // Removes and returns the next command that all have answered.
   absl::optional<PendingCommand> TakeAnswered();
 
-  // Nobody could answer for this long: it counts as no delay.
+  // The scheduler was paused for this long and could not see answers. The pause does not count as
+  // delay.
   void Forgive(absl::Duration pause) {
     for (auto& [id, command] : pending_) command.since += pause;
   }
 
-  // What a node that has been away must be told again.
+  // The commands to repeat to a node that has reconnected: those that it has not answered.
   std::vector<Command> MissingOf(const Node& node) const;
-  // "SAVE /out/model"; "a command" if it is not known.
+  // For example "SAVE /out/model"; "a command" if the id is unknown.
   std::string Describe(uint64_t id) const;
   bool ServersAreBusy() const;
-  // It was given out, and nobody's answer is waited for.
+  // True if the command was given and no answer is missing.
   bool IsAnswered(uint64_t id) const { return id < next_ && pending_.count(id) == 0; }
 
-  // By number; the watch keeps `next_report`.
+  // The pending commands, by number. OverdueWatch sets `next_report`.
   std::map<uint64_t, PendingCommand>& pending() { return pending_; }
   const std::map<uint64_t, PendingCommand>& pending() const { return pending_; }
 

@@ -8,11 +8,11 @@
 namespace tandem::scheduler {
 namespace {
 
-// Beyond this many blocks (a dense part of 4 G floats) counting them one by one is not worth it:
-// the law of large numbers has balanced them long before.
+// With more blocks than this (a dense part of 4 G floats) they are not counted one by one. So many
+// hashed blocks are balanced by the law of large numbers.
 constexpr int64_t kMaxCountedBlocks = int64_t{1} << 22;
 
-// Owner of each range when every range weighs the same: 0, 1, ..., shards - 1, 0, 1, ...
+// The owner of each range if all ranges weigh the same: 0, 1, ..., shards - 1, 0, 1, ...
 std::vector<int> DealInTurn(int ranges, int shards) {
   std::vector<int> owner(ranges);
   for (int r = 0; r < ranges; ++r) owner[r] = r % shards;
@@ -60,7 +60,7 @@ std::vector<RangeInfo> DealRanges(const job::JobPlan& plan) {
   for (const job::TablePlan& table : plan.tables) {
     const job::JobPlan::Holders holders = plan.HoldersOf(table);
     const int copies = plan.CopiesOf(table);
-    const int servers = holders.count / copies;  // of one copy
+    const int servers = holders.count / copies;  // for one copy
     const int shards = servers * plan.shards_per_server();
     const int ranges = shards * std::max(1, plan.job.cluster().ranges_per_shard());
     const std::vector<uint64_t> bounds = job::EqualRanges(ranges);

@@ -1,5 +1,5 @@
-// What the scheduler does in one step: messages to nodes, lines for its log, and notices for whoever
-// started the job.
+// The output of one step of the scheduler: messages to nodes, lines for its log, and notices for
+// the program that started the job.
 #ifndef TANDEM_SCHEDULER_EFFECTS_H_
 #define TANDEM_SCHEDULER_EFFECTS_H_
 
@@ -28,15 +28,15 @@ struct SchedulerNotice {
     kFinished
   };
   Kind kind = Kind::kProgress;
-  std::string node;  // kStall, kStallOver, kFailed
-  std::string text;  // reason or description; kEvaluation, kReported: JSON
+  std::string node;  // for kStall, kStallOver, kFailed
+  std::string text;  // reason or description; JSON for kEvaluation, kReported
   absl::StatusCode code = absl::StatusCode::kOk;  // kFailed
   bool diverged = false;                          // kFailed
   JobProgress progress;                           // kProgress
   int64_t step = 0;                               // kSaved
 };
 
-// Caller-owned and reused: a step appends.
+// The caller owns and reuses this object; a step appends to it.
 struct SchedulerEffects {
   struct Send {
     uint64_t connection = 0;
@@ -44,7 +44,7 @@ struct SchedulerEffects {
   };
   std::vector<Send> sends;
   std::vector<std::string> logs;
-  std::vector<std::string> warnings;  // those of `logs` that whoever started the job should see
+  std::vector<std::string> warnings;  // the lines of `logs` that the user should see
   std::vector<SchedulerNotice> notices;
 
   void Clear() {
@@ -54,7 +54,8 @@ struct SchedulerEffects {
     notices.clear();
   }
 
-  // Nothing to a node without a connection: it is told what it has missed when it is back.
+  // Sends nothing to a node without a connection. When the node is back, it gets what it has missed
+  // (SchedulerCore::Welcome).
   void SendTo(const Node& node, const Control& control) {
     if (node.connected && !node.gone) sends.push_back({node.main, control});
   }

@@ -5,14 +5,14 @@
 namespace tandem::scheduler {
 namespace {
 
-// A failure that may be the echo of somebody else's death.
+// True if the failure may be a consequence of another node's death.
 bool BlamesOthers(const Failure& failure) {
   const auto code = static_cast<absl::StatusCode>(failure.code());
   return code == absl::StatusCode::kUnavailable || code == absl::StatusCode::kAborted ||
          code == absl::StatusCode::kDeadlineExceeded;
 }
 
-// The loss of one of its two connections is no death.
+// True if the node has lost its main connection. If only another connection broke, it is not lost.
 bool Lost(const Node& node) { return node.lost_since.has_value() && !node.connected; }
 
 }  // namespace

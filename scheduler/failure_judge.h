@@ -1,7 +1,8 @@
-// Who is to blame when a node says that it must end the job.
+// Decides which node has failed when a node reports that it must end the job.
 //
-// A failure that blames a peer or the network may be the echo of somebody else's death. It is held
-// for a moment, so that a process that has died is named and not its victim.
+// A reported failure that blames a peer or the network may be a consequence of another node's
+// death. The judge holds it for SchedulerTimes::blame_delay. If a node turns out to be dead
+// meanwhile, the job names that node and not its victim.
 #ifndef TANDEM_SCHEDULER_FAILURE_JUDGE_H_
 #define TANDEM_SCHEDULER_FAILURE_JUDGE_H_
 
@@ -18,26 +19,26 @@
 namespace tandem::scheduler {
 
 Failure FailureOf(const std::string& node, const std::string& reason, absl::StatusCode code);
-// The code that a peer has sent; UNKNOWN if it is none, or OK.
+// The status code that a peer has sent. UNKNOWN if the number is no code, or OK.
 absl::StatusCode CodeOf(int32_t code);
-// Marks the node as gone and says why.
+// Marks the node as gone. Returns the failure with the reason.
 Failure DeathOf(Node* node, const std::string& reason);
 
 class FailureJudge {
  public:
-  // `members` outlive the judge.
+  // `members` outlives the judge.
   FailureJudge(const SchedulerTimes& times, Membership* members)
       : times_(times), members_(members) {}
 
-  // A member's word. The failure that ends the job, if that is known at once.
+  // A member has reported a failure. Returns the failure that ends the job if it is known at once.
   absl::optional<Failure> OnReport(absl::Time now, Node* reporter, const Failure& said,
                                    SchedulerEffects* effects);
-  // The failure that ends the job, if one is held and its cause is known now, or it has been held
-  // for long enough. To be asked on ticks, and when a connection has broken.
+  // Returns the failure that ends the job if one is held and either its cause is known now or it
+  // has been held long enough. Called on ticks, and when a connection has broken.
   absl::optional<Failure> Check(absl::Time now);
-  // Whether a failure is held: whoever reported one may leave.
+  // True while a failure is held. Nodes that have reported one may leave meanwhile.
   bool holds() const { return held_.has_value(); }
-  // Forgets what is held: the job has ended.
+  // Forgets the held failure, because the job has ended.
   void Drop() { held_.reset(); }
 
  private:
@@ -45,7 +46,7 @@ class FailureJudge {
     Failure failure;
     absl::Time until;
   };
-  // A member that is gone, or seems to be: the likely reason why others complain.
+  // A member that is dead or seems to be: the likely cause of the reports of others. Null if none.
   Node* LikelyDead(absl::Time now);
 
   const SchedulerTimes times_;

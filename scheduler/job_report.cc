@@ -24,7 +24,7 @@ void AddCounts(const Counts& from, std::map<std::string, uint64_t>* into) {
   for (const auto& [name, count] : from) (*into)[name] += count;
 }
 
-// Counts beyond this are a fault of their sender, and sums of smaller ones cannot overflow.
+// A larger count is an error of its sender. Sums of smaller ones cannot overflow.
 constexpr int64_t kMaxCount = int64_t{1} << 50;
 
 constexpr int kMaxPopularity = 64;
@@ -38,20 +38,20 @@ absl::Status CheckCounts(const Progress& progress) {
         absl::StrCat("progress with a count of ", count, ", want 0 to ", kMaxCount));
   }
   if (progress.frames_resent() > static_cast<uint64_t>(kMaxCount)) {
-    return absl::InvalidArgumentError("progress with more frames sent again than can be");
+    return absl::InvalidArgumentError("progress with an invalid count of resent frames");
   }
   for (const double seconds :
        {progress.slept_seconds(), progress.computed_seconds(), progress.fetched_seconds(),
         progress.paused_seconds(), progress.shortest_read_seconds(), progress.joined_seconds()}) {
     if (seconds >= 0 && std::isfinite(seconds)) continue;
-    return absl::InvalidArgumentError("progress with a time that can be none");
+    return absl::InvalidArgumentError("progress with an invalid time");
   }
   const BestEvaluation& best = progress.best();
   if (std::isfinite(best.value()) && best.epoch() >= 0 && best.epoch() <= kMaxCount &&
       best.step() >= 0 && best.step() <= kMaxCount) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError("progress with a best evaluation that can be none");
+  return absl::InvalidArgumentError("progress with an invalid best evaluation");
 }
 
 absl::Status CheckByteKinds(const Counts& bytes) {
@@ -70,7 +70,8 @@ absl::Status CheckWorkers(const ShardReport& report, int workers) {
     good = good && table.worker_size() <= workers && table.by_popularity_size() <= kMaxPopularity;
   }
   if (good) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("report that is not of ", workers, " workers"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("report does not fit a job of ", workers, " workers"));
 }
 
 // Adds the seconds of `from` to a matrix.
@@ -85,7 +86,8 @@ void AddWaiting(const google::protobuf::RepeatedPtrField<Waiting>& from,
   }
 }
 
-// What the attempt before counted joins what this one has; all that is of the moment stays.
+// Adds the counters of the run before it was resumed. Current values (step, epoch) stay as they
+// are.
 void AddBefore(const Progress& before, Progress* progress) {
   progress->set_samples(progress->samples() + before.samples());
   progress->set_trained_steps(progress->trained_steps() + before.trained_steps());
@@ -119,7 +121,7 @@ void MergeDistribution(const Distribution& from, Distribution* into) {
   for (int b = 0; b < buckets; ++b) into->set_bucket(b, into->bucket(b) + from.bucket(b));
 }
 
-// What tables and single workers have both.
+// Merges the fields that reports of tables and of single workers share.
 template <typename Message>
 void MergeUpdates(const Message& from, Message* into) {
   into->set_sent(into->sent() + from.sent());
@@ -198,7 +200,8 @@ absl::Status JobBook::AddProgress(int rank, const Progress& progress) {
 
 std::string JobBook::TakeRowWarning() {
   if (!row_warning_.empty()) return "";
-  // By the fingerprint: whose it is. Those of the first rows and of an epoch are of other rows.
+  // The ranks by fingerprint of their rows. Fingerprints of the first rows and of a whole epoch
+  // never match each other, since they cover different rows.
   std::map<uint64_t, std::vector<size_t>> ranks;
   for (size_t rank = 0; rank < workers_.size(); ++rank) {
     for (const uint64_t rows : {workers_[rank].first_rows(), workers_[rank].epoch_rows()}) {
@@ -231,7 +234,8 @@ absl::StatusOr<JobBook::Noted> JobBook::AddNote(int rank, const ProgramNote& not
   if (names > std::max(kMaxReported, values_.size())) return Noted::kDropped;
   for (const auto& [name, value] : note.value()) {
     ReportedValue& last = values_[name];
-    // Workers report at different times: the later step counts and, of one step, the lower rank.
+    // Workers report at different times. The value of the later step counts; within a step, that of
+    // the lower rank.
     const bool older = note.step() < last.step() ||
                        (note.step() == last.step() && rank > last.worker() && !last.name().empty());
     if (older) continue;
@@ -344,8 +348,9 @@ void JobBook::AddStaleness(JobProgress* progress) const {
   }
 }
 
-// Estimates the time left from the speed since the end of the first interval, which contains the
-// start of the job. No estimate while that end is only a moment ago.
+// Estimates the remaining time from the speed since the end of the first interval, because that
+// interval contains the start of the job. Gives no estimate until enough time has passed since
+// then.
 void JobBook::AddTimeLeft(JobProgress* p) {
   if (begun_ == 0) {
     begun_ = p->done;
@@ -362,7 +367,7 @@ JobProgress JobBook::Interval(absl::Time now) {
   p.seconds = Seconds(now);
   double loss_sum = 0, loss_samples = 0, auc_sum = 0;
   double with_auc = 0;
-  // Where all take each step together, the latest report says where all of them are.
+  // If all workers step together, the latest report holds for all of them.
   const Progress& at = lockstep_ ? FurthestAhead() : FurthestBehind();
   p.epoch = at.epoch();
   p.epoch_fraction = at.epoch_fraction();
@@ -446,7 +451,7 @@ std::vector<TableReport> JobBook::Tables() const {
     for (const TableReport& report : shard.table()) add(report);
   }
   for (TableReport before : before_.table()) {
-    before.clear_rows();  // they are on the shards again
+    before.clear_rows();  // the shards report the same rows again
     before.clear_bytes();
     add(before);
   }
@@ -460,8 +465,8 @@ std::map<std::string, uint64_t> JobBook::ServerBytes() const {
   return bytes;
 }
 
-// Reads of one step lie parked on several shards at once, so each worker's row is of the one where it
-// waited longest.
+// Reads of one step may wait on several shards at the same time. So each worker's row is taken from
+// the shard where it waited longest.
 std::vector<std::vector<double>> JobBook::WaitingOf() const {
   std::vector<std::vector<double>> most(workers_.size(), std::vector<double>(workers_.size()));
   const auto sum = [](const std::vector<double>& row) {

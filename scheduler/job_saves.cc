@@ -23,7 +23,7 @@ void JobSaves::OnAsked(const Node& node, int64_t saves, SchedulerEffects* effect
   const bool more = schedule_.OnAsked(saves);
   if (!more || !folder_.empty()) return;
   effects->Warn(
-      absl::StrCat(node.Name(), ": its program asks for a save, and the job saves nothing"));
+      absl::StrCat(node.Name(), ": its program asks for a checkpoint, but the job writes none"));
 }
 
 bool JobSaves::Due(absl::Time now) const {
@@ -44,14 +44,14 @@ void JobSaves::Ask(absl::Time now, SchedulerEffects* effects) {
   for (int rank = 0; rank < members_.workers(); ++rank) {
     effects->SendTo(*members_.worker(rank), control);
   }
-  effects->Log(absl::StrCat("asked the workers to save to ", queue_.current()));
+  effects->Log(absl::StrCat("asked the workers for a checkpoint to ", queue_.current()));
 }
 
 bool JobSaves::NoteFailure(const Node& node, const CommandDone& done) {
   const auto it = commands_.pending().find(done.id());
   if (it == commands_.pending().end() || it->second.command.kind() != Command::SAVE) return false;
   const std::string what = absl::StrCat(node.Name(), ": ", Clip(done.message()));
-  if (it->second.barrier.empty()) {  // a worker's answer to the request: the rest has been said
+  if (it->second.barrier.empty()) {  // a worker's answer to the request
     if (failure_.empty()) failure_ = what;
     unable_ = unable_ || CodeOf(done.code()) == absl::StatusCode::kUnimplemented;
     return true;
@@ -74,19 +74,19 @@ bool JobSaves::Resume(absl::Time now) {
 }
 
 void JobSaves::Finish(absl::Time now, SchedulerEffects* effects) {
-  // No barrier of servers was passed for it.
+  // step_ < 0: no SAVE barrier was released for this request, so the servers have written nothing.
   if (failure_.empty() && step_ < 0) failure_ = "the workers wrote no checkpoint";
   if (failure_.empty()) {
     saved_step_ = step_;
-    effects->Log(absl::StrCat("saved to ", queue_.current()));
+    effects->Log(absl::StrCat("checkpoint written to ", queue_.current()));
     effects->Notify(SchedulerNotice::Kind::kSaved, "", "")->step = saved_step_;
   } else {
     effects->Warn(absl::StrCat(
-        "the save", step_ < 0 ? "" : absl::StrCat(" at step ", step_), " failed: ", failure_,
+        "the checkpoint", step_ < 0 ? "" : absl::StrCat(" at step ", step_), " failed: ", failure_,
         saved_step_ < 0 ? "; there is none yet"
-                        : absl::StrCat("; that of step ", saved_step_, " stays"),
-        ending_ ? "" : ", and training goes on",
-        unable_ && !ending_ ? " without saves of the schedule" : ""));
+                        : absl::StrCat("; that of step ", saved_step_, " is kept"),
+        ending_ ? "" : ", and training continues",
+        unable_ && !ending_ ? " without scheduled checkpoints" : ""));
   }
   schedule_.Done(now, schedule_.step());
   queue_.Finish();

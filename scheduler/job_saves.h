@@ -1,7 +1,7 @@
-// The saves of a running job: those that somebody asks for, those of its own schedule, and the one
-// before an end that was asked for. Asks the workers for one at a time, and knows how it went.
+// The checkpoints of a running job: requested ones, those of the job's schedule, and the one before
+// a requested end. Asks the workers for one at a time, and keeps its result.
 //
-// Pure; one thread.
+// Thread safety: none needed; one thread. No clock or I/O inside.
 #ifndef TANDEM_SCHEDULER_JOB_SAVES_H_
 #define TANDEM_SCHEDULER_JOB_SAVES_H_
 
@@ -22,39 +22,41 @@ namespace tandem::scheduler {
 
 class JobSaves {
  public:
-  // `folder`: of models; empty: the job saves nothing by itself. `saved`: the steps before it are in
-  // the save that the run goes on from; -1: it begins. All pointers outlive this.
+  // `folder`: the model folder; empty: the job writes no checkpoints by itself. `saved`: the
+  // checkpoint that the run resumes from has all steps before this one; -1: a new run. All pointers
+  // outlive this object.
   JobSaves(const Save& save, std::string folder, int64_t saved, Membership* members,
            Commands* commands, Barriers* barriers);
 
   // The job starts.
   void Start(absl::Time now) { schedule_.Done(now, schedule_.step()); }
-  // A worker has come so far.
+  // A worker has reached `step`.
   void OnStep(int64_t step) { schedule_.OnStep(step); }
-  // The program of this worker has asked for so many saves since it began.
+  // The program of this worker has asked for `saves` checkpoints since it began.
   void OnAsked(const Node& node, int64_t saves, SchedulerEffects* effects);
-  // The schedule asks for one now.
+  // True if the schedule asks for a checkpoint now.
   bool Due(absl::Time now) const;
-  // A save is asked for, to end after it: no step is taken, and no save made, behind it.
+  // The next checkpoint is the one before a requested end: no step and no checkpoint follows it.
   void SetEnding() { ending_ = true; }
   bool ending() const { return ending_; }
 
-  // Asks all workers for the first of the queue. One that has lost its connection is asked when it is
-  // back.
+  // Asks all workers for the first checkpoint of the queue. A worker that has lost its connection
+  // is asked when it is back.
   void Ask(absl::Time now, SchedulerEffects* effects);
-  // A node answers a command with an error. True: it is what that node could not write of a save
-  // that may fail.
+  // A node has answered a command with an error. True if the error means that the node could not
+  // write its part of a checkpoint that may fail.
   bool NoteFailure(const Node& node, const CommandDone& done);
-  // The servers have written, or need not.
+  // The SAVE barrier is about to be released: the servers have written, or there was an error
+  // before.
   void OnBarrier(const Barrier& barrier);
-  // The workers have saved of their own accord, and do not mind others any more. True: one has been
-  // asked for meanwhile.
+  // Ends a pause (PAUSE_SAVES): the workers have written the checkpoint of the best model. True if
+  // another checkpoint has been requested meanwhile.
   bool Resume(absl::Time now);
-  // The save is made, or given up: says so, and takes it from the queue.
+  // The requested checkpoint is written, or has failed: reports it, and removes it from the queue.
   void Finish(absl::Time now, SchedulerEffects* effects);
 
   SaveQueue& queue() { return queue_; }
-  // How the last one went, for an end that was asked for.
+  // The result of the last checkpoint, for the report of a requested end.
   JobReport::Stop Last() const { return {saved_step_, failure_}; }
 
  private:
@@ -64,11 +66,11 @@ class JobSaves {
   Barriers& barriers_;
   SaveQueue queue_;
   SaveSchedule schedule_;
-  std::string failure_;  // of the save under way, or of the last one
-  int64_t step_ = 0;     // ... and what steps it has: those before this one; -1: not known yet
-  int64_t saved_step_;   // of the last save that was made; -1: none
+  std::string failure_;  // error of the current checkpoint, or of the last one
+  int64_t step_ = 0;     // the same checkpoint has all steps before this one; -1: not known yet
+  int64_t saved_step_;   // likewise, for the last checkpoint that succeeded; -1: none
   bool ending_ = false;
-  bool unable_ = false;  // workers have said that they cannot save
+  bool unable_ = false;  // workers have answered that they cannot write checkpoints
 };
 
 }  // namespace tandem::scheduler

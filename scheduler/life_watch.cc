@@ -20,7 +20,7 @@ absl::optional<Failure> LifeWatch::Check(absl::Time now, SchedulerEffects* effec
     if (node.gone || node.reported_failure) continue;
     if (node.lost_since.has_value() && now - *node.lost_since >= times_.reconnect_grace) {
       if (node.connected && node.heard > *node.lost_since) {
-        node.lost_since.reset();  // only a second connection of it broke
+        node.lost_since.reset();  // only another connection of the node broke
         continue;
       }
       return DeathOf(&node, absl::StrCat("connection lost (", node.lost_why, ")"));

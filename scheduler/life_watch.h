@@ -1,4 +1,5 @@
-// Who is alive: nodes that fall silent, and connections that do not come back.
+// Watches liveness: finds nodes that send no heartbeats any more, and lost connections that do not
+// come back.
 #ifndef TANDEM_SCHEDULER_LIFE_WATCH_H_
 #define TANDEM_SCHEDULER_LIFE_WATCH_H_
 
@@ -13,12 +14,13 @@ namespace tandem::scheduler {
 
 class LifeWatch {
  public:
-  // `members` outlive the watch.
+  // `members` outlives the watch.
   LifeWatch(const SchedulerTimes& times, Membership* members) : times_(times), members_(members) {}
 
-  // On each tick. The failure that ends the job, if a node is dead; who is silent is said before.
+  // Call it on each tick. Reports silent nodes. Returns the failure that ends the job if a node is
+  // dead.
   absl::optional<Failure> Check(absl::Time now, SchedulerEffects* effects);
-  // A message of the node has come.
+  // A message of the node has arrived.
   void OnHeard(absl::Time now, Node* node, SchedulerEffects* effects);
 
  private:

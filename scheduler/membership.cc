@@ -13,7 +13,7 @@ namespace tandem::scheduler {
 namespace {
 
 constexpr size_t kMaxEndpointBytes = 512;
-constexpr int kMaxOtherConnections = 64;  // a thread for beats and one a shard are expected
+constexpr int kMaxOtherConnections = 64;  // expected: one for heartbeats and one a shard
 
 absl::string_view RoleName(Role role) { return role == Role::kServer ? "server" : "worker"; }
 
@@ -39,7 +39,7 @@ std::string Node::Name() const {
 }
 
 std::string Node::Doing() const {
-  return absl::StrCat(activity.empty() ? "no word of what it does" : activity, ", step ", step);
+  return absl::StrCat(activity.empty() ? "unknown activity" : activity, ", step ", step);
 }
 
 void Node::OnBeat(absl::Time now, const Beat& beat) {
@@ -77,6 +77,9 @@ int Membership::Places(Role role, uint64_t incarnation) const {
   return IsServerOfWorker(incarnation) ? servers_ - processes_ : processes_;
 }
 
+// The order of the checks: the role says what the other fields must be. The job hash comes next,
+// since a node with another job would otherwise be told of a consequence (a wrong index, say) and
+// not of the cause.
 absl::Status Membership::Check(const tandem::Register& request) const {
   if (request.role() != Register::SERVER && request.role() != Register::WORKER) {
     return Invalid("a node", absl::StrCat("role ", static_cast<int>(request.role()),
@@ -164,7 +167,7 @@ absl::StatusOr<Membership::Registration> Membership::Register(absl::Time now, ui
 void Membership::Attach(absl::Time now, uint64_t connection, Node* node) {
   if (node->connected && node->main != connection) owner_.erase(node->main);
   if (!(node->connected && node->main == connection) && owner_.count(connection) > 0) {
-    --node->others;  // one of its others becomes the main one
+    --node->others;  // one of the node's other connections becomes the main one
   }
   owner_[connection] = node->incarnation;
   node->main = connection;
@@ -174,6 +177,8 @@ void Membership::Attach(absl::Time now, uint64_t connection, Node* node) {
   node->silence_reported = false;
 }
 
+// A worker's server counts only together with its worker, because its index follows from the
+// worker's rank.
 bool Membership::complete() const {
   if (nodes_.size() != static_cast<size_t>(servers_ + workers_)) return false;
   return std::all_of(nodes_.begin(), nodes_.end(), [&](const Node& node) {
@@ -185,6 +190,9 @@ bool Membership::complete() const {
   });
 }
 
+// Nodes that have asked for an index have it already. The others get the free ones. The servers of
+// workers come after that, because their indexes follow from the ranks. Sorting is last, because it
+// moves nodes and makes pointers to them invalid.
 void Membership::Number() {
   TANDEM_CHECK(complete());
   const auto wants_one = [](const Node& node) {

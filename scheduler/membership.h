@@ -1,12 +1,14 @@
-// Who is in the job: registration, numbering, connections, and signs of life.
+// The members of the job: registration, numbering, connections, and the last heartbeat of each.
 //
-// A node is known by its incarnation (a random number of its process), not by its connection: it
-// may come back on a new one, and a thread of it (its beats, its shards) may use another one. Nodes
-// that ask for an index get it; the others are numbered, in order of registration, once all are
-// there. Where workers hold rows of tables, each registers once more, as a server, whose index follows
-// from its rank (proto/incarnation.h); messages call it by the worker's name. Pure state; what follows
-// from a registration or a silence is the core's business. Memory: bounded by the size of the cluster;
-// what a peer may choose is bounded in Register.
+// A node is identified by its incarnation (a random number of its process), not by its connection.
+// It may come back on a new connection, and its threads (heartbeats, shards) may use others. A node
+// that asks for an index gets it. The others are numbered in order of registration once all nodes
+// have registered. A worker that holds rows of tables registers a second time, as a server whose
+// index follows from its rank (proto/incarnation.h). Messages call that server by the worker's
+// name.
+//
+// This class is pure state; the core and its watches act on registrations and silence. Memory:
+// bounded by the size of the cluster. Register bounds everything that a peer may choose.
 #ifndef TANDEM_SCHEDULER_MEMBERSHIP_H_
 #define TANDEM_SCHEDULER_MEMBERSHIP_H_
 
@@ -25,7 +27,7 @@
 
 namespace tandem::scheduler {
 
-inline constexpr size_t kMaxPeerTextBytes = 1024;  // of a text that a peer chose and we keep
+inline constexpr size_t kMaxPeerTextBytes = 1024;  // longest text of a peer that is kept
 
 // The text, cut to kMaxPeerTextBytes.
 std::string Clip(absl::string_view text);
@@ -33,22 +35,22 @@ std::string Clip(absl::string_view text);
 struct Node {
   Role role = Role::kNone;
   int index = -1;      // server index or rank; -1 until numbered
-  int host_rank = -1;  // of a server that is a worker's: the rank of that, once numbered
+  int host_rank = -1;  // for a worker's server: rank of the worker, once numbered
   uint64_t incarnation = 0;
   std::vector<std::string> endpoints;
   std::string host;
   int64_t pid = 0;
 
-  // Connections. `main` is where it registered and where everything is sent.
-  bool connected = false;
+  // Connections. The node has registered on `main`, and everything is sent there.
+  bool connected = false;  // `main` is open
   uint64_t main = 0;
   int others = 0;  // connections of its other threads
   absl::optional<absl::Time> lost_since;
   std::string lost_why;
-  bool gone = false;  // it left, or was declared dead
+  bool gone = false;  // the node has left, or was declared dead
 
-  // Signs of life, and what the last beat said.
-  absl::Time heard;
+  // Liveness, and the contents of the last heartbeat.
+  absl::Time heard;  // time of the last message
   uint64_t progress = 0;
   uint64_t step = 0;
   std::string activity;
@@ -62,29 +64,29 @@ struct Node {
   bool silence_reported = false;
   bool stall_reported = false;
 
-  // "worker 1", "server 0"; "a worker (pid 7 on h)" before it is numbered. Of a server that is a
-  // worker's, the worker's.
+  // "worker 1", "server 0"; "a worker (pid 7 on h)" before it is numbered. A worker's server has
+  // the worker's name.
   std::string Name() const;
-  // "computing step 7, step 7": what its last beat said.
+  // The activity and step of the last heartbeat: "computing step 7, step 7".
   std::string Doing() const;
   void OnBeat(absl::Time now, const Beat& beat);
 };
 
-// "worker 0, worker 1 and 298 more".
+// Joins some of the names: "worker 0, worker 1 and 298 more".
 std::string SomeOf(std::vector<std::string> names);
 
 class Membership {
  public:
   explicit Membership(const job::JobPlan& plan);
-  Membership(const Membership&) = delete;  // nodes are pointed at
+  Membership(const Membership&) = delete;  // others hold pointers to nodes
   Membership& operator=(const Membership&) = delete;
 
   struct Registration {
     Node* node = nullptr;
-    bool is_new = false;       // not seen before
-    bool reconnected = false;  // known, on a new connection
+    bool is_new = false;       // the node was not known before
+    bool reconnected = false;  // the node was known and is on a new connection
   };
-  // Admits, or says why not; a refusal changes nothing.
+  // Admits the node, or returns the reason of a refusal. A refusal changes nothing.
   absl::StatusOr<Registration> Register(absl::Time now, uint64_t connection,
                                         const tandem::Register& request);
 
@@ -95,23 +97,24 @@ class Membership {
   // Names of the nodes that have not registered.
   std::vector<std::string> Missing() const;
 
-  // The node a message comes from: by connection, or by incarnation, in which case the connection
-  // is remembered as one of the node's others. Null for strangers.
+  // The node that a message comes from. Looks for the connection first, then for the incarnation;
+  // then the connection becomes one of the node's others. Null for strangers.
   Node* Find(uint64_t connection, uint64_t incarnation);
   Node* ByConnection(uint64_t connection);
 
-  // Nobody could be heard for this long: it counts against no one.
+  // The scheduler was paused for this long and could not receive messages. The pause does not count
+  // as silence of the nodes.
   void Forgive(absl::Duration pause);
 
   // Forgets a connection. Returns its node, or null.
   Node* Forget(uint64_t connection);
 
-  // Null if not (yet) there.
+  // Null if the node has not registered, or is not numbered yet.
   Node* server(int index) { return Numbered(Role::kServer, index); }
   Node* worker(int rank) { return Numbered(Role::kWorker, rank); }
   Node* ByEndpoint(const EndpointId& id) { return Numbered(id.role, id.index); }
 
-  // In order of registration; after Number(): servers, then workers, by index.
+  // All nodes in order of registration; after Number(), servers, then workers, by index.
   std::vector<Node>& nodes() { return nodes_; }
   const std::vector<Node>& nodes() const { return nodes_; }
 
@@ -121,14 +124,15 @@ class Membership {
  private:
   absl::Status Check(const tandem::Register& request) const;
   absl::Status CheckVacancy(Role role, const tandem::Register& request) const;
-  // As many nodes as there may be of the kind that wants to register.
+  // How many nodes of this kind the job has. The kinds are workers, server processes, and workers'
+  // servers.
   int Places(Role role, uint64_t incarnation) const;
   void NumberServersOfWorkers();
   Node* Numbered(Role role, int index);
   void Attach(absl::Time now, uint64_t connection, Node* node);
 
-  const int servers_;    // those of workers are among them,
-  const int processes_;  // but not among these
+  const int servers_;    // with the servers of workers
+  const int processes_;  // without them
   const int workers_, shards_per_server_;
   const uint64_t job_hash_;
   std::vector<Node> nodes_;             // reserved: pointers stay valid until Number()

@@ -24,7 +24,7 @@ absl::Status FileError(absl::string_view what, const std::string& path, int erro
 
 namespace {
 
-// Whoever wrote the file may have been killed in the middle of a line.
+// Removes an unfinished last line. The process that wrote the file may have been killed.
 void CutLastLine(const std::string& path) {
   const absl::StatusOr<std::string> text = ReadWholeFile(path);
   if (!text.ok() || text->empty() || text->back() == '\n') return;

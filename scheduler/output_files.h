@@ -1,4 +1,4 @@
-// The text files a job leaves in its output directory.
+// The text files that a job writes to its output directory.
 #ifndef TANDEM_SCHEDULER_OUTPUT_FILES_H_
 #define TANDEM_SCHEDULER_OUTPUT_FILES_H_
 
@@ -12,11 +12,11 @@
 
 namespace tandem::scheduler {
 
-// A file that grows by lines; each is handed to the system at once, so that a reader sees it and a
-// crash loses none.
+// A file that grows by lines. Each line is given to the system at once, so that readers see it and
+// a crash of the process loses none.
 class LineFile {
  public:
-  // Makes `dir` if absent, and empties the file, or, if `append`, goes on behind its last whole line.
+  // Makes `dir` if absent. Empties the file or, if `append`, continues after its last whole line.
   static absl::StatusOr<std::unique_ptr<LineFile>> Create(const std::string& dir,
                                                           const std::string& name,
                                                           bool append = false);

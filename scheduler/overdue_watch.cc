@@ -51,7 +51,7 @@ void OverdueWatch::CheckBarriers(absl::Time now, SchedulerEffects* effects) {
       missing.push_back(absl::StrCat("worker ", rank, " (", members_.worker(rank)->Doing(), ")"));
     }
     effects->Warn(absl::StrCat("barrier \"", name, "\": ", barrier.entries, " of ", barrier.parties,
-                               " in, the first ", InSeconds(now - barrier.first_entry),
+                               " have entered, the first ", InSeconds(now - barrier.first_entry),
                                " ago; missing: ", SomeOf(missing)));
   }
 }
@@ -62,7 +62,9 @@ absl::optional<Failure> OverdueWatch::CheckCommands(absl::Time now, SchedulerEff
         absl::StrCat(Command::Kind_Name(pending.command.kind()), " not done after ",
                      InSeconds(now - pending.since), " by ", pending.MissingNames());
     if (ReportDue(now, pending.since, &pending.next_report)) effects->Warn(text);
-    // Workers save at barriers and by way of the servers, where long waits have limits of their own.
+    // There is no timeout for a worker's answer. A worker writes a checkpoint at barriers and waits
+    // for servers there, and StallWatch and the servers' own commands have timeouts for those
+    // waits.
     const std::set<int> servers = pending.MissingServers();
     if (now - pending.since < limits_.stall || servers.empty()) continue;
     return FailureOf(members_.server(*servers.begin())->Name(), text,

@@ -1,5 +1,6 @@
-// What takes longer than it should: registration, acknowledgements of the first view, barriers,
-// commands. Says so after a while, then every minute, and ends the job at its limits.
+// Watches for things that take too long: registration, acknowledgements of the first view,
+// barriers, commands. Logs them after SchedulerTimes::wait_report, then every minute, and ends the
+// job when a timeout of the job passes.
 #ifndef TANDEM_SCHEDULER_OVERDUE_WATCH_H_
 #define TANDEM_SCHEDULER_OVERDUE_WATCH_H_
 
@@ -16,7 +17,7 @@ namespace tandem::scheduler {
 
 class OverdueWatch {
  public:
-  // All outlive the watch.
+  // All pointers outlive the watch.
   OverdueWatch(const SchedulerTimes& times, const JobLimits& limits, Membership* members,
                Barriers* barriers, Commands* commands)
       : times_(times),
@@ -25,13 +26,14 @@ class OverdueWatch {
         barriers_(*barriers),
         commands_(*commands) {}
 
-  // Each returns the failure that ends the job, if a limit has passed. `since`: when all were asked.
+  // Each returns the failure that ends the job if a timeout has passed. `since`: when the wait
+  // began.
   absl::optional<Failure> CheckRegistration(absl::Time now, absl::Time since,
                                             SchedulerEffects* effects);
   absl::optional<Failure> CheckAcknowledgements(absl::Time now, absl::Time since,
                                                 SchedulerEffects* effects);
   absl::optional<Failure> CheckCommands(absl::Time now, SchedulerEffects* effects);
-  // Only says so: a worker that stands still is found by the stall watch.
+  // Only logs long waits, since StallWatch finds workers that make no progress.
   void CheckBarriers(absl::Time now, SchedulerEffects* effects);
 
  private:
@@ -42,7 +44,7 @@ class OverdueWatch {
   Membership& members_;
   Barriers& barriers_;
   Commands& commands_;
-  absl::Time next_registration_, next_acknowledgement_;  // when to say who is missing
+  absl::Time next_registration_, next_acknowledgement_;  // when to log again who is missing
 };
 
 }  // namespace tandem::scheduler

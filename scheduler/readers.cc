@@ -6,7 +6,7 @@
 
 namespace tandem::scheduler {
 namespace {
-constexpr int kNumbers = 1 << 16;  // an EndpointId has as many
+constexpr int kNumbers = 1 << 16;  // the index of an EndpointId has 16 bits
 }  // namespace
 
 absl::StatusOr<int> Readers::Add(uint64_t connection) {
@@ -16,7 +16,8 @@ absl::StatusOr<int> Readers::Add(uint64_t connection) {
     return absl::ResourceExhaustedError(
         absl::StrCat("registration of a reader: there are ", kMost, " already"));
   }
-  // A number is given again as late as can be: one that has lost its connection still uses it.
+  // A number is reused as late as possible, since a reader that has lost its connection may still
+  // use it.
   const auto taken = [this](int number) {
     return std::any_of(numbers_.begin(), numbers_.end(),
                        [number](const auto& reader) { return reader.second == number; });

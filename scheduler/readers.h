@@ -1,9 +1,9 @@
-// The read-only clients of a job: programs that read rows while it runs (client/session.h).
+// The readers of a job: programs without a rank that read rows while it runs (client/session.h).
 //
-// They learn of views and of the end like everybody else, and that is all: they have no rank, beat
-// for nobody, are in no barrier, and may come and go as they like. A reader is its connection.
+// Readers get views and the end of the job, and nothing else. They send no heartbeats, enter no
+// barriers, and may come and go at any time. A reader is identified by its connection.
 //
-// Thread safety: none needed; the scheduler core's.
+// Thread safety: none needed; part of the scheduler core.
 #ifndef TANDEM_SCHEDULER_READERS_H_
 #define TANDEM_SCHEDULER_READERS_H_
 
@@ -16,12 +16,13 @@ namespace tandem::scheduler {
 
 class Readers {
  public:
-  static constexpr size_t kMost = 1024;  // at a time
+  static constexpr size_t kMost = 1024;  // at the same time
 
-  // The number by which shards know the reader; the same again on the same connection. No other one
-  // that is connected has it. RESOURCE_EXHAUSTED: there are kMost.
+  // Adds a reader and returns the number that shards know it by. The same connection gets the same
+  // number again; no two connected readers have the same. RESOURCE_EXHAUSTED: there are kMost
+  // already.
   absl::StatusOr<int> Add(uint64_t connection);
-  // False: it was none of them.
+  // False if the connection is not that of a reader.
   bool Remove(uint64_t connection) { return numbers_.erase(connection) > 0; }
   bool Has(uint64_t connection) const { return numbers_.count(connection) > 0; }
 

@@ -37,9 +37,9 @@ absl::Status Reports::AddProgress(absl::Time now, const Node& node, const Progre
   const std::string row_warning = book_.TakeRowWarning();
   if (!row_warning.empty()) effects->Warn(absl::StrCat("warning: ", row_warning));
   heard_[static_cast<size_t>(node.index)] = now;
-  // All rows before an evaluation, or before the end of training, belong to an interval before it.
+  // The notice with all rows before an evaluation, or before the end of training, must come first.
   if (book_.TakeEpochsTrained() && book_.HasNewSamples()) SayInterval(now, effects);
-  // It comes again until it is known to have come.
+  // A worker repeats an evaluation until it knows that the scheduler has received it.
   const bool again = progress.evaluation() == evaluation_ && evaluation_ != 0;
   if (!progress.evaluation_json().empty() && !again) {
     evaluation_ = progress.evaluation();
@@ -48,14 +48,15 @@ absl::Status Reports::AddProgress(absl::Time now, const Node& node, const Progre
   return absl::OkStatus();
 }
 
-// The answer is up to where notes have come: one that was lost is said again, and those behind it.
+// The answer names the last note that arrived in order. The worker repeats a lost note and those
+// after it.
 absl::Status Reports::AddNote(const Node& node, const ProgramNote& note,
                               SchedulerEffects* effects) {
   TANDEM_ASSIGN_OR_RETURN(const JobBook::Noted noted, book_.AddNote(RankOf(node), note));
   if (noted == JobBook::Noted::kDropped && !names_dropped_) {
     names_dropped_ = true;
     effects->Warn(absl::StrCat("programs report more than ", JobBook::kMaxReported,
-                               " names; what comes with another one is dropped, first of ",
+                               " names; reports with further names are dropped, first from ",
                                node.Name(), " at step ", note.step()));
   }
   if (noted == JobBook::Noted::kTaken && !note.value().empty()) {

@@ -1,4 +1,5 @@
-// What nodes report of their work, and when it is passed on to whoever watches.
+// The reports of nodes about their work: collects them (JobBook) and passes them on as notices,
+// once in each reporting interval.
 #ifndef TANDEM_SCHEDULER_REPORTS_H_
 #define TANDEM_SCHEDULER_REPORTS_H_
 
@@ -17,7 +18,7 @@ namespace tandem::scheduler {
 
 class Reports {
  public:
-  // `before`: what the run had done when it was saved, if it goes on.
+  // `before`: counts of the run up to the checkpoint that it resumes from; else empty.
   Reports(const job::JobPlan& plan, const SchedulerTimes& times, const JobLimits& limits,
           const RunRecord& before)
       : shard_reports_(times.shard_reports),
@@ -27,17 +28,17 @@ class Reports {
 
   // The job starts.
   void Start(absl::Time now);
-  // A Progress, ShardReport, Paths, Collectives or ProgramNote of a member. INVALID_ARGUMENT if it
-  // is not one of this job, or not for this node to say.
+  // Adds a Progress, ShardReport, Paths, Collectives or ProgramNote of a member. INVALID_ARGUMENT
+  // if it does not fit this job, or this node may not send it.
   absl::Status Add(absl::Time now, const Node& node, const Control& control,
                    SchedulerEffects* effects);
 
-  // On each tick of a running job: what has happened, once an interval. Workers report at the same
-  // moments; a report that is late is waited for, but not for long.
+  // Call it on each tick of a running job. Once an interval, sends a notice with the progress.
+  // Workers report at the same moments; a late report is waited for, up to half an interval.
   void Tick(absl::Time now, SchedulerEffects* effects);
-  // The job is over: what has happened since the last interval, if anything was trained in it.
+  // The job is over: sends a last notice if rows were trained since the last interval.
   void End(absl::Time now, SchedulerEffects* effects);
-  // True when the shards are to be asked for live staleness; the next time is later.
+  // True when it is time to ask the shards for live staleness. The next time is an interval later.
   bool AskShards(absl::Time now, bool servers_are_busy);
 
   JobReport Total(absl::Time now) const { return book_.Total(now); }
@@ -56,8 +57,8 @@ class Reports {
   const absl::Duration shard_reports_, interval_;
   JobBook book_;
   std::vector<absl::Time> heard_;  // when each rank last reported
-  int64_t evaluation_ = 0;         // the last one heard of
-  bool names_dropped_ = false;     // and warned of
+  int64_t evaluation_ = 0;         // number of the last evaluation that was passed on
+  bool names_dropped_ = false;     // names of programs were dropped, with a warning
   absl::Time next_progress_, next_shard_reports_;
 };
 

@@ -11,7 +11,8 @@ SaveQueue::Answer SaveQueue::Add(const std::string& folder) {
     folders_.push_back(folder);
     return paused_ ? Answer::kQueued : Answer::kStart;
   }
-  // Not the first: that one may be past the moment that is asked for.
+  // A request is not merged with the first one, which is in progress: its step may be earlier than
+  // the request.
   if (std::count(folders_.begin() + 1, folders_.end(), folder) > 0) return Answer::kMerged;
   folders_.push_back(folder);
   return Answer::kQueued;

@@ -1,7 +1,7 @@
-// Saves that somebody has asked for while the job runs: one at a time, in turn.
+// The queue of checkpoints that were requested while the job runs. They are written one at a time.
 //
-// Workers agree on a step for a save, so two at once would be two agreements that each of them could
-// take for the other. Requests for a folder that already waits its turn are one.
+// Workers agree on a step for each checkpoint. With two at the same time, a worker could take one
+// agreement for the other. Several requests for a folder that waits in the queue count as one.
 #ifndef TANDEM_SCHEDULER_SAVE_QUEUE_H_
 #define TANDEM_SCHEDULER_SAVE_QUEUE_H_
 
@@ -13,36 +13,37 @@ namespace tandem::scheduler {
 class SaveQueue {
  public:
   enum class Answer {
-    kStart,   // nothing is under way: begin with it
-    kQueued,  // follows the one under way, or the pause
-    kMerged,  // one for this folder follows already
+    kStart,   // no checkpoint is in progress: begin with this one
+    kQueued,  // follows the current checkpoint, or the pause
+    kMerged,  // a checkpoint for this folder is in the queue already
     kClosed,  // the job is at its end
   };
   Answer Add(const std::string& folder);
 
-  // The save under way. Requires: !empty().
+  // The folder of the current checkpoint. Requires: !empty().
   const std::string& current() const { return folders_.front(); }
-  // Ends it; the next one, if there is one, is under way from now on.
+  // Ends the current checkpoint. The next one in the queue, if any, becomes current.
   void Finish() { folders_.pop_front(); }
   bool empty() const { return folders_.empty(); }
   bool closed() const { return closed_; }
 
-  // No save may begin from the barrier `name` on, until Resume. True: it must wait until the queue is
-  // empty, and is then what TakeBarrier gives; it is to pause again.
+  // After the barrier `name` no checkpoint may begin until Resume. True: the barrier must wait
+  // until the queue is empty. TakeBarrier then returns it, and it must call PauseFor again.
   bool PauseFor(const std::string& name);
   bool paused() const { return paused_; }
-  // True: some have been asked for meanwhile; begin with the first.
+  // Ends the pause. True: checkpoints have been requested meanwhile; begin with the first.
   bool Resume();
 
-  // No save may follow the barrier `name`. True: it must wait until the queue is empty, and is then
-  // what TakeBarrier gives.
+  // After the barrier `name` no checkpoint may begin. True: the barrier must wait until the queue
+  // is empty. TakeBarrier then returns it.
   bool CloseFor(const std::string& name);
-  // The barrier that waits for the saves to be over, once; "" if none does.
+  // If the queue is empty, returns the barrier that waits for that, and forgets it. "" if there is
+  // none.
   std::string TakeBarrier();
   bool HoldsUp(const std::string& name) const { return !folders_.empty() && barrier_ == name; }
 
  private:
-  std::deque<std::string> folders_;  // the first is under way, unless paused
+  std::deque<std::string> folders_;  // the first is in progress, unless paused
   bool closed_ = false, paused_ = false;
   std::string barrier_;
 };

@@ -1,7 +1,7 @@
-// When a job that saves is to save by itself: so many seconds after the last save, or at every so many
-// steps, whichever comes first; and when a program has asked for it.
+// Decides when a job writes a checkpoint by itself: a number of seconds after the last one, or
+// every so many steps, whichever comes first; also when a program has asked for one.
 //
-// Pure; one thread.
+// Thread safety: none needed; one thread. No clock inside.
 #ifndef TANDEM_SCHEDULER_SAVE_SCHEDULE_H_
 #define TANDEM_SCHEDULER_SAVE_SCHEDULE_H_
 
@@ -21,22 +21,23 @@ class SaveSchedule {
                                         : absl::InfiniteDuration()),
         steps_(save.every_steps()) {}
 
-  // A save is made or given up, or the job begins, when a worker stands at `step`.
+  // A checkpoint is written or has failed, or the job begins. `step`: the largest step of a worker
+  // now.
   void Done(absl::Time now, int64_t step) {
     next_ = now + pause_;
     next_step_ = steps_ > 0 ? (step / steps_ + 1) * steps_ : std::numeric_limits<int64_t>::max();
     step_ = step;
   }
-  // A worker has come so far.
+  // A worker has reached `step`.
   void OnStep(int64_t step) { step_ = std::max(step_, step); }
-  // A program has asked for so many saves since it began. Those of several workers that ask for their
-  // n-th are one. False: so many had been asked for before.
+  // A program has asked for `saves` checkpoints since it began. The n-th requests of several
+  // workers count as one. False if another worker has made this request before.
   bool OnAsked(int64_t saves) {
     const bool more = saves > asked_;
     asked_ = std::max(asked_, saves);
     return more;
   }
-  // The workers are told to make one, which is whatever has been asked for until now.
+  // The workers are told to write a checkpoint. It answers all requests made so far.
   void Begin() { begun_ = asked_; }
   bool Due(absl::Time now) const { return now >= next_ || step_ >= next_step_ || asked_ > begun_; }
   int64_t step() const { return step_; }

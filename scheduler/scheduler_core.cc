@@ -23,7 +23,7 @@ Member MemberOf(const Node& node) {
   return member;
 }
 
-// `reader`: what it calls itself; -1: it is none.
+// Sends the text of the job. `reader`: number of the reader; -1 if the peer is a node.
 void TellJob(const job::JobPlan& plan, uint64_t connection, int reader, SchedulerEffects* effects) {
   Control control;
   control.mutable_reader_welcome()->set_job(job::ResolvedText(plan));
@@ -108,9 +108,9 @@ void SchedulerCore::OnControl(const SchedulerEvent& event) {
     OnRegister(event.connection, event.control.register_());
     return;
   }
-  if (readers_.Has(event.connection)) return;  // it answers commands as nodes do; nobody waits
+  if (readers_.Has(event.connection)) return;  // its answers to commands are not awaited
   Node* const node = members_.Find(event.connection, event.incarnation);
-  if (node == nullptr && event.control.has_beat()) return;  // its registration is on its way
+  if (node == nullptr && event.control.has_beat()) return;  // its registration will arrive soon
   if (node == nullptr || node->gone) {
     OnGarbage(event.connection,
               absl::NotFoundError("a message from a node that is not registered"));
@@ -122,7 +122,7 @@ void SchedulerCore::OnControl(const SchedulerEvent& event) {
 
 void SchedulerCore::OnMemberControl(Node* node, const SchedulerEvent& event) {
   const Control& control = event.control;
-  if (phase_ == Phase::kFailing) {  // it may have missed the news
+  if (phase_ == Phase::kFailing) {  // the node may not have received the failure
     if (control.has_beat()) effects_->SendFailure(event.connection, failure_);
     return;
   }
@@ -142,7 +142,7 @@ void SchedulerCore::OnMemberControl(Node* node, const SchedulerEvent& event) {
     case Control::kProgramNote:
       return OnReport(*node, control);
     case Control::kFailure: {
-      if (phase_ == Phase::kStopping) return;  // all results are in
+      if (phase_ == Phase::kStopping) return;  // all results have arrived
       const auto cause = judge_.OnReport(now_, node, control.failure(), effects_);
       if (cause.has_value()) Fail(*cause);
       return;
@@ -161,7 +161,7 @@ void SchedulerCore::OnRegister(uint64_t connection, const tandem::Register& requ
   const absl::StatusOr<Membership::Registration> registration =
       members_.Register(now_, connection, request);
   if (!registration.ok()) {
-    // Who has another job is told ours first, and can say what differs.
+    // Send our job to a node that has a different one, so that its error can name the difference.
     if (request.job_hash() != plan_.hash) TellJob(plan_, connection, -1, effects_);
     return Refuse(connection, registration.status());
   }
@@ -174,11 +174,12 @@ void SchedulerCore::OnRegister(uint64_t connection, const tandem::Register& requ
   if (registration->reconnected) {
     effects_->Warn(absl::StrCat(registration->node->Name(), " is back on a new connection"));
   }
-  // A repetition that crossed the View on the way needs no answer.
+  // A repeated registration on the same connection needs no answer: the View is on its way.
   if (view_.number() > 0 && registration->reconnected) Welcome(*registration->node);
 }
 
-// All that it needs, each time: the first answer may have been lost with a connection.
+// Sends a reader everything it needs, at each registration, since an earlier answer may have been
+// lost.
 void SchedulerCore::OnReader(uint64_t connection) {
   const absl::StatusOr<int> number = readers_.Add(connection);
   if (!number.ok()) return Refuse(connection, number.status());
@@ -212,7 +213,8 @@ void SchedulerCore::Refuse(uint64_t connection, const absl::Status& why) {
   if (stranger_logs_++ < kMaxStrangerLogs) effects_->Warn(absl::StrCat("refused: ", why.message()));
 }
 
-// Whatever the node may have missed: the view, START, commands that wait for it, STOP.
+// Sends a node everything that it may have missed: the view, START, commands that wait for its
+// answer, STOP.
 void SchedulerCore::Welcome(const Node& node) {
   Control control;
   *control.mutable_view() = view_;
@@ -234,7 +236,7 @@ void SchedulerCore::OnBarrierEnter(const Node& node, const BarrierEnter& enter) 
   const int rank = node.role == Role::kWorker && view_.number() > 0 ? node.index : -1;
   if (enter.action() == BarrierEnter::PAUSE_SAVES && !plan_.job.train().has_keep_best()) {
     return FailNode(node, absl::InvalidArgumentError(
-                              "barrier that pauses saves in a job without train.keep_best"));
+                              "barrier that pauses checkpoints in a job without train.keep_best"));
   }
   const absl::StatusOr<Barriers::Entry> entry = barriers_.Enter(now_, rank, enter);
   if (!entry.ok()) return FailNode(node, entry.status());
@@ -248,7 +250,7 @@ void SchedulerCore::OnBarrierEnter(const Node& node, const BarrierEnter& enter) 
 
 void SchedulerCore::OnCommandDone(Node* node, const CommandDone& done) {
   const bool is_view = done.id() > 0 && done.id() <= view_.number();
-  if (!is_view && commands_.IsAnswered(done.id())) return;  // said again after a reconnect
+  if (!is_view && commands_.IsAnswered(done.id())) return;  // repeated after a reconnect
   if (done.code() != 0 && !saves_.NoteFailure(*node, done)) {
     const std::string what =
         is_view ? absl::StrCat("view ", done.id()) : commands_.Describe(done.id());
@@ -308,15 +310,15 @@ void SchedulerCore::OnClosed(uint64_t connection) {
     node->gone = true;
     return CheckEnd();
   }
-  if (node->reported_failure && judge_.holds()) {  // it has said why it leaves
+  if (node->reported_failure && judge_.holds()) {  // the node has reported why it leaves
     node->gone = true;
     return;
   }
   Fail(DeathOf(node, "left before the end of the job"));
 }
 
-// A stranger (a port scanner, a node of another job) is ignored; a member that sends what it must
-// not is a member we do not understand.
+// Ignores garbage from a stranger (a port scanner, a node of another job). Garbage from a member
+// ends the job, since nothing that this member sends can be trusted.
 void SchedulerCore::OnGarbage(uint64_t connection, const absl::Status& why) {
   const Node* const node = members_.ByConnection(connection);
   if (node != nullptr && !node->gone) {
@@ -324,29 +326,32 @@ void SchedulerCore::OnGarbage(uint64_t connection, const absl::Status& why) {
         *node, absl::InvalidArgumentError(absl::StrCat("sent garbage: ", Clip(why.message()))));
   }
   if (stranger_logs_++ < kMaxStrangerLogs) {
-    effects_->Log(absl::StrCat("ignored from a stranger: ", Clip(why.message())));
+    effects_->Log(absl::StrCat("ignored, not from a member: ", Clip(why.message())));
   }
 }
 
-// ---- from outside -----------------------------------------------------------------------------
+// ---- requests of users and of the schedule ----------------------------------------------------
 
 void SchedulerCore::OnSaveRequest(const std::string& folder) {
   if (phase_ != Phase::kRunning) {
-    return effects_->Warn("save request ignored: the job is not running");
+    return effects_->Warn("checkpoint request ignored: the job is not running");
   }
   switch (saves_.queue().Add(folder)) {
     case SaveQueue::Answer::kStart:
       return saves_.Ask(now_, effects_);
     case SaveQueue::Answer::kQueued:
-      return effects_->Log(absl::StrCat("a save is under way; the one to ", folder, " follows"));
+      return effects_->Log(
+          absl::StrCat("a checkpoint is in progress; the one to ", folder, " follows"));
     case SaveQueue::Answer::kMerged:
-      return effects_->Log(absl::StrCat("the save to ", folder, " that follows is for this too"));
+      return effects_->Log(
+          absl::StrCat("the next checkpoint to ", folder, " answers this request, too"));
     case SaveQueue::Answer::kClosed:
-      return effects_->Warn("save request ignored: the job is at its end");
+      return effects_->Warn("checkpoint request ignored: the job is at its end");
   }
 }
 
-// The first time the job is saved and ends; then, or if there is nowhere to save to, it ends at once.
+// The first request writes a checkpoint and then ends the job. A second request, or a job without a
+// model folder, ends it at once.
 void SchedulerCore::OnEndRequest(const std::string& why) {
   const std::string& folder = options_.models.save_to;
   if (saves_.ending() || phase_ != Phase::kRunning || folder.empty()) {
@@ -420,16 +425,25 @@ void SchedulerCore::StartJob() {
   effects_->Notify(SchedulerNotice::Kind::kStarted, "", "");
 }
 
+// All parties are in the barrier: performs its action. An action that needs the servers sends them
+// a command, and their last answer releases the barrier (FinishCommand). Other barriers are
+// released at once. The parties wait in the barrier meanwhile, so their state cannot change under
+// the action.
+//
+// Requested checkpoints come first: a barrier that closes or pauses them waits until the queue is
+// empty, and is completed again then. A checkpoint in progress still needs all workers, at barriers
+// of its own, so none may pass the end of the job before.
 void SchedulerCore::CompleteBarrier(const std::string& name) {
   const Barrier& barrier = barriers_.open().at(name);
-  // What a policy holds back is saved with the rows that it is not in yet, so it is not applied while
-  // a save is under way, nor is any begun after that.
+  // FINISH_DELAYED closes the queue, too. A checkpoint contains rows and, beside them, the updates
+  // that policies hold back. Those must not be applied while a checkpoint is in progress, and no
+  // checkpoint may begin afterwards.
   const bool closes = barrier.action == BarrierEnter::LAST_SAVE ||
                       barrier.action == BarrierEnter::END ||
                       barrier.action == BarrierEnter::FINISH_DELAYED;
-  if (closes && saves_.queue().CloseFor(name)) return;  // completed again when the saves are over
+  if (closes && saves_.queue().CloseFor(name)) return;  // FinishCommand will complete it again
   const bool pauses = barrier.action == BarrierEnter::PAUSE_SAVES;
-  if (pauses && saves_.queue().PauseFor(name)) return;  // the same
+  if (pauses && saves_.queue().PauseFor(name)) return;  // likewise
   switch (barrier.action) {
     case BarrierEnter::SAVE:
       if (!barrier.failure.empty()) return ReleaseBarrier(name);
@@ -451,7 +465,7 @@ void SchedulerCore::CommandServers(const Command& command, const std::string& ba
   for (int server = 0; server < members_.servers(); ++server) {
     effects_->SendTo(*members_.server(server), control);
   }
-  FinishCommands();  // at once if there are no servers
+  FinishCommands();  // finishes it at once if there are no servers
 }
 
 void SchedulerCore::FinishCommands() {
@@ -460,14 +474,18 @@ void SchedulerCore::FinishCommands() {
   }
 }
 
+// All nodes have answered the command: does what has waited for it. A command of a barrier releases
+// the barrier. The REPORT of a requested end stops the job. SAVE to the workers ends a checkpoint;
+// then follows, in this order, the requested end of the job, the next requested checkpoint, or a
+// barrier that has waited for the checkpoints to end.
 void SchedulerCore::FinishCommand(const PendingCommand& done) {
   if (!done.barrier.empty()) return ReleaseBarrier(done.barrier);
   if (done.command.id() == last_report_) return StopJob();
   if (done.command.kind() != Command::SAVE) return;
   saves_.Finish(now_, effects_);
   if (done.command.hold()) {
-    // The workers take no step any more: no save and no barrier that waited for one has anything left
-    // to do.
+    // The workers take no more steps. So later checkpoints, and barriers that waited for this one,
+    // are not needed any more.
     const Command report = commands_.New(Command::REPORT);
     last_report_ = report.id();
     return CommandServers(report, "");
@@ -477,6 +495,9 @@ void SchedulerCore::FinishCommand(const PendingCommand& done) {
   if (!waiting.empty()) CompleteBarrier(waiting);
 }
 
+// Releases the barrier to the workers that have entered it. For a SAVE barrier, notes how it went
+// before the barrier is forgotten, and gives rank 0 the run record as it is now: the workers stand
+// still until the release, so the record fits the step of the checkpoint.
 void SchedulerCore::ReleaseBarrier(const std::string& name) {
   const Barrier& barrier = barriers_.open().at(name);
   const std::vector<bool> entered = barrier.entered;
@@ -488,7 +509,7 @@ void SchedulerCore::ReleaseBarrier(const std::string& name) {
   *control.mutable_barrier_release() = barriers_.Release(name, record);
   for (size_t rank = 0; rank < entered.size(); ++rank) {
     if (entered[rank]) effects_->SendTo(*members_.worker(static_cast<int>(rank)), control);
-    control.mutable_barrier_release()->clear_record();  // rank 0 keeps it
+    control.mutable_barrier_release()->clear_record();  // only rank 0 needs it
   }
   if (end) StopJob();
   if (saves && saves_.queue().paused() && saves_.Resume(now_)) saves_.Ask(now_, effects_);
@@ -521,8 +542,11 @@ void SchedulerCore::OnTick() {
   if (reports_.AskShards(now_, busy)) CommandServers(commands_.New(Command::REPORT), "");
 }
 
-// The failure that ends the job, if something has lasted too long. Deaths come first: they explain
-// the rest.
+// The failure that ends the job, if something has lasted too long. The order says which node is
+// named. Deaths come before overdue acknowledgements and commands, and before stalls, since a dead
+// node explains those. A failure that a node has reported comes right after deaths, since it
+// explains them too. Only while nodes still register does the overdue registration come first:
+// before the first view nobody waits for anything else.
 absl::optional<Failure> SchedulerCore::CheckTime() {
   absl::optional<Failure> cause;
   if (phase_ == Phase::kRegistering) {
@@ -569,7 +593,7 @@ void SchedulerCore::CheckEnd() {
   const std::vector<Node>& nodes = members_.nodes();
   std::vector<std::string> left;
   for (const Node& node : nodes) {
-    // One that lost its connection before it was told to stop may come back for that.
+    // A node that lost its connection before STOP may come back to receive it.
     const bool returns = phase_ == Phase::kStopping && node.lost_since.has_value();
     if ((node.connected || returns) && !node.gone) left.push_back(node.Name());
   }

@@ -1,42 +1,57 @@
 // The scheduler of one job as a deterministic state machine: membership, views, the range map,
-// barriers, saving, and the end, good or bad. Events in, effects out; no socket, thread or clock
-// (scheduler_shell.h has those), so the same code runs in production, in the simulator and in the
-// golden traces of tests/testdata/scheduler.
+// barriers, checkpoints, and the end of the job, good or bad. Events go in, effects come out. There
+// is no socket, thread or clock inside (scheduler_shell.h has those), so the same code runs in
+// production, in the simulator and in the golden traces of tests/testdata/scheduler.
 //
 // Phases: registering -> starting (View 1 is out) -> running -> stopping -> finished
 //                                any of these -> failing -> failed
 //
-// What nodes must know:
-//   Register  is repeated until a View arrives. A node finds its index in the View by its
-//             incarnation. After a lost connection it registers again with the same incarnation and
-//             gets the View, START and commands that wait for it once more.
-//   View n    is acknowledged by CommandDone{id: n}. START follows when all have acknowledged view 1.
-//   Command   to a server, other than START and STOP, is answered by CommandDone with its id (ids
-//             are above 2^32, so they never look like views). REPORT: a ShardReport of each shard
-//             first.
-//   READER    is told what the job is, then views, START and the end. Nothing is asked of it, and
+// The protocol, as nodes see it:
+//   Register  A node repeats it until a View arrives, and finds its index in the View by its
+//             incarnation. After a lost connection it registers again with the same incarnation.
+//             The scheduler then sends the View, START and the commands that wait for the node
+//             again.
+//   View n    Each node acknowledges it with CommandDone{id: n}. START follows when all nodes have
+//             acknowledged view 1.
+//   Command   A server answers every command except START and STOP by CommandDone with its id. Ids
+//             are above 2^32, so they differ from view numbers. Before it answers REPORT, the
+//             server sends a ShardReport of each shard.
+//   READER    A reader is told the job, then views, START and the end. It answers nothing, and
 //             nobody waits for it.
-//   Beat      may come on a connection of its own: any frame whose header names a member's
-//             incarnation is that member's. It is answered on the connection it came by.
-//   Barriers  are among workers, all unless `parties` says otherwise; a name is used once. What is
-//             done between the last entry and the release is the entries' action:
+//   Beat      A heartbeat may come on a connection of its own: any frame whose header names a
+//             member's incarnation is from that member. The answer goes to the same connection.
+//   Barriers  Barriers are among workers: all of them, unless `parties` says otherwise. A name is
+//             used once. Between the last entry and the release, the scheduler performs the action
+//             of the entries. All parties wait in the barrier meanwhile, with nothing in flight, so
+//             the action sees one state of the whole job:
 //               NONE            nothing
-//               SAVE            SAVE to all servers, with the entries' path
-//               FINISH_DELAYED  FINISH_DELAYED to all servers
-//               LAST_SAVE       saves that were asked for are finished; no more are begun
+//               SAVE            sends SAVE to all servers, with the entries' path
+//               FINISH_DELAYED  sends FINISH_DELAYED to all servers
+//               LAST_SAVE       waits until requested checkpoints are done, and begins no more
 //               PAUSE_SAVES     the same, but only until the next SAVE barrier is released
-//               END             the same, then REPORT to all servers; after the release STOP to all
-//                               nodes, which then close their connections
-//             A Progress sent before the entry is counted.
-//   SAVE      to a worker (only on a request from outside) asks the workers to agree on a step and
-//             save there. Each answers when it is done, so that one save follows the other: requests
-//             that come meanwhile wait, those for the same folder as one. What cannot be written of
-//             such a save is no failure of the job: all are told that there is none. A job that has
-//             a folder for saves asks for them by itself (save_schedule.h).
-//   An end    that is asked for is a save after which the workers take no step, then REPORT and STOP.
-// A node's Failure ends the job. If it blames a peer or the network (UNAVAILABLE,
-// DEADLINE_EXCEEDED, ABORTED) it is held for a moment, so that a process that has died is named and
-// not its victim.
+//               END             the same as LAST_SAVE, then sends REPORT to all servers; after the
+//                               release sends STOP to all nodes, which then close their connections
+//             A Progress sent before the entry is counted before the action.
+//   SAVE      To a worker, this command means: agree on a step with the others and write a
+//             checkpoint there. Users, programs and the job's schedule (save_schedule.h) ask for
+//             it. Each worker answers when it is done, so there is one checkpoint at a time;
+//             requests that come meanwhile wait, and those for the same folder become one. If such
+//             a checkpoint cannot be written, the job does not fail: all workers are told that
+//             there is none.
+//   End       A requested end is a checkpoint after which the workers take no step, then REPORT and
+//             STOP.
+// A node's Failure ends the job. A Failure that blames a peer or the network (UNAVAILABLE,
+// DEADLINE_EXCEEDED, ABORTED) is held for a moment, so that a process that has died is named and
+// not its victim. docs/ARCHITECTURE.md lists who detects which failure.
+//
+// A checkpoint takes two phases, so that it is of one step and whole or not there:
+//   1. The workers agree on a step and stop pushing. They write their own parts and enter the SAVE
+//      barrier. Only then do the servers write, because no push is in flight and all ranges are at
+//      the same step.
+//   2. When all servers have answered, every file is on the disk. The release tells rank 0 so, with
+//      the run record; rank 0 commits (server/save_directory.h) and the workers continue.
+// If the checkpoint may fail, an error in phase 1 is in the release, so that all workers agree that
+// there is no checkpoint. Otherwise the error ends the job.
 #ifndef TANDEM_SCHEDULER_SCHEDULER_CORE_H_
 #define TANDEM_SCHEDULER_SCHEDULER_CORE_H_
 
@@ -67,15 +82,15 @@ namespace tandem::scheduler {
 
 struct SchedulerEvent {
   enum class Kind {
-    kControl,    // `control` came by `connection`
+    kControl,    // `control` came on `connection`
     kLost,       // the connection broke: `why`
-    kClosed,     // the peer closed it in an orderly way
+    kClosed,     // the peer closed the connection in an orderly way
     kGarbage,    // bytes that are not a frame, or a frame that is not ours: `why`
     kTick,       // at least every 100 ms
-    kSave,       // from outside: save to `text`
-    kEnd,        // from outside: save, then end; asked for again: end because of `text`
-    kAbort,      // from outside: end the job because of `text`
-    kMoveRange,  // from outside: `range` to `server`, `shard`
+    kSave,       // the user: write a checkpoint to `text`
+    kEnd,        // the user: write a checkpoint, then end; the second time: end because of `text`
+    kAbort,      // the user: end the job because of `text`
+    kMoveRange,  // the user: move `range` to `server`, `shard`
   };
   Kind kind = Kind::kTick;
   uint64_t connection = 0;   // opaque
@@ -87,25 +102,26 @@ struct SchedulerEvent {
   int server = 0, shard = 0;
 };
 
-// What a job begins with and leaves behind; for the views, so that all nodes do the same.
+// The checkpoint that a job begins with, and the folder for its own checkpoints. Views carry them,
+// so that all nodes do the same.
 struct ModelPaths {
-  std::string init_from;                 // a save; empty: first values
-  std::vector<std::string> only_tables;  // of it, these tables alone; none: all of it
-  std::string save_to;                   // the folder of models; empty: no save
-  // The run goes on from init_from, a save of its own.
+  std::string init_from;                 // a checkpoint; empty: initial values
+  std::vector<std::string> only_tables;  // load these tables only; empty: the whole checkpoint
+  std::string save_to;                   // model folder; empty: no checkpoints
+  // The run resumes from init_from, a checkpoint of its own. The next four fields are of that run.
   bool resume = false;
-  uint64_t run = 0;     // its number; 0: a new run, with a number of its own
-  int64_t attempt = 0;  // how often it has gone on
-  int64_t step = 0;     // init_from has the steps before it
-  RunRecord before;     // what it had done
+  uint64_t run = 0;     // number of the run; 0: a new run, which gets a number of its own
+  int64_t attempt = 0;  // how often the run has been resumed
+  int64_t step = 0;     // init_from has all steps before this one
+  RunRecord before;     // counts of the run up to the checkpoint
 };
 
 class SchedulerCore {
  public:
   struct Options {
     SchedulerTimes times;
-    std::string coordinator;  // of collectives, host:port; for the views
-    uint64_t run = 0;         // for the views; names this run among all
+    std::string coordinator;  // rendezvous of collectives, host:port; for the views
+    uint64_t run = 0;         // for the views; no other run has this number
     ModelPaths models = {};
   };
 
@@ -115,14 +131,15 @@ class SchedulerCore {
   // Requires: `now` never goes back.
   void Step(absl::Time now, const SchedulerEvent& event, SchedulerEffects* effects);
 
-  // True once the job has ended and everybody has left, or has had time to.
+  // True once the job has ended and all nodes have left, or have had time to leave.
   bool done() const { return phase_ == Phase::kFinished || phase_ == Phase::kFailed; }
   // Ok unless the job failed (or is failing): then "worker 1: NaN loss at step 7" with its code.
   absl::Status result() const;
 
-  const View& view() const { return view_; }  // number 0 before all are there
+  const View& view() const { return view_; }  // number 0 before all nodes have registered
   const job::JobPlan& plan() const { return plan_; }
-  // Requires: done(). Of a job that failed: as far as it is known, and empty if it never began.
+  // Requires: done(). If the job failed, the report covers the time before; it is empty if the job
+  // never began.
   const JobReport& report() const { return report_; }
 
  private:
@@ -132,7 +149,7 @@ class SchedulerCore {
   void OnControl(const SchedulerEvent& event);
   void OnRegister(uint64_t connection, const Register& request);
   void OnReader(uint64_t connection);
-  void SendToAll(const Control& control);  // readers, too
+  void SendToAll(const Control& control);  // to all nodes and readers
   void Refuse(uint64_t connection, const absl::Status& why);
   void Welcome(const Node& node);
   void OnMemberControl(Node* node, const SchedulerEvent& event);
@@ -146,7 +163,7 @@ class SchedulerCore {
   void OnClosed(uint64_t connection);
   void OnGarbage(uint64_t connection, const absl::Status& why);
 
-  // From outside, and what the job's own schedule asks for.
+  // Requests of users and of the job's own schedule.
   void OnSaveRequest(const std::string& folder);
   void OnEndRequest(const std::string& why);
   void OnMoveRange(const SchedulerEvent& event);
@@ -175,11 +192,11 @@ class SchedulerCore {
 
   absl::Time now_;
   PauseWatch pauses_;
-  SchedulerEffects* effects_ = nullptr;  // during Step
+  SchedulerEffects* effects_ = nullptr;  // set during Step only
   Phase phase_ = Phase::kRegistering;
   absl::optional<absl::Time> first_step_;
   absl::Time phase_since_;
-  int stranger_logs_ = 0;  // lines about strangers are bounded
+  int stranger_logs_ = 0;  // lines logged about processes that are not members
 
   Membership members_;
   Readers readers_;
@@ -188,14 +205,14 @@ class SchedulerCore {
   Commands commands_;
   uint64_t start_command_ = 0;
   JobSaves saves_;
-  uint64_t last_report_ = 0;  // the command after which an end that was asked for follows
+  uint64_t last_report_ = 0;  // the REPORT after which a requested end follows; 0: none
   Reports reports_;
   LifeWatch life_;
   StallWatch stalls_;
   OverdueWatch overdue_;
   FailureJudge judge_;
   JobReport report_;
-  Failure failure_;  // once failing
+  Failure failure_;  // set once failing
 };
 
 }  // namespace tandem::scheduler

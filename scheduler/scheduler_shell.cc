@@ -29,8 +29,8 @@ namespace tandem::scheduler {
 namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(100);
-constexpr absl::Duration kLinger = absl::Seconds(1);  // at the end, for nodes that do not read
-constexpr size_t kMaxUnsentFrames = 1024;             // per peer, beyond the transport's own queue
+constexpr absl::Duration kLinger = absl::Seconds(1);  // at the end, for nodes that read slowly
+constexpr size_t kMaxUnsentFrames = 1024;             // a peer, beyond the transport's own queue
 
 std::string NowText() {
   return absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone());
@@ -67,21 +67,22 @@ class Shell {
     if (models.resume) TANDEM_RETURN_IF_ERROR(ReadEvaluations(models.step));
     TANDEM_ASSIGN_OR_RETURN(metrics_,
                             LineFile::Create(options_.out_dir, "metrics.jsonl", models.resume));
-    // For who goes on with the run, and for programs that want to read rows.
+    // `run` is for a later attempt that resumes the run, `address` for programs that read rows.
     TANDEM_RETURN_IF_ERROR(WriteFileAtomically(
         options_.out_dir + "/run", absl::StrFormat("%016x %d\n", run_, models.attempt)));
     return WriteFileAtomically(options_.out_dir + "/address", transport_.address() + "\n");
   }
 
-  // Those of the run before it goes on at `step`. What came after that save is made again.
+  // Reads the evaluations of earlier attempts, up to the checkpoint at `step`. Later ones will be
+  // made again.
   absl::Status ReadEvaluations(int64_t step) {
     const absl::StatusOr<std::string> text = ReadWholeFile(options_.out_dir + "/metrics.jsonl");
     if (!text.ok()) return absl::IsNotFound(text.status()) ? absl::OkStatus() : text.status();
     for (const absl::string_view line : absl::StrSplit(*text, '\n', absl::SkipEmpty())) {
       nlohmann::json event = nlohmann::json::parse(line.begin(), line.end(), nullptr, false);
-      if (!event.is_object()) continue;  // whoever wrote it was killed
+      if (!event.is_object()) continue;  // an unfinished line of a process that was killed
       const std::string kind = event.value("event", "");
-      // An attempt that went on from an older save made what follows once more.
+      // That attempt resumed from an older checkpoint and made the later evaluations again.
       if (kind == "resumed") DropEvaluationsAfter(event.value("step", int64_t{0}));
       if (kind != "evaluation") continue;
       event.erase("event");
@@ -100,7 +101,8 @@ class Shell {
       return std::tuple(e.value("epoch", int64_t{0}), e.value("step", int64_t{0}),
                         e.value("data", ""));
     };
-    // One that not all workers were through when the run was saved is made again.
+    // An evaluation that not all workers had finished at the checkpoint is made again and replaces
+    // the earlier one.
     for (size_t i = evaluations_.size(); i > 0; --i) {
       if (which(evaluations_[i - 1]) == which(evaluation)) evaluations_.erase(i - 1);
     }
@@ -124,7 +126,7 @@ class Shell {
     }
   }
 
-  // Signals reach us as flags; each abort or save is told to the core once.
+  // Signal handlers set flags. Passes each request to the core once.
   void CheckFlags() {
     SchedulerEvent event;
     if (options_.abort != nullptr && *options_.abort && !aborted_) {
@@ -146,9 +148,9 @@ class Shell {
         return Emit(
             {{"event", "log"},
              {"text", options_.out_dir.empty()
-                          ? "a save was asked for, but there is no folder for it: start with "
-                            "--out"
-                          : "a save was asked for, but this run writes none (--no-save, or "
+                          ? "checkpoint request ignored: there is no folder for it; hint: start "
+                            "with --out"
+                          : "checkpoint request ignored: this run writes none (--no-save, or "
                             "it only evaluates)"}});
       }
       event.kind = SchedulerEvent::Kind::kSave;
@@ -200,6 +202,8 @@ class Shell {
     for (const std::string& line : effects_.logs) log_.Info(line);
     for (const std::string& line : effects_.warnings) Emit({{"event", "log"}, {"text", line}});
     for (const SchedulerNotice& notice : effects_.notices) OnNotice(notice);
+    // Peers that do not read are given up after the loop: GiveUp steps the core again, which clears
+    // and refills effects_.
     std::vector<transport::PeerId> stuck;
     for (const SchedulerEffects::Send& send : effects_.sends) {
       if (!SendOrQueue(send.connection, Encode(send.control))) stuck.push_back(send.connection);
@@ -215,12 +219,12 @@ class Shell {
     return EncodeControlFrame(transport_, header, control);
   }
 
-  // False if the peer has more unread frames than is reasonable.
+  // False if the peer has too many unread frames.
   bool SendOrQueue(transport::PeerId peer, Frame frame) {
     std::deque<Frame>& queue = unsent_[peer];
     if (queue.empty() &&
         transport_.Send(peer, frame).code() != absl::StatusCode::kResourceExhausted) {
-      unsent_.erase(peer);  // sent; or the peer is gone, and an event says so
+      unsent_.erase(peer);  // the frame is sent; or the peer is gone, and an event will say so
       return true;
     }
     if (queue.size() >= kMaxUnsentFrames) return false;
@@ -241,7 +245,7 @@ class Shell {
   }
 
   void GiveUp(transport::PeerId peer) {
-    if (unsent_.erase(peer) == 0) return;  // twice in one step
+    if (unsent_.erase(peer) == 0) return;  // GiveUp was called before in this step
     transport_.Close(peer);
     SchedulerEvent event;
     event.kind = SchedulerEvent::Kind::kLost;
@@ -274,7 +278,7 @@ class Shell {
         if (notice.diverged) failed_["diverged"] = true;
         return EmitMetric("failed", failed_);
       case SchedulerNotice::Kind::kFinished:
-        return;  // once the files are written: Finish()
+        return;  // Finish() sends the event when the files are written
     }
   }
 
@@ -288,12 +292,13 @@ class Shell {
     json["time"] = NowText();
     Emit(json);
     if (metrics_ == nullptr) return;
-    // A full disk is no reason to lose what is trained, and may have room again.
+    // A full disk does not end the job: the training would be lost, and the disk may have room
+    // again later.
     const bool failed_before = !file_error_.ok();
     file_error_ = metrics_->Append(OneLine(json));
     if (file_error_.ok() || failed_before) return;
     Emit({{"event", "log"},
-          {"text", absl::StrCat(file_error_.message(), "; training goes on, lines are lost")}});
+          {"text", absl::StrCat(file_error_.message(), "; training continues, lines are lost")}});
   }
 
   void Emit(const nlohmann::json& json) {
@@ -312,7 +317,7 @@ class Shell {
     return WriteFileAtomically(options_.out_dir + "/summary.json", PrettyPrint(summary));
   }
 
-  // The files first: whoever reads "finished" finds them.
+  // Writes the files before the last event, so that a program which reads "finished" finds them.
   absl::Status Finish() {
     const absl::Status result = core_.result();
     const nlohmann::json summary = SummaryJson(options_.plan, core_.report(), transport_name_);
@@ -334,7 +339,7 @@ class Shell {
     nlohmann::json finished = {{"saved_step", stop->saved_step}};
     if (!stop->failure.empty()) finished["failure"] = stop->failure;
     EmitMetric("finished", std::move(finished));
-    return absl::CancelledError(absl::StrCat("ended before its end, as it was told; ",
+    return absl::CancelledError(absl::StrCat("the job was ended early, as requested; ",
                                              stop->failure.empty()
                                                  ? absl::StrCat("saved step ", stop->saved_step)
                                                  : absl::StrCat("not saved: ", stop->failure)));
@@ -350,23 +355,24 @@ class Shell {
   std::vector<transport::TransportEvent> events_;
   std::map<transport::PeerId, std::deque<Frame>> unsent_;  // refused by the transport, in order
   std::unique_ptr<LineFile> metrics_;
-  absl::Status file_error_;                               // of metrics_, until it goes again
-  std::string started_;                                   // when
-  nlohmann::json evaluations_ = nlohmann::json::array();  // of the whole run
-  nlohmann::json failed_;                                 // why the job ended, if it failed
+  absl::Status file_error_;                               // last error of metrics_
+  std::string started_;                                   // time of the start
+  nlohmann::json evaluations_ = nlohmann::json::array();  // all evaluations of the run
+  nlohmann::json failed_;                                 // the failure, if the job has failed
   absl::Time next_tick_ = absl::InfinitePast();
   bool aborted_ = false;
   int save_seen_ = 0, ends_seen_ = 0;
 };
 
-// "tcp://HOST:PORT" -> HOST, as it stands there; of any other kind of address, this machine's own.
+// The HOST of "tcp://HOST:PORT", as written there. For any other kind of address, 127.0.0.1.
 std::string HostOf(absl::string_view address) {
   const transport::TcpAddress at = transport::SplitTcpAddress(address);
   return at.valid() ? transport::HostInAddress(at.host) : "127.0.0.1";
 }
 
-// Where the workers of a job with collectives, or with modules of their own, meet; null if there are none. It ends with the
-// scheduler, which is how a worker that is still waiting for others learns that the job has ended.
+// Starts the rendezvous for the workers of a job with collectives or with modules of their own.
+// Null if the job needs none. The rendezvous ends with the scheduler. A worker that still waits
+// there for others learns in this way that the job has ended.
 absl::StatusOr<std::unique_ptr<collectives::Coordinator>> StartCoordinator(
     const SchedulerOptions& options) {
   const bool meet = options.plan.dense_table < 0 || job::HasOwnModule(options.plan.job.model());

@@ -30,7 +30,8 @@ absl::optional<Failure> StallWatch::Check(absl::Time now, SchedulerEffects* effe
   return absl::nullopt;
 }
 
-// What the nodes say of themselves, then what the scheduler knows better.
+// The waits of all nodes. Heartbeats come first; then waits in barriers, which the scheduler knows
+// better, replace them.
 std::vector<WaitState> StallWatch::WaitStates() {
   std::vector<WaitState> states;
   for (const Node& node : members_.nodes()) {
@@ -59,8 +60,9 @@ void StallWatch::AddBarrierWaits(std::vector<WaitState>* states) {
   }
 }
 
-// Who keeps those in a barrier from going on: a worker that is not in, a server that has not done
-// what comes before the release, a worker that is still at a save that was asked for; or -1.
+// The node that the workers in a barrier wait for: a worker that has not entered, a server that has
+// not finished the action before the release, or a worker that has not finished a requested
+// checkpoint. -1: none.
 int StallWatch::HoldsUp(const std::string& name, const Barrier& barrier) {
   int holds_up = -1;
   if (!barrier.complete) {

@@ -1,5 +1,5 @@
-// Who stands still while others wait: what nodes say of themselves and what the scheduler knows of
-// its barriers, made into one name (stalls.h).
+// Finds the node that makes no progress while others wait. Combines what nodes report in heartbeats
+// with what the scheduler knows of its barriers, and follows the waits to one node (stalls.h).
 #ifndef TANDEM_SCHEDULER_STALL_WATCH_H_
 #define TANDEM_SCHEDULER_STALL_WATCH_H_
 
@@ -21,7 +21,8 @@ namespace tandem::scheduler {
 
 class StallWatch {
  public:
-  // All outlive the watch. `limit`: a stall that lasts this long ends the job.
+  // All pointers outlive the watch. `limit`: the timeout; a stall that lasts this long ends the
+  // job.
   StallWatch(const SchedulerTimes& times, absl::Duration limit, Membership* members,
              const Barriers* barriers, const Commands* commands, const SaveQueue* saves)
       : times_(times),
@@ -31,8 +32,8 @@ class StallWatch {
         commands_(*commands),
         saves_(*saves) {}
 
-  // On each tick of a running job. Reports each stall once, and its end; the failure that ends the
-  // job, if one has lasted too long.
+  // Call it on each tick of a running job. Reports each stall once, and its end. Returns the
+  // failure that ends the job if a stall has lasted too long.
   absl::optional<Failure> Check(absl::Time now, SchedulerEffects* effects);
 
  private:

@@ -15,8 +15,8 @@ absl::Time StuckSince(const WaitState& node) {
   return node.waits_for >= 0 && !node.passes_on ? node.wait_since : node.moved_at;
 }
 
-// Follows the waits from `start`; a server that stands still itself passes nothing on. After as
-// many hops as there are nodes one is inside a circle.
+// Follows the waits from `start`. A server whose own loop makes no progress ends the chain: it is
+// the cause itself. After as many hops as there are nodes, the chain must be inside a circle.
 template <typename Stuck>
 Root FollowWaits(absl::Span<const WaitState> nodes, int start, const Stuck& stuck) {
   int at = start;

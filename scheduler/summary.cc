@@ -20,8 +20,8 @@ using nlohmann::json;
 
 constexpr double kMicrosecond = 1e-6;
 
-// `unit`: what the numbers are counted in. The histogram has, for each bucket that is not empty, its
-// smallest value and its count.
+// `unit`: the factor from the distribution's numbers to those of the output. The histogram has the
+// smallest value and the count of each bucket that is not empty.
 json DistributionJson(const Distribution& d, double unit = 1) {
   json out = {{"count", d.count()}};
   if (d.count() == 0) return out;
@@ -38,7 +38,7 @@ json DistributionJson(const Distribution& d, double unit = 1) {
   return out;
 }
 
-// Of a table, or of one worker's updates of it.
+// The kinds of staleness of a table, or of one worker's updates of it.
 template <typename Message>
 json KindsJson(const Message& updates) {
   return {{"clock_gap", DistributionJson(updates.clock_gap())},
@@ -68,7 +68,8 @@ json StalenessJson(const TableReport& table) {
   return out;
 }
 
-// Versions are sums, where these do not wait for all workers.
+// Adds the staleness of dense parameters whose sums do not wait for all workers (dense.quorum).
+// There a version is the number of a sum.
 void AddSumsMissed(const JobReport& report, json* dense) {
   Distribution all;
   json& by_worker = (*dense)["by_worker"] = json::array();
@@ -91,7 +92,8 @@ json StalenessJson(const job::JobPlan& plan, const JobReport& report) {
   return out;
 }
 
-// Updates that workers sent, by their own count where they keep one; otherwise those that arrived.
+// The number of updates that workers have sent, by their own count. If they have none, the number
+// that arrived.
 uint64_t Sent(const JobReport& report, const TableReport& table) {
   const auto it = report.updates_sent.find(table.table());
   return it == report.updates_sent.end() ? table.sent() : it->second;
@@ -114,7 +116,7 @@ json UpdatesJson(const JobReport& report) {
           {"dropped", sum.dropped()}};
 }
 
-// Where the rows of a table are: "servers", or on workers, "replicated" or "sharded".
+// The placement of a table: "servers", or on workers "replicated" or "sharded".
 std::string SynchroniserOf(const job::JobPlan& plan, absl::string_view table) {
   for (const job::TablePlan& planned : plan.tables) {
     if (planned.name != table) continue;
@@ -148,7 +150,8 @@ void AddTimes(const WorkerTimes& times, json* worker) {
   if (times.shortest_read > 0) (*worker)["shortest_read_seconds"] = times.shortest_read;
 }
 
-// In which nobody trained: the last to come to an evaluation or a save waits for no one there.
+// The time in evaluations and checkpoints in which nobody trained. It is the least of all workers:
+// the last one to arrive does not wait for others.
 double PausedSeconds(const JobReport& report) {
   const auto least = std::min_element(
       report.times_of.begin(), report.times_of.end(),
@@ -156,7 +159,8 @@ double PausedSeconds(const JobReport& report) {
   return least == report.times_of.end() ? 0 : least->paused;
 }
 
-// Before the first step, joining for an allreduce: the last worker to come waits for no one there.
+// The time to join the allreduce before the first step. It is the least of all workers: the last
+// one to arrive does not wait for others.
 double StartSeconds(const JobReport& report) {
   double least = 0;
   for (const WorkerTimes& times : report.times_of) {
@@ -165,8 +169,8 @@ double StartSeconds(const JobReport& report) {
   return least;
 }
 
-// A row a worker: its share of the data, what became of its updates, and whom its reads waited for.
-// Updates of frozen tables are left out of both counts: nobody meant them to be applied.
+// An entry for each worker: its share of the data, its updates sent and dropped, and whom its reads
+// waited for. Both counts leave out updates of frozen tables, since those are never applied.
 json WorkersJson(const job::JobPlan& plan, const JobReport& report) {
   json out = json::array();
   for (size_t rank = 0; rank < report.samples_of.size(); ++rank) {
@@ -205,7 +209,8 @@ json PathsJson(const JobReport& report) {
   return out;
 }
 
-// What carried rows and gradients: each way once. Where there was no choice, nobody says.
+// The transports that carried rows and gradients, each once. `only`: the one to name if no node has
+// reported any, which means that there was no choice.
 std::string Carriers(const JobReport& report, absl::string_view only) {
   std::set<std::string> ways;
   for (const auto& [ends, path] : report.paths) {
@@ -229,7 +234,7 @@ double NumberIn(const json& object, const char* name) {
                                                : std::numeric_limits<double>::quiet_NaN();
 }
 
-// "dense 0.01, table ids 1e+06".
+// For example "dense 0.01, table ids 1e+06".
 std::string LearningRates(const job::JobPlan& plan) {
   std::vector<std::string> rates = {
       absl::StrFormat("dense %g", plan.job.dense().optimizer().learning_rate())};
@@ -243,7 +248,7 @@ std::string LearningRates(const job::JobPlan& plan) {
 }  // namespace
 
 std::vector<std::string> QualityWarnings(const job::JobPlan& plan, const json& summary) {
-  constexpr double kFarAbove = 1.5, kSlack = 0.02;  // of few rows, and of rare labels
+  constexpr double kFarAbove = 1.5, kSlack = 0.02;  // slack for few rows and rare labels
   constexpr double kManyRows = 100;
   std::vector<std::string> warnings;
   const json eval = summary.value("eval", json::object());
@@ -252,36 +257,40 @@ std::vector<std::string> QualityWarnings(const job::JobPlan& plan, const json& s
   const std::string lower = absl::StrCat("lower the learning rates (", LearningRates(plan), ")");
   const double logloss = NumberIn(eval, "logloss"), base = NumberIn(eval, "base_logloss");
   const double loss = NumberIn(summary, "training_loss");
-  // The loss of a program need not be a logloss.
+  // The loss of a program may be another one than logloss.
   const bool own_loss = plan.job.model().has_program() || plan.job.model().has_script();
+  // At most one of the next three warnings, the most certain first. Scores that are not finite make
+  // the logloss meaningless. The logloss of an evaluation says more than the training loss, so the
+  // training loss counts only if there is none.
   if (eval.contains("scores_not_finite")) {
     warnings.push_back(
         absl::StrCat("scores of ", rows, " are not finite; hint: ",
-                     train.evaluate_only() ? "is the model one that had diverged?" : lower));
+                     train.evaluate_only() ? "had this model diverged in training?" : lower));
   } else if (logloss > kFarAbove * (base > 0 ? base : std::log(2.0)) + kSlack) {
     std::string hint = lower;
     if (train.evaluate_only()) {
       hint = "are these rows like those that the model was trained on?";
     } else if (!own_loss && loss < base) {
       hint =
-          "the training loss is below it, so the model knows its training rows by heart: train "
-          "fewer epochs (train.keep_best), or leave out columns whose values do not come again";
+          "the training loss is lower, so the model has memorised its training rows: train fewer "
+          "epochs (train.keep_best), or leave out columns whose values do not occur again";
     }
-    warnings.push_back(absl::StrFormat(
-        "logloss %.4g of %s is far above %.4g, that of always saying the share of ones; hint: %s",
-        logloss, rows, base, hint));
+    warnings.push_back(
+        absl::StrFormat("logloss %.4g of %s is far above %.4g, that of always predicting the share "
+                        "of ones; hint: %s",
+                        logloss, rows, base, hint));
   } else if (std::isnan(logloss) && !own_loss && loss > kFarAbove * std::log(2.0) + kSlack) {
     warnings.push_back(absl::StrFormat(
-        "training loss %.4g of the last epoch is far above %.4g, that of always saying one half; "
-        "hint: %s",
+        "training loss %.4g of the last epoch is far above %.4g, that of always predicting one "
+        "half; hint: %s",
         loss, std::log(2.0), lower));
   }
-  // Of other jobs the data say so before they start.
+  // Other jobs are warned of this before they start, when their data is checked.
   if (plan.job.model().has_program() && train.max_steps() == 0 && !train.evaluate_only() &&
       NumberIn(summary, "samples") >= kManyRows &&
       NumberIn(summary, "steps") == static_cast<double>(train.epochs())) {
     warnings.emplace_back(
-        "each epoch was one step, since a batch has all rows of a worker; hint: take a smaller "
+        "each epoch was one step, since one batch holds all rows of a worker; hint: use a smaller "
         "batch");
   }
   return warnings;

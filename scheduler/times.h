@@ -1,4 +1,4 @@
-// How patient the scheduler is, and how it speaks of time.
+// The scheduler's timeouts, and the text form of durations.
 #ifndef TANDEM_SCHEDULER_TIMES_H_
 #define TANDEM_SCHEDULER_TIMES_H_
 
@@ -11,17 +11,17 @@
 namespace tandem::scheduler {
 
 struct SchedulerTimes {
-  absl::Duration silence_report = absl::Seconds(3);  // no sign of life: say so
-  absl::Duration silence_death = absl::Seconds(8);
-  absl::Duration reconnect_grace = absl::Seconds(2);
-  absl::Duration stall_after = absl::Seconds(10);
-  absl::Duration wait_report = absl::Seconds(5);  // barriers and commands
-  absl::Duration blame_delay = absl::Seconds(3);  // how long a failure that blames a peer is held
-  absl::Duration close_bound = absl::Seconds(5);  // for orderly closes at the end
+  absl::Duration silence_report = absl::Seconds(3);     // no message from a node: report it
+  absl::Duration silence_death = absl::Seconds(8);      // no message from a node: it is dead
+  absl::Duration reconnect_grace = absl::Seconds(2);    // connection lost: wait for it to return
+  absl::Duration stall_after = absl::Seconds(10);       // no progress: report a stall
+  absl::Duration wait_report = absl::Seconds(5);        // long waits (OverdueWatch): log them
+  absl::Duration blame_delay = absl::Seconds(3);        // hold a failure that blames a peer
+  absl::Duration close_bound = absl::Seconds(5);        // for nodes to leave at the end
   absl::Duration shard_reports = absl::ZeroDuration();  // ask shards for live staleness; 0 = never
 };
 
-// What the job says; where it is silent, values that suit most.
+// Timeouts that the job sets, or their defaults.
 struct JobLimits {
   explicit JobLimits(const Job& job)
       : stall(SecondsOr(job.limits().stall_limit_seconds(), 600)),

@@ -16,7 +16,7 @@ constexpr size_t kHugePage = GrowableMapping::kHugePage;
 
 size_t RoundUp(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-// As the heap does: whoever runs the shard's thread makes an error of it.
+// Throws std::bad_alloc, as the heap does. The shard's thread catches it and reports an error.
 void* MapPages(size_t bytes) {
   void* const at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -28,14 +28,15 @@ void Unmap(void* at, size_t bytes) {
   if (bytes > 0) TANDEM_CHECK(munmap(at, bytes) == 0);
 }
 
-// A part of what MapPages gave. Where the system has joined that with a neighbour, it makes two
-// mappings of it, of which there may be too many (vm.max_map_count).
+// Unmaps a part of the memory from MapPages. The call can fail: if the kernel has merged that
+// memory with a neighbouring mapping, it has to split it again, and a process may have too many
+// mappings already (vm.max_map_count).
 void Trim(void* at, size_t bytes) {
   if (bytes > 0 && munmap(at, bytes) != 0) throw std::bad_alloc();
 }
 
-// `bytes` of fresh addresses aligned to huge pages. A move of whole huge pages from one such place
-// to another moves page tables; from an unaligned one it would split them into small pages.
+// Maps `bytes` of new memory, aligned to huge pages. Between aligned addresses mremap moves whole
+// huge pages by moving page tables. With unaligned addresses it would split them into small pages.
 void* MapAligned(size_t bytes) {
   char* const at = static_cast<char*>(MapPages(bytes + kHugePage));
   char* const aligned = at + (kHugePage - reinterpret_cast<uintptr_t>(at) % kHugePage) % kHugePage;
@@ -54,14 +55,15 @@ void GrowableMapping::Reserve(size_t bytes) {
   const size_t capacity = RoundUp(bytes, huge ? kHugePage : kPage);
   void* const data = huge ? MapAligned(capacity) : MapPages(capacity);
   if (capacity_ >= kHugeFrom) {
-    // In one piece with its new part, because the next move takes one piece only.
+    // The old pages and the new part must become one mapping, since mremap moves only one at a
+    // time.
     constexpr int kThere = MREMAP_MAYMOVE | MREMAP_FIXED;
     if (mremap(data_, capacity_, capacity, kThere, data) != data) throw std::bad_alloc();
   } else {
     if (huge) madvise(data, capacity, MADV_HUGEPAGE);  // a hint: small pages are only slower
   }
   if (capacity_ > 0 && capacity_ < kHugeFrom) {
-    std::memcpy(data, data_, capacity_);  // small, and so its first part gets huge pages too
+    std::memcpy(data, data_, capacity_);  // a small copy; its new pages may be huge ones
     Unmap(data_, capacity_);
   }
   data_ = data;

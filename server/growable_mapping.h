@@ -1,6 +1,7 @@
-// Zeroed memory that grows in place or by moving its pages, never by copying a large block: the
-// rows and the index of a range. Pages nobody has written cost nothing, so capacity may run ahead
-// of use. From kHugeFrom bytes on it is aligned to huge pages and asks for them.
+// Zeroed memory that grows in place or by moving its pages, never by copying a large block. It
+// holds the rows and the index of a range. Pages that nobody has written cost nothing, so the
+// capacity may exceed the use. A mapping of kHugeFrom bytes or more is aligned to huge pages and
+// asks for them.
 //
 // Thread safety: none needed; it belongs to one range.
 #ifndef TANDEM_SERVER_GROWABLE_MAPPING_H_
@@ -28,18 +29,18 @@ class GrowableMapping {
     return *this;
   }
 
-  // Makes at least `bytes` usable. What is there stays, what is new reads as zero; data() may
-  // change. Throws std::bad_alloc, as operator new does, when the system has no addresses or
-  // mappings left: the range cannot be used any more, and the server must end.
+  // Makes at least `bytes` usable. Keeps the contents; new memory reads as zero; data() may change.
+  // Throws std::bad_alloc, as operator new does, if the system has no addresses or mappings left.
+  // The range cannot be used after that, and the server must end.
   void Reserve(size_t bytes);
 
-  // Gives the pages that lie wholly inside [from, to) back; they read as zero again.
+  // Gives back the pages that are wholly inside [from, to). These pages read as zero afterwards.
   void Discard(size_t from, size_t to);
 
   void* data() const { return data_; }
   size_t capacity() const { return capacity_; }  // bytes
 
-  // Memory taken when the first `used` bytes have been written.
+  // The memory in use after the first `used` bytes have been written.
   size_t ResidentBytes(size_t used) const;
 
  private:

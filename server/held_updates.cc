@@ -13,7 +13,7 @@ void PutNumber(std::string* out, uint64_t value) {
   out->append(reinterpret_cast<const char*>(&value), sizeof value);
 }
 
-// Of these bytes; another number means another layout.
+// The first number of the bytes names their layout.
 constexpr uint64_t kSteps = 0x2646c6568;    // "held", 2
 constexpr uint64_t kBatches = 0x3646c6568;  // "held", 3: in batches, with the number of each read
 
@@ -41,7 +41,7 @@ void PutSteps(std::string* out, const HeldQueue& steps, bool in_batches) {
   }
 }
 
-// Reads numbers and runs of bytes; says where the bytes ended too early.
+// Reads numbers and byte strings. The error says at which offset the bytes end too early.
 class Cursor {
  public:
   explicit Cursor(absl::string_view bytes) : bytes_(bytes) {}

@@ -40,7 +40,7 @@ std::string Floats(absl::Span<const float> values) {
   });
 }
 
-// How many of `count` are written out; says how many are not.
+// How many of `count` items are printed. SayRest prints how many are not.
 size_t Shown(size_t count, const InspectOptions& options) {
   return options.limit == 0 ? count : std::min(count, static_cast<size_t>(options.limit));
 }
@@ -73,8 +73,8 @@ absl::Status WriteHeld(const RangeImage& image, std::ostream& out) {
   image.held.copy(reinterpret_cast<char*>(numbers), sizeof numbers);
   const absl::string_view rest = absl::string_view(image.held).substr(kHeldHeadBytes);
   if (numbers[1] > rest.size()) {
-    return absl::DataLossError(
-        absl::StrCat("held updates of ", numbers[1], " bytes in ", rest.size()));
+    return absl::DataLossError(absl::StrCat("held updates of ", numbers[1], " bytes, but only ",
+                                            rest.size(), " bytes follow"));
   }
   HeapBufferSource source;
   HeldQueue open, delayed;
@@ -95,7 +95,7 @@ absl::Status InspectRange(const std::string& path, const InspectOptions& options
   const absl::StatusOr<RangeImage> image =
       DecodeRange({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()});
   if (!image.ok()) return NamedBy(path, image.status());
-  if (absl::StartsWith(image->table, "(")) {  // no table: what a run keeps to go on
+  if (absl::StartsWith(image->table, "(")) {  // not a table: the state that a run needs to resume
     out << path << ": " << image->table << " of a run, " << image->held.size() << " bytes\n";
     return absl::OkStatus();
   }
@@ -124,12 +124,12 @@ absl::Status InspectRange(const std::string& path, const InspectOptions& options
   return absl::OkStatus();
 }
 
-// ---- saves ------------------------------------------------------------------------------------
+// ---- checkpoints ------------------------------------------------------------------------------
 
 absl::Status InspectSave(const std::string& path, std::ostream& out) {
   TANDEM_ASSIGN_OR_RETURN(const SavedModel model, SavedModel::Open(path));
   const Manifest& manifest = model.manifest();
-  out << model.folder() << ": a whole save of job " << manifest.job << " before step "
+  out << model.folder() << ": checkpoint of job " << manifest.job << " before step "
       << manifest.step
       << absl::StrFormat(", run %#x, job hash %#x", manifest.run, manifest.job_hash) << ", seed "
       << manifest.seed << "\n  model " << manifest.model << "\n";
@@ -166,11 +166,11 @@ const char* FateName(uint16_t fate) {
   }
 }
 
-// What all records of a file say together.
+// Totals over all records of a file.
 struct RecordTotals {
   uint64_t count = 0, dropped = 0;
   uint64_t rows = 0;
-  double row_staleness = 0;  // their sum
+  double row_staleness = 0;  // sum over the rows
   uint32_t row_staleness_max = 0;
   Measure staleness, clock_gap, age;
   void Add(const UpdateRecord& record) {
@@ -210,7 +210,8 @@ void WriteRecord(const UpdateRecord& r, std::ostream& out) {
   out << "\n";
 }
 
-// How many records are behind the head of their file. `other`: what else may be wrong with one.
+// The number of records behind the head of the file. `other` is appended to the message about a
+// wrong head.
 template <typename Record, typename Head>
 absl::StatusOr<size_t> CountRecords(const std::string& path, absl::string_view what,
                                     absl::string_view other, std::ifstream& file) {
@@ -219,14 +220,13 @@ absl::StatusOr<size_t> CountRecords(const std::string& path, absl::string_view w
   file.seekg(0);
   Head head;
   if (!file.read(reinterpret_cast<char*>(&head), sizeof head) || !head.IsOurs()) {
-    return absl::DataLossError(
-        absl::StrCat(path, ": does not begin as files of ", what, " do", other));
+    return absl::DataLossError(absl::StrCat(path, ": does not begin like a file of ", what, other));
   }
   const uint64_t bytes = all - sizeof head;
   if (bytes % sizeof(Record) == 0) return bytes / sizeof(Record);
   return absl::DataLossError(
-      absl::StrCat(path, ": ", bytes, " bytes are no whole number of ", sizeof(Record),
-                   "-byte records: is it cut short, or the job still running?"));
+      absl::StrCat(path, ": ", bytes, " bytes are not a whole number of ", sizeof(Record),
+                   "-byte records: is the file cut short, or is the job still running?"));
 }
 
 absl::Status InspectRecords(const std::string& path, const InspectOptions& options,
@@ -234,7 +234,7 @@ absl::Status InspectRecords(const std::string& path, const InspectOptions& optio
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   const absl::StatusOr<size_t> records = CountRecords<UpdateRecord, RecordFileHead>(
       path, "staleness records",
-      "; one without such a beginning is of an earlier version of Tandem, which could read it",
+      "; a file without this beginning is of an earlier version of Tandem, which can read it",
       file);
   TANDEM_ASSIGN_OR_RETURN(const size_t count, records);
   const size_t shown = Shown(count, options);
@@ -285,7 +285,7 @@ absl::Status InspectOrder(const std::string& path, const InspectOptions& options
   return absl::OkStatus();
 }
 
-// ---- which is it? -----------------------------------------------------------------------------
+// ---- the kind of a file -----------------------------------------------------------------------
 
 bool IsRecords(const std::string& name) { return absl::EndsWith(name, ".updates"); }
 bool IsOrder(const std::string& name) { return absl::EndsWith(name, kOrderSuffix); }
@@ -302,7 +302,8 @@ absl::Status InspectFile(const std::string& path, const InspectOptions& options,
   return InspectRange(path, options, out);
 }
 
-// A folder of a run: its model, and its records.
+// Prints the checkpoint in a folder, or else each file of a run's folder: its model and its
+// records.
 absl::Status InspectFolder(const std::string& path, const InspectOptions& options,
                            std::ostream& out) {
   std::error_code error;
@@ -319,9 +320,9 @@ absl::Status InspectFolder(const std::string& path, const InspectOptions& option
   }
   if (found.empty()) {
     return absl::NotFoundError(absl::StrCat(
-        path, ": no save (LATEST, MANIFEST), range file (*.range, dense.part), staleness records ",
-        "(*.updates) or order of updates (*.order) in it; hint: give the folder of a run, or one ",
-        "of these"));
+        path, ": contains no checkpoint (LATEST, MANIFEST), range file (*.range, dense.part), ",
+        "staleness records (*.updates) or order of updates (*.order); hint: give the folder of a ",
+        "run, or one of these"));
   }
   std::sort(found.begin(), found.end());
   for (const std::string& file : found) {
@@ -335,7 +336,9 @@ absl::Status InspectFolder(const std::string& path, const InspectOptions& option
 
 absl::Status Inspect(const std::string& path, const InspectOptions& options, std::ostream& out) {
   std::error_code error;
-  if (!fs::exists(path, error)) return absl::NotFoundError(absl::StrCat(path, ": there is none"));
+  if (!fs::exists(path, error)) {
+    return absl::NotFoundError(absl::StrCat(path, ": no such file or folder"));
+  }
   return fs::is_directory(path, error) ? InspectFolder(path, options, out)
                                        : InspectFile(path, options, out);
 }

@@ -1,7 +1,8 @@
-// What lies in a file that Tandem has written, as text for people: range files and the dense part
-// (range_file.md), saves by their manifests (manifest.h), staleness records (update_record.h).
+// Prints the contents of a file that Tandem has written, as text for people: range files and the
+// dense part (range_file.md), checkpoints by their manifests (manifest.h), staleness records
+// (update_record.h), the order of updates (update_order.h).
 //
-// Any thread.
+// Thread safety: any thread.
 #ifndef TANDEM_SERVER_INSPECT_H_
 #define TANDEM_SERVER_INSPECT_H_
 
@@ -14,12 +15,12 @@
 namespace tandem::server {
 
 struct InspectOptions {
-  int64_t limit = 10;  // of rows and of records that are written out; 0 = all
+  int64_t limit = 10;  // most rows or records to print; 0 = all
 };
 
-// `path`: one of those files, a save, a model folder with a LATEST, or a folder with some of them, of
-// which each gets its own lines. The error is one line that names the file; what was written before it
-// stands.
+// `path`: one of those files, a checkpoint, a model folder with a LATEST, or a folder with some of
+// them; then each is printed. The error is one line that names the file. Text printed before it is
+// kept.
 absl::Status Inspect(const std::string& path, const InspectOptions& options, std::ostream& out);
 
 }  // namespace tandem::server

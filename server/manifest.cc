@@ -18,10 +18,11 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int64_t kFormat = 2;  // 1 did not say what the numbers mean
+constexpr int64_t kFormat = 2;  // format 1 did not say what the numbers mean
 constexpr char kChecksumField[] = "xxh3";
 
-// Programs that read JSON numbers as doubles would round them.
+// 64-bit numbers are written as text, since programs that read JSON numbers as doubles would round
+// them.
 std::string Hex(uint64_t value) { return absl::StrFormat("0x%016x", value); }
 
 std::string Text(const Json& json) {
@@ -33,8 +34,8 @@ std::string ChecksumOf(const Json& json) {
   return Hex(XXH3_64bits(text.data(), text.size()));
 }
 
-// Takes fields out of JSON that anybody may have written. The first one that is missing or of another
-// kind is remembered, and what is asked for then and later comes back empty.
+// Reads fields from JSON that may contain anything. `status` gets an error for the first field that
+// is missing or has another type. Such a field reads as an empty value.
 class Fields {
  public:
   explicit Fields(absl::Status* status) : status_(*status) {}
@@ -50,7 +51,7 @@ class Fields {
     Refuse("list", "of texts");
     return "";
   }
-  // A name in the folder of the save, not a path that leads out of it.
+  // A file name in the folder of the checkpoint, not a path that leads out of it.
   std::string FileName(const Json& from, const char* name) {
     std::string text = String(from, name);
     if (absl::StrContains(text, '/')) Refuse(name, "the name of a file");
@@ -191,8 +192,8 @@ std::string EncodeManifest(const Manifest& manifest) {
 absl::StatusOr<Manifest> ParseManifest(absl::string_view text) {
   Json json = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) {
-    return absl::DataLossError(
-        absl::StrCat("manifest: ", text.size(), " bytes that are no JSON object: cut short?"));
+    return absl::DataLossError(absl::StrCat(
+        "manifest: ", text.size(), " bytes that are not a JSON object: is the file cut short?"));
   }
   absl::Status status;
   Fields fields(&status);

@@ -1,9 +1,9 @@
-// The manifest of a save: which files belong to it, of which bytes, and whose model they are. It is
-// written when all of them are on the disk, so a folder with a manifest is a whole save, and a
-// folder without one is none.
+// The manifest of a checkpoint: which files belong to it, their lengths and checksums, and which
+// model they are of. The manifest is written when all files are on the disk. So a folder with a
+// manifest is a whole checkpoint, and a folder without one is not a checkpoint.
 //
-// As a file it is JSON, so that people and other programs can read it. Its last field is a checksum
-// of all that stands before.
+// The manifest is a JSON file, so that people and other programs can read it. Its last field is a
+// checksum of everything before it.
 #ifndef TANDEM_SERVER_MANIFEST_H_
 #define TANDEM_SERVER_MANIFEST_H_
 
@@ -19,27 +19,27 @@ namespace tandem::server {
 
 // One file in the format of range_file.md.
 struct SavedFile {
-  std::string name;  // in the folder of the save
+  std::string name;  // in the folder of the checkpoint
   std::string table;
-  uint64_t begin = 0, end = 0;  // positions, end 0 = 2^64; of the dense part both 0
+  uint64_t begin = 0, end = 0;  // positions, end 0 = 2^64; both 0 for the dense part
   uint64_t bytes = 0;
-  uint64_t checksum = 0;  // that the file ends with
+  uint64_t checksum = 0;  // the one at the end of the file
 
   friend bool operator==(const SavedFile&, const SavedFile&) = default;
 };
 
 struct SavedTable {
   std::string name;
-  uint64_t salt = 0;  // of Position(): files are cut by positions under it
+  uint64_t salt = 0;  // of Position(), which says which file a row is in
   int64_t dim = 0;
-  std::vector<std::string> fields;  // that read it; none of dense tables
-  std::string initializer;          // of rows that nobody has touched, as text
+  std::vector<std::string> fields;  // fields that read the table; empty for dense tables
+  std::string initializer;          // of rows that nobody has read yet, as text
   std::string optimizer;            // RowOptimizer::name()
 
   friend bool operator==(const SavedTable&, const SavedTable&) = default;
 };
 
-// One dense parameter, as the model's border names it (models/model.h).
+// One dense parameter, with its name in the model's interface (models/model.h).
 struct SavedParameter {
   std::string name;
   std::vector<int64_t> shape;
@@ -49,13 +49,13 @@ struct SavedParameter {
 
 struct Manifest {
   uint64_t run = 0;       // View.run
-  std::string job;        // its name
+  std::string job;        // name of the job
   uint64_t job_hash = 0;  // JobPlan::hash
-  int64_t step = 0;       // the steps before it are in the save
-  int64_t attempt = 0;    // how often the run had gone on from a save
-  bool best = false;      // of the best evaluation so far (train.keep_best)
-  // What gives the numbers their meaning (save_check.h compares it with a job).
-  uint64_t seed = 0;      // of first values
+  int64_t step = 0;       // the checkpoint has all steps before this one
+  int64_t attempt = 0;    // how often the run had been resumed
+  bool best = false;      // model of the best evaluation so far (train.keep_best)
+  // The rest gives the numbers their meaning. save_check.h compares it with a job.
+  uint64_t seed = 0;      // for initial values
   std::string model;      // Job.model, as text
   std::string optimizer;  // RowOptimizer::name() of the dense parameters
   std::string data;       // DescribeData()
@@ -67,17 +67,17 @@ struct Manifest {
   friend bool operator==(const Manifest&, const Manifest&) = default;
 };
 
-inline constexpr char kSaveFolderPrefix[] = "step-";  // of the names of saves in a model folder
-inline constexpr char kBestSuffix[] = ".best";        // ... and of those with Manifest::best
+inline constexpr char kSaveFolderPrefix[] = "step-";  // of checkpoint folders in a model folder
+inline constexpr char kBestSuffix[] = ".best";        // of checkpoint folders with Manifest::best
 
-// Where the save of `step` goes: a name that no other run has, and no other save of this run: `attempt`
-// is Manifest::attempt, and `request` tells apart those that were asked for in the middle (0: the
-// save at the end).
+// The folder for the checkpoint of `step`. No other run and no other checkpoint of this run has the
+// same name. `attempt` is Manifest::attempt. `request` distinguishes checkpoints requested during
+// the job (0: the checkpoint at the end).
 std::string SaveFolder(absl::string_view model_folder, uint64_t run, int64_t step, uint64_t request,
                        int64_t attempt = 0);
 
 std::string EncodeManifest(const Manifest& manifest);
-// DATA_LOSS or INVALID_ARGUMENT for text that EncodeManifest did not write; the message does not
+// DATA_LOSS or INVALID_ARGUMENT for text that EncodeManifest did not write. The message does not
 // name the file.
 absl::StatusOr<Manifest> ParseManifest(absl::string_view text);
 

@@ -1,5 +1,5 @@
-// A mean square of the gradients of each element of each row of a range, for policies that ask for it
-// (Properties::mean_square_decay).
+// The mean square of the gradients of each element of each row of a range. For policies that ask
+// for it (Properties::mean_square_decay).
 //
 // Thread safety: none needed; belongs to a range.
 #ifndef TANDEM_SERVER_MEAN_SQUARES_H_
@@ -21,7 +21,7 @@ class MeanSquares {
  public:
   explicit MeanSquares(int dim) : dim_(static_cast<size_t>(dim)) {}
 
-  // Makes room for rows of the store with numbers below `rows`; new ones begin with 0.
+  // Makes room for rows of the store with numbers below `rows`. New values are 0.
   void Reserve(size_t rows) {
     if (rows * dim_ > values_.size()) values_.resize(rows * dim_);
   }
@@ -30,14 +30,16 @@ class MeanSquares {
 
   size_t bytes() const { return values_.capacity() * sizeof(float); }
 
-  // With the keys of the rows; what a range move and a save carry.
+  // Appends the bytes that a range move and a checkpoint carry: the keys of the rows, then the
+  // values.
   void Encode(const RangeStore& store, std::string* out) const;
-  // Takes what is encoded off the front of `bytes`, and keeps that of rows that lie in [begin, end).
+  // Takes the encoded bytes off the front of `bytes`. Keeps the values of rows with positions in
+  // [begin, end).
   absl::Status Decode(uint64_t begin, uint64_t end, RangeStore* store, absl::string_view* bytes);
 
  private:
   const size_t dim_;
-  std::vector<float> values_;  // by number of the row
+  std::vector<float> values_;  // [rows, dim], by row number
 };
 
 }  // namespace tandem::server

@@ -1,4 +1,4 @@
-// One kind of staleness, summed up as it is measured: count, sum and maximum exactly, and a histogram.
+// Statistics of one kind of staleness: exact count, sum and maximum, and a histogram.
 //
 // Thread safety: none needed; belongs to a shard.
 #ifndef TANDEM_SERVER_MEASURE_H_
@@ -13,11 +13,11 @@ namespace tandem::server {
 
 struct Measure {
   uint64_t count = 0;
-  double sum = 0;  // of integers: exact
+  double sum = 0;  // exact, since values are integers
   double max = 0;
   Histogram histogram;
 
-  // What is below 0 counts as 0 in the histogram.
+  // Negative values count as 0 in the histogram.
   void Add(int64_t value) {
     ++count;
     sum += static_cast<double>(value);

@@ -15,23 +15,26 @@ namespace {
 
 constexpr uint32_t kNoRow = ~uint32_t{0};
 
-// No honest worker is further ahead of a step that all must close together.
+// The most steps that a worker may push ahead of the oldest open one. No correct worker gets there,
+// because its reads wait for the others.
 constexpr int64_t kMaxOpenSteps = 4096;
 
 // Versions count the steps of all workers; with this bound on steps they cannot overflow.
 constexpr int64_t kMaxSteps = int64_t{1} << 46;
 
-constexpr int64_t kLongestStep =
-    int64_t{24} * 3600 * 1'000'000;    // us; of files, that may say anything
+// Microseconds. Step times from files are clamped to it, since a file may contain any number.
+constexpr int64_t kLongestStep = int64_t{24} * 3600 * 1'000'000;
 constexpr float kSquareFloor = 1e-7f;  // added to a mean square before its root divides
 
-// Of its table. End 0 is 2^64, which unsigned subtraction gets right (and a full table gives 0: share 1).
+// The share of [begin, end) in its table. End 0 means 2^64; unsigned subtraction gets that right.
+// For a full table the subtraction gives 0, which means share 1.
 double Share(uint64_t begin, uint64_t end) {
   const double width = static_cast<double>(end - begin);
   return width == 0 ? 1.0 : width / 0x1.0p64;
 }
 
-// A worker keeps `cache_rows` of a table, and of each range its share, but one at least.
+// The most rows of a range that a worker keeps: the range's share of `cache_rows`, rounded up,
+// which makes it at least one (0, no bound, stays 0).
 size_t MostKept(const policies::Properties& policy, uint64_t begin, uint64_t end) {
   return static_cast<size_t>(std::ceil(Share(begin, end) * static_cast<double>(policy.cache_rows)));
 }
@@ -48,7 +51,8 @@ RangeStore::Options StoreOptions(const TableContext& table, uint64_t begin, uint
   return options;
 }
 
-// Sets rows_recorded and, if the read is known, updates_as_read.
+// Sets scratch->rows_recorded. If the read of the update is known, also sets updates_as_read and
+// returns true.
 bool FindRecordedRows(const HeldUpdate& update, const ReadLog& reads, RangeStore* store,
                       FoldScratch* scratch) {
   const absl::Span<const uint64_t> keys = update.keys.As<uint64_t>();
@@ -59,7 +63,7 @@ bool FindRecordedRows(const HeldUpdate& update, const ReadLog& reads, RangeStore
   return false;
 }
 
-// The optimizer's step on the rows of one update, which counts for their staleness.
+// Gives the optimizer the gradients of one update. Counts the update for the staleness of its rows.
 void PushRows(const HeldUpdate& update, absl::Span<const float> gradients, float scale,
               ReadLog* reads, RangeStore* store, FoldScratch* scratch) {
   if (!reads->by_row()) return store->Push(update.keys.As<uint64_t>(), gradients, scale);
@@ -68,7 +72,7 @@ void PushRows(const HeldUpdate& update, absl::Span<const float> gradients, float
   reads->CountUpdate(scratch->rows_recorded);
 }
 
-// How often each row of the last FindRecordedRows has been updated since it was read.
+// Measures row staleness: for each row of the last FindRecordedRows, the updates since the read.
 void CountRows(const ReadLog& reads, const FoldScratch& scratch, Measure* of_worker,
                std::vector<Measure>* by_popularity, UpdateRecord* record) {
   by_popularity->resize(std::numeric_limits<uint32_t>::digits + 1);
@@ -83,7 +87,7 @@ void CountRows(const ReadLog& reads, const FoldScratch& scratch, Measure* of_wor
   record->rows_measured = static_cast<uint32_t>(scratch.rows_recorded.size());
 }
 
-// Of an update that is about to be admitted.
+// The order entry of an update that is about to be admitted.
 OrderEntry EntryOf(uint32_t range, const policies::RangeProgress& progress,
                    const HeldUpdate& update, int64_t first, bool finished) {
   OrderEntry entry;
@@ -103,8 +107,9 @@ OrderEntry EntryOf(uint32_t range, const policies::RangeProgress& progress,
   return entry;
 }
 
-// The newest version that a worker can have read for an update: where there are several copies, its own
-// may have closed steps that are open here, those before the update's.
+// The newest version that a worker can have read for an update. If the table is REPLICATED, the
+// worker read its own copy of the range. That copy may have closed steps that are still open here,
+// but only steps before the update's.
 int64_t NewestRead(const TableContext& table, const policies::RangeProgress& progress,
                    const HeldUpdate& update) {
   const bool other_copies = table.plan->synchroniser == Table::REPLICATED;
@@ -159,8 +164,18 @@ Range::Range(uint32_t id, uint64_t begin, uint64_t end, TableContext* table, Fol
   }
 }
 
-// The newest version that the update may be of. Another copy of the range may have closed steps that
-// are open here, but it was read before its own step.
+// Checks come first and change nothing but an unset incarnation, so that the shard can keep a push
+// answered kEarly and try it again. Their order matters:
+//   1. rank, incarnation, step numbers, version read: does the push make sense at all? Another
+//      process of the same rank, for example, counts steps of its own.
+//   2. duplicate: before the checks that depend on the state of the range. A resent push must be
+//      acknowledged even if its range has moved on and would not accept the step any more.
+//   3. early: the range needs the steps in between first. The checks below are about the next push
+//      of a worker, so an early one must not reach them and be refused.
+//   4. the policy's conditions on the next push.
+// Then the push is admitted, again in order. The entry of the update order holds the counts before
+// the push. The policy sees the push already counted in progress_. The version moves last, because
+// the policy decides from what it holds by then.
 Range::Admission Range::Admit(absl::Time now, uint64_t incarnation, int64_t first,
                               HeldUpdate update, bool finished) {
   if (update.rank < 0 || update.rank >= table_->workers) return Admission::kRefused;
@@ -171,7 +186,7 @@ Range::Admission Range::Admit(absl::Time now, uint64_t incarnation, int64_t firs
       (first < update.step && !update.keys.empty())) {
     return Admission::kRefused;
   }
-  // What was read is in the past; a number from the future would spoil every mean.
+  // A worker cannot have read a version from the future. Such a number would spoil every mean.
   if (update.version_read < 0 || update.version_read > NewestRead(*table_, progress_, update)) {
     return Admission::kRefused;
   }
@@ -184,7 +199,9 @@ Range::Admission Range::Admit(absl::Time now, uint64_t incarnation, int64_t firs
     return Admission::kRefused;
   }
 
-  // It was read elsewhere, where the switch has come; what is to come here is on its way.
+  // The gradient belongs to a step after the switch (SYNC_SWITCH): its worker read other ranges
+  // that have switched. This range has not switched yet, because pushes of other workers are still
+  // on their way. The push waits until it has.
   if (update.samples > 0 && update.step >= properties_.switch_step &&
       progress_.version < properties_.switch_step) {
     return Admission::kEarly;
@@ -192,7 +209,7 @@ Range::Admission Range::Admit(absl::Time now, uint64_t incarnation, int64_t firs
 
   if (read_numbers_ != nullptr && update.samples > 0) {
     const int64_t number = read_numbers_->Take(update.rank, update.step);
-    if (update.read_number < 0) update.read_number = number;  // else as a recorded run had it
+    if (update.read_number < 0) update.read_number = number;  // set already in a replay
   }
   if (table_->order != nullptr) {
     table_->order->push_back(EntryOf(id_, progress_, update, first, finished));
@@ -200,7 +217,7 @@ Range::Admission Range::Admit(absl::Time now, uint64_t incarnation, int64_t firs
   update.admitted_at = now_us_ = absl::ToUnixMicros(now);
   const int64_t steps = update.step + 1 - worker.admitted;
   worker.admitted = update.step + 1;
-  // In a job that takes steps together a worker without data says so by pushing nothing.
+  // In a job that takes steps together, a worker that has run out of data pushes empty steps.
   const bool nothing = one_step && update.samples == 0;
   worker.finished = finished || (properties_.batch > 0 && table_->lockstep && nothing);
   if (!progress_.paces.empty()) {
@@ -217,7 +234,8 @@ Range::Admission Range::Admit(absl::Time now, uint64_t incarnation, int64_t firs
       ApplyAtOnce(update);
       break;
     case policies::Arrival::kHold:
-      if (one_step) Hold(std::move(update));  // an empty push over several brings nothing to any
+      // A push over several steps is empty and contributes to none of them.
+      if (one_step) Hold(std::move(update));
       break;
     case policies::Arrival::kDrop:
       if (!update.keys.empty()) Count(update, update.samples, kFateDropped);
@@ -265,7 +283,8 @@ void Range::ApplyAtOnce(const HeldUpdate& update) {
 void Range::RememberRead(absl::Time now, int rank, int64_t step, absl::Span<const uint64_t> keys,
                          absl::Span<const float> rows) {
   if (rank < 0 || rank >= table_->workers || keys.empty()) return;
-  // A read of a step that has been pushed is an old one that comes once more.
+  // If the worker has pushed the step already, this read is a late copy of an earlier one. No
+  // update will come from it.
   const bool awaited = step >= progress_.workers[static_cast<size_t>(rank)].admitted;
   if (read_memory_ != nullptr) read_memory_->Keep(rank, step, progress_.version, keys, rows);
   if (!awaited) return;
@@ -277,7 +296,7 @@ void Range::RememberRead(absl::Time now, int rank, int64_t step, absl::Span<cons
                    read_log_.by_row() ? keys : absl::Span<const uint64_t>(), numbers);
 }
 
-// What came of it is behind it: applied or dropped.
+// Frees the read that the update came from. The update has been applied or dropped.
 void Range::ForgetRead(const HeldUpdate& update) {
   read_log_.Drop(update.read);
   if (read_memory_ == nullptr || update.version_read == kReadByAnotherRun) return;
@@ -285,8 +304,9 @@ void Range::ForgetRead(const HeldUpdate& update) {
 }
 
 void Range::Hold(HeldUpdate update) {
-  // Groups of steps: steps of a worker come in order, so this one is at most one past the last
-  // that is open, unless its worker has skipped some. Else all goes into the one group there is.
+  // With batches there is one group, for all updates. Otherwise each step has a group. The steps of
+  // a worker come in order, so the group is at most one past the last open one, unless the worker
+  // has skipped steps.
   const int64_t index = properties_.batch > 0 ? 0 : update.step - progress_.version;
   TANDEM_CHECK(index >= 0);
   while (static_cast<int64_t>(open_.size()) <= index) {
@@ -297,7 +317,7 @@ void Range::Hold(HeldUpdate update) {
   group.samples += update.samples;
   if (update.samples > 0) ++group.contributions;
   if (update.keys.empty()) return;
-  if (table_->plan->frozen) {  // it counts, but nothing of it will be used
+  if (table_->plan->frozen) {  // the update counts for its step, but no row will change
     ForgetRead(update);
     return Count(update, update.samples, kFateDropped);
   }
@@ -327,7 +347,8 @@ void Range::Tick(int64_t steps) {
   ShowApplied();
 }
 
-// What readers see of each worker: of an open batch nothing, and all else.
+// Sets `applied`, the steps of each worker whose updates readers see. Updates in an open batch are
+// not visible yet; while a batch is open the numbers stay as they are.
 void Range::ShowApplied() {
   if (!properties_.holds || (properties_.batch > 0 && !open_.empty())) return;
   const bool switched = properties_.switch_step > 0 && progress_.version >= properties_.switch_step;
@@ -335,8 +356,8 @@ void Range::ShowApplied() {
   for (policies::WorkerProgress& worker : progress_.workers) {
     worker.applied = all ? worker.admitted : std::min(worker.admitted, progress_.version);
   }
-  // Nobody has data and nothing is held, so no read is under way: whatever was read and never
-  // pushed, tokens and batches count together again.
+  // No worker has data and nothing is held, so no read is in flight. Some reads may have had no
+  // push. Numbering restarts, so that read numbers and batches agree again.
   if (read_numbers_ != nullptr && progress_.Live() == 0) {
     read_numbers_->Restart(progress_.version * properties_.batch);
   }
@@ -344,7 +365,7 @@ void Range::ShowApplied() {
 
 void Range::CloseGroups(int64_t ticks) {
   for (; ticks > 0; --ticks) {
-    if (open_.empty()) {  // ticks of steps that nobody brought anything to
+    if (open_.empty()) {  // the closed steps have no contributions
       last_closed_samples_ = 0;
       progress_.version += ticks;
       return;
@@ -378,10 +399,10 @@ void Range::ApplyFold(const HeldStep& step) {
   for (const HeldUpdate& update : step.updates) ForgetRead(update);
 }
 
-// Gives the optimizer the mean over a step.
+// Gives the optimizer the mean gradient of a step.
 void Range::FoldInto(const HeldStep& step) {
   const float factor = optim::FoldFactor(static_cast<double>(step.samples));
-  if (step.updates.size() == 1) {  // a fold of one is that one
+  if (step.updates.size() == 1) {  // nothing to add up
     const HeldUpdate& only = step.updates.front();
     const policies::Transform transform = table_->policy->OnApply(progress_, only);
     if (transform.factor == 0.0f) return;
@@ -394,7 +415,7 @@ void Range::FoldInto(const HeldStep& step) {
   }
 }
 
-// The gradient sums of an update as its policy wants them, [keys, dim].
+// The gradient sums of an update after its policy's transform, [keys, dim].
 absl::Span<const float> Range::Transformed(const HeldUpdate& update, float factor,
                                            float compensation) {
   const absl::Span<const float> values = update.values.As<float>();
@@ -408,7 +429,9 @@ absl::Span<const float> Range::Transformed(const HeldUpdate& update, float facto
   return transformed;
 }
 
-// Of the mean g / n, times n again.
+// Adds the compensation of a late gradient (policies::Transform) to scratch_->transformed. The
+// formula is for the mean gradient g / n. The result is multiplied by n again, because updates
+// carry sums.
 void Range::Compensate(const HeldUpdate& update, float compensation) {
   const absl::Span<const float> values = update.values.As<float>();
   const absl::Span<const uint64_t> keys = update.keys.As<uint64_t>();
@@ -437,7 +460,8 @@ void Range::Compensate(const HeldUpdate& update, float compensation) {
   }
 }
 
-// Sums the contributions of each row in their order, starting from a copy of the first one.
+// Adds up the contributions to each row in the order of the updates, starting from a copy of the
+// first one. The updates of a step are in rank order, which gives the same bits in every run.
 void Range::FoldUnion(const HeldStep& step) {
   FoldScratch& s = *scratch_;
   size_t total = 0;
@@ -471,7 +495,7 @@ void Range::FoldUnion(const HeldStep& step) {
   s.sums.resize(s.union_rows.size() * dim);
 }
 
-// Before the update is applied.
+// Counts the update and measures its staleness. Call it before the update is applied.
 void Range::Count(const HeldUpdate& update, uint64_t divided_by, UpdateFate fate) {
   if (update.version_read == kReadByAnotherRun) return;
   UpdateStats& stats = table_->stats.workers[static_cast<size_t>(update.rank)];
@@ -507,8 +531,8 @@ void Range::Count(const HeldUpdate& update, uint64_t divided_by, UpdateFate fate
   table_->records->push_back(record);
 }
 
-// held := u64 samples of the step closed last, u64 bytes of the held updates, these, what the policy
-// has asked to be remembered
+// Layout of head.held: u64 samples of the last closed step; u64 length of the held updates in
+// bytes; the held updates; the data that the policy has asked to be remembered (EncodeMemory).
 RangeImage Range::Head() const {
   RangeImage head;
   head.table = table_->plan->name;
@@ -527,7 +551,8 @@ RangeImage Range::Head() const {
   return head;
 }
 
-// Of paces only the step times: when a worker pushed last, only this owner's clock can say.
+// Encodes only the step times of the paces. The time of the last push is of this owner's clock and
+// means nothing to another one.
 void Range::EncodeMemory(std::string* out) const {
   if (read_numbers_ != nullptr) read_numbers_->Encode(out);
   for (const policies::WorkerPace& pace : progress_.paces) {
@@ -542,8 +567,8 @@ absl::Status Range::DecodeMemory(absl::string_view bytes, bool same_range) {
   const size_t of_numbers = read_numbers_ == nullptr ? 0 : read_numbers_->EncodedBytes();
   const size_t of_times = progress_.paces.size() * sizeof(int64_t);
   if (bytes.size() < of_numbers + of_times) {
-    return absl::DataLossError(absl::StrCat("range ", id_, ": memory of the policy of ",
-                                            bytes.size(), " bytes, want at least ",
+    return absl::DataLossError(absl::StrCat("range ", id_, ": the memory of its policy has ",
+                                            bytes.size(), " bytes, expected at least ",
                                             of_numbers + of_times));
   }
   if (read_numbers_ != nullptr) read_numbers_->Decode(bytes.substr(0, of_numbers));
@@ -557,13 +582,13 @@ absl::Status Range::DecodeMemory(absl::string_view bytes, bool same_range) {
   if (mean_squares_ != nullptr) {
     TANDEM_RETURN_IF_ERROR(mean_squares_->Decode(begin_, end_, &store_, &bytes));
   }
-  // Rows as read are of the keys of that range; whoever goes on reads anew.
+  // Rows as read belong to the keys of the old range. A resumed job reads its rows anew.
   if (!same_range) return absl::OkStatus();
   if (read_memory_ != nullptr) return read_memory_->Decode(bytes);
   if (writes_ != nullptr) return writes_->Decode(bytes);
   if (bytes.empty()) return absl::OkStatus();
   return absl::DataLossError(
-      absl::StrCat("range ", id_, ": ", bytes.size(), " bytes more than its policy remembers"));
+      absl::StrCat("range ", id_, ": ", bytes.size(), " bytes too many after its held updates"));
 }
 
 RangeImage Range::Image() const {
@@ -574,7 +599,8 @@ RangeImage Range::Image() const {
   return image;
 }
 
-// What admission relies on: nothing is open for workers that are behind the version.
+// Checks what Admit relies on: numbers in bounds and, in lockstep, no worker behind the version,
+// since its next step would belong to a group that is closed.
 absl::Status Range::CheckProgress(const policies::RangeProgress& progress) const {
   bool good = progress.version >= 0 && progress.version <= kMaxSteps * table_->workers;
   for (const policies::WorkerProgress& worker : progress.workers) {
@@ -583,8 +609,8 @@ absl::Status Range::CheckProgress(const policies::RangeProgress& progress) const
     if (properties_.lockstep) good = good && worker.admitted >= progress.version;
   }
   if (good) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat("range ", id_, ": progress at version ", progress.version,
-                                          " contradicts itself"));
+  return absl::DataLossError(absl::StrCat(
+      "range ", id_, ": the steps of its workers do not fit version ", progress.version));
 }
 
 absl::Status Range::CheckHeld() const {
@@ -594,7 +620,8 @@ absl::Status Range::CheckHeld() const {
   for (const auto* steps : {&open_, &delayed_}) {
     for (size_t i = 0; i < steps->size(); ++i) {
       for (const HeldUpdate& update : (*steps)[i].updates) {
-        const bool saved = update.version_read == kReadByAnotherRun;  // by any number of workers
+        // The run that wrote the checkpoint may have had any number of workers.
+        const bool saved = update.version_read == kReadByAnotherRun;
         good = good && update.rank >= 0 && (saved || update.rank < table_->workers) &&
                (saved || update.version_read >= 0) &&
                update.version_read <= NewestRead(*table_, progress_, update);
@@ -621,8 +648,8 @@ absl::Status Range::Restore(const RangeImage& image, BufferSource& source) {
   image.held.copy(reinterpret_cast<char*>(numbers), sizeof numbers);
   const absl::string_view rest = absl::string_view(image.held).substr(sizeof numbers);
   if (numbers[1] > rest.size()) {
-    return absl::DataLossError(
-        absl::StrCat("range ", id_, ": held updates of ", numbers[1], " bytes in ", rest.size()));
+    return absl::DataLossError(absl::StrCat("range ", id_, ": held updates of ", numbers[1],
+                                            " bytes, but only ", rest.size(), " bytes follow"));
   }
   TANDEM_RETURN_IF_ERROR(CheckProgress(image.progress));
   progress_.version = image.progress.version;
@@ -632,7 +659,8 @@ absl::Status Range::Restore(const RangeImage& image, BufferSource& source) {
   TANDEM_RETURN_IF_ERROR(
       DecodeHeld(rest.substr(0, numbers[1]), store_.dim(), source, &open_, &delayed_, &in_batches));
   if (in_batches != (properties_.batch > 0)) {
-    return absl::DataLossError(absl::StrCat("range ", id_, ": held updates of another policy"));
+    return absl::DataLossError(
+        absl::StrCat("range ", id_, ": its held updates are of another policy"));
   }
   TANDEM_RETURN_IF_ERROR(DecodeMemory(rest.substr(numbers[1]), /*same_range=*/true));
   TANDEM_RETURN_IF_ERROR(CheckHeld());

@@ -1,5 +1,5 @@
-// One key range on its shard: rows, progress, and the updates its policy holds. Here pushes are
-// admitted exactly once, folded, applied, and measured.
+// One key range on its shard: its rows, its progress, and the updates that its policy holds. A
+// range admits each push exactly once, then folds, applies and measures it.
 //
 // Thread safety: none needed; a range belongs to one shard thread.
 #ifndef TANDEM_SERVER_RANGE_H_
@@ -29,38 +29,39 @@
 
 namespace tandem::server {
 
-// What a shard counts of updates with rows, each once.
+// Counts and staleness of the updates that had rows. A resent update counts once.
 struct UpdateStats {
   uint64_t arrived = 0;
   uint64_t applied = 0, merged = 0, dropped = 0;
   Measure clock_gap, version_staleness, in_flight;
-  Measure age;            // microseconds
-  Measure row_staleness;  // one value for each row of an update; of recorded jobs
+  Measure age;            // microseconds from the read to the application
+  Measure row_staleness;  // one value for each row of an update; only in jobs that record staleness
 
   void Merge(const UpdateStats& other);
 };
 
-// The same for one table, over all ranges the shard has owned.
+// The same counts for one table, over all ranges that the shard has owned.
 struct TableStats {
-  // Row staleness by how often the row had been updated; place: the bit width of that.
+  // Row staleness by the number of updates that the row had before. The index is the bit width of
+  // that number.
   std::vector<Measure> by_popularity;
   std::vector<UpdateStats> workers;  // by rank
 
   UpdateStats Total() const;  // over the workers
 };
 
-// What is the same for all ranges of a table on a shard; outlives them.
+// The data that all ranges of a table on a shard share. The context outlives its ranges.
 struct TableContext {
   const job::TablePlan* plan = nullptr;
   const optim::RowOptimizer* optimizer = nullptr;
   const policies::UpdatePolicy* policy = nullptr;
   int workers = 0;
-  int reads = 1;  // of each worker that may wait for their updates: what rows as read are kept for
-  bool lockstep = false;  // the job's: a worker without data goes on pushing nothing
+  int reads = 1;          // reads of each worker whose updates may still be on their way
+  bool lockstep = false;  // of the job; if true, a worker without data keeps pushing empty steps
   bool record = false;
   TableStats stats;
-  std::vector<UpdateRecord>* records = nullptr;  // where records go, if `record`
-  std::vector<OrderEntry>* order = nullptr;      // where the order of updates goes; null: nowhere
+  std::vector<UpdateRecord>* records = nullptr;  // destination of the records, if `record`
+  std::vector<OrderEntry>* order = nullptr;      // destination of the update order; null: none
 };
 
 // Scratch memory for folds, shared by the ranges of a shard.
@@ -68,71 +69,73 @@ struct FoldScratch {
   std::vector<uint32_t> rows;        // row numbers of one contribution
   std::vector<uint32_t> union_rows;  // distinct row numbers of the fold
   std::vector<float> sums;           // [union_rows, dim]
-  // Of an update that is recorded: its rows, and how often each had been updated when it was read.
+  // For an update that is recorded: its rows, and how many updates each row had when it was read.
   std::vector<uint32_t> rows_recorded, updates_as_read;
-  // Of one contribution, if its policy changes gradients: what becomes of them, its rows now, and
-  // where they are as they were read.
+  // For one contribution whose policy changes gradients: the changed gradients, the rows as they
+  // are now, and pointers to the rows as the worker read them.
   std::vector<float> transformed, rows_now;
   std::vector<const float*> rows_read;
-  std::vector<uint32_t> rows_squared;  // row numbers, where mean squares are kept
-  std::vector<uint32_t> slot_row;      // open addressing: row number ...
-  std::vector<uint32_t> slot_index;    // ... to its place in union_rows
+  std::vector<uint32_t> rows_squared;  // row numbers, if the policy keeps mean squares
+  std::vector<uint32_t> slot_row;      // hash table with open addressing: row number ...
+  std::vector<uint32_t> slot_index;    // ... to its index in union_rows
 };
 
-// Bytes of RangeImage::held before the held updates: the samples of the last closed step, and how
-// many bytes of held updates follow.
+// RangeImage::held begins with two numbers: the samples of the last closed step, and the bytes of
+// held updates that follow.
 inline constexpr size_t kHeldHeadBytes = 2 * sizeof(uint64_t);
-// The steps that a saved range holds back, and last its open batch if it has one; their values lie in
-// memory from `source`.
+// Decodes the steps that the range of a checkpoint holds back, and after them its open batch if it
+// has one. The values are in memory from `source`.
 absl::Status SavedQueue(const RangeImage& image, BufferSource& source, HeldQueue* delayed);
 
 class Range {
  public:
   enum class Admission {
-    kAdmitted,   // now held, applied or dropped
-    kLate,       // likewise, but dropped by the policy: it came too late
+    kAdmitted,   // the range now holds the update, or has applied or dropped it
+    kLate,       // admitted, but the policy dropped it because it came too late
     kDuplicate,  // was admitted before
-    kEarly,      // an earlier step of this worker, or of others, is still to come
-    kRefused,    // against the protocol
+    kEarly,      // an earlier step of this worker, or of others, has not come yet; nothing changed
+    kRefused,    // violates the protocol
   };
 
   Range(uint32_t id, uint64_t begin, uint64_t end, TableContext* table, FoldScratch* scratch);
 
-  // Admits steps [first, update.step] of update.rank; first < update.step only without rows.
-  // `finished`: the worker's clock counts as infinite until its next push. `now` is what
-  // update.admitted_at is stamped with.
+  // Admits steps [first, update.step] of worker update.rank. Only a push without rows may cover
+  // several steps (first < update.step). `finished`: the worker's clock counts as infinite until
+  // its next push. `now` becomes update.admitted_at.
   Admission Admit(absl::Time now, uint64_t incarnation, int64_t first, HeldUpdate update,
                   bool finished);
 
-  // Sets rows; only before any step was admitted (false afterwards: a late duplicate).
-  // values: [keys, dim] or [keys, dim + slots].
+  // Sets rows, but only before the range has admitted a step. Afterwards the message is a late
+  // duplicate: the call changes nothing and returns false. values: [keys, dim] or
+  // [keys, dim + slots].
   bool AssignRows(absl::Span<const uint64_t> keys, absl::Span<const float> values, bool with_slots);
 
-  // Applies what is held back: the queue of a fixed delay, in order, and a batch that nothing more
-  // will come to (before the last evaluation).
+  // Applies all held updates before the last evaluation: the queue of a fixed delay, in order, and
+  // an open batch, which no further update will join.
   void FinishDelayed();
 
-  // Takes over what lives here of a file that another run has saved: rows, the steps that a fixed
-  // delay held back, and a batch that stood open, which is closed as it is. Once for each file, then
-  // FinishLoad; before any step of this run.
+  // Loads the part of a checkpoint file of another run whose keys are in this range: its rows, the
+  // steps that a fixed delay held back, and an open batch, which is closed as it is. Call once for
+  // each file before any step of this run, then call FinishLoad.
   absl::Status LoadSaved(const RangeImage& image, BufferSource& source);
-  // The queue goes on where it was: the first step that closes here applies its oldest. If this
-  // job's delay is shorter, what is too much is applied now, in order.
+  // Continues the queue of a fixed delay: the first step that closes here applies the oldest step
+  // of the queue. If the delay of this job is shorter, applies the surplus steps now, in order.
   void FinishLoad();
 
-  // Takes over what lives here of a file that this very run has saved: rows, progress and all that is
-  // held, as they were. The workers of the run have new incarnations. Once for each file, before any
-  // step. The files of a table may have cut it into other ranges.
+  // Resumes from the part of a checkpoint file of this very run whose keys are in this range: its
+  // rows, its progress and all held updates, unchanged. The workers have new incarnations. Call
+  // once for each file, before any step. The files may cut the table into other ranges than this
+  // run.
   absl::Status ResumeSaved(const RangeImage& image, BufferSource& source);
 
-  // Worker `rank` has been answered these rows for `step`. The rows are kept if the policy asks for
-  // it; when it was, always.
+  // The shard has answered a read of worker `rank` for `step` with these rows. Remembers the time
+  // of the read, and the rows if the policy asks for them.
   void RememberRead(absl::Time now, int rank, int64_t step, absl::Span<const uint64_t> keys,
                     absl::Span<const float> rows);
 
-  // All of it as bytes, and back: what a range move carries.
+  // The whole range as bytes, and back. A range move carries it.
   RangeImage Image() const;
-  RangeImage Head() const;  // all of it but weights and slots
+  RangeImage Head() const;  // the image without weights and slots
   absl::Status Restore(const RangeImage& image, BufferSource& source);
 
   uint32_t id() const { return id_; }
@@ -140,12 +143,12 @@ class Range {
   uint64_t end() const { return end_; }
   const TableContext& table() const { return *table_; }
   const policies::RangeProgress& progress() const { return progress_; }
-  RowWrites* writes() { return writes_.get(); }  // of a STORE table; else null
-  // Of a table of which workers keep rows; else null.
+  RowWrites* writes() { return writes_.get(); }  // null unless the table has policy STORE
+  // Null unless the policy lets workers keep rows (ESSP).
   Subscriptions* subscriptions() { return subscriptions_.get(); }
   RangeStore& store() { return store_; }
   const RangeStore& store() const { return store_; }
-  // Of updates held, and of rows as they were read.
+  // Memory for held updates and for rows as they were read.
   size_t held_bytes() const {
     return held_bytes_ + (read_memory_ == nullptr ? 0 : read_memory_->bytes());
   }
@@ -168,7 +171,8 @@ class Range {
   void Compensate(const HeldUpdate& update, float compensation);
   void ForgetRead(const HeldUpdate& update);
   void EncodeMemory(std::string* out) const;
-  // `same_range`: of the range that encoded it; else what belongs to its keys alone is left out.
+  // `same_range`: this range encoded the bytes. If another one did, skips the parts that belong to
+  // the keys of that range only.
   absl::Status DecodeMemory(absl::string_view bytes, bool same_range);
   void Count(const HeldUpdate& update, uint64_t divided_by, UpdateFate fate);
 
@@ -176,17 +180,17 @@ class Range {
   const uint64_t begin_, end_;
   TableContext* const table_;
   FoldScratch* const scratch_;
-  const policies::Properties properties_;  // of the policy
+  const policies::Properties properties_;  // the policy's
   RangeStore store_;
   policies::RangeProgress progress_;
-  HeldQueue open_;                       // groups that ticks progress_.version, + 1, ... will close
-  HeldQueue delayed_;                    // closed, not yet applied
-  absl::optional<size_t> loaded_steps_;  // that files of a save held back, once one was loaded
-  bool resumed_ = false;                 // a file of a save of this run was taken over
+  HeldQueue open_;     // groups that ticks progress_.version, progress_.version + 1, ... will close
+  HeldQueue delayed_;  // closed, not yet applied
+  absl::optional<size_t> loaded_steps_;  // delayed steps of the loaded files; nullopt: none loaded
+  bool resumed_ = false;                 // ResumeSaved has taken over a file
   size_t held_bytes_ = 0;
   ReadLog read_log_;
-  int64_t now_us_ = 0;  // when the last update was admitted
-  // Each is null unless the policy asks for it.
+  int64_t now_us_ = 0;  // time of the last admission
+  // Each of these pointers is null unless the policy asks for the object.
   std::unique_ptr<ReadMemory> read_memory_;
   std::unique_ptr<ReadNumbers> read_numbers_;
   std::unique_ptr<MeanSquares> mean_squares_;

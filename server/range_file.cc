@@ -29,7 +29,7 @@ constexpr uint64_t kMaxWorkers = 1 << 16;
 constexpr uint64_t kMaxRows = uint64_t{1} << 32;
 constexpr uint64_t kMaxHeldBytes = uint64_t{1} << 40;
 
-// The header as it lies in the file; fields are explained in range_file.md.
+// The header as it is in the file. range_file.md explains the fields.
 struct Header {
   uint32_t magic;
   uint32_t format;
@@ -58,8 +58,8 @@ static_assert(sizeof(WorkerEntry) == 32);
 
 uint64_t Padded(uint64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
-// Bytes of each section without its padding, in file order. Within the limits above no product or
-// sum comes near 2^64.
+// The length of each section without its padding, in file order. Within the limits above, no
+// product or sum comes near 2^64.
 struct Sections {
   explicit Sections(const Header& h)
       : bytes{uint64_t{h.workers} * sizeof(WorkerEntry),
@@ -80,7 +80,7 @@ struct Sections {
 
 uint64_t Checksum(const void* data, size_t bytes) { return XXH3_64bits(data, bytes); }
 
-// Appends sections to a string reserved beforehand.
+// Appends sections to a string. The caller has reserved its memory.
 class Writer {
  public:
   explicit Writer(std::string& out) : out_(out) {}
@@ -97,7 +97,7 @@ class Writer {
   std::string& out_;
 };
 
-// Takes sections off the front. The caller has checked that they are all there.
+// Reads sections one after the other. The caller has checked that the bytes contain all of them.
 class Reader {
  public:
   explicit Reader(absl::Span<const uint8_t> bytes) : bytes_(bytes) {}
@@ -133,6 +133,9 @@ class Reader {
   size_t offset_ = 0;
 };
 
+// Checks length and checksum before any other field is used. Each check relies on the one before:
+// the magic number says whether the file is ours at all, the format whether file_bytes has this
+// meaning, and the length tells a file cut short from one with changed bytes.
 absl::Status CheckWhole(absl::Span<const uint8_t> bytes) {
   constexpr size_t kLeast = sizeof(Header) + kChecksumBytes;
   if (bytes.size() < kLeast) {
@@ -170,6 +173,9 @@ absl::Status CheckField(absl::string_view name, size_t offset, uint64_t value, u
                                                  " is ", value, ", want ", least, " to ", most));
 }
 
+// Checks each field against its limit first: within the limits the lengths of the sections cannot
+// overflow. Then compares their sum with the length of the file, so that every section is inside
+// it.
 absl::Status CheckHeader(const Header& h) {
   TANDEM_RETURN_IF_ERROR(CheckField("dim", 16, h.dim, 1, kMaxDim));
   TANDEM_RETURN_IF_ERROR(CheckField("slots_per_row", 20, h.slots_per_row, 0, kMaxSlots));
@@ -263,10 +269,10 @@ absl::Status CheckSameShape(const RangeImage& image, const RangeStore& store) {
   return absl::OkStatus();
 }
 
-// A file of which parts are read.
+// Reads parts of a file, without the rest.
 class PartReader {
  public:
-  // NOT_FOUND, or DATA_LOSS if the file is not whole.
+  // NOT_FOUND if there is no file, DATA_LOSS if it is not whole.
   static absl::StatusOr<PartReader> Open(const std::string& path) {
     PartReader reader(path);
     if (!reader.file_) return absl::NotFoundError(absl::StrCat(path, ": cannot be opened"));
@@ -291,7 +297,7 @@ class PartReader {
       : path_(path), file_(path, std::ios::binary | std::ios::ate) {}
   absl::Status NotWhole() const {
     return absl::DataLossError(
-        absl::StrCat(path_, ": ", bytes_, " bytes that are no whole range file"));
+        absl::StrCat(path_, ": ", bytes_, " bytes that are not a whole range file"));
   }
 
   std::string path_;
@@ -370,7 +376,7 @@ absl::StatusOr<RangeImage> DecodeRange(absl::Span<const uint8_t> bytes) {
   Reader reader(bytes);
   Header h;
   reader.Bytes(&h, sizeof(h));
-  TANDEM_RETURN_IF_ERROR(CheckHeader(h));  // from here on every section is there
+  TANDEM_RETURN_IF_ERROR(CheckHeader(h));  // after this, the bytes contain every section
   RangeImage image;
   image.dim = static_cast<int>(h.dim);
   image.slots_per_row = static_cast<int>(h.slots_per_row);
@@ -397,7 +403,7 @@ absl::Status LoadInto(const RangeImage& image, uint64_t begin, uint64_t end, Ran
     return InRange(Position(store->options().salt, image.keys[i]), begin, end);
   };
   const size_t rows = image.keys.size();
-  for (size_t first = 0; first < rows;) {  // each run of rows that are inside, in place
+  for (size_t first = 0; first < rows;) {  // assigns each run of consecutive rows inside at once
     size_t last = first;
     while (last < rows && inside(last)) ++last;
     const size_t count = last - first;

@@ -1,9 +1,9 @@
-// One key range as bytes: the saved file of a range, and what a range move carries.
+// One key range as bytes: a file of a checkpoint, and the payload of a range move.
 //
 // Contents: table name, dim, optimizer name, [begin, end), progress (version and the exactly-once
-// memory of each worker), keys, weights, slots, held updates; a checksum over everything. Layout in
-// server/range_file.md. Pure functions of bytes, but for ReadRangeFileEnds; which files make up a
-// saved model is in save_directory.h.
+// memory of each worker), keys, weights, slots, held updates; a checksum over everything.
+// server/range_file.md describes the layout. All functions are pure functions of bytes, except the
+// two that read parts of a file. save_directory.h says which files make up a checkpoint.
 #ifndef TANDEM_SERVER_RANGE_FILE_H_
 #define TANDEM_SERVER_RANGE_FILE_H_
 
@@ -31,22 +31,23 @@ struct RangeImage {
   std::vector<uint64_t> keys;  // in order of position
   std::vector<float> weights;  // [keys, dim]
   std::vector<float> slots;    // [keys, slots_per_row]
-  std::string held;            // opaque: updates held by the policy (range moves only)
+  std::string held;            // opaque: held updates, and memory of the policy (range.cc, Head)
 };
 
-// Rows of the store, weights and slots apart. Requires: unique keys.
+// Copies rows of the store: weights to one array, slots to another. Requires: unique keys.
 void CopyRows(const RangeStore& store, absl::Span<const uint64_t> keys, absl::Span<float> weights,
               absl::Span<float> slots);
 
-// A range on its way to bytes, a slice of rows at a time.
+// Encodes a range a slice of rows at a time, so that the shard can do other work between slices.
 class RangeEncoder {
  public:
-  // `head`: the image with its keys but without weights and slots; names up to kMaxNameBytes.
+  // `head`: the image with its keys but without weights and slots. Its names have at most
+  // kMaxNameBytes.
   explicit RangeEncoder(const RangeImage& head);
 
-  // Rows keys[first], keys[first + 1], ...
+  // Sets the rows of keys[first], keys[first + 1], ...
   void SetRows(size_t first, absl::Span<const float> weights, absl::Span<const float> slots);
-  // The whole file. Once, when all rows are set.
+  // Returns the whole file. Call it once, after all rows have been set.
   std::string Finish();
 
  private:
@@ -55,34 +56,37 @@ class RangeEncoder {
   size_t weights_at_, slots_at_;  // offsets
 };
 
-// Requires: vectors of the lengths that the counts say, names up to kMaxNameBytes.
+// Requires: weights and slots have the lengths that follow from keys, dim and slots_per_row; names
+// have at most kMaxNameBytes.
 std::string EncodeRange(const RangeImage& image);
 // DATA_LOSS or INVALID_ARGUMENT, with offsets and numbers, for bytes that are not a whole range.
 absl::StatusOr<RangeImage> DecodeRange(absl::Span<const uint8_t> bytes);
 
-// Does a position lie in [begin, end)? (end 0 = 2^64)
+// True if the position is in [begin, end). End 0 means 2^64.
 inline bool InRange(uint64_t position, uint64_t begin, uint64_t end) {
   return position >= begin && (end == 0 || position < end);
 }
 
-// Assigns the rows of `image` whose position in the store lies in [begin, end) (end 0 = 2^64), so
-// that files saved by any number of ranges load into any other. INVALID_ARGUMENT, before anything
-// changes, if table (where the store knows its own), dim, slots or optimizer differ.
+// Assigns the rows of `image` whose position in the store is in [begin, end) (end 0 = 2^64). So
+// files written by any number of ranges load into any other number. INVALID_ARGUMENT, before
+// anything changes, if dim, slots, optimizer or table differ (the table only if the store knows its
+// name).
 absl::Status LoadInto(const RangeImage& image, uint64_t begin, uint64_t end, RangeStore* store);
 
-// The checksum that a whole range ends with.
+// The checksum at the end of the bytes of a range.
 uint64_t StoredChecksum(absl::Span<const uint8_t> bytes);
 
-// What the two ends of a file say, without reading what lies between.
+// The fields from the beginning and the end of a file, read without the rows between.
 struct RangeFileEnds {
   std::string table;
   uint64_t begin = 0, end = 0;
-  uint64_t bytes = 0;  // of the whole file
+  uint64_t bytes = 0;  // length of the whole file
   uint64_t checksum = 0;
 };
-// DATA_LOSS if the file is not whole; NOT_FOUND. The message names the file.
+// DATA_LOSS if the file is not whole; NOT_FOUND if there is none. The message names the file.
 absl::StatusOr<RangeFileEnds> ReadRangeFileEnds(const std::string& path);
-// The keys of its rows, without reading weights and slots; no checksum is compared. Errors as above.
+// The keys of the file's rows, read without weights and slots. Does not verify the checksum. Errors
+// as above.
 absl::StatusOr<std::vector<uint64_t>> ReadRangeFileKeys(const std::string& path);
 
 }  // namespace tandem::server

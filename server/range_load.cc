@@ -1,4 +1,5 @@
-// A range that begins with what another run has saved.
+// Range: loading a checkpoint of another run (LoadSaved), and resuming from one of the same run
+// (ResumeSaved).
 #include <cstring>
 #include <utility>
 
@@ -10,7 +11,7 @@
 namespace tandem::server {
 namespace {
 
-// What of an update lives in [begin, end).
+// The part of an update whose keys are in [begin, end).
 HeldUpdate CutUpdate(const HeldUpdate& update, const RangeStore& store, uint64_t begin,
                      uint64_t end, BufferSource& source) {
   const absl::Span<const uint64_t> keys = update.keys.As<uint64_t>();
@@ -36,7 +37,8 @@ HeldUpdate CutUpdate(const HeldUpdate& update, const RangeStore& store, uint64_t
   return cut;
 }
 
-// As SavedQueue; `batches`: of what is held, so many are no steps but an open batch (0 or 1).
+// As SavedQueue. `batches`: how many of the last entries of `delayed` are not steps but an open
+// batch (0 or 1).
 absl::Status SavedSteps(const RangeImage& image, BufferSource& source, HeldQueue* delayed,
                         size_t* batches) {
   *batches = 0;
@@ -45,7 +47,8 @@ absl::Status SavedSteps(const RangeImage& image, BufferSource& source, HeldQueue
   uint64_t bytes = 0;
   std::memcpy(&bytes, held.data() + kHeldHeadBytes - sizeof bytes, sizeof bytes);
   if (bytes > held.size() - kHeldHeadBytes) {
-    return absl::DataLossError(absl::StrCat("held updates of ", bytes, " bytes in ", held.size()));
+    return absl::DataLossError(
+        absl::StrCat("held updates of ", bytes, " bytes in a part of ", held.size(), " bytes"));
   }
   HeldQueue open;
   bool in_batches = false;
@@ -55,12 +58,13 @@ absl::Status SavedSteps(const RangeImage& image, BufferSource& source, HeldQueue
     *batches = open.size();
     while (!open.empty()) delayed->Take(&open);
   }
-  // At the end of an epoch a group may stand open that nobody brought anything to.
+  // At the end of an epoch there may be open groups without contributions. An open group with
+  // contributions means that the checkpoint was not taken between steps.
   for (size_t i = 0; i < open.size(); ++i) {
     if (open[i].samples == 0 && open[i].updates.empty()) continue;
-    return absl::DataLossError(absl::StrCat("holds updates of ", open.size(),
-                                            " steps that are not closed: a save is made between "
-                                            "steps"));
+    return absl::DataLossError(absl::StrCat("contains ", open.size(),
+                                            " unfinished steps, so the checkpoint was not taken at "
+                                            "a step boundary; hint: use another checkpoint"));
   }
   return absl::OkStatus();
 }
@@ -80,24 +84,27 @@ absl::Status Range::LoadSaved(const RangeImage& image, BufferSource& source) {
   const size_t steps = saved.size() - batches;
   const bool first = !loaded_steps_.has_value();
   if (!first && steps != *loaded_steps_) {
-    return absl::DataLossError(absl::StrCat("holds back ", steps, " steps, another file ",
-                                            *loaded_steps_, ": of another save?"));
+    return absl::DataLossError(absl::StrCat("has ", steps,
+                                            " delayed steps, another file of its table ",
+                                            *loaded_steps_, ": is one of another checkpoint?"));
   }
   loaded_steps_ = steps;
-  // Dense rows come later, from a worker, so nothing can be applied to them yet.
+  // Dense rows come later, from a worker. So their delayed steps cannot be applied now, and a job
+  // with a shorter delay, or without batches, could not apply them later.
   const auto delay = static_cast<size_t>(properties_.delay);
   if (table_->plan->dense && steps > delay) {
     return absl::FailedPreconditionError(
-        absl::StrCat("holds back ", steps, " steps of the dense parameters, this job ", delay,
-                     ": go on with policy FIXED_DELAY and a delay of at least ", steps));
+        absl::StrCat("has ", steps, " delayed steps of the dense parameters, this job's delay is ",
+                     delay, "; hint: use policy FIXED_DELAY and a delay of at least ", steps));
   }
   if (table_->plan->dense && batches > 0 && properties_.batch == 0) {
     return absl::FailedPreconditionError(
-        "holds an open batch of updates of the dense parameters: go on with policy K_BATCH_ASYNC "
-        "or GBA");
+        "has an open batch of updates of the dense parameters; hint: use policy K_BATCH_ASYNC or "
+        "GBA");
   }
   for (size_t i = 0; i < saved.size(); ++i) {
-    // Files share their steps. The batch of each is one by itself: its mean is over other samples.
+    // The files of a table have the same delayed steps, so each file adds to the steps of the
+    // first. The open batch of each file stays a batch of its own: its mean is over other samples.
     HeldStep& step = first || i >= steps ? delayed_.Add() : delayed_[i];
     step.step = static_cast<int64_t>(i) - static_cast<int64_t>(saved.size());  // before step 0
     step.samples = saved[i].samples;
@@ -119,7 +126,8 @@ absl::Status Range::LoadSaved(const RangeImage& image, BufferSource& source) {
 }
 
 void Range::FinishLoad() {
-  // Dense rows are not there yet. The first batch that closes finds its predecessor before it.
+  // Dense rows have not come yet, so their open batch stays in the queue. The first batch that
+  // closes finds it there and applies it first.
   if (table_->plan->dense) return;
   while (static_cast<int64_t>(delayed_.size()) > properties_.delay) {
     ApplyFold(delayed_.front());
@@ -127,26 +135,28 @@ void Range::FinishLoad() {
   }
 }
 
-// ---- the same run goes on --------------------------------------------------------------------------
+// ---- resuming the same run --------------------------------------------------------------------
 
 absl::Status Range::ResumeSaved(const RangeImage& image, BufferSource& source) {
   TANDEM_RETURN_IF_ERROR(LoadInto(image, begin_, end_, &store_));
   policies::RangeProgress progress = image.progress;
-  for (policies::WorkerProgress& worker : progress.workers)
-    worker.incarnation = 0;          // that of who comes first
-  progress.paces = progress_.paces;  // remembered with what the policy asks for, below
+  // The first push of each worker will set its new incarnation (Admit).
+  for (policies::WorkerProgress& worker : progress.workers) worker.incarnation = 0;
+  progress.paces = progress_.paces;  // ResumeHeld decodes them with the policy's memory
   if (resumed_ && progress != progress_ && properties_.batch > 0) {
     return absl::FailedPreconditionError(
-        "holds an open batch of other updates than another file of its table: go on with as many "
-        "servers, shards_per_server and ranges_per_shard as the run had");
+        "has an open batch of other updates than another file of its table; hint: resume with as "
+        "many servers, shards_per_server and ranges_per_shard as the run had");
   }
   if (resumed_ && progress != progress_) {
     return absl::DataLossError(
-        "its workers stand at other steps than another file of its table says: of another save?");
+        "its workers are at other steps than in another file of its table: is one of another "
+        "checkpoint?");
   }
   if (progress.workers.size() != progress_.workers.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("progress of ", progress.workers.size(),
-                                                   " workers, want ", progress_.workers.size()));
+    return absl::InvalidArgumentError(absl::StrCat("has the progress of ", progress.workers.size(),
+                                                   " workers, expected ",
+                                                   progress_.workers.size()));
   }
   TANDEM_RETURN_IF_ERROR(CheckProgress(progress));
   progress_ = std::move(progress);
@@ -161,24 +171,25 @@ absl::Status Range::ResumeHeld(const RangeImage& image, BufferSource& source) {
   image.held.copy(reinterpret_cast<char*>(numbers), sizeof numbers);
   const absl::string_view held = absl::string_view(image.held).substr(sizeof numbers);
   if (numbers[1] > held.size()) {
-    return absl::DataLossError(
-        absl::StrCat("held updates of ", numbers[1], " bytes in ", held.size()));
+    return absl::DataLossError(absl::StrCat("held updates of ", numbers[1], " bytes, but only ",
+                                            held.size(), " bytes follow"));
   }
   last_closed_samples_ = numbers[0];
   HeldQueue open, delayed;
   TANDEM_RETURN_IF_ERROR(
       DecodeHeld(held.substr(0, numbers[1]), image.dim, source, &open, &delayed));
   if (resumed_ && (open.size() != open_.size() || delayed.size() != delayed_.size())) {
-    return absl::DataLossError(absl::StrCat("holds ", open.size(), " and ", delayed.size(),
-                                            " steps, another file of its table ", open_.size(),
-                                            " and ", delayed_.size(), ": of another save?"));
+    return absl::DataLossError(absl::StrCat("has ", open.size(), " open and ", delayed.size(),
+                                            " delayed steps, another file of its table ",
+                                            open_.size(), " and ", delayed_.size(),
+                                            ": is one of another checkpoint?"));
   }
   ResumeSteps(open, source, !resumed_, &open_);
   ResumeSteps(delayed, source, !resumed_, &delayed_);
   return DecodeMemory(held.substr(numbers[1]), image.begin == begin_ && image.end == end_);
 }
 
-// What lives here of saved steps joins those that other files brought.
+// Adds the part of saved steps whose keys are in this range to the steps of files read earlier.
 void Range::ResumeSteps(const HeldQueue& saved, BufferSource& source, bool first, HeldQueue* into) {
   for (size_t i = 0; i < saved.size(); ++i) {
     HeldStep& step = first ? into->Add() : (*into)[i];

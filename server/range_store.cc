@@ -11,11 +11,12 @@
 namespace tandem::server {
 namespace {
 
-// Keys between one stage of the pipeline and the next: enough to cover a miss, few enough that a
-// prefetched line is still in the second-level cache when it is used. 16 and 48 are no faster.
+// Keys between one stage of the pipeline and the next. The distance is long enough to cover a cache
+// miss, and short enough that a prefetched line is still in the second-level cache when it is used.
+// 16 and 48 are no faster.
 constexpr size_t kBlock = 32;
 
-constexpr int64_t kBelievedRows = 1 << 16;  // of the hint: a wrong one costs 1.4 MB at most
+constexpr int64_t kBelievedRows = 1 << 16;  // cap on expected_rows: a wrong hint costs <= 1.4 MB
 
 size_t Floats(int per_row, size_t rows) { return static_cast<size_t>(per_row) * rows; }
 
@@ -44,19 +45,20 @@ uint32_t RangeStore::Create(uint64_t key) {
   return row;
 }
 
-// Four stages, each one block of keys behind the one before:
+// A block of keys in the pipeline under all batch calls. The pipeline has four stages, each one
+// block behind the one before:
 //   (1) hash the keys, prefetch their home buckets;
-//   (2) row numbers of the keys that are there, prefetch those rows; of the others (one key in
-//       twenty has overflowed, or is new) prefetch the next bucket;
-//   (3) row numbers of the others by resolve(key, hash), prefetch those rows;
+//   (2) find the row numbers of keys in their home bucket and prefetch those rows; for the others
+//       (one key in twenty has overflowed, or is new) prefetch the next bucket;
+//   (3) find the row numbers of the others with resolve(key, hash), prefetch those rows;
 //   (4) use(index of the block's first key, row numbers).
-// Between the stages lie row numbers and hashes, never pointers, so (3) may create rows and move
-// both the index and the rows under the other stages.
+// The stages hand over row numbers and hashes, never pointers. So stage (3) may create rows, which
+// moves the index and the rows in memory, while other blocks are in other stages.
 struct RangeStore::Block {
   absl::Span<const uint64_t> keys;
   uint64_t hashes[kBlock];
   uint32_t rows[kBlock];
-  uint32_t others[kBlock];  // places in this block
+  uint32_t others[kBlock];  // indices in this block
   size_t other_count;
 };
 
@@ -88,8 +90,8 @@ inline void RangeStore::FindBlock(Block& block, bool with_slots) const {
   }
 }
 
-// Asks for the gradients of the block behind this one: the core that received them has them, which
-// is nearly as far away as memory.
+// Prefetches the gradients of the next block. Gradients are in the cache of the core that received
+// them, which is nearly as far away as memory.
 inline void PrefetchNextGradients(absl::Span<const float> from, size_t block_floats) {
   constexpr size_t kLine = 64 / sizeof(float);
   const size_t end = std::min(2 * block_floats, from.size());

@@ -1,20 +1,20 @@
 // The rows of one key range of one embedding table.
 //
 // Thread safety: none needed; a range belongs to one shard thread.
-// Layout: an index of 64-byte buckets (row_index.h) and pages of rows (row_slabs.h), both in huge
-// pages where the system has them. Row numbers are stable; pointers are valid until the next call
-// that may create.
+// Layout: an index of 64-byte buckets (row_index.h) and pages of rows (row_slabs.h). Both use huge
+// pages if the system has them. Row numbers are stable. Pointers to rows are valid until the next
+// call that may create a row.
 //
 // Cost: a call on a batch of keys overlaps its cache misses (bucket, then row) over 32 keys or
-// more, and allocates nothing unless it creates rows.
+// more. It allocates nothing unless it creates rows.
 //
 // Invariants:
 //   (1) a row is dim floats of weights, and slots_per_row floats of optimizer slots;
-//   (2) a row's first values depend only on (seed, key);
-//   (3) rows are numbered 0, 1, 2, ... in order of creation; the number of one that has been erased
-//       is given again before a new one.
-// Not here: which shard owns a key (views), when a read may be answered (policies/), bytes on the
-// wire (proto/frame.md), files (range_file.h).
+//   (2) a row's initial values depend only on (seed, key);
+//   (3) rows are numbered 0, 1, 2, ... in order of creation; a new row first takes the number of an
+//       erased row, if there is one.
+// Handled elsewhere: which shard owns a key (views), when a read may be answered (policies/), bytes
+// on the wire (proto/frame.md), files (range_file.h).
 #ifndef TANDEM_SERVER_RANGE_STORE_H_
 #define TANDEM_SERVER_RANGE_STORE_H_
 
@@ -35,11 +35,11 @@ class RangeStore {
   struct Options {
     int dim = 0;
     uint64_t salt = 0;  // of Position()
-    uint64_t seed = 0;  // of first values
+    uint64_t seed = 0;  // for initial values
     Initializer initializer;
     const optim::RowOptimizer* optimizer = nullptr;  // outlives the store
-    int64_t expected_rows = 0;  // a hint, of which 65,536 are believed; the store grows beyond it
-    std::string table;  // name, for messages; files of another table are refused unless empty
+    int64_t expected_rows = 0;  // a hint, capped at 65,536; the store grows beyond it
+    std::string table;          // name; unless empty, files of other tables are refused
   };
 
   explicit RangeStore(const Options& options);
@@ -50,39 +50,40 @@ class RangeStore {
   // initialiser. Requires: out.size() == keys.size() * dim. Repeated keys are allowed.
   void Pull(absl::Span<const uint64_t> keys, absl::Span<float> out);
 
-  // The same without creating anything: an absent key reads as its first value (evaluation).
+  // The same for evaluation, without creating rows: an absent key reads as its initial value.
   void Peek(absl::Span<const uint64_t> keys, absl::Span<float> out) const;
 
   // Applies gradients[i*dim, (i+1)*dim) * scale to the row of keys[i], created if absent.
   // Requires: keys unique.
   void Push(absl::Span<const uint64_t> keys, absl::Span<const float> gradients, float scale);
 
-  // Row numbers of keys that are all there.
+  // Row numbers of the keys. Requires: all of them are present.
   void Find(absl::Span<const uint64_t> keys, absl::Span<uint32_t> row_numbers) const;
-  // Row numbers of the keys, created if absent: for folds over several pushes.
+  // Row numbers of the keys; creates absent rows. Used by folds over several pushes.
   void FindOrCreate(absl::Span<const uint64_t> keys, absl::Span<uint32_t> row_numbers);
   // Applies gradients to rows by number. Requires: row numbers valid and distinct.
   void ApplyToRows(absl::Span<const uint32_t> row_numbers, absl::Span<const float> gradients,
                    float scale);
 
-  // Sets weights, and slots if `slots` is not empty, of keys[i] (ASSIGN, files). Creates.
+  // Sets the weights of each key, and the slots unless `slots` is empty (ASSIGN, files). Creates
+  // absent rows.
   void Assign(absl::Span<const uint64_t> keys, absl::Span<const float> weights,
               absl::Span<const float> slots);
 
-  // Weights followed by slots of each key, dim + slots_per_row floats a row; creates nothing:
-  // absent rows read as first values.
+  // Weights followed by slots of each key, dim + slots_per_row floats a row. Creates nothing:
+  // absent rows read as initial values.
   void PeekWithSlots(absl::Span<const uint64_t> keys, absl::Span<float> out) const;
 
-  // ---- rows that programs write themselves: none is made by a read ----
+  // ---- rows that programs write themselves (STORE tables): reads create no rows ----
 
-  // As Find; of a key that is absent RowIndex::kNoRow.
+  // As Find, but keys may be absent: their row number is RowIndex::kNoRow.
   void FindPresent(absl::Span<const uint64_t> keys, absl::Span<uint32_t> row_numbers) const;
-  // Weights and slots of a row, dim + slots_per_row floats: read, and set.
+  // Reads, and sets, the weights and slots of a row: dim + slots_per_row floats.
   void CopyRow(uint32_t row_number, float* out) const;
   void SetRow(uint32_t row_number, const float* values);
-  // Creates the row of a key that is absent.
+  // Creates the row of an absent key.
   uint32_t Add(uint64_t key) { return Create(key); }
-  // False: there was none. Pointers to other rows stay valid.
+  // False if the key was absent. Pointers to other rows stay valid.
   bool Erase(uint64_t key);
   // RowIndex::Scan over this range: appends about `most` keys and their row numbers.
   uint64_t Scan(uint64_t cursor, size_t most, std::vector<uint64_t>* keys,
@@ -96,7 +97,7 @@ class RangeStore {
   uint64_t KeyOf(uint32_t row_number) const;      // reads the whole index: for messages and tests
   absl::Span<const float> Weights(uint32_t row_number) const;
   absl::Span<const float> Slots(uint32_t row_number) const;
-  // All keys, in order of position (so that files do not depend on the order of creation).
+  // All keys, in order of position. So files do not depend on the order of creation.
   std::vector<uint64_t> SortedKeys() const;
 
  private:

@@ -23,8 +23,8 @@ int32_t ReadLog::NewPlace() {
   return place;
 }
 
-// Free places first, then by when the answer was given: a step says little, since a worker that has
-// skipped some reads later ones anew.
+// Orders free places first, then by the time of the answer. The step is no good order: a worker
+// that has skipped steps reads later ones again.
 std::tuple<bool, int64_t, int64_t> ReadLog::AgeOrder(const Read& read) {
   return {read.step >= 0, read.at_us, read.step};
 }
@@ -34,11 +34,12 @@ void ReadLog::OnRead(int rank, int64_t step, int64_t version, int64_t now_us,
   TANDEM_CHECK(rows.size() == keys.size());
   const std::vector<int32_t>& places = of_worker_[static_cast<size_t>(rank)];
   const auto at = [this](int32_t place) -> Read& { return places_[static_cast<size_t>(place)]; };
-  // An answer that is given again keeps its place; else a free place is taken, or that of the oldest.
+  // A repeated answer keeps its place. A new one takes a free place, or the place of the oldest
+  // read.
   const auto same = std::find_if(places.begin(), places.end(), [&](int32_t place) {
     return at(place).step == step && at(place).version == version;
   });
-  if (same != places.end()) return;  // the first one came to be used, or may have
+  if (same != places.end()) return;  // the worker may have used the first answer
   Read& read = at(*std::min_element(places.begin(), places.end(), [&](int32_t a, int32_t b) {
     return AgeOrder(at(a)) < AgeOrder(at(b));
   }));

@@ -14,7 +14,7 @@ void Put(std::string* out, const T* values, size_t count) {
   out->append(reinterpret_cast<const char*>(values), count * sizeof(T));
 }
 
-// Takes `count` values off the front of `bytes`; false if they are not there.
+// Takes `count` values off the front of `bytes`. False if there are fewer.
 template <typename T>
 bool Take(absl::string_view* bytes, T* values, size_t count) {
   if (count > bytes->size() / sizeof(T)) return false;
@@ -43,7 +43,7 @@ void ReadMemory::Keep(int rank, int64_t step, int64_t version, absl::Span<const 
   const auto same = std::find_if(reads.begin(), reads.end(), [&](const Read& r) {
     return r.step == step && r.version == version;
   });
-  // A place that is free has the smallest step of all.
+  // A free place has the smallest step (-1), so it is taken first.
   const auto place = same != reads.end()
                          ? same
                          : std::min_element(reads.begin(), reads.end(),
@@ -61,7 +61,7 @@ void ReadMemory::Find(const policies::Update& update, absl::Span<const uint64_t>
   rows->assign(keys.size(), nullptr);
   for (const Read& read : of_worker_[static_cast<size_t>(update.rank)]) {
     if (read.step != update.step || read.version != update.version_read) continue;
-    // A worker pushes what it has read, in the same order, though perhaps not all of it.
+    // A worker pushes rows in the order in which it read them, but perhaps not all of them.
     size_t at = 0;
     for (size_t i = 0; i < keys.size(); ++i, ++at) {
       while (at < read.keys.size() && read.keys[at] != keys[i]) ++at;

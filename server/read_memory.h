@@ -1,9 +1,9 @@
-// Rows as workers have read them, until the updates come that were computed from them: for policies
-// that compare a row now with the row as it was read (Properties::rows_as_read).
+// Copies of rows as workers have read them, until the updates that were computed from them arrive.
+// For policies that compare a row now with the row as it was read (Properties::rows_as_read).
 //
-// Of each worker only its last reads are kept, so that a worker that reads and never pushes costs no
-// more than others; what is forgotten counts as unchanged since. Places are used again with their
-// memory: a range that goes on for ever allocates nothing.
+// Only the last reads of each worker are kept, so that a worker that reads and never pushes costs
+// no more than others. A row that is not remembered counts as unchanged since the read. Places are
+// reused with their memory, so a range that runs for ever allocates nothing.
 //
 // Thread safety: none needed; belongs to a range.
 #ifndef TANDEM_SERVER_READ_MEMORY_H_
@@ -22,31 +22,32 @@ namespace tandem::server {
 
 class ReadMemory {
  public:
-  // Rows of `dim` floats; at most `reads` of each worker are kept, the latest.
+  // For rows of `dim` floats. Keeps the latest `reads` reads of each worker.
   ReadMemory(int dim, int workers, int reads);
 
-  // Worker `rank` has been answered `rows`, [keys, dim], for `step` at `version`. A read that is
-  // answered again takes the place of the first answer if the version is the same.
+  // The read of worker `rank` for `step` has been answered with `rows`, [keys, dim], at `version`.
+  // A repeated answer replaces the first one if the version is the same.
   void Keep(int rank, int64_t step, int64_t version, absl::Span<const uint64_t> keys,
             absl::Span<const float> rows);
 
-  // rows[i] = keys[i] as the worker of this update read it; null where that is not known. The keys are
-  // in the order in which they were read.
+  // Sets rows[i] to the row of keys[i] as the worker of this update read it, or to null if that is
+  // not known. The keys must be in the order of the read.
   void Find(const policies::Update& update, absl::Span<const uint64_t> keys,
             std::vector<const float*>* rows) const;
 
-  // The update of `step` has been applied or dropped: forgets what was read for it and before.
+  // The update of `step` has been applied or dropped: forgets the reads for this step and for
+  // earlier ones.
   void Forget(int rank, int64_t step);
 
   size_t bytes() const { return bytes_; }
 
-  // What a range move carries.
+  // The bytes that a range move carries.
   std::string Encode() const;
   absl::Status Decode(absl::string_view bytes);
 
  private:
   struct Read {
-    int64_t step = -1;  // -1: a place that is free
+    int64_t step = -1;  // -1: the place is free
     int64_t version = 0;
     std::vector<uint64_t> keys;
     std::vector<float> rows;

@@ -1,5 +1,5 @@
-// The number of each read of a range, in the order in which workers read it: for policies that ask
-// which read an update comes from (Properties::counts_reads). A read that is answered again keeps its
+// Numbers the reads of a range, in the order in which workers read it. For policies that ask which
+// read an update comes from (Properties::counts_reads). A read that is answered again keeps its
 // number.
 //
 // Thread safety: none needed; belongs to a range.
@@ -17,25 +17,25 @@ namespace tandem::server {
 
 class ReadNumbers {
  public:
-  // At most `reads` steps of each worker are under way at a time.
+  // `reads`: the most steps of a worker that are in flight at the same time.
   ReadNumbers(int workers, int reads);
 
   // Worker `rank` reads for `step`, which it has not pushed yet.
   void OnRead(int rank, int64_t step);
-  // The number of the read that the update of `step` comes from. One that read nothing here takes the
-  // next number.
+  // The number of the read that the update of `step` comes from. If the worker has read nothing
+  // here for this step, the update takes the next number.
   int64_t Take(int rank, int64_t step);
-  // No read is under way: the next one has this number.
+  // No read is in flight: the next read gets the number `next`.
   void Restart(int64_t next);
 
-  // What a range move carries, EncodedBytes() of it.
+  // The bytes that a range move carries: EncodedBytes() bytes.
   size_t EncodedBytes() const;
   void Encode(std::string* out) const;
   void Decode(absl::string_view bytes);
 
  private:
   struct Read {
-    int64_t step = -1;  // -1: a place that is free
+    int64_t step = -1;  // -1: the place is free
     int64_t number = 0;
   };
   Read& At(int rank, int64_t step);

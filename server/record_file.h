@@ -1,4 +1,4 @@
-// A file of records of one layout behind a head that names it (update_record.h, update_order.h).
+// A file of fixed-size records. Its head names their layout (update_record.h, update_order.h).
 //
 // Thread safety: none needed; one thread.
 #ifndef TANDEM_SERVER_RECORD_FILE_H_
@@ -19,11 +19,11 @@
 
 namespace tandem::server {
 
-// Until Open it takes records and writes nothing.
+// Before Open, the file accepts records and discards them.
 template <typename Record, typename Head>
 class RecordFile {
  public:
-  // `what`: the records, for error messages.
+  // `what` names the records in error messages.
   explicit RecordFile(std::string what) : what_(std::move(what)) {}
   ~RecordFile() {
     if (file_ != nullptr) std::fclose(file_);
@@ -31,7 +31,8 @@ class RecordFile {
   RecordFile(const RecordFile&) = delete;
   RecordFile& operator=(const RecordFile&) = delete;
 
-  // `append`: to what is there. Whoever wrote it may have been killed in the middle of a record.
+  // `append`: keep the records that the file has. The last one is cut off if it is not whole,
+  // because the process that wrote it may have been killed.
   absl::Status Open(const std::string& path, bool append) {
     path_ = path;
     std::error_code error;
@@ -67,7 +68,7 @@ class RecordFile {
     }
     return absl::FailedPreconditionError(
         absl::StrCat(what_, " ", path_,
-                     ": of another layout than this version writes; hint: move the file away"));
+                     ": has another layout than this version writes; hint: move the file away"));
   }
   absl::Status Error(const char* why) const {
     return absl::ResourceExhaustedError(absl::StrCat(what_, " ", path_, ": ", why));

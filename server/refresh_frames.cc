@@ -9,7 +9,7 @@
 namespace tandem::server {
 namespace {
 
-// Keys, one vector behind the other.
+// A buffer with the keys of both vectors, `first` before `second`.
 Buffer KeysOf(absl::Span<const uint64_t> first, absl::Span<const uint64_t> second,
               BufferSource& buffers) {
   if (first.empty() && second.empty()) return Buffer();
@@ -19,7 +19,8 @@ Buffer KeysOf(absl::Span<const uint64_t> first, absl::Span<const uint64_t> secon
   return keys;
 }
 
-// Rows that are not kept any more, and `more` to come: of the others nothing is said.
+// Appends a frame that names dropped rows only. The flag MORE means that the frame says nothing
+// about the other rows.
 void AppendDropped(FrameHeader header, int rank, Range* range, BufferSource& buffers,
                    RefreshRows* rows, std::vector<Outgoing>* out) {
   Subscriptions& subscriptions = *range->subscriptions();
@@ -38,7 +39,8 @@ void AppendDropped(FrameHeader header, int rank, Range* range, BufferSource& buf
        EncodeDataFrame(buffers, header, entries, KeysOf({}, rows->dropped, buffers), Buffer())});
 }
 
-// One frame, or several if there is much to say.
+// Appends a whole refresh: one frame, or several if there are many changed rows. The last frame
+// names the dropped rows.
 void AppendRefresh(FrameHeader header, int rank, Range* range, BufferSource& buffers,
                    RefreshRows* rows, std::vector<Outgoing>* out) {
   Subscriptions& subscriptions = *range->subscriptions();
@@ -82,7 +84,9 @@ void AppendRefreshes(FrameHeader header, absl::Span<std::unique_ptr<Range>> rang
                      const std::function<int64_t(uint32_t group)>& min_clock, BufferSource& buffers,
                      RefreshRows* scratch, std::vector<Outgoing>* out) {
   header.kind = FrameKind::kRefresh;
-  absl::optional<uint32_t> group;  // whose smallest clock is known: asking it looks at all ranges
+  // The group whose smallest clock header.first_step holds. min_clock looks at all ranges, so it is
+  // called once for consecutive ranges of a group.
+  absl::optional<uint32_t> group;
   for (const std::unique_ptr<Range>& range : ranges) {
     if (range == nullptr || range->subscriptions() == nullptr) continue;
     Subscriptions& subscriptions = *range->subscriptions();

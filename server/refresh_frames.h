@@ -1,6 +1,7 @@
-// The frames that tell workers of the rows they keep: REFRESH (proto/frame.md, subscriptions.h).
+// REFRESH frames: they tell workers which of the rows they keep have changed (proto/frame.md,
+// subscriptions.h).
 //
-// Thread safety: none needed; of a shard's thread.
+// Thread safety: none needed; used on the shard's thread.
 #ifndef TANDEM_SERVER_REFRESH_FRAMES_H_
 #define TANDEM_SERVER_REFRESH_FRAMES_H_
 
@@ -17,15 +18,16 @@
 
 namespace tandem::server {
 
-// Of one worker's frame, and memory for the next ones.
+// The keys of one worker's frame. Scratch memory that is reused for the next frames.
 struct RefreshRows {
   std::vector<uint64_t> changed, dropped;
 };
 
-// For each range (some may be null) whose clock has grown since it was told last: a refresh for each
-// worker that keeps rows of it. For the others: a frame for each worker that must hear which rows are not
-// kept any more (Subscriptions::MustForget). `header` has what is the same in all frames of the shard;
-// `min_clock` is the shard's smallest clock over its ranges of a group.
+// Appends the frames that are due. If the clock of a range has grown since its last refresh, each
+// worker that keeps rows of it gets a refresh. For the other ranges, each worker that must hear of
+// dropped rows now (Subscriptions::MustForget) gets a frame with those only. `ranges`: some may be
+// null. `header`: the fields that are the same in all frames of the shard. `min_clock` returns the
+// shard's smallest clock over its ranges of a group.
 void AppendRefreshes(FrameHeader header, absl::Span<std::unique_ptr<Range>> ranges,
                      const std::function<int64_t(uint32_t group)>& min_clock, BufferSource& buffers,
                      RefreshRows* scratch, std::vector<Outgoing>* out);

@@ -16,8 +16,9 @@ std::string Describe(const OrderEntry& e) {
                       e.finished != 0 ? ", the last of its epoch" : "");
 }
 
-// A push of nothing may end an epoch or not: a run that went on from a save behind its end says so once
-// more. No row depends on it, and if a version did, that is seen.
+// True if both are the same push. For an empty push it does not matter whether it ends an epoch: a
+// run that resumed from a checkpoint taken after the end of an epoch announces that end again. No
+// row depends on it. If a version depended on it, MayAdmit would notice the different version.
 bool Same(const OrderEntry& a, const OrderEntry& b) {
   return a.steps == b.steps && a.step == b.step && a.rows == b.rows && a.samples == b.samples &&
          (a.samples == 0 || a.finished == b.finished) &&
@@ -85,24 +86,25 @@ Replay::Turn Replay::MayAdmit(const OrderEntry& push, int64_t version, std::stri
   const int64_t found = order == nullptr ? -1 : Find(*order, push.worker, push.step);
   if (found < 0) {
     *why = absl::StrCat("range ", push.range, ": worker ", push.worker, " pushes ", Describe(push),
-                        ", the recorded run has nothing of that");
+                        ", but the recorded run has no such push");
     return Turn::kNever;
   }
   const size_t place = static_cast<size_t>(found);
   const OrderEntry& recorded = order->entries[place];
   if (!Same(push, recorded)) {
     *why = absl::StrCat("range ", push.range, ": worker ", push.worker, " pushes ", Describe(push),
-                        ", the recorded run has ", Describe(recorded));
+                        ", but the recorded run has ", Describe(recorded));
     return Turn::kNever;
   }
   if (place != order->next) return Turn::kLater;
   if (version != recorded.version) {
-    *why =
-        absl::StrCat("range ", push.range, " is at version ", version, ", the recorded run was at ",
-                     recorded.version, " when worker ", push.worker, " pushed step ", push.step);
+    *why = absl::StrCat("range ", push.range, " is at version ", version,
+                        ", but the recorded run was at ", recorded.version, " when worker ",
+                        push.worker, " pushed step ", push.step);
     return Turn::kNever;
   }
-  // Does it end the version? Of the last one nobody can say, and no read follows it.
+  // Does the push end the version? The next entry tells. The last entry has none, but no recorded
+  // read follows it either.
   const bool ends =
       place + 1 < order->entries.size() && order->entries[place + 1].version > recorded.version;
   return ends && order->unread.count(version) > 0 ? Turn::kLater : Turn::kNow;

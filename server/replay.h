@@ -1,14 +1,14 @@
-// What makes the ranges of a shard take updates, and answer reads, in the order of a recorded run
-// (update_order.h). A state of a range has a number, its version; each update says which one its rows
-// were read at. So a run is repeated to the same bits if
+// Repeats a recorded run (update_order.h): makes the ranges of a shard admit pushes and answer
+// reads in the recorded order. The version of a range numbers its states, and each recorded update
+// names the version that its rows were read at. A run is repeated to the same bits if
 //
-//   each read of a step is answered at the version at which it was answered then,
-//   each push is admitted when it is the next one in the range's order, and no read that saw the
-//   version which it ends is still to come.
+//   - each read of a step is answered at the recorded version;
+//   - each push is admitted when it is the next one in the range's order. If it ends a version, it
+//     waits until all recorded reads of that version have been answered.
 //
-// All else (what a policy does with an update, and when the version moves) follows from the order of
-// arrival. Waiting so cannot lead into a circle: the recorded run is one way through all the waits.
-// Reads of steps that nothing was pushed for, and evaluations, are answered when they come.
+// Everything else (what a policy does with an update, when the version moves) follows from the
+// order of arrival. These waits cannot deadlock, since the recorded run got through all of them.
+// Evaluations, and reads of steps for which no rows were pushed, are answered at once.
 //
 // Thread safety: none needed; belongs to a shard.
 #ifndef TANDEM_SERVER_REPLAY_H_
@@ -31,29 +31,32 @@ class Replay {
  public:
   explicit Replay(std::map<uint32_t, std::vector<OrderEntry>> orders);
 
-  // May the range, at `version`, answer the read of a worker for `step`? One that was answered before
-  // comes late and doubled, and nobody waits for it.
+  // May the range, at `version`, answer the read of a worker for `step`? True also for a read that
+  // was answered before: such a read is a late duplicate, and nobody waits for its answer.
   bool MayRead(uint32_t range, int rank, int64_t step, int64_t version) const;
   void OnRead(uint32_t range, int rank, int64_t step);
 
   enum class Turn {
     kNow,
     kLater,
-    kNever,  // the recorded run had no such push; `why` says what it had
+    kNever,  // the recorded run had no such push; `why` names the difference
   };
-  // `push` has all but version, admitted_before and read_number.
+  // `push` has all fields but version, admitted_before and read_number.
   Turn MayAdmit(const OrderEntry& push, int64_t version, std::string* why) const;
-  // The entry of the push that has its turn now.
+  // The entry of the next push in the range's order.
   const OrderEntry& Next(uint32_t range) const;
   void OnAdmitted(uint32_t range);
-  // Reads answered and pushes admitted so far: if there are more, others may have their turn.
+  // Counts answered reads and admitted pushes. If the count has grown, others may be able to
+  // continue.
   uint64_t turns() const { return turns_; }
-  // The worker that `waits` waits for at the range: whose push is the next one or, if that is its own,
-  // who has not read what it would end. -1: nothing more is recorded.
+  // The worker that worker `waits` waits for at the range. This is the sender of the next push or,
+  // if that is `waits` itself, a worker that has not read the version which the push would end. -1:
+  // the record has no more entries.
   int Awaited(uint32_t range, int waits, int64_t version) const;
 
-  // A read that was answered and is asked for once more (its answer was lost) gets the same answer:
-  // the range may be further on. Kept until the worker pushes the step; null: none.
+  // Answers kept for resent reads. If an answer was lost and the read is sent again, it gets the
+  // same answer, because the range may have a newer version by then. An answer is kept until the
+  // worker has pushed the step. AnswerTo: null if there is none.
   void KeepAnswer(int rank, uint64_t request, int64_t step, const Frame& answer);
   const Frame* AnswerTo(int rank, uint64_t request) const;
   void ForgetAnswers(int rank, int64_t step);
@@ -62,9 +65,9 @@ class Replay {
   struct Order {
     std::vector<OrderEntry> entries;
     size_t next = 0;
-    std::vector<uint32_t> by_step;  // places of entries, by (worker, step)
-    std::vector<bool> read;         // by place: its rows have been read
-    // By version: reads of it that are still to come.
+    std::vector<uint32_t> by_step;  // indices of entries, sorted by (worker, step)
+    std::vector<bool> read;         // by entry: its read has been answered
+    // By version: how many recorded reads of it have not come yet.
     std::unordered_map<int64_t, int64_t> unread;
   };
   struct Answer {
@@ -72,7 +75,7 @@ class Replay {
     Frame frame;
   };
 
-  // The place of the entry, or -1.
+  // The index of the entry, or -1.
   static int64_t Find(const Order& order, int rank, int64_t step);
 
   std::map<uint32_t, Order> orders_;  // by range

@@ -6,8 +6,8 @@
 namespace tandem::server {
 namespace {
 
-// At a load of .65 a key lies outside its home bucket 6 times in 100, at .54 (just grown) 3 times;
-// that makes 20 to 24 bytes of index a row. At .75 pulls are a twentieth slower.
+// At a load of .65, 6 of 100 keys are outside their home bucket; at .54 (just grown), 3 of 100. The
+// index then takes 20 to 24 bytes a row. At .75 pulls are 5 % slower.
 constexpr double kMaxLoad = 0.65;
 constexpr double kIndexGrowth = 1.2;
 
@@ -19,7 +19,8 @@ RowIndex::RowIndex(uint64_t salt, int64_t expected) : salt_(salt) {
   Allocate(static_cast<uint64_t>(static_cast<double>(expected) / (kMaxLoad * kWidth)) + 1);
 }
 
-// Rounded up to whole pages: the rest of the last page would be paid for anyway.
+// The number of buckets is rounded up to whole pages, since the rest of the last page costs memory
+// anyway.
 void RowIndex::Allocate(uint64_t bucket_count) {
   mapping_ = GrowableMapping();
   mapping_.Reserve(bucket_count * sizeof(Bucket));
@@ -62,8 +63,9 @@ uint32_t RowIndex::Remove(uint64_t key, uint64_t hash) {
   }
 }
 
-// Leaves no gap in the way of a search: the room that a full bucket gets is filled with a key that
-// had to pass it, and so on with the room that this one leaves.
+// Removes entry i of bucket b. A search ends at a bucket with room, so a bucket that was full must
+// not get room while keys that had overflowed past it are behind it. Such a key is moved into the
+// free place, and so on for the place that it leaves.
 void RowIndex::TakeOut(uint64_t b, uint32_t i) {
   for (;;) {
     Bucket& bucket = buckets()[b];
@@ -91,8 +93,8 @@ void RowIndex::TakeOut(uint64_t b, uint32_t i) {
   }
 }
 
-// Front to back in both, and old pages are given back on the way, so that growing needs little more
-// than the new index.
+// Reads the old buckets and writes the new ones from front to back. Old pages are given back on the
+// way, so growing needs little more memory than the new index.
 void RowIndex::Grow() {
   GrowableMapping old = std::move(mapping_);
   const uint64_t old_count = bucket_count_;

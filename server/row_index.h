@@ -1,13 +1,13 @@
-// From 64-bit keys to row numbers: open addressing over buckets of one cache line, each with room
-// for five keys and their rows. A lookup reads one line nearly always, so a batch that prefetches
-// its buckets pays one overlapped miss a key.
+// A hash table from 64-bit keys to row numbers: open addressing over buckets of one cache line,
+// each with room for five keys and their rows. A lookup nearly always reads one line, so a batch
+// that prefetches its buckets pays one overlapped cache miss a key.
 //
-// A key's home bucket is its hash scaled to the number of buckets, so buckets are in order of hash
-// whatever their number: growing reads the old ones and writes the new ones from front to back, and
-// the number need not be a power of two (it grows by a fifth, and memory stays near what is
-// used). A full bucket overflows into the next, and a bucket with room ends a search: removing a key
-// from a full bucket brings back one that had overflowed past it. Any 64-bit key is valid: a count,
-// not a reserved key, says what is empty.
+// The home bucket of a key is its hash scaled to the number of buckets. So buckets are in order of
+// hash, whatever their number: growing reads the old ones and writes the new ones from front to
+// back. The number need not be a power of two; the number grows by a fifth, so memory stays close
+// to the use. A full bucket overflows into the next one, and a bucket with room ends a search.
+// Therefore removing a key from a full bucket moves back a key that had overflowed past it. Any
+// 64-bit key is valid: each bucket has a count, and no key is reserved to mean "empty".
 //
 // Thread safety: none needed; it belongs to one range.
 #ifndef TANDEM_SERVER_ROW_INDEX_H_
@@ -33,15 +33,14 @@ class RowIndex {
   // Starts with room for `expected` keys. `salt` is that of Position().
   RowIndex(uint64_t salt, int64_t expected);
 
-  // The top bits of a position say which range a key is in, so they hardly differ inside one range;
-  // the low half goes on top.
+  // The position of the key with its halves swapped. The top bits of a position select the range,
+  // so inside one range they hardly differ; the low half does.
   uint64_t Hash(uint64_t key) const {
     const uint64_t position = Position(salt_, key);
     return position << 32 | position >> 32;
   }
 
-  // Starts loading the home bucket of a key with this hash.
-  // Always inlined for the reason given in row_slabs.h.
+  // Starts loading the home bucket of a key with this hash. Always inlined; row_slabs.h says why.
   ABSL_ATTRIBUTE_ALWAYS_INLINE void Prefetch(uint64_t hash) const {
     __builtin_prefetch(&buckets()[Home(hash)], 0, 2);
   }
@@ -73,23 +72,24 @@ class RowIndex {
   // Requires: the key is absent, row != kNoRow.
   void Insert(uint64_t key, uint32_t row);
 
-  // The row that `key` had, and has no more; or kNoRow: it was absent. Requires: hash == Hash(key).
+  // Removes `key`. Returns the row that it had, or kNoRow if it was absent. Requires: hash ==
+  // Hash(key).
   uint32_t Remove(uint64_t key, uint64_t hash);
 
-  // Visits keys in order of their homes, from those with the hash `cursor` on, until `most` or a few
-  // more have been visited: visit(key, row). The result is where the next call goes on, 0 at the end.
-  // Keys that are there from the first call (with 0) to the last are visited once, whatever is
-  // inserted and removed between calls; others once or not at all.
+  // Calls visit(key, row) for keys in order of their home buckets, starting at the hash `cursor`,
+  // until `most` keys or a few more have been visited. Returns the cursor of the next call, 0 at
+  // the end. A key that is present from the first call (cursor 0) to the last is visited once,
+  // whatever is inserted and removed between calls. Any other key is visited once or not at all.
   template <typename Visit>
   uint64_t Scan(uint64_t cursor, size_t most, Visit visit) const {
     size_t visited = 0;
-    uint64_t end = Home(cursor);  // homes before this one have been read
+    uint64_t end = Home(cursor);  // this call covers home buckets below `end`
     do {
       ++end;
       visited += buckets()[end - 1].count;
     } while (end < bucket_count_ && visited < most);
     const uint64_t next = end < bucket_count_ ? FirstHash(end) : 0;
-    // Keys of these homes lie there, or behind them, past full buckets alone.
+    // Keys of these home buckets are in them, or in later ones with only full buckets between.
     uint64_t b = Home(cursor);
     const uint64_t homes = end - b;
     for (uint64_t read = 1; read <= bucket_count_; ++read, b = Next(b)) {
@@ -106,7 +106,7 @@ class RowIndex {
   int64_t size() const { return size_; }
   size_t MemoryBytes() const { return mapping_.capacity(); }
 
-  // visit(key, row) for every key, in no order that means anything.
+  // Calls visit(key, row) for every key, in no particular order.
   template <typename Visit>
   void ForEach(Visit visit) const {
     for (uint64_t b = 0; b < bucket_count_; ++b) {
@@ -125,8 +125,8 @@ class RowIndex {
   };
   static_assert(sizeof(Bucket) == 64);
 
-  // One bit for each key of the bucket that equals `key`. Without branches: which of five places
-  // holds a key is a coin that no branch predictor can guess.
+  // A bit mask of the keys in the bucket that equal `key`. There are no branches, because no branch
+  // predictor can guess which of the five places holds a key.
   static uint32_t Matches(const Bucket& bucket, uint64_t key) {
 #ifdef __AVX2__
     const __m256i wanted = _mm256_set1_epi64x(static_cast<int64_t>(key));

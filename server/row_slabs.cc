@@ -9,18 +9,18 @@ namespace {
 
 constexpr size_t kPageFloats = GrowableMapping::kPage / sizeof(float);
 
-// Fewer rows than this to a page would leave too much of it unused; long rows have several lines of
-// their own to share a translation and are laid out two by two.
+// With fewer rows than this a page would have too much unused space. Longer rows are laid out two
+// by two instead; each has several lines of its own that share an address translation.
 constexpr size_t kLeastRowsPerPage = 8;
 constexpr size_t kLineFloats = 16;
 
-constexpr double kAddressGrowth = 1.5;  // of addresses; pages are paid for when they are written
+constexpr double kAddressGrowth = 1.5;  // of addresses; a page costs memory only once written
 
-// Beyond this the processor sees the pattern itself.
+// For longer rows the processor's own prefetcher recognises the pattern.
 constexpr size_t kMostPrefetchedLines = 8;
 
-// Lines that `floats` floats may touch, when runs of them lie end to end from `offset` floats past
-// the start of a line.
+// The most cache lines that one run of `floats` floats touches, if such runs are laid end to end,
+// beginning `offset` floats after the start of a line.
 int LinesTouched(size_t offset, size_t floats) {
   if (floats == 0) return 0;
   const bool whole = offset % kLineFloats == 0 && floats % kLineFloats == 0;

@@ -1,7 +1,7 @@
-// The rows of a range, numbered 0, 1, 2, ...: pages, each of which holds the weights of some rows
-// and then the slots of the same rows. A row's weights start on a cache line where the row length
-// allows it, and a push finds weights and slots in one page: one address translation instead of
-// two, which is worth a third of its time on a table larger than the caches.
+// The memory of a range's rows, which are numbered 0, 1, 2, .... Each page holds the weights of
+// some rows and then the slots of the same rows. A row's weights start on a cache line if the row
+// length allows it. A push finds weights and slots in one page, which takes one address translation
+// instead of two; that saves a third of its time on a table larger than the caches.
 //
 // Thread safety: none needed; it belongs to one range.
 #ifndef TANDEM_SERVER_ROW_SLABS_H_
@@ -22,7 +22,7 @@ class RowSlabs {
   // Requires: dim > 0, slots_per_row >= 0.
   RowSlabs(int dim, int slots_per_row);
 
-  // Makes rows [0, count) addressable; new ones read as zero. Pointers to rows become invalid.
+  // Makes rows [0, count) addressable. New rows read as zero. Pointers to rows become invalid.
   void Reserve(size_t count);
 
   float* Weights(uint32_t row) const { return Weights(row, dim_); }
@@ -37,8 +37,8 @@ class RowSlabs {
     return Slab(slab) + slots_offset_ + (row - slab * rows_per_slab_) * slots_per_row_;
   }
 
-  // g++ takes a function that only prefetches for one without effect and drops its calls; inlined
-  // early there is no call to drop.
+  // Always inlined: g++ believes that a function which only prefetches has no effect, and drops
+  // calls to it.
   ABSL_ATTRIBUTE_ALWAYS_INLINE void PrefetchWeights(uint32_t row) const {
     PrefetchLines(Weights(row), weight_lines_);
   }
@@ -46,12 +46,12 @@ class RowSlabs {
     if (slot_lines_ > 0) PrefetchLines(Slots(row), slot_lines_);
   }
 
-  // Memory taken by rows [0, count).
+  // The memory of rows [0, count).
   size_t MemoryBytes(size_t count) const;
 
  private:
-  // Into the second-level cache: it has room for more lines under way than the first has, and a
-  // random line is under way for hundreds of cycles.
+  // Prefetches into the second-level cache. That cache can wait for more lines at the same time
+  // than the first level can, and a random line takes hundreds of cycles to arrive.
   ABSL_ATTRIBUTE_ALWAYS_INLINE static void PrefetchLines(const float* at, int lines) {
     __builtin_prefetch(at, 0, 2);
     for (int i = 1; i < lines; ++i) __builtin_prefetch(at + 16 * i, 0, 2);

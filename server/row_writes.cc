@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kMostBytes = kMaxStoreRows / 8;  // of Writer::changed
 
-// A writer as it is encoded; its bits follow.
+// The encoded form of a writer. The bytes of Writer::changed follow.
 struct WriterHead {
   uint64_t writer = 0;
   int64_t number = 0;
@@ -20,7 +20,7 @@ struct WriterHead {
   uint64_t bytes = 0;
 };
 
-// Does the action to one key; true: it inserted or erased a row.
+// Performs the action on one key. True if it inserted or erased a row.
 bool Act(StoreAction action, uint64_t key, const float* values, RangeStore* store) {
   if (action == StoreAction::kErase) return store->Erase(key);
   uint32_t row = RowIndex::kNoRow;
@@ -66,7 +66,7 @@ void RowWrites::Apply(uint64_t writer, int64_t number, StoreAction action,
   }
 }
 
-// u64 writes, then the writers one after the other
+// Layout: u64 writes_, then the writers one after the other.
 void RowWrites::Encode(std::string* out) const {
   out->append(reinterpret_cast<const char*>(&writes_), sizeof writes_);
   for (const auto& [id, writer] : writers_) {

@@ -1,14 +1,16 @@
-// What programs do to the rows of a range of a STORE table: whole rows are assigned, inserted if
-// absent, erased, each write once and in the order of its writer.
+// Writes of programs to the rows of a STORE table's range: they assign whole rows, insert rows if
+// absent, and erase rows. Each write counts once and in the order of its writer.
 //
-// A writer numbers its writes to a range 1, 2, 3, ... and sends one only when the one before it is
-// answered, or given up. The range remembers of each writer the number of its last write and which
-// rows that one changed: the same number again is answered again, a smaller one is a copy that was
-// late and changes nothing. So of the writes of several programs the last one to arrive for the first
-// time wins, whatever is sent again. The memory moves with its range and is saved with it.
+// A writer numbers its writes to a range 1, 2, 3, ... and sends one only when the previous one is
+// answered or given up. For each writer, the range remembers the number of the last write and the
+// rows that it changed. A write with the same number is a resend and gets the same answer. A write
+// with a smaller number is a late copy and changes nothing. So if several programs write a row, the
+// write that arrives last for the first time wins, whatever is resent. This memory moves with its
+// range and is part of checkpoints.
 //
-// It has a bound: kMostWriters, of whom the one that has been silent for the most writes is forgotten.
-// A copy of a write that arrives when so many others have written since would count again.
+// The memory is bounded to kMostWriters writers. The writer that has been silent longest, counted
+// in writes of others, is forgotten. A copy of its last write would count again if it arrived after
+// that.
 //
 // Thread safety: none needed; it belongs to one range.
 #ifndef TANDEM_SERVER_ROW_WRITES_H_
@@ -31,10 +33,10 @@ class RowWrites {
  public:
   static constexpr size_t kMostWriters = 4096;
 
-  // Applies write `number` of `writer`, unless it was before. values: a row of dim + slots floats for
-  // each key, of writes that have them. changed: appended in the order of `keys`, those that were
-  // inserted, or erased; of an assignment nothing. A key may repeat: its places count one after the
-  // other. Requires: at most kMaxStoreRows keys.
+  // Applies write `number` of `writer`, unless it was applied before. values: dim + slots floats
+  // for each key, if the action has values. Appends to `changed` the keys that were inserted or
+  // erased, in the order of `keys`; an assignment appends nothing. A key may be repeated; its
+  // occurrences are applied one after the other. Requires: at most kMaxStoreRows keys.
   void Apply(uint64_t writer, int64_t number, StoreAction action, absl::Span<const uint64_t> keys,
              absl::Span<const float> values, RangeStore* store, std::vector<uint64_t>* changed);
 
@@ -42,14 +44,14 @@ class RowWrites {
   uint64_t writes() const { return writes_; }  // of all writers, each once
 
   void Encode(std::string* out) const;
-  // DATA_LOSS: bytes that Encode does not make.
+  // DATA_LOSS if Encode cannot have written the bytes.
   absl::Status Decode(absl::string_view bytes);
 
  private:
   struct Writer {
     int64_t number = 0;            // of its last write
-    uint64_t at = 0;               // writes_ at that
-    std::vector<uint8_t> changed;  // a bit for each key of it
+    uint64_t at = 0;               // writes_ when that write was applied
+    std::vector<uint8_t> changed;  // a bit for each key of that write
   };
   Writer* Find(uint64_t writer);
 

@@ -47,10 +47,12 @@ std::string Shown(const std::vector<std::string>& fields) {
   return absl::StrCat("[", absl::StrJoin(fields, ", "), "]");
 }
 
-// Is the table one of policy STORE? Its floats beside the weights are those of optim/program.cc.
+// True if the table has policy STORE. The state of its rows then belongs to programs
+// (optim/program.cc).
 bool IsOfPrograms(const SavedTable& table) { return absl::StartsWith(table.optimizer, "program"); }
 
-// Where a module lies does not matter, and its parameters are compared by name and shape.
+// The model without the path of its module. The path has no meaning for the numbers; the module's
+// parameters are compared by name and shape.
 Model MeaningOf(Model model) {
   if (model.has_script()) model.mutable_script()->clear_file();
   return model;
@@ -58,19 +60,19 @@ Model MeaningOf(Model model) {
 
 class Comparison {
  public:
-  // `evaluates`: the job takes no step, and so needs the whole model.
+  // `evaluates`: the job takes no steps, so it needs the whole model.
   Comparison(const Manifest& saved, const Manifest& job, const std::vector<std::string>& only,
              bool evaluates)
       : saved_(saved), job_(job), only_(only), evaluates_(evaluates) {}
 
   SaveFit Compare(const Data& data) {
     Refuse("the hashing of ids", saved_.hashing, job_.hashing,
-           "another version of the program wrote the save; train a new model");
+           "another version of the program wrote the checkpoint; train a new model");
     if (only_.empty()) CompareWhole(data);
     CompareTables();
     if (saved_.seed != job_.seed) {
-      fit_.said.push_back(absl::StrCat("seed is ", job_.seed, ", the save's is ", saved_.seed,
-                                       ": rows that it does not have get other first values"));
+      fit_.said.push_back(absl::StrCat("seed is ", job_.seed, ", the checkpoint's is ", saved_.seed,
+                                       ": rows that it lacks get other initial values"));
     }
     return std::move(fit_);
   }
@@ -80,19 +82,20 @@ class Comparison {
               absl::string_view hint) {
     if (was == is) return;
     fit_.refused.push_back(
-        absl::StrCat(what, " is ", is, " in the job, ", was, " in the save; hint: ", hint));
+        absl::StrCat(what, " is ", is, " in the job, ", was, " in the checkpoint; hint: ", hint));
   }
   void SayIfAfresh(absl::string_view whose, absl::string_view was, absl::string_view is) {
     if (was == is) return;
-    fit_.said.push_back(absl::StrCat("the optimizer of ", whose, " is ", is, ", the save's is ",
-                                     was, ": its slots start afresh"));
+    fit_.said.push_back(absl::StrCat("the optimizer of ", whose, " is ", is,
+                                     ", the checkpoint's is ", was,
+                                     ": the optimizer state starts afresh"));
   }
 
-  // The dense part, and what it reads.
+  // Compares the dense part and the data that it reads.
   void CompareWhole(const Data& data) {
     Refuse("model", saved_.model, job_.model,
            evaluates_ ? "make them the same"
-                      : "make them the same, or take the embeddings alone with --only-tables");
+                      : "make them the same, or load only the embeddings with --only-tables");
     SayIfAfresh("the dense parameters", saved_.optimizer, job_.optimizer);
     const auto differences = data::CompareData(saved_.data, data);
     if (!differences.ok()) {
@@ -116,45 +119,47 @@ class Comparison {
     }
     for (const SavedTable& table : saved_.tables) {
       if (!only_.empty() || Find(job_.tables, table.name) != nullptr) continue;
-      if (table.name == job::kDenseTableName) continue;  // its rows are in the dense part
-      fit_.refused.push_back(absl::StrCat("the save has a table ", table.name,
+      if (table.name == job::kDenseTableName) continue;  // compared with the dense part
+      fit_.refused.push_back(absl::StrCat("the checkpoint has a table ", table.name,
                                           ", the job has only ", Names(job_.tables),
-                                          "; hint: give the job that table", OrSome()));
+                                          "; hint: add that table to the job", OrSome()));
     }
     if (!only_.empty() || !fit_.refused.empty()) return;
     Refuse("the order of tables", Names(saved_.tables), Names(job_.tables),
-           "the model reads them in order: write them as the save has them");
+           "use the order of the checkpoint, since the model reads the tables in order");
   }
 
   void CompareTable(const SavedTable& job) {
     const SavedTable* const saved = Find(saved_.tables, job.name);
     if (saved == nullptr) {
-      fit_.refused.push_back(absl::StrCat("the job has a table ", job.name, ", the save has only ",
-                                          Names(saved_.tables), "; hint: name it as the save does",
-                                          OrSome()));
+      fit_.refused.push_back(absl::StrCat(
+          "the job has a table ", job.name, ", the checkpoint has only ", Names(saved_.tables),
+          "; hint: use the name of the checkpoint's table", OrSome()));
       return;
     }
     const std::string table = absl::StrCat("table ", job.name);
     Refuse(absl::StrCat("dim of ", table), absl::StrCat(saved->dim), absl::StrCat(job.dim),
-           "a row keeps its length");
+           "use the checkpoint's dim, since rows keep their length");
     Refuse(absl::StrCat("field of ", table), Shown(saved->fields), Shown(job.fields),
-           "rows are found by the field of their id");
-    // What a row has beside its weights belongs to programs where the table is one of policy STORE: nothing
-    // here could fill it.
+           "use the checkpoint's field, since rows are found by the field of their id");
+    // With policy STORE the state of a row belongs to programs, so nothing here could start it
+    // afresh as optimizer state is.
     if (saved->optimizer != job.optimizer && (IsOfPrograms(*saved) || IsOfPrograms(job))) {
       Refuse(absl::StrCat("state_floats (policy STORE) of ", table), saved->optimizer,
-             job.optimizer, "what a program keeps in a row keeps its length");
+             job.optimizer, "use the checkpoint's state_floats, since rows keep their length");
     } else {
       SayIfAfresh(table, saved->optimizer, job.optimizer);
     }
     if (saved->initializer != job.initializer) {
       fit_.said.push_back(absl::StrCat("the initializer of ", table, " is { ", job.initializer,
-                                       " }, the save's { ", saved->initializer,
-                                       " }: for rows that the save does not have"));
+                                       " }, the checkpoint's { ", saved->initializer,
+                                       " }: for rows that the checkpoint lacks"));
     }
   }
 
-  absl::string_view OrSome() const { return evaluates_ ? "" : ", or take some with --only-tables"; }
+  absl::string_view OrSome() const {
+    return evaluates_ ? "" : ", or load some tables only with --only-tables";
+  }
 
   bool Wanted(const std::string& table) const {
     return only_.empty() || std::count(only_.begin(), only_.end(), table) > 0;
@@ -177,7 +182,8 @@ void DescribeMeaning(const job::JobPlan& plan, Manifest* manifest) {
   const absl::StatusOr<data::DataShape> shape = data::ShapeOfJob(plan);
   manifest->tables.clear();
   for (const job::TablePlan& table : plan.tables) {
-    // The rows of dense tables are in the dense part; a file has progress, and what is held back.
+    // Dense tables are listed too. Their rows are in the dense part; their files have progress and
+    // held updates.
     SavedTable& saved = manifest->tables.emplace_back();
     saved.name = table.name;
     saved.salt = table.salt;

@@ -1,5 +1,5 @@
-// Whether a job may go on from a save: what gives the numbers of a save their meaning, and how a job
-// differs from it.
+// Checks whether a job may start from a checkpoint: compares everything that gives the checkpoint's
+// numbers their meaning with the job.
 #ifndef TANDEM_SERVER_SAVE_CHECK_H_
 #define TANDEM_SERVER_SAVE_CHECK_H_
 
@@ -14,13 +14,13 @@ namespace tandem::server {
 // Fills in seed, model, optimizer, data, hashing and tables.
 void DescribeMeaning(const job::JobPlan& plan, Manifest* manifest);
 
-// One line a difference: what the job has, what the save has, and a hint.
+// The differences, one line each: the value in the job, the value in the checkpoint, and a hint.
 struct SaveFit {
-  std::vector<std::string> refused;  // numbers would mean something else than they did
-  std::vector<std::string> said;     // what a job that trains on may well change
+  std::vector<std::string> refused;  // errors: the numbers would change their meaning
+  std::vector<std::string> said;     // notes: differences that a job which trains further may have
 };
 
-// `only`: these tables of the save are wanted, and nothing else of it; none: all of it.
+// `only`: load these tables only; empty: load the whole checkpoint.
 SaveFit CompareSave(const Manifest& saved, const job::JobPlan& plan,
                     const std::vector<std::string>& only);
 

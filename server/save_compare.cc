@@ -12,7 +12,7 @@
 namespace tandem::server {
 namespace {
 
-// Parts without rows belong to the run.
+// True for files with rows or dense parameters. The other parts belong to the run.
 bool IsOfTheModel(const SavedFile& file) { return !absl::StartsWith(file.table, "("); }
 
 const SavedFile* Find(const Manifest& manifest, const std::string& name) {
@@ -21,7 +21,7 @@ const SavedFile* Find(const Manifest& manifest, const std::string& name) {
   return it == manifest.files.end() ? nullptr : &*it;
 }
 
-// NaNs are compared as the bits that they are.
+// Compares bits, so a NaN equals the same NaN.
 bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() &&
          (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
@@ -32,15 +32,15 @@ void AddBits(const std::vector<T>& values, uint64_t* checksum) {
   *checksum = XXH3_64bits_withSeed(values.data(), values.size() * sizeof(T), *checksum);
 }
 
-// Empty: none.
+// Describes the first difference. Empty if there is none.
 std::string Difference(const RangeImage& a, const RangeImage& b) {
   if (a.keys != b.keys) {
-    return absl::StrCat(a.keys.size(), " rows and ", b.keys.size(), ", not of the same keys");
+    return absl::StrCat(a.keys.size(), " rows and ", b.keys.size(), ", with different keys");
   }
   if (SameBits(a.weights, b.weights)) {
-    return SameBits(a.slots, b.slots) ? "" : "the same weights, other slots of the optimizer";
+    return SameBits(a.slots, b.slots) ? "" : "the same weights, other optimizer state";
   }
-  if (a.weights.size() != b.weights.size()) return "rows of another dim";
+  if (a.weights.size() != b.weights.size()) return "rows of different dim";
   const auto [x, y] =
       std::mismatch(a.weights.begin(), a.weights.end(), b.weights.begin(),
                     [](float p, float q) { return std::memcmp(&p, &q, sizeof(float)) == 0; });

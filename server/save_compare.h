@@ -1,7 +1,7 @@
-// Are the models of two saves the same, bit for bit? Of rows, slots of optimizers and dense parameters;
-// not of what belongs to a run: when it was, who pushed how fast, what a program remembers.
+// Compares the models of two checkpoints bit for bit: rows, optimizer slots and dense parameters.
+// Does not compare what belongs to a run: its time, the progress of workers, the state of programs.
 //
-// Any thread.
+// Thread safety: any thread.
 #ifndef TANDEM_SERVER_SAVE_COMPARE_H_
 #define TANDEM_SERVER_SAVE_COMPARE_H_
 
@@ -15,13 +15,13 @@
 namespace tandem::server {
 
 struct ModelComparison {
-  int64_t files = 0;      // that both saves have, rows and dense parameters
-  int64_t rows = 0;       // in these
+  int64_t files = 0;      // files of rows or dense parameters that both checkpoints have
+  int64_t rows = 0;       // in those files
   uint64_t checksum = 0;  // of the bits of `a`: XXH3 over keys, weights and slots, file by file
-  // One line each file that differs, or that one of them lacks.
+  // One line for each file that differs, or that one of them lacks.
   std::vector<std::string> differences;
 };
-// Files are compared by name: the jobs must have cut their tables into the same ranges.
+// Compares files of the same name, so the jobs must have cut their tables into the same ranges.
 absl::StatusOr<ModelComparison> CompareModels(const SavedModel& a, const SavedModel& b);
 
 }  // namespace tandem::server

@@ -34,13 +34,14 @@ constexpr char kSuffix[] = ".range";
 constexpr char kPartSuffix[] = ".part";
 constexpr char kDenseFile[] = "dense.part";
 constexpr char kRecordFile[] = "record.part";
-// Tables of parts that have no rows: no table of a job has such a name.
+// Table names in parts without rows. No table of a job has a name in parentheses.
 constexpr char kRecordTable[] = "(record)";
 constexpr char kWorkerTable[] = "(worker)";
 constexpr char kProgramTable[] = "(program)";
 constexpr char kManifest[] = "MANIFEST";
 constexpr char kLatest[] = "LATEST";
-// To open a save of a job that goes on saving: each try has to lose a race against a whole save.
+// Tries to open a checkpoint of a running job. A try fails only if a whole new checkpoint replaces
+// it.
 constexpr int kMostTries = 32;
 
 std::string PathIn(absl::string_view folder, absl::string_view name) {
@@ -51,7 +52,7 @@ absl::Status WithPath(const std::string& path, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
 }
 
-// What lies in the folder, by name.
+// The range files and parts in the folder, sorted by name.
 absl::StatusOr<std::vector<SavedFile>> FilesIn(const std::string& save) {
   std::vector<SavedFile> files;
   std::error_code error;
@@ -73,12 +74,13 @@ absl::StatusOr<std::vector<SavedFile>> FilesIn(const std::string& save) {
   return files;
 }
 
-// The files of a table follow each other without gap or overlap, from position 0 to the end.
+// Checks that the files of a table follow each other without gap or overlap, from position 0 to the
+// end.
 absl::Status CheckCover(const std::string& save, const std::vector<SavedFile>& files,
                         const std::string& table) {
   uint64_t at = 0;
   bool any = false;
-  for (const SavedFile& file : files) {  // by name, so each table's are in order of position
+  for (const SavedFile& file : files) {  // sorted by name, so a table's are in order of position
     if (file.table != table || file.name == kDenseFile) continue;
     if ((any && at == 0) || file.begin != at) {
       return absl::DataLossError(
@@ -97,7 +99,7 @@ absl::Status CheckCover(const std::string& save, const std::vector<SavedFile>& f
 
 bool IsDensePart(const SavedFile& file) { return file.name == kDenseFile; }
 
-// Opaque bytes in the form of the other files, so that they are checked as those are.
+// Encodes opaque bytes as a range file, so that they are checked like the other files.
 std::string EncodePart(absl::string_view table, absl::string_view bytes) {
   RangeImage image;
   image.table = std::string(table);
@@ -114,8 +116,8 @@ bool Overlap(const SavedFile& file, uint64_t begin, uint64_t end) {
   return file.begin <= last && begin <= file_last;
 }
 
-// The folder of the save: `path` itself, or the one that its LATEST names. The folder of a run stands
-// for the model/ in it.
+// The folder of the checkpoint: `path` itself, or the folder that its LATEST names. For the folder
+// of a run, its model/ is used.
 absl::StatusOr<std::string> Resolve(const std::string& path) {
   std::error_code error;
   const std::string of_run = PathIn(path, "model");
@@ -128,11 +130,12 @@ absl::StatusOr<std::string> Resolve(const std::string& path) {
   if (fs::exists(PathIn(path, kManifest), error)) return path;
   return absl::NotFoundError(
       absl::StrCat(path,
-                   ": no saved model, which has a LATEST or a MANIFEST; hint: name the folder of a "
-                   "run that has saved one, its model/, or one save in that"));
+                   ": contains no checkpoint (LATEST or MANIFEST); hint: name the folder of a run "
+                   "that has written one, its model/, or one checkpoint in that"));
 }
 
-// Cheap, and enough to refuse a damaged copy before anything is started; Read looks at the bytes.
+// Checks the length only. The check is cheap and refuses an incomplete copy before the job starts.
+// Read checks the bytes.
 absl::Status CheckLength(const std::string& path, uint64_t want) {
   std::error_code error;
   const uint64_t bytes = fs::file_size(path, error);
@@ -142,7 +145,7 @@ absl::Status CheckLength(const std::string& path, uint64_t want) {
   }
   if (bytes == want) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(path, ": has ", bytes, " bytes, the manifest says ", want,
-                                          ": cut short, or of another save?"));
+                                          ": is it cut short, or of another checkpoint?"));
 }
 
 absl::Status CheckParameters(const std::vector<SavedParameter>& saved,
@@ -158,7 +161,8 @@ absl::Status CheckParameters(const std::vector<SavedParameter>& saved,
   return absl::OkStatus();
 }
 
-// The slots of another optimizer mean nothing to this one: its own have first values.
+// If the image is of another optimizer, replaces its slots by initial ones, since slots have a
+// meaning only for their own optimizer.
 void StartSlotsAfresh(const optim::RowOptimizer& optimizer, RangeImage* image) {
   if (image->optimizer == optimizer.name()) return;
   image->optimizer = optimizer.name();
@@ -188,19 +192,19 @@ absl::Status SaveProgramFile(const std::string& save, int rank, absl::string_vie
 }
 
 void AbandonSave(const std::string& save) {
-  std::error_code ignored;  // what stays is no save, and the next commit tries again
+  std::error_code ignored;  // remaining files are not a checkpoint; the next commit tries again
   fs::remove_all(save, ignored);
 }
 
-// "emb.0000000000000000-1999999999999999.range"; the end is exclusive, 0 = 2^64.
+// For example "emb.0000000000000000-1999999999999999.range". The end is exclusive, 0 = 2^64.
 std::string RangeFileName(const RangeImage& head) {
   return absl::StrFormat("%s.%016x-%016x%s", head.table, head.begin, head.end, kSuffix);
 }
 
 namespace {
 
-// The number that ends the name of a save (SaveFolder); the save at the end, which has none, comes
-// after all others.
+// The request number at the end of a checkpoint folder's name (SaveFolder). The checkpoint at the
+// end of the job has none and counts as the last one.
 uint64_t RequestOf(const std::string& folder) {
   const std::vector<std::string> parts = absl::StrSplit(fs::path(folder).filename().string(), '.');
   uint64_t request = 0;
@@ -208,11 +212,11 @@ uint64_t RequestOf(const std::string& folder) {
   return has_one ? request : std::numeric_limits<uint64_t>::max();
 }
 
-// Of saves of one run the later one: an attempt may begin with an older save than the newest, if
-// that one is damaged.
+// True if checkpoint `a` of a run is newer than `b`. The attempt counts first: if the newest
+// checkpoint is damaged, the next attempt begins with an older one and writes smaller steps again.
 bool IsNewer(const Manifest& a, const std::string& a_folder, const Manifest& b,
              const std::string& b_folder) {
-  // Two of the same step: that which was asked for later.
+  // Of two checkpoints of the same step, the one requested later is newer.
   const uint64_t a_request = RequestOf(a_folder), b_request = RequestOf(b_folder);
   return std::tie(a.attempt, a.step, a_request) > std::tie(b.attempt, b.step, b_request);
 }
@@ -221,8 +225,8 @@ absl::StatusOr<Manifest> ReadManifest(const std::string& folder) {
   const std::string path = PathIn(folder, kManifest);
   const absl::StatusOr<std::string> text = ReadWholeFile(path);
   if (absl::IsNotFound(text.status())) {
-    return absl::NotFoundError(
-        absl::StrCat(path, ": not there: the save was not finished, or an older version wrote it"));
+    return absl::NotFoundError(absl::StrCat(
+        path, ": missing: the checkpoint was not finished, or an older version wrote it"));
   }
   TANDEM_RETURN_IF_ERROR(text.status());
   absl::StatusOr<Manifest> manifest = ParseManifest(*text);
@@ -243,8 +247,8 @@ std::vector<std::string> SaveFoldersIn(const fs::path& parent) {
   return folders;
 }
 
-// Not one that somebody keeps (KeepSave): a later commit removes it. Errors are no harm: a save that
-// cannot be removed is one too many.
+// Removes a checkpoint unless somebody protects it (KeepSave); then a later commit removes it.
+// Errors are ignored: a checkpoint that cannot be removed only takes disk space.
 void RemoveSave(const std::string& folder) {
   const OwnedFd fd(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (fd.get() >= 0 && flock(fd.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return;
@@ -252,7 +256,7 @@ void RemoveSave(const std::string& folder) {
   fs::remove_all(folder, ignored);
 }
 
-// The best save of the run: what LATEST is to name.
+// The newest checkpoint of the run with Manifest::best. LATEST has to name it.
 absl::optional<std::string> BestSave(const fs::path& model_folder, uint64_t run) {
   absl::optional<std::string> best;
   Manifest newest;
@@ -266,7 +270,8 @@ absl::optional<std::string> BestSave(const fs::path& model_folder, uint64_t run)
   return best;
 }
 
-// `latest`: the name of one that stays, too.
+// Removes the other checkpoints in the model folder. Keeps `save`, the one named `latest`, and the
+// head.keep - 1 newest others of the run.
 void RemoveOtherSaves(const std::string& save, const SaveHead& head, const fs::path& latest) {
   struct Older {
     Manifest manifest;
@@ -278,7 +283,7 @@ void RemoveOtherSaves(const std::string& save, const SaveHead& head, const fs::p
     absl::StatusOr<Manifest> manifest = ReadManifest(folder);
     if (manifest.ok() && manifest->run == head.run) {
       older.push_back({*std::move(manifest), folder});
-    } else if (!absl::IsUnavailable(manifest.status())) {  // a disk that fails says nothing of it
+    } else if (!absl::IsUnavailable(manifest.status())) {  // UNAVAILABLE: only the disk has failed
       RemoveSave(folder);
     }
   }
@@ -289,22 +294,22 @@ void RemoveOtherSaves(const std::string& save, const SaveHead& head, const fs::p
   for (size_t i = keep; i < older.size(); ++i) RemoveSave(older[i].folder);
 }
 
-// Parts that workers write: of all of them, or of none.
+// Checks the parts that workers write: either all workers have written one, or none.
 absl::Status CheckParts(const std::string& save, const job::JobPlan& plan, const Manifest& manifest,
                         absl::string_view table, absl::string_view what) {
   const auto files = std::count_if(manifest.files.begin(), manifest.files.end(),
                                    [&](const SavedFile& f) { return f.table == table; });
   if (files == 0 || files == plan.workers()) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(save, ": ", what, " of ", files, " workers, want ",
-                                          plan.workers(), ": do all reach this folder?"));
+                                          plan.workers(), ": can all write to this folder?"));
 }
 
-// That the files are those of a whole save of the plan.
+// Checks that the files are those of a whole checkpoint of the plan.
 absl::Status CheckFiles(const std::string& save, const job::JobPlan& plan,
                         const Manifest& manifest) {
   if (std::none_of(manifest.files.begin(), manifest.files.end(), IsDensePart)) {
     return absl::DataLossError(absl::StrCat(PathIn(save, kDenseFile),
-                                            ": is gone: does another run save into ",
+                                            ": is gone: does another run write checkpoints to ",
                                             fs::path(save).parent_path().string(), "?"));
   }
   for (const SavedTable& table : manifest.tables) {
@@ -349,7 +354,8 @@ absl::Status CommitSave(const std::string& save, const job::JobPlan& plan, const
   const absl::Status named =
       WriteFileAtomically((folder / kLatest).string(), latest.string() + "\n");
   if (!named.ok()) {
-    // The name may be in place although the disk has not said so; then it must lead to a whole save.
+    // LATEST may name the new checkpoint although the disk reported an error. Then the folder must
+    // stay, since LATEST must never name a missing checkpoint.
     const std::string stands = ReadWholeFile((folder / kLatest).string()).value_or("");
     if (stands != fs::path(save).filename().string() + "\n") AbandonSave(save);
     return named;
@@ -363,7 +369,8 @@ absl::StatusOr<SavedModel> SavedModel::Open(const std::string& path) {
     TANDEM_ASSIGN_OR_RETURN(const std::string folder, Resolve(path));
     absl::StatusOr<SavedModel> saved = OpenFolder(folder);
     if (saved.ok() || tries_left == 1) return saved;
-    // A commit names the next save before it removes this one.
+    // A commit names the next checkpoint before it removes this one. So if LATEST has not changed,
+    // this one is damaged, and trying again is of no use.
     TANDEM_ASSIGN_OR_RETURN(const std::string latest, Resolve(path));
     if (latest == folder) return saved;
   }
@@ -372,12 +379,13 @@ absl::StatusOr<SavedModel> SavedModel::Open(const std::string& path) {
 absl::StatusOr<OwnedFd> KeepSave(const std::string& save) {
   OwnedFd fd(open(save.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (fd.get() < 0) return absl::NotFoundError(absl::StrCat(save, ": ", std::strerror(errno)));
-  // Not every file system has locks; where there are, it may be being removed.
+  // The checkpoint may be about to be removed (RemoveSave holds the lock). Other errors are
+  // ignored, since not every file system has locks.
   const bool removed = flock(fd.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
   std::error_code error;
   if (removed || !fs::exists(PathIn(save, kManifest), error)) {
-    return absl::NotFoundError(
-        absl::StrCat(save, ": its run has just replaced it; hint: try again"));
+    return absl::NotFoundError(absl::StrCat(
+        save, ": its run has just replaced it by a newer checkpoint; hint: try again"));
   }
   return fd;
 }
@@ -415,7 +423,7 @@ absl::StatusOr<SavedModel> SavedModel::OpenNewest(const std::string& model_folde
     *damaged = absl::StrJoin(wrong, "; ");
     return std::move(saved);
   }
-  return absl::NotFoundError(absl::StrCat(model_folder, ": no whole save of the run lies there",
+  return absl::NotFoundError(absl::StrCat(model_folder, ": no whole checkpoint of the run",
                                           wrong.empty() ? "" : "; ", absl::StrJoin(wrong, "; ")));
 }
 
@@ -432,8 +440,8 @@ absl::StatusOr<RangeImage> SavedModel::Read(const SavedFile& file) const {
   if (!image.ok()) return WithPath(path, image.status());
   if (const uint64_t checksum = StoredChecksum(bytes); checksum != file.checksum) {
     return absl::DataLossError(
-        absl::StrFormat("%s: checksum %#x, the manifest says %#x: a file of another save?", path,
-                        checksum, file.checksum));
+        absl::StrFormat("%s: checksum %#x, the manifest says %#x: is it of another checkpoint?",
+                        path, checksum, file.checksum));
   }
   return image;
 }
@@ -458,7 +466,7 @@ absl::StatusOr<uint64_t> SavedModel::SaltOf(const std::string& table) const {
   }
   return absl::NotFoundError(absl::StrCat(PathIn(folder_, kManifest), ": no table ", table,
                                           ", it has ", absl::StrJoin(names, ", "),
-                                          ": is this a save of this model?"));
+                                          ": is this a checkpoint of this model?"));
 }
 
 bool SavedModel::HasTable(const std::string& table) const {
@@ -473,11 +481,11 @@ absl::Status SavedModel::LoadRanges(const std::vector<Range*>& ranges,
   for (Range* range : ranges) {
     const job::TablePlan& table = *range->table().plan;
     if (!only.empty() && std::count(only.begin(), only.end(), table.name) == 0) continue;
-    if (table.dense && !HasTable(table.name)) continue;  // nothing of it was held back
+    if (table.dense && !HasTable(table.name)) continue;  // then no update of it was held back
     TANDEM_ASSIGN_OR_RETURN(const uint64_t salt, SaltOf(table.name));
     for (const SavedFile& file : manifest_.files) {
       if (file.table != table.name || IsDensePart(file)) continue;
-      // Under another salt (the job has another seed) its rows may be anywhere.
+      // Under another salt (the job has another seed) the file's rows may be in any range.
       if (salt == table.salt && !Overlap(file, range->begin(), range->end())) continue;
       readers[&file].push_back(range);
     }
@@ -502,10 +510,11 @@ absl::Status SavedModel::ResumeRanges(const std::vector<Range*>& ranges,
     const job::TablePlan& table = *range->table().plan;
     TANDEM_ASSIGN_OR_RETURN(const uint64_t salt, SaltOf(table.name));
     if (salt != table.salt) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          folder_, ": table ", table.name, " has another salt: is it of another seed?"));
+      return absl::FailedPreconditionError(
+          absl::StrCat(folder_, ": table ", table.name,
+                       " has another salt than in this job: is the seed another one?"));
     }
-    TANDEM_RETURN_IF_ERROR(CheckCover(folder_, manifest_.files, table.name));  // none is left out
+    TANDEM_RETURN_IF_ERROR(CheckCover(folder_, manifest_.files, table.name));
     for (const SavedFile& file : manifest_.files) {
       if (file.table != table.name || IsDensePart(file)) continue;
       if (Overlap(file, range->begin(), range->end())) readers[&file].push_back(range);
@@ -547,7 +556,7 @@ absl::StatusOr<std::string> SavedModel::ReadRecord() const {
   if (file == nullptr) {
     return absl::NotFoundError(
         absl::StrCat(folder_, ": no ", kRecordFile,
-                     ": an older version wrote it, and no run can go on from it"));
+                     ": an older version wrote the checkpoint, and no run can resume from it"));
   }
   TANDEM_ASSIGN_OR_RETURN(RangeImage image, Read(*file));
   return std::move(image.held);
@@ -578,8 +587,8 @@ absl::Status SavedModel::CheckDenseIsWhole() const {
     TANDEM_RETURN_IF_ERROR(SavedQueue(image, source, &delayed));
     if (delayed.empty()) continue;
     return absl::FailedPreconditionError(absl::StrCat(
-        PathOf(file), ": holds back ", delayed.size(),
-        " steps of the dense parameters, which were on servers: go on with them there ",
+        PathOf(file), ": has ", delayed.size(),
+        " delayed steps of the dense parameters, which were on servers; hint: keep them there ",
         "(dense.synchroniser: SERVERS)"));
   }
   return absl::OkStatus();

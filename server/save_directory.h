@@ -1,22 +1,26 @@
-// Saved models on disk. One save is one folder under the model folder: a file for each range
+// Checkpoints on disk. A checkpoint is one folder in the model folder: a file for each range
 // (range_file.md), one for the dense part, and a manifest (manifest.h). The file LATEST in the
-// model folder names the newest whole save.
+// model folder names the newest whole checkpoint.
 //
-// Writing, in this order: one process makes the folder and writes the dense part; workers whose
-// gradients go through a codec write what it remembers, all servers write their ranges, then the
-// first process commits. A process that dies on the way leaves a folder without a manifest, which
-// nobody loads and the next commit removes; LATEST still names the save before.
+// A checkpoint is written in two phases. In the first, everybody writes its part: rank 0 makes the
+// folder and writes the dense part; workers write their codec's memory, if they have a codec, and
+// the state of their program; all servers write their ranges. In the second, when all parts are on
+// the disk, rank 0 commits: it writes the manifest, and then names the folder in LATEST. The order
+// makes the checkpoint all or nothing. A process that dies before the manifest leaves a folder that
+// nobody loads and that the next commit removes; LATEST still names the previous checkpoint. Older
+// checkpoints are removed last, when the new one can be found.
 //
-// A job with train.keep_best leaves the model of its best evaluation behind: once there is such a save,
-// LATEST names it and it stays, and others are there to go on from.
+// A job with train.keep_best keeps the model of its best evaluation. Once there is such a
+// checkpoint, LATEST names it and it stays. The job's other checkpoints serve for resuming.
 //
-// To begin with a save (LoadRanges) is to begin a run with what another one had: steps, versions and
-// clocks start at 0. What FIXED_DELAY held back is neither lost nor applied early
-// (Range::FinishLoad), but for a best save: what is kept is the model that was evaluated, without
-// what was held back then. To go on from a save of the same run (ResumeRanges) is to stand where it stood.
+// There are two ways to use a checkpoint. LoadRanges begins a new run with the model of another
+// one: steps, versions and clocks start at 0. Updates that FIXED_DELAY held back are neither lost
+// nor applied early (Range::FinishLoad). The best checkpoint is an exception: it is the model that
+// was evaluated, without the updates held back at that time. ResumeRanges resumes the same run
+// exactly where it was.
 //
-// Every error is one line that names the file, what is wrong with it and what was expected.
-// Any thread; the folder of a save under way belongs to one run.
+// Every error is one line that names the file, its fault and what was expected.
+// Thread safety: any thread. Only one run writes to the folder of an unfinished checkpoint.
 #ifndef TANDEM_SERVER_SAVE_DIRECTORY_H_
 #define TANDEM_SERVER_SAVE_DIRECTORY_H_
 
@@ -36,48 +40,50 @@ namespace tandem::server {
 
 // ---- writing ----
 
-// Make the folder `save`, if it is not there. No two saves have a folder of one name (SaveFolder).
+// Each of the three Save...File functions makes the folder `save` if it does not exist. No two
+// checkpoints use the same folder (SaveFolder).
 absl::Status SaveDenseFile(const std::string& save, absl::string_view bytes);
-// What the codec of a worker remembers.
+// `state`: the memory of a worker's codec.
 absl::Status SaveWorkerFile(const std::string& save, int rank, absl::string_view state);
-// What the program that drives a worker has to find again: bytes of its own.
+// `state`: bytes of the program that drives a worker, which it gets back when the run resumes.
 absl::Status SaveProgramFile(const std::string& save, int rank, absl::string_view state);
 std::string RangeFileName(const RangeImage& head);
 
 struct SaveHead {
   uint64_t run = 0;     // View.run
   int64_t attempt = 0;  // View.attempt
-  int64_t step = 0;     // the steps before it are in the save
-  int keep = 1;         // so many saves of the run stay, with this one
-  bool best = false;    // it is that of the best evaluation so far; then the one before is no more
+  int64_t step = 0;     // the checkpoint has all steps before this one
+  int keep = 1;         // how many checkpoints of the run to keep, with this one
+  bool best = false;    // model of the best evaluation so far; replaces the previous best one
   std::string record;   // RunRecord; empty: none
 };
-// All files of `save` are there. Checks that each is whole and that they cover every table of the
-// plan, writes the manifest, names the save in LATEST (unless there is a best one), and only then
-// removes saves beside it: those of other runs, those that are not whole, and of this run all but the
-// best and the newest. What cannot be committed is removed, before anything else has changed.
+// Commits a checkpoint whose files have all been written. Checks that each file is whole and that
+// they cover every table of the plan. Writes the manifest and names the checkpoint in LATEST (or
+// the best one, if the run has one). Only then removes other checkpoints: those of other runs,
+// those that are not whole, and those of this run except the best one and the newest. If the
+// checkpoint cannot be committed, removes its folder; nothing else has changed then.
 absl::Status CommitSave(const std::string& save, const job::JobPlan& plan, const SaveHead& head,
                         const std::vector<SavedParameter>& dense);
-// Removes what was written of a save that failed.
+// Removes the folder of a checkpoint that failed.
 void AbandonSave(const std::string& save);
 
 // ---- reading ----
 
-// While the descriptor is open, no commit of the run that saves there removes the save: a job that
-// begins with it reads its files for a while. NOT_FOUND: it is already gone.
+// Protects a checkpoint while a job reads its files: as long as the descriptor is open, no commit
+// of the run that writes there removes the checkpoint. NOT_FOUND: the checkpoint is already gone.
 absl::StatusOr<OwnedFd> KeepSave(const std::string& save);
 
-// A whole save, open for reading.
+// A whole checkpoint, open for reading.
 class SavedModel {
  public:
-  // `path`: a save, a model folder with a LATEST, or the folder of a run. Checks the manifest, and that every file is
-  // there in its full length. The job may still run: if its next save takes the place of the one
-  // being opened, that one is opened instead.
+  // `path`: a checkpoint, a model folder with a LATEST, or the folder of a run. Checks the
+  // manifest, and that every file exists with its full length. The job that writes there may still
+  // run. If its next checkpoint replaces the one being opened, opens the new one instead.
   static absl::StatusOr<SavedModel> Open(const std::string& path);
 
-  // The newest whole save of `run` in the model folder; reads all of its files and compares checksums.
-  // `damaged`: what is wrong with newer ones, in one line; empty: there are none. NOT_FOUND: no save
-  // is whole; the message says of each what is wrong with it.
+  // The newest whole checkpoint of `run` in the model folder. Reads all of its files and compares
+  // checksums. `damaged`: the faults of newer checkpoints, in one line; empty if there are none.
+  // NOT_FOUND: no checkpoint is whole; the message names the fault of each.
   static absl::StatusOr<SavedModel> OpenNewest(const std::string& model_folder, uint64_t run,
                                                std::string* damaged);
 
@@ -85,30 +91,30 @@ class SavedModel {
   const std::string& folder() const { return folder_; }
   std::string PathOf(const SavedFile& file) const { return folder_ + "/" + file.name; }
 
-  // The contents of one of its files; refuses bytes other than those that the manifest lists.
+  // The contents of one of the files. Refuses bytes that differ from the manifest.
   absl::StatusOr<RangeImage> Read(const SavedFile& file) const;
-  // Those of the dense part, which must be of a model with these parameters.
+  // The contents of the dense part. Its parameters must be those of `model`.
   absl::StatusOr<RangeImage> ReadDense(const std::vector<SavedParameter>& model) const;
 
-  // Fills the ranges with their rows (not those of dense tables, which a worker assigns) and with
-  // the steps that a fixed delay held back; those lie in memory from `source`. The files may have
-  // cut the table into other ranges, under another salt. Refuses what is of another table,
-  // dim; with another optimizer, slots start afresh. `only`: of these tables alone; none: of all.
+  // Fills the ranges with their rows and with the steps that a fixed delay held back, whose values
+  // are in memory from `source`. Rows of dense tables are not filled, since a worker assigns them.
+  // The files may have cut the table into other ranges, under another salt. Refuses another table
+  // or dim. With another optimizer, slots start afresh. `only`: load these tables only; empty: all.
   absl::Status LoadRanges(const std::vector<Range*>& ranges, const std::vector<std::string>& only,
                           BufferSource& source) const;
 
-  // The same for the run that made the save, on any number of servers: rows (those of dense tables,
-  // too), progress, and all that is held stand where they stood.
+  // Resumes the run that wrote the checkpoint, on any number of servers: restores rows (also those
+  // of dense tables), progress and all held updates as they were.
   absl::Status ResumeRanges(const std::vector<Range*>& ranges, BufferSource& source) const;
-  // What was saved with CommitSave. NOT_FOUND: nothing was.
+  // SaveHead::record of CommitSave. NOT_FOUND if there is none.
   absl::StatusOr<std::string> ReadRecord() const;
-  // ... with SaveWorkerFile; empty: nothing was.
+  // The state written by SaveWorkerFile. Empty if there is none.
   absl::StatusOr<std::string> ReadWorkerState(int rank) const;
-  // ... with SaveProgramFile; empty: nothing was.
+  // The state written by SaveProgramFile. Empty if there is none.
   absl::StatusOr<std::string> ReadProgramState(int rank) const;
 
-  // For a job without dense parameters on servers: refuses a save of one that had them there and
-  // held some of their updates back.
+  // For a job whose dense parameters are not on servers. Refuses a checkpoint of a job that had
+  // them there and held back some of their updates.
   absl::Status CheckDenseIsWhole() const;
 
  private:

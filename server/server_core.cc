@@ -7,7 +7,8 @@
 namespace tandem::server {
 namespace {
 
-// The scheduler asks again after a reconnect, for what it waits for: the latest of all.
+// After a reconnect the scheduler repeats the requests that it still waits for. Those requests are
+// among the latest, so a few answers are enough.
 constexpr size_t kAnswersKept = 64;
 
 }  // namespace
@@ -28,7 +29,8 @@ void ServerCore::OnView(const View& view, ServerEffects* effects) {
   }
   absl::StatusOr<std::shared_ptr<const RangeMap>> map = RangeMap::FromView(view, plan_.sizes());
   if (index < 0 || !map.ok()) {
-    failure_ = index < 0 ? absl::InternalError("a view without this server") : map.status();
+    failure_ =
+        index < 0 ? absl::InternalError("received a view without this server") : map.status();
     return;
   }
   index_ = index;
@@ -62,10 +64,12 @@ void ServerCore::OnCommand(const Command& command, ServerEffects* effects) {
       break;
     default:
       return Answer(command.id(),
-                    absl::UnimplementedError(absl::StrCat("command ", command.kind())), effects);
+                    absl::UnimplementedError(absl::StrCat("unknown command ", command.kind())),
+                    effects);
   }
-  if (index_ < 0) {  // the shards have nothing yet
-    return Answer(command.id(), absl::FailedPreconditionError("a command before any view"),
+  if (index_ < 0) {  // the shards have no ranges yet
+    return Answer(command.id(),
+                  absl::FailedPreconditionError("received a command before the first view"),
                   effects);
   }
   Begin(std::move(task), effects);
@@ -104,7 +108,8 @@ void ServerCore::OnShardDone(uint64_t id, const absl::Status& status, const Shar
   if (--pending.shards > 0) return;
   const Pending done = std::move(pending);
   pending_.erase(it);
-  // Without its ranges a server is of no use; a save that failed is the scheduler's to judge.
+  // A server that cannot install its ranges has failed. For any other task the scheduler decides
+  // what an error means; a checkpoint may fail without ending the job.
   if (done.kind == ShardTask::Kind::kView && !done.status.ok()) {
     failure_ = done.status;
     return;
@@ -112,11 +117,12 @@ void ServerCore::OnShardDone(uint64_t id, const absl::Status& status, const Shar
   effects->to_scheduler.insert(effects->to_scheduler.end(), done.reports.begin(),
                                done.reports.end());
   Answer(id, done.status, effects);
-  // Its answer is more than a status, so a report that is asked for again is made again.
+  // answered_ holds statuses only. So a repeated request for a report makes a new report.
   if (done.kind == ShardTask::Kind::kReport) answered_.erase(id);
 }
 
-// True if the task is known: it is under way, and answered when it is done, or its answer was lost.
+// True if the task is known. Either it is in progress and will be answered at its end, or it has
+// been answered; then the answer was lost and is sent again.
 bool ServerCore::AnswerAgain(uint64_t id, ServerEffects* effects) {
   if (pending_.count(id) > 0) return true;
   const auto it = answered_.find(id);

@@ -1,11 +1,13 @@
-// What a server process does beside serving rows: views, saves, reports, the end. A deterministic
-// state machine between the scheduler and the shards: Control messages in, tasks for the shards and
-// answers for the scheduler out. The process (server_shell.h) and the simulator run the same.
+// The control part of a server process: views, checkpoints, reports and the end of the job. A
+// deterministic state machine between the scheduler and the shards: it gets Control messages, and
+// gives tasks to the shards and answers to the scheduler. The process (server_shell.h) and the
+// simulator run the same code.
 //
-// Each task is for all shards of the server. A shard does its tasks in order, one after the other,
-// and says when it has done one; when all have, the scheduler hears of it, once for each time it
-// asks. So a shard that is told to save knows every view that the scheduler made before, and no
-// range leaves and no delayed update is applied while a save copies rows.
+// Each task is for all shards of the server. A shard does its tasks in order and reports the end of
+// each. When all shards have done a task, the core answers the scheduler. If the scheduler asks
+// again, the core answers again. The order of tasks protects a checkpoint: a shard that has to
+// write one knows every view that the scheduler made before. While it copies rows, no range leaves
+// and no delayed update is applied, because those tasks come after.
 //
 // Thread safety: none needed; one thread.
 #ifndef TANDEM_SERVER_SERVER_CORE_H_
@@ -26,21 +28,21 @@ namespace tandem::server {
 
 struct ShardTask {
   enum class Kind {
-    kView,           // install `map`; the first one of a run also loads what the run begins with
-    kSave,           // write the ranges owned to the folder `path` (shard_save.h)
+    kView,           // install `map`; the first view also loads the checkpoint, if the run has one
+    kSave,           // write the owned ranges to the folder `path` (shard_save.h)
     kFinishDelayed,  // ShardCore::FinishDelayed
-    kReport,         // ShardCore::Report; the report comes with the answer
+    kReport,         // ShardCore::Report; the answer carries the report
   };
   Kind kind = Kind::kView;
-  uint64_t id = 0;  // of the view or command; the answer has it
+  uint64_t id = 0;  // of the view or command; the answer has the same
   std::shared_ptr<const View> view;
   std::shared_ptr<const RangeMap> map;
   std::string path;
 };
 
-// Caller-owned and reused: calls append.
+// The output of a call. The caller owns and reuses it; calls append to it.
 struct ServerEffects {
-  std::vector<ShardTask> tasks;       // each for every shard, in order
+  std::vector<ShardTask> tasks;       // in order; each is for every shard
   std::vector<Control> to_scheduler;  // in order
 
   void Clear() {
@@ -51,27 +53,27 @@ struct ServerEffects {
 
 class ServerCore {
  public:
-  // `plan` outlives the core. `incarnation` finds this server in the first view.
+  // `plan` outlives the core. `incarnation` identifies this server in views.
   ServerCore(const job::JobPlan& plan, uint64_t incarnation)
       : plan_(plan), incarnation_(incarnation) {}
 
-  // From the scheduler; what is none of a server's business is ignored.
+  // A message from the scheduler. Messages that are not for servers are ignored.
   void OnControl(const Control& control, ServerEffects* effects);
-  // A shard has done the task `id`, or failed in it; `report` after kReport and kSave.
+  // A shard has done the task `id`, or has failed. `report`: after kReport and kSave, else null.
   void OnShardDone(uint64_t id, const absl::Status& status, const ShardReport* report,
                    ServerEffects* effects);
 
-  // For people: "serves rows", "writes its part of a checkpoint".
+  // The current activity for people: "serves rows", "writes its part of a checkpoint".
   std::string Doing() const;
   int index() const { return index_; }  // of this server; -1 before the first view
   bool stopped() const { return stopped_; }
-  // Not OK: the server cannot go on, and must tell the scheduler why.
+  // Not OK: the server cannot continue, and must tell the scheduler why.
   const absl::Status& failure() const { return failure_; }
 
  private:
   struct Pending {
     ShardTask::Kind kind = ShardTask::Kind::kView;
-    int shards = 0;       // that are still at it
+    int shards = 0;       // shards that have not finished
     absl::Status status;  // the first error
     std::vector<Control> reports;
   };
@@ -88,7 +90,7 @@ class ServerCore {
   bool stopped_ = false;
   absl::Status failure_;
   std::map<uint64_t, Pending> pending_;        // by id
-  std::map<uint64_t, absl::Status> answered_;  // the last ones
+  std::map<uint64_t, absl::Status> answered_;  // the last answers, by id
 };
 
 }  // namespace tandem::server

@@ -32,13 +32,13 @@ namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(50);
 
-constexpr int kFirstTracedServer =
-    1'000'000;  // the processes of a trace: workers by rank, then servers
+// Process number of server 0 in a trace. Workers have their ranks, which are smaller.
+constexpr int kFirstTracedServer = 1'000'000;
 
-// Of a save, between two looks at what has come in: some milliseconds.
+// Rows of a checkpoint that a shard copies before it looks for frames again: some milliseconds.
 constexpr size_t kRowsPerSlice = 16384;
 
-// Work from other threads, taken by one.
+// A queue of work for one thread. Any thread adds.
 class Inbox {
  public:
   void Add(std::function<void()> work) {
@@ -59,10 +59,10 @@ class Inbox {
   std::deque<std::function<void()>> work_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Writes files one after the other, so that no shard waits for a disk.
+// The thread that writes files, one after the other, so that no shard waits for a disk.
 using FileThread = node::WorkThread<std::function<void()>>;
 
-// A shard has done a task, or failed in it. Called on the shard's thread.
+// Called on the shard's thread when the shard has done a task, or has failed.
 using ShardDone = std::function<void(uint64_t id, absl::Status status,
                                      std::shared_ptr<const ShardReport> report)>;
 
@@ -102,12 +102,12 @@ class ShardThread {
   const std::string& address() const { return transport_->address(); }
   const node::LoopProgress* progress() const { return &progress_; }
 
-  // Any thread. `index`: of the server.
+  // Any thread. `index`: index of the server.
   void Give(const ShardTask& task, int index) {
     Post([this, task, index] { tasks_.emplace_back(task, index); });
   }
 
-  // Any thread: why the shard cannot go on; OK while it can.
+  // Any thread. OK while the shard can continue; else the reason why it cannot.
   absl::Status failure() const {
     absl::MutexLock lock(&mutex_);
     return failure_;
@@ -119,7 +119,7 @@ class ShardThread {
     if (failure_.ok()) failure_ = why;
   }
 
-  // A save under way, and whether a file of it is being written.
+  // The checkpoint in progress. `writing`: the file thread is writing a file of it.
   struct SaveUnderWay {
     uint64_t id = 0;
     std::string folder;
@@ -132,6 +132,10 @@ class ShardThread {
     transport_->Wake();
   }
 
+  // Each round handles all frames that have arrived, then tasks, the tick, and one slice of a
+  // checkpoint. So reads are answered between slices. The loop does not block while there is
+  // something to send or to copy. Acknowledgements are sent when no more frames arrive
+  // (ShardEffects::MustSend).
   void Loop() {
     std::vector<transport::TransportEvent> events;
     absl::Time next_tick = MonotonicNow();
@@ -192,7 +196,8 @@ class ShardThread {
         {std::move(name), category, begun, MonotonicNow() - begun, absl::StrCat("shard ", shard_)});
   }
 
-  // In order; those behind a save wait for its end.
+  // Does the tasks in order. Tasks behind a checkpoint wait until it is done, so that no view takes
+  // a range away and no delayed update is applied while its rows are copied.
   void DoTasks() {
     while (save_ == nullptr && !tasks_.empty()) {
       const auto [task, index] = std::move(tasks_.front());
@@ -216,7 +221,8 @@ class ShardThread {
     }
   }
 
-  // The first view makes the core and loads what was saved.
+  // Installs a view. The first view also creates the core and loads the checkpoint, if there is
+  // one.
   absl::Status Install(const ShardTask& task, int index) {
     for (int s = 0; s < task.view->server_size(); ++s) {
       for (int t = 0; t < task.view->server(s).endpoint_size(); ++t) {
@@ -243,7 +249,7 @@ class ShardThread {
     return absl::OkStatus();
   }
 
-  // Null: the run takes the order in which things come.
+  // Null if the run is not a replay.
   absl::StatusOr<std::unique_ptr<Replay>> OpenReplay(EndpointId self, const RangeMap& map) const {
     if (options_.replay.empty()) return nullptr;
     TANDEM_ASSIGN_OR_RETURN(
@@ -265,7 +271,8 @@ class ShardThread {
 
   bool MaySave() const { return save_ != nullptr && !save_->writing && save_->save.MayStep(); }
 
-  // Goes on with the save by a slice. One file at a time is in memory; it is written elsewhere.
+  // Copies the next slice of the checkpoint. When a file is complete, the file thread writes it,
+  // and no slice is copied until it is written. So only one file at a time is in memory.
   void Save() {
     const absl::Time begun = MonotonicNow();
     absl::StatusOr<std::optional<ShardSave::File>> file = save_->save.Step(kRowsPerSlice);
@@ -291,7 +298,8 @@ class ShardThread {
     if (!status.ok() || save_->save.done()) EndSave(status);
   }
 
-  // What the shard has counted is of the moment of the save.
+  // Ends the task with the shard's counts at this moment. The counts go into the checkpoint's run
+  // record.
   void EndSave(const absl::Status& status) {
     const uint64_t id = save_->id;
     save_.reset();
@@ -313,7 +321,8 @@ class ShardThread {
   }
 
   void Flush() {
-    for (Outgoing& out : effects_.out) (void)peers_->Send(std::move(out));  // the asker asks again
+    // An error is ignored: what is lost will be resent or asked for again.
+    for (Outgoing& out : effects_.out) (void)peers_->Send(std::move(out));
     effects_.ClearOut();
     for (const std::string& line : effects_.log) {
       log_.Info(absl::StrCat("shard ", shard_, ": ", line));
@@ -326,7 +335,7 @@ class ShardThread {
   const int shard_;
   const node::Log log_;
   FileThread& files_;
-  collectives::Trace* const trace_;  // null: none
+  collectives::Trace* const trace_;  // null: no trace
   const ShardDone done_;
   node::LoopProgress progress_;
   std::unique_ptr<transport::Transport> transport_;
@@ -334,12 +343,12 @@ class ShardThread {
   Inbox inbox_;
   mutable absl::Mutex mutex_;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
-  // The shard's thread only, from here.
+  // The members below are used on the shard's thread only.
   bool stop_ = false;
-  uint64_t last_step_ = 0;  // of a frame
+  uint64_t last_step_ = 0;  // step of the last frame
   std::unique_ptr<transport::PeerMap> peers_;
   std::unique_ptr<ShardCore> core_;
-  std::deque<std::pair<ShardTask, int>> tasks_;  // and the index of the server
+  std::deque<std::pair<ShardTask, int>> tasks_;  // each with the index of the server
   std::unique_ptr<SaveUnderWay> save_;
   ShardEffects effects_;
   node::BoundedLog troubles_;
@@ -347,7 +356,7 @@ class ShardThread {
   RecordFile<OrderEntry, OrderFileHead> order_{"order of updates"};
 };
 
-// The main thread's part: carries messages between the scheduler, the core and the shards.
+// The main thread: carries messages between the scheduler, the core and the shards.
 class Server {
  public:
   explicit Server(const ServerOptions& options)
@@ -382,15 +391,18 @@ class Server {
     TANDEM_RETURN_IF_ERROR(member_->Start());
     const absl::Status status = member_->RunLoop([this] { return Loop(); });
     if (options_.on_end) options_.on_end(status);
-    member_.reset();  // its beats speak of the shards
+    // The order of the end: heartbeats read the shards' progress, so they end first. The shards add
+    // work to the file thread, and the file thread posts results to the shards. So the shards'
+    // threads stop, then the file thread ends, and only then are the shards destroyed.
+    member_.reset();
     for (const auto& shard : shards_) shard->Stop();
-    files_.reset();  // they add to it, and it posts to them
+    files_.reset();
     shards_.clear();
     if (trace_ != nullptr) {
       const absl::Status written = trace_->Write(options_.trace_path);
       if (!written.ok()) {
         node::Log("server", options_.member.index)
-            .Error(absl::StrCat("no trace: ", written.ToString()));
+            .Error(absl::StrCat("cannot write the trace: ", written.ToString()));
       }
     }
     return status;
@@ -416,7 +428,7 @@ class Server {
       if (!core_.failure().ok()) return member_->Fail(core_.failure());
       TANDEM_RETURN_IF_ERROR(member_->OnTick(now));
       if (options_.end != nullptr && options_.end->load()) {
-        return absl::CancelledError("the worker that it belongs to has ended");
+        return absl::CancelledError("the worker of this server has ended");
       }
       for (const auto& shard : shards_) {
         if (absl::Status failure = shard->failure(); !failure.ok()) return member_->Fail(failure);
@@ -436,7 +448,7 @@ class Server {
   std::unique_ptr<transport::Transport> transport_;
   Inbox inbox_;
   std::optional<FileThread> files_;
-  std::unique_ptr<collectives::Trace> trace_;  // null: none
+  std::unique_ptr<collectives::Trace> trace_;  // null: no trace
   std::vector<std::unique_ptr<ShardThread>> shards_;
   std::unique_ptr<node::JobMember> member_;
   ServerCore core_;

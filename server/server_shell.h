@@ -1,5 +1,8 @@
-// A server process: one thread a shard, each with an endpoint of its own, and a main thread that
-// speaks with the scheduler, loads, saves and reports.
+// A server process: one thread for each shard, with an endpoint of its own, and a main thread that
+// exchanges messages with the scheduler. Another thread writes the files of checkpoints.
+//
+// The folder server/ has everything of a server: the store of rows (range_store.h), ranges and
+// shards (shard_core.h), and checkpoints (save_directory.h).
 #ifndef TANDEM_SERVER_SERVER_SHELL_H_
 #define TANDEM_SERVER_SERVER_SHELL_H_
 
@@ -16,20 +19,21 @@ namespace tandem::server {
 
 struct ServerOptions {
   job::JobPlan plan;
-  node::JobMember::Options member;  // but what the shell knows: role, endpoints
-  std::string record_dir;  // where staleness records and orders go, if the job asks for them
-  std::string replay;      // folder of a run whose order this one is to take; empty = none
-  // A trace of what each shard did with frames of the first `trace_steps` steps, and of its saves, goes
-  // here (collectives/trace.h); empty = none.
+  node::JobMember::Options member;  // the shell fills in role and endpoints
+  std::string record_dir;  // folder for staleness records and update orders, if the job wants them
+  std::string replay;      // folder of the run whose update order this run repeats; empty = none
+  // File for a trace of each shard: the frames of the first `trace_steps` steps, and the
+  // checkpoints (collectives/trace.h). Empty = none.
   std::string trace_path;
   int64_t trace_steps = 0;
-  const std::atomic<bool>* end = nullptr;  // set by whoever runs it when it is to end; may be null
+  const std::atomic<bool>* end = nullptr;  // set to true to end the server; may be null
   // Called when the job has ended for this server, well or not. The call comes before the wait for
   // the shards, because a shard may still be loading a checkpoint. May be empty.
   std::function<void(const absl::Status& how)> on_end;
 };
 
-// Serves until the job ends. OK: an orderly end. Otherwise who failed, and why.
+// Serves until the job ends. OK: an orderly end. Otherwise the error names the failed node and the
+// reason.
 absl::Status RunServer(const ServerOptions& options);
 
 }  // namespace tandem::server

@@ -14,8 +14,9 @@ namespace {
 constexpr absl::Duration kNoticeInterval = absl::Seconds(1);
 constexpr absl::Duration kMoveResend = absl::Milliseconds(500);
 
-// Early pushes and parked reads an honest worker can have at a shard: its depth, or its pushes in
-// flight, for every group. Beyond this the frame is dropped and the client asks again.
+// The most early pushes, and the most waiting reads, that a shard keeps for one worker. A correct
+// worker has fewer: its prefetch depth, or its pushes in flight, for every group. A frame beyond
+// the bound is dropped, and the client sends it again.
 constexpr size_t kMaxParkedPerWorker = 4096;
 
 uint64_t MoveId(uint32_t range, uint32_t view) { return static_cast<uint64_t>(view) << 32 | range; }
@@ -35,7 +36,7 @@ void FillDistribution(const Measure& measure, Distribution* out) {
   out->mutable_bucket()->Assign(counts.begin(), counts.begin() + used);
 }
 
-// Of a table, or of one worker: they have the same fields.
+// Fills the report of a table, or of one worker. Both messages have the same fields.
 template <typename Message>
 void FillUpdates(const UpdateStats& stats, Message* out) {
   out->set_sent(stats.arrived);
@@ -60,17 +61,19 @@ void Give(std::vector<UpdateRecord>* records, std::vector<OrderEntry>* order,
   Append(order, &effects->order);
 }
 
-// Was this step of the worker admitted before? Such a duplicate holds no memory, so the budget does not
-// matter to it.
+// Has the range admitted this step of the worker before? Such a duplicate needs no memory, so the
+// memory budget does not apply to it.
 bool Admitted(const Range& range, const FrameHeader& push) {
   return push.step < range.progress().workers[push.sender.index].admitted;
 }
 
 // ---- in a replay ----
 
-// Rows are read at the version at which they were read. A read of nothing waits for its policy, which
-// in jobs that take steps together says by it that a step has closed; a policy that goes by the time
-// is asked for what it promises at any time.
+// May this read be answered now? A read of rows is answered at the version at which the recorded
+// run answered it. A read without rows is not recorded, so the policy decides: in jobs that take
+// steps together, the answer to such a read tells the worker that a step has closed. A policy that
+// measures times would decide differently from run to run. For it, MayStart decides, which does not
+// depend on the time.
 bool MayReadAgain(const Replay& replay, const Range& range, const FrameHeader& read, uint32_t rows,
                   int depth) {
   const policies::RangeProgress& progress = range.progress();
@@ -80,7 +83,8 @@ bool MayReadAgain(const Replay& replay, const Range& range, const FrameHeader& r
   return policy.MayServe(progress, read.sender.index, read.step, depth);
 }
 
-// Has the push its turn in the recorded order? If it can never have it, the shard has failed.
+// Is the push the next one in the recorded order? If it can never be, sets effects->failure: the
+// shard cannot continue.
 bool HasTurn(const Replay& replay, const Range& range, const FrameHeader& h, HeldUpdate* update,
              ShardEffects* effects) {
   OrderEntry push;
@@ -96,14 +100,15 @@ bool HasTurn(const Replay& replay, const Range& range, const FrameHeader& h, Hel
   const Replay::Turn turn = replay.MayAdmit(push, range.progress().version, &why);
   if (turn == Replay::Turn::kNever) {
     effects->failure = absl::FailedPreconditionError(absl::StrCat(
-        "not as recorded: ", why, "; hint: are job, data and programs those of the run?"));
+        "not as recorded: ", why, "; hint: replay with the job, data and programs of the run"));
   }
   if (turn != Replay::Turn::kNow) return false;
   update->read_number = replay.Next(push.range).read_number;
   return true;
 }
 
-// The worker that somebody who reads the range, or has pushed to it, waits for.
+// The worker that `waits` waits for at this range. `waits` has a waiting read or an early push
+// here.
 int Awaited(const Replay* replay, const Range& range, int waits) {
   const int next =
       replay == nullptr ? -1 : replay->Awaited(range.id(), waits, range.progress().version);
@@ -159,11 +164,18 @@ absl::Status ShardCore::Init() {
 
 // ---- views and moving ranges ------------------------------------------------------------------
 //
-// A range moves in three phases: the old owner packs it, forgets it and sends the package; the new
-// owner installs it and confirms; the old owner stops sending. Frames may be lost and come in any
-// order, so the package is sent again until it is confirmed, a package may come before the view
-// that announces it, and one that comes late must not be installed a second time.
+// A range moves in three phases:
+//   1. the old owner encodes the range, removes it and sends the bytes;
+//   2. the new owner installs the range and confirms;
+//   3. the old owner stops sending.
+// Frames may be lost and may arrive in any order. So the old owner resends until the new owner
+// confirms, the range may arrive before the view that announces it, and a late copy must not be
+// installed a second time.
 
+// Brings the owned ranges in line with a newer view. For each range, in this order: view 1 creates
+// the ranges of this shard empty; a range that the view gives to another shard is sent there; a
+// range that had arrived before its view is installed now. If the view has already given that range
+// on, it is sent on at once.
 void ShardCore::OnView(absl::Time now, std::shared_ptr<const RangeMap> view,
                        ShardEffects* effects) {
   if (map_ != nullptr && view->view() <= map_->view()) return;
@@ -187,7 +199,7 @@ void ShardCore::OnView(absl::Time now, std::shared_ptr<const RangeMap> view,
   Give(&records_, &order_, effects);
 }
 
-// `view`: the one by which it comes.
+// `view`: number of the view that gave the range to this shard.
 void ShardCore::InstallRange(uint32_t id, const RangeImage* image, uint32_t view,
                              ShardEffects* effects) {
   const RangeMap::Range& info = map_->range(id);
@@ -195,7 +207,8 @@ void ShardCore::InstallRange(uint32_t id, const RangeImage* image, uint32_t view
       std::make_unique<Range>(id, info.begin, info.end, tables_[info.table].get(), &scratch_);
   if (image != nullptr) {
     if (const absl::Status status = range->Restore(*image, buffers_); !status.ok()) {
-      peer_log_.Add(absl::StrCat("range ", id, " arrived unusable: ", status.ToString()), effects);
+      peer_log_.Add(absl::StrCat("range ", id, " cannot be installed: ", status.ToString()),
+                    effects);
       return;
     }
     if (delayed_finished_) range->FinishDelayed();
@@ -242,15 +255,15 @@ void ShardCore::OnRangeData(absl::Time now, const ParsedFrame& frame, const Rang
     peer_log_.Add(absl::StrCat("range ", id, " from ", frame.header.sender.DebugString(), ": ",
                                image.status().ToString()),
                   effects);
-    return;  // the sender tries again
+    return;  // the sender will resend it
   }
-  // A move carries the number of the view that caused it, and those grow along a chain of owners;
-  // so a copy that comes late, after the range has moved on, is known and never installed again.
+  // A move carries the number of the view that caused it. These numbers grow from owner to owner.
+  // So a late copy, of a range that has moved on meanwhile, is recognised and not installed again.
   uint32_t& newest = newest_arrival_[id];
   if (data.view() > newest) {
     if (const auto move = moves_.find(id);
         move != moves_.end() && move->second.view < data.view()) {
-      moves_.erase(move);  // the range comes back to us, so our package had arrived
+      moves_.erase(move);  // the range comes back, so the new owner had received our bytes
     }
     if (map_->view() < data.view()) {
       arrivals_[id] = {*std::move(image), data.view()};
@@ -276,7 +289,7 @@ void ShardCore::OnRangeData(absl::Time now, const ParsedFrame& frame, const Rang
 void PeerLog::Add(std::string line, ShardEffects* effects) {
   if (lines_ >= kMost) return;
   effects->log.push_back(std::move(line));
-  if (++lines_ == kMost) effects->log.push_back("more lines like these are not logged");
+  if (++lines_ == kMost) effects->log.push_back("further lines about frames are not logged");
 }
 
 // ---- frames -----------------------------------------------------------------------------------
@@ -345,15 +358,22 @@ void ShardCore::OnTick(absl::Time now, ShardEffects* effects) {
   }
 }
 
-// Cuts a frame into slices, and refuses what the frame decoder cannot know: ranges that do not
-// exist, tables of another group, rows of the wrong length.
+// Cuts a frame into slices. Refuses what the frame decoder cannot check because it does not know
+// the job: ranges that do not exist, tables of another group, rows of the wrong length.
+//
+// The order of the checks: sender, group and step come first, since the rest uses them as indices.
+// Then each slice is checked: its range, since that says which table the slice is of, and then its
+// row length and the size of the answer, which need the table. The size is checked here because
+// AnswerRead allocates it at once. One wrong slice refuses the whole frame: a client that sends one
+// disagrees with the shard about the job, so its other slices cannot be trusted either. A range
+// that is not here is no error; CheckOwners marks such slices.
 bool ShardCore::CutSlices(const ParsedFrame& frame, std::vector<Slice>* slices,
                           std::string* why) const {
   slices->clear();
   const FrameHeader& h = frame.header;
   const bool push = h.kind == FrameKind::kPush;
   const bool worker = h.sender.role == Role::kWorker && h.sender.index < plan_.workers();
-  // Who has no rank may look, and do nothing else.
+  // A reader (a process without a rank) may only read, and only as an evaluation does.
   const bool reader = h.sender.role == Role::kReader && !push && h.flags == kFlagEvaluate;
   if (map_ == nullptr || h.group >= policies_.size() || !(worker || reader) || h.step < 0 ||
       h.first_step < 0) {
@@ -362,7 +382,7 @@ bool ShardCore::CutSlices(const ParsedFrame& frame, std::vector<Slice>* slices,
   }
   size_t key_offset = 0, value_offset = 0, answer_bytes = 0;
   if (plan_.groups[h.group].properties.store) {
-    *why = "a STORE table takes no steps";
+    *why = "a STORE table takes no steps: use STORE frames";
     return false;
   }
   for (uint32_t i = 0; i < frame.entry_count; ++i) {
@@ -381,10 +401,10 @@ bool ShardCore::CutSlices(const ParsedFrame& frame, std::vector<Slice>* slices,
     const int with_slots =
         (h.flags & kFlagWithSlots) != 0 ? table.optimizer->slots_per_row(dim) : 0;
     if (push && (h.flags & kFlagWithSlots) != 0 && (h.flags & kFlagAssign) == 0) {
-      *why = "gradients have no slots";
+      *why = "flag WITH_SLOTS without ASSIGN: gradients have no slots";
       return false;
     }
-    // An answer must fit a frame.
+    // The answer must fit in one frame.
     answer_bytes += size_t{e.rows} * static_cast<size_t>(dim + with_slots) * sizeof(float);
     if (!push && answer_bytes > kMaxPartBytes) {
       *why = absl::StrCat("asks for ", answer_bytes, " bytes, at most ", kMaxPartBytes);
@@ -402,7 +422,7 @@ bool ShardCore::CutSlices(const ParsedFrame& frame, std::vector<Slice>* slices,
   return true;
 }
 
-// Marks slices of ranges that are not (or no longer) here.
+// Marks the slices of ranges that this shard does not own, or no longer owns.
 void ShardCore::CheckOwners(std::vector<Slice>* slices) const {
   for (Slice& slice : *slices) {
     if (!slice.settled && owned_[slice.entry.range] == nullptr) {
@@ -437,10 +457,10 @@ int64_t ShardCore::MinClock(uint32_t group) const {
 
 // ---- reads ------------------------------------------------------------------------------------
 //
-// A read is answered at once if the policy of its group lets every range of it be read. Otherwise
-// it is parked: whenever a push or a view may have changed that, all parked reads are looked at
-// again. A worker whose read waits is told every second for whom, so that it does not take waiting
-// for loss.
+// A read is answered at once if the policy of its group allows it for all of its ranges. Otherwise
+// the read waits in parked_. Whenever a push or a view may have changed the decision, the shard
+// looks at all waiting reads again. Every second it tells the worker of a waiting read for whom the
+// read waits (WAITING), so that the worker does not take the read for lost.
 
 void ShardCore::OnPull(absl::Time now, const ParsedFrame& frame, ShardEffects* effects) {
   std::string why;
@@ -461,7 +481,7 @@ void ShardCore::OnPull(absl::Time now, const ParsedFrame& frame, ShardEffects* e
   size_t of_this_worker = 0;
   for (Parked& read : parked_) {
     if (read.frame.header.sender != frame.header.sender) continue;
-    if (read.frame.header.request == frame.header.request) {  // asked again: say why it waits
+    if (read.frame.header.request == frame.header.request) {  // resent: say why it waits
       read.next_notice = now;
       return;
     }
@@ -471,7 +491,7 @@ void ShardCore::OnPull(absl::Time now, const ParsedFrame& frame, ShardEffects* e
   parked_.push_back({frame, KeepSlices(slices_), now, now + kNoticeInterval});
 }
 
-// A copy of slices_, in memory that earlier parked frames have left behind.
+// A copy of `slices`. Reuses the memory of frames that waited earlier.
 std::vector<ShardCore::Slice> ShardCore::KeepSlices(const std::vector<Slice>& slices) {
   std::vector<Slice> kept;
   if (!spare_slices_.empty()) {
@@ -505,6 +525,13 @@ size_t ShardCore::RowFloats(const ParsedFrame& frame, const Slice& slice) const 
   return static_cast<size_t>(store.dim() + (with_slots ? store.slots_per_row() : 0));
 }
 
+// Answers a read with one ROWS frame. All rows go into one buffer, so its size is summed up first.
+// Settled slices (WRONG_VIEW) get an entry with their status and no rows. For each other slice:
+//   1. the rows are copied; a training read also creates absent rows;
+//   2. the range remembers the read, with the same rows and before its version can move, since the
+//      staleness of the update that comes from it is measured against them;
+//   3. the entry states the version and the clock at which the rows were read.
+// No push is admitted between two slices, so the answer shows one moment of the shard.
 void ShardCore::AnswerRead(absl::Time now, const ParsedFrame& frame, std::vector<Slice>* slices,
                            ShardEffects* effects) {
   size_t floats = 0;
@@ -529,7 +556,8 @@ void ShardCore::AnswerRead(absl::Time now, const ParsedFrame& frame, std::vector
       } else {
         range.store().Pull(keys, rows);
         if (range.subscriptions() != nullptr && (header.flags & kFlagKeep) != 0) {
-          // The rows that its update comes from are of several moments: none of them is remembered.
+          // The worker computes its update from these rows and from rows that it kept earlier.
+          // There is no single moment of reading, so the read is not remembered.
           range.subscriptions()->OnRead(frame.header.sender.index, frame.header.step, keys);
         } else {
           range.RememberRead(now, frame.header.sender.index, frame.header.step, keys, rows);
@@ -556,7 +584,8 @@ void ShardCore::AnswerRead(absl::Time now, const ParsedFrame& frame, std::vector
   Say(effects, {frame.header.sender, std::move(answer)});
 }
 
-// `freed_by`: the worker whose push may have freed reads; -1: what came was no push.
+// Answers the waiting reads that the policy allows now. `freed_by`: the worker whose push may have
+// allowed them; -1 if the cause was not a push.
 void ShardCore::ServeParked(absl::Time now, int freed_by, ShardEffects* effects) {
   for (size_t i = 0; i < parked_.size();) {
     if (MayServe(parked_[i].frame, parked_[i].slices)) {
@@ -572,8 +601,10 @@ void ShardCore::ServeParked(absl::Time now, int freed_by, ShardEffects* effects)
   NotifyWaiting(now, effects);
 }
 
-// Tells each worker whom its read waits for. That keeps the worker's own deadline from running out. A push
-// waits for one that is on its way; only in a replay it may wait for other workers.
+// Tells each worker of a waiting read whom the read waits for (WAITING). The message restarts the
+// worker's own timeout. Early pushes get no such message, since they wait only for an earlier push
+// of the same worker, which is on its way. In a replay a push may wait for other workers, so there
+// it gets the message too.
 void ShardCore::NotifyWaiting(absl::Time now, ShardEffects* effects) {
   const auto notify = [&](Parked* waits) {
     if (waits->next_notice > now) return;
@@ -607,8 +638,8 @@ Activity ShardCore::Waiting(absl::Time now) const {
     const int slowest =
         Awaited(replay_.get(), *owned_[slice.entry.range], read.frame.header.sender.index);
     return {absl::StrCat(read.frame.header.sender.DebugString(), " waits for worker ", slowest,
-                         " at step ", progress.workers[static_cast<size_t>(slowest)].admitted,
-                         " since ", absl::ToInt64Seconds(now - read.since), " s"),
+                         " at step ", progress.workers[static_cast<size_t>(slowest)].admitted, ", ",
+                         absl::ToInt64Seconds(now - read.since), " s so far"),
             EndpointId::Worker(slowest)};
   }
   return {};
@@ -616,9 +647,10 @@ Activity ShardCore::Waiting(absl::Time now) const {
 
 // ---- pushes -----------------------------------------------------------------------------------
 //
-// Each slice of a push is settled by itself: held, applied, found to be a duplicate, or refused. A
-// slice of a step whose predecessor has not come yet cannot be settled; its frame is kept as early,
-// and tried again after each push. The push is acknowledged when all of its slices are settled.
+// Each slice of a push is settled by itself: it is held, applied, dropped, found to be a duplicate,
+// or refused. A slice cannot be settled before the worker's earlier steps have arrived; its frame
+// then waits in early_ and is tried again after each push. The shard acknowledges a push when all
+// of its slices are settled.
 
 void ShardCore::OnPush(absl::Time now, const ParsedFrame& frame, ShardEffects* effects) {
   std::string why;
@@ -628,14 +660,14 @@ void ShardCore::OnPush(absl::Time now, const ParsedFrame& frame, ShardEffects* e
   }
   CheckOwners(&slices_);
   std::vector<Slice> slices;
-  slices.swap(slices_);  // slices_ is scratch memory that admission may use for other frames
+  slices.swap(slices_);  // slices_ is scratch memory, which GoOn may use for other frames
   if (AdmitSlices(now, frame, &slices, effects)) {
     Acknowledge(frame, slices, effects);
   } else {
     ParkEarly(now, frame, slices);
   }
   slices_.swap(slices);
-  // Whatever became of the frame as a whole, some of its slices may have been admitted.
+  // Some slices may have been admitted even if the frame as a whole is not settled.
   GoOn(now, frame.header.sender.index, effects);
 }
 
@@ -644,7 +676,7 @@ void ShardCore::ParkEarly(absl::Time now, const ParsedFrame& frame,
   size_t of_this_worker = 0;
   for (const Parked& push : early_) {
     if (push.frame.header.sender != frame.header.sender) continue;
-    // Asked again while it waits: the parked frame answers for both.
+    // The push was resent while it waits. One acknowledgement will answer both frames.
     if (push.frame.header.request == frame.header.request) return;
     ++of_this_worker;
   }
@@ -652,12 +684,13 @@ void ShardCore::ParkEarly(absl::Time now, const ParsedFrame& frame,
   early_.push_back({frame, KeepSlices(slices), now, now + kNoticeInterval});
 }
 
-// True if every slice is settled: held, applied or refused.
+// Tries to settle each slice. True if all of them are settled.
 bool ShardCore::AdmitSlices(absl::Time now, const ParsedFrame& frame, std::vector<Slice>* slices,
                             ShardEffects* effects) {
   bool all = true;
   const bool may_hold = plan_.groups[frame.header.group].properties.holds;
-  // A recorded run has kept to its budget; in a replay pushes come when they like, and wait.
+  // A replay does not check the memory budget. The recorded run has kept it; in the replay pushes
+  // may arrive earlier than they did then, and wait.
   const bool over_budget = may_hold && replay_ == nullptr &&
                            (frame.header.flags & kFlagAssign) == 0 &&
                            held_bytes() + frame.keys().size() + frame.values().size() >
@@ -675,12 +708,20 @@ bool ShardCore::AdmitSlices(absl::Time now, const ParsedFrame& frame, std::vecto
   return all;
 }
 
+// Gives one slice of a push to its range, and turns the range's decision into the slice's status. A
+// slice that has to wait stays unsettled and is tried again later.
+//
+// The order: ownership is checked again, because the range may have moved away while the frame
+// waited. ASSIGN is not a step and has no place in the order of updates, so it is handled before
+// the two checks that follow. In a replay a push must be the next recorded one, but a duplicate
+// must not wait for a turn that has passed: the range acknowledges it again. The range decides the
+// rest (Range::Admit).
 void ShardCore::AdmitSlice(absl::Time now, const ParsedFrame& frame, Slice* slice,
                            ShardEffects* effects) {
   const FrameHeader& h = frame.header;
   SliceEntry& e = slice->entry;
   Range* const range = owned_[e.range].get();
-  if (range == nullptr) {  // moved away while the frame was parked
+  if (range == nullptr) {  // moved away while the frame waited
     e.status = SliceStatus::kWrongView;
     slice->settled = true;
     return;
@@ -711,7 +752,8 @@ void ShardCore::AdmitSlice(absl::Time now, const ParsedFrame& frame, Slice* slic
                        (h.flags & kFlagEndOfEpoch) != 0)) {
     case Range::Admission::kDuplicate:
       e.version = range->progress().version;
-      // The answer that it came too late may have been lost.
+      // The first acknowledgement may have said "dropped, too late", and may have been lost. The
+      // range does not remember that, so every resent push of a closed step gets this status.
       if (plan_.groups[h.group].properties.skips && h.samples > 0 && h.step < e.version) {
         e.status = SliceStatus::kDropped;
       }
@@ -754,14 +796,16 @@ void ShardCore::RetryEarly(absl::Time now, ShardEffects* effects) {
   }
 }
 
-// What has come may be what others have waited for: pushes behind it, and reads. In a replay a read that
-// is answered may in its turn be what a push has waited for.
+// Call it after a frame or a view has changed a range: early pushes and waiting reads may be able
+// to continue. Pushes are first, because an admitted push may allow reads. In a replay an answered
+// read may also allow a push, so there both are repeated until nothing changes.
 void ShardCore::GoOn(absl::Time now, int freed_by, ShardEffects* effects) {
   uint64_t before = 0;
   do {
     before = replay_ == nullptr ? 0 : replay_->turns();
     RetryEarly(now, effects);
-    // Before reads of this version are answered: of what they make dropped a later refresh tells.
+    // REFRESH frames go out before reads of this version are answered. A read may make the range
+    // drop other rows from the worker's kept ones; a later refresh will name those.
     const size_t others = effects->out.size();
     FrameHeader header;
     header.sender = self_;
@@ -778,7 +822,7 @@ void ShardCore::GoOn(absl::Time now, int freed_by, ShardEffects* effects) {
   } while (replay_ != nullptr && replay_->turns() != before);
 }
 
-// Lists only the slices that were not admitted, and those that came too late.
+// Sends the ACK. The frame has entries only for the slices that were not admitted or came too late.
 void ShardCore::Acknowledge(const ParsedFrame& frame, absl::Span<const Slice> slices,
                             ShardEffects* effects) {
   entries_.clear();

@@ -1,15 +1,15 @@
-// One shard: a deterministic state machine over the key ranges it owns. Frames in, frames out; no
-// socket, thread, clock or file inside (server_shell.h owns those), so the same code serves in
-// production and in the simulator.
+// One shard: a deterministic state machine over the key ranges that it owns. Frames go in and out.
+// There is no socket, thread, clock or file inside (server_shell.h owns those), so the same code
+// runs in production and in the simulator.
 //
-// What it does with a frame:
-//   PULL   answers ROWS, now or when the policy allows it; meanwhile WAITING every second
-//   PUSH   admits each slice exactly once and in the worker's order; answers ACK when all are held
-//          or applied, or WRONG_VIEW for slices of ranges it does not own
-//   (what workers keep of rows that have been read is sent anew when it has changed: REFRESH)
+// The shard handles these inputs:
+//   PULL   answers ROWS, now or when the policy allows it; until then sends WAITING every second
+//   PUSH   admits each slice exactly once and in the worker's order; answers ACK when all slices
+//          are held or applied, with WRONG_VIEW for slices of ranges that it does not own
 //   STORE  reads and writes rows of STORE tables at once (store_answer.h); answers STORED
-//   views  sends ranges that moved away to their new owner, with everything they hold, until the
-//          new owner has confirmed; installs ranges that move in
+//   views  sends each range that moved away to its new owner, with everything it holds, until the
+//          new owner confirms; installs ranges that move in
+// Without being asked, it sends REFRESH to workers that keep rows (ESSP) when those have changed.
 //
 // Thread safety: none needed; one thread.
 #ifndef TANDEM_SERVER_SHARD_CORE_H_
@@ -41,12 +41,12 @@ struct ShardEffects {
   std::vector<Outgoing> out;
   bool urgent = false;                // `out` holds more than acknowledgements
   std::vector<UpdateRecord> records;  // if the job records staleness
-  std::vector<OrderEntry> order;      // if it records the order of updates
-  absl::Status failure;               // the shard cannot go on
+  std::vector<OrderEntry> order;      // if the job records the order of updates
+  absl::Status failure;               // not OK: the shard cannot continue
   std::vector<std::string> log;       // one line each: refused frames, moved ranges
 
-  // Acknowledgements may wait until no more frames have come in: sending each of them would hold
-  // up the pushes behind it.
+  // Acknowledgements may wait until no more frames have come in. Sending each one at once would
+  // delay the pushes behind it.
   bool MustSend() const { return urgent || out.size() >= 16; }
   void ClearOut() {
     out.clear();
@@ -60,7 +60,8 @@ struct ShardEffects {
   }
 };
 
-// Lines about what other processes send, who choose how much that is: the first kMost of them.
+// Logs lines about frames from other processes, but only the first kMost lines. Otherwise those
+// processes could fill the log.
 class PeerLog {
  public:
   static constexpr int kMost = 100;
@@ -72,8 +73,8 @@ class PeerLog {
 
 class ShardCore {
  public:
-  // `plan` and `buffers` outlive the core. `incarnation` marks frames of this process. `replay`: the
-  // order of a recorded run, that this one is to take; or null.
+  // `plan` and `buffers` outlive the core. `incarnation` marks frames of this process. `replay`:
+  // the order of a recorded run that this run has to repeat, or null.
   static absl::StatusOr<std::unique_ptr<ShardCore>> New(const job::JobPlan& plan, EndpointId self,
                                                         uint64_t incarnation, BufferSource& buffers,
                                                         std::unique_ptr<Replay> replay = nullptr);
@@ -84,20 +85,23 @@ class ShardCore {
   // Call at least every 100 ms.
   void OnTick(absl::Time now, ShardEffects* effects);
 
-  // Applies what fixed-delay policies still hold back; at a barrier, before the last evaluation.
+  // Applies the updates that policies still hold back. Called at a barrier before the last
+  // evaluation: all workers wait there, so no push can arrive while the last updates become
+  // visible.
   void FinishDelayed(ShardEffects* effects);
 
   // Ranges owned now, for saving, loading and tests. Pointers are valid until the next call.
   std::vector<Range*> OwnedRanges();
   const Range* FindRange(uint32_t range) const;  // null: not here
-  // Whether the range is one of the copy that is saved, where a table has several.
+  // True if the range belongs to the first copy of its table. Only that copy is saved.
   bool IsFirstCopy(uint32_t range) const { return map_->range(range).copy == 0; }
-  // True if exactly the ranges that this view gives to the shard are here, and none is on its way
-  // out: a save may be written. (A view that has not come yet may still take some away.)
+  // True if the shard has exactly the ranges that its view gives to it, and none is being sent
+  // away. Then a checkpoint may be written. (A newer view, not received yet, may still take ranges
+  // away.)
   bool Settled() const;
   uint32_t view() const { return map_ == nullptr ? 0 : map_->view(); }
   size_t held_bytes() const;
-  // The read that waits longest, and whom it waits for; no text if none waits.
+  // The read that has waited longest, and whom it waits for. The text is empty if none waits.
   Activity Waiting(absl::Time now) const;
 
   ShardReport Report() const;
@@ -110,20 +114,22 @@ class ShardCore {
     size_t value_offset = 0;  // bytes in the values part
     bool settled = false;
   };
-  // A read that may not be answered yet; or a push with slices that came before an earlier step of the
-  // same worker, or, in a replay, before what stands before it in the recorded order.
+  // A frame that waits. Either a read that the policy does not allow yet, or an early push: an
+  // earlier step of the same worker has not come yet or, in a replay, the entries before it in the
+  // recorded order have not.
   struct Parked {
     ParsedFrame frame;
     std::vector<Slice> slices;
     absl::Time since;
     absl::Time next_notice;
   };
-  // On its way to the owner that caused the move. Should that one lose the range meanwhile, it
-  // forwards what it gets: there is never a second copy on a second way.
+  // A range on its way to its new owner. If that one loses the range in a newer view before it
+  // arrives, it receives the range all the same and forwards it. So there is never a second copy on
+  // another way.
   struct OutgoingMove {
     EndpointId to;
     Buffer image;
-    uint32_t view = 0;  // the one that caused the move
+    uint32_t view = 0;  // number of the view that caused the move
     absl::Time next_send;
   };
   struct Traffic {  // bytes
@@ -176,21 +182,21 @@ class ShardCore {
   FoldScratch scratch_;
   std::vector<UpdateRecord> records_;
   std::vector<OrderEntry> order_;
-  const std::unique_ptr<Replay> replay_;  // null: the order is that of arrival
+  const std::unique_ptr<Replay> replay_;  // null: updates are taken in the order of arrival
 
   std::shared_ptr<const RangeMap> map_;
   std::vector<std::unique_ptr<Range>> owned_;  // by range id; null if not owned
   std::vector<Parked> parked_;                 // reads
   std::vector<Parked> early_;                  // pushes
   WaitLog waits_;
-  std::vector<std::vector<Slice>> spare_slices_;  // memory of what was parked
-  bool delayed_finished_ = false;                 // holds for ranges that arrive later, too
+  std::vector<std::vector<Slice>> spare_slices_;  // memory of frames that waited earlier
+  bool delayed_finished_ = false;                 // applies to ranges that arrive later, too
   std::map<uint32_t, OutgoingMove> moves_;        // ranges on their way out
-  std::map<uint32_t, IncomingRange> arrivals_;    // came before the view that says so
-  std::map<uint32_t, uint32_t> newest_arrival_;   // by range: the view of the last move taken in
+  std::map<uint32_t, IncomingRange> arrivals_;    // arrived before the view that announces them
+  std::map<uint32_t, uint32_t> newest_arrival_;   // by range: the view of the last move accepted
   std::vector<Slice> slices_;                     // scratch
   std::vector<SliceEntry> entries_;               // scratch
-  RefreshRows refresh_rows_;                      // likewise
+  RefreshRows refresh_rows_;                      // scratch
   Traffic bytes_;
   PeerLog peer_log_;
 };

@@ -25,9 +25,9 @@ absl::StatusOr<std::optional<ShardSave::File>> ShardSave::Step(size_t rows) {
   if (range != nullptr && !encoder_.has_value()) BeginRange(*range);
   if (range == nullptr || range->progress() != head_.progress) {
     return absl::FailedPreconditionError(
-        absl::StrCat("range ", ranges_.back(), " changed while it was saved"));
+        absl::StrCat("range ", ranges_.back(), " changed while the checkpoint was written"));
   }
-  // Writes of programs go on, so that a file shows one moment only if it is copied in one.
+  // Programs go on writing to a STORE table. So its range is copied in one slice.
   if (range->table().plan->store) rows = head_.keys.size();
   const auto keys = absl::MakeConstSpan(head_.keys).subspan(copied_, rows);
   weights_.resize(keys.size() * static_cast<size_t>(head_.dim));
@@ -43,10 +43,10 @@ absl::StatusOr<std::optional<ShardSave::File>> ShardSave::Step(size_t rows) {
   return file;
 }
 
-// The keys are sorted here at once, some 10 million of them in a second.
+// Head() sorts all keys of the range at once, about 10 million a second.
 void ShardSave::BeginRange(const Range& range) {
   head_ = range.Head();
-  if (range.table().plan->dense) head_.keys.clear();  // its rows are in the dense part
+  if (range.table().plan->dense) head_.keys.clear();  // the dense part has the rows
   encoder_.emplace(head_);
   copied_ = 0;
 }

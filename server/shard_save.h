@@ -1,12 +1,13 @@
-// One save of one shard, a slice of rows at a time: between slices the shard answers reads and
-// tells those that must wait whom they wait for, however long the save takes.
+// Writes one shard's part of a checkpoint, a slice of rows at a time. Between slices the shard
+// answers reads and sends WAITING messages, however long the checkpoint takes.
 //
-// All slices show one moment. While a save lasts no worker pushes (trainer_core.h), and rows that a
-// read makes hold first values, which nobody need save. Should a range change or move all the same,
-// the save fails. Programs write to STORE tables all the time: a range of one is copied in one slice,
-// so that its file shows one moment, and each range its own.
+// All slices are of the same moment. No worker pushes until the checkpoint is done
+// (trainer_core.h). Reads may still create rows, but such rows have initial values, which need no
+// saving. If a range changes or moves all the same, the checkpoint fails. STORE tables are
+// different, because programs write to them at any time. A range of such a table is copied in one
+// slice, so that its file shows one moment; different ranges may show different moments.
 //
-// Thread safety: none needed; the shard's thread. RangeEncoders may be finished on another one.
+// Thread safety: none needed; used on the shard's thread. Another thread may finish a RangeEncoder.
 #ifndef TANDEM_SERVER_SHARD_SAVE_H_
 #define TANDEM_SERVER_SHARD_SAVE_H_
 
@@ -23,33 +24,34 @@ namespace tandem::server {
 
 class ShardSave {
  public:
-  // A file of the save, but for its checksum.
+  // A file of the checkpoint. Its encoder has all rows; Finish adds the checksum.
   struct File {
     std::string name;
     RangeEncoder encoder;
   };
 
-  // `shard` outlives the save.
+  // `shard` outlives this object.
   explicit ShardSave(ShardCore* shard) : shard_(*shard) {}
 
-  // Copies at most `rows` rows; at the end of a range its file comes out. Nothing happens while a
-  // range is on its way to or from the shard. FAILED_PRECONDITION: a range changed.
+  // Copies at most `rows` rows. Returns a file when the last row of its range has been copied. Does
+  // nothing before the first slice while a range is on its way to or from the shard.
+  // FAILED_PRECONDITION: a range has changed.
   absl::StatusOr<std::optional<File>> Step(size_t rows);
-  // The next Step has something to do.
+  // True if the next Step will do something.
   bool MayStep() const { return !done_ && (begun_ || shard_.Settled()); }
-  bool done() const { return done_; }  // all files have come out
+  bool done() const { return done_; }  // Step has returned all files
 
  private:
   void BeginRange(const Range& range);
 
   ShardCore& shard_;
   bool begun_ = false, done_ = false;
-  std::vector<uint32_t> ranges_;  // still to be saved, the next one last
-  // The range at hand.
+  std::vector<uint32_t> ranges_;  // ranges that remain, the next one last
+  // The current range.
   std::optional<RangeEncoder> encoder_;
-  RangeImage head_;  // of it, without rows
-  size_t copied_ = 0;
-  std::vector<float> weights_, slots_;  // of a slice
+  RangeImage head_;                     // without rows
+  size_t copied_ = 0;                   // rows
+  std::vector<float> weights_, slots_;  // of one slice
 };
 
 }  // namespace tandem::server

@@ -11,9 +11,9 @@
 namespace tandem::server {
 namespace {
 
-constexpr size_t kMostAnswerBytes = size_t{64} << 20;  // of the rows that a frame may ask for
+constexpr size_t kMostAnswerBytes = size_t{64} << 20;  // of rows in the answer to one frame
 constexpr size_t kMostRefusalBytes = 512;
-constexpr size_t kMostScanBytes = size_t{8} << 20;  // of those of one slice of a scan
+constexpr size_t kMostScanBytes = size_t{8} << 20;  // of rows in one slice of a scan
 
 size_t RowFloats(const job::TablePlan& table) {
   return static_cast<size_t>(table.dim + table.state_floats);
@@ -25,20 +25,22 @@ absl::Status CheckSender(const ParsedFrame& frame, const job::JobPlan& plan, con
                      (h.sender.role == Role::kWorker && h.sender.index < plan.workers());
   if (map == nullptr) return absl::FailedPreconditionError("no view yet");
   if (!known || h.incarnation == 0) {
-    return absl::FailedPreconditionError(absl::StrCat("asked by ", h.sender.DebugString()));
+    return absl::FailedPreconditionError(
+        absl::StrCat(h.sender.DebugString(), " may not send STORE frames"));
   }
   if (IsStoreAction(h.flags)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("action ", h.flags));
+  return absl::InvalidArgumentError(absl::StrCat("unknown action ", h.flags));
 }
 
-// What the decoder cannot know.
+// Checks what the frame decoder cannot check because it does not know the job.
 absl::Status CheckSlices(const ParsedFrame& frame, const job::JobPlan& plan, const RangeMap& map) {
   const auto action = static_cast<StoreAction>(frame.header.flags);
   size_t bytes = 0;
   for (uint32_t i = 0; i < frame.entry_count; ++i) {
     const SliceEntry e = frame.Entry(i);
     if (e.range >= map.ranges().size() || !plan.tables[map.range(e.range).table].store) {
-      return absl::InvalidArgumentError(absl::StrCat("range ", e.range, " is of no STORE table"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("range ", e.range, " does not belong to a STORE table"));
     }
     const size_t width = RowFloats(plan.tables[map.range(e.range).table]);
     const size_t want = HasStoreValues(action) && e.rows > 0 ? width : 0;
@@ -60,7 +62,7 @@ absl::Status CheckSlices(const ParsedFrame& frame, const job::JobPlan& plan, con
   return absl::OkStatus();
 }
 
-// An answer as it grows.
+// An answer under construction.
 struct Answer {
   std::vector<SliceEntry> entries;
   std::vector<uint64_t> keys;

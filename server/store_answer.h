@@ -1,8 +1,8 @@
-// What a shard does with a STORE frame, slice by slice, at once: nothing waits for a clock. A slice of
-// a range that is not here is answered WRONG_VIEW, and has changed nothing. A frame that makes no sense is
-// refused with the reason, since the same again would be no better.
+// Executes STORE frames, slice by slice. Each frame is answered at once, since nothing waits for a
+// clock. A slice of a range that is not here is answered WRONG_VIEW and changes nothing. An invalid
+// frame is refused with the reason, so that the sender does not send it again.
 //
-// Thread safety: none needed; the shard's thread.
+// Thread safety: none needed; used on the shard's thread.
 #ifndef TANDEM_SERVER_STORE_ANSWER_H_
 #define TANDEM_SERVER_STORE_ANSWER_H_
 
@@ -19,16 +19,17 @@
 
 namespace tandem::server {
 
-// `map`: null before the first view; owned: by range id, null if not here; header: of the answer.
-// INVALID_ARGUMENT says what in the frame makes no sense; nothing has changed then, and the sender is to hear of
-// it. FAILED_PRECONDITION: nobody is answered: there is no view yet, or the sender is none of those who may ask.
+// Returns the answer. `map`: null before the first view; owned: by range id, null if not here;
+// header: of the answer. INVALID_ARGUMENT: the frame is invalid, and nothing has changed; tell the
+// sender with RefuseStore. FAILED_PRECONDITION: send no answer, because there is no view yet or the
+// sender may not send such frames.
 absl::StatusOr<Frame> AnswerStore(const ParsedFrame& frame, const job::JobPlan& plan,
                                   const RangeMap* map,
                                   absl::Span<const std::unique_ptr<Range>> owned,
                                   const FrameHeader& header, BufferSource& buffers);
 
-// The answer where AnswerStore says that: each slice REFUSED, and `why`, cut where it is long, in the place of
-// keys (proto/frame.md).
+// The answer to an invalid frame: each slice is REFUSED, and `why` takes the place of the keys
+// (proto/frame.md). A long text is cut off.
 Frame RefuseStore(const ParsedFrame& frame, const FrameHeader& header, absl::string_view why,
                   BufferSource& buffers);
 

@@ -38,14 +38,15 @@ void Subscriptions::OnRead(int rank, int64_t step, absl::Span<const uint64_t> ke
   if (most_ > 0 && worker.rows.size() > most_) Shrink(&worker);
 }
 
-// An eighth more than must be, so that it is not done for each row.
+// Drops the rows that were used least recently. Drops an eighth of the bound more than necessary,
+// so that this is not done again for each new row.
 void Subscriptions::Shrink(Worker* worker) {
   by_use_.clear();
   for (const auto& [key, row] : worker->rows) by_use_.push_back({row.used, key});
   const size_t kept = most_ - most_ / 8;
   const auto cut = by_use_.begin() + static_cast<std::ptrdiff_t>(by_use_.size() - kept);
   std::nth_element(by_use_.begin(), cut, by_use_.end());
-  std::sort(by_use_.begin(), cut);  // in an order that no hash decides
+  std::sort(by_use_.begin(), cut);  // an order that does not depend on a hash
   for (auto it = by_use_.begin(); it != cut; ++it) {
     worker->rows.erase(it->second);
     worker->dropped.push_back(it->second);

@@ -24,7 +24,7 @@ absl::Status ReadFile(const std::string& path, const Take& take) {
   OrderFileHead head;
   if (!file.read(reinterpret_cast<char*>(&head), sizeof head) || !head.IsOurs()) {
     return absl::DataLossError(absl::StrCat(
-        path, ": no order of updates of this version, expected one that begins with TNDMORD1"));
+        path, ": not an update order of this version, expected one that begins with TNDMORD1"));
   }
   OrderEntry entry;
   while (file.read(reinterpret_cast<char*>(&entry), sizeof entry)) {
@@ -36,7 +36,7 @@ absl::Status ReadFile(const std::string& path, const Take& take) {
                                           ": is it cut short?"));
 }
 
-// All files of a folder, in the order of their names.
+// Reads all order files of a folder, sorted by name.
 absl::Status ReadFolder(const std::string& folder, const Take& take) {
   std::vector<std::string> files;
   std::error_code error;
@@ -64,8 +64,8 @@ bool IsPossible(const OrderEntry& entry, int workers) {
          (entry.rows == 0 || (entry.version_read >= 0 && entry.version_read <= entry.version));
 }
 
-// Of one range, entry by entry: each takes its worker from where the last one left it, and versions do not
-// fall.
+// Checks the order of one range, entry by entry: each entry continues where the last one of its
+// worker ended, and versions do not decrease.
 class RangeCheck {
  public:
   explicit RangeCheck(int workers) : admitted_(static_cast<size_t>(workers)) {}
@@ -92,7 +92,7 @@ class RangeCheck {
     return absl::OkStatus();
   }
 
-  // By worker: the steps that it has pushed.
+  // The number of admitted steps, by worker.
   const std::vector<int64_t>& admitted() const { return admitted_; }
 
  private:
@@ -129,7 +129,7 @@ absl::Status CheckWholeOrder(const std::string& folder, int workers,
     return checks.count(entry.range) > 0 ? Check(folder, workers, entry, &checks)
                                          : absl::OkStatus();
   }));
-  int64_t last = 0;  // of any worker in any range
+  int64_t last = 0;  // the largest of any worker in any range
   for (const auto& [range, check] : checks) {
     last = std::max(last, *std::max_element(check.admitted().begin(), check.admitted().end()));
   }

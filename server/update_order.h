@@ -1,10 +1,11 @@
-// The order in which ranges took updates, as a job with `staleness.order` writes it down, a file a
-// shard: one entry for each push of a worker that a range admitted. With the versions that were read
-// it says all that depends on time in a run; `tandem replay` runs the job again by it (replay.h).
+// The order in which ranges admitted updates. A job with `staleness.order` writes it to one file a
+// shard, with one entry for each push that a range admitted. The order and the versions that were
+// read are everything in a run that depends on time; `tandem replay` repeats the run from them
+// (replay.h).
 //
-// Fixed layout, little-endian: an OrderFileHead, then entries. Those of one range stand in the order in
-// which it took them. A run that goes on from a save (--resume) adds to its files, but what they say
-// together is no order of one run.
+// Fixed layout, little-endian: an OrderFileHead, then entries. The entries of one range are in the
+// order of admission. A run that resumes from a checkpoint (--resume) appends to its files, but
+// such files together are not the order of one run.
 #ifndef TANDEM_SERVER_UPDATE_ORDER_H_
 #define TANDEM_SERVER_UPDATE_ORDER_H_
 
@@ -29,18 +30,19 @@ struct OrderEntry {
   int64_t step = 0;
   uint64_t samples = 0;
   int64_t version_read = 0;  // of the range, when the gradient's rows were read
-  int64_t version = 0;       // of the range, before this
-  int64_t admitted_before =
-      0;                     // steps of all workers that the range had admitted: the entry's place
+  int64_t version = 0;       // of the range, before this push
+  // Steps of all workers that the range had admitted before this push: the entry's place in the
+  // order.
+  int64_t admitted_before = 0;
   int64_t read_number = -1;  // policies::Update::read_number
 };
 static_assert(sizeof(OrderEntry) == 64);
 
 struct OrderFileHead {
-  char magic[8] = {'T', 'N', 'D', 'M', 'O', 'R', 'D', '1'};  // the last one: the layout
+  char magic[8] = {'T', 'N', 'D', 'M', 'O', 'R', 'D', '1'};  // the last character: the layout
   uint64_t record_bytes = sizeof(OrderEntry);
 
-  // Read from a file: is it followed by entries of this layout?
+  // For a head read from a file: true if entries of this layout follow it.
   bool IsOurs() const { return std::memcmp(this, &kOurs, sizeof kOurs) == 0; }
   static const OrderFileHead kOurs;
 };
@@ -49,15 +51,15 @@ static_assert(sizeof(OrderFileHead) == 16);
 
 inline constexpr char kOrderSuffix[] = ".order";
 
-// The whole order of each range that `wanted` names, from the files of the folder of a run with so many
-// workers. One line says which file is not as it should be: missing, of another layout, cut short, with a
-// gap, with numbers that no run writes.
+// Reads the whole order of each range for which `wanted` is true, from the files in the folder of a
+// run with `workers` workers. The error is one line that names the file and its fault: it is
+// missing, has another layout, is cut short, has a gap, or has numbers that no run writes.
 absl::StatusOr<std::map<uint32_t, std::vector<OrderEntry>>> ReadOrder(
     const std::string& folder, int workers, const std::function<bool(uint32_t range)>& wanted);
 
-// Is it the order of a run that has come to its end, at which all workers stand at one step? Each of
-// `ranges` must have all of them up to it. Otherwise one line says what is missing, or what ReadOrder
-// would. Nothing is kept in memory.
+// Checks that the folder has the order of a finished run. At the end of a run all workers are at
+// the same step, so each of `ranges` must have all of their steps up to it. The error is one line:
+// the missing part, or an error of ReadOrder. Keeps no entries in memory.
 absl::Status CheckWholeOrder(const std::string& folder, int workers,
                              const std::vector<uint32_t>& ranges);
 

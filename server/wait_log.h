@@ -1,6 +1,6 @@
-// Who waits for whom at a shard: how long reads of a worker lay parked, by the worker whose push freed
-// them. That is the last one to come: had it come earlier, the read would have been answered earlier.
-// Reads of a worker that lie side by side count once.
+// Records who waits for whom at a shard: how long the reads of a worker waited, by the worker whose
+// push allowed them. That push was the last one to arrive: had it come earlier, the read would have
+// been answered earlier. Reads of a worker that wait at the same time count once.
 //
 // Thread safety: none needed; belongs to a shard.
 #ifndef TANDEM_SERVER_WAIT_LOG_H_
@@ -21,7 +21,8 @@ class WaitLog {
       : seconds_(static_cast<size_t>(workers) * static_cast<size_t>(workers), 0.0),
         counted_to_(static_cast<size_t>(workers), absl::InfinitePast()) {}
 
-  // A read of worker `rank`, parked at `since`, is answered.
+  // A read of worker `rank`, which has waited since `since`, is answered. `freed_by`: the worker
+  // whose push allowed it.
   void Add(absl::Time now, absl::Time since, int rank, int freed_by) {
     absl::Time& counted_to = counted_to_[static_cast<size_t>(rank)];
     const absl::Time from = std::max(since, counted_to);
@@ -33,7 +34,7 @@ class WaitLog {
   }
 
   size_t workers() const { return counted_to_.size(); }
-  // Seconds by the worker waited for; empty if this one has never waited.
+  // Seconds that worker `rank` has waited, by the worker waited for. Empty if it has never waited.
   absl::Span<const double> Row(size_t rank) const {
     if (counted_to_[rank] == absl::InfinitePast()) return {};
     return absl::MakeConstSpan(seconds_).subspan(rank * workers(), workers());
@@ -41,7 +42,7 @@ class WaitLog {
 
  private:
   std::vector<double> seconds_;         // [workers, workers]
-  std::vector<absl::Time> counted_to_;  // by rank
+  std::vector<absl::Time> counted_to_;  // by rank; waiting before this time is counted
 };
 
 }  // namespace tandem::server

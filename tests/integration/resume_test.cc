@@ -407,9 +407,10 @@ TEST_F(ResumeTest, AFailedSaveIsSaidAndTrainingGoesOn) {
   ASSERT_TRUE(WaitForSaveAfter(&job, "full", 0)) << job.driver().Output();
   fs::rename(model, model + ".aside");
   WriteTextFile(model, "a file where the folder was\n");
-  ASSERT_TRUE(job.driver().WaitForOutput("the save at step ", kRunLimit)) << job.driver().Output();
+  ASSERT_TRUE(job.driver().WaitForOutput("the checkpoint at step ", kRunLimit))
+      << job.driver().Output();
   EXPECT_THAT(job.driver().Output(), HasSubstr(" failed: worker 0: "));
-  EXPECT_THAT(job.driver().Output(), HasSubstr("and training goes on"));
+  EXPECT_THAT(job.driver().Output(), HasSubstr("and training continues"));
   fs::remove(model);
   fs::rename(model + ".aside", model);
   const int64_t saved = SavedStep("full");

@@ -193,7 +193,7 @@ TEST_F(SaveTest, ASaveInTheMiddleDoesNotChangeTheRun) {
     AskForSave(&job);
     const RunResult run = job.Finish(kRunLimit);
     ASSERT_TRUE(run.ok()) << run.DebugString();
-    saved = !absl::StrContains(run.logs, "save request ignored");
+    saved = !absl::StrContains(run.logs, "checkpoint request ignored");
     const absl::StatusOr<ModelBits> model =
         ReadSavedModel(job_->File(absl::StrCat("disturbed-", steps, "/model")));
     ASSERT_TRUE(model.ok()) << model.status();
@@ -205,7 +205,7 @@ TEST_F(SaveTest, ASaveInTheMiddleDoesNotChangeTheRun) {
 // How many saves that were asked for the scheduler has seen finished.
 size_t SavesDone(const RunArguments& arguments) {
   const std::string log = ReadTextFile(arguments.out + "/logs/scheduler.log");
-  return std::vector<std::string>(absl::StrSplit(log, " saved to ")).size() - 1;
+  return std::vector<std::string>(absl::StrSplit(log, " checkpoint written to ")).size() - 1;
 }
 
 // Requests that come while a save is under way follow it, and the job trains on after them.
@@ -419,7 +419,7 @@ TEST_F(SaveTest, LoadsUnderAnotherSeed) {
   arguments.init_from = Trained();
   const RunResult run = RunJob(arguments);
   ASSERT_TRUE(run.ok()) << run.DebugString();
-  EXPECT_THAT(run.output, HasSubstr("seed is 77, the save's is 7"));
+  EXPECT_THAT(run.output, HasSubstr("seed is 77, the checkpoint's is 7"));
   const absl::StatusOr<ModelBits> again = ReadSavedModel(arguments.out + "/model");
   ASSERT_TRUE(again.ok()) << again.status();
   for (const char* table : {"some", "rest"}) {

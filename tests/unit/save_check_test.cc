@@ -101,13 +101,13 @@ TEST(SaveCheckTest, AModuleMayLieElsewhere) {
 TEST(SaveCheckTest, AnotherMeaningIsRefused) {
   const std::vector<Variation> variations = {
       {{{"model", "{mlp {hidden: [32]}}"}},
-       {"model is mlp { hidden: 32 } in the job", "mlp { hidden: 16 } in the save",
+       {"model is mlp { hidden: 32 } in the job", "mlp { hidden: 16 } in the checkpoint",
         "--only-tables"}},
       {{{"model", "{mlp {hidden: [16, 16]}}"}}, {"model is mlp", "hint"}},
       {{{"model", "{dlrm {bottom: [8]}}"},
         {"table[1].dim", "8"}},  // two lines: the first is of the model
        {}},
-      {{{"table[0].dim", "16"}}, {"dim of table cities is 16 in the job, 8 in the save"}},
+      {{{"table[0].dim", "16"}}, {"dim of table cities is 16 in the job, 8 in the checkpoint"}},
       {{{"table[0].field", "offer"}, {"table[1].field", "city"}}, {}},
       {{{"table[1].name", "gifts"}}, {}},
       {{{"data.columns.numeric", "[\"visits\", \"age\"]"}},
@@ -133,8 +133,8 @@ TEST(SaveCheckTest, AnotherMeaningIsRefused) {
   EXPECT_EQ(Fit({{"table[0].field", "offer"}, {"table[1].field", "city"}}).refused.size(), 2u);
   EXPECT_THAT(
       Fit({{"table[1].name", "gifts"}}).refused,
-      ElementsAre(HasSubstr("the job has a table gifts, the save has only cities, offers"),
-                  HasSubstr("the save has a table offers, the job has only cities, gifts")));
+      ElementsAre(HasSubstr("the job has a table gifts, the checkpoint has only cities, offers"),
+                  HasSubstr("the checkpoint has a table offers, the job has only cities, gifts")));
 }
 
 // A job that takes no step needs the whole model.
@@ -201,11 +201,12 @@ TEST(SaveCheckTest, AnotherHashingIsRefused) {
 
 TEST(SaveCheckTest, WhatFineTuningChangesIsSaid) {
   const std::vector<Variation> variations = {
-      {{{"seed", "7"}}, {"seed is 7, the save's is 1", "other first values"}},
+      {{{"seed", "7"}}, {"seed is 7, the checkpoint's is 1", "other initial values"}},
       {{{"table[0].optimizer", "{kind: ADAM learning_rate: 0.1}"}},
-       {"the optimizer of table cities is adam", "adagrad", "its slots start afresh"}},
+       {"the optimizer of table cities is adam", "adagrad", "the optimizer state starts afresh"}},
       {{{"dense.optimizer", "{kind: SGD learning_rate: 0.1}"}},
-       {"the optimizer of the dense parameters is sgd", "adam", "its slots start afresh"}},
+       {"the optimizer of the dense parameters is sgd", "adam",
+        "the optimizer state starts afresh"}},
       {{{"table[1].initializer", "{kind: NORMAL scale: 0.5}"}},
        {"the initializer of table offers is { kind: NORMAL scale: 0.5 }", "UNIFORM"}},
       {{{"data.columns.positive", "no"}},
@@ -234,7 +235,7 @@ TEST(SaveCheckTest, SomeTablesAlone) {
   ExpectWords(Fit({}, {"citties"}).refused,
               {"the job has no table citties, it has cities, offers"});
   ExpectWords(Fit({{"table[1].name", "gifts"}}, {"gifts"}).refused,
-              {"the save has only cities, offers"});
+              {"the checkpoint has only cities, offers"});
 }
 
 }  // namespace

@@ -541,7 +541,7 @@ TEST_F(SaveDirectoryTest, WhatIsNotTheWholeSaveIsRefusedByName) {
   Write(elsewhere, other);
   fs::copy(elsewhere + "/" + fs::path(file).filename().string(), file);
   ASSERT_EQ(fs::file_size(file), bytes.size());
-  ExpectRefused(file, "a file of another save?");
+  ExpectRefused(file, "is it of another checkpoint?");
   put(bytes);
   Table into(plan_, 3);
   EXPECT_EQ(Load(folder_, &into), absl::OkStatus());
@@ -550,7 +550,7 @@ TEST_F(SaveDirectoryTest, WhatIsNotTheWholeSaveIsRefusedByName) {
   fs::create_directory_symlink(folder_, folder_ + "/run/model");
   EXPECT_EQ(Load(folder_ + "/run", &into), absl::OkStatus()) << "the folder of a run";
   EXPECT_THAT(std::string(server::SavedModel::Open(elsewhere).status().message()),
-              HasSubstr("no saved model, which has a LATEST or a MANIFEST; hint: "));
+              HasSubstr("contains no checkpoint (LATEST or MANIFEST); hint: "));
 
   fs::remove(Folder(7) + "/MANIFEST");
   ExpectRefused(Folder(7) + "/MANIFEST", "was not finished");
@@ -856,7 +856,7 @@ TEST_F(FixedDelayTest, DenseUpdatesAreHeldBackToo) {
   Table refused(shorter, 2, dense);
   EXPECT_THAT(std::string(Load(folder_, &refused).message()), HasSubstr("a delay of at least 2"));
   EXPECT_THAT(std::string(server::SavedModel::Open(folder_)->CheckDenseIsWhole().message()),
-              HasSubstr("holds back 2 steps of the dense parameters"));
+              HasSubstr("has 2 delayed steps of the dense parameters"));
 }
 
 // Dense rows come from a worker, after the load: an open batch of them waits for the first that closes,
@@ -884,7 +884,7 @@ TEST_F(FixedDelayTest, AnOpenBatchOfDenseUpdatesWaitsForTheRows) {
   const job::JobPlan asp = CorePlan("kind: ASP", 2, 2, "", "SERVERS");
   Table refused(asp, 2, dense);
   EXPECT_THAT(std::string(Load(folder_, &refused).message()),
-              HasSubstr("go on with policy K_BATCH_ASYNC or GBA"));
+              HasSubstr("use policy K_BATCH_ASYNC or GBA"));
   EXPECT_FALSE(server::SavedModel::Open(folder_)->CheckDenseIsWhole().ok());
 }
 

@@ -393,7 +393,7 @@ TEST(SummaryTest, AModelThatIsWorseThanNoneIsSaid) {
   EXPECT_THAT(far, AllOf(HasSubstr("logloss 3.697e+04 of test rows is far above 0.61"),
                          HasSubstr("lower the learning rates (dense ")));
   EXPECT_THAT(warning(R"({"eval": {"logloss": 1.13, "base_logloss": 0.56}, "training_loss": 0.2})"),
-              AllOf(HasSubstr("by heart"), HasSubstr("train.keep_best")));
+              AllOf(HasSubstr("has memorised"), HasSubstr("train.keep_best")));
   EXPECT_THAT(warning(R"({"eval": {"scores_not_finite": true}})"), HasSubstr("not finite"));
   EXPECT_THAT(warning(R"({"eval": {}, "training_loss": 5.0})"),
               HasSubstr("training loss 5 of the last epoch"));
