@@ -268,6 +268,91 @@ TEST_F(TidyTest, PagesAreMarkdown) {
   }
 }
 
+// ---- Language of comments ----
+
+// A line of a path, a link or a test's long literal cannot be broken.
+TEST_F(TidyTest, LinesOfCodeHaveAtMost100Columns) {
+  ExpectNoLine("more than 100 columns", [](const SourceFile& file, const std::string& line) {
+    return IsCode(file) && line.size() > kColumns && !absl::StartsWith(line, "#include") &&
+           line.find(' ', line.find_first_not_of(' ')) != std::string::npos;
+  });
+}
+
+std::vector<std::string> Words(absl::string_view sentence) {
+  std::vector<std::string> words;
+  for (const absl::string_view part :
+       absl::StrSplit(sentence, absl::ByAnyChar(" \t/-_()[]{}<>.,:;!?\"`=+*&|0123456789"),
+                      absl::SkipEmpty())) {
+    words.push_back(absl::AsciiStrToLower(part));
+  }
+  return words;
+}
+
+// Does the sentence begin with a relative word, or with a pronoun without a noun ("What no strategy has
+// ...", "Of shm, each")? A reader has to read such a sentence twice.
+bool IsHard(absl::string_view sentence) {
+  static const std::set<std::string> hard = {
+      "what", "of",    "who",   "whose", "whom", "whatever", "whoever", "those", "it",  "that",
+      "this", "these", "which", "they",  "such", "none",     "neither", "all",   "both"};
+  static const std::set<std::string> with_noun = {"this", "these", "that", "those",
+                                                  "all",  "both",  "such", "none"};
+  static const std::set<std::string> verbs = {
+      "is",    "are",    "was",    "were",  "has",   "have",  "had",   "does", "do",
+      "did",   "goes",   "go",     "comes", "come",  "can",   "may",   "must", "will",
+      "would", "should", "stands", "makes", "make",  "takes", "take",  "says", "say",
+      "gives", "give",   "holds",  "hold",  "needs", "need",  "means", "mean"};
+  const std::vector<std::string> words = Words(sentence);
+  if (words.size() < 3 || hard.count(words[0]) == 0) return false;
+  return with_noun.count(words[0]) == 0 || verbs.count(words[1]) == 1;
+}
+
+TEST(HardSentenceTest, BeginsWithoutANoun) {
+  EXPECT_TRUE(IsHard("Of what has ended, copies the results."));
+  EXPECT_TRUE(IsHard("It has come round."));
+  EXPECT_TRUE(IsHard("This is the one."));
+  EXPECT_FALSE(IsHard("This range holds rows."));
+  EXPECT_FALSE(IsHard("The shard keeps the read."));
+}
+
+// Blocks of whole-line comments, each as one text.
+std::vector<std::string> CommentBlocks(const SourceFile& file) {
+  std::vector<std::string> blocks(1);
+  for (const std::string& line : file.lines) {
+    const std::string text = CommentText(line);
+    if (!text.empty()) {
+      absl::StrAppend(&blocks.back(), blocks.back().empty() ? "" : " ", text);
+    } else if (!blocks.back().empty()) {
+      blocks.emplace_back();
+    }
+  }
+  return blocks;
+}
+
+// The share may fall and must not rise: lower the bound when it has fallen.
+TEST_F(TidyTest, CommentsNameTheirSubject) {
+  constexpr double kMostHard = 0.04;
+  int sentences = 0, hard = 0;
+  std::string found;
+  static const std::regex end(R"(([.;:!?])\s+)");
+  for (const SourceFile& file : *tree_) {
+    if (!IsCode(file) || absl::StartsWith(file.path, "tests/")) continue;
+    for (const std::string& block : CommentBlocks(file)) {
+      const std::string split = std::regex_replace(block, end, "$1\n");
+      for (const absl::string_view sentence : absl::StrSplit(split, '\n')) {
+        if (Words(sentence).size() < 3) continue;
+        ++sentences;
+        if (!IsHard(sentence)) continue;
+        ++hard;
+        absl::StrAppend(&found, file.path, ": ", sentence.substr(0, 80), "\n");
+      }
+    }
+  }
+  EXPECT_GT(sentences, 5000);
+  EXPECT_LE(hard, kMostHard * sentences)
+      << hard << " of " << sentences << " sentences begin with a word that is not a noun:\n"
+      << found;
+}
+
 // ---- Floors ----
 
 // The folders of the tree from the ground up: the add_subdirectory lines of the root.
