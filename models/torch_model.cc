@@ -18,7 +18,7 @@ namespace tandem::models {
 namespace {
 
 constexpr int64_t kBlockSamples = 512;
-// A larger block for gradients that should leave early: they are final only in the last block,
+// A larger block for gradients that should leave early. Gradients are final only in the last block,
 // which should therefore be a large part of the batch.
 constexpr int64_t kOverlapBlockSamples = 4096;
 
