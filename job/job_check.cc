@@ -131,8 +131,8 @@ absl::Status CheckCompensation(const std::string& path, const policies::PolicyKi
                                const Policy& policy) {
   const KnobSetting settings[] = {
       {policies::kKnobCompensation, "compensation", policy.has_compensation(), 0, 0, 0,
-       "a compensation; say how much of the way from the row as it was read to the row as it is is "
-       "made good, such as compensation: 0.04"},
+       "a compensation; say lambda of the paper, which weighs the change of a row since it was "
+       "read, such as compensation: 0.04"},
       // mean_square_decay is optional, so it counts as set for DC_ASGD. Without it the compensation
       // is constant.
       {policies::kKnobCompensation, "mean_square_decay",
@@ -204,15 +204,16 @@ absl::Status CheckPolicy(const std::string& path, const Policy& policy, const Jo
   TANDEM_ASSIGN_OR_RETURN(const auto made,
                           policies::NewUpdatePolicy(policy, job.cluster().workers()));
   if (made->properties().skips && job.staleness().order()) {
-    return Refuse(path, name,
-                  " leaves out steps by when its answers come, which no order of updates says, so "
-                  "it cannot be replayed; use another policy, or drop staleness.order");
+    return Refuse(
+        path, name,
+        " skips steps depending on when answers arrive, which the recorded order of updates "
+        "does not contain, so it cannot be replayed; use another policy, or drop staleness.order");
   }
   if (made->properties().keeps_rows && job.staleness().order()) {
     return Refuse(
         path, name,
-        " reads rows of several versions at a time, which no order of updates says, so it "
-        "cannot be replayed; use SSP, or drop staleness.order");
+        " reads rows of several versions at the same time, which the recorded order of updates "
+        "does not contain, so it cannot be replayed; use SSP, or drop staleness.order");
   }
   if (!made->properties().order_free && job.reproducible() && job.cluster().workers() > 1) {
     return Refuse(path, name,
@@ -690,7 +691,7 @@ absl::Status CheckLocalSteps(const Job& job) {
       return Refuse("dense.local_steps.elasticity", local.elasticity(), " x ",
                     job.cluster().workers(), " workers is ",
                     local.elasticity() * job.cluster().workers(),
-                    ", must be at most 1: the centre would be thrown past them");
+                    ", must be at most 1: otherwise each step moves the centre past the workers");
     }
   } else {
     if (local.elasticity() != 0) return only_for("elasticity", "EASGD");
@@ -1016,7 +1017,7 @@ absl::Status CheckJob(const Job& job, int64_t most_workers) {
   TANDEM_RETURN_IF_ERROR(CheckTrain(job.train()));
   if (job.policy().kind() == Policy::STORE) {
     return Refuse("policy.kind",
-                  "STORE is no way to train; say it of single tables: policy { kind: STORE }");
+                  "STORE trains nothing; set it on single tables: policy { kind: STORE }");
   }
   TANDEM_RETURN_IF_ERROR(CheckPolicy("policy", job.policy(), job));
   // Dense before tables: tables inherit the dense optimizer, and the message should name the field

@@ -104,8 +104,8 @@ absl::Status CheckHolds(const Job& job, int index) {
     if (ServiceTimeOf(job, rank) == index) return absl::OkStatus();
   }
   return Refuse(absl::StrCat("service_time[", index, "]"),
-                "holds for no worker, because later entries hold for all that it is of; put the "
-                "entry for all workers first");
+                "holds for no worker, because later entries replace it for all of its workers; put "
+                "the entry for all workers first");
 }
 
 }  // namespace
