@@ -496,8 +496,8 @@ void NoteBuilds(const std::vector<Group>& groups, std::vector<std::string>* note
                       absl::StrAppend(out, build.second, build.second == 1 ? " run" : " runs",
                                       " of ", build.first);
                     }),
-      ". Differences, of speed above all, may be those of the builds; runs.csv says which is of "
-      "which."));
+      ". Differences, of speed above all, may be those of the builds; runs.csv names the "
+      "build of each run."));
 }
 
 // Adds a note if the curve of quality does not come from evaluations on test rows.
@@ -630,7 +630,7 @@ void NoteLoad(const StudyPlan& plan, const json& surroundings, std::vector<std::
   notes->push_back(
       absl::StrFormat("The machine was busy when the study began: load %.1f on %.0f "
                       "cores. Speeds and times are "
-                      "those of what was left; hint: measure on a machine that does nothing else.",
+                      "those of the remaining capacity; hint: measure on an idle machine.",
                       load, cores));
 }
 

@@ -104,7 +104,7 @@ absl::Status CheckData(const json& old, const json& now) {
     const auto before = had.find(pattern);
     if (before == had.end() || *before == files) continue;
     return DataChanged(
-        absl::StrCat(OnlyInOne(files, *before), " of ", pattern, " is new, or is there no more"));
+        absl::StrCat(OnlyInOne(files, *before), " of ", pattern, " was added or removed"));
   }
   std::map<std::string, json> data;
   for (const json& file : old.value("data", json::array())) data[TextIn(file, "file")] = file;
@@ -240,14 +240,14 @@ absl::Status CheckGoesOn(const Manifest& old, const Manifest& now) {
     if (before->second == run.job_hash) continue;
     return absl::FailedPreconditionError(
         absl::StrCat("the run ", run.name,
-                     " there is of another job; hint: name another folder for the changed "
+                     " in this folder is of another job; hint: name another folder for the changed "
                      "study, or say --overwrite to lose what is there"));
   }
   if (!common) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("another study is there, ", old.study_file,
-                     ", no run of which is in this one; hint: name another folder, or say "
-                     "--overwrite to lose what is there"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "this folder belongs to another study, ", old.study_file,
+        ", which has no run in common with this one; hint: name another folder, or say "
+        "--overwrite to lose what is there"));
   }
   return CheckData(old.surroundings, now.surroundings);
 }

@@ -419,7 +419,7 @@ std::string Repeat(const Manifest& manifest) {
     const auto& object = around.value(part, nlohmann::json::object());
     return TextIn(object, name);
   };
-  std::string html = Tag("h2", "To do it again");
+  std::string html = Tag("h2", "How to repeat this study");
   absl::StrAppend(
       &html, "<pre>tandem compare ", Escape(manifest.study_file), "</pre>\n<dl>\n",
       Line("job", manifest.plan.job_file),
@@ -441,11 +441,11 @@ std::string Repeat(const Manifest& manifest) {
         &html, Line("simulated",
                     absl::StrCat("seconds and rates are of a virtual clock: a step takes ",
                                  assumed.step_seconds(),
-                                 " s where the job's service_time says no other, a frame ",
+                                 " s where the job's service_time says otherwise, a frame ",
                                  assumed.latency_seconds(), " s, a process sends ",
                                  assumed.bytes_per_second() > 0
                                      ? absl::StrCat(assumed.bytes_per_second(), " bytes a second")
-                                     : "as much as it likes")));
+                                     : "without a limit")));
   }
   for (const auto& file : around.value("data", nlohmann::json::array())) {
     absl::StrAppend(&html, Line("data", absl::StrCat(TextIn(file, "file"), ", ",

@@ -477,8 +477,9 @@ std::string WhyDiverged(const std::vector<CurvePoint>& curve, bool loss_lost, bo
   if (curve.empty()) {  // A run shorter than a reporting interval has only its result on test rows.
     const double logloss = eval.is_object() ? NumberIn(eval, "logloss", 0.0) : 0;
     if (any_loss || !(logloss > kFarAbove * kLossOfKnowingNothing)) return "";
-    return absl::StrFormat("its logloss on test rows was %.3g; to know nothing costs %.3g", logloss,
-                           kLossOfKnowingNothing);
+    return absl::StrFormat(
+        "its logloss on test rows was %.3g; that of a model without knowledge is %.3g", logloss,
+        kLossOfKnowingNothing);
   }
   const double first = LossAtStart(curve);
   const double last = NumberIn(summary, "end_loss", LossAtEnd(curve));

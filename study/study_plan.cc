@@ -149,8 +149,8 @@ class Reader {
     }
     if (study.target().has_value() && !plan_.metric.of_evaluation && plan_.metric.name != kLoss) {
       return Refused("target.value", study.target().value(),
-                     ": nobody says when it is reached, as ", plan_.metric.name,
-                     " is known at the end alone; leave it out, or take a ",
+                     ": a run cannot report when it is reached, because ", plan_.metric.name,
+                     " is known only at its end; leave it out, or take a ",
                      "metric of quality or loss");
     }
     TANDEM_RETURN_IF_ERROR(CheckSeeds());
@@ -223,7 +223,8 @@ class Reader {
                                          {"simulate.dense_bytes", simulate.dense_bytes()}}));
     if (!simulate.has_problem()) {
       if (plan_.metric.name != kExcessLoss) return absl::OkStatus();
-      return Refused("target.metric", plan_.metric.name, " is of problems, whose least loss is ",
+      return Refused("target.metric", plan_.metric.name,
+                     " exists only for problems, whose least loss is ",
                      "known; hint: simulate { problem { kind: QUADRATIC } }");
     }
     if (simulate.problem().kind() != Problem::KIND_UNSPECIFIED) return absl::OkStatus();
@@ -369,7 +370,7 @@ class Reader {
       return absl::InvalidArgumentError(
           absl::StrCat(variation.place, ": variations ", job::Quoted(other->second), " and ",
                        job::Quoted(variation.name), " would have the same folder, ", folder,
-                       "; name one otherwise"));
+                       "; give one of them another name"));
     }
     plan_.baseline = plan_.study.baseline();
     if (plan_.baseline.empty()) plan_.baseline = plan_.variations[0].name;
@@ -482,7 +483,7 @@ absl::Status CheckMeasured(const StudyPlan& plan, const VariationPlan& variation
     return InVariation(variation,
                        absl::InvalidArgumentError(absl::StrCat(
                            "target.metric ", plan.metric.name, ": with simulate.timing_only ",
-                           steady ? "a run says nothing on its way" : "nothing is trained",
+                           steady ? "a run reports nothing before its end" : "nothing is trained",
                            "; hint: samples_per_second, seconds or version_staleness for the "
                            "metric")));
   }
