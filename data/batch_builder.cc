@@ -9,7 +9,7 @@ namespace tandem::data {
 namespace {
 
 constexpr int kFirstBits = 13;    // log2 of the slots to start with
-constexpr size_t kPrefetch = 16;  // occurrences ahead
+constexpr size_t kPrefetch = 16;  // how many occurrences ahead the table is prefetched
 
 }  // namespace
 
@@ -29,9 +29,9 @@ uint32_t KeyIndex::Unique(absl::Span<const uint64_t> occurrences, uint64_t* keys
   return count_;
 }
 
-// Goes on from the occurrence `o` until all are done or the table is half full; how many are done.
-// The loop works on local variables, because any store could change a member for all that the
-// compiler knows.
+// Continues with occurrence `o` until all occurrences are done or the table is half full. Returns
+// how many are done. The loop works on local variables: with members the compiler would have to
+// reload them after every store.
 size_t KeyIndex::FindOrAdd(absl::Span<const uint64_t> occurrences, size_t o, uint64_t* keys,
                            uint32_t* index) {
   uint32_t* const slots = slots_.data();
@@ -43,7 +43,7 @@ size_t KeyIndex::FindOrAdd(absl::Span<const uint64_t> occurrences, size_t o, uin
     __builtin_prefetch(&slots[Home(ids[std::min(o + kPrefetch, size - 1)])], 1);
     const uint64_t id = ids[o];
     size_t at = Home(id);
-    uint32_t place = slots[at] - base;  // of a free slot: wraps around, beyond any count
+    uint32_t place = slots[at] - base;  // a free slot wraps around, beyond any count
     while (place < count && keys[place] != id) {
       at = (at + 1) & mask;
       place = slots[at] - base;
@@ -59,7 +59,7 @@ size_t KeyIndex::FindOrAdd(absl::Span<const uint64_t> occurrences, size_t o, uin
   return o;
 }
 
-// Makes every slot free: those in use count from below the new base.
+// Frees every slot: the slots in use hold numbers below the new base.
 void KeyIndex::Clear(size_t occurrences) {
   TANDEM_CHECK(occurrences < ~uint32_t{0} / 2);
   base_ += count_;

@@ -1,8 +1,8 @@
-// From rows to a batch: of each table the unique keys, in order of first occurrence, and for each
-// cell the keys that it uses.
+// BatchBuilder turns rows into a batch. For each table it lists the unique keys, in order of first
+// occurrence, and for each cell the keys that it uses.
 //
-// This is on a worker's critical path: a few nanoseconds an id, and no allocation once the memory
-// has grown to the size of a batch.
+// The builder is on a worker's critical path. An id takes a few nanoseconds, and the builder
+// allocates nothing once its memory has grown to the size of a batch.
 //
 // Thread safety: one thread at a time.
 #ifndef TANDEM_DATA_BATCH_BUILDER_H_
@@ -17,19 +17,19 @@
 
 namespace tandem::data {
 
-// Finds the unique keys of a list. An open-addressing table of places in `keys`, emptied by moving
-// the number from which they count; four bytes a slot, so that the table of a usual batch stays in
-// the processor's own cache.
+// Finds the unique keys of a list. The index is an open-addressing table of places in `keys`. To
+// empty the index, base_ is raised, the number that the slots in use count from. A slot takes four
+// bytes, so that the table of a usual batch stays in the processor's cache.
 class KeyIndex {
  public:
   KeyIndex();
 
-  // keys: the distinct values of `occurrences` in order of first occurrence;
-  // index[o]: where occurrences[o] is in `keys`. Both are overwritten.
+  // Overwrites both outputs. keys: the distinct values of `occurrences`, in order of first
+  // occurrence. index[o]: the place of occurrences[o] in `keys`.
   void Unique(absl::Span<const uint64_t> occurrences, std::vector<uint64_t>* keys,
               std::vector<uint32_t>* index);
-  // The same into arrays with room for all occurrences; returns the number of keys. `keys` may be
-  // where the occurrences are, or begin before them.
+  // The same with arrays that have room for all occurrences; returns the number of keys. `keys` may
+  // be the array of the occurrences, or begin before them.
   uint32_t Unique(absl::Span<const uint64_t> occurrences, uint64_t* keys, uint32_t* index);
 
  private:
@@ -39,17 +39,17 @@ class KeyIndex {
   void Clear(size_t occurrences);
   void Grow(const uint64_t* keys);
 
-  std::vector<uint32_t> slots_;  // a power of two, at most half in use
+  std::vector<uint32_t> slots_;  // size: a power of two; at most half of them are in use
   int shift_;                    // 64 - log2(slots_.size())
-  uint32_t base_ = 1;            // a slot is in use from here on: base_ + place in `keys`
+  uint32_t base_ = 1;            // a slot in use holds base_ + place in `keys`
   uint32_t count_ = 0;           // slots in use
 };
 
 // The fields that feed one table.
 struct TableLayout {
   uint32_t table = 0;       // id in the plan
-  std::vector<int> fields;  // of the rows, one cell each
-  bool bags = false;        // a cell may have any number of keys: rows have offsets
+  std::vector<int> fields;  // fields of the rows, one cell each
+  bool bags = false;        // a cell may have any number of keys, so rows have offsets
   bool weighted = false;    // rows have weights
 };
 
@@ -57,7 +57,7 @@ class BatchBuilder {
  public:
   BatchBuilder(int numeric, std::vector<TableLayout> tables);
 
-  // Empties `batch` and fills it with the rows appended before Finish().
+  // Empties `batch`. The rows that are appended before Finish() then fill it.
   void Start(Batch* batch);
   void Append(const Row& row, Batch* batch);
   void Finish(Batch* batch);
@@ -67,7 +67,8 @@ class BatchBuilder {
 
   const int numeric_;
   const std::vector<TableLayout> tables_;
-  std::vector<std::vector<uint64_t>> occurrences_;  // per table, of the batch being built
+  // Occurrences per table, for the batch being built.
+  std::vector<std::vector<uint64_t>> occurrences_;
   KeyIndex index_;
 };
 

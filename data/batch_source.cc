@@ -1,4 +1,4 @@
-// The shape of the data, and the sources of batches.
+// Finds the shape of the data and constructs the sources of batches.
 #include "data/batch_source.h"
 
 #include <algorithm>
@@ -26,7 +26,8 @@ constexpr int64_t kDefaultEvaluationBatch = 4096;
 
 // ---- Tables and fields ----
 
-// Gives each table the fields it names; a table that names none gets those nobody names.
+// Gives each table the fields that it lists. A table without a list gets the fields that no table
+// lists.
 absl::Status AssignFields(const job::JobPlan& plan, DataShape* shape) {
   std::set<std::string> unread(shape->fields.begin(), shape->fields.end());
   for (const job::TablePlan& table : plan.tables) {
@@ -94,7 +95,7 @@ int64_t EvaluationBatch(const job::JobPlan& plan) {
 }  // namespace
 
 absl::StatusOr<DataShape> ShapeOfJob(const job::JobPlan& plan) {
-  if (plan.job.data().format() == Data::PROGRAM) {  // the fields are those that tables name
+  if (plan.job.data().format() == Data::PROGRAM) {  // the fields are those that tables list
     DataShape program;
     for (const job::TablePlan& table : plan.tables) {
       program.fields.insert(program.fields.end(), table.fields.begin(), table.fields.end());
@@ -121,13 +122,15 @@ absl::StatusOr<DataShape> FindDataShape(const job::JobPlan& plan) {
   TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> files, FirstFiles(data));
   if (data.format() == Data::NCF) return shape;
   TANDEM_ASSIGN_OR_RETURN(auto parser, NewRowParser(data, nullptr));
-  TANDEM_RETURN_IF_ERROR(CountRows({files[0]}, parser.get(), 1).status());  // its header, or a row
+  // Reads the header, or a row.
+  TANDEM_RETURN_IF_ERROR(CountRows({files[0]}, parser.get(), 1).status());
   return shape;
 }
 
 namespace {
 
-// The share of a worker where the rows are counted, else an estimate of it.
+// The number of rows of one worker. The number is exact where the rows are counted, else an
+// estimate.
 absl::StatusOr<int64_t> EstimateShare(const RowPart& part, int workers, RowParser* parser) {
   const RowSelection& selection = part.rows;
   int64_t rows = selection.end - selection.begin;
@@ -141,7 +144,8 @@ absl::StatusOr<int64_t> EstimateShare(const RowPart& part, int workers, RowParse
   return static_cast<int64_t>(static_cast<double>(rows) * share);
 }
 
-// Which rows: of RowParts, and of those who share them.
+// A purpose of rows. `part` names the rows in RowParts, and `shared` names what workers share about
+// them in SharedReader.
 struct Purpose {
   RowPart RowParts::*part;
   SharedReader::Part SharedReader::*shared;
@@ -150,7 +154,8 @@ constexpr Purpose kTrain = {&RowParts::train, &SharedReader::train};
 constexpr Purpose kTest = {&RowParts::test, &SharedReader::test};
 constexpr Purpose kValidation = {&RowParts::validation, &SharedReader::validation};
 
-// What those who share know is found by the first of them.
+// The shape of the data. If workers share a reader, the first of them finds it for all. The
+// functions below do the same for other things.
 absl::StatusOr<DataShape> ShapeFor(const job::JobPlan& plan, SharedReader* shared) {
   if (shared != nullptr && shared->shape.has_value()) return *shared->shape;
   TANDEM_ASSIGN_OR_RETURN(DataShape shape, FindDataShape(plan));

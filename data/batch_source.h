@@ -1,5 +1,5 @@
-// Where a worker's batches come from: this worker's share of the files of a job, parsed, shuffled and
-// cut into batches. Deterministic in (job, rank, workers, epoch).
+// The sources of a worker's batches. A source parses, shuffles and cuts into batches the worker's
+// share of the files of a job. The batches depend only on (job, rank, workers, epoch).
 #ifndef TANDEM_DATA_BATCH_SOURCE_H_
 #define TANDEM_DATA_BATCH_SOURCE_H_
 
@@ -18,66 +18,67 @@ class BatchSource {
  public:
   virtual ~BatchSource() = default;
 
-  // Back to the start, with the order and the negatives of this epoch.
+  // Goes back to the start of the data, with the row order and the negatives of this epoch.
   virtual absl::Status StartEpoch(int64_t epoch) = 0;
 
-  // Passes over the next `rows` rows of the epoch, or over all that are left, as if Next had given
-  // them. Returns how many these were.
+  // Skips the next `rows` rows of the epoch, or all remaining ones, as if Next had returned them.
+  // Returns how many rows were skipped.
   virtual absl::StatusOr<int64_t> Skip(int64_t rows) = 0;
 
-  // Fills `batch`; batch->samples == 0 means the epoch's data has run out. Errors name the file, the
-  // line, what was expected and a hint.
+  // Fills `batch`. batch->samples == 0 means that the epoch has no more data. Errors name the file,
+  // the line, what was expected and a hint.
   virtual absl::Status Next(Batch* batch) = 0;
 
-  // Rows of this worker's share per epoch where known cheaply (NCF), else an estimate from file
-  // sizes; 0 if unknown. For the progress line only.
+  // How many rows this worker has per epoch: exact if that is cheap to know (NCF), else estimated
+  // from file sizes; 0 if unknown. For the progress line only.
   virtual int64_t EstimatedRows() const = 0;
 };
 
-// What the files look like, found by opening them (used by CheckData and by model construction).
+// The shape of the data. CheckData and model construction find it by opening the files.
 struct DataShape {
   int numeric = 0;                                     // D
   std::vector<std::string> fields;                     // categorical fields, in order
-  std::vector<std::vector<std::string>> table_fields;  // per table of the plan: its fields
+  std::vector<std::vector<std::string>> table_fields;  // the fields of each table of the plan
 };
 
-// The shape implied by the job alone; no file is opened.
+// The shape that follows from the job alone. Opens no file.
 absl::StatusOr<DataShape> ShapeOfJob(const job::JobPlan& plan);
 
-// The shape implied by the job (and, with a header, by the first file). Errors as above: missing
-// file, unknown column, a field that no table reads, a table without a field.
+// The shape that follows from the job and, if files have a header, from the first file. Errors as
+// above: a missing file, an unknown column, a field that no table reads, a table without a field.
 absl::StatusOr<DataShape> FindDataShape(const job::JobPlan& plan);
 
-// What CheckData saw that is no error.
+// The findings of CheckData that are no errors.
 struct DataReport {
-  std::vector<std::string> warnings;  // nothing wrong, but rarely what is wanted; one line each
-  std::vector<std::string> bad_rows;  // those that data.skip_bad_rows leaves out; one line each
+  std::vector<std::string> warnings;  // valid, but rarely what the user wants; one line each
+  std::vector<std::string> bad_rows;  // rows that data.skip_bad_rows leaves out; one line each
 };
 
-// Reads the first rows of each file (all of them if bad ones may be skipped) and refuses what
-// `tandem run` should refuse before it starts anything: missing or empty files, rows that do not
-// parse, fewer rows than workers.
+// Reads the first rows of each file, or all rows if bad ones may be skipped. Refuses everything
+// that `tandem run` should refuse before it starts a process: missing or empty files, rows that do
+// not parse, fewer rows than workers.
 absl::Status CheckData(const job::JobPlan& plan, DataReport* report = nullptr);
 
 struct SharedReader;  // data/shared_reader.h
 
-// The training rows of worker `rank`, standardised by the plan's statistics or, if it has none, by
-// those that are then measured. Rows are dealt to workers so that each row has exactly one
-// owner; shares may differ in size. `shared`, which outlives the source: what the workers of one process
-// read together; null: it reads by itself.
+// The training rows of worker `rank`. Numbers are standardised by the plan's statistics; if the
+// plan has none, they are measured first. Each row belongs to exactly one worker; shares may differ
+// in size. `shared` holds what the workers of one process read together, and must outlive the
+// source; null: the source reads by itself.
 absl::StatusOr<std::unique_ptr<BatchSource>> NewTrainSource(const job::JobPlan& plan, int rank,
                                                             SharedReader* shared = nullptr);
 
-// The test rows of worker `rank`, in file order; for NCF one group of candidates per user.
+// The test rows of worker `rank`, in file order. For NCF they are one group of candidates for each
+// user.
 absl::StatusOr<std::unique_ptr<BatchSource>> NewTestSource(const job::JobPlan& plan, int rank,
                                                            SharedReader* shared = nullptr);
 
-// The validation rows of worker `rank`, in file order; none if the job has none.
+// The validation rows of worker `rank`, in file order. Empty if the job has none.
 absl::StatusOr<std::unique_ptr<BatchSource>> NewValidationSource(const job::JobPlan& plan, int rank,
                                                                  SharedReader* shared = nullptr);
 
-// What an evaluation scores: test rows (for NCF candidates) if the job has some, else its
-// validation rows.
+// Whether the job has test rows (for NCF, candidates) or validation rows. An evaluation scores the
+// test rows if the job has some, else the validation rows.
 bool HasTestRows(const Data& data);
 bool HasValidationRows(const Data& data);
 

@@ -20,7 +20,7 @@
 namespace tandem::data {
 namespace {
 
-constexpr size_t kChunkBytes = size_t{128} << 10;  // of one read; stays in the second-level cache
+constexpr size_t kChunkBytes = size_t{128} << 10;  // size of one read; fits the second-level cache
 
 class PlainBytes final : public ByteSource {
  public:
@@ -54,9 +54,9 @@ class PlainBytes final : public ByteSource {
   int64_t taken_ = 0;
 };
 
-// A sequence of gzip members, which is what gzip, pigz and `cat a.gz b.gz` write. zlib's own reader
-// of files ends at whatever follows a member that is no gzip data, and says nothing of it: rows would
-// be missing. Zeros may follow, as tapes add them.
+// A sequence of gzip members, as gzip, pigz and `cat a.gz b.gz` write it. zlib's own file reader is
+// not used, because that reader ends silently at anything after a member that is no gzip data, so
+// rows would be missing. Zeros may follow the last member, since tapes add them.
 class GzipBytes final : public ByteSource {
  public:
   GzipBytes(std::FILE* file, int64_t stored_bytes) : file_(file), stored_bytes_(stored_bytes) {
@@ -100,10 +100,10 @@ class GzipBytes final : public ByteSource {
   }
 
  private:
-  static constexpr int kGzipWindow = 15 + 16;        // the largest window; a gzip header
-  static constexpr unsigned char kFirstByte = 0x1f;  // of a member
+  static constexpr int kGzipWindow = 15 + 16;        // the largest window, and a gzip header
+  static constexpr unsigned char kFirstByte = 0x1f;  // first byte of a member
 
-  // False if the file cannot be read.
+  // Reads the next chunk. False if the file cannot be read.
   bool Refill() {
     stream_.next_in = chunk_.data();
     stream_.avail_in = static_cast<uInt>(std::fread(chunk_.data(), 1, chunk_.size(), file_));
@@ -136,11 +136,11 @@ class GzipBytes final : public ByteSource {
   z_stream stream_ = {};
   std::vector<Bytef> chunk_ = std::vector<Bytef>(kChunkBytes);
   int64_t taken_ = 0;
-  int64_t members_ = 0;  // whole ones
+  int64_t members_ = 0;  // complete members
   bool between_members_ = true, at_end_ = false;
 };
 
-// A sequence of zstd frames, which is what zstd, pzstd and `cat a.zst b.zst` write.
+// A sequence of zstd frames, as zstd, pzstd and `cat a.zst b.zst` write it.
 class ZstdBytes final : public ByteSource {
  public:
   ZstdBytes(std::FILE* file, int64_t stored_bytes)
@@ -176,7 +176,7 @@ class ZstdBytes final : public ByteSource {
   }
 
  private:
-  // False if the file cannot be read; at its end there are no bytes.
+  // Reads the next chunk, which is empty at the end of the file. False if the file cannot be read.
   bool Refill() {
     packed_.pos = 0;
     packed_.size = std::fread(chunk_.data(), 1, chunk_.size(), file_);
@@ -200,8 +200,8 @@ class ZstdBytes final : public ByteSource {
   std::vector<char> chunk_ = std::vector<char>(kChunkBytes);
   ZSTD_inBuffer packed_ = {chunk_.data(), 0, 0};
   int64_t taken_ = 0;
-  bool within_frame_ = true;  // an empty file is one that ends too early
-  bool any_ = false;          // something could be unpacked
+  bool within_frame_ = true;  // so that an empty file ends too early
+  bool any_ = false;          // some frame was unpacked
 };
 
 class SpanBytes final : public ByteSource {
@@ -224,8 +224,8 @@ class SpanBytes final : public ByteSource {
 
 enum class Packing { kNone, kGzip, kZstd };
 
-// By the first bytes: of a gzip member, of a zstd frame, or of the frame without data that pzstd
-// begins with.
+// Recognises the packing by the first bytes: those of a gzip member, of a zstd frame, or of the
+// frame without data that pzstd writes first.
 Packing PackingOf(std::FILE* file) {
   unsigned char first[4] = {};
   const size_t got = std::fread(first, 1, sizeof first, file);

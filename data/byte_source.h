@@ -13,22 +13,23 @@
 
 namespace tandem::data {
 
-// Where bytes come from.
+// A stream of unpacked bytes.
 class ByteSource {
  public:
   virtual ~ByteSource() = default;
-  // Up to `size` bytes into `out`; 0 at the end. INVALID_ARGUMENT if compressed data are damaged or
-  // end too early. Errors do not name the file.
+  // Reads up to `size` bytes into `out`; returns 0 at the end. INVALID_ARGUMENT if compressed data
+  // are damaged or end too early. Errors do not name the file.
   virtual absl::StatusOr<size_t> Read(char* out, size_t size) = 0;
-  // How much of the stored (perhaps compressed) bytes has been read, 0 to 1; for estimates.
+  // The share of the stored (perhaps compressed) bytes that has been read, from 0 to 1. For
+  // estimates.
   virtual double Progress() const = 0;
 };
 
-// A file. Gzip and zstd are recognised by their first bytes, and required if the name ends in ".gz"
-// or ".zst". NOT_FOUND if it cannot be opened.
+// Opens a file. Gzip and zstd are recognised by their first bytes. A name that ends in ".gz" or
+// ".zst" requires them. NOT_FOUND if the file cannot be opened.
 absl::StatusOr<std::unique_ptr<ByteSource>> OpenFile(const std::string& path);
 
-// Bytes in memory, which must outlive the source.
+// A stream over bytes in memory, which must outlive the source.
 std::unique_ptr<ByteSource> MemoryBytes(absl::string_view bytes);
 
 }  // namespace tandem::data

@@ -43,18 +43,18 @@ namespace {
 
 bool IsBlank(char c) { return c == ' ' || c == '\t'; }
 
-// Takes blanks off the front of `line`, but no delimiter.
+// Skips blanks at the front of `line`, but no delimiter (which may be a blank or a tab).
 void SkipBlanks(absl::string_view delimiter, absl::string_view* line) {
   while (!line->empty() && IsBlank((*line)[0]) && !absl::StartsWith(*line, delimiter)) {
     line->remove_prefix(1);
   }
 }
 
-// Takes a cell in quotes off the front of `rest`; what is left begins behind the closing quote.
+// Takes a cell in quotes off the front of `rest`, including the closing quote.
 absl::StatusOr<absl::string_view> TakeQuoted(absl::string_view* rest,
                                              std::deque<std::string>* texts) {
   const absl::string_view whole = *rest;
-  std::string* text = nullptr;  // once there is a quote inside
+  std::string* text = nullptr;  // set at the first quote inside
   for (size_t begin = 1;;) {
     const size_t quote = whole.find('"', begin);
     if (quote == absl::string_view::npos) {
@@ -122,7 +122,7 @@ bool EndsInQuotes(absl::string_view line, absl::string_view delimiter, bool trim
       const size_t quote = line.find('"');
       if (quote == absl::string_view::npos) return true;
       line.remove_prefix(quote + 1);
-      inside = absl::ConsumePrefix(&line, "\"");  // a quote inside quotes
+      inside = absl::ConsumePrefix(&line, "\"");  // two quotes stand for one inside the cell
     }
     const size_t end = line.find(delimiter);
     if (end == absl::string_view::npos) return false;
@@ -132,7 +132,8 @@ bool EndsInQuotes(absl::string_view line, absl::string_view delimiter, bool trim
 
 namespace {
 
-// from_chars does not take the leading + that people write in front of labels and values.
+// Removes a leading +, which people write in front of labels and values and from_chars does not
+// accept.
 absl::string_view WithoutPlus(absl::string_view text) {
   if (text.size() > 1 && text[0] == '+' && text[1] != '-') text.remove_prefix(1);
   return text;
@@ -145,7 +146,8 @@ bool ParseWhole(absl::string_view text, T* value) {
   return error == std::errc() && at == end;
 }
 
-// A decimal number beyond the range of a double: too large, or so small that it is 0.
+// Whether the text is a decimal number beyond the range of a double: too large, or so small that it
+// is 0.
 bool IsOutOfRange(absl::string_view text) {
   double ignored = 0;
   const char* const end = text.data() + text.size();
@@ -153,7 +155,8 @@ bool IsOutOfRange(absl::string_view text) {
   return error == std::errc::result_out_of_range && at == end;
 }
 
-// Counts, the usual numbers of such data, at a third of the price of a general decimal.
+// Parses whole numbers of few digits. Such numbers are the usual case, and parsing them this way
+// takes a third of the time of a general decimal.
 bool ParseSmallInteger(absl::string_view text, double* value) {
   if (text.empty() || text.size() > 7) return false;
   uint32_t sum = 0;
@@ -176,7 +179,7 @@ bool ParseNumber(absl::string_view text, double* value) {
 }
 
 bool ParseNumber(absl::string_view text, float* value) {
-  double wide = 0;  // a float would refuse 1e-50 as out of range
+  double wide = 0;  // parsed as double, since a float would refuse 1e-50 as out of range
   if (!ParseNumber(text, &wide)) return false;
   *value = static_cast<float>(wide);
   return std::isfinite(*value);
@@ -195,7 +198,7 @@ float LogTransform(float x) { return std::copysign(std::log1p(std::fabs(x)), x);
 
 namespace {
 
-// Bytes of the character that `text` begins with; 0 if it is none.
+// The length in bytes of the character that `text` begins with; 0 if it is not well formed.
 size_t Utf8Length(absl::string_view text) {
   const auto byte = [text](size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char first = byte(0);

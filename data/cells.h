@@ -1,4 +1,5 @@
-// The small pieces text formats share: splitting a line, numbers, hashed values, quoting.
+// Small parts that the text formats share: splitting a line into cells, parsing numbers, hashing
+// values, quoting text for messages.
 #ifndef TANDEM_DATA_CELLS_H_
 #define TANDEM_DATA_CELLS_H_
 
@@ -12,30 +13,31 @@
 
 namespace tandem::data {
 
-// Cells of `line` into `cells`, as many as fit; returns how many the line has. A delimiter is one byte
-// or more.
+// Splits `line` into `cells`, as far as they fit. Returns how many cells the line has. A delimiter
+// is one or more bytes.
 size_t SplitCells(absl::string_view line, char delimiter, absl::Span<absl::string_view> cells);
 size_t SplitCells(absl::string_view line, absl::string_view delimiter,
                   absl::Span<absl::string_view> cells);
 
-// The same where a cell may stand in quotes (RFC 4180): "a, b" is one cell, and "" in it is one
-// quote. `trim`: blanks around a cell, also outside its quotes, are not part of it. Cells that hold
-// a quote refer to `texts`, which is overwritten. INVALID_ARGUMENT: a quote that does not end, or that
-// something follows.
+// The same for lines whose cells may stand in quotes (RFC 4180): "a, b" is one cell, and "" inside
+// quotes is one quote. `trim`: blanks around a cell, also outside its quotes, do not belong to the
+// cell. Cells that hold a quote refer to `texts`, which is overwritten. INVALID_ARGUMENT if a quote
+// does not end, or if text follows the closing quote.
 absl::StatusOr<size_t> SplitQuotedCells(absl::string_view line, absl::string_view delimiter,
                                         bool trim, absl::Span<absl::string_view> cells,
                                         std::deque<std::string>* texts);
 
-// Whether a cell in quotes is open at the end of `line`, and so goes on in the next one. `inside`: one
-// is open at its beginning.
+// Whether a quoted cell is open at the end of `line`, so that it continues in the next line.
+// `inside`: a quoted cell is open at the beginning of `line`.
 bool EndsInQuotes(absl::string_view line, absl::string_view delimiter, bool trim, bool inside);
 
 // `text` without the blanks and tabs around it.
 absl::string_view Trimmed(absl::string_view text);
 
-// A finite decimal number that fills the whole text (a leading + is allowed); false otherwise.
-bool ParseNumber(absl::string_view text, float* value);   // of a float's range
-bool ParseNumber(absl::string_view text, double* value);  // of a double's range
+// Parses a finite decimal number that fills the whole text (a leading + is allowed). False
+// otherwise.
+bool ParseNumber(absl::string_view text, float* value);   // within a float's range
+bool ParseNumber(absl::string_view text, double* value);  // within a double's range
 bool ParseUnsigned(absl::string_view text, uint64_t* value);
 
 // Whether the text is a number beyond the range of a float.
@@ -50,11 +52,12 @@ bool IsUtf8(absl::string_view text);
 // 'text' with unprintable bytes escaped, cut to 40 bytes: safe in a one-line message.
 std::string Quote(absl::string_view text);
 
-// Stands in saves; changes whenever a cell would get another key.
+// The name of the key function, which checkpoints store. Change it whenever a cell would get
+// another key.
 inline constexpr char kKeyHashing[] = "xxh3 seeded by the field";
 
-// Keys of the values of one categorical field. There is no vocabulary: the text is hashed to 64
-// bits together with the field's name, the same on every machine and for every seed.
+// The keys of the values of one categorical field. There is no vocabulary: the text is hashed to 64
+// bits together with the field's name. The key is the same on every machine and for every seed.
 class FieldHash {
  public:
   explicit FieldHash(absl::string_view field);

@@ -1,5 +1,5 @@
-// What is looked at before a job starts: whether files can be read, and whether what is in them is
-// what somebody who wrote this job can have meant.
+// CheckData: the checks of data files before a job starts. CheckData refuses files that cannot be
+// read or used, and warns of contents that the author of the job probably did not intend.
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -27,9 +27,9 @@
 namespace tandem::data {
 namespace {
 
-constexpr double kFarFromUnit = 1000;  // numbers beyond it upset gradient descent
-constexpr double kNearlyAll = 0.95;    // of the values of a column
-constexpr int64_t kFewRows = 100;      // of so few nothing is surprising
+constexpr double kFarFromUnit = 1000;  // larger numbers disturb gradient descent
+constexpr double kNearlyAll = 0.95;    // share of the values of a column
+constexpr int64_t kFewRows = 100;      // with fewer rows, nothing is unusual
 
 absl::Status CheckWorkers(const job::JobPlan& plan, int64_t rows) {
   if (rows >= plan.workers()) return absl::OkStatus();
@@ -47,15 +47,15 @@ void WarnOfBatch(const job::JobPlan& plan, int64_t rows, std::vector<std::string
                                    " rows, so an epoch is one step; hint: take a smaller batch"));
 }
 
-// How many of the values of a column come again. Counts the values of a sample of the ids, which halves
-// when it is full.
+// Estimates how many values of a column repeat. Only a sample of the ids is counted. When the
+// sample is full, half of its ids are dropped.
 class ValueCount {
  public:
   void Add(uint64_t key) {
     if (repeats_ || (Mix64(key) & left_out_) != 0) return;
     ++seen_;
     values_.insert(key);
-    if (seen_ % kLook == 0 && seen_ > 2 * values_.size()) {  // enough is known
+    if (seen_ % kLook == 0 && seen_ > 2 * values_.size()) {  // the values repeat; stop counting
       repeats_ = true;
       values_.clear();
     }
@@ -65,7 +65,7 @@ class ValueCount {
     absl::erase_if(values_, [&](uint64_t v) { return (Mix64(v) & left_out_) != 0; });
     seen_ = seen_ * values_.size() / before;
   }
-  // Of a value, that no row before has had it; 0: most values come again, or too little is known.
+  // The share of values that no earlier row had. 0: most values repeat, or too few rows were seen.
   double ShareOfNew() const {
     if (repeats_ || seen_ < static_cast<size_t>(kFewRows)) return 0;
     return static_cast<double>(values_.size()) / static_cast<double>(seen_);
@@ -74,15 +74,15 @@ class ValueCount {
  private:
   static constexpr size_t kLook = 1024, kMost = size_t{1} << 16;
   absl::flat_hash_set<uint64_t> values_;
-  size_t seen_ = 0;        // occurrences of ids in the sample
+  size_t seen_ = 0;        // occurrences of the ids in the sample
   uint64_t left_out_ = 0;  // ids with one of these bits in their hash are not in the sample
   bool repeats_ = false;
 };
 
-// What the rows of one part have shown.
+// Collects what the rows of one part show, and warns about it.
 class PartObserver {
  public:
-  // `shape` is that of the plan and outlives this.
+  // `shape` is the shape of the plan's data and must outlive the observer.
   PartObserver(std::string name, const job::JobPlan& plan, const DataShape& shape)
       : name_(std::move(name)), data_(plan.job.data()), shape_(shape) {
     for (const std::string& field : shape_.fields) missing_.push_back(FieldHash(field).missing());
@@ -173,7 +173,8 @@ class PartObserver {
 
 bool IsNotUtf8(absl::string_view text) { return !IsUtf8(text); }
 
-// A warning that may hold for thousands of files: the first of them, and how many more there are.
+// A warning that may hold for thousands of files. The text shows the first file and the number of
+// further files.
 class FirstOfMany {
  public:
   void Add(std::string text) {
@@ -190,7 +191,8 @@ class FirstOfMany {
   int64_t files_ = 0;
 };
 
-// Says which files are taken twice, by whatever names, and which names wildcards have passed over.
+// Warns of files that the job uses twice, even under different names, and of files that a wildcard
+// skipped.
 class FileCheck {
  public:
   template <typename Names>
@@ -229,7 +231,7 @@ class FileCheck {
   struct File {
     std::string knob, name;
   };
-  std::map<std::pair<std::string, std::string>, FirstOfMany> said_;  // by the fields of the job
+  std::map<std::pair<std::string, std::string>, FirstOfMany> said_;  // by the two fields of the job
   std::map<std::pair<dev_t, ino_t>, File> seen_;
 };
 
@@ -242,6 +244,8 @@ absl::Status CheckNames(const Data& data, DataReport* report) {
   return absl::OkStatus();
 }
 
+// Checks files with one row a line. Run() reads every file once, up to a budget of bytes, and then
+// warns and counts.
 class DataCheck {
  public:
   DataCheck(const job::JobPlan& plan, const DataShape& shape, RowParser* parser, DataReport* report)
@@ -255,6 +259,11 @@ class DataCheck {
         validation_ids_("data.validation", shape.fields),
         test_ids_("data.test", shape.fields) {}
 
+  // The order matters. The ids of the evaluation files are sampled first, so that each training row
+  // can be compared with them while it is read. The training files come before the others because
+  // their rows may also belong to the validation and test parts, and because the first of them
+  // decides which label counts as 0. Warnings and CheckCounts come last, since they need the
+  // totals.
   absl::Status Run() {
     TANDEM_ASSIGN_OR_RETURN(const RowParts parts, FindRowParts(plan_, parser_));
     const Data& data = plan_.job.data();
@@ -262,7 +271,7 @@ class DataCheck {
         test(data.test().begin(), data.test().end()),
         validation(data.validation().files().begin(), data.validation().files().end());
     if (!plan_.job.train().evaluate_only()) TANDEM_RETURN_IF_ERROR(SampleIds(parts));
-    // About a second of parsing in all, so that files of this size are checked to their last row.
+    // Parsing this much takes about a second, so files below this size are checked completely.
     constexpr int64_t kCheckBytes = int64_t{64} << 20;
     const size_t files =
         parts.train.files.size() + parts.validation.files.size() + parts.test.files.size();
@@ -279,7 +288,8 @@ class DataCheck {
  private:
   using NameList = std::vector<std::string>;
 
-  // By a parser of its own: what is wrong with these files, and what their labels are, is seen later.
+  // Samples the ids of the evaluation files with a parser of its own. Errors in these files, and
+  // their labels, are left to the later pass.
   absl::Status SampleIds(const RowParts& parts) {
     TANDEM_ASSIGN_OR_RETURN(const auto parser, NewRowParser(plan_.job.data(), nullptr));
     if (!plan_.job.data().validation().files().empty()) {
@@ -289,7 +299,7 @@ class DataCheck {
     return absl::OkStatus();
   }
 
-  // Files of one part alone, if the job names some.
+  // Reads files that belong to one part alone, if the job names such files.
   absl::Status ReadOwnFiles(const NameList& names, const NameList& files, PartObserver* part) {
     if (names.empty()) return absl::OkStatus();
     TANDEM_RETURN_IF_ERROR(ReadFiles(names, files, [part](int64_t) { return part; }));
@@ -298,7 +308,7 @@ class DataCheck {
         absl::StrCat(part->name(), ": there is no row in these files; hint: leave it out"));
   }
 
-  // Their rows may belong to any part.
+  // Reads the training files. Their rows may belong to any part.
   absl::Status ReadTrainFiles(const NameList& names, const RowParts& parts) {
     return ReadFiles(names, parts.train.files, [&](int64_t row) -> PartObserver* {
       if (parts.train.rows.Has(row)) return &train_;
@@ -311,8 +321,9 @@ class DataCheck {
     });
   }
 
-  // `observer_of` says whose the row of this number is; nullptr: nobody's, nor any after it. `names`:
-  // those of the job that stand for the files.
+  // Reads `files` and gives each row to its observer. `observer_of` returns the observer of a row
+  // by its number; nullptr means that this row and all rows after it belong to nobody. `names`: the
+  // names in the job that stand for the files.
   template <typename ObserverOf>
   absl::Status ReadFiles(const NameList& names, const NameList& files,
                          const ObserverOf& observer_of) {
@@ -328,7 +339,7 @@ class DataCheck {
     return absl::OkStatus();
   }
 
-  // False if there is no need of any row behind.
+  // Reads one file up to the budget of bytes. False if no further row is needed.
   template <typename ObserverOf>
   absl::StatusOr<bool> ReadFile(RowFile* file, const ObserverOf& observer_of, int64_t* number) {
     bool odd_text = false;
@@ -358,7 +369,8 @@ class DataCheck {
     validation_ids_.SeeTraining(row_, parser_->texts());
   }
 
-  // A file without rows is an error if the job names it; wildcards take what there is.
+  // Refuses a file without rows if the job names it. For files that a wildcard found there is only
+  // a warning.
   absl::Status CheckEmpty(const NameList& names, const RowFile& file) {
     const std::string what = absl::StrCat(
         file.lines().name(), ": ",
@@ -371,7 +383,8 @@ class DataCheck {
     return absl::OkStatus();
   }
 
-  // True if the row last parsed has text of an unknown encoding in a column that is read.
+  // Warns if the row that was parsed last has text in an unknown encoding in a column that the job
+  // reads. True if it has.
   bool WarnOfText(const LineReader& lines) {
     const std::string cell = parser_->ShownIf(IsNotUtf8);
     if (cell.empty()) return false;
@@ -417,9 +430,9 @@ class DataCheck {
   BadRows bad_rows_;
   PartObserver train_, validation_, test_;
   IdCheck validation_ids_, test_ids_;
-  FirstOfMany empty_;  // files that wildcards have found
+  FirstOfMany empty_;  // files without rows that wildcards have found
   Row row_;
-  int64_t bytes_ = 0;  // to parse of each file
+  int64_t bytes_ = 0;  // how many bytes of each file to parse
   bool read_all_ = true;
 };
 
@@ -442,7 +455,7 @@ absl::Status CheckData(const job::JobPlan& plan, DataReport* report) {
   DataReport ignored;
   TANDEM_RETURN_IF_ERROR(CheckServiceTraces(plan));
   TANDEM_ASSIGN_OR_RETURN(const DataShape shape, FindDataShape(plan));
-  if (plan.job.data().format() == Data::PROGRAM) return absl::OkStatus();  // no files
+  if (plan.job.data().format() == Data::PROGRAM) return absl::OkStatus();  // there are no files
   if (report == nullptr) report = &ignored;
   if (!plan.job.train().evaluate_only()) {
     TANDEM_RETURN_IF_ERROR(CheckNames(plan.job.data(), report));

@@ -12,7 +12,7 @@
 namespace tandem::data {
 namespace {
 
-// How the files are cut into cells, with the chosen columns as the only ones.
+// How the files are cut into cells, with the chosen columns as the only columns.
 absl::StatusOr<Columns> CutsOf(const Data& data, const std::vector<std::string>& names) {
   Columns columns;
   if (data.format() == Data::DELIMITED) {
@@ -32,7 +32,7 @@ absl::StatusOr<Columns> CutsOf(const Data& data, const std::vector<std::string>&
   return columns;
 }
 
-// The cells of a pair separated by tabs, if the first pair of the files is, else by commas.
+// The delimiter of files of pairs: a tab if the first pair has one, else a comma.
 absl::StatusOr<std::string> DelimiterOfPairs(const std::vector<std::string>& files,
                                              RowParser* parser) {
   RowWalk walk(&files, parser, RowSelection());

@@ -1,5 +1,5 @@
-// The texts of some columns of a job's rows, in the order of the rows: for a file that says something of
-// each row and names it, such as its score.
+// ChosenColumns gives the texts of some columns of a job's rows, in the order of the rows. Output
+// files with a line for each row, such as its score, use these texts to identify the row.
 //
 // Thread safety: one thread at a time.
 #ifndef TANDEM_DATA_CHOSEN_COLUMNS_H_
@@ -18,19 +18,19 @@ namespace tandem::data {
 
 class ChosenColumns {
  public:
-  // Columns as the files call them: by their names if they have a header, by their numbers from 0 in CRITEO
-  // and other files without one, "user" and "item" in NCF. INVALID_ARGUMENT: a file does not have one of
-  // them; or the format has no columns.
+  // Opens the files. Columns are named as the files name them: by name if the files have a header,
+  // by number from 0 in CRITEO and other files without a header, "user" and "item" in NCF.
+  // INVALID_ARGUMENT if a file lacks one of the columns or if the format has no columns.
   static absl::StatusOr<std::unique_ptr<ChosenColumns>> Open(const Data& data,
                                                              const std::vector<std::string>& files,
                                                              const std::vector<std::string>& names);
 
-  // The names of the columns, each with the delimiter of the files behind it.
+  // The names of the columns, each followed by the delimiter of the files.
   std::string Header() const;
-  // Appends the cells of the next row in the same way; in quotes where they need some. An error names file
-  // and line, or says that there is no row any more.
+  // Appends the cells of the next row, each followed by the delimiter and in quotes if necessary.
+  // Errors name file and line, or say that there is no further row.
   absl::Status AppendNext(std::string* text);
-  // FAILED_PRECONDITION, with file and line: there is one more row.
+  // FAILED_PRECONDITION, with file and line, if there is a further row.
   absl::Status CheckEnd();
 
  private:
@@ -49,7 +49,7 @@ class ChosenColumns {
   const std::vector<std::string> files_, names_;
   const std::string delimiter_;
   const std::unique_ptr<RowParser> parser_;
-  const std::vector<size_t> texts_;  // of the parser's, one a name
+  const std::vector<size_t> texts_;  // index in the parser's texts, for each name
   RowWalk walk_;
   Row row_;
 };

@@ -1,4 +1,4 @@
-// The Criteo display-advertising text format.
+// The parser of the Criteo display-advertising text format.
 #include <algorithm>
 #include <array>
 
@@ -79,7 +79,7 @@ class CriteoParser final : public RowParser {
   }
 
   const bool labels_optional_;
-  size_t columns_ = kColumns;  // of the file at hand; one less: without labels
+  size_t columns_ = kColumns;  // of the current file; one less: no labels
   std::array<absl::string_view, kColumns> cells_;
   std::vector<FieldHash> hashes_;
 };

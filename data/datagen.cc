@@ -29,8 +29,9 @@ absl::Status FileError(absl::string_view doing, const std::string& path) {
       "; hint: does the directory exist, is the disk full?"));
 }
 
-// Writes under a temporary name; Commit gives the file its own. Without Commit nothing is left. What is at
-// the path and no regular file is written into.
+// A file that is written under a temporary name until Commit gives it its own name. Without Commit
+// no file remains. A path that exists and is no regular file (a pipe, say) is written into
+// directly.
 class AtomicFile {
  public:
   static absl::StatusOr<std::unique_ptr<AtomicFile>> Create(const std::string& path) {
@@ -38,7 +39,7 @@ class AtomicFile {
     const std::string temporary =
         place.replaced ? absl::StrCat(place.path, ".tmp", getpid()) : place.path;
     errno = 0;
-    // zlib writes plain files too ("T").
+    // Mode "T": zlib writes plain files, too.
     gzFile file = gzopen(temporary.c_str(), absl::EndsWith(path, ".gz") ? "wbe1" : "wbeT");
     if (file == nullptr) return FileError("create", path);
     gzbuffer(file, 1 << 18);
@@ -60,7 +61,7 @@ class AtomicFile {
   absl::Status Commit() {
     errno = 0;
     if (gzclose(std::exchange(file_, nullptr)) != Z_OK) return FileError("finish", path_);
-    committed_ = true;  // or gone
+    committed_ = true;  // or the file is gone
     return temporary_ == path_ ? absl::OkStatus() : PutInPlace(temporary_, path_);
   }
 
@@ -85,7 +86,7 @@ void AppendHex(uint32_t value, std::string* text) {
   text->append(digits, sizeof(digits));
 }
 
-// One line: label, 13 integers, 26 values; missing cells are empty.
+// Formats one line: the label, 13 integers, 26 values; missing cells are empty.
 void FormatRow(const PlantedSample& sample, bool positive, std::string* text) {
   text->assign(positive ? "1" : "0");
   for (int j = 0; j < kPlantedNumbers; ++j) {
@@ -100,8 +101,8 @@ void FormatRow(const PlantedSample& sample, bool positive, std::string* text) {
   text->push_back('\n');
 }
 
-// Writes `rows` rows of the part called `part`; each row has a random stream of its own. Calls
-// visit(sample, label, logit) for each.
+// Writes `rows` rows of the part named `part` and calls visit(sample, label, logit) for each. Each
+// row has a random stream of its own, so it does not depend on other rows.
 template <typename Visit>
 absl::Status WriteRows(const PlantedModel& model, uint64_t seed, absl::string_view part,
                        int64_t rows, AtomicFile* file, Visit visit) {

@@ -1,4 +1,4 @@
-// Delimited text with a column specification in the job.
+// The parser of delimited text, whose columns the job describes.
 #include <algorithm>
 #include <cmath>
 #include <deque>
@@ -35,12 +35,12 @@ bool Contains(const Texts& texts, absl::string_view text) {
   return false;
 }
 
-// One column of the job.
+// One column that the job reads.
 struct ColumnPlace {
   std::string name;
   Column rule;
-  Texts missing;  // beside the empty cell
-  size_t at = 0;  // column number in the file at hand
+  Texts missing;  // in addition to the empty cell
+  size_t at = 0;  // number of the column in the current file
 
   bool IsMissing(absl::string_view cell) const { return cell.empty() || Contains(missing, cell); }
 };
@@ -55,7 +55,7 @@ ColumnPlace PlaceOf(const Columns& columns, const std::string& name) {
   return place;
 }
 
-// A date as the number of units since 1970.
+// Parses a date into the number of units (days or seconds) since 1970.
 bool ParseDate(const Column& rule, absl::string_view cell, double* value) {
   absl::Time time;
   std::string ignored;
@@ -67,7 +67,7 @@ bool ParseDate(const Column& rule, absl::string_view cell, double* value) {
   return true;
 }
 
-// A number with a decimal comma.
+// Parses a number with a decimal comma.
 bool ParseWithComma(absl::string_view cell, double* value) {
   if (absl::StrContains(cell, '.')) return false;
   return ParseNumber(absl::StrReplaceAll(cell, {{",", "."}}), value);
@@ -77,7 +77,7 @@ bool HasDigit(absl::string_view text) {
   return std::any_of(text.begin(), text.end(), absl::ascii_isdigit);
 }
 
-// Digits in groups of three, such as 1,234,567.50.
+// Whether the text is a number whose digits stand in groups of three, such as 1,234,567.50.
 bool HasThousandCommas(absl::string_view text) {
   const size_t comma = text.find(',');
   if (comma == absl::string_view::npos || comma == 0 || comma > 3) return false;
@@ -89,7 +89,7 @@ bool HasThousandCommas(absl::string_view text) {
          ParseNumber(absl::StrReplaceAll(text, {{",", ""}}), &ignored);
 }
 
-// The same, or with points between the thousands.
+// The same, or with points between the thousands, such as 1.234.567,50.
 bool HasThousands(absl::string_view text) {
   return HasThousandCommas(text) ||
          HasThousandCommas(absl::StrReplaceAll(text, {{",", "."}, {".", ","}}));
@@ -125,7 +125,7 @@ class DelimitedParser final : public RowParser {
     }
   }
 
-  // From here on numbers are standardised where the job says so.
+  // Sets the means and deviations. From then on numbers are standardised where the job asks for it.
   absl::Status SetStatistics(const DataStatistics& statistics) {
     for (size_t i = 0; i < transforms_.size(); ++i) {
       if (!transforms_[i].standardises()) continue;
@@ -167,7 +167,7 @@ class DelimitedParser final : public RowParser {
     return quotes_ && data::EndsInQuotes(line, delimiter_, columns_.trim(), inside);
   }
 
-  // A line of delimiters is a row, if one without a label.
+  // A line that consists of delimiters is a row whose cells are all empty.
   bool IsRow(absl::string_view line) const override {
     return !Trimmed(line).empty() || absl::StrContains(line, delimiter_);
   }
@@ -225,7 +225,8 @@ class DelimitedParser final : public RowParser {
            !columns_.label().empty();
   }
 
-  // Refuses a file to score, whose first line is in cells_, if its columns are not those of training.
+  // Refuses a file to score that has other columns than the training files. Its first line is in
+  // cells_.
   absl::Status CheckCount() const {
     const size_t count = cells_.size();
     if (!CountsColumns() || count == trained_columns_ || count + 1 == trained_columns_) {
@@ -237,7 +238,7 @@ class DelimitedParser final : public RowParser {
         " without a label; hint: columns are told apart by their numbers", OtherDelimiter()));
   }
 
-  // Whether the file, whose first line is in cells_, has no column of labels.
+  // Whether the file, whose first line is in cells_, has no label column.
   bool LacksLabel() const {
     if (columns_.label().empty()) return true;
     if (columns_.header()) {
@@ -246,7 +247,7 @@ class DelimitedParser final : public RowParser {
       });
     }
     if (trained_columns_ > 0) return cells_.size() < trained_columns_;
-    uint64_t last = 0;  // that the job reads
+    uint64_t last = 0;  // the highest number of an input column
     for (const std::vector<ColumnPlace>* places : {&numeric_, &categorical_}) {
       for (const ColumnPlace& place : *places) last = std::max(last, NumberOf(place));
     }
@@ -258,7 +259,7 @@ class DelimitedParser final : public RowParser {
     return ParseUnsigned(place.name, &number) ? number : 0;
   }
 
-  // Where the column of `place` is, judged by the first line, which is in cells_.
+  // Finds the column of `place` by the first line of the file, which is in cells_.
   absl::Status Find(absl::string_view role, ColumnPlace* place) const {
     if (columns_.header()) return FindName(role, place);
     uint64_t number = 0;
@@ -311,8 +312,8 @@ class DelimitedParser final : public RowParser {
         OtherDelimiter()));
   }
 
-  // A first line that is one cell has most likely another delimiter than the job says: names one
-  // that is in it.
+  // A hint for a first line that is a single cell. The file probably has another delimiter than the
+  // job; the hint suggests one that is in the line.
   std::string OtherDelimiter() const {
     if (cells_.size() == 1) {
       for (const char other : {',', ';', '\t', '|'}) {
@@ -349,7 +350,7 @@ class DelimitedParser final : public RowParser {
                          : labels_.Hint(Trimmed(cell))));
   }
 
-  // Whether the row may be the names of the columns, which the job does not say to be there.
+  // Whether the row may be a header that the job does not mention.
   bool MayBeHeader(absl::string_view cell) const {
     return at_first_row_ && !columns_.header() && !cell.empty() && !HasDigit(cell);
   }
@@ -381,7 +382,7 @@ class DelimitedParser final : public RowParser {
     key_texts_.push_back(missing ? absl::string_view() : text);
   }
 
-  // The values of a cell, each an id; without any, the id of a missing value.
+  // Adds an id for each value in the cell; for a cell without values, the id of a missing value.
   absl::Status ParseBag(size_t f, absl::string_view cell, Row* row) {
     const ColumnPlace& place = categorical_[f];
     const size_t begin = row->keys.size();
@@ -474,22 +475,22 @@ class DelimitedParser final : public RowParser {
 
   const Columns columns_;
   const bool labels_optional_;
-  const size_t trained_columns_;  // 0: not known
+  const size_t trained_columns_;  // columns of a training row; 0: not known
   const std::string delimiter_;
   const bool quotes_;
   bool bags_ = false;      // a column has cells of several ids
-  bool weighted_ = false;  // and of one of them the mean counts
+  bool weighted_ = false;  // one of these columns has pooling MEAN
   bool at_first_row_ = false;
   LabelMap labels_;
   ColumnPlace label_;
-  bool without_label_ = false;  // the file at hand
+  bool without_label_ = false;  // the current file has no labels
   std::vector<ColumnPlace> numeric_, categorical_;
-  std::vector<NumberTransform> transforms_;   // per numeric column
-  std::vector<double> values_;                // likewise, of the row last parsed, before the scale
-  std::vector<FieldHash> hashes_;             // per categorical column
-  std::vector<absl::string_view> cells_;      // of the line at hand; as many as the first line has
-  std::deque<std::string> texts_;             // of cells that hold quotes
-  std::vector<absl::string_view> key_texts_;  // of the row last parsed, one a key
+  std::vector<NumberTransform> transforms_;   // by numeric column
+  std::vector<double> values_;                // likewise, in the last parsed row, before scaling
+  std::vector<FieldHash> hashes_;             // by categorical column
+  std::vector<absl::string_view> cells_;      // of the current line; as many as the first line has
+  std::deque<std::string> texts_;             // cells that hold quotes
+  std::vector<absl::string_view> key_texts_;  // texts of the last parsed row, one for each key
 };
 
 }  // namespace

@@ -22,8 +22,8 @@ namespace {
 
 bool IsNameChar(char c) { return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_'; }
 
-// The variable's name at the start of `rest` (after the dollar sign), and how many characters it
-// and its braces take; 0 if there is no name there.
+// The name of the variable at the start of `rest` (after the dollar sign). Returns how many
+// characters the name and its braces take; 0 if there is no name.
 size_t VariableName(absl::string_view rest, absl::string_view* name) {
   if (!rest.empty() && rest[0] == '{') {
     const size_t close = rest.find('}');
@@ -42,7 +42,7 @@ bool Exists(const std::string& path) {
   return !path.empty() && stat(path.c_str(), &info) == 0;
 }
 
-// What comes before the name of the file, with the slash; "" if nothing does.
+// The path up to the name of the file, including the slash; "" if the path is a bare name.
 std::string FolderOf(const std::string& path) { return path.substr(0, path.rfind('/') + 1); }
 
 bool IsHidden(const std::string& path) {
@@ -50,7 +50,7 @@ bool IsHidden(const std::string& path) {
   return name < path.size() && path[name] == '_';
 }
 
-// "~/data" is below the home folder, as a shell has it.
+// Expands "~/data" to a path below the home folder, as a shell does.
 absl::StatusOr<std::string> ExpandHome(const std::string& path) {
   if (path != "~" && !absl::StartsWith(path, "~/")) return path;
   const char* const home = std::getenv("HOME");
@@ -59,8 +59,8 @@ absl::StatusOr<std::string> ExpandHome(const std::string& path) {
       absl::StrCat("'", path, "' is below the home folder, but HOME is not set"));
 }
 
-// The name that the job means, with its wildcards. What is there under the name as it stands, brackets
-// and dollar signs and all, comes first.
+// The path that a name in the job stands for, still with its wildcards. A file that exists under
+// exactly this name, with brackets and dollar signs, comes first.
 absl::StatusOr<std::string> ExpandName(const std::string& name) {
   if (Exists(name)) return name;
   const std::string folder = FolderOf(name);
@@ -72,7 +72,8 @@ absl::StatusOr<std::string> ExpandName(const std::string& name) {
   return folder + rest;
 }
 
-// In byte order; not glob's own, which follows the locale of the node.
+// The files that match, in byte order. glob's own order follows the locale of the node and could
+// differ between nodes.
 std::vector<std::string> Matches(const std::string& path) {
   const std::string folder = FolderOf(path);
   const std::string pattern =

@@ -18,16 +18,16 @@
 namespace tandem::data {
 namespace {
 
-constexpr int64_t kSampledIds = 400'000;  // of all fields together
+constexpr int64_t kSampledIds = 400'000;  // in all fields together
 constexpr int64_t kSampledRows = 10'000;
-constexpr int64_t kRowsWithForms = 100'000;  // training rows: forms take time
-constexpr double kRespelled = 0.2;           // a share of ids that are spelled otherwise is a fault
-constexpr double kUntrained = 0.9;           // so is a share of ids that no training row has,
-constexpr int64_t kFewestIds = 10;           // if there are as many
+constexpr int64_t kRowsWithForms = 100'000;  // training rows: making forms takes time
+constexpr double kRespelled = 0.2;  // warn if so large a share of values is spelled otherwise
+constexpr double kUntrained = 0.9;  // warn if so large a share of values is in no training row,
+constexpr int64_t kFewestIds = 10;  // and if there are at least so many values
 constexpr size_t kShownBytes = 60;
 
 constexpr uint32_t kFirstLetter = 0xc0;
-// Of the letters with an accent from U+00C0 to U+017F, those without.
+// For each letter from U+00C0 to U+017F, most of which have an accent, the letter without accent.
 constexpr absl::string_view kLetters =
     "aaaaaaaceeeeiiiidnooooo*ouuuuyts"
     "aaaaaaaceeeeiiiidnooooo/ouuuuyty"
@@ -39,7 +39,7 @@ absl::string_view Unwrapped(absl::string_view text) {
   for (size_t before = text.size() + 1; text.size() < before;) {
     before = text.size();
     text = absl::StripAsciiWhitespace(text);
-    absl::ConsumePrefix(&text, "\xc2\xa0");  // a blank that does not break
+    absl::ConsumePrefix(&text, "\xc2\xa0");  // a no-break space
     absl::ConsumeSuffix(&text, "\xc2\xa0");
     const bool quoted = text.size() >= 2 && text.front() == text.back() &&
                         (text.front() == '"' || text.front() == '\'');
@@ -48,13 +48,13 @@ absl::string_view Unwrapped(absl::string_view text) {
   return text;
 }
 
-// The character of two bytes that `text` begins with; 0 if it is another one.
+// The two-byte character that `text` begins with; 0 if it begins with another character.
 uint32_t TwoByteCharacter(absl::string_view text) {
   if (text.size() < 2 || (text[0] & 0xe0) != 0xc0) return 0;
   return uint32_t{text[0] & 0x1fu} << 6 | uint32_t{text[1] & 0x3fu};
 }
 
-// Why two spellings of one id differ, as a hint.
+// A hint that explains how two spellings of one id differ.
 absl::string_view HintFor(absl::string_view text, absl::string_view trained) {
   double a = 0, b = 0;
   if (Trimmed(text) == Trimmed(trained)) return "data.columns.trim: true takes blanks off";
@@ -78,7 +78,7 @@ std::string PlainForm(absl::string_view text) {
   std::string form;
   while (!text.empty()) {
     const uint32_t character = TwoByteCharacter(text);
-    const bool accent = character >= 0x300 && character < 0x370;  // of the letter before
+    const bool accent = character >= 0x300 && character < 0x370;  // accent of the letter before it
     const bool letter = character >= kFirstLetter && character < 0x180;
     if (letter) form += kLetters[character - kFirstLetter];
     if (!letter && !accent) form += absl::ascii_tolower(static_cast<unsigned char>(text[0]));
@@ -173,7 +173,7 @@ void IdCheck::Warn(bool all, std::vector<std::string>* warnings) const {
 }
 
 void IdCheck::WarnOf(const Field& field, bool all, std::vector<std::string>* warnings) const {
-  const Id* example = nullptr;         // the most frequent one of those that are not trained,
+  const Id* example = nullptr;         // the most frequent untrained id, respelled ones first,
   const std::string* other = nullptr;  // and its spelling in the training rows
   int64_t respelled = 0;
   for (const auto& [key, id] : field.ids) {

@@ -1,7 +1,6 @@
-// IdCheck compares the ids of the rows that evaluate a model with those of the rows that train it, or
-// have trained it. An id
-// in another spelling (12.0 for 12, a blank behind a name) is another id: its row is never trained, and
-// nothing fails.
+// IdCheck compares the ids of evaluation rows with the ids of training rows, or with the ids that a
+// model was trained on. An id in another spelling (12.0 for 12, a blank after a name) is a
+// different id. Its row is never trained, and nothing fails, so a warning is the only sign.
 //
 // Thread safety: one thread at a time.
 #ifndef TANDEM_DATA_ID_CHECK_H_
@@ -20,44 +19,45 @@
 
 namespace tandem::data {
 
-// The text without what often differs between two spellings of one id: blanks and quotes around it, the
-// form of a whole number, capital letters, accents.
+// The text without differences that are frequent between two spellings of one id: blanks and quotes
+// around it, the form of a whole number, capital letters, accents.
 std::string PlainForm(absl::string_view text);
 
 class IdCheck {
  public:
-  // `part` is the field of the job that names the files, for messages.
+  // `part` is the field of the job that names the evaluation files, for messages.
   IdCheck(std::string part, std::vector<std::string> fields);
 
-  // Keeps the ids of the first rows of `files`. Rows that do not parse are skipped; the check of
-  // the files reports them.
+  // Remembers the ids of the first rows of `files`. Rows that do not parse are skipped, since the
+  // check of the files reports them.
   void Sample(const std::vector<std::string>& files, RowParser* parser);
 
-  // A training row; `texts` is RowParser::texts() of it.
+  // Marks the ids of a training row as trained. `texts` is RowParser::texts() of the row.
   void SeeTraining(const Row& row, absl::Span<const absl::string_view> texts);
 
-  // Ids that a saved model has rows of, in the place of training rows.
+  // Marks ids as trained that a saved model has rows for. Replaces training rows.
   void SeeModel(absl::Span<const uint64_t> keys);
 
-  // A line for each field whose ids the training rows lack. `all`: all training rows were seen.
+  // Adds a line for each field whose ids the training rows lack. `all`: all training rows were
+  // seen.
   void Warn(bool all, std::vector<std::string>* warnings) const;
 
  private:
   struct Id {
     int64_t count = 0;
     bool trained = false;
-    std::string text;   // the beginning of it; "" if the format has numbers for ids
-    uint64_t form = 0;  // a hash of its plain form
+    std::string text;   // the first bytes of the text; "" if the ids of the format are numbers
+    uint64_t form = 0;  // hash of the plain form of the text
   };
   struct Field {
     std::string name;
     uint64_t missing = 0;  // the key of "no value", which does not count
     int64_t count = 0, trained = 0;
     absl::flat_hash_map<uint64_t, Id> ids;  // by key
-    absl::flat_hash_map<uint64_t, std::string>
-        forms;  // of them; a text of the training rows, or ""
+    // For each form of these ids, a text of the training rows that has the form, or "".
+    absl::flat_hash_map<uint64_t, std::string> forms;
 
-    bool IsTrained() const;  // nearly
+    bool IsTrained() const;  // so large a share that there is nothing to warn of
   };
   void Add(const Row& row, absl::Span<const absl::string_view> texts);
   void SeeId(uint64_t key, absl::string_view text, Field* field);
@@ -69,8 +69,8 @@ class IdCheck {
   std::vector<Field> fields_;
 };
 
-// The ids of the rows that `tandem predict` scores (data.score_only), where they are those of files with a
-// row a line; others have none.
+// Samples the ids of the rows that `tandem predict` scores (data.score_only). The result is empty
+// for formats without a row a line.
 absl::StatusOr<IdCheck> SampleIdsToScore(const job::JobPlan& plan);
 
 }  // namespace tandem::data

@@ -11,7 +11,8 @@
 namespace tandem::data {
 namespace {
 
-// Texts that pandas and other programs write for a missing value, in any case of their letters.
+// Whether the text is one that pandas and other programs write for a missing value, in any case of
+// its letters.
 bool IsUsuallyMissing(absl::string_view text) {
   static constexpr absl::string_view kTexts[] = {
       "",     "nan",  "-nan",    "na",        "n/a",     "#na",      "#n/a",    "<na>",   "nat",

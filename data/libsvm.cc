@@ -1,4 +1,4 @@
-// The libsvm / svmlight text format: sparse vectors with a label.
+// The parser of the libsvm / svmlight text format: sparse vectors with a label.
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -78,7 +78,8 @@ class LibsvmParser final : public RowParser {
         "; hint: each of the two classes is written in one way; ", labels_.Hint(word)));
   }
 
-  // "qid:7" groups rows for ranking. Rows are scored one by one here.
+  // Whether the word is "qid:7", which groups rows for ranking. The word is skipped, since rows are
+  // scored one by one here.
   static bool IsQuery(absl::string_view word) {
     uint64_t ignored = 0;
     return absl::ConsumePrefix(&word, "qid:") && ParseUnsigned(word, &ignored);

@@ -12,7 +12,7 @@
 namespace tandem::data {
 namespace {
 
-constexpr size_t kChunkBytes = size_t{128} << 10;  // of one read
+constexpr size_t kChunkBytes = size_t{128} << 10;  // size of one read
 constexpr char kByteOrderMark[] = "\xef\xbb\xbf";
 constexpr char kCarriageReturns[] = "lines of old Macintosh files end so: tr '\\r' '\\n'";
 
@@ -99,7 +99,7 @@ absl::Status LineReader::CheckStart(absl::string_view line) const {
 }
 
 absl::StatusOr<bool> LineReader::NextRaw(size_t known, absl::string_view* line) {
-  size_t scanned = known;  // bytes from begin_ known to hold no line end
+  size_t scanned = known;  // bytes from begin_ on that hold no line end
   for (;;) {
     const char* const start = buffer_.data() + begin_;
     const size_t have = end_ - begin_;
@@ -131,7 +131,8 @@ absl::StatusOr<bool> LineReader::Fill() {
   std::copy(buffer_.begin() + begin_, buffer_.begin() + end_, buffer_.begin());
   end_ -= begin_;
   begin_ = 0;
-  // Room for a chunk, unless there is room enough not to grow for the few bytes left of a line.
+  // Make room for a chunk, unless the room left is large enough. Otherwise the few bytes of an
+  // incomplete line would let the buffer grow.
   if (buffer_.size() - end_ < kChunkBytes / 2) buffer_.resize(end_ + kChunkBytes);
   const size_t room = std::min(kChunkBytes, buffer_.size() - end_);
   absl::StatusOr<size_t> got = source_->Read(buffer_.data() + end_, room);

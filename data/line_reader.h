@@ -1,5 +1,6 @@
-// Lines of a text file, plain or compressed, with the checks every text format needs: a bound on the
-// length of a line, no NUL bytes, and no file that ends in the middle of its compressed data.
+// LineReader gives the lines of a text file, plain or compressed. LineReader also makes the checks
+// that every text format needs: a limit on the length of a line, no NUL bytes, and no file that
+// ends inside its compressed data.
 //
 // Thread safety: one thread at a time.
 #ifndef TANDEM_DATA_LINE_READER_H_
@@ -25,51 +26,53 @@ class LineReader {
   // `name` appears in messages.
   LineReader(std::string name, std::unique_ptr<ByteSource> source);
 
-  // The next line, without its end ("\n" or "\r\n") and, on the first line, without a byte order
-  // mark; false at the end of the file. `line` is valid until the next call. Lines that are empty
-  // are skipped, but counted.
+  // The next line, without its line end ("\n" or "\r\n") and, for the first line, without a byte
+  // order mark. False at the end of the file. `line` is valid until the next call. Empty lines are
+  // skipped but counted.
   absl::StatusOr<bool> Next(absl::string_view* line);
 
-  // Adds the line below, after the line end as it is in the file, to the line last returned. False if the
-  // file ends here, or the whole would be longer than a line may be. Either moves `line`.
+  // Joins the next line of the file, with the line end between them, to the line that was returned
+  // last. False if the file ends here, or if the whole would be too long for a line. In both cases
+  // `line` may move in memory.
   absl::StatusOr<bool> Extend(absl::string_view* line);
-  // Takes back all that Extend has added: Next goes on from there.
+  // Undoes all calls of Extend: Next continues with the first line that they joined.
   void Retract(absl::string_view* line);
 
-  // INVALID_ARGUMENT "name:line: what" about the line last returned.
+  // INVALID_ARGUMENT "NAME:LINE: WHAT" about the line that was returned last.
   absl::Status Error(absl::string_view what) const;
-  absl::Status FileError(absl::string_view what) const;  // "name: what"
+  absl::Status FileError(absl::string_view what) const;  // "NAME: WHAT"
 
   const std::string& name() const { return name_; }
-  int64_t line_number() const {
-    return line_number_;
-  }  // from 1; the first one of those put together
+  // The number of the line that was returned last, from 1. Joined lines have the number of the
+  // first.
+  int64_t line_number() const { return line_number_; }
   double Progress() const { return source_->Progress(); }
 
  private:
-  // The line from begin_ on, empty or not, which does not end within the first `known` bytes. False if
-  // there are no more bytes than these.
+  // The line that begins at begin_, empty or not. The caller knows that its first `known` bytes
+  // hold no line end. False if there are no bytes after these.
   absl::StatusOr<bool> NextRaw(size_t known, absl::string_view* line);
-  absl::StatusOr<bool> Fill();  // more bytes; false at the end
-  // The line, which is without its LF, as it is returned.
+  absl::StatusOr<bool> Fill();  // reads more bytes; false at the end
+  // The line, whose LF is already removed, in the form in which Next returns it.
   absl::string_view Bare(absl::string_view line) const;
-  absl::string_view Stored(
-      size_t bytes) const;  // the line last returned, or the first of its bytes
+  // The first `bytes` bytes of the line that was returned last, in the form in which Next returns
+  // it.
+  absl::string_view Stored(size_t bytes) const;
   absl::Status CheckText(absl::string_view line) const;
-  absl::Status CheckStart(absl::string_view line) const;  // of the file
+  absl::Status CheckStart(absl::string_view line) const;  // checks the start of the file
 
   const std::string name_;
   const std::unique_ptr<ByteSource> source_;
   std::vector<char> buffer_;
   size_t begin_ = 0, end_ = 0;  // unread bytes are buffer_[begin_, end_)
-  size_t line_begin_ = 0;   // the line last returned is buffer_[line_begin_, begin_), with its end
-  size_t first_bytes_ = 0;  // of it without what Extend has added
+  size_t line_begin_ = 0;   // the last returned line, with its end, is buffer_[line_begin_, begin_)
+  size_t first_bytes_ = 0;  // bytes of that line without the lines that Extend has joined
   int64_t line_number_ = 0;
   int64_t lines_read_ = 0;
-  bool at_end_ = false;  // the line last returned is the last one, and has no line end
+  bool at_end_ = false;  // the last returned line ends the file without a line end
 };
 
-// OpenFile and LineReader in one; errors name the file.
+// Opens the file and constructs its LineReader. Errors name the file.
 absl::StatusOr<std::unique_ptr<LineReader>> OpenLines(const std::string& path);
 
 }  // namespace tandem::data

@@ -12,14 +12,14 @@ namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-// Unsigned integers in the order of the floats. -0 and 0 are one value.
+// Unsigned integers that have the order of the floats. -0 and 0 are one value.
 uint32_t OrderedBits(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x == 0 ? 0.0f : x);
   return (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
 }
 
-// AUC from counts per bin, lowest bin first. A pair in different bins is ordered; one in the same
-// bin counts half, and is wrong by half at most.
+// AUC from counts per bin, the lowest bin first. A pair in different bins is ordered. A pair in the
+// same bin counts half, so its error is at most a half.
 ScoreSample::Auc AucOfBins(absl::Span<const uint64_t> positives,
                            absl::Span<const uint64_t> negatives) {
   double all_positives = 0, below = 0, wins = 0, ties = 0;
@@ -101,7 +101,7 @@ ScoreSample::Auc ScoreSample::ComputeAuc() const {
 }
 
 ScoreSample::Auc ScoreSample::ExactAuc() const {
-  // Sorted by score; each run of equal scores is a bin of its own, and its ties count half exactly.
+  // Sort by score. Each run of equal scores is a bin of its own, so ties count exactly half.
   std::vector<uint64_t> sorted(logits_.size());
   for (size_t i = 0; i < sorted.size(); ++i) {
     sorted[i] = uint64_t{OrderedBits(logits_[i])} << 1 | labels_[i];
@@ -134,7 +134,7 @@ double Logloss(float logit, float label) {
 
 size_t RankOfPositive(float positive, absl::Span<const float> candidates) {
   size_t rank = 0;
-  // Not `>=`: a NaN on either side must not count as a win.
+  // Not `>=`: if either score is NaN, the positive must not win.
   for (const float candidate : candidates) rank += candidate < positive ? 0 : 1;
   return rank;
 }
@@ -147,7 +147,8 @@ void AddSamples(const Batch& batch, absl::Span<const float> logits, EvaluationPa
     const float label = batch.labels[i];
     if (std::isnan(label)) {
       ++sums.unlabelled;
-      if (!std::isfinite(logits[i])) sums.logloss_sum = kNan;  // as the loss of any label would be
+      // No label could make the loss finite.
+      if (!std::isfinite(logits[i])) sums.logloss_sum = kNan;
       continue;
     }
     sums.logloss_sum += Logloss(logits[i], label);
@@ -158,7 +159,7 @@ void AddSamples(const Batch& batch, absl::Span<const float> logits, EvaluationPa
   if (sums.unlabelled == 0) part->scores.Add(logits, batch.labels);
 }
 
-// In nats; of a share of 0 or 1: 0.
+// The entropy in nats of a share; 0 for the shares 0 and 1.
 double Entropy(double share) {
   if (share <= 0 || share >= 1) return 0;
   return -share * std::log(share) - (1 - share) * std::log1p(-share);
@@ -210,7 +211,7 @@ EvaluationResult Summarise(const EvaluationPart& part) {
 namespace {
 
 constexpr size_t kRunningBins = 4096;
-constexpr float kRunningLimit = 16;  // logits beyond count in the first or last bin
+constexpr float kRunningLimit = 16;  // logits beyond it count in the first or last bin
 
 }  // namespace
 

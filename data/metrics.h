@@ -1,8 +1,9 @@
-// Quality of a model on test samples: logloss, accuracy, AUC, HR@k and NDCG@k.
+// Measures of a model's quality on test samples: logloss, accuracy, AUC, HR@k and NDCG@k.
 //
-// Each worker sums up its share (EvaluationPart), the parts are merged in any order, and Summarise
-// finishes. Ties never help: equal scores count half in AUC, and a positive ranks below every
-// candidate with an equal score, so a constant model has AUC .5, HR 0 and NDCG 0.
+// Each worker sums up its share (EvaluationPart). The parts are merged in any order, and Summarise
+// computes the result. Ties never help a model: equal scores count half in AUC, and a positive
+// ranks below every candidate with an equal score. A constant model therefore has AUC .5, HR 0 and
+// NDCG 0.
 //
 // Thread safety: one thread at a time per object; the functions are pure.
 #ifndef TANDEM_DATA_METRICS_H_
@@ -17,13 +18,14 @@
 
 namespace tandem::data {
 
-// Sums over samples, or over ranking groups. Plain numbers, so that they can travel.
+// Sums over samples, or over ranking groups. The fields are plain numbers, so that they can travel
+// between processes.
 struct EvaluationSums {
-  int64_t samples = 0;     // of batches without groups
+  int64_t samples = 0;     // samples of batches without groups
   double logloss_sum = 0;  // nats
   int64_t correct = 0;     // logit > 0 equals label 1
   int64_t positives = 0;   // samples with label 1
-  int64_t unlabelled = 0;  // samples without a label, which are in none of the three sums
+  int64_t unlabelled = 0;  // unlabelled samples, which the three sums leave out
   int64_t groups = 0;
   double hit_sum = 0;
   double ndcg_sum = 0;
@@ -31,8 +33,8 @@ struct EvaluationSums {
   void Merge(const EvaluationSums& other);
 };
 
-// What AUC needs: all scores while there are at most kExactScores of them, from then on counts in
-// kAucBins bins of equal width of the predicted probability.
+// The scores that AUC is computed from. Up to kExactScores scores are kept. With more scores they
+// are counts in kAucBins bins of equal width of the predicted probability.
 inline constexpr size_t kExactScores = 10'000'000;
 inline constexpr size_t kAucBins = size_t{1} << 20;
 class ScoreSample {
@@ -48,12 +50,13 @@ class ScoreSample {
   };
   Auc ComputeAuc() const;
 
-  // For sending a part elsewhere: the scores, or the counts per bin (then `logits` is empty).
+  // The parts of a sample, for sending it elsewhere: the scores, or the counts per bin (`logits` is
+  // empty then).
   const std::vector<float>& logits() const { return logits_; }
   const std::vector<uint8_t>& labels() const { return labels_; }
   const std::vector<uint64_t>& positive_bins() const { return positive_bins_; }
   const std::vector<uint64_t>& negative_bins() const { return negative_bins_; }
-  // Adds counts that came from another ScoreSample. Requires: kAucBins counts each.
+  // Adds counts of another ScoreSample. Requires: kAucBins counts each.
   void AddBins(absl::Span<const uint64_t> positives, absl::Span<const uint64_t> negatives);
 
  private:
@@ -66,7 +69,7 @@ class ScoreSample {
   const size_t exact_scores_;
   bool has_nan_ = false;
   std::vector<float> logits_;
-  std::vector<uint8_t> labels_;  // one per logit
+  std::vector<uint8_t> labels_;  // one for each logit
   std::vector<uint64_t> positive_bins_, negative_bins_;
 };
 
@@ -77,29 +80,30 @@ struct EvaluationPart {
   void Merge(const EvaluationPart& other);
 };
 
-// Adds a batch: its samples (a label that is NaN is none), or, if it has groups, the ranks of their positives (HR and NDCG at
-// top_k). Requires: one logit per sample.
+// Adds a batch. If the batch has groups, adds the ranks of their positives (HR and NDCG at top_k),
+// else its samples (a NaN label means no label). Requires: one logit for each sample.
 void AddBatch(const Batch& batch, absl::Span<const float> logits, int top_k, EvaluationPart* part);
 
-// Binary cross-entropy in nats, without overflow for any finite logit.
+// The binary cross-entropy in nats. Does not overflow for any finite logit.
 double Logloss(float logit, float label);
 
-// How many of `candidates` do not score strictly below the positive: 0 is the best rank.
+// The number of `candidates` that do not score strictly below the positive. 0 is the best rank.
 size_t RankOfPositive(float positive, absl::Span<const float> candidates);
 
 struct EvaluationResult {
   int64_t samples = 0;
-  int64_t unlabelled = 0;            // of them; if there are any, the measures below mean nothing
+  // Samples without a label; if more than 0, the measures below are invalid.
+  int64_t unlabelled = 0;
   double logloss = 0, accuracy = 0;  // means over samples; 0 without samples
-  double base_logloss = 0;           // that of a model that always says the share of positives
+  double base_logloss = 0;  // logloss of a model that always predicts the share of positives
   ScoreSample::Auc auc;
   int64_t groups = 0;
   double hit_rate = 0, ndcg = 0;  // means over groups; 0 without groups
 };
 EvaluationResult Summarise(const EvaluationPart& part);
 
-// An estimate of the AUC of the samples since Reset, for the progress line: counts in 4,096 bins of
-// the logit between -16 and 16. Cheap enough for every step.
+// Estimates the AUC of the samples since Reset, for the progress line. Counting the logits in 4,096
+// bins between -16 and 16 is cheap enough for every step.
 class RunningAuc {
  public:
   RunningAuc();

@@ -22,7 +22,7 @@ namespace {
 
 constexpr int kDefaultPerPositive = 4;
 
-// Ids count from 0 and items_ = largest + 1 must fit 32 bits too.
+// Parses an id. Ids count from 0, and items_ = largest id + 1 must fit in 32 bits, too.
 bool ParseId(absl::string_view text, uint32_t* id) {
   uint64_t wide = 0;
   if (!ParseUnsigned(text, &wide) || wide >= std::numeric_limits<uint32_t>::max()) return false;
@@ -39,7 +39,7 @@ absl::Status BadId(absl::string_view role, absl::string_view text) {
 
 bool IsPair(absl::string_view line) { return !Trimmed(line).empty(); }
 
-// The user and the item of a row, of which `cells` are the texts.
+// Parses the user and the item of a row. `cells` receives their texts.
 absl::StatusOr<Interaction> ParsePair(absl::string_view line, bool commas,
                                       absl::Span<absl::string_view> cells) {
   const bool tabs = !commas || line.find('\t') != absl::string_view::npos;
@@ -90,7 +90,7 @@ std::unique_ptr<RowParser> NewPairParser() { return std::make_unique<PairParser>
 
 namespace {
 
-// "(user,item)".
+// Parses "(user,item)".
 bool ParsePositive(absl::string_view text, Interaction* pair) {
   if (text.size() < 2 || text.front() != '(' || text.back() != ')') return false;
   text = text.substr(1, text.size() - 2);
@@ -180,7 +180,7 @@ absl::Status NcfEpochs::CheckUsers() const {
 }
 
 void NcfEpochs::StartEpoch(int64_t epoch) {
-  if (epoch_ == epoch) return;  // by another worker that shares it
+  if (epoch_ == epoch) return;  // another worker that shares the epochs has started it
   epoch_ = epoch;
   epoch_seed_ = HashCombine(seed_, static_cast<uint64_t>(epoch));
   order_.resize(rows());
@@ -190,7 +190,7 @@ void NcfEpochs::StartEpoch(int64_t epoch) {
 }
 
 uint32_t NcfEpochs::DrawNegative(uint32_t user, uint64_t draw) const {
-  // Ends: CheckUsers has made sure that an item is left.
+  // The loop ends, since CheckUsers has made sure that each user lacks an item.
   for (uint64_t attempt = 0;; ++attempt) {
     const uint64_t word = HashCombine(HashCombine(epoch_seed_, draw), attempt);
     const uint32_t item = static_cast<uint32_t>(MulHigh(word, items_));
@@ -208,7 +208,7 @@ Interaction NcfEpochs::At(int64_t r, bool* positive) const {
 
 namespace {
 
-// What both sources share: rows of user and item, hashed.
+// Fills rows of user and item, with hashed ids. All sources below use it.
 class NcfRows {
  public:
   NcfRows() : user_("user"), item_("item") { row_.keys.resize(2); }
@@ -224,8 +224,8 @@ class NcfRows {
   Row row_;
 };
 
-// Deals items (rows of an epoch, or groups of candidates) to the workers in turn, and fills batches
-// with those of this worker: whole items, until the batch is full.
+// A source of items: rows of an epoch, or groups of candidates. Items are dealt to the workers in
+// turn. A batch takes whole items of this worker until it is full.
 class NcfSource : public BatchSource {
  public:
   NcfSource(BatchBuilder builder, int64_t batch, int rank, int workers)
@@ -243,7 +243,7 @@ class NcfSource : public BatchSource {
     return absl::OkStatus();
   }
 
-  // An item is a row where rows are skipped, in training.
+  // Rows are skipped only in training, where an item is a row.
   absl::StatusOr<int64_t> Skip(int64_t rows) override {
     const int64_t left = next_ < items() ? (items() - next_ + workers_ - 1) / workers_ : 0;
     rows = std::min(rows, left);
@@ -264,7 +264,8 @@ class NcfSource : public BatchSource {
   BatchBuilder builder_;
   NcfRows rows_;
   const int64_t batch_;
-  int64_t next_ = std::numeric_limits<int64_t>::max();  // item; none before an epoch starts
+  // The next item; before an epoch starts, none.
+  int64_t next_ = std::numeric_limits<int64_t>::max();
 };
 
 class NcfTrainSource final : public NcfSource {
@@ -286,7 +287,7 @@ class NcfTrainSource final : public NcfSource {
   int64_t items() const override { return epochs_->rows(); }
   void AppendItem(int64_t row, Batch* batch) override {
     bool positive = false;
-    TANDEM_CHECK(epochs_->epoch() == epoch_);  // nobody who shares it has gone on to another
+    TANDEM_CHECK(epochs_->epoch() == epoch_);  // no sharer has started another epoch
     const Interaction pair = epochs_->At(row, &positive);
     Append(pair, positive, batch);
   }
@@ -340,7 +341,7 @@ class NcfPairSource final : public NcfSource {
   const std::vector<Interaction> pairs_;
 };
 
-// Files that wildcards have found may be empty.
+// Reads the pairs of all files. A file that a wildcard found may be empty.
 template <typename Names>
 absl::StatusOr<std::vector<Interaction>> ReadRatingFiles(absl::string_view knob,
                                                          const Names& patterns,
@@ -357,7 +358,8 @@ absl::StatusOr<std::vector<Interaction>> ReadRatingFiles(absl::string_view knob,
   return rows;
 }
 
-// The test rows repeat the pairs of the candidate file; a mismatch means files of different splits.
+// The test rows must repeat the pairs of the candidate file. Otherwise the files belong to
+// different splits.
 absl::Status CheckTestRows(const Data& data, const RankingGroups& groups) {
   TANDEM_ASSIGN_OR_RETURN(auto rows, ReadRatingFiles("data.test", data.test()));
   const size_t common = std::min(rows.size(), groups.size());

@@ -1,5 +1,6 @@
-// The MovieLens split of "Neural Collaborative Filtering" (He et al., WWW 2017): implicit feedback
-// with fresh negatives each epoch, and one held-out item per user ranked against given candidates.
+// Reads the MovieLens split of "Neural Collaborative Filtering" (He et al., WWW 2017): implicit
+// feedback with new negatives in each epoch, and one held-out item per user, which is ranked
+// against given candidates.
 #ifndef TANDEM_DATA_NCF_H_
 #define TANDEM_DATA_NCF_H_
 
@@ -27,13 +28,15 @@ struct Interaction {
   friend bool operator==(const Interaction&, const Interaction&) = default;
 };
 
-// Appends the rows of "user item [anything]", tab separated. `commas`: or, in a line without a tab,
-// separated by commas. A line of blanks and tabs is no row.
+// Appends the rows of "user item [anything]", separated by tabs. `commas`: a line without a tab may
+// be separated by commas. A line of blanks and tabs is no row.
 absl::Status ReadRatings(LineReader* lines, std::vector<Interaction>* rows, bool commas = false);
-// Reads the same rows, with `commas`: texts() are the user and the item as they are written.
+// A parser of the same rows, with `commas`. Its texts() are the user and the item as they are
+// written.
 std::unique_ptr<RowParser> NewPairParser();
 
-// Ranking groups: the positive, then items [offsets[g], offsets[g+1]) to rank it against.
+// Groups for ranking. Group g is a positive and the items [offsets[g], offsets[g+1]) that it is
+// ranked against.
 struct RankingGroups {
   std::vector<Interaction> positives;
   std::vector<size_t> offsets = {0};
@@ -41,26 +44,26 @@ struct RankingGroups {
   size_t size() const { return positives.size(); }
 };
 
-// Appends the groups of "(user,item) item item ...", tab separated. A candidate that is the
-// positive itself is left out.
+// Appends the groups of "(user,item) item item ...", separated by tabs. A candidate that equals the
+// positive is left out.
 absl::Status ReadRankingGroups(LineReader* lines, RankingGroups* groups);
 
-// Training rows of one epoch: each positive and `per_positive` negatives drawn for it, uniform over
-// the items that are not in that user's rows, all shuffled. Row r of an epoch is the same whatever
-// the number of workers.
+// The training rows of one epoch: each positive and `per_positive` negatives for it, all shuffled.
+// Negatives are uniform over the items that are not in the user's rows. Row r of an epoch is the
+// same for any number of workers.
 class NcfEpochs {
  public:
-  // INVALID_ARGUMENT if a user has all items (there is no negative to draw), or the epoch is too
-  // long for 32-bit row numbers.
+  // INVALID_ARGUMENT if a user has all items, so that no negative can be drawn, or if the epoch is
+  // too long for 32-bit row numbers.
   static absl::StatusOr<NcfEpochs> Create(std::vector<Interaction> positives, int per_positive,
                                           uint64_t seed);
 
   void StartEpoch(int64_t epoch);
-  int64_t epoch() const { return epoch_; }  // that was started last; -1: none
+  int64_t epoch() const { return epoch_; }  // the epoch started last; -1: none
   int64_t rows() const { return static_cast<int64_t>(positives_.size()) * (1 + per_positive_); }
-  // Row `r` of the epoch, in shuffled order. Requires 0 <= r < rows() and a started epoch.
+  // Row `r` of the started epoch, in shuffled order. Requires 0 <= r < rows().
   Interaction At(int64_t r, bool* positive) const;
-  uint32_t items() const { return items_; }  // item ids are below
+  uint32_t items() const { return items_; }  // all item ids are below it
 
  private:
   NcfEpochs() = default;
@@ -74,19 +77,20 @@ class NcfEpochs {
   uint64_t seed_ = 0;
   int64_t epoch_ = -1;
   uint64_t epoch_seed_ = 0;
-  std::vector<uint32_t> order_;  // of the epoch: row -> positive * (1 + per_positive) + draw
+  std::vector<uint32_t> order_;  // order of the epoch: row -> positive * (1 + per_positive) + draw
 };
 
-// The sources of a job with format NCF. Test groups are dealt to workers one by one.
+// Load what the sources of a job with format NCF read.
 absl::StatusOr<NcfEpochs> LoadNcfEpochs(const job::JobPlan& plan);
 absl::StatusOr<RankingGroups> LoadRankingGroups(const job::JobPlan& plan);
-// With data.score_only the test rows are pairs, without labels and without others to rank them against. Of
-// all files in their order.
+// The test rows of a job with data.score_only: pairs without labels, which nothing is ranked
+// against. Reads all files, in their order.
 absl::StatusOr<std::vector<Interaction>> LoadPairs(const Data& data);
 // Pairs are dealt to workers one by one.
 std::unique_ptr<BatchSource> NewNcfPairSource(std::vector<Interaction> pairs, BatchBuilder builder,
                                               int64_t batch, int rank, int workers);
-// Sources may share what they read, as long as all of them are in the same epoch.
+// Test groups are dealt to workers one by one. Sources may share epochs and groups as long as all
+// of them are in the same epoch.
 std::unique_ptr<BatchSource> NewNcfTrainSource(std::shared_ptr<NcfEpochs> epochs,
                                                BatchBuilder builder, int64_t batch, int rank,
                                                int workers);

@@ -11,16 +11,17 @@ namespace {
 
 constexpr double kPositiveShare = 0.25;
 
-// Fields whose ids interact; of few enough ids that a pair is seen often.
+// Pairs of fields whose ids interact. The fields have few enough ids that a pair of ids is seen
+// often.
 struct FieldPair {
   int first, second;
 };
 constexpr std::array<FieldPair, kPlantedPairs> kPairs = {{{4, 9}, {5, 10}, {6, 11}}};
-constexpr double kPairDeviation = 0.12;  // of one pair's effect, in logits
+constexpr double kPairDeviation = 0.12;  // of the effect of one pair, in logits
 
-// Deviation of a field's effects over its samples, in logits. Most of it sits in fields of up to a few
-// thousand ids, which one pass over a million rows shows often enough to be learned; random (frozen)
-// embeddings cannot tell that many apart.
+// The deviation of a field's effects over its samples, in logits. Fields with up to a few thousand
+// ids have most of it. One pass over a million rows shows such ids often enough to learn them, but
+// random (frozen) embeddings cannot tell so many ids apart.
 double EffectDeviation(uint32_t cardinality) {
   if (cardinality < 200) return 0.33;
   if (cardinality < 2000) return 0.40;
@@ -29,9 +30,9 @@ double EffectDeviation(uint32_t cardinality) {
 
 double MissingIdShare(int field) { return field % 3 == 2 ? 0.02 * (1 + field % 5) : 0.0; }
 
-// A column of counts: exp of a normal, cut to a whole number, less `shift`.
+// The shape of a column of counts: exp of a normal number, cut to a whole number, minus `shift`.
 struct NumberShape {
-  double mean, deviation;  // of the logarithm
+  double mean, deviation;  // of the logarithm of the count
   double missing;          // share
   int32_t shift;
   double effect;  // per unit of the transformed number
@@ -58,8 +59,8 @@ std::vector<double> ZipfWeights(uint32_t count, double exponent) {
   return weights;
 }
 
-// `count` normal numbers, each a function of (seed, its index) alone, shifted and scaled so that
-// over the distribution `weights` they have mean 0 and the given deviation.
+// `count` normal numbers, shifted and scaled so that they have mean 0 and the given deviation over
+// the distribution `weights`. Before that, each is a function of (seed, its index) alone.
 std::vector<double> Standardised(uint64_t seed, const std::vector<double>& weights,
                                  double deviation) {
   std::vector<double> values(weights.size());
@@ -86,7 +87,7 @@ AliasTable::AliasTable(absl::Span<const double> weights) : cells_(weights.size()
   TANDEM_CHECK(!weights.empty() && weights.size() < (uint64_t{1} << 32));
   double sum = 0;
   for (const double weight : weights) sum += weight;
-  std::vector<double> share(weights.begin(), weights.end());  // in cells
+  std::vector<double> share(weights.begin(), weights.end());  // in units of a cell
   std::vector<uint32_t> small, large;
   for (uint32_t i = 0; i < share.size(); ++i) {
     share[i] *= static_cast<double>(share.size()) / sum;
@@ -106,7 +107,7 @@ AliasTable::AliasTable(absl::Span<const double> weights) : cells_(weights.size()
 
 uint32_t AliasTable::Draw(uint64_t random_word) const {
   const uint32_t at = static_cast<uint32_t>(MulHigh(random_word, cells_.size()));
-  // The low half is as good as independent of the cell, which the high bits chose.
+  // The low bits are practically independent of the cell, which the high bits have chosen.
   return static_cast<uint32_t>(random_word) < cells_[at].threshold ? at : cells_[at].alias;
 }
 
@@ -135,7 +136,8 @@ uint32_t PlantedModel::Cardinality(int field) {
 }
 
 uint32_t PlantedModel::ValueOf(int field, uint32_t id) {
-  // The finaliser of MurmurHash3: a bijection of 32-bit words.
+  // The finaliser of MurmurHash3 is a bijection of 32-bit words, so different ids get different
+  // digits.
   uint32_t x = id + 0x9e3779b9u * static_cast<uint32_t>(field + 1);
   x = (x ^ (x >> 16)) * 0x85ebca6bu;
   x = (x ^ (x >> 13)) * 0xc2b2ae35u;
@@ -155,13 +157,13 @@ void PlantedModel::MakeField(uint64_t seed, int field) {
       Standardised(HashCombine(HashCombine(seed, HashName("effect")), field), weights,
                    EffectDeviation(Cardinality(field)));
   effects_[field].assign(effects.begin(), effects.end());
-  effects_[field].push_back(0.0f);  // a missing value says nothing
+  effects_[field].push_back(0.0f);  // a missing value has no effect
 }
 
 void PlantedModel::MakePair(uint64_t seed, int pair) {
   const auto make = [&](int field, std::vector<Factor>* factors) {
     const std::vector<double> weights = ZipfWeights(Cardinality(field), exponent_);
-    factors->resize(weights.size() + 1);  // a missing value: zeros
+    factors->resize(weights.size() + 1);  // a missing value has zeros
     for (int r = 0; r < kRank; ++r) {
       const uint64_t stream = HashCombine(HashCombine(seed, HashName("pair")), field * kRank + r);
       const auto values = Standardised(stream, weights, 1.0);

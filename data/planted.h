@@ -1,12 +1,12 @@
-// A model with known parameters that labels generated samples, so that a trained model can be
-// compared with what is knowable.
+// PlantedModel is a model with known parameters that labels generated samples. A trained model can
+// be compared with the best that is knowable.
 //
-// logit = bias + an effect per id of each categorical field
-//       + for three pairs of fields <u(id), v(id')>, of rank 2 and without main effects
-//       + linear effects of some (log-transformed) numbers.
-// Ids follow Zipf's law (Zipf 1949) in 26 fields of 10 to 100,000 ids: the n-th has a weight of
-// n^-exponent. All effects are functions of (seed, exponent, field, id); memory is some 6 MB, whatever the
-// number of rows.
+//   logit = bias + an effect per id of each categorical field
+//         + for three pairs of fields <u(id), v(id')>, of rank 2 and without main effects
+//         + linear effects of some (log-transformed) numbers.
+// Ids follow Zipf's law (Zipf 1949) in 26 fields of 10 to 100,000 ids: the n-th id has the weight
+// n^-exponent. All effects are functions of (seed, exponent, field, id). Memory is about 6 MB for
+// any number of rows.
 //
 // Thread safety: const methods may run on many threads at once.
 #ifndef TANDEM_DATA_PLANTED_H_
@@ -29,7 +29,7 @@ class AliasTable {
 
  private:
   struct Cell {
-    uint32_t threshold = 0;  // below it (of 2^32) the cell itself, else the alias
+    uint32_t threshold = 0;  // a word below it (of 2^32) means the cell itself, else the alias
     uint32_t alias = 0;
   };
   std::vector<Cell> cells_;
@@ -43,10 +43,11 @@ inline constexpr double kPlantedExponent = 1.05;
 struct PlantedSample {
   std::array<int32_t, kPlantedNumbers> numbers;
   std::array<bool, kPlantedNumbers> number_missing;
-  std::array<uint32_t, kPlantedFields> ids;  // by falling frequency; cardinality = missing
+  // By falling frequency; the cardinality of the field: missing.
+  std::array<uint32_t, kPlantedFields> ids;
 };
 
-// How often each id and each pair of ids occurred in training rows.
+// Counts how often each id and each pair of ids occurred in training rows.
 class Sightings {
  public:
   Sightings();
@@ -61,16 +62,18 @@ class Sightings {
 
 class PlantedModel {
  public:
-  // `exponent`: of Zipf's law, not negative; 0: all ids of a field are alike.
+  // `exponent`: the exponent of Zipf's law, not negative. 0: all ids of a field are equally
+  // frequent.
   explicit PlantedModel(uint64_t seed, double exponent = kPlantedExponent);
 
-  static uint32_t Cardinality(int field);  // missing not counted
-  // The eight hexadecimal digits that stand for an id: different for different ids of a field.
+  static uint32_t Cardinality(int field);  // without the missing value
+  // The value that eight hexadecimal digits show for an id in the file. Different ids of a field
+  // have different values.
   static uint32_t ValueOf(int field, uint32_t id);
 
   void Draw(Random* random, PlantedSample* sample) const;
   double Logit(const PlantedSample& sample) const;
-  // The same, without the effects of ids and pairs seen fewer than `least` times.
+  // The logit without the effects of ids and pairs that were seen fewer than `least` times.
   double KnowableLogit(const PlantedSample& sample, const Sightings& seen, uint32_t least) const;
 
  private:
@@ -84,9 +87,10 @@ class PlantedModel {
   double FindBias(uint64_t seed) const;
 
   const double exponent_;
-  std::vector<AliasTable> samplers_;                        // per field, over its ids
-  std::array<std::vector<float>, kPlantedFields> effects_;  // per id; the last one is missing
-  std::array<std::vector<Factor>, kPlantedPairs> first_, second_;  // per id of the pair's fields
+  std::vector<AliasTable> samplers_;                        // one per field, over its ids
+  std::array<std::vector<float>, kPlantedFields> effects_;  // one per id; the last one: missing
+  // One per id of the pair's fields.
+  std::array<std::vector<Factor>, kPlantedPairs> first_, second_;
   double bias_ = 0;
 };
 

@@ -1,5 +1,5 @@
 // Built with -ffp-contract=off: a fused multiply-add would round differently from the plain loop
-// that this file promises to be.
+// that pooling.h promises.
 #include "data/pooling.h"
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace tandem::data {
 namespace {
 
-// What occurrence o belongs to: cell and factor. Inputs without offsets have one occurrence a cell.
+// The number of cells. Inputs without offsets have one occurrence per cell.
 size_t CellCount(const SparseInput& input) {
   return input.offsets.empty() ? input.index.size() : input.offsets.size() - 1;
 }
@@ -38,7 +38,7 @@ void Add(const float* from, int dim, float* to) {
   for (int i = 0; i < dim; ++i) to[i] += from[i];
 }
 
-// One row a cell, factor 1: a gather.
+// The case of one row per cell with factor 1: a plain gather.
 void GatherRows(const SparseInput& input, int dim, const float* const* rows, float* cells) {
   const uint32_t* index = input.index.data();
   for (size_t c = 0; c < input.index.size(); ++c) {
@@ -77,8 +77,9 @@ void PoolRows(const SparseInput& input, int dim, absl::Span<const float* const> 
 void MergeGradients(const SparseInput& input, int dim, absl::Span<const float> cell_gradients,
                     absl::Span<float* const> row_gradients) {
   CheckShape(input, dim, row_gradients.size(), cell_gradients.size());
-  // Keys are in order of first occurrence, so occurrence o is the first of its key exactly when its
-  // index is the number of keys met so far: that one assigns, later ones add.
+  // Keys are in order of first occurrence. Occurrence o is therefore the first one of its key
+  // exactly if its index equals the number of keys met so far. The first occurrence assigns, later
+  // ones add.
   size_t met = 0;
   for (size_t c = 0; c < CellCount(input); ++c) {
     const float* from = cell_gradients.data() + c * dim;

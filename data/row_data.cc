@@ -15,7 +15,7 @@ absl::StatusOr<std::vector<std::string>> Files(absl::string_view knob, const Nam
   return ExpandAllFiles(knob, {names.begin(), names.end()});
 }
 
-// The last `fraction` of `from` becomes `to`. `from` ends at a counted row.
+// Moves the last `fraction` of `from` to `to`. The end of `from` must be a counted row.
 absl::Status SplitOff(absl::string_view knob, absl::string_view what, double fraction,
                       RowPart* from, RowPart* to) {
   const int64_t rows = from->rows.end - from->rows.begin;

@@ -1,5 +1,5 @@
-// The data of a job with one row a line: what reads its files, and which of their rows train,
-// validate and test.
+// The parser and the parts of a job's data with one row a line: which rows train, validate and
+// test.
 #ifndef TANDEM_DATA_ROW_DATA_H_
 #define TANDEM_DATA_ROW_DATA_H_
 
@@ -14,11 +14,11 @@
 
 namespace tandem::data {
 
-// The reader of the job's format. Without `statistics` numbers are not standardised.
+// The parser of the job's format. Without `statistics` numbers are not standardised.
 absl::StatusOr<std::unique_ptr<RowParser>> NewRowParser(const Data& data,
                                                         const DataStatistics* statistics);
 
-// Rows for one purpose; no files: there are none.
+// The rows for one purpose. Without files there are none.
 struct RowPart {
   std::vector<std::string> files;
   RowSelection rows;
@@ -28,9 +28,10 @@ struct RowParts {
   RowPart train, validation, test;
 };
 
-// test_fraction is the end of the training files, validation.last_fraction the end of what is left,
-// and validation.fraction picks from it by the job's seed. Rows are counted, which reads the files,
-// only for the first two. The parser is any of this format.
+// Divides the rows. test_fraction is the end of the training files. validation.last_fraction is the
+// end of the remaining rows. validation.fraction picks from the remaining rows by the job's seed.
+// Only the first two need to count rows, which reads the files. `parser` may be any parser of the
+// format.
 absl::StatusOr<RowParts> FindRowParts(const job::JobPlan& plan, RowParser* parser);
 
 }  // namespace tandem::data

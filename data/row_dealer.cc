@@ -40,7 +40,7 @@ absl::StatusOr<bool> RowDealer::Next(int rank, Dealt* row) {
   return true;
 }
 
-// One more row, to whoever it belongs.
+// Reads one more row and gives it to the worker that it belongs to.
 absl::StatusOr<bool> RowDealer::Read() {
   absl::string_view line;
   TANDEM_ASSIGN_OR_RETURN(const bool more, reader_.Next(&line));
@@ -65,7 +65,8 @@ void RowDealer::LeaveOneBehind() {
   most.alone = true;
 }
 
-// From the beginning of the files again, past the rows that it has had.
+// Reads the next row for a worker that was left behind. Its own reader starts at the beginning of
+// the files and first skips the rows that the worker has already taken.
 absl::StatusOr<bool> RowDealer::ReadAlone(int rank, Dealt* row) {
   Worker& worker = workers_[static_cast<size_t>(rank)];
   int64_t past = 0;

@@ -30,7 +30,8 @@ absl::StatusOr<bool> RowFile::NextRow(absl::string_view* line) {
   return true;
 }
 
-// Adds lines until the quote ends. If it ends nowhere, the row is its first line, which the parser refuses.
+// Joins lines until the quote ends. If the quote does not end, the row is its first line, which the
+// parser then refuses.
 absl::Status RowFile::JoinQuoted(absl::string_view* line) {
   for (bool inside = true; inside;) {
     const size_t before = line->size();
@@ -125,8 +126,8 @@ absl::StatusOr<bool> RowPass::NextRead(Row* row) {
   }
 }
 
-// The parser is told of a file with its first row of it; who reads the files has seen that they begin as
-// they should.
+// The dealer only hands out rows. The parser of this worker is therefore told of a new file when
+// its first row comes. The dealer's own parser has already checked the head of each file.
 absl::StatusOr<bool> RowPass::NextDealt(Row* row) {
   RowDealer::Dealt dealt;
   for (;;) {
@@ -169,8 +170,8 @@ int64_t StoredBytes(const std::string& file) {
   return stat(file.c_str(), &info) == 0 ? info.st_size : 0;
 }
 
-// Rows per stored byte at the start of `name`. zlib reads ahead by a chunk, so small samples of a
-// large file would be biased: read a few.
+// The rows per stored byte at the start of `name`. zlib reads ahead by a chunk, so a small sample
+// of a large file would be biased. The sample has therefore several chunks.
 absl::StatusOr<double> RowsPerByte(const std::string& name, RowParser* parser) {
   constexpr int64_t kSampleBytes = int64_t{4} << 20;
   TANDEM_ASSIGN_OR_RETURN(auto lines, OpenLines(name));
@@ -201,7 +202,7 @@ absl::StatusOr<int64_t> EstimateRows(const std::vector<std::string>& files, RowP
 
 namespace {
 
-// What tells one content of a file from the next.
+// Tells whether a file still has the contents that it had before.
 struct FileStamp {
   int64_t bytes = -1, written_s = 0, written_ns = 0;
   uint64_t inode = 0;
@@ -227,7 +228,7 @@ class RowSource final : public BatchSource {
       pass_.emplace(&options_.files, parser_.get(), options_.selection, options_.share,
                     options_.skip_bad_rows);
     } else {
-      pass_.reset();  // the last one to let go of a pass has it freed
+      pass_.reset();  // frees the old pass if no other worker holds it
       TANDEM_ASSIGN_OR_RETURN(auto dealer, options_.dealers->Begin(options_.share.rank, epoch));
       pass_.emplace(std::move(dealer), parser_.get(), options_.share.rank, options_.skip_bad_rows);
     }
@@ -269,8 +270,8 @@ class RowSource final : public BatchSource {
     return more_;
   }
 
-  // A run trains on the rows that it has checked and split: another file under the same name would
-  // be another run.
+  // Refuses files that have changed. A run must train on the rows that were checked and split, and
+  // a different file under the same name would make it another run.
   absl::Status CheckUnchanged() const {
     for (size_t i = 0; i < stamps_.size(); ++i) {
       const FileStamp now = StampOf(options_.files[i]);
@@ -288,7 +289,8 @@ class RowSource final : public BatchSource {
     return absl::OkStatus();
   }
 
-  // The next row in row_: a random one of those held, whose place the next row of the pass takes.
+  // Puts the next row into row_: a random one of the held rows. The next row of the pass takes its
+  // place.
   absl::StatusOr<bool> NextRow() {
     if (options_.shuffle_buffer == 0) return ReadRow(&row_);
     TANDEM_RETURN_IF_ERROR(FillBuffer());
@@ -312,11 +314,11 @@ class RowSource final : public BatchSource {
   const RowSourceOptions options_;
   const std::unique_ptr<RowParser> parser_;
   BatchBuilder builder_;
-  std::vector<FileStamp> stamps_;  // of the files, when this was made
+  std::vector<FileStamp> stamps_;  // stamps of the files at construction
   std::optional<RowPass> pass_;
   Random random_{0};
   bool more_ = false;        // the pass has not ended
-  std::vector<Row> buffer_;  // rows [0, held_) wait in it
+  std::vector<Row> buffer_;  // rows [0, held_) wait in the buffer
   size_t held_ = 0;
   Row row_;
 };

@@ -1,5 +1,5 @@
-// Batches from files of one row a line: a pass over the files, this worker's rows of it, a bounded
-// shuffle, batches. The formats themselves are RowParsers.
+// Batches from files with one row a line. A source walks the files, keeps this worker's rows,
+// shuffles them in a bounded buffer and cuts them into batches. RowParsers know the formats.
 //
 // Rows are counted over all files, without headers, blank lines and comments.
 #ifndef TANDEM_DATA_ROW_SOURCE_H_
@@ -22,8 +22,9 @@
 
 namespace tandem::data {
 
-// Some of the rows of the files, which are counted from 0: those of [begin, end), and of these all,
-// or those that chance picks, or the others. Chance depends on (seed, row) alone.
+// A selection of rows by their numbers, which count from 0 over all files: the rows [begin, end),
+// and of these either all, or those picked by chance, or the others. Whether a row is picked
+// depends on (seed, row) alone.
 struct RowSelection {
   enum class Part { kAll, kPicked, kOthers };
   int64_t begin = 0;
@@ -35,20 +36,19 @@ struct RowSelection {
   bool Has(int64_t row) const;
 };
 
-// The rows of one file. For tests and fuzzing it may be bytes in memory.
+// The rows of one file. In tests and fuzzing the file may be bytes in memory.
 class RowFile {
  public:
   // `parser` must outlive this.
   RowFile(std::unique_ptr<LineReader> lines, RowParser* parser);
 
-  // The text of the next row, of several lines where a cell in quotes goes on; false at the end.
+  // The text of the next row, which is several lines if a quoted cell continues. False at the end.
   absl::StatusOr<bool> Next(absl::string_view* line);
-  // Parses the row last returned; errors name file and line.
+  // Parses the row that was returned last. Errors name file and line.
   absl::Status Parse(absl::string_view line, Row* row) const;
   const LineReader& lines() const { return *lines_; }
-  const std::string& first_line() const {
-    return first_line_;
-  }  // header or not; once there was a row
+  // The first line, header or not. Empty before the first row.
+  const std::string& first_line() const { return first_line_; }
 
  private:
   absl::StatusOr<bool> NextRow(absl::string_view* line);
@@ -61,11 +61,11 @@ class RowFile {
   std::string first_line_;
 };
 
-// Rows that did not parse and are left out, up to a number of them.
+// Rows that did not parse and are skipped, up to a given number.
 class BadRows {
  public:
   explicit BadRows(int64_t most) : most_(most) {}
-  // Keeps what is wrong, or returns it if there are too many.
+  // Keeps the error `bad`, or returns an error if there are too many.
   absl::Status Add(const absl::Status& bad);
   const std::vector<std::string>& texts() const { return texts_; }  // one line each
 
@@ -74,22 +74,23 @@ class BadRows {
   std::vector<std::string> texts_;
 };
 
-// Whose rows of a pass: row i of the files belongs to worker i mod `workers`, counted from the first
-// row of the selection.
+// The share of one worker in a pass. Row i belongs to worker i mod `workers`, where i counts from
+// the first row of the selection.
 struct RowShare {
   int rank = 0, workers = 1;
 };
 
-// The text of the selected rows of several files, in their order.
+// The texts of the selected rows of several files, in their order.
 class RowWalk {
  public:
   // `files` and `parser` must outlive this.
   RowWalk(const std::vector<std::string>* files, RowParser* parser, RowSelection selection)
       : files_(files), parser_(parser), selection_(selection) {}
 
-  // False when there is no more.
+  // The next row; false if there are no more.
   absl::StatusOr<bool> Next(absl::string_view* line);
-  // Of the row last returned: whose it is, where it stands, and its file.
+  // About the row that was returned last: the worker that it belongs to, the index of its file, and
+  // the file.
   int OwnerOf(int workers) const {
     return static_cast<int>((row_ - 1 - selection_.begin) % workers);
   }
@@ -103,23 +104,23 @@ class RowWalk {
   RowParser* const parser_;
   const RowSelection selection_;
   size_t next_file_ = 0;
-  std::optional<RowFile> file_;  // open
+  std::optional<RowFile> file_;  // the open file
   int64_t row_ = 0;              // number of the next row of the pass
 };
 
-class RowDealer;   // row_dealer.h
-class RowDealers;  // likewise
+class RowDealer;   // data/row_dealer.h
+class RowDealers;  // data/row_dealer.h
 
-// One pass over several files.
+// One worker's rows in one pass over several files.
 class RowPass {
  public:
   // `files` and `parser` must outlive the pass. Up to `skip` rows that do not parse are left out.
   RowPass(const std::vector<std::string>* files, RowParser* parser, RowSelection selection,
           RowShare share, int64_t skip);
-  // The same for one of many workers in a process, which read the files together.
+  // The same for one of many workers in a process that read the files together.
   RowPass(std::shared_ptr<RowDealer> dealer, RowParser* parser, int rank, int64_t skip);
 
-  // The next row of the share; false when there is none.
+  // The next row of the share; false if there is none.
   absl::StatusOr<bool> Next(Row* row);
 
  private:
@@ -129,17 +130,17 @@ class RowPass {
   RowParser* const parser_;
   const RowShare share_;
   BadRows bad_rows_;
-  std::optional<RowWalk> walk_;  // none if rows are dealt
+  std::optional<RowWalk> walk_;  // empty if rows are dealt
   const std::shared_ptr<RowDealer> dealer_;
-  absl::optional<size_t> file_;  // that the last row was dealt from
+  absl::optional<size_t> file_;  // the file of the last dealt row
 };
 
-// Rows of all files together, at most `limit`. Reads the files.
+// Counts the rows of all files together, up to `limit`. Reads the files.
 absl::StatusOr<int64_t> CountRows(const std::vector<std::string>& files, RowParser* parser,
                                   int64_t limit);
 
-// Rows of all files together, from the start of the first one with a row and the sizes on disk; exact
-// for a single small file.
+// Estimates the rows of all files together from the start of the first file with a row and the
+// sizes on disk. Exact for a single small file.
 absl::StatusOr<int64_t> EstimateRows(const std::vector<std::string>& files, RowParser* parser);
 
 struct RowSourceOptions {
@@ -150,8 +151,9 @@ struct RowSourceOptions {
   int64_t batch = 1;           // rows
   int64_t shuffle_buffer = 0;  // rows; 0 keeps file order
   uint64_t seed = 0;
-  int64_t estimated_rows = 0;  // of this worker
-  // The passes of all workers of this process, which outlive the source; null: it reads the files itself.
+  int64_t estimated_rows = 0;  // rows of this worker
+  // The passes of all workers of this process, which must outlive the source. Null: the source
+  // reads the files itself.
   RowDealers* dealers = nullptr;
 };
 

@@ -16,9 +16,10 @@
 namespace tandem::data {
 namespace {
 
-constexpr uint64_t kMaxBytes = uint64_t{16} << 20;  // of a trace: a million steps
+constexpr uint64_t kMaxBytes = uint64_t{16} << 20;  // size of a trace: a million steps
 
-// A step beyond the limit would end the job, with a reason that nobody expects.
+// Refuses a step beyond the stall limit. Such a step would end the job with a reason that the user
+// does not expect.
 absl::Status CheckStallLimit(const job::JobPlan& plan, const ServiceTime& entry,
                              const std::string& knob, const std::string& file,
                              const std::vector<double>& trace) {
@@ -33,7 +34,7 @@ absl::Status CheckStallLimit(const job::JobPlan& plan, const ServiceTime& entry,
   return absl::OkStatus();
 }
 
-// Empty if the entry has none.
+// Reads the trace of entry `index`. Empty if the entry names no trace.
 absl::StatusOr<std::vector<double>> ReadTrace(const job::JobPlan& plan, int index) {
   const ServiceTime& entry = plan.job.service_time(index);
   if (entry.trace().empty()) return std::vector<double>();

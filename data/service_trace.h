@@ -1,4 +1,4 @@
-// Service times of a job's workers (job/service_time.h) that are read from trace files.
+// Reads the trace files of a job's service times (job/service_time.h).
 #ifndef TANDEM_DATA_SERVICE_TRACE_H_
 #define TANDEM_DATA_SERVICE_TRACE_H_
 
@@ -12,15 +12,15 @@
 
 namespace tandem::data {
 
-// Those of worker `rank`, its trace read if it has one. `seed`: that of the job, as a rule. NOT_FOUND or
-// INVALID_ARGUMENT, in one line, for a file that is not there or no trace.
+// The service times of worker `rank`. Reads the trace if the worker has one. `seed`: usually the
+// job's seed. NOT_FOUND or INVALID_ARGUMENT, in one line, if the file is missing or no trace.
 absl::StatusOr<job::ServiceTimes> OpenServiceTimes(const job::JobPlan& plan, uint64_t seed,
                                                    int rank);
-// Those of all workers, by rank; each trace is read once.
+// The service times of all workers, by rank. Each trace is read once.
 absl::StatusOr<std::vector<job::ServiceTimes>> OpenServiceTimesOfAll(const job::JobPlan& plan,
                                                                      uint64_t seed);
 
-// That all trace files of a job can be read, before it starts.
+// Checks, before a job starts, that all of its trace files can be read.
 absl::Status CheckServiceTraces(const job::JobPlan& plan);
 
 }  // namespace tandem::data

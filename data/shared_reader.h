@@ -1,5 +1,6 @@
-// What many workers in one process share of their data: the shape and the parts of the files, found once,
-// and one pass over them for all (data/row_dealer.h). Each is given the batches that it would have read.
+// SharedReader holds what many workers in one process share of their data: the shape and the parts
+// of the files, which are found once, and one pass over the files for all workers
+// (data/row_dealer.h). Each worker still gets the batches that it would have read alone.
 //
 // Thread safety: none; one thread makes and reads all sources that share one.
 #ifndef TANDEM_DATA_SHARED_READER_H_
@@ -16,11 +17,12 @@
 
 namespace tandem::data {
 
-// Of one job, whose plan and this outlive the sources. What is in it is for those who make sources.
+// Belongs to one job. The plan and the SharedReader must outlive the sources. Only the functions
+// that construct sources use its fields.
 struct SharedReader {
   struct Part {
-    std::unique_ptr<RowDealers> dealers;  // null: nobody has asked for it yet
-    int64_t estimated_rows = 0;           // of one worker
+    std::unique_ptr<RowDealers> dealers;  // null: no source has asked for it yet
+    int64_t estimated_rows = 0;           // rows of one worker
   };
   Part train, test, validation;
   absl::optional<DataShape> shape;

@@ -19,14 +19,14 @@
 namespace tandem::data {
 namespace {
 
-// What the parser finds wrong is said by us.
+// Ignores the parser's messages, since the caller gives its own error.
 class Silence final : public google::protobuf::io::ErrorCollector {
  public:
   void AddError(int /*line*/, int /*column*/, const std::string& /*message*/) override {}
 };
 
-// "clip_min 0, log, STANDARDISE": what happens to the numbers of a column, in words that differ
-// where the numbers would.
+// Describes what happens to the numbers of a column: "clip_min 0, log, STANDARDISE". Two texts
+// differ exactly if the resulting numbers would differ.
 std::string TransformText(const Columns& columns, const std::string& name) {
   const Column rule = RuleOf(columns, name);
   std::vector<std::string> words;
@@ -41,7 +41,7 @@ std::string TransformText(const Columns& columns, const std::string& name) {
   return absl::StrJoin(words, ", ");
 }
 
-// "one", or "several (MEAN)": the ids of a cell.
+// How many ids a cell has: "one", or "several (MEAN)".
 std::string IdsText(const Columns& columns, const std::string& name) {
   const Column rule = RuleOf(columns, name);
   if (!job::HasManyIds(rule)) return "one";
@@ -67,7 +67,7 @@ void CompareMeaning(const Data& saved, const Data& now, std::vector<std::string>
     if (was != is) out->push_back(Differs(field, was, is, kMakeSame));
   };
   compare("data.format", Data::Format_Name(saved.format()), Data::Format_Name(now.format()));
-  if (!out->empty()) return;  // the rest follows from it
+  if (!out->empty()) return;  // all other differences follow from it
   compare("data.columns.numeric", ShownNames(before.numeric()), ShownNames(after.numeric()));
   const bool same_numbers = out->empty();
   compare("data.columns.categorical", ShownNames(before.categorical()),
@@ -127,8 +127,8 @@ void CompareSpellings(const Data& saved, const Data& now, std::vector<std::strin
   }
 }
 
-// The first label in the files that does not count as 1: it counts as 0, for all workers. ""
-// if there is none, or the job says what counts as 0, or the format does.
+// The first label in the files that does not count as 1. This label counts as 0 for all workers. ""
+// if there is none, or if the job or the format determines what counts as 0.
 absl::StatusOr<std::string> FirstNegative(const Data& data) {
   if (data.columns().positive().empty() || !data.columns().negative().empty()) return "";
   TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> files, FirstFiles(data));
@@ -141,7 +141,8 @@ absl::StatusOr<std::string> FirstNegative(const Data& data) {
   }
 }
 
-// How many columns a training row has, where columns are numbers; 0: they have names, or no row is there.
+// How many columns a training row has, for columns with numbers as names. 0 if columns have names
+// or there is no row.
 absl::StatusOr<size_t> TrainedColumns(const Data& data) {
   if (data.format() != Data::DELIMITED || data.columns().header()) return 0;
   TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> files,

@@ -1,6 +1,6 @@
-// The description of a job's data, filled in before the job starts: means and deviations of numeric
-// columns, the label that counts as 0, and the number of columns of files without a header. They are
-// measured on the training rows, or taken from a saved model.
+// The statistics of a job's data, which are filled in before the job starts: means and deviations
+// of numeric columns, the label that counts as 0, and the number of columns of files without a
+// header. The statistics are measured on the training rows, or taken from a checkpoint.
 #ifndef TANDEM_DATA_STATISTICS_H_
 #define TANDEM_DATA_STATISTICS_H_
 
@@ -14,37 +14,39 @@
 
 namespace tandem::data {
 
-// Whether numbers of the job are standardised.
+// Whether the job standardises any numbers.
 bool NeedsStatistics(const Data& data);
 
-// One pass over the training rows in the order of the files, or over the first
-// columns.statistics_rows of them: the same bits on every node. Errors name file and line.
+// Measures the statistics in one pass over the training rows, in the order of the files, or over
+// the first columns.statistics_rows of them. Every node gets the same bits. Errors name file and
+// line.
 absl::StatusOr<DataStatistics> MeasureStatistics(const job::JobPlan& plan);
 
-// Those of the plan if it has them, else measured; nothing if none are needed.
+// The plan's statistics if it has some, else measured ones. Empty if the job needs none.
 absl::StatusOr<DataStatistics> StatisticsOf(const job::JobPlan& plan);
 
-// What gives the numbers and ids of a model their meaning: format, columns and statistics, as text of
-// one line. It is part of a save.
+// The description of a model's data: format, columns and statistics, which give the model's numbers
+// and ids their meaning. One line of text; part of a checkpoint.
 std::string DescribeData(const Data& data);
 
-// How the data of a job differ from those that a model was trained on, one line each.
+// How the data of a job differ from the data that a model was trained on, one line for each
+// difference.
 struct DataDifferences {
   std::vector<std::string> refused;  // other columns, another order, another transform
-  std::vector<std::string>
-      said;  // what files may well differ in: spellings of labels and missing values
+  // Differences that files may have: spellings of labels and of missing values.
+  std::vector<std::string> said;
 };
 // INVALID_ARGUMENT if the text is not a description.
 absl::StatusOr<DataDifferences> CompareData(absl::string_view description, const Data& data);
 
-// Takes statistics, and the label that counts as 0, of a description over into `data`.
+// Copies the statistics, and the label that counts as 0, from a description into `data`.
 // INVALID_ARGUMENT, with the first difference, if the columns of `data` mean something else.
 absl::Status AdoptDescription(absl::string_view description, Data* data);
 
-// Fills in what the job leaves to its data, before it starts: the label that counts as 0 and statistics,
-// of the save that it starts from if `description` is that of one, else of the training rows in the
-// order of their files; and the number of columns, of the training rows if there are any, else of the
-// save. The same on every node.
+// Fills in, before the job starts, what the job file leaves open. The label that counts as 0 and
+// the statistics come from `description`, if the job starts from a checkpoint, else from the
+// training rows in the order of their files. The number of columns comes from the training rows if
+// there are any, else from the checkpoint. The result is the same on every node.
 absl::Status FillFromData(absl::string_view description, job::JobPlan* plan);
 
 }  // namespace tandem::data

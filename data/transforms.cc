@@ -36,7 +36,8 @@ double NumberTransform::Unscaled(double x) const {
   }
   x = std::clamp(x, clip_min_, clip_max_);
   if (!log_) return x;
-  // What is not standardised is what it was before there were scales: a float's logarithm.
+  // Numbers that are not standardised keep the value that they had before `scale` existed: the
+  // logarithm of a float.
   return standardise_ ? std::copysign(std::log1p(std::fabs(x)), x)
                       : LogTransform(static_cast<float>(x));
 }

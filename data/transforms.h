@@ -1,8 +1,9 @@
-// What becomes of the numbers of DELIMITED columns between the file and the model, and the means and
-// deviations that this needs.
+// Transforms the numbers of DELIMITED columns between the file and the model, and measures the
+// means and deviations for that.
 //
-// A number goes through fill (if it is missing), clip, log and scale, in this order. A missing number
-// that nothing fills counts in no mean, and is 0 in the end: the mean, if the column is standardised.
+// A number passes through fill (if it is missing), clip, log and scale, in this order. A missing
+// number without `fill` does not count in the mean. The model sees it as 0, which is the mean if
+// the column is standardised.
 #ifndef TANDEM_DATA_TRANSFORMS_H_
 #define TANDEM_DATA_TRANSFORMS_H_
 
@@ -17,13 +18,13 @@
 
 namespace tandem::data {
 
-// What the job says of the column `name`; an empty rule if nothing.
+// The rule of the column `name` in the job; an empty rule if there is none.
 Column RuleOf(const Columns& columns, const std::string& name);
 
 // Whether the numbers of the column are standardised, with the defaults of job.proto.
 bool IsStandardised(const Columns& columns, const Column& rule);
 
-// The way of one column's numbers.
+// The transform of one column's numbers.
 class NumberTransform {
  public:
   NumberTransform(const Columns& columns, const Column& rule);
@@ -31,9 +32,10 @@ class NumberTransform {
   bool standardises() const { return standardise_; }
   void set_statistics(const ColumnStatistics& statistics) { statistics_ = statistics; }
 
-  // Fill, clip and log; `x` is finite, or NaN if the cell is missing, and so is the result.
+  // Applies fill, clip and log. `x` is finite, or NaN if the cell is missing. The same holds for
+  // the result.
   double Unscaled(double x) const;
-  // Scale, from what Unscaled has given, and 0 for NaN. Finite.
+  // Applies scale to a result of Unscaled. 0 for NaN. The result is finite.
   float Scaled(double unscaled) const;
 
  private:
@@ -44,14 +46,14 @@ class NumberTransform {
   absl::optional<ColumnStatistics> statistics_;  // none: numbers stay unscaled
 };
 
-// Means and deviations of several columns in one pass, row after row, in doubles (Welford 1962): the
-// bits follow from the rows and their order alone.
+// Means and deviations of several columns in one pass, row after row, in doubles (Welford 1962).
+// The bits depend only on the rows and their order.
 class ColumnMoments {
  public:
   explicit ColumnMoments(std::vector<std::string> names) : names_(std::move(names)) {
     moments_.resize(names_.size());
   }
-  // What Unscaled has given, one a column; NaN counts nowhere.
+  // Adds one row: a result of Unscaled for each column. NaN does not count.
   void Add(absl::Span<const double> values);
   DataStatistics Finish() const;
 

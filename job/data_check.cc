@@ -20,14 +20,15 @@
 namespace tandem::job {
 namespace {
 
-constexpr int64_t kMaxIds = 1 << 20;  // beyond it a number is a slip of the pen
+constexpr int64_t kMaxIds = 1 << 20;  // a larger number is probably a typing error
 
 template <typename Names>
 bool Contains(const Names& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// A column is a name if the file has a header, else a number from 0; each is used once.
+// Checks one column that the job names. A column is a name if the file has a header, else a number
+// from 0. Each column is used once.
 absl::Status CheckColumn(const std::string& path, const Columns& columns, const std::string& column,
                          std::set<std::string>* used) {
   int64_t number = 0;
@@ -42,7 +43,7 @@ absl::Status CheckColumn(const std::string& path, const Columns& columns, const 
   return absl::OkStatus();
 }
 
-// Each text of a label has one meaning.
+// Checks that no label text counts both as 1 and as 0.
 absl::Status CheckLabels(const Columns& columns) {
   const std::set<std::string> positive(columns.positive().begin(), columns.positive().end());
   for (int i = 0; i < columns.negative_size(); ++i) {
@@ -58,7 +59,7 @@ absl::Status CheckScale(const std::string& path, Column::Scale scale) {
   return Refuse(path, static_cast<int>(scale), " is not a scale");
 }
 
-// Numbers alone can be filled, clipped and scaled.
+// Checks the transforms of one column. Only numbers can be filled, clipped and scaled.
 absl::Status CheckTransforms(const std::string& path, const Columns& columns,
                              const Column& column) {
   const bool numeric = Contains(columns.numeric(), column.name());
@@ -80,7 +81,8 @@ absl::Status CheckTransforms(const std::string& path, const Columns& columns,
   return absl::OkStatus();
 }
 
-// A form in which dates are written so that they can be read again.
+// Checks that `date` is a form that dates can be written in and read back from. The function tries
+// both with one date whose fields are all different.
 absl::Status CheckDate(const std::string& path, const Column& column) {
   if (column.date().empty()) {
     if (column.date_unit() == Column::DATE_UNIT_UNSPECIFIED) return absl::OkStatus();
@@ -103,7 +105,7 @@ absl::Status CheckDate(const std::string& path, const Column& column) {
   return absl::OkStatus();
 }
 
-// Cells of several ids.
+// Checks the fields of a column whose cells hold several ids.
 absl::Status CheckSeparator(const std::string& path, const Columns& columns, const Column& column) {
   if (column.separator().empty()) {
     if (column.pooling() == Column::POOLING_UNSPECIFIED && column.max_ids() == 0) {
@@ -126,7 +128,8 @@ absl::Status CheckSeparator(const std::string& path, const Columns& columns, con
   return Between(path + ".max_ids", column.max_ids(), 1, kMaxIds);
 }
 
-// What is said of single columns is said of columns that are read, once each.
+// Checks the entries of data.columns.column. Each entry must describe a column that the job reads
+// as an input, and no column has two entries.
 absl::Status CheckColumnRules(const Columns& columns, const std::set<std::string>& used) {
   std::set<std::string> described;
   for (int i = 0; i < columns.column_size(); ++i) {
@@ -147,7 +150,7 @@ absl::Status CheckColumnRules(const Columns& columns, const std::set<std::string
   return absl::OkStatus();
 }
 
-// How a line becomes cells, and a cell a number.
+// Checks how a line is split into cells and how a cell becomes a number.
 absl::Status CheckCells(const Columns& columns) {
   constexpr char kNoDelimiter[] = "\"\r\n";
   if (columns.delimiter().find_first_of(kNoDelimiter) != std::string::npos) {
@@ -169,7 +172,7 @@ absl::Status CheckCells(const Columns& columns) {
   return absl::OkStatus();
 }
 
-// Refuses statistics_rows where no column is standardised.
+// Refuses statistics_rows if no column is standardised, since nothing would then be measured.
 absl::Status CheckStatisticsRows(const Columns& columns) {
   const int64_t rows = columns.statistics_rows();
   const auto scaled = [&columns](const std::string& name) {
@@ -194,7 +197,7 @@ absl::Status CheckColumns(const Columns& columns) {
   if (columns.numeric().empty() && columns.categorical().empty()) {
     return Refuse("data.columns", "no numeric and no categorical column; a model needs inputs");
   }
-  // A column may be a number and a category.
+  // The same column may be a number and a category, so each list has its own set of used columns.
   std::set<std::string> numeric, categorical;
   TANDEM_RETURN_IF_ERROR(CheckColumn("data.columns.label", columns, columns.label(), &numeric));
   categorical = numeric;
@@ -213,7 +216,7 @@ absl::Status CheckColumns(const Columns& columns) {
   return CheckColumnRules(columns, numeric);
 }
 
-// LIBSVM has no columns, but labels that may need to be named.
+// Checks the fields of LIBSVM. The format has no columns, but its labels may need names.
 absl::Status CheckLibsvm(const Data& data) {
   TANDEM_RETURN_IF_ERROR(Between("data.max_ids", data.max_ids(), 1, kMaxIds));
   if (!data.has_columns()) return absl::OkStatus();
@@ -233,7 +236,8 @@ absl::Status CheckNegatives(const Data& data) {
   TANDEM_RETURN_IF_ERROR(
       Between("data.negatives.per_positive", data.negatives().per_positive(), 1, 1000));
   const bool has_candidates = !data.negatives().test_negatives().empty();
-  if (data.score_only()) return absl::OkStatus();  // pairs, which are not ranked
+  // Files of pairs to score, which nothing is ranked against.
+  if (data.score_only()) return absl::OkStatus();
   if (data.test().empty() == has_candidates) {
     return Refuse("data.negatives.test_negatives", has_candidates ? "set" : "not set",
                   ", and test ", has_candidates ? "is not" : "is",
@@ -245,7 +249,7 @@ absl::Status CheckNegatives(const Data& data) {
   return absl::OkStatus();
 }
 
-// Fields of one format given to another.
+// Refuses fields of one format that are given to another format.
 absl::Status CheckOnlyFor(const Data& data) {
   const std::string format = Data::Format_Name(data.format());
   const bool columns = data.format() == Data::DELIMITED || data.format() == Data::LIBSVM;
@@ -283,7 +287,7 @@ absl::Status CheckFormat(const Data& data) {
   return absl::OkStatus();
 }
 
-// Statistics are those of finite numbers.
+// Checks statistics that the job states. Means and deviations must be finite numbers.
 absl::Status CheckStatistics(const DataStatistics& statistics) {
   TANDEM_RETURN_IF_ERROR(NotNegative("data.statistics.columns", statistics.columns()));
   for (int i = 0; i < statistics.column_size(); ++i) {
@@ -310,7 +314,8 @@ absl::Status CheckValidation(const Data& data) {
   return absl::OkStatus();
 }
 
-// A first row with a label that nobody has named would otherwise say what counts as 0.
+// Checks skip_bad_rows. The label that counts as 0 must be named then: otherwise the first label
+// that does not count as 1 becomes that label, and this first label could be a bad one.
 absl::Status CheckSkipBadRows(const Data& data) {
   TANDEM_RETURN_IF_ERROR(NotNegative("data.skip_bad_rows", data.skip_bad_rows()));
   if (data.skip_bad_rows() == 0) return absl::OkStatus();
@@ -323,7 +328,8 @@ absl::Status CheckSkipBadRows(const Data& data) {
   return absl::OkStatus();
 }
 
-// The program reads its data itself: what is said of files would be said to nobody.
+// Refuses all fields of `data` for a program. The program reads its data itself, so nothing would
+// obey these fields.
 absl::Status CheckProgramData(const Data& data) {
   Data rest = data;
   rest.clear_format();

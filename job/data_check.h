@@ -1,4 +1,5 @@
-// What a job may say of its data. Used by job_check.cc only; job.h is the interface.
+// CheckDataSpec refuses contradictions in the `data` part of a job. Used by job_check.cc only;
+// job.h is the interface.
 #ifndef TANDEM_JOB_DATA_CHECK_H_
 #define TANDEM_JOB_DATA_CHECK_H_
 
@@ -7,7 +8,7 @@
 
 namespace tandem::job {
 
-// As CheckJob (job_check.h), of `data` alone.
+// Like CheckJob (job_check.h), for `data` alone.
 absl::Status CheckDataSpec(const Data& data);
 
 }  // namespace tandem::job

@@ -23,16 +23,19 @@ namespace {
 
 using google::protobuf::util::MessageDifferencer;
 
-// Dense blocks are few and known only once the model is built; this is a hint for their ranges.
+// The expected rows of the dense table, which determine how it is cut into ranges. The real number
+// of blocks is small, and known only after a worker has built the model.
 constexpr int64_t kExpectedDenseBlocks = 1024;
 
-// The same bytes for the same job on every machine, so that its hash can be compared.
+// The hash of a job. Serialize gives the same bytes for the same job on every machine, so nodes can
+// compare hashes.
 uint64_t HashOfJob(const Job& job) {
   const std::string bytes = Serialize(job);
   return XXH3_64bits(bytes.data(), bytes.size());
 }
 
-// The group of `policy`, made if there is none yet; `table` joins it.
+// Adds `table` to the group of `policy` and creates the group if there is none yet. Returns the id
+// of the group.
 uint32_t JoinGroup(const Policy& policy, uint32_t table, JobPlan* plan) {
   for (GroupPlan& group : plan->groups) {
     if (!MessageDifferencer::Equals(group.policy, policy)) continue;
@@ -47,7 +50,7 @@ uint32_t JoinGroup(const Policy& policy, uint32_t table, JobPlan* plan) {
   return group.id;
 }
 
-// What follows from seed, name and position in the job alone.
+// A plan with the fields that follow from the job's seed and the table's name and position alone.
 TablePlan NumberedTable(absl::string_view name, const JobPlan& plan) {
   TablePlan table;
   table.name = std::string(name);
@@ -95,9 +98,10 @@ bool IsLockstep(const JobPlan& plan) {
                      [](const GroupPlan& group) { return group.properties.lockstep; });
 }
 
-// Where tables keep all workers at one step, a dense sum that does not wait gains nothing. And meetings
-// come after so many steps that a worker has taken: one that skips steps would fall behind in meetings
-// until they wait for it, while it waits for steps of those who wait.
+// Refuses a dense quorum where it cannot work. If a table keeps all workers at one step, a dense
+// sum that does not wait for all workers gains nothing. Sync rounds of local SGD come after a fixed
+// number of own steps. A worker that skips steps would therefore fall behind in sync rounds until
+// the others wait for it, while it waits for their steps.
 absl::Status CheckQuorum(const JobPlan& plan) {
   if (!SumsByQuorum(plan.job)) return absl::OkStatus();
   const bool meets = plan.job.dense().synchroniser() == Dense::LOCAL_SGD;
@@ -119,7 +123,8 @@ absl::Status CheckQuorum(const JobPlan& plan) {
   return absl::OkStatus();
 }
 
-// A worker that skips steps cannot take part in what all workers count together.
+// Refuses a policy whose workers skip steps if another part of the job needs every worker in every
+// step.
 absl::Status CheckSkips(const JobPlan& plan) {
   const auto together =
       std::find_if(plan.groups.begin(), plan.groups.end(), [](const GroupPlan& other) {
@@ -140,7 +145,9 @@ absl::Status CheckSkips(const JobPlan& plan) {
   return absl::OkStatus();
 }
 
-// All but the budget of memory.
+// Resolve without the check of the memory budget. Defaults come first because all checks expect
+// them. CheckJob comes before the plan because NewUpdatePolicy expects checked policies. STORE
+// tables join groups last, so that the groups that are trained come first.
 absl::StatusOr<JobPlan> ResolveFor(const Job& job, int64_t most_workers) {
   JobPlan plan;
   plan.job = job;
@@ -222,7 +229,7 @@ std::vector<uint64_t> EqualRanges(int count) {
   TANDEM_CHECK(count >= 1);
   std::vector<uint64_t> begins(count);
   for (int i = 0; i < count; ++i) {
-    // floor(2^64 * i / count); i = 0 gives 0 and no other begin does.
+    // floor(2^64 * i / count). The result is 0 only for i = 0.
     begins[i] = static_cast<uint64_t>((static_cast<unsigned __int128>(i) << 64) / count);
   }
   return begins;

@@ -1,8 +1,9 @@
-// From the text of a job file to a plan that every node agrees on.
+// From the text of a job file to a plan that every node agrees on. The folder parses a job, fills
+// in defaults, checks limits and contradictions, and bounds the memory that the job may need.
 //
-// ParseJob checks syntax, unknown fields and contradictions, and says in one line which file, which
-// line, what was expected and a hint. Resolve fills in defaults and numbers the tables and policy
-// groups: a pure function of the job, so all nodes compute the same plan.
+// ParseJob checks syntax, unknown fields and contradictions. Its errors name, in one line, the
+// file, the line, what was expected and a hint. Resolve fills in defaults and numbers the tables
+// and policy groups. Resolve is a pure function of the job, so all nodes compute the same plan.
 #ifndef TANDEM_JOB_JOB_H_
 #define TANDEM_JOB_JOB_H_
 
@@ -27,14 +28,14 @@ inline constexpr char kDenseTableName[] = "dense";
 struct TablePlan {
   std::string name;
   uint32_t id = 0;     // index in JobPlan::tables
-  uint64_t salt = 0;   // of Position(); from (seed, name)
-  uint64_t seed = 0;   // of first values; from (seed, name)
-  int dim = 0;         // floats a row, without slots
-  bool dense = false;  // the table of dense blocks; its rows come from ASSIGN, not an initialiser
+  uint64_t salt = 0;   // salt of Position(); from (seed, name)
+  uint64_t seed = 0;   // seed of initial values; from (seed, name)
+  int dim = 0;         // floats in a row, without slots
+  bool dense = false;  // the table of dense blocks; ASSIGN writes its rows, no initializer
   bool frozen = false;
-  bool store = false;    // policy STORE: rows are what programs write; the model does not read them
-  int state_floats = 0;  // of a row of such a table, beside `dim`
-  Table::Synchroniser synchroniser = Table::SERVERS;  // where its rows are
+  bool store = false;    // policy STORE: programs write the rows; the model does not read them
+  int state_floats = 0;  // STORE tables: floats of a row in addition to `dim`
+  Table::Synchroniser synchroniser = Table::SERVERS;  // where the rows live
   int64_t expected_rows = 0;
   std::vector<std::string> fields;
   Initializer initializer;
@@ -44,87 +45,94 @@ struct TablePlan {
   bool of_model() const { return !dense && !store; }
 };
 
-// Tables that share a policy: one push frame per shard and step.
+// The tables that share a policy. Together they need one push frame for each shard and step.
 struct GroupPlan {
   uint32_t id = 0;
-  Policy policy;                    // its kind and the knobs of it are set
-  policies::Properties properties;  // of that policy: what anybody but the policy itself looks at
+  Policy policy;  // resolved: the kind and the fields that it needs are set
+  // Properties of `policy`; other code reads these and not the kind.
+  policies::Properties properties;
   std::vector<uint32_t> tables;
 };
 
 struct JobPlan {
-  Job job;                        // with defaults filled in
-  uint64_t hash = 0;              // of the resolved job; nodes of one job agree on it
-  std::vector<TablePlan> tables;  // as in the job; the dense table last, if it is on servers
-  std::vector<GroupPlan> groups;  // that of STORE tables last, if there are any
-  int dense_table = -1;           // index in `tables`, or -1 (dense replicas)
-  // True if all workers take the same steps, those without data in name only (a lockstep policy, or
-  // dense replicas whose sums wait for all): then the epoch ends at a step that says that the sum of n is 0.
+  Job job;            // with defaults filled in
+  uint64_t hash = 0;  // hash of the resolved job; equal on all nodes of a job
+  // In the order of the job; the dense table, if on servers, comes last.
+  std::vector<TablePlan> tables;
+  std::vector<GroupPlan> groups;  // the group of STORE tables, if there is one, comes last
+  int dense_table = -1;           // index in `tables`; -1: dense replicas
+  // True if all workers take the same steps, where a worker without data pushes n = 0. A lockstep
+  // policy causes it, and so do dense replicas whose sums wait for all workers. The epoch then ends
+  // at a step whose sum of n is 0.
   bool lockstep = false;
 
-  // Those whose steps workers take: all but that of STORE tables.
+  // The groups whose tables are trained: all except the group of STORE tables.
   absl::Span<const GroupPlan> trained_groups() const;
-  // Tables that the model reads; the first ones of `tables`.
+  // How many tables the model reads; these are the first ones of `tables`.
   size_t model_tables() const;
 
   int workers() const { return job.cluster().workers(); }
-  // True if some table is on the workers: each worker is a server too then, worker r the one of number
-  // server_processes() + r, with as many shards as any other.
+  // True if some table lives on the workers. Each worker is then a server, too: worker r is server
+  // number server_processes() + r and has as many shards as any other server.
   bool workers_serve = false;
   int server_processes() const { return job.cluster().servers(); }
-  // All that serve rows: processes of their own, then workers.
+  // All servers: first the server processes, then the workers that serve rows.
   int servers() const { return server_processes() + (workers_serve ? workers() : 0); }
   int shards_per_server() const { return job.cluster().shards_per_server(); }
   int shards() const { return servers() * shards_per_server(); }
-  // The servers that rows of the table are dealt over: `count` from `first` on.
+  // The servers that share the rows of a table: `count` servers, beginning with number `first`.
   struct Holders {
     int first = 0;
     int count = 0;
   };
   Holders HoldersOf(const TablePlan& table) const;
-  // How many of them have each row.
+  // How many servers hold each row of the table.
   int CopiesOf(const TablePlan& table) const;
-  ClusterSizes sizes() const;  // what views must agree with
-  // The cluster as its endpoints see it: all that serve rows are servers.
+  ClusterSizes sizes() const;  // the sizes that views must agree with
+  // The cluster as endpoints see it: everything that serves rows counts as a server.
   Cluster serving() const;
 };
 
-// `--set path=value`: path as in "train.batch" or "table[0].dim"; value in text format, where
-// strings may go without quotes. A message or a list is replaced whole: "policy={kind: ASP}".
+// Values from `--set path=value`. A path looks like "train.batch" or "table[0].dim". The value is
+// in text format, but strings may go without quotes. A message or a list is replaced as a whole:
+// "policy={kind: ASP}".
 using Overrides = std::vector<std::pair<std::string, std::string>>;
 
-// `file_name` is used in messages only.
+// Parses and checks the text of a job. `file_name` is used in messages only.
 absl::StatusOr<Job> ParseJob(absl::string_view text, absl::string_view file_name,
                              const Overrides& overrides);
 absl::StatusOr<Job> ReadJobFile(const std::string& path, const Overrides& overrides);
-// What ParseJob is given of a file.
+// Reads the text of a job file, for ParseJob.
 absl::StatusOr<std::string> ReadJobText(const std::string& path);
 
-// Contradictions are INVALID_ARGUMENT with a hint: SSP without a bound, depth above the bound, a
-// negative dim, two tables that claim one field, ...
+// Fills in defaults and checks the job. Contradictions are INVALID_ARGUMENT with a hint: SSP
+// without a bound, a depth above the bound, a negative dim, two tables that claim the same field,
+// and others.
 absl::StatusOr<JobPlan> Resolve(const Job& job);
 
-// "BSP", "SSP(4)": UpdatePolicy::name().
+// The name of a policy, for example "BSP" or "SSP(4)"; see UpdatePolicy::name().
 std::string PolicyName(const Policy& policy);
 
-// Whether evaluations may rank test rows, and so have HR@K and NDCG@K.
+// Whether evaluations may rank test rows, so that there are HR@K and NDCG@K.
 bool RanksItems(const Job& job);
 
-// Whether replicas of the dense parameters take steps with sums of gradients that do not wait for all
-// workers. With one worker there is nobody to wait for.
+// Whether the dense replicas use sums of gradients, or sync rounds, that do not wait for all
+// workers. Always false with one worker, which has nobody to wait for.
 bool SumsByQuorum(const Job& job);
-// By which field it is so: "dense.quorum: SOLO", "dense.local_steps.quorum: 3".
+// The field that makes SumsByQuorum true, with its value: "dense.quorum: SOLO",
+// "dense.local_steps.quorum: 3".
 std::string QuorumText(const Job& job);
 
-// "ALLREDUCE(AUTO)", "ALLREDUCE(AUTO, MAJORITY)"; of workers that step by themselves how many steps:
-// "LOCAL_SGD(8)".
+// How the dense part is synchronised, in one word: "ALLREDUCE(AUTO)", "ALLREDUCE(AUTO, MAJORITY)".
+// For LOCAL_SGD and EASGD the name has the steps between sync rounds: "LOCAL_SGD(8)".
 std::string DenseName(const Dense& dense);
 
-// The resolved job as text, with its policy groups in comments. Parses to the same plan again.
+// The resolved job as text, with its policy groups in comments. Parsing the text gives the same
+// plan again.
 std::string ResolvedText(const JobPlan& plan);
 
-// Half-open intervals of positions that cut [0, 2^64) into `count` near-equal pieces; piece i is
-// [result[i], result[i+1]), the last one ends at 2^64 (written 0).
+// Cuts the positions [0, 2^64) into `count` near-equal half-open intervals. Interval i is
+// [result[i], result[i+1]); the last one ends at 2^64 (written 0).
 std::vector<uint64_t> EqualRanges(int count);
 
 }  // namespace tandem::job

@@ -13,9 +13,11 @@
 namespace tandem::job {
 namespace {
 
-constexpr double kLargestShare = 1.1;  // of an even one: what the scheduler deals a shard at most
+// Most that the scheduler gives a shard, relative to an even share.
+constexpr double kLargestShare = 1.1;
 
-// A table that names no field reads all that no other one names.
+// How many fields the table reads. A table without a list of fields reads all fields that no other
+// table lists.
 int64_t FieldsOf(const JobPlan& plan, const TablePlan& table) {
   if (!table.fields.empty()) return static_cast<int64_t>(table.fields.size());
   std::set<std::string> named;
@@ -32,7 +34,7 @@ bool Reads(const JobPlan& plan, const TablePlan& table, const std::string& field
   return std::none_of(plan.tables.begin(), plan.tables.end(), names);
 }
 
-// The most ids of a row in the fields of the table.
+// The most ids that one row of data has in the fields of the table.
 int64_t MostIdsOfRow(const JobPlan& plan, const TablePlan& table) {
   const RowShape row = RowShapeOf(plan.job.data());
   int64_t ids = FieldsOf(plan, table);
@@ -42,7 +44,7 @@ int64_t MostIdsOfRow(const JobPlan& plan, const TablePlan& table) {
   return ids;
 }
 
-// Weights and biases of layers of these widths, one after the other, over `in` inputs.
+// The weights and biases of a stack of layers with these widths, over `in` inputs.
 template <typename Widths>
 int64_t StackParameters(int64_t in, const Widths& widths) {
   int64_t parameters = 0;
@@ -53,7 +55,7 @@ int64_t StackParameters(int64_t in, const Widths& widths) {
   return parameters;
 }
 
-// The same with one output more at the end.
+// The same for a stack that ends with one more layer, of one output.
 template <typename Widths>
 int64_t StackToLogit(int64_t in, const Widths& hidden) {
   const int64_t last = hidden.empty() ? in : hidden[hidden.size() - 1];
@@ -64,8 +66,9 @@ int64_t RowBytes(int dim) {
   return static_cast<int64_t>(sizeof(uint64_t)) + dim * static_cast<int64_t>(sizeof(float));
 }
 
-// How many of `rows` rows one shard gets at most, if each is there with probability p: the bound of
-// Bernstein for one chance in 10^9.
+// The most of `rows` rows that one shard gets. Keys are hashed, so each row is on the shard with
+// the same probability. Bernstein's inequality bounds the number, which exceeds the bound with a
+// chance of 10^-9.
 double MostOnOneShard(double rows, int shards) {
   if (shards == 1) return rows;
   constexpr double kLogOfChance = 20.7;  // ln 10^9
@@ -75,14 +78,15 @@ double MostOnOneShard(double rows, int shards) {
   return std::min(rows, std::ceil(mean + more));
 }
 
-// Rows of the largest push of a worker to all servers.
+// The rows of a worker's largest push to all servers.
 int64_t MostRows(const JobPlan& plan, const TablePlan& table) {
   if (table.frozen) return 0;
   if (!table.dense) return MostIdsOfBatch(plan, table);
   return (MostDenseParameters(plan) + kDenseBlockFloats - 1) / kDenseBlockFloats;
 }
 
-// Updates that a policy may hold at a time, and reads whose rows it may remember.
+// How many updates a policy may hold at the same time, plus how many reads it may remember rows
+// for.
 double MostUpdates(const JobPlan& plan, const policies::Properties& policy) {
   const Train& train = plan.job.train();
   const double delay = static_cast<double>(policy.delay);
@@ -105,7 +109,7 @@ int64_t MostIdsOfBatch(const JobPlan& plan, const TablePlan& table) {
 
 int64_t MostDenseParameters(const JobPlan& plan) {
   const int64_t numbers = RowShapeOf(plan.job.data()).numbers;
-  int64_t cells = 0, floats = 0, dim = 0;  // of a sample; the largest row
+  int64_t cells = 0, floats = 0, dim = 0;  // cells and floats of a sample; the largest row
   for (const TablePlan& table : plan.tables) {
     if (!table.of_model()) continue;
     cells += FieldsOf(plan, table);
@@ -118,18 +122,18 @@ int64_t MostDenseParameters(const JobPlan& plan) {
       return numbers + 1;
     case Model::kMlp:
       return StackToLogit(floats + numbers, model.mlp().hidden());
-    case Model::kDlrm:  // the bottom's output, and the products of all pairs of it and the cells
+    case Model::kDlrm:  // inputs of the top: the bottom's output and the products of all pairs
       return StackParameters(numbers, model.dlrm().bottom()) +
              StackToLogit(dim + (cells + 1) * cells / 2, model.dlrm().top());
     case Model::kGmf:
       return dim + 1;
-    case Model::kNeumf: {  // which tables play which part is for the model to say
+    case Model::kNeumf: {  // only the model knows which table plays which part: take the largest
       const auto& hidden = model.neumf().hidden();
       const int64_t last = hidden.empty() ? 2 * dim : hidden[hidden.size() - 1];
       return StackParameters(2 * dim, hidden) + dim + last + 1;
     }
-    case Model::kScript:   // known once a worker has opened the file
-    case Model::kProgram:  // known once the program has said what it trains
+    case Model::kScript:   // known when a worker has opened the file
+    case Model::kProgram:  // known when the program has said what it trains
     case Model::KIND_NOT_SET:
       break;
   }
@@ -141,7 +145,7 @@ int64_t LargestPushBytes(const JobPlan& plan, const TablePlan& table) {
 }
 
 int64_t HeldBytes(const JobPlan& plan) {
-  double bytes = 0;  // a double: no product of bounds of the job can overflow it
+  double bytes = 0;  // double, so that no product of bounds of the job overflows
   for (const GroupPlan& group : plan.trained_groups()) {
     const double updates = MostUpdates(plan, group.properties);
     for (const uint32_t id : group.tables) {
@@ -155,7 +159,8 @@ int64_t HeldBytes(const JobPlan& plan) {
   return static_cast<int64_t>(std::min(bytes, 0x1p62));
 }
 
-// Of which updates and reads the bytes are, one part for each way in which a policy holds.
+// Explains the held bytes in words: one part for each way in which a policy of the job holds
+// updates or remembers reads.
 std::string HeldText(const JobPlan& plan) {
   const Train& train = plan.job.train();
   std::set<std::string> parts;
@@ -182,7 +187,7 @@ std::string HeldText(const JobPlan& plan) {
 }
 
 absl::Status CheckHeldBytes(const JobPlan& plan) {
-  if (plan.job.train().evaluate_only()) return absl::OkStatus();  // nothing is pushed
+  if (plan.job.train().evaluate_only()) return absl::OkStatus();  // no worker pushes
   const int64_t limit = plan.job.limits().held_bytes_per_shard(), held = HeldBytes(plan);
   if (held <= limit) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(

@@ -1,5 +1,6 @@
-// What update policies may have to hold back on a shard, from the job alone: upper bounds, so that a
-// job that starts never meets limits.held_bytes_per_shard.
+// Upper bounds of the memory that update policies may need on a shard to hold updates back. The
+// bounds depend on the job alone, so that a job that starts never reaches
+// limits.held_bytes_per_shard.
 #ifndef TANDEM_JOB_JOB_BUDGET_H_
 #define TANDEM_JOB_JOB_BUDGET_H_
 
@@ -10,28 +11,29 @@
 
 namespace tandem::job {
 
-// The most ids that a batch has for `table`, which is not the dense one: as if none repeated.
-// `expected_rows` is no limit here, it is a hint.
+// The most ids that a batch can have for `table`, which is not the dense table. The bound assumes
+// that no id repeats. `expected_rows` does not limit it, since that field is only a hint.
 int64_t MostIdsOfBatch(const JobPlan& plan, const TablePlan& table);
 
-// The most dense parameters that the job's model can have: every layer with its bias, from the
-// width of what it reads. 0 for a program's, which the job does not describe.
+// The most dense parameters that the job's model can have: every layer with its bias, computed from
+// the width of the model's inputs. 0 for a model that the job does not describe (a program's, or
+// one from a file).
 int64_t MostDenseParameters(const JobPlan& plan);
 
-// The most bytes that a worker pushes to all servers for `table` in one step: keys and values.
+// The most bytes, keys and values, that a worker pushes to all servers for `table` in one step.
 int64_t LargestPushBytes(const JobPlan& plan, const TablePlan& table);
 
-// The most bytes that policies which hold updates back may hold on one shard:
-// workers x steps x the part of the largest push that one shard gets.
+// The most bytes that update policies may hold on one shard: workers x steps x the part of the
+// largest push that one shard gets.
 //
-// Steps: `delay` closed ones, the one that is open, and `train.max_unacknowledged` more. A worker may
-// be so many pushes ahead of what this shard has from it, and the others follow it by the versions
-// of other shards. (How far ahead a worker reads changes nothing: it cannot push before it has read.)
-// Keys are hashed, so with several shards the part of a push is random; it is larger than counted
-// here less than once in 10^9 pushes.
+// The steps are `delay` closed ones, the open one, and `train.max_unacknowledged` more. A worker
+// may be that many pushes ahead of what this shard has received from it, and the other workers may
+// follow it because of the versions of other shards. The prefetch depth changes nothing, since a
+// worker cannot push before it has read. Keys are hashed, so with several shards the part of a push
+// that one shard gets is random. That part exceeds the bound less than once in 10^9 pushes.
 int64_t HeldBytes(const JobPlan& plan);
 
-// INVALID_ARGUMENT, with the numbers and a hint, if that is above limits.held_bytes_per_shard.
+// INVALID_ARGUMENT, with the numbers and a hint, if HeldBytes is above limits.held_bytes_per_shard.
 absl::Status CheckHeldBytes(const JobPlan& plan);
 
 }  // namespace tandem::job

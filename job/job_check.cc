@@ -24,14 +24,15 @@
 namespace tandem::job {
 namespace {
 
-// Bounds beyond which a number is a slip of the pen rather than a wish.
+// Limits. A larger number is probably a typing error.
 constexpr int64_t kMaxServers = 1024;
-constexpr int64_t kMaxShardsPerServer = 255;  // a shard is one byte of an endpoint's name
+constexpr int64_t kMaxShardsPerServer = 255;  // an endpoint's name has one byte for the shard
 constexpr int64_t kMaxRangesPerShard = 4096;
 constexpr int64_t kMaxRangesPerTable = 1 << 16;
 constexpr int64_t kMaxTables = 1024;
 constexpr int64_t kMaxDim = 1 << 16;
-constexpr int64_t kMaxStateFloats = 1 << 18;  // of a row of a STORE table
+// Floats of a row of a STORE table in addition to its dim.
+constexpr int64_t kMaxStateFloats = 1 << 18;
 constexpr int64_t kMaxBatch = 1 << 24;
 constexpr int64_t kMaxIdsPerField = 1 << 20;
 constexpr int64_t kMaxBucketBytes = int64_t{1} << 30;
@@ -57,7 +58,7 @@ absl::Status CheckCluster(const Job& job, int64_t most_workers) {
     return Refuse("cluster.transport", "unknown");
   }
   int64_t holders = cluster.servers();
-  for (const Table& table : job.table()) {  // those on workers are cut by workers
+  for (const Table& table : job.table()) {  // workers share the rows of these tables
     if (table.synchroniser() == Table::SERVERS) continue;
     holders = std::max<int64_t>(holders, cluster.workers());
   }
@@ -70,7 +71,8 @@ absl::Status CheckCluster(const Job& job, int64_t most_workers) {
   return absl::OkStatus();
 }
 
-// "SSP, ASP and STALENESS_AWARE", where `last` is " and ".
+// The kinds that take the field, as "SSP, ASP and STALENESS_AWARE". `before_last` stands before the
+// last one.
 std::string KindsWith(policies::PolicyKnob knob, absl::string_view before_last = " and ") {
   std::vector<std::string> names;
   for (const policies::PolicyKind& row : policies::PolicyKinds()) {
@@ -81,13 +83,13 @@ std::string KindsWith(policies::PolicyKnob knob, absl::string_view before_last =
   return names.empty() ? last : absl::StrCat(absl::StrJoin(names, ", "), before_last, last);
 }
 
-// A knob of a policy, as the job sets it.
+// One field of a policy, with the value that the job gives it.
 struct KnobSetting {
   policies::PolicyKnob knob;
   const char* field;
   bool is_set;
   int64_t value, least, most;
-  const char* what;  // for a policy that needs it and does not have it
+  const char* what;  // for the message to a job whose policy needs the field and lacks it
 };
 
 absl::Status CheckKnob(const std::string& path, const policies::PolicyKind& row,
@@ -105,7 +107,8 @@ absl::Status CheckKnob(const std::string& path, const policies::PolicyKind& row,
   return Between(field, set.value, set.least, set.most);
 }
 
-// The age from which COSINE_GATE counts nothing, and the number before it that is no integer.
+// Checks the two fields of COSINE_GATE. The table in CheckPolicy does not have them because
+// age_decay is no integer.
 absl::Status CheckAges(const std::string& path, const policies::PolicyKind& row,
                        const Policy& policy) {
   const KnobSetting settings[] = {
@@ -123,14 +126,15 @@ absl::Status CheckAges(const std::string& path, const policies::PolicyKind& row,
   return NotNegative(path + ".age_decay", policy.age_decay());
 }
 
-// The two numbers of DC_ASGD that are no integers.
+// Checks the two fields of DC_ASGD. The table in CheckPolicy takes integers only.
 absl::Status CheckCompensation(const std::string& path, const policies::PolicyKind& row,
                                const Policy& policy) {
   const KnobSetting settings[] = {
       {policies::kKnobCompensation, "compensation", policy.has_compensation(), 0, 0, 0,
-       "a compensation; say how much of the way from the row as it was read to the row as it is is "
-       "made good, such as compensation: 0.04"},
-      // Not needed: without it the compensation is constant.
+       "a compensation; say lambda of the paper, which weighs the change of a row since it was "
+       "read, such as compensation: 0.04"},
+      // mean_square_decay is optional, so it counts as set for DC_ASGD. Without it the compensation
+      // is constant.
       {policies::kKnobCompensation, "mean_square_decay",
        (row.knobs & policies::kKnobCompensation) != 0 || policy.has_mean_square_decay(), 0, 0, 0,
        ""},
@@ -142,6 +146,11 @@ absl::Status CheckCompensation(const std::string& path, const policies::PolicyKi
   return BelowOne(path + ".mean_square_decay", policy.mean_square_decay());
 }
 
+// Checks one policy of the job. A user sees only the first refusal, so causes are checked before
+// their effects. The kind comes first, since its row says which fields it takes. Then come fields
+// that the kind does not take or lacks, and the range of each field: constructing the policy needs
+// valid fields, and so does its name in later messages. Contradictions with other fields of the job
+// come last.
 absl::Status CheckPolicy(const std::string& path, const Policy& policy, const Job& job) {
   const absl::Span<const policies::PolicyKind> kinds = policies::PolicyKinds();
   const auto row = std::find_if(kinds.begin(), kinds.end(), [&](const policies::PolicyKind& r) {
@@ -195,15 +204,16 @@ absl::Status CheckPolicy(const std::string& path, const Policy& policy, const Jo
   TANDEM_ASSIGN_OR_RETURN(const auto made,
                           policies::NewUpdatePolicy(policy, job.cluster().workers()));
   if (made->properties().skips && job.staleness().order()) {
-    return Refuse(path, name,
-                  " leaves out steps by when its answers come, which no order of updates says, so "
-                  "it cannot be replayed; use another policy, or drop staleness.order");
+    return Refuse(
+        path, name,
+        " skips steps depending on when answers arrive, which the recorded order of updates "
+        "does not contain, so it cannot be replayed; use another policy, or drop staleness.order");
   }
   if (made->properties().keeps_rows && job.staleness().order()) {
     return Refuse(
         path, name,
-        " reads rows of several versions at a time, which no order of updates says, so it "
-        "cannot be replayed; use SSP, or drop staleness.order");
+        " reads rows of several versions at the same time, which the recorded order of updates "
+        "does not contain, so it cannot be replayed; use SSP, or drop staleness.order");
   }
   if (!made->properties().order_free && job.reproducible() && job.cluster().workers() > 1) {
     return Refuse(path, name,
@@ -213,7 +223,7 @@ absl::Status CheckPolicy(const std::string& path, const Policy& policy, const Jo
   return absl::OkStatus();
 }
 
-// Settings of one kind of optimizer given to another.
+// Refuses settings of one kind of optimizer that are given to another kind.
 absl::Status CheckOptimizerOwnFields(const std::string& path, const Optimizer& optimizer) {
   const Optimizer::Kind kind = optimizer.kind();
   const std::string name = Optimizer::Kind_Name(kind);
@@ -236,7 +246,8 @@ absl::Status CheckOptimizerOwnFields(const std::string& path, const Optimizer& o
   return absl::OkStatus();
 }
 
-// The program's own: nothing of it is said here.
+// Refuses all settings of kind PROGRAM. The program makes its own optimizer, so nothing would obey
+// these settings.
 absl::Status CheckProgramOptimizer(const std::string& path, const Optimizer& optimizer) {
   Optimizer rest = optimizer;
   rest.clear_kind();
@@ -280,7 +291,8 @@ absl::Status CheckInitializer(const std::string& path, const Initializer& initia
   }
 }
 
-// Names go into file names, logs and `--set` paths.
+// Checks the name of a table. Names go into file names, logs and `--set` paths, so few characters
+// are allowed.
 absl::Status CheckTableName(const std::string& path, const std::string& name) {
   if (name.empty()) return Refuse(path + ".name", "not set; every table has a name");
   if (name == kDenseTableName) {
@@ -296,7 +308,7 @@ absl::Status CheckTableName(const std::string& path, const std::string& name) {
   return absl::OkStatus();
 }
 
-// Rows that programs write have nothing that is for training.
+// Checks a STORE table. Programs write its rows, so it has no fields that serve training.
 absl::Status CheckStoreTable(const std::string& path, const Table& table, const Job& job) {
   const auto refuse = [&](absl::string_view field, absl::string_view why) {
     return Refuse(absl::StrCat(path, ".", field), "not for a STORE table: ", why, "; leave it out");
@@ -321,7 +333,8 @@ absl::Status CheckStoreTable(const std::string& path, const Table& table, const 
   return Between(path + ".expected_rows", table.expected_rows(), 1, int64_t{1} << 50);
 }
 
-// Rows on workers are exchanged in steps that all take together.
+// Checks where the rows of a table live. Workers that hold rows exchange them in steps that all
+// workers take together, so BSP is required there.
 absl::Status CheckTableSynchroniser(const std::string& path, const Table& table, const Job& job) {
   if (!Table::Synchroniser_IsValid(table.synchroniser())) {
     return Refuse(path + ".synchroniser", table.synchroniser(), " is not a synchroniser");
@@ -384,7 +397,7 @@ absl::Status CheckTable(const std::string& path, const Table& table, const Job& 
   return Between(path + ".expected_rows", table.expected_rows(), 1, int64_t{1} << 50);
 }
 
-// The job without what its model does not see.
+// The job without its STORE tables, which the model does not see.
 Job TrainedPart(const Job& job) {
   Job part = job;
   while (!part.table().empty() && part.table().rbegin()->policy().kind() == Policy::STORE) {
@@ -393,8 +406,9 @@ Job TrainedPart(const Job& job) {
   return part;
 }
 
-// Each field is read through exactly one table, but for NeuMF, whose two halves have embeddings of
-// their own; at most one table takes all that is left.
+// Checks that each field is read through exactly one table, and that at most one table takes all
+// remaining fields. NeuMF is an exception: its two halves have embeddings of their own, so a field
+// may have two tables.
 absl::Status CheckFields(const Job& job) {
   std::map<std::string, std::string> owner;
   std::string catch_all;
@@ -449,7 +463,7 @@ absl::Status CheckTables(const Job& job) {
   return CheckFields(TrainedPart(job));
 }
 
-// Whether there are servers where something is on them.
+// Checks that the job has servers if something lives on them.
 absl::Status CheckServers(const Job& job) {
   if (job.cluster().servers() > 0) return absl::OkStatus();
   if (job.cluster().pin_servers()) {
@@ -513,7 +527,7 @@ absl::Status CheckCodec(const Job& job) {
   return absl::OkStatus();
 }
 
-// What is said of choices must have one to influence.
+// Refuses settings that tune a choice which the job does not leave open.
 absl::Status CheckChoices(const Job& job) {
   const Dense& dense = job.dense();
   if (!dense.rules().empty() && dense.algorithm() != Dense::AUTO) {
@@ -536,7 +550,8 @@ absl::Status CheckChoices(const Job& job) {
   return absl::OkStatus();
 }
 
-// Gradients on a device are summed there as they are, and at once, in the one way that there is.
+// Refuses fields that a GPU cannot obey. Gradients on a device are summed there, whole and at once,
+// and by the only algorithm that exists for them.
 absl::Status CheckDevice(const Dense& dense) {
   if (dense.device() != Dense::CUDA) return absl::OkStatus();
   constexpr absl::string_view kOneWay =
@@ -562,7 +577,8 @@ bool AddsInRankOrder(const Dense& dense) {
          dense.algorithm() == Dense::NAIVE;
 }
 
-// What makes the dense part of a recorded run depend on more than the order of updates.
+// Refuses dense settings under which the result depends on more than the recorded order of updates,
+// so that a replay would give other bits.
 absl::Status CheckOrder(const Dense& dense) {
   if (dense.device() == Dense::CUDA) {
     return Refuse("dense.device",
@@ -580,7 +596,8 @@ bool StepsByThemselves(const Dense& dense) {
   return dense.synchroniser() == Dense::LOCAL_SGD || dense.synchroniser() == Dense::EASGD;
 }
 
-// What is only for workers that sum gradients in each step.
+// Refuses fields that only serve workers which sum gradients in each step. Workers under LOCAL_SGD
+// and EASGD exchange whole models instead.
 absl::Status CheckNoGradientSums(const Dense& dense) {
   const std::string why =
       absl::StrCat("; between workers under ", Dense::Synchroniser_Name(dense.synchroniser()),
@@ -607,7 +624,8 @@ absl::Status CheckNoGradientSums(const Dense& dense) {
                 " each has its own; use ALLREDUCE, or an optimizer of the job such as ADAM");
 }
 
-// `without`: how the job does without its quorum.
+// Refuses a quorum in a reproducible or recorded job. `without` tells how to write the job without
+// its quorum.
 absl::Status CheckRepeatsNothing(absl::string_view field, absl::string_view value,
                                  absl::string_view without, const Job& job) {
   if (!job.reproducible() && !job.staleness().order()) return absl::OkStatus();
@@ -616,7 +634,7 @@ absl::Status CheckRepeatsNothing(absl::string_view field, absl::string_view valu
                 "staleness.order");
 }
 
-// Of meetings that do not wait for all.
+// Checks the quorum of LOCAL_SGD, whose sync rounds then do not wait for all workers.
 absl::Status CheckMeetingQuorum(const Job& job) {
   const LocalSteps& local = job.dense().local_steps();
   const std::string field = "dense.local_steps.quorum";
@@ -673,7 +691,7 @@ absl::Status CheckLocalSteps(const Job& job) {
       return Refuse("dense.local_steps.elasticity", local.elasticity(), " x ",
                     job.cluster().workers(), " workers is ",
                     local.elasticity() * job.cluster().workers(),
-                    ", must be at most 1: the centre would be thrown past them");
+                    ", must be at most 1: otherwise each step moves the centre past the workers");
     }
   } else {
     if (local.elasticity() != 0) return only_for("elasticity", "EASGD");
@@ -686,7 +704,7 @@ absl::Status CheckLocalSteps(const Job& job) {
   return CheckNoGradientSums(dense);
 }
 
-// What is only for sums that all workers take together.
+// Checks dense.quorum and refuses fields that need sums in which all workers take part together.
 absl::Status CheckQuorum(const Job& job) {
   const Dense& dense = job.dense();
   if (!Dense::Quorum_IsValid(dense.quorum())) return Refuse("dense.quorum", "unknown");
@@ -723,6 +741,11 @@ absl::Status CheckQuorum(const Job& job) {
   return CheckRepeatsNothing("dense.quorum", quorum, "say ALL", job);
 }
 
+// Checks `dense`. A user sees only the first refusal, so a field that does not belong to the
+// synchroniser is refused before its value is judged. LOCAL_SGD, EASGD and the quorum come first,
+// since their fields exclude many others. The checks up to the branch for SERVERS hold for every
+// synchroniser. The rest is about replicas: whether the values are valid, whether the job can be
+// reproducible with them, and which of them exclude each other.
 absl::Status CheckDense(const Job& job) {
   const Dense& dense = job.dense();
   if (!Dense::Synchroniser_IsValid(dense.synchroniser())) {
@@ -792,7 +815,7 @@ bool HasNumbers(const Data& data) {
          (data.format() == Data::DELIMITED && !data.columns().numeric().empty());
 }
 
-// The dot products of DLRM need vectors of one length.
+// Checks DLRM. Its dot products need vectors of one length.
 absl::Status CheckDlrm(const Job& job) {
   const Dlrm& dlrm = job.model().dlrm();
   TANDEM_RETURN_IF_ERROR(CheckWidths("model.dlrm.bottom", dlrm.bottom()));
@@ -847,8 +870,8 @@ absl::Status CheckNeuMf(const Job& job) {
                 job.table_size());
 }
 
-// Where products or hidden units see zeros alone, no gradient comes back, and the model never leaves
-// its first values.
+// Refuses initial values of which all are zero. If products or hidden units see only zeros, no
+// gradient comes back, and the model never leaves its initial values.
 absl::Status CheckFirstValues(const Job& job) {
   const auto zero = [](const Table& table) {
     const Initializer& initializer = table.initializer();
@@ -865,7 +888,8 @@ absl::Status CheckFirstValues(const Job& job) {
                 "or say kind: NORMAL scale: 0.01");
 }
 
-// A program brings all three or none: batches, the module, and the optimizer if it wants.
+// Checks what a program brings. Batches and the module go together: a program brings both or
+// neither. With both it may also bring the optimizer.
 absl::Status CheckProgram(const Job& job) {
   const bool data = job.data().format() == Data::PROGRAM, model = job.model().has_program();
   if (data && !model && job.model().kind_case() != Model::KIND_NOT_SET) {
@@ -897,7 +921,7 @@ absl::Status CheckProgram(const Job& job) {
                 "cuts the slots of the job's optimizer, and this is PROGRAM; leave it out");
 }
 
-// What is in the file is for who opens it to say.
+// Checks the fields of a script model. The worker that opens the file checks its contents.
 absl::Status CheckScript(const Job& job) {
   if (job.model().script().file().empty()) {
     return Refuse("model.script.file",
@@ -949,7 +973,8 @@ absl::Status CheckTrain(const Train& train) {
   return Between("train.max_unacknowledged", train.max_unacknowledged(), 1, 1024);
 }
 
-// Judged on test rows, the model that is kept would have seen them.
+// Checks keep_best. The rows that choose the model must not be test rows, since the test result of
+// the chosen model would then be too good.
 absl::Status CheckKeepBest(const Job& job) {
   if (!job.train().has_keep_best()) return absl::OkStatus();
   if (job.data().has_validation() || job.data().format() == Data::PROGRAM) return absl::OkStatus();
@@ -963,7 +988,8 @@ absl::Status CheckEvaluation(const Job& job) {
       NotNegative("evaluation.every_epochs", int64_t{evaluation.every_epochs()}));
   TANDEM_RETURN_IF_ERROR(Between("evaluation.batch", evaluation.batch(), 1, kMaxBatch));
   if (RanksItems(job)) return Between("evaluation.top_k", evaluation.top_k(), 1, 1 << 20);
-  // 10 stands in the job files that runs of earlier versions have left, and these can be resumed.
+  // 10 was the default for all formats in earlier versions. Job files of such runs contain it, and
+  // those runs can be resumed.
   if (evaluation.top_k() == 0 || evaluation.top_k() == 10) return absl::OkStatus();
   return Refuse("evaluation.top_k", evaluation.top_k(),
                 "; only for data.format NCF, whose test rows are ranked; leave it out");
@@ -991,10 +1017,11 @@ absl::Status CheckJob(const Job& job, int64_t most_workers) {
   TANDEM_RETURN_IF_ERROR(CheckTrain(job.train()));
   if (job.policy().kind() == Policy::STORE) {
     return Refuse("policy.kind",
-                  "STORE is no way to train; say it of single tables: policy { kind: STORE }");
+                  "STORE trains nothing; set it on single tables: policy { kind: STORE }");
   }
   TANDEM_RETURN_IF_ERROR(CheckPolicy("policy", job.policy(), job));
-  // Dense before tables: tables inherit its optimizer, and the cause should be named, not the heir.
+  // Dense before tables: tables inherit the dense optimizer, and the message should name the field
+  // that the user wrote, not the table that inherits it.
   TANDEM_RETURN_IF_ERROR(CheckDense(job));
   TANDEM_RETURN_IF_ERROR(CheckTables(job));
   TANDEM_RETURN_IF_ERROR(CheckServers(job));

@@ -8,7 +8,7 @@
 namespace tandem::job {
 namespace {
 
-// Sets a number that is 0, which in proto3 is the same as not set.
+// Sets a number that is 0. In proto3, 0 is the same as not set.
 #define TANDEM_DEFAULT(message, field, value) \
   if ((message)->field() == 0) (message)->set_##field(value)
 
@@ -37,7 +37,8 @@ void FillData(Data* data) {
   if (data->format() == Data::NCF) TANDEM_DEFAULT(data->mutable_negatives(), per_positive, 4);
 }
 
-// What trains, validates and splits has no meaning then, and its files need not be there.
+// Clears the parts of a job that only scores rows. Training, validation and splits have no meaning
+// then, and their files need not exist.
 void FillScoring(Job* job) {
   if (!job->data().score_only()) return;
   Data* const data = job->mutable_data();
@@ -62,7 +63,7 @@ void FillPolicy(const Policy& parent, Policy* policy) {
     policy->set_async_scale(Policy::ONE);
 }
 
-// A global batch of GBA is that of a synchronous step.
+// By default a global batch of GBA has as many updates as a synchronous step.
 void FillGba(int workers, Policy* policy) {
   if (policy->kind() != Policy::GBA) return;
   if (!policy->has_batches()) policy->set_batches(workers);
@@ -131,7 +132,8 @@ void FillTable(const Job& job, Table* table) {
   }
   FillPolicy(job.policy(), table->mutable_policy());
   TANDEM_DEFAULT(table, expected_rows, 1000000);
-  if (table->policy().kind() == Policy::STORE) return;  // no model reads it, nobody trains it
+  // The model does not read it, and no worker trains it.
+  if (table->policy().kind() == Policy::STORE) return;
   if (job.data().format() == Data::PROGRAM) {
     if (table->field().empty()) table->add_field(table->name());
     TANDEM_DEFAULT(table, ids_per_field, 1);
@@ -178,7 +180,7 @@ void FillJobDefaults(Job* job) {
   for (Table& table : *job->mutable_table()) FillGba(workers, table.mutable_policy());
   if (!job->train().has_epochs()) job->mutable_train()->set_epochs(1);
   TANDEM_DEFAULT(job->mutable_train(), max_unacknowledged, 4);
-  if (job->train().evaluate_only()) job->mutable_train()->clear_keep_best();  // nothing is kept
+  if (job->train().evaluate_only()) job->mutable_train()->clear_keep_best();  // no model is kept
   if (job->train().has_keep_best()) {
     KeepBest* const keep = job->mutable_train()->mutable_keep_best();
     if (keep->metric() == KeepBest::METRIC_UNSPECIFIED) keep->set_metric(KeepBest::AUC);

@@ -1,4 +1,5 @@
-// The text of a job: parsing, `--set`, and messages that say file, line and what was meant.
+// The text of a job: parsing, `--set`, and messages that name the file, the line and the likely
+// intention.
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -43,7 +44,8 @@ using google::protobuf::io::Tokenizer;
 
 constexpr size_t kMaxJobBytes = 1 << 20;
 
-// A `--set` as it was given, fit for a one-line message.
+// A `--set` as the user gave it. Control characters are replaced, so that the message stays on one
+// line.
 std::string SetFlag(absl::string_view path, absl::string_view value) {
   std::string text = absl::StrCat("--set ", path, "=", value);
   for (char& c : text) {
@@ -54,11 +56,11 @@ std::string SetFlag(absl::string_view path, absl::string_view value) {
 
 // ------------------------------------------------------------------------------- "did you mean"
 
-// Insertions, deletions, replacements and swaps of neighbours that turn `a` into `b` (Damerau 1964,
-// in its form without changes inside a swap).
+// How many insertions, deletions, replacements and swaps of neighbours turn `a` into `b` (Damerau
+// 1964, in the restricted form: a swapped pair is not changed again).
 size_t EditDistance(absl::string_view a, absl::string_view b) {
-  std::vector<size_t> before, above,
-      row(b.size() + 1);  // of the prefixes i - 2, i - 1 and i of `a`
+  // Rows i - 2, i - 1 and i of the distance table, for prefixes of `a`.
+  std::vector<size_t> before, above, row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
   for (size_t i = 1; i <= a.size(); ++i) {
     before = std::exchange(above, row);
@@ -73,7 +75,8 @@ size_t EditDistance(absl::string_view a, absl::string_view b) {
   return row[b.size()];
 }
 
-// Upper and lower case are no difference, and one that the other begins with is one slip away.
+// The distance for "did you mean". Upper and lower case count as equal. If one word begins with the
+// other, the distance is at most 1.
 size_t Distance(absl::string_view word, absl::string_view candidate) {
   constexpr size_t kLeastBeginning = 3;
   const std::string a = absl::AsciiStrToLower(word), b = absl::AsciiStrToLower(candidate);
@@ -87,7 +90,8 @@ size_t Distance(absl::string_view word, absl::string_view candidate) {
 
 absl::optional<std::string> Nearest(absl::string_view word,
                                     const std::vector<std::string>& candidates) {
-  // One letter is near any other; no field has a very long name, so keep the search cheap.
+  // Do not guess for one letter, which is near any other, or for more letters than any field name
+  // has.
   if (word.size() < 2 || word.size() > 64) return absl::nullopt;
   size_t best = std::max<size_t>(1, word.size() / 3) + 1;
   absl::optional<std::string> nearest;
@@ -108,7 +112,7 @@ std::vector<std::string> FieldNames(const Descriptor& message) {
   return names;
 }
 
-// Where in a job a field called `name` lives, as a path; empty if nowhere.
+// The path of a field called `name` somewhere in a job; empty if there is none.
 std::string PathOfField(const Descriptor& message, const std::string& name) {
   if (message.FindFieldByName(name) != nullptr) return name;
   for (int i = 0; i < message.field_count(); ++i) {
@@ -121,7 +125,8 @@ std::string PathOfField(const Descriptor& message, const std::string& name) {
   return "";
 }
 
-// `root`: where else the field may be.
+// The message for an unknown field. `root`: the message that is searched for a field of that name
+// elsewhere.
 std::string NoSuchField(const Descriptor& root, const Descriptor& message,
                         const std::string& name) {
   const std::vector<std::string> names = FieldNames(message);
@@ -148,7 +153,7 @@ std::string NoSuchValue(const FieldDescriptor& field, const std::string& name) {
 
 // ---- errors of the parser ----
 
-// Keeps the first error; those after it are consequences.
+// Keeps the first error of the parser. Later errors are usually consequences of it.
 class FirstError final : public google::protobuf::io::ErrorCollector {
  public:
   void AddError(int line, int column, const std::string& message) override {
@@ -167,7 +172,7 @@ class FirstError final : public google::protobuf::io::ErrorCollector {
   std::string message_;
 };
 
-// Byte offset of a (line, column) of the tokenizer.
+// The byte offset of a line and column of the tokenizer.
 size_t OffsetOf(absl::string_view text, int line, int column) {
   size_t at = 0;
   for (; line > 0 && at < text.size(); ++at) line -= text[at] == '\n' ? 1 : 0;
@@ -177,7 +182,7 @@ size_t OffsetOf(absl::string_view text, int line, int column) {
   return at;
 }
 
-// "12:5", both from 1, columns in bytes.
+// "12:5": line and column from 1, where columns count bytes.
 std::string LineAndColumn(absl::string_view text, size_t offset) {
   const absl::string_view before = text.substr(0, offset);
   const size_t line_start = before.rfind('\n') + 1;  // npos + 1 = 0
@@ -185,13 +190,14 @@ std::string LineAndColumn(absl::string_view text, size_t offset) {
   return absl::StrCat(lines + 1, ":", offset - line_start + 1);
 }
 
-// An open brace. Without a type where the words before it make no sense.
+// An open brace. `message` is null if the words before the brace name no field.
 struct OpenBrace {
   const Descriptor* message = nullptr;
   int line = 0;  // from 1; 0: the whole text
 };
 
-// Those that enclose `end`, the whole text first, found by walking the tokens.
+// The braces that enclose the offset `end`, the whole text first. The function finds them by
+// walking the tokens.
 std::vector<OpenBrace> BracesAround(const Descriptor* root, absl::string_view text, size_t end) {
   google::protobuf::io::ArrayInputStream stream(text.data(), static_cast<int>(end));
   FirstError ignored;
@@ -214,7 +220,7 @@ std::vector<OpenBrace> BracesAround(const Descriptor* root, absl::string_view te
 
 constexpr char kProtobufText[] = "; a job or study is protobuf text, as in cluster { workers: 2 }";
 
-// What Protocol Buffers takes for an error of its grammar, in words for those who write other ones.
+// Rewords syntax errors of Protocol Buffers for users who know other formats, such as JSON.
 std::string ExplainSyntax(const Descriptor* root, absl::string_view text, size_t offset,
                           absl::string_view message) {
   const absl::string_view rest = text.substr(std::min(offset, text.size()));
@@ -254,13 +260,13 @@ std::string ExplainSyntax(const Descriptor* root, absl::string_view text, size_t
   return what;
 }
 
-// The n-th (from 0) text between double quotes.
+// The n-th (from 0) part of the message that stands between double quotes.
 std::string QuotedPart(absl::string_view message, size_t n) {
   const std::vector<absl::string_view> parts = absl::StrSplit(message, '"');
   return 2 * n + 1 < parts.size() ? std::string(parts[2 * n + 1]) : "";
 }
 
-// Protocol Buffers' own message, or a better one, and where in `text` it points.
+// The message of Protocol Buffers, or a better one, and the offset in `text` that it is about.
 std::pair<std::string, size_t> Explain(const Descriptor* root, absl::string_view text,
                                        const FirstError& error) {
   size_t offset = OffsetOf(text, error.line(), error.column());
@@ -268,7 +274,7 @@ std::pair<std::string, size_t> Explain(const Descriptor* root, absl::string_view
   const bool field = absl::StrContains(message, "has no field named");
   const bool value = absl::StartsWith(message, "Unknown enumeration value");
   if (!field && !value) return {ExplainSyntax(root, text, offset, message), offset};
-  // The parser has read past the word that it complains of: point at the word itself.
+  // The parser has already read past the word that it complains about. Point at the word itself.
   const std::string word = QuotedPart(message, field ? 1 : 0);
   const size_t found = text.substr(0, std::min(text.size(), offset + word.size())).rfind(word);
   if (found != absl::string_view::npos) offset = found;
@@ -297,7 +303,7 @@ struct PathStep {
   int index = -1;  // -1: none given
 };
 
-// "table[0].dim" -> (table, 0), (dim).
+// Splits "table[0].dim" into (table, 0) and (dim).
 absl::StatusOr<std::vector<PathStep>> SplitPath(absl::string_view path) {
   std::vector<PathStep> steps;
   for (absl::string_view part : absl::StrSplit(path, '.')) {
@@ -320,7 +326,8 @@ absl::StatusOr<std::vector<PathStep>> SplitPath(absl::string_view path) {
   return steps;
 }
 
-// The field a step of a path names, after checking that an index is given where it must be.
+// The field that one step of a path names. Checks that there is an index exactly where one is
+// needed.
 absl::StatusOr<const FieldDescriptor*> FindField(const Message& message, const PathStep& step,
                                                  bool last) {
   const Descriptor& descriptor = *message.GetDescriptor();
@@ -347,7 +354,8 @@ absl::StatusOr<const FieldDescriptor*> FindField(const Message& message, const P
   return field;
 }
 
-// A text without quotes that looks like a list was most likely meant as one.
+// Refuses text that looks like a list but is given to a single string. The user most likely meant a
+// list.
 absl::Status CheckPlainText(const FieldDescriptor& field, const std::string& value) {
   const bool list = !value.empty() && value[0] == '[';
   if (field.cpp_type() != FieldDescriptor::CPPTYPE_STRING || field.is_repeated() || !list) {
@@ -358,7 +366,7 @@ absl::Status CheckPlainText(const FieldDescriptor& field, const std::string& val
       " is one text, not a list; write it in double quotes if it begins with a bracket"));
 }
 
-// Strings may go without quotes, which shells eat.
+// The value as protobuf text. A string may go without quotes, since shells remove them.
 std::string ValueText(const FieldDescriptor& field, const std::string& value) {
   const bool text = field.cpp_type() == FieldDescriptor::CPPTYPE_STRING;
   const bool quoted = !value.empty() && (value[0] == '"' || value[0] == '\'');
@@ -367,11 +375,11 @@ std::string ValueText(const FieldDescriptor& field, const std::string& value) {
   return value;
 }
 
-// Sets one field of `message`: a whole field, or entry `index` of a list.
+// Sets one field of `message`: the whole field, or entry `index` of a list.
 absl::Status SetField(const FieldDescriptor* field, int index, const std::string& value,
                       Message* message) {
   TANDEM_RETURN_IF_ERROR(CheckPlainText(*field, value));
-  // The value is parsed into an empty message of the same type, so that it cannot touch others.
+  // Parse the value into an empty message of the same type, so that it cannot change other fields.
   const std::unique_ptr<Message> fresh(message->New());
   const google::protobuf::Reflection& reflection = *message->GetReflection();
   const std::string text = absl::StrCat(field->name(), ": ", ValueText(*field, value));
@@ -402,8 +410,8 @@ absl::Status SetField(const FieldDescriptor* field, int index, const std::string
   return absl::OkStatus();
 }
 
-// The error for a plain value of a message field (`--set policy=ASP`). Names the inner field that was
-// probably meant (`policy.kind=ASP`).
+// The error for a plain value that is given to a message field (`--set policy=ASP`). The message
+// names the inner field that was probably meant (`policy.kind=ASP`).
 std::string MadeOfFields(const FieldDescriptor& field, const std::string& path,
                          const std::string& value) {
   const Descriptor& message = *field.message_type();
@@ -442,10 +450,10 @@ absl::Status ApplyOverride(const std::string& path, const std::string& value, Me
   return absl::OkStatus();
 }
 
-// ------------------------------------------------------------------------------- where a
-// contradiction is
+// ---- where in the text a refused field is ----
 
-// The place of `path` in the text, or of its nearest enclosing part that is there; nullopt if none.
+// The offset of the field `path` in the text, or of the nearest field around it that the text has;
+// nullopt if there is none.
 absl::optional<size_t> PlaceOf(absl::string_view path, absl::string_view text,
                                const Descriptor* descriptor, TextFormat::ParseInfoTree* tree) {
   absl::optional<size_t> place;
@@ -465,14 +473,14 @@ absl::optional<size_t> PlaceOf(absl::string_view path, absl::string_view text,
   return place;
 }
 
-// True if one of the paths is the other or a part of it.
+// True if the paths are equal, or one is a part of the other.
 bool Touches(absl::string_view a, absl::string_view b) {
   if (a.size() > b.size()) std::swap(a, b);
   return absl::StartsWith(b, a) &&
          (a.size() == b.size() || b[a.size()] == '.' || b[a.size()] == '[');
 }
 
-// Puts in front of "path: what is wrong" the override or the line that said it.
+// Adds the `--set` or the place in the file that set the field to a refusal "path: what is wrong".
 absl::Status Locate(const absl::Status& refusal, absl::string_view text,
                     absl::string_view file_name, const Overrides& overrides,
                     TextFormat::ParseInfoTree* tree) {
@@ -511,7 +519,8 @@ namespace {
 
 using Resolver = absl::StatusOr<JobPlan> (*)(const Job& job);
 
-// A job that `resolve` takes.
+// Parses a job and refuses it if `resolve` does. The overrides are applied before, so that they can
+// mend a job file.
 absl::StatusOr<Job> ParseJobFor(absl::string_view text, absl::string_view file_name,
                                 const Overrides& overrides, Resolver resolve) {
   absl::ConsumePrefix(&text, "\xef\xbb\xbf");  // a byte order mark, as some editors write it
@@ -541,7 +550,8 @@ absl::StatusOr<Job> ParseJob(absl::string_view text, absl::string_view file_name
 }
 
 absl::StatusOr<std::string> ReadJobText(const std::string& path) {
-  // Opening a FIFO waits for a process that writes to it. `<(...)` of a shell is a link to a pipe.
+  // Opening a FIFO waits for a process that writes to it, so refuse it. `<(...)` of a shell is a
+  // link to a pipe and works.
   std::error_code error;
   if (std::filesystem::is_fifo(std::filesystem::symlink_status(path, error))) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": is a FIFO, expected a job file"));
@@ -551,7 +561,7 @@ absl::StatusOr<std::string> ReadJobText(const std::string& path) {
     return absl::NotFoundError(
         absl::StrCat(path, ": cannot open the job file: ", std::strerror(errno)));
   }
-  std::string text(kMaxJobBytes + 1, '\0');  // one byte more, so that a longer file is seen
+  std::string text(kMaxJobBytes + 1, '\0');  // one byte more, so that a longer file is noticed
   file.read(&text[0], static_cast<std::streamsize>(text.size()));
   if (file.bad() || (file.fail() && !file.eof())) {
     const bool folder = std::filesystem::is_directory(path, error);

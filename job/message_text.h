@@ -1,5 +1,5 @@
-// Files in text format other than jobs: parsed with the same messages, which say file, line, column and
-// what was meant.
+// Parses files in protobuf text format other than jobs. Errors have the form of those for jobs,
+// with the file, line, column and the likely intention.
 #ifndef TANDEM_JOB_MESSAGE_TEXT_H_
 #define TANDEM_JOB_MESSAGE_TEXT_H_
 
@@ -16,20 +16,21 @@
 
 namespace tandem::job {
 
-// Parses `text` into `message`; `tree` learns where each field is. INVALID_ARGUMENT
+// Parses `text` into `message` and records in `tree` where each field is. INVALID_ARGUMENT
 // "FILE:12:5: no field named ..."; `file_name` is used in messages only.
 absl::Status ParseMessageText(absl::string_view text, absl::string_view file_name,
                               google::protobuf::Message* message,
                               google::protobuf::TextFormat::ParseInfoTree* tree);
 
-// "FILE:12:5": where `path` ("variation[2].set[0]") is in a text that was parsed, or the nearest part
-// around it that is there; "FILE" if none is. `root` describes the message.
+// The place "FILE:12:5" of the field `path` ("variation[2].set[0]") in a parsed text, or of the
+// nearest field around it that the text has; "FILE" if there is none. `root` describes the message.
 std::string PlaceInText(absl::string_view path, absl::string_view text, absl::string_view file_name,
                         const google::protobuf::Descriptor* root,
                         google::protobuf::TextFormat::ParseInfoTree* tree);
 
-// The candidate that `word` was most likely meant to be: few slips away, in upper or lower case, or
-// one that it begins with. nullopt: none is near.
+// The candidate that `word` was most likely meant to be. A candidate is near if it differs by a few
+// typing errors or by upper and lower case, or if one word begins with the other. nullopt if no
+// candidate is near.
 absl::optional<std::string> Nearest(absl::string_view word,
                                     const std::vector<std::string>& candidates);
 

@@ -1,5 +1,6 @@
-// Models that the job file does not describe: a program's module, or one from a file. Each worker has its
-// own, so workers compare theirs before they train, and saves keep what is in it beside parameters.
+// HasOwnModule tells whether the job's model is a module that the job file does not describe: a
+// program's, or one from a file. Each worker loads its own copy. Workers therefore compare their
+// modules before they train, and checkpoints keep the module's state in addition to its parameters.
 #ifndef TANDEM_JOB_OWN_MODULE_H_
 #define TANDEM_JOB_OWN_MODULE_H_
 

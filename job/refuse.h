@@ -1,5 +1,5 @@
-// How a value of a job is refused: "path: value, must be ...", with paths as in `--set`. Used by the
-// checks of a job only.
+// Refusals of a value in a job, as "path: value, must be ...", with paths as in `--set`. Used by
+// the checks of a job only.
 #ifndef TANDEM_JOB_REFUSE_H_
 #define TANDEM_JOB_REFUSE_H_
 
@@ -26,7 +26,7 @@ inline std::string Quoted(absl::string_view text) {
   return absl::StrCat("\"", absl::CHexEscape(text), "\"");
 }
 
-// The names of all values but 0, which means that none was said.
+// The names of all values of an enum except 0, which means "not set".
 inline std::vector<std::string> ValueNames(const google::protobuf::EnumDescriptor& type) {
   std::vector<std::string> names;
   for (int i = 0; i < type.value_count(); ++i) {
@@ -60,7 +60,7 @@ inline absl::Status Positive(absl::string_view path, double value, absl::string_
   return Refuse(path, value, ", must be a finite number above 0", hint);
 }
 
-// [0, 1): fractions, momentum and decay rates.
+// Checks a number in [0, 1), such as a fraction, momentum or decay rate.
 inline absl::Status BelowOne(absl::string_view path, double value) {
   if (value >= 0 && value < 1) return absl::OkStatus();
   return Refuse(path, value, ", must be at least 0 and below 1");

@@ -11,7 +11,7 @@
 namespace tandem::job {
 namespace {
 
-// Without the fields that may change.
+// The job without the fields that may change when a run resumes.
 Job WhatMustStay(Job job) {
   job.clear_name();
   Cluster* const cluster = job.mutable_cluster();
@@ -27,7 +27,8 @@ Job WhatMustStay(Job job) {
   job.mutable_dense()->clear_rules();
   job.mutable_dense()->clear_calibration();
   job.mutable_dense()->mutable_optimizer()->clear_learning_rate();
-  // Wherever it lies, what is in the file is compared with what the run began with.
+  // The path of the file may change. The worker compares the contents with those that the run began
+  // with.
   if (job.model().has_script()) job.mutable_model()->mutable_script()->clear_file();
   for (Table& table : *job.mutable_table()) {
     table.mutable_optimizer()->clear_learning_rate();
@@ -42,7 +43,8 @@ Job WhatMustStay(Job job) {
   return job;
 }
 
-// The kind of a policy decides when versions move, and what it holds; these are weights.
+// Clears the fields of a policy that only weigh gradients. Decisions about versions and held
+// updates depend on the kind and its other fields only.
 void ClearWeights(Policy* policy) {
   policy->clear_async_scale();
   policy->clear_compensation();
@@ -74,7 +76,8 @@ Job WhatAReplayKeeps(Job job) {
   return job;
 }
 
-// Without what has no say in the numbers of a model that comes of a recorded order.
+// The job without the fields that do not influence the numbers of a model that is computed in a
+// recorded order.
 Job WhatMakesTheModel(Job job) {
   job.clear_name();
   job.mutable_cluster()->clear_transport();
@@ -93,7 +96,8 @@ Job WhatMakesTheModel(Job job) {
 std::vector<std::string> Differences(Job was, Job is) {
   was.mutable_data()->clear_statistics();
   is.mutable_data()->clear_statistics();
-  // The label that counts as 0 may have been found in the data.
+  // The label that counts as 0 may have been found in the data, so compare it only if the new job
+  // names it.
   if (was.data().has_columns() && is.data().columns().negative().empty()) {
     was.mutable_data()->mutable_columns()->clear_negative();
   }

@@ -1,7 +1,8 @@
-// Which fields of a job may change when a run goes on from a save: those that decide neither what is
-// computed from which rows in which order nor what the numbers of the save mean (docs/SAVES.md). And
-// which when it is run again in a recorded order: those that leave who pushes which rows of which
-// ranges as it was (docs/REPLAY.md).
+// Which fields of a job may change when a run resumes from a checkpoint, or is replayed. When a run
+// resumes, a field may change if it decides neither the computation (which rows, in which order)
+// nor the meaning of the checkpoint's numbers (docs/SAVES.md). When a run is replayed in its
+// recorded order, a field may change if the same workers still push the same rows to the same
+// ranges (docs/REPLAY.md).
 #ifndef TANDEM_JOB_RESUME_CHECK_H_
 #define TANDEM_JOB_RESUME_CHECK_H_
 
@@ -12,14 +13,15 @@
 
 namespace tandem::job {
 
-// One line each field that has changed and may not: "train.batch: 64 -> 128". Both with defaults
-// filled in; what was measured on the data is not compared.
+// The fields that have changed although they must not, one line each: "train.batch: 64 -> 128".
+// Both jobs have their defaults filled in. Statistics that were measured on the data are not
+// compared.
 std::vector<std::string> ResumeDifferences(const Job& was, const Job& is);
 // The same for a replay.
 std::vector<std::string> ReplayDifferences(const Job& was, const Job& is);
-// What has changed of that of which the numbers of the model come.
+// The changed fields that influence the numbers of the model.
 std::vector<std::string> ModelDifferences(const Job& was, const Job& is);
-// All that has changed, whether it may or not.
+// All changed fields, whether they may change or not.
 std::vector<std::string> AllDifferences(const Job& was, const Job& is);
 
 }  // namespace tandem::job

@@ -36,7 +36,7 @@ RowShape RowShapeOf(const Data& data) {
     shape.bags[static_cast<size_t>(at - shape.fields.begin())] = {true, column.max_ids(),
                                                                   column.pooling() == Column::MEAN};
   }
-  // Rows have weights for all of their ids, or for none.
+  // A row has weights for all of its ids or for none of them.
   const bool weighted = std::any_of(shape.bags.begin(), shape.bags.end(),
                                     [](const BagShape& bag) { return bag.weighted; });
   for (BagShape& bag : shape.bags) bag.weighted = weighted;

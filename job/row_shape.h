@@ -1,5 +1,6 @@
-// What a row of the data has, as far as the job says it: numbers, and categorical fields by name. A
-// format of data is a case here, a parser (data/row.h), and nothing else.
+// The shape of a row of the data, as far as the job determines it: how many numbers it has, and the
+// names of its categorical fields. A new data format needs only a case here and a parser
+// (data/row.h).
 //
 // Thread safety: pure functions.
 #ifndef TANDEM_JOB_ROW_SHAPE_H_
@@ -12,9 +13,9 @@
 
 namespace tandem::job {
 
-// The ids that a row has in one field.
+// How many ids a row has in one field.
 struct BagShape {
-  bool bag = false;  // any number of ids up to most_ids; else one
+  bool bag = false;  // true: any number of ids up to most_ids; false: one id
   int most_ids = 1;
   bool weighted = false;
 };
@@ -25,17 +26,19 @@ struct RowShape {
   std::vector<BagShape> bags;       // likewise
 };
 
-// Nothing for a job that does not say its format.
+// The shape is empty for a job that does not name its format.
 RowShape RowShapeOf(const Data& data);
 
-// Whether all values of a cell of this column are ids, and not the cell as it is.
+// Whether a cell of this column holds several ids. Otherwise the whole cell is one id.
 inline bool HasManyIds(const Column& column) { return !column.separator().empty(); }
 
-// The form of the column's dates as absl::ParseTime has it: %Y is four digits, so that %Y%m%d can be read.
+// The form of the column's dates for absl::ParseTime. %Y becomes exactly four digits, so that
+// %Y%m%d can be read.
 std::string DateForm(const Column& column);
 
-// The labels of DELIMITED rows that the job does not name: 1 and True, 0 and False. No text that the job
-// calls missing is one of them. With `positive` alone, the data say what counts as 0.
+// Fills in the labels of DELIMITED rows that the job does not name: 1 and True count as 1, 0 and
+// False as 0. A text that the job declares as missing is never a label. If the job names only
+// `positive`, the data determine which label counts as 0.
 void FillLabels(Columns* columns);
 
 inline constexpr int kCriteoNumbers = 13;

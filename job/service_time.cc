@@ -31,7 +31,7 @@ ServiceTimes::ServiceTimes(const ServiceTime& entry, uint64_t seed, int rank, in
       seed_(HashCombine(HashCombine(seed, HashName("service time")), static_cast<uint64_t>(rank))),
       trace_(std::move(trace)) {
   TANDEM_CHECK(rank >= 0 && rank < workers);
-  entry_.clear_worker();  // a copy of the names of all for each would be quadratic
+  entry_.clear_worker();  // each worker would copy the names of all: quadratic
   if (entry.distribution() != ServiceTime::TRACE) return;
   TANDEM_CHECK(trace_ != nullptr && !trace_->empty());
   first_line_ = static_cast<size_t>(rank) * trace_->size() / static_cast<size_t>(workers);
@@ -46,7 +46,7 @@ absl::Duration ServiceTimes::Of(int64_t step) const {
     case ServiceTime::EXPONENTIAL:
       seconds *= random.Exponential();
       break;
-    case ServiceTime::LOGNORMAL:  // of mean 1: e^(s z) has the mean e^(s^2 / 2)
+    case ServiceTime::LOGNORMAL:  // mean 1, because e^(s z) has the mean e^(s^2 / 2)
       seconds *= std::exp(entry_.sigma() * random.Normal() - entry_.sigma() * entry_.sigma() / 2);
       break;
     case ServiceTime::TRACE:

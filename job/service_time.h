@@ -1,8 +1,10 @@
-// Workers that are made slow on purpose (ServiceTime in proto/job.proto): how long each of their steps
-// computes at least. A live worker sleeps for the rest of that time, and the simulator's clock goes on by it.
+// Service times: workers that are made slow on purpose (ServiceTime in proto/job.proto). A service
+// time is the least time that a step's computation takes. A live worker sleeps for the rest of that
+// time. The simulator advances its clock by it.
 //
-// Times are drawn by counters, not by a generator with a state: step k of a worker takes as long in every
-// run of a seed, whatever steps came before it, and a run that goes on has nothing to remember.
+// Each time is drawn from the worker's seed and the step's number, not from a generator with a
+// state. Step k of a worker therefore takes the same time in every run with the same seed, whatever
+// steps came before it, and a resumed run has nothing to restore.
 //
 // Thread safety: values and pure functions. Files are not read here: data/service_trace.h.
 #ifndef TANDEM_JOB_SERVICE_TIME_H_
@@ -20,39 +22,42 @@
 
 namespace tandem::job {
 
-// No step is drawn longer than this, nor may a mean or a line of a trace be.
+// The longest service time. No drawn time exceeds it, and a mean or a line of a trace must not.
 inline constexpr double kLongestServiceSeconds = 3600;
 
-// Index of the entry that holds for a worker, the last one that names it or names nobody; -1: none.
+// The index of the entry that holds for a worker: the last one that names the worker or names
+// nobody. -1: there is none.
 int ServiceTimeOf(const Job& job, int rank);
 
-// The times of one worker's steps.
+// The service times of one worker's steps.
 class ServiceTimes {
  public:
-  // A worker that nobody slows down.
+  // A worker that is not slowed down.
   ServiceTimes() = default;
-  // Of worker `rank` of `workers`. `entry` is that of a resolved job; `trace` in seconds, there and not
-  // empty if the distribution is TRACE. Workers may share it.
+  // The times of worker `rank` of `workers`. `entry` is an entry of a resolved job. `trace` is in
+  // seconds; it must be there, and not empty, if the distribution is TRACE. Workers may share it.
   ServiceTimes(const ServiceTime& entry, uint64_t seed, int rank, int workers,
                std::shared_ptr<const std::vector<double>> trace);
 
   bool any() const { return any_; }
-  // What step `step` (from 0, over all epochs) takes at least.
+  // The least time that step `step` takes. Steps count from 0 over all epochs.
   absl::Duration Of(int64_t step) const;
 
  private:
   bool any_ = false;
   ServiceTime entry_;
-  uint64_t seed_ = 0;      // of this worker
-  size_t first_line_ = 0;  // of the trace, for step 0
+  uint64_t seed_ = 0;      // seed of this worker
+  size_t first_line_ = 0;  // line of the trace for step 0
   std::shared_ptr<const std::vector<double>> trace_;
 };
 
-// The seconds of a trace file, a number a line. INVALID_ARGUMENT "FILE:3: ..." for what is none.
+// Parses the seconds of a trace file, one number in each line. INVALID_ARGUMENT "FILE:3: ..." for
+// any other line.
 absl::StatusOr<std::vector<double>> ParseServiceTrace(absl::string_view text,
                                                       absl::string_view file_name);
 
-// What a run says of its service times when it starts, an entry a part: "worker 2 CONSTANT 0.03 s".
+// The service times of a job in words, for the log of a run: "worker 2 CONSTANT 0.03 s". Entries
+// are separated by semicolons.
 std::string DescribeServiceTimes(const Job& job);
 
 }  // namespace tandem::job

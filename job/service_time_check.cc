@@ -12,11 +12,12 @@
 namespace tandem::job {
 namespace {
 
-// Beyond these a number is a slip of the pen: the few longest steps would be all that is seen.
+// Limits. With a larger number the few longest steps would hide everything else, so it is probably
+// a typing error.
 constexpr double kMaxSigma = 4;
 constexpr double kMaxSlowFactor = 1000;
 
-// Each rank that is named is one of the job's, once.
+// Checks that each named rank exists and is named once.
 absl::Status CheckRanks(const std::string& path, const ServiceTime& entry, int workers) {
   std::set<int> named;
   for (int i = 0; i < entry.worker_size(); ++i) {
@@ -32,7 +33,7 @@ absl::Status CheckRanks(const std::string& path, const ServiceTime& entry, int w
   return absl::OkStatus();
 }
 
-// Fields of one distribution given to another, and fields that one cannot do without.
+// Refuses fields that belong to another distribution, and a distribution that lacks a field.
 absl::Status CheckDistribution(const std::string& path, const ServiceTime& entry) {
   const ServiceTime::Distribution kind = entry.distribution();
   if (!ServiceTime::Distribution_IsValid(kind)) {
@@ -86,7 +87,8 @@ absl::Status CheckNumbers(const std::string& path, const ServiceTime& entry) {
   return absl::OkStatus();
 }
 
-// An ordinary step beyond the stall limit would end the job, with a reason that nobody expects.
+// Refuses ordinary steps that are longer than the stall limit. Such a step would end the job with a
+// reason that the user does not expect.
 absl::Status CheckStallLimit(const std::string& path, const ServiceTime& entry, double limit) {
   const double slow = entry.slow_share() > 0 ? std::max(1.0, entry.slow_factor()) : 1.0;
   if (entry.mean_seconds() * slow < limit) return absl::OkStatus();
@@ -95,14 +97,15 @@ absl::Status CheckStallLimit(const std::string& path, const ServiceTime& entry, 
                 ", after which the job would end; raise that limit, or lower this");
 }
 
-// Whoever is named in an entry that never holds was meant to be slow.
+// Refuses an entry that holds for no worker. The user wanted these workers to be slow, and they
+// would not be.
 absl::Status CheckHolds(const Job& job, int index) {
   for (int rank = 0; rank < job.cluster().workers(); ++rank) {
     if (ServiceTimeOf(job, rank) == index) return absl::OkStatus();
   }
   return Refuse(absl::StrCat("service_time[", index, "]"),
-                "holds for no worker, because later entries hold for all that it is of; put the "
-                "entry for all workers first");
+                "holds for no worker, because later entries replace it for all of its workers; put "
+                "the entry for all workers first");
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// What a job may say of workers that are slow on purpose. Used by job_check.cc alone.
+// CheckServiceTimes refuses contradictions in the `service_time` part of a job. Used by
+// job_check.cc only.
 #ifndef TANDEM_JOB_SERVICE_TIME_CHECK_H_
 #define TANDEM_JOB_SERVICE_TIME_CHECK_H_
 
@@ -7,7 +8,7 @@
 
 namespace tandem::job {
 
-// As CheckJob (job_check.h), of `service_time` alone.
+// Like CheckJob (job_check.h), for `service_time` alone.
 absl::Status CheckServiceTimes(const Job& job);
 
 }  // namespace tandem::job

@@ -1,4 +1,4 @@
-// The plan of a job of which only the times of steps are asked (sim/timing.h).
+// Resolves jobs whose steps are only timed (sim/timing.h) and never run.
 #ifndef TANDEM_JOB_TIMING_PLAN_H_
 #define TANDEM_JOB_TIMING_PLAN_H_
 
@@ -10,12 +10,13 @@
 
 namespace tandem::job {
 
-// As Resolve, for up to 65,536 workers, and without a budget of memory: nobody will hold rows or updates.
+// Like Resolve, but for up to 65,536 workers and without the memory budget, since nobody will hold
+// rows or updates.
 absl::StatusOr<JobPlan> ResolveForTiming(const Job& job);
-// As ParseJob, and that.
+// Like ParseJob, followed by ResolveForTiming.
 absl::StatusOr<JobPlan> ParseJobForTiming(absl::string_view text, const std::string& file_name,
                                           const Overrides& overrides);
-// As ReadJobFile, and that.
+// Like ReadJobFile, followed by ResolveForTiming.
 absl::StatusOr<JobPlan> ReadJobForTiming(const std::string& path, const Overrides& overrides);
 
 }  // namespace tandem::job

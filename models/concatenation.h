@@ -1,4 +1,5 @@
-// Blocks of columns side by side in one matrix, and their gradients back to where they came from.
+// Copies blocks of columns side by side into one matrix, and copies the gradients of that matrix
+// back to the blocks.
 #ifndef TANDEM_MODELS_CONCATENATION_H_
 #define TANDEM_MODELS_CONCATENATION_H_
 
@@ -8,8 +9,8 @@
 
 namespace tandem::models {
 
-// Copies `parts` ([B, w_i] each) into the columns of `whole`, from column `begin` on. Returns the
-// column after the last one.
+// Copies `parts` ([B, w_i] each) into the columns of `whole`, beginning at column `begin`. Returns
+// the column after the last one.
 inline int64_t CopyToColumns(const std::vector<at::Tensor>& parts, int64_t begin,
                              const at::Tensor& whole) {
   for (const at::Tensor& part : parts) {
@@ -19,7 +20,7 @@ inline int64_t CopyToColumns(const std::vector<at::Tensor>& parts, int64_t begin
   return begin;
 }
 
-// The way back: each part is overwritten with its columns of `whole`.
+// The reverse: overwrites each part with its columns of `whole`.
 inline void CopyFromColumns(const at::Tensor& whole, int64_t begin,
                             const std::vector<at::Tensor>& parts) {
   for (const at::Tensor& part : parts) {

@@ -1,10 +1,10 @@
-// Deep learning recommendation model (Naumov et al. 2019).
+// The model "dlrm": deep learning recommendation model (Naumov et al. 2019).
 //
 //   d = bottom MLP(numbers)                                  ReLU after every layer, width = dim
 //   t = [ d ; dot products of all pairs of {d, cells} ]
 //   logit = top MLP(t)                                       ReLU after every layer but the last
 //
-// Every cell of every table takes part as one vector; a cell with several rows is their sum.
+// Every cell of every table takes part as one vector. A cell with several rows is their sum.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
@@ -20,7 +20,7 @@
 namespace tandem::models {
 namespace {
 
-// Fewer samples than this are not worth a thread of their own.
+// With fewer samples than this, another thread is slower.
 constexpr int64_t kSamplesPerThread = 64;
 
 int VectorCount(const ModelInputs& inputs) {
@@ -43,7 +43,7 @@ std::vector<VectorOfSamples<T>> Vectors(const at::Tensor& bottom,
   return vectors;
 }
 
-// ---- The same on a device, by batched products ----
+// ---- the same on a device, by batched products ----
 
 // The vectors of a block as [B, vectors, dim].
 at::Tensor Stacked(const at::Tensor& bottom, const std::vector<at::Tensor>& cells) {
@@ -55,7 +55,7 @@ at::Tensor Stacked(const at::Tensor& bottom, const std::vector<at::Tensor>& cell
   return at::cat(all, 1);
 }
 
-// Where (1,0), (2,0), (2,1), (3,0), ... are in a square matrix, row by row.
+// The places of (1,0), (2,0), (2,1), (3,0), ... in a square matrix, row by row.
 at::Tensor PairIndices(const at::Tensor& vectors) {
   const int64_t n = vectors.size(1);
   const at::Tensor below =
@@ -68,7 +68,7 @@ at::Tensor PairsOf(const at::Tensor& vectors) {
   return all.flatten(1).index_select(1, PairIndices(vectors));
 }
 
-// Each product's gradient goes to both of its vectors, times the other.
+// The gradient of a product goes to both of its vectors, each time multiplied by the other vector.
 void PairsBackward(const at::Tensor& vectors, const at::Tensor& d_pairs, const at::Tensor& d_bottom,
                    const std::vector<at::Tensor>& d_cells) {
   const int64_t samples = vectors.size(0), n = vectors.size(1), dim = vectors.size(2);
@@ -128,7 +128,7 @@ class DlrmModel final : public TorchModel {
     } else {
       PairsBackwardHere(block, bottom, dx, d_bottom);
     }
-    d_bottom.add_(dx.narrow(1, 0, dim()));  // it is also an input of the top of its own
+    d_bottom.add_(dx.narrow(1, 0, dim()));  // the bottom output is also an input of the top
     bottom_.Backward(flat, block.numbers, bottom, d_bottom, flat_gradient, /*dx=*/{},
                      ReadyAfter(block));
   }

@@ -1,5 +1,5 @@
-// Generalised matrix factorisation (He et al. 2017): logit = w . (user * item) + b, with the
-// elementwise product of one cell of each of two tables of equal dim.
+// The model "gmf": generalised matrix factorisation (He et al. 2017), logit = w . (user * item) +
+// b. The product is elementwise, of one cell of each of two tables with equal dim.
 #include <ATen/ATen.h>
 
 #include "absl/strings/str_cat.h"

@@ -10,8 +10,8 @@ void InitParameters(absl::Span<const ParameterInfo> parameters, uint64_t job_see
   for (const ParameterInfo& parameter : parameters) {
     TANDEM_CHECK(parameter.offset >= 0 && parameter.size >= 0 &&
                  parameter.offset + parameter.size <= static_cast<int64_t>(flat.size()));
-    // A parameter is one long row of a table of its own, so that its first values depend on its
-    // name and not on what stands before it.
+    // Each parameter is one long row of a table of its own. Its initial values therefore depend on
+    // its name, and not on the parameters before it.
     const uint64_t seed = HashCombine(job_seed, HashName(parameter.name));
     optim::InitRow(parameter.initializer, seed, /*key=*/0,
                    flat.subspan(parameter.offset, parameter.size));

@@ -68,7 +68,7 @@ void LinearStack::Backward(const float* flat, const at::Tensor& x, const at::Ten
   at::Tensor output = y, gradient = dy;
   for (size_t l = layers_.size(); l-- > 0;) {
     Layer& layer = layers_[l];
-    // A ReLU lets the gradient through where its output is positive.
+    // A ReLU passes the gradient where its output is positive.
     if (layer.relu) at::threshold_backward_out(gradient, gradient, output, 0);
     const at::Tensor input =
         l == 0 ? x : KeptRows(rows, layer.in, layout_->device(), &layers_[l - 1].output);

@@ -1,5 +1,6 @@
-// Logistic regression: logit = sum of all cells + w . numbers + b. Tables have dim 1: a row is the
-// weight of one category (or of one libsvm index), so the sparse half lives on the servers.
+// The model "logistic_regression": logit = sum of all cells + w . numbers + b. Tables have dim 1. A
+// row is the weight of one category (or of one libsvm index), so the sparse half of the model lives
+// on the servers.
 #include <ATen/ATen.h>
 
 #include "absl/strings/str_cat.h"
@@ -10,7 +11,7 @@
 namespace tandem::models {
 namespace {
 
-// A linear model has no symmetry to break: zeros are the usual start.
+// The usual initial values are zeros, since a linear model has no symmetry to break.
 LayerInitializers ZeroInitializers(int64_t, int64_t, bool) { return {Zeros(), Zeros()}; }
 
 class LogisticRegressionModel final : public TorchModel {

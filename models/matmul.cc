@@ -6,14 +6,14 @@
 namespace tandem::models {
 namespace {
 
-// The same on a GPU, where there is only LibTorch's.
+// The same on a GPU, where only LibTorch's product exists.
 void GemmOnDevice(char op_a, char op_b, const at::Tensor& a, const at::Tensor& b, float beta,
                   const at::Tensor& c) {
   at::Tensor out = c;
   at::addmm_out(out, c, op_a == 'T' ? a.t() : a, op_b == 'T' ? b.t() : b, beta, 1.0f);
 }
 
-// c [m, n] = op(a) op(b) + beta c, all row-major; k is the length of the inner products.
+// c [m, n] = op(a) op(b) + beta c, all row-major. k is the length of the inner products.
 void Gemm(char op_a, char op_b, int64_t k, const at::Tensor& a, const at::Tensor& b, float beta,
           const at::Tensor& c) {
   if (k == 0 || c.numel() == 0) {  // a layer without inputs, which oneDNN refuses

@@ -1,6 +1,6 @@
-// The border to the dense engine. Rows come in and gradients go out as plain spans; exceptions of
-// the engine stop here and become absl::Status. LibTorch is included only behind it
-// (the rest of models/), so servers and the scheduler never link it.
+// The interface of a dense model, which is the border to LibTorch. Rows come in and gradients go
+// out as plain spans. Exceptions of LibTorch stop here and become absl::Status. Only the rest of
+// models/ includes LibTorch, so servers and the scheduler never link it.
 //
 // Thread safety: one thread at a time per model.
 #ifndef TANDEM_MODELS_MODEL_H_
@@ -27,21 +27,21 @@ struct ParameterInfo {
   int64_t offset = 0;
   int64_t size = 0;
   std::vector<int64_t> shape;
-  Initializer initializer;  // first values depend on (job seed, name, index) only
+  Initializer initializer;  // initial values depend only on (job seed, name, index)
 };
 
-// What a model is built for: the cells each table contributes and the numbers a sample has.
+// The inputs that a model is built for: the cells of each table and the numbers of a sample.
 struct ModelInputs {
   struct TableInput {
     std::string name;
     int fields = 0;
     int dim = 0;
   };
-  std::vector<TableInput> tables;  // as Batch::sparse
+  std::vector<TableInput> tables;  // in the order of Batch::sparse
   int numeric = 0;
 };
 
-// Pooled rows of one table: [samples, fields, dim] floats, sample-major.
+// The pooled rows of one table: [samples, fields, dim] floats, sample-major.
 using PooledRows = absl::Span<const float>;
 
 class DenseModel {
@@ -50,42 +50,47 @@ class DenseModel {
 
   virtual const std::vector<ParameterInfo>& parameters() const = 0;
   virtual int64_t parameter_count() const = 0;  // elements of the flat buffer
-  // First values of the flat buffer: InitParameters, unless the model brings its own.
+  // Fills the flat buffer with initial values: those of InitParameters, unless the model brings its
+  // own.
   virtual void FirstValues(uint64_t job_seed, absl::Span<float> flat) const;
 
-  // What a module from a file is beside its parameters. Compiled models have none of it.
-  // Of the file's contents: two models with the same are the same; empty: it is of no file.
+  // The next functions serve modules from files, which have more than parameters; compiled models
+  // need none of them. Contents: a hash of the file. Models with equal contents are the same.
+  // Empty: the model comes from no file.
   virtual std::string Contents() const { return ""; }
-  // What changes as it trains and is no parameter, such as running means; empty: nothing does.
+  // State that changes during training and is no parameter, such as running means. Empty: there is
+  // none.
   virtual absl::StatusOr<std::string> State() { return std::string(); }
-  // Back again. INVALID_ARGUMENT: it is that of another module.
+  // Restores the result of State. INVALID_ARGUMENT: the state belongs to another module.
   virtual absl::Status SetState(const std::string& state);
-  // Of the random numbers that the next ForwardBackward draws (dropout).
+  // Sets the seed of the random numbers that the next ForwardBackward draws (dropout).
   virtual void Seed(uint64_t /*seed*/) {}
 
-  // Logits of a batch. `pooled[t]` belongs to table t of ModelInputs; `flat` are the parameters.
+  // Computes the logits of a batch. `pooled[t]` belongs to table t of ModelInputs; `flat` holds the
+  // parameters.
   virtual absl::Status Forward(const data::Batch& batch, absl::Span<const float> flat,
                                absl::Span<const PooledRows> pooled, absl::Span<float> logits) = 0;
 
-  // The sum over samples of the loss (binary cross-entropy, unless a module from a file has a loss of
-  // its own), and its gradients: `flat_gradient` and `pooled_gradients[t]` (every element written).
-  // Logits are returned too.
+  // Computes the sum over samples of the loss and its gradients: `flat_gradient` and
+  // `pooled_gradients[t]` (every element is written). Also returns the logits. The loss is binary
+  // cross-entropy, unless a module from a file has a loss of its own.
   virtual absl::Status ForwardBackward(const data::Batch& batch, absl::Span<const float> flat,
                                        absl::Span<const PooledRows> pooled,
                                        absl::Span<float> logits, double* loss_sum,
                                        absl::Span<float> flat_gradient,
                                        absl::Span<const absl::Span<float>> pooled_gradients) = 0;
 
-  // Where a model on a GPU has the gradient of the last ForwardBackward: parameter_count() floats
-  // in device memory, written in CUDA's default stream. `zero`: zeros instead, for a step without
-  // samples. FAILED_PRECONDITION: it is on no GPU.
+  // For a model on a GPU: the gradient of the last ForwardBackward, as parameter_count() floats in
+  // device memory that are written in CUDA's default stream. `zero`: fill them with zeros instead,
+  // for a step without samples. FAILED_PRECONDITION: the model is not on a GPU.
   virtual absl::StatusOr<float*> DeviceGradient(bool zero) = 0;
-  // From now on somebody takes the gradient from there, and ForwardBackward leaves `flat_gradient`
-  // as it is.
+  // From now on the caller takes the gradient from DeviceGradient, and ForwardBackward does not
+  // write `flat_gradient`.
   virtual void LeaveGradientOnDevice() = 0;
 
-  // Called from within ForwardBackward, as the backward pass goes on: elements from `first` to the
-  // end of the flat gradient are final. `first` falls from call to call. Models need not call it.
+  // A function that ForwardBackward calls while the backward pass proceeds: the elements from
+  // `first` to the end of the flat gradient are final. `first` falls from call to call. Models need
+  // not call it.
   using GradientReady = std::function<void(int64_t first)>;
   void set_gradient_ready(GradientReady ready) { gradient_ready_ = std::move(ready); }
 
@@ -96,22 +101,23 @@ class DenseModel {
   GradientReady gradient_ready_;
 };
 
-// Where a model computes. On a GPU a batch is one block, and results agree with those of the
-// processor but for rounding.
+// Where a model computes. On a GPU a batch is one block. Results agree with those of the processor
+// except for rounding.
 enum class ModelDevice {
   kCpu,
   kCuda,
-  kCpuAsDevice,  // what is done for a GPU, on the processor: for tests
+  kCpuAsDevice,  // runs the code for GPUs on the processor: for tests
 };
 
-// INVALID_ARGUMENT if the model does not fit its inputs (DLRM's bottom width against dim, ...), or its
-// file is none of TorchScript; NOT_FOUND: there is no such file.
-// FAILED_PRECONDITION: no GPU, or a LibTorch that can use none. `threads`: in one operation.
+// Constructs the model of a job. INVALID_ARGUMENT: the model does not fit its inputs (DLRM's bottom
+// width against dim, ...), or its file is not a TorchScript file. NOT_FOUND: the file does not
+// exist. FAILED_PRECONDITION: there is no GPU, or LibTorch cannot use it. `threads`: threads within
+// one operation.
 absl::StatusOr<std::unique_ptr<DenseModel>> NewDenseModel(const Model& config,
                                                           const ModelInputs& inputs, int threads,
                                                           ModelDevice device = ModelDevice::kCpu);
 
-// Fills the flat buffer with first values. Declared here, defined without LibTorch.
+// Fills the flat buffer with initial values. Declared here and defined without LibTorch.
 void InitParameters(absl::Span<const ParameterInfo> parameters, uint64_t job_seed,
                     absl::Span<float> flat);
 

@@ -1,5 +1,5 @@
 // The constructors behind NewDenseModel, one for each file of this folder. Each refuses inputs that
-// do not fit it with INVALID_ARGUMENT and a hint.
+// do not fit with INVALID_ARGUMENT and a hint.
 #ifndef TANDEM_MODELS_MODELS_H_
 #define TANDEM_MODELS_MODELS_H_
 
@@ -25,7 +25,7 @@ NewModelResult NewScriptModel(const Script& config, const ModelInputs& inputs, i
 
 // Helpers of the constructors.
 
-// Floats of all cells of a sample, without the numbers.
+// The floats of all cells of a sample, without its numbers.
 int64_t CellFloats(const ModelInputs& inputs);
 
 // INVALID_ARGUMENT unless every width is between 1 and 65,536.

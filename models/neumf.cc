@@ -1,10 +1,10 @@
-// Neural matrix factorisation (He et al. 2017): a GMF part and an MLP part with embeddings of their
-// own, joined before the last layer.
+// The model "neumf": neural matrix factorisation (He et al. 2017). A GMF part and an MLP part have
+// embeddings of their own and are joined before the last layer.
 //
 //   logit = w . [ user_gmf * item_gmf ; relu-MLP([user_mlp ; item_mlp]) ] + b
 //
-// It reads four tables of one field each: those named user_gmf, item_gmf, user_mlp and item_mlp; if
-// not all four names exist, the tables in that order.
+// The model reads four tables of one field each, named user_gmf, item_gmf, user_mlp and item_mlp.
+// If one of the names is missing, it takes the four tables in that order.
 #include <ATen/ATen.h>
 
 #include <array>

@@ -79,8 +79,8 @@ absl::StatusOr<std::unique_ptr<DenseModel>> NewDenseModel(const Model& config,
                                                           const ModelInputs& inputs, int threads,
                                                           ModelDevice device) {
   TANDEM_RETURN_IF_ERROR(CheckInputs(inputs));
-  // LibTorch has two pools of threads. One of them waits for ever for a thread that it does not get,
-  // and begins with a thread for each processor, however many it is to have.
+  // LibTorch has two thread pools, and one of them waits for ever for a thread that cannot be
+  // started. That pool begins with one thread for each processor, even if fewer are asked for.
   const int processors = static_cast<int>(sysconf(_SC_NPROCESSORS_CONF));
   TANDEM_RETURN_IF_ERROR(CanStartThreads(std::max(2 * (threads - 1), processors - 1)));
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<DenseModel> model, OnProcessor(config, inputs, threads));
@@ -92,7 +92,7 @@ absl::StatusOr<std::unique_ptr<DenseModel>> NewDenseModel(const Model& config,
   if (config.has_script()) {
     return absl::FailedPreconditionError("a module from a file computes on the processor");
   }
-  // All others are.
+  // All other models are TorchModels.
   static_cast<TorchModel&>(*model).ComputeOn(device == ModelDevice::kCuda ? at::kCUDA : at::kCPU);
   return model;
 }

@@ -8,8 +8,8 @@
 namespace tandem::models {
 namespace {
 
-// Two vectors of eight floats are worked on together. A vector type (g++ and clang) keeps the sums
-// in registers, which the vectorisers do not do for a loop over an array.
+// The loops process 16 floats at a time, as two vectors of eight. A vector type (g++ and clang)
+// keeps the sums in registers; the compilers' vectorisers do not do that for a loop over an array.
 constexpr int kLanes = 16;
 typedef float Half __attribute__((vector_size(kLanes / 2 * sizeof(float))));
 
@@ -56,7 +56,7 @@ void PairInteraction::Forward(int64_t begin, int64_t end,
       for (int j = 0; j < i; j += kLanes) {
         WeightedSum(vector, &columns[j], padded_vectors_, dim_, pair + j);
       }
-      pair += i;  // what a last piece wrote too much, the next row overwrites
+      pair += i;  // the next row overwrites what the last piece wrote too much
     }
     std::memcpy(out + s * out_stride, products.data(), pairs() * sizeof(float));
   }

@@ -1,9 +1,11 @@
-// DLRM's dot products of all pairs (Naumov et al. 2019): n vectors of `dim` floats a sample give
-// n (n - 1) / 2 numbers, ordered (1,0), (2,0), (2,1), (3,0), ... The vectors stay where they are:
-// each is named by where sample 0 has it and how far the next sample's is.
+// PairInteraction computes DLRM's dot products of all pairs (Naumov et al. 2019): n vectors of
+// `dim` floats per sample give n (n - 1) / 2 numbers, in the order (1,0), (2,0), (2,1), (3,0), ...
+// The vectors stay where they are. Each is described by its place in sample 0 and the distance to
+// the next sample.
 //
-// Plain loops, because a batched product of LibTorch pays a call for each sample, computes both
-// triangles and needs a gather after it. About 2 n n dim multiply-adds a sample and direction.
+// The products are plain loops. A batched product of LibTorch would pay for a call per sample,
+// compute both triangles and need a gather after it. The cost is about 2 n n dim multiply-adds per
+// sample and direction.
 //
 // Thread safety: the methods are const and may run on many threads on different samples.
 #ifndef TANDEM_MODELS_PAIR_INTERACTION_H_
@@ -15,7 +17,7 @@
 
 namespace tandem::models {
 
-// Sample s has this vector at base + s * stride (in floats).
+// One vector of each sample: sample s has it at base + s * stride (in floats).
 template <typename T>
 struct VectorOfSamples {
   T* base = nullptr;
@@ -32,7 +34,7 @@ class PairInteraction {
   void Forward(int64_t begin, int64_t end, absl::Span<const VectorOfSamples<const float>> in,
                float* out, int64_t out_stride) const;
 
-  // d_in[i] = sum over j != i of d_out(i, j) * in[j]. `d_in` is overwritten and must not overlap
+  // d_in[i] = sum over j != i of d_out(i, j) * in[j]. Overwrites `d_in`, which must not overlap
   // `in`.
   void Backward(int64_t begin, int64_t end, absl::Span<const VectorOfSamples<const float>> in,
                 const float* d_out, int64_t d_out_stride,

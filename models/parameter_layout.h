@@ -1,4 +1,5 @@
-// Where each dense parameter lies in the flat buffer, and tensors that look into it without a copy.
+// ParameterLayout says where each dense parameter lies in the flat buffer, and gives tensors that
+// are views of it.
 #ifndef TANDEM_MODELS_PARAMETER_LAYOUT_H_
 #define TANDEM_MODELS_PARAMETER_LAYOUT_H_
 
@@ -15,18 +16,19 @@ namespace tandem::models {
 
 class ParameterLayout {
  public:
-  // Appends a parameter and returns its index. Names must differ: first values hang on them.
+  // Appends a parameter and returns its index. Names must differ, because initial values depend on
+  // them.
   int Add(const std::string& name, std::vector<int64_t> shape, const Initializer& initializer);
 
   const std::vector<ParameterInfo>& parameters() const { return parameters_; }
   int64_t size() const { return size_; }  // floats of the flat buffer
 
-  // Where flat buffers are, and what is computed from them.
+  // The device of the flat buffers and of everything that is computed from them.
   at::Device device() const { return device_; }
   void set_device(at::Device device) { device_ = device; }
 
-  // Parameter `index` inside the flat buffer (or inside the flat gradient, laid out alike). Valid
-  // as long as the buffer. The tensor of a const buffer must only be read.
+  // A view of parameter `index` in the flat buffer (or in the flat gradient, which has the same
+  // layout). Valid as long as the buffer. The view of a const buffer must only be read.
   at::Tensor View(const float* flat, int index) const;
 
  private:
@@ -35,7 +37,7 @@ class ParameterLayout {
   at::Device device_ = at::kCPU;
 };
 
-// Initialisers by their published names; in and out are the layer's widths.
+// Initializers by their published names. `in` and `out` are the widths of the layer.
 Initializer GlorotUniform(int64_t in, int64_t out);  // +-sqrt(6 / (in + out)), Glorot & Bengio 2010
 Initializer LecunUniform(int64_t in);                // +-sqrt(3 / in), LeCun et al. 1998
 Initializer NormalOf(double deviation);

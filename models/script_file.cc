@@ -53,7 +53,8 @@ std::string EncodeModuleState(const ModuleState& state) {
 absl::StatusOr<ModuleState> ParseModuleState(const std::string& bytes) {
   const size_t end = bytes.find('\n');
   if (!absl::StartsWith(bytes, kStateTag) || end == std::string::npos) {
-    return absl::DataLossError("state of a module: is that of something else");
+    return absl::DataLossError(
+        "state of a module: these bytes are not the state of a TorchScript module");
   }
   ModuleState state;
   state.contents = bytes.substr(kStateTag.size(), end - kStateTag.size());

@@ -1,6 +1,6 @@
-// The file of a job's model { script { ... } }, and what a save keeps of its module. Knows no LibTorch,
-// so `tandem` can look at both before anything starts; what is in the file is for
-// script_model.cc to say.
+// Reads the file of a job's model { script { ... } }, and encodes what a checkpoint keeps of its
+// module. The header needs no LibTorch, so `tandem` can read both before anything starts.
+// script_model.cc checks the module itself.
 #ifndef TANDEM_MODELS_SCRIPT_FILE_H_
 #define TANDEM_MODELS_SCRIPT_FILE_H_
 
@@ -13,24 +13,25 @@
 namespace tandem::models {
 
 struct ScriptFile {
-  std::string path;  // with the environment's variables in their places
+  std::string path;  // path with environment variables replaced
   std::string bytes;
-  std::string contents;  // a hash of `bytes`, in hexadecimal digits
+  std::string contents;  // hash of `bytes` as hexadecimal digits
 };
 
-// NOT_FOUND: there is no such file; INVALID_ARGUMENT: it is not what torch.jit.save writes.
+// NOT_FOUND: the file does not exist. INVALID_ARGUMENT: torch.jit.save does not write such files.
 absl::StatusOr<ScriptFile> ReadScriptFile(const Script& config);
 
-// What a worker saves of its module beside parameters: whose it is, and DenseModel::State().
+// What a worker keeps of its module in a checkpoint, in addition to parameters: which module it is,
+// and its DenseModel::State().
 struct ModuleState {
   std::string contents;  // DenseModel::Contents()
   std::string state;
 };
 std::string EncodeModuleState(const ModuleState& state);
-// DATA_LOSS: EncodeModuleState did not write it.
+// DATA_LOSS: the bytes are not a result of EncodeModuleState.
 absl::StatusOr<ModuleState> ParseModuleState(const std::string& bytes);
 
-// That a run goes on with the module that it began with: FAILED_PRECONDITION.
+// FAILED_PRECONDITION if a resumed run would not train the module that it began with.
 absl::Status CheckSameModule(const std::string& saved, const std::string& now);
 
 }  // namespace tandem::models

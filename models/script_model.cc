@@ -1,16 +1,17 @@
-// A module of PyTorch from a TorchScript file (job: model { script { file } }).
+// The model of a job with model { script { file } }: a PyTorch module from a TorchScript file.
 //
 //   forward(dense [batch, numeric], sparse: Dict[str, Tensor]) -> logits [batch]
 //
-// where sparse[table] is [batch, fields, dim]. The loss is the sum of the binary cross-entropies, or
-// what the module's method loss(outputs, labels) says of whatever forward returns; then
-// score(outputs) -> [batch] gives what evaluations call the logits, unless the outputs are those.
+// sparse[table] is [batch, fields, dim]. The loss is the sum of the binary cross-entropies, or the
+// result of the module's method loss(outputs, labels), where outputs is the result of forward. A
+// module with a loss of its own may also have score(outputs) -> [batch], whose result evaluations
+// use as logits; without score the outputs must be the logits.
 //
-// Trained are the parameters that want a gradient; their tensors look into the caller's flat buffer.
-// All else in the module is its own: what it writes into buffers stays with this worker, and is
-// State(). A batch is one block, since batch normalisation looks at all of it. Autograd computes the
-// gradients, and the interpreter runs the graph as it is written: so bits are those of the same module
-// in Python.
+// Parameters that require a gradient are trained. Their tensors are views of the caller's flat
+// buffer. Everything else belongs to the module: values in buffers stay with this worker and form
+// State(). A batch is one block, since batch normalisation needs all of it. Autograd computes the
+// gradients, and the interpreter runs the graph as it is written, so the bits equal those of the
+// same module in Python.
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Parallel.h>
@@ -41,12 +42,12 @@
 namespace tandem::models {
 namespace {
 
-constexpr size_t kMostMessage = 400;  // of what LibTorch says
+constexpr size_t kMostMessage = 400;  // bytes of a message of LibTorch
 constexpr char kSignature[] =
     "forward(self, dense: torch.Tensor, sparse: Dict[str, torch.Tensor]) -> torch.Tensor";
 
-// What LibTorch says, in one line: the message behind the trace, and where in the user's source the
-// innermost call was.
+// A message of LibTorch in one line: the text after the trace, and the place of the innermost call
+// in the user's source.
 std::string OneLine(absl::string_view what) {
   std::vector<std::string> lines = absl::StrSplit(what, '\n');
   std::string where, message;
@@ -56,7 +57,7 @@ std::string OneLine(absl::string_view what) {
     if (line.empty()) continue;
     if (absl::StartsWith(line, "Traceback of TorchScript")) trace = true;
     if (trace && absl::StartsWith(line, "File \"")) where = std::string(line);
-    // "RuntimeError: ...", "builtins.ValueError: ...": not indented, behind the trace.
+    // The message after the trace is not indented: "RuntimeError: ...", "builtins.ValueError: ...".
     const bool ends_trace = trace && raw[0] != ' ' && !absl::StartsWith(line, "Traceback") &&
                             absl::StrContains(line, ": ");
     if (message.empty() && (!trace || ends_trace)) message = std::string(line);
@@ -72,7 +73,7 @@ std::string OneLine(absl::string_view what) {
   return where.empty() ? message : absl::StrCat(message, " (", where, ")");
 }
 
-// Exceptions of LibTorch end here.
+// Calls the function and turns exceptions of LibTorch into a Status.
 template <typename Function>
 absl::Status AtBorder(absl::StatusCode code, const std::string& name, const Function& function) {
   try {
@@ -96,7 +97,8 @@ at::Tensor View(const float* data, at::IntArrayRef shape) {
   return at::from_blob(const_cast<float*>(data), shape, at::kFloat);
 }
 
-// Parameters of the same memory would be two in the flat buffer, and go ways of their own.
+// Whether two tensors share memory. Such parameters would have two places in the flat buffer and
+// then differ.
 bool Overlap(const at::Tensor& a, const at::Tensor& b) {
   if (a.numel() == 0 || b.numel() == 0) return false;
   const char* const first = static_cast<const char*>(a.data_ptr());
@@ -114,10 +116,10 @@ class ScriptModel final : public DenseModel {
     at::set_num_threads(threads_);
   }
 
-  // Reads the module and tries it on two samples of zeros.
+  // Loads the module, checks it, and tries it on two samples of zeros.
   absl::Status Load(const std::string& bytes) {
     TANDEM_RETURN_IF_ERROR(AtBorder(absl::StatusCode::kInvalidArgument, name_, [&] {
-      // Once a process; nothing here runs two operators at a time.
+      // May be called once in a process. Nothing here runs two operators at the same time.
       if (at::get_num_interop_threads() != 1) at::set_num_interop_threads(1);
       std::istringstream stream(bytes);
       module_ = torch::jit::load(stream, at::Device(at::kCPU));
@@ -142,7 +144,7 @@ class ScriptModel final : public DenseModel {
     return AtBorder(absl::StatusCode::kInternal, name_, [&]() -> absl::Status {
       const c10::AutoGradMode no_autograd(false);
       Enter(/*training=*/false, flat);
-      SetSeed(0);  // the same evaluation has the same result
+      SetSeed(0);  // the same evaluation gives the same result
       std::vector<at::Tensor> cells;
       TANDEM_ASSIGN_OR_RETURN(const Outputs outputs, Run(batch, pooled, &cells));
       return Fill(outputs, logits);
@@ -199,7 +201,7 @@ class ScriptModel final : public DenseModel {
 
  private:
   struct Outputs {
-    c10::IValue value;  // of forward
+    c10::IValue value;  // result of forward
     at::Tensor logits;  // [B]
   };
 
@@ -207,7 +209,7 @@ class ScriptModel final : public DenseModel {
     return absl::InvalidArgumentError(absl::StrCat(name_, ": ", what, "; hint: ", hint));
   }
 
-  // ---- what is in the file ----
+  // ---- contents of the file ----
 
   absl::Status CheckMethods() {
     const auto forward = module_.find_method("forward");
@@ -246,7 +248,8 @@ class ScriptModel final : public DenseModel {
     return absl::OkStatus();
   }
 
-  // Those that want a gradient, each once, by the first of its names.
+  // Collects the parameters that require a gradient. A parameter with several names is taken once,
+  // under its first name.
   absl::Status FindParameters() {
     for (const auto& named : module_.named_parameters()) {
       const at::Tensor& tensor = named.value;
@@ -279,7 +282,7 @@ class ScriptModel final : public DenseModel {
     return absl::OkStatus();
   }
 
-  // Says before the job starts what the first step would say.
+  // Finds, before the job starts, errors that would otherwise come in the first step.
   absl::Status Try() {
     data::Batch batch;
     batch.samples = 2;
@@ -352,7 +355,7 @@ class ScriptModel final : public DenseModel {
                               std::vector<at::Tensor>* cells) {
     const torch::jit::GraphOptimizerEnabledGuard as_written(false);
     const int64_t samples = batch.samples;
-    // A copy: modules may change what they are given.
+    // A copy, since modules may change their inputs.
     const at::Tensor dense = at::empty({samples, inputs_.numeric}, at::kFloat);
     std::copy(batch.numbers.begin(), batch.numbers.end(), dense.data_ptr<float>());
     c10::Dict<std::string, at::Tensor> sparse;
@@ -376,7 +379,7 @@ class ScriptModel final : public DenseModel {
     return versions;
   }
 
-  // The optimizer alone changes parameters: replicas stay the same.
+  // Only the optimizer may change parameters; otherwise replicas would differ.
   absl::Status CheckUntouched(const std::vector<int64_t>& before) const {
     for (size_t i = 0; i < tensors_.size(); ++i) {
       if (tensors_[i]._version() == before[i]) continue;
@@ -408,7 +411,7 @@ class ScriptModel final : public DenseModel {
     return logits;
   }
 
-  // A sum over the samples.
+  // The loss, a sum over the samples.
   absl::StatusOr<at::Tensor> Loss(const data::Batch& batch, const Outputs& outputs) {
     const torch::jit::GraphOptimizerEnabledGuard as_written(false);
     const at::Tensor labels = View(batch.labels.data(), {batch.samples}).clone();
@@ -476,10 +479,10 @@ class ScriptModel final : public DenseModel {
   torch::jit::Module module_;
   c10::optional<torch::jit::Method> loss_, score_;
   std::vector<ParameterInfo> parameters_;
-  std::vector<at::Tensor> tensors_;  // of these parameters; their data are the caller's
+  std::vector<at::Tensor> tensors_;  // one for each parameter; their data belong to the caller
   std::vector<float> first_values_;
-  const float* bound_ = nullptr;  // where that is
-  bool training_ = true;          // as a module is saved; set before the first call
+  const float* bound_ = nullptr;  // the flat buffer that tensors_ are views of
+  bool training_ = true;          // a saved module is in training mode; set before the first call
   uint64_t seed_ = 0;
 };
 

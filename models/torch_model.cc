@@ -18,7 +18,8 @@ namespace tandem::models {
 namespace {
 
 constexpr int64_t kBlockSamples = 512;
-// Gradients are final in the last block alone: where they should leave early, it is a large one.
+// A larger block for gradients that should leave early. Gradients are final only in the last block,
+// which should therefore be a large part of the batch.
 constexpr int64_t kOverlapBlockSamples = 4096;
 
 absl::Status CheckSize(absl::string_view what, size_t have, int64_t want) {
@@ -30,7 +31,7 @@ at::Tensor View(const float* data, int64_t rows, int64_t width) {
   return at::from_blob(const_cast<float*>(data), {rows, width}, at::kFloat);
 }
 
-// Exceptions of LibTorch end here.
+// Calls the function and turns exceptions of LibTorch into a Status.
 template <typename Function>
 absl::Status AtBorder(const std::string& name, const Function& function) {
   try {
@@ -50,7 +51,7 @@ absl::Status AtBorder(const std::string& name, const Function& function) {
   return absl::OkStatus();
 }
 
-// Sum of the binary cross-entropies, in double; d_logits = sigmoid(logit) - label.
+// The sum of the binary cross-entropies, in double. Sets d_logits = sigmoid(logit) - label.
 double BinaryCrossEntropy(const float* labels, const float* logits, int64_t n, float* d_logits) {
   double sum = 0.0;
   for (int64_t i = 0; i < n; ++i) {
@@ -78,7 +79,7 @@ struct TorchModel::Call {
   absl::Span<const float> flat;
   absl::Span<const PooledRows> pooled;
   absl::Span<float> logits;
-  // Of ForwardBackward only; loss_sum is null in Forward.
+  // Set by ForwardBackward only. loss_sum is null in Forward.
   double* loss_sum;
   absl::Span<float> flat_gradient;
   absl::Span<const absl::Span<float>> pooled_gradients;
@@ -107,7 +108,8 @@ absl::Status TorchModel::Run(const Call& call) {
     return absl::Status(status.code(), absl::StrCat("model ", name_, ": ", status.message()));
   }
   return AtBorder(name_, [&] {
-    omp_set_num_threads(threads_);  // belongs to the calling thread, which may have changed
+    // The setting belongs to the calling thread, which may have changed.
+    omp_set_num_threads(threads_);
     on_device_ ? RunOnDevice(call) : RunBlocks(call);
   });
 }
@@ -184,7 +186,7 @@ at::Tensor TorchModel::Kept(const Block& block, int64_t width, at::Tensor* stora
   return KeptRows(block.samples, width, layout_.device(), storage);
 }
 
-// ---- On a device ----------------------------------------------------------------
+// ---- on a device ----
 
 void TorchModel::ComputeOn(at::Device device) {
   on_device_ = true;
@@ -213,7 +215,7 @@ at::Tensor TorchModel::ToDevice(const at::Tensor& host) const {
   return host.to(host.options().device(layout_.device()), /*non_blocking=*/false, /*copy=*/true);
 }
 
-// What the block reads, and room for what it writes.
+// Copies the inputs of the block to the device, and makes room there for its gradients.
 void TorchModel::CopyBlockToDevice() {
   block_.numbers = ToDevice(block_.numbers);
   for (at::Tensor& cells : block_.cells) cells = ToDevice(cells);

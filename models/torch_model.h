@@ -1,13 +1,14 @@
-// What every model shares: the border's checks, tensors that look into the caller's spans without a
-// copy, the loss, exceptions of LibTorch turned into Status, and the number of threads. A model
-// adds its parameters and writes two functions: logits, and their gradients.
+// TorchModel is the base class of the compiled models. The base class has everything that these
+// models share: the checks at the border, tensors that are views of the caller's spans, the loss,
+// the conversion of exceptions to Status, and the number of threads. A model adds its parameters
+// and two functions: logits, and their gradients.
 //
-// A batch is computed in blocks of kBlockSamples samples, so that the activations of a block stay in
-// the processor's cache and memory does not grow with the batch. Gradients add up over the blocks.
+// A batch is computed in blocks of kBlockSamples samples. The activations of a block stay in the
+// processor's cache, and memory does not grow with the batch. Gradients add up over the blocks.
 //
-// On a GPU a batch is one block: what the caller gives is copied there, and results come back; the
-// gradient of the parameters may stay (models/model.h). What is written once for both devices is
-// the models' code on tensors; RunOnDevice is the way there and back.
+// On a GPU a batch is one block. RunOnDevice copies the inputs to the GPU and the results back; the
+// gradient of the parameters may stay there (models/model.h). The models themselves are written
+// once, with tensors, for both devices.
 #ifndef TANDEM_MODELS_TORCH_MODEL_H_
 #define TANDEM_MODELS_TORCH_MODEL_H_
 
@@ -37,27 +38,27 @@ class TorchModel : public DenseModel {
   absl::StatusOr<float*> DeviceGradient(bool zero) final;
   void LeaveGradientOnDevice() final { gradient_stays_ = true; }
 
-  // Before the first call. kCPU: as if it were a GPU.
+  // Call before the first computation. kCPU: use the code for GPUs on the processor.
   void ComputeOn(at::Device device);
 
  protected:
-  // One block of samples; all tensors are views of the caller's memory, or are on the device.
+  // One block of samples. All tensors are views of the caller's memory, or are on the device.
   struct Block {
     int64_t samples = 0;
-    bool last = false;                       // of the batch
+    bool last = false;                       // last block of the batch
     at::Tensor numbers;                      // [B, D]
     std::vector<at::Tensor> cells;           // per table [B, fields * dim]
     std::vector<at::Tensor> cell_gradients;  // the same shapes; empty in Forward
   };
 
-  // `name` is said in error messages. `threads`: intra-op threads of LibTorch in this process.
+  // `name` appears in error messages. `threads`: intra-op threads of LibTorch in this process.
   TorchModel(std::string name, const ModelInputs& inputs, int threads);
 
   // Writes logits [B, 1].
   virtual void Logits(const float* flat, const Block& block, const at::Tensor& logits) = 0;
 
-  // After Logits of the same block: `d_logits` [B, 1] is the gradient of the loss (may be
-  // overwritten). Adds to `flat_gradient`; writes every element of block.cell_gradients.
+  // Called after Logits of the same block. `d_logits` [B, 1] is the gradient of the loss and may be
+  // overwritten. Adds to `flat_gradient` and writes every element of block.cell_gradients.
   virtual void Gradients(const float* flat, const Block& block, const at::Tensor& logits,
                          const at::Tensor& d_logits, float* flat_gradient) = 0;
 
@@ -65,7 +66,8 @@ class TorchModel : public DenseModel {
   at::Tensor Kept(const Block& block, int64_t width, at::Tensor* storage) const;
   bool on_device() const { return on_device_; }
 
-  // For LinearStack::Backward: tells that gradients are final, if they are after this block.
+  // The callback for LinearStack::Backward. Before the last block the callback does nothing, since
+  // gradients are not final until then.
   const GradientReady& ReadyAfter(const Block& block) const {
     static const GradientReady kNotYet;
     return block.last ? gradient_ready() : kNotYet;
@@ -90,7 +92,7 @@ class TorchModel : public DenseModel {
   const ModelInputs inputs_;
   const int threads_;
   ParameterLayout layout_;
-  Block block_;  // kept for its vectors' memory
+  Block block_;  // reused for the memory of its vectors
   at::Tensor d_logits_;
   bool on_device_ = false, gradient_stays_ = false;
   at::Tensor device_gradient_;  // [parameters], zeros before the first batch

@@ -1,10 +1,10 @@
-// Adam (Kingma, Ba 2015) on touched rows, each with its own step count t; epsilon stands where
-// PyTorch has it:
+// Adam (Kingma, Ba 2015) on touched rows. Each row has its own step count t, and epsilon stands
+// where PyTorch has it:
 //   m = beta1 m + (1 - beta1) g
 //   v = beta2 v + (1 - beta2) g g
 //   w -= rate / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + epsilon)
-// Slots: m[dim], v[dim], t. As a float t counts to 2^24 and stays there, when both corrections have
-// long been 1.
+// Slots: m[dim], v[dim], t. The slot t is a float, so it counts to 2^24 and stays there. Both
+// corrections are 1 long before that.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -14,7 +14,8 @@
 namespace tandem::optim {
 namespace {
 
-// What step t multiplies with: computed once, because a power costs more than the rest of a row.
+// The factors of step t. They are kept in a table, because a power costs more than the rest of a
+// row.
 struct Correction {
   float rate;    // learning rate / (1 - beta1^t)
   float root_v;  // 1 / sqrt(1 - beta2^t)
@@ -54,15 +55,15 @@ class Adam final : public RowOptimizer {
   }
 
  private:
-  static constexpr int kTableSteps = 8192;  // 64 KiB; later steps compute
+  static constexpr int kTableSteps = 8192;  // 64 KiB; later steps compute their factors
 
   Correction Compute(double t) const {
     return {static_cast<float>(settings_.learning_rate / (1 - std::pow(settings_.beta1, t))),
             static_cast<float>(1 / std::sqrt(1 - std::pow(settings_.beta2, t)))};
   }
 
-  // Counts one step in the slot `t`. A slot that does not hold a count (a file made by hand) is
-  // never used as an index.
+  // Counts one step in the slot `t` and returns its factors. A slot of a file made by hand may not
+  // hold a count, so it is used as an index only if it is in the table.
   Correction Next(float& t) const {
     t += 1;
     if (t >= 1 && t <= kTableSteps) return corrections_[static_cast<size_t>(t) - 1];
@@ -70,7 +71,7 @@ class Adam final : public RowOptimizer {
   }
 
   const OptimizerSettings settings_;
-  std::vector<Correction> corrections_;  // of steps 1, 2, ...; constant after construction
+  std::vector<Correction> corrections_;  // for steps 1, 2, ...; constant after construction
 };
 
 }  // namespace

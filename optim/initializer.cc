@@ -9,7 +9,8 @@
 namespace tandem::optim {
 namespace {
 
-// 2u - 1 for u uniform in [0, 1) with 24 bits: exact in float, in [-1, 1).
+// 2u - 1, where u is uniform in [0, 1) with 24 bits. The result is exact in float and lies in [-1,
+// 1).
 float SignedUnit(uint32_t bits) { return static_cast<float>(bits >> 8) * 0x1.0p-23f - 1.0f; }
 
 void FillUniform(float scale, Random& random, absl::Span<float> row) {

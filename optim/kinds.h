@@ -1,4 +1,4 @@
-// The optimizers that NewRowOptimizer chooses from, one .cc each. Internal to optim/.
+// The optimizers that NewRowOptimizer chooses from, with one .cc file each. Internal to optim/.
 #ifndef TANDEM_OPTIM_KINDS_H_
 #define TANDEM_OPTIM_KINDS_H_
 
@@ -9,11 +9,12 @@
 
 namespace tandem::optim {
 
-// A checked Optimizer message with its defaults filled in, in the precision of the arithmetic.
+// The settings of a checked Optimizer message, with defaults filled in and in the precision of the
+// arithmetic.
 struct OptimizerSettings {
   float learning_rate = 0;
   float momentum = 0;
-  double beta1 = 0;  // double: powers of them are taken
+  double beta1 = 0;  // double, because powers of them are taken
   double beta2 = 0;
   float epsilon = 0;
   float initial_accumulator = 0;
@@ -25,7 +26,8 @@ std::unique_ptr<RowOptimizer> NewMomentum(const OptimizerSettings& settings);
 std::unique_ptr<RowOptimizer> NewAdagrad(const OptimizerSettings& settings);
 std::unique_ptr<RowOptimizer> NewRowwiseAdagrad(const OptimizerSettings& settings);
 std::unique_ptr<RowOptimizer> NewAdam(const OptimizerSettings& settings);
-// Stands for one that a program applies itself: has a name, and so many slots. Apply is never called.
+// Stands for an optimizer that a program applies itself. It has a name and `slots` slots for each
+// row. Apply is never called.
 std::unique_ptr<RowOptimizer> NewProgramOptimizer(int slots);
 
 }  // namespace tandem::optim

@@ -1,5 +1,5 @@
-// Heavy-ball momentum (Polyak 1964), without dampening: b = momentum * b + g, w -= rate * b.
-// A row's b decays only when the row is touched. Slots: b[dim].
+// Heavy-ball momentum (Polyak 1964), without dampening: b = momentum * b + g, w -= rate * b. A
+// row's b decays only when a step touches the row. Slots: b[dim].
 #include <algorithm>
 
 #include "optim/kinds.h"

@@ -13,7 +13,8 @@ absl::Status OutOfRange(absl::string_view name, double value, absl::string_view 
   return absl::InvalidArgumentError(absl::StrCat("optimizer: ", name, " is ", value, ", ", want));
 }
 
-// Above zero in float too: a rate that rounds to 0 would train nothing and say nothing.
+// The value must be above zero in float, too. A rate that rounds to 0 would train nothing without
+// an error.
 absl::Status CheckPositive(absl::string_view name, double value) {
   const float rounded = static_cast<float>(value);
   if (rounded > 0 && std::isfinite(rounded)) return absl::OkStatus();

@@ -1,9 +1,11 @@
-// How a gradient changes a row: one library for rows on servers, dense blocks on servers and the
-// workers' flat dense buffer (torch::optim is not used), so that comparing policies compares
-// nothing else. Built with -ffp-contract=off; the same inputs give the same bits in every caller.
+// The optimizers: how a gradient changes a row. Rows on servers, dense blocks on servers and the
+// workers' flat dense buffer all use this library (and not torch::optim), so that a comparison of
+// policies compares nothing else. The folder is built with -ffp-contract=off; the same inputs give
+// the same bits in every caller.
 //
-// An optimizer keeps no state of its own: all that a row must remember is in its slots, so that
-// saved files and range moves carry it. Methods are const and may run on many threads at once.
+// An optimizer keeps no state of its own. A row's slots hold everything that the optimizer must
+// remember about the row, so checkpoints and range moves carry it. Methods are const and may run on
+// many threads at once.
 #ifndef TANDEM_OPTIM_OPTIMIZER_H_
 #define TANDEM_OPTIM_OPTIMIZER_H_
 
@@ -20,27 +22,28 @@ class RowOptimizer {
  public:
   virtual ~RowOptimizer() = default;
 
-  // Stored in files; changes whenever the meaning of the slots changes.
+  // The name stored in files. It must change whenever the meaning of the slots changes.
   virtual std::string name() const = 0;
 
-  // Floats each row needs beside its `dim` weights: 0 for SGD, dim for Adagrad, 1 for row-wise
-  // Adagrad, 2 * dim + 1 for Adam (m, v, step count t).
+  // How many floats each row needs in addition to its `dim` weights: 0 for SGD, dim for Adagrad, 1
+  // for row-wise Adagrad, 2 * dim + 1 for Adam (m, v, step count t).
   virtual int slots_per_row(int dim) const = 0;
 
-  // The value of each slot of a new row.
+  // Fills in the slots of a new row.
   virtual void InitSlots(int dim, absl::Span<float> slots) const = 0;
 
-  // Row i: weights at rows[i][0..dim), slots at slots[i][0..slots_per_row), gradient at
-  // gradients[i*dim .. (i+1)*dim). Rows are distinct. `scale` multiplies each gradient first; then
-  // the row's gradient is clipped to clip_norm; then weight_decay times the weight is added. A
-  // row's new bits depend on that row alone, not on how many others share the call.
+  // Updates rows: row i has its weights at rows[i][0..dim), its slots at slots[i][0..slots_per_row)
+  // and its gradient at gradients[i*dim .. (i+1)*dim). The rows must be distinct. For each row,
+  // `scale` first multiplies the gradient. The gradient is then clipped to clip_norm. Last,
+  // weight_decay times the weight is added. A row's new bits depend on that row alone, not on how
+  // many others share the call.
   virtual void Apply(int dim, float scale, absl::Span<const float> gradients,
                      absl::Span<float* const> rows, absl::Span<float* const> slots) const = 0;
 };
 
-// INVALID_ARGUMENT for a setting out of range, naming it. A setting of 0 takes the default that
-// proto/job.proto states; the learning rate has none and must be given. `program_slots`: of a row, if
-// the optimizer is PROGRAM.
+// Constructs the optimizer. INVALID_ARGUMENT names a setting that is out of range. A setting of 0
+// takes the default that proto/job.proto states; the learning rate has no default and must be
+// given. `program_slots`: the slots of each row, if the optimizer is PROGRAM.
 absl::StatusOr<std::unique_ptr<RowOptimizer>> NewRowOptimizer(const Optimizer& config,
                                                               int program_slots = 0);
 

@@ -1,5 +1,5 @@
-// Stands for an optimizer that a program applies itself, so that plans and saves have a name for it. A
-// row of a table that programs write may have slots of theirs.
+// The stand-in for an optimizer that a program applies itself, so that plans and checkpoints have a
+// name for it. A row of a table that programs write may have slots for the program's own use.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -21,7 +21,7 @@ class ProgramOptimizer final : public RowOptimizer {
   }
   void Apply(int, float, absl::Span<const float>, absl::Span<float* const>,
              absl::Span<float* const>) const override {
-    TANDEM_CHECK(false);  // dense parameters hand the gradient to the program, tables get none
+    TANDEM_CHECK(false);  // programs apply dense gradients; such tables get none
   }
 
  private:

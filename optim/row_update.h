@@ -1,6 +1,6 @@
-// What all optimizers share: the gradient of a row as its update sees it, and sums over a row in an
-// order that does not depend on the width of the machine's vectors. Internal to optim/, whose files
-// are built with -ffp-contract=off.
+// The code that all optimizers share: it gives each update the row's scaled, clipped and decayed
+// gradient, and it sums over a row in an order that does not depend on the width of the machine's
+// vectors. Internal to optim/, whose files are built with -ffp-contract=off.
 #ifndef TANDEM_OPTIM_ROW_UPDATE_H_
 #define TANDEM_OPTIM_ROW_UPDATE_H_
 
@@ -13,8 +13,8 @@
 
 namespace tandem::optim {
 
-// Sum of term(j) over j in [0, n). Lane l of eight adds the terms j = l mod 8 in order of j; then
-// lanes are added in pairs: l and l + 4, l and l + 2, 0 and 1.
+// The sum of term(j) over j in [0, n). Lane l of eight adds the terms j = l mod 8, in the order of
+// j. Then the lanes are added in pairs: l and l + 4, then l and l + 2, then 0 and 1.
 template <typename Term>
 inline float LaneSum(int n, Term term) {
   constexpr int kLanes = 8;
@@ -24,7 +24,7 @@ inline float LaneSum(int n, Term term) {
     for (int l = 0; l < kLanes; ++l) lane[l] += term(j + l);
   }
   for (int l = 0; j + l < n; ++l) lane[l] += term(j + l);
-  // In vector types, because g++ 12 takes the lanes through memory otherwise.
+  // The lanes are summed in vector types, because g++ 12 would otherwise take them through memory.
   using Eight = float __attribute__((vector_size(32)));
   Eight eight;
   std::memcpy(&eight, lane, sizeof(eight));
@@ -35,15 +35,16 @@ inline float LaneSum(int n, Term term) {
   return two[0] + two[1];
 }
 
-// The order is: scale, then clip, then decay. Clipping sees the mean gradient (scale is 1/n), and
-// decay is not clipped away, as with torch's clip_grad_norm_ before a step with weight_decay.
+// The rule for a row's gradient. The order is: scale, then clip, then decay. Clipping therefore
+// sees the mean gradient (scale is 1/n), and clipping does not remove the decay. torch's
+// clip_grad_norm_ before a step with weight_decay behaves alike.
 struct GradientRule {
   float clip_norm = 0;     // largest L2 norm of a row's scaled gradient; 0 = off
   float weight_decay = 0;  // times the weight, added to the gradient; 0 = off
 
   bool plain() const { return clip_norm == 0 && weight_decay == 0; }
 
-  // What to multiply a row's scaled gradient with so that its norm is at most clip_norm.
+  // The factor that reduces the norm of a row's scaled gradient to at most clip_norm.
   float ClipFactor(int dim, const float* gradient, float scale) const {
     if (clip_norm == 0) return 1;
     const float norm = std::sqrt(LaneSum(dim, [=](int j) {
@@ -54,9 +55,9 @@ struct GradientRule {
   }
 };
 
-// Calls update(dim, w, slots, gradient) for each row, where gradient(j, w[j]) is element j of the
-// row's scaled, clipped and decayed gradient. An update declares w and slots __restrict: without
-// that promise the loops over j are not vectorised.
+// Calls update(dim, w, slots, gradient) for each row. gradient(j, w[j]) is element j of the row's
+// scaled, clipped and decayed gradient. An update must declare w and slots __restrict; otherwise
+// the compiler does not vectorise the loops over j.
 template <typename Update>
 inline void UpdateRows(const GradientRule& rule, int dim, float scale,
                        absl::Span<const float> gradients, absl::Span<float* const> rows,

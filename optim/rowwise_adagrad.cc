@@ -1,5 +1,5 @@
-// Adagrad with one accumulator a row, the mean square of its gradients, as in FBGEMM and TorchRec:
-// s += mean(g * g), w -= rate / (sqrt(s) + epsilon) * g. Slots: s.
+// Row-wise Adagrad: one accumulator for each row, the mean square of its gradients, as in FBGEMM
+// and TorchRec. s += mean(g * g), w -= rate / (sqrt(s) + epsilon) * g. Slots: s.
 #include <cmath>
 
 #include "optim/kinds.h"

@@ -1,12 +1,13 @@
-// ASP, asynchronous parallel: a worker waits for nobody; it reads its own writes up to its depth.
+// ASP, asynchronous parallel: a worker waits for nobody. A read sees the worker's own writes,
+// except those of the steps that it prefetches over.
 //
 // SSP, stale synchronous parallel (Ho et al. 2013): a worker is at most `bound` steps ahead of the
-// slowest one that still has data, and a read for step k sees all steps before k - bound of all
-// workers.
+// slowest worker that still has data. A read for step k sees the updates of all workers for all
+// steps before k - bound.
 //
-// ESSP, eager SSP (Dai et al. 2015): the same promise, kept from a cache of the worker's own into which
-// servers send the rows that have changed, whenever the slowest worker has come a step further. A
-// row that the cache cannot promise is read as under SSP.
+// ESSP, eager SSP (Dai et al. 2015), promises the same as SSP, but the worker answers reads from a
+// cache of its own. Servers send changed rows into that cache each time the slowest worker
+// completes a step. A row for which the cache cannot keep the promise is read as under SSP.
 #include "absl/strings/str_cat.h"
 #include "policies/kinds.h"
 #include "policies/on_arrival.h"

@@ -1,11 +1,12 @@
 // Synchronous steps with backup workers (Chen et al. 2016, "Revisiting distributed synchronous
-// SGD"): a step is closed by the first N - b of N workers to come, and is the mean of their updates;
-// the other b are dropped and counted. Here a worker finishes what it has begun. When it learns that
-// its step had closed, it sends one empty push over the steps up to the open one and goes on there,
-// so that it is not late for ever.
+// SGD"): the first N - b of N workers to push close a step, and the step is the mean of their
+// updates. The updates of the other b workers are dropped and counted. Unlike in the paper, a late
+// worker finishes the step that it has begun. When it learns that its step has closed, it sends one
+// empty push that covers the steps up to the open one and continues there, so that it does not stay
+// late for ever.
 //
-// Toward the end of an epoch fewer than N - b may have data: then the step needs all of these. A
-// step that every worker with data has skipped closes empty.
+// Towards the end of an epoch fewer than N - b workers may have data. The step then needs all of
+// them. A step that every worker with data has skipped closes without updates.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -26,7 +27,7 @@ class BackupWorkers final : public UpdatePolicy {
     properties.read_bound = 0;
     return properties;
   }
-  bool MayStart(int64_t, int64_t) const override { return true; }  // its reads wait instead
+  bool MayStart(int64_t, int64_t) const override { return true; }  // reads wait instead
   bool MayServe(const RangeProgress& progress, int, int64_t step, int) const override {
     return progress.version >= step;
   }
@@ -36,9 +37,9 @@ class BackupWorkers final : public UpdatePolicy {
   Transform OnApply(const RangeProgress&, const Update&) const override { return {}; }
   int64_t Ticks(const RangeProgress& progress, const Buffered& buffered, int64_t) const override {
     if (buffered.oldest >= needed_) return 1;
-    // The epoch is over: nothing will come to the groups that stand open.
+    // The epoch is over, so nothing more will arrive for the open groups.
     if (progress.Live() == 0) return buffered.groups > 0 ? 1 : 0;
-    // All that still have data have come.
+    // Close the steps that all workers with data have pushed.
     return std::max<int64_t>(0, progress.MinAdmittedLive() - progress.version);
   }
 

@@ -32,7 +32,8 @@ void Clocks::Set(int rank, int64_t admitted, bool finished) {
   }
 }
 
-// The first of those with the smallest clock, as RangeProgress says; rank 0 if nobody has data.
+// The first worker with the smallest clock, as RangeProgress::Slowest defines it; rank 0 if no
+// worker has data.
 int Clocks::Slowest() const {
   if (least_[1] == kInfiniteClock) return 0;
   size_t n = 1;

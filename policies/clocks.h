@@ -1,11 +1,12 @@
-// The clocks of very many workers: what policies ask of all of them (RangeProgress) is kept as steps are
-// admitted, so that no answer looks at each worker. For ranges with thousands of workers; where a range has a
-// few, looking at each is as fast.
+// Clocks answers the questions that policies ask of all workers (RangeProgress) for ranges with
+// thousands of workers. It updates the answers each time a step is admitted, so that no answer has
+// to look at each worker. With only a few workers, looking at each is as fast.
 //
-// A tournament: each node has the smaller of its two clocks, so a step changes the nodes above its worker as
-// far as that worker was the slowest below them: two of them on average, log2(workers) at most.
+// The clocks are kept as a tournament tree: each node holds the smaller of the two clocks below it.
+// A step therefore changes the nodes above its worker only as far as that worker was the slowest
+// below them: two nodes on average, log2(workers) at most.
 //
-// Thread safety: none needed; belongs to a range.
+// Thread safety: none needed; a range owns its Clocks.
 #ifndef TANDEM_POLICIES_CLOCKS_H_
 #define TANDEM_POLICIES_CLOCKS_H_
 
@@ -20,19 +21,21 @@ namespace tandem::policies {
 
 class Clocks {
  public:
-  // Nobody has been admitted anything. AdmittedBeyond is kept for steps from `beyond` on.
+  // Begins with no step admitted for any worker. AdmittedBeyond counts the steps from `beyond` on.
   Clocks(int workers, int64_t beyond);
 
-  // `admitted` steps of the worker, which grow; `finished`: out of data.
+  // Records that the range has admitted `admitted` steps of worker `rank`; the number never falls.
+  // `finished`: the worker is out of data.
   void Set(int rank, int64_t admitted, bool finished);
-  // RangeProgress::MinClock; which updates readers see is for the range to say.
+  // Sets the answer of MinClock. The range computes it, since the range decides which updates
+  // readers see.
   void set_min_clock(int64_t clock) { min_clock_ = clock; }
 
   int64_t MinClock() const { return min_clock_; }
   int64_t MinAdmittedLive() const { return least_[1]; }
   int Live() const { return live_; }
   int Slowest() const;
-  // Steps admitted from `beyond` on, of all workers.
+  // The number of steps admitted from step `beyond` on, summed over all workers.
   int64_t AdmittedBeyond() const { return beyond_sum_; }
 
  private:
@@ -43,7 +46,7 @@ class Clocks {
 
   const size_t leaves_;  // a power of two
   const int64_t beyond_;
-  std::vector<int64_t> least_;  // node n has 2n and 2n + 1 below it; leaves from `leaves_` on
+  std::vector<int64_t> least_;  // children of node n: 2n and 2n + 1; leaves begin at `leaves_`
   std::vector<Worker> workers_;
   int live_;
   int64_t beyond_sum_ = 0;

@@ -1,8 +1,9 @@
-// The gate of CGAD (Shah, Sun 2026, "Cosine-gated Adam-decay: drop-in staleness-aware outer optimization
-// for decoupled DiLoCo"), for any optimizer: as ASP, but a gradient of age t is multiplied by
-// exp(-decay t) (1 + cos(pi t / cutoff)) / 2 before the optimizer sees it, and one of age `cutoff` or more
-// is dropped. The age is measured, not assumed: ticks of the range since the rows of this update were
-// read. With Adam, whose steps do not depend on the size of gradients, only differences of age count.
+// COSINE_GATE, the gate of CGAD (Shah, Sun 2026, "Cosine-gated Adam-decay: drop-in staleness-aware
+// outer optimization for decoupled DiLoCo"), for any optimizer. It is ASP, except that a gradient
+// of age t is multiplied by exp(-decay t) (1 + cos(pi t / cutoff)) / 2 before the optimizer sees
+// it, and a gradient of age `cutoff` or more is dropped. The age is measured, not assumed: it is
+// the number of ticks of the range since the rows of this update were read. The steps of Adam do
+// not depend on the size of gradients, so with Adam only differences in age matter.
 #include <algorithm>
 #include <cmath>
 

@@ -1,11 +1,11 @@
 // DC-ASGD, delay-compensated asynchronous SGD (Zheng et al. 2017, "Asynchronous stochastic gradient
-// descent with delay compensation"): as ASP, but each gradient g, computed from the row as it was
-// read, is carried over to the row as it is now by a first-order step, in which the diagonal of
-// lambda g g^T stands for the Hessian:
+// descent with delay compensation"). It is ASP, except that each gradient g, which was computed
+// from the row as it was read, is carried over to the row as it is now. This is a first-order step
+// in which the diagonal of lambda g g^T stands for the Hessian:
 //   g + lambda * g * g * (row now - row as read), element by element.
-// With lambda 0 it is ASP. Adaptive: lambda / sqrt(mean square of the row's gradients + 1e-7) in
-// place of lambda, each element by itself; the mean square keeps a share m of itself at every
-// gradient.
+// With lambda 0 it is ASP. The adaptive variant uses lambda / sqrt(mean square of the row's
+// gradients + 1e-7) in place of lambda, for each element separately. At each gradient the mean
+// square keeps a share m of its old value.
 #include "absl/strings/str_cat.h"
 #include "policies/kinds.h"
 #include "policies/on_arrival.h"

@@ -1,11 +1,13 @@
 // DSSP, dynamic stale synchronous parallel (Zhao et al. 2019): SSP whose bound is chosen while the
-// job runs, between `bound` and `upper_bound`. A worker that has come to the lower bound may wait
-// now, or run on and wait later. From the last step times of itself and of the slowest worker, and
-// from when both pushed last, it is foretold for each further step up to the upper bound how long
-// the wait for the slowest one's next push would be; the worker runs on if a later wait is shorter.
+// job runs, between `bound` and `upper_bound`. A worker that has reached the lower bound can wait
+// now, or continue and wait later. The range predicts, for each further step up to the upper bound,
+// how long the worker would then wait for the next push of the slowest worker. It predicts this
+// from the last step times of both workers and the times of their last pushes. The worker continues
+// if a later wait is shorter.
 //
-// All times are those at which the range admitted pushes, never a clock: the same pushes give the same
-// decisions. Each range decides for itself; what holds in any case is the upper bound.
+// All times are the times at which the range admitted pushes; no decision reads a clock. The same
+// pushes therefore give the same decisions. Each range decides for itself. The upper bound always
+// holds.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -29,7 +31,8 @@ class Dssp final : public OnArrivalPolicy {
     properties.measures_steps = true;
     return properties;
   }
-  // Workers do not see the times; the range that they read decides.
+  // Workers do not know the times, so they check only the upper bound here. The range that they
+  // read decides the rest.
   bool MayStart(int64_t step, int64_t min_clock) const override {
     return min_clock >= step - upper_bound_;
   }
@@ -38,20 +41,24 @@ class Dssp final : public OnArrivalPolicy {
     const int64_t min_clock = progress.MinClock();
     if (min_clock >= step - bound_) return true;
     if (progress.paces.empty()) return false;
-    const int64_t left = min_clock - (step - upper_bound_);  // further steps, this one included
+    // Steps left up to the upper bound, this one included.
+    const int64_t left = min_clock - (step - upper_bound_);
     return left >= 0 && RunsOn(progress, rank, left);
   }
   Transform OnApply(const RangeProgress&, const Update&) const override { return {scale()}; }
 
  private:
-  // Is some wait after 1, ..., left + 1 more steps shorter than the wait now?
+  // Whether the wait after some number of further steps, from 1 to left + 1, is shorter than the
+  // wait now.
   static bool RunsOn(const RangeProgress& progress, int rank, int64_t left) {
     const WorkerPace& own = progress.paces[static_cast<size_t>(rank)];
     const WorkerPace& slowest = progress.paces[static_cast<size_t>(progress.Slowest())];
     if (!own.known() || !slowest.known()) return false;
-    // It may have been here for a while, but nothing has happened since.
+    // `now` is the last event. The read may have waited since then, but no push has come that would
+    // tell more.
     const int64_t now = std::max(own.last_push, slowest.last_push);
-    // From a moment until the slowest worker's first push at or after it, and after its last one.
+    // How long it takes from `moment` until the slowest worker's next push: its first predicted
+    // push at or after `moment`, and never the last one that has come.
     const auto wait = [&](int64_t moment) {
       const int64_t since = moment - slowest.last_push;
       const int64_t pushes = std::max<int64_t>(1, (since - 1) / slowest.step_time + 1);

@@ -1,12 +1,12 @@
 // GBA, global batch gradients aggregation (Su et al. 2022, "GBA: a tuning-free approach to switch
-// between synchronous and asynchronous training for recommendation models"): as K-batch-async with as
-// many updates to a step as a synchronous step has (M, by default the number of workers), so that
-// the global batch, and with it every setting of the optimizer, is that of BSP.
+// between synchronous and asynchronous training for recommendation models"). It is K-batch-async
+// where a step has as many updates as a synchronous step (M, by default the number of workers). The
+// global batch, and with it every setting of the optimizer, is therefore the same as under BSP.
 //
-// Each read takes a token, in the order of the reads: M of them have token 0, the next M token 1, and
-// so on. It says to which global batch the gradient would belong if nobody were late. In the step of
-// batch k an update with a token below k - iota counts nothing; it stands in the divisor all the
-// same.
+// Each read takes a token, in the order of the reads: the first M reads have token 0, the next M
+// token 1, and so on. The token is the number of the global batch to which the gradient would
+// belong if no worker were late. When batch k is applied, an update with a token below k - iota
+// contributes no gradient, but its n still counts in the divisor.
 #include "absl/strings/str_cat.h"
 #include "policies/in_batches.h"
 #include "policies/kinds.h"

@@ -1,5 +1,6 @@
-// What policies have in common that wait for nobody and fold every so many updates, in the order in
-// which they come, into one step of the optimizer: one tick a batch.
+// The base class of policies that wait for nobody and fold a fixed number of updates, in the order
+// of their arrival, into one step of the optimizer. The version moves by one tick for each such
+// batch.
 #ifndef TANDEM_POLICIES_IN_BATCHES_H_
 #define TANDEM_POLICIES_IN_BATCHES_H_
 
@@ -12,16 +13,18 @@ class InBatchesPolicy : public UpdatePolicy {
   explicit InBatchesPolicy(int64_t batches) : batches_(batches) {}
 
   bool MayStart(int64_t, int64_t) const final { return true; }
-  // A worker reads after what it has pushed has arrived, which may still wait for its batch.
+  // A worker reads as soon as the range has admitted its own pushes up to the prefetch depth. These
+  // pushes may still wait for their batch to be full.
   bool MayServe(const RangeProgress& progress, int rank, int64_t step, int depth) const final {
     return progress.workers[static_cast<size_t>(rank)].admitted >= step - depth;
   }
   Arrival OnArrival(const RangeProgress&, const Update& update) const final {
-    return update.samples > 0 ? Arrival::kHold : Arrival::kApply;  // nothing is no part of a batch
+    // A push without samples belongs to no batch.
+    return update.samples > 0 ? Arrival::kHold : Arrival::kApply;
   }
   int64_t Ticks(const RangeProgress& progress, const Buffered& buffered, int64_t) const final {
     if (buffered.oldest >= batches_) return 1;
-    // Nobody has data any more: nothing will come to what is open.
+    // No worker has data any more, so the open batch cannot become full. Close it as it is.
     return progress.Live() == 0 && buffered.groups > 0 ? 1 : 0;
   }
 

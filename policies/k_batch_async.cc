@@ -1,8 +1,9 @@
-// K-batch-async SGD (Dutta et al. 2018, "Slow and stale gradients can win the race"): a worker waits
-// for nobody; the first K updates to come, whoever sent them, are one step of the optimizer, on their
-// mean. K = 1 is ASP. One tick a step, so an update is about (N - 1) / K versions old.
+// K-batch-async SGD (Dutta et al. 2018, "Slow and stale gradients can win the race"): a worker
+// waits for nobody. The first K updates to arrive, from any workers, make one step of the optimizer
+// with their mean. K = 1 is ASP. Each step is one tick, so an update is about (N - 1) / K versions
+// old.
 //
-// What is left of a batch when nobody has data any more is closed as it is.
+// When no worker has data any more, an incomplete batch is closed as it is.
 #include "absl/strings/str_cat.h"
 #include "policies/in_batches.h"
 #include "policies/kinds.h"

@@ -1,5 +1,5 @@
-// The table of update policies: one row a kind. What a job may say about a policy, and how to make
-// it, follow from its row.
+// The table of update policies, one row for each kind. The row says which fields of Policy the kind
+// takes and how to construct the policy.
 #ifndef TANDEM_POLICIES_KINDS_H_
 #define TANDEM_POLICIES_KINDS_H_
 
@@ -14,7 +14,7 @@ namespace tandem::policies {
 enum PolicyKnob : unsigned {
   kKnobBound = 1,
   kKnobDelay = 2,
-  kKnobAsyncScale = 4,  // the one that has a default
+  kKnobAsyncScale = 4,  // the only one with a default
   kKnobBackups = 8,
   kKnobBatches = 16,
   kKnobTokenGap = 32,
@@ -28,14 +28,14 @@ enum PolicyKnob : unsigned {
 
 struct PolicyKind {
   Policy::Kind kind;
-  unsigned knobs;  // of PolicyKnob
-  // The knobs have been checked.
+  unsigned knobs;  // bits of PolicyKnob
+  // Constructs the policy. The caller has checked the fields.
   std::unique_ptr<UpdatePolicy> (*make)(const Policy& config, int workers);
 };
 
 absl::Span<const PolicyKind> PolicyKinds();
 
-// One file each; the header comment of the file says what it is.
+// One file for each constructor; the header comment of that file describes the policy.
 std::unique_ptr<UpdatePolicy> NewBsp(const Policy& config, int workers);
 std::unique_ptr<UpdatePolicy> NewFixedDelay(const Policy& config, int workers);
 std::unique_ptr<UpdatePolicy> NewAsp(const Policy& config, int workers);
@@ -51,7 +51,7 @@ std::unique_ptr<UpdatePolicy> NewEssp(const Policy& config, int workers);
 std::unique_ptr<UpdatePolicy> NewCosineGate(const Policy& config, int workers);
 std::unique_ptr<UpdatePolicy> NewStore(const Policy& config, int workers);
 
-// 1, or 1/workers: what each update applied by itself is multiplied by (Policy.async_scale).
+// The factor for each update that is applied by itself: 1 or 1/workers (Policy.async_scale).
 float AsyncScale(const Policy& config, int workers);
 
 }  // namespace tandem::policies

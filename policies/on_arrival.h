@@ -1,5 +1,5 @@
-// What policies have in common that apply each update when it arrives: one tick an update, nothing
-// held.
+// The base class of policies that apply each update when it arrives. They hold nothing, and each
+// update is one tick.
 #ifndef TANDEM_POLICIES_ON_ARRIVAL_H_
 #define TANDEM_POLICIES_ON_ARRIVAL_H_
 
@@ -9,14 +9,15 @@ namespace tandem::policies {
 
 class OnArrivalPolicy : public UpdatePolicy {
  public:
-  // Each update is multiplied by `scale` beside 1/n.
+  // Each update is multiplied by `scale`, in addition to the division by n.
   explicit OnArrivalPolicy(float scale) : scale_(scale) {}
 
   Arrival OnArrival(const RangeProgress&, const Update&) const final { return Arrival::kApply; }
   int64_t Ticks(const RangeProgress&, const Buffered&, int64_t steps) const final { return steps; }
 
  protected:
-  // Does the reader see its own writes, up to the `depth` steps it reads ahead?
+  // Whether the range has applied the reader's own updates, except those of the last `depth` steps,
+  // which the reader may miss because it prefetches so many steps.
   static bool SeesOwnWrites(const RangeProgress& progress, int rank, int64_t step, int depth) {
     return progress.workers[static_cast<size_t>(rank)].applied >= step - depth;
   }

@@ -1,18 +1,21 @@
-// An update policy: data in, decisions out. Four of them, over what a range knows of its workers:
+// The interface of an update policy: data in, decisions out. A policy decides four things from what
+// a range knows of its workers:
 //   start  may this worker begin its next step?
-//   serve  may this read be answered now?
-//   apply  is an arriving update applied, held or dropped, and how is it changed on its way to the
+//   serve  may the range answer this read now?
+//   apply  is an arriving update applied, held or dropped, and how does it change on its way to the
 //          optimizer?
-//   tick   by how much does the version move now? With it goes the oldest part of what is held.
+//   tick   by how much does the version move now? Each tick also closes the oldest group of held
+//          updates.
 //
-// The same objects run on shards, on workers (start) and in the simulator. A policy keeps no state.
-// All that it may look at is in its arguments, and all of that moves and is saved with the range:
-// RangeProgress, the buffer of held updates (Buffered says what a policy sees of it), the numbers of
-// each update and, if it asks for them, rows as they were read. What it says of itself to those
-// who check, budget or judge a job is in Properties; nobody else asks what kind it is.
+// The same objects run on shards, on workers (start only) and in the simulator. A policy keeps no
+// state: it sees only its arguments. These are RangeProgress, the sizes of the buffer of held
+// updates (Buffered), the numbers of each update and, if the policy asks for them, rows as they
+// were read. All of them move with the range and are part of checkpoints. Code that checks, budgets
+// or judges a job reads the policy's Properties and never asks for its kind.
 //
-// To add one: a file beside backup_workers.cc, a row in kinds.cc, a kind (and its knob, if it has
-// one) in proto/job.proto, a row in tests/unit/policy_test.cc and one in docs/JOB.md.
+// To add a policy, write a file like backup_workers.cc, and add a row in kinds.cc, a kind (and its
+// field, if it has one) in proto/job.proto, a row in tests/unit/policy_test.cc and a row in
+// docs/JOB.md.
 #ifndef TANDEM_POLICIES_POLICY_H_
 #define TANDEM_POLICIES_POLICY_H_
 
@@ -28,28 +31,30 @@
 
 namespace tandem::policies {
 
-// The clock of a worker that has run out of data this epoch: it holds nobody back.
+// The clock of a worker that has run out of data in this epoch, so that nobody waits for it.
 inline constexpr int64_t kInfiniteClock = std::numeric_limits<int64_t>::max();
 
-// How fast a worker pushes, by the times at which the range admitted its pushes: microseconds of its
-// owner's monotonic clock (Update::admitted_at). Kept for policies that ask for it
-// (Properties::measures_steps).
+// How fast a worker pushes, measured by the times at which the range admitted its pushes:
+// microseconds of the range owner's monotonic clock (Update::admitted_at). The range keeps it only
+// for policies that ask for it (Properties::measures_steps).
 struct WorkerPace {
-  int64_t last_push = -1;  // -1: of another owner's clock, or of an epoch before, or none yet
-  int64_t step_time = 0;   // between the last two; 0: not known yet
+  int64_t last_push = -1;  // -1: no push yet, or none by this owner's clock in this epoch
+  int64_t step_time = 0;   // time between the last two pushes; 0: not known yet
   bool known() const { return last_push >= 0 && step_time > 0; }
 };
 
-// A push was admitted. `whole_step`: of data; what ends an epoch, or begins the next, says nothing of the
-// pace.
+// Records that a push was admitted. `whole_step`: the push carries a step with data. Any other
+// push, which ends an epoch or begins the next one, says nothing about the pace and starts the
+// measurement anew.
 void MeasureStep(WorkerPace* pace, int64_t admitted_at, bool whole_step);
 
-// What a range remembers of one worker. `admitted` is at once the exactly-once memory (a push of a
-// step below it is a duplicate) and the sequence (the next push must be that step).
+// What a range remembers of one worker. `admitted` serves two purposes. It is the exactly-once
+// memory: a push of a step below it is a duplicate. It is also the sequence: the next push must be
+// of step `admitted`.
 struct WorkerProgress {
   uint64_t incarnation = 0;
   int64_t admitted = 0;   // steps admitted: held, applied, merged or dropped
-  int64_t applied = 0;    // steps whose update readers see (BSP: of closed steps)
+  int64_t applied = 0;    // steps whose updates readers see (BSP: closed steps)
   bool finished = false;  // out of data until its next push: clock infinite
 
   friend bool operator==(const WorkerProgress&, const WorkerProgress&) = default;
@@ -61,20 +66,21 @@ struct RangeProgress {
   int64_t version = 0;                  // ticks so far
   std::vector<WorkerProgress> workers;  // by rank
   std::vector<WorkerPace> paces;        // by rank, if they are measured
-  // Of very many workers: has the answers to what is asked below of all of them. Null: these are found by
-  // looking at each. Outlives this.
+  // Set for ranges with very many workers: holds the answers to the questions below. If it is null,
+  // the methods look at each worker. The object outlives this struct.
   const Clocks* clocks = nullptr;
 
-  // Smallest applied clock over workers that still have data; kInfiniteClock if none has.
+  // The smallest `applied` over workers that still have data; kInfiniteClock if no worker has data.
   int64_t MinClock() const;
-  int64_t MinAdmitted() const;      // likewise, of `admitted`, finished workers included
-  int64_t MinAdmittedLive() const;  // ... and not included
+  int64_t MinAdmitted() const;      // smallest `admitted` over all workers
+  int64_t MinAdmittedLive() const;  // ... over workers with data
   int Live() const;                 // workers that still have data
-  int Slowest() const;              // the rank with data left that has the fewest steps admitted
-  // Steps from `step` on, of all workers; `step` is Properties::switch_step of the policy.
+  int Slowest() const;              // rank with the fewest admitted steps among workers with data
+  // The number of admitted steps from `step` on, summed over all workers. `step` must be the
+  // policy's Properties::switch_step.
   int64_t AdmittedBeyond(int64_t step) const;
 
-  // Of what was admitted; not of when.
+  // Compares what was admitted, not when it was admitted.
   friend bool operator==(const RangeProgress& a, const RangeProgress& b) {
     return a.version == b.version && a.workers == b.workers;
   }
@@ -84,24 +90,24 @@ struct RangeProgress {
 struct Update {
   int rank = 0;
   int64_t step = 0;
-  uint64_t samples = 0;      // n of the sums
-  int64_t version_read = 0;  // of the range, when the rows were read
-  // When the owner of the range admitted it: microseconds of that owner's monotonic clock
-  // (base/clock.h), so only stamps of one owner can be compared. Stamped once; it moves and is saved
-  // with what is held, and is never read from a clock again.
+  uint64_t samples = 0;      // n: how many samples the sums are over
+  int64_t version_read = 0;  // version of the range when the worker read the rows
+  // When the owner of the range admitted the update, in microseconds of the owner's monotonic clock
+  // (base/clock.h). Only stamps of the same owner can be compared. The stamp is set once;
+  // afterwards it moves with the held update and is part of checkpoints.
   int64_t admitted_at = 0;
-  // Reads of the range, by any worker, before the one that this update comes from; -1: not counted
-  // (Properties::counts_reads), or by another run. One that had nothing to read here counts when it
-  // arrives.
+  // How many reads of the range, by any worker, came before the read that this update is computed
+  // from. -1: reads are not counted (Properties::counts_reads), or the read was made by another
+  // run. A read without rows in this range counts when it arrives.
   int64_t read_number = -1;
 };
 
-// What a policy sees of the updates it holds. They lie in groups, oldest first, each of which is
-// folded into one step of the optimizer when its tick comes.
+// What a policy sees of the updates that the range holds. They lie in groups, the oldest first. A
+// tick folds the oldest group into one step of the optimizer.
 struct Buffered {
   int64_t groups = 0;
-  int64_t oldest =
-      0;  // updates with samples in the oldest group, whether or not they have rows here
+  // Updates with samples in the oldest group, whether or not they have rows in this range.
+  int64_t oldest = 0;
 };
 
 enum class Arrival {
@@ -110,10 +116,12 @@ enum class Arrival {
   kDrop,
 };
 
-// How a gradient changes on its way to the optimizer, beside the division by n:
-//   factor * (g + compensation * g * g * (row now - row as read)), element by element, of a mean g.
-// The compensation (Zheng et al. 2017) needs Properties::rows_as_read; without it, or where a row is
-// not remembered, there is none. An update with factor 0 is dropped; in a fold its n counts.
+// How a gradient changes on its way to the optimizer, in addition to the division by n. A mean
+// gradient g becomes, element by element,
+//   factor * (g + compensation * g * g * (row now - row as read)).
+// The compensation (Zheng et al. 2017) needs Properties::rows_as_read; without it, or if the range
+// no longer remembers the row, the gradient is not compensated. An update with factor 0 is dropped.
+// In a fold its n still counts in the divisor.
 struct Transform {
   float factor = 1;
   float compensation = 0;
@@ -123,31 +131,33 @@ class UpdatePolicy {
  public:
   virtual ~UpdatePolicy() = default;
 
-  // As written in summaries: "SSP(4)".
+  // The name in summaries, for example "SSP(4)".
   virtual std::string name() const = 0;
   virtual Properties properties() const = 0;
 
-  // start: may a worker begin `step`, when the largest minimum clock any shard has reported to it is
-  // `min_clock` (a lower bound of the true one, so the check is safe)?
+  // start: may a worker begin `step`? `min_clock` is the largest minimum clock that any shard has
+  // reported to the worker. It is a lower bound of the true minimum, so the check is safe.
   virtual bool MayStart(int64_t step, int64_t min_clock) const = 0;
 
-  // serve: may worker `rank` read the range for `step` now, when it reads `depth` steps ahead?
+  // serve: may the range answer worker `rank`'s read for `step` now? `depth`: how many steps ahead
+  // the worker prefetches.
   virtual bool MayServe(const RangeProgress& progress, int rank, int64_t step, int depth) const = 0;
 
-  // apply: what becomes of an update that has just been admitted (it counts in `progress`).
+  // apply: what happens to an update that has just been admitted. `progress` already counts it.
   virtual Arrival OnArrival(const RangeProgress& progress, const Update& update) const = 0;
 
-  // apply: asked when an update reaches the optimizer, by itself or in a fold.
+  // apply: how the update changes when it reaches the optimizer, by itself or in a fold.
   virtual Transform OnApply(const RangeProgress& progress, const Update& update) const = 0;
 
-  // tick: by how much the version moves, `steps` steps of one worker having just been admitted (and
-  // applied, held or dropped). Policies that hold are asked again, with steps 0, until they say 0:
-  // each tick closes the oldest group, if there is one.
+  // tick: by how much the version moves after `steps` steps of one worker were admitted (and
+  // applied, held or dropped). The range asks policies that hold updates again, with `steps` 0,
+  // until they return 0. Each tick closes the oldest group, if there is one.
   virtual int64_t Ticks(const RangeProgress& progress, const Buffered& buffered,
                         int64_t steps) const = 0;
 };
 
-// `config` must be resolved: kind set, and the knobs that the kind needs.
+// Constructs the policy. `config` must be resolved: its kind is set, and so are the fields that the
+// kind needs.
 absl::StatusOr<std::unique_ptr<UpdatePolicy>> NewUpdatePolicy(const Policy& config, int workers);
 
 }  // namespace tandem::policies

@@ -1,6 +1,6 @@
 // Staleness-aware asynchronous SGD (Zhang et al. 2015, "Staleness-aware async-SGD for distributed
-// deep learning"): as ASP, with a step of eta / max(1, staleness). The staleness is measured, not
-// assumed: ticks of the range since the rows of this update were read.
+// deep learning"): ASP with a step of eta / max(1, staleness). The staleness is measured, not
+// assumed: it is the number of ticks of the range since the rows of this update were read.
 #include <algorithm>
 
 #include "policies/kinds.h"

@@ -1,5 +1,6 @@
-// A table that programs write themselves, whole rows at a time: no gradient ever comes, so there is no
-// clock, nobody waits, and there is nothing to apply. What a write is: server/row_writes.h.
+// STORE, the policy of a table whose rows programs write themselves, a whole row at a time. No
+// gradient ever arrives, so there is no clock, nobody waits, and there is nothing to apply.
+// server/row_writes.h describes a write.
 #include "policies/kinds.h"
 
 namespace tandem::policies {
@@ -10,7 +11,7 @@ class Store final : public UpdatePolicy {
   std::string name() const override { return "STORE"; }
   Properties properties() const override {
     Properties p;
-    p.order_free = true;  // of training, which it has no part in
+    p.order_free = true;  // the table has no part in training
     p.store = true;
     return p;
   }

@@ -1,10 +1,12 @@
 // Sync-Switch (Li, Mangoubi, Xu, Guo 2021, "Sync-Switch: hybrid parameter synchronization for
-// distributed deep learning"): BSP for the first `switch_step` steps of the run, then ASP. The early
-// steps, which change the model most, are taken together; the rest waits for nobody.
+// distributed deep learning"): BSP for the first `switch_step` steps of the run, then ASP. The
+// workers take the early steps, which change the model most, together. After that a worker waits
+// for nobody.
 //
-// The version says on which side of the switch a range is: until the switch it counts closed steps,
-// and from there on updates. A step is closed when all workers that still have data have come;
-// nobody pushes steps that it has no data for, so the end of an epoch is that of ASP.
+// The version tells on which side of the switch a range is. Until the switch it counts closed
+// steps, and after the switch it counts updates. A step closes when all workers that still have
+// data have pushed it. Workers do not push steps that they have no data for, so an epoch ends as
+// under ASP.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -24,7 +26,7 @@ class SyncSwitch final : public UpdatePolicy {
     properties.holds = switch_step_ > 0;
     return properties;
   }
-  bool MayStart(int64_t, int64_t) const override { return true; }  // its reads wait instead
+  bool MayStart(int64_t, int64_t) const override { return true; }  // reads wait instead
   bool MayServe(const RangeProgress& progress, int rank, int64_t step, int depth) const override {
     if (progress.version < std::min(step, switch_step_)) return false;
     return step < switch_step_ ||
@@ -37,13 +39,13 @@ class SyncSwitch final : public UpdatePolicy {
   Transform OnApply(const RangeProgress&, const Update& update) const override {
     return {update.step < switch_step_ ? 1.0f : scale_};
   }
-  // A function of the steps admitted alone: what a worker pushes without rows behind the switch may come
-  // before this range has switched, or after it.
+  // The result depends only on the admitted steps. A worker's empty pushes for steps after the
+  // switch may arrive before or after this range has switched, so they must not change it.
   int64_t Ticks(const RangeProgress& progress, const Buffered& buffered, int64_t) const override {
     if (progress.version >= switch_step_) {
       return switch_step_ + progress.AdmittedBeyond(switch_step_) - progress.version;
     }
-    // The epoch is over: nothing will come to the step that stands open.
+    // The epoch is over, so nothing more will arrive for the open step.
     if (progress.Live() == 0) return buffered.groups > 0 ? 1 : 0;
     const int64_t closed = std::min(progress.MinAdmittedLive(), switch_step_);
     return std::max<int64_t>(0, closed - progress.version);
@@ -51,7 +53,7 @@ class SyncSwitch final : public UpdatePolicy {
 
  private:
   const int64_t switch_step_;
-  const float scale_;  // of each update after the switch
+  const float scale_;  // factor of each update after the switch
 };
 
 }  // namespace

@@ -1,12 +1,13 @@
-// Policies that take each step together: updates of a step are held until all workers' have come,
-// folded in rank order, and applied at once (BSP) or some steps later (fixed delay).
+// BSP and FIXED_DELAY, the policies whose workers take each step together. The range holds the
+// updates of a step until those of all workers have arrived, folds them in rank order, and applies
+// the sum at once (BSP) or some steps later (fixed delay).
 //
 // BSP, bulk synchronous parallel (Valiant 1990): every read of step k sees exactly the first k
 // steps.
 //
-// Fixed delay: w(c+1) = w(c) - eta * g(c - delay). The first `delay` steps apply nothing; delay 0 is
-// BSP. The staleness is known and constant, which is what experiments on stale gradients need
-// (Langford, Smola, Zinkevich 2009, "Slow learners are fast").
+// Fixed delay: w(c+1) = w(c) - eta * g(c - delay). The first `delay` steps apply nothing; delay 0
+// is BSP. The staleness is known and constant, as experiments on stale gradients need it (Langford,
+// Smola, Zinkevich 2009, "Slow learners are fast").
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -27,7 +28,7 @@ class Synchronous final : public UpdatePolicy {
     properties.clock_bound = 0;
     return properties;
   }
-  bool MayStart(int64_t, int64_t) const override { return true; }  // its reads wait instead
+  bool MayStart(int64_t, int64_t) const override { return true; }  // reads wait instead
   bool MayServe(const RangeProgress& progress, int, int64_t step, int) const override {
     return progress.version >= step;
   }

@@ -18,7 +18,8 @@ namespace {
 using nlohmann::json;
 
 Metric Speed() { return *MetricOf("samples_per_second"); }
-// "seconds" or "samples"; `rows`: RowsOfCurves.
+// The time or the samples to the target. `of`: "seconds" or "samples"; `rows`: result of
+// RowsOfCurves.
 Metric ToTarget(const std::string& of, const std::string& rows) {
   return {
       of + "_to_target",
@@ -29,8 +30,9 @@ Metric ToTarget(const std::string& of, const std::string& rows) {
       true};
 }
 
-// What knowing nothing has of a measure; nullopt where that depends on the data. Of ranks it is what a
-// model has that says the same of all items, which chance surpasses a little.
+// The value of a metric for a model that has learned nothing; nullopt if it depends on the data.
+// For the ranking metrics, 0 is the value of a model that gives all items the same score. A model
+// with random scores is a little better.
 absl::optional<double> OfKnowingNothing(absl::string_view column) {
   if (column == "eval.auc") return 0.5;
   const bool ranks =
@@ -38,7 +40,8 @@ absl::optional<double> OfKnowingNothing(absl::string_view column) {
   return ranks ? absl::optional<double>(0) : absl::nullopt;
 }
 
-// By which it is told whether runs have learned anything: the study's metric if that can tell; "" if nothing can.
+// The column that tells whether runs have learned anything: the study's metric if it can tell, else
+// another one that the runs have; "" if none can.
 std::string ColumnOfLearning(const StudyPlan& plan, const std::vector<Group>& groups) {
   if (OfKnowingNothing(plan.metric.column).has_value()) return plan.metric.column;
   for (const Group& group : groups) {
@@ -49,13 +52,16 @@ std::string ColumnOfLearning(const StudyPlan& plan, const std::vector<Group>& gr
   return "";
 }
 
-// A loss that is still a number hides that a run has come to nothing, and a mean hides it, too.
+// Finds the runs that have learned next to nothing. A finite loss does not show this, and a mean
+// over seeds hides it. A run is compared with the best run among the same variations, so the check
+// needs one run that has learned something.
 void MarkCollapsed(const StudyPlan& plan, std::vector<Group>* groups) {
-  constexpr double kSomething = 0.1, kLittle = 0.2;  // that the best has; a part of it
+  // Least gain of the best run; share of it that counts as little.
+  constexpr double kSomething = 0.1, kLittle = 0.2;
   const std::string column = ColumnOfLearning(plan, *groups);
   if (column.empty()) return;
   const double nothing = *OfKnowingNothing(column);
-  std::map<std::string, double> best;  // by `among`
+  std::map<std::string, double> best;  // best value, by `among`
   for (const Group& group : *groups) {
     const Spread* const spread = group.Find(column);
     if (spread == nullptr) continue;
@@ -73,7 +79,8 @@ void MarkCollapsed(const StudyPlan& plan, std::vector<Group>* groups) {
   }
 }
 
-// Which rows the curves of the metric are of, if any is not of test rows: "training" or "validation".
+// The rows that the curves of the metric are measured on, if some are not test rows: "training" or
+// "validation".
 std::string RowsOfCurves(const Metric& metric, const std::vector<Group>& groups) {
   if (!metric.of_evaluation) return "";
   std::string rows;
@@ -87,7 +94,7 @@ std::string RowsOfCurves(const Metric& metric, const std::vector<Group>& groups)
   return rows;
 }
 
-// What variations are compared in: the metric of the question first.
+// The measures in which variations are compared. The metric of the question comes first.
 std::vector<Metric> MeasuresOf(const StudyPlan& plan, const std::vector<Group>& groups) {
   std::vector<Metric> measures = {plan.metric};
   if (plan.metric.name != Speed().name) measures.push_back(Speed());
@@ -104,7 +111,8 @@ std::string PolicyText(const StudyRun& run) {
   });
 }
 
-// Times, speeds and sizes: never negative, and compared as factors.
+// Whether the column is a time, speed or size. Such numbers are never negative and are compared as
+// factors.
 bool IsAmount(absl::string_view column) {
   return column == "seconds" || column == "samples_per_second" || column == "memory_bytes" ||
          absl::EndsWith(column, "training_speed") || column == "twin.ratio" ||
@@ -165,6 +173,10 @@ const Group* FindGroup(const std::vector<Group>& groups, const std::string& vari
   return nullptr;
 }
 
+// Compares two groups in one measure. The order of the steps decides what may be claimed. First,
+// only seeds with a usable run in both groups are paired, so that the effect of a seed cancels.
+// Then a comparison in which some runs missed the target ends without a verdict. Last, a verdict is
+// given only if the interval of the effect excludes "no effect".
 Comparison Compare(const Group& a, const Group& b, const Metric& measure) {
   Comparison comparison;
   comparison.variation = a.variation;
@@ -173,7 +185,8 @@ Comparison Compare(const Group& a, const Group& b, const Metric& measure) {
   comparison.against_part = b.part;
   comparison.measure = measure;
   const bool to_target = absl::StartsWith(measure.column, "to_target.");
-  // A run that diverged never got to the target; in other measures it has nothing to say.
+  // A diverged run never reached the target, so it counts for times to the target. In other
+  // measures it does not count.
   const auto has_say = [to_target](const StudyRun& run) {
     return run.counts() || (to_target && run.state == RunState::kDiverged);
   };
@@ -192,7 +205,7 @@ Comparison Compare(const Group& a, const Group& b, const Metric& measure) {
     }
   }
   if (!to_target) comparison.reached = comparison.against_reached = comparison.paired;
-  // The seeds that did get there are the fast ones: their mean is no answer.
+  // Only the faster seeds reached the target, so their mean would be misleading.
   if (comparison.censored()) return comparison;
   comparison.effect = measure.as_ratio ? RatioOf(of_a, of_b) : DifferenceOf(of_a, of_b);
   if (comparison.effect.resolved) {
@@ -256,10 +269,11 @@ std::vector<Trial> TrialsOf(const StudyPlan& plan, const std::map<std::string, s
 
 // ---- words ------------------------------------------------------------------------------------
 
-// Three digits that count: effects are not known to more.
+// Three significant digits; effects are not known more precisely.
 std::string Short(double value) { return absl::StrFormat("%.3g", value); }
 
-// A factor, to as many digits as tell it from 1, or three: "2.13", "0.99983".
+// A factor with three significant digits, or with more if that many are needed to tell it from 1:
+// "2.13", "0.99983".
 std::string ShortFactor(double factor) {
   constexpr int kMostDigits = 9;
   std::string text;
@@ -270,7 +284,7 @@ std::string ShortFactor(double factor) {
   return text;
 }
 
-// "ids" of one, "a and b", "a, b and c".
+// Joins names for a sentence: "a", "a and b", "a, b and c".
 std::string List(const std::vector<std::string>& names) {
   if (names.size() < 2) return names.empty() ? "" : names[0];
   const std::vector<std::string> first(names.begin(), names.end() - 1);
@@ -279,7 +293,8 @@ std::string List(const std::vector<std::string>& names) {
 
 std::string Seeds(size_t count) { return absl::StrCat(count, count == 1 ? " seed" : " seeds"); }
 
-// "ring" of "ring, 1 MB" among "1 MB": where all are of one kind, no name has to say it.
+// The name of a variation without the part that all variations of its set share: "ring" for "ring,
+// 1 MB" among "1 MB".
 std::string NameAmong(absl::string_view variation, const std::string& among) {
   absl::string_view name = variation;
   if (among.empty()) return std::string(name);
@@ -290,16 +305,20 @@ std::string NameAmong(absl::string_view variation, const std::string& among) {
   return std::string(name);
 }
 
-// Of what the answer speaks, and how.
+// The parts of an answer, and how detailed it is.
 struct Answer {
   const StudyPlan& plan;
   Part part;
   const std::vector<Group>& groups;
   const std::vector<Comparison>& comparisons;
-  bool brief;  // there are too many: without intervals and speed, which the tables have
+  bool brief;  // many variations: leave intervals and speed to the tables
 };
 
-// What one measure says of the variations that are compared with `against`: "ASP is lower by 0.01 (...); SSP is not resolved".
+// The sentence part about one measure, for the variations that are compared with `against`: "ASP is
+// lower by 0.01 (...), SSP is not resolved". Variations are sorted by what can be said of them: a
+// variation whose runs all diverged has no effect to report, then come comparisons without paired
+// seeds, then resolved effects, and last the two kinds of unresolved effects. Only "resolved"
+// claims an order.
 std::string Clause(const Answer& answer, const Metric& measure, const std::string& among,
                    const std::string& against) {
   std::vector<std::string> resolved, open, unknown, diverged, same;
@@ -338,12 +357,14 @@ std::string Clause(const Answer& answer, const Metric& measure, const std::strin
   return absl::StrJoin(parts, ", ");
 }
 
-// A study may have been given more to try since its values were chosen.
+// Whether a tuning run is still to be done. A study may have got more values or seeds since its
+// values were chosen.
 bool IsTuning(const StudyRun& run) {
   return run.part == Part::kTuning && run.state == RunState::kAbsent;
 }
 
-// Tuned only if all is tried that is to be, and every variation is tuned: with all seeds, none failed or missing.
+// The part that the answer speaks of. Tuned runs are used only if all tuning runs are done and
+// every variation has all its tuned runs, none failed or missing.
 Part PartOfAnswer(const StudyPlan& plan, const std::vector<Group>& groups,
                   const std::vector<StudyRun>& runs) {
   if (std::any_of(runs.begin(), runs.end(), IsTuning)) return Part::kUntuned;
@@ -357,9 +378,10 @@ Part PartOfAnswer(const StudyPlan& plan, const std::vector<Group>& groups,
   return Part::kTuned;
 }
 
-// Why complete runs have no value of the metric, and what helps; "" if that is not known.
+// Explains why complete runs have no value of the metric, with a hint; "" if the reason is not
+// known.
 std::string WhyNoValue(const Metric& metric, const Group& group) {
-  constexpr double kLines = 20;  // of a run, that are enough
+  constexpr double kLines = 20;  // so many progress lines are enough
   constexpr double kShortest = 0.05;
   if (metric.column != "steady.speed") return "";
   for (const StudyRun& run : group.runs) {
@@ -373,7 +395,7 @@ std::string WhyNoValue(const Metric& metric, const Group& group) {
   return "";
 }
 
-// What those say that are compared among each other.
+// The answer for one set of variations that are compared with each other.
 std::string AnswerAmong(const Answer& answer, const std::string& among) {
   const Metric& metric = answer.plan.metric;
   const std::string baseline = answer.plan.BaselineAmong(among);
@@ -397,10 +419,10 @@ std::string AnswerAmong(const Answer& answer, const std::string& among) {
   return text + ".";
 }
 
-// A line for each set of variations that are compared with each other.
+// The answer of the study: a line for each set of variations that are compared with each other.
 std::string AnswerOf(const StudyPlan& plan, Part part, const std::vector<Group>& groups,
                      const std::vector<Comparison>& comparisons) {
-  constexpr size_t kMostInFull = 12;  // variations
+  constexpr size_t kMostInFull = 12;  // variations; with more, the answer is brief
   const Answer answer = {plan, part, groups, comparisons, plan.variations.size() > kMostInFull};
   return absl::StrJoin(plan.Amongs(), "\n", [&](std::string* out, const std::string& among) {
     absl::StrAppend(out, among.empty() ? "" : absl::StrCat("Among ", among, ": "),
@@ -412,7 +434,8 @@ std::string NameOfGroup(const Group& group) {
   return absl::StrCat(group.variation, group.part == Part::kTuned ? " (tuned)" : "");
 }
 
-// Groups of which all runs have diverged, if they are so many that one note has to do for all of them.
+// Adds one note for all groups whose runs have all diverged, if there are more than a few of them.
+// Returns the names of these groups.
 std::set<std::string> NoteDiverged(const std::vector<Group>& groups,
                                    std::vector<std::string>* notes) {
   constexpr size_t kFew = 3;
@@ -430,7 +453,8 @@ std::set<std::string> NoteDiverged(const std::vector<Group>& groups,
   return all;
 }
 
-// Runs that do not count, by group, but for what is noted for several `together`.
+// Adds notes about runs that do not count, for one group. Skips the divergence of groups in
+// `together`, which share a note.
 void NoteLost(const Group& group, const std::set<std::string>& together,
               std::vector<std::string>* notes) {
   const std::string whose = NameOfGroup(group);
@@ -455,7 +479,8 @@ void NoteLost(const Group& group, const std::set<std::string>& together,
   }
 }
 
-// Speeds of two builds, and what else they may do differently, are compared only by chance.
+// Adds a note if the runs are of several builds. Builds may differ in speed and in behaviour, so
+// such a comparison is accidental.
 void NoteBuilds(const std::vector<Group>& groups, std::vector<std::string>* notes) {
   std::map<std::string, int> runs;
   for (const Group& group : groups) {
@@ -471,11 +496,11 @@ void NoteBuilds(const std::vector<Group>& groups, std::vector<std::string>* note
                       absl::StrAppend(out, build.second, build.second == 1 ? " run" : " runs",
                                       " of ", build.first);
                     }),
-      ". Differences, of speed above all, may be those of the builds; runs.csv says which is of "
-      "which."));
+      ". Differences, of speed above all, may be those of the builds; runs.csv names the "
+      "build of each run."));
 }
 
-// Where the curve of quality comes from, if not from evaluations on rows that do not train.
+// Adds a note if the curve of quality does not come from evaluations on test rows.
 void NoteRowsOfCurves(const StudyPlan& plan, const Analysis& analysis,
                       std::vector<std::string>* notes) {
   const std::string& rows = analysis.curve_rows;
@@ -493,7 +518,8 @@ void NoteRowsOfCurves(const StudyPlan& plan, const Analysis& analysis,
                                 "evaluation.every_epochs gives it on test rows."));
 }
 
-// What foretells the speed of live runs: columns of both, and how a note about it begins.
+// A prediction of the speed of live runs: the column of the live speed, the column of the predicted
+// speed, and how a note about the prediction begins.
 struct Foretold {
   const char *live, *told, *what;
 };
@@ -509,7 +535,7 @@ struct Speeds {
   double off() const { return std::max(live, told) / std::min(live, told) - 1; }
 };
 
-// Those of the groups that are compared with each other, in their order.
+// The live and predicted speeds of the groups that are compared with each other, in their order.
 std::vector<Speeds> SpeedsAmong(const std::string& among, const std::vector<Group>& groups,
                                 const Foretold& foretold) {
   std::vector<Speeds> all;
@@ -522,7 +548,8 @@ std::vector<Speeds> SpeedsAmong(const std::string& among, const std::vector<Grou
   return all;
 }
 
-// "ring = direct, naive": fastest first, and "=" where the next one cannot be told apart.
+// The sorted names, fastest first: "ring = direct, naive". "=" stands between two that cannot be
+// told apart.
 template <typename Alike>
 std::string Ranked(const std::vector<Speeds>& sorted, Alike alike) {
   std::string out;
@@ -533,7 +560,7 @@ std::string Ranked(const std::vector<Speeds>& sorted, Alike alike) {
   return out;
 }
 
-// The order in which variations were fast, and the one foretold.
+// The order of the variations by live speed, and the predicted order.
 std::string OrderOf(std::vector<Speeds> all, const Foretold& foretold) {
   std::stable_sort(all.begin(), all.end(),
                    [](const Speeds& a, const Speeds& b) { return a.live > b.live; });
@@ -550,7 +577,8 @@ std::string OrderOf(std::vector<Speeds> all, const Foretold& foretold) {
                       "; foretold, = within 5 %: ", told, ".");
 }
 
-// How far off is it, and do variations that differ by more than that stand in their order?
+// Adds notes about the prediction: its largest error, and whether variations whose live speeds
+// differ by more than that error are predicted in the right order.
 void NoteForetold(const StudyPlan& plan, const std::vector<Group>& groups, const Foretold& foretold,
                   std::vector<std::string>* notes) {
   for (const std::string& among : plan.Amongs()) {
@@ -578,7 +606,8 @@ void NoteForetold(const StudyPlan& plan, const std::vector<Group>& groups, const
   }
 }
 
-// What the model takes for something else in these jobs: each line once, with whose it is.
+// Adds notes about the simplifications of the model in these jobs. Each is noted once, with the
+// variations that it affects.
 void NoteNotCounted(const std::vector<Group>& groups, std::vector<std::string>* notes) {
   std::map<std::string, std::set<std::string>> whose;
   for (const Group& group : groups) {
@@ -592,7 +621,8 @@ void NoteNotCounted(const std::vector<Group>& groups, std::vector<std::string>* 
   }
 }
 
-// Before the first run: what is loaded then is not the study's.
+// Adds a note if the machine was busy. The load was measured before the first run, so the study
+// itself did not cause it.
 void NoteLoad(const StudyPlan& plan, const json& surroundings, std::vector<std::string>* notes) {
   const json machine = surroundings.value("machine", json::object());
   const double load = NumberIn(machine, "load", 0.0), cores = NumberIn(machine, "cores", 0.0);
@@ -600,7 +630,7 @@ void NoteLoad(const StudyPlan& plan, const json& surroundings, std::vector<std::
   notes->push_back(
       absl::StrFormat("The machine was busy when the study began: load %.1f on %.0f "
                       "cores. Speeds and times are "
-                      "those of what was left; hint: measure on a machine that does nothing else.",
+                      "those of the remaining capacity; hint: measure on an idle machine.",
                       load, cores));
 }
 

@@ -1,6 +1,7 @@
-// What a study shows: the spread of each variation, how each differs from the baseline, and one sentence
-// (for each set of variations that are compared) that answers the question. Says "not resolved" where an interval holds "no effect", and puts nothing
-// in order that is not resolved.
+// The analysis of a study: the spread of each variation, how each variation differs from the
+// baseline, and an answer to the study's question, one sentence for each set of variations that are
+// compared. The text says "not resolved" if an interval contains "no effect". The analysis orders
+// only variations whose difference is resolved.
 //
 // Pure; any thread.
 #ifndef TANDEM_STUDY_ANALYSIS_H_
@@ -19,70 +20,73 @@
 
 namespace tandem::study {
 
-// The runs of one variation and part.
+// All runs of one variation and part.
 struct Group {
   std::string variation;
-  std::string among;  // of the variation
+  std::string among;  // set of variations that it is compared in
   Part part = Part::kUntuned;
-  std::string value;                      // that was chosen, if tuned
-  std::string policy;                     // "ids ASP, dense ALLREDUCE(AUTO)", as the runs say
+  std::string value;                      // the tuned value; empty if not tuned
+  std::string policy;                     // as the runs report it: "ids ASP, dense ALLREDUCE(AUTO)"
   std::vector<StudyRun> runs;             // by seed, in the study's order
-  std::map<std::string, Spread> spreads;  // of complete runs, by column of numbers
+  std::map<std::string, Spread> spreads;  // over complete runs, by column of StudyRun::numbers
   int complete = 0, diverged = 0, failed = 0, absent = 0;
-  // Names of complete runs that have learned next to nothing: by the AUC, hit rate or NDCG of their last
-  // evaluation less than a fifth of what the best run among these has above knowing nothing. They count.
+  // Names of complete runs that have learned next to nothing. The AUC, hit rate or NDCG of their
+  // last evaluation gains less than a fifth of what the best run among these variations gains over
+  // a model that has learned nothing. Collapsed runs count in means.
   std::set<std::string> collapsed;
 
   const Spread* Find(const std::string& column) const;
 };
 
-// How a group differs from another in one measure, over the seeds that are complete in both.
+// How a group differs from another one in one measure. Only seeds that are complete in both groups
+// are compared.
 struct Comparison {
   std::string variation, against;
   Part part = Part::kUntuned, against_part = Part::kUntuned;
   Metric measure;
   Effect effect;
-  // Seeds complete in both (of times to a target: complete or diverged, which never got there), and
-  // in how many of them each has got to the target; of times to a target only.
+  // `paired`: seeds that are complete in both groups. For times to a target: seeds that are
+  // complete or diverged, where a diverged run never reached the target. `reached` and
+  // `against_reached`: how many of these runs reached the target, for times to a target only.
   int paired = 0, reached = 0, against_reached = 0;
   bool censored() const { return reached < paired || against_reached < paired; }
-  // All seeds have the same in both, as runs of the same arithmetic do.
+  // True if every seed has the same value in both groups, as runs with the same arithmetic do.
   bool same() const {
     const double none = measure.as_ratio ? 1 : 0;
     return effect.seeds > 1 && effect.low == none && effect.high == none;
   }
   // 1: better, -1: worse, 0: not resolved.
   int verdict = 0;
-  std::string Words()
-      const;  // "lower by 0.0123 (0.0101 to 0.0145)", "not resolved (-0.001 to 0.003)"
+  // In words: "lower by 0.0123 (0.0101 to 0.0145)", "not resolved (-0.001 to 0.003)".
+  std::string Words() const;
 };
 
-// What was tried to choose a value, for one variation.
+// One value that was tried for one variation, to choose the best one.
 struct Trial {
   std::string variation, value;
-  Spread spread;  // of what is judged by
+  Spread spread;  // of the number that chooses the value
   int lost = 0;   // runs that do not count
   bool chosen = false;
 };
 
 struct Analysis {
-  Part part = Part::kUntuned;           // of the answer: tuned if nothing of that part is missing
+  Part part = Part::kUntuned;           // part of the answer; tuned if all tuned runs are complete
   std::vector<Group> groups;            // untuned, then tuned, in the study's order
-  std::vector<Comparison> comparisons;  // with the baseline, of the same part and among the same
-  std::vector<Comparison> tuned_gains;  // tuned with untuned, same variation
+  std::vector<Comparison> comparisons;  // with the baseline, in the same part and set
+  std::vector<Comparison> tuned_gains;  // tuned against untuned runs of the same variation
   std::vector<Trial> trials;
-  std::string answer;  // one sentence; a line for each set of variations that are compared
-  std::vector<std::string> notes;  // what a reader must know beside it: lost runs, few seeds
-  // Which rows curves and times to a target are of, if not test rows: "training", "validation".
+  std::string answer;              // one sentence for each set of variations, each on a line
+  std::vector<std::string> notes;  // limits of the answer: lost runs, few seeds, and others
+  // The rows of curves and times to a target, if these are not test rows: "training", "validation".
   std::string curve_rows;
 };
 
-// `surroundings`: of the manifest.
+// Analyses the runs of a study. `surroundings`: Manifest::surroundings.
 Analysis Analyse(const StudyPlan& plan, const std::map<std::string, std::string>& chosen,
                  const std::vector<StudyRun>& runs,
                  const nlohmann::json& surroundings = nlohmann::json::object());
 
-// For DIR/results.json, from which figures are drawn.
+// The contents of DIR/results.json, from which figures are drawn.
 nlohmann::json ResultsJson(const StudyPlan& plan, const Analysis& analysis);
 
 }  // namespace tandem::study

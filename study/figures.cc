@@ -29,7 +29,8 @@ constexpr absl::Duration kLimit = absl::Minutes(5);
 constexpr int kNoMatplotlib = 3;  // exit status of the script
 constexpr int kNotRun = 127;
 
-// The exit status of `python script folder`; kNotRun if it could not be run, -1 if it was cut off.
+// Runs `python script folder`. Returns its exit status, kNotRun if it could not be started, or -1
+// if it took too long.
 int RunScript(const char* python, const std::string& script, const std::string& folder,
               const std::string& log) {
   posix_spawn_file_actions_t actions;
@@ -46,7 +47,7 @@ int RunScript(const char* python, const std::string& script, const std::string& 
   for (int status = 0;;) {
     const pid_t ended = waitpid(pid, &status, WNOHANG);
     if (ended == pid) return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-    if (ended < 0 && errno != EINTR) return -1;  // nobody's child: how it ended is not to be known
+    if (ended < 0 && errno != EINTR) return -1;  // not our child: its exit status is unknown
     if (MonotonicNow() >= deadline) kill(pid, SIGKILL);
     absl::SleepFor(absl::Milliseconds(20));
   }
@@ -87,7 +88,8 @@ Figures DrawFigures(const std::string& folder, const std::string& script) {
     none.missing = absl::StrCat("no figures: ", made.message());
     return none;
   }
-  // Debian's matplotlib is for Debian's Python, which another one may hide.
+  // Debian's matplotlib belongs to Debian's Python, and another `python3` may come first in PATH.
+  // Try both.
   int code = kNotRun;
   for (const char* python : {"python3", "/usr/bin/python3"}) {
     code = RunScript(python, script, folder, log);

@@ -1,4 +1,4 @@
-// The figures of a report, drawn by a script in Python (study/figures.py) with matplotlib.
+// Draws the figures of a report with a Python script (study/figures.py) and matplotlib.
 #ifndef TANDEM_STUDY_FIGURES_H_
 #define TANDEM_STUDY_FIGURES_H_
 
@@ -8,22 +8,22 @@
 namespace tandem::study {
 
 struct Figure {
-  std::string name;  // of its files: DIR/figures/NAME.svg and NAME.png
+  std::string name;  // DIR/figures/NAME.svg and NAME.png
   std::string title;
-  std::string read;  // how to read it, a sentence or two
-  std::string svg;   // the drawing itself
+  std::string read;  // how to read it, in one or two sentences
+  std::string svg;   // the drawing
 };
 
 struct Figures {
   std::vector<Figure> figures;
-  std::string missing;  // empty, or one line: why there are none, and what to do
+  std::string missing;  // empty, or one line: why there are no figures, and what to do
 };
 
-// The script, beside the folder of this program: share/tandem/figures.py.
+// The path of the script, next to the folder of this program: share/tandem/figures.py.
 std::string FigureScript();
 
-// Draws DIR/figures from DIR/results.json, in at most a few minutes. Without python3 or matplotlib
-// there are none, and `missing` says what to install.
+// Draws DIR/figures from DIR/results.json within a few minutes. Without python3 or matplotlib there
+// are no figures, and `missing` says what to install.
 Figures DrawFigures(const std::string& folder, const std::string& script);
 
 }  // namespace tandem::study

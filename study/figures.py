@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Draws the figures of a study: figures.py DIR reads DIR/results.json and writes DIR/figures/NAME.svg and
-NAME.png, and DIR/figures/figures.json, which says of each what it is and how to read it.
+"""Draws the figures of a study.
 
-Exit status 3: matplotlib is not installed. Colours are those that study/report_page.cc knows by name, so
-that a page can replace them by its own, light and dark.
+figures.py DIR reads DIR/results.json and writes DIR/figures/NAME.svg and NAME.png, and
+DIR/figures/figures.json with the title of each figure and how to read it.
+
+Exit status 3: matplotlib is not installed. study/report_page.cc knows the colours, so that a page
+can replace them by its own light and dark ones.
 """
 import json
 import math
@@ -58,7 +60,7 @@ class Study:
         groups = results["groups"]
         tuned = [g for g in groups if g["part"] == "tuned"]
         self.all_groups = groups
-        # What the figures show where one part is enough: that of the answer.
+        # The part that figures of one part show: the part of the answer.
         self.part = results["study"]["part"]
         self.groups = [g for g in groups if g["part"] == self.part]
         self.both = bool(tuned)
@@ -73,7 +75,7 @@ class Study:
         return [run for run in group["runs"] if run["state"] == "complete"]
 
     def tried(self, group):
-        """Those that might have got to a target: a run that diverged never did."""
+        """Runs that count for times to a target. A diverged run counts as one that missed it."""
         return [run for run in group["runs"] if run["state"] in ("complete", "diverged")]
 
     def values(self, group, column):
@@ -92,7 +94,7 @@ def legend_below(figure, axes, handles=None, labels=None):
     longest = max((len(label) for label in labels), default=1)
     columns = max(1, min(len(labels), int(84 / (longest + 7))))
     figure.legend(handles, labels, loc="lower center", ncol=columns, fontsize=9)
-    # The layout leaves no room for the legend of a figure by itself; a long one makes the figure higher.
+    # The layout reserves no room for a legend of the figure. A long legend makes the figure higher.
     inches = 0.20 * -(-len(labels) // columns) + 0.10
     width, height = figure.get_size_inches()
     height += max(0, inches - 0.7)
@@ -105,8 +107,9 @@ def rows_height(rows):
 
 
 def dots(study, column, label, log_from_zero=False):
-    """A row a variation: a dot for each seed, the mean and its 95 % interval; untuned hollow if there
-    are tuned runs too."""
+    """Draws a row for each variation: a dot for each seed, the mean and its 95 % interval.
+
+    If there are tuned runs, too, untuned ones are hollow."""
     both = study.both
     rows = [name for name in study.names
             if any(study.values(g, column) for g in study.all_groups if g["variation"] == name)]
@@ -124,7 +127,7 @@ def dots(study, column, label, log_from_zero=False):
             filled = color if (tuned or not both) else PAPER
             spread = group["spreads"][column]
             if column.startswith("to_target.") and spread["count"] < len(study.tried(group)):
-                spread = {"count": 0, "mean": float("nan")}  # the slow ones are not among them
+                spread = {"count": 0, "mean": float("nan")}  # without the runs that missed the target the mean misleads
             if spread["count"] > 1:
                 axes.plot([spread["low"], spread["high"]], [at, at], color=color, linewidth=2.2,
                           solid_capstyle="butt", zorder=2)
@@ -149,7 +152,7 @@ def dots(study, column, label, log_from_zero=False):
 
 
 def against_model(study):
-    """A row a variation: what a step took, a dot for each seed, and what the model says of it."""
+    """Draws a row for each variation: seconds of a step, measured (by seed) and by the model."""
     rows = [g for g in study.groups if study.values(g, "steady.step_seconds")
             and study.values(g, "model.step_seconds")]
     if not rows:
@@ -180,8 +183,9 @@ def against_model(study):
 
 
 def model_by_workers(study):
-    """Seconds a step by the number of workers: what the model says, and what was measured. Names that
-    end alike after a comma share a panel."""
+    """Draws the seconds of a step by the number of workers, measured and by the model.
+
+    Variations whose names have the same text after the last comma share a panel."""
     groups = [g for g in study.groups if g.get("model_curve")]
     if not groups:
         return None
@@ -232,7 +236,7 @@ def mean_curve(curves):
 
 
 def progress(study, x, x_label, key, y_label):
-    """Curves over samples or seconds: the mean of the seeds, and a band from the lowest to the highest."""
+    """Draws curves over samples or seconds: the mean of the seeds, in a band from min to max."""
     figure, axes = plt.subplots(figsize=(WIDTH, 4.1))
     drawn = False
     for group in study.groups:
@@ -272,7 +276,7 @@ def progress(study, x, x_label, key, y_label):
 
 
 def effects(study):
-    """The difference from the baseline, and its interval."""
+    """Draws the difference from the baseline, and its interval."""
     rows = [c for c in study.results["comparisons"]
             if c["measure"] == study.metric["label"] and c["part"] == study.part and c["seeds"] > 1]
     if not rows:
@@ -298,7 +302,7 @@ def effects(study):
 
 
 def against_staleness(study):
-    """Quality of a run over the staleness that was measured in it."""
+    """Draws the quality of each run over its measured staleness."""
     column = study.metric["column"]
     figure, axes = plt.subplots(figsize=(WIDTH, 3.9))
     drawn = 0
@@ -359,7 +363,7 @@ def staleness(study):
 
 
 def tables_of(study, wanted):
-    """Tables of which some complete run has what is wanted."""
+    """The tables for which `wanted` holds in some complete run."""
     names = {}
     for group in study.groups:
         for run in study.complete(group):
@@ -370,7 +374,7 @@ def tables_of(study, wanted):
 
 
 def shares_of(runs, table, kind, rank=None):
-    """Bucket -> share of the values, all runs together; of one worker or of all."""
+    """Bucket -> share of the values, over all runs; for one worker (rank) or all workers."""
     sums = {}
     for run in runs:
         found = run["staleness"].get(table, {})
@@ -384,7 +388,7 @@ def shares_of(runs, table, kind, rank=None):
 
 
 def bucket_label(low, unit):
-    """Where a bucket begins; seconds as they are read."""
+    """The label of a bucket: where it begins, with a unit for seconds."""
     if unit != "s":
         return count(low)
     for size, name in ((1, "s"), (1e-3, "ms"), (1e-6, "µs")):
@@ -394,7 +398,7 @@ def bucket_label(low, unit):
 
 
 def coarse(shares, unit):
-    """Buckets of times are finer than a figure can show: an octave each."""
+    """Joins the buckets of times to octaves, since they are finer than a figure can show."""
     if unit != "s":
         return shares
     sums = {}
@@ -405,7 +409,7 @@ def coarse(shares, unit):
 
 
 def histogram(study, kind, label, unit=""):
-    """A panel for each variation and table: the share of the values by bucket, and a line a worker."""
+    """Draws a panel for each variation and table: shares by bucket, and a line per worker."""
     tables = tables_of(study, lambda t: t.get(kind, {}).get("count", 0) > 0)
     groups = [g for g in study.groups
               if any(shares_of(study.complete(g), t, kind) for t in tables)]
@@ -450,7 +454,7 @@ def histogram(study, kind, label, unit=""):
 
 
 def popularity(study):
-    """Mean row staleness over how often the row had been updated, a line a variation."""
+    """Draws mean row staleness over the earlier updates of a row, a line per variation."""
     tables = tables_of(study, lambda t: t.get("row_staleness_by_popularity"))
     if not tables:
         return None
@@ -483,7 +487,7 @@ def popularity(study):
 
 
 def matrix_of(study, group):
-    """Seconds that reads of worker w waited for worker v, mean over seeds."""
+    """Element [w][v]: seconds that reads of worker w waited for worker v, mean over seeds."""
     found = [[worker.get("waited_for", []) for worker in run["by_worker"]]
              for run in study.complete(group) if run["by_worker"]]
     found = [np.array(m) for m in found if m and all(len(row) == len(m) for row in m)]
@@ -491,7 +495,7 @@ def matrix_of(study, group):
 
 
 def waiting(study):
-    """Who waited for whom: a square a pair of workers."""
+    """Draws which worker waited for which: a square for each pair of workers."""
     matrices = [(g["variation"], m) for g in study.groups
                 if (m := matrix_of(study, g)) is not None and len(m) > 1 and m.max() > 0]
     if not matrices:
@@ -506,7 +510,7 @@ def waiting(study):
         axes.set_visible(False)
     for axes, (name, matrix) in zip(panels.flat, matrices):
         axes.set_title(f"{name}: {count(matrix.sum())} s", fontsize=9)
-        for w, row in enumerate(matrix):  # squares, not a picture: a page recolours them
+        for w, row in enumerate(matrix):  # squares instead of an image, so that a page can recolour them
             for v, seconds in enumerate(row):
                 axes.add_patch(plt.Rectangle((v - 0.46, w - 0.46), 0.92, 0.92, edgecolor=GRID,
                                              linewidth=0.6, facecolor=SERIES[1],
@@ -525,7 +529,7 @@ def waiting(study):
 
 
 def data_shares(study):
-    """Each worker's share of the samples, and how much of it was dropped."""
+    """Draws each worker's share of the samples, and how much of it was dropped."""
     shown = []
     for group in study.groups:
         runs = [run["by_worker"] for run in study.complete(group) if run["by_worker"]]
@@ -536,7 +540,7 @@ def data_shares(study):
                         for run in runs], axis=0)
         shown.append((group["variation"], share, lost))
     alike = all(abs(share - 1 / len(share)).max() < 0.005 and not lost.any() for _, share, lost in shown)
-    if not shown or alike:  # nothing falls short, and nothing is lost
+    if not shown or alike:  # equal shares, nothing dropped
         return None
     figure, axes = plt.subplots(figsize=(WIDTH, rows_height(len(shown)) + 0.2))
     for y, (name, share, lost) in enumerate(shown):
@@ -556,13 +560,13 @@ def data_shares(study):
 
 
 def bound_of(policy):
-    """The bound of "SSP(4)" anywhere in the policies of a variation; None without."""
+    """The bound of an "SSP(4)" in the policies of a variation; None if there is none."""
     found = re.search(r"\bSSP\((\d+)\)", policy)
     return int(found.group(1)) if found else None
 
 
 def against_bound(study):
-    """Throughput over the bound of SSP; not of variations that nobody compares with each other."""
+    """Draws throughput over the bound of SSP. None if variations are compared in several sets."""
     if len({group["among"] for group in study.groups}) > 1:
         return None
     figure, axes = plt.subplots(figsize=(WIDTH, 3.6))
@@ -598,7 +602,7 @@ def against_bound(study):
 
 
 def traffic(study):
-    """Bytes a sample by kind, stacked."""
+    """Draws the bytes per sample by kind, stacked."""
     prefix = "bytes_per_sample."
     kinds = sorted({column[len(prefix):] for group in study.groups for column in group["spreads"]
                     if column.startswith(prefix) and column != prefix + "all"})
@@ -630,7 +634,9 @@ def traffic(study):
 
 
 def all_figures(study):
-    """(name, title, how to read it, what draws it or gives None), in the order of the page."""
+    """Yields (name, title, how to read it, function) in the order of the page.
+
+    The function draws the figure, or returns None if there is nothing to draw."""
     label = study.metric["label"]
     better = "More is better." if study.metric["higher_is_better"] else "Less is better."
     words = study.tuned_words()
@@ -726,7 +732,7 @@ def all_figures(study):
            "ack: their answers; refresh: rows that workers keep, sent anew; collective: dense "
            "gradients between workers; within_worker: rows that a worker holds itself, which cross no socket and are not in the sum.", lambda: traffic(study))
     memory = [value for g in study.all_groups for value in study.values(g, "memory_bytes")]
-    if memory and max(memory) > 1.01 * min(memory):  # else a column of the table says it
+    if memory and max(memory) > 1.01 * min(memory):  # otherwise a column of the table is enough
         yield ("memory", "Memory of the tables, where they are", DOTS.format("Less is better."),
                lambda: dots(study, "memory_bytes", "bytes", True))
 
@@ -740,7 +746,7 @@ def main():
         old.unlink()
     listed = []
     for name, title, reading, draw in all_figures(Study(results)):
-        try:  # what one figure cannot draw is no reason to lose the others
+        try:  # a figure that fails must not cost the other figures
             figure = draw()
             if figure is None:
                 continue

@@ -1,4 +1,5 @@
-// Members of JSON that somebody else may have written: one of another type is as good as none.
+// Reads members of JSON that other programs may have written. A member of an unexpected type counts
+// as absent.
 #ifndef TANDEM_STUDY_JSON_VALUE_H_
 #define TANDEM_STUDY_JSON_VALUE_H_
 

@@ -34,7 +34,7 @@ constexpr size_t kPiece = 1 << 20;
 json MachineJson() {
   utsname system = {};
   (void)uname(&system);
-  double load = 0;  // of the last minute
+  double load = 0;  // average over the last minute
   (void)getloadavg(&load, 1);
   return {{"processors", bench::MachineLine()},
           {"cores", sysconf(_SC_NPROCESSORS_ONLN)},
@@ -61,7 +61,7 @@ absl::StatusOr<json> DescribeFile(const std::string& path) {
               {"xxh3", absl::StrFormat("%016x", XXH3_64bits_digest(state.get()))}};
 }
 
-// Adds the patterns of files that a job reads, with the files of each.
+// Adds the file patterns of a job, with the files that each one stands for.
 absl::Status AddPatterns(const Job& job, json* patterns) {
   const Data& data = job.data();
   std::vector<std::string> all(data.train().begin(), data.train().end());
@@ -80,7 +80,7 @@ absl::Status AddPatterns(const Job& job, json* patterns) {
   return absl::OkStatus();
 }
 
-// The first file that only one of two lists has.
+// The first file that is in only one of two lists.
 std::string OnlyInOne(const json& a, const json& b) {
   for (const auto& [one, other] : {std::pair(a, b), std::pair(b, a)}) {
     for (const json& file : one) {
@@ -104,7 +104,7 @@ absl::Status CheckData(const json& old, const json& now) {
     const auto before = had.find(pattern);
     if (before == had.end() || *before == files) continue;
     return DataChanged(
-        absl::StrCat(OnlyInOne(files, *before), " of ", pattern, " is new, or is there no more"));
+        absl::StrCat(OnlyInOne(files, *before), " of ", pattern, " was added or removed"));
   }
   std::map<std::string, json> data;
   for (const json& file : old.value("data", json::array())) data[TextIn(file, "file")] = file;
@@ -155,7 +155,7 @@ absl::StatusOr<Manifest> FromJson(const json& file) {
   }
   manifest.chosen = file.at("chosen").get<std::map<std::string, std::string>>();
   manifest.surroundings = file.at("surroundings").get<json::object_t>();
-  // What will be compared with what is there by then.
+  // Convert these parts once, so that a later comparison cannot meet an unexpected type.
   (void)manifest.surroundings.value("patterns", json::object())
       .get<std::map<std::string, std::vector<std::string>>>();
   (void)manifest.surroundings.value("data", json::array()).get<std::vector<json::object_t>>();
@@ -240,14 +240,14 @@ absl::Status CheckGoesOn(const Manifest& old, const Manifest& now) {
     if (before->second == run.job_hash) continue;
     return absl::FailedPreconditionError(
         absl::StrCat("the run ", run.name,
-                     " there is of another job; hint: name another folder for the changed "
+                     " in this folder is of another job; hint: name another folder for the changed "
                      "study, or say --overwrite to lose what is there"));
   }
   if (!common) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("another study is there, ", old.study_file,
-                     ", no run of which is in this one; hint: name another folder, or say "
-                     "--overwrite to lose what is there"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "this folder belongs to another study, ", old.study_file,
+        ", which has no run in common with this one; hint: name another folder, or say "
+        "--overwrite to lose what is there"));
   }
   return CheckData(old.surroundings, now.surroundings);
 }

@@ -43,7 +43,7 @@ absl::StatusOr<ReportEnd> WriteReport(const std::string& folder, const std::stri
   ReportEnd end;
   end.answer = analysis.answer;
   end.missing = figures.missing;
-  std::set<std::string> seen;  // a tuned run may be an untuned one
+  std::set<std::string> seen;  // a tuned run may share its folder with an untuned one
   for (const StudyRun& run : runs) {
     if (!seen.insert(run.name).second) continue;
     end.complete += run.state == RunState::kComplete;

@@ -1,4 +1,4 @@
-// From the folder of a study to its report: runs.csv, results.json, figures and report.html.
+// Writes the report of a study from its folder: runs.csv, results.json, figures and report.html.
 #ifndef TANDEM_STUDY_REPORT_H_
 #define TANDEM_STUDY_REPORT_H_
 
@@ -9,14 +9,14 @@
 namespace tandem::study {
 
 struct ReportEnd {
-  std::string answer;                                      // as Analysis::answer
+  std::string answer;                                      // Analysis::answer
   std::string missing;                                     // empty, or why there are no figures
-  int complete = 0, diverged = 0, failed = 0, absent = 0;  // runs, tuning included
-  int collapsed = 0;  // of the complete ones (study/analysis.h)
+  int complete = 0, diverged = 0, failed = 0, absent = 0;  // numbers of runs, with tuning runs
+  int collapsed = 0;  // how many of the complete runs collapsed (study/analysis.h)
 };
 
-// Runs nothing; reads what is there, and writes the rest anew. `script` draws the figures. NOT_FOUND if
-// the folder is no study's.
+// Reads the runs in the folder and writes the report anew. Starts no run. `script` draws the
+// figures. NOT_FOUND if the folder is not the folder of a study.
 absl::StatusOr<ReportEnd> WriteReport(const std::string& folder, const std::string& script);
 
 }  // namespace tandem::study

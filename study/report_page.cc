@@ -15,7 +15,7 @@
 namespace tandem::study {
 namespace {
 
-// The colours of study/figures.py and what they are called in the page.
+// The colours of study/figures.py, their names in the page, and their dark variants.
 struct Colour {
   const char* drawn;
   const char* name;
@@ -87,8 +87,8 @@ std::string Tag(absl::string_view name, absl::string_view text) {
   return absl::StrCat("<", name, ">", Escape(text), "</", name, ">\n");
 }
 
-// ":root{--paper:#fff;...}" of the light colours, and of the dark ones where the reader has asked for
-// them; paper is always light.
+// The style rule with the colours: ":root{--paper:#fff;...}". Dark colours apply if the reader's
+// screen asks for them; printed pages are always light.
 std::string Colours() {
   std::string light, dark;
   for (const Colour& colour : kColours) {
@@ -99,7 +99,7 @@ std::string Colours() {
                       "}\n@media screen and (prefers-color-scheme:dark){:root{", dark, "}}\n");
 }
 
-// "0.7912": digits by size, no more than a reader can use.
+// A number with no more digits than a reader can use: "0.7912".
 std::string Number(double value) {
   const double size = std::abs(value);
   if (size == 0) return "0";
@@ -116,8 +116,8 @@ std::string Number(double value) {
   return grouped;
 }
 
-// `of`: the head of its column, which stands beside it where the page is narrow. `html`: what
-// is in it.
+// A table cell. `of`: the head of its column, which is shown beside the cell on narrow pages.
+// `html`: the contents.
 std::string Cell(absl::string_view of, absl::string_view html, absl::string_view classes = "") {
   return absl::StrCat("<td", classes.empty() ? "" : absl::StrCat(" class=\"", classes, "\""),
                       " data-of=\"", Escape(of), "\"><div>", html, "</div></td>");
@@ -126,7 +126,7 @@ std::string Cell(absl::string_view of, absl::string_view html, absl::string_view
 struct Column {
   std::string title;
   std::string column;
-  double scale = 1;  // from the number of a run to the unit of the title
+  double scale = 1;  // from the unit of the run's number to the unit of the title
 };
 
 std::string Mean(const Spread* spread, double scale) {
@@ -137,7 +137,8 @@ std::string Mean(const Spread* spread, double scale) {
                       Number(scale * spread->high), "</span>");
 }
 
-// A time to the target is a mean only if all runs have got there.
+// A cell of the results table. The mean of a time to the target is shown only if all runs reached
+// the target.
 std::string Cell(const Group& group, const Column& column) {
   const Spread* const spread = group.Find(column.column);
   const int reached = spread == nullptr ? 0 : static_cast<int>(spread->count);
@@ -228,6 +229,10 @@ std::string ResultsTable(const StudyPlan& plan, const Analysis& analysis) {
 std::string VerdictClass(const Comparison& comparison) {
   return comparison.verdict > 0 ? "good" : comparison.verdict < 0 ? "bad" : "open";
 }
+// The verdict in one or two words. A verdict comes first, since it is the strongest claim. Without
+// one, the word tells why: the target was missed by some runs, all seeds were equal, or the
+// interval contains "no effect". With enough seeds such an interval is a result; with few seeds it
+// is a lack of data.
 std::string VerdictWord(const Comparison& comparison) {
   if (comparison.verdict != 0) return comparison.verdict > 0 ? "better" : "worse";
   if (comparison.censored()) return "no verdict";
@@ -235,7 +240,7 @@ std::string VerdictWord(const Comparison& comparison) {
   return comparison.effect.enough ? "no difference seen" : "not resolved";
 }
 
-// What is said of one variation (and part), a measure each.
+// All comparisons of one variation (and part), one for each measure.
 struct Verdicts {
   std::string name;
   std::vector<const Comparison*> of;
@@ -262,7 +267,7 @@ std::vector<Verdicts> VerdictsOf(const std::vector<Comparison>& comparisons, boo
   return all;
 }
 
-// A row a variation.
+// A table with one row for each variation.
 std::string VerdictTable(const std::vector<Verdicts>& rows) {
   std::string html = "<table><thead><tr><th>variation</th>";
   for (const Comparison* comparison : rows[0].of) {
@@ -275,7 +280,7 @@ std::string VerdictTable(const std::vector<Verdicts>& rows) {
       const std::string words = c->Words(), verdict = VerdictWord(*c);
       const std::string seeds =
           c->effect.seeds > 1 ? absl::StrCat("; ", c->effect.seeds, " seeds") : "";
-      // The verdict stands above, and is not said twice.
+      // The verdict stands above the words, so do not repeat it.
       const absl::string_view said = absl::StripPrefix(words, absl::StrCat(verdict, " "));
       absl::StrAppend(&html, Cell(c->measure.label,
                                   absl::StrCat("<span class=\"", VerdictClass(*c), "\">", verdict,
@@ -288,7 +293,8 @@ std::string VerdictTable(const std::vector<Verdicts>& rows) {
   return absl::StrCat(html, "</tbody></table>\n");
 }
 
-// Variations of which nothing is resolved are folded away where others have something to say.
+// The tables of comparisons. Variations without a resolved difference are folded away if other
+// variations have one.
 std::string ComparisonTables(const std::vector<Comparison>& comparisons, bool of_tuning) {
   std::vector<Verdicts> shown, folded;
   for (Verdicts& one : VerdictsOf(comparisons, of_tuning)) {
@@ -406,14 +412,14 @@ std::string Line(absl::string_view name, absl::string_view text) {
   return absl::StrCat("<dt>", Escape(name), "</dt><dd>", Escape(text), "</dd>\n");
 }
 
-// What it takes to do it again.
+// The section that tells how to repeat the study.
 std::string Repeat(const Manifest& manifest) {
   const nlohmann::json& around = manifest.surroundings;
   const auto text = [&around](const char* part, const char* name) {
     const auto& object = around.value(part, nlohmann::json::object());
     return TextIn(object, name);
   };
-  std::string html = Tag("h2", "To do it again");
+  std::string html = Tag("h2", "How to repeat this study");
   absl::StrAppend(
       &html, "<pre>tandem compare ", Escape(manifest.study_file), "</pre>\n<dl>\n",
       Line("job", manifest.plan.job_file),
@@ -435,11 +441,11 @@ std::string Repeat(const Manifest& manifest) {
         &html, Line("simulated",
                     absl::StrCat("seconds and rates are of a virtual clock: a step takes ",
                                  assumed.step_seconds(),
-                                 " s where the job's service_time says no other, a frame ",
+                                 " s where the job's service_time says otherwise, a frame ",
                                  assumed.latency_seconds(), " s, a process sends ",
                                  assumed.bytes_per_second() > 0
                                      ? absl::StrCat(assumed.bytes_per_second(), " bytes a second")
-                                     : "as much as it likes")));
+                                     : "without a limit")));
   }
   for (const auto& file : around.value("data", nlohmann::json::array())) {
     absl::StrAppend(&html, Line("data", absl::StrCat(TextIn(file, "file"), ", ",

@@ -1,4 +1,5 @@
-// The report of a study as one page of HTML: opens offline, on paper, light and dark, narrow and wide.
+// The report of a study as one HTML page. The page works offline and on paper, with light and dark
+// colours, on narrow and wide screens.
 //
 // Pure; any thread.
 #ifndef TANDEM_STUDY_REPORT_PAGE_H_
@@ -15,7 +16,7 @@ namespace tandem::study {
 
 std::string ReportPage(const Manifest& manifest, const Analysis& analysis, const Figures& figures);
 
-// A drawing of study/figures.py to stand in a page: its colours are the page's.
+// Prepares a drawing of study/figures.py for a page: its colours become the colours of the page.
 std::string InlineSvg(absl::string_view svg);
 
 }  // namespace tandem::study

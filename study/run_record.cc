@@ -21,17 +21,18 @@ namespace {
 using nlohmann::json;
 
 constexpr char kBegin[] = "/study_run.json";
-constexpr char kJob[] = "/study_job.textproto";  // `tandem run` writes job.textproto itself
+// Another name, since `tandem run` writes job.textproto.
+constexpr char kJob[] = "/study_job.textproto";
 constexpr char kEnd[] = "/study_end.json";
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
-// A model that knows nothing loses this much on each row; one that loses twice of it, or twice of what
-// it lost at first, has diverged.
+// The loss of a model that has learned nothing, per row. A run has diverged if its loss reaches
+// twice this value, or twice its own initial loss.
 constexpr double kLossOfKnowingNothing = 0.6931471805599453;
 constexpr double kFarAbove = 2;
-constexpr double kShareAtStart = 0.1;  // of the samples, before a run counts as steady
-constexpr double kStepsAtStart = 2;    // whose rows are computed by then
-constexpr double kPart = 0.1;  // of the samples, for the loss that a run begins and ends with
+constexpr double kShareAtStart = 0.1;  // share of the samples before a run counts as steady
+constexpr double kStepsAtStart = 2;    // steps whose rows are computed by then
+constexpr double kPart = 0.1;          // share of the samples for the initial and the final loss
 
 json ReadJson(const std::string& path) {
   std::ifstream file(path);
@@ -48,12 +49,12 @@ void Flatten(const json& value, const std::string& path, std::map<std::string, d
   }
 }
 
-// The lines of metrics.jsonl: what a run said of itself on the way.
+// The lines of metrics.jsonl: what a run reported while it ran.
 struct Metrics {
   std::vector<CurvePoint> curve;
   std::vector<EvaluationPoint> evaluations;
-  bool loss_lost = false;       // rows were trained on, and the loss was no number
-  bool ends_evaluated = false;  // the last evaluation of the run is one of `evaluations`
+  bool loss_lost = false;       // rows were trained on while the loss was not a number
+  bool ends_evaluated = false;  // the last evaluation of the run is in `evaluations`
 };
 
 void AddProgress(const json& line, Metrics* metrics) {
@@ -90,7 +91,8 @@ Metrics ReadMetrics(const std::string& path) {
     if (event == "progress") AddProgress(line, &metrics);
     if (event == "evaluation") AddEvaluation(line, &metrics);
   }
-  // With train.keep_best: one curve has points of one kind, and all epochs have those of validation.
+  // With train.keep_best a run has evaluations on validation rows and on test rows. A curve has
+  // points of one kind only, and every epoch has a validation point, so keep those.
   const auto validation = [](const EvaluationPoint& point) { return point.validation; };
   std::vector<EvaluationPoint>& all = metrics.evaluations;
   metrics.ends_evaluated = !all.empty();
@@ -101,7 +103,7 @@ Metrics ReadMetrics(const std::string& path) {
   return metrics;
 }
 
-// The mean over these rows; NaN if the curve says nothing of them.
+// The mean loss over the rows [from, to); NaN if the curve has no loss for them.
 double LossOver(const std::vector<CurvePoint>& curve, double from, double to) {
   double before = 0, rows = 0, sum = 0;
   for (const CurvePoint& point : curve) {
@@ -114,8 +116,8 @@ double LossOver(const std::vector<CurvePoint>& curve, double from, double to) {
   return rows > 0 ? sum / rows : kNaN;
 }
 
-// Over the first and the last tenth of the rows: a single interval may be as short as
-// chance has it.
+// The mean loss over the first and over the last tenth of the rows. A single interval may be so
+// short that its loss is chance.
 double LossAtStart(const std::vector<CurvePoint>& curve) {
   return curve.empty() ? kNaN : LossOver(curve, 0, kPart * curve.back().samples);
 }
@@ -125,8 +127,8 @@ double LossAtEnd(const std::vector<CurvePoint>& curve) {
   return LossOver(curve, (1 - kPart) * end, end);
 }
 
-// Joining the workers of an allreduce, and measuring its links, is no part of a comparison: it
-// takes as long however long a run is.
+// Removes the start from the times of a run. Joining the workers of an allreduce and measuring its
+// links takes the same time for short and long runs, so it does not belong to a comparison.
 void LeaveOutTheStart(StudyRun* run) {
   const double start = run->Number("start_seconds").value_or(0);
   const auto seconds = run->Number("seconds");
@@ -141,19 +143,21 @@ void LeaveOutTheStart(StudyRun* run) {
   }
 }
 
-// A module from a file, and a script, may have a loss of its own.
+// Whether the loss may have any scale: a module from a file and a script may use a loss of their
+// own.
 bool HasAnyLoss(const RunPlan& plan) {
   const absl::StatusOr<Job> job = job::ParseJob(plan.job_text, plan.name, {});
   return job.ok() && (job->model().has_script() || job->model().has_program());
 }
 
-// A script need not say what its loss is: it is 0 then.
+// Whether the run reported no loss. A script need not report one, and then the loss is 0.
 bool SaysNoLoss(const std::vector<CurvePoint>& curve) {
   return std::all_of(curve.begin(), curve.end(),
                      [](const CurvePoint& point) { return point.loss == 0; });
 }
 
-// A problem says itself what it came to, and whether it diverged; returns why, or "".
+// Reads the result of a problem, which reports its own losses and whether it diverged. Returns why
+// it diverged, or "".
 std::string ReadProblem(const json& problem, StudyRun* run) {
   const double first = NumberIn(problem, "first_loss", kNaN);
   const double last = NumberIn(problem, "last_loss", kNaN);
@@ -172,8 +176,8 @@ void ReadSummary(const json& summary, const Metrics& metrics, bool any_loss, Stu
   run->by_worker = summary.value("by_worker", json::array());
   const bool whole =
       !metrics.curve.empty() && metrics.curve.back().samples >= NumberIn(summary, "samples", 0.0);
-  // By steps, as the workers say it; what lines of metrics.jsonl say depends on when
-  // they were written.
+  // The workers report end_loss by steps. The lines of metrics.jsonl depend on when they were
+  // written, so they come second.
   const double loss = NumberIn(summary, "end_loss", whole ? LossAtEnd(metrics.curve) : kNaN);
   const bool said = !any_loss || !SaysNoLoss(metrics.curve);
   if (said && std::isfinite(loss)) run->numbers["loss"] = loss;
@@ -191,14 +195,16 @@ void ReadSummary(const json& summary, const Metrics& metrics, bool any_loss, Stu
 struct StalenessKind {
   const char* name;
   const char* mean;
-  bool by_count;  // else tables count alike: how often one counts an update is that of its ranges
+  // True: weigh tables by counts; false: tables count alike, since their counts depend on their
+  // ranges.
+  bool by_count;
 };
 constexpr StalenessKind kStaleness[] = {{"version_staleness", "version", false},
                                         {"in_flight_depth", "in_flight", false},
                                         {"row_staleness", "row", true},
                                         {"age", "age", false}};
 
-// The mean over tables (`dense`: of dense parameters); nullopt where nothing was counted.
+// The mean over tables, or (`dense`) over dense parameters. nullopt if nothing was counted.
 absl::optional<double> MeanStaleness(const StudyRun& run, const StalenessKind& kind, bool dense) {
   double weight = 0, sum = 0;
   const std::string suffix = absl::StrCat(".", kind.name, ".mean");
@@ -213,8 +219,9 @@ absl::optional<double> MeanStaleness(const StudyRun& run, const StalenessKind& k
   return weight > 0 ? absl::optional<double>(sum / weight) : absl::nullopt;
 }
 
-// Versions of dense parameters are others than those of tables: steps, or sums. Where there is
-// nothing else they stand for the run.
+// Adds the means of staleness. Versions of dense parameters are steps or sums, unlike those of
+// tables, so they have numbers of their own. If a run has only dense parameters, they stand for the
+// run.
 void AddStaleness(StudyRun* run) {
   std::map<std::string, double> added;
   for (const StalenessKind& kind : kStaleness) {
@@ -235,8 +242,7 @@ void AddStaleness(StudyRun* run) {
   run->numbers.insert(added.begin(), added.end());
 }
 
-// Of the updates that a policy had to do with, those that it left out. Frozen tables drop
-// all of theirs.
+// The share of updates that policies dropped. Frozen tables drop all of their updates.
 double DroppedShare(const StudyRun& run) {
   double updates = 0, dropped = 0;
   for (const json& worker : run.by_worker) {
@@ -248,7 +254,7 @@ double DroppedShare(const StudyRun& run) {
 }
 
 void AddSpeeds(StudyRun* run) {
-  // `seconds` is without the start by now.
+  // LeaveOutTheStart has already removed the start from `seconds`.
   const double trained =
       run->Number("seconds").value_or(0) - run->Number("paused_seconds").value_or(0);
   const auto samples = run->Number("samples");
@@ -261,8 +267,9 @@ void AddSpeeds(StudyRun* run) {
   if (twin.has_value() && *samples > 0) run->numbers["twin.ratio"] = *twin * trained / *samples;
 }
 
-// Without the first tenth, and at least the first step: what is read, assigned and measured before and in it is
-// not in others. Rows count when they are computed, so the first step is over when those of the second are.
+// Adds the speed without the first tenth of the samples, and at least without the first step.
+// Reading, assigning and measuring happen before and in the first step only. Rows count when they
+// are computed, so the first step is over when the rows of the second step are counted.
 void AddSteadySpeed(StudyRun* run) {
   if (run->curve.size() < 3) return;
   const CurvePoint& last = run->curve.back();
@@ -289,7 +296,7 @@ void AddBytes(StudyRun* run) {
     if (absl::StartsWith(name, "tables.") && absl::EndsWith(name, ".memory_bytes"))
       memory += number;
     if (!absl::StartsWith(name, "bytes.")) continue;
-    // What a worker holds itself crosses no socket.
+    // Rows that a worker holds itself cross no socket.
     if (name != "bytes.within_worker") all += number / *samples;
     added[absl::StrCat("bytes_per_sample.", name.substr(6))] = number / *samples;
   }
@@ -309,7 +316,8 @@ void AddTwin(const json& summary, StudyRun* run) {
   }
 }
 
-// What is to stand beside it is not there: to be run again, unless it is known why.
+// Handles a run without a companion (twin or model) that its study asks for. The run is repeated,
+// unless the process has reported why the companion is missing.
 void LacksSomething(const json& end, StudyRun* run) {
   run->state = RunState::kAbsent;
   if (!end.is_object() || BoolIn(end, "ok", true)) return;
@@ -336,8 +344,9 @@ void ReadModel(const std::string& folder, const json& end, const BesideRun& besi
   }
 }
 
-// Of training rows. What a few rows say between two reports is chance, and would reach a target by
-// it: such an interval is one with the next. The last one of a run is one with that before it.
+// The curve of training rows. The value of an interval with few rows is chance and could reach a
+// target by chance. Such an interval is joined with the next one; the last interval is joined with
+// the one before it.
 std::vector<QualityPoint> TrainingCurve(const std::vector<CurvePoint>& curve, bool loss) {
   struct Interval {
     double seconds = 0, samples = 0, rows = 0, sum = 0;
@@ -455,6 +464,9 @@ std::map<std::string, double> NumbersOf(const json& summary) {
   return numbers;
 }
 
+// The order is from the surest sign to the weakest: a loss or a score that is not a number, then a
+// loss far above its start. For the last sign, a run that is too short for a curve is judged by its
+// test rows.
 std::string WhyDiverged(const std::vector<CurvePoint>& curve, bool loss_lost, bool any_loss,
                         const json& summary) {
   if (loss_lost) return "its loss was no number";
@@ -462,11 +474,12 @@ std::string WhyDiverged(const std::vector<CurvePoint>& curve, bool loss_lost, bo
   if (eval.is_object() && BoolIn(eval, "scores_not_finite", false)) {
     return "its scores of test rows were no numbers";
   }
-  if (curve.empty()) {  // a run shorter than an interval: what test rows say is all there is
+  if (curve.empty()) {  // A run shorter than a reporting interval has only its result on test rows.
     const double logloss = eval.is_object() ? NumberIn(eval, "logloss", 0.0) : 0;
     if (any_loss || !(logloss > kFarAbove * kLossOfKnowingNothing)) return "";
-    return absl::StrFormat("its logloss on test rows was %.3g; to know nothing costs %.3g", logloss,
-                           kLossOfKnowingNothing);
+    return absl::StrFormat(
+        "its logloss on test rows was %.3g; that of a model without knowledge is %.3g", logloss,
+        kLossOfKnowingNothing);
   }
   const double first = LossAtStart(curve);
   const double last = NumberIn(summary, "end_loss", LossAtEnd(curve));
@@ -479,6 +492,10 @@ std::string WhyDiverged(const std::vector<CurvePoint>& curve, bool loss_lost, bo
 
 BesideRun BesideRunOf(const Study& study) { return {study.twin(), study.has_network()}; }
 
+// Reads a run in an order in which each file vouches for the next. The begin file must be of this
+// job; otherwise the folder belongs to another run. The summary must be complete; otherwise the end
+// file tells whether the run failed or was cut off. Only then the metrics and the companions are
+// read. LeaveOutTheStart comes last, because it shifts all times that were read before.
 StudyRun ReadRun(const RunPlan& plan, const std::string& folder, const BesideRun& beside) {
   StudyRun run;
   run.name = plan.name;
@@ -492,7 +509,7 @@ StudyRun ReadRun(const RunPlan& plan, const std::string& folder, const BesideRun
   const json end = ReadJson(folder + kEnd);
   if (end.is_object()) run.wall_seconds = NumberIn(end, "wall_seconds", 0.0);
   const json summary = ReadJson(folder + "/summary.json");
-  // A run that was stopped on the way, or failed, has a summary, too, which says so.
+  // A run that was stopped or failed may have a summary, too. The summary then says so.
   if (!summary.is_object() || !summary.contains("samples") || summary.contains("stopped") ||
       summary.contains("failed")) {
     if (end.is_object() && !BoolIn(end, "ok", true)) {
@@ -509,7 +526,7 @@ StudyRun ReadRun(const RunPlan& plan, const std::string& folder, const BesideRun
   ReadModel(folder, end, beside, &run);
   run.curve = metrics.curve;
   run.evaluations = metrics.evaluations;
-  if (metrics.ends_evaluated) {  // after the last interval
+  if (metrics.ends_evaluated) {  // the evaluation is after the last interval
     run.evaluations.back().seconds = NumberIn(summary, "seconds", run.evaluations.back().seconds);
     run.evaluations.back().samples = NumberIn(summary, "samples", run.evaluations.back().samples);
   }

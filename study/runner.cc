@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 bool IsOver(const StudyRun& run) { return run.state != RunState::kAbsent; }
 
-// "1:05".
+// A duration as "1:05".
 std::string Minutes(double seconds) {
   const auto whole = static_cast<int64_t>(seconds + 0.5);
   return absl::StrFormat("%d:%02d", whole / 60, whole % 60);
@@ -32,6 +32,8 @@ class Runner {
   Runner(const RunnerOptions& options, Manifest* manifest, RunLauncher* launcher)
       : options_(options), manifest_(*manifest), launcher_(*launcher) {}
 
+  // Untuned runs come first, since they are useful even if the study is stopped early. Tuning runs
+  // come before tuned runs, whose jobs depend on the values chosen.
   absl::StatusOr<StudyEnd> Run() {
     total_ = CountAll();
     Reread();
@@ -45,7 +47,7 @@ class Runner {
   }
 
  private:
-  // Those of values that are not chosen yet, too.
+  // The number of all runs, with the runs of values that are not chosen yet.
   size_t CountAll() const {
     const Study& study = manifest_.plan.study;
     const size_t tuned =
@@ -63,7 +65,8 @@ class Runner {
     runs_ = ReadRuns(options_.folder, manifest_);
   }
 
-  // A job that tuning leaves as it was is not run twice.
+  // Adds the tuned runs. A tuned run whose job equals an untuned one shares its folder, so that the
+  // job is not run twice.
   absl::Status AddTunedRuns() {
     manifest_.chosen = ChooseValues(manifest_.plan, runs_);
     TANDEM_ASSIGN_OR_RETURN(std::vector<RunPlan> tuned,
@@ -109,7 +112,7 @@ class Runner {
     const RunPlan& run = manifest_.runs[i];
     const std::string folder = RunFolder(options_.folder, run.name);
     std::error_code error;
-    fs::remove_all(folder, error);  // what a run that was cut off has left
+    fs::remove_all(folder, error);  // the remains of a run that was cut off
     if (error) {
       return absl::PermissionDeniedError(
           absl::StrCat(folder, ": cannot be removed: ", error.message()));
@@ -154,7 +157,8 @@ class Runner {
     return text;
   }
 
-  // Rows of the study that are done; a tuned one may share its folder with an untuned one.
+  // How many runs of the study are done. A tuned run may share its folder with an untuned one; both
+  // count.
   size_t CountOver() const { return std::count_if(runs_.begin(), runs_.end(), IsOver); }
 
   std::set<std::string> FoldersOver() const {
@@ -166,7 +170,7 @@ class Runner {
   }
 
   double Spent() const {
-    // The seconds of a simulated run are nobody's.
+    // Seconds of a simulated run are virtual, so they do not count.
     const bool live = !manifest_.plan.study.has_simulate();
     std::map<std::string, double> by_folder;
     for (const StudyRun& run : runs_) {
@@ -205,12 +209,13 @@ class Runner {
   const RunnerOptions& options_;
   Manifest& manifest_;
   RunLauncher& launcher_;
-  std::vector<StudyRun> runs_;  // as manifest_.runs
+  std::vector<StudyRun> runs_;  // in the order of manifest_.runs
   std::set<std::string> retried_;
   size_t total_ = 0;
 };
 
-// The mean over tuning seeds of what a value is judged by; nullopt if a run does not count.
+// The mean over tuning seeds of the number that judges a value, so that more is better. nullopt if
+// a run does not count: a mean over fewer seeds would not be comparable.
 absl::optional<double> Judge(const StudyPlan& plan, const std::string& variation,
                              const std::string& value, const std::vector<StudyRun>& runs) {
   const bool by_loss = plan.study.tune().choose_by() == Tune::TRAINING_LOSS;

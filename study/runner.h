@@ -1,6 +1,6 @@
-// Runs what a study asks for, one run after another, each as a process of its own, and remembers in the
-// study's folder what is done: a study that was cut off at any moment goes on with the first run that
-// is not complete.
+// Runs a study: one run after another, each as its own process. The study's folder records which
+// runs are done, so a study that was cut off at any moment resumes with the first run that is not
+// complete.
 #ifndef TANDEM_STUDY_RUNNER_H_
 #define TANDEM_STUDY_RUNNER_H_
 
@@ -17,7 +17,7 @@
 
 namespace tandem::study {
 
-// Where a run of a study in `folder` lies.
+// The folder of a run in the study's `folder`.
 std::string RunFolder(const std::string& folder, const std::string& run);
 
 // Starts one run and waits for its end.
@@ -25,41 +25,42 @@ class RunLauncher {
  public:
   struct End {
     bool ok = false;       // exit code 0
-    bool stopped = false;  // told to end: it is to be run again
+    bool stopped = false;  // told to end; the run must be repeated
     std::string why;       // not ok: one line
-    double seconds = 0;    // of the process
+    double seconds = 0;    // wall time of the process
   };
   virtual ~RunLauncher() = default;
-  // Starts RunJobFile(folder); but for the files of WriteRunBegin `folder` is empty. `caption` ("[3/12] SSP seed 1") and `seconds_left` of the runs to come are for a
-  // live line.
+  // Starts RunJobFile(folder). `folder` has only the files of WriteRunBegin. `caption` ("[3/12] SSP
+  // seed 1") and `seconds_left`, an estimate for the runs to come, are for a live line.
   virtual End Launch(const RunPlan& run, const std::string& folder, const std::string& caption,
                      double seconds_left) = 0;
-  // Of any run, whether it is done or not, before what there is of it is read: renews what is to stand beside it
-  // where the study or the programs have changed since.
+  // Called for any run, done or not, before its results are read. Renews the companions of the run
+  // (BesideRun) if the study or the programs have changed since.
   virtual void Renew(const RunPlan& /*run*/, const std::string& /*folder*/) {}
 };
 
 struct RunnerOptions {
   std::string folder;
-  std::function<std::string()> build;  // of the programs that runs are made by, as they are now
-  bool retry_failed = false;           // runs that failed in an earlier session
+  // Identifies the programs that make runs, in their present state.
+  std::function<std::string()> build;
+  bool retry_failed = false;                    // repeat runs that failed in an earlier session
   const std::atomic<bool>* stop = nullptr;      // ends the study when set
-  std::function<void(const std::string&)> say;  // a line for people
+  std::function<void(const std::string&)> say;  // prints a line for the user
 };
 
 enum class StudyEnd { kDone, kStopped, kBudget };
 
-// Runs all that is not done, chooses values where the study tunes, and keeps manifest.json and runs.csv.
-// A run that fails or diverges is noted, and the study goes on. Errors: files that cannot be written,
-// jobs that no longer resolve.
+// Makes all runs that are not done, chooses values if the study tunes, and keeps manifest.json and
+// runs.csv up to date. A run that fails or diverges is recorded, and the study continues. Errors:
+// files that cannot be written, jobs that no longer resolve.
 absl::StatusOr<StudyEnd> RunStudy(const RunnerOptions& options, Manifest* manifest,
                                   RunLauncher* launcher);
 
-// All runs of the manifest as they are on the disk.
+// All runs of the manifest, read from the disk.
 std::vector<StudyRun> ReadRuns(const std::string& folder, const Manifest& manifest);
 
-// By variation, the value whose tuning runs did best in the mean over their seeds. Values of which a run
-// is missing, failed or diverged are not taken; a variation without any other is absent.
+// For each variation, the value whose tuning runs have the best mean over their seeds. A value with
+// a missing, failed or diverged run is not chosen. A variation without any other value is absent.
 std::map<std::string, std::string> ChooseValues(const StudyPlan& plan,
                                                 const std::vector<StudyRun>& runs);
 

@@ -16,7 +16,7 @@ std::string Cell(const std::string& text) {
   return absl::StrCat("\"", absl::StrReplaceAll(text, {{"\"", "\"\""}}), "\"");
 }
 
-// The shortest of 15 digits that a reader gets the same number from, near enough.
+// 15 digits: enough for most tools to read the same number again, without the noise of 17.
 std::string Cell(double number) {
   return std::isfinite(number) ? absl::StrFormat("%.15g", number) : "";
 }

@@ -1,4 +1,5 @@
-// DIR/runs.csv: a row a run, a column for every number that any run has, for tools of the reader's own.
+// DIR/runs.csv: one row for each run, one column for every number that any run has, for tools of
+// the user.
 #ifndef TANDEM_STUDY_RUNS_CSV_H_
 #define TANDEM_STUDY_RUNS_CSV_H_
 
@@ -9,8 +10,8 @@
 
 namespace tandem::study {
 
-// run, variation, part, value, seed, state, why, wall_seconds, then numbers by name. An unknown number is
-// an empty cell; texts are quoted as in RFC 4180.
+// The columns are run, variation, part, value, seed, state, why, wall_seconds, build, then numbers
+// by name. An unknown number is an empty cell. Texts are quoted as in RFC 4180.
 std::string RunsCsv(const std::vector<StudyRun>& runs);
 
 }  // namespace tandem::study

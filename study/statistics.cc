@@ -10,12 +10,12 @@
 namespace tandem::study {
 namespace {
 
-constexpr double kUpper = 0.975;  // of a two-sided 95 % interval
+constexpr double kUpper = 0.975;  // quantile for a two-sided 95 % interval
 
-// Differences so small beside the values that they are rounding, not an effect.
+// Differences that are this small, relative to the values, are rounding and not an effect.
 constexpr double kRounding = 1e-12;
 
-// `effect` is how `a` differs from `b`.
+// `effect`, the difference of `a` from `b`, or 0 if the two values differ only by rounding.
 double WithoutRounding(double effect, double a, double b) {
   return std::abs(a - b) <= kRounding * std::abs(b) ? 0 : effect;
 }
@@ -28,7 +28,9 @@ Effect EffectOf(const std::vector<double>& differences) {
   effect.low = spread.low;
   effect.high = spread.high;
   effect.enough = spread.count >= kEnoughSeeds;
-  // A few differences that are all the same (a count, a clock's tick) say nothing of their spread.
+  // A few equal differences (of a count, or of a clock's tick) say nothing about their spread, so
+  // their interval would be too narrow. Without enough seeds such differences do not resolve an
+  // effect.
   const bool spread_known = effect.enough || spread.deviation > kRounding * std::abs(spread.mean);
   effect.resolved = spread.count >= 2 && spread_known && (spread.low > 0 || spread.high < 0);
   return effect;

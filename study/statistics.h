@@ -1,7 +1,9 @@
-// What a few runs can show. Effects are paired: the difference of two variations is taken seed by seed,
-// so that what a seed does to both falls out, and a 95 % interval is put round its mean by Student's t.
+// The statistics of a study with few runs. Effects are paired: two variations are compared seed by
+// seed, so that the influence of a seed on both cancels. The mean difference has a 95 % interval by
+// Student's t.
 //
-// Nothing is ranked that is not resolved: an effect whose interval holds 0.
+// An effect is resolved if its interval does not contain "no effect". Unresolved effects are never
+// ranked.
 //
 // Pure; any thread.
 #ifndef TANDEM_STUDY_STATISTICS_H_
@@ -13,39 +15,42 @@
 
 namespace tandem::study {
 
-// Fewer seeds than this show only what is beyond doubt.
+// With fewer seeds than this, only large effects are resolved.
 inline constexpr size_t kEnoughSeeds = 5;
 
-// The value that a t distribution with `degrees` of freedom stays below with chance `p`. Requires:
-// degrees >= 1, 0 < p < 1. (Boost.Math.)
+// The value that a t distribution with `degrees` degrees of freedom stays below with probability
+// `p`. Requires: degrees >= 1, 0 < p < 1. (Boost.Math.)
 double TQuantile(double p, double degrees);
 
-// Values of one variation. Of no values all is 0.
+// The spread of the values of one variation. Without values all fields are 0.
 struct Spread {
   size_t count = 0;
   double mean = 0;
-  double deviation = 0;      // of the sample: divided by count - 1; 0 below two values
-  double low = 0, high = 0;  // 95 % interval of the mean; both the mean below two values
+  double deviation = 0;      // sample deviation, divisor count - 1; 0 below two values
+  double low = 0, high = 0;  // 95 % interval of the mean; equals the mean below two values
   double min = 0, max = 0;
 };
 Spread SpreadOf(absl::Span<const double> values);
-// Of what is never negative, such as seconds and speeds: the mean is geometric, and its interval that of
-// the mean of the logarithms, so that it stays above 0. Requires: values above 0.
+// The spread of values that are never negative, such as seconds and speeds. The mean is geometric,
+// and the interval is that of the mean of the logarithms, so that it stays above 0. Requires:
+// values above 0.
 Spread SpreadOfPositive(absl::Span<const double> values);
 
-// How a differs from b, both by seed in the same order.
+// How `a` differs from `b`. The values of both are by seed, in the same order.
 struct Effect {
   size_t seeds = 0;
-  double mean = 0;           // of a - b, or a / b for ratios
-  double low = 0, high = 0;  // 95 % interval; both the mean below two seeds
-  // The interval does not hold "no effect" (0, or 1 for ratios). Never below two seeds, and below
-  // kEnoughSeeds never where all are the same: such an interval has no width.
+  double mean = 0;           // mean of a - b, or of a / b for ratios
+  double low = 0, high = 0;  // 95 % interval; equals the mean below two seeds
+  // The interval does not contain "no effect" (0, or 1 for ratios). Always false below two seeds.
+  // Also false below kEnoughSeeds if all differences are equal, because such an interval has no
+  // width.
   bool resolved = false;
-  bool enough = false;  // kEnoughSeeds or more
+  bool enough = false;  // there are at least kEnoughSeeds seeds
 };
-// Requires: equally many values.
+// The effect as a difference. Requires: equally many values.
 Effect DifferenceOf(absl::Span<const double> a, absl::Span<const double> b);
-// Geometric: the interval is that of the difference of logarithms. Requires: values above 0.
+// The effect as a factor. Mean and interval are geometric: those of the difference of logarithms.
+// Requires: equally many values, all above 0.
 Effect RatioOf(absl::Span<const double> a, absl::Span<const double> b);
 
 }  // namespace tandem::study

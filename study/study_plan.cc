@@ -33,11 +33,11 @@ using google::protobuf::TextFormat;
 
 constexpr size_t kMaxStudyBytes = 1 << 20;
 constexpr size_t kMaxNameBytes = 80;
-constexpr char kAlone[] = "job";  // the variation of a study that varies nothing
+constexpr char kAlone[] = "job";  // name of the variation in a study without variations
 constexpr char kLoss[] = "loss", kExcessLoss[] = "excess_loss";  // metrics
 constexpr char kSteadySpeed[] = "steady_samples_per_second";
 
-// What a file system takes everywhere, and a shell without quotes.
+// A form of the name that every file system accepts and shells need not quote.
 std::string FolderName(absl::string_view name) {
   std::string safe;
   for (const char c : name) {
@@ -52,7 +52,8 @@ std::string FolderName(absl::string_view name) {
   return safe;
 }
 
-// Of a value that is tried; "1" and "-1" are two, so what the folder's name leaves out is told by a hash.
+// The folder name of a value that is tried. If the name cannot show the whole value ("1" and "-1"),
+// a hash tells the values apart.
 std::string FolderOfValue(const std::string& value) {
   const std::string folder = FolderName(value).substr(0, kMaxNameBytes);
   if (folder == value) return folder;
@@ -61,7 +62,7 @@ std::string FolderOfValue(const std::string& value) {
                       absl::Hex(hash & 0xffffffff, absl::kZeroPad8));
 }
 
-// "policy={kind: SSP bound: 4}" is called "kind: SSP bound: 4".
+// The name of a value in variations: "policy={kind: SSP bound: 4}" is called "kind: SSP bound: 4".
 std::string ValueName(absl::string_view value) {
   absl::string_view name = absl::StripAsciiWhitespace(value);
   if (absl::ConsumePrefix(&name, "{")) absl::ConsumeSuffix(&name, "}");
@@ -72,12 +73,14 @@ std::string LastStep(absl::string_view path) {
   return std::string(path.substr(path.rfind('.') + 1));  // npos + 1 = 0
 }
 
-// A study while it is read: its text, for messages that point at a line.
+// Reads a study and keeps its text, so that messages can point at a line.
 class Reader {
  public:
   Reader(absl::string_view text, const std::string& file_name)
       : text_(text), file_name_(file_name) {}
 
+  // Defaults are filled in before the checks, which expect them. Expand must follow CheckFields,
+  // because it uses checked fields. Names and the number of runs are known only after Expand.
   absl::StatusOr<StudyPlan> Read() {
     absl::ConsumePrefix(&text_, "\xef\xbb\xbf");
     if (text_.size() > kMaxStudyBytes) {
@@ -146,8 +149,8 @@ class Reader {
     }
     if (study.target().has_value() && !plan_.metric.of_evaluation && plan_.metric.name != kLoss) {
       return Refused("target.value", study.target().value(),
-                     ": nobody says when it is reached, as ", plan_.metric.name,
-                     " is known at the end alone; leave it out, or take a ",
+                     ": a run cannot report when it is reached, because ", plan_.metric.name,
+                     " is known only at its end; leave it out, or take a ",
                      "metric of quality or loss");
     }
     TANDEM_RETURN_IF_ERROR(CheckSeeds());
@@ -220,7 +223,8 @@ class Reader {
                                          {"simulate.dense_bytes", simulate.dense_bytes()}}));
     if (!simulate.has_problem()) {
       if (plan_.metric.name != kExcessLoss) return absl::OkStatus();
-      return Refused("target.metric", plan_.metric.name, " is of problems, whose least loss is ",
+      return Refused("target.metric", plan_.metric.name,
+                     " exists only for problems, whose least loss is ",
                      "known; hint: simulate { problem { kind: QUADRATIC } }");
     }
     if (simulate.problem().kind() != Problem::KIND_UNSPECIFIED) return absl::OkStatus();
@@ -286,7 +290,7 @@ class Reader {
     return absl::OkStatus();
   }
 
-  // Every combination of a variation and a value of each `vary`.
+  // Expands the variations: every combination of a variation and one value of each `vary`.
   absl::Status Expand() {
     const Study& study = plan_.study;
     TANDEM_ASSIGN_OR_RETURN(const job::Overrides common, OverridesOf("set", study.set()));
@@ -311,7 +315,8 @@ class Reader {
     return absl::OkStatus();
   }
 
-  // `with_field`: a value alone would not say what it is of.
+  // Multiplies the variations by the values of one `vary`. `with_field`: names begin with the
+  // field, because a value alone would be ambiguous.
   absl::Status Multiply(int index, bool with_field) {
     const Vary& vary = plan_.study.vary(index);
     const std::string path = absl::StrCat("vary[", index, "]");
@@ -352,7 +357,7 @@ class Reader {
   }
 
   absl::Status CheckNames() {
-    std::map<std::string, std::string> folders;  // and whose they are
+    std::map<std::string, std::string> folders;  // folder -> name of its variation
     for (const VariationPlan& variation : plan_.variations) {
       const std::string folder = FolderName(variation.name);
       if (folder.empty() || folder.size() > kMaxNameBytes) {
@@ -365,7 +370,7 @@ class Reader {
       return absl::InvalidArgumentError(
           absl::StrCat(variation.place, ": variations ", job::Quoted(other->second), " and ",
                        job::Quoted(variation.name), " would have the same folder, ", folder,
-                       "; name one otherwise"));
+                       "; give one of them another name"));
     }
     plan_.baseline = plan_.study.baseline();
     if (plan_.baseline.empty()) plan_.baseline = plan_.variations[0].name;
@@ -396,7 +401,8 @@ class Reader {
   StudyPlan plan_;
 };
 
-// "variation "SSP": " unless there is only the job.
+// The start of a message about a variation, such as `variation "SSP": `. Empty if the study has
+// only the job.
 std::string Whose(const VariationPlan& variation) {
   return variation.name == kAlone ? ""
                                   : absl::StrCat("variation ", job::Quoted(variation.name), ": ");
@@ -421,8 +427,8 @@ absl::StatusOr<job::JobPlan> PlanOfRun(const StudyPlan& plan, const VariationPla
   return resolved;
 }
 
-// What a tuning run changes so that it is judged by validation rows: without test rows, a job is
-// evaluated on these.
+// Changes a tuning run so that validation rows judge it. A job without test rows is evaluated on
+// its validation rows, so the test rows are removed.
 absl::Status AddValidation(const StudyPlan& plan, const VariationPlan& variation, const Data& data,
                            job::Overrides* set) {
   if (plan.study.tune().choose_by() != Tune::VALIDATION) return absl::OkStatus();
@@ -450,7 +456,7 @@ absl::Status AddValidation(const StudyPlan& plan, const VariationPlan& variation
   return absl::OkStatus();
 }
 
-// Is the metric among those that the job's evaluations have?
+// Checks that the job's evaluations have the metric.
 absl::Status CheckMetric(const Metric& metric, const VariationPlan& variation, const Job& job) {
   const bool ranks = absl::StartsWith(metric.name, "hr_") || absl::StartsWith(metric.name, "ndcg_");
   if (!ranks) return absl::OkStatus();
@@ -468,7 +474,7 @@ absl::Status CheckMetric(const Metric& metric, const VariationPlan& variation, c
                                                          "; hint: make the two the same")));
 }
 
-// Do the runs come to what the metric is measured on?
+// Checks that the runs measure what the metric needs.
 absl::Status CheckMeasured(const StudyPlan& plan, const VariationPlan& variation,
                            const Data& data) {
   const bool loss = plan.metric.column == kLoss || plan.metric.name == kExcessLoss;
@@ -477,12 +483,12 @@ absl::Status CheckMeasured(const StudyPlan& plan, const VariationPlan& variation
     return InVariation(variation,
                        absl::InvalidArgumentError(absl::StrCat(
                            "target.metric ", plan.metric.name, ": with simulate.timing_only ",
-                           steady ? "a run says nothing on its way" : "nothing is trained",
+                           steady ? "a run reports nothing before its end" : "nothing is trained",
                            "; hint: samples_per_second, seconds or version_staleness for the "
                            "metric")));
   }
   const bool rows = data::HasTestRows(data) || data::HasValidationRows(data) ||
-                    data.format() == Data::PROGRAM;  // which has those of its script
+                    data.format() == Data::PROGRAM;  // the script has rows of its own
   if (!plan.metric.of_evaluation || (rows && !plan.without_data())) return absl::OkStatus();
   return InVariation(
       variation,
@@ -494,7 +500,7 @@ absl::Status CheckMeasured(const StudyPlan& plan, const VariationPlan& variation
           ", samples_per_second or seconds for the metric")));
 }
 
-// The values of one part: those tried, the one chosen, or none.
+// The values of one part: all values that are tried, the chosen one, or none.
 std::vector<std::string> ValuesOf(const StudyPlan& plan, Part part, const std::string& variation,
                                   const std::map<std::string, std::string>& chosen) {
   if (part == Part::kUntuned) return {""};
@@ -502,11 +508,12 @@ std::vector<std::string> ValuesOf(const StudyPlan& plan, Part part, const std::s
     return {plan.study.tune().value().begin(), plan.study.tune().value().end()};
   }
   const auto value = chosen.find(variation);
-  if (value == chosen.end()) return {};  // nothing that was tried came to an end
+  if (value == chosen.end()) return {};  // no tried value has all its runs
   return {value->second};
 }
 
-// Whether each server has a worker to be beside, and nothing chooses where it listens by itself.
+// Checks that each server has a worker to share a host with, and that no process chooses its
+// address itself.
 absl::Status CheckPlacement(const VariationPlan& variation, const job::JobPlan& job) {
   if (job.job.model().has_program()) {
     return InVariation(variation, absl::InvalidArgumentError(
@@ -549,7 +556,8 @@ absl::StatusOr<RunPlan> OneRun(const StudyPlan& plan, const VariationPlan& varia
   TANDEM_RETURN_IF_ERROR(CheckMetric(plan.metric, variation, job.job));
   TANDEM_RETURN_IF_ERROR(CheckMeasured(plan, variation, job.job.data()));
   run.job_hash = job.hash;
-  // A simulated run is another one than a live run of its job, and so is one of other assumptions.
+  // The hash must tell simulated runs from live runs of the same job, and from runs under other
+  // assumptions.
   if (plan.study.has_simulate()) {
     run.job_hash = HashCombine(run.job_hash, HashName(plan.study.simulate().ShortDebugString()));
   }
@@ -565,7 +573,8 @@ absl::StatusOr<RunPlan> OneRun(const StudyPlan& plan, const VariationPlan& varia
   return run;
 }
 
-// A job without what cannot make it unfit to start, for asking once.
+// The job without the fields that cannot make it unfit to start. Jobs with the same key need one
+// check.
 std::string KeyOfCheck(const Job& job) {
   Job key = job;
   key.clear_seed();
@@ -707,12 +716,14 @@ absl::Status CheckAllRuns(const StudyPlan& plan, const JobCheck& check) {
   for (const VariationPlan& variation : plan.variations) {
     for (const Part part : parts) {
       for (const std::string& value : ValuesOf(plan, part, variation.name, {})) {
-        // A tuning run is evaluated on other rows than the run whose value it chooses: both must stand.
+        // Check the job of the run as well: a tuning run is evaluated on other rows than the tuned
+        // run whose value it chooses.
         const Part last = part == Part::kTuning ? Part::kTuned : part;
         const uint64_t seed = plan.study.seed(0);
         TANDEM_ASSIGN_OR_RETURN(const RunPlan run, OneRun(plan, variation, last, value, seed));
         TANDEM_ASSIGN_OR_RETURN(const job::JobPlan job, PlanOfRun(plan, variation, run.set));
-        // What is asked of a job without data is soon asked, and its policy counts.
+        // Jobs without data are cheap to check, and the check depends on the policy, which the key
+        // leaves out. Check each of them.
         if (!plan.without_data() && !checked.insert(KeyOfCheck(job.job)).second) continue;
         if (const absl::Status fit = check(job); !fit.ok()) return InVariation(variation, fit);
       }

@@ -1,8 +1,9 @@
-// From the text of a study to the runs that it asks for.
+// The plan of a study: from the text of a study to the runs that it asks for. The folder implements
+// `tandem compare`, which plans and makes the runs, analyses them and writes the report.
 //
-// Everything that can be wrong is found here, before a run starts: a study is read with its base job,
-// and the job of every run is resolved by the code of `tandem run`. A refusal names file, line, and the
-// override that makes a job impossible.
+// All errors are found here, before a run starts. A study is read with its base job, and the code
+// of `tandem run` resolves the job of every run. A refusal names the file, the line, and the
+// override that makes a job invalid.
 #ifndef TANDEM_STUDY_STUDY_PLAN_H_
 #define TANDEM_STUDY_STUDY_PLAN_H_
 
@@ -22,93 +23,96 @@ namespace tandem::study {
 
 inline constexpr size_t kMaxRuns = 10'000;
 
-// What is measured of a run, and which way is better.
+// A measure of a run, and whether more of it is better.
 struct Metric {
-  std::string name;    // as in the study: "auc", "hr_at_10", "samples_per_second", ...
-  std::string column;  // of StudyRun::numbers: "eval.auc"
+  std::string name;    // name in the study: "auc", "hr_at_10", "samples_per_second", ...
+  std::string column;  // column of StudyRun::numbers: "eval.auc"
   std::string label;   // for people: "AUC"
   bool higher_is_better = true;
-  bool of_evaluation = true;  // on test (or validation) rows
-  bool as_ratio = false;      // effects are factors, not differences: speeds and times
+  bool of_evaluation = true;  // measured on test (or validation) rows
+  bool as_ratio = false;      // effects are factors and not differences: speeds and times
 };
-// INVALID_ARGUMENT lists what there is.
+// INVALID_ARGUMENT lists the metrics that exist.
 absl::StatusOr<Metric> MetricOf(absl::string_view name);
 
-// Runs that differ in their seed alone.
+// A variation: runs that differ only in their seed.
 struct VariationPlan {
   std::string name;
   job::Overrides set;
   std::string place;  // "FILE:12:5", for messages
   bool servers_beside_workers = false;
-  std::string among;  // compared with variations of the same text here alone
+  std::string among;  // compared only with variations that have the same text here
 };
 
-// Why a run is there.
+// The purpose of a run.
 enum class Part {
-  kTuning,   // to choose a value by; not reported as a result
-  kUntuned,  // the job as it is
-  kTuned,    // with the value chosen
+  kTuning,   // to choose a value; not reported as a result
+  kUntuned,  // the job without a tuned value
+  kTuned,    // with the chosen value
 };
 std::string PartName(Part part);  // "tuning", "untuned", "tuned"
 absl::StatusOr<Part> PartOf(absl::string_view name);
 
-// One run: a folder under DIR/runs.
+// One run. Its folder is under DIR/runs.
 struct RunPlan {
-  std::string name;  // of the folder: "SSP-4-seed1"; letters, digits, '-', '_' and '.'
+  std::string name;  // folder name: "SSP-4-seed1"; letters, digits, '-', '_' and '.'
   std::string variation;
   Part part = Part::kUntuned;
-  std::string value;  // of what is tuned; empty if the part is kUntuned
+  std::string value;  // the tuned value; empty if the part is kUntuned
   uint64_t seed = 0;
-  job::Overrides set;  // all of them, in order
+  job::Overrides set;  // all overrides, in order
   bool servers_beside_workers = false;
   uint64_t job_hash = 0;
-  std::string job_text;  // resolved
+  std::string job_text;  // the resolved job
 };
 
 struct StudyPlan {
   Study study;               // with defaults filled in
-  std::string job_file;      // as `tandem run` is given it
-  std::string base_job;      // its text; empty in a plan that was parsed without it
-  std::string script;        // as `tandem run --python` is given it; empty: none
-  uint64_t script_hash = 0;  // of what is in it; 0 in a plan that was parsed without it
+  std::string job_file;      // path of the job, for `tandem run`
+  std::string base_job;      // text of the job; empty in a plan that was parsed without it
+  std::string script;        // path of the script, for `tandem run --python`; empty: none
+  uint64_t script_hash = 0;  // hash of the script's contents; 0 if parsed without it
   Metric metric;
   std::vector<VariationPlan> variations;
   std::string baseline;
 
-  // What the variations of the study, or those that are compared with each other, are compared with:
-  // `baseline` where it is one of them, else their first.
+  // The baseline of a set of variations: `baseline` if it belongs to the set, else the first
+  // variation of the set.
   std::string BaselineAmong(absl::string_view among) const;
   std::string BaselineOf(absl::string_view variation) const;
-  std::vector<std::string> Amongs() const;  // each once; one empty text if no variation says any
+  // Each set once; one empty text if no variation names a set.
+  std::vector<std::string> Amongs() const;
 
   bool tunes() const { return study.has_tune(); }
-  // Nothing of the job's data is read: a problem, or nothing but times.
+  // True if no run reads the job's data, because it solves a problem or only times steps.
   bool without_data() const {
     return study.simulate().has_problem() || study.simulate().timing_only();
   }
 };
 
-// Is this job fit to be started here? What is asked beside parsing: devices, files, transports.
+// Checks whether a job can be started here. Covers devices, files and transports, which parsing
+// does not.
 using JobCheck = std::function<absl::Status(const job::JobPlan&)>;
 
-// `file_name` in messages and for the folder of the job. ParseStudy reads no file: for the report of a study
-// that was run.
+// Parses a study without reading any other file, as the report of a finished study needs it.
+// `file_name` is used in messages and to find the folder of the job.
 absl::StatusOr<StudyPlan> ParseStudy(absl::string_view text, const std::string& file_name);
-// And the base job, once: whatever becomes of the file, all runs are made of one text. And the hash
-// of the script, if there is one: a run of another script is another run.
+// Parses a study and reads its base job once, so that all runs have the same text even if the file
+// changes. Also hashes the script, if there is one: a run of a changed script is a different run.
 absl::StatusOr<StudyPlan> ParseStudyWithJob(absl::string_view text, const std::string& file_name);
 absl::StatusOr<StudyPlan> ReadStudyFile(const std::string& path);
 
-// The runs of one part, with jobs resolved, in the order in which they are to run: seed by seed, so that
-// variations that are compared run near to each other. `chosen`: by variation, for Part::kTuned.
-// INVALID_ARGUMENT if one of their jobs is impossible. `plan` has its base job.
+// The runs of one part, with resolved jobs, in the order in which they are made: seed by seed, so
+// that variations that are compared run close to each other in time. `chosen`: value by variation,
+// for Part::kTuned. INVALID_ARGUMENT if one of the jobs is invalid. `plan` must have its base job.
 absl::StatusOr<std::vector<RunPlan>> RunsOf(const StudyPlan& plan, Part part,
                                             const std::map<std::string, std::string>& chosen);
 
-// Refuses a study of which any run, whatever tuning may choose, could not be started.
+// Refuses a study if any of its runs could not be started, whatever value tuning may choose.
 absl::Status CheckAllRuns(const StudyPlan& plan, const JobCheck& check);
 
-// The study with all that its runs are made of as one text, for comparing two.
+// The study with everything that its runs depend on, as one text, so that two studies can be
+// compared.
 std::string StudyText(const Study& study);
 
 }  // namespace tandem::study

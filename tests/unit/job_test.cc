@@ -405,8 +405,8 @@ INSTANTIATE_TEST_SUITE_P(
             {{"service_time", "[{trace: 't' distribution: EXPONENTIAL mean_seconds: 1}]"}},
             "service_time[0].trace: only for TRACE, and the distribution is EXPONENTIAL"},
         Contradiction{{{"service_time", "[{worker: 1 mean_seconds: 1}, {mean_seconds: 2}]"}},
-                      "service_time[0]: holds for no worker, because later entries hold for all "
-                      "that it is of; put the entry for all workers first"}));
+                      "service_time[0]: holds for no worker, because later entries replace "
+                      "it for all of its workers; put the entry for all workers first"}));
 
 INSTANTIATE_TEST_SUITE_P(
     Policies, ContradictionsTest,
@@ -435,8 +435,9 @@ INSTANTIATE_TEST_SUITE_P(
 
                       "policy.cache_rows: -1, must not be negative"},
         Contradiction{{{"policy", "{kind: ESSP bound: 2}"}, {"staleness.order", "true"}},
-                      "policy: ESSP(2) reads rows of several versions at a time, which no order of "
-                      "updates says, so it cannot be replayed; use SSP, or drop staleness.order"},
+                      "policy: ESSP(2) reads rows of several versions at the same time, which the "
+                      "recorded order of updates does not contain, so it cannot be replayed; use "
+                      "SSP, or drop staleness.order"},
         Contradiction{{{"policy", "{kind: SSP bound: 2 delay: 1}"}},
                       "policy.delay: only for FIXED_DELAY, and the policy is SSP; say kind: "
                       "FIXED_DELAY or drop the delay"},
@@ -476,9 +477,8 @@ INSTANTIATE_TEST_SUITE_P(
         Contradiction{{{"policy", "{kind: GBA token_gap: -1}"}},
                       "policy.token_gap: -1, must be 0 to 1048576"},
         Contradiction{{{"policy.kind", "DC_ASGD"}},
-                      "policy: DC_ASGD without a compensation; say how much of the way from the "
-                      "row as it was read to the row as it is is made good, such as compensation: "
-                      "0.04"},
+                      "policy: DC_ASGD without a compensation; say lambda of the paper, which "
+                      "weighs the change of a row since it was read, such as compensation: 0.04"},
         Contradiction{{{"policy", "{kind: DC_ASGD compensation: -1}"}},
                       "policy.compensation: -1, must be a finite number, not negative"},
         Contradiction{{{"policy", "{kind: DC_ASGD compensation: 1 mean_square_decay: 1}"}},
@@ -530,7 +530,7 @@ INSTANTIATE_TEST_SUITE_P(
                       "is EASGD"},
         Contradiction{Local("EASGD", "every: 4 elasticity: 0.75"),
                       "dense.local_steps.elasticity: 0.75 x 2 workers is 1.5, must be at most 1: "
-                      "the centre would be thrown past them"},
+                      "otherwise each step moves the centre past the workers"},
         Contradiction{
             Local("LOCAL_SGD", "every: 4", {{"dense.policy.kind", "ASP"}}),
             "dense.policy: only for synchroniser SERVERS; workers that step by themselves "
@@ -1522,7 +1522,7 @@ TEST(StoreTest, IsNoTrainedTable) {
       {{{"table[1].policy.bound", "2"}}, "table[1].policy.bound: only for SSP"},
       {{{"table[0].state_floats", "2"}}, "table[0].state_floats: only for policy STORE"},
       {{{"staleness.order", "true"}}, "staleness.order: records what orders training"},
-      {{{"policy.kind", "STORE"}}, "policy.kind: STORE is no way to train"},
+      {{{"policy.kind", "STORE"}}, "policy.kind: STORE trains nothing"},
       {{{"dense.synchroniser", "SERVERS"}, {"dense.policy.kind", "STORE"}},
        "dense.policy.kind: STORE is for"},
       {{{"cluster.servers", "0"}, {"table[0].synchroniser", "SHARDED"}},

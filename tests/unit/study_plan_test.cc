@@ -316,9 +316,11 @@ TEST_F(StudyPlanTest, AValueToReachIsOfAMetricThatIsMeasuredOnTheWay) {
                         metric, "\" value: 0.5 }");
   };
   EXPECT_EQ(MustParse(with("loss")).study.target().value(), 0.5);
-  EXPECT_THAT(Refusal(with("excess_loss")),
-              HasSubstr("target.value: 0.5: nobody says when it is reached, as excess_loss is"));
-  EXPECT_THAT(Refusal(with("seconds")), HasSubstr("as seconds is known at the end alone"));
+  EXPECT_THAT(
+      Refusal(with("excess_loss")),
+      HasSubstr(
+          "target.value: 0.5: a run cannot report when it is reached, because excess_loss is"));
+  EXPECT_THAT(Refusal(with("seconds")), HasSubstr("because seconds is known only at its end"));
 }
 
 TEST_F(StudyPlanTest, TheTextOfAStudyIsTheStudy) {
@@ -366,7 +368,7 @@ TEST_F(StudyPlanTest, SimulationsWithoutDataAreMeasuredByWhatTheyHave) {
       Refusal(with("problem {}", "loss")),
       StartsWith("s.textproto:6:12: simulate.problem: kind is not set, expected QUADRATIC"));
   EXPECT_THAT(Refusal(with("", "excess_loss")),
-              HasSubstr("target.metric: excess_loss is of problems"));
+              HasSubstr("target.metric: excess_loss exists only for problems"));
   EXPECT_TRUE(MustParse(with("timing_only: true", "version_staleness")).without_data());
   EXPECT_THAT(Refusal(with("timing_only: true", "loss")),
               HasSubstr("target.metric loss: with simulate.timing_only nothing is trained"));

@@ -650,10 +650,11 @@ TEST_F(StudyRunTest, AnotherStudyDoesNotGoOnThere) {
   EXPECT_TRUE(CheckGoesOn(manifest, ManifestOf(absl::StrCat(kStudy, "seed: 3"))).ok());
   const absl::Status other =
       CheckGoesOn(manifest, ManifestOf(absl::StrCat(kStudy, "set: \"train.batch=8\"")));
-  EXPECT_THAT(std::string(other.message()), HasSubstr("BSP-seed1 there is of another job"));
+  EXPECT_THAT(std::string(other.message()),
+              HasSubstr("BSP-seed1 in this folder is of another job"));
   const absl::Status apart = CheckGoesOn(
       manifest, ManifestOf("job: \"job.textproto\" variation { name: \"SSP\" } seed: [1, 2]"));
-  EXPECT_THAT(std::string(apart.message()), HasSubstr("another study is there"));
+  EXPECT_THAT(std::string(apart.message()), HasSubstr("this folder belongs to another study"));
 }
 
 TEST_F(StudyRunTest, DataAreSummedUp) {
