@@ -266,9 +266,10 @@ class Job(Tables[Table]):
                 last = want.epoch  # an evaluation that was left in the middle
                 yield from self._epoch_of_loop(last)
                 continue
+            left = Error(f"the loop over job.evaluate() in epoch {last} was left before the last batch; iterate over the "
+                         "whole tandem.DataLoader")
             if want.kind == _abi.SCORE:
-                raise Error(f"the loop over job.evaluate() in epoch {last} was left before the last batch; iterate over "
-                            "the whole tandem.DataLoader")
+                raise left
             if want.kind == _abi.VALIDATION_BATCH:
                 raise Error(f"epoch {last} is over, and the job keeps its best model (train.keep_best): behind "
                             "the loop over batches, say for batch in job.evaluate(loader, data=\"validation\"), "
@@ -277,11 +278,13 @@ class Job(Tables[Table]):
                 if last is None:  # a job that takes no step: the loop's body may evaluate
                     last = want.epoch
                     yield from self._epoch_of_loop(last)
-                elif self._scores is not None and self._evaluating:
+                elif not self._evaluating:
+                    self._give_none()  # the script evaluates nothing here
+                elif self._scores is None:
+                    raise left
+                else:
                     raise Error("the loop over job.evaluate() has ended before its rows; `tandem predict` wants a score "
                                 "for each, so iterate over the whole tandem.DataLoader")
-                else:
-                    self._give_none()  # the script evaluates nothing here
                 continue
             if want.kind == _abi.COMPUTE or want.epoch == last:
                 raise Error(f"the loop over the batches of epoch {last} has ended before the epoch "

@@ -503,20 +503,35 @@ def steps_are_interrupted():
 
 
 def evaluations_are_left():
-    """By a break behind a score: that of the next epoch begins."""
-    n = Notebook("left", out=f"{FOLDER}/left", set=["train.depth=0"])
-    for epoch in n.job.epochs():
-        for ids, label in n.train:
-            n.optimizer.zero_grad()
-            nn.functional.binary_cross_entropy_with_logits(n.model(ids), label).backward()
-            n.optimizer.step()
-        for ids, label in n.job.evaluate(n.test):
-            with torch.no_grad():
-                n.job.score(n.model(ids), label)
-            n.scored.append(epoch)
-            if n.scored.count(epoch) == 2:
-                break
-    assert n.scored == [0, 0, 1, 1, 2, 2], n.scored
+    """A break behind a score ends the cell with an error, whether batches were read ahead or not. The cell that is run again
+    scores the rest."""
+    for depth in 0, 2:
+        n = Notebook(f"left-{depth}", out=f"{FOLDER}/left-{depth}", set=[f"train.depth={depth}"])
+
+        def cell():
+            for epoch in n.job.epochs():  # pylint: disable=cell-var-from-loop
+                for ids, label in n.train:
+                    n.optimizer.zero_grad()
+                    nn.functional.binary_cross_entropy_with_logits(n.model(ids), label).backward()
+                    n.optimizer.step()
+                for ids, label in n.job.evaluate(n.test):
+                    with torch.no_grad():
+                        n.job.score(n.model(ids), label)
+                    n.scored.append(epoch)
+                    if n.scored.count(epoch) in (2, 5):
+                        break
+        for epoch in range(EPOCHS):
+            for scored in 2, 5:
+                refused(tandem.Error, f"the loop over job.evaluate() in epoch {epoch} was left before the last batch", cell)
+                assert n.scored == PLAIN.scored[:BATCHES * epoch + scored], n.scored
+        cell()
+        assert n.job._ended and n.scored == PLAIN.scored, n.scored
+        same(f"left-{depth}", n, losses=False)
+        evaluations = []
+        for out in PLAIN.out, n.out:
+            with open(f"{out}/summary.json", encoding="utf-8") as file:
+                evaluations.append([{**e, "time": None} for e in json.load(file)["evaluations"]])
+        assert evaluations[0] == evaluations[1] and evaluations[0][0]["samples"] == 8 * BATCHES, evaluations
 
 
 def own_metrics_are_whole():
