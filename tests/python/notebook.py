@@ -450,6 +450,42 @@ def runs_are_resumed():
         assert "saved_step" in json.load(file)["stopped"]
 
 
+def closing_is_interrupted():
+    """A Ctrl-C while the checkpoint is written, here by a server that does not answer: job.close() again waits for it."""
+    n = Notebook("closing")
+    step = n.optimizer.step
+
+    def steps(**how):
+        step(**how)
+        raise KeyboardInterrupt  # the worker wants another batch, also while the job is closed
+    n.optimizer.step = steps
+    assert interrupted(n.cell)
+    server = n.job._cluster._processes["server-0"]
+    server.send_signal(signal.SIGSTOP)
+    for _ in range(2):
+        threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+        assert interrupted(n.job.close) and not n.job._ended
+    server.send_signal(signal.SIGCONT)
+    said = close(n)
+    assert f"checkpoint in {n.out}/model (step " in said, said
+    # ... or while the script gives its part of it.
+    n = Notebook("closing", resume=n.out)
+    assert interrupted(lambda: n.cell(raising(12)))
+    save = n.job._progress.save
+
+    def interrupts():
+        n.job._progress.save = save
+        os.kill(os.getpid(), signal.SIGINT)
+        save()
+    n.job._progress.save = interrupts
+    assert interrupted(n.job.close) and n.job._progress.save == save
+    assert "checkpoint in" in close(n)
+    n = Notebook("closing", resume=n.out)
+    n.out = f"{FOLDER}/closing"
+    n.cell()
+    same("closing", n, losses=False)
+
+
 def jobs_end():
     """A job ends whatever the script has given it, and one that did not begin leaves nothing."""
     hook, start = sys.excepthook, LocalCluster.start_servers
@@ -592,6 +628,6 @@ if __name__ == "__main__":
     assert len(PLAIN.losses) == EPOCHS * BATCHES and PLAIN.scored == [e for e in range(EPOCHS) for _ in range(BATCHES)]
     for part in sys.argv[2:] or ["cells_go_on", "signals_are_heard", "loaders_are_made_again", "reading_is_interrupted",
                                  "looks", "runs_are_resumed", "steps_are_interrupted", "evaluations_are_left",
-                                 "own_metrics_are_whole", "jobs_end", "prompts_go_on"]:
+                                 "own_metrics_are_whole", "closing_is_interrupted", "jobs_end", "prompts_go_on"]:
         globals()[part]()
     print("the same in all ways")
