@@ -240,7 +240,7 @@ for wrong in ([7, None], [-7], ["x"], numpy.array([7, numpy.nan]), numpy.array([
               [2 ** 32 - 1], torch.tensor([2 ** 32 - 1]), numpy.array([2. ** 40]), [2 ** 63], numpy.array([2 ** 63], "u8"), [1.5], ["4294967295"], [2 ** 70]):
     refused("users and items of an NCF file: expected whole numbers from 0", tandem.hash_ids, wrong, "city", "NCF")
 refused("ids of LIBSVM files are the numbers themselves", tandem.hash_ids, [7], "city", "LIBSVM")
-for wrong in ("Rome", 7, [[7]], numpy.zeros((2, 2))):
+for wrong in ("Rome", 7, [[7]], numpy.zeros((2, 2)), numpy.ma.zeros((2, 2)), [numpy.array([7]), numpy.array([8])]):
     refused("want one dimension", tandem.hash_ids, wrong, "city")
 
 
@@ -265,9 +265,21 @@ for values, wanted in (([nan, None, numpy.float64(nan), numpy.datetime64("NaT"),
                        (numpy.array([.1, 7, -2.5], "f4"), ["0.1", "7", "-2.5"]), ([.1, 1e22], ["0.1", "1" + "0" * 22]),
                        ([2 ** 64, -1, -2 ** 63, -0.0], [str(2 ** 64), "-1", str(-2 ** 63), "0"]),
                        (numpy.array([2 ** 64 - 1, 1], "u8"), [str(2 ** 64 - 1), "1"]),
-                       (numpy.array([float("inf"), 1.0]), ["inf", "1"]), ([], [])):
+                       (numpy.array([float("inf"), 1.0]), ["inf", "1"]), ([], []),
+                       # Masked arrays have the ids of those without a mask, and arrays without dimensions those of their values.
+                       (numpy.ma.array(numpy.array([.1, 7, 2.5], "f4"), mask=[0, 1, 0]), ["0.1", "", "2.5"]),
+                       (numpy.ma.array(numpy.array([.1, 7, 2.5], "f4")), ["0.1", "7", "2.5"]),
+                       (numpy.ma.array(numpy.array([.1, 7], "f2"), mask=[0, 1]), ["0.1", ""]),
+                       (numpy.ma.array([2 ** 53 + 1, 7], mask=[0, 1]), [str(2 ** 53 + 1), ""]),
+                       (numpy.ma.array(["x", None, "y"], mask=[0, 0, 1], dtype=object), ["x", "", ""]),
+                       ([numpy.array(.1, "f4"), 1, numpy.array("x")], ["0.1", "1", "x"]),
+                       ([numpy.array(2 ** 53 + 1), nan], [str(2 ** 53 + 1), ""]),
+                       ([numpy.ma.array(5, mask=True), numpy.ma.array(5)], ["", "5"])):
     assert tandem.hash_ids(values, "city").tolist() == [cell(text) for text in wanted], values
-for wrong in (numpy.array(["2020-01-01"], "M8[D]"), [datetime.datetime(2020, 1, 1)], [numpy.timedelta64(1, "s")]):
+days = numpy.array([1, 2], "M8[ns]")
+for wrong in (days, numpy.ma.array(days), numpy.ma.array(days, mask=[0, 1]), numpy.ma.array(days - days[0], mask=[0, 1]),
+              [numpy.array("2020-01-01", "M8[D]"), 1], numpy.array(["2020-01-01"], "M8[D]"), [datetime.datetime(2020, 1, 1)],
+              [numpy.timedelta64(1, "s")]):
     refused("dates and times have no text of their own", tandem.hash_ids, wrong, "day")
 assert tandem.hash_ids([datetime.date(2020, 1, 1)], "city").tolist() == [cell("2020-01-01")]  # as str() has it
 try:
