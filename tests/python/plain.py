@@ -286,7 +286,27 @@ try:
     import pandas
 except ModuleNotFoundError:
     pandas = None
+    print("skipped, as pandas is not there: ids of its columns")
 if pandas is not None:
+    def as_array(self, dtype=None, copy=None):
+        """What numpy.asarray makes of nullable numbers with gaps under pandas 2.2 and later."""
+        return self.to_numpy(dtype or ("f8" if self.dtype.kind in "iu" else self.dtype.numpy_dtype), na_value=nan)
+
+    columns = {"Int64": ([2 ** 53 + 1, None, -7], [str(2 ** 53 + 1), "", "-7"]),
+               "UInt64": ([2 ** 64 - 1, 7, None], [str(2 ** 64 - 1), "7", ""]),
+               "Int8": ([1, 2, 3], ["1", "2", "3"]), "Float32": ([.1, None, 7], ["0.1", "", "7"]),
+               "Float64": ([.1, None, 2.0 ** 53], ["0.1", "", str(2 ** 53)])}
+    columns = {name: (pandas.array(values, dtype=name), [cell(text) for text in texts])
+               for name, (values, texts) in columns.items()}
+    columns["categories"] = (pandas.Categorical([2 ** 53 + 1, None, 7]), [cell(text) for text in (str(2 ** 53 + 1), "", "7")])
+    for how in None, as_array:
+        if how is not None:
+            pandas.arrays.IntegerArray.__array__ = pandas.arrays.FloatingArray.__array__ = how
+            assert numpy.asarray(pandas.Series(columns["Int64"][0])).dtype == numpy.float64
+        for name, (column, wanted) in columns.items():
+            for values in column, pandas.Series(column), pandas.Series(column)[::-1][::-1]:
+                assert tandem.hash_ids(values, "city").tolist() == wanted, (how, name)
+            assert tandem.hash_columns(pandas.DataFrame({"city": column}))[:, 0].tolist() == wanted, (how, name)
     frame = pandas.DataFrame({"city": [7, None, 9], "offer": pandas.array([7, None, 9], dtype="Int64"),
                               "kind": pandas.Categorical(["a", None, "b"]), "new": pandas.array([True, None, False])})
     for column in "city", "offer":
@@ -296,6 +316,7 @@ if pandas is not None:
                                               ("kind", ["a", "", "b"]), ("new", ["True", "", "False"]))):
         assert hashed[:, place].tolist() == tandem.hash_ids(wanted, column).tolist(), column
     assert tandem.hash_columns(frame[["city"]].dropna()).shape == (2, 1)
+    refused("want one dimension", tandem.hash_ids, frame, "city")
     refused("there are several columns 'city'; a field has one", tandem.hash_columns, frame[["city", "offer", "city"]])
     days = pandas.Series(pandas.to_datetime(["2020-01-01", None]))
     for wrong in days, days.dt.tz_localize("UTC"), days.astype(object), days - days[0], days.astype("category"):
