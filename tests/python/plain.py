@@ -97,6 +97,7 @@ for ids in matrix.int(), matrix.numpy().astype("u2"), matrix.to(torch.uint8):
     for batch in (ids, [torch.ones(3, 2), ids], {"x": numpy.ones((3, 2)), "ids": ids}, (ids, matrix[:, :1], matrix[:, 0])):
         assert finder._find(batch) is ids, batch
     assert finder._find([ids, matrix]) is matrix
+    assert finder._find([ids, matrix > 2]) is finder._find([matrix.numpy() > 2, ids]) is ids  # masks are no ids
 
 wide = BatchIds(job, {"city": matrix.repeat(1, 2), "offer": matrix[:, 1]}).fields["city"]
 assert wide.length == 4 and wide.offsets.tolist() == [0, 4, 8, 12]
