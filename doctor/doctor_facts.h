@@ -54,7 +54,8 @@ struct PythonPart {
 
 struct PythonFact {
   std::string interpreter;  // as it is called
-  std::string error;        // why it does not start; then there are no parts
+  std::string error;        // why it does not start
+  bool timed_out = false;   // `error` says only that it took too long, as on a busy machine
   std::vector<PythonPart> parts;
 };
 

@@ -129,6 +129,7 @@ PythonFact GatherPython(const std::vector<std::string>& modules, bool load,
   }
   if (status == 0 && !fact.parts.empty()) return fact;
   fact.error = WhyItFailed(status, last);
+  fact.timed_out = status == kTimedOut || status == kKilled;
   return fact;
 }
 

@@ -66,15 +66,40 @@ def _hash_cells(name: bytes, cells: list[bytes]) -> numpy.ndarray:
 def _array(values: Any) -> numpy.ndarray:
     """A list may mix types, of which numpy would make one: a 7 beside a text, or an integer beside a NaN."""
     if isinstance(values, numpy.ma.MaskedArray):
-        return numpy.array(values.tolist(), dtype=object)  # None where one is masked
+        return _without_masked(values)
+    if hasattr(values, "isna") and not isinstance(getattr(values, "dtype", numpy.dtype(object)), numpy.dtype):
+        return _of_pandas(values)
     if hasattr(values, "__array__") or isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
         return numpy.asarray(values)
-    values = [None if value is numpy.ma.masked else _from_tensor(value) for value in values]
-    array = numpy.asarray(values) if any(isinstance(v, (list, tuple, numpy.ndarray)) for v in values) else None
-    if array is None:
-        array = numpy.empty(len(values), dtype=object)
-        array[:] = values
+    values = [_from_tensor(value[()] if isinstance(value, numpy.ndarray) else value) for value in values]
+    values = [None if value is numpy.ma.masked else value for value in values]
+    if any(isinstance(value, (list, tuple, numpy.ndarray)) for value in values):
+        return numpy.asarray(values)
+    array = numpy.empty(len(values), dtype=object)
+    array[:] = values
     return array
+
+
+def _without_masked(values: numpy.ma.MaskedArray) -> numpy.ndarray:
+    """None where one is masked. The others stay numpy's own: of a float32 alone the shortest text is known."""
+    known = ~numpy.ma.getmaskarray(values)
+    if known.all() or values.dtype.kind in "Mm":  # dates are refused by their type
+        return values.data
+    array = numpy.full(values.shape, None, dtype=object)
+    array[known] = list(values.data[known])
+    return array
+
+
+def _of_pandas(values: Any) -> numpy.ndarray:
+    """A column of a type that numpy does not have. numpy.asarray may make 64-bit floats of integers among which some are
+    missing (nullable ones since pandas 2.2, categories), and Python's floats of 32-bit ones: both have other texts."""
+    numbers_of = getattr(values.dtype, "numpy_dtype", None)  # of nullable numbers
+    if numbers_of is None and getattr(values.dtype, "categories", None) is not None:
+        numbers_of = values.dtype.categories.dtype
+    kind = getattr(numbers_of, "kind", "")
+    if kind == "f" and hasattr(values.dtype, "numpy_dtype"):
+        return values.to_numpy(dtype=numbers_of, na_value=numpy.nan)
+    return numpy.asarray(values.astype(object) if kind in ("i", "u") and values.isna().any() else values)
 
 
 def _from_tensor(value: Any) -> Any:

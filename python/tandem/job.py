@@ -266,9 +266,10 @@ class Job(Tables[Table]):
                 last = want.epoch  # an evaluation that was left in the middle
                 yield from self._epoch_of_loop(last)
                 continue
+            left = Error(f"the loop over job.evaluate() in epoch {last} was left before the last batch; iterate over the "
+                         "whole tandem.DataLoader")
             if want.kind == _abi.SCORE:
-                raise Error(f"the loop over job.evaluate() in epoch {last} was left before the last batch; iterate over "
-                            "the whole tandem.DataLoader")
+                raise left
             if want.kind == _abi.VALIDATION_BATCH:
                 raise Error(f"epoch {last} is over, and the job keeps its best model (train.keep_best): behind "
                             "the loop over batches, say for batch in job.evaluate(loader, data=\"validation\"), "
@@ -277,11 +278,13 @@ class Job(Tables[Table]):
                 if last is None:  # a job that takes no step: the loop's body may evaluate
                     last = want.epoch
                     yield from self._epoch_of_loop(last)
-                elif self._scores is not None and self._evaluating:
+                elif not self._evaluating:
+                    self._give_none()  # the script evaluates nothing here
+                elif self._scores is None:
+                    raise left
+                else:
                     raise Error("the loop over job.evaluate() has ended before its rows; `tandem predict` wants a score "
                                 "for each, so iterate over the whole tandem.DataLoader")
-                else:
-                    self._give_none()  # the script evaluates nothing here
                 continue
             if want.kind == _abi.COMPUTE or want.epoch == last:
                 raise Error(f"the loop over the batches of epoch {last} has ended before the epoch "
@@ -431,8 +434,8 @@ class Job(Tables[Table]):
 
     def close(self) -> None:
         """Ends the job, if it has not ended, for all of its workers; tandem.init() may then begin another one. For
-        notebooks, also after an error; where a script runs to its end there is no need to. Calling it again
-        does nothing.
+        notebooks, also after an error; where a script runs to its end there is no need to. A second call
+        does nothing; if Ctrl-C has interrupted the first one, it waits for the same checkpoint.
 
         A job that tandem.init() has started is saved first, and a line says where, so that
         tandem.init(..., resume=job.out) can go on with it: as if it had not been closed, and so with the batch at hand if
@@ -467,34 +470,43 @@ class Job(Tables[Table]):
             if self._train_loop.epoch is not None:
                 self._progress.stands_in(self._train_loop.epoch)
         try:
-            while not check(lib.tandem_next(self._handle, _SLICE_MS, ctypes.byref(want))):
-                self._cluster.check()  # until the job has begun
-            check(lib.tandem_rest(self._handle))
-            self._cluster.tell_end()
+            if not self._cluster.told_end:  # by an interrupted call
+                while not check(lib.tandem_next(self._handle, _SLICE_MS, ctypes.byref(want))):
+                    self._cluster.check()  # until the job has begun
+                with self._uninterrupted():
+                    check(lib.tandem_rest(self._handle))
+                    self._cluster.tell_end()
             patience = time.monotonic() + _PATIENCE
             while want.kind != _abi.END:
                 if not check(lib.tandem_next(self._handle, _SLICE_MS, ctypes.byref(want))):
                     self._cluster.check_scheduler()
-                elif want.kind == _abi.STATE:
-                    self._progress.save()
-                elif want.kind == _abi.UPDATE:
-                    if self._optimizer._stepping:
-                        self._optimizer._update()
-                    check(lib.tandem_updated(self._handle))
-                elif want.kind == _abi.STEP_DONE:
-                    self._optimizer._stepping = False
-                elif want.kind == _abi.COMPUTE and time.monotonic() > patience:
-                    # An earlier save waits for the step: it is one without a gradient. An error says that the
-                    # save of the end has just taken the step back; tandem_next says how a job has failed.
-                    lib.tandem_finish(self._handle, _abi.NO_LOSS, None, None, None, 1)
-                elif want.kind == _abi.SCORE:
-                    check(lib.tandem_score(self._handle, None, None, 0))
-                elif want.kind != _abi.END:
-                    time.sleep(.001)  # batches and steps, of which there are no more
+                    continue
+                with self._uninterrupted():
+                    self._answer_at_end(want, time.monotonic() > patience)
         except Exception as error:  # of the job, or of what the script has given it: its optimizer, job.keep()
             print(f"tandem: no checkpoint was written: {error}", file=sys.stderr)
             return False
         return True
+
+    def _answer_at_end(self, want: _abi.Want, late: bool) -> None:
+        """What the worker of a job that is being closed wants of the script. late: it has been closed for some seconds."""
+        lib = library()
+        if want.kind == _abi.STATE:
+            self._progress.save()
+        elif want.kind == _abi.UPDATE:
+            if self._optimizer._stepping:
+                self._optimizer._update()
+            check(lib.tandem_updated(self._handle))
+        elif want.kind == _abi.STEP_DONE:
+            self._optimizer._stepping = False
+        elif want.kind == _abi.COMPUTE and late:
+            # An earlier save waits for the step: it is one without a gradient. An error says that the save of the end has
+            # just taken the step back; tandem_next says how a job has failed.
+            lib.tandem_finish(self._handle, _abi.NO_LOSS, None, None, None, 1)
+        elif want.kind == _abi.SCORE:
+            check(lib.tandem_score(self._handle, None, None, 0))
+        elif want.kind != _abi.END:
+            time.sleep(.001)  # batches and steps, of which there are no more
 
     def _say_saved(self) -> None:
         said = self._cluster.last_words()  # of the scheduler

@@ -199,10 +199,10 @@ _HASH = "hash texts with tandem.hash_columns or tandem.hash_ids"
 
 
 def is_integers(values: Union[torch.Tensor, numpy.ndarray]) -> bool:
-    """Whether ids can have this type."""
+    """Whether ids that a loader finds by type can have this one: not bool, which masks have."""
     if isinstance(values, numpy.ndarray):
         return values.dtype.kind in "iu"
-    return values.dtype == torch.int64 or values.dtype in _INTEGERS
+    return values.dtype == torch.int64 or (values.dtype in _INTEGERS and values.dtype != torch.bool)
 
 
 def as_tensor(what: str, values: Any, want: str = "numbers") -> torch.Tensor:

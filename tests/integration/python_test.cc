@@ -92,6 +92,9 @@ TEST_F(PythonTest, HashesAsTheReadersDoAndKnowsTheFormsOfIds) {
                                                  static_cast<int64_t>(hash.missing()), " ",
                                                  static_cast<int64_t>(hash.Key("7")), " ",
                                                  static_cast<int64_t>(hash.Key(uint64_t{7})))));
+  if (!HasFailure() && absl::StrContains(run.output, "skipped, as pandas is not there")) {
+    GTEST_SKIP() << "no pandas here, for ids of its columns; the other checks have passed";
+  }
 }
 
 // Two workers with batches of different sizes, one with half the data, are one process on the

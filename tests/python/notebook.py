@@ -450,6 +450,42 @@ def runs_are_resumed():
         assert "saved_step" in json.load(file)["stopped"]
 
 
+def closing_is_interrupted():
+    """A Ctrl-C while the checkpoint is written, here by a server that does not answer: job.close() again waits for it."""
+    n = Notebook("closing")
+    step = n.optimizer.step
+
+    def steps(**how):
+        step(**how)
+        raise KeyboardInterrupt  # the worker wants another batch, also while the job is closed
+    n.optimizer.step = steps
+    assert interrupted(n.cell)
+    server = n.job._cluster._processes["server-0"]
+    server.send_signal(signal.SIGSTOP)
+    for _ in range(2):
+        threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+        assert interrupted(n.job.close) and not n.job._ended
+    server.send_signal(signal.SIGCONT)
+    said = close(n)
+    assert f"checkpoint in {n.out}/model (step " in said, said
+    # ... or while the script gives its part of it.
+    n = Notebook("closing", resume=n.out)
+    assert interrupted(lambda: n.cell(raising(12)))
+    save = n.job._progress.save
+
+    def interrupts():
+        n.job._progress.save = save
+        os.kill(os.getpid(), signal.SIGINT)
+        save()
+    n.job._progress.save = interrupts
+    assert interrupted(n.job.close) and n.job._progress.save == save
+    assert "checkpoint in" in close(n)
+    n = Notebook("closing", resume=n.out)
+    n.out = f"{FOLDER}/closing"
+    n.cell()
+    same("closing", n, losses=False)
+
+
 def jobs_end():
     """A job ends whatever the script has given it, and one that did not begin leaves nothing."""
     hook, start = sys.excepthook, LocalCluster.start_servers
@@ -503,20 +539,35 @@ def steps_are_interrupted():
 
 
 def evaluations_are_left():
-    """By a break behind a score: that of the next epoch begins."""
-    n = Notebook("left", out=f"{FOLDER}/left", set=["train.depth=0"])
-    for epoch in n.job.epochs():
-        for ids, label in n.train:
-            n.optimizer.zero_grad()
-            nn.functional.binary_cross_entropy_with_logits(n.model(ids), label).backward()
-            n.optimizer.step()
-        for ids, label in n.job.evaluate(n.test):
-            with torch.no_grad():
-                n.job.score(n.model(ids), label)
-            n.scored.append(epoch)
-            if n.scored.count(epoch) == 2:
-                break
-    assert n.scored == [0, 0, 1, 1, 2, 2], n.scored
+    """A break behind a score ends the cell with an error, whether batches were read ahead or not. The cell that is run again
+    scores the rest."""
+    for depth in 0, 2:
+        n = Notebook(f"left-{depth}", out=f"{FOLDER}/left-{depth}", set=[f"train.depth={depth}"])
+
+        def cell():
+            for epoch in n.job.epochs():  # pylint: disable=cell-var-from-loop
+                for ids, label in n.train:
+                    n.optimizer.zero_grad()
+                    nn.functional.binary_cross_entropy_with_logits(n.model(ids), label).backward()
+                    n.optimizer.step()
+                for ids, label in n.job.evaluate(n.test):
+                    with torch.no_grad():
+                        n.job.score(n.model(ids), label)
+                    n.scored.append(epoch)
+                    if n.scored.count(epoch) in (2, 5):
+                        break
+        for epoch in range(EPOCHS):
+            for scored in 2, 5:
+                refused(tandem.Error, f"the loop over job.evaluate() in epoch {epoch} was left before the last batch", cell)
+                assert n.scored == PLAIN.scored[:BATCHES * epoch + scored], n.scored
+        cell()
+        assert n.job._ended and n.scored == PLAIN.scored, n.scored
+        same(f"left-{depth}", n, losses=False)
+        evaluations = []
+        for out in PLAIN.out, n.out:
+            with open(f"{out}/summary.json", encoding="utf-8") as file:
+                evaluations.append([{**e, "time": None} for e in json.load(file)["evaluations"]])
+        assert evaluations[0] == evaluations[1] and evaluations[0][0]["samples"] == 8 * BATCHES, evaluations
 
 
 def own_metrics_are_whole():
@@ -577,6 +628,6 @@ if __name__ == "__main__":
     assert len(PLAIN.losses) == EPOCHS * BATCHES and PLAIN.scored == [e for e in range(EPOCHS) for _ in range(BATCHES)]
     for part in sys.argv[2:] or ["cells_go_on", "signals_are_heard", "loaders_are_made_again", "reading_is_interrupted",
                                  "looks", "runs_are_resumed", "steps_are_interrupted", "evaluations_are_left",
-                                 "own_metrics_are_whole", "jobs_end", "prompts_go_on"]:
+                                 "own_metrics_are_whole", "closing_is_interrupted", "jobs_end", "prompts_go_on"]:
         globals()[part]()
     print("the same in all ways")

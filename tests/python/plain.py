@@ -97,6 +97,7 @@ for ids in matrix.int(), matrix.numpy().astype("u2"), matrix.to(torch.uint8):
     for batch in (ids, [torch.ones(3, 2), ids], {"x": numpy.ones((3, 2)), "ids": ids}, (ids, matrix[:, :1], matrix[:, 0])):
         assert finder._find(batch) is ids, batch
     assert finder._find([ids, matrix]) is matrix
+    assert finder._find([ids, matrix > 2]) is finder._find([matrix.numpy() > 2, ids]) is ids  # masks are no ids
 
 wide = BatchIds(job, {"city": matrix.repeat(1, 2), "offer": matrix[:, 1]}).fields["city"]
 assert wide.length == 4 and wide.offsets.tolist() == [0, 4, 8, 12]
@@ -240,7 +241,7 @@ for wrong in ([7, None], [-7], ["x"], numpy.array([7, numpy.nan]), numpy.array([
               [2 ** 32 - 1], torch.tensor([2 ** 32 - 1]), numpy.array([2. ** 40]), [2 ** 63], numpy.array([2 ** 63], "u8"), [1.5], ["4294967295"], [2 ** 70]):
     refused("users and items of an NCF file: expected whole numbers from 0", tandem.hash_ids, wrong, "city", "NCF")
 refused("ids of LIBSVM files are the numbers themselves", tandem.hash_ids, [7], "city", "LIBSVM")
-for wrong in ("Rome", 7, [[7]], numpy.zeros((2, 2))):
+for wrong in ("Rome", 7, [[7]], numpy.zeros((2, 2)), numpy.ma.zeros((2, 2)), [numpy.array([7]), numpy.array([8])]):
     refused("want one dimension", tandem.hash_ids, wrong, "city")
 
 
@@ -265,16 +266,48 @@ for values, wanted in (([nan, None, numpy.float64(nan), numpy.datetime64("NaT"),
                        (numpy.array([.1, 7, -2.5], "f4"), ["0.1", "7", "-2.5"]), ([.1, 1e22], ["0.1", "1" + "0" * 22]),
                        ([2 ** 64, -1, -2 ** 63, -0.0], [str(2 ** 64), "-1", str(-2 ** 63), "0"]),
                        (numpy.array([2 ** 64 - 1, 1], "u8"), [str(2 ** 64 - 1), "1"]),
-                       (numpy.array([float("inf"), 1.0]), ["inf", "1"]), ([], [])):
+                       (numpy.array([float("inf"), 1.0]), ["inf", "1"]), ([], []),
+                       # Masked arrays have the ids of those without a mask, and arrays without dimensions those of their values.
+                       (numpy.ma.array(numpy.array([.1, 7, 2.5], "f4"), mask=[0, 1, 0]), ["0.1", "", "2.5"]),
+                       (numpy.ma.array(numpy.array([.1, 7, 2.5], "f4")), ["0.1", "7", "2.5"]),
+                       (numpy.ma.array(numpy.array([.1, 7], "f2"), mask=[0, 1]), ["0.1", ""]),
+                       (numpy.ma.array([2 ** 53 + 1, 7], mask=[0, 1]), [str(2 ** 53 + 1), ""]),
+                       (numpy.ma.array(["x", None, "y"], mask=[0, 0, 1], dtype=object), ["x", "", ""]),
+                       ([numpy.array(.1, "f4"), 1, numpy.array("x")], ["0.1", "1", "x"]),
+                       ([numpy.array(2 ** 53 + 1), nan], [str(2 ** 53 + 1), ""]),
+                       ([numpy.ma.array(5, mask=True), numpy.ma.array(5)], ["", "5"])):
     assert tandem.hash_ids(values, "city").tolist() == [cell(text) for text in wanted], values
-for wrong in (numpy.array(["2020-01-01"], "M8[D]"), [datetime.datetime(2020, 1, 1)], [numpy.timedelta64(1, "s")]):
+days = numpy.array([1, 2], "M8[ns]")
+for wrong in (days, numpy.ma.array(days), numpy.ma.array(days, mask=[0, 1]), numpy.ma.array(days - days[0], mask=[0, 1]),
+              [numpy.array("2020-01-01", "M8[D]"), 1], numpy.array(["2020-01-01"], "M8[D]"), [datetime.datetime(2020, 1, 1)],
+              [numpy.timedelta64(1, "s")]):
     refused("dates and times have no text of their own", tandem.hash_ids, wrong, "day")
 assert tandem.hash_ids([datetime.date(2020, 1, 1)], "city").tolist() == [cell("2020-01-01")]  # as str() has it
 try:
     import pandas
 except ModuleNotFoundError:
     pandas = None
+    print("skipped, as pandas is not there: ids of its columns")
 if pandas is not None:
+    def as_array(self, dtype=None, copy=None):
+        """What numpy.asarray makes of nullable numbers with gaps under pandas 2.2 and later."""
+        return self.to_numpy(dtype or ("f8" if self.dtype.kind in "iu" else self.dtype.numpy_dtype), na_value=nan)
+
+    columns = {"Int64": ([2 ** 53 + 1, None, -7], [str(2 ** 53 + 1), "", "-7"]),
+               "UInt64": ([2 ** 64 - 1, 7, None], [str(2 ** 64 - 1), "7", ""]),
+               "Int8": ([1, 2, 3], ["1", "2", "3"]), "Float32": ([.1, None, 7], ["0.1", "", "7"]),
+               "Float64": ([.1, None, 2.0 ** 53], ["0.1", "", str(2 ** 53)])}
+    columns = {name: (pandas.array(values, dtype=name), [cell(text) for text in texts])
+               for name, (values, texts) in columns.items()}
+    columns["categories"] = (pandas.Categorical([2 ** 53 + 1, None, 7]), [cell(text) for text in (str(2 ** 53 + 1), "", "7")])
+    for how in None, as_array:
+        if how is not None:
+            pandas.arrays.IntegerArray.__array__ = pandas.arrays.FloatingArray.__array__ = how
+            assert numpy.asarray(pandas.Series(columns["Int64"][0])).dtype == numpy.float64
+        for name, (column, wanted) in columns.items():
+            for values in column, pandas.Series(column), pandas.Series(column)[::-1][::-1]:
+                assert tandem.hash_ids(values, "city").tolist() == wanted, (how, name)
+            assert tandem.hash_columns(pandas.DataFrame({"city": column}))[:, 0].tolist() == wanted, (how, name)
     frame = pandas.DataFrame({"city": [7, None, 9], "offer": pandas.array([7, None, 9], dtype="Int64"),
                               "kind": pandas.Categorical(["a", None, "b"]), "new": pandas.array([True, None, False])})
     for column in "city", "offer":
@@ -284,6 +317,7 @@ if pandas is not None:
                                               ("kind", ["a", "", "b"]), ("new", ["True", "", "False"]))):
         assert hashed[:, place].tolist() == tandem.hash_ids(wanted, column).tolist(), column
     assert tandem.hash_columns(frame[["city"]].dropna()).shape == (2, 1)
+    refused("want one dimension", tandem.hash_ids, frame, "city")
     refused("there are several columns 'city'; a field has one", tandem.hash_columns, frame[["city", "offer", "city"]])
     days = pandas.Series(pandas.to_datetime(["2020-01-01", None]))
     for wrong in days, days.dt.tz_localize("UTC"), days.astype(object), days - days[0], days.astype("category"):
