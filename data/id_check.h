@@ -26,8 +26,9 @@ std::string PlainForm(absl::string_view text);
 
 class IdCheck {
  public:
-  // `part` is the field of the job that names the files, for messages.
-  IdCheck(std::string part, std::vector<std::string> fields);
+  // `part` is the field of the job that names the files, for messages. `by_model`: SeeModel is called, not
+  // SeeTraining.
+  IdCheck(std::string part, std::vector<std::string> fields, bool by_model = false);
 
   // Keeps the ids of the first rows of `files`. Rows that do not parse are skipped; the check of
   // the files reports them.
@@ -38,6 +39,10 @@ class IdCheck {
 
   // Ids that a saved model has rows of, in the place of training rows.
   void SeeModel(absl::Span<const uint64_t> keys);
+
+  // Whether some field has ids that were not seen yet, so that SeeTraining or SeeModel can change the
+  // warnings.
+  bool LacksIds() const;
 
   // A line for each field whose ids the training rows lack. `all`: all training rows were seen.
   void Warn(bool all, std::vector<std::string>* warnings) const;
@@ -57,15 +62,15 @@ class IdCheck {
     absl::flat_hash_map<uint64_t, std::string>
         forms;  // of them; a text of the training rows, or ""
 
-    bool IsTrained() const;  // nearly
+    bool IsTrained() const;  // nearly, or it has no ids
   };
   void Add(const Row& row, absl::Span<const absl::string_view> texts);
   void SeeId(uint64_t key, absl::string_view text, Field* field);
   void WarnOf(const Field& field, bool all, std::vector<std::string>* warnings) const;
 
   const std::string part_;
+  const bool by_model_;
   int64_t training_rows_ = 0;
-  bool by_model_ = false;
   std::vector<Field> fields_;
 };
 
