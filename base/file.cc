@@ -47,14 +47,21 @@ absl::Status WriteAll(int fd, const std::string& path, absl::string_view bytes) 
   return absl::OkStatus();
 }
 
-// `flush`: if it is a regular file, its bytes are on the disk afterwards.
+// Waits until the bytes of an open file are on the disk. Some file systems have no fsync.
+absl::Status FlushOpen(int fd, const std::string& path) {
+  if (fsync(fd) == 0 || errno == EINVAL || errno == ENOSYS) return absl::OkStatus();
+  return FileError("fsync", path, errno);
+}
+
+// `flush`: of a regular file the bytes are on the disk afterwards.
 absl::Status Write(const std::string& path, absl::string_view bytes, bool flush) {
   OwnedFd file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOCTTY, 0644));
   if (file.get() < 0) return FileError("open for writing", path, errno);
   TANDEM_RETURN_IF_ERROR(WriteAll(file.get(), path, bytes));
   struct stat info = {};
-  const bool on_disk = flush && fstat(file.get(), &info) == 0 && S_ISREG(info.st_mode);
-  if (on_disk && fsync(file.get()) != 0) return FileError("fsync", path, errno);
+  if (flush && fstat(file.get(), &info) == 0 && S_ISREG(info.st_mode)) {
+    TANDEM_RETURN_IF_ERROR(FlushOpen(file.get(), path));
+  }
   if (file.Close() != 0) return FileError("close", path, errno);
   return absl::OkStatus();
 }
@@ -62,10 +69,7 @@ absl::Status Write(const std::string& path, absl::string_view bytes, bool flush)
 absl::Status Flush(const std::string& path, int flags) {
   OwnedFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | flags));
   if (file.get() < 0) return FileError("open", path, errno);
-  if (fsync(file.get()) == 0) return absl::OkStatus();
-  // Some file systems cannot flush a folder.
-  const bool has_none = errno == EINVAL && (flags & O_DIRECTORY) != 0;
-  return has_none ? absl::OkStatus() : FileError("fsync", path, errno);
+  return FlushOpen(file.get(), path);
 }
 
 // Flushes the folder, so that not only the bytes but also the new name survives a power failure.
@@ -183,8 +187,8 @@ absl::Status WriteOutput(const std::string& path, absl::string_view bytes) {
     return Write(place.path, bytes, /*flush=*/true);
   }
   absl::Status status = WriteAll(file.get(), path, bytes);
+  if (status.ok()) status = FlushOpen(file.get(), path);  // open, as its mode may forbid to read it
   if (status.ok() && file.Close() != 0) status = FileError("close", path, errno);
-  if (status.ok()) status = Flush(temporary, 0);
   if (status.ok() && rename(temporary.c_str(), place.path.c_str()) == 0) {
     const absl::Status flushed = FlushFolderOf(place.path);
     // The folder cannot be opened.
@@ -193,8 +197,10 @@ absl::Status WriteOutput(const std::string& path, absl::string_view bytes) {
   const int error = errno;  // error of the rename, if `status` is OK
   unlink(temporary.c_str());
   if (!status.ok()) return status;
-  // A mount point cannot be replaced, nor another user's file in a folder like /tmp.
-  const bool pinned = error == EBUSY || error == EXDEV || error == EPERM || error == EACCES;
+  // A mount point cannot be renamed over, nor another user's file in a folder like /tmp. Some file
+  // systems cannot rename at all.
+  const bool pinned = error == EBUSY || error == EXDEV || error == EPERM || error == EACCES ||
+                      error == ENOSYS || error == EOPNOTSUPP || error == EINVAL;
   return pinned ? Write(place.path, bytes, /*flush=*/true)
                 : FileError(absl::StrCat("rename from ", temporary), path, error);
 }

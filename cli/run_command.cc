@@ -746,15 +746,18 @@ absl::Status Adopt(const std::string& description, job::JobPlan* plan) {
 void CheckIdsToScore(const std::string& save, const job::JobPlan& plan,
                      std::vector<std::string>* warnings) {
   absl::StatusOr<data::IdCheck> ids = data::SampleIdsToScore(plan);
+  if (!ids.ok() || !ids->LacksIds()) return;
   const absl::StatusOr<server::SavedModel> model = server::SavedModel::Open(save);
-  if (!ids.ok() || !model.ok()) return;
+  if (!model.ok()) return;
   for (const server::SavedFile& file : model->manifest().files) {
     const bool read = std::any_of(
         plan.tables.begin(), plan.tables.end(),
         [&file](const job::TablePlan& t) { return t.of_model() && t.name == file.table; });
     if (!read) continue;
     const auto keys = server::ReadRangeFileKeys(model->PathOf(file));
-    if (keys.ok()) ids->SeeModel(*keys);
+    if (!keys.ok()) return;
+    ids->SeeModel(*keys);
+    if (!ids->LacksIds()) return;
   }
   ids->Warn(/*all=*/true, warnings);
 }

@@ -87,7 +87,8 @@ std::string PlainForm(absl::string_view text) {
   return form;
 }
 
-IdCheck::IdCheck(std::string part, std::vector<std::string> fields) : part_(std::move(part)) {
+IdCheck::IdCheck(std::string part, std::vector<std::string> fields, bool by_model)
+    : part_(std::move(part)), by_model_(by_model) {
   for (std::string& name : fields) {
     Field& field = fields_.emplace_back();
     field.missing = FieldHash(name).missing();
@@ -130,14 +131,20 @@ void IdCheck::Add(const Row& row, absl::Span<const absl::string_view> texts) {
 }
 
 bool IdCheck::Field::IsTrained() const {
-  return static_cast<double>(count - trained) < kRespelled * static_cast<double>(count);
+  return count == 0 ||
+         static_cast<double>(count - trained) < kRespelled * static_cast<double>(count);
+}
+
+bool IdCheck::LacksIds() const {
+  return !std::all_of(fields_.begin(), fields_.end(),
+                      [](const Field& field) { return field.IsTrained(); });
 }
 
 void IdCheck::SeeTraining(const Row& row, absl::Span<const absl::string_view> texts) {
   ++training_rows_;
   for (size_t f = 0; f < fields_.size(); ++f) {
     Field& field = fields_[f];
-    if (field.count == 0 || field.IsTrained()) continue;
+    if (field.IsTrained()) continue;
     for (size_t i = row.begin(f); i < row.end(f); ++i) {
       SeeId(row.keys[i], texts.empty() ? absl::string_view() : texts[i], &field);
     }
@@ -145,9 +152,8 @@ void IdCheck::SeeTraining(const Row& row, absl::Span<const absl::string_view> te
 }
 
 void IdCheck::SeeModel(absl::Span<const uint64_t> keys) {
-  by_model_ = true;
   for (Field& field : fields_) {
-    for (size_t i = 0; i < keys.size() && field.count > 0 && !field.IsTrained(); ++i) {
+    for (size_t i = 0; i < keys.size() && !field.IsTrained(); ++i) {
       SeeId(keys[i], {}, &field);
     }
   }
@@ -168,7 +174,7 @@ void IdCheck::SeeId(uint64_t key, absl::string_view text, Field* field) {
 
 void IdCheck::Warn(bool all, std::vector<std::string>* warnings) const {
   for (const Field& field : fields_) {
-    if (field.count > 0 && !field.IsTrained()) WarnOf(field, all, warnings);
+    if (!field.IsTrained()) WarnOf(field, all, warnings);
   }
 }
 
@@ -210,11 +216,13 @@ void IdCheck::WarnOf(const Field& field, bool all, std::vector<std::string>* war
 
 absl::StatusOr<IdCheck> SampleIdsToScore(const job::JobPlan& plan) {
   const Data& data = plan.job.data();
-  if (data.format() == Data::NCF || data.format() == Data::PROGRAM) return IdCheck("", {});
+  if (data.format() == Data::NCF || data.format() == Data::PROGRAM) {
+    return IdCheck("", {}, /*by_model=*/true);
+  }
   TANDEM_ASSIGN_OR_RETURN(const DataShape shape, FindDataShape(plan));
   TANDEM_ASSIGN_OR_RETURN(const auto parser, NewRowParser(data, nullptr));
   TANDEM_ASSIGN_OR_RETURN(const RowParts parts, FindRowParts(plan, parser.get()));
-  IdCheck ids("data.test", shape.fields);
+  IdCheck ids("data.test", shape.fields, /*by_model=*/true);
   ids.Sample(parts.test.files, parser.get());
   return ids;
 }

@@ -25,8 +25,9 @@ std::string PlainForm(absl::string_view text);
 
 class IdCheck {
  public:
-  // `part` is the field of the job that names the evaluation files, for messages.
-  IdCheck(std::string part, std::vector<std::string> fields);
+  // `part` is the field of the job that names the files, for messages. `by_model`: SeeModel is called, not
+  // SeeTraining.
+  IdCheck(std::string part, std::vector<std::string> fields, bool by_model = false);
 
   // Remembers the ids of the first rows of `files`. Rows that do not parse are skipped, since the
   // check of the files reports them.
@@ -38,8 +39,11 @@ class IdCheck {
   // Marks ids as trained that a saved model has rows for. Replaces training rows.
   void SeeModel(absl::Span<const uint64_t> keys);
 
-  // Adds a line for each field whose ids the training rows lack. `all`: all training rows were
-  // seen.
+  // Whether some field has ids that were not seen yet, so that SeeTraining or SeeModel can change the
+  // warnings.
+  bool LacksIds() const;
+
+  // A line for each field whose ids the training rows lack. `all`: all training rows were seen.
   void Warn(bool all, std::vector<std::string>* warnings) const;
 
  private:
@@ -57,15 +61,15 @@ class IdCheck {
     // For each form of these ids, a text of the training rows that has the form, or "".
     absl::flat_hash_map<uint64_t, std::string> forms;
 
-    bool IsTrained() const;  // so large a share that there is nothing to warn of
+    bool IsTrained() const;  // nearly, or it has no ids
   };
   void Add(const Row& row, absl::Span<const absl::string_view> texts);
   void SeeId(uint64_t key, absl::string_view text, Field* field);
   void WarnOf(const Field& field, bool all, std::vector<std::string>* warnings) const;
 
   const std::string part_;
+  const bool by_model_;
   int64_t training_rows_ = 0;
-  bool by_model_ = false;
   std::vector<Field> fields_;
 };
 

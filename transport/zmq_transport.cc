@@ -136,7 +136,7 @@ class ZmqTransport final : public WaitableTransport {
 
   PeerId next_outgoing_ = kFirstOutgoing;
   absl::flat_hash_map<PeerId, std::unique_ptr<Peer>> peers_;
-  absl::flat_hash_map<std::string, std::vector<std::string>> targets_;  // for addresses with names
+  absl::flat_hash_map<std::string, std::vector<std::string>> targets_;  // of names that were reached
   bool router_dirty_ = false;
   std::vector<PeerId> dirty_;    // DEALERs that may hold frames
   std::vector<PeerId> gone_;     // incoming peers whose connection is gone, not yet reported
@@ -250,11 +250,10 @@ absl::StatusOr<PeerId> ZmqTransport::Connect(const std::string& address) {
   peer->id = next_outgoing_;
   peer->state = Peer::State::kConnecting;
   peer->address = address;
-  // A name is looked up only until it is known. Later connections do not wait for a name server,
-  // which could keep the thread from its other peers.
-  std::vector<std::string>& known = targets_[address];
-  if (known.empty() || known.front() == address) known = ResolveToConnect(address);
-  peer->targets = known;
+  // The numbers of a name are kept once they led to a connection. Connecting again then waits for no
+  // name server, which could keep the thread from its other peers.
+  const auto known = targets_.find(address);
+  peer->targets = known == targets_.end() ? ResolveToConnect(address) : known->second;
   peer->flow = std::make_shared<Flow>(options_.send_queue_frames, waker_);
   peer->connect_deadline = After(options_.connect_deadline);
   TANDEM_RETURN_IF_ERROR(OpenDealer(peer.get()));
@@ -538,6 +537,8 @@ void ZmqTransport::OnPeerMonitor(PeerId id) {
 
 void ZmqTransport::OnConnected(Peer* peer) {
   peer->state = peer->closing() ? Peer::State::kClosing : Peer::State::kOpen;
+  // An address that is its own target is a number, or a name that only libzmq could look up.
+  if (peer->targets.front() != peer->address) targets_[peer->address] = peer->targets;
   for (SendRecord* const record : std::exchange(peer->pending, {})) Transmit(peer, record);
 }
 
@@ -597,6 +598,7 @@ void ZmqTransport::TickPeer(Peer* peer, Clock::time_point now) {
   ScheduleAt(peer->close_deadline);
   if (peer->state != Peer::State::kConnecting) return;
   if (now >= peer->connect_deadline) {
+    targets_.erase(peer->address);  // the host may have moved: the next Connect looks it up
     return Lose(peer->id, absl::DeadlineExceededError(
                               absl::StrCat("no answer from ", peer->address, " within ",
                                            absl::FormatDuration(options_.connect_deadline))));

@@ -274,14 +274,20 @@ pid_t RunningJob::WaitForRole(const std::string& name, absl::Duration limit) {
   return pid;
 }
 
+int64_t RunningJob::Step() const {
+  int64_t step = -1;
+  std::istringstream lines(TextOf(arguments_.out + "/metrics.jsonl"));
+  for (std::string line; std::getline(lines, line);) {
+    const auto json = nlohmann::json::parse(line, nullptr, false);
+    if (json.is_object()) step = std::max(step, json.value("max_step", int64_t{-1}));
+  }
+  return step;
+}
+
 bool RunningJob::WaitForStep(int64_t step, absl::Duration limit) {
   bool reached = false;
   WaitUntil(limit, [&] {
-    std::istringstream lines(TextOf(arguments_.out + "/metrics.jsonl"));
-    for (std::string line; std::getline(lines, line);) {
-      const auto json = nlohmann::json::parse(line, nullptr, false);
-      if (json.is_object() && json.value("max_step", int64_t{-1}) >= step) reached = true;
-    }
+    reached = Step() >= step;
     return reached || driver_.WaitFor(absl::ZeroDuration());
   });
   return reached;

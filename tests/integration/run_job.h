@@ -106,6 +106,8 @@ class RunningJob {
   std::map<std::string, pid_t> Roles() const;
   // Waits until the role is there; 0 if it is not within `limit` or the run has ended.
   pid_t WaitForRole(const std::string& name, absl::Duration limit);
+  // The last step of a worker that metrics.jsonl shows; -1: none yet.
+  int64_t Step() const;
   // Waits until metrics.jsonl shows that a worker has reached `step`; false as above.
   bool WaitForStep(int64_t step, absl::Duration limit);
   // True once no process of this run, the driver included, is left.

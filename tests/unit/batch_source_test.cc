@@ -597,6 +597,33 @@ TEST(CheckDataTest, IdsThatNoTrainingRowHas) {
   EXPECT_THAT(IdWarnings(train, RowsOfIds({""}, 20)), IsEmpty()) << "missing, which is no id";
 }
 
+TEST(IdCheckTest, ComparesRowsToScoreWithTheRowsOfAModel) {
+  const TempDir dir;
+  job::JobPlan plan = NumberedPlan({}, 1, 8);
+  plan.job.mutable_data()->set_score_only(true);
+  plan.job.mutable_data()->add_test(dir.Write("t.csv", RowsOfIds({"c", "d"}, 20)));
+  const auto warnings = [](const data::IdCheck& ids) {
+    std::vector<std::string> said;
+    ids.Warn(/*all=*/true, &said);
+    return said;
+  };
+  auto ids = data::SampleIdsToScore(plan);
+  ASSERT_TRUE(ids.ok()) << ids.status();
+  EXPECT_TRUE(ids->LacksIds());
+  ASSERT_THAT(warnings(*ids), SizeIs(1));
+  EXPECT_THAT(warnings(*ids)[0], HasSubstr("have no row in the model")) << "also of an empty one";
+  const data::FieldHash hash("2");
+  const std::vector<uint64_t> known = {hash.Key("c"), hash.Key("d")};
+  ids->SeeModel(absl::MakeConstSpan(known).first(1));
+  EXPECT_TRUE(ids->LacksIds());
+  EXPECT_THAT(warnings(*ids), IsEmpty()) << "half of the values are new, which is usual";
+  ids->SeeModel(known);
+  EXPECT_FALSE(ids->LacksIds());
+  EXPECT_THAT(warnings(*ids), IsEmpty());
+  EXPECT_FALSE(data::IdCheck("data.test", {}).LacksIds()) << "no fields";
+  EXPECT_FALSE(data::IdCheck("data.test", {"2"}).LacksIds()) << "no rows";
+}
+
 TEST(IdCheckTest, PlainForms) {
   for (const auto& [text, plain] : std::vector<std::pair<std::string, std::string>>{
            {"12", "12"},

@@ -1,15 +1,38 @@
 // The end of ZeroMQ transports: goodbyes that are answered are all that it waits for. And where they
 // listen and connect: names, IPv6.
+#include <dlfcn.h>
+#include <netdb.h>
+
 #include <atomic>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "gtest/gtest.h"
 #include "transport/tcp_address.h"
 #include "transport/zmq_transport.h"
+
+namespace {
+
+// A name server in which a host can move: kMoving means `moved_to` to the program's getaddrinfo.
+constexpr char kMoving[] = "moving.invalid";
+const char* moved_to = "127.0.0.1";
+int look_ups = 0;
+
+}  // namespace
+
+// Takes the place of the C library's function in this program.
+int getaddrinfo(const char* host, const char* service, const addrinfo* hints,
+                addrinfo** found) {  // NOLINT
+  static const auto real = reinterpret_cast<decltype(&getaddrinfo)>(dlsym(RTLD_NEXT, "getaddrinfo"));
+  const bool moving = host != nullptr && std::strcmp(host, kMoving) == 0;
+  look_ups += moving ? 1 : 0;
+  return real(moving ? moved_to : host, service, hints, found);
+}
 
 namespace tandem {
 namespace {
@@ -156,6 +179,53 @@ TEST(TcpAddressTest, TransportsAreReachedByNameAndByIpv6) {
   // Names whose first address is another one.
   const std::vector<std::string> all = transport::ResolveToConnect("tcp://localhost:7000");
   if (all.back() == "tcp://[::1]:7000") ExpectReached("tcp://[::1]:*", "localhost");
+}
+
+// Whether a frame to `address` arrives before the peer is lost.
+bool Reaches(transport::Transport* from, transport::Transport* to, const std::string& address) {
+  const transport::PeerId peer = from->Connect(address).value();
+  if (!from->Send(peer, SmallFrame(*from)).ok()) return false;
+  const absl::Time deadline = MonotonicNow() + absl::Seconds(8);
+  while (MonotonicNow() < deadline) {
+    std::vector<transport::TransportEvent> events, own;
+    to->Poll(absl::Milliseconds(10), &events);
+    for (const transport::TransportEvent& event : events) {
+      if (event.kind == transport::TransportEvent::Kind::kFrame) return true;
+    }
+    from->Poll(absl::ZeroDuration(), &own);
+    for (const transport::TransportEvent& event : own) {
+      if (event.peer == peer) return false;
+    }
+  }
+  return false;
+}
+
+TEST(TcpAddressTest, AHostThatMovedIsFoundAgain) {
+  transport::ZmqOptions options;
+  options.context = std::make_shared<transport::ZmqContext>(1);
+  options.bind = "tcp://127.0.0.1:*";
+  options.goodbye_wait = options.linger = absl::ZeroDuration();
+  options.connect_deadline = absl::Milliseconds(300);
+  const std::unique_ptr<transport::Transport> writer = transport::NewZmqTransport(options).value();
+  options.bind = "tcp://127.0.0.2:*";
+  std::unique_ptr<transport::Transport> reader = transport::NewZmqTransport(options).value();
+  const std::string port = transport::SplitTcpAddress(reader->address()).port;
+  const std::string address = absl::StrCat("tcp://", kMoving, ":", port);
+  moved_to = "127.0.0.1";
+  look_ups = 0;
+  EXPECT_FALSE(Reaches(writer.get(), reader.get(), address)) << "nobody listens at 127.0.0.1";
+  moved_to = "127.0.0.2";
+  EXPECT_TRUE(Reaches(writer.get(), reader.get(), address)) << "before the first connection";
+  EXPECT_EQ(look_ups, 2);
+  EXPECT_TRUE(Reaches(writer.get(), reader.get(), address));
+  EXPECT_EQ(look_ups, 2) << "a name that was reached needs no name server";
+  reader.reset();
+  options.bind = absl::StrCat("tcp://127.0.0.3:", port);
+  reader = transport::NewZmqTransport(options).value();
+  moved_to = "127.0.0.3";
+  EXPECT_FALSE(Reaches(writer.get(), reader.get(), address)) << "the place where it was";
+  EXPECT_TRUE(Reaches(writer.get(), reader.get(), address)) << "after a connection";
+  EXPECT_EQ(look_ups, 3);
 }
 
 }  // namespace
