@@ -129,7 +129,8 @@ void AddJoined(CLI::App* app, JoinedBenchOptions* o) {
   app->add_option("--join", o->join, "HOST:PORT of the process that listens");
   app->add_option("--rank", o->rank, "Rank of this process, with --listen or --join; -1 = any")
       ->capture_default_str();
-  app->add_option("--start-seconds", o->start_seconds, "Seconds until all ranks must have joined")
+  app->add_option("--start-seconds", o->startup_timeout_seconds,
+                  "Seconds until all ranks must have joined")
       ->capture_default_str();
 }
 

@@ -8,9 +8,9 @@
 #include "base/clock.h"
 #include "base/status_macros.h"
 #include "collectives/links/tcp_socket.h"
-#include "collectives/meeting/connect_links.h"
-#include "collectives/meeting/coordinator.h"
-#include "collectives/meeting/coordinator_client.h"
+#include "collectives/rendezvous/connect_links.h"
+#include "collectives/rendezvous/coordinator.h"
+#include "collectives/rendezvous/coordinator_client.h"
 
 namespace tandem::bench {
 namespace {
@@ -29,9 +29,9 @@ absl::Status CheckJoined(const CollectiveBenchOptions& options, const JoinedBenc
         absl::StrCat("rank ", joined.rank, " of ", options.ranks,
                      " ranks, want -1 or a number below their count"));
   }
-  if (!(joined.start_seconds > 0)) {
+  if (!(joined.startup_timeout_seconds > 0)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("start-seconds ", joined.start_seconds, ", want more than 0"));
+        absl::StrCat("start-seconds ", joined.startup_timeout_seconds, ", want more than 0"));
   }
   return absl::OkStatus();
 }
@@ -41,7 +41,7 @@ absl::Status CheckJoined(const CollectiveBenchOptions& options, const JoinedBenc
 absl::Status RunJoinedCollectiveBench(const CollectiveBenchOptions& options,
                                       const JoinedBenchOptions& joined, std::ostream& out) {
   TANDEM_RETURN_IF_ERROR(CheckJoined(options, joined));
-  const absl::Time deadline = MonotonicNow() + absl::Seconds(joined.start_seconds);
+  const absl::Time deadline = MonotonicNow() + absl::Seconds(joined.startup_timeout_seconds);
   std::unique_ptr<collectives::Coordinator> coordinator;
   collectives::JoinOptions join;
   join.coordinator = joined.join;

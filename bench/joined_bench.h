@@ -18,10 +18,10 @@
 namespace tandem::bench {
 
 struct JoinedBenchOptions {
-  std::string listen;         // HOST:PORT where the ranks meet; port 0: any free one
-  std::string join;           // or HOST:PORT of the process that listens
-  int rank = -1;              // -1: any free one
-  double start_seconds = 60;  // limit for all ranks to come
+  std::string listen;                   // HOST:PORT where the ranks meet; port 0: any free one
+  std::string join;                     // or HOST:PORT of the process that listens
+  int rank = -1;                        // -1: any free one
+  double startup_timeout_seconds = 60;  // limit for all ranks to come
 };
 
 // `options.link`: "shm", "rdma", "tcp" or "zmq", or "auto" to choose as a job does. The listening

@@ -22,22 +22,22 @@ namespace tandem::bench {
 
 // The plan of a job with one server of one shard. `tables`: entries Job.table as text. `policy`:
 // the contents of Job.policy.
-inline job::JobPlan LoneShardPlan(const std::string& tables, const std::string& policy,
-                                  int workers) {
+inline job::ResolvedJob LoneShardPlan(const std::string& tables, const std::string& policy,
+                                      int workers) {
   const absl::StatusOr<Job> job = job::ParseJob(
       absl::StrCat("name: \"lone\" seed: 1 cluster { workers: ", workers, " servers: 1 }\n",
                    "data { format: CRITEO train: \"none\" }\n", tables,
                    "dense { optimizer { learning_rate: 1 } } policy { ", policy, " }\n",
-                   "model { mlp { hidden: [4] } } train { batch: 1 }\n"),
+                   "model { mlp { hidden: [4] } } train { batch_size: 1 }\n"),
       "lone.textproto", {});
   TANDEM_CHECK_OK(job.status());
-  absl::StatusOr<job::JobPlan> plan = job::Resolve(*job);
+  absl::StatusOr<job::ResolvedJob> plan = job::Resolve(*job);
   TANDEM_CHECK_OK(plan.status());
   return *std::move(plan);
 }
 
 // A view in which shard 0 of server 0 at `address` owns all ranges.
-inline View LoneShardView(const job::JobPlan& plan, const std::string& address) {
+inline View LoneShardView(const job::ResolvedJob& plan, const std::string& address) {
   View view;
   view.set_number(1);
   view.add_server()->add_endpoint(address);
@@ -57,7 +57,7 @@ inline View LoneShardView(const job::JobPlan& plan, const std::string& address) 
 class LoneShard {
  public:
   // `plan` must outlive the shard.
-  LoneShard(const job::JobPlan& plan, std::unique_ptr<transport::Transport> transport)
+  LoneShard(const job::ResolvedJob& plan, std::unique_ptr<transport::Transport> transport)
       : transport_(std::move(transport)), view_(LoneShardView(plan, transport_->address())) {
     absl::StatusOr<std::unique_ptr<server::ShardCore>> core =
         server::ShardCore::New(plan, EndpointId::Shard(0, 0), 1, *transport_);

@@ -203,7 +203,7 @@ std::unique_ptr<transport::Transport> NewEndpoint(const PushPullBenchOptions& be
   return NewShmEndpoint(bench.spin ? transport::SpinMode::kAlways : transport::ShmOptions().spin);
 }
 
-job::JobPlan MakePlan(const PushPullBenchOptions& options) {
+job::ResolvedJob MakePlan(const PushPullBenchOptions& options) {
   return LoneShardPlan(
       absl::StrCat("table { name: \"ids\" dim: ", options.dim, " expected_rows: ", options.rows,
                    " optimizer { kind: ", Optimizer::Kind_Name(options.optimizer),
@@ -296,7 +296,7 @@ class Ours {
 
   const std::string transport_;
   const PushPullBenchOptions& options_;
-  const job::JobPlan plan_;
+  const job::ResolvedJob plan_;
   const std::unique_ptr<optim::RowOptimizer> optimizer_;
   server::RangeStore store_;
   std::unique_ptr<LoneShard> shard_;

@@ -21,7 +21,7 @@
 #include "collectives/links/in_memory_link.h"
 #include "collectives/links/tcp_link.h"
 #include "collectives/links/tcp_socket.h"
-#include "collectives/meeting/connect_links.h"
+#include "collectives/rendezvous/connect_links.h"
 
 namespace tandem::bench {
 namespace {

@@ -86,11 +86,11 @@ absl::Status IdsBatch::Fill(int64_t samples, const tandem_field* fields, const u
     return absl::InvalidArgumentError(absl::StrCat(samples, " samples; want 0 or more"));
   }
   if (samples == 0) return absl::OkStatus();
-  const int64_t train = plan_.job.train().batch(), test = plan_.job.evaluation().batch();
+  const int64_t train = plan_.job.train().batch_size(), test = plan_.job.evaluation().batch_size();
   if (samples > std::max(train, test)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a batch of ", samples, " samples, and train.batch is ", train,
-                     ", evaluation.batch ", test, "; give fewer, or raise it"));
+        absl::StrCat("a batch of ", samples, " samples, and train.batch_size is ", train,
+                     ", evaluation.batch_size ", test, "; give fewer, or raise it"));
   }
   if (fields == nullptr) return absl::InvalidArgumentError("a batch without fields");
   batch->sparse.resize(plan_.model_tables());

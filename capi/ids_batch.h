@@ -19,7 +19,7 @@ namespace tandem::capi {
 class IdsBatch {
  public:
   // The plan must outlive this object.
-  explicit IdsBatch(const job::JobPlan& plan) : plan_(plan) {}
+  explicit IdsBatch(const job::ResolvedJob& plan) : plan_(plan) {}
 
   // Fills a batch, as tandem_give describes. INVALID_ARGUMENT names the invalid field.
   absl::Status Fill(int64_t samples, const tandem_field* fields, const uint8_t* unpooled,
@@ -31,7 +31,7 @@ class IdsBatch {
   void AddCells(int64_t samples, absl::Span<const tandem_field> fields, data::SparseInput* input);
   void AddIds(absl::Span<const tandem_field> fields);
 
-  const job::JobPlan& plan_;
+  const job::ResolvedJob& plan_;
   data::KeyIndex index_;
   std::vector<uint64_t> occurrences_;
 };

@@ -16,13 +16,13 @@
 
 struct tandem_model {
   std::unique_ptr<tandem::models::DenseModel> model;
-  std::vector<int64_t> cell_floats;  // cells of a sample in floats, by table
+  std::vector<int64_t> pooled_floats;  // cells of a sample in floats, by table
   int numbers = 0;
   // For the current call; these members keep their memory.
   tandem::data::Batch batch;
   std::vector<float> logits;
   std::vector<tandem::models::PooledRows> cells;
-  std::vector<absl::Span<float>> cell_gradients;
+  std::vector<absl::Span<float>> pooled_gradients;
 
   size_t floats() const { return static_cast<size_t>(model->parameter_count()); }
 };
@@ -46,7 +46,7 @@ absl::Status New(const char* config, models::ModelInputs inputs, int threads,
   TANDEM_ASSIGN_OR_RETURN(made->model, models::NewDenseModel(wanted, inputs, threads));
   made->numbers = inputs.numeric;
   for (const auto& table : inputs.tables) {
-    made->cell_floats.push_back(int64_t{table.fields} * table.dim);
+    made->pooled_floats.push_back(int64_t{table.fields} * table.dim);
   }
   *model = made.release();
   return absl::OkStatus();
@@ -59,8 +59,8 @@ void TakeBatch(tandem_model& m, int64_t samples, const float* inputs, const floa
   m.batch.numbers.assign(inputs, inputs + samples * m.numbers);
   m.logits.resize(static_cast<size_t>(samples));
   m.cells.clear();
-  for (size_t t = 0; t < m.cell_floats.size(); ++t) {
-    m.cells.emplace_back(cells[t], static_cast<size_t>(samples * m.cell_floats[t]));
+  for (size_t t = 0; t < m.pooled_floats.size(); ++t) {
+    m.cells.emplace_back(cells[t], static_cast<size_t>(samples * m.pooled_floats[t]));
   }
 }
 
@@ -100,10 +100,10 @@ const char* tandem_model_parameter(const tandem_model* model, int32_t i, int32_t
   return info.name.c_str();
 }
 
-int tandem_model_first_values(const tandem_model* model, uint64_t seed, float* parameters) {
+int tandem_model_initial_values(const tandem_model* model, uint64_t seed, float* parameters) {
   return tandem::capi::Call([&]() -> absl::Status {
     if (parameters == nullptr) return tandem::capi::Missing("parameters");
-    model->model->FirstValues(seed, absl::MakeSpan(parameters, model->floats()));
+    model->model->InitialValues(seed, absl::MakeSpan(parameters, model->floats()));
     return absl::OkStatus();
   });
 }
@@ -121,20 +121,21 @@ int tandem_model_forward(tandem_model* model, int64_t samples, const float* inpu
 
 int tandem_model_backward(tandem_model* model, int64_t samples, const float* inputs,
                           const float* labels, const float* const* cells, const float* parameters,
-                          double* loss, float* parameter_gradients, float* const* cell_gradients) {
+                          double* loss, float* parameter_gradients,
+                          float* const* pooled_gradients) {
   return tandem::capi::Call([&]() -> absl::Status {
     if (samples < 0) return absl::InvalidArgumentError("samples: want 0 or more");
     tandem_model& m = *model;
     tandem::capi::TakeBatch(m, samples, inputs, cells);
     m.batch.labels.assign(labels, labels + samples);
-    m.cell_gradients.clear();
-    for (size_t t = 0; t < m.cell_floats.size(); ++t) {
-      m.cell_gradients.emplace_back(cell_gradients[t],
-                                    static_cast<size_t>(samples * m.cell_floats[t]));
+    m.pooled_gradients.clear();
+    for (size_t t = 0; t < m.pooled_floats.size(); ++t) {
+      m.pooled_gradients.emplace_back(pooled_gradients[t],
+                                      static_cast<size_t>(samples * m.pooled_floats[t]));
     }
     return m.model->ForwardBackward(
         m.batch, absl::MakeConstSpan(parameters, m.floats()), m.cells, absl::MakeSpan(m.logits),
-        loss, absl::MakeSpan(parameter_gradients, m.floats()), m.cell_gradients);
+        loss, absl::MakeSpan(parameter_gradients, m.floats()), m.pooled_gradients);
   });
 }
 

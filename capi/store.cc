@@ -142,7 +142,7 @@ int tandem_store_open(const char* scheduler, const char* table, int64_t timeout_
 }
 
 int32_t tandem_store_dim(const tandem_store* store) { return store->table.dim(); }
-int32_t tandem_store_state_floats(const tandem_store* store) { return store->table.state_floats(); }
+int32_t tandem_store_extra_floats(const tandem_store* store) { return store->table.extra_floats(); }
 int32_t tandem_store_row_floats(const tandem_store* store) {
   return static_cast<int32_t>(store->table.row_floats());
 }

@@ -18,7 +18,7 @@
 #include "absl/types/span.h"
 #include "base/diverged.h"
 #include "base/status_macros.h"
-#include "capi/check_save.h"
+#include "capi/check_checkpoint.h"
 #include "capi/ids_batch.h"
 #include "capi/returns.h"
 #include "data/cells.h"
@@ -151,7 +151,7 @@ absl::Status Start(tandem_worker* worker, int32_t count, const char* const* name
     return absl::InvalidArgumentError(absl::StrCat(count, " dense parameters; want 0 or more"));
   }
   if (count > 0 && (names == nullptr || dims == nullptr)) return Missing("names and dims");
-  std::vector<server::SavedParameter> parameters;
+  std::vector<server::CheckpointParameter> parameters;
   int64_t floats = 0;
   for (int32_t i = 0; i < count; ++i) {
     if (names[i] == nullptr) return Missing(absl::StrCat("the name of dense parameter ", i));
@@ -213,16 +213,17 @@ absl::Status Score(tandem_worker* worker, const float* logits, const float* labe
   return worker->attached->Score({logits, count}, {labels, count});
 }
 
-absl::Status SaveState(tandem_worker* worker, const void* bytes, int64_t count) {
+absl::Status CheckpointState(tandem_worker* worker, const void* bytes, int64_t count) {
   if (bytes == nullptr) return Missing("bytes");
   if (count < 0) {
     return absl::InvalidArgumentError(absl::StrCat(count, " bytes of state; want 1 or more"));
   }
-  return worker->attached->SaveState({static_cast<const char*>(bytes), static_cast<size_t>(count)});
+  return worker->attached->CheckpointState(
+      {static_cast<const char*>(bytes), static_cast<size_t>(count)});
 }
 
-absl::StatusOr<bool> SavedState(tandem_worker* worker, int32_t rank, const void** bytes,
-                                int64_t* count, int64_t* epoch) {
+absl::StatusOr<bool> CheckpointState(tandem_worker* worker, int32_t rank, const void** bytes,
+                                     int64_t* count, int64_t* epoch) {
   if (bytes == nullptr || count == nullptr || epoch == nullptr) {
     return Missing("bytes, count and epoch");
   }
@@ -339,13 +340,13 @@ int32_t tandem_epochs(const tandem_worker* worker) {
   return worker->attached->plan().job.train().epochs();
 }
 int32_t tandem_batch(const tandem_worker* worker) {
-  return worker->attached->plan().job.train().batch();
+  return worker->attached->plan().job.train().batch_size();
 }
 int32_t tandem_test_batch(const tandem_worker* worker) {
-  return worker->attached->plan().job.evaluation().batch();
+  return worker->attached->plan().job.evaluation().batch_size();
 }
-int32_t tandem_depth(const tandem_worker* worker) {
-  return worker->attached->plan().job.train().depth();
+int32_t tandem_prefetch_steps(const tandem_worker* worker) {
+  return worker->attached->plan().job.train().prefetch_steps();
 }
 uint64_t tandem_seed(const tandem_worker* worker) { return worker->attached->plan().job.seed(); }
 int32_t tandem_dense_on_servers(const tandem_worker* worker) {
@@ -434,13 +435,13 @@ int tandem_score(tandem_worker* worker, const float* logits, const float* labels
   return CallOn(worker, [&] { return Score(worker, logits, labels, samples); });
 }
 
-int tandem_save_state(tandem_worker* worker, const void* bytes, int64_t count) {
-  return CallOn(worker, [&] { return SaveState(worker, bytes, count); });
+int tandem_checkpoint_state(tandem_worker* worker, const void* bytes, int64_t count) {
+  return CallOn(worker, [&] { return CheckpointState(worker, bytes, count); });
 }
 
-int tandem_saved_state(tandem_worker* worker, int32_t rank, const void** bytes, int64_t* count,
-                       int64_t* epoch) {
-  return CallOn(worker, [&] { return SavedState(worker, rank, bytes, count, epoch); });
+int tandem_resumed_state(tandem_worker* worker, int32_t rank, const void** bytes, int64_t* count,
+                         int64_t* epoch) {
+  return CallOn(worker, [&] { return CheckpointState(worker, rank, bytes, count, epoch); });
 }
 
 int tandem_initial_state(tandem_worker* worker, const void** bytes, int64_t* count) {
@@ -460,8 +461,8 @@ int tandem_report(tandem_worker* worker, int32_t count, const char* const* names
   return CallOn(worker, [&] { return Report(worker, count, names, values, step, timeout_ms); });
 }
 
-int tandem_ask_for_save(tandem_worker* worker, int64_t step) {
-  return CallOn(worker, [&] { return worker->attached->AskForSave(step); });
+int tandem_request_checkpoint(tandem_worker* worker, int64_t step) {
+  return CallOn(worker, [&] { return worker->attached->RequestCheckpoint(step); });
 }
 
 int tandem_rest(tandem_worker* worker) {
@@ -478,7 +479,9 @@ int tandem_rest(tandem_worker* worker) {
   });
 }
 
-int32_t tandem_saves(const tandem_worker* worker) { return worker->attached->saves() ? 1 : 0; }
+int32_t tandem_writes_checkpoints(const tandem_worker* worker) {
+  return worker->attached->checkpoints() ? 1 : 0;
+}
 
 int32_t tandem_stopped(const tandem_worker* worker) { return worker->attached->stopped() ? 1 : 0; }
 
@@ -526,6 +529,6 @@ int tandem_hash_texts(const char* field, const char* texts, const int64_t* offse
   return Call([&] { return HashTexts(field, texts, offsets, count, out); });
 }
 
-int tandem_check_save(const char* folder) {
-  return Call([&] { return CheckSave(OrEmpty(folder)); });
+int tandem_check_checkpoint(const char* folder) {
+  return Call([&] { return CheckCheckpoint(OrEmpty(folder)); });
 }

@@ -71,7 +71,7 @@ int32_t tandem_epochs(const tandem_worker* worker);
 int32_t tandem_batch(const tandem_worker* worker);  // largest number of samples of a step
 // largest number of samples of a test batch
 int32_t tandem_test_batch(const tandem_worker* worker);
-int32_t tandem_depth(const tandem_worker* worker);  // steps that are prefetched
+int32_t tandem_prefetch_steps(const tandem_worker* worker);  // steps that are prefetched
 uint64_t tandem_seed(const tandem_worker* worker);
 int32_t tandem_dense_on_servers(const tandem_worker* worker);   // 1: yes; 0: replicas
 int32_t tandem_program_optimizer(const tandem_worker* worker);  // 1: dense.optimizer is PROGRAM
@@ -110,7 +110,7 @@ enum {
   TANDEM_UPDATE = 5,      // tandem_mean_gradient, then tandem_updated
   TANDEM_STEP_DONE = 6,   // no call: tandem_dense has the values for the next step
   TANDEM_END = 7,         // tandem_close
-  TANDEM_STATE = 8,       // tandem_save_state
+  TANDEM_STATE = 8,       // tandem_checkpoint_state
   // With train.keep_best, after epochs that are evaluated. tandem_give: the next batch of the rows
   // by which the model is judged, or no samples. A TEST_BATCH follows only after epochs that were
   // the best so far.
@@ -180,13 +180,13 @@ int tandem_score(tandem_worker* worker, const float* logits, const float* labels
 // one, in a format of the program. The bytes contain whatever the program needs to resume from this
 // checkpoint and has in no parameter or table: its position in its data, the state of its optimizer
 // and of its random generators. The bytes become a file of the checkpoint, with a checksum.
-int tandem_save_state(tandem_worker* worker, const void* bytes, int64_t count);
+int tandem_checkpoint_state(tandem_worker* worker, const void* bytes, int64_t count);
 // Requires: started. 1: the run resumes from a checkpoint. *epoch is the epoch in which it stood,
 // or the next one if all workers had finished that epoch. *bytes and *count are the state that the
 // program of worker `rank` gave to the checkpoint, valid until tandem_free. 0: the run is new. -1:
 // there is no such worker.
-int tandem_saved_state(tandem_worker* worker, int32_t rank, const void** bytes, int64_t* count,
-                       int64_t* epoch);
+int tandem_resumed_state(tandem_worker* worker, int32_t rank, const void** bytes, int64_t* count,
+                         int64_t* epoch);
 
 // Requires: started. 1: the run begins with the values of a checkpoint (--init-from, `tandem
 // predict`). *bytes and *count are the state that the program of worker 0 gave to it, valid until
@@ -211,18 +211,20 @@ int tandem_wait_barrier(tandem_worker* worker, int64_t timeout_ms);
 // the scheduler has not taken enough of the earlier reports yet; call again.
 int tandem_report(tandem_worker* worker, int32_t count, const char* const* names,
                   const double* values, int64_t step, int64_t timeout_ms);
-// Requires: joined. Asks for a checkpoint, as save.every_steps of the job does. The checkpoint is
-// made soon, at a step that all workers can still reach. The n-th calls of all workers ask for the
-// same checkpoint. Returns at once. A job that makes no checkpoints (--no-save) warns.
-int tandem_ask_for_save(tandem_worker* worker, int64_t step);
+// Requires: joined. Asks for a checkpoint, as checkpoint.every_steps of the job does. The
+// checkpoint is made soon, at a step that all workers can still reach. The n-th calls of all
+// workers ask for the same checkpoint. Returns at once. A job that makes no checkpoints
+// (--no-checkpoint) warns.
+int tandem_request_checkpoint(tandem_worker* worker, int64_t step);
 // Says that the program computes no more steps: from now on it answers only STATE, SCORE and
 // UPDATE. The job, which is then told to end, makes its checkpoint without the step of a COMPUTE
 // that is wanted at this time. Allowed only in a job of one worker.
 int tandem_rest(tandem_worker* worker);
 // 1: the job was told to end early, by a signal to `tandem run`. Any time, also after TANDEM_END.
 int32_t tandem_stopped(const tandem_worker* worker);
-// Requires: joined. 1: the job makes checkpoints; 0: TANDEM_STATE will not be wanted (--no-save).
-int32_t tandem_saves(const tandem_worker* worker);
+// Requires: joined. 1: the job makes checkpoints; 0: TANDEM_STATE will not be wanted
+// (--no-checkpoint).
+int32_t tandem_writes_checkpoints(const tandem_worker* worker);
 
 // ---- leaving ----
 
@@ -256,7 +258,7 @@ int tandem_hash_numbers(const char* field, const int64_t* numbers, int64_t count
 // Reads all files of the checkpoint in `folder` (a folder with a MANIFEST, whose layout is in
 // server/range_file.md) and checks them. -1: a file is missing, or its length or bytes differ from
 // the manifest. Any thread.
-int tandem_check_save(const char* folder);
+int tandem_check_checkpoint(const char* folder);
 
 #ifdef __cplusplus
 }

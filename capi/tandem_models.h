@@ -32,7 +32,7 @@ int32_t tandem_model_parameters(const tandem_model* model);
 const char* tandem_model_parameter(const tandem_model* model, int32_t i, int32_t* dims,
                                    const int64_t** shape, int64_t* offset);
 // Writes the initial values that a job with this seed has.
-int tandem_model_first_values(const tandem_model* model, uint64_t seed, float* parameters);
+int tandem_model_initial_values(const tandem_model* model, uint64_t seed, float* parameters);
 
 // Writes logits [samples]. cells[t]: [samples, fields[t], dim[t]]; inputs: [samples, numbers].
 int tandem_model_forward(tandem_model* model, int64_t samples, const float* inputs,
@@ -41,7 +41,7 @@ int tandem_model_forward(tandem_model* model, int64_t samples, const float* inpu
 // the gradients of that sum.
 int tandem_model_backward(tandem_model* model, int64_t samples, const float* inputs,
                           const float* labels, const float* const* cells, const float* parameters,
-                          double* loss, float* parameter_gradients, float* const* cell_gradients);
+                          double* loss, float* parameter_gradients, float* const* pooled_gradients);
 void tandem_model_free(tandem_model* model);
 
 #ifdef __cplusplus

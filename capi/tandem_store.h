@@ -1,8 +1,8 @@
-// The C interface of STORE tables, for programs that have their own optimizer. Such programs read,
-// assign, insert and erase whole rows on the servers of a running job. capi/tandem.h includes this
-// header; docs/STORE.md describes STORE tables and their guarantees.
+// The C interface of KEY_VALUE tables, for programs that have their own optimizer. Such programs
+// read, assign, insert and erase whole rows on the servers of a running job. capi/tandem.h includes
+// this header; docs/STORE.md describes KEY_VALUE tables and their guarantees.
 //
-// A row has tandem_store_row_floats floats: `dim` and then `state_floats`, as the job says.
+// A row has tandem_store_row_floats floats: `dim` and then `extra_floats`, as the job says.
 // Programs decide what they mean. Keys are any 64-bit numbers. A row exists from its first write
 // until it is erased. A call takes any number of keys and waits until all of them are done; from
 // then on every program sees the result. Several programs may write at the same time: the later of
@@ -37,8 +37,8 @@ typedef struct tandem_scan tandem_scan;
 int tandem_store_open(const char* scheduler, const char* table, int64_t timeout_ms,
                       tandem_store** store);
 int32_t tandem_store_dim(const tandem_store* store);
-int32_t tandem_store_state_floats(const tandem_store* store);
-int32_t tandem_store_row_floats(const tandem_store* store);  // dim + state_floats
+int32_t tandem_store_extra_floats(const tandem_store* store);
+int32_t tandem_store_row_floats(const tandem_store* store);  // dim + extra_floats
 
 // rows: [count, row_floats]; absent rows are not touched. found: [count], 1: the row exists, 0: it
 // does not; may be NULL.

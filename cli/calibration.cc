@@ -58,7 +58,7 @@ absl::StatusOr<json> ReadSummary(const std::string& folder) {
 
 // The placement of a table's rows in its entry of a summary; "servers" if the entry has none.
 std::string SynchroniserOf(const json& table) {
-  const auto found = table.find("synchroniser");
+  const auto found = table.find("placement");
   return found != table.end() && found->is_string() ? found->get<std::string>() : "servers";
 }
 
@@ -76,7 +76,7 @@ double StepSeconds(const Steps& of, int batch) {
   return of.computed / of.steps * (same ? 1 : batch / rows);
 }
 
-std::string WhatDiffers(const json& summary, const job::JobPlan& plan) {
+std::string WhatDiffers(const json& summary, const job::ResolvedJob& plan) {
   const auto workers = static_cast<int64_t>(NumberOf(summary, "workers"));
   const auto servers = static_cast<int64_t>(NumberOf(summary, "servers"));
   if (workers != plan.workers()) return absl::StrCat(workers, " workers");
@@ -84,8 +84,7 @@ std::string WhatDiffers(const json& summary, const job::JobPlan& plan) {
   const json policies = ObjectOf(summary, "policy"), tables = ObjectOf(summary, "tables");
   for (const job::TablePlan& table : plan.tables) {
     const std::string was_on = SynchroniserOf(ObjectOf(tables, table.name.c_str()));
-    if (was_on != absl::AsciiStrToLower(Table::Synchroniser_Name(table.synchroniser)) &&
-        !table.dense) {
+    if (was_on != absl::AsciiStrToLower(Table::Placement_Name(table.placement)) && !table.dense) {
       return absl::StrCat(table.name, " ", was_on);
     }
     const auto was = policies.find(table.name);
@@ -110,11 +109,12 @@ bool IsOfTandemRun(const json& summary) {
 
 double TrainingSpeed(const json& summary) {
   const double trained = NumberOf(summary, "seconds") - NumberOf(summary, "paused_seconds") -
-                         NumberOf(summary, "start_seconds");
+                         NumberOf(summary, "startup_timeout_seconds");
   return trained > 0 ? NumberOf(summary, "samples") / trained : 0;
 }
 
-absl::StatusOr<Calibration> ReadCalibration(const std::string& folder, const job::JobPlan& plan) {
+absl::StatusOr<Calibration> ReadCalibration(const std::string& folder,
+                                            const job::ResolvedJob& plan) {
   TANDEM_ASSIGN_OR_RETURN(const json summary, ReadSummary(folder));
   Calibration out;
   out.folder = folder;
@@ -135,7 +135,7 @@ absl::StatusOr<Calibration> ReadCalibration(const std::string& folder, const job
   if (all.steps < 1 || all.samples < 1 || all.computed <= 0) {
     return Unfit(folder, "says nothing of how long steps computed; expected a run that trained");
   }
-  const int batch = plan.job.train().batch();
+  const int batch = plan.job.train().batch_size();
   const bool one_to_one = each.size() == static_cast<size_t>(plan.workers());
   for (int rank = 0; rank < plan.workers(); ++rank) {
     const double own = one_to_one ? StepSeconds(each[static_cast<size_t>(rank)], batch) : 0;

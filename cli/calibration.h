@@ -42,7 +42,8 @@ struct Calibration {
 // workers, each worker gets the mean of the run's workers. If the run had other batches, times are
 // scaled by the number of rows. Errors name the folder and the reason: no summary, a failed or
 // simulated run, or a run without steps.
-absl::StatusOr<Calibration> ReadCalibration(const std::string& folder, const job::JobPlan& plan);
+absl::StatusOr<Calibration> ReadCalibration(const std::string& folder,
+                                            const job::ResolvedJob& plan);
 
 // Samples a second of a summary.json, without evaluations, checkpoints and the start of an
 // allreduce; 0 if the summary does not contain them.

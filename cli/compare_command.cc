@@ -42,7 +42,7 @@
 #include "study/manifest.h"
 #include "study/report.h"
 #include "study/runner.h"
-#include "study/study_plan.h"
+#include "study/study_runs.h"
 #include "worker/tune_group.h"
 
 namespace tandem::cli {
@@ -111,7 +111,7 @@ SimulateFlags FlagsOf(const study::Simulate& simulate) {
 class ProcessLauncher final : public study::RunLauncher {
  public:
   // `build`: see RunnerOptions.
-  ProcessLauncher(std::string program, const study::StudyPlan& plan,
+  ProcessLauncher(std::string program, const study::StudyRuns& plan,
                   std::function<std::string()> build, const std::atomic<bool>* stop)
       : program_(std::move(program)),
         study_(plan.study),
@@ -127,17 +127,17 @@ class ProcessLauncher final : public study::RunLauncher {
                                      study::RunJobFile(folder),
                                      "--out",
                                      folder,
-                                     "--no-save"};
+                                     "--no-checkpoint"};
     if (!script_.empty()) argv.insert(argv.end(), {"--python", script_});
     if (study_.has_simulate()) AddFlags(study_.simulate(), &argv);
-    if (study_.has_network()) AddNetwork(study_.network(), run.servers_beside_workers, &argv);
+    if (study_.has_network()) AddNetwork(study_.network(), run.colocate_servers, &argv);
     End end = RunProcess(argv, folder, caption, seconds_left);
     if (end.ok && study_.has_network()) AddModel(run, folder, &end);
     if (!end.ok || !study_.twin()) return end;
     const std::string twin = study::TwinFolder(folder);
     const double live_seconds = end.seconds;
-    argv = {program_, "simulate", study::RunJobFile(folder), "--calibrate", folder, "--out",
-            twin,     "--no-save"};
+    argv = {program_, "simulate", study::RunJobFile(folder), "--calibrate", folder,
+            "--out",  twin,       "--no-checkpoint"};
     end = RunProcess(argv, twin, absl::StrCat(caption, ", its twin"), seconds_left);
     end.seconds += live_seconds;
     return end;
@@ -149,7 +149,7 @@ class ProcessLauncher final : public study::RunLauncher {
   void Renew(const study::RunPlan& run, const std::string& folder) override {
     if (!study_.has_network() || !study::ReadRun(run, folder).counts()) return;
     const absl::Status renewed =
-        WriteModelOfRun(folder, study_.network(), run.servers_beside_workers, build_());
+        WriteModelOfRun(folder, study_.network(), run.colocate_servers, build_());
     if (renewed.ok()) return;
     std::printf("%s: no model of it: %s\n", run.name.c_str(),
                 std::string(renewed.message()).c_str());
@@ -216,19 +216,19 @@ class ProcessLauncher final : public study::RunLauncher {
     add("--noise", WithAllDigits(problem.noise));
     add("--fields", absl::StrCat(problem.fields));
     add("--ids", absl::StrCat(problem.ids));
-    add("--skew", WithAllDigits(problem.skew));
+    add("--zipf", WithAllDigits(problem.skew));
   }
 
   static void AddNetwork(const study::Network& network, bool beside,
                          std::vector<std::string>* argv) {
     argv->insert(argv->end(),
                  {"--link-bytes-per-second", WithAllDigits(network.bytes_per_second())});
-    if (beside) argv->push_back("--servers-beside-workers");
+    if (beside) argv->push_back("--colocate-servers");
   }
 
   void AddModel(const study::RunPlan& run, const std::string& folder, End* end) const {
     const absl::Status written =
-        WriteModelOfRun(folder, study_.network(), run.servers_beside_workers, build_());
+        WriteModelOfRun(folder, study_.network(), run.colocate_servers, build_());
     if (written.ok()) return;
     end->ok = false;
     end->why = absl::StrCat("no model of it: ", written.message());
@@ -264,7 +264,7 @@ class ProcessLauncher final : public study::RunLauncher {
 };
 
 // Makes the checks that `tandem run` makes before it starts a process. `script`: of the study.
-absl::Status CheckJobHere(const job::JobPlan& plan, const std::string& script) {
+absl::Status CheckJobHere(const job::ResolvedJob& plan, const std::string& script) {
   const bool program = plan.job.model().has_program();
   if (program && script.empty()) {
     return absl::InvalidArgumentError(
@@ -290,7 +290,7 @@ absl::StatusOr<study::Manifest> Prepare(const std::string& file) {
   manifest.study_file = file;
   TANDEM_ASSIGN_OR_RETURN(manifest.plan, study::ReadStudyFile(file));
   const study::Study& study = manifest.plan.study;
-  TANDEM_RETURN_IF_ERROR(study::CheckAllRuns(manifest.plan, [&](const job::JobPlan& plan) {
+  TANDEM_RETURN_IF_ERROR(study::CheckAllRuns(manifest.plan, [&](const job::ResolvedJob& plan) {
     if (study.has_network()) TANDEM_RETURN_IF_ERROR(plan::CheckKnown(plan));  // its model
     if (study.has_simulate()) TANDEM_RETURN_IF_ERROR(CheckFlags(FlagsOf(study.simulate()), plan));
     const bool simulated = study.twin() || study.has_simulate();
@@ -314,7 +314,7 @@ int MostHosts(const study::Manifest& manifest) {
   for (const study::RunPlan& run : manifest.runs) {
     const absl::StatusOr<Job> job = job::ParseJob(run.job_text, run.name, {});
     if (!job.ok()) continue;  // the run will report the error
-    const int servers = run.servers_beside_workers ? 0 : job->cluster().servers();
+    const int servers = run.colocate_servers ? 0 : job->cluster().servers();
     most = std::max(most, 1 + job->cluster().workers() + servers);
   }
   return most;
@@ -384,11 +384,11 @@ int Refused(const absl::Status& why) {
 
 std::string HowToGoOn(const CompareFlags& flags) {
   return absl::StrCat("to go on: tandem compare ", flags.study, " --out ", flags.out,
-                      "; what is done so far: tandem report ", flags.out);
+                      "; what is done so far: tandem compare --report-only ", flags.out);
 }
 
 void Announce(const study::Manifest& manifest, const std::string& out) {
-  const study::StudyPlan& plan = manifest.plan;
+  const study::StudyRuns& plan = manifest.plan;
   const auto count = [&manifest](study::Part part) {
     return std::count_if(manifest.runs.begin(), manifest.runs.end(),
                          [part](const study::RunPlan& run) { return run.part == part; });
@@ -475,10 +475,8 @@ int RunThem(const CompareFlags& flags, study::Manifest* manifest) {
 void AddCompare(CLI::App* app, CompareFlags* flags) {
   CLI::App* compare = app->add_subcommand(
       "compare", "Run a study: jobs that differ in what you ask about, and a report");
-  compare
-      ->add_option("study", flags->study,
-                   "Study file, e.g. configs/studies/quickstart_policies.textproto")
-      ->required();
+  compare->add_option("study", flags->study,
+                      "Study file, e.g. configs/studies/quickstart_policies.textproto");
   compare->add_option(
       "--out", flags->out,
       "Folder for report.html, runs.csv, figures/ and runs/; without: out/NAME. A study "
@@ -486,16 +484,22 @@ void AddCompare(CLI::App* app, CompareFlags* flags) {
   compare->add_flag("--overwrite", flags->overwrite,
                     "What another study left in --out may be lost");
   compare->add_flag("--retry-failed", flags->retry_failed, "Run again what failed before");
-  compare->add_flag("--check", flags->check, "Say what would be run, and run nothing");
-}
-
-void AddReport(CLI::App* app, ReportFlags* flags) {
-  app->add_subcommand("report", "Write the report of a study again, without running anything")
-      ->add_option("folder", flags->folder, "What tandem compare was given as --out")
-      ->required();
+  compare->add_flag("--check", flags->check, "List the runs, and run nothing");
+  compare->add_option("--report-only", flags->report_only,
+                      "Write the report of this study folder again, and run nothing");
 }
 
 int CompareCommand(const CompareFlags& given) {
+  if (!given.report_only.empty()) {
+    if (given.study.empty()) return WriteReportOf("tandem compare", given.report_only);
+    return Refused(absl::InvalidArgumentError(
+        "--report-only takes the folder of a study, and no study file; leave the file out"));
+  }
+  if (given.study.empty()) {
+    return Refused(absl::InvalidArgumentError(
+        "no study file given; for example configs/studies/quickstart_policies.textproto, or "
+        "--report-only FOLDER"));
+  }
   CompareFlags flags = given;
   (void)node::StopSignal();  // from here on Ctrl-C ends the study in order
   absl::StatusOr<study::Manifest> manifest = Prepare(flags.study);
@@ -524,7 +528,5 @@ int CompareCommand(const CompareFlags& given) {
   if (!ready.ok()) return Refused(ready);
   return RunThem(flags, &*manifest);
 }
-
-int ReportCommand(const ReportFlags& flags) { return WriteReportOf("tandem report", flags.folder); }
 
 }  // namespace tandem::cli

@@ -1,5 +1,5 @@
 // tandem compare: runs a study, one `tandem run` after another, and writes its report.
-// tandem report: writes the report again.
+// With --report-only it runs nothing and writes the report of a study folder again.
 #ifndef TANDEM_CLI_COMPARE_COMMAND_H_
 #define TANDEM_CLI_COMPARE_COMMAND_H_
 
@@ -14,20 +14,15 @@ struct CompareFlags {
   std::string out;         // empty: out/NAME with the name of the study
   bool overwrite = false;  // results of another study in `out` may be removed
   bool retry_failed = false;
-  bool check = false;  // list the runs, and start no run
-};
-
-struct ReportFlags {
-  std::string folder;
+  bool check = false;       // list the runs, and start no run
+  std::string report_only;  // the folder of a study; then nothing else is set
 };
 
 void AddCompare(CLI::App* app, CompareFlags* flags);
-void AddReport(CLI::App* app, ReportFlags* flags);
 
 // Returns the exit code. 1: a file could not be written, or no run finished. 2: the study or one of
 // its jobs is refused, and no run was started. Otherwise 0. Ctrl-C ends the process by its signal.
 int CompareCommand(const CompareFlags& flags);
-int ReportCommand(const ReportFlags& flags);
 
 }  // namespace tandem::cli
 

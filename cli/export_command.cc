@@ -9,8 +9,10 @@ namespace tandem::cli {
 
 void AddExport(CLI::App* app, ExportFlags* flags) {
   CLI::App* const command =
-      app->add_subcommand("export", "A saved model as safetensors, npz, Parquet, TorchScript");
-  command->add_option("save", flags->save, "Folder of a run, its model/, or one save in that")
+      app->add_subcommand("export", "A checkpoint as safetensors, npz, Parquet, TorchScript");
+  command
+      ->add_option("checkpoint", flags->checkpoint,
+                   "Folder of a run, its model/, or one checkpoint in that")
       ->required()
       ->check(CLI::ExistingDirectory);
   command->add_option("--to", flags->to, "Folder for what is written")->required();
@@ -26,7 +28,7 @@ void AddExport(CLI::App* app, ExportFlags* flags) {
 }
 
 int ExportCommand(const ExportFlags& flags, const std::string& programs) {
-  std::vector<std::string> arguments = {flags.save, "--to", flags.to};
+  std::vector<std::string> arguments = {flags.checkpoint, "--to", flags.to};
   for (const std::string& format : flags.formats) {
     arguments.insert(arguments.end(), {"--format", format});
   }

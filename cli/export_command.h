@@ -13,7 +13,7 @@ class App;
 namespace tandem::cli {
 
 struct ExportFlags {
-  std::string save;                  // a model folder, or one checkpoint
+  std::string checkpoint;            // a model folder, or one checkpoint
   std::string to;                    // folder
   std::vector<std::string> formats;  // empty: safetensors
   std::string serve;                 // SCRIPT:CLASS of the module for serve.pt; may be empty

@@ -12,7 +12,7 @@
 namespace tandem::cli {
 
 absl::StatusOr<JobHosts> JobHosts::Make(const Options& options) {
-  const int apart = options.servers_beside_workers ? 0 : options.servers;
+  const int apart = options.colocate_servers ? 0 : options.servers;
   TANDEM_ASSIGN_OR_RETURN(VirtualHosts hosts, VirtualHosts::Make(1 + options.workers + apart,
                                                                  options.bytes_per_second));
   return JobHosts(options, std::move(hosts));
@@ -24,7 +24,7 @@ JobHosts::JobHosts(const Options& options, VirtualHosts hosts)
   for (int w = 0; w < options_.workers; ++w) {
     roles_[static_cast<size_t>(1 + w)] = {absl::StrCat("worker ", w)};
   }
-  const int first = options_.servers_beside_workers ? 1 : 1 + options_.workers;
+  const int first = options_.colocate_servers ? 1 : 1 + options_.workers;
   for (int s = 0; s < options_.servers; ++s) {
     roles_[static_cast<size_t>(first + s)].push_back(absl::StrCat("server ", s));
   }

@@ -21,7 +21,7 @@ class JobHosts {
   struct Options {
     double bytes_per_second = 0;  // of each link, in each direction
     int workers = 1, servers = 0;
-    bool servers_beside_workers = false;  // requires: no more servers than workers
+    bool colocate_servers = false;  // requires: no more servers than workers
   };
   static absl::StatusOr<JobHosts> Make(const Options& options);
 

@@ -16,7 +16,7 @@
 #include "cli/run_command.h"
 #include "data/batch_source.h"
 #include "data/statistics.h"
-#include "job/service_time.h"
+#include "job/step_time.h"
 #include "node/role_flags.h"
 #include "node/role_options.h"
 #include "plan/advice.h"
@@ -37,7 +37,7 @@ absl::Status CheckNumber(const char* flag, double value, bool zero) {
 }
 
 // `live`: the run of --calibrate.
-absl::StatusOr<plan::Assumed> AssumedBy(const PlanFlags& flags, const job::JobPlan& job,
+absl::StatusOr<plan::Assumed> AssumedBy(const PlanFlags& flags, const job::ResolvedJob& job,
                                         const absl::optional<Calibration>& live) {
   TANDEM_RETURN_IF_ERROR(CheckNumber("--step-seconds", flags.step_seconds, false));
   TANDEM_RETURN_IF_ERROR(CheckNumber("--latency-seconds", flags.latency_seconds, true));
@@ -47,8 +47,9 @@ absl::StatusOr<plan::Assumed> AssumedBy(const PlanFlags& flags, const job::JobPl
   assumed.bytes_per_second = flags.bytes_per_second;
   if (!live.has_value()) {
     for (int rank = 0; rank < job.workers(); ++rank) {
-      // If service_time draws the time of steps, it is the whole time, as in a simulated run.
-      const bool drawn = job::ServiceTimeOf(job.job, rank) >= 0;
+      // If fault_injection.slow_workers draws the time of steps, it is the whole time, as in a
+      // simulated run.
+      const bool drawn = job::StepTimeOf(job.job, rank) >= 0;
       assumed.compute_seconds.push_back(drawn ? 0 : flags.step_seconds);
     }
     return assumed;
@@ -107,7 +108,7 @@ void PrintRow(const plan::Estimate& e, bool speed) {
 }
 
 // Strategies are of the same kind if they differ only in the algorithm and the number of servers.
-std::string KindOf(const plan::Way& way) {
+std::string KindOf(const plan::Strategy& way) {
   return absl::StrCat(static_cast<int>(way.tables), " ", static_cast<int>(way.dense), " ",
                       way.bound.has_value() ? absl::StrCat(*way.bound) : "any");
 }
@@ -135,7 +136,7 @@ class Possible {
   }
 
   // Whether the job can run with this strategy and so many workers.
-  absl::Status Check(const plan::Way& way, int workers) const {
+  absl::Status Check(const plan::Strategy& way, int workers) const {
     job::Overrides all = *node::ParseOverrides(flags_.set);
     for (auto& override : way.Overrides(job_)) all.push_back(std::move(override));
     if (workers != job_.cluster().workers()) {
@@ -146,7 +147,7 @@ class Possible {
   }
 
   // The command that runs the job with this strategy.
-  std::string Command(const plan::Way& way) const {
+  std::string Command(const plan::Strategy& way) const {
     std::string out = absl::StrCat("  tandem run ", ForShell(flags_.job));
     for (const std::string& set : flags_.set) absl::StrAppend(&out, " --set ", ForShell(set));
     for (const auto& [path, value] : way.Overrides(job_)) {
@@ -166,7 +167,7 @@ class Possible {
 // The current job can be faster than every candidate, because it uses features that the candidates
 // lack: sync rounds, quorum sums, tables at several places.
 void PrintLead(const plan::Estimate& as_it_is, const plan::Estimate& taken) {
-  const plan::Way& way = as_it_is.way;
+  const plan::Strategy& way = as_it_is.way;
   if (way.every == 1 && !way.quorum.has_value() && !way.mixed) return;
   const double lead = as_it_is.samples_per_second / taken.samples_per_second;
   if (lead < plan::kAlike) return;
@@ -243,7 +244,7 @@ absl::Status Plan(const PlanFlags& flags) {
   node::RoleFlags role;
   role.job = flags.job;
   role.set = flags.set;
-  TANDEM_ASSIGN_OR_RETURN(job::JobPlan job, node::PlanOf(role));
+  TANDEM_ASSIGN_OR_RETURN(job::ResolvedJob job, node::PlanOf(role));
   absl::optional<Calibration> live;
   if (!flags.calibrate.empty()) {
     TANDEM_ASSIGN_OR_RETURN(live, ReadCalibration(flags.calibrate, job));
@@ -257,10 +258,10 @@ absl::Status Plan(const PlanFlags& flags) {
   TANDEM_ASSIGN_OR_RETURN(const plan::Facts facts, plan::MeasureFacts(job, assumed));
   Possible possible(flags);
   TANDEM_RETURN_IF_ERROR(possible.Read());
-  std::vector<plan::Way> may;
+  std::vector<plan::Strategy> may;
   int refused = 0;
   std::string why;
-  for (const plan::Way& way : plan::WaysOf(facts)) {
+  for (const plan::Strategy& way : plan::StrategiesOf(facts)) {
     if (const absl::Status status = possible.Check(way, facts.workers); status.ok()) {
       may.push_back(way);
     } else {
@@ -271,14 +272,14 @@ absl::Status Plan(const PlanFlags& flags) {
   PrintFacts(facts, job.job.name());
   const std::vector<plan::Estimate> ways = plan::EstimateAll(facts, may);
   const plan::Estimate as_it_is =
-      plan::EstimateWay(facts, plan::WayOf(job, /*servers_beside_workers=*/false));
+      plan::EstimateStrategy(facts, plan::StrategyOf(job, /*colocate_servers=*/false));
   const bool speed = CheckAgainstRun(live, as_it_is);
   PrintTable(ways, flags.all, speed);
   std::printf("as it is:\n");
   PrintRow(as_it_is, speed);
   if (!ways.empty() && speed) {
     PrintChoice(ways, as_it_is, possible);
-    const auto taken = [&possible](const plan::Way& way, int workers) {
+    const auto taken = [&possible](const plan::Strategy& way, int workers) {
       return possible.Check(way, workers).ok();
     };
     for (const std::string& change : plan::WhatWouldChange(facts, taken)) {
@@ -309,7 +310,7 @@ void AddPlan(CLI::App* app, PlanFlags* flags) {
                        "Folder of a live run: steps, frames and tables are as they were there")
           ->check(CLI::ExistingDirectory);
   plan->add_option("--step-seconds", flags->step_seconds,
-                   "What a step computes, unless the job has service_time")
+                   "What a step computes, unless the job has fault_injection.slow_workers")
       ->capture_default_str()
       ->excludes(calibrate);
   plan->add_option("--latency-seconds", flags->latency_seconds, "From sending to receiving")

@@ -28,7 +28,7 @@
 #include "data/files.h"
 #include "job/job.h"
 #include "node/role_flags.h"
-#include "server/save_directory.h"
+#include "server/checkpoint_directory.h"
 
 namespace tandem::cli {
 namespace {
@@ -91,10 +91,10 @@ absl::Status CheckOut(const PredictFlags& flags) {
   return refuse("cannot be written: ", std::strerror(errno));
 }
 
-// The files of the saved model. Returns none if it cannot be opened; the run then reports that.
+// The files of the checkpoint. Returns none if it cannot be opened; the run then reports that.
 std::vector<std::string> FilesOfModel(const std::string& init_from) {
   std::vector<std::string> files;
-  const auto saved = server::SavedModel::Open(init_from);
+  const auto saved = server::CheckpointReader::Open(init_from);
   if (!saved.ok()) return files;
   const fs::path folder = saved->folder();
   files.push_back((folder.parent_path() / "LATEST").string());
@@ -124,7 +124,7 @@ absl::Status CheckNotRead(const PredictFlags& flags, const Job& job,
 
 // Replaces policies that leave out some workers: the single worker of a script does not support
 // them, and pushes nothing.
-void AddPolicies(const job::JobPlan& trained, std::vector<std::string>* set) {
+void AddPolicies(const job::ResolvedJob& trained, std::vector<std::string>* set) {
   if (trained.job.policy().kind() == Policy::BACKUP_WORKERS) {
     set->emplace_back("policy={kind: BSP}");
   }
@@ -137,12 +137,12 @@ void AddPolicies(const job::JobPlan& trained, std::vector<std::string>* set) {
 }
 
 // The settings that turn the job into one that only scores.
-std::vector<std::string> SettingsOf(const PredictFlags& flags, const job::JobPlan& trained) {
+std::vector<std::string> SettingsOf(const PredictFlags& flags, const job::ResolvedJob& trained) {
   std::vector<std::string> set = flags.set;
   if (trained.job.model().has_program()) {
     set.emplace_back("train.evaluate_only=true");
-    set.emplace_back("cluster.workers=1");  // keeps the script's order of rows
-    set.emplace_back("service_time=[]");    // may name workers that do not exist
+    set.emplace_back("cluster.workers=1");                // keeps the script's order of rows
+    set.emplace_back("fault_injection.slow_workers=[]");  // may name workers that do not exist
     AddPolicies(trained, &set);
     return set;
   }
@@ -155,7 +155,8 @@ std::vector<std::string> SettingsOf(const PredictFlags& flags, const job::JobPla
   return set;
 }
 
-absl::StatusOr<job::JobPlan> PlanOf(const std::string& job, const std::vector<std::string>& set) {
+absl::StatusOr<job::ResolvedJob> PlanOf(const std::string& job,
+                                        const std::vector<std::string>& set) {
   node::RoleFlags role;
   role.job = job;
   role.set = set;
@@ -262,8 +263,8 @@ std::string Judge(const std::string& run, int64_t rows) {
                                                         WithCommas(rows), " rows have no label"));
 }
 
-// A temporary folder for the run. It stays only if the run fails, because its logs say why, or if its
-// scores cannot be written.
+// A temporary folder for the run. It stays only if the run fails, because its logs say why, or if
+// its scores cannot be written.
 class PassingFolder {
  public:
   PassingFolder() {
@@ -289,7 +290,7 @@ class PassingFolder {
 int PredictCommand(const PredictFlags& flags) {
   std::vector<std::string> set = flags.set;
   set.emplace_back("train.evaluate_only=true");  // it pushes nothing, and needs no room for pushes
-  const absl::StatusOr<job::JobPlan> trained = PlanOf(flags.job, set);
+  const absl::StatusOr<job::ResolvedJob> trained = PlanOf(flags.job, set);
   if (!trained.ok()) return RefusePrediction(trained.status());
   absl::Status ready = CheckRows(flags, trained->job.data());
   if (ready.ok()) ready = CheckOut(flags);
@@ -299,7 +300,7 @@ int PredictCommand(const PredictFlags& flags) {
   run.program = "tandem predict";
   run.job = flags.job;
   run.set = SettingsOf(flags, *trained);
-  const absl::StatusOr<job::JobPlan> plan = PlanOf(run.job, run.set);
+  const absl::StatusOr<job::ResolvedJob> plan = PlanOf(run.job, run.set);
   if (!plan.ok()) return RefusePrediction(plan.status());
   const Data& data = plan->job.data();
   const absl::StatusOr<std::vector<std::string>> files = FilesOf(data);

@@ -18,7 +18,7 @@ constexpr double kMostSampleBytes = 4e9;
 
 class Quadratic final : public Problem {
  public:
-  Quadratic(const ProblemFlags& flags, int64_t steps, const job::JobPlan& plan) {
+  Quadratic(const ProblemFlags& flags, int64_t steps, const job::ResolvedJob& plan) {
     options_.curvature = flags.curvature;
     options_.condition = flags.condition;
     options_.noise = flags.noise;
@@ -27,7 +27,7 @@ class Quadratic final : public Problem {
     options_.seed = plan.job.seed();
   }
   worker::MakeTaskRunner runners() override {
-    return [this](const job::JobPlan& plan, int rank) {
+    return [this](const job::ResolvedJob& plan, int rank) {
       return sim::QuadraticRunner::New(plan, rank, options_, &losses_);
     };
   }
@@ -55,10 +55,10 @@ class Quadratic final : public Problem {
 
 class Clicks final : public Problem {
  public:
-  Clicks(const ProblemFlags& flags, int64_t steps, const job::JobPlan& plan)
+  Clicks(const ProblemFlags& flags, int64_t steps, const job::ResolvedJob& plan)
       : model_(std::make_shared<const sim::ClickModel>(plan, Options(flags, steps, plan))) {}
   worker::MakeTaskRunner runners() override {
-    return [this](const job::JobPlan& plan, int rank) {
+    return [this](const job::ResolvedJob& plan, int rank) {
       return sim::ClickRunner::New(plan, rank, model_, &losses_);
     };
   }
@@ -86,7 +86,7 @@ class Clicks final : public Problem {
 
  private:
   static sim::ClickOptions Options(const ProblemFlags& flags, int64_t steps,
-                                   const job::JobPlan& plan) {
+                                   const job::ResolvedJob& plan) {
     sim::ClickOptions options;
     options.fields = static_cast<int>(flags.fields);
     options.ids = flags.ids;
@@ -113,7 +113,7 @@ absl::Status CheckUnused(const ProblemFlags& flags) {
   const bool clicks =
       flags.fields != none.fields || flags.ids != none.ids || flags.skew != none.skew;
   if (clicks && flags.kind != kClicks) {
-    return absl::InvalidArgumentError("--fields, --ids and --skew are for --problem clicks");
+    return absl::InvalidArgumentError("--fields, --ids and --zipf are for --problem clicks");
   }
   if (flags.empty() && flags.parameters != none.parameters) {
     return absl::InvalidArgumentError("--parameters is for --problem");
@@ -125,7 +125,7 @@ bool Finite(double value, double least) { return std::isfinite(value) && value >
 bool Between(int64_t value, int64_t least, int64_t most) { return value >= least && value <= most; }
 
 // Refuses too many samples. They are in memory until the worker has computed their step.
-absl::Status CheckSamples(const ProblemFlags& flags, const job::JobPlan& plan) {
+absl::Status CheckSamples(const ProblemFlags& flags, const job::ResolvedJob& plan) {
   if (flags.kind != kClicks) return absl::OkStatus();
   double values = static_cast<double>(flags.parameters - 1);
   for (const job::TablePlan& table : plan.tables) {
@@ -133,12 +133,13 @@ absl::Status CheckSamples(const ProblemFlags& flags, const job::JobPlan& plan) {
   }
   const Train& train = plan.job.train();
   const double bytes =
-      sizeof(float) * values * train.batch() * (train.depth() + 2.0) * plan.workers();
+      sizeof(float) * values * train.batch_size() * (train.prefetch_steps() + 2.0) * plan.workers();
   if (bytes <= kMostSampleBytes) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrFormat(
       "--parameters, --fields: %.0f values a sample, %d samples a step and %d workers with %d "
-      "steps each take %.3g GB of memory, must be at most %g; lower one of these, or train.batch",
-      values, train.batch(), plan.workers(), train.depth() + 2, bytes / 1e9,
+      "steps each take %.3g GB of memory, must be at most %g; lower one of these, or "
+      "train.batch_size",
+      values, train.batch_size(), plan.workers(), train.prefetch_steps() + 2, bytes / 1e9,
       kMostSampleBytes / 1e9));
 }
 
@@ -164,12 +165,12 @@ void AddProblem(CLI::App* app, ProblemFlags* flags) {
   app->add_option("--fields", flags->fields, "--problem clicks: of each table")
       ->capture_default_str();
   app->add_option("--ids", flags->ids, "--problem clicks: of each field")->capture_default_str();
-  app->add_option("--skew", flags->skew,
+  app->add_option("--zipf", flags->skew,
                   "--problem clicks: exponent of Zipf's law, which ids follow; 0: all are alike")
       ->capture_default_str();
 }
 
-absl::Status CheckProblem(const ProblemFlags& flags, const job::JobPlan& plan) {
+absl::Status CheckProblem(const ProblemFlags& flags, const job::ResolvedJob& plan) {
   if (const absl::Status unused = CheckUnused(flags); !unused.ok() || flags.empty()) return unused;
   if (plan.job.train().has_keep_best()) {
     return absl::InvalidArgumentError("train.keep_best: a problem has no rows to evaluate on");
@@ -184,14 +185,14 @@ absl::Status CheckProblem(const ProblemFlags& flags, const job::JobPlan& plan) {
   if (!Between(flags.fields, 1, kMostFields) || !Between(flags.ids, 1, kMostIds) ||
       !Finite(flags.skew, 0) || flags.skew > data::kMostSkew) {
     return absl::InvalidArgumentError(absl::StrCat("--fields must be 1 to ", kMostFields,
-                                                   ", --ids 1 to ", kMostIds, ", --skew 0 to ",
+                                                   ", --ids 1 to ", kMostIds, ", --zipf 0 to ",
                                                    data::kMostSkew));
   }
   return CheckSamples(flags, plan);
 }
 
 std::unique_ptr<Problem> NewProblem(const ProblemFlags& flags, int64_t steps,
-                                    const job::JobPlan& plan) {
+                                    const job::ResolvedJob& plan) {
   if (flags.kind == kClicks) return std::make_unique<Clicks>(flags, steps, plan);
   return std::make_unique<Quadratic>(flags, steps, plan);
 }

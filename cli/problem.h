@@ -31,7 +31,7 @@ void AddProblem(CLI::App* app, ProblemFlags* flags);
 
 // INVALID_ARGUMENT, which names the flag or field: invalid numbers, flags of another problem, or a
 // job in which a problem cannot replace the model.
-absl::Status CheckProblem(const ProblemFlags& flags, const job::JobPlan& plan);
+absl::Status CheckProblem(const ProblemFlags& flags, const job::ResolvedJob& plan);
 
 class Problem {
  public:
@@ -46,7 +46,7 @@ class Problem {
 // `steps`: steps of each worker in an epoch. Requires: CheckProblem returned OK. `plan` must
 // outlive the problem.
 std::unique_ptr<Problem> NewProblem(const ProblemFlags& flags, int64_t steps,
-                                    const job::JobPlan& plan);
+                                    const job::ResolvedJob& plan);
 
 }  // namespace tandem::cli
 

@@ -28,8 +28,8 @@ class ProgressView {
   // Erases the live line, if there is one, so that the caller can print.
   void Clear();
 
-  // "epoch 1 41%, step 1,200 | 35,100 samples/s | training loss 0.4512, AUC 0.7810 | staleness 1.20,
-  // max 5 | 0:42 left", in shorter words if that is wider than `columns`.
+  // "epoch 1 41%, step 1,200 | 35,100 samples/s | training loss 0.4512, AUC 0.7810 | staleness
+  // 1.20, max 5 | 0:42 left", in shorter words if that is wider than `columns`.
   static std::string Format(const nlohmann::json& progress, int columns);
   // "AUC 0.7810, logloss 0.4512, accuracy 0.7905, 1,000 samples".
   static std::string FormatEvaluation(const nlohmann::json& evaluation);

@@ -29,8 +29,8 @@
 #include "node/role_flags.h"
 #include "node/role_options.h"
 #include "scheduler/deal_ranges.h"
-#include "server/save_compare.h"
-#include "server/save_directory.h"
+#include "server/checkpoint_compare.h"
+#include "server/checkpoint_directory.h"
 #include "server/update_order.h"
 
 namespace tandem::cli {
@@ -60,7 +60,7 @@ absl::Status CheckEnded(const std::string& folder) {
   if (summary.contains("resumed")) {
     return absl::FailedPreconditionError(absl::StrCat(
         path,
-        ": the run went on from a save, where its workers met, and is no run of one order; "
+        ": the run went on from a checkpoint, where its workers met, and is no run of one order; "
         "hint: docs/REPLAY.md"));
   }
   if (summary.contains("exit") && summary["exit"] == 0 && !summary.contains("failed")) {
@@ -94,7 +94,7 @@ absl::Status ReadStart(const std::string& folder, StartFlags* start) {
 // did not.
 std::vector<std::string> SetsOf(const ReplayFlags& flags) {
   std::vector<std::string> sets = flags.run.set;
-  sets.insert(sets.end(), {"save.every_steps=0", "save.every_seconds=1e15"});
+  sets.insert(sets.end(), {"checkpoint.every_steps=0", "checkpoint.every_seconds=1e15"});
   return sets;
 }
 
@@ -102,15 +102,15 @@ std::vector<std::string> SetsOf(const ReplayFlags& flags) {
 absl::StatusOr<std::vector<std::string>> CheckChanges(const ReplayFlags& flags) {
   node::RoleFlags role;
   role.job = JobOf(flags);
-  TANDEM_ASSIGN_OR_RETURN(const job::JobPlan was, node::PlanOf(role));
-  if (!was.job.staleness().order()) {
+  TANDEM_ASSIGN_OR_RETURN(const job::ResolvedJob was, node::PlanOf(role));
+  if (!was.job.staleness().record_order()) {
     return absl::FailedPreconditionError(
         absl::StrCat(flags.recorded,
                      ": the run has not recorded its order; hint: train with --set "
-                     "staleness.order=true"));
+                     "staleness.record_order=true"));
   }
   role.set = flags.run.set;
-  TANDEM_ASSIGN_OR_RETURN(const job::JobPlan is, node::PlanOf(role));
+  TANDEM_ASSIGN_OR_RETURN(const job::ResolvedJob is, node::PlanOf(role));
   const std::vector<std::string> refused = job::ReplayDifferences(was.job, is.job);
   if (!refused.empty()) {
     return absl::InvalidArgumentError(
@@ -126,7 +126,7 @@ absl::StatusOr<std::vector<std::string>> CheckChanges(const ReplayFlags& flags) 
 absl::Status CheckOrder(const ReplayFlags& flags) {
   node::RoleFlags role;
   role.job = JobOf(flags);
-  TANDEM_ASSIGN_OR_RETURN(const job::JobPlan plan, node::PlanOf(role));
+  TANDEM_ASSIGN_OR_RETURN(const job::ResolvedJob plan, node::PlanOf(role));
   const std::vector<RangeInfo> ranges = scheduler::DealRanges(plan);
   std::vector<uint32_t> recorded;
   for (uint32_t r = 0; r < ranges.size(); ++r) {
@@ -195,8 +195,9 @@ int Compare(const ReplayFlags& flags, const std::string& out, bool changed) {
     std::printf("replayed; no models to compare: %s is not there\n", recorded.c_str());
     return node::kExitOk;
   }
-  const absl::StatusOr<server::SavedModel> was = server::SavedModel::Open(recorded);
-  const absl::StatusOr<server::SavedModel> is = server::SavedModel::Open(out + "/model");
+  const absl::StatusOr<server::CheckpointReader> was = server::CheckpointReader::Open(recorded);
+  const absl::StatusOr<server::CheckpointReader> is =
+      server::CheckpointReader::Open(out + "/model");
   if (!was.ok()) return node::Finish("tandem replay", was.status());
   if (!is.ok()) return node::Finish("tandem replay", is.status());
   const absl::StatusOr<server::ModelComparison> compared = server::CompareModels(*was, *is);
@@ -226,7 +227,8 @@ int Compare(const ReplayFlags& flags, const std::string& out, bool changed) {
 void AddReplay(CLI::App* app, ReplayFlags* flags) {
   CLI::App* replay = app->add_subcommand(
       "replay", "Run a recorded job again in the same order of updates, to the same bits");
-  replay->add_option("run", flags->recorded, "Folder of a run with staleness.order")->required();
+  replay->add_option("run", flags->recorded, "Folder of a run with staleness.record_order")
+      ->required();
   node::AddSetFlag(replay, &flags->run.set);
   node::AddOutFlags(replay, "Folder for what it leaves; without: out/NAME-TIME", &flags->run.out,
                     &flags->run.overwrite);

@@ -10,7 +10,7 @@
 namespace tandem::cli {
 
 struct ReplayFlags {
-  std::string recorded;  // the folder of a run with staleness.order
+  std::string recorded;  // the folder of a run with staleness.record_order
   bool serial = false;   // runs in one process, tandem-simulator
   RunFlags run;          // of the new run; its job is the recorded job
 };

@@ -15,7 +15,7 @@
 #include "data/files.h"
 #include "job/resume_check.h"
 #include "models/script_file.h"
-#include "server/save_directory.h"
+#include "server/checkpoint_directory.h"
 
 namespace tandem::cli {
 namespace {
@@ -51,17 +51,19 @@ void ReadHowItEnded(const std::string& folder, ResumePoint* point) {
   point->stopped_early = early != best->end() && early->is_boolean() && early->get<bool>();
 }
 
-absl::Status HasProgramState(const std::string& save) {
-  TANDEM_ASSIGN_OR_RETURN(const server::SavedModel saved, server::SavedModel::Open(save));
+absl::Status HasProgramState(const std::string& checkpoint) {
+  TANDEM_ASSIGN_OR_RETURN(const server::CheckpointReader saved,
+                          server::CheckpointReader::Open(checkpoint));
   TANDEM_ASSIGN_OR_RETURN(const std::string state, saved.ReadProgramState(0));
   if (!state.empty()) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
       "the program has saved nothing of where it stood; hint: begin with its model: --init-from ",
-      save));
+      checkpoint));
 }
 
-absl::Status HasSameModule(const std::string& save, const Script& script) {
-  TANDEM_ASSIGN_OR_RETURN(const server::SavedModel saved, server::SavedModel::Open(save));
+absl::Status HasSameModule(const std::string& checkpoint, const Script& script) {
+  TANDEM_ASSIGN_OR_RETURN(const server::CheckpointReader saved,
+                          server::CheckpointReader::Open(checkpoint));
   TANDEM_ASSIGN_OR_RETURN(const std::string bytes, saved.ReadProgramState(0));
   TANDEM_ASSIGN_OR_RETURN(const models::ModuleState was, models::ParseModuleState(bytes));
   TANDEM_ASSIGN_OR_RETURN(const models::ScriptFile is, models::ReadScriptFile(script));
@@ -77,14 +79,14 @@ absl::StatusOr<ResumePoint> FindResumePoint(const std::string& folder) {
   ResumePoint point;
   TANDEM_RETURN_IF_ERROR(ReadRun(folder, &point));
   TANDEM_ASSIGN_OR_RETURN(
-      const server::SavedModel saved,
-      server::SavedModel::OpenNewest(folder + "/model", point.run, &point.damaged));
-  point.save = saved.folder();
+      const server::CheckpointReader saved,
+      server::CheckpointReader::OpenNewest(folder + "/model", point.run, &point.damaged));
+  point.checkpoint = saved.folder();
   point.step = saved.manifest().step;
   point.attempt = std::max(point.attempt, saved.manifest().attempt) + 1;
   TANDEM_ASSIGN_OR_RETURN(const std::string record, saved.ReadRecord());
   if (!point.record.ParseFromString(record)) {
-    return absl::DataLossError(absl::StrCat(point.save, ": a record that cannot be read"));
+    return absl::DataLossError(absl::StrCat(point.checkpoint, ": a record that cannot be read"));
   }
   const std::string job = folder + "/job.textproto";
   std::error_code error;
@@ -96,7 +98,7 @@ absl::StatusOr<ResumePoint> FindResumePoint(const std::string& folder) {
 }
 
 ResumeReport CheckResume(const std::string& folder, const ResumePoint& point,
-                         const job::JobPlan& plan) {
+                         const job::ResolvedJob& plan) {
   const std::string where = absl::StrCat("--resume ", folder, ": ");
   ResumeReport report;
   const auto refuse = [&](absl::string_view line) {
@@ -107,11 +109,11 @@ ResumeReport CheckResume(const std::string& folder, const ResumePoint& point,
     return refuse("train.evaluate_only takes no step; hint: evaluate with --init-from");
   }
   if (plan.job.model().has_program()) {
-    const absl::Status there = HasProgramState(point.save);
+    const absl::Status there = HasProgramState(point.checkpoint);
     if (!there.ok()) return refuse(there.message());
   }
   if (plan.job.model().has_script()) {
-    const absl::Status same = HasSameModule(point.save, plan.job.model().script());
+    const absl::Status same = HasSameModule(point.checkpoint, plan.job.model().script());
     if (!same.ok()) return refuse(same.message());
   }
   if (point.record.worker_size() != plan.workers()) {
@@ -125,11 +127,11 @@ ResumeReport CheckResume(const std::string& folder, const ResumePoint& point,
   if (!point.damaged.empty())
     report.said.push_back(absl::StrCat(where, "passed over: ", point.damaged));
   if (!point.job.has_value()) return report;
-  const absl::StatusOr<job::JobPlan> was = job::Resolve(*point.job);
+  const absl::StatusOr<job::ResolvedJob> was = job::Resolve(*point.job);
   if (!was.ok()) return refuse(absl::StrCat("its job: ", was.status().message()));
   for (const std::string& difference : job::ResumeDifferences(was->job, plan.job)) {
-    refuse(
-        absl::StrCat(difference, "; hint: docs/SAVES.md lists what may change when a run goes on"));
+    refuse(absl::StrCat(difference,
+                        "; hint: docs/CHECKPOINTS.md lists what may change when a run goes on"));
   }
   const Train &before = was->job.train(), &now = plan.job.train();
   const bool longer = now.epochs() > before.epochs() || More(before.max_steps(), now.max_steps());

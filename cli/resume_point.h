@@ -15,7 +15,7 @@
 namespace tandem::cli {
 
 struct ResumePoint {
-  std::string save;            // folder of the checkpoint
+  std::string checkpoint;      // folder of the checkpoint
   std::string damaged;         // why newer checkpoints are not used; empty: none is newer
   int64_t step = 0;            // the checkpoint contains the steps before this one
   uint64_t run = 0;            // View.run
@@ -34,7 +34,7 @@ struct ResumeReport {
   std::vector<std::string> said;     // the changes of the job, a line each
 };
 ResumeReport CheckResume(const std::string& folder, const ResumePoint& point,
-                         const job::JobPlan& plan);
+                         const job::ResolvedJob& plan);
 
 }  // namespace tandem::cli
 

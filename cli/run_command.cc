@@ -40,14 +40,14 @@
 #include "data/statistics.h"
 #include "doctor/doctor.h"
 #include "doctor/doctor_gather.h"
-#include "job/service_time.h"
+#include "job/step_time.h"
 #include "node/network_check.h"
 #include "node/role_flags.h"
 #include "node/transport_choice.h"
 #include "policies/policy.h"
 #include "scheduler/summary.h"
+#include "server/checkpoint_directory.h"
 #include "server/range_file.h"
-#include "server/save_directory.h"
 #include "worker/tune_group.h"
 
 namespace tandem::cli {
@@ -145,13 +145,13 @@ class Run {
   // `kept`: keeps the checkpoint that the job begins with until all processes have loaded it.
   // `script_hash`: of the script that runs as each worker, if any. `warnings`: warnings about the
   // data, which have been printed.
-  Run(const RunFlags& flags, job::JobPlan plan, OwnedFd kept, std::string script_hash,
+  Run(const RunFlags& flags, job::ResolvedJob plan, OwnedFd kept, std::string script_hash,
       std::vector<std::string> warnings)
       : flags_(flags),
         plan_(std::move(plan)),
         warnings_(std::move(warnings)),
         kept_(std::move(kept)),
-        saves_(!PathsOf(flags.start, flags.out, plan_).save_to.empty()),
+        checkpoints_(!PathsOf(flags.start, flags.out, plan_).checkpoint_folder.empty()),
         script_hash_(std::move(script_hash)),
         live_(flags.lines == stdout && CanRewriteALine()),
         view_(flags.lines, live_) {}
@@ -175,7 +175,7 @@ class Run {
     std::error_code error;
     if (!resumes) {
       // Keep the model that this run replaces until the new one is complete.
-      folder_->Clear(/*keep_model=*/saves_ || IsInside(flags_.start.init_from, flags_.out));
+      folder_->Clear(/*keep_model=*/checkpoints_ || IsInside(flags_.start.init_from, flags_.out));
       fs::remove_all(flags_.out + "/logs", error);
     }
     fs::create_directories(flags_.out + "/logs", error);
@@ -198,16 +198,16 @@ class Run {
   // Creates the virtual hosts for the processes, if the job uses them.
   absl::Status MakeHosts() {
     if (flags_.link_bytes_per_second == 0) return absl::OkStatus();
-    TANDEM_ASSIGN_OR_RETURN(
-        JobHosts hosts, JobHosts::Make({flags_.link_bytes_per_second, plan_.workers(),
-                                        plan_.server_processes(), flags_.servers_beside_workers}));
+    TANDEM_ASSIGN_OR_RETURN(JobHosts hosts,
+                            JobHosts::Make({flags_.link_bytes_per_second, plan_.workers(),
+                                            plan_.server_processes(), flags_.colocate_servers}));
     hosts_.emplace(std::move(hosts));
     return absl::OkStatus();
   }
 
   int Execute() {
     stops_ = node::StopSignals();
-    saves_asked_ = node::SaveSignals();
+    checkpoints_asked_ = node::CheckpointSignals();
     Announce();
     if (const absl::Status started = StartScheduler(); !started.ok()) {
       return node::Finish(flags_.program, started);
@@ -226,7 +226,8 @@ class Run {
 
   // Notes the model for a replay. The run may be resumed later with other flags.
   absl::Status NoteTheStart() {
-    if (flags_.start.init_from.empty() || !plan_.job.staleness().order()) return absl::OkStatus();
+    if (flags_.start.init_from.empty() || !plan_.job.staleness().record_order())
+      return absl::OkStatus();
     std::error_code error;
     const nlohmann::json start = {
         {"init_from", fs::absolute(flags_.start.init_from, error).string()},
@@ -237,7 +238,7 @@ class Run {
 
   // Notes the script at the first checkpoint. Until then a resumed run keeps the note of the script
   // that wrote the checkpoint, because the checkpoint may not fit the new script.
-  void NoteTheScriptOfASave() {
+  void NoteTheScriptOfACheckpoint() {
     if (std::exchange(script_noted_, true)) return;
     if (const absl::Status noted = NoteTheScript(); !noted.ok()) {
       view_.Line(absl::StrCat("warning: ", noted.message()));
@@ -249,10 +250,9 @@ class Run {
     std::vector<std::string> parts;
     for (const job::TablePlan& table : plan_.tables) {
       if (table.dense) continue;
-      const bool on_workers = table.synchroniser != Table::SERVERS;
+      const bool on_workers = table.placement != Table::SERVERS;
       parts.push_back(absl::StrCat(
-          "table ", table.name, " ",
-          on_workers ? Table::Synchroniser_Name(table.synchroniser) + " " : "",
+          "table ", table.name, " ", on_workers ? Table::Placement_Name(table.placement) + " " : "",
           job::PolicyName(plan_.groups[table.group].policy), table.frozen ? " (frozen)" : ""));
     }
     const bool on_servers = plan_.dense_table >= 0;
@@ -268,13 +268,13 @@ class Run {
                             Counted(plan_.server_processes(), "server"), ", seed ",
                             plan_.job.seed(), "; ", absl::StrJoin(parts, ", ")));
     NoteHybrid(on_servers);
-    if (plan_.job.service_time_size() > 0) {
-      view_.Line(
-          absl::StrCat("slow on purpose (service_time): ", job::DescribeServiceTimes(plan_.job)));
+    if (plan_.job.fault_injection().slow_workers_size() > 0) {
+      view_.Line(absl::StrCat("slow on purpose (fault_injection.slow_workers): ",
+                              job::DescribeStepTimes(plan_.job)));
     }
     if (flags_.start.resumed.has_value()) {
       view_.Line(absl::StrCat("goes on at step ", WithCommas(flags_.start.resumed->step), ", from ",
-                              flags_.start.resumed->save));
+                              flags_.start.resumed->checkpoint));
     }
   }
 
@@ -294,11 +294,11 @@ class Run {
       const std::string apart =
           job::SumsByQuorum(plan_.job) && dense.has_local_steps()
               ? absl::StrCat("a worker is at most ",
-                             Counted(static_cast<size_t>(dense.quorum_bound()), "meeting"),
+                             Counted(static_cast<size_t>(dense.quorum_bound()), "sync_round"),
                              " behind the others")
           : dense.has_local_steps()
-              ? absl::StrCat("meetings keep workers within ",
-                             Counted(static_cast<size_t>(dense.local_steps().every()), "step"),
+              ? absl::StrCat("sync rounds keep workers within ",
+                             Counted(static_cast<size_t>(dense.local_steps().sync_every()), "step"),
                              " of each other")
           : job::SumsByQuorum(plan_.job)
               ? absl::StrCat("a worker is at most ",
@@ -306,10 +306,10 @@ class Run {
                              " behind the sums of dense gradients, and they within one step of the "
                              "first")
               : "the allreduce keeps workers within one step of each other";
-      view_.Line(absl::StrCat("hybrid: ", apart, "; ",
-                              "nobody waits for table updates, and rows are read ",
-                              plan_.job.train().depth(),
-                              plan_.job.train().depth() == 1 ? " step ahead" : " steps ahead"));
+      view_.Line(absl::StrCat(
+          "hybrid: ", apart, "; ", "nobody waits for table updates, and rows are read ",
+          plan_.job.train().prefetch_steps(),
+          plan_.job.train().prefetch_steps() == 1 ? " step ahead" : " steps ahead"));
     }
   }
 
@@ -326,7 +326,7 @@ class Run {
     for (const std::string& table : start.only_tables) {
       argv.insert(argv.end(), {"--only-tables", table});
     }
-    if (!start.save) argv.push_back("--no-save");
+    if (!start.checkpoint) argv.push_back("--no-checkpoint");
     const absl::Status started =
         StartRole("scheduler", std::move(argv), pipe_.write_fd(), {driver_});
     pipe_.CloseWriter();
@@ -414,9 +414,10 @@ class Run {
                           [](const Children::Exit& exit) { return exit.signal != 0; });
     for (const Children::Exit& exit : exits) OnExit(exit, now);
     for (const int stops = stops_->load(); stops_seen_ < stops; ++stops_seen_) OnStop(now);
-    if (const int asked = saves_asked_->load(); started_ && saves_seen_ != asked) {
-      saves_seen_ = asked;
-      OnSave();
+    if (const int asked = checkpoints_asked_->load();
+        started_ && checkpoint_counts_seen_ != asked) {
+      checkpoint_counts_seen_ = asked;
+      OnCheckpoint();
     }
     if (now >= give_up_ || !children_.running()) over_ = true;
   }
@@ -427,11 +428,11 @@ class Run {
   void OnStop(absl::Time now) {
     const bool again = stopping_;
     // A replay writes no checkpoint: its barrier would need another order than the recorded one.
-    const bool saves = saves_ && flags_.replay.empty();
-    if (again && (finished_ || !saves)) return;
+    const bool checkpoints = checkpoints_ && flags_.replay.empty();
+    if (again && (finished_ || !checkpoints)) return;
     stopping_ = true;
     if (flags_.replay.empty()) children_.SignalOne("scheduler", node::kDriverStops);
-    if (started_ && saves && !again) {
+    if (started_ && checkpoints && !again) {
       return view_.Line("stopping: saving first; once more to end at once");
     }
     if (failure_.empty()) failure_ = "stopped by a signal";
@@ -440,13 +441,13 @@ class Run {
   }
 
   // Handles SIGUSR1 once all processes run. Batch systems send it before the end of a job's time.
-  void OnSave() {
+  void OnCheckpoint() {
     if (stopping_ || finished_ || !failure_.empty()) return;
     if (!flags_.replay.empty()) return view_.Line("SIGUSR1: a replay writes no checkpoint");
-    if (!saves_) {
-      return view_.Line(flags_.start.save
+    if (!checkpoints_) {
+      return view_.Line(flags_.start.checkpoint
                             ? "SIGUSR1: a run that only evaluates writes no checkpoint"
-                            : "SIGUSR1: no checkpoint is written, because of --no-save");
+                            : "SIGUSR1: no checkpoint is written, because of --no-checkpoint");
     }
     view_.Line("SIGUSR1: writing a checkpoint, and training on");
     children_.SignalOne("scheduler", SIGUSR1);
@@ -466,11 +467,11 @@ class Run {
       OnFailed(event.value("node", ""), event.value("reason", ""));
     } else if (kind == "finished") {
       finished_ = true;
-      if (event.contains("saved_step")) stopped_ = event;
-      NoteTheScriptOfASave();
+      if (event.contains("checkpointed_step")) stopped_ = event;
+      NoteTheScriptOfACheckpoint();
       give_up_ = std::min(give_up_, MonotonicNow() + kNamingGrace);
     } else {
-      if (kind == "saved") NoteTheScriptOfASave();
+      if (kind == "saved") NoteTheScriptOfACheckpoint();
       if (flags_.scores && kind == "evaluation")
         return;  // `tandem predict` prints it with the scores
       view_.Show(event, MonotonicNow());
@@ -492,8 +493,8 @@ class Run {
     if (first_exit_.has_value() && KnowsBetter(*first_exit_)) NameTheEnded();
   }
 
-  // Whether the end of a process says more than the scheduler. A signal always does. An exit status,
-  // even 0, does if the scheduler has only lost the connection.
+  // Whether the end of a process says more than the scheduler. A signal always does. An exit
+  // status, even 0, does if the scheduler has only lost the connection.
   bool KnowsBetter(const Children::Exit& exit) const {
     const bool lost = absl::StartsWith(blamed_for_, "connection lost");
     return exit.signal != 0 || (lost && exit.name == blamed_);
@@ -599,7 +600,7 @@ class Run {
 
   // How a run ended at Ctrl-C: after a checkpoint, or after a failed one.
   std::string HowItStopped() const {
-    const auto step = stopped_.value("saved_step", int64_t{-1});
+    const auto step = stopped_.value("checkpointed_step", int64_t{-1});
     const std::string failure = stopped_.value("failure", "");
     return absl::StrCat("stopped by a signal, ",
                         failure.empty() ? absl::StrCat("saved at step ", WithCommas(step))
@@ -663,16 +664,16 @@ class Run {
         "done: ",
         plan_.job.train().evaluate_only() ? absl::StrCat("evaluated in ", seconds) : trained,
         result.empty() ? "" : absl::StrCat("; ", eval.value("data", "test"), ": "), result));
-    if (summary.contains("best")) view_.Line(DescribeBest(summary["best"], saves_));
+    if (summary.contains("best")) view_.Line(DescribeBest(summary["best"], checkpoints_));
     view_.Line(absl::StrCat("wrote ", flags_.out, "/summary.json"));
     return stopping_ ? SignalExit() : node::kExitOk;
   }
 
   const RunFlags& flags_;
-  const job::JobPlan plan_;
+  const job::ResolvedJob plan_;
   const std::vector<std::string> warnings_;
   OwnedFd kept_;
-  const bool saves_;
+  const bool checkpoints_;
   const std::string script_hash_;  // at the start of the run
   bool script_noted_ = false;      // true after the first checkpoint
   const bool live_;
@@ -685,8 +686,8 @@ class Run {
                                                        absl::StrCat(getpid())};
   const std::atomic<int>* stops_ = nullptr;
   int stops_seen_ = 0;
-  const std::atomic<int>* saves_asked_ = nullptr;
-  int saves_seen_ = 0;
+  const std::atomic<int>* checkpoints_asked_ = nullptr;
+  int checkpoint_counts_seen_ = 0;
   nlohmann::json stopped_;  // the scheduler's event for a requested end
   bool started_ = false;    // all nodes have registered and know the view
   bool over_ = false, stopping_ = false, finished_ = false;
@@ -698,20 +699,20 @@ class Run {
 };
 
 // Checks that the processes of the job can run on virtual hosts.
-absl::Status CheckNetwork(const RunFlags& flags, const job::JobPlan& plan) {
+absl::Status CheckNetwork(const RunFlags& flags, const job::ResolvedJob& plan) {
   const bool limited = flags.link_bytes_per_second != 0;
-  if (flags.servers_beside_workers && !limited) {
+  if (flags.colocate_servers && !limited) {
     return absl::InvalidArgumentError(
-        "--servers-beside-workers: without hosts there is nothing to be beside; hint: "
+        "--colocate-servers: without hosts there is nothing to be beside; hint: "
         "--link-bytes-per-second 1.25e8 for links of 1 Gbit/s");
   }
   if (limited && !flags.python.empty()) {
     return absl::InvalidArgumentError(
         "--link-bytes-per-second: not with --python: a script chooses by itself where it listens");
   }
-  if (flags.servers_beside_workers && plan.server_processes() > plan.workers()) {
+  if (flags.colocate_servers && plan.server_processes() > plan.workers()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--servers-beside-workers: ", plan.server_processes(), " servers beside ",
+        absl::StrCat("--colocate-servers: ", plan.server_processes(), " servers beside ",
                      Counted(plan.workers(), "worker"), ", expected at most as many"));
   }
   return limited ? node::CheckHostsApart(plan.job) : absl::OkStatus();
@@ -719,7 +720,7 @@ absl::Status CheckNetwork(const RunFlags& flags, const job::JobPlan& plan) {
 
 // Refuses a job that cannot fit on this host. Takes some milliseconds. A limit that may be too low
 // becomes a line of `warnings`.
-absl::Status CheckHost(const RunFlags& flags, const job::JobPlan& plan,
+absl::Status CheckHost(const RunFlags& flags, const job::ResolvedJob& plan,
                        std::vector<std::string>* warnings) {
   if (flags.link_bytes_per_second == 0) TANDEM_RETURN_IF_ERROR(node::CheckLoopback());
   const doctor::JobNeeds needs = doctor::NeedsOf(plan, plan.server_processes(), plan.workers());
@@ -735,21 +736,21 @@ absl::Status CheckHost(const RunFlags& flags, const job::JobPlan& plan,
 
 // A checkpoint keeps the statistics that standardise numeric columns, and the labels: its data are
 // checked by both. A new model gets the ones of its training rows once these are checked.
-absl::Status Adopt(const std::string& description, job::JobPlan* plan) {
+absl::Status Adopt(const std::string& description, job::ResolvedJob* plan) {
   Data* const data = plan->job.mutable_data();
   data->clear_statistics();
   return description.empty() ? absl::OkStatus() : data::AdoptDescription(description, data);
 }
 
-// Warns of rows to score whose ids the model has never seen. A checkpoint that cannot be read is refused by
-// the servers, who read all of it.
-void CheckIdsToScore(const std::string& save, const job::JobPlan& plan,
+// Warns of rows to score whose ids the model has never seen. A checkpoint that cannot be read is
+// refused by the servers, who read all of it.
+void CheckIdsToScore(const std::string& checkpoint, const job::ResolvedJob& plan,
                      std::vector<std::string>* warnings) {
   absl::StatusOr<data::IdCheck> ids = data::SampleIdsToScore(plan);
   if (!ids.ok() || !ids->LacksIds()) return;
-  const absl::StatusOr<server::SavedModel> model = server::SavedModel::Open(save);
+  const absl::StatusOr<server::CheckpointReader> model = server::CheckpointReader::Open(checkpoint);
   if (!model.ok()) return;
-  for (const server::SavedFile& file : model->manifest().files) {
+  for (const server::CheckpointFile& file : model->manifest().files) {
     const bool read = std::any_of(
         plan.tables.begin(), plan.tables.end(),
         [&file](const job::TablePlan& t) { return t.of_model() && t.name == file.table; });
@@ -790,7 +791,7 @@ int RunCommand(const RunFlags& given) {
   node::RoleFlags role;
   role.job = flags.job;
   role.set = flags.set;
-  absl::StatusOr<job::JobPlan> plan = node::PlanOf(role);
+  absl::StatusOr<job::ResolvedJob> plan = node::PlanOf(role);
   data::DataReport data;
   absl::Status ready = plan.status();
   if (ready.ok()) ready = FindResume(&flags.start, &flags.out);
@@ -807,7 +808,7 @@ int RunCommand(const RunFlags& given) {
   StartReport start = CheckStart(flags.start, *plan);
   for (const std::string& line : start.refused) refuse(absl::InvalidArgumentError(line));
   if (!start.refused.empty()) return node::kExitBadInput;
-  flags.start.init_from = start.save;
+  flags.start.init_from = start.checkpoint;
   ready = doctor::CheckDenseDevice(*plan);
   if (ready.ok()) ready = worker::CheckDenseChoices(*plan);
   if (ready.ok()) ready = node::CheckTransport(plan->job);
@@ -818,7 +819,7 @@ int RunCommand(const RunFlags& given) {
   if (ready.ok()) ready = data::CheckData(*plan, &data);
   if (ready.ok()) ready = data::FillFromData("", &*plan);
   if (!ready.ok()) return refuse(ready);
-  if (flags.scores) CheckIdsToScore(start.save, *plan, &warnings);
+  if (flags.scores) CheckIdsToScore(start.checkpoint, *plan, &warnings);
   warnings.insert(warnings.end(), data.warnings.begin(), data.warnings.end());
   for (const std::string& text : warnings) {
     std::fprintf(stderr, "warning: %s\n", InFlagsOf(flags, text).c_str());

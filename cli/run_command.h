@@ -30,9 +30,9 @@ struct RunFlags {
   std::vector<std::string> script_flags;
   // Puts each process on its own virtual host, with links of this speed; 0: all are on this host.
   double link_bytes_per_second = 0;
-  bool servers_beside_workers = false;  // server i is on the virtual host of worker i
-  std::string replay;   // folder of a run whose order of updates is repeated; empty: none
-  std::string command;  // as the user typed it, for the summary
+  bool colocate_servers = false;  // server i is on the virtual host of worker i
+  std::string replay;             // folder of a run whose order of updates is repeated; empty: none
+  std::string command;            // as the user typed it, for the summary
 };
 
 // The word, in quotes if a shell would not take it literally.

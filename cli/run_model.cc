@@ -26,14 +26,14 @@ using nlohmann::json;
 constexpr int kMostWorkers = 1024;
 
 // The strategy for `workers` workers. One server stays one; more servers grow with the workers.
-plan::Way WithWorkers(const plan::Way& way, int before, int workers) {
-  plan::Way out = way;
+plan::Strategy WithWorkers(const plan::Strategy& way, int before, int workers) {
+  plan::Strategy out = way;
   if (way.servers > 1) out.servers = std::max(1, way.servers * workers / before);
   return out;
 }
 
-double StepSeconds(const plan::Facts& facts, const plan::Way& way) {
-  const double speed = plan::EstimateWay(facts, way).samples_per_second;
+double StepSeconds(const plan::Facts& facts, const plan::Strategy& way) {
+  const double speed = plan::EstimateStrategy(facts, way).samples_per_second;
   return speed > 0 ? facts.workers * facts.batch / speed : 0;
 }
 
@@ -45,10 +45,10 @@ json AssumedOf(const study::Network& network, const std::string& build) {
 }
 
 absl::StatusOr<json> ModelOfRun(const std::string& folder, const study::Network& network,
-                                bool servers_beside_workers) {
+                                bool colocate_servers) {
   node::RoleFlags role;
   role.job = study::RunJobFile(folder);
-  TANDEM_ASSIGN_OR_RETURN(job::JobPlan plan, node::PlanOf(role));
+  TANDEM_ASSIGN_OR_RETURN(job::ResolvedJob plan, node::PlanOf(role));
   plan.job.mutable_data()->clear_statistics();
   TANDEM_RETURN_IF_ERROR(data::FillFromData("", &plan));
   TANDEM_ASSIGN_OR_RETURN(const Calibration live, ReadCalibration(folder, plan));
@@ -57,10 +57,10 @@ absl::StatusOr<json> ModelOfRun(const std::string& folder, const study::Network&
   assumed.latency_seconds = network.latency_seconds();
   assumed.bytes_per_second = network.bytes_per_second();
   TANDEM_ASSIGN_OR_RETURN(const plan::Facts facts, plan::MeasureFacts(plan, assumed));
-  const plan::Way way = plan::WayOf(plan, servers_beside_workers);
+  const plan::Strategy way = plan::StrategyOf(plan, colocate_servers);
   const double rows = static_cast<double>(facts.workers) * facts.batch;
   const double seconds = StepSeconds(facts, way);
-  const plan::Estimate estimate = plan::EstimateWay(facts, way);
+  const plan::Estimate estimate = plan::EstimateStrategy(facts, way);
   json out = {{"step_rows", rows},
               {"step_seconds", seconds},
               {"speed", rows / std::max(seconds, 1e-9)},
@@ -76,7 +76,7 @@ absl::StatusOr<json> ModelOfRun(const std::string& folder, const study::Network&
   json curve = json::array();
   for (int workers = 2; workers <= kMostWorkers; workers *= 2) {
     const plan::Facts more = plan::WithWorkers(facts, workers);
-    const plan::Way at = WithWorkers(way, facts.workers, workers);
+    const plan::Strategy at = WithWorkers(way, facts.workers, workers);
     const double step = StepSeconds(more, at);
     curve.push_back({{"workers", workers},
                      {"servers", at.uses_servers() ? at.servers : 0},
@@ -90,7 +90,7 @@ absl::StatusOr<json> ModelOfRun(const std::string& folder, const study::Network&
 }  // namespace
 
 absl::Status WriteModelOfRun(const std::string& folder, const study::Network& network,
-                             bool servers_beside_workers, const std::string& build) {
+                             bool colocate_servers, const std::string& build) {
   const std::string path = study::ModelFile(folder);
   const json assumed = AssumedOf(network, build);
   if (const auto text = ReadWholeFile(path); text.ok()) {
@@ -99,7 +99,7 @@ absl::Status WriteModelOfRun(const std::string& folder, const study::Network& ne
   }
   std::error_code gone;
   std::filesystem::remove(path, gone);  // an old model with other assumptions
-  TANDEM_ASSIGN_OR_RETURN(json model, ModelOfRun(folder, network, servers_beside_workers));
+  TANDEM_ASSIGN_OR_RETURN(json model, ModelOfRun(folder, network, colocate_servers));
   model["assumed"] = assumed;
   return WriteFileAtomically(path, scheduler::PrettyPrint(model));
 }

@@ -14,7 +14,7 @@ namespace tandem::cli {
 // file is up to date. `build`: any text that tells builds apart, because another build may have
 // another model.
 absl::Status WriteModelOfRun(const std::string& folder, const study::Network& network,
-                             bool servers_beside_workers, const std::string& build);
+                             bool colocate_servers, const std::string& build);
 
 }  // namespace tandem::cli
 

@@ -72,7 +72,7 @@ int main(int argc, char** argv) {
     node::Finish("tandem-scheduler", absl::InvalidArgumentError(line));
   }
   if (!report.refused.empty()) return node::kExitBadInput;
-  start.init_from = report.save;
+  start.init_from = report.checkpoint;
   for (const std::string& line : report.said) std::fprintf(stderr, "%s\n", line.c_str());
   std::optional<cli::OutputFolder> folder;
   if (!flags.out.empty()) {
@@ -85,11 +85,11 @@ int main(int argc, char** argv) {
     }
     folder.emplace(*std::move(claimed));
     if (!folder->shared()) {
-      const bool saves = !cli::PathsOf(start, flags.out, *plan).save_to.empty();
+      const bool checkpoints = !cli::PathsOf(start, flags.out, *plan).checkpoint_folder.empty();
       if (resumes) {
         folder->ClearForResume();
       } else {
-        folder->Clear(saves || cli::IsInside(start.init_from, flags.out));
+        folder->Clear(checkpoints || cli::IsInside(start.init_from, flags.out));
       }
       const absl::Status written =
           WriteFileAtomically(flags.out + "/job.textproto", job::ResolvedText(*plan));
@@ -108,7 +108,7 @@ int main(int argc, char** argv) {
   options.models = cli::PathsOf(start, flags.out, *plan);
   options.incarnation = node::NewIncarnation();
   options.ends = node::StopSignals();
-  options.save = node::SaveSignals();
+  options.checkpoint = node::CheckpointSignals();
   options.on_started = [&report] { report.kept = OwnedFd(); };  // all nodes have loaded it
   options.times.shard_reports = absl::Seconds(2);  // for the staleness of the live line
   // A terminal gets lines to read, a program gets events.

@@ -61,7 +61,7 @@ absl::Status CheckNames(const std::string& script, std::vector<std::string> modu
 }  // namespace
 
 absl::Status CheckScript(const std::string& script, const std::vector<std::string>& flags,
-                         const job::JobPlan& plan, const std::string& programs) {
+                         const job::ResolvedJob& plan, const std::string& programs) {
   const bool program = plan.job.model().has_program();
   if (script.empty() && program) {
     return absl::InvalidArgumentError(
@@ -138,7 +138,7 @@ std::vector<std::string> ScriptCommand(const std::string& script,
 }
 
 std::vector<std::pair<std::string, std::string>> ScriptEnvironment(const std::string& programs,
-                                                                   const job::JobPlan& plan,
+                                                                   const job::ResolvedJob& plan,
                                                                    const std::string& job,
                                                                    const std::string& scheduler,
                                                                    int rank) {

@@ -18,7 +18,7 @@ namespace tandem::cli {
 // interpreter that cannot import the modules that a script needs. `programs`: the folder of
 // tandem itself.
 absl::Status CheckScript(const std::string& script, const std::vector<std::string>& flags,
-                         const job::JobPlan& plan, const std::string& programs);
+                         const job::ResolvedJob& plan, const std::string& programs);
 
 // Files of the package that scripts import, and of its library. Their contents tell builds apart.
 // Looks only in the folder next to the programs; empty if it is not there.
@@ -40,7 +40,7 @@ std::string ScriptChange(const std::string& out, const std::string& script,
 // Environment variables of a script: those that tandem.init() reads, those that other launchers set
 // (RANK, WORLD_SIZE), the job's threads, and the path of the package if it is next to the programs.
 std::vector<std::pair<std::string, std::string>> ScriptEnvironment(const std::string& programs,
-                                                                   const job::JobPlan& plan,
+                                                                   const job::ResolvedJob& plan,
                                                                    const std::string& job,
                                                                    const std::string& scheduler,
                                                                    int rank);

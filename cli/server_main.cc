@@ -10,7 +10,7 @@ namespace tandem::cli {
 namespace {
 
 // Call it before any other thread starts.
-absl::Status Pin(const job::JobPlan& plan, int index) {
+absl::Status Pin(const job::ResolvedJob& plan, int index) {
   if (!plan.job.cluster().pin_servers()) return absl::OkStatus();
   if (index < 0) {
     return absl::InvalidArgumentError(

@@ -36,8 +36,8 @@
 #include "node/role_options.h"
 #include "proto/serialize.h"
 #include "scheduler/summary.h"
+#include "server/checkpoint_directory.h"
 #include "server/record_file.h"
-#include "server/save_directory.h"
 #include "server/update_order.h"
 #include "server/update_record.h"
 #include "sim/timing.h"
@@ -61,7 +61,7 @@ int Refuse(const absl::Status& why) {
 
 // ---- unsupported jobs and flags ---------------------------------------------------------------
 
-absl::Status CheckJob(const job::JobPlan& plan) {
+absl::Status CheckJob(const job::ResolvedJob& plan) {
   const Job& job = plan.job;
   if (job.model().has_program()) {
     return absl::InvalidArgumentError(
@@ -71,7 +71,8 @@ absl::Status CheckJob(const job::JobPlan& plan) {
   }
   if (job.train().evaluate_only()) {
     return absl::InvalidArgumentError(
-        "train.evaluate_only: a simulated run begins with first values; evaluate with tandem run");
+        "train.evaluate_only: a simulated run begins with initial values; evaluate with tandem "
+        "run");
   }
   if (job.dense().device() == Dense::CUDA) {
     return absl::InvalidArgumentError("dense.device: CUDA is not simulated; use CPU");
@@ -112,7 +113,7 @@ absl::Status CheckTimingFlags(const SimulateFlags& flags) {
       "nobody knows how long frames are");
 }
 
-absl::Status CheckProblemJob(const SimulateFlags& flags, const job::JobPlan& plan) {
+absl::Status CheckProblemJob(const SimulateFlags& flags, const job::ResolvedJob& plan) {
   TANDEM_RETURN_IF_ERROR(CheckProblem(flags.problem, plan));
   if (flags.problem.empty()) return absl::OkStatus();
   if (!flags.replay.empty()) {
@@ -122,7 +123,7 @@ absl::Status CheckProblemJob(const SimulateFlags& flags, const job::JobPlan& pla
   return absl::InvalidArgumentError(absl::StrCat("--steps must be 1 to ", kMostSteps));
 }
 
-absl::StatusOr<job::JobPlan> PlanOf(const SimulateFlags& flags) {
+absl::StatusOr<job::ResolvedJob> PlanOf(const SimulateFlags& flags) {
   node::RoleFlags role;
   role.job = flags.job;
   role.set = flags.set;
@@ -134,9 +135,9 @@ absl::StatusOr<job::JobPlan> PlanOf(const SimulateFlags& flags) {
 // ---- files ------------------------------------------------------------------------------------
 
 // Writes checkpoints as a live job does.
-class DiskFiles final : public sim::SaveFiles {
+class DiskFiles final : public sim::CheckpointFiles {
  public:
-  DiskFiles(const job::JobPlan& plan, uint64_t run, std::string model_folder,
+  DiskFiles(const job::ResolvedJob& plan, uint64_t run, std::string model_folder,
             std::vector<DataFile> trained_on)
       : plan_(plan),
         run_(run),
@@ -152,28 +153,28 @@ class DiskFiles final : public sim::SaveFiles {
     return WriteFileAtomically(In(folder) + "/" + file, bytes);
   }
   absl::Status WriteDense(const std::string& folder, const std::string& bytes) override {
-    return server::SaveDenseFile(In(folder), bytes);
+    return server::WriteDenseFile(In(folder), bytes);
   }
   absl::Status WriteWorker(const std::string& folder, int rank, const std::string& state,
                            const std::string& program) override {
     if (!state.empty()) {
-      TANDEM_RETURN_IF_ERROR(server::SaveWorkerFile(In(folder), rank, state));
+      TANDEM_RETURN_IF_ERROR(server::WriteWorkerFile(In(folder), rank, state));
     }
     if (program.empty()) return absl::OkStatus();
-    return server::SaveProgramFile(In(folder), rank, program);
+    return server::WriteProgramFile(In(folder), rank, program);
   }
   absl::Status Commit(const std::string& folder, int64_t step, bool best,
                       const std::string& record) override {
-    server::SaveHead head;
+    server::CheckpointHead head;
     head.run = run_;
     head.step = step;
-    head.keep = plan_.job.save().keep();
+    head.keep = plan_.job.checkpoint().keep();
     head.best = best;
     RunRecord run;
     TANDEM_CHECK(run.ParseFromString(record));
     run.mutable_train()->Assign(trained_on_.begin(), trained_on_.end());
     head.record = Serialize(run);
-    return server::CommitSave(In(folder), plan_, head, runner_->Parameters());
+    return server::CommitCheckpoint(In(folder), plan_, head, runner_->Parameters());
   }
 
  private:
@@ -181,7 +182,7 @@ class DiskFiles final : public sim::SaveFiles {
     return model_folder_ + "/" + fs::path(folder).filename().string();
   }
 
-  const job::JobPlan& plan_;
+  const job::ResolvedJob& plan_;
   const uint64_t run_;
   const std::string model_folder_;
   const std::vector<DataFile> trained_on_;
@@ -204,8 +205,8 @@ std::string Milliseconds(double seconds) { return absl::StrFormat("%.3g ms", sec
 class Simulation {
  public:
   // `live`: the run that gave the times, if any. `problem`: replaces the job's model, if not null.
-  Simulation(const SimulateFlags& flags, const job::JobPlan& plan, absl::optional<Calibration> live,
-             const Problem* problem)
+  Simulation(const SimulateFlags& flags, const job::ResolvedJob& plan,
+             absl::optional<Calibration> live, const Problem* problem)
       : flags_(flags),
         plan_(plan),
         live_(std::move(live)),
@@ -229,7 +230,7 @@ class Simulation {
     files_.emplace(plan_, run_, flags_.out + "/model", files);
     TANDEM_ASSIGN_OR_RETURN(OutputFolder folder, OutputFolder::Claim(flags_.out, flags_.overwrite));
     folder_.emplace(std::move(folder));
-    folder_->Clear(/*keep_model=*/flags_.save);
+    folder_->Clear(/*keep_model=*/flags_.checkpoint);
     std::error_code ignored;
     fs::remove_all(flags_.out + "/logs", ignored);  // from a live run
     if (!bad_rows.empty()) {
@@ -276,9 +277,10 @@ class Simulation {
 
   std::string StepText() const {
     if (!live_.has_value()) {
-      return absl::StrFormat(
-          "a step takes %g s%s", flags_.step_seconds,
-          plan_.job.service_time().empty() ? "" : " where service_time says nothing else");
+      return absl::StrFormat("a step takes %g s%s", flags_.step_seconds,
+                             plan_.job.fault_injection().slow_workers().empty()
+                                 ? ""
+                                 : " where fault_injection.slow_workers says nothing else");
     }
     const auto [least, most] =
         std::minmax_element(live_->compute_seconds.begin(), live_->compute_seconds.end());
@@ -313,10 +315,10 @@ class Simulation {
     options.limit = kLongestRun;
     options.replay = order_;
     options.trace_lines = 0;
-    options.save_at_end = flags_.save;
-    options.files = flags_.save ? &*files_ : nullptr;
+    options.checkpoint_at_end = flags_.checkpoint;
+    options.files = flags_.checkpoint ? &*files_ : nullptr;
     options.make_runner = [this, make_runner](
-                              const job::JobPlan& plan,
+                              const job::ResolvedJob& plan,
                               int rank) -> absl::StatusOr<std::unique_ptr<worker::TaskRunner>> {
       if (stops_->load() > 0) return absl::CancelledError("stopped");
       TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<worker::TaskRunner> runner, make_runner(plan, rank));
@@ -339,7 +341,7 @@ class Simulation {
       Emit("evaluation", at, evaluation);
       evaluation["simulated_seconds"] = absl::ToDoubleSeconds(at);
       evaluations_.push_back(std::move(evaluation));
-    } else if (notice.kind == Kind::kSaved) {
+    } else if (notice.kind == Kind::kCheckpointed) {
       Emit("saved", at, {{"step", notice.step}});
     } else if (notice.kind == Kind::kFailed) {
       failed_ = {{"node", notice.node}, {"reason", notice.text}};
@@ -396,11 +398,11 @@ class Simulation {
 
   absl::Status WriteFiles(const sim::World& world) {
     const std::string path = flags_.out + "/" + kSimulatedFile;
-    if (plan_.job.staleness().record()) {
+    if (plan_.job.staleness().record_updates()) {
       TANDEM_RETURN_IF_ERROR(
           WriteRecords<server::RecordFileHead>(path + ".updates", world.records()));
     }
-    if (!plan_.job.staleness().order()) return absl::OkStatus();
+    if (!plan_.job.staleness().record_order()) return absl::OkStatus();
     std::vector<server::OrderEntry> order;
     for (const auto& [range, entries] : world.order()) {
       order.insert(order.end(), entries.begin(), entries.end());
@@ -447,7 +449,7 @@ class Simulation {
   }
 
   const SimulateFlags& flags_;
-  const job::JobPlan& plan_;
+  const job::ResolvedJob& plan_;
   const absl::optional<Calibration> live_;
   const Problem* const problem_;
   // Different for each run, as in a live run.
@@ -476,7 +478,7 @@ void AddSimulate(CLI::App* app, SimulateFlags* flags) {
                     "Folder for summary.json, metrics.jsonl and model/; without: out/NAME-TIME",
                     &flags->out, &flags->overwrite);
   app->add_flag_callback(
-      "--no-save", [flags] { flags->save = false; }, "Leave no model behind");
+      "--no-checkpoint", [flags] { flags->checkpoint = false; }, "Leave no model behind");
   CLI::Option* const calibrate =
       app->add_option("--calibrate", flags->calibrate,
                       "Folder of a live run: steps and frames take as long as they took there")
@@ -496,8 +498,9 @@ void AddSimulate(CLI::App* app, SimulateFlags* flags) {
   AddProblem(app, &flags->problem);
   // Set by tandem replay --serial, which checks that the run can be repeated.
   app->add_option("--replay", flags->replay)->check(CLI::ExistingDirectory)->group("");
-  app->add_option("--step-seconds", flags->step_seconds,
-                  "What a step computes on workers for which the job has no service_time")
+  app->add_option(
+         "--step-seconds", flags->step_seconds,
+         "What a step computes on workers for which the job has no fault_injection.slow_workers")
       ->capture_default_str()
       ->excludes(calibrate);
   app->add_option("--latency-seconds", flags->latency_seconds, "From sending to receiving")
@@ -508,12 +511,12 @@ void AddSimulate(CLI::App* app, SimulateFlags* flags) {
       ->capture_default_str();
 }
 
-absl::Status CheckAssumptions(const SimulateFlags& flags, const job::JobPlan& plan) {
-  const double stall = plan.job.limits().stall_limit_seconds();
+absl::Status CheckAssumptions(const SimulateFlags& flags, const job::ResolvedJob& plan) {
+  const double stall = plan.job.limits().stall_timeout_seconds();
   if (flags.step_seconds >= stall || flags.latency_seconds >= stall) {
     return absl::InvalidArgumentError(
         absl::StrCat("--step-seconds and --latency-seconds must be less than the job's "
-                     "limits.stall_limit_seconds, ",
+                     "limits.stall_timeout_seconds, ",
                      stall));
   }
   const double most_bytes = std::max(flags.step_bytes, flags.dense_bytes);
@@ -521,7 +524,7 @@ absl::Status CheckAssumptions(const SimulateFlags& flags, const job::JobPlan& pl
     return absl::InvalidArgumentError(
         absl::StrCat("--step-bytes and --dense-bytes: ", most_bytes, " at --bytes-per-second ",
                      flags.bytes_per_second, " take ", most_bytes / flags.bytes_per_second,
-                     " s, must be less than the job's limits.stall_limit_seconds, ", stall));
+                     " s, must be less than the job's limits.stall_timeout_seconds, ", stall));
   }
   if (flags.step_seconds > 0 && std::isfinite(flags.step_seconds) && flags.latency_seconds >= 0 &&
       std::isfinite(flags.latency_seconds) && flags.bytes_per_second >= 0 &&
@@ -544,7 +547,7 @@ bool ParseSimulate(int argc, char** argv, SimulateFlags* flags, int* exit_code) 
   return true;
 }
 
-absl::Status CheckFlags(const SimulateFlags& flags, const job::JobPlan& plan) {
+absl::Status CheckFlags(const SimulateFlags& flags, const job::ResolvedJob& plan) {
   TANDEM_RETURN_IF_ERROR(CheckTimingFlags(flags));
   TANDEM_RETURN_IF_ERROR(CheckAssumptions(flags, plan));
   TANDEM_RETURN_IF_ERROR(CheckProblemJob(flags, plan));
@@ -553,16 +556,16 @@ absl::Status CheckFlags(const SimulateFlags& flags, const job::JobPlan& plan) {
   return flags.timing_only ? sim::Timing::Check(plan) : CheckJob(plan);
 }
 
-absl::Status CheckSimulated(const job::JobPlan& plan) {
+absl::Status CheckSimulated(const job::ResolvedJob& plan) {
   TANDEM_RETURN_IF_ERROR(CheckJob(plan));
   return data::CheckData(plan);
 }
 
 namespace {
 
-int SimulateProblem(SimulateFlags flags, const job::JobPlan& plan,
+int SimulateProblem(SimulateFlags flags, const job::ResolvedJob& plan,
                     absl::optional<Calibration> live) {
-  flags.save = false;  // the checkpoint could not be loaded: the job has another model
+  flags.checkpoint = false;  // the checkpoint could not be loaded: the job has another model
   const std::unique_ptr<Problem> problem = NewProblem(flags.problem, flags.steps, plan);
   Simulation simulation(flags, plan, std::move(live), problem.get());
   if (const absl::Status prepared = simulation.Prepare({}); !prepared.ok()) return Refuse(prepared);
@@ -573,7 +576,7 @@ int SimulateProblem(SimulateFlags flags, const job::JobPlan& plan,
 
 int Simulate(const SimulateFlags& given, const worker::MakeTaskRunner& make_runner) {
   SimulateFlags flags = given;
-  absl::StatusOr<job::JobPlan> plan = PlanOf(flags);
+  absl::StatusOr<job::ResolvedJob> plan = PlanOf(flags);
   absl::Status ready = plan.status();
   absl::optional<Calibration> live;
   if (ready.ok() && !flags.calibrate.empty()) {

@@ -1,7 +1,7 @@
 // tandem simulate: runs a job without a cluster. The cores of the live processes run in one process
 // under a virtual clock (sim/world.h). Workers compute real gradients on real data, one after the
-// other. Times come from the job's service_time and from the flags for steps and network. The same
-// seed gives the same run, bit for bit, on any machine (docs/SIMULATE.md).
+// other. Times come from the job's fault_injection.slow_workers and from the flags for steps and
+// network. The same seed gives the same run, bit for bit, on any machine (docs/SIMULATE.md).
 //
 // This code does not depend on LibTorch. The caller, which makes the task runners, does.
 #ifndef TANDEM_CLI_SIMULATOR_H_
@@ -25,9 +25,9 @@ struct SimulateFlags {
   std::vector<std::string> set;
   std::string out;  // empty: a new one under out/
   bool overwrite = false;
-  bool save = true;
+  bool checkpoint = true;
   std::string calibrate;            // folder of a live run for times; empty: the three flags below
-  double step_seconds = 0.01;       // for workers without a service_time
+  double step_seconds = 0.01;       // for workers without a fault_injection.slow_workers
   double latency_seconds = 0.0001;  // of every frame
   double bytes_per_second = 0;      // of each process, in each direction; 0 = no limit
   bool timing_only = false;         // no data, rows or gradients: sim/timing.h
@@ -47,11 +47,11 @@ struct SimulateFlags {
 bool ParseSimulate(int argc, char** argv, SimulateFlags* flags, int* exit_code);
 
 // Checks that the job and its data can be simulated here.
-absl::Status CheckSimulated(const job::JobPlan& plan);
+absl::Status CheckSimulated(const job::ResolvedJob& plan);
 // INVALID_ARGUMENT for invalid flags, or flags that do not fit the job: impossible times and
 // rates, times in which the job would give up, a problem that cannot be computed, a feature that
 // is not simulated.
-absl::Status CheckFlags(const SimulateFlags& flags, const job::JobPlan& plan);
+absl::Status CheckFlags(const SimulateFlags& flags, const job::ResolvedJob& plan);
 
 // Returns the same exit codes as `tandem run`. `make_runner` may be null if flags.without_model().
 int Simulate(const SimulateFlags& flags, const worker::MakeTaskRunner& make_runner);

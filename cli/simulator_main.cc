@@ -11,7 +11,7 @@ namespace tandem::cli {
 namespace {
 
 absl::StatusOr<std::unique_ptr<models::DenseModel>> CompiledModel(
-    const job::JobPlan& plan, const models::ModelInputs& inputs) {
+    const job::ResolvedJob& plan, const models::ModelInputs& inputs) {
   return models::NewDenseModel(plan.job.model(), inputs, plan.job.cluster().threads_per_worker(),
                                models::ModelDevice::kCpu);
 }
@@ -31,7 +31,7 @@ int main(int argc, char** argv) {
   int code = node::kExitOk;
   if (!cli::ParseSimulate(argc, argv, &flags, &code)) return code;
   data::SharedReader reader;  // for all workers
-  code = cli::Simulate(flags, [&reader](const job::JobPlan& plan, int rank) {
+  code = cli::Simulate(flags, [&reader](const job::ResolvedJob& plan, int rank) {
     return worker::StepRunner::New(plan, rank, "", cli::CompiledModel, "", &reader);
   });
   if (code > node::kExitBySignal) node::DieBySignal(code - node::kExitBySignal);

@@ -6,15 +6,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "data/batch_source.h"
-#include "server/save_check.h"
-#include "server/save_directory.h"
+#include "server/checkpoint_check.h"
+#include "server/checkpoint_directory.h"
 
 namespace tandem::cli {
 namespace {
 
 namespace fs = std::filesystem;
 
-std::vector<std::string> Contradictions(const StartFlags& flags, const job::JobPlan& plan) {
+std::vector<std::string> Contradictions(const StartFlags& flags, const job::ResolvedJob& plan) {
   std::vector<std::string> lines;
   const bool evaluates = plan.job.train().evaluate_only();
   if (evaluates && flags.init_from.empty()) {
@@ -30,7 +30,7 @@ std::vector<std::string> Contradictions(const StartFlags& flags, const job::JobP
   }
   if (flags.only_tables.empty()) return lines;
   if (flags.init_from.empty()) {
-    lines.emplace_back("--only-tables: of which save? hint: name it with --init-from");
+    lines.emplace_back("--only-tables: of which checkpoint? hint: name it with --init-from");
   } else if (evaluates) {
     lines.emplace_back(
         "--only-tables: train.evaluate_only needs the whole model; hint: leave it out, or train");
@@ -41,15 +41,16 @@ std::vector<std::string> Contradictions(const StartFlags& flags, const job::JobP
 }  // namespace
 
 void AddStartFlags(CLI::App* app, StartFlags* flags) {
-  app->add_option("--init-from", flags->init_from,
-                  "Saved model to start from (the folder of a run, its model/, or one save in that)");
+  app->add_option(
+      "--init-from", flags->init_from,
+      "Checkpoint to start from (the folder of a run, its model/, or one checkpoint in that)");
   app->add_option("--only-tables", flags->only_tables,
                   "Take these tables of --init-from alone, and nothing else of it: a,b")
       ->delimiter(',')
       ->allow_extra_args(false);
-  app->add_flag("!--no-save", flags->save, "Do not write OUT/model");
+  app->add_flag("!--no-checkpoint", flags->checkpoint, "Do not write OUT/model");
   app->add_option("--resume", flags->resume,
-                  "Go on with the run of this output folder, from its newest whole save");
+                  "Go on with the run of this output folder, from its newest whole checkpoint");
 }
 
 absl::Status FindResume(StartFlags* flags, std::string* out) {
@@ -61,7 +62,7 @@ absl::Status FindResume(StartFlags* flags, std::string* out) {
   };
   if (!flags->init_from.empty()) return refuse("--init-from");
   if (!flags->only_tables.empty()) return refuse("--only-tables");
-  if (!flags->save) return refuse("--no-save");
+  if (!flags->checkpoint) return refuse("--no-checkpoint");
   std::error_code error;
   if (!out->empty() && !fs::equivalent(*out, flags->resume, error)) {
     return refuse("another --out");
@@ -71,12 +72,12 @@ absl::Status FindResume(StartFlags* flags, std::string* out) {
     return absl::Status(point.status().code(), absl::StrCat(where, ": ", point.status().message()));
   }
   *out = flags->resume;
-  flags->init_from = point->save;
+  flags->init_from = point->checkpoint;
   flags->resumed = *std::move(point);
   return absl::OkStatus();
 }
 
-StartReport CheckStart(const StartFlags& flags, const job::JobPlan& plan) {
+StartReport CheckStart(const StartFlags& flags, const job::ResolvedJob& plan) {
   StartReport report;
   report.refused = Contradictions(flags, plan);
   if (flags.resumed.has_value()) {
@@ -85,19 +86,21 @@ StartReport CheckStart(const StartFlags& flags, const job::JobPlan& plan) {
     report.said = std::move(resume.said);
   }
   if (flags.init_from.empty() || !report.refused.empty()) return report;
-  const absl::StatusOr<server::SavedModel> saved = server::SavedModel::Open(flags.init_from);
+  const absl::StatusOr<server::CheckpointReader> saved =
+      server::CheckpointReader::Open(flags.init_from);
   if (!saved.ok()) {
     report.refused.emplace_back(saved.status().message());
     return report;
   }
-  report.save = saved->folder();
-  absl::StatusOr<OwnedFd> kept = server::KeepSave(report.save);
+  report.checkpoint = saved->folder();
+  absl::StatusOr<OwnedFd> kept = server::KeepCheckpoint(report.checkpoint);
   if (!kept.ok()) {
     report.refused.emplace_back(kept.status().message());
     return report;
   }
   report.kept = *std::move(kept);
-  const server::SaveFit fit = server::CompareSave(saved->manifest(), plan, flags.only_tables);
+  const server::CheckpointFit fit =
+      server::CompareCheckpoint(saved->manifest(), plan, flags.only_tables);
   const std::string where = flags.resumed.has_value()
                                 ? absl::StrCat("--resume ", flags.resume, ": ")
                                 : absl::StrCat("--init-from ", flags.init_from, ": ");
@@ -112,7 +115,7 @@ StartReport CheckStart(const StartFlags& flags, const job::JobPlan& plan) {
 }
 
 scheduler::ModelPaths PathsOf(const StartFlags& flags, const std::string& out,
-                              const job::JobPlan& plan) {
+                              const job::ResolvedJob& plan) {
   scheduler::ModelPaths paths;
   if (!flags.init_from.empty()) paths.init_from = fs::absolute(flags.init_from).string();
   paths.only_tables = flags.only_tables;
@@ -124,7 +127,8 @@ scheduler::ModelPaths PathsOf(const StartFlags& flags, const std::string& out,
     paths.before = flags.resumed->record;
   }
   const bool trains = !plan.job.train().evaluate_only();
-  if (flags.save && trains && !out.empty()) paths.save_to = fs::absolute(out).string() + "/model";
+  if (flags.checkpoint && trains && !out.empty())
+    paths.checkpoint_folder = fs::absolute(out).string() + "/model";
   return paths;
 }
 

@@ -20,7 +20,7 @@ namespace tandem::cli {
 struct StartFlags {
   std::string init_from;
   std::vector<std::string> only_tables;
-  bool save = true;                     // write checkpoints to OUT/model
+  bool checkpoint = true;               // write checkpoints to OUT/model
   std::string resume;                   // output folder of the run to resume; empty: a new run
   absl::optional<ResumePoint> resumed;  // the point from which it resumes
 };
@@ -38,16 +38,17 @@ struct StartReport {
   // The checkpoint that --init-from means now. Every process loads this one. Otherwise, if
   // another job still writes checkpoints there, two processes could load different steps. Empty:
   // no checkpoint.
-  std::string save;
+  std::string checkpoint;
   std::string description;  // of the data that the checkpoint was trained on; empty: no checkpoint
-  OwnedFd kept;             // while it is open, the checkpoint is not removed (server::KeepSave)
+  // while it is open, the checkpoint is not removed (server::KeepCheckpoint)
+  OwnedFd kept;
 };
-StartReport CheckStart(const StartFlags& flags, const job::JobPlan& plan);
+StartReport CheckStart(const StartFlags& flags, const job::ResolvedJob& plan);
 
 // `out`: the output folder, or empty. Returns absolute paths, because nodes may run in
 // other folders.
 scheduler::ModelPaths PathsOf(const StartFlags& flags, const std::string& out,
-                              const job::JobPlan& plan);
+                              const job::ResolvedJob& plan);
 
 }  // namespace tandem::cli
 

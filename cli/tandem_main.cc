@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <iostream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -72,7 +73,7 @@ int InspectCommand(const InspectFlags& flags) {
 int CollectivesDump(const std::string& folder) {
   const auto dumps = collectives::ReadDumps(folder);
   if (!dumps.ok()) {
-    std::cerr << "tandem collectives-dump: " << dumps.status().message() << "\n";
+    std::cerr << "tandem bench collectives-dump: " << dumps.status().message() << "\n";
     return node::kExitBadInput;
   }
   for (size_t begin = 0, end = 0; begin < dumps->size(); begin = end) {
@@ -111,7 +112,7 @@ void AddRun(CLI::App* app, RunFlags* flags) {
          "Each process on a host of its own, a network namespace, with links that carry so "
          "many bytes a second each way (root)")
       ->check(node::CheckAboveZero);
-  run->add_flag("--servers-beside-workers", flags->servers_beside_workers,
+  run->add_flag("--colocate-servers", flags->colocate_servers,
                 "With --link-bytes-per-second: server i is on the host of worker i");
   run->add_option(
          "--python", flags->python,
@@ -142,13 +143,13 @@ int SimulateCommand(int argc, char** argv) {
 }
 
 void AddPredict(CLI::App* app, PredictFlags* flags) {
-  CLI::App* predict = app->add_subcommand(
-      "predict", "Scores of a saved model, one a row, in the order of the rows");
+  CLI::App* predict =
+      app->add_subcommand("predict", "Scores of a checkpoint, one a row, in the order of the rows");
   predict->add_option("job", flags->job, "Job file that the model was trained with")->required();
   node::AddSetFlag(predict, &flags->set);
   predict
       ->add_option("--init-from", flags->init_from,
-                   "Saved model (the folder of a run, its model/, or one save in that)")
+                   "Checkpoint (the folder of a run, its model/, or one checkpoint in that)")
       ->required();
   predict->add_option(
       "--data", flags->data,
@@ -183,7 +184,7 @@ void AddDatagen(CLI::App* app, DatagenFlags* flags) {
   datagen->add_option("--seed", flags->options.seed, "Other rows and another planted model")
       ->capture_default_str();
   datagen
-      ->add_option("--skew", flags->options.skew,
+      ->add_option("--zipf", flags->options.skew,
                    "How unlike in frequency ids are: exponent of Zipf's law; 0 = all alike")
       ->capture_default_str();
   datagen->add_flag("--gzip", flags->gzip, "Write .tsv.gz");
@@ -191,8 +192,8 @@ void AddDatagen(CLI::App* app, DatagenFlags* flags) {
 
 void AddInspect(CLI::App* app, InspectFlags* flags) {
   CLI::App* inspect = app->add_subcommand(
-      "inspect", "Saves, range files and staleness records as text (docs/INSPECT.md)");
-  inspect->add_option("path", flags->path, "A file, a save, a model folder or that of a run")
+      "inspect", "Checkpoints, range files and staleness records as text (docs/INSPECT.md)");
+  inspect->add_option("path", flags->path, "A file, a checkpoint, a model folder or that of a run")
       ->required();
   inspect->add_option("--limit", flags->options.limit, "Rows and records to write; 0 = all")
       ->check(node::CheckNotNegative)
@@ -229,42 +230,55 @@ bool NamesCommand(const CLI::App& app, int argc, char** argv, int* exit_code) {
   return false;
 }
 
+// The order and the headings of the commands in `tandem --help`.
+void GroupCommands(CLI::App* app) {
+  const std::pair<const char*, std::vector<const char*>> groups[] = {
+      {"Train", {"run", "predict", "export"}},
+      {"Ask", {"compare", "plan", "simulate"}},
+      {"Look", {"doctor", "inspect"}},
+      {"For developers", {"bench", "replay", "datagen"}},
+  };
+  for (const auto& [group, names] : groups) {
+    for (const char* name : names) app->get_subcommand(name)->group(group);
+  }
+}
+
 int Main(int argc, char** argv) {
   CLI::App app("Tandem trains recommendation models with embeddings on parameter servers.",
                "tandem");
   app.set_version_flag("--version", Version);
   RunFlags run;
-  DatagenFlags datagen;
   AddRun(&app, &run);
-  AddDatagen(&app, &datagen);
   PredictFlags predict;
   AddPredict(&app, &predict);
-  PlanFlags plan;
-  AddPlan(&app, &plan);
-  ReplayFlags replay;
-  AddReplay(&app, &replay);
   ExportFlags export_flags;
   AddExport(&app, &export_flags);
   CompareFlags compare;
   AddCompare(&app, &compare);
-  ReportFlags report;
-  AddReport(&app, &report);
+  PlanFlags plan;
+  AddPlan(&app, &plan);
+  app.add_subcommand("simulate",
+                     "Train under a virtual clock, in one process: any number of workers")
+      ->prefix_command();
   doctor::DoctorFlags doctor;
   doctor::AddDoctor(&app, &doctor);
   InspectFlags inspect;
   AddInspect(&app, &inspect);
-  std::string dump_folder;
-  app.add_subcommand("collectives-dump", "What the dumps of a collective group show together")
-      ->add_option("folder", dump_folder, "With a *.jsonl of each rank")
-      ->required();
-  app.add_subcommand("simulate",
-                     "Train under a virtual clock, in one process: any number of workers")
-      ->prefix_command();
   const bench::BenchCommand bench(&app);
+  std::string dump_folder;
+  CLI::App* const dump = app.get_subcommand("bench")->add_subcommand(
+      "collectives-dump", "What the dumps of a collective group show together");
+  dump->add_option("folder", dump_folder, "Folder with a *.jsonl of each rank")->required();
+  ReplayFlags replay;
+  AddReplay(&app, &replay);
+  DatagenFlags datagen;
+  AddDatagen(&app, &datagen);
+  GroupCommands(&app);
   int code = node::kExitOk;
   if (!NamesCommand(app, argc, argv, &code)) return code;
   if (argv[1] == std::string("simulate")) return SimulateCommand(argc, argv);
   if (!node::ParseFlags(&app, argc, argv, &code)) return Printed(code);
+  if (dump->parsed()) return Printed(CollectivesDump(dump_folder));
   if (app.got_subcommand("bench")) return Printed(bench.Run());
   for (int i = 0; i < argc; ++i) absl::StrAppend(&run.command, i > 0 ? " " : "", ForShell(argv[i]));
   replay.run.command = run.command;
@@ -274,10 +288,8 @@ int Main(int argc, char** argv) {
   if (app.got_subcommand("predict")) return PredictCommand(predict);
   if (app.got_subcommand("export")) return ExportCommand(export_flags, ProgramFolder());
   if (app.got_subcommand("compare")) return CompareCommand(compare);
-  if (app.got_subcommand("report")) return ReportCommand(report);
   if (app.got_subcommand("doctor")) return doctor::DoctorCommand(doctor);
   if (app.got_subcommand("inspect")) return Printed(InspectCommand(inspect));
-  if (app.got_subcommand("collectives-dump")) return Printed(CollectivesDump(dump_folder));
   return Datagen(datagen);
 }
 

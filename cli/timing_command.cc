@@ -23,7 +23,7 @@
 namespace tandem::cli {
 namespace {
 
-sim::TimingOptions OptionsOf(const SimulateFlags& flags, const job::JobPlan& plan,
+sim::TimingOptions OptionsOf(const SimulateFlags& flags, const job::ResolvedJob& plan,
                              const absl::optional<Calibration>& live,
                              const std::atomic<int>* stops) {
   sim::TimingOptions options;
@@ -45,7 +45,7 @@ sim::TimingOptions OptionsOf(const SimulateFlags& flags, const job::JobPlan& pla
   return options;
 }
 
-std::string Announcement(const job::JobPlan& plan, const SimulateFlags& flags) {
+std::string Announcement(const job::ResolvedJob& plan, const SimulateFlags& flags) {
   std::vector<std::string> parts;
   for (const job::TablePlan& table : plan.tables) {
     parts.push_back(
@@ -68,7 +68,7 @@ struct Result {
 
 // The summary and its line. The summary also has the waiting time of each worker, because many
 // workers have too many pairs.
-Result ResultOf(const sim::Timing& timing, const SimulateFlags& flags, const job::JobPlan& plan,
+Result ResultOf(const sim::Timing& timing, const SimulateFlags& flags, const job::ResolvedJob& plan,
                 const absl::optional<Calibration>& live, double host_seconds) {
   const scheduler::JobReport report = timing.Report();
   Result result;
@@ -108,7 +108,7 @@ Result ResultOf(const sim::Timing& timing, const SimulateFlags& flags, const job
   return result;
 }
 
-absl::Status Run(const SimulateFlags& flags, const job::JobPlan& plan,
+absl::Status Run(const SimulateFlags& flags, const job::ResolvedJob& plan,
                  const absl::optional<Calibration>& live, ProgressView* view) {
   const std::atomic<int>* const stops = node::StopSignals();
   view->Line(Announcement(plan, flags));
@@ -133,7 +133,7 @@ absl::Status Run(const SimulateFlags& flags, const job::JobPlan& plan,
 
 }  // namespace
 
-int SimulateTiming(const SimulateFlags& flags, const job::JobPlan& plan,
+int SimulateTiming(const SimulateFlags& flags, const job::ResolvedJob& plan,
                    const absl::optional<Calibration>& live) {
   absl::StatusOr<OutputFolder> folder = OutputFolder::Claim(flags.out, flags.overwrite);
   absl::Status ready = folder.status();

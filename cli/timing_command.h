@@ -15,7 +15,7 @@ namespace tandem::cli {
 
 // Requires: `flags` are checked and name a folder to write into. `live`: the run that gave the
 // times, if any. Returns the same exit codes as `tandem run`.
-int SimulateTiming(const SimulateFlags& flags, const job::JobPlan& plan,
+int SimulateTiming(const SimulateFlags& flags, const job::ResolvedJob& plan,
                    const absl::optional<Calibration>& live);
 
 }  // namespace tandem::cli

@@ -17,7 +17,7 @@ namespace {
 
 // The model of models/ that the job names.
 absl::StatusOr<std::unique_ptr<models::DenseModel>> CompiledModel(
-    const job::JobPlan& plan, const models::ModelInputs& inputs) {
+    const job::ResolvedJob& plan, const models::ModelInputs& inputs) {
   const bool cuda = plan.job.dense().device() == Dense::CUDA;
   return models::NewDenseModel(plan.job.model(), inputs, plan.job.cluster().threads_per_worker(),
                                cuda ? models::ModelDevice::kCuda : models::ModelDevice::kCpu);
@@ -39,7 +39,7 @@ int main(int argc, char** argv) {
   node::AddJobFlags(&app, &flags);
   node::AddNetworkFlags(&app, &flags);
   node::AddMemberFlags(&app, &flags);
-  node::RefuseJobsFlag(&app, "--save", "with --out it saves to OUT/model");
+  node::RefuseJobsFlag(&app, "--checkpoint", "with --out it checkpoints to OUT/model");
   std::string trace;
   int64_t trace_steps = 20;
   app.add_option("--trace", trace, "Write a trace of the first steps to this file (for Perfetto)");
@@ -76,7 +76,7 @@ int main(int argc, char** argv) {
   options.plan = *plan;
   options.paths = std::make_shared<transport::PathLog>();
   options.member = node::MemberOf(flags, plan->serving(), options.paths);
-  options.make_runner = [&](const job::JobPlan& job, int rank, const std::string& init_from) {
+  options.make_runner = [&](const job::ResolvedJob& job, int rank, const std::string& init_from) {
     return worker::StepRunner::New(job, rank, init_from, cli::CompiledModel, scores);
   };
   options.trace_path = trace;
@@ -84,7 +84,7 @@ int main(int argc, char** argv) {
   options.dump_folder = dump_folder;
   options.record_dir = flags.out;
   options.replay = replay;
-  options.dump_signals = node::SaveSignals();
+  options.dump_signals = node::CheckpointSignals();
   node::RoleEnd end("tandem-worker");
   options.on_end = [&end](const absl::Status& how) {
     if (!how.ok()) end.Begin(how);

@@ -18,7 +18,7 @@ ClientCore::Options NothingKept(ClientCore::Options options) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Client>> Client::New(const job::JobPlan& plan,
+absl::StatusOr<std::unique_ptr<Client>> Client::New(const job::ResolvedJob& plan,
                                                     std::unique_ptr<transport::Transport> transport,
                                                     const Options& options) {
   const EndpointId self = options.self;
@@ -33,7 +33,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::New(const job::JobPlan& plan,
   return std::unique_ptr<Client>(new Client(plan, std::move(transport), options));
 }
 
-Client::Client(const job::JobPlan& plan, std::unique_ptr<transport::Transport> transport,
+Client::Client(const job::ResolvedJob& plan, std::unique_ptr<transport::Transport> transport,
                const Options& options)
     : plan_(plan),
       reader_(options.self.role == Role::kReader),
@@ -129,10 +129,10 @@ Future Client::Store(const StoreRequest& request, absl::Duration deadline) {
 absl::Status Client::CheckStore(const StoreRequest& request) const {
   if (request.table >= plan_.tables.size() || !plan_.tables[request.table].store) {
     return absl::InvalidArgumentError(
-        absl::StrCat("table ", request.table, " does not exist or is not of policy STORE"));
+        absl::StrCat("table ", request.table, " does not exist or is not of kind KEY_VALUE"));
   }
   const job::TablePlan& table = plan_.tables[request.table];
-  const size_t width = static_cast<size_t>(table.dim + table.state_floats);
+  const size_t width = static_cast<size_t>(table.dim + table.extra_floats);
   if (request.action == StoreAction::kScan) {
     if (request.page != nullptr) return absl::OkStatus();
     return absl::InvalidArgumentError(
@@ -207,7 +207,7 @@ absl::Status Client::CheckTables(const char* what, uint32_t group,
   }
   if (plan_.groups[group].properties.store) {
     return absl::InvalidArgumentError(
-        absl::StrCat(what, ": a STORE table has no steps; use Store"));
+        absl::StrCat(what, ": a KEY_VALUE table has no steps; use Store"));
   }
   std::vector<bool> seen(plan_.tables.size(), false);
   for (const TableKeys& table : keys) {

@@ -101,7 +101,7 @@ class Client {
 
   // `plan` must outlive the client. INVALID_ARGUMENT: options out of range.
   static absl::StatusOr<std::unique_ptr<Client>> New(
-      const job::JobPlan& plan, std::unique_ptr<transport::Transport> transport,
+      const job::ResolvedJob& plan, std::unique_ptr<transport::Transport> transport,
       const Options& options);
   // Ends requests that are not done with CANCELLED.
   ~Client();
@@ -148,8 +148,8 @@ class Client {
   // Sends a prepared push. When Push has returned, `push` may be prepared again.
   Future Push(int64_t step, uint64_t samples, PreparedPush* push);
 
-  // Reads, writes or scans rows of a STORE table, as a worker or as a reader. Keys and values are
-  // copied before Store returns. The memory that the request names for answers must stay valid
+  // Reads, writes or scans rows of a KEY_VALUE table, as a worker or as a reader. Keys and values
+  // are copied before Store returns. The memory that the request names for answers must stay valid
   // until the future is done. Each write of this client to a range counts once, in the order of the
   // calls.
   Future Store(const StoreRequest& request, absl::Duration deadline = absl::InfiniteDuration());
@@ -159,7 +159,7 @@ class Client {
   std::string Waiting() const;
 
  private:
-  Client(const job::JobPlan& plan, std::unique_ptr<transport::Transport> transport,
+  Client(const job::ResolvedJob& plan, std::unique_ptr<transport::Transport> transport,
          const Options& options);
 
   absl::Status Check(const ClientCall& call) const;
@@ -169,7 +169,7 @@ class Client {
                            absl::Span<const TableKeys> keys) const;
   Future Start(std::shared_ptr<ClientCall> call);
 
-  const job::JobPlan& plan_;
+  const job::ResolvedJob& plan_;
   const bool reader_;
   const absl::Duration deadline_;
   const std::shared_ptr<ClientEngine> engine_;

@@ -13,8 +13,9 @@ namespace {
 
 // The number of steps whose read versions are remembered although nothing has been pushed for them:
 // reads without pushes, and prefetched reads.
-size_t MostVersions(const job::JobPlan& plan) {
-  const size_t ahead = plan.groups.size() * static_cast<size_t>(plan.job.train().depth() + 2);
+size_t MostVersions(const job::ResolvedJob& plan) {
+  const size_t ahead =
+      plan.groups.size() * static_cast<size_t>(plan.job.train().prefetch_steps() + 2);
   return std::max<size_t>(1024, ahead);
 }
 
@@ -32,7 +33,7 @@ FrameHeader PullHeader(uint32_t group, int64_t step, uint8_t flags) {
 
 }  // namespace
 
-ClientCore::ClientCore(const job::JobPlan& plan, EndpointId self, uint64_t incarnation,
+ClientCore::ClientCore(const job::ResolvedJob& plan, EndpointId self, uint64_t incarnation,
                        BufferSource& buffers, const Options& options)
     : plan_(plan),
       self_(self),

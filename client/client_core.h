@@ -37,10 +37,10 @@
 #include "base/clock.h"
 #include "client/client_request.h"
 #include "client/pulled_rows.h"
+#include "client/pulled_versions.h"
 #include "client/request_packer.h"
 #include "client/resend_clock.h"
 #include "client/row_cache.h"
-#include "client/versions_read.h"
 #include "job/job.h"
 #include "proto/activity.h"
 #include "proto/frame.h"
@@ -109,8 +109,8 @@ class ClientCore {
   };
 
   // `plan` and `buffers` must outlive the core.
-  ClientCore(const job::JobPlan& plan, EndpointId self, uint64_t incarnation, BufferSource& buffers,
-             const Options& options);
+  ClientCore(const job::ResolvedJob& plan, EndpointId self, uint64_t incarnation,
+             BufferSource& buffers, const Options& options);
   ~ClientCore();
 
   // Takes a newer view; older views are ignored. Requests need a view.
@@ -214,7 +214,7 @@ class ClientCore {
   void CheckTimes(absl::Time now, Request* request);
   void EndFlight(absl::Time now, Request* request, Flight* flight);
 
-  const job::JobPlan& plan_;
+  const job::ResolvedJob& plan_;
   const EndpointId self_;
   const uint64_t incarnation_;
   const Options options_;
@@ -225,7 +225,7 @@ class ClientCore {
   std::vector<std::unique_ptr<Request>> requests_;  // in flight, in order of their numbers
   std::vector<std::unique_ptr<Request>> spare_;     // done, for reuse
   RowCache cache_;
-  VersionsRead versions_;
+  PulledVersions versions_;
   ResendLine reads_, pushes_;  // frames in flight, by kind
   PauseWatch pauses_;
   std::vector<int64_t> min_clock_;

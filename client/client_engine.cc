@@ -20,7 +20,7 @@ constexpr int kIdleGlances = 8;
 
 }  // namespace
 
-ClientEngine::ClientEngine(const job::JobPlan& plan,
+ClientEngine::ClientEngine(const job::ResolvedJob& plan,
                            std::unique_ptr<transport::Transport> transport, const Options& options)
     : plan_(plan),
       options_(options),

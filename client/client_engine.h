@@ -68,7 +68,7 @@ class ClientEngine {
   };
 
   // `plan` must outlive the engine.
-  ClientEngine(const job::JobPlan& plan, std::unique_ptr<transport::Transport> transport,
+  ClientEngine(const job::ResolvedJob& plan, std::unique_ptr<transport::Transport> transport,
                const Options& options);
   ~ClientEngine();
 
@@ -134,7 +134,7 @@ class ClientEngine {
   void SetAddresses();
   void SendNow(Outgoing out);
 
-  const job::JobPlan& plan_;
+  const job::ResolvedJob& plan_;
   const Options options_;
   // used by the driving thread, but Wake() by any
   std::unique_ptr<transport::Transport> transport_;

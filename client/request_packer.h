@@ -28,7 +28,7 @@ class RequestPacker {
  public:
   // `plan` and `buffers` must outlive the packer. `copy` is the copy that this client reads, for
   // tables that have several copies.
-  RequestPacker(const job::JobPlan& plan, uint32_t copy, BufferSource& buffers)
+  RequestPacker(const job::ResolvedJob& plan, uint32_t copy, BufferSource& buffers)
       : plan_(plan), own_copy_(copy), buffers_(buffers) {}
 
   // Sets the view. Call it before anything else, and again for each newer view.
@@ -58,7 +58,7 @@ class RequestPacker {
   void GatherParts(const ClientRequest& request, absl::Span<const uint32_t> slices, Buffer* keys,
                    Buffer* values);
 
-  const job::JobPlan& plan_;
+  const job::ResolvedJob& plan_;
   const uint32_t own_copy_;
   BufferSource& buffers_;
   std::shared_ptr<const RangeMap> map_;

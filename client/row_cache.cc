@@ -4,8 +4,8 @@
 
 namespace tandem::client {
 
-RowCache::RowCache(const job::JobPlan& plan)
-    : plan_(plan), depth_(plan.job.train().depth()), pushed_(plan.groups.size(), -1) {}
+RowCache::RowCache(const job::ResolvedJob& plan)
+    : plan_(plan), depth_(plan.job.train().prefetch_steps()), pushed_(plan.groups.size(), -1) {}
 
 void RowCache::OnView(const RangeMap& map) {
   if (!ranges_.empty()) return;

@@ -34,7 +34,7 @@ namespace tandem::client {
 class RowCache {
  public:
   // `plan` must outlive the cache.
-  explicit RowCache(const job::JobPlan& plan);
+  explicit RowCache(const job::ResolvedJob& plan);
 
   // True if rows of tables of this group are kept.
   bool Keeps(uint32_t group) const { return plan_.groups[group].properties.keeps_rows; }
@@ -88,7 +88,7 @@ class RowCache {
   static void Drop(RangeRows* range, uint64_t key);
   static void DropAll(RangeRows* range);
 
-  const job::JobPlan& plan_;
+  const job::ResolvedJob& plan_;
   const int64_t depth_;
   std::vector<RangeRows> ranges_;  // by id
   std::vector<int64_t> pushed_;    // by group: the last step whose push is in flight

@@ -68,7 +68,7 @@ absl::Status Session::NewMember(Register::Role role) {
   role_ = role;
   member_.reset();
   TANDEM_ASSIGN_OR_RETURN(transport_, NewControlEndpoint());
-  node::JobMember::Options options;
+  node::NodeSession::Options options;
   options.role = role;
   options.incarnation = incarnation_;
   options.scheduler = options_.scheduler;
@@ -79,7 +79,7 @@ absl::Status Session::NewMember(Register::Role role) {
     options.make_transport = [this](EndpointId) { return NewControlEndpoint(); };
   }
   begun_ = false;
-  member_ = std::make_unique<node::JobMember>(*transport_, std::move(options));
+  member_ = std::make_unique<node::NodeSession>(*transport_, std::move(options));
   return member_->Start();
 }
 
@@ -136,7 +136,7 @@ absl::Status Session::OnControl(const Control& control) {
   if (control.has_reader_welcome() && !welcome_) return TakePlan(control.reader_welcome());
   if (control.has_view()) return OnView(control.view());
   const Command& command = control.command();
-  if (command.kind() == Command::SAVE) {
+  if (command.kind() == Command::CHECKPOINT) {
     member_->link().SendDone(
         command.id(),
         absl::UnimplementedError("a rank that is a session (client/session.h) takes no part in "
@@ -161,7 +161,7 @@ absl::Status Session::TakePlan(const ReaderWelcome& welcome) {
         absl::StrCat(options_.scheduler,
                      ": the job has tables on workers, which a session cannot "
                      "hold; run tandem-worker as rank ",
-                     *options_.rank, ", or give the tables synchroniser: SERVERS"));
+                     *options_.rank, ", or give the tables placement: SERVERS"));
   }
   self_ = EndpointId::Reader(welcome.reader());
   member_->link().set_self(self_);

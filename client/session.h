@@ -15,7 +15,7 @@
 //           takes no part in checkpoints: the session answers a request for one with an error, and
 //           the scheduler makes none.
 //
-// Both kinds read and write the rows of STORE tables (store_table.h).
+// Both kinds read and write the rows of KEY_VALUE tables (store_table.h).
 //
 // Thread safety: any thread. Not here: the training loop of tandem-worker (worker/), dense
 // gradients between ranks (collectives/).
@@ -39,7 +39,7 @@
 #include "base/clock.h"
 #include "client/client.h"
 #include "job/job.h"
-#include "node/job_member.h"
+#include "node/node_session.h"
 #include "proto/wire.pb.h"
 #include "transport/transport.h"
 
@@ -72,7 +72,7 @@ class Session {
   // failed.
   ~Session();
 
-  const job::JobPlan& plan() const { return plan_; }
+  const job::ResolvedJob& plan() const { return plan_; }
   Client& client() { return *client_; }
 
   // Reads the rows of `ids` as they are now; rows is [ids.size(), dim]. Ids may repeat. Waits; when
@@ -110,7 +110,7 @@ class Session {
 
   const Options options_;
   // Constant once open.
-  job::JobPlan plan_;
+  job::ResolvedJob plan_;
   uint64_t incarnation_ = 0;
   EndpointId self_;
   Register::Role role_ = Register::READER;  // the role that it is registered as at present
@@ -119,7 +119,7 @@ class Session {
 
   // Used by the thread that opens, and then by thread_.
   std::unique_ptr<transport::Transport> transport_;
-  std::unique_ptr<node::JobMember> member_;
+  std::unique_ptr<node::NodeSession> member_;
   std::vector<transport::TransportEvent> events_;
   View view_;  // the newest one
   bool welcome_ = false, begun_ = false, ended_ = false;

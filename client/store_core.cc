@@ -13,7 +13,7 @@ namespace tandem::client {
 namespace {
 
 size_t RowFloats(const job::TablePlan& table) {
-  return static_cast<size_t>(table.dim + table.state_floats);
+  return static_cast<size_t>(table.dim + table.extra_floats);
 }
 
 // The reason that a refusal gives (proto/frame.md), as printable text.
@@ -28,7 +28,7 @@ std::string TextOf(const Buffer& keys) {
 
 }  // namespace
 
-StoreCore::StoreCore(const job::JobPlan& plan, EndpointId self, uint64_t incarnation,
+StoreCore::StoreCore(const job::ResolvedJob& plan, EndpointId self, uint64_t incarnation,
                      BufferSource& buffers, const ClientCore::Options& options)
     : plan_(plan),
       self_(self),

@@ -1,5 +1,5 @@
-// StoreCore reads and writes rows of STORE tables: a deterministic state machine beside ClientCore.
-// Requests and frames from shards go in; frames and completions come out.
+// StoreCore reads and writes rows of KEY_VALUE tables: a deterministic state machine beside
+// ClientCore. Requests and frames from shards go in; frames and completions come out.
 //
 // A request is cut into pieces, one for each range. A piece travels in a frame of its own until it
 // is answered. After silence or a lost connection the piece is sent again; when its range has
@@ -64,8 +64,8 @@ class StoreCore {
   };
 
   // `plan` and `buffers` must outlive the core. Only the times of the options are used.
-  StoreCore(const job::JobPlan& plan, EndpointId self, uint64_t incarnation, BufferSource& buffers,
-            const ClientCore::Options& options);
+  StoreCore(const job::ResolvedJob& plan, EndpointId self, uint64_t incarnation,
+            BufferSource& buffers, const ClientCore::Options& options);
 
   // Takes a newer view; older views are ignored. Requests need a view.
   void OnView(absl::Time now, std::shared_ptr<const RangeMap> view);
@@ -117,7 +117,7 @@ class StoreCore {
   void EndPiece(absl::Time now, Pieces::iterator piece);
   void Finish(absl::Time now, uint64_t call, absl::Status status);
 
-  const job::JobPlan& plan_;
+  const job::ResolvedJob& plan_;
   const EndpointId self_;
   const uint64_t incarnation_;
   BufferSource& buffers_;

@@ -21,9 +21,9 @@ absl::StatusOr<StoreTable> StoreTable::Open(Session* session, absl::string_view 
   for (const job::TablePlan& table : session->plan().tables) {
     if (table.name != name) continue;
     if (table.store) return StoreTable(session, &table, within);
-    return absl::FailedPreconditionError(absl::StrCat(
-        "table '", name,
-        "' is trained by the job; programs write only tables with policy { kind: STORE }"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("table '", name,
+                     "' is trained by the job; programs write only tables with kind: KEY_VALUE"));
   }
   return absl::NotFoundError(absl::StrCat("the job has no table '", name, "'"));
 }

@@ -1,10 +1,11 @@
-// StoreTable is a STORE table of a running job: programs read, assign, insert and erase whole rows.
+// StoreTable is a KEY_VALUE table of a running job: programs read, assign, insert and erase whole
+// rows.
 //
 //   TANDEM_ASSIGN_OR_RETURN(const auto session, Session::Open("tcp://10.0.0.1:41231"));
 //   TANDEM_ASSIGN_OR_RETURN(StoreTable items, StoreTable::Open(session.get(), "items"));
 //   TANDEM_RETURN_IF_ERROR(items.Assign(keys, rows));
 //
-// A row is dim + state_floats floats, whose meaning the program chooses. A call takes any number of
+// A row is dim + extra_floats floats, whose meaning the program chooses. A call takes any number of
 // keys, which travel some thousands at a time. A row is changed completely or not at all. Each call
 // waits until all of its rows are done; from then on everybody sees what it has written. When
 // several programs write a row, the write that arrives last wins; each write counts once. After an
@@ -35,8 +36,8 @@ class StoreTable {
                                          absl::Duration within = absl::Seconds(60));
 
   int dim() const { return plan_->dim; }
-  int state_floats() const { return plan_->state_floats; }
-  size_t row_floats() const { return static_cast<size_t>(plan_->dim + plan_->state_floats); }
+  int extra_floats() const { return plan_->extra_floats; }
+  size_t row_floats() const { return static_cast<size_t>(plan_->dim + plan_->extra_floats); }
 
   // rows: [keys, row_floats]; rows of absent keys stay as they are. found: [keys], 1 or 0; may be
   // empty.

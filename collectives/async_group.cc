@@ -18,7 +18,7 @@
 #include "base/exhaustion.h"
 #include "base/status_macros.h"
 #include "collectives/errors.h"
-#include "collectives/meeting/connect_links.h"
+#include "collectives/rendezvous/connect_links.h"
 #include "proto/collectives.pb.h"
 
 namespace tandem::collectives {

@@ -34,7 +34,7 @@
 #include "base/wake_fd.h"
 #include "collectives/group.h"
 #include "collectives/mailbox.h"
-#include "collectives/meeting/link_ports.h"
+#include "collectives/rendezvous/link_ports.h"
 
 namespace tandem::collectives {
 

@@ -57,7 +57,7 @@ namespace tandem::collectives {
 using Chooser = std::function<AlgorithmChoice(Primitive primitive, int64_t bytes)>;
 
 // Tells the group about failures from outside its links, so that a failure has one name on all
-// ranks (see meeting/coordinator.h).
+// ranks (see rendezvous/coordinator.h).
 class GroupWatch {
  public:
   virtual ~GroupWatch() = default;

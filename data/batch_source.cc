@@ -28,7 +28,7 @@ constexpr int64_t kDefaultEvaluationBatch = 4096;
 
 // Gives each table the fields that it lists. A table without a list gets the fields that no table
 // lists.
-absl::Status AssignFields(const job::JobPlan& plan, DataShape* shape) {
+absl::Status AssignFields(const job::ResolvedJob& plan, DataShape* shape) {
   std::set<std::string> unread(shape->fields.begin(), shape->fields.end());
   for (const job::TablePlan& table : plan.tables) {
     for (const std::string& field : table.fields) {
@@ -69,7 +69,7 @@ absl::Status AssignFields(const job::JobPlan& plan, DataShape* shape) {
                    "; hint: leave `field` of one table empty, and it reads all the rest"));
 }
 
-BatchBuilder NewBatchBuilder(const job::JobPlan& plan, const DataShape& shape) {
+BatchBuilder NewBatchBuilder(const job::ResolvedJob& plan, const DataShape& shape) {
   const job::RowShape row = job::RowShapeOf(plan.job.data());
   std::vector<TableLayout> layouts;
   for (size_t t = 0; t < plan.tables.size(); ++t) {
@@ -87,14 +87,14 @@ BatchBuilder NewBatchBuilder(const job::JobPlan& plan, const DataShape& shape) {
   return BatchBuilder(shape.numeric, std::move(layouts));
 }
 
-int64_t EvaluationBatch(const job::JobPlan& plan) {
-  const int64_t asked = plan.job.evaluation().batch();
+int64_t EvaluationBatch(const job::ResolvedJob& plan) {
+  const int64_t asked = plan.job.evaluation().batch_size();
   return asked > 0 ? asked : kDefaultEvaluationBatch;
 }
 
 }  // namespace
 
-absl::StatusOr<DataShape> ShapeOfJob(const job::JobPlan& plan) {
+absl::StatusOr<DataShape> ShapeOfJob(const job::ResolvedJob& plan) {
   if (plan.job.data().format() == Data::PROGRAM) {  // the fields are those that tables list
     DataShape program;
     for (const job::TablePlan& table : plan.tables) {
@@ -109,7 +109,7 @@ absl::StatusOr<DataShape> ShapeOfJob(const job::JobPlan& plan) {
   return shape;
 }
 
-absl::StatusOr<DataShape> FindDataShape(const job::JobPlan& plan) {
+absl::StatusOr<DataShape> FindDataShape(const job::ResolvedJob& plan) {
   const Data& data = plan.job.data();
   TANDEM_ASSIGN_OR_RETURN(DataShape shape, ShapeOfJob(plan));
   if (plan.job.data().format() == Data::PROGRAM) return shape;
@@ -156,14 +156,14 @@ constexpr Purpose kValidation = {&RowParts::validation, &SharedReader::validatio
 
 // The shape of the data. If workers share a reader, the first of them finds it for all. The
 // functions below do the same for other things.
-absl::StatusOr<DataShape> ShapeFor(const job::JobPlan& plan, SharedReader* shared) {
+absl::StatusOr<DataShape> ShapeFor(const job::ResolvedJob& plan, SharedReader* shared) {
   if (shared != nullptr && shared->shape.has_value()) return *shared->shape;
   TANDEM_ASSIGN_OR_RETURN(DataShape shape, FindDataShape(plan));
   if (shared != nullptr) shared->shape = shape;
   return shape;
 }
 
-absl::StatusOr<RowParts> PartsFor(const job::JobPlan& plan, RowParser* parser,
+absl::StatusOr<RowParts> PartsFor(const job::ResolvedJob& plan, RowParser* parser,
                                   SharedReader* shared) {
   if (shared != nullptr && shared->parts.has_value()) return *shared->parts;
   TANDEM_ASSIGN_OR_RETURN(RowParts parts, FindRowParts(plan, parser));
@@ -171,7 +171,7 @@ absl::StatusOr<RowParts> PartsFor(const job::JobPlan& plan, RowParser* parser,
   return parts;
 }
 
-absl::Status JoinPasses(const job::JobPlan& plan, const RowPart& part, RowParser* parser,
+absl::Status JoinPasses(const job::ResolvedJob& plan, const RowPart& part, RowParser* parser,
                         SharedReader::Part* shared, RowSourceOptions* options) {
   if (shared->dealers == nullptr) {
     TANDEM_ASSIGN_OR_RETURN(shared->estimated_rows, EstimateShare(part, plan.workers(), parser));
@@ -184,7 +184,7 @@ absl::Status JoinPasses(const job::JobPlan& plan, const RowPart& part, RowParser
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<BatchSource>> NewSource(const job::JobPlan& plan,
+absl::StatusOr<std::unique_ptr<BatchSource>> NewSource(const job::ResolvedJob& plan,
                                                        const DataShape& shape, int rank,
                                                        const Purpose& purpose,
                                                        SharedReader* shared) {
@@ -197,11 +197,11 @@ absl::StatusOr<std::unique_ptr<BatchSource>> NewSource(const job::JobPlan& plan,
   options.files = part.files;
   options.selection = part.rows;
   options.share = {rank, plan.workers()};
-  options.skip_bad_rows = data.skip_bad_rows();
+  options.max_bad_rows = data.max_bad_rows();
   options.seed = plan.job.seed();
   options.batch = EvaluationBatch(plan);
   if (purpose.part == &RowParts::train) {
-    options.batch = std::max(1, plan.job.train().batch());
+    options.batch = std::max(1, plan.job.train().batch_size());
     options.shuffle_buffer = std::max<int64_t>(0, data.shuffle_buffer());
   }
   if (shared != nullptr) {
@@ -214,7 +214,7 @@ absl::StatusOr<std::unique_ptr<BatchSource>> NewSource(const job::JobPlan& plan,
   return NewRowSource(std::move(options), std::move(parser), NewBatchBuilder(plan, shape));
 }
 
-absl::StatusOr<std::shared_ptr<NcfEpochs>> EpochsFor(const job::JobPlan& plan,
+absl::StatusOr<std::shared_ptr<NcfEpochs>> EpochsFor(const job::ResolvedJob& plan,
                                                      SharedReader* shared) {
   if (shared != nullptr && shared->epochs != nullptr) return shared->epochs;
   TANDEM_ASSIGN_OR_RETURN(NcfEpochs loaded, LoadNcfEpochs(plan));
@@ -223,7 +223,7 @@ absl::StatusOr<std::shared_ptr<NcfEpochs>> EpochsFor(const job::JobPlan& plan,
   return epochs;
 }
 
-absl::StatusOr<std::shared_ptr<const RankingGroups>> GroupsFor(const job::JobPlan& plan,
+absl::StatusOr<std::shared_ptr<const RankingGroups>> GroupsFor(const job::ResolvedJob& plan,
                                                                SharedReader* shared) {
   if (shared != nullptr && shared->groups != nullptr) return shared->groups;
   TANDEM_ASSIGN_OR_RETURN(RankingGroups loaded, LoadRankingGroups(plan));
@@ -234,17 +234,17 @@ absl::StatusOr<std::shared_ptr<const RankingGroups>> GroupsFor(const job::JobPla
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<BatchSource>> NewTrainSource(const job::JobPlan& plan, int rank,
+absl::StatusOr<std::unique_ptr<BatchSource>> NewTrainSource(const job::ResolvedJob& plan, int rank,
                                                             SharedReader* shared) {
   TANDEM_CHECK(rank >= 0 && rank < plan.workers());
   TANDEM_ASSIGN_OR_RETURN(const DataShape shape, ShapeFor(plan, shared));
   if (plan.job.data().format() != Data::NCF) return NewSource(plan, shape, rank, kTrain, shared);
   TANDEM_ASSIGN_OR_RETURN(auto epochs, EpochsFor(plan, shared));
   return NewNcfTrainSource(std::move(epochs), NewBatchBuilder(plan, shape),
-                           std::max(1, plan.job.train().batch()), rank, plan.workers());
+                           std::max(1, plan.job.train().batch_size()), rank, plan.workers());
 }
 
-absl::StatusOr<std::unique_ptr<BatchSource>> NewTestSource(const job::JobPlan& plan, int rank,
+absl::StatusOr<std::unique_ptr<BatchSource>> NewTestSource(const job::ResolvedJob& plan, int rank,
                                                            SharedReader* shared) {
   TANDEM_CHECK(rank >= 0 && rank < plan.workers());
   TANDEM_ASSIGN_OR_RETURN(const DataShape shape, ShapeFor(plan, shared));
@@ -259,8 +259,8 @@ absl::StatusOr<std::unique_ptr<BatchSource>> NewTestSource(const job::JobPlan& p
                           rank, plan.workers());
 }
 
-absl::StatusOr<std::unique_ptr<BatchSource>> NewValidationSource(const job::JobPlan& plan, int rank,
-                                                                 SharedReader* shared) {
+absl::StatusOr<std::unique_ptr<BatchSource>> NewValidationSource(const job::ResolvedJob& plan,
+                                                                 int rank, SharedReader* shared) {
   TANDEM_CHECK(rank >= 0 && rank < plan.workers());
   TANDEM_ASSIGN_OR_RETURN(const DataShape shape, ShapeFor(plan, shared));
   return NewSource(plan, shape, rank, kValidation, shared);

@@ -42,22 +42,22 @@ struct DataShape {
 };
 
 // The shape that follows from the job alone. Opens no file.
-absl::StatusOr<DataShape> ShapeOfJob(const job::JobPlan& plan);
+absl::StatusOr<DataShape> ShapeOfJob(const job::ResolvedJob& plan);
 
 // The shape that follows from the job and, if files have a header, from the first file. Errors as
 // above: a missing file, an unknown column, a field that no table reads, a table without a field.
-absl::StatusOr<DataShape> FindDataShape(const job::JobPlan& plan);
+absl::StatusOr<DataShape> FindDataShape(const job::ResolvedJob& plan);
 
 // The findings of CheckData that are no errors.
 struct DataReport {
   std::vector<std::string> warnings;  // valid, but rarely what the user wants; one line each
-  std::vector<std::string> bad_rows;  // rows that data.skip_bad_rows leaves out; one line each
+  std::vector<std::string> bad_rows;  // rows that data.max_bad_rows leaves out; one line each
 };
 
 // Reads the first rows of each file, or all rows if bad ones may be skipped. Refuses everything
 // that `tandem run` should refuse before it starts a process: missing or empty files, rows that do
 // not parse, fewer rows than workers.
-absl::Status CheckData(const job::JobPlan& plan, DataReport* report = nullptr);
+absl::Status CheckData(const job::ResolvedJob& plan, DataReport* report = nullptr);
 
 struct SharedReader;  // data/shared_reader.h
 
@@ -65,16 +65,17 @@ struct SharedReader;  // data/shared_reader.h
 // plan has none, they are measured first. Each row belongs to exactly one worker; shares may differ
 // in size. `shared` holds what the workers of one process read together, and must outlive the
 // source; null: the source reads by itself.
-absl::StatusOr<std::unique_ptr<BatchSource>> NewTrainSource(const job::JobPlan& plan, int rank,
+absl::StatusOr<std::unique_ptr<BatchSource>> NewTrainSource(const job::ResolvedJob& plan, int rank,
                                                             SharedReader* shared = nullptr);
 
 // The test rows of worker `rank`, in file order. For NCF they are one group of candidates for each
 // user.
-absl::StatusOr<std::unique_ptr<BatchSource>> NewTestSource(const job::JobPlan& plan, int rank,
+absl::StatusOr<std::unique_ptr<BatchSource>> NewTestSource(const job::ResolvedJob& plan, int rank,
                                                            SharedReader* shared = nullptr);
 
 // The validation rows of worker `rank`, in file order. Empty if the job has none.
-absl::StatusOr<std::unique_ptr<BatchSource>> NewValidationSource(const job::JobPlan& plan, int rank,
+absl::StatusOr<std::unique_ptr<BatchSource>> NewValidationSource(const job::ResolvedJob& plan,
+                                                                 int rank,
                                                                  SharedReader* shared = nullptr);
 
 // Whether the job has test rows (for NCF, candidates) or validation rows. An evaluation scores the

@@ -31,7 +31,7 @@ constexpr double kFarFromUnit = 1000;  // larger numbers disturb gradient descen
 constexpr double kNearlyAll = 0.95;    // share of the values of a column
 constexpr int64_t kFewRows = 100;      // with fewer rows, nothing is unusual
 
-absl::Status CheckWorkers(const job::JobPlan& plan, int64_t rows) {
+absl::Status CheckWorkers(const job::ResolvedJob& plan, int64_t rows) {
   if (rows >= plan.workers()) return absl::OkStatus();
   if (rows == 0) return absl::InvalidArgumentError("data.train: there is no row in these files");
   return absl::InvalidArgumentError(
@@ -39,11 +39,11 @@ absl::Status CheckWorkers(const job::JobPlan& plan, int64_t rows) {
                    " workers, expected at least one row for each; hint: lower cluster.workers"));
 }
 
-void WarnOfBatch(const job::JobPlan& plan, int64_t rows, std::vector<std::string>* warnings) {
+void WarnOfBatch(const job::ResolvedJob& plan, int64_t rows, std::vector<std::string>* warnings) {
   const int64_t share = (rows + plan.workers() - 1) / plan.workers();
-  const int64_t batch = plan.job.train().batch();
+  const int64_t batch = plan.job.train().batch_size();
   if (batch < share || rows < kFewRows || plan.job.train().evaluate_only()) return;
-  warnings->push_back(absl::StrCat("train.batch is ", batch, ", and a worker has ", share,
+  warnings->push_back(absl::StrCat("train.batch_size is ", batch, ", and a worker has ", share,
                                    " rows, so an epoch is one step; hint: take a smaller batch"));
 }
 
@@ -83,7 +83,7 @@ class ValueCount {
 class PartObserver {
  public:
   // `shape` is the shape of the plan's data and must outlive the observer.
-  PartObserver(std::string name, const job::JobPlan& plan, const DataShape& shape)
+  PartObserver(std::string name, const job::ResolvedJob& plan, const DataShape& shape)
       : name_(std::move(name)), data_(plan.job.data()), shape_(shape) {
     for (const std::string& field : shape_.fields) missing_.push_back(FieldHash(field).missing());
     field_seen_.resize(shape_.fields.size());
@@ -248,11 +248,12 @@ absl::Status CheckNames(const Data& data, DataReport* report) {
 // warns and counts.
 class DataCheck {
  public:
-  DataCheck(const job::JobPlan& plan, const DataShape& shape, RowParser* parser, DataReport* report)
+  DataCheck(const job::ResolvedJob& plan, const DataShape& shape, RowParser* parser,
+            DataReport* report)
       : plan_(plan),
         parser_(parser),
         report_(report),
-        bad_rows_(plan.job.data().skip_bad_rows()),
+        bad_rows_(plan.job.data().max_bad_rows()),
         train_("data.train", plan, shape),
         validation_("data.validation", plan, shape),
         test_("data.test", plan, shape),
@@ -276,7 +277,7 @@ class DataCheck {
     const size_t files =
         parts.train.files.size() + parts.validation.files.size() + parts.test.files.size();
     bytes_ = kCheckBytes / static_cast<int64_t>(files) + 1;
-    if (plan_.job.data().skip_bad_rows() > 0) bytes_ = std::numeric_limits<int64_t>::max();
+    if (plan_.job.data().max_bad_rows() > 0) bytes_ = std::numeric_limits<int64_t>::max();
     TANDEM_RETURN_IF_ERROR(ReadTrainFiles(train, parts));
     TANDEM_RETURN_IF_ERROR(ReadOwnFiles(validation, parts.validation.files, &validation_));
     TANDEM_RETURN_IF_ERROR(ReadOwnFiles(test, parts.test.files, &test_));
@@ -424,7 +425,7 @@ class DataCheck {
     return CheckWorkers(plan_, rows);
   }
 
-  const job::JobPlan& plan_;
+  const job::ResolvedJob& plan_;
   RowParser* const parser_;
   DataReport* const report_;
   BadRows bad_rows_;
@@ -436,7 +437,7 @@ class DataCheck {
   bool read_all_ = true;
 };
 
-absl::Status CheckNcfData(const job::JobPlan& plan, DataReport* report) {
+absl::Status CheckNcfData(const job::ResolvedJob& plan, DataReport* report) {
   if (plan.job.data().test_fraction() != 0) {
     return absl::InvalidArgumentError(
         "data.test_fraction does not go with format: NCF; hint: name "
@@ -451,7 +452,7 @@ absl::Status CheckNcfData(const job::JobPlan& plan, DataReport* report) {
 
 }  // namespace
 
-absl::Status CheckData(const job::JobPlan& plan, DataReport* report) {
+absl::Status CheckData(const job::ResolvedJob& plan, DataReport* report) {
   DataReport ignored;
   TANDEM_RETURN_IF_ERROR(CheckServiceTraces(plan));
   TANDEM_ASSIGN_OR_RETURN(const DataShape shape, FindDataShape(plan));

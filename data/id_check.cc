@@ -214,7 +214,7 @@ void IdCheck::WarnOf(const Field& field, bool all, std::vector<std::string>* war
                        : HintFor(example->text, *other)));
 }
 
-absl::StatusOr<IdCheck> SampleIdsToScore(const job::JobPlan& plan) {
+absl::StatusOr<IdCheck> SampleIdsToScore(const job::ResolvedJob& plan) {
   const Data& data = plan.job.data();
   if (data.format() == Data::NCF || data.format() == Data::PROGRAM) {
     return IdCheck("", {}, /*by_model=*/true);

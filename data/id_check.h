@@ -25,8 +25,8 @@ std::string PlainForm(absl::string_view text);
 
 class IdCheck {
  public:
-  // `part` is the field of the job that names the files, for messages. `by_model`: SeeModel is called, not
-  // SeeTraining.
+  // `part` is the field of the job that names the files, for messages. `by_model`: SeeModel is
+  // called, not SeeTraining.
   IdCheck(std::string part, std::vector<std::string> fields, bool by_model = false);
 
   // Remembers the ids of the first rows of `files`. Rows that do not parse are skipped, since the
@@ -36,11 +36,11 @@ class IdCheck {
   // Marks the ids of a training row as trained. `texts` is RowParser::texts() of the row.
   void SeeTraining(const Row& row, absl::Span<const absl::string_view> texts);
 
-  // Marks ids as trained that a saved model has rows for. Replaces training rows.
+  // Marks ids as trained that a checkpoint has rows for. Replaces training rows.
   void SeeModel(absl::Span<const uint64_t> keys);
 
-  // Whether some field has ids that were not seen yet, so that SeeTraining or SeeModel can change the
-  // warnings.
+  // Whether some field has ids that were not seen yet, so that SeeTraining or SeeModel can change
+  // the warnings.
   bool LacksIds() const;
 
   // A line for each field whose ids the training rows lack. `all`: all training rows were seen.
@@ -75,7 +75,7 @@ class IdCheck {
 
 // Samples the ids of the rows that `tandem predict` scores (data.score_only). The result is empty
 // for formats without a row a line.
-absl::StatusOr<IdCheck> SampleIdsToScore(const job::JobPlan& plan);
+absl::StatusOr<IdCheck> SampleIdsToScore(const job::ResolvedJob& plan);
 
 }  // namespace tandem::data
 

@@ -375,7 +375,7 @@ absl::Status CheckTestRows(const Data& data, const RankingGroups& groups) {
 
 }  // namespace
 
-absl::StatusOr<NcfEpochs> LoadNcfEpochs(const job::JobPlan& plan) {
+absl::StatusOr<NcfEpochs> LoadNcfEpochs(const job::ResolvedJob& plan) {
   const Data& data = plan.job.data();
   TANDEM_ASSIGN_OR_RETURN(auto rows, ReadRatingFiles("data.train", data.train()));
   if (rows.empty()) return absl::InvalidArgumentError("data.train: there is no row in these files");
@@ -392,7 +392,7 @@ absl::StatusOr<NcfEpochs> LoadNcfEpochs(const job::JobPlan& plan) {
   return absl::InvalidArgumentError(absl::StrCat(data.train(0), ": ", epochs.status().message()));
 }
 
-absl::StatusOr<RankingGroups> LoadRankingGroups(const job::JobPlan& plan) {
+absl::StatusOr<RankingGroups> LoadRankingGroups(const job::ResolvedJob& plan) {
   const Data& data = plan.job.data();
   RankingGroups groups;
   if (data.negatives().test_negatives().empty()) {

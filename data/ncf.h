@@ -81,8 +81,8 @@ class NcfEpochs {
 };
 
 // Load what the sources of a job with format NCF read.
-absl::StatusOr<NcfEpochs> LoadNcfEpochs(const job::JobPlan& plan);
-absl::StatusOr<RankingGroups> LoadRankingGroups(const job::JobPlan& plan);
+absl::StatusOr<NcfEpochs> LoadNcfEpochs(const job::ResolvedJob& plan);
+absl::StatusOr<RankingGroups> LoadRankingGroups(const job::ResolvedJob& plan);
 // The test rows of a job with data.score_only: pairs without labels, which nothing is ranked
 // against. Reads all files, in their order.
 absl::StatusOr<std::vector<Interaction>> LoadPairs(const Data& data);

@@ -18,10 +18,10 @@ float Weight(const SparseInput& input, size_t o) {
   return input.weights.empty() ? 1.0f : input.weights[o];
 }
 
-void CheckShape(const SparseInput& input, int dim, size_t rows, size_t cell_floats) {
+void CheckShape(const SparseInput& input, int dim, size_t rows, size_t pooled_floats) {
   TANDEM_CHECK(dim > 0);
   TANDEM_CHECK(rows == input.keys.size());
-  TANDEM_CHECK(cell_floats == CellCount(input) * dim);
+  TANDEM_CHECK(pooled_floats == CellCount(input) * dim);
   TANDEM_CHECK(input.weights.empty() || input.weights.size() == input.index.size());
   TANDEM_CHECK(input.offsets.empty() || input.offsets.back() == input.index.size());
 }
@@ -74,15 +74,15 @@ void PoolRows(const SparseInput& input, int dim, absl::Span<const float* const> 
   }
 }
 
-void MergeGradients(const SparseInput& input, int dim, absl::Span<const float> cell_gradients,
+void MergeGradients(const SparseInput& input, int dim, absl::Span<const float> pooled_gradients,
                     absl::Span<float* const> row_gradients) {
-  CheckShape(input, dim, row_gradients.size(), cell_gradients.size());
+  CheckShape(input, dim, row_gradients.size(), pooled_gradients.size());
   // Keys are in order of first occurrence. Occurrence o is therefore the first one of its key
   // exactly if its index equals the number of keys met so far. The first occurrence assigns, later
   // ones add.
   size_t met = 0;
   for (size_t c = 0; c < CellCount(input); ++c) {
-    const float* from = cell_gradients.data() + c * dim;
+    const float* from = pooled_gradients.data() + c * dim;
     const size_t begin = input.offsets.empty() ? c : input.offsets[c];
     const size_t end = input.offsets.empty() ? c + 1 : input.offsets[c + 1];
     for (size_t o = begin; o < end; ++o) {

@@ -15,10 +15,10 @@ namespace tandem::data {
 void PoolRows(const SparseInput& input, int dim, absl::Span<const float* const> rows,
               absl::Span<float> cells);
 
-// row_gradients[i] = sum over occurrences o of key i of weights[o] * cell_gradients[cell of o]. The
-// sum adds in the order of o, starting from the first occurrence. row_gradients: pointers to the
-// result of each key.
-void MergeGradients(const SparseInput& input, int dim, absl::Span<const float> cell_gradients,
+// row_gradients[i] = sum over occurrences o of key i of weights[o] * pooled_gradients[cell of o].
+// The sum adds in the order of o, starting from the first occurrence. row_gradients: pointers to
+// the result of each key.
+void MergeGradients(const SparseInput& input, int dim, absl::Span<const float> pooled_gradients,
                     absl::Span<float* const> row_gradients);
 
 }  // namespace tandem::data

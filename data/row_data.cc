@@ -57,7 +57,7 @@ absl::StatusOr<std::unique_ptr<RowParser>> NewRowParser(const Data& data,
   }
 }
 
-absl::StatusOr<RowParts> FindRowParts(const job::JobPlan& plan, RowParser* parser) {
+absl::StatusOr<RowParts> FindRowParts(const job::ResolvedJob& plan, RowParser* parser) {
   const Data& data = plan.job.data();
   const Validation& validation = data.validation();
   RowParts parts;

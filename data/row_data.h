@@ -32,7 +32,7 @@ struct RowParts {
 // end of the remaining rows. validation.fraction picks from the remaining rows by the job's seed.
 // Only the first two need to count rows, which reads the files. `parser` may be any parser of the
 // format.
-absl::StatusOr<RowParts> FindRowParts(const job::JobPlan& plan, RowParser* parser);
+absl::StatusOr<RowParts> FindRowParts(const job::ResolvedJob& plan, RowParser* parser);
 
 }  // namespace tandem::data
 

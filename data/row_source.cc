@@ -72,7 +72,7 @@ absl::Status BadRows::Add(const absl::Status& bad) {
   if (most_ == 0) return bad;
   if (static_cast<int64_t>(texts_.size()) == most_) {
     return absl::InvalidArgumentError(absl::StrCat(bad.message(), " (bad row ", most_ + 1,
-                                                   "; data.skip_bad_rows is ", most_, ")"));
+                                                   "; data.max_bad_rows is ", most_, ")"));
   }
   texts_.emplace_back(bad.message());
   return absl::OkStatus();
@@ -226,11 +226,11 @@ class RowSource final : public BatchSource {
     TANDEM_RETURN_IF_ERROR(CheckUnchanged());
     if (options_.dealers == nullptr) {
       pass_.emplace(&options_.files, parser_.get(), options_.selection, options_.share,
-                    options_.skip_bad_rows);
+                    options_.max_bad_rows);
     } else {
       pass_.reset();  // frees the old pass if no other worker holds it
       TANDEM_ASSIGN_OR_RETURN(auto dealer, options_.dealers->Begin(options_.share.rank, epoch));
-      pass_.emplace(std::move(dealer), parser_.get(), options_.share.rank, options_.skip_bad_rows);
+      pass_.emplace(std::move(dealer), parser_.get(), options_.share.rank, options_.max_bad_rows);
     }
     random_ = Random(HashCombine(HashCombine(options_.seed, HashName("shuffle")),
                                  HashCombine(static_cast<uint64_t>(epoch), options_.share.rank)));

@@ -147,7 +147,7 @@ struct RowSourceOptions {
   std::vector<std::string> files;
   RowSelection selection;
   RowShare share;
-  int64_t skip_bad_rows = 0;
+  int64_t max_bad_rows = 0;
   int64_t batch = 1;           // rows
   int64_t shuffle_buffer = 0;  // rows; 0 keeps file order
   uint64_t seed = 0;

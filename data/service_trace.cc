@@ -20,25 +20,26 @@ constexpr uint64_t kMaxBytes = uint64_t{16} << 20;  // size of a trace: a millio
 
 // Refuses a step beyond the stall limit. Such a step would end the job with a reason that the user
 // does not expect.
-absl::Status CheckStallLimit(const job::JobPlan& plan, const ServiceTime& entry,
+absl::Status CheckStallLimit(const job::ResolvedJob& plan, const SlowWorkers& entry,
                              const std::string& knob, const std::string& file,
                              const std::vector<double>& trace) {
-  const double limit = plan.job.limits().stall_limit_seconds();
+  const double limit = plan.job.limits().stall_timeout_seconds();
   const double slow = entry.slow_share() > 0 ? std::max(1.0, entry.slow_factor()) : 1.0;
   for (size_t line = 0; line < trace.size(); ++line) {
     if (trace[line] * slow < limit) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        knob, ": ", file, ":", line + 1, ": a step of ", trace[line] * slow,
-        " s, expected less than limits.stall_limit_seconds, ", limit, "; hint: raise that limit"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(knob, ": ", file, ":", line + 1, ": a step of ", trace[line] * slow,
+                     " s, expected less than limits.stall_timeout_seconds, ", limit,
+                     "; hint: raise that limit"));
   }
   return absl::OkStatus();
 }
 
 // Reads the trace of entry `index`. Empty if the entry names no trace.
-absl::StatusOr<std::vector<double>> ReadTrace(const job::JobPlan& plan, int index) {
-  const ServiceTime& entry = plan.job.service_time(index);
+absl::StatusOr<std::vector<double>> ReadTrace(const job::ResolvedJob& plan, int index) {
+  const SlowWorkers& entry = plan.job.fault_injection().slow_workers(index);
   if (entry.trace().empty()) return std::vector<double>();
-  const std::string knob = absl::StrCat("service_time[", index, "].trace");
+  const std::string knob = absl::StrCat("fault_injection.slow_workers[", index, "].trace");
   TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> files, ExpandFiles(knob, entry.trace()));
   if (files.size() != 1) {
     return absl::InvalidArgumentError(
@@ -63,35 +64,35 @@ absl::StatusOr<std::vector<double>> ReadTrace(const job::JobPlan& plan, int inde
 
 }  // namespace
 
-absl::StatusOr<job::ServiceTimes> OpenServiceTimes(const job::JobPlan& plan, uint64_t seed,
-                                                   int rank) {
-  const int index = job::ServiceTimeOf(plan.job, rank);
-  if (index < 0) return job::ServiceTimes();
+absl::StatusOr<job::StepTimes> OpenStepTimes(const job::ResolvedJob& plan, uint64_t seed,
+                                             int rank) {
+  const int index = job::StepTimeOf(plan.job, rank);
+  if (index < 0) return job::StepTimes();
   TANDEM_ASSIGN_OR_RETURN(std::vector<double> trace, ReadTrace(plan, index));
-  return job::ServiceTimes(plan.job.service_time(index), seed, rank, plan.workers(),
-                           std::make_shared<const std::vector<double>>(std::move(trace)));
+  return job::StepTimes(plan.job.fault_injection().slow_workers(index), seed, rank, plan.workers(),
+                        std::make_shared<const std::vector<double>>(std::move(trace)));
 }
 
-absl::StatusOr<std::vector<job::ServiceTimes>> OpenServiceTimesOfAll(const job::JobPlan& plan,
-                                                                     uint64_t seed) {
+absl::StatusOr<std::vector<job::StepTimes>> OpenStepTimesOfAll(const job::ResolvedJob& plan,
+                                                               uint64_t seed) {
   std::vector<std::shared_ptr<const std::vector<double>>> traces;  // by entry
-  for (int i = 0; i < plan.job.service_time_size(); ++i) {
+  for (int i = 0; i < plan.job.fault_injection().slow_workers_size(); ++i) {
     TANDEM_ASSIGN_OR_RETURN(std::vector<double> trace, ReadTrace(plan, i));
     traces.push_back(std::make_shared<const std::vector<double>>(std::move(trace)));
   }
-  std::vector<job::ServiceTimes> times(static_cast<size_t>(plan.workers()));
+  std::vector<job::StepTimes> times(static_cast<size_t>(plan.workers()));
   for (int rank = 0; rank < plan.workers(); ++rank) {
-    const int index = job::ServiceTimeOf(plan.job, rank);
+    const int index = job::StepTimeOf(plan.job, rank);
     if (index < 0) continue;
     times[static_cast<size_t>(rank)] =
-        job::ServiceTimes(plan.job.service_time(index), seed, rank, plan.workers(),
-                          traces[static_cast<size_t>(index)]);
+        job::StepTimes(plan.job.fault_injection().slow_workers(index), seed, rank, plan.workers(),
+                       traces[static_cast<size_t>(index)]);
   }
   return times;
 }
 
-absl::Status CheckServiceTraces(const job::JobPlan& plan) {
-  for (int i = 0; i < plan.job.service_time_size(); ++i) {
+absl::Status CheckServiceTraces(const job::ResolvedJob& plan) {
+  for (int i = 0; i < plan.job.fault_injection().slow_workers_size(); ++i) {
     TANDEM_RETURN_IF_ERROR(ReadTrace(plan, i).status());
   }
   return absl::OkStatus();

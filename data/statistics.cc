@@ -55,7 +55,7 @@ std::string ShownNames(const Names& names) {
 
 std::string Differs(absl::string_view field, absl::string_view saved, absl::string_view now,
                     absl::string_view hint) {
-  return absl::StrCat(field, " is ", now, ", but the saved model was trained with ", saved,
+  return absl::StrCat(field, " is ", now, ", but the checkpoint was trained with ", saved,
                       "; hint: ", hint);
 }
 
@@ -133,7 +133,7 @@ absl::StatusOr<std::string> FirstNegative(const Data& data) {
   if (data.columns().positive().empty() || !data.columns().negative().empty()) return "";
   TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> files, FirstFiles(data));
   TANDEM_ASSIGN_OR_RETURN(const auto parser, NewRowParser(data, nullptr));
-  RowPass pass(&files, parser.get(), RowSelection(), RowShare(), data.skip_bad_rows());
+  RowPass pass(&files, parser.get(), RowSelection(), RowShare(), data.max_bad_rows());
   Row row;
   for (;;) {
     TANDEM_ASSIGN_OR_RETURN(const bool more, pass.Next(&row));
@@ -160,7 +160,7 @@ absl::StatusOr<Data> ParseDescription(absl::string_view description) {
   Silence silence;
   parser.RecordErrorsTo(&silence);
   if (parser.ParseFromString(std::string(description), &data)) return data;
-  return absl::InvalidArgumentError("not a description of data; hint: copy the save again");
+  return absl::InvalidArgumentError("not a description of data; hint: copy the checkpoint again");
 }
 
 }  // namespace
@@ -173,7 +173,7 @@ bool NeedsStatistics(const Data& data) {
   return false;
 }
 
-absl::StatusOr<DataStatistics> MeasureStatistics(const job::JobPlan& plan) {
+absl::StatusOr<DataStatistics> MeasureStatistics(const job::ResolvedJob& plan) {
   const Data& data = plan.job.data();
   TANDEM_ASSIGN_OR_RETURN(const auto parser, NewRowParser(data, nullptr));
   TANDEM_ASSIGN_OR_RETURN(const RowParts parts, FindRowParts(plan, parser.get()));
@@ -182,8 +182,7 @@ absl::StatusOr<DataStatistics> MeasureStatistics(const job::JobPlan& plan) {
         "there are no means and deviations of numeric columns: no files to train on, and no saved "
         "model that has them; hint: --init-from");
   }
-  RowPass pass(&parts.train.files, parser.get(), parts.train.rows, RowShare(),
-               data.skip_bad_rows());
+  RowPass pass(&parts.train.files, parser.get(), parts.train.rows, RowShare(), data.max_bad_rows());
   ColumnMoments moments({data.columns().numeric().begin(), data.columns().numeric().end()});
   const int64_t most = data.columns().statistics_rows();
   Row row;
@@ -195,7 +194,7 @@ absl::StatusOr<DataStatistics> MeasureStatistics(const job::JobPlan& plan) {
   return moments.Finish();
 }
 
-absl::StatusOr<DataStatistics> StatisticsOf(const job::JobPlan& plan) {
+absl::StatusOr<DataStatistics> StatisticsOf(const job::ResolvedJob& plan) {
   const Data& data = plan.job.data();
   if (!NeedsStatistics(data)) return DataStatistics();
   if (data.has_statistics()) return data.statistics();
@@ -236,7 +235,7 @@ absl::Status AdoptDescription(absl::string_view description, Data* data) {
   return absl::OkStatus();
 }
 
-absl::Status FillFromData(absl::string_view description, job::JobPlan* plan) {
+absl::Status FillFromData(absl::string_view description, job::ResolvedJob* plan) {
   Data* const data = plan->job.mutable_data();
   if (!description.empty()) TANDEM_RETURN_IF_ERROR(AdoptDescription(description, data));
   TANDEM_ASSIGN_OR_RETURN(const std::string negative, FirstNegative(*data));

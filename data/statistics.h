@@ -20,10 +20,10 @@ bool NeedsStatistics(const Data& data);
 // Measures the statistics in one pass over the training rows, in the order of the files, or over
 // the first columns.statistics_rows of them. Every node gets the same bits. Errors name file and
 // line.
-absl::StatusOr<DataStatistics> MeasureStatistics(const job::JobPlan& plan);
+absl::StatusOr<DataStatistics> MeasureStatistics(const job::ResolvedJob& plan);
 
 // The plan's statistics if it has some, else measured ones. Empty if the job needs none.
-absl::StatusOr<DataStatistics> StatisticsOf(const job::JobPlan& plan);
+absl::StatusOr<DataStatistics> StatisticsOf(const job::ResolvedJob& plan);
 
 // The description of a model's data: format, columns and statistics, which give the model's numbers
 // and ids their meaning. One line of text; part of a checkpoint.
@@ -47,7 +47,7 @@ absl::Status AdoptDescription(absl::string_view description, Data* data);
 // the statistics come from `description`, if the job starts from a checkpoint, else from the
 // training rows in the order of their files. The number of columns comes from the training rows if
 // there are any, else from the checkpoint. The result is the same on every node.
-absl::Status FillFromData(absl::string_view description, job::JobPlan* plan);
+absl::Status FillFromData(absl::string_view description, job::ResolvedJob* plan);
 
 }  // namespace tandem::data
 

@@ -75,7 +75,7 @@ std::string TimeText(double seconds) {
 }
 
 double RowBytes(const job::TablePlan& table) {
-  const auto optimizer = optim::NewRowOptimizer(table.optimizer, table.state_floats);
+  const auto optimizer = optim::NewRowOptimizer(table.optimizer, table.extra_floats);
   const int slots = optimizer.ok() ? (*optimizer)->slots_per_row(table.dim) : 0;
   return (table.dim + slots) * static_cast<double>(sizeof(float));
 }
@@ -379,7 +379,7 @@ const char* SeverityName(Severity level) {
   return level == Severity::kOk ? "ok" : level == Severity::kWarning ? "warning" : "problem";
 }
 
-JobNeeds NeedsOf(const job::JobPlan& plan, int servers, int workers) {
+JobNeeds NeedsOf(const job::ResolvedJob& plan, int servers, int workers) {
   JobNeeds needs;
   needs.servers = servers;
   needs.workers = workers;
@@ -392,15 +392,15 @@ JobNeeds NeedsOf(const job::JobPlan& plan, int servers, int workers) {
   needs.least_threads =
       kLeastOfScheduler + servers * (kLeastOfServer + plan.shards_per_server()) +
       workers * (kLeastOfWorker + 2 * (std::max(1, cluster.threads_per_worker()) - 1));
-  needs.start_seconds = plan.job.limits().start_seconds();
-  double rows = 0, save = 0, mappings = 0;
+  needs.startup_timeout_seconds = plan.job.limits().startup_timeout_seconds();
+  double rows = 0, checkpoint = 0, mappings = 0;
   for (const job::TablePlan& table : plan.tables) {
     const double expected = table.dense ? 0 : static_cast<double>(table.expected_rows);
-    const bool on_workers = table.synchroniser != Table::SERVERS;
+    const bool on_workers = table.placement != Table::SERVERS;
     const int here = on_workers ? workers : servers, holders = plan.HoldersOf(table).count;
     const double share = holders == 0 ? 0 : static_cast<double>(here) / holders;
     rows += expected * (RowBytes(table) + kIndexBytes) * kSlack * share * plan.CopiesOf(table);
-    save += expected * (RowBytes(table) + sizeof(uint64_t));
+    checkpoint += expected * (RowBytes(table) + sizeof(uint64_t));
     const double ranges = plan.shards_per_server() * std::max(1, cluster.ranges_per_shard());
     const double of_range = holders == 0 ? 0 : expected * plan.CopiesOf(table) / (holders * ranges);
     const int large = (of_range * RowBytes(table) >= kOwnMapping ? 1 : 0) +
@@ -409,7 +409,7 @@ JobNeeds NeedsOf(const job::JobPlan& plan, int servers, int workers) {
   }
   needs.mappings_of_process = Clamp(mappings);
   needs.table_bytes = Clamp(rows);
-  needs.save_bytes = Clamp(save);
+  needs.checkpoint_bytes = Clamp(checkpoint);
   needs.held_bytes =
       Clamp(static_cast<double>(job::HeldBytes(plan)) * serving * plan.shards_per_server());
   needs.process_bytes =
@@ -474,9 +474,9 @@ std::vector<Finding> ExamineStart(const HostFacts& host, Cluster::Transport tran
         Warning("cores",
                 absl::StrCat(Plural(needs.busy_threads, "busy thread"), " in ",
                              Plural(needs.processes, "process"), " on ", Plural(host.cores, "core"),
-                             ": they may not all be there within limits.start_seconds (",
-                             absl::StrFormat("%g", needs.start_seconds), ")"),
-                "fewer workers, servers or shards; or raise limits.start_seconds"));
+                             ": they may not all be there within limits.startup_timeout_seconds (",
+                             absl::StrFormat("%g", needs.startup_timeout_seconds), ")"),
+                "fewer workers, servers or shards; or raise limits.startup_timeout_seconds"));
   }
   for (Finding& finding :
        std::vector<Finding>{ExamineMemory(host, needs), ExamineOpenFiles(host, needs),
@@ -543,15 +543,16 @@ Finding ExamineData(const DataFact& data) {
   return Problem("data", data.error, "every host that runs a worker must see the files of the job");
 }
 
-Finding ExamineFolder(const FolderFact& folder, uint64_t save_bytes) {
+Finding ExamineFolder(const FolderFact& folder, uint64_t checkpoint_bytes) {
   if (!folder.error.empty()) {
     return Problem("output folder", absl::StrCat(folder.path, ": ", folder.error),
                    "free some space, or another --out");
   }
   const std::string found = absl::StrCat(folder.path, ": ", Bytes(folder.free_bytes),
-                                         " free, a saved model may take ", Bytes(save_bytes));
-  if (folder.free_bytes < save_bytes) {
-    return Problem("output folder", found, "free some space, another --out, or run with --no-save");
+                                         " free, a checkpoint may take ", Bytes(checkpoint_bytes));
+  if (folder.free_bytes < checkpoint_bytes) {
+    return Problem("output folder", found,
+                   "free some space, another --out, or run with --no-checkpoint");
   }
   return Ok("output folder", found);
 }

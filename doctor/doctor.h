@@ -26,7 +26,7 @@ struct Finding {
 
 // The needs of `servers` servers and `workers` workers of the job on one host. Memory and disk
 // space are for tables with the expected number of rows.
-JobNeeds NeedsOf(const job::JobPlan& plan, int servers, int workers);
+JobNeeds NeedsOf(const job::ResolvedJob& plan, int servers, int workers);
 
 // Judges the host alone, and also for the job if there is one (null: none).
 std::vector<Finding> ExamineHost(const HostFacts& host, Cluster::Transport transport,
@@ -40,7 +40,7 @@ std::vector<Finding> ExaminePython(const PythonFact& python);
 // For a job whose models compute on a GPU.
 Finding ExamineDevice(const DeviceFact& device);
 Finding ExamineData(const DataFact& data);
-Finding ExamineFolder(const FolderFact& folder, uint64_t save_bytes);
+Finding ExamineFolder(const FolderFact& folder, uint64_t checkpoint_bytes);
 Finding ExaminePort(const PortFact& port);
 
 // Our side of a pair: values that must be equal on both sides, or fit together.

@@ -47,7 +47,7 @@ ReportStyle StyleOfTerminal() {
 // The input of checks. Threads that outlive the command (doctor/doctor_gather.h) share it.
 struct Task {
   DoctorFlags flags;
-  std::optional<job::JobPlan> plan;
+  std::optional<job::ResolvedJob> plan;
 
   Cluster::Transport transport() const {
     return plan.has_value() ? plan->job.cluster().transport() : Cluster::AUTO;
@@ -65,7 +65,7 @@ struct Task {
 };
 
 // Findings for a worker, beside those for the host. A script has files of its own.
-std::vector<Finding> ExamineWorkers(const job::JobPlan& plan) {
+std::vector<Finding> ExamineWorkers(const job::ResolvedJob& plan) {
   if (plan.job.model().has_program()) {
     return ExaminePython(GatherPython(ScriptModules(), /*load=*/true, ProgramFolder()));
   }
@@ -84,8 +84,8 @@ std::vector<Finding> ExamineAll(const Task& task, const HostFacts& host, int hos
     for (Finding& finding : ExamineWorkers(*task.plan)) findings.push_back(std::move(finding));
   }
   if (!task.flags.out.empty()) {
-    findings.push_back(
-        ExamineFolder(GatherFolder(task.flags.out), needs.has_value() ? needs->save_bytes : 0));
+    findings.push_back(ExamineFolder(GatherFolder(task.flags.out),
+                                     needs.has_value() ? needs->checkpoint_bytes : 0));
   }
   for (const std::string& bind : task.flags.binds) {
     findings.push_back(ExaminePort(GatherPort(bind, task.flags.advertise)));

@@ -91,11 +91,11 @@ struct HostFacts {
 struct JobNeeds {
   int servers = 0, workers = 0;  // on this host
   int processes = 0, busy_threads = 0, all_threads = 0;
-  int least_threads = 0;             // scheduler, servers and workers cannot start with fewer
-  uint64_t mappings_of_process = 0;  // large ones, of a server with all expected rows
-  double start_seconds = 0;          // all processes must register within this time
+  int least_threads = 0;               // scheduler, servers and workers cannot start with fewer
+  uint64_t mappings_of_process = 0;    // large ones, of a server with all expected rows
+  double startup_timeout_seconds = 0;  // all processes must register within this time
   uint64_t table_bytes = 0, held_bytes = 0, process_bytes = 0;
-  uint64_t save_bytes = 0;        // of one checkpoint, all servers
+  uint64_t checkpoint_bytes = 0;  // of one checkpoint, all servers
   uint64_t files_of_process = 0;  // of the process that needs most
   uint64_t locked_bytes_of_process = 0;
   bool dense_over_rdma = false;  // only dense parameters use RDMA

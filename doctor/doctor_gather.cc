@@ -422,13 +422,13 @@ DeviceFact GatherDevice() {
   return fact;
 }
 
-absl::Status CheckDenseDevice(const job::JobPlan& plan) {
+absl::Status CheckDenseDevice(const job::ResolvedJob& plan) {
   if (plan.job.dense().device() != Dense::CUDA) return absl::OkStatus();
   return FirstProblem({ExamineDevice(GatherDevice())});
 }
 
-DataFact GatherData(const job::JobPlan& plan) {
-  auto owned = std::make_shared<job::JobPlan>(plan);
+DataFact GatherData(const job::ResolvedJob& plan) {
+  auto owned = std::make_shared<job::ResolvedJob>(plan);
   const auto status =
       Within<absl::Status>(kDoctorBound, [owned] { return data::CheckData(*owned); });
   if (!status.has_value()) {

@@ -43,8 +43,8 @@ HostFacts GatherHost();
 // Initialises CUDA where this build has it.
 DeviceFact GatherDevice();
 // FAILED_PRECONDITION if models are to compute on a GPU and cannot.
-absl::Status CheckDenseDevice(const job::JobPlan& plan);
-DataFact GatherData(const job::JobPlan& plan);
+absl::Status CheckDenseDevice(const job::ResolvedJob& plan);
+DataFact GatherData(const job::ResolvedJob& plan);
 // Checks `path`, or the nearest existing folder above it if `path` does not exist.
 FolderFact GatherFolder(const std::string& path);
 // Whether a role with `--bind ADDRESS --advertise HOST` could listen.

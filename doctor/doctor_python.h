@@ -1,5 +1,5 @@
-// The Python interpreter that runs scripts, and what scripts import. The interpreter is python3, or the
-// one that TANDEM_PYTHON names.
+// The Python interpreter that runs scripts, and what scripts import. The interpreter is python3, or
+// the one that TANDEM_PYTHON names.
 //
 // `programs` is the folder of Tandem's programs. Thread safety: free functions; any thread.
 #ifndef TANDEM_DOCTOR_DOCTOR_PYTHON_H_
@@ -17,7 +17,8 @@ std::string Interpreter();
 // The modules that every script imports, beside the package.
 std::vector<std::string> ScriptModules();
 
-// The package's folder beside the programs, in a build folder or in an installation; empty: it has none.
+// The package's folder beside the programs, in a build folder or in an installation; empty: it has
+// none.
 std::string OwnPackage(const std::string& programs);
 
 // PYTHONPATH with the package's folder in front, if there is one; else as it is.
@@ -29,8 +30,8 @@ std::string Quoted(const std::string& text);
 // The lines that a command prints, and whether its exit status was 0.
 bool LinesOf(const std::string& command, std::vector<std::string>* lines);
 
-// Starts the interpreter once. `load`: import the modules, which takes seconds for torch; otherwise only
-// look whether they are there.
+// Starts the interpreter once. `load`: import the modules, which takes seconds for torch; otherwise
+// only look whether they are there.
 PythonFact GatherPython(const std::vector<std::string>& modules, bool load,
                         const std::string& programs);
 

@@ -314,15 +314,15 @@ absl::Status CheckValidation(const Data& data) {
   return absl::OkStatus();
 }
 
-// Checks skip_bad_rows. The label that counts as 0 must be named then: otherwise the first label
+// Checks max_bad_rows. The label that counts as 0 must be named then: otherwise the first label
 // that does not count as 1 becomes that label, and this first label could be a bad one.
 absl::Status CheckSkipBadRows(const Data& data) {
-  TANDEM_RETURN_IF_ERROR(NotNegative("data.skip_bad_rows", data.skip_bad_rows()));
-  if (data.skip_bad_rows() == 0) return absl::OkStatus();
-  if (data.format() == Data::NCF) return Refuse("data.skip_bad_rows", "not for NCF");
+  TANDEM_RETURN_IF_ERROR(NotNegative("data.max_bad_rows", data.max_bad_rows()));
+  if (data.max_bad_rows() == 0) return absl::OkStatus();
+  if (data.format() == Data::NCF) return Refuse("data.max_bad_rows", "not for NCF");
   if (!data.columns().positive().empty() && data.columns().negative().empty()) {
     return Refuse("data.columns.negative",
-                  "not set, but data.skip_bad_rows is; name the labels that count as 0, so that a "
+                  "not set, but data.max_bad_rows is; name the labels that count as 0, so that a "
                   "bad label is seen as one");
   }
   return absl::OkStatus();

@@ -36,7 +36,7 @@ uint64_t HashOfJob(const Job& job) {
 
 // Adds `table` to the group of `policy` and creates the group if there is none yet. Returns the id
 // of the group.
-uint32_t JoinGroup(const Policy& policy, uint32_t table, JobPlan* plan) {
+uint32_t JoinGroup(const Policy& policy, uint32_t table, ResolvedJob* plan) {
   for (GroupPlan& group : plan->groups) {
     if (!MessageDifferencer::Equals(group.policy, policy)) continue;
     group.tables.push_back(table);
@@ -51,28 +51,28 @@ uint32_t JoinGroup(const Policy& policy, uint32_t table, JobPlan* plan) {
 }
 
 // A plan with the fields that follow from the job's seed and the table's name and position alone.
-TablePlan NumberedTable(absl::string_view name, const JobPlan& plan) {
+TablePlan NumberedTable(absl::string_view name, const ResolvedJob& plan) {
   TablePlan table;
   table.name = std::string(name);
   table.id = static_cast<uint32_t>(plan.tables.size());
   table.salt = HashCombine(plan.job.seed(), HashName(name));
-  table.seed = HashCombine(table.salt, HashName("first values"));
+  table.seed = HashCombine(table.salt, HashName("initial values"));
   return table;
 }
 
-void PlanTable(const Table& config, JobPlan* plan) {
+void PlanTable(const Table& config, ResolvedJob* plan) {
   TablePlan table = NumberedTable(config.name(), *plan);
   table.dim = config.dim();
   table.frozen = config.frozen();
-  table.synchroniser = config.synchroniser();
-  if (table.synchroniser != Table::SERVERS) plan->workers_serve = true;
+  table.placement = config.placement();
+  if (table.placement != Table::SERVERS) plan->workers_serve = true;
   table.expected_rows = config.expected_rows();
   table.fields.assign(config.field().begin(), config.field().end());
   table.initializer = config.initializer();
   table.optimizer = config.optimizer();
-  table.store = config.policy().kind() == Policy::STORE;
+  table.store = config.policy().kind() == Policy::KEY_VALUE;
   if (table.store) {
-    table.state_floats = config.state_floats();
+    table.extra_floats = config.extra_floats();
     table.optimizer.set_kind(Optimizer::PROGRAM);
   } else {
     table.group = JoinGroup(config.policy(), table.id, plan);
@@ -80,7 +80,7 @@ void PlanTable(const Table& config, JobPlan* plan) {
   plan->tables.push_back(table);
 }
 
-void PlanDenseTable(const Dense& config, JobPlan* plan) {
+void PlanDenseTable(const Dense& config, ResolvedJob* plan) {
   TablePlan table = NumberedTable(kDenseTableName, *plan);
   table.dim = kDenseBlockFloats;
   table.dense = true;
@@ -92,7 +92,7 @@ void PlanDenseTable(const Dense& config, JobPlan* plan) {
   plan->tables.push_back(table);
 }
 
-bool IsLockstep(const JobPlan& plan) {
+bool IsLockstep(const ResolvedJob& plan) {
   if (plan.dense_table < 0 && !SumsByQuorum(plan.job)) return true;  // replicas
   return std::any_of(plan.groups.begin(), plan.groups.end(),
                      [](const GroupPlan& group) { return group.properties.lockstep; });
@@ -102,7 +102,7 @@ bool IsLockstep(const JobPlan& plan) {
 // sum that does not wait for all workers gains nothing. Sync rounds of local SGD come after a fixed
 // number of own steps. A worker that skips steps would therefore fall behind in sync rounds until
 // the others wait for it, while it waits for their steps.
-absl::Status CheckQuorum(const JobPlan& plan) {
+absl::Status CheckQuorum(const ResolvedJob& plan) {
   if (!SumsByQuorum(plan.job)) return absl::OkStatus();
   const bool meets = plan.job.dense().synchroniser() == Dense::LOCAL_SGD;
   for (const GroupPlan& group : plan.groups) {
@@ -116,7 +116,7 @@ absl::Status CheckQuorum(const JobPlan& plan) {
     if (group.properties.skips && meets) {
       return absl::InvalidArgumentError(absl::StrCat(
           QuorumText(plan.job), ": in ", table,
-          " a worker that is late skips steps, and so meetings; give tables SSP, ASP or another "
+          " a worker that is late skips steps, and so sync rounds; give tables SSP, ASP or another "
           "policy under which each worker takes all its steps"));
     }
   }
@@ -125,7 +125,7 @@ absl::Status CheckQuorum(const JobPlan& plan) {
 
 // Refuses a policy whose workers skip steps if another part of the job needs every worker in every
 // step.
-absl::Status CheckSkips(const JobPlan& plan) {
+absl::Status CheckSkips(const ResolvedJob& plan) {
   const auto together =
       std::find_if(plan.groups.begin(), plan.groups.end(), [](const GroupPlan& other) {
         return other.properties.lockstep || other.properties.switch_step > 0;
@@ -148,8 +148,8 @@ absl::Status CheckSkips(const JobPlan& plan) {
 // Resolve without the check of the memory budget. Defaults come first because all checks expect
 // them. CheckJob comes before the plan because NewUpdatePolicy expects checked policies. STORE
 // tables join groups last, so that the groups that are trained come first.
-absl::StatusOr<JobPlan> ResolveFor(const Job& job, int64_t most_workers) {
-  JobPlan plan;
+absl::StatusOr<ResolvedJob> ResolveFor(const Job& job, int64_t most_workers) {
+  ResolvedJob plan;
   plan.job = job;
   FillJobDefaults(&plan.job);
   TANDEM_RETURN_IF_ERROR(CheckJob(plan.job, most_workers));
@@ -174,13 +174,13 @@ absl::StatusOr<JobPlan> ResolveFor(const Job& job, int64_t most_workers) {
 
 }  // namespace
 
-absl::StatusOr<JobPlan> Resolve(const Job& job) {
-  TANDEM_ASSIGN_OR_RETURN(JobPlan plan, ResolveFor(job, kMaxWorkers));
+absl::StatusOr<ResolvedJob> Resolve(const Job& job) {
+  TANDEM_ASSIGN_OR_RETURN(ResolvedJob plan, ResolveFor(job, kMaxWorkers));
   TANDEM_RETURN_IF_ERROR(CheckHeldBytes(plan));
   return plan;
 }
 
-absl::StatusOr<JobPlan> ResolveForTiming(const Job& job) {
+absl::StatusOr<ResolvedJob> ResolveForTiming(const Job& job) {
   return ResolveFor(job, kMaxTimedWorkers);
 }
 
@@ -221,7 +221,7 @@ std::string DenseName(const Dense& dense) {
                         all ? "" : absl::StrCat(", ", Dense::Quorum_Name(dense.quorum())), ")");
   }
   const int quorum = dense.local_steps().quorum();
-  return absl::StrCat(kind, "(", dense.local_steps().every(),
+  return absl::StrCat(kind, "(", dense.local_steps().sync_every(),
                       quorum == 0 ? "" : absl::StrCat(", quorum ", quorum), ")");
 }
 
@@ -235,7 +235,7 @@ std::vector<uint64_t> EqualRanges(int count) {
   return begins;
 }
 
-std::string ResolvedText(const JobPlan& plan) {
+std::string ResolvedText(const ResolvedJob& plan) {
   std::string text = "# Every default filled in.\n";
   for (const GroupPlan& group : plan.groups) {
     const std::string names =
@@ -252,32 +252,32 @@ std::string ResolvedText(const JobPlan& plan) {
   return absl::StrCat(text, body);
 }
 
-absl::Span<const GroupPlan> JobPlan::trained_groups() const {
+absl::Span<const GroupPlan> ResolvedJob::trained_groups() const {
   const bool store = !groups.empty() && groups.back().properties.store;
   return absl::MakeConstSpan(groups).first(groups.size() - (store ? 1 : 0));
 }
 
-size_t JobPlan::model_tables() const {
+size_t ResolvedJob::model_tables() const {
   return static_cast<size_t>(std::count_if(
       tables.begin(), tables.end(), [](const TablePlan& table) { return table.of_model(); }));
 }
 
-JobPlan::Holders JobPlan::HoldersOf(const TablePlan& table) const {
-  if (table.synchroniser == Table::SERVERS) return {0, server_processes()};
+ResolvedJob::Holders ResolvedJob::HoldersOf(const TablePlan& table) const {
+  if (table.placement == Table::SERVERS) return {0, server_processes()};
   return {server_processes(), workers()};
 }
 
-int JobPlan::CopiesOf(const TablePlan& table) const {
-  return table.synchroniser == Table::REPLICATED ? workers() : 1;
+int ResolvedJob::CopiesOf(const TablePlan& table) const {
+  return table.placement == Table::REPLICATED ? workers() : 1;
 }
 
-Cluster JobPlan::serving() const {
+Cluster ResolvedJob::serving() const {
   Cluster cluster = job.cluster();
   cluster.set_servers(servers());
   return cluster;
 }
 
-ClusterSizes JobPlan::sizes() const {
+ClusterSizes ResolvedJob::sizes() const {
   ClusterSizes sizes;
   sizes.servers = servers();
   sizes.shards_per_server = shards_per_server();

@@ -27,20 +27,20 @@ inline constexpr char kDenseTableName[] = "dense";
 // One table with every default filled in.
 struct TablePlan {
   std::string name;
-  uint32_t id = 0;     // index in JobPlan::tables
+  uint32_t id = 0;     // index in ResolvedJob::tables
   uint64_t salt = 0;   // salt of Position(); from (seed, name)
   uint64_t seed = 0;   // seed of initial values; from (seed, name)
   int dim = 0;         // floats in a row, without slots
   bool dense = false;  // the table of dense blocks; ASSIGN writes its rows, no initializer
   bool frozen = false;
-  bool store = false;    // policy STORE: programs write the rows; the model does not read them
-  int state_floats = 0;  // STORE tables: floats of a row in addition to `dim`
-  Table::Synchroniser synchroniser = Table::SERVERS;  // where the rows live
+  bool store = false;    // kind KEY_VALUE: programs write the rows; the model does not read them
+  int extra_floats = 0;  // KEY_VALUE tables: floats of a row in addition to `dim`
+  Table::Placement placement = Table::SERVERS;  // where the rows live
   int64_t expected_rows = 0;
   std::vector<std::string> fields;
   Initializer initializer;
   Optimizer optimizer;
-  uint32_t group = 0;  // index in JobPlan::groups
+  uint32_t group = 0;  // index in ResolvedJob::groups
 
   bool of_model() const { return !dense && !store; }
 };
@@ -54,19 +54,19 @@ struct GroupPlan {
   std::vector<uint32_t> tables;
 };
 
-struct JobPlan {
+struct ResolvedJob {
   Job job;            // with defaults filled in
   uint64_t hash = 0;  // hash of the resolved job; equal on all nodes of a job
   // In the order of the job; the dense table, if on servers, comes last.
   std::vector<TablePlan> tables;
-  std::vector<GroupPlan> groups;  // the group of STORE tables, if there is one, comes last
+  std::vector<GroupPlan> groups;  // the group of KEY_VALUE tables, if there is one, comes last
   int dense_table = -1;           // index in `tables`; -1: dense replicas
   // True if all workers take the same steps, where a worker without data pushes n = 0. A lockstep
   // policy causes it, and so do dense replicas whose sums wait for all workers. The epoch then ends
   // at a step whose sum of n is 0.
   bool lockstep = false;
 
-  // The groups whose tables are trained: all except the group of STORE tables.
+  // The groups whose tables are trained: all except the group of KEY_VALUE tables.
   absl::Span<const GroupPlan> trained_groups() const;
   // How many tables the model reads; these are the first ones of `tables`.
   size_t model_tables() const;
@@ -93,8 +93,8 @@ struct JobPlan {
   Cluster serving() const;
 };
 
-// Values from `--set path=value`. A path looks like "train.batch" or "table[0].dim". The value is
-// in text format, but strings may go without quotes. A message or a list is replaced as a whole:
+// Values from `--set path=value`. A path looks like "train.batch_size" or "table[0].dim". The value
+// is in text format, but strings may go without quotes. A message or a list is replaced as a whole:
 // "policy={kind: ASP}".
 using Overrides = std::vector<std::pair<std::string, std::string>>;
 
@@ -108,7 +108,7 @@ absl::StatusOr<std::string> ReadJobText(const std::string& path);
 // Fills in defaults and checks the job. Contradictions are INVALID_ARGUMENT with a hint: SSP
 // without a bound, a depth above the bound, a negative dim, two tables that claim the same field,
 // and others.
-absl::StatusOr<JobPlan> Resolve(const Job& job);
+absl::StatusOr<ResolvedJob> Resolve(const Job& job);
 
 // The name of a policy, for example "BSP" or "SSP(4)"; see UpdatePolicy::name().
 std::string PolicyName(const Policy& policy);
@@ -129,7 +129,7 @@ std::string DenseName(const Dense& dense);
 
 // The resolved job as text, with its policy groups in comments. Parsing the text gives the same
 // plan again.
-std::string ResolvedText(const JobPlan& plan);
+std::string ResolvedText(const ResolvedJob& plan);
 
 // Cuts the positions [0, 2^64) into `count` near-equal half-open intervals. Interval i is
 // [result[i], result[i+1]); the last one ends at 2^64 (written 0).

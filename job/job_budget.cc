@@ -18,7 +18,7 @@ constexpr double kLargestShare = 1.1;
 
 // How many fields the table reads. A table without a list of fields reads all fields that no other
 // table lists.
-int64_t FieldsOf(const JobPlan& plan, const TablePlan& table) {
+int64_t FieldsOf(const ResolvedJob& plan, const TablePlan& table) {
   if (!table.fields.empty()) return static_cast<int64_t>(table.fields.size());
   std::set<std::string> named;
   for (const TablePlan& other : plan.tables) named.insert(other.fields.begin(), other.fields.end());
@@ -26,7 +26,7 @@ int64_t FieldsOf(const JobPlan& plan, const TablePlan& table) {
   return std::max<int64_t>(fields - static_cast<int64_t>(named.size()), 1);
 }
 
-bool Reads(const JobPlan& plan, const TablePlan& table, const std::string& field) {
+bool Reads(const ResolvedJob& plan, const TablePlan& table, const std::string& field) {
   const auto names = [&field](const TablePlan& t) {
     return std::find(t.fields.begin(), t.fields.end(), field) != t.fields.end();
   };
@@ -35,7 +35,7 @@ bool Reads(const JobPlan& plan, const TablePlan& table, const std::string& field
 }
 
 // The most ids that one row of data has in the fields of the table.
-int64_t MostIdsOfRow(const JobPlan& plan, const TablePlan& table) {
+int64_t MostIdsOfRow(const ResolvedJob& plan, const TablePlan& table) {
   const RowShape row = RowShapeOf(plan.job.data());
   int64_t ids = FieldsOf(plan, table);
   for (size_t f = 0; f < row.fields.size(); ++f) {
@@ -79,7 +79,7 @@ double MostOnOneShard(double rows, int shards) {
 }
 
 // The rows of a worker's largest push to all servers.
-int64_t MostRows(const JobPlan& plan, const TablePlan& table) {
+int64_t MostRows(const ResolvedJob& plan, const TablePlan& table) {
   if (table.frozen) return 0;
   if (!table.dense) return MostIdsOfBatch(plan, table);
   return (MostDenseParameters(plan) + kDenseBlockFloats - 1) / kDenseBlockFloats;
@@ -87,27 +87,27 @@ int64_t MostRows(const JobPlan& plan, const TablePlan& table) {
 
 // How many updates a policy may hold at the same time, plus how many reads it may remember rows
 // for.
-double MostUpdates(const JobPlan& plan, const policies::Properties& policy) {
+double MostUpdates(const ResolvedJob& plan, const policies::Properties& policy) {
   const Train& train = plan.job.train();
   const double delay = static_cast<double>(policy.delay);
   double updates = 0;
   if (policy.rows_as_read) {
-    updates += plan.workers() * (1.0 + train.depth() + train.max_unacknowledged());
+    updates += plan.workers() * (1.0 + train.prefetch_steps() + train.max_inflight_pushes());
   }
   if (!policy.holds) return updates;
   if (policy.batch > 0) return updates + static_cast<double>(policy.batch) * (1 + delay);
-  return updates + plan.workers() * (1.0 + train.max_unacknowledged() + delay);
+  return updates + plan.workers() * (1.0 + train.max_inflight_pushes() + delay);
 }
 
 }  // namespace
 
-int64_t MostIdsOfBatch(const JobPlan& plan, const TablePlan& table) {
-  const int64_t batch = plan.job.train().batch();
+int64_t MostIdsOfBatch(const ResolvedJob& plan, const TablePlan& table) {
+  const int64_t batch = plan.job.train().batch_size();
   if (plan.job.data().format() != Data::PROGRAM) return batch * MostIdsOfRow(plan, table);
   return batch * FieldsOf(plan, table) * plan.job.table(static_cast<int>(table.id)).ids_per_field();
 }
 
-int64_t MostDenseParameters(const JobPlan& plan) {
+int64_t MostDenseParameters(const ResolvedJob& plan) {
   const int64_t numbers = RowShapeOf(plan.job.data()).numbers;
   int64_t cells = 0, floats = 0, dim = 0;  // cells and floats of a sample; the largest row
   for (const TablePlan& table : plan.tables) {
@@ -140,11 +140,11 @@ int64_t MostDenseParameters(const JobPlan& plan) {
   return 0;
 }
 
-int64_t LargestPushBytes(const JobPlan& plan, const TablePlan& table) {
+int64_t LargestPushBytes(const ResolvedJob& plan, const TablePlan& table) {
   return MostRows(plan, table) * RowBytes(table.dim);
 }
 
-int64_t HeldBytes(const JobPlan& plan) {
+int64_t HeldBytes(const ResolvedJob& plan) {
   double bytes = 0;  // double, so that no product of bounds of the job overflows
   for (const GroupPlan& group : plan.trained_groups()) {
     const double updates = MostUpdates(plan, group.properties);
@@ -161,16 +161,16 @@ int64_t HeldBytes(const JobPlan& plan) {
 
 // Explains the held bytes in words: one part for each way in which a policy of the job holds
 // updates or remembers reads.
-std::string HeldText(const JobPlan& plan) {
+std::string HeldText(const ResolvedJob& plan) {
   const Train& train = plan.job.train();
   std::set<std::string> parts;
   int64_t delay = -1;
   for (const GroupPlan& group : plan.trained_groups()) {
     const policies::Properties& policy = group.properties;
     if (policy.rows_as_read) {
-      parts.insert(absl::StrCat(plan.workers(), " workers x (1 + depth ", train.depth(),
-                                " + unacknowledged ", train.max_unacknowledged(),
-                                ") x the rows of the largest read"));
+      parts.insert(absl::StrCat(plan.workers(), " workers x (1 + prefetch_steps ",
+                                train.prefetch_steps(), " + in flight ",
+                                train.max_inflight_pushes(), ") x the rows of the largest read"));
     }
     if (policy.batch > 0) {
       parts.insert(absl::StrCat("batches ", policy.batch, " x the largest push"));
@@ -179,21 +179,22 @@ std::string HeldText(const JobPlan& plan) {
     }
   }
   if (delay >= 0) {
-    parts.insert(absl::StrCat(plan.workers(), " workers x (1 + unacknowledged ",
-                              train.max_unacknowledged(), " + delay ", delay,
+    parts.insert(absl::StrCat(plan.workers(), " workers x (1 + in flight ",
+                              train.max_inflight_pushes(), " + delay ", delay,
                               ") x the largest push"));
   }
   return absl::StrJoin(parts, ", and ");
 }
 
-absl::Status CheckHeldBytes(const JobPlan& plan) {
+absl::Status CheckHeldBytes(const ResolvedJob& plan) {
   if (plan.job.train().evaluate_only()) return absl::OkStatus();  // no worker pushes
   const int64_t limit = plan.job.limits().held_bytes_per_shard(), held = HeldBytes(plan);
   if (held <= limit) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "limits.held_bytes_per_shard: ", limit, ", but the policy may hold ", held,
-      " bytes on a shard (", HeldText(plan), "); raise it, add servers, or lower train.batch, ",
-      "train.max_unacknowledged or what the policy holds"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("limits.held_bytes_per_shard: ", limit, ", but the policy may hold ", held,
+                   " bytes on a shard (", HeldText(plan),
+                   "); raise it, add servers, or lower train.batch_size, ",
+                   "train.max_inflight_pushes or what the policy holds"));
 }
 
 }  // namespace tandem::job

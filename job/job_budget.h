@@ -13,28 +13,28 @@ namespace tandem::job {
 
 // The most ids that a batch can have for `table`, which is not the dense table. The bound assumes
 // that no id repeats. `expected_rows` does not limit it, since that field is only a hint.
-int64_t MostIdsOfBatch(const JobPlan& plan, const TablePlan& table);
+int64_t MostIdsOfBatch(const ResolvedJob& plan, const TablePlan& table);
 
 // The most dense parameters that the job's model can have: every layer with its bias, computed from
 // the width of the model's inputs. 0 for a model that the job does not describe (a program's, or
 // one from a file).
-int64_t MostDenseParameters(const JobPlan& plan);
+int64_t MostDenseParameters(const ResolvedJob& plan);
 
 // The most bytes, keys and values, that a worker pushes to all servers for `table` in one step.
-int64_t LargestPushBytes(const JobPlan& plan, const TablePlan& table);
+int64_t LargestPushBytes(const ResolvedJob& plan, const TablePlan& table);
 
 // The most bytes that update policies may hold on one shard: workers x steps x the part of the
 // largest push that one shard gets.
 //
-// The steps are `delay` closed ones, the open one, and `train.max_unacknowledged` more. A worker
+// The steps are `delay` closed ones, the open one, and `train.max_inflight_pushes` more. A worker
 // may be that many pushes ahead of what this shard has received from it, and the other workers may
 // follow it because of the versions of other shards. The prefetch depth changes nothing, since a
 // worker cannot push before it has read. Keys are hashed, so with several shards the part of a push
 // that one shard gets is random. That part exceeds the bound less than once in 10^9 pushes.
-int64_t HeldBytes(const JobPlan& plan);
+int64_t HeldBytes(const ResolvedJob& plan);
 
 // INVALID_ARGUMENT, with the numbers and a hint, if HeldBytes is above limits.held_bytes_per_shard.
-absl::Status CheckHeldBytes(const JobPlan& plan);
+absl::Status CheckHeldBytes(const ResolvedJob& plan);
 
 }  // namespace tandem::job
 

@@ -16,9 +16,9 @@
 #include "base/status_macros.h"
 #include "job/data_check.h"
 #include "job/job.h"
-#include "job/own_module.h"
 #include "job/refuse.h"
-#include "job/service_time_check.h"
+#include "job/step_time_check.h"
+#include "job/user_module.h"
 #include "policies/kinds.h"
 
 namespace tandem::job {
@@ -31,8 +31,8 @@ constexpr int64_t kMaxRangesPerShard = 4096;
 constexpr int64_t kMaxRangesPerTable = 1 << 16;
 constexpr int64_t kMaxTables = 1024;
 constexpr int64_t kMaxDim = 1 << 16;
-// Floats of a row of a STORE table in addition to its dim.
-constexpr int64_t kMaxStateFloats = 1 << 18;
+// Floats of a row of a KEY_VALUE table in addition to its dim.
+constexpr int64_t kMaxExtraFloats = 1 << 18;
 constexpr int64_t kMaxBatch = 1 << 24;
 constexpr int64_t kMaxIdsPerField = 1 << 20;
 constexpr int64_t kMaxBucketBytes = int64_t{1} << 30;
@@ -59,7 +59,7 @@ absl::Status CheckCluster(const Job& job, int64_t most_workers) {
   }
   int64_t holders = cluster.servers();
   for (const Table& table : job.table()) {  // workers share the rows of these tables
-    if (table.synchroniser() == Table::SERVERS) continue;
+    if (table.placement() == Table::SERVERS) continue;
     holders = std::max<int64_t>(holders, cluster.workers());
   }
   const int64_t ranges = holders * cluster.shards_per_server() * cluster.ranges_per_shard();
@@ -190,10 +190,10 @@ absl::Status CheckPolicy(const std::string& path, const Policy& policy, const Jo
   TANDEM_RETURN_IF_ERROR(CheckCompensation(path, *row, policy));
   TANDEM_RETURN_IF_ERROR(CheckAges(path, *row, policy));
   const std::string name = PolicyName(policy);
-  if ((row->knobs & policies::kKnobBound) != 0 && job.train().depth() > policy.bound()) {
+  if ((row->knobs & policies::kKnobBound) != 0 && job.train().prefetch_steps() > policy.bound()) {
     return Refuse(
-        path + ".bound", name, " with train.depth ", job.train().depth(),
-        "; a worker cannot read further ahead than its bound: raise bound or lower depth");
+        path + ".bound", name, " with train.prefetch_steps ", job.train().prefetch_steps(),
+        "; a worker cannot read further ahead than its bound: raise bound or lower prefetch_steps");
   }
   if ((row->knobs & policies::kKnobAsyncScale) == 0 &&
       policy.async_scale() == Policy::INVERSE_WORKERS) {
@@ -203,17 +203,18 @@ absl::Status CheckPolicy(const std::string& path, const Policy& policy, const Jo
   }
   TANDEM_ASSIGN_OR_RETURN(const auto made,
                           policies::NewUpdatePolicy(policy, job.cluster().workers()));
-  if (made->properties().skips && job.staleness().order()) {
+  if (made->properties().skips && job.staleness().record_order()) {
     return Refuse(
         path, name,
         " skips steps depending on when answers arrive, which the recorded order of updates "
-        "does not contain, so it cannot be replayed; use another policy, or drop staleness.order");
+        "does not contain, so it cannot be replayed; use another policy, or drop "
+        "staleness.record_order");
   }
-  if (made->properties().keeps_rows && job.staleness().order()) {
+  if (made->properties().keeps_rows && job.staleness().record_order()) {
     return Refuse(
         path, name,
         " reads rows of several versions at the same time, which the recorded order of updates "
-        "does not contain, so it cannot be replayed; use SSP, or drop staleness.order");
+        "does not contain, so it cannot be replayed; use SSP, or drop staleness.record_order");
   }
   if (!made->properties().order_free && job.reproducible() && job.cluster().workers() > 1) {
     return Refuse(path, name,
@@ -308,27 +309,27 @@ absl::Status CheckTableName(const std::string& path, const std::string& name) {
   return absl::OkStatus();
 }
 
-// Checks a STORE table. Programs write its rows, so it has no fields that serve training.
+// Checks a KEY_VALUE table. Programs write its rows, so it has no fields that serve training.
 absl::Status CheckStoreTable(const std::string& path, const Table& table, const Job& job) {
   const auto refuse = [&](absl::string_view field, absl::string_view why) {
-    return Refuse(absl::StrCat(path, ".", field), "not for a STORE table: ", why, "; leave it out");
+    return Refuse(absl::StrCat(path, ".", field), "not for a KEY_VALUE table: ", why,
+                  "; leave it out");
   };
   if (!table.field().empty()) return refuse("field", "the model of the job does not read it");
   if (table.has_initializer()) return refuse("initializer", "a row is there once it is written");
   if (table.has_optimizer()) return refuse("optimizer", "programs write what their own has made");
   if (table.frozen()) return refuse("frozen", "no gradient ever comes");
   if (table.ids_per_field() != 0) return refuse("ids_per_field", "no sample has ids of it");
-  if (table.synchroniser() != Table::SYNCHRONISER_UNSPECIFIED &&
-      table.synchroniser() != Table::SERVERS) {
-    return Refuse(path + ".synchroniser", Table::Synchroniser_Name(table.synchroniser()),
-                  ", but the rows of a STORE table are on servers; leave it out");
+  if (table.placement() != Table::PLACEMENT_UNSPECIFIED && table.placement() != Table::SERVERS) {
+    return Refuse(path + ".placement", Table::Placement_Name(table.placement()),
+                  ", but the rows of a KEY_VALUE table are on servers; leave it out");
   }
-  if (job.staleness().order()) {
-    return Refuse("staleness.order",
+  if (job.staleness().record_order()) {
+    return Refuse("staleness.record_order",
                   "records what orders training, and writes of programs are no part of it; drop "
-                  "it, or the STORE tables");
+                  "it, or the KEY_VALUE tables");
   }
-  TANDEM_RETURN_IF_ERROR(Between(path + ".state_floats", table.state_floats(), 0, kMaxStateFloats));
+  TANDEM_RETURN_IF_ERROR(Between(path + ".extra_floats", table.extra_floats(), 0, kMaxExtraFloats));
   TANDEM_RETURN_IF_ERROR(CheckPolicy(path + ".policy", table.policy(), job));
   return Between(path + ".expected_rows", table.expected_rows(), 1, int64_t{1} << 50);
 }
@@ -336,36 +337,36 @@ absl::Status CheckStoreTable(const std::string& path, const Table& table, const 
 // Checks where the rows of a table live. Workers that hold rows exchange them in steps that all
 // workers take together, so BSP is required there.
 absl::Status CheckTableSynchroniser(const std::string& path, const Table& table, const Job& job) {
-  if (!Table::Synchroniser_IsValid(table.synchroniser())) {
-    return Refuse(path + ".synchroniser", table.synchroniser(), " is not a synchroniser");
+  if (!Table::Placement_IsValid(table.placement())) {
+    return Refuse(path + ".placement", table.placement(), " is not a placement");
   }
-  if (table.synchroniser() == Table::SERVERS) return absl::OkStatus();
-  const std::string name = Table::Synchroniser_Name(table.synchroniser());
+  if (table.placement() == Table::SERVERS) return absl::OkStatus();
+  const std::string name = Table::Placement_Name(table.placement());
   if (table.policy().kind() != Policy::BSP) {
     return Refuse(
-        path + ".synchroniser", name, ", and the policy is ", PolicyName(table.policy()),
+        path + ".placement", name, ", and the policy is ", PolicyName(table.policy()),
         "; workers that hold the rows take every step together: say policy { kind: BSP }, "
         "or synchroniser: SERVERS");
   }
   if (job.data().format() == Data::PROGRAM &&
-      (job.staleness().record() || job.staleness().order())) {
-    return Refuse(path + ".synchroniser", name,
+      (job.staleness().record_updates() || job.staleness().record_order())) {
+    return Refuse(path + ".placement", name,
                   ": rows on workers that are programs are not recorded; leave out staleness, or "
                   "say SERVERS");
   }
-  if (table.synchroniser() == Table::REPLICATED && table.frozen()) {
-    return Refuse(path + ".synchroniser", name,
+  if (table.placement() == Table::REPLICATED && table.frozen()) {
+    return Refuse(path + ".placement", name,
                   ", and the table is frozen: the copy that is saved would lack rows that other "
                   "workers have read; use SHARDED");
   }
-  if (table.synchroniser() == Table::REPLICATED && job.staleness().order()) {
-    return Refuse(path + ".synchroniser", name,
+  if (table.placement() == Table::REPLICATED && job.staleness().record_order()) {
+    return Refuse(path + ".placement", name,
                   ": a read is of one copy and an update goes to all, so no order says what was "
-                  "read; use SHARDED, or drop staleness.order");
+                  "read; use SHARDED, or drop staleness.record_order");
   }
   const Dense& dense = job.dense();
   if (!dense.has_local_steps()) return absl::OkStatus();
-  return Refuse(path + ".synchroniser", name, ", and dense.synchroniser is ",
+  return Refuse(path + ".placement", name, ", and dense.synchroniser is ",
                 Dense::Synchroniser_Name(dense.synchroniser()),
                 ", under which workers step by themselves; use ALLREDUCE there, or SERVERS here");
 }
@@ -373,10 +374,22 @@ absl::Status CheckTableSynchroniser(const std::string& path, const Table& table,
 absl::Status CheckTable(const std::string& path, const Table& table, const Job& job) {
   TANDEM_RETURN_IF_ERROR(CheckTableName(path, table.name()));
   TANDEM_RETURN_IF_ERROR(Between(path + ".dim", table.dim(), 1, kMaxDim));
-  if (table.policy().kind() == Policy::STORE) return CheckStoreTable(path, table, job);
-  if (table.state_floats() != 0) {
-    return Refuse(path + ".state_floats",
-                  "only for policy STORE; the slots of an optimizer of the job are made by it");
+  if (!Table::Kind_IsValid(table.kind())) {
+    return Refuse(path + ".kind", table.kind(), " is not a kind of table");
+  }
+  const bool key_value = table.kind() == Table::KEY_VALUE;
+  if (key_value != (table.policy().kind() == Policy::KEY_VALUE)) {
+    return key_value ? Refuse(path + ".policy", PolicyName(table.policy()),
+                              ", but programs write the rows of a KEY_VALUE table, and no policy "
+                              "orders them; leave it out")
+                     : Refuse(path + ".policy.kind",
+                              "KEY_VALUE is the policy of tables that programs write; set ", path,
+                              ".kind: KEY_VALUE instead of a policy");
+  }
+  if (key_value) return CheckStoreTable(path, table, job);
+  if (table.extra_floats() != 0) {
+    return Refuse(path + ".extra_floats",
+                  "only for kind KEY_VALUE; the slots of an optimizer of the job are made by it");
   }
   TANDEM_RETURN_IF_ERROR(CheckInitializer(path + ".initializer", table.initializer()));
   if (table.optimizer().kind() == Optimizer::PROGRAM) {
@@ -397,10 +410,10 @@ absl::Status CheckTable(const std::string& path, const Table& table, const Job& 
   return Between(path + ".expected_rows", table.expected_rows(), 1, int64_t{1} << 50);
 }
 
-// The job without its STORE tables, which the model does not see.
+// The job without its KEY_VALUE tables, which the model does not see.
 Job TrainedPart(const Job& job) {
   Job part = job;
-  while (!part.table().empty() && part.table().rbegin()->policy().kind() == Policy::STORE) {
+  while (!part.table().empty() && part.table().rbegin()->policy().kind() == Policy::KEY_VALUE) {
     part.mutable_table()->RemoveLast();
   }
   return part;
@@ -449,16 +462,17 @@ absl::Status CheckTables(const Job& job) {
     if (!names.insert(job.table(t).name()).second) {
       return Refuse(path + ".name", Quoted(job.table(t).name()), " is the name of two tables");
     }
-    if (t > 0 && job.table(t - 1).policy().kind() == Policy::STORE &&
-        job.table(t).policy().kind() != Policy::STORE) {
-      return Refuse(path, Quoted(job.table(t).name()), " stands behind the STORE table ",
+    if (t > 0 && job.table(t - 1).policy().kind() == Policy::KEY_VALUE &&
+        job.table(t).policy().kind() != Policy::KEY_VALUE) {
+      return Refuse(path, Quoted(job.table(t).name()), " stands behind the KEY_VALUE table ",
                     Quoted(job.table(t - 1).name()),
-                    "; name the tables of the model first, and STORE tables last");
+                    "; name the tables of the model first, and KEY_VALUE tables last");
     }
   }
-  if (job.table(0).policy().kind() == Policy::STORE) {
-    return Refuse("table[0]", Quoted(job.table(0).name()),
-                  " is a STORE table, and the model needs a table of its own; put one before it");
+  if (job.table(0).policy().kind() == Policy::KEY_VALUE) {
+    return Refuse(
+        "table[0]", Quoted(job.table(0).name()),
+        " is a KEY_VALUE table, and the model needs a table of its own; put one before it");
   }
   return CheckFields(TrainedPart(job));
 }
@@ -471,13 +485,13 @@ absl::Status CheckServers(const Job& job) {
   }
   constexpr absl::string_view kNone = "0, or not set, but ";
   for (const Table& table : job.table()) {
-    if (table.synchroniser() != Table::SERVERS) continue;
-    if (table.policy().kind() == Policy::STORE) {
-      return Refuse("cluster.servers", kNone, "the STORE table ", Quoted(table.name()),
+    if (table.placement() != Table::SERVERS) continue;
+    if (table.policy().kind() == Policy::KEY_VALUE) {
+      return Refuse("cluster.servers", kNone, "the KEY_VALUE table ", Quoted(table.name()),
                     " is on servers; say servers: 1");
     }
     return Refuse("cluster.servers", kNone, "table ", Quoted(table.name()),
-                  " is on servers; say servers: 1, or give the table synchroniser: SHARDED");
+                  " is on servers; say servers: 1, or give the table placement: SHARDED");
   }
   if (job.dense().synchroniser() != Dense::SERVERS) return absl::OkStatus();
   return Refuse("cluster.servers", kNone, "dense.synchroniser is SERVERS; say servers: 1, or ",
@@ -502,25 +516,26 @@ absl::Status CheckCodec(const Job& job) {
     TANDEM_RETURN_IF_ERROR(Between("dense.codec.rank", codec.rank(), 1, kMaxCodecRank));
   }
   const bool codes = codec.kind() > Codec::NONE;
-  if (codec.without_feedback() && !codes) {
+  if (codec.has_error_feedback() && !codes) {
     return Refuse(
-        "dense.codec.without_feedback",
-        "true, but dense.codec.kind is not set, and whole gradients leave nothing out; say "
-        "a kind, such as TOP_K, or leave it out");
+        "dense.codec.error_feedback", codec.error_feedback() ? "true" : "false",
+        ", but dense.codec.kind is not set, and whole gradients leave nothing out; set a kind, "
+        "such as TOP_K, or leave it out");
   }
   if (codes && job.reproducible()) {
     return Refuse("dense.codec", Codec::Kind_Name(codec.kind()),
                   " changes gradients that servers would get whole, so the job cannot be "
                   "reproducible; leave it out");
   }
-  if (codes && dense.wire() != Dense::F32) {
-    return Refuse("dense.wire", Dense::Wire_Name(dense.wire()), "; a codec needs F32");
+  if (codes && dense.wire_dtype() != Dense::F32) {
+    return Refuse("dense.wire_dtype", Dense::WireDtype_Name(dense.wire_dtype()),
+                  "; a codec needs F32");
   }
   if (codes && dense.bucket_bytes() > 0) {
     return Refuse("dense.bucket_bytes", "a codec takes the whole gradient; leave buckets out");
   }
   if (dense.sharded_optimizer() &&
-      (codes || dense.bucket_bytes() > 0 || dense.wire() != Dense::F32)) {
+      (codes || dense.bucket_bytes() > 0 || dense.wire_dtype() != Dense::F32)) {
     return Refuse("dense.sharded_optimizer",
                   "not with a codec, buckets or a 16-bit wire; leave these out");
   }
@@ -530,15 +545,16 @@ absl::Status CheckCodec(const Job& job) {
 // Refuses settings that tune a choice which the job does not leave open.
 absl::Status CheckChoices(const Job& job) {
   const Dense& dense = job.dense();
-  if (!dense.rules().empty() && dense.algorithm() != Dense::AUTO) {
-    return Refuse("dense.rules", Quoted(dense.rules()), "; only with dense.algorithm AUTO");
+  if (!dense.algorithm_rules().empty() && dense.algorithm() != Dense::AUTO) {
+    return Refuse("dense.algorithm_rules", Quoted(dense.algorithm_rules()),
+                  "; only with dense.algorithm AUTO");
   }
   if (!dense.calibration().empty() && job.reproducible()) {
     return Refuse("dense.calibration", Quoted(dense.calibration()),
                   "; in a reproducible job nothing depends on measurements; leave it out");
   }
   const bool buckets = dense.synchroniser() == Dense::ALLREDUCE && dense.bucket_bytes() == 0 &&
-                       !job.staleness().order() && dense.codec().kind() <= Codec::NONE &&
+                       !job.staleness().record_order() && dense.codec().kind() <= Codec::NONE &&
                        !dense.sharded_optimizer() && !SumsByQuorum(job);
   if (!dense.calibration().empty() && dense.algorithm() != Dense::AUTO && !buckets) {
     return Refuse(
@@ -559,12 +575,13 @@ absl::Status CheckDevice(const Dense& dense) {
   if (dense.algorithm() != Dense::AUTO) {
     return Refuse("dense.algorithm", Dense::Algorithm_Name(dense.algorithm()), kOneWay);
   }
-  if (!dense.rules().empty()) return Refuse("dense.rules", Quoted(dense.rules()), kOneWay);
+  if (!dense.algorithm_rules().empty())
+    return Refuse("dense.algorithm_rules", Quoted(dense.algorithm_rules()), kOneWay);
   if (!dense.calibration().empty()) {
     return Refuse("dense.calibration", Quoted(dense.calibration()), kOneWay);
   }
   if (dense.codec().kind() > Codec::NONE || dense.sharded_optimizer() || dense.bucket_bytes() > 0 ||
-      dense.wire() != Dense::F32) {
+      dense.wire_dtype() != Dense::F32) {
     return Refuse("dense.device",
                   "CUDA not with a codec, a sharded optimizer, buckets or a 16-bit wire; leave "
                   "these out");
@@ -583,13 +600,13 @@ absl::Status CheckOrder(const Dense& dense) {
   if (dense.device() == Dense::CUDA) {
     return Refuse("dense.device",
                   "CUDA: a GPU adds in an order of its own, so the run could not be replayed; use "
-                  "CPU, or drop staleness.order");
+                  "CPU, or drop staleness.record_order");
   }
   if (dense.synchroniser() == Dense::SERVERS || AddsInRankOrder(dense)) return absl::OkStatus();
   return Refuse(
       "dense.algorithm", Dense::Algorithm_Name(dense.algorithm()),
       " does not add in rank order, so the run could not be replayed; use DIRECT, or drop "
-      "staleness.order");
+      "staleness.record_order");
 }
 
 bool StepsByThemselves(const Dense& dense) {
@@ -602,8 +619,8 @@ absl::Status CheckNoGradientSums(const Dense& dense) {
   const std::string why =
       absl::StrCat("; between workers under ", Dense::Synchroniser_Name(dense.synchroniser()),
                    " whole models travel, as they are; leave it out");
-  if (dense.wire() != Dense::F32) {
-    return Refuse("dense.wire", Dense::Wire_Name(dense.wire()), why);
+  if (dense.wire_dtype() != Dense::F32) {
+    return Refuse("dense.wire_dtype", Dense::WireDtype_Name(dense.wire_dtype()), why);
   }
   if (dense.bucket_bytes() != 0) return Refuse("dense.bucket_bytes", dense.bucket_bytes(), why);
   if (dense.codec().kind() > Codec::NONE) {
@@ -628,20 +645,20 @@ absl::Status CheckNoGradientSums(const Dense& dense) {
 // its quorum.
 absl::Status CheckRepeatsNothing(absl::string_view field, absl::string_view value,
                                  absl::string_view without, const Job& job) {
-  if (!job.reproducible() && !job.staleness().order()) return absl::OkStatus();
+  if (!job.reproducible() && !job.staleness().record_order()) return absl::OkStatus();
   return Refuse(field, value, ": which gradients are in a sum depends on time, so the ",
                 "job cannot be reproducible or replayed; ", without, ", or drop reproducible and ",
-                "staleness.order");
+                "staleness.record_order");
 }
 
 // Checks the quorum of LOCAL_SGD, whose sync rounds then do not wait for all workers.
-absl::Status CheckMeetingQuorum(const Job& job) {
+absl::Status CheckSyncRoundQuorum(const Job& job) {
   const LocalSteps& local = job.dense().local_steps();
   const std::string field = "dense.local_steps.quorum";
   if (local.quorum() == 0) {
     if (local.grace_seconds() == 0) return absl::OkStatus();
     return Refuse("dense.local_steps.grace_seconds", local.grace_seconds(),
-                  " is how long a meeting waits after its quorum has come, and there is no "
+                  " is how long a sync round waits after its quorum has come, and there is no "
                   "quorum; set it, or leave this out");
   }
   if (job.dense().synchroniser() != Dense::LOCAL_SGD) {
@@ -653,9 +670,9 @@ absl::Status CheckMeetingQuorum(const Job& job) {
                   job.cluster().workers(), "; leave it out to wait for all");
   }
   TANDEM_RETURN_IF_ERROR(NotNegative("dense.local_steps.grace_seconds", local.grace_seconds()));
-  if (local.from_step() != 0) {
+  if (local.warmup_steps() != 0) {
     return Refuse(field, local.quorum(),
-                  " not with from_step: in the steps before it workers wait ",
+                  " not with warmup_steps: in the steps before it workers wait ",
                   "for each other; leave one of them out");
   }
   if (HasOwnModule(job.model()) || job.data().format() == Data::PROGRAM) {
@@ -673,17 +690,19 @@ absl::Status CheckLocalSteps(const Job& job) {
     return Refuse("dense.local_steps", "only for LOCAL_SGD and EASGD, and the synchroniser is ",
                   Dense::Synchroniser_Name(dense.synchroniser()));
   }
-  if (local.every() == 0) {
-    return Refuse("dense.local_steps.every", "not set; say how many steps each worker takes by ",
-                  "itself before all meet, such as every: 8");
+  if (local.sync_every() == 0) {
+    return Refuse("dense.local_steps.sync_every",
+                  "not set; say how many steps each worker takes by ",
+                  "itself before all meet, such as sync_every: 8");
   }
-  TANDEM_RETURN_IF_ERROR(Between("dense.local_steps.every", local.every(), 1, kMaxLocalSteps));
+  TANDEM_RETURN_IF_ERROR(
+      Between("dense.local_steps.sync_every", local.sync_every(), 1, kMaxLocalSteps));
   const auto only_for = [&](absl::string_view field, absl::string_view kind) {
     return Refuse(absl::StrCat("dense.local_steps.", field), "only for ", kind,
                   ", and the synchroniser is ", Dense::Synchroniser_Name(dense.synchroniser()));
   };
   if (dense.synchroniser() == Dense::EASGD) {
-    if (local.from_step() != 0) return only_for("from_step", "LOCAL_SGD");
+    if (local.warmup_steps() != 0) return only_for("warmup_steps", "LOCAL_SGD");
     if (local.outer_learning_rate() != 0) return only_for("outer_learning_rate", "LOCAL_SGD");
     if (local.outer_momentum() != 0) return only_for("outer_momentum", "LOCAL_SGD");
     TANDEM_RETURN_IF_ERROR(Positive("dense.local_steps.elasticity", local.elasticity(), ""));
@@ -695,12 +714,12 @@ absl::Status CheckLocalSteps(const Job& job) {
     }
   } else {
     if (local.elasticity() != 0) return only_for("elasticity", "EASGD");
-    TANDEM_RETURN_IF_ERROR(NotNegative("dense.local_steps.from_step", local.from_step()));
+    TANDEM_RETURN_IF_ERROR(NotNegative("dense.local_steps.warmup_steps", local.warmup_steps()));
     TANDEM_RETURN_IF_ERROR(
         Positive("dense.local_steps.outer_learning_rate", local.outer_learning_rate(), ""));
     TANDEM_RETURN_IF_ERROR(BelowOne("dense.local_steps.outer_momentum", local.outer_momentum()));
   }
-  TANDEM_RETURN_IF_ERROR(CheckMeetingQuorum(job));
+  TANDEM_RETURN_IF_ERROR(CheckSyncRoundQuorum(job));
   return CheckNoGradientSums(dense);
 }
 
@@ -727,7 +746,7 @@ absl::Status CheckQuorum(const Job& job) {
   const absl::string_view with = dense.codec().kind() > Codec::NONE ? "a codec"
                                  : dense.bucket_bytes() > 0         ? "buckets"
                                  : dense.sharded_optimizer()        ? "a sharded optimizer"
-                                 : dense.wire() != Dense::F32       ? "a 16-bit wire"
+                                 : dense.wire_dtype() != Dense::F32 ? "a 16-bit wire"
                                  : dense.device() == Dense::CUDA    ? "device CUDA"
                                                                     : "";
   if (!with.empty()) {
@@ -755,7 +774,7 @@ absl::Status CheckDense(const Job& job) {
   TANDEM_RETURN_IF_ERROR(CheckQuorum(job));
   TANDEM_RETURN_IF_ERROR(CheckOptimizer("dense.optimizer", dense.optimizer()));
   if (!Dense::Device_IsValid(dense.device())) return Refuse("dense.device", "unknown");
-  if (job.staleness().order()) TANDEM_RETURN_IF_ERROR(CheckOrder(dense));
+  if (job.staleness().record_order()) TANDEM_RETURN_IF_ERROR(CheckOrder(dense));
   if (dense.device() == Dense::CUDA && job.reproducible()) {
     return Refuse("dense.device",
                   "CUDA: a GPU adds in an order of its own, so the job cannot be reproducible; use "
@@ -764,16 +783,17 @@ absl::Status CheckDense(const Job& job) {
   if (dense.synchroniser() == Dense::SERVERS) {
     constexpr absl::string_view kOnly = "only for ALLREDUCE, and the synchroniser is SERVERS";
     if (dense.algorithm() != Dense::ALGORITHM_UNSPECIFIED) return Refuse("dense.algorithm", kOnly);
-    if (dense.wire() != Dense::WIRE_UNSPECIFIED) return Refuse("dense.wire", kOnly);
+    if (dense.wire_dtype() != Dense::WIRE_DTYPE_UNSPECIFIED)
+      return Refuse("dense.wire_dtype", kOnly);
     if (dense.bucket_bytes() != 0) return Refuse("dense.bucket_bytes", kOnly);
     if (dense.link() != Dense::LINK_UNSPECIFIED) return Refuse("dense.link", kOnly);
     if (dense.has_codec()) return Refuse("dense.codec", kOnly);
     if (dense.sharded_optimizer()) return Refuse("dense.sharded_optimizer", kOnly);
-    if (!dense.rules().empty()) return Refuse("dense.rules", kOnly);
+    if (!dense.algorithm_rules().empty()) return Refuse("dense.algorithm_rules", kOnly);
     if (!dense.calibration().empty()) return Refuse("dense.calibration", kOnly);
-    if (dense.policy().kind() == Policy::STORE) {
+    if (dense.policy().kind() == Policy::KEY_VALUE) {
       return Refuse("dense.policy.kind",
-                    "STORE is for tables that programs write; say BSP, or another one");
+                    "KEY_VALUE is for tables that programs write; say BSP, or another one");
     }
     return CheckPolicy("dense.policy", dense.policy(), job);
   }
@@ -781,10 +801,10 @@ absl::Status CheckDense(const Job& job) {
   if (dense.has_policy()) {
     return Refuse("dense.policy", "only for synchroniser SERVERS; ",
                   StepsByThemselves(dense)
-                      ? "workers that step by themselves wait for nobody between meetings"
+                      ? "workers that step by themselves wait for nobody between sync rounds"
                       : "ALLREDUCE always takes every step together");
   }
-  if (!Dense::Wire_IsValid(dense.wire()) || !Dense::Link_IsValid(dense.link())) {
+  if (!Dense::WireDtype_IsValid(dense.wire_dtype()) || !Dense::Link_IsValid(dense.link())) {
     return Refuse("dense", "unknown wire or link");
   }
   TANDEM_RETURN_IF_ERROR(Between("dense.bucket_bytes", dense.bucket_bytes(), -1, kMaxBucketBytes));
@@ -792,8 +812,8 @@ absl::Status CheckDense(const Job& job) {
     return Refuse("dense.algorithm", Dense::Algorithm_Name(dense.algorithm()),
                   " does not add in rank order, so the job cannot be reproducible; use DIRECT");
   }
-  if (job.reproducible() && dense.wire() != Dense::F32) {
-    return Refuse("dense.wire", Dense::Wire_Name(dense.wire()),
+  if (job.reproducible() && dense.wire_dtype() != Dense::F32) {
+    return Refuse("dense.wire_dtype", Dense::WireDtype_Name(dense.wire_dtype()),
                   " rounds gradients that servers would get whole, so the job cannot be "
                   "reproducible; use F32");
   }
@@ -872,7 +892,7 @@ absl::Status CheckNeuMf(const Job& job) {
 
 // Refuses initial values of which all are zero. If products or hidden units see only zeros, no
 // gradient comes back, and the model never leaves its initial values.
-absl::Status CheckFirstValues(const Job& job) {
+absl::Status CheckInitialValues(const Job& job) {
   const auto zero = [](const Table& table) {
     const Initializer& initializer = table.initializer();
     return initializer.kind() == Initializer::ZERO ||
@@ -935,7 +955,7 @@ absl::Status CheckScript(const Job& job) {
 
 absl::Status CheckModel(const Job& job) {
   TANDEM_RETURN_IF_ERROR(CheckProgram(job));
-  TANDEM_RETURN_IF_ERROR(CheckFirstValues(job));
+  TANDEM_RETURN_IF_ERROR(CheckInitialValues(job));
   switch (job.model().kind_case()) {
     case Model::KIND_NOT_SET:
       return Refuse(
@@ -961,7 +981,7 @@ absl::Status CheckModel(const Job& job) {
 }
 
 absl::Status CheckTrain(const Train& train) {
-  TANDEM_RETURN_IF_ERROR(Between("train.batch", train.batch(), 1, kMaxBatch));
+  TANDEM_RETURN_IF_ERROR(Between("train.batch_size", train.batch_size(), 1, kMaxBatch));
   if (train.epochs() < 1) {
     return Refuse("train.epochs", train.epochs(),
                   ", must be at least 1; evaluate_only: true takes no step");
@@ -969,8 +989,8 @@ absl::Status CheckTrain(const Train& train) {
   TANDEM_RETURN_IF_ERROR(NotNegative("train.max_steps", train.max_steps()));
   TANDEM_RETURN_IF_ERROR(
       NotNegative("train.keep_best.patience", int64_t{train.keep_best().patience()}));
-  TANDEM_RETURN_IF_ERROR(Between("train.depth", train.depth(), 0, kMaxDepth));
-  return Between("train.max_unacknowledged", train.max_unacknowledged(), 1, 1024);
+  TANDEM_RETURN_IF_ERROR(Between("train.prefetch_steps", train.prefetch_steps(), 0, kMaxDepth));
+  return Between("train.max_inflight_pushes", train.max_inflight_pushes(), 1, 1024);
 }
 
 // Checks keep_best. The rows that choose the model must not be test rows, since the test result of
@@ -986,7 +1006,7 @@ absl::Status CheckEvaluation(const Job& job) {
   const Evaluation& evaluation = job.evaluation();
   TANDEM_RETURN_IF_ERROR(
       NotNegative("evaluation.every_epochs", int64_t{evaluation.every_epochs()}));
-  TANDEM_RETURN_IF_ERROR(Between("evaluation.batch", evaluation.batch(), 1, kMaxBatch));
+  TANDEM_RETURN_IF_ERROR(Between("evaluation.batch_size", evaluation.batch_size(), 1, kMaxBatch));
   if (RanksItems(job)) return Between("evaluation.top_k", evaluation.top_k(), 1, 1 << 20);
   // 10 was the default for all formats in earlier versions. Job files of such runs contain it, and
   // those runs can be resumed.
@@ -996,16 +1016,19 @@ absl::Status CheckEvaluation(const Job& job) {
 }
 
 absl::Status CheckLimits(const Limits& limits) {
-  TANDEM_RETURN_IF_ERROR(Positive("limits.report_seconds", limits.report_seconds(), ""));
-  TANDEM_RETURN_IF_ERROR(Positive("limits.stall_limit_seconds", limits.stall_limit_seconds(), ""));
-  TANDEM_RETURN_IF_ERROR(Positive("limits.start_seconds", limits.start_seconds(), ""));
+  TANDEM_RETURN_IF_ERROR(
+      Positive("limits.report_interval_seconds", limits.report_interval_seconds(), ""));
+  TANDEM_RETURN_IF_ERROR(
+      Positive("limits.stall_timeout_seconds", limits.stall_timeout_seconds(), ""));
+  TANDEM_RETURN_IF_ERROR(
+      Positive("limits.startup_timeout_seconds", limits.startup_timeout_seconds(), ""));
   return Between("limits.held_bytes_per_shard", limits.held_bytes_per_shard(), 1, int64_t{1} << 50);
 }
 
-absl::Status CheckSave(const Save& save) {
-  TANDEM_RETURN_IF_ERROR(NotNegative("save.every_seconds", save.every_seconds()));
-  TANDEM_RETURN_IF_ERROR(NotNegative("save.every_steps", save.every_steps()));
-  return Between("save.keep", save.keep(), 1, 1000);
+absl::Status CheckCheckpoint(const Checkpoint& checkpoint) {
+  TANDEM_RETURN_IF_ERROR(NotNegative("checkpoint.every_seconds", checkpoint.every_seconds()));
+  TANDEM_RETURN_IF_ERROR(NotNegative("checkpoint.every_steps", checkpoint.every_steps()));
+  return Between("checkpoint.keep", checkpoint.keep(), 1, 1000);
 }
 
 }  // namespace
@@ -1015,9 +1038,9 @@ absl::Status CheckJob(const Job& job, int64_t most_workers) {
   TANDEM_RETURN_IF_ERROR(CheckCluster(job, most_workers));
   TANDEM_RETURN_IF_ERROR(CheckDataSpec(job.data()));
   TANDEM_RETURN_IF_ERROR(CheckTrain(job.train()));
-  if (job.policy().kind() == Policy::STORE) {
+  if (job.policy().kind() == Policy::KEY_VALUE) {
     return Refuse("policy.kind",
-                  "STORE trains nothing; set it on single tables: policy { kind: STORE }");
+                  "KEY_VALUE trains nothing; set it on single tables: table { kind: KEY_VALUE }");
   }
   TANDEM_RETURN_IF_ERROR(CheckPolicy("policy", job.policy(), job));
   // Dense before tables: tables inherit the dense optimizer, and the message should name the field
@@ -1028,9 +1051,9 @@ absl::Status CheckJob(const Job& job, int64_t most_workers) {
   TANDEM_RETURN_IF_ERROR(CheckModel(TrainedPart(job)));
   TANDEM_RETURN_IF_ERROR(CheckKeepBest(job));
   TANDEM_RETURN_IF_ERROR(CheckEvaluation(job));
-  TANDEM_RETURN_IF_ERROR(CheckSave(job.save()));
+  TANDEM_RETURN_IF_ERROR(CheckCheckpoint(job.checkpoint()));
   TANDEM_RETURN_IF_ERROR(CheckLimits(job.limits()));
-  return CheckServiceTimes(job);
+  return CheckStepTimes(job);
 }
 
 }  // namespace tandem::job

@@ -46,10 +46,10 @@ void FillScoring(Job* job) {
   data->clear_validation();
   data->clear_negatives();
   data->clear_test_fraction();
-  data->clear_skip_bad_rows();
+  data->clear_max_bad_rows();
   data->clear_max_rows();
   job->mutable_train()->set_evaluate_only(true);
-  job->clear_service_time();
+  job->clear_fault_injection();
 }
 
 void FillPolicy(const Policy& parent, Policy* policy) {
@@ -122,18 +122,22 @@ void FillDense(const Policy& policy, bool repeatable, bool rdma, int workers, De
   if (dense->quorum() > Dense::ALL || dense->local_steps().quorum() > 0) {
     TANDEM_DEFAULT(dense, quorum_bound, 4);
   }
-  if (dense->wire() == Dense::WIRE_UNSPECIFIED) dense->set_wire(Dense::F32);
+  if (dense->wire_dtype() == Dense::WIRE_DTYPE_UNSPECIFIED) dense->set_wire_dtype(Dense::F32);
   if (dense->link() == Dense::LINK_UNSPECIFIED) dense->set_link(rdma ? Dense::RDMA : Dense::ANY);
 }
 
 void FillTable(const Job& job, Table* table) {
-  if (table->synchroniser() == Table::SYNCHRONISER_UNSPECIFIED) {
-    table->set_synchroniser(Table::SERVERS);
+  if (table->placement() == Table::PLACEMENT_UNSPECIFIED) {
+    table->set_placement(Table::SERVERS);
+  }
+  if (table->kind() == Table::KIND_UNSPECIFIED) table->set_kind(Table::EMBEDDING);
+  if (table->kind() == Table::KEY_VALUE && table->policy().kind() == Policy::POLICY_UNSPECIFIED) {
+    table->mutable_policy()->set_kind(Policy::KEY_VALUE);
   }
   FillPolicy(job.policy(), table->mutable_policy());
   TANDEM_DEFAULT(table, expected_rows, 1000000);
   // The model does not read it, and no worker trains it.
-  if (table->policy().kind() == Policy::STORE) return;
+  if (table->policy().kind() == Policy::KEY_VALUE) return;
   if (job.data().format() == Data::PROGRAM) {
     if (table->field().empty()) table->add_field(table->name());
     TANDEM_DEFAULT(table, ids_per_field, 1);
@@ -143,23 +147,23 @@ void FillTable(const Job& job, Table* table) {
 }
 
 void FillLimits(Limits* limits) {
-  TANDEM_DEFAULT(limits, report_seconds, 1);
-  TANDEM_DEFAULT(limits, stall_limit_seconds, 600);
+  TANDEM_DEFAULT(limits, report_interval_seconds, 1);
+  TANDEM_DEFAULT(limits, stall_timeout_seconds, 600);
   TANDEM_DEFAULT(limits, held_bytes_per_shard, int64_t{1} << 30);
-  TANDEM_DEFAULT(limits, start_seconds, 60);
+  TANDEM_DEFAULT(limits, startup_timeout_seconds, 60);
 }
 
-void FillServiceTime(ServiceTime* entry) {
-  if (entry->distribution() == ServiceTime::DISTRIBUTION_UNSPECIFIED) {
-    entry->set_distribution(entry->trace().empty() ? ServiceTime::CONSTANT : ServiceTime::TRACE);
+void FillStepTime(SlowWorkers* entry) {
+  if (entry->distribution() == SlowWorkers::DISTRIBUTION_UNSPECIFIED) {
+    entry->set_distribution(entry->trace().empty() ? SlowWorkers::CONSTANT : SlowWorkers::TRACE);
   }
-  if (entry->distribution() == ServiceTime::LOGNORMAL) TANDEM_DEFAULT(entry, sigma, 0.5);
+  if (entry->distribution() == SlowWorkers::LOGNORMAL) TANDEM_DEFAULT(entry, sigma, 0.5);
   if (entry->slow_share() > 0) TANDEM_DEFAULT(entry, slow_factor, 5);
 }
 
-void FillSave(Save* save) {
-  if (save->every_steps() == 0) TANDEM_DEFAULT(save, every_seconds, 600);
-  TANDEM_DEFAULT(save, keep, 2);
+void FillCheckpoint(Checkpoint* checkpoint) {
+  if (checkpoint->every_steps() == 0) TANDEM_DEFAULT(checkpoint, every_seconds, 600);
+  TANDEM_DEFAULT(checkpoint, keep, 2);
 }
 
 }  // namespace
@@ -170,7 +174,7 @@ void FillJobDefaults(Job* job) {
   FillScoring(job);
   FillData(job->mutable_data());
   FillPolicy(Policy(), job->mutable_policy());
-  FillDense(job->policy(), job->reproducible() || job->staleness().order(),
+  FillDense(job->policy(), job->reproducible() || job->staleness().record_order(),
             job->cluster().transport() == Cluster::RDMA, job->cluster().workers(),
             job->mutable_dense());
   for (Table& table : *job->mutable_table()) FillTable(*job, &table);
@@ -179,18 +183,21 @@ void FillJobDefaults(Job* job) {
   if (job->dense().has_policy()) FillGba(workers, job->mutable_dense()->mutable_policy());
   for (Table& table : *job->mutable_table()) FillGba(workers, table.mutable_policy());
   if (!job->train().has_epochs()) job->mutable_train()->set_epochs(1);
-  TANDEM_DEFAULT(job->mutable_train(), max_unacknowledged, 4);
+  TANDEM_DEFAULT(job->mutable_train(), max_inflight_pushes, 4);
   if (job->train().evaluate_only()) job->mutable_train()->clear_keep_best();  // no model is kept
   if (job->train().has_keep_best()) {
     KeepBest* const keep = job->mutable_train()->mutable_keep_best();
     if (keep->metric() == KeepBest::METRIC_UNSPECIFIED) keep->set_metric(KeepBest::AUC);
     TANDEM_DEFAULT(job->mutable_evaluation(), every_epochs, 1);
   }
-  TANDEM_DEFAULT(job->mutable_evaluation(), batch, 4096);
+  TANDEM_DEFAULT(job->mutable_evaluation(), batch_size, 4096);
   if (RanksItems(*job)) TANDEM_DEFAULT(job->mutable_evaluation(), top_k, 10);
   FillLimits(job->mutable_limits());
-  FillSave(job->mutable_save());
-  for (ServiceTime& entry : *job->mutable_service_time()) FillServiceTime(&entry);
+  FillCheckpoint(job->mutable_checkpoint());
+  if (!job->has_fault_injection()) return;
+  for (SlowWorkers& entry : *job->mutable_fault_injection()->mutable_slow_workers()) {
+    FillStepTime(&entry);
+  }
 }
 
 #undef TANDEM_DEFAULT

@@ -125,6 +125,32 @@ std::string PathOfField(const Descriptor& message, const std::string& name) {
   return "";
 }
 
+// A name of version 0.1 and what it is called now. Kept for one release.
+struct Renamed {
+  absl::string_view message, was, now;
+};
+constexpr Renamed kRenamedFields[] = {
+    {"Job", "save", "checkpoint"},
+    {"Job", "service_time", "fault_injection.slow_workers"},
+    {"Data", "skip_bad_rows", "max_bad_rows"},
+    {"Table", "synchroniser", "placement"},
+    {"Table", "state_floats", "extra_floats"},
+    {"Dense", "wire", "wire_dtype"},
+    {"Dense", "rules", "algorithm_rules"},
+    {"LocalSteps", "every", "sync_every"},
+    {"LocalSteps", "from_step", "warmup_steps"},
+    {"Codec", "without_feedback", "error_feedback (true if not set; false is without)"},
+    {"Train", "batch", "batch_size"},
+    {"Train", "depth", "prefetch_steps"},
+    {"Train", "max_unacknowledged", "max_inflight_pushes"},
+    {"Evaluation", "batch", "batch_size"},
+    {"Staleness", "record", "record_updates"},
+    {"Staleness", "order", "record_order"},
+    {"Limits", "report_seconds", "report_interval_seconds"},
+    {"Limits", "stall_limit_seconds", "stall_timeout_seconds"},
+    {"Limits", "start_seconds", "startup_timeout_seconds"},
+};
+
 // The message for an unknown field. `root`: the message that is searched for a field of that name
 // elsewhere.
 std::string NoSuchField(const Descriptor& root, const Descriptor& message,
@@ -132,6 +158,11 @@ std::string NoSuchField(const Descriptor& root, const Descriptor& message,
   const std::vector<std::string> names = FieldNames(message);
   std::string text =
       absl::StrCat("no field named ", Quoted(name), " in ", message.full_name(), "; ");
+  for (const Renamed& field : kRenamedFields) {
+    if (message.name() == field.message && name == field.was) {
+      return absl::StrCat(text, "renamed to ", field.now);
+    }
+  }
   if (const auto nearest = Nearest(name, names)) {
     return absl::StrCat(text, "did you mean ", Quoted(*nearest), "?");
   }
@@ -142,6 +173,10 @@ std::string NoSuchField(const Descriptor& root, const Descriptor& message,
 }
 
 std::string NoSuchValue(const FieldDescriptor& field, const std::string& name) {
+  if (field.full_name() == Policy::descriptor()->FindFieldByName("kind")->full_name() &&
+      name == "STORE") {
+    return "no policy STORE; renamed to table { kind: KEY_VALUE }, without a policy";
+  }
   const std::vector<std::string> names = ValueNames(*field.enum_type());
   std::string text = absl::StrCat(Quoted(name), " is not a value of ", field.name(),
                                   "; one of " + absl::StrJoin(names, ", "));
@@ -319,7 +354,8 @@ absl::StatusOr<std::vector<PathStep>> SplitPath(absl::string_view path) {
       }
     }
     if (step.name.empty()) {
-      return absl::InvalidArgumentError("an empty name in the path; write it as in train.batch");
+      return absl::InvalidArgumentError(
+          "an empty name in the path; write it as in train.batch_size");
     }
     steps.push_back(std::move(step));
   }
@@ -517,7 +553,7 @@ std::string PlaceInText(absl::string_view path, absl::string_view text, absl::st
 
 namespace {
 
-using Resolver = absl::StatusOr<JobPlan> (*)(const Job& job);
+using Resolver = absl::StatusOr<ResolvedJob> (*)(const Job& job);
 
 // Parses a job and refuses it if `resolve` does. The overrides are applied before, so that they can
 // mend a job file.
@@ -536,7 +572,7 @@ absl::StatusOr<Job> ParseJobFor(absl::string_view text, absl::string_view file_n
       return absl::InvalidArgumentError(absl::StrCat(SetFlag(path, value), ": ", status.message()));
     }
   }
-  if (const absl::StatusOr<JobPlan> plan = resolve(job); !plan.ok()) {
+  if (const absl::StatusOr<ResolvedJob> plan = resolve(job); !plan.ok()) {
     return Locate(plan.status(), text, file_name, overrides, &tree);
   }
   return job;
@@ -578,13 +614,13 @@ absl::StatusOr<Job> ReadJobFile(const std::string& path, const Overrides& overri
   return ParseJob(text, path, overrides);
 }
 
-absl::StatusOr<JobPlan> ParseJobForTiming(absl::string_view text, const std::string& file_name,
-                                          const Overrides& overrides) {
+absl::StatusOr<ResolvedJob> ParseJobForTiming(absl::string_view text, const std::string& file_name,
+                                              const Overrides& overrides) {
   TANDEM_ASSIGN_OR_RETURN(const Job job, ParseJobFor(text, file_name, overrides, ResolveForTiming));
   return ResolveForTiming(job);
 }
 
-absl::StatusOr<JobPlan> ReadJobForTiming(const std::string& path, const Overrides& overrides) {
+absl::StatusOr<ResolvedJob> ReadJobForTiming(const std::string& path, const Overrides& overrides) {
   TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadJobText(path));
   return ParseJobForTiming(text, path, overrides);
 }

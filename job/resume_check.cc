@@ -24,7 +24,7 @@ Job WhatMustStay(Job job) {
   job.mutable_train()->clear_max_steps();
   job.mutable_train()->mutable_keep_best()->clear_patience();
   job.mutable_dense()->clear_link();
-  job.mutable_dense()->clear_rules();
+  job.mutable_dense()->clear_algorithm_rules();
   job.mutable_dense()->clear_calibration();
   job.mutable_dense()->mutable_optimizer()->clear_learning_rate();
   // The path of the file may change. The worker compares the contents with those that the run began
@@ -33,13 +33,13 @@ Job WhatMustStay(Job job) {
   for (Table& table : *job.mutable_table()) {
     table.mutable_optimizer()->clear_learning_rate();
     table.clear_expected_rows();
-    table.clear_synchroniser();
+    table.clear_placement();
   }
   job.clear_evaluation();
   job.clear_staleness();
   job.clear_limits();
-  job.clear_service_time();
-  job.clear_save();
+  job.clear_fault_injection();
+  job.clear_checkpoint();
   return job;
 }
 
@@ -68,11 +68,11 @@ Job WhatAReplayKeeps(Job job) {
     table.clear_expected_rows();
     ClearWeights(table.mutable_policy());
   }
-  job.clear_service_time();
+  job.clear_fault_injection();
   job.clear_evaluation();
-  job.mutable_staleness()->clear_record();
+  job.mutable_staleness()->clear_record_updates();
   job.clear_limits();
-  job.clear_save();
+  job.clear_checkpoint();
   return job;
 }
 
@@ -86,10 +86,10 @@ Job WhatMakesTheModel(Job job) {
   job.mutable_dense()->clear_calibration();
   for (Table& table : *job.mutable_table()) table.clear_expected_rows();
   if (!job.train().has_keep_best()) job.clear_evaluation();
-  job.clear_service_time();
+  job.clear_fault_injection();
   job.clear_staleness();
   job.clear_limits();
-  job.clear_save();
+  job.clear_checkpoint();
   return job;
 }
 

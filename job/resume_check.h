@@ -1,6 +1,6 @@
 // Which fields of a job may change when a run resumes from a checkpoint, or is replayed. When a run
 // resumes, a field may change if it decides neither the computation (which rows, in which order)
-// nor the meaning of the checkpoint's numbers (docs/SAVES.md). When a run is replayed in its
+// nor the meaning of the checkpoint's numbers (docs/CHECKPOINTS.md). When a run is replayed in its
 // recorded order, a field may change if the same workers still push the same rows to the same
 // ranges (docs/REPLAY.md).
 #ifndef TANDEM_JOB_RESUME_CHECK_H_
@@ -13,8 +13,8 @@
 
 namespace tandem::job {
 
-// The fields that have changed although they must not, one line each: "train.batch: 64 -> 128".
-// Both jobs have their defaults filled in. Statistics that were measured on the data are not
+// The fields that have changed although they must not, one line each: "train.batch_size: 64 ->
+// 128". Both jobs have their defaults filled in. Statistics that were measured on the data are not
 // compared.
 std::vector<std::string> ResumeDifferences(const Job& was, const Job& is);
 // The same for a replay.

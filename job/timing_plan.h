@@ -12,12 +12,12 @@ namespace tandem::job {
 
 // Like Resolve, but for up to 65,536 workers and without the memory budget, since nobody will hold
 // rows or updates.
-absl::StatusOr<JobPlan> ResolveForTiming(const Job& job);
+absl::StatusOr<ResolvedJob> ResolveForTiming(const Job& job);
 // Like ParseJob, followed by ResolveForTiming.
-absl::StatusOr<JobPlan> ParseJobForTiming(absl::string_view text, const std::string& file_name,
-                                          const Overrides& overrides);
+absl::StatusOr<ResolvedJob> ParseJobForTiming(absl::string_view text, const std::string& file_name,
+                                              const Overrides& overrides);
 // Like ReadJobFile, followed by ResolveForTiming.
-absl::StatusOr<JobPlan> ReadJobForTiming(const std::string& path, const Overrides& overrides);
+absl::StatusOr<ResolvedJob> ReadJobForTiming(const std::string& path, const Overrides& overrides);
 
 }  // namespace tandem::job
 

@@ -124,7 +124,7 @@ class DlrmModel final : public TorchModel {
     const at::Tensor d_bottom = Kept(block, dim(), &d_bottom_);
     if (on_device()) {
       PairsBackward(Stacked(bottom, block.cells), dx.narrow(1, dim(), interaction_.pairs()),
-                    d_bottom, block.cell_gradients);
+                    d_bottom, block.pooled_gradients);
     } else {
       PairsBackwardHere(block, bottom, dx, d_bottom);
     }
@@ -136,7 +136,7 @@ class DlrmModel final : public TorchModel {
   void PairsBackwardHere(const Block& block, const at::Tensor& bottom, const at::Tensor& dx,
                          const at::Tensor& d_bottom) {
     const auto vectors = Vectors<const float>(bottom, block.cells);
-    const auto d_vectors = Vectors<float>(d_bottom, block.cell_gradients);
+    const auto d_vectors = Vectors<float>(d_bottom, block.pooled_gradients);
     const float* d_pairs = dx.data_ptr<float>() + dim();
     at::parallel_for(0, block.samples, kSamplesPerThread, [&](int64_t begin, int64_t end) {
       interaction_.Backward(begin, end, vectors, d_pairs, dx.stride(0), d_vectors);

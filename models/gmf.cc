@@ -29,7 +29,7 @@ class GmfModel final : public TorchModel {
     const at::Tensor product = Kept(block, output_.in(), &product_);
     const at::Tensor d_product = Kept(block, output_.in(), &d_product_);
     output_.Backward(flat, product, logits, d_logits, flat_gradient, d_product, {});
-    at::Tensor d_user = block.cell_gradients[0], d_item = block.cell_gradients[1];
+    at::Tensor d_user = block.pooled_gradients[0], d_item = block.pooled_gradients[1];
     at::mul_out(d_user, d_product, block.cells[1]);
     at::mul_out(d_item, d_product, block.cells[0]);
   }

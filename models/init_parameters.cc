@@ -18,7 +18,7 @@ void InitParameters(absl::Span<const ParameterInfo> parameters, uint64_t job_see
   }
 }
 
-void DenseModel::FirstValues(uint64_t job_seed, absl::Span<float> flat) const {
+void DenseModel::InitialValues(uint64_t job_seed, absl::Span<float> flat) const {
   InitParameters(parameters(), job_seed, flat);
 }
 

@@ -46,9 +46,10 @@ class LinearStack {
   // x: [B, in], y: [B, out], both with stride(1) == 1. Keeps the hidden activations for Backward.
   void Forward(const float* flat, const at::Tensor& x, const at::Tensor& y);
 
-  // Call after Forward with the same flat, x and y. Overwrites dy [B, out]. Adds to the stack's
-  // part of `flat_gradient` and writes dx [B, in] if dx is defined. Goes from the last layer to the
-  // first; after each layer it calls `ready`, if set, with the offset of the layer's weights.
+  // Call after Forward with the same flat, x and y. dy: [B, out]; it is overwritten. Adds to the
+  // stack's part of `flat_gradient` and writes dx [B, in] if dx is defined. Goes from the last
+  // layer to the first; after each layer it calls `ready`, if set, with the offset of the layer's
+  // weights.
   void Backward(const float* flat, const at::Tensor& x, const at::Tensor& y, const at::Tensor& dy,
                 float* flat_gradient, const at::Tensor& dx, const DenseModel::GradientReady& ready);
 

@@ -28,7 +28,7 @@ class LogisticRegressionModel final : public TorchModel {
 
   void Gradients(const float* flat, const Block& block, const at::Tensor& logits,
                  const at::Tensor& d_logits, float* flat_gradient) override {
-    for (const at::Tensor& gradient : block.cell_gradients) gradient.copy_(d_logits);
+    for (const at::Tensor& gradient : block.pooled_gradients) gradient.copy_(d_logits);
     numbers_.Backward(flat, block.numbers, logits, d_logits, flat_gradient, /*dx=*/{},
                       /*ready=*/{});
   }

@@ -30,7 +30,7 @@ class MlpModel final : public TorchModel {
     const at::Tensor x = Kept(block, layers_.in(), &x_);
     const at::Tensor dx = Kept(block, layers_.in(), &dx_);
     layers_.Backward(flat, x, logits, d_logits, flat_gradient, dx, ReadyAfter(block));
-    CopyFromColumns(dx, 0, block.cell_gradients);
+    CopyFromColumns(dx, 0, block.pooled_gradients);
   }
 
   LinearStack layers_;

@@ -52,7 +52,7 @@ class DenseModel {
   virtual int64_t parameter_count() const = 0;  // elements of the flat buffer
   // Fills the flat buffer with initial values: those of InitParameters, unless the model brings its
   // own.
-  virtual void FirstValues(uint64_t job_seed, absl::Span<float> flat) const;
+  virtual void InitialValues(uint64_t job_seed, absl::Span<float> flat) const;
 
   // The next functions serve modules from files, which have more than parameters; compiled models
   // need none of them. Contents: a hash of the file. Models with equal contents are the same.

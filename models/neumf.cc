@@ -53,8 +53,8 @@ class NeuMfModel final : public TorchModel {
     const at::Tensor d_joined = Kept(block, output_.in(), &d_joined_);
     output_.Backward(flat, joined, logits, d_logits, flat_gradient, d_joined, {});
     const at::Tensor d_product = d_joined.narrow(1, 0, factors_);
-    at::Tensor d_user = block.cell_gradients[table_[kUserGmf]];
-    at::Tensor d_item = block.cell_gradients[table_[kItemGmf]];
+    at::Tensor d_user = block.pooled_gradients[table_[kUserGmf]];
+    at::Tensor d_item = block.pooled_gradients[table_[kItemGmf]];
     at::mul_out(d_user, d_product, block.cells[table_[kItemGmf]]);
     at::mul_out(d_item, d_product, block.cells[table_[kUserGmf]]);
     const at::Tensor x = Kept(block, mlp_.in(), &x_);
@@ -62,7 +62,8 @@ class NeuMfModel final : public TorchModel {
     mlp_.Backward(flat, x, joined.narrow(1, factors_, mlp_.out()),
                   d_joined.narrow(1, factors_, mlp_.out()), flat_gradient, dx, {});
     CopyFromColumns(
-        dx, 0, {block.cell_gradients[table_[kUserMlp]], block.cell_gradients[table_[kItemMlp]]});
+        dx, 0,
+        {block.pooled_gradients[table_[kUserMlp]], block.pooled_gradients[table_[kItemMlp]]});
   }
 
   const TableOfRole table_;

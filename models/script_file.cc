@@ -39,7 +39,7 @@ absl::StatusOr<ScriptFile> ReadScriptFile(const Script& config) {
     return absl::InvalidArgumentError(absl::StrCat(
         kKnob, ": ", file.path, ": is no TorchScript file",
         archive ? ", but an archive without constants.pkl, such as torch.save writes" : "",
-        "; hint: torch.jit.script(module).save(\"", config.file(), "\") writes one"));
+        "; hint: torch.jit.script(module).checkpoint(\"", config.file(), "\") writes one"));
   }
   const XXH128_hash_t hash = XXH3_128bits(file.bytes.data(), file.bytes.size());
   file.contents = absl::StrFormat("%016x%016x", hash.high64, hash.low64);
@@ -67,7 +67,7 @@ absl::Status CheckSameModule(const std::string& saved, const std::string& now) {
   return absl::FailedPreconditionError(absl::StrCat(
       kKnob, ": the module has changed since the run was saved (its hash was ", saved, ", and is ",
       now, "); hint: a run goes on with the module it began with; to train another one with the ",
-      "same parameters, begin with the save: --init-from"));
+      "same parameters, begin with the checkpoint: --init-from"));
 }
 
 }  // namespace tandem::models

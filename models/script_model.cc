@@ -133,9 +133,9 @@ class ScriptModel final : public DenseModel {
   }
 
   const std::vector<ParameterInfo>& parameters() const override { return parameters_; }
-  int64_t parameter_count() const override { return static_cast<int64_t>(first_values_.size()); }
-  void FirstValues(uint64_t /*job_seed*/, absl::Span<float> flat) const override {
-    std::copy(first_values_.begin(), first_values_.end(), flat.begin());
+  int64_t parameter_count() const override { return static_cast<int64_t>(initial_values_.size()); }
+  void InitialValues(uint64_t /*job_seed*/, absl::Span<float> flat) const override {
+    std::copy(initial_values_.begin(), initial_values_.end(), flat.begin());
   }
 
   absl::Status Forward(const data::Batch& batch, absl::Span<const float> flat,
@@ -276,8 +276,8 @@ class ScriptModel final : public DenseModel {
       parameters_.push_back(std::move(info));
       tensors_.push_back(tensor);
       const at::Tensor values = tensor.detach().contiguous();
-      first_values_.insert(first_values_.end(), values.data_ptr<float>(),
-                           values.data_ptr<float>() + values.numel());
+      initial_values_.insert(initial_values_.end(), values.data_ptr<float>(),
+                             values.data_ptr<float>() + values.numel());
     }
     return absl::OkStatus();
   }
@@ -297,7 +297,7 @@ class ScriptModel final : public DenseModel {
     const std::string trial = absl::StrCat(name_, ": tried on 2 samples");
     return AtBorder(absl::StatusCode::kInvalidArgument, trial, [&]() -> absl::Status {
       const c10::AutoGradMode autograd(true);
-      Enter(/*training=*/false, first_values_);
+      Enter(/*training=*/false, initial_values_);
       SetSeed(0);
       std::vector<at::Tensor> cells;
       TANDEM_ASSIGN_OR_RETURN(const Outputs outputs, Run(batch, pooled, &cells));
@@ -318,16 +318,17 @@ class ScriptModel final : public DenseModel {
       const bool fits = at != saved.end() && at->value().sizes() == buffer.value.sizes() &&
                         at->value().scalar_type() == buffer.value.scalar_type();
       if (!fits) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            name_, ": buffer ", buffer.name, " ", ShapeOf(buffer.value),
-            at == saved.end() ? " is not in the save" : " has another shape or type in the save",
-            ": is it of another module?"));
+        return absl::InvalidArgumentError(
+            absl::StrCat(name_, ": buffer ", buffer.name, " ", ShapeOf(buffer.value),
+                         at == saved.end() ? " is not in the checkpoint"
+                                           : " has another shape or type in the checkpoint",
+                         ": is it of another module?"));
       }
       buffer.value.copy_(at->value());
       ++found;
     }
     if (found == saved.size()) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat(name_, ": the save has ", saved.size(),
+    return absl::InvalidArgumentError(absl::StrCat(name_, ": the checkpoint has ", saved.size(),
                                                    " buffers, the module ", found,
                                                    ": is it of another?"));
   }
@@ -480,7 +481,7 @@ class ScriptModel final : public DenseModel {
   c10::optional<torch::jit::Method> loss_, score_;
   std::vector<ParameterInfo> parameters_;
   std::vector<at::Tensor> tensors_;  // one for each parameter; their data belong to the caller
-  std::vector<float> first_values_;
+  std::vector<float> initial_values_;
   const float* bound_ = nullptr;  // the flat buffer that tensors_ are views of
   bool training_ = true;          // a saved module is in training mode; set before the first call
   uint64_t seed_ = 0;

@@ -18,7 +18,7 @@ namespace tandem::models {
 namespace {
 
 constexpr int64_t kBlockSamples = 512;
-// A larger block for gradients that should leave early. Gradients are final only in the last block,
+// A larger block for gradients that should leave early: they are final only in the last block,
 // which should therefore be a large part of the batch.
 constexpr int64_t kOverlapBlockSamples = 4096;
 
@@ -172,12 +172,12 @@ void TorchModel::ViewBlock(const Call& call, int64_t begin, int64_t samples) {
   block_.numbers =
       View(call.batch.numbers.data() + begin * inputs_.numeric, samples, inputs_.numeric);
   block_.cells.clear();
-  block_.cell_gradients.clear();
+  block_.pooled_gradients.clear();
   for (size_t t = 0; t < inputs_.tables.size(); ++t) {
     const int64_t width = int64_t{inputs_.tables[t].fields} * inputs_.tables[t].dim;
     block_.cells.push_back(View(call.pooled[t].data() + begin * width, samples, width));
     if (call.loss_sum == nullptr) continue;
-    block_.cell_gradients.push_back(
+    block_.pooled_gradients.push_back(
         View(call.pooled_gradients[t].data() + begin * width, samples, width));
   }
 }
@@ -219,7 +219,7 @@ at::Tensor TorchModel::ToDevice(const at::Tensor& host) const {
 void TorchModel::CopyBlockToDevice() {
   block_.numbers = ToDevice(block_.numbers);
   for (at::Tensor& cells : block_.cells) cells = ToDevice(cells);
-  for (at::Tensor& gradient : block_.cell_gradients) {
+  for (at::Tensor& gradient : block_.pooled_gradients) {
     gradient = at::empty_like(gradient, gradient.options().device(layout_.device()));
   }
 }
@@ -233,7 +233,7 @@ void TorchModel::RunOnDevice(const Call& call) {
   if (backward) *call.loss_sum = 0.0;
   if (samples > 0) {
     ViewBlock(call, 0, samples);
-    const std::vector<at::Tensor> host_gradients = block_.cell_gradients;
+    const std::vector<at::Tensor> host_gradients = block_.pooled_gradients;
     CopyBlockToDevice();
     block_.last = true;
     const at::Tensor logits = at::empty({samples, 1}, flat.options());
@@ -245,7 +245,7 @@ void TorchModel::RunOnDevice(const Call& call) {
       *call.loss_sum = BinaryCrossEntropyOf(labels, logits, d_logits);
       Gradients(parameters, block_, logits, d_logits, flat_gradient);
       for (size_t t = 0; t < host_gradients.size(); ++t) {
-        host_gradients[t].copy_(block_.cell_gradients[t]);
+        host_gradients[t].copy_(block_.pooled_gradients[t]);
       }
     }
   }

@@ -1,7 +1,7 @@
-// TorchModel is the base class of the compiled models. The base class has everything that these
-// models share: the checks at the border, tensors that are views of the caller's spans, the loss,
-// the conversion of exceptions to Status, and the number of threads. A model adds its parameters
-// and two functions: logits, and their gradients.
+// TorchModel is the base class of the compiled models. It has everything that they share: the
+// checks at the border, tensors that are views of the caller's spans, the loss, the conversion of
+// exceptions to Status, and the number of threads. A model adds its parameters and two functions:
+// logits, and their gradients.
 //
 // A batch is computed in blocks of kBlockSamples samples. The activations of a block stay in the
 // processor's cache, and memory does not grow with the batch. Gradients add up over the blocks.
@@ -45,10 +45,10 @@ class TorchModel : public DenseModel {
   // One block of samples. All tensors are views of the caller's memory, or are on the device.
   struct Block {
     int64_t samples = 0;
-    bool last = false;                       // last block of the batch
-    at::Tensor numbers;                      // [B, D]
-    std::vector<at::Tensor> cells;           // per table [B, fields * dim]
-    std::vector<at::Tensor> cell_gradients;  // the same shapes; empty in Forward
+    bool last = false;                         // last block of the batch
+    at::Tensor numbers;                        // [B, D]
+    std::vector<at::Tensor> cells;             // per table [B, fields * dim]
+    std::vector<at::Tensor> pooled_gradients;  // the same shapes; empty in Forward
   };
 
   // `name` appears in error messages. `threads`: intra-op threads of LibTorch in this process.
@@ -58,7 +58,7 @@ class TorchModel : public DenseModel {
   virtual void Logits(const float* flat, const Block& block, const at::Tensor& logits) = 0;
 
   // Called after Logits of the same block. `d_logits` [B, 1] is the gradient of the loss and may be
-  // overwritten. Adds to `flat_gradient` and writes every element of block.cell_gradients.
+  // overwritten. Adds to `flat_gradient` and writes every element of block.pooled_gradients.
   virtual void Gradients(const float* flat, const Block& block, const at::Tensor& logits,
                          const at::Tensor& d_logits, float* flat_gradient) = 0;
 
@@ -66,8 +66,8 @@ class TorchModel : public DenseModel {
   at::Tensor Kept(const Block& block, int64_t width, at::Tensor* storage) const;
   bool on_device() const { return on_device_; }
 
-  // The callback for LinearStack::Backward. Before the last block the callback does nothing, since
-  // gradients are not final until then.
+  // The callback for LinearStack::Backward. It does nothing before the last block, since gradients
+  // are not final until then.
   const GradientReady& ReadyAfter(const Block& block) const {
     static const GradientReady kNotYet;
     return block.last ? gradient_ready() : kNotYet;

@@ -26,7 +26,7 @@ namespace {
 std::atomic<bool> stop_signal{false};
 std::atomic<int> stop_number{0};
 std::atomic<int> stop_signals{0};
-std::atomic<int> save_signals{0};
+std::atomic<int> checkpoint_signals{0};
 std::atomic<pid_t> driver{0};          // the only process whose stop signals count; 0: all do
 std::atomic<int64_t> next_stop_ns{0};  // earlier stop signals count as the last one again
 constexpr int64_t kSameStopNs = 1'000'000'000;
@@ -59,7 +59,7 @@ void OnStop(int signal, siginfo_t* info, void* /*context*/) {
   stop_signal.store(true);
   stop_signals.fetch_add(1);
 }
-void OnSave(int) { save_signals.fetch_add(1); }
+void OnCheckpoint(int) { checkpoint_signals.fetch_add(1); }
 
 void Install(int signal, void (*handler)(int)) {
   struct sigaction action = {};
@@ -95,17 +95,17 @@ absl::StatusOr<job::Overrides> ParseOverrides(const std::vector<std::string>& te
     const size_t equals = text.find('=');
     if (equals == std::string::npos || equals == 0) {
       return absl::InvalidArgumentError(
-          absl::StrCat("--set ", text, ": want path=value, as in --set train.batch=64"));
+          absl::StrCat("--set ", text, ": want path=value, as in --set train.batch_size=64"));
     }
     overrides.emplace_back(text.substr(0, equals), text.substr(equals + 1));
   }
   return overrides;
 }
 
-absl::StatusOr<job::JobPlan> PlanOf(const RoleFlags& flags) {
+absl::StatusOr<job::ResolvedJob> PlanOf(const RoleFlags& flags) {
   TANDEM_ASSIGN_OR_RETURN(const job::Overrides overrides, ParseOverrides(flags.set));
   TANDEM_ASSIGN_OR_RETURN(const Job job, job::ReadJobFile(flags.job, overrides));
-  absl::StatusOr<job::JobPlan> plan = job::Resolve(job);
+  absl::StatusOr<job::ResolvedJob> plan = job::Resolve(job);
   if (!plan.ok()) {
     return absl::Status(plan.status().code(),
                         absl::StrCat(flags.job, ": ", plan.status().message()));
@@ -119,9 +119,9 @@ uint64_t NewIncarnation() {
   return OwnIncarnation(high << 32 | entropy()) | 1;  // never 0, which means "not known yet"
 }
 
-JobMember::Options MemberOf(const RoleFlags& flags, const Cluster& cluster,
-                            std::shared_ptr<transport::PathLog> paths) {
-  JobMember::Options member;
+NodeSession::Options MemberOf(const RoleFlags& flags, const Cluster& cluster,
+                              std::shared_ptr<transport::PathLog> paths) {
+  NodeSession::Options member;
   member.index = flags.index;
   member.incarnation = NewIncarnation();
   member.scheduler = flags.scheduler;
@@ -158,9 +158,9 @@ void DieBySignal(int signal) {
   _exit(128 + signal);  // reached if the signal is blocked
 }
 
-const std::atomic<int>* SaveSignals() {
-  Install(SIGUSR1, OnSave);
-  return &save_signals;
+const std::atomic<int>* CheckpointSignals() {
+  Install(SIGUSR1, OnCheckpoint);
+  return &checkpoint_signals;
 }
 
 void RoleEnd::Begin(const absl::Status& how, absl::Duration patience) {

@@ -15,7 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "job/job.h"
-#include "node/job_member.h"
+#include "node/node_session.h"
 #include "transport/path_log.h"
 
 namespace tandem::node {
@@ -42,15 +42,15 @@ struct RoleFlags {
 absl::StatusOr<job::Overrides> ParseOverrides(const std::vector<std::string>& texts);
 
 // Reads the job file, applies the overrides and resolves the job.
-absl::StatusOr<job::JobPlan> PlanOf(const RoleFlags& flags);
+absl::StatusOr<job::ResolvedJob> PlanOf(const RoleFlags& flags);
 
 // A number that no other process has, from the system's entropy and not from the job's seed.
 uint64_t NewIncarnation();
 
 // The membership options that follow from the flags; the role adds the rest. `paths` records how
 // the endpoints of this process reach others.
-JobMember::Options MemberOf(const RoleFlags& flags, const Cluster& cluster,
-                            std::shared_ptr<transport::PathLog> paths);
+NodeSession::Options MemberOf(const RoleFlags& flags, const Cluster& cluster,
+                              std::shared_ptr<transport::PathLog> paths);
 
 // A flag that becomes true when the job must stop: at SIGINT, SIGTERM, SIGHUP (the terminal was
 // closed) or SIGXCPU (the time limit of a batch system), from the first call on. If the caller
@@ -79,7 +79,7 @@ int StopSignalNumber();
 [[noreturn]] void DieBySignal(int signal);
 // The number of SIGUSR1 signals so far. At SIGUSR1 `tandem run` and the scheduler make a
 // checkpoint, and a worker writes what its collectives did.
-const std::atomic<int>* SaveSignals();
+const std::atomic<int>* CheckpointSignals();
 
 // Prints "PROGRAM: message" on one line to stderr and returns the exit code for the status.
 int Finish(const char* program, const absl::Status& status);

@@ -114,7 +114,7 @@ namespace {
 Cluster Serving(const Job& job) {
   Cluster cluster = job.cluster();
   const bool serve = std::any_of(job.table().begin(), job.table().end(), [](const Table& table) {
-    return table.synchroniser() > Table::SERVERS;
+    return table.placement() > Table::SERVERS;
   });
   if (serve) cluster.set_servers(cluster.servers() + cluster.workers());
   return cluster;

@@ -71,16 +71,16 @@ void WarnOfCutoff(const std::string& name, const Policy& policy, int workers,
 
 // Steps a second if only computing takes time, and all policies have this bound. Workers still wait
 // for each other in an allreduce, in sync rounds and because of tables on workers.
-double WithBound(const job::JobPlan& plan, const Facts& facts, absl::optional<int> bound) {
+double WithBound(const job::ResolvedJob& plan, const Facts& facts, absl::optional<int> bound) {
   Facts steps = facts;
   steps.latency_seconds = steps.bytes_per_second = 0;
-  Way way = WayOf(plan, /*servers_beside_workers=*/false);
+  Strategy way = StrategyOf(plan, /*colocate_servers=*/false);
   way.bound = bound;
-  return EstimateWay(steps, way).samples_per_second / facts.batch;
+  return EstimateStrategy(steps, way).samples_per_second / facts.batch;
 }
 
 // With a permanent straggler the other workers sooner or later always wait at the bound.
-void WarnOfStraggler(const std::string& name, const Policy& policy, const job::JobPlan& plan,
+void WarnOfStraggler(const std::string& name, const Policy& policy, const job::ResolvedJob& plan,
                      const Facts& facts, std::vector<std::string>* out) {
   const bool bounded = policy.kind() == Policy::SSP || policy.kind() == Policy::ESSP ||
                        policy.kind() == Policy::DSSP;
@@ -139,7 +139,7 @@ double DelayOf(const Policy& policy, int workers) {
 
 // A delay harms parameters that every sample updates. Few samples update an embedding, so a delay
 // does not harm tables.
-void WarnOfDelay(const job::JobPlan& plan, std::vector<std::string>* out) {
+void WarnOfDelay(const job::ResolvedJob& plan, std::vector<std::string>* out) {
   if (plan.dense_table < 0) return;
   const Policy& policy =
       plan.groups[plan.tables[static_cast<size_t>(plan.dense_table)].group].policy;
@@ -155,7 +155,7 @@ void WarnOfDelay(const job::JobPlan& plan, std::vector<std::string>* out) {
       optimizer.kind() == Optimizer::MOMENTUM ? ", and with momentum much less" : ""));
 }
 
-std::string NameOf(const Way& way) {
+std::string NameOf(const Strategy& way) {
   return absl::StrCat("tables ", way.tables_name(), "; dense ", way.dense_name());
 }
 
@@ -166,7 +166,7 @@ double StableShare(double delay) {
   return std::sin(kPi / (2 * (2 * delay + 1)));
 }
 
-std::vector<std::string> Warnings(const job::JobPlan& plan, const Facts& facts) {
+std::vector<std::string> Warnings(const job::ResolvedJob& plan, const Facts& facts) {
   std::vector<std::string> out;
   for (const job::TablePlan& table : plan.tables) {
     const Policy& policy = plan.groups[table.group].policy;
@@ -178,7 +178,7 @@ std::vector<std::string> Warnings(const job::JobPlan& plan, const Facts& facts) 
   return out;
 }
 
-std::vector<std::string> NotCounted(const job::JobPlan& plan) {
+std::vector<std::string> NotCounted(const job::ResolvedJob& plan) {
   std::vector<std::string> out;
   for (const job::TablePlan& table : plan.tables) {
     if (table.store) continue;
@@ -224,32 +224,32 @@ std::vector<std::string> NotCounted(const job::JobPlan& plan) {
         "dense.bucket_bytes: what of the allreduce goes on during the backward pass; a step may be "
         "shorter by what it computes, at most");
   }
-  if (dense.local_steps().from_step() > 0) {
+  if (dense.local_steps().warmup_steps() > 0) {
     out.push_back(absl::StrCat("dense.local_steps: figures are those from step ",
-                               dense.local_steps().from_step(),
+                               dense.local_steps().warmup_steps(),
                                " on; before it gradients are reduced in each step"));
   }
   return out;
 }
 
-std::vector<std::string> WhatWouldChange(const Facts& facts,
-                                         const std::function<bool(const Way&, int workers)>& may) {
+std::vector<std::string> WhatWouldChange(
+    const Facts& facts, const std::function<bool(const Strategy&, int workers)>& may) {
   std::vector<std::string> out;
   const auto ways_of = [&](const Facts& of) {
-    std::vector<Way> ways = WaysOf(of);
-    const auto refused = [&](const Way& way) { return !may(way, of.workers); };
+    std::vector<Strategy> ways = StrategiesOf(of);
+    const auto refused = [&](const Strategy& way) { return !may(way, of.workers); };
     ways.erase(std::remove_if(ways.begin(), ways.end(), refused), ways.end());
     return ways;
   };
-  const std::vector<Way> now_ways = ways_of(facts);
+  const std::vector<Strategy> now_ways = ways_of(facts);
   if (now_ways.empty()) return out;
-  const Way best = EstimateAll(facts, now_ways).front().way;
+  const Strategy best = EstimateAll(facts, now_ways).front().way;
   const auto changes = [&](const Facts& other, const std::string& when) {
-    const std::vector<Way> then = ways_of(other);
+    const std::vector<Strategy> then = ways_of(other);
     if (then.empty()) return false;
     const Estimate first = EstimateAll(other, then).front();
     const double before =
-        may(best, other.workers) ? EstimateWay(other, best).samples_per_second : 0;
+        may(best, other.workers) ? EstimateStrategy(other, best).samples_per_second : 0;
     if (first.samples_per_second < kAlike * before) return false;
     out.push_back(absl::StrCat(when, ": ", NameOf(first.way)));
     return true;

@@ -47,12 +47,12 @@ Traffic Beside(const Traffic& a, const Traffic& b) {
 
 double DenseBytes(const Facts& facts) { return facts.dense_parameters * kFloatBytes; }
 
-Place PlaceOf(const Way& way, const TableFacts& table) {
+Place PlaceOf(const Strategy& way, const TableFacts& table) {
   return way.mixed ? table.place : way.tables;
 }
 
 // Whether tables are at `place`. A job without tables counts as one that has them at `way.tables`.
-bool HasTables(const Facts& facts, const Way& way, Place place) {
+bool HasTables(const Facts& facts, const Strategy& way, Place place) {
   if (!way.mixed) return way.tables == place;
   return std::any_of(facts.tables.begin(), facts.tables.end(),
                      [place](const TableFacts& table) { return table.place == place; });
@@ -63,7 +63,7 @@ bool HasTables(const Facts& facts, const Way& way, Place place) {
 struct Touched {
   double keys = 0, rows = 0, gradients = 0;
 };
-Touched TouchedBy(const Facts& facts, const Way& way, Place place) {
+Touched TouchedBy(const Facts& facts, const Strategy& way, Place place) {
   Touched out;
   for (const TableFacts& table : facts.tables) {
     if (PlaceOf(way, table) != place) continue;
@@ -136,7 +136,7 @@ struct Served {
 };
 
 // Adds the traffic with servers. Call it after the traffic between workers has been added.
-void AddServers(const Facts& facts, const Way& way, const Served& step, StepTraffic* out) {
+void AddServers(const Facts& facts, const Strategy& way, const Served& step, StepTraffic* out) {
   const double p = facts.workers, m = way.servers;
   const double all = step.asked + step.answered + step.pushed;
   const HostTraffic among = out->worker;
@@ -165,7 +165,7 @@ void AddServers(const Facts& facts, const Way& way, const Served& step, StepTraf
 }
 
 // Adds the traffic of each worker that comes from tables on workers.
-void AddTablesOnWorkers(const Facts& facts, const Way& way, HostTraffic* worker) {
+void AddTablesOnWorkers(const Facts& facts, const Strategy& way, HostTraffic* worker) {
   const double p = facts.workers, others = (p - 1) / p;
   if (p == 1) return;
   if (HasTables(facts, way, Place::kSharded)) {
@@ -184,7 +184,7 @@ void AddTablesOnWorkers(const Facts& facts, const Way& way, HostTraffic* worker)
 }
 
 // `steps_a_sum`: steps of a worker from one sum of dense replicas to the next.
-StepTraffic OfWay(const Facts& facts, const Way& way, double steps_a_sum) {
+StepTraffic OfWay(const Facts& facts, const Strategy& way, double steps_a_sum) {
   const double p = facts.workers;
   StepTraffic out;
   HostTraffic& worker = out.worker;
@@ -232,7 +232,7 @@ double ServingSeconds(const Facts& facts, const HostTraffic& host) {
   return link + host.allreduce.OnLink(facts) + waits;
 }
 
-RestOfStep Rest(const Facts& facts, const Way& way, const StepTraffic& traffic) {
+RestOfStep Rest(const Facts& facts, const Strategy& way, const StepTraffic& traffic) {
   RestOfStep rest;
   double read = 0, reduce = 0, together = 0;
   for (const HostTraffic* host : traffic.hosts()) {
@@ -265,7 +265,7 @@ double MeanCompute(const Facts& facts) {
   return count > 0 ? sum / count : 0;
 }
 
-void AddMemory(const Facts& facts, const Way& way, Estimate* out) {
+void AddMemory(const Facts& facts, const Strategy& way, Estimate* out) {
   for (const TableFacts& table : facts.tables) {
     const double bytes = table.rows * table.bytes_a_row;
     const Place place = PlaceOf(way, table);
@@ -322,14 +322,15 @@ Dense FitFor(Place place, const Dense& dense) {
   fit.clear_local_steps();
   fit.clear_quorum();
   fit.clear_quorum_bound();
-  fit.clear_rules();  // rules and calibration choose an algorithm, but `way` has one already
+  // rules and calibration choose an algorithm, but `way` has one already
+  fit.clear_algorithm_rules();
   fit.clear_calibration();
   if (place == Place::kReplicated) {
     fit.clear_policy();
     return fit;
   }
   fit.clear_algorithm();
-  fit.clear_wire();
+  fit.clear_wire_dtype();
   fit.clear_bucket_bytes();
   fit.clear_link();
   fit.clear_codec();
@@ -358,7 +359,7 @@ std::string PolicySetting(absl::optional<int> bound, bool scaled) {
   return absl::StrCat("{kind: SSP bound: ", *bound, scale, "}");
 }
 
-std::string ServersOf(const Way& way, const std::string& how) {
+std::string ServersOf(const Strategy& way, const std::string& how) {
   const char* const where = way.beside         ? " beside, "
                             : way.servers == 1 ? " server, "
                                                : " servers, ";
@@ -367,14 +368,14 @@ std::string ServersOf(const Way& way, const std::string& how) {
 
 }  // namespace
 
-std::string Way::tables_name() const {
+std::string Strategy::tables_name() const {
   if (mixed) return tables == Place::kServers ? ServersOf(*this, "mixed") : "mixed";
   if (tables == Place::kSharded) return "sharded";
   if (tables == Place::kReplicated) return "replicated";
   return ServersOf(*this, PolicyText(bound));
 }
 
-std::string Way::dense_name() const {
+std::string Strategy::dense_name() const {
   if (dense == Place::kReplicated && quorum.has_value()) {
     return absl::StrCat(NameOf(algorithm), ", ",
                         quorum->count > 0 ? absl::StrCat("every ", every, " of ", quorum->count)
@@ -387,7 +388,7 @@ std::string Way::dense_name() const {
   return ServersOf(*this, PolicyText(bound));
 }
 
-std::vector<std::pair<std::string, std::string>> Way::Overrides(const Job& job) const {
+std::vector<std::pair<std::string, std::string>> Strategy::Overrides(const Job& job) const {
   std::vector<std::pair<std::string, std::string>> out;
   out.emplace_back("cluster.servers", absl::StrCat(uses_servers() ? servers : 0));
   if (!uses_servers() && job.cluster().pin_servers()) {
@@ -403,11 +404,11 @@ std::vector<std::pair<std::string, std::string>> Way::Overrides(const Job& job) 
                                                            : "SERVERS";
   for (int t = 0; t < job.table_size(); ++t) {
     const Table& table = job.table(t);
-    if (table.policy().kind() == Policy::STORE) continue;  // not trained
+    if (table.policy().kind() == Policy::KEY_VALUE) continue;  // not trained
     const std::string path = absl::StrCat("table[", t, "].");
     if (table.has_policy()) out.emplace_back(path + "policy", policy_for(table.policy()));
-    if (tables != Place::kServers || table.synchroniser() > Table::SERVERS) {
-      out.emplace_back(path + "synchroniser", place);
+    if (tables != Place::kServers || table.placement() > Table::SERVERS) {
+      out.emplace_back(path + "placement", place);
     }
   }
   const Dense fit = FitFor(dense, job.dense());
@@ -467,7 +468,7 @@ namespace {
 
 // The rest of a step does not contain sums. A step may wait for a sum, but a late sum waits for
 // no step.
-QuorumPace PaceOf(const Facts& facts, const Way& way) {
+QuorumPace PaceOf(const Facts& facts, const Strategy& way) {
   constexpr double kNever = std::numeric_limits<double>::infinity();
   QuorumSteps steps;
   steps.every = way.every;
@@ -479,7 +480,7 @@ QuorumPace PaceOf(const Facts& facts, const Way& way) {
 
 }  // namespace
 
-Estimate EstimateWay(const Facts& facts, const Way& way) {
+Estimate EstimateStrategy(const Facts& facts, const Strategy& way) {
   const bool by_quorum = way.dense == Place::kReplicated && way.quorum.has_value();
   const QuorumPace pace = by_quorum ? PaceOf(facts, way) : QuorumPace();
   const StepTraffic traffic = OfWay(facts, way, pace.sums > 0 ? 1 / pace.sums : way.every);
@@ -513,10 +514,10 @@ Estimate EstimateWay(const Facts& facts, const Way& way) {
   return out;
 }
 
-std::vector<Way> WaysOf(const Facts& facts) {
+std::vector<Strategy> StrategiesOf(const Facts& facts) {
   std::set<int> servers = {1, (facts.workers + 1) / 2, facts.workers};
   if (facts.servers > 0) servers.insert(facts.servers);
-  std::vector<Way> ways;
+  std::vector<Strategy> ways;
   constexpr AllReduce kAlgorithms[] = {AllReduce::kRing, AllReduce::kDirect, AllReduce::kTree,
                                        AllReduce::kNaive};
   const auto add = [&](int m, bool beside) {
@@ -544,14 +545,14 @@ std::vector<Way> WaysOf(const Facts& facts) {
 }
 
 Place PlaceOf(const job::TablePlan& table) {
-  if (table.synchroniser == Table::SHARDED) return Place::kSharded;
-  return table.synchroniser == Table::REPLICATED ? Place::kReplicated : Place::kServers;
+  if (table.placement == Table::SHARDED) return Place::kSharded;
+  return table.placement == Table::REPLICATED ? Place::kReplicated : Place::kServers;
 }
 
 namespace {
 
 // EASGD keeps its centre. LOCAL_SGD with an outer step keeps the common model and its velocity.
-int KeptModels(const job::JobPlan& plan) {
+int KeptModels(const job::ResolvedJob& plan) {
   const Dense::Synchroniser synchroniser = plan.job.dense().synchroniser();
   if (synchroniser == Dense::EASGD) return 1;
   return synchroniser == Dense::LOCAL_SGD && !worker::LocalSgd::OuterOf(plan).is_average() ? 2 : 0;
@@ -559,10 +560,10 @@ int KeptModels(const job::JobPlan& plan) {
 
 }  // namespace
 
-Way WayOf(const job::JobPlan& plan, bool servers_beside_workers) {
-  Way way;
+Strategy StrategyOf(const job::ResolvedJob& plan, bool colocate_servers) {
+  Strategy way;
   way.servers = plan.server_processes();
-  way.beside = servers_beside_workers && way.servers > 0;
+  way.beside = colocate_servers && way.servers > 0;
   way.dense = plan.dense_table >= 0 ? Place::kServers : Place::kReplicated;
   // The strictest policy decides how far a worker may be ahead.
   int64_t bound = policies::kUnbounded;
@@ -577,7 +578,7 @@ Way WayOf(const job::JobPlan& plan, bool servers_beside_workers) {
   way.bound = bound == policies::kUnbounded ? absl::optional<int>() : static_cast<int>(bound);
   const Dense& dense = plan.job.dense();
   if (dense.synchroniser() == Dense::LOCAL_SGD || dense.synchroniser() == Dense::EASGD) {
-    way.every = static_cast<int>(dense.local_steps().every());
+    way.every = static_cast<int>(dense.local_steps().sync_every());
   }
   if (job::SumsByQuorum(plan.job)) {
     way.quorum = {dense.quorum(), dense.local_steps().quorum(),
@@ -623,9 +624,9 @@ Facts WithSize(const Facts& facts, double times) {
   return out;
 }
 
-std::vector<Estimate> EstimateAll(const Facts& facts, const std::vector<Way>& ways) {
+std::vector<Estimate> EstimateAll(const Facts& facts, const std::vector<Strategy>& ways) {
   std::vector<Estimate> out;
-  for (const Way& way : ways) out.push_back(EstimateWay(facts, way));
+  for (const Strategy& way : ways) out.push_back(EstimateStrategy(facts, way));
   std::stable_sort(out.begin(), out.end(), [](const Estimate& a, const Estimate& b) {
     return a.samples_per_second > b.samples_per_second;
   });

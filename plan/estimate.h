@@ -35,7 +35,7 @@ inline constexpr double kOneWay = 0.83, kFill = 0.77;
 enum class AllReduce { kRing, kDirect, kTree, kNaive };
 
 // One strategy: how to place, read and sum the parameters of a job.
-struct Way {
+struct Strategy {
   Place tables = Place::kServers;
   Place dense = Place::kReplicated;
   AllReduce algorithm = AllReduce::kRing;  // for replicated dense parameters
@@ -55,7 +55,7 @@ struct Way {
   // sync rounds that wait for all workers.
   int kept_models = 0;
 
-  friend bool operator==(const Way&, const Way&) = default;
+  friend bool operator==(const Strategy&, const Strategy&) = default;
   bool uses_servers() const { return tables == Place::kServers || dense == Place::kServers; }
   bool tables_on_workers() const { return mixed || tables != Place::kServers; }  // some
   // Whether all workers take each step together, even if `bound` is not 0.
@@ -76,7 +76,7 @@ struct Way {
 };
 
 struct Estimate {
-  Way way;
+  Strategy way;
   double samples_per_second = 0;
   // Bytes that the host of a worker, or of a server, sends or receives a step, whichever is more. A
   // host with both counts for both.
@@ -94,7 +94,7 @@ struct Estimate {
   bool server_link_limits = false;
 };
 
-Estimate EstimateWay(const Facts& facts, const Way& way);
+Estimate EstimateStrategy(const Facts& facts, const Strategy& way);
 
 // The model cannot tell two speeds apart whose ratio is smaller than this.
 inline constexpr double kAlike = 1.05;
@@ -103,7 +103,7 @@ inline constexpr double kAlike = 1.05;
 // and the job's. Servers have their own hosts; if links have a limit, also the hosts of workers.
 // Tables on servers: BSP, SSP and ASP. Dense parameters: on servers, or replicated with each
 // algorithm. Tables on workers: sharded and replicated, with each algorithm.
-std::vector<Way> WaysOf(const Facts& facts);
+std::vector<Strategy> StrategiesOf(const Facts& facts);
 
 // The place of the table's rows in the job.
 Place PlaceOf(const job::TablePlan& table);
@@ -111,7 +111,7 @@ Place PlaceOf(const job::TablePlan& table);
 // The strategy of the current job. From policies it takes only the bound on steps ahead, the
 // strictest one if there are several. AUTO and algorithms other than the four count as a ring.
 // NotCounted in plan/advice.h reports what this leaves out.
-Way WayOf(const job::JobPlan& plan, bool servers_beside_workers);
+Strategy StrategyOf(const job::ResolvedJob& plan, bool colocate_servers);
 
 // The facts for `workers` workers. Each new worker has the compute times of an existing one.
 Facts WithWorkers(const Facts& facts, int workers);
@@ -119,7 +119,7 @@ Facts WithWorkers(const Facts& facts, int workers);
 Facts WithSize(const Facts& facts, double times);
 
 // Estimates all `ways`; the fastest comes first.
-std::vector<Estimate> EstimateAll(const Facts& facts, const std::vector<Way>& ways);
+std::vector<Estimate> EstimateAll(const Facts& facts, const std::vector<Strategy>& ways);
 
 // Steps a second, summed over all workers, if each worker may be `bound` steps ahead. Each step
 // takes `rest` seconds in addition to its compute time. All workers also wait for each other after

@@ -18,7 +18,7 @@ namespace tandem::plan {
 namespace {
 
 constexpr int kBatches = 8;         // read to count the rows that a step touches
-constexpr int64_t kSteps = 400;     // drawn from service_time, for each worker
+constexpr int64_t kSteps = 400;     // drawn from fault_injection.slow_workers, for each worker
 constexpr double kIndexBytes = 14;  // a row's key, and its share of the index
 
 absl::StatusOr<double> SlotsOf(const Optimizer& config, int dim) {
@@ -30,7 +30,8 @@ absl::StatusOr<double> SlotsOf(const Optimizer& config, int dim) {
 // Sets the bytes of a dense gradient that travel between replicas.
 void AddWire(const Dense& dense, Facts* facts) {
   facts->dense_slots_dealt = dense.sharded_optimizer();
-  if (dense.wire() == Dense::BF16 || dense.wire() == Dense::F16) facts->dense_wire_bytes = 2;
+  if (dense.wire_dtype() == Dense::BF16 || dense.wire_dtype() == Dense::F16)
+    facts->dense_wire_bytes = 2;
   const double elements = facts->dense_parameters;
   constexpr double kPair = 8;    // an element and its place
   constexpr double kRun = 1024;  // signs that share a scale
@@ -42,7 +43,7 @@ void AddWire(const Dense& dense, Facts* facts) {
   }
 }
 
-absl::Status CountRows(const job::JobPlan& plan, Facts* facts) {
+absl::Status CountRows(const job::ResolvedJob& plan, Facts* facts) {
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<data::BatchSource> source,
                           data::NewTrainSource(plan, /*rank=*/0));
   TANDEM_RETURN_IF_ERROR(source->StartEpoch(0));
@@ -51,7 +52,7 @@ absl::Status CountRows(const job::JobPlan& plan, Facts* facts) {
   for (; batches < kBatches; ++batches) {
     TANDEM_RETURN_IF_ERROR(source->Next(&batch));
     // Leave out a shorter last batch: it touches fewer rows than a full step.
-    if (batch.samples == 0 || (batches > 0 && batch.samples < plan.job.train().batch())) break;
+    if (batch.samples == 0 || (batches > 0 && batch.samples < plan.job.train().batch_size())) break;
     for (const data::SparseInput& input : batch.sparse) {
       TableFacts& table = facts->tables[input.table];
       table.rows_a_step += static_cast<double>(input.keys.size());
@@ -65,10 +66,10 @@ absl::Status CountRows(const job::JobPlan& plan, Facts* facts) {
   return absl::OkStatus();
 }
 
-absl::Status DrawSteps(const job::JobPlan& plan, const Assumed& assumed, Facts* facts) {
+absl::Status DrawSteps(const job::ResolvedJob& plan, const Assumed& assumed, Facts* facts) {
   for (int rank = 0; rank < plan.workers(); ++rank) {
-    TANDEM_ASSIGN_OR_RETURN(const job::ServiceTimes times,
-                            data::OpenServiceTimes(plan, plan.job.seed(), rank));
+    TANDEM_ASSIGN_OR_RETURN(const job::StepTimes times,
+                            data::OpenStepTimes(plan, plan.job.seed(), rank));
     std::vector<double>& steps = facts->step_seconds.emplace_back();
     for (int64_t k = 0; k < kSteps; ++k) {
       steps.push_back(std::max(assumed.compute_seconds[static_cast<size_t>(rank)],
@@ -80,7 +81,7 @@ absl::Status DrawSteps(const job::JobPlan& plan, const Assumed& assumed, Facts* 
 
 }  // namespace
 
-absl::Status CheckKnown(const job::JobPlan& plan) {
+absl::Status CheckKnown(const job::ResolvedJob& plan) {
   if (plan.job.model().has_script()) {
     return absl::InvalidArgumentError(
         "model.script: only a worker that has opened a module knows how large it is; nothing here "
@@ -94,13 +95,13 @@ absl::Status CheckKnown(const job::JobPlan& plan) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Facts> MeasureFacts(const job::JobPlan& plan, const Assumed& assumed) {
+absl::StatusOr<Facts> MeasureFacts(const job::ResolvedJob& plan, const Assumed& assumed) {
   TANDEM_RETURN_IF_ERROR(CheckKnown(plan));
   Facts facts;
   facts.workers = plan.workers();
   facts.servers = plan.server_processes();
-  facts.batch = plan.job.train().batch();
-  facts.depth = plan.job.train().depth();
+  facts.batch = plan.job.train().batch_size();
+  facts.depth = plan.job.train().prefetch_steps();
   facts.latency_seconds = assumed.latency_seconds;
   facts.bytes_per_second = assumed.bytes_per_second;
   facts.dense_parameters = static_cast<double>(job::MostDenseParameters(plan));

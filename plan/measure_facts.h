@@ -28,12 +28,12 @@ struct Assumed {
 
 // INVALID_ARGUMENT for a job whose costs are unknown before it runs: a program brings the rows, or
 // the model is a module in a file.
-absl::Status CheckKnown(const job::JobPlan& plan);
+absl::Status CheckKnown(const job::ResolvedJob& plan);
 
 // Reads some batches of the first worker's training rows. A step takes the seconds of `assumed`, or
-// those of the job's service_time if these are more. Tables without rows in `assumed` have the
-// job's expected_rows. Errors: reading the data, and CheckKnown.
-absl::StatusOr<Facts> MeasureFacts(const job::JobPlan& plan, const Assumed& assumed);
+// those of the job's fault_injection.slow_workers if these are more. Tables without rows in
+// `assumed` have the job's expected_rows. Errors: reading the data, and CheckKnown.
+absl::StatusOr<Facts> MeasureFacts(const job::ResolvedJob& plan, const Assumed& assumed);
 
 }  // namespace tandem::plan
 

@@ -18,7 +18,7 @@ constexpr PolicyKind kKinds[] = {
     {Policy::DSSP, kKnobBound | kKnobUpperBound | kKnobAsyncScale, NewDssp},
     {Policy::SYNC_SWITCH, kKnobSwitchStep | kKnobAsyncScale, NewSyncSwitch},
     {Policy::ESSP, kKnobBound | kKnobCacheRows | kKnobAsyncScale, NewEssp},
-    {Policy::STORE, 0, NewStore},
+    {Policy::KEY_VALUE, 0, NewStore},
     {Policy::COSINE_GATE, kKnobAgeDecay | kKnobAgeCutoff | kKnobAsyncScale, NewCosineGate},
 };
 

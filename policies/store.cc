@@ -8,7 +8,7 @@ namespace {
 
 class Store final : public UpdatePolicy {
  public:
-  std::string name() const override { return "STORE"; }
+  std::string name() const override { return "KEY_VALUE"; }
   Properties properties() const override {
     Properties p;
     p.order_free = true;  // the table has no part in training

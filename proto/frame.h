@@ -38,13 +38,14 @@ inline constexpr size_t kMaxControlBytes = size_t{64} << 20;
 
 // Numbers are never reused.
 enum class FrameKind : uint8_t {
-  kPull = 1,      // worker or reader -> shard: read the rows of `keys` for a step
-  kRows = 2,      // shard -> reader of rows: the rows, in the order of the keys
-  kPush = 3,      // worker -> shard: gradient sums of a step; also the clock message
-  kAck = 4,       // shard -> worker: each slice is held or applied, or refused
-  kWaiting = 5,   // shard -> worker: a read waits for a worker's step (one entry, see frame.md)
-  kSegment = 6,   // worker -> worker: a piece of a byte stream between ranks
-  kStore = 7,     // worker or reader -> shard: read or write rows of a STORE table (StoreAction)
+  kPull = 1,     // worker or reader -> shard: read the rows of `keys` for a step
+  kRows = 2,     // shard -> reader of rows: the rows, in the order of the keys
+  kPush = 3,     // worker -> shard: gradient sums of a step; also the clock message
+  kAck = 4,      // shard -> worker: each slice is held or applied, or refused
+  kWaiting = 5,  // shard -> worker: a read waits for a worker's step (one entry, see frame.md)
+  kSegment = 6,  // worker -> worker: a piece of a byte stream between ranks
+  // worker or reader -> shard: read or write rows of a KEY_VALUE table (StoreAction)
+  kStore = 7,
   kStored = 8,    // shard -> sender of the STORE: the keys that existed, and rows
   kRefresh = 9,   // shard -> worker: rows that the worker keeps, as they are now (frame.md)
   kControl = 16,  // a Control message

@@ -1,7 +1,7 @@
 // Incarnations are the numbers of the processes of a job. Each process draws a new one when it
 // starts. An incarnation is never 0.
 //
-// A worker that holds rows of tables (Table.synchroniser) takes part in the job twice, as a worker
+// A worker that holds rows of tables (Table.placement) takes part in the job twice, as a worker
 // and as a server. The server's number is the worker's number with the highest bit set. So whoever
 // sees both numbers knows which worker the server belongs to.
 #ifndef TANDEM_PROTO_INCARNATION_H_

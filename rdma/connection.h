@@ -19,8 +19,8 @@
 // "receiver not ready", which would cost a timeout.
 //
 // ABSL_ATTRIBUTE_HOT marks every function that a small frame passes through, here, in the parts of
-// a connection and in rdma/endpoint.h. The linker puts these functions side by side, which saves
-// misses of the instruction cache.
+// a connection and in rdma/endpoint.h. The linker puts these functions side by side, which
+// checkpoints misses of the instruction cache.
 //
 // Thread safety: none; for the endpoint's thread.
 #ifndef TANDEM_RDMA_CONNECTION_H_

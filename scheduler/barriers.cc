@@ -46,14 +46,14 @@ absl::Status Barriers::Check(int rank, const BarrierEnter& enter) const {
     return absl::InvalidArgumentError(absl::StrCat("barrier \"", enter.name(), "\" with action ",
                                                    static_cast<int>(enter.action())));
   }
-  const bool saves = enter.action() == BarrierEnter::SAVE;
-  if (saves == enter.path().empty() || enter.path().size() > kMaxPathBytes) {
+  const bool checkpoints = enter.action() == BarrierEnter::CHECKPOINT;
+  if (checkpoints == enter.path().empty() || enter.path().size() > kMaxPathBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("barrier \"", enter.name(), "\": ", BarrierEnter::Action_Name(enter.action()),
                      " with a path of ", enter.path().size(), " bytes, want ",
-                     saves ? absl::StrCat("1 to ", kMaxPathBytes) : "none"));
+                     checkpoints ? absl::StrCat("1 to ", kMaxPathBytes) : "none"));
   }
-  if (enter.action() == BarrierEnter::PAUSE_SAVES && PartiesOf(enter) != workers_) {
+  if (enter.action() == BarrierEnter::PAUSE_CHECKPOINTS && PartiesOf(enter) != workers_) {
     return absl::InvalidArgumentError(absl::StrCat(
         "barrier \"", enter.name(), "\" pauses checkpoints but is not of all workers"));
   }

@@ -23,9 +23,9 @@ namespace tandem::scheduler {
 struct Barrier {
   int parties = 0;
   BarrierEnter::Action action = BarrierEnter::NONE;
-  std::string path;  // for a SAVE
+  std::string path;  // for a CHECKPOINT
   bool may_fail = false;
-  std::string failure;  // for a SAVE that may fail: the first error, empty if there is none
+  std::string failure;  // for a CHECKPOINT that may fail: the first error, empty if there is none
   int64_t max_value = 0;
   std::vector<bool> entered;           // by rank
   std::vector<absl::Time> entered_at;  // by rank
@@ -58,7 +58,7 @@ class Barriers {
   absl::StatusOr<Entry> Enter(absl::Time now, int rank, const BarrierEnter& enter);
 
   // Ends the barrier `name`. Requires: the barrier is open. `record`: the run record in the release
-  // of a SAVE barrier.
+  // of a CHECKPOINT barrier.
   BarrierRelease Release(const std::string& name, const std::string& record = "");
 
   // The release of a barrier that has been released. Requires: Enter said kReleased.

@@ -57,7 +57,7 @@ class Commands {
 
   // The commands to repeat to a node that has reconnected: those that it has not answered.
   std::vector<Command> MissingOf(const Node& node) const;
-  // For example "SAVE /out/model"; "a command" if the id is unknown.
+  // For example "CHECKPOINT /out/model"; "a command" if the id is unknown.
   std::string Describe(uint64_t id) const;
   bool ServersAreBusy() const;
   // True if the command was given and no answer is missing.

@@ -54,11 +54,11 @@ std::vector<double> ExpectedRows(const job::TablePlan& table, const std::vector<
   return rows;
 }
 
-std::vector<RangeInfo> DealRanges(const job::JobPlan& plan) {
+std::vector<RangeInfo> DealRanges(const job::ResolvedJob& plan) {
   std::vector<RangeInfo> map;
   if (plan.shards() == 0) return map;
   for (const job::TablePlan& table : plan.tables) {
-    const job::JobPlan::Holders holders = plan.HoldersOf(table);
+    const job::ResolvedJob::Holders holders = plan.HoldersOf(table);
     const int copies = plan.CopiesOf(table);
     const int servers = holders.count / copies;  // for one copy
     const int shards = servers * plan.shards_per_server();

@@ -2,7 +2,7 @@
 //
 // Every table is cut into ranges_per_shard * shards equal intervals of positions. The ranges are
 // dealt to the shards of the servers, or of the workers if the table is on workers
-// (Table.synchroniser). If each worker has a copy of the table, each copy is cut and dealt in this
+// (Table.placement). If each worker has a copy of the table, each copy is cut and dealt in this
 // way. Positions are hashes of keys, so equal intervals hold nearly equal shares of a large table's
 // rows. Dealing the ranges round robin therefore gives each shard about the same number of rows.
 // The dense table is different: its keys are known (block numbers from 0) and few. There the blocks
@@ -21,7 +21,7 @@ namespace tandem::scheduler {
 
 // The ranges of all tables, by range id. The ranges of a table are adjacent and in order of
 // position. Empty if the plan has no servers or no tables.
-std::vector<RangeInfo> DealRanges(const job::JobPlan& plan);
+std::vector<RangeInfo> DealRanges(const job::ResolvedJob& plan);
 
 // The expected number of rows in each range of `table`. `bounds`: the first position of each range
 // (job::EqualRanges).

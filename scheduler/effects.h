@@ -21,7 +21,7 @@ struct SchedulerNotice {
     kProgress,
     kEvaluation,
     kReported,
-    kSaved,
+    kCheckpointed,
     kStall,
     kStallOver,
     kFailed,
@@ -33,7 +33,7 @@ struct SchedulerNotice {
   absl::StatusCode code = absl::StatusCode::kOk;  // kFailed
   bool diverged = false;                          // kFailed
   JobProgress progress;                           // kProgress
-  int64_t step = 0;                               // kSaved
+  int64_t step = 0;                               // kCheckpointed
 };
 
 // The caller owns and reuses this object; a step appends to it.

@@ -149,7 +149,7 @@ void MergeTableReport(const TableReport& from, TableReport* into) {
   }
 }
 
-JobBook::JobBook(const job::JobPlan& plan, const RunRecord& before)
+JobBook::JobBook(const job::ResolvedJob& plan, const RunRecord& before)
     : epochs_(std::max(1, plan.job.train().epochs())),
       max_steps_(plan.job.train().max_steps()),
       lockstep_(plan.lockstep),

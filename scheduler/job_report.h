@@ -48,7 +48,7 @@ struct WorkerTimes {
   int64_t steps = 0;
   double computed = 0;       // from rows to gradients
   double fetched = 0;        // reading training rows, at the same time as other work
-  double slept = 0;          // on purpose, by the job's service_time
+  double slept = 0;          // on purpose, by the job's fault_injection.slow_workers
   double paused = 0;         // evaluations and checkpoints, with waits for the others
   double shortest_read = 0;  // from a request for rows to its last answer; 0 = none yet
   double joined = 0;         // joining the others before the first step
@@ -86,8 +86,8 @@ struct JobReport {
   int64_t attempts = 0;               // how often the run has been resumed
   // The user has ended the job before its end.
   struct Stop {
-    int64_t saved_step = -1;  // the last checkpoint has all steps before this one; -1: none
-    std::string failure;      // why no checkpoint could be written; empty: one was written
+    int64_t checkpointed_step = -1;  // the last checkpoint has all steps before this one; -1: none
+    std::string failure;             // why no checkpoint could be written; empty: one was written
   };
   absl::optional<Stop> stop;
 };
@@ -102,7 +102,7 @@ class JobBook {
   static constexpr size_t kMaxReported = 1000;  // names
 
   // `before`: counts of the run up to the checkpoint that it resumes from; else empty.
-  explicit JobBook(const job::JobPlan& plan, const RunRecord& before = RunRecord());
+  explicit JobBook(const job::ResolvedJob& plan, const RunRecord& before = RunRecord());
 
   void Start(absl::Time now) { started_ = reported_ = now; }
 

@@ -63,7 +63,7 @@ std::string SomeOf(std::vector<std::string> names) {
   return more == 0 ? some : absl::StrCat(some, " and ", more, " more");
 }
 
-Membership::Membership(const job::JobPlan& plan)
+Membership::Membership(const job::ResolvedJob& plan)
     : servers_(plan.servers()),
       processes_(plan.server_processes()),
       workers_(plan.workers()),

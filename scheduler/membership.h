@@ -77,7 +77,7 @@ std::string SomeOf(std::vector<std::string> names);
 
 class Membership {
  public:
-  explicit Membership(const job::JobPlan& plan);
+  explicit Membership(const job::ResolvedJob& plan);
   Membership(const Membership&) = delete;  // others hold pointers to nodes
   Membership& operator=(const Membership&) = delete;
 

@@ -19,7 +19,7 @@ namespace tandem::scheduler {
 class Reports {
  public:
   // `before`: counts of the run up to the checkpoint that it resumes from; else empty.
-  Reports(const job::JobPlan& plan, const SchedulerTimes& times, const JobLimits& limits,
+  Reports(const job::ResolvedJob& plan, const SchedulerTimes& times, const JobLimits& limits,
           const RunRecord& before)
       : shard_reports_(times.shard_reports),
         interval_(limits.report),

@@ -24,7 +24,8 @@ Member MemberOf(const Node& node) {
 }
 
 // Sends the text of the job. `reader`: number of the reader; -1 if the peer is a node.
-void TellJob(const job::JobPlan& plan, uint64_t connection, int reader, SchedulerEffects* effects) {
+void TellJob(const job::ResolvedJob& plan, uint64_t connection, int reader,
+             SchedulerEffects* effects) {
   Control control;
   control.mutable_reader_welcome()->set_job(job::ResolvedText(plan));
   control.mutable_reader_welcome()->set_job_hash(plan.hash);
@@ -34,17 +35,18 @@ void TellJob(const job::JobPlan& plan, uint64_t connection, int reader, Schedule
 
 }  // namespace
 
-SchedulerCore::SchedulerCore(const job::JobPlan& plan, Options options)
+SchedulerCore::SchedulerCore(const job::ResolvedJob& plan, Options options)
     : plan_(plan),
       options_(std::move(options)),
       members_(plan_),
       barriers_(plan_.workers()),
-      saves_(plan_.job.save(), options_.models.save_to,
-             options_.models.resume ? options_.models.step : -1, &members_, &commands_, &barriers_),
+      checkpoints_(plan_.job.checkpoint(), options_.models.checkpoint_folder,
+                   options_.models.resume ? options_.models.step : -1, &members_, &commands_,
+                   &barriers_),
       reports_(plan_, options_.times, JobLimits(plan_.job), options_.models.before),
       life_(options_.times, &members_),
       stalls_(options_.times, JobLimits(plan_.job).stall, &members_, &barriers_, &commands_,
-              &saves_.queue()),
+              &checkpoints_.queue()),
       overdue_(options_.times, JobLimits(plan_.job), &members_, &barriers_, &commands_),
       judge_(options_.times, &members_) {
   TANDEM_CHECK(plan_.workers() > 0 && plan_.servers() >= 0);
@@ -79,8 +81,8 @@ void SchedulerCore::Step(absl::Time now, const SchedulerEvent& event, SchedulerE
     case SchedulerEvent::Kind::kTick:
       OnTick();
       break;
-    case SchedulerEvent::Kind::kSave:
-      OnSaveRequest(event.text);
+    case SchedulerEvent::Kind::kCheckpoint:
+      OnCheckpointRequest(event.text);
       break;
     case SchedulerEvent::Kind::kEnd:
       OnEndRequest(event.text);
@@ -234,7 +236,7 @@ void SchedulerCore::Welcome(const Node& node) {
 
 void SchedulerCore::OnBarrierEnter(const Node& node, const BarrierEnter& enter) {
   const int rank = node.role == Role::kWorker && view_.number() > 0 ? node.index : -1;
-  if (enter.action() == BarrierEnter::PAUSE_SAVES && !plan_.job.train().has_keep_best()) {
+  if (enter.action() == BarrierEnter::PAUSE_CHECKPOINTS && !plan_.job.train().has_keep_best()) {
     return FailNode(node, absl::InvalidArgumentError(
                               "barrier that pauses checkpoints in a job without train.keep_best"));
   }
@@ -251,7 +253,7 @@ void SchedulerCore::OnBarrierEnter(const Node& node, const BarrierEnter& enter) 
 void SchedulerCore::OnCommandDone(Node* node, const CommandDone& done) {
   const bool is_view = done.id() > 0 && done.id() <= view_.number();
   if (!is_view && commands_.IsAnswered(done.id())) return;  // repeated after a reconnect
-  if (done.code() != 0 && !saves_.NoteFailure(*node, done)) {
+  if (done.code() != 0 && !checkpoints_.NoteFailure(*node, done)) {
     const std::string what =
         is_view ? absl::StrCat("view ", done.id()) : commands_.Describe(done.id());
     return FailNode(
@@ -265,8 +267,9 @@ void SchedulerCore::OnCommandDone(Node* node, const CommandDone& done) {
 void SchedulerCore::OnReport(const Node& node, const Control& control) {
   const absl::Status added = reports_.Add(now_, node, control, effects_);
   if (!added.ok()) return FailNode(node, added);
-  if (control.has_progress()) saves_.OnStep(control.progress().step());
-  if (control.has_program_note()) saves_.OnAsked(node, control.program_note().saves(), effects_);
+  if (control.has_progress()) checkpoints_.OnStep(control.progress().step());
+  if (control.has_program_note())
+    checkpoints_.OnAsked(node, control.program_note().checkpoints(), effects_);
   if (!control.has_shard_report()) return;
   commands_.OnReport(node.index, static_cast<int>(control.shard_report().shard()));
   FinishCommands();
@@ -332,20 +335,20 @@ void SchedulerCore::OnGarbage(uint64_t connection, const absl::Status& why) {
 
 // ---- requests of users and of the schedule ----------------------------------------------------
 
-void SchedulerCore::OnSaveRequest(const std::string& folder) {
+void SchedulerCore::OnCheckpointRequest(const std::string& folder) {
   if (phase_ != Phase::kRunning) {
     return effects_->Warn("checkpoint request ignored: the job is not running");
   }
-  switch (saves_.queue().Add(folder)) {
-    case SaveQueue::Answer::kStart:
-      return saves_.Ask(now_, effects_);
-    case SaveQueue::Answer::kQueued:
+  switch (checkpoints_.queue().Add(folder)) {
+    case CheckpointQueue::Answer::kStart:
+      return checkpoints_.Ask(now_, effects_);
+    case CheckpointQueue::Answer::kQueued:
       return effects_->Log(
           absl::StrCat("a checkpoint is in progress; the one to ", folder, " follows"));
-    case SaveQueue::Answer::kMerged:
+    case CheckpointQueue::Answer::kMerged:
       return effects_->Log(
           absl::StrCat("the next checkpoint to ", folder, " answers this request, too"));
-    case SaveQueue::Answer::kClosed:
+    case CheckpointQueue::Answer::kClosed:
       return effects_->Warn("checkpoint request ignored: the job is at its end");
   }
 }
@@ -353,12 +356,12 @@ void SchedulerCore::OnSaveRequest(const std::string& folder) {
 // The first request writes a checkpoint and then ends the job. A second request, or a job without a
 // model folder, ends it at once.
 void SchedulerCore::OnEndRequest(const std::string& why) {
-  const std::string& folder = options_.models.save_to;
-  if (saves_.ending() || phase_ != Phase::kRunning || folder.empty()) {
+  const std::string& folder = options_.models.checkpoint_folder;
+  if (checkpoints_.ending() || phase_ != Phase::kRunning || folder.empty()) {
     return Fail(FailureOf("scheduler", why, absl::StatusCode::kCancelled));
   }
-  saves_.SetEnding();
-  OnSaveRequest(folder);
+  checkpoints_.SetEnding();
+  OnCheckpointRequest(folder);
 }
 
 void SchedulerCore::OnMoveRange(const SchedulerEvent& event) {
@@ -394,7 +397,7 @@ void SchedulerCore::PublishFirstView() {
   view_.set_run(options_.run);
   view_.set_init_from(options_.models.init_from);
   for (const std::string& table : options_.models.only_tables) view_.add_only_table(table);
-  view_.set_save_to(options_.models.save_to);
+  view_.set_checkpoint_folder(options_.models.checkpoint_folder);
   view_.set_resume(options_.models.resume);
   view_.set_attempt(static_cast<int32_t>(options_.models.attempt));
   for (RangeInfo& range : DealRanges(plan_)) *view_.add_range() = std::move(range);
@@ -416,7 +419,7 @@ void SchedulerCore::StartJob() {
   phase_ = Phase::kRunning;
   phase_since_ = now_;
   reports_.Start(now_);
-  saves_.Start(now_);
+  checkpoints_.Start(now_);
   for (Node& node : members_.nodes()) node.moved_at = node.step_at = now_;
   Control control;
   *control.mutable_command() = commands_.New(Command::START);
@@ -438,16 +441,17 @@ void SchedulerCore::CompleteBarrier(const std::string& name) {
   // FINISH_DELAYED closes the queue, too. A checkpoint contains rows and, beside them, the updates
   // that policies hold back. Those must not be applied while a checkpoint is in progress, and no
   // checkpoint may begin afterwards.
-  const bool closes = barrier.action == BarrierEnter::LAST_SAVE ||
+  const bool closes = barrier.action == BarrierEnter::LAST_CHECKPOINT ||
                       barrier.action == BarrierEnter::END ||
                       barrier.action == BarrierEnter::FINISH_DELAYED;
-  if (closes && saves_.queue().CloseFor(name)) return;  // FinishCommand will complete it again
-  const bool pauses = barrier.action == BarrierEnter::PAUSE_SAVES;
-  if (pauses && saves_.queue().PauseFor(name)) return;  // likewise
+  // FinishCommand will complete it again
+  if (closes && checkpoints_.queue().CloseFor(name)) return;
+  const bool pauses = barrier.action == BarrierEnter::PAUSE_CHECKPOINTS;
+  if (pauses && checkpoints_.queue().PauseFor(name)) return;  // likewise
   switch (barrier.action) {
-    case BarrierEnter::SAVE:
+    case BarrierEnter::CHECKPOINT:
       if (!barrier.failure.empty()) return ReleaseBarrier(name);
-      return CommandServers(commands_.New(Command::SAVE, barrier.path), name);
+      return CommandServers(commands_.New(Command::CHECKPOINT, barrier.path), name);
     case BarrierEnter::FINISH_DELAYED:
       return CommandServers(commands_.New(Command::FINISH_DELAYED), name);
     case BarrierEnter::END:
@@ -475,14 +479,14 @@ void SchedulerCore::FinishCommands() {
 }
 
 // All nodes have answered the command: does what has waited for it. A command of a barrier releases
-// the barrier. The REPORT of a requested end stops the job. SAVE to the workers ends a checkpoint;
-// then follows, in this order, the requested end of the job, the next requested checkpoint, or a
-// barrier that has waited for the checkpoints to end.
+// the barrier. The REPORT of a requested end stops the job. CHECKPOINT to the workers ends a
+// checkpoint; then follows, in this order, the requested end of the job, the next requested
+// checkpoint, or a barrier that has waited for the checkpoints to end.
 void SchedulerCore::FinishCommand(const PendingCommand& done) {
   if (!done.barrier.empty()) return ReleaseBarrier(done.barrier);
   if (done.command.id() == last_report_) return StopJob();
-  if (done.command.kind() != Command::SAVE) return;
-  saves_.Finish(now_, effects_);
+  if (done.command.kind() != Command::CHECKPOINT) return;
+  checkpoints_.Finish(now_, effects_);
   if (done.command.hold()) {
     // The workers take no more steps. So later checkpoints, and barriers that waited for this one,
     // are not needed any more.
@@ -490,21 +494,21 @@ void SchedulerCore::FinishCommand(const PendingCommand& done) {
     last_report_ = report.id();
     return CommandServers(report, "");
   }
-  if (!saves_.queue().empty()) return saves_.Ask(now_, effects_);
-  const std::string waiting = saves_.queue().TakeBarrier();
+  if (!checkpoints_.queue().empty()) return checkpoints_.Ask(now_, effects_);
+  const std::string waiting = checkpoints_.queue().TakeBarrier();
   if (!waiting.empty()) CompleteBarrier(waiting);
 }
 
-// Releases the barrier to the workers that have entered it. For a SAVE barrier, notes how it went
-// before the barrier is forgotten, and gives rank 0 the run record as it is now: the workers stand
-// still until the release, so the record fits the step of the checkpoint.
+// Releases the barrier to the workers that have entered it. For a CHECKPOINT barrier, notes how it
+// went before the barrier is forgotten, and gives rank 0 the run record as it is now: the workers
+// stand still until the release, so the record fits the step of the checkpoint.
 void SchedulerCore::ReleaseBarrier(const std::string& name) {
   const Barrier& barrier = barriers_.open().at(name);
   const std::vector<bool> entered = barrier.entered;
   const bool end = barrier.action == BarrierEnter::END;
-  const bool saves = barrier.action == BarrierEnter::SAVE;
-  if (saves) saves_.OnBarrier(barrier);
-  const std::string record = saves ? Serialize(reports_.Record(now_)) : "";
+  const bool checkpoints = barrier.action == BarrierEnter::CHECKPOINT;
+  if (checkpoints) checkpoints_.OnBarrier(barrier);
+  const std::string record = checkpoints ? Serialize(reports_.Record(now_)) : "";
   Control control;
   *control.mutable_barrier_release() = barriers_.Release(name, record);
   for (size_t rank = 0; rank < entered.size(); ++rank) {
@@ -512,14 +516,15 @@ void SchedulerCore::ReleaseBarrier(const std::string& name) {
     control.mutable_barrier_release()->clear_record();  // only rank 0 needs it
   }
   if (end) StopJob();
-  if (saves && saves_.queue().paused() && saves_.Resume(now_)) saves_.Ask(now_, effects_);
+  if (checkpoints && checkpoints_.queue().paused() && checkpoints_.Resume(now_))
+    checkpoints_.Ask(now_, effects_);
 }
 
 void SchedulerCore::StopJob() {
   reports_.End(now_, effects_);
   report_ = reports_.Total(now_);
   report_.attempts = options_.models.attempt;
-  if (last_report_ != 0) report_.stop.emplace(saves_.Last());
+  if (last_report_ != 0) report_.stop.emplace(checkpoints_.Last());
   phase_ = Phase::kStopping;
   phase_since_ = now_;
   judge_.Drop();
@@ -537,7 +542,7 @@ void SchedulerCore::OnTick() {
   if (cause.has_value()) return Fail(*cause);
   if (phase_ != Phase::kRunning) return;
   reports_.Tick(now_, effects_);
-  if (saves_.Due(now_)) OnSaveRequest(options_.models.save_to);
+  if (checkpoints_.Due(now_)) OnCheckpointRequest(options_.models.checkpoint_folder);
   const bool busy = members_.servers() == 0 || commands_.ServersAreBusy();
   if (reports_.AskShards(now_, busy)) CommandServers(commands_.New(Command::REPORT), "");
 }

@@ -25,16 +25,17 @@
 //             of the entries. All parties wait in the barrier meanwhile, with nothing in flight, so
 //             the action sees one state of the whole job:
 //               NONE            nothing
-//               SAVE            sends SAVE to all servers, with the entries' path
+//               CHECKPOINT            sends CHECKPOINT to all servers, with the entries' path
 //               FINISH_DELAYED  sends FINISH_DELAYED to all servers
-//               LAST_SAVE       waits until requested checkpoints are done, and begins no more
-//               PAUSE_SAVES     the same, but only until the next SAVE barrier is released
-//               END             the same as LAST_SAVE, then sends REPORT to all servers; after the
+//               LAST_CHECKPOINT       waits until requested checkpoints are done, and begins no
+//               more PAUSE_CHECKPOINTS     the same, but only until the next CHECKPOINT barrier is
+//               released END             the same as LAST_CHECKPOINT, then sends REPORT to all
+//               servers; after the
 //                               release sends STOP to all nodes, which then close their connections
 //             A Progress sent before the entry is counted before the action.
-//   SAVE      To a worker, this command means: agree on a step with the others and write a
-//             checkpoint there. Users, programs and the job's schedule (save_schedule.h) ask for
-//             it. Each worker answers when it is done, so there is one checkpoint at a time;
+//   CHECKPOINT      To a worker, this command means: agree on a step with the others and write a
+//             checkpoint there. Users, programs and the job's schedule (checkpoint_schedule.h) ask
+//             for it. Each worker answers when it is done, so there is one checkpoint at a time;
 //             requests that come meanwhile wait, and those for the same folder become one. If such
 //             a checkpoint cannot be written, the job does not fail: all workers are told that
 //             there is none.
@@ -45,11 +46,12 @@
 // not its victim. docs/ARCHITECTURE.md lists who detects which failure.
 //
 // A checkpoint takes two phases, so that it is of one step and whole or not there:
-//   1. The workers agree on a step and stop pushing. They write their own parts and enter the SAVE
+//   1. The workers agree on a step and stop pushing. They write their own parts and enter the
+//   CHECKPOINT
 //      barrier. Only then do the servers write, because no push is in flight and all ranges are at
 //      the same step.
 //   2. When all servers have answered, every file is on the disk. The release tells rank 0 so, with
-//      the run record; rank 0 commits (server/save_directory.h) and the workers continue.
+//      the run record; rank 0 commits (server/checkpoint_directory.h) and the workers continue.
 // If the checkpoint may fail, an error in phase 1 is in the release, so that all workers agree that
 // there is no checkpoint. Otherwise the error ends the job.
 #ifndef TANDEM_SCHEDULER_SCHEDULER_CORE_H_
@@ -69,8 +71,8 @@
 #include "scheduler/commands.h"
 #include "scheduler/effects.h"
 #include "scheduler/failure_judge.h"
-#include "scheduler/job_saves.h"
-#include "scheduler/life_watch.h"
+#include "scheduler/job_checkpoints.h"
+#include "scheduler/liveness_monitor.h"
 #include "scheduler/membership.h"
 #include "scheduler/overdue_watch.h"
 #include "scheduler/readers.h"
@@ -82,15 +84,15 @@ namespace tandem::scheduler {
 
 struct SchedulerEvent {
   enum class Kind {
-    kControl,    // `control` came on `connection`
-    kLost,       // the connection broke: `why`
-    kClosed,     // the peer closed the connection in an orderly way
-    kGarbage,    // bytes that are not a frame, or a frame that is not ours: `why`
-    kTick,       // at least every 100 ms
-    kSave,       // the user: write a checkpoint to `text`
-    kEnd,        // the user: write a checkpoint, then end; the second time: end because of `text`
-    kAbort,      // the user: end the job because of `text`
-    kMoveRange,  // the user: move `range` to `server`, `shard`
+    kControl,     // `control` came on `connection`
+    kLost,        // the connection broke: `why`
+    kClosed,      // the peer closed the connection in an orderly way
+    kGarbage,     // bytes that are not a frame, or a frame that is not ours: `why`
+    kTick,        // at least every 100 ms
+    kCheckpoint,  // the user: write a checkpoint to `text`
+    kEnd,         // the user: write a checkpoint, then end; the second time: end because of `text`
+    kAbort,       // the user: end the job because of `text`
+    kMoveRange,   // the user: move `range` to `server`, `shard`
   };
   Kind kind = Kind::kTick;
   uint64_t connection = 0;   // opaque
@@ -107,7 +109,7 @@ struct SchedulerEvent {
 struct ModelPaths {
   std::string init_from;                 // a checkpoint; empty: initial values
   std::vector<std::string> only_tables;  // load these tables only; empty: the whole checkpoint
-  std::string save_to;                   // model folder; empty: no checkpoints
+  std::string checkpoint_folder;         // model folder; empty: no checkpoints
   // The run resumes from init_from, a checkpoint of its own. The next four fields are of that run.
   bool resume = false;
   uint64_t run = 0;     // number of the run; 0: a new run, which gets a number of its own
@@ -125,8 +127,8 @@ class SchedulerCore {
     ModelPaths models = {};
   };
 
-  explicit SchedulerCore(const job::JobPlan& plan) : SchedulerCore(plan, Options()) {}
-  SchedulerCore(const job::JobPlan& plan, Options options);
+  explicit SchedulerCore(const job::ResolvedJob& plan) : SchedulerCore(plan, Options()) {}
+  SchedulerCore(const job::ResolvedJob& plan, Options options);
 
   // Requires: `now` never goes back.
   void Step(absl::Time now, const SchedulerEvent& event, SchedulerEffects* effects);
@@ -137,7 +139,7 @@ class SchedulerCore {
   absl::Status result() const;
 
   const View& view() const { return view_; }  // number 0 before all nodes have registered
-  const job::JobPlan& plan() const { return plan_; }
+  const job::ResolvedJob& plan() const { return plan_; }
   // Requires: done(). If the job failed, the report covers the time before; it is empty if the job
   // never began.
   const JobReport& report() const { return report_; }
@@ -164,7 +166,7 @@ class SchedulerCore {
   void OnGarbage(uint64_t connection, const absl::Status& why);
 
   // Requests of users and of the job's own schedule.
-  void OnSaveRequest(const std::string& folder);
+  void OnCheckpointRequest(const std::string& folder);
   void OnEndRequest(const std::string& why);
   void OnMoveRange(const SchedulerEvent& event);
 
@@ -187,7 +189,7 @@ class SchedulerCore {
   void FailNode(const Node& node, const absl::Status& why);
   bool ended() const { return phase_ >= Phase::kFinished; }
 
-  const job::JobPlan plan_;
+  const job::ResolvedJob plan_;
   const Options options_;
 
   absl::Time now_;
@@ -204,10 +206,10 @@ class SchedulerCore {
   Barriers barriers_;
   Commands commands_;
   uint64_t start_command_ = 0;
-  JobSaves saves_;
+  JobCheckpoints checkpoints_;
   uint64_t last_report_ = 0;  // the REPORT after which a requested end follows; 0: none
   Reports reports_;
-  LifeWatch life_;
+  LivenessMonitor life_;
   StallWatch stalls_;
   OverdueWatch overdue_;
   FailureJudge judge_;

@@ -17,8 +17,8 @@
 #include "base/exhaustion.h"
 #include "base/file.h"
 #include "base/status_macros.h"
-#include "collectives/meeting/coordinator.h"
-#include "job/own_module.h"
+#include "collectives/rendezvous/coordinator.h"
+#include "job/user_module.h"
 #include "node/log.h"
 #include "scheduler/output_files.h"
 #include "scheduler/summary.h"
@@ -56,7 +56,7 @@ class Shell {
     if (!options_.out_dir.empty()) TANDEM_RETURN_IF_ERROR(OpenFiles());
     Emit({{"event", "address"}, {"address", transport_.address()}});
     if (options_.models.resume) SayWhereItGoesOn();
-    if (options_.save != nullptr) save_seen_ = *options_.save;
+    if (options_.checkpoint != nullptr) checkpoints_seen_ = *options_.checkpoint;
     while (!core_.done()) Round();
     return Finish();
   }
@@ -141,20 +141,21 @@ class Shell {
       event.text = "interrupted";
       StepCore(event);
     }
-    const int saves = options_.save == nullptr ? save_seen_ : options_.save->load();
-    if (saves != save_seen_) {
-      save_seen_ = saves;
-      if (options_.models.save_to.empty()) {
+    const int checkpoints =
+        options_.checkpoint == nullptr ? checkpoints_seen_ : options_.checkpoint->load();
+    if (checkpoints != checkpoints_seen_) {
+      checkpoints_seen_ = checkpoints;
+      if (options_.models.checkpoint_folder.empty()) {
         return Emit(
             {{"event", "log"},
              {"text", options_.out_dir.empty()
                           ? "checkpoint request ignored: there is no folder for it; hint: start "
                             "with --out"
-                          : "checkpoint request ignored: this run writes none (--no-save, or "
+                          : "checkpoint request ignored: this run writes none (--no-checkpoint, or "
                             "it only evaluates)"}});
       }
-      event.kind = SchedulerEvent::Kind::kSave;
-      event.text = options_.models.save_to;
+      event.kind = SchedulerEvent::Kind::kCheckpoint;
+      event.text = options_.models.checkpoint_folder;
       StepCore(event);
     }
   }
@@ -267,7 +268,7 @@ class Shell {
         return EmitMetric("evaluation", EvaluationJson(notice.text));
       case SchedulerNotice::Kind::kReported:
         return EmitMetric("reported", EvaluationJson(notice.text));
-      case SchedulerNotice::Kind::kSaved:
+      case SchedulerNotice::Kind::kCheckpointed:
         return EmitMetric("saved", {{"step", notice.step}});
       case SchedulerNotice::Kind::kStall:
         return Emit({{"event", "stall"}, {"node", notice.node}, {"text", notice.text}});
@@ -336,13 +337,13 @@ class Shell {
       EmitMetric("finished", nlohmann::json::object());
       return absl::OkStatus();
     }
-    nlohmann::json finished = {{"saved_step", stop->saved_step}};
+    nlohmann::json finished = {{"checkpointed_step", stop->checkpointed_step}};
     if (!stop->failure.empty()) finished["failure"] = stop->failure;
     EmitMetric("finished", std::move(finished));
-    return absl::CancelledError(absl::StrCat("the job was ended early, as requested; ",
-                                             stop->failure.empty()
-                                                 ? absl::StrCat("saved step ", stop->saved_step)
-                                                 : absl::StrCat("not saved: ", stop->failure)));
+    return absl::CancelledError(
+        absl::StrCat("the job was ended early, as requested; ",
+                     stop->failure.empty() ? absl::StrCat("saved step ", stop->checkpointed_step)
+                                           : absl::StrCat("not saved: ", stop->failure)));
   }
 
   const SchedulerOptions& options_;
@@ -361,7 +362,7 @@ class Shell {
   nlohmann::json failed_;                                 // the failure, if the job has failed
   absl::Time next_tick_ = absl::InfinitePast();
   bool aborted_ = false;
-  int save_seen_ = 0, ends_seen_ = 0;
+  int checkpoints_seen_ = 0, ends_seen_ = 0;
 };
 
 // The HOST of "tcp://HOST:PORT", as written there. For any other kind of address, 127.0.0.1.

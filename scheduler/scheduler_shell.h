@@ -11,8 +11,8 @@
 //   {"event":"log","text":...}                     lines that the user should see
 //   {"event":"stall","node":...,"text":...}, {"event":"stall_over","node":...}
 //   {"event":"failed","node":...,"reason":...,"code":...}  or  {"event":"finished"}    last
-// If the user has ended the job, "finished" has "saved_step" (-1: none) and, if the checkpoint
-// failed, "failure".
+// If the user has ended the job, "finished" has "checkpointed_step" (-1: none) and, if the
+// checkpoint failed, "failure".
 //
 // The whole log goes to stderr. Files in `out_dir` (made if absent): address (of the scheduler),
 // run (number of the run, and how often it was resumed), metrics.jsonl (a line for each reporting
@@ -37,7 +37,7 @@
 namespace tandem::scheduler {
 
 struct SchedulerOptions {
-  job::JobPlan plan;
+  job::ResolvedJob plan;
   std::string bind = "tcp://127.0.0.1:*";
   std::string advertised_host;    // needed if `bind` names all hosts
   std::string out_dir;            // empty = no files, not even the address
@@ -49,9 +49,10 @@ struct SchedulerOptions {
   // Each increment is a request to end. The first writes a checkpoint and ends, the second ends at
   // once.
   const std::atomic<int>* ends = nullptr;
-  const std::atomic<int>* save = nullptr;  // each change requests a checkpoint to models.save_to
-  std::function<void()> on_started;        // called when all nodes have loaded the initial model
-  uint64_t incarnation = 1;                // of this process, for frame headers
+  // each change requests a checkpoint to models.checkpoint_folder
+  const std::atomic<int>* checkpoint = nullptr;
+  std::function<void()> on_started;  // called when all nodes have loaded the initial model
+  uint64_t incarnation = 1;          // of this process, for frame headers
   SchedulerTimes times;
 };
 

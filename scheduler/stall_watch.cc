@@ -70,7 +70,7 @@ int StallWatch::HoldsUp(const std::string& name, const Barrier& barrier) {
     if (!missing.empty()) holds_up = IndexOf(members_.worker(missing.front()));
   }
   for (const auto& [id, pending] : commands_.pending()) {
-    if (saves_.HoldsUp(name) && !pending.workers.empty()) {
+    if (checkpoints_.HoldsUp(name) && !pending.workers.empty()) {
       holds_up = IndexOf(members_.worker(*pending.workers.begin()));
     }
     if (pending.barrier != name) continue;

@@ -10,10 +10,10 @@
 #include "absl/types/optional.h"
 #include "proto/wire.pb.h"
 #include "scheduler/barriers.h"
+#include "scheduler/checkpoint_queue.h"
 #include "scheduler/commands.h"
 #include "scheduler/effects.h"
 #include "scheduler/membership.h"
-#include "scheduler/save_queue.h"
 #include "scheduler/stalls.h"
 #include "scheduler/times.h"
 
@@ -24,13 +24,13 @@ class StallWatch {
   // All pointers outlive the watch. `limit`: the timeout; a stall that lasts this long ends the
   // job.
   StallWatch(const SchedulerTimes& times, absl::Duration limit, Membership* members,
-             const Barriers* barriers, const Commands* commands, const SaveQueue* saves)
+             const Barriers* barriers, const Commands* commands, const CheckpointQueue* checkpoints)
       : times_(times),
         limit_(limit),
         members_(*members),
         barriers_(*barriers),
         commands_(*commands),
-        saves_(*saves) {}
+        checkpoints_(*checkpoints) {}
 
   // Call it on each tick of a running job. Reports each stall once, and its end. Returns the
   // failure that ends the job if a stall has lasted too long.
@@ -48,7 +48,7 @@ class StallWatch {
   Membership& members_;
   const Barriers& barriers_;
   const Commands& commands_;
-  const SaveQueue& saves_;
+  const CheckpointQueue& checkpoints_;
 };
 
 }  // namespace tandem::scheduler

@@ -80,7 +80,7 @@ void AddSumsMissed(const JobReport& report, json* dense) {
   (*dense)["version_staleness"] = DistributionJson(all);
 }
 
-json StalenessJson(const job::JobPlan& plan, const JobReport& report) {
+json StalenessJson(const job::ResolvedJob& plan, const JobReport& report) {
   json out = json::object();
   for (const TableReport& table : report.tables) out[table.table()] = StalenessJson(table);
   if (plan.dense_table < 0) {
@@ -117,19 +117,19 @@ json UpdatesJson(const JobReport& report) {
 }
 
 // The placement of a table: "servers", or on workers "replicated" or "sharded".
-std::string SynchroniserOf(const job::JobPlan& plan, absl::string_view table) {
+std::string PlacementOf(const job::ResolvedJob& plan, absl::string_view table) {
   for (const job::TablePlan& planned : plan.tables) {
     if (planned.name != table) continue;
-    return absl::AsciiStrToLower(Table::Synchroniser_Name(planned.synchroniser));
+    return absl::AsciiStrToLower(Table::Placement_Name(planned.placement));
   }
   return "";
 }
 
-json TablesJson(const job::JobPlan& plan, const JobReport& report) {
+json TablesJson(const job::ResolvedJob& plan, const JobReport& report) {
   json out = json::object();
   for (const TableReport& table : report.tables) {
     out[table.table()] = {{"rows", table.rows()},
-                          {"synchroniser", SynchroniserOf(plan, table.table())},
+                          {"placement", PlacementOf(plan, table.table())},
                           {"memory_bytes", table.bytes()},
                           {"updates",
                            {{"sent", Sent(report, table)},
@@ -171,7 +171,7 @@ double StartSeconds(const JobReport& report) {
 
 // An entry for each worker: its share of the data, its updates sent and dropped, and whom its reads
 // waited for. Both counts leave out updates of frozen tables, since those are never applied.
-json WorkersJson(const job::JobPlan& plan, const JobReport& report) {
+json WorkersJson(const job::ResolvedJob& plan, const JobReport& report) {
   json out = json::array();
   for (size_t rank = 0; rank < report.samples_of.size(); ++rank) {
     const int64_t samples = report.samples_of[rank];
@@ -235,7 +235,7 @@ double NumberIn(const json& object, const char* name) {
 }
 
 // For example "dense 0.01, table ids 1e+06".
-std::string LearningRates(const job::JobPlan& plan) {
+std::string LearningRates(const job::ResolvedJob& plan) {
   std::vector<std::string> rates = {
       absl::StrFormat("dense %g", plan.job.dense().optimizer().learning_rate())};
   for (const Table& table : plan.job.table()) {
@@ -247,7 +247,7 @@ std::string LearningRates(const job::JobPlan& plan) {
 
 }  // namespace
 
-std::vector<std::string> QualityWarnings(const job::JobPlan& plan, const json& summary) {
+std::vector<std::string> QualityWarnings(const job::ResolvedJob& plan, const json& summary) {
   constexpr double kFarAbove = 1.5, kSlack = 0.02;  // slack for few rows and rare labels
   constexpr double kManyRows = 100;
   std::vector<std::string> warnings;
@@ -296,7 +296,7 @@ std::vector<std::string> QualityWarnings(const job::JobPlan& plan, const json& s
   return warnings;
 }
 
-json PolicyJson(const job::JobPlan& plan) {
+json PolicyJson(const job::ResolvedJob& plan) {
   json out = json::object();
   for (const job::TablePlan& table : plan.tables) {
     out[table.name] = job::PolicyName(plan.groups[table.group].policy);
@@ -342,7 +342,8 @@ json ProgressJson(const JobProgress& p) {
   return out;
 }
 
-json SummaryJson(const job::JobPlan& plan, const JobReport& report, absl::string_view transport) {
+json SummaryJson(const job::ResolvedJob& plan, const JobReport& report,
+                 absl::string_view transport) {
   json out = {{"job", plan.job.name()},
               {"seed", plan.job.seed()},
               {"workers", plan.workers()},
@@ -356,7 +357,7 @@ json SummaryJson(const job::JobPlan& plan, const JobReport& report, absl::string
               {"samples", report.samples},
               {"seconds", report.seconds},
               {"samples_per_second", report.samples_per_second},
-              {"start_seconds", StartSeconds(report)},
+              {"startup_timeout_seconds", StartSeconds(report)},
               {"paused_seconds", PausedSeconds(report)},
               {"eval", json::object()},
               {"staleness", StalenessJson(plan, report)},
@@ -379,7 +380,7 @@ json SummaryJson(const job::JobPlan& plan, const JobReport& report, absl::string
   if (!report.reported.empty()) out["reported"] = report.reported;
   if (report.attempts > 0) out["resumed"] = report.attempts;
   if (report.stop.has_value()) {
-    out["stopped"] = {{"saved_step", report.stop->saved_step}};
+    out["stopped"] = {{"checkpointed_step", report.stop->checkpointed_step}};
     if (!report.stop->failure.empty()) out["stopped"]["failure"] = report.stop->failure;
   }
   if (!report.evaluation_json.empty()) out["eval"] = EvaluationJson(report.evaluation_json);

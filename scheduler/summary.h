@@ -19,11 +19,12 @@ namespace tandem::scheduler {
 // by allreduce come from the workers. The field `resumed` counts how often the run was resumed. The
 // field `stopped` is there if the user has ended the run, and names the checkpoint to resume from.
 // A mean without values is absent.
-nlohmann::json SummaryJson(const job::JobPlan& plan, const JobReport& report,
+nlohmann::json SummaryJson(const job::ResolvedJob& plan, const JobReport& report,
                            absl::string_view transport);
 
 // Likely faults of the model, judged by the summary of its run, a line each.
-std::vector<std::string> QualityWarnings(const job::JobPlan& plan, const nlohmann::json& summary);
+std::vector<std::string> QualityWarnings(const job::ResolvedJob& plan,
+                                         const nlohmann::json& summary);
 
 // One reporting interval. Unknown numbers are absent.
 nlohmann::json ProgressJson(const JobProgress& progress);
@@ -33,7 +34,7 @@ nlohmann::json EvaluationJson(absl::string_view text);
 
 // The policy of each table, e.g. "SSP(4)"; for dense parameters by allreduce e.g.
 // "ALLREDUCE(AUTO)".
-nlohmann::json PolicyJson(const job::JobPlan& plan);
+nlohmann::json PolicyJson(const job::ResolvedJob& plan);
 
 // Compiler, build type, processor type and version of this build.
 nlohmann::json BuildJson();

@@ -24,9 +24,9 @@ struct SchedulerTimes {
 // Timeouts that the job sets, or their defaults.
 struct JobLimits {
   explicit JobLimits(const Job& job)
-      : stall(SecondsOr(job.limits().stall_limit_seconds(), 600)),
-        start(SecondsOr(job.limits().start_seconds(), 60)),
-        report(SecondsOr(job.limits().report_seconds(), 1)) {}
+      : stall(SecondsOr(job.limits().stall_timeout_seconds(), 600)),
+        start(SecondsOr(job.limits().startup_timeout_seconds(), 60)),
+        report(SecondsOr(job.limits().report_interval_seconds(), 1)) {}
 
   absl::Duration stall, start, report;
 

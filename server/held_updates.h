@@ -26,7 +26,7 @@ inline constexpr int64_t kReadByAnotherRun = -1;
 struct HeldUpdate : policies::Update {
   int32_t clock_gap = 0;
   int32_t in_flight = 0;
-  // The read that the update comes from, in the ReadLog of its range. It does not move with the
+  // The read that the update comes from, in the PullTimes of its range. It does not move with the
   // range.
   int32_t read = -1;
   Buffer keys;    // uint64 each, unique

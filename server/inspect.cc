@@ -13,9 +13,9 @@
 #include "base/buffer.h"
 #include "base/file.h"
 #include "base/status_macros.h"
+#include "server/checkpoint_directory.h"
 #include "server/range.h"
 #include "server/range_file.h"
-#include "server/save_directory.h"
 #include "server/update_order.h"
 #include "server/update_record.h"
 
@@ -126,22 +126,22 @@ absl::Status InspectRange(const std::string& path, const InspectOptions& options
 
 // ---- checkpoints ------------------------------------------------------------------------------
 
-absl::Status InspectSave(const std::string& path, std::ostream& out) {
-  TANDEM_ASSIGN_OR_RETURN(const SavedModel model, SavedModel::Open(path));
+absl::Status InspectCheckpoint(const std::string& path, std::ostream& out) {
+  TANDEM_ASSIGN_OR_RETURN(const CheckpointReader model, CheckpointReader::Open(path));
   const Manifest& manifest = model.manifest();
   out << model.folder() << ": checkpoint of job " << manifest.job << " before step "
       << manifest.step
       << absl::StrFormat(", run %#x, job hash %#x", manifest.run, manifest.job_hash) << ", seed "
       << manifest.seed << "\n  model " << manifest.model << "\n";
-  for (const SavedTable& table : manifest.tables) {
+  for (const CheckpointTable& table : manifest.tables) {
     out << "  table " << table.name << ": dim " << table.dim << ", " << table.optimizer;
     if (!table.fields.empty()) out << ", fields " << absl::StrJoin(table.fields, " ");
     out << "\n";
   }
-  for (const SavedParameter& parameter : manifest.dense) {
+  for (const CheckpointParameter& parameter : manifest.dense) {
     out << "  dense " << DebugString(parameter) << "\n";
   }
-  for (const SavedFile& file : manifest.files) {
+  for (const CheckpointFile& file : manifest.files) {
     out << "  file " << file.name << ": " << file.bytes << " bytes";
     if (file.begin != file.end || file.end != 0) {
       out << ", positions " << Positions(file.begin, file.end);
@@ -297,7 +297,7 @@ absl::Status InspectFile(const std::string& path, const InspectOptions& options,
   if (IsOrder(name.string())) return InspectOrder(path, options, out);
   if (name == "MANIFEST" || name == "LATEST") {
     const std::string folder = fs::path(path).parent_path().string();
-    return InspectSave(folder.empty() ? "." : folder, out);
+    return InspectCheckpoint(folder.empty() ? "." : folder, out);
   }
   return InspectRange(path, options, out);
 }
@@ -308,7 +308,7 @@ absl::Status InspectFolder(const std::string& path, const InspectOptions& option
                            std::ostream& out) {
   std::error_code error;
   if (fs::exists(path + "/LATEST", error) || fs::exists(path + "/MANIFEST", error)) {
-    return InspectSave(path, out);
+    return InspectCheckpoint(path, out);
   }
   std::vector<std::string> found;
   for (const auto& entry : fs::directory_iterator(path, error)) {
@@ -326,7 +326,7 @@ absl::Status InspectFolder(const std::string& path, const InspectOptions& option
   }
   std::sort(found.begin(), found.end());
   for (const std::string& file : found) {
-    TANDEM_RETURN_IF_ERROR(fs::is_directory(file, error) ? InspectSave(file, out)
+    TANDEM_RETURN_IF_ERROR(fs::is_directory(file, error) ? InspectCheckpoint(file, out)
                                                          : InspectFile(file, options, out));
   }
   return absl::OkStatus();

@@ -113,7 +113,7 @@ Manifest Read(const Json& json, absl::Status* status) {
   manifest.data = fields.String(json, "data");
   manifest.hashing = fields.String(json, "hashing");
   for (const Json& table : fields.List(json, "tables")) {
-    SavedTable& t = manifest.tables.emplace_back();
+    CheckpointTable& t = manifest.tables.emplace_back();
     t.name = fields.String(table, "name");
     t.salt = fields.HexNumber(table, "salt");
     t.dim = fields.Number(table, "dim");
@@ -122,12 +122,12 @@ Manifest Read(const Json& json, absl::Status* status) {
     t.optimizer = fields.String(table, "optimizer");
   }
   for (const Json& parameter : fields.List(json, "dense")) {
-    SavedParameter& p = manifest.dense.emplace_back();
+    CheckpointParameter& p = manifest.dense.emplace_back();
     p.name = fields.String(parameter, "name");
     for (const Json& n : fields.List(parameter, "shape")) p.shape.push_back(fields.Number(n));
   }
   for (const Json& file : fields.List(json, "files")) {
-    SavedFile& f = manifest.files.emplace_back();
+    CheckpointFile& f = manifest.files.emplace_back();
     f.name = fields.FileName(file, "name");
     f.table = fields.String(file, "table");
     f.begin = fields.HexNumber(file, "begin");
@@ -140,9 +140,10 @@ Manifest Read(const Json& json, absl::Status* status) {
 
 }  // namespace
 
-std::string SaveFolder(absl::string_view model_folder, uint64_t run, int64_t step, uint64_t request,
-                       int64_t attempt) {
-  std::string folder = absl::StrFormat("%s/%s%d.%016x", model_folder, kSaveFolderPrefix, step, run);
+std::string CheckpointFolder(absl::string_view model_folder, uint64_t run, int64_t step,
+                             uint64_t request, int64_t attempt) {
+  std::string folder =
+      absl::StrFormat("%s/%s%d.%016x", model_folder, kCheckpointFolderPrefix, step, run);
   if (attempt != 0) absl::StrAppend(&folder, "-", attempt);
   if (request != 0) absl::StrAppend(&folder, ".", request);
   return folder;
@@ -164,7 +165,7 @@ std::string EncodeManifest(const Manifest& manifest) {
                {"dense", Json::array()},
                {"files", Json::array()}};
   if (manifest.best) json["best"] = 1u;
-  for (const SavedTable& t : manifest.tables) {
+  for (const CheckpointTable& t : manifest.tables) {
     json["tables"].push_back({{"name", t.name},
                               {"salt", Hex(t.salt)},
                               {"dim", static_cast<uint64_t>(std::max<int64_t>(t.dim, 0))},
@@ -172,12 +173,12 @@ std::string EncodeManifest(const Manifest& manifest) {
                               {"initializer", t.initializer},
                               {"optimizer", t.optimizer}});
   }
-  for (const SavedParameter& p : manifest.dense) {
+  for (const CheckpointParameter& p : manifest.dense) {
     Json shape = Json::array();
     for (const int64_t n : p.shape) shape.push_back(static_cast<uint64_t>(n));
     json["dense"].push_back({{"name", p.name}, {"shape", std::move(shape)}});
   }
-  for (const SavedFile& f : manifest.files) {
+  for (const CheckpointFile& f : manifest.files) {
     json["files"].push_back({{"name", f.name},
                              {"table", f.table},
                              {"begin", Hex(f.begin)},
@@ -214,7 +215,7 @@ absl::StatusOr<Manifest> ParseManifest(absl::string_view text) {
   return manifest;
 }
 
-std::string DebugString(const SavedParameter& parameter) {
+std::string DebugString(const CheckpointParameter& parameter) {
   return absl::StrCat(parameter.name, " [", absl::StrJoin(parameter.shape, ", "), "]");
 }
 

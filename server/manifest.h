@@ -18,17 +18,17 @@
 namespace tandem::server {
 
 // One file in the format of range_file.md.
-struct SavedFile {
+struct CheckpointFile {
   std::string name;  // in the folder of the checkpoint
   std::string table;
   uint64_t begin = 0, end = 0;  // positions, end 0 = 2^64; both 0 for the dense part
   uint64_t bytes = 0;
   uint64_t checksum = 0;  // the one at the end of the file
 
-  friend bool operator==(const SavedFile&, const SavedFile&) = default;
+  friend bool operator==(const CheckpointFile&, const CheckpointFile&) = default;
 };
 
-struct SavedTable {
+struct CheckpointTable {
   std::string name;
   uint64_t salt = 0;  // of Position(), which says which file a row is in
   int64_t dim = 0;
@@ -36,45 +36,46 @@ struct SavedTable {
   std::string initializer;          // of rows that nobody has read yet, as text
   std::string optimizer;            // RowOptimizer::name()
 
-  friend bool operator==(const SavedTable&, const SavedTable&) = default;
+  friend bool operator==(const CheckpointTable&, const CheckpointTable&) = default;
 };
 
 // One dense parameter, with its name in the model's interface (models/model.h).
-struct SavedParameter {
+struct CheckpointParameter {
   std::string name;
   std::vector<int64_t> shape;
 
-  friend bool operator==(const SavedParameter&, const SavedParameter&) = default;
+  friend bool operator==(const CheckpointParameter&, const CheckpointParameter&) = default;
 };
 
 struct Manifest {
   uint64_t run = 0;       // View.run
   std::string job;        // name of the job
-  uint64_t job_hash = 0;  // JobPlan::hash
+  uint64_t job_hash = 0;  // ResolvedJob::hash
   int64_t step = 0;       // the checkpoint has all steps before this one
   int64_t attempt = 0;    // how often the run had been resumed
   bool best = false;      // model of the best evaluation so far (train.keep_best)
-  // The rest gives the numbers their meaning. save_check.h compares it with a job.
+  // The rest gives the numbers their meaning. checkpoint_check.h compares it with a job.
   uint64_t seed = 0;      // for initial values
   std::string model;      // Job.model, as text
   std::string optimizer;  // RowOptimizer::name() of the dense parameters
   std::string data;       // DescribeData()
   std::string hashing;    // of ids: kKeyHashing
-  std::vector<SavedTable> tables;
-  std::vector<SavedParameter> dense;  // in the order of the flat buffer
-  std::vector<SavedFile> files;       // by name
+  std::vector<CheckpointTable> tables;
+  std::vector<CheckpointParameter> dense;  // in the order of the flat buffer
+  std::vector<CheckpointFile> files;       // by name
 
   friend bool operator==(const Manifest&, const Manifest&) = default;
 };
 
-inline constexpr char kSaveFolderPrefix[] = "step-";  // of checkpoint folders in a model folder
-inline constexpr char kBestSuffix[] = ".best";        // of checkpoint folders with Manifest::best
+// of checkpoint folders in a model folder
+inline constexpr char kCheckpointFolderPrefix[] = "step-";
+inline constexpr char kBestSuffix[] = ".best";  // of checkpoint folders with Manifest::best
 
 // The folder for the checkpoint of `step`. No other run and no other checkpoint of this run has the
 // same name. `attempt` is Manifest::attempt. `request` distinguishes checkpoints requested during
 // the job (0: the checkpoint at the end).
-std::string SaveFolder(absl::string_view model_folder, uint64_t run, int64_t step, uint64_t request,
-                       int64_t attempt = 0);
+std::string CheckpointFolder(absl::string_view model_folder, uint64_t run, int64_t step,
+                             uint64_t request, int64_t attempt = 0);
 
 std::string EncodeManifest(const Manifest& manifest);
 // DATA_LOSS or INVALID_ARGUMENT for text that EncodeManifest did not write. The message does not
@@ -82,7 +83,7 @@ std::string EncodeManifest(const Manifest& manifest);
 absl::StatusOr<Manifest> ParseManifest(absl::string_view text);
 
 // "top.0.weight [16, 8]"
-std::string DebugString(const SavedParameter& parameter);
+std::string DebugString(const CheckpointParameter& parameter);
 
 }  // namespace tandem::server
 

@@ -53,7 +53,7 @@ RangeStore::Options StoreOptions(const TableContext& table, uint64_t begin, uint
 
 // Sets scratch->rows_recorded. If the read of the update is known, also sets updates_as_read and
 // returns true.
-bool FindRecordedRows(const HeldUpdate& update, const ReadLog& reads, RangeStore* store,
+bool FindRecordedRows(const HeldUpdate& update, const PullTimes& reads, RangeStore* store,
                       FoldScratch* scratch) {
   const absl::Span<const uint64_t> keys = update.keys.As<uint64_t>();
   std::vector<uint32_t>& rows = scratch->rows_recorded;
@@ -65,7 +65,7 @@ bool FindRecordedRows(const HeldUpdate& update, const ReadLog& reads, RangeStore
 
 // Gives the optimizer the gradients of one update. Counts the update for the staleness of its rows.
 void PushRows(const HeldUpdate& update, absl::Span<const float> gradients, float scale,
-              ReadLog* reads, RangeStore* store, FoldScratch* scratch) {
+              PullTimes* reads, RangeStore* store, FoldScratch* scratch) {
   if (!reads->by_row()) return store->Push(update.keys.As<uint64_t>(), gradients, scale);
   FindRecordedRows(update, *reads, store, scratch);
   store->ApplyToRows(scratch->rows_recorded, gradients, scale);
@@ -73,7 +73,7 @@ void PushRows(const HeldUpdate& update, absl::Span<const float> gradients, float
 }
 
 // Measures row staleness: for each row of the last FindRecordedRows, the updates since the read.
-void CountRows(const ReadLog& reads, const FoldScratch& scratch, Measure* of_worker,
+void CountRows(const PullTimes& reads, const FoldScratch& scratch, Measure* of_worker,
                std::vector<Measure>* by_popularity, UpdateRecord* record) {
   by_popularity->resize(std::numeric_limits<uint32_t>::digits + 1);
   for (size_t i = 0; i < scratch.rows_recorded.size(); ++i) {
@@ -112,7 +112,7 @@ OrderEntry EntryOf(uint32_t range, const policies::RangeProgress& progress,
 // but only steps before the update's.
 int64_t NewestRead(const TableContext& table, const policies::RangeProgress& progress,
                    const HeldUpdate& update) {
-  const bool other_copies = table.plan->synchroniser == Table::REPLICATED;
+  const bool other_copies = table.plan->placement == Table::REPLICATED;
   return other_copies ? std::max(progress.version, update.step) : progress.version;
 }
 
@@ -144,7 +144,7 @@ Range::Range(uint32_t id, uint64_t begin, uint64_t end, TableContext* table, Fol
       scratch_(scratch),
       properties_(table->policy->properties()),
       store_(StoreOptions(*table, begin, end)),
-      read_log_(table->workers, table->reads, table->record && !table->plan->frozen) {
+      pull_times_(table->workers, table->reads, table->record && !table->plan->frozen) {
   table_->stats.workers.resize(static_cast<size_t>(table->workers));
   progress_.workers.resize(static_cast<size_t>(table->workers));
   if (properties_.measures_steps) progress_.paces.resize(progress_.workers.size());
@@ -153,14 +153,15 @@ Range::Range(uint32_t id, uint64_t begin, uint64_t end, TableContext* table, Fol
         std::make_unique<Subscriptions>(table->workers, MostKept(properties_, begin, end));
   }
   if (properties_.rows_as_read && !table->plan->frozen) {  // a frozen row is always as read
-    read_memory_ = std::make_unique<ReadMemory>(store_.dim(), table->workers, table->reads);
+    pulled_row_snapshots_ =
+        std::make_unique<PulledRowSnapshots>(store_.dim(), table->workers, table->reads);
     if (properties_.mean_square_decay > 0) {
       mean_squares_ = std::make_unique<MeanSquares>(store_.dim());
     }
   }
   if (properties_.store) writes_ = std::make_unique<RowWrites>();
   if (properties_.counts_reads) {
-    read_numbers_ = std::make_unique<ReadNumbers>(table->workers, table->reads);
+    pull_sequence_ = std::make_unique<PullSequence>(table->workers, table->reads);
   }
 }
 
@@ -207,8 +208,8 @@ Range::Admission Range::Admit(absl::Time now, uint64_t incarnation, int64_t firs
     return Admission::kEarly;
   }
 
-  if (read_numbers_ != nullptr && update.samples > 0) {
-    const int64_t number = read_numbers_->Take(update.rank, update.step);
+  if (pull_sequence_ != nullptr && update.samples > 0) {
+    const int64_t number = pull_sequence_->Take(update.rank, update.step);
     if (update.read_number < 0) update.read_number = number;  // set already in a replay
   }
   if (table_->order != nullptr) {
@@ -226,7 +227,7 @@ Range::Admission Range::Admit(absl::Time now, uint64_t incarnation, int64_t firs
   }
   if (!update.keys.empty()) {
     ++table_->stats.workers[static_cast<size_t>(update.rank)].arrived;
-    update.read = read_log_.Take(update);
+    update.read = pull_times_.Take(update);
   }
   Admission admission = Admission::kAdmitted;
   switch (table_->policy->OnArrival(progress_, update)) {
@@ -271,8 +272,8 @@ void Range::ApplyAtOnce(const HeldUpdate& update) {
   Count(update, update.samples, drop ? kFateDropped : kFateApplied);
   if (!drop && update.samples > 0) {
     const float scale = optim::FoldFactor(static_cast<double>(update.samples)) * transform.factor;
-    PushRows(update, Transformed(update, 1.0f, transform.compensation), scale, &read_log_, &store_,
-             scratch_);
+    PushRows(update, Transformed(update, 1.0f, transform.compensation), scale, &pull_times_,
+             &store_, scratch_);
   }
   if (subscriptions_ != nullptr) {
     subscriptions_->OnUpdate(update.rank, update.step, update.keys.As<uint64_t>(), !drop);
@@ -286,21 +287,22 @@ void Range::RememberRead(absl::Time now, int rank, int64_t step, absl::Span<cons
   // If the worker has pushed the step already, this read is a late copy of an earlier one. No
   // update will come from it.
   const bool awaited = step >= progress_.workers[static_cast<size_t>(rank)].admitted;
-  if (read_memory_ != nullptr) read_memory_->Keep(rank, step, progress_.version, keys, rows);
+  if (pulled_row_snapshots_ != nullptr)
+    pulled_row_snapshots_->Keep(rank, step, progress_.version, keys, rows);
   if (!awaited) return;
-  if (read_numbers_ != nullptr) read_numbers_->OnRead(rank, step);
+  if (pull_sequence_ != nullptr) pull_sequence_->OnRead(rank, step);
   std::vector<uint32_t>& numbers = scratch_->rows;
-  numbers.resize(read_log_.by_row() ? keys.size() : 0);
-  if (read_log_.by_row()) store_.FindOrCreate(keys, absl::MakeSpan(numbers));
-  read_log_.OnRead(rank, step, progress_.version, absl::ToUnixMicros(now),
-                   read_log_.by_row() ? keys : absl::Span<const uint64_t>(), numbers);
+  numbers.resize(pull_times_.by_row() ? keys.size() : 0);
+  if (pull_times_.by_row()) store_.FindOrCreate(keys, absl::MakeSpan(numbers));
+  pull_times_.OnRead(rank, step, progress_.version, absl::ToUnixMicros(now),
+                     pull_times_.by_row() ? keys : absl::Span<const uint64_t>(), numbers);
 }
 
 // Frees the read that the update came from. The update has been applied or dropped.
 void Range::ForgetRead(const HeldUpdate& update) {
-  read_log_.Drop(update.read);
-  if (read_memory_ == nullptr || update.version_read == kReadByAnotherRun) return;
-  read_memory_->Forget(update.rank, update.step);
+  pull_times_.Drop(update.read);
+  if (pulled_row_snapshots_ == nullptr || update.version_read == kReadByAnotherRun) return;
+  pulled_row_snapshots_->Forget(update.rank, update.step);
 }
 
 void Range::Hold(HeldUpdate update) {
@@ -358,8 +360,8 @@ void Range::ShowApplied() {
   }
   // No worker has data and nothing is held, so no read is in flight. Some reads may have had no
   // push. Numbering restarts, so that read numbers and batches agree again.
-  if (read_numbers_ != nullptr && progress_.Live() == 0) {
-    read_numbers_->Restart(progress_.version * properties_.batch);
+  if (pull_sequence_ != nullptr && progress_.Live() == 0) {
+    pull_sequence_->Restart(progress_.version * properties_.batch);
   }
 }
 
@@ -406,12 +408,12 @@ void Range::FoldInto(const HeldStep& step) {
     const HeldUpdate& only = step.updates.front();
     const policies::Transform transform = table_->policy->OnApply(progress_, only);
     if (transform.factor == 0.0f) return;
-    PushRows(only, Transformed(only, transform.factor, transform.compensation), factor, &read_log_,
-             &store_, scratch_);
+    PushRows(only, Transformed(only, transform.factor, transform.compensation), factor,
+             &pull_times_, &store_, scratch_);
   } else {
     FoldUnion(step);
     store_.ApplyToRows(scratch_->union_rows, scratch_->sums, factor);
-    if (read_log_.by_row()) read_log_.CountUpdate(scratch_->union_rows);
+    if (pull_times_.by_row()) pull_times_.CountUpdate(scratch_->union_rows);
   }
 }
 
@@ -419,8 +421,8 @@ void Range::FoldInto(const HeldStep& step) {
 absl::Span<const float> Range::Transformed(const HeldUpdate& update, float factor,
                                            float compensation) {
   const absl::Span<const float> values = update.values.As<float>();
-  const bool compensate = compensation != 0.0f && read_memory_ != nullptr && update.samples > 0 &&
-                          update.version_read != kReadByAnotherRun;
+  const bool compensate = compensation != 0.0f && pulled_row_snapshots_ != nullptr &&
+                          update.samples > 0 && update.version_read != kReadByAnotherRun;
   if (factor == 1.0f && !compensate) return values;
   std::vector<float>& transformed = scratch_->transformed;
   transformed.assign(values.begin(), values.end());
@@ -440,7 +442,7 @@ void Range::Compensate(const HeldUpdate& update, float compensation) {
   FoldScratch& s = *scratch_;
   s.rows_now.resize(values.size());
   store_.Peek(keys, absl::MakeSpan(s.rows_now));
-  read_memory_->Find(update, keys, &s.rows_read);
+  pulled_row_snapshots_->Find(update, keys, &s.rows_read);
   if (mean_squares_ != nullptr) {
     s.rows_squared.resize(keys.size());
     store_.FindOrCreate(keys, absl::MakeSpan(s.rows_squared));
@@ -505,11 +507,11 @@ void Range::Count(const HeldUpdate& update, uint64_t divided_by, UpdateFate fate
   UpdateRecord record;
   if (fate != kFateDropped) {
     stats.version_staleness.Add(progress_.version - update.version_read);
-    if (update.read != ReadLog::kUnknown) {
-      record.age = std::max<int64_t>(0, now_us_ - read_log_.ReadAt(update.read));
+    if (update.read != PullTimes::kUnknown) {
+      record.age = std::max<int64_t>(0, now_us_ - pull_times_.ReadAt(update.read));
       stats.age.Add(record.age);
-      if (read_log_.by_row() && FindRecordedRows(update, read_log_, &store_, scratch_)) {
-        CountRows(read_log_, *scratch_, &stats.row_staleness, &table_->stats.by_popularity,
+      if (pull_times_.by_row() && FindRecordedRows(update, pull_times_, &store_, scratch_)) {
+        CountRows(pull_times_, *scratch_, &stats.row_staleness, &table_->stats.by_popularity,
                   &record);
       }
     }
@@ -554,24 +556,24 @@ RangeImage Range::Head() const {
 // Encodes only the step times of the paces. The time of the last push is of this owner's clock and
 // means nothing to another one.
 void Range::EncodeMemory(std::string* out) const {
-  if (read_numbers_ != nullptr) read_numbers_->Encode(out);
+  if (pull_sequence_ != nullptr) pull_sequence_->Encode(out);
   for (const policies::WorkerPace& pace : progress_.paces) {
     out->append(reinterpret_cast<const char*>(&pace.step_time), sizeof pace.step_time);
   }
   if (mean_squares_ != nullptr) mean_squares_->Encode(store_, out);
-  if (read_memory_ != nullptr) out->append(read_memory_->Encode());
+  if (pulled_row_snapshots_ != nullptr) out->append(pulled_row_snapshots_->Encode());
   if (writes_ != nullptr) writes_->Encode(out);
 }
 
 absl::Status Range::DecodeMemory(absl::string_view bytes, bool same_range) {
-  const size_t of_numbers = read_numbers_ == nullptr ? 0 : read_numbers_->EncodedBytes();
+  const size_t of_numbers = pull_sequence_ == nullptr ? 0 : pull_sequence_->EncodedBytes();
   const size_t of_times = progress_.paces.size() * sizeof(int64_t);
   if (bytes.size() < of_numbers + of_times) {
     return absl::DataLossError(absl::StrCat("range ", id_, ": the memory of its policy has ",
                                             bytes.size(), " bytes, expected at least ",
                                             of_numbers + of_times));
   }
-  if (read_numbers_ != nullptr) read_numbers_->Decode(bytes.substr(0, of_numbers));
+  if (pull_sequence_ != nullptr) pull_sequence_->Decode(bytes.substr(0, of_numbers));
   bytes.remove_prefix(of_numbers);
   for (policies::WorkerPace& pace : progress_.paces) {
     pace = {};
@@ -584,7 +586,7 @@ absl::Status Range::DecodeMemory(absl::string_view bytes, bool same_range) {
   }
   // Rows as read belong to the keys of the old range. A resumed job reads its rows anew.
   if (!same_range) return absl::OkStatus();
-  if (read_memory_ != nullptr) return read_memory_->Decode(bytes);
+  if (pulled_row_snapshots_ != nullptr) return pulled_row_snapshots_->Decode(bytes);
   if (writes_ != nullptr) return writes_->Decode(bytes);
   if (bytes.empty()) return absl::OkStatus();
   return absl::DataLossError(

@@ -17,11 +17,11 @@
 #include "server/held_updates.h"
 #include "server/mean_squares.h"
 #include "server/measure.h"
+#include "server/pull_sequence.h"
+#include "server/pull_times.h"
+#include "server/pulled_row_snapshots.h"
 #include "server/range_file.h"
 #include "server/range_store.h"
-#include "server/read_log.h"
-#include "server/read_memory.h"
-#include "server/read_numbers.h"
 #include "server/row_writes.h"
 #include "server/subscriptions.h"
 #include "server/update_order.h"
@@ -85,7 +85,8 @@ struct FoldScratch {
 inline constexpr size_t kHeldHeadBytes = 2 * sizeof(uint64_t);
 // Decodes the steps that the range of a checkpoint holds back, and after them its open batch if it
 // has one. The values are in memory from `source`.
-absl::Status SavedQueue(const RangeImage& image, BufferSource& source, HeldQueue* delayed);
+absl::Status CheckpointQueueFixture(const RangeImage& image, BufferSource& source,
+                                    HeldQueue* delayed);
 
 class Range {
  public:
@@ -117,7 +118,7 @@ class Range {
   // Loads the part of a checkpoint file of another run whose keys are in this range: its rows, the
   // steps that a fixed delay held back, and an open batch, which is closed as it is. Call once for
   // each file before any step of this run, then call FinishLoad.
-  absl::Status LoadSaved(const RangeImage& image, BufferSource& source);
+  absl::Status LoadCheckpoint(const RangeImage& image, BufferSource& source);
   // Continues the queue of a fixed delay: the first step that closes here applies the oldest step
   // of the queue. If the delay of this job is shorter, applies the surplus steps now, in order.
   void FinishLoad();
@@ -126,7 +127,7 @@ class Range {
   // rows, its progress and all held updates, unchanged. The workers have new incarnations. Call
   // once for each file, before any step. The files may cut the table into other ranges than this
   // run.
-  absl::Status ResumeSaved(const RangeImage& image, BufferSource& source);
+  absl::Status ResumeCheckpoint(const RangeImage& image, BufferSource& source);
 
   // The shard has answered a read of worker `rank` for `step` with these rows. Remembers the time
   // of the read, and the rows if the policy asks for them.
@@ -143,14 +144,14 @@ class Range {
   uint64_t end() const { return end_; }
   const TableContext& table() const { return *table_; }
   const policies::RangeProgress& progress() const { return progress_; }
-  RowWrites* writes() { return writes_.get(); }  // null unless the table has policy STORE
+  RowWrites* writes() { return writes_.get(); }  // null unless the table has kind KEY_VALUE
   // Null unless the policy lets workers keep rows (ESSP).
   Subscriptions* subscriptions() { return subscriptions_.get(); }
   RangeStore& store() { return store_; }
   const RangeStore& store() const { return store_; }
   // Memory for held updates and for rows as they were read.
   size_t held_bytes() const {
-    return held_bytes_ + (read_memory_ == nullptr ? 0 : read_memory_->bytes());
+    return held_bytes_ + (pulled_row_snapshots_ == nullptr ? 0 : pulled_row_snapshots_->bytes());
   }
   uint64_t last_closed_samples() const { return last_closed_samples_; }
 
@@ -186,13 +187,13 @@ class Range {
   HeldQueue open_;     // groups that ticks progress_.version, progress_.version + 1, ... will close
   HeldQueue delayed_;  // closed, not yet applied
   absl::optional<size_t> loaded_steps_;  // delayed steps of the loaded files; nullopt: none loaded
-  bool resumed_ = false;                 // ResumeSaved has taken over a file
+  bool resumed_ = false;                 // ResumeCheckpoint has taken over a file
   size_t held_bytes_ = 0;
-  ReadLog read_log_;
+  PullTimes pull_times_;
   int64_t now_us_ = 0;  // time of the last admission
   // Each of these pointers is null unless the policy asks for the object.
-  std::unique_ptr<ReadMemory> read_memory_;
-  std::unique_ptr<ReadNumbers> read_numbers_;
+  std::unique_ptr<PulledRowSnapshots> pulled_row_snapshots_;
+  std::unique_ptr<PullSequence> pull_sequence_;
   std::unique_ptr<MeanSquares> mean_squares_;
   std::unique_ptr<RowWrites> writes_;
   std::unique_ptr<Subscriptions> subscriptions_;

@@ -3,7 +3,7 @@
 // Contents: table name, dim, optimizer name, [begin, end), progress (version and the exactly-once
 // memory of each worker), keys, weights, slots, held updates; a checksum over everything.
 // server/range_file.md describes the layout. All functions are pure functions of bytes, except the
-// two that read parts of a file. save_directory.h says which files make up a checkpoint.
+// two that read parts of a file. checkpoint_directory.h says which files make up a checkpoint.
 #ifndef TANDEM_SERVER_RANGE_FILE_H_
 #define TANDEM_SERVER_RANGE_FILE_H_
 

@@ -1,5 +1,5 @@
-// Range: loading a checkpoint of another run (LoadSaved), and resuming from one of the same run
-// (ResumeSaved).
+// Range: loading a checkpoint of another run (LoadCheckpoint), and resuming from one of the same
+// run (ResumeCheckpoint).
 #include <cstring>
 #include <utility>
 
@@ -37,10 +37,10 @@ HeldUpdate CutUpdate(const HeldUpdate& update, const RangeStore& store, uint64_t
   return cut;
 }
 
-// As SavedQueue. `batches`: how many of the last entries of `delayed` are not steps but an open
-// batch (0 or 1).
-absl::Status SavedSteps(const RangeImage& image, BufferSource& source, HeldQueue* delayed,
-                        size_t* batches) {
+// As CheckpointQueueFixture. `batches`: how many of the last entries of `delayed` are not steps but
+// an open batch (0 or 1).
+absl::Status CheckpointSteps(const RangeImage& image, BufferSource& source, HeldQueue* delayed,
+                             size_t* batches) {
   *batches = 0;
   if (image.held.size() < kHeldHeadBytes) return absl::OkStatus();  // nothing was held
   const absl::string_view held = image.held;
@@ -71,16 +71,17 @@ absl::Status SavedSteps(const RangeImage& image, BufferSource& source, HeldQueue
 
 }  // namespace
 
-absl::Status SavedQueue(const RangeImage& image, BufferSource& source, HeldQueue* delayed) {
+absl::Status CheckpointQueueFixture(const RangeImage& image, BufferSource& source,
+                                    HeldQueue* delayed) {
   size_t batches = 0;
-  return SavedSteps(image, source, delayed, &batches);
+  return CheckpointSteps(image, source, delayed, &batches);
 }
 
-absl::Status Range::LoadSaved(const RangeImage& image, BufferSource& source) {
+absl::Status Range::LoadCheckpoint(const RangeImage& image, BufferSource& source) {
   TANDEM_RETURN_IF_ERROR(LoadInto(image, begin_, end_, &store_));
   HeldQueue saved;
   size_t batches = 0;
-  TANDEM_RETURN_IF_ERROR(SavedSteps(image, source, &saved, &batches));
+  TANDEM_RETURN_IF_ERROR(CheckpointSteps(image, source, &saved, &batches));
   const size_t steps = saved.size() - batches;
   const bool first = !loaded_steps_.has_value();
   if (!first && steps != *loaded_steps_) {
@@ -137,7 +138,7 @@ void Range::FinishLoad() {
 
 // ---- resuming the same run --------------------------------------------------------------------
 
-absl::Status Range::ResumeSaved(const RangeImage& image, BufferSource& source) {
+absl::Status Range::ResumeCheckpoint(const RangeImage& image, BufferSource& source) {
   TANDEM_RETURN_IF_ERROR(LoadInto(image, begin_, end_, &store_));
   policies::RangeProgress progress = image.progress;
   // The first push of each worker will set its new incarnation (Admit).

@@ -74,7 +74,7 @@ class RangeStore {
   // absent rows read as initial values.
   void PeekWithSlots(absl::Span<const uint64_t> keys, absl::Span<float> out) const;
 
-  // ---- rows that programs write themselves (STORE tables): reads create no rows ----
+  // ---- rows that programs write themselves (KEY_VALUE tables): reads create no rows ----
 
   // As Find, but keys may be absent: their row number is RowIndex::kNoRow.
   void FindPresent(absl::Span<const uint64_t> keys, absl::Span<uint32_t> row_numbers) const;

@@ -1,7 +1,7 @@
 // The memory of a range's rows, which are numbered 0, 1, 2, .... Each page holds the weights of
 // some rows and then the slots of the same rows. A row's weights start on a cache line if the row
 // length allows it. A push finds weights and slots in one page, which takes one address translation
-// instead of two; that saves a third of its time on a table larger than the caches.
+// instead of two; that checkpoints a third of its time on a table larger than the caches.
 //
 // Thread safety: none needed; it belongs to one range.
 #ifndef TANDEM_SERVER_ROW_SLABS_H_

@@ -1,5 +1,5 @@
-// Writes of programs to the rows of a STORE table's range: they assign whole rows, insert rows if
-// absent, and erase rows. Each write counts once and in the order of its writer.
+// Writes of programs to the rows of a KEY_VALUE table's range: they assign whole rows, insert rows
+// if absent, and erase rows. Each write counts once and in the order of its writer.
 //
 // A writer numbers its writes to a range 1, 2, 3, ... and sends one only when the previous one is
 // answered or given up. For each writer, the range remembers the number of the last write and the

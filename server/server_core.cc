@@ -53,8 +53,8 @@ void ServerCore::OnCommand(const Command& command, ServerEffects* effects) {
   task.id = command.id();
   task.path = command.path();
   switch (command.kind()) {
-    case Command::SAVE:
-      task.kind = ShardTask::Kind::kSave;
+    case Command::CHECKPOINT:
+      task.kind = ShardTask::Kind::kCheckpoint;
       break;
     case Command::FINISH_DELAYED:
       task.kind = ShardTask::Kind::kFinishDelayed;
@@ -81,7 +81,7 @@ std::string ServerCore::Doing() const {
   switch (pending_.begin()->second.kind) {
     case ShardTask::Kind::kView:
       return "makes or loads its ranges";
-    case ShardTask::Kind::kSave:
+    case ShardTask::Kind::kCheckpoint:
       return "writes its part of a checkpoint";
     case ShardTask::Kind::kFinishDelayed:
       return "applies delayed updates";

@@ -29,7 +29,7 @@ namespace tandem::server {
 struct ShardTask {
   enum class Kind {
     kView,           // install `map`; the first view also loads the checkpoint, if the run has one
-    kSave,           // write the owned ranges to the folder `path` (shard_save.h)
+    kCheckpoint,     // write the owned ranges to the folder `path` (shard_checkpoint.h)
     kFinishDelayed,  // ShardCore::FinishDelayed
     kReport,         // ShardCore::Report; the answer carries the report
   };
@@ -54,12 +54,13 @@ struct ServerEffects {
 class ServerCore {
  public:
   // `plan` outlives the core. `incarnation` identifies this server in views.
-  ServerCore(const job::JobPlan& plan, uint64_t incarnation)
+  ServerCore(const job::ResolvedJob& plan, uint64_t incarnation)
       : plan_(plan), incarnation_(incarnation) {}
 
   // A message from the scheduler. Messages that are not for servers are ignored.
   void OnControl(const Control& control, ServerEffects* effects);
-  // A shard has done the task `id`, or has failed. `report`: after kReport and kSave, else null.
+  // A shard has done the task `id`, or has failed. `report`: after kReport and kCheckpoint, else
+  // null.
   void OnShardDone(uint64_t id, const absl::Status& status, const ShardReport* report,
                    ServerEffects* effects);
 
@@ -84,7 +85,7 @@ class ServerCore {
   bool AnswerAgain(uint64_t id, ServerEffects* effects);
   void Answer(uint64_t id, const absl::Status& status, ServerEffects* effects);
 
-  const job::JobPlan& plan_;
+  const job::ResolvedJob& plan_;
   const uint64_t incarnation_;
   int index_ = -1;
   bool stopped_ = false;

@@ -14,15 +14,15 @@
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "collectives/trace.h"
-#include "node/job_member.h"
 #include "node/log.h"
+#include "node/node_session.h"
 #include "node/work_thread.h"
+#include "server/checkpoint_directory.h"
 #include "server/record_file.h"
 #include "server/replay.h"
-#include "server/save_directory.h"
 #include "server/server_core.h"
+#include "server/shard_checkpoint.h"
 #include "server/shard_core.h"
-#include "server/shard_save.h"
 #include "server/update_order.h"
 #include "server/update_record.h"
 #include "transport/peer_map.h"
@@ -120,10 +120,10 @@ class ShardThread {
   }
 
   // The checkpoint in progress. `writing`: the file thread is writing a file of it.
-  struct SaveUnderWay {
+  struct CheckpointInProgress {
     uint64_t id = 0;
     std::string folder;
-    ShardSave save;
+    ShardCheckpoint checkpoint;
     bool writing = false;
   };
 
@@ -141,7 +141,7 @@ class ShardThread {
     absl::Time next_tick = MonotonicNow();
     while (!stop_) {
       events.clear();
-      const bool idle = effects_.out.empty() && !MaySave();
+      const bool idle = effects_.out.empty() && !MayCheckpoint();
       transport_->Poll(idle ? kTick : absl::ZeroDuration(), &events);
       const absl::Time now = MonotonicNow();
       for (const transport::TransportEvent& event : events) OnEvent(now, event);
@@ -154,7 +154,7 @@ class ShardThread {
         core_->OnTick(now, &effects_);
         progress_.SetActivity(core_->Waiting(now));
       }
-      if (MaySave()) Save();
+      if (MayCheckpoint()) Checkpoint();
       progress_.Advance(last_step_);
       if (effects_.MustSend() || !effects_.log.empty()) Flush();
     }
@@ -199,7 +199,7 @@ class ShardThread {
   // Does the tasks in order. Tasks behind a checkpoint wait until it is done, so that no view takes
   // a range away and no delayed update is applied while its rows are copied.
   void DoTasks() {
-    while (save_ == nullptr && !tasks_.empty()) {
+    while (checkpoint_ == nullptr && !tasks_.empty()) {
       const auto [task, index] = std::move(tasks_.front());
       tasks_.pop_front();
       Do(task, index);
@@ -215,9 +215,9 @@ class ShardThread {
         return done_(task.id, absl::OkStatus(), nullptr);
       case ShardTask::Kind::kReport:
         return done_(task.id, FlushRecords(), std::make_shared<ShardReport>(core_->Report()));
-      case ShardTask::Kind::kSave:
-        save_ = std::make_unique<SaveUnderWay>(
-            SaveUnderWay{task.id, task.path, ShardSave(core_.get())});
+      case ShardTask::Kind::kCheckpoint:
+        checkpoint_ = std::make_unique<CheckpointInProgress>(
+            CheckpointInProgress{task.id, task.path, ShardCheckpoint(core_.get())});
     }
   }
 
@@ -241,7 +241,8 @@ class ShardThread {
     core_->OnView(MonotonicNow(), task.map, &effects_);
     const View& view = *task.view;
     if (first && !view.init_from().empty()) {
-      TANDEM_ASSIGN_OR_RETURN(const SavedModel saved, SavedModel::Open(view.init_from()));
+      TANDEM_ASSIGN_OR_RETURN(const CheckpointReader saved,
+                              CheckpointReader::Open(view.init_from()));
       if (view.resume()) return saved.ResumeRanges(core_->OwnedRanges(), *transport_);
       TANDEM_RETURN_IF_ERROR(saved.LoadRanges(
           core_->OwnedRanges(), {view.only_table().begin(), view.only_table().end()}, *transport_));
@@ -264,27 +265,30 @@ class ShardThread {
     if (options_.record_dir.empty()) return absl::OkStatus();
     const std::string path =
         absl::StrCat(options_.record_dir, "/server-", index, "-shard-", shard_);
-    if (wanted.record()) TANDEM_RETURN_IF_ERROR(records_.Open(path + ".updates", append));
-    if (wanted.order()) TANDEM_RETURN_IF_ERROR(order_.Open(path + kOrderSuffix, append));
+    if (wanted.record_updates()) TANDEM_RETURN_IF_ERROR(records_.Open(path + ".updates", append));
+    if (wanted.record_order()) TANDEM_RETURN_IF_ERROR(order_.Open(path + kOrderSuffix, append));
     return absl::OkStatus();
   }
 
-  bool MaySave() const { return save_ != nullptr && !save_->writing && save_->save.MayStep(); }
+  bool MayCheckpoint() const {
+    return checkpoint_ != nullptr && !checkpoint_->writing && checkpoint_->checkpoint.MayStep();
+  }
 
   // Copies the next slice of the checkpoint. When a file is complete, the file thread writes it,
   // and no slice is copied until it is written. So only one file at a time is in memory.
-  void Save() {
+  void Checkpoint() {
     const absl::Time begun = MonotonicNow();
-    absl::StatusOr<std::optional<ShardSave::File>> file = save_->save.Step(kRowsPerSlice);
-    if (trace_ != nullptr) AddToTrace("save", "save", begun);
-    if (!file.ok()) return EndSave(file.status());
+    absl::StatusOr<std::optional<ShardCheckpoint::File>> file =
+        checkpoint_->checkpoint.Step(kRowsPerSlice);
+    if (trace_ != nullptr) AddToTrace("checkpoint", "checkpoint", begun);
+    if (!file.ok()) return EndCheckpoint(file.status());
     if (!file->has_value()) {
-      if (save_->save.done()) EndSave(absl::OkStatus());
+      if (checkpoint_->checkpoint.done()) EndCheckpoint(absl::OkStatus());
       return;
     }
-    save_->writing = true;
-    auto whole = std::make_shared<ShardSave::File>(**std::move(file));
-    files_.Add([this, whole, folder = save_->folder] {
+    checkpoint_->writing = true;
+    auto whole = std::make_shared<ShardCheckpoint::File>(**std::move(file));
+    files_.Add([this, whole, folder = checkpoint_->folder] {
       const absl::Status written = CatchExceptions([&] {
         TANDEM_RETURN_IF_ERROR(MakeFolder(folder));
         return WriteFileAtomically(absl::StrCat(folder, "/", whole->name), whole->encoder.Finish());
@@ -294,15 +298,15 @@ class ShardThread {
   }
 
   void OnWritten(const absl::Status& status) {
-    save_->writing = false;
-    if (!status.ok() || save_->save.done()) EndSave(status);
+    checkpoint_->writing = false;
+    if (!status.ok() || checkpoint_->checkpoint.done()) EndCheckpoint(status);
   }
 
   // Ends the task with the shard's counts at this moment. The counts go into the checkpoint's run
   // record.
-  void EndSave(const absl::Status& status) {
-    const uint64_t id = save_->id;
-    save_.reset();
+  void EndCheckpoint(const absl::Status& status) {
+    const uint64_t id = checkpoint_->id;
+    checkpoint_.reset();
     done_(id, status, std::make_shared<ShardReport>(core_->Report()));
   }
 
@@ -349,7 +353,7 @@ class ShardThread {
   std::unique_ptr<transport::PeerMap> peers_;
   std::unique_ptr<ShardCore> core_;
   std::deque<std::pair<ShardTask, int>> tasks_;  // each with the index of the server
-  std::unique_ptr<SaveUnderWay> save_;
+  std::unique_ptr<CheckpointInProgress> checkpoint_;
   ShardEffects effects_;
   node::BoundedLog troubles_;
   RecordFile<UpdateRecord, RecordFileHead> records_{"staleness records"};
@@ -364,7 +368,7 @@ class Server {
 
   absl::Status Run() {
     TANDEM_ASSIGN_OR_RETURN(transport_, options_.member.make_transport(EndpointId::Shard(0, 0)));
-    node::JobMember::Options member = options_.member;
+    node::NodeSession::Options member = options_.member;
     member.role = Register::SERVER;
     member.job_hash = options_.plan.hash;
     member.job = &options_.plan.job;
@@ -387,7 +391,7 @@ class Server {
       member.endpoints.push_back(shards_.back()->address());
       member.loops.push_back(shards_.back()->progress());
     }
-    member_ = std::make_unique<node::JobMember>(*transport_, std::move(member));
+    member_ = std::make_unique<node::NodeSession>(*transport_, std::move(member));
     TANDEM_RETURN_IF_ERROR(member_->Start());
     const absl::Status status = member_->RunLoop([this] { return Loop(); });
     if (options_.on_end) options_.on_end(status);
@@ -450,7 +454,7 @@ class Server {
   std::optional<FileThread> files_;
   std::unique_ptr<collectives::Trace> trace_;  // null: no trace
   std::vector<std::unique_ptr<ShardThread>> shards_;
-  std::unique_ptr<node::JobMember> member_;
+  std::unique_ptr<node::NodeSession> member_;
   ServerCore core_;
   ServerEffects effects_;
 };

@@ -2,7 +2,7 @@
 // exchanges messages with the scheduler. Another thread writes the files of checkpoints.
 //
 // The folder server/ has everything of a server: the store of rows (range_store.h), ranges and
-// shards (shard_core.h), and checkpoints (save_directory.h).
+// shards (shard_core.h), and checkpoints (checkpoint_directory.h).
 #ifndef TANDEM_SERVER_SERVER_SHELL_H_
 #define TANDEM_SERVER_SERVER_SHELL_H_
 
@@ -13,13 +13,13 @@
 
 #include "absl/status/status.h"
 #include "job/job.h"
-#include "node/job_member.h"
+#include "node/node_session.h"
 
 namespace tandem::server {
 
 struct ServerOptions {
-  job::JobPlan plan;
-  node::JobMember::Options member;  // the shell fills in role and endpoints
+  job::ResolvedJob plan;
+  node::NodeSession::Options member;  // the shell fills in role and endpoints
   std::string record_dir;  // folder for staleness records and update orders, if the job wants them
   std::string replay;      // folder of the run whose update order this run repeats; empty = none
   // File for a trace of each shard: the frames of the first `trace_steps` steps, and the

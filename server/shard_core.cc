@@ -117,8 +117,8 @@ int Awaited(const Replay* replay, const Range& range, int waits) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ShardCore>> ShardCore::New(const job::JobPlan& plan, EndpointId self,
-                                                          uint64_t incarnation,
+absl::StatusOr<std::unique_ptr<ShardCore>> ShardCore::New(const job::ResolvedJob& plan,
+                                                          EndpointId self, uint64_t incarnation,
                                                           BufferSource& buffers,
                                                           std::unique_ptr<Replay> replay) {
   std::unique_ptr<ShardCore> core(
@@ -127,7 +127,7 @@ absl::StatusOr<std::unique_ptr<ShardCore>> ShardCore::New(const job::JobPlan& pl
   return core;
 }
 
-ShardCore::ShardCore(const job::JobPlan& plan, EndpointId self, uint64_t incarnation,
+ShardCore::ShardCore(const job::ResolvedJob& plan, EndpointId self, uint64_t incarnation,
                      BufferSource& buffers, std::unique_ptr<Replay> replay)
     : plan_(plan),
       self_(self),
@@ -145,18 +145,19 @@ absl::Status ShardCore::Init() {
   }
   for (const job::TablePlan& table : plan_.tables) {
     TANDEM_ASSIGN_OR_RETURN(auto optimizer,
-                            optim::NewRowOptimizer(table.optimizer, table.state_floats));
+                            optim::NewRowOptimizer(table.optimizer, table.extra_floats));
     optimizers_.push_back(std::move(optimizer));
     auto context = std::make_unique<TableContext>();
     context->plan = &table;
     context->optimizer = optimizers_.back().get();
     context->policy = policies_[table.group].get();
     context->workers = plan_.workers();
-    context->reads = 1 + plan_.job.train().depth() + plan_.job.train().max_unacknowledged();
+    context->reads =
+        1 + plan_.job.train().prefetch_steps() + plan_.job.train().max_inflight_pushes();
     context->lockstep = plan_.lockstep;
-    context->record = plan_.job.staleness().record();
+    context->record = plan_.job.staleness().record_updates();
     context->records = &records_;
-    context->order = plan_.job.staleness().order() ? &order_ : nullptr;
+    context->order = plan_.job.staleness().record_order() ? &order_ : nullptr;
     tables_.push_back(std::move(context));
   }
   return absl::OkStatus();
@@ -194,7 +195,7 @@ void ShardCore::OnView(absl::Time now, std::shared_ptr<const RangeMap> view,
       if (!mine && owned_[id] != nullptr) MoveAway(now, id, effects);
     }
   }
-  for (Parked& read : parked_) CheckOwners(&read.slices);
+  for (WaitingRead& read : waiting_reads_) CheckOwners(&read.slices);
   GoOn(now, -1, effects);
   Give(&records_, &order_, effects);
 }
@@ -382,7 +383,7 @@ bool ShardCore::CutSlices(const ParsedFrame& frame, std::vector<Slice>* slices,
   }
   size_t key_offset = 0, value_offset = 0, answer_bytes = 0;
   if (plan_.groups[h.group].properties.store) {
-    *why = "a STORE table takes no steps: use STORE frames";
+    *why = "a KEY_VALUE table takes no steps: use STORE frames";
     return false;
   }
   for (uint32_t i = 0; i < frame.entry_count; ++i) {
@@ -458,9 +459,9 @@ int64_t ShardCore::MinClock(uint32_t group) const {
 // ---- reads ------------------------------------------------------------------------------------
 //
 // A read is answered at once if the policy of its group allows it for all of its ranges. Otherwise
-// the read waits in parked_. Whenever a push or a view may have changed the decision, the shard
-// looks at all waiting reads again. Every second it tells the worker of a waiting read for whom the
-// read waits (WAITING), so that the worker does not take the read for lost.
+// the read waits in waiting_reads_. Whenever a push or a view may have changed the decision, the
+// shard looks at all waiting reads again. Every second it tells the worker of a waiting read for
+// whom the read waits (WAITING), so that the worker does not take the read for lost.
 
 void ShardCore::OnPull(absl::Time now, const ParsedFrame& frame, ShardEffects* effects) {
   std::string why;
@@ -479,7 +480,7 @@ void ShardCore::OnPull(absl::Time now, const ParsedFrame& frame, ShardEffects* e
     return;
   }
   size_t of_this_worker = 0;
-  for (Parked& read : parked_) {
+  for (WaitingRead& read : waiting_reads_) {
     if (read.frame.header.sender != frame.header.sender) continue;
     if (read.frame.header.request == frame.header.request) {  // resent: say why it waits
       read.next_notice = now;
@@ -488,7 +489,7 @@ void ShardCore::OnPull(absl::Time now, const ParsedFrame& frame, ShardEffects* e
     ++of_this_worker;
   }
   if (of_this_worker >= kMaxParkedPerWorker) return;
-  parked_.push_back({frame, KeepSlices(slices_), now, now + kNoticeInterval});
+  waiting_reads_.push_back({frame, KeepSlices(slices_), now, now + kNoticeInterval});
 }
 
 // A copy of `slices`. Reuses the memory of frames that waited earlier.
@@ -504,7 +505,7 @@ std::vector<ShardCore::Slice> ShardCore::KeepSlices(const std::vector<Slice>& sl
 
 bool ShardCore::MayServe(const ParsedFrame& frame, const std::vector<Slice>& slices) const {
   if ((frame.header.flags & kFlagEvaluate) != 0) return true;
-  const int depth = plan_.job.train().depth();
+  const int depth = plan_.job.train().prefetch_steps();
   for (const Slice& slice : slices) {
     if (slice.settled) continue;
     const Range& range = *owned_[slice.entry.range];
@@ -586,11 +587,11 @@ void ShardCore::AnswerRead(absl::Time now, const ParsedFrame& frame, std::vector
 
 // Answers the waiting reads that the policy allows now. `freed_by`: the worker whose push may have
 // allowed them; -1 if the cause was not a push.
-void ShardCore::ServeParked(absl::Time now, int freed_by, ShardEffects* effects) {
-  for (size_t i = 0; i < parked_.size();) {
-    if (MayServe(parked_[i].frame, parked_[i].slices)) {
-      Parked read = std::move(parked_[i]);
-      parked_.erase(parked_.begin() + static_cast<std::ptrdiff_t>(i));
+void ShardCore::ServeWaitingReads(absl::Time now, int freed_by, ShardEffects* effects) {
+  for (size_t i = 0; i < waiting_reads_.size();) {
+    if (MayServe(waiting_reads_[i].frame, waiting_reads_[i].slices)) {
+      WaitingRead read = std::move(waiting_reads_[i]);
+      waiting_reads_.erase(waiting_reads_.begin() + static_cast<std::ptrdiff_t>(i));
       if (freed_by >= 0) waits_.Add(now, read.since, read.frame.header.sender.index, freed_by);
       AnswerRead(now, read.frame, &read.slices, effects);
       spare_slices_.push_back(std::move(read.slices));
@@ -606,7 +607,7 @@ void ShardCore::ServeParked(absl::Time now, int freed_by, ShardEffects* effects)
 // of the same worker, which is on its way. In a replay a push may wait for other workers, so there
 // it gets the message too.
 void ShardCore::NotifyWaiting(absl::Time now, ShardEffects* effects) {
-  const auto notify = [&](Parked* waits) {
+  const auto notify = [&](WaitingRead* waits) {
     if (waits->next_notice > now) return;
     waits->next_notice = now + kNoticeInterval;
     for (const Slice& slice : waits->slices) {
@@ -624,14 +625,14 @@ void ShardCore::NotifyWaiting(absl::Time now, ShardEffects* effects) {
       return;
     }
   };
-  for (Parked& read : parked_) notify(&read);
+  for (WaitingRead& read : waiting_reads_) notify(&read);
   if (replay_ == nullptr) return;
-  for (Parked& push : early_) notify(&push);
+  for (WaitingRead& push : early_) notify(&push);
 }
 
 Activity ShardCore::Waiting(absl::Time now) const {
-  if (parked_.empty() && (replay_ == nullptr || early_.empty())) return {};
-  const Parked& read = parked_.empty() ? early_.front() : parked_.front();
+  if (waiting_reads_.empty() && (replay_ == nullptr || early_.empty())) return {};
+  const WaitingRead& read = waiting_reads_.empty() ? early_.front() : waiting_reads_.front();
   for (const Slice& slice : read.slices) {
     if (slice.settled) continue;
     const policies::RangeProgress& progress = owned_[slice.entry.range]->progress();
@@ -674,7 +675,7 @@ void ShardCore::OnPush(absl::Time now, const ParsedFrame& frame, ShardEffects* e
 void ShardCore::ParkEarly(absl::Time now, const ParsedFrame& frame,
                           const std::vector<Slice>& slices) {
   size_t of_this_worker = 0;
-  for (const Parked& push : early_) {
+  for (const WaitingRead& push : early_) {
     if (push.frame.header.sender != frame.header.sender) continue;
     // The push was resent while it waits. One acknowledgement will answer both frames.
     if (push.frame.header.request == frame.header.request) return;
@@ -786,7 +787,7 @@ void ShardCore::RetryEarly(absl::Time now, ShardEffects* effects) {
     progress = false;
     for (size_t i = 0; i < early_.size(); ++i) {
       if (!AdmitSlices(now, early_[i].frame, &early_[i].slices, effects)) continue;
-      Parked push = std::move(early_[i]);
+      WaitingRead push = std::move(early_[i]);
       early_.erase(early_.begin() + static_cast<std::ptrdiff_t>(i));
       Acknowledge(push.frame, push.slices, effects);
       spare_slices_.push_back(std::move(push.slices));
@@ -818,7 +819,7 @@ void ShardCore::GoOn(absl::Time now, int freed_by, ShardEffects* effects) {
       bytes_.refresh += effects->out[i].frame.TotalBytes();
       effects->urgent = true;
     }
-    ServeParked(now, freed_by, effects);
+    ServeWaitingReads(now, freed_by, effects);
   } while (replay_ != nullptr && replay_->turns() != before);
 }
 

@@ -6,7 +6,7 @@
 //   PULL   answers ROWS, now or when the policy allows it; until then sends WAITING every second
 //   PUSH   admits each slice exactly once and in the worker's order; answers ACK when all slices
 //          are held or applied, with WRONG_VIEW for slices of ranges that it does not own
-//   STORE  reads and writes rows of STORE tables at once (store_answer.h); answers STORED
+//   STORE  reads and writes rows of KEY_VALUE tables at once (store_answer.h); answers STORED
 //   views  sends each range that moved away to its new owner, with everything it holds, until the
 //          new owner confirms; installs ranges that move in
 // Without being asked, it sends REFRESH to workers that keep rows (ESSP) when those have changed.
@@ -75,8 +75,9 @@ class ShardCore {
  public:
   // `plan` and `buffers` outlive the core. `incarnation` marks frames of this process. `replay`:
   // the order of a recorded run that this run has to repeat, or null.
-  static absl::StatusOr<std::unique_ptr<ShardCore>> New(const job::JobPlan& plan, EndpointId self,
-                                                        uint64_t incarnation, BufferSource& buffers,
+  static absl::StatusOr<std::unique_ptr<ShardCore>> New(const job::ResolvedJob& plan,
+                                                        EndpointId self, uint64_t incarnation,
+                                                        BufferSource& buffers,
                                                         std::unique_ptr<Replay> replay = nullptr);
   ~ShardCore();
 
@@ -117,7 +118,7 @@ class ShardCore {
   // A frame that waits. Either a read that the policy does not allow yet, or an early push: an
   // earlier step of the same worker has not come yet or, in a replay, the entries before it in the
   // recorded order have not.
-  struct Parked {
+  struct WaitingRead {
     ParsedFrame frame;
     std::vector<Slice> slices;
     absl::Time since;
@@ -140,8 +141,8 @@ class ShardCore {
     uint32_t view = 0;
   };
 
-  ShardCore(const job::JobPlan& plan, EndpointId self, uint64_t incarnation, BufferSource& buffers,
-            std::unique_ptr<Replay> replay);
+  ShardCore(const job::ResolvedJob& plan, EndpointId self, uint64_t incarnation,
+            BufferSource& buffers, std::unique_ptr<Replay> replay);
   absl::Status Init();
 
   void OnPull(absl::Time now, const ParsedFrame& frame, ShardEffects* effects);
@@ -157,7 +158,7 @@ class ShardCore {
                   ShardEffects* effects);
   size_t RowFloats(const ParsedFrame& frame, const Slice& slice) const;
   std::vector<Slice> KeepSlices(const std::vector<Slice>& slices);
-  void ServeParked(absl::Time now, int freed_by, ShardEffects* effects);
+  void ServeWaitingReads(absl::Time now, int freed_by, ShardEffects* effects);
   void NotifyWaiting(absl::Time now, ShardEffects* effects);
   bool AdmitSlices(absl::Time now, const ParsedFrame& frame, std::vector<Slice>* slices,
                    ShardEffects* effects);
@@ -172,7 +173,7 @@ class ShardCore {
   int64_t MinClock(uint32_t group) const;
   FrameHeader AnswerHeader(const ParsedFrame& frame, FrameKind kind) const;
 
-  const job::JobPlan& plan_;
+  const job::ResolvedJob& plan_;
   const EndpointId self_;
   const uint64_t incarnation_;
   BufferSource& buffers_;
@@ -186,8 +187,8 @@ class ShardCore {
 
   std::shared_ptr<const RangeMap> map_;
   std::vector<std::unique_ptr<Range>> owned_;  // by range id; null if not owned
-  std::vector<Parked> parked_;                 // reads
-  std::vector<Parked> early_;                  // pushes
+  std::vector<WaitingRead> waiting_reads_;     // reads
+  std::vector<WaitingRead> early_;             // pushes
   WaitLog waits_;
   std::vector<std::vector<Slice>> spare_slices_;  // memory of frames that waited earlier
   bool delayed_finished_ = false;                 // applies to ranges that arrive later, too

@@ -16,10 +16,11 @@ constexpr size_t kMostRefusalBytes = 512;
 constexpr size_t kMostScanBytes = size_t{8} << 20;  // of rows in one slice of a scan
 
 size_t RowFloats(const job::TablePlan& table) {
-  return static_cast<size_t>(table.dim + table.state_floats);
+  return static_cast<size_t>(table.dim + table.extra_floats);
 }
 
-absl::Status CheckSender(const ParsedFrame& frame, const job::JobPlan& plan, const RangeMap* map) {
+absl::Status CheckSender(const ParsedFrame& frame, const job::ResolvedJob& plan,
+                         const RangeMap* map) {
   const FrameHeader& h = frame.header;
   const bool known = h.sender.role == Role::kReader ||
                      (h.sender.role == Role::kWorker && h.sender.index < plan.workers());
@@ -33,14 +34,15 @@ absl::Status CheckSender(const ParsedFrame& frame, const job::JobPlan& plan, con
 }
 
 // Checks what the frame decoder cannot check because it does not know the job.
-absl::Status CheckSlices(const ParsedFrame& frame, const job::JobPlan& plan, const RangeMap& map) {
+absl::Status CheckSlices(const ParsedFrame& frame, const job::ResolvedJob& plan,
+                         const RangeMap& map) {
   const auto action = static_cast<StoreAction>(frame.header.flags);
   size_t bytes = 0;
   for (uint32_t i = 0; i < frame.entry_count; ++i) {
     const SliceEntry e = frame.Entry(i);
     if (e.range >= map.ranges().size() || !plan.tables[map.range(e.range).table].store) {
       return absl::InvalidArgumentError(
-          absl::StrCat("range ", e.range, " does not belong to a STORE table"));
+          absl::StrCat("range ", e.range, " does not belong to a KEY_VALUE table"));
     }
     const size_t width = RowFloats(plan.tables[map.range(e.range).table]);
     const size_t want = HasStoreValues(action) && e.rows > 0 ? width : 0;
@@ -121,7 +123,7 @@ Frame RefuseStore(const ParsedFrame& frame, const FrameHeader& header, absl::str
   return EncodeDataFrame(buffers, header, entries, std::move(text), Buffer());
 }
 
-absl::StatusOr<Frame> AnswerStore(const ParsedFrame& frame, const job::JobPlan& plan,
+absl::StatusOr<Frame> AnswerStore(const ParsedFrame& frame, const job::ResolvedJob& plan,
                                   const RangeMap* map,
                                   absl::Span<const std::unique_ptr<Range>> owned,
                                   const FrameHeader& header, BufferSource& buffers) {

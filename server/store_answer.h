@@ -23,7 +23,7 @@ namespace tandem::server {
 // header: of the answer. INVALID_ARGUMENT: the frame is invalid, and nothing has changed; tell the
 // sender with RefuseStore. FAILED_PRECONDITION: send no answer, because there is no view yet or the
 // sender may not send such frames.
-absl::StatusOr<Frame> AnswerStore(const ParsedFrame& frame, const job::JobPlan& plan,
+absl::StatusOr<Frame> AnswerStore(const ParsedFrame& frame, const job::ResolvedJob& plan,
                                   const RangeMap* map,
                                   absl::Span<const std::unique_ptr<Range>> owned,
                                   const FrameHeader& header, BufferSource& buffers);

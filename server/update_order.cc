@@ -49,7 +49,7 @@ absl::Status ReadFolder(const std::string& folder, const Take& take) {
     return absl::NotFoundError(
         absl::StrCat(folder,
                      ": no order of updates (*.order) in it; hint: a run writes it with "
-                     "--set staleness.order=true"));
+                     "--set staleness.record_order=true"));
   }
   std::sort(files.begin(), files.end());
   for (const std::string& file : files) TANDEM_RETURN_IF_ERROR(ReadFile(file, take));

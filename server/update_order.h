@@ -1,6 +1,6 @@
-// The order in which ranges admitted updates. A job with `staleness.order` writes it to one file a
-// shard, with one entry for each push that a range admitted. The order and the versions that were
-// read are everything in a run that depends on time; `tandem replay` repeats the run from them
+// The order in which ranges admitted updates. A job with `staleness.record_order` writes it to one
+// file a shard, with one entry for each push that a range admitted. The order and the versions that
+// were read are everything in a run that depends on time; `tandem replay` repeats the run from them
 // (replay.h).
 //
 // Fixed layout, little-endian: an OrderFileHead, then entries. The entries of one range are in the

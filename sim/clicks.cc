@@ -37,9 +37,9 @@ double LossOf(double p, double z) {
 
 }  // namespace
 
-ClickModel::ClickModel(const job::JobPlan& plan, const ClickOptions& options)
+ClickModel::ClickModel(const job::ResolvedJob& plan, const ClickOptions& options)
     : options_(options),
-      batch_(plan.job.train().batch()),
+      batch_(plan.job.train().batch_size()),
       draw_(ZipfWeights(options.ids, options.skew)) {
   for (const job::TablePlan& table : plan.tables) {
     if (table.of_model()) tables_.push_back({table.id, static_cast<size_t>(table.dim)});
@@ -176,7 +176,7 @@ void ClickModel::RowGradients(const data::SparseInput& input, size_t dim,
 // ---- a worker ---------------------------------------------------------------------------------
 
 absl::StatusOr<std::unique_ptr<worker::TaskRunner>> ClickRunner::New(
-    const job::JobPlan& plan, int rank, std::shared_ptr<const ClickModel> model,
+    const job::ResolvedJob& plan, int rank, std::shared_ptr<const ClickModel> model,
     ClickLosses* losses) {
   TANDEM_ASSIGN_OR_RETURN(auto dense, worker::DenseParameters::New(plan.job.dense().optimizer(),
                                                                    model->options().dense));

@@ -64,7 +64,7 @@ struct ClickLosses {
 class ClickModel {
  public:
   // `plan` must outlive the model.
-  ClickModel(const job::JobPlan& plan, const ClickOptions& options);
+  ClickModel(const job::ResolvedJob& plan, const ClickOptions& options);
 
   const ClickOptions& options() const { return options_; }
   // Fills in the samples of a worker's step and their labels; truth[s]: the logit of the
@@ -106,13 +106,13 @@ class ClickRunner final : public worker::TaskRunner {
  public:
   // All workers add to `losses`. `plan` and `losses` must outlive the runner.
   static absl::StatusOr<std::unique_ptr<worker::TaskRunner>> New(
-      const job::JobPlan& plan, int rank, std::shared_ptr<const ClickModel> model,
+      const job::ResolvedJob& plan, int rank, std::shared_ptr<const ClickModel> model,
       ClickLosses* losses);
 
   worker::DenseParameters& dense() override { return *dense_; }
   bool has_test_data() const override { return false; }
   int64_t EstimatedRows() const override {
-    return model_->options().steps * plan_.job.train().batch();
+    return model_->options().steps * plan_.job.train().batch_size();
   }
   absl::Status Fetch(worker::StepSlot* slot) override;
   absl::Status Compute(worker::StepSlot* slot) override;
@@ -125,7 +125,7 @@ class ClickRunner final : public worker::TaskRunner {
   }
 
  private:
-  ClickRunner(const job::JobPlan& plan, int rank, std::shared_ptr<const ClickModel> model,
+  ClickRunner(const job::ResolvedJob& plan, int rank, std::shared_ptr<const ClickModel> model,
               ClickLosses* losses, std::unique_ptr<worker::DenseParameters> dense)
       : plan_(plan),
         rank_(rank),
@@ -135,7 +135,7 @@ class ClickRunner final : public worker::TaskRunner {
   static absl::Status NoTest();
   void Note(int64_t step, absl::Span<const double> truth);
 
-  const job::JobPlan& plan_;
+  const job::ResolvedJob& plan_;
   const int rank_;
   const std::shared_ptr<const ClickModel> model_;
   ClickLosses* const losses_;

@@ -50,7 +50,7 @@ void DataFrames::StartCuts() {
 }
 
 EndpointId DataFrames::Anybody() {
-  const job::JobPlan& plan = context_.plan;
+  const job::ResolvedJob& plan = context_.plan;
   const int n = static_cast<int>(
       context_.random.Uniform(static_cast<uint64_t>(plan.shards() + plan.workers())));
   if (n >= plan.shards()) return EndpointId::Worker(n - plan.shards());

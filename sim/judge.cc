@@ -10,7 +10,7 @@
 
 namespace tandem::sim {
 
-Judge::Judge(const job::JobPlan& plan, const ToyModel& model, Options options)
+Judge::Judge(const job::ResolvedJob& plan, const ToyModel& model, Options options)
     : plan_(plan),
       model_(model),
       options_(std::move(options)),
@@ -177,7 +177,7 @@ void Judge::CheckBounds(int reader, int64_t step, uint32_t table, uint64_t key,
     if (policy.read_bound < policies::kUnbounded) since = step - policy.read_bound;
     // A worker's own pushes may still wait for their batch.
     if (rank == reader && policy.batch == 0) {
-      since = std::max(since, step - plan_.job.train().depth());
+      since = std::max(since, step - plan_.job.train().prefetch_steps());
     }
     const double least = ledger_.WeightBefore(table, key, rank, since);
     if (taken[static_cast<size_t>(rank)] >= least - Ledger::kTolerance) continue;

@@ -38,7 +38,7 @@ class Judge {
     std::function<int64_t(int rank)> step_of;  // the current step of a worker
   };
   // References must outlive this.
-  Judge(const job::JobPlan& plan, const ToyModel& model, Options options);
+  Judge(const job::ResolvedJob& plan, const ToyModel& model, Options options);
 
   // Inputs. This map gives the range of each slice of a step. Ranges may move, but are not split.
   void set_ranges(std::shared_ptr<const RangeMap> map) { map_ = std::move(map); }
@@ -103,7 +103,7 @@ class Judge {
            (quorum_ == nullptr && plan_.job.dense().synchroniser() == Dense::ALLREDUCE);
   }
 
-  const job::JobPlan& plan_;
+  const job::ResolvedJob& plan_;
   const ToyModel& model_;
   const Options options_;
   std::vector<std::unique_ptr<policies::UpdatePolicy>> policies_;  // by group

@@ -12,7 +12,8 @@ namespace tandem::sim {
 // `computed`: steps that the worker has computed, with this one. `step`: its number in the job,
 // from 0. A run ends when all `steps` steps of each epoch are computed, or at train.max_steps. The
 // latter also counts steps that the worker has skipped because of a policy.
-inline bool InLastTenth(const job::JobPlan& plan, int64_t steps, int64_t computed, int64_t step) {
+inline bool InLastTenth(const job::ResolvedJob& plan, int64_t steps, int64_t computed,
+                        int64_t step) {
   const Train& train = plan.job.train();
   if (10 * computed > 9 * steps * std::max(1, train.epochs())) return true;
   return train.max_steps() > 0 && 10 * (step + 1) > 9 * train.max_steps();

@@ -16,7 +16,8 @@ constexpr uint64_t kRow = 1;  // the only key of each table
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<worker::TaskRunner>> QuadraticRunner::New(
-    const job::JobPlan& plan, int rank, const QuadraticOptions& options, QuadraticLosses* losses) {
+    const job::ResolvedJob& plan, int rank, const QuadraticOptions& options,
+    QuadraticLosses* losses) {
   TANDEM_ASSIGN_OR_RETURN(
       auto dense, worker::DenseParameters::New(plan.job.dense().optimizer(), options.dense));
   for (float& value : dense->values()) value = static_cast<float>(options.first);
@@ -35,7 +36,7 @@ absl::Status QuadraticRunner::Fetch(worker::StepSlot* slot) {
   batch.Clear();
   batch.sparse.clear();
   if (fetched_++ >= options_.steps) return absl::OkStatus();
-  batch.samples = plan_.job.train().batch();
+  batch.samples = plan_.job.train().batch_size();
   for (const job::TablePlan& table : plan_.tables) {
     if (!table.of_model()) continue;
     data::SparseInput input;

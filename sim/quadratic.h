@@ -47,13 +47,14 @@ struct QuadraticLosses {
 class QuadraticRunner final : public worker::TaskRunner {
  public:
   // All workers add to `losses`. `plan` and `losses` must outlive the runner.
-  static absl::StatusOr<std::unique_ptr<worker::TaskRunner>> New(const job::JobPlan& plan, int rank,
+  static absl::StatusOr<std::unique_ptr<worker::TaskRunner>> New(const job::ResolvedJob& plan,
+                                                                 int rank,
                                                                  const QuadraticOptions& options,
                                                                  QuadraticLosses* losses);
 
   worker::DenseParameters& dense() override { return *dense_; }
   bool has_test_data() const override { return false; }
-  int64_t EstimatedRows() const override { return options_.steps * plan_.job.train().batch(); }
+  int64_t EstimatedRows() const override { return options_.steps * plan_.job.train().batch_size(); }
   absl::Status Fetch(worker::StepSlot* slot) override;
   absl::Status Compute(worker::StepSlot* slot) override;
   absl::Status FetchTest(worker::StepSlot*, bool, worker::HeldOut) override { return NoTest(); }
@@ -65,14 +66,14 @@ class QuadraticRunner final : public worker::TaskRunner {
   }
 
  private:
-  QuadraticRunner(const job::JobPlan& plan, int rank, const QuadraticOptions& options,
+  QuadraticRunner(const job::ResolvedJob& plan, int rank, const QuadraticOptions& options,
                   QuadraticLosses* losses, std::unique_ptr<worker::DenseParameters> dense)
       : plan_(plan), rank_(rank), options_(options), losses_(losses), dense_(std::move(dense)) {}
   static absl::Status NoTest();
   double Descend(uint64_t noise_seed, double samples, absl::Span<const float> weights,
                  absl::Span<float> gradient) const;
 
-  const job::JobPlan& plan_;
+  const job::ResolvedJob& plan_;
   const int rank_;
   const QuadraticOptions options_;
   QuadraticLosses* const losses_;

@@ -18,13 +18,13 @@ constexpr double kTolerance = 1e-3, kRounding = 1e-5;
 
 }  // namespace
 
-QuorumJudge::Options QuorumJudge::OptionsOf(const job::JobPlan& plan) {
+QuorumJudge::Options QuorumJudge::OptionsOf(const job::ResolvedJob& plan) {
   const Dense& dense = plan.job.dense();
   Options options;
   options.bound = dense.quorum_bound();
-  options.meetings = dense.synchroniser() == Dense::LOCAL_SGD;
-  if (!options.meetings) return options;
-  options.every = dense.local_steps().every();
+  options.sync_rounds = dense.synchroniser() == Dense::LOCAL_SGD;
+  if (!options.sync_rounds) return options;
+  options.every = dense.local_steps().sync_every();
   options.outer_rate = dense.local_steps().outer_learning_rate();
   options.outer_momentum = dense.local_steps().outer_momentum();
   return options;
@@ -51,7 +51,7 @@ void QuorumJudge::OnTaken(int rank, absl::Span<const float> values) {
   OnRead(rank);
   if (worker.read == 0) return;
   if (worker::DigestOf(values) == sums_[static_cast<size_t>(worker.read) - 1].digest) return;
-  fail_(absl::StrCat("worker ", rank, " goes on with another model than that of meeting ",
+  fail_(absl::StrCat("worker ", rank, " goes on with another model than that of sync round ",
                      worker.read - 1));
 }
 
@@ -80,7 +80,7 @@ void QuorumJudge::OnStepped(int rank, int64_t step) {
 void QuorumJudge::OnBrought(int rank) {
   const int64_t steps = of(rank).own.steps;
   if (steps != options_.every) {
-    fail_(absl::StrCat("worker ", rank, " comes to a meeting after ", steps, " steps, want ",
+    fail_(absl::StrCat("worker ", rank, " comes to a sync round after ", steps, " steps, want ",
                        options_.every));
   }
   OnBroughtRest(rank);
@@ -194,10 +194,10 @@ void QuorumJudge::CheckWhole(int rank, absl::Span<const float> values) {
     left += worker.own.samples > 0 ? 1 : 0;
     for (size_t sum = closed_; sum < sums_.size(); ++sum) left += sums_[sum].taken[other].size();
     if (left == 0) continue;
-    return fail_(absl::StrCat("worker ", rank, " evaluates or saves a model that lacks ", left,
-                              " gradients of worker ", other));
+    return fail_(absl::StrCat("worker ", rank, " evaluates or checkpoints a model that lacks ",
+                              left, " gradients of worker ", other));
   }
-  CheckValues(absl::StrCat("the model that worker ", rank, " evaluates or saves"), closed_,
+  CheckValues(absl::StrCat("the model that worker ", rank, " evaluates or checkpoints"), closed_,
               /*rank=*/-1, values);
 }
 

@@ -2,7 +2,8 @@
 // (local_steps.quorum), in a world with the toy model. The world tells the judge when a worker
 // takes the current model, computes a gradient, adds it to the sums, and begins and ends a sum. The
 // judge computes the contents of each sum, and so the value of every parameter after it. It checks
-//   (1) the models that workers read, evaluate and save: each contains every gradient of the ended
+//   (1) the models that workers read, evaluate and checkpoint: each contains every gradient of the
+//   ended
 //       sums once, weighted by its samples; after sync rounds also the outer step, and the worker's
 //       own steps since then;
 //   (2) the lateness of a gradient (or movement): at most `bound` sums begin between its parameters
@@ -38,12 +39,12 @@ class QuorumJudge {
   struct Options {
     int64_t bound = 1;
     bool values = true;  // check values; needs SGD with learning rate 1
-    bool meetings = false;
+    bool sync_rounds = false;
     int64_t every = 1;                          // steps from one sync round to the next
     double outer_rate = 1, outer_momentum = 0;  // of the outer step that applies a sum
   };
   // The options for a job with a quorum.
-  static Options OptionsOf(const job::JobPlan& plan);
+  static Options OptionsOf(const job::ResolvedJob& plan);
   // `model` must outlive this.
   QuorumJudge(const ToyModel& model, const Options& options, Fail fail);
 

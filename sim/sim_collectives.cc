@@ -16,7 +16,7 @@ constexpr absl::Duration kNoDeadline = absl::Hours(10000);
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SimCollectives>> SimCollectives::New(
-    const job::JobPlan& plan, int rank, std::unique_ptr<worker::DenseReduction> reduction,
+    const job::ResolvedJob& plan, int rank, std::unique_ptr<worker::DenseReduction> reduction,
     BufferSource& buffers) {
   const Dense& config = plan.job.dense();
   if (config.codec().kind() > Codec::NONE || config.device() == Dense::CUDA) {

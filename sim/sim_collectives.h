@@ -32,7 +32,7 @@ class SimCollectives {
   // Creates the collectives of worker `rank` for `reduction`. UNIMPLEMENTED if they need threads or
   // a GPU. References must outlive this.
   static absl::StatusOr<std::unique_ptr<SimCollectives>> New(
-      const job::JobPlan& plan, int rank, std::unique_ptr<worker::DenseReduction> reduction,
+      const job::ResolvedJob& plan, int rank, std::unique_ptr<worker::DenseReduction> reduction,
       BufferSource& buffers);
 
   // Call before the model computes.

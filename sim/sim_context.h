@@ -24,7 +24,7 @@
 namespace tandem::sim {
 
 struct SimContext {
-  SimContext(const job::JobPlan& job_plan, const WorldOptions& world_options)
+  SimContext(const job::ResolvedJob& job_plan, const WorldOptions& world_options)
       : plan(job_plan),
         options(world_options),
         trace(world_options.trace_lines),
@@ -38,7 +38,7 @@ struct SimContext {
   // A view reaches a core up to options.view_delay late.
   absl::Duration ViewDelay() { return options.view_delay * random.NextDouble(); }
 
-  const job::JobPlan& plan;
+  const job::ResolvedJob& plan;
   const WorldOptions options;
   Agenda agenda;
   EventTrace trace;
@@ -50,7 +50,7 @@ struct SimContext {
 
 // The incarnation of an endpoint's process. A worker that serves rows has the incarnation of
 // its server.
-inline uint64_t IncarnationOf(const job::JobPlan& plan, EndpointId id) {
+inline uint64_t IncarnationOf(const job::ResolvedJob& plan, EndpointId id) {
   const auto index = static_cast<uint64_t>(id.index);
   const auto processes = static_cast<uint64_t>(plan.server_processes());
   if (id.role != Role::kServer) return 2000 + index;

@@ -15,7 +15,7 @@ namespace tandem::sim {
 using worker::QuorumCall;
 using worker::QuorumNews;
 
-absl::StatusOr<std::unique_ptr<SimQuorum>> SimQuorum::New(const job::JobPlan& plan, int rank,
+absl::StatusOr<std::unique_ptr<SimQuorum>> SimQuorum::New(const job::ResolvedJob& plan, int rank,
                                                           worker::DenseParameters& dense,
                                                           Judge* judge, Outside outside) {
   std::unique_ptr<SimQuorum> made(new SimQuorum(plan, rank, dense, judge, std::move(outside)));
@@ -28,8 +28,7 @@ absl::Status SimQuorum::MakeParts() {
   std::unique_ptr<worker::DenseParameters> model;
   member_.reset();  // its model refers to the replica
   if (config.synchroniser() == Dense::LOCAL_SGD) {
-    replica_ =
-        std::make_unique<worker::MeetingReplica>(dense_, worker::MeetingReplica::OptionsOf(plan_));
+    replica_ = std::make_unique<worker::SyncReplica>(dense_, worker::SyncReplica::OptionsOf(plan_));
     model = replica_->NewModel();
   } else {
     TANDEM_ASSIGN_OR_RETURN(model,
@@ -86,8 +85,8 @@ void SimQuorum::Begin(absl::Span<float> gradient, const Step& step) {
     member_->Add(gradient, step);
   } else {
     if (!replica_->Step(gradient, step)) return;
-    const worker::MeetingReplica::Movement movement = replica_->Bring();
-    brought = movement.meeting;
+    const worker::SyncReplica::Movement movement = replica_->Bring();
+    brought = movement.sync_round;
     member_->Add(movement.values, brought);
   }
   if (judge() != nullptr) judge()->OnBrought(rank_);
@@ -113,8 +112,8 @@ void SimQuorum::BeginEndOfEpoch(int64_t step) {
 
 void SimQuorum::AddRest() {
   if (replica_ == nullptr || !replica_->has_rest()) return;
-  const worker::MeetingReplica::Movement rest = replica_->BringRest();
-  member_->Add(rest.values, rest.meeting);
+  const worker::SyncReplica::Movement rest = replica_->BringRest();
+  member_->Add(rest.values, rest.sync_round);
   if (judge() != nullptr) judge()->OnBroughtRest(rank_);
 }
 

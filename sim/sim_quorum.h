@@ -1,6 +1,6 @@
 // Runs dense sums that do not wait for all workers (dense.quorum) on one simulated worker. It does
 // under the virtual clock what worker/quorum_sums.h does with threads. Sync rounds that do not wait
-// for all workers (local_steps.quorum, worker/quorum_meetings.h) are such sums, too. For the
+// for all workers (local_steps.quorum, worker/quorum_rounds.h) are such sums, too. For the
 // collectives this is a reduction (worker/dense_reduction.h). Its requests come when rank 0 calls
 // for a sum, also while this worker computes. A step is over at once if no sync round is due, and
 // otherwise when rank 0 releases this worker.
@@ -30,9 +30,9 @@
 #include "sim/judge.h"
 #include "worker/dense_parameters.h"
 #include "worker/dense_reduction.h"
-#include "worker/meeting_replica.h"
 #include "worker/quorum_caller.h"
 #include "worker/quorum_member.h"
+#include "worker/sync_replica.h"
 
 namespace tandem::sim {
 
@@ -48,7 +48,7 @@ class SimQuorum final : public worker::DenseReduction {
   };
 
   // For worker `rank`. `plan`, `dense` and `judge` (may be null) must outlive this.
-  static absl::StatusOr<std::unique_ptr<SimQuorum>> New(const job::JobPlan& plan, int rank,
+  static absl::StatusOr<std::unique_ptr<SimQuorum>> New(const job::ResolvedJob& plan, int rank,
                                                         worker::DenseParameters& dense,
                                                         Judge* judge, Outside outside);
 
@@ -65,7 +65,7 @@ class SimQuorum final : public worker::DenseReduction {
   // No worker has data left: the epoch ends with a sum of the remaining gradients, and all are
   // at `step`.
   void BeginEndOfEpoch(int64_t step);
-  // MeetingReplica::State; empty without sync rounds.
+  // SyncReplica::State; empty without sync rounds.
   std::string State() override { return replica_ == nullptr ? "" : replica_->State(); }
   // Resumes this worker from a checkpoint, as if all workers had been killed in it. Only the
   // worker's saved state remains, and `dense_file`, which rank 0 has written. Call it for all
@@ -88,7 +88,7 @@ class SimQuorum final : public worker::DenseReduction {
  private:
   enum class Stage { kIdle, kSum, kSummed, kCompare };  // of the first of calls_
 
-  SimQuorum(const job::JobPlan& plan, int rank, worker::DenseParameters& dense, Judge* judge,
+  SimQuorum(const job::ResolvedJob& plan, int rank, worker::DenseParameters& dense, Judge* judge,
             Outside outside)
       : plan_(plan), rank_(rank), judge_(judge), outside_(std::move(outside)), dense_(dense) {}
   absl::Status MakeParts();
@@ -101,12 +101,12 @@ class SimQuorum final : public worker::DenseReduction {
   void FinishCall();
   void GoOn();
 
-  const job::JobPlan& plan_;
+  const job::ResolvedJob& plan_;
   const int rank_;
   Judge* const judge_;
   const Outside outside_;
-  worker::DenseParameters& dense_;                   // the parameters that the worker computes with
-  std::unique_ptr<worker::MeetingReplica> replica_;  // null: each step's gradient is summed
+  worker::DenseParameters& dense_;                // the parameters that the worker computes with
+  std::unique_ptr<worker::SyncReplica> replica_;  // null: each step's gradient is summed
   std::unique_ptr<worker::QuorumMember> member_;
   std::unique_ptr<worker::QuorumCaller> caller_;       // only on rank 0
   std::vector<worker::QuorumCaller::Addressed> said_;  // scratch

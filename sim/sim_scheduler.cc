@@ -48,14 +48,14 @@ void SimScheduler::StartClock() {
 void SimScheduler::StartAccidents() {
   if (context_.options.moves_per_second > 0) MoveSomeRange();
   if (context_.options.breaks_per_second > 0) BreakSomeConnection();
-  AskForSaves();
+  RequestCheckpoints();
 }
 
-void SimScheduler::AskForSaves() {
-  for (const absl::Duration save : context_.options.saves) {
-    context_.agenda.After(save, [this] {
+void SimScheduler::RequestCheckpoints() {
+  for (const absl::Duration checkpoint : context_.options.checkpoints) {
+    context_.agenda.After(checkpoint, [this] {
       scheduler::SchedulerEvent event;
-      event.kind = scheduler::SchedulerEvent::Kind::kSave;
+      event.kind = scheduler::SchedulerEvent::Kind::kCheckpoint;
       event.text = "in the middle";
       Step(event);
     });
@@ -99,8 +99,8 @@ absl::Time SimScheduler::Arrival(absl::Time* last) {
 }
 
 void SimScheduler::Send(EndpointId from, const Control& control) {
-  if (control.barrier_enter().action() == BarrierEnter::SAVE) {
-    saving_.insert(control.barrier_enter().name());
+  if (control.barrier_enter().action() == BarrierEnter::CHECKPOINT) {
+    checkpoint_writer_.insert(control.barrier_enter().name());
   }
   if (control.has_barrier_enter() && context_.random.Bernoulli(context_.options.barrier_drop)) {
     return;
@@ -149,7 +149,7 @@ void SimScheduler::Deliver(size_t node, const Control& control) {
     return context_.Fail(absl::StrCat("the scheduler ends the job: ", control.failure().node(),
                                       ": ", control.failure().reason()));
   }
-  if (control.has_barrier_release()) saving_.erase(control.barrier_release().name());
+  if (control.has_barrier_release()) checkpoint_writer_.erase(control.barrier_release().name());
   const int servers = context_.plan.servers();
   const int n = static_cast<int>(node);
   arrive_(n < servers ? EndpointId::Shard(n, 0) : EndpointId::Worker(n - servers), control);
@@ -203,7 +203,7 @@ void SimScheduler::MoveSomeRange() {
   context_.agenda.After(wait, [this] {
     if (core_.done()) return;
     const uint64_t ranges = static_cast<uint64_t>(core_.view().range_size());
-    if (ranges > 0 && saving_.empty()) {
+    if (ranges > 0 && checkpoint_writer_.empty()) {
       const auto one_of = [this](int count) {
         return static_cast<int>(context_.random.Uniform(static_cast<uint64_t>(count)));
       };

@@ -59,14 +59,15 @@ class SimScheduler {
   void BreakSomeConnection();
   void Break(EndpointId worker, Connection* connection);
   void MoveSomeRange();
-  void AskForSaves();
+  void RequestCheckpoints();
 
   SimContext& context_;
   const Arrive arrive_;
   scheduler::SchedulerCore core_;
   scheduler::SchedulerEffects effects_;
   std::vector<Connection> connections_;  // servers from 0, then workers
-  std::set<std::string> saving_;         // barriers of checkpoints that workers have entered
+  // barriers of checkpoints that workers have entered
+  std::set<std::string> checkpoint_writer_;
   bool stopping_ = false;
   int moves_ = 0, breaks_ = 0;
 };

@@ -16,7 +16,7 @@ constexpr size_t kRowsPerSlice = 5;  // small, so that frames arrive during a ch
 }  // namespace
 
 absl::Status SimServers::Init() {
-  const job::JobPlan& plan = context_.plan;
+  const job::ResolvedJob& plan = context_.plan;
   servers_.resize(static_cast<size_t>(plan.servers()));
   for (int index = 0; index < plan.servers(); ++index) {
     Server& server = servers_[static_cast<size_t>(index)];
@@ -119,7 +119,7 @@ void SimServers::AfterServer(int index) {
 
 // Does the tasks in order. Tasks after a checkpoint wait for its end.
 void SimServers::DoTasks(EndpointId id) {
-  while (shard(id).save == nullptr && !shard(id).tasks.empty()) {
+  while (shard(id).checkpoint == nullptr && !shard(id).tasks.empty()) {
     const server::ShardTask task = std::move(shard(id).tasks.front());
     shard(id).tasks.pop_front();
     DoTask(id, task);
@@ -130,9 +130,9 @@ void SimServers::DoTask(EndpointId id, const server::ShardTask& task) {
   server::ShardCore& core = *shard(id).core;
   ShardReport report;
   switch (task.kind) {
-    case server::ShardTask::Kind::kSave:
-      shard(id).save = std::make_unique<server::ShardSave>(&core);
-      return GoOnSaving(id, task);
+    case server::ShardTask::Kind::kCheckpoint:
+      shard(id).checkpoint = std::make_unique<server::ShardCheckpoint>(&core);
+      return ContinueCheckpoint(id, task);
     case server::ShardTask::Kind::kView:
       context_.Log(absl::StrCat(id.DebugString(), " learns view ", task.map->view()));
       core.OnView(context_.agenda.now(), task.map, &shard_effects_);
@@ -154,23 +154,25 @@ void SimServers::DoTask(EndpointId id, const server::ShardTask& task) {
 }
 
 // Writes one slice of a checkpoint, then continues later. Files take no time.
-void SimServers::GoOnSaving(EndpointId id, const server::ShardTask& task) {
-  std::unique_ptr<server::ShardSave>& save = shard(id).save;
-  absl::StatusOr<std::optional<server::ShardSave::File>> file = save->Step(kRowsPerSlice);
+void SimServers::ContinueCheckpoint(EndpointId id, const server::ShardTask& task) {
+  std::unique_ptr<server::ShardCheckpoint>& checkpoint = shard(id).checkpoint;
+  absl::StatusOr<std::optional<server::ShardCheckpoint::File>> file =
+      checkpoint->Step(kRowsPerSlice);
   if (!file.ok()) return context_.Fail(file.status().ToString());
   if (file->has_value()) {
-    const absl::Status added = saves_.Add(task.path, (*file)->name, (*file)->encoder.Finish());
+    const absl::Status added =
+        checkpoints_.Add(task.path, (*file)->name, (*file)->encoder.Finish());
     if (!added.ok()) return context_.Fail(added.ToString());
   }
-  if (save->done()) {
-    save.reset();
+  if (checkpoint->done()) {
+    checkpoint.reset();
     servers_[static_cast<size_t>(id.index)].core->OnShardDone(task.id, absl::OkStatus(), nullptr,
                                                               &server_effects_);
     AfterServer(id.index);
     return DoTasks(id);
   }
   context_.agenda.After(context_.options.fetch * context_.random.NextDouble(),
-                        [this, id, task] { GoOnSaving(id, task); });
+                        [this, id, task] { ContinueCheckpoint(id, task); });
 }
 
 // ---- a shard ----------------------------------------------------------------------------------

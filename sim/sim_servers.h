@@ -16,10 +16,10 @@
 #include "absl/time/time.h"
 #include "proto/range_map.h"
 #include "server/server_core.h"
+#include "server/shard_checkpoint.h"
 #include "server/shard_core.h"
-#include "server/shard_save.h"
+#include "sim/checkpoint_check.h"
 #include "sim/data_frames.h"
-#include "sim/save_check.h"
 #include "sim/sim_context.h"
 #include "sim/sim_scheduler.h"
 
@@ -35,8 +35,9 @@ struct RangeEvent {
 class SimServers {
  public:
   // References must outlive this.
-  SimServers(SimContext& context, SimScheduler& scheduler, DataFrames& frames, SaveCheck& saves)
-      : context_(context), scheduler_(scheduler), frames_(frames), saves_(saves) {}
+  SimServers(SimContext& context, SimScheduler& scheduler, DataFrames& frames,
+             CheckpointCheck& checkpoints)
+      : context_(context), scheduler_(scheduler), frames_(frames), checkpoints_(checkpoints) {}
   absl::Status Init();
   void StartClocks();
 
@@ -65,9 +66,9 @@ class SimServers {
  private:
   struct Shard {
     std::unique_ptr<server::ShardCore> core;
-    absl::Time heard;                         // the time at which the last task arrives
-    std::deque<server::ShardTask> tasks;      // arrived, but not done
-    std::unique_ptr<server::ShardSave> save;  // the current checkpoint; or null
+    absl::Time heard;                                     // the time at which the last task arrives
+    std::deque<server::ShardTask> tasks;                  // arrived, but not done
+    std::unique_ptr<server::ShardCheckpoint> checkpoint;  // the current checkpoint; or null
   };
   struct Server {
     std::unique_ptr<server::ServerCore> core;
@@ -83,7 +84,7 @@ class SimServers {
   void AfterServer(int index);
   void DoTasks(EndpointId id);
   void DoTask(EndpointId id, const server::ShardTask& task);
-  void GoOnSaving(EndpointId id, const server::ShardTask& task);
+  void ContinueCheckpoint(EndpointId id, const server::ShardTask& task);
   void AfterShard(EndpointId id);
   void CountOpenSteps(EndpointId id);
   void LogAdmitted(EndpointId id);
@@ -92,7 +93,7 @@ class SimServers {
   SimContext& context_;
   SimScheduler& scheduler_;
   DataFrames& frames_;
-  SaveCheck& saves_;
+  CheckpointCheck& checkpoints_;
   std::vector<Server> servers_;
   server::ShardEffects shard_effects_;
   server::ServerEffects server_effects_;

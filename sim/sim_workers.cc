@@ -23,12 +23,12 @@ absl::Status SimWorkers::Init(const worker::MakeTaskRunner& make_runner) {
 
 absl::StatusOr<std::unique_ptr<SimWorkers::Worker>> SimWorkers::NewWorker(
     int rank, const worker::MakeTaskRunner& make_runner) {
-  const job::JobPlan& plan = context_.plan;
+  const job::ResolvedJob& plan = context_.plan;
   auto worker = std::make_unique<Worker>();
   const uint64_t incarnation = IncarnationOf(context_.plan, EndpointId::Worker(rank));
   const uint64_t seed =
       context_.options.service_seed.value_or(HashCombine(plan.job.seed(), context_.options.seed));
-  TANDEM_ASSIGN_OR_RETURN(worker->service_times, data::OpenServiceTimes(plan, seed, rank));
+  TANDEM_ASSIGN_OR_RETURN(worker->step_times, data::OpenStepTimes(plan, seed, rank));
   TANDEM_ASSIGN_OR_RETURN(worker->runner, make_runner(plan, rank));
   worker::DenseParameters& dense = worker->runner->dense();
   worker::TrainerCore::Options options;
@@ -37,8 +37,8 @@ absl::StatusOr<std::unique_ptr<SimWorkers::Worker>> SimWorkers::NewWorker(
   options.client.resend_after = context_.options.resend;
   options.client.frame_bytes = context_.options.frame_bytes;
   options.control_resend = context_.options.resend;
-  options.save = context_.options.save_at_end;
-  options.save_path = "model";
+  options.checkpoint = context_.options.checkpoint_at_end;
+  options.checkpoint_path = "model";
   options.evaluate = context_.options.evaluate && worker->runner->has_test_data();
   options.estimated_rows = worker->runner->EstimatedRows();
   TANDEM_ASSIGN_OR_RETURN(worker->core,
@@ -51,7 +51,7 @@ absl::StatusOr<std::unique_ptr<SimWorkers::Worker>> SimWorkers::NewWorker(
 
 absl::StatusOr<std::unique_ptr<SimCollectives>> SimWorkers::NewCollectives(int rank,
                                                                            Worker* worker) {
-  const job::JobPlan& plan = context_.plan;
+  const job::ResolvedJob& plan = context_.plan;
   worker::DenseParameters& dense = worker->runner->dense();
   std::unique_ptr<worker::DenseReduction> reduction;
   if (job::SumsByQuorum(plan.job)) {
@@ -206,7 +206,7 @@ void SimWorkers::StartTask(int rank, worker::TrainerTask task) {
     if (context_.judge != nullptr) context_.judge->CheckGap(rank, compute->slot->step);
     Worker& w = worker(rank);
     if (w.collectives != nullptr) w.collectives->BeforeStep();
-    const job::ServiceTimes& times = w.service_times;
+    const job::StepTimes& times = w.step_times;
     delay = times.any() ? times.Of(compute->slot->step) : context_.options.compute;
     const std::vector<absl::Duration>& least = context_.options.least_compute;
     if (!least.empty()) delay = std::max(delay, least[static_cast<size_t>(rank)]);
@@ -300,21 +300,22 @@ absl::Status SimWorkers::RunTask(int rank, const worker::TrainerTask& task) {
           [&](const worker::GatherDenseTask& t) {
             if (w.quorum != nullptr) w.quorum->TakeMissed(t.missed);
             *t.bytes_sent = w.collectives->TakeBytes();
-            ++gathered_[t.save].workers;
-            return ResumeDense(t.save);
+            ++gathered_[t.checkpoint].workers;
+            return ResumeDense(t.checkpoint);
           },
           [&](const worker::WriteDenseTask& t) {
-            gathered_[t.save].file = t.bytes;
-            TANDEM_RETURN_IF_ERROR(ResumeDense(t.save));
-            return saves_.AddDense(*t.directory, dense(0).count(), *t.bytes);
+            gathered_[t.checkpoint].file = t.bytes;
+            TANDEM_RETURN_IF_ERROR(ResumeDense(t.checkpoint));
+            return checkpoints_.AddDense(*t.directory, dense(0).count(), *t.bytes);
           },
           [&](const worker::WriteWorkerTask& t) { return WriteWorker(rank, t); },
-          [&](const worker::AbandonSaveTask&) { return absl::OkStatus(); },
-          [&](const worker::CommitSaveTask& t) {
-            saves_.Commit(*t.directory, *servers_.ranges());
-            SaveFiles* const files = context_.options.files;
+          [&](const worker::AbandonCheckpointTask&) { return absl::OkStatus(); },
+          [&](const worker::CommitCheckpointTask& t) {
+            checkpoints_.Commit(*t.directory, *servers_.ranges());
+            CheckpointFiles* const files = context_.options.files;
             if (files == nullptr) return absl::OkStatus();
-            return files->Commit(*t.directory, t.step, t.save == worker::SaveId::kBest, *t.record);
+            return files->Commit(*t.directory, t.step, t.checkpoint == worker::CheckpointId::kBest,
+                                 *t.record);
           },
       },
       task);
@@ -323,8 +324,8 @@ absl::Status SimWorkers::RunTask(int rank, const worker::TrainerTask& task) {
 // Resumes the dense part of all workers once all have gathered and rank 0 has written. No worker
 // knows yet that the checkpoint is complete, so no worker computes. Does nothing if another
 // checkpoint or the end of an epoch has begun.
-absl::Status SimWorkers::ResumeDense(worker::SaveId save) {
-  Gathered& gathered = gathered_[save];
+absl::Status SimWorkers::ResumeDense(worker::CheckpointId checkpoint) {
+  Gathered& gathered = gathered_[checkpoint];
   if (gathered.workers < context_.plan.workers() || gathered.file == nullptr) {
     return absl::OkStatus();
   }
@@ -339,13 +340,13 @@ absl::Status SimWorkers::ResumeDense(worker::SaveId save) {
 }
 
 absl::Status SimWorkers::WriteWorker(int rank, const worker::WriteWorkerTask& task) {
-  SaveFiles* const files = context_.options.files;
+  CheckpointFiles* const files = context_.options.files;
   if (files == nullptr) return absl::OkStatus();
   Worker& w = worker(rank);
   const std::string state = w.collectives == nullptr ? "" : w.collectives->reduction().State();
-  TANDEM_ASSIGN_OR_RETURN(
-      const std::string program,
-      w.runner->ProgramState(task.step, task.epoch, task.save == worker::SaveId::kFinal));
+  TANDEM_ASSIGN_OR_RETURN(const std::string program,
+                          w.runner->ProgramState(task.step, task.epoch,
+                                                 task.checkpoint == worker::CheckpointId::kFinal));
   return files->WriteWorker(*task.directory, rank, state, program);
 }
 

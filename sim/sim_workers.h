@@ -15,9 +15,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "job/service_time.h"
+#include "job/step_time.h"
+#include "sim/checkpoint_check.h"
 #include "sim/data_frames.h"
-#include "sim/save_check.h"
 #include "sim/sim_collectives.h"
 #include "sim/sim_context.h"
 #include "sim/sim_quorum.h"
@@ -32,12 +32,12 @@ class SimWorkers {
  public:
   // References must outlive this. `servers` knows the ranges that a checkpoint must contain.
   SimWorkers(SimContext& context, SimScheduler& scheduler, DataFrames& frames,
-             const SimServers& servers, SaveCheck& saves)
+             const SimServers& servers, CheckpointCheck& checkpoints)
       : context_(context),
         scheduler_(scheduler),
         frames_(frames),
         servers_(servers),
-        saves_(saves) {}
+        checkpoints_(checkpoints) {}
   // `make_runner` makes the runners that compute.
   absl::Status Init(const worker::MakeTaskRunner& make_runner);
   void StartClocks();
@@ -60,7 +60,7 @@ class SimWorkers {
   struct Worker {
     std::unique_ptr<worker::TaskRunner> runner;
     std::unique_ptr<worker::TrainerCore> core;
-    job::ServiceTimes service_times;
+    job::StepTimes step_times;
     int64_t reported_step = -1;  // in its last report to the scheduler
     bool stopped = false;
     std::unique_ptr<SimCollectives> collectives;  // for replicated dense parameters; else null
@@ -93,19 +93,19 @@ class SimWorkers {
   void FinishTask(int rank, const worker::TrainerTask& task);
   absl::Status RunTask(int rank, const worker::TrainerTask& task);
   absl::Status WriteWorker(int rank, const worker::WriteWorkerTask& task);
-  absl::Status ResumeDense(worker::SaveId save);
+  absl::Status ResumeDense(worker::CheckpointId checkpoint);
   absl::Status MergeShares(int rank, const worker::MergeSharesTask& task);
 
   SimContext& context_;
   SimScheduler& scheduler_;
   DataFrames& frames_;
   const SimServers& servers_;
-  SaveCheck& saves_;
+  CheckpointCheck& checkpoints_;
   std::vector<std::unique_ptr<Worker>> workers_;
   worker::TrainerEffects effects_;
   std::vector<Outgoing> segments_;  // frames of collectives to send; scratch
   int evaluations_ = 0, resumes_ = 0;
-  std::map<worker::SaveId, Gathered> gathered_;
+  std::map<worker::CheckpointId, Gathered> gathered_;
 };
 
 }  // namespace tandem::sim

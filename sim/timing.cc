@@ -16,12 +16,12 @@ constexpr Ticks kNever = std::numeric_limits<Ticks>::max();
 constexpr absl::Duration kProbePause = absl::Milliseconds(5);
 constexpr uint64_t kAskEvery = 1 << 14;  // events between two calls of `stopped`
 
-int64_t Every(const job::JobPlan& plan) {
+int64_t Every(const job::ResolvedJob& plan) {
   const Dense& dense = plan.job.dense();
-  return dense.synchroniser() == Dense::ALLREDUCE ? 1 : dense.local_steps().every();
+  return dense.synchroniser() == Dense::ALLREDUCE ? 1 : dense.local_steps().sync_every();
 }
 
-bool PoliciesTell(const job::JobPlan& plan) {
+bool PoliciesTell(const job::ResolvedJob& plan) {
   const bool lockstep = std::any_of(plan.groups.begin(), plan.groups.end(),
                                     [](const auto& group) { return group.properties.lockstep; });
   return lockstep && plan.job.dense().synchroniser() != Dense::ALLREDUCE;
@@ -29,10 +29,10 @@ bool PoliciesTell(const job::JobPlan& plan) {
 
 }  // namespace
 
-absl::Status Timing::Check(const job::JobPlan& plan) {
+absl::Status Timing::Check(const job::ResolvedJob& plan) {
   if (plan.workers_serve) {
     return absl::InvalidArgumentError(
-        "table.synchroniser: only tables on servers are timed without rows; leave it out");
+        "table.placement: only tables on servers are timed without rows; leave it out");
   }
   if (job::SumsByQuorum(plan.job)) {
     return absl::InvalidArgumentError(
@@ -50,7 +50,7 @@ absl::Status Timing::Check(const job::JobPlan& plan) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<Timing>> Timing::New(const job::JobPlan& plan,
+absl::StatusOr<std::unique_ptr<Timing>> Timing::New(const job::ResolvedJob& plan,
                                                     const TimingOptions& options) {
   TANDEM_RETURN_IF_ERROR(Check(plan));
   std::unique_ptr<Timing> timing(new Timing(plan, options));
@@ -58,21 +58,21 @@ absl::StatusOr<std::unique_ptr<Timing>> Timing::New(const job::JobPlan& plan,
   return timing;
 }
 
-Timing::Timing(const job::JobPlan& plan, const TimingOptions& options)
+Timing::Timing(const job::ResolvedJob& plan, const TimingOptions& options)
     : plan_(plan),
       options_(options),
-      depth_(plan.job.train().depth()),
-      batch_(plan.job.train().batch()),
+      depth_(plan.job.train().prefetch_steps()),
+      batch_(plan.job.train().batch_size()),
       replicas_(plan.dense_table < 0),
       policies_tell_(PoliciesTell(plan)),
       every_(Every(plan)),
-      slots_each_(plan.job.train().depth() + plan.job.train().max_unacknowledged() + 3),
+      slots_each_(plan.job.train().prefetch_steps() + plan.job.train().max_inflight_pushes() + 3),
       latency_(TicksOf(options.latency)),
       links_(plan.workers(), plan.servers(), latency_, options.bytes_per_second) {}
 
 absl::Status Timing::Init() {
   const auto workers = static_cast<size_t>(plan_.workers());
-  TANDEM_ASSIGN_OR_RETURN(times_, data::OpenServiceTimesOfAll(plan_, options_.service_seed));
+  TANDEM_ASSIGN_OR_RETURN(times_, data::OpenStepTimesOfAll(plan_, options_.service_seed));
   workers_.resize(workers);
   slots_.resize(workers * static_cast<size_t>(slots_each_));
   for (const job::GroupPlan& config : plan_.trained_groups()) {
@@ -87,7 +87,7 @@ absl::Status Timing::Init() {
                                                std::move(observer));
     group.front = group.range->front();
     group.told.resize(workers);
-    group.parked_of.resize(workers);
+    group.waiting_of.resize(workers);
     group.reads.resize(slots_.size());
     group.acknowledged.resize(slots_.size());
     groups_.push_back(std::move(group));
@@ -241,7 +241,7 @@ bool Timing::StartCompute(int rank) {
     AfterCompute(rank);
     return true;
   }
-  const job::ServiceTimes& times = times_[static_cast<size_t>(rank)];
+  const job::StepTimes& times = times_[static_cast<size_t>(rank)];
   absl::Duration takes = times.any() ? times.Of(w.step) : options_.compute;
   if (!options_.least_compute.empty()) {
     takes = std::max(takes, options_.least_compute[static_cast<size_t>(rank)]);
@@ -259,7 +259,7 @@ bool Timing::StartCompute(int rank) {
 bool Timing::MayStart(int rank) {
   Worker& w = worker(rank);
   TakeAcks(rank);
-  if (static_cast<int64_t>(w.acks.size()) >= plan_.job.train().max_unacknowledged()) {
+  if (static_cast<int64_t>(w.acks.size()) >= plan_.job.train().max_inflight_pushes()) {
     AwaitWord(rank);
     return false;
   }
@@ -314,9 +314,9 @@ void Timing::AfterCompute(int rank) {
 }
 
 // Whether workers wait for each other at this step: every `every` steps, and at each step
-// before `from_step`.
+// before `warmup_steps`.
 bool Timing::Meets(int64_t step) const {
-  const int64_t from = plan_.job.dense().local_steps().from_step();
+  const int64_t from = plan_.job.dense().local_steps().warmup_steps();
   return step < from || (step - from + 1) % every_ == 0;
 }
 
@@ -404,7 +404,7 @@ void Timing::OnRead(const Event& event) {
     if (group.range->MayServe(event.rank, event.step, depth_)) {
       Answer(&group, event);
     } else {
-      group.parked_of[static_cast<size_t>(event.rank)].push_back(group.parked.size());
+      group.waiting_of[static_cast<size_t>(event.rank)].push_back(group.parked.size());
       group.parked.push_back({event, agenda_.now()});
     }
   }
@@ -453,7 +453,7 @@ void Timing::OnPush(const Event& event) {
     word.step = open_step;
     agenda_.Put(ack->at, word);
   }
-  for (Group& group : groups_) ServeParked(&group, event.rank);
+  for (Group& group : groups_) ServeWaitingReads(&group, event.rank);
 }
 
 void Timing::OnProbe(int rank) {
@@ -469,9 +469,9 @@ void Timing::OnProbe(int rank) {
 
 // A push may allow waiting reads of its own worker. If the front has changed, it may allow those of
 // any worker.
-void Timing::ServeParked(Group* group, int freed_by) {
+void Timing::ServeWaitingReads(Group* group, int freed_by) {
   if (group->parked.empty()) return;
-  std::vector<size_t>& own = group->parked_of[static_cast<size_t>(freed_by)];
+  std::vector<size_t>& own = group->waiting_of[static_cast<size_t>(freed_by)];
   const TimedRange::Front front = group->range->front();
   if (front == group->front && 2 * group->served <= group->parked.size()) {
     for (const size_t place : own) ServeIfFreed(group, freed_by, &group->parked[place]);
@@ -481,21 +481,21 @@ void Timing::ServeParked(Group* group, int freed_by) {
     return;
   }
   group->front = front;
-  for (const Parked& parked : group->parked) {
-    group->parked_of[static_cast<size_t>(parked.read.rank)].clear();
+  for (const WaitingRead& parked : group->parked) {
+    group->waiting_of[static_cast<size_t>(parked.read.rank)].clear();
   }
   size_t kept = 0;
-  for (Parked& parked : group->parked) {
+  for (WaitingRead& parked : group->parked) {
     if (!parked.served) ServeIfFreed(group, freed_by, &parked);
     if (parked.served) continue;
-    group->parked_of[static_cast<size_t>(parked.read.rank)].push_back(kept);
+    group->waiting_of[static_cast<size_t>(parked.read.rank)].push_back(kept);
     group->parked[kept++] = parked;
   }
   group->parked.resize(kept);
   group->served = 0;
 }
 
-void Timing::ServeIfFreed(Group* group, int freed_by, Parked* parked) {
+void Timing::ServeIfFreed(Group* group, int freed_by, WaitingRead* parked) {
   if (!group->range->MayServe(parked->read.rank, parked->read.step, depth_)) return;
   CountWait(parked->read.rank, parked->since, freed_by);
   parked->served = true;

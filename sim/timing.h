@@ -30,7 +30,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "job/job.h"
-#include "job/service_time.h"
+#include "job/step_time.h"
 #include "policies/policy.h"
 #include "scheduler/job_report.h"
 #include "sim/timed_agenda.h"
@@ -40,10 +40,10 @@
 namespace tandem::sim {
 
 struct TimingOptions {
-  uint64_t service_seed = 1;                        // of service times
+  uint64_t service_seed = 1;                        // of step times
   int64_t steps = 1000;                             // of each worker
   absl::Duration limit = absl::InfiniteDuration();  // the run ends at this virtual time
-  // Compute time of a step of a worker without service_time.
+  // Compute time of a step of a worker without fault_injection.slow_workers.
   absl::Duration compute = absl::Milliseconds(10);
   std::vector<absl::Duration> least_compute;  // by rank: least time of a step; empty: no minimum
   absl::Duration latency = absl::Microseconds(100);  // of every frame
@@ -58,9 +58,9 @@ class Timing {
  public:
   // INVALID_ARGUMENT for jobs whose times cannot be simulated: tables on workers, and policies with
   // which workers cache rows.
-  static absl::Status Check(const job::JobPlan& plan);
+  static absl::Status Check(const job::ResolvedJob& plan);
   // `plan` must outlive this. Returns the error of Check if there is one.
-  static absl::StatusOr<std::unique_ptr<Timing>> New(const job::JobPlan& plan,
+  static absl::StatusOr<std::unique_ptr<Timing>> New(const job::ResolvedJob& plan,
                                                      const TimingOptions& options);
 
   // Runs the job to its end, once.
@@ -109,7 +109,7 @@ class Timing {
     Ticks shortest_read = -1;
     std::deque<Ack> acks;
   };
-  struct Parked {
+  struct WaitingRead {
     Event read;
     Ticks since = 0;
     bool served = false;  // served, but not removed yet
@@ -117,16 +117,16 @@ class Timing {
   struct Group {
     std::unique_ptr<policies::UpdatePolicy> policy;
     std::unique_ptr<TimedRange> range;
-    std::vector<Parked> parked;                  // waiting reads, in order of arrival
-    std::vector<std::vector<size_t>> parked_of;  // by rank: indexes in `parked`
-    size_t served = 0;                           // entries of `parked` to be removed
-    TimedRange::Front front;                     // at the last check of `parked`
-    std::vector<int64_t> told;                   // by rank: the largest minimum clock that it knows
-    std::vector<TimedRead> reads;                // by slot of all workers: the reply to the pull
+    std::vector<WaitingRead> parked;              // waiting reads, in order of arrival
+    std::vector<std::vector<size_t>> waiting_of;  // by rank: indexes in `parked`
+    size_t served = 0;                            // entries of `parked` to be removed
+    TimedRange::Front front;                      // at the last check of `parked`
+    std::vector<int64_t> told;          // by rank: the largest minimum clock that it knows
+    std::vector<TimedRead> reads;       // by slot of all workers: the reply to the pull
     std::vector<int64_t> acknowledged;  // by slot: the minimum clock in the acknowledgement
   };
 
-  Timing(const job::JobPlan& plan, const TimingOptions& options);
+  Timing(const job::ResolvedJob& plan, const TimingOptions& options);
   absl::Status Init();
 
   void Dispatch(const Event& event);
@@ -156,8 +156,8 @@ class Timing {
   void Answer(Group* group, const Event& read);
   void OnPush(const Event& event);
   void OnProbe(int rank);
-  void ServeParked(Group* group, int freed_by);
-  void ServeIfFreed(Group* group, int freed_by, Parked* parked);
+  void ServeWaitingReads(Group* group, int freed_by);
+  void ServeIfFreed(Group* group, int freed_by, WaitingRead* parked);
   void CountWait(int rank, Ticks since, int freed_by);
 
   Worker& worker(int rank) { return workers_[static_cast<size_t>(rank)]; }
@@ -167,7 +167,7 @@ class Timing {
   }
   Slot& slot(int index) { return slots_[static_cast<size_t>(index)]; }
 
-  const job::JobPlan& plan_;
+  const job::ResolvedJob& plan_;
   const TimingOptions options_;
   const int depth_;
   const int64_t batch_;
@@ -177,7 +177,7 @@ class Timing {
   const int slots_each_;
   const Ticks latency_;
   TimedLinks links_;
-  std::vector<job::ServiceTimes> times_;
+  std::vector<job::StepTimes> times_;
   TimedAgenda agenda_;
   Ticks cut_at_ = 0;  // the limit, if it ended the run; else 0
   std::vector<Group> groups_;

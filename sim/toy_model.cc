@@ -15,7 +15,7 @@ uint64_t Hash(uint64_t seed, uint64_t a, uint64_t b, uint64_t c) {
 
 }  // namespace
 
-ToyModel::ToyModel(const job::JobPlan& plan, Options options)
+ToyModel::ToyModel(const job::ResolvedJob& plan, Options options)
     : plan_(plan), options_(std::move(options)), workers_(plan.workers()) {
   TANDEM_CHECK(static_cast<int>(options_.batches.size()) == workers_);
   TANDEM_CHECK(options_.dense > workers_);

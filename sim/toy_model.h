@@ -37,7 +37,7 @@ class ToyModel {
   // Largest rounding error of a sum of tickets, which are up to 64 times as large as counts.
   static constexpr double kTicketTolerance = 0.05;
 
-  ToyModel(const job::JobPlan& plan, Options options);
+  ToyModel(const job::ResolvedJob& plan, Options options);
 
   const Options& options() const { return options_; }
   int workers() const { return workers_; }
@@ -63,7 +63,7 @@ class ToyModel {
  private:
   void FillSparse(uint64_t seed, bool test, data::Batch* batch) const;
 
-  const job::JobPlan& plan_;
+  const job::ResolvedJob& plan_;
   const Options options_;
   const int workers_;
 };

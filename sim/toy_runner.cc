@@ -8,7 +8,7 @@
 
 namespace tandem::sim {
 
-absl::StatusOr<std::unique_ptr<worker::TaskRunner>> ToyRunner::New(const job::JobPlan& plan,
+absl::StatusOr<std::unique_ptr<worker::TaskRunner>> ToyRunner::New(const job::ResolvedJob& plan,
                                                                    int rank, const ToyModel& model,
                                                                    bool evaluate, Judge& judge) {
   TANDEM_ASSIGN_OR_RETURN(auto dense, worker::DenseParameters::New(plan.job.dense().optimizer(),

@@ -24,8 +24,8 @@ namespace tandem::sim {
 class ToyRunner final : public worker::TaskRunner {
  public:
   // References must outlive the runner.
-  static absl::StatusOr<std::unique_ptr<worker::TaskRunner>> New(const job::JobPlan& plan, int rank,
-                                                                 const ToyModel& model,
+  static absl::StatusOr<std::unique_ptr<worker::TaskRunner>> New(const job::ResolvedJob& plan,
+                                                                 int rank, const ToyModel& model,
                                                                  bool evaluate, Judge& judge);
 
   // The AUC that evaluation `evaluation` (from 1) of a model with this seed reports, whatever it
@@ -45,8 +45,8 @@ class ToyRunner final : public worker::TaskRunner {
                                           const std::map<int, Buffer>& payloads) override;
 
  private:
-  ToyRunner(const job::JobPlan& plan, int rank, const ToyModel& model, bool evaluate, Judge& judge,
-            std::unique_ptr<worker::DenseParameters> dense)
+  ToyRunner(const job::ResolvedJob& plan, int rank, const ToyModel& model, bool evaluate,
+            Judge& judge, std::unique_ptr<worker::DenseParameters> dense)
       : plan_(plan),
         rank_(rank),
         model_(model),
@@ -57,7 +57,7 @@ class ToyRunner final : public worker::TaskRunner {
   void ComputeDense(int64_t sum, worker::StepSlot* slot);
   float Norm(uint32_t table, int64_t step, int64_t own, int64_t sum) const;
 
-  const job::JobPlan& plan_;
+  const job::ResolvedJob& plan_;
   const int rank_;
   const ToyModel& model_;
   const bool evaluate_;

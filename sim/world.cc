@@ -6,7 +6,7 @@
 #include "sim/toy_runner.h"
 
 namespace tandem::sim {
-absl::StatusOr<std::unique_ptr<World>> World::New(const job::JobPlan& plan,
+absl::StatusOr<std::unique_ptr<World>> World::New(const job::ResolvedJob& plan,
                                                   const WorldOptions& options) {
   std::unique_ptr<World> world(new World(plan, options));
   TANDEM_RETURN_IF_ERROR(world->Init());
@@ -14,7 +14,7 @@ absl::StatusOr<std::unique_ptr<World>> World::New(const job::JobPlan& plan,
 }
 
 // Passes each arriving message to a server or a worker.
-World::World(const job::JobPlan& plan, const WorldOptions& options)
+World::World(const job::ResolvedJob& plan, const WorldOptions& options)
     : context_(plan, options),
       frames_(context_,
               [this](EndpointId to, const ParsedFrame& frame) {
@@ -26,9 +26,9 @@ World::World(const job::JobPlan& plan, const WorldOptions& options)
                    if (to.role == Role::kServer) return servers_.OnControl(to.index, control);
                    workers_.OnControl(to.index, control);
                  }),
-      saves_(context_),
-      servers_(context_, scheduler_, frames_, saves_),
-      workers_(context_, scheduler_, frames_, servers_, saves_) {}
+      checkpoints_(context_),
+      servers_(context_, scheduler_, frames_, checkpoints_),
+      workers_(context_, scheduler_, frames_, servers_, checkpoints_) {}
 
 absl::Status World::Init() {
   const worker::MakeTaskRunner& given = context_.options.make_runner;
@@ -46,7 +46,7 @@ worker::MakeTaskRunner World::MakeToy() {
   judge.step_of = [this](int rank) { return steps(rank); };
   judge_ = std::make_unique<Judge>(context_.plan, *model_, std::move(judge));
   context_.judge = judge_.get();
-  return [this](const job::JobPlan& plan, int rank) {
+  return [this](const job::ResolvedJob& plan, int rank) {
     return ToyRunner::New(plan, rank, *model_, context_.options.evaluate, *judge_);
   };
 }

@@ -17,8 +17,8 @@
 //       (quorum_judge.h).
 // At the end the world checks all rows again. With any runner it also checks that sent = applied +
 // merged + dropped (= computed by the toy model), that exactly one shard owns each range, that
-// dense replicas are equal, and that checkpoints are complete (save_check.h). A run that does not
-// end within `limit` of virtual time fails with a list of waits.
+// dense replicas are equal, and that checkpoints are complete (checkpoint_check.h). A run that does
+// not end within `limit` of virtual time fails with a list of waits.
 //
 // The same options give the same run, bit for bit (trace_hash).
 //
@@ -38,9 +38,9 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "job/job.h"
+#include "sim/checkpoint_check.h"
 #include "sim/data_frames.h"
 #include "sim/judge.h"
-#include "sim/save_check.h"
 #include "sim/sim_context.h"
 #include "sim/sim_scheduler.h"
 #include "sim/sim_servers.h"
@@ -53,7 +53,7 @@ namespace tandem::sim {
 class World {
  public:
   // `plan` must outlive the world.
-  static absl::StatusOr<std::unique_ptr<World>> New(const job::JobPlan& plan,
+  static absl::StatusOr<std::unique_ptr<World>> New(const job::ResolvedJob& plan,
                                                     const WorldOptions& options);
 
   // Runs the job to its end. The error names the failed check, and the waits of all processes.
@@ -70,7 +70,7 @@ class World {
   std::vector<float> DenseValues(int rank);
   std::vector<std::pair<uint32_t, uint64_t>> TrainedRows() const;  // toy model only
   const std::vector<server::UpdateRecord>& records() const { return servers_.records(); }
-  // By range, for a job with staleness.order.
+  // By range, for a job with staleness.record_order.
   const std::map<uint32_t, std::vector<server::OrderEntry>>& order() const {
     return servers_.order();
   }
@@ -80,7 +80,7 @@ class World {
   const scheduler::JobReport& report() const { return scheduler_.core().report(); }
   int moves() const { return scheduler_.moves(); }    // of ranges
   int breaks() const { return scheduler_.breaks(); }  // of connections to the scheduler
-  int saves() const { return saves_.saves(); }
+  int checkpoints() const { return checkpoints_.checkpoints(); }
   int evaluations() const { return workers_.evaluations(); }
   int resumes() const { return workers_.resumes(); }  // of options.resume_dense
   int64_t steps(int rank) const { return workers_.core(rank).step(); }
@@ -96,7 +96,7 @@ class World {
   const QuorumJudge& quorum() const { return *judge_->quorum(); }
 
  private:
-  World(const job::JobPlan& plan, const WorldOptions& options);
+  World(const job::ResolvedJob& plan, const WorldOptions& options);
   absl::Status Init();
   worker::MakeTaskRunner MakeToy();
   void StartClocks();
@@ -118,7 +118,7 @@ class World {
   std::unique_ptr<Judge> judge_;
   DataFrames frames_;
   SimScheduler scheduler_;
-  SaveCheck saves_;
+  CheckpointCheck checkpoints_;
   SimServers servers_;
   SimWorkers workers_;
 };

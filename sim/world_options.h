@@ -13,8 +13,8 @@
 #include "absl/types/optional.h"
 #include "scheduler/scheduler_core.h"
 #include "server/update_order.h"
+#include "sim/checkpoint_files.h"
 #include "sim/network.h"
-#include "sim/save_files.h"
 #include "sim/toy_model.h"
 #include "worker/task_runner.h"
 
@@ -23,10 +23,10 @@ namespace tandem::sim {
 struct WorldOptions {
   uint64_t seed = 1;
   NetworkOptions network;
-  // Seed of service times. nullopt: made from the seeds of the world and of the job.
+  // Seed of step times. nullopt: made from the seeds of the world and of the job.
   absl::optional<uint64_t> service_seed;
   uint64_t run = 0;  // number of the run, in the names of checkpoints
-  // Compute time of a step of a worker without service_time.
+  // Compute time of a step of a worker without fault_injection.slow_workers.
   absl::Duration compute = absl::Milliseconds(10);
   std::vector<absl::Duration> least_compute;           // by rank: minimum of a step; empty: none
   worker::MakeTaskRunner make_runner;                  // null: the toy model
@@ -39,12 +39,13 @@ struct WorldOptions {
   double barrier_drop = 0;                                // of entries and releases
   double breaks_per_second = 0;                           // of workers' links to the scheduler
   absl::Duration break_length = absl::Milliseconds(200);  // mean
-  std::vector<absl::Duration> saves;                      // times at which to request a checkpoint
-  bool save_at_end = false;
+  // times at which to request a checkpoint
+  std::vector<absl::Duration> checkpoints;
+  bool checkpoint_at_end = false;
   // With a quorum: in each checkpoint the dense part of all workers is killed and resumes from its
   // saved state, unless another checkpoint or the end of an epoch runs at the same time.
   bool resume_dense = false;
-  SaveFiles* files = nullptr;  // receives checkpoints; may be null; must outlive the world
+  CheckpointFiles* files = nullptr;  // receives checkpoints; may be null; must outlive the world
   bool evaluate = true;
   bool explain = true;      // check rows by their values; needs SGD at learning rate 1 everywhere
   bool log_events = false;  // keep events() (slow)

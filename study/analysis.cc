@@ -42,7 +42,7 @@ absl::optional<double> OfKnowingNothing(absl::string_view column) {
 
 // The column that tells whether runs have learned anything: the study's metric if it can tell, else
 // another one that the runs have; "" if none can.
-std::string ColumnOfLearning(const StudyPlan& plan, const std::vector<Group>& groups) {
+std::string ColumnOfLearning(const StudyRuns& plan, const std::vector<Group>& groups) {
   if (OfKnowingNothing(plan.metric.column).has_value()) return plan.metric.column;
   for (const Group& group : groups) {
     for (const auto& [column, spread] : group.spreads) {
@@ -55,7 +55,7 @@ std::string ColumnOfLearning(const StudyPlan& plan, const std::vector<Group>& gr
 // Finds the runs that have learned next to nothing. A finite loss does not show this, and a mean
 // over seeds hides it. A run is compared with the best run among the same variations, so the check
 // needs one run that has learned something.
-void MarkCollapsed(const StudyPlan& plan, std::vector<Group>* groups) {
+void MarkCollapsed(const StudyRuns& plan, std::vector<Group>* groups) {
   // Least gain of the best run; share of it that counts as little.
   constexpr double kSomething = 0.1, kLittle = 0.2;
   const std::string column = ColumnOfLearning(plan, *groups);
@@ -95,7 +95,7 @@ std::string RowsOfCurves(const Metric& metric, const std::vector<Group>& groups)
 }
 
 // The measures in which variations are compared. The metric of the question comes first.
-std::vector<Metric> MeasuresOf(const StudyPlan& plan, const std::vector<Group>& groups) {
+std::vector<Metric> MeasuresOf(const StudyRuns& plan, const std::vector<Group>& groups) {
   std::vector<Metric> measures = {plan.metric};
   if (plan.metric.name != Speed().name) measures.push_back(Speed());
   if (plan.study.target().has_value()) {
@@ -145,7 +145,7 @@ void Count(Group* group) {
   }
 }
 
-std::vector<Group> GroupsOf(const StudyPlan& plan, const std::vector<StudyRun>& runs) {
+std::vector<Group> GroupsOf(const StudyRuns& plan, const std::vector<StudyRun>& runs) {
   std::vector<Group> groups;
   for (const Part part : {Part::kUntuned, Part::kTuned}) {
     for (const VariationPlan& variation : plan.variations) {
@@ -215,7 +215,7 @@ Comparison Compare(const Group& a, const Group& b, const Metric& measure) {
   return comparison;
 }
 
-std::vector<Comparison> ComparisonsOf(const StudyPlan& plan, const std::vector<Group>& groups) {
+std::vector<Comparison> ComparisonsOf(const StudyRuns& plan, const std::vector<Group>& groups) {
   std::vector<Comparison> all;
   for (const Metric& measure : MeasuresOf(plan, groups)) {
     for (const Group& group : groups) {
@@ -227,7 +227,7 @@ std::vector<Comparison> ComparisonsOf(const StudyPlan& plan, const std::vector<G
   return all;
 }
 
-std::vector<Comparison> GainsOf(const StudyPlan& plan, const std::vector<Group>& groups) {
+std::vector<Comparison> GainsOf(const StudyRuns& plan, const std::vector<Group>& groups) {
   std::vector<Comparison> all;
   for (const Group& group : groups) {
     const Group* const untuned = FindGroup(groups, group.variation, Part::kUntuned);
@@ -237,7 +237,7 @@ std::vector<Comparison> GainsOf(const StudyPlan& plan, const std::vector<Group>&
   return all;
 }
 
-std::vector<Trial> TrialsOf(const StudyPlan& plan, const std::map<std::string, std::string>& chosen,
+std::vector<Trial> TrialsOf(const StudyRuns& plan, const std::map<std::string, std::string>& chosen,
                             const std::vector<StudyRun>& runs) {
   std::vector<Trial> trials;
   const bool by_loss = plan.study.tune().choose_by() == Tune::TRAINING_LOSS;
@@ -307,7 +307,7 @@ std::string NameAmong(absl::string_view variation, const std::string& among) {
 
 // The parts of an answer, and how detailed it is.
 struct Answer {
-  const StudyPlan& plan;
+  const StudyRuns& plan;
   Part part;
   const std::vector<Group>& groups;
   const std::vector<Comparison>& comparisons;
@@ -365,7 +365,7 @@ bool IsTuning(const StudyRun& run) {
 
 // The part that the answer speaks of. Tuned runs are used only if all tuning runs are done and
 // every variation has all its tuned runs, none failed or missing.
-Part PartOfAnswer(const StudyPlan& plan, const std::vector<Group>& groups,
+Part PartOfAnswer(const StudyRuns& plan, const std::vector<Group>& groups,
                   const std::vector<StudyRun>& runs) {
   if (std::any_of(runs.begin(), runs.end(), IsTuning)) return Part::kUntuned;
   for (const VariationPlan& variation : plan.variations) {
@@ -389,7 +389,7 @@ std::string WhyNoValue(const Metric& metric, const Group& group) {
     if (!run.counts() || !seconds.has_value()) continue;
     return absl::StrFormat(
         ": a run of %.3g s has %d progress lines, too few to leave out its start; hint: set: "
-        "\"limits.report_seconds=%.2g\"",
+        "\"limits.report_interval_seconds=%.2g\"",
         *seconds, run.curve.size(), std::max(kShortest, *seconds / kLines));
   }
   return "";
@@ -420,7 +420,7 @@ std::string AnswerAmong(const Answer& answer, const std::string& among) {
 }
 
 // The answer of the study: a line for each set of variations that are compared with each other.
-std::string AnswerOf(const StudyPlan& plan, Part part, const std::vector<Group>& groups,
+std::string AnswerOf(const StudyRuns& plan, Part part, const std::vector<Group>& groups,
                      const std::vector<Comparison>& comparisons) {
   constexpr size_t kMostInFull = 12;  // variations; with more, the answer is brief
   const Answer answer = {plan, part, groups, comparisons, plan.variations.size() > kMostInFull};
@@ -501,7 +501,7 @@ void NoteBuilds(const std::vector<Group>& groups, std::vector<std::string>* note
 }
 
 // Adds a note if the curve of quality does not come from evaluations on test rows.
-void NoteRowsOfCurves(const StudyPlan& plan, const Analysis& analysis,
+void NoteRowsOfCurves(const StudyRuns& plan, const Analysis& analysis,
                       std::vector<std::string>* notes) {
   const std::string& rows = analysis.curve_rows;
   if (rows.empty()) return;
@@ -579,7 +579,7 @@ std::string OrderOf(std::vector<Speeds> all, const Foretold& foretold) {
 
 // Adds notes about the prediction: its largest error, and whether variations whose live speeds
 // differ by more than that error are predicted in the right order.
-void NoteForetold(const StudyPlan& plan, const std::vector<Group>& groups, const Foretold& foretold,
+void NoteForetold(const StudyRuns& plan, const std::vector<Group>& groups, const Foretold& foretold,
                   std::vector<std::string>* notes) {
   for (const std::string& among : plan.Amongs()) {
     const std::vector<Speeds> all = SpeedsAmong(among, groups, foretold);
@@ -623,7 +623,7 @@ void NoteNotCounted(const std::vector<Group>& groups, std::vector<std::string>* 
 
 // Adds a note if the machine was busy. The load was measured before the first run, so the study
 // itself did not cause it.
-void NoteLoad(const StudyPlan& plan, const json& surroundings, std::vector<std::string>* notes) {
+void NoteLoad(const StudyRuns& plan, const json& surroundings, std::vector<std::string>* notes) {
   const json machine = surroundings.value("machine", json::object());
   const double load = NumberIn(machine, "load", 0.0), cores = NumberIn(machine, "cores", 0.0);
   if (plan.study.has_simulate() || !(cores > 0) || load <= cores) return;
@@ -634,7 +634,7 @@ void NoteLoad(const StudyPlan& plan, const json& surroundings, std::vector<std::
                       load, cores));
 }
 
-std::vector<std::string> NotesOf(const StudyPlan& plan, const Analysis& analysis,
+std::vector<std::string> NotesOf(const StudyRuns& plan, const Analysis& analysis,
                                  const json& surroundings) {
   std::vector<std::string> notes;
   for (const Foretold& foretold : kForetold) NoteForetold(plan, analysis.groups, foretold, &notes);
@@ -677,7 +677,7 @@ json SpreadJson(const Spread& spread) {
           {"deviation", spread.deviation}};
 }
 
-json RunJson(const StudyPlan& plan, const StudyRun& run) {
+json RunJson(const StudyRuns& plan, const StudyRun& run) {
   json quality = json::array(), loss = json::array();
   for (const QualityPoint& point : QualityCurve(plan.metric, run)) {
     quality.push_back({point.seconds, point.samples, point.value});
@@ -691,7 +691,7 @@ json RunJson(const StudyPlan& plan, const StudyRun& run) {
       {"staleness", run.staleness}, {"by_worker", run.by_worker}};
 }
 
-json GroupJson(const StudyPlan& plan, const Group& group) {
+json GroupJson(const StudyRuns& plan, const Group& group) {
   json runs = json::array(), spreads = json::object();
   for (const StudyRun& run : group.runs) runs.push_back(RunJson(plan, run));
   for (const auto& [column, spread] : group.spreads) spreads[column] = SpreadJson(spread);
@@ -746,7 +746,7 @@ std::string Comparison::Words() const {
                       interval);
 }
 
-Analysis Analyse(const StudyPlan& plan, const std::map<std::string, std::string>& chosen,
+Analysis Analyse(const StudyRuns& plan, const std::map<std::string, std::string>& chosen,
                  const std::vector<StudyRun>& runs, const json& surroundings) {
   Analysis analysis;
   analysis.groups = GroupsOf(plan, runs);
@@ -761,7 +761,7 @@ Analysis Analyse(const StudyPlan& plan, const std::map<std::string, std::string>
   return analysis;
 }
 
-json ResultsJson(const StudyPlan& plan, const Analysis& analysis) {
+json ResultsJson(const StudyRuns& plan, const Analysis& analysis) {
   json groups = json::array(), comparisons = json::array(), gains = json::array();
   for (const Group& group : analysis.groups) groups.push_back(GroupJson(plan, group));
   for (const Comparison& c : analysis.comparisons) comparisons.push_back(ComparisonJson(c));

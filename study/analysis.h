@@ -16,7 +16,7 @@
 
 #include "study/run_record.h"
 #include "study/statistics.h"
-#include "study/study_plan.h"
+#include "study/study_runs.h"
 
 namespace tandem::study {
 
@@ -82,12 +82,12 @@ struct Analysis {
 };
 
 // Analyses the runs of a study. `surroundings`: Manifest::surroundings.
-Analysis Analyse(const StudyPlan& plan, const std::map<std::string, std::string>& chosen,
+Analysis Analyse(const StudyRuns& plan, const std::map<std::string, std::string>& chosen,
                  const std::vector<StudyRun>& runs,
                  const nlohmann::json& surroundings = nlohmann::json::object());
 
 // The contents of DIR/results.json, from which figures are drawn.
-nlohmann::json ResultsJson(const StudyPlan& plan, const Analysis& analysis);
+nlohmann::json ResultsJson(const StudyRuns& plan, const Analysis& analysis);
 
 }  // namespace tandem::study
 

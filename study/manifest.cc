@@ -68,7 +68,7 @@ absl::Status AddPatterns(const Job& job, json* patterns) {
   all.insert(all.end(), data.test().begin(), data.test().end());
   all.insert(all.end(), data.validation().files().begin(), data.validation().files().end());
   if (!data.negatives().test_negatives().empty()) all.push_back(data.negatives().test_negatives());
-  for (const ServiceTime& entry : job.service_time()) {
+  for (const SlowWorkers& entry : job.fault_injection().slow_workers()) {
     if (!entry.trace().empty()) all.push_back(entry.trace());
   }
   for (const std::string& pattern : all) {
@@ -126,7 +126,7 @@ json RunJson(const RunPlan& run) {
           {"set", set},
           {"job", run.job_text},
           {"job_hash", absl::StrFormat("%016x", run.job_hash)},
-          {"servers_beside_workers", run.servers_beside_workers}};
+          {"colocate_servers", run.colocate_servers}};
 }
 
 absl::StatusOr<RunPlan> RunFromJson(const json& value) {
@@ -137,7 +137,7 @@ absl::StatusOr<RunPlan> RunFromJson(const json& value) {
   run.value = value.at("value").get<std::string>();
   run.seed = value.at("seed").get<uint64_t>();
   run.job_text = value.at("job").get<std::string>();
-  run.servers_beside_workers = value.value("servers_beside_workers", false);
+  run.colocate_servers = value.value("colocate_servers", false);
   run.job_hash = std::stoull(value.at("job_hash").get<std::string>(), nullptr, 16);
   TANDEM_ASSIGN_OR_RETURN(run.set,
                           node::ParseOverrides(value.at("set").get<std::vector<std::string>>()));
@@ -164,7 +164,7 @@ absl::StatusOr<Manifest> FromJson(const json& file) {
 
 }  // namespace
 
-absl::StatusOr<json> SurroundingsOf(const StudyPlan& plan, const std::vector<RunPlan>& runs) {
+absl::StatusOr<json> SurroundingsOf(const StudyRuns& plan, const std::vector<RunPlan>& runs) {
   json patterns = json::object();
   std::set<std::string> seen;
   for (const RunPlan& run : runs) {
@@ -179,7 +179,8 @@ absl::StatusOr<json> SurroundingsOf(const StudyPlan& plan, const std::vector<Run
     std::string read =
         absl::StrCat(job.data().SerializeAsString(), "\n", job.model().script().file(), "\n",
                      job.dense().calibration(), "\n");
-    for (const ServiceTime& entry : job.service_time()) read += entry.trace() + "\n";
+    for (const SlowWorkers& entry : job.fault_injection().slow_workers())
+      read += entry.trace() + "\n";
     if (!seen.insert(read).second) continue;
     TANDEM_RETURN_IF_ERROR(AddPatterns(job, &patterns));
   }

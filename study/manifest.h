@@ -12,13 +12,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "study/study_plan.h"
+#include "study/study_runs.h"
 
 namespace tandem::study {
 
 struct Manifest {
   std::string study_file;
-  StudyPlan plan;
+  StudyRuns plan;
   std::vector<RunPlan> runs;                  // all parts, except runs of values not chosen yet
   std::map<std::string, std::string> chosen;  // by variation
   nlohmann::json surroundings = nlohmann::json::object();  // build, machine, data, start time
@@ -26,7 +26,7 @@ struct Manifest {
 
 // Describes the build, the machine and the time. Lists the files that each pattern of the runs'
 // jobs stands for (without data files if the study reads no data), with size and XXH3 of each file.
-absl::StatusOr<nlohmann::json> SurroundingsOf(const StudyPlan& plan,
+absl::StatusOr<nlohmann::json> SurroundingsOf(const StudyRuns& plan,
                                               const std::vector<RunPlan>& runs);
 
 absl::Status WriteManifest(const std::string& folder, const Manifest& manifest);

@@ -170,7 +170,7 @@ std::string RunsCell(const Group& group) {
                                                        absl::StrJoin(lost, ", "), "</span>")));
 }
 
-std::vector<Column> ColumnsOf(const StudyPlan& plan, const Analysis& analysis) {
+std::vector<Column> ColumnsOf(const StudyRuns& plan, const Analysis& analysis) {
   constexpr double kMilliseconds = 1e3;
   const std::string rows =
       analysis.curve_rows.empty() ? "" : absl::StrCat(" (", analysis.curve_rows, " rows)");
@@ -212,7 +212,7 @@ std::vector<Column> ColumnsOf(const StudyPlan& plan, const Analysis& analysis) {
   return columns;
 }
 
-std::string ResultsTable(const StudyPlan& plan, const Analysis& analysis) {
+std::string ResultsTable(const StudyRuns& plan, const Analysis& analysis) {
   const std::vector<Column> columns = ColumnsOf(plan, analysis);
   std::string html = "<table><thead><tr><th>variation</th><th>runs</th>";
   for (const Column& column : columns)
@@ -312,7 +312,7 @@ std::string ComparisonTables(const std::vector<Comparison>& comparisons, bool of
   return html;
 }
 
-std::string Comparisons(const StudyPlan& plan, const Analysis& analysis) {
+std::string Comparisons(const StudyRuns& plan, const Analysis& analysis) {
   if (analysis.comparisons.empty()) return "";
   const std::vector<std::string> amongs = plan.Amongs();
   std::string html = Tag(
@@ -329,7 +329,7 @@ std::string Comparisons(const StudyPlan& plan, const Analysis& analysis) {
   return html;
 }
 
-std::string Tuning(const StudyPlan& plan, const Analysis& analysis) {
+std::string Tuning(const StudyRuns& plan, const Analysis& analysis) {
   if (!plan.tunes()) return "";
   const Tune& tune = plan.study.tune();
   const bool by_loss = tune.choose_by() == Tune::TRAINING_LOSS;
@@ -378,7 +378,7 @@ std::string FiguresHtml(const Figures& figures) {
   return absl::StrCat(html, "</div>\n");
 }
 
-std::string RunsTable(const StudyPlan& plan, const Analysis& analysis) {
+std::string RunsTable(const StudyRuns& plan, const Analysis& analysis) {
   std::string html = absl::StrCat(
       Tag("h2", "Runs"),
       "<p class=\"read\">All numbers of each run are in <code>runs.csv</code>, what it left behind "
@@ -438,14 +438,15 @@ std::string Repeat(const Manifest& manifest) {
       absl::StrAppend(&html, Line("problem", assumed.problem().ShortDebugString()));
     }
     absl::StrAppend(
-        &html, Line("simulated",
-                    absl::StrCat("seconds and rates are of a virtual clock: a step takes ",
-                                 assumed.step_seconds(),
-                                 " s where the job's service_time says otherwise, a frame ",
-                                 assumed.latency_seconds(), " s, a process sends ",
-                                 assumed.bytes_per_second() > 0
-                                     ? absl::StrCat(assumed.bytes_per_second(), " bytes a second")
-                                     : "without a limit")));
+        &html,
+        Line("simulated",
+             absl::StrCat(
+                 "seconds and rates are of a virtual clock: a step takes ", assumed.step_seconds(),
+                 " s where the job's fault_injection.slow_workers says otherwise, a frame ",
+                 assumed.latency_seconds(), " s, a process sends ",
+                 assumed.bytes_per_second() > 0
+                     ? absl::StrCat(assumed.bytes_per_second(), " bytes a second")
+                     : "without a limit")));
   }
   for (const auto& file : around.value("data", nlohmann::json::array())) {
     absl::StrAppend(&html, Line("data", absl::StrCat(TextIn(file, "file"), ", ",
@@ -469,7 +470,7 @@ std::string InlineSvg(absl::string_view svg) {
 }
 
 std::string ReportPage(const Manifest& manifest, const Analysis& analysis, const Figures& figures) {
-  const StudyPlan& plan = manifest.plan;
+  const StudyRuns& plan = manifest.plan;
   std::string notes;
   for (const std::string& note : analysis.notes) absl::StrAppend(&notes, Tag("li", note));
   return absl::StrCat(

@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
-#include "study/study_plan.h"
+#include "study/study_runs.h"
 
 namespace tandem::study {
 
@@ -45,8 +45,8 @@ struct StudyRun {
   double wall_seconds = 0;  // from start to end of the process; 0 = unknown
   std::string build;        // the text given to WriteRunBegin
   // Every number of summary.json under its path ("staleness.ids.version_staleness.mean"). "seconds"
-  // and "samples_per_second" exclude "start_seconds". "loss" is the loss of the last tenth of the
-  // samples; absent if unknown.
+  // and "samples_per_second" exclude "startup_timeout_seconds". "loss" is the loss of the last
+  // tenth of the samples; absent if unknown.
   std::map<std::string, double> numbers;
   std::map<std::string, std::string> policy;  // by table
   std::vector<CurvePoint> curve;
@@ -113,7 +113,7 @@ StudyRun ReadRun(const RunPlan& plan, const std::string& folder, const BesideRun
 //   "twin.training_speed", "twin.ratio", "twin.version_mean"
 //       for a run with a twin: the twin's training speed; that speed relative to the run's; the
 //       twin's mean version staleness
-void AddDerivedNumbers(const StudyPlan& plan, StudyRun* run);
+void AddDerivedNumbers(const StudyRuns& plan, StudyRun* run);
 
 // How a run approaches the study's metric. The points are its evaluations, if there are several.
 // Otherwise, for AUC and losses, they are the values of training rows before they trained. Empty if

@@ -216,7 +216,7 @@ class Runner {
 
 // The mean over tuning seeds of the number that judges a value, so that more is better. nullopt if
 // a run does not count: a mean over fewer seeds would not be comparable.
-absl::optional<double> Judge(const StudyPlan& plan, const std::string& variation,
+absl::optional<double> Judge(const StudyRuns& plan, const std::string& variation,
                              const std::string& value, const std::vector<StudyRun>& runs) {
   const bool by_loss = plan.study.tune().choose_by() == Tune::TRAINING_LOSS;
   std::vector<double> values;
@@ -246,7 +246,7 @@ std::vector<StudyRun> ReadRuns(const std::string& folder, const Manifest& manife
   return runs;
 }
 
-std::map<std::string, std::string> ChooseValues(const StudyPlan& plan,
+std::map<std::string, std::string> ChooseValues(const StudyRuns& plan,
                                                 const std::vector<StudyRun>& runs) {
   std::map<std::string, std::string> chosen;
   for (const VariationPlan& variation : plan.variations) {

@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "study/manifest.h"
 #include "study/run_record.h"
-#include "study/study_plan.h"
+#include "study/study_runs.h"
 
 namespace tandem::study {
 
@@ -61,7 +61,7 @@ std::vector<StudyRun> ReadRuns(const std::string& folder, const Manifest& manife
 
 // For each variation, the value whose tuning runs have the best mean over their seeds. A value with
 // a missing, failed or diverged run is not chosen. A variation without any other value is absent.
-std::map<std::string, std::string> ChooseValues(const StudyPlan& plan,
+std::map<std::string, std::string> ChooseValues(const StudyRuns& plan,
                                                 const std::vector<StudyRun>& runs);
 
 }  // namespace tandem::study

@@ -1,5 +1,5 @@
-// Whether this program is built with a sanitizer, by g++ or clang. Sanitizers need memory, threads and descriptors of
-// their own, so that tests which take these away cannot run with them.
+// Whether this program is built with a sanitizer, by g++ or clang. Sanitizers need memory, threads
+// and descriptors of their own, so that tests which take these away cannot run with them.
 #ifndef TANDEM_TESTS_SANITIZED_H_
 #define TANDEM_TESTS_SANITIZED_H_
 

@@ -1,8 +1,8 @@
-// main() of every test program: GoogleTest with one flag of our own, --seed=N, and one closing word:
-// a program whose tests were all skipped says so, and CTest shows it as skipped.
+// main() of every test program: GoogleTest with one flag of our own, --seed=N, and one closing
+// word: a program whose tests were all skipped says so, and CTest shows it as skipped.
 //
-// A program that CMake marks as SAMPLED n runs one test of n where TANDEM_DRAW, a number, says which;
-// ./check takes it from the commit. Without TANDEM_DRAW a program runs all of its tests.
+// A program that CMake marks as SAMPLED n runs one test of n where TANDEM_DRAW, a number, says
+// which; ./check takes it from the commit. Without TANDEM_DRAW a program runs all of its tests.
 #include <cstdlib>
 #include <iostream>
 #include <string>

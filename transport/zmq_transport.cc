@@ -136,7 +136,8 @@ class ZmqTransport final : public WaitableTransport {
 
   PeerId next_outgoing_ = kFirstOutgoing;
   absl::flat_hash_map<PeerId, std::unique_ptr<Peer>> peers_;
-  absl::flat_hash_map<std::string, std::vector<std::string>> targets_;  // of names that were reached
+  // of names that were reached
+  absl::flat_hash_map<std::string, std::vector<std::string>> targets_;
   bool router_dirty_ = false;
   std::vector<PeerId> dirty_;    // DEALERs that may hold frames
   std::vector<PeerId> gone_;     // incoming peers whose connection is gone, not yet reported
@@ -250,8 +251,8 @@ absl::StatusOr<PeerId> ZmqTransport::Connect(const std::string& address) {
   peer->id = next_outgoing_;
   peer->state = Peer::State::kConnecting;
   peer->address = address;
-  // The numbers of a name are kept once they led to a connection. Connecting again then waits for no
-  // name server, which could keep the thread from its other peers.
+  // The numbers of a name are kept once they led to a connection. Connecting again then waits for
+  // no name server, which could keep the thread from its other peers.
   const auto known = targets_.find(address);
   peer->targets = known == targets_.end() ? ResolveToConnect(address) : known->second;
   peer->flow = std::make_shared<Flow>(options_.send_queue_frames, waker_);

@@ -42,25 +42,25 @@ std::vector<collectives::Piece> GradientBuckets(int64_t count, int64_t bucket_by
   return out;
 }
 
-absl::optional<collectives::Algorithm> DenseAlgorithm(const job::JobPlan& plan) {
+absl::optional<collectives::Algorithm> DenseAlgorithm(const job::ResolvedJob& plan) {
   const std::string& name = Dense::Algorithm_Name(plan.job.dense().algorithm());
   const absl::StatusOr<collectives::Algorithm> algorithm =
       collectives::ParseAlgorithm(absl::AsciiStrToLower(name));
   return algorithm.ok() ? absl::optional<collectives::Algorithm>(*algorithm) : absl::nullopt;
 }
 
-std::unique_ptr<DenseReduction> AllReduceGradients::New(const job::JobPlan& plan, int rank,
+std::unique_ptr<DenseReduction> AllReduceGradients::New(const job::ResolvedJob& plan, int rank,
                                                         int64_t bucket_bytes,
                                                         DenseParameters& dense) {
   const Dense& config = plan.job.dense();
   Options options;
   options.rank = rank;
   options.ranks = plan.workers();
-  if (config.wire() == Dense::BF16) options.wire = collectives::DataType::kBF16;
-  if (config.wire() == Dense::F16) options.wire = collectives::DataType::kF16;
+  if (config.wire_dtype() == Dense::BF16) options.wire = collectives::DataType::kBF16;
+  if (config.wire_dtype() == Dense::F16) options.wire = collectives::DataType::kF16;
   options.bucket_bytes = bucket_bytes;
   options.algorithm = DenseAlgorithm(plan);
-  options.batch = plan.job.train().batch();
+  options.batch = plan.job.train().batch_size();
   options.codec = config.codec().kind() > Codec::NONE;
   options.sharded_optimizer = config.sharded_optimizer();
   options.on_device = config.device() == Dense::CUDA;

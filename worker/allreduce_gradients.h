@@ -41,7 +41,7 @@ namespace tandem::worker {
 std::vector<collectives::Piece> GradientBuckets(int64_t count, int64_t bucket_bytes);
 
 // The algorithm that the job names (by its name in lower case); none for AUTO.
-absl::optional<collectives::Algorithm> DenseAlgorithm(const job::JobPlan& plan);
+absl::optional<collectives::Algorithm> DenseAlgorithm(const job::ResolvedJob& plan);
 
 class AllReduceGradients final : public DenseReduction {
  public:
@@ -57,7 +57,7 @@ class AllReduceGradients final : public DenseReduction {
     // Replicas have the same bits, and are compared when an epoch ends.
     bool compares = false;
   };
-  static std::unique_ptr<DenseReduction> New(const job::JobPlan& plan, int rank,
+  static std::unique_ptr<DenseReduction> New(const job::ResolvedJob& plan, int rank,
                                              int64_t bucket_bytes, DenseParameters& dense);
 
   // `dense` outlives this.

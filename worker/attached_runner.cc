@@ -4,15 +4,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "server/save_directory.h"
+#include "server/checkpoint_directory.h"
 #include "worker/evaluation_share.h"
 #include "worker/load_dense.h"
 
 namespace tandem::worker {
 
 absl::StatusOr<std::unique_ptr<AttachedRunner>> AttachedRunner::New(
-    const job::JobPlan& plan, const std::string& init_from, bool keeps_state,
-    std::vector<server::SavedParameter> parameters, absl::Span<const float> values,
+    const job::ResolvedJob& plan, const std::string& init_from, bool keeps_state,
+    std::vector<server::CheckpointParameter> parameters, absl::Span<const float> values,
     WantQueue& wants) {
   std::unique_ptr<AttachedRunner> runner(
       new AttachedRunner(plan, init_from, keeps_state, std::move(parameters), wants));
@@ -22,7 +22,8 @@ absl::StatusOr<std::unique_ptr<AttachedRunner>> AttachedRunner::New(
   std::copy(values.begin(), values.end(), runner->dense_->values().begin());
   if (!init_from.empty()) {
     TANDEM_RETURN_IF_ERROR(LoadDense(plan, init_from, runner->parameters_, runner->dense_.get()));
-    TANDEM_ASSIGN_OR_RETURN(const server::SavedModel saved, server::SavedModel::Open(init_from));
+    TANDEM_ASSIGN_OR_RETURN(const server::CheckpointReader saved,
+                            server::CheckpointReader::Open(init_from));
     TANDEM_ASSIGN_OR_RETURN(std::string state, saved.ReadProgramState(/*rank=*/0));
     if (keeps_state && !state.empty()) runner->resumed_.states.push_back(std::move(state));
   }
@@ -47,7 +48,8 @@ absl::Status AttachedRunner::StartAt(int64_t epoch, int64_t /*rows*/) {
     return absl::FailedPreconditionError(
         "the program gives no state to checkpoints, so it cannot resume in the middle of a run");
   }
-  TANDEM_ASSIGN_OR_RETURN(const server::SavedModel saved, server::SavedModel::Open(init_from_));
+  TANDEM_ASSIGN_OR_RETURN(const server::CheckpointReader saved,
+                          server::CheckpointReader::Open(init_from_));
   resumed_.states.clear();
   for (int rank = 0; rank < plan_.workers(); ++rank) {
     TANDEM_ASSIGN_OR_RETURN(std::string state, saved.ReadProgramState(rank));

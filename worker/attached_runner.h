@@ -29,8 +29,8 @@ class AttachedRunner final : public TaskRunner {
   // Makes dense parameters with `values`, or with the values of the checkpoint `init_from` (empty:
   // none). `keeps_state`: the program answers kState. The plan and the queue outlive the runner.
   static absl::StatusOr<std::unique_ptr<AttachedRunner>> New(
-      const job::JobPlan& plan, const std::string& init_from, bool keeps_state,
-      std::vector<server::SavedParameter> parameters, absl::Span<const float> values,
+      const job::ResolvedJob& plan, const std::string& init_from, bool keeps_state,
+      std::vector<server::CheckpointParameter> parameters, absl::Span<const float> values,
       WantQueue& wants);
 
   DenseParameters& dense() override { return *dense_; }
@@ -40,7 +40,7 @@ class AttachedRunner final : public TaskRunner {
   // result.
   bool has_test_data() const override { return true; }
   int64_t EstimatedRows() const override { return 0; }
-  std::vector<server::SavedParameter> Parameters() const override { return parameters_; }
+  std::vector<server::CheckpointParameter> Parameters() const override { return parameters_; }
 
   // `epoch`: the epoch in which the run resumes; -1: the run starts at its beginning. `states`: by
   // rank, the state that its program gave to the checkpoint. A run that only starts from a
@@ -67,18 +67,18 @@ class AttachedRunner final : public TaskRunner {
   void AddScores(const data::Batch& batch, absl::Span<const float> logits);
 
  private:
-  AttachedRunner(const job::JobPlan& plan, std::string init_from, bool keeps_state,
-                 std::vector<server::SavedParameter> parameters, WantQueue& wants)
+  AttachedRunner(const job::ResolvedJob& plan, std::string init_from, bool keeps_state,
+                 std::vector<server::CheckpointParameter> parameters, WantQueue& wants)
       : plan_(plan),
         init_from_(std::move(init_from)),
         keeps_state_(keeps_state),
         parameters_(std::move(parameters)),
         wants_(wants) {}
 
-  const job::JobPlan& plan_;
+  const job::ResolvedJob& plan_;
   const std::string init_from_;
   const bool keeps_state_;
-  const std::vector<server::SavedParameter> parameters_;
+  const std::vector<server::CheckpointParameter> parameters_;
   WantQueue& wants_;
   std::shared_ptr<DenseParameters> dense_;
   Resumed resumed_;

@@ -45,7 +45,7 @@ absl::StatusOr<std::unique_ptr<AttachedWorker>> AttachedWorker::Join(WorkerOptio
   }
   std::unique_ptr<AttachedWorker> worker(new AttachedWorker(std::move(options), keeps_state));
   AttachedWorker* const self = worker.get();
-  self->options_.make_runner = [self](const job::JobPlan& plan, int rank,
+  self->options_.make_runner = [self](const job::ResolvedJob& plan, int rank,
                                       const std::string& init_from) {
     return self->MakeRunner(plan, rank, init_from);
   };
@@ -145,8 +145,8 @@ void AttachedWorker::Say(absl::Time now, std::vector<Control>* out) {
 
 void AttachedWorker::Hear(const Control& control) {
   const Command& command = control.command();
-  if (command.kind() == Command::SAVE && command.hold()) stopped_.store(true);
-  if (control.has_view()) saves_models_.store(!control.view().save_to().empty());
+  if (command.kind() == Command::CHECKPOINT && command.hold()) stopped_.store(true);
+  if (control.has_view()) checkpoints_models_.store(!control.view().checkpoint_folder().empty());
   absl::MutexLock lock(&mutex_);
   if (control.has_command_done()) {
     const auto taken = static_cast<int64_t>(control.command_done().id());
@@ -186,7 +186,7 @@ absl::StatusOr<bool> AttachedWorker::Report(const std::map<std::string, double>&
   return true;
 }
 
-absl::Status AttachedWorker::AskForSave(int64_t step) {
+absl::Status AttachedWorker::RequestCheckpoint(int64_t step) {
   absl::MutexLock lock(&mutex_);
   if (ended_ && Stopped()) return absl::OkStatus();
   if (!joined_ || ended_) {
@@ -194,7 +194,7 @@ absl::Status AttachedWorker::AskForSave(int64_t step) {
         ended_ ? "cannot request a checkpoint: the job has ended"
                : "cannot request a checkpoint before the job is joined");
   }
-  ++saves_;
+  ++checkpoints_;
   ProgramNote note;
   note.set_step(step);
   AddNote(std::move(note));
@@ -203,7 +203,7 @@ absl::Status AttachedWorker::AskForSave(int64_t step) {
 
 void AttachedWorker::AddNote(ProgramNote note) {
   note.set_number(++last_note_);
-  note.set_saves(saves_);
+  note.set_checkpoints(checkpoints_);
   notes_.push_back(std::move(note));
 }
 
@@ -229,10 +229,10 @@ absl::StatusOr<bool> AttachedWorker::WaitJoined(absl::Time deadline) {
   return WaitFor(joined_, deadline);
 }
 
-absl::Status AttachedWorker::Start(std::vector<server::SavedParameter> parameters,
+absl::Status AttachedWorker::Start(std::vector<server::CheckpointParameter> parameters,
                                    absl::Span<const float> values) {
   int64_t floats = 0;
-  for (const server::SavedParameter& parameter : parameters) {
+  for (const server::CheckpointParameter& parameter : parameters) {
     int64_t size = 1;
     for (const int64_t extent : parameter.shape) size *= extent;
     floats += size;
@@ -261,7 +261,7 @@ absl::Span<float> AttachedWorker::dense() {
 
 // Runs on the worker's opening thread, and waits there until the program has called Start.
 absl::StatusOr<std::unique_ptr<TaskRunner>> AttachedWorker::MakeRunner(
-    const job::JobPlan& plan, int rank, const std::string& init_from) {
+    const job::ResolvedJob& plan, int rank, const std::string& init_from) {
   absl::MutexLock lock(&mutex_);
   rank_ = rank;
   joined_ = true;
@@ -280,17 +280,18 @@ absl::StatusOr<std::unique_ptr<TaskRunner>> AttachedWorker::MakeRunner(
 // ---- tasks for the program --------------------------------------------------------------------
 
 absl::Status AttachedWorker::CheckBatch(const data::Batch& batch, bool test) const {
-  const job::JobPlan& job = plan();
-  const int64_t most = test ? job.job.evaluation().batch() : job.job.train().batch();
+  const job::ResolvedJob& job = plan();
+  const int64_t most = test ? job.job.evaluation().batch_size() : job.job.train().batch_size();
   if (batch.samples > most) {
-    return absl::InvalidArgumentError(absl::StrCat("a batch of ", batch.samples, " samples, and ",
-                                                   test ? "evaluation.batch" : "train.batch",
-                                                   " is ", most, "; give fewer, or raise it"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("a batch of ", batch.samples, " samples, and ",
+                     test ? "evaluation.batch_size" : "train.batch_size", " is ", most,
+                     "; give fewer, or raise it"));
   }
   for (const data::SparseInput& input : batch.sparse) {
     TANDEM_CHECK(input.table < job.tables.size());
     const job::TablePlan& table = job.tables[input.table];
-    const int64_t ids = job::MostIdsOfBatch(job, table) / job.job.train().batch() * most;
+    const int64_t ids = job::MostIdsOfBatch(job, table) / job.job.train().batch_size() * most;
     if (static_cast<int64_t>(input.index.size()) <= ids) continue;
     return absl::InvalidArgumentError(absl::StrCat(
         "a batch has ", input.index.size(), " ids for table ", table.name, ", but only ", ids,
@@ -403,7 +404,7 @@ absl::Status AttachedWorker::Updated() {
   return absl::OkStatus();
 }
 
-absl::Status AttachedWorker::SaveState(absl::Span<const char> state) {
+absl::Status AttachedWorker::CheckpointState(absl::Span<const char> state) {
   if (state.empty()) return absl::InvalidArgumentError("the program's state: no bytes");
   TANDEM_ASSIGN_OR_RETURN(WantQueue::Use want, wants_.Expect(Want::Kind::kState));
   want->state->assign(state.data(), state.size());

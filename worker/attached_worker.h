@@ -5,12 +5,12 @@
 //
 //   TANDEM_ASSIGN_OR_RETURN(auto worker, AttachedWorker::Join(options));
 //   ... WaitJoined() ...; the rank is known
-//   worker->Start(parameters, first_values)
+//   worker->Start(parameters, initial_values)
 //   for (;;) switch (worker->Next(deadline)->kind) {
 //     kBatch, kTestBatch: GiveBatch(), with no samples if there are no more
 //     kCompute:           Rows() of each input; forward, backward; Finish()
 //     kUpdate:            MeanGradient(); the program's own optimizer changes dense(); Updated()
-//     kState:             SaveState()
+//     kState:             CheckpointState()
 //     kStepDone:          dense() has the values for the next step
 //     kScore:             Rows() of each input; forward; Score()
 //     kEnd:               Close()
@@ -79,11 +79,11 @@ class AttachedWorker {
   // True: all nodes have registered, and the rank is known. False: not by the deadline.
   absl::StatusOr<bool> WaitJoined(absl::Time deadline);
   int rank() const { return rank_; }  // once joined
-  const job::JobPlan& plan() const { return options_.plan; }
+  const job::ResolvedJob& plan() const { return options_.plan; }
 
   // Says what is trained: the dense parameters in their order, and their values one after another.
   // There may be no parameters. Called once.
-  absl::Status Start(std::vector<server::SavedParameter> parameters,
+  absl::Status Start(std::vector<server::CheckpointParameter> parameters,
                      absl::Span<const float> values);
   // True: dense() has its initial values, those of rank 0 or of a checkpoint. False: not by the
   // deadline.
@@ -113,7 +113,7 @@ class AttachedWorker {
   absl::Status Updated();
   // Answers kState: any bytes (at least one) that the program needs to resume from the checkpoint,
   // without what the worker has already.
-  absl::Status SaveState(absl::Span<const char> state);
+  absl::Status CheckpointState(absl::Span<const char> state);
   // Answers kScore: a logit for each sample, and its label (0 or 1). Both empty: the batch does not
   // count. INVALID_ARGUMENT: wrong counts or other labels; the batch can be scored again.
   absl::Status Score(absl::Span<const float> logits, absl::Span<const float> labels);
@@ -133,14 +133,14 @@ class AttachedWorker {
                               absl::Time deadline);
   // Once joined: requests a checkpoint at the next step that all workers can still reach. The n-th
   // calls of all workers request the same checkpoint. FAILED_PRECONDITION: as Report.
-  absl::Status AskForSave(int64_t step);
+  absl::Status RequestCheckpoint(int64_t step);
   // The program computes no more steps. When the job is told to end, the checkpoint therefore
   // leaves out the step that is wanted now.
   void Rest() { wants_.Rest(); }
   // The job was told to end early. May be called at any time.
   bool stopped() const { return stopped_.load(); }
   // Once joined: the job writes checkpoints, so the program's state may be wanted.
-  bool saves() const { return saves_models_.load(); }
+  bool checkpoints() const { return checkpoints_models_.load(); }
 
   // Ends the job for all nodes, with this reason; the first reason counts. Returns at once.
   void Fail(absl::Status why);
@@ -152,7 +152,7 @@ class AttachedWorker {
   AttachedWorker(WorkerOptions options, bool keeps_state)
       : options_(std::move(options)), keeps_state_(keeps_state) {}
   void Run(Files files);
-  absl::StatusOr<std::unique_ptr<TaskRunner>> MakeRunner(const job::JobPlan& plan, int rank,
+  absl::StatusOr<std::unique_ptr<TaskRunner>> MakeRunner(const job::ResolvedJob& plan, int rank,
                                                          const std::string& init_from);
   absl::Status Interrupted();
   void Say(absl::Time now, std::vector<Control>* out);
@@ -184,10 +184,10 @@ class AttachedWorker {
   absl::Time next_entry_ ABSL_GUARDED_BY(mutex_);          // when the entry is sent again
   std::deque<ProgramNote> notes_ ABSL_GUARDED_BY(mutex_);  // not acknowledged by the scheduler
   size_t notes_said_ ABSL_GUARDED_BY(mutex_) = 0;          // number of notes_ sent
-  int64_t last_note_ ABSL_GUARDED_BY(mutex_) = 0, saves_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t last_note_ ABSL_GUARDED_BY(mutex_) = 0, checkpoints_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Time next_notes_ ABSL_GUARDED_BY(mutex_);  // when all notes are sent again
-  std::atomic<bool> stopped_{false}, saves_models_{false};
-  std::vector<server::SavedParameter> parameters_ ABSL_GUARDED_BY(mutex_);
+  std::atomic<bool> stopped_{false}, checkpoints_models_{false};
+  std::vector<server::CheckpointParameter> parameters_ ABSL_GUARDED_BY(mutex_);
   std::vector<float> values_ ABSL_GUARDED_BY(mutex_);
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);  // error given by the program
   std::shared_ptr<DenseParameters> dense_ ABSL_GUARDED_BY(mutex_);

@@ -77,22 +77,23 @@ uint64_t DenseOnServers::Pull(absl::Time now, absl::Span<float> rows, uint8_t fl
 
 uint64_t DenseOnServers::ReadLatest(absl::Time now) { return Pull(now, dense_.padded(), 0); }
 
-bool DenseOnServers::CollectForSave(absl::Time now, DenseSave* save, TrainerEffects*) {
+bool DenseOnServers::CollectForCheckpoint(absl::Time now, DenseCheckpoint* checkpoint,
+                                          TrainerEffects*) {
   if (context_.rank != 0) return true;
-  if (!save->asked) {
-    save->asked = true;
-    save->rows.resize(dense_.block_keys().size() * static_cast<size_t>(dense_.row_floats()));
-    save->read = Pull(now, absl::MakeSpan(save->rows), kFlagWithSlots);
+  if (!checkpoint->asked) {
+    checkpoint->asked = true;
+    checkpoint->rows.resize(dense_.block_keys().size() * static_cast<size_t>(dense_.row_floats()));
+    checkpoint->read = Pull(now, absl::MakeSpan(checkpoint->rows), kFlagWithSlots);
   }
-  return save->collected;
+  return checkpoint->collected;
 }
 
 // Encodes a copy and not dense_, which an evaluation may be using.
-absl::StatusOr<std::string> DenseOnServers::FileFor(const DenseSave& save) {
+absl::StatusOr<std::string> DenseOnServers::FileFor(const DenseCheckpoint& checkpoint) {
   TANDEM_ASSIGN_OR_RETURN(
       const std::unique_ptr<DenseParameters> copy,
       DenseParameters::New(context_.plan.job.dense().optimizer(), dense_.count()));
-  TANDEM_RETURN_IF_ERROR(copy->SetRowsWithSlots(save.rows));
+  TANDEM_RETURN_IF_ERROR(copy->SetRowsWithSlots(checkpoint.rows));
   return copy->EncodeFile();
 }
 

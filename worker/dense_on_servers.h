@@ -28,8 +28,9 @@ class DenseOnServers final : public DenseSynchroniser {
   bool AfterCompute(StepSlot*, TrainerEffects*) override { return false; }
   bool TellsSamples() const override { return false; }
   uint64_t ReadLatest(absl::Time now) override;
-  bool CollectForSave(absl::Time now, DenseSave* save, TrainerEffects* effects) override;
-  absl::StatusOr<std::string> FileFor(const DenseSave& save) override;
+  bool CollectForCheckpoint(absl::Time now, DenseCheckpoint* checkpoint,
+                            TrainerEffects* effects) override;
+  absl::StatusOr<std::string> FileFor(const DenseCheckpoint& checkpoint) override;
 
  private:
   uint64_t Pull(absl::Time now, absl::Span<float> rows, uint8_t flags);

@@ -94,7 +94,7 @@ std::string DenseParameters::EncodeFile() const {
   image.slots_per_row = slots_per_block_;
   image.optimizer = optimizer_->name();
   image.keys = block_keys_;
-  image.weights = values_to_save_.empty() ? values_ : values_to_save_;
+  image.weights = values_to_checkpoint_.empty() ? values_ : values_to_checkpoint_;
   image.slots = all_slots_.empty() ? slots_ : all_slots_;
   return server::EncodeRange(image);
 }

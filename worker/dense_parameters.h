@@ -61,7 +61,9 @@ class DenseParameters {
   // Before a checkpoint, if this replica is not the model: the values of the model, padded, which
   // EncodeFile writes until other values are set. Empty: EncodeFile writes the replica's own
   // values.
-  void SetValuesToSave(std::vector<float> values) { values_to_save_ = std::move(values); }
+  void SetValuesToCheckpoint(std::vector<float> values) {
+    values_to_checkpoint_ = std::move(values);
+  }
 
   // Each block followed by its optimizer state, as in checkpoints and in the assignment to servers.
   int row_floats() const { return job::kDenseBlockFloats + slots_per_block_; }
@@ -87,7 +89,7 @@ class DenseParameters {
   collectives::Piece kept_;  // blocks whose state is in slots_
   std::vector<float> values_, slots_;
   std::vector<float> all_slots_;  // for a checkpoint with a sharded optimizer; otherwise empty
-  std::vector<float> values_to_save_;
+  std::vector<float> values_to_checkpoint_;
   std::vector<float*> value_rows_, slot_rows_;
 };
 

@@ -80,10 +80,10 @@ void DenseReducer::SumByQuorum(DenseParameters& dense, std::unique_ptr<DensePara
 
 void DenseReducer::MeetByQuorum(DenseParameters& dense,
                                 std::unique_ptr<collectives::AsyncGroup> mail,
-                                const QuorumMeetings::Options& options) {
+                                const QuorumRounds::Options& options) {
   TANDEM_CHECK(!overlaps() && quorum_ == nullptr);
-  quorum_ = std::make_unique<QuorumMeetings>(dense, std::move(mail), watch_, RunForQuorum(),
-                                             IdleOfQuorum(), options);
+  quorum_ = std::make_unique<QuorumRounds>(dense, std::move(mail), watch_, RunForQuorum(),
+                                           IdleOfQuorum(), options);
 }
 
 QuorumSums::Run DenseReducer::RunForQuorum() {
@@ -204,7 +204,7 @@ void DenseReducer::MakeCodec() {
     codec = std::move(*collectives::NewPowerSgdCodec(config.rank(), options_.seed));
   }
   if (codec == nullptr) return;
-  if (config.without_feedback()) {
+  if (config.has_error_feedback() && !config.error_feedback()) {
     codec_ = std::move(codec);
   } else {
     feedback_ = std::make_unique<collectives::ErrorFeedback>(std::move(codec));
@@ -311,7 +311,7 @@ uint64_t DenseReducer::TakeBytes() {
   return sent - std::exchange(counted_bytes_, sent);
 }
 
-absl::Status DenseReducer::GatherForSave(std::vector<int64_t>* missed) {
+absl::Status DenseReducer::GatherForCheckpoint(std::vector<int64_t>* missed) {
   if (quorum_ != nullptr) return quorum_->Settle(/*new_epoch=*/false, /*step=*/0, missed);
   reduction_->BeginGather();
   return RunAll();

@@ -3,7 +3,7 @@
 // otherwise the caller's thread does. With quorum sums (quorum_steps.h) there is no reduction, and
 // the sums use the group.
 //
-// Thread safety: Begin, Ready, Finish and GatherForSave by one thread; Abort, RequestDump and
+// Thread safety: Begin, Ready, Finish and GatherForCheckpoint by one thread; Abort, RequestDump and
 // WaitingFor by any.
 #ifndef TANDEM_WORKER_DENSE_REDUCER_H_
 #define TANDEM_WORKER_DENSE_REDUCER_H_
@@ -31,7 +31,7 @@
 #include "proto/activity.h"
 #include "worker/dense_reduction.h"
 #include "worker/device_sum.h"
-#include "worker/quorum_meetings.h"
+#include "worker/quorum_rounds.h"
 #include "worker/quorum_sums.h"
 
 namespace tandem::worker {
@@ -80,9 +80,9 @@ class DenseReducer {
 
   bool overlaps() const { return options_.overlap; }
 
-  // From now on sync rounds of replicas do not wait for all workers (quorum_meetings.h).
+  // From now on sync rounds of replicas do not wait for all workers (quorum_rounds.h).
   void MeetByQuorum(DenseParameters& dense, std::unique_ptr<collectives::AsyncGroup> mail,
-                    const QuorumMeetings::Options& options);
+                    const QuorumRounds::Options& options);
   // From now on sums do not wait for all workers (quorum_sums.h): a separate thread runs them, and
   // the reduction is not used. Called before the first step.
   void SumByQuorum(DenseParameters& dense, std::unique_ptr<DenseParameters> model,
@@ -111,7 +111,7 @@ class DenseReducer {
 
   // On all ranks, between steps: gives rank 0 the state that only other ranks have. With a quorum,
   // the remaining gradients are summed first; `missed` is as in QuorumSums::Finish.
-  absl::Status GatherForSave(std::vector<int64_t>* missed = nullptr);
+  absl::Status GatherForCheckpoint(std::vector<int64_t>* missed = nullptr);
   // With a quorum. OutOfData: this worker has no data left in this epoch. EndEpoch, on all ranks:
   // the epoch ends at `step` with a sum of all remaining gradients.
   absl::Status OutOfData() { return quorum_->OutOfData(); }

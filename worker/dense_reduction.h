@@ -113,7 +113,7 @@ class DenseReduction {
 // Makes the reduction that the job asks for; null if its dense parameters are not replicas.
 // `bucket_bytes`: how much of the gradient is reduced at a time; 0: all of it. `dense` outlives the
 // reduction.
-std::unique_ptr<DenseReduction> NewDenseReduction(const job::JobPlan& plan, int rank,
+std::unique_ptr<DenseReduction> NewDenseReduction(const job::ResolvedJob& plan, int rank,
                                                   int64_t bucket_bytes, DenseParameters& dense);
 
 }  // namespace tandem::worker

@@ -50,15 +50,19 @@ class DenseReplicas final : public DenseSynchroniser {
   bool HasOwnState() const override { return local_; }
   uint64_t ReadLatest(absl::Time) override { return 0; }
 
-  bool CollectForSave(absl::Time, DenseSave* save, TrainerEffects* effects) override {
+  bool CollectForCheckpoint(absl::Time, DenseCheckpoint* checkpoint,
+                            TrainerEffects* effects) override {
     if (!gathers_) return true;
-    if (!save->asked) {
-      effects->tasks.push_back(GatherDenseTask{save->id, &save->missed, &save->bytes_sent});
+    if (!checkpoint->asked) {
+      effects->tasks.push_back(
+          GatherDenseTask{checkpoint->id, &checkpoint->missed, &checkpoint->bytes_sent});
     }
-    save->asked = true;
-    return save->collected;
+    checkpoint->asked = true;
+    return checkpoint->collected;
   }
-  absl::StatusOr<std::string> FileFor(const DenseSave&) override { return dense_.EncodeFile(); }
+  absl::StatusOr<std::string> FileFor(const DenseCheckpoint&) override {
+    return dense_.EncodeFile();
+  }
 
  private:
   DenseParameters& dense_;

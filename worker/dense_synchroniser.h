@@ -28,10 +28,10 @@
 namespace tandem::worker {
 
 // The state of a synchroniser for one checkpoint.
-struct DenseSave {
-  SaveId id = SaveId::kFinal;
+struct DenseCheckpoint {
+  CheckpointId id = CheckpointId::kFinal;
   bool asked = false, collected = false;
-  uint64_t read = 0;            // in flight; Saving reports its answer
+  uint64_t read = 0;            // in flight; CheckpointWriter reports its answer
   std::vector<float> rows;      // blocks with optimizer state, from servers
   std::vector<int64_t> missed;  // GatherDenseTask
   uint64_t bytes_sent = 0;      // as in GatherDenseTask
@@ -73,9 +73,10 @@ class DenseSynchroniser {
 
   // For a checkpoint, on every rank once all workers have entered its first barrier. Called again
   // and again until it returns true: then rank 0 can write the file.
-  virtual bool CollectForSave(absl::Time now, DenseSave* save, TrainerEffects* effects) = 0;
-  // Rank 0, after CollectForSave: the bytes of the dense file.
-  virtual absl::StatusOr<std::string> FileFor(const DenseSave& save) = 0;
+  virtual bool CollectForCheckpoint(absl::Time now, DenseCheckpoint* checkpoint,
+                                    TrainerEffects* effects) = 0;
+  // Rank 0, after CollectForCheckpoint: the bytes of the dense file.
+  virtual absl::StatusOr<std::string> FileFor(const DenseCheckpoint& checkpoint) = 0;
 };
 
 // Makes the synchroniser that the job asks for. `context` and `dense` outlive it.

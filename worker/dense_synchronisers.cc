@@ -13,7 +13,7 @@ namespace {
 
 using MakeSynchroniser = std::unique_ptr<DenseSynchroniser> (*)(TrainerContext& context,
                                                                 DenseParameters& dense);
-using MakeReduction = std::unique_ptr<DenseReduction> (*)(const job::JobPlan& plan, int rank,
+using MakeReduction = std::unique_ptr<DenseReduction> (*)(const job::ResolvedJob& plan, int rank,
                                                           int64_t bucket_bytes,
                                                           DenseParameters& dense);
 struct Row {
@@ -29,7 +29,7 @@ constexpr Row kSynchronisers[] = {
     {Dense::EASGD, &DenseReplicas::NewLocal, &ElasticAveraging::New},
 };
 
-const Row& RowOf(const job::JobPlan& plan) {
+const Row& RowOf(const job::ResolvedJob& plan) {
   for (const Row& row : kSynchronisers) {
     if (row.kind == plan.job.dense().synchroniser()) return row;
   }
@@ -44,7 +44,7 @@ std::unique_ptr<DenseSynchroniser> NewDenseSynchroniser(TrainerContext& context,
   return RowOf(context.plan).synchroniser(context, dense);
 }
 
-std::unique_ptr<DenseReduction> NewDenseReduction(const job::JobPlan& plan, int rank,
+std::unique_ptr<DenseReduction> NewDenseReduction(const job::ResolvedJob& plan, int rank,
                                                   int64_t bucket_bytes, DenseParameters& dense) {
   const MakeReduction make = RowOf(plan).reduction;
   return make == nullptr ? nullptr : make(plan, rank, bucket_bytes, dense);

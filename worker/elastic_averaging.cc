@@ -4,7 +4,7 @@
 
 namespace tandem::worker {
 
-std::unique_ptr<DenseReduction> ElasticAveraging::New(const job::JobPlan& plan, int rank,
+std::unique_ptr<DenseReduction> ElasticAveraging::New(const job::ResolvedJob& plan, int rank,
                                                       int64_t /*bucket_bytes*/,
                                                       DenseParameters& dense) {
   return std::make_unique<ElasticAveraging>(
@@ -23,11 +23,11 @@ void ElasticAveraging::WriteShare(float /*weight*/, absl::Span<float> share) {
   for (size_t i = 0; i < share.size(); ++i) share[i] = values[i] - centre_[i];
 }
 
-void ElasticAveraging::TakeMeeting(const Meeting& meeting) {
+void ElasticAveraging::TakeSyncRound(const SyncRound& sync_round) {
   const absl::Span<float> values = dense().values();
   for (size_t i = 0; i < values.size(); ++i) {
-    if (meeting.own_weight > 0) values[i] -= elasticity_ * (values[i] - centre_[i]);
-    centre_[i] += elasticity_ * meeting.sum[i];
+    if (sync_round.own_weight > 0) values[i] -= elasticity_ * (values[i] - centre_[i]);
+    centre_[i] += elasticity_ * sync_round.sum[i];
   }
 }
 

@@ -22,7 +22,7 @@ namespace tandem::worker {
 
 class ElasticAveraging final : public LocalSteps {
  public:
-  static std::unique_ptr<DenseReduction> New(const job::JobPlan& plan, int rank,
+  static std::unique_ptr<DenseReduction> New(const job::ResolvedJob& plan, int rank,
                                              int64_t bucket_bytes, DenseParameters& dense);
 
   // `dense` outlives this object and has the same values on all workers; these values are the first
@@ -31,11 +31,11 @@ class ElasticAveraging final : public LocalSteps {
 
  private:
   void WriteShare(float weight, absl::Span<float> share) override;
-  void TakeMeeting(const Meeting& meeting) override;
+  void TakeSyncRound(const SyncRound& sync_round) override;
   void ShowModel() override;
   void ShowReplica() override { ShowModel(); }
-  bool SavesSum() const override { return false; }
-  std::vector<float> ModelToSave(const Meeting&) const override { return centre_; }
+  bool CheckpointsSum() const override { return false; }
+  std::vector<float> ModelToCheckpoint(const SyncRound&) const override { return centre_; }
   std::vector<std::vector<float>*> Remembered() override { return {&centre_}; }
 
   const float elasticity_;

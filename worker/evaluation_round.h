@@ -25,8 +25,8 @@
 #include "absl/time/time.h"
 #include "base/buffer.h"
 #include "proto/endpoint.h"
-#include "worker/best_judge.h"
 #include "worker/dense_synchroniser.h"
+#include "worker/early_stopping.h"
 #include "worker/trainer_context.h"
 #include "worker/trainer_task.h"
 
@@ -50,7 +50,7 @@ class EvaluationRound {
   // The verdict of the last round; without train.keep_best it says nothing.
   Verdict verdict() const { return verdict_; }
   // Rank 0 only.
-  BestJudge& judge() { return judge_; }
+  EarlyStopping& judge() { return judge_; }
   // Returns a report once per evaluation, on all ranks, so that the scheduler's knowledge of all
   // workers is of one moment. Rank 0 returns the result as JSON, the others an empty text.
   std::optional<std::string> TakeReport();
@@ -104,7 +104,7 @@ class EvaluationRound {
   TrainerContext& context_;
   DenseSynchroniser& synchroniser_;
   const bool has_rows_;
-  BestJudge judge_;
+  EarlyStopping judge_;
 
   Stage stage_ = Stage::kOver;
   int64_t number_ = 0;             // evaluations done

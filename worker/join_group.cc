@@ -11,17 +11,17 @@
 #include "base/status_macros.h"
 #include "collectives/dump.h"
 #include "collectives/links/tcp_socket.h"
-#include "collectives/meeting/connect_links.h"
-#include "collectives/meeting/coordinator_client.h"
-#include "job/own_module.h"
+#include "collectives/rendezvous/connect_links.h"
+#include "collectives/rendezvous/coordinator_client.h"
+#include "job/user_module.h"
 #include "node/log.h"
 #include "worker/allreduce_gradients.h"
-#include "worker/first_values.h"
+#include "worker/initial_values.h"
 
 namespace tandem::worker {
 namespace {
 
-collectives::LinkChoice LinksOf(const job::JobPlan& plan) {
+collectives::LinkChoice LinksOf(const job::ResolvedJob& plan) {
   switch (plan.job.dense().link()) {
     case Dense::SHM:
       return collectives::LinkChoice::kShm;
@@ -36,10 +36,10 @@ collectives::LinkChoice LinksOf(const job::JobPlan& plan) {
   }
 }
 
-collectives::GroupOptions OptionsOf(const job::JobPlan& plan, collectives::GroupWatch* watch) {
+collectives::GroupOptions OptionsOf(const job::ResolvedJob& plan, collectives::GroupWatch* watch) {
   collectives::GroupOptions options;
   options.watch = watch;
-  options.deadline = absl::Seconds(plan.job.limits().stall_limit_seconds());
+  options.deadline = absl::Seconds(plan.job.limits().stall_timeout_seconds());
   options.reproducible = plan.job.reproducible();
   return options;
 }
@@ -65,14 +65,15 @@ std::vector<Path> PathsOf(const std::vector<std::unique_ptr<collectives::Link>>&
 // Meets the other workers at the rendezvous and connects links to them. `workers`: worker number by
 // rank in the group. Adds to `options` what the group must know of the workers.
 absl::StatusOr<std::vector<std::unique_ptr<collectives::Link>>> Meet(
-    const job::JobPlan& plan, const char* group, int rank, const std::vector<int>& workers,
+    const job::ResolvedJob& plan, const char* group, int rank, const std::vector<int>& workers,
     const std::string& coordinator, collectives::GroupOptions* options, std::vector<Path>* paths) {
   // A worker with its own module joins when the module and the data are ready. The user's code
   // decides how long that takes, so the longer limit applies.
   const Limits& limits = plan.job.limits();
-  const double patience = job::HasOwnModule(plan.job.model())
-                              ? std::max(limits.start_seconds(), limits.stall_limit_seconds())
-                              : limits.start_seconds();
+  const double patience =
+      job::HasOwnModule(plan.job.model())
+          ? std::max(limits.startup_timeout_seconds(), limits.stall_timeout_seconds())
+          : limits.startup_timeout_seconds();
   const absl::Time deadline = MonotonicNow() + absl::Seconds(patience);
   // The ports open before the rendezvous, because the rendezvous publishes their addresses. Links
   // are connected after the rendezvous, when all addresses are known.
@@ -106,7 +107,7 @@ absl::StatusOr<std::vector<std::unique_ptr<collectives::Link>>> Meet(
 
 // Whether a message costs system calls. All ranks must get the same answer, so a link that fell
 // back to another transport does not count.
-bool OverKernel(const job::JobPlan& plan, const std::vector<int>& host_of_rank) {
+bool OverKernel(const job::ResolvedJob& plan, const std::vector<int>& host_of_rank) {
   const collectives::LinkChoice choice = LinksOf(plan);
   if (choice != collectives::LinkChoice::kAuto)
     return choice == collectives::LinkChoice::kTcp || choice == collectives::LinkChoice::kZmq;
@@ -126,12 +127,12 @@ std::vector<int> LeadersOf(const std::vector<int>& host_of_rank) {
 }
 
 absl::StatusOr<std::unique_ptr<DeviceSum>> JoinDevices(
-    const job::JobPlan& plan, collectives::Group& group, const std::vector<int>& host_of_rank,
+    const job::ResolvedJob& plan, collectives::Group& group, const std::vector<int>& host_of_rank,
     const std::string& coordinator, collectives::GroupWatch* watch, std::vector<Path>* paths) {
   DeviceSumOptions options;
   options.host_of_rank = host_of_rank;
   options.watch = watch;
-  options.deadline = absl::Seconds(plan.job.limits().stall_limit_seconds());
+  options.deadline = absl::Seconds(plan.job.limits().stall_timeout_seconds());
   const std::vector<int> leaders = LeadersOf(host_of_rank);
   const auto own = std::find(leaders.begin(), leaders.end(), group.rank());
   if (leaders.size() > 1 && own != leaders.end()) {
@@ -145,17 +146,17 @@ absl::StatusOr<std::unique_ptr<DeviceSum>> JoinDevices(
   return DeviceSum::New(group, std::move(options));
 }
 
-absl::Status SumByQuorum(const job::JobPlan& plan, const std::string& coordinator,
+absl::Status SumByQuorum(const job::ResolvedJob& plan, const std::string& coordinator,
                          AbortableWatch* watch, collectives::Group& group, DenseParameters& dense,
                          DenseReducer* reducer) {
   QuorumSums::Options options;
   options.leader = QuorumLeader::OptionsOf(plan);
   options.algorithm = DenseAlgorithm(plan);
-  options.deadline = absl::Seconds(plan.job.limits().stall_limit_seconds());
+  options.deadline = absl::Seconds(plan.job.limits().stall_timeout_seconds());
   TANDEM_ASSIGN_OR_RETURN(const std::string host, collectives::LocalHostTowards(coordinator));
   TANDEM_ASSIGN_OR_RETURN(auto mail, OpenQuorumMail(group, host, options.deadline, watch));
   if (plan.job.dense().synchroniser() == Dense::LOCAL_SGD) {
-    reducer->MeetByQuorum(dense, std::move(mail), {options, MeetingReplica::OptionsOf(plan)});
+    reducer->MeetByQuorum(dense, std::move(mail), {options, SyncReplica::OptionsOf(plan)});
     return absl::OkStatus();
   }
   TANDEM_ASSIGN_OR_RETURN(auto model,
@@ -166,11 +167,9 @@ absl::Status SumByQuorum(const job::JobPlan& plan, const std::string& coordinato
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<collectives::Group>> ShareModule(const job::JobPlan& plan, int rank,
-                                                                const std::string& coordinator,
-                                                                const OwnModule& module,
-                                                                absl::Span<float> values,
-                                                                AbortableWatch* watch) {
+absl::StatusOr<std::unique_ptr<collectives::Group>> ShareModule(
+    const job::ResolvedJob& plan, int rank, const std::string& coordinator, const OwnModule& module,
+    absl::Span<float> values, AbortableWatch* watch) {
   collectives::GroupOptions options = OptionsOf(plan, watch);
   std::vector<int> workers(static_cast<size_t>(plan.workers()));
   std::iota(workers.begin(), workers.end(), 0);
@@ -178,11 +177,11 @@ absl::StatusOr<std::unique_ptr<collectives::Group>> ShareModule(const job::JobPl
   TANDEM_ASSIGN_OR_RETURN(auto links,
                           Meet(plan, "modules", rank, workers, coordinator, &options, &paths));
   auto group = std::make_unique<collectives::Group>(rank, std::move(links), std::move(options));
-  TANDEM_RETURN_IF_ERROR(ShareFirstValues(*group, module, values));
+  TANDEM_RETURN_IF_ERROR(ShareInitialValues(*group, module, values));
   return group;
 }
 
-absl::StatusOr<WorkerGroup> JoinWorkers(const job::JobPlan& plan, int rank,
+absl::StatusOr<WorkerGroup> JoinWorkers(const job::ResolvedJob& plan, int rank,
                                         const std::string& coordinator,
                                         const std::string& dump_folder, const OwnModule& module,
                                         DenseParameters& dense, AbortableWatch* watch) {
@@ -205,7 +204,7 @@ absl::StatusOr<WorkerGroup> JoinWorkers(const job::JobPlan& plan, int rank,
   options.chooser = collectives::ChooserFrom(rules, plan.workers(), OverKernel(plan, hosts));
   auto group = std::make_unique<collectives::Group>(rank, std::move(links), std::move(options));
   if (job::HasOwnModule(plan.job.model())) {
-    TANDEM_RETURN_IF_ERROR(ShareFirstValues(*group, module, dense.values()));
+    TANDEM_RETURN_IF_ERROR(ShareInitialValues(*group, module, dense.values()));
   }
   const auto bytes = static_cast<int64_t>(dense.count() * sizeof(float));
   auto tuning = TuneGroup(plan, bytes, hosts, *group, rules.get());

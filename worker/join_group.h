@@ -16,7 +16,7 @@
 #include "server/manifest.h"
 #include "worker/dense_parameters.h"
 #include "worker/dense_reducer.h"
-#include "worker/first_values.h"
+#include "worker/initial_values.h"
 #include "worker/tune_group.h"
 
 namespace tandem::worker {
@@ -33,10 +33,10 @@ struct WorkerGroup {
 // those of this function, and outlives the group.
 //
 // If each worker has its own module, the module is compared with that of rank 0 and takes its
-// initial values from there (first_values.h). Errors name the worker that is missing or whose links
-// have failed (errors.h). The error is only what this worker has seen: the scheduler decides which
-// worker is lost.
-absl::StatusOr<WorkerGroup> JoinWorkers(const job::JobPlan& plan, int rank,
+// initial values from there (initial_values.h). Errors name the worker that is missing or whose
+// links have failed (errors.h). The error is only what this worker has seen: the scheduler decides
+// which worker is lost.
+absl::StatusOr<WorkerGroup> JoinWorkers(const job::ResolvedJob& plan, int rank,
                                         const std::string& coordinator,
                                         const std::string& dump_folder, const OwnModule& module,
                                         DenseParameters& dense, AbortableWatch* watch);
@@ -44,11 +44,9 @@ absl::StatusOr<WorkerGroup> JoinWorkers(const job::JobPlan& plan, int rank,
 // Makes the same comparison and gives the same initial values in jobs of two or more workers whose
 // dense parameters are on servers. The group lives as long as the job, because other workers may
 // still read from it.
-absl::StatusOr<std::unique_ptr<collectives::Group>> ShareModule(const job::JobPlan& plan, int rank,
-                                                                const std::string& coordinator,
-                                                                const OwnModule& module,
-                                                                absl::Span<float> values,
-                                                                AbortableWatch* watch);
+absl::StatusOr<std::unique_ptr<collectives::Group>> ShareModule(
+    const job::ResolvedJob& plan, int rank, const std::string& coordinator, const OwnModule& module,
+    absl::Span<float> values, AbortableWatch* watch);
 
 }  // namespace tandem::worker
 

@@ -2,15 +2,16 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "server/checkpoint_directory.h"
 #include "server/range_file.h"
-#include "server/save_directory.h"
 
 namespace tandem::worker {
 
-absl::Status LoadDense(const job::JobPlan& plan, const std::string& save,
-                       const std::vector<server::SavedParameter>& parameters,
+absl::Status LoadDense(const job::ResolvedJob& plan, const std::string& checkpoint,
+                       const std::vector<server::CheckpointParameter>& parameters,
                        DenseParameters* dense) {
-  TANDEM_ASSIGN_OR_RETURN(const server::SavedModel saved, server::SavedModel::Open(save));
+  TANDEM_ASSIGN_OR_RETURN(const server::CheckpointReader saved,
+                          server::CheckpointReader::Open(checkpoint));
   if (plan.dense_table < 0) TANDEM_RETURN_IF_ERROR(saved.CheckDenseIsWhole());
   TANDEM_ASSIGN_OR_RETURN(const server::RangeImage image, saved.ReadDense(parameters));
   const absl::Status loaded = dense->Load(image);

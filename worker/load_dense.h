@@ -16,8 +16,8 @@ namespace tandem::worker {
 
 // Loads the values, and the optimizer state if the optimizer is the same. Errors name the file: the
 // folder is no checkpoint, or the model is a different one.
-absl::Status LoadDense(const job::JobPlan& plan, const std::string& save,
-                       const std::vector<server::SavedParameter>& parameters,
+absl::Status LoadDense(const job::ResolvedJob& plan, const std::string& checkpoint,
+                       const std::vector<server::CheckpointParameter>& parameters,
                        DenseParameters* dense);
 
 }  // namespace tandem::worker

@@ -4,12 +4,12 @@
 
 namespace tandem::worker {
 
-std::unique_ptr<DenseReduction> LocalSgd::New(const job::JobPlan& plan, int rank,
+std::unique_ptr<DenseReduction> LocalSgd::New(const job::ResolvedJob& plan, int rank,
                                               int64_t /*bucket_bytes*/, DenseParameters& dense) {
   return std::make_unique<LocalSgd>(dense, OptionsOf(plan, rank), OuterOf(plan));
 }
 
-LocalSgd::Outer LocalSgd::OuterOf(const job::JobPlan& plan) {
+LocalSgd::Outer LocalSgd::OuterOf(const job::ResolvedJob& plan) {
   const tandem::LocalSteps& local = plan.job.dense().local_steps();
   Outer outer;
   outer.learning_rate = static_cast<float>(local.outer_learning_rate());
@@ -43,9 +43,9 @@ void LocalSgd::WriteShare(float weight, absl::Span<float> share) {
   for (size_t i = 0; i < share.size(); ++i) share[i] = weight * values[i];
 }
 
-void LocalSgd::TakeMeeting(const Meeting& meeting) {
+void LocalSgd::TakeSyncRound(const SyncRound& sync_round) {
   const absl::Span<float> values = dense().values();
-  for (size_t i = 0; i < values.size(); ++i) values[i] = meeting.sum[i] / meeting.weight;
+  for (size_t i = 0; i < values.size(); ++i) values[i] = sync_round.sum[i] / sync_round.weight;
   if (outer_.is_average()) return;
   const absl::Span<float> common = absl::MakeSpan(common_).first(values.size());
   for (size_t i = 0; i < values.size(); ++i) values[i] = common[i] - values[i];
@@ -53,10 +53,12 @@ void LocalSgd::TakeMeeting(const Meeting& meeting) {
   std::copy(common.begin(), common.end(), values.begin());
 }
 
-std::vector<float> LocalSgd::ModelToSave(const Meeting& meeting) const {
-  if (meeting.weight == 0) return {};  // no steps since the last sync round, so replicas are equal
+std::vector<float> LocalSgd::ModelToCheckpoint(const SyncRound& sync_round) const {
+  // no steps since the last sync round, so replicas are equal
+  if (sync_round.weight == 0) return {};
   std::vector<float> model(dense().padded().size());
-  for (size_t i = 0; i < meeting.sum.size(); ++i) model[i] = meeting.sum[i] / meeting.weight;
+  for (size_t i = 0; i < sync_round.sum.size(); ++i)
+    model[i] = sync_round.sum[i] / sync_round.weight;
   return model;
 }
 

@@ -39,8 +39,8 @@ class LocalSgd final : public LocalSteps {
     void Step(absl::Span<const float> moved, float factor, absl::Span<float> velocity,
               absl::Span<float> common) const;
   };
-  static Outer OuterOf(const job::JobPlan& plan);
-  static std::unique_ptr<DenseReduction> New(const job::JobPlan& plan, int rank,
+  static Outer OuterOf(const job::ResolvedJob& plan);
+  static std::unique_ptr<DenseReduction> New(const job::ResolvedJob& plan, int rank,
                                              int64_t bucket_bytes, DenseParameters& dense);
 
   // `dense` outlives this object and has the same values on all workers.
@@ -48,10 +48,10 @@ class LocalSgd final : public LocalSteps {
 
  private:
   void WriteShare(float weight, absl::Span<float> share) override;
-  void TakeMeeting(const Meeting& meeting) override;
+  void TakeSyncRound(const SyncRound& sync_round) override;
   void BeginLocalSteps() override;
-  bool SavesSum() const override { return true; }
-  std::vector<float> ModelToSave(const Meeting& meeting) const override;
+  bool CheckpointsSum() const override { return true; }
+  std::vector<float> ModelToCheckpoint(const SyncRound& sync_round) const override;
   std::vector<std::vector<float>*> Remembered() override;
 
   const Outer outer_;

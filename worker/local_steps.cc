@@ -21,7 +21,7 @@ struct StateHead {
 
 std::unique_ptr<AllReduceGradients> NewTogether(DenseParameters& dense,
                                                 const LocalSteps::Options& options) {
-  if (options.from_step == 0) return nullptr;
+  if (options.warmup_steps == 0) return nullptr;
   AllReduceGradients::Options together;
   together.rank = options.rank;
   together.ranks = options.ranks;
@@ -36,14 +36,14 @@ void AppendFloats(absl::Span<const float> floats, std::string* state) {
 
 }  // namespace
 
-LocalSteps::Options LocalSteps::OptionsOf(const job::JobPlan& plan, int rank) {
+LocalSteps::Options LocalSteps::OptionsOf(const job::ResolvedJob& plan, int rank) {
   const tandem::LocalSteps& local = plan.job.dense().local_steps();
   Options options;
   options.rank = rank;
   options.ranks = plan.workers();
-  options.every = local.every();
-  options.from_step = local.from_step();
-  options.batch = plan.job.train().batch();
+  options.every = local.sync_every();
+  options.warmup_steps = local.warmup_steps();
+  options.batch = plan.job.train().batch_size();
   options.algorithm = DenseAlgorithm(plan);
   return options;
 }
@@ -70,12 +70,12 @@ void LocalSteps::SetShown(bool model) {
 void LocalSteps::Begin(absl::Span<float> gradient, const Step& step) {
   TANDEM_CHECK(stage_ == Stage::kIdle);
   SetShown(false);
-  dense_.SetValuesToSave({});
+  dense_.SetValuesToCheckpoint({});
   step_ = step;
   gradient_ = gradient;
   samples_of_all_ = kUnknown;
   empty_steps_ = 1;
-  stage_ = step.number < options_.from_step ? Stage::kTogether : Stage::kStep;
+  stage_ = step.number < options_.warmup_steps ? Stage::kTogether : Stage::kStep;
   if (stage_ == Stage::kTogether) together_->Begin(gradient, step);
 }
 
@@ -96,19 +96,19 @@ void LocalSteps::Close() {
   }
   ++steps_;
   stage_ = Stage::kIdle;
-  if (steps_ == options_.every || step_.last) PrepareMeeting(Stage::kMeet);
+  if (steps_ == options_.every || step_.last) PrepareSyncRound(Stage::kMeet);
 }
 
 void LocalSteps::EndTogether() {
   if (!together_->over()) return;
   samples_of_all_ = together_->samples_of_all();
   stage_ = Stage::kIdle;
-  if (step_.number + 1 == options_.from_step) BeginLocalSteps();
+  if (step_.number + 1 == options_.warmup_steps) BeginLocalSteps();
 }
 
 // ---- a sync round -----------------------------------------------------------------------------
 
-void LocalSteps::PrepareMeeting(Stage stage) {
+void LocalSteps::PrepareSyncRound(Stage stage) {
   stage_ = stage;
   std::fill(buffer_.begin(), buffer_.end(), 0.0f);
   if (own_steps_ == 0) return;
@@ -141,32 +141,32 @@ void LocalSteps::OnDone() {
   TANDEM_CHECK(under_way_);
   under_way_ = false;
   const Stage stage = std::exchange(stage_, Stage::kIdle);
-  if (stage == Stage::kMeet) return EndMeeting();
-  if (options_.rank == 0) dense_.SetValuesToSave(ModelToSave(MeetingOf()));
+  if (stage == Stage::kMeet) return EndSyncRound();
+  if (options_.rank == 0) dense_.SetValuesToCheckpoint(ModelToCheckpoint(SyncRoundOf()));
 }
 
-LocalSteps::Meeting LocalSteps::MeetingOf() const {
+LocalSteps::SyncRound LocalSteps::SyncRoundOf() const {
   const size_t count = dense_.values().size();
-  Meeting meeting;
-  meeting.sum = absl::MakeConstSpan(buffer_).first(count);
-  meeting.weight = buffer_[count];
+  SyncRound sync_round;
+  sync_round.sum = absl::MakeConstSpan(buffer_).first(count);
+  sync_round.weight = buffer_[count];
   const double full = static_cast<double>(options_.batch) * static_cast<double>(options_.every);
-  meeting.own_weight = static_cast<float>(static_cast<double>(own_samples_) / full);
-  return meeting;
+  sync_round.own_weight = static_cast<float>(static_cast<double>(own_samples_) / full);
+  return sync_round;
 }
 
-void LocalSteps::EndMeeting() {
+void LocalSteps::EndSyncRound() {
   // The worker with the most steps with samples says how many steps of the period were trained: a
   // worker without data gets no more in this epoch, so all steps after these were empty for all
   // workers. The epoch is over if no step had samples, or if the policies said so (step_.last).
   const auto with_samples = absl::MakeConstSpan(buffer_).subspan(dense_.values().size() + 1);
   const auto most =
       static_cast<int64_t>(*std::max_element(with_samples.begin(), with_samples.end()));
-  const Meeting meeting = MeetingOf();
-  samples_of_all_ = static_cast<double>(meeting.weight) * static_cast<double>(options_.batch) *
+  const SyncRound sync_round = SyncRoundOf();
+  samples_of_all_ = static_cast<double>(sync_round.weight) * static_cast<double>(options_.batch) *
                     static_cast<double>(options_.every);
   if (most > 0) {
-    TakeMeeting(meeting);
+    TakeSyncRound(sync_round);
     empty_before_ = steps_ - most;
   } else {
     samples_of_all_ = 0;
@@ -185,8 +185,8 @@ void LocalSteps::BeginGather() {
   // Three cases: the parameters are the model already; the model is a sum of shares; or the derived
   // class has the model.
   if (shows_model_) return;
-  if (SavesSum() && steps_ > 0) return PrepareMeeting(Stage::kGather);
-  if (options_.rank == 0) dense_.SetValuesToSave(ModelToSave(Meeting()));
+  if (CheckpointsSum() && steps_ > 0) return PrepareSyncRound(Stage::kGather);
+  if (options_.rank == 0) dense_.SetValuesToCheckpoint(ModelToCheckpoint(SyncRound()));
 }
 
 std::string LocalSteps::State() {

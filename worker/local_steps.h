@@ -21,7 +21,7 @@
 // have one more sync round in the next step. In both cases an epoch ends with a sync round, so
 // evaluations and checkpoints see one model. The next sync round comes `every` steps later.
 //
-// Steps before `from_step` are those of AllReduceGradients instead (post-local SGD).
+// Steps before `warmup_steps` are those of AllReduceGradients instead (post-local SGD).
 //
 // A checkpoint may come between sync rounds, and changes nothing. Each worker writes its own
 // replica with optimizer state, counts, and the memory of the derived class (State). The dense file
@@ -46,11 +46,11 @@ class LocalSteps : public DenseReduction {
   struct Options {
     int rank = 0, ranks = 1;
     int64_t every = 1;
-    int64_t from_step = 0;
+    int64_t warmup_steps = 0;
     int64_t batch = 1;                                 // samples of a full step of one worker
     absl::optional<collectives::Algorithm> algorithm;  // none: the group chooses
   };
-  static Options OptionsOf(const job::JobPlan& plan, int rank);
+  static Options OptionsOf(const job::ResolvedJob& plan, int rank);
 
   void BeforeStep() final;
   void Begin(absl::Span<float> gradient, const Step& step) final;
@@ -72,7 +72,7 @@ class LocalSteps : public DenseReduction {
   LocalSteps(DenseParameters& dense, const Options& options);
 
   // The sum of a sync round, and this worker's weight in it.
-  struct Meeting {
+  struct SyncRound {
     absl::Span<const float> sum;  // sum of the shares written by WriteShare
     float weight = 0;             // the sum of weights; 0: no worker has samples
     float own_weight = 0;
@@ -81,7 +81,7 @@ class LocalSteps : public DenseReduction {
   virtual void WriteShare(float weight, absl::Span<float> share) = 0;
   // Takes the result of a sync round. All workers get the same sum. Requires: its weight is above
   // 0.
-  virtual void TakeMeeting(const Meeting& meeting) = 0;
+  virtual void TakeSyncRound(const SyncRound& sync_round) = 0;
   // Replicas are equal, and the first period of local steps begins.
   virtual void BeginLocalSteps() {}
   // From the end of an epoch until the next step the parameters are the model that is evaluated
@@ -89,10 +89,10 @@ class LocalSteps : public DenseReduction {
   virtual void ShowModel() {}
   virtual void ShowReplica() {}
   // The model for a checkpoint between two sync rounds, padded; empty: the replica is the model. If
-  // `SavesSum`, the model is made of a sum of shares; the sum is computed only if there were steps
-  // since the last sync round.
-  virtual bool SavesSum() const = 0;
-  virtual std::vector<float> ModelToSave(const Meeting& meeting) const = 0;
+  // `CheckpointsSum`, the model is made of a sum of shares; the sum is computed only if there were
+  // steps since the last sync round.
+  virtual bool CheckpointsSum() const = 0;
+  virtual std::vector<float> ModelToCheckpoint(const SyncRound& sync_round) const = 0;
   // Further vectors of padded size that belong to the state.
   virtual std::vector<std::vector<float>*> Remembered() = 0;
 
@@ -108,16 +108,16 @@ class LocalSteps : public DenseReduction {
     kGather,    // the same all-reduce for a checkpoint
   };
 
-  void PrepareMeeting(Stage stage);
-  Meeting MeetingOf() const;
-  void EndMeeting();
+  void PrepareSyncRound(Stage stage);
+  SyncRound SyncRoundOf() const;
+  void EndSyncRound();
   void EndTogether();
   void SetShown(bool model);
   absl::Span<float> share() { return absl::MakeSpan(buffer_).first(dense_.values().size()); }
 
   DenseParameters& dense_;
   const Options options_;
-  // for steps before from_step; null: there are none
+  // for steps before warmup_steps; null: there are none
   const std::unique_ptr<AllReduceGradients> together_;
   Stage stage_ = Stage::kIdle;
   Request request_;

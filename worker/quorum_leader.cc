@@ -9,7 +9,7 @@
 
 namespace tandem::worker {
 
-QuorumLeader::Options QuorumLeader::OptionsOf(const job::JobPlan& plan) {
+QuorumLeader::Options QuorumLeader::OptionsOf(const job::ResolvedJob& plan) {
   const Dense& dense = plan.job.dense();
   Options options;
   options.workers = plan.workers();

@@ -59,7 +59,7 @@ class QuorumLeader {
     // How long a sum waits for the other workers once its quorum is complete.
     absl::Duration grace = absl::ZeroDuration();
   };
-  static Options OptionsOf(const job::JobPlan& plan);
+  static Options OptionsOf(const job::ResolvedJob& plan);
   explicit QuorumLeader(const Options& options);
 
   // The next sum that the worker hears of will contain its gradient of `step`; or the worker has

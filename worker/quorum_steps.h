@@ -1,5 +1,5 @@
 // The interface of a worker's steps when dense parameters do not wait for all workers: sums of
-// gradients (quorum_sums.h), or sync rounds of replicas (quorum_meetings.h).
+// gradients (quorum_sums.h), or sync rounds of replicas (quorum_rounds.h).
 //
 // Thread safety: any thread may call WaitingFor; one thread calls all other methods.
 #ifndef TANDEM_WORKER_QUORUM_STEPS_H_

@@ -1,5 +1,5 @@
-// Makes the steps of a worker as long as the job's service_time says (job/service_time.h): after a
-// shorter step the worker sleeps for the rest of the time.
+// Makes the steps of a worker as long as the job's fault_injection.slow_workers says
+// (job/step_time.h): after a shorter step the worker sleeps for the rest of the time.
 //
 // Thread safety: set_times() before any other thread uses the object; then WaitOut() on the compute
 // thread, and End() on any thread.
@@ -14,13 +14,13 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
-#include "job/service_time.h"
+#include "job/step_time.h"
 
 namespace tandem::worker {
 
 class SlowDown {
  public:
-  void set_times(job::ServiceTimes times) { times_ = std::move(times); }
+  void set_times(job::StepTimes times) { times_ = std::move(times); }
   // Whether this worker has any times to wait for.
   bool any() const { return times_.any(); }
 
@@ -35,7 +35,7 @@ class SlowDown {
   void End() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  job::ServiceTimes times_;
+  job::StepTimes times_;
   absl::Mutex mutex_;
   CondVar changed_;
   bool over_ ABSL_GUARDED_BY(mutex_) = false;

@@ -15,10 +15,10 @@ StepPipeline::StepPipeline(TrainerContext& context, DenseSynchroniser& synchroni
     : context_(context),
       synchroniser_(synchroniser),
       probe_pause_(probe_pause),
-      depth_(context.plan.job.train().depth()),
-      lanes_(static_cast<size_t>(depth_) + 2) {
+      depth_(context.plan.job.train().prefetch_steps()),
+      slots_(static_cast<size_t>(depth_) + 2) {
   const size_t padded = static_cast<size_t>(dense.blocks()) * job::kDenseBlockFloats;
-  for (Lane& lane : lanes_) lane.slot.dense_gradient.assign(padded + 1, 0.0f);
+  for (Slot& entry : slots_) entry.slot.dense_gradient.assign(padded + 1, 0.0f);
 }
 
 void StepPipeline::Begin() {
@@ -53,10 +53,10 @@ bool StepPipeline::Advance(absl::Time now, int64_t hold_from, TrainerEffects* ef
 // Ends the epoch. Rows that were prefetched for later steps are not used any more.
 void StepPipeline::End() {
   TANDEM_CHECK(!fetching_);
-  for (Lane& lane : lanes_) {
-    CancelReads(&lane);
-    lane.state = LaneState::kFree;
-    lane.slot.step = -1;
+  for (Slot& entry : slots_) {
+    CancelReads(&entry);
+    entry.state = SlotState::kFree;
+    entry.slot.step = -1;
   }
   next_fetch_ = next_read_ = context_.step;
   exhausted_ = false;
@@ -64,11 +64,11 @@ void StepPipeline::End() {
   over_ = true;
 }
 
-void StepPipeline::CancelReads(Lane* lane) {
-  for (const Read& read : lane->reads) context_.client.Cancel(read.request);
-  lane->reads.clear();
-  for (client::PulledRows& rows : lane->slot.rows) rows.Clear();
-  lane->slot.dense_rows.Clear();
+void StepPipeline::CancelReads(Slot* entry) {
+  for (const Read& read : entry->reads) context_.client.Cancel(read.request);
+  entry->reads.clear();
+  for (client::PulledRows& rows : entry->slot.rows) rows.Clear();
+  entry->slot.dense_rows.Clear();
 }
 
 // A push of this worker came too late somewhere and was dropped there. The worker continues at the
@@ -84,12 +84,12 @@ bool StepPipeline::SkipToOpenStep(absl::Time now, int64_t hold_from, TrainerEffe
   if (to <= context_.step || fetching_ || step_begun()) return false;
   context_.PushEmptyToAll(now, context_.step, to - 1, 0);
   const int64_t skipped = to - context_.step;
-  for (Lane& lane : lanes_) {
-    if (lane.slot.step < 0) continue;
-    CancelReads(&lane);
-    lane.state = LaneState::kFetched;
-    lane.slot.step += skipped;
-    if (lane.slot.step >= context_.StepLimit()) lane.slot.batch.Clear();
+  for (Slot& entry : slots_) {
+    if (entry.slot.step < 0) continue;
+    CancelReads(&entry);
+    entry.state = SlotState::kFetched;
+    entry.slot.step += skipped;
+    if (entry.slot.step >= context_.StepLimit()) entry.slot.batch.Clear();
   }
   skipped_ += skipped;
   next_fetch_ += skipped;
@@ -105,18 +105,18 @@ bool StepPipeline::SkipToOpenStep(absl::Time now, int64_t hold_from, TrainerEffe
 
 bool StepPipeline::StartFetch(TrainerEffects* effects) {
   if (fetching_ || next_fetch_ > context_.step + depth_ + 1) return false;
-  Lane& lane = LaneOf(next_fetch_);
-  if (lane.state != LaneState::kFree) return false;
-  lane.slot.step = next_fetch_;
-  lane.slot.epoch = context_.epoch;
+  Slot& entry = SlotOf(next_fetch_);
+  if (entry.state != SlotState::kFree) return false;
+  entry.slot.step = next_fetch_;
+  entry.slot.epoch = context_.epoch;
   if (next_fetch_ >= context_.StepLimit()) exhausted_ = true;
   if (exhausted_) {
-    lane.slot.batch.Clear();
-    lane.state = LaneState::kFetched;
+    entry.slot.batch.Clear();
+    entry.state = SlotState::kFetched;
   } else {
-    lane.state = LaneState::kFetching;
+    entry.state = SlotState::kFetching;
     fetching_ = true;
-    effects->tasks.push_back(FetchTask{&lane.slot});
+    effects->tasks.push_back(FetchTask{&entry.slot});
   }
   ++next_fetch_;
   return true;
@@ -124,26 +124,26 @@ bool StepPipeline::StartFetch(TrainerEffects* effects) {
 
 void StepPipeline::OnTaskDone(const FetchTask& task) {
   fetching_ = false;
-  LaneOf(task.slot->step).state = LaneState::kFetched;
+  SlotOf(task.slot->step).state = SlotState::kFetched;
   if (task.slot->batch.samples == 0) exhausted_ = true;
 }
 
 bool StepPipeline::StartReads(absl::Time now) {
   if (next_read_ >= next_fetch_ || next_read_ > context_.pushed + depth_) return false;
-  Lane& lane = LaneOf(next_read_);
-  if (lane.state != LaneState::kFetched) return false;
+  Slot& entry = SlotOf(next_read_);
+  if (entry.state != SlotState::kFetched) return false;
   // Out of data: lockstep jobs continue with empty steps; in other jobs the epoch ends here.
-  if (lane.slot.batch.samples == 0 && !context_.plan.lockstep) return false;
-  lane.state = LaneState::kReading;
-  lane.read_since = now;
-  lane.slot.rows.resize(lane.slot.batch.sparse.size());
-  for (const job::GroupPlan& group : context_.plan.trained_groups()) ReadGroup(now, group, &lane);
+  if (entry.slot.batch.samples == 0 && !context_.plan.lockstep) return false;
+  entry.state = SlotState::kReading;
+  entry.read_since = now;
+  entry.slot.rows.resize(entry.slot.batch.sparse.size());
+  for (const job::GroupPlan& group : context_.plan.trained_groups()) ReadGroup(now, group, &entry);
   ++next_read_;
   return true;
 }
 
-void StepPipeline::ReadGroup(absl::Time now, const job::GroupPlan& group, Lane* lane) {
-  StepSlot& slot = lane->slot;
+void StepPipeline::ReadGroup(absl::Time now, const job::GroupPlan& group, Slot* entry) {
+  StepSlot& slot = entry->slot;
   FindKeys(slot, group.id);
   rows_.clear();
   for (const size_t input : inputs_) rows_.push_back(&slot.rows[input]);
@@ -152,7 +152,7 @@ void StepPipeline::ReadGroup(absl::Time now, const job::GroupPlan& group, Lane* 
   read.request = context_.client.PullInPlace(now, group.id, slot.step, keys_, rows_, 0);
   read.tells_end = context_.plan.lockstep && !synchroniser_.TellsSamples() &&
                    context_.policies[group.id]->properties().lockstep && slot.step > first_step_;
-  lane->reads.push_back(read);
+  entry->reads.push_back(read);
 }
 
 // Fills keys_ and inputs_: the sparse inputs of a group in their order, then the dense blocks if
@@ -177,21 +177,21 @@ bool StepPipeline::OnCompletion(absl::Time now, const client::ClientCore::Comple
     probe_ = 0;
     return true;
   }
-  for (Lane& lane : lanes_) {
-    const auto it = std::find_if(lane.reads.begin(), lane.reads.end(), [&](const Read& read) {
+  for (Slot& entry : slots_) {
+    const auto it = std::find_if(entry.reads.begin(), entry.reads.end(), [&](const Read& read) {
       return read.request == completion.request;
     });
-    if (it == lane.reads.end()) continue;
+    if (it == entry.reads.end()) continue;
     // A step without samples of any worker has just closed, so the epoch is over.
     if (it->tells_end && completion.closed_samples == 0) {
       empty_step_ = true;
       context_.empty_steps = synchroniser_.MeetsAtEnd() ? 2 : 1;
     }
-    lane.reads.erase(it);
-    if (!lane.reads.empty()) return true;
-    lane.state = LaneState::kReady;
-    synchroniser_.OnRows(&lane.slot);
-    effects->transfers.push_back({false, lane.slot.step, lane.read_since, now});
+    entry.reads.erase(it);
+    if (!entry.reads.empty()) return true;
+    entry.state = SlotState::kReady;
+    synchroniser_.OnRows(&entry.slot);
+    effects->transfers.push_back({false, entry.slot.step, entry.read_since, now});
     return true;
   }
   return false;
@@ -200,18 +200,18 @@ bool StepPipeline::OnCompletion(absl::Time now, const client::ClientCore::Comple
 // ---- computing --------------------------------------------------------------------------------
 
 bool StepPipeline::StartCompute(absl::Time now, TrainerEffects* effects) {
-  Lane& lane = LaneOf(context_.step);
+  Slot& entry = SlotOf(context_.step);
   // A step starts only when the previous one is synchronised, because the model needs the new dense
   // parameters. Policies are asked last: a refusal sends a probe.
-  StepSlot& slot = lane.slot;
+  StepSlot& slot = entry.slot;
   if (synchronising_ || slot.step != context_.step) return false;
   const bool out_of_data = slot.batch.samples == 0;
-  if (out_of_data && !context_.plan.lockstep && lane.state == LaneState::kFetched) {
+  if (out_of_data && !context_.plan.lockstep && entry.state == SlotState::kFetched) {
     End();
     return true;
   }
-  if (lane.state != LaneState::kReady || !MayStart(now)) return false;
-  lane.state = LaneState::kComputing;
+  if (entry.state != SlotState::kReady || !MayStart(now)) return false;
+  entry.state = SlotState::kComputing;
   clock_gap_ = ClockGap();
   slot.loss_sum = slot.interval_auc = 0;
   slot.computed = slot.slept = slot.joined = absl::ZeroDuration();
@@ -228,7 +228,7 @@ bool StepPipeline::StartCompute(absl::Time now, TrainerEffects* effects) {
 }
 
 bool StepPipeline::MayStart(absl::Time now) {
-  if (context_.pushes.Steps() >= context_.plan.job.train().max_unacknowledged()) return false;
+  if (context_.pushes.Steps() >= context_.plan.job.train().max_inflight_pushes()) return false;
   for (const job::GroupPlan& group : context_.plan.trained_groups()) {
     if (context_.policies[group.id]->MayStart(context_.step,
                                               context_.client.largest_min_clock(group.id))) {
@@ -276,7 +276,7 @@ void StepPipeline::OnTaskDone(absl::Time now, const ComputeTask&, TrainerEffects
 void StepPipeline::AfterCompute(absl::Time now, TrainerEffects* effects) {
   // A loss that is not finite ends the job before its gradient leaves this worker. The push and the
   // synchroniser's task start together, so that both travel at the same time.
-  StepSlot& slot = LaneOf(context_.step).slot;
+  StepSlot& slot = SlotOf(context_.step).slot;
   ++context_.progress;
   if (!std::isfinite(slot.loss_sum)) {
     return context_.Fail(DivergedError(absl::StrCat("the loss is ", slot.loss_sum, " at step ",
@@ -325,14 +325,14 @@ bool StepPipeline::FinishStep() {
   synchronising_ = false;
   // context_.step is the open step already.
   if (std::exchange(skipping_, false)) return true;
-  Lane& lane = LaneOf(context_.step);
-  if (synchroniser_.TellsSamples() && lane.slot.samples_of_all == 0) {
+  Slot& entry = SlotOf(context_.step);
+  if (synchroniser_.TellsSamples() && entry.slot.samples_of_all == 0) {
     empty_step_ = true;
-    context_.empty_steps = lane.slot.empty_steps;
+    context_.empty_steps = entry.slot.empty_steps;
   }
-  met_at_end_ = lane.slot.last;
-  lane.state = LaneState::kFree;
-  lane.slot.step = -1;
+  met_at_end_ = entry.slot.last;
+  entry.state = SlotState::kFree;
+  entry.slot.step = -1;
   ++context_.step;
   ++context_.progress;
   return true;
@@ -341,23 +341,23 @@ bool StepPipeline::FinishStep() {
 // ---- for others -------------------------------------------------------------------------------
 
 bool StepPipeline::computing() const {
-  return !over_ && !synchronising_ && LaneOf(context_.step).state == LaneState::kComputing;
+  return !over_ && !synchronising_ && SlotOf(context_.step).state == SlotState::kComputing;
 }
 
 bool StepPipeline::step_begun() const { return computing() || (!over_ && synchronising_); }
 
-void StepPipeline::TakeBack() { LaneOf(context_.step).state = LaneState::kReady; }
+void StepPipeline::TakeBack() { SlotOf(context_.step).state = SlotState::kReady; }
 
 Activity StepPipeline::Doing(const Activity& synchroniser) const {
-  const LaneState state = LaneOf(context_.step).state;
+  const SlotState state = SlotOf(context_.step).state;
   if (synchronising_ && !synchronised_) {
     const int64_t step = context_.step - (skipping_ ? 1 : 0);
     return {absl::StrCat("allreduce of step ", step, synchroniser.text.empty() ? "" : ": ",
                          synchroniser.text),
             synchroniser.waits_for};
   }
-  if (state == LaneState::kComputing) return {absl::StrCat("computing step ", context_.step), {}};
-  if (state == LaneState::kFetching) {
+  if (state == SlotState::kComputing) return {absl::StrCat("computing step ", context_.step), {}};
+  if (state == SlotState::kFetching) {
     return {absl::StrCat("reading data of step ", context_.step), {}};
   }
   return {};

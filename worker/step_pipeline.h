@@ -3,7 +3,7 @@
 //   fetch its batch -> pull its rows (up to `depth` steps ahead) -> may it start? -> compute ->
 //   push gradient sums to every shard -> synchronise the dense part -> the next step
 //
-// in a lane of its own. The pipeline uses `depth` + 2 lanes in turn. In jobs without lockstep, the
+// in a entry of its own. The pipeline uses `depth` + 2 slots in turn. In jobs without lockstep, the
 // epoch is over when the data has run out. In lockstep jobs, the epoch is over at a step in which
 // no worker had samples. With local SGD (local_steps.h) the epoch is over at the first sync round
 // to which no worker brings samples; where the policies of tables report the end, one more step
@@ -72,14 +72,14 @@ class StepPipeline {
   Activity Doing(const Activity& synchroniser) const;
 
  private:
-  enum class LaneState { kFree, kFetching, kFetched, kReading, kReady, kComputing };
+  enum class SlotState { kFree, kFetching, kFetched, kReading, kReady, kComputing };
   struct Read {
     uint64_t request = 0;
     bool tells_end = false;  // its answer has the sum of n of the last closed step
   };
-  struct Lane {
+  struct Slot {
     StepSlot slot;
-    LaneState state = LaneState::kFree;
+    SlotState state = SlotState::kFree;
     std::vector<Read> reads;
     absl::Time read_since;
   };
@@ -89,28 +89,28 @@ class StepPipeline {
   bool StartReads(absl::Time now);
   bool StartCompute(absl::Time now, TrainerEffects* effects);
   bool FinishStep();
-  void ReadGroup(absl::Time now, const job::GroupPlan& group, Lane* lane);
+  void ReadGroup(absl::Time now, const job::GroupPlan& group, Slot* entry);
   bool MayStart(absl::Time now);
   void AskHowFar(absl::Time now, uint32_t group);
   void PreparePushes(StepSlot* slot);
   void AfterCompute(absl::Time now, TrainerEffects* effects);
   void Push(absl::Time now, int64_t in_flight, StepSlot* slot);
   void End();
-  void CancelReads(Lane* lane);
+  void CancelReads(Slot* entry);
   void FindKeys(const StepSlot& slot, uint32_t group);
   int64_t ClockGap() const;
   bool meets_at_end() const { return synchroniser_.MeetsAtEnd() && !met_at_end_; }
-  size_t LaneIndex(int64_t step) const {
-    return static_cast<size_t>(step - skipped_) % lanes_.size();
+  size_t SlotIndex(int64_t step) const {
+    return static_cast<size_t>(step - skipped_) % slots_.size();
   }
-  Lane& LaneOf(int64_t step) { return lanes_[LaneIndex(step)]; }
-  const Lane& LaneOf(int64_t step) const { return lanes_[LaneIndex(step)]; }
+  Slot& SlotOf(int64_t step) { return slots_[SlotIndex(step)]; }
+  const Slot& SlotOf(int64_t step) const { return slots_[SlotIndex(step)]; }
 
   TrainerContext& context_;
   DenseSynchroniser& synchroniser_;
   const absl::Duration probe_pause_;
   const int64_t depth_;
-  std::vector<Lane> lanes_;
+  std::vector<Slot> slots_;
 
   bool over_ = true;
   bool empty_step_ = false;  // seen a step for which no worker had samples

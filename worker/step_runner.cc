@@ -8,7 +8,7 @@
 #include "base/hash.h"
 #include "base/status_macros.h"
 #include "data/pooling.h"
-#include "server/save_directory.h"
+#include "server/checkpoint_directory.h"
 #include "worker/evaluation_share.h"
 #include "worker/load_dense.h"
 
@@ -21,7 +21,7 @@ constexpr int64_t kAucSteps = 16;
 constexpr int64_t kSkippedAtOnce = 1 << 16;
 
 // The model's view of the plan: tables with fields, in the order of Batch::sparse.
-models::ModelInputs InputsOf(const job::JobPlan& plan, const data::DataShape& shape) {
+models::ModelInputs InputsOf(const job::ResolvedJob& plan, const data::DataShape& shape) {
   models::ModelInputs inputs;
   inputs.numeric = shape.numeric;
   for (size_t t = 0; t < plan.tables.size(); ++t) {
@@ -37,7 +37,7 @@ models::ModelInputs InputsOf(const job::JobPlan& plan, const data::DataShape& sh
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<TaskRunner>> StepRunner::New(const job::JobPlan& plan, int rank,
+absl::StatusOr<std::unique_ptr<TaskRunner>> StepRunner::New(const job::ResolvedJob& plan, int rank,
                                                             const std::string& init_from,
                                                             const MakeModel& make_model,
                                                             const std::string& scores,
@@ -67,11 +67,11 @@ absl::Status StepRunner::Init(const MakeModel& make_model, data::SharedReader* s
   TANDEM_ASSIGN_OR_RETURN(model_, make_model(plan_, InputsOf(plan_, shape)));
   TANDEM_ASSIGN_OR_RETURN(
       dense_, DenseParameters::New(plan_.job.dense().optimizer(), model_->parameter_count()));
-  model_->FirstValues(plan_.job.seed(), dense_->values());
+  model_->InitialValues(plan_.job.seed(), dense_->values());
   if (init_from_.empty()) return absl::OkStatus();
   TANDEM_RETURN_IF_ERROR(LoadDense(plan_, init_from_, Parameters(), dense_.get()));
   if (!plan_.job.model().has_script()) return absl::OkStatus();
-  TANDEM_ASSIGN_OR_RETURN(const models::ModuleState saved, SavedState(/*rank=*/0));
+  TANDEM_ASSIGN_OR_RETURN(const models::ModuleState saved, CheckpointState(/*rank=*/0));
   // An evaluate_only job must compute with the module that was trained.
   if (plan_.job.train().evaluate_only()) {
     TANDEM_RETURN_IF_ERROR(models::CheckSameModule(saved.contents, model_->Contents()));
@@ -79,8 +79,9 @@ absl::Status StepRunner::Init(const MakeModel& make_model, data::SharedReader* s
   return model_->SetState(saved.state);
 }
 
-absl::StatusOr<models::ModuleState> StepRunner::SavedState(int rank) const {
-  TANDEM_ASSIGN_OR_RETURN(const server::SavedModel saved, server::SavedModel::Open(init_from_));
+absl::StatusOr<models::ModuleState> StepRunner::CheckpointState(int rank) const {
+  TANDEM_ASSIGN_OR_RETURN(const server::CheckpointReader saved,
+                          server::CheckpointReader::Open(init_from_));
   TANDEM_ASSIGN_OR_RETURN(const std::string bytes, saved.ReadProgramState(rank));
   absl::StatusOr<models::ModuleState> state = models::ParseModuleState(bytes);
   if (state.ok()) return state;
@@ -97,8 +98,8 @@ absl::StatusOr<std::string> StepRunner::ProgramState(int64_t /*step*/, int64_t /
   return models::EncodeModuleState(state);
 }
 
-std::vector<server::SavedParameter> StepRunner::Parameters() const {
-  std::vector<server::SavedParameter> parameters;
+std::vector<server::CheckpointParameter> StepRunner::Parameters() const {
+  std::vector<server::CheckpointParameter> parameters;
   for (const models::ParameterInfo& p : model_->parameters())
     parameters.push_back({p.name, p.shape});
   return parameters;
@@ -117,7 +118,7 @@ absl::Status StepRunner::StartAt(int64_t epoch, int64_t rows) {
   start_epoch_ = epoch;
   start_rows_ = rows;
   if (!plan_.job.model().has_script()) return absl::OkStatus();
-  TANDEM_ASSIGN_OR_RETURN(const models::ModuleState saved, SavedState(rank_));
+  TANDEM_ASSIGN_OR_RETURN(const models::ModuleState saved, CheckpointState(rank_));
   TANDEM_RETURN_IF_ERROR(models::CheckSameModule(saved.contents, model_->Contents()));
   return model_->SetState(saved.state);
 }
@@ -162,7 +163,7 @@ absl::Span<const float> StepRunner::ParametersOf(const StepSlot& slot) const {
 void StepRunner::Pool(StepSlot* slot) {
   const std::vector<data::SparseInput>& inputs = slot->batch.sparse;
   cells_.resize(inputs.size());
-  cell_spans_.clear();
+  pooled_spans_.clear();
   for (size_t i = 0; i < inputs.size(); ++i) {
     const int dim = plan_.tables[inputs[i].table].dim;
     const size_t floats = static_cast<size_t>(slot->batch.samples) *
@@ -170,7 +171,7 @@ void StepRunner::Pool(StepSlot* slot) {
     cells_[i].resize(floats);
     data::PoolRows(inputs[i], dim, slot->rows[i].at(), absl::MakeSpan(cells_[i]));
     slot->rows[i].Clear();
-    cell_spans_.push_back(cells_[i]);
+    pooled_spans_.push_back(cells_[i]);
   }
   logits_.resize(static_cast<size_t>(slot->batch.samples));
 }
@@ -184,19 +185,19 @@ uint64_t StepRunner::DrawSeed(int64_t step) const {
 absl::Status StepRunner::Compute(StepSlot* slot) {
   Pool(slot);
   const std::vector<data::SparseInput>& inputs = slot->batch.sparse;
-  cell_gradients_.resize(inputs.size());
-  cell_gradient_spans_.clear();
+  pooled_gradients_.resize(inputs.size());
+  pooled_gradient_spans_.clear();
   for (size_t i = 0; i < inputs.size(); ++i) {
-    cell_gradients_[i].resize(cells_[i].size());
-    cell_gradient_spans_.push_back(absl::MakeSpan(cell_gradients_[i]));
+    pooled_gradients_[i].resize(cells_[i].size());
+    pooled_gradient_spans_.push_back(absl::MakeSpan(pooled_gradients_[i]));
   }
   const size_t count = static_cast<size_t>(dense_->count());
   model_->Seed(DrawSeed(slot->step));
   TANDEM_RETURN_IF_ERROR(model_->ForwardBackward(
-      slot->batch, ParametersOf(*slot), cell_spans_, absl::MakeSpan(logits_), &slot->loss_sum,
-      absl::MakeSpan(slot->dense_gradient).first(count), cell_gradient_spans_));
+      slot->batch, ParametersOf(*slot), pooled_spans_, absl::MakeSpan(logits_), &slot->loss_sum,
+      absl::MakeSpan(slot->dense_gradient).first(count), pooled_gradient_spans_));
   for (size_t i = 0; i < inputs.size(); ++i) {
-    data::MergeGradients(inputs[i], plan_.tables[inputs[i].table].dim, cell_gradients_[i],
+    data::MergeGradients(inputs[i], plan_.tables[inputs[i].table].dim, pooled_gradients_[i],
                          slot->gradients[i]);
   }
   if (slot->begins_interval) {
@@ -214,7 +215,7 @@ absl::Status StepRunner::Compute(StepSlot* slot) {
 absl::Status StepRunner::Score(StepSlot* slot) {
   Pool(slot);
   TANDEM_RETURN_IF_ERROR(
-      model_->Forward(slot->batch, dense_->values(), cell_spans_, absl::MakeSpan(logits_)));
+      model_->Forward(slot->batch, dense_->values(), pooled_spans_, absl::MakeSpan(logits_)));
   data::AddBatch(slot->batch, logits_, plan_.job.evaluation().top_k(), &*evaluation_);
   if (scores_path_.empty()) return absl::OkStatus();
   scores_.write(reinterpret_cast<const char*>(logits_.data()),

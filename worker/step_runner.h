@@ -30,14 +30,14 @@ namespace tandem::worker {
 class StepRunner final : public TaskRunner {
  public:
   using MakeModel = std::function<absl::StatusOr<std::unique_ptr<models::DenseModel>>(
-      const job::JobPlan& plan, const models::ModelInputs& inputs)>;
+      const job::ResolvedJob& plan, const models::ModelInputs& inputs)>;
 
   // Opens this rank's share of the data and makes the model and the dense parameters, with initial
   // values or with those of the checkpoint `init_from` (empty: none). `scores`: a file for the
   // logits of this rank's test rows, float32 in the order of the rows (empty: none). `shared`: the
   // reader that many workers of one process share (data/shared_reader.h), which outlives the
   // runner. Null: the runner has its own reader.
-  static absl::StatusOr<std::unique_ptr<TaskRunner>> New(const job::JobPlan& plan, int rank,
+  static absl::StatusOr<std::unique_ptr<TaskRunner>> New(const job::ResolvedJob& plan, int rank,
                                                          const std::string& init_from,
                                                          const MakeModel& make_model,
                                                          const std::string& scores = "",
@@ -47,7 +47,7 @@ class StepRunner final : public TaskRunner {
   bool has_test_data() const override { return test_ != nullptr || validation_ != nullptr; }
   int64_t EstimatedRows() const override { return train_ == nullptr ? 0 : train_->EstimatedRows(); }
 
-  std::vector<server::SavedParameter> Parameters() const override;
+  std::vector<server::CheckpointParameter> Parameters() const override;
   std::string ModuleContents() const override { return model_->Contents(); }
   absl::StatusOr<std::string> ProgramState(int64_t step, int64_t epoch, bool last) override;
 
@@ -65,17 +65,17 @@ class StepRunner final : public TaskRunner {
   DeviceGradient LeaveGradientOnDevice() override;
 
  private:
-  StepRunner(const job::JobPlan& plan, int rank, const std::string& init_from)
+  StepRunner(const job::ResolvedJob& plan, int rank, const std::string& init_from)
       : plan_(plan), rank_(rank), init_from_(init_from) {}
   absl::Status Init(const MakeModel& make_model, data::SharedReader* shared);
-  absl::StatusOr<models::ModuleState> SavedState(int rank) const;
+  absl::StatusOr<models::ModuleState> CheckpointState(int rank) const;
   absl::Status CheckScores() const;
   absl::Status SkipToStart();
   void Pool(StepSlot* slot);
   uint64_t DrawSeed(int64_t step) const;
   absl::Span<const float> ParametersOf(const StepSlot& slot) const;
 
-  const job::JobPlan& plan_;
+  const job::ResolvedJob& plan_;
   const int rank_;
   const std::string init_from_;                           // a checkpoint; empty: none
   std::unique_ptr<data::BatchSource> train_;              // null: the job only scores rows
@@ -92,9 +92,9 @@ class StepRunner final : public TaskRunner {
   std::string scores_path_;  // empty: scores are not written
   std::ofstream scores_;
   // Reused by every step: by sparse input, [samples * fields, dim].
-  std::vector<std::vector<float>> cells_, cell_gradients_;
-  std::vector<models::PooledRows> cell_spans_;
-  std::vector<absl::Span<float>> cell_gradient_spans_;
+  std::vector<std::vector<float>> cells_, pooled_gradients_;
+  std::vector<models::PooledRows> pooled_spans_;
+  std::vector<absl::Span<float>> pooled_gradient_spans_;
   std::vector<float> logits_;
 };
 

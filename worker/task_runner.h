@@ -37,7 +37,7 @@ class TaskRunner {
 
   // Names and shapes of the dense parameters for checkpoints, in the order of the flat buffer.
   // Empty: the parameters have no names.
-  virtual std::vector<server::SavedParameter> Parameters() const { return {}; }
+  virtual std::vector<server::CheckpointParameter> Parameters() const { return {}; }
 
   // A hash of the file that the module comes from; empty: the module comes from no file.
   virtual std::string ModuleContents() const { return ""; }
@@ -93,8 +93,8 @@ class TaskRunner {
 };
 
 // Makes the task runner of worker `rank`; the plan outlives the runner.
-using MakeTaskRunner =
-    std::function<absl::StatusOr<std::unique_ptr<TaskRunner>>(const job::JobPlan& plan, int rank)>;
+using MakeTaskRunner = std::function<absl::StatusOr<std::unique_ptr<TaskRunner>>(
+    const job::ResolvedJob& plan, int rank)>;
 
 }  // namespace tandem::worker
 

@@ -24,8 +24,8 @@ int64_t PushesUnderWay::Steps() const {
   return steps;
 }
 
-TrainerContext::TrainerContext(const job::JobPlan& job_plan, int own_rank, uint64_t own_incarnation,
-                               BufferSource& source,
+TrainerContext::TrainerContext(const job::ResolvedJob& job_plan, int own_rank,
+                               uint64_t own_incarnation, BufferSource& source,
                                const client::ClientCore::Options& client_options,
                                absl::Duration resend)
     : plan(job_plan),

@@ -42,10 +42,11 @@ class PushesUnderWay {
 };
 
 struct TrainerContext {
-  TrainerContext(const job::JobPlan& plan, int rank, uint64_t incarnation, BufferSource& buffers,
-                 const client::ClientCore::Options& client, absl::Duration control_resend);
+  TrainerContext(const job::ResolvedJob& plan, int rank, uint64_t incarnation,
+                 BufferSource& buffers, const client::ClientCore::Options& client,
+                 absl::Duration control_resend);
 
-  const job::JobPlan& plan;
+  const job::ResolvedJob& plan;
   const int rank;
   const uint64_t incarnation;
   BufferSource& buffers;

@@ -9,7 +9,7 @@
 
 namespace tandem::worker {
 
-absl::StatusOr<std::unique_ptr<TrainerCore>> TrainerCore::New(const job::JobPlan& plan,
+absl::StatusOr<std::unique_ptr<TrainerCore>> TrainerCore::New(const job::ResolvedJob& plan,
                                                               const Options& options,
                                                               DenseParameters& dense,
                                                               BufferSource& buffers) {
@@ -21,8 +21,8 @@ absl::StatusOr<std::unique_ptr<TrainerCore>> TrainerCore::New(const job::JobPlan
   return core;
 }
 
-TrainerCore::TrainerCore(const job::JobPlan& plan, const Options& options, DenseParameters& dense,
-                         BufferSource& buffers)
+TrainerCore::TrainerCore(const job::ResolvedJob& plan, const Options& options,
+                         DenseParameters& dense, BufferSource& buffers)
     : options_(options),
       context_(plan, options.rank, options.incarnation, buffers, options.client,
                options.control_resend),
@@ -30,9 +30,9 @@ TrainerCore::TrainerCore(const job::JobPlan& plan, const Options& options, Dense
       pipeline_(context_, *synchroniser_, dense, options.client.wrong_view_pause),
       epoch_end_(context_),
       evaluation_(context_, *synchroniser_, options.evaluate),
-      requested_save_(context_, *synchroniser_),
-      best_save_(context_, *synchroniser_, SaveId::kBest),
-      final_save_(context_, *synchroniser_, SaveId::kFinal) {
+      requested_checkpoint_(context_, *synchroniser_),
+      best_checkpoint_(context_, *synchroniser_, CheckpointId::kBest),
+      final_checkpoint_(context_, *synchroniser_, CheckpointId::kFinal) {
   context_.report.set_estimated_rows(options.estimated_rows);
   if (plan.job.data().format() == Data::PROGRAM) context_.report.WatchRows();
   context_.run = options.run;
@@ -57,7 +57,7 @@ TrainerCore::TrainerCore(const job::JobPlan& plan, const Options& options, Dense
     evaluation_.judge().Resume(*kept_);
     context_.report.SetBest(*kept_);
   }
-  next_save_step_ = context_.step;
+  next_checkpoint_step_ = context_.step;
 }
 
 // ---- events -----------------------------------------------------------------------------------
@@ -109,13 +109,13 @@ void TrainerCore::OnCommand(absl::Time now, const Command& command) {
     next_report_ = now + ReportPeriod();
   }
   if (command.kind() == Command::STOP) stop_ = true;
-  if (command.kind() != Command::SAVE) return;
+  if (command.kind() != Command::CHECKPOINT) return;
   // With `hold`, STOP follows the checkpoint. If the program computes no more steps, the current
   // step would never end. The step has pushed nothing yet, so the trainer takes it back, and the
   // checkpoint does not wait for it.
   const bool takes_back = command.hold() && pipeline_.computing() && options_.take_back;
   if (takes_back && options_.take_back(context_.step)) pipeline_.TakeBack();
-  requested_save_.OnCommand(command, context_.step + (pipeline_.step_begun() ? 1 : 0));
+  requested_checkpoint_.OnCommand(command, context_.step + (pipeline_.step_begun() ? 1 : 0));
 }
 
 void TrainerCore::OnLost(absl::Time now, EndpointId peer, absl::string_view why) {
@@ -146,37 +146,42 @@ void TrainerCore::DealOut(absl::Time now, const TrainerTask& task, const absl::S
                           TrainerEffects* effects) {
   const bool writes = std::holds_alternative<WriteDenseTask>(task) ||
                       std::holds_alternative<WriteWorkerTask>(task) ||
-                      std::holds_alternative<CommitSaveTask>(task);
-  // Saving decides about write errors.
+                      std::holds_alternative<CommitCheckpointTask>(task);
+  // CheckpointWriter decides about write errors.
   if (!status.ok() && !writes) return context_.Fail(status);
-  std::visit(Overloaded{
-                 [&](const FetchTask& t) { pipeline_.OnTaskDone(t); },
-                 [&](const ComputeTask& t) { pipeline_.OnTaskDone(now, t, effects); },
-                 [&](const SynchroniseTask& t) { pipeline_.OnTaskDone(t); },
-                 [&](const EpochEndTask& t) {
-                   if (!t.all) return;
-                   context_.report.AddMissedSums(missed_sums_);
-                   context_.report.AddCollectiveBytes(epoch_end_bytes_);
-                   missed_sums_.clear();
-                   epoch_end_bytes_ = 0;
-                   dense_end_ = DenseEnd::kReached;
-                 },
-                 [&](const FetchTestTask&) { evaluation_.OnTaskDone(); },
-                 [&](const ScoreTask&) { evaluation_.OnTaskDone(); },
-                 [&](const FillShareTask&) { evaluation_.OnTaskDone(); },
-                 [&](const MergeSharesTask&) { evaluation_.OnTaskDone(); },
-                 [&](const GatherDenseTask& t) { SavingOf(t.save).OnCollected(); },
-                 [&](const WriteDenseTask& t) { SavingOf(t.save).OnTaskDone(status); },
-                 [&](const WriteWorkerTask& t) { SavingOf(t.save).OnTaskDone(status); },
-                 [&](const CommitSaveTask& t) { SavingOf(t.save).OnTaskDone(status); },
-                 [&](const AbandonSaveTask& t) { SavingOf(t.save).OnTaskDone(status); },
-             },
-             task);
+  std::visit(
+      Overloaded{
+          [&](const FetchTask& t) { pipeline_.OnTaskDone(t); },
+          [&](const ComputeTask& t) { pipeline_.OnTaskDone(now, t, effects); },
+          [&](const SynchroniseTask& t) { pipeline_.OnTaskDone(t); },
+          [&](const EpochEndTask& t) {
+            if (!t.all) return;
+            context_.report.AddMissedSums(missed_sums_);
+            context_.report.AddCollectiveBytes(epoch_end_bytes_);
+            missed_sums_.clear();
+            epoch_end_bytes_ = 0;
+            dense_end_ = DenseEnd::kReached;
+          },
+          [&](const FetchTestTask&) { evaluation_.OnTaskDone(); },
+          [&](const ScoreTask&) { evaluation_.OnTaskDone(); },
+          [&](const FillShareTask&) { evaluation_.OnTaskDone(); },
+          [&](const MergeSharesTask&) { evaluation_.OnTaskDone(); },
+          [&](const GatherDenseTask& t) { CheckpointWriterOf(t.checkpoint).OnCollected(); },
+          [&](const WriteDenseTask& t) { CheckpointWriterOf(t.checkpoint).OnTaskDone(status); },
+          [&](const WriteWorkerTask& t) { CheckpointWriterOf(t.checkpoint).OnTaskDone(status); },
+          [&](const CommitCheckpointTask& t) {
+            CheckpointWriterOf(t.checkpoint).OnTaskDone(status);
+          },
+          [&](const AbandonCheckpointTask& t) {
+            CheckpointWriterOf(t.checkpoint).OnTaskDone(status);
+          },
+      },
+      task);
 }
 
-Saving& TrainerCore::SavingOf(SaveId id) {
-  if (id == SaveId::kRequested) return requested_save_.saving();
-  return id == SaveId::kBest ? best_save_ : final_save_;
+CheckpointWriter& TrainerCore::CheckpointWriterOf(CheckpointId id) {
+  if (id == CheckpointId::kRequested) return requested_checkpoint_.saving();
+  return id == CheckpointId::kBest ? best_checkpoint_ : final_checkpoint_;
 }
 
 void TrainerCore::OnCompletion(absl::Time now, const client::ClientCore::Completion& completion,
@@ -186,8 +191,9 @@ void TrainerCore::OnCompletion(absl::Time now, const client::ClientCore::Complet
   pipeline_.OnOpenStep(completion.open_step);
   const uint64_t request = completion.request;
   (void)(context_.pushes.OnDone(now, request, effects) || evaluation_.OnCompletion(request) ||
-         requested_save_.saving().OnCompletion(request) || best_save_.OnCompletion(request) ||
-         final_save_.OnCompletion(request) || pipeline_.OnCompletion(now, completion, effects));
+         requested_checkpoint_.saving().OnCompletion(request) ||
+         best_checkpoint_.OnCompletion(request) || final_checkpoint_.OnCompletion(request) ||
+         pipeline_.OnCompletion(now, completion, effects));
 }
 
 // ---- the order of things ----------------------------------------------------------------------
@@ -202,8 +208,8 @@ void TrainerCore::Advance(absl::Time now, TrainerEffects* effects) {
     }
     context_.client.completions().clear();
   } while (context_.failure.ok() && AdvanceOnce(now, effects));
-  context_.report.SetPaused(
-      now, requested_save_.saving().holds() || (phase_ > Phase::kEpochEnd && phase_ < Phase::kEnd));
+  context_.report.SetPaused(now, requested_checkpoint_.saving().holds() ||
+                                     (phase_ > Phase::kEpochEnd && phase_ < Phase::kEnd));
   CollectOutgoing(now, effects);
 }
 
@@ -211,7 +217,7 @@ bool TrainerCore::AdvanceOnce(absl::Time now, TrainerEffects* effects) {
   // STOP overrides everything. The requested checkpoint goes before the current phase, because the
   // phase asks it which steps (HoldsFrom) and pushes (holds_pushes) must wait.
   if (stop_ && !finished()) return Enter(Phase::kFinished);
-  if (AdvanceRequestedSave(now, effects)) return true;
+  if (AdvanceRequestedCheckpoint(now, effects)) return true;
   switch (phase_) {
     case Phase::kWaitStart:
       return started_ && have_view_ && Enter(Phase::kPrepare);
@@ -224,10 +230,10 @@ bool TrainerCore::AdvanceOnce(absl::Time now, TrainerEffects* effects) {
     case Phase::kEvaluation:
     case Phase::kTestBest:
       return AdvanceEvaluation(now, effects);
-    case Phase::kSaveBest:
-      return best_save_.Advance(now, effects) && KeptBest(now);
-    case Phase::kSave:
-      return final_save_.Advance(now, effects) && Enter(Phase::kEnd);
+    case Phase::kCheckpointBest:
+      return best_checkpoint_.Advance(now, effects) && KeptBest(now);
+    case Phase::kCheckpoint:
+      return final_checkpoint_.Advance(now, effects) && Enter(Phase::kEnd);
     case Phase::kEnd:
       return AdvanceEnd(now);
     case Phase::kFinished:
@@ -281,22 +287,22 @@ TrainPosition TrainerCore::Position() const {
   return position;
 }
 
-bool TrainerCore::AdvanceRequestedSave(absl::Time now, TrainerEffects* effects) {
-  if (phase_ < Phase::kTraining || !requested_save_.wanted()) return false;
+bool TrainerCore::AdvanceRequestedCheckpoint(absl::Time now, TrainerEffects* effects) {
+  if (phase_ < Phase::kTraining || !requested_checkpoint_.wanted()) return false;
   // The best model's checkpoint is past its first barrier and must finish first: checkpoints are
   // written one after the other.
-  if (best_save_.past_meeting()) return false;
-  RequestedSave::Rest rest;
-  rest.position = Position();
+  if (best_checkpoint_.past_sync_round()) return false;
+  RequestedCheckpoint::TrainingState state;
+  state.position = Position();
   // In a lockstep job all workers take every step, even without data.
-  rest.out_of_steps =
+  state.out_of_steps =
       !context_.plan.lockstep && phase_ >= Phase::kEpochEnd && epoch_end_.out_of_steps();
-  rest.synchronising = pipeline_.synchronising();
-  return requested_save_.Advance(now, rest, effects);
+  state.synchronising = pipeline_.synchronising();
+  return requested_checkpoint_.Advance(now, state, effects);
 }
 
 bool TrainerCore::AdvanceTraining(absl::Time now, TrainerEffects* effects) {
-  const bool moved = pipeline_.Advance(now, requested_save_.HoldsFrom(), effects);
+  const bool moved = pipeline_.Advance(now, requested_checkpoint_.HoldsFrom(), effects);
   if (!pipeline_.over()) return moved;
   // Tell the quorum sums that this worker has no data left, before it waits for the others at the
   // end of the epoch: the sums must not wait for its gradients.
@@ -307,7 +313,7 @@ bool TrainerCore::AdvanceTraining(absl::Time now, TrainerEffects* effects) {
 }
 
 bool TrainerCore::AdvanceEpochEnd(absl::Time now, TrainerEffects* effects) {
-  const bool moved = epoch_end_.Advance(now, requested_save_.holds_pushes());
+  const bool moved = epoch_end_.Advance(now, requested_checkpoint_.holds_pushes());
   if (!epoch_end_.over()) return moved;
   // With quorum sums, gradients that no sum contains yet are still missing from the model. All
   // workers finish them in one task, before the evaluation reads the parameters.
@@ -340,13 +346,13 @@ bool TrainerCore::AdvanceEvaluation(absl::Time now, TrainerEffects* effects) {
   const Verdict verdict = evaluation_.verdict();
   stops_early_ = verdict.stop;
   if (!verdict.best) return NextEpochOrEnd();
-  if (!options_.save) return KeptBest(now);
+  if (!options_.checkpoint) return KeptBest(now);
   // Write the checkpoint before the test rows are scored: the scores must be those of the saved
   // model.
-  best_saved_ = context_.step;
-  best_save_.Begin(absl::StrCat("save the best of epoch ", context_.epoch), options_.save_path,
-                   context_.step, /*request=*/0, Position());
-  return Enter(Phase::kSaveBest);
+  best_checkpointed_ = context_.step;
+  best_checkpoint_.Begin(absl::StrCat("checkpoint the best of epoch ", context_.epoch),
+                         options_.checkpoint_path, context_.step, /*request=*/0, Position());
+  return Enter(Phase::kCheckpointBest);
 }
 
 void TrainerCore::ReportEvaluation(absl::Time now) {
@@ -395,9 +401,10 @@ bool TrainerCore::NextEpochOrEnd() {
     return Enter(Phase::kTraining);
   }
   // If the last step is the best one, its checkpoint exists already.
-  if (!options_.save || best_saved_ == context_.step) return Enter(Phase::kEnd);
-  final_save_.Begin("save", options_.save_path, context_.step, /*request=*/0, Position());
-  return Enter(Phase::kSave);
+  if (!options_.checkpoint || best_checkpointed_ == context_.step) return Enter(Phase::kEnd);
+  final_checkpoint_.Begin("checkpoint", options_.checkpoint_path, context_.step, /*request=*/0,
+                          Position());
+  return Enter(Phase::kCheckpoint);
 }
 
 bool TrainerCore::AdvanceEnd(absl::Time now) {
@@ -415,8 +422,9 @@ void TrainerCore::CollectOutgoing(absl::Time now, TrainerEffects* effects) {
   context_.barriers.AppendDue(now, &entries_);
   // Send a report before each barrier entry that others wait for, in case the last report was lost.
   // A worker that is released has therefore been heard.
-  const bool report = said_done_ || context_.report.has_evaluation() || SavingUnderWay() != nullptr;
-  if ((!entries_.empty() && report) || SaveIsNear()) SendReport(now, said_done_);
+  const bool report =
+      said_done_ || context_.report.has_evaluation() || CheckpointInProgress() != nullptr;
+  if ((!entries_.empty() && report) || CheckpointIsNear()) SendReport(now, said_done_);
   for (const Control& entry : entries_) context_.SendControl(EndpointId::Scheduler(), entry);
   for (auto* queue : {&context_.client.out(), &context_.control_out}) {
     for (Outgoing& out : *queue) effects->out.push_back(std::move(out));
@@ -426,18 +434,19 @@ void TrainerCore::CollectOutgoing(absl::Time now, TrainerEffects* effects) {
 
 // ---- for others -------------------------------------------------------------------------------
 
-// The scheduler requests checkpoints by step number (save.every_steps), so rank 0 reports as soon
-// as it reaches such a step.
-bool TrainerCore::SaveIsNear() {
-  const int64_t every = context_.plan.job.save().every_steps();
-  if (every == 0 || !options_.save || context_.rank != 0) return false;
-  if (phase_ < Phase::kTraining || context_.step < next_save_step_) return false;
-  next_save_step_ = (context_.step / every + 1) * every;
+// The scheduler requests checkpoints by step number (checkpoint.every_steps), so rank 0 reports as
+// soon as it reaches such a step.
+bool TrainerCore::CheckpointIsNear() {
+  const int64_t every = context_.plan.job.checkpoint().every_steps();
+  if (every == 0 || !options_.checkpoint || context_.rank != 0) return false;
+  if (phase_ < Phase::kTraining || context_.step < next_checkpoint_step_) return false;
+  next_checkpoint_step_ = (context_.step / every + 1) * every;
   return context_.step > 0;
 }
 
-const Saving* TrainerCore::SavingUnderWay() const {
-  for (const Saving* saving : {&requested_save_.saving(), &best_save_, &final_save_}) {
+const CheckpointWriter* TrainerCore::CheckpointInProgress() const {
+  for (const CheckpointWriter* saving :
+       {&requested_checkpoint_.saving(), &best_checkpoint_, &final_checkpoint_}) {
     if (saving->holds()) return saving;
   }
   return nullptr;
@@ -445,14 +454,14 @@ const Saving* TrainerCore::SavingUnderWay() const {
 
 absl::Duration TrainerCore::ReportPeriod() const {
   constexpr absl::Duration kShortest = absl::Milliseconds(1);
-  return std::max(kShortest, absl::Seconds(context_.plan.job.limits().report_seconds()));
+  return std::max(kShortest, absl::Seconds(context_.plan.job.limits().report_interval_seconds()));
 }
 
 void TrainerCore::SendReport(absl::Time now, bool done) {
   Control control;
   *control.mutable_progress() = context_.report.Take(now, context_.plan, context_.client,
                                                      context_.epoch, context_.step, done);
-  if (const Saving* const saving = SavingUnderWay(); saving != nullptr) {
+  if (const CheckpointWriter* const saving = CheckpointInProgress(); saving != nullptr) {
     *control.mutable_progress()->mutable_position() = saving->position();
   }
   context_.SendControl(EndpointId::Scheduler(), control);

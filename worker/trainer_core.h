@@ -8,7 +8,7 @@
 //
 //   prepare (dense_synchroniser.h) -> the steps of an epoch (step_pipeline.h) -> its end
 //   (epoch_end.h) -> evaluation (evaluation_round.h) -> the next epoch ...
-//   ... -> the last checkpoint (saving.h) -> the end
+//   ... -> the last checkpoint (checkpoint_writer.h) -> the end
 //
 // A requested checkpoint runs at the same time as these phases. With train.keep_best, an evaluation
 // that is the best so far is followed by a checkpoint, and the checkpoint by an evaluation of the
@@ -33,11 +33,11 @@
 #include "proto/activity.h"
 #include "proto/outgoing.h"
 #include "proto/range_map.h"
+#include "worker/checkpoint_writer.h"
 #include "worker/dense_parameters.h"
 #include "worker/dense_synchroniser.h"
 #include "worker/epoch_end.h"
 #include "worker/evaluation_round.h"
-#include "worker/saving.h"
 #include "worker/step_pipeline.h"
 #include "worker/trainer_context.h"
 #include "worker/trainer_task.h"
@@ -51,12 +51,12 @@ class TrainerCore {
     uint64_t incarnation = 0;
     client::ClientCore::Options client;
     absl::Duration control_resend = absl::Seconds(1);
-    bool save = false;           // write a checkpoint at the end (the scheduler knows where)
-    bool evaluate = true;        // false if there are no rows to evaluate on
-    int64_t estimated_rows = 0;  // rows of this worker's share, for the progress line; 0 = unknown
-    std::string save_path;       // the model folder, where checkpoints go
-    uint64_t run = 0;            // View.run
-    int64_t attempt = 0;         // View.attempt
+    bool checkpoint = false;      // write a checkpoint at the end (the scheduler knows where)
+    bool evaluate = true;         // false if there are no rows to evaluate on
+    int64_t estimated_rows = 0;   // rows of this worker's share, for the progress line; 0 = unknown
+    std::string checkpoint_path;  // the model folder, where checkpoints go
+    uint64_t run = 0;             // View.run
+    int64_t attempt = 0;          // View.attempt
     // The position from which the run resumes (resume_position.h); none: the run starts at its
     // beginning.
     absl::optional<TrainPosition> start;
@@ -70,13 +70,14 @@ class TrainerCore {
 
   // `dense` may have zero elements (then it is never synchronised). All references outlive the
   // core.
-  static absl::StatusOr<std::unique_ptr<TrainerCore>> New(const job::JobPlan& plan,
+  static absl::StatusOr<std::unique_ptr<TrainerCore>> New(const job::ResolvedJob& plan,
                                                           const Options& options,
                                                           DenseParameters& dense,
                                                           BufferSource& buffers);
 
   void OnView(absl::Time now, std::shared_ptr<const RangeMap> view, TrainerEffects* effects);
-  // Frames from shards, workers and the scheduler (BarrierRelease, Command START / SAVE / STOP).
+  // Frames from shards, workers and the scheduler (BarrierRelease, Command START / CHECKPOINT /
+  // STOP).
   void OnFrame(absl::Time now, const ParsedFrame& frame, TrainerEffects* effects);
   void OnTaskDone(absl::Time now, const TrainerTask& task, const absl::Status& status,
                   TrainerEffects* effects);
@@ -105,21 +106,21 @@ class TrainerCore {
     kTraining,
     kEpochEnd,
     kEvaluation,
-    kSaveBest,
+    kCheckpointBest,
     kTestBest,
-    kSave,
+    kCheckpoint,
     kEnd,
     kFinished,
   };
 
-  TrainerCore(const job::JobPlan& plan, const Options& options, DenseParameters& dense,
+  TrainerCore(const job::ResolvedJob& plan, const Options& options, DenseParameters& dense,
               BufferSource& buffers);
 
   // Does everything that can be done now, then collects the frames to send.
   void Advance(absl::Time now, TrainerEffects* effects);
   bool AdvanceOnce(absl::Time now, TrainerEffects* effects);
   bool AdvancePrepare(absl::Time now);
-  bool AdvanceRequestedSave(absl::Time now, TrainerEffects* effects);
+  bool AdvanceRequestedCheckpoint(absl::Time now, TrainerEffects* effects);
   bool AdvanceTraining(absl::Time now, TrainerEffects* effects);
   bool AdvanceEpochEnd(absl::Time now, TrainerEffects* effects);
   bool BeginEvaluation(absl::Time now);
@@ -137,12 +138,12 @@ class TrainerCore {
                     TrainerEffects* effects);
   void DealOut(absl::Time now, const TrainerTask& task, const absl::Status& status,
                TrainerEffects* effects);
-  Saving& SavingOf(SaveId id);
-  const Saving* SavingUnderWay() const;
+  CheckpointWriter& CheckpointWriterOf(CheckpointId id);
+  const CheckpointWriter* CheckpointInProgress() const;
   void SendReport(absl::Time now, bool done);
   absl::Duration ReportPeriod() const;
   TrainPosition Position() const;
-  bool SaveIsNear();
+  bool CheckpointIsNear();
 
   const Options options_;
   TrainerContext context_;
@@ -150,8 +151,8 @@ class TrainerCore {
   StepPipeline pipeline_;
   EpochEnd epoch_end_;
   EvaluationRound evaluation_;
-  RequestedSave requested_save_;
-  Saving best_save_, final_save_;
+  RequestedCheckpoint requested_checkpoint_;
+  CheckpointWriter best_checkpoint_, final_checkpoint_;
 
   // With quorum sums: the state of the last sums of an epoch, for which all workers are needed.
   enum class DenseEnd { kAhead, kUnderWay, kReached };
@@ -163,11 +164,12 @@ class TrainerCore {
   bool have_view_ = false, started_ = false, stop_ = false;
   bool said_done_ = false;
   bool stops_early_ = false;
-  int64_t best_saved_ = -1;  // the step of the best checkpoint of this attempt
+  int64_t best_checkpointed_ = -1;  // the step of the best checkpoint of this attempt
   // Rank 0: the best evaluation whose model is in a checkpoint (or is final without checkpoints).
   absl::optional<BestEvaluation> kept_;
-  absl::Time next_report_;        // set by START
-  int64_t next_save_step_;        // the step at which the scheduler gets the next early report
+  absl::Time next_report_;  // set by START
+  // the step at which the scheduler gets the next early report
+  int64_t next_checkpoint_step_;
   std::vector<Control> entries_;  // of barriers; scratch memory
 };
 

@@ -44,7 +44,7 @@ void TrainerReport::SetPaused(absl::Time now, bool paused) {
   }
 }
 
-Progress TrainerReport::Take(absl::Time now, const job::JobPlan& plan,
+Progress TrainerReport::Take(absl::Time now, const job::ResolvedJob& plan,
                              const client::ClientCore& client, int64_t epoch, int64_t step,
                              bool done) {
   // A report may be lost on its way, so nearly all fields are totals or present values, which the

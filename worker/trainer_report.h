@@ -67,7 +67,7 @@ class TrainerReport {
   void SetEpochsTrained(int64_t epochs) { epochs_trained_ = epochs; }
 
   // Makes a report, and restarts the sums of the loss since the last report.
-  Progress Take(absl::Time now, const job::JobPlan& plan, const client::ClientCore& client,
+  Progress Take(absl::Time now, const job::ResolvedJob& plan, const client::ClientCore& client,
                 int64_t epoch, int64_t step, bool done);
 
  private:

@@ -42,7 +42,7 @@ struct StepSlot {
   double interval_auc = 0;       // AUC of the rows trained in the interval so far; 0 = unknown
   absl::Duration fetched;        // how long the reading of the batch took
   absl::Duration computed;       // how long computing took, without `slept`
-  absl::Duration slept;          // sleep on purpose, as the job's service_time says
+  absl::Duration slept;          // sleep on purpose, as the job's fault_injection.slow_workers says
   absl::Duration joined;         // how long joining the other workers took, before the first step
   // The last step of an epoch that ends with a barrier (DenseSynchroniser::MeetsAtEnd).
   bool last = false;
@@ -103,17 +103,17 @@ struct MergeSharesTask {
 
 // A worker may have two checkpoints in progress: a requested one, and one of its own (after a best
 // evaluation, or at the end of the job).
-enum class SaveId { kRequested, kBest, kFinal };
+enum class CheckpointId { kRequested, kBest, kFinal };
 
 // Replicas, every rank: send rank 0 the dense state that only other ranks hold.
 struct GatherDenseTask {
-  SaveId save = SaveId::kFinal;
+  CheckpointId checkpoint = CheckpointId::kFinal;
   std::vector<int64_t>* missed = nullptr;  // as in a slot
   uint64_t* bytes_sent = nullptr;          // as in a slot
 };
 // Rank 0: write the dense file into this folder.
 struct WriteDenseTask {
-  SaveId save = SaveId::kFinal;
+  CheckpointId checkpoint = CheckpointId::kFinal;
   const std::string* directory = nullptr;
   const std::string* bytes = nullptr;
 };
@@ -121,28 +121,28 @@ struct WriteDenseTask {
 // state that only this worker holds into the folder. Such state is the codec's memory, the worker's
 // own replica, and the state of the program or module.
 struct WriteWorkerTask {
-  SaveId save = SaveId::kFinal;
+  CheckpointId checkpoint = CheckpointId::kFinal;
   const std::string* directory = nullptr;
   int64_t step = 0;   // checkpoint contains the steps below
   int64_t epoch = 0;  // the epoch of this worker
 };
 // Rank 0: all files of the checkpoint are written, so write its manifest and make it the latest.
-struct CommitSaveTask {
-  SaveId save = SaveId::kFinal;
+struct CommitCheckpointTask {
+  CheckpointId checkpoint = CheckpointId::kFinal;
   const std::string* directory = nullptr;
   int64_t step = 0;                     // checkpoint contains the steps below
   const std::string* record = nullptr;  // RunRecord at this moment
 };
 // Rank 0: some node could not write its part, so remove the other parts.
-struct AbandonSaveTask {
-  SaveId save = SaveId::kFinal;
+struct AbandonCheckpointTask {
+  CheckpointId checkpoint = CheckpointId::kFinal;
   const std::string* directory = nullptr;
 };
 
 using TrainerTask =
     std::variant<FetchTask, ComputeTask, SynchroniseTask, EpochEndTask, FetchTestTask, ScoreTask,
                  FillShareTask, MergeSharesTask, GatherDenseTask, WriteDenseTask, WriteWorkerTask,
-                 CommitSaveTask, AbandonSaveTask>;
+                 CommitCheckpointTask, AbandonCheckpointTask>;
 
 // Combines lambdas, one per task type, into one visitor for std::visit.
 template <typename... Functions>

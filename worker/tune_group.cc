@@ -44,21 +44,21 @@ absl::Status InField(absl::string_view field, absl::string_view value, const abs
 }
 
 // Gradients on a GPU are summed without an algorithm of the group.
-bool OnDevice(const job::JobPlan& plan) { return plan.job.dense().device() == Dense::CUDA; }
+bool OnDevice(const job::ResolvedJob& plan) { return plan.job.dense().device() == Dense::CUDA; }
 
 // The bits of such a job must not depend on a measurement.
-bool MeasuresNothing(const job::JobPlan& plan) {
-  return plan.job.reproducible() || plan.job.staleness().order();
+bool MeasuresNothing(const job::ResolvedJob& plan) {
+  return plan.job.reproducible() || plan.job.staleness().record_order();
 }
 
-bool ChoosesBuckets(const job::JobPlan& plan) {
+bool ChoosesBuckets(const job::ResolvedJob& plan) {
   const Dense& dense = plan.job.dense();
   return dense.synchroniser() == Dense::ALLREDUCE && dense.bucket_bytes() == 0 &&
          !MeasuresNothing(plan) && dense.codec().kind() <= Codec::NONE &&
          !dense.sharded_optimizer() && !OnDevice(plan) && !job::SumsByQuorum(plan.job);
 }
 
-bool ChoosesAlgorithm(const job::JobPlan& plan) {
+bool ChoosesAlgorithm(const job::ResolvedJob& plan) {
   return plan.job.dense().algorithm() == Dense::AUTO && !OnDevice(plan);
 }
 
@@ -82,7 +82,7 @@ struct Decision {
 
 class Tuner {
  public:
-  Tuner(const job::JobPlan& plan, int64_t gradient_bytes, absl::Span<const int> host_of_rank,
+  Tuner(const job::ResolvedJob& plan, int64_t gradient_bytes, absl::Span<const int> host_of_rank,
         collectives::Group& group)
       : plan_(plan),
         dense_(plan.job.dense()),
@@ -120,7 +120,7 @@ class Tuner {
     if (group_.rank() > 0) return absl::OkStatus();
     if (costs_.has_value()) TANDEM_RETURN_IF_ERROR(DecideByCosts());
     TANDEM_ASSIGN_OR_RETURN(const collectives::ChooserRules given,
-                            collectives::ChooserRules::Parse(dense_.rules()));
+                            collectives::ChooserRules::Parse(dense_.algorithm_rules()));
     decided_.rules.Override(given);
     return absl::OkStatus();
   }
@@ -201,7 +201,7 @@ class Tuner {
 
   std::string WhyAlgorithm(int64_t bytes) const {
     if (!ChoosesAlgorithm(plan_)) return "the job says so";
-    const auto given = collectives::ChooserRules::Parse(dense_.rules());
+    const auto given = collectives::ChooserRules::Parse(dense_.algorithm_rules());
     if (given.ok() && given->Find(collectives::Primitive::kAllReduce, bytes) != nullptr) {
       return "by the job's rules";
     }
@@ -247,7 +247,7 @@ class Tuner {
   // The sizes of a step's all-reduces.
   std::set<int64_t> Sizes() const {
     std::set<int64_t> sizes;
-    const int64_t element = dense_.wire() == Dense::F32 ? 4 : 2;
+    const int64_t element = dense_.wire_dtype() == Dense::F32 ? 4 : 2;
     for (const collectives::Piece& p :
          GradientBuckets(gradient_bytes_ / 4, decided_.bucket_bytes)) {
       sizes.insert(p.count * element);
@@ -304,7 +304,7 @@ class Tuner {
             : "");
   }
 
-  const job::JobPlan& plan_;
+  const job::ResolvedJob& plan_;
   const Dense& dense_;
   const int64_t gradient_bytes_;
   const absl::Span<const int> hosts_;
@@ -316,15 +316,16 @@ class Tuner {
 
 }  // namespace
 
-absl::Status CheckDenseChoices(const job::JobPlan& plan) {
+absl::Status CheckDenseChoices(const job::ResolvedJob& plan) {
   const Dense& dense = plan.job.dense();
   TANDEM_RETURN_IF_ERROR(
-      InField("rules", dense.rules(), collectives::ChooserRules::Parse(dense.rules()).status()));
+      InField("algorithm_rules", dense.algorithm_rules(),
+              collectives::ChooserRules::Parse(dense.algorithm_rules()).status()));
   if (dense.calibration().empty()) return absl::OkStatus();
   return InField("calibration", dense.calibration(), ReadCalibration(dense.calibration()).status());
 }
 
-absl::StatusOr<DenseTuning> TuneGroup(const job::JobPlan& plan, int64_t gradient_bytes,
+absl::StatusOr<DenseTuning> TuneGroup(const job::ResolvedJob& plan, int64_t gradient_bytes,
                                       absl::Span<const int> host_of_rank, collectives::Group& group,
                                       collectives::ChooserRules* rules) {
   return Tuner(plan, gradient_bytes, host_of_rank, group).Run(rules);

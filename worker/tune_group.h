@@ -30,12 +30,12 @@ struct DenseTuning {
 };
 
 // Checks that the job's rules and its file of costs can be read. INVALID_ARGUMENT names the field.
-absl::Status CheckDenseChoices(const job::JobPlan& plan);
+absl::Status CheckDenseChoices(const job::ResolvedJob& plan);
 
 // All ranks call this function at the same point, before the group sums gradients. Fills in
 // `rules`, which the group's chooser reads: the chooser must be ChooserFrom(rules). An error of
 // rank 0, such as an unreadable file, is returned on all ranks.
-absl::StatusOr<DenseTuning> TuneGroup(const job::JobPlan& plan, int64_t gradient_bytes,
+absl::StatusOr<DenseTuning> TuneGroup(const job::ResolvedJob& plan, int64_t gradient_bytes,
                                       absl::Span<const int> host_of_rank, collectives::Group& group,
                                       collectives::ChooserRules* rules);
 

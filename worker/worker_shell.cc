@@ -14,15 +14,15 @@
 #include "data/files.h"
 #include "data/service_trace.h"
 #include "data/statistics.h"
-#include "job/own_module.h"
-#include "node/job_member.h"
+#include "job/user_module.h"
 #include "node/log.h"
+#include "node/node_session.h"
 #include "node/work_thread.h"
 #include "proto/serialize.h"
-#include "server/save_directory.h"
+#include "server/checkpoint_directory.h"
 #include "transport/peer_map.h"
+#include "worker/embedded_server.h"
 #include "worker/join_group.h"
-#include "worker/own_server.h"
 #include "worker/resume_position.h"
 #include "worker/slow_down.h"
 #include "worker/task_runner.h"
@@ -78,14 +78,14 @@ class Worker {
     TANDEM_ASSIGN_OR_RETURN(transport_, options_.member.make_transport(self_));
     peers_ = std::make_unique<transport::PeerMap>(*transport_);
     done_queue_ = std::make_unique<DoneQueue>(*transport_);
-    node::JobMember::Options member = options_.member;
+    node::NodeSession::Options member = options_.member;
     member.role = Register::WORKER;
     member.job_hash = options_.plan.hash;
     member.job = &options_.plan.job;
     member.endpoints = {transport_->address()};
-    member_ = std::make_unique<node::JobMember>(*transport_, std::move(member));
+    member_ = std::make_unique<node::NodeSession>(*transport_, std::move(member));
     TANDEM_RETURN_IF_ERROR(member_->Start());
-    if (options_.plan.workers_serve) StartOwnServer();
+    if (options_.plan.workers_serve) StartEmbeddedServer();
     const absl::Status status = member_->RunLoop([this] { return Loop(); });
     // The order matters. The dump is requested while the group still shows what it waited for. Then
     // every wait that other threads may be in ends: collectives (watch_), sleeps, and tasks of a
@@ -106,19 +106,19 @@ class Worker {
       const absl::Status written = trace_->Write(options_.trace_path);
       if (!written.ok()) log_.Error(absl::StrCat("cannot write the trace: ", written.ToString()));
     }
-    if (own_server_ == nullptr) return status;
-    const absl::Status served = own_server_->Join(status);
+    if (embedded_server_ == nullptr) return status;
+    const absl::Status served = embedded_server_->Join(status);
     return status.ok() ? served : status;
   }
 
  private:
-  void StartOwnServer() {
+  void StartEmbeddedServer() {
     server::ServerOptions server;
     server.plan = options_.plan;
     server.member = options_.member;
     server.record_dir = options_.record_dir;
     server.replay = options_.replay;
-    own_server_ = std::make_unique<OwnServer>(std::move(server));
+    embedded_server_ = std::make_unique<EmbeddedServer>(std::move(server));
   }
 
   absl::Status Loop() {
@@ -149,9 +149,9 @@ class Worker {
       }
       if (trainer_ != nullptr && trainer_->finished()) return absl::OkStatus();
       TANDEM_RETURN_IF_ERROR(member_->OnTick(now));
-      if (own_server_ != nullptr) {
+      if (embedded_server_ != nullptr) {
         // The scheduler names the failed node if it knows the node.
-        if (absl::Status why = own_server_->failure(); !why.ok()) return member_->Fail(why);
+        if (absl::Status why = embedded_server_->failure(); !why.ok()) return member_->Fail(why);
       }
       if (options_.interrupted) {
         if (absl::Status why = options_.interrupted(); !why.ok()) return member_->Fail(why);
@@ -191,7 +191,7 @@ class Worker {
     const char* lane = "";
   };
   static TaskName NameOf(const TrainerTask& task) {
-    const auto save = [](const char* what) { return TaskName{kAlways, what, "save"}; };
+    const auto checkpoint = [](const char* what) { return TaskName{kAlways, what, "checkpoint"}; };
     const auto evaluation = [](const char* what) { return TaskName{kAlways, what, "evaluation"}; };
     return std::visit(Overloaded{
                           [](const FetchTask& t) {
@@ -210,11 +210,11 @@ class Worker {
                           [&](const ScoreTask&) { return evaluation("score"); },
                           [&](const FillShareTask&) { return evaluation("sum up"); },
                           [&](const MergeSharesTask&) { return evaluation("merge"); },
-                          [&](const GatherDenseTask&) { return save("gather dense"); },
-                          [&](const WriteDenseTask&) { return save("write dense"); },
-                          [&](const WriteWorkerTask&) { return save("write its own"); },
-                          [&](const CommitSaveTask&) { return save("commit"); },
-                          [&](const AbandonSaveTask&) { return save("abandon"); },
+                          [&](const GatherDenseTask&) { return checkpoint("gather dense"); },
+                          [&](const WriteDenseTask&) { return checkpoint("write dense"); },
+                          [&](const WriteWorkerTask&) { return checkpoint("write its own"); },
+                          [&](const CommitCheckpointTask&) { return checkpoint("commit"); },
+                          [&](const AbandonCheckpointTask&) { return checkpoint("abandon"); },
                       },
                       task);
   }
@@ -241,9 +241,9 @@ class Worker {
             [&](const GatherDenseTask& t) { return GatherDense(t); },
             [&](const WriteDenseTask& t) { return WriteDense(t); },
             [&](const WriteWorkerTask& t) { return WriteWorker(t); },
-            [&](const CommitSaveTask& t) { return Commit(t); },
-            [&](const AbandonSaveTask& t) {
-              server::AbandonSave(*t.directory);
+            [&](const CommitCheckpointTask& t) { return Commit(t); },
+            [&](const AbandonCheckpointTask& t) {
+              server::AbandonCheckpoint(*t.directory);
               return absl::OkStatus();
             },
         },
@@ -310,39 +310,39 @@ class Worker {
 
   absl::Status GatherDense(const GatherDenseTask& task) {
     TANDEM_RETURN_IF_ERROR(JoinOthers());
-    TANDEM_RETURN_IF_ERROR(reducer_->GatherForSave(task.missed));
+    TANDEM_RETURN_IF_ERROR(reducer_->GatherForCheckpoint(task.missed));
     *task.bytes_sent = reducer_->TakeBytes();
     return absl::OkStatus();
   }
 
   absl::Status WriteDense(const WriteDenseTask& task) {
-    return server::SaveDenseFile(*task.directory, *task.bytes);
+    return server::WriteDenseFile(*task.directory, *task.bytes);
   }
 
   absl::Status WriteWorker(const WriteWorkerTask& task) {
     const std::string own = reducer_ == nullptr ? own_state_ : reducer_->State();
     if (!own.empty()) {
-      TANDEM_RETURN_IF_ERROR(server::SaveWorkerFile(*task.directory, self_.index, own));
+      TANDEM_RETURN_IF_ERROR(server::WriteWorkerFile(*task.directory, self_.index, own));
     }
     TANDEM_ASSIGN_OR_RETURN(
         const std::string program,
-        runner_->ProgramState(task.step, task.epoch, task.save == SaveId::kFinal));
+        runner_->ProgramState(task.step, task.epoch, task.checkpoint == CheckpointId::kFinal));
     if (program.empty()) return absl::OkStatus();
-    return server::SaveProgramFile(*task.directory, self_.index, program);
+    return server::WriteProgramFile(*task.directory, self_.index, program);
   }
 
-  absl::Status Commit(const CommitSaveTask& task) {
-    server::SaveHead head;
+  absl::Status Commit(const CommitCheckpointTask& task) {
+    server::CheckpointHead head;
     head.run = run_;
     head.attempt = attempt_;
     head.step = task.step;
-    head.keep = plan_.job.save().keep();
-    head.best = task.save == SaveId::kBest;
+    head.keep = plan_.job.checkpoint().keep();
+    head.best = task.checkpoint == CheckpointId::kBest;
     RunRecord record;
     TANDEM_CHECK(record.ParseFromString(*task.record));
     record.mutable_train()->Assign(files_.begin(), files_.end());
     head.record = Serialize(record);
-    return server::CommitSave(*task.directory, plan_, head, runner_->Parameters());
+    return server::CommitCheckpoint(*task.directory, plan_, head, runner_->Parameters());
   }
 
   absl::Status MergeShares(const MergeSharesTask& task) {
@@ -497,8 +497,8 @@ class Worker {
   absl::Status Open(const std::string& init_from, bool resume) {
     TANDEM_RETURN_IF_ERROR(FillPlan(init_from));
     TANDEM_ASSIGN_OR_RETURN(files_, data::TrainingFiles(plan_.job.data()));
-    TANDEM_ASSIGN_OR_RETURN(job::ServiceTimes times,
-                            data::OpenServiceTimes(plan_, plan_.job.seed(), self_.index));
+    TANDEM_ASSIGN_OR_RETURN(job::StepTimes times,
+                            data::OpenStepTimes(plan_, plan_.job.seed(), self_.index));
     slow_down_.set_times(std::move(times));
     TANDEM_ASSIGN_OR_RETURN(runner_, options_.make_runner(plan_, self_.index, init_from));
     if (resume) {
@@ -523,8 +523,8 @@ class Worker {
     trainer.take_back = [runner = runner_.get()](int64_t step) { return runner->TakeBack(step); };
     trainer.rank = self_.index;
     trainer.incarnation = options_.member.incarnation;
-    trainer.save = !view.save_to().empty();
-    trainer.save_path = view.save_to();
+    trainer.checkpoint = !view.checkpoint_folder().empty();
+    trainer.checkpoint_path = view.checkpoint_folder();
     trainer.run = run_ = view.run();
     trainer.attempt = attempt_ = view.attempt();
     trainer.start = start_;
@@ -544,8 +544,9 @@ class Worker {
   }
 
   // Finds where this worker resumes in the run that wrote the checkpoint.
-  absl::StatusOr<TrainPosition> FindStart(const std::string& save) {
-    TANDEM_ASSIGN_OR_RETURN(const server::SavedModel saved, server::SavedModel::Open(save));
+  absl::StatusOr<TrainPosition> FindStart(const std::string& checkpoint) {
+    TANDEM_ASSIGN_OR_RETURN(const server::CheckpointReader saved,
+                            server::CheckpointReader::Open(checkpoint));
     TANDEM_ASSIGN_OR_RETURN(const std::string bytes, saved.ReadRecord());
     RunRecord record;
     if (!record.ParseFromString(bytes)) {
@@ -567,7 +568,8 @@ class Worker {
   absl::Status FillPlan(const std::string& init_from) {
     std::string description;
     if (!init_from.empty()) {
-      TANDEM_ASSIGN_OR_RETURN(const server::SavedModel saved, server::SavedModel::Open(init_from));
+      TANDEM_ASSIGN_OR_RETURN(const server::CheckpointReader saved,
+                              server::CheckpointReader::Open(init_from));
       description = saved.manifest().data;
     }
     return data::FillFromData(description, &plan_);
@@ -630,14 +632,14 @@ class Worker {
   }
 
   const WorkerOptions& options_;
-  job::JobPlan plan_;  // plan of the options, with data statistics
+  job::ResolvedJob plan_;  // plan of the options, with data statistics
   EndpointId self_ = EndpointId::Worker(0);
   node::Log log_{"worker"};
   node::BoundedLog troubles_;
   uint64_t seen_progress_ = 0;
   std::unique_ptr<transport::Transport> transport_;
   std::unique_ptr<transport::PeerMap> peers_;
-  std::unique_ptr<node::JobMember> member_;
+  std::unique_ptr<node::NodeSession> member_;
   std::unique_ptr<DoneQueue> done_queue_;
   std::vector<View> views_;  // not acknowledged
   std::unique_ptr<node::WorkThread<std::string>> opener_;
@@ -664,8 +666,8 @@ class Worker {
   DenseReducer* reducer_ = nullptr;
   int seen_dump_signals_ = 0;
   TrainerEffects effects_;
-  std::unique_ptr<OwnServer> own_server_;  // for tables on workers
-  SlowDown slow_down_;                     // outlives the compute thread
+  std::unique_ptr<EmbeddedServer> embedded_server_;  // for tables on workers
+  SlowDown slow_down_;                               // outlives the compute thread
   std::unique_ptr<TaskThread> reader_, computer_;
 };
 

@@ -16,7 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "job/job.h"
-#include "node/job_member.h"
+#include "node/node_session.h"
 #include "proto/wire.pb.h"
 #include "transport/path_log.h"
 #include "worker/task_runner.h"
@@ -24,13 +24,13 @@
 namespace tandem::worker {
 
 struct WorkerOptions {
-  job::JobPlan plan;
+  job::ResolvedJob plan;
   // The shell fills in role and endpoints.
-  node::JobMember::Options member;
+  node::NodeSession::Options member;
   std::shared_ptr<transport::PathLog> paths;  // choices of the transports; may be null
   // Makes the task runner, once the rank is known, on the opening thread. `init_from`: the
   // checkpoint that the dense part is taken from; empty: none.
-  std::function<absl::StatusOr<std::unique_ptr<TaskRunner>>(const job::JobPlan& plan, int rank,
+  std::function<absl::StatusOr<std::unique_ptr<TaskRunner>>(const job::ResolvedJob& plan, int rank,
                                                             const std::string& init_from)>
       make_runner;
   // The callbacks below may be empty. Called on the opening thread, when data and model are open

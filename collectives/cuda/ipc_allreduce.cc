@@ -22,8 +22,8 @@
 #include "collectives/cuda/cuda_call.h"
 #include "collectives/cuda/device_allreduce.h"
 #include "collectives/cuda/device_reduce.h"
+#include "collectives/cuda/ipc_barrier.h"
 #include "collectives/cuda/ipc_memory.h"
-#include "collectives/cuda/meeting.h"
 
 namespace tandem::collectives {
 namespace {
@@ -44,7 +44,7 @@ class IpcAllReduce : public DeviceAllReduce {
       : rank_(rank),
         ranks_(ranks),
         one_kernel_per_device_(options.one_kernel_per_device),
-        meeting_(rank, ranks, options) {}
+        sync_round_(rank, ranks, options) {}
 
   DeviceStatus Open(const ByteAllGather& all_gather);
   const char* name() const override { return "ipc"; }
@@ -61,7 +61,7 @@ class IpcAllReduce : public DeviceAllReduce {
   const int rank_;
   const int ranks_;
   const bool one_kernel_per_device_;
-  Meeting meeting_;
+  IpcBarrier sync_round_;
   IpcExporter exporter_;
   IpcImporter importer_;
   std::vector<IpcEvent> ready_, done_;  // by rank, including the own rank
@@ -77,7 +77,7 @@ DeviceStatus IpcAllReduce::Open(const ByteAllGather& all_gather) {
   mine.ok = filled.ok() ? 1 : 0;
   std::vector<Card> cards(static_cast<size_t>(ranks_));
   TANDEM_DEVICE_RETURN(all_gather(&mine, sizeof(mine), cards.data()));
-  TANDEM_DEVICE_RETURN(meeting_.Open(all_gather));
+  TANDEM_DEVICE_RETURN(sync_round_.Open(all_gather));
   TANDEM_DEVICE_RETURN(filled);
   return ReadCards(cards);
 }
@@ -127,7 +127,7 @@ DeviceStatus IpcAllReduce::Run(const DeviceReduction& what, cudaStream_t stream)
                                                     " is not defined for " + Name(what.type));
   }
   broken_ = RunOnce(what, stream);
-  if (!broken_.ok()) meeting_.Fail(broken_);
+  if (!broken_.ok()) sync_round_.Fail(broken_);
   return broken_;
 }
 
@@ -144,17 +144,17 @@ DeviceStatus IpcAllReduce::RunOnce(const DeviceReduction& what, cudaStream_t str
     TANDEM_DEVICE_RETURN(exporter_.Export(what.in, &post.in));
     TANDEM_DEVICE_RETURN(exporter_.Export(what.out, &post.out));
   }
-  TANDEM_DEVICE_RETURN(meeting_.Enter(post));
+  TANDEM_DEVICE_RETURN(sync_round_.Enter(post));
   TANDEM_DEVICE_RETURN(CheckAlike(post));
   // Other ranks wait for SayLaunched before they enqueue their wait for `done`. So it comes only
   // after Fold has recorded `done`.
   if (Leads()) {
     TANDEM_DEVICE_RETURN(Fold(what, stream));
-    meeting_.SayLaunched();
+    sync_round_.SayLaunched();
   }
   for (const int leader : leaders_) {
     if (leader == rank_) continue;
-    TANDEM_DEVICE_RETURN(meeting_.WaitLaunched(leader));
+    TANDEM_DEVICE_RETURN(sync_round_.WaitLaunched(leader));
     TANDEM_CUDA_RETURN(cudaStreamWaitEvent(stream, done_[static_cast<size_t>(leader)].get(), 0));
   }
   return DeviceStatus();
@@ -166,7 +166,7 @@ DeviceStatus IpcAllReduce::CheckAlike(const CallPost& mine) const {
            Name(post.type) + " with scalar " + std::to_string(post.scalar);
   };
   for (int r = 0; r < ranks_; ++r) {
-    const CallPost& theirs = meeting_.Of(r);
+    const CallPost& theirs = sync_round_.Of(r);
     if (theirs.op == mine.op && theirs.type == mine.type && theirs.count == mine.count &&
         theirs.scalar == mine.scalar) {
       continue;
@@ -197,8 +197,8 @@ DeviceStatus IpcAllReduce::Fold(const DeviceReduction& what, cudaStream_t stream
     void* in = const_cast<void*>(what.in);
     void* out = what.out;
     if (r != rank_ && what.count > 0) {
-      TANDEM_DEVICE_RETURN(importer_.Import(r, meeting_.Of(r).in, &in));
-      TANDEM_DEVICE_RETURN(importer_.Import(r, meeting_.Of(r).out, &out));
+      TANDEM_DEVICE_RETURN(importer_.Import(r, sync_round_.Of(r).in, &in));
+      TANDEM_DEVICE_RETURN(importer_.Import(r, sync_round_.Of(r).out, &out));
     }
     fold.in[r] = static_cast<const unsigned char*>(in) + begin * SizeOf(what.type);
     fold.out[r] = static_cast<unsigned char*>(out) + begin * SizeOf(what.type);

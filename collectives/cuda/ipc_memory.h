@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "collectives/cuda/device_status.h"
-#include "collectives/cuda/meeting.h"
+#include "collectives/cuda/ipc_barrier.h"
 
 namespace tandem::collectives {
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from tandem._abi import Error, preload_blas
 from tandem.hashing import hash_columns, hash_ids
-from tandem.saved import Saved, load
+from tandem.checkpoint import Checkpoint, load
 from tandem.store import Store
 
 if TYPE_CHECKING:  # what __getattr__ gives
@@ -46,7 +46,7 @@ _LAZY = {
 
 __version__ = "0.1.0"  # the same as in CMakeLists.txt; plain.py checks it
 
-__all__ = ["Error", "Saved", "Store", "__version__", "hash_columns", "hash_ids", "load", *_LAZY]
+__all__ = ["Error", "Checkpoint", "Store", "__version__", "hash_columns", "hash_ids", "load", *_LAZY]
 
 
 def __dir__() -> list[str]:

@@ -434,7 +434,7 @@ class _Place:
         return place, True
 
     def resume(self, resumed: dict[str, Any]) -> None:
-        """The place that a save has, in the epoch that the run goes on in."""
+        """The place that a checkpoint has, in the epoch that the run goes on in."""
         self._resumed = resumed
 
     def read(self) -> tuple[Any, Optional[BatchIds], Any]:
@@ -486,7 +486,7 @@ class _Place:
                         "tandem.DataLoader")
         return self.passed
 
-    # ---- for a save ----
+    # ---- for a checkpoint ----
 
     def _now(self) -> dict[str, Any]:
         return {"stream": self._stream.state(), "taken": self.loader._taken,

@@ -1,4 +1,4 @@
-"""`tandem export SAVE --to DIR`: a saved model in the formats of other programs."""
+"""`tandem export CHECKPOINT --to DIR`: a checkpoint in the formats of other programs."""
 from __future__ import annotations
 
 import argparse
@@ -11,14 +11,14 @@ import traceback
 from typing import Any, BinaryIO
 
 from tandem._abi import Error
-from tandem.saved import Saved, _put_in_place, load
+from tandem.checkpoint import Checkpoint, _put_in_place, load
 
 FILES = {"safetensors": "model.safetensors", "npz": "model.npz"}
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="tandem export")
-    parser.add_argument("save")
+    parser.add_argument("checkpoint")
     parser.add_argument("--to", required=True)
     parser.add_argument("--format", action="append", choices=[*FILES, "parquet"])
     parser.add_argument("--serve", metavar="SCRIPT:CLASS")
@@ -44,7 +44,7 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
-def _scripted(saved: Saved, path: str, place: str) -> Any:
+def _scripted(saved: Checkpoint, path: str, place: str) -> Any:
     """The module of SCRIPT:CLASS for TorchServe and C++. An Error: in one line, what TorchScript has against it."""
     import torch
     from tandem.job import place_of
@@ -67,7 +67,7 @@ def _scripted(saved: Saved, path: str, place: str) -> Any:
                     f"tandem.load({path!r}).serving({name}) gives it as a module of plain PyTorch") from None
 
 
-def _write(saved: Saved, arguments: argparse.Namespace, scripted: Any) -> list[str]:
+def _write(saved: Checkpoint, arguments: argparse.Namespace, scripted: Any) -> list[str]:
     """Returns the paths of what it has written, which are in place if nothing goes wrong."""
     wrote: list[str] = []
     with contextlib.ExitStack() as files:
@@ -88,8 +88,8 @@ def main() -> None:
     """Exports as the command line says, and prints what was written. What fails leaves nothing behind, and the files of an
     earlier export as they were."""
     arguments = _arguments()
-    saved = load(arguments.save)
-    scripted = _scripted(saved, arguments.save, arguments.serve) if arguments.serve else None
+    saved = load(arguments.checkpoint)
+    scripted = _scripted(saved, arguments.checkpoint, arguments.serve) if arguments.serve else None
     there = os.path.isdir(arguments.to)
     os.makedirs(arguments.to, exist_ok=True)
     try:

@@ -56,7 +56,7 @@ class _Deaf:
 _FREE = contextlib.nullcontext()
 
 _current: Optional[Job] = None  # the job of this process: modules and loaders belong to it
-_stand_in: Optional[Tables[Any]] = None  # the tables that modules are made for while a saved model is put together
+_stand_in: Optional[Tables[Any]] = None  # the tables that modules are made for while a checkpoint is put together
 
 
 def current_job() -> Job:
@@ -67,7 +67,7 @@ def current_job() -> Job:
 
 
 def current_tables() -> Tables[Any]:
-    """The tables for which modules are made: those of the job, or of a save (tandem.serving)."""
+    """The tables for which modules are made: those of the job, or of a checkpoint (tandem.serving)."""
     return _stand_in or current_job()
 
 
@@ -83,7 +83,7 @@ def made_for(tables: Tables[Any]) -> Iterator[None]:
 
 
 def _pass_time_limits_on() -> None:
-    """SIGXCPU, a limit of CPU time or of a batch system, is for the `tandem run` that has started this script: it saves
+    """SIGXCPU, a limit of CPU time or of a batch system, is for the `tandem run` that has started this script: it checkpoints
     and ends the job. A handler of the script stays."""
     main = threading.get_ident() == threading.main_thread().ident
     driver = os.getppid()
@@ -211,7 +211,7 @@ class Job(Tables[Table]):
         self.world_size: int = lib.tandem_world_size(self._handle)
         self.seed: int = lib.tandem_seed(self._handle)
         self.batch_size: int = lib.tandem_batch(self._handle)
-        self.depth: int = lib.tandem_depth(self._handle)
+        self.depth: int = lib.tandem_prefetch_steps(self._handle)
         self._epochs: int = lib.tandem_epochs(self._handle)
         self._dense_on_servers = bool(lib.tandem_dense_on_servers(self._handle))
         self._program_optimizer = bool(lib.tandem_program_optimizer(self._handle))
@@ -315,9 +315,9 @@ class Job(Tables[Table]):
             warnings.warn(said, stacklevel=4)
 
     def keep(self, **objects: Any) -> None:
-        """Has saves contain the state of these objects, by name, of each worker: what has state_dict() and
+        """Has checkpoints contain the state of these objects, by name, of each worker: what has state_dict() and
         load_state_dict(), such as a learning rate schedule. A run that goes on finds it again. Before
-        the loop over epochs. Module and optimizer are in saves without it."""
+        the loop over epochs. Module and optimizer are in checkpoints without it."""
         self._progress.keep(objects)
 
     def evaluate(self, loader: DataLoader, data: str = "test") -> Iterator[Any]:
@@ -403,7 +403,7 @@ class Job(Tables[Table]):
         while not check(library().tandem_wait_barrier(self._handle, _SLICE_MS)):
             check(library().tandem_next(self._handle, 0, ctypes.byref(want)))
             if want.kind == _abi.STATE and not want.last:  # others cannot come here before
-                self._progress.save()
+                self._progress.checkpoint()
         self._progress.barriers += 1
 
     def report(self, **values: SupportsFloat) -> None:
@@ -420,11 +420,11 @@ class Job(Tables[Table]):
             pass
         self._reported = True
 
-    def save(self) -> None:
-        """Asks for a save and returns at once. It is made soon, when all workers stand at one step that each of
-        them can still reach; no matter how many workers ask: their n-th calls are one save."""
+    def checkpoint(self) -> None:
+        """Asks for a checkpoint and returns at once. It is made soon, when all workers stand at one step that each of
+        them can still reach; no matter how many workers ask: their n-th calls are one checkpoint."""
         self._check_process()
-        check(library().tandem_ask_for_save(self._handle, self.step))
+        check(library().tandem_request_checkpoint(self._handle, self.step))
 
     @property
     def stopped(self) -> bool:
@@ -442,12 +442,12 @@ class Job(Tables[Table]):
         its step was not taken."""
         self._check_process()
         if not self._ended:
-            saved = self._cluster is not None and self._started and self._save_and_end()
+            saved = self._cluster is not None and self._started and self._checkpoint_and_end()
             if not saved:
                 self._fail(f"closed at step {self.step}, before the job had ended")
             self._close()
             if saved:
-                self._say_saved()
+                self._say_checkpointed()
         self._forget()
 
     def _close(self) -> int:
@@ -459,11 +459,11 @@ class Job(Tables[Table]):
             self._cluster.finish()
         return code
 
-    def _save_and_end(self) -> bool:
-        """Tells the scheduler to save and to end the job, and does what the worker wants until it has. False: it has
+    def _checkpoint_and_end(self) -> bool:
+        """Tells the scheduler to checkpoint and to end the job, and does what the worker wants until it has. False: it has
         failed."""
         lib, want = library(), _abi.Want()
-        if not lib.tandem_saves(self._handle):
+        if not lib.tandem_writes_checkpoints(self._handle):
             return False
         if self._train_loop is not None and self._train_loop.goes_on():
             self._train_loop.settle()
@@ -492,7 +492,7 @@ class Job(Tables[Table]):
         """What the worker of a job that is being closed wants of the script. late: it has been closed for some seconds."""
         lib = library()
         if want.kind == _abi.STATE:
-            self._progress.save()
+            self._progress.checkpoint()
         elif want.kind == _abi.UPDATE:
             if self._optimizer._stepping:
                 self._optimizer._update()
@@ -500,7 +500,7 @@ class Job(Tables[Table]):
         elif want.kind == _abi.STEP_DONE:
             self._optimizer._stepping = False
         elif want.kind == _abi.COMPUTE and late:
-            # An earlier save waits for the step: it is one without a gradient. An error says that the save of the end has
+            # An earlier checkpoint waits for the step: it is one without a gradient. An error says that the checkpoint of the end has
             # just taken the step back; tandem_next says how a job has failed.
             lib.tandem_finish(self._handle, _abi.NO_LOSS, None, None, None, 1)
         elif want.kind == _abi.SCORE:
@@ -508,7 +508,7 @@ class Job(Tables[Table]):
         elif want.kind != _abi.END:
             time.sleep(.001)  # batches and steps, of which there are no more
 
-    def _say_saved(self) -> None:
+    def _say_checkpointed(self) -> None:
         said = self._cluster.last_words()  # of the scheduler
         if said.startswith("{"):
             print(f"tandem: the job had come to its end; its model is in {self.out}/model")
@@ -547,7 +547,7 @@ class Job(Tables[Table]):
                 if want.last and not self._between:
                     return want  # what the script does after its loop comes first
                 with self._uninterrupted():
-                    self._progress.save()
+                    self._progress.checkpoint()
                 continue
             if want.kind == _abi.STEP_DONE and not of_step:
                 self._optimizer._stepping = False

@@ -50,7 +50,7 @@ class LocalCluster:
         self.out = os.path.abspath(resume or out or time.strftime(f"out/{stem}-%Y%m%d-%H%M%S-{os.getpid()}"))
         self._processes: dict[str, subprocess.Popen] = {}
         self._pid = os.getpid()
-        self.told_end = False  # the scheduler was told to save the job and to end it
+        self.told_end = False  # the scheduler was told to checkpoint the job and to end it
         programs = {name: _program("tandem-" + name) for name in ("scheduler", "server")}
         self._server = programs["server"]
         os.makedirs(os.path.dirname(self.out), exist_ok=True)
@@ -87,7 +87,7 @@ class LocalCluster:
                 raise Error(f"{name} ended with status {process.returncode}: {self._last_words(name)}")
 
     def tell_end(self) -> None:
-        """Has the scheduler save the job and end it. Call it once: a second signal ends the job without a checkpoint."""
+        """Has the scheduler checkpoint the job and end it. Call it once: a second signal ends the job without a checkpoint."""
         self.told_end = True
         self._processes["scheduler"].send_signal(signal.SIGTERM)
 

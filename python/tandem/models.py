@@ -36,7 +36,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "tandem_model_parameters": (c_int32, [c_void_p]),
     "tandem_model_parameter": (c_char_p, [c_void_p, c_int32, POINTER(c_int32), POINTER(POINTER(c_int64)),
                                           POINTER(c_int64)]),
-    "tandem_model_first_values": (c_int, [c_void_p, c_uint64, c_void_p]),
+    "tandem_model_initial_values": (c_int, [c_void_p, c_uint64, c_void_p]),
     "tandem_model_forward": (c_int, [c_void_p, c_int64, c_void_p, POINTER(c_void_p), c_void_p, c_void_p]),
     "tandem_model_backward": (c_int, [c_void_p, c_int64, c_void_p, c_void_p, POINTER(c_void_p), c_void_p,
                                       POINTER(c_double), c_void_p, POINTER(c_void_p)]),
@@ -71,13 +71,13 @@ def compiled(config: str, numbers: int = 0, tables: Optional[Sequence[str]] = No
              seed: Optional[int] = None) -> CompiledModel:
     """A compiled model as a module. config: as `model` of a job; numbers: of a sample; tables: names, in their
     order; None: all of the job, as the compiled model has them. threads: in one operation; None: as many as torch
-    has. seed: of the first values; None: the job's, which gives those of a job with that model. An Error says what
+    has. seed: of the initial values; None: the job's, which gives those of a job with that model. An Error says what
     is wrong with config; a ValueError which tables the job does not have."""
     return CompiledModel(config, numbers, tables, threads, seed)
 
 
 class CompiledModel(nn.Module):
-    """What compiled() returns. Its parameters have the names and shapes that the model has in saves."""
+    """What compiled() returns. Its parameters have the names and shapes that the model has in checkpoints."""
 
     def __init__(self, config: str, numbers: int, tables: Optional[Sequence[str]], threads: Optional[int],
                  seed: Optional[int]) -> None:
@@ -95,7 +95,7 @@ class CompiledModel(nn.Module):
             (c_int32 * count)(*[len(t.fields) for t in used]), (c_int32 * count)(*[t.dim for t in used]),
             threads or torch.get_num_threads(), ctypes.byref(self._model)))
         flat = torch.empty(library().tandem_model_floats(self._model))
-        check(library().tandem_model_first_values(
+        check(library().tandem_model_initial_values(
             self._model, job.seed if seed is None else seed, flat.data_ptr()))
         for name, begin, shape in self._layout():
             self._put(name.split("."), nn.Parameter(flat[begin:begin + torch.Size(shape).numel()].view(shape)))

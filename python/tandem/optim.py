@@ -23,7 +23,7 @@ class DistributedOptimizer:
     loss: what the script's loss is over the samples of a batch, "mean" or "sum"; so that workers with
     batches of different sizes count by their samples.
 
-    Making it says what is trained; from then on the parameters have the first values of rank 0. Those on the CPU
+    Making it says what is trained; from then on the parameters have the initial values of rank 0. Those on the CPU
     lie in one buffer: keep the Parameter objects, and change their data in place only. Parameters may be on a GPU:
     then gradients are carried to the host, and values back, with each step. Move a module before.
 
@@ -37,7 +37,7 @@ class DistributedOptimizer:
             optimizer, model = None, optimizer
         if model is None:
             raise ValueError("DistributedOptimizer(optimizer, model): give the module, too; its "
-                             "parameters' names go into saves")
+                             "parameters' names go into checkpoints")
         if loss not in ("mean", "sum"):
             raise ValueError(f"DistributedOptimizer: loss {loss!r}, want 'mean' or 'sum'")
         if job._optimizer is not None:
@@ -145,7 +145,7 @@ class DistributedOptimizer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Into the script's optimizer. An Error where it is the job's."""
         if self._torch is None:
-            raise Error("the job's optimizer has no state in the script; it comes with a save")
+            raise Error("the job's optimizer has no state in the script; it comes with a checkpoint")
         self._torch.load_state_dict(state)
 
     def zero_grad(self, set_to_none: bool = False) -> None:
@@ -221,7 +221,7 @@ class DistributedOptimizer:
             if p.requires_grad or p.grad is not None:
                 raise Error(f"a parameter of shape {tuple(p.shape)} is trained that was frozen or not "
                             "there when DistributedOptimizer was made, which says what is trained; "
-                            "freeze parameters after that, or begin a job from the save")
+                            "freeze parameters after that, or begin a job from the checkpoint")
 
     def _check_places(self) -> None:
         for name, p, place in self._places:

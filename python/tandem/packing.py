@@ -15,7 +15,7 @@ import numpy
 
 
 def pack(value: Any, what: str = "state") -> bytes:
-    """what: names the value in errors. TypeError: it has a part that no save can hold."""
+    """what: names the value in errors. TypeError: it has a part that no checkpoint can hold."""
     arrays: list[numpy.ndarray] = []
     tree = _tree(value, arrays, what)
     members = {str(i): array for i, array in enumerate(arrays)}
@@ -56,7 +56,7 @@ def _tree(value: Any, arrays: list[numpy.ndarray], what: str) -> Any:
         if value.dtype == torch.bfloat16:  # numpy has none
             return ["bfloat16", _add(value.view(torch.int16).numpy(), arrays)]
         return ["tensor", _add(value.numpy(), arrays)]
-    raise TypeError(f"{what} is a {type(value).__name__}, which no save can hold; numbers, text, bytes, lists, "
+    raise TypeError(f"{what} is a {type(value).__name__}, which no checkpoint can hold; numbers, text, bytes, lists, "
                     "tuples, dicts, arrays and tensors are what it can")
 
 

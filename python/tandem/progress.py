@@ -1,4 +1,4 @@
-"""Where a script stands in its job: what it gives to a save, and finds again when the run goes on."""
+"""Where a script stands in its job: what it gives to a checkpoint, and finds again when the run goes on."""
 from __future__ import annotations
 
 import copy
@@ -23,11 +23,11 @@ def _buffers_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 class Progress:
-    """What is in a save of the script: where it is in its epochs and in its loader, random states, buffers of
+    """What is in a checkpoint of the script: where it is in its epochs and in its loader, random states, buffers of
     the module, the state of its optimizer, and the objects that it has the job keep.
 
-    A save may come while the script is in its loop over batches, behind it (in an evaluation, say), or
-    between two epochs. Behind the loop, what was there as it ended goes into the save: the run goes on by
+    A checkpoint may come while the script is in its loop over batches, behind it (in an evaluation, say), or
+    between two epochs. Behind the loop, what was there as it ended goes into the checkpoint: the run goes on by
     doing the rest of that epoch again. Not all workers may have come as far; those that go back to the
     end of an epoch need that, too, so the last end of a loop stays until the next epoch has a step.
 
@@ -73,7 +73,7 @@ class Progress:
             return
         lost = sorted(set(now["kept"]) - set(self._kept))
         if lost:
-            raise Error(f"the run goes on from a save with the state of {lost[0]!r}; say job.keep("
+            raise Error(f"the run goes on from a checkpoint with the state of {lost[0]!r}; say job.keep("
                         f"{lost[0]}=...) before the first loop, as when it was saved")
         if now["groups"]:  # making a schedule has set learning rates
             for group, saved in zip(self._job._optimizer._torch.param_groups, now["groups"]):
@@ -99,7 +99,7 @@ class Progress:
         self._barriers_at_epoch = self.barriers
 
     def has_passed_barrier(self) -> bool:
-        """Whether another worker stands behind the barrier at hand, in the save that the run goes on from."""
+        """Whether another worker stands behind the barrier at hand, in the checkpoint that the run goes on from."""
         if not self._begun or self.barriers >= self._passed:
             return False
         self.barriers += 1
@@ -143,10 +143,10 @@ class Progress:
         self._epoch, self._inside = epoch, True
 
     def end_loop(self) -> None:
-        """The loop over batches has ended: what is there now is what a save behind it has."""
+        """The loop over batches has ended: what is there now is what a checkpoint behind it has."""
         self.found()
         self._loop, self._resumed_place = "over", None
-        self._loop_end = self._snapshot() if library().tandem_saves(self._job._handle) else b""
+        self._loop_end = self._snapshot() if library().tandem_writes_checkpoints(self._job._handle) else b""
 
     def keep(self, objects: dict[str, Any]) -> None:
         """As Job.keep. ValueError: one without state_dict() and load_state_dict(), or a name that is taken."""
@@ -156,15 +156,15 @@ class Progress:
                                  "load_state_dict()")
             if name in self._kept:
                 raise ValueError(f"job.keep({name}=...): it keeps one of that name already")
-            pack(value.state_dict(), f"job.keep({name}=...): its state")  # or it says what no save can hold
+            pack(value.state_dict(), f"job.keep({name}=...): its state")  # or it says what no checkpoint can hold
             self._kept[name] = value
             if self._resumed is not None:
                 self._load(name, value)
 
-    # ---- saves ----
+    # ---- checkpoints ----
 
-    def save(self) -> None:
-        """Gives the worker what its part of a save has of the script."""
+    def checkpoint(self) -> None:
+        """Gives the worker what its part of a checkpoint has of the script."""
         job = self._job
         over = self._inside and self._loop == "over"
         if self._inside and self._loop == "in" and self._place.used:
@@ -172,10 +172,10 @@ class Progress:
         whole = {"now": self._loop_end if over else self._snapshot(),
                  "loop_end": b"" if over else self._loop_end,
                  "optimizer": self._optimizer_state() if job.rank == 0 else None,
-                 # Of this moment, as the dense parameters of the save: for those who begin with it.
+                 # Of this moment, as the dense parameters of the checkpoint: for those who begin with it.
                  "buffers": _buffers_of(job._optimizer._module)}
         data = pack(whole)
-        check(library().tandem_save_state(job._handle, data, len(data)))
+        check(library().tandem_checkpoint_state(job._handle, data, len(data)))
 
     def _snapshot(self) -> bytes:
         if self._resumed is not None:  # as it was found: what has been done since is done again
@@ -184,7 +184,7 @@ class Progress:
         optimizer = self._job._optimizer
         return pack({
             "epoch": self._epoch, "inside": self._inside, "step": (self._job.step, self._job.epoch),
-            "barriers": self._barriers_at_epoch if self._inside else self.barriers if self._begun else 0,
+            "barriers": self.barriers if self._begun and not self._inside else self._barriers_at_epoch,
             "loader": place, "random": random_state(),
             "reading": self.reading.state(), "testing": self.testing.state(),
             "buffers": _buffers_of(optimizer._module),
@@ -201,7 +201,7 @@ class Progress:
     # ---- going on ----
 
     def restore(self) -> None:
-        """Once the optimizer is made: takes its state and the module's buffers from the save that the run goes
+        """Once the optimizer is made: takes its state and the module's buffers from the checkpoint that the run goes
         on from, if it does."""
         own = self._read(self._job.rank)
         if own is None:
@@ -221,7 +221,7 @@ class Progress:
             self._load(name, value)
 
     def _take_buffers(self) -> None:
-        """Of a run that begins with a save, such as one that only evaluates: all workers have the buffers of
+        """Of a run that begins with a checkpoint, such as one that only evaluates: all workers have the buffers of
         worker 0."""
         own = _buffers_of(self._job._optimizer._module)
         data, count = ctypes.c_void_p(), ctypes.c_int64()
@@ -232,14 +232,14 @@ class Progress:
             saved = unpack((ctypes.c_char * count.value).from_address(data.value))
             self._restore_buffers(saved["buffers"])
         except (Error, ValueError, KeyError, TypeError) as error:
-            warnings.warn(f"{', '.join(own)}: as the script has made them, since those of the save that the run begins "
+            warnings.warn(f"{', '.join(own)}: as the script has made them, since those of the checkpoint that the run begins "
                           f"with do not fit: {error}", stacklevel=4)
 
     def _read(self, rank: int) -> Optional[tuple[Any, bytes, Any]]:
         """Where the script of a worker goes on, the end of its loop that it may still have to go back to, and the
         optimizer's state (of worker 0); None: the run begins."""
         data, count, epoch = ctypes.c_void_p(), ctypes.c_int64(), ctypes.c_int64()
-        there = check(library().tandem_saved_state(self._job._handle, rank, ctypes.byref(data),
+        there = check(library().tandem_resumed_state(self._job._handle, rank, ctypes.byref(data),
                                                    ctypes.byref(count), ctypes.byref(epoch)))
         if not there:
             return None
@@ -251,15 +251,15 @@ class Progress:
                 now, loop_end = unpack(loop_end), b""
             return now, loop_end, saved["optimizer"]
         except ValueError as error:
-            raise Error(f"the save that the run goes on from: worker {rank}: {error}") from None
+            raise Error(f"the checkpoint that the run goes on from: worker {rank}: {error}") from None
 
     def _restore_buffers(self, saved: dict[str, torch.Tensor]) -> None:
         own = _buffers_of(self._job._optimizer._module)
         for name in sorted({*saved, *own}):
-            of_save = tuple(saved[name].shape) if name in saved else "none"
+            of_checkpoint = tuple(saved[name].shape) if name in saved else "none"
             of_module = tuple(own[name].shape) if name in own else "none"
-            if of_save != of_module:
-                raise Error(f"buffer {name}: {of_module} in the module, {of_save} in the save that the run "
+            if of_checkpoint != of_module:
+                raise Error(f"buffer {name}: {of_module} in the module, {of_checkpoint} in the checkpoint that the run "
                             "begins with; has the script changed?")
         for name, buffer in own.items():
             buffer.detach().copy_(saved[name])
@@ -271,7 +271,7 @@ class Progress:
         kind = type(optimizer).__name__
         own = optimizer.state_dict()["param_groups"]
         if saved is None or saved["kind"] != kind or len(groups) != len(own):
-            raise Error(f"the optimizer is {kind} with {len(own)} groups of parameters, in the save that the run "
+            raise Error(f"the optimizer is {kind} with {len(own)} groups of parameters, in the checkpoint that the run "
                         f"goes on from {saved and saved['kind']} with {groups and len(groups)}; has the script "
                         "changed?")
         optimizer.load_state_dict({"state": saved["state"], "param_groups": [
@@ -279,6 +279,6 @@ class Progress:
 
     def _load(self, name: str, value: Any) -> None:
         if name not in self._resumed["kept"]:
-            raise Error(f"job.keep({name}=...): the save that the run goes on from has no state of that name; has "
+            raise Error(f"job.keep({name}=...): the checkpoint that the run goes on from has no state of that name; has "
                         "the script changed?")
         value.load_state_dict(copy.deepcopy(self._resumed["kept"][name]))

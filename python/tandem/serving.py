@@ -1,7 +1,7 @@
-"""Saved embeddings as modules of plain PyTorch, for serving: they need neither servers nor a job, and
-torch.jit.script takes them, so that a saved model runs where there is no Tandem.
+"""Embeddings of a checkpoint as modules of plain PyTorch, for serving: they need neither servers nor a job, and
+torch.jit.script takes them, so that a checkpoint runs where there is no Tandem.
 
-A row is found by searching in sorted keys. An id that the save has no row for gets the first value that
+A row is found by searching in sorted keys. An id that the checkpoint has no row for gets the initial value that
 the servers would have given it, bit for bit.
 """
 import copy
@@ -18,11 +18,11 @@ from tandem._abi import Error
 from tandem.job import made_for
 
 if TYPE_CHECKING:
-    from tandem.saved import Initializer, Saved, SavedTable
+    from tandem.checkpoint import Initializer, Checkpoint, CheckpointTable
     from tandem.tables import Table
 
 
-# ---- first values: optim/initializer.cc in int64 arithmetic, which wraps as uint64 does ---------
+# ---- initial values: optim/initializer.cc in int64 arithmetic, which wraps as uint64 does ---------
 
 def _mix(x: Tensor) -> Tensor:
     """Mix64 of base/hash.h. A shift of int64 carries the sign along, which is masked away."""
@@ -65,13 +65,13 @@ def _normal(seed: int, ids: Tensor, dim: int, scale: float) -> Tensor:
     return rows.to(torch.float32).view(ids.numel(), dim).to(ids.device)
 
 
-class FirstValues(nn.Module):
-    """First values of rows: called with ids int64 [n], returns float32 [n, dim]."""
+class InitialValues(nn.Module):
+    """Initial values of rows: called with ids int64 [n], returns float32 [n, dim]."""
 
     def __init__(self, initializer: "Initializer", dim: int) -> None:
         super().__init__()
         if initializer.kind not in ("ZERO", "CONSTANT", "UNIFORM", "NORMAL"):
-            raise Error(f"first values of kind {initializer.kind} are not known here")
+            raise Error(f"initial values of kind {initializer.kind} are not known here")
         self.kind: str = initializer.kind
         self.scale: float = initializer.scale
         self.seed: int = initializer.seed - (1 << 64 if initializer.seed >> 63 else 0)
@@ -89,10 +89,10 @@ class FirstValues(nn.Module):
 
 # ---- rows -------------------------------------------------------------------------------------
 
-class SavedRows(nn.Module):
+class CheckpointRows(nn.Module):
     """The rows of a saved table: called with ids int64 of any shape, returns float32 [..., dim]."""
 
-    def __init__(self, table: "SavedTable") -> None:
+    def __init__(self, table: "CheckpointTable") -> None:
         super().__init__()
         self.dim: int = table.dim
         keys = numpy.array(table.keys)
@@ -106,7 +106,7 @@ class SavedRows(nn.Module):
             at += len(part.keys)
         self.register_buffer("keys", torch.from_numpy(keys[order]))
         self.register_buffer("weights", torch.from_numpy(weights))
-        self.first = FirstValues(table.initializer, table.dim)
+        self.first = InitialValues(table.initializer, table.dim)
         self.name, self.fields = table.name, list(table.fields)
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -125,8 +125,8 @@ class SavedRows(nn.Module):
         return rows.reshape(shape)
 
     def extra_repr(self) -> str:
-        """Table, sizes and first values, for repr()."""
-        return f"{self.name!r}, rows={self.keys.numel()}, dim={self.dim}, first values {self.first.kind}"
+        """Table, sizes and initial values, for repr()."""
+        return f"{self.name!r}, rows={self.keys.numel()}, dim={self.dim}, initial values {self.first.kind}"
 
 
 def _pool(rows: Tensor, offsets: Tensor, samples: int, mean: bool) -> Tensor:
@@ -144,7 +144,7 @@ def _pool(rows: Tensor, offsets: Tensor, samples: int, mean: bool) -> Tensor:
 class EmbeddingBag(nn.Module):
     """In the place of tandem.EmbeddingBag, and called as torch.nn.EmbeddingBag is."""
 
-    def __init__(self, rows: SavedRows, mode: str = "sum", include_last_offset: bool = False) -> None:
+    def __init__(self, rows: CheckpointRows, mode: str = "sum", include_last_offset: bool = False) -> None:
         super().__init__()
         if mode not in ("sum", "mean"):
             raise ValueError(f"EmbeddingBag of {rows.name}: mode {mode!r}, want 'sum' or 'mean'")
@@ -172,7 +172,7 @@ class EmbeddingBag(nn.Module):
 class Embedding(nn.Module):
     """In the place of tandem.Embedding: a row for each id."""
 
-    def __init__(self, rows: SavedRows) -> None:
+    def __init__(self, rows: CheckpointRows) -> None:
         super().__init__()
         self.rows = rows
         self.embedding_dim: int = rows.dim
@@ -221,9 +221,9 @@ class EmbeddingBagCollection(nn.Module):
     [samples, ids], or (values, offsets). include_last_offset: as that of tandem.EmbeddingBagCollection; None: offsets
     end with the number of ids, [samples + 1], if those of all fields do, unless they show a sample more."""
 
-    def __init__(self, tables: "List[SavedTable]", rows: Dict[str, SavedRows],
+    def __init__(self, tables: "List[CheckpointTable]", rows: Dict[str, CheckpointRows],
                  include_last_offset: Optional[bool] = None) -> None:
-        """tables: all of the job, in its order; rows: SavedRows by name, in the order of the module."""
+        """tables: all of the job, in its order; rows: CheckpointRows by name, in the order of the module."""
         super().__init__()
         self.with_end: bool = include_last_offset is not False    # offsets may end with the number of ids,
         self.without_end: bool = include_last_offset is not True  # or not
@@ -295,14 +295,14 @@ def _ends(values: Tensor, offsets: Tensor) -> bool:
 
 # ---- whole models -----------------------------------------------------------------------------
 
-def serving(saved: "Saved", model: Union[nn.Module, Callable[[], nn.Module]]) -> nn.Module:
-    """As Saved.serving."""
+def serving(saved: "Checkpoint", model: Union[nn.Module, Callable[[], nn.Module]]) -> nn.Module:
+    """As Checkpoint.serving."""
     if isinstance(model, nn.Module):
         model = copy.deepcopy(model)
     else:
         with made_for(saved):
             model = model()
-    rows: Dict[str, SavedRows] = {}
+    rows: Dict[str, CheckpointRows] = {}
     plain = _Plain(saved, rows)
     model = plain.of(model) or plain.inside(model)
     _load_dense(saved, model)
@@ -310,25 +310,25 @@ def serving(saved: "Saved", model: Union[nn.Module, Callable[[], nn.Module]]) ->
 
 
 class _Plain:
-    """Plain modules in the place of those whose rows are on servers; a table has one SavedRows."""
+    """Plain modules in the place of those whose rows are on servers; a table has one CheckpointRows."""
 
-    def __init__(self, saved: "Saved", rows: Dict[str, SavedRows]) -> None:
-        self._saved, self._rows = saved, rows
+    def __init__(self, saved: "Checkpoint", rows: Dict[str, CheckpointRows]) -> None:
+        self._checkpointed, self._rows = saved, rows
         self._made: Dict[int, nn.Module] = {}
 
-    def _rows_of(self, table: "Table") -> SavedRows:
+    def _rows_of(self, table: "Table") -> CheckpointRows:
         if table.name not in self._rows:
-            found = self._saved.tables.get(table.name)
+            found = self._checkpointed.tables.get(table.name)
             if found is None or found.dim != table.dim or found.fields != table.fields:
-                raise Error(f"the module has {table}, and the save {self._saved._table_list}: is it of "
+                raise Error(f"the module has {table}, and the checkpoint {self._checkpointed._table_list}: is it of "
                             "another model?")
-            self._rows[table.name] = SavedRows(found)
+            self._rows[table.name] = CheckpointRows(found)
         return self._rows[table.name]
 
     def of(self, module: nn.Module) -> Optional[nn.Module]:
         """None of a module that is plain already."""
         if isinstance(module, trained.EmbeddingBagCollection):
-            return EmbeddingBagCollection(self._saved._read_tables(),
+            return EmbeddingBagCollection(self._checkpointed._read_tables(),
                                           {t.name: self._rows_of(t) for t in module._tables},
                                           module._include_last_offset)
         if isinstance(module, trained.EmbeddingBag):
@@ -349,26 +349,26 @@ class _Plain:
         return module
 
 
-def _load_dense(saved: "Saved", model: nn.Module) -> None:
+def _load_dense(saved: "Checkpoint", model: nn.Module) -> None:
     own = dict(model.named_parameters())
     for name, values in saved.dense.items():
         if name not in own:
-            raise Error(f"the save has a dense parameter {name}, and the module none of that name; it "
+            raise Error(f"the checkpoint has a dense parameter {name}, and the module none of that name; it "
                         f"has {', '.join(own) or 'none'}")
         if tuple(own[name].shape) != values.shape:
-            raise Error(f"dense parameter {name} is {list(values.shape)} in the save, "
+            raise Error(f"dense parameter {name} is {list(values.shape)} in the checkpoint, "
                         f"{list(own[name].shape)} in the module")
         with torch.no_grad():
             own[name].copy_(torch.from_numpy(numpy.array(values)))
     buffers = dict(model.named_buffers())
-    of_save = {name: values for name, values in saved.buffers().items()
+    of_checkpoint = {name: values for name, values in saved.buffers().items()
                if name in buffers and buffers[name].shape == values.shape}
-    for name, values in of_save.items():
+    for name, values in of_checkpoint.items():
         buffers[name].detach().copy_(values)
-    of_rows = {f"{path}.{n}" for path, module in model.named_modules() if isinstance(module, SavedRows)
+    of_rows = {f"{path}.{n}" for path, module in model.named_modules() if isinstance(module, CheckpointRows)
                for n, _ in module.named_buffers()}
-    state = [n for n in buffers if n not in of_rows and n not in of_save and "num_batches" not in n]
+    state = [n for n in buffers if n not in of_rows and n not in of_checkpoint and "num_batches" not in n]
     other = [n for n in own if n not in saved.dense] + state
     if other:
-        warnings.warn(f"{', '.join(other)}: not in the save, which has what was trained; the module's "
-                      "own values are taken: give Saved.serving() the module that was trained", stacklevel=3)
+        warnings.warn(f"{', '.join(other)}: not in the checkpoint, which has what was trained; the module's "
+                      "own values are taken: give Checkpoint.serving() the module that was trained", stacklevel=3)

@@ -1,4 +1,4 @@
-"""Rows of STORE tables: what a program writes and reads itself, on the servers of a running job.
+"""Rows of KEY_VALUE tables: what a program writes and reads itself, on the servers of a running job.
 
     store = tandem.Store("cache")                 # of the job that this worker is in; or scheduler=
     store.assign(keys, rows)                      # numpy: int64 [n], float32 [n, row_floats]
@@ -6,7 +6,7 @@
     for keys, rows in store.scan():
         ...
 
-docs/STORE.md says what a STORE table is, and what is promised of it.
+docs/STORE.md says what a KEY_VALUE table is, and what is promised of it.
 """
 import ctypes
 import os
@@ -102,11 +102,11 @@ def _job_of_this_process() -> Any:
 
 
 class Store:
-    """The STORE table `table` of a running job.
+    """The KEY_VALUE table `table` of a running job.
 
     scheduler: where the job's scheduler listens, tcp://HOST:PORT; without it that of the job that this
     process is in, else TANDEM_SCHEDULER. A worker opens it after tandem.DistributedOptimizer(...), with
-    which the job begins. timeout: seconds that this call, and each later one, may wait. dim, state_floats: of a row; row_floats: both together. Threads may share a store; a process
+    which the job begins. timeout: seconds that this call, and each later one, may wait. dim, extra_floats: of a row; row_floats: both together. Threads may share a store; a process
     that is forked must not use it. Close it, or use it in a `with` block.
     """
 
@@ -133,8 +133,8 @@ class Store:
             raise
         self._store, self._owner, self.table = store, os.getpid(), table
         self.dim: int = library().tandem_store_dim(store)
-        self.state_floats: int = library().tandem_store_state_floats(store)
-        self.row_floats: int = self.dim + self.state_floats
+        self.extra_floats: int = library().tandem_store_extra_floats(store)
+        self.row_floats: int = self.dim + self.extra_floats
 
     def _handle(self) -> Any:
         if self._store is None:

@@ -1,4 +1,4 @@
-"""What tables there are, of a job or of a save: their names, dims and fields."""
+"""What tables there are, of a job or of a checkpoint: their names, dims and fields."""
 from __future__ import annotations
 
 from typing import Generic, Iterable, Optional, TypeVar

@@ -37,8 +37,8 @@ variants=(
   "naive|dense.algorithm=NAIVE"
   "hierarchical|dense.algorithm=HIERARCHICAL"
   "buckets|dense.algorithm=DIRECT dense.bucket_bytes=16384"
-  "wire_bf16|dense.algorithm=DIRECT dense.wire=BF16"
-  "wire_f16|dense.algorithm=DIRECT dense.wire=F16"
+  "wire_bf16|dense.algorithm=DIRECT dense.wire_dtype=BF16"
+  "wire_f16|dense.algorithm=DIRECT dense.wire_dtype=F16"
   "codec_top_k|dense.codec={kind:TOP_K,fraction:0.1}"
   "codec_sign|dense.codec={kind:SIGN}"
   "codec_power_sgd|dense.codec={kind:POWER_SGD,rank:2}"
@@ -51,7 +51,7 @@ for variant in "${variants[@]}"; do
   [[ $name == plain || $name =~ $only ]] || continue
   own=()
   for pair in ${variant#*|}; do own+=(--set "$pair"); done
-  if ! nice "$build/bin/tandem" run "$job" --out "$out/$name" --overwrite --no-save ${set[@]+"${set[@]}"} "${own[@]}" \
+  if ! nice "$build/bin/tandem" run "$job" --out "$out/$name" --overwrite --no-checkpoint ${set[@]+"${set[@]}"} "${own[@]}" \
       >"$out/$name.log" 2>&1; then
     tail -1 "$out/$name.log" >&2
   fi

@@ -73,7 +73,7 @@ tandem_run() {  # name, then flags of `tandem run`
   shift
   rm -rf "$out"
   "$build/bin/tandem" run configs/dlrm_bench.textproto --set "data.train=[\"$data/train.tsv\"]" \
-    --out "$out" --no-save "$@" >"$results/log" 2>&1 ||
+    --out "$out" --no-checkpoint "$@" >"$results/log" 2>&1 ||
     { cat "$results/log" >&2; return 1; }
   "$python" - "$name" "$out/summary.json" <<'PY' | tee -a "$results/lines"
 import json, sys
@@ -94,9 +94,9 @@ for ((round = 1; round <= rounds; ++round)); do
   torch_run --mode ddp_mlp --optimizer adagrad
   if [[ -x $build/bin/tandem ]]; then
     sizes=()
-    $tiny && sizes=(--set train.batch=64 --set train.max_steps=2)
+    $tiny && sizes=(--set train.batch_size=64 --set train.max_steps=2)
     tandem_run tandem_bsp "${sizes[@]}"
-    tandem_run tandem_hybrid --set policy.kind=ASP --set train.depth=1 "${sizes[@]}"
+    tandem_run tandem_hybrid --set policy.kind=ASP --set train.prefetch_steps=1 "${sizes[@]}"
     tandem_run tandem_ssp_4 --set 'policy={kind: SSP bound: 4}' "${sizes[@]}"
     tandem_run tandem_asp --set policy.kind=ASP --set dense.synchroniser=SERVERS "${sizes[@]}"
   else

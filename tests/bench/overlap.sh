@@ -32,7 +32,7 @@ job=(--job configs/overlap_bench.textproto)
 if $tiny; then
   rounds=1 data=$out/data
   "$build/bin/tandem" datagen --out "$data" --train-rows 200 --test-rows 1
-  job+=(--set train.batch=8 --set 'model={mlp {hidden: [16, 16]}}' --set dense.bucket_bytes=512)
+  job+=(--set train.batch_size=8 --set 'model={mlp {hidden: [16, 16]}}' --set dense.bucket_bytes=512)
 fi
 [[ -f $data/train.tsv ]] || skip "no $data; run ./quickstart first"
 job+=(--set "data.train=[\"$data/train.tsv\"]")
@@ -59,7 +59,7 @@ for ((round = 1; round <= rounds; ++round)); do
   dir=$out/round-$round
   mkdir -p "$dir"
   ip netns exec $a "$build/bin/tandem-scheduler" "${job[@]}" --bind 'tcp://10.78.1.1:*' \
-    --out "$dir" --overwrite --no-save >"$dir/scheduler.txt" 2>"$dir/scheduler.log" &
+    --out "$dir" --overwrite --no-checkpoint >"$dir/scheduler.txt" 2>"$dir/scheduler.log" &
   scheduler=$!
   for _ in $(seq 100); do grep -q '"address"' "$dir/scheduler.txt" && break; sleep 0.1; done
   address=$(sed -n 's/.*"address":"\([^"]*\)".*/\1/p' "$dir/scheduler.txt" | head -1)

@@ -44,8 +44,8 @@ cluster {{ workers: {workers} servers: {servers} }}
 table {{ name: "ids" dim: 16 optimizer {{ kind: ADAGRAD learning_rate: 0.01 }} expected_rows: 2600000 {fields} }}
 policy {{ kind: ASP }}
 dense {{ optimizer {{ kind: ADAGRAD learning_rate: 0.01 }} }}
-train {{ batch: {batch} epochs: 1 depth: 1 max_steps: {steps} }}
-limits {{ report_seconds: 0.2 }}
+train {{ batch_size: {batch} epochs: 1 prefetch_steps: 1 max_steps: {steps} }}
+limits {{ report_interval_seconds: 0.2 }}
 """
 
 
@@ -225,7 +225,7 @@ def export(flags):
     """The eager module as TorchScript, for the C++ worker."""
     import torch  # pylint: disable=import-outside-toplevel
     from models import OfTables  # pylint: disable=import-outside-toplevel
-    torch.jit.script(OfTables(module(), ["ids"])).save(flags.meet)
+    torch.jit.script(OfTables(module(), ["ids"])).checkpoint(flags.meet)
 
 
 WORKERS = {"eager": job_worker, "compiled": job_worker, "step": step_worker, "bare": bare_process, "ddp": ddp_process,
@@ -254,7 +254,7 @@ class Bench:
                        "import tandem\ntandem.init().close()\n")
         job = self.job_file("environment", "data { format: PROGRAM } model { program {} }", 1, 1, fields=True)
         found = os.path.join(self.folder, "environment.json")
-        subprocess.run([self.tandem(), "run", job, "--out", os.path.join(self.folder, "environment"), "--no-save",
+        subprocess.run([self.tandem(), "run", job, "--out", os.path.join(self.folder, "environment"), "--no-checkpoint",
                         "--python", script, "--", found], env=self.environment, check=False, capture_output=True)
         with open(found, encoding="utf-8") as file:
             all_of_it = json.load(file)
@@ -274,7 +274,7 @@ class Bench:
     def run_job(self, job, *more):
         self.runs += 1
         out = os.path.join(self.folder, f"out{self.runs}")
-        ran = subprocess.run([self.tandem(), "run", job, "--out", out, "--no-save", *more], env=self.environment,
+        ran = subprocess.run([self.tandem(), "run", job, "--out", out, "--no-checkpoint", *more], env=self.environment,
                              check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if ran.returncode != 0:
             sys.exit(f"{job}: {ran.stdout}")

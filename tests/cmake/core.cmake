@@ -8,16 +8,16 @@ tandem_test(row_cache_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/row_cache_test.cc
   DEPS tandem::client LABELS unit)
 tandem_test(subscriptions_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/subscriptions_test.cc
   DEPS tandem::server LABELS unit)
-tandem_test(save_directory_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/save_directory_test.cc
-  DEPS tandem::save LABELS unit)
+tandem_test(checkpoint_directory_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/checkpoint_directory_test.cc
+  DEPS tandem::checkpoint LABELS unit)
 tandem_test(update_order_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/update_order_test.cc
   DEPS tandem::server LABELS unit)
 tandem_test(inspect_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/inspect_test.cc
-  DEPS tandem::save LABELS unit)
-tandem_test(save_check_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/save_check_test.cc
-  DEPS tandem::save LABELS unit)
+  DEPS tandem::checkpoint LABELS unit)
+tandem_test(checkpoint_check_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/checkpoint_check_test.cc
+  DEPS tandem::checkpoint LABELS unit)
 tandem_test(server_core_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/server_core_test.cc
-  DEPS tandem::server_core tandem::save LABELS unit)
+  DEPS tandem::server_core tandem::checkpoint LABELS unit)
 foreach(name client_core_test evaluation_share_test trainer_core_test)
   tandem_test(${name} SRCS ${CMAKE_SOURCE_DIR}/tests/unit/${name}.cc
     DEPS tandem::worker_core LABELS unit)
@@ -27,12 +27,12 @@ tandem_test(trainer_machines_test
   SRCS ${CMAKE_SOURCE_DIR}/tests/unit/allreduce_gradients_test.cc
        ${CMAKE_SOURCE_DIR}/tests/unit/local_steps_test.cc
        ${CMAKE_SOURCE_DIR}/tests/unit/epoch_end_test.cc
-       ${CMAKE_SOURCE_DIR}/tests/unit/best_judge_test.cc
+       ${CMAKE_SOURCE_DIR}/tests/unit/early_stopping_test.cc
        ${CMAKE_SOURCE_DIR}/tests/unit/loss_history_test.cc
        ${CMAKE_SOURCE_DIR}/tests/unit/evaluation_round_test.cc
        ${CMAKE_SOURCE_DIR}/tests/unit/quorum_leader_test.cc
        ${CMAKE_SOURCE_DIR}/tests/unit/resume_position_test.cc
-       ${CMAKE_SOURCE_DIR}/tests/unit/saving_test.cc
+       ${CMAKE_SOURCE_DIR}/tests/unit/checkpoint_writer_test.cc
        ${CMAKE_SOURCE_DIR}/tests/unit/slow_down_test.cc
        ${CMAKE_SOURCE_DIR}/tests/unit/step_pipeline_test.cc
        ${CMAKE_SOURCE_DIR}/tests/unit/worker_barriers_test.cc

@@ -1,8 +1,8 @@
 tandem_test(job_test
   SRCS ${CMAKE_SOURCE_DIR}/tests/unit/job_test.cc
   DEPS tandem::job LABELS unit)
-tandem_test(service_time_test
-  SRCS ${CMAKE_SOURCE_DIR}/tests/unit/service_time_test.cc
+tandem_test(step_time_test
+  SRCS ${CMAKE_SOURCE_DIR}/tests/unit/step_time_test.cc
   DEPS tandem::job LABELS unit)
 tandem_test(job_docs_test
   SRCS ${CMAKE_SOURCE_DIR}/tests/unit/job_docs_test.cc

@@ -1,5 +1,5 @@
-// Fuzzing the libsvm reader: any bytes give rows or one line of error, with labels of the usual kinds
-// and with those that a job names. Input: the file.
+// Fuzzing the libsvm reader: any bytes give rows or one line of error, with labels of the usual
+// kinds and with those that a job names. Input: the file.
 #include <cstddef>
 #include <cstdint>
 

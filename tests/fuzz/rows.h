@@ -33,8 +33,8 @@ inline void CheckRow(const data::Row& row, int numeric, int fields) {
   TANDEM_CHECK(row.weights.empty() || row.weights.size() == row.keys.size());
 }
 
-// Reads all rows of `bytes` and builds a batch of them. fields == 0: a bag of any size (libsvm). `bags`:
-// fields may have several ids, with weights.
+// Reads all rows of `bytes` and builds a batch of them. fields == 0: a bag of any size (libsvm).
+// `bags`: fields may have several ids, with weights.
 inline void ReadAllRows(absl::string_view bytes, data::RowParser* parser, int numeric, int fields,
                         bool bags = false) {
   data::RowFile file(std::make_unique<data::LineReader>("fuzz", data::MemoryBytes(bytes)), parser);

@@ -43,8 +43,9 @@ class AttachedTest : public ::testing::Test {
   }
 
   // The model that programs leave; empty after a failure, which is reported.
-  ModelBits Train(const job::JobPlan& compiled, const job::JobPlan& plan, const std::string& out,
-                  float rate = 0, absl::Duration pause = absl::ZeroDuration()) {
+  ModelBits Train(const job::ResolvedJob& compiled, const job::ResolvedJob& plan,
+                  const std::string& out, float rate = 0,
+                  absl::Duration pause = absl::ZeroDuration()) {
     ProgramCluster cluster(plan, out);
     const absl::Status ended = cluster.Run([&](worker::AttachedWorker& worker) {
       const absl::Status trained = TrainCompiled(compiled, worker, rate, pause);
@@ -53,7 +54,7 @@ class AttachedTest : public ::testing::Test {
     });
     EXPECT_TRUE(ended.ok()) << ended;
     if (!ended.ok()) return {};
-    const absl::StatusOr<ModelBits> model = ReadSavedModel(out + "/model");
+    const absl::StatusOr<ModelBits> model = ReadCheckpoint(out + "/model");
     EXPECT_TRUE(model.ok()) << model.status();
     return model.ok() ? *model : ModelBits();
   }
@@ -77,17 +78,17 @@ TEST_F(AttachedTest, LeavesTheBitsOfThePlainLoop) {
       for (const std::string synchroniser : {"ALLREDUCE", "SERVERS", "SHARDED", "REPLICATED"}) {
         for (const int depth : {0, 1}) {
           Settings all = set;
-          all.push_back(absl::StrCat("train.depth=", depth));
+          all.push_back(absl::StrCat("train.prefetch_steps=", depth));
           if (synchroniser == "ALLREDUCE" || synchroniser == "SERVERS") {
             all.push_back(absl::StrCat("dense.synchroniser=", synchroniser));
           } else {
             all.push_back("cluster.servers=0");
-            all.push_back("table[0].synchroniser=" + synchroniser);
-            all.push_back("table[1].synchroniser=" + synchroniser);
+            all.push_back("table[0].placement=" + synchroniser);
+            all.push_back("table[1].placement=" + synchroniser);
           }
           SCOPED_TRACE(
               absl::StrCat(optimizer, " ", workers, " workers ", synchroniser, " depth ", depth));
-          const job::JobPlan compiled = job_->Plan(all);
+          const job::ResolvedJob compiled = job_->Plan(all);
           EXPECT_EQ(Difference(plain->model, Train(compiled, ProgramPlan(compiled), Out())), "");
         }
       }
@@ -95,8 +96,8 @@ TEST_F(AttachedTest, LeavesTheBitsOfThePlainLoop) {
   }
 }
 
-// Rows come sooner than the program gives batches and gradients, so that batches are asked for while
-// it computes.
+// Rows come sooner than the program gives batches and gradients, so that batches are asked for
+// while it computes.
 TEST_F(AttachedTest, ASlowProgramLeavesTheSameBits) {
   const Settings set = {"train.epochs=2", "cluster.workers=2"};
   const absl::StatusOr<PlainLoopResult> plain = RunPlainLoop(job_->Plan(set), {});
@@ -104,9 +105,9 @@ TEST_F(AttachedTest, ASlowProgramLeavesTheSameBits) {
   for (const char* const synchroniser : {"ALLREDUCE", "SERVERS"}) {
     SCOPED_TRACE(synchroniser);
     Settings all = set;
-    all.push_back("train.depth=2");
+    all.push_back("train.prefetch_steps=2");
     all.push_back(absl::StrCat("dense.synchroniser=", synchroniser));
-    const job::JobPlan compiled = job_->Plan(all);
+    const job::ResolvedJob compiled = job_->Plan(all);
     const ModelBits model =
         Train(compiled, ProgramPlan(compiled), Out(), 0, absl::Milliseconds(20));
     EXPECT_EQ(Difference(plain->model, model), "");
@@ -117,8 +118,8 @@ TEST_F(AttachedTest, ASlowProgramLeavesTheSameBits) {
 TEST_F(AttachedTest, AProgramIsSlowOnPurposeAndLeavesTheSameBits) {
   const Settings set = {"cluster.workers=2", "train.max_steps=8"};
   Settings slow = set;
-  slow.push_back("service_time=[{worker: 1 mean_seconds: 0.05}]");
-  const job::JobPlan compiled = job_->Plan(set), slowed = job_->Plan(slow);
+  slow.push_back("fault_injection.slow_workers=[{worker: 1 mean_seconds: 0.05}]");
+  const job::ResolvedJob compiled = job_->Plan(set), slowed = job_->Plan(slow);
   const std::string out = Out();
   EXPECT_EQ(Difference(Train(compiled, ProgramPlan(compiled), Out()),
                        Train(slowed, ProgramPlan(slowed), out)),
@@ -132,7 +133,7 @@ TEST_F(AttachedTest, AProgramIsSlowOnPurposeAndLeavesTheSameBits) {
 TEST_F(AttachedTest, AllBeginWithTheValuesOfRankZero) {
   for (const char* const synchroniser : {"ALLREDUCE", "SERVERS"}) {
     SCOPED_TRACE(synchroniser);
-    const job::JobPlan compiled =
+    const job::ResolvedJob compiled =
         job_->Plan({"cluster.workers=2", absl::StrCat("dense.synchroniser=", synchroniser)});
     ProgramCluster cluster(ProgramPlan(compiled), Out());
     std::atomic<int> begun{0};
@@ -149,9 +150,10 @@ TEST_F(AttachedTest, AllBeginWithTheValuesOfRankZero) {
   }
 }
 
-// A program comes when its data are there, which start_seconds say nothing about.
+// A program comes when its data are there, which startup_timeout_seconds say nothing about.
 TEST_F(AttachedTest, AWorkerMayStartMuchLaterThanTheOthers) {
-  const job::JobPlan compiled = job_->Plan({"cluster.workers=2", "limits.start_seconds=3"});
+  const job::ResolvedJob compiled =
+      job_->Plan({"cluster.workers=2", "limits.startup_timeout_seconds=3"});
   ProgramCluster cluster(ProgramPlan(compiled), Out());
   const absl::Status ended = cluster.Run([&](worker::AttachedWorker& worker) {
     const absl::StatusOr<bool> joined = worker.WaitJoined(MonotonicNow() + absl::Seconds(50));
@@ -170,10 +172,10 @@ TEST_F(AttachedTest, EvaluatesAndReportsAsAWorkerDoes) {
   const RunArguments arguments = job_->Arguments("worker", set);
   const RunResult run = RunJob(arguments);
   ASSERT_TRUE(run.ok()) << run.DebugString();
-  const job::JobPlan compiled = job_->Plan(set);
+  const job::ResolvedJob compiled = job_->Plan(set);
   const std::string out = Out();
   const ModelBits model = Train(compiled, ProgramPlan(compiled), out);
-  const absl::StatusOr<ModelBits> expected = ReadSavedModel(arguments.out + "/model");
+  const absl::StatusOr<ModelBits> expected = ReadCheckpoint(arguments.out + "/model");
   ASSERT_TRUE(expected.ok()) << expected.status();
   EXPECT_EQ(Difference(*expected, model), "");
   const auto summary = nlohmann::json::parse(ReadTextFile(out + "/summary.json"));
@@ -190,8 +192,8 @@ TEST_F(AttachedTest, EvaluatesAndReportsAsAWorkerDoes) {
 // plain steps with it are those of the job's SGD.
 TEST_F(AttachedTest, TheProgramsOwnOptimizerStepsAsTheJobsWould) {
   const Settings set = {"train.epochs=2", "dense.optimizer={kind: SGD learning_rate: 0.25}"};
-  const job::JobPlan compiled = job_->Plan(set);
-  const job::JobPlan program = ProgramPlan(compiled, {"dense.optimizer={kind: PROGRAM}"});
+  const job::ResolvedJob compiled = job_->Plan(set);
+  const job::ResolvedJob program = ProgramPlan(compiled, {"dense.optimizer={kind: PROGRAM}"});
   const ModelBits expected = Train(compiled, ProgramPlan(compiled), Out());
   ModelBits model = Train(compiled, program, Out(), 0.25f);
   EXPECT_EQ(Difference(expected, model), "");
@@ -268,7 +270,7 @@ class WrongProgramTest : public AttachedTest {
   // Runs a program that ends the job, and says how the scheduler saw it.
   std::string Ending(const std::function<void(worker::AttachedWorker&)>& program,
                      const std::string& set = "cluster.workers=2") {
-    const job::JobPlan plan = ProgramPlan(job_->Plan({"cluster.workers=2", set}));
+    const job::ResolvedJob plan = ProgramPlan(job_->Plan({"cluster.workers=2", set}));
     ProgramCluster cluster(plan, Out());
     const absl::Time begun = MonotonicNow();
     const absl::Status ended = cluster.Run(program);
@@ -279,7 +281,7 @@ class WrongProgramTest : public AttachedTest {
   static absl::Time Soon() { return MonotonicNow() + absl::Seconds(50); }
   // To the first batch that is wanted.
   static absl::Status Begin(worker::AttachedWorker& worker,
-                            std::vector<server::SavedParameter> parameters,
+                            std::vector<server::CheckpointParameter> parameters,
                             const std::vector<float>& values) {
     const absl::StatusOr<bool> joined = worker.WaitJoined(Soon());
     if (!joined.ok()) return joined.status();
@@ -368,7 +370,7 @@ TEST_F(WrongProgramTest, WrongCallsAreRefusedAndChangeNothing) {
     data::Batch batch = TwoSamples();
     batch.samples = 25;
     EXPECT_THAT(worker.GiveBatch(&batch).message(),
-                HasSubstr("a batch of 25 samples, and train.batch is 24"));
+                HasSubstr("a batch of 25 samples, and train.batch_size is 24"));
     batch.samples = 2;
     batch.sparse[0].index.resize(24 * 3 + 1);
     EXPECT_THAT(worker.GiveBatch(&batch).message(),

@@ -24,10 +24,9 @@ constexpr int64_t kSteps = 200;
 constexpr int64_t kRows = 3 * 66 * 24 + 1;
 
 const char kOnServers[] = "dense.synchroniser=SERVERS", kNoServers[] = "cluster.servers=0";
-const char kSharded0[] = "table[0].synchroniser=SHARDED",
-           kSharded1[] = "table[1].synchroniser=SHARDED",
-           kReplicated0[] = "table[0].synchroniser=REPLICATED",
-           kReplicated1[] = "table[1].synchroniser=REPLICATED";
+const char kSharded0[] = "table[0].placement=SHARDED", kSharded1[] = "table[1].placement=SHARDED",
+           kReplicated0[] = "table[0].placement=REPLICATED",
+           kReplicated1[] = "table[1].placement=REPLICATED";
 
 Settings Join(Settings a, const Settings& b) {
   a.insert(a.end(), b.begin(), b.end());
@@ -47,7 +46,7 @@ class BitwiseTest : public ::testing::Test {
     const RunResult run = RunJob(arguments);
     EXPECT_TRUE(run.ok()) << run.DebugString();
     if (!run.ok()) return {};
-    const absl::StatusOr<ModelBits> model = ReadSavedModel(arguments.out + "/model");
+    const absl::StatusOr<ModelBits> model = ReadCheckpoint(arguments.out + "/model");
     EXPECT_TRUE(model.ok()) << model.status();
     return model.ok() ? *model : ModelBits();
   }
@@ -86,7 +85,7 @@ std::unique_ptr<SmallJob> BitwiseTest::job_;
 TEST_F(BitwiseTest, ServersAllReduceAndThePlainLoop) {
   ExpectPlainBits({}, {{},
                        {},
-                       {"cluster.servers=4", "train.depth=1"},
+                       {"cluster.servers=4", "train.prefetch_steps=1"},
                        {kOnServers, "cluster.servers=1"},
                        {kOnServers, "cluster.servers=2", "cluster.shards_per_server=2"},
                        {kOnServers, "cluster.servers=4", "policy={kind: FIXED_DELAY delay: 0}"}});

@@ -517,8 +517,8 @@ TEST(CapiGroupTest, WhoLeavesInOrderIsNoLossUntilItIsWaitedFor) {
   });
 }
 
-// The group's threads have descriptors of their own: what has the same number in the program's table
-// is the program's, from the opening to the end.
+// The group's threads have descriptors of their own: what has the same number in the program's
+// table is the program's, from the opening to the end.
 TEST(CapiGroupTest, DescriptorsOfTheProgramAreNotWrittenTo) {
   const TemporaryFolder folder;
   const std::string name = folder.File("kept");
@@ -597,8 +597,8 @@ TEST(CapiGroupTest, AKilledRankIsNamedByAll) {
   }
 }
 
-// A process that a member forks keeps nothing of the group open: if the member is killed, the others
-// hear of it although the fork lives.
+// A process that a member forks keeps nothing of the group open: if the member is killed, the
+// others hear of it although the fork lives.
 TEST(CapiGroupTest, AForkHasNothingOfTheGroup) {
   const TemporaryFolder folder;
   int fork_lives[2];

@@ -22,8 +22,8 @@ table { name: "items" dim: 1 optimizer { kind: ADAGRAD learning_rate: 0.3 } }
 dense { optimizer { kind: SGD learning_rate: 0.1 } }
 policy { kind: ASP }
 model { program {} }
-train { batch: 64 epochs: 4 depth: 1 }
-evaluation { batch: 64 }
+train { batch_size: 64 epochs: 4 prefetch_steps: 1 }
+evaluation { batch_size: 64 }
 )";
 
 TEST(CapiTest, AProgramInCTrains) {
@@ -31,7 +31,7 @@ TEST(CapiTest, AProgramInCTrains) {
   WriteTextFile(folder.File("job.textproto"), kJob);
   const absl::StatusOr<Job> job = job::ReadJobFile(folder.File("job.textproto"), {});
   ASSERT_TRUE(job.ok()) << job.status();
-  const absl::StatusOr<job::JobPlan> plan = job::Resolve(*job);
+  const absl::StatusOr<job::ResolvedJob> plan = job::Resolve(*job);
   ASSERT_TRUE(plan.ok()) << plan.status();
   ProgramCluster cluster(*plan, folder.File("out"));
   std::vector<std::unique_ptr<ChildProcess>> programs;

@@ -16,9 +16,9 @@
 #include "base/random.h"
 #include "collectives/errors.h"
 #include "collectives/group.h"
-#include "collectives/meeting/connect_links.h"
-#include "collectives/meeting/coordinator.h"
-#include "collectives/meeting/coordinator_client.h"
+#include "collectives/rendezvous/connect_links.h"
+#include "collectives/rendezvous/coordinator.h"
+#include "collectives/rendezvous/coordinator_client.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/transport_links.h"
@@ -133,7 +133,7 @@ std::string GoOn(const Scenario& scenario, int was_rank, Member* member, std::ve
   join.ranks = kRanks;
   join.member = member.ports->member();
   auto client = collectives::CoordinatorClient::Join(join, MonotonicNow() + kLimit);
-  // From the meeting on, whatever fails must name the victim.
+  // From the rendezvous on, whatever fails must name the victim.
   absl::Status failure = client.status();
   std::vector<float> x;
   if (client.ok()) {

@@ -34,7 +34,8 @@ std::vector<std::string> With(std::vector<std::string> set, const std::vector<st
 }
 
 RunResult Dumps(const std::string& out) {
-  return RunProgram({ProgramPath("tandem"), "collectives-dump", out + "/collectives"}, kLimit);
+  return RunProgram({ProgramPath("tandem"), "bench", "collectives-dump", out + "/collectives"},
+                    kLimit);
 }
 
 TEST(CollectiveJobTest, SaysWhatItChoseAndWhy) {
@@ -53,7 +54,7 @@ TEST(CollectiveJobTest, SaysWhatItChoseAndWhy) {
       << "a job that went well leaves no dumps";
 
   const RunResult ruled =
-      RunJob(job.Arguments("ruled", With(kAuto, {"dense.rules=\"allreduce:ring/4K\""})));
+      RunJob(job.Arguments("ruled", With(kAuto, {"dense.algorithm_rules=\"allreduce:ring/4K\""})));
   ASSERT_TRUE(ruled.ok()) << ruled.DebugString();
   EXPECT_EQ(ruled.summary["collectives"]["choices"][0]["algorithm"], "ring");
   EXPECT_EQ(ruled.summary["collectives"]["choices"][0]["why"], "by the job's rules");

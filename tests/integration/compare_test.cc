@@ -90,11 +90,11 @@ TEST_F(CompareTest, GoesOnAfterKill9AndReports) {
   EXPECT_THAT(page, HasSubstr("BSP reaches AUC"));
   // Asked again, it has nothing to run; and the report can be had without the study.
   fs::remove(Out() + "/report.html");
-  const RunResult again = RunProgram({ProgramPath("tandem"), "report", Out()});
+  const RunResult again = RunProgram({ProgramPath("tandem"), "compare", "--report-only", Out()});
   ASSERT_TRUE(again.ok()) << again.DebugString();
   EXPECT_EQ(ReadTextFile(Out() + "/report.html"), page);
   // Another study is not mixed with this one.
-  WriteTextFile(job_.File("study.textproto"), absl::StrCat(kStudy, "set: \"train.batch=32\""));
+  WriteTextFile(job_.File("study.textproto"), absl::StrCat(kStudy, "set: \"train.batch_size=32\""));
   const RunResult other = RunProgram(Command());
   EXPECT_EQ(other.exit_code, 2) << other.DebugString();
   EXPECT_THAT(other.output, HasSubstr("is of another job"));
@@ -154,9 +154,9 @@ TEST_F(CompareTest, LiveRunsHaveTwins) {
 TEST_F(CompareTest, WhatRunsIsWhatTheManifestSays) {
   ChildProcess study(Command(), job_.File("changed.txt"), {});
   ASSERT_TRUE(study.WaitForOutput("[1/4]", kRunLimit)) << study.Output();
-  WriteTextFile(
-      job_.File("job.textproto"),
-      absl::StrReplaceAll(ReadTextFile(job_.File("job.textproto")), {{"batch: 24", "batch: 12"}}));
+  WriteTextFile(job_.File("job.textproto"),
+                absl::StrReplaceAll(ReadTextFile(job_.File("job.textproto")),
+                                    {{"batch_size: 24", "batch_size: 12"}}));
   ASSERT_TRUE(study.WaitFor(kRunLimit)) << study.Output();
   const auto manifest = nlohmann::json::parse(ReadTextFile(Out() + "/manifest.json"));
   ASSERT_EQ(manifest["runs"].size(), 4u);
@@ -212,7 +212,7 @@ TEST_F(CompareTest, AnImpossibleJobRefusesAllAtOnce) {
                 absl::StrCat(kStudy, "simulate { step_seconds: 1000 }"));
   const RunResult slow = RunProgram(Command());
   EXPECT_EQ(slow.exit_code, 2) << slow.DebugString();
-  EXPECT_THAT(slow.output, HasSubstr("must be less than the job's limits.stall_limit_seconds"));
+  EXPECT_THAT(slow.output, HasSubstr("must be less than the job's limits.stall_timeout_seconds"));
   WriteTextFile(job_.File("study.textproto"),
                 absl::StrCat("job: \"", SourcePath("tests/testdata/program.textproto"),
                              "\" target { metric: \"samples_per_second\" }"));

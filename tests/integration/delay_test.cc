@@ -1,6 +1,7 @@
-// What a delay of known length costs on a real model: with everything 16 steps late training goes nowhere,
-// with the tables alone 16 steps late, and the dense layers in step, hardly anything is lost, untuned. A
-// small edition of configs/studies/delay_{momentum,adam}.textproto; docs/STUDIES.md has the large one.
+// What a delay of known length costs on a real model: with everything 16 steps late training goes
+// nowhere, with the tables alone 16 steps late, and the dense layers in step, hardly anything is
+// lost, untuned. A small edition of configs/studies/delay_{momentum,adam}.textproto;
+// docs/STUDIES.md has the large one.
 #include <sstream>
 #include <string>
 #include <vector>
@@ -34,7 +35,7 @@ class DelayTest : public ::testing::Test {
     std::vector<std::string> argv = {ProgramPath("tandem"),
                                      "simulate",
                                      SourcePath("configs/quickstart.textproto"),
-                                     "--no-save",
+                                     "--no-checkpoint",
                                      "--out",
                                      folder_.File(name),
                                      "--set",
@@ -44,7 +45,8 @@ class DelayTest : public ::testing::Test {
     const auto set = [&](const Settings& settings) {
       for (const std::string& text : settings) argv.insert(argv.end(), {"--set", text});
     };
-    set({"cluster.workers=1", "cluster.servers=1", "train.depth=0", "train.batch=128"});
+    set({"cluster.workers=1", "cluster.servers=1", "train.prefetch_steps=0",
+         "train.batch_size=128"});
     set(optimizers);
     set(delay);
     const RunResult run = RunProgram(argv);

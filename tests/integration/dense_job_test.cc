@@ -1,7 +1,7 @@
-// What a job may do with its dense gradients, in whole jobs: codecs, 16-bit wires, an optimizer that
-// is sharded over the workers (and its saves), hierarchical all-reduce, and workers that step by
-// themselves. Each is held to a plain loop that computes the same without a system around it. Epochs end
-// in steps of a few samples.
+// What a job may do with its dense gradients, in whole jobs: codecs, 16-bit wires, an optimizer
+// that is sharded over the workers (and its checkpoints), hierarchical all-reduce, and workers that
+// step by themselves. Each is held to a plain loop that computes the same without a system around
+// it. Epochs end in steps of a few samples.
 #include <memory>
 #include <string>
 #include <vector>
@@ -44,7 +44,7 @@ class DenseJobTest : public ::testing::Test {
     EXPECT_TRUE(run.ok()) << run.DebugString();
     saved_ = arguments.out + "/model";
     summary_ = run.summary;
-    const absl::StatusOr<ModelBits> model = ReadSavedModel(saved_);
+    const absl::StatusOr<ModelBits> model = ReadCheckpoint(saved_);
     EXPECT_TRUE(model.ok()) << model.status();
     return model.ok() ? *model : ModelBits();
   }
@@ -89,14 +89,14 @@ TEST_F(DenseJobTest, PowerSgd) {
 }
 
 TEST_F(DenseJobTest, SixteenBitWires) {
-  ExpectAsPlain({"dense.wire=BF16"});
-  ExpectAsPlain({"dense.wire=F16"});
+  ExpectAsPlain({"dense.wire_dtype=BF16"});
+  ExpectAsPlain({"dense.wire_dtype=F16"});
 }
 
 // Every worker updates its share of the blocks: nothing is lost by it, so the bits are those of the
 // plain loop. So they are when others go on from what was saved, in other numbers, and when a job
 // whose optimizer is whole does.
-TEST_F(DenseJobTest, ShardedOptimizerAndItsSaves) {
+TEST_F(DenseJobTest, ShardedOptimizerAndItsCheckpoints) {
   const Settings common = {"train.epochs=2"}, sharded = {"dense.sharded_optimizer=true"};
   const ModelBits plain = Plain(common);
   const ModelBits trained = Train(Join(common, sharded));
@@ -127,18 +127,18 @@ Settings Local(const std::string& synchroniser, const std::string& local_steps) 
 TEST_F(DenseJobTest, AveragesOfEveryStepAreAllReduce) {
   const Settings sgd = {"dense.optimizer={kind: SGD learning_rate: 0.1}", "train.epochs=2"};
   const ModelBits plain = Plain(sgd), begun = Plain(Join(sgd, {"train.epochs=1"}));
-  const ModelBits trained = Train(Join(sgd, Local("LOCAL_SGD", "every: 1")));
-  const ModelBits seldom = Train(Join(sgd, Local("LOCAL_SGD", "every: 7")));
+  const ModelBits trained = Train(Join(sgd, Local("LOCAL_SGD", "sync_every: 1")));
+  const ModelBits seldom = Train(Join(sgd, Local("LOCAL_SGD", "sync_every: 7")));
   if (plain.empty() || begun.empty() || trained.empty() || seldom.empty()) return;
   EXPECT_LT(DenseDistance(trained, plain), 1e-3 * DenseDistance(begun, plain));
   EXPECT_GT(DenseDistance(seldom, plain), 1e-2 * DenseDistance(begun, plain))
       << "or it shows nothing";
 }
 
-// A step between two meetings sends nothing: 15 steps an epoch are three meetings under BSP (after 6, 12
-// and at the end), and four where only a meeting can tell the end (after 6, 12, 18 and 24). After nine
-// steps together there are two, after 15 and 21.
-TEST_F(DenseJobTest, LocalStepsSaveTraffic) {
+// A step between two sync rounds sends nothing: 15 steps an epoch are three sync rounds under BSP
+// (after 6, 12 and at the end), and four where only a sync round can tell the end (after 6, 12, 18
+// and 24). After nine steps together there are two, after 15 and 21.
+TEST_F(DenseJobTest, LocalStepsCheckpointTraffic) {
   const Settings common = {"train.epochs=1", "reproducible=false", "dense.algorithm=DIRECT",
                            "dense.bucket_bytes=-1"};
   Settings local = {"train.epochs=1", "reproducible=false", "dense.algorithm=DIRECT"};
@@ -149,19 +149,19 @@ TEST_F(DenseJobTest, LocalStepsSaveTraffic) {
     EXPECT_EQ(summary_["steps"], 15);
     return summary_["bytes"]["collective"].get<double>() / every_step;
   };
-  EXPECT_NEAR(share(Local("LOCAL_SGD", "every: 6")), 3.0 / 16, 0.005);
-  EXPECT_NEAR(share(Local("EASGD", "every: 6")), 3.0 / 16, 0.005);
+  EXPECT_NEAR(share(Local("LOCAL_SGD", "sync_every: 6")), 3.0 / 16, 0.005);
+  EXPECT_NEAR(share(Local("EASGD", "sync_every: 6")), 3.0 / 16, 0.005);
   local.emplace_back("policy={kind: ASP}");
-  EXPECT_NEAR(share(Local("LOCAL_SGD", "every: 6")), 4.0 / 16, 0.005);
-  EXPECT_NEAR(share(Local("LOCAL_SGD", "every: 6 from_step: 9")), (9 + 2.0) / 16, 0.005);
+  EXPECT_NEAR(share(Local("LOCAL_SGD", "sync_every: 6")), 4.0 / 16, 0.005);
+  EXPECT_NEAR(share(Local("LOCAL_SGD", "sync_every: 6 warmup_steps: 9")), (9 + 2.0) / 16, 0.005);
 }
 
-// What was evaluated at the end is what lies in the save: one model, not some worker's.
-TEST_F(DenseJobTest, TheModelOfLocalStepsIsTheOneThatIsSaved) {
+// What was evaluated at the end is what lies in the checkpoint: one model, not some worker's.
+TEST_F(DenseJobTest, TheModelOfLocalStepsIsTheOneThatIsCheckpointed) {
   const Settings asynchronous = {"train.epochs=2", "reproducible=false", "policy={kind: ASP}"};
   for (const Settings& local :
-       {Local("EASGD", "every: 4"),
-        Local("LOCAL_SGD", "every: 4 outer_learning_rate: 0.7 outer_momentum: 0.9")}) {
+       {Local("EASGD", "sync_every: 4"),
+        Local("LOCAL_SGD", "sync_every: 4 outer_learning_rate: 0.7 outer_momentum: 0.9")}) {
     const Settings set = Join(asynchronous, local);
     (void)Train(set);
     const auto evaluated = summary_["eval"];

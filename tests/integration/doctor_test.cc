@@ -70,7 +70,7 @@ class DoctorTest : public ::testing::Test {
         table { name: "w" dim: 1 expected_rows: 100 }
         dense { optimizer { learning_rate: 0.1 } }
         model { logistic_regression {} }
-        train { batch: 8 })"));
+        train { batch_size: 8 })"));
   }
 
   // tandem doctor ARGUMENTS --json, after what `before` does in the shell that becomes it.
@@ -298,7 +298,7 @@ class DoctorScriptTest : public DoctorTest {
         table { name: "w" dim: 1 expected_rows: 100 field: "x" }
         dense { optimizer { learning_rate: 0.1 } }
         model { program {} }
-        train { batch: 8 })");
+        train { batch_size: 8 })");
   }
   // `environment`: "NAME=VALUE ...", for this doctor alone.
   Examined Examine(const std::string& environment) {

@@ -83,12 +83,12 @@ def main():
         said = run(root, sys.executable, "examples/criteo.py")
         assert "1600 rows" in said and ": AUC 0." in said and "on 200 rows" in said, said
 
-        summary = by_tandem_run(root, "ncf", "train.batch=32", "train.epochs=8", "dense.optimizer.learning_rate=0.02")
+        summary = by_tandem_run(root, "ncf", "train.batch_size=32", "train.epochs=8", "dense.optimizer.learning_rate=0.02")
         found = summary["reported"]
         assert summary["samples"] == 8 * 5 * 40 * 24 and summary["eval"]["samples"] == 40 * 100, summary
         print(f"ncf: HR@10 {found['hr']:.3f}, NDCG@10 {found['ndcg']:.3f}")
         assert .8 < found["hr"] <= 1 and .5 < found["ndcg"] <= found["hr"], "a guess has .1 and .045"
-        summary = by_tandem_run(root, "criteo", "train.batch=16", "train.epochs=4")
+        summary = by_tandem_run(root, "criteo", "train.batch_size=16", "train.epochs=4")
         assert summary["samples"] == 4 * 1400 and summary["eval"]["samples"] == 200, summary
         print(f"criteo: AUC {summary['eval']['auc']:.3f}")
         assert summary["eval"]["auc"] > .7

@@ -56,7 +56,7 @@ class InstallTest : public ::testing::Test {
         "cluster { workers: 1 servers: 1 }\ndata { format: PROGRAM }\nmodel { program {} }\n"
         "table { name: \"ids\" dim: 4 field: \"city\" optimizer { kind: SGD "
         "learning_rate: 0.1 } }\n"
-        "dense { optimizer { kind: PROGRAM } }\ntrain { batch: 8 epochs: 2 }\n");
+        "dense { optimizer { kind: PROGRAM } }\ntrain { batch_size: 8 epochs: 2 }\n");
     WriteTextFile(folder_->File("train.py"), R"(
 import torch, tandem
 from tandem import _abi

@@ -1,6 +1,6 @@
-// train.keep_best: what a run leaves behind is the model of its best evaluation on validation rows. It
-// ends when no better one comes in time, goes on after kill -9 as if nothing had been, and what it says
-// of the model is what the model does.
+// train.keep_best: what a run leaves behind is the model of its best evaluation on validation rows.
+// It ends when no better one comes in time, goes on after kill -9 as if nothing had been, and what
+// it says of the model is what the model does.
 #include <signal.h>
 
 #include <cmath>
@@ -17,7 +17,7 @@
 #include "data/metrics.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/save_directory.h"
+#include "server/checkpoint_directory.h"
 #include "tests/integration/model_bits.h"
 #include "tests/integration/run_job.h"
 #include "tests/integration/small_job.h"
@@ -33,7 +33,7 @@ using ::testing::HasSubstr;
 const Settings kOverfits = {"data.validation.last_fraction=0.25",
                             "train.epochs=12",
                             "train.keep_best={metric: LOGLOSS patience: 3}",
-                            "save.every_steps=25",
+                            "checkpoint.every_steps=25",
                             "table[0].optimizer.learning_rate=0.2",
                             "table[1].optimizer.learning_rate=0.2"};
 
@@ -63,7 +63,7 @@ class KeepBestTest : public ::testing::Test {
     return all;
   }
   static server::Manifest Latest(const std::string& name) {
-    const auto saved = server::SavedModel::Open(job_->File(name + "/model"));
+    const auto saved = server::CheckpointReader::Open(job_->File(name + "/model"));
     EXPECT_TRUE(saved.ok()) << saved.status();
     return saved.ok() ? saved->manifest() : server::Manifest();
   }
@@ -151,7 +151,7 @@ TEST_F(KeepBestTest, ARunThatWasKilledKeepsTheSameModel) {
     RunArguments arguments =
         kills == 0 ? job_->Arguments("killed", kOverfits) : Resume("killed", kOverfits);
     RunningJob job(arguments);
-    // Each time a little later: the first save, the first best one, what follows it.
+    // Each time a little later: the first checkpoint, the first best one, what follows it.
     const absl::Time deadline = MonotonicNow() + kRunLimit;
     const std::string model = job_->File("killed/model");
     while (!fs::exists(model + "/LATEST") && MonotonicNow() < deadline) {
@@ -174,8 +174,8 @@ TEST_F(KeepBestTest, ARunThatWasKilledKeepsTheSameModel) {
   EXPECT_EQ(last.summary["eval"], whole_.summary["eval"]);
   EXPECT_EQ(Evaluations(last), Evaluations(whole_)) << last.DebugString();
   EXPECT_EQ(last.summary["steps"], whole_.summary["steps"]);
-  const absl::StatusOr<ModelBits> kept = ReadSavedModel(job_->File("killed/model"));
-  const absl::StatusOr<ModelBits> whole = ReadSavedModel(job_->File("whole/model"));
+  const absl::StatusOr<ModelBits> kept = ReadCheckpoint(job_->File("killed/model"));
+  const absl::StatusOr<ModelBits> whole = ReadCheckpoint(job_->File("whole/model"));
   ASSERT_TRUE(kept.ok() && whole.ok()) << kept.status() << whole.status();
   EXPECT_EQ(Difference(*whole, *kept), "");
 }
@@ -196,7 +196,7 @@ TEST_F(KeepBestTest, APatientRunGoesOn) {
   EXPECT_EQ(Latest("patient").step, Latest("whole").step);
 }
 
-// What a policy holds back when a model is evaluated is not in that model, but in its save.
+// What a policy holds back when a model is evaluated is not in that model, but in its checkpoint.
 TEST_F(KeepBestTest, OtherPoliciesKeepTheirs) {
   const std::vector<Settings> kinds = {
       {"policy={kind: ASP}", "dense.synchroniser=SERVERS", "reproducible=false", "train.epochs=5"},

@@ -56,9 +56,9 @@ class KillTest : public ::testing::Test {
     arguments.set = ExampleData();
     arguments.set.push_back("train.epochs=1000000");
     arguments.set.push_back(
-        absl::StrCat("limits.start_seconds=", absl::ToInt64Seconds(patience_ * kStart)));
+        absl::StrCat("limits.startup_timeout_seconds=", absl::ToInt64Seconds(patience_ * kStart)));
     arguments.out = folder_.File("out");
-    arguments.save = false;  // so that a signal ends it at once
+    arguments.checkpoint = false;  // so that a signal ends it at once
     return arguments;
   }
 
@@ -119,7 +119,7 @@ TEST_P(KillRoleTest, IsNamedWithinTenSecondsAndNobodyIsLeft) {
   arguments.set.push_back("cluster.transport=" + GetParam().transport);
   if (GetParam().synchroniser != "SERVERS") {
     arguments.set.push_back("policy.kind=BSP");
-    arguments.set.push_back("table[0].synchroniser=" + GetParam().synchroniser);
+    arguments.set.push_back("table[0].placement=" + GetParam().synchroniser);
   }
   RunningJob job(arguments);
   ASSERT_TRUE(Trains(&job));
@@ -159,8 +159,8 @@ INSTANTIATE_TEST_SUITE_P(Rdma, KillRoleTest,
 
 // ---- before all have registered ---------------------------------------------------------------
 
-// Half of the victims are stopped as soon as they are there, so that they cannot have registered when
-// they are killed; the others may be at any point of their first second.
+// Half of the victims are stopped as soon as they are there, so that they cannot have registered
+// when they are killed; the others may be at any point of their first second.
 class EarlyDeathTest : public KillTest, public ::testing::WithParamInterface<std::string> {};
 
 TEST_P(EarlyDeathTest, IsNamedAtOnce) {
@@ -286,9 +286,9 @@ INSTANTIATE_TEST_SUITE_P(Signals, SignalTest, ::testing::Values(SIGINT, SIGTERM)
                            return param_info.param == SIGINT ? "Interrupt" : "Terminate";
                          });
 
-// The terminal is closed, a time limit of the batch system is reached, or a worker's own limit of CPU
-// time, of which the system tells the worker alone.
-TEST_F(KillTest, HangupAndTimeLimitsSaveAndEndTheRun) {
+// The terminal is closed, a time limit of the batch system is reached, or a worker's own limit of
+// CPU time, of which the system tells the worker alone.
+TEST_F(KillTest, HangupAndTimeLimitsCheckpointAndEndTheRun) {
   struct Case {
     const char* to;
     int signal;
@@ -296,7 +296,7 @@ TEST_F(KillTest, HangupAndTimeLimitsSaveAndEndTheRun) {
   for (const Case& c : {Case{"driver", SIGHUP}, Case{"worker-0", SIGXCPU}}) {
     SCOPED_TRACE(c.to);
     RunArguments arguments = Endless();
-    arguments.save = true;
+    arguments.checkpoint = true;
     arguments.out = folder_.File(c.to);
     RunningJob job(arguments);
     ASSERT_TRUE(Trains(&job));
@@ -318,9 +318,9 @@ TEST_F(KillTest, HangupAndTimeLimitsSaveAndEndTheRun) {
 
 // Batch systems send SIGUSR1 to all processes of a job some minutes before its end. And a run under
 // nohup does not notice the end of its terminal.
-TEST_F(KillTest, Usr1ToAllProcessesSavesAndTrainsOn) {
+TEST_F(KillTest, Usr1ToAllProcessesCheckpointsAndTrainsOn) {
   RunArguments arguments = Endless();
-  arguments.save = true;
+  arguments.checkpoint = true;
   const auto before = signal(SIGHUP, SIG_IGN);
   RunningJob job(arguments);
   signal(SIGHUP, before);
@@ -343,14 +343,14 @@ TEST_F(KillTest, Usr1ToAllProcessesSavesAndTrainsOn) {
   ExpectFailure(&job, {"server 0 (pid ", "; go on with: tandem run ", "--resume " + arguments.out});
 }
 
-TEST_F(KillTest, Usr1WritesNoCheckpointWithNoSave) {
+TEST_F(KillTest, Usr1WritesNoCheckpointWithNoCheckpoint) {
   RunArguments arguments = Endless();
   RunningJob job(arguments);
   ASSERT_TRUE(Trains(&job));
   job.driver().Signal(SIGUSR1);
   kill(job.Roles()["scheduler"], SIGUSR1);
-  EXPECT_TRUE(job.driver().WaitForOutput("SIGUSR1: no checkpoint is written, because of --no-save",
-                                         patience_ * kReported));
+  EXPECT_TRUE(job.driver().WaitForOutput(
+      "SIGUSR1: no checkpoint is written, because of --no-checkpoint", patience_ * kReported));
   for (int i = 0; i < 3; ++i) {  // the first reports may be of steps before the signal
     ASSERT_TRUE(job.WaitForStep(job.Step() + 1, patience_ * kReported)) << job.Step();
   }
@@ -428,7 +428,7 @@ TEST_F(KillTest, FullDisk) {
   const SmallDisk disk(folder_.path());
   if (!disk.mounted()) GTEST_SKIP() << "mounting a small file system needs root";
   RunArguments arguments = Endless();
-  arguments.save = true;
+  arguments.checkpoint = true;
   arguments.set.back() = "train.epochs=2";
   arguments.set.push_back("table[0].expected_rows=40");
   // Rows that do not fit: 150 ids of 512 floats and as many slots are above 300 KiB.

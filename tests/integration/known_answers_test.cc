@@ -1,5 +1,6 @@
-// The studies whose answers are known, as they lie in configs/studies: `tandem compare` runs them, and what it reports
-// is held to the formulas. More of each, on more seeds: tests/sim/{stability,straggler,staleness}_test.
+// The studies whose answers are known, as they lie in configs/studies: `tandem compare` runs them,
+// and what it reports is held to the formulas. More of each, on more seeds:
+// tests/sim/{stability,straggler,staleness}_test.
 #include <cstdlib>
 #include <map>
 #include <string>
@@ -76,9 +77,10 @@ TEST_F(KnownAnswersTest, UpdatesOfWorkersThatWaitForNobodyAreAsStaleAsThereAreOt
   }
 }
 
-// Gradients a second relative to BSP, each within a tenth of what a model says that knows nothing of this system.
+// Gradients a second relative to BSP, each within a tenth of what a model says that knows nothing
+// of this system.
 TEST_F(KnownAnswersTest, StragglersCostWhatTheyMust) {
-  const std::map<std::string, json> runs = RunsOf("service_times");
+  const std::map<std::string, json> runs = RunsOf("step_times");
   EXPECT_EQ(runs.size(), 40u);
   const std::multimap<std::string, std::map<std::string, double>> want = {
       {"exponential",

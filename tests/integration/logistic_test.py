@@ -90,7 +90,7 @@ table {{ name: "ids" dim: 1 initializer {{ kind: CONSTANT }} optimizer {{ kind: 
 dense {{ optimizer {{ kind: ADAGRAD learning_rate: 0.1 }} }}
 policy {{ kind: BSP }}
 model {{ logistic_regression {{}} }}
-train {{ batch: 64 epochs: 20 }}
+train {{ batch_size: 64 epochs: 20 }}
 """
 
 

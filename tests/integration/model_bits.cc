@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
-#include "server/save_directory.h"
+#include "server/checkpoint_directory.h"
 
 namespace tandem {
 namespace {
@@ -41,10 +41,11 @@ std::string RowDifference(const std::vector<float>& a, const std::vector<float>&
 
 }  // namespace
 
-absl::StatusOr<ModelBits> ReadSavedModel(const std::string& save) {
-  TANDEM_ASSIGN_OR_RETURN(const server::SavedModel saved, server::SavedModel::Open(save));
+absl::StatusOr<ModelBits> ReadCheckpoint(const std::string& checkpoint) {
+  TANDEM_ASSIGN_OR_RETURN(const server::CheckpointReader saved,
+                          server::CheckpointReader::Open(checkpoint));
   ModelBits model;
-  for (const server::SavedFile& file : saved.manifest().files) {
+  for (const server::CheckpointFile& file : saved.manifest().files) {
     if (file.table.front() == '(') continue;  // no rows: the record, what codecs remember
     TANDEM_ASSIGN_OR_RETURN(const server::RangeImage image, saved.Read(file));
     TANDEM_RETURN_IF_ERROR(AddImage(image, &model));

@@ -15,8 +15,8 @@ namespace tandem {
 // the table "dense", keyed by block.
 using ModelBits = std::map<std::string, std::map<uint64_t, std::vector<float>>>;
 
-// All range files of a save, and its dense part. A key that two files hold is an error.
-absl::StatusOr<ModelBits> ReadSavedModel(const std::string& save);
+// All range files of a checkpoint, and its dense part. A key that two files hold is an error.
+absl::StatusOr<ModelBits> ReadCheckpoint(const std::string& checkpoint);
 
 // "" if both are the same bit for bit, else the first difference and how many rows differ.
 std::string Difference(const ModelBits& expected, const ModelBits& actual);

@@ -171,8 +171,8 @@ TEST_F(NetnsTest, SameBitsAsOneMachine) {
     EXPECT_EQ(node->exit_code(), 0) << node->Output();
   }
 
-  const auto want = ReadSavedModel(here.out + "/model");
-  const auto have = ReadSavedModel(there + "/model");
+  const auto want = ReadCheckpoint(here.out + "/model");
+  const auto have = ReadCheckpoint(there + "/model");
   ASSERT_TRUE(want.ok()) << want.status();
   ASSERT_TRUE(have.ok()) << have.status();
   EXPECT_GT(want->size(), 2u);  // two tables and the dense part
@@ -200,7 +200,7 @@ TEST_F(NetnsTest, HierarchicalAllReduceAcrossHosts) {
     arguments.out = folder_.File(name);
     const RunResult run = RunJob(arguments);
     EXPECT_TRUE(run.ok()) << run.DebugString();
-    return ReadSavedModel(arguments.out + "/model");
+    return ReadCheckpoint(arguments.out + "/model");
   };
   const auto want = here("here", "train.epochs=2"), begun = here("begun", "train.epochs=1");
   ASSERT_TRUE(want.ok() && begun.ok());
@@ -229,7 +229,7 @@ TEST_F(NetnsTest, HierarchicalAllReduceAcrossHosts) {
   }
   EXPECT_TRUE(scheduler->WaitFor(kEnd)) << scheduler->Output();
   EXPECT_EQ(scheduler->exit_code(), 0) << scheduler->Output();
-  const auto have = ReadSavedModel(there + "/model");
+  const auto have = ReadCheckpoint(there + "/model");
   ASSERT_TRUE(have.ok()) << have.status();
   EXPECT_LT(DenseDistance(*want, *have), 1e-3 * DenseDistance(*want, *begun));
   const auto summary = nlohmann::json::parse(ReadTextFile(there + "/summary.json"));

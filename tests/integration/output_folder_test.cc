@@ -1,5 +1,5 @@
-// The folder of a run: two runs at once never share one, a finished run is not lost by accident, and
-// whoever names none gets a new one.
+// The folder of a run: two runs at once never share one, a finished run is not lost by accident,
+// and whoever names none gets a new one.
 #include <signal.h>
 
 #include <filesystem>
@@ -101,7 +101,7 @@ TEST_F(OutputFolderTest, AFinishedRunIsLostOnlyOnPurpose) {
   ExpectRefused(Short("twice"), {"model/LATEST", "--overwrite"});
   EXPECT_EQ(ReadTextFile(job_.File("twice/model/LATEST")), model);
 
-  const RunResult second = RunJob(Short("twice", {"--overwrite", "--no-save"}));
+  const RunResult second = RunJob(Short("twice", {"--overwrite", "--no-checkpoint"}));
   EXPECT_TRUE(second.ok()) << second.DebugString();
   EXPECT_FALSE(fs::exists(job_.File("twice/model"))) << "not the model of the run before";
   EXPECT_FALSE(fs::exists(job_.File("twice/trace-7.json")));

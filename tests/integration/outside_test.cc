@@ -11,7 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "gtest/gtest.h"
 #include "optim/initializer.h"
-#include "server/save_directory.h"
+#include "server/checkpoint_directory.h"
 #include "tests/integration/model_bits.h"
 #include "tests/integration/run_job.h"
 #include "tests/integration/small_job.h"
@@ -55,7 +55,7 @@ TEST(OutsideTest, AProgramReadsRowsOfARunningJob) {
   const SmallJob job(/*train_rows=*/3 * 24 * 400, /*test_rows=*/500);
   const RunResult first = RunJob(job.Arguments("first", {"train.max_steps=20"}));
   ASSERT_TRUE(first.ok()) << first.DebugString();
-  const auto early = ReadSavedModel(job.File("first/model"));
+  const auto early = ReadCheckpoint(job.File("first/model"));
   ASSERT_TRUE(early.ok()) << early.status();
   const uint64_t trained = early->at("rest").begin()->first;
   const uint64_t unknown = 12345;  // in no sample
@@ -74,7 +74,7 @@ TEST(OutsideTest, AProgramReadsRowsOfARunningJob) {
   ASSERT_TRUE(ended.ok()) << ended.DebugString();
   ASSERT_TRUE(of_trained->WaitFor(kPatience) && of_unknown->WaitFor(kPatience));
 
-  const auto model = ReadSavedModel(job.File("run/model"));
+  const auto model = ReadCheckpoint(job.File("run/model"));
   ASSERT_TRUE(model.ok()) << model.status();
   const Seen seen = Parse(of_trained->Output());
   EXPECT_GT(seen.reads, 10);
@@ -82,7 +82,7 @@ TEST(OutsideTest, AProgramReadsRowsOfARunningJob) {
   last.resize(kDim);  // without the optimizer's slots
   EXPECT_EQ(seen.last, last);
   EXPECT_NE(seen.first, last) << "it was trained meanwhile";
-  const job::JobPlan plan = job.Plan({});
+  const job::ResolvedJob plan = job.Plan({});
   std::vector<float> untouched(kDim);
   optim::InitRow(plan.tables[1].initializer, plan.tables[1].seed, unknown,
                  absl::MakeSpan(untouched));

@@ -49,7 +49,7 @@ class PlainTable {
   void Load(const std::map<uint64_t, std::vector<float>>& rows) {
     rows_.insert(rows.begin(), rows.end());
   }
-  // A row that nobody has seen before gets its first values from `init`.
+  // A row that nobody has seen before gets its initial values from `init`.
   template <typename Init>
   absl::Span<const float> Read(uint64_t key, Init init) {
     const auto [it, first] = rows_.try_emplace(key);
@@ -90,17 +90,18 @@ class PlainTable {
   std::deque<Fold> queue_;
 };
 
-// The sum of the workers' dense gradients, of what the job lets travel of them: all, or what a codec
-// sends, or values rounded to 16 bits. Codecs: TOP_K and SIGN.
+// The sum of the workers' dense gradients, of what the job lets travel of them: all, or what a
+// codec sends, or values rounded to 16 bits. Codecs: TOP_K and SIGN.
 class PlainSum {
  public:
-  explicit PlainSum(const job::JobPlan& plan) : dense_(plan.job.dense()) {
+  explicit PlainSum(const job::ResolvedJob& plan) : dense_(plan.job.dense()) {
     kept_.resize(static_cast<size_t>(plan.workers()));
-    const auto most = static_cast<double>(plan.workers() * plan.job.train().batch());
+    const auto most = static_cast<double>(plan.workers() * plan.job.train().batch_size());
     to_wire_ = std::exp2(-std::round(static_cast<float>(std::log2(most))));
   }
 
-  // `gradients`: by rank, sums over the `samples` of all; empty where there is no data, but not all.
+  // `gradients`: by rank, sums over the `samples` of all; empty where there is no data, but not
+  // all.
   std::vector<float> operator()(std::vector<std::vector<float>> gradients, int64_t samples) {
     size_t count = 0;
     for (const auto& gradient : gradients) count = std::max(count, gradient.size());
@@ -132,7 +133,7 @@ class PlainSum {
         dense_.codec().kind() == Codec::TOP_K ? TopK(mean) : Sign(mean);
     for (size_t i = 0; i < mean.size(); ++i) {
       (*gradient)[i] = static_cast<float>(sent[i] * samples);
-      if (!dense_.codec().without_feedback()) (*kept)[i] = mean[i] - sent[i];
+      if (dense_.codec().error_feedback()) (*kept)[i] = mean[i] - sent[i];
     }
   }
 
@@ -161,9 +162,11 @@ class PlainSum {
   }
 
   void Round(std::vector<float>* values) const {
-    if (dense_.wire() == Dense::F32 || dense_.wire() == Dense::WIRE_UNSPECIFIED) return;
-    const collectives::DataType type =
-        dense_.wire() == Dense::F16 ? collectives::DataType::kF16 : collectives::DataType::kBF16;
+    if (dense_.wire_dtype() == Dense::F32 || dense_.wire_dtype() == Dense::WIRE_DTYPE_UNSPECIFIED)
+      return;
+    const collectives::DataType type = dense_.wire_dtype() == Dense::F16
+                                           ? collectives::DataType::kF16
+                                           : collectives::DataType::kBF16;
     std::vector<uint16_t> narrow(values->size());
     collectives::Narrow(type, *values, to_wire_, narrow.data());
     collectives::Widen(type, narrow.data(), 1 / to_wire_, absl::MakeSpan(*values));
@@ -176,7 +179,7 @@ class PlainSum {
 
 class PlainLoop {
  public:
-  explicit PlainLoop(const job::JobPlan& plan) : plan_(plan), sum_(plan) {}
+  explicit PlainLoop(const job::ResolvedJob& plan) : plan_(plan), sum_(plan) {}
 
   absl::StatusOr<PlainLoopResult> Run(const ModelBits& start) {
     TANDEM_RETURN_IF_ERROR(Open());
@@ -238,8 +241,8 @@ class PlainLoop {
     tables_.emplace_back(job::kDenseBlockFloats, std::move(optimizer), delay);
     blocks_ = static_cast<uint64_t>((model_->parameter_count() + job::kDenseBlockFloats - 1) /
                                     job::kDenseBlockFloats);
-    first_values_.resize(blocks_ * job::kDenseBlockFloats);
-    models::InitParameters(model_->parameters(), plan_.job.seed(), absl::MakeSpan(first_values_));
+    initial_values_.resize(blocks_ * job::kDenseBlockFloats);
+    models::InitParameters(model_->parameters(), plan_.job.seed(), absl::MakeSpan(initial_values_));
     return absl::OkStatus();
   }
 
@@ -256,7 +259,7 @@ class PlainLoop {
       has_data_[rank] = batch.samples > 0;
       without_data += batch.samples == 0 ? 1 : 0;
       if (batch.samples == 0) continue;
-      if (batch.samples < plan_.job.train().batch()) ++result_.short_batches;
+      if (batch.samples < plan_.job.train().batch_size()) ++result_.short_batches;
       samples += batch.samples;
       TANDEM_RETURN_IF_ERROR(AddGradients(batch, parameters, &folds, &dense[rank]));
     }
@@ -272,7 +275,7 @@ class PlainLoop {
   std::vector<float> DenseParametersNow() {
     std::vector<float> parameters;
     for (uint64_t block = 0; block < blocks_; ++block) {
-      const auto first = absl::MakeConstSpan(first_values_)
+      const auto first = absl::MakeConstSpan(initial_values_)
                              .subspan(block * job::kDenseBlockFloats, job::kDenseBlockFloats);
       const auto values = tables_.back().Read(block, [&](absl::Span<float> row) {
         std::copy(first.begin(), first.end(), row.begin());
@@ -330,11 +333,11 @@ class PlainLoop {
     }
   }
 
-  void AddTable(const data::SparseInput& input, const std::vector<float>& cell_gradients,
+  void AddTable(const data::SparseInput& input, const std::vector<float>& pooled_gradients,
                 Fold* fold) {
     const size_t dim = static_cast<size_t>(tables_[input.table].dim());
     std::vector<float> gradients(input.keys.size() * dim);
-    data::MergeGradients(input, static_cast<int>(dim), cell_gradients,
+    data::MergeGradients(input, static_cast<int>(dim), pooled_gradients,
                          RowsIn(gradients.data(), input.keys.size(), dim));
     for (size_t k = 0; k < input.keys.size(); ++k) {
       fold->Add(input.keys[k], absl::MakeConstSpan(gradients).subspan(k * dim, dim));
@@ -355,10 +358,10 @@ class PlainLoop {
     }
   }
 
-  const job::JobPlan& plan_;
+  const job::ResolvedJob& plan_;
   std::deque<PlainTable> tables_;  // those of the plan, then the dense blocks
   uint64_t blocks_ = 0;
-  std::vector<float> first_values_;  // of the dense parameters
+  std::vector<float> initial_values_;  // of the dense parameters
   std::unique_ptr<models::DenseModel> model_;
   std::vector<std::unique_ptr<data::BatchSource>> sources_;  // by rank
   std::vector<bool> has_data_;                               // in this epoch
@@ -368,7 +371,7 @@ class PlainLoop {
 
 }  // namespace
 
-absl::StatusOr<PlainLoopResult> RunPlainLoop(const job::JobPlan& plan, const ModelBits& start) {
+absl::StatusOr<PlainLoopResult> RunPlainLoop(const job::ResolvedJob& plan, const ModelBits& start) {
   return PlainLoop(plan).Run(start);
 }
 

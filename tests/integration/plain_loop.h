@@ -25,7 +25,7 @@ struct PlainLoopResult {
 // a queue of folded steps, which is applied in order at the end. Dense gradients: a 16-bit wire as
 // `direct` adds it up, and the codecs TOP_K and SIGN, in double precision. Rows that `start` has
 // begin with its weights and slots.
-absl::StatusOr<PlainLoopResult> RunPlainLoop(const job::JobPlan& plan, const ModelBits& start);
+absl::StatusOr<PlainLoopResult> RunPlainLoop(const job::ResolvedJob& plan, const ModelBits& start);
 
 }  // namespace tandem
 

@@ -39,8 +39,8 @@ class PlanCommandTest : public ::testing::Test {
 std::unique_ptr<SmallJob> PlanCommandTest::job_;
 
 // Whatever synchroniser the dense part has, it is set beside all others.
-TEST_F(PlanCommandTest, EveryJobIsSetBesideAllWays) {
-  const std::vector<std::string> kept = {"dense.synchroniser=SERVERS", "dense.wire=BF16",
+TEST_F(PlanCommandTest, EveryJobIsSetBesideAllStrategies) {
+  const std::vector<std::string> kept = {"dense.synchroniser=SERVERS", "dense.wire_dtype=BF16",
                                          "dense.codec={kind: SIGN}",
                                          "dense.sharded_optimizer=true"};
   for (const std::string& field : kept) {
@@ -54,11 +54,12 @@ TEST_F(PlanCommandTest, EveryJobIsSetBesideAllWays) {
   }
 }
 
-// No way has meetings: the job stands below them, with what it gains by that.
-TEST_F(PlanCommandTest, WorkersThatMeetNowAndThenAreSetBesideAllWays) {
-  const RunResult plan = Plan({"dense.synchroniser=LOCAL_SGD", "dense.local_steps={every: 100}",
-                               "policy.kind=ASP", "model.dlrm={bottom: [900, 8] top: [900, 16]}"},
-                              {"--bytes-per-second", "1e7"});
+// No way has sync rounds: the job stands below them, with what it gains by that.
+TEST_F(PlanCommandTest, WorkersThatMeetNowAndThenAreSetBesideAllStrategies) {
+  const RunResult plan =
+      Plan({"dense.synchroniser=LOCAL_SGD", "dense.local_steps={sync_every: 100}",
+            "policy.kind=ASP", "model.dlrm={bottom: [900, 8] top: [900, 16]}"},
+           {"--bytes-per-second", "1e7"});
   ASSERT_TRUE(plan.ok()) << plan.DebugString();
   EXPECT_THAT(plan.output,
               AllOf(HasSubstr("2 servers, ASP       ring, every 100 "),
@@ -69,7 +70,7 @@ TEST_F(PlanCommandTest, WorkersThatMeetNowAndThenAreSetBesideAllWays) {
 // A job that is faster than the way that is proposed since it does not wait, and by that alone, has
 // nothing that is left out.
 TEST_F(PlanCommandTest, AJobThatDoesNotWaitLeavesNothingOut) {
-  const RunResult plan = Plan({"policy.kind=ASP", "train.depth=1"},
+  const RunResult plan = Plan({"policy.kind=ASP", "train.prefetch_steps=1"},
                               {"--bytes-per-second", "1e7", "--step-seconds", "0.055"});
   ASSERT_TRUE(plan.ok()) << plan.DebugString();
   EXPECT_THAT(plan.output,
@@ -78,8 +79,8 @@ TEST_F(PlanCommandTest, AJobThatDoesNotWaitLeavesNothingOut) {
 }
 
 // Nor has any way a quorum: what it gains where steps are uneven stands below them, too.
-TEST_F(PlanCommandTest, AQuorumIsSetBesideAllWays) {
-  const std::string uneven = "service_time=[{mean_seconds: 0.02 slow_share: 0.1}]";
+TEST_F(PlanCommandTest, AQuorumIsSetBesideAllStrategies) {
+  const std::string uneven = "fault_injection.slow_workers=[{mean_seconds: 0.02 slow_share: 0.1}]";
   const auto expect_beside = [&](const std::vector<std::string>& set, const std::string& name) {
     std::vector<std::string> all = {"policy.kind=ASP", "cluster.workers=4", uneven};
     all.insert(all.end(), set.begin(), set.end());
@@ -89,7 +90,7 @@ TEST_F(PlanCommandTest, AQuorumIsSetBesideAllWays) {
                                    HasSubstr("\nIt would take:\n"), Not(HasSubstr("left out"))));
   };
   expect_beside({"dense.quorum=SOLO"}, "SOLO");
-  expect_beside({"dense.synchroniser=LOCAL_SGD", "dense.local_steps={every: 4 quorum: 2}"},
+  expect_beside({"dense.synchroniser=LOCAL_SGD", "dense.local_steps={sync_every: 4 quorum: 2}"},
                 "every 4 of 2");
 }
 
@@ -98,12 +99,12 @@ TEST_F(PlanCommandTest, AQuorumIsSetBesideAllWays) {
 TEST_F(PlanCommandTest, NoSpeedsOfAHostWhoseProcessorsAreShared) {
   TemporaryFolder run;
   const RunResult live = RunProgram({ProgramPath("tandem"), "run", job_->File("job.textproto"),
-                                     "--out", run.File("out"), "--no-save"});
+                                     "--out", run.File("out"), "--no-checkpoint"});
   ASSERT_TRUE(live.ok()) << live.DebugString();
   auto summary = nlohmann::json::parse(ReadTextFile(run.File("out/summary.json")));
   const auto plan_by = [&](double samples_per_second) {
     summary["seconds"] = summary["samples"].get<double>() / samples_per_second;
-    summary["paused_seconds"] = summary["start_seconds"] = 0;
+    summary["paused_seconds"] = summary["startup_timeout_seconds"] = 0;
     WriteTextFile(run.File("out/summary.json"), summary.dump());
     const RunResult plan = Plan({}, {"--calibrate", run.File("out")});
     EXPECT_TRUE(plan.ok()) << plan.DebugString();
@@ -149,7 +150,7 @@ TEST_F(PlanCommandTest, WithMoreWorkersOnlyWaysThatTheJobTakesWithThem) {
 
 // Tables at two places: the rows of one, 20,000 of 50 bytes, are on the two servers alone.
 TEST_F(PlanCommandTest, TablesAtSeveralPlacesAreEachAtTheirOwn) {
-  const RunResult plan = Plan({"table[0].synchroniser=SHARDED"}, {"--bytes-per-second", "1e7"});
+  const RunResult plan = Plan({"table[0].placement=SHARDED"}, {"--bytes-per-second", "1e7"});
   ASSERT_TRUE(plan.ok()) << plan.DebugString();
   EXPECT_THAT(plan.output, ContainsRegex("as it is:\n[^\n]* 2 servers, mixed [^\n]* 500 kB "));
 }

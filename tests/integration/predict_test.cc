@@ -45,12 +45,12 @@ class PredictTest : public ::testing::Test {
   }
   static RunResult Predict(const std::string& data, const std::string& out,
                            const std::vector<std::string>& set,
-                           const std::string& save = "trained/model") {
+                           const std::string& checkpoint = "trained/model") {
     std::vector<std::string> argv = {ProgramPath("tandem"),
                                      "predict",
                                      job_->File("job.textproto"),
                                      "--init-from",
-                                     job_->File(save),
+                                     job_->File(checkpoint),
                                      "--data",
                                      data,
                                      "--out",
@@ -119,10 +119,12 @@ TEST_F(PredictTest, WhatHasNoScoresIsRefused) {
 
   std::filesystem::copy_file(job_->File("test.tsv"), job_->File("mine.tsv"));
   std::filesystem::create_symlink("mine.tsv", job_->File("link"));
-  const std::string save = "trained/model/" + ReadTextFile(job_->File("trained/model/LATEST"));
-  for (const std::string& out : {std::string("mine.tsv"), std::string("link"),
-                                 std::string("job.textproto"), std::string("trained/model/LATEST"),
-                                 absl::StrCat(absl::StripAsciiWhitespace(save), "/MANIFEST")}) {
+  const std::string checkpoint =
+      "trained/model/" + ReadTextFile(job_->File("trained/model/LATEST"));
+  for (const std::string& out :
+       {std::string("mine.tsv"), std::string("link"), std::string("job.textproto"),
+        std::string("trained/model/LATEST"),
+        absl::StrCat(absl::StripAsciiWhitespace(checkpoint), "/MANIFEST")}) {
     const RunResult itself = Predict(job_->File("mine.tsv"), job_->File(out), {});
     EXPECT_EQ(itself.exit_code, 2) << itself.DebugString();
     EXPECT_THAT(itself.output, HasSubstr("which is read; hint: name another file"));
@@ -219,7 +221,7 @@ data {
 table { name: "ids" dim: 4 }
 dense { optimizer { kind: ADAM learning_rate: 0.01 } }
 model { mlp { hidden: [8] } }
-train { batch: 64 })"));
+train { batch_size: 64 })"));
   ASSERT_TRUE(Tandem({"run", job, "--out", job_->File("offers")}).ok());
   WriteTextFile(job_->File("new.csv"),
                 "minutes,id,city,device,offer,age,visits\n1.5,17,\"Rome, IT\",phone,offer2,30,1\n");
@@ -257,7 +259,7 @@ table { name: "user" dim: 4 field: "user" optimizer { kind: ADAGRAD learning_rat
 table { name: "item" dim: 4 field: "item" optimizer { kind: ADAGRAD learning_rate: 0.5 } }
 dense { optimizer { kind: ADAM learning_rate: 0.1 } }
 model { gmf {} }
-train { batch: 32 epochs: 2 })"));
+train { batch_size: 32 epochs: 2 })"));
   ASSERT_TRUE(Tandem({"run", job, "--out", job_->File("pairs")}).ok());
   const auto scores = [&](const std::string& pairs) {
     WriteTextFile(job_->File("some"), pairs);

@@ -22,9 +22,9 @@ namespace {
 
 constexpr absl::Duration kHang = absl::Seconds(60);
 
-node::JobMember::Options MemberAt(const job::JobPlan& plan, const std::string& scheduler,
-                                  int index) {
-  node::JobMember::Options member;
+node::NodeSession::Options MemberAt(const job::ResolvedJob& plan, const std::string& scheduler,
+                                    int index) {
+  node::NodeSession::Options member;
   member.index = index;
   member.scheduler = scheduler;
   member.incarnation = node::NewIncarnation();
@@ -37,7 +37,7 @@ node::JobMember::Options MemberAt(const job::JobPlan& plan, const std::string& s
 // A training loop, with what it reuses.
 class TrainingLoop {
  public:
-  TrainingLoop(const job::JobPlan& compiled, worker::AttachedWorker& worker, float rate,
+  TrainingLoop(const job::ResolvedJob& compiled, worker::AttachedWorker& worker, float rate,
                absl::Duration pause)
       : plan_(compiled), worker_(worker), rate_(rate), pause_(pause) {}
 
@@ -45,7 +45,7 @@ class TrainingLoop {
     TANDEM_ASSIGN_OR_RETURN(const bool joined, worker_.WaitJoined(MonotonicNow() + kHang));
     TANDEM_CHECK(joined);
     TANDEM_RETURN_IF_ERROR(Open());
-    std::vector<server::SavedParameter> parameters;
+    std::vector<server::CheckpointParameter> parameters;
     for (const models::ParameterInfo& p : model_->parameters())
       parameters.push_back({p.name, p.shape});
     std::vector<float> values(static_cast<size_t>(model_->parameter_count()));
@@ -107,16 +107,16 @@ class TrainingLoop {
   absl::Status Pool(const data::Batch& batch) {
     const size_t inputs = batch.sparse.size();
     cells_.resize(inputs);
-    cell_gradients_.resize(inputs);
+    pooled_gradients_.resize(inputs);
     spans_.clear();
     gradient_spans_.clear();
     for (size_t i = 0; i < inputs; ++i) {
       const auto dim = static_cast<size_t>(plan_.tables[batch.sparse[i].table].dim);
       cells_[i].resize(batch.sparse[i].index.size() * dim);
-      cell_gradients_[i].resize(cells_[i].size());
+      pooled_gradients_[i].resize(cells_[i].size());
       TANDEM_RETURN_IF_ERROR(worker_.Rows(i, absl::MakeSpan(cells_[i])));
       spans_.push_back(cells_[i]);
-      gradient_spans_.push_back(absl::MakeSpan(cell_gradients_[i]));
+      gradient_spans_.push_back(absl::MakeSpan(pooled_gradients_[i]));
     }
     logits_.resize(static_cast<size_t>(batch.samples));
     return absl::OkStatus();
@@ -128,7 +128,7 @@ class TrainingLoop {
     TANDEM_RETURN_IF_ERROR(model_->ForwardBackward(batch, worker_.dense(), spans_,
                                                    absl::MakeSpan(logits_), &gradients.loss_sum,
                                                    absl::MakeSpan(gradient_), gradient_spans_));
-    gradients.cells.assign(cell_gradients_.begin(), cell_gradients_.end());
+    gradients.cells.assign(pooled_gradients_.begin(), pooled_gradients_.end());
     gradients.dense = gradient_;
     absl::SleepFor(pause_);
     return worker_.Finish(gradients);
@@ -144,7 +144,7 @@ class TrainingLoop {
     return worker_.Updated();
   }
 
-  const job::JobPlan& plan_;
+  const job::ResolvedJob& plan_;
   worker::AttachedWorker& worker_;
   const float rate_;
   const absl::Duration pause_;
@@ -152,7 +152,7 @@ class TrainingLoop {
   std::unique_ptr<models::DenseModel> model_;
   int64_t epoch_ = -1;
   data::Batch batch_;
-  std::vector<std::vector<float>> cells_, cell_gradients_;
+  std::vector<std::vector<float>> cells_, pooled_gradients_;
   std::vector<models::PooledRows> spans_;
   std::vector<absl::Span<float>> gradient_spans_;
   std::vector<float> logits_, gradient_;
@@ -160,7 +160,8 @@ class TrainingLoop {
 
 }  // namespace
 
-job::JobPlan ProgramPlan(const job::JobPlan& compiled, const std::vector<std::string>& set) {
+job::ResolvedJob ProgramPlan(const job::ResolvedJob& compiled,
+                             const std::vector<std::string>& set) {
   const absl::StatusOr<data::DataShape> shape = data::FindDataShape(compiled);
   TANDEM_CHECK_OK(shape.status());
   Job job = compiled.job;
@@ -180,12 +181,12 @@ job::JobPlan ProgramPlan(const job::JobPlan& compiled, const std::vector<std::st
   for (const std::string& s : set) overrides.push_back(absl::StrSplit(s, absl::MaxSplits('=', 1)));
   const absl::StatusOr<Job> parsed = job::ParseJob(text, "program", overrides);
   TANDEM_CHECK_OK(parsed.status());
-  absl::StatusOr<job::JobPlan> plan = job::Resolve(*parsed);
+  absl::StatusOr<job::ResolvedJob> plan = job::Resolve(*parsed);
   TANDEM_CHECK_OK(plan.status());
   return *std::move(plan);
 }
 
-ProgramCluster::ProgramCluster(const job::JobPlan& plan, const std::string& out) : plan_(plan) {
+ProgramCluster::ProgramCluster(const job::ResolvedJob& plan, const std::string& out) : plan_(plan) {
   transport::ZmqOptions zmq;
   zmq.context = std::make_shared<transport::ZmqContext>(1);
   zmq.self = EndpointId::Scheduler();
@@ -195,7 +196,7 @@ ProgramCluster::ProgramCluster(const job::JobPlan& plan, const std::string& out)
     scheduler::SchedulerOptions options;
     options.plan = plan_;
     options.out_dir = out;
-    options.models.save_to = out + "/model";
+    options.models.checkpoint_folder = out + "/model";
     options.abort = &abort_;
     ended_ = scheduler::ServeJob(options, *transport_, "ZeroMQ");
   });
@@ -244,8 +245,8 @@ absl::Status ProgramCluster::Run(
   return Wait();
 }
 
-absl::Status TrainCompiled(const job::JobPlan& compiled, worker::AttachedWorker& worker, float rate,
-                           absl::Duration pause) {
+absl::Status TrainCompiled(const job::ResolvedJob& compiled, worker::AttachedWorker& worker,
+                           float rate, absl::Duration pause) {
   return TrainingLoop(compiled, worker, rate, pause).Run();
 }
 

@@ -19,12 +19,13 @@
 namespace tandem {
 
 // The same job with batches and model of a program: the tables keep their fields, the rest stays.
-job::JobPlan ProgramPlan(const job::JobPlan& compiled, const std::vector<std::string>& set = {});
+job::ResolvedJob ProgramPlan(const job::ResolvedJob& compiled,
+                             const std::vector<std::string>& set = {});
 
 class ProgramCluster {
  public:
-  // Saves go to `out`/model.
-  ProgramCluster(const job::JobPlan& plan, const std::string& out);
+  // Checkpoints go to `out`/model.
+  ProgramCluster(const job::ResolvedJob& plan, const std::string& out);
   ~ProgramCluster();
 
   const std::string& scheduler() const { return address_; }
@@ -36,7 +37,7 @@ class ProgramCluster {
   absl::Status Wait();
 
  private:
-  const job::JobPlan plan_;
+  const job::ResolvedJob plan_;
   std::atomic<bool> abort_{false};
   std::unique_ptr<transport::Transport> transport_;
   std::string address_;
@@ -46,9 +47,9 @@ class ProgramCluster {
 };
 
 // Drives a worker to the end of its job: readers and model are those of `compiled`, the job that
-// the plan was made of. With the optimizer PROGRAM it takes plain gradient steps of `rate`. It takes
-// `pause` before it gives a batch or gradients. Returns how the job ended for this worker.
-absl::Status TrainCompiled(const job::JobPlan& compiled, worker::AttachedWorker& worker,
+// the plan was made of. With the optimizer PROGRAM it takes plain gradient steps of `rate`. It
+// takes `pause` before it gives a batch or gradients. Returns how the job ended for this worker.
+absl::Status TrainCompiled(const job::ResolvedJob& compiled, worker::AttachedWorker& worker,
                            float rate = 0, absl::Duration pause = absl::ZeroDuration());
 
 }  // namespace tandem

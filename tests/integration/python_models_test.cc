@@ -1,6 +1,6 @@
-// MLP, DLRM and GMF as modules of PyTorch (tests/python/models.py), in Python and as TorchScript, beside the
-// compiled models: the gradients of one batch, and what a job learns from the same rows. Skipped where there is no
-// interpreter with PyTorch and numpy.
+// MLP, DLRM and GMF as modules of PyTorch (tests/python/models.py), in Python and as TorchScript,
+// beside the compiled models: the gradients of one batch, and what a job learns from the same rows.
+// Skipped where there is no interpreter with PyTorch and numpy.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -57,7 +57,7 @@ class PythonModelsTest : public ::testing::TestWithParam<Case> {
     WriteTextFile(folder_.File("case.json"), CaseJson().dump());
   }
 
-  // A random batch, and what a model computes of it from its first values.
+  // A random batch, and what a model computes of it from its initial values.
   struct Computed {
     models::ModelInputs inputs;
     data::Batch batch;
@@ -97,7 +97,7 @@ class PythonModelsTest : public ::testing::TestWithParam<Case> {
     of.flat.resize(static_cast<size_t>((*model)->parameter_count()));
     of.gradient.resize(of.flat.size());
     of.logits.resize(kSamples);
-    (*model)->FirstValues(kSeed, absl::MakeSpan(of.flat));
+    (*model)->InitialValues(kSeed, absl::MakeSpan(of.flat));
     const std::vector<models::PooledRows> pooled(of.rows.begin(), of.rows.end());
     const absl::Status computed =
         (*model)->ForwardBackward(of.batch, of.flat, pooled, absl::MakeSpan(of.logits), &of.loss,
@@ -120,7 +120,7 @@ class PythonModelsTest : public ::testing::TestWithParam<Case> {
                            {"numbers", of.batch.numbers},
                            {"logits", of.logits},
                            {"cells", Joined(of.inputs, of.rows)},
-                           {"cell_gradients", Joined(of.inputs, of.row_gradients)},
+                           {"pooled_gradients", Joined(of.inputs, of.row_gradients)},
                            {"tables", TableNames()},
                            {"fields", std::vector<std::string>(absl::StrSplit(fields, ' '))}};
     for (const models::ParameterInfo& p : of.parameters) {
@@ -233,8 +233,8 @@ class PythonModelsTest : public ::testing::TestWithParam<Case> {
         arguments.job,
         absl::StrCat("seed: ", kSeed, " cluster { workers: 1 servers: 1 }\n", tables,
                      "dense { optimizer { kind: ADAM learning_rate: 0.005 } }\n",
-                     "policy { kind: BSP }\n", data_and_model, "\ntrain { batch: ", kSamples,
-                     " epochs: 3 depth: 0 } evaluation { batch: ", kSamples, " }\n"));
+                     "policy { kind: BSP }\n", data_and_model, "\ntrain { batch_size: ", kSamples,
+                     " epochs: 3 prefetch_steps: 0 } evaluation { batch_size: ", kSamples, " }\n"));
     return RunJob(arguments);
   }
 
@@ -247,7 +247,7 @@ class PythonModelsTest : public ::testing::TestWithParam<Case> {
         absl::StrCat("dense.optimizer={kind: ", optimizer, " learning_rate: 0.01}"),
         absl::StrCat("table[0].optimizer={kind: ", optimizer, " learning_rate: 0.02}"),
         "train.epochs=2",
-        absl::StrCat("train.depth=", depth)};
+        absl::StrCat("train.prefetch_steps=", depth)};
     return set;
   }
 
@@ -259,8 +259,8 @@ class PythonModelsTest : public ::testing::TestWithParam<Case> {
     ASSERT_TRUE(worker.ok()) << worker.DebugString();
     const RunResult python = RunInPython("compiled", set);
     ASSERT_TRUE(python.ok()) << python.DebugString();
-    const auto want = ReadSavedModel(folder_.File("compiled_worker/model"));
-    const auto found = ReadSavedModel(folder_.File("compiled/model"));
+    const auto want = ReadCheckpoint(folder_.File("compiled_worker/model"));
+    const auto found = ReadCheckpoint(folder_.File("compiled/model"));
     ASSERT_TRUE(want.ok()) << want.status();
     ASSERT_TRUE(found.ok()) << found.status();
     EXPECT_EQ(want->size(), GetParam().tables.size() + 1) << "tables, and dense parameters";
@@ -285,7 +285,7 @@ TEST_P(PythonModelsTest, AScriptHasTheGradientsOfTheCompiledModel) {
     EXPECT_EQ(have.parameters[i].name, "model." + want.parameters[i].name);
     EXPECT_EQ(have.parameters[i].shape, want.parameters[i].shape);
   }
-  EXPECT_EQ(have.flat, want.flat) << "first values are those of the file";
+  EXPECT_EQ(have.flat, want.flat) << "initial values are those of the file";
   ExpectNear(have.logits, want.logits);
   ExpectNear(have.gradient, want.gradient);
   for (size_t t = 0; t < want.row_gradients.size(); ++t) {
@@ -316,7 +316,8 @@ TEST_P(PythonModelsTest, AModuleLearnsWhatTheCompiledModelDoes) {
               want, found, by_script);
 }
 
-// The compiled model in a Python loop leaves the bits of tandem-worker, whose readers deal the same rows.
+// The compiled model in a Python loop leaves the bits of tandem-worker, whose readers deal the same
+// rows.
 TEST_P(PythonModelsTest, TheCompiledModelInPythonLeavesTheBitsOfTheWorker) {
   WriteRows("train.csv", 3 * 4 * kSamples + 1, 1);  // shares of different size
   WriteRows("test.csv", 500, 2);

@@ -1,6 +1,7 @@
-// Python jobs that were killed go on: module, buffers, optimizer, schedule, loader and random numbers
-// stand where they stood, so a reproducible job ends with the bits of one that was not disturbed.
-// Skipped where there is no interpreter with PyTorch and numpy. The moments of the kills follow from
+// Python jobs that were killed go on: module, buffers, optimizer, schedule, loader and random
+// numbers stand where they stood, so a reproducible job ends with the bits of one that was not
+// disturbed. Skipped where there is no interpreter with PyTorch and numpy. The moments of the kills
+// follow from
 // --seed.
 #include <signal.h>
 
@@ -38,10 +39,10 @@ data { format: PROGRAM }
 table { name: "ids" dim: 8 field: "a" field: "b" optimizer { kind: ADAGRAD learning_rate: 0.1 } }
 dense { optimizer { kind: PROGRAM } }
 model { program {} }
-train { batch: 64 epochs: 5 depth: 1 }
+train { batch_size: 64 epochs: 5 prefetch_steps: 1 }
 evaluation { every_epochs: 1 }
-save { every_steps: 7 }
-limits { report_seconds: 0.1 }
+checkpoint { every_steps: 7 }
+limits { report_interval_seconds: 0.1 }
 )";
 
 class PythonResumeTest : public ::testing::Test {
@@ -69,16 +70,16 @@ class PythonResumeTest : public ::testing::Test {
     arguments.flags.insert(arguments.flags.begin(), {"--resume", arguments.out});
     return arguments;
   }
-  int64_t SavedStep(const std::string& name) {
+  int64_t CheckpointStep(const std::string& name) {
     const absl::StatusOr<cli::ResumePoint> point = cli::FindResumePoint(Out(name));
     return point.ok() ? point->step : -1;
   }
-  bool WaitForSaveAfter(RunningJob* job, const std::string& name, int64_t step) {
+  bool WaitForCheckpointAfter(RunningJob* job, const std::string& name, int64_t step) {
     const absl::Time deadline = MonotonicNow() + kLimit;
-    while (SavedStep(name) <= step && MonotonicNow() < deadline) {
+    while (CheckpointStep(name) <= step && MonotonicNow() < deadline) {
       if (job->driver().WaitFor(absl::Milliseconds(5))) break;
     }
-    return SavedStep(name) > step;
+    return CheckpointStep(name) > step;
   }
   static void KillAll(RunningJob* job) {
     const auto roles = job->Roles();
@@ -86,16 +87,16 @@ class PythonResumeTest : public ::testing::Test {
     for (const auto& [name, pid] : roles) kill(pid, SIGKILL);
     ASSERT_TRUE(job->WaitForNobody(absl::Seconds(20)));
   }
-  // Trains until the first save behind `step`, and kills all of it `pause` later.
+  // Trains until the first checkpoint behind `step`, and kills all of it `pause` later.
   void TrainAndKill(const RunArguments& arguments, const std::string& name, int64_t step,
                     absl::Duration pause) {
     RunningJob job(arguments);
-    ASSERT_TRUE(WaitForSaveAfter(&job, name, step)) << job.driver().Output();
+    ASSERT_TRUE(WaitForCheckpointAfter(&job, name, step)) << job.driver().Output();
     absl::SleepFor(pause);
     KillAll(&job);
   }
   ModelBits Model(const std::string& name) {
-    absl::StatusOr<ModelBits> model = ReadSavedModel(Out(name) + "/model");
+    absl::StatusOr<ModelBits> model = ReadCheckpoint(Out(name) + "/model");
     EXPECT_TRUE(model.ok()) << model.status();
     return model.ok() ? *std::move(model) : ModelBits();
   }
@@ -107,20 +108,21 @@ TEST_F(PythonResumeTest, KilledRunsEndWithTheBitsOfOneThatWasNot) {
   const RunResult undisturbed = RunJob(Arguments("whole", {}), kLimit);
   ASSERT_TRUE(undisturbed.ok()) << undisturbed.DebugString();
   Random random(TestSeed());
-  // 16 steps an epoch: in the middle of one, and around the end of one, wherever saves are then.
+  // 16 steps an epoch: in the middle of one, and around the end of one, wherever checkpoints are
+  // then.
   TrainAndKill(Arguments("broken", {}), "broken", 0, absl::Milliseconds(200) * random.NextDouble());
   for (const int servers : {1, 3}) {
-    const int64_t saved = SavedStep("broken");
+    const int64_t saved = CheckpointStep("broken");
     TrainAndKill(Resume(Arguments("broken", {absl::StrCat("cluster.servers=", servers)})), "broken",
                  saved + 7 * static_cast<int64_t>(random.Uniform(2)),
                  absl::Milliseconds(300) * random.NextDouble());
   }
-  // Told to end, it saves first, and the script hears of it behind its loop. The system tells a script of
-  // its limit of CPU time again and again, and `tandem run` nothing.
+  // Told to end, it checkpoints first, and the script hears of it behind its loop. The system tells
+  // a script of its limit of CPU time again and again, and `tandem run` nothing.
   {
-    const int64_t saved = SavedStep("broken");
+    const int64_t saved = CheckpointStep("broken");
     RunningJob job(Resume(Arguments("broken", {})));
-    ASSERT_TRUE(WaitForSaveAfter(&job, "broken", saved)) << job.driver().Output();
+    ASSERT_TRUE(WaitForCheckpointAfter(&job, "broken", saved)) << job.driver().Output();
     const pid_t script = job.Roles()["worker-1"];
     ASSERT_GT(script, 0);
     kill(script, SIGXCPU);
@@ -129,7 +131,7 @@ TEST_F(PythonResumeTest, KilledRunsEndWithTheBitsOfOneThatWasNot) {
     const RunResult ended = job.Finish(kLimit);
     EXPECT_EQ(ended.signal, SIGXCPU) << ended.DebugString();
     EXPECT_THAT(ReadTextFile(Out("broken") + "/end-0"), HasSubstr("stopped True\n"));
-    EXPECT_GT(SavedStep("broken"), saved) << ended.DebugString();
+    EXPECT_GT(CheckpointStep("broken"), saved) << ended.DebugString();
   }
   const RunResult last = RunJob(Resume(Arguments("broken", {})), kLimit);
   ASSERT_TRUE(last.ok()) << last.DebugString() << "--seed=" << TestSeed();
@@ -144,10 +146,10 @@ TEST_F(PythonResumeTest, KilledRunsEndWithTheBitsOfOneThatWasNot) {
 }
 
 const Settings kOverfits = {"train.epochs=20", "train.keep_best={metric: LOGLOSS patience: 2}",
-                            "train.batch=20"};
+                            "train.batch_size=20"};
 
-// What a script learns by heart after a few epochs: the best of these is kept, and the loop over epochs ends
-// on all workers when no better one comes in time.
+// What a script learns by heart after a few epochs: the best of these is kept, and the loop over
+// epochs ends on all workers when no better one comes in time.
 TEST_F(PythonResumeTest, TheModelOfTheBestEpochIsKept) {
   const std::string script = SourcePath("tests/python/best.py");
   const RunResult whole = RunJob(Arguments("whole", kOverfits, "", script), kLimit);
@@ -237,12 +239,12 @@ TEST_F(PythonResumeTest, AsynchronousJobsGoOn) {
   }
 }
 
-// Rows that programs own go on with the run: what a worker wrote in the steps before the save is there.
+// Rows that programs own go on with the run: what a worker wrote in the steps before the checkpoint
+// is there.
 TEST_F(PythonResumeTest, RowsOfAStoreOutliveAKill) {
   WriteTextFile(
       folder_.File("job.textproto"),
-      absl::StrCat(kJob,
-                   "table { name: \"cache\" dim: 3 state_floats: 2 policy { kind: STORE } }\n"));
+      absl::StrCat(kJob, "table { name: \"cache\" dim: 3 extra_floats: 2 kind: KEY_VALUE }\n"));
   const std::string script = SourcePath("tests/python/store_resumed.py");
   TrainAndKill(Arguments("store", {}, "", script), "store", 0, absl::Milliseconds(50));
   const RunResult run =
@@ -259,9 +261,9 @@ TEST_F(PythonResumeTest, RowsOfAStoreOutliveAKill) {
 }
 
 // Of a barrier that one worker does again and another does not.
-TEST_F(PythonResumeTest, ASaveAroundABarrierIsNoTrap) {
+TEST_F(PythonResumeTest, ACheckpointAroundABarrierIsNoTrap) {
   RunArguments arguments =
-      Arguments("cut", {"save={}", "train.epochs=3", "evaluation.every_epochs=0"}, "",
+      Arguments("cut", {"checkpoint={}", "train.epochs=3", "evaluation.every_epochs=0"}, "",
                 SourcePath("tests/python/cut.py"));
   TrainAndKill(arguments, "cut", 0, absl::ZeroDuration());
   const RunResult run = RunJob(Resume(arguments), kLimit);

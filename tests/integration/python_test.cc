@@ -51,8 +51,8 @@ table {
 }
 dense { optimizer { kind: PROGRAM } }
 model { program {} }
-train { batch: 64 epochs: 2 depth: 1 }
-limits { report_seconds: 0.2 }
+train { batch_size: 64 epochs: 2 prefetch_steps: 1 }
+limits { report_interval_seconds: 0.2 }
 )";
 
 class PythonTest : public ::testing::Test {
@@ -105,7 +105,7 @@ TEST_F(PythonTest, TrainsAsOneProcessOnTheJoinedBatches) {
       "table[0]={name: 'items' dim: 4 field: 'a' field: 'b' initializer {kind: CONSTANT scale: "
       "0.1} "
       "optimizer {kind: SGD learning_rate: 0.1}}",
-      "table[0].name=items", "train.epochs=2", "train.batch=12"};
+      "table[0].name=items", "train.epochs=2", "train.batch_size=12"};
   for (const char* const dense :
        {"dense={optimizer {kind: PROGRAM}}", "dense={optimizer {kind: SGD learning_rate: 0.1}}",
         "dense={synchroniser: SERVERS optimizer {kind: SGD learning_rate: 0.1}}"}) {
@@ -132,7 +132,8 @@ TEST_F(PythonTest, TrainsAsOneProcessOnTheJoinedBatches) {
       EXPECT_TRUE(compared.ok()) << compared.DebugString();
     }
   }
-  // The job's optimizer knows the layers that there were, and a new one is noticed at the end of the epoch.
+  // The job's optimizer knows the layers that there were, and a new one is noticed at the end of
+  // the epoch.
   std::vector<std::string> set = common;
   set.insert(set.end(), {"train.epochs=1", "dense={optimizer {kind: SGD learning_rate: 0.1}}"});
   RunArguments arguments = Arguments(script, set);
@@ -195,7 +196,8 @@ TEST_F(PythonTest, EveryWayToLeaveEndsTheJobByName) {
   }
 }
 
-// Without a loss that the script says there is none in the summary, and a metric of its own needs no scores.
+// Without a loss that the script says there is none in the summary, and a metric of its own needs
+// no scores.
 TEST_F(PythonTest, AScriptMayEvaluateByAMetricOfItsOwn) {
   RunArguments arguments = Arguments(SourcePath("tests/python/wrong.py"));
   arguments.flags.insert(arguments.flags.end(), {"--", "own_metric"});
@@ -291,22 +293,21 @@ TEST_F(PythonTest, CtrlCEndsAllOfIt) {
   EXPECT_TRUE(job.WaitForNobody(absl::Seconds(10)));
 }
 
-// Both workers write rows of their own beside the training; what they left is there when the run goes
-// on, and when another one begins with its save.
-TEST_F(PythonTest, RowsOfAStoreAreSavedAndReadAgain) {
-  const std::string table =
-      "table { name: \"cache\" dim: 3 state_floats: 2 policy { kind: STORE } }\n";
+// Both workers write rows of their own beside the training; what they left is there when the run
+// goes on, and when another one begins with its checkpoint.
+TEST_F(PythonTest, RowsOfAStoreAreCheckpointedAndReadAgain) {
+  const std::string table = "table { name: \"cache\" dim: 3 extra_floats: 2 kind: KEY_VALUE }\n";
   WriteTextFile(folder_.File("job.textproto"), absl::StrCat(kJob, table));
   const std::string script = SourcePath("tests/python/store.py");
   RunArguments arguments = Arguments(script);
   RunResult run = RunJob(arguments, kLimit);
   ASSERT_TRUE(run.ok()) << run.DebugString();
-  EXPECT_EQ(run.summary["policy"]["cache"], "STORE");
+  EXPECT_EQ(run.summary["policy"]["cache"], "KEY_VALUE");
   EXPECT_EQ(run.summary["tables"]["cache"]["rows"], 3333);
-  const std::string save = arguments.out + "/model";
-  const RunResult loaded = Python({SourcePath("tests/python/store_saved.py"), save});
+  const std::string checkpoint = arguments.out + "/model";
+  const RunResult loaded = Python({SourcePath("tests/python/store_checkpoint.py"), checkpoint});
   EXPECT_TRUE(loaded.ok()) << loaded.DebugString();
-  // The run itself goes on, on other servers; then another one begins with its save.
+  // The run itself goes on, on other servers; then another one begins with its checkpoint.
   arguments.set = {"train.epochs=3", "cluster.servers=3"};
   arguments.flags = {"--python", script, "--resume", arguments.out, "--", "again"};
   run = RunJob(arguments, kLimit);
@@ -314,7 +315,7 @@ TEST_F(PythonTest, RowsOfAStoreAreSavedAndReadAgain) {
   EXPECT_EQ(run.summary["resumed"], 1);
   EXPECT_EQ(run.summary["tables"]["cache"]["rows"], 3333);
   arguments = Arguments(script);
-  arguments.flags.insert(arguments.flags.end(), {"--init-from", save, "--", "again"});
+  arguments.flags.insert(arguments.flags.end(), {"--init-from", checkpoint, "--", "again"});
   run = RunJob(arguments, kLimit);
   EXPECT_TRUE(run.ok()) << run.DebugString();
 }
@@ -374,8 +375,8 @@ TEST_F(PythonTest, WorkersMeetAtBarriers) {
 }
 
 // Numbers that scripts report are in metrics.jsonl, a line each time, and the last of each name in
-// summary.json; a save that they ask for is one of all workers.
-TEST_F(PythonTest, ScriptsReportAndAskForSaves) {
+// summary.json; a checkpoint that they ask for is one of all workers.
+TEST_F(PythonTest, ScriptsReportAndAskForCheckpoints) {
   const RunArguments arguments = Arguments(SourcePath("tests/python/notes.py"));
   const RunResult run = RunJob(arguments, kLimit);
   ASSERT_TRUE(run.ok()) << run.DebugString();
@@ -386,7 +387,8 @@ TEST_F(PythonTest, ScriptsReportAndAskForSaves) {
   const nlohmann::json want = {
       {"both", 10}, {"only/0", 0.5}, {"only/1", 0.5}, {"epochs", 2}, {"many", 1999}};
   EXPECT_EQ(run.summary["reported"], want);
-  EXPECT_EQ(run.summary["start_seconds"], 0) << "they join before the seconds of training begin";
+  EXPECT_EQ(run.summary["startup_timeout_seconds"], 0)
+      << "they join before the seconds of training begin";
   std::set<std::string> keys;
   std::vector<nlohmann::json> both;
   int many = 0;
@@ -441,7 +443,7 @@ TEST_F(PythonTest, AnotherThreadRunsWhileAStepWaits) {
 
 // ---- out again ----
 
-constexpr char kSavedJob[] = R"(
+constexpr char kCheckpointJob[] = R"(
 seed: 5
 cluster { workers: 2 servers: 2 }
 data { format: PROGRAM }
@@ -459,16 +461,16 @@ table {
 }
 dense { optimizer { kind: PROGRAM } }
 model { program {} }
-train { batch: 40 epochs: 2 depth: 1 }
-evaluation { batch: 100 }
+train { batch_size: 40 epochs: 2 prefetch_steps: 1 }
+evaluation { batch_size: 100 }
 )";
 
 // Exports hold the same bits, a TorchScript of the model scores as the job's evaluation did, ids
 // that nobody has trained included, and what is damaged or mixed is refused by name.
-TEST_F(PythonTest, ASavedModelGoesOutAgain) {
-  const std::string script = SourcePath("tests/python/saved.py");
+TEST_F(PythonTest, ACheckpointedModelGoesOutAgain) {
+  const std::string script = SourcePath("tests/python/checkpoints.py");
   RunArguments arguments = Arguments(script);
-  WriteTextFile(arguments.job, kSavedJob);
+  WriteTextFile(arguments.job, kCheckpointJob);
   arguments.flags.insert(arguments.flags.end(), {"--", "train", folder_.path()});
   const RunResult run = RunJob(arguments, kLimit);
   ASSERT_TRUE(run.ok()) << run.DebugString();
@@ -487,13 +489,13 @@ TEST_F(PythonTest, ASavedModelGoesOutAgain) {
     EXPECT_GT(ReadTextFile(absl::StrCat(to, "/", name)).size(), 1000u);
   }
   const std::map<std::string, std::vector<std::string>> wrong = {
-      {"no saved model, which has a file LATEST or MANIFEST", {folder_.path(), "--to", to}},
+      {"no checkpoint, which has a file LATEST or MANIFEST", {folder_.path(), "--to", to}},
       {"want SCRIPT:CLASS, such as ranker.py:Ranker",
        {arguments.out + "/model", "--to", to, "--serve", "Ranker"}},
       {"has no Rnaker", {arguments.out + "/model", "--to", to, "--serve", script + ":Rnaker"}},
       {"TorchScript does not take the module: python value of type 'int' cannot be used as a value",
        {arguments.out, "--to", to + "-not", "--serve", script + ":Global"}},
-      {"LookupError: no such layer (saved.py:",
+      {"LookupError: no such layer (checkpoints.py:",
        {arguments.out, "--to", to + "-not", "--serve", script + ":Broken"}},
       {"--format", {arguments.out + "/model", "--to", to, "--format", "csv"}}};
   for (const auto& [text, flags] : wrong) {
@@ -507,7 +509,8 @@ TEST_F(PythonTest, ASavedModelGoesOutAgain) {
   EXPECT_NE(access((to + "-not").c_str(), F_OK), 0);
 }
 
-// `predict` runs the script of the job, which says what the rows are: the same logits as its evaluation had.
+// `predict` runs the script of the job, which says what the rows are: the same logits as its
+// evaluation had.
 TEST_F(PythonTest, PredictScoresWhatTheScriptEvaluates) {
   const std::string script = SourcePath("tests/python/best.py");
   RunArguments arguments = Arguments(script);
@@ -565,8 +568,8 @@ TEST_F(PythonTest, PredictScoresWhatTheScriptEvaluates) {
   }
 }
 
-// A parameter that one worker changes by itself makes replicas that are none. With two of them nobody knows
-// who is right; of three one stands alone.
+// A parameter that one worker changes by itself makes replicas that are none. With two of them
+// nobody knows who is right; of three one stands alone.
 TEST_F(PythonTest, ReplicasThatDifferEndTheJobByName) {
   for (const auto& [workers, ending] :
        {std::pair("2", "dense parameters of workers 0, 1 differ at the end of the epoch (step "),
@@ -583,17 +586,19 @@ TEST_F(PythonTest, ReplicasThatDifferEndTheJobByName) {
   }
 }
 
-// Also what is changed behind a step, at a moment of each worker's own, is compared when all have changed it.
+// Also what is changed behind a step, at a moment of each worker's own, is compared when all have
+// changed it.
 TEST_F(PythonTest, ReplicasChangedBetweenStepsAreComparedAtRest) {
-  RunArguments arguments = Arguments(SourcePath("tests/python/best.py"),
-                                     {"cluster.workers=2", "train.epochs=3", "train.depth=1"});
+  RunArguments arguments =
+      Arguments(SourcePath("tests/python/best.py"),
+                {"cluster.workers=2", "train.epochs=3", "train.prefetch_steps=1"});
   arguments.flags.insert(arguments.flags.end(), {"--", folder_.path(), "clamped"});
   const RunResult run = RunJob(arguments, kLimit);
   EXPECT_TRUE(run.ok()) << run.DebugString();
 }
 
-// The modules that serve make first values themselves: each bit is that of the servers.
-TEST_F(PythonTest, FirstValuesAreThoseOfTheServers) {
+// The modules that serve make initial values themselves: each bit is that of the servers.
+TEST_F(PythonTest, InitialValuesAreThoseOfTheServers) {
   const uint64_t ids[] = {0, 1, 7, 12345, uint64_t{1} << 63, ~uint64_t{0}, 0x9e3779b97f4a7c15u};
   std::string lines;
   for (const uint64_t salt : {uint64_t{0}, uint64_t{42}, ~uint64_t{0} - 3, uint64_t{1} << 63}) {
@@ -605,7 +610,7 @@ TEST_F(PythonTest, FirstValuesAreThoseOfTheServers) {
       for (const int dim : {1, 8, 13}) {
         for (const uint64_t id : ids) {
           std::vector<float> row(static_cast<size_t>(dim));
-          optim::InitRow(initializer, HashCombine(salt, HashName("first values")), id,
+          optim::InitRow(initializer, HashCombine(salt, HashName("initial values")), id,
                          absl::MakeSpan(row));
           absl::StrAppend(&lines, salt, " ", dim, " ", static_cast<int64_t>(id), " ");
           for (const float x : row)
@@ -617,7 +622,7 @@ TEST_F(PythonTest, FirstValuesAreThoseOfTheServers) {
   }
   WriteTextFile(folder_.File("rows"), lines);
   const RunResult run =
-      Python({SourcePath("tests/python/saved.py"), "first", folder_.File("rows")});
+      Python({SourcePath("tests/python/checkpoints.py"), "first", folder_.File("rows")});
   EXPECT_TRUE(run.ok()) << run.DebugString();
 }
 

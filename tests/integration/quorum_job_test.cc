@@ -1,5 +1,5 @@
-// Dense sums that do not wait for all workers, in whole jobs: one worker is slow on purpose. By counts and
-// bits, never by the clock.
+// Dense sums that do not wait for all workers, in whole jobs: one worker is slow on purpose. By
+// counts and bits, never by the clock.
 #include <signal.h>
 
 #include <map>
@@ -62,7 +62,7 @@ class QuorumJobTest : public ::testing::Test {
 };
 std::unique_ptr<SmallJob> QuorumJobTest::job_;
 
-const char kOneIsSlow[] = "service_time=[{worker: 1 mean_seconds: 0.02}]";
+const char kOneIsSlow[] = "fault_injection.slow_workers=[{worker: 1 mean_seconds: 0.02}]";
 
 // The others leave the slow one behind, up to the bound; what it computes is summed all the same.
 TEST_F(QuorumJobTest, TheSlowWorkersGradientsComeLateAndAreSummed) {
@@ -87,11 +87,11 @@ TEST_F(QuorumJobTest, TheSlowWorkersGradientsComeLateAndAreSummed) {
   }
 }
 
-// Two are a majority of two, so their sums wait for both: with rows that nobody changes the job is the
-// plain allreduce to the bit, its end of data at different steps included.
+// Two are a majority of two, so their sums wait for both: with rows that nobody changes the job is
+// the plain allreduce to the bit, its end of data at different steps included.
 TEST_F(QuorumJobTest, AMajorityOfTwoIsThePlainAllreduceToTheBit) {
   const Settings two = {"cluster.workers=2",    "dense.algorithm=DIRECT", "table[0].frozen=true",
-                        "table[1].frozen=true", "train.epochs=2",         "train.batch=23"};
+                        "table[1].frozen=true", "train.epochs=2",         "train.batch_size=23"};
   ModelBits models[2];
   for (const int quorum : {0, 1}) {
     const RunArguments arguments =
@@ -102,7 +102,7 @@ TEST_F(QuorumJobTest, AMajorityOfTwoIsThePlainAllreduceToTheBit) {
     if (quorum == 1) {
       ExpectAllSummed(run, 0);
     }
-    absl::StatusOr<ModelBits> model = ReadSavedModel(arguments.out + "/model");
+    absl::StatusOr<ModelBits> model = ReadCheckpoint(arguments.out + "/model");
     ASSERT_TRUE(model.ok()) << model.status();
     models[quorum]["dense"] = (*model)["dense"];
   }
@@ -111,7 +111,8 @@ TEST_F(QuorumJobTest, AMajorityOfTwoIsThePlainAllreduceToTheBit) {
 
 // The bits follow from who was quicker; the counts do not.
 TEST_F(QuorumJobTest, AKilledRunGoesOnAndSumsEveryGradientOnce) {
-  const Settings set = {"dense.quorum=SOLO", "train.epochs=3", "save.every_steps=10", kOneIsSlow};
+  const Settings set = {"dense.quorum=SOLO", "train.epochs=3", "checkpoint.every_steps=10",
+                        kOneIsSlow};
   const RunArguments arguments = Arguments(Name(), set);
   {
     RunningJob job(arguments);
@@ -133,27 +134,28 @@ TEST_F(QuorumJobTest, AKilledRunGoesOnAndSumsEveryGradientOnce) {
   EXPECT_EQ(run.summary["samples"], 3 * kRows);
 }
 
-// ---- meetings of replicas (local_steps.quorum) ----------------------------------------------------
+// ---- sync rounds of replicas (local_steps.quorum)
+// ----------------------------------------------------
 
 const Settings kMeets = {
     "dense.synchroniser=LOCAL_SGD",
-    "dense.local_steps={every: 4 quorum: 2 outer_learning_rate: 0.7 outer_momentum: 0.5}",
+    "dense.local_steps={sync_every: 4 quorum: 2 outer_learning_rate: 0.7 outer_momentum: 0.5}",
     "dense.quorum_bound=2", kOneIsSlow};
 
-// What a worker has moved is in one meeting: so many as it has been to, or has settled for.
+// What a worker has moved is in one sync round: so many as it has been to, or has settled for.
 void ExpectAllMet(const RunResult& run, int64_t bound) {
   ASSERT_TRUE(run.ok()) << run.DebugString();
   const nlohmann::json& dense = run.summary["staleness"]["dense"];
   EXPECT_LE(dense["version_staleness"]["max"], bound) << dense.dump();
   for (size_t w = 0; w < dense["by_worker"].size(); ++w) {
-    const int64_t meetings = dense["by_worker"][w]["version_staleness"]["count"];
+    const int64_t sync_rounds = dense["by_worker"][w]["version_staleness"]["count"];
     const int64_t steps = run.summary["by_worker"][w]["steps"];
-    EXPECT_GE(4 * meetings, steps) << w << ": " << dense.dump();
-    EXPECT_LT(meetings, steps) << w << ": " << dense.dump();
+    EXPECT_GE(4 * sync_rounds, steps) << w << ": " << dense.dump();
+    EXPECT_LT(sync_rounds, steps) << w << ": " << dense.dump();
   }
 }
 
-TEST_F(QuorumJobTest, MeetingsLeaveTheSlowWorkerBehindWithinTheBound) {
+TEST_F(QuorumJobTest, SyncRoundsLeaveTheSlowWorkerBehindWithinTheBound) {
   const RunResult run =
       RunJob(Arguments(Name(), Join(kMeets, {"train.epochs=2", "policy={kind: SSP bound: 40}"})));
   ExpectAllMet(run, 2);
@@ -164,8 +166,8 @@ TEST_F(QuorumJobTest, MeetingsLeaveTheSlowWorkerBehindWithinTheBound) {
   EXPECT_GT(by_worker[kSlow]["version_staleness"]["mean"], 0) << by_worker.dump();
 }
 
-TEST_F(QuorumJobTest, AKilledRunOfMeetingsGoesOn) {
-  const Settings set = Join(kMeets, {"train.epochs=3", "save.every_steps=10"});
+TEST_F(QuorumJobTest, AKilledRunOfSyncRoundsGoesOn) {
+  const Settings set = Join(kMeets, {"train.epochs=3", "checkpoint.every_steps=10"});
   const RunArguments arguments = Arguments(Name(), set);
   {
     RunningJob job(arguments);
@@ -188,7 +190,7 @@ TEST_F(QuorumJobTest, AKilledRunOfMeetingsGoesOn) {
 TEST_F(QuorumJobTest, AWorkerThatDiesIsNamed) {
   const RunArguments arguments =
       Arguments(Name(), {"dense.quorum=MAJORITY", "train.epochs=100000",
-                         "service_time=[{worker: 0 mean_seconds: 0.02}]"});
+                         "fault_injection.slow_workers=[{worker: 0 mean_seconds: 0.02}]"});
   RunningJob job(arguments);
   ASSERT_TRUE(job.WaitForStep(10, kRunLimit)) << job.driver().Output();
   kill(job.Roles()["worker-2"], SIGKILL);

@@ -33,10 +33,10 @@ Settings Join(Settings a, const Settings& b) {
 }
 
 const Settings kCommon = {absl::StrCat("cluster.workers=", kWorkers),
-                          absl::StrCat("train.batch=", kBatch),
+                          absl::StrCat("train.batch_size=", kBatch),
                           "reproducible=false",
                           "model={mlp { hidden: 8 }}",
-                          "staleness.record=true",
+                          "staleness.record_updates=true",
                           "cluster.ranges_per_shard=20"};
 
 // Three epochs of which workers see the end at different steps: 21 batches, or 20.
@@ -69,10 +69,10 @@ class StalenessTest : public ::testing::Test {
   void Run(const Settings& set, Recorded* out) {
     RunArguments arguments =
         job_->Arguments(::testing::UnitTest::GetInstance()->current_test_info()->name(), set);
-    arguments.save = false;
+    arguments.checkpoint = false;
     out->run = RunJob(arguments);
     ASSERT_TRUE(out->run.ok()) << out->run.DebugString();
-    const job::JobPlan plan = job_->Plan(set);
+    const job::ResolvedJob plan = job_->Plan(set);
     for (const auto& entry : std::filesystem::directory_iterator(arguments.out)) {
       if (entry.path().extension() == ".updates") Read(entry.path().string(), plan, out);
     }
@@ -83,7 +83,7 @@ class StalenessTest : public ::testing::Test {
     }
   }
 
-  static void Read(const std::string& path, const job::JobPlan& plan, Recorded* out) {
+  static void Read(const std::string& path, const job::ResolvedJob& plan, Recorded* out) {
     const std::string bytes = ReadTextFile(path);
     server::RecordFileHead head;
     ASSERT_GE(bytes.size(), sizeof head) << path;
@@ -150,7 +150,7 @@ class StalenessTest : public ::testing::Test {
   }
 
   // Count, mean and maximum of each kind, by table; what was sent and what became of it.
-  static void ExpectSummaryIsTheRecount(const Recorded& recorded, const job::JobPlan& plan) {
+  static void ExpectSummaryIsTheRecount(const Recorded& recorded, const job::ResolvedJob& plan) {
     const nlohmann::json& summary = recorded.run.summary;
     std::map<server::UpdateFate, int64_t> all;
     for (const job::TablePlan& table : plan.tables) {
@@ -339,7 +339,7 @@ TEST_F(StalenessTest, AspCountsEveryArrival) {
 // Tables ASP with a step read ahead, dense by allreduce: workers stay within one step.
 TEST_F(StalenessTest, HybridKeepsWorkersTogether) {
   Recorded recorded;
-  Run(Join(kUneven, {"policy={kind: ASP}", "train.depth=1"}), &recorded);
+  Run(Join(kUneven, {"policy={kind: ASP}", "train.prefetch_steps=1"}), &recorded);
   if (HasFailure()) return;
   for (const auto& [id, records] : recorded.ranges) {
     SCOPED_TRACE(absl::StrCat("range ", id));
@@ -420,7 +420,8 @@ TEST_F(StalenessTest, BackupWorkersDropWhatComesLate) {
         ASSERT_EQ(r.version_applied, r.step);
         ASSERT_GE(r.divided_by, r.samples);
         ASSERT_LE(r.divided_by, uint64_t{kWorkers} * kBatch);
-        // A fourth is in it only if one of the others had skipped the step before, which closes with it.
+        // A fourth is in it only if one of the others had skipped the step before, which closes
+        // with it.
         if (r.divided_by > uint64_t{3} * kBatch) ++of_all;
       }
     }

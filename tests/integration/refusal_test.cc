@@ -128,7 +128,7 @@ TEST_F(RefusalTest, Version) {
 }
 
 TEST_F(RefusalTest, CommandsAndFlags) {
-  ExpectRefused(Tandem({"train"}), {"'train'", "run, datagen"});
+  ExpectRefused(Tandem({"train"}), {"'train'", "run, predict"});
   ExpectRefused(Tandem({"--verbose"}), {"--verbose", "tandem --help"});
   ExpectRefused(Tandem({"run"}), {"tandem run: ", "job is required"});
   ExpectRefused(Tandem({"run", libsvm_, "--out", ""}), {"--out", "empty name"});
@@ -139,7 +139,8 @@ TEST_F(RefusalTest, CommandsAndFlags) {
 // Not only jobs: what other commands are given, too, ends with 2 and one line.
 TEST_F(RefusalTest, WhatOtherCommandsAreGiven) {
   const std::string file = Write("text", "some words\n");
-  ExpectRefused(Tandem({"report", file}), {"tandem report: ", file, "is a file", "--out"});
+  ExpectRefused(Tandem({"compare", "--report-only", file}),
+                {"tandem compare: ", file, "is a file", "--out"});
   ExpectRefused(Tandem({"bench", "allreduce", "--ranks", "0"}), {"--ranks 0", "1 ranks or more"});
   ExpectRefused(Tandem({"bench", "allreduce", "--sizes", "4", "--type", "nope"}), {"type 'nope'"});
   ExpectRefused(Tandem({"bench", "allreduce", "--min", "1T", "--max", "1T"}),
@@ -151,7 +152,7 @@ TEST_F(RefusalTest, WhatOtherCommandsAreGiven) {
                 {"tandem predict: --data: ", "nowhere", "No such file"});
   fs::create_directories(folder_.File("dumps"));
   Write("dumps/0.jsonl", "{\"event\": 1}\n");
-  ExpectRefused(Tandem({"collectives-dump", folder_.File("dumps")}),
+  ExpectRefused(Tandem({"bench", "collectives-dump", folder_.File("dumps")}),
                 {"0.jsonl: line 1: expected the first line of a rank's dump"});
 }
 
@@ -175,8 +176,9 @@ TEST_F(RefusalTest, JobFile) {
   ExpectRunRefused(folder_.File("fifo.textproto"), {}, {"is a FIFO, expected a job file"});
   ExpectRunRefused(Write("empty.textproto", ""), {}, {"empty.textproto", "cluster.workers"});
   ExpectRunRefused(Write("noise.textproto", "\x01\xff\xfe{{{"), {}, {"noise.textproto:1:"});
-  const std::string unknown = Write("unknown.textproto", "name: \"x\"\ntrain { bacth: 3 }\n");
-  ExpectRunRefused(unknown, {}, {"unknown.textproto:2:9", "bacth", "did you mean \"batch\"?"});
+  const std::string unknown = Write("unknown.textproto", "name: \"x\"\ntrain { bacth_size: 3 }\n");
+  ExpectRunRefused(unknown, {},
+                   {"unknown.textproto:2:9", "bacth_size", "did you mean \"batch_size\"?"});
 }
 
 // LibTorch as Debian has it, without CUDA. With one that has it there is nothing to refuse.
@@ -191,14 +193,15 @@ TEST_F(RefusalTest, ADeviceThatLibTorchCannotUse) {
 TEST_F(RefusalTest, ChoicesThatAGpuJobDoesNotHave) {
   const std::string cuda = "dense.device=CUDA";
   ExpectRunRefused(libsvm_, {cuda, "dense.algorithm=SWING"}, {"dense.algorithm: SWING", "leave"});
-  ExpectRunRefused(libsvm_, {cuda, "dense.rules=allreduce:ring"}, {"dense.rules", "leave it out"});
+  ExpectRunRefused(libsvm_, {cuda, "dense.algorithm_rules=allreduce:ring"},
+                   {"dense.algorithm_rules", "leave it out"});
   ExpectRunRefused(libsvm_, {cuda, "reproducible=true"}, {"dense.device: CUDA", "use CPU"});
 }
 
 // What is said of the choice of algorithms is read before anything starts.
 TEST_F(RefusalTest, RulesAndCostsOfCollectives) {
-  ExpectRunRefused(libsvm_, {"dense.rules=\"allreduce:magic\""},
-                   {"dense.rules", "at 10 ('magic')"});
+  ExpectRunRefused(libsvm_, {"dense.algorithm_rules=\"allreduce:magic\""},
+                   {"dense.algorithm_rules", "at 10 ('magic')"});
   ExpectRunRefused(libsvm_, {"dense.calibration=/nowhere/costs"},
                    {"dense.calibration", "/nowhere/costs", "cannot be read"});
   ExpectRunRefused(libsvm_, {"dense.calibration=" + Write("costs", "message often\n")},
@@ -208,41 +211,47 @@ TEST_F(RefusalTest, RulesAndCostsOfCollectives) {
 TEST_F(RefusalTest, Settings) {
   ExpectRunRefused(libsvm_, {"batch"}, {"--set batch", "path=value"});
   ExpectRunRefused(libsvm_, {"=3"}, {"path=value"});
-  ExpectRunRefused(libsvm_, {"train.bacth=3"}, {"train.bacth=3", "did you mean \"batch\"?"});
+  ExpectRunRefused(libsvm_, {"train.bacth_size=3"},
+                   {"train.bacth_size=3", "did you mean \"batch_size\"?"});
   ExpectRunRefused(libsvm_, {"train.epochs=0"}, {"train.epochs=0", "at least 1"});
   ExpectRunRefused(libsvm_, {"train.epochs="}, {"--set train.epochs="});
-  ExpectRunRefused(libsvm_, {"train.batch=many"}, {"train.batch=many", "many"});
+  ExpectRunRefused(libsvm_, {"train.batch_size=many"}, {"train.batch_size=many", "many"});
   ExpectRunRefused(libsvm_, {"table[0].dim=-4"}, {"table[0].dim", "-4"});
   ExpectRunRefused(libsvm_, {"table[7].dim=4"}, {"table[7]"});
   ExpectRunRefused(libsvm_, {"policy.kind=SSP"}, {"SSP without a bound"});
-  ExpectRunRefused(libsvm_,
-                   {"policy={kind: SSP bound: 1}", "dense.synchroniser=SERVERS", "train.depth=2"},
-                   {"SSP(1)", "depth 2"});
+  ExpectRunRefused(
+      libsvm_,
+      {"policy={kind: SSP bound: 1}", "dense.synchroniser=SERVERS", "train.prefetch_steps=2"},
+      {"SSP(1)", "prefetch_steps 2"});
   ExpectRunRefused(libsvm_, {"cluster.workers=0"}, {"cluster.workers"});
   ExpectRunRefused(libsvm_, {"cluster.servers=-1"}, {"cluster.servers"});
 }
 
-// Traces of service times are read before anything starts.
-TEST_F(RefusalTest, TracesOfServiceTimes) {
+// Traces of step times are read before anything starts.
+TEST_F(RefusalTest, TracesOfStepTimes) {
   const auto with = [](const std::string& file) {
-    return std::vector<std::string>{absl::StrCat("service_time=[{trace: '", file, "'}]")};
+    return std::vector<std::string>{
+        absl::StrCat("fault_injection.slow_workers=[{trace: '", file, "'}]")};
   };
-  ExpectRunRefused(libsvm_, with("/nowhere/steps"),
-                   {"service_time[0].trace: cannot read /nowhere/steps", "check the path"});
+  ExpectRunRefused(
+      libsvm_, with("/nowhere/steps"),
+      {"fault_injection.slow_workers[0].trace: cannot read /nowhere/steps", "check the path"});
   ExpectRunRefused(libsvm_, with(fs::temp_directory_path().string()), {"is a directory"});
   ExpectRunRefused(libsvm_, with("$TANDEM_NOT_SET/steps"), {"$TANDEM_NOT_SET", "not set"});
-  ExpectRunRefused(libsvm_, with(Write("steps", "0.01\n10 ms\n")),
-                   {"service_time[0].trace: ", "steps:2: \"10 ms\"", "seconds from 0 to 3600"});
+  ExpectRunRefused(
+      libsvm_, with(Write("steps", "0.01\n10 ms\n")),
+      {"fault_injection.slow_workers[0].trace: ", "steps:2: \"10 ms\"", "seconds from 0 to 3600"});
   ExpectRunRefused(libsvm_, with(Write("steps", "")), {"steps:1: an empty file"});
   ExpectRunRefused(libsvm_, with(Write("steps", "0.1\n700\n")),
-                   {"steps:2: a step of 700 s", "limits.stall_limit_seconds, 600"});
+                   {"steps:2: a step of 700 s", "limits.stall_timeout_seconds, 600"});
 }
 
 // What a policy may hold back must fit a shard, or the job does not start.
 TEST_F(RefusalTest, HeldUpdatesThatDoNotFit) {
-  ExpectRunRefused(libsvm_, {"policy={kind: BSP}", "limits.held_bytes_per_shard=100"},
-                   {"limits.held_bytes_per_shard: 100",
-                    "2 workers x (1 + unacknowledged 4 + delay 0)", "raise it", "train.batch"});
+  ExpectRunRefused(
+      libsvm_, {"policy={kind: BSP}", "limits.held_bytes_per_shard=100"},
+      {"limits.held_bytes_per_shard: 100", "2 workers x (1 + in flight 4 + delay 0)",
+       "raise it", "train.batch_size"});
   ExpectRunRefused(libsvm_,
                    {"policy={kind: FIXED_DELAY delay: 1000}", "limits.held_bytes_per_shard=100000"},
                    {"limits.held_bytes_per_shard: 100000", "delay 1000"});
@@ -298,7 +307,7 @@ TEST_F(RefusalTest, Addresses) {
 
 TEST_F(RefusalTest, SetTakesOneValueSoTheJobMayFollow) {
   const std::string job = folder_.File("none.textproto");
-  ExpectRefused(Tandem({"run", "--set", "train.batch=8", job, "--out", Out()}),
+  ExpectRefused(Tandem({"run", "--set", "train.batch_size=8", job, "--out", Out()}),
                 {"none.textproto", "No such file"});
 }
 
@@ -327,7 +336,7 @@ TEST_F(RefusalTest, ATransportThatThisHostDoesNotHave) {
                 {"cluster.transport: RDMA: "});
 }
 
-TEST_F(RefusalTest, SavedModel) {
+TEST_F(RefusalTest, CheckpointReader) {
   ExpectRefused(Tandem({"run", libsvm_, "--out", Out(), "--init-from", folder_.File("none")}),
                 {folder_.File("none")});
   ExpectRefused(Tandem({"run", libsvm_, "--out", Out(), "--init-from", folder_.path()}),
@@ -361,8 +370,8 @@ TEST_F(RefusalTest, FilesOfData) {
       libsvm_,
       {"data.train=" + rows, "data.test=" + rows, "data.validation={files: \"" + pipe + "\"}"},
       {"data.validation", pipe});
-  ExpectRunRefused(libsvm_, {"service_time=[{trace: '" + pipe + "'}]"},
-                   {"service_time[0].trace", pipe});
+  ExpectRunRefused(libsvm_, {"fault_injection.slow_workers=[{trace: '" + pipe + "'}]"},
+                   {"fault_injection.slow_workers[0].trace", pipe});
   ExpectRunRefused(
       SourceFile("configs/delimited.textproto"),
       {"data.train=" + SourceFile("configs/data/example_train.csv"),
@@ -440,10 +449,11 @@ TEST_F(RefusalTest, BadRowBehindTheCheckNamesWorkerFileAndLine) {
   for (int i = 0; i < 65; ++i) text += block;
   const std::string file = Write("deep.tsv", text + CriteoRow("0", "1", 3) + block);
   const std::string place = absl::StrCat("deep.tsv:", 65 * block_rows + 1);
-  const Ended ended = Tandem({"run", SourceFile("configs/criteo_small.textproto"), "--out", Out(),
-                              "--no-save", "--set", "data.train=" + file, "--set",
-                              "data.test_fraction=0", "--set", "model={logistic_regression {}}",
-                              "--set", "table[0].dim=1", "--set", "train={batch: 8192 epochs: 1}"});
+  const Ended ended =
+      Tandem({"run", SourceFile("configs/criteo_small.textproto"), "--out", Out(),
+              "--no-checkpoint", "--set", "data.train=" + file, "--set", "data.test_fraction=0",
+              "--set", "model={logistic_regression {}}", "--set", "table[0].dim=1", "--set",
+              "train={batch_size: 8192 epochs: 1}"});
   EXPECT_EQ(ended.code, 1) << ended.out << ended.err;
   EXPECT_EQ(std::count(ended.err.begin(), ended.err.end(), '\n'), 1) << ended.err;
   EXPECT_THAT(ended.err, HasSubstr("failed: worker "));
@@ -464,14 +474,14 @@ TEST_F(RefusalTest, MissingProgramIsNamed) {
   const RunResult simulated = RunProgram({copy, "simulate", libsvm_, "--out", Out()}, kLimit);
   EXPECT_EQ(simulated.exit_code, 1);
   EXPECT_THAT(simulated.output, HasSubstr("tandem-simulator is not built; hint: ninja -C"));
-  const std::string study =
-      Write("study.textproto",
-            absl::StrCat("name: 's' question: 'q?' job: '", libsvm_,
-                         "' seed: 1 simulate {}\n"
-                         "set: 'data.train=",
-                         data, "' set: 'data.test=", test,
-                         "'\n"
-                         "variation { name: 'a' } variation { name: 'b' set: 'train.batch=8' }\n"));
+  const std::string study = Write(
+      "study.textproto",
+      absl::StrCat("name: 's' question: 'q?' job: '", libsvm_,
+                   "' seed: 1 simulate {}\n"
+                   "set: 'data.train=",
+                   data, "' set: 'data.test=", test,
+                   "'\n"
+                   "variation { name: 'a' } variation { name: 'b' set: 'train.batch_size=8' }\n"));
   const RunResult compared = RunProgram({copy, "compare", study, "--out", Out()}, kLimit);
   EXPECT_EQ(compared.exit_code, 2);
   EXPECT_THAT(compared.output, HasSubstr("tandem-simulator is not built; hint: ninja -C"));
@@ -519,7 +529,7 @@ TEST_F(FormatTest, Criteo) {
   ASSERT_TRUE(made.ok()) << made.DebugString();
   EXPECT_GT(Train(SourceFile("configs/quickstart.textproto"),
                   {"data.train=" + folder_.File("train.tsv"),
-                   "data.test=" + folder_.File("test.tsv"), "train.batch=128"}),
+                   "data.test=" + folder_.File("test.tsv"), "train.batch_size=128"}),
             0.55);
 }
 

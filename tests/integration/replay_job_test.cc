@@ -1,5 +1,5 @@
-// Asynchronous jobs of real processes, run again in their recorded order: the same bits; with one thing
-// changed; and what is refused.
+// Asynchronous jobs of real processes, run again in their recorded order: the same bits; with one
+// thing changed; and what is refused.
 #include <signal.h>
 
 #include <filesystem>
@@ -15,7 +15,7 @@
 #include "cli/resume_point.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/save_compare.h"
+#include "server/checkpoint_compare.h"
 #include "server/update_order.h"
 #include "tests/integration/run_job.h"
 #include "tests/integration/small_job.h"
@@ -28,8 +28,8 @@ using Settings = std::vector<std::string>;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-const Settings kRecorded = {"reproducible=false", "staleness.order=true", "train.epochs=2",
-                            "dense.synchroniser=SERVERS", "train.depth=1"};
+const Settings kRecorded = {"reproducible=false", "staleness.record_order=true", "train.epochs=2",
+                            "dense.synchroniser=SERVERS", "train.prefetch_steps=1"};
 
 Settings With(Settings settings, const Settings& more) {
   settings.insert(settings.end(), more.begin(), more.end());
@@ -55,8 +55,8 @@ class ReplayJobTest : public ::testing::Test {
     return RunProgram(argv);
   }
   static size_t FilesThatDiffer(const std::string& a, const std::string& b) {
-    const auto left = server::SavedModel::Open(job_->File(a) + "/model");
-    const auto right = server::SavedModel::Open(job_->File(b) + "/model");
+    const auto left = server::CheckpointReader::Open(job_->File(a) + "/model");
+    const auto right = server::CheckpointReader::Open(job_->File(b) + "/model");
     EXPECT_TRUE(left.ok() && right.ok()) << left.status() << right.status();
     const auto compared = server::CompareModels(*left, *right);
     EXPECT_TRUE(compared.ok()) << compared.status();
@@ -111,7 +111,7 @@ TEST_F(ReplayJobTest, OneThingMayChangeUnderTheSameOrder) {
   EXPECT_THAT(again.output, HasSubstr("replayed: the same bits, in "));
 
   for (const auto& [set, why] : std::vector<std::pair<std::string, std::string>>{
-           {"train.batch=12", "train.batch: 24 -> 12"},
+           {"train.batch_size=12", "train.batch_size: 24 -> 12"},
            {"cluster.servers=1", "cluster.servers: 2 -> 1"},
            {"policy={kind: SSP bound: 2}", "kind: ASP -> SSP"},
            {"train.epochs=3", "train.epochs: 2 -> 3"}}) {
@@ -127,7 +127,7 @@ TEST_F(ReplayJobTest, OneThingMayChangeUnderTheSameOrder) {
 TEST_F(ReplayJobTest, ADamagedModelIsNoModelWithTheSameBits) {
   Run("damaged", With(kRecorded, {"policy={kind: ASP}", "train.epochs=1"}));
   const std::string model = job_->File("damaged/model");
-  std::vector<std::string> files;  // of its save
+  std::vector<std::string> files;  // of its checkpoint
   for (const auto& entry : fs::recursive_directory_iterator(model)) {
     if (entry.path().extension() == ".range") files.push_back(entry.path().string());
   }
@@ -151,7 +151,7 @@ TEST_F(ReplayJobTest, ADamagedModelIsNoModelWithTheSameBits) {
 
 TEST_F(ReplayJobTest, ARunThatWasKilledIsRefusedAndSoIsOneThatWentOn) {
   const Settings set = With(kRecorded, {"policy={kind: ASP}", "train.epochs=1000",
-                                        "train.max_steps=600", "save.every_steps=40"});
+                                        "train.max_steps=600", "checkpoint.every_steps=40"});
   {
     RunningJob job(job_->Arguments("killed", set));
     const absl::Time deadline = MonotonicNow() + kRunLimit;
@@ -171,7 +171,7 @@ TEST_F(ReplayJobTest, ARunThatWasKilledIsRefusedAndSoIsOneThatWentOn) {
   ASSERT_TRUE(resumed.ok()) << resumed.DebugString();
   const RunResult went_on = Replay("killed", "x");
   EXPECT_EQ(went_on.exit_code, 2) << went_on.DebugString();
-  EXPECT_THAT(went_on.output, HasSubstr("the run went on from a save"));
+  EXPECT_THAT(went_on.output, HasSubstr("the run went on from a checkpoint"));
 }
 
 TEST_F(ReplayJobTest, WhatCannotBeReplayedIsSaidInOneLine) {
@@ -181,7 +181,7 @@ TEST_F(ReplayJobTest, WhatCannotBeReplayedIsSaidInOneLine) {
   };
   expect_refused(Replay("nowhere", "x"), "expected the folder of a run that has ended");
   Run("unrecorded", {"reproducible=false", "policy={kind: ASP}"});
-  expect_refused(Replay("unrecorded", "x"), "hint: train with --set staleness.order=true");
+  expect_refused(Replay("unrecorded", "x"), "hint: train with --set staleness.record_order=true");
   Run("recorded", With(kRecorded, {"policy={kind: ASP}"}));
   expect_refused(Replay("recorded", "recorded/model"), "is the recorded run");
   expect_refused(RunJob(job_->Arguments(
@@ -189,7 +189,7 @@ TEST_F(ReplayJobTest, WhatCannotBeReplayedIsSaidInOneLine) {
                  "it cannot be replayed");
   expect_refused(RunJob(job_->Arguments("ring", With(kRecorded, {"dense.synchroniser=ALLREDUCE",
                                                                  "dense.algorithm=RING"}))),
-                 "use DIRECT, or drop staleness.order");
+                 "use DIRECT, or drop staleness.record_order");
 
   // Its order has lost its end, some bytes of it, and a file of one server.
   const std::string file = job_->File("recorded/server-1-shard-0.order");

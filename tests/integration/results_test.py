@@ -16,7 +16,7 @@ ROW = re.compile(r"^\| `([\w.]+)` \|", re.M)
 WORKER = "\nAn entry of `by_worker`:\n"
 # Written in cases that the runs below do not have.
 RARE = {"script", "auc_error_bound", "scores_not_finite", "groups", "hr_at_K", "ndcg_at_K", "resumed",
-        "stopped.saved_step", "stopped.failure", "failed.node", "failed.reason", "failed.code", "failed.diverged",
+        "stopped.checkpointed_step", "stopped.failure", "failed.node", "failed.reason", "failed.code", "failed.diverged",
         "reported.NAME", "replay_of", "simulated", "warnings", "unlabelled", "bytes.within_worker", "bytes.refresh",
         "network.bytes_per_second", "network.hosts"}
 # Objects that the page describes as a whole.
@@ -35,8 +35,8 @@ data {
 table { name: "ids" dim: 4 optimizer { kind: ADAGRAD learning_rate: 0.1 } }
 dense { optimizer { kind: ADAM learning_rate: 0.01 } }
 model { mlp { hidden: [8] } }
-train { batch: 16 epochs: 100 keep_best {} }
-limits { report_seconds: 0.1 }
+train { batch_size: 16 epochs: 100 keep_best {} }
+limits { report_interval_seconds: 0.1 }
 """
 
 

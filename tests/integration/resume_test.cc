@@ -1,6 +1,6 @@
-// A run that was killed goes on: from its newest whole save, on any number of servers, to the bits of
-// a run that was never disturbed. Told to end, it saves first; and what may not change when it goes on
-// is refused.
+// A run that was killed goes on: from its newest whole checkpoint, on any number of servers, to the
+// bits of a run that was never disturbed. Told to end, it checkpoints first; and what may not
+// change when it goes on is refused.
 //
 // The moments at which runs are killed follow from --seed. TenKills is the whole of it and takes
 // minutes:
@@ -27,7 +27,7 @@
 #include "gtest/gtest.h"
 #include "job/job.h"
 #include "policies/kinds.h"
-#include "server/save_directory.h"
+#include "server/checkpoint_directory.h"
 #include "tests/integration/model_bits.h"
 #include "tests/integration/run_job.h"
 #include "tests/integration/small_job.h"
@@ -48,9 +48,9 @@ Settings Join(Settings a, const Settings& b) {
   return a;
 }
 
-Settings Steps(int64_t steps, int64_t save_every) {
+Settings Steps(int64_t steps, int64_t checkpoint_every) {
   return {absl::StrCat("train.max_steps=", steps), "train.epochs=1000",
-          absl::StrCat("save.every_steps=", save_every)};
+          absl::StrCat("checkpoint.every_steps=", checkpoint_every)};
 }
 
 class ResumeTest : public ::testing::Test {
@@ -63,17 +63,17 @@ class ResumeTest : public ::testing::Test {
     arguments.flags = {"--resume", arguments.out};
     return arguments;
   }
-  // The newest whole save; -1: there is none.
-  static int64_t SavedStep(const std::string& name) {
+  // The newest whole checkpoint; -1: there is none.
+  static int64_t CheckpointStep(const std::string& name) {
     const absl::StatusOr<cli::ResumePoint> point = cli::FindResumePoint(job_->File(name));
     return point.ok() ? point->step : -1;
   }
-  static bool WaitForSaveAfter(RunningJob* job, const std::string& name, int64_t step) {
+  static bool WaitForCheckpointAfter(RunningJob* job, const std::string& name, int64_t step) {
     const absl::Time deadline = MonotonicNow() + kRunLimit;
-    while (SavedStep(name) <= step && MonotonicNow() < deadline) {
+    while (CheckpointStep(name) <= step && MonotonicNow() < deadline) {
       if (job->driver().WaitFor(absl::Milliseconds(5))) break;
     }
-    return SavedStep(name) > step;
+    return CheckpointStep(name) > step;
   }
   // kill -9 of everything, in any order.
   static void KillAll(RunningJob* job) {
@@ -83,29 +83,29 @@ class ResumeTest : public ::testing::Test {
     ASSERT_TRUE(job->WaitForNobody(absl::Seconds(20)));
   }
   static ModelBits Model(const std::string& name) {
-    absl::StatusOr<ModelBits> model = ReadSavedModel(job_->File(name + "/model"));
+    absl::StatusOr<ModelBits> model = ReadCheckpoint(job_->File(name + "/model"));
     EXPECT_TRUE(model.ok()) << model.status();
     return model.ok() ? *std::move(model) : ModelBits();
   }
 
-  // Trains `set` with `kills` kills, each time on another number of servers, and then to its end. A kill
-  // comes up to `moment` after a save; every other one instead at any moment of the run's life, its
-  // start included.
+  // Trains `set` with `kills` kills, each time on another number of servers, and then to its end. A
+  // kill comes up to `moment` after a checkpoint; every other one instead at any moment of the
+  // run's life, its start included.
   RunResult KillAndGoOn(const std::string& name, const Settings& set, int kills,
                         absl::Duration moment) {
     Random random(TestSeed());
     // Steps of runs that are to be killed take their time, so that none is through before.
-    const Settings slow = Join(set, {"service_time={mean_seconds: 0.02}"});
+    const Settings slow = Join(set, {"fault_injection.slow_workers={mean_seconds: 0.02}"});
     int resumed = 0;
     for (int i = 0; i < kills; ++i) {
-      const int64_t saved = SavedStep(name);
+      const int64_t saved = CheckpointStep(name);
       const Settings servers = {absl::StrCat("cluster.servers=", 1 + i % 3)};
       RunArguments arguments = saved < 0 ? job_->Arguments(name, Join(slow, servers))
                                          : Resume(name, Join(slow, servers));
       if (saved < 0) arguments.flags = {"--overwrite"};
       RunningJob job(arguments);
       if (saved >= 0) ++resumed;
-      if (i % 2 == 0 && !WaitForSaveAfter(&job, name, saved)) {
+      if (i % 2 == 0 && !WaitForCheckpointAfter(&job, name, saved)) {
         // Through before it was killed.
         const RunResult run = job.Finish(kRunLimit);
         EXPECT_TRUE(run.ok()) << run.DebugString();
@@ -150,13 +150,13 @@ class ResumeTest : public ::testing::Test {
     ExpectTheSameCounts(undisturbed, last);
   }
 
-  // In each file of the last save all workers stand at the same step, and the version is what the
-  // policy makes of their steps.
-  static void ExpectVersions(const std::string& name, const job::JobPlan& plan) {
-    const auto saved = server::SavedModel::Open(job_->File(name + "/model"));
+  // In each file of the last checkpoint all workers stand at the same step, and the version is what
+  // the policy makes of their steps.
+  static void ExpectVersions(const std::string& name, const job::ResolvedJob& plan) {
+    const auto saved = server::CheckpointReader::Open(job_->File(name + "/model"));
     ASSERT_TRUE(saved.ok()) << saved.status();
     int ranges = 0;
-    for (const server::SavedFile& file : saved->manifest().files) {
+    for (const server::CheckpointFile& file : saved->manifest().files) {
       if (file.table.front() == '(') continue;  // no rows
       const auto image = saved->Read(file);
       ASSERT_TRUE(image.ok()) << image.status();
@@ -182,11 +182,11 @@ class ResumeTest : public ::testing::Test {
 std::unique_ptr<SmallJob> ResumeTest::job_;
 
 const Settings kDelayed = {"policy={kind: FIXED_DELAY delay: 4}", "dense.synchroniser=SERVERS"};
-// Saves come between meetings: replicas differ, and so do their optimizers' slots.
-const Settings kOuter = {
-    "dense.synchroniser=LOCAL_SGD",
-    "dense.local_steps={every: 7 from_step: 30 outer_learning_rate: 0.7 outer_momentum: 0.9}"};
-const Settings kElastic = {"dense.synchroniser=EASGD", "dense.local_steps={every: 7}"};
+// Checkpoints come between sync rounds: replicas differ, and so do their optimizers' slots.
+const Settings kOuter = {"dense.synchroniser=LOCAL_SGD",
+                         "dense.local_steps={sync_every: 7 warmup_steps: 30 outer_learning_rate: "
+                         "0.7 outer_momentum: 0.9}"};
+const Settings kElastic = {"dense.synchroniser=EASGD", "dense.local_steps={sync_every: 7}"};
 
 // Every synchroniser is here.
 const std::map<Dense::Synchroniser, Settings> kSynchronisers = {{Dense::ALLREDUCE, {}},
@@ -205,8 +205,8 @@ TEST_F(ResumeTest, KilledRunsEndWithTheBitsOfOneThatWasNot) {
 
 // ---- every policy -----------------------------------------------------------------------------
 
-// Policies of the two tables and of the dense part on servers; all kinds are here. Saves come every 10
-// steps, so that they find open batches, steps that wait, and both sides of a switch.
+// Policies of the two tables and of the dense part on servers; all kinds are here. Checkpoints come
+// every 10 steps, so that they find open batches, steps that wait, and both sides of a switch.
 const Settings kPolicies[] = {
     {"BSP", "SSP bound: 2", "FIXED_DELAY delay: 4"},
     {"ASP", "BACKUP_WORKERS backups: 0", "STALENESS_AWARE"},
@@ -227,11 +227,11 @@ Settings Under(const Settings& policies) {
 TEST_F(ResumeTest, EveryPolicyIsKilled) {
   std::set<Policy::Kind> killed;
   for (const Settings& policies : kPolicies) {
-    const job::JobPlan plan = job_->Plan(Join(Under(policies), {"reproducible=false"}));
+    const job::ResolvedJob plan = job_->Plan(Join(Under(policies), {"reproducible=false"}));
     for (const job::GroupPlan& group : plan.groups) killed.insert(group.policy.kind());
   }
   for (const policies::PolicyKind& row : policies::PolicyKinds()) {
-    if (row.kind == Policy::STORE) continue;  // nothing is trained under it
+    if (row.kind == Policy::KEY_VALUE) continue;  // nothing is trained under it
     EXPECT_EQ(killed.count(row.kind), 1u) << Policy::Kind_Name(row.kind) << ": add it to kPolicies";
   }
 }
@@ -245,8 +245,8 @@ TEST_F(ResumeTest, AWorkerAloneEndsWithTheSameBitsUnderEveryPolicy) {
   }
 }
 
-// Several are not, but each step of each is in the model once: nothing is computed twice or left out, and
-// versions count what their policy says.
+// Several are not, but each step of each is in the model once: nothing is computed twice or left
+// out, and versions count what their policy says.
 TEST_F(ResumeTest, SeveralWorkersTakeEachStepOnceUnderEveryPolicy) {
   for (const Settings& policies : kPolicies) {
     SCOPED_TRACE(policies[0]);
@@ -261,20 +261,20 @@ TEST_F(ResumeTest, SeveralWorkersTakeEachStepOnceUnderEveryPolicy) {
   }
 }
 
-// A worker alone is deterministic under any policy: the end of an epoch is told by meetings.
-TEST_F(ResumeTest, AnEpochThatMeetingsEndGoesOn) {
+// A worker alone is deterministic under any policy: the end of an epoch is told by sync rounds.
+TEST_F(ResumeTest, AnEpochThatSyncRoundsEndGoesOn) {
   const Settings alone = {"cluster.workers=1", "reproducible=false", "policy={kind: ASP}",
                           "dense.algorithm=DIRECT"};
   ExpectTheSameBits("alone", Join(Join(Steps(450, 20), alone), kOuter), 2, absl::Milliseconds(200));
 }
 
-const Settings kOnWorkers = {"table[0].synchroniser=SHARDED", "table[1].synchroniser=REPLICATED"};
+const Settings kOnWorkers = {"table[0].placement=SHARDED", "table[1].placement=REPLICATED"};
 
 TEST_F(ResumeTest, TablesOnWorkersGoOn) {
   ExpectTheSameBits("on-workers", Join(Steps(200, 20), kOnWorkers), 2, absl::Milliseconds(200));
 }
 
-// A save does not say where rows were.
+// A checkpoint does not say where rows were.
 TEST_F(ResumeTest, RowsMayGoOnElsewhere) {
   const RunResult whole = RunJob(job_->Arguments("there", Steps(90, 1000)));
   ASSERT_TRUE(whole.ok()) << whole.DebugString();
@@ -283,9 +283,9 @@ TEST_F(ResumeTest, RowsMayGoOnElsewhere) {
   const RunResult second =
       RunJob(Resume("elsewhere", Join(Join(Steps(60, 1000), kOnWorkers), {"cluster.servers=0"})));
   ASSERT_TRUE(second.ok()) << second.DebugString();
-  EXPECT_THAT(second.output, HasSubstr("changed: table[0].synchroniser: SERVERS -> SHARDED"));
+  EXPECT_THAT(second.output, HasSubstr("changed: table[0].placement: SERVERS -> SHARDED"));
   const RunResult third =
-      RunJob(Resume("elsewhere", Join(Steps(90, 1000), {"table[0].synchroniser=REPLICATED"})));
+      RunJob(Resume("elsewhere", Join(Steps(90, 1000), {"table[0].placement=REPLICATED"})));
   ASSERT_TRUE(third.ok()) << third.DebugString();
   EXPECT_EQ(Difference(Model("there"), Model("elsewhere")), "");
 }
@@ -337,15 +337,15 @@ bool WaitUntilStopped(pid_t pid) {
   return absl::StrContains(ReadTextFile(path), ") T ");
 }
 
-TEST_F(ResumeTest, ASignalSavesFirst) {
+TEST_F(ResumeTest, ASignalCheckpointsFirst) {
   const Settings set = Steps(300, 100'000);
   const RunResult whole = RunJob(job_->Arguments("signal-whole", set));
   ASSERT_TRUE(whole.ok()) << whole.DebugString();
   const Settings endless = {"train.max_steps=300000", "train.epochs=1000000"};
   RunningJob job(job_->Arguments("signal", endless));
   ASSERT_TRUE(job.WaitForStep(20, kRunLimit));
-  // As those who end whole jobs do: to every process, and to the first one twice. The scheduler is too
-  // busy to look at its signal before that of the driver comes.
+  // As those who end whole jobs do: to every process, and to the first one twice. The scheduler is
+  // too busy to look at its signal before that of the driver comes.
   const std::map<std::string, pid_t> roles = job.Roles();
   kill(roles.at("scheduler"), SIGSTOP);
   ASSERT_TRUE(WaitUntilStopped(roles.at("scheduler")));
@@ -357,9 +357,9 @@ TEST_F(ResumeTest, ASignalSavesFirst) {
   const RunResult ended = job.Finish(kRunLimit);
   EXPECT_EQ(ended.signal, SIGTERM) << ended.DebugString();
   EXPECT_TRUE(job.WaitForNobody(absl::Seconds(20)));
-  const int64_t step = SavedStep("signal");
+  const int64_t step = CheckpointStep("signal");
   ASSERT_GE(step, 20) << ended.DebugString();
-  EXPECT_EQ(ended.summary["stopped"]["saved_step"], step) << ended.DebugString();
+  EXPECT_EQ(ended.summary["stopped"]["checkpointed_step"], step) << ended.DebugString();
   EXPECT_THAT(LastLine(ended.output), HasSubstr(absl::StrCat("saved at step ", step)));
   EXPECT_THAT(LastLine(ended.output), HasSubstr("--resume " + job_->File("signal")));
 
@@ -385,7 +385,7 @@ TEST_F(ResumeTest, ASignalSavesFirst) {
 TEST_F(ResumeTest, ASecondSignalEndsAtOnce) {
   RunningJob job(job_->Arguments("twice", {"train.epochs=1000000"}));
   ASSERT_TRUE(job.WaitForStep(20, kRunLimit));
-  // A server that does not answer: the save cannot come to an end.
+  // A server that does not answer: the checkpoint cannot come to an end.
   kill(job.Roles()["server-0"], SIGSTOP);
   job.driver().Signal(SIGINT);
   ASSERT_TRUE(job.driver().WaitForOutput("saving first", absl::Seconds(20)));
@@ -395,16 +395,17 @@ TEST_F(ResumeTest, ASecondSignalEndsAtOnce) {
   EXPECT_FALSE(ended.timed_out) << ended.DebugString();
   EXPECT_EQ(ended.signal, SIGINT) << ended.DebugString();
   EXPECT_TRUE(job.WaitForNobody(absl::Seconds(20)));
-  EXPECT_EQ(SavedStep("twice"), -1);
+  EXPECT_EQ(CheckpointStep("twice"), -1);
 }
 
 // ---- what cannot be written -------------------------------------------------------------------
 
-// A save on the way that cannot be written is said; training goes on, and the save before stays.
-TEST_F(ResumeTest, AFailedSaveIsSaidAndTrainingGoesOn) {
+// A checkpoint on the way that cannot be written is said; training goes on, and the checkpoint
+// before stays.
+TEST_F(ResumeTest, AFailedCheckpointIsSaidAndTrainingGoesOn) {
   const std::string model = job_->File("full/model");
-  RunningJob job(job_->Arguments("full", {"train.epochs=1000000", "save.every_steps=30"}));
-  ASSERT_TRUE(WaitForSaveAfter(&job, "full", 0)) << job.driver().Output();
+  RunningJob job(job_->Arguments("full", {"train.epochs=1000000", "checkpoint.every_steps=30"}));
+  ASSERT_TRUE(WaitForCheckpointAfter(&job, "full", 0)) << job.driver().Output();
   fs::rename(model, model + ".aside");
   WriteTextFile(model, "a file where the folder was\n");
   ASSERT_TRUE(job.driver().WaitForOutput("the checkpoint at step ", kRunLimit))
@@ -413,9 +414,9 @@ TEST_F(ResumeTest, AFailedSaveIsSaidAndTrainingGoesOn) {
   EXPECT_THAT(job.driver().Output(), HasSubstr("and training continues"));
   fs::remove(model);
   fs::rename(model + ".aside", model);
-  const int64_t saved = SavedStep("full");
-  EXPECT_GT(saved, 0) << "the last whole save is still there";
-  EXPECT_TRUE(WaitForSaveAfter(&job, "full", saved)) << job.driver().Output();
+  const int64_t saved = CheckpointStep("full");
+  EXPECT_GT(saved, 0) << "the last whole checkpoint is still there";
+  EXPECT_TRUE(WaitForCheckpointAfter(&job, "full", saved)) << job.driver().Output();
   job.driver().Signal(SIGKILL);
   job.WaitForNobody(absl::Seconds(20));
 }
@@ -444,22 +445,23 @@ TEST_F(RefusedResumeTest, WhatWouldBeAnotherRun) {
   ASSERT_TRUE(trained.ok()) << trained.DebugString();
   Expect(Resume("done", set), {"the run is finished", "train.max_steps"});
   const Settings longer = Steps(40, 10);
-  Expect(Resume("done", Join(longer, {"train.batch=12"})),
-         {"train.batch: 24 -> 12", "docs/SAVES.md"});
+  Expect(Resume("done", Join(longer, {"train.batch_size=12"})),
+         {"train.batch_size: 24 -> 12", "docs/CHECKPOINTS.md"});
   Expect(Resume("done", Join(longer, {"cluster.workers=2"})), {"3 workers, the job 2"});
   Expect(Resume("done", Join(longer, {"seed=8"})), {"seed: 7 -> 8"});
   RunArguments both = Resume("done", longer);
   both.flags.insert(both.flags.end(), {"--init-from", both.out + "/model"});
   Expect(both, {"not with --init-from"});
   // One that runs is not gone on with.
-  RunningJob running(job_->Arguments("runs", {"train.epochs=1000000", "save.every_steps=10"}));
-  ASSERT_TRUE(WaitForSaveAfter(&running, "runs", 0));
+  RunningJob running(
+      job_->Arguments("runs", {"train.epochs=1000000", "checkpoint.every_steps=10"}));
+  ASSERT_TRUE(WaitForCheckpointAfter(&running, "runs", 0));
   Expect(Resume("runs", {"train.epochs=1000000"}), {"another run writes into it"});
   KillAll(&running);
   // What may change.
   const RunResult on = RunJob(
       Resume("done", Join(longer, {"cluster.servers=1", "dense.optimizer.learning_rate=0.001",
-                                   "evaluation.every_epochs=1", "save={keep: 1}"})));
+                                   "evaluation.every_epochs=1", "checkpoint={keep: 1}"})));
   EXPECT_TRUE(on.ok()) << on.DebugString();
   EXPECT_GT(on.summary["steps"], trained.summary["steps"]);
 }

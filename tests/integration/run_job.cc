@@ -41,7 +41,7 @@ std::vector<std::string> RunCommandLine(const RunArguments& arguments) {
   if (!arguments.init_from.empty()) {
     argv.insert(argv.end(), {"--init-from", arguments.init_from});
   }
-  if (!arguments.save) argv.push_back("--no-save");
+  if (!arguments.checkpoint) argv.push_back("--no-checkpoint");
   argv.insert(argv.end(), arguments.flags.begin(), arguments.flags.end());
   return argv;
 }
@@ -55,7 +55,8 @@ std::string MadeFolder(const std::string& path) {
 
 // The text of a file that may not be there.
 std::string TextOf(const std::string& path) {
-  // Read by hand: a file of /proc fails in the middle when its process ends, and streams throw then.
+  // Read by hand: a file of /proc fails in the middle when its process ends, and streams throw
+  // then.
   std::string text;
   std::FILE* const file = std::fopen(path.c_str(), "rb");
   if (file == nullptr) return text;

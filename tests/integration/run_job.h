@@ -47,7 +47,7 @@ struct RunArguments {
   std::vector<std::string> set;  // path=value
   std::string out;
   std::string init_from;
-  bool save = true;
+  bool checkpoint = true;
   std::vector<std::string> flags = {};                  // any others
   std::map<std::string, std::string> environment = {};  // added to ours
 };

@@ -1,6 +1,7 @@
-// Modules of PyTorch as TorchScript files (tests/python/scripts.py writes them): what they compute beside the
-// same module in Python, what each one that does not fit is told, and that jobs with them end, go on
-// and predict as others do. Skipped where there is no interpreter with PyTorch and numpy.
+// Modules of PyTorch as TorchScript files (tests/python/scripts.py writes them): what they compute
+// beside the same module in Python, what each one that does not fit is told, and that jobs with
+// them end, go on and predict as others do. Skipped where there is no interpreter with PyTorch and
+// numpy.
 #include <signal.h>
 
 #include <algorithm>
@@ -69,15 +70,15 @@ class ScriptTest : public ::testing::Test {
 
   static std::string Job(const std::string& data_and_model) {
     const std::string job = folder_->File("job.textproto");
-    WriteTextFile(
-        job, absl::StrCat(R"(
+    WriteTextFile(job, absl::StrCat(R"(
 seed: 7 reproducible: true cluster { workers: 2 servers: 2 }
 table { name: "t-0" dim: 8 field: "city" field: "offer" optimizer { kind: ADAGRAD learning_rate: 0.05 } }
 table { name: "t1" dim: 8 field: "day" optimizer { kind: ADAGRAD learning_rate: 0.05 } }
 dense { optimizer { kind: ADAM learning_rate: 0.005 } }
-limits { report_seconds: 0.1 }
+limits { report_interval_seconds: 0.1 }
 )",
-                          data_and_model, "\ntrain { batch: ", kBatch, " epochs: 3 depth: 1 }\n"));
+                                    data_and_model, "\ntrain { batch_size: ", kBatch,
+                                    " epochs: 3 prefetch_steps: 1 }\n"));
     return job;
   }
   static std::string DataAndModel(const std::string& module) {
@@ -96,8 +97,8 @@ limits { report_seconds: 0.1 }
     arguments.environment = {{"TANDEM_PYTHON", PythonInterpreter()}};
     return arguments;
   }
-  static ModelBits Saved(const std::string& out) {
-    absl::StatusOr<ModelBits> model = ReadSavedModel(folder_->File(out + "/model"));
+  static ModelBits Checkpointed(const std::string& out) {
+    absl::StatusOr<ModelBits> model = ReadCheckpoint(folder_->File(out + "/model"));
     EXPECT_TRUE(model.ok()) << model.status();
     return model.ok() ? *std::move(model) : ModelBits();
   }
@@ -131,7 +132,7 @@ struct Step {
     for (int i = 0; i < 4 * samples; ++i) rows.push_back(float(random.Normal()));
     for (int i = 0; i < samples; ++i) batch.labels.push_back(random.Bernoulli(0.5) ? 1 : 0);
     flat.resize(static_cast<size_t>(model.parameter_count()));
-    model.FirstValues(/*job_seed=*/1, absl::MakeSpan(flat));
+    model.InitialValues(/*job_seed=*/1, absl::MakeSpan(flat));
     gradient.assign(flat.size(), NAN);
     row_gradient.assign(rows.size(), NAN);
     logits.assign(static_cast<size_t>(samples), NAN);
@@ -154,7 +155,7 @@ TEST_F(ScriptTest, WhatIsNoFittingModuleIsToldSoInALine) {
   WriteTextFile(folder_->File("text.pt"), "no zip\n");
   EXPECT_THAT(Refusal("text"), HasSubstr("is no TorchScript file"));
   EXPECT_THAT(Refusal("state"), HasSubstr("an archive without constants.pkl, such as torch.save "
-                                          "writes; hint: torch.jit.script(module).save("));
+                                          "writes; hint: torch.jit.script(module).checkpoint("));
   EXPECT_THAT(Refusal("noforward"), HasSubstr("no method forward"));
   EXPECT_THAT(Refusal("arguments"), HasSubstr("forward takes (ids: Tensor); hint: Tandem calls "));
   EXPECT_THAT(Refusal("double"), HasSubstr("parameter weight is of type Double"));
@@ -206,8 +207,8 @@ TEST_F(ScriptTest, AModuleThatWasOnAGpuComputesHere) {
   EXPECT_NE((*model)->Contents(), (*same)->Contents());
 }
 
-// Each against a difference quotient in every direction: one parameter under two names, one that no batch
-// reaches, one that is frozen, a scalar, and one that lies in memory the other way round.
+// Each against a difference quotient in every direction: one parameter under two names, one that no
+// batch reaches, one that is frozen, a scalar, and one that lies in memory the other way round.
 TEST_F(ScriptTest, GradientsOfAnOddModule) {
   auto model = Load("odd");
   ASSERT_TRUE(model.ok()) << model.status();
@@ -305,7 +306,7 @@ TEST_F(ScriptTest, BuffersAreStateAndComeBack) {
   batch.labels = {0, 1, 0};
   std::vector<float> first(3 * 16, 0.5f), second(3 * 8, 0.25f), flat((*model)->parameter_count()),
       gradient(flat.size()), logits(3), d_first(first.size()), d_second(second.size());
-  (*model)->FirstValues(1, absl::MakeSpan(flat));
+  (*model)->InitialValues(1, absl::MakeSpan(flat));
   double loss = 0;
   ASSERT_EQ((*model)->ForwardBackward(batch, flat, {first, second}, absl::MakeSpan(logits), &loss,
                                       absl::MakeSpan(gradient),
@@ -324,12 +325,12 @@ TEST_F(ScriptTest, BuffersAreStateAndComeBack) {
   EXPECT_EQ(scores(**other), want);
   EXPECT_EQ(scores(**model), want) << "an evaluation changes no buffer";
   EXPECT_THAT((*none)->SetState(*trained).message(), HasSubstr("is it of another"));
-  EXPECT_THAT((*model)->SetState("").message(), HasSubstr("is not in the save"));
+  EXPECT_THAT((*model)->SetState("").message(), HasSubstr("is not in the checkpoint"));
   EXPECT_FALSE((*model)->SetState("nonsense").ok());
 }
 
 TEST_F(ScriptTest, TheBitsOfTheSameModuleInPython) {
-  const Settings steps = {"evaluation.batch=64"};
+  const Settings steps = {"evaluation.batch_size=64"};
   const RunResult file = RunJob(Arguments("file", "ranker.pt", steps));
   ASSERT_TRUE(file.ok()) << file.DebugString();
   EXPECT_GE(file.summary["steps"], 200);
@@ -349,14 +350,14 @@ TEST_F(ScriptTest, TheBitsOfTheSameModuleInPython) {
   const RunResult program = RunJob(arguments);
   ASSERT_TRUE(program.ok()) << program.DebugString();
   EXPECT_EQ(program.summary["steps"], file.summary["steps"]);
-  EXPECT_EQ(Difference(Saved("program"), Saved("file")), "");
-  EXPECT_EQ(Difference(Saved("program"), Saved("traced")), "");
+  EXPECT_EQ(Difference(Checkpointed("program"), Checkpointed("file")), "");
+  EXPECT_EQ(Difference(Checkpointed("program"), Checkpointed("traced")), "");
 }
 
 // With dropout and running means.
 TEST_F(ScriptTest, AKilledRunEndsWithTheBitsOfOneThatWasNot) {
   for (const char* const dense : {"ALLREDUCE", "SERVERS"}) {
-    const Settings set = {"save.every_steps=20", absl::StrCat("dense.synchroniser=", dense)};
+    const Settings set = {"checkpoint.every_steps=20", absl::StrCat("dense.synchroniser=", dense)};
     const std::string whole = absl::StrCat("whole-", dense),
                       broken = absl::StrCat("broken-", dense);
     const RunResult undisturbed = RunJob(Arguments(whole, "noisy.pt", set));
@@ -377,7 +378,7 @@ TEST_F(ScriptTest, AKilledRunEndsWithTheBitsOfOneThatWasNot) {
     arguments.flags = {"--resume", arguments.out};
     const RunResult resumed = RunJob(arguments);
     ASSERT_TRUE(resumed.ok()) << resumed.DebugString();
-    EXPECT_EQ(Difference(Saved(whole), Saved(broken)), "");
+    EXPECT_EQ(Difference(Checkpointed(whole), Checkpointed(broken)), "");
     EXPECT_EQ(resumed.summary["eval"].dump(), undisturbed.summary["eval"].dump());
   }
 }
@@ -418,10 +419,10 @@ TEST_F(ScriptTest, AModuleWithoutParametersTrainsRows) {
         RunJob(Arguments(out, "rows.pt", {absl::StrCat("dense.synchroniser=", dense)}));
     ASSERT_TRUE(run.ok()) << run.DebugString();
     EXPECT_EQ(run.summary["samples"], 3 * kRows);
-    EXPECT_TRUE(Saved(out).at("dense").empty());
+    EXPECT_TRUE(Checkpointed(out).at("dense").empty());
     EXPECT_LT(run.summary["eval"]["logloss"], std::log(2.0)) << run.summary.dump();
   }
-  EXPECT_EQ(Difference(Saved("rows-ALLREDUCE"), Saved("rows-SERVERS")), "");
+  EXPECT_EQ(Difference(Checkpointed("rows-ALLREDUCE"), Checkpointed("rows-SERVERS")), "");
 }
 
 // The path is the same on both, and what lies there is not.

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/save_compare.h"
+#include "server/checkpoint_compare.h"
 #include "tests/integration/run_job.h"
 #include "tests/integration/small_job.h"
 
@@ -22,8 +22,8 @@ using Settings = std::vector<std::string>;
 using ::testing::HasSubstr;
 
 const Settings kAsynchronous = {"reproducible=false", "policy={kind: ASP}",
-                                "dense.synchroniser=SERVERS", "staleness.order=true",
-                                "train.depth=1"};
+                                "dense.synchroniser=SERVERS", "staleness.record_order=true",
+                                "train.prefetch_steps=1"};
 
 class SimulateTest : public ::testing::Test {
  protected:
@@ -55,8 +55,8 @@ class SimulateTest : public ::testing::Test {
     return RunProgram(argv);
   }
   static size_t FilesThatDiffer(const std::string& a, const std::string& b) {
-    const auto left = server::SavedModel::Open(job_->File(a) + "/model");
-    const auto right = server::SavedModel::Open(job_->File(b) + "/model");
+    const auto left = server::CheckpointReader::Open(job_->File(a) + "/model");
+    const auto right = server::CheckpointReader::Open(job_->File(b) + "/model");
     EXPECT_TRUE(left.ok() && right.ok()) << left.status() << right.status();
     const auto compared = server::CompareModels(*left, *right);
     EXPECT_TRUE(compared.ok()) << compared.status();
@@ -85,8 +85,8 @@ TEST_F(SimulateTest, ASeedIsARun) {
 TEST_F(SimulateTest, AReproducibleJobHasTheBitsOfAClusterAtOnce) {
   int number = 0;
   for (const Settings& kind :
-       {Settings{}, Settings{"dense.synchroniser=LOCAL_SGD", "dense.local_steps.every=4"},
-        Settings{"dense.synchroniser=EASGD", "dense.local_steps.every=3"}}) {
+       {Settings{}, Settings{"dense.synchroniser=LOCAL_SGD", "dense.local_steps.sync_every=4"},
+        Settings{"dense.synchroniser=EASGD", "dense.local_steps.sync_every=3"}}) {
     const std::string name = "kind" + std::to_string(number++);
     const RunResult live = RunJob(job_->Arguments(name, kind));
     ASSERT_TRUE(live.ok()) << live.DebugString();
@@ -116,7 +116,7 @@ TEST_F(SimulateTest, AnAsynchronousRunHasTheBitsOfAClusterInTheSameOrder) {
 
 // Virtual time is exact: steps of 10 ms, and one worker whose steps take 100.
 TEST_F(SimulateTest, AStragglerHoldsUpThoseWhoWaitForIt) {
-  const std::string slow = "service_time={worker: 1 mean_seconds: 0.1}";
+  const std::string slow = "fault_injection.slow_workers={worker: 1 mean_seconds: 0.1}";
   const std::string together = "policy={kind: BSP}", alone = "policy={kind: ASP}";
   const Settings common = {"reproducible=false", "dense.synchroniser=SERVERS", slow,
                            "train.max_steps=20", "train.epochs=1"};
@@ -138,9 +138,11 @@ TEST_F(SimulateTest, AStragglerHoldsUpThoseWhoWaitForIt) {
 // A step that is slow now and then holds up who waits for all, and is a late gradient elsewhere.
 TEST_F(SimulateTest, AQuorumDoesNotWaitForSlowSteps) {
   const auto simulate = [](const std::string& quorum) {
-    return Simulate(quorum, {"reproducible=false", "policy={kind: ASP}", "cluster.workers=4",
-                             "train.batch=10", "dense.quorum=" + quorum,
-                             "service_time={mean_seconds: 0.02 slow_share: 0.05 slow_factor: 8}"});
+    return Simulate(
+        quorum,
+        {"reproducible=false", "policy={kind: ASP}", "cluster.workers=4", "train.batch_size=10",
+         "dense.quorum=" + quorum,
+         "fault_injection.slow_workers={mean_seconds: 0.02 slow_share: 0.05 slow_factor: 8}"});
   };
   const RunResult all = simulate("ALL");
   ASSERT_TRUE(all.ok()) << all.DebugString();
@@ -158,13 +160,14 @@ TEST_F(SimulateTest, AQuorumDoesNotWaitForSlowSteps) {
   }
 }
 
-// The same of meetings, and with a grace somewhere between.
-TEST_F(SimulateTest, MeetingsOfAQuorumDoNotWaitForSlowSteps) {
+// The same of sync rounds, and with a grace somewhere between.
+TEST_F(SimulateTest, SyncRoundsOfAQuorumDoNotWaitForSlowSteps) {
   const auto simulate = [](const std::string& name, const std::string& who) {
     return Simulate(
-        name, {"reproducible=false", "policy={kind: ASP}", "cluster.workers=4", "train.batch=10",
-               "dense.synchroniser=LOCAL_SGD", "dense.local_steps={every: 4 " + who + "}",
-               "service_time={mean_seconds: 0.02 slow_share: 0.05 slow_factor: 8}"});
+        name,
+        {"reproducible=false", "policy={kind: ASP}", "cluster.workers=4", "train.batch_size=10",
+         "dense.synchroniser=LOCAL_SGD", "dense.local_steps={sync_every: 4 " + who + "}",
+         "fault_injection.slow_workers={mean_seconds: 0.02 slow_share: 0.05 slow_factor: 8}"});
   };
   const RunResult all = simulate("all-meet", ""), some = simulate("some-meet", "quorum: 2"),
                   patient = simulate("patient", "quorum: 2 grace_seconds: 0.05");
@@ -195,12 +198,12 @@ TEST_F(SimulateTest, FramesTakeTheirTimeOnTheLinks) {
 
 // What live steps took holds here, and the speeds of both stand side by side.
 TEST_F(SimulateTest, TakesItsTimesFromALiveRun) {
-  const Settings slow = {"service_time={mean_seconds: 0.02}", "train.max_steps=20",
+  const Settings slow = {"fault_injection.slow_workers={mean_seconds: 0.02}", "train.max_steps=20",
                          "train.epochs=1"};
   const RunResult live = RunJob(job_->Arguments("timed", slow));
   ASSERT_TRUE(live.ok()) << live.DebugString();
   const RunResult twin =
-      Simulate("timed-twin", slow, {"--calibrate", job_->File("timed"), "--no-save"});
+      Simulate("timed-twin", slow, {"--calibrate", job_->File("timed"), "--no-checkpoint"});
   ASSERT_TRUE(twin.ok()) << twin.DebugString();
   EXPECT_THAT(twin.output, HasSubstr("a step computes "));
   EXPECT_THAT(twin.output, HasSubstr("training alone: "));
@@ -220,20 +223,25 @@ TEST_F(SimulateTest, TakesItsTimesFromALiveRun) {
   EXPECT_THAT(of_twin.output, HasSubstr("is a simulated run"));
 }
 
-// Without data, rows and gradients: the staleness and the speed of the job with them, since nothing else
-// decides them; and of more workers than could train here.
+// Without data, rows and gradients: the staleness and the speed of the job with them, since nothing
+// else decides them; and of more workers than could train here.
 TEST_F(SimulateTest, TimesNeedNoData) {
   const Settings job = {
-      "reproducible=false",          "dense.synchroniser=SERVERS",
-      "policy={kind: SSP bound: 1}", "service_time={distribution: EXPONENTIAL mean_seconds: 0.01}",
-      "cluster.servers=1",           "cluster.ranges_per_shard=1",
-      "train.max_steps=30",          "train.epochs=1"};
-  const RunResult with = Simulate("with-rows", job, {"--no-save"});
+      "reproducible=false",
+      "dense.synchroniser=SERVERS",
+      "policy={kind: SSP bound: 1}",
+      "fault_injection.slow_workers={distribution: EXPONENTIAL mean_seconds: 0.01}",
+      "cluster.servers=1",
+      "cluster.ranges_per_shard=1",
+      "train.max_steps=30",
+      "train.epochs=1"};
+  const RunResult with = Simulate("with-rows", job, {"--no-checkpoint"});
   Settings nowhere = job;
   nowhere.push_back("data.train=[\"nowhere.tsv\"]");
   const RunResult without = Simulate("without-rows", nowhere, {"--timing-only"});
   ASSERT_TRUE(with.ok() && without.ok()) << with.DebugString() << without.DebugString();
-  // Not to the last digit: workers of the one begin a little after each other (timing_test has it exact).
+  // Not to the last digit: workers of the one begin a little after each other (timing_test has it
+  // exact).
   for (const char* table : {"some", "rest", "dense"}) {
     const nlohmann::json& a = with.summary["staleness"][table];
     const nlohmann::json& b = without.summary["staleness"][table];
@@ -258,8 +266,8 @@ TEST_F(SimulateTest, TimesNeedNoData) {
   EXPECT_THAT(large.output, HasSubstr(" events in "));
 }
 
-// The step sizes at which a delay stops a quadratic from converging (tests/sim/stability_test.cc calculates
-// them), by the command.
+// The step sizes at which a delay stops a quadratic from converging (tests/sim/stability_test.cc
+// calculates them), by the command.
 TEST_F(SimulateTest, AQuadraticDivergesWhereTheFormulaSays) {
   const auto run = [](int delay, double rate, int max_steps = 0) {
     std::vector<std::string> argv = {ProgramPath("tandem"),
@@ -300,7 +308,8 @@ TEST_F(SimulateTest, AQuadraticDivergesWhereTheFormulaSays) {
   EXPECT_EQ(cut.summary["simulated"]["problem"]["diverged"], true);
 }
 
-// The planted click model by the command: what it reports is the same each time, and near the best there is.
+// The planted click model by the command: what it reports is the same each time, and near the best
+// there is.
 TEST_F(SimulateTest, AClickModelComesNearThePlantedOne) {
   nlohmann::json problem[2];
   for (nlohmann::json& of : problem) {
@@ -336,16 +345,16 @@ TEST_F(SimulateTest, WhatCannotBeSimulatedIsSaidInOneLine) {
   expect_refused(Simulate("x", {}, {"--noise", "1"}), "for --problem quadratic");
   expect_refused(Simulate("x", {}, {"--parameters", "2"}), "--parameters is for --problem");
   expect_refused(Simulate("x", {}, {"--problem", "quadratic", "--ids", "9"}), "--problem clicks");
-  expect_refused(Simulate("x", {}, {"--problem", "clicks", "--skew", "5"}), "--skew 0 to 4");
-  expect_refused(
-      Simulate("x", {},
-               {"--problem", "clicks", "--parameters", "1000000", "--set", "train.batch=4096"}),
-      "GB of memory, must be at most 4");
+  expect_refused(Simulate("x", {}, {"--problem", "clicks", "--zipf", "5"}), "--zipf 0 to 4");
+  expect_refused(Simulate("x", {},
+                          {"--problem", "clicks", "--parameters", "1000000", "--set",
+                           "train.batch_size=4096"}),
+                 "GB of memory, must be at most 4");
   EXPECT_NE(Simulate("x", {}, {"--problem", "cubic"}).exit_code, 0);
   expect_refused(Simulate("x", {}, {"--timing-only", "--bytes-per-second", "1e6"}), "--step-bytes");
   for (const char* bytes : {"--step-bytes", "--dense-bytes"}) {
     expect_refused(Simulate("x", {}, {"--timing-only", "--bytes-per-second", "1e-9", bytes, "1e9"}),
-                   "take 1e+18 s, must be less than the job's limits.stall_limit_seconds");
+                   "take 1e+18 s, must be less than the job's limits.stall_timeout_seconds");
   }
   expect_refused(Simulate("x", {}, {"--timing-only", "--set", "cluster.workers=65537"}), "65536");
   expect_refused(Simulate("x", {}, {"--timing-only", "--problem", "quadratic"}), "--timing-only");
@@ -360,7 +369,8 @@ TEST_F(SimulateTest, WhatCannotBeSimulatedIsSaidInOneLine) {
   ASSERT_TRUE(Simulate("there", {"train.max_steps=2"}).ok());
   expect_refused(Simulate("there", {}), "--overwrite");
   std::ofstream(job_->File("t.trace")) << "0.01\n10 ms\n";
-  const std::string trace = absl::StrCat("service_time={trace: '", job_->File("t.trace"), "'}");
+  const std::string trace =
+      absl::StrCat("fault_injection.slow_workers={trace: '", job_->File("t.trace"), "'}");
   const std::vector<std::vector<std::string>> without_data = {
       {"--timing-only", "--overwrite"}, {"--problem", "quadratic", "--overwrite"}};
   for (const auto& flags : without_data) {

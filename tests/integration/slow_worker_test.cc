@@ -1,5 +1,6 @@
-// Workers that are slow on purpose: who is felt where under which policy, and that a sleep is neither
-// a stall nor in the way of an end. By counts and by who waited for whom, never by the clock.
+// Workers that are slow on purpose: who is felt where under which policy, and that a sleep is
+// neither a stall nor in the way of an end. By counts and by who waited for whom, never by the
+// clock.
 #include <map>
 #include <memory>
 #include <string>
@@ -31,7 +32,7 @@ class SlowWorkerTest : public ::testing::Test {
     all.insert(all.end(), set.begin(), set.end());
     RunArguments arguments =
         job_->Arguments(::testing::UnitTest::GetInstance()->current_test_info()->name(), all);
-    arguments.save = false;
+    arguments.checkpoint = false;
     return arguments;
   }
 
@@ -39,14 +40,16 @@ class SlowWorkerTest : public ::testing::Test {
 };
 std::unique_ptr<SmallJob> SlowWorkerTest::job_;
 
-const char kOneIsSlow[] = "service_time=[{worker: 1 mean_seconds: 0.03}]";
+const char kOneIsSlow[] = "fault_injection.slow_workers=[{worker: 1 mean_seconds: 0.03}]";
 
-// All must come through their share of the data, but the slow one is the one that is waited for: each
-// step waits for its update alone, and it waits for nobody for as long.
+// All must come through their share of the data, but the slow one is the one that is waited for:
+// each step waits for its update alone, and it waits for nobody for as long.
 TEST_F(SlowWorkerTest, BspWaitsForTheSlowWorker) {
   const RunResult run = RunJob(Arguments({"policy={kind: BSP}", kOneIsSlow, "train.max_steps=25"}));
   ASSERT_TRUE(run.ok()) << run.DebugString();
-  EXPECT_THAT(run.output, HasSubstr("slow on purpose (service_time): worker 1 CONSTANT 0.03 s"));
+  EXPECT_THAT(
+      run.output,
+      HasSubstr("slow on purpose (fault_injection.slow_workers): worker 1 CONSTANT 0.03 s"));
   const nlohmann::json& workers = run.summary["by_worker"];
   for (int rank = 0; rank < kWorkers; ++rank) {
     SCOPED_TRACE(rank);
@@ -64,8 +67,8 @@ TEST_F(SlowWorkerTest, BspWaitsForTheSlowWorker) {
   EXPECT_LE(slept, run.summary["seconds"].get<double>());
 }
 
-// Nobody waits: the others run ahead of the slow worker, which is never ahead of them, and between its
-// read and its update come more of theirs than between two of their own.
+// Nobody waits: the others run ahead of the slow worker, which is never ahead of them, and between
+// its read and its update come more of theirs than between two of their own.
 TEST_F(SlowWorkerTest, AspLeavesTheSlowWorkerBehind) {
   const RunResult run = RunJob(Arguments({"policy={kind: ASP}", kOneIsSlow}));
   ASSERT_TRUE(run.ok()) << run.DebugString();
@@ -82,13 +85,13 @@ TEST_F(SlowWorkerTest, AspLeavesTheSlowWorkerBehind) {
   }
 }
 
-// Whoever is late computes in vain. The others take their time, too: were they through at once, it would be late
-// for a step or two only, as they are where their processor has other work.
+// Whoever is late computes in vain. The others take their time, too: were they through at once, it
+// would be late for a step or two only, as they are where their processor has other work.
 TEST_F(SlowWorkerTest, BackupWorkersDropWhatTheSlowWorkerComputed) {
-  const RunResult run = RunJob(
-      Arguments({"policy={kind: BACKUP_WORKERS backups: 1}",
-                 "service_time=[{worker: 0 mean_seconds: 0.02}, {worker: 1 mean_seconds: 0.1}, "
-                 "{worker: 2 mean_seconds: 0.02}]"}));
+  const RunResult run = RunJob(Arguments({"policy={kind: BACKUP_WORKERS backups: 1}",
+                                          "fault_injection.slow_workers=[{worker: 0 mean_seconds: "
+                                          "0.02}, {worker: 1 mean_seconds: 0.1}, "
+                                          "{worker: 2 mean_seconds: 0.02}]"}));
   ASSERT_TRUE(run.ok()) << run.DebugString();
   const nlohmann::json& workers = run.summary["by_worker"];
   for (int rank : {0, 2}) {
@@ -101,8 +104,9 @@ TEST_F(SlowWorkerTest, BackupWorkersDropWhatTheSlowWorkerComputed) {
 TEST_F(SlowWorkerTest, TracesOfStepsDriveTracesOfTheRun) {
   const std::string file = job_->File("steps.txt");
   WriteTextFile(file, "0.02\n0\n0.03\n");
-  RunArguments arguments = Arguments(
-      {absl::StrCat("service_time=[{worker: 1 trace: '", file, "'}]"), "train.max_steps=6"});
+  RunArguments arguments =
+      Arguments({absl::StrCat("fault_injection.slow_workers=[{worker: 1 trace: '", file, "'}]"),
+                 "train.max_steps=6"});
   arguments.flags = {"--trace", "6"};
   const RunResult run = RunJob(arguments);
   ASSERT_TRUE(run.ok()) << run.DebugString();
@@ -130,8 +134,8 @@ std::map<int, double> EndsOf(const std::string& trace, const std::string& kind) 
   return ends;
 }
 
-// Replicas: no step of the others ends before the slow worker has slept in it. Its gradient would go in
-// buckets, as soon as each is computed; they do not go ahead of the sleep.
+// Replicas: no step of the others ends before the slow worker has slept in it. Its gradient would
+// go in buckets, as soon as each is computed; they do not go ahead of the sleep.
 TEST_F(SlowWorkerTest, AnAllreduceTakesTheSlowWorkersTime) {
   RunArguments arguments = Arguments(
       {"dense.synchroniser=ALLREDUCE", "dense.bucket_bytes=256", kOneIsSlow, "train.max_steps=10"});
@@ -146,7 +150,8 @@ TEST_F(SlowWorkerTest, AnAllreduceTakesTheSlowWorkersTime) {
 
 // Ctrl-C, in the middle of a sleep that would last for minutes.
 TEST_F(SlowWorkerTest, ASleepIsNotInTheWayOfAnEnd) {
-  RunArguments arguments = Arguments({"service_time=[{worker: 1 mean_seconds: 400}]"});
+  RunArguments arguments =
+      Arguments({"fault_injection.slow_workers=[{worker: 1 mean_seconds: 400}]"});
   RunningJob job(arguments);
   ASSERT_TRUE(job.driver().WaitForOutput("slow on purpose", absl::Seconds(60)));
   // Steps are shown from the first report on: then the worker sleeps, or is about to.

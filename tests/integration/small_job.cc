@@ -35,8 +35,8 @@ table {
 policy { kind: BSP }
 dense { optimizer { kind: ADAM learning_rate: 0.002 } }
 model { dlrm { bottom: [24, 8] top: [32, 16] } }
-train { batch: 24 }
-limits { report_seconds: 0.1 }
+train { batch_size: 24 }
+limits { report_interval_seconds: 0.1 }
 )";
 
 }  // namespace
@@ -62,13 +62,13 @@ RunArguments SmallJob::Arguments(const std::string& name,
   return arguments;
 }
 
-job::JobPlan SmallJob::Plan(const std::vector<std::string>& set) const {
+job::ResolvedJob SmallJob::Plan(const std::vector<std::string>& set) const {
   job::Overrides overrides;
   for (const std::string& text : set)
     overrides.push_back(absl::StrSplit(text, absl::MaxSplits('=', 1)));
   const absl::StatusOr<Job> job = job::ReadJobFile(File("job.textproto"), overrides);
   TANDEM_CHECK_OK(job.status());
-  const absl::StatusOr<job::JobPlan> plan = job::Resolve(*job);
+  const absl::StatusOr<job::ResolvedJob> plan = job::Resolve(*job);
   TANDEM_CHECK_OK(plan.status());
   return *plan;
 }

@@ -20,7 +20,7 @@ class SmallJob {
   // `tandem run` of the job with its fields changed, into the subfolder `name`.
   RunArguments Arguments(const std::string& name, const std::vector<std::string>& set) const;
   // What every process of such a run makes of the job. Aborts the test program if it is refused.
-  job::JobPlan Plan(const std::vector<std::string>& set) const;
+  job::ResolvedJob Plan(const std::vector<std::string>& set) const;
 
   std::string File(absl::string_view name) const { return folder_.File(name); }
 

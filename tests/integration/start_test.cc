@@ -1,4 +1,4 @@
-// A job that starts from a saved model means by its numbers what that model meant by them: its means
+// A job that starts from a checkpoint means by its numbers what that model meant by them: its means
 // and deviations, its labels; or it is told the difference and does not start. What a job begins
 // with and leaves behind belongs to all its nodes, started by hand or not.
 #include <netinet/in.h>
@@ -17,7 +17,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "node/role_flags.h"
-#include "server/save_directory.h"
+#include "server/checkpoint_directory.h"
 #include "tests/integration/run_job.h"
 
 namespace tandem {
@@ -40,11 +40,12 @@ table { name: "cities" dim: 4 field: "city" optimizer { kind: ADAGRAD learning_r
 table { name: "offers" dim: 4 field: "offer" optimizer { kind: ADAGRAD learning_rate: 0.1 } }
 dense { optimizer { kind: ADAM learning_rate: 0.01 } }
 model { mlp { hidden: [8] } }
-train { batch: 8 epochs: 3 }
-limits { report_seconds: 0.1 }
+train { batch_size: 8 epochs: 3 }
+limits { report_interval_seconds: 0.1 }
 )";
 
-// Rows that can be learned: young people of the first cities take the offer. `shift` moves the ages.
+// Rows that can be learned: young people of the first cities take the offer. `shift` moves the
+// ages.
 std::string Rows(int rows, int shift) {
   std::string text = "age,city,visits,offer,taken\n";
   for (int i = 0; i < rows; ++i) {
@@ -96,26 +97,26 @@ class StartTest : public ::testing::Test {
 std::unique_ptr<TemporaryFolder> StartTest::folder_;
 RunResult StartTest::trained_;
 
-TEST_F(StartTest, ASaveSaysWhatItsNumbersMean) {
-  const absl::StatusOr<server::SavedModel> saved = server::SavedModel::Open(Model());
+TEST_F(StartTest, ACheckpointSaysWhatItsNumbersMean) {
+  const absl::StatusOr<server::CheckpointReader> saved = server::CheckpointReader::Open(Model());
   ASSERT_TRUE(saved.ok()) << saved.status();
   EXPECT_EQ(saved->manifest().model, "mlp { hidden: 8 }");
   EXPECT_THAT(saved->manifest().data, HasSubstr("deviation: "));
   EXPECT_THAT(saved->manifest().data, HasSubstr("negative: \"no\"")) << "found, not said";
 }
 
-// A folder of saves may be of a job that goes on saving: all of a run reads the one that was found
-// first.
-TEST_F(StartTest, TheSaveIsFoundOnce) {
+// A folder of checkpoints may be of a job that goes on saving: all of a run reads the one that was
+// found first.
+TEST_F(StartTest, TheCheckpointIsFoundOnce) {
   node::RoleFlags role;
   role.job = folder_->File("trained/job.textproto");
-  const absl::StatusOr<job::JobPlan> plan = node::PlanOf(role);
+  const absl::StatusOr<job::ResolvedJob> plan = node::PlanOf(role);
   ASSERT_TRUE(plan.ok()) << plan.status();
   cli::StartFlags flags;
   flags.init_from = Model();
   const cli::StartReport report = cli::CheckStart(flags, *plan);
-  EXPECT_EQ(report.save, server::SavedModel::Open(Model())->folder());
-  EXPECT_THAT(report.save, HasSubstr("/step-"));
+  EXPECT_EQ(report.checkpoint, server::CheckpointReader::Open(Model())->folder());
+  EXPECT_THAT(report.checkpoint, HasSubstr("/step-"));
 }
 
 // The means of the training rows of then, whatever the job names as training rows now.
@@ -126,7 +127,7 @@ TEST_F(StartTest, EvaluationStandardisesAsTheTrainingDid) {
   EXPECT_EQ(run.Measured(), trained_.Measured());
   EXPECT_GT(run.summary["eval"]["auc"].get<double>(), 0.9);
   EXPECT_EQ(run.summary["steps"], 0);
-  EXPECT_FALSE(fs::exists(folder_->File("evaluated/model"))) << "nothing new to save";
+  EXPECT_FALSE(fs::exists(folder_->File("evaluated/model"))) << "nothing new to checkpoint";
 }
 
 TEST_F(StartTest, ADifferenceIsALineAndNothingStarts) {
@@ -173,13 +174,14 @@ TEST_F(StartTest, SomeTablesAlone) {
   EXPECT_THAT(wrong.output, HasSubstr("no table citties"));
 }
 
-// Daemons close all three streams. A pipe between the processes of a run must not get such a number.
+// Daemons close all three streams. A pipe between the processes of a run must not get such a
+// number.
 TEST_F(StartTest, WithoutStandardStreams) {
   const std::string job = folder_->File("job.textproto"), out = folder_->File("closed");
   const RunResult run =
       RunProgram({"/bin/sh", "-c",
                   absl::StrCat(ProgramPath("tandem"), " run ", job, " --out ", out,
-                               " --set limits.start_seconds=20 <&- >&- 2>&-")});
+                               " --set limits.startup_timeout_seconds=20 <&- >&- 2>&-")});
   ASSERT_TRUE(run.ok()) << run.DebugString();
   const auto summary = nlohmann::json::parse(ReadTextFile(out + "/summary.json"));
   EXPECT_EQ(summary["eval"].dump(), trained_.summary["eval"].dump());
@@ -191,7 +193,7 @@ TEST_F(StartTest, ARoleDoesNotTakeWhatBelongsToTheJob) {
   for (const std::vector<std::string>& more :
        {std::vector<std::string>{"tandem-server", "--init-from", Model()},
         {"tandem-worker", "--init-from", Model()},
-        {"tandem-worker", "--save", folder_->File("half")}}) {
+        {"tandem-worker", "--checkpoint", folder_->File("half")}}) {
     std::vector<std::string> argv = {ProgramPath(more[0]), "--job", folder_->File("job.textproto"),
                                      "--scheduler", "tcp://127.0.0.1:1"};
     argv.insert(argv.end(), more.begin() + 1, more.end());
@@ -212,11 +214,11 @@ TEST_F(StartTest, ANodeWithAnotherJobSaysWhatDiffers) {
   const size_t at = output.find("tcp://");
   const std::string address = output.substr(at, output.find('"', at) - at);
   const RunResult other = RunProgram({ProgramPath("tandem-server"), "--job", job, "--scheduler",
-                                      address, "--set", "train.batch=17"});
+                                      address, "--set", "train.batch_size=17"});
   EXPECT_EQ(other.exit_code, 1) << other.DebugString();
   EXPECT_THAT(other.output,
               HasSubstr("the job files differ; changes from the scheduler's job to this "
-                        "one: train.batch: "));
+                        "one: train.batch_size: "));
   EXPECT_THAT(other.output, HasSubstr(" -> 17"));
   scheduler.Signal(SIGTERM);
   EXPECT_TRUE(scheduler.WaitFor(kStart)) << scheduler.Output();
@@ -261,10 +263,11 @@ TEST_F(StartTest, TheSchedulerTellsAll) {
   }
   const auto summary = nlohmann::json::parse(ReadTextFile(out + "/summary.json"));
   EXPECT_EQ(summary["eval"].dump(), expected.summary["eval"].dump());
-  const absl::StatusOr<server::SavedModel> saved = server::SavedModel::Open(out + "/model");
+  const absl::StatusOr<server::CheckpointReader> saved =
+      server::CheckpointReader::Open(out + "/model");
   ASSERT_TRUE(saved.ok()) << saved.status();
-  const absl::StatusOr<server::SavedModel> same =
-      server::SavedModel::Open(folder_->File("on/model"));
+  const absl::StatusOr<server::CheckpointReader> same =
+      server::CheckpointReader::Open(folder_->File("on/model"));
   EXPECT_EQ(saved->manifest().data, same->manifest().data) << "statistics of the first training";
 }
 

@@ -1,5 +1,5 @@
-// `tandem run --trace N`: what workers and servers did, in files that Perfetto can show: on each track
-// slices lie one in another or apart.
+// `tandem run --trace N`: what workers and servers did, in files that Perfetto can show: on each
+// track slices lie one in another or apart.
 #include <map>
 #include <set>
 #include <string>
@@ -57,8 +57,8 @@ Traced ReadTrace(const std::string& path) {
 
 TEST(TraceTest, WorkersAndServersTellWhatTheyDid) {
   const SmallJob job(/*train_rows=*/2000, /*test_rows=*/200);
-  RunArguments arguments =
-      job.Arguments("traced", {"train.max_steps=12", "train.depth=2", "cluster.workers=2"});
+  RunArguments arguments = job.Arguments(
+      "traced", {"train.max_steps=12", "train.prefetch_steps=2", "cluster.workers=2"});
   arguments.flags = {"--trace", "6"};
   const RunResult run = RunJob(arguments);
   ASSERT_TRUE(run.ok()) << run.DebugString();
@@ -68,13 +68,13 @@ TEST(TraceTest, WorkersAndServersTellWhatTheyDid) {
     EXPECT_THAT(worker.lanes, IsSupersetOf({"compute", "pull", "push", "read", "evaluation"}));
     EXPECT_THAT(worker.names, IsSupersetOf({"compute 5", "read 0", "score"}));
     EXPECT_EQ(worker.names.count("compute 6"), 0u) << "six steps were asked for";
-    EXPECT_EQ(worker.lanes.count("save"), w == 0 ? 1u : 0u) << "rank 0 writes the dense part";
+    EXPECT_EQ(worker.lanes.count("checkpoint"), w == 0 ? 1u : 0u) << "rank 0 writes the dense part";
     processes.insert(worker.process);
   }
   for (int s = 0; s < 2; ++s) {
     const Traced server = ReadTrace(absl::StrCat(arguments.out, "/trace-server-", s, ".json"));
     EXPECT_THAT(server.names, IsSupersetOf({"pull 0 of worker 0", "push 5 of worker 1",
-                                            "worker 0 evaluates", "save"}));
+                                            "worker 0 evaluates", "checkpoint"}));
     EXPECT_EQ(server.names.count("push 6 of worker 1"), 0u);
     processes.insert(server.process);
   }

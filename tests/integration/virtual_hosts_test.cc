@@ -33,8 +33,8 @@ class VirtualHostsTest : public ::testing::Test {
  protected:
   VirtualHostsTest() : job_(/*train_rows=*/3000, /*test_rows=*/500) {}
 
-  // Skips where hosts cannot be made whoever asks: a first one, made by hand. What `tandem run` is refused behind
-  // that is a failure.
+  // Skips where hosts cannot be made whoever asks: a first one, made by hand. What `tandem run` is
+  // refused behind that is a failure.
   void SetUp() override {
     if (geteuid() != 0) GTEST_SKIP() << "network namespaces need root";
     const RunResult by_hand = RunProgram(
@@ -84,8 +84,8 @@ TEST_F(VirtualHostsTest, SameBitsThroughTheLinks) {
   const double seconds = absl::ToDoubleSeconds(MonotonicNow() - begin);
   ASSERT_TRUE(there.ok()) << there.DebugString();
 
-  const auto want = ReadSavedModel(job_.File("here/model"));
-  const auto have = ReadSavedModel(job_.File("there/model"));
+  const auto want = ReadCheckpoint(job_.File("here/model"));
+  const auto have = ReadCheckpoint(job_.File("there/model"));
   ASSERT_TRUE(want.ok() && have.ok());
   EXPECT_EQ(Difference(*want, *have), "");
 
@@ -108,9 +108,9 @@ TEST_F(VirtualHostsTest, SameBitsThroughTheLinks) {
   EXPECT_EQ(By(there, "worker 0", "server 0"), "ZeroMQ");
 }
 
-TEST_F(VirtualHostsTest, ServersBesideWorkers) {
+TEST_F(VirtualHostsTest, ColocatedServers) {
   const RunResult run = Run("beside", {"dense.synchroniser=SERVERS"},
-                            {"--link-bytes-per-second", "1e7", "--servers-beside-workers"});
+                            {"--link-bytes-per-second", "1e7", "--colocate-servers"});
   ASSERT_TRUE(run.ok()) << run.DebugString();
   const auto traffic = Traffic(run);
   EXPECT_EQ(traffic.size(), 4u);
@@ -124,10 +124,9 @@ TEST_F(VirtualHostsTest, ServersBesideWorkers) {
 
 // Rows on the workers, gradients among them, and nothing in shared memory.
 TEST_F(VirtualHostsTest, WithoutServers) {
-  const RunResult run =
-      Run("sharded",
-          {"cluster.servers=0", "table[0].synchroniser=SHARDED", "table[1].synchroniser=SHARDED"},
-          {"--link-bytes-per-second", "1e7"});
+  const RunResult run = Run(
+      "sharded", {"cluster.servers=0", "table[0].placement=SHARDED", "table[1].placement=SHARDED"},
+      {"--link-bytes-per-second", "1e7"});
   ASSERT_TRUE(run.ok()) << run.DebugString();
   EXPECT_EQ(Traffic(run).size(), 4u);
   ASSERT_FALSE(run.summary["paths"].empty());
@@ -162,11 +161,11 @@ TEST_F(VirtualHostsTest, Refusals) {
     EXPECT_EQ(run.exit_code, 2) << run.DebugString();
     return run.output;
   };
-  EXPECT_THAT(refusal({}, {"--servers-beside-workers"}),
-              StartsWith("tandem run: --servers-beside-workers: without hosts"));
-  EXPECT_THAT(refusal({"cluster.servers=4"},
-                      {"--link-bytes-per-second", "1e7", "--servers-beside-workers"}),
-              HasSubstr("4 servers beside 3 workers, expected at most as many"));
+  EXPECT_THAT(refusal({}, {"--colocate-servers"}),
+              StartsWith("tandem run: --colocate-servers: without hosts"));
+  EXPECT_THAT(
+      refusal({"cluster.servers=4"}, {"--link-bytes-per-second", "1e7", "--colocate-servers"}),
+      HasSubstr("4 servers beside 3 workers, expected at most as many"));
   EXPECT_THAT(refusal({}, {"--link-bytes-per-second", "5"}),
               HasSubstr("links of 5 bytes a second, expected at least 500000 with 6 hosts"));
   EXPECT_THAT(refusal({}, {"--link-bytes-per-second", "1e12"}),
@@ -178,8 +177,8 @@ TEST_F(VirtualHostsTest, Refusals) {
               StartsWith("tandem run: dense.link: SHM, but each process is on a host of its own"));
 }
 
-// What the model says stands beside each run: of one that lacks it, or if the study assumes something else by
-// now, it is made again without the run.
+// What the model says stands beside each run: of one that lacks it, or if the study assumes
+// something else by now, it is made again without the run.
 TEST_F(VirtualHostsTest, AStudyKeepsItsModels) {
   const auto compare = [&](absl::string_view network) {
     WriteTextFile(

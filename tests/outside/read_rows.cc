@@ -1,5 +1,5 @@
-// read_rows SCHEDULER TABLE ID: reads a row of a running job again and again until the job ends, and
-// prints how often it could, and the row as it was at first and at last.
+// read_rows SCHEDULER TABLE ID: reads a row of a running job again and again until the job ends,
+// and prints how often it could, and the row as it was at first and at last.
 #include <cstdio>
 #include <cstdlib>
 

@@ -109,18 +109,18 @@ def update():
 
 
 def state():
-    refused("bytes: a null", lib.tandem_save_state(handle, None, 3))
-    refused("-3 bytes of state", lib.tandem_save_state(handle, b"abc", -3))
-    refused("no bytes", lib.tandem_save_state(handle, b"abc", 0))
-    _abi.check(lib.tandem_save_state(handle, b"abc", 3))
+    refused("bytes: a null", lib.tandem_checkpoint_state(handle, None, 3))
+    refused("-3 bytes of state", lib.tandem_checkpoint_state(handle, b"abc", -3))
+    refused("no bytes", lib.tandem_checkpoint_state(handle, b"abc", 0))
+    _abi.check(lib.tandem_checkpoint_state(handle, b"abc", 3))
 
 
-refused("bytes, count and epoch: a null", lib.tandem_saved_state(handle, 0, None, None, None))
+refused("bytes, count and epoch: a null", lib.tandem_resumed_state(handle, 0, None, None, None))
 refused("a report of 0 values", lib.tandem_report(handle, 0, None, None, 0, 1))
 refused("names and values: a null", lib.tandem_report(handle, 1, None, None, 0, 1))
 refused("name of reported value 0: a null",
         lib.tandem_report(handle, 1, texts(None), (ctypes.c_double * 1)(1), 0, 1))
-refused("the program's state was given, but the worker wants", lib.tandem_save_state(handle, b"abc", 3))
+refused("the program's state was given, but the worker wants", lib.tandem_checkpoint_state(handle, b"abc", 3))
 want, given, done = _abi.Want(), {}, set()
 refused("want: a null", lib.tandem_next(handle, 1, None))
 refused("worker: a null", lib.tandem_next(None, 1, ctypes.byref(want)))

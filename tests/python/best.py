@@ -77,7 +77,7 @@ def main():
 
 
 def check(model):
-    """Buffers of worker 0 and first values of unknown ids included."""
+    """Buffers of worker 0 and initial values of unknown ids included."""
     serve = torch.jit.script(tandem.load(model).serving(Ranker))
     with torch.no_grad():
         logits = torch.cat([serve(ids) for ids, _ in rows(11, 210, 90)]).numpy()

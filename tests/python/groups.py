@@ -413,7 +413,7 @@ def ddp(rank, ranks, ours, gloo):
     """The same module and data with DistributedDataParallel over either back end."""
     ended = []
     for group in (ours, gloo):
-        torch.manual_seed(rank)  # rank 0's first values are taken
+        torch.manual_seed(rank)  # rank 0's initial values are taken
         module = torch.nn.Sequential(torch.nn.Linear(20, 64), torch.nn.ReLU(), torch.nn.BatchNorm1d(64),
                                      torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
         model = DistributedDataParallel(module, process_group=group, bucket_cap_mb=.01)

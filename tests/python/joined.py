@@ -61,7 +61,7 @@ def train():
     if job.rank == 1:
         torch.manual_seed(99)
     model, loss_of = Model(Rows()), nn.BCEWithLogitsLoss()
-    if job.rank == 1:  # first values are those of rank 0
+    if job.rank == 1:  # initial values are those of rank 0
         for p in model.parameters():
             p.data.fill_(5)
     if WAY == "apart":

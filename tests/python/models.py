@@ -84,7 +84,7 @@ class OfTables(nn.Module):
 
 
 def export(case, file):
-    torch.jit.script(OfTables(module_of(case), case["tables"])).save(file)
+    torch.jit.script(OfTables(module_of(case), case["tables"])).checkpoint(file)
 
 
 def near(what, found, want):
@@ -101,7 +101,7 @@ def gradients(case):
     logits = model(numbers, cells)
     nn.BCEWithLogitsLoss(reduction="sum")(logits, torch.tensor(case["labels"])).backward()
     near("logits", logits.detach(), case["logits"])
-    near("cells", cells.grad, case["cell_gradients"])
+    near("cells", cells.grad, case["pooled_gradients"])
     for name, parameter in model.named_parameters():
         near(name, parameter.grad, next(p["gradient"] for p in case["parameters"] if p["name"] == name))
 

@@ -34,7 +34,7 @@ dense {{ optimizer {{ kind: PROGRAM }} }}
 policy {{ kind: BSP }}
 reproducible: true
 model {{ program {{}} }}
-train {{ batch: 16 epochs: {EPOCHS} depth: 2 }}
+train {{ batch_size: 16 epochs: {EPOCHS} prefetch_steps: 2 }}
 evaluation {{ every_epochs: 1 }}
 """)
 
@@ -290,7 +290,7 @@ def reading_is_interrupted():
     n.cell()
     same("passes", n)
     # An iterator goes on with what it has left, an ended generator with nothing.
-    once = {"set": ["train.epochs=1", "train.depth=0"]}
+    once = {"set": ["train.epochs=1", "train.prefetch_steps=0"]}
     n = Notebook("stream", out=f"{FOLDER}/stream", **once)
     n.train = tandem.DataLoader(Stream(), features=0)
     n.cell()
@@ -447,7 +447,7 @@ def runs_are_resumed():
     with Notebook("with").job:
         pass
     with open(f"{FOLDER}/with/summary.json", encoding="utf-8") as file:
-        assert "saved_step" in json.load(file)["stopped"]
+        assert "checkpointed_step" in json.load(file)["stopped"]
 
 
 def closing_is_interrupted():
@@ -471,14 +471,14 @@ def closing_is_interrupted():
     # ... or while the script gives its part of it.
     n = Notebook("closing", resume=n.out)
     assert interrupted(lambda: n.cell(raising(12)))
-    save = n.job._progress.save
+    checkpoint = n.job._progress.checkpoint
 
     def interrupts():
-        n.job._progress.save = save
+        n.job._progress.checkpoint = checkpoint
         os.kill(os.getpid(), signal.SIGINT)
-        save()
-    n.job._progress.save = interrupts
-    assert interrupted(n.job.close) and n.job._progress.save == save
+        checkpoint()
+    n.job._progress.checkpoint = interrupts
+    assert interrupted(n.job.close) and n.job._progress.checkpoint == checkpoint
     assert "checkpoint in" in close(n)
     n = Notebook("closing", resume=n.out)
     n.out = f"{FOLDER}/closing"
@@ -503,7 +503,7 @@ def jobs_end():
     n.optimizer.param_groups[0]["tag"] = object()
     with contextlib.redirect_stderr(io.StringIO()) as said:
         n.job.close()
-    assert "['tag'] is a object, which no save can hold" in said.getvalue() and n.job._ended, said.getvalue()
+    assert "['tag'] is a object, which no checkpoint can hold" in said.getvalue() and n.job._ended, said.getvalue()
     # The logs of a resumed run have both, and messages are about what tandem.init() has.
     n = Notebook("logged")
     n.job.close()
@@ -542,7 +542,7 @@ def evaluations_are_left():
     """A break behind a score ends the cell with an error, whether batches were read ahead or not. The cell that is run again
     scores the rest."""
     for depth in 0, 2:
-        n = Notebook(f"left-{depth}", out=f"{FOLDER}/left-{depth}", set=[f"train.depth={depth}"])
+        n = Notebook(f"left-{depth}", out=f"{FOLDER}/left-{depth}", set=[f"train.prefetch_steps={depth}"])
 
         def cell():
             for epoch in n.job.epochs():  # pylint: disable=cell-var-from-loop

@@ -1,4 +1,4 @@
-"""What a script has to say: numbers of its own, and that it wants a save. `notes.py`: two workers, ten steps. It could
+"""What a script has to say: numbers of its own, and that it wants a checkpoint. `notes.py`: two workers, ten steps. It could
 be a notebook, too, with a job of its own."""
 import torch
 from torch import nn
@@ -22,7 +22,7 @@ def refused(text, call, *arguments, **values):
 
 class Odd(nn.Module):
     def get_extra_state(self):
-        return open  # no save can hold it
+        return open  # no checkpoint can hold it
 
 
 refused("job.keep(odd=...): its state['_extra_state'] is a builtin_function_or_method", job.keep, odd=Odd())
@@ -31,8 +31,8 @@ for epoch in job.epochs():
         optimizer.zero_grad()
         model(rows(ids).values()).square().mean().backward()
         optimizer.step()
-        if epoch == 0 and job.step in (2, 6):  # both workers: one save each time
-            job.save()
+        if epoch == 0 and job.step in (2, 6):  # both workers: one checkpoint each time
+            job.checkpoint()
         if job.step == 4:
             job.report(both=10 + job.rank, **{f"only/{job.rank}": .5})
     job.report(epochs=epoch + 1 + job.rank)
@@ -46,5 +46,5 @@ for epoch in job.epochs():
             job.report(many=i)
 assert not job.stopped
 refused("job has ended", job.report, x=1)
-refused("job has ended", job.save)
+refused("job has ended", job.checkpoint)
 print("all said")

@@ -210,7 +210,7 @@ for ids in ({"city": far}, {"city": (matrix[:, 0], far)}, {"city": (matrix[:, 0]
             KeyedJaggedTensor(["city"], far, lengths=torch.ones(3, dtype=torch.int64))):
     refused("on meta, want them on the CPU, where rows are fetched; say .cpu()", BatchIds, job, ids)
 
-# What a save has of a script comes back as it was, of the same types; what runs code is not taken.
+# What a checkpoint has of a script comes back as it was, of the same types; what runs code is not taken.
 value = {3: [1, 2.5, float("inf"), None, True, "Rome"], "t": (torch.arange(3), b"\0\1", {1, 2}, -2 ** 70),
          "n": [numpy.float32(1.5), numpy.arange(4, dtype=numpy.uint32)],
          "b": torch.tensor([1.5, -2], dtype=torch.bfloat16), "s": torch.tensor(7), "e": torch.empty(0, 3)}
@@ -223,7 +223,7 @@ for what in (print, object(), [numpy.array([print])], {"a": lambda: 0}):
     try:
         pack(what, "x")
     except TypeError as error:
-        assert "which no save can hold" in str(error)
+        assert "which no checkpoint can hold" in str(error)
     else:
         raise AssertionError(what)
 refused("not what a script had saved", unpack, b"no zip file")
@@ -327,7 +327,7 @@ if pandas is not None:
 try:
     tandem.load("/nowhere")
 except FileNotFoundError as error:
-    assert "is it the folder of a run, made without --no-save?" in str(error)
+    assert "is it the folder of a run, made without --no-checkpoint?" in str(error)
 
 # What completion of names offers, and the version of the build.
 assert {"init", "DataLoader", "EmbeddingBagCollection", "DistributedOptimizer", "hash_ids", "load"} <= set(dir(tandem))

@@ -119,7 +119,7 @@ def main():
         job.barrier()
     if job.stopped:  # dropped quietly: what else ends the job is no fault of the script
         job.report(end=1)
-        job.save()
+        job.checkpoint()
         job.barrier()
     with open(f"{FOLDER}/end-{job.rank}", "w", encoding="utf-8") as file:
         file.write(f"stopped {job.stopped}\n")

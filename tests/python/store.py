@@ -1,5 +1,5 @@
-"""Rows of a STORE table that both workers write while they train. `store.py [again]`; again: the
-job begins with the save of the first run, and so does the table."""
+"""Rows of a KEY_VALUE table that both workers write while they train. `store.py [again]`; again: the
+job begins with the checkpoint of the first run, and so does the table."""
 import sys
 
 import numpy
@@ -31,7 +31,7 @@ rows, model = tandem.EmbeddingBagCollection(), nn.Linear(16, 1)
 optimizer = tandem.DistributedOptimizer(torch.optim.SGD(model.parameters(), .1), model)
 loader = tandem.DataLoader([torch.arange(8).reshape(4, 2) + i for i in range(6)])
 store = tandem.Store("cache")
-assert (store.dim, store.state_floats, store.row_floats) == (3, 2, 5)
+assert (store.dim, store.extra_floats, store.row_floats) == (3, 2, 5)
 refused("rows of table 'cache': shape [2, 3], want [2, 5]", store.assign, [1, 2],
         numpy.zeros((2, 3)))
 refused("keys of table 'cache': float64, want integers", store.read, [1.5])

@@ -1,4 +1,4 @@
-"""Rows of a STORE table in a run that is killed and goes on: each step of a worker assigns four. `store_resumed.py
+"""Rows of a KEY_VALUE table in a run that is killed and goes on: each step of a worker assigns four. `store_resumed.py
 FOLDER`."""
 import time
 

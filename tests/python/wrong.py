@@ -84,7 +84,7 @@ for text, batch in {
         "no table or field 'town'": {"town": ids[:, 0]},
         "fields of different numbers of samples": {"city": ids[:, 0], "offer": ids[:3, 0]},
         "offsets must rise": {"city": (ids[:, 0], torch.tensor([0, 4, 2, 6])), "offer": ids[:3, 0]},
-        "a batch of 65 samples, and train.batch is 64": torch.zeros(65, 2, dtype=torch.int64),
+        "a batch of 65 samples, and train.batch_size is 64": torch.zeros(65, 2, dtype=torch.int64),
         "a batch has 300 ids for table ids, but only 256":
             {"city": (torch.zeros(300, dtype=torch.int64), torch.tensor([0, 300]))},
 }.items():

@@ -25,7 +25,7 @@ using Settings = std::vector<std::string>;
 constexpr char kOverRdma[] = "cluster.transport=RDMA", kOverZmq[] = "cluster.transport=ZMQ";
 constexpr absl::Duration kLimit = absl::Minutes(40);  // processors may be emulated ones
 // Where steps take long, a role may wait for another one longer than it would elsewhere.
-constexpr char kPatient[] = "limits.start_seconds=600";
+constexpr char kPatient[] = "limits.startup_timeout_seconds=600";
 
 Settings Join(Settings a, const Settings& b) {
   a.insert(a.end(), b.begin(), b.end());
@@ -80,7 +80,7 @@ TEST_F(RdmaJobTest, AReproducibleJobEndsWithTheBitsThatZeroMqGives) {
       const RunResult run = Run(arguments);
       ASSERT_TRUE(run.ok());
       if (rdma) ExpectAllOverRdma(run, dense == absl::string_view("ALLREDUCE") ? 1 : 0);
-      const auto model = ReadSavedModel(arguments.out + "/model");
+      const auto model = ReadCheckpoint(arguments.out + "/model");
       ASSERT_TRUE(model.ok()) << model.status();
       EXPECT_FALSE(model->empty());
       bits[rdma] = *model;
@@ -150,15 +150,15 @@ class RdmaCollaborativeFilteringTest : public RdmaJobTest {
     arguments.out = folder_.File(rdma ? "rdma" : "zmq");
     arguments.set =
         Join(policy, {absl::StrCat("train.max_steps=", steps == nullptr ? "2000" : steps),
-                      "data.test=[]", "data.negatives.test_negatives=", "limits.report_seconds=1",
-                      rdma ? kOverRdma : kOverZmq, kPatient});
+                      "data.test=[]", "data.negatives.test_negatives=",
+                      "limits.report_interval_seconds=1", rdma ? kOverRdma : kOverZmq, kPatient});
     Trained trained;
     const RunResult run = Run(arguments);
     if (!run.ok()) return trained;
     const bool servers = absl::c_linear_search(policy, "dense.synchroniser=SERVERS");
     if (rdma) ExpectAllOverRdma(run, /*dense_links=*/servers ? 0 : 1);
     trained.loss = MeanLoss(arguments.out + "/metrics.jsonl");
-    const auto model = ReadSavedModel(arguments.out + "/model");
+    const auto model = ReadCheckpoint(arguments.out + "/model");
     EXPECT_TRUE(model.ok()) << model.status();
     if (model.ok()) trained.bits = *model;
     std::printf("over %s: mean loss %.7f, %s samples in %s s\n", rdma ? "RDMA" : "ZeroMQ",
@@ -190,7 +190,7 @@ TEST_F(RdmaCollaborativeFilteringTest, AsynchronouslyItLearnsAsOverZeroMq) {
 
 // Tables asynchronous and a step ahead, the dense layer summed between the workers.
 TEST_F(RdmaCollaborativeFilteringTest, WithDenseInStepItLearnsAsOverZeroMq) {
-  ExpectNearlyTheSameLoss({"policy.kind=ASP", "train.depth=1"});
+  ExpectNearlyTheSameLoss({"policy.kind=ASP", "train.prefetch_steps=1"});
 }
 
 }  // namespace

@@ -170,7 +170,7 @@ void PushPull(const std::string& transport, int megabytes) {
   const auto endpoint = [&](EndpointId self) {
     return context != nullptr ? NewRdma(context) : bench::NewZmqEndpoint(self);
   };
-  const job::JobPlan plan = bench::LoneShardPlan(
+  const job::ResolvedJob plan = bench::LoneShardPlan(
       absl::StrCat("table { name: \"ids\" dim: ", kDim,
                    " expected_rows: 100000 optimizer { kind: SGD learning_rate: 0.01 } }\n"),
       "kind: BSP", 1);

@@ -1,6 +1,7 @@
-// The planted click model (sim/clicks.h): its gradients are those of its loss; the same seed gives the same bits;
-// and under the policies of a simulated cluster it comes out as it must: near the best logloss in step, as near
-// without waiting at a small step, and far from there with a delay that the step is too large for.
+// The planted click model (sim/clicks.h): its gradients are those of its loss; the same seed gives
+// the same bits; and under the policies of a simulated cluster it comes out as it must: near the
+// best logloss in step, as near without waiting at a small step, and far from there with a delay
+// that the step is too large for.
 #include "sim/clicks.h"
 
 #include <cmath>
@@ -20,19 +21,21 @@ namespace {
 
 constexpr int64_t kDense = 5, kSteps = 150;
 
-// "hybrid": tables under ASP, the dense part under BSP. Of the model that the job names nothing is used.
-job::JobPlan Plan(const std::string& policy, const std::string& optimizer, int dim, int seed) {
+// "hybrid": tables under ASP, the dense part under BSP. Of the model that the job names nothing is
+// used.
+job::ResolvedJob Plan(const std::string& policy, const std::string& optimizer, int dim, int seed) {
   const std::string text = absl::StrCat(
       "name: \"clicks\" seed: ", seed, " cluster { workers: 8 servers: 2 }\n",
       "data { format: CRITEO train: \"none\" }\n", "table { name: \"ids\" dim: ", dim,
       " initializer { kind: NORMAL scale: 0.1 } }\n", "dense { synchroniser: SERVERS optimizer { ",
       optimizer, " } ", policy == "hybrid" ? "policy { kind: BSP } " : "", "}\n", "policy { ",
       policy == "hybrid" ? "kind: ASP async_scale: INVERSE_WORKERS" : policy, " }\n",
-      "model { mlp { hidden: [1] } }\n", "train { batch: 64 }\n",
-      "service_time { distribution: LOGNORMAL mean_seconds: 0.01 sigma: 0.5 }\n");
+      "model { mlp { hidden: [1] } }\n", "train { batch_size: 64 }\n",
+      "fault_injection { slow_workers { distribution: LOGNORMAL mean_seconds: 0.01 sigma: 0.5 } "
+      "}\n");
   absl::StatusOr<Job> job = job::ParseJob(text, "clicks.textproto", {});
   EXPECT_TRUE(job.ok()) << job.status();
-  absl::StatusOr<job::JobPlan> plan = job::Resolve(*job);
+  absl::StatusOr<job::ResolvedJob> plan = job::Resolve(*job);
   EXPECT_TRUE(plan.ok()) << plan.status();
   return *plan;
 }
@@ -54,7 +57,7 @@ struct Outcome {
 };
 Outcome Train(const std::string& policy, const std::string& optimizer, int dim = 1, int seed = 1,
               int64_t steps = kSteps, int64_t max_steps = 0) {
-  job::JobPlan plan = Plan(policy, optimizer, dim, seed);
+  job::ResolvedJob plan = Plan(policy, optimizer, dim, seed);
   plan.job.mutable_train()->set_max_steps(max_steps);
   sim::ClickOptions click_options = Options(seed);
   click_options.steps = steps;
@@ -64,7 +67,7 @@ Outcome Train(const std::string& policy, const std::string& optimizer, int dim =
   options.seed = static_cast<uint64_t>(seed);
   options.service_seed = static_cast<uint64_t>(seed);
   options.frame_bytes = size_t{1} << 20;
-  options.make_runner = [&](const job::JobPlan& of, int rank) {
+  options.make_runner = [&](const job::ResolvedJob& of, int rank) {
     return sim::ClickRunner::New(of, rank, model, &outcome.losses);
   };
   absl::StatusOr<std::unique_ptr<sim::World>> world = sim::World::New(plan, options);
@@ -85,7 +88,7 @@ constexpr char kLargeStep[] = "kind: SGD learning_rate: 2";
 // Differences of the loss, element by element.
 TEST(ClicksTest, GradientsAreThoseOfTheLoss) {
   constexpr size_t kDim = 3;
-  const job::JobPlan plan = Plan("kind: BSP", kSmallStep, kDim, 3);
+  const job::ResolvedJob plan = Plan("kind: BSP", kSmallStep, kDim, 3);
   const sim::ClickModel model(plan, Options(3));
   data::Batch batch;
   std::vector<double> truth;
@@ -137,7 +140,8 @@ TEST(ClicksTest, GradientsAreThoseOfTheLoss) {
   }
 }
 
-// Steps that a policy lets a worker skip count for train.max_steps: the last tenth is of those before it.
+// Steps that a policy lets a worker skip count for train.max_steps: the last tenth is of those
+// before it.
 TEST(ClicksTest, TheLastTenthIsOfTheRunWhateverWasSkipped) {
   const std::string optimizer = "kind: SGD learning_rate: 0.1";
   for (const char* policy : {"kind: BSP", "kind: BACKUP_WORKERS backups: 4"}) {
@@ -148,9 +152,10 @@ TEST(ClicksTest, TheLastTenthIsOfTheRunWhateverWasSkipped) {
   }
 }
 
-// Labels are drawn from the planted probabilities: summed over many samples the two differ by what chance allows.
+// Labels are drawn from the planted probabilities: summed over many samples the two differ by what
+// chance allows.
 TEST(ClicksTest, LabelsFollowThePlantedModel) {
-  const job::JobPlan plan = Plan("kind: BSP", kSmallStep, 3, 5);
+  const job::ResolvedJob plan = Plan("kind: BSP", kSmallStep, 3, 5);
   const sim::ClickModel model(plan, Options(5));
   double clicks = 0, want = 0, variance = 0;
   for (int64_t step = 0; step < 400; ++step) {
@@ -206,8 +211,8 @@ double Above(const std::string& policy, const std::string& optimizer) {
   return Train(policy, optimizer).losses.last.Above();
 }
 
-// A step that the staleness is too small to matter for. Scaled by the workers, so that a worker's steps move
-// the model as far without waiting as in step.
+// A step that the staleness is too small to matter for. Scaled by the workers, so that a worker's
+// steps move the model as far without waiting as in step.
 TEST(ClicksTest, WhoDoesNotWaitComesAsNearAtASmallStep) {
   const double in_step = Above("kind: BSP", kSmallStep);
   EXPECT_LT(in_step, 0.05);
@@ -217,8 +222,8 @@ TEST(ClicksTest, WhoDoesNotWaitComesAsNearAtASmallStep) {
   }
 }
 
-// Dense parameters are in each sample, rows of rare ids are not: what waits for the dense part alone bears a step
-// that those who wait for nothing do not.
+// Dense parameters are in each sample, rows of rare ids are not: what waits for the dense part
+// alone bears a step that those who wait for nothing do not.
 TEST(ClicksTest, ATooLargeStepIsWorseTheLongerTheDelay) {
   const double in_step = Above("kind: BSP", kLargeStep);
   const double some = Above("kind: FIXED_DELAY delay: 4", kLargeStep);

@@ -47,7 +47,7 @@ SimJob Base(const std::string& optimizer) {
   job.optimizer = optimizer;
   job.epochs = 2;
   job.workers = 3;
-  job.service_time = kExponential;
+  job.slow_workers = kExponential;
   return job;
 }
 
@@ -93,7 +93,7 @@ TEST(EqualityTest, TablesOnWorkersAreThePlainLoop) {
     for (const char* synchroniser : {"SHARDED", "REPLICATED"}) {
       for (const int workers : {1, 2, 3}) {
         SimJob job = Base(optimizer);
-        job.synchroniser = synchroniser;
+        job.placement = synchroniser;
         job.workers = workers;
         job.servers = 0;
         job.depth = workers % 2;

@@ -1,6 +1,6 @@
-// Workers that step by themselves, under faults and with whatever policies of tables beside them: dense
-// parameters are those of a plain loop to the bit, however late frames come; epochs end with uneven
-// shares; saves between meetings change nothing. What rows see is judged by World.
+// Workers that step by themselves, under faults and with whatever policies of tables beside them:
+// dense parameters are those of a plain loop to the bit, however late frames come; epochs end with
+// uneven shares; checkpoints between sync rounds change nothing. What rows see is judged by World.
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -21,7 +21,7 @@ namespace {
 // What a job does with its dense parameters, as a loop over workers.
 class PlainLoop {
  public:
-  PlainLoop(const job::JobPlan& plan, const sim::ToyModel& model)
+  PlainLoop(const job::ResolvedJob& plan, const sim::ToyModel& model)
       : plan_(plan), model_(model), local_(plan.job.dense().local_steps()) {
     for (int r = 0; r < plan.workers(); ++r) {
       replicas_.push_back(
@@ -53,7 +53,7 @@ class PlainLoop {
         }
         if (sum > 0) data_steps = index + 1;
         const bool last = policies_tell_ && sum == 0 && index > data_steps;
-        over = step < local_.from_step() ? Together(step, samples) : Alone(step, samples, last);
+        over = step < local_.warmup_steps() ? Together(step, samples) : Alone(step, samples, last);
         if (policies_tell_) over = last;
       }
       empty += step - first - data_steps;
@@ -62,7 +62,7 @@ class PlainLoop {
     }
     return plan_.job.dense().synchroniser() == Dense::EASGD ? common_ : Values(0);
   }
-  int64_t meetings() const { return meetings_; }
+  int64_t sync_rounds() const { return sync_rounds_; }
 
  private:
   std::vector<float> Values(int rank) const {
@@ -91,7 +91,7 @@ class PlainLoop {
     common_ = Values(0);
     return false;
   }
-  // True if that was a meeting without samples.
+  // True if that was a sync round without samples.
   bool Alone(int64_t step, const std::vector<int64_t>& samples, bool last) {
     for (size_t r = 0; r < samples.size(); ++r) {
       if (samples[r] == 0) continue;
@@ -99,9 +99,9 @@ class PlainLoop {
       replicas_[r]->Apply(own, optim::FoldFactor(static_cast<double>(samples[r])));
       samples_[r] += samples[r];
     }
-    if (++steps_ < local_.every() && !last) return false;
+    if (++steps_ < local_.sync_every() && !last) return false;
     steps_ = 0;
-    ++meetings_;
+    ++sync_rounds_;
     const std::vector<int64_t> brought = samples_;
     std::fill(samples_.begin(), samples_.end(), 0);
     if (*std::max_element(brought.begin(), brought.end()) == 0) return true;
@@ -122,8 +122,8 @@ class PlainLoop {
     }
   }
   void Average(const std::vector<int64_t>& brought) {
-    const double full =
-        static_cast<double>(plan_.job.train().batch()) * static_cast<double>(local_.every());
+    const double full = static_cast<double>(plan_.job.train().batch_size()) *
+                        static_cast<double>(local_.sync_every());
     const auto rate = static_cast<float>(local_.outer_learning_rate());
     const auto momentum = static_cast<float>(local_.outer_momentum());
     for (size_t i = 0; i < common_.size(); ++i) {
@@ -146,13 +146,13 @@ class PlainLoop {
     }
   }
 
-  const job::JobPlan& plan_;
+  const job::ResolvedJob& plan_;
   const sim::ToyModel& model_;
   const LocalSteps local_;
   std::vector<std::unique_ptr<worker::DenseParameters>> replicas_;
   std::vector<float> common_, velocity_;  // or the centre
-  std::vector<int64_t> samples_;          // of each since the last meeting
-  int64_t steps_ = 0, meetings_ = 0;
+  std::vector<int64_t> samples_;          // of each since the last sync round
+  int64_t steps_ = 0, sync_rounds_ = 0;
   bool policies_tell_ = false;
 };
 
@@ -174,21 +174,21 @@ SimJob RandomJob(Random* random) {
   job.depth = up_to(3);
   job.epochs = 1 + up_to(2);
   job.max_steps = random->Bernoulli(0.3) ? 1 + up_to(11) : 0;
-  job.max_unacknowledged = 1 + up_to(3);
+  job.max_inflight_pushes = 1 + up_to(3);
   job.evaluate_every = up_to(1);
   job.policy = policies[random->Uniform(std::size(policies))];
   if (random->Bernoulli(0.3)) job.second_policy = policies[random->Uniform(std::size(policies))];
   const bool elastic = random->Bernoulli(0.35);
-  std::string local = absl::StrCat("every: ", 1 + up_to(6));
-  if (!elastic && random->Bernoulli(0.3)) absl::StrAppend(&local, " from_step: ", 1 + up_to(8));
+  std::string local = absl::StrCat("sync_every: ", 1 + up_to(6));
+  if (!elastic && random->Bernoulli(0.3)) absl::StrAppend(&local, " warmup_steps: ", 1 + up_to(8));
   if (!elastic && random->Bernoulli(0.4)) {
     absl::StrAppend(&local, " outer_learning_rate: 0.7 outer_momentum: 0.5");
   }
   job.dense = absl::StrCat("synchroniser: ", elastic ? "EASGD" : "LOCAL_SGD",
                            " algorithm: DIRECT local_steps { ", local, " }");
   if (random->Bernoulli(0.7)) {
-    job.service_time = absl::StrCat(
-        "service_time { distribution: ", random->Bernoulli(0.5) ? "EXPONENTIAL" : "LOGNORMAL",
+    job.slow_workers = absl::StrCat(
+        "slow_workers { distribution: ", random->Bernoulli(0.5) ? "EXPONENTIAL" : "LOGNORMAL",
         " mean_seconds: 0.01 }");
   }
   return job;
@@ -208,15 +208,15 @@ sim::WorldOptions RandomWorld(const SimJob& job, uint64_t seed, Random* random) 
     options.moves_per_second = 5;
   }
   for (int i = static_cast<int>(random->Uniform(4)); i > 0; --i) {
-    options.saves.push_back(absl::Milliseconds(static_cast<int64_t>(random->Uniform(400))));
+    options.checkpoints.push_back(absl::Milliseconds(static_cast<int64_t>(random->Uniform(400))));
   }
-  options.save_at_end = random->Bernoulli(0.3);
+  options.checkpoint_at_end = random->Bernoulli(0.3);
   return options;
 }
 
 TEST(LocalStepsSimTest, IsThePlainLoopWhateverHappens) {
-  int saves = 0;
-  int64_t meetings = 0;
+  int checkpoints = 0;
+  int64_t sync_rounds = 0;
   const int count = static_cast<int>(SeedCount(150));
   for (uint64_t seed = TestSeed(); seed < TestSeed() + static_cast<uint64_t>(count); ++seed) {
     Random random(HashCombine(seed, 77));
@@ -230,11 +230,11 @@ TEST(LocalStepsSimTest, IsThePlainLoopWhateverHappens) {
     for (int rank = 0; rank < job.workers; ++rank) {
       ASSERT_EQ(run.world->DenseValues(rank), model) << "worker " << rank;
     }
-    saves += run.world->saves();
-    meetings += plain.meetings();
+    checkpoints += run.world->checkpoints();
+    sync_rounds += plain.sync_rounds();
   }
-  EXPECT_GT(saves, count / 8);
-  EXPECT_GT(meetings, 2 * count);
+  EXPECT_GT(checkpoints, count / 8);
+  EXPECT_GT(sync_rounds, 2 * count);
 }
 
 // max_steps is in steps that somebody has rows for, whatever the periods between them.
@@ -246,7 +246,7 @@ TEST(LocalStepsSimTest, StepsInNameDoNotCount) {
     job.epochs = 5;
     job.max_steps = 13;
     job.second_table = false;
-    job.dense = "synchroniser: LOCAL_SGD local_steps { every: 4 }";
+    job.dense = "synchroniser: LOCAL_SGD local_steps { sync_every: 4 }";
     sim::WorldOptions options = EvenWorld(job, 5, TestSeed());
     options.model.batches[1] = 2;
     SimRun run(job, options);

@@ -1,5 +1,5 @@
-// What a plan says of sums and meetings that do not wait for all (plan/quorum_pace.h) beside simulated
-// worlds, where workers run: the same steps, drawn from the same seed.
+// What a plan says of sums and sync rounds that do not wait for all (plan/quorum_pace.h) beside
+// simulated worlds, where workers run: the same steps, drawn from the same seed.
 #include "plan/quorum_pace.h"
 
 #include <string>
@@ -17,16 +17,16 @@ namespace {
 
 TEST(QuorumPaceTest, IsThatOfASimulatedWorld) {
   constexpr int kBatches = 400;
-  const std::string meetings =
-      "synchroniser: LOCAL_SGD quorum_bound: 2 local_steps { every: 4 quorum: 3 ";
+  const std::string sync_rounds =
+      "synchroniser: LOCAL_SGD quorum_bound: 2 local_steps { sync_every: 4 quorum: 3 ";
   for (const std::string& dense :
        {std::string("synchroniser: ALLREDUCE quorum: SOLO quorum_bound: 4 "),
-        std::string("synchroniser: ALLREDUCE quorum: MAJORITY quorum_bound: 4 "), meetings + "} ",
-        meetings + "grace_seconds: 0.01 } "}) {
+        std::string("synchroniser: ALLREDUCE quorum: MAJORITY quorum_bound: 4 "),
+        sync_rounds + "} ", sync_rounds + "grace_seconds: 0.01 } "}) {
     SimJob job;
     job.workers = 6;
     job.policy = "kind: ASP";
-    job.service_time = kExponential;
+    job.slow_workers = kExponential;
     job.dense = dense;
     sim::WorldOptions options = EvenWorld(job, kBatches, TestSeed());
     options.service_seed = TestSeed();
@@ -38,12 +38,12 @@ TEST(QuorumPaceTest, IsThatOfASimulatedWorld) {
     plan::Facts facts;
     facts.workers = job.workers;
     for (int rank = 0; rank < job.workers; ++rank) {
-      const auto times = data::OpenServiceTimes(run.plan, TestSeed(), rank);
+      const auto times = data::OpenStepTimes(run.plan, TestSeed(), rank);
       ASSERT_TRUE(times.ok());
       std::vector<double>& steps = facts.step_seconds.emplace_back();
       for (int k = 0; k < kBatches; ++k) steps.push_back(absl::ToDoubleSeconds(times->Of(k)));
     }
-    const plan::Way way = plan::WayOf(run.plan, /*servers_beside_workers=*/false);
+    const plan::Strategy way = plan::StrategyOf(run.plan, /*colocate_servers=*/false);
     ASSERT_TRUE(way.quorum.has_value()) << dense;
     const plan::QuorumPace pace =
         plan::PaceOf(facts, *way.quorum, {way.every, absl::nullopt, 0, 0});

@@ -1,7 +1,7 @@
-// A simulated cluster whose workers are real ones but for LibTorch: readers that open files, shuffle
-// and hash, batches, pooling, merging of gradients, metrics (worker/step_runner.h), around a model
-// of a few lines. What comes out does not depend on how many servers there are, nor on what the
-// network does.
+// A simulated cluster whose workers are real ones but for LibTorch: readers that open files,
+// shuffle and hash, batches, pooling, merging of gradients, metrics (worker/step_runner.h), around
+// a model of a few lines. What comes out does not depend on how many servers there are, nor on what
+// the network does.
 #include <cmath>
 #include <sstream>
 #include <string>
@@ -24,7 +24,7 @@ namespace {
 class LinearModel final : public models::DenseModel {
  public:
   static absl::StatusOr<std::unique_ptr<models::DenseModel>> New(
-      const job::JobPlan&, const models::ModelInputs& inputs) {
+      const job::ResolvedJob&, const models::ModelInputs& inputs) {
     return std::unique_ptr<models::DenseModel>(new LinearModel(inputs));
   }
 
@@ -106,7 +106,7 @@ class RealDataTest : public ::testing::Test {
     EXPECT_TRUE(data::GenerateCriteo(options, log).ok());
   }
 
-  job::JobPlan Plan(const std::string& policy, int servers, const std::string& dense) {
+  job::ResolvedJob Plan(const std::string& policy, int servers, const std::string& dense) {
     const absl::StatusOr<Job> job = job::ParseJob(
         absl::StrCat(
             "name: \"real\" seed: 7 reproducible: ", policy == "kind: BSP" ? "true" : "false",
@@ -116,11 +116,12 @@ class RealDataTest : public ::testing::Test {
             "initializer { kind: UNIFORM scale: 0.01 } ",
             "optimizer { kind: ADAGRAD learning_rate: 0.05 } expected_rows: 2000 } ", "policy { ",
             policy, " } dense { optimizer { kind: ADAM learning_rate: 0.01 } ", dense,
-            " } model { logistic_regression {} } train { batch: 16 epochs: ", kEpochs,
-            " depth: 1 } service_time { distribution: EXPONENTIAL mean_seconds: 0.01 }"),
+            " } model { logistic_regression {} } train { batch_size: 16 epochs: ", kEpochs,
+            " prefetch_steps: 1 } "
+            "fault_injection { slow_workers { distribution: EXPONENTIAL mean_seconds: 0.01 } }"),
         "real", {});
     EXPECT_TRUE(job.ok()) << job.status();
-    absl::StatusOr<job::JobPlan> plan = job::Resolve(*job);
+    absl::StatusOr<job::ResolvedJob> plan = job::Resolve(*job);
     EXPECT_TRUE(plan.ok()) << plan.status();
     return *plan;
   }
@@ -128,10 +129,10 @@ class RealDataTest : public ::testing::Test {
   static sim::WorldOptions Options() {
     sim::WorldOptions options;
     options.seed = TestSeed();
-    options.make_runner = [](const job::JobPlan& plan, int rank) {
+    options.make_runner = [](const job::ResolvedJob& plan, int rank) {
       return worker::StepRunner::New(plan, rank, "", LinearModel::New);
     };
-    options.save_at_end = true;
+    options.checkpoint_at_end = true;
     return options;
   }
   static sim::WorldOptions Faulty() {
@@ -148,7 +149,7 @@ class RealDataTest : public ::testing::Test {
     std::vector<float> dense;
     int64_t samples = 0, moves = 0;
   };
-  static Result Run(const job::JobPlan& plan, const sim::WorldOptions& options) {
+  static Result Run(const job::ResolvedJob& plan, const sim::WorldOptions& options) {
     absl::StatusOr<std::unique_ptr<sim::World>> world = sim::World::New(plan, options);
     EXPECT_TRUE(world.ok()) << world.status();
     if (!world.ok()) return {};

@@ -23,7 +23,7 @@ namespace tandem {
 class Reference {
  public:
   // `delay` as of the policy FIXED_DELAY, for all tables; dense parameters by allreduce have none.
-  Reference(const job::JobPlan& plan, const sim::ToyModel& model, int64_t delay,
+  Reference(const job::ResolvedJob& plan, const sim::ToyModel& model, int64_t delay,
             int64_t dense_delay)
       : plan_(plan), model_(model) {
     for (const job::TablePlan& table : plan.tables) {
@@ -153,7 +153,7 @@ class Reference {
     }
   }
 
-  const job::JobPlan& plan_;
+  const job::ResolvedJob& plan_;
   const sim::ToyModel& model_;
   std::vector<TableState> tables_;
   std::unique_ptr<TableState> dense_;

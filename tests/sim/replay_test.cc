@@ -1,6 +1,6 @@
-// A run repeated in its recorded order has the same bits, whatever the network and the workers do: lost,
-// doubled and reordered frames, saves in the first run, other speeds in the second. Toy gradients depend
-// on every bit of every read.
+// A run repeated in its recorded order has the same bits, whatever the network and the workers do:
+// lost, doubled and reordered frames, checkpoints in the first run, other speeds in the second. Toy
+// gradients depend on every bit of every read.
 //   TANDEM_SIM_SEEDS=1 tests/replay_test --seed=N    one seed again
 #include <algorithm>
 #include <cstring>
@@ -41,7 +41,7 @@ SimJob RandomJob(uint64_t seed, Random* random) {
   job.shards_per_server = 1 + static_cast<int>(random->Uniform(2));
   job.depth = static_cast<int>(random->Uniform(4));
   job.epochs = 1 + static_cast<int>(random->Uniform(2));
-  job.max_unacknowledged = 1 + static_cast<int>(random->Uniform(4));
+  job.max_inflight_pushes = 1 + static_cast<int>(random->Uniform(4));
   job.max_steps = random->Bernoulli(0.2) ? 5 : 0;
   job.evaluate_every = static_cast<int>(random->Uniform(2));
   const auto any = [&] { return kPolicies[random->Uniform(std::size(kPolicies))]; };
@@ -106,10 +106,12 @@ TEST(ReplayTest, ARunInItsRecordedOrderHasItsBits) {
     Random random(seed);
     const SimJob job = RandomJob(seed, &random);
     const sim::ToyModel::Options model = RandomModel(job, seed, &random);
-    // What DC_ASGD remembers of a read may give way to another answer of it, if a network doubles it.
+    // What DC_ASGD remembers of a read may give way to another answer of it, if a network doubles
+    // it.
     const bool loses = job.Text().find("DC_ASGD") == std::string::npos;
     sim::WorldOptions first = RandomWorld(model, loses, random.Next64());
-    if (random.Bernoulli(0.3)) first.saves.push_back(absl::Seconds(0.2 * random.NextDouble()));
+    if (random.Bernoulli(0.3))
+      first.checkpoints.push_back(absl::Seconds(0.2 * random.NextDouble()));
     SimRun recorded(job, first);
     ASSERT_TRUE(recorded.ok());
     sim::WorldOptions again = RandomWorld(model, loses, random.Next64());
@@ -158,7 +160,7 @@ TEST(ReplayTest, APushThatTheRecordedRunHadNotEndsIt) {
   }
   sim::WorldOptions options = EvenWorld(job, 6, TestSeed());
   options.replay = order;
-  const job::JobPlan plan = job.Plan();
+  const job::ResolvedJob plan = job.Plan();
   auto world = sim::World::New(plan, options);
   ASSERT_TRUE(world.ok()) << world.status();
   const absl::Status status = (*world)->Run();

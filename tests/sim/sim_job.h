@@ -16,15 +16,15 @@
 
 namespace tandem {
 
-// Service times of a job, for SimJob::service_time.
+// Step times of a job, for SimJob::slow_workers.
 inline constexpr char kExponential[] =
-    "service_time { distribution: EXPONENTIAL mean_seconds: 0.01 } ";
+    "slow_workers { distribution: EXPONENTIAL mean_seconds: 0.01 } ";
 inline constexpr char kLognormal[] =
-    "service_time { distribution: LOGNORMAL mean_seconds: 0.01 sigma: 0.5 } ";
+    "slow_workers { distribution: LOGNORMAL mean_seconds: 0.01 sigma: 0.5 } ";
 inline constexpr char kTransient[] =
-    "service_time { mean_seconds: 0.01 slow_share: 0.05 slow_factor: 5 } ";
+    "slow_workers { mean_seconds: 0.01 slow_share: 0.05 slow_factor: 5 } ";
 inline std::string FourTimesAsSlow(int rank) {
-  return absl::StrCat("service_time { worker: ", rank, " mean_seconds: 0.04 } ");
+  return absl::StrCat("slow_workers { worker: ", rank, " mean_seconds: 0.04 } ");
 }
 
 // What the tests vary of a job; Text() is the job file.
@@ -39,19 +39,18 @@ struct SimJob {
   std::string algorithm = "DIRECT";  // of an allreduce
   std::string dense;                 // of another synchroniser: all but the optimizer
   std::string optimizer = "kind: SGD learning_rate: 1";
-  std::string synchroniser;  // of tables; none: SERVERS
-  std::string service_time;  // entries; none: each step takes WorldOptions::compute
+  std::string placement;     // of tables; none: SERVERS
+  std::string slow_workers;  // entries; none: each step takes WorldOptions::compute
   int patience = -1;         // of train.keep_best; -1: the job has none
-  int depth = 0, epochs = 1, max_steps = 0, max_unacknowledged = 4, evaluate_every = 0;
+  int depth = 0, epochs = 1, max_steps = 0, max_inflight_pushes = 4, evaluate_every = 0;
 
   std::string TableText(const std::string& name, int dim, const std::string& field,
                         const std::string& its_policy, bool frozen) const {
-    return absl::StrCat(
-        "table { name: \"", name, "\" dim: ", dim, field,
-        " initializer { kind: CONSTANT scale: 3 } optimizer { ", optimizer, " } ",
-        its_policy.empty() ? "" : absl::StrCat("policy { ", its_policy, " } "),
-        synchroniser.empty() ? "" : absl::StrCat("synchroniser: ", synchroniser, " "),
-        frozen ? "frozen: true " : "", "expected_rows: 64 }\n");
+    return absl::StrCat("table { name: \"", name, "\" dim: ", dim, field,
+                        " initializer { kind: CONSTANT scale: 3 } optimizer { ", optimizer, " } ",
+                        its_policy.empty() ? "" : absl::StrCat("policy { ", its_policy, " } "),
+                        placement.empty() ? "" : absl::StrCat("placement: ", placement, " "),
+                        frozen ? "frozen: true " : "", "expected_rows: 64 }\n");
   }
   std::string DenseText() const {
     return absl::StrCat(
@@ -73,16 +72,17 @@ struct SimJob {
         second_table ? TableText("b", workers + 3, " field: \"C1\"", second_policy, second_frozen)
                      : "",
         DenseText(), "policy { ", policy, " }\n", "model { mlp { hidden: [4] } }\n",
-        "train { batch: 4 epochs: ", epochs, " max_steps: ", max_steps, " depth: ", depth,
-        " max_unacknowledged: ", max_unacknowledged,
+        "train { batch_size: 4 epochs: ", epochs, " max_steps: ", max_steps,
+        " prefetch_steps: ", depth, " max_inflight_pushes: ", max_inflight_pushes,
         patience < 0 ? "" : absl::StrCat(" keep_best { patience: ", patience, " }"), " }\n",
         "evaluation { every_epochs: ", evaluate_every, " }\n",
-        "staleness { record: true order: ", order ? "true" : "false", " }\n", service_time, "\n");
+        "staleness { record_updates: true record_order: ", order ? "true" : "false", " }\n",
+        slow_workers.empty() ? "" : absl::StrCat("fault_injection { ", slow_workers, " }\n"));
   }
-  job::JobPlan Plan() const {
+  job::ResolvedJob Plan() const {
     absl::StatusOr<Job> job = job::ParseJob(Text(), "sim.textproto", {});
     EXPECT_TRUE(job.ok()) << job.status() << "\n" << Text();
-    absl::StatusOr<job::JobPlan> plan = job::Resolve(*job);
+    absl::StatusOr<job::ResolvedJob> plan = job::Resolve(*job);
     EXPECT_TRUE(plan.ok()) << plan.status() << "\n" << Text();
     return *plan;
   }
@@ -101,7 +101,7 @@ struct SimRun {
   }
   bool ok() const { return status.ok(); }
 
-  const job::JobPlan plan;
+  const job::ResolvedJob plan;
   std::unique_ptr<sim::World> world;
   absl::Status status = absl::InternalError("not made");
 };
@@ -114,8 +114,8 @@ inline sim::WorldOptions EvenWorld(const SimJob& job, int batches, uint64_t seed
   return options;
 }
 
-// How many seeds to try: `otherwise`, unless the environment says TANDEM_SIM_SEEDS=N; and never more
-// than TANDEM_SIM_SEEDS_AT_MOST=N, for a build that is slow.
+// How many seeds to try: `otherwise`, unless the environment says TANDEM_SIM_SEEDS=N; and never
+// more than TANDEM_SIM_SEEDS_AT_MOST=N, for a build that is slow.
 inline uint64_t SeedCount(uint64_t otherwise) {
   const char* const text = std::getenv("TANDEM_SIM_SEEDS");
   const char* const most = std::getenv("TANDEM_SIM_SEEDS_AT_MOST");

@@ -1,10 +1,10 @@
-// Staleness on a quadratic: what is known exactly must come out of the range of a real shard, its policy and
-// its optimizer.
+// Staleness on a quadratic: what is known exactly must come out of the range of a real shard, its
+// policy and its optimizer.
 //
-// Constant delay: the step size at which SGD stops converging is 2 sin(pi / (2 (2 delay + 1))) / curvature, and
-// with momentum it follows from the roots of a polynomial: just below they converge, just above they diverge.
-// Asynchrony: workers without memory move, on average, as heavy-ball momentum does (Mitliagkas et al. 2016,
-// "Asynchrony begets momentum").
+// Constant delay: the step size at which SGD stops converging is 2 sin(pi / (2 (2 delay + 1))) /
+// curvature, and with momentum it follows from the roots of a polynomial: just below they converge,
+// just above they diverge. Asynchrony: workers without memory move, on average, as heavy-ball
+// momentum does (Mitliagkas et al. 2016, "Asynchrony begets momentum").
 #include <algorithm>
 #include <cmath>
 #include <complex>
@@ -108,8 +108,8 @@ TEST(StabilityTest, PlainSgdStopsConvergingWhereTheFormulaSays) {
   }
 }
 
-// The largest root, by its modulus, of the polynomial of w(c+1) = (1 + m) w(c) - m w(c-1) - step w(c-delay),
-// all roots at once by the iteration of Durand and Kerner.
+// The largest root, by its modulus, of the polynomial of w(c+1) = (1 + m) w(c) - m w(c-1) - step
+// w(c-delay), all roots at once by the iteration of Durand and Kerner.
 double LargestRoot(double momentum, int delay, double step) {
   const size_t degree = static_cast<size_t>(std::max(delay + 1, 2));
   std::vector<double> coefficients(degree + 1, 0);  // of z^degree, z^(degree - 1), ...
@@ -156,8 +156,8 @@ TEST(StabilityTest, TheRootsAgreeWithTheFormulaAndWithPublishedLimits) {
   }
 }
 
-// One step of delay divides the usable step size by 38 under momentum 0.9: the first surprise of stale
-// gradients.
+// One step of delay divides the usable step size by 38 under momentum 0.9: the first surprise of
+// stale gradients.
 TEST(StabilityTest, MomentumMakesDelayMuchWorse) {
   for (const double mu : {0.5, 0.9}) {
     Optimizer momentum;
@@ -176,8 +176,8 @@ TEST(StabilityTest, MomentumMakesDelayMuchWorse) {
 constexpr int kTrajectory = 120;  // updates
 
 // The mean over runs of the weight before each update, under ASP: `workers` without memory, so that
-// each update is of any of them alike, on w * w / 2. Before the first one they hold reads of assorted
-// ages, all of the weight that has not moved.
+// each update is of any of them alike, on w * w / 2. Before the first one they hold reads of
+// assorted ages, all of the weight that has not moved.
 std::vector<double> MeanTrajectory(int workers, double rate, int runs) {
   Optimizer sgd;
   sgd.set_kind(Optimizer::SGD);

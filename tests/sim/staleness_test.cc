@@ -80,7 +80,7 @@ class Recount {
 };
 
 void ExpectRecount(SimJob job, bool synchronous, int64_t delay, uint64_t seed) {
-  job.service_time = kExponential;
+  job.slow_workers = kExponential;
   SCOPED_TRACE(absl::StrCat("seed ", seed, "\n", job.Text()));
   sim::WorldOptions options = EvenWorld(job, 40, seed);
   options.model.batches[0] = 25;
@@ -140,16 +140,16 @@ TEST(StalenessTest, TheSummaryEqualsARecountFromTheEventLog) {
 }
 
 // One job of one range whose workers read at once after their own push has come, and the records of
-// its table from the middle of the run: not the start, where all read at once, nor the end, where some
-// have finished.
+// its table from the middle of the run: not the start, where all read at once, nor the end, where
+// some have finished.
 std::vector<server::UpdateRecord> MiddleOf(const std::string& policy, int workers,
-                                           const std::string& service_time, int updates_per_tick) {
+                                           const std::string& slow_workers, int updates_per_tick) {
   SimJob job = AllOnServers(policy, 0);
   job.workers = workers;
   job.servers = 1;
   job.ranges_per_shard = 1;
   job.second_table = false;
-  job.service_time = service_time;
+  job.slow_workers = slow_workers;
   const int batches = 12000 / workers;
   sim::WorldOptions options = EvenWorld(job, batches, TestSeed());
   options.model.full_batches = true;
@@ -199,8 +199,8 @@ TEST(StalenessTest, BatchesDivideTheStalenessByTheirSize) {
   }
 }
 
-// If nobody is slow, each global batch of GBA has one gradient of each worker: those of one step, as
-// under BSP. No token is late.
+// If nobody is slow, each global batch of GBA has one gradient of each worker: those of one step,
+// as under BSP. No token is late.
 TEST(StalenessTest, GbaIsBspInItsBatchesIfNobodyIsSlow) {
   for (const server::UpdateRecord& r : MiddleOf("kind: GBA token_gap: 0", 4, "", 4)) {
     ASSERT_EQ(r.version_applied, r.step);
@@ -214,7 +214,7 @@ TEST(StalenessTest, GbaIsBspInItsBatchesIfNobodyIsSlow) {
 TEST(StalenessTest, GbaDropsWhatIsFarTooLate) {
   for (const int gap : {1, 1000}) {
     SimJob job = AllOnServers(absl::StrCat("kind: GBA token_gap: ", gap), 0);
-    job.service_time = FourTimesAsSlow(3);
+    job.slow_workers = FourTimesAsSlow(3);
     sim::WorldOptions options = EvenWorld(job, 200, TestSeed());
     options.model.batches = {200, 200, 200, 40};
     SimRun run(job, options);
@@ -237,7 +237,7 @@ TEST(StalenessTest, DsspRunsOnWithinItsBounds) {
   constexpr int kBound = 1, kUpper = 6, kDepth = 1;
   const auto run_with = [&](const std::string& policy, int* largest) {
     SimJob job = AllOnServers(policy, kDepth);
-    job.service_time = kTransient;
+    job.slow_workers = kTransient;
     sim::WorldOptions options = EvenWorld(job, 600, TestSeed());
     options.model.full_batches = true;
     options.moves_per_second = 1;
@@ -266,7 +266,7 @@ TEST(StalenessTest, DsspRunsOnWithinItsBounds) {
 TEST(StalenessTest, SspBoundsTheGapOfEveryRecord) {
   constexpr int kBound = 3, kDepth = 2;
   SimJob job = AllOnServers(absl::StrCat("kind: SSP bound: ", kBound), kDepth);
-  job.service_time = kTransient;
+  job.slow_workers = kTransient;
   sim::WorldOptions options = EvenWorld(job, 2300, TestSeed());
   options.model.full_batches = true;
   options.model.universe = 40;
@@ -281,7 +281,7 @@ TEST(StalenessTest, SspBoundsTheGapOfEveryRecord) {
     ASSERT_LE(r.clock_gap, kBound);
     ASSERT_GE(r.clock_gap, 0);
     ASSERT_LE(Staleness(r), (job.workers - 1) * (2 * kBound + 1) + kDepth);
-    ASSERT_LE(r.in_flight, job.max_unacknowledged + kDepth + 1);
+    ASSERT_LE(r.in_flight, job.max_inflight_pushes + kDepth + 1);
     largest = std::max(largest, r.clock_gap);
   }
   EXPECT_EQ(largest, kBound);  // stragglers did push against the bound
@@ -299,14 +299,14 @@ TEST(StalenessTest, BspHasNone) {
   }
 }
 
-// Before the switch no update is stale and all of a step are one; behind it each counts by itself, and
-// between its read and its update come those of all others.
+// Before the switch no update is stale and all of a step are one; behind it each counts by itself,
+// and between its read and its update come those of all others.
 TEST(StalenessTest, SyncSwitchIsBspAndThenAsp) {
   constexpr int64_t kSwitch = 40;
   SimJob job = AllOnServers(absl::StrCat("kind: SYNC_SWITCH switch_step: ", kSwitch), 0);
   job.servers = job.ranges_per_shard = 1;
   job.second_table = false;
-  job.service_time = kExponential;
+  job.slow_workers = kExponential;
   sim::WorldOptions options = EvenWorld(job, 1000, TestSeed());
   options.model.full_batches = true;
   options.network.delay = options.network.jitter = absl::ZeroDuration();

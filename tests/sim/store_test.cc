@@ -1,6 +1,6 @@
-// Programs that write to a STORE table while frames are lost, doubled and overtaken, endpoints are cut
-// off from each other and ranges move: each writer's model agrees on all that it is told, no old row
-// comes back, every write counts once, and a scan meets each row that stays once.
+// Programs that write to a KEY_VALUE table while frames are lost, doubled and overtaken, endpoints
+// are cut off from each other and ranges move: each writer's model agrees on all that it is told,
+// no old row comes back, every write counts once, and a scan meets each row that stays once.
 //
 //   TANDEM_SIM_SEEDS=1 tests/store_test --seed=N    one seed again
 #include <algorithm>
@@ -40,22 +40,22 @@ seed: 1
 cluster { workers: 1 servers: 3 ranges_per_shard: 2 }
 data { format: PROGRAM }
 table { name: "trained" dim: 1 }
-table { name: "items" dim: 2 state_floats: 1 policy { kind: STORE } }
+table { name: "items" dim: 2 extra_floats: 1 kind: KEY_VALUE }
 dense { optimizer { learning_rate: 1 } }
 model { program {} }
-train { batch: 1 }
+train { batch_size: 1 }
 )";
 
-job::JobPlan Plan() {
+job::ResolvedJob Plan() {
   const absl::StatusOr<Job> job = job::ParseJob(kJob, "store.textproto", {});
   TANDEM_CHECK_OK(job.status());
-  absl::StatusOr<job::JobPlan> plan = job::Resolve(*job);
+  absl::StatusOr<job::ResolvedJob> plan = job::Resolve(*job);
   TANDEM_CHECK_OK(plan.status());
   return *std::move(plan);
 }
 
 // Ranges are dealt to the servers in turn.
-View FirstView(const job::JobPlan& plan) {
+View FirstView(const job::ResolvedJob& plan) {
   View view;
   view.set_number(1);
   for (int s = 0; s < kServers; ++s) view.add_server()->add_endpoint(absl::StrCat("s", s));
@@ -83,7 +83,7 @@ struct World {
       : seed(its_seed), plan(Plan()), network(options, seed), random(HashCombine(seed, 1)) {}
 
   const uint64_t seed;
-  const job::JobPlan plan;
+  const job::ResolvedJob plan;
   HeapBufferSource buffers;
   sim::Agenda agenda;
   sim::SimNetwork network;
@@ -502,12 +502,14 @@ void Hold(uint64_t seeds, const sim::NetworkOptions& options) {
   EXPECT_GT(moved, 0);
 }
 
-// What a peer chooses is checked before it is used: a refused frame changes nothing and has no answer.
+// What a peer chooses is checked before it is used: a refused frame changes nothing and has no
+// answer.
 TEST(StoreFramesTest, AreRefusedWhereTheyMakeNoSense) {
-  const job::JobPlan plan = Plan();
+  const job::ResolvedJob plan = Plan();
   HeapBufferSource buffers;
   const auto shard = *server::ShardCore::New(plan, EndpointId::Shard(0, 0), 1, buffers);
-  const uint32_t of_table = 6;  // the first range of the STORE table; the one behind is elsewhere
+  // the first range of the KEY_VALUE table; the one behind is elsewhere
+  const uint32_t of_table = 6;
   // What the shard answers to one slice with keys 0, 1, 2, ...
   const auto ask = [&](FrameHeader header, SliceEntry e) {
     header.kind = FrameKind::kStore;
@@ -597,7 +599,7 @@ TEST(StoreSimTest, SurvivesAnything) {
 
 // A writer by another job file: it hears why at once, and its next request is answered.
 TEST(StoreTest, WhatMakesNoSenseIsRefusedWithTheReason) {
-  const job::JobPlan plan = Plan();
+  const job::ResolvedJob plan = Plan();
   HeapBufferSource buffers;
   const EndpointId server = EndpointId::Shard(0, 0);
   const auto map = RangeMap::FromView(FirstView(plan), plan.sizes());
@@ -605,13 +607,13 @@ TEST(StoreTest, WhatMakesNoSenseIsRefusedWithTheReason) {
   auto shard = *server::ShardCore::New(plan, server, 500, buffers);
   server::ShardEffects effects;
   const absl::Time now = absl::UnixEpoch();
-  job::JobPlan other = plan;
-  other.tables[kTable].state_floats = 3;
-  const auto ask = [&](const job::JobPlan& by, StoreAction action) {
+  job::ResolvedJob other = plan;
+  other.tables[kTable].extra_floats = 3;
+  const auto ask = [&](const job::ResolvedJob& by, StoreAction action) {
     client::StoreCore core(by, EndpointId::Reader(1), 1001, buffers, Writer::Options());
     core.OnView(now, *map);
     const size_t width =
-        static_cast<size_t>(by.tables[kTable].dim + by.tables[kTable].state_floats);
+        static_cast<size_t>(by.tables[kTable].dim + by.tables[kTable].extra_floats);
     uint64_t key = 1;  // one of this server
     while ((*map)->range((*map)->Find(kTable, Position(by.tables[kTable].salt, key))).owner !=
            server) {

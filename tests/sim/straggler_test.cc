@@ -1,8 +1,10 @@
-// What stragglers do to each policy: eight workers whose steps take times of their own, virtual clock,
-// production cores. Gradients that count, a second, relative to BSP, and the staleness they have.
+// What stragglers do to each policy: eight workers whose steps take times of their own, virtual
+// clock, production cores. Gradients that count, a second, relative to BSP, and the staleness they
+// have.
 //
-// What must come out is in straggler_rows.h, by a model of its own. It abandons what backup workers are late
-// with; here a worker finishes what it has begun, so a second model says what that comes to. More seeds: TANDEM_SIM_SEEDS=N.
+// What must come out is in straggler_rows.h, by a model of its own. It abandons what backup workers
+// are late with; here a worker finishes what it has begun, so a second model says what that comes
+// to. More seeds: TANDEM_SIM_SEEDS=N.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -32,14 +34,14 @@ struct Measured {
   double slow_share = 0;  // of the gradients, those of kSlow
 };
 
-SimJob EightWorkers(const std::string& policy, const std::string& service_time) {
+SimJob EightWorkers(const std::string& policy, const std::string& slow_workers) {
   SimJob job;
   job.workers = kWorkers;
   job.servers = job.ranges_per_shard = 1;
   job.second_table = false;
   job.dense_on_servers = true;
   job.policy = policy;
-  job.service_time = service_time;
+  job.slow_workers = slow_workers;
   return job;
 }
 
@@ -99,12 +101,12 @@ Measured Measure(const SimJob& job, const sim::WorldOptions& options) {
 
 // Backup workers as a model: in each step the first N - b count. Gradients that count, a second; of
 // those who are late it abandons the work, or lets them finish it before they join the open step.
-double BackupRate(const std::string& service_time, int backups, bool abandon, uint64_t seed) {
+double BackupRate(const std::string& slow_workers, int backups, bool abandon, uint64_t seed) {
   constexpr int kSteps = 6000;
-  const job::JobPlan plan = EightWorkers("kind: BSP", service_time).Plan();
-  std::vector<job::ServiceTimes> times;
+  const job::ResolvedJob plan = EightWorkers("kind: BSP", slow_workers).Plan();
+  std::vector<job::StepTimes> times;
   for (int rank = 0; rank < kWorkers; ++rank) {
-    times.push_back(*data::OpenServiceTimes(plan, seed, rank));
+    times.push_back(*data::OpenStepTimes(plan, seed, rank));
   }
   std::vector<double> free_at(kWorkers, 0);  // when each is through with what it has begun
   std::vector<int64_t> begun(kWorkers, 0);
@@ -114,7 +116,7 @@ double BackupRate(const std::string& service_time, int backups, bool abandon, ui
     for (int rank = 0; rank < kWorkers; ++rank) {
       const size_t r = static_cast<size_t>(rank);
       const double takes =
-          service_time.empty() ? 0.01 : absl::ToDoubleSeconds(times[r].Of(begun[r]));
+          slow_workers.empty() ? 0.01 : absl::ToDoubleSeconds(times[r].Of(begun[r]));
       done.push_back(std::max(open, abandon ? open : free_at[r]) + takes);
     }
     std::vector<double> order = done;
@@ -141,7 +143,7 @@ class StragglerTest : public ::testing::TestWithParam<size_t> {
     const uint64_t seeds = SeedCount(1);
     Measured mean;
     for (uint64_t seed = TestSeed(); seed < TestSeed() + seeds; ++seed) {
-      const SimJob job = EightWorkers(policy, row_.service_time);
+      const SimJob job = EightWorkers(policy, row_.slow_workers);
       const Measured one = Measure(job, QuietWorld(job, kBatches, seed));
       const double share = 1 / static_cast<double>(seeds);
       mean.rate += share * one.rate;
@@ -183,10 +185,10 @@ TEST_P(StragglerTest, BackupWorkersFinishWhatTheyHaveBegun) {
   const double bsp = Mean("kind: BSP").rate;
   std::printf("%-13s", row_.name);
   for (const int backups : {1, 2}) {
-    const double abandoned = BackupRate(row_.service_time, backups, true, TestSeed()) /
-                             BackupRate(row_.service_time, 0, true, TestSeed());
-    const double finished = BackupRate(row_.service_time, backups, false, TestSeed()) /
-                            BackupRate(row_.service_time, 0, false, TestSeed());
+    const double abandoned = BackupRate(row_.slow_workers, backups, true, TestSeed()) /
+                             BackupRate(row_.slow_workers, 0, true, TestSeed());
+    const double finished = BackupRate(row_.slow_workers, backups, false, TestSeed()) /
+                            BackupRate(row_.slow_workers, 0, false, TestSeed());
     const double is = Mean(absl::StrCat("kind: BACKUP_WORKERS backups: ", backups)).rate / bsp;
     std::printf("  backup %d: %.2f, finishing %.2f, abandoning %.2f", backups, is, finished,
                 abandoned);
@@ -203,12 +205,12 @@ std::string NameOfRow(const ::testing::TestParamInfo<size_t>& row) {
 }
 INSTANTIATE_TEST_SUITE_P(Rows, StragglerTest, ::testing::Values(0, 1, 2, 3, 4), NameOfRow);
 
-// On every record, under each of the service times. Workers that are at the end of their data send empty
-// steps, which are ticks as well: the last steps of the others see up to two more of each.
+// On every record, under each of the step times. Workers that are at the end of their data send
+// empty steps, which are ticks as well: the last steps of the others see up to two more of each.
 TEST_P(StragglerTest, SspBoundsGapAndStalenessOfEveryRecord) {
   for (const int bound : {0, 2}) {
     const int depth = std::min(bound, 1);
-    SimJob job = EightWorkers(absl::StrCat("kind: SSP bound: ", bound), row_.service_time);
+    SimJob job = EightWorkers(absl::StrCat("kind: SSP bound: ", bound), row_.slow_workers);
     job.depth = depth;
     constexpr int kBatches = 300;
     SimRun run(job, QuietWorld(job, kBatches, TestSeed()));
@@ -224,8 +226,8 @@ TEST_P(StragglerTest, SspBoundsGapAndStalenessOfEveryRecord) {
   }
 }
 
-// Workers without memory: how many updates come between a read and its own is geometric, with the mean M - 1
-// (Mitliagkas et al. 2016), in every value of the distribution.
+// Workers without memory: how many updates come between a read and its own is geometric, with the
+// mean M - 1 (Mitliagkas et al. 2016), in every value of the distribution.
 TEST(StragglerMemoryTest, StalenessOfWorkersWithoutMemoryIsGeometric) {
   for (const int workers : {2, 4, 8}) {
     SimJob job = EightWorkers("kind: ASP", kExponential);
@@ -252,8 +254,8 @@ TEST(StragglerMemoryTest, StalenessOfWorkersWithoutMemoryIsGeometric) {
   }
 }
 
-// A pause between a worker's update and its next read, a share x of the time that its gradient is in
-// flight: then N - 1 others' updates come in a whole cycle, of which that time is 1 / (1 + x).
+// A pause between a worker's update and its next read, a share x of the time that its gradient is
+// in flight: then N - 1 others' updates come in a whole cycle, of which that time is 1 / (1 + x).
 TEST(StragglerPauseTest, APauseBeforeTheReadDividesTheStaleness) {
   const SimJob job = EightWorkers("kind: ASP", kExponential);
   for (const int fetch_ms : {4, 10, 30}) {

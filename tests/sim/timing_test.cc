@@ -1,6 +1,6 @@
-// The times of a job without its arithmetic are those of the job with it: update by update, under every
-// policy, beside a simulated cluster whose shards, workers and frames are those that run in production. And
-// they are what theory says, for a few workers and for ten thousand.
+// The times of a job without its arithmetic are those of the job with it: update by update, under
+// every policy, beside a simulated cluster whose shards, workers and frames are those that run in
+// production. And they are what theory says, for a few workers and for ten thousand.
 #include <algorithm>
 #include <map>
 #include <string>
@@ -26,7 +26,7 @@ namespace {
 
 // No two steps end at the same moment, or who comes first would be a matter of taste.
 constexpr char kSpread[] =
-    "service_time { distribution: LOGNORMAL mean_seconds: 0.01 sigma: 0.1 slow_share: 0.05 "
+    "slow_workers { distribution: LOGNORMAL mean_seconds: 0.01 sigma: 0.1 slow_share: 0.05 "
     "slow_factor: 5 } ";
 constexpr absl::Duration kLatency = absl::Microseconds(100);
 
@@ -83,7 +83,8 @@ sim::TimingOptions TimesOf(int64_t steps) {
 }
 
 // Runs it to its end.
-std::unique_ptr<sim::Timing> Timed(const job::JobPlan& plan, const sim::TimingOptions& options) {
+std::unique_ptr<sim::Timing> Timed(const job::ResolvedJob& plan,
+                                   const sim::TimingOptions& options) {
   absl::StatusOr<std::unique_ptr<sim::Timing>> timing = sim::Timing::New(plan, options);
   EXPECT_TRUE(timing.ok()) << timing.status();
   if (!timing.ok()) return nullptr;
@@ -93,7 +94,7 @@ std::unique_ptr<sim::Timing> Timed(const job::JobPlan& plan, const sim::TimingOp
 }
 
 Outcome WithoutRows(const SimJob& job, int steps) {
-  const job::JobPlan plan = job.Plan();
+  const job::ResolvedJob plan = job.Plan();
   Outcome outcome;
   sim::TimingOptions options = TimesOf(steps);
   options.on_update = [&](uint32_t group, const sim::TimedFate& fate) {
@@ -107,14 +108,14 @@ Outcome WithoutRows(const SimJob& job, int steps) {
   return outcome;
 }
 
-SimJob OneRange(const std::string& policy, const std::string& service_time, int workers = 5) {
+SimJob OneRange(const std::string& policy, const std::string& slow_workers, int workers = 5) {
   SimJob job;
   job.workers = workers;
   job.servers = job.ranges_per_shard = 1;
   job.second_table = false;
   job.dense_on_servers = true;
   job.policy = policy;
-  job.service_time = service_time;
+  job.slow_workers = slow_workers;
   return job;
 }
 
@@ -165,15 +166,15 @@ void ExpectSame(const SimJob& job, int steps) {
   }
 }
 
-// A trace of such service times.
-std::string WholeMicroseconds(const TempDir& folder, const std::string& service_time) {
-  const job::JobPlan plan = OneRange("kind: BSP", service_time).Plan();
-  const job::ServiceTimes times = *data::OpenServiceTimes(plan, TestSeed(), 0);
+// A trace of such step times.
+std::string WholeMicroseconds(const TempDir& folder, const std::string& slow_workers) {
+  const job::ResolvedJob plan = OneRange("kind: BSP", slow_workers).Plan();
+  const job::StepTimes times = *data::OpenStepTimes(plan, TestSeed(), 0);
   std::string text;
   for (int64_t step = 0; step < 5 * 300; ++step) {
     absl::StrAppendFormat(&text, "%.6f\n", absl::ToDoubleSeconds(times.Of(step)));
   }
-  return absl::StrCat("service_time { distribution: TRACE trace: \"", folder.Write("trace", text),
+  return absl::StrCat("slow_workers { distribution: TRACE trace: \"", folder.Write("trace", text),
                       "\" } ");
 }
 
@@ -196,12 +197,14 @@ TEST(TimingTest, EveryUpdateIsAsOnACluster) {
   const TempDir folder;
   for (const std::string& policy : EveryPolicy()) {
     for (std::string times : {kExponential, kSpread}) {
-      // This one goes by microseconds, and where they begin is the clock's: whole ones are the same on both.
+      // This one goes by microseconds, and where they begin is the clock's: whole ones are the same
+      // on both.
       if (policy.find("DSSP") != std::string::npos) times = WholeMicroseconds(folder, times);
       for (const int depth : {0, 1}) {
         SimJob job = OneRange(policy, times);
         job.depth = depth;
-        // Those of it that come late are steps, too: what ends the job is then their number, not the data.
+        // Those of it that come late are steps, too: what ends the job is then their number, not
+        // the data.
         if (policy.find("BACKUP") != std::string::npos) job.max_steps = 120;
         ExpectSame(job, 120);
       }
@@ -223,7 +226,7 @@ TEST(TimingTest, EveryUpdateIsAsOnAClusterWhereWorkersMeetNowAndThen) {
   for (const char* policy : {"kind: ASP", "kind: BSP"}) {
     SimJob job = OneRange(policy, kExponential);
     job.dense_on_servers = false;
-    job.dense = "synchroniser: LOCAL_SGD local_steps { every: 4 }";
+    job.dense = "synchroniser: LOCAL_SGD local_steps { sync_every: 4 }";
     ExpectSame(job, 60);
   }
 }
@@ -250,13 +253,13 @@ TEST(TimingTest, ASeedIsARun) {
 
 // Pushes wait for acknowledgements only where these take longer than the steps.
 TEST(TimingTest, FewPushesUnderWayHoldAWorkerUp) {
-  SimJob job = OneRange("kind: ASP", "service_time { mean_seconds: 0.001 } ", 1);
+  SimJob job = OneRange("kind: ASP", "slow_workers { mean_seconds: 0.001 } ", 1);
   job.depth = 8;
   for (const int most : {1, 4}) {
-    job.max_unacknowledged = most;
+    job.max_inflight_pushes = most;
     sim::TimingOptions options = TimesOf(1000);
     options.latency = absl::Milliseconds(4);  // 8 ms from a push to its acknowledgement
-    const job::JobPlan plan = job.Plan();
+    const job::ResolvedJob plan = job.Plan();
     const double seconds = Timed(plan, options)->Report().seconds;
     EXPECT_NEAR(seconds, 9.0 / most, 0.05) << most;  // and 1 ms of computing
   }
@@ -264,35 +267,36 @@ TEST(TimingTest, FewPushesUnderWayHoldAWorkerUp) {
 
 // All that a step moves goes through the link of its worker, and through those of the servers.
 TEST(TimingTest, LinksAreShared) {
-  SimJob job = OneRange("kind: ASP", "service_time { mean_seconds: 0.001 } ", 8);
+  SimJob job = OneRange("kind: ASP", "slow_workers { mean_seconds: 0.001 } ", 8);
   sim::TimingOptions options = TimesOf(200);
   options.latency = absl::ZeroDuration();
   options.bytes_per_second = 1e9;
   options.step_bytes = 1e6;  // 1 ms through a link
   for (const int servers : {1, 2, 8}) {
     job.servers = servers;
-    const job::JobPlan plan = job.Plan();
+    const job::ResolvedJob plan = job.Plan();
     const double seconds = Timed(plan, options)->Report().seconds;
-    // Rows, 1 ms, the step, 1 ms, gradients, 1 ms; or the servers' links, 8 ms a round over their number.
+    // Rows, 1 ms, the step, 1 ms, gradients, 1 ms; or the servers' links, 8 ms a round over their
+    // number.
     EXPECT_NEAR(seconds, 200 * std::max(0.003, 0.008 / servers), 0.02) << servers;
   }
   job.dense_on_servers = false;
   options.step_bytes = 0;
   options.dense_bytes = 1e6;
-  const job::JobPlan plan = job.Plan();
+  const job::ResolvedJob plan = job.Plan();
   EXPECT_NEAR(Timed(plan, options)->Report().seconds, 201 * 0.00175 + 0.2, 0.01);
 }
 
 // In so much time each has taken the steps that it could: who is slow ends nobody's run.
 TEST(TimingTest, ALimitEndsTheRunWhereverItsWorkersAre) {
   const SimJob job = OneRange("kind: ASP",
-                              "service_time { mean_seconds: 0.01 } "
-                              "service_time { worker: 1 mean_seconds: 0.04 } ",
+                              "slow_workers { mean_seconds: 0.01 } "
+                              "slow_workers { worker: 1 mean_seconds: 0.04 } ",
                               2);
   sim::TimingOptions options = TimesOf(1'000'000);
   options.latency = absl::ZeroDuration();
   options.limit = absl::Milliseconds(1005);
-  const job::JobPlan plan = job.Plan();
+  const job::ResolvedJob plan = job.Plan();
   const auto timing = Timed(plan, options);
   const scheduler::JobReport report = timing->Report();
   EXPECT_EQ(report.samples_of,
@@ -303,16 +307,16 @@ TEST(TimingTest, ALimitEndsTheRunWhereverItsWorkersAre) {
 
 TEST(TimingTest, TablesOnWorkersAreRefused) {
   SimJob job = OneRange("kind: BSP", "");
-  job.synchroniser = "SHARDED";
+  job.placement = "SHARDED";
   job.dense_on_servers = false;
-  const job::JobPlan plan = job.Plan();
+  const job::ResolvedJob plan = job.Plan();
   const auto timing = sim::Timing::New(plan, TimesOf(10));
   EXPECT_EQ(timing.status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 // What a worker keeps it does not read, and what that is depends on rows.
 TEST(TimingTest, RowsThatWorkersKeepAreRefused) {
-  const job::JobPlan plan = OneRange("kind: ESSP bound: 2", "").Plan();
+  const job::ResolvedJob plan = OneRange("kind: ESSP bound: 2", "").Plan();
   const auto timing = sim::Timing::New(plan, TimesOf(10));
   EXPECT_EQ(timing.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(timing.status().message().find("policy.kind: ESSP"), 0u) << timing.status();
@@ -326,8 +330,8 @@ struct Steady {
 };
 
 // From the first tenth to the moment when the first worker is at its end.
-Steady Measure(const std::string& policy, const std::string& service_time, int64_t steps) {
-  const job::JobPlan plan = OneRange(policy, service_time, kStragglerWorkers).Plan();
+Steady Measure(const std::string& policy, const std::string& slow_workers, int64_t steps) {
+  const job::ResolvedJob plan = OneRange(policy, slow_workers, kStragglerWorkers).Plan();
   std::vector<std::pair<int64_t, int64_t>> counted;  // when, and how stale
   std::vector<int64_t> last(kStragglerWorkers);
   sim::TimingOptions options = TimesOf(steps);
@@ -351,9 +355,9 @@ Steady Measure(const std::string& policy, const std::string& service_time, int64
 TEST(TimingTest, StragglersDoToEachPolicyWhatAModelSays) {
   constexpr int64_t kSteps = 3000;
   for (const StragglerRow& row : StragglerRows()) {
-    const double bsp = Measure("kind: BSP", row.service_time, kSteps).rate;
+    const double bsp = Measure("kind: BSP", row.slow_workers, kSteps).rate;
     const auto expect = [&](const std::string& policy, double want) {
-      const Steady steady = Measure(policy, row.service_time, kSteps);
+      const Steady steady = Measure(policy, row.slow_workers, kSteps);
       EXPECT_NEAR(steady.rate / bsp, want, 0.1 * want) << row.name << ", " << policy;
       return steady;
     };
@@ -367,12 +371,12 @@ TEST(TimingTest, StragglersDoToEachPolicyWhatAModelSays) {
 
 // ---- ten thousand workers ---------------------------------------------------------------------
 
-job::JobPlan ManyWorkers(const std::string& policy, int workers) {
+job::ResolvedJob ManyWorkers(const std::string& policy, int workers) {
   SimJob job = OneRange(policy, kLognormal);
   job.workers = 5;
   Job parsed = *job::ParseJob(job.Text(), "many", {});
   parsed.mutable_cluster()->set_workers(workers);
-  absl::StatusOr<job::JobPlan> plan = job::ResolveForTiming(parsed);
+  absl::StatusOr<job::ResolvedJob> plan = job::ResolveForTiming(parsed);
   EXPECT_TRUE(plan.ok()) << plan.status();
   return *plan;
 }
@@ -381,7 +385,7 @@ TEST(TimingTest, TenThousandWorkersUnderEveryPolicy) {
   constexpr int kWorkers = 10000, kSteps = 10;
   for (const std::string& policy : EveryPolicy()) {
     SCOPED_TRACE(policy);
-    const job::JobPlan plan = ManyWorkers(policy, kWorkers);
+    const job::ResolvedJob plan = ManyWorkers(policy, kWorkers);
     const std::unique_ptr<sim::Timing> timing = Timed(plan, TimesOf(kSteps));
     ASSERT_NE(timing, nullptr);
     const scheduler::JobReport report = timing->Report();
@@ -396,11 +400,12 @@ TEST(TimingTest, TenThousandWorkersUnderEveryPolicy) {
   }
 }
 
-// Under ASP on a network without delay each worker reads when its own update has come: so between the two all
-// updates are counted once, and its staleness adds up to the updates of others before its last one.
+// Under ASP on a network without delay each worker reads when its own update has come: so between
+// the two all updates are counted once, and its staleness adds up to the updates of others before
+// its last one.
 TEST(TimingTest, StalenessAddsUpToTheUpdatesOfOthers) {
   constexpr int kWorkers = 10000, kSteps = 30;
-  const job::JobPlan plan = ManyWorkers("kind: ASP", kWorkers);
+  const job::ResolvedJob plan = ManyWorkers("kind: ASP", kWorkers);
   std::vector<int64_t> sum(kWorkers), last(kWorkers);
   double steady = 0, count = 0;
   sim::TimingOptions options = TimesOf(kSteps);

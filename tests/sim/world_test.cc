@@ -27,8 +27,8 @@ std::string Essp(int bound, Random* random) {
 }
 
 // One that takes no step together with others, or any.
-// Compensations are too small for the judge to see, which knows no gradients: what remembers rows as
-// they were read is at work all the same.
+// Compensations are too small for the judge to see, which knows no gradients: what remembers rows
+// as they were read is at work all the same.
 std::string RandomPolicy(int depth, bool lockstep, Random* random) {
   const int bound = depth + static_cast<int>(random->Uniform(4));
   switch (lockstep ? random->Uniform(16) : 2 + random->Uniform(14)) {
@@ -93,16 +93,16 @@ void RandomPolicies(SimJob* job, Random* random) {
 }
 
 // Each distribution, at times with a worker that is always slow.
-std::string RandomServiceTime(int workers, Random* random) {
+std::string RandomStepTime(int workers, Random* random) {
   const char* const kinds[] = {"", "distribution: EXPONENTIAL", "distribution: LOGNORMAL",
                                "slow_share: 0.05"};
   const char* const kind = kinds[random->Uniform(4)];
-  std::string text = absl::StrCat("service_time { ", kind, " mean_seconds: 0.01 } ");
+  std::string text = absl::StrCat("slow_workers { ", kind, " mean_seconds: 0.01 } ");
   if (!random->Bernoulli(0.2)) return text;
   // Of one worker alone, no entry may hold for all.
   if (workers == 1) text.clear();
   const uint64_t rank = random->Uniform(static_cast<uint64_t>(workers));
-  return absl::StrCat(text, "service_time { worker: ", rank, " ", kind, " mean_seconds: 0.04 } ");
+  return absl::StrCat(text, "slow_workers { worker: ", rank, " ", kind, " mean_seconds: 0.04 } ");
 }
 
 SimJob RandomJob(Random* random) {
@@ -114,13 +114,13 @@ SimJob RandomJob(Random* random) {
   job.depth = static_cast<int>(random->Uniform(4));
   job.epochs = 1 + static_cast<int>(random->Uniform(3));
   job.max_steps = random->Bernoulli(0.2) ? 1 + static_cast<int>(random->Uniform(12)) : 0;
-  job.max_unacknowledged = 1 + static_cast<int>(random->Uniform(4));
+  job.max_inflight_pushes = 1 + static_cast<int>(random->Uniform(4));
   job.evaluate_every = static_cast<int>(random->Uniform(2));
   job.second_table = random->Bernoulli(0.7);
   job.second_frozen = random->Bernoulli(0.2);
   RandomPolicies(&job, random);
   job.algorithm = random->Bernoulli(0.5) ? "RING" : "DIRECT";
-  job.service_time = RandomServiceTime(job.workers, random);
+  job.slow_workers = RandomStepTime(job.workers, random);
   return job;
 }
 
@@ -133,7 +133,7 @@ SimJob RandomJobForQuorums(Random* random) {
   job.policy = RandomPolicy(job.depth, /*lockstep=*/false, random);
   job.second_policy =
       random->Bernoulli(0.5) ? "" : RandomPolicy(job.depth, /*lockstep=*/false, random);
-  job.service_time = RandomServiceTime(job.workers, random);
+  job.slow_workers = RandomStepTime(job.workers, random);
   if (random->Bernoulli(0.2)) {
     job.patience = static_cast<int>(random->Uniform(3));
     job.epochs = 6;
@@ -143,7 +143,8 @@ SimJob RandomJobForQuorums(Random* random) {
   return job;
 }
 
-// Of gradients; sometimes beside backup workers, where a worker's next gradient may be of a step far on.
+// Of gradients; sometimes beside backup workers, where a worker's next gradient may be of a step
+// far on.
 SimJob RandomSumsJob(Random* random) {
   SimJob job = RandomJobForQuorums(random);
   job.dense = absl::StrCat("synchroniser: ALLREDUCE algorithm: ", job.algorithm,
@@ -155,13 +156,14 @@ SimJob RandomSumsJob(Random* random) {
   return job;
 }
 
-// Replicas that meet in steps of their own, in meetings that do not wait for all.
-SimJob RandomMeetingsJob(Random* random) {
+// Replicas that meet in steps of their own, in sync rounds that do not wait for all.
+SimJob RandomSyncRoundsJob(Random* random) {
   SimJob job = RandomJobForQuorums(random);
   const uint64_t others = static_cast<uint64_t>(job.workers) - 1;
   job.dense = absl::StrCat(
       "synchroniser: LOCAL_SGD algorithm: ", job.algorithm,
-      " quorum_bound: ", 1 + random->Uniform(4), " local_steps { every: ", 1 + random->Uniform(5),
+      " quorum_bound: ", 1 + random->Uniform(4),
+      " local_steps { sync_every: ", 1 + random->Uniform(5),
       " quorum: ", 1 + random->Uniform(others),
       random->Bernoulli(0.5) ? absl::StrCat(" grace_seconds: ", 0.04 * random->NextDouble()) : "",
       random->Bernoulli(0.5) ? " outer_learning_rate: 0.7 outer_momentum: 0.9" : "", " } ");
@@ -185,14 +187,17 @@ sim::WorldOptions RandomWorld(const SimJob& job, uint64_t seed, Random* random) 
     options.network.jitter *= 1 + 10 * random->NextDouble();
   }
   if (random->Bernoulli(0.67)) options.moves_per_second = 40 * random->NextDouble();
-  if (random->Bernoulli(0.2)) options.saves.push_back(absl::Seconds(0.3 * random->NextDouble()));
-  options.save_at_end = random->Bernoulli(0.2);
+  if (random->Bernoulli(0.2))
+    options.checkpoints.push_back(absl::Seconds(0.3 * random->NextDouble()));
+  options.checkpoint_at_end = random->Bernoulli(0.2);
   options.evaluate = random->Bernoulli(0.8);
-  // Requests that come while a save is under way, and workers that cannot be told of it just now.
-  if (!options.saves.empty() && random->Bernoulli(0.7)) {
+  // Requests that come while a checkpoint is under way, and workers that cannot be told of it just
+  // now.
+  if (!options.checkpoints.empty() && random->Bernoulli(0.7)) {
     const int more = 1 + static_cast<int>(random->Uniform(3));
     for (int i = 0; i < more; ++i) {
-      options.saves.push_back(options.saves[0] + absl::Milliseconds(30 * random->NextDouble()));
+      options.checkpoints.push_back(options.checkpoints[0] +
+                                    absl::Milliseconds(30 * random->NextDouble()));
     }
   }
   if (random->Bernoulli(0.2)) options.breaks_per_second = 20 * random->NextDouble();
@@ -201,7 +206,7 @@ sim::WorldOptions RandomWorld(const SimJob& job, uint64_t seed, Random* random) 
 
 TEST(WorldTest, SurvivesAnything) {
   const uint64_t count = SeedCount(4000);
-  int moves = 0, breaks = 0, saves = 0;
+  int moves = 0, breaks = 0, checkpoints = 0;
   uint64_t resent = 0;
   for (uint64_t seed = TestSeed(); seed < TestSeed() + count; ++seed) {
     SCOPED_TRACE(absl::StrCat("see it again with TANDEM_SIM_SEEDS=1 and --seed=", seed));
@@ -211,18 +216,18 @@ TEST(WorldTest, SurvivesAnything) {
     if (!run.ok()) break;  // one trace is enough to read
     moves += run.world->moves();
     breaks += run.world->breaks();
-    saves += run.world->saves();
+    checkpoints += run.world->checkpoints();
     resent += run.world->frames_resent();
   }
   if (count < 100) return;
   EXPECT_GT(moves, static_cast<int>(count));  // else the faults were not there
   EXPECT_GT(breaks, static_cast<int>(count) / 10);
-  EXPECT_GT(saves, static_cast<int>(count) / 10);
+  EXPECT_GT(checkpoints, static_cast<int>(count) / 10);
   EXPECT_GT(resent, count);
 }
 
-// The same where rows are kept, in both tables. What SSP promises is what the judge holds every read to; here that
-// the cache is at work.
+// The same where rows are kept, in both tables. What SSP promises is what the judge holds every
+// read to; here that the cache is at work.
 TEST(WorldTest, KeptRowsSurviveAnything) {
   const uint64_t count = SeedCount(400);
   uint64_t cached = 0;
@@ -243,13 +248,13 @@ TEST(WorldTest, KeptRowsSurviveAnything) {
   EXPECT_GT(cached, 4 * count);
 }
 
-// Jobs whose dense sums do not wait for all. What the judge holds every read, sum, evaluation and save to is
-// in sim/quorum_judge.h; here that there were late gradients, as late as they may be, and that everything
-// that may go wrong did. `least`: gradients a seed.
+// Jobs whose dense sums do not wait for all. What the judge holds every read, sum, evaluation and
+// checkpoint to is in sim/quorum_judge.h; here that there were late gradients, as late as they may
+// be, and that everything that may go wrong did. `least`: gradients a seed.
 void QuorumSurvivesAnything(uint64_t salt, SimJob (*random_job)(Random*), int longer,
                             uint64_t least) {
   const uint64_t count = SeedCount(200);
-  uint64_t gradients = 0, at_the_bound = 0, saves = 0, resumes = 0, early = 0;
+  uint64_t gradients = 0, at_the_bound = 0, checkpoints = 0, resumes = 0, early = 0;
   int64_t missed = 0;
   for (uint64_t seed = TestSeed(); seed < TestSeed() + count; ++seed) {
     SCOPED_TRACE(absl::StrCat("see it again with TANDEM_SIM_SEEDS=1 and --seed=", seed));
@@ -266,7 +271,7 @@ void QuorumSurvivesAnything(uint64_t salt, SimJob (*random_job)(Random*), int lo
     at_the_bound += quorum.most_missed() == run.plan.job.dense().quorum_bound() ? 1 : 0;
     gradients += quorum.gradients();
     missed += quorum.missed();
-    saves += static_cast<uint64_t>(run.world->saves());
+    checkpoints += static_cast<uint64_t>(run.world->checkpoints());
     resumes += static_cast<uint64_t>(run.world->resumes());
     if (job.patience >= 0) early += run.world->evaluations() < job.epochs ? 1 : 0;
     if (seed % 50 != 0) continue;
@@ -277,8 +282,8 @@ void QuorumSurvivesAnything(uint64_t salt, SimJob (*random_job)(Random*), int lo
   EXPECT_GT(gradients, least * count);
   EXPECT_GT(missed, static_cast<int64_t>(gradients) / 10);
   EXPECT_GT(at_the_bound, count / 10);
-  EXPECT_GT(saves, count / 10);
-  EXPECT_GT(resumes, saves / 5);  // of about half
+  EXPECT_GT(checkpoints, count / 10);
+  EXPECT_GT(resumes, checkpoints / 5);  // of about half
   EXPECT_GT(early, 0u);
 }
 
@@ -286,21 +291,22 @@ TEST(WorldTest, SumsOfAQuorumSurviveAnything) {
   QuorumSurvivesAnything(17, RandomSumsJob, /*longer=*/3, /*least=*/20);
 }
 
-TEST(WorldTest, MeetingsOfAQuorumSurviveAnything) {
-  QuorumSurvivesAnything(19, RandomMeetingsJob, /*longer=*/6, /*least=*/20);
+TEST(WorldTest, SyncRoundsOfAQuorumSurviveAnything) {
+  QuorumSurvivesAnything(19, RandomSyncRoundsJob, /*longer=*/6, /*least=*/20);
 }
 
-// Two workers make the quorum, and the third takes 8 ms more to each meeting: within the grace nobody is
-// late, and all go on at its pace; beyond it the two go on after the grace. Virtual time has no noise.
-TEST(WorldTest, AMeetingWaitsForItsGraceAndNoLonger) {
-  constexpr int kBatches = 120, kEvery = 4, kMeetings = kBatches / kEvery;
+// Two workers make the quorum, and the third takes 8 ms more to each sync round: within the grace
+// nobody is late, and all go on at its pace; beyond it the two go on after the grace. Virtual time
+// has no noise.
+TEST(WorldTest, ASyncRoundWaitsForItsGraceAndNoLonger) {
+  constexpr int kBatches = 120, kEvery = 4, kSyncRounds = kBatches / kEvery;
   const auto run_with = [](int quorum, double grace) {
     SimJob job;
     job.policy = "kind: ASP";
-    job.service_time =
-        "service_time { mean_seconds: 0.01 } service_time { worker: 2 mean_seconds: 0.012 } ";
+    job.slow_workers =
+        "slow_workers { mean_seconds: 0.01 } slow_workers { worker: 2 mean_seconds: 0.012 } ";
     job.dense = absl::StrCat("synchroniser: LOCAL_SGD ", quorum < 3 ? "quorum_bound: 30 " : "",
-                             "local_steps { every: ", kEvery,
+                             "local_steps { sync_every: ", kEvery,
                              quorum < 3 ? absl::StrCat(" quorum: ", quorum) : "",
                              grace > 0 ? absl::StrCat(" grace_seconds: ", grace) : "", " } ");
     sim::WorldOptions options = EvenWorld(job, kBatches, TestSeed());
@@ -312,24 +318,24 @@ TEST(WorldTest, AMeetingWaitsForItsGraceAndNoLonger) {
              none = run_with(2, 0);
   for (const auto* run : {&all, &patient, &hasty, &none}) ASSERT_TRUE((*run)->ok());
   EXPECT_EQ(patient->world->quorum().missed(), 0);
-  EXPECT_EQ(patient->world->quorum().gradients(), uint64_t{3 * kMeetings});
+  EXPECT_EQ(patient->world->quorum().gradients(), uint64_t{3 * kSyncRounds});
   EXPECT_LT(absl::AbsDuration(patient->world->elapsed() - all->world->elapsed()),
             absl::Milliseconds(40));
   EXPECT_GT(hasty->world->quorum().missed(), 0);
   EXPECT_GT(none->world->quorum().missed(), 0);
 }
 
-// Tables on workers: rows dealt over them, or a copy of all at each. (A copy is not moved: it is that of
-// its worker. At the end all copies are compared.)
+// Tables on workers: rows dealt over them, or a copy of all at each. (A copy is not moved: it is
+// that of its worker. At the end all copies are compared.)
 TEST(WorldTest, TablesOnWorkersSurviveAnything) {
   const uint64_t count = SeedCount(200);
-  uint64_t resent = 0, saves = 0, moves = 0, replicated = 0;
+  uint64_t resent = 0, checkpoints = 0, moves = 0, replicated = 0;
   for (uint64_t seed = TestSeed(); seed < TestSeed() + count; ++seed) {
     SCOPED_TRACE(absl::StrCat("see it again with TANDEM_SIM_SEEDS=1 and --seed=", seed));
     Random random(HashCombine(seed, 18));
     const bool copies = random.Bernoulli(0.5);
     SimJob job = RandomJob(&random);
-    job.synchroniser = copies ? "REPLICATED" : "SHARDED";
+    job.placement = copies ? "REPLICATED" : "SHARDED";
     job.second_frozen = job.second_frozen && !copies;
     job.policy = "kind: BSP";
     job.second_policy.clear();
@@ -342,19 +348,19 @@ TEST(WorldTest, TablesOnWorkersSurviveAnything) {
     if (!run.ok()) break;  // one trace is enough to read
     replicated += copies ? 1 : 0;
     resent += run.world->frames_resent();
-    saves += static_cast<uint64_t>(run.world->saves());
+    checkpoints += static_cast<uint64_t>(run.world->checkpoints());
     moves += static_cast<uint64_t>(run.world->moves());
   }
   if (count < 100) return;
   EXPECT_GT(resent, count);
-  EXPECT_GT(saves, count / 10);
+  EXPECT_GT(checkpoints, count / 10);
   EXPECT_GT(moves, count / 2);
   EXPECT_GT(replicated, count / 4);
 }
 
-// Steps take now less and now more: who does not wait for all of them is faster, and who waits for fewer has
-// later gradients. (An epoch ends when the last worker is through its data, so the smaller quorum need not be
-// the faster one.)
+// Steps take now less and now more: who does not wait for all of them is faster, and who waits for
+// fewer has later gradients. (An epoch ends when the last worker is through its data, so the
+// smaller quorum need not be the faster one.)
 TEST(WorldTest, TheSmallerTheQuorumTheLaterTheGradients) {
   constexpr int kBatches = 300;
   absl::Duration all;
@@ -363,7 +369,7 @@ TEST(WorldTest, TheSmallerTheQuorumTheLaterTheGradients) {
     SimJob job;
     job.workers = 5;
     job.policy = "kind: ASP";
-    job.service_time = kExponential;
+    job.slow_workers = kExponential;
     job.dense = absl::StrCat("synchroniser: ALLREDUCE quorum: ", quorum,
                              quorum == "ALL" ? " " : " quorum_bound: 4 ");
     sim::WorldOptions options = EvenWorld(job, kBatches, TestSeed());
@@ -384,8 +390,9 @@ TEST(WorldTest, TheSmallerTheQuorumTheLaterTheGradients) {
   }
 }
 
-// How old what is kept may be, where a push is at all ranges at once: an update of each other worker for each step
-// that the two may be apart either way, and of its own those since the row was known last.
+// How old what is kept may be, where a push is at all ranges at once: an update of each other
+// worker for each step that the two may be apart either way, and of its own those since the row was
+// known last.
 TEST(WorldTest, KeptRowsAreNoOlderThanTheBoundAllows) {
   constexpr int kBatches = 60;
   uint64_t records = 0, cached = 0;
@@ -399,7 +406,7 @@ TEST(WorldTest, KeptRowsAreNoOlderThanTheBoundAllows) {
     job.depth = static_cast<int>(random.Uniform(3));
     const int bound = job.depth + static_cast<int>(random.Uniform(3));
     job.policy = Essp(bound, &random);
-    job.service_time = kTransient;
+    job.slow_workers = kTransient;
     sim::WorldOptions options = EvenWorld(job, kBatches, seed);
     options.network.drop = 0.02;
     options.network.reorder = true;
@@ -422,8 +429,8 @@ TEST(WorldTest, KeptRowsAreNoOlderThanTheBoundAllows) {
   EXPECT_GT(oldest, 6);
 }
 
-// Rows that nothing changes: a worker reads each of them once, and once more when it is first told of its range.
-// If it may keep only some, it reads more.
+// Rows that nothing changes: a worker reads each of them once, and once more when it is first told
+// of its range. If it may keep only some, it reads more.
 TEST(WorldTest, FrozenRowsAreReadOnce) {
   SimJob job;
   job.policy = "kind: ASP";
@@ -452,9 +459,9 @@ TEST(WorldTest, FrozenRowsAreReadOnce) {
   EXPECT_GT(cached[true], 0u);
 }
 
-// A whole job in which every update is a known number: each row ends at its first value less 1/N of
-// what would be taken without the scale. World explains the rows from what the policy says; here the
-// same sum once more, by hand.
+// A whole job in which every update is a known number: each row ends at its initial value less 1/N
+// of what would be taken without the scale. World explains the rows from what the policy says; here
+// the same sum once more, by hand.
 TEST(WorldTest, InverseWorkersTakesOneNthOfEveryUpdate) {
   for (const std::string policy : {"kind: ASP", "kind: SSP bound: 2"}) {
     SimJob job;
@@ -487,9 +494,10 @@ TEST(WorldTest, InverseWorkersTakesOneNthOfEveryUpdate) {
   }
 }
 
-// What the budget of held updates counts on: a range has one step open, and as many more as a worker
-// may have pushes unacknowledged, also when they are late to one shard only. To have them all open takes
-// workers that have no row of the late range to read in so many steps, so batches have one key.
+// What the budget of held updates counts on: a range has one step open, and as many more as a
+// worker may have pushes unacknowledged, also when they are late to one shard only. To have them
+// all open takes workers that have no row of the late range to read in so many steps, so batches
+// have one key.
 TEST(WorldTest, RangesHaveNoMoreOpenStepsThanPushesMayBeUnacknowledged) {
   for (const int unacknowledged : {1, 3}) {
     int64_t most = 0;
@@ -498,7 +506,7 @@ TEST(WorldTest, RangesHaveNoMoreOpenStepsThanPushesMayBeUnacknowledged) {
       job.servers = 4;
       job.policy = seed % 2 == 0 ? "kind: BSP" : "kind: FIXED_DELAY delay: 2";
       job.dense_on_servers = true;
-      job.max_unacknowledged = unacknowledged;
+      job.max_inflight_pushes = unacknowledged;
       job.depth = static_cast<int>(seed % 3);
       sim::WorldOptions options = EvenWorld(job, 20, seed);
       options.model.keys_per_batch = 1;
@@ -513,8 +521,8 @@ TEST(WorldTest, RangesHaveNoMoreOpenStepsThanPushesMayBeUnacknowledged) {
   }
 }
 
-// At an end of an epoch some may stand at the border while others are asked to save.
-TEST(WorldTest, SavesAtTheBordersOfEpochsAreOfOneMoment) {
+// At an end of an epoch some may stand at the border while others are asked to checkpoint.
+TEST(WorldTest, CheckpointsAtTheBordersOfEpochsAreOfOneMoment) {
   for (uint64_t seed = TestSeed(); seed < TestSeed() + SeedCount(30); ++seed) {
     SimJob job;
     job.policy = seed % 2 != 0 ? "kind: ASP" : "kind: BACKUP_WORKERS backups: 0";
@@ -522,7 +530,7 @@ TEST(WorldTest, SavesAtTheBordersOfEpochsAreOfOneMoment) {
     job.epochs = 20;
     sim::WorldOptions options = EvenWorld(job, 2, seed);
     options.barrier_drop = 0.2;
-    for (int i = 0; i < 300; ++i) options.saves.push_back(absl::Milliseconds(10 * i));
+    for (int i = 0; i < 300; ++i) options.checkpoints.push_back(absl::Milliseconds(10 * i));
     SimRun run(job, options);
     ASSERT_TRUE(run.ok()) << "seed " << seed;
   }
@@ -575,10 +583,10 @@ TEST(WorldTest, EveryRowIsInALineBeforeItsEvaluation) {
   }
 }
 
-// All workers end after the same epoch, whatever is lost on the way and whoever asks for saves meanwhile,
-// and what they saved is the best.
+// All workers end after the same epoch, whatever is lost on the way and whoever asks for
+// checkpoints meanwhile, and what they saved is the best.
 TEST(WorldTest, TheBestIsKeptAndTheRunEndsInTime) {
-  int early = 0, saves = 0;
+  int early = 0, checkpoints = 0;
   for (uint64_t seed = TestSeed(); seed < TestSeed() + SeedCount(300); ++seed) {
     Random random(HashCombine(seed, 77));
     SimJob job;
@@ -590,7 +598,7 @@ TEST(WorldTest, TheBestIsKeptAndTheRunEndsInTime) {
     job.patience = static_cast<int>(random.Uniform(3));
     sim::WorldOptions options = RandomWorld(job, seed, &random);
     options.evaluate = true;
-    options.save_at_end = random.Bernoulli(0.8);
+    options.checkpoint_at_end = random.Bernoulli(0.8);
     SimRun run(job, options);
     ASSERT_TRUE(run.ok()) << "seed " << seed;
     int best = 0, last = 0;
@@ -608,14 +616,14 @@ TEST(WorldTest, TheBestIsKeptAndTheRunEndsInTime) {
     EXPECT_EQ(nlohmann::json::parse(report.evaluation_json)["epoch"], best) << "seed " << seed;
     EXPECT_EQ(run.world->evaluations(), last) << "seed " << seed;
     early += last < job.epochs ? 1 : 0;
-    saves += run.world->saves();
+    checkpoints += run.world->checkpoints();
   }
   EXPECT_GT(early, 0);
-  EXPECT_GT(saves, 0);
+  EXPECT_GT(checkpoints, 0);
 }
 
-// A save at any moment of a job that ends with updates that are held back.
-TEST(WorldTest, NoSaveFallsIntoTheEndOfADelay) {
+// A checkpoint at any moment of a job that ends with updates that are held back.
+TEST(WorldTest, NoCheckpointFallsIntoTheEndOfADelay) {
   SimJob job;
   job.dense_on_servers = true;
   job.dense_policy = "kind: FIXED_DELAY delay: 3";
@@ -624,7 +632,7 @@ TEST(WorldTest, NoSaveFallsIntoTheEndOfADelay) {
   const absl::Duration pause = plain.world->elapsed() / SeedCount(100);
   for (absl::Duration at; at < plain.world->elapsed(); at += pause) {
     sim::WorldOptions options = EvenWorld(job, 6, TestSeed());
-    options.saves = {at};
+    options.checkpoints = {at};
     SimRun run(job, options);
     ASSERT_TRUE(run.ok()) << at;
   }
@@ -634,7 +642,7 @@ TEST(WorldTest, WithoutBackupsNothingIsDropped) {
   SimJob job;
   job.dense_on_servers = true;
   job.policy = "kind: BACKUP_WORKERS backups: 0";
-  job.service_time = FourTimesAsSlow(2);
+  job.slow_workers = FourTimesAsSlow(2);
   sim::WorldOptions options = EvenWorld(job, 7, TestSeed());
   options.model.batches = {7, 6, 7};
   const SimRun run(job, options);
@@ -648,7 +656,7 @@ TEST(WorldTest, WithoutBackupsNothingIsDropped) {
 TEST(WorldTest, BackupWorkersDropWhatIsLateAndGoOn) {
   SimJob job;
   job.dense_on_servers = true;
-  job.service_time = FourTimesAsSlow(2);
+  job.slow_workers = FourTimesAsSlow(2);
   sim::WorldOptions options = EvenWorld(job, 40, TestSeed());
   options.model.batches[2] = 10;
   job.policy = "kind: BSP";
@@ -669,13 +677,13 @@ TEST(WorldTest, BackupWorkersDropWhatIsLateAndGoOn) {
   EXPECT_LT(backups.world->elapsed(), 0.8 * together.world->elapsed());
 }
 
-// The same beside dense sums that do not wait for it either, but for a few steps: tables drop its updates,
-// and sums have all its gradients.
+// The same beside dense sums that do not wait for it either, but for a few steps: tables drop its
+// updates, and sums have all its gradients.
 TEST(WorldTest, BesideBackupWorkersEveryGradientIsSummed) {
   SimJob job;
   job.policy = "kind: BACKUP_WORKERS backups: 1";
   job.dense = "synchroniser: ALLREDUCE quorum: MAJORITY quorum_bound: 2 ";
-  job.service_time = FourTimesAsSlow(2);
+  job.slow_workers = FourTimesAsSlow(2);
   sim::WorldOptions options = EvenWorld(job, 40, TestSeed());
   options.model.batches[2] = 10;
   const SimRun run(job, options);
@@ -685,32 +693,32 @@ TEST(WorldTest, BesideBackupWorkersEveryGradientIsSummed) {
   EXPECT_EQ(run.world->quorum().most_missed(), 2);
 }
 
-// A worker that has left out the steps before a save stands still there: the others do not wait for it in the
-// sums of those steps, or they would never come to the save. Ranges move all the time, so a worker often
-// hears late that it is late.
-TEST(WorldTest, ASaveBehindStepsThatAreLeftOutIsReached) {
+// A worker that has left out the steps before a checkpoint stands still there: the others do not
+// wait for it in the sums of those steps, or they would never come to the checkpoint. Ranges move
+// all the time, so a worker often hears late that it is late.
+TEST(WorldTest, ACheckpointBehindStepsThatAreLeftOutIsReached) {
   SimJob job;
   job.workers = 2;
   job.servers = 3;
   job.ranges_per_shard = job.depth = 1;
-  job.max_unacknowledged = 3;
-  job.service_time = kExponential;
+  job.max_inflight_pushes = 3;
+  job.slow_workers = kExponential;
   job.policy = "kind: BACKUP_WORKERS backups: 1";
   job.dense = "synchroniser: ALLREDUCE quorum: MAJORITY quorum_bound: 3 ";
   const uint64_t count = SeedCount(10);
-  uint64_t dropped = 0, saves = 0;
+  uint64_t dropped = 0, checkpoints = 0;
   for (uint64_t seed = TestSeed(); seed < TestSeed() + count; ++seed) {
     sim::WorldOptions options = EvenWorld(job, 40, seed);
     options.network.drop = 0.03;
     options.moves_per_second = 100;
-    for (int i = 1; i <= 12; ++i) options.saves.push_back(absl::Milliseconds(30 * i));
+    for (int i = 1; i <= 12; ++i) options.checkpoints.push_back(absl::Milliseconds(30 * i));
     const SimRun run(job, options);
     ASSERT_TRUE(run.ok()) << "seed " << seed;
-    saves += static_cast<uint64_t>(run.world->saves());
+    checkpoints += static_cast<uint64_t>(run.world->checkpoints());
     dropped += run.world->Stats(0).dropped;
   }
   if (count < 10) return;
-  EXPECT_GT(saves, count);
+  EXPECT_GT(checkpoints, count);
   EXPECT_GT(dropped, count);
 }
 
@@ -720,7 +728,7 @@ TEST(WorldTest, WithoutTheirKnobsTheyAreAsp) {
   SimJob job;
   job.dense_on_servers = true;
   job.optimizer = "kind: ADAGRAD learning_rate: 0.3";
-  job.service_time = kExponential;
+  job.slow_workers = kExponential;
   job.depth = 1;
   job.epochs = 2;
   std::map<std::pair<uint32_t, uint64_t>, std::vector<float>> want;
@@ -745,8 +753,8 @@ TEST(WorldTest, WithoutTheirKnobsTheyAreAsp) {
 }
 
 // Beside a part that takes every step together nobody says that its data is at an end; what a batch
-// still holds is applied all the same before each evaluation, also when the number of steps ends the
-// job.
+// still holds is applied all the same before each evaluation, also when the number of steps ends
+// the job.
 TEST(WorldTest, BatchesAreEmptyAtEvaluationsBesideALockstepPart) {
   for (const int max_steps : {0, 10}) {
     for (const std::string policy : {"kind: K_BATCH_ASYNC batches: 7", "kind: GBA batches: 7"}) {

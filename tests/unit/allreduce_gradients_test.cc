@@ -99,7 +99,7 @@ class AllReduceGradientsTest : public ::testing::Test {
     static_cast<int64_t*>(a.output)[1] = *static_cast<const int64_t*>(b.input);
     static_cast<int64_t*>(b.output)[0] = *static_cast<const int64_t*>(a.input);
   }
-  // First values are 0, the rate 1: one step with a mean gradient of 1 leaves -1 everywhere.
+  // Initial values are 0, the rate 1: one step with a mean gradient of 1 leaves -1 everywhere.
   void ExpectOneStepOfTheMean() {
     for (int r = 0; r < 2; ++r) {
       EXPECT_THAT(dense_[r]->values(), ::testing::Each(-1.0f));

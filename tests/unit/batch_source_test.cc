@@ -31,8 +31,8 @@ std::string NumberedRows(int begin, int end) {
   return text;
 }
 
-job::JobPlan NumberedPlan(const std::vector<std::string>& files, int workers, int batch) {
-  job::JobPlan plan = MakePlan(Data::DELIMITED, files, workers, batch);
+job::ResolvedJob NumberedPlan(const std::vector<std::string>& files, int workers, int batch) {
+  job::ResolvedJob plan = MakePlan(Data::DELIMITED, files, workers, batch);
   Columns* columns = plan.job.mutable_data()->mutable_columns();
   columns->set_delimiter(",");
   columns->set_label("0");
@@ -50,32 +50,32 @@ std::vector<int> Numbers(const std::vector<data::Batch>& batches) {
   return numbers;
 }
 
-std::vector<int> TrainNumbers(const job::JobPlan& plan, int rank, int64_t epoch) {
+std::vector<int> TrainNumbers(const job::ResolvedJob& plan, int rank, int64_t epoch) {
   auto source = data::NewTrainSource(plan, rank);
   EXPECT_TRUE(source.ok()) << source.status();
   return source.ok() ? Numbers(ReadEpoch(source->get(), epoch)) : std::vector<int>();
 }
 
-std::vector<int> TestNumbers(const job::JobPlan& plan, int rank) {
+std::vector<int> TestNumbers(const job::ResolvedJob& plan, int rank) {
   auto source = data::NewTestSource(plan, rank);
   EXPECT_TRUE(source.ok()) << source.status();
   return source.ok() ? Numbers(ReadEpoch(source->get(), 0)) : std::vector<int>();
 }
 
-std::vector<int> ValidationNumbers(const job::JobPlan& plan, int rank) {
+std::vector<int> ValidationNumbers(const job::ResolvedJob& plan, int rank) {
   auto source = data::NewValidationSource(plan, rank);
   EXPECT_TRUE(source.ok()) << source.status();
   return source.ok() ? Numbers(ReadEpoch(source->get(), 0)) : std::vector<int>();
 }
 
-data::DataReport ReportOf(const job::JobPlan& plan) {
+data::DataReport ReportOf(const job::ResolvedJob& plan) {
   data::DataReport report;
   const absl::Status status = data::CheckData(plan, &report);
   EXPECT_TRUE(status.ok()) << status;
   return report;
 }
 
-void ExpectWarning(const job::JobPlan& plan, const std::vector<std::string>& parts) {
+void ExpectWarning(const job::ResolvedJob& plan, const std::vector<std::string>& parts) {
   const data::DataReport report = ReportOf(plan);
   ASSERT_THAT(report.warnings, SizeIs(1));
   EXPECT_EQ(report.warnings[0].find('\n'), std::string::npos);
@@ -92,7 +92,7 @@ TEST(BatchSourceTest, RowsAreDealtInTurnOverAllFiles) {
   const TempDir dir;
   const std::vector<std::string> files = {dir.Write("a.csv", NumberedRows(0, 11)),
                                           dir.WriteGzip("b.csv.gz", NumberedRows(11, 23))};
-  const job::JobPlan plan = NumberedPlan(files, 3, 4);
+  const job::ResolvedJob plan = NumberedPlan(files, 3, 4);
   for (int rank = 0; rank < 3; ++rank) {
     EXPECT_EQ(TrainNumbers(plan, rank, 0), Iota(rank, 23, 3)) << "rank " << rank;
   }
@@ -108,7 +108,7 @@ TEST(BatchSourceTest, RowsAreDealtInTurnOverAllFiles) {
 
 TEST(BatchSourceTest, ABatchHoldsLabelsAndHashedFields) {
   const TempDir dir;
-  const job::JobPlan plan = NumberedPlan({dir.Write("a.csv", "1,5,x\n0,6,\n1,7,x\n")}, 1, 10);
+  const job::ResolvedJob plan = NumberedPlan({dir.Write("a.csv", "1,5,x\n0,6,\n1,7,x\n")}, 1, 10);
   auto source = *data::NewTrainSource(plan, 0);
   const data::Batch batch = ReadEpoch(source.get(), 0).at(0);
   EXPECT_THAT(batch.labels, ElementsAre(1, 0, 1));
@@ -121,7 +121,7 @@ TEST(BatchSourceTest, ABatchHoldsLabelsAndHashedFields) {
 
 TEST(BatchSourceTest, ShufflingKeepsTheRowsAndChangesTheOrder) {
   const TempDir dir;
-  job::JobPlan plan = NumberedPlan({dir.Write("a.csv", NumberedRows(0, 1000))}, 2, 32);
+  job::ResolvedJob plan = NumberedPlan({dir.Write("a.csv", NumberedRows(0, 1000))}, 2, 32);
   for (const int64_t buffer : {10, 5000}) {
     plan.job.mutable_data()->set_shuffle_buffer(buffer);
     const std::vector<int> first = TrainNumbers(plan, 1, 0);
@@ -143,7 +143,7 @@ TEST(BatchSourceTest, ShufflingKeepsTheRowsAndChangesTheOrder) {
 
 TEST(BatchSourceTest, TheLastRowsTestWhenThereAreNoTestFiles) {
   const TempDir dir;
-  job::JobPlan plan = NumberedPlan(
+  job::ResolvedJob plan = NumberedPlan(
       {dir.Write("a.csv", NumberedRows(0, 50)), dir.Write("b.csv", NumberedRows(50, 100))}, 2, 32);
   plan.job.mutable_data()->set_test_fraction(0.2);
   EXPECT_EQ(TrainNumbers(plan, 0, 0), Iota(0, 80, 2));
@@ -157,7 +157,7 @@ TEST(BatchSourceTest, TheLastRowsTestWhenThereAreNoTestFiles) {
 
 TEST(BatchSourceTest, TestFilesAreReadWholeAndInOrder) {
   const TempDir dir;
-  job::JobPlan plan = NumberedPlan({dir.Write("a.csv", NumberedRows(0, 50))}, 2, 8);
+  job::ResolvedJob plan = NumberedPlan({dir.Write("a.csv", NumberedRows(0, 50))}, 2, 8);
   EXPECT_THAT(TestNumbers(plan, 0), IsEmpty()) << "no test data named";
   plan.job.mutable_data()->add_test(dir.Write("t.csv", NumberedRows(100, 131)));
   plan.job.mutable_data()->set_shuffle_buffer(1000);
@@ -167,13 +167,14 @@ TEST(BatchSourceTest, TestFilesAreReadWholeAndInOrder) {
   EXPECT_EQ(TestNumbers(plan, 1), Iota(101, 131, 2));
 }
 
-// Each row trains or validates, whatever the number of workers; which one it is follows from the seed.
+// Each row trains or validates, whatever the number of workers; which one it is follows from the
+// seed.
 TEST(BatchSourceTest, AFractionOfTheRowsValidatesByChance) {
   const TempDir dir;
   const std::vector<std::string> files = {dir.Write("a.csv", NumberedRows(0, 600)),
                                           dir.Write("b.csv", NumberedRows(600, 1000))};
   const auto split = [&files](uint64_t seed, int workers) {
-    job::JobPlan plan = NumberedPlan(files, workers, 32);
+    job::ResolvedJob plan = NumberedPlan(files, workers, 32);
     plan.job.set_seed(seed);
     plan.job.mutable_data()->mutable_validation()->set_fraction(0.2);
     plan.job.mutable_data()->set_test_fraction(0.1);
@@ -200,7 +201,7 @@ TEST(BatchSourceTest, AFractionOfTheRowsValidatesByChance) {
 
 TEST(BatchSourceTest, TheLastTrainingRowsValidate) {
   const TempDir dir;
-  job::JobPlan plan = NumberedPlan({dir.Write("a.csv", NumberedRows(0, 100))}, 2, 32);
+  job::ResolvedJob plan = NumberedPlan({dir.Write("a.csv", NumberedRows(0, 100))}, 2, 32);
   EXPECT_THAT(ValidationNumbers(plan, 0), IsEmpty());
   EXPECT_FALSE(data::HasValidationRows(plan.job.data()));
   plan.job.mutable_data()->mutable_validation()->set_last_fraction(0.25);
@@ -218,7 +219,7 @@ TEST(BatchSourceTest, TheLastTrainingRowsValidate) {
 
 TEST(BatchSourceTest, ValidationFilesAreReadWholeAndInOrder) {
   const TempDir dir;
-  job::JobPlan plan = NumberedPlan({dir.Write("a.csv", NumberedRows(0, 50))}, 2, 8);
+  job::ResolvedJob plan = NumberedPlan({dir.Write("a.csv", NumberedRows(0, 50))}, 2, 8);
   plan.job.mutable_data()->mutable_validation()->add_files(
       dir.Write("v.csv", NumberedRows(200, 231)));
   EXPECT_EQ(TrainNumbers(plan, 0, 0), Iota(0, 50, 2));
@@ -229,7 +230,7 @@ TEST(BatchSourceTest, ValidationFilesAreReadWholeAndInOrder) {
 
 TEST(BatchSourceTest, HeadersAreNotRows) {
   const TempDir dir;
-  job::JobPlan plan = MakePlan(
+  job::ResolvedJob plan = MakePlan(
       Data::DELIMITED,
       {dir.Write("a.csv", "y;n;c\n1;0;a\n0;1;b\n"), dir.Write("b.csv", "c;n;y\nb;2;1\n")}, 1, 8);
   Columns* columns = plan.job.mutable_data()->mutable_columns();
@@ -248,7 +249,7 @@ TEST(BatchSourceTest, HeadersAreNotRows) {
 
 TEST(BatchSourceTest, LibsvmRowsAreBags) {
   const TempDir dir;
-  const job::JobPlan plan =
+  const job::ResolvedJob plan =
       MakePlan(Data::LIBSVM, {dir.Write("a.svm", "1 5:2 9:1\n0\n1 9:3\n")}, 1, 8);
   ASSERT_TRUE(data::CheckData(plan).ok()) << data::CheckData(plan);
   auto source = *data::NewTrainSource(plan, 0);
@@ -263,7 +264,7 @@ TEST(BatchSourceTest, LibsvmRowsAreBags) {
 TEST(BatchSourceTest, LineBreaksInQuotes) {
   const TempDir dir;
   std::string text = "0,\"1\n2\",c\n";
-  job::JobPlan plan = NumberedPlan({dir.Write("bad.csv", text)}, 1, 8);
+  job::ResolvedJob plan = NumberedPlan({dir.Write("bad.csv", text)}, 1, 8);
   ExpectOneLine(data::CheckData(plan), {"bad.csv:1: ", "'1\\n2'", "expected a number"});
   text = "y,\"the\nnumber\",c\r\n";
   for (int i = 0; i < 100; ++i) {
@@ -308,16 +309,16 @@ TEST(BatchSourceTest, LineBreaksInQuotes) {
 TEST(BatchSourceTest, AQuoteWithoutAnEndIsABadRowOfOneLine) {
   const TempDir dir;
   const std::string text = NumberedRows(0, 5) + "1,5,\"c\n" + NumberedRows(6, 40'000);
-  job::JobPlan plan = NumberedPlan({dir.Write("a.csv", text)}, 1, 1 << 20);
+  job::ResolvedJob plan = NumberedPlan({dir.Write("a.csv", text)}, 1, 1 << 20);
   ExpectOneLine(data::CheckData(plan), {"a.csv:6: ", "does not end", "hint"});
-  plan.job.mutable_data()->set_skip_bad_rows(1);
+  plan.job.mutable_data()->set_max_bad_rows(1);
   EXPECT_THAT(ReportOf(plan).bad_rows, SizeIs(1));
   EXPECT_THAT(TrainNumbers(plan, 0, 0), SizeIs(39'999));
 }
 
 TEST(BatchSourceTest, CommentsAndBlankLinesAreNoRows) {
   const TempDir dir;
-  job::JobPlan plan = MakePlan(
+  job::ResolvedJob plan = MakePlan(
       Data::LIBSVM,
       {dir.Write("a.svm", "# by a tool\n\n1 0:1\n  \n0 1:1 # x\n\t\n#\n1 2:1\n0 3:1\n# end\n")}, 2,
       8);
@@ -345,7 +346,7 @@ TEST(BatchSourceTest, EstimatesAreNearTheCount) {
   const std::string empty = dir.Write("empty.csv", "");
   auto behind = *data::NewTrainSource(NumberedPlan({empty, empty, dir.Path("a.csv")}, 4, 32), 0);
   EXPECT_NEAR(behind->EstimatedRows(), 50'000, 7'500) << "the first file with rows counts";
-  job::JobPlan plan = NumberedPlan({dir.Path("a.csv")}, 4, 32);
+  job::ResolvedJob plan = NumberedPlan({dir.Path("a.csv")}, 4, 32);
   plan.job.mutable_data()->set_test_fraction(0.25);
   EXPECT_EQ((*data::NewTrainSource(plan, 0))->EstimatedRows(), 37'500)
       << "counted, because it must";
@@ -356,7 +357,7 @@ TEST(DataShapeTest, TablesGetTheFieldsTheyNameAndOneTakesTheRest) {
   const TempDir dir;
   std::string row = "0";
   for (int i = 0; i < 39; ++i) row += "\t1";
-  job::JobPlan plan = MakePlan(Data::CRITEO, {dir.Write("a.tsv", row + "\n")}, 1, 8);
+  job::ResolvedJob plan = MakePlan(Data::CRITEO, {dir.Write("a.tsv", row + "\n")}, 1, 8);
   job::TablePlan small;
   small.name = "small";
   small.id = 1;
@@ -388,7 +389,7 @@ TEST(DataShapeTest, TablesGetTheFieldsTheyNameAndOneTakesTheRest) {
 
 TEST(DataShapeTest, TablesAndFieldsMustMatch) {
   const TempDir dir;
-  job::JobPlan plan = NumberedPlan({dir.Write("a.csv", NumberedRows(0, 5))}, 1, 8);
+  job::ResolvedJob plan = NumberedPlan({dir.Write("a.csv", NumberedRows(0, 5))}, 1, 8);
   plan.tables.push_back(plan.tables[0]);
   plan.tables[1].name = "second";
   ExpectOneLine(data::FindDataShape(plan).status(), {"table 'second' has no field", "hint"});
@@ -424,14 +425,14 @@ TEST(CheckDataTest, BadFilesAreRefusedInOneLine) {
   ExpectOneLine(data::CheckData(NumberedPlan({dir.Path("*.none")}, 1, 8)),
                 {"data.train", "no file matches", "hint"});
   ExpectOneLine(data::CheckData(NumberedPlan({}, 1, 8)), {"data.train is not set"});
-  job::JobPlan plan = NumberedPlan({dir.Write("x.csv", good)}, 2, 8);
+  job::ResolvedJob plan = NumberedPlan({dir.Write("x.csv", good)}, 2, 8);
   plan.job.mutable_data()->add_test(dir.Write("t.csv", "1,2\n"));
   ExpectOneLine(data::CheckData(plan), {"t.csv:1: ", "2 columns", "hint"});
 }
 
 TEST(CheckDataTest, HeaderOnlyAndContradictorySplitsAreRefused) {
   const TempDir dir;
-  job::JobPlan plan = NumberedPlan({dir.Write("x.csv", "1,1,c\n0,2,c\n")}, 1, 8);
+  job::ResolvedJob plan = NumberedPlan({dir.Write("x.csv", "1,1,c\n0,2,c\n")}, 1, 8);
   for (const double fraction : {-0.1, 1.0, 1.5}) {
     plan.job.mutable_data()->set_test_fraction(fraction);
     ExpectOneLine(data::CheckData(plan), {"data.test_fraction"});
@@ -467,7 +468,7 @@ TEST(CheckDataTest, WhatIsRarelyMeantIsSaid) {
   ExpectWarning(plan(good + "1,1,Z\xfcrich\n0,1,Gen\xe8ve\n"),
                 {"x.csv:3: ", "column '2' is 'Z\\xfcrich'", "not UTF-8", "hint"});
   EXPECT_THAT(ReportOf(plan(good + "1,1,Z\xc3\xbcrich\n")).warnings, IsEmpty());
-  job::JobPlan sorted = plan("0,1,c\n0,2,c\n1,1,c\n1,1,c\n1,1,c\n1,1,c\n");
+  job::ResolvedJob sorted = plan("0,1,c\n0,2,c\n1,1,c\n1,1,c\n1,1,c\n1,1,c\n");
   sorted.job.mutable_data()->set_test_fraction(0.5);
   ExpectWarning(sorted, {"data.test", "all 3 rows", "label 1", "sorted by label"});
   ExpectWarning(MakePlan(Data::LIBSVM, {dir.Write("x.svm", "1 1:1\n0 1:123456\n")}, 1, 8),
@@ -476,7 +477,7 @@ TEST(CheckDataTest, WhatIsRarelyMeantIsSaid) {
 
 TEST(CheckDataTest, FilesWithoutRowsAreRefusedIfNamedAndPassedOverIfNot) {
   const TempDir dir;
-  job::JobPlan plan = NumberedPlan({dir.Path("part*")}, 2, 8);
+  job::ResolvedJob plan = NumberedPlan({dir.Path("part*")}, 2, 8);
   Columns* columns = plan.job.mutable_data()->mutable_columns();
   columns->set_header(true);
   columns->set_label("y");
@@ -511,7 +512,7 @@ TEST(CheckDataTest, FilesThatTrainAndTestOrAreThereTwice) {
   dir.Write("_SUCCESS", "");
   std::filesystem::create_hard_link(dir.Path("b.csv"), dir.Path("c"));
   std::filesystem::create_symlink(dir.Path("a.csv"), dir.Path("d"));
-  job::JobPlan plan = NumberedPlan({dir.Path("*.csv")}, 1, 8);
+  job::ResolvedJob plan = NumberedPlan({dir.Path("*.csv")}, 1, 8);
   EXPECT_THAT(ReportOf(plan).warnings, IsEmpty());
   plan.job.mutable_data()->add_test(dir.Path("c"));
   ExpectWarning(plan,
@@ -546,7 +547,7 @@ std::string RowsOfIds(const std::vector<std::string>& ids, int rows) {
 std::vector<std::string> IdWarnings(const std::string& train, const std::string& test,
                                     bool validation = false) {
   const TempDir dir;
-  job::JobPlan plan = NumberedPlan({dir.Write("a.csv", train)}, 1, 8);
+  job::ResolvedJob plan = NumberedPlan({dir.Write("a.csv", train)}, 1, 8);
   Data* const data = plan.job.mutable_data();
   data->mutable_columns()->set_quotes(Columns::NONE);
   if (validation) data->mutable_validation()->add_files(dir.Write("t.csv", test));
@@ -599,7 +600,7 @@ TEST(CheckDataTest, IdsThatNoTrainingRowHas) {
 
 TEST(IdCheckTest, ComparesRowsToScoreWithTheRowsOfAModel) {
   const TempDir dir;
-  job::JobPlan plan = NumberedPlan({}, 1, 8);
+  job::ResolvedJob plan = NumberedPlan({}, 1, 8);
   plan.job.mutable_data()->set_score_only(true);
   plan.job.mutable_data()->add_test(dir.Write("t.csv", RowsOfIds({"c", "d"}, 20)));
   const auto warnings = [](const data::IdCheck& ids) {
@@ -661,15 +662,16 @@ TEST(CheckDataTest, WarnsOfDataThatSpoilTraining) {
   EXPECT_THAT(ReportOf(plan(200000, 100000, 8)).warnings, IsEmpty());
   EXPECT_THAT(ReportOf(plan(1000, 600, 8)).warnings, IsEmpty());
   EXPECT_THAT(ReportOf(plan(99, 99, 8)).warnings, IsEmpty()) << "so few rows say nothing";
-  ExpectWarning(plan(1000, 10, 500),
-                {"train.batch is 500, and a worker has 500 rows, so an epoch is one step", "hint"});
+  ExpectWarning(
+      plan(1000, 10, 500),
+      {"train.batch_size is 500, and a worker has 500 rows, so an epoch is one step", "hint"});
   EXPECT_THAT(ReportOf(plan(1000, 10, 499)).warnings, IsEmpty());
 }
 
 // The files of `test` are all that such a job reads.
 TEST(BatchSourceTest, RowsToScoreNeedNoLabel) {
   const TempDir dir;
-  job::JobPlan plan = NumberedPlan({}, 3, 8);
+  job::ResolvedJob plan = NumberedPlan({}, 3, 8);
   plan.job.mutable_data()->add_test(dir.Write("t.csv", "1,7,a\n,8,b\n"));
   ExpectOneLine(data::CheckData(plan), {"data.train is not set"});
   plan.job.mutable_data()->set_score_only(true);
@@ -744,14 +746,13 @@ TEST(ChosenColumnsTest, RowsAreThoseThatAreScored) {
 TEST(CheckDataTest, BadRowsAreSkippedUpToANumber) {
   const TempDir dir;
   const std::string text = "1,1,c\n0,x,c\n0,2,c\n1,3\n1,4,d\n7,5,d\n0,6,d\n";
-  job::JobPlan plan = NumberedPlan({dir.Write("x.csv", text)}, 2, 8);
+  job::ResolvedJob plan = NumberedPlan({dir.Write("x.csv", text)}, 2, 8);
   plan.job.mutable_data()->mutable_columns()->add_positive("1");
   plan.job.mutable_data()->mutable_columns()->add_negative("0");
   ExpectOneLine(data::CheckData(plan), {"x.csv:2: ", "'x'"});
-  plan.job.mutable_data()->set_skip_bad_rows(2);
-  ExpectOneLine(data::CheckData(plan),
-                {"x.csv:6: ", "'7'", "bad row 3", "data.skip_bad_rows is 2"});
-  plan.job.mutable_data()->set_skip_bad_rows(3);
+  plan.job.mutable_data()->set_max_bad_rows(2);
+  ExpectOneLine(data::CheckData(plan), {"x.csv:6: ", "'7'", "bad row 3", "data.max_bad_rows is 2"});
+  plan.job.mutable_data()->set_max_bad_rows(3);
   const data::DataReport report = ReportOf(plan);
   ASSERT_THAT(report.bad_rows, SizeIs(3));
   EXPECT_THAT(report.bad_rows[0], HasSubstr("x.csv:2: "));
@@ -766,7 +767,7 @@ TEST(CheckDataTest, BadRowsAreSkippedUpToANumber) {
 // A file that changes while a job trains on it.
 TEST(BatchSourceTest, AFileThatChangesIsNoticed) {
   const TempDir dir;
-  const job::JobPlan plan = NumberedPlan({dir.Write("x.csv", NumberedRows(0, 50))}, 1, 8);
+  const job::ResolvedJob plan = NumberedPlan({dir.Write("x.csv", NumberedRows(0, 50))}, 1, 8);
   auto source = *data::NewTrainSource(plan, 0);
   EXPECT_EQ(Numbers(ReadEpoch(source.get(), 0)), Iota(0, 50));
   EXPECT_EQ(Numbers(ReadEpoch(source.get(), 1)), Iota(0, 50));
@@ -790,7 +791,7 @@ TEST(BatchSourceTest, AFileThatChangesIsNoticed) {
 // An error in the middle of an epoch comes out of Next with the same words.
 TEST(BatchSourceTest, ErrorsDuringAnEpochNameTheLine) {
   const TempDir dir;
-  const job::JobPlan plan =
+  const job::ResolvedJob plan =
       NumberedPlan({dir.Write("x.csv", NumberedRows(0, 5) + "1,x,c\n")}, 1, 4);
   auto source = *data::NewTrainSource(plan, 0);
   ASSERT_TRUE(source->StartEpoch(0).ok());
@@ -801,8 +802,8 @@ TEST(BatchSourceTest, ErrorsDuringAnEpochNameTheLine) {
 
 // ---- workers of one process that read together ------------------------------------------------
 
-using MakeSource = absl::StatusOr<std::unique_ptr<data::BatchSource>> (*)(const job::JobPlan&, int,
-                                                                          data::SharedReader*);
+using MakeSource = absl::StatusOr<std::unique_ptr<data::BatchSource>> (*)(const job::ResolvedJob&,
+                                                                          int, data::SharedReader*);
 
 // Batches of all workers, in which rank r takes `strides[r]` batches a turn.
 std::vector<std::vector<data::Batch>> ReadTogether(
@@ -843,7 +844,7 @@ void ExpectSameBatches(const std::vector<data::Batch>& a, const std::vector<data
   }
 }
 
-void ExpectSharedIsAlone(const job::JobPlan& plan, MakeSource make) {
+void ExpectSharedIsAlone(const job::ResolvedJob& plan, MakeSource make) {
   data::SharedReader shared;
   std::vector<std::unique_ptr<data::BatchSource>> together;
   for (int rank = 0; rank < plan.workers(); ++rank) {
@@ -869,7 +870,7 @@ TEST(SharedReaderTest, EachWorkerHasTheBatchesThatItWouldHaveAlone) {
                                     dir.Write("b.csv", head + NumberedRows(40, 41)),
                                     dir.WriteGzip("c.csv.gz", head + NumberedRows(41, 200))};
   for (const int workers : {1, 3, 64}) {
-    job::JobPlan plan = NumberedPlan(files, workers, 4);
+    job::ResolvedJob plan = NumberedPlan(files, workers, 4);
     Columns* columns = plan.job.mutable_data()->mutable_columns();
     columns->set_header(true);
     columns->set_label("label");
@@ -887,10 +888,11 @@ TEST(SharedReaderTest, EachWorkerHasTheBatchesThatItWouldHaveAlone) {
   }
 }
 
-// One table has the ids of a column of several, and those of another column; a second table has one id.
+// One table has the ids of a column of several, and those of another column; a second table has one
+// id.
 TEST(BatchSourceTest, CellsOfSeveralIdsAreBags) {
   const TempDir dir;
-  job::JobPlan plan =
+  job::ResolvedJob plan =
       NumberedPlan({dir.Write("a.csv", "0,0,a|b,x,z\n1,1,,x,z\n0,2,b|a|b,,z\n")}, 1, 8);
   Columns* columns = plan.job.mutable_data()->mutable_columns();
   columns->add_categorical("3");
@@ -927,11 +929,11 @@ TEST(BatchSourceTest, CellsOfSeveralIdsAreBags) {
 
 TEST(SharedReaderTest, BadRowsAreThoseOfTheirWorker) {
   const TempDir dir;
-  job::JobPlan plan =
+  job::ResolvedJob plan =
       NumberedPlan({dir.Write("x.csv", NumberedRows(0, 7) + "1,x,c\n1,y,c\n")}, 2, 4);
-  plan.job.mutable_data()->set_skip_bad_rows(1);
+  plan.job.mutable_data()->set_max_bad_rows(1);
   ExpectSharedIsAlone(plan, data::NewTrainSource);
-  plan.job.mutable_data()->set_skip_bad_rows(0);
+  plan.job.mutable_data()->set_max_bad_rows(0);
   data::SharedReader shared;
   auto first = *data::NewTrainSource(plan, 0, &shared);
   auto second = *data::NewTrainSource(plan, 1, &shared);
@@ -1047,7 +1049,8 @@ TEST(SharedReaderTest, EpochsOfNcfAreDrawnOnce) {
 TEST(BatchSourceTest, RealCriteoRows) {
   const char* const data = std::getenv("TANDEM_DATA");
   if (data == nullptr) GTEST_SKIP() << "TANDEM_DATA is not set";
-  job::JobPlan plan = MakePlan(Data::CRITEO, {"$TANDEM_DATA/criteo-kaggle/first8000.tsv"}, 2, 512);
+  job::ResolvedJob plan =
+      MakePlan(Data::CRITEO, {"$TANDEM_DATA/criteo-kaggle/first8000.tsv"}, 2, 512);
   ASSERT_TRUE(data::CheckData(plan).ok()) << data::CheckData(plan);
   int64_t rows = 0, positives = 0;
   std::set<uint64_t> keys;
@@ -1070,7 +1073,7 @@ TEST(BatchSourceTest, RealCriteoRows) {
 TEST(BatchSourceTest, SkippedRowsChangeNothingOfWhatFollows) {
   const TempDir dir;
   for (const int64_t buffer : {0, 17}) {
-    job::JobPlan plan = NumberedPlan({dir.Write("a.csv", NumberedRows(0, 101))}, 3, 4);
+    job::ResolvedJob plan = NumberedPlan({dir.Write("a.csv", NumberedRows(0, 101))}, 3, 4);
     plan.job.mutable_data()->set_shuffle_buffer(buffer);
     for (const int64_t batches : {0, 1, 5, 8, 20}) {
       auto whole = *data::NewTrainSource(plan, 1), skipped = *data::NewTrainSource(plan, 1);

@@ -196,14 +196,15 @@ TEST(PoolingTest, AgreesWithPlainLoopsBitForBit) {
     const PoolingCase test = RandomCase(&random, bags, weighted);
     const int dim = 1 + static_cast<int>(random.Uniform(40));
     const auto rows = RandomFloats(&random, test.input.keys.size() * dim);
-    const auto cell_gradients = RandomFloats(&random, test.cells * dim);
+    const auto pooled_gradients = RandomFloats(&random, test.cells * dim);
     std::vector<float> cells(test.cells * dim, 99), row_gradients(rows.size(), 99);
     const size_t keys = test.input.keys.size();
     data::PoolRows(test.input, dim, RowsIn(rows.data(), keys, dim), absl::MakeSpan(cells));
-    data::MergeGradients(test.input, dim, cell_gradients, RowsIn(row_gradients.data(), keys, dim));
+    data::MergeGradients(test.input, dim, pooled_gradients,
+                         RowsIn(row_gradients.data(), keys, dim));
 
     // A map from place to sum, started by its first addend.
-    std::map<size_t, float> want_cells, want_rows;
+    std::map<size_t, float> want_pooled, want_rows;
     const auto add = [](std::map<size_t, float>* sums, size_t at, float x) {
       const auto [found, first] = sums->try_emplace(at, x);
       if (!first) found->second += x;
@@ -213,12 +214,12 @@ TEST(PoolingTest, AgreesWithPlainLoopsBitForBit) {
       for (int d = 0; d < dim; ++d) {
         const size_t row = size_t{test.input.index[o]} * dim + d;
         const size_t cell = size_t{test.cell_of[o]} * dim + d;
-        add(&want_cells, cell, Product(w, rows[row]));
-        add(&want_rows, row, Product(w, cell_gradients[cell]));
+        add(&want_pooled, cell, Product(w, rows[row]));
+        add(&want_rows, row, Product(w, pooled_gradients[cell]));
       }
     }
     for (size_t i = 0; i < cells.size(); ++i) {
-      ASSERT_EQ(cells[i], want_cells.count(i) > 0 ? want_cells[i] : 0.0f) << i;
+      ASSERT_EQ(cells[i], want_pooled.count(i) > 0 ? want_pooled[i] : 0.0f) << i;
     }
     for (size_t i = 0; i < row_gradients.size(); ++i)
       ASSERT_EQ(row_gradients[i], want_rows[i]) << i;

@@ -21,7 +21,7 @@ using ::testing::DoubleEq;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-job::JobPlan Plan(int workers, int batch) {
+job::ResolvedJob Plan(int workers, int batch) {
   std::string text = R"(
     data { format: CRITEO train: "train.tsv" }
     table { name: "ids" dim: 4 }
@@ -29,8 +29,8 @@ job::JobPlan Plan(int workers, int batch) {
     dense { optimizer { learning_rate: 0.1 } }
     model { mlp { hidden: 4 } }
   )";
-  absl::StrAppend(&text, "cluster { workers: ", workers, " servers: 1 }", " train { batch: ", batch,
-                  " }");
+  absl::StrAppend(&text, "cluster { workers: ", workers, " servers: 1 }",
+                  " train { batch_size: ", batch, " }");
   const auto parsed = job::ParseJob(text, "job.textproto", {});
   EXPECT_TRUE(parsed.ok()) << parsed.status();
   const auto plan = job::Resolve(*parsed);
@@ -51,7 +51,7 @@ class CalibrationTest : public ::testing::Test {
     folder_ = mkdtemp(folder.data());
   }
   ~CalibrationTest() override { std::filesystem::remove_all(folder_); }
-  absl::StatusOr<cli::Calibration> Read(const std::string& summary, const job::JobPlan& plan) {
+  absl::StatusOr<cli::Calibration> Read(const std::string& summary, const job::ResolvedJob& plan) {
     EXPECT_TRUE(WriteFileAtomically(folder_ + "/summary.json", summary).ok());
     return cli::ReadCalibration(folder_, plan);
   }
@@ -102,7 +102,7 @@ TEST_F(CalibrationTest, LimitedLinksDoNotTellWhatAFrameTakes) {
 
 TEST_F(CalibrationTest, TablesAreThoseOfTheRun) {
   const std::string tables = R"("tables": {"ids": {"rows": 10, "memory_bytes": 800},
-    "copies": {"rows": 10, "memory_bytes": 1600, "synchroniser": "replicated"}, "odd": 3})";
+    "copies": {"rows": 10, "memory_bytes": 1600, "placement": "replicated"}, "odd": 3})";
   const auto read =
       Read(absl::StrReplaceAll(kTwo, {{"\"samples\": 4800", tables + ", \"samples\": 4800"}}),
            Plan(2, 32));
@@ -133,7 +133,7 @@ TEST_F(CalibrationTest, OddNumbersAreNone) {
 }
 
 TEST_F(CalibrationTest, WhatTellsNothingIsRefusedByName) {
-  const job::JobPlan plan = Plan(2, 32);
+  const job::ResolvedJob plan = Plan(2, 32);
   const auto why = [&](const std::string& summary) {
     return std::string(Read(summary, plan).status().message());
   };

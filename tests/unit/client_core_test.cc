@@ -107,7 +107,7 @@ class ClientCoreTest : public ::testing::Test {
     }
   }
 
-  job::JobPlan plan_;
+  job::ResolvedJob plan_;
   HeapBufferSource buffers_;
   absl::Time now_ = absl::UnixEpoch();
   std::shared_ptr<const RangeMap> map_;
@@ -126,20 +126,21 @@ uint64_t KeyAt(uint64_t salt, uint64_t x) {
   return x - salt - 0x9e3779b97f4a7c15u;
 }
 
-// A table dealt over the workers and one with a copy at each, in one push: each range gets its rows.
+// A table dealt over the workers and one with a copy at each, in one push: each range gets its
+// rows.
 TEST(TablesOnWorkersTest, APushHasTheRowsOfEachRange) {
   const absl::StatusOr<Job> job = job::ParseJob(
       "name: 'both' seed: 3 cluster { workers: 2 servers: 0 ranges_per_shard: 2 } "
       "data { format: CRITEO train: 'none' } policy { kind: BSP } "
-      "table { name: 'a' dim: 2 synchroniser: SHARDED field: 'c1' expected_rows: 16 "
+      "table { name: 'a' dim: 2 placement: SHARDED field: 'c1' expected_rows: 16 "
       "optimizer { kind: SGD learning_rate: 1 } } "
-      "table { name: 'b' dim: 2 synchroniser: REPLICATED expected_rows: 16 "
+      "table { name: 'b' dim: 2 placement: REPLICATED expected_rows: 16 "
       "optimizer { kind: SGD learning_rate: 1 } } "
       "dense { optimizer { kind: ADAM learning_rate: 1 } } model { mlp { hidden: [4] } } "
-      "train { batch: 4 }",
+      "train { batch_size: 4 }",
       "core", {});
   ASSERT_TRUE(job.ok()) << job.status();
-  const absl::StatusOr<job::JobPlan> plan = job::Resolve(*job);
+  const absl::StatusOr<job::ResolvedJob> plan = job::Resolve(*job);
   ASSERT_TRUE(plan.ok()) << plan.status();
   ASSERT_EQ(plan->tables[0].group, plan->tables[1].group);
   View view;
@@ -320,8 +321,8 @@ class KeptRowsTest : public ClientCoreTest {
   client::PulledRows kept_;
 };
 
-// What is kept is not asked for; what the worker has pushed itself is, and both find their places. A push says
-// for each range the version of the oldest row that was read there.
+// What is kept is not asked for; what the worker has pushed itself is, and both find their places.
+// A push says for each range the version of the oldest row that was read there.
 TEST_F(KeptRowsTest, OnlyWhatIsMissingIsAskedFor) {
   PullInPlace(0);
   for (const Outgoing& out : Take()) {
@@ -557,8 +558,8 @@ TEST_F(ClientCoreTest, APauseOfThisProcessIsNobodysSilence) {
 
 // The same where rows are read and written without steps; and the shard is named to whoever asks.
 TEST(StoreCoreTest, APauseOfThisProcessIsNobodysSilence) {
-  const job::JobPlan plan =
-      CorePlan("kind: ASP", 1, 1, "table { name: 'kept' dim: 2 policy { kind: STORE } } ");
+  const job::ResolvedJob plan =
+      CorePlan("kind: ASP", 1, 1, "table { name: 'kept' dim: 2 kind: KEY_VALUE } ");
   HeapBufferSource buffers;
   client::StoreCore core(plan, EndpointId::Reader(0), 7, buffers, client::ClientCore::Options());
   absl::Time now = absl::UnixEpoch();
@@ -579,7 +580,7 @@ TEST(StoreCoreTest, APauseOfThisProcessIsNobodysSilence) {
 }
 
 // The second time its gradients still come from the rows that were read.
-TEST_F(ClientCoreTest, APushThatIsGivenUpAndSentAgainSaysTheVersionsRead) {
+TEST_F(ClientCoreTest, APushThatIsGivenUpAndSentAgainSaysThePulledVersions) {
   const auto versions = [this] {
     std::set<int64_t> said;
     for (const Outgoing& out : Take()) {
@@ -674,8 +675,8 @@ TEST_F(LineTest, WhatIsInLineIsSlowNotLost) {
   EXPECT_EQ(client_->counters().frames_resent, 0u);
 }
 
-// What goes to the second shard waits behind what goes to the first on the client's own link: it is given up
-// when all that was sent before has been answered for as long, not sooner, and not never.
+// What goes to the second shard waits behind what goes to the first on the client's own link: it is
+// given up when all that was sent before has been answered for as long, not sooner, and not never.
 TEST_F(LineTest, WhatIsBehindFramesToOtherShardsIsNotGivenUp) {
   client::ClientCore::Options options;
   options.frame_bytes = 8;  // a frame a range
@@ -723,8 +724,8 @@ TEST_F(LineTest, TheFirstInLineStandsForAll) {
   EXPECT_EQ(client_->completions().size(), 5u);
 }
 
-// A push that is refused in a view travels to the new owner behind those of newer steps, which cannot be answered
-// before it: it is the first there.
+// A push that is refused in a view travels to the new owner behind those of newer steps, which
+// cannot be answered before it: it is the first there.
 TEST_F(LineTest, TheOldestStepIsFirstInLineWheneverItWasSent) {
   PushSteps(0, 2);
   const EndpointId old_owner = EndpointId::Shard(0, 0), owner = EndpointId::Shard(1, 0);
@@ -750,8 +751,8 @@ TEST_F(LineTest, TheOldestStepIsFirstInLineWheneverItWasSent) {
   EXPECT_EQ(client_->completions().size(), 2u);
 }
 
-// One frame is lost among others that are answered without end: it is asked for two seconds after the answer of a
-// later one, however many follow.
+// One frame is lost among others that are answered without end: it is asked for two seconds after
+// the answer of a later one, however many follow.
 TEST_F(LineTest, AFrameThatWasOvertakenIsAskedForByItself) {
   PushSteps(0, 4);
   const EndpointId shard = EndpointId::Shard(0, 0);
@@ -780,7 +781,8 @@ TEST_F(LineTest, AFrameThatWasOvertakenIsAskedForByItself) {
   EXPECT_EQ(client_->counters().frames_resent, 1u);
 }
 
-// A shard that says of a read again and again that it waits has not said that it has the push behind it.
+// A shard that says of a read again and again that it waits has not said that it has the push
+// behind it.
 TEST_F(LineTest, AReadThatIsParkedHidesNoLoss) {
   Pull(3);
   const std::vector<Outgoing> reads = Take();
@@ -800,7 +802,8 @@ TEST_F(LineTest, AReadThatIsParkedHidesNoLoss) {
                                   std::pair(NumberOf(waiting_[EndpointId::Shard(1, 0)][0]), 20)));
 }
 
-// What is parked is in line, too: once the first of several is answered, the others follow as the link allows.
+// What is parked is in line, too: once the first of several is answered, the others follow as the
+// link allows.
 TEST_F(LineTest, AParkedReadThatIsFreedIsInLine) {
   std::vector<Outgoing> reads;  // of the first shard, among pushes that are answered long before
   for (int64_t step = 0; step < 5; ++step) {
@@ -987,8 +990,8 @@ TEST_F(ClientCoreTest, AReadOfNothingStillAsksHowFarTheShardsAre) {
   EXPECT_EQ(Decoded(asked[0].frame).entry_count, 1u);
 }
 
-TEST(VersionsReadTest, KeepsSoManyStepsAndThenForgetsTheOldest) {
-  client::VersionsRead versions(3);
+TEST(PulledVersionsTest, KeepsSoManyStepsAndThenForgetsTheOldest) {
+  client::PulledVersions versions(3);
   for (int64_t step = 0; step < 4; ++step) versions.At(0, step, 2)[1] = step;
   EXPECT_EQ(versions.Find(0, 0), nullptr);
   for (int64_t step = 1; step < 4; ++step) {
@@ -1000,8 +1003,8 @@ TEST(VersionsReadTest, KeepsSoManyStepsAndThenForgetsTheOldest) {
   EXPECT_NE(versions.Find(0, 3), nullptr);
 }
 
-TEST(VersionsReadTest, TheOldestIsForgottenFirstWhateverElseWasForgotten) {
-  client::VersionsRead versions(4);
+TEST(PulledVersionsTest, TheOldestIsForgottenFirstWhateverElseWasForgotten) {
+  client::PulledVersions versions(4);
   versions.At(1, 0, 1);
   for (int64_t step = 1; step < 4; ++step) versions.At(0, step, 1);
   versions.Forget(1, 0);

@@ -58,7 +58,7 @@ class ClientTest : public testing::Test {
   static constexpr int kDim = 3;
   const std::vector<uint64_t> five_ = {5};  // ids stay valid until the future is done
   transport::InProcessNetwork network_;
-  job::JobPlan plan_;
+  job::ResolvedJob plan_;
   std::unique_ptr<bench::LoneShard> shard_;
   std::unique_ptr<client::Client> client_;
 };

@@ -2,7 +2,7 @@
 // go on. First its decisions alone, event by event; then with processes that are killed, stopped,
 // or leave, at every stage.
 #include "base/clock.h"
-#include "collectives/meeting/coordinator.h"
+#include "collectives/rendezvous/coordinator.h"
 
 #include <poll.h>
 #include <signal.h>
@@ -28,9 +28,9 @@
 #include "base/random.h"
 #include "collectives/errors.h"
 #include "collectives/group.h"
-#include "collectives/meeting/connect_links.h"
-#include "collectives/meeting/coordinator_client.h"
-#include "collectives/meeting/coordinator_core.h"
+#include "collectives/rendezvous/connect_links.h"
+#include "collectives/rendezvous/coordinator_client.h"
+#include "collectives/rendezvous/coordinator_core.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/test_seed.h"
@@ -213,7 +213,7 @@ TEST_F(CoreTest, AConnectionThatSaysNothingIsClosed) {
   EXPECT_THAT(Told(1), ElementsAre("refused: did not join in time"));
 }
 
-TEST_F(CoreTest, AMeetingThatIsLateNamesWhoIsMissing) {
+TEST_F(CoreTest, ARendezvousThatIsLateNamesWhoIsMissing) {
   Join(1, 0, 4, "h", 2000);
   Join(2, 2, 4);
   Pass(absl::Seconds(3), {1, 2});
@@ -223,7 +223,7 @@ TEST_F(CoreTest, AMeetingThatIsLateNamesWhoIsMissing) {
   EXPECT_EQ(core_.groups(), 0u);
 }
 
-TEST_F(CoreTest, ARankKilledWhileOthersWaitEndsTheMeetingForAll) {
+TEST_F(CoreTest, ARankKilledWhileOthersWaitEndsTheRendezvousForAll) {
   Join(1, 0, 3);
   Join(2, 1, 3);
   Close(2);
@@ -236,7 +236,7 @@ TEST_F(CoreTest, ARankKilledWhileOthersWaitEndsTheMeetingForAll) {
   EXPECT_THAT(Told(10), ElementsAre("welcome 0 of 3"));
 }
 
-TEST_F(CoreTest, ARankStoppedWhileOthersWaitEndsTheMeetingForAll) {
+TEST_F(CoreTest, ARankStoppedWhileOthersWaitEndsTheRendezvousForAll) {
   Join(1, 0, 3);
   Join(2, 1, 3);
   Pass(absl::Seconds(4), {1});
@@ -688,7 +688,7 @@ TEST_P(FateTest, SurvivorsNameTheVictimAndGoOn) {
 }
 
 // Rank 3 never comes. The others wait for it together when one of them is killed or stopped.
-TEST(MeetingTest, ARankThatDiesWhileOthersWaitIsNamed) {
+TEST(RendezvousTest, ARankThatDiesWhileOthersWaitIsNamed) {
   for (const int signal : {SIGKILL, SIGSTOP}) {
     Ranks ranks(
         [](int rank, const std::string& coordinator) {
@@ -1085,7 +1085,8 @@ TEST(CoordinatorClientTest, WhenTheCoordinatorEndsInOrderGroupsGoOnWithoutIt) {
   EXPECT_EQ(ready->client->Agree(seen), seen);
 }
 
-// ---- Meeting without judgement: groups of which somebody else says who is lost ------------------
+// ---- Rendezvous without judgement: groups of which somebody else says who is lost
+// ------------------
 
 TEST(MeetTest, AddressesAreExchangedAndNothingIsKept) {
   std::vector<std::string> lines;

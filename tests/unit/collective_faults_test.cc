@@ -268,9 +268,10 @@ TEST(CollectiveBits, RankOrderDoesNotDependOnCuttingFusingSegmentsOrArrival) {
   }
 }
 
-// Cutting a vector in two gives its elements other places in a ring, and so another order of additions:
-// of random numbers so large a share of the sums has other bits. Without it the test above would show
-// nothing. A tree over ranks adds in an order of its own, but each element in the same one.
+// Cutting a vector in two gives its elements other places in a ring, and so another order of
+// additions: of random numbers so large a share of the sums has other bits. Without it the test
+// above would show nothing. A tree over ranks adds in an order of its own, but each element in the
+// same one.
 TEST(CollectiveBits, CuttingChangesTheSumsOfARingAlone) {
   constexpr int kCount = 30000;
   for (const auto& [p, share] : {std::pair(4, 0.30), std::pair(8, 0.50), std::pair(16, 0.65)}) {

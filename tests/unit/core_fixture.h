@@ -18,28 +18,28 @@
 namespace tandem {
 
 // Two tables under `policy`: "a" (dim 2), and "dense" unless `synchroniser` is ALLREDUCE.
-inline job::JobPlan CorePlan(const std::string& policy, int workers, int servers,
-                             const std::string& more = "",
-                             const std::string& synchroniser = "SERVERS") {
+inline job::ResolvedJob CorePlan(const std::string& policy, int workers, int servers,
+                                 const std::string& more = "",
+                                 const std::string& synchroniser = "SERVERS") {
   const absl::StatusOr<Job> job = job::ParseJob(
-      absl::StrCat("name: \"core\" seed: 3 cluster { workers: ", workers, " servers: ", servers,
-                   " ranges_per_shard: 2 } data { format: CRITEO train: \"none\" } ",
-                   "table { name: \"a\" dim: 2 initializer { kind: CONSTANT scale: 1 } ",
-                   "optimizer { kind: SGD learning_rate: 1 } expected_rows: 16 } policy { ", policy,
-                   " } dense { synchroniser: ", synchroniser,
-                   " optimizer { kind: ADAM learning_rate: 1 } } ",
-                   "model { mlp { hidden: [4] } } ",
-                   more.find("train {") == std::string::npos ? "train { batch: 4 } " : "", more),
+      absl::StrCat(
+          "name: \"core\" seed: 3 cluster { workers: ", workers, " servers: ", servers,
+          " ranges_per_shard: 2 } data { format: CRITEO train: \"none\" } ",
+          "table { name: \"a\" dim: 2 initializer { kind: CONSTANT scale: 1 } ",
+          "optimizer { kind: SGD learning_rate: 1 } expected_rows: 16 } policy { ", policy,
+          " } dense { synchroniser: ", synchroniser,
+          " optimizer { kind: ADAM learning_rate: 1 } } ", "model { mlp { hidden: [4] } } ",
+          more.find("train {") == std::string::npos ? "train { batch_size: 4 } " : "", more),
       "core", {});
   EXPECT_TRUE(job.ok()) << job.status();
-  absl::StatusOr<job::JobPlan> plan = job::Resolve(*job);
+  absl::StatusOr<job::ResolvedJob> plan = job::Resolve(*job);
   EXPECT_TRUE(plan.ok()) << plan.status();
   return *plan;
 }
 
 // View `number`: two ranges a server and table, dealt round robin, except those in `moved`
 // (range id -> server).
-inline View CoreViewMessage(const job::JobPlan& plan, uint32_t number,
+inline View CoreViewMessage(const job::ResolvedJob& plan, uint32_t number,
                             const std::map<uint32_t, int>& moved = {}) {
   View view;
   view.set_number(number);
@@ -60,7 +60,7 @@ inline View CoreViewMessage(const job::JobPlan& plan, uint32_t number,
   return view;
 }
 
-inline std::shared_ptr<const RangeMap> CoreView(const job::JobPlan& plan, uint32_t number,
+inline std::shared_ptr<const RangeMap> CoreView(const job::ResolvedJob& plan, uint32_t number,
                                                 const std::map<uint32_t, int>& moved = {}) {
   absl::StatusOr<std::shared_ptr<const RangeMap>> map =
       RangeMap::FromView(CoreViewMessage(plan, number, moved), plan.sizes());
@@ -69,8 +69,8 @@ inline std::shared_ptr<const RangeMap> CoreView(const job::JobPlan& plan, uint32
 }
 
 // The first `count` keys of table "a" that live in `range`.
-inline std::vector<uint64_t> KeysIn(const RangeMap& map, const job::JobPlan& plan, uint32_t range,
-                                    size_t count) {
+inline std::vector<uint64_t> KeysIn(const RangeMap& map, const job::ResolvedJob& plan,
+                                    uint32_t range, size_t count) {
   std::vector<uint64_t> keys;
   const uint32_t table = map.range(range).table;
   for (uint64_t key = 0; keys.size() < count; ++key) {

@@ -64,12 +64,12 @@ inline std::string ReadAll(const std::string& path) {
 }
 
 // One table that reads every field.
-inline job::JobPlan MakePlan(Data::Format format, const std::vector<std::string>& train,
-                             int workers, int batch) {
-  job::JobPlan plan;
+inline job::ResolvedJob MakePlan(Data::Format format, const std::vector<std::string>& train,
+                                 int workers, int batch) {
+  job::ResolvedJob plan;
   plan.job.set_seed(1);
   plan.job.mutable_cluster()->set_workers(workers);
-  plan.job.mutable_train()->set_batch(batch);
+  plan.job.mutable_train()->set_batch_size(batch);
   plan.job.mutable_data()->set_format(format);
   for (const std::string& file : train) plan.job.mutable_data()->add_train(file);
   job::TablePlan table;

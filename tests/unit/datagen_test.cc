@@ -125,7 +125,7 @@ TEST(DatagenTest, TheReportIsTrue) {
                   "\"seed\": 5, \"skew\": 1.05, \"train_rows\": 20000, \"test_rows\": 10000"));
 
   // The files are what the reader for real data accepts, with as many rows and positives.
-  job::JobPlan plan = MakePlan(Data::CRITEO, {options.train}, 1, 1000);
+  job::ResolvedJob plan = MakePlan(Data::CRITEO, {options.train}, 1, 1000);
   plan.job.mutable_data()->add_test(options.test);
   ASSERT_TRUE(data::CheckData(plan).ok()) << data::CheckData(plan);
   int64_t rows = 0;

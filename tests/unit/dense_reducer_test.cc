@@ -41,7 +41,7 @@ TEST(GradientBucketsTest, CoverTheGradientFromItsEndTheFirstOneSmall) {
 
 // Every algorithm that a job can name is one that can do it.
 TEST(DenseAlgorithmTest, IsTheOneOfThatName) {
-  job::JobPlan plan;
+  job::ResolvedJob plan;
   const auto* const names = google::protobuf::GetEnumDescriptor<Dense::Algorithm>();
   int named = 0;
   for (int i = 0; i < names->value_count(); ++i) {
@@ -184,9 +184,9 @@ std::vector<Result> Train(int workers, const std::vector<Step>& steps, const Set
       result.bytes += told.bytes;
     }
     result.slots_kept = static_cast<int64_t>(dense->kept_slots().size());
-    ASSERT_TRUE(reducer->GatherForSave().ok());
+    ASSERT_TRUE(reducer->GatherForCheckpoint().ok());
     result.values.assign(dense->values().begin(), dense->values().end());
-    if (w == 0) {  // who saves
+    if (w == 0) {  // who checkpoints
       const std::string file = dense->EncodeFile();
       auto copy = std::move(*worker::DenseParameters::New(Config(), kCount));
       const auto image =
@@ -278,14 +278,14 @@ TEST(DenseReducerTest, AShardedOptimizerGivesTheSameBitsWithAShareOfTheSlots) {
       EXPECT_LE(sharded[w].slots_kept, (whole[0].slots_kept / 5) * ((5 + workers - 1) / workers));
     }
     EXPECT_EQ(slots, whole[0].slots_kept) << "each block's slots are somewhere, once";
-    EXPECT_EQ(sharded[0].slots, whole[0].slots) << "and all are in a save";
+    EXPECT_EQ(sharded[0].slots, whole[0].slots) << "and all are in a checkpoint";
   }
 }
 
 TEST(DenseReducerTest, CodecsKeepWorkersEqual) {
   const std::vector<Step> steps = RandomSteps(2, 6);
   for (const char* text : {"kind: TOP_K fraction: 0.1", "kind: SIGN", "kind: POWER_SGD rank: 2",
-                           "kind: TOP_K fraction: 1", "kind: SIGN without_feedback: true"}) {
+                           "kind: TOP_K fraction: 1", "kind: SIGN error_feedback: false"}) {
     Settings settings = Direct();
     ASSERT_TRUE(google::protobuf::TextFormat::ParseFromString(text, &settings.reducer.codec));
     const std::vector<Result> results = Train(2, steps, settings);

@@ -22,13 +22,13 @@ using ::testing::Not;
 
 constexpr uint64_t kGiB = uint64_t{1} << 30;
 
-job::JobPlan Plan(const std::string& cluster, int64_t expected_rows = 1'000'000) {
+job::ResolvedJob Plan(const std::string& cluster, int64_t expected_rows = 1'000'000) {
   const auto job = job::ParseJob(
       absl::StrCat("cluster { ", cluster, " } data { format: CRITEO train: \"x\" } ",
                    "table { name: \"ids\" dim: 16 expected_rows: ", expected_rows,
                    " optimizer { kind: ADAGRAD learning_rate: 0.1 } } ",
                    "dense { optimizer { learning_rate: 0.1 } } model { mlp { hidden: [8] } } ",
-                   "train { batch: 64 }"),
+                   "train { batch_size: 64 }"),
       "test", {});
   TANDEM_CHECK_OK(job.status());
   auto plan = job::Resolve(*job);
@@ -89,7 +89,7 @@ class HostTest : public ::testing::Test {
   }
 
   doctor::HostFacts host_ = HealthyHost();
-  job::JobPlan plan_ = Plan("workers: 2 servers: 2");
+  job::ResolvedJob plan_ = Plan("workers: 2 servers: 2");
   const doctor::JobNeeds needs_ = doctor::NeedsOf(plan_, 2, 2);
 };
 
@@ -114,12 +114,12 @@ TEST_F(HostTest, ARunIsRefusedForWhatFailsForSureAlone) {
   host_.open_files_soft = 1024;
   host_.cores = 2;
   host_.memory_free_bytes = 8 * kGiB;
-  const job::JobPlan large = Plan("workers: 100 servers: 1");
+  const job::ResolvedJob large = Plan("workers: 100 servers: 1");
   found = examine(doctor::NeedsOf(large, 1, 100));
   ASSERT_EQ(found.size(), 2u);
   EXPECT_EQ(found[0].level, doctor::Severity::kWarning);
   EXPECT_THAT(found[0].found, HasSubstr("101 busy threads in 101 processes on 2 cores"));
-  EXPECT_THAT(found[0].found, HasSubstr("limits.start_seconds (60)"));
+  EXPECT_THAT(found[0].found, HasSubstr("limits.startup_timeout_seconds (60)"));
   EXPECT_EQ(found[1].level, doctor::Severity::kWarning);
   EXPECT_EQ(found[1].check, "memory");
 }
@@ -263,11 +263,15 @@ TEST_F(HostTest, OnlyScriptsDoWithoutTheWorkerProgram) {
 
 // The one problem of a Python that is otherwise as scripts need it.
 doctor::Finding ProblemOfPython(const std::string& part, const std::string& error) {
-  doctor::PythonFact python = {"python3", "", {}};
+  doctor::PythonFact python;
+  python.interpreter = "python3";
   for (const char* const name : {"python", "torch", "numpy", "tandem", "libtandem.so"}) {
     python.parts.push_back({name, "somewhere", name == part ? error : ""});
   }
-  if (part.empty()) python = {"python3", error, {}};
+  if (part.empty()) {
+    python.error = error;
+    python.parts.clear();
+  }
   const std::vector<doctor::Finding> bad = Complaints(doctor::ExaminePython(python));
   TANDEM_CHECK(bad.size() == 1);
   EXPECT_EQ(bad[0].level, doctor::Severity::kProblem);
@@ -324,7 +328,7 @@ TEST_F(HostTest, NoSealedMemory) {
 
 // An even share of the tables goes with the servers of a host, wherever they are.
 TEST(NeedsTest, FollowWhatRunsOnTheHost) {
-  const job::JobPlan plan = Plan("workers: 4 servers: 4 shards_per_server: 2");
+  const job::ResolvedJob plan = Plan("workers: 4 servers: 4 shards_per_server: 2");
   const doctor::JobNeeds all = doctor::NeedsOf(plan, 4, 4), one = doctor::NeedsOf(plan, 1, 0);
   // 16 weights and 16 accumulators a row, and more for its place.
   EXPECT_GT(all.table_bytes, uint64_t{128'000'000});
@@ -332,7 +336,7 @@ TEST(NeedsTest, FollowWhatRunsOnTheHost) {
   EXPECT_NEAR(static_cast<double>(one.table_bytes) * 4, static_cast<double>(all.table_bytes), 4);
   EXPECT_EQ(one.processes, 1);
   EXPECT_EQ(one.busy_threads, 2);
-  EXPECT_EQ(one.save_bytes, uint64_t{136'000'000});
+  EXPECT_EQ(one.checkpoint_bytes, uint64_t{136'000'000});
   EXPECT_GT(all.files_of_process, one.files_of_process);
 }
 

@@ -63,7 +63,7 @@ TEST_F(EpochEndTest, OthersMeetAtTheLargestStepAndCatchUp) {
   EXPECT_EQ(context_->pushed, 10);
 }
 
-TEST_F(EpochEndTest, NothingIsPushedWhileASaveHolds) {
+TEST_F(EpochEndTest, NothingIsPushedWhileACheckpointHolds) {
   Begin("kind: ASP", 4);
   Run(/*hold=*/true);
   EXPECT_TRUE(Sent(FrameKind::kPush).empty());

@@ -161,8 +161,8 @@ class KeepBestRoundTest : public EvaluationRoundTest {
     round_->Begin();
     Run();
   }
-  // One round in which this worker has nothing to score, up to the second meeting. Returns whose rows
-  // they were.
+  // One round in which this worker has nothing to score, up to the second sync round. Returns whose
+  // rows they were.
   worker::HeldOut Round(int number, double auc) {
     round_->OnShare(EndpointId::Worker(1), ShareOf(number), Buffer());
     Release(absl::StrCat("evaluation ", number));
@@ -181,7 +181,7 @@ class KeepBestRoundTest : public EvaluationRoundTest {
     }
     return rows;
   }
-  // The value that this worker has entered the second meeting with.
+  // The value that this worker has entered the second sync round with.
   int64_t Value(int number) {
     for (const BarrierEnter& entry : Entries()) {
       if (entry.name() == absl::StrCat("evaluated ", number)) return entry.value();
@@ -222,7 +222,7 @@ TEST_F(KeepBestRoundTest, RankZeroJudgesValidationRowsAndOnlyThose) {
   EXPECT_EQ(round_->judge().best().epoch(), 0);
 }
 
-TEST_F(KeepBestRoundTest, OthersDoAsTheMeetingSays) {
+TEST_F(KeepBestRoundTest, OthersDoAsTheSyncRoundSays) {
   BeginToKeep(KeepBest::AUC, 1);
   Round(0, 0);
   EXPECT_EQ(Value(0), 0);

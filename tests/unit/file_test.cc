@@ -126,8 +126,8 @@ constexpr long kRename = SYS_renameat;
 constexpr long kRename = SYS_renameat2;
 #endif
 
-// Whether WriteOutput succeeds in a process in which the kernel refuses a system call; nullopt: this
-// kernel has no such filters.
+// Whether WriteOutput succeeds in a process in which the kernel refuses a system call; nullopt:
+// this kernel has no such filters.
 std::optional<bool> WritesWithout(long call, int error, const std::string& path,
                                   const std::string& text) {
   constexpr int kWritten = 0, kRefused = 1, kNoFilter = 2;

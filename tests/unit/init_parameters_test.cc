@@ -1,4 +1,4 @@
-// First values of dense parameters: a function of (job seed, name, index) and nothing else.
+// Initial values of dense parameters: a function of (job seed, name, index) and nothing else.
 #include <cmath>
 #include <vector>
 

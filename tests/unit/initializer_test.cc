@@ -1,4 +1,4 @@
-// First values and the fold: pure functions of what their headers say, in the stated order.
+// Initial values and the fold: pure functions of what their headers say, in the stated order.
 #include "optim/initializer.h"
 
 #include <cmath>

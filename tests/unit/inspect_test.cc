@@ -11,8 +11,8 @@
 #include "base/file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/checkpoint_directory.h"
 #include "server/range.h"
-#include "server/save_directory.h"
 #include "server/update_order.h"
 #include "tests/unit/core_fixture.h"
 
@@ -49,7 +49,7 @@ class InspectTest : public ::testing::Test {
 
   // Three rows under K_BATCH_ASYNC(3); two updates stand open.
   server::RangeImage Image() {
-    const job::JobPlan plan = CorePlan("kind: K_BATCH_ASYNC batches: 3", 2, 1);
+    const job::ResolvedJob plan = CorePlan("kind: K_BATCH_ASYNC batches: 3", 2, 1);
     const auto policy = *policies::NewUpdatePolicy(plan.groups[0].policy, 2);
     const auto optimizer = *optim::NewRowOptimizer(plan.tables[0].optimizer);
     server::TableContext table;
@@ -142,39 +142,40 @@ TEST_F(InspectTest, AnOrderIsALineAnUpdate) {
   EXPECT_THAT(Text(Path("server-0.order"), 1), HasSubstr("... and 1 updates more"));
 }
 
-// The folder of a run has both; a save alone is told by its manifest.
+// The folder of a run has both; a checkpoint alone is told by its manifest.
 TEST_F(InspectTest, AFolderIsAllThatIsInIt) {
-  const job::JobPlan plan = CorePlan("kind: BSP", 1, 1, "", "ALLREDUCE");
-  const std::string save = server::SaveFolder(Path("model"), 0xab, 12, 0);
+  const job::ResolvedJob plan = CorePlan("kind: BSP", 1, 1, "", "ALLREDUCE");
+  const std::string checkpoint = server::CheckpointFolder(Path("model"), 0xab, 12, 0);
   fs::create_directories(Path("model"));
   server::RangeImage dense;
   dense.table = job::kDenseTableName;
   dense.dim = 2;
   dense.optimizer = "sgd";
-  ASSERT_EQ(server::SaveDenseFile(save, server::EncodeRange(dense)), absl::OkStatus());
+  ASSERT_EQ(server::WriteDenseFile(checkpoint, server::EncodeRange(dense)), absl::OkStatus());
   for (const job::TablePlan& table : plan.tables) {
     server::RangeImage image;
     image.table = table.name;
     image.dim = table.dim;
     image.optimizer = "sgd";
-    ASSERT_EQ(WriteFileAtomically(absl::StrCat(save, "/", server::RangeFileName(image)),
+    ASSERT_EQ(WriteFileAtomically(absl::StrCat(checkpoint, "/", server::RangeFileName(image)),
                                   server::EncodeRange(image)),
               absl::OkStatus());
   }
-  server::SaveHead head;
+  server::CheckpointHead head;
   head.run = 0xab;
   head.step = 12;
   head.record = "what the run has done";
-  ASSERT_EQ(server::CommitSave(save, plan, head, {{"top.bias", {2}}}), absl::OkStatus());
+  ASSERT_EQ(server::CommitCheckpoint(checkpoint, plan, head, {{"top.bias", {2}}}),
+            absl::OkStatus());
   Write("server-1.updates", Records());
   const std::string text = Text(folder_);
   EXPECT_THAT(text, HasSubstr(": checkpoint of job"));
   EXPECT_THAT(text, HasSubstr("before step 12, run 0xab"));
   EXPECT_THAT(text, HasSubstr("dense top.bias [2]\n"));
   EXPECT_THAT(text, HasSubstr("file dense.part: "));
-  EXPECT_THAT(Text(save + "/record.part"), HasSubstr("(record) of a run, 21 bytes\n"));
+  EXPECT_THAT(Text(checkpoint + "/record.part"), HasSubstr("(record) of a run, 21 bytes\n"));
   EXPECT_THAT(text, HasSubstr("server-1.updates: 2 updates"));
-  for (const std::string& path : {Path("model"), save, save + "/MANIFEST"}) {
+  for (const std::string& path : {Path("model"), checkpoint, checkpoint + "/MANIFEST"}) {
     EXPECT_THAT(Text(path), HasSubstr("before step 12, run 0xab")) << path;
   }
 }

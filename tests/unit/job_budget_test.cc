@@ -1,5 +1,5 @@
-// The budget of what policies hold, against what readers and models really make: of every format and
-// every model, a job whose batches are as large as they can be.
+// The budget of what policies hold, against what readers and models really make: of every format
+// and every model, a job whose batches are as large as they can be.
 #include "job/job_budget.h"
 
 #include <algorithm>
@@ -18,17 +18,18 @@ namespace {
 
 constexpr int kBatch = 7, kRows = 20;
 
-job::JobPlan PlanOf(const std::string& data, const std::string& tables, const std::string& model,
-                    const std::string& more = "cluster { workers: 1 servers: 1 }") {
+job::ResolvedJob PlanOf(const std::string& data, const std::string& tables,
+                        const std::string& model,
+                        const std::string& more = "cluster { workers: 1 servers: 1 }") {
   const absl::StatusOr<Job> job = job::ParseJob(
       absl::StrCat("name: \"b\" data { ", data, " } ", tables, " model { ", model,
-                   " } train { batch: ", kBatch,
-                   " max_unacknowledged: 1 } dense { synchroniser: SERVERS optimizer { "
+                   " } train { batch_size: ", kBatch,
+                   " max_inflight_pushes: 1 } dense { synchroniser: SERVERS optimizer { "
                    "learning_rate: 1 } } ",
                    more),
       "b", {});
   EXPECT_TRUE(job.ok()) << job.status();
-  const absl::StatusOr<job::JobPlan> plan = job::Resolve(*job);
+  const absl::StatusOr<job::ResolvedJob> plan = job::Resolve(*job);
   EXPECT_TRUE(plan.ok()) << plan.status();
   return *plan;
 }
@@ -79,7 +80,7 @@ std::string Ncf(const TempDir& dir) {
 }
 
 // The largest push of the epoch: distinct keys of a batch, for each table of the plan.
-std::vector<int64_t> LargestBatches(const job::JobPlan& plan) {
+std::vector<int64_t> LargestBatches(const job::ResolvedJob& plan) {
   std::vector<int64_t> largest(plan.tables.size());
   auto source = data::NewTrainSource(plan, 0);
   EXPECT_TRUE(source.ok()) << source.status();
@@ -96,7 +97,7 @@ std::vector<int64_t> LargestBatches(const job::JobPlan& plan) {
   }
 }
 
-int64_t ParametersOf(const job::JobPlan& plan) {
+int64_t ParametersOf(const job::ResolvedJob& plan) {
   const absl::StatusOr<data::DataShape> shape = data::FindDataShape(plan);
   EXPECT_TRUE(shape.ok()) << shape.status();
   models::ModelInputs inputs;
@@ -113,7 +114,7 @@ int64_t ParametersOf(const job::JobPlan& plan) {
 
 enum class Ids { kExact, kAtMost };  // whether batches fill the bound
 
-void ExpectBound(const job::JobPlan& plan, Ids ids) {
+void ExpectBound(const job::ResolvedJob& plan, Ids ids) {
   SCOPED_TRACE(plan.job.ShortDebugString());
   const std::vector<int64_t> largest = LargestBatches(plan);
   double bytes = 0;
@@ -175,8 +176,8 @@ TEST(JobBudgetTest, NcfWithEveryModelThatReadsIt) {
 // budget says; and the budget is not just everything.
 TEST(JobBudgetTest, NoShardGetsMoreThanItsShare) {
   const TempDir dir;
-  const job::JobPlan plan = PlanOf(Criteo(dir), TableOf("a", 4), "mlp {}",
-                                   "cluster { workers: 1 servers: 4 ranges_per_shard: 1 }");
+  const job::ResolvedJob plan = PlanOf(Criteo(dir), TableOf("a", 4), "mlp {}",
+                                       "cluster { workers: 1 servers: 4 ranges_per_shard: 1 }");
   const int64_t dense = 8 + 4 * job::kDenseBlockFloats;  // one block, which any shard may have
   const double shard_rows = static_cast<double>(job::HeldBytes(plan) / 2 - dense) / 24;
   const double rows = kBatch * 26;

@@ -127,7 +127,7 @@ std::string Completed(const std::string& example) {
                                           {"table", "table { name: 'rest' dim: 16 }"},
                                           {"dense", "dense { optimizer { learning_rate: 0.1 } }"},
                                           {"model", "model { mlp { hidden: 8 } }"},
-                                          {"train", "train { batch: 16 }"}}) {
+                                          {"train", "train { batch_size: 16 }"}}) {
     if (!absl::StrContains(example, absl::StrCat("\n", name, " {")))
       absl::StrAppend(&job, text, "\n");
   }
@@ -154,7 +154,7 @@ TEST(ConfigsTest, EveryJobParsesAndResolves) {
     ++jobs;
     const absl::StatusOr<Job> job = job::ReadJobFile(entry.path().string(), {});
     ASSERT_TRUE(job.ok()) << job.status();
-    const absl::StatusOr<job::JobPlan> plan = job::Resolve(*job);
+    const absl::StatusOr<job::ResolvedJob> plan = job::Resolve(*job);
     EXPECT_TRUE(plan.ok()) << plan.status();
     EXPECT_EQ(job->name(), entry.path().stem().string()) << entry.path();
   }

@@ -32,7 +32,7 @@ data { format: CRITEO train: "train.tsv" }
 table { name: "ids" dim: 4 }
 dense { optimizer { learning_rate: 0.1 } }
 model { dlrm { bottom: [8, 4] top: 8 } }
-train { batch: 16 }
+train { batch_size: 16 }
 )";
 
 Job MustParse(const std::string& text, const job::Overrides& overrides = {}) {
@@ -41,10 +41,10 @@ Job MustParse(const std::string& text, const job::Overrides& overrides = {}) {
   return job.ok() ? *job : Job();
 }
 
-job::JobPlan MustResolve(const job::Overrides& overrides) {
-  const absl::StatusOr<job::JobPlan> plan = job::Resolve(MustParse(kJob, overrides));
+job::ResolvedJob MustResolve(const job::Overrides& overrides) {
+  const absl::StatusOr<job::ResolvedJob> plan = job::Resolve(MustParse(kJob, overrides));
   EXPECT_TRUE(plan.ok()) << plan.status();
-  return plan.ok() ? *plan : job::JobPlan();
+  return plan.ok() ? *plan : job::ResolvedJob();
 }
 
 // The one-line message with which a job is refused.
@@ -80,7 +80,8 @@ TEST(JobTextTest, UnknownFieldNamesPlaceAndNearestField) {
 
 // Two letters in the wrong order are one slip.
 TEST(JobTextTest, SwappedLettersAreNear) {
-  EXPECT_THAT(Refusal(With("batch: 16", "bacth: 16")), EndsWith("did you mean \"batch\"?"));
+  EXPECT_THAT(Refusal(With("batch_size: 16", "bacth_size: 16")),
+              EndsWith("did you mean \"batch_size\"?"));
   EXPECT_THAT(Refusal(With("train {", "trian {")), EndsWith("did you mean \"train\"?"));
   EXPECT_THAT(Refusal(With("seed", "sede")), EndsWith("did you mean \"seed\"?"));
 }
@@ -97,16 +98,16 @@ TEST(JobTextTest, FieldOfAnotherMessageIsFound) {
 }
 
 TEST(JobTextTest, FarFromEveryFieldListsThem) {
-  EXPECT_THAT(Refusal(With("batch: 16", "zzzzzz: 16")),
+  EXPECT_THAT(Refusal(With("batch_size: 16", "zzzzzz: 16")),
               EndsWith("no field named \"zzzzzz\" in tandem.Train; its fields are batch, epochs, "
-                       "max_steps, depth, max_unacknowledged, evaluate_only, keep_best"));
+                       "max_steps, depth, max_inflight_pushes, evaluate_only, keep_best"));
 }
 
 TEST(JobTextTest, UnknownEnumValueListsTheAllowedOnes) {
   EXPECT_EQ(
       Refusal("policy { kind: SPP }"),
       "job.textproto:1:16: \"SPP\" is not a value of kind; one of BSP, SSP, ASP, FIXED_DELAY, "
-      "BACKUP_WORKERS, STALENESS_AWARE, K_BATCH_ASYNC, GBA, DC_ASGD, DSSP, SYNC_SWITCH, STORE, "
+      "BACKUP_WORKERS, STALENESS_AWARE, K_BATCH_ASYNC, GBA, DC_ASGD, DSSP, SYNC_SWITCH, KEY_VALUE, "
       "ESSP, COSINE_GATE; "
       "did you mean SSP?");
   // The same field name in another message has other values.
@@ -119,7 +120,8 @@ TEST(JobTextTest, ValuesInAnotherCaseAreNear) {
   EXPECT_THAT(Refusal("policy { kind: asp }"), EndsWith("; did you mean ASP?"));
   EXPECT_THAT(Refusal("dense { optimizer { kind: Rowwise_adagrad } }"),
               EndsWith("; did you mean ROWWISE_ADAGRAD?"));
-  EXPECT_THAT(Refusal(With("batch: 16", "Batch: 16")), EndsWith("did you mean \"batch\"?"));
+  EXPECT_THAT(Refusal(With("batch_size: 16", "Batch: 16")),
+              EndsWith("did you mean \"batch_size\"?"));
 }
 
 // Other notations, and what editors make of a job.
@@ -133,18 +135,18 @@ TEST(JobTextTest, OtherNotationsAreNamed) {
   EXPECT_EQ(Refusal("name: \u201cx\u201d\n"),
             "job.textproto:1:7: typographic quotes (\u201c) around a text; write it in \"...\"");
   EXPECT_THAT(Refusal("name: \u2018x\u2019"), HasSubstr("typographic quotes"));
-  EXPECT_THAT(Refusal("train {\n\u00a0 batch: 3 }"),
+  EXPECT_THAT(Refusal("train {\n\u00a0 batch_size: 3 }"),
               HasSubstr("job.textproto:2:1: a no-break space"));
   EXPECT_THAT(Refusal("policy { kind: \"ASP\" }"), EndsWith("names stand without quotes"));
 }
 
 TEST(JobTextTest, BracesThatDoNotMatch) {
-  EXPECT_EQ(Refusal("name: \"x\"\ntrain {\n  batch: 3\n"),
+  EXPECT_EQ(Refusal("name: \"x\"\ntrain {\n  batch_size: 3\n"),
             "job.textproto:4:1: the text ends, but the { of line 2 is open; is its } missing?");
   EXPECT_THAT(Refusal("dense { optimizer {\n kind: SGD }\n"), HasSubstr("the { of line 1 is open"));
-  EXPECT_EQ(Refusal("train { batch: 3 }\n}\n"),
+  EXPECT_EQ(Refusal("train { batch_size: 3 }\n}\n"),
             "job.textproto:2:1: there is no { that this } closes");
-  EXPECT_THAT(Refusal("train {\n  batch: 3\ncluster { workers: 2 }\n"),
+  EXPECT_THAT(Refusal("train {\n  batch_size: 3\ncluster { workers: 2 }\n"),
               EndsWith("it is found at cluster; or is a } missing, for the { of line 1?"));
 }
 
@@ -157,16 +159,16 @@ TEST(OverrideTest, AValueForAFieldThatIsMadeOfFields) {
   EXPECT_THAT(refusal("table[0].optimizer", "ADAGARD"),
               EndsWith("did you mean table[0].optimizer.kind=ADAGRAD?"));
   EXPECT_THAT(refusal("train", "64"), HasSubstr("train is made of fields (batch, epochs"));
-  EXPECT_THAT(refusal("train", "64"), EndsWith("as in train.batch=..."));
+  EXPECT_THAT(refusal("train", "64"), EndsWith("as in train.batch_size=..."));
 }
 
 TEST(JobTextTest, OtherSyntaxErrorsSayWhere) {
-  EXPECT_THAT(Refusal("train { batch: \"x\" }"),
+  EXPECT_THAT(Refusal("train { batch_size: \"x\" }"),
               StartsWith("job.textproto:1:16: Expected integer"));
   EXPECT_THAT(Refusal("train {\n"), StartsWith("job.textproto:2:1: the text ends"));
   EXPECT_THAT(Refusal("seed: 1\nseed: 2"), StartsWith("job.textproto:2:"));
   EXPECT_THAT(Refusal("model { gmf {} dlrm {} }"), HasSubstr("another member of oneof"));
-  EXPECT_THAT(Refusal("train { batch: 99999999999 }"), HasSubstr("out of range"));
+  EXPECT_THAT(Refusal("train { batch_size: 99999999999 }"), HasSubstr("out of range"));
 }
 
 TEST(JobTextTest, HugeTextIsRefused) {
@@ -181,7 +183,7 @@ TEST(JobTextTest, MissingFileIsNotFound) {
 }
 
 TEST(OverrideTest, SetsValuesEnumsStringsAndLists) {
-  const Job job = MustParse(kJob, {{"train.batch", "64"},
+  const Job job = MustParse(kJob, {{"train.batch_size", "64"},
                                    {"table[0].dim", "8"},
                                    {"model.dlrm.bottom", "[32, 8]"},
                                    {"policy.kind", "SSP"},
@@ -191,7 +193,7 @@ TEST(OverrideTest, SetsValuesEnumsStringsAndLists) {
                                    {"data.train[1]", "c"},
                                    {"table[0].frozen", "true"},
                                    {"dense.optimizer", "{kind: ADAM learning_rate: 1e-3}"}});
-  EXPECT_EQ(job.train().batch(), 64);
+  EXPECT_EQ(job.train().batch_size(), 64);
   EXPECT_EQ(job.table(0).dim(), 8);
   EXPECT_THAT(job.model().dlrm().bottom(), ElementsAre(32, 8));
   EXPECT_EQ(job.policy().kind(), Policy::SSP);
@@ -213,15 +215,16 @@ TEST(OverrideTest, RefusesWhatItCannotFind) {
   const auto refusal = [](const std::string& path, const std::string& value) {
     return Refusal(kJob, {{path, value}});
   };
+  EXPECT_EQ(refusal("train.bach_size", "64"),
+            "--set train.bach_size=64: no field named \"bach_size\" in tandem.Train; did you mean "
+            "\"batch_size\"?");
   EXPECT_EQ(
-      refusal("train.bach", "64"),
-      "--set train.bach=64: no field named \"bach\" in tandem.Train; did you mean \"batch\"?");
-  EXPECT_EQ(refusal("batch", "64"),
-            "--set batch=64: no field named \"batch\" in tandem.Job; it is found at train.batch");
+      refusal("batch", "64"),
+      "--set batch=64: no field named \"batch\" in tandem.Job; it is found at train.batch_size");
   EXPECT_EQ(refusal("policy.kind", "SPP"),
             "--set policy.kind=SPP: \"SPP\" is not a value of kind; one of BSP, SSP, ASP, "
             "FIXED_DELAY, BACKUP_WORKERS, STALENESS_AWARE, K_BATCH_ASYNC, GBA, DC_ASGD, DSSP, "
-            "SYNC_SWITCH, STORE, ESSP, COSINE_GATE; did you mean SSP?");
+            "SYNC_SWITCH, KEY_VALUE, ESSP, COSINE_GATE; did you mean SSP?");
   EXPECT_EQ(refusal("table.dim", "8"), "--set table.dim=8: which table? write table[0]");
   EXPECT_EQ(refusal("table[1].dim", "8"),
             "--set table[1].dim=8: table[1]: the list has 1 entries, from 0");
@@ -232,27 +235,27 @@ TEST(OverrideTest, RefusesWhatItCannotFind) {
   EXPECT_EQ(refusal("table[x].dim", "8"),
             "--set table[x].dim=8: cannot read \"table[x]\"; write an index as in table[0].dim");
   EXPECT_EQ(refusal("train..batch", "8"),
-            "--set train..batch=8: an empty name in the path; write it as in train.batch");
-  EXPECT_THAT(refusal("train.batch", "many"), HasSubstr("Expected integer, got: many"));
-  EXPECT_THAT(refusal("train.batch", ""), StartsWith("--set train.batch=: "));
+            "--set train..batch=8: an empty name in the path; write it as in train.batch_size");
+  EXPECT_THAT(refusal("train.batch_size", "many"), HasSubstr("Expected integer, got: many"));
+  EXPECT_THAT(refusal("train.batch_size", ""), StartsWith("--set train.batch_size=: "));
   EXPECT_EQ(refusal("data.train[0]", "['a', 'b']"),
             "--set data.train[0]=['a', 'b']: an entry of a list takes one value");
 }
 
 TEST(OverrideTest, AValueCannotSetItsNeighbours) {
-  EXPECT_EQ(Refusal(kJob, {{"train.batch", "64 epochs: 3"}}),
-            "--set train.batch=64 epochs: 3: the value also sets epochs");
+  EXPECT_EQ(Refusal(kJob, {{"train.batch_size", "64 epochs: 3"}}),
+            "--set train.batch_size=64 epochs: 3: the value also sets epochs");
 }
 
 TEST(ContradictionTest, NamesTheLineThatSaidIt) {
   EXPECT_EQ(Refusal(With("dim: 4", "dim: -4")),
             "job.textproto:5:21: table[0].dim: -4, must be 1 to 65536");
   // A field that is not there is shown at the message it is missing from.
-  EXPECT_THAT(Refusal(With("batch: 16", "")),
-              StartsWith("job.textproto:8:1: train.batch: 0, must be 1 to "));
+  EXPECT_THAT(Refusal(With("batch_size: 16", "")),
+              StartsWith("job.textproto:8:1: train.batch_size: 0, must be 1 to "));
   // Nothing to point at.
-  EXPECT_THAT(Refusal(With("train { batch: 16 }\n", "")),
-              StartsWith("job.textproto: train.batch: 0"));
+  EXPECT_THAT(Refusal(With("train { batch_size: 16 }\n", "")),
+              StartsWith("job.textproto: train.batch_size: 0"));
 }
 
 TEST(ContradictionTest, NamesTheOverrideThatSaidIt) {
@@ -294,30 +297,30 @@ INSTANTIATE_TEST_SUITE_P(
                       "dense.quorum_bound: only with dense.quorum SOLO or MAJORITY, or "
                       "local_steps.quorum; leave it out"},
         Contradiction{
-            Local("LOCAL_SGD", "every: 4 quorum: 3"),
+            Local("LOCAL_SGD", "sync_every: 4 quorum: 3"),
             "dense.local_steps.quorum: 3, must be 1 to the number of workers, 2; leave it "
             "out to wait for all"},
-        Contradiction{Local("LOCAL_SGD", "every: 4 quorum: -1"),
+        Contradiction{Local("LOCAL_SGD", "sync_every: 4 quorum: -1"),
                       "dense.local_steps.quorum: -1, must be 1 to the number of workers, 2; leave "
                       "it out to wait for all"},
         Contradiction{
-            Local("EASGD", "every: 4 quorum: 1"),
+            Local("EASGD", "sync_every: 4 quorum: 1"),
             "dense.local_steps.quorum: only for LOCAL_SGD, and the synchroniser is EASGD"},
-        Contradiction{Local("LOCAL_SGD", "every: 4 grace_seconds: 1"),
-                      "dense.local_steps.grace_seconds: 1 is how long a meeting waits after its "
+        Contradiction{Local("LOCAL_SGD", "sync_every: 4 grace_seconds: 1"),
+                      "dense.local_steps.grace_seconds: 1 is how long a sync round waits after its "
                       "quorum has come, and there is no quorum; set it, or leave this out"},
-        Contradiction{Local("LOCAL_SGD", "every: 4 quorum: 1 grace_seconds: -1"),
+        Contradiction{Local("LOCAL_SGD", "sync_every: 4 quorum: 1 grace_seconds: -1"),
                       "dense.local_steps.grace_seconds: -1, must be a finite number, not negative"},
-        Contradiction{Local("LOCAL_SGD", "every: 4 quorum: 1 from_step: 9"),
-                      "dense.local_steps.quorum: 1 not with from_step: in the steps before it "
+        Contradiction{Local("LOCAL_SGD", "sync_every: 4 quorum: 1 warmup_steps: 9"),
+                      "dense.local_steps.quorum: 1 not with warmup_steps: in the steps before it "
                       "workers wait for each other; leave one of them out"},
-        Contradiction{Local("LOCAL_SGD", "every: 4 quorum: 1", {{"dense.quorum_bound", "-1"}}),
+        Contradiction{Local("LOCAL_SGD", "sync_every: 4 quorum: 1", {{"dense.quorum_bound", "-1"}}),
                       "dense.quorum_bound: -1, must be 1 to 1048576"},
-        Contradiction{Local("LOCAL_SGD", "every: 4 quorum: 1", {{"reproducible", "true"}}),
+        Contradiction{Local("LOCAL_SGD", "sync_every: 4 quorum: 1", {{"reproducible", "true"}}),
                       "dense.local_steps.quorum: 1: which gradients are in a sum depends on time, "
                       "so the job cannot be reproducible or replayed; leave it out, or drop "
-                      "reproducible and staleness.order"},
-        Contradiction{Local("LOCAL_SGD", "every: 4 quorum: 1"),
+                      "reproducible and staleness.record_order"},
+        Contradiction{Local("LOCAL_SGD", "sync_every: 4 quorum: 1"),
                       "dense.local_steps.quorum: 1 does not wait for all workers, but table ids "
                       "under BSP does, in every step; give tables SSP, ASP or another policy that "
                       "does not"},
@@ -326,7 +329,7 @@ INSTANTIATE_TEST_SUITE_P(
         Contradiction{Majority({{"dense.synchroniser", "SERVERS"}}),
                       "dense.quorum: MAJORITY is of sums of gradients, and the synchroniser is "
                       "SERVERS; leave it out"},
-        Contradiction{Local("LOCAL_SGD", "every: 4", {{"dense.quorum", "SOLO"}}),
+        Contradiction{Local("LOCAL_SGD", "sync_every: 4", {{"dense.quorum", "SOLO"}}),
                       "dense.quorum: SOLO is of sums of gradients, and the synchroniser is "
                       "LOCAL_SGD; leave it out"},
         Contradiction{Majority({{"dense.codec", "{kind: SIGN}"}}),
@@ -336,17 +339,17 @@ INSTANTIATE_TEST_SUITE_P(
         Contradiction{
             Majority({{"dense.sharded_optimizer", "true"}}),
             "dense.quorum: MAJORITY not with a sharded optimizer; leave that out, or say ALL"},
-        Contradiction{Majority({{"dense.wire", "BF16"}}),
+        Contradiction{Majority({{"dense.wire_dtype", "BF16"}}),
                       "dense.quorum: MAJORITY not with a 16-bit wire; leave that out, or say ALL"},
         Contradiction{Majority({{"dense.device", "CUDA"}}),
                       "dense.quorum: MAJORITY not with device CUDA; leave that out, or say ALL"},
         Contradiction{Majority({{"model", "{script {file: 'm.pt'}}"}}),
                       "dense.quorum: MAJORITY steps the model while workers compute, and a module "
                       "of one's own has one copy of its parameters; say ALL"},
-        Contradiction{Majority({{"staleness.order", "true"}}),
+        Contradiction{Majority({{"staleness.record_order", "true"}}),
                       "dense.quorum: MAJORITY: which gradients are in a sum depends on time, so "
                       "the job cannot be reproducible or replayed; say ALL, or drop reproducible "
-                      "and staleness.order"},
+                      "and staleness.record_order"},
         Contradiction{Majority({{"policy.kind", "BSP"}}),
                       "dense.quorum: MAJORITY does not wait for all workers, but table ids under "
                       "BSP does, in every step; give tables SSP, ASP or another policy that does "
@@ -357,56 +360,74 @@ INSTANTIATE_TEST_SUITE_P(
                       "that does not"}));
 
 INSTANTIATE_TEST_SUITE_P(
-    ServiceTimes, ContradictionsTest,
+    StepTimes, ContradictionsTest,
     ::testing::Values(
-        Contradiction{
-            {{"service_time", "[{worker: 2 mean_seconds: 1}]"}},
-            "service_time[0].worker[0]: 2, but cluster.workers is 2, and ranks count from "
-            "0; say 0 to 1, or none for all workers"},
-        Contradiction{{{"service_time", "[{worker: [0, -1] mean_seconds: 1}]"}},
-                      "service_time[0].worker[1]: -1, but cluster.workers is 2, and ranks count "
+        Contradiction{{{"fault_injection.slow_workers", "[{worker: 2 mean_seconds: 1}]"}},
+                      "fault_injection.slow_workers[0].worker[0]: 2, but cluster.workers is 2, and "
+                      "ranks count from "
+                      "0; say 0 to 1, or none for all workers"},
+        Contradiction{{{"fault_injection.slow_workers", "[{worker: [0, -1] mean_seconds: 1}]"}},
+                      "fault_injection.slow_workers[0].worker[1]: -1, but cluster.workers is 2, "
+                      "and ranks count "
                       "from 0; say 0 to 1, or none for all workers"},
-        Contradiction{{{"service_time", "[{worker: [1, 1] mean_seconds: 1}]"}},
-                      "service_time[0].worker[1]: 1 is named twice"},
-        Contradiction{{{"service_time", "[{worker: 1}]"}},
-                      "service_time[0].mean_seconds: not set; the seconds of a step, such as 0.02"},
-        Contradiction{{{"service_time", "[{mean_seconds: -1}]"}},
-                      "service_time[0].mean_seconds: -1, must be above 0, and at most 3600"},
-        Contradiction{{{"service_time", "[{mean_seconds: nan}]"}},
-                      "service_time[0].mean_seconds: nan, must be above 0, and at most 3600"},
-        Contradiction{{{"service_time", "[{mean_seconds: 1e9}]"}},
-                      "service_time[0].mean_seconds: 1e+09, must be above 0, and at most 3600"},
-        Contradiction{{{"service_time", "[{mean_seconds: 600}]"}},
-                      "service_time[0].mean_seconds: steps of 600 s, and "
-                      "limits.stall_limit_seconds is 600, after which the job would end; raise "
-                      "that limit, or lower this"},
-        Contradiction{{{"service_time", "[{mean_seconds: 150 slow_share: 0.1}]"}},
-                      "service_time[0].mean_seconds: steps of 750 s, and "
-                      "limits.stall_limit_seconds is 600, after which the job would end; raise "
-                      "that limit, or lower this"},
+        Contradiction{{{"fault_injection.slow_workers", "[{worker: [1, 1] mean_seconds: 1}]"}},
+                      "fault_injection.slow_workers[0].worker[1]: 1 is named twice"},
+        Contradiction{{{"fault_injection.slow_workers", "[{worker: 1}]"}},
+                      "fault_injection.slow_workers[0].mean_seconds: not set; the seconds of a "
+                      "step, such as 0.02"},
         Contradiction{
-            {{"service_time", "[{mean_seconds: 1 sigma: 0.5}]"}},
-            "service_time[0].sigma: only for LOGNORMAL, and the distribution is CONSTANT"},
-        Contradiction{{{"service_time", "[{mean_seconds: 1 distribution: LOGNORMAL sigma: 5}]"}},
-                      "service_time[0].sigma: 5, must be 0 to 4"},
-        Contradiction{{{"service_time", "[{mean_seconds: 1 slow_share: 1.5}]"}},
-                      "service_time[0].slow_share: 1.5, must be 0 to 1, a share of the steps"},
-        Contradiction{{{"service_time", "[{mean_seconds: 1 slow_factor: 4}]"}},
-                      "service_time[0].slow_factor: set without slow_share; for a worker that is "
+            {{"fault_injection.slow_workers", "[{mean_seconds: -1}]"}},
+            "fault_injection.slow_workers[0].mean_seconds: -1, must be above 0, and at most 3600"},
+        Contradiction{
+            {{"fault_injection.slow_workers", "[{mean_seconds: nan}]"}},
+            "fault_injection.slow_workers[0].mean_seconds: nan, must be above 0, and at most 3600"},
+        Contradiction{{{"fault_injection.slow_workers", "[{mean_seconds: 1e9}]"}},
+                      "fault_injection.slow_workers[0].mean_seconds: 1e+09, must be above 0, and "
+                      "at most 3600"},
+        Contradiction{{{"fault_injection.slow_workers", "[{mean_seconds: 600}]"}},
+                      "fault_injection.slow_workers[0].mean_seconds: steps of 600 s, and "
+                      "limits.stall_timeout_seconds is 600, after which the job would end; raise "
+                      "that limit, or lower this"},
+        Contradiction{{{"fault_injection.slow_workers", "[{mean_seconds: 150 slow_share: 0.1}]"}},
+                      "fault_injection.slow_workers[0].mean_seconds: steps of 750 s, and "
+                      "limits.stall_timeout_seconds is 600, after which the job would end; raise "
+                      "that limit, or lower this"},
+        Contradiction{{{"fault_injection.slow_workers", "[{mean_seconds: 1 sigma: 0.5}]"}},
+                      "fault_injection.slow_workers[0].sigma: only for LOGNORMAL, and the "
+                      "distribution is CONSTANT"},
+        Contradiction{{{"fault_injection.slow_workers",
+                        "[{mean_seconds: 1 distribution: LOGNORMAL sigma: 5}]"}},
+                      "fault_injection.slow_workers[0].sigma: 5, must be 0 to 4"},
+        Contradiction{{{"fault_injection.slow_workers", "[{mean_seconds: 1 slow_share: 1.5}]"}},
+                      "fault_injection.slow_workers[0].slow_share: 1.5, must be 0 to 1, a share of "
+                      "the steps"},
+        Contradiction{{{"fault_injection.slow_workers", "[{mean_seconds: 1 slow_factor: 4}]"}},
+                      "fault_injection.slow_workers[0].slow_factor: set without slow_share; for a "
+                      "worker that is "
                       "always slow, name it with a larger mean_seconds"},
-        Contradiction{{{"service_time", "[{mean_seconds: 1 slow_share: 0.5 slow_factor: -1}]"}},
-                      "service_time[0].slow_factor: -1, must be above 0, and at most 1000"},
-        Contradiction{{{"service_time", "[{distribution: TRACE}]"}},
-                      "service_time[0].trace: not set; TRACE needs a file with the seconds of a "
-                      "step a line"},
-        Contradiction{{{"service_time", "[{trace: 't' mean_seconds: 1}]"}},
-                      "service_time[0].mean_seconds: not for TRACE, whose seconds are in the file"},
         Contradiction{
-            {{"service_time", "[{trace: 't' distribution: EXPONENTIAL mean_seconds: 1}]"}},
-            "service_time[0].trace: only for TRACE, and the distribution is EXPONENTIAL"},
-        Contradiction{{{"service_time", "[{worker: 1 mean_seconds: 1}, {mean_seconds: 2}]"}},
-                      "service_time[0]: holds for no worker, because later entries replace "
-                      "it for all of its workers; put the entry for all workers first"}));
+            {{"fault_injection.slow_workers",
+              "[{mean_seconds: 1 slow_share: 0.5 slow_factor: -1}]"}},
+            "fault_injection.slow_workers[0].slow_factor: -1, must be above 0, and at most 1000"},
+        Contradiction{{{"fault_injection.slow_workers", "[{distribution: TRACE}]"}},
+                      "fault_injection.slow_workers[0].trace: not set; TRACE needs a file with the "
+                      "seconds of a "
+                      "step a line"},
+        Contradiction{{{"fault_injection.slow_workers", "[{trace: 't' mean_seconds: 1}]"}},
+                      "fault_injection.slow_workers[0].mean_seconds: not for TRACE, whose seconds "
+                      "are in the file"},
+        Contradiction{{{"fault_injection.slow_workers",
+                        "[{trace: 't' distribution: EXPONENTIAL mean_seconds: 1}]"}},
+                      "fault_injection.slow_workers[0].trace: only for TRACE, and the distribution "
+                      "is EXPONENTIAL"},
+        Contradiction{{{"fault_injection.slow_workers",
+                        "[{trace: 't' distribution: EXPONENTIAL mean_seconds: 1}]"}},
+                      "fault_injection.slow_workers[0].trace: only for TRACE, and the distribution "
+                      "is EXPONENTIAL"},
+        Contradiction{
+            {{"fault_injection.slow_workers", "[{worker: 1 mean_seconds: 1}, {mean_seconds: 2}]"}},
+            "fault_injection.slow_workers[0]: holds for no worker, because later entries replace "
+            "it for all of its workers; put the entry for all workers first"}));
 
 INSTANTIATE_TEST_SUITE_P(
     Policies, ContradictionsTest,
@@ -434,10 +455,10 @@ INSTANTIATE_TEST_SUITE_P(
         Contradiction{{{"policy", "{kind: ESSP bound: 2 cache_rows: -1}"}},
 
                       "policy.cache_rows: -1, must not be negative"},
-        Contradiction{{{"policy", "{kind: ESSP bound: 2}"}, {"staleness.order", "true"}},
+        Contradiction{{{"policy", "{kind: ESSP bound: 2}"}, {"staleness.record_order", "true"}},
                       "policy: ESSP(2) reads rows of several versions at the same time, which the "
                       "recorded order of updates does not contain, so it cannot be replayed; use "
-                      "SSP, or drop staleness.order"},
+                      "SSP, or drop staleness.record_order"},
         Contradiction{{{"policy", "{kind: SSP bound: 2 delay: 1}"}},
                       "policy.delay: only for FIXED_DELAY, and the policy is SSP; say kind: "
                       "FIXED_DELAY or drop the delay"},
@@ -445,9 +466,10 @@ INSTANTIATE_TEST_SUITE_P(
                       "policy.bound: -1, must be 0 to 1048576"},
         Contradiction{{{"policy", "{kind: FIXED_DELAY delay: -1}"}},
                       "policy.delay: -1, must be 0 to 1024"},
-        Contradiction{{{"policy", "{kind: SSP bound: 2}"}, {"train.depth", "3"}},
-                      "policy.bound: SSP(2) with train.depth 3; a worker cannot read further ahead "
-                      "than its bound: raise bound or lower depth"},
+        Contradiction{
+            {{"policy", "{kind: SSP bound: 2}"}, {"train.prefetch_steps", "3"}},
+            "policy.bound: SSP(2) with train.prefetch_steps 3; a worker cannot read further ahead "
+            "than its bound: raise bound or lower prefetch_steps"},
         Contradiction{{{"policy.async_scale", "INVERSE_WORKERS"}},
                       "policy.async_scale: INVERSE_WORKERS is for SSP, ASP, STALENESS_AWARE, "
                       "DC_ASGD, DSSP, SYNC_SWITCH, ESSP and COSINE_GATE; BSP already takes a mean "
@@ -491,9 +513,10 @@ INSTANTIATE_TEST_SUITE_P(
                       "ahead at most, such as upper_bound: 8"},
         Contradiction{{{"policy", "{kind: DSSP bound: 2 upper_bound: 1}"}},
                       "policy.upper_bound: 1, must be 2 to 1048576"},
-        Contradiction{{{"policy", "{kind: DSSP bound: 2 upper_bound: 9}"}, {"train.depth", "3"}},
-                      "policy.bound: DSSP(2, 9) with train.depth 3; a worker cannot read further "
-                      "ahead than its bound: raise bound or lower depth"},
+        Contradiction{
+            {{"policy", "{kind: DSSP bound: 2 upper_bound: 9}"}, {"train.prefetch_steps", "3"}},
+            "policy.bound: DSSP(2, 9) with train.prefetch_steps 3; a worker cannot read further "
+            "ahead than its bound: raise bound or lower prefetch_steps"},
         Contradiction{{{"policy.kind", "SYNC_SWITCH"}},
                       "policy: SYNC_SWITCH without a switch_step; say how many steps are taken "
                       "together before nobody waits any more, such as switch_step: 1000"},
@@ -505,63 +528,66 @@ INSTANTIATE_TEST_SUITE_P(
         Contradiction{{{"dense.policy.kind", "BSP"}},
                       "dense.policy: only for synchroniser SERVERS; ALLREDUCE always takes every "
                       "step together"},
-        Contradiction{{{"dense.local_steps.every", "4"}},
+        Contradiction{{{"dense.local_steps.sync_every", "4"}},
                       "dense.local_steps: only for LOCAL_SGD and EASGD, and the synchroniser is "
                       "ALLREDUCE"},
-        Contradiction{{{"dense.synchroniser", "LOCAL_SGD"}},
-                      "dense.local_steps.every: not set; say how many steps each worker takes by "
-                      "itself before all meet, such as every: 8"},
-        Contradiction{Local("LOCAL_SGD", "every: -1"),
-                      "dense.local_steps.every: -1, must be 1 to 1048576"},
-        Contradiction{Local("LOCAL_SGD", "every: 4 elasticity: 0.1"),
+        Contradiction{
+            {{"dense.synchroniser", "LOCAL_SGD"}},
+            "dense.local_steps.sync_every: not set; say how many steps each worker takes by "
+            "itself before all meet, such as sync_every: 8"},
+        Contradiction{Local("LOCAL_SGD", "sync_every: -1"),
+                      "dense.local_steps.sync_every: -1, must be 1 to 1048576"},
+        Contradiction{Local("LOCAL_SGD", "sync_every: 4 elasticity: 0.1"),
                       "dense.local_steps.elasticity: only for EASGD, and the synchroniser is "
                       "LOCAL_SGD"},
-        Contradiction{Local("LOCAL_SGD", "every: 4 from_step: -1"),
-                      "dense.local_steps.from_step: -1, must not be negative"},
-        Contradiction{Local("LOCAL_SGD", "every: 4 outer_learning_rate: -1"),
+        Contradiction{Local("LOCAL_SGD", "sync_every: 4 warmup_steps: -1"),
+                      "dense.local_steps.warmup_steps: -1, must not be negative"},
+        Contradiction{Local("LOCAL_SGD", "sync_every: 4 outer_learning_rate: -1"),
                       "dense.local_steps.outer_learning_rate: -1, must be a finite number above 0"},
-        Contradiction{Local("LOCAL_SGD", "every: 4 outer_momentum: 1"),
+        Contradiction{Local("LOCAL_SGD", "sync_every: 4 outer_momentum: 1"),
                       "dense.local_steps.outer_momentum: 1, must be at least 0 and below 1"},
-        Contradiction{Local("EASGD", "every: 4 from_step: 100"),
-                      "dense.local_steps.from_step: only for LOCAL_SGD, and the synchroniser is "
+        Contradiction{Local("EASGD", "sync_every: 4 warmup_steps: 100"),
+                      "dense.local_steps.warmup_steps: only for LOCAL_SGD, and the synchroniser is "
                       "EASGD"},
-        Contradiction{Local("EASGD", "every: 4 outer_momentum: 0.5"),
+        Contradiction{Local("EASGD", "sync_every: 4 outer_momentum: 0.5"),
                       "dense.local_steps.outer_momentum: only for LOCAL_SGD, and the synchroniser "
                       "is EASGD"},
-        Contradiction{Local("EASGD", "every: 4 elasticity: 0.75"),
+        Contradiction{Local("EASGD", "sync_every: 4 elasticity: 0.75"),
                       "dense.local_steps.elasticity: 0.75 x 2 workers is 1.5, must be at most 1: "
                       "otherwise each step moves the centre past the workers"},
         Contradiction{
-            Local("LOCAL_SGD", "every: 4", {{"dense.policy.kind", "ASP"}}),
+            Local("LOCAL_SGD", "sync_every: 4", {{"dense.policy.kind", "ASP"}}),
             "dense.policy: only for synchroniser SERVERS; workers that step by themselves "
-            "wait for nobody between meetings"},
-        Contradiction{Local("LOCAL_SGD", "every: 4", {{"dense.wire", "BF16"}}),
-                      "dense.wire: BF16; between workers under LOCAL_SGD whole models travel, as "
-                      "they are; leave it out"},
-        Contradiction{Local("EASGD", "every: 4", {{"dense.bucket_bytes", "1000"}}),
+            "wait for nobody between sync rounds"},
+        Contradiction{
+            Local("LOCAL_SGD", "sync_every: 4", {{"dense.wire_dtype", "BF16"}}),
+            "dense.wire_dtype: BF16; between workers under LOCAL_SGD whole models travel, as "
+            "they are; leave it out"},
+        Contradiction{Local("EASGD", "sync_every: 4", {{"dense.bucket_bytes", "1000"}}),
                       "dense.bucket_bytes: 1000; between workers under EASGD whole models travel, "
                       "as they are; leave it out"},
-        Contradiction{Local("LOCAL_SGD", "every: 4", {{"dense.codec", "{kind: SIGN}"}}),
+        Contradiction{Local("LOCAL_SGD", "sync_every: 4", {{"dense.codec", "{kind: SIGN}"}}),
                       "dense.codec: SIGN; between workers under LOCAL_SGD whole models travel, as "
                       "they are; leave it out"},
-        Contradiction{Local("LOCAL_SGD", "every: 4", {{"dense.sharded_optimizer", "true"}}),
+        Contradiction{Local("LOCAL_SGD", "sync_every: 4", {{"dense.sharded_optimizer", "true"}}),
                       "dense.sharded_optimizer: true, but each worker takes optimizer steps of its "
                       "own under LOCAL_SGD; leave it out"},
-        Contradiction{Local("LOCAL_SGD", "every: 4", {{"dense.device", "CUDA"}}),
+        Contradiction{Local("LOCAL_SGD", "sync_every: 4", {{"dense.device", "CUDA"}}),
                       "dense.device: CUDA needs gradients that are summed on the GPUs, and under "
                       "LOCAL_SGD there is no sum of gradients; use CPU, or ALLREDUCE"},
-        Contradiction{
-            Local("LOCAL_SGD", "every: 4", {{"reproducible", "true"}, {"dense.algorithm", "RING"}}),
-            "dense.algorithm: RING does not add in rank order, so the job cannot be "
-            "reproducible; use DIRECT"},
+        Contradiction{Local("LOCAL_SGD", "sync_every: 4",
+                            {{"reproducible", "true"}, {"dense.algorithm", "RING"}}),
+                      "dense.algorithm: RING does not add in rank order, so the job cannot be "
+                      "reproducible; use DIRECT"},
         Contradiction{{{"dense.synchroniser", "SERVERS"}, {"dense.algorithm", "RING"}},
                       "dense.algorithm: only for ALLREDUCE, and the synchroniser is SERVERS"},
-        Contradiction{{{"dense.synchroniser", "SERVERS"}, {"dense.rules", "allreduce:ring"}},
-                      "dense.rules: only for ALLREDUCE, and the synchroniser is SERVERS"},
+        Contradiction{
+            {{"dense.synchroniser", "SERVERS"}, {"dense.algorithm_rules", "allreduce:ring"}},
+            "dense.algorithm_rules: only for ALLREDUCE, and the synchroniser is SERVERS"},
         Contradiction{{{"dense.synchroniser", "SERVERS"}, {"dense.calibration", "costs"}},
                       "dense.calibration: only for ALLREDUCE, and the synchroniser is SERVERS"},
-        Contradiction{{{"dense.algorithm", "RING"}, {"dense.rules", "allreduce:ring"}},
-                      "dense.rules: \"allreduce:ring\"; only with dense.algorithm AUTO"},
+        Contradiction{{{"dense.algorithm", "RING"}, {"dense.algorithm_rules", "allreduce:ring"}},
+                      "dense.algorithm_rules: \"allreduce:ring\"; only with dense.algorithm AUTO"},
         Contradiction{{{"reproducible", "true"}, {"dense.calibration", "costs"}},
                       "dense.calibration: \"costs\"; in a reproducible job nothing depends on "
                       "measurements; leave it out"},
@@ -571,27 +597,28 @@ INSTANTIATE_TEST_SUITE_P(
              {"dense.calibration", "costs"}},
             "dense.calibration: \"costs\"; the algorithm is RING and there are no buckets to "
             "choose, so nothing depends on what links cost; leave it out"},
-        Contradiction{{{"staleness.order", "true"}, {"dense.calibration", "costs"}},
+        Contradiction{{{"staleness.record_order", "true"}, {"dense.calibration", "costs"}},
                       "dense.calibration: \"costs\"; the algorithm is DIRECT and there are no "
                       "buckets to choose, so nothing depends on what links cost; leave it out"},
         Contradiction{
-            Local("LOCAL_SGD", "every: 4",
+            Local("LOCAL_SGD", "sync_every: 4",
                   {{"dense.algorithm", "RING"}, {"dense.calibration", "costs"}}),
             "dense.calibration: \"costs\"; the algorithm is RING and there are no buckets "
             "to choose, so nothing depends on what links cost; leave it out"},
         Contradiction{
-            {{"dense.codec", "{without_feedback: true}"}},
-            "dense.codec.without_feedback: true, but dense.codec.kind is not set, and whole "
-            "gradients leave nothing out; say a kind, such as TOP_K, or leave it out"},
-        Contradiction{{{"dense.device", "CUDA"}, {"dense.wire", "BF16"}},
+            {{"dense.codec", "{error_feedback: false}"}},
+            "dense.codec.error_feedback: false, but dense.codec.kind is not set, and whole "
+            "gradients leave nothing out; set a kind, such as TOP_K, or leave it out"},
+        Contradiction{{{"dense.device", "CUDA"}, {"dense.wire_dtype", "BF16"}},
                       "dense.device: CUDA not with a codec, a sharded optimizer, buckets or a "
                       "16-bit wire; leave these out"},
         Contradiction{{{"dense.device", "CUDA"}, {"dense.algorithm", "RING"}},
                       "dense.algorithm: RING; with dense.device CUDA gradients are summed on the "
                       "GPUs, in one way; leave it out"},
-        Contradiction{{{"dense.device", "CUDA"}, {"dense.rules", "allreduce:ring"}},
-                      "dense.rules: \"allreduce:ring\"; with dense.device CUDA gradients are "
-                      "summed on the GPUs, in one way; leave it out"},
+        Contradiction{
+            {{"dense.device", "CUDA"}, {"dense.algorithm_rules", "allreduce:ring"}},
+            "dense.algorithm_rules: \"allreduce:ring\"; with dense.device CUDA gradients are "
+            "summed on the GPUs, in one way; leave it out"},
         Contradiction{{{"dense.device", "CUDA"}, {"dense.calibration", "costs"}},
                       "dense.calibration: \"costs\"; with dense.device CUDA gradients are summed "
                       "on the GPUs, in one way; leave it out"},
@@ -705,14 +732,14 @@ INSTANTIATE_TEST_SUITE_P(
         Contradiction{{{"cluster.threads_per_worker", "-1"}},
                       "cluster.threads_per_worker: -1, must be 1 to 1024"}));
 
-constexpr char kShardedOf[] = "table[0].synchroniser";
+constexpr char kShardedOf[] = "table[0].placement";
 
 INSTANTIATE_TEST_SUITE_P(
     TablesOnWorkers, ContradictionsTest,
     ::testing::Values(
         Contradiction{{{"cluster.servers", "0"}},
                       "cluster.servers: 0, or not set, but table \"ids\" is on servers; say "
-                      "servers: 1, or give the table synchroniser: SHARDED"},
+                      "servers: 1, or give the table placement: SHARDED"},
         Contradiction{
             {{"cluster.servers", "0"}, {kShardedOf, "SHARDED"}, {"dense.synchroniser", "SERVERS"}},
             "cluster.servers: 0, or not set, but dense.synchroniser is SERVERS; say "
@@ -721,21 +748,21 @@ INSTANTIATE_TEST_SUITE_P(
             {{"cluster.servers", "0"}, {kShardedOf, "SHARDED"}, {"cluster.pin_servers", "true"}},
             "cluster.pin_servers: true, but the job has no servers; leave it out"},
         Contradiction{{{kShardedOf, "SHARDED"}, {"policy.kind", "ASP"}},
-                      "table[0].synchroniser: SHARDED, and the policy is ASP; workers that hold "
+                      "table[0].placement: SHARDED, and the policy is ASP; workers that hold "
                       "the rows take every step together: say policy { kind: BSP }, or "
                       "synchroniser: SERVERS"},
         Contradiction{{{kShardedOf, "REPLICATED"}, {"table[0].frozen", "true"}},
-                      "table[0].synchroniser: REPLICATED, and the table is frozen: the copy that "
+                      "table[0].placement: REPLICATED, and the table is frozen: the copy that "
                       "is saved would lack rows that other workers have read; use SHARDED"},
-        Contradiction{{{kShardedOf, "REPLICATED"}, {"staleness.order", "true"}},
-                      "table[0].synchroniser: REPLICATED: a read is of one copy and an update "
+        Contradiction{{{kShardedOf, "REPLICATED"}, {"staleness.record_order", "true"}},
+                      "table[0].placement: REPLICATED: a read is of one copy and an update "
                       "goes to all, so no order says what was read; use SHARDED, or drop "
-                      "staleness.order"},
+                      "staleness.record_order"},
         Contradiction{{{kShardedOf, "REPLICATED"},
                        {"dense",
-                        "{synchroniser: EASGD local_steps {every: 4} optimizer "
+                        "{synchroniser: EASGD local_steps {sync_every: 4} optimizer "
                         "{learning_rate: 0.1}}"}},
-                      "table[0].synchroniser: REPLICATED, and dense.synchroniser is EASGD, under "
+                      "table[0].placement: REPLICATED, and dense.synchroniser is EASGD, under "
                       "which workers step by themselves; use ALLREDUCE there, or SERVERS here"}));
 
 // Only tables that workers hold are cut by workers.
@@ -749,14 +776,15 @@ TEST(TablesOnWorkersTest, ManyWorkersOfTablesOnServers) {
 }
 
 TEST(TablesOnWorkersTest, EachWorkerIsAServer) {
-  const job::JobPlan plan =
+  const job::ResolvedJob plan =
       MustResolve({{"cluster.servers", "1"}, {"cluster.workers", "3"}, {kShardedOf, "SHARDED"}});
   EXPECT_EQ(plan.server_processes(), 1);
   EXPECT_EQ(plan.servers(), 4);
   EXPECT_EQ(plan.HoldersOf(plan.tables[0]).first, 1);
   EXPECT_EQ(plan.HoldersOf(plan.tables[0]).count, 3);
   EXPECT_EQ(plan.CopiesOf(plan.tables[0]), 1);
-  const job::JobPlan copies = MustResolve({{"cluster.servers", "0"}, {kShardedOf, "REPLICATED"}});
+  const job::ResolvedJob copies =
+      MustResolve({{"cluster.servers", "0"}, {kShardedOf, "REPLICATED"}});
   EXPECT_EQ(copies.servers(), 2);
   EXPECT_EQ(copies.CopiesOf(copies.tables[0]), 2);
   EXPECT_THAT(job::ResumeDifferences(plan.job, MustResolve({{"cluster.workers", "3"}}).job),
@@ -766,16 +794,17 @@ TEST(TablesOnWorkersTest, EachWorkerIsAServer) {
 INSTANTIATE_TEST_SUITE_P(
     Training, ContradictionsTest,
     ::testing::Values(
-        Contradiction{{{"train.batch", "0"}}, "train.batch: 0, must be 1 to 16777216"},
-        Contradiction{{{"train.batch", "-1"}}, "train.batch: -1, must be 1 to 16777216"},
+        Contradiction{{{"train.batch_size", "0"}}, "train.batch_size: 0, must be 1 to 16777216"},
+        Contradiction{{{"train.batch_size", "-1"}}, "train.batch_size: -1, must be 1 to 16777216"},
         Contradiction{{{"train.epochs", "-1"}},
                       "train.epochs: -1, must be at least 1; evaluate_only: true takes no step"},
         Contradiction{{{"train.epochs", "0"}},
                       "train.epochs: 0, must be at least 1; evaluate_only: true takes no step"},
         Contradiction{{{"train.max_steps", "-1"}}, "train.max_steps: -1, must not be negative"},
-        Contradiction{{{"train.depth", "-1"}}, "train.depth: -1, must be 0 to 1024"},
-        Contradiction{{{"train.max_unacknowledged", "-1"}},
-                      "train.max_unacknowledged: -1, must be 1 to 1024"},
+        Contradiction{{{"train.prefetch_steps", "-1"}},
+                      "train.prefetch_steps: -1, must be 0 to 1024"},
+        Contradiction{{{"train.max_inflight_pushes", "-1"}},
+                      "train.max_inflight_pushes: -1, must be 1 to 1024"},
         Contradiction{{{"train.keep_best", "{}"}},
                       "train.keep_best: needs rows to judge by that are no test rows; name them, "
                       "as in data { validation { last_fraction: 0.1 } }"},
@@ -783,19 +812,20 @@ INSTANTIATE_TEST_SUITE_P(
                       "train.keep_best.patience: -1, must not be negative"},
         Contradiction{{{"evaluation.every_epochs", "-1"}},
                       "evaluation.every_epochs: -1, must not be negative"},
-        Contradiction{{{"evaluation.batch", "-1"}}, "evaluation.batch: -1, must be 1 to 16777216"},
+        Contradiction{{{"evaluation.batch_size", "-1"}},
+                      "evaluation.batch_size: -1, must be 1 to 16777216"},
         Contradiction{
             {{"data.format", "NCF"}, {"model", "{mlp {hidden: 8}}"}, {"evaluation.top_k", "-1"}},
             "evaluation.top_k: -1, must be 1 to 1048576"},
         Contradiction{{{"evaluation.top_k", "5"}},
                       "evaluation.top_k: 5; only for data.format NCF, whose test rows are ranked; "
                       "leave it out"},
-        Contradiction{{{"limits.report_seconds", "-1"}},
-                      "limits.report_seconds: -1, must be a finite number above 0"},
-        Contradiction{{{"limits.stall_limit_seconds", "nan"}},
-                      "limits.stall_limit_seconds: nan, must be a finite number above 0"},
-        Contradiction{{{"limits.start_seconds", "-1"}},
-                      "limits.start_seconds: -1, must be a finite number above 0"},
+        Contradiction{{{"limits.report_interval_seconds", "-1"}},
+                      "limits.report_interval_seconds: -1, must be a finite number above 0"},
+        Contradiction{{{"limits.stall_timeout_seconds", "nan"}},
+                      "limits.stall_timeout_seconds: nan, must be a finite number above 0"},
+        Contradiction{{{"limits.startup_timeout_seconds", "-1"}},
+                      "limits.startup_timeout_seconds: -1, must be a finite number above 0"},
         Contradiction{{{"limits.held_bytes_per_shard", "-1"}},
                       "limits.held_bytes_per_shard: -1, must be 1 to 1125899906842624"},
         Contradiction{{{"model", "{}"}},
@@ -854,8 +884,7 @@ INSTANTIATE_TEST_SUITE_P(
                       "epoch; leave it out"},
         Contradiction{{{"data.format", "NCF"}, {"data.validation.files", "x"}},
                       "data.validation: not for NCF, which ranks test rows against candidates"},
-        Contradiction{{{"data.skip_bad_rows", "-1"}},
-                      "data.skip_bad_rows: -1, must not be negative"},
+        Contradiction{{{"data.max_bad_rows", "-1"}}, "data.max_bad_rows: -1, must not be negative"},
         Contradiction{{{"data.statistics", "{}"}},
                       "data.statistics: only for format DELIMITED, whose columns are standardised"},
         Contradiction{{{"data.shuffle_buffer", "-1"}},
@@ -950,8 +979,8 @@ INSTANTIATE_TEST_SUITE_P(
         Contradiction{{{"data.columns.statistics_rows", "5"}, {"data.columns.scale", "NONE"}},
                       "data.columns.statistics_rows: 5, but no numeric column has scale "
                       "STANDARDISE; leave it out"},
-        Contradiction{{{"data.skip_bad_rows", "5"}, {"data.columns.positive", "yes"}},
-                      "data.columns.negative: not set, but data.skip_bad_rows is; name the labels "
+        Contradiction{{{"data.max_bad_rows", "5"}, {"data.columns.positive", "yes"}},
+                      "data.columns.negative: not set, but data.max_bad_rows is; name the labels "
                       "that count as 0, so that a bad label is seen as one"},
         Contradiction{{{"data.statistics", "{column {name: '1' mean: nan}}"}},
                       "data.statistics.column[0].mean: nan, must be a finite number"},
@@ -997,11 +1026,11 @@ TEST(ContradictionTest, ZerosAreNoFaultWhereNumbersOrOtherTablesWakeTheHiddenUni
 }
 
 TEST(ContradictionTest, AColumnMayBeANumberAndACategory) {
-  const job::JobPlan plan = MustResolve({{"data.format", "DELIMITED"},
-                                         {"data.columns.label", "0"},
-                                         {"data.columns.numeric", "1"},
-                                         {"data.columns.categorical", "1"},
-                                         {"data.columns.column", "{name: '1' log: true}"}});
+  const job::ResolvedJob plan = MustResolve({{"data.format", "DELIMITED"},
+                                             {"data.columns.label", "0"},
+                                             {"data.columns.numeric", "1"},
+                                             {"data.columns.categorical", "1"},
+                                             {"data.columns.column", "{name: '1' log: true}"}});
   EXPECT_EQ(plan.job.data().columns().column(0).max_ids(), 0);
 }
 
@@ -1038,10 +1067,10 @@ TEST(ContradictionTest, LibsvmTakesLabelsAlone) {
 
 TEST(ContradictionTest, DepthIsAllowedWhereReadsAreOnlyParked) {
   // BSP and fixed delay: a read may be sent early, it is parked until its version is there.
-  EXPECT_EQ(MustResolve({{"train.depth", "3"}}).job.train().depth(), 3);
-  MustResolve({{"train.depth", "3"}, {"policy", "{kind: FIXED_DELAY delay: 1}"}});
-  MustResolve({{"train.depth", "3"}, {"policy", "{kind: ASP}"}});
-  MustResolve({{"train.depth", "3"}, {"policy", "{kind: SSP bound: 3}"}});
+  EXPECT_EQ(MustResolve({{"train.prefetch_steps", "3"}}).job.train().prefetch_steps(), 3);
+  MustResolve({{"train.prefetch_steps", "3"}, {"policy", "{kind: FIXED_DELAY delay: 1}"}});
+  MustResolve({{"train.prefetch_steps", "3"}, {"policy", "{kind: ASP}"}});
+  MustResolve({{"train.prefetch_steps", "3"}, {"policy", "{kind: SSP bound: 3}"}});
 }
 
 TEST(ContradictionTest, OnlyNeuMfReadsAFieldThroughTwoTables) {
@@ -1059,7 +1088,7 @@ TEST(ContradictionTest, OneWorkerMayBeAsynchronousAndReproducible) {
 }
 
 TEST(ResolveTest, FillsDocumentedDefaults) {
-  const job::JobPlan plan = MustResolve({});
+  const job::ResolvedJob plan = MustResolve({});
   const Job& job = plan.job;
   EXPECT_EQ(plan.shards(), 2);
   EXPECT_EQ(job.cluster().ranges_per_shard(), 10);
@@ -1070,13 +1099,13 @@ TEST(ResolveTest, FillsDocumentedDefaults) {
   EXPECT_EQ(job.dense().algorithm(), Dense::AUTO);
   EXPECT_EQ(job.dense().optimizer().kind(), Optimizer::SGD);
   EXPECT_EQ(job.train().epochs(), 1);
-  EXPECT_EQ(job.train().max_unacknowledged(), 4);
-  EXPECT_EQ(job.evaluation().batch(), 4096);
+  EXPECT_EQ(job.train().max_inflight_pushes(), 4);
+  EXPECT_EQ(job.evaluation().batch_size(), 4096);
   EXPECT_EQ(job.evaluation().top_k(), 0);  // nothing is ranked
-  EXPECT_EQ(job.limits().report_seconds(), 1);
-  EXPECT_EQ(job.limits().stall_limit_seconds(), 600);
+  EXPECT_EQ(job.limits().report_interval_seconds(), 1);
+  EXPECT_EQ(job.limits().stall_timeout_seconds(), 600);
   EXPECT_EQ(job.limits().held_bytes_per_shard(), int64_t{1} << 30);
-  EXPECT_EQ(job.limits().start_seconds(), 60);
+  EXPECT_EQ(job.limits().startup_timeout_seconds(), 60);
   EXPECT_EQ(plan.tables[0].expected_rows, 1000000);
   EXPECT_EQ(plan.tables[0].initializer.kind(), Initializer::UNIFORM);
   EXPECT_EQ(plan.tables[0].initializer.scale(), 0.5);  // 1 / sqrt(4)
@@ -1099,17 +1128,17 @@ TEST(ResolveTest, ReproducibleMeansDirect) {
 }
 
 TEST(ResolveTest, TablesInheritWhatTheyDoNotSay) {
-  const job::JobPlan plan = MustResolve({{"dense.optimizer", "{kind: ADAM learning_rate: 0.5}"},
-                                         {"table[0].optimizer.learning_rate", "0.25"},
-                                         {"policy", "{kind: SSP bound: 4}"},
-                                         {"table[0].policy.bound", "8"}});
+  const job::ResolvedJob plan = MustResolve({{"dense.optimizer", "{kind: ADAM learning_rate: 0.5}"},
+                                             {"table[0].optimizer.learning_rate", "0.25"},
+                                             {"policy", "{kind: SSP bound: 4}"},
+                                             {"table[0].policy.bound", "8"}});
   EXPECT_EQ(plan.tables[0].optimizer.kind(), Optimizer::ADAM);
   EXPECT_EQ(plan.tables[0].optimizer.learning_rate(), 0.25);
   EXPECT_EQ(job::PolicyName(plan.groups[0].policy), "SSP(8)");
 }
 
 TEST(ResolveTest, AKindOfItsOwnStandsAlone) {
-  const job::JobPlan plan =
+  const job::ResolvedJob plan =
       MustResolve({{"policy", "{kind: SSP bound: 4 async_scale: INVERSE_WORKERS}"},
                    {"table[0].policy.kind", "ASP"}});
   EXPECT_EQ(job::PolicyName(plan.groups[0].policy), "ASP");
@@ -1117,7 +1146,7 @@ TEST(ResolveTest, AKindOfItsOwnStandsAlone) {
 }
 
 TEST(ResolveTest, TablesAreNumberedAndSalted) {
-  const job::JobPlan plan = MustResolve(
+  const job::ResolvedJob plan = MustResolve(
       {{"table", "[{name: 'user' dim: 4 field: 'C1'}, {name: 'rest' dim: 4 frozen: true}]"}});
   ASSERT_EQ(plan.tables.size(), 2u);
   EXPECT_EQ(plan.tables[0].id, 0u);
@@ -1132,11 +1161,11 @@ TEST(ResolveTest, TablesAreNumberedAndSalted) {
 }
 
 TEST(ResolveTest, DenseTableComesLastAndSharesItsGroup) {
-  const job::JobPlan plan = MustResolve({{"dense.synchroniser", "SERVERS"},
-                                         {"policy.kind", "ASP"},
-                                         {"table",
-                                          "[{name: 'a' dim: 4 field: 'C1' policy {kind: BSP}},"
-                                          " {name: 'b' dim: 4}]"}});
+  const job::ResolvedJob plan = MustResolve({{"dense.synchroniser", "SERVERS"},
+                                             {"policy.kind", "ASP"},
+                                             {"table",
+                                              "[{name: 'a' dim: 4 field: 'C1' policy {kind: BSP}},"
+                                              " {name: 'b' dim: 4}]"}});
   ASSERT_EQ(plan.tables.size(), 3u);
   EXPECT_EQ(plan.dense_table, 2);
   EXPECT_TRUE(plan.tables[2].dense);
@@ -1175,9 +1204,9 @@ TEST(ResolveTest, ResolvedTextParsesToTheSamePlan) {
       {{"dense.optimizer.kind", "ADAM"}, {"table[0].policy.kind", "ASP"}},
       {{"data.format", "NCF"}, {"model", "{mlp {hidden: 8}}"}}};
   for (const job::Overrides& overrides : jobs) {
-    const job::JobPlan plan = MustResolve(overrides);
+    const job::ResolvedJob plan = MustResolve(overrides);
     const std::string text = job::ResolvedText(plan);
-    const absl::StatusOr<job::JobPlan> again = job::Resolve(MustParse(text));
+    const absl::StatusOr<job::ResolvedJob> again = job::Resolve(MustParse(text));
     ASSERT_TRUE(again.ok()) << again.status() << "\n" << text;
     EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(plan.job, again->job)) << text;
     EXPECT_EQ(plan.hash, again->hash);
@@ -1190,24 +1219,25 @@ TEST(ResolveTest, ResolvedTextNamesTheGroups) {
 }
 
 TEST(ResolveTest, WorkersThatStepByThemselvesHaveDefaults) {
-  const job::JobPlan local = MustResolve(Local("LOCAL_SGD", "every: 8"));
+  const job::ResolvedJob local = MustResolve(Local("LOCAL_SGD", "sync_every: 8"));
   EXPECT_EQ(local.job.dense().local_steps().outer_learning_rate(), 1);
   EXPECT_EQ(local.job.dense().local_steps().elasticity(), 0);
   EXPECT_EQ(job::DenseName(local.job.dense()), "LOCAL_SGD(8)");
-  const job::JobPlan elastic = MustResolve(Local("EASGD", "every: 8", {{"policy.kind", "ASP"}}));
+  const job::ResolvedJob elastic =
+      MustResolve(Local("EASGD", "sync_every: 8", {{"policy.kind", "ASP"}}));
   EXPECT_EQ(elastic.job.dense().local_steps().elasticity(), 0.45);
   EXPECT_TRUE(elastic.lockstep);  // all take the same steps
   EXPECT_THAT(job::ResolvedText(elastic), HasSubstr("# dense: EASGD(8)\n"));
 }
 
 TEST(ResolveTest, SumsThatDoNotWaitForAllAreNoLockstep) {
-  const job::JobPlan plan = MustResolve(Majority({}));
+  const job::ResolvedJob plan = MustResolve(Majority({}));
   EXPECT_EQ(plan.job.dense().quorum_bound(), 4);
   EXPECT_FALSE(plan.lockstep);
   EXPECT_TRUE(job::SumsByQuorum(plan.job));
   EXPECT_THAT(job::ResolvedText(plan), HasSubstr("# dense: ALLREDUCE(AUTO, MAJORITY)\n"));
   // One worker has nobody to wait for.
-  const job::JobPlan alone = MustResolve(Majority({{"cluster.workers", "1"}}));
+  const job::ResolvedJob alone = MustResolve(Majority({{"cluster.workers", "1"}}));
   EXPECT_FALSE(job::SumsByQuorum(alone.job));
   EXPECT_TRUE(alone.lockstep);
 }
@@ -1224,12 +1254,13 @@ TEST(ResolveTest, BackupWorkersRefuseALockstepPart) {
   };
   EXPECT_THAT(refusal({}), HasSubstr("the dense part under ALLREDUCE(AUTO) needs every worker in "
                                      "every step; put the dense part on servers"));
-  EXPECT_THAT(refusal(Local("LOCAL_SGD", "every: 8")),
+  EXPECT_THAT(refusal(Local("LOCAL_SGD", "sync_every: 8")),
               HasSubstr("the dense part under LOCAL_SGD(8) needs every worker in every step"));
-  EXPECT_THAT(refusal(Local("LOCAL_SGD", "every: 8 quorum: 2")),
-              HasSubstr("dense.local_steps.quorum: 2: in table ids under BACKUP_WORKERS(1) a "
-                        "worker that is late skips steps, and so meetings; give tables SSP, ASP or "
-                        "another policy under which each worker takes all its steps"));
+  EXPECT_THAT(
+      refusal(Local("LOCAL_SGD", "sync_every: 8 quorum: 2")),
+      HasSubstr("dense.local_steps.quorum: 2: in table ids under BACKUP_WORKERS(1) a "
+                "worker that is late skips steps, and so sync rounds; give tables SSP, ASP or "
+                "another policy under which each worker takes all its steps"));
   EXPECT_EQ(refusal({{"dense.quorum", "SOLO"}}), "") << "sums go by the numbers of steps";
   EXPECT_THAT(refusal({{"dense.synchroniser", "SERVERS"}, {"dense.policy.kind", "BSP"}}),
               HasSubstr("table dense under BSP needs every worker in every step"));
@@ -1251,11 +1282,11 @@ table { name: "ids" dim: 8 field: "city" field: "offer" optimizer { kind: SGD le
 table { name: "history" dim: 4 ids_per_field: 20 optimizer { kind: SGD learning_rate: 0.1 } }
 dense { optimizer { kind: PROGRAM } }
 model { program {} }
-train { batch: 16 }
+train { batch_size: 16 }
 )";
 
 TEST(ProgramJobTest, TablesNameTheFieldsAndBoundTheIds) {
-  const absl::StatusOr<job::JobPlan> plan = job::Resolve(MustParse(kProgramJob));
+  const absl::StatusOr<job::ResolvedJob> plan = job::Resolve(MustParse(kProgramJob));
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_THAT(plan->tables[0].fields, ElementsAre("city", "offer"));
   EXPECT_THAT(plan->tables[1].fields, ElementsAre("history"));
@@ -1333,17 +1364,17 @@ TEST(PolicyNameTest, AllKinds) {
 
 // A global batch is that of a synchronous step, wherever the policy stands.
 TEST(JobDefaultsTest, GbaCountsTheWorkers) {
-  const job::JobPlan plan = MustResolve({{"cluster.workers", "3"},
-                                         {"policy", "{kind: GBA}"},
-                                         {"dense.synchroniser", "SERVERS"},
-                                         {"dense.policy", "{kind: GBA token_gap: 0}"}});
+  const job::ResolvedJob plan = MustResolve({{"cluster.workers", "3"},
+                                             {"policy", "{kind: GBA}"},
+                                             {"dense.synchroniser", "SERVERS"},
+                                             {"dense.policy", "{kind: GBA token_gap: 0}"}});
   EXPECT_EQ(plan.job.table(0).policy().batches(), 3);
   EXPECT_EQ(plan.job.table(0).policy().token_gap(), 4);
   EXPECT_EQ(plan.job.dense().policy().batches(), 3);
   EXPECT_EQ(plan.job.dense().policy().token_gap(), 0);
   EXPECT_EQ(plan.groups[0].properties.batch, 3);
   EXPECT_EQ(job::PolicyName(plan.groups[0].policy), "GBA(3)");
-  const job::JobPlan own = MustResolve({{"policy", "{kind: GBA batches: 7}"}});
+  const job::ResolvedJob own = MustResolve({{"policy", "{kind: GBA batches: 7}"}});
   EXPECT_EQ(own.groups[0].properties.batch, 7);
 }
 
@@ -1356,10 +1387,10 @@ TEST(JobBudgetTest, CountsWhatPoliciesHold) {
                      table, " } policy { ", policy, " } model { mlp { hidden: [64, 32] } } ",
                      "dense { optimizer { learning_rate: 1 } ", dense, " } ", more),
         "b", {});
-    return job.ok() ? job::Resolve(*job) : absl::StatusOr<job::JobPlan>(job.status());
+    return job.ok() ? job::Resolve(*job) : absl::StatusOr<job::ResolvedJob>(job.status());
   };
   const std::string train =
-      "train { batch: 10 max_unacknowledged: 1 } cluster { workers: 3 servers: 1 } ";
+      "train { batch_size: 10 max_inflight_pushes: 1 } cluster { workers: 3 servers: 1 } ";
   EXPECT_EQ(job::HeldBytes(*plan("", "kind: BSP", train)), 3 * 2 * 260 * 24);
   EXPECT_EQ(job::HeldBytes(*plan("field: [\"C1\", \"C2\"]", "kind: BSP", train)), 3 * 2 * 20 * 24);
   EXPECT_EQ(job::HeldBytes(*plan("expected_rows: 50", "kind: FIXED_DELAY delay: 5", train)),
@@ -1379,13 +1410,13 @@ TEST(JobBudgetTest, CountsWhatPoliciesHold) {
   const auto refused = plan("", "kind: BSP", train + "limits { held_bytes_per_shard: 37439 }");
   EXPECT_THAT(
       std::string(refused.status().message()),
-      HasSubstr("the policy may hold 37440 bytes on a shard (3 workers x (1 + unacknowledged 1"));
+      HasSubstr("the policy may hold 37440 bytes on a shard (3 workers x (1 + in flight 1"));
   EXPECT_TRUE(plan("", "kind: BSP", train + "limits { held_bytes_per_shard: 37440 }").ok());
   const std::string small = train + "limits { held_bytes_per_shard: 1 }";
   EXPECT_THAT(std::string(plan("", "kind: K_BATCH_ASYNC batches: 5", small).status().message()),
               HasSubstr("(batches 5 x the largest push)"));
   EXPECT_THAT(std::string(plan("", "kind: DC_ASGD compensation: 1", small).status().message()),
-              HasSubstr("(3 workers x (1 + depth 0 + unacknowledged 1) x the rows of the"));
+              HasSubstr("(3 workers x (1 + prefetch_steps 0 + in flight 1) x the rows of the"));
 }
 
 TEST(EqualRangesTest, CoverEverythingAndDifferByAtMostOne) {
@@ -1425,30 +1456,30 @@ TEST(JobDefaultsTest, AJobThatOnlyScoresReadsTestFilesAlone) {
                                {"data.test", "t"},
                                {"data.max_rows", "7"},
                                {"train.keep_best", "{}"},
-                               {"service_time", "[{mean_seconds: 1}]"},
+                               {"fault_injection.slow_workers", "[{mean_seconds: 1}]"},
                                {"data.score_only", "true"}})
                       .job;
   EXPECT_TRUE(job.train().evaluate_only());
   EXPECT_TRUE(job.data().train().empty());
   EXPECT_FALSE(job.data().has_validation() || job.data().max_rows() > 0);
-  EXPECT_EQ(job.service_time_size(), 0);
+  EXPECT_EQ(job.fault_injection().slow_workers_size(), 0);
   EXPECT_THAT(Refusal(kJob, {{"data.score_only", "true"}}),
               HasSubstr("data.test: no files to score"));
 }
 
 // ---- a run that goes on ------------------------------------------------------------------------
 
-TEST(ResolveTest, ServiceTimesHaveDefaults) {
-  const Job job = MustResolve({{"service_time",
+TEST(ResolveTest, StepTimesHaveDefaults) {
+  const Job job = MustResolve({{"fault_injection.slow_workers",
                                 "[{mean_seconds: 1 slow_share: 0.1},"
                                 " {worker: 0 distribution: LOGNORMAL mean_seconds: 1},"
                                 " {worker: 1 trace: 't'}]"},
                                {"cluster.workers", "3"}})
                       .job;
-  EXPECT_EQ(job.service_time(0).distribution(), ServiceTime::CONSTANT);
-  EXPECT_EQ(job.service_time(0).slow_factor(), 5);
-  EXPECT_EQ(job.service_time(1).sigma(), 0.5);
-  EXPECT_EQ(job.service_time(2).distribution(), ServiceTime::TRACE);
+  EXPECT_EQ(job.fault_injection().slow_workers(0).distribution(), SlowWorkers::CONSTANT);
+  EXPECT_EQ(job.fault_injection().slow_workers(0).slow_factor(), 5);
+  EXPECT_EQ(job.fault_injection().slow_workers(1).sigma(), 0.5);
+  EXPECT_EQ(job.fault_injection().slow_workers(2).distribution(), SlowWorkers::TRACE);
 }
 
 TEST(ResumeCheckTest, ServersAndEndsMayChangeWhatIsComputedMayNot) {
@@ -1460,10 +1491,10 @@ TEST(ResumeCheckTest, ServersAndEndsMayChangeWhatIsComputedMayNot) {
                             {"train.max_steps", "900"},
                             {"dense.optimizer.learning_rate", "0.5"},
                             {"table[0].optimizer.learning_rate", "0.25"},
-                            {"save.keep", "5"},
+                            {"checkpoint.keep", "5"},
                             {"evaluation.every_epochs", "2"},
-                            {"limits.report_seconds", "3"},
-                            {"service_time", "[{mean_seconds: 1}]"},
+                            {"limits.report_interval_seconds", "3"},
+                            {"fault_injection.slow_workers", "[{mean_seconds: 1}]"},
                             {"name", "other"}});
   EXPECT_THAT(job::ResumeDifferences(was, may), ::testing::IsEmpty());
   EXPECT_THAT(job::AllDifferences(was, may),
@@ -1476,26 +1507,58 @@ TEST(ResumeCheckTest, ServersAndEndsMayChangeWhatIsComputedMayNot) {
   EXPECT_THAT(job::ResumeDifferences(resolved(kept), resolved(patient)), ::testing::IsEmpty());
   EXPECT_THAT(job::ResumeDifferences(resolved(kept), resolved(other)),
               ::testing::ElementsAre(HasSubstr("train.keep_best.metric: ")));
-  const Job may_not =
-      resolved({{"train.batch", "999"}, {"seed", "99"}, {"table[0].initializer.scale", "0.25"}});
+  const Job may_not = resolved(
+      {{"train.batch_size", "999"}, {"seed", "99"}, {"table[0].initializer.scale", "0.25"}});
   EXPECT_THAT(job::ResumeDifferences(was, may_not),
-              ::testing::UnorderedElementsAre(HasSubstr("train.batch: "), HasSubstr("seed"),
+              ::testing::UnorderedElementsAre(HasSubstr("train.batch_size: "), HasSubstr("seed"),
                                               HasSubstr("table[0].initializer.scale: ")));
+}
+
+// ---- fields that had another name ----
+
+TEST(RenamedFieldsTest, OldNamesAreRefusedWithTheNewOnes) {
+  const std::pair<const char*, const char*> fields[] = {
+      {"save.keep", "checkpoint"},
+      {"service_time", "fault_injection.slow_workers"},
+      {"data.skip_bad_rows", "max_bad_rows"},
+      {"table[0].synchroniser", "placement"},
+      {"table[0].state_floats", "extra_floats"},
+      {"dense.wire", "wire_dtype"},
+      {"dense.rules", "algorithm_rules"},
+      {"dense.local_steps.every", "sync_every"},
+      {"dense.local_steps.from_step", "warmup_steps"},
+      {"dense.codec.without_feedback", "error_feedback"},
+      {"train.batch", "batch_size"},
+      {"train.depth", "prefetch_steps"},
+      {"train.max_unacknowledged", "max_inflight_pushes"},
+      {"evaluation.batch", "batch_size"},
+      {"staleness.record", "record_updates"},
+      {"staleness.order", "record_order"},
+      {"limits.report_seconds", "report_interval_seconds"},
+      {"limits.stall_limit_seconds", "stall_timeout_seconds"},
+      {"limits.start_seconds", "startup_timeout_seconds"},
+      {"policy.kind", "table { kind: KEY_VALUE }"},
+  };
+  for (const auto& [was, now] : fields) {
+    const std::string value = std::string(was) == "policy.kind" ? "STORE" : "1";
+    EXPECT_THAT(Refusal(kJob, {{was, value}}), HasSubstr(absl::StrCat("renamed to ", now)));
+  }
+  EXPECT_THAT(Refusal(absl::StrCat(kJob, "save { keep: 3 }\n")),
+              ::testing::AllOf(HasSubstr("job.textproto:9:1"), EndsWith("renamed to checkpoint")));
 }
 
 // ---- tables that programs write ----
 
-constexpr char kStore[] =
-    "table { name: \"cache\" dim: 9 state_floats: 2 policy { kind: STORE } }\n";
+constexpr char kStore[] = "table { name: \"cache\" dim: 9 extra_floats: 2 kind: KEY_VALUE }\n";
 
 TEST(StoreTest, StandsBesideTheTablesOfTheModel) {
-  const absl::StatusOr<job::JobPlan> plan =
+  const absl::StatusOr<job::ResolvedJob> plan =
       job::Resolve(MustParse(absl::StrCat(kJob, kStore), {{"dense.synchroniser", "SERVERS"}}));
   ASSERT_TRUE(plan.ok()) << plan.status();
   ASSERT_EQ(plan->tables.size(), 3u);
   EXPECT_TRUE(plan->tables[0].of_model());
   EXPECT_TRUE(plan->tables[1].store);
-  EXPECT_EQ(plan->tables[1].state_floats, 2);
+  EXPECT_EQ(plan->tables[1].extra_floats, 2);
   EXPECT_EQ(plan->dense_table, 2);
   EXPECT_EQ(plan->model_tables(), 1u);
   ASSERT_EQ(plan->groups.size(), 2u) << "no step is taken for the last one";
@@ -1503,7 +1566,7 @@ TEST(StoreTest, StandsBesideTheTablesOfTheModel) {
   EXPECT_EQ(plan->tables[1].group, 1u);
   EXPECT_TRUE(plan->lockstep);
   // What is resolved says the same again.
-  const absl::StatusOr<job::JobPlan> again = job::Resolve(MustParse(job::ResolvedText(*plan)));
+  const absl::StatusOr<job::ResolvedJob> again = job::Resolve(MustParse(job::ResolvedText(*plan)));
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_EQ(again->hash, plan->hash);
 }
@@ -1512,30 +1575,32 @@ TEST(StoreTest, IsNoTrainedTable) {
   const std::string job = absl::StrCat(kJob, kStore);
   const std::pair<job::Overrides, const char*> refused[] = {
       {{{"table[1].field", "[\"C1\"]"}},
-       "table[1].field: not for a STORE table: the model of the job"},
-      {{{"table[1].initializer.kind", "ZERO"}}, "table[1].initializer: not for a STORE table"},
-      {{{"table[1].optimizer.kind", "ADAM"}}, "table[1].optimizer: not for a STORE table"},
-      {{{"table[1].frozen", "true"}}, "table[1].frozen: not for a STORE table"},
-      {{{"table[1].ids_per_field", "2"}}, "table[1].ids_per_field: not for a STORE table"},
-      {{{"table[1].synchroniser", "SHARDED"}}, "table[1].synchroniser: SHARDED, but the rows of a"},
-      {{{"table[1].state_floats", "-1"}}, "table[1].state_floats: -1, must be 0 to 262144"},
+       "table[1].field: not for a KEY_VALUE table: the model of the job"},
+      {{{"table[1].initializer.kind", "ZERO"}}, "table[1].initializer: not for a KEY_VALUE table"},
+      {{{"table[1].optimizer.kind", "ADAM"}}, "table[1].optimizer: not for a KEY_VALUE table"},
+      {{{"table[1].frozen", "true"}}, "table[1].frozen: not for a KEY_VALUE table"},
+      {{{"table[1].ids_per_field", "2"}}, "table[1].ids_per_field: not for a KEY_VALUE table"},
+      {{{"table[1].placement", "SHARDED"}}, "table[1].placement: SHARDED, but the rows of a"},
+      {{{"table[1].extra_floats", "-1"}}, "table[1].extra_floats: -1, must be 0 to 262144"},
       {{{"table[1].policy.bound", "2"}}, "table[1].policy.bound: only for SSP"},
-      {{{"table[0].state_floats", "2"}}, "table[0].state_floats: only for policy STORE"},
-      {{{"staleness.order", "true"}}, "staleness.order: records what orders training"},
-      {{{"policy.kind", "STORE"}}, "policy.kind: STORE trains nothing"},
-      {{{"dense.synchroniser", "SERVERS"}, {"dense.policy.kind", "STORE"}},
-       "dense.policy.kind: STORE is for"},
-      {{{"cluster.servers", "0"}, {"table[0].synchroniser", "SHARDED"}},
-       "cluster.servers: 0, or not set, but the STORE table \"cache\" is on servers; say servers: "
+      {{{"table[0].extra_floats", "2"}}, "table[0].extra_floats: only for kind KEY_VALUE"},
+      {{{"staleness.record_order", "true"}},
+       "staleness.record_order: records what orders training"},
+      {{{"policy.kind", "KEY_VALUE"}}, "policy.kind: KEY_VALUE trains nothing"},
+      {{{"dense.synchroniser", "SERVERS"}, {"dense.policy.kind", "KEY_VALUE"}},
+       "dense.policy.kind: KEY_VALUE is for"},
+      {{{"cluster.servers", "0"}, {"table[0].placement", "SHARDED"}},
+       "cluster.servers: 0, or not set, but the KEY_VALUE table \"cache\" is on servers; say "
+       "servers: "
        "1"},
-      {{{"table[0]", "{name: \"first\" dim: 4 policy {kind: STORE}}"}},
-       "table[0]: \"first\" is a STORE table"},
+      {{{"table[0]", "{name: \"first\" dim: 4 kind: KEY_VALUE}"}},
+       "table[0]: \"first\" is a KEY_VALUE table"},
   };
   for (const auto& [set, message] : refused) {
     EXPECT_THAT(Refusal(job, set), HasSubstr(absl::StrCat(": ", message)));
   }
   EXPECT_THAT(Refusal(absl::StrCat(job, "table { name: \"late\" dim: 4 field: \"C1\" }")),
-              HasSubstr("table[2]: \"late\" stands behind the STORE table \"cache\""));
+              HasSubstr("table[2]: \"late\" stands behind the KEY_VALUE table \"cache\""));
   MustParse(job, {{"reproducible", "true"}});  // what is trained is
 }
 

@@ -1,6 +1,6 @@
-// Workers that step by themselves: which steps ask for a collective, and what comes out of a meeting,
-// against plain loops and to the bit. Sums are made here, in rank order; over the simulated network it is
-// tests/sim/local_steps_test.cc.
+// Workers that step by themselves: which steps ask for a collective, and what comes out of a sync
+// round, against plain loops and to the bit. Sums are made here, in rank order; over the simulated
+// network it is tests/sim/local_steps_test.cc.
 #include "worker/local_steps.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 #include "optim/fold.h"
 #include "worker/elastic_averaging.h"
 #include "worker/local_sgd.h"
-#include "worker/meeting_replica.h"
+#include "worker/sync_replica.h"
 
 namespace tandem {
 namespace {
@@ -44,19 +44,20 @@ Optimizer Momentum() {
 using Make = std::function<std::unique_ptr<DenseReduction>(worker::DenseParameters& dense, int rank,
                                                            int ranks)>;
 
-worker::LocalSteps::Options OptionsOf(int rank, int ranks, int64_t every, int64_t from_step = 0) {
+worker::LocalSteps::Options OptionsOf(int rank, int ranks, int64_t every,
+                                      int64_t warmup_steps = 0) {
   worker::LocalSteps::Options options;
   options.rank = rank;
   options.ranks = ranks;
   options.every = every;
-  options.from_step = from_step;
+  options.warmup_steps = warmup_steps;
   options.batch = kBatch;
   return options;
 }
 
-Make Averaging(int64_t every, worker::LocalSgd::Outer outer = {}, int64_t from_step = 0) {
+Make Averaging(int64_t every, worker::LocalSgd::Outer outer = {}, int64_t warmup_steps = 0) {
   return [=](worker::DenseParameters& dense, int rank, int ranks) {
-    return std::make_unique<worker::LocalSgd>(dense, OptionsOf(rank, ranks, every, from_step),
+    return std::make_unique<worker::LocalSgd>(dense, OptionsOf(rank, ranks, every, warmup_steps),
                                               outer);
   };
 }
@@ -139,10 +140,10 @@ class Workers {
     const absl::Span<const float> values = dense[static_cast<size_t>(rank)]->values();
     return {values.begin(), values.end()};
   }
-  // What rank 0 writes as the dense file of a save.
-  std::vector<float> SavedValues() {
+  // What rank 0 writes as the dense file of a checkpoint.
+  std::vector<float> CheckpointValues() {
     for (const auto& reduction : reductions) reduction->BeginGather();
-    asked_by_saves += RunAll();
+    asked_by_checkpoints += RunAll();
     const std::string file = dense[0]->EncodeFile();
     const auto image =
         server::DecodeRange({reinterpret_cast<const uint8_t*>(file.data()), file.size()});
@@ -154,14 +155,14 @@ class Workers {
   std::vector<std::vector<float>> gradients;
   std::vector<std::unique_ptr<DenseReduction>> reductions;
   std::vector<int64_t> asked;  // elements of each step
-  int64_t asked_by_saves = 0;
+  int64_t asked_by_checkpoints = 0;
 };
 
 std::vector<int64_t> Full(int ranks) {
   return std::vector<int64_t>(static_cast<size_t>(ranks), kBatch);
 }
 
-// The same training of one worker between meetings, without any of it.
+// The same training of one worker between sync rounds, without any of it.
 struct Plain {
   Plain(const Optimizer& optimizer) : dense(*worker::DenseParameters::New(optimizer, kCount)) {
     for (int64_t i = 0; i < kCount; ++i) dense->values()[i] = 0.01f * (i % 17);
@@ -183,7 +184,7 @@ std::vector<Plain> PlainWorkers(int ranks, const Optimizer& optimizer) {
 
 // ---- when workers meet ------------------------------------------------------------------------
 
-TEST(LocalStepsTest, StepsBetweenMeetingsAskForNothing) {
+TEST(LocalStepsTest, StepsBetweenSyncRoundsAskForNothing) {
   Workers workers(2, Sgd(), Averaging(4));
   for (int64_t step = 0; step < 9; ++step) {
     workers.Step(step, Full(2));
@@ -194,9 +195,9 @@ TEST(LocalStepsTest, StepsBetweenMeetingsAskForNothing) {
   EXPECT_THAT(workers.asked, ElementsAre(0, 0, 0, whole, 0, 0, 0, whole, 0));
 }
 
-// 6 steps of data, and 2: the epoch is over after the meeting to which nobody brings samples. The next
-// meeting is four steps after that one.
-TEST(LocalStepsTest, AnEpochEndsAfterAMeetingWithoutSamples) {
+// 6 steps of data, and 2: the epoch is over after the sync round to which nobody brings samples.
+// The next sync round is four steps after that one.
+TEST(LocalStepsTest, AnEpochEndsAfterASyncRoundWithoutSamples) {
   Workers workers(2, Sgd(), Averaging(4));
   for (int64_t step = 0; step < 12; ++step) {
     workers.Step(step, {step < 6 ? kBatch : 0, step < 2 ? kBatch : 0});
@@ -309,26 +310,26 @@ TEST(LocalSgdTest, IsThePlainLoopWithOrWithoutAnOuterStep) {
   }
 }
 
-// The same where meetings do not wait for all, whose file may be built with fused multiply-add.
-TEST(MeetingReplicaTest, TheOuterStepIsThePlainLoop) {
+// The same where sync rounds do not wait for all, whose file may be built with fused multiply-add.
+TEST(SyncReplicaTest, TheOuterStepIsThePlainLoop) {
   const worker::LocalSgd::Outer outer = {0.7f, 0.9f};
   const auto dense = *worker::DenseParameters::New(Sgd(), kCount);
   Random random(1);
   for (float& value : dense->values()) value = static_cast<float>(random.NextDouble());
-  worker::MeetingReplica replica(*dense, {/*every=*/4, outer});
+  worker::SyncReplica replica(*dense, {/*every=*/4, outer});
   const auto model = replica.NewModel();
   std::vector<float> common(dense->values().begin(), dense->values().end());
   std::vector<float> velocity(common.size()), moved(dense->padded().size());
-  for (int meeting = 0; meeting < 5; ++meeting) {
+  for (int sync_round = 0; sync_round < 5; ++sync_round) {
     for (int64_t i = 0; i < kCount; ++i) moved[i] = static_cast<float>(random.NextDouble()) - 0.5f;
-    const float factor = optim::FoldFactor(3 + meeting);
+    const float factor = optim::FoldFactor(3 + sync_round);
     model->Apply(moved, factor);
     for (size_t i = 0; i < common.size(); ++i) {
       const float delta = factor * moved[i];
       velocity[i] = outer.momentum * velocity[i] + delta;
       common[i] -= outer.learning_rate * (delta + outer.momentum * velocity[i]);
     }
-    ASSERT_THAT(model->values(), ::testing::ElementsAreArray(common)) << meeting;
+    ASSERT_THAT(model->values(), ::testing::ElementsAreArray(common)) << sync_round;
   }
 }
 
@@ -341,8 +342,8 @@ TEST(LocalSgdTest, WhoHadNoSamplesDoesNotHoldTheOthersBack) {
   for (int r = 0; r < 3; ++r) EXPECT_EQ(three.Values(r), two.Values(0));
 }
 
-// Steps below from_step are all-reduced to the bit, replicas stay equal, and the outer step begins at
-// the model that they have come to.
+// Steps below warmup_steps are all-reduced to the bit, replicas stay equal, and the outer step
+// begins at the model that they have come to.
 TEST(LocalSgdTest, PostLocal) {
   constexpr int64_t kFrom = 5;
   const auto make_together = [](worker::DenseParameters& dense, int rank, int ranks) {
@@ -363,7 +364,7 @@ TEST(LocalSgdTest, PostLocal) {
   const std::vector<float> common = post.Values(0);
   std::vector<std::vector<float>> before;
   for (int64_t step = kFrom; step < kFrom + 3; ++step) {
-    if (step == kFrom + 2) {  // what the replicas come to in the last step, without a meeting
+    if (step == kFrom + 2) {  // what the replicas come to in the last step, without a sync round
       Workers never(2, Momentum(), Averaging(1000, {}, kFrom));
       for (int64_t s = 0; s <= step; ++s)
         never.Step(s, s < kFrom ? std::vector<int64_t>{kBatch, 3} : Full(2));
@@ -408,32 +409,34 @@ TEST(ElasticAveragingTest, IsThePlainLoop) {
       for (int r = 0; r < ranks; ++r) {
         ASSERT_THAT(workers.Values(r), ::testing::ElementsAreArray(plain[r].dense->values()));
       }
-      ASSERT_EQ(workers.SavedValues(), centre);
+      ASSERT_EQ(workers.CheckpointValues(), centre);
     }
-    EXPECT_EQ(workers.asked_by_saves, 0) << "everybody has the centre";
-    // At the end of an epoch the centre is what is looked at; the next step goes on with the replica.
+    EXPECT_EQ(workers.asked_by_checkpoints, 0) << "everybody has the centre";
+    // At the end of an epoch the centre is what is looked at; the next step goes on with the
+    // replica.
     const std::vector<float> replica = workers.Values(0);
     for (int64_t i = 0; i < kEvery; ++i) {
       workers.Step(5 * kEvery + i, std::vector<int64_t>(static_cast<size_t>(ranks)));
     }
     for (int r = 0; r < ranks; ++r) EXPECT_EQ(workers.Values(r), centre);
-    EXPECT_EQ(workers.SavedValues(), centre);
+    EXPECT_EQ(workers.CheckpointValues(), centre);
     workers.reductions[0]->BeforeStep();
     EXPECT_EQ(workers.Values(0), replica);
   }
 }
 
-// ---- saves ------------------------------------------------------------------------------------
+// ---- checkpoints
+// ------------------------------------------------------------------------------------
 
-TEST(LocalSgdTest, ASaveBetweenMeetingsHasTheAverageAndChangesNothing) {
+TEST(LocalSgdTest, ACheckpointBetweenSyncRoundsHasTheAverageAndChangesNothing) {
   Workers saved(3, Momentum(), Averaging(4, {0.7f, 0.9f}));
   Workers undisturbed(3, Momentum(), Averaging(4, {0.7f, 0.9f}));
-  EXPECT_EQ(saved.SavedValues(), saved.Values(0));
+  EXPECT_EQ(saved.CheckpointValues(), saved.Values(0));
   for (int64_t step = 0; step < 11; ++step) {
     const std::vector<int64_t> samples = {kBatch, step < 5 ? kBatch : 0, 2};
     saved.Step(step, samples);
     undisturbed.Step(step, samples);
-    const std::vector<float> model = saved.SavedValues();
+    const std::vector<float> model = saved.CheckpointValues();
     if (step == 1) {
       for (int64_t i = 0; i < kCount; ++i) {
         const float w = 2 * kBatch / 32.0f, last = 4 / 32.0f;
@@ -465,7 +468,7 @@ TEST(LocalStepsTest, StatesAreAllThereIs) {
         whole.Step(step, samples);
         if (step < cut) first.Step(step, samples);
         if (step == cut) {
-          const std::vector<float> model = first.SavedValues();
+          const std::vector<float> model = first.CheckpointValues();
           for (int r = 0; r < 2; ++r) {
             // As a run that goes on: the dense file comes first.
             std::copy(model.begin(), model.end(), second.dense[r]->values().begin());

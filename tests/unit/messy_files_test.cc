@@ -1,6 +1,6 @@
-// Files as people have them, read from one job each, against what pandas makes of the same file, cell
-// by cell; and standardised numbers against scikit-learn's. Skipped where these are not installed
-// (Debian: python3-pandas, python3-sklearn).
+// Files as people have them, read from one job each, against what pandas makes of the same file,
+// cell by cell; and standardised numbers against scikit-learn's. Skipped where these are not
+// installed (Debian: python3-pandas, python3-sklearn).
 #include <sys/wait.h>
 
 #include <cmath>
@@ -50,20 +50,20 @@ class PandasTest : public ::testing::Test {
     return json();
   }
 
-  job::JobPlan Plan(const MessyFile& file) {
+  job::ResolvedJob Plan(const MessyFile& file) {
     std::vector<std::string> paths;
     for (size_t i = 0; i < file.texts.size(); ++i) {
       const std::string name = absl::StrCat("file", i, file.gzip ? ".csv.gz" : ".csv");
       paths.push_back(file.gzip ? dir_.WriteGzip(name, file.texts[i])
                                 : dir_.Write(name, file.texts[i]));
     }
-    job::JobPlan plan = MakePlan(Data::DELIMITED, paths, 1, 1 << 20);
+    job::ResolvedJob plan = MakePlan(Data::DELIMITED, paths, 1, 1 << 20);
     EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(
         file.columns, plan.job.mutable_data()->mutable_columns()));
     return plan;
   }
 
-  json Question(const job::JobPlan& plan, const MessyFile& file) const {
+  json Question(const job::ResolvedJob& plan, const MessyFile& file) const {
     const Columns& columns = plan.job.data().columns();
     const auto list = [](const auto& names) {
       return std::vector<std::string>(names.begin(), names.end());
@@ -89,7 +89,7 @@ class PandasTest : public ::testing::Test {
 
 class MessyFilesTest : public PandasTest, public ::testing::WithParamInterface<MessyFile> {};
 
-data::Batch ReadWhole(const job::JobPlan& plan) {
+data::Batch ReadWhole(const job::ResolvedJob& plan) {
   auto source = data::NewTrainSource(plan, 0);
   EXPECT_TRUE(source.ok()) << source.status();
   if (!source.ok()) return data::Batch();
@@ -98,7 +98,7 @@ data::Batch ReadWhole(const job::JobPlan& plan) {
 }
 
 TEST_P(MessyFilesTest, EveryCellIsWhatPandasReads) {
-  job::JobPlan plan = Plan(GetParam());
+  job::ResolvedJob plan = Plan(GetParam());
   Columns* const columns = plan.job.mutable_data()->mutable_columns();
   columns->set_scale(Column::NONE);
   const data::Batch batch = ReadWhole(plan);
@@ -127,7 +127,7 @@ TEST_P(MessyFilesTest, EveryCellIsWhatPandasReads) {
 }
 
 TEST_P(MessyFilesTest, StandardisedNumbersAreThoseOfScikitLearn) {
-  const job::JobPlan plan = Plan(GetParam());
+  const job::ResolvedJob plan = Plan(GetParam());
   const data::Batch batch = ReadWhole(plan);
   json question = Question(plan, GetParam());
   question["standardise"] = true;
@@ -240,7 +240,7 @@ TEST_F(PandasTest, SeveralGzipMembers) {
   dir_.WriteGzip("b.gz", "-1,b\n0,1,1,c\n");
   const std::string both = ReadAll(dir_.Path("a.gz")) + ReadAll(dir_.Path("b.gz"));
   const MessyFile file{"", {both}, kHeader, {{"compression", "gzip"}}};
-  job::JobPlan plan = Plan(file);
+  job::ResolvedJob plan = Plan(file);
   plan.job.mutable_data()->mutable_columns()->set_scale(Column::NONE);
   const data::Batch batch = ReadWhole(plan);
   EXPECT_EQ(batch.numbers, (std::vector<float>{41, 2.5, 5, -1, 1, 1}));

@@ -17,9 +17,9 @@
 #include "base/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/sanitized.h"
 #include "tests/unit/multi_world.h"
 #include "tests/unit/pushes_across_a_break.h"
-#include "tests/sanitized.h"
 #include "tests/unit/scarce_system.h"
 #include "transport/path_log.h"
 
@@ -188,7 +188,7 @@ TEST_F(MultiTransportTest, AnEndpointWithoutDescriptorsIsRefusedByName) {
   }
 }
 
-TEST_F(MultiTransportTest, AForcedWayHasNoOtherBesideIt) {
+TEST_F(MultiTransportTest, AForcedStrategyHasNoOtherBesideIt) {
   const auto a = New("shared memory"), b = New("shared memory");
   EXPECT_TRUE(Passes(*a, *a->Connect(b->address()), *b, 1));
   EXPECT_THAT(Last().why, HasSubstr("the job asks for it"));

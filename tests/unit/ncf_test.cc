@@ -49,7 +49,7 @@ TEST(NcfTextTest, RatingsAreUserAndItem) {
 
 TEST(NcfSourceTest, PairsAreScoredInTheirOrder) {
   const TempDir dir;
-  job::JobPlan plan = MakePlan(Data::NCF, {}, 2, 8);
+  job::ResolvedJob plan = MakePlan(Data::NCF, {}, 2, 8);
   plan.job.mutable_data()->add_test(dir.Write("a", "3,7\n4\t0\t5\n"));
   plan.job.mutable_data()->add_test(dir.Write("b", "3,0\n"));
   plan.job.mutable_data()->set_score_only(true);
@@ -193,7 +193,7 @@ TEST(NcfSourceTest, TheUnionOverWorkersIsTheSameForAnyNumber) {
   const std::string file = dir.Write("train.rating", text);
   Triples one;
   for (const int workers : {1, 2, 3, 7}) {
-    const job::JobPlan plan = MakePlan(Data::NCF, {file}, workers, 16);
+    const job::ResolvedJob plan = MakePlan(Data::NCF, {file}, workers, 16);
     ASSERT_TRUE(data::CheckData(plan).ok()) << data::CheckData(plan);
     Triples all;
     for (int rank = 0; rank < workers; ++rank) {
@@ -212,11 +212,11 @@ TEST(NcfSourceTest, TheUnionOverWorkersIsTheSameForAnyNumber) {
 
 TEST(NcfSourceTest, TestGroupsAreWholeAndDealtToWorkers) {
   const TempDir dir;
-  job::JobPlan plan = MakePlan(Data::NCF, {dir.Write("train", "0\t1\n1\t2\n2\t0\n")}, 2, 16);
+  job::ResolvedJob plan = MakePlan(Data::NCF, {dir.Write("train", "0\t1\n1\t2\n2\t0\n")}, 2, 16);
   plan.job.mutable_data()->mutable_negatives()->set_test_negatives(
       dir.Write("negative", "(0,5)\t1\t2\t3\n(1,6)\t6\t2\n(2,7)\t1\t2\n"));
   plan.job.mutable_data()->add_test(dir.Write("test", "0\t5\t1\n1\t6\t1\n2\t7\t1\n"));
-  plan.job.mutable_evaluation()->set_batch(1);
+  plan.job.mutable_evaluation()->set_batch_size(1);
   ASSERT_TRUE(data::CheckData(plan).ok()) << data::CheckData(plan);
   const auto first = ReadEpoch((*data::NewTestSource(plan, 0)).get(), 0);
   ASSERT_EQ(first.size(), 2u) << "a group is never cut";
@@ -232,7 +232,7 @@ TEST(NcfSourceTest, TestGroupsAreWholeAndDealtToWorkers) {
 
 TEST(NcfSourceTest, FilesOfDifferentSplitsAreRefused) {
   const TempDir dir;
-  job::JobPlan plan = MakePlan(Data::NCF, {dir.Write("train", "0\t1\n1\t0\n")}, 1, 16);
+  job::ResolvedJob plan = MakePlan(Data::NCF, {dir.Write("train", "0\t1\n1\t0\n")}, 1, 16);
   plan.job.mutable_data()->add_test(dir.Write("test", "0\t5\t1\n1\t7\t1\n"));
   ExpectOneLine(data::CheckData(plan), {"data.negatives.test_negatives", "hint"});
   plan.job.mutable_data()->mutable_negatives()->set_test_negatives(
@@ -250,7 +250,8 @@ TEST(NcfSourceTest, FilesOfDifferentSplitsAreRefused) {
 // give HR@10 .4538 and NDCG@10 .2545.
 TEST(NcfSourceTest, RealMovieLens) {
   if (std::getenv("TANDEM_DATA") == nullptr) GTEST_SKIP() << "TANDEM_DATA is not set";
-  job::JobPlan plan = MakePlan(Data::NCF, {"$TANDEM_DATA/ncf-ml-1m/ml-1m.train.rating"}, 2, 256);
+  job::ResolvedJob plan =
+      MakePlan(Data::NCF, {"$TANDEM_DATA/ncf-ml-1m/ml-1m.train.rating"}, 2, 256);
   plan.job.mutable_data()->add_test("$TANDEM_DATA/ncf-ml-1m/ml-1m.test.rating");
   plan.job.mutable_data()->mutable_negatives()->set_test_negatives(
       "$TANDEM_DATA/ncf-ml-1m/ml-1m.test.negative");

@@ -1,5 +1,5 @@
-// How long a node waits for its scheduler, why nobody answers there, by what name it speaks of itself,
-// and which ways to others it offers. And its end, while one of its threads still reads.
+// How long a node waits for its scheduler, why nobody answers there, by what name it speaks of
+// itself, and which ways to others it offers. And its end, while one of its threads still reads.
 #include "node/node_link.h"
 
 #include <netinet/in.h>

@@ -1,5 +1,5 @@
-// What a plan says: the closed forms of who sends how much, speeds that stragglers leave to each policy,
-// and warnings where they are due.
+// What a plan says: the closed forms of who sends how much, speeds that stragglers leave to each
+// policy, and warnings where they are due.
 #include <cmath>
 #include <ctime>
 #include <functional>
@@ -23,7 +23,7 @@ namespace {
 using plan::AllReduce;
 using plan::Facts;
 using plan::Place;
-using plan::Way;
+using plan::Strategy;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -38,23 +38,23 @@ Facts DenseOnly(int workers, double parameters) {
   return facts;
 }
 
-double StepSeconds(const Facts& facts, const Way& way) {
-  return facts.workers * facts.batch / plan::EstimateWay(facts, way).samples_per_second;
+double StepSeconds(const Facts& facts, const Strategy& way) {
+  return facts.workers * facts.batch / plan::EstimateStrategy(facts, way).samples_per_second;
 }
 
-Way OnServers(int servers) {
+Strategy OnServers(int servers) {
   return {Place::kServers, Place::kServers, AllReduce::kRing, servers, 0};
 }
-Way Reduced(AllReduce algorithm) {
+Strategy Reduced(AllReduce algorithm) {
   return {Place::kReplicated, Place::kReplicated, algorithm, 0, 0};
 }
 
-// The textbooks' example: 300 M parameters, 1.2 GB, over links of 1 GB/s. In step, so that what is read
-// and what is written do not overlap.
+// The textbooks' example: 300 M parameters, 1.2 GB, over links of 1 GB/s. In step, so that what is
+// read and what is written do not overlap.
 TEST(EstimateTest, AParameterServerAgainstARing) {
   const Facts two = DenseOnly(2, 3e8), ten = DenseOnly(10, 3e8);
   const auto one_way = [](const Facts& facts, int servers) {
-    return plan::EstimateWay(facts, OnServers(servers)).one_way_seconds;
+    return plan::EstimateStrategy(facts, OnServers(servers)).one_way_seconds;
   };
   EXPECT_NEAR(one_way(two, 1), 4.8, 1e-9);
   EXPECT_NEAR(one_way(ten, 1), 24, 1e-9);
@@ -68,20 +68,20 @@ TEST(EstimateTest, AParameterServerAgainstARing) {
   EXPECT_NEAR(StepSeconds(ten, Reduced(AllReduce::kRing)), 2.16, 1e-9);
   EXPECT_NEAR(StepSeconds(ten, Reduced(AllReduce::kTree)), 2.4 / plan::kFill, 1e-9);
   EXPECT_NEAR(StepSeconds(ten, Reduced(AllReduce::kNaive)), 21.6, 1e-9);
-  EXPECT_EQ(plan::EstimateWay(ten, OnServers(1)).limit(), "the links of servers");
-  EXPECT_EQ(plan::EstimateWay(ten, OnServers(10)).limit(), "the links of workers");
+  EXPECT_EQ(plan::EstimateStrategy(ten, OnServers(1)).limit(), "the links of servers");
+  EXPECT_EQ(plan::EstimateStrategy(ten, OnServers(10)).limit(), "the links of workers");
 }
 
-// A server beside each worker halves the hosts and moves as much as a ring; one server beside a worker is
-// the naive allreduce by another name.
-TEST(EstimateTest, ServersBesideWorkersShareTheirLinks) {
+// A server beside each worker halves the hosts and moves as much as a ring; one server beside a
+// worker is the naive allreduce by another name.
+TEST(EstimateTest, ColocatedServersShareTheirLinks) {
   const Facts four = DenseOnly(4, 1e6);
   const auto beside = [](int servers) {
-    Way way = OnServers(servers);
+    Strategy way = OnServers(servers);
     way.beside = true;
     return way;
   };
-  const auto estimate = [&](const Way& way) { return plan::EstimateWay(four, way); };
+  const auto estimate = [&](const Strategy& way) { return plan::EstimateStrategy(four, way); };
   EXPECT_NEAR(estimate(beside(4)).at_once_seconds,
               estimate(Reduced(AllReduce::kRing)).at_once_seconds, 1e-12);
   EXPECT_NEAR(estimate(beside(1)).one_way_seconds, StepSeconds(four, Reduced(AllReduce::kNaive)),
@@ -97,8 +97,9 @@ TEST(EstimateTest, ServersBesideWorkersShareTheirLinks) {
   EXPECT_NEAR(StepSeconds(DenseOnly(1, 1e6), beside(1)), 0, 1e-8);  // nothing leaves the host
   EXPECT_EQ(beside(2).dense_name(), "2 beside, BSP");
   // What a host sends to itself is no traffic: a quarter of all.
-  const plan::Estimate apart = plan::EstimateWay(four, OnServers(2));
-  EXPECT_NEAR(plan::EstimateWay(four, beside(2)).bytes_a_sample, 0.75 * apart.bytes_a_sample, 1e-6);
+  const plan::Estimate apart = plan::EstimateStrategy(four, OnServers(2));
+  EXPECT_NEAR(plan::EstimateStrategy(four, beside(2)).bytes_a_sample, 0.75 * apart.bytes_a_sample,
+              1e-6);
 }
 
 // A push to a server beside a worker and the worker's allreduce share a link.
@@ -106,57 +107,61 @@ TEST(EstimateTest, AServerBesideAWorkerSharesTheLinkOfItsAllReduce) {
   Facts facts = DenseOnly(4, 1e6);
   facts.tables = {{"ids", 16, 1e5, 2e5, 1e6, 80}};
   const double keys = 8e5, rows = 6.4e6, reduced = 2 * 3.0 / 4 * 4e6;
-  Way way = {Place::kServers, Place::kReplicated, AllReduce::kRing, 4, 0, true};
+  Strategy way = {Place::kServers, Place::kReplicated, AllReduce::kRing, 4, 0, true};
   const double served = 2 * 0.75 * (keys + rows + keys + rows);
   EXPECT_NEAR(StepSeconds(facts, way), (plan::kOneWay * served + reduced) / 1e9, 1e-9);
-  EXPECT_NEAR(plan::EstimateWay(facts, way).one_way_seconds, (served + 2 * reduced) / 1e9, 1e-9);
+  EXPECT_NEAR(plan::EstimateStrategy(facts, way).one_way_seconds, (served + 2 * reduced) / 1e9,
+              1e-9);
 }
 
-// Rows are dealt over the workers, and dense parameters are on servers beside them: one link has both.
+// Rows are dealt over the workers, and dense parameters are on servers beside them: one link has
+// both.
 TEST(EstimateTest, AServerBesideAWorkerSharesTheLinkOfItsRows) {
   Facts facts = DenseOnly(4, 1e6);
   facts.tables = {{"ids", 16, 1e5, 2e5, 1e6, 80}};
   const double table = 2 * 0.75 * (8e5 + 6.4e6 + 8e5 + 6.4e6), dense = 2 * 0.75 * (4e6 + 4e6);
-  const Way way = {Place::kSharded, Place::kServers, AllReduce::kRing, 4, 0, true};
-  const plan::Estimate estimate = plan::EstimateWay(facts, way);
+  const Strategy way = {Place::kSharded, Place::kServers, AllReduce::kRing, 4, 0, true};
+  const plan::Estimate estimate = plan::EstimateStrategy(facts, way);
   EXPECT_NEAR(estimate.one_way_seconds, (table + dense) / 1e9, 1e-9);
   EXPECT_NEAR(StepSeconds(facts, way), plan::kOneWay * (table + dense) / 1e9, 1e-9);
   EXPECT_DOUBLE_EQ(estimate.worker_bytes, (table + dense) / 2);
   EXPECT_NEAR(estimate.bytes_a_sample, (table + dense) / 2, 1e-3);
   // With one server the other hosts have the rows alone.
-  Way one = way;
+  Strategy one = way;
   one.servers = 1;
-  EXPECT_NEAR(plan::EstimateWay(facts, one).one_way_seconds, (table + 3 * 8e6) / 1e9, 1e-9);
+  EXPECT_NEAR(plan::EstimateStrategy(facts, one).one_way_seconds, (table + 3 * 8e6) / 1e9, 1e-9);
 }
 
-// What of a dense gradient travels: 16 bits an element, a part of the elements, or a model now and then.
-TEST(EstimateTest, WiresCodecsAndMeetingsSendLess) {
+// What of a dense gradient travels: 16 bits an element, a part of the elements, or a model now and
+// then.
+TEST(EstimateTest, WiresCodecsAndSyncRoundsSendLess) {
   Facts facts = DenseOnly(4, 1e6);
-  const Way ring = Reduced(AllReduce::kRing);
+  const Strategy ring = Reduced(AllReduce::kRing);
   const double whole = StepSeconds(facts, ring);
   facts.dense_wire_bytes = 2;
   EXPECT_NEAR(StepSeconds(facts, ring), whole / 2, 1e-12);
   facts.dense_wire_bytes = 4;
   facts.dense_codec_bytes = 8e4;  // to each of the others
   EXPECT_NEAR(StepSeconds(facts, ring), 3 * 8e4 / 1e9, 1e-12);
-  EXPECT_DOUBLE_EQ(plan::EstimateWay(facts, ring).bytes_a_sample, 3 * 8e4);
+  EXPECT_DOUBLE_EQ(plan::EstimateStrategy(facts, ring).bytes_a_sample, 3 * 8e4);
   facts.dense_codec_bytes = 0;
-  Way local = ring;
+  Strategy local = ring;
   local.every = 8;
   EXPECT_NEAR(StepSeconds(facts, local), whole / 8, 1e-12);
-  EXPECT_DOUBLE_EQ(plan::EstimateWay(facts, local).bytes_a_sample,
-                   plan::EstimateWay(facts, ring).bytes_a_sample / 8);
+  EXPECT_DOUBLE_EQ(plan::EstimateStrategy(facts, local).bytes_a_sample,
+                   plan::EstimateStrategy(facts, ring).bytes_a_sample / 8);
 }
 
-// What docs/STUDIES.md has measured of four workers ("Parameter servers against allreduce"): seconds a step.
+// What docs/STUDIES.md has measured of four workers ("Parameter servers against allreduce"):
+// seconds a step.
 struct Measured {
   const char* name;
-  Way way;
+  Strategy way;
   double seconds;
 };
 
-// The model is within 15 % of each, but where `near` is false: of 1 MB, where two processors for eight processes count as much as
-// links. Ways that differ by more than that stand in their order.
+// The model is within 15 % of each, but where `near` is false: of 1 MB, where two processors for
+// eight processes count as much as links. Ways that differ by more than that stand in their order.
 void ExpectRankedAsMeasured(const Facts& facts, const std::vector<Measured>& all, bool near) {
   constexpr double kApart = 1.15;
   for (const Measured& a : all) {
@@ -188,12 +193,12 @@ Facts OverNarrowLinks(double parameters, double bytes_per_second, double compute
 
 TEST(EstimateTest, DensePartsAreRankedAsMeasured) {
   const auto reduced = [](AllReduce algorithm) {
-    Way way = Reduced(algorithm);
+    Strategy way = Reduced(algorithm);
     way.tables = Place::kSharded;
     return way;
   };
   const auto beside = [](int servers) {
-    Way way = OnServers(servers);
+    Strategy way = OnServers(servers);
     way.beside = true;
     return way;
   };
@@ -237,11 +242,12 @@ TEST(EstimateTest, ASizeAndARateTenTimesAsLargeTakeAsLong) {
   Facts facts = DenseOnly(4, 1e6);
   for (const double codec : {0.0, 8e4}) {
     facts.dense_codec_bytes = codec;
-    for (const Way& way : {Reduced(AllReduce::kRing), OnServers(2)}) {
+    for (const Strategy& way : {Reduced(AllReduce::kRing), OnServers(2)}) {
       EXPECT_NEAR(StepSeconds(plan::WithSize(facts, 10), way), StepSeconds(facts, way), 1e-12);
     }
-    EXPECT_GT(plan::EstimateWay(plan::WithSize(facts, 10), Reduced(AllReduce::kRing)).worker_bytes,
-              9.9 * plan::EstimateWay(facts, Reduced(AllReduce::kRing)).worker_bytes);
+    EXPECT_GT(
+        plan::EstimateStrategy(plan::WithSize(facts, 10), Reduced(AllReduce::kRing)).worker_bytes,
+        9.9 * plan::EstimateStrategy(facts, Reduced(AllReduce::kRing)).worker_bytes);
   }
 }
 
@@ -271,7 +277,7 @@ TEST(EstimateTest, AWorkerThatServesWaitsForTheMessagesOfItsAllReduce) {
   EXPECT_NEAR(seconds(AllReduce::kRing), 0.003 + plan::kOneWay * served / 1e9, 1e-9);
   // With a server beside each worker likewise.
   facts.dense_parameters = 1000;
-  const Way beside = {Place::kServers, Place::kReplicated, AllReduce::kRing, 8, 0, true};
+  const Strategy beside = {Place::kServers, Place::kReplicated, AllReduce::kRing, 8, 0, true};
   EXPECT_NEAR(StepSeconds(facts, beside), 0.002 + 0.014 + link, 1e-9);
 }
 
@@ -280,7 +286,7 @@ TEST(EstimateTest, APushAndAnAllReduceShareALink) {
   Facts facts = DenseOnly(4, 1e6);
   facts.tables = {{"ids", 16, 1e5, 2e5, 1e6, 80}};
   const double keys = 8e5, rows = 6.4e6, reduced = 2 * 3.0 / 4 * 4e6;
-  const Way way = {Place::kServers, Place::kReplicated, AllReduce::kRing, 4, 0};
+  const Strategy way = {Place::kServers, Place::kReplicated, AllReduce::kRing, 4, 0};
   EXPECT_NEAR(StepSeconds(facts, way), (rows + keys + rows + reduced) / 1e9, 1e-9);
 }
 
@@ -290,7 +296,7 @@ TEST(EstimateTest, TablesTravelByWhatAStepTouches) {
   facts.batch = 100;
   facts.tables = {{"ids", 16, 1000, 5000, 1e6, 80}};
   const auto of = [&](Place place, int servers) {
-    return plan::EstimateWay(facts, {place, Place::kReplicated, AllReduce::kRing, servers, 0});
+    return plan::EstimateStrategy(facts, {place, Place::kReplicated, AllReduce::kRing, servers, 0});
   };
   const double keys = 8000, rows = 64000;
   const plan::Estimate servers = of(Place::kServers, 2);
@@ -316,9 +322,9 @@ TEST(EstimateTest, EachTableTravelsByItsOwnPlace) {
   add("served", 1000, Place::kServers);
   add("dealt", 2000, Place::kSharded);
   add("copied", 100, Place::kReplicated);
-  Way way = {Place::kServers, Place::kReplicated, AllReduce::kRing, 2, 0};
+  Strategy way = {Place::kServers, Place::kReplicated, AllReduce::kRing, 2, 0};
   way.mixed = true;
-  const plan::Estimate mixed = plan::EstimateWay(facts, way);
+  const plan::Estimate mixed = plan::EstimateStrategy(facts, way);
   const auto all = [](double rows) { return rows * (8 + 64 + 8 + 64); };  // ids, rows, gradients
   const double copied = 3 * 100 * 72;
   EXPECT_DOUBLE_EQ(mixed.worker_bytes, 1000 * (8 + 72) + 0.75 * all(2000) + copied);  // sent
@@ -344,8 +350,8 @@ Facts Drawn(uint64_t seed, double (*draw)(Random*, int rank)) {
   return facts;
 }
 
-// Eight workers, steps a second beside those of BSP: figures of simulations of the policies (Ho et al. 2013
-// for the bound), which the recurrence must meet.
+// Eight workers, steps a second beside those of BSP: figures of simulations of the policies (Ho et
+// al. 2013 for the bound), which the recurrence must meet.
 TEST(StepsPerSecondTest, StragglersCostWhatTheyCost) {
   const uint64_t seed = TestSeed();
   const auto relative = [](const Facts& facts, absl::optional<int> bound) {
@@ -366,7 +372,7 @@ TEST(StepsPerSecondTest, StragglersCostWhatTheyCost) {
 }
 
 // Workers that meet wait for each other then, and for nobody between.
-TEST(StepsPerSecondTest, MeetingsEvenStepsOut) {
+TEST(StepsPerSecondTest, SyncRoundsEvenStepsOut) {
   Facts facts;
   facts.workers = 2;
   facts.step_seconds = {{1, 3, 1, 3}, {3, 1, 3, 1}};
@@ -379,7 +385,7 @@ TEST(StepsPerSecondTest, MeetingsEvenStepsOut) {
   EXPECT_DOUBLE_EQ(steps(0), 1);
 }
 
-// Meetings of all of them are those that wait for all.
+// SyncRounds of all of them are those that wait for all.
 TEST(QuorumPaceTest, WithAllOfThemItIsTheRecurrence) {
   Facts facts = Drawn(TestSeed(), [](Random* random, int) { return random->NextDouble(); });
   for (std::vector<double>& steps : facts.step_seconds) steps.resize(4000);
@@ -405,16 +411,16 @@ TEST(QuorumPaceTest, WhoWaitsForWhom) {
   const plan::QuorumPace solo = pace({Dense::SOLO, 0, 12, 0}, {1, any, 0, 0});
   EXPECT_NEAR(solo.steps_per_second, 24.0 / 36, 1e-6);
   EXPECT_DOUBLE_EQ(solo.sums, 1);
-  // Nobody waits, but that a sum takes half a second: for the quick one's steps of 1 s in vain, as the
-  // slow one's end is the end. Where all wait for all, each step takes it.
+  // Nobody waits, but that a sum takes half a second: for the quick one's steps of 1 s in vain, as
+  // the slow one's end is the end. Where all wait for all, each step takes it.
   EXPECT_NEAR(pace({Dense::SOLO, 0, 12, 0}, {1, any, 0, 0.5}).steps_per_second, 24.0 / 36.5, 0.01);
   EXPECT_NEAR(pace({Dense::MAJORITY, 0, 12, 0}, {1, any, 0, 0.5}).steps_per_second, 24.0 / 42,
               1e-6);
 }
 
-// Who may not be further ahead of the slowest, as beside tables under a bound, begins when the slowest comes, but
-// not before the sum has ended with which it goes on: here that of the step before, which takes ten seconds. (The
-// first sum waits two more, until both have come.)
+// Who may not be further ahead of the slowest, as beside tables under a bound, begins when the
+// slowest comes, but not before the sum has ended with which it goes on: here that of the step
+// before, which takes ten seconds. (The first sum waits two more, until both have come.)
 TEST(QuorumPaceTest, WhoIsHeldGoesOnWithItsSumAllTheSame) {
   Facts facts;
   facts.workers = 2;
@@ -450,8 +456,9 @@ TEST(QuorumPaceTest, StepsOfAnyLengthEnd) {
   }
 }
 
-// As for a study, which says what it would be with more workers and with fewer (cli/run_model.cc). Each step
-// is long for one of the two, so that it takes 3 s where both wait for each other, else 2 s.
+// As for a study, which says what it would be with more workers and with fewer (cli/run_model.cc).
+// Each step is long for one of the two, so that it takes 3 s where both wait for each other, else 2
+// s.
 TEST(QuorumPaceTest, FewerWorkersThanTheQuorumAllWaitForEachOther) {
   Facts facts;
   facts.workers = 2;
@@ -493,12 +500,12 @@ std::string JobText(const std::string& policy, const std::string& dense) {
          data { format: CRITEO train: "train.tsv" }
          table { name: "ids" dim: 4 }
          model { mlp { hidden: 4 } }
-         train { batch: 64 }
+         train { batch_size: 64 }
          policy { )",
       policy, " } dense { optimizer { learning_rate: 0.1 } ", dense, " }");
 }
 
-job::JobPlan JobWith(const std::string& policy, const std::string& dense) {
+job::ResolvedJob JobWith(const std::string& policy, const std::string& dense) {
   const std::string text = JobText(policy, dense);
   const auto parsed = job::ParseJob(text, "job.textproto", {});
   EXPECT_TRUE(parsed.ok()) << parsed.status();
@@ -510,7 +517,7 @@ job::JobPlan JobWith(const std::string& policy, const std::string& dense) {
 TEST(WarningsTest, AreGivenWhereTheyAreDueAndNowhereElse) {
   const Facts even = Drawn(1, [](Random*, int) { return 1.0; });
   const Facts slow = Drawn(1, [](Random*, int rank) { return rank == 3 ? 4.0 : 1.0; });
-  const job::JobPlan ssp = JobWith("kind: SSP bound: 4", "synchroniser: SERVERS");
+  const job::ResolvedJob ssp = JobWith("kind: SSP bound: 4", "synchroniser: SERVERS");
   const std::string too_old = "dense SSP(4): its updates are 7 others old";
   EXPECT_THAT(plan::Warnings(ssp, even), ElementsAre(HasSubstr(too_old)));
   const std::string no_bound =
@@ -518,20 +525,22 @@ TEST(WarningsTest, AreGivenWhereTheyAreDueAndNowhereElse) {
       "1.00 times the steps of BSP, where ASP has 3.62";
   EXPECT_THAT(plan::Warnings(ssp, slow),
               ElementsAre("ids" + no_bound, "dense" + no_bound, HasSubstr(too_old)));
-  const job::JobPlan backup = JobWith("kind: BACKUP_WORKERS backups: 1", "synchroniser: SERVERS");
+  const job::ResolvedJob backup =
+      JobWith("kind: BACKUP_WORKERS backups: 1", "synchroniser: SERVERS");
   EXPECT_THAT(
       plan::Warnings(backup, even),
       ::testing::Contains(HasSubstr(
           "ids BACKUP_WORKERS(1): nobody is slow: it drops 1 of 8 updates of each step, and "
           "at best makes 0.88 times the useful ones of BSP")));
   EXPECT_THAT(plan::Warnings(backup, slow), IsEmpty());
-  const job::JobPlan delayed = JobWith("kind: FIXED_DELAY delay: 2", "synchroniser: SERVERS");
+  const job::ResolvedJob delayed = JobWith("kind: FIXED_DELAY delay: 2", "synchroniser: SERVERS");
   EXPECT_THAT(
       plan::Warnings(delayed, even),
       ElementsAre(HasSubstr("dense FIXED_DELAY(2): its updates are 2 others old, so that plain "
                             "SGD is stable up to 0.309 of the learning rate")));
   EXPECT_THAT(plan::Warnings(JobWith("kind: ASP", ""), even), IsEmpty());
-  // The mean of three is a third as many updates; a whole global batch at once has no delay to speak of.
+  // The mean of three is a third as many updates; a whole global batch at once has no delay to
+  // speak of.
   for (const auto& [policy, says] :
        {std::pair("kind: SYNC_SWITCH switch_step: 100", "its updates are 7 others old"),
         std::pair("kind: DC_ASGD compensation: 0.04", "its updates are 7 others old"),
@@ -552,7 +561,7 @@ TEST(WarningsTest, AreGivenWhereTheyAreDueAndNowhereElse) {
 TEST(WarningsTest, AspIsNotPraisedWhereTheDensePartWaitsToo) {
   Facts slow = Drawn(1, [](Random*, int rank) { return rank == 3 ? 4.0 : 1.0; });
   for (std::vector<double>& steps : slow.step_seconds) steps.resize(400);
-  const std::string meetings = "synchroniser: LOCAL_SGD local_steps { every: 8 }";
+  const std::string sync_rounds = "synchroniser: LOCAL_SGD local_steps { sync_every: 8 }";
   const auto says = [&](const std::string& name) {
     return ElementsAre(absl::StrCat(
         "ids SSP(4): worker 3 takes 4.0 times as long as the others, and no bound helps against "
@@ -563,7 +572,7 @@ TEST(WarningsTest, AspIsNotPraisedWhereTheDensePartWaitsToo) {
     return plan::Warnings(JobWith("kind: SSP bound: 4", dense), slow);
   };
   EXPECT_THAT(warnings("algorithm: RING"), says("ALLREDUCE(RING)"));
-  EXPECT_THAT(warnings(meetings), says("LOCAL_SGD(8)"));
+  EXPECT_THAT(warnings(sync_rounds), says("LOCAL_SGD(8)"));
   EXPECT_THAT(warnings("quorum: SOLO"), says("ALLREDUCE(AUTO, SOLO)"));
   EXPECT_THAT(plan::Warnings(JobWith("kind: ASP", ""), slow), IsEmpty());
 }
@@ -574,7 +583,7 @@ TEST(WarningsTest, AspIsNotPraisedBesideTablesOnWorkers) {
   const std::string text = absl::StrReplaceAll(
       JobText("kind: SSP bound: 4", "synchroniser: SERVERS"),
       {{"dim: 4", R"(dim: 4 field: "C1" } table { name: "others" dim: 4 policy { kind: BSP }
-                     synchroniser: SHARDED)"}});
+                     placement: SHARDED)"}});
   const auto parsed = job::ParseJob(text, "job.textproto", {});
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   EXPECT_THAT(plan::Warnings(*job::Resolve(*parsed), slow),
@@ -613,15 +622,16 @@ TEST(WhatWouldChangeTest, NarrowLinksMoveATableOffTheWorkers) {
   facts.tables = {{"ids", 16, 1000, 5000, 1e6, 80}};
   facts.bytes_per_second = 1e10;
   facts.latency_seconds = 0.01;
-  const auto in_step = [](const Way& way, int) { return way.lockstep() && way.bound == 0; };
+  const auto in_step = [](const Strategy& way, int) { return way.lockstep() && way.bound == 0; };
   const std::vector<std::string> changes = plan::WhatWouldChange(facts, in_step);
   ASSERT_FALSE(changes.empty());
   EXPECT_THAT(changes[0], HasSubstr("with links of "));
   EXPECT_THAT(changes[0], ::testing::Not(HasSubstr("tables replicated")));
   // Nothing is another way that only looks like one.
   facts.bytes_per_second = 0;
-  EXPECT_THAT(plan::WhatWouldChange(facts, [](const Way& way, int) { return way == OnServers(1); }),
-              IsEmpty());
+  EXPECT_THAT(
+      plan::WhatWouldChange(facts, [](const Strategy& way, int) { return way == OnServers(1); }),
+      IsEmpty());
 }
 
 // Only ways that the job takes with so many workers are named; and one that was the fastest, and is
@@ -631,7 +641,7 @@ TEST(WhatWouldChangeTest, WithMoreWorkersOnlyWhatTheJobTakesThen) {
   facts.latency_seconds = 0.001;
   facts.bytes_per_second = 0;
   const auto changes = [&](const std::function<bool(AllReduce, int workers)>& may) {
-    return plan::WhatWouldChange(facts, [&may](const Way& way, int workers) {
+    return plan::WhatWouldChange(facts, [&may](const Strategy& way, int workers) {
       return way.tables == Place::kReplicated && may(way.algorithm, workers);
     });
   };
@@ -649,21 +659,22 @@ TEST(WhatWouldChangeTest, WithMoreWorkersOnlyWhatTheJobTakesThen) {
               IsEmpty());
 }
 
-// What is printed runs: every way of a job that stands in nobody's way, and of one with policies of its own.
+// What is printed runs: every way of a job that stands in nobody's way, and of one with policies of
+// its own.
 TEST(OverridesTest, MakeAJobThatRunsSo) {
   const std::string plain = JobText("kind: SSP bound: 4", "");
   const std::string own =
-      absl::StrReplaceAll(plain, {{"dim: 4", "dim: 4 synchroniser: SHARDED policy { kind: BSP }"},
+      absl::StrReplaceAll(plain, {{"dim: 4", "dim: 4 placement: SHARDED policy { kind: BSP }"},
                                   {"kind: SSP bound: 4", "kind: BSP"}});
   const std::string with = "kind: SSP bound: 4";
   const std::vector<std::string> texts = {
       plain,
       own,
       // Fields that only one synchroniser of the dense part has.
-      JobText(with, "synchroniser: LOCAL_SGD local_steps { every: 8 }"),
-      JobText(with, "synchroniser: EASGD local_steps { every: 8 }"),
+      JobText(with, "synchroniser: LOCAL_SGD local_steps { sync_every: 8 }"),
+      JobText(with, "synchroniser: EASGD local_steps { sync_every: 8 }"),
       JobText(with, "synchroniser: SERVERS policy { kind: ASP }"),
-      JobText(with, "algorithm: RING wire: BF16 link: TCP bucket_bytes: 65536"),
+      JobText(with, "algorithm: RING wire_dtype: BF16 link: TCP bucket_bytes: 65536"),
       JobText(with, "algorithm: AUTO rules: \"allreduce:ring\" codec { kind: SIGN }"),
       JobText(with, "sharded_optimizer: true calibration: \"costs.json\""),
       absl::StrReplaceAll(plain, {{"cluster {", "cluster { pin_servers: true"}}),
@@ -671,7 +682,7 @@ TEST(OverridesTest, MakeAJobThatRunsSo) {
   for (const std::string& text : texts) {
     const auto parsed = job::ParseJob(text, "job.textproto", {});
     ASSERT_TRUE(parsed.ok()) << parsed.status();
-    for (const Way& way : plan::WaysOf(DenseOnly(8, 1e6))) {
+    for (const Strategy& way : plan::StrategiesOf(DenseOnly(8, 1e6))) {
       const auto set = job::ParseJob(text, "job.textproto", way.Overrides(*parsed));
       ASSERT_TRUE(set.ok()) << set.status();
       const auto job = job::Resolve(*set);
@@ -688,7 +699,8 @@ TEST(OverridesTest, MakeAJobThatRunsSo) {
       if (way.dense == Place::kServers) continue;
       EXPECT_EQ(job->job.dense().has_codec(), parsed->dense().has_codec());
       EXPECT_EQ(job->job.dense().sharded_optimizer(), parsed->dense().sharded_optimizer());
-      EXPECT_EQ(job->job.dense().wire() == Dense::BF16, parsed->dense().wire() == Dense::BF16);
+      EXPECT_EQ(job->job.dense().wire_dtype() == Dense::BF16,
+                parsed->dense().wire_dtype() == Dense::BF16);
     }
   }
 }
@@ -697,7 +709,7 @@ TEST(OverridesTest, MakeAJobThatRunsSo) {
 // table, or the dense part, each for itself.
 TEST(OverridesTest, KeepTheScaleOfUpdates) {
   const std::string scaled = "kind: SSP bound: 4 async_scale: INVERSE_WORKERS";
-  const auto scaled_at = [](const job::JobPlan& job, int table) {
+  const auto scaled_at = [](const job::ResolvedJob& job, int table) {
     const Policy& policy = job.groups[job.tables[static_cast<size_t>(table)].group].policy;
     return policy.async_scale() == Policy::INVERSE_WORKERS;
   };
@@ -718,7 +730,7 @@ TEST(OverridesTest, KeepTheScaleOfUpdates) {
            {table_says("async_scale: INVERSE_WORKERS"), true, false}}) {
     const auto parsed = job::ParseJob(row.text, "job.textproto", {});
     ASSERT_TRUE(parsed.ok()) << parsed.status();
-    for (const Way& way : plan::WaysOf(DenseOnly(8, 1e6))) {
+    for (const Strategy& way : plan::StrategiesOf(DenseOnly(8, 1e6))) {
       const auto set = job::ParseJob(row.text, "job.textproto", way.Overrides(*parsed));
       ASSERT_TRUE(set.ok()) << set.status();
       const auto job = job::Resolve(*set);
@@ -733,31 +745,31 @@ TEST(OverridesTest, KeepTheScaleOfUpdates) {
 }
 
 // Of several policies the strictest says how far workers may be ahead of each other.
-TEST(OverridesTest, TheWayOfAJobKnowsBoundsDelaysAndMeetings) {
+TEST(OverridesTest, TheStrategyOfAJobKnowsBoundsDelaysAndSyncRounds) {
   const auto way = [](const std::string& policy, const std::string& dense) {
-    return plan::WayOf(JobWith(policy, dense), false);
+    return plan::StrategyOf(JobWith(policy, dense), false);
   };
   EXPECT_EQ(way("kind: FIXED_DELAY delay: 3", "synchroniser: SERVERS").bound, 0);
   EXPECT_EQ(way("kind: DSSP bound: 1 upper_bound: 6", "synchroniser: SERVERS").bound, 6);
   EXPECT_EQ(way("kind: GBA", "synchroniser: SERVERS").bound, absl::nullopt);
   EXPECT_EQ(way("kind: ASP", "synchroniser: SERVERS policy { kind: SSP bound: 2 }").bound, 2);
-  const Way local = way("kind: ASP", "synchroniser: LOCAL_SGD local_steps { every: 8 }");
+  const Strategy local = way("kind: ASP", "synchroniser: LOCAL_SGD local_steps { sync_every: 8 }");
   EXPECT_EQ(local.every, 8);
   EXPECT_EQ(local.dense_name(), "ring, every 8");
   EXPECT_FALSE(local.lockstep());
   EXPECT_TRUE(way("kind: ASP", "").lockstep());
-  const Way solo = way("kind: ASP", "quorum: SOLO quorum_bound: 3");
+  const Strategy solo = way("kind: ASP", "quorum: SOLO quorum_bound: 3");
   EXPECT_EQ(solo.quorum, (plan::Quorum{Dense::SOLO, 0, 3, 0}));
   EXPECT_EQ(solo.dense_name(), "ring, SOLO");
   EXPECT_FALSE(solo.lockstep());
-  const Way meetings = way("kind: ASP",
-                           "synchroniser: LOCAL_SGD local_steps { every: 8 quorum: 2 "
-                           "grace_seconds: 0.5 }");
-  EXPECT_EQ(meetings.quorum, (plan::Quorum{Dense::QUORUM_UNSPECIFIED, 2, 4, 0.5}));
-  EXPECT_EQ(meetings.dense_name(), "ring, every 8 of 2");
+  const Strategy sync_rounds = way("kind: ASP",
+                                   "synchroniser: LOCAL_SGD local_steps { sync_every: 8 quorum: 2 "
+                                   "grace_seconds: 0.5 }");
+  EXPECT_EQ(sync_rounds.quorum, (plan::Quorum{Dense::QUORUM_UNSPECIFIED, 2, 4, 0.5}));
+  EXPECT_EQ(sync_rounds.dense_name(), "ring, every 8 of 2");
 }
 
-TEST(OverridesTest, TheWayOfAJobKnowsTablesAtSeveralPlaces) {
+TEST(OverridesTest, TheStrategyOfAJobKnowsTablesAtSeveralPlaces) {
   const auto way = [](const std::string& first, const std::string& second) {
     const std::string on_workers = "dim: 4 policy { kind: BSP } synchroniser: ";
     const std::string text = absl::StrReplaceAll(
@@ -766,10 +778,10 @@ TEST(OverridesTest, TheWayOfAJobKnowsTablesAtSeveralPlaces) {
                                  on_workers, second)}});
     const auto parsed = job::ParseJob(text, "job.textproto", {});
     EXPECT_TRUE(parsed.ok()) << parsed.status();
-    return plan::WayOf(*job::Resolve(*parsed), false);
+    return plan::StrategyOf(*job::Resolve(*parsed), false);
   };
   for (const bool turned : {false, true}) {
-    const Way mixed = turned ? way("SERVERS", "SHARDED") : way("SHARDED", "SERVERS");
+    const Strategy mixed = turned ? way("SERVERS", "SHARDED") : way("SHARDED", "SERVERS");
     EXPECT_TRUE(mixed.mixed && mixed.uses_servers() && mixed.lockstep());
     EXPECT_EQ(mixed.tables_name(), "2 servers, mixed");
   }
@@ -779,32 +791,34 @@ TEST(OverridesTest, TheWayOfAJobKnowsTablesAtSeveralPlaces) {
 
 // What replicas that meet keep beside themselves: a centre; of an outer step the common model and
 // its velocity. A quorum keeps more, in which these are.
-TEST(OverridesTest, TheWayOfAJobKnowsWhatMeetingsKeep) {
+TEST(OverridesTest, TheStrategyOfAJobKnowsWhatSyncRoundsKeep) {
   const Facts facts = DenseOnly(8, 1e6);
   const auto memory = [&facts](const std::string& dense) {
-    return plan::EstimateWay(facts, plan::WayOf(JobWith("kind: ASP", dense), false)).worker_memory;
+    return plan::EstimateStrategy(facts, plan::StrategyOf(JobWith("kind: ASP", dense), false))
+        .worker_memory;
   };
-  const std::string local = "synchroniser: LOCAL_SGD local_steps { every: 8 ";
+  const std::string local = "synchroniser: LOCAL_SGD local_steps { sync_every: 8 ";
   EXPECT_DOUBLE_EQ(memory(""), 4e6);
   EXPECT_DOUBLE_EQ(memory(local + "}"), 4e6);
   EXPECT_DOUBLE_EQ(memory(local + "outer_learning_rate: 0.7 }"), 3 * 4e6);
   EXPECT_DOUBLE_EQ(memory(local + "outer_momentum: 0.9 }"), 3 * 4e6);
-  EXPECT_DOUBLE_EQ(memory("synchroniser: EASGD local_steps { every: 8 }"), 2 * 4e6);
+  EXPECT_DOUBLE_EQ(memory("synchroniser: EASGD local_steps { sync_every: 8 }"), 2 * 4e6);
   EXPECT_DOUBLE_EQ(memory(local + "outer_momentum: 0.9 quorum: 2 }"),
                    memory(local + "quorum: 2 }"));
 }
 
 // The way that a job takes as it is: of all that there are, the one that makes it run so.
-TEST(OverridesTest, TheWayOfAJobIsTheOneThatMadeIt) {
+TEST(OverridesTest, TheStrategyOfAJobIsTheOneThatMadeIt) {
   const std::string text = JobText("kind: SSP bound: 4", "");
   const auto parsed = job::ParseJob(text, "job.textproto", {});
   ASSERT_TRUE(parsed.ok()) << parsed.status();
-  for (const Way& way : plan::WaysOf(DenseOnly(8, 1e6))) {
+  for (const Strategy& way : plan::StrategiesOf(DenseOnly(8, 1e6))) {
     const auto set = job::ParseJob(text, "job.textproto", way.Overrides(*parsed));
     ASSERT_TRUE(set.ok()) << set.status();
     const auto job = job::Resolve(*set);
     ASSERT_TRUE(job.ok()) << job.status();
-    EXPECT_EQ(plan::WayOf(*job, way.beside), way) << way.tables_name() << ", " << way.dense_name();
+    EXPECT_EQ(plan::StrategyOf(*job, way.beside), way)
+        << way.tables_name() << ", " << way.dense_name();
   }
 }
 

@@ -160,7 +160,7 @@ INSTANTIATE_TEST_SUITE_P(
         Row{Policy::ESSP, 4, "ESSP(4)", policies::Arrival::kApply, Kept(4)},
         Row{Policy::COSINE_GATE, 4, "COSINE_GATE(0.25, 8)", policies::Arrival::kApply,
             policies::Properties()},
-        Row{Policy::STORE, 0, "STORE", policies::Arrival::kDrop, Stored()}));
+        Row{Policy::KEY_VALUE, 0, "KEY_VALUE", policies::Arrival::kDrop, Stored()}));
 
 TEST(PolicyKindsTest, AllAreListed) {
   EXPECT_EQ(policies::PolicyKinds().size(),
@@ -192,7 +192,8 @@ TEST(BackupWorkersTest, TheFirstNLessBCloseAStepAndTheRestIsDropped) {
   EXPECT_FALSE(policy->MayServe(At(4, {4, 4, 4, 3}), 0, 5, 2));
 }
 
-// Nobody waits for a step for ever: not when some have run out of data, nor when all have skipped it.
+// Nobody waits for a step for ever: not when some have run out of data, nor when all have skipped
+// it.
 TEST(BackupWorkersTest, WhoHasFinishedDoesNotStandForWhoHasNotCome) {
   const auto policy = Make(Policy::BACKUP_WORKERS, 1);
   policies::RangeProgress progress =
@@ -291,8 +292,8 @@ TEST(InBatchesTest, WhatIsLeftIsClosedWhenNobodyHasData) {
   }
 }
 
-// Reads 0 to 2 have token 0, 3 to 5 token 1, ...: in the step of batch 4 token 2 is old enough to count
-// nothing if the gap may be 1, not if it may be 2.
+// Reads 0 to 2 have token 0, 3 to 5 token 1, ...: in the step of batch 4 token 2 is old enough to
+// count nothing if the gap may be 1, not if it may be 2.
 TEST(GbaTest, TokensThatAreTooOldCountNothing) {
   const auto policy = Make(Policy::GBA, 3);
   const auto factor = [&](int64_t version, int64_t read_number) {
@@ -325,7 +326,8 @@ TEST(DcAsgdTest, AsksForRowsAsReadUnlessLambdaIsNought) {
   EXPECT_EQ(adaptive->properties().mean_square_decay, 0.9);
 }
 
-// Workers 0 and 1; 1 is the slowest, with a step time of 100 and a push just now. Bound 4, at most 9.
+// Workers 0 and 1; 1 is the slowest, with a step time of 100 and a push just now. Bound 4, at most
+// 9.
 TEST(DsspTest, RunsOnIfALaterWaitIsShorter) {
   const auto policy = Make(Policy::DSSP, 4);
   const auto may_serve = [&](int64_t step, int64_t min, policies::WorkerPace own,
@@ -379,8 +381,8 @@ TEST(SyncSwitchTest, BehindTheSwitchNobodyWaits) {
   EXPECT_EQ(policy->OnApply(At(5, {6, 5, 5, 5}), Of(0, 5)).factor, 0.25f);
 }
 
-// What workers push without rows behind the switch, such as the end of an epoch, comes to one range before it
-// has switched and to another afterwards: the version of both is the same in the end.
+// What workers push without rows behind the switch, such as the end of an epoch, comes to one range
+// before it has switched and to another afterwards: the version of both is the same in the end.
 TEST(SyncSwitchTest, TheVersionFollowsFromTheStepsAlone) {
   const auto policy = Make(Policy::SYNC_SWITCH, 5);
   const auto after = [&](const std::vector<std::pair<int, int64_t>>& pushes) {

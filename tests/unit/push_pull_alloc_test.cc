@@ -24,8 +24,8 @@ constexpr size_t kKeys = 500;
 
 // Two workers and two shards in one thread, joined by first-in first-out lists that keep their
 // memory. Worker 0 reads a step before worker 1 has pushed the one before, so under BSP its reads
-// are parked. Worker 0 copies, with keys that repeat; worker 1 reads and writes in place, and writes half of
-// what it reads.
+// are parked. Worker 0 copies, with keys that repeat; worker 1 reads and writes in place, and
+// writes half of what it reads.
 class Group {
  public:
   explicit Group(const std::string& policy)
@@ -117,7 +117,7 @@ class Group {
   }
 
   HeapBufferSource buffers_;
-  const job::JobPlan plan_;
+  const job::ResolvedJob plan_;
   const std::shared_ptr<const RangeMap> map_;
   absl::Time now_ = absl::UnixEpoch();
   std::vector<std::unique_ptr<client::ClientCore>> workers_;

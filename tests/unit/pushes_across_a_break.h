@@ -28,7 +28,7 @@ struct PathThatBreaks {
 // that broke: pushes go on until the other way is taken.
 inline void ExpectEachPushAppliedOnce(const PathThatBreaks& path) {
   constexpr int kBefore = 20, kAtLeast = 60;
-  const job::JobPlan plan = bench::LoneShardPlan(
+  const job::ResolvedJob plan = bench::LoneShardPlan(
       "table { name: \"t\" dim: 1 optimizer { kind: SGD learning_rate: 1 } "
       "initializer { kind: ZERO } }\n",
       "kind: ASP", 1);

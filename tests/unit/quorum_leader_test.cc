@@ -1,4 +1,5 @@
-// Which workers a sum waits for: by hand, and over seeded random orders of everything that may happen.
+// Which workers a sum waits for: by hand, and over seeded random orders of everything that may
+// happen.
 #include "worker/quorum_leader.h"
 
 #include <algorithm>
@@ -184,7 +185,8 @@ TEST(QuorumLeaderTest, AGraceWaitsForTheOthersAndNoLonger) {
   EXPECT_EQ(leader.Next(start + absl::Seconds(20)), Begins::kSum);
 }
 
-// Worker 0 has skipped steps, as under BACKUP_WORKERS, so that a sum begins that is none of its own.
+// Worker 0 has skipped steps, as under BACKUP_WORKERS, so that a sum begins that is none of its
+// own.
 TEST(QuorumCallerTest, WhoGoesOnWaitingAfterASumIsToldAgainForWhom) {
   using Says = worker::QuorumNews::Says;
   worker::QuorumCaller caller({3, Dense::MAJORITY, 4});
@@ -206,9 +208,9 @@ TEST(QuorumCallerTest, WhoGoesOnWaitingAfterASumIsToldAgainForWhom) {
 
 // ---- random orders ------------------------------------------------------------------------------
 
-// Workers as quorum_sums.h has them, under tables that let nobody start a step more than `slack` ahead
-// of the slowest, and messages between them and the leader that take their time, each way in their
-// order.
+// Workers as quorum_sums.h has them, under tables that let nobody start a step more than `slack`
+// ahead of the slowest, and messages between them and the leader that take their time, each way in
+// their order.
 class World {
  public:
   World(uint64_t seed, const QuorumLeader::Options& options, int64_t slack)
@@ -220,11 +222,12 @@ class World {
     }
   }
 
-  // Two epochs, with saves in between; false if nothing can happen any more and it is not over.
+  // Two epochs, with checkpoints in between; false if nothing can happen any more and it is not
+  // over.
   bool Run() {
     for (int64_t events = 0; events < 200000; ++events) {
       if (epochs_ == 2) return true;
-      if (save_step_ < 0 && random_.Bernoulli(0.01)) PlanSave();
+      if (checkpoint_step_ < 0 && random_.Bernoulli(0.01)) PlanCheckpoint();
       SettleIfAllStand();
       if (!DoSomething()) return false;
     }
@@ -243,7 +246,7 @@ class World {
     }
   }
   int64_t most_missed() const { return most_missed_; }
-  int saves() const { return saves_; }
+  int checkpoints() const { return checkpoints_; }
   int graces() const { return graces_; }  // that were over before all had come
 
  private:
@@ -265,8 +268,8 @@ class World {
     std::deque<Answer> from_leader;
   };
 
-  // Someone does the next thing that it can; those that are fast more often. The end of a grace may be
-  // noticed late, and is waited for where nobody can do anything.
+  // Someone does the next thing that it can; those that are fast more often. The end of a grace may
+  // be noticed late, and is waited for where nobody can do anything.
   bool DoSomething() {
     now_ += absl::Milliseconds(random_.Uniform(3));
     std::vector<std::pair<int, int>> can;  // worker, what
@@ -291,7 +294,7 @@ class World {
   }
 
   bool MayCompute(const Worker& worker) const {
-    if (worker.state != Worker::kComputing || worker.step == save_step_) return false;
+    if (worker.state != Worker::kComputing || worker.step == checkpoint_step_) return false;
     int64_t slowest = worker.step;
     for (const Worker& other : workers_) {
       const bool counts = other.state == Worker::kComputing || other.state == Worker::kWaiting;
@@ -315,25 +318,27 @@ class World {
     worker.state = Worker::kWaiting;
   }
 
-  // All take the steps that somebody has begun, and then save. Not while an epoch ends.
-  void PlanSave() {
+  // All take the steps that somebody has begun, and then checkpoint. Not while an epoch ends.
+  void PlanCheckpoint() {
     for (const Worker& worker : workers_) {
       if (worker.state == Worker::kSettling) return;
     }
-    for (const Worker& worker : workers_) save_step_ = std::max(save_step_, worker.step);
+    for (const Worker& worker : workers_)
+      checkpoint_step_ = std::max(checkpoint_step_, worker.step);
   }
 
-  // As the barriers before a save, and at the end of an epoch.
+  // As the barriers before a checkpoint, and at the end of an epoch.
   void SettleIfAllStand() {
     int64_t step = 0;
     for (const Worker& worker : workers_) {
-      const bool saves = worker.state == Worker::kComputing && worker.step == save_step_;
-      if (worker.state != Worker::kOut && !saves) return;
+      const bool checkpoints =
+          worker.state == Worker::kComputing && worker.step == checkpoint_step_;
+      if (worker.state != Worker::kOut && !checkpoints) return;
       step = std::max(step, worker.step + 1);
     }
     for (Worker& worker : workers_) {
       worker.state = Worker::kSettling;
-      if (save_step_ >= 0) {
+      if (checkpoint_step_ >= 0) {
         worker.to_leader.push_back({Message::kSettle, 0});
       } else {
         worker.step = step;
@@ -397,19 +402,20 @@ class World {
     if (settled) Settled(worker);
   }
 
-  // The last one to settle ends the save, or the epoch.
+  // The last one to settle ends the checkpoint, or the epoch.
   void Settled(Worker& worker) {
     EXPECT_TRUE(worker.waiting.empty());
-    EXPECT_EQ(worker.summed, worker.computed) << "what a save or an evaluation has is all there is";
+    EXPECT_EQ(worker.summed, worker.computed)
+        << "what a checkpoint or an evaluation has is all there is";
     if (settled_ == 0) sums_settled_ = worker.sums;
     EXPECT_EQ(worker.sums, sums_settled_) << "all have one model";
     const bool last = ++settled_ == options_.workers;
     if (last) settled_ = 0;
-    if (save_step_ >= 0) {
+    if (checkpoint_step_ >= 0) {
       if (worker.out) worker.state = Worker::kOut;
       if (!last) return;
-      save_step_ = -1;
-      ++saves_;
+      checkpoint_step_ = -1;
+      ++checkpoints_;
       return;
     }
     worker.out = false;
@@ -423,14 +429,15 @@ class World {
   QuorumLeader leader_;
   std::vector<Worker> workers_;
   absl::Time now_ = absl::UnixEpoch();
-  int64_t save_step_ = -1;  // no step from here on begins before a save; -1: none is wanted
+  // no step from here on begins before a checkpoint; -1: none is wanted
+  int64_t checkpoint_step_ = -1;
   int64_t most_missed_ = 0, sums_settled_ = 0;
-  int settled_ = 0, epochs_ = 0, saves_ = 0, graces_ = 0;
+  int settled_ = 0, epochs_ = 0, checkpoints_ = 0, graces_ = 0;
 };
 
 TEST(QuorumLeaderTest, WhateverTheOrderEveryGradientIsSummedWithinTheBoundAndNobodyIsStuck) {
   int64_t most = 0;
-  int saves = 0, graces = 0;
+  int checkpoints = 0, graces = 0;
   for (uint64_t seed = 0; seed < 2000; ++seed) {
     Random random(TestSeed() * 100003 + seed);
     QuorumLeader::Options options;
@@ -451,11 +458,11 @@ TEST(QuorumLeaderTest, WhateverTheOrderEveryGradientIsSummedWithinTheBoundAndNob
     world.Check();
     if (::testing::Test::HasFailure()) return;
     if (options.bound == 2) most = std::max(most, world.most_missed());
-    saves += world.saves();
+    checkpoints += world.checkpoints();
     graces += world.graces();
   }
   EXPECT_EQ(most, 2) << "the bound is reached somewhere, so it is one";
-  EXPECT_GT(saves, 2000);
+  EXPECT_GT(checkpoints, 2000);
   EXPECT_GT(graces, 200);
 }
 

@@ -1,6 +1,7 @@
-// Sums of gradients that do not wait for all, between workers in threads: nobody waits for one that is
-// late as long as it is within the bound, what is late is summed later, all have the same model, and
-// where all are waited for it is the plain allreduce. By what happened after what, never by the clock.
+// Sums of gradients that do not wait for all, between workers in threads: nobody waits for one that
+// is late as long as it is within the bound, what is late is summed later, all have the same model,
+// and where all are waited for it is the plain allreduce. By what happened after what, never by the
+// clock.
 #include "worker/quorum_sums.h"
 
 #include <algorithm>
@@ -100,7 +101,7 @@ std::vector<Outcome> Train(int workers, Dense::Quorum quorum, int64_t bound,
                            const std::function<Optimizer(int rank)>& optimizer,
                            const std::function<void(Member&)>& body,
                            const std::string& dump_folder = "",
-                           const absl::optional<worker::QuorumMeetings::Options>& meetings = {},
+                           const absl::optional<worker::QuorumRounds::Options>& sync_rounds = {},
                            const MakeReduction& reduction = nullptr) {
   std::vector<std::vector<std::unique_ptr<collectives::Link>>> links(static_cast<size_t>(workers));
   for (auto& row : links) row.resize(static_cast<size_t>(workers));
@@ -134,10 +135,10 @@ std::vector<Outcome> Train(int workers, Dense::Quorum quorum, int64_t bound,
         reduction != nullptr ? reduction(member)
                              : std::make_unique<worker::AllReduceGradients>(*member.dense, plain),
         of_reducer);
-    if (meetings.has_value()) {
+    if (sync_rounds.has_value()) {
       auto mail = worker::OpenQuorumMail(shared, "127.0.0.1", absl::Minutes(1), nullptr);
       ASSERT_TRUE(mail.ok()) << mail.status();
-      worker::QuorumMeetings::Options options = *meetings;
+      worker::QuorumRounds::Options options = *sync_rounds;
       options.sums.leader.workers = workers;
       options.sums.leader.bound = bound;
       options.sums.algorithm = collectives::Algorithm::kDirect;
@@ -196,8 +197,8 @@ TEST(QuorumSumsTest, WhereAllAreWaitedForItIsThePlainAllreduceToTheBit) {
   }
 }
 
-// The mean of every sum with samples is 1, so the model has moved by the rate for each: that is how many
-// there were, whoever was in them.
+// The mean of every sum with samples is 1, so the model has moved by the rate for each: that is how
+// many there were, whoever was in them.
 int64_t SumsIn(const Outcome& outcome, double rate) {
   EXPECT_THAT(outcome.values, Each(outcome.values[0]));
   return std::llround(-static_cast<double>(outcome.values[0]) / rate);
@@ -214,7 +215,8 @@ TEST(QuorumSumsTest, NobodyWaitsForALateWorkerWithinTheBoundAndItsGradientIsSumm
       if (member.rank == 2) {
         member.reducer->BeforeStep();  // the parameters of its step 1
         read.Notify();
-        // It comes when both others are through steps 1 to 3, which they cannot be if they wait for it.
+        // It comes when both others are through steps 1 to 3, which they cannot be if they wait for
+        // it.
         for (absl::Notification& ahead : others_are_ahead) ahead.WaitForNotification();
         std::fill(member.gradient.begin(), member.gradient.end(), 0.0f);
         std::fill_n(member.gradient.begin(), kCount, 7.0f);
@@ -234,13 +236,14 @@ TEST(QuorumSumsTest, NobodyWaitsForALateWorkerWithinTheBoundAndItsGradientIsSumm
     ASSERT_EQ(outcomes[2].missed.size(), 2u) << "the late one is summed, too";
     EXPECT_EQ(outcomes[2].missed[0], 0) << "the first sum waits for all";
     EXPECT_EQ(outcomes[2].missed[1], kBound);
-    // Of steps 0 to 3, and one with what was late. Under SOLO the one of two that came later is late,
-    // and may be in that as well.
+    // Of steps 0 to 3, and one with what was late. Under SOLO the one of two that came later is
+    // late, and may be in that as well.
     EXPECT_EQ(SumsIn(outcomes[0], kRate), 1 + kBound + 1);
   }
 }
 
-// Who leaves out steps and then stands still is not waited for at them, and nothing of it is summed.
+// Who leaves out steps and then stands still is not waited for at them, and nothing of it is
+// summed.
 TEST(QuorumSumsTest, NobodyWaitsForStepsThatAreLeftOut) {
   constexpr int64_t kBound = 2, kLeftOut = 4;
   absl::Notification others_are_ahead[2];
@@ -263,7 +266,7 @@ TEST(QuorumSumsTest, NobodyWaitsForStepsThatAreLeftOut) {
   EXPECT_LE(outcomes[2].missed.size(), 1u);
 }
 
-TEST(QuorumSumsTest, UnequalShareOfDataAndSavesInBetween) {
+TEST(QuorumSumsTest, UnequalShareOfDataAndCheckpointsInBetween) {
   for (const Dense::Quorum quorum : {Dense::SOLO, Dense::MAJORITY}) {
     constexpr int kWorkers = 4;
     const auto outcomes = Train(kWorkers, quorum, 2, AllAlike(Sgd(kRate)), [&](Member& member) {
@@ -274,7 +277,7 @@ TEST(QuorumSumsTest, UnequalShareOfDataAndSavesInBetween) {
         ASSERT_TRUE(member.EndEpoch(20 * (epoch + 1)).ok());
         member.steps = 20 * (epoch + 1);
         const std::vector<float> before = member.dense->RowsWithSlots();
-        ASSERT_TRUE(member.reducer->GatherForSave(&member.missed).ok());
+        ASSERT_TRUE(member.reducer->GatherForCheckpoint(&member.missed).ok());
         EXPECT_EQ(member.dense->RowsWithSlots(), before) << "nothing was left to be summed";
       }
     });
@@ -300,7 +303,8 @@ TEST(QuorumSumsTest, ModelsThatDifferAreFound) {
   }
 }
 
-// What is sent for sums outside of steps is told as well: at the end of an epoch, and for a save.
+// What is sent for sums outside of steps is told as well: at the end of an epoch, and for a
+// checkpoint.
 TEST(QuorumSumsTest, AllBytesAreCounted) {
   Train(3, Dense::SOLO, 2, AllAlike(Sgd(kRate)), [&](Member& member) {
     const uint64_t before = member.group->bytes_sent();  // its making
@@ -314,11 +318,11 @@ TEST(QuorumSumsTest, AllBytesAreCounted) {
     ASSERT_TRUE(member.EndEpoch(4).ok());
     const uint64_t at_end = member.reducer->TakeBytes();
     EXPECT_GE(at_end, kCount * sizeof(float)) << "the last sum";
-    ASSERT_TRUE(member.reducer->GatherForSave(&member.missed).ok());
-    const uint64_t for_save = member.reducer->TakeBytes();
-    EXPECT_GE(for_save, kCount * sizeof(float));
+    ASSERT_TRUE(member.reducer->GatherForCheckpoint(&member.missed).ok());
+    const uint64_t for_checkpoint = member.reducer->TakeBytes();
+    EXPECT_GE(for_checkpoint, kCount * sizeof(float));
     EXPECT_EQ(member.reducer->TakeBytes(), 0u);
-    EXPECT_EQ(told + at_end + for_save, member.group->bytes_sent() - before);
+    EXPECT_EQ(told + at_end + for_checkpoint, member.group->bytes_sent() - before);
   });
 }
 
@@ -346,35 +350,35 @@ TEST(QuorumSumsTest, AWaitNamesAWorkerAndEndsWithTheJob) {
   EXPECT_EQ(seen, absl::CancelledError("enough"));
 }
 
-// ---- meetings of replicas ------------------------------------------------------------------------
+// ---- sync rounds of replicas
+// ------------------------------------------------------------------------
 
 constexpr int64_t kEvery = 4;
 
-std::vector<Outcome> Meet(int workers, const worker::QuorumMeetings::Options& options,
-                          int64_t bound, const Optimizer& optimizer,
-                          const std::function<void(Member&)>& body) {
+std::vector<Outcome> Meet(int workers, const worker::QuorumRounds::Options& options, int64_t bound,
+                          const Optimizer& optimizer, const std::function<void(Member&)>& body) {
   return Train(workers, Dense::QUORUM_UNSPECIFIED, bound, AllAlike(optimizer), body, "", options);
 }
 
-worker::QuorumMeetings::Options Meetings(int quorum, absl::Duration grace = absl::ZeroDuration()) {
-  worker::QuorumMeetings::Options options;
+worker::QuorumRounds::Options SyncRounds(int quorum, absl::Duration grace = absl::ZeroDuration()) {
+  worker::QuorumRounds::Options options;
   options.replica.every = kEvery;
   options.sums.leader.count = quorum;
   options.sums.leader.grace = grace;
   return options;
 }
 
-// Steps to its next meeting, each with the gradient `value` for every sample.
-void ToMeeting(Member& member, int64_t samples, float value) {
+// Steps to its next sync round, each with the gradient `value` for every sample.
+void ToSyncRound(Member& member, int64_t samples, float value) {
   for (int64_t step = 0; step < kEvery; ++step) ASSERT_TRUE(member.Step(samples, value).ok());
 }
 
-TEST(QuorumMeetingsTest, TheCommonModelTakesTheOuterStepWithTheMeanOverSamples) {
-  worker::QuorumMeetings::Options options = Meetings(3);
+TEST(QuorumRoundsTest, TheCommonModelTakesTheOuterStepWithTheMeanOverSamples) {
+  worker::QuorumRounds::Options options = SyncRounds(3);
   options.replica.outer = {0.5f, 0.75f};
   const auto outcomes = Meet(3, options, 2, Sgd(kRate), [](Member& member) {
     const int64_t samples = 1 + member.rank;
-    for (int m = 0; m < 2; ++m) ToMeeting(member, samples, static_cast<float>(samples));
+    for (int m = 0; m < 2; ++m) ToSyncRound(member, samples, static_cast<float>(samples));
     ASSERT_TRUE(member.EndEpoch(8).ok());
   });
   // Replicas move by 1, 2 and 3 times this, with as many samples.
@@ -388,8 +392,8 @@ TEST(QuorumMeetingsTest, TheCommonModelTakesTheOuterStepWithTheMeanOverSamples) 
   }
 }
 
-// With everybody in every meeting it is LocalSgd, which sums models, but for rounding.
-TEST(QuorumMeetingsTest, WithAllOfThemItIsLocalSgd) {
+// With everybody in every sync round it is LocalSgd, which sums models, but for rounding.
+TEST(QuorumRoundsTest, WithAllOfThemItIsLocalSgd) {
   const auto train = [](Member& member) {
     Random random(static_cast<uint64_t>(member.rank) + 1);
     for (int step = 0; step < 3 * kEvery; ++step) {
@@ -400,7 +404,7 @@ TEST(QuorumMeetingsTest, WithAllOfThemItIsLocalSgd) {
       ASSERT_TRUE(member.Finish(1 + static_cast<int64_t>(random.Uniform(5))).ok());
     }
   };
-  worker::QuorumMeetings::Options options = Meetings(2);
+  worker::QuorumRounds::Options options = SyncRounds(2);
   options.replica.outer = {0.7f, 0.9f};
   const auto met = Meet(2, options, 2, Adam(), train);
   worker::LocalSteps::Options plain;
@@ -418,15 +422,16 @@ TEST(QuorumMeetingsTest, WithAllOfThemItIsLocalSgd) {
   }
 }
 
-TEST(QuorumMeetingsTest, WhoComesLateTakesTheModelOfThenAndIsInTheNextMeeting) {
+TEST(QuorumRoundsTest, WhoComesLateTakesTheModelOfThenAndIsInTheNextSyncRound) {
   constexpr int64_t kBound = 3;
   absl::Notification moved, others_are_ahead[2];
-  const auto outcomes = Meet(3, Meetings(2), kBound, Sgd(kRate), [&](Member& member) {
-    ToMeeting(member, 4, 1);  // the first meeting is of all
+  const auto outcomes = Meet(3, SyncRounds(2), kBound, Sgd(kRate), [&](Member& member) {
+    ToSyncRound(member, 4, 1);  // the first sync round is of all
     if (member.rank == 2) {
       for (int64_t step = 1; step < kEvery; ++step) ASSERT_TRUE(member.Step(7, 1).ok());
       moved.Notify();
-      // It comes when both others are through three meetings, which they cannot be if they wait for it.
+      // It comes when both others are through three sync rounds, which they cannot be if they wait
+      // for it.
       for (absl::Notification& ahead : others_are_ahead) ahead.WaitForNotification();
       ASSERT_TRUE(member.Step(7, 1).ok());
       const float at = member.dense->values()[0];
@@ -435,22 +440,22 @@ TEST(QuorumMeetingsTest, WhoComesLateTakesTheModelOfThenAndIsInTheNextMeeting) {
       return;
     }
     moved.WaitForNotification();
-    for (int64_t m = 0; m < kBound; ++m) ToMeeting(member, 4, 1);
+    for (int64_t m = 0; m < kBound; ++m) ToSyncRound(member, 4, 1);
     others_are_ahead[member.rank].Notify();
     ASSERT_TRUE(member.EndEpoch(20).ok());
   });
   for (const Outcome& outcome : outcomes) EXPECT_EQ(outcome.values, outcomes[0].values);
   EXPECT_THAT(outcomes[2].missed, ElementsAre(0, kBound));
-  // Each meeting moves the model as far as a replica has moved.
+  // Each sync round moves the model as far as a replica has moved.
   EXPECT_EQ(SumsIn(outcomes[0], kRate * kEvery), 1 + kBound + 1);
 }
 
-// Its data end between two meetings: what it has moved since the last one does not wait for the end of
-// the epoch, which others may be far from.
-TEST(QuorumMeetingsTest, WhoRunsOutOfDataLeavesTheRestToTheNextMeeting) {
+// Its data end between two sync rounds: what it has moved since the last one does not wait for the
+// end of the epoch, which others may be far from.
+TEST(QuorumRoundsTest, WhoRunsOutOfDataLeavesTheRestToTheNextSyncRound) {
   absl::Notification out, over;
-  const auto outcomes = Meet(2, Meetings(1), 2, Sgd(kRate), [&](Member& member) {
-    ToMeeting(member, 1, 1);
+  const auto outcomes = Meet(2, SyncRounds(1), 2, Sgd(kRate), [&](Member& member) {
+    ToSyncRound(member, 1, 1);
     if (member.rank == 1) {
       for (int64_t step = 0; step + 1 < kEvery; ++step) ASSERT_TRUE(member.Step(3, 1).ok());
       ASSERT_TRUE(member.reducer->OutOfData().ok());
@@ -460,22 +465,22 @@ TEST(QuorumMeetingsTest, WhoRunsOutOfDataLeavesTheRestToTheNextMeeting) {
       return;
     }
     out.WaitForNotification();
-    for (int m = 0; m < 8; ++m) ToMeeting(member, 1, 1);
+    for (int m = 0; m < 8; ++m) ToSyncRound(member, 1, 1);
     over.Notify();
     ASSERT_TRUE(member.EndEpoch(40).ok());
   });
   EXPECT_EQ(outcomes[0].values, outcomes[1].values);
   EXPECT_THAT(outcomes[1].missed, ElementsAre(0, 0));
-  // To the second meeting they bring four steps with 4 samples, and three with 9.
+  // To the second sync round they bring four steps with 4 samples, and three with 9.
   const double second = (4.0 * 4 + 3 * 9) / (4 + 9);
   EXPECT_NEAR(outcomes[0].values[0], -kRate * (8 * kEvery + second), 1e-5);
 }
 
-TEST(QuorumMeetingsTest, WithinTheGraceAMeetingWaitsForTheOthers) {
+TEST(QuorumRoundsTest, WithinTheGraceASyncRoundWaitsForTheOthers) {
   worker::DenseReducer* waits = nullptr;
   absl::Notification made;
-  const auto outcomes = Meet(2, Meetings(1, absl::Hours(1)), 3, Sgd(kRate), [&](Member& member) {
-    ToMeeting(member, 1, 1);
+  const auto outcomes = Meet(2, SyncRounds(1, absl::Hours(1)), 3, Sgd(kRate), [&](Member& member) {
+    ToSyncRound(member, 1, 1);
     if (member.rank == 0) {
       waits = member.reducer.get();
       made.Notify();
@@ -483,7 +488,7 @@ TEST(QuorumMeetingsTest, WithinTheGraceAMeetingWaitsForTheOthers) {
       made.WaitForNotification();
       while (waits->WaitingFor().text.empty()) std::this_thread::yield();
     }
-    ToMeeting(member, 1, 1);
+    ToSyncRound(member, 1, 1);
     ASSERT_TRUE(member.EndEpoch(8).ok());
   });
   EXPECT_THAT(outcomes[0].missed, ElementsAre(0, 0));
@@ -492,13 +497,13 @@ TEST(QuorumMeetingsTest, WithinTheGraceAMeetingWaitsForTheOthers) {
   EXPECT_EQ(SumsIn(outcomes[0], kRate * kEvery), 2);
 }
 
-TEST(QuorumMeetingsTest, AfterTheGraceItBeginsWithoutThem) {
+TEST(QuorumRoundsTest, AfterTheGraceItBeginsWithoutThem) {
   absl::Notification ahead;
   const auto outcomes =
-      Meet(2, Meetings(1, absl::Milliseconds(20)), 3, Sgd(kRate), [&](Member& member) {
-        ToMeeting(member, 1, 1);
+      Meet(2, SyncRounds(1, absl::Milliseconds(20)), 3, Sgd(kRate), [&](Member& member) {
+        ToSyncRound(member, 1, 1);
         if (member.rank == 0) {
-          ToMeeting(member, 1, 1);
+          ToSyncRound(member, 1, 1);
           ahead.Notify();
         } else {
           ahead.WaitForNotification();
@@ -510,15 +515,15 @@ TEST(QuorumMeetingsTest, AfterTheGraceItBeginsWithoutThem) {
   EXPECT_EQ(SumsIn(outcomes[0], kRate * kEvery), 2);
 }
 
-// What a save has: slots of the worker's own, and the outer step's momentum.
-TEST(QuorumMeetingsTest, ASaveGoesOnWithTheSameBits) {
-  worker::QuorumMeetings::Options options = Meetings(2);
+// What a checkpoint has: slots of the worker's own, and the outer step's momentum.
+TEST(QuorumRoundsTest, ACheckpointGoesOnWithTheSameBits) {
+  worker::QuorumRounds::Options options = SyncRounds(2);
   options.replica.outer = {0.7f, 0.9f};
   const auto part = [](Member& member, int64_t from) {
     for (int64_t step = from; step < from + 6; ++step) {
       ASSERT_TRUE(member.Step(2, 0.1f * static_cast<float>(step + member.rank)).ok());
     }
-    ASSERT_TRUE(member.reducer->GatherForSave(&member.missed).ok());
+    ASSERT_TRUE(member.reducer->GatherForCheckpoint(&member.missed).ok());
   };
   std::vector<std::string> states(2);
   const auto whole = Meet(2, options, 2, Adam(), [&](Member& member) {

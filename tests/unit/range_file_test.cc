@@ -268,7 +268,7 @@ server::RangeImage ImageOf(const server::RangeStore& store, uint64_t begin = 0, 
 
 std::string FileOf(const server::RangeStore& store) { return server::EncodeRange(ImageOf(store)); }
 
-TEST(LoadIntoTest, ALoadedStoreSavesTheSameBytes) {
+TEST(LoadIntoTest, ALoadedStoreCheckpointsTheSameBytes) {
   const auto optimizer = MakeOptimizer(Optimizer::ROWWISE_ADAGRAD);
   server::RangeStore store(StoreOptions(optimizer.get())), loaded(StoreOptions(optimizer.get()));
   Fill(store, 10'000);  // more than one batch of CopyRows

@@ -1,6 +1,6 @@
 // What a range does for any policy, shown with policies that exist only here: a buffer in order of
-// arrival that the policy closes when it likes, and gradients that the policy changes on their way to
-// the optimizer. All of it goes along when the range moves.
+// arrival that the policy closes when it likes, and gradients that the policy changes on their way
+// to the optimizer. All of it goes along when the range moves.
 #include "server/range.h"
 
 #include <memory>
@@ -242,8 +242,8 @@ std::unique_ptr<policies::UpdatePolicy> Gba(int batches) {
   return *policies::NewUpdatePolicy(config, 4);
 }
 
-// Numbers of reads, in their order; a read that is answered again keeps its own, and one of a step that
-// was pushed before takes none.
+// Numbers of reads, in their order; a read that is answered again keeps its own, and one of a step
+// that was pushed before takes none.
 TEST_F(RangeTest, ReadsAreCountedInTheirOrder) {
   const auto gba = Gba(2);
   Use(*gba);
@@ -272,8 +272,8 @@ TEST_F(RangeTest, ReadsAreCountedInTheirOrder) {
   EXPECT_EQ(range_->held_bytes(), 0u);
 }
 
-// At the end of an epoch a batch is closed short of its size, and a read may never be pushed: tokens
-// and batches count together again.
+// At the end of an epoch a batch is closed short of its size, and a read may never be pushed:
+// tokens and batches count together again.
 TEST_F(RangeTest, TokensStartAnewWhenNobodyHasData) {
   const auto gba = Gba(3);
   Use(*gba);
@@ -295,8 +295,8 @@ TEST_F(RangeTest, TokensStartAnewWhenNobodyHasData) {
   EXPECT_EQ(Row(), 94) << "none of them is late";
 }
 
-// With a decay, lambda is divided by the root of a mean square, of each element by itself, that moves
-// and is saved with the range.
+// With a decay, lambda is divided by the root of a mean square, of each element by itself, that
+// moves and is saved with the range.
 TEST_F(RangeTest, ACompensationMayAdaptToTheGradients) {
   Policy config;
   config.set_kind(Policy::DC_ASGD);
@@ -322,8 +322,8 @@ TEST_F(RangeTest, ACompensationMayAdaptToTheGradients) {
   }
 }
 
-// Who has seen the switch elsewhere pushes here before it has come: that waits, and is no part of a step
-// that is taken together. On which side a range stands moves with it.
+// Who has seen the switch elsewhere pushes here before it has come: that waits, and is no part of a
+// step that is taken together. On which side a range stands moves with it.
 TEST_F(RangeTest, UpdatesBehindASwitchWaitForIt) {
   Policy config;
   config.set_kind(Policy::SYNC_SWITCH);
@@ -441,7 +441,8 @@ class RowStalenessTest : public RangeTest {
   const server::UpdateRecord& Last() const { return records_.back(); }
 };
 
-// Five versions come between read and update, of which two touched one of its rows and one the other.
+// Five versions come between read and update, of which two touched one of its rows and one the
+// other.
 TEST_F(RowStalenessTest, CountsOnlyUpdatesThatTouchedTheRow) {
   const auto asp = Asp();
   Use(*asp);

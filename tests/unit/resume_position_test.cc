@@ -1,4 +1,5 @@
-// Where workers go on: one answer for all, whatever each of them had noticed when the save was made.
+// Where workers go on: one answer for all, whatever each of them had noticed when the checkpoint
+// was made.
 #include "worker/resume_position.h"
 
 #include <string>
@@ -83,8 +84,8 @@ TEST(ResumePositionTest, AllInTheNextEpochBeginIt) {
   }
 }
 
-// Without lockstep a worker may train in the next epoch while another has yet to notice that all have
-// caught up.
+// Without lockstep a worker may train in the next epoch while another has yet to notice that all
+// have caught up.
 TEST(ResumePositionTest, WhoIsLateFollowsIntoAnEpochThatHasBegun) {
   const std::vector<TrainPosition> at = Positions({{3, false, 22, 20, 48}, {2, true, 20, 7, 200}});
   EXPECT_EQ(at[0].rows(), 48);

@@ -1,5 +1,5 @@
-// What a worker keeps of rows: when a read may have them, what a refresh says of them, and that one that
-// is lost, late, doubled, or of another owner never makes a row look newer than it is.
+// What a worker keeps of rows: when a read may have them, what a refresh says of them, and that one
+// that is lost, late, doubled, or of another owner never makes a row look newer than it is.
 #include "client/row_cache.h"
 
 #include <memory>
@@ -18,7 +18,7 @@ constexpr int kBound = 3;
 class RowCacheTest : public ::testing::Test {
  protected:
   RowCacheTest() { Start(); }
-  void Start(const std::string& more = "train { batch: 4 depth: 0 }") {
+  void Start(const std::string& more = "train { batch_size: 4 prefetch_steps: 0 }") {
     plan_ = CorePlan("kind: ESSP bound: 3", 2, 2, more);
     map_ = CoreView(plan_, 1);
     cache_ = std::make_unique<client::RowCache>(plan_);
@@ -73,7 +73,7 @@ class RowCacheTest : public ::testing::Test {
     return row == nullptr ? -1 : row[1];
   }
 
-  job::JobPlan plan_;
+  job::ResolvedJob plan_;
   HeapBufferSource buffers_;
   std::shared_ptr<const RangeMap> map_;
   std::unique_ptr<client::RowCache> cache_;
@@ -123,7 +123,7 @@ TEST_F(RowCacheTest, WhatTheWorkerHasPushedWaitsForARefreshThatHasIt) {
 
 // At depth 2 a read for step k need not see the worker's own k - 1 and k - 2.
 TEST_F(RowCacheTest, OwnPushesWithinTheDepthMayBeMissing) {
-  Start("train { batch: 4 depth: 2 }");
+  Start("train { batch_size: 4 prefetch_steps: 2 }");
   Tell({.number = 1, .version = 1, .clock = 1, .own = 1});
   Pulled(0, 6, 9, 4, 7);  // has its own steps below 4
   Pushed(0, 5);
@@ -224,8 +224,9 @@ TEST_F(RowCacheTest, WhatIsNotKeptAnyMoreIsDropped) {
   EXPECT_EQ(cache_->rows(), 2u);
 }
 
-// Between refreshes the version need not have moved: a read that the server has answered before is then of the
-// same one as its word, and may come after it. To keep its row would be to keep what nobody tells of.
+// Between refreshes the version need not have moved: a read that the server has answered before is
+// then of the same one as its word, and may come after it. To keep its row would be to keep what
+// nobody tells of.
 TEST_F(RowCacheTest, AnAnswerThatTheWordOfDroppedRowsHasOvertakenIsNotKept) {
   Tell({.number = 1, .version = 4, .clock = 3, .own = 3});
   Pulled(1, 4, 9, 3, 8);
@@ -243,8 +244,8 @@ TEST_F(RowCacheTest, AnAnswerThatTheWordOfDroppedRowsHasOvertakenIsNotKept) {
   EXPECT_EQ(Value(0, 5), -1);
   Pulled(0, 5, 12, 5, 10);
   EXPECT_EQ(Value(0, 5), 10);
-  // As the first word of another owner it is of the version at which the range came there, at which the one
-  // before may have answered, too.
+  // As the first word of another owner it is of the version at which the range came there, at which
+  // the one before may have answered, too.
   Told moved = dropped;
   moved.number = 1;
   moved.view = 2;

@@ -85,7 +85,7 @@ TEST(CellsTest, QuotedTextIsShortAndOneLine) {
   EXPECT_LT(data::Quote(std::string(1000, 'x')).size(), 50u);
 }
 
-// The keys are part of every saved model: they may never change.
+// The keys are part of every checkpoint: they may never change.
 TEST(CellsTest, KeysAreStableAndDifferBetweenFields) {
   const data::FieldHash c1("C1"), c2("C2");
   EXPECT_EQ(c1.Key("68fd1e64"), 8601746594197418059u);

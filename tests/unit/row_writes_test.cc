@@ -1,5 +1,5 @@
-// Rows that programs write: removal from the index and the slabs against a map over random operations,
-// scans under change, and writes that count once.
+// Rows that programs write: removal from the index and the slabs against a map over random
+// operations, scans under change, and writes that count once.
 #include "server/row_writes.h"
 
 #include <algorithm>
@@ -78,8 +78,8 @@ TEST(RowIndexTest, RemovesAsAMapDoes) {
   }
 }
 
-// Rows that are there all the time come exactly once, others at most once, while rows come and go and
-// the index grows.
+// Rows that are there all the time come exactly once, others at most once, while rows come and go
+// and the index grows.
 TEST(RowIndexTest, AScanSeesWhatIsThereAllTheTimeOnce) {
   Random random(TestSeed());
   for (int round = 0; round < 50; ++round) {

@@ -6,14 +6,14 @@
 #include "gtest/gtest.h"
 #include "proto/incarnation.h"
 #include "scheduler/barriers.h"
+#include "scheduler/checkpoint_queue.h"
 #include "scheduler/commands.h"
 #include "scheduler/effects.h"
 #include "scheduler/failure_judge.h"
-#include "scheduler/life_watch.h"
+#include "scheduler/liveness_monitor.h"
 #include "scheduler/membership.h"
 #include "scheduler/overdue_watch.h"
 #include "scheduler/reports.h"
-#include "scheduler/save_queue.h"
 #include "scheduler/stall_watch.h"
 #include "tests/unit/scheduler_test_job.h"
 
@@ -49,18 +49,18 @@ class PartsTest : public ::testing::Test {
     }
   }
 
-  const job::JobPlan plan_;
+  const job::ResolvedJob plan_;
   const scheduler::SchedulerTimes times_;
   scheduler::Membership members_;
   scheduler::SchedulerEffects effects_;
-  scheduler::LifeWatch life_{times_, &members_};
+  scheduler::LivenessMonitor life_{times_, &members_};
 };
 
 // ---- servers of workers -----------------------------------------------------------------------
 
 // Workers without an index, and their servers in another order: each gets the number of its own.
 TEST(ServersOfWorkersTest, AreNumberedAndNamedAfterTheirWorkers) {
-  job::JobPlan plan = TestPlan(2, 1);
+  job::ResolvedJob plan = TestPlan(2, 1);
   plan.workers_serve = true;
   scheduler::Membership members(plan);
   const auto add = [&](Register::Role role, uint64_t incarnation) {
@@ -87,7 +87,7 @@ TEST(ServersOfWorkersTest, AreNumberedAndNamedAfterTheirWorkers) {
 
 // One whose worker is not of the job is waited for in vain, and does not end the scheduler.
 TEST(ServersOfWorkersTest, AStrangersServerDoesNotMakeTheJobWhole) {
-  job::JobPlan plan = TestPlan(1, 0);
+  job::ResolvedJob plan = TestPlan(1, 0);
   plan.workers_serve = true;
   scheduler::Membership members(plan);
   const auto add = [&](uint64_t connection, Register::Role role, uint64_t incarnation) {
@@ -107,20 +107,20 @@ TEST_F(PartsTest, ACommandIsDoneWhenAllHaveAnswered) {
   scheduler::Commands commands;
   const Command report = commands.New(Command::REPORT);
   commands.Await(At(0), report, /*servers=*/1, /*shards=*/2, /*workers=*/0, "end");
-  const Command save = commands.New(Command::SAVE, "/a");
-  EXPECT_GT(save.id(), report.id());
-  commands.Await(At(0), save, 0, 0, /*workers=*/2);
+  const Command checkpoint = commands.New(Command::CHECKPOINT, "/a");
+  EXPECT_GT(checkpoint.id(), report.id());
+  commands.Await(At(0), checkpoint, 0, 0, /*workers=*/2);
   EXPECT_TRUE(commands.ServersAreBusy());
-  EXPECT_EQ(commands.Describe(save.id()), "SAVE /a");
+  EXPECT_EQ(commands.Describe(checkpoint.id()), "CHECKPOINT /a");
   ASSERT_EQ(commands.MissingOf(*members_.worker(1)).size(), 1u);
   EXPECT_EQ(commands.MissingOf(*members_.worker(1))[0].path(), "/a");
 
-  commands.OnDone(*members_.worker(0), save.id());
+  commands.OnDone(*members_.worker(0), checkpoint.id());
   EXPECT_FALSE(commands.TakeAnswered().has_value());
-  EXPECT_EQ(commands.pending().at(save.id()).MissingNames(), "worker 1");
+  EXPECT_EQ(commands.pending().at(checkpoint.id()).MissingNames(), "worker 1");
   EXPECT_TRUE(commands.MissingOf(*members_.worker(0)).empty());
-  commands.OnDone(*members_.server(0), save.id());  // not asked: changes nothing
-  commands.OnDone(*members_.worker(1), save.id());
+  commands.OnDone(*members_.server(0), checkpoint.id());  // not asked: changes nothing
+  commands.OnDone(*members_.worker(1), checkpoint.id());
   EXPECT_EQ(commands.TakeAnswered()->command.path(), "/a");
 
   commands.OnDone(*members_.server(0), report.id());
@@ -130,50 +130,50 @@ TEST_F(PartsTest, ACommandIsDoneWhenAllHaveAnswered) {
   commands.OnReport(0, 0);
   EXPECT_EQ(commands.TakeAnswered()->barrier, "end");
   EXPECT_FALSE(commands.ServersAreBusy());
-  EXPECT_EQ(commands.Describe(save.id()), "a command") << "it is over";
+  EXPECT_EQ(commands.Describe(checkpoint.id()), "a command") << "it is over";
 }
 
-TEST(SaveQueueTest, APauseWaitsForWhatIsUnderWayAndHoldsUpTheRest) {
-  using Answer = scheduler::SaveQueue::Answer;
-  scheduler::SaveQueue saves;
-  EXPECT_EQ(saves.Add("/a"), Answer::kStart);
-  EXPECT_TRUE(saves.PauseFor("best"));
-  EXPECT_FALSE(saves.paused()) << "not yet";
-  EXPECT_EQ(saves.Add("/b"), Answer::kQueued);
-  saves.Finish();
-  EXPECT_EQ(saves.TakeBarrier(), "") << "what was asked for before comes first";
-  saves.Finish();
-  EXPECT_EQ(saves.TakeBarrier(), "best");
-  EXPECT_FALSE(saves.PauseFor("best"));
-  EXPECT_TRUE(saves.paused());
-  EXPECT_EQ(saves.Add("/c"), Answer::kQueued) << "nothing is under way, and nothing may be";
-  EXPECT_TRUE(saves.Resume());
-  EXPECT_EQ(saves.current(), "/c");
-  saves.Finish();
-  EXPECT_FALSE(saves.PauseFor("best"));
-  EXPECT_FALSE(saves.Resume()) << "nothing was asked for";
-  EXPECT_EQ(saves.Add("/d"), Answer::kStart);
+TEST(CheckpointQueueTest, APauseWaitsForWhatIsUnderWayAndHoldsUpTheRest) {
+  using Answer = scheduler::CheckpointQueue::Answer;
+  scheduler::CheckpointQueue checkpoints;
+  EXPECT_EQ(checkpoints.Add("/a"), Answer::kStart);
+  EXPECT_TRUE(checkpoints.PauseFor("best"));
+  EXPECT_FALSE(checkpoints.paused()) << "not yet";
+  EXPECT_EQ(checkpoints.Add("/b"), Answer::kQueued);
+  checkpoints.Finish();
+  EXPECT_EQ(checkpoints.TakeBarrier(), "") << "what was asked for before comes first";
+  checkpoints.Finish();
+  EXPECT_EQ(checkpoints.TakeBarrier(), "best");
+  EXPECT_FALSE(checkpoints.PauseFor("best"));
+  EXPECT_TRUE(checkpoints.paused());
+  EXPECT_EQ(checkpoints.Add("/c"), Answer::kQueued) << "nothing is under way, and nothing may be";
+  EXPECT_TRUE(checkpoints.Resume());
+  EXPECT_EQ(checkpoints.current(), "/c");
+  checkpoints.Finish();
+  EXPECT_FALSE(checkpoints.PauseFor("best"));
+  EXPECT_FALSE(checkpoints.Resume()) << "nothing was asked for";
+  EXPECT_EQ(checkpoints.Add("/d"), Answer::kStart);
 }
 
-TEST(SaveQueueTest, OneAtATimeAndNoneAfterTheEnd) {
-  scheduler::SaveQueue saves;
-  EXPECT_EQ(saves.Add("/a"), scheduler::SaveQueue::Answer::kStart);
-  EXPECT_EQ(saves.Add("/a"), scheduler::SaveQueue::Answer::kQueued)
+TEST(CheckpointQueueTest, OneAtATimeAndNoneAfterTheEnd) {
+  scheduler::CheckpointQueue checkpoints;
+  EXPECT_EQ(checkpoints.Add("/a"), scheduler::CheckpointQueue::Answer::kStart);
+  EXPECT_EQ(checkpoints.Add("/a"), scheduler::CheckpointQueue::Answer::kQueued)
       << "the first may be past this moment";
-  EXPECT_EQ(saves.Add("/a"), scheduler::SaveQueue::Answer::kMerged);
-  EXPECT_EQ(saves.Add("/b"), scheduler::SaveQueue::Answer::kQueued);
-  EXPECT_TRUE(saves.CloseFor("end"));
-  EXPECT_EQ(saves.Add("/b"), scheduler::SaveQueue::Answer::kClosed);
+  EXPECT_EQ(checkpoints.Add("/a"), scheduler::CheckpointQueue::Answer::kMerged);
+  EXPECT_EQ(checkpoints.Add("/b"), scheduler::CheckpointQueue::Answer::kQueued);
+  EXPECT_TRUE(checkpoints.CloseFor("end"));
+  EXPECT_EQ(checkpoints.Add("/b"), scheduler::CheckpointQueue::Answer::kClosed);
   for (const char* const folder : {"/a", "/a", "/b"}) {
-    EXPECT_TRUE(saves.HoldsUp("end"));
-    EXPECT_EQ(saves.TakeBarrier(), "");
-    EXPECT_EQ(saves.current(), folder);
-    saves.Finish();
+    EXPECT_TRUE(checkpoints.HoldsUp("end"));
+    EXPECT_EQ(checkpoints.TakeBarrier(), "");
+    EXPECT_EQ(checkpoints.current(), folder);
+    checkpoints.Finish();
   }
-  EXPECT_FALSE(saves.HoldsUp("end"));
-  EXPECT_EQ(saves.TakeBarrier(), "end");
-  EXPECT_EQ(saves.TakeBarrier(), "") << "once";
-  EXPECT_FALSE(saves.CloseFor("end"));
+  EXPECT_FALSE(checkpoints.HoldsUp("end"));
+  EXPECT_EQ(checkpoints.TakeBarrier(), "end");
+  EXPECT_EQ(checkpoints.TakeBarrier(), "") << "once";
+  EXPECT_FALSE(checkpoints.CloseFor("end"));
 }
 
 // ---- watches ----------------------------------------------------------------------------------
@@ -231,8 +231,9 @@ TEST_F(PartsTest, AVictimsWordWaitsForTheCause) {
 TEST_F(PartsTest, AStallIsNamedByWhomBeatsWaitFor) {
   scheduler::Barriers barriers(2);
   scheduler::Commands commands;
-  scheduler::SaveQueue saves;
-  scheduler::StallWatch stalls(times_, absl::Seconds(60), &members_, &barriers, &commands, &saves);
+  scheduler::CheckpointQueue checkpoints;
+  scheduler::StallWatch stalls(times_, absl::Seconds(60), &members_, &barriers, &commands,
+                               &checkpoints);
   AllMove(0);
   Beat victim, root;
   victim.set_activity("waits for server 0");  // not what the scheduler goes by
@@ -263,9 +264,9 @@ TEST_F(PartsTest, WhatTakesLongIsSaidAndEndsAtItsLimit) {
   BarrierEnter enter;
   enter.set_name("epoch 0");
   ASSERT_TRUE(barriers.Enter(At(0), 0, enter).ok());
-  commands.Await(At(0), commands.New(Command::SAVE, "/a"), 0, 0, /*workers=*/2);
-  const Command save = commands.New(Command::SAVE, "/a/step-1");
-  commands.Await(At(0), save, /*servers=*/1, 1, 0, "save");
+  commands.Await(At(0), commands.New(Command::CHECKPOINT, "/a"), 0, 0, /*workers=*/2);
+  const Command checkpoint = commands.New(Command::CHECKPOINT, "/a/step-1");
+  commands.Await(At(0), checkpoint, /*servers=*/1, 1, 0, "checkpoint");
   overdue.CheckBarriers(At(4.9), &effects_);
   EXPECT_FALSE(overdue.CheckCommands(At(4.9), &effects_).has_value());
   EXPECT_TRUE(effects_.warnings.empty());
@@ -273,8 +274,8 @@ TEST_F(PartsTest, WhatTakesLongIsSaidAndEndsAtItsLimit) {
   EXPECT_FALSE(overdue.CheckCommands(At(5), &effects_).has_value());
   EXPECT_THAT(effects_.warnings,
               ::testing::ElementsAre(HasSubstr("barrier \"epoch 0\": 1 of 2 in"),
-                                     "SAVE not done after 5.0 s by worker 0, worker 1",
-                                     "SAVE not done after 5.0 s by server 0"));
+                                     "CHECKPOINT not done after 5.0 s by worker 0, worker 1",
+                                     "CHECKPOINT not done after 5.0 s by server 0"));
   const auto failure = overdue.CheckCommands(At(600), &effects_);
   ASSERT_TRUE(failure.has_value());
   EXPECT_EQ(failure->node(), "server 0") << "workers are judged by what they wait for";

@@ -120,7 +120,7 @@ class ShellTest : public ::testing::TestWithParam<bool> {
     events_ = std::tmpfile();
     ASSERT_NE(events_, nullptr);
     options_.plan = TestPlan(1, 1);
-    options_.plan.job.mutable_limits()->set_report_seconds(0.2);
+    options_.plan.job.mutable_limits()->set_report_interval_seconds(0.2);
     options_.out_dir = out_;
     options_.progress = events_;
     options_.abort = &abort_;
@@ -284,7 +284,7 @@ TEST(RunSchedulerTest, SaysWhyItCannotWrite) {
 TEST(RunSchedulerTest, NobodyComes) {
   scheduler::SchedulerOptions options;
   options.plan = TestPlan(1, 1);
-  options.plan.job.mutable_limits()->set_start_seconds(0.2);
+  options.plan.job.mutable_limits()->set_startup_timeout_seconds(0.2);
   const absl::Status status = scheduler::RunScheduler(options);
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(status.message()), HasSubstr("server 0, worker 0"));

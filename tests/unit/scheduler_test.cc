@@ -36,7 +36,7 @@ using ::testing::IsEmpty;
 // ---- range map --------------------------------------------------------------------------------
 
 // Expected rows of each shard, of one table.
-std::vector<double> RowsByShard(const job::JobPlan& plan, const job::TablePlan& table) {
+std::vector<double> RowsByShard(const job::ResolvedJob& plan, const job::TablePlan& table) {
   const int ranges = plan.shards() * plan.job.cluster().ranges_per_shard();
   const std::vector<double> rows = scheduler::ExpectedRows(table, job::EqualRanges(ranges));
   std::vector<double> by_shard(static_cast<size_t>(plan.shards()), 0.0);
@@ -55,7 +55,7 @@ std::vector<double> RowsByShard(const job::JobPlan& plan, const job::TablePlan& 
 TEST(DealRangesTest, NoShardIsAboveItsShare) {
   for (int servers = 1; servers <= 7; ++servers) {
     for (int shards = 1; shards <= 3; ++shards) {
-      job::JobPlan plan = TestPlan(2, servers, shards, /*dense_blocks=*/1000);
+      job::ResolvedJob plan = TestPlan(2, servers, shards, /*dense_blocks=*/1000);
       plan.job.mutable_cluster()->set_ranges_per_shard(10);
       plan.tables.push_back(TestTable("huge", int64_t{1} << 33));
       plan.tables.back().id = 2;
@@ -73,8 +73,8 @@ TEST(DealRangesTest, NoShardIsAboveItsShare) {
 
 // Five blocks on four shards cannot be even: no shard gets more than two, none goes without.
 TEST(DealRangesTest, AFewDenseBlocksAreSpreadOneByOne) {
-  const job::JobPlan plan = [] {
-    job::JobPlan p = TestPlan(1, 2, 2, /*dense_blocks=*/5);
+  const job::ResolvedJob plan = [] {
+    job::ResolvedJob p = TestPlan(1, 2, 2, /*dense_blocks=*/5);
     p.job.mutable_cluster()->set_ranges_per_shard(10);
     return p;
   }();
@@ -85,7 +85,7 @@ TEST(DealRangesTest, AFewDenseBlocksAreSpreadOneByOne) {
 
 // The clients' reading of a view accepts the map: no gap, no overlap, every owner exists.
 TEST(DealRangesTest, TheMapCutsAllPositions) {
-  const job::JobPlan plan = TestPlan(1, 3, 2, /*dense_blocks=*/9);
+  const job::ResolvedJob plan = TestPlan(1, 3, 2, /*dense_blocks=*/9);
   View view;
   view.set_number(1);
   for (const RangeInfo& range : scheduler::DealRanges(plan)) *view.add_range() = range;
@@ -95,15 +95,15 @@ TEST(DealRangesTest, TheMapCutsAllPositions) {
 }
 
 // Behind two servers come three workers. Dealt over them, a table has ranges on workers alone ...
-job::JobPlan OnWorkers(Table::Synchroniser synchroniser) {
-  job::JobPlan plan = TestPlan(3, 2, 2, /*dense_blocks=*/9);
-  plan.tables[0].synchroniser = synchroniser;
+job::ResolvedJob OnWorkers(Table::Placement synchroniser) {
+  job::ResolvedJob plan = TestPlan(3, 2, 2, /*dense_blocks=*/9);
+  plan.tables[0].placement = synchroniser;
   plan.workers_serve = true;
   return plan;
 }
 
 TEST(DealRangesTest, ShardedTablesAreDealtOverTheWorkers) {
-  const job::JobPlan plan = OnWorkers(Table::SHARDED);
+  const job::ResolvedJob plan = OnWorkers(Table::SHARDED);
   std::map<uint32_t, int> ranges_of_server;
   for (const RangeInfo& range : scheduler::DealRanges(plan)) {
     if (range.table() == 0) ++ranges_of_server[range.server()];
@@ -114,7 +114,7 @@ TEST(DealRangesTest, ShardedTablesAreDealtOverTheWorkers) {
 
 // ... and with a copy at each, each worker has all of it, cut alike.
 TEST(DealRangesTest, ReplicatedTablesAreWholeAtEachWorker) {
-  const job::JobPlan plan = OnWorkers(Table::REPLICATED);
+  const job::ResolvedJob plan = OnWorkers(Table::REPLICATED);
   View view;
   view.set_number(1);
   for (const RangeInfo& range : scheduler::DealRanges(plan)) *view.add_range() = range;
@@ -136,7 +136,7 @@ TEST(DealRangesTest, ReplicatedTablesAreWholeAtEachWorker) {
   for (int i = 0; i < 5; ++i) EXPECT_EQ(others[i], ids[i] + 8);
 
   // A copy too few, a copy that is cut in another way.
-  job::JobPlan more = plan;
+  job::ResolvedJob more = plan;
   more.job.mutable_cluster()->set_workers(4);
   EXPECT_THAT(RangeMap::FromView(view, more.sizes()).status().message(),
               HasSubstr("3 copies of table"));
@@ -234,7 +234,7 @@ ShardReport ReportOf(uint32_t server, uint64_t applied, double gap_max) {
 }
 
 TEST(JobBookTest, SumsOverShardsAndWorkers) {
-  const job::JobPlan plan = TestPlan(2, 2);
+  const job::ResolvedJob plan = TestPlan(2, 2);
   scheduler::JobBook book(plan);
   book.Start(At(0));
   ASSERT_TRUE(book.AddShardReport(ReportOf(0, 10, 3)).ok());
@@ -258,9 +258,10 @@ TEST(JobBookTest, SumsOverShardsAndWorkers) {
   EXPECT_EQ(total.bytes.at("move"), 10u);
 }
 
-// A run that goes on tells of all of it: what was done before the save joins what is done after it.
+// A run that goes on tells of all of it: what was done before the checkpoint joins what is done
+// after it.
 TEST(JobBookTest, ARunThatGoesOnCountsOn) {
-  const job::JobPlan plan = TestPlan(2, 2);
+  const job::ResolvedJob plan = TestPlan(2, 2);
   const auto report = [](scheduler::JobBook* book, int64_t samples, int64_t steps) {
     Progress progress;
     progress.set_samples(samples);
@@ -309,9 +310,10 @@ TEST(JobBookTest, ARunThatGoesOnCountsOn) {
   EXPECT_EQ(scheduler::JobBook(plan, second.Record(At(102))).Total(At(0)).samples, 1320);
 }
 
-// What is said of single workers, histograms and waits: over shards, and over the attempts of a run.
+// What is said of single workers, histograms and waits: over shards, and over the attempts of a
+// run.
 TEST(JobBookTest, WorkersAndHistogramsAddUp) {
-  const job::JobPlan plan = TestPlan(2, 2);
+  const job::ResolvedJob plan = TestPlan(2, 2);
   const auto report = [](uint32_t server, uint64_t sent, double waited) {
     ShardReport made = ReportOf(server, 10, 3);
     TableReport& table = *made.mutable_table(0);
@@ -356,7 +358,7 @@ TEST(JobBookTest, WorkersAndHistogramsAddUp) {
 
 // By the fingerprints of rows that programs have split themselves, or have not.
 TEST(JobBookTest, WorkersThatTrainOnTheSameRowsAreNamed) {
-  const job::JobPlan plan = TestPlan(3, 1);
+  const job::ResolvedJob plan = TestPlan(3, 1);
   scheduler::JobBook book(plan);
   const auto report = [&book](int rank, uint64_t first, uint64_t epoch) {
     Progress progress;
@@ -377,7 +379,7 @@ TEST(JobBookTest, WorkersThatTrainOnTheSameRowsAreNamed) {
 }
 
 TEST(SummaryTest, AModelThatIsWorseThanNoneIsSaid) {
-  job::JobPlan plan = TestPlan(1, 1);
+  job::ResolvedJob plan = TestPlan(1, 1);
   const auto warning = [&plan](const char* summary) {
     const std::vector<std::string> lines =
         scheduler::QualityWarnings(plan, nlohmann::json::parse(summary));
@@ -426,7 +428,7 @@ TEST(HistogramTest, BucketsFollowEachOtherWithoutGaps) {
 // Each note counts once and in its turn; of values, the later step and then the lower rank.
 TEST(JobBookTest, TheLastValueOfANameStays) {
   using Noted = scheduler::JobBook::Noted;
-  const job::JobPlan plan = TestPlan(2, 1);
+  const job::ResolvedJob plan = TestPlan(2, 1);
   scheduler::JobBook book(plan);
   const auto note = [](int64_t number, int64_t step, const std::string& name, double value) {
     ProgramNote made;
@@ -483,10 +485,10 @@ TEST(JobBookTest, TooManyNamesAreDropped) {
   EXPECT_EQ(book.Total(At(0)).reported.size(), scheduler::JobBook::kMaxReported);
 }
 
-// The n-th wish of all workers is one save; what is asked for while one is made is another.
-TEST(SaveScheduleTest, ProgramsAskForSaves) {
-  Save save;
-  scheduler::SaveSchedule schedule(save);
+// The n-th wish of all workers is one checkpoint; what is asked for while one is made is another.
+TEST(CheckpointScheduleTest, ProgramsAskForCheckpoints) {
+  Checkpoint checkpoint;
+  scheduler::CheckpointSchedule schedule(checkpoint);
   schedule.Done(At(0), 0);
   EXPECT_FALSE(schedule.Due(At(1)));
   schedule.OnAsked(1);
@@ -543,7 +545,7 @@ TEST(JobBookTest, TheTimeLeftIsByThePaceOfTraining) {
 // Reports of two workers are never of quite the same moment. Where all take each step together the
 // later one is true of both.
 TEST(JobBookTest, WorkersInStepAreAtOneStep) {
-  job::JobPlan plan = TestPlan(2, 1);
+  job::ResolvedJob plan = TestPlan(2, 1);
   plan.lockstep = true;
   scheduler::JobBook book(plan);
   book.Start(At(0));
@@ -634,7 +636,7 @@ TEST(JobBookTest, RefusesReportsOfAnotherJob) {
 }
 
 TEST(SummaryTest, HasTheFieldsUsersHold) {
-  job::JobPlan plan = TestPlan(2, 1);
+  job::ResolvedJob plan = TestPlan(2, 1);
   plan.groups[0].policy.set_kind(Policy::SSP);
   plan.groups[0].policy.set_bound(4);
   plan.job.mutable_dense()->set_synchroniser(Dense::ALLREDUCE);
@@ -670,7 +672,7 @@ TEST(SummaryTest, HasTheFieldsUsersHold) {
 }
 
 TEST(SummaryTest, NamesEachWayThatFramesTook) {
-  const job::JobPlan plan = TestPlan(1, 3);
+  const job::ResolvedJob plan = TestPlan(1, 3);
   scheduler::JobBook book(plan);
   book.Start(At(0));
   EXPECT_EQ(scheduler::SummaryJson(plan, book.Total(At(1)), "ZeroMQ")["transport"], "ZeroMQ");
@@ -694,7 +696,7 @@ TEST(SummaryTest, NamesEachWayThatFramesTook) {
 }
 
 TEST(SummaryTest, HasWhatRank0ChoseForCollectives) {
-  const job::JobPlan plan = TestPlan(2, 1);
+  const job::ResolvedJob plan = TestPlan(2, 1);
   scheduler::JobBook book(plan);
   book.Start(At(0));
   EXPECT_FALSE(scheduler::SummaryJson(plan, book.Total(At(1)), "ZeroMQ").contains("collectives"));
@@ -741,7 +743,7 @@ TEST(OutputFilesTest, WritesWholeFilesOrSaysWhyNot) {
 
 class Driver {
  public:
-  explicit Driver(const job::JobPlan& plan, scheduler::SchedulerCore::Options options = {})
+  explicit Driver(const job::ResolvedJob& plan, scheduler::SchedulerCore::Options options = {})
       : core(plan, options) {}
 
   void Step(double at, const scheduler::SchedulerEvent& event) {
@@ -837,15 +839,15 @@ TEST(SchedulerCoreTest, WhatIsTrainedBeforeAnEvaluationOrTheEndIsSaid) {
   EXPECT_THAT(SaidBy(d), ElementsAre(60)) << "whatever was lost on the way";
 }
 
-// Rank 0 has read the dense rows for the save, the servers have not written theirs: what a policy
-// holds back must stay where it is until both are done.
-TEST(SchedulerCoreTest, WhatIsHeldBackIsNotAppliedInTheMiddleOfASave) {
+// Rank 0 has read the dense rows for the checkpoint, the servers have not written theirs: what a
+// policy holds back must stay where it is until both are done.
+TEST(SchedulerCoreTest, WhatIsHeldBackIsNotAppliedInTheMiddleOfACheckpoint) {
   Driver d(TestPlan(2, 1));
   d.Up();
-  scheduler::SchedulerEvent save;
-  save.kind = scheduler::SchedulerEvent::Kind::kSave;
-  save.text = "/m";
-  d.Step(1, save);
+  scheduler::SchedulerEvent checkpoint;
+  checkpoint.kind = scheduler::SchedulerEvent::Kind::kCheckpoint;
+  checkpoint.text = "/m";
+  d.Step(1, checkpoint);
   ASSERT_FALSE(d.effects.sends.empty());
   const uint64_t id = d.effects.sends[0].control.command().id();
   const auto finishes = [&] {
@@ -1006,15 +1008,9 @@ TEST(ReadersTest, AreBoundedAndNeverShareANumber) {
 // ---- anything a peer can say ------------------------------------------------------------------
 
 std::string RandomText(Random* random) {
-  static const char* const kTexts[] = {"",
-                                       "save",
-                                       "end",
-                                       "report x",
-                                       "save:/p",
-                                       "worker 0",
-                                       "server 9",
-                                       "waits for worker 0",
-                                       "waits for worker 1"};
+  static const char* const kTexts[] = {"",         "checkpoint",         "end",
+                                       "report x", "checkpoint:/p",      "worker 0",
+                                       "server 9", "waits for worker 0", "waits for worker 1"};
   if (random->Bernoulli(0.7)) return kTexts[random->Uniform(std::size(kTexts))];
   return std::string(random->Uniform(5000), static_cast<char>(random->Uniform(256)));
 }

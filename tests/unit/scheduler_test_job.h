@@ -25,9 +25,9 @@ inline job::TablePlan TestTable(const std::string& name, int64_t expected_rows,
 }
 
 // Tables "emb" (BSP) and, with dense_blocks > 0, "dense". Two ranges a shard keep traces short.
-inline job::JobPlan TestPlan(int workers, int servers, int shards_per_server = 1,
-                             int64_t dense_blocks = 0) {
-  job::JobPlan plan;
+inline job::ResolvedJob TestPlan(int workers, int servers, int shards_per_server = 1,
+                                 int64_t dense_blocks = 0) {
+  job::ResolvedJob plan;
   plan.job.set_name("test");
   plan.job.set_seed(5);
   plan.job.mutable_cluster()->set_workers(workers);
@@ -35,9 +35,9 @@ inline job::JobPlan TestPlan(int workers, int servers, int shards_per_server = 1
   plan.job.mutable_cluster()->set_shards_per_server(shards_per_server);
   plan.job.mutable_cluster()->set_ranges_per_shard(2);
   plan.job.mutable_train()->set_epochs(2);
-  plan.job.mutable_limits()->set_report_seconds(1);
-  plan.job.mutable_limits()->set_start_seconds(60);
-  plan.job.mutable_limits()->set_stall_limit_seconds(600);
+  plan.job.mutable_limits()->set_report_interval_seconds(1);
+  plan.job.mutable_limits()->set_startup_timeout_seconds(60);
+  plan.job.mutable_limits()->set_stall_timeout_seconds(600);
   plan.hash = kTestJobHash;
   plan.tables.push_back(TestTable("emb", 1000000));
   if (dense_blocks > 0) {

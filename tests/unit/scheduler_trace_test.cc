@@ -8,9 +8,11 @@
 // review the diff of the files. Commands (connections are numbers; a node's incarnation is that
 // number unless `inc=` says otherwise):
 //
-//   job workers=2 servers=1 shards=1 start=60 stall=600   first; all but the first two are optional;
-//                          saves=PATH: it saves there, by itself every save_seconds= or save_steps=;
-//                          keep_best=1: it has train.keep_best
+//   job workers=2 servers=1 shards=1 start=60 stall=600   first; all but the first two are
+//   optional;
+//                          checkpoints=PATH: it checkpoints there, by itself every
+//                          checkpoint_seconds= or checkpoint_steps=; keep_best=1: it has
+//                          train.keep_best
 //   register CONN ROLE INDEX [inc=N] [hash=N] [endpoints=N]
 //   up                     registers servers 0.. on connections 1.. and workers 0.. on 11.., lets
 //                          them acknowledge the view and beat; prints only the notice of the start
@@ -28,7 +30,7 @@
 //   failure CONN CODE REASON         (CODE: a number of absl::StatusCode)
 //   blame CONN NODE|CODE|REASON
 //   lost CONN WHY / closed CONN / garbage CONN WHY
-//   save PATH / move RANGE SERVER SHARD / end REASON / abort REASON
+//   checkpoint PATH / move RANGE SERVER SHARD / end REASON / abort REASON
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
@@ -151,7 +153,7 @@ std::string Describe(const scheduler::SchedulerNotice& notice) {
       return absl::StrCat("evaluation ", notice.text);
     case scheduler::SchedulerNotice::Kind::kReported:
       return absl::StrCat("reported ", notice.text);
-    case scheduler::SchedulerNotice::Kind::kSaved:
+    case scheduler::SchedulerNotice::Kind::kCheckpointed:
       return absl::StrCat("saved step ", notice.step);
     case scheduler::SchedulerNotice::Kind::kStall:
       return absl::StrCat("stall of ", notice.node, ": ", notice.text);
@@ -184,21 +186,21 @@ class Trace {
 
  private:
   void MakeJob(const Words& words) {
-    job::JobPlan plan = TestPlan(static_cast<int>(Number(Option(words, "workers", "1"))),
-                                 static_cast<int>(Number(Option(words, "servers", "1"))),
-                                 static_cast<int>(Number(Option(words, "shards", "1"))));
-    plan.job.mutable_limits()->set_start_seconds(
+    job::ResolvedJob plan = TestPlan(static_cast<int>(Number(Option(words, "workers", "1"))),
+                                     static_cast<int>(Number(Option(words, "servers", "1"))),
+                                     static_cast<int>(Number(Option(words, "shards", "1"))));
+    plan.job.mutable_limits()->set_startup_timeout_seconds(
         static_cast<double>(Number(Option(words, "start", "60"))));
-    plan.job.mutable_limits()->set_stall_limit_seconds(
+    plan.job.mutable_limits()->set_stall_timeout_seconds(
         static_cast<double>(Number(Option(words, "stall", "600"))));
-    plan.job.mutable_limits()->set_report_seconds(
+    plan.job.mutable_limits()->set_report_interval_seconds(
         static_cast<double>(Number(Option(words, "every", "1000"))));
-    plan.job.mutable_save()->set_every_seconds(
-        static_cast<double>(Number(Option(words, "save_seconds", "0"))));
-    plan.job.mutable_save()->set_every_steps(Number(Option(words, "save_steps", "0")));
+    plan.job.mutable_checkpoint()->set_every_seconds(
+        static_cast<double>(Number(Option(words, "checkpoint_seconds", "0"))));
+    plan.job.mutable_checkpoint()->set_every_steps(Number(Option(words, "checkpoint_steps", "0")));
     if (Option(words, "keep_best", "0") == "1") plan.job.mutable_train()->mutable_keep_best();
     scheduler::SchedulerCore::Options options;
-    options.models.save_to = Option(words, "saves", "");
+    options.models.checkpoint_folder = Option(words, "checkpoints", "");
     core_ = std::make_unique<scheduler::SchedulerCore>(plan, options);
     Step(scheduler::SchedulerEvent());
   }
@@ -238,7 +240,7 @@ class Trace {
         {"lost", scheduler::SchedulerEvent::Kind::kLost},
         {"closed", scheduler::SchedulerEvent::Kind::kClosed},
         {"garbage", scheduler::SchedulerEvent::Kind::kGarbage},
-        {"save", scheduler::SchedulerEvent::Kind::kSave},
+        {"checkpoint", scheduler::SchedulerEvent::Kind::kCheckpoint},
         {"abort", scheduler::SchedulerEvent::Kind::kAbort},
         {"move", scheduler::SchedulerEvent::Kind::kMoveRange},
         {"end", scheduler::SchedulerEvent::Kind::kEnd}};

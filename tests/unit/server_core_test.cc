@@ -1,5 +1,6 @@
 // What a server makes of what the scheduler says: each task goes to the shards once and is answered
-// when all have done it, every time the scheduler asks; and a save of a shard, slice by slice.
+// when all have done it, every time the scheduler asks; and a checkpoint of a shard, slice by
+// slice.
 #include "server/server_core.h"
 
 #include <string>
@@ -7,8 +8,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/save_directory.h"
-#include "server/shard_save.h"
+#include "server/checkpoint_directory.h"
+#include "server/shard_checkpoint.h"
 #include "tests/unit/core_fixture.h"
 
 namespace tandem {
@@ -58,13 +59,13 @@ class ServerCoreTest : public ::testing::Test {
     ASSERT_EQ(Done(1).to_scheduler.size(), 1u);
   }
 
-  static job::JobPlan TwoShards() {
-    job::JobPlan plan = CorePlan("kind: BSP", 2, 2);
+  static job::ResolvedJob TwoShards() {
+    job::ResolvedJob plan = CorePlan("kind: BSP", 2, 2);
     plan.job.mutable_cluster()->set_shards_per_server(2);
     return plan;
   }
 
-  const job::JobPlan plan_ = TwoShards();
+  const job::ResolvedJob plan_ = TwoShards();
   server::ServerCore core_{plan_, kIncarnation};
   server::ServerEffects effects_;
 };
@@ -76,7 +77,7 @@ TEST_F(ServerCoreTest, SaysWhatItDoes) {
   Done(1);
   Done(1);
   EXPECT_EQ(core_.Doing(), "serves rows");
-  Give(TheCommand(Command::SAVE, uint64_t{7} << 32, "folder"));
+  Give(TheCommand(Command::CHECKPOINT, uint64_t{7} << 32, "folder"));
   EXPECT_EQ(core_.Doing(), "writes its part of a checkpoint");
 }
 
@@ -106,14 +107,14 @@ TEST_F(ServerCoreTest, AViewWithoutThisServerOrThatAShardCannotTakeEndsIt) {
 // A scheduler that lost its connection asks again. The shards do nothing twice.
 TEST_F(ServerCoreTest, WhatIsAskedAgainIsDoneOnceAndAnsweredEachTime) {
   Start();
-  const Control save = TheCommand(Command::SAVE, 7, "out/model/step-3");
-  ASSERT_EQ(Give(save).tasks.size(), 1u);
+  const Control checkpoint = TheCommand(Command::CHECKPOINT, 7, "out/model/step-3");
+  ASSERT_EQ(Give(checkpoint).tasks.size(), 1u);
   EXPECT_EQ(effects_.tasks[0].path, "out/model/step-3");
-  EXPECT_TRUE(Give(save).tasks.empty());  // under way
+  EXPECT_TRUE(Give(checkpoint).tasks.empty());  // under way
   Done(7);
-  EXPECT_TRUE(Give(save).to_scheduler.empty());
+  EXPECT_TRUE(Give(checkpoint).to_scheduler.empty());
   EXPECT_EQ(Done(7).to_scheduler.size(), 1u);
-  EXPECT_TRUE(Give(save).tasks.empty());  // over
+  EXPECT_TRUE(Give(checkpoint).tasks.empty());  // over
   ASSERT_EQ(effects_.to_scheduler.size(), 1u);
   EXPECT_EQ(effects_.to_scheduler[0].command_done().id(), 7u);
   EXPECT_TRUE(Give(TheView(1)).tasks.empty());
@@ -122,12 +123,12 @@ TEST_F(ServerCoreTest, WhatIsAskedAgainIsDoneOnceAndAnsweredEachTime) {
 
 TEST_F(ServerCoreTest, TheFirstErrorOfAnyShardIsTheAnswer) {
   Start();
-  Give(TheCommand(Command::SAVE, 7, "somewhere"));
+  Give(TheCommand(Command::CHECKPOINT, 7, "somewhere"));
   Done(7, absl::ResourceExhaustedError("disk full"));
   const CommandDone done = Done(7).to_scheduler[0].command_done();
   EXPECT_EQ(done.code(), static_cast<int>(absl::StatusCode::kResourceExhausted));
   EXPECT_EQ(done.message(), "disk full");
-  EXPECT_TRUE(core_.failure().ok());  // what a failed save means is the scheduler's to say
+  EXPECT_TRUE(core_.failure().ok());  // what a failed checkpoint means is the scheduler's to say
 }
 
 TEST_F(ServerCoreTest, ReportsComeBeforeTheAnswer) {
@@ -165,15 +166,16 @@ TEST_F(ServerCoreTest, FinishAndStop) {
 }
 
 TEST_F(ServerCoreTest, WhatItDoesNotKnowIsRefusedAndWhatComesTooEarlyToo) {
-  EXPECT_NE(Give(TheCommand(Command::SAVE, 6, "x")).to_scheduler[0].command_done().code(), 0);
+  EXPECT_NE(Give(TheCommand(Command::CHECKPOINT, 6, "x")).to_scheduler[0].command_done().code(), 0);
   Start();
   EXPECT_NE(Give(TheCommand(Command::COMMAND_UNSPECIFIED, 7)).to_scheduler[0].command_done().code(),
             0);
 }
 
-// ---- a save of one shard ----------------------------------------------------------------------
+// ---- a checkpoint of one shard
+// ----------------------------------------------------------------------
 
-class ShardSaveTest : public ::testing::Test {
+class ShardCheckpointTest : public ::testing::Test {
  protected:
   void SetUp() override {
     shard_ = *server::ShardCore::New(plan_, kSelf, kIncarnation, buffers_);
@@ -184,13 +186,13 @@ class ShardSaveTest : public ::testing::Test {
       }
     }
   }
-  std::string Whole(const server::ShardSave::File& file) {
-    server::ShardSave::File copy = file;
+  std::string Whole(const server::ShardCheckpoint::File& file) {
+    server::ShardCheckpoint::File copy = file;
     return copy.encoder.Finish();
   }
 
   static constexpr EndpointId kSelf = {Role::kServer, 0, 0};
-  const job::JobPlan plan_ = CorePlan("kind: BSP", 2, 2);
+  const job::ResolvedJob plan_ = CorePlan("kind: BSP", 2, 2);
   HeapBufferSource buffers_;
   absl::Time now_ = absl::UnixEpoch();
   std::unique_ptr<server::ShardCore> shard_;
@@ -198,7 +200,7 @@ class ShardSaveTest : public ::testing::Test {
 };
 
 // Slices of any size give the bytes of the range as a whole.
-TEST_F(ShardSaveTest, SlicesMakeTheFilesOfTheRanges) {
+TEST_F(ShardCheckpointTest, SlicesMakeTheFilesOfTheRanges) {
   std::map<std::string, std::string> want;
   for (const server::Range* range : shard_->OwnedRanges()) {
     const server::RangeImage image = range->Image();
@@ -206,11 +208,11 @@ TEST_F(ShardSaveTest, SlicesMakeTheFilesOfTheRanges) {
   }
   ASSERT_EQ(want.size(), 4u);  // of a dense table all but its rows, which are in the dense part
   for (const size_t rows : {1, 7, 20, 1000}) {
-    server::ShardSave save(shard_.get());
+    server::ShardCheckpoint checkpoint(shard_.get());
     std::map<std::string, std::string> files;
     int steps = 0;
-    for (; !save.done(); ++steps) {
-      const auto file = save.Step(rows);
+    for (; !checkpoint.done(); ++steps) {
+      const auto file = checkpoint.Step(rows);
       ASSERT_TRUE(file.ok()) << file.status();
       if (file->has_value()) files[(*file)->name] = Whole(**file);
     }
@@ -219,26 +221,26 @@ TEST_F(ShardSaveTest, SlicesMakeTheFilesOfTheRanges) {
   }
 }
 
-// A range on its way is in nobody's file: the save waits until it has arrived.
-TEST_F(ShardSaveTest, WaitsForRangesOnTheirWay) {
+// A range on its way is in nobody's file: the checkpoint waits until it has arrived.
+TEST_F(ShardCheckpointTest, WaitsForRangesOnTheirWay) {
   shard_->OnView(now_, CoreView(plan_, 2, {{0, 1}}), &effects_);  // range 0 goes to server 1
-  server::ShardSave save(shard_.get());
-  EXPECT_FALSE(save.MayStep());
-  const auto nothing = save.Step(1000);
+  server::ShardCheckpoint checkpoint(shard_.get());
+  EXPECT_FALSE(checkpoint.MayStep());
+  const auto nothing = checkpoint.Step(1000);
   ASSERT_TRUE(nothing.ok() && !nothing->has_value());
-  EXPECT_FALSE(save.done());
+  EXPECT_FALSE(checkpoint.done());
 }
 
-// A push in the middle of a save would tear it.
-TEST_F(ShardSaveTest, ARangeThatChangesEndsTheSave) {
-  server::ShardSave save(shard_.get());
-  ASSERT_TRUE(save.Step(7).ok());
+// A push in the middle of a checkpoint would tear it.
+TEST_F(ShardCheckpointTest, ARangeThatChangesEndsTheCheckpoint) {
+  server::ShardCheckpoint checkpoint(shard_.get());
+  ASSERT_TRUE(checkpoint.Step(7).ok());
   server::HeldUpdate update;
   update.rank = 0;
   server::Range* const range = shard_->OwnedRanges()[0];
   ASSERT_EQ(range->Admit(absl::UnixEpoch(), 1, 0, std::move(update), false),
             server::Range::Admission::kAdmitted);
-  const absl::Status status = save.Step(7).status();
+  const absl::Status status = checkpoint.Step(7).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()), HasSubstr("range 0 changed"));
 }

@@ -18,7 +18,7 @@
 #include "base/clock.h"
 #include "base/status_macros.h"
 #include "gtest/gtest.h"
-#include "server/save_directory.h"
+#include "server/checkpoint_directory.h"
 #include "tests/unit/core_fixture.h"
 #include "transport/in_process.h"
 
@@ -164,10 +164,10 @@ TEST_F(ServerShellTest, AFailureThatTheSchedulerHasToldIsNotReportedBack) {
   }
 }
 
-// A save that takes long, here for a file that is a pipe without a reader, does not keep a shard
-// from telling a read that must wait whom it waits for: without that, readers give up.
-TEST_F(ServerShellTest, ReadsThatWaitAreToldSoDuringALongSave) {
-  const job::JobPlan& plan = options_.plan;
+// A checkpoint that takes long, here for a file that is a pipe without a reader, does not keep a
+// shard from telling a read that must wait whom it waits for: without that, readers give up.
+TEST_F(ServerShellTest, ReadsThatWaitAreToldSoDuringALongCheckpoint) {
+  const job::ResolvedJob& plan = options_.plan;
   const Register registered = Await([](const Control& c) { return c.has_register_(); }).register_();
   Control view;
   *view.mutable_view() = CoreViewMessage(plan, 1);
@@ -220,17 +220,17 @@ TEST_F(ServerShellTest, ReadsThatWaitAreToldSoDuringALongSave) {
   head.end = map->range(0).end;
   const std::string pipe = absl::StrCat(folder, "/", server::RangeFileName(head), ".tmp");
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
-  Control save;
-  save.mutable_command()->set_kind(Command::SAVE);
-  save.mutable_command()->set_id(7);
-  save.mutable_command()->set_path(folder);
-  Send(save);
+  Control checkpoint;
+  checkpoint.mutable_command()->set_kind(Command::CHECKPOINT);
+  checkpoint.mutable_command()->set_id(7);
+  checkpoint.mutable_command()->set_path(folder);
+  Send(checkpoint);
   EXPECT_TRUE(await_waiting(waiting() + 3));
   while (next_ < events_.size()) {
     const transport::TransportEvent& event = events_[next_++];
     if (event.kind != transport::TransportEvent::Kind::kFrame) continue;
     const absl::StatusOr<Control> control = event.frame.ParseControl();
-    EXPECT_FALSE(control.ok() && control->command_done().id() == 7) << "the save is not over";
+    EXPECT_FALSE(control.ok() && control->command_done().id() == 7) << "the checkpoint is not over";
   }
 
   const int both_ends = open(pipe.c_str(), O_RDWR);

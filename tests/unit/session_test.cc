@@ -1,5 +1,5 @@
-// Sessions with a scheduler and a server of their own, each on a thread: a program that trains in the
-// place of a worker, and readers that come and go meanwhile.
+// Sessions with a scheduler and a server of their own, each on a thread: a program that trains in
+// the place of a worker, and readers that come and go meanwhile.
 #include "client/session.h"
 
 #include <unistd.h>
@@ -40,7 +40,7 @@ constexpr char kTables[] =
 
 class SessionTest : public testing::Test {
  protected:
-  void Start(const std::string& policy, int workers, bool saves = false) {
+  void Start(const std::string& policy, int workers, bool checkpoints = false) {
     plan_ = bench::LoneShardPlan(kTables, policy, workers);
     out_ = absl::StrCat(testing::TempDir(), "/session_test.", getpid());
     std::filesystem::create_directories(out_);
@@ -48,14 +48,14 @@ class SessionTest : public testing::Test {
     zmq.context = std::make_shared<transport::ZmqContext>(1);
     scheduler_transport_ = transport::NewZmqTransport(zmq).value();
     scheduler_ = scheduler_transport_->address();
-    scheduler_thread_ = std::thread([this, saves] {
+    scheduler_thread_ = std::thread([this, checkpoints] {
       scheduler::SchedulerOptions options;
       options.plan = plan_;
       options.out_dir = out_;
       options.abort = &abort_;
       options.ends = &ends_;
-      options.save = &saves_;
-      if (saves) options.models.save_to = out_ + "/model";
+      options.checkpoint = &checkpoints_;
+      if (checkpoints) options.models.checkpoint_folder = out_ + "/model";
       options.on_event = [this](const nlohmann::json& event) {
         absl::MutexLock lock(&mutex_);
         events_ += event.dump() + "\n";
@@ -126,10 +126,10 @@ class SessionTest : public testing::Test {
     return rows;
   }
 
-  job::JobPlan plan_;
+  job::ResolvedJob plan_;
   std::string out_, scheduler_;
   std::atomic<bool> abort_{false};
-  std::atomic<int> saves_{0}, ends_{0};
+  std::atomic<int> checkpoints_{0}, ends_{0};
   absl::Mutex mutex_;
   std::string events_ ABSL_GUARDED_BY(mutex_);  // of the scheduler, a line each
   std::unique_ptr<transport::Transport> scheduler_transport_;
@@ -223,11 +223,11 @@ TEST_F(SessionTest, TheEndOfTheJobEndsTheSession) {
 
 // A program with a rank writes nothing, so nobody may be told that all is saved.
 TEST_F(SessionTest, AJobOfSessionsSaysThatItHasNoCheckpoints) {
-  Start("kind: ASP", 1, /*saves=*/true);
+  Start("kind: ASP", 1, /*checkpoints=*/true);
   const auto rank = OpenRank(0);
   ASSERT_NE(rank, nullptr);
   ASSERT_TRUE(Push(rank.get(), 0, {1}, {1, 2}).status().ok());
-  saves_ = 1;
+  checkpoints_ = 1;
   ends_ = 1;
   while (rank->status().ok()) absl::SleepFor(absl::Milliseconds(5));
   scheduler_thread_.join();

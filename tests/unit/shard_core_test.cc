@@ -88,7 +88,7 @@ class ShardCoreTest : public ::testing::Test {
     return Values(answer[0]);
   }
 
-  job::JobPlan plan_;
+  job::ResolvedJob plan_;
   HeapBufferSource buffers_;
   absl::Time now_ = absl::UnixEpoch();
   std::shared_ptr<const RangeMap> map_;
@@ -285,7 +285,7 @@ TEST_F(ShardCoreTest, SkippingVeryManyStepsIsCheap) {
 
 // When an update was admitted is stamped by its owner, and stays so wherever it is applied.
 TEST_F(ShardCoreTest, TheTimeOfAdmissionMovesWithTheUpdate) {
-  Start("kind: BSP", 2, "staleness { record: true }");
+  Start("kind: BSP", 2, "staleness { record_updates: true }");
   auto other = NewShard(kServer1);
   server::ShardEffects other_effects;
   other->OnView(now_, map_, &other_effects);
@@ -380,8 +380,8 @@ TEST_F(ShardCoreTest, ReadersAreToldWhomTheyWaitFor) {
   EXPECT_EQ(shard_->Waiting(now_).text, "");
 }
 
-// Two reads of worker 0 lie side by side. Worker 1 frees the first; the second waits for worker 1 and
-// for its own worker, who comes last.
+// Two reads of worker 0 lie side by side. Worker 1 frees the first; the second waits for worker 1
+// and for its own worker, who comes last.
 TEST_F(ShardCoreTest, WaitsAreCountedForWhoeverEndsThem) {
   Start("kind: SSP bound: 1");
   for (int64_t step = 0; step < 2; ++step) Give(Push(0, step, 1.0f));
@@ -431,7 +431,7 @@ TEST_F(ShardCoreTest, AnUpdateOverBudgetIsRefusedButItsDuplicateIsNot) {
 TEST_F(ShardCoreTest, TheBudgetOfAJobIsWhatItsLargestPushesFill) {
   constexpr int kWorkers = 3, kBatch = 4, kFields = 26, kUnacknowledged = 2, kDelay = 2;
   plan_ = CorePlan("kind: FIXED_DELAY delay: 2", kWorkers, /*servers=*/1,
-                   "train { batch: 4 max_unacknowledged: 2 }");
+                   "train { batch_size: 4 max_inflight_pushes: 2 }");
   plan_.job.mutable_limits()->set_held_bytes_per_shard(job::HeldBytes(plan_));
   map_ = CoreView(plan_, 1);
   shard_ = NewShard(kServer0);

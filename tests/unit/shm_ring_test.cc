@@ -23,8 +23,8 @@
 #include "base/clock.h"
 #include "base/random.h"
 #include "gtest/gtest.h"
-#include "tests/test_seed.h"
 #include "tests/sanitized.h"
+#include "tests/test_seed.h"
 #include "tests/unit/scarce_system.h"
 #include "transport/unix_link.h"
 

@@ -9,11 +9,11 @@
 namespace tandem {
 namespace {
 
-job::ServiceTimes Constant(double seconds) {
-  ServiceTime entry;
-  entry.set_distribution(ServiceTime::CONSTANT);
+job::StepTimes Constant(double seconds) {
+  SlowWorkers entry;
+  entry.set_distribution(SlowWorkers::CONSTANT);
   entry.set_mean_seconds(seconds);
-  return job::ServiceTimes(entry, /*seed=*/1, /*rank=*/0, /*workers=*/1, {});
+  return job::StepTimes(entry, /*seed=*/1, /*rank=*/0, /*workers=*/1, {});
 }
 
 TEST(SlowDownTest, SleepsForTheRestAlone) {

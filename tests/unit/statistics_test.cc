@@ -22,8 +22,8 @@ using ::testing::FloatNear;
 using ::testing::HasSubstr;
 
 // Label, then two numeric columns, then a categorical one.
-job::JobPlan NumbersPlan(const std::vector<std::string>& files, int workers) {
-  job::JobPlan plan = MakePlan(Data::DELIMITED, files, workers, 16);
+job::ResolvedJob NumbersPlan(const std::vector<std::string>& files, int workers) {
+  job::ResolvedJob plan = MakePlan(Data::DELIMITED, files, workers, 16);
   Columns* const columns = plan.job.mutable_data()->mutable_columns();
   columns->set_delimiter(",");
   columns->set_label("0");
@@ -33,14 +33,14 @@ job::JobPlan NumbersPlan(const std::vector<std::string>& files, int workers) {
   return plan;
 }
 
-Column* RuleFor(const std::string& name, job::JobPlan* plan) {
+Column* RuleFor(const std::string& name, job::ResolvedJob* plan) {
   Column* const rule = plan->job.mutable_data()->mutable_columns()->add_column();
   rule->set_name(name);
   return rule;
 }
 
 // The numbers of worker `rank`, two a row.
-std::vector<float> NumbersOf(const job::JobPlan& plan, int rank) {
+std::vector<float> NumbersOf(const job::ResolvedJob& plan, int rank) {
   auto source = data::NewTrainSource(plan, rank);
   EXPECT_TRUE(source.ok()) << source.status();
   std::vector<float> numbers;
@@ -51,7 +51,7 @@ std::vector<float> NumbersOf(const job::JobPlan& plan, int rank) {
   return numbers;
 }
 
-std::vector<float> ColumnOf(const job::JobPlan& plan, int column) {
+std::vector<float> ColumnOf(const job::ResolvedJob& plan, int column) {
   const std::vector<float> numbers = NumbersOf(plan, 0);
   std::vector<float> result;
   for (size_t i = column; i < numbers.size(); i += 2) result.push_back(numbers[i]);
@@ -60,7 +60,8 @@ std::vector<float> ColumnOf(const job::JobPlan& plan, int column) {
 
 TEST(StatisticsTest, NumbersAreStandardisedUnlessTheJobSaysOtherwise) {
   const TempDir dir;
-  job::JobPlan plan = NumbersPlan({dir.Write("a.csv", "1,1,7,a\n0,,7,a\n1,3,7,b\n0,5,7,b\n")}, 1);
+  job::ResolvedJob plan =
+      NumbersPlan({dir.Write("a.csv", "1,1,7,a\n0,,7,a\n1,3,7,b\n0,5,7,b\n")}, 1);
   const float most = static_cast<float>(std::sqrt(1.5));
   EXPECT_THAT(ColumnOf(plan, 0), ElementsAre(FloatNear(-most, 1e-6f), 0, 0, FloatNear(most, 1e-6f)))
       << "a missing number is the mean";
@@ -77,7 +78,7 @@ TEST(StatisticsTest, NumbersAreStandardisedUnlessTheJobSaysOtherwise) {
 
 TEST(StatisticsTest, FillClipLogAndScaleInThisOrder) {
   const TempDir dir;
-  job::JobPlan plan =
+  job::ResolvedJob plan =
       NumbersPlan({dir.Write("a.csv", "1,-8,1,a\n0,,100,a\n1,3,,b\n0,5000,5,b\n")}, 1);
   Column* const first = RuleFor("1", &plan);
   first->set_fill(20);
@@ -130,7 +131,7 @@ TEST(StatisticsTest, TheSameBitsOnAllWorkersAndForAnyNumberOfThem) {
 // Large values close together: a sum of squares would lose them.
 TEST(StatisticsTest, DeviationsOfLargeNumbersAreExact) {
   const TempDir dir;
-  const job::JobPlan plan = NumbersPlan(
+  const job::ResolvedJob plan = NumbersPlan(
       {dir.Write("a.csv", "1,1700000001,1,a\n0,1700000002,1,a\n1,1700000003,1,b\n")}, 1);
   const auto statistics = data::MeasureStatistics(plan);
   ASSERT_TRUE(statistics.ok()) << statistics.status();
@@ -142,7 +143,7 @@ TEST(StatisticsTest, DeviationsOfLargeNumbersAreExact) {
 TEST(StatisticsTest, TrainingRowsAloneCountOrTheFirstOfThem) {
   const TempDir dir;
   const std::string train = "1,1,1,a\n0,3,1,a\n1,5,1,b\n0,7,1,b\n";
-  job::JobPlan plan = NumbersPlan({dir.Write("a.csv", train + "0,1e9,1,b\n")}, 1);
+  job::ResolvedJob plan = NumbersPlan({dir.Write("a.csv", train + "0,1e9,1,b\n")}, 1);
   plan.job.mutable_data()->set_test_fraction(0.2);
   EXPECT_EQ(data::MeasureStatistics(plan)->column(0).mean(), 4);
   plan.job.mutable_data()->mutable_validation()->set_last_fraction(0.25);
@@ -158,7 +159,7 @@ TEST(StatisticsTest, TrainingRowsAloneCountOrTheFirstOfThem) {
 
 TEST(StatisticsTest, NumbersThatOverflowAreTheLargestThereAre) {
   const TempDir dir;
-  job::JobPlan plan = NumbersPlan({dir.Write("a.csv", "1,0,1,a\n0,1e-40,1,a\n")}, 1);
+  job::ResolvedJob plan = NumbersPlan({dir.Write("a.csv", "1,0,1,a\n0,1e-40,1,a\n")}, 1);
   plan.job.mutable_data()->add_test(dir.Write("t.csv", "0,3e38,1,a\n"));
   const data::Batch batch = ReadEpoch((*data::NewTestSource(plan, 0)).get(), 0).at(0);
   EXPECT_EQ(batch.numbers[0], std::numeric_limits<float>::max());
@@ -166,7 +167,7 @@ TEST(StatisticsTest, NumbersThatOverflowAreTheLargestThereAre) {
 
 TEST(StatisticsTest, ThoseOfThePlanAreTaken) {
   const TempDir dir;
-  job::JobPlan plan = NumbersPlan({dir.Write("a.csv", "1,1,7,a\n0,3,8,a\n")}, 1);
+  job::ResolvedJob plan = NumbersPlan({dir.Write("a.csv", "1,1,7,a\n0,3,8,a\n")}, 1);
   plan.job.mutable_data()->mutable_statistics();
   ExpectOneLine(data::NewTrainSource(plan, 0).status(),
                 {"data.statistics has no column '1'", "hint"});
@@ -182,14 +183,14 @@ TEST(StatisticsTest, ThoseOfThePlanAreTaken) {
 TEST(DescriptionTest, TravelsWithItsBitsAndRefusesAnotherMeaning) {
   const TempDir dir;
   Random random(TestSeed());
-  job::JobPlan plan = NumbersPlan({dir.Write("a.csv", RandomRows(&random, 100))}, 1);
+  job::ResolvedJob plan = NumbersPlan({dir.Write("a.csv", RandomRows(&random, 100))}, 1);
   RuleFor("1", &plan)->set_log(true);
   *plan.job.mutable_data()->mutable_statistics() = *data::MeasureStatistics(plan);
   const std::string description = data::DescribeData(plan.job.data());
   const std::vector<float> trained = NumbersOf(plan, 0);
 
   const auto adopt = [&](const std::function<void(Data*)>& change) {
-    job::JobPlan other = plan;
+    job::ResolvedJob other = plan;
     other.job.mutable_data()->clear_statistics();
     change(other.job.mutable_data());
     const absl::Status status = data::AdoptDescription(description, other.job.mutable_data());
@@ -228,8 +229,8 @@ TEST(DescriptionTest, TravelsWithItsBitsAndRefusesAnotherMeaning) {
                 {"the number of ids in a cell of column '3' is several (SUM)", "with one", "hint"});
   ExpectOneLine(adopt(change_last(Column::SECONDS, "")),
                 {"the transform of column '1' is date in SECONDS, log", "with log", "hint"});
-  // As a job that starts from a save does.
-  job::JobPlan next = NumbersPlan({dir.Write("b.csv", RandomRows(&random, 50))}, 1);
+  // As a job that starts from a checkpoint does.
+  job::ResolvedJob next = NumbersPlan({dir.Write("b.csv", RandomRows(&random, 50))}, 1);
   RuleFor("1", &next)->set_log(true);
   ASSERT_TRUE(data::FillFromData(description, &next).ok());
   EXPECT_EQ(next.job.data().statistics().column(0).mean(),
@@ -242,7 +243,7 @@ TEST(DescriptionTest, TravelsWithItsBitsAndRefusesAnotherMeaning) {
 
 TEST(DescriptionTest, WhatFilesMaySpellInAnotherWayIsSaid) {
   const TempDir dir;
-  job::JobPlan plan = NumbersPlan({dir.Write("a.csv", "1,1,7,a\n")}, 1);
+  job::ResolvedJob plan = NumbersPlan({dir.Write("a.csv", "1,1,7,a\n")}, 1);
   RuleFor("1", &plan)->set_date("%Y");
   RuleFor("3", &plan)->set_separator("|");
   const std::string description = data::DescribeData(plan.job.data());
@@ -257,7 +258,7 @@ TEST(DescriptionTest, WhatFilesMaySpellInAnotherWayIsSaid) {
   const auto differences = data::CompareData(description, plan.job.data());
   EXPECT_THAT(differences->refused, ElementsAre());
   EXPECT_THAT(differences->said,
-              ElementsAre(HasSubstr("data.columns.quotes is NONE, but the saved model was trained "
+              ElementsAre(HasSubstr("data.columns.quotes is NONE, but the checkpoint was trained "
                                     "with DOUBLE"),
                           HasSubstr("data.columns.decimal is ','"),
                           HasSubstr("column '1' date is '%d.%m.%Y'"),
@@ -267,11 +268,12 @@ TEST(DescriptionTest, WhatFilesMaySpellInAnotherWayIsSaid) {
 // A file without a header and without labels is told by the number of its columns.
 TEST(DescriptionTest, ColumnsOfRowsToScoreAreCountedAgainstTheTrainingRows) {
   const TempDir dir;
-  job::JobPlan plan = NumbersPlan({dir.Write("e.csv", ""), dir.Write("a.csv", "1,5,7,a,x,y\n")}, 1);
+  job::ResolvedJob plan =
+      NumbersPlan({dir.Write("e.csv", ""), dir.Write("a.csv", "1,5,7,a,x,y\n")}, 1);
   plan.job.mutable_data()->mutable_columns()->set_scale(Column::NONE);
   ASSERT_EQ(data::FillFromData("", &plan), absl::OkStatus());
   const auto first_row = [&](const char* text) -> absl::StatusOr<std::vector<float>> {
-    job::JobPlan scored = NumbersPlan({}, 1);
+    job::ResolvedJob scored = NumbersPlan({}, 1);
     Data* const data = scored.job.mutable_data();
     data->mutable_columns()->set_scale(Column::NONE);
     data->set_score_only(true);
@@ -302,7 +304,8 @@ TEST(DescriptionTest, ColumnsOfRowsToScoreAreCountedAgainstTheTrainingRows) {
 // files say which it is, once for all.
 TEST(LabelsOfAJobTest, WhatCountsAsZeroIsTheSameForAllWorkers) {
   const TempDir dir;
-  job::JobPlan plan = NumbersPlan({dir.Write("a.csv", "1,1,7,a\n2,3,8,a\n3,1,7,a\n2,3,8,a\n")}, 2);
+  job::ResolvedJob plan =
+      NumbersPlan({dir.Write("a.csv", "1,1,7,a\n2,3,8,a\n3,1,7,a\n2,3,8,a\n")}, 2);
   plan.job.mutable_data()->mutable_columns()->set_scale(Column::NONE);
   plan.job.mutable_data()->mutable_columns()->add_positive("1");
   ASSERT_TRUE(data::FillFromData("", &plan).ok());
@@ -313,8 +316,8 @@ TEST(LabelsOfAJobTest, WhatCountsAsZeroIsTheSameForAllWorkers) {
   data::Batch batch;
   ExpectOneLine((*source)->Next(&batch), {"a.csv:3", "'3'", "expected '1'"});
 
-  // A save has it, too: what counts as 0 does not depend on what is evaluated.
-  job::JobPlan next = NumbersPlan({dir.Write("b.csv", "3,1,7,a\n")}, 1);
+  // A checkpoint has it, too: what counts as 0 does not depend on what is evaluated.
+  job::ResolvedJob next = NumbersPlan({dir.Write("b.csv", "3,1,7,a\n")}, 1);
   next.job.mutable_data()->mutable_columns()->set_scale(Column::NONE);
   next.job.mutable_data()->mutable_columns()->add_positive("1");
   ASSERT_TRUE(data::FillFromData(data::DescribeData(plan.job.data()), &next).ok());

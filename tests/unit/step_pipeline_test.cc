@@ -10,7 +10,7 @@ using ::testing::HasSubstr;
 class StepPipelineTest : public TrainerMachineTest {
  protected:
   void Begin(const std::string& policy, const std::string& synchroniser,
-             const std::string& train = "batch: 4") {
+             const std::string& train = "batch_size: 4") {
     Make(policy, synchroniser, 0, absl::StrCat("train { ", train, " }"));
     pipeline_ = std::make_unique<worker::StepPipeline>(*context_, *synchroniser_, *dense_,
                                                        absl::Milliseconds(20));
@@ -102,7 +102,7 @@ TEST_F(StepPipelineTest, AStepIsReadComputedPushedAndSynchronised) {
 }
 
 TEST_F(StepPipelineTest, ReadsGoAheadByTheDepthAndNoFurther) {
-  Begin("kind: ASP", "SERVERS", "batch: 4 depth: 2");
+  Begin("kind: ASP", "SERVERS", "batch_size: 4 prefetch_steps: 2");
   for (int step = 0; step < 4; ++step) {
     if (Count<worker::FetchTask>() > 0) Fetch(4);
   }
@@ -143,7 +143,7 @@ TEST_F(StepPipelineTest, NoStepBeginsWhileItIsHeld) {
   EXPECT_EQ(Count<worker::ComputeTask>(), 1u);
 }
 
-TEST_F(StepPipelineTest, AWorkerThatIsLateGoesOnAtTheOpenStepButNotBeyondASave) {
+TEST_F(StepPipelineTest, AWorkerThatIsLateGoesOnAtTheOpenStepButNotBeyondACheckpoint) {
   Begin("kind: BACKUP_WORKERS backups: 1", "SERVERS");
   Fetch(4);
   pipeline_->OnOpenStep(5);
@@ -164,7 +164,8 @@ TEST_F(StepPipelineTest, AWorkerThatIsLateGoesOnAtTheOpenStepButNotBeyondASave) 
   EXPECT_EQ(Count<worker::ComputeTask>(), 0u);
 }
 
-// Others may wait in a sum for the steps that it leaves out, and before a save it stands still.
+// Others may wait in a sum for the steps that it leaves out, and before a checkpoint it stands
+// still.
 TEST_F(StepPipelineTest, SumsAreToldOfStepsThatAreLeftOut) {
   Begin("kind: BACKUP_WORKERS backups: 1", "ALLREDUCE quorum: MAJORITY");
   Fetch(4);
@@ -172,7 +173,7 @@ TEST_F(StepPipelineTest, SumsAreToldOfStepsThatAreLeftOut) {
   pipeline_->OnOpenStep(5);
   Run(/*hold_from=*/3);
   EXPECT_EQ(context_->step, 3);
-  EXPECT_TRUE(pipeline_->synchronising()) << "a save waits for that as for the sum of a step";
+  EXPECT_TRUE(pipeline_->synchronising()) << "a checkpoint waits for that as for the sum of a step";
   EXPECT_EQ(pipeline_->Doing({}).text, "allreduce of step 2");
   const auto task = Take<worker::SynchroniseTask>();
   EXPECT_EQ(task.slot->step, 2);
@@ -191,7 +192,7 @@ TEST_F(StepPipelineTest, SumsAreToldOfStepsThatAreLeftOut) {
 }
 
 TEST_F(StepPipelineTest, UnacknowledgedStepsAreBounded) {
-  Begin("kind: ASP", "SERVERS", "batch: 4 max_unacknowledged: 1");
+  Begin("kind: ASP", "SERVERS", "batch_size: 4 max_inflight_pushes: 1");
   Fetch(4);
   AnswerReads();
   Compute();

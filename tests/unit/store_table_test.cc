@@ -1,5 +1,5 @@
-// STORE tables with a scheduler and two servers, each on a thread, through the functions of the C
-// interface: many writers at once against a model, a large table out and in again, refusals.
+// KEY_VALUE tables with a scheduler and two servers, each on a thread, through the functions of the
+// C interface: many writers at once against a model, a large table out and in again, refusals.
 #include <unistd.h>
 
 #include <atomic>
@@ -37,11 +37,11 @@ name: "store" seed: 3
 cluster { workers: 1 servers: 2 }
 data { format: PROGRAM }
 table { name: "trained" dim: 2 optimizer { kind: SGD learning_rate: 1 } }
-table { name: "items" dim: 3 state_floats: 2 policy { kind: STORE } }
-table { name: "copy" dim: 3 state_floats: 2 policy { kind: STORE } }
+table { name: "items" dim: 3 extra_floats: 2 kind: KEY_VALUE }
+table { name: "copy" dim: 3 extra_floats: 2 kind: KEY_VALUE }
 dense { optimizer { learning_rate: 1 } }
 model { program {} }
-train { batch: 1 }
+train { batch_size: 1 }
 policy { kind: ASP }
 )";
 constexpr size_t kWidth = 5;
@@ -52,7 +52,7 @@ class StoreTableTest : public testing::Test {
   void SetUp() override {
     const absl::StatusOr<Job> job = job::ParseJob(kJob, "store.textproto", {});
     ASSERT_TRUE(job.ok()) << job.status();
-    absl::StatusOr<job::JobPlan> plan = job::Resolve(*job);
+    absl::StatusOr<job::ResolvedJob> plan = job::Resolve(*job);
     ASSERT_TRUE(plan.ok()) << plan.status();
     plan_ = *std::move(plan);
     out_ = absl::StrCat(testing::TempDir(), "/store_table_test.", getpid());
@@ -132,7 +132,7 @@ class StoreTableTest : public testing::Test {
     return all;
   }
 
-  job::JobPlan plan_;
+  job::ResolvedJob plan_;
   std::string out_, scheduler_;
   std::atomic<bool> abort_{false};
   std::unique_ptr<transport::Transport> scheduler_transport_;
@@ -215,8 +215,8 @@ class Writer {
       ASSERT_EQ(Row(i), want == model_.end() ? untouched : want->second);
     }
   }
-  // Writes all shared rows, or reads them: no row is a mixture, and of no writer an older row is seen
-  // once a newer one has been.
+  // Writes all shared rows, or reads them: no row is a mixture, and of no writer an older row is
+  // seen once a newer one has been.
   void Shared() {
     keys_.clear();
     for (uint64_t n = 0; n < kShared; ++n) keys_.push_back(SharedKey(n));
@@ -287,7 +287,7 @@ TEST_F(StoreTableTest, AMillionRowsGoOutAndInAgainWhole) {
   const Store items = Open("items"), copy = Open("copy");
   ASSERT_TRUE(items != nullptr && copy != nullptr);
   EXPECT_EQ(tandem_store_dim(items.get()), 3);
-  EXPECT_EQ(tandem_store_state_floats(items.get()), 2);
+  EXPECT_EQ(tandem_store_extra_floats(items.get()), 2);
   EXPECT_EQ(tandem_store_row_floats(items.get()), 5);
   const auto value = [](int64_t key, size_t d) {
     return static_cast<float>(Mix64(static_cast<uint64_t>(key) * kWidth + d) >> 44);
@@ -332,7 +332,7 @@ TEST_F(StoreTableTest, SaysWhatIsWrong) {
   EXPECT_EQ(tandem_store_open(scheduler_.c_str(), "nothing", kWait, &store), -1);
   EXPECT_THAT(capi::LastError(), HasSubstr("no table 'nothing'"));
   EXPECT_EQ(tandem_store_open(scheduler_.c_str(), "trained", kWait, &store), -1);
-  EXPECT_THAT(capi::LastError(), HasSubstr("policy { kind: STORE }"));
+  EXPECT_THAT(capi::LastError(), HasSubstr("kind: KEY_VALUE"));
   EXPECT_EQ(tandem_store_open("nowhere", "items", kWait, &store), -1);
   EXPECT_THAT(capi::LastError(), HasSubstr("the scheduler's address"));
   EXPECT_EQ(tandem_store_read(nullptr, 0, nullptr, nullptr, nullptr), -1);
@@ -350,10 +350,10 @@ TEST_F(StoreTableTest, SaysWhatIsWrong) {
   const uint32_t group = plan_.tables[1].group;
   EXPECT_THAT(
       std::string(worker_->client().Pull(group, 0, {&keys, 1}, {&to, 1}).status().message()),
-      HasSubstr("a STORE table has no steps"));
+      HasSubstr("a KEY_VALUE table has no steps"));
   client::StoreRequest request;
   EXPECT_THAT(std::string(worker_->client().Store(request).status().message()),
-              HasSubstr("none of policy STORE"));
+              HasSubstr("none of kind KEY_VALUE"));
   request.table = 1;
   request.keys = keys.keys;
   EXPECT_THAT(std::string(worker_->client().Store(request).status().message()),

@@ -1,5 +1,5 @@
-// What a report says: effects where they are resolved and no order where they are not, what was lost, and
-// a page that holds it all.
+// What a report says: effects where they are resolved and no order where they are not, what was
+// lost, and a page that holds it all.
 #include <cmath>
 #include <csignal>
 #include <cstdlib>
@@ -38,7 +38,7 @@ variation { name: "ASP" set: "policy.kind=ASP" }
 seed: [1, 2, 3]
 )";
 
-StudyPlan Plan(const std::string& more = "") {
+StudyRuns Plan(const std::string& more = "") {
   const auto plan = ParseStudy(absl::StrCat(kStudy, more), "s.textproto");
   EXPECT_TRUE(plan.ok()) << plan.status();
   return *plan;
@@ -94,8 +94,8 @@ TEST(AnalysisTest, RunsOfSeveralBuildsAreSaid) {
   EXPECT_THAT(notes(), Not(HasSubstr("builds"))) << "it is in no mean";
 }
 
-// A curve of AUC from one evaluation is one of training rows, one with train.keep_best of validation rows; both say
-// so.
+// A curve of AUC from one evaluation is one of training rows, one with train.keep_best of
+// validation rows; both say so.
 TEST(AnalysisTest, ACurveOfOtherThanTestRowsIsSaid) {
   std::vector<StudyRun> runs = Runs();
   const auto said = [&]() -> std::string {
@@ -124,7 +124,7 @@ TEST(AnalysisTest, ACurveOfOtherThanTestRowsIsSaid) {
 
 // Loss is on its way whatever is evaluated meanwhile.
 TEST(AnalysisTest, ATargetOfLossIsReachedBetweenEvaluations) {
-  const StudyPlan plan = Plan("target { metric: \"loss\" value: 0.55 }");
+  const StudyRuns plan = Plan("target { metric: \"loss\" value: 0.55 }");
   StudyRun run = RunOf("BSP", 1, 0.8, 1000);
   run.curve = {{1, 100, 0.6, 0.7}, {2, 200, 0.5, 0.75}};
   run.evaluations.assign(2, EvaluationPoint{2, 200, {{"eval.auc", 0.8}}, false});
@@ -183,7 +183,7 @@ TEST(AnalysisTest, LostRunsAreSaidAndPairedOut) {
 // A run that has come to nothing while its loss is a number counts, and is said.
 TEST(AnalysisTest, ACollapsedRunIsSaidAndCounts) {
   std::vector<StudyRun> runs = Runs();
-  const auto notes = [&](const StudyPlan& plan) {
+  const auto notes = [&](const StudyRuns& plan) {
     return absl::StrJoin(Analyse(plan, {}, runs).notes, "\n");
   };
   EXPECT_THAT(notes(Plan()), Not(HasSubstr("collapsed")));
@@ -241,7 +241,7 @@ TEST(AnalysisTest, TunedStandsBesideUntuned) {
           RunOf(variation, seed, 0.9 + 0.001 * static_cast<double>(seed), 1000, Part::kTuned, "2"));
     }
   }
-  const StudyPlan plan = Plan(kTune);
+  const StudyRuns plan = Plan(kTune);
   const Analysis analysis = Analyse(plan, {{"BSP", "2"}, {"SSP", "2"}, {"ASP", "2"}}, runs);
   EXPECT_EQ(analysis.groups.size(), 6u);
   EXPECT_THAT(analysis.answer, HasSubstr("Tuned, BSP reaches AUC 0.902"));
@@ -263,7 +263,7 @@ TEST(AnalysisTest, HalfATunedPartIsNoAnswer) {
       runs.push_back(RunOf(variation, seed, 0.9, 1000, Part::kTuned, "2"));
     }
   }
-  const StudyPlan plan = Plan(kTune);
+  const StudyRuns plan = Plan(kTune);
   EXPECT_THAT(Analyse(plan, chosen, runs).answer, HasSubstr("Tuned, BSP"));
   runs.back().state = RunState::kAbsent;
   const Analysis half = Analyse(plan, chosen, runs);
@@ -288,7 +288,7 @@ TEST(AnalysisTest, TunedRunsOfAnEarlierSearchAreNoAnswer) {
       runs.push_back(RunOf(variation, seed, 0.9, 1000, Part::kTuned, "1"));
     }
   }
-  const StudyPlan plan = Plan(kTune);
+  const StudyRuns plan = Plan(kTune);
   EXPECT_EQ(Analyse(plan, chosen, runs).part, Part::kTuned);
   for (StudyRun& run : runs) {
     if (run.part == Part::kTuning && run.value == "2") run.state = RunState::kAbsent;
@@ -296,7 +296,7 @@ TEST(AnalysisTest, TunedRunsOfAnEarlierSearchAreNoAnswer) {
   EXPECT_EQ(Analyse(plan, chosen, runs).part, Part::kUntuned);
 }
 
-Manifest ManifestOf(const StudyPlan& plan) {
+Manifest ManifestOf(const StudyRuns& plan) {
   Manifest manifest;
   manifest.plan = plan;
   manifest.study_file = "s.textproto";
@@ -308,7 +308,7 @@ Manifest ManifestOf(const StudyPlan& plan) {
 }
 
 TEST(ReportPageTest, HoldsItAllInOneFile) {
-  const StudyPlan plan = Plan();
+  const StudyRuns plan = Plan();
   Figures figures;
   figures.figures.push_back(
       {"quality", "AUC", "Read so.", "<?xml?><svg><path style=\"fill: #0a6ab0\"/></svg>"});
@@ -340,7 +340,7 @@ TEST(ReportPageTest, ARunThatDivergedNeverGotThere) {
   runs[2].state = RunState::kDiverged;  // ASP, seed 1
   runs[2].numbers.erase("to_target.seconds");
   runs[8].state = RunState::kAbsent;  // ASP, seed 3
-  const StudyPlan plan = Plan("target { value: 0.65 }");
+  const StudyRuns plan = Plan("target { value: 0.65 }");
   const Analysis analysis = Analyse(plan, {}, runs);
   for (const Comparison& c : analysis.comparisons) {
     if (c.variation != "ASP" || c.measure.column != "to_target.seconds") continue;
@@ -357,7 +357,7 @@ TEST(ReportPageTest, TargetsOnTrainingRowsSaySo) {
     run.curve = {{1, 100, 0.6, 0.6}, {2, 200, 0.5, 0.65}};
     run.evaluations.resize(1);
   }
-  const StudyPlan plan = Plan("target { value: 0.75 }");
+  const StudyRuns plan = Plan("target { value: 0.75 }");
   EXPECT_THAT(ReportPage(ManifestOf(plan), Analyse(plan, {}, runs), {}),
               HasSubstr("seconds to the target on training rows"));
 }
@@ -369,7 +369,7 @@ TEST(ReportPageTest, VariationsWithNothingToSayAreFolded) {
     if (run.variation == "SSP") run.numbers["samples_per_second"] = 1000 + 5.0 * (run.seed % 2);
     run.numbers["staleness.age_mean"] = 0.000858;
   }
-  const StudyPlan plan = Plan();
+  const StudyRuns plan = Plan();
   const std::string page = ReportPage(ManifestOf(plan), Analyse(plan, {}, runs), {});
   const size_t folded = page.find("<summary>Nothing is resolved of 1 variation: SSP</summary>");
   ASSERT_NE(folded, std::string::npos);
@@ -395,10 +395,10 @@ TEST(AnalysisTest, ASpeedWithoutAValueSaysWhy) {
     run.numbers["seconds"] = 1.5;
     run.curve = {{1, 100, 0.6, 0.7}, {1.5, 200, 0.5, 0.75}};
   }
-  const StudyPlan plan = Plan("target { metric: \"steady_samples_per_second\" }");
+  const StudyRuns plan = Plan("target { metric: \"steady_samples_per_second\" }");
   EXPECT_THAT(Analyse(plan, {}, runs).answer,
               AllOf(HasSubstr("a run of 1.5 s has 2 progress lines, too few"),
-                    HasSubstr("\"limits.report_seconds=0.075\"")));
+                    HasSubstr("\"limits.report_interval_seconds=0.075\"")));
 }
 
 TEST(AnalysisTest, AMachineWithOtherWorkIsSaid) {
@@ -418,7 +418,7 @@ TEST(ReportPageTest, ARunThatNeverGetsThereLeavesNoVerdictOnTime) {
     const double seconds = run.variation == "BSP" ? 20 : 5;
     run.numbers["to_target.seconds"] = seconds + 0.1 * static_cast<double>(run.seed);
   }
-  const StudyPlan plan = Plan("target { value: 0.75 }");
+  const StudyRuns plan = Plan("target { value: 0.75 }");
   const auto of_ssp = [&](const Analysis& analysis) {
     for (const Comparison& c : analysis.comparisons) {
       if (c.variation == "SSP" && c.measure.column == "to_target.seconds") return c;
@@ -438,7 +438,7 @@ TEST(ReportPageTest, ARunThatNeverGetsThereLeavesNoVerdictOnTime) {
 TEST(FiguresTest, OneThatCannotBeDrawnLosesNoOther) {
   const std::string folder = absl::StrCat(::testing::TempDir(), "/figures_drawn");
   std::filesystem::create_directories(folder);
-  const StudyPlan plan = Plan();
+  const StudyRuns plan = Plan();
   nlohmann::json results = ResultsJson(plan, Analyse(plan, {}, Runs()));
   for (auto& group : results["groups"]) group["variation"] = "$\\frac$ of it";
   for (auto& comparison : results["comparisons"]) comparison.erase("low");
@@ -543,7 +543,7 @@ TEST(FiguresTest, AScriptWhoseEndIsNotToBeKnownIsNotWaitedForWithoutEnd) {
 }
 
 TEST(ReportPageTest, WithoutFiguresTheTablesAreThere) {
-  const StudyPlan plan = Plan();
+  const StudyRuns plan = Plan();
   Figures none;
   none.missing = "no figures: matplotlib is not installed";
   const std::string page = ReportPage(ManifestOf(plan), Analyse(plan, {}, Runs()), none);

@@ -1,5 +1,6 @@
-// What a study makes of its runs: what counts as complete, diverged and failed, what a study that was cut
-// off runs again, how values are chosen, and the rows of runs.csv. Runs are written by hand.
+// What a study makes of its runs: what counts as complete, diverged and failed, what a study that
+// was cut off runs again, how values are chosen, and the rows of runs.csv. Runs are written by
+// hand.
 #include <atomic>
 #include <filesystem>
 #include <fstream>
@@ -40,7 +41,7 @@ data { format: CRITEO train: "train.tsv" test: "test.tsv" }
 table { name: "ids" dim: 4 }
 dense { optimizer { learning_rate: 0.1 } }
 model { dlrm { bottom: [8, 4] top: 8 } }
-train { batch: 16 }
+train { batch_size: 16 }
 )";
 
 constexpr char kStudy[] = R"(job: "job.textproto"
@@ -158,7 +159,8 @@ TEST_F(StudyRunTest, ASummaryMakesARunComplete) {
   EXPECT_EQ(run.Number("staleness.clock_gap_max"), 2);
 }
 
-// Of 1,000 samples the first hundred are the start; beside what is left stands the model, of 40 rows a step.
+// Of 1,000 samples the first hundred are the start; beside what is left stands the model, of 40
+// rows a step.
 TEST_F(StudyRunTest, ASteadyRunAndItsModel) {
   WriteRun("a", Summary(0.8),
            {Progress(2, 50, 0.6, 0.66), Progress(5, 200, 0.6, 0.66), Progress(7, 500, 0.5, 0.7),
@@ -214,7 +216,7 @@ TEST_F(StudyRunTest, WithoutASummaryItIsNotDone) {
   Write("runs/half/summary.json", "{\"samples\": 10");
   EXPECT_EQ(Read("half").state, RunState::kAbsent);
   json stopped = Summary(0.8);
-  stopped["stopped"] = {{"saved_step", 3}};
+  stopped["stopped"] = {{"checkpointed_step", 3}};
   WriteRun("stopped", stopped, {});
   EXPECT_EQ(Read("stopped").state, RunState::kAbsent);
   Begin("failed");
@@ -272,7 +274,8 @@ TEST_F(StudyRunTest, ALossThatGrowsOrIsNoNumberIsDivergence) {
   EXPECT_EQ(Read("scores").state, RunState::kDiverged);
 }
 
-// What knowing nothing costs is known of cross-entropy alone; a module from a file may have any loss.
+// What knowing nothing costs is known of cross-entropy alone; a module from a file may have any
+// loss.
 TEST_F(StudyRunTest, ALossOfItsOwnDivergesByItsOwnBeginning) {
   RunPlan plan;
   plan.name = "own";
@@ -364,7 +367,7 @@ TEST_F(StudyRunTest, AnIntervalOfAFewRowsReachesNoTarget) {
 // Joining for an allreduce, and measuring it, takes as long however short a run is.
 TEST_F(StudyRunTest, TheStartIsNoPartOfAComparison) {
   json summary = Summary(0.8);
-  summary["start_seconds"] = 1.5;
+  summary["startup_timeout_seconds"] = 1.5;
   summary["seconds"] = 2.0;
   WriteRun("a", summary,
            {Progress(1, 0, json(), 0), Progress(1.75, 500, 0.6, 0.7), Progress(2, 1000, 0.5, 0.7)});
@@ -544,7 +547,7 @@ TEST_F(RunnerTest, ARunOfAnotherJobIsRunAgain) {
   Manifest manifest = ManifestOf(absl::StrCat(kStudy, kTune));
   ASSERT_TRUE(Run(&manifest).ok());
   const size_t all = launcher_.launched.size();
-  Manifest changed = ManifestOf(absl::StrCat(kStudy, kTune, "set: \"train.batch=8\""));
+  Manifest changed = ManifestOf(absl::StrCat(kStudy, kTune, "set: \"train.batch_size=8\""));
   for (const StudyRun& run : ReadRuns(folder(), changed)) {
     EXPECT_EQ(run.state, RunState::kAbsent) << run.name;
   }
@@ -649,7 +652,7 @@ TEST_F(StudyRunTest, AnotherStudyDoesNotGoOnThere) {
   EXPECT_TRUE(CheckGoesOn(manifest, ManifestOf(kStudy)).ok());
   EXPECT_TRUE(CheckGoesOn(manifest, ManifestOf(absl::StrCat(kStudy, "seed: 3"))).ok());
   const absl::Status other =
-      CheckGoesOn(manifest, ManifestOf(absl::StrCat(kStudy, "set: \"train.batch=8\"")));
+      CheckGoesOn(manifest, ManifestOf(absl::StrCat(kStudy, "set: \"train.batch_size=8\"")));
   EXPECT_THAT(std::string(other.message()),
               HasSubstr("BSP-seed1 in this folder is of another job"));
   const absl::Status apart = CheckGoesOn(
@@ -665,7 +668,7 @@ TEST_F(StudyRunTest, DataAreSummedUp) {
     runs[0].job_text.replace(runs[0].job_text.find(absl::StrCat("\"", name)), 1,
                              absl::StrCat("\"", folder(), "/"));
   }
-  auto before = SurroundingsOf(StudyPlan(), runs);
+  auto before = SurroundingsOf(StudyRuns(), runs);
   ASSERT_TRUE(before.ok()) << before.status();
   EXPECT_EQ((*before)["data"].size(), 2u);
   EXPECT_EQ((*before)["data"][1]["bytes"], 3);
@@ -674,7 +677,7 @@ TEST_F(StudyRunTest, DataAreSummedUp) {
   Manifest old, now;
   old.runs = now.runs = runs;
   old.surroundings = *before;
-  now.surroundings = *SurroundingsOf(StudyPlan(), runs);
+  now.surroundings = *SurroundingsOf(StudyRuns(), runs);
   EXPECT_THAT(std::string(CheckGoesOn(old, now).message()), HasSubstr("the data have changed"));
 }
 

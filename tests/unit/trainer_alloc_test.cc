@@ -29,8 +29,8 @@ class Cluster {
  public:
   explicit Cluster(const Case& c)
       : plan_(CorePlan(c.policy, kWorkers, kServers,
-                       absl::StrCat("train { batch: 4 depth: ", c.depth,
-                                    " } limits { report_seconds: 100000 }"),
+                       absl::StrCat("train { batch_size: 4 prefetch_steps: ", c.depth,
+                                    " } limits { report_interval_seconds: 100000 }"),
                        c.synchroniser)),
         map_(CoreView(plan_, 1)) {
     batch_.samples = 4;
@@ -132,7 +132,7 @@ class Cluster {
   }
 
   HeapBufferSource buffers_;
-  const job::JobPlan plan_;
+  const job::ResolvedJob plan_;
   const std::shared_ptr<const RangeMap> map_;
   absl::Time now_ = absl::UnixEpoch();
   data::Batch batch_;

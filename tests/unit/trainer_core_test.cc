@@ -24,7 +24,7 @@ using ::testing::HasSubstr;
 class TrainerCoreTest : public ::testing::Test {
  protected:
   void Start(const std::string& policy, const std::string& synchroniser, int rank = 0) {
-    plan_ = CorePlan(policy, 2, 2, "train { batch: 4 }", synchroniser);
+    plan_ = CorePlan(policy, 2, 2, "train { batch_size: 4 }", synchroniser);
     map_ = CoreView(plan_, 1);
     dense_ = *worker::DenseParameters::New(plan_.job.dense().optimizer(), 5);
     worker::TrainerCore::Options options;
@@ -73,7 +73,7 @@ class TrainerCoreTest : public ::testing::Test {
     return last;
   }
 
-  job::JobPlan plan_;
+  job::ResolvedJob plan_;
   HeapBufferSource buffers_;
   absl::Time now_ = absl::UnixEpoch();
   std::shared_ptr<const RangeMap> map_;
@@ -255,14 +255,15 @@ Control RandomControl(Random* random) {
   Control control;
   const int64_t number = random->Bernoulli(0.5) ? static_cast<int64_t>(random->Uniform(3))
                                                 : static_cast<int64_t>(random->Next64());
-  const char* const names[] = {"assigned", "evaluation 0", "epoch 0", "save", "", "finish_delayed"};
+  const char* const names[] = {"assigned", "evaluation 0",  "epoch 0", "checkpoint",
+                               "",         "finish_delayed"};
   switch (random->Uniform(7)) {
     case 0:
       control.mutable_barrier_release()->set_name(names[random->Uniform(6)]);
       control.mutable_barrier_release()->set_max_value(number);
       break;
     case 1:
-      control.mutable_command()->set_kind(Command::SAVE);
+      control.mutable_command()->set_kind(Command::CHECKPOINT);
       control.mutable_command()->set_id(static_cast<uint64_t>(number));
       break;
     case 2:

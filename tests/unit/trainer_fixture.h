@@ -1,4 +1,5 @@
-// What tests of the trainer's machines share: a context, with the peers of its client played by hand.
+// What tests of the trainer's machines share: a context, with the peers of its client played by
+// hand.
 #ifndef TANDEM_TESTS_UNIT_TRAINER_FIXTURE_H_
 #define TANDEM_TESTS_UNIT_TRAINER_FIXTURE_H_
 
@@ -19,7 +20,7 @@ class TrainerMachineTest : public ::testing::Test {
  protected:
   // Of two workers and two servers (core_fixture.h), and five dense parameters.
   void Make(const std::string& policy, const std::string& synchroniser, int rank = 0,
-            const std::string& more = "train { batch: 4 }") {
+            const std::string& more = "train { batch_size: 4 }") {
     plan_ = CorePlan(policy, 2, 2, more, synchroniser);
     dense_ = *worker::DenseParameters::New(plan_.job.dense().optimizer(), 5);
     context_ = std::make_unique<worker::TrainerContext>(
@@ -32,8 +33,8 @@ class TrainerMachineTest : public ::testing::Test {
     synchroniser_ = worker::NewDenseSynchroniser(*context_, *dense_);
   }
 
-  // Answers what the client has sent: pushes are acknowledged, reads get zeros. `closed_samples`: of
-  // the step closed last, as answers to reads say.
+  // Answers what the client has sent: pushes are acknowledged, reads get zeros. `closed_samples`:
+  // of the step closed last, as answers to reads say.
   void AnswerAll(uint64_t closed_samples = 1) {
     std::vector<Outgoing> sent;
     sent.swap(context_->client.out());
@@ -107,7 +108,7 @@ class TrainerMachineTest : public ::testing::Test {
     return controls;
   }
 
-  job::JobPlan plan_;
+  job::ResolvedJob plan_;
   HeapBufferSource buffers_;
   absl::Time now_ = absl::UnixEpoch();
   std::shared_ptr<const RangeMap> map_;

@@ -345,8 +345,8 @@ TEST_P(TransportTest, FramesOfEachPeerArriveInOrderAndUnchanged) {
 TEST_P(TransportTest, PartsMayBeEmptyOrLarge) {
   Node a = New(), b = New({.send_queue_frames = 1});
   const transport::PeerId b_at_a = Connect(a, b->address());
-  // Larger than any ring. Soft-RoCE that loses 1 % of its packets sends each byte about seven times,
-  // and 16 MiB already take an emulated processor 20 s.
+  // Larger than any ring. Soft-RoCE that loses 1 % of its packets sends each byte about seven
+  // times, and 16 MiB already take an emulated processor 20 s.
   const size_t kLarge = size_t{GetParam() == WorldKind::kRdma ? 16u : 64u} << 20;
   ASSERT_TRUE(a->Send(b_at_a, Segment(*a.transport, 0)).ok());
   ASSERT_TRUE(a->Send(b_at_a, Segment(*a.transport, 1, 0, 24)).ok());

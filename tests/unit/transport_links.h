@@ -16,7 +16,7 @@
 
 #include "absl/strings/str_split.h"
 #include "base/check.h"
-#include "collectives/meeting/link_ports.h"
+#include "collectives/rendezvous/link_ports.h"
 
 namespace tandem {
 

@@ -30,10 +30,10 @@ data { format: CRITEO train: "train.tsv" }
 table { name: "ids" dim: 8 }
 dense { optimizer { learning_rate: 0.1 } }
 model { dlrm { bottom: [8] top: [8] } }
-train { batch: 16 }
+train { batch_size: 16 }
 )";
 
-job::JobPlan Plan(const job::Overrides& overrides = {}) {
+job::ResolvedJob Plan(const job::Overrides& overrides = {}) {
   const auto job = job::ParseJob(kJob, "job", overrides);
   EXPECT_TRUE(job.ok()) << job.status();
   const auto plan = job::Resolve(*job);
@@ -49,7 +49,7 @@ struct Tuned {
 };
 
 // Every worker of the plan, in a thread of its own.
-std::vector<Tuned> Tune(const job::JobPlan& plan, int64_t bytes = 64 << 20,
+std::vector<Tuned> Tune(const job::ResolvedJob& plan, int64_t bytes = 64 << 20,
                         const std::vector<int>& hosts = {}) {
   const auto workers = static_cast<size_t>(plan.workers());
   std::vector<std::vector<std::unique_ptr<collectives::Link>>> links(workers);
@@ -121,7 +121,7 @@ TEST(TuneGroupTest, MeasuresAndAllWorkersChooseAlike) {
 
 TEST(TuneGroupTest, TheSameFileGivesTheSameChoices) {
   const TemporaryFolder folder;
-  const job::JobPlan plan = Plan({{"dense.calibration", CostsFile(folder, 30e-6)}});
+  const job::ResolvedJob plan = Plan({{"dense.calibration", CostsFile(folder, 30e-6)}});
   const std::vector<Tuned> all = Tune(plan);
   ExpectAlike(all);
   EXPECT_EQ(Tune(plan)[0].tuning.json, all[0].tuning.json);
@@ -131,13 +131,13 @@ TEST(TuneGroupTest, TheSameFileGivesTheSameChoices) {
   EXPECT_THAT(described["bucket_why"].get<std::string>(), HasSubstr("on latency"));
   EXPECT_EQ(described["choices"].size(), 3u) << "the first bucket, whole ones, and what is left";
   // Dearer messages, larger buckets.
-  const job::JobPlan dear = Plan({{"dense.calibration", CostsFile(folder, 300e-6)}});
+  const job::ResolvedJob dear = Plan({{"dense.calibration", CostsFile(folder, 300e-6)}});
   EXPECT_GT(Tune(dear)[0].tuning.bucket_bytes, all[0].tuning.bucket_bytes);
 }
 
 // Gradients on GPUs are summed there: the group's algorithms are neither measured nor named.
 TEST(TuneGroupTest, OnGpusItSaysWhatSums) {
-  const job::JobPlan plan = Plan({{"dense.device", "CUDA"}});
+  const job::ResolvedJob plan = Plan({{"dense.device", "CUDA"}});
   const std::vector<Tuned> all = Tune(plan);
   ExpectAlike(all);
   const json described = all[0].described();
@@ -155,7 +155,8 @@ TEST(TuneGroupTest, OnGpusItSaysWhatSums) {
 TEST(TuneGroupTest, TheJobsWordComesFirst) {
   const TemporaryFolder folder;
   const std::pair<std::string, std::string> costs = {"dense.calibration", CostsFile(folder, 30e-6)};
-  const std::vector<Tuned> ruled = Tune(Plan({costs, {"dense.rules", "allreduce:swing/64K"}}));
+  const std::vector<Tuned> ruled =
+      Tune(Plan({costs, {"dense.algorithm_rules", "allreduce:swing/64K"}}));
   ExpectAlike(ruled);
   EXPECT_THAT(ruled[0].rules, HasSubstr("allreduce:swing/64K"));
   EXPECT_EQ(ruled[0].described()["choices"][0]["why"], "by the job's rules");
@@ -181,7 +182,7 @@ TEST(TuneGroupTest, NothingIsMeasuredWhereBitsMustNotDependOnIt) {
 }
 
 TEST(TuneGroupTest, AFileThatCannotBeReadIsTheErrorOfAll) {
-  const job::JobPlan plan = Plan({{"dense.calibration", "/nowhere/costs"}});
+  const job::ResolvedJob plan = Plan({{"dense.calibration", "/nowhere/costs"}});
   for (const Tuned& one : Tune(plan)) {
     EXPECT_THAT(std::string(one.status.message()),
                 HasSubstr("dense.calibration: \"/nowhere/costs\": cannot be read"));
@@ -194,11 +195,12 @@ TEST(TuneGroupTest, AFileThatCannotBeReadIsTheErrorOfAll) {
           worker::CheckDenseChoices(Plan({{"dense.calibration", folder.File("costs")}})).message()),
       HasSubstr("line 1"));
   EXPECT_THAT(
-      std::string(worker::CheckDenseChoices(Plan({{"dense.rules", "allreduce:magic"}})).message()),
-      HasSubstr("dense.rules: \"allreduce:magic\": rules: at 10 ('magic')"));
+      std::string(worker::CheckDenseChoices(Plan({{"dense.algorithm_rules", "allreduce:magic"}}))
+                      .message()),
+      HasSubstr("dense.algorithm_rules: \"allreduce:magic\": rules: at 10 ('magic')"));
 }
 
-// Playing every algorithm for many ranks would take longer than it could save.
+// Playing every algorithm for many ranks would take longer than it could checkpoint.
 TEST(TuneGroupTest, ManyWorkersTakeTheDefaults) {
   const std::vector<Tuned> all = Tune(Plan({{"cluster.workers", "65"}}), 1 << 20);
   ExpectAlike(all);

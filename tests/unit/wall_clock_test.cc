@@ -1,7 +1,7 @@
 // The time of day is set forward and back while things wait: nothing but timestamps may notice.
 //
-// This program's own clock_gettime stands in front of the C library's and adds an offset to the time
-// of day of this process; the clock of the machine stays as it is.
+// This program's own clock_gettime stands in front of the C library's and adds an offset to the
+// time of day of this process; the clock of the machine stays as it is.
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -18,8 +18,8 @@
 #include "base/clock.h"
 #include "bench/lone_shard.h"
 #include "client/client.h"
-#include "collectives/meeting/coordinator.h"
-#include "collectives/meeting/coordinator_client.h"
+#include "collectives/rendezvous/coordinator.h"
+#include "collectives/rendezvous/coordinator_client.h"
 #include "gtest/gtest.h"
 #include "node/beat_thread.h"
 #include "node/node_link.h"
@@ -116,7 +116,7 @@ class ClientClockTest : public WallClockTest {
   const float gradient_ = 3;
   float row_ = 0;
   transport::InProcessNetwork network_;
-  const job::JobPlan plan_;
+  const job::ResolvedJob plan_;
   bench::LoneShard shard_;
   std::vector<std::unique_ptr<client::Client>> clients_;
 };

@@ -31,23 +31,23 @@ class WorkerBarriersTest : public ::testing::Test {
 };
 
 TEST_F(WorkerBarriersTest, AnEntrySaysWhatItIsForAndIsRepeatedUntilTheRelease) {
-  EXPECT_FALSE(barriers_.Pass(now_, "save 1", 7, BarrierEnter::SAVE, "model/step-7"));
+  EXPECT_FALSE(barriers_.Pass(now_, "checkpoint 1", 7, BarrierEnter::CHECKPOINT, "model/step-7"));
   std::vector<Control> controls;
   barriers_.AppendDue(now_, &controls);
   ASSERT_EQ(controls.size(), 1u);
   const BarrierEnter& entry = controls[0].barrier_enter();
   EXPECT_EQ(entry.value(), 7);
   EXPECT_EQ(entry.parties(), 3);
-  EXPECT_EQ(entry.action(), BarrierEnter::SAVE);
+  EXPECT_EQ(entry.action(), BarrierEnter::CHECKPOINT);
   EXPECT_EQ(entry.path(), "model/step-7");
   EXPECT_TRUE(Due().empty()) << "not twice in a second";
   now_ += absl::Seconds(1);
   EXPECT_EQ(Due().size(), 1u);
-  Release("save 1", 9);
+  Release("checkpoint 1", 9);
   now_ += absl::Seconds(1);
   EXPECT_TRUE(Due().empty());
-  EXPECT_TRUE(barriers_.Pass(now_, "save 1", 0));
-  EXPECT_EQ(barriers_.MaxValue("save 1"), 9);
+  EXPECT_TRUE(barriers_.Pass(now_, "checkpoint 1", 0));
+  EXPECT_EQ(barriers_.MaxValue("checkpoint 1"), 9);
 }
 
 TEST_F(WorkerBarriersTest, WhatWasNotEnteredIsNotReleased) {
@@ -73,11 +73,11 @@ TEST_F(WorkerBarriersTest, SeveralMayBeUnderWay) {
   EXPECT_EQ(barriers_.WaitingAt(), "");
 }
 
-// Days of saves take no more memory than one.
+// Days of checkpoints take no more memory than one.
 TEST_F(WorkerBarriersTest, WhatIsLongPassedIsForgotten) {
   barriers_.Pass(now_, "waits", 1);
   for (int i = 0; i < 1000; ++i) {
-    const std::string name = absl::StrCat("save ", i);
+    const std::string name = absl::StrCat("checkpoint ", i);
     barriers_.Pass(now_, name, i);
     BarrierRelease release;
     release.set_name(name);
@@ -85,13 +85,13 @@ TEST_F(WorkerBarriersTest, WhatIsLongPassedIsForgotten) {
     release.set_record(std::string(1000, 'r'));
     barriers_.OnRelease(release);
     EXPECT_EQ(barriers_.ReleaseOf(name).record().size(), 1000u);
-    const std::string before = absl::StrCat("save ", std::max(0, i - 1));
+    const std::string before = absl::StrCat("checkpoint ", std::max(0, i - 1));
     EXPECT_EQ(barriers_.ReleaseOf(before).record().empty(), i > 0);
     Release(name, -1);  // one that comes twice
   }
   EXPECT_EQ(barriers_.remembered(), worker::WorkerBarriers::kRemembered + 1);
   EXPECT_EQ(barriers_.WaitingAt(), "waits");
-  Release("save 0", 7);  // late, of one that is forgotten
+  Release("checkpoint 0", 7);  // late, of one that is forgotten
   EXPECT_EQ(barriers_.remembered(), worker::WorkerBarriers::kRemembered + 1);
 }
 

@@ -1,5 +1,5 @@
-// The end of ZeroMQ transports: goodbyes that are answered are all that it waits for. And where they
-// listen and connect: names, IPv6.
+// The end of ZeroMQ transports: goodbyes that are answered are all that it waits for. And where
+// they listen and connect: names, IPv6.
 #include <dlfcn.h>
 #include <netdb.h>
 
@@ -28,7 +28,8 @@ int look_ups = 0;
 // Takes the place of the C library's function in this program.
 int getaddrinfo(const char* host, const char* service, const addrinfo* hints,
                 addrinfo** found) {  // NOLINT
-  static const auto real = reinterpret_cast<decltype(&getaddrinfo)>(dlsym(RTLD_NEXT, "getaddrinfo"));
+  static const auto real =
+      reinterpret_cast<decltype(&getaddrinfo)>(dlsym(RTLD_NEXT, "getaddrinfo"));
   const bool moving = host != nullptr && std::strcmp(host, kMoving) == 0;
   look_ups += moving ? 1 : 0;
   return real(moving ? moved_to : host, service, hints, found);

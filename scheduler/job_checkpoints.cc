@@ -1,0 +1,97 @@
+#include "scheduler/job_checkpoints.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "scheduler/failure_judge.h"
+
+namespace tandem::scheduler {
+
+JobCheckpoints::JobCheckpoints(const Checkpoint& checkpoint, std::string folder, int64_t saved,
+                               Membership* members, Commands* commands, Barriers* barriers)
+    : folder_(std::move(folder)),
+      members_(*members),
+      commands_(*commands),
+      barriers_(*barriers),
+      schedule_(checkpoint),
+      checkpointed_step_(saved) {
+  schedule_.OnStep(std::max<int64_t>(saved, 0));
+}
+
+void JobCheckpoints::OnAsked(const Node& node, int64_t checkpoints, SchedulerEffects* effects) {
+  const bool more = schedule_.OnAsked(checkpoints);
+  if (!more || !folder_.empty()) return;
+  effects->Warn(
+      absl::StrCat(node.Name(), ": its program asks for a checkpoint, but the job writes none"));
+}
+
+bool JobCheckpoints::Due(absl::Time now) const {
+  const bool may = !folder_.empty() && queue_.empty() && !queue_.closed() && !queue_.paused() &&
+                   !ending_ && !unable_;
+  return may && schedule_.Due(now);
+}
+
+void JobCheckpoints::Ask(absl::Time now, SchedulerEffects* effects) {
+  schedule_.Begin();
+  Command checkpoint = commands_.New(Command::CHECKPOINT, queue_.current());
+  checkpoint.set_hold(ending_);
+  failure_.clear();
+  step_ = -1;
+  commands_.Await(now, checkpoint, /*servers=*/0, /*shards=*/0, members_.workers());
+  Control control;
+  *control.mutable_command() = checkpoint;
+  for (int rank = 0; rank < members_.workers(); ++rank) {
+    effects->SendTo(*members_.worker(rank), control);
+  }
+  effects->Log(absl::StrCat("asked the workers for a checkpoint to ", queue_.current()));
+}
+
+bool JobCheckpoints::NoteFailure(const Node& node, const CommandDone& done) {
+  const auto it = commands_.pending().find(done.id());
+  if (it == commands_.pending().end() || it->second.command.kind() != Command::CHECKPOINT)
+    return false;
+  const std::string what = absl::StrCat(node.Name(), ": ", Clip(done.message()));
+  if (it->second.barrier.empty()) {  // a worker's answer to the request
+    if (failure_.empty()) failure_ = what;
+    unable_ = unable_ || CodeOf(done.code()) == absl::StatusCode::kUnimplemented;
+    return true;
+  }
+  Barrier& barrier = barriers_.open().at(it->second.barrier);
+  if (!barrier.may_fail) return false;
+  if (barrier.failure.empty()) barrier.failure = what;
+  return true;
+}
+
+void JobCheckpoints::OnBarrier(const Barrier& barrier) {
+  step_ = barrier.max_value;
+  failure_ = barrier.failure;
+}
+
+bool JobCheckpoints::Resume(absl::Time now) {
+  checkpointed_step_ = step_;
+  schedule_.Done(now, schedule_.step());
+  return queue_.Resume();
+}
+
+void JobCheckpoints::Finish(absl::Time now, SchedulerEffects* effects) {
+  // step_ < 0: no CHECKPOINT barrier was released for this request, so the servers have written
+  // nothing.
+  if (failure_.empty() && step_ < 0) failure_ = "the workers wrote no checkpoint";
+  if (failure_.empty()) {
+    checkpointed_step_ = step_;
+    effects->Log(absl::StrCat("checkpoint written to ", queue_.current()));
+    effects->Notify(SchedulerNotice::Kind::kCheckpointed, "", "")->step = checkpointed_step_;
+  } else {
+    effects->Warn(absl::StrCat(
+        "the checkpoint", step_ < 0 ? "" : absl::StrCat(" at step ", step_), " failed: ", failure_,
+        checkpointed_step_ < 0 ? "; there is none yet"
+                               : absl::StrCat("; that of step ", checkpointed_step_, " is kept"),
+        ending_ ? "" : ", and training continues",
+        unable_ && !ending_ ? " without scheduled checkpoints" : ""));
+  }
+  schedule_.Done(now, schedule_.step());
+  queue_.Finish();
+}
+
+}  // namespace tandem::scheduler

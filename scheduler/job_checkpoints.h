@@ -1,0 +1,78 @@
+// The checkpoints of a running job: requested ones, those of the job's schedule, and the one before
+// a requested end. Asks the workers for one at a time, and keeps its result.
+//
+// Thread safety: none needed; one thread. No clock or I/O inside.
+#ifndef TANDEM_SCHEDULER_JOB_CHECKPOINTS_H_
+#define TANDEM_SCHEDULER_JOB_CHECKPOINTS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/time/time.h"
+#include "job/job.h"
+#include "proto/wire.pb.h"
+#include "scheduler/barriers.h"
+#include "scheduler/checkpoint_queue.h"
+#include "scheduler/checkpoint_schedule.h"
+#include "scheduler/commands.h"
+#include "scheduler/effects.h"
+#include "scheduler/membership.h"
+
+namespace tandem::scheduler {
+
+class JobCheckpoints {
+ public:
+  // `folder`: the model folder; empty: the job writes no checkpoints by itself. `saved`: the
+  // checkpoint that the run resumes from has all steps before this one; -1: a new run. All pointers
+  // outlive this object.
+  JobCheckpoints(const Checkpoint& checkpoint, std::string folder, int64_t saved,
+                 Membership* members, Commands* commands, Barriers* barriers);
+
+  // The job starts.
+  void Start(absl::Time now) { schedule_.Done(now, schedule_.step()); }
+  // A worker has reached `step`.
+  void OnStep(int64_t step) { schedule_.OnStep(step); }
+  // The program of this worker has asked for `checkpoints` checkpoints since it began.
+  void OnAsked(const Node& node, int64_t checkpoints, SchedulerEffects* effects);
+  // True if the schedule asks for a checkpoint now.
+  bool Due(absl::Time now) const;
+  // The next checkpoint is the one before a requested end: no step and no checkpoint follows it.
+  void SetEnding() { ending_ = true; }
+  bool ending() const { return ending_; }
+
+  // Asks all workers for the first checkpoint of the queue. A worker that has lost its connection
+  // is asked when it is back.
+  void Ask(absl::Time now, SchedulerEffects* effects);
+  // A node has answered a command with an error. True if the error means that the node could not
+  // write its part of a checkpoint that may fail.
+  bool NoteFailure(const Node& node, const CommandDone& done);
+  // The CHECKPOINT barrier is about to be released: the servers have written, or there was an error
+  // before.
+  void OnBarrier(const Barrier& barrier);
+  // Ends a pause (PAUSE_CHECKPOINTS): the workers have written the checkpoint of the best model.
+  // True if another checkpoint has been requested meanwhile.
+  bool Resume(absl::Time now);
+  // The requested checkpoint is written, or has failed: reports it, and removes it from the queue.
+  void Finish(absl::Time now, SchedulerEffects* effects);
+
+  CheckpointQueue& queue() { return queue_; }
+  // The result of the last checkpoint, for the report of a requested end.
+  JobReport::Stop Last() const { return {checkpointed_step_, failure_}; }
+
+ private:
+  const std::string folder_;
+  Membership& members_;
+  Commands& commands_;
+  Barriers& barriers_;
+  CheckpointQueue queue_;
+  CheckpointSchedule schedule_;
+  std::string failure_;  // error of the current checkpoint, or of the last one
+  int64_t step_ = 0;     // the same checkpoint has all steps before this one; -1: not known yet
+  int64_t checkpointed_step_;  // likewise, for the last checkpoint that succeeded; -1: none
+  bool ending_ = false;
+  bool unable_ = false;  // workers have answered that they cannot write checkpoints
+};
+
+}  // namespace tandem::scheduler
+
+#endif  // TANDEM_SCHEDULER_JOB_CHECKPOINTS_H_

@@ -1,0 +1,85 @@
+#include "server/checkpoint_compare.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace tandem::server {
+namespace {
+
+// True for files with rows or dense parameters. The other parts belong to the run.
+bool IsOfTheModel(const CheckpointFile& file) { return !absl::StartsWith(file.table, "("); }
+
+const CheckpointFile* Find(const Manifest& manifest, const std::string& name) {
+  const auto it = std::find_if(manifest.files.begin(), manifest.files.end(),
+                               [&](const CheckpointFile& file) { return file.name == name; });
+  return it == manifest.files.end() ? nullptr : &*it;
+}
+
+// Compares bits, so a NaN equals the same NaN.
+bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() &&
+         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
+}
+
+template <typename T>
+void AddBits(const std::vector<T>& values, uint64_t* checksum) {
+  *checksum = XXH3_64bits_withSeed(values.data(), values.size() * sizeof(T), *checksum);
+}
+
+// Describes the first difference. Empty if there is none.
+std::string Difference(const RangeImage& a, const RangeImage& b) {
+  if (a.keys != b.keys) {
+    return absl::StrCat(a.keys.size(), " rows and ", b.keys.size(), ", with different keys");
+  }
+  if (SameBits(a.weights, b.weights)) {
+    return SameBits(a.slots, b.slots) ? "" : "the same weights, other optimizer state";
+  }
+  if (a.weights.size() != b.weights.size()) return "rows of different dim";
+  const auto [x, y] =
+      std::mismatch(a.weights.begin(), a.weights.end(), b.weights.begin(),
+                    [](float p, float q) { return std::memcmp(&p, &q, sizeof(float)) == 0; });
+  const size_t at = static_cast<size_t>(x - a.weights.begin());
+  const size_t row = at / static_cast<size_t>(std::max(1, a.dim));
+  return absl::StrCat("row of key ", row < a.keys.size() ? a.keys[row] : 0, " has ", *x, " and ",
+                      *y);
+}
+
+}  // namespace
+
+absl::StatusOr<ModelComparison> CompareModels(const CheckpointReader& a,
+                                              const CheckpointReader& b) {
+  ModelComparison result;
+  for (const CheckpointFile& file : a.manifest().files) {
+    if (!IsOfTheModel(file)) continue;
+    const CheckpointFile* const other = Find(b.manifest(), file.name);
+    if (other == nullptr) {
+      result.differences.push_back(absl::StrCat(b.folder(), ": no file ", file.name));
+      continue;
+    }
+    TANDEM_ASSIGN_OR_RETURN(const RangeImage left, a.Read(file));
+    TANDEM_ASSIGN_OR_RETURN(const RangeImage right, b.Read(*other));
+    ++result.files;
+    result.rows += static_cast<int64_t>(left.keys.size());
+    AddBits(left.keys, &result.checksum);
+    AddBits(left.weights, &result.checksum);
+    AddBits(left.slots, &result.checksum);
+    const std::string difference = Difference(left, right);
+    if (!difference.empty()) {
+      result.differences.push_back(absl::StrCat(file.name, ": ", difference));
+    }
+  }
+  for (const CheckpointFile& file : b.manifest().files) {
+    if (IsOfTheModel(file) && Find(a.manifest(), file.name) == nullptr) {
+      result.differences.push_back(absl::StrCat(a.folder(), ": no file ", file.name));
+    }
+  }
+  return result;
+}
+
+}  // namespace tandem::server

@@ -1,0 +1,607 @@
+#include "server/checkpoint_directory.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <limits>
+#include <map>
+#include <system_error>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "base/file.h"
+#include "base/owned_fd.h"
+#include "base/status_macros.h"
+#include "server/checkpoint_check.h"
+#include "server/range_file.h"
+
+namespace tandem::server {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr char kSuffix[] = ".range";
+constexpr char kPartSuffix[] = ".part";
+constexpr char kDenseFile[] = "dense.part";
+constexpr char kRecordFile[] = "record.part";
+// Table names in parts without rows. No table of a job has a name in parentheses.
+constexpr char kRecordTable[] = "(record)";
+constexpr char kWorkerTable[] = "(worker)";
+constexpr char kProgramTable[] = "(program)";
+constexpr char kManifest[] = "MANIFEST";
+constexpr char kLatest[] = "LATEST";
+// Tries to open a checkpoint of a running job. A try fails only if a whole new checkpoint replaces
+// it.
+constexpr int kMostTries = 32;
+
+std::string PathIn(absl::string_view folder, absl::string_view name) {
+  return absl::StrCat(folder, "/", name);
+}
+
+absl::Status WithPath(const std::string& path, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
+}
+
+// The range files and parts in the folder, sorted by name.
+absl::StatusOr<std::vector<CheckpointFile>> FilesIn(const std::string& checkpoint) {
+  std::vector<CheckpointFile> files;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(checkpoint, error)) {
+    CheckpointFile file;
+    file.name = entry.path().filename().string();
+    if (!absl::EndsWith(file.name, kPartSuffix) && !absl::EndsWith(file.name, kSuffix)) continue;
+    TANDEM_ASSIGN_OR_RETURN(const RangeFileEnds ends, ReadRangeFileEnds(entry.path().string()));
+    file.table = ends.table;
+    file.begin = ends.begin;
+    file.end = ends.end;
+    file.bytes = ends.bytes;
+    file.checksum = ends.checksum;
+    files.push_back(std::move(file));
+  }
+  if (error) return absl::NotFoundError(absl::StrCat(checkpoint, ": ", error.message()));
+  std::sort(files.begin(), files.end(),
+            [](const CheckpointFile& a, const CheckpointFile& b) { return a.name < b.name; });
+  return files;
+}
+
+// Checks that the files of a table follow each other without gap or overlap, from position 0 to the
+// end.
+absl::Status CheckCover(const std::string& checkpoint, const std::vector<CheckpointFile>& files,
+                        const std::string& table) {
+  uint64_t at = 0;
+  bool any = false;
+  // sorted by name, so a table's are in order of position
+  for (const CheckpointFile& file : files) {
+    if (file.table != table || file.name == kDenseFile) continue;
+    if ((any && at == 0) || file.begin != at) {
+      return absl::DataLossError(
+          absl::StrFormat("%s: begins at position %#x, want %#x: a file of table %s is missing or "
+                          "was written twice",
+                          PathIn(checkpoint, file.name), file.begin, at, table));
+    }
+    at = file.end;
+    any = true;
+  }
+  if (any && at == 0) return absl::OkStatus();
+  return absl::DataLossError(absl::StrFormat(
+      "%s: no file of table %s for positions from %#x: do all servers reach this folder?",
+      checkpoint, table, at));
+}
+
+bool IsDensePart(const CheckpointFile& file) { return file.name == kDenseFile; }
+
+// Encodes opaque bytes as a range file, so that they are checked like the other files.
+std::string EncodePart(absl::string_view table, absl::string_view bytes) {
+  RangeImage image;
+  image.table = std::string(table);
+  image.dim = 1;
+  image.held = std::string(bytes);
+  return EncodeRange(image);
+}
+
+std::string WorkerFileName(int rank) { return absl::StrCat("worker-", rank, kPartSuffix); }
+std::string ProgramFileName(int rank) { return absl::StrCat("program-", rank, kPartSuffix); }
+
+bool Overlap(const CheckpointFile& file, uint64_t begin, uint64_t end) {
+  const uint64_t file_last = file.end - 1, last = end - 1;  // 0 - 1 is the last position
+  return file.begin <= last && begin <= file_last;
+}
+
+// The folder of the checkpoint: `path` itself, or the folder that its LATEST names. For the folder
+// of a run, its model/ is used.
+absl::StatusOr<std::string> Resolve(const std::string& path) {
+  std::error_code error;
+  const std::string of_run = PathIn(path, "model");
+  if (fs::exists(PathIn(of_run, kLatest), error)) return Resolve(of_run);
+  const std::string latest = PathIn(path, kLatest);
+  if (fs::exists(latest, error)) {
+    TANDEM_ASSIGN_OR_RETURN(const std::string name, ReadWholeFile(latest));
+    return PathIn(path, absl::StripAsciiWhitespace(name));
+  }
+  if (fs::exists(PathIn(path, kManifest), error)) return path;
+  return absl::NotFoundError(
+      absl::StrCat(path,
+                   ": contains no checkpoint (LATEST or MANIFEST); hint: name the folder of a run "
+                   "that has written one, its model/, or one checkpoint in that"));
+}
+
+// Checks the length only. The check is cheap and refuses an incomplete copy before the job starts.
+// Read checks the bytes.
+absl::Status CheckLength(const std::string& path, uint64_t want) {
+  std::error_code error;
+  const uint64_t bytes = fs::file_size(path, error);
+  if (error) {
+    return absl::NotFoundError(
+        absl::StrCat(path, ": ", error.message(), "; the manifest lists it"));
+  }
+  if (bytes == want) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(path, ": has ", bytes, " bytes, the manifest says ", want,
+                                          ": is it cut short, or of another checkpoint?"));
+}
+
+absl::Status CheckParameters(const std::vector<CheckpointParameter>& saved,
+                             const std::vector<CheckpointParameter>& model) {
+  for (size_t i = 0; i < std::max(saved.size(), model.size()); ++i) {
+    const std::string have = i < saved.size() ? DebugString(saved[i]) : "none";
+    const std::string want = i < model.size() ? DebugString(model[i]) : "none";
+    if (have == want) continue;
+    return absl::InvalidArgumentError(absl::StrCat("dense parameter ", i, " is ", have,
+                                                   ", the model's is ", want,
+                                                   ": is it of another model?"));
+  }
+  return absl::OkStatus();
+}
+
+// If the image is of another optimizer, replaces its slots by initial ones, since slots have a
+// meaning only for their own optimizer.
+void StartSlotsAfresh(const optim::RowOptimizer& optimizer, RangeImage* image) {
+  if (image->optimizer == optimizer.name()) return;
+  image->optimizer = optimizer.name();
+  image->slots_per_row = optimizer.slots_per_row(image->dim);
+  const auto slots = static_cast<size_t>(image->slots_per_row);
+  image->slots.assign(image->keys.size() * slots, 0.0f);
+  for (size_t i = 0; i < image->keys.size(); ++i) {
+    optimizer.InitSlots(image->dim, absl::MakeSpan(image->slots).subspan(i * slots, slots));
+  }
+}
+
+}  // namespace
+
+absl::Status WriteDenseFile(const std::string& checkpoint, absl::string_view bytes) {
+  TANDEM_RETURN_IF_ERROR(MakeFolder(checkpoint));
+  return WriteFileAtomically(PathIn(checkpoint, kDenseFile), bytes);
+}
+
+absl::Status WriteWorkerFile(const std::string& checkpoint, int rank, absl::string_view state) {
+  TANDEM_RETURN_IF_ERROR(MakeFolder(checkpoint));
+  return WriteFileAtomically(PathIn(checkpoint, WorkerFileName(rank)),
+                             EncodePart(kWorkerTable, state));
+}
+
+absl::Status WriteProgramFile(const std::string& checkpoint, int rank, absl::string_view state) {
+  TANDEM_RETURN_IF_ERROR(MakeFolder(checkpoint));
+  return WriteFileAtomically(PathIn(checkpoint, ProgramFileName(rank)),
+                             EncodePart(kProgramTable, state));
+}
+
+void AbandonCheckpoint(const std::string& checkpoint) {
+  std::error_code ignored;  // remaining files are not a checkpoint; the next commit tries again
+  fs::remove_all(checkpoint, ignored);
+}
+
+// For example "emb.0000000000000000-1999999999999999.range". The end is exclusive, 0 = 2^64.
+std::string RangeFileName(const RangeImage& head) {
+  return absl::StrFormat("%s.%016x-%016x%s", head.table, head.begin, head.end, kSuffix);
+}
+
+namespace {
+
+// The request number at the end of a checkpoint folder's name (CheckpointFolder). The checkpoint at
+// the end of the job has none and counts as the last one.
+uint64_t RequestOf(const std::string& folder) {
+  const std::vector<std::string> parts = absl::StrSplit(fs::path(folder).filename().string(), '.');
+  uint64_t request = 0;
+  const bool has_one = parts.size() == 3 && absl::SimpleAtoi(parts[2], &request);
+  return has_one ? request : std::numeric_limits<uint64_t>::max();
+}
+
+// True if checkpoint `a` of a run is newer than `b`. The attempt counts first: if the newest
+// checkpoint is damaged, the next attempt begins with an older one and writes smaller steps again.
+bool IsNewer(const Manifest& a, const std::string& a_folder, const Manifest& b,
+             const std::string& b_folder) {
+  // Of two checkpoints of the same step, the one requested later is newer.
+  const uint64_t a_request = RequestOf(a_folder), b_request = RequestOf(b_folder);
+  return std::tie(a.attempt, a.step, a_request) > std::tie(b.attempt, b.step, b_request);
+}
+
+absl::StatusOr<Manifest> ReadManifest(const std::string& folder) {
+  const std::string path = PathIn(folder, kManifest);
+  const absl::StatusOr<std::string> text = ReadWholeFile(path);
+  if (absl::IsNotFound(text.status())) {
+    return absl::NotFoundError(absl::StrCat(
+        path, ": missing: the checkpoint was not finished, or an older version wrote it"));
+  }
+  TANDEM_RETURN_IF_ERROR(text.status());
+  absl::StatusOr<Manifest> manifest = ParseManifest(*text);
+  if (!manifest.ok()) return WithPath(path, manifest.status());
+  return manifest;
+}
+
+std::vector<std::string> CheckpointFoldersIn(const fs::path& parent) {
+  std::vector<std::string> folders;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(parent, ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (entry.is_directory(ignored) && absl::StartsWith(name, kCheckpointFolderPrefix)) {
+      folders.push_back(entry.path().string());
+    }
+  }
+  std::sort(folders.begin(), folders.end());
+  return folders;
+}
+
+// Removes a checkpoint unless somebody protects it (KeepCheckpoint); then a later commit removes
+// it. Errors are ignored: a checkpoint that cannot be removed only takes disk space.
+void RemoveCheckpoint(const std::string& folder) {
+  const OwnedFd fd(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (fd.get() >= 0 && flock(fd.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return;
+  std::error_code ignored;
+  fs::remove_all(folder, ignored);
+}
+
+// The newest checkpoint of the run with Manifest::best. LATEST has to name it.
+absl::optional<std::string> BestCheckpoint(const fs::path& model_folder, uint64_t run) {
+  absl::optional<std::string> best;
+  Manifest newest;
+  for (const std::string& folder : CheckpointFoldersIn(model_folder)) {
+    const absl::StatusOr<Manifest> manifest = ReadManifest(folder);
+    if (!manifest.ok() || manifest->run != run || !manifest->best) continue;
+    if (best.has_value() && !IsNewer(*manifest, folder, newest, *best)) continue;
+    best = folder;
+    newest = *manifest;
+  }
+  return best;
+}
+
+// Removes the other checkpoints in the model folder. Keeps `checkpoint`, the one named `latest`,
+// and the head.keep - 1 newest others of the run.
+void RemoveOtherCheckpoints(const std::string& checkpoint, const CheckpointHead& head,
+                            const fs::path& latest) {
+  struct Older {
+    Manifest manifest;
+    std::string folder;
+  };
+  std::vector<Older> older;
+  for (const std::string& folder : CheckpointFoldersIn(fs::path(checkpoint).parent_path())) {
+    if (fs::path(folder) == fs::path(checkpoint) || fs::path(folder).filename() == latest) continue;
+    absl::StatusOr<Manifest> manifest = ReadManifest(folder);
+    if (manifest.ok() && manifest->run == head.run) {
+      older.push_back({*std::move(manifest), folder});
+    } else if (!absl::IsUnavailable(manifest.status())) {  // UNAVAILABLE: only the disk has failed
+      RemoveCheckpoint(folder);
+    }
+  }
+  std::sort(older.begin(), older.end(), [](const Older& a, const Older& b) {
+    return IsNewer(a.manifest, a.folder, b.manifest, b.folder);
+  });
+  const auto keep = static_cast<size_t>(std::max(head.keep, 1)) - 1;
+  for (size_t i = keep; i < older.size(); ++i) RemoveCheckpoint(older[i].folder);
+}
+
+// Checks the parts that workers write: either all workers have written one, or none.
+absl::Status CheckParts(const std::string& checkpoint, const job::ResolvedJob& plan,
+                        const Manifest& manifest, absl::string_view table, absl::string_view what) {
+  const auto files = std::count_if(manifest.files.begin(), manifest.files.end(),
+                                   [&](const CheckpointFile& f) { return f.table == table; });
+  if (files == 0 || files == plan.workers()) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(checkpoint, ": ", what, " of ", files, " workers, want ",
+                                          plan.workers(), ": can all write to this folder?"));
+}
+
+// Checks that the files are those of a whole checkpoint of the plan.
+absl::Status CheckFiles(const std::string& checkpoint, const job::ResolvedJob& plan,
+                        const Manifest& manifest) {
+  if (std::none_of(manifest.files.begin(), manifest.files.end(), IsDensePart)) {
+    return absl::DataLossError(absl::StrCat(PathIn(checkpoint, kDenseFile),
+                                            ": is gone: does another run write checkpoints to ",
+                                            fs::path(checkpoint).parent_path().string(), "?"));
+  }
+  for (const CheckpointTable& table : manifest.tables) {
+    TANDEM_RETURN_IF_ERROR(CheckCover(checkpoint, manifest.files, table.name));
+  }
+  TANDEM_RETURN_IF_ERROR(CheckParts(checkpoint, plan, manifest, kWorkerTable, "codecs"));
+  return CheckParts(checkpoint, plan, manifest, kProgramTable, "states of programs");
+}
+
+absl::Status WriteManifest(const std::string& checkpoint, const job::ResolvedJob& plan,
+                           const CheckpointHead& head,
+                           const std::vector<CheckpointParameter>& dense) {
+  Manifest manifest;
+  manifest.run = head.run;
+  manifest.attempt = head.attempt;
+  manifest.best = head.best;
+  manifest.job = plan.job.name();
+  manifest.job_hash = plan.hash;
+  manifest.step = head.step;
+  manifest.dense = dense;
+  DescribeMeaning(plan, &manifest);
+  if (!head.record.empty()) {
+    TANDEM_RETURN_IF_ERROR(WriteFileAtomically(PathIn(checkpoint, kRecordFile),
+                                               EncodePart(kRecordTable, head.record)));
+  }
+  TANDEM_ASSIGN_OR_RETURN(manifest.files, FilesIn(checkpoint));
+  TANDEM_RETURN_IF_ERROR(CheckFiles(checkpoint, plan, manifest));
+  return WriteFileAtomically(PathIn(checkpoint, kManifest), EncodeManifest(manifest));
+}
+
+}  // namespace
+
+absl::Status CommitCheckpoint(const std::string& checkpoint, const job::ResolvedJob& plan,
+                              const CheckpointHead& head,
+                              const std::vector<CheckpointParameter>& dense) {
+  if (const absl::Status written = WriteManifest(checkpoint, plan, head, dense); !written.ok()) {
+    AbandonCheckpoint(checkpoint);
+    return written;
+  }
+  const fs::path folder = fs::path(checkpoint).parent_path();
+  const bool may_have_best = plan.job.train().has_keep_best();
+  const fs::path latest =
+      fs::path(may_have_best ? BestCheckpoint(folder, head.run).value_or(checkpoint) : checkpoint)
+          .filename();
+  const absl::Status named =
+      WriteFileAtomically((folder / kLatest).string(), latest.string() + "\n");
+  if (!named.ok()) {
+    // LATEST may name the new checkpoint although the disk reported an error. Then the folder must
+    // stay, since LATEST must never name a missing checkpoint.
+    const std::string stands = ReadWholeFile((folder / kLatest).string()).value_or("");
+    if (stands != fs::path(checkpoint).filename().string() + "\n") AbandonCheckpoint(checkpoint);
+    return named;
+  }
+  RemoveOtherCheckpoints(checkpoint, head, latest);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<CheckpointReader> CheckpointReader::Open(const std::string& path) {
+  for (int tries_left = kMostTries;; --tries_left) {
+    TANDEM_ASSIGN_OR_RETURN(const std::string folder, Resolve(path));
+    absl::StatusOr<CheckpointReader> saved = OpenFolder(folder);
+    if (saved.ok() || tries_left == 1) return saved;
+    // A commit names the next checkpoint before it removes this one. So if LATEST has not changed,
+    // this one is damaged, and trying again is of no use.
+    TANDEM_ASSIGN_OR_RETURN(const std::string latest, Resolve(path));
+    if (latest == folder) return saved;
+  }
+}
+
+absl::StatusOr<OwnedFd> KeepCheckpoint(const std::string& checkpoint) {
+  OwnedFd fd(open(checkpoint.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (fd.get() < 0)
+    return absl::NotFoundError(absl::StrCat(checkpoint, ": ", std::strerror(errno)));
+  // The checkpoint may be about to be removed (RemoveCheckpoint holds the lock). Other errors are
+  // ignored, since not every file system has locks.
+  const bool removed = flock(fd.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  std::error_code error;
+  if (removed || !fs::exists(PathIn(checkpoint, kManifest), error)) {
+    return absl::NotFoundError(absl::StrCat(
+        checkpoint, ": its run has just replaced it by a newer checkpoint; hint: try again"));
+  }
+  return fd;
+}
+
+absl::StatusOr<CheckpointReader> CheckpointReader::OpenFolder(const std::string& folder) {
+  TANDEM_ASSIGN_OR_RETURN(Manifest manifest, ReadManifest(folder));
+  CheckpointReader saved(folder, std::move(manifest));
+  for (const CheckpointFile& file : saved.manifest_.files) {
+    TANDEM_RETURN_IF_ERROR(CheckLength(saved.PathOf(file), file.bytes));
+  }
+  return saved;
+}
+
+absl::StatusOr<CheckpointReader> CheckpointReader::OpenNewest(const std::string& model_folder,
+                                                              uint64_t run, std::string* damaged) {
+  std::vector<CheckpointReader> checkpoints;  // of the run, the newest first
+  std::vector<std::string> wrong;
+  for (const std::string& folder : CheckpointFoldersIn(model_folder)) {
+    absl::StatusOr<CheckpointReader> saved = OpenFolder(folder);
+    if (!saved.ok()) {
+      wrong.emplace_back(saved.status().message());
+    } else if (saved->manifest().run == run) {
+      checkpoints.push_back(*std::move(saved));
+    }
+  }
+  std::sort(checkpoints.begin(), checkpoints.end(),
+            [](const CheckpointReader& a, const CheckpointReader& b) {
+              return IsNewer(a.manifest_, a.folder_, b.manifest_, b.folder_);
+            });
+  for (CheckpointReader& saved : checkpoints) {
+    const absl::Status whole = saved.CheckBytes();
+    if (!whole.ok()) {
+      wrong.emplace_back(whole.message());
+      continue;
+    }
+    *damaged = absl::StrJoin(wrong, "; ");
+    return std::move(saved);
+  }
+  return absl::NotFoundError(absl::StrCat(model_folder, ": no whole checkpoint of the run",
+                                          wrong.empty() ? "" : "; ", absl::StrJoin(wrong, "; ")));
+}
+
+absl::Status CheckpointReader::CheckBytes() const {
+  for (const CheckpointFile& file : manifest_.files) TANDEM_RETURN_IF_ERROR(Read(file).status());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RangeImage> CheckpointReader::Read(const CheckpointFile& file) const {
+  const std::string path = PathOf(file);
+  TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(path));
+  const absl::Span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(text.data()), text.size());
+  absl::StatusOr<RangeImage> image = DecodeRange(bytes);
+  if (!image.ok()) return WithPath(path, image.status());
+  if (const uint64_t checksum = StoredChecksum(bytes); checksum != file.checksum) {
+    return absl::DataLossError(
+        absl::StrFormat("%s: checksum %#x, the manifest says %#x: is it of another checkpoint?",
+                        path, checksum, file.checksum));
+  }
+  return image;
+}
+
+absl::StatusOr<RangeImage> CheckpointReader::ReadDense(
+    const std::vector<CheckpointParameter>& model) const {
+  const auto file = std::find_if(manifest_.files.begin(), manifest_.files.end(), IsDensePart);
+  if (file == manifest_.files.end()) {
+    return absl::DataLossError(
+        absl::StrCat(PathIn(folder_, kManifest), ": does not list ", kDenseFile));
+  }
+  if (const absl::Status same = CheckParameters(manifest_.dense, model); !same.ok()) {
+    return WithPath(PathOf(*file), same);
+  }
+  return Read(*file);
+}
+
+absl::StatusOr<uint64_t> CheckpointReader::SaltOf(const std::string& table) const {
+  std::vector<std::string> names;
+  for (const CheckpointTable& saved : manifest_.tables) {
+    if (saved.name == table) return saved.salt;
+    names.push_back(saved.name);
+  }
+  return absl::NotFoundError(absl::StrCat(PathIn(folder_, kManifest), ": no table ", table,
+                                          ", it has ", absl::StrJoin(names, ", "),
+                                          ": is this a checkpoint of this model?"));
+}
+
+bool CheckpointReader::HasTable(const std::string& table) const {
+  return std::any_of(manifest_.tables.begin(), manifest_.tables.end(),
+                     [&](const CheckpointTable& saved) { return saved.name == table; });
+}
+
+absl::Status CheckpointReader::LoadRanges(const std::vector<Range*>& ranges,
+                                          const std::vector<std::string>& only,
+                                          BufferSource& source) const {
+  std::map<const CheckpointFile*, std::vector<Range*>> readers;  // a file is read once
+  for (Range* range : ranges) {
+    const job::TablePlan& table = *range->table().plan;
+    if (!only.empty() && std::count(only.begin(), only.end(), table.name) == 0) continue;
+    if (table.dense && !HasTable(table.name)) continue;  // then no update of it was held back
+    TANDEM_ASSIGN_OR_RETURN(const uint64_t salt, SaltOf(table.name));
+    for (const CheckpointFile& file : manifest_.files) {
+      if (file.table != table.name || IsDensePart(file)) continue;
+      // Under another salt (the job has another seed) the file's rows may be in any range.
+      if (salt == table.salt && !Overlap(file, range->begin(), range->end())) continue;
+      readers[&file].push_back(range);
+    }
+  }
+  for (const auto& [file, wanted] : readers) {
+    TANDEM_ASSIGN_OR_RETURN(RangeImage image, Read(*file));
+    if (manifest_.best) image.held.clear();
+    StartSlotsAfresh(*wanted[0]->table().optimizer, &image);
+    for (Range* range : wanted) {
+      const absl::Status loaded = range->LoadCheckpoint(image, source);
+      if (!loaded.ok()) return WithPath(PathOf(*file), loaded);
+    }
+  }
+  for (Range* range : ranges) range->FinishLoad();
+  return absl::OkStatus();
+}
+
+absl::Status CheckpointReader::ResumeRanges(const std::vector<Range*>& ranges,
+                                            BufferSource& source) const {
+  std::map<const CheckpointFile*, std::vector<Range*>> readers;  // a file is read once
+  for (Range* range : ranges) {
+    const job::TablePlan& table = *range->table().plan;
+    TANDEM_ASSIGN_OR_RETURN(const uint64_t salt, SaltOf(table.name));
+    if (salt != table.salt) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(folder_, ": table ", table.name,
+                       " has another salt than in this job: is the seed another one?"));
+    }
+    TANDEM_RETURN_IF_ERROR(CheckCover(folder_, manifest_.files, table.name));
+    for (const CheckpointFile& file : manifest_.files) {
+      if (file.table != table.name || IsDensePart(file)) continue;
+      if (Overlap(file, range->begin(), range->end())) readers[&file].push_back(range);
+    }
+  }
+  for (const auto& [file, wanted] : readers) {
+    TANDEM_ASSIGN_OR_RETURN(const RangeImage image, Read(*file));
+    for (Range* range : wanted) {
+      const absl::Status resumed = range->ResumeCheckpoint(image, source);
+      if (!resumed.ok()) return WithPath(PathOf(*file), resumed);
+    }
+  }
+  return ResumeDense(ranges);
+}
+
+absl::Status CheckpointReader::ResumeDense(const std::vector<Range*>& ranges) const {
+  absl::optional<RangeImage> image;
+  for (Range* range : ranges) {
+    if (!range->table().plan->dense) continue;
+    const CheckpointFile* const file = FindFile(kDenseFile);
+    if (file == nullptr) return absl::DataLossError(absl::StrCat(folder_, ": no ", kDenseFile));
+    if (!image.has_value()) {
+      TANDEM_ASSIGN_OR_RETURN(image, Read(*file));
+    }
+    const absl::Status resumed = LoadInto(*image, range->begin(), range->end(), &range->store());
+    if (!resumed.ok()) return WithPath(PathOf(*file), resumed);
+  }
+  return absl::OkStatus();
+}
+
+const CheckpointFile* CheckpointReader::FindFile(const std::string& name) const {
+  const auto at = std::find_if(manifest_.files.begin(), manifest_.files.end(),
+                               [&](const CheckpointFile& file) { return file.name == name; });
+  return at == manifest_.files.end() ? nullptr : &*at;
+}
+
+absl::StatusOr<std::string> CheckpointReader::ReadRecord() const {
+  const CheckpointFile* const file = FindFile(kRecordFile);
+  if (file == nullptr) {
+    return absl::NotFoundError(
+        absl::StrCat(folder_, ": no ", kRecordFile,
+                     ": an older version wrote the checkpoint, and no run can resume from it"));
+  }
+  TANDEM_ASSIGN_OR_RETURN(RangeImage image, Read(*file));
+  return std::move(image.held);
+}
+
+absl::StatusOr<std::string> CheckpointReader::ReadWorkerState(int rank) const {
+  return ReadPart(WorkerFileName(rank));
+}
+
+absl::StatusOr<std::string> CheckpointReader::ReadProgramState(int rank) const {
+  return ReadPart(ProgramFileName(rank));
+}
+
+absl::StatusOr<std::string> CheckpointReader::ReadPart(const std::string& name) const {
+  const CheckpointFile* const file = FindFile(name);
+  if (file == nullptr) return std::string();
+  TANDEM_ASSIGN_OR_RETURN(RangeImage image, Read(*file));
+  return std::move(image.held);
+}
+
+absl::Status CheckpointReader::CheckDenseIsWhole() const {
+  if (manifest_.best) return absl::OkStatus();
+  HeapBufferSource source;
+  for (const CheckpointFile& file : manifest_.files) {
+    if (file.table != job::kDenseTableName || IsDensePart(file)) continue;
+    TANDEM_ASSIGN_OR_RETURN(const RangeImage image, Read(file));
+    HeldQueue delayed;
+    TANDEM_RETURN_IF_ERROR(CheckpointQueueFixture(image, source, &delayed));
+    if (delayed.empty()) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        PathOf(file), ": has ", delayed.size(),
+        " delayed steps of the dense parameters, which were on servers; hint: keep them there ",
+        "(dense.synchroniser: SERVERS)"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace tandem::server

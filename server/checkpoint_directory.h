@@ -1,0 +1,138 @@
+// Checkpoints on disk. A checkpoint is one folder in the model folder: a file for each range
+// (range_file.md), one for the dense part, and a manifest (manifest.h). The file LATEST in the
+// model folder names the newest whole checkpoint.
+//
+// A checkpoint is written in two phases. In the first, everybody writes its part: rank 0 makes the
+// folder and writes the dense part; workers write their codec's memory, if they have a codec, and
+// the state of their program; all servers write their ranges. In the second, when all parts are on
+// the disk, rank 0 commits: it writes the manifest, and then names the folder in LATEST. The order
+// makes the checkpoint all or nothing. A process that dies before the manifest leaves a folder that
+// nobody loads and that the next commit removes; LATEST still names the previous checkpoint. Older
+// checkpoints are removed last, when the new one can be found.
+//
+// A job with train.keep_best keeps the model of its best evaluation. Once there is such a
+// checkpoint, LATEST names it and it stays. The job's other checkpoints serve for resuming.
+//
+// There are two ways to use a checkpoint. LoadRanges begins a new run with the model of another
+// one: steps, versions and clocks start at 0. Updates that FIXED_DELAY held back are neither lost
+// nor applied early (Range::FinishLoad). The best checkpoint is an exception: it is the model that
+// was evaluated, without the updates held back at that time. ResumeRanges resumes the same run
+// exactly where it was.
+//
+// Every error is one line that names the file, its fault and what was expected.
+// Thread safety: any thread. Only one run writes to the folder of an unfinished checkpoint.
+#ifndef TANDEM_SERVER_CHECKPOINT_DIRECTORY_H_
+#define TANDEM_SERVER_CHECKPOINT_DIRECTORY_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/owned_fd.h"
+#include "job/job.h"
+#include "server/manifest.h"
+#include "server/range.h"
+
+namespace tandem::server {
+
+// ---- writing ----
+
+// Each of the three Checkpoint...File functions makes the folder `checkpoint` if it does not exist.
+// No two checkpoints use the same folder (CheckpointFolder).
+absl::Status WriteDenseFile(const std::string& checkpoint, absl::string_view bytes);
+// `state`: the memory of a worker's codec.
+absl::Status WriteWorkerFile(const std::string& checkpoint, int rank, absl::string_view state);
+// `state`: bytes of the program that drives a worker, which it gets back when the run resumes.
+absl::Status WriteProgramFile(const std::string& checkpoint, int rank, absl::string_view state);
+std::string RangeFileName(const RangeImage& head);
+
+struct CheckpointHead {
+  uint64_t run = 0;     // View.run
+  int64_t attempt = 0;  // View.attempt
+  int64_t step = 0;     // the checkpoint has all steps before this one
+  int keep = 1;         // how many checkpoints of the run to keep, with this one
+  bool best = false;    // model of the best evaluation so far; replaces the previous best one
+  std::string record;   // RunRecord; empty: none
+};
+// Commits a checkpoint whose files have all been written. Checks that each file is whole and that
+// they cover every table of the plan. Writes the manifest and names the checkpoint in LATEST (or
+// the best one, if the run has one). Only then removes other checkpoints: those of other runs,
+// those that are not whole, and those of this run except the best one and the newest. If the
+// checkpoint cannot be committed, removes its folder; nothing else has changed then.
+absl::Status CommitCheckpoint(const std::string& checkpoint, const job::ResolvedJob& plan,
+                              const CheckpointHead& head,
+                              const std::vector<CheckpointParameter>& dense);
+// Removes the folder of a checkpoint that failed.
+void AbandonCheckpoint(const std::string& checkpoint);
+
+// ---- reading ----
+
+// Protects a checkpoint while a job reads its files: as long as the descriptor is open, no commit
+// of the run that writes there removes the checkpoint. NOT_FOUND: the checkpoint is already gone.
+absl::StatusOr<OwnedFd> KeepCheckpoint(const std::string& checkpoint);
+
+// A whole checkpoint, open for reading.
+class CheckpointReader {
+ public:
+  // `path`: a checkpoint, a model folder with a LATEST, or the folder of a run. Checks the
+  // manifest, and that every file exists with its full length. The job that writes there may still
+  // run. If its next checkpoint replaces the one being opened, opens the new one instead.
+  static absl::StatusOr<CheckpointReader> Open(const std::string& path);
+
+  // The newest whole checkpoint of `run` in the model folder. Reads all of its files and compares
+  // checksums. `damaged`: the faults of newer checkpoints, in one line; empty if there are none.
+  // NOT_FOUND: no checkpoint is whole; the message names the fault of each.
+  static absl::StatusOr<CheckpointReader> OpenNewest(const std::string& model_folder, uint64_t run,
+                                                     std::string* damaged);
+
+  const Manifest& manifest() const { return manifest_; }
+  const std::string& folder() const { return folder_; }
+  std::string PathOf(const CheckpointFile& file) const { return folder_ + "/" + file.name; }
+
+  // The contents of one of the files. Refuses bytes that differ from the manifest.
+  absl::StatusOr<RangeImage> Read(const CheckpointFile& file) const;
+  // The contents of the dense part. Its parameters must be those of `model`.
+  absl::StatusOr<RangeImage> ReadDense(const std::vector<CheckpointParameter>& model) const;
+
+  // Fills the ranges with their rows and with the steps that a fixed delay held back, whose values
+  // are in memory from `source`. Rows of dense tables are not filled, since a worker assigns them.
+  // The files may have cut the table into other ranges, under another salt. Refuses another table
+  // or dim. With another optimizer, slots start afresh. `only`: load these tables only; empty: all.
+  absl::Status LoadRanges(const std::vector<Range*>& ranges, const std::vector<std::string>& only,
+                          BufferSource& source) const;
+
+  // Resumes the run that wrote the checkpoint, on any number of servers: restores rows (also those
+  // of dense tables), progress and all held updates as they were.
+  absl::Status ResumeRanges(const std::vector<Range*>& ranges, BufferSource& source) const;
+  // CheckpointHead::record of CommitCheckpoint. NOT_FOUND if there is none.
+  absl::StatusOr<std::string> ReadRecord() const;
+  // The state written by WriteWorkerFile. Empty if there is none.
+  absl::StatusOr<std::string> ReadWorkerState(int rank) const;
+  // The state written by WriteProgramFile. Empty if there is none.
+  absl::StatusOr<std::string> ReadProgramState(int rank) const;
+
+  // For a job whose dense parameters are not on servers. Refuses a checkpoint of a job that had
+  // them there and held back some of their updates.
+  absl::Status CheckDenseIsWhole() const;
+
+ private:
+  CheckpointReader(std::string folder, Manifest manifest)
+      : folder_(std::move(folder)), manifest_(std::move(manifest)) {}
+  static absl::StatusOr<CheckpointReader> OpenFolder(const std::string& folder);
+  absl::Status CheckBytes() const;
+  bool HasTable(const std::string& table) const;
+  const CheckpointFile* FindFile(const std::string& name) const;
+  absl::StatusOr<std::string> ReadPart(const std::string& name) const;
+  absl::Status ResumeDense(const std::vector<Range*>& ranges) const;
+  absl::StatusOr<uint64_t> SaltOf(const std::string& table) const;
+
+  std::string folder_;
+  Manifest manifest_;
+};
+
+}  // namespace tandem::server
+
+#endif  // TANDEM_SERVER_CHECKPOINT_DIRECTORY_H_

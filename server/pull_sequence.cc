@@ -1,0 +1,46 @@
+#include "server/pull_sequence.h"
+
+#include <cstring>
+
+#include "base/check.h"
+
+namespace tandem::server {
+
+PullSequence::PullSequence(int workers, int reads)
+    : reads_(static_cast<size_t>(reads)), places_(static_cast<size_t>(workers) * reads_) {}
+
+PullSequence::Read& PullSequence::At(int rank, int64_t step) {
+  return places_[static_cast<size_t>(rank) * reads_ + static_cast<size_t>(step) % reads_];
+}
+
+void PullSequence::OnRead(int rank, int64_t step) {
+  Read& read = At(rank, step);
+  if (read.step < step) read = {step, next_++};
+}
+
+int64_t PullSequence::Take(int rank, int64_t step) {
+  Read& read = At(rank, step);
+  if (read.step != step) return next_++;
+  read.step = -1;
+  return read.number;
+}
+
+void PullSequence::Restart(int64_t next) {
+  for (Read& read : places_) read.step = -1;
+  next_ = next;
+}
+
+size_t PullSequence::EncodedBytes() const { return sizeof next_ + places_.size() * sizeof(Read); }
+
+void PullSequence::Encode(std::string* out) const {
+  out->append(reinterpret_cast<const char*>(&next_), sizeof next_);
+  out->append(reinterpret_cast<const char*>(places_.data()), places_.size() * sizeof(Read));
+}
+
+void PullSequence::Decode(absl::string_view bytes) {
+  TANDEM_CHECK(bytes.size() == EncodedBytes());
+  std::memcpy(&next_, bytes.data(), sizeof next_);
+  std::memcpy(places_.data(), bytes.data() + sizeof next_, places_.size() * sizeof(Read));
+}
+
+}  // namespace tandem::server

@@ -1,0 +1,83 @@
+// The reads of a range: when each was answered and, for row staleness, how many updates each of its
+// rows had by then. The staleness of an update is measured against the read that it comes from.
+//
+// The log keeps a read by worker and step until its update arrives, and then with that update until
+// it is applied or dropped. So pulls and pushes carry nothing for it. The alternatives are worse.
+// Counters in the answer and back in the push would cost four bytes a row on the wire each way. A
+// row that remembers the versions of its last K updates could not measure a gap above K. The
+// counters belong to this owner of the range: after a move or a restart they begin at 0, and
+// earlier reads are unknown.
+//
+// The log keeps only the last reads of each worker, as PulledRowSnapshots does. The log reuses
+// places with their memory, so a range that runs for ever allocates nothing.
+//
+// Cost: about 100 bytes a read. With row staleness also 4 bytes for each row of the range, and 16
+// bytes for each row of a read whose update has not arrived yet or is held.
+//
+// Thread safety: none needed; belongs to a range.
+#ifndef TANDEM_SERVER_PULL_TIMES_H_
+#define TANDEM_SERVER_PULL_TIMES_H_
+
+#include <cstdint>
+#include <tuple>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "policies/policy.h"
+
+namespace tandem::server {
+
+class PullTimes {
+ public:
+  static constexpr int32_t kUnknown = -1;
+
+  // Keeps the latest `reads` reads of each worker. `by_row`: with their rows, for row staleness.
+  PullTimes(int workers, int reads, bool by_row);
+
+  bool by_row() const { return by_row_; }
+
+  // The read of worker `rank` for `step` has been answered at `version`. `now_us`: microseconds of
+  // the owner's monotonic clock. `rows`: the row numbers of the keys; both are empty unless
+  // by_row().
+  void OnRead(int rank, int64_t step, int64_t version, int64_t now_us,
+              absl::Span<const uint64_t> keys, absl::Span<const uint32_t> rows);
+
+  // Returns the read that this update comes from, or kUnknown. The read then belongs to the update
+  // until Drop.
+  int32_t Take(const policies::Update& update);
+  void Drop(int32_t read);
+
+  // ReadAt and RowsOf are for a read that was taken. ReadAt: when it was answered.
+  int64_t ReadAt(int32_t read) const { return places_[static_cast<size_t>(read)].at_us; }
+  // The row numbers of the keys, and for each row its number of updates when it was read. The keys
+  // must be in the order of the read, which may have had other keys between them. False if a key is
+  // not part of the read.
+  bool RowsOf(int32_t read, absl::Span<const uint64_t> keys, std::vector<uint32_t>* rows,
+              std::vector<uint32_t>* updates_as_read) const;
+
+  // The number of updates of a row so far.
+  uint32_t Updates(uint32_t row) const { return row < updates_.size() ? updates_[row] : 0; }
+  // Counts one more update of each of these rows.
+  void CountUpdate(absl::Span<const uint32_t> rows);
+
+ private:
+  struct Read {
+    int64_t step = -1;  // -1: the place is free
+    int64_t version = 0;
+    int64_t at_us = 0;
+    std::vector<uint64_t> keys;
+    std::vector<uint32_t> rows, updates;
+  };
+  int32_t NewPlace();
+  static std::tuple<bool, int64_t, int64_t> AgeOrder(const Read& read);
+
+  const bool by_row_;
+  std::vector<std::vector<int32_t>> of_worker_;  // by rank: reads whose update has not come yet
+  std::vector<Read> places_;
+  std::vector<int32_t> free_;
+  std::vector<uint32_t> updates_;  // by row number
+};
+
+}  // namespace tandem::server
+
+#endif  // TANDEM_SERVER_PULL_TIMES_H_

@@ -1,0 +1,401 @@
+"""A checkpoint, out again. `checkpoints.py train FOLDER` is a worker that leaves the logits of its test rows in
+FOLDER; `checkpoints.py check OUT FOLDER` holds what the run has left in OUT to them; `checkpoints.py first FILE`
+compares initial values with those of the servers."""
+import contextlib
+import io
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import warnings
+from typing import Dict
+
+import numpy
+import torch
+from torch import nn
+
+import tandem
+from tandem import export
+from tandem.checkpoint import Initializer
+from tandem.serving import InitialValues
+
+ROWS, TESTS = 600, 200
+
+
+class Ranker(nn.Module):
+    """Each way of reading rows: two fields of one table, a bag of words with weights, a sequence."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(4)
+        self.places = tandem.EmbeddingBagCollection(["places"])
+        self.words = tandem.EmbeddingBag("word")
+        self.tags = tandem.Embedding("tags")
+        self.layers = nn.Sequential(nn.Linear(2 * 8 + 5 + 2 * 3, 6), nn.Tanh(), nn.Linear(6, 1))
+        self.scale = nn.Parameter(torch.tensor(1.0))
+
+    def forward(self, ids: Dict[str, torch.Tensor], words: torch.Tensor, offsets: torch.Tensor,
+                weights: torch.Tensor) -> torch.Tensor:
+        places = self.places({"city": ids["city"], "offer": ids["offer"]})
+        rows = [places.values(), self.words(words, offsets, weights), self.tags(ids["tag"]).flatten(1)]
+        return self.layers(torch.cat(rows, 1)).squeeze(1) * self.scale
+
+
+class Global(Ranker):
+    """One that TorchScript does not take: its forward reads a global variable."""
+
+    def forward(self, ids: Dict[str, torch.Tensor]) -> torch.Tensor:
+        return self.places({"city": ids["city"], "offer": ids["offer"]}).values() * ROWS
+
+
+class Broken(Ranker):
+    def __init__(self):
+        super().__init__()
+        raise LookupError("no such layer")
+
+
+def batch(seed, samples, known):
+    """Ids of training are below `known`; those of tests go to twice that."""
+    random = numpy.random.default_rng(seed)
+    whole = lambda *shape: torch.from_numpy(random.integers(0, known, shape))
+    lengths = random.integers(0, 4, samples)
+    offsets = numpy.concatenate([[0], numpy.cumsum(lengths)[:-1]])  # as torch.nn.EmbeddingBag has them
+    ids = {"city": whole(samples), "offer": whole(samples) - 7, "tag": whole(samples, 2)}
+    label = (ids["city"] % 3 == 0).float()
+    return (ids, whole(int(lengths.sum())), torch.from_numpy(offsets),
+            torch.from_numpy(random.random(int(lengths.sum())).astype(numpy.float32)), label)
+
+
+def features(b):
+    ids, words, offsets, weights, _ = b
+    return {**ids, "word": (words, offsets, weights)}
+
+
+def tests(rank):
+    return [batch(1000 + 10 * rank + i, TESTS // 2, 80) for i in range(2)]
+
+
+def train(folder):
+    job = tandem.init()
+    model, loss_of = Ranker(), nn.BCEWithLogitsLoss()
+    optimizer = tandem.DistributedOptimizer(torch.optim.Adam(model.parameters(), lr=.01), model)
+    loader = tandem.DataLoader([batch(i + 50 * job.rank, 40, 40) for i in range(ROWS // 40)], features)
+    test = tandem.DataLoader(tests(job.rank), features)
+    for _ in job.epochs():
+        for ids, words, offsets, weights, label in loader:
+            optimizer.zero_grad()
+            loss_of(model(ids, words, offsets, weights), label).backward()
+            optimizer.step()
+        scores = []
+        for ids, words, offsets, weights, label in job.evaluate(test):
+            with torch.no_grad():
+                scores.append(model(ids, words, offsets, weights))
+            job.score(scores[-1], label)
+    numpy.save(f"{folder}/logits-{job.rank}.npy", torch.cat(scores).numpy())
+
+
+# ---- what is checked --------------------------------------------------------------------------
+
+SERVE = """
+import sys, numpy, torch
+assert "tandem" not in sys.modules
+model = torch.jit.load(sys.argv[1])
+for path in sys.argv[2:]:
+    rows = torch.load(path)
+    with torch.no_grad():
+        logits = torch.cat([model(*row) for row in rows]).numpy()
+    numpy.save(path + ".npy", logits)
+"""
+
+
+def serves_as_evaluated(saved, folder):
+    torch.jit.script(saved.serving(Ranker)).checkpoint(f"{folder}/serve.pt")
+    for rank in (0, 1):
+        torch.save([b[:4] for b in tests(rank)], f"{folder}/rows-{rank}")
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    subprocess.run([sys.executable, "-c", SERVE, f"{folder}/serve.pt", f"{folder}/rows-0",
+                    f"{folder}/rows-1"], check=True, env=environment)
+    for rank in (0, 1):
+        logits, served = (numpy.load(f"{folder}/{name}-{rank}.npy") for name in ("logits", "rows"))
+        worst = float(numpy.abs(logits - served).max())
+        assert logits.shape == (TESTS,) and worst < 1e-6, worst
+    unknown = sum(int((b[0]["city"] >= 40).sum()) for b in tests(0))
+    assert unknown > TESTS / 4, unknown
+
+
+def read_safetensors(path):
+    with open(path, "rb") as file:
+        length, = struct.unpack("<Q", file.read(8))
+        assert length % 8 == 0
+        header, data = json.loads(file.read(length)), file.read()
+    metadata, ends = header.pop("__metadata__"), [0]
+    arrays = {}
+    for name, entry in header.items():
+        begin, end = entry["data_offsets"]
+        assert begin == ends[-1]
+        ends.append(end)
+        kind = {"F32": "<f4", "I64": "<i8"}[entry["dtype"]]
+        arrays[name] = numpy.frombuffer(data[begin:end], dtype=kind).reshape(entry["shape"])
+    assert ends[-1] == len(data)
+    return metadata, arrays
+
+
+def goes_out_and_in(saved, folder):
+    want = dict(saved.dense)
+    for table in saved.tables.values():
+        want[table.name + ".keys"], want[table.name + ".weights"] = table.keys, table.weights
+    assert want["scale"].shape == () and want["tags.weights"].shape[1] == 3, list(want)
+    with open(f"{folder}/elsewhere", "wb"):
+        os.chmod(f"{folder}/elsewhere", 0o640)
+    os.symlink("elsewhere", f"{folder}/all.npz")
+    saved.save_npz(f"{folder}/all.npz")  # through the link
+    assert os.path.islink(f"{folder}/all.npz") and os.stat(f"{folder}/elsewhere").st_mode & 0o777 == 0o640
+    saved.save_safetensors(f"{folder}/all.safetensors")
+    os.mkfifo(f"{folder}/fifo")
+    with subprocess.Popen(["cat", f"{folder}/fifo"], stdout=subprocess.PIPE) as reader:
+        saved.save_safetensors(f"{folder}/fifo")
+        with open(f"{folder}/all.safetensors", "rb") as file:
+            assert reader.stdout.read() == file.read()
+    metadata, tensors = read_safetensors(f"{folder}/all.safetensors")
+    assert json.loads(metadata["tandem"]) == saved.manifest
+    with numpy.load(f"{folder}/all.npz") as archive:
+        for arrays in ({name: archive[name] for name in archive.files}, tensors):
+            assert arrays.keys() == want.keys(), list(arrays)
+            for name, values in want.items():
+                assert arrays[name].dtype == values.dtype and arrays[name].shape == values.shape, name
+                assert arrays[name].tobytes() == numpy.ascontiguousarray(values).tobytes(), name
+    try:
+        import pyarrow.parquet
+    except ModuleNotFoundError:
+        refused("Parquet needs pyarrow", saved.save_parquet, folder)
+    else:
+        for path in saved.save_parquet(folder):
+            table = saved.tables[os.path.basename(path)[:-len(".parquet")]]
+            found = pyarrow.parquet.read_table(path)
+            assert numpy.array_equal(found["key"].to_numpy(), table.keys)
+            assert numpy.array_equal(numpy.array(found["weights"].to_pylist(), dtype="f4"),
+                                     table.weights)
+
+
+def tables_are_mapped(saved):
+    known = {"places": set(range(40)) | set(range(-7, 33)), "words": set(range(40)),
+             "tags": set(range(40))}
+    for table in saved.tables.values():
+        assert len(table.parts) > 1 and table.rows == len(table.keys) == len(table.slots)
+        for part in table.parts:
+            base = part.weights
+            while base is not None and not isinstance(base, numpy.memmap):
+                base = base.base
+            assert base is not None and not part.weights.flags.writeable
+        keys = table.keys.tolist()
+        assert table.keys.dtype == numpy.int64 and set(keys) == known[table.name], table
+        assert len(set(keys)) == len(keys) and numpy.isfinite(table.weights).all()
+    assert saved.state_dict()["layers.0.bias"].shape == (6,)
+
+
+def refused(text, call, *arguments):
+    try:
+        call(*arguments)
+    except (ValueError, RuntimeError, OSError, ImportError) as error:
+        assert text in str(error) and "\n" not in str(error), (text, str(error))
+        return
+    raise AssertionError(f"not refused: {text}")
+
+
+def modules_know_the_forms_of_ids(saved):
+    ids, count = torch.tensor([3, 500, 3, 12]), torch.tensor([[2.], [0], [1], [1]])
+    rows = saved.embedding("word")(ids)
+    found = saved.tables["words"]
+    assert rows[0].tolist() == found.weights[found.keys.tolist().index(3)].tolist()
+    offsets = torch.tensor([0, 2, 2, 3, 4])
+    sums = torch.stack([rows[:2].sum(0), 0 * rows[0], rows[2], rows[3]])
+    for mode, want in (("sum", sums), ("mean", sums / count.clamp(min=1))):
+        torch.testing.assert_close(saved.embedding_bag("word", mode)(ids, offsets[:-1]), want)
+        torch.testing.assert_close(saved.embedding_bag("word", mode, True)(ids, offsets), want)
+    pairs = ids.reshape(2, 2)
+    torch.testing.assert_close(saved.embedding_bag("word")(pairs), torch.stack([rows[:2].sum(0),
+                                                                                rows[2:].sum(0)]))
+    collection = saved.embedding_bag_collection()
+    fields = ["city", "offer", "word", "tag"]
+    matrix = collection(ids.unsqueeze(1).repeat(1, 4))
+    assert matrix.keys() == fields and matrix.values().shape == (4, 8 + 8 + 5 + 3)
+    assert torch.equal(matrix["word"], rows) and torch.equal(matrix.table("words")[:, 0], rows)
+    for form in (ids, ids.unsqueeze(1), (ids, torch.arange(5))):
+        assert torch.equal(collection({f: form for f in fields}).values(), matrix.values())
+    # Columns follow the order of the module, which need not be that of the job.
+    turned = saved.embedding_bag_collection(["words", "places"])(ids.unsqueeze(1).repeat(1, 4))
+    assert turned.keys() == ["word", "city", "offer"], turned.keys()
+    assert torch.equal(turned.values()[:, :5], rows)
+    assert torch.equal(turned.values()[:, 5:], matrix.values()[:, :16])
+    # What training would refuse, or would take for something else.
+    offsets_of_a_collection(saved, ids, fields)
+    refused("want integers", collection, ids.unsqueeze(1).repeat(1, 4).float())
+    none = saved.embedding_bag("word", "mean")(torch.empty(3, 0, dtype=torch.int64))
+    assert torch.equal(none, torch.zeros(3, 5)), none
+    refused("want [samples, fields]", collection, ids)
+    refused("ids: want a tensor", collection, "ids")
+
+
+def offsets_of_a_collection(saved, ids, fields):
+    """Both forms that torch.nn.EmbeddingBag knows, each as it knows them."""
+    rows = saved.embedding("word")(ids)
+    begins, ends = torch.tensor([0, 2, 3]), torch.tensor([0, 2, 3, 4])
+    first = torch.stack([rows[:2].sum(0), rows[2], rows[3]])
+    last = torch.stack([rows[:3].sum(0), rows[3], 0 * rows[0]])  # whose last sample has no ids
+    for plain in (saved.embedding_bag_collection(), torch.jit.script(saved.embedding_bag_collection())):
+        for offsets in (begins, ends):
+            torch.testing.assert_close(plain({f: (ids, offsets) for f in fields})["word"], first)
+        mixed = {f: (ids, begins) for f in fields}
+        for offsets, want in ((ends, first), (torch.tensor([0, 3, 4]), last)):
+            torch.testing.assert_close(plain({**mixed, "word": (ids, offsets)})["word"], want)
+        other = torch.tensor([0, 3, 4])  # the end, or a last sample without ids
+        assert plain({f: (ids, other) for f in fields})["word"].shape == (2, 5)
+        torch.testing.assert_close(plain({**{f: (ids, ends) for f in fields}, "word": (ids, other)})["word"], last)
+    for told, offsets, want in ((False, other, last), (True, ends, first)):
+        plain = saved.embedding_bag_collection(include_last_offset=told)
+        torch.testing.assert_close(plain({f: (ids, offsets) for f in fields})["word"], want)
+    collection = saved.embedding_bag_collection()
+    refused("2 offsets for 4 ids of 3 samples; want one for each sample, or the number of ids behind them", collection,
+            {**mixed, "city": (ids, torch.tensor([0, 2]))})
+    refused("want the number of ids behind them", saved.embedding_bag_collection(include_last_offset=True),
+            {f: (ids, begins) for f in fields})
+    refused("want one for each sample", saved.embedding_bag_collection(include_last_offset=False),
+            {**mixed, "word": (ids, ends)})
+
+
+def other_models_are_refused(saved):
+    class Wider(Ranker):
+        def __init__(self):
+            super().__init__()
+            self.layers[0] = nn.Linear(27, 7)
+
+    class Less(Ranker):
+        def __init__(self):
+            super().__init__()
+            del self.scale
+
+    class Town(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.town = tandem.EmbeddingBag("town")
+
+    class Normed(Ranker):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.BatchNorm1d(3)
+
+    refused("dense parameter layers.0.weight is [6, 27] in the checkpoint, [7, 27] in the module",
+            saved.serving, Wider)
+    refused("a dense parameter scale, and the module none of that name", saved.serving, Less)
+    refused("the checkpoint has no table or field 'town'", saved.serving, Town)
+    refused("call tandem.init() first", Ranker)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        saved.serving(Normed)
+    said = [str(w.message) for w in caught if "not in the checkpoint" in str(w.message)]
+    assert len(said) == 1 and "norm.running_mean" in said[0] and "norm.weight" in said[0], said
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        saved.serving(Ranker)
+
+
+def damaged_checkpoints_are_refused(saved, folder):
+    model = os.path.dirname(saved.folder)
+    copies = iter(range(100))
+
+    def copy():
+        to = f"{folder}/copy-{next(copies)}"
+        shutil.copytree(model, to)
+        return to, os.path.join(to, os.path.basename(saved.folder))
+
+    table = next(f["name"] for f in saved.manifest["files"] if f["table"] == "places")
+    other = next(f["name"] for f in saved.manifest["files"] if f["table"] == "words")
+    for name in (table, "dense.part"):
+        path, checkpoint = copy()
+        with open(f"{checkpoint}/{name}", "r+b") as file:  # one bit of a weight
+            file.seek(-24, os.SEEK_END)
+            byte = file.read(1)
+            file.seek(-24, os.SEEK_END)
+            file.write(bytes([byte[0] ^ 1]))
+        refused(f"{name}: its bytes have checksum", tandem.load, path)
+        tandem.load(path, False)
+        path, checkpoint = copy()
+        os.truncate(f"{checkpoint}/{name}", os.path.getsize(f"{checkpoint}/{name}") - 8)
+        refused(f"{name}: has ", tandem.load, path)
+        refused(f"{name}: ", tandem.load, path, False)
+        path, checkpoint = copy()
+        os.remove(f"{checkpoint}/{name}")
+        refused(name, tandem.load, path)
+    path, checkpoint = copy()
+    shutil.copy(f"{checkpoint}/{other}", f"{checkpoint}/{table}")  # a whole file, of something else
+    refused(table, tandem.load, path)
+    path, checkpoint = copy()
+    with open(f"{checkpoint}/MANIFEST", encoding="utf-8") as file:
+        text = file.read()
+    with open(f"{checkpoint}/MANIFEST", "w", encoding="utf-8") as file:
+        file.write(text.replace('"step": ', '"step": 1'))
+    refused("manifest: checksum is", tandem.load, path)
+    with open(f"{checkpoint}/MANIFEST", "w", encoding="utf-8") as file:
+        file.write(text[:200])
+    refused("cut short?", tandem.load, path)
+    refused("cut short?", tandem.load, path, False)
+    os.remove(f"{checkpoint}/MANIFEST")
+    refused("MANIFEST", tandem.load, path)
+    refused("is it the folder of a run, made without --no-checkpoint?", tandem.load, checkpoint)
+
+
+def check(out, folder):
+    saved = tandem.load(out + "/model")
+    tables_are_mapped(saved)
+    goes_out_and_in(saved, folder)
+    serves_as_evaluated(saved, folder)
+    modules_know_the_forms_of_ids(saved)
+    other_models_are_refused(saved)
+    damaged_checkpoints_are_refused(saved, folder)
+    failed_exports_leave_the_last(out, folder)
+
+
+def failed_exports_leave_the_last(out, folder):
+    to = f"{folder}/exported-here"
+    for names, formats in (("model.npz",), ["npz"]), (("model.npz", "model.safetensors"), ["npz", "safetensors"]):
+        sys.argv[1:] = [out, "--to", to, *[word for name in formats for word in ("--format", name)]]
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            export.main()
+        assert said.getvalue().endswith("".join(f"wrote {to}/{name}\n" for name in names)), said.getvalue()
+        if len(names) > 1:
+            break
+        os.truncate(f"{to}/model.npz", 7)  # by which it is known again
+        os.mkdir(f"{to}/model.safetensors.tmp")
+        sys.argv += ["--format", "safetensors"]
+        try:
+            export.main()
+        except OSError as error:
+            assert "model.safetensors.tmp" in str(error), error
+        else:
+            raise AssertionError("wrote into a folder")
+        os.rmdir(f"{to}/model.safetensors.tmp")
+        assert os.listdir(to) == ["model.npz"] and os.path.getsize(f"{to}/model.npz") == 7
+    assert sorted(os.listdir(to)) == ["model.npz", "model.safetensors"] and os.path.getsize(f"{to}/model.npz") > 7
+
+
+def initial_values(path):
+    """Each line: salt, dim, id, the row's bits in hexadecimal, and the initializer's text."""
+    rows = 0
+    with open(path, encoding="utf-8") as file:
+        for line in file:
+            salt, dim, key, bits, text = line.rstrip("\n").split(" ", 4)
+            initializer = Initializer(text, int(salt), int(dim))
+            want = numpy.frombuffer(bytes.fromhex(bits), dtype=">u4").astype("u4")
+            plain = InitialValues(initializer, int(dim))
+            for module in (plain, torch.jit.script(plain)) if rows % 16 == 0 else (plain,):
+                found = module(torch.tensor([int(key)], dtype=torch.int64)).numpy()
+                assert found.shape == (1, int(dim)) and found.dtype == numpy.float32
+                assert numpy.array_equal(found[0].view("u4"), want), (line, found)
+            rows += 1
+    assert rows > 100, rows
+
+
+if __name__ == "__main__":
+    {"train": train, "check": check, "first": initial_values}[sys.argv[1]](*sys.argv[2:])
