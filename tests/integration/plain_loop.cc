@@ -131,9 +131,10 @@ class PlainSum {
     for (size_t i = 0; i < mean.size(); ++i) mean[i] = (*gradient)[i] / samples + (*kept)[i];
     const std::vector<double> sent =
         dense_.codec().kind() == Codec::TOP_K ? TopK(mean) : Sign(mean);
+    const bool feedback = !dense_.codec().has_error_feedback() || dense_.codec().error_feedback();
     for (size_t i = 0; i < mean.size(); ++i) {
       (*gradient)[i] = static_cast<float>(sent[i] * samples);
-      if (dense_.codec().error_feedback()) (*kept)[i] = mean[i] - sent[i];
+      if (feedback) (*kept)[i] = mean[i] - sent[i];
     }
   }
 
