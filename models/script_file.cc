@@ -39,7 +39,7 @@ absl::StatusOr<ScriptFile> ReadScriptFile(const Script& config) {
     return absl::InvalidArgumentError(absl::StrCat(
         kKnob, ": ", file.path, ": is no TorchScript file",
         archive ? ", but an archive without constants.pkl, such as torch.save writes" : "",
-        "; hint: torch.jit.script(module).checkpoint(\"", config.file(), "\") writes one"));
+        "; hint: torch.jit.script(module).save(\"", config.file(), "\") writes one"));
   }
   const XXH128_hash_t hash = XXH3_128bits(file.bytes.data(), file.bytes.size());
   file.contents = absl::StrFormat("%016x%016x", hash.high64, hash.low64);

@@ -261,7 +261,7 @@ class Checkpoint(Tables[CheckpointTable]):
 
     def serving(self, model: Union[torch.nn.Module, Callable[[], torch.nn.Module]]) -> torch.nn.Module:
         """`model` as a module of plain PyTorch, with the rows and the dense parameters of this checkpoint, in
-        evaluation mode: torch.jit.script(saved.serving(Ranker)).checkpoint("serve.pt").
+        evaluation mode: torch.jit.script(saved.serving(Ranker)).save("serve.pt").
 
         model: a module, of which a copy is made, or a class or function that makes one. Its
         EmbeddingBagCollection, EmbeddingBag and Embedding become those of tandem.serving; an id that

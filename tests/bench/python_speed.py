@@ -225,7 +225,7 @@ def export(flags):
     """The eager module as TorchScript, for the C++ worker."""
     import torch  # pylint: disable=import-outside-toplevel
     from models import OfTables  # pylint: disable=import-outside-toplevel
-    torch.jit.script(OfTables(module(), ["ids"])).checkpoint(flags.meet)
+    torch.jit.script(OfTables(module(), ["ids"])).save(flags.meet)
 
 
 WORKERS = {"eager": job_worker, "compiled": job_worker, "step": step_worker, "bare": bare_process, "ddp": ddp_process,

@@ -155,7 +155,7 @@ TEST_F(ScriptTest, WhatIsNoFittingModuleIsToldSoInALine) {
   WriteTextFile(folder_->File("text.pt"), "no zip\n");
   EXPECT_THAT(Refusal("text"), HasSubstr("is no TorchScript file"));
   EXPECT_THAT(Refusal("state"), HasSubstr("an archive without constants.pkl, such as torch.save "
-                                          "writes; hint: torch.jit.script(module).checkpoint("));
+                                          "writes; hint: torch.jit.script(module).save("));
   EXPECT_THAT(Refusal("noforward"), HasSubstr("no method forward"));
   EXPECT_THAT(Refusal("arguments"), HasSubstr("forward takes (ids: Tensor); hint: Tandem calls "));
   EXPECT_THAT(Refusal("double"), HasSubstr("parameter weight is of type Double"));

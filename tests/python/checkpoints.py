@@ -111,7 +111,7 @@ for path in sys.argv[2:]:
 
 
 def serves_as_evaluated(saved, folder):
-    torch.jit.script(saved.serving(Ranker)).checkpoint(f"{folder}/serve.pt")
+    torch.jit.script(saved.serving(Ranker)).save(f"{folder}/serve.pt")
     for rank in (0, 1):
         torch.save([b[:4] for b in tests(rank)], f"{folder}/rows-{rank}")
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}

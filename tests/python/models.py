@@ -84,7 +84,7 @@ class OfTables(nn.Module):
 
 
 def export(case, file):
-    torch.jit.script(OfTables(module_of(case), case["tables"])).checkpoint(file)
+    torch.jit.script(OfTables(module_of(case), case["tables"])).save(file)
 
 
 def near(what, found, want):

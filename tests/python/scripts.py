@@ -177,14 +177,14 @@ def write(folder):
     for how in ["column", "raises", "shapes", "table", "detached", "cuda", "inplace", "integer", "nan"]:
         modules[how] = Plain(how)
     for name, module in modules.items():
-        torch.jit.script(module).checkpoint(f"{folder}/{name}.pt")
+        torch.jit.script(module).save(f"{folder}/{name}.pt")
     changed = Ranker()
     with torch.no_grad():
         changed.bottom.weight.mul_(.5)
-    torch.jit.script(changed).checkpoint(f"{folder}/changed.pt")
-    torch.jit.freeze(torch.jit.script(Ranker().eval())).checkpoint(f"{folder}/frozen.pt")
+    torch.jit.script(changed).save(f"{folder}/changed.pt")
+    torch.jit.freeze(torch.jit.script(Ranker().eval())).save(f"{folder}/frozen.pt")
     example = torch.zeros(3, 2), {"t-0": torch.zeros(3, 2, DIM), "t1": torch.zeros(3, 1, DIM)}
-    torch.jit.trace(Ranker(), example, strict=False).checkpoint(f"{folder}/traced.pt")
+    torch.jit.trace(Ranker(), example, strict=False).save(f"{folder}/traced.pt")
     torch.save(Ranker().state_dict(), f"{folder}/state.pt")
     # As a machine with a GPU would have written it.
     with zipfile.ZipFile(f"{folder}/ranker.pt") as was, zipfile.ZipFile(f"{folder}/gpu.pt", "w") as to:
