@@ -47,9 +47,8 @@
 //
 // A checkpoint takes two phases, so that it is of one step and whole or not there:
 //   1. The workers agree on a step and stop pushing. They write their own parts and enter the
-//   CHECKPOINT
-//      barrier. Only then do the servers write, because no push is in flight and all ranges are at
-//      the same step.
+//      CHECKPOINT barrier. Only then do the servers write, because no push is in flight and all
+//      ranges are at the same step.
 //   2. When all servers have answered, every file is on the disk. The release tells rank 0 so, with
 //      the run record; rank 0 commits (server/checkpoint_directory.h) and the workers continue.
 // If the checkpoint may fail, an error in phase 1 is in the release, so that all workers agree that

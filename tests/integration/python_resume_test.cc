@@ -1,8 +1,7 @@
 // Python jobs that were killed go on: module, buffers, optimizer, schedule, loader and random
 // numbers stand where they stood, so a reproducible job ends with the bits of one that was not
 // disturbed. Skipped where there is no interpreter with PyTorch and numpy. The moments of the kills
-// follow from
-// --seed.
+// follow from --seed.
 #include <signal.h>
 
 #include <algorithm>

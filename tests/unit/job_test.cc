@@ -98,9 +98,10 @@ TEST(JobTextTest, FieldOfAnotherMessageIsFound) {
 }
 
 TEST(JobTextTest, FarFromEveryFieldListsThem) {
-  EXPECT_THAT(Refusal(With("batch_size: 16", "zzzzzz: 16")),
-              EndsWith("no field named \"zzzzzz\" in tandem.Train; its fields are batch, epochs, "
-                       "max_steps, depth, max_inflight_pushes, evaluate_only, keep_best"));
+  EXPECT_THAT(
+      Refusal(With("batch_size: 16", "zzzzzz: 16")),
+      EndsWith("no field named \"zzzzzz\" in tandem.Train; its fields are batch_size, epochs, "
+               "max_steps, prefetch_steps, max_inflight_pushes, evaluate_only, keep_best"));
 }
 
 TEST(JobTextTest, UnknownEnumValueListsTheAllowedOnes) {
@@ -158,13 +159,13 @@ TEST(OverrideTest, AValueForAFieldThatIsMadeOfFields) {
             "--set policy=asp: policy is made of fields; did you mean policy.kind=ASP?");
   EXPECT_THAT(refusal("table[0].optimizer", "ADAGARD"),
               EndsWith("did you mean table[0].optimizer.kind=ADAGRAD?"));
-  EXPECT_THAT(refusal("train", "64"), HasSubstr("train is made of fields (batch, epochs"));
+  EXPECT_THAT(refusal("train", "64"), HasSubstr("train is made of fields (batch_size, epochs"));
   EXPECT_THAT(refusal("train", "64"), EndsWith("as in train.batch_size=..."));
 }
 
 TEST(JobTextTest, OtherSyntaxErrorsSayWhere) {
   EXPECT_THAT(Refusal("train { batch_size: \"x\" }"),
-              StartsWith("job.textproto:1:16: Expected integer"));
+              StartsWith("job.textproto:1:21: Expected integer"));
   EXPECT_THAT(Refusal("train {\n"), StartsWith("job.textproto:2:1: the text ends"));
   EXPECT_THAT(Refusal("seed: 1\nseed: 2"), StartsWith("job.textproto:2:"));
   EXPECT_THAT(Refusal("model { gmf {} dlrm {} }"), HasSubstr("another member of oneof"));
@@ -218,9 +219,9 @@ TEST(OverrideTest, RefusesWhatItCannotFind) {
   EXPECT_EQ(refusal("train.bach_size", "64"),
             "--set train.bach_size=64: no field named \"bach_size\" in tandem.Train; did you mean "
             "\"batch_size\"?");
-  EXPECT_EQ(
-      refusal("batch", "64"),
-      "--set batch=64: no field named \"batch\" in tandem.Job; it is found at train.batch_size");
+  EXPECT_EQ(refusal("batch_size", "64"),
+            "--set batch_size=64: no field named \"batch_size\" in tandem.Job; it is found at "
+            "train.batch_size");
   EXPECT_EQ(refusal("policy.kind", "SPP"),
             "--set policy.kind=SPP: \"SPP\" is not a value of kind; one of BSP, SSP, ASP, "
             "FIXED_DELAY, BACKUP_WORKERS, STALENESS_AWARE, K_BATCH_ASYNC, GBA, DC_ASGD, DSSP, "
@@ -230,8 +231,8 @@ TEST(OverrideTest, RefusesWhatItCannotFind) {
             "--set table[1].dim=8: table[1]: the list has 1 entries, from 0");
   EXPECT_EQ(refusal("train[0].batch", "8"),
             "--set train[0].batch=8: train is not a list; drop the index");
-  EXPECT_EQ(refusal("train.batch.x", "8"),
-            "--set train.batch.x=8: batch is a value, it has no fields");
+  EXPECT_EQ(refusal("train.batch_size.x", "8"),
+            "--set train.batch_size.x=8: batch_size is a value, it has no fields");
   EXPECT_EQ(refusal("table[x].dim", "8"),
             "--set table[x].dim=8: cannot read \"table[x]\"; write an index as in table[0].dim");
   EXPECT_EQ(refusal("train..batch", "8"),

@@ -273,7 +273,7 @@ TEST_F(PartsTest, WhatTakesLongIsSaidAndEndsAtItsLimit) {
   overdue.CheckBarriers(At(5), &effects_);
   EXPECT_FALSE(overdue.CheckCommands(At(5), &effects_).has_value());
   EXPECT_THAT(effects_.warnings,
-              ::testing::ElementsAre(HasSubstr("barrier \"epoch 0\": 1 of 2 in"),
+              ::testing::ElementsAre(HasSubstr("barrier \"epoch 0\": 1 of 2 have entered"),
                                      "CHECKPOINT not done after 5.0 s by worker 0, worker 1",
                                      "CHECKPOINT not done after 5.0 s by server 0"));
   const auto failure = overdue.CheckCommands(At(600), &effects_);

@@ -8,9 +8,9 @@
 // review the diff of the files. Commands (connections are numbers; a node's incarnation is that
 // number unless `inc=` says otherwise):
 //
-//   job workers=2 servers=1 shards=1 start=60 stall=600   first; all but the first two are
-//   optional;
-//                          checkpoints=PATH: it checkpoints there, by itself every
+//   job workers=2 servers=1 shards=1 start=60 stall=600
+//                          first; all but the first two are optional;
+//                          checkpoints=PATH: it writes checkpoints there, by itself every
 //                          checkpoint_seconds= or checkpoint_steps=; keep_best=1: it has
 //                          train.keep_best
 //   register CONN ROLE INDEX [inc=N] [hash=N] [endpoints=N]

@@ -353,11 +353,11 @@ TEST_F(StoreTableTest, SaysWhatIsWrong) {
       HasSubstr("a KEY_VALUE table has no steps"));
   client::StoreRequest request;
   EXPECT_THAT(std::string(worker_->client().Store(request).status().message()),
-              HasSubstr("none of kind KEY_VALUE"));
+              HasSubstr("not of kind KEY_VALUE"));
   request.table = 1;
   request.keys = keys.keys;
   EXPECT_THAT(std::string(worker_->client().Store(request).status().message()),
-              HasSubstr("want 0, 5"));
+              HasSubstr("want 0 floats, 5 floats"));
 }
 
 }  // namespace

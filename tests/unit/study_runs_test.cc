@@ -104,8 +104,8 @@ TEST_F(StudyRunsTest, ValuesAreMultiplied) {
       MustParse(absl::StrCat(kStudy, "vary { path: \"cluster.workers\" value: [\"2\", \"3\"] }",
                              "vary { path: \"train.batch_size\" value: \"8\" }"));
   ASSERT_EQ(two.variations.size(), 4u);
-  EXPECT_EQ(two.variations[0].name, "BSP workers=2 batch=8");
-  EXPECT_EQ(two.variations[3].name, "SSP(4) workers=3 batch=8");
+  EXPECT_EQ(two.variations[0].name, "BSP workers=2 batch_size=8");
+  EXPECT_EQ(two.variations[3].name, "SSP(4) workers=3 batch_size=8");
   const auto runs = RunsOf(two, Part::kUntuned, {});
   ASSERT_TRUE(runs.ok()) << runs.status();
   EXPECT_THAT((*runs)[3].job_text, HasSubstr("workers: 3"));
@@ -375,8 +375,9 @@ TEST_F(StudyRunsTest, SimulationsWithoutDataAreMeasuredByWhatTheyHave) {
   EXPECT_TRUE(MustParse(with("timing_only: true", "version_staleness")).without_data());
   EXPECT_THAT(Refusal(with("timing_only: true", "loss")),
               HasSubstr("target.metric loss: with simulate.timing_only nothing is trained"));
-  EXPECT_THAT(Refusal(with("timing_only: true", "steady_samples_per_second")),
-              HasSubstr("steady_samples_per_second: with simulate.timing_only a run says nothing"));
+  EXPECT_THAT(
+      Refusal(with("timing_only: true", "steady_samples_per_second")),
+      HasSubstr("steady_samples_per_second: with simulate.timing_only a run reports nothing"));
   EXPECT_THAT(Refusal(absl::StrCat(with("timing_only: true", "seconds"), kTune)),
               HasSubstr("tune: with simulate.timing_only nothing is trained by which to choose"));
   EXPECT_THAT(Refusal(with("timing_only: true seconds: -1", "seconds")),
