@@ -72,7 +72,7 @@ absl::Status Flush(const std::string& path, int flags) {
   if (file.get() < 0) return FileError("open", path, errno);
   if (fsync(file.get()) == 0) return absl::OkStatus();
   // Some file systems cannot flush a folder.
-  const bool has_none = errno == EINVAL && (flags & O_DIRECTORY) != 0;
+  const bool has_none = (errno == EINVAL || errno == ENOSYS) && (flags & O_DIRECTORY) != 0;
   return has_none ? absl::OkStatus() : FileError("fsync", path, errno);
 }
 

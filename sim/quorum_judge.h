@@ -3,8 +3,8 @@
 // takes the current model, computes a gradient, adds it to the sums, and begins and ends a sum. The
 // judge computes the contents of each sum, and so the value of every parameter after it. It checks
 //   (1) the models that workers read, evaluate and checkpoint: each contains every gradient of
-//       the ended sums once, weighted by its samples; after sync rounds also the outer step, and the worker's
-//       own steps since then;
+//       the ended sums once, weighted by its samples; after sync rounds also the outer step, and
+//       the worker's own steps since then;
 //   (2) the lateness of a gradient (or movement): at most `bound` sums begin between its parameters
 //       and its own sum, and workers report the same numbers;
 //   (3) the models of all workers after each sum, and replicas when workers take it: all bits are

@@ -11,8 +11,8 @@
 //   job workers=2 servers=1 shards=1 start=60 stall=600
 //                          first; all but the first two are optional;
 //                          checkpoints=PATH: it writes checkpoints there, by itself every
-//                          checkpoint_seconds= or checkpoint_steps=; keep_best=1: it has
-//                          train.keep_best
+//                          checkpoint_seconds= or checkpoint_steps=;
+//                          keep_best=1: it has train.keep_best
 //   register CONN ROLE INDEX [inc=N] [hash=N] [endpoints=N]
 //   up                     registers servers 0.. on connections 1.. and workers 0.. on 11.., lets
 //                          them acknowledge the view and beat; prints only the notice of the start
