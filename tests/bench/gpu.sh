@@ -45,7 +45,7 @@ CUDA=$(dirname "$(dirname "$(readlink -f "$NVCC")")")
 NCCL=$(find_nccl)
 readonly NVCC CUDA NCCL
 
-sources=(collectives/cuda/{device_reduce.cu,ipc_allreduce.cc,ipc_memory.cc,sync_round.cc}
+sources=(collectives/cuda/{device_reduce.cu,ipc_allreduce.cc,ipc_memory.cc,ipc_barrier.cc}
   collectives/cuda/{staged_allreduce,two_level_sum}.cc collectives/reduce_kernels.cc collectives/reduce_base.cc
   tests/cuda/{gpu_bench.cc,gpu_checks.cc,gpu_data.cc,gpu_main.cc,nccl_allreduce.cc,processes.cc,thread_peers.cc})
 flags=(-std=c++20 "$optimise" -fmad=false -I. -Xcompiler=-ffp-contract=off

@@ -8,7 +8,7 @@ endforeach()
 # Against pandas and scikit-learn, where they are installed.
 tandem_test(messy_files_test
   SRCS ${CMAKE_SOURCE_DIR}/tests/unit/messy_files_test.cc
-  DEPS tandem::data LABELS unit)
+  DEPS tandem::data LABELS unit TIMEOUT 300)
 
 if(TANDEM_FUZZ)
   include(Fuzz)

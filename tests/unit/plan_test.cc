@@ -675,7 +675,7 @@ TEST(OverridesTest, MakeAJobThatRunsSo) {
       JobText(with, "synchroniser: EASGD local_steps { sync_every: 8 }"),
       JobText(with, "synchroniser: SERVERS policy { kind: ASP }"),
       JobText(with, "algorithm: RING wire_dtype: BF16 link: TCP bucket_bytes: 65536"),
-      JobText(with, "algorithm: AUTO rules: \"allreduce:ring\" codec { kind: SIGN }"),
+      JobText(with, "algorithm: AUTO algorithm_rules: \"allreduce:ring\" codec { kind: SIGN }"),
       JobText(with, "sharded_optimizer: true calibration: \"costs.json\""),
       absl::StrReplaceAll(plain, {{"cluster {", "cluster { pin_servers: true"}}),
   };
@@ -771,7 +771,7 @@ TEST(OverridesTest, TheStrategyOfAJobKnowsBoundsDelaysAndSyncRounds) {
 
 TEST(OverridesTest, TheStrategyOfAJobKnowsTablesAtSeveralPlaces) {
   const auto way = [](const std::string& first, const std::string& second) {
-    const std::string on_workers = "dim: 4 policy { kind: BSP } synchroniser: ";
+    const std::string on_workers = "dim: 4 policy { kind: BSP } placement: ";
     const std::string text = absl::StrReplaceAll(
         JobText("kind: ASP", ""),
         {{"dim: 4", absl::StrCat(on_workers, first, R"( field: "C1" } table { name: "others" )",
