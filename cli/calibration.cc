@@ -109,7 +109,7 @@ bool IsOfTandemRun(const json& summary) {
 
 double TrainingSpeed(const json& summary) {
   const double trained = NumberOf(summary, "seconds") - NumberOf(summary, "paused_seconds") -
-                         NumberOf(summary, "startup_timeout_seconds");
+                         NumberOf(summary, "start_seconds");
   return trained > 0 ? NumberOf(summary, "samples") / trained : 0;
 }
 

@@ -294,7 +294,7 @@ class Run {
       const std::string apart =
           job::SumsByQuorum(plan_.job) && dense.has_local_steps()
               ? absl::StrCat("a worker is at most ",
-                             Counted(static_cast<size_t>(dense.quorum_bound()), "sync_round"),
+                             Counted(static_cast<size_t>(dense.quorum_bound()), "sync round"),
                              " behind the others")
           : dense.has_local_steps()
               ? absl::StrCat("sync rounds keep workers within ",

@@ -27,7 +27,7 @@ struct SimulateFlags {
   bool overwrite = false;
   bool checkpoint = true;
   std::string calibrate;            // folder of a live run for times; empty: the three flags below
-  double step_seconds = 0.01;       // for workers without a fault_injection.slow_workers
+  double step_seconds = 0.01;       // of workers that fault_injection.slow_workers does not name
   double latency_seconds = 0.0001;  // of every frame
   double bytes_per_second = 0;      // of each process, in each direction; 0 = no limit
   bool timing_only = false;         // no data, rows or gradients: sim/timing.h

@@ -21,8 +21,8 @@ struct ScriptFile {
 // NOT_FOUND: the file does not exist. INVALID_ARGUMENT: torch.jit.save does not write such files.
 absl::StatusOr<ScriptFile> ReadScriptFile(const Script& config);
 
-// What a worker keeps of its module in a checkpoint, in addition to parameters: which module it is,
-// and its DenseModel::State().
+// The part of a checkpoint that a worker writes of its module beside the parameters: the identity
+// of the module, and its DenseModel::State().
 struct ModuleState {
   std::string contents;  // DenseModel::Contents()
   std::string state;

@@ -48,9 +48,9 @@ struct WorkerPace {
 // measurement anew.
 void MeasureStep(WorkerPace* pace, int64_t admitted_at, bool whole_step);
 
-// What a range remembers of one worker. `admitted` serves two purposes. It is the exactly-once
-// memory: a push of a step below it is a duplicate. It is also the sequence: the next push must be
-// of step `admitted`.
+// The memory that a range has of one worker. `admitted` serves two purposes. It makes pushes count
+// exactly once: a push of a step below `admitted` is a duplicate. It also keeps the sequence: the
+// next push must be of step `admitted`.
 struct WorkerProgress {
   uint64_t incarnation = 0;
   int64_t admitted = 0;   // steps admitted: held, applied, merged or dropped
@@ -102,8 +102,8 @@ struct Update {
   int64_t read_number = -1;
 };
 
-// What a policy sees of the updates that the range holds. They lie in groups, the oldest first. A
-// tick folds the oldest group into one step of the optimizer.
+// The view that a policy has of the updates that the range holds. The updates lie in groups, the
+// oldest first. A tick folds the oldest group into one step of the optimizer.
 struct Buffered {
   int64_t groups = 0;
   // Updates with samples in the oldest group, whether or not they have rows in this range.

@@ -1,4 +1,4 @@
-// What an update policy promises and what it needs. Code that checks, budgets, judges or reports a
+// The promises and the needs of an update policy. Code that checks, budgets, judges or reports a
 // job reads only these properties. Nothing but the policy itself depends on its kind.
 #ifndef TANDEM_POLICIES_PROPERTIES_H_
 #define TANDEM_POLICIES_PROPERTIES_H_

@@ -130,7 +130,7 @@ double LossAtEnd(const std::vector<CurvePoint>& curve) {
 // Removes the start from the times of a run. Joining the workers of an allreduce and measuring its
 // links takes the same time for short and long runs, so it does not belong to a comparison.
 void LeaveOutTheStart(StudyRun* run) {
-  const double start = run->Number("startup_timeout_seconds").value_or(0);
+  const double start = run->Number("start_seconds").value_or(0);
   const auto seconds = run->Number("seconds");
   if (!(start > 0) || !seconds.has_value() || *seconds <= start) return;
   run->numbers["seconds"] = *seconds - start;

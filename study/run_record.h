@@ -45,7 +45,7 @@ struct StudyRun {
   double wall_seconds = 0;  // from start to end of the process; 0 = unknown
   std::string build;        // the text given to WriteRunBegin
   // Every number of summary.json under its path ("staleness.ids.version_staleness.mean"). "seconds"
-  // and "samples_per_second" exclude "startup_timeout_seconds". "loss" is the loss of the last
+  // and "samples_per_second" exclude "start_seconds". "loss" is the loss of the last
   // tenth of the samples; absent if unknown.
   std::map<std::string, double> numbers;
   std::map<std::string, std::string> policy;  // by table

@@ -306,7 +306,7 @@ class Checkpoint(Tables[CheckpointTable]):
         names = [name for name, _, _, _ in arrays]
         twice = [name for name in names if names.count(name) > 1]
         if twice:
-            raise Error(f"a dense parameter and an array of a table are both called {twice[0]}; checkpoint "
+            raise Error(f"a dense parameter and an array of a table are both called {twice[0]}; save "
                         "saved.dense and saved.tables into files of their own")
         return arrays
 

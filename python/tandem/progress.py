@@ -172,7 +172,7 @@ class Progress:
         whole = {"now": self._loop_end if over else self._snapshot(),
                  "loop_end": b"" if over else self._loop_end,
                  "optimizer": self._optimizer_state() if job.rank == 0 else None,
-                 # Of this moment, as the dense parameters of the checkpoint: for those who begin with it.
+                 # Buffers of this moment, as the dense parameters of the checkpoint: for runs that begin with it.
                  "buffers": _buffers_of(job._optimizer._module)}
         data = pack(whole)
         check(library().tandem_checkpoint_state(job._handle, data, len(data)))

@@ -387,8 +387,7 @@ TEST_F(PythonTest, ScriptsReportAndAskForCheckpoints) {
   const nlohmann::json want = {
       {"both", 10}, {"only/0", 0.5}, {"only/1", 0.5}, {"epochs", 2}, {"many", 1999}};
   EXPECT_EQ(run.summary["reported"], want);
-  EXPECT_EQ(run.summary["startup_timeout_seconds"], 0)
-      << "they join before the seconds of training begin";
+  EXPECT_EQ(run.summary["start_seconds"], 0) << "they join before the seconds of training begin";
   std::set<std::string> keys;
   std::vector<nlohmann::json> both;
   int many = 0;

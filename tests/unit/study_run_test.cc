@@ -367,7 +367,7 @@ TEST_F(StudyRunTest, AnIntervalOfAFewRowsReachesNoTarget) {
 // Joining for an allreduce, and measuring it, takes as long however short a run is.
 TEST_F(StudyRunTest, TheStartIsNoPartOfAComparison) {
   json summary = Summary(0.8);
-  summary["startup_timeout_seconds"] = 1.5;
+  summary["start_seconds"] = 1.5;
   summary["seconds"] = 2.0;
   WriteRun("a", summary,
            {Progress(1, 0, json(), 0), Progress(1.75, 500, 0.6, 0.7), Progress(2, 1000, 0.5, 0.7)});

@@ -332,7 +332,7 @@ std::vector<std::string> CommentBlocks(const SourceFile& file) {
 
 // The share may fall and must not rise: lower the bound when it has fallen.
 TEST_F(TidyTest, CommentsNameTheirSubject) {
-  constexpr double kMostHard = 0.04;
+  constexpr double kMostHard = 0.02;
   int sentences = 0, hard = 0;
   std::string found;
   static const std::regex end(R"(([.;:!?])\s+)");
