@@ -288,10 +288,12 @@ def waiting_callbacks(rank, ranks, ours, gloo):
     def begins(_):
         return dist.all_reduce(torch.ones(1), group=ours, async_op=True).get_future().wait()[0]
     chain = dist.all_reduce(torch.ones(1), group=ours, async_op=True).get_future().then(begins).then(begins)
+    # Ranks must begin operations in the same order, and `begins` runs on another thread.
+    assert chain.wait().tolist() == [ranks]
     later = dist.all_reduce(torch.ones(2), group=ours, async_op=True)
     earlier = dist.all_reduce(torch.ones(1), group=ours, async_op=True).get_future()
     waits = earlier.then(lambda _: later.get_future().wait()[0])
-    assert chain.wait().tolist() == [ranks] and waits.wait().tolist() == [ranks] * 2
+    assert waits.wait().tolist() == [ranks] * 2
     for hook, state in ((default_hooks.fp16_compress_hook, ours),
                         (powerSGD_hook.powerSGD_hook, powerSGD_hook.PowerSGDState(
                             ours, matrix_approximation_rank=1, start_powerSGD_iter=2))):
