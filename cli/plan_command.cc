@@ -19,9 +19,9 @@
 #include "job/step_time.h"
 #include "node/role_flags.h"
 #include "node/role_options.h"
-#include "plan/advice.h"
-#include "plan/estimate.h"
-#include "plan/measure_facts.h"
+#include "tools/plan/advice.h"
+#include "tools/plan/estimate.h"
+#include "tools/plan/measure_facts.h"
 
 namespace tandem::cli {
 namespace {

@@ -1,5 +1,5 @@
 // tandem plan: prints a table of estimates of a job for each synchroniser, policy and placement
-// (plan/estimate.h), a recommendation with its reason, and the conditions under which another
+// (tools/plan/estimate.h), a recommendation with its reason, and the conditions under which another
 // strategy would be the fastest. Runs nothing and changes nothing.
 #ifndef TANDEM_CLI_PLAN_COMMAND_H_
 #define TANDEM_CLI_PLAN_COMMAND_H_

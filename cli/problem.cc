@@ -5,8 +5,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "data/datagen.h"
-#include "sim/clicks.h"
-#include "sim/quadratic.h"
+#include "tools/sim/clicks.h"
+#include "tools/sim/quadratic.h"
 
 namespace tandem::cli {
 namespace {

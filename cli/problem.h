@@ -20,8 +20,8 @@ namespace tandem::cli {
 struct ProblemFlags {
   std::string kind;                                // "quadratic", "clicks"; empty: the job's model
   int64_t parameters = 1;                          // dense ones
-  double curvature = 1, condition = 1, noise = 0;  // "quadratic": sim/quadratic.h
-  int64_t fields = 8, ids = 1000;                  // "clicks": sim/clicks.h
+  double curvature = 1, condition = 1, noise = 0;  // "quadratic": tools/sim/quadratic.h
+  int64_t fields = 8, ids = 1000;                  // "clicks": tools/sim/clicks.h
   double skew = data::kPlantedExponent;
 
   bool empty() const { return kind.empty(); }

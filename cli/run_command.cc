@@ -38,8 +38,6 @@
 #include "data/batch_source.h"
 #include "data/id_check.h"
 #include "data/statistics.h"
-#include "doctor/doctor.h"
-#include "doctor/doctor_gather.h"
 #include "job/step_time.h"
 #include "node/network_check.h"
 #include "node/role_flags.h"
@@ -48,6 +46,8 @@
 #include "scheduler/summary.h"
 #include "server/checkpoint_directory.h"
 #include "server/range_file.h"
+#include "tools/doctor/doctor.h"
+#include "tools/doctor/doctor_gather.h"
 #include "worker/tune_group.h"
 
 namespace tandem::cli {

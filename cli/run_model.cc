@@ -12,11 +12,11 @@
 #include "data/batch_source.h"
 #include "data/statistics.h"
 #include "node/role_flags.h"
-#include "plan/advice.h"
-#include "plan/estimate.h"
-#include "plan/measure_facts.h"
 #include "scheduler/summary.h"
-#include "study/run_record.h"
+#include "tools/plan/advice.h"
+#include "tools/plan/estimate.h"
+#include "tools/plan/measure_facts.h"
+#include "tools/study/run_record.h"
 
 namespace tandem::cli {
 namespace {

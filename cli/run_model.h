@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "study/study.pb.h"
+#include "tools/study/study.pb.h"
 
 namespace tandem::cli {
 

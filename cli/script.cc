@@ -15,9 +15,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/status_macros.h"
-#include "doctor/doctor.h"
-#include "doctor/doctor_python.h"
 #include "models/script_file.h"
+#include "tools/doctor/doctor.h"
+#include "tools/doctor/doctor_python.h"
 
 namespace tandem::cli {
 namespace {

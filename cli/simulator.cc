@@ -40,8 +40,8 @@
 #include "server/record_file.h"
 #include "server/update_order.h"
 #include "server/update_record.h"
-#include "sim/timing.h"
-#include "sim/world.h"
+#include "tools/sim/timing.h"
+#include "tools/sim/world.h"
 
 namespace tandem::cli {
 namespace {

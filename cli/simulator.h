@@ -1,5 +1,5 @@
 // tandem simulate: runs a job without a cluster. The cores of the live processes run in one process
-// under a virtual clock (sim/world.h). Workers compute real gradients on real data, one after the
+// under a virtual clock (tools/sim/world.h). Workers compute real gradients on real data, one after the
 // other. Times come from the job's fault_injection.slow_workers and from the flags for steps and
 // network. The same seed gives the same run, bit for bit, on any machine (docs/SIMULATE.md).
 //
@@ -30,7 +30,7 @@ struct SimulateFlags {
   double step_seconds = 0.01;       // of workers that fault_injection.slow_workers does not name
   double latency_seconds = 0.0001;  // of every frame
   double bytes_per_second = 0;      // of each process, in each direction; 0 = no limit
-  bool timing_only = false;         // no data, rows or gradients: sim/timing.h
+  bool timing_only = false;         // no data, rows or gradients: tools/sim/timing.h
   int64_t steps = 0;  // of each worker, with timing_only or a problem; 0: train.max_steps, or 1,000
   double seconds = 0;     // with timing_only: virtual time of the run; 0: until all steps are taken
   double step_bytes = 0;  // with timing_only: of rows that a step pulls, and gradients it pushes

@@ -14,7 +14,6 @@
 #include "base/exhaustion.h"
 #include "base/file.h"
 #include "base/process.h"
-#include "bench/bench_command.h"
 #include "cli/compare_command.h"
 #include "cli/export_command.h"
 #include "cli/plan_command.h"
@@ -24,10 +23,11 @@
 #include "cli/simulator.h"
 #include "collectives/dump.h"
 #include "data/datagen.h"
-#include "doctor/doctor_command.h"
 #include "node/role_options.h"
 #include "scheduler/summary.h"
 #include "server/inspect.h"
+#include "tools/bench/bench_command.h"
+#include "tools/doctor/doctor_command.h"
 
 namespace tandem::cli {
 namespace {

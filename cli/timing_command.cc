@@ -18,7 +18,7 @@
 #include "cli/progress_view.h"
 #include "node/role_options.h"
 #include "scheduler/summary.h"
-#include "sim/timing.h"
+#include "tools/sim/timing.h"
 
 namespace tandem::cli {
 namespace {

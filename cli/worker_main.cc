@@ -4,11 +4,11 @@
 
 #include "base/exhaustion.h"
 #include "base/process.h"
-#include "doctor/doctor_gather.h"
 #include "models/model.h"
 #include "node/network_check.h"
 #include "node/role_options.h"
 #include "node/transport_choice.h"
+#include "tools/doctor/doctor_gather.h"
 #include "worker/step_runner.h"
 #include "worker/worker_shell.h"
 

@@ -43,7 +43,7 @@ install(FILES cmake/TandemConfig.cmake ${CMAKE_BINARY_DIR}/TandemConfigVersion.c
 set(share ${CMAKE_INSTALL_DATADIR}/tandem)
 install(DIRECTORY python/tandem DESTINATION ${share}/python PATTERN __pycache__ EXCLUDE)
 install(DIRECTORY configs DESTINATION ${share})
-install(FILES study/figures.py DESTINATION ${share})
+install(FILES tools/study/figures.py DESTINATION ${share})
 install(FILES README.md CONTRIBUTING.md CHANGELOG.md LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY docs examples DESTINATION ${CMAKE_INSTALL_DOCDIR} PATTERN __pycache__ EXCLUDE)
 # The folder where Debian's python3 looks under /usr. Elsewhere PYTHONPATH must name

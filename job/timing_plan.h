@@ -1,4 +1,4 @@
-// Resolves jobs whose steps are only timed (sim/timing.h) and never run.
+// Resolves jobs whose steps are only timed (tools/sim/timing.h) and never run.
 #ifndef TANDEM_JOB_TIMING_PLAN_H_
 #define TANDEM_JOB_TIMING_PLAN_H_
 

@@ -1,6 +1,6 @@
 // One worker's part in sums that do not wait for all workers, without threads and links: its
 // gradients that no sum contains yet, the model that every sum changes, and how late each gradient
-// was. In a worker quorum_sums.h runs this object, in the simulator sim/sim_quorum.h.
+// was. In a worker quorum_sums.h runs this object, in the simulator tools/sim/sim_quorum.h.
 //
 // A sum that rank 0 calls (quorum_caller.h):
 //

@@ -32,7 +32,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "bench/endpoints.h"
+#include "tools/bench/endpoints.h"
 
 namespace tandem {
 namespace {

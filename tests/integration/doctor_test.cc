@@ -18,10 +18,10 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "base/check.h"
-#include "doctor/doctor_link.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/integration/run_job.h"
+#include "tools/doctor/doctor_link.h"
 
 namespace tandem {
 namespace {

@@ -27,10 +27,10 @@
 #include "base/check.h"
 #include "base/hash.h"
 #include "base/process.h"
-#include "bench/endpoints.h"
-#include "bench/lone_shard.h"
 #include "client/client.h"
 #include "rdma/rdma_transport.h"
+#include "tools/bench/endpoints.h"
+#include "tools/bench/lone_shard.h"
 
 namespace tandem {
 namespace {

@@ -1,8 +1,8 @@
-// The planted click model (sim/clicks.h): its gradients are those of its loss; the same seed gives
+// The planted click model (tools/sim/clicks.h): its gradients are those of its loss; the same seed gives
 // the same bits; and under the policies of a simulated cluster it comes out as it must: near the
 // best logloss in step, as near without waiting at a small step, and far from there with a delay
 // that the step is too large for.
-#include "sim/clicks.h"
+#include "tools/sim/clicks.h"
 
 #include <cmath>
 #include <cstring>
@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "job/job.h"
-#include "sim/world.h"
+#include "tools/sim/world.h"
 
 namespace tandem {
 namespace {

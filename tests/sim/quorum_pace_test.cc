@@ -1,6 +1,6 @@
-// What a plan says of sums and sync rounds that do not wait for all (plan/quorum_pace.h) beside
+// What a plan says of sums and sync rounds that do not wait for all (tools/plan/quorum_pace.h) beside
 // simulated worlds, where workers run: the same steps, drawn from the same seed.
-#include "plan/quorum_pace.h"
+#include "tools/plan/quorum_pace.h"
 
 #include <string>
 #include <vector>
@@ -8,9 +8,9 @@
 #include "absl/time/time.h"
 #include "data/service_trace.h"
 #include "gtest/gtest.h"
-#include "plan/estimate.h"
 #include "tests/sim/sim_job.h"
 #include "tests/test_seed.h"
+#include "tools/plan/estimate.h"
 
 namespace tandem {
 namespace {

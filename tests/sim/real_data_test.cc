@@ -12,9 +12,9 @@
 #include "absl/strings/str_cat.h"
 #include "data/datagen.h"
 #include "gtest/gtest.h"
-#include "sim/world.h"
 #include "tests/test_seed.h"
 #include "tests/unit/data_fixture.h"
+#include "tools/sim/world.h"
 #include "worker/step_runner.h"
 
 namespace tandem {

@@ -16,7 +16,7 @@
 #include "job/job.h"
 #include "optim/fold.h"
 #include "optim/optimizer.h"
-#include "sim/toy_model.h"
+#include "tools/sim/toy_model.h"
 
 namespace tandem {
 

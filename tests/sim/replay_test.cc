@@ -12,9 +12,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/random.h"
 #include "gtest/gtest.h"
-#include "sim/world.h"
 #include "tests/sim/sim_job.h"
 #include "tests/test_seed.h"
+#include "tools/sim/world.h"
 
 namespace tandem {
 namespace {

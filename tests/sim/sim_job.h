@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "job/job.h"
-#include "sim/world.h"
+#include "tools/sim/world.h"
 
 namespace tandem {
 

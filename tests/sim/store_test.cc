@@ -22,10 +22,10 @@
 #include "gtest/gtest.h"
 #include "job/job.h"
 #include "server/shard_core.h"
-#include "sim/agenda.h"
-#include "sim/network.h"
 #include "tests/sim/sim_job.h"
 #include "tests/test_seed.h"
+#include "tools/sim/agenda.h"
+#include "tools/sim/network.h"
 
 namespace tandem {
 namespace {

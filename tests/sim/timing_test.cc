@@ -15,11 +15,11 @@
 #include "gtest/gtest.h"
 #include "job/timing_plan.h"
 #include "policies/clocks.h"
-#include "sim/timing.h"
 #include "tests/sim/sim_job.h"
 #include "tests/sim/straggler_rows.h"
 #include "tests/test_seed.h"
 #include "tests/unit/data_fixture.h"
+#include "tools/sim/timing.h"
 
 namespace tandem {
 namespace {

@@ -1,7 +1,7 @@
 // Whole clusters under random jobs, faults, stragglers and range moves, thousands of them. Each run
-// is judged by World (sim/world.h says by what). To see one seed again:
+// is judged by World (tools/sim/world.h says by what). To see one seed again:
 //   TANDEM_SIM_SEEDS=1 tests/world_test --seed=N --gtest_filter=WorldTest.SurvivesAnything
-#include "sim/world.h"
+#include "tools/sim/world.h"
 
 #include <algorithm>
 #include <map>
@@ -13,9 +13,9 @@
 #include "base/hash.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "sim/toy_runner.h"
 #include "tests/sim/sim_job.h"
 #include "tests/test_seed.h"
+#include "tools/sim/toy_runner.h"
 
 namespace tandem {
 namespace {
@@ -249,7 +249,7 @@ TEST(WorldTest, KeptRowsSurviveAnything) {
 }
 
 // Jobs whose dense sums do not wait for all. What the judge holds every read, sum, evaluation and
-// checkpoint to is in sim/quorum_judge.h; here that there were late gradients, as late as they may
+// checkpoint to is in tools/sim/quorum_judge.h; here that there were late gradients, as late as they may
 // be, and that everything that may go wrong did. `least`: gradients a seed.
 void QuorumSurvivesAnything(uint64_t salt, SimJob (*random_job)(Random*), int longer,
                             uint64_t least) {

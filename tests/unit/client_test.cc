@@ -14,10 +14,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/random.h"
-#include "bench/lone_shard.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/test_seed.h"
+#include "tools/bench/lone_shard.h"
 #include "transport/in_process.h"
 
 namespace tandem {

@@ -1,6 +1,6 @@
 // The benchmarks of collectives, tiny: every collective runs over every link with right results,
 // the file that is written can be read, and bad options are refused.
-#include "bench/collective_bench.h"
+#include "tools/bench/collective_bench.h"
 
 #include <csignal>
 #include <fstream>
@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "bench/exact_pattern.h"
-#include "bench/rank_processes.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tools/bench/exact_pattern.h"
+#include "tools/bench/rank_processes.h"
 
 namespace tandem {
 namespace {

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "base/status_macros.h"
-#include "bench/rank_processes.h"
 #include "collectives/tuning/engine_cost.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tools/bench/rank_processes.h"
 
 namespace tandem {
 namespace {

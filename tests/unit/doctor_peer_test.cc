@@ -1,6 +1,6 @@
 // Two doctors over real sockets, and whatever else may answer at an address: each is told apart,
 // nothing hangs, and nothing that another one says is believed unchecked.
-#include "doctor/doctor_peer.h"
+#include "tools/doctor/doctor_peer.h"
 
 #include <sys/socket.h>
 #include <unistd.h>

@@ -1,6 +1,6 @@
 // What `tandem doctor` makes of facts: a healthy host gives no problem, each thing that is broken
 // gives a finding that names it and says what to do, and nothing else changes.
-#include "doctor/doctor.h"
+#include "tools/doctor/doctor.h"
 
 #include <string>
 #include <vector>
@@ -9,9 +9,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/check.h"
-#include "doctor/doctor_report.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tools/doctor/doctor_report.h"
 
 namespace tandem {
 namespace {

@@ -12,10 +12,10 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "job/job.h"
-#include "plan/advice.h"
-#include "plan/estimate.h"
-#include "plan/facts.h"
 #include "tests/test_seed.h"
+#include "tools/plan/advice.h"
+#include "tools/plan/estimate.h"
+#include "tools/plan/facts.h"
 
 namespace tandem {
 namespace {

@@ -10,9 +10,9 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/clock.h"
-#include "bench/lone_shard.h"
 #include "client/client.h"
 #include "gtest/gtest.h"
+#include "tools/bench/lone_shard.h"
 #include "transport/transport.h"
 
 namespace tandem {

@@ -1,6 +1,6 @@
 // The benchmark of push and pull, tiny: it runs, checks what it reads, and gives the same rows
 // twice. What it measures is nobody's affair here.
-#include "bench/pushpull_bench.h"
+#include "tools/bench/pushpull_bench.h"
 
 #include <sstream>
 #include <string>

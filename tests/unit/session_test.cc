@@ -15,7 +15,6 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "bench/lone_shard.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -23,6 +22,7 @@
 #include "node/transport_choice.h"
 #include "scheduler/scheduler_shell.h"
 #include "server/server_shell.h"
+#include "tools/bench/lone_shard.h"
 #include "transport/zmq_transport.h"
 
 namespace tandem {

@@ -1,6 +1,6 @@
 // The store benchmark runs tiny, so that it cannot rot; its numbers mean nothing here, its checks
 // do.
-#include "bench/store_bench.h"
+#include "tools/bench/store_bench.h"
 
 #include <sstream>
 #include <string>

@@ -16,9 +16,9 @@
 #include "gmock/gmock.h"
 #include "google/protobuf/descriptor.h"
 #include "gtest/gtest.h"
-#include "study/analysis.h"
-#include "study/figures.h"
-#include "study/report_page.h"
+#include "tools/study/analysis.h"
+#include "tools/study/figures.h"
+#include "tools/study/report_page.h"
 
 namespace tandem {
 namespace {

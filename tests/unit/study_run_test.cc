@@ -18,10 +18,10 @@
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "study/manifest.h"
-#include "study/run_record.h"
-#include "study/runner.h"
-#include "study/runs_csv.h"
+#include "tools/study/manifest.h"
+#include "tools/study/run_record.h"
+#include "tools/study/runner.h"
+#include "tools/study/runs_csv.h"
 
 namespace tandem {
 namespace {

@@ -1,6 +1,6 @@
 // Studies: what they expand to, what is refused and in which words, and that those in configs/
 // stand.
-#include "study/study_runs.h"
+#include "tools/study/study_runs.h"
 
 #include <filesystem>
 #include <fstream>
@@ -11,8 +11,8 @@
 #include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "study/manifest.h"
-#include "study/statistics.h"
+#include "tools/study/manifest.h"
+#include "tools/study/statistics.h"
 
 namespace tandem {
 namespace {

@@ -1,5 +1,5 @@
 // Student's t against a printed table, and effects against numbers worked out by hand.
-#include "study/statistics.h"
+#include "tools/study/statistics.h"
 
 #include <cmath>
 #include <vector>

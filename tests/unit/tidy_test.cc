@@ -149,9 +149,9 @@ TEST_F(TidyTest, OnlyTimestampsReadTheTimeOfDay) {
       "cli/output_folder.cc",            // names of folders, and since when one is in use
       "cmake/tsan_abseil.cc",            // speaks of Abseil's waits
       "collectives/dump.cc",             // when a dump was written
-      "doctor/doctor_peer.cc",           // compares the clocks of hosts
+      "tools/doctor/doctor_peer.cc",     // compares the clocks of hosts
       "scheduler/scheduler_shell.cc",    // lines of the log
-      "study/manifest.cc",               // when a study began
+      "tools/study/manifest.cc",         // when a study began
       "tests/unit/doctor_peer_test.cc",  // as doctor_peer.cc
       "tests/unit/tidy_test.cc",
       "tests/unit/wall_clock_test.cc",  // sets it
@@ -272,8 +272,9 @@ TEST_F(TidyTest, PagesAreMarkdown) {
 
 // All but texts in another language, which stand in string literals.
 TEST_F(TidyTest, LinesOfCodeHaveAtMost100Columns) {
-  static const std::set<std::string> literals = {
-      "study/report_page.cc", "tests/integration/script_test.cc", "tests/unit/scheduler_test.cc"};
+  static const std::set<std::string> literals = {"tools/study/report_page.cc",
+                                                 "tests/integration/script_test.cc",
+                                                 "tests/unit/scheduler_test.cc"};
   ExpectNoLine("more than 100 columns", [](const SourceFile& file, const std::string& line) {
     return IsCode(file) && line.size() > kColumns && literals.count(file.path) == 0 &&
            !absl::StartsWith(line, "#include");
@@ -359,7 +360,7 @@ TEST_F(TidyTest, CommentsNameTheirSubject) {
 
 // The folders of the tree from the ground up: the add_subdirectory lines of the root.
 std::vector<std::string> Floors(const SourceFile& cmake) {
-  static const std::regex line(R"(^add_subdirectory\((\w+)\)$)");
+  static const std::regex line(R"(^add_subdirectory\(((?:tools/)?\w+)\)$)");
   std::vector<std::string> floors;
   for (const std::string& text : cmake.lines) {
     if (std::smatch m; std::regex_match(text, m, line)) floors.push_back(m[1]);
@@ -374,9 +375,10 @@ TEST_F(TidyTest, AFolderIncludesOnlyFoldersBelowIt) {
     for (const std::string& folder : Floors(file)) floor.emplace(folder, floor.size());
   }
   ASSERT_GT(floor.size(), 10u);
-  static const std::regex include(R"re(^#include "(\w+)/)re");
+  static const std::regex include(R"re(^#include "((?:tools/)?\w+)/)re");
   for (const SourceFile& file : *tree_) {
-    const auto own = floor.find(file.path.substr(0, file.path.find('/')));
+    const size_t outer = absl::StartsWith(file.path, "tools/") ? sizeof("tools") : 0;
+    const auto own = floor.find(file.path.substr(0, file.path.find('/', outer)));
     if (!IsCode(file) || own == floor.end()) continue;
     for (size_t i = 0; i < file.lines.size(); ++i) {
       std::smatch m;

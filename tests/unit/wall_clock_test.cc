@@ -16,13 +16,13 @@
 
 #include "absl/time/clock.h"
 #include "base/clock.h"
-#include "bench/lone_shard.h"
 #include "client/client.h"
 #include "collectives/rendezvous/coordinator.h"
 #include "collectives/rendezvous/coordinator_client.h"
 #include "gtest/gtest.h"
 #include "node/beat_thread.h"
 #include "node/node_link.h"
+#include "tools/bench/lone_shard.h"
 #include "transport/in_process.h"
 
 namespace {

@@ -1,0 +1,324 @@
+#include "tools/bench/store_bench.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "absl/types/span.h"
+#include "base/hash.h"
+#include "base/random.h"
+#include "base/status_macros.h"
+#include "optim/optimizer.h"
+#include "server/growable_mapping.h"
+#include "server/range_store.h"
+#include "tools/bench/machine.h"
+#include "xxhash.h"
+
+namespace tandem::bench {
+namespace {
+
+constexpr int64_t kFillKeys = 32'768;  // rows created at a time
+constexpr size_t kGatherAhead = 16;
+
+// The key of row number r: scattered like real ids, and known without a look-up.
+uint64_t KeyOfRow(uint64_t seed, int64_t row) {
+  return HashCombine(seed, static_cast<uint64_t>(row));
+}
+
+absl::Status CheckOptions(const StoreBenchOptions& o) {
+  const int64_t least = std::min<int64_t>({o.dim, o.batch_keys, o.repetitions, o.batches});
+  if (least < 1) {
+    return absl::InvalidArgumentError(
+        "bench store: dim, batch-keys, repetitions and batches must be 1 or more");
+  }
+  if (o.rows < 0 || o.rows >= server::RowIndex::kNoRow) {
+    return absl::InvalidArgumentError(absl::StrCat("bench store: rows is ", o.rows));
+  }
+  if (o.rows > 0 && o.batch_keys > o.rows) {
+    return absl::InvalidArgumentError(absl::StrCat("bench store: batch_keys ", o.batch_keys,
+                                                   " is more than rows ", o.rows,
+                                                   ", and the keys of a push are distinct"));
+  }
+  return absl::OkStatus();
+}
+
+void PrintMachine(std::ostream& out) {
+  out << "machine: " << MachineLine() << ", transparent huge pages "
+      << FirstLine("/sys/kernel/mm/transparent_hugepage/enabled", "") << "\n";
+}
+
+absl::StatusOr<std::unique_ptr<optim::RowOptimizer>> MakeOptimizer(
+    const StoreBenchOptions& options) {
+  Optimizer config;
+  config.set_kind(options.optimizer);
+  config.set_learning_rate(0.01);
+  return optim::NewRowOptimizer(config);
+}
+
+server::RangeStore::Options StoreOptions(const StoreBenchOptions& options,
+                                         const optim::RowOptimizer* optimizer) {
+  server::RangeStore::Options store;
+  store.dim = options.dim;
+  store.salt = HashCombine(options.seed, 1);
+  store.seed = HashCombine(options.seed, 2);
+  store.optimizer = optimizer;
+  return store;
+}
+
+void Fill(server::RangeStore& store, uint64_t seed, int64_t rows) {
+  std::vector<uint64_t> keys;
+  std::vector<uint32_t> numbers(static_cast<size_t>(kFillKeys));
+  for (int64_t row = store.size(); row < rows; row += static_cast<int64_t>(keys.size())) {
+    keys.clear();
+    const int64_t end = std::min(rows, row + kFillKeys);
+    for (int64_t r = row; r < end; ++r) keys.push_back(KeyOfRow(seed, r));
+    store.FindOrCreate(keys, absl::MakeSpan(numbers).first(keys.size()));
+  }
+}
+
+// Distinct random rows and their keys.
+class Batch {
+ public:
+  Batch(const StoreBenchOptions& options, uint64_t seed)
+      : options_(options), random_(seed), used_(static_cast<size_t>(options.rows)) {}
+
+  void Next() {
+    for (const uint32_t row : rows) used_[row] = false;
+    rows.clear();
+    keys.clear();
+    while (static_cast<int64_t>(rows.size()) < options_.batch_keys) {
+      const auto row = static_cast<uint32_t>(random_.Uniform(static_cast<uint64_t>(options_.rows)));
+      if (used_[row]) continue;
+      used_[row] = true;
+      rows.push_back(row);
+      keys.push_back(KeyOfRow(options_.seed, row));
+    }
+  }
+
+  std::vector<uint32_t> rows;
+  std::vector<uint64_t> keys;
+
+ private:
+  const StoreBenchOptions& options_;
+  Random random_;
+  std::vector<bool> used_;
+};
+
+// The table of the gather: rows by known index.
+class PlainTable {
+ public:
+  PlainTable(const server::RangeStore& store) : dim_(static_cast<size_t>(store.dim())) {
+    const size_t floats = static_cast<size_t>(store.size()) * dim_;
+    rows_.Reserve(std::max<size_t>(1, floats * sizeof(float)));
+    for (int64_t r = 0; r < store.size(); ++r) Update(store, static_cast<uint32_t>(r));
+  }
+
+  void Update(const server::RangeStore& store, uint32_t row) {
+    std::memcpy(Row(row), store.Weights(row).data(), dim_ * sizeof(float));
+  }
+
+  void Gather(absl::Span<const uint32_t> rows, float* out) const {
+    dim_ == 16 ? GatherRows<16>(rows, out) : GatherRows<0>(rows, out);
+  }
+
+ private:
+  template <size_t kDim>
+  void GatherRows(absl::Span<const uint32_t> rows, float* out) const {
+    const size_t dim = kDim == 0 ? dim_ : kDim;
+    const size_t n = rows.size();
+    for (size_t i = 0; i < n; ++i) {
+      const float* const ahead = Row(rows[std::min(i + kGatherAhead, n - 1)]);
+      for (size_t j = 0; j < dim; j += 16) __builtin_prefetch(ahead + j);
+      std::memcpy(out + i * dim, Row(rows[i]), dim * sizeof(float));
+    }
+  }
+
+  float* Row(uint32_t row) const { return static_cast<float*>(rows_.data()) + row * dim_; }
+
+  size_t dim_;
+  server::GrowableMapping rows_;
+};
+
+// The processor time of this thread. On an idle machine it equals wall time, since nothing here
+// waits. On a busy machine a batch is not charged for other programs that run meanwhile.
+double ThreadSeconds() {
+  timespec now = {};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
+// Million rows per second of each timed batch.
+class Measure {
+ public:
+  explicit Measure(std::string name) : name_(std::move(name)) {}
+
+  template <typename Work>
+  void Time(size_t rows, Work work) {
+    const double begin = ThreadSeconds();
+    work();
+    rates_.push_back(static_cast<double>(rows) / (ThreadSeconds() - begin) * 1e-6);
+  }
+
+  double Quantile(double q, size_t first = 0) const {
+    std::vector<double> sorted(rates_.begin() + static_cast<std::ptrdiff_t>(first), rates_.end());
+    std::sort(sorted.begin(), sorted.end());
+    return sorted[static_cast<size_t>(q * static_cast<double>(sorted.size() - 1) + 0.5)];
+  }
+
+  size_t samples() const { return rates_.size(); }
+
+  void Print(std::ostream& out) const {
+    out << absl::StrFormat("%-8s %8.2f %8.2f %8.2f %8.2f %8d\n", name_, Quantile(0), Quantile(0.5),
+                           Quantile(0.99), Quantile(1), rates_.size());
+  }
+
+ private:
+  std::string name_;
+  std::vector<double> rates_;
+};
+
+// One speed run. The gather reads exactly the rows of each pull and each push.
+class SpeedRun {
+ public:
+  SpeedRun(const StoreBenchOptions& options, const optim::RowOptimizer* optimizer)
+      : options_(options), store_(StoreOptions(options, optimizer)), batch_(options, options.seed) {
+    Fill(store_, options.seed, options.rows);
+    plain_ = std::make_unique<PlainTable>(store_);
+    const size_t floats =
+        static_cast<size_t>(options.batch_keys) * static_cast<size_t>(options.dim);
+    gathered_.resize(floats);
+    pulled_.resize(floats);
+    gradients_.resize(floats);
+    Random random(HashCombine(options.seed, 3));
+    for (float& g : gradients_) g = static_cast<float>(random.Normal());
+  }
+
+  absl::Status Repetition() {
+    const size_t samples = gather_.samples();
+    for (int b = 0; b < options_.batches; ++b) {
+      TANDEM_RETURN_IF_ERROR(PullBatch(b % 2 == 0));
+      PushBatch(b % 2 == 0);
+    }
+    const double gather = gather_.Quantile(0.5, samples);
+    pull_ratios_.push_back(pull_.Quantile(0.5, pull_ratios_.size() * Batches()) / gather);
+    push_ratios_.push_back(push_.Quantile(0.5, push_ratios_.size() * Batches()) / gather);
+    return absl::OkStatus();
+  }
+
+  void Print(std::ostream& out) {
+    out << "speed, M rows/s min      p50      p99      max  samples\n";
+    for (const Measure* m : {&gather_, &pull_, &push_}) m->Print(out);
+    PrintRatio(out, "pull / gather", pull_ratios_);
+    PrintRatio(out, "push / gather", push_ratios_);
+    out << absl::StrFormat("checksum %016x\n", checksum_);
+  }
+
+ private:
+  size_t Batches() const { return static_cast<size_t>(options_.batches); }
+
+  void TimeGather() {
+    gather_.Time(batch_.rows.size(), [&] { plain_->Gather(batch_.rows, gathered_.data()); });
+  }
+
+  absl::Status PullBatch(bool gather_first) {
+    batch_.Next();
+    if (gather_first) TimeGather();
+    pull_.Time(batch_.keys.size(), [&] { store_.Pull(batch_.keys, absl::MakeSpan(pulled_)); });
+    if (!gather_first) TimeGather();
+    checksum_ = XXH3_64bits_withSeed(pulled_.data(), pulled_.size() * sizeof(float), checksum_);
+    if (gathered_ == pulled_) return absl::OkStatus();
+    return absl::InternalError("bench store: a pull and the gather of the same rows disagree");
+  }
+
+  void PushBatch(bool gather_first) {
+    batch_.Next();
+    if (gather_first) TimeGather();
+    push_.Time(batch_.keys.size(), [&] { store_.Push(batch_.keys, gradients_, 0.5f); });
+    if (!gather_first) TimeGather();
+    for (const uint32_t row : batch_.rows) plain_->Update(store_, row);
+  }
+
+  static void PrintRatio(std::ostream& out, absl::string_view name, std::vector<double> ratios) {
+    std::sort(ratios.begin(), ratios.end());
+    out << absl::StrFormat("%s: %.3f (medians of repetitions: min %.3f, p50 %.3f, max %.3f)\n",
+                           name, ratios[ratios.size() / 2], ratios.front(),
+                           ratios[ratios.size() / 2], ratios.back());
+  }
+
+  const StoreBenchOptions options_;
+  server::RangeStore store_;
+  std::unique_ptr<PlainTable> plain_;
+  Batch batch_;
+  std::vector<float> gathered_, pulled_, gradients_;
+  Measure gather_{"gather"}, pull_{"pull"}, push_{"push"};
+  std::vector<double> pull_ratios_, push_ratios_;
+  uint64_t checksum_ = 0;
+};
+
+int64_t StatusBytes(absl::string_view field) {
+  const std::string line = FirstLine("/proc/self/status", field);
+  const std::vector<std::string> words =
+      absl::StrSplit(line, absl::ByAnyChar(": \t"), absl::SkipEmpty());
+  int64_t kib = 0;
+  return words.size() > 1 && absl::SimpleAtoi(words[1], &kib) ? kib << 10 : 0;
+}
+
+// Lowers the process's high-water mark of memory to the present value, if the system allows it.
+bool ResetPeak() {
+  std::ofstream out("/proc/self/clear_refs");
+  out << "5";
+  out.close();
+  return out.good();
+}
+
+void MemoryRun(const StoreBenchOptions& options, const optim::RowOptimizer* optimizer, int64_t rows,
+               std::ostream& out) {
+  const bool peak_known = ResetPeak();
+  const int64_t before = StatusBytes("VmRSS");
+  server::RangeStore store(StoreOptions(options, optimizer));
+  Fill(store, options.seed, rows);
+  const int64_t resident = StatusBytes("VmRSS") - before;
+  const int64_t peak = StatusBytes("VmHWM") - before;
+  const double data =
+      static_cast<double>(rows) * (4.0 * (options.dim + store.slots_per_row()) + sizeof(uint64_t));
+  const auto counted = static_cast<double>(store.MemoryBytes());
+  out << absl::StrFormat(
+      "memory %d rows: data %.1f MiB; counted %.1f MiB (%.3f x); resident %.1f MiB (%.3f x); ",
+      rows, data / 1048576, counted / 1048576, counted / data,
+      static_cast<double>(resident) / 1048576, static_cast<double>(resident) / data);
+  out << (peak_known ? absl::StrFormat("peak while growing %.1f MiB (%.3f x)\n",
+                                       static_cast<double>(peak) / 1048576,
+                                       static_cast<double>(peak) / data)
+                     : "peak while growing unknown: /proc/self/clear_refs is not writable\n");
+}
+
+}  // namespace
+
+absl::Status RunStoreBench(const StoreBenchOptions& options, std::ostream& out) {
+  TANDEM_RETURN_IF_ERROR(CheckOptions(options));
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<optim::RowOptimizer> optimizer,
+                          MakeOptimizer(options));
+  PrintMachine(out);
+  out << absl::StrFormat("store: rows %d, dim %d, %s, batch %d keys, %d batches x %d, seed %d\n",
+                         options.rows, options.dim, optimizer->name(), options.batch_keys,
+                         options.batches, options.repetitions, options.seed);
+  for (const int64_t rows : options.memory_rows) {
+    MemoryRun(options, optimizer.get(), rows, out);
+    out.flush();  // the next part takes a while
+  }
+  if (options.rows == 0) return absl::OkStatus();
+  SpeedRun run(options, optimizer.get());
+  for (int r = 0; r < options.repetitions; ++r) TANDEM_RETURN_IF_ERROR(run.Repetition());
+  run.Print(out);
+  return absl::OkStatus();
+}
+
+}  // namespace tandem::bench

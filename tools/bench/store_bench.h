@@ -1,0 +1,39 @@
+// The store benchmark:
+//
+//   store   pull and push of random rows compared with a plain gather of the same rows   (default)
+//   memory  bytes of a store while it grows and when it is full
+//
+// The gather reads rows by known index from a copy of the table on the same kind of pages, and
+// prefetches 16 rows ahead. The gather shows what the machine allows without look-ups. Each batch
+// has new random keys. The sides take turns batch by batch, because the speed of a machine drifts.
+#ifndef TANDEM_TOOLS_BENCH_STORE_BENCH_H_
+#define TANDEM_TOOLS_BENCH_STORE_BENCH_H_
+
+#include <cstdint>
+#include <ostream>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "proto/job.pb.h"
+
+namespace tandem::bench {
+
+struct StoreBenchOptions {
+  int64_t rows = 10'000'000;  // 0: no speed part
+  int dim = 16;
+  int64_t batch_keys = 32'768;
+  int repetitions = 7;
+  int batches = 40;  // batches of each kind in a repetition
+  Optimizer::Kind optimizer = Optimizer::ROWWISE_ADAGRAD;
+  uint64_t seed = 1;
+  std::vector<int64_t> memory_rows = {10'000'000, 12'000'000, 16'000'000};  // empty: no memory part
+};
+
+// Prints the machine, the settings and a checksum of the results (the same for the same settings).
+// For each measure prints the rate in million rows per second of processor time, as "min p50 p99
+// max samples". INTERNAL: a pull and the gather disagree. INVALID_ARGUMENT: settings out of range.
+absl::Status RunStoreBench(const StoreBenchOptions& options, std::ostream& out);
+
+}  // namespace tandem::bench
+
+#endif  // TANDEM_TOOLS_BENCH_STORE_BENCH_H_

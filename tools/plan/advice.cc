@@ -1,0 +1,275 @@
+#include "tools/plan/advice.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <numeric>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "policies/properties.h"
+
+namespace tandem::plan {
+namespace {
+
+constexpr double kMuchSlower = 1.5;  // than the others: a permanent straggler
+constexpr double kLittleGain = 1.1;
+
+double MeanOf(const std::vector<double>& steps) {
+  return steps.empty()
+             ? 0
+             : std::accumulate(steps.begin(), steps.end(), 0.0) / static_cast<double>(steps.size());
+}
+
+// The worker with the longest mean step, and its mean divided by the mean of the others.
+struct Straggler {
+  size_t rank = 0;
+  double factor = 1;
+};
+Straggler SlowestOf(const Facts& facts) {
+  Straggler out;
+  double most = 0, sum = 0;
+  for (size_t rank = 0; rank < facts.step_seconds.size(); ++rank) {
+    const double mean = MeanOf(facts.step_seconds[rank]);
+    sum += mean;
+    if (mean <= most) continue;
+    most = mean;
+    out.rank = rank;
+  }
+  const double others = (sum - most) / std::max(1.0, facts.workers - 1.0);
+  if (others > 0) out.factor = most / others;
+  return out;
+}
+
+double InStep(const Facts& facts) { return StepsPerSecond(facts, 0, 0); }
+
+// Steps a second if each step needs only its first `needed` workers, and the others stop at once.
+double WithBackups(const Facts& facts, int backups) {
+  const size_t workers = facts.step_seconds.size();
+  const size_t steps = workers == 0 ? 0 : facts.step_seconds[0].size();
+  const size_t needed = workers - static_cast<size_t>(backups);
+  double seconds = 0;
+  for (size_t k = 0; k < steps; ++k) {
+    std::vector<double> took;
+    for (const std::vector<double>& of : facts.step_seconds) took.push_back(of[k]);
+    std::nth_element(took.begin(), took.begin() + static_cast<std::ptrdiff_t>(needed) - 1,
+                     took.end());
+    seconds += took[needed - 1];
+  }
+  return seconds > 0 ? static_cast<double>(needed * steps) / seconds : 0;
+}
+
+// On average a gradient is workers - 1 updates old. The gradient of a slow worker is older.
+void WarnOfCutoff(const std::string& name, const Policy& policy, int workers,
+                  std::vector<std::string>* out) {
+  if (policy.kind() != Policy::COSINE_GATE || policy.age_cutoff() > workers - 1) return;
+  out->push_back(absl::StrFormat(
+      "%s %s: gradients are %d updates old on average, so an age_cutoff of %d drops most of them; "
+      "a few times the %d workers touches stragglers alone",
+      name, job::PolicyName(policy), workers - 1, policy.age_cutoff(), workers));
+}
+
+// Steps a second if only computing takes time, and all policies have this bound. Workers still wait
+// for each other in an allreduce, in sync rounds and because of tables on workers.
+double WithBound(const job::ResolvedJob& plan, const Facts& facts, absl::optional<int> bound) {
+  Facts steps = facts;
+  steps.latency_seconds = steps.bytes_per_second = 0;
+  Strategy way = StrategyOf(plan, /*colocate_servers=*/false);
+  way.bound = bound;
+  return EstimateStrategy(steps, way).samples_per_second / facts.batch;
+}
+
+// With a permanent straggler the other workers sooner or later always wait at the bound.
+void WarnOfStraggler(const std::string& name, const Policy& policy, const job::ResolvedJob& plan,
+                     const Facts& facts, std::vector<std::string>* out) {
+  const bool bounded = policy.kind() == Policy::SSP || policy.kind() == Policy::ESSP ||
+                       policy.kind() == Policy::DSSP;
+  const Straggler slow = SlowestOf(facts);
+  if (!bounded || facts.workers == 1 || slow.factor < kMuchSlower) return;
+  const int bound = policy.kind() == Policy::DSSP ? policy.upper_bound() : policy.bound();
+  const double in_step = InStep(facts);
+  const double any = WithBound(plan, facts, absl::nullopt) / in_step;
+  const double on_servers = StepsPerSecond(facts, absl::nullopt, 0) / in_step;
+  const std::string beside = plan.dense_table < 0
+                                 ? absl::StrCat("dense ", job::DenseName(plan.job.dense()))
+                                 : "tables on workers";
+  out->push_back(absl::StrCat(
+      absl::StrFormat(
+          "%s %s: worker %d takes %.1f times as long as the others, and no bound helps against "
+          "that: %.2f times the steps of BSP, ",
+          name, job::PolicyName(policy), slow.rank, slow.factor,
+          WithBound(plan, facts, bound) / in_step),
+      any < kLittleGain
+          ? absl::StrFormat("and ASP has %.2f beside %s; with everything on servers it has %.2f",
+                            any, beside, on_servers)
+          : absl::StrFormat("where ASP has %.2f", any)));
+}
+
+void WarnOfBackups(const std::string& name, const Policy& policy, const Facts& facts,
+                   std::vector<std::string>* out) {
+  if (policy.kind() != Policy::BACKUP_WORKERS || policy.backups() == 0) return;
+  const double gain = WithBackups(facts, policy.backups()) / InStep(facts);
+  if (gain >= kLittleGain) return;
+  out->push_back(
+      absl::StrFormat("%s %s: nobody is slow: it drops %d of %d updates of each step, and at best "
+                      "makes %.2f times the useful ones of BSP",
+                      name, job::PolicyName(policy), policy.backups(), facts.workers, gain));
+}
+
+// The age of an update when it is applied, in updates; 0: no delay.
+double DelayOf(const Policy& policy, int workers) {
+  switch (policy.kind()) {
+    case Policy::FIXED_DELAY:
+      return policy.delay();
+    case Policy::ASP:
+    case Policy::SSP:
+    case Policy::ESSP:
+    case Policy::DSSP:
+    case Policy::DC_ASGD:      // its compensation is not counted
+    case Policy::SYNC_SWITCH:  // after its switch
+      // N - 1 on average, whatever the times of steps are. Without a scale, applied at full size.
+      return policy.async_scale() == Policy::INVERSE_WORKERS ? 0 : workers - 1;
+    case Policy::K_BATCH_ASYNC:
+    case Policy::GBA:  // `batches` gradients are one update
+      return static_cast<double>(workers - 1) / std::max(1, policy.batches());
+    default:
+      return 0;
+  }
+}
+
+// A delay harms parameters that every sample updates. Few samples update an embedding, so a delay
+// does not harm tables.
+void WarnOfDelay(const job::ResolvedJob& plan, std::vector<std::string>* out) {
+  if (plan.dense_table < 0) return;
+  const Policy& policy =
+      plan.groups[plan.tables[static_cast<size_t>(plan.dense_table)].group].policy;
+  const double delay = DelayOf(policy, plan.workers());
+  if (delay < 1) return;
+  const Optimizer& optimizer = plan.job.dense().optimizer();
+  out->push_back(absl::StrFormat(
+      "dense %s: its updates are %.3g others old, so that plain SGD is stable up to %.3g of the "
+      "learning "
+      "rate that it bears without delay%s (docs/POLICIES.md); dense.synchroniser ALLREDUCE has "
+      "none",
+      job::PolicyName(policy), delay, StableShare(delay),
+      optimizer.kind() == Optimizer::MOMENTUM ? ", and with momentum much less" : ""));
+}
+
+std::string NameOf(const Strategy& way) {
+  return absl::StrCat("tables ", way.tables_name(), "; dense ", way.dense_name());
+}
+
+}  // namespace
+
+double StableShare(double delay) {
+  constexpr double kPi = 3.14159265358979323846;
+  return std::sin(kPi / (2 * (2 * delay + 1)));
+}
+
+std::vector<std::string> Warnings(const job::ResolvedJob& plan, const Facts& facts) {
+  std::vector<std::string> out;
+  for (const job::TablePlan& table : plan.tables) {
+    const Policy& policy = plan.groups[table.group].policy;
+    WarnOfStraggler(table.name, policy, plan, facts, &out);
+    WarnOfBackups(table.name, policy, facts, &out);
+    WarnOfCutoff(table.name, policy, plan.workers(), &out);
+  }
+  WarnOfDelay(plan, &out);
+  return out;
+}
+
+std::vector<std::string> NotCounted(const job::ResolvedJob& plan) {
+  std::vector<std::string> out;
+  for (const job::TablePlan& table : plan.tables) {
+    if (table.store) continue;
+    const job::GroupPlan& group = plan.groups[table.group];
+    const std::string what = absl::StrCat(table.name, " ", job::PolicyName(group.policy), ": ");
+    const policies::Properties& is = group.properties;
+    if (is.switch_step > 0) {
+      out.push_back(absl::StrCat(what, "figures are those after step ", is.switch_step,
+                                 "; before it all wait for each other, as under BSP"));
+    }
+    if (is.skips) {
+      out.push_back(absl::StrCat(
+          what, "counted as ASP; really each step waits for all workers but those spared"));
+    }
+    if (is.keeps_rows) {
+      out.push_back(absl::StrCat(
+          what, "rows that servers send again and reads that they spare; counted as SSP"));
+    }
+    if (is.measures_steps) {
+      out.push_back(absl::StrCat(what, "counted as SSP(", is.clock_bound,
+                                 "), the loosest bound that it may choose"));
+    }
+  }
+  const Dense& dense = plan.job.dense();
+  if (plan.dense_table >= 0 || plan.workers() == 1) return out;
+  const bool gathers = dense.codec().kind() == Codec::TOP_K || dense.codec().kind() == Codec::SIGN;
+  switch (dense.algorithm()) {
+    case Dense::RING:
+    case Dense::DIRECT:
+    case Dense::DOUBLE_TREE:
+    case Dense::NAIVE:
+      break;
+    default:
+      if (gathers) break;  // all gradients go to all workers
+      out.push_back(absl::StrCat("dense.algorithm ", Dense::Algorithm_Name(dense.algorithm()),
+                                 ": counted as a ring"));
+  }
+  if (dense.codec().kind() == Codec::POWER_SGD) {
+    out.push_back("dense.codec POWER_SGD: counted as whole gradients, which are larger");
+  }
+  if (dense.bucket_bytes() > 0) {
+    out.push_back(
+        "dense.bucket_bytes: what of the allreduce goes on during the backward pass; a step may be "
+        "shorter by what it computes, at most");
+  }
+  if (dense.local_steps().warmup_steps() > 0) {
+    out.push_back(absl::StrCat("dense.local_steps: figures are those from step ",
+                               dense.local_steps().warmup_steps(),
+                               " on; before it gradients are reduced in each step"));
+  }
+  return out;
+}
+
+std::vector<std::string> WhatWouldChange(
+    const Facts& facts, const std::function<bool(const Strategy&, int workers)>& may) {
+  std::vector<std::string> out;
+  const auto ways_of = [&](const Facts& of) {
+    std::vector<Strategy> ways = StrategiesOf(of);
+    const auto refused = [&](const Strategy& way) { return !may(way, of.workers); };
+    ways.erase(std::remove_if(ways.begin(), ways.end(), refused), ways.end());
+    return ways;
+  };
+  const std::vector<Strategy> now_ways = ways_of(facts);
+  if (now_ways.empty()) return out;
+  const Strategy best = EstimateAll(facts, now_ways).front().way;
+  const auto changes = [&](const Facts& other, const std::string& when) {
+    const std::vector<Strategy> then = ways_of(other);
+    if (then.empty()) return false;
+    const Estimate first = EstimateAll(other, then).front();
+    const double before =
+        may(best, other.workers) ? EstimateStrategy(other, best).samples_per_second : 0;
+    if (first.samples_per_second < kAlike * before) return false;
+    out.push_back(absl::StrCat(when, ": ", NameOf(first.way)));
+    return true;
+  };
+  constexpr double kFastest = 1e11, kSlowest = 1e6;  // bytes a second
+  const double now = facts.bytes_per_second > 0 ? facts.bytes_per_second : kFastest;
+  Facts other = facts;
+  for (double rate = now / 2; rate >= kSlowest; rate /= 2) {
+    other.bytes_per_second = rate;
+    if (changes(other, absl::StrFormat("with links of %.3g bytes a second", rate))) break;
+  }
+  for (double rate = now * 2; rate <= kFastest; rate *= 2) {
+    other.bytes_per_second = rate;
+    if (changes(other, absl::StrFormat("with links of %.3g bytes a second", rate))) break;
+  }
+  constexpr int kMostWorkers = 256;
+  for (int workers = facts.workers * 2; workers <= kMostWorkers; workers *= 2) {
+    if (changes(WithWorkers(facts, workers), absl::StrFormat("with %d workers", workers))) break;
+  }
+  return out;
+}
+
+}  // namespace tandem::plan

@@ -1,0 +1,636 @@
+#include "tools/plan/estimate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <numeric>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "policies/properties.h"
+#include "worker/local_sgd.h"
+
+namespace tandem::plan {
+namespace {
+
+constexpr double kKeyBytes = 8, kFloatBytes = 4;
+constexpr int kBound = 4;  // of the bounded strategy
+
+// The traffic of one host in a step: bytes out and in, messages one after another, and the bytes
+// that its link could have carried while it waited.
+struct Traffic {
+  double out = 0, in = 0, messages = 0, idle = 0;
+
+  // Seconds for which the link is occupied.
+  double OnLink(const Facts& facts) const {
+    return facts.bytes_per_second > 0 ? (std::max(out, in) + idle) / facts.bytes_per_second : 0;
+  }
+  // The same if the host sends and receives in turn, and if it does both at the same time.
+  double OneWay(const Facts& facts) const {
+    return facts.bytes_per_second > 0 ? (out + in) / facts.bytes_per_second : 0;
+  }
+  double AtOnce(const Facts& facts) const {
+    return facts.bytes_per_second > 0 ? std::max(out, in) / facts.bytes_per_second : 0;
+  }
+  double Waits(const Facts& facts) const { return messages * facts.latency_seconds; }
+  double Seconds(const Facts& facts) const { return OnLink(facts) + Waits(facts); }
+};
+Traffic operator+(const Traffic& a, const Traffic& b) {
+  return {a.out + b.out, a.in + b.in, a.messages + b.messages, a.idle + b.idle};
+}
+
+// Two kinds of traffic at the same time: they share a link, and the longer row of messages counts.
+Traffic Beside(const Traffic& a, const Traffic& b) {
+  return {a.out + b.out, a.in + b.in, std::max(a.messages, b.messages), a.idle + b.idle};
+}
+
+double DenseBytes(const Facts& facts) { return facts.dense_parameters * kFloatBytes; }
+
+Place PlaceOf(const Strategy& way, const TableFacts& table) {
+  return way.mixed ? table.place : way.tables;
+}
+
+// Whether tables are at `place`. A job without tables counts as one that has them at `way.tables`.
+bool HasTables(const Facts& facts, const Strategy& way, Place place) {
+  if (!way.mixed) return way.tables == place;
+  return std::any_of(facts.tables.begin(), facts.tables.end(),
+                     [place](const TableFacts& table) { return table.place == place; });
+}
+
+// Bytes of ids, of rows, and of gradients with their ids: all tables at one place, one step of
+// a worker.
+struct Touched {
+  double keys = 0, rows = 0, gradients = 0;
+};
+Touched TouchedBy(const Facts& facts, const Strategy& way, Place place) {
+  Touched out;
+  for (const TableFacts& table : facts.tables) {
+    if (PlaceOf(way, table) != place) continue;
+    const double row = table.dim * kFloatBytes;
+    out.keys += table.rows_a_step * kKeyBytes;
+    out.rows += table.rows_a_step * row;
+    out.gradients += table.rows_a_step * (kKeyBytes + row);
+  }
+  return out;
+}
+
+// An allreduce of the dense gradient, on the link of the busiest worker.
+Traffic OfAllReduce(const Facts& facts, AllReduce algorithm) {
+  const double p = facts.workers, bytes = facts.dense_parameters * facts.dense_wire_bytes;
+  if (p == 1 || bytes == 0) return {};
+  if (facts.dense_codec_bytes > 0) {  // an allgather
+    const double others = (p - 1) * facts.dense_codec_bytes;
+    return {others, others, p - 1};
+  }
+  const double share = 2 * (p - 1) / p * bytes, levels = std::ceil(std::log2(p));
+  switch (algorithm) {
+    case AllReduce::kRing:
+      return {share, share, 2 * (p - 1)};
+    case AllReduce::kDirect:  // independent messages, twice
+      return {share, share, 2};
+    case AllReduce::kTree: {  // two trees: a rank inside one of them is a leaf of the other
+      const double most = p == 2 ? bytes : 2 * bytes;
+      return {most, most, 2 * levels, p == 2 ? 0 : most * (1 / kFill - 1)};
+    }
+    case AllReduce::kNaive:  // rank 0 receives all, then sends all
+      return {(p - 1) * bytes, (p - 1) * bytes, 2, (p - 1) * bytes};
+  }
+  return {};
+}
+
+// Bytes that all processes together send. Every algorithm sends all gradients except one to the
+// place where they are added, and the sum to all workers except one.
+double SentByAllReduce(const Facts& facts) {
+  const double p = facts.workers;
+  if (facts.dense_codec_bytes > 0) return p * (p - 1) * facts.dense_codec_bytes;
+  return 2 * (p - 1) * facts.dense_parameters * facts.dense_wire_bytes;
+}
+
+// The traffic of one host: pulls before a step computes, pushes after it, and the allreduce.
+struct HostTraffic {
+  Traffic read, write, allreduce;
+  bool serves = false, works = false;
+
+  Traffic all() const { return read + write + allreduce; }
+};
+
+// The two kinds of hosts. A strategy may have only one of them.
+struct StepTraffic {
+  HostTraffic worker;  // a host with only a worker
+  HostTraffic server;  // a host with a server, and perhaps a worker as well
+  bool any_worker = true, any_server = false;
+  double sent = 0;  // over links by all processes together, divided by workers
+
+  std::vector<const HostTraffic*> hosts() const {
+    std::vector<const HostTraffic*> out;
+    if (any_worker) out.push_back(&worker);
+    if (any_server) out.push_back(&server);
+    return out;
+  }
+};
+
+// Bytes between a worker's step and servers: pull requests, their replies, and pushes.
+struct Served {
+  double asked = 0, answered = 0, pushed = 0;
+};
+
+// Adds the traffic with servers. Call it after the traffic between workers has been added.
+void AddServers(const Facts& facts, const Strategy& way, const Served& step, StepTraffic* out) {
+  const double p = facts.workers, m = way.servers;
+  const double all = step.asked + step.answered + step.pushed;
+  const HostTraffic among = out->worker;
+  out->any_server = true;
+  out->worker.read = Beside(among.read, {step.asked, step.answered, 2});
+  out->worker.write = Beside(among.write, {step.pushed, 0, 1});
+  if (!way.beside) {
+    out->server.serves = true;
+    out->server.read = {step.answered * p / m, step.asked * p / m, 0};
+    out->server.write = {0, step.pushed * p / m, 0};
+    out->sent += all;
+    return;
+  }
+  // The link of a host with both carries the traffic of its worker with the other servers, of its
+  // server with the other workers, and between workers.
+  const double elsewhere = (m - 1) / m, served = (p - 1) / m;
+  out->any_worker = m < p;
+  out->server = among;
+  out->server.serves = true;
+  out->server.read =
+      Beside(among.read, {step.asked * elsewhere + step.answered * served,
+                          step.answered * elsewhere + step.asked * served, p > 1 ? 2.0 : 0.0});
+  out->server.write =
+      Beside(among.write, {step.pushed * elsewhere, step.pushed * served, p > 1 ? 1.0 : 0.0});
+  out->sent += all * (p - 1) / p;
+}
+
+// Adds the traffic of each worker that comes from tables on workers.
+void AddTablesOnWorkers(const Facts& facts, const Strategy& way, HostTraffic* worker) {
+  const double p = facts.workers, others = (p - 1) / p;
+  if (p == 1) return;
+  if (HasTables(facts, way, Place::kSharded)) {
+    // A worker serves as many rows as it pulls.
+    const Touched touched = TouchedBy(facts, way, Place::kSharded);
+    const double read = (touched.keys + touched.rows) * others;
+    worker->serves = true;
+    worker->read = {read, read, 2};
+    worker->write = {touched.gradients * others, touched.gradients * others, 1};
+  }
+  if (HasTables(facts, way, Place::kReplicated)) {
+    const double sent = TouchedBy(facts, way, Place::kReplicated).gradients * (p - 1);
+    const double idle = p > 2 ? sent * (1 / kFill - 1) : 0;
+    worker->write = Beside(worker->write, {sent, sent, 1, idle});
+  }
+}
+
+// `steps_a_sum`: steps of a worker from one sum of dense replicas to the next.
+StepTraffic OfWay(const Facts& facts, const Strategy& way, double steps_a_sum) {
+  const double p = facts.workers;
+  StepTraffic out;
+  HostTraffic& worker = out.worker;
+  worker.works = true;
+  AddTablesOnWorkers(facts, way, &worker);
+  out.sent = worker.read.out + worker.write.out;
+  const Touched touched = TouchedBy(facts, way, Place::kServers);
+  Served served = {touched.keys, touched.rows, touched.gradients};
+  if (way.dense == Place::kServers) {
+    served.answered += DenseBytes(facts);
+    served.pushed += DenseBytes(facts);
+  } else {
+    // One of `steps_a_sum` steps has a sum. A mean step has this part of it.
+    const Traffic whole = OfAllReduce(facts, way.algorithm);
+    worker.allreduce = {whole.out / steps_a_sum, whole.in / steps_a_sum,
+                        whole.messages / steps_a_sum, whole.idle / steps_a_sum};
+    out.sent += SentByAllReduce(facts) / p / steps_a_sum;
+  }
+  if (way.uses_servers()) AddServers(facts, way, served, &out);
+  return out;
+}
+
+// Seconds of a step without compute. serial: pulls, pushes and the allreduce follow one another
+// as the strategy requires. least: the links need at least this, even if they do not wait for
+// each other.
+struct RestOfStep {
+  double serial = 0, least = 0;
+  bool servers = false;  // links of servers are the bottleneck
+};
+
+// For a host with only a worker. Pushes begin after the last pull.
+double WorkingSeconds(const Facts& facts, const HostTraffic& host) {
+  const double after = std::max({host.write.Seconds(facts), host.allreduce.Seconds(facts),
+                                 (host.write + host.allreduce).OnLink(facts)});
+  return host.read.Seconds(facts) + after;
+}
+
+// For a host that serves rows. Pushes of workers that have pulled all rows arrive while other
+// workers still pull. Messages of the allreduce go at the same time as the push, as on any host.
+double ServingSeconds(const Facts& facts, const HostTraffic& host) {
+  const Traffic served = host.read + host.write;
+  const double link = std::max(kOneWay * served.OneWay(facts), served.AtOnce(facts));
+  const double waits =
+      host.read.Waits(facts) + std::max(host.write.Waits(facts), host.allreduce.Waits(facts));
+  return link + host.allreduce.OnLink(facts) + waits;
+}
+
+RestOfStep Rest(const Facts& facts, const Strategy& way, const StepTraffic& traffic) {
+  RestOfStep rest;
+  double read = 0, reduce = 0, together = 0;
+  for (const HostTraffic* host : traffic.hosts()) {
+    const double serial =
+        host->serves ? ServingSeconds(facts, *host) : WorkingSeconds(facts, *host);
+    const double link = host->all().OnLink(facts);
+    if (std::max(serial, link) > together) rest.servers = host == &traffic.server;
+    together = std::max({together, serial, link});
+    rest.least = std::max(rest.least, link);
+    read = std::max(read, host->read.Seconds(facts));
+    reduce = std::max(reduce, host->allreduce.Seconds(facts));
+  }
+  if (way.bound == 0 || way.tables_on_workers()) {
+    // The next pull waits for the pushes of all workers.
+    rest.serial = std::max(together, reduce);
+    rest.least = 0;
+  } else {
+    // No worker waits for a push. A worker that prefetches waits for no pull either.
+    rest.serial = reduce + (facts.depth > 0 ? 0 : read);
+  }
+  return rest;
+}
+
+double MeanCompute(const Facts& facts) {
+  double sum = 0, count = 0;
+  for (const std::vector<double>& steps : facts.step_seconds) {
+    sum += std::accumulate(steps.begin(), steps.end(), 0.0);
+    count += static_cast<double>(steps.size());
+  }
+  return count > 0 ? sum / count : 0;
+}
+
+void AddMemory(const Facts& facts, const Strategy& way, Estimate* out) {
+  for (const TableFacts& table : facts.tables) {
+    const double bytes = table.rows * table.bytes_a_row;
+    const Place place = PlaceOf(way, table);
+    if (place == Place::kServers) out->server_memory += bytes / way.servers;
+    if (place == Place::kSharded) out->worker_memory += bytes / facts.workers;
+    if (place == Place::kReplicated) out->worker_memory += bytes;
+  }
+  const double dense = facts.dense_parameters * facts.dense_bytes_a_parameter;
+  if (way.dense == Place::kServers) out->server_memory += dense / way.servers;
+  // With a sharded optimizer each worker keeps one share of the optimizer state.
+  const double kept = facts.dense_slots_dealt && way.dense == Place::kReplicated
+                          ? DenseBytes(facts) + (dense - DenseBytes(facts)) / facts.workers
+                          : dense;
+  out->worker_memory += way.dense == Place::kServers ? DenseBytes(facts) : kept;
+  out->worker_memory += way.kept_models * DenseBytes(facts);
+  if (!way.quorum.has_value()) return;
+  // Sums by quorum: the model that they update, and two gradients in flight. Sync rounds by quorum:
+  // the common model, the model of the sums and its velocity, and three movements in flight.
+  out->worker_memory +=
+      way.quorum->count > 0 ? 6 * DenseBytes(facts) : kept + 2 * DenseBytes(facts);
+}
+
+const char* NameOf(AllReduce algorithm) {
+  switch (algorithm) {
+    case AllReduce::kRing:
+      return "ring";
+    case AllReduce::kDirect:
+      return "direct";
+    case AllReduce::kTree:
+      return "tree";
+    case AllReduce::kNaive:
+      return "naive";
+  }
+  return "";
+}
+
+const char* FieldOf(AllReduce algorithm) {
+  switch (algorithm) {
+    case AllReduce::kRing:
+      return "RING";
+    case AllReduce::kDirect:
+      return "DIRECT";
+    case AllReduce::kTree:
+      return "DOUBLE_TREE";
+    case AllReduce::kNaive:
+      return "NAIVE";
+  }
+  return "";
+}
+
+// Removes settings that the synchroniser of this place does not have.
+Dense FitFor(Place place, const Dense& dense) {
+  Dense fit = dense;
+  fit.clear_local_steps();
+  fit.clear_quorum();
+  fit.clear_quorum_bound();
+  // rules and calibration choose an algorithm, but `way` has one already
+  fit.clear_algorithm_rules();
+  fit.clear_calibration();
+  if (place == Place::kReplicated) {
+    fit.clear_policy();
+    return fit;
+  }
+  fit.clear_algorithm();
+  fit.clear_wire_dtype();
+  fit.clear_bucket_bytes();
+  fit.clear_link();
+  fit.clear_codec();
+  fit.clear_sharded_optimizer();
+  return fit;
+}
+
+std::string PolicyText(absl::optional<int> bound) {
+  if (!bound.has_value()) return "ASP";
+  return *bound == 0 ? "BSP" : absl::StrCat("SSP(", *bound, ")");
+}
+
+// Whether updates are scaled by 1/workers. A policy without a kind takes its missing fields from
+// `parent`, as in job_defaults.cc.
+bool IsScaled(const Policy& parent, const Policy& policy) {
+  const bool inherits = policy.kind() == Policy::POLICY_UNSPECIFIED &&
+                        policy.async_scale() == Policy::ASYNC_SCALE_UNSPECIFIED;
+  return (inherits ? parent : policy).async_scale() == Policy::INVERSE_WORKERS;
+}
+
+// The value for --set. BSP averages, so it has no scale.
+std::string PolicySetting(absl::optional<int> bound, bool scaled) {
+  const char* const scale = scaled ? " async_scale: INVERSE_WORKERS" : "";
+  if (!bound.has_value()) return absl::StrCat("{kind: ASP", scale, "}");
+  if (*bound == 0) return "{kind: BSP}";
+  return absl::StrCat("{kind: SSP bound: ", *bound, scale, "}");
+}
+
+std::string ServersOf(const Strategy& way, const std::string& how) {
+  const char* const where = way.beside         ? " beside, "
+                            : way.servers == 1 ? " server, "
+                                               : " servers, ";
+  return absl::StrCat(way.servers, where, how);
+}
+
+}  // namespace
+
+std::string Strategy::tables_name() const {
+  if (mixed) return tables == Place::kServers ? ServersOf(*this, "mixed") : "mixed";
+  if (tables == Place::kSharded) return "sharded";
+  if (tables == Place::kReplicated) return "replicated";
+  return ServersOf(*this, PolicyText(bound));
+}
+
+std::string Strategy::dense_name() const {
+  if (dense == Place::kReplicated && quorum.has_value()) {
+    return absl::StrCat(NameOf(algorithm), ", ",
+                        quorum->count > 0 ? absl::StrCat("every ", every, " of ", quorum->count)
+                                          : Dense::Quorum_Name(quorum->rule));
+  }
+  if (dense == Place::kReplicated && every > 1) {
+    return absl::StrCat(NameOf(algorithm), ", every ", every);
+  }
+  if (dense == Place::kReplicated) return absl::StrCat("allreduce, ", NameOf(algorithm));
+  return ServersOf(*this, PolicyText(bound));
+}
+
+std::vector<std::pair<std::string, std::string>> Strategy::Overrides(const Job& job) const {
+  std::vector<std::pair<std::string, std::string>> out;
+  out.emplace_back("cluster.servers", absl::StrCat(uses_servers() ? servers : 0));
+  if (!uses_servers() && job.cluster().pin_servers()) {
+    out.emplace_back("cluster.pin_servers", "false");
+  }
+  const absl::optional<int> at = uses_servers() ? bound : absl::optional<int>(0);
+  const auto policy_for = [&](const Policy& own) {
+    return PolicySetting(at, IsScaled(job.policy(), own));
+  };
+  out.emplace_back("policy", policy_for(job.policy()));
+  const char* const place = tables == Place::kSharded      ? "SHARDED"
+                            : tables == Place::kReplicated ? "REPLICATED"
+                                                           : "SERVERS";
+  for (int t = 0; t < job.table_size(); ++t) {
+    const Table& table = job.table(t);
+    if (table.policy().kind() == Policy::KEY_VALUE) continue;  // not trained
+    const std::string path = absl::StrCat("table[", t, "].");
+    if (table.has_policy()) out.emplace_back(path + "policy", policy_for(table.policy()));
+    if (tables != Place::kServers || table.placement() > Table::SERVERS) {
+      out.emplace_back(path + "placement", place);
+    }
+  }
+  const Dense fit = FitFor(dense, job.dense());
+  if (fit.SerializeAsString() != job.dense().SerializeAsString()) {
+    Dense text = fit;
+    text.clear_synchroniser();  // set below, as is the algorithm
+    text.clear_algorithm();
+    out.emplace_back("dense", absl::StrCat("{", text.ShortDebugString(), "}"));
+  }
+  if (dense == Place::kServers) {
+    out.emplace_back("dense.synchroniser", "SERVERS");
+    if (fit.has_policy()) out.emplace_back("dense.policy", policy_for(fit.policy()));
+    return out;
+  }
+  out.emplace_back("dense.synchroniser", "ALLREDUCE");
+  // GPUs have only one algorithm, which is not one of the four.
+  const bool own_way = fit.device() == Dense::CUDA && algorithm == AllReduce::kRing;
+  if (!own_way) out.emplace_back("dense.algorithm", FieldOf(algorithm));
+  return out;
+}
+
+std::string Estimate::limit() const {
+  if (compute_seconds >= link_seconds && compute_seconds >= wait_seconds) return "computing";
+  if (wait_seconds >= link_seconds) return "waiting for slower workers";
+  return server_link_limits ? "the links of servers" : "the links of workers";
+}
+
+double StepsPerSecond(const Facts& facts, absl::optional<int> bound, double rest, int meet_every) {
+  const size_t workers = facts.step_seconds.size();
+  const size_t steps = workers == 0 ? 0 : facts.step_seconds[0].size();
+  if (steps == 0) return 0;
+  if (!bound.has_value() && meet_every == 0) {
+    double sum = 0;
+    for (const std::vector<double>& of : facts.step_seconds) {
+      const double took = std::accumulate(of.begin(), of.end(), rest * static_cast<double>(steps));
+      sum += static_cast<double>(steps) / std::max(took, kLeastSeconds);
+    }
+    return sum;
+  }
+  std::vector<double> end(workers, 0);
+  std::vector<double> slowest;  // [step]: the time at which the last worker ended it
+  const size_t ahead = bound.has_value() ? static_cast<size_t>(*bound) : steps;
+  for (size_t k = 0; k < steps; ++k) {
+    double released = k >= 1 + ahead ? slowest[k - 1 - ahead] : 0;
+    if (meet_every > 0 && k > 0 && k % static_cast<size_t>(meet_every) == 0) {
+      released = slowest[k - 1];
+    }
+    for (size_t r = 0; r < workers; ++r) {
+      end[r] = std::max(end[r], released) + facts.step_seconds[r][k] + rest;
+    }
+    slowest.push_back(*std::max_element(end.begin(), end.end()));
+  }
+  return static_cast<double>(workers * steps) / std::max(slowest.back(), kLeastSeconds);
+}
+
+namespace {
+
+// The rest of a step does not contain sums. A step may wait for a sum, but a late sum waits for
+// no step.
+QuorumPace PaceOf(const Facts& facts, const Strategy& way) {
+  constexpr double kNever = std::numeric_limits<double>::infinity();
+  QuorumSteps steps;
+  steps.every = way.every;
+  steps.ahead = way.bound;
+  steps.rest = Rest(facts, way, OfWay(facts, way, kNever)).serial;
+  steps.sum_seconds = OfAllReduce(facts, way.algorithm).Seconds(facts);
+  return PaceOf(facts, *way.quorum, steps);
+}
+
+}  // namespace
+
+Estimate EstimateStrategy(const Facts& facts, const Strategy& way) {
+  const bool by_quorum = way.dense == Place::kReplicated && way.quorum.has_value();
+  const QuorumPace pace = by_quorum ? PaceOf(facts, way) : QuorumPace();
+  const StepTraffic traffic = OfWay(facts, way, pace.sums > 0 ? 1 / pace.sums : way.every);
+  const RestOfStep rest = Rest(facts, way, traffic);
+  Estimate out;
+  out.way = way;
+  const absl::optional<int> bound = way.lockstep() ? absl::optional<int>(0) : way.bound;
+  const double workers = facts.workers;
+  const int meet_every = way.dense == Place::kReplicated && way.every > 1 ? way.every : 0;
+  double steps =
+      by_quorum ? pace.steps_per_second : StepsPerSecond(facts, bound, rest.serial, meet_every);
+  if (rest.least > 0 && steps > workers / rest.least) steps = workers / rest.least;
+  out.samples_per_second = steps * facts.batch;
+  out.compute_seconds = MeanCompute(facts);
+  const double step_seconds = steps > 0 ? workers / steps : 0;
+  out.link_seconds = std::min(std::max(rest.serial, rest.least - out.compute_seconds),
+                              std::max(0.0, step_seconds - out.compute_seconds));
+  const double waited = step_seconds - out.compute_seconds - out.link_seconds;
+  out.wait_seconds = waited > 1e-9 ? waited : 0;  // less is rounding
+  out.server_link_limits = rest.servers;
+  for (const HostTraffic* host : traffic.hosts()) {
+    const Traffic all = host->all();
+    out.at_once_seconds = std::max(out.at_once_seconds, all.AtOnce(facts));
+    out.one_way_seconds = std::max(out.one_way_seconds, all.OneWay(facts));
+    const double bytes = std::max(all.out, all.in);
+    if (host->works) out.worker_bytes = std::max(out.worker_bytes, bytes);
+    if (host == &traffic.server) out.server_bytes = bytes;
+  }
+  out.bytes_a_sample = traffic.sent / facts.batch;  // all that is sent is received
+  AddMemory(facts, way, &out);
+  return out;
+}
+
+std::vector<Strategy> StrategiesOf(const Facts& facts) {
+  std::set<int> servers = {1, (facts.workers + 1) / 2, facts.workers};
+  if (facts.servers > 0) servers.insert(facts.servers);
+  std::vector<Strategy> ways;
+  constexpr AllReduce kAlgorithms[] = {AllReduce::kRing, AllReduce::kDirect, AllReduce::kTree,
+                                       AllReduce::kNaive};
+  const auto add = [&](int m, bool beside) {
+    for (const absl::optional<int> bound :
+         {absl::optional<int>(0), absl::optional<int>(kBound), absl::optional<int>()}) {
+      if (facts.dense_parameters > 0) {
+        ways.push_back({Place::kServers, Place::kServers, AllReduce::kRing, m, bound, beside});
+      }
+      if (bound == kBound) continue;  // with an allreduce the bound is never reached: as ASP
+      for (const AllReduce algorithm : kAlgorithms) {
+        ways.push_back({Place::kServers, Place::kReplicated, algorithm, m, bound, beside});
+      }
+    }
+  };
+  for (const int m : servers) {
+    add(m, false);
+    if (facts.bytes_per_second > 0 && m <= facts.workers) add(m, true);
+  }
+  for (const Place place : {Place::kSharded, Place::kReplicated}) {
+    for (const AllReduce algorithm : kAlgorithms) {
+      ways.push_back({place, Place::kReplicated, algorithm, 0, 0});
+    }
+  }
+  return ways;
+}
+
+Place PlaceOf(const job::TablePlan& table) {
+  if (table.placement == Table::SHARDED) return Place::kSharded;
+  return table.placement == Table::REPLICATED ? Place::kReplicated : Place::kServers;
+}
+
+namespace {
+
+// EASGD keeps its centre. LOCAL_SGD with an outer step keeps the common model and its velocity.
+int KeptModels(const job::ResolvedJob& plan) {
+  const Dense::Synchroniser synchroniser = plan.job.dense().synchroniser();
+  if (synchroniser == Dense::EASGD) return 1;
+  return synchroniser == Dense::LOCAL_SGD && !worker::LocalSgd::OuterOf(plan).is_average() ? 2 : 0;
+}
+
+}  // namespace
+
+Strategy StrategyOf(const job::ResolvedJob& plan, bool colocate_servers) {
+  Strategy way;
+  way.servers = plan.server_processes();
+  way.beside = colocate_servers && way.servers > 0;
+  way.dense = plan.dense_table >= 0 ? Place::kServers : Place::kReplicated;
+  // The strictest policy decides how far a worker may be ahead.
+  int64_t bound = policies::kUnbounded;
+  std::set<Place> places;
+  for (const job::TablePlan& table : plan.tables) {
+    if (table.store) continue;
+    bound = std::min(bound, plan.groups[table.group].properties.clock_bound);
+    if (!table.dense) places.insert(PlaceOf(table));
+  }
+  if (!places.empty()) way.tables = *places.begin();  // servers before workers
+  way.mixed = places.size() > 1;
+  way.bound = bound == policies::kUnbounded ? absl::optional<int>() : static_cast<int>(bound);
+  const Dense& dense = plan.job.dense();
+  if (dense.synchroniser() == Dense::LOCAL_SGD || dense.synchroniser() == Dense::EASGD) {
+    way.every = static_cast<int>(dense.local_steps().sync_every());
+  }
+  if (job::SumsByQuorum(plan.job)) {
+    way.quorum = {dense.quorum(), dense.local_steps().quorum(),
+                  static_cast<int>(dense.quorum_bound()), dense.local_steps().grace_seconds()};
+  } else {
+    way.kept_models = KeptModels(plan);
+  }
+  switch (dense.algorithm()) {
+    case Dense::DIRECT:
+      way.algorithm = AllReduce::kDirect;
+      break;
+    case Dense::DOUBLE_TREE:
+      way.algorithm = AllReduce::kTree;
+      break;
+    case Dense::NAIVE:
+      way.algorithm = AllReduce::kNaive;
+      break;
+    default:
+      way.algorithm = AllReduce::kRing;
+  }
+  return way;
+}
+
+Facts WithWorkers(const Facts& facts, int workers) {
+  Facts out = facts;
+  out.workers = workers;
+  out.step_seconds.clear();
+  for (int r = 0; r < workers; ++r) {
+    std::vector<double> steps = facts.step_seconds[static_cast<size_t>(r % facts.workers)];
+    // Rotate, so that copies of a worker do not have the same time at the same step.
+    const size_t by = static_cast<size_t>(r / facts.workers) * 37 % steps.size();
+    std::rotate(steps.begin(), steps.begin() + static_cast<std::ptrdiff_t>(by), steps.end());
+    out.step_seconds.push_back(std::move(steps));
+  }
+  return out;
+}
+
+Facts WithSize(const Facts& facts, double times) {
+  Facts out = facts;
+  out.dense_parameters *= times;
+  out.dense_codec_bytes *= times;
+  out.bytes_per_second *= times;
+  return out;
+}
+
+std::vector<Estimate> EstimateAll(const Facts& facts, const std::vector<Strategy>& ways) {
+  std::vector<Estimate> out;
+  for (const Strategy& way : ways) out.push_back(EstimateStrategy(facts, way));
+  std::stable_sort(out.begin(), out.end(), [](const Estimate& a, const Estimate& b) {
+    return a.samples_per_second > b.samples_per_second;
+  });
+  return out;
+}
+
+}  // namespace tandem::plan

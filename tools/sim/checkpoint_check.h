@@ -1,0 +1,45 @@
+// Checks the checkpoints of a simulated world: each range is there once, all ranges are at the same
+// point of the job, and dense parameters have the right values. Keeps files in memory, not on disk.
+//
+// Thread safety: none; one thread.
+#ifndef TANDEM_TOOLS_SIM_CHECKPOINT_CHECK_H_
+#define TANDEM_TOOLS_SIM_CHECKPOINT_CHECK_H_
+
+#include <map>
+#include <string>
+
+#include "absl/status/status.h"
+#include "proto/range_map.h"
+#include "server/range_file.h"
+#include "tools/sim/sim_context.h"
+
+namespace tandem::sim {
+
+class CheckpointCheck {
+ public:
+  // `context` must outlive this.
+  explicit CheckpointCheck(SimContext& context) : context_(context) {}
+
+  // A server has written a range of a checkpoint.
+  absl::Status Add(const std::string& folder, const std::string& file, const std::string& bytes);
+  // Rank 0 has written the file of `count` dense parameters. By then no worker computes.
+  absl::Status AddDense(const std::string& folder, int64_t count, const std::string& bytes);
+  // All files of a checkpoint are written.
+  void Commit(const std::string& folder, const RangeMap& ranges);
+
+  int checkpoints() const { return checkpoints_; }  // committed
+
+ private:
+  using Files = std::map<std::string, server::RangeImage>;  // by name
+  const policies::Properties& PolicyOf(const std::string& table) const;
+  void CheckHeldBack(const Files& files);
+  void CheckSteps(const Files& files);
+
+  SimContext& context_;
+  std::map<std::string, Files> checkpoints_under_way_;  // by folder
+  int checkpoints_ = 0;
+};
+
+}  // namespace tandem::sim
+
+#endif  // TANDEM_TOOLS_SIM_CHECKPOINT_CHECK_H_

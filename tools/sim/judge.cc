@@ -1,0 +1,233 @@
+#include "tools/sim/judge.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/hash.h"
+
+namespace tandem::sim {
+
+Judge::Judge(const job::ResolvedJob& plan, const ToyModel& model, Options options)
+    : plan_(plan),
+      model_(model),
+      options_(std::move(options)),
+      ledger_(model),
+      workers_(static_cast<size_t>(plan.workers())),
+      computed_(plan.tables.size(), 0) {
+  for (const job::GroupPlan& group : plan.groups) {
+    auto policy = policies::NewUpdatePolicy(group.policy, plan.workers());
+    TANDEM_CHECK(policy.ok());  // the plan has been checked
+    policies_.push_back(*std::move(policy));
+  }
+  if (!job::SumsByQuorum(plan.job)) return;
+  QuorumJudge::Options quorum = QuorumJudge::OptionsOf(plan);
+  quorum.values = options_.explain;
+  quorum_ = std::make_unique<QuorumJudge>(model, quorum, options_.fail);
+}
+
+// ---- inputs -----------------------------------------------------------------------------------
+
+void Judge::OnEpoch(int rank, int64_t epoch, int64_t first_step) {
+  WorkerState& worker = workers_[static_cast<size_t>(rank)];
+  worker.epoch = epoch;
+  worker.epoch_first_step = first_step;
+}
+
+void Judge::OnPush(int rank, int64_t step) {
+  int64_t& clock = workers_[static_cast<size_t>(rank)].clock;
+  clock = std::max(clock, step + 1);
+}
+
+void Judge::OnUpdates(int rank, int64_t step, uint32_t table, absl::Span<const uint64_t> keys,
+                      double norm) {
+  std::set<uint32_t> ranges;
+  for (const uint64_t key : keys) {
+    const uint32_t range = map_->Find(table, Position(plan_.tables[table].salt, key));
+    if (table != DenseTable()) ledger_.Record(table, key, range, rank, step, norm);
+    ranges.insert(range);
+  }
+  computed_[table] += ranges.size() * map_->Copies(table);  // each copy gets the update
+  if (options_.keep_ranges) ranges_of_[{rank, step}].insert(ranges.begin(), ranges.end());
+}
+
+// Counts and tickets are in the first block. Replicas apply the whole sum.
+void Judge::OnDenseUpdate(int rank, int64_t step, absl::Span<const uint64_t> blocks, double norm) {
+  if (quorum_ != nullptr) return quorum_->OnCompute(rank, step, std::llround(norm));
+  if (!JudgesDense()) return;
+  const uint32_t table = DenseTable();
+  const uint32_t range =
+      DenseOnServers() ? map_->Find(table, Position(plan_.tables[table].salt, blocks[0])) : table;
+  ledger_.Record(table, ToyModel::kDenseKey, range, rank, step, norm);
+  if (!DenseOnServers()) return Settle(range, rank, step, 1 / norm);
+  OnUpdates(rank, step, table, blocks, norm);
+}
+
+void Judge::OnRecord(const server::UpdateRecord& record) {
+  if (!options_.explain) return;
+  policies::RangeProgress progress;
+  progress.version = record.version_applied;
+  progress.workers.resize(workers_.size());
+  policies::Update update;
+  update.rank = record.worker;
+  update.step = record.step;
+  update.samples = record.samples;
+  update.version_read = record.version_read;
+  update.admitted_at = record.admitted_at;
+  double share = 0;
+  if (record.fate != server::kFateDropped) {
+    share = policies_[plan_.tables[record.table].group]->OnApply(progress, update).factor /
+            static_cast<double>(record.divided_by);
+  }
+  if (const auto range = FirstOfCopies(record)) {
+    Settle(*range, record.worker, record.step, share);
+  }
+}
+
+// Each copy of a table records the result of an update once. Rows may show the update after the
+// first of these records.
+std::optional<uint32_t> Judge::FirstOfCopies(const server::UpdateRecord& record) {
+  const uint32_t copies = map_->Copies(record.table);
+  if (copies == 1) return record.range;
+  const uint32_t first = map_->FirstRange(record.table);
+  const uint32_t range = first + (record.range - first) % map_->RangeCount(record.table);
+  std::set<uint32_t>& told = told_[{range, record.worker, record.step}];
+  if (!told.insert(record.range).second) {
+    options_.fail(absl::StrCat("range ", record.range, " has taken the update of worker ",
+                               record.worker, " for step ", record.step, " twice"));
+  }
+  const bool is_first = told.size() == 1;
+  if (told.size() == copies) told_.erase({range, record.worker, record.step});
+  return is_first ? std::make_optional(range) : std::nullopt;
+}
+
+void Judge::Settle(uint32_t range, int rank, int64_t step, double share) {
+  const absl::Status settled = ledger_.Settle(range, rank, step, share);
+  if (!settled.ok()) options_.fail(std::string(settled.message()));
+}
+
+uint32_t Judge::DenseTable() const {
+  return DenseOnServers() ? static_cast<uint32_t>(plan_.dense_table) : ~uint32_t{0};
+}
+
+std::set<uint32_t> Judge::RangesOf(int rank, int64_t step) const {
+  const auto it = ranges_of_.find({rank, step});
+  return it == ranges_of_.end() ? std::set<uint32_t>() : it->second;
+}
+
+// ---- reads ------------------------------------------------------------------------------------
+
+void Judge::CheckRead(int rank, int64_t step, uint32_t table, uint64_t key,
+                      absl::Span<const float> row) {
+  if (!options_.explain) return;
+  const auto taken = ledger_.Explain(table, key, row);
+  if (!taken.ok()) {
+    return options_.fail(
+        absl::StrCat("worker ", rank, " step ", step,
+                     " reads what nobody can explain: ", taken.status().message()));
+  }
+  if (plan_.tables[table].frozen) {
+    const double seen = *std::max_element(taken->begin(), taken->end());
+    if (seen > Ledger::kTolerance)
+      options_.fail(absl::StrCat("frozen table ", table, " has changed"));
+    return;
+  }
+  CheckBounds(rank, step, table, key, *taken);
+}
+
+void Judge::CheckDenseRead(int rank, int64_t step, absl::Span<const float> row) {
+  if (quorum_ != nullptr) return quorum_->CheckRead(rank, row);
+  if (!options_.explain || !JudgesDense()) return;
+  const uint32_t table = DenseTable();
+  const auto taken = ledger_.Explain(table, ToyModel::kDenseKey, row);
+  if (!taken.ok()) {
+    return options_.fail(absl::StrCat("worker ", rank, " step ", step,
+                                      " has dense parameters that nobody ",
+                                      "can explain: ", taken.status().message()));
+  }
+  if (DenseOnServers()) {
+    CheckBounds(rank, step, table, ToyModel::kDenseKey, *taken);
+  } else {
+    CheckExact(rank, step, table, ToyModel::kDenseKey, *taken);
+  }
+}
+
+void Judge::CheckExact(int reader, int64_t step, uint32_t table, uint64_t key,
+                       const std::vector<double>& taken) {
+  for (int rank = 0; rank < plan_.workers(); ++rank) {
+    const double want = ledger_.WeightBefore(table, key, rank, step);
+    if (std::abs(taken[static_cast<size_t>(rank)] - want) <= Ledger::kTolerance) continue;
+    return options_.fail(absl::StrCat("worker ", reader, " reads table ", table, " key ", key,
+                                      " with ", taken[static_cast<size_t>(rank)], " of worker ",
+                                      rank, ", want exactly the ", want, " of steps below ", step));
+  }
+}
+
+void Judge::CheckBounds(int reader, int64_t step, uint32_t table, uint64_t key,
+                        const std::vector<double>& taken) {
+  const policies::Properties& policy = PropertiesOf(table);
+  if (policy.lockstep || step < policy.switch_step) {
+    const int64_t bound = policy.lockstep ? policy.read_bound : 0;
+    return CheckExact(reader, step - bound, table, key, taken);
+  }
+  for (int rank = 0; rank < plan_.workers(); ++rank) {
+    int64_t since = policy.switch_step;  // updates at steps below this must be there
+    if (policy.read_bound < policies::kUnbounded) since = step - policy.read_bound;
+    // A worker's own pushes may still wait for their batch.
+    if (rank == reader && policy.batch == 0) {
+      since = std::max(since, step - plan_.job.train().prefetch_steps());
+    }
+    const double least = ledger_.WeightBefore(table, key, rank, since);
+    if (taken[static_cast<size_t>(rank)] >= least - Ledger::kTolerance) continue;
+    return options_.fail(absl::StrCat("worker ", reader, " step ", step, " reads table ", table,
+                                      " key ", key, " with ", taken[static_cast<size_t>(rank)],
+                                      " of worker ", rank, ", want at least ", least,
+                                      ": that of steps below ", since));
+  }
+}
+
+// At an evaluation rows contain all pushes, except those that a fixed delay holds back. The last
+// evaluation contains these, too.
+void Judge::CheckEvaluated(int rank, uint32_t table, uint64_t key, absl::Span<const float> row) {
+  if (!options_.explain) return;
+  const auto taken = ledger_.Explain(table, key, row);
+  if (!taken.ok()) {
+    return options_.fail(
+        absl::StrCat("evaluation at worker ", rank, ": ", taken.status().message()));
+  }
+  const bool on_servers = table < plan_.tables.size();
+  if (on_servers && plan_.tables[table].frozen) return;
+  int64_t delay = 0;
+  if (on_servers && !delayed_finished_) {
+    delay = PropertiesOf(table).delay;
+  }
+  // No batch may be open. (Dense rows are also checked in checkpoints, where a batch may be open.)
+  for (int other = 0; on_servers && table != DenseTable() && other < plan_.workers(); ++other) {
+    if (PropertiesOf(table).batch == 0 || ledger_.AllSettled(table, key, other)) continue;
+    return options_.fail(absl::StrCat("evaluation at worker ", rank, ": an update of worker ",
+                                      other, " for table ", table, " key ", key, " is still held"));
+  }
+  const int64_t all = std::numeric_limits<int64_t>::max();
+  CheckExact(rank, delay == 0 ? all : options_.step_of(rank) - delay, table, key, *taken);
+}
+
+void Judge::CheckGap(int rank, int64_t step) {
+  int64_t bound = policies::kUnbounded;
+  for (const job::GroupPlan& group : plan_.groups) {
+    bound = std::min(bound, group.properties.clock_bound);
+    if (step < group.properties.switch_step) bound = 0;
+  }
+  for (size_t other = 0; other < workers_.size(); ++other) {
+    const WorkerState& worker = workers_[other];
+    const bool has_data = worker.epoch == workers_[static_cast<size_t>(rank)].epoch &&
+                          worker.clock - worker.epoch_first_step < model_.options().batches[other];
+    if (has_data && step - worker.clock > bound) {
+      options_.fail(absl::StrCat("worker ", rank, " starts step ", step, " while worker ", other,
+                                 " has pushed ", worker.clock, ", bound ", bound));
+    }
+  }
+}
+
+}  // namespace tandem::sim

@@ -1,0 +1,124 @@
+// Checks a simulated world with the toy model. The judge writes down the updates that workers
+// compute, and compares the values of rows with them when rows are read (ledger.h). It does not
+// know frames or shards, only inputs and outputs. An update counts once a shard has recorded its
+// result (for replicas: once it is computed).
+//
+// Thread safety: none; one thread.
+#ifndef TANDEM_TOOLS_SIM_JUDGE_H_
+#define TANDEM_TOOLS_SIM_JUDGE_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "job/job.h"
+#include "policies/policy.h"
+#include "proto/range_map.h"
+#include "server/update_record.h"
+#include "tools/sim/ledger.h"
+#include "tools/sim/quorum_judge.h"
+#include "tools/sim/toy_model.h"
+
+namespace tandem::sim {
+
+class Judge {
+ public:
+  struct Options {
+    bool explain = true;       // check values of rows; needs SGD with learning rate 1 everywhere
+    bool keep_ranges = false;  // for RangesOf
+    std::function<void(const std::string& what)> fail;
+    std::function<int64_t(int rank)> step_of;  // the current step of a worker
+  };
+  // References must outlive this.
+  Judge(const job::ResolvedJob& plan, const ToyModel& model, Options options);
+
+  // Inputs. This map gives the range of each slice of a step. Ranges may move, but are not split.
+  void set_ranges(std::shared_ptr<const RangeMap> map) { map_ = std::move(map); }
+  void OnEpoch(int rank, int64_t epoch, int64_t first_step);
+  void OnPush(int rank, int64_t step);
+  void OnDelayedFinished() { delayed_finished_ = true; }
+  // Worker `rank` has computed updates of these rows at `step`, each `norm` times a whole update.
+  // `keys`: as in frames.
+  void OnUpdates(int rank, int64_t step, uint32_t table, absl::Span<const uint64_t> keys,
+                 double norm);
+  // The same for the dense parameters, which are one row here. `blocks`: empty unless they are on
+  // servers. If sums do not wait for all workers, `norm` is the number of samples of the step.
+  void OnDenseUpdate(int rank, int64_t step, absl::Span<const uint64_t> blocks, double norm);
+  // The result of an update from its shard. The policy tells from these numbers which share of the
+  // update the rows have taken.
+  void OnRecord(const server::UpdateRecord& record);
+
+  // Checks.
+  void CheckRead(int rank, int64_t step, uint32_t table, uint64_t key, absl::Span<const float> row);
+  void CheckDenseRead(int rank, int64_t step, absl::Span<const float> row);
+  // At an evaluation, in a checkpoint, or at the end: the row must contain every update.
+  void CheckEvaluated(int rank, uint32_t table, uint64_t key, absl::Span<const float> row);
+  void CheckDenseEvaluated(int rank, absl::Span<const float> row) {
+    if (quorum_ != nullptr) return quorum_->CheckWhole(rank, row);
+    if (JudgesDense()) CheckEvaluated(rank, DenseTable(), ToyModel::kDenseKey, row);
+  }
+  // The judge of dense sums that do not wait for all workers; null if there are none.
+  QuorumJudge* quorum() { return quorum_.get(); }
+  // Worker `rank` begins `step`. Checks that no worker which still has data is further behind than
+  // a policy's bound allows. This is the true clock gap, seen from outside.
+  void CheckGap(int rank, int64_t step);
+
+  // (table, key) of all rows that were ever updated.
+  std::vector<std::pair<uint32_t, uint64_t>> Rows() const { return ledger_.Rows(); }
+  // The number of (worker, step, range) with rows of a table.
+  uint64_t computed(uint32_t table) const { return computed_[table]; }
+  // Ranges in which the update of (rank, step) has rows.
+  std::set<uint32_t> RangesOf(int rank, int64_t step) const;
+  uint32_t DenseTable() const;  // in the ledger
+
+ private:
+  struct WorkerState {
+    int64_t clock = 0;  // steps pushed, from its frames
+    int64_t epoch = -1, epoch_first_step = 0;
+  };
+
+  void CheckExact(int reader, int64_t step, uint32_t table, uint64_t key,
+                  const std::vector<double>& taken);
+  void CheckBounds(int reader, int64_t step, uint32_t table, uint64_t key,
+                   const std::vector<double>& taken);
+  // The range of the first copy, if no other copy has recorded the update yet.
+  std::optional<uint32_t> FirstOfCopies(const server::UpdateRecord& record);
+  void Settle(uint32_t range, int rank, int64_t step, double share);
+  const policies::Properties& PropertiesOf(uint32_t table) const {
+    return plan_.groups[plan_.tables[table].group].properties;
+  }
+  bool DenseOnServers() const { return plan_.dense_table >= 0; }
+  // Sums cannot check replicas that take local steps. tests/sim/local_steps_test.cc compares these
+  // with a plain loop. With a quorum, quorum_ checks them.
+  bool JudgesDense() const {
+    return DenseOnServers() ||
+           (quorum_ == nullptr && plan_.job.dense().synchroniser() == Dense::ALLREDUCE);
+  }
+
+  const job::ResolvedJob& plan_;
+  const ToyModel& model_;
+  const Options options_;
+  std::vector<std::unique_ptr<policies::UpdatePolicy>> policies_;  // by group
+  Ledger ledger_;
+  // By (range of the first copy, rank, step): the ranges that have recorded the update, until
+  // all have.
+  std::map<std::tuple<uint32_t, int, int64_t>, std::set<uint32_t>> told_;
+  std::unique_ptr<QuorumJudge> quorum_;
+  std::shared_ptr<const RangeMap> map_;
+  std::vector<WorkerState> workers_;
+  bool delayed_finished_ = false;
+  std::vector<uint64_t> computed_;  // by table
+  std::map<std::pair<int, int64_t>, std::set<uint32_t>> ranges_of_;
+};
+
+}  // namespace tandem::sim
+
+#endif  // TANDEM_TOOLS_SIM_JUDGE_H_

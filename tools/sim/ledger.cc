@@ -1,0 +1,96 @@
+#include "tools/sim/ledger.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+
+namespace tandem::sim {
+
+void Ledger::Record(uint32_t table, uint64_t key, uint32_t range, int rank, int64_t step,
+                    double norm) {
+  std::vector<Updates>& workers = rows_[{table, key}];
+  workers.resize(static_cast<size_t>(model_.workers()));
+  Updates& updates = workers[static_cast<size_t>(rank)];
+  TANDEM_CHECK(updates.empty() || updates.back().step < step);
+  updates.push_back({step, model_.Ticket(rank, step, key), norm});
+  open_[{range, rank, step}].push_back(&updates);
+}
+
+absl::Status Ledger::Settle(uint32_t range, int rank, int64_t step, double share) {
+  const auto it = open_.find({range, rank, step});
+  if (it == open_.end()) {
+    return absl::InternalError(absl::StrCat("the update of worker ", rank, " for step ", step,
+                                            " is settled in range ", range,
+                                            ", but was before, or was never computed"));
+  }
+  for (Updates* const updates : it->second) {
+    const auto one = std::lower_bound(updates->begin(), updates->end(), step,
+                                      [](const One& a, int64_t b) { return a.step < b; });
+    TANDEM_CHECK(one != updates->end() && one->step == step && one->weight < 0);
+    one->weight = one->norm * share;
+  }
+  open_.erase(it);
+  return absl::OkStatus();
+}
+
+const Ledger::Updates* Ledger::Find(uint32_t table, uint64_t key, int rank) const {
+  const auto it = rows_.find({table, key});
+  return it == rows_.end() ? nullptr : &it->second[static_cast<size_t>(rank)];
+}
+
+absl::StatusOr<std::vector<double>> Ledger::Explain(uint32_t table, uint64_t key,
+                                                    absl::Span<const float> row) const {
+  std::vector<double> taken;
+  double want_tickets = 0;
+  for (int rank = 0; rank < model_.workers(); ++rank) {
+    taken.push_back(ToyModel::kFirstCount - row[static_cast<size_t>(rank)]);
+    const Updates* const updates = Find(table, key, rank);
+    double weight = 0, tickets = 0;
+    for (size_t i = 0; updates != nullptr && i < updates->size(); ++i) {
+      const One& one = (*updates)[i];
+      if (one.weight < 0 || weight >= taken.back() - kTolerance) break;
+      weight += one.weight;
+      tickets += one.weight * static_cast<double>(one.ticket);
+    }
+    if (std::abs(weight - taken.back()) > kTolerance) {
+      return absl::InternalError(absl::StrCat(
+          "table ", table, " key ", key, ": holds ", taken.back(), " of worker ", rank,
+          ", which its ", updates == nullptr ? 0 : updates->size(), " updates do not add up to"));
+    }
+    want_tickets += tickets;
+  }
+  const double tickets = ToyModel::kFirstCount - row[static_cast<size_t>(model_.ticket_element())];
+  if (std::abs(tickets - want_tickets) > ToyModel::kTicketTolerance) {
+    return absl::InternalError(absl::StrCat("table ", table, " key ", key, ": tickets add up to ",
+                                            tickets, ", want ", want_tickets,
+                                            ": an update is lost and another doubled, or they came "
+                                            "out of order"));
+  }
+  return taken;
+}
+
+double Ledger::WeightBefore(uint32_t table, uint64_t key, int rank, int64_t step) const {
+  const Updates* const updates = Find(table, key, rank);
+  double weight = 0;
+  for (size_t i = 0; updates != nullptr && i < updates->size(); ++i) {
+    const One& one = (*updates)[i];
+    if (one.step < step && one.weight > 0) weight += one.weight;
+  }
+  return weight;
+}
+
+bool Ledger::AllSettled(uint32_t table, uint64_t key, int rank) const {
+  const Updates* const updates = Find(table, key, rank);
+  return updates == nullptr || std::all_of(updates->begin(), updates->end(),
+                                           [](const One& one) { return one.weight >= 0; });
+}
+
+std::vector<std::pair<uint32_t, uint64_t>> Ledger::Rows() const {
+  std::vector<std::pair<uint32_t, uint64_t>> rows;
+  for (const auto& [row, updates] : rows_) rows.push_back(row);
+  return rows;
+}
+
+}  // namespace tandem::sim

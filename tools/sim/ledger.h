@@ -1,0 +1,73 @@
+// The updates that every worker has computed, key by key, and their results. They determine the
+// possible values of each row of the toy model. A row that the ledger cannot explain has lost an
+// update or has taken an update twice.
+//
+// Each update has a weight: the share of it that its policy applies to the row. The weight of a
+// whole update (as in a mean over all workers) is 1, the weight of a dropped update is 0. A row
+// may not show an update before a shard has recorded its result (or before the allreduce has
+// summed it).
+//
+// Thread safety: none; one thread.
+#ifndef TANDEM_TOOLS_SIM_LEDGER_H_
+#define TANDEM_TOOLS_SIM_LEDGER_H_
+
+#include <cstdint>
+#include <map>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "tools/sim/toy_model.h"
+
+namespace tandem::sim {
+
+class Ledger {
+ public:
+  explicit Ledger(const ToyModel& model) : model_(model) {}
+
+  // Worker `rank` has computed an update of this row, which is in `range`. Its gradient is `norm`
+  // times a whole update. Steps of one worker come in order.
+  void Record(uint32_t table, uint64_t key, uint32_t range, int rank, int64_t step, double norm);
+
+  // Settles the update of (rank, step) in `range`: rows have taken `share` of each gradient.
+  // INTERNAL if the update was never computed, or was settled before.
+  absl::Status Settle(uint32_t range, int rank, int64_t step, double share);
+
+  // The weight that the row has taken from each worker. INTERNAL if the row is not its initial
+  // value minus the first settled updates of each worker, each of them once.
+  absl::StatusOr<std::vector<double>> Explain(uint32_t table, uint64_t key,
+                                              absl::Span<const float> row) const;
+
+  // The weight of the settled updates of `rank` for this row at steps below `step`.
+  double WeightBefore(uint32_t table, uint64_t key, int rank, int64_t step) const;
+
+  // Whether every update of `rank` for this row is settled.
+  bool AllSettled(uint32_t table, uint64_t key, int rank) const;
+
+  // All rows that were ever updated.
+  std::vector<std::pair<uint32_t, uint64_t>> Rows() const;
+
+  // Weights that differ by less than this are equal.
+  static constexpr double kTolerance = 2e-3;
+
+ private:
+  struct One {
+    int64_t step = 0, ticket = 0;
+    double norm = 0;
+    double weight = -1;  // below 0: not settled
+  };
+  using Updates = std::vector<One>;  // from one worker to one row, by step
+  const Updates* Find(uint32_t table, uint64_t key, int rank) const;
+
+  const ToyModel& model_;
+  std::map<std::pair<uint32_t, uint64_t>, std::vector<Updates>> rows_;
+  // By (range, rank, step): the lists that contain an update that is not settled yet.
+  std::map<std::tuple<uint32_t, int, int64_t>, std::vector<Updates*>> open_;
+};
+
+}  // namespace tandem::sim
+
+#endif  // TANDEM_TOOLS_SIM_LEDGER_H_

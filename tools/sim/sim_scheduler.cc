@@ -1,0 +1,224 @@
+#include "tools/sim/sim_scheduler.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace tandem::sim {
+namespace {
+
+constexpr absl::Duration kLinkDelay = absl::Microseconds(300);
+
+// Shorter than the time that a worker has for registering again.
+constexpr absl::Duration kLongestBreak = absl::Seconds(1);
+
+scheduler::SchedulerCore::Options CoreOptions(const WorldOptions& options) {
+  scheduler::SchedulerCore::Options core;
+  core.models.run = options.run;
+  return core;
+}
+
+}  // namespace
+
+SimScheduler::SimScheduler(SimContext& context, Arrive arrive)
+    : context_(context),
+      arrive_(std::move(arrive)),
+      core_(context.plan, CoreOptions(context.options)) {
+  connections_.resize(static_cast<size_t>(context.plan.servers() + context.plan.workers()));
+  for (size_t node = 0; node < connections_.size(); ++node) connections_[node].number = node;
+}
+
+size_t SimScheduler::NodeOf(EndpointId id) const {
+  const int first = id.role == Role::kServer ? 0 : context_.plan.servers();
+  return static_cast<size_t>(first + id.index);
+}
+
+void SimScheduler::Register() {
+  for (int index = 0; index < context_.plan.servers(); ++index) {
+    Register(EndpointId::Shard(index, 0));
+  }
+  for (int rank = 0; rank < context_.plan.workers(); ++rank) Register(EndpointId::Worker(rank));
+}
+
+void SimScheduler::StartClock() {
+  context_.StartClock([this] { Step(scheduler::SchedulerEvent()); });
+}
+
+void SimScheduler::StartAccidents() {
+  if (context_.options.moves_per_second > 0) MoveSomeRange();
+  if (context_.options.breaks_per_second > 0) BreakSomeConnection();
+  RequestCheckpoints();
+}
+
+void SimScheduler::RequestCheckpoints() {
+  for (const absl::Duration checkpoint : context_.options.checkpoints) {
+    context_.agenda.After(checkpoint, [this] {
+      scheduler::SchedulerEvent event;
+      event.kind = scheduler::SchedulerEvent::Kind::kCheckpoint;
+      event.text = "in the middle";
+      Step(event);
+    });
+  }
+}
+
+// ---- messages ---------------------------------------------------------------------------------
+
+void SimScheduler::Register(EndpointId id) {
+  const bool server = id.role == Role::kServer;
+  Control control;
+  tandem::Register& request = *control.mutable_register_();
+  request.set_role(server ? tandem::Register::SERVER : tandem::Register::WORKER);
+  const bool of_worker = server && id.index >= context_.plan.server_processes();
+  request.set_index(of_worker ? -1 : id.index);
+  request.set_incarnation(IncarnationOf(context_.plan, id));
+  const int endpoints = server ? context_.plan.shards_per_server() : 1;
+  for (int i = 0; i < endpoints; ++i) {
+    request.add_endpoint(absl::StrCat("sim://", id.index, "/", i));
+  }
+  request.set_host("sim");
+  request.set_pid(1);
+  request.set_job_hash(context_.plan.hash);
+  Send(id, control);
+}
+
+void SimScheduler::Beat(EndpointId from, uint64_t progress, int64_t step,
+                        const Activity& activity) {
+  Control control;
+  tandem::Beat& beat = *control.mutable_beat();
+  beat.set_progress(progress);
+  beat.set_step(static_cast<uint64_t>(step));
+  beat.set_activity(activity.text);
+  beat.set_waits_for(activity.waits_for.Pack());
+  Send(from, control);
+}
+
+absl::Time SimScheduler::Arrival(absl::Time* last) {
+  const double more = context_.options.control_jitter ? context_.random.Exponential() : 0;
+  return *last = std::max(*last, context_.agenda.now() + kLinkDelay * (1 + more));
+}
+
+void SimScheduler::Send(EndpointId from, const Control& control) {
+  if (control.barrier_enter().action() == BarrierEnter::CHECKPOINT) {
+    checkpoint_writer_.insert(control.barrier_enter().name());
+  }
+  if (control.has_barrier_enter() && context_.random.Bernoulli(context_.options.barrier_drop)) {
+    return;
+  }
+  Connection& connection = connections_[NodeOf(from)];
+  if (connection.broken) return;
+  scheduler::SchedulerEvent event;
+  event.kind = scheduler::SchedulerEvent::Kind::kControl;
+  event.connection = connection.number;
+  event.control = control;
+  context_.agenda.At(Arrival(&connection.last_up), [this, event, &connection] {
+    if (event.connection != connection.number) return;
+    connection.away = false;
+    Step(event);
+  });
+}
+
+void SimScheduler::Step(const scheduler::SchedulerEvent& event) {
+  core_.Step(context_.agenda.now(), event, &effects_);
+  for (const std::string& line : effects_.logs) context_.Log(absl::StrCat("scheduler: ", line));
+  if (context_.options.on_notice) {
+    for (const scheduler::SchedulerNotice& notice : effects_.notices) {
+      context_.options.on_notice(context_.agenda.elapsed(), notice);
+    }
+  }
+  for (const scheduler::SchedulerEffects::Send& send : effects_.sends) {
+    if (send.control.has_barrier_release() &&
+        context_.random.Bernoulli(context_.options.barrier_drop)) {
+      continue;
+    }
+    stopping_ |= send.control.command().kind() == Command::STOP;
+    const size_t node = send.connection % connections_.size();
+    context_.agenda.At(Arrival(&connections_[node].last_down), [this, send, node] {
+      if (send.connection == connections_[node].number) Deliver(node, send.control);
+    });
+  }
+  effects_.Clear();
+}
+
+void SimScheduler::Deliver(size_t node, const Control& control) {
+  if (control.has_beat_ack()) return;
+  context_.Log(absl::StrCat("scheduler -> node ", node, ": ",
+                            control.has_view() ? absl::StrCat("view ", control.view().number())
+                                               : control.ShortDebugString()));
+  if (control.has_failure()) {
+    return context_.Fail(absl::StrCat("the scheduler ends the job: ", control.failure().node(),
+                                      ": ", control.failure().reason()));
+  }
+  if (control.has_barrier_release()) checkpoint_writer_.erase(control.barrier_release().name());
+  const int servers = context_.plan.servers();
+  const int n = static_cast<int>(node);
+  arrive_(n < servers ? EndpointId::Shard(n, 0) : EndpointId::Worker(n - servers), control);
+  if (!control.has_command() || control.command().kind() != Command::STOP) return;
+  scheduler::SchedulerEvent event;
+  event.kind = scheduler::SchedulerEvent::Kind::kClosed;
+  event.connection = connections_[node].number;
+  context_.agenda.After(kLinkDelay, [this, event] { Step(event); });
+}
+
+// ---- accidents --------------------------------------------------------------------------------
+
+// Breaks the connection of a worker at random times. Not before the job has begun, and not after
+// the stop command, because connections then close. Not while the worker is away after an earlier
+// break, because both breaks together could be too long.
+void SimScheduler::BreakSomeConnection() {
+  const absl::Duration wait =
+      absl::Seconds(context_.random.Exponential() / context_.options.breaks_per_second);
+  context_.agenda.After(wait, [this] {
+    if (core_.done() || stopping_) return;
+    const int rank =
+        static_cast<int>(context_.random.Uniform(static_cast<uint64_t>(context_.plan.workers())));
+    const EndpointId worker = EndpointId::Worker(rank);
+    Connection& connection = connections_[NodeOf(worker)];
+    if (core_.view().number() > 0 && !connection.away) Break(worker, &connection);
+    BreakSomeConnection();
+  });
+}
+
+void SimScheduler::Break(EndpointId worker, Connection* connection) {
+  context_.Log(absl::StrCat("worker ", worker.index, " loses its link to the scheduler"));
+  scheduler::SchedulerEvent event;
+  event.kind = scheduler::SchedulerEvent::Kind::kLost;
+  event.connection = connection->number;
+  event.why = absl::UnavailableError("broken");
+  connection->broken = connection->away = true;
+  connection->number += connections_.size();
+  ++breaks_;
+  Step(event);
+  const absl::Duration length = context_.options.break_length * context_.random.Exponential();
+  context_.agenda.After(std::min(length, kLongestBreak), [this, worker, connection] {
+    connection->broken = false;
+    Register(worker);
+  });
+}
+
+// Moves a random range. Not during a checkpoint, because no server writes a range that is moving.
+void SimScheduler::MoveSomeRange() {
+  const absl::Duration wait =
+      absl::Seconds(context_.random.Exponential() / context_.options.moves_per_second);
+  context_.agenda.After(wait, [this] {
+    if (core_.done()) return;
+    const uint64_t ranges = static_cast<uint64_t>(core_.view().range_size());
+    if (ranges > 0 && checkpoint_writer_.empty()) {
+      const auto one_of = [this](int count) {
+        return static_cast<int>(context_.random.Uniform(static_cast<uint64_t>(count)));
+      };
+      scheduler::SchedulerEvent event;
+      event.kind = scheduler::SchedulerEvent::Kind::kMoveRange;
+      event.range = static_cast<uint32_t>(context_.random.Uniform(ranges));
+      event.server = one_of(context_.plan.servers());
+      event.shard = one_of(context_.plan.shards_per_server());
+      context_.Log(absl::StrCat("move range ", event.range, " to server ", event.server, " shard ",
+                                event.shard));
+      ++moves_;
+      Step(event);
+    }
+    MoveSomeRange();
+  });
+}
+
+}  // namespace tandem::sim

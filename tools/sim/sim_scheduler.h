@@ -1,0 +1,77 @@
+// The scheduler of a simulated world, and one connection to it from each process. Connections
+// neither lose nor reorder messages, with one exception: entries into barriers and releases from
+// them may be dropped, because their senders repeat them. Connections of workers may break:
+// messages in flight are lost, and the worker registers again on a new connection. This class also
+// moves ranges at random.
+//
+// Thread safety: none; one thread.
+#ifndef TANDEM_TOOLS_SIM_SIM_SCHEDULER_H_
+#define TANDEM_TOOLS_SIM_SIM_SCHEDULER_H_
+
+#include <cstdint>
+#include <functional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "proto/activity.h"
+#include "scheduler/scheduler_core.h"
+#include "tools/sim/sim_context.h"
+
+namespace tandem::sim {
+
+class SimScheduler {
+ public:
+  // A message has arrived at a server (`to` is its shard 0) or worker.
+  using Arrive = std::function<void(EndpointId to, const Control& control)>;
+  // `context` must outlive this.
+  SimScheduler(SimContext& context, Arrive arrive);
+
+  // Registers every process; starts clocks; starts accidents and requests for checkpoints.
+  void Register();
+  void StartClock();
+  void StartAccidents();
+
+  // `from`: shard 0 of a server, or a worker.
+  void Send(EndpointId from, const Control& control);
+  void Beat(EndpointId from, uint64_t progress, int64_t step, const Activity& activity);
+
+  const scheduler::SchedulerCore& core() const { return core_; }
+  int moves() const { return moves_; }    // of ranges
+  int breaks() const { return breaks_; }  // of connections
+
+ private:
+  struct Connection {
+    uint64_t number = 0;  // new each time; connections_.size() of them belong to one time
+    bool broken = false;
+    bool away = false;  // broken, or new but without a message yet
+    absl::Time last_up, last_down;
+  };
+
+  size_t NodeOf(EndpointId id) const;
+  void Register(EndpointId id);
+  // The arrival time of a message that is sent now, after all earlier ones in this direction.
+  absl::Time Arrival(absl::Time* last);
+  void Step(const scheduler::SchedulerEvent& event);
+  void Deliver(size_t node, const Control& control);
+  void BreakSomeConnection();
+  void Break(EndpointId worker, Connection* connection);
+  void MoveSomeRange();
+  void RequestCheckpoints();
+
+  SimContext& context_;
+  const Arrive arrive_;
+  scheduler::SchedulerCore core_;
+  scheduler::SchedulerEffects effects_;
+  std::vector<Connection> connections_;  // servers from 0, then workers
+  // barriers of checkpoints that workers have entered
+  std::set<std::string> checkpoint_writer_;
+  bool stopping_ = false;
+  int moves_ = 0, breaks_ = 0;
+};
+
+}  // namespace tandem::sim
+
+#endif  // TANDEM_TOOLS_SIM_SIM_SCHEDULER_H_

@@ -1,0 +1,293 @@
+#include "tools/sim/sim_servers.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace tandem::sim {
+namespace {
+
+constexpr size_t kRowsPerSlice = 5;  // small, so that frames arrive during a checkpoint
+
+}  // namespace
+
+absl::Status SimServers::Init() {
+  const job::ResolvedJob& plan = context_.plan;
+  servers_.resize(static_cast<size_t>(plan.servers()));
+  for (int index = 0; index < plan.servers(); ++index) {
+    Server& server = servers_[static_cast<size_t>(index)];
+    const uint64_t incarnation = IncarnationOf(plan, EndpointId::Shard(index, 0));
+    server.core = std::make_unique<server::ServerCore>(plan, incarnation);
+    server.shards.resize(static_cast<size_t>(plan.shards_per_server()));
+    for (int s = 0; s < plan.shards_per_server(); ++s) {
+      const EndpointId id = EndpointId::Shard(index, s);
+      shard(id).heard = context_.agenda.now();
+      std::unique_ptr<server::Replay> replay;
+      if (context_.options.replay != nullptr) {
+        replay = std::make_unique<server::Replay>(*context_.options.replay);
+      }
+      TANDEM_ASSIGN_OR_RETURN(
+          shard(id).core,
+          server::ShardCore::New(plan, id, incarnation, context_.buffers, std::move(replay)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void SimServers::StartClocks() {
+  for (int index = 0; index < context_.plan.servers(); ++index) StartClocksOf(index);
+}
+
+void SimServers::StartClocksOf(int index) {
+  for (int s = 0; s < context_.plan.shards_per_server(); ++s) {
+    const EndpointId id = EndpointId::Shard(index, s);
+    context_.StartClock([this, id] {
+      shard(id).core->OnTick(context_.agenda.now(), &shard_effects_);
+      AfterShard(id);
+    });
+  }
+  context_.agenda.Every(kSimBeat, [this, index] {
+    Server& server = servers_[static_cast<size_t>(index)];
+    scheduler_.Beat(EndpointId::Shard(index, 0), ++server.beats, 0,
+                    server.shards[0].core->Waiting(context_.agenda.now()));
+  });
+}
+
+bool SimServers::Settled(uint64_t view) const {
+  for (const Server& server : servers_) {
+    for (const Shard& shard : server.shards) {
+      if (shard.core->view() != view || !shard.core->Settled()) return false;
+    }
+  }
+  return true;
+}
+
+std::string SimServers::WhoWaits() const {
+  std::string out;
+  for (size_t index = 0; index < servers_.size(); ++index) {
+    for (size_t s = 0; s < servers_[index].shards.size(); ++s) {
+      const server::ShardCore& core = *servers_[index].shards[s].core;
+      absl::StrAppend(&out, "  server ", index, " shard ", s, " view ", core.view(), ": ",
+                      core.Settled() ? "" : "ranges on their way; ",
+                      core.Waiting(context_.agenda.now()).text, "\n");
+    }
+  }
+  return out;
+}
+
+// ---- a server and the tasks of its shards -----------------------------------------------------
+
+void SimServers::OnControl(int index, const Control& control) {
+  if (control.has_view() && ranges_ == nullptr) {
+    absl::StatusOr<std::shared_ptr<const RangeMap>> map =
+        RangeMap::FromView(control.view(), context_.plan.sizes());
+    if (map.ok()) ranges_ = *std::move(map);
+    if (context_.judge != nullptr) context_.judge->set_ranges(ranges_);
+  }
+  servers_[static_cast<size_t>(index)].core->OnControl(control, &server_effects_);
+  AfterServer(index);
+}
+
+void SimServers::AfterServer(int index) {
+  const server::ServerCore& core = *servers_[static_cast<size_t>(index)].core;
+  if (!core.failure().ok()) {
+    context_.Fail(absl::StrCat("server ", index, ": ", core.failure().ToString()));
+  }
+  for (const Control& control : server_effects_.to_scheduler) {
+    scheduler_.Send(EndpointId::Shard(index, 0), control);
+  }
+  std::vector<server::ShardTask> tasks;
+  tasks.swap(server_effects_.tasks);
+  server_effects_.Clear();
+  // A task arrives at each shard at another time, but tasks arrive in order.
+  for (const server::ShardTask& task : tasks) {
+    for (int s = 0; s < context_.plan.shards_per_server(); ++s) {
+      const EndpointId id = EndpointId::Shard(index, s);
+      absl::Time& heard = shard(id).heard;
+      heard = std::max(heard, context_.agenda.now() + context_.ViewDelay());
+      context_.agenda.At(heard, [this, id, task] {
+        shard(id).tasks.push_back(task);
+        DoTasks(id);
+      });
+    }
+  }
+}
+
+// Does the tasks in order. Tasks after a checkpoint wait for its end.
+void SimServers::DoTasks(EndpointId id) {
+  while (shard(id).checkpoint == nullptr && !shard(id).tasks.empty()) {
+    const server::ShardTask task = std::move(shard(id).tasks.front());
+    shard(id).tasks.pop_front();
+    DoTask(id, task);
+  }
+}
+
+void SimServers::DoTask(EndpointId id, const server::ShardTask& task) {
+  server::ShardCore& core = *shard(id).core;
+  ShardReport report;
+  switch (task.kind) {
+    case server::ShardTask::Kind::kCheckpoint:
+      shard(id).checkpoint = std::make_unique<server::ShardCheckpoint>(&core);
+      return ContinueCheckpoint(id, task);
+    case server::ShardTask::Kind::kView:
+      context_.Log(absl::StrCat(id.DebugString(), " learns view ", task.map->view()));
+      core.OnView(context_.agenda.now(), task.map, &shard_effects_);
+      AfterShard(id);
+      break;
+    case server::ShardTask::Kind::kFinishDelayed:
+      if (context_.judge != nullptr) context_.judge->OnDelayedFinished();
+      core.FinishDelayed(&shard_effects_);
+      AfterShard(id);
+      break;
+    case server::ShardTask::Kind::kReport:
+      report = core.Report();
+      break;
+  }
+  servers_[static_cast<size_t>(id.index)].core->OnShardDone(
+      task.id, absl::OkStatus(), task.kind == server::ShardTask::Kind::kReport ? &report : nullptr,
+      &server_effects_);
+  AfterServer(id.index);
+}
+
+// Writes one slice of a checkpoint, then continues later. Files take no time.
+void SimServers::ContinueCheckpoint(EndpointId id, const server::ShardTask& task) {
+  std::unique_ptr<server::ShardCheckpoint>& checkpoint = shard(id).checkpoint;
+  absl::StatusOr<std::optional<server::ShardCheckpoint::File>> file =
+      checkpoint->Step(kRowsPerSlice);
+  if (!file.ok()) return context_.Fail(file.status().ToString());
+  if (file->has_value()) {
+    const absl::Status added =
+        checkpoints_.Add(task.path, (*file)->name, (*file)->encoder.Finish());
+    if (!added.ok()) return context_.Fail(added.ToString());
+  }
+  if (checkpoint->done()) {
+    checkpoint.reset();
+    servers_[static_cast<size_t>(id.index)].core->OnShardDone(task.id, absl::OkStatus(), nullptr,
+                                                              &server_effects_);
+    AfterServer(id.index);
+    return DoTasks(id);
+  }
+  context_.agenda.After(context_.options.fetch * context_.random.NextDouble(),
+                        [this, id, task] { ContinueCheckpoint(id, task); });
+}
+
+// ---- a shard ----------------------------------------------------------------------------------
+
+void SimServers::OnFrame(EndpointId to, const ParsedFrame& frame) {
+  shard(to).core->OnFrame(context_.agenda.now(), frame, &shard_effects_);
+  AfterShard(to);
+}
+
+void SimServers::AfterShard(EndpointId id) {
+  if (context_.options.log_events) {
+    LogAdmitted(id);
+    LogReads();
+  }
+  for (const std::string& line : shard_effects_.log) {
+    context_.Log(absl::StrCat(id.DebugString(), ": ", line));
+    if (absl::StrContains(line, "refused") || absl::StrContains(line, "unusable")) {
+      context_.Fail(line);
+    }
+  }
+  if (!shard_effects_.failure.ok()) context_.Fail(shard_effects_.failure.ToString());
+  for (const server::OrderEntry& entry : shard_effects_.order) order_[entry.range].push_back(entry);
+  for (const server::UpdateRecord& record : shard_effects_.records) {
+    records_.push_back(record);
+    if (context_.judge != nullptr) context_.judge->OnRecord(record);
+  }
+  CountOpenSteps(id);
+  for (const Outgoing& out : shard_effects_.out) frames_.Send(out);
+  shard_effects_.Clear();
+}
+
+void SimServers::CountOpenSteps(EndpointId id) {
+  for (const server::Range* range : shard(id).core->OwnedRanges()) {
+    const policies::Properties& policy =
+        context_.plan.groups[range->table().plan->group].properties;
+    if (!policy.holds || policy.batch > 0) continue;
+    for (const policies::WorkerProgress& worker : range->progress().workers) {
+      most_open_steps_ = std::max(most_open_steps_, worker.admitted - range->progress().version);
+    }
+  }
+}
+
+// Logs new progress. Call it before LogReads, so that progress comes before the pulls that
+// it allowed.
+void SimServers::LogAdmitted(EndpointId id) {
+  for (const server::Range* range : shard(id).core->OwnedRanges()) {
+    std::vector<int64_t>& known = admitted_[range->id()];
+    known.resize(static_cast<size_t>(context_.plan.workers()));
+    for (size_t rank = 0; rank < known.size(); ++rank) {
+      const int64_t admitted = range->progress().workers[rank].admitted;
+      if (admitted == known[rank]) continue;
+      events_[range->id()].push_back({false, static_cast<int>(rank), known[rank], admitted - 1});
+      known[rank] = admitted;
+    }
+  }
+}
+
+void SimServers::LogReads() {
+  for (const Outgoing& out : shard_effects_.out) {
+    const absl::StatusOr<ParsedFrame> frame = DecodeFrame(out.frame);
+    if (!frame.ok() || frame->header.kind != FrameKind::kRows) continue;
+    if ((frame->header.flags & kFlagEvaluate) != 0) continue;
+    for (uint32_t i = 0; i < frame->entry_count; ++i) {
+      const SliceEntry e = frame->Entry(i);
+      if (e.status != SliceStatus::kOk) continue;
+      events_[e.range].push_back({true, out.to.index, frame->header.step, frame->header.step});
+    }
+  }
+}
+
+// ---- contents ---------------------------------------------------------------------------------
+
+std::vector<float> SimServers::Row(uint32_t table, uint64_t key) {
+  std::vector<float> row;
+  const size_t dim = static_cast<size_t>(context_.plan.tables[table].dim);
+  const uint32_t first = ranges_->Find(table, Position(context_.plan.tables[table].salt, key));
+  for (uint32_t copy = 0; copy < ranges_->Copies(table); ++copy) {
+    const std::vector<float> other = RowIn(first + copy * ranges_->RangeCount(table), table, key);
+    if (copy > 0 && other != row) {
+      context_.Fail(
+          absl::StrCat("table ", table, " key ", key, ": copy ", copy, " is another row"));
+    }
+    row = other;
+  }
+  row.resize(dim);
+  return row;
+}
+
+// The row in one range.
+std::vector<float> SimServers::RowIn(uint32_t id, uint32_t table, uint64_t key) {
+  std::vector<float> row;
+  const size_t dim = static_cast<size_t>(context_.plan.tables[table].dim);
+  for (const Server& server : servers_) {
+    for (const Shard& shard : server.shards) {
+      for (server::Range* range : shard.core->OwnedRanges()) {
+        if (range->id() != id) continue;
+        if (!row.empty()) context_.Fail(absl::StrCat("range ", id, " has two owners"));
+        row.resize(dim);
+        range->store().Peek({&key, 1}, absl::MakeSpan(row));
+      }
+    }
+  }
+  if (row.empty()) context_.Fail(absl::StrCat("range ", id, " has no owner"));
+  row.resize(dim);
+  return row;
+}
+
+server::UpdateStats SimServers::Stats(uint32_t table) const {
+  server::UpdateStats total;
+  for (const Server& server : servers_) {
+    for (const Shard& shard : server.shards) {
+      total.Merge(shard.core->tables()[table]->stats.Total());
+    }
+  }
+  return total;
+}
+
+}  // namespace tandem::sim

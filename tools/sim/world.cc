@@ -1,0 +1,184 @@
+#include "tools/sim/world.h"
+
+#include "absl/strings/str_cat.h"
+#include "base/diverged.h"
+#include "base/status_macros.h"
+#include "tools/sim/toy_runner.h"
+
+namespace tandem::sim {
+absl::StatusOr<std::unique_ptr<World>> World::New(const job::ResolvedJob& plan,
+                                                  const WorldOptions& options) {
+  std::unique_ptr<World> world(new World(plan, options));
+  TANDEM_RETURN_IF_ERROR(world->Init());
+  return world;
+}
+
+// Passes each arriving message to a server or a worker.
+World::World(const job::ResolvedJob& plan, const WorldOptions& options)
+    : context_(plan, options),
+      frames_(context_,
+              [this](EndpointId to, const ParsedFrame& frame) {
+                if (to.role == Role::kServer) return servers_.OnFrame(to, frame);
+                workers_.OnFrame(to.index, frame);
+              }),
+      scheduler_(context_,
+                 [this](EndpointId to, const Control& control) {
+                   if (to.role == Role::kServer) return servers_.OnControl(to.index, control);
+                   workers_.OnControl(to.index, control);
+                 }),
+      checkpoints_(context_),
+      servers_(context_, scheduler_, frames_, checkpoints_),
+      workers_(context_, scheduler_, frames_, servers_, checkpoints_) {}
+
+absl::Status World::Init() {
+  const worker::MakeTaskRunner& given = context_.options.make_runner;
+  const worker::MakeTaskRunner make_runner = given ? given : MakeToy();
+  TANDEM_RETURN_IF_ERROR(servers_.Init());
+  return workers_.Init(make_runner);
+}
+
+worker::MakeTaskRunner World::MakeToy() {
+  model_ = std::make_unique<ToyModel>(context_.plan, context_.options.model);
+  Judge::Options judge;
+  judge.explain = context_.options.explain;
+  judge.keep_ranges = context_.options.log_events;
+  judge.fail = [this](const std::string& what) { context_.Fail(what); };
+  judge.step_of = [this](int rank) { return steps(rank); };
+  judge_ = std::make_unique<Judge>(context_.plan, *model_, std::move(judge));
+  context_.judge = judge_.get();
+  return [this](const job::ResolvedJob& plan, int rank) {
+    return ToyRunner::New(plan, rank, *model_, context_.options.evaluate, *judge_);
+  };
+}
+
+// ---- the run ----------------------------------------------------------------------------------
+
+void World::StartClocks() {
+  scheduler_.StartClock();
+  servers_.StartClocks();
+  workers_.StartClocks();
+  frames_.StartCuts();
+  scheduler_.StartAccidents();
+}
+
+bool World::Ended() const { return scheduler_.core().done() || !context_.failure.ok(); }
+
+bool World::Settled() const { return servers_.Settled(scheduler_.core().view().number()); }
+
+absl::Status World::Run() {
+  scheduler_.Register();
+  StartClocks();
+  while (!Ended()) RunNext();
+  const absl::Status& result = scheduler_.core().result();
+  if (context_.failure.ok() && !result.ok()) context_.Fail(result.ToString());
+  while (context_.failure.ok() && !Settled()) RunNext();  // moving ranges arrive
+  if (context_.failure.ok()) CheckEnd();
+  if (context_.failure.ok() || absl::IsCancelled(context_.failure)) return context_.failure;
+  absl::Status failure = absl::InternalError(
+      absl::StrCat(context_.failure.message(), "\n", workers_.WhoWaits(), servers_.WhoWaits()));
+  if (IsDiverged(context_.failure)) MarkDiverged(&failure);
+  return failure;
+}
+
+void World::RunNext() {
+  context_.agenda.RunNext();
+  ++event_count_;
+  if (context_.options.stopped && context_.options.stopped()) {
+    context_.failure = absl::CancelledError("stopped");
+  }
+  if (elapsed() <= context_.options.limit) return;
+  context_.Fail(absl::StrCat("not ended after ", absl::FormatDuration(context_.options.limit)));
+}
+
+// ---- the end ----------------------------------------------------------------------------------
+
+void World::CheckEnd() {
+  for (int rank = 0; rank < context_.plan.workers(); ++rank) {
+    if (workers_.core(rank).finished()) continue;
+    context_.Fail(absl::StrCat("worker ", rank, " has not finished"));
+  }
+  if (!DenseOnServers()) CheckReplicas();
+  if (judge_ != nullptr) CheckFinalRows();
+  CheckCounts();
+  if (judge_ == nullptr) return;
+  CheckEvaluations();
+  if (judge_->quorum() != nullptr) CheckSumsMissed();
+}
+
+void World::CheckReplicas() {
+  for (int rank = 1; rank < context_.plan.workers(); ++rank) {
+    if (DenseValues(rank) == DenseValues(0)) continue;
+    context_.Fail(absl::StrCat("dense parameters of workers 0 and ", rank, " differ"));
+  }
+}
+
+void World::CheckFinalRows() {
+  for (const auto& [table, key] : judge_->Rows()) {
+    if (table != judge_->DenseTable()) judge_->CheckEvaluated(0, table, key, Row(table, key));
+  }
+  for (int rank = 0; rank < (DenseOnServers() ? 1 : context_.plan.workers()); ++rank) {
+    judge_->CheckDenseEvaluated(rank, DenseValues(rank));
+  }
+}
+
+void World::CheckCounts() {
+  for (const job::TablePlan& table : context_.plan.tables) {
+    const server::UpdateStats stats = Stats(table.id);
+    const uint64_t sent = workers_.updates_sent(table.id);
+    const uint64_t ended = stats.applied + stats.merged + stats.dropped;
+    const uint64_t computed = judge_ == nullptr ? sent : judge_->computed(table.id);
+    // A run that ends early keeps held-back updates for a resumed run.
+    const absl::optional<BestEvaluation>& best = report().best;
+    const bool may_hold = best.has_value() && best->stopped();
+    const bool all_ended = ended == sent || (may_hold && ended < sent);
+    if (sent == computed && stats.arrived == sent && all_ended &&
+        stats.version_staleness.count == stats.applied + stats.merged) {
+      continue;
+    }
+    context_.Fail(absl::StrCat("table ", table.name, ": computed ", computed, ", sent ", sent,
+                               ", arrived ", stats.arrived, ", applied ", stats.applied,
+                               " + merged ", stats.merged, " + dropped ", stats.dropped,
+                               ", measured ", stats.version_staleness.count));
+  }
+}
+
+// Checks that the report contains the lateness of each gradient once.
+void World::CheckSumsMissed() {
+  uint64_t count = 0;
+  double sum = 0;
+  for (const Distribution& missed : report().dense_staleness_of) {
+    count += missed.count();
+    sum += missed.sum();
+  }
+  if (count == quorum().gradients() && sum == static_cast<double>(quorum().missed())) return;
+  context_.Fail(absl::StrCat("reported are ", count, " gradients that missed ", sum, " sums, want ",
+                             quorum().gradients(), " and ", quorum().missed()));
+}
+
+void World::CheckEvaluations() {
+  const bool every_epoch = context_.plan.job.evaluation().every_epochs() == 1;
+  const int epochs = every_epoch ? static_cast<int>(workers_.core(0).epoch()) + 1 : 1;
+  const int want = context_.options.evaluate ? epochs : 0;
+  if (workers_.evaluations() == want) return;
+  context_.Fail(absl::StrCat(workers_.evaluations(), " evaluations, want ", want));
+}
+
+// ---- the model --------------------------------------------------------------------------------
+
+std::vector<std::pair<uint32_t, uint64_t>> World::TrainedRows() const {
+  return judge_ == nullptr ? std::vector<std::pair<uint32_t, uint64_t>>() : judge_->Rows();
+}
+
+std::vector<float> World::DenseValues(int rank) {
+  const worker::DenseParameters& dense = workers_.dense(rank);
+  if (!DenseOnServers()) return {dense.values().begin(), dense.values().end()};
+  std::vector<float> values;
+  for (const uint64_t block : dense.block_keys()) {
+    const std::vector<float> row = Row(static_cast<uint32_t>(context_.plan.dense_table), block);
+    values.insert(values.end(), row.begin(), row.end());
+  }
+  values.resize(static_cast<size_t>(dense.count()));
+  return values;
+}
+
+}  // namespace tandem::sim

@@ -1,0 +1,69 @@
+// The options of a simulated world: network, speeds, accidents.
+#ifndef TANDEM_TOOLS_SIM_WORLD_OPTIONS_H_
+#define TANDEM_TOOLS_SIM_WORLD_OPTIONS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "absl/types/optional.h"
+#include "scheduler/scheduler_core.h"
+#include "server/update_order.h"
+#include "tools/sim/checkpoint_files.h"
+#include "tools/sim/network.h"
+#include "tools/sim/toy_model.h"
+#include "worker/task_runner.h"
+
+namespace tandem::sim {
+
+struct WorldOptions {
+  uint64_t seed = 1;
+  NetworkOptions network;
+  // Seed of step times. nullopt: made from the seeds of the world and of the job.
+  absl::optional<uint64_t> service_seed;
+  uint64_t run = 0;  // number of the run, in the names of checkpoints
+  // Compute time of a step of a worker without fault_injection.slow_workers.
+  absl::Duration compute = absl::Milliseconds(10);
+  std::vector<absl::Duration> least_compute;           // by rank: minimum of a step; empty: none
+  worker::MakeTaskRunner make_runner;                  // null: the toy model
+  ToyModel::Options model;                             // of the toy model
+  absl::Duration fetch = absl::Microseconds(300);      // reading a batch
+  absl::Duration view_delay = absl::Milliseconds(30);  // views reach each core up to this late
+  // Messages to and from the scheduler take .3 ms. With this each takes an additional random time.
+  bool control_jitter = true;
+  double moves_per_second = 0;                            // of ranges, to random shards
+  double barrier_drop = 0;                                // of entries and releases
+  double breaks_per_second = 0;                           // of workers' links to the scheduler
+  absl::Duration break_length = absl::Milliseconds(200);  // mean
+  // times at which to request a checkpoint
+  std::vector<absl::Duration> checkpoints;
+  bool checkpoint_at_end = false;
+  // With a quorum: in each checkpoint the dense part of all workers is killed and resumes from its
+  // saved state, unless another checkpoint or the end of an epoch runs at the same time.
+  bool resume_dense = false;
+  CheckpointFiles* files = nullptr;  // receives checkpoints; may be null; must outlive the world
+  bool evaluate = true;
+  bool explain = true;      // check rows by their values; needs SGD at learning rate 1 everywhere
+  bool log_events = false;  // keep events() (slow)
+  // By range: the order of a run of the same job and model, which this run must
+  // repeat (World::order).
+  std::shared_ptr<const std::map<uint32_t, std::vector<server::OrderEntry>>> replay;
+  // Short, so that faults cost little virtual time. Small, so that most requests need
+  // several frames.
+  absl::Duration resend = absl::Milliseconds(300);  // silence before a frame is sent again
+  size_t frame_bytes = 32;                          // of values in a frame
+  // Gets each notice of the scheduler, and its virtual time since the beginning.
+  std::function<void(absl::Duration at, const scheduler::SchedulerNotice& notice)> on_notice;
+  std::function<bool()> stopped;  // called after each event; true: Run ends with CANCELLED
+  absl::Duration tick = absl::Milliseconds(50);
+  absl::Duration limit = absl::Minutes(10);
+  size_t trace_lines = 300;
+};
+
+}  // namespace tandem::sim
+
+#endif  // TANDEM_TOOLS_SIM_WORLD_OPTIONS_H_
