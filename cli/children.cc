@@ -23,7 +23,8 @@ std::string Children::Exit::DebugString() const {
     return absl::StrCat(name, " (pid ", pid, ") was ended by signal ", signal, " (",
                         strsignal(signal), ")");
   }
-  if (code == kUnknown) return absl::StrCat(name, " (pid ", pid, ") ended, nobody can say how");
+  if (code == kUnknown)
+    return absl::StrCat(name, " (pid ", pid, ") ended (its exit status is not known)");
   return absl::StrCat(name, " (pid ", pid, ") exited with status ", code);
 }
 

@@ -383,7 +383,7 @@ int Refused(const absl::Status& why) {
 }
 
 std::string HowToGoOn(const CompareFlags& flags) {
-  return absl::StrCat("to go on: tandem compare ", flags.study, " --out ", flags.out,
+  return absl::StrCat("to continue: tandem compare ", flags.study, " --out ", flags.out,
                       "; what is done so far: tandem compare --report-only ", flags.out);
 }
 

@@ -152,7 +152,7 @@ void ProgressView::Show(const nlohmann::json& event, absl::Time now) {
   } else if (kind == "stall") {
     Line(absl::StrCat("stall: ", TextOf(event, "node"), ": ", TextOf(event, "text")));
   } else if (kind == "stall_over") {
-    Line(absl::StrCat("stall over: ", TextOf(event, "node"), " moves again"));
+    Line(absl::StrCat("stall over: ", TextOf(event, "node"), " makes progress again"));
   }
 }
 

@@ -180,7 +180,7 @@ int RunSerially(const RunFlags& run) {
   const std::optional<int> status = WaitForEnd(child);
   if (!status.has_value()) {
     return node::Finish("tandem replay",
-                        absl::UnknownError("the simulator ended, nobody can say how"));
+                        absl::UnknownError("the simulator ended (its exit status is not known)"));
   }
   if (WIFSIGNALED(*status)) return node::kExitBySignal + WTERMSIG(*status);
   return WEXITSTATUS(*status);

@@ -273,7 +273,7 @@ class Run {
                               job::DescribeStepTimes(plan_.job)));
     }
     if (flags_.start.resumed.has_value()) {
-      view_.Line(absl::StrCat("goes on at step ", WithCommas(flags_.start.resumed->step), ", from ",
+      view_.Line(absl::StrCat("resumes at step ", WithCommas(flags_.start.resumed->step), ", from ",
                               flags_.start.resumed->checkpoint));
     }
   }
@@ -603,8 +603,8 @@ class Run {
     const auto step = stopped_.value("checkpointed_step", int64_t{-1});
     const std::string failure = stopped_.value("failure", "");
     return absl::StrCat("stopped by a signal, ",
-                        failure.empty() ? absl::StrCat("saved at step ", WithCommas(step))
-                                        : absl::StrCat("not saved: ", failure),
+                        failure.empty() ? absl::StrCat("checkpoint at step ", WithCommas(step))
+                                        : absl::StrCat("no checkpoint: ", failure),
                         step < 0 ? "" : HowToGoOn());
   }
 
@@ -620,7 +620,7 @@ class Run {
     for (const std::string& flag : flags_.script_flags) {
       absl::StrAppend(&script_flags, script_flags.empty() ? " -- " : " ", ForShell(flag));
     }
-    return absl::StrCat("; go on with: tandem run ", ForShell(flags_.job), SetFlags(), script,
+    return absl::StrCat("; continue with: tandem run ", ForShell(flags_.job), SetFlags(), script,
                         " --resume ", ForShell(flags_.out), script_flags);
   }
 

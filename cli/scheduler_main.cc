@@ -122,7 +122,7 @@ int main(int argc, char** argv) {
   // `tandem run` prints this itself.
   if (!ended.ok() && progress_fd < 0 && !flags.out.empty() &&
       cli::FindResumePoint(flags.out).ok()) {
-    ended = absl::Status(ended.code(), absl::StrCat(ended.message(), "; go on with: ", argv[0],
+    ended = absl::Status(ended.code(), absl::StrCat(ended.message(), "; continue with: ", argv[0],
                                                     " --job ", cli::ForShell(flags.job),
                                                     " --resume ", cli::ForShell(flags.out)));
   }

@@ -122,7 +122,8 @@ absl::Status Batch(const std::string& tool, int space, const std::vector<std::st
   if (status.has_value() && WIFEXITED(*status) && WEXITSTATUS(*status) == 0) {
     return absl::OkStatus();
   }
-  if (!status.has_value()) return Missing(absl::StrCat("nobody can say how ", tool, " ended"));
+  if (!status.has_value())
+    return Missing(absl::StrCat("the exit status of ", tool, " is not known"));
   const std::string said = TextOf(out.get());
   return Missing(absl::StrCat(
       tool, " says: ", absl::StrReplaceAll(absl::StripAsciiWhitespace(said), {{"\n", "; "}})));

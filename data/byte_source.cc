@@ -121,7 +121,7 @@ class GzipBytes final : public ByteSource {
   absl::Status Garbage() const {
     return absl::InvalidArgumentError(
         absl::StrCat("after ", members_, " gzip member", members_ == 1 ? "" : "s",
-                     " the file goes on with other bytes, from byte ", taken_ - stream_.avail_in,
+                     " the file continues with other bytes, from byte ", taken_ - stream_.avail_in,
                      "; hint: test the file with gzip -t, and copy it again"));
   }
 

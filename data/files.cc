@@ -220,10 +220,10 @@ absl::Status CheckSameFiles(const RunRecord& was, const Data& data) {
     const std::string then = i < before ? text(was.train(static_cast<int>(i))) : "nothing";
     const std::string now = i < is.size() ? text(is[i]) : "nothing";
     if (then == now) continue;
-    return absl::FailedPreconditionError(
-        absl::StrCat("data.train: file ", i, " was ", then, " when the run was saved, and is ", now,
-                     " now; hint: a run goes on with the rows it began with; to train on others, "
-                     "begin with its model: --init-from"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "data.train: file ", i, " was ", then, " when the checkpoint was made, and is ", now,
+        " now; hint: a run goes on with the rows it began with; to train on others, "
+        "begin with its model: --init-from"));
   }
   return absl::OkStatus();
 }

@@ -65,8 +65,9 @@ absl::StatusOr<ModuleState> ParseModuleState(const std::string& bytes) {
 absl::Status CheckSameModule(const std::string& saved, const std::string& now) {
   if (saved == now) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
-      kKnob, ": the module has changed since the run was saved (its hash was ", saved, ", and is ",
-      now, "); hint: a run goes on with the module it began with; to train another one with the ",
+      kKnob, ": the module has changed since the checkpoint was made (its hash was ", saved,
+      ", and is ", now,
+      "); hint: a run goes on with the module it began with; to train another one with the ",
       "same parameters, begin with the checkpoint: --init-from"));
 }
 

@@ -343,7 +343,7 @@ class Shell {
     return absl::CancelledError(
         absl::StrCat("the job was ended early, as requested; ",
                      stop->failure.empty() ? absl::StrCat("saved step ", stop->checkpointed_step)
-                                           : absl::StrCat("not saved: ", stop->failure)));
+                                           : absl::StrCat("no checkpoint: ", stop->failure)));
   }
 
   const SchedulerOptions& options_;

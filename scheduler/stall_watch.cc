@@ -24,7 +24,7 @@ absl::optional<Failure> StallWatch::Check(absl::Time now, SchedulerEffects* effe
   for (Node& node : members_.nodes()) {
     if (!node.stall_reported || stalled[IndexOf(&node)]) continue;
     node.stall_reported = false;
-    effects->Log(absl::StrCat(node.Name(), " moves again"));
+    effects->Log(absl::StrCat(node.Name(), " makes progress again"));
     effects->Notify(SchedulerNotice::Kind::kStallOver, node.Name(), "");
   }
   return absl::nullopt;

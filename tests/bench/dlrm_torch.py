@@ -1,9 +1,10 @@
-"""DLRM in PyTorch on the CPU: what the same machine does without a parameter server.
+"""DLRM in PyTorch: what the same machine does without a parameter server.
 
 Shape: 13 numbers, 26 tables x 100,000 rows x 16, bottom 512-256-64-16, top 512-256-1, batch 2048 a
 process, Zipf(1.05) ids made before the clock starts.
 
-  --mode single   one process, --threads threads, nn.EmbeddingBag with sparse gradients
+  --mode single   one process, --threads threads, nn.EmbeddingBag with sparse gradients;
+                  --device cuda: model, tables and prepared batches on the GPU
   --mode ddp_mlp  --processes processes with one thread each, DistributedDataParallel over --backend (gloo,
                   or tandem) on the two MLPs alone: no embeddings, no interaction (the ceiling of a
                   synchronous dense part)
@@ -45,7 +46,8 @@ class Dlrm(nn.Module):
         self.bottom = mlp(NUMBERS, BOTTOM, relu_last=True)
         self.top = mlp(DIM + PAIRS, TOP, relu_last=False)
         lower = torch.tril_indices(TABLES + 1, TABLES + 1, offset=-1)
-        self.rows, self.columns = lower[0], lower[1]
+        self.register_buffer("rows", lower[0])
+        self.register_buffer("columns", lower[1])
 
     def forward(self, numbers, ids, offsets):
         bottom = self.bottom(numbers)
@@ -84,7 +86,7 @@ def prepare(args, rank, mlps_only):
             inputs = (numbers, torch.randn(args.batch, PAIRS, generator=generator))
         else:
             inputs = (numbers, zipf_ids((TABLES, args.batch), generator), offsets)
-        batches.append((inputs, labels))
+        batches.append((tuple(x.to(args.device) for x in inputs), labels.to(args.device)))
     return batches
 
 
@@ -106,6 +108,8 @@ def measure(args, model, batches, processes, report):
             optimizer.zero_grad(set_to_none=True)
             loss_of(model(*inputs), labels).backward()
             optimizer.step()
+        if args.device == "cuda":
+            torch.cuda.synchronize()
         return time.perf_counter() - start
 
     train(args.warmup)
@@ -124,8 +128,9 @@ def printer(name):
 def run_single(args):
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
-    measure(args, Dlrm(), prepare(args, 0, mlps_only=False), 1,
-            printer(f"torch_single_{args.threads}_threads_{args.optimizer}"))
+    where = "cuda" if args.device == "cuda" else f"{args.threads}_threads"
+    measure(args, Dlrm().to(args.device), prepare(args, 0, mlps_only=False), 1,
+            printer(f"torch_single_{where}_{args.optimizer}"))
 
 
 def run_ddp_rank(rank, args, rendezvous):
@@ -167,6 +172,7 @@ def main():
     parser.add_argument("--mode", choices=modes, default="single")
     parser.add_argument("--backend", choices=["gloo", "tandem"], default="gloo")
     parser.add_argument("--optimizer", choices=["sgd", "adagrad"], default="adagrad")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="of --mode single")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--batch", type=int, default=2048)

@@ -183,7 +183,7 @@ TEST_F(CompareTest, CtrlCEndsInOrder) {
   study.Signal(SIGINT);
   ASSERT_TRUE(study.WaitFor(absl::Seconds(60))) << study.Output();
   EXPECT_EQ(study.term_signal(), SIGINT);
-  EXPECT_THAT(study.Output(), HasSubstr("to go on: tandem compare "));
+  EXPECT_THAT(study.Output(), HasSubstr("to continue: tandem compare "));
   EXPECT_FALSE(fs::exists(Out() + "/report.html"));
 }
 

@@ -309,7 +309,7 @@ TEST_F(KillTest, HangupAndTimeLimitsCheckpointAndEndTheRun) {
     }
     const RunResult result = job.Finish(patience_ * kNaming);
     EXPECT_EQ(result.signal, c.signal) << result.DebugString();
-    EXPECT_THAT(LastLine(result.output), HasSubstr("stopped by a signal, saved at step "));
+    EXPECT_THAT(LastLine(result.output), HasSubstr("stopped by a signal, checkpoint at step "));
     EXPECT_THAT(LastLine(result.output), HasSubstr("--resume " + arguments.out));
     EXPECT_TRUE(job.WaitForNobody(patience_ * kGone));
     EXPECT_TRUE(std::filesystem::exists(arguments.out + "/model/LATEST")) << result.DebugString();
@@ -340,7 +340,7 @@ TEST_F(KillTest, Usr1ToAllProcessesCheckpointsAndTrainsOn) {
   EXPECT_EQ(job.Roles().size(), 5u) << job.driver().Output();
   // With a checkpoint, whoever dies, the run can go on.
   kill(job.Roles()["server-0"], SIGKILL);
-  ExpectFailure(&job, {"server 0 (pid ", "; go on with: tandem run ", "--resume " + arguments.out});
+  ExpectFailure(&job, {"server 0 (pid ", "; continue with: tandem run ", "--resume " + arguments.out});
 }
 
 TEST_F(KillTest, Usr1WritesNoCheckpointWithNoCheckpoint) {

@@ -360,7 +360,7 @@ TEST_F(ResumeTest, ASignalCheckpointsFirst) {
   const int64_t step = CheckpointStep("signal");
   ASSERT_GE(step, 20) << ended.DebugString();
   EXPECT_EQ(ended.summary["stopped"]["checkpointed_step"], step) << ended.DebugString();
-  EXPECT_THAT(LastLine(ended.output), HasSubstr(absl::StrCat("saved at step ", step)));
+  EXPECT_THAT(LastLine(ended.output), HasSubstr(absl::StrCat("checkpoint at step ", step)));
   EXPECT_THAT(LastLine(ended.output), HasSubstr("--resume " + job_->File("signal")));
 
   // It goes on, here to a nearer end: as far as the undisturbed run, or a step further than it was.

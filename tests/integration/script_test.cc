@@ -390,7 +390,7 @@ TEST_F(ScriptTest, ARunGoesOnWithItsModuleAloneWhereverThatLies) {
   other.flags = {"--resume", other.out};
   const RunResult refused = RunJob(other);
   EXPECT_EQ(refused.exit_code, 2) << refused.DebugString();
-  EXPECT_THAT(refused.output, HasSubstr("the module has changed since the run was saved"));
+  EXPECT_THAT(refused.output, HasSubstr("the module has changed since the checkpoint was made"));
   fs::copy_file(folder_->File("ranker.pt"), folder_->File("moved.pt"));
   RunArguments moved = Arguments("first", "moved.pt", {"train.max_steps=20"});
   moved.flags = {"--resume", moved.out};

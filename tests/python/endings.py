@@ -22,7 +22,7 @@ WAYS = {          # what `tandem run` says
     "early return": r"failed: worker 1: endings.py ended at step \d+, before the job had",
     "kill -9": r"failed: worker 1\b.*signal 9",
     "kill -9 with two forked loader workers": r"failed: worker 1\b.*signal 9",
-    "Ctrl-C": r"failed: stopped by a signal, saved at step \d+",
+    "Ctrl-C": r"failed: stopped by a signal, checkpoint at step \d+",
 }
 
 

@@ -1,4 +1,4 @@
-// Processes that a program starts: how they end is told, and where nobody can say how, that they
+// Processes that a program starts: how they end is told, and where that is not known, that they
 // have ended.
 #include "cli/children.h"
 
@@ -74,7 +74,7 @@ TEST_F(ChildrenTest, AnEndThatTheSystemForgetsIsSeenAndIsNoGoodOne) {
   ASSERT_EQ(ends.count("short"), 1u);
   EXPECT_EQ(ends.at("short").code, Children::Exit::kUnknown);
   EXPECT_GT(ends.at("short").pid, 0);
-  EXPECT_THAT(ends.at("short").DebugString(), HasSubstr("nobody can say how"));
+  EXPECT_THAT(ends.at("short").DebugString(), HasSubstr("its exit status is not known"));
   ASSERT_EQ(stopped.size(), 1u);
   EXPECT_EQ(stopped[0].name, "long");
   EXPECT_FALSE(children.running());

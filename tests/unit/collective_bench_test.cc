@@ -189,7 +189,7 @@ TEST(RankProcessesTest, ARankWhoseEndIsNotToBeKnownHasNotEndedWell) {
     return std::string(end.message());
   };
   EXPECT_THAT(ends(absl::InternalError("no more paper")), HasSubstr("no more paper"));
-  EXPECT_THAT(ends(absl::OkStatus()), HasSubstr("rank 1 ended, nobody can say how"));
+  EXPECT_THAT(ends(absl::OkStatus()), HasSubstr("rank 1 ended (its exit status is not known)"));
 }
 
 }  // namespace

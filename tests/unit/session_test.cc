@@ -232,7 +232,7 @@ TEST_F(SessionTest, AJobOfSessionsSaysThatItHasNoCheckpoints) {
   while (rank->status().ok()) absl::SleepFor(absl::Milliseconds(5));
   scheduler_thread_.join();
   EXPECT_THAT(std::string(scheduler_ended_.message()),
-              HasSubstr("not saved: worker 0: a rank that is a session"))
+              HasSubstr("no checkpoint: worker 0: a rank that is a session"))
       << scheduler_ended_;
   absl::MutexLock lock(&mutex_);
   EXPECT_THAT(events_, Not(HasSubstr("\"saved\""))) << events_;

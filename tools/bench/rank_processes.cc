@@ -198,7 +198,7 @@ absl::Status Ended(const Child& child, int rank) {
     return text[0] == 'L' ? collectives::PeerLostError(rank, why) : absl::InternalError(why);
   }
   return absl::InternalError(
-      !status.has_value() ? absl::StrCat("rank ", rank, " ended, nobody can say how")
+      !status.has_value() ? absl::StrCat("rank ", rank, " ended (its exit status is not known)")
       : WIFSIGNALED(*status)
           ? absl::StrCat("rank ", rank, " was ended by signal ", strsignal(WTERMSIG(*status)))
           : absl::StrCat("rank ", rank, " has failed"));
