@@ -43,7 +43,7 @@
 #include "tools/study/report.h"
 #include "tools/study/runner.h"
 #include "tools/study/study_runs.h"
-#include "worker/tune_group.h"
+#include "worker/dense/tune_group.h"
 
 namespace tandem::cli {
 namespace {

@@ -48,7 +48,7 @@
 #include "server/range_file.h"
 #include "tools/doctor/doctor.h"
 #include "tools/doctor/doctor_gather.h"
-#include "worker/tune_group.h"
+#include "worker/dense/tune_group.h"
 
 namespace tandem::cli {
 namespace {

@@ -5,8 +5,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "server/checkpoint_directory.h"
+#include "worker/dense/load_dense.h"
 #include "worker/evaluation_share.h"
-#include "worker/load_dense.h"
 
 namespace tandem::worker {
 

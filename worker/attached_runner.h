@@ -18,7 +18,7 @@
 #include "absl/types/span.h"
 #include "data/metrics.h"
 #include "job/job.h"
-#include "worker/dense_parameters.h"
+#include "worker/dense/dense_parameters.h"
 #include "worker/task_runner.h"
 #include "worker/want_queue.h"
 

@@ -12,7 +12,7 @@
 #include "data/pooling.h"
 #include "job/job_budget.h"
 #include "proto/program_note.h"
-#include "worker/replica_digests.h"
+#include "worker/dense/replica_digests.h"
 
 namespace tandem::worker {
 namespace {

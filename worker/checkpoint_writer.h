@@ -27,7 +27,7 @@
 
 #include "absl/time/time.h"
 #include "proto/wire.pb.h"
-#include "worker/dense_synchroniser.h"
+#include "worker/dense/dense_synchroniser.h"
 #include "worker/trainer_context.h"
 #include "worker/trainer_task.h"
 

@@ -25,7 +25,7 @@
 #include "absl/time/time.h"
 #include "base/buffer.h"
 #include "proto/endpoint.h"
-#include "worker/dense_synchroniser.h"
+#include "worker/dense/dense_synchroniser.h"
 #include "worker/early_stopping.h"
 #include "worker/trainer_context.h"
 #include "worker/trainer_task.h"

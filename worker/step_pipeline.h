@@ -20,8 +20,8 @@
 #include "absl/time/time.h"
 #include "client/client_core.h"
 #include "proto/activity.h"
-#include "worker/dense_parameters.h"
-#include "worker/dense_synchroniser.h"
+#include "worker/dense/dense_parameters.h"
+#include "worker/dense/dense_synchroniser.h"
 #include "worker/trainer_context.h"
 #include "worker/trainer_task.h"
 

@@ -9,8 +9,8 @@
 #include "base/status_macros.h"
 #include "data/pooling.h"
 #include "server/checkpoint_directory.h"
+#include "worker/dense/load_dense.h"
 #include "worker/evaluation_share.h"
-#include "worker/load_dense.h"
 
 namespace tandem::worker {
 namespace {

@@ -22,7 +22,7 @@
 #include "job/job.h"
 #include "models/model.h"
 #include "models/script_file.h"
-#include "worker/dense_parameters.h"
+#include "worker/dense/dense_parameters.h"
 #include "worker/task_runner.h"
 
 namespace tandem::worker {

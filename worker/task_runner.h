@@ -20,7 +20,7 @@
 #include "base/buffer.h"
 #include "job/job.h"
 #include "server/manifest.h"
-#include "worker/dense_parameters.h"
+#include "worker/dense/dense_parameters.h"
 #include "worker/trainer_task.h"
 
 namespace tandem::worker {

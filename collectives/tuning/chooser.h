@@ -151,7 +151,7 @@ struct BucketChoice {
 };
 
 // Chooses the bucket size for a gradient that is summed while the backward pass runs
-// (GradientBuckets in worker/allreduce_gradients.h): the smallest power of two whose latency is at
+// (GradientBuckets in worker/dense/allreduce_gradients.h): the smallest power of two whose latency is at
 // most a tenth of its time. The gradient is not cut if there would be fewer than four buckets, or
 // if all ranks are on one host without spare cores: the thread that copies bytes would then take
 // its time from the one that computes. `algorithm`: how the gradient is summed; none: by the best

@@ -13,7 +13,7 @@
 #include "optim/fold.h"
 #include "tests/sim/sim_job.h"
 #include "tests/test_seed.h"
-#include "worker/dense_parameters.h"
+#include "worker/dense/dense_parameters.h"
 
 namespace tandem {
 namespace {

@@ -1,14 +1,14 @@
 // What replicas ask to be run, in which order, and what they make of it: without threads or links,
 // sums are made by hand. Over groups of threads it is dense_reducer_test, under a virtual clock
 // tests/sim.
-#include "worker/allreduce_gradients.h"
+#include "worker/dense/allreduce_gradients.h"
 
 #include <string>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "worker/replica_digests.h"
+#include "worker/dense/replica_digests.h"
 
 namespace tandem {
 namespace {

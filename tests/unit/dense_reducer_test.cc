@@ -1,6 +1,6 @@
 // The dense gradient between workers, without the rest of a worker: whatever travels, every worker
 // ends with the same parameters, and they are those of one process that saw all samples.
-#include "worker/dense_reducer.h"
+#include "worker/dense/dense_reducer.h"
 
 #include <algorithm>
 #include <cmath>
@@ -18,7 +18,7 @@
 #include "gtest/gtest.h"
 #include "optim/fold.h"
 #include "tests/integration/run_job.h"
-#include "worker/allreduce_gradients.h"
+#include "worker/dense/allreduce_gradients.h"
 
 namespace tandem {
 namespace {

@@ -1,7 +1,7 @@
 // Workers that step by themselves: which steps ask for a collective, and what comes out of a sync
 // round, against plain loops and to the bit. Sums are made here, in rank order; over the simulated
 // network it is tests/sim/local_steps_test.cc.
-#include "worker/local_steps.h"
+#include "worker/dense/local_steps.h"
 
 #include <algorithm>
 #include <memory>
@@ -12,9 +12,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "optim/fold.h"
-#include "worker/elastic_averaging.h"
-#include "worker/local_sgd.h"
-#include "worker/sync_replica.h"
+#include "worker/dense/elastic_averaging.h"
+#include "worker/dense/local_sgd.h"
+#include "worker/dense/sync_replica.h"
 
 namespace tandem {
 namespace {

@@ -1,6 +1,6 @@
 // Which workers a sum waits for: by hand, and over seeded random orders of everything that may
 // happen.
-#include "worker/quorum_leader.h"
+#include "worker/dense/quorum_leader.h"
 
 #include <algorithm>
 #include <deque>
@@ -11,7 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/test_seed.h"
-#include "worker/quorum_caller.h"
+#include "worker/dense/quorum_caller.h"
 
 namespace tandem {
 namespace {

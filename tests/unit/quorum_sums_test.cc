@@ -2,7 +2,7 @@
 // is late as long as it is within the bound, what is late is summed later, all have the same model,
 // and where all are waited for it is the plain allreduce. By what happened after what, never by the
 // clock.
-#include "worker/quorum_sums.h"
+#include "worker/dense/quorum_sums.h"
 
 #include <algorithm>
 #include <barrier>
@@ -21,9 +21,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/integration/run_job.h"
-#include "worker/allreduce_gradients.h"
-#include "worker/dense_reducer.h"
-#include "worker/local_sgd.h"
+#include "worker/dense/allreduce_gradients.h"
+#include "worker/dense/dense_reducer.h"
+#include "worker/dense/local_sgd.h"
 
 namespace tandem {
 namespace {

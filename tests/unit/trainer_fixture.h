@@ -10,8 +10,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/core_fixture.h"
-#include "worker/dense_parameters.h"
-#include "worker/dense_synchroniser.h"
+#include "worker/dense/dense_parameters.h"
+#include "worker/dense/dense_synchroniser.h"
 #include "worker/trainer_context.h"
 
 namespace tandem {

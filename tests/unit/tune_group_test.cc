@@ -1,6 +1,6 @@
 // How a job's workers choose: all alike, by the job's rules before what was measured, by a file to
 // the same choices every time, and by nothing where bits must not depend on measurements.
-#include "worker/tune_group.h"
+#include "worker/dense/tune_group.h"
 
 #include <string>
 #include <thread>

@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "policies/properties.h"
-#include "worker/local_sgd.h"
+#include "worker/dense/local_sgd.h"
 
 namespace tandem::plan {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "worker/quorum_leader.h"
+#include "worker/dense/quorum_leader.h"
 
 namespace tandem::plan {
 namespace {

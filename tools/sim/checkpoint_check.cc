@@ -7,7 +7,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "server/shard_checkpoint.h"
-#include "worker/dense_parameters.h"
+#include "worker/dense/dense_parameters.h"
 
 namespace tandem::sim {
 namespace {

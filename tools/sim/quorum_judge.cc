@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "worker/replica_digests.h"
+#include "worker/dense/replica_digests.h"
 
 namespace tandem::sim {
 namespace {

@@ -1,5 +1,5 @@
 // The collectives of one simulated worker. An engine (collectives/engine.h) runs the reduction of
-// dense parameters (worker/dense_reduction.h) over links of frames
+// dense parameters (worker/dense/dense_reduction.h) over links of frames
 // (collectives/links/frame_link.h). The links use connections of the simulated network, which lose
 // nothing but are sometimes slow.
 //
@@ -23,7 +23,7 @@
 #include "job/job.h"
 #include "proto/activity.h"
 #include "proto/outgoing.h"
-#include "worker/dense_reduction.h"
+#include "worker/dense/dense_reduction.h"
 
 namespace tandem::sim {
 

@@ -8,7 +8,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "server/range_file.h"
-#include "worker/allreduce_gradients.h"
+#include "worker/dense/allreduce_gradients.h"
 
 namespace tandem::sim {
 

@@ -1,7 +1,7 @@
 // Runs dense sums that do not wait for all workers (dense.quorum) on one simulated worker. It does
-// under the virtual clock what worker/quorum_sums.h does with threads. Sync rounds that do not wait
-// for all workers (local_steps.quorum, worker/quorum_rounds.h) are such sums, too. For the
-// collectives this is a reduction (worker/dense_reduction.h). Its requests come when rank 0 calls
+// under the virtual clock what worker/dense/quorum_sums.h does with threads. Sync rounds that do not wait
+// for all workers (local_steps.quorum, worker/dense/quorum_rounds.h) are such sums, too. For the
+// collectives this is a reduction (worker/dense/dense_reduction.h). Its requests come when rank 0 calls
 // for a sum, also while this worker computes. A step is over at once if no sync round is due, and
 // otherwise when rank 0 releases this worker.
 //
@@ -28,11 +28,11 @@
 #include "job/job.h"
 #include "proto/activity.h"
 #include "tools/sim/judge.h"
-#include "worker/dense_parameters.h"
-#include "worker/dense_reduction.h"
-#include "worker/quorum_caller.h"
-#include "worker/quorum_member.h"
-#include "worker/sync_replica.h"
+#include "worker/dense/dense_parameters.h"
+#include "worker/dense/dense_reduction.h"
+#include "worker/dense/quorum_caller.h"
+#include "worker/dense/quorum_member.h"
+#include "worker/dense/sync_replica.h"
 
 namespace tandem::sim {
 

@@ -1,0 +1,240 @@
+#include "worker/dense/join_group.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/status_macros.h"
+#include "collectives/dump.h"
+#include "collectives/links/tcp_socket.h"
+#include "collectives/rendezvous/connect_links.h"
+#include "collectives/rendezvous/coordinator_client.h"
+#include "job/user_module.h"
+#include "node/log.h"
+#include "worker/dense/allreduce_gradients.h"
+#include "worker/dense/initial_values.h"
+
+namespace tandem::worker {
+namespace {
+
+collectives::LinkChoice LinksOf(const job::ResolvedJob& plan) {
+  switch (plan.job.dense().link()) {
+    case Dense::SHM:
+      return collectives::LinkChoice::kShm;
+    case Dense::TCP:
+      return collectives::LinkChoice::kTcp;
+    case Dense::RDMA:
+      return collectives::LinkChoice::kRdma;
+    case Dense::ZMQ:
+      return collectives::LinkChoice::kZmq;
+    default:
+      return collectives::LinkChoice::kAuto;
+  }
+}
+
+collectives::GroupOptions OptionsOf(const job::ResolvedJob& plan, collectives::GroupWatch* watch) {
+  collectives::GroupOptions options;
+  options.watch = watch;
+  options.deadline = absl::Seconds(plan.job.limits().stall_timeout_seconds());
+  options.reproducible = plan.job.reproducible();
+  return options;
+}
+
+// Each pair of workers is listed once, by the one that connected (the higher rank). `workers`:
+// worker number by rank in the group.
+std::vector<Path> PathsOf(const std::vector<std::unique_ptr<collectives::Link>>& links, int rank,
+                          const std::vector<int>& workers, const std::vector<std::string>& why) {
+  std::vector<Path> paths;
+  for (int r = 0; r < rank; ++r) {
+    const absl::StatusOr<collectives::LinkChoice> choice =
+        collectives::LinkChoiceOf(links[static_cast<size_t>(r)]->kind());
+    if (!choice.ok()) continue;
+    Path& path = paths.emplace_back();
+    path.set_to(absl::StrCat("worker ", workers[static_cast<size_t>(r)]));
+    path.set_purpose("dense gradients");
+    path.set_way(std::string(collectives::NameOf(*choice)));
+    path.set_why(why[static_cast<size_t>(r)]);
+  }
+  return paths;
+}
+
+// Meets the other workers at the rendezvous and connects links to them. `workers`: worker number by
+// rank in the group. Adds to `options` what the group must know of the workers.
+absl::StatusOr<std::vector<std::unique_ptr<collectives::Link>>> Meet(
+    const job::ResolvedJob& plan, const char* group, int rank, const std::vector<int>& workers,
+    const std::string& coordinator, collectives::GroupOptions* options, std::vector<Path>* paths) {
+  // A worker with its own module joins when the module and the data are ready. The user's code
+  // decides how long that takes, so the longer limit applies.
+  const Limits& limits = plan.job.limits();
+  const double patience =
+      job::HasOwnModule(plan.job.model())
+          ? std::max(limits.startup_timeout_seconds(), limits.stall_timeout_seconds())
+          : limits.startup_timeout_seconds();
+  const absl::Time deadline = MonotonicNow() + absl::Seconds(patience);
+  // The ports open before the rendezvous, because the rendezvous publishes their addresses. Links
+  // are connected after the rendezvous, when all addresses are known.
+  TANDEM_ASSIGN_OR_RETURN(const std::string host, collectives::LocalHostTowards(coordinator));
+  TANDEM_ASSIGN_OR_RETURN(collectives::LinkPorts ports,
+                          collectives::LinkPorts::Open(host, LinksOf(plan)));
+  collectives::JoinOptions join;
+  join.coordinator = coordinator;
+  join.group = group;
+  join.rank = rank;
+  join.ranks = static_cast<int>(workers.size());
+  join.member = ports.member();
+  join.interrupted = [watch = options->watch] { return watch->Verdict(); };
+  TANDEM_ASSIGN_OR_RETURN(const collectives::GroupMembership membership,
+                          collectives::CoordinatorClient::Meet(join, deadline));
+  collectives::ConnectOptions connect;
+  connect.links = LinksOf(plan);
+  connect.interrupted = join.interrupted;
+  std::vector<std::string> why;
+  connect.why = &why;
+  connect.log = [&](absl::string_view line) {
+    node::Log("worker", workers[static_cast<size_t>(rank)]).Info(line);
+  };
+  options->host_of_rank = membership.HostOfRank();
+  TANDEM_ASSIGN_OR_RETURN(auto links,
+                          collectives::ConnectLinks(membership, ports, connect, deadline));
+  for (Path& path : PathsOf(links, membership.rank, workers, why))
+    paths->push_back(std::move(path));
+  return links;
+}
+
+// Whether a message costs system calls. All ranks must get the same answer, so a link that fell
+// back to another transport does not count.
+bool OverKernel(const job::ResolvedJob& plan, const std::vector<int>& host_of_rank) {
+  const collectives::LinkChoice choice = LinksOf(plan);
+  if (choice != collectives::LinkChoice::kAuto)
+    return choice == collectives::LinkChoice::kTcp || choice == collectives::LinkChoice::kZmq;
+  return std::any_of(host_of_rank.begin(), host_of_rank.end(),
+                     [&](int host) { return host != host_of_rank[0]; });
+}
+
+// The first rank of each host, ordered by host number.
+std::vector<int> LeadersOf(const std::vector<int>& host_of_rank) {
+  std::map<int, int> first;
+  for (size_t r = 0; r < host_of_rank.size(); ++r) {
+    first.emplace(host_of_rank[r], static_cast<int>(r));
+  }
+  std::vector<int> leaders;
+  for (const auto& [host, rank] : first) leaders.push_back(rank);
+  return leaders;
+}
+
+absl::StatusOr<std::unique_ptr<DeviceSum>> JoinDevices(
+    const job::ResolvedJob& plan, collectives::Group& group, const std::vector<int>& host_of_rank,
+    const std::string& coordinator, collectives::GroupWatch* watch, std::vector<Path>* paths) {
+  DeviceSumOptions options;
+  options.host_of_rank = host_of_rank;
+  options.watch = watch;
+  options.deadline = absl::Seconds(plan.job.limits().stall_timeout_seconds());
+  const std::vector<int> leaders = LeadersOf(host_of_rank);
+  const auto own = std::find(leaders.begin(), leaders.end(), group.rank());
+  if (leaders.size() > 1 && own != leaders.end()) {
+    collectives::GroupOptions of_leaders = OptionsOf(plan, watch);
+    const int number = static_cast<int>(own - leaders.begin());
+    TANDEM_ASSIGN_OR_RETURN(
+        auto links, Meet(plan, "leaders", number, leaders, coordinator, &of_leaders, paths));
+    options.leaders =
+        std::make_unique<collectives::Group>(number, std::move(links), std::move(of_leaders));
+  }
+  return DeviceSum::New(group, std::move(options));
+}
+
+absl::Status SumByQuorum(const job::ResolvedJob& plan, const std::string& coordinator,
+                         AbortableWatch* watch, collectives::Group& group, DenseParameters& dense,
+                         DenseReducer* reducer) {
+  QuorumSums::Options options;
+  options.leader = QuorumLeader::OptionsOf(plan);
+  options.algorithm = DenseAlgorithm(plan);
+  options.deadline = absl::Seconds(plan.job.limits().stall_timeout_seconds());
+  TANDEM_ASSIGN_OR_RETURN(const std::string host, collectives::LocalHostTowards(coordinator));
+  TANDEM_ASSIGN_OR_RETURN(auto mail, OpenQuorumMail(group, host, options.deadline, watch));
+  if (plan.job.dense().synchroniser() == Dense::LOCAL_SGD) {
+    reducer->MeetByQuorum(dense, std::move(mail), {options, SyncReplica::OptionsOf(plan)});
+    return absl::OkStatus();
+  }
+  TANDEM_ASSIGN_OR_RETURN(auto model,
+                          DenseParameters::New(plan.job.dense().optimizer(), dense.count()));
+  reducer->SumByQuorum(dense, std::move(model), std::move(mail), options);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<collectives::Group>> ShareModule(
+    const job::ResolvedJob& plan, int rank, const std::string& coordinator, const OwnModule& module,
+    absl::Span<float> values, AbortableWatch* watch) {
+  collectives::GroupOptions options = OptionsOf(plan, watch);
+  std::vector<int> workers(static_cast<size_t>(plan.workers()));
+  std::iota(workers.begin(), workers.end(), 0);
+  std::vector<Path> paths;  // not reported: no gradients travel here
+  TANDEM_ASSIGN_OR_RETURN(auto links,
+                          Meet(plan, "modules", rank, workers, coordinator, &options, &paths));
+  auto group = std::make_unique<collectives::Group>(rank, std::move(links), std::move(options));
+  TANDEM_RETURN_IF_ERROR(ShareInitialValues(*group, module, values));
+  return group;
+}
+
+absl::StatusOr<WorkerGroup> JoinWorkers(const job::ResolvedJob& plan, int rank,
+                                        const std::string& coordinator,
+                                        const std::string& dump_folder, const OwnModule& module,
+                                        DenseParameters& dense, AbortableWatch* watch) {
+  // All workers run these steps in the same order, since most steps wait for the other workers. The
+  // group is made first, with a chooser whose rules are still empty. Modules are compared before
+  // the tuning, because a worker with a different module must end the job early. The tuning then
+  // fills in the rules, and its bucket size goes into the reduction. Device sums and quorum mail
+  // come last, because they make their own connections with the help of the finished group.
+  WorkerGroup out;
+  collectives::GroupOptions options = OptionsOf(plan, watch);
+  std::vector<std::unique_ptr<collectives::Link>> links(1);
+  if (plan.workers() > 1) {
+    std::vector<int> workers(static_cast<size_t>(plan.workers()));
+    std::iota(workers.begin(), workers.end(), 0);
+    TANDEM_ASSIGN_OR_RETURN(
+        links, Meet(plan, kWorkersGroup, rank, workers, coordinator, &options, &out.paths));
+  }
+  const std::vector<int> hosts = options.host_of_rank;
+  const auto rules = std::make_shared<collectives::ChooserRules>();
+  options.chooser = collectives::ChooserFrom(rules, plan.workers(), OverKernel(plan, hosts));
+  auto group = std::make_unique<collectives::Group>(rank, std::move(links), std::move(options));
+  if (job::HasOwnModule(plan.job.model())) {
+    TANDEM_RETURN_IF_ERROR(ShareInitialValues(*group, module, dense.values()));
+  }
+  const auto bytes = static_cast<int64_t>(dense.count() * sizeof(float));
+  auto tuning = TuneGroup(plan, bytes, hosts, *group, rules.get());
+  if (!tuning.ok()) {
+    if (!dump_folder.empty())
+      (void)collectives::WriteDump(dump_folder, collectives::DumpOf(*group, kWorkersGroup));
+    return tuning.status();
+  }
+  out.tuning = *std::move(tuning);
+  DenseReducer::Options reducer;
+  reducer.overlap = out.tuning.bucket_bytes > 0;
+  reducer.codec = plan.job.dense().codec();
+  reducer.seed = plan.job.seed();
+  reducer.dump_folder = dump_folder;
+  std::unique_ptr<DeviceSum> device_sum;
+  if (plan.job.dense().device() == Dense::CUDA) {
+    TANDEM_ASSIGN_OR_RETURN(device_sum,
+                            JoinDevices(plan, *group, hosts, coordinator, watch, &out.paths));
+  }
+  collectives::Group* const shared = group.get();
+  const bool quorum = job::SumsByQuorum(plan.job);
+  auto reduction = quorum ? nullptr : NewDenseReduction(plan, rank, out.tuning.bucket_bytes, dense);
+  out.reducer =
+      std::make_unique<DenseReducer>(std::move(group), watch, std::move(reduction), reducer);
+  out.reducer->SumOnDevice(std::move(device_sum));
+  if (quorum) {
+    TANDEM_RETURN_IF_ERROR(
+        SumByQuorum(plan, coordinator, watch, *shared, dense, out.reducer.get()));
+  }
+  return out;
+}
+
+}  // namespace tandem::worker

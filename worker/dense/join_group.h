@@ -1,0 +1,53 @@
+// Makes the collective group of a job's workers: the workers find each other at the rendezvous that
+// a view names, connect links, and synchronise the dense parameters over them.
+#ifndef TANDEM_WORKER_DENSE_JOIN_GROUP_H_
+#define TANDEM_WORKER_DENSE_JOIN_GROUP_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "collectives/group.h"
+#include "job/job.h"
+#include "proto/wire.pb.h"
+#include "server/manifest.h"
+#include "worker/dense/dense_parameters.h"
+#include "worker/dense/dense_reducer.h"
+#include "worker/dense/initial_values.h"
+#include "worker/dense/tune_group.h"
+
+namespace tandem::worker {
+
+struct WorkerGroup {
+  std::unique_ptr<DenseReducer> reducer;
+  DenseTuning tuning;
+  std::vector<Path> paths;  // the links to lower ranks, for the scheduler
+};
+
+// Blocks until all workers of the job are there. `coordinator`: host:port of the rendezvous, unused
+// if the job has one worker. `dump_folder`: the folder for a dump of the group, written if the
+// group fails or on request (DenseReducer::RequestDump); empty: none. `watch` ends all waits, also
+// those of this function, and outlives the group.
+//
+// If each worker has its own module, the module is compared with that of rank 0 and takes its
+// initial values from there (initial_values.h). Errors name the worker that is missing or whose
+// links have failed (errors.h). The error is only what this worker has seen: the scheduler decides
+// which worker is lost.
+absl::StatusOr<WorkerGroup> JoinWorkers(const job::ResolvedJob& plan, int rank,
+                                        const std::string& coordinator,
+                                        const std::string& dump_folder, const OwnModule& module,
+                                        DenseParameters& dense, AbortableWatch* watch);
+
+// Makes the same comparison and gives the same initial values in jobs of two or more workers whose
+// dense parameters are on servers. The group lives as long as the job, because other workers may
+// still read from it.
+absl::StatusOr<std::unique_ptr<collectives::Group>> ShareModule(
+    const job::ResolvedJob& plan, int rank, const std::string& coordinator, const OwnModule& module,
+    absl::Span<float> values, AbortableWatch* watch);
+
+}  // namespace tandem::worker
+
+#endif  // TANDEM_WORKER_DENSE_JOIN_GROUP_H_

@@ -1,0 +1,22 @@
+#include "worker/dense/load_dense.h"
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "server/checkpoint_directory.h"
+#include "server/range_file.h"
+
+namespace tandem::worker {
+
+absl::Status LoadDense(const job::ResolvedJob& plan, const std::string& checkpoint,
+                       const std::vector<server::CheckpointParameter>& parameters,
+                       DenseParameters* dense) {
+  TANDEM_ASSIGN_OR_RETURN(const server::CheckpointReader saved,
+                          server::CheckpointReader::Open(checkpoint));
+  if (plan.dense_table < 0) TANDEM_RETURN_IF_ERROR(saved.CheckDenseIsWhole());
+  TANDEM_ASSIGN_OR_RETURN(const server::RangeImage image, saved.ReadDense(parameters));
+  const absl::Status loaded = dense->Load(image);
+  if (loaded.ok()) return loaded;
+  return absl::Status(loaded.code(), absl::StrCat(saved.folder(), ": ", loaded.message()));
+}
+
+}  // namespace tandem::worker

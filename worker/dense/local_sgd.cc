@@ -1,0 +1,70 @@
+#include "worker/dense/local_sgd.h"
+
+#include <algorithm>
+
+namespace tandem::worker {
+
+std::unique_ptr<DenseReduction> LocalSgd::New(const job::ResolvedJob& plan, int rank,
+                                              int64_t /*bucket_bytes*/, DenseParameters& dense) {
+  return std::make_unique<LocalSgd>(dense, OptionsOf(plan, rank), OuterOf(plan));
+}
+
+LocalSgd::Outer LocalSgd::OuterOf(const job::ResolvedJob& plan) {
+  const tandem::LocalSteps& local = plan.job.dense().local_steps();
+  Outer outer;
+  outer.learning_rate = static_cast<float>(local.outer_learning_rate());
+  outer.momentum = static_cast<float>(local.outer_momentum());
+  return outer;
+}
+
+void LocalSgd::Outer::Step(absl::Span<const float> moved, float factor, absl::Span<float> velocity,
+                           absl::Span<float> common) const {
+  for (size_t i = 0; i < moved.size(); ++i) {
+    const float delta = factor * moved[i];
+    velocity[i] = momentum * velocity[i] + delta;
+    common[i] -= learning_rate * (delta + momentum * velocity[i]);
+  }
+}
+
+LocalSgd::LocalSgd(DenseParameters& dense, const Options& options, const Outer& outer)
+    : LocalSteps(dense, options), outer_(outer) {
+  if (outer_.is_average()) return;
+  common_.assign(dense.padded().begin(), dense.padded().end());
+  velocity_.resize(common_.size());
+}
+
+void LocalSgd::BeginLocalSteps() {
+  if (outer_.is_average()) return;
+  common_.assign(dense().padded().begin(), dense().padded().end());
+}
+
+void LocalSgd::WriteShare(float weight, absl::Span<float> share) {
+  const absl::Span<const float> values = dense().values();
+  for (size_t i = 0; i < share.size(); ++i) share[i] = weight * values[i];
+}
+
+void LocalSgd::TakeSyncRound(const SyncRound& sync_round) {
+  const absl::Span<float> values = dense().values();
+  for (size_t i = 0; i < values.size(); ++i) values[i] = sync_round.sum[i] / sync_round.weight;
+  if (outer_.is_average()) return;
+  const absl::Span<float> common = absl::MakeSpan(common_).first(values.size());
+  for (size_t i = 0; i < values.size(); ++i) values[i] = common[i] - values[i];
+  outer_.Step(values, 1, absl::MakeSpan(velocity_).first(values.size()), common);
+  std::copy(common.begin(), common.end(), values.begin());
+}
+
+std::vector<float> LocalSgd::ModelToCheckpoint(const SyncRound& sync_round) const {
+  // no steps since the last sync round, so replicas are equal
+  if (sync_round.weight == 0) return {};
+  std::vector<float> model(dense().padded().size());
+  for (size_t i = 0; i < sync_round.sum.size(); ++i)
+    model[i] = sync_round.sum[i] / sync_round.weight;
+  return model;
+}
+
+std::vector<std::vector<float>*> LocalSgd::Remembered() {
+  if (outer_.is_average()) return {};
+  return {&common_, &velocity_};
+}
+
+}  // namespace tandem::worker
