@@ -1,7 +1,7 @@
 // tandem simulate: runs a job without a cluster. The cores of the live processes run in one process
-// under a virtual clock (tools/sim/world.h). Workers compute real gradients on real data, one after the
-// other. Times come from the job's fault_injection.slow_workers and from the flags for steps and
-// network. The same seed gives the same run, bit for bit, on any machine (docs/SIMULATE.md).
+// under a virtual clock (tools/sim/world.h). Workers compute real gradients on real data, one after
+// the other. Times come from the job's fault_injection.slow_workers and from the flags for steps
+// and network. The same seed gives the same run, bit for bit, on any machine (docs/SIMULATE.md).
 //
 // This code does not depend on LibTorch. The caller, which makes the task runners, does.
 #ifndef TANDEM_CLI_SIMULATOR_H_

@@ -1,6 +1,6 @@
 // tandem simulate --timing-only: predicts the speed of a job, the staleness of its updates and the
-// waits between workers, without data, rows and gradients (tools/sim/timing.h). Simulates thousands of
-// workers in seconds.
+// waits between workers, without data, rows and gradients (tools/sim/timing.h). Simulates thousands
+// of workers in seconds.
 #ifndef TANDEM_CLI_TIMING_COMMAND_H_
 #define TANDEM_CLI_TIMING_COMMAND_H_
 

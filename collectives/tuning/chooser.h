@@ -151,11 +151,11 @@ struct BucketChoice {
 };
 
 // Chooses the bucket size for a gradient that is summed while the backward pass runs
-// (GradientBuckets in worker/dense/allreduce_gradients.h): the smallest power of two whose latency is at
-// most a tenth of its time. The gradient is not cut if there would be fewer than four buckets, or
-// if all ranks are on one host without spare cores: the thread that copies bytes would then take
-// its time from the one that computes. `algorithm`: how the gradient is summed; none: by the best
-// algorithm.
+// (GradientBuckets in worker/dense/allreduce_gradients.h): the smallest power of two whose latency
+// is at most a tenth of its time. The gradient is not cut if there would be fewer than four
+// buckets, or if all ranks are on one host without spare cores: the thread that copies bytes would
+// then take its time from the one that computes. `algorithm`: how the gradient is summed; none: by
+// the best algorithm.
 absl::StatusOr<BucketChoice> ChooseBucket(int64_t gradient_bytes, int ranks,
                                           absl::Span<const int> host_of_rank,
                                           absl::optional<Algorithm> algorithm,

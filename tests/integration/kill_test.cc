@@ -340,7 +340,8 @@ TEST_F(KillTest, Usr1ToAllProcessesCheckpointsAndTrainsOn) {
   EXPECT_EQ(job.Roles().size(), 5u) << job.driver().Output();
   // With a checkpoint, whoever dies, the run can go on.
   kill(job.Roles()["server-0"], SIGKILL);
-  ExpectFailure(&job, {"server 0 (pid ", "; continue with: tandem run ", "--resume " + arguments.out});
+  ExpectFailure(&job,
+                {"server 0 (pid ", "; continue with: tandem run ", "--resume " + arguments.out});
 }
 
 TEST_F(KillTest, Usr1WritesNoCheckpointWithNoCheckpoint) {

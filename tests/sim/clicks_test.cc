@@ -1,7 +1,7 @@
-// The planted click model (tools/sim/clicks.h): its gradients are those of its loss; the same seed gives
-// the same bits; and under the policies of a simulated cluster it comes out as it must: near the
-// best logloss in step, as near without waiting at a small step, and far from there with a delay
-// that the step is too large for.
+// The planted click model (tools/sim/clicks.h): its gradients are those of its loss; the same seed
+// gives the same bits; and under the policies of a simulated cluster it comes out as it must: near
+// the best logloss in step, as near without waiting at a small step, and far from there with a
+// delay that the step is too large for.
 #include "tools/sim/clicks.h"
 
 #include <cmath>

@@ -1,5 +1,5 @@
-// What a plan says of sums and sync rounds that do not wait for all (tools/plan/quorum_pace.h) beside
-// simulated worlds, where workers run: the same steps, drawn from the same seed.
+// What a plan says of sums and sync rounds that do not wait for all (tools/plan/quorum_pace.h)
+// beside simulated worlds, where workers run: the same steps, drawn from the same seed.
 #include "tools/plan/quorum_pace.h"
 
 #include <string>

@@ -249,8 +249,8 @@ TEST(WorldTest, KeptRowsSurviveAnything) {
 }
 
 // Jobs whose dense sums do not wait for all. What the judge holds every read, sum, evaluation and
-// checkpoint to is in tools/sim/quorum_judge.h; here that there were late gradients, as late as they may
-// be, and that everything that may go wrong did. `least`: gradients a seed.
+// checkpoint to is in tools/sim/quorum_judge.h; here that there were late gradients, as late as
+// they may be, and that everything that may go wrong did. `least`: gradients a seed.
 void QuorumSurvivesAnything(uint64_t salt, SimJob (*random_job)(Random*), int longer,
                             uint64_t least) {
   const uint64_t count = SeedCount(200);

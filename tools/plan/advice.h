@@ -20,9 +20,9 @@ namespace tandem::plan {
 // although no worker is slow. A delay at which only small learning rates are stable.
 std::vector<std::string> Warnings(const job::ResolvedJob& plan, const Facts& facts);
 
-// Settings of the job that the model (tools/plan/estimate.h) does not cover. One line each, which says
-// whether the estimate of the current job is too high or too low because of it. For the proposed
-// strategies only the lines about dense replicas matter, if the strategy has replicas.
+// Settings of the job that the model (tools/plan/estimate.h) does not cover. One line each, which
+// says whether the estimate of the current job is too high or too low because of it. For the
+// proposed strategies only the lines about dense replicas matter, if the strategy has replicas.
 std::vector<std::string> NotCounted(const job::ResolvedJob& plan);
 
 // The largest learning rate that is stable at a constant delay of `delay` updates, divided by the

@@ -1,5 +1,6 @@
-// Measures the facts of a job (tools/plan/facts.h) from its own files. Reads some batches to count the
-// distinct rows of each table that a step touches, because the skew of the ids decides this number.
+// Measures the facts of a job (tools/plan/facts.h) from its own files. Reads some batches to count
+// the distinct rows of each table that a step touches, because the skew of the ids decides this
+// number.
 #ifndef TANDEM_TOOLS_PLAN_MEASURE_FACTS_H_
 #define TANDEM_TOOLS_PLAN_MEASURE_FACTS_H_
 

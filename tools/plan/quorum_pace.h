@@ -1,7 +1,7 @@
 // Estimates the speed of workers whose dense sums or sync rounds do not wait for all workers
-// (dense.quorum, local_steps.quorum). Applies the job's own rule (worker/dense/quorum_leader.h) to the
-// step times that a plan has drawn. Sums run one after another, and each occupies the links for the
-// same time.
+// (dense.quorum, local_steps.quorum). Applies the job's own rule (worker/dense/quorum_leader.h) to
+// the step times that a plan has drawn. Sums run one after another, and each occupies the links for
+// the same time.
 //
 // Pure; any thread.
 #ifndef TANDEM_TOOLS_PLAN_QUORUM_PACE_H_

@@ -1,9 +1,9 @@
 // Runs dense sums that do not wait for all workers (dense.quorum) on one simulated worker. It does
-// under the virtual clock what worker/dense/quorum_sums.h does with threads. Sync rounds that do not wait
-// for all workers (local_steps.quorum, worker/dense/quorum_rounds.h) are such sums, too. For the
-// collectives this is a reduction (worker/dense/dense_reduction.h). Its requests come when rank 0 calls
-// for a sum, also while this worker computes. A step is over at once if no sync round is due, and
-// otherwise when rank 0 releases this worker.
+// under the virtual clock what worker/dense/quorum_sums.h does with threads. Sync rounds that do
+// not wait for all workers (local_steps.quorum, worker/dense/quorum_rounds.h) are such sums, too.
+// For the collectives this is a reduction (worker/dense/dense_reduction.h). Its requests come when
+// rank 0 calls for a sum, also while this worker computes. A step is over at once if no sync round
+// is due, and otherwise when rank 0 releases this worker.
 //
 // Workers send each other letters. Each letter arrives once, in the order of sending from one
 // worker to another.

@@ -16,7 +16,8 @@ namespace tandem::study {
 
 std::string ReportPage(const Manifest& manifest, const Analysis& analysis, const Figures& figures);
 
-// Prepares a drawing of tools/study/figures.py for a page: its colours become the colours of the page.
+// Prepares a drawing of tools/study/figures.py for a page: its colours become the colours of the
+// page.
 std::string InlineSvg(absl::string_view svg);
 
 }  // namespace tandem::study

@@ -1,8 +1,8 @@
 // One worker's replica for sync rounds that do not wait for all workers (quorum_rounds.h),
 // without threads and links: the local optimizer steps, the movement that the worker brings to a
 // sync round, and the common model that it takes from there. In a worker quorum_rounds.h runs
-// this object, in the simulator tools/sim/sim_quorum.h. Both also run a QuorumMember (quorum_member.h),
-// whose parameters are `common` and whose model is NewModel().
+// this object, in the simulator tools/sim/sim_quorum.h. Both also run a QuorumMember
+// (quorum_member.h), whose parameters are `common` and whose model is NewModel().
 //
 //   if (replica.Step(gradient, step)) {
 //     const SyncReplica::Movement movement = replica.Bring();
