@@ -63,17 +63,17 @@ at::Tensor PairIndices(const at::Tensor& vectors) {
   return below[0] * n + below[1];
 }
 
-at::Tensor PairsOf(const at::Tensor& vectors) {
+at::Tensor PairsOf(const at::Tensor& vectors, const at::Tensor& indices) {
   const at::Tensor all = at::bmm(vectors, vectors.transpose(1, 2));
-  return all.flatten(1).index_select(1, PairIndices(vectors));
+  return all.flatten(1).index_select(1, indices);
 }
 
 // The gradient of a product goes to both of its vectors, each time multiplied by the other vector.
-void PairsBackward(const at::Tensor& vectors, const at::Tensor& d_pairs, const at::Tensor& d_bottom,
-                   const std::vector<at::Tensor>& d_cells) {
+void PairsBackward(const at::Tensor& vectors, const at::Tensor& indices, const at::Tensor& d_pairs,
+                   const at::Tensor& d_bottom, const std::vector<at::Tensor>& d_cells) {
   const int64_t samples = vectors.size(0), n = vectors.size(1), dim = vectors.size(2);
   at::Tensor d_all = at::zeros({samples, n * n}, vectors.options());
-  d_all.index_copy_(1, PairIndices(vectors), d_pairs);
+  d_all.index_copy_(1, indices, d_pairs);
   d_all = d_all.view({samples, n, n});
   const at::Tensor d_vectors = at::bmm(d_all + d_all.transpose(1, 2), vectors);
   d_bottom.copy_(d_vectors.select(1, 0));
@@ -103,7 +103,9 @@ class DlrmModel final : public TorchModel {
     const at::Tensor bottom = x.narrow(1, 0, dim());
     bottom_.Forward(flat, block.numbers, bottom);
     if (on_device()) {
-      x.narrow(1, dim(), interaction_.pairs()).copy_(PairsOf(Stacked(bottom, block.cells)));
+      const at::Tensor vectors = Stacked(bottom, block.cells);
+      if (!pair_indices_.defined()) pair_indices_ = PairIndices(vectors);
+      x.narrow(1, dim(), interaction_.pairs()).copy_(PairsOf(vectors, pair_indices_));
       return top_.Forward(flat, x, logits);
     }
     const auto vectors = Vectors<const float>(bottom, block.cells);
@@ -123,8 +125,8 @@ class DlrmModel final : public TorchModel {
     const at::Tensor bottom = x.narrow(1, 0, dim());
     const at::Tensor d_bottom = Kept(block, dim(), &d_bottom_);
     if (on_device()) {
-      PairsBackward(Stacked(bottom, block.cells), dx.narrow(1, dim(), interaction_.pairs()),
-                    d_bottom, block.pooled_gradients);
+      PairsBackward(Stacked(bottom, block.cells), pair_indices_,
+                    dx.narrow(1, dim(), interaction_.pairs()), d_bottom, block.pooled_gradients);
     } else {
       PairsBackwardHere(block, bottom, dx, d_bottom);
     }
@@ -146,6 +148,7 @@ class DlrmModel final : public TorchModel {
   const PairInteraction interaction_;
   LinearStack bottom_, top_;
   at::Tensor x_, dx_, d_bottom_;
+  at::Tensor pair_indices_;  // on the device
 };
 
 absl::Status CheckShape(const Dlrm& config, const ModelInputs& inputs) {

@@ -64,12 +64,12 @@ double BinaryCrossEntropy(const float* labels, const float* logits, int64_t n, f
   return sum;
 }
 
-// The same for tensors [n, 1] on any device.
-double BinaryCrossEntropyOf(const at::Tensor& labels, const at::Tensor& logits,
-                            const at::Tensor& d_logits) {
+// The same for tensors [n, 1] on any device; the sum stays there.
+at::Tensor BinaryCrossEntropyOf(const at::Tensor& labels, const at::Tensor& logits,
+                                const at::Tensor& d_logits) {
   const at::Tensor z = logits.to(at::kDouble), y = labels.to(at::kDouble);
   d_logits.copy_(at::sigmoid(z) - y);
-  return (z.clamp_min(0) - z * y + at::log1p(at::exp(-at::abs(z)))).sum().item<double>();
+  return (z.clamp_min(0) - z * y + at::log1p(at::exp(-at::abs(z)))).sum();
 }
 
 }  // namespace
@@ -206,8 +206,18 @@ float* TorchModel::DeviceGradientOrThrow(bool zero) {
   return device_gradient_.data_ptr<float>();
 }
 
+// Copies go through pinned memory and do not wait, so they are in order with the kernels of the
+// model's stream. A copy to the host has ended when a later value of the stream has been read.
 at::Tensor TorchModel::ToDevice(const at::Tensor& host) const {
-  return host.to(host.options().device(layout_.device()), /*non_blocking=*/false, /*copy=*/true);
+  const at::Device device = layout_.device();
+  return (device.is_cuda() ? host.pin_memory() : host)
+      .to(host.options().device(device), /*non_blocking=*/true, /*copy=*/true);
+}
+
+at::Tensor TorchModel::ToHost(const at::Tensor& values) const {
+  return at::empty(values.sizes(),
+                   at::TensorOptions().dtype(at::kFloat).pinned_memory(values.is_cuda()))
+      .copy_(values, /*non_blocking=*/true);
 }
 
 // Copies the inputs of the block to the device, and makes room there for its gradients.
@@ -228,21 +238,27 @@ void TorchModel::RunOnDevice(const Call& call) {
   if (backward) *call.loss_sum = 0.0;
   if (samples > 0) {
     ViewBlock(call, 0, samples);
+    // What the caller gets: its own memory, and the copy of the values on the host.
+    std::vector<std::pair<at::Tensor, at::Tensor>> results;
     const std::vector<at::Tensor> host_gradients = block_.pooled_gradients;
     CopyBlockToDevice();
     block_.last = true;
     const at::Tensor logits = at::empty({samples, 1}, flat.options());
     Logits(parameters, block_, logits);
-    View(call.logits.data(), samples, 1).copy_(logits);
+    results.emplace_back(View(call.logits.data(), samples, 1), ToHost(logits));
+    at::Tensor last = logits.select(0, 0).to(at::kDouble);
     if (backward) {
       const at::Tensor labels = ToDevice(View(call.batch.labels.data(), samples, 1));
       const at::Tensor d_logits = at::empty_like(logits);
-      *call.loss_sum = BinaryCrossEntropyOf(labels, logits, d_logits);
+      last = BinaryCrossEntropyOf(labels, logits, d_logits);
       Gradients(parameters, block_, logits, d_logits, flat_gradient);
       for (size_t t = 0; t < host_gradients.size(); ++t) {
-        host_gradients[t].copy_(block_.pooled_gradients[t]);
+        results.emplace_back(host_gradients[t], ToHost(block_.pooled_gradients[t]));
       }
     }
+    const double loss = last.item<double>();  // waits for all copies
+    if (backward) *call.loss_sum = loss;
+    for (const auto& [own, copy] : results) own.copy_(copy);
   }
   if (!backward || gradient_stays_) return;
   View(call.flat_gradient.data(), 1, layout_.size()).copy_(device_gradient_);

@@ -87,6 +87,7 @@ class TorchModel : public DenseModel {
   float* DeviceGradientOrThrow(bool zero);
   void CopyBlockToDevice();
   at::Tensor ToDevice(const at::Tensor& host) const;
+  at::Tensor ToHost(const at::Tensor& values) const;
 
   const std::string name_;
   const ModelInputs inputs_;

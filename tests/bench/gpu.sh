@@ -107,7 +107,7 @@ sanitize() {
   local outcome=clean
   if [[ $code -eq 124 || $code -eq 137 ]]; then
     outcome="did not end within four minutes: no verdict"
-  elif ! grep -q 'ERROR SUMMARY' "$log"; then
+  elif ! grep -qE '(ERROR|RACECHECK) SUMMARY' "$log"; then
     outcome="did not run: $(grep -m1 -i -E 'error|not supported' "$log" || tail -n 1 "$log")"
   elif [[ $code -ne 0 ]]; then
     outcome="FAILED ($code): $(grep -m1 -E 'Invalid|Uninit|hazard|FAILED|ERROR SUMMARY' "$log")"
