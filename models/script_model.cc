@@ -478,7 +478,8 @@ class ScriptModel final : public DenseModel {
   const ModelInputs inputs_;
   const int threads_;
   torch::jit::Module module_;
-  c10::optional<torch::jit::Method> loss_, score_;
+  // An optional: c10's own class in LibTorch 1.13, that of the standard library in LibTorch 2.
+  decltype(module_.find_method("")) loss_, score_;
   std::vector<ParameterInfo> parameters_;
   std::vector<at::Tensor> tensors_;  // one for each parameter; their data belong to the caller
   std::vector<float> initial_values_;

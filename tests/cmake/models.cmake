@@ -10,10 +10,11 @@ endif()
 tandem_test(pair_interaction_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/pair_interaction_test.cc
   DEPS tandem::pair_interaction tandem::base LABELS unit)
 
-# The models are compared with LibTorch's autograd, so this file includes LibTorch (C++17).
+# The models are compared with LibTorch's autograd, so this file includes LibTorch.
 tandem_test(models_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/models_test.cc
   DEPS tandem::models tandem::torch tandem::base LABELS unit)
-set_target_properties(models_test PROPERTIES CXX_STANDARD 17 DISABLE_PRECOMPILE_HEADERS ON)
+set_target_properties(models_test PROPERTIES
+  CXX_STANDARD ${TANDEM_TORCH_STANDARD} DISABLE_PRECOMPILE_HEADERS ON)
 
 tandem_test(job_budget_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/job_budget_test.cc
   DEPS tandem::models tandem::data tandem::job LABELS unit)
