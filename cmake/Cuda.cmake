@@ -2,8 +2,8 @@
 # nvcc for the few .cu files. So all other code stays with the C++ compiler and its warnings, and a
 # build without the toolkit differs only by the files that it leaves out.
 #
-# tandem_cuda_object(OUT a.cu HEADERS ...) compiles for Hopper, with PTX for later devices, and sets
-# OUT to the object file.
+# tandem_cuda_object(OUT a.cu HEADERS ...) compiles for TANDEM_CUDA_ARCH and sets OUT to the object
+# file.
 include_guard(GLOBAL)
 # AUTO: if there is a GPU, or if tests are built. Otherwise nothing would run the result, and nvcc
 # is slow.
@@ -25,18 +25,33 @@ if(with_cuda)
 endif()
 message(STATUS "CUDA: ${TANDEM_CUDA} ${CUDAToolkit_VERSION}")
 
-set(TANDEM_CUDA_ARCH "90" CACHE STRING "Compute capability that CUDA code is built for")
+# Code of one capability also runs on later ones of the same major number: 7.x is V100 and T4, 8.x
+# is A100, L4 and RTX 4090, 9.x is H100. The driver compiles PTX for later devices. nvcc 13 has no
+# 7.0. tests/bench/gpu.sh has the same list.
+set(TANDEM_CUDA_ARCH "" CACHE STRING
+  "Compute capabilities that CUDA code is built for, such as 80;90; empty: 7.0 (or 7.5) and later")
+set(TANDEM_GENCODE)
+if(TANDEM_CUDA)
+  foreach(arch ${TANDEM_CUDA_ARCH})
+    list(APPEND TANDEM_GENCODE -gencode arch=compute_${arch},code=[sm_${arch},compute_${arch}])
+  endforeach()
+  if(NOT TANDEM_GENCODE)
+    execute_process(COMMAND ${CUDAToolkit_NVCC_EXECUTABLE} --list-gpu-arch OUTPUT_VARIABLE known)
+    if(known MATCHES "compute_(7[05])")
+      list(APPEND TANDEM_GENCODE -gencode arch=compute_${CMAKE_MATCH_1},code=sm_${CMAKE_MATCH_1})
+    endif()
+    list(APPEND TANDEM_GENCODE -gencode arch=compute_80,code=[sm_80,sm_90,compute_80])
+  endif()
+endif()
 
 function(tandem_cuda_object out source)
   cmake_parse_arguments(ARG "" "" "HEADERS" ${ARGN})
   set(object ${CMAKE_CURRENT_BINARY_DIR}/${source}.o)
   set(headers ${ARG_HEADERS})
-  set(arch ${TANDEM_CUDA_ARCH})
   add_custom_command(
     OUTPUT ${object}
     COMMAND ${CUDAToolkit_NVCC_EXECUTABLE} -std=c++20 -O3 -fmad=false --Werror all-warnings
-            -gencode
-            arch=compute_${arch},code=[sm_${arch},compute_${arch}]
+            ${TANDEM_GENCODE}
             -Xcompiler=-fPIC,-Wall,-Wextra,-Wno-unknown-pragmas,-ffp-contract=off
             -I${CMAKE_SOURCE_DIR} -c ${CMAKE_CURRENT_SOURCE_DIR}/${source} -o ${object}
     DEPENDS ${source} ${headers}

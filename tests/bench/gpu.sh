@@ -49,7 +49,9 @@ sources=(collectives/cuda/{device_reduce.cu,ipc_allreduce.cc,ipc_memory.cc,ipc_b
   collectives/cuda/{staged_allreduce,two_level_sum}.cc collectives/reduce_kernels.cc collectives/reduce_base.cc
   tests/cuda/{gpu_bench.cc,gpu_checks.cc,gpu_data.cc,gpu_main.cc,nccl_allreduce.cc,processes.cc,thread_peers.cc})
 flags=(-std=c++20 "$optimise" -fmad=false -I. -Xcompiler=-ffp-contract=off
-  -gencode "arch=compute_90,code=[sm_90,compute_90]")
+  -gencode "arch=compute_80,code=[sm_80,sm_90,compute_80]")  # cmake/Cuda.cmake says why
+oldest=$("$NVCC" --list-gpu-arch | grep -m 1 -o '7[05]$' || true)
+[[ -z $oldest ]] || flags+=(-gencode "arch=compute_$oldest,code=sm_$oldest")
 link=(-lpthread -lrt)
 if [[ $(uname -m) == x86_64 ]]; then
   sources+=(collectives/reduce_avx2.cc collectives/reduce_avx512.cc)
