@@ -54,7 +54,7 @@ void LinearStack::Forward(const float* flat, const at::Tensor& x, const at::Tens
     Layer& layer = layers_[l];
     const bool last = l + 1 == layers_.size();
     at::Tensor output = last ? y : KeptRows(x.size(0), layer.out, layout_->device(), &layer.output);
-    MultiplyTransposed(input, layout_->View(flat, layer.weight), output);
+    MultiplyTransposed(input, layout_->View(flat, layer.weight), output, layout_->on_device());
     output.add_(layout_->View(flat, layer.bias));
     if (layer.relu) output.relu_();
     input = output;
@@ -72,13 +72,14 @@ void LinearStack::Backward(const float* flat, const at::Tensor& x, const at::Ten
     if (layer.relu) at::threshold_backward_out(gradient, gradient, output, 0);
     const at::Tensor input =
         l == 0 ? x : KeptRows(rows, layer.in, layout_->device(), &layers_[l - 1].output);
-    AddTransposedProduct(gradient, input, layout_->View(flat_gradient, layer.weight));
+    AddTransposedProduct(gradient, input, layout_->View(flat_gradient, layer.weight),
+                         layout_->on_device());
     layout_->View(flat_gradient, layer.bias).add_(gradient.sum(0));
     if (ready) ready(layout_->parameters()[static_cast<size_t>(layer.weight)].offset);
     if (l == 0 && !dx.defined()) return;
     const at::Tensor down =
         l == 0 ? dx : KeptRows(rows, layer.in, layout_->device(), &layers_[l - 1].gradient);
-    Multiply(gradient, layout_->View(flat, layer.weight), down);
+    Multiply(gradient, layout_->View(flat, layer.weight), down, layout_->on_device());
     output = input;
     gradient = down;
   }

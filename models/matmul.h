@@ -6,10 +6,12 @@
 // generates code for the processor at hand, is also faster on narrow layers, and gives the same
 // bits with any BLAS.
 //
-// All tensors are float and on the CPU, or all on one GPU, where LibTorch multiplies. stride(1)
-// must be 1; rows may be further apart than their length. With one thread the same inputs give the
-// same bits. Errors are thrown as c10::Error.
-// bits. Errors are c10::Error.
+// On GPUs LibTorch multiplies (`by_libtorch`), because oneDNN has no code for them. Tests use
+// LibTorch's products on the CPU, too.
+//
+// All tensors are float and on one device. stride(1) must be 1; rows may be further apart than
+// their length. By oneDNN, with one thread, the same inputs give the same bits. Errors are thrown
+// as c10::Error.
 #ifndef TANDEM_MODELS_MATMUL_H_
 #define TANDEM_MODELS_MATMUL_H_
 
@@ -18,13 +20,15 @@
 namespace tandem::models {
 
 // y = x w^T: the output of a layer with weights w [out, in].
-void MultiplyTransposed(const at::Tensor& x, const at::Tensor& w, const at::Tensor& y);
+void MultiplyTransposed(const at::Tensor& x, const at::Tensor& w, const at::Tensor& y,
+                        bool by_libtorch);
 
 // dx = dy w: the gradient of the layer's input.
-void Multiply(const at::Tensor& dy, const at::Tensor& w, const at::Tensor& dx);
+void Multiply(const at::Tensor& dy, const at::Tensor& w, const at::Tensor& dx, bool by_libtorch);
 
 // dw += dy^T x: the gradient of the layer's weights.
-void AddTransposedProduct(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& dw);
+void AddTransposedProduct(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& dw,
+                          bool by_libtorch);
 
 }  // namespace tandem::models
 

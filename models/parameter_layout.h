@@ -25,7 +25,12 @@ class ParameterLayout {
 
   // The device of the flat buffers and of everything that is computed from them.
   at::Device device() const { return device_; }
-  void set_device(at::Device device) { device_ = device; }
+  // True: compute with the code for GPUs, on any device.
+  bool on_device() const { return on_device_; }
+  void ComputeOn(at::Device device) {
+    device_ = device;
+    on_device_ = true;
+  }
 
   // A view of parameter `index` in the flat buffer (or in the flat gradient, which has the same
   // layout). Valid as long as the buffer. The view of a const buffer must only be read.
@@ -35,6 +40,7 @@ class ParameterLayout {
   std::vector<ParameterInfo> parameters_;
   int64_t size_ = 0;
   at::Device device_ = at::kCPU;
+  bool on_device_ = false;
 };
 
 // Initializers by their published names. `in` and `out` are the widths of the layer.

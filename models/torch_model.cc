@@ -110,7 +110,7 @@ absl::Status TorchModel::Run(const Call& call) {
   return AtBorder(name_, [&] {
     // The setting belongs to the calling thread, which may have changed.
     omp_set_num_threads(threads_);
-    on_device_ ? RunOnDevice(call) : RunBlocks(call);
+    on_device() ? RunOnDevice(call) : RunBlocks(call);
   });
 }
 
@@ -188,13 +188,8 @@ at::Tensor TorchModel::Kept(const Block& block, int64_t width, at::Tensor* stora
 
 // ---- on a device ----
 
-void TorchModel::ComputeOn(at::Device device) {
-  on_device_ = true;
-  layout_.set_device(device);
-}
-
 absl::StatusOr<float*> TorchModel::DeviceGradient(bool zero) {
-  if (!on_device_) {
+  if (!on_device()) {
     return absl::FailedPreconditionError(absl::StrCat("model ", name_, ": not on a device"));
   }
   float* gradient = nullptr;

@@ -39,7 +39,7 @@ class TorchModel : public DenseModel {
   void LeaveGradientOnDevice() final { gradient_stays_ = true; }
 
   // Call before the first computation. kCPU: use the code for GPUs on the processor.
-  void ComputeOn(at::Device device);
+  void ComputeOn(at::Device device) { layout_.ComputeOn(device); }
 
  protected:
   // One block of samples. All tensors are views of the caller's memory, or are on the device.
@@ -64,7 +64,7 @@ class TorchModel : public DenseModel {
 
   // KeptRows for a block.
   at::Tensor Kept(const Block& block, int64_t width, at::Tensor* storage) const;
-  bool on_device() const { return on_device_; }
+  bool on_device() const { return layout_.on_device(); }
 
   // The callback for LinearStack::Backward. It does nothing before the last block, since gradients
   // are not final until then.
@@ -94,7 +94,7 @@ class TorchModel : public DenseModel {
   ParameterLayout layout_;
   Block block_;  // reused for the memory of its vectors
   at::Tensor d_logits_;
-  bool on_device_ = false, gradient_stays_ = false;
+  bool gradient_stays_ = false;
   at::Tensor device_gradient_;  // [parameters], zeros before the first batch
 };
 
