@@ -356,15 +356,15 @@ class Worker {
   // own module join while the worker opens (MeetModules), before the first step.
   absl::Status JoinOthers() {
     if (reducer_ != nullptr || options_.plan.dense_table >= 0) return absl::OkStatus();
-    TANDEM_ASSIGN_OR_RETURN(WorkerGroup group,
-                            JoinWorkers(options_.plan, self_.index, coordinator_,
-                                        options_.dump_folder, Module(), runner_->dense(), &watch_));
+    const bool on_device = options_.plan.job.dense().device() == Dense::CUDA;
+    TANDEM_ASSIGN_OR_RETURN(
+        WorkerGroup group,
+        JoinWorkers(options_.plan, self_.index, coordinator_, options_.dump_folder, Module(),
+                    runner_->dense(), on_device ? runner_->LeaveGradientOnDevice() : nullptr,
+                    &watch_));
     DenseReducer* const reducer = reducer_ = group.reducer.get();
     TANDEM_RETURN_IF_ERROR(reducer->SetState(own_state_));
     reducer->set_trace(trace_.get());
-    if (reducer->sums_on_device()) {
-      reducer->set_device_gradient(runner_->LeaveGradientOnDevice());
-    }
     // With slow_down_ the gradients of a step count as ready only at the end of its longer time.
     if (reducer->overlaps() && !slow_down_.any()) {
       runner_->set_gradient_ready([reducer](int64_t first) { reducer->Ready(first); });
