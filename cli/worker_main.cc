@@ -2,9 +2,11 @@
 #include <memory>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "base/exhaustion.h"
 #include "base/process.h"
 #include "models/model.h"
+#include "node/log.h"
 #include "node/network_check.h"
 #include "node/role_options.h"
 #include "node/transport_choice.h"
@@ -15,12 +17,18 @@
 namespace tandem::cli {
 namespace {
 
-// The model of models/ that the job names.
-absl::StatusOr<std::unique_ptr<models::DenseModel>> CompiledModel(
-    const job::ResolvedJob& plan, const models::ModelInputs& inputs) {
-  const bool cuda = plan.job.dense().device() == Dense::CUDA;
-  return models::NewDenseModel(plan.job.model(), inputs, plan.job.cluster().threads_per_worker(),
-                               cuda ? models::ModelDevice::kCuda : models::ModelDevice::kCpu);
+// The model of models/ that the job names. Workers of one host take its GPUs in turn.
+absl::StatusOr<std::unique_ptr<models::DenseModel>> CompiledModel(const job::ResolvedJob& plan,
+                                                                  const models::ModelInputs& inputs,
+                                                                  int rank, int rank_on_host) {
+  const int threads = plan.job.cluster().threads_per_worker();
+  if (plan.job.dense().device() != Dense::CUDA) {
+    return models::NewDenseModel(plan.job.model(), inputs, threads);
+  }
+  const int gpus = models::CudaDevices();
+  const int gpu = gpus == 0 ? 0 : rank_on_host % gpus;
+  node::Log("worker", rank).Info(absl::StrCat("computes on GPU ", gpu, " of ", gpus));
+  return models::NewDenseModel(plan.job.model(), inputs, threads, models::ModelDevice::kCuda, gpu);
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
@@ -76,8 +84,13 @@ int main(int argc, char** argv) {
   options.plan = *plan;
   options.paths = std::make_shared<transport::PathLog>();
   options.member = node::MemberOf(flags, plan->serving(), options.paths);
-  options.make_runner = [&](const job::ResolvedJob& job, int rank, const std::string& init_from) {
-    return worker::StepRunner::New(job, rank, init_from, cli::CompiledModel, scores);
+  options.make_runner = [&](const job::ResolvedJob& job, int rank, int rank_on_host,
+                            const std::string& init_from) {
+    const auto model = [rank, rank_on_host](const job::ResolvedJob& of,
+                                            const models::ModelInputs& inputs) {
+      return cli::CompiledModel(of, inputs, rank, rank_on_host);
+    };
+    return worker::StepRunner::New(job, rank, init_from, model, scores);
   };
   options.trace_path = trace;
   options.trace_steps = trace_steps;

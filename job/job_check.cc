@@ -599,8 +599,8 @@ bool AddsInRankOrder(const Dense& dense) {
 absl::Status CheckOrder(const Dense& dense) {
   if (dense.device() == Dense::CUDA) {
     return Refuse("dense.device",
-                  "CUDA: a GPU adds in an order of its own, so the run could not be replayed; use "
-                  "CPU, or drop staleness.record_order");
+                  "CUDA: models on a GPU may add in another order each time, so the run could not "
+                  "be replayed; use CPU, or drop staleness.record_order");
   }
   if (dense.synchroniser() == Dense::SERVERS || AddsInRankOrder(dense)) return absl::OkStatus();
   return Refuse(
@@ -777,8 +777,8 @@ absl::Status CheckDense(const Job& job) {
   if (job.staleness().record_order()) TANDEM_RETURN_IF_ERROR(CheckOrder(dense));
   if (dense.device() == Dense::CUDA && job.reproducible()) {
     return Refuse("dense.device",
-                  "CUDA: a GPU adds in an order of its own, so the job cannot be reproducible; use "
-                  "CPU");
+                  "CUDA: models on a GPU may add in another order each time, so the job cannot be "
+                  "reproducible; use CPU");
   }
   if (dense.synchroniser() == Dense::SERVERS) {
     constexpr absl::string_view kOnly = "only for ALLREDUCE, and the synchroniser is SERVERS";

@@ -101,6 +101,9 @@ class DenseModel {
   GradientReady gradient_ready_;
 };
 
+// The GPUs that LibTorch can use in this process (CUDA_VISIBLE_DEVICES limits them); 0: none.
+int CudaDevices();
+
 // Where a model computes. On a GPU a batch is one block. Results agree with those of the processor
 // except for rounding.
 enum class ModelDevice {
@@ -112,10 +115,11 @@ enum class ModelDevice {
 // Constructs the model of a job. INVALID_ARGUMENT: the model does not fit its inputs (DLRM's bottom
 // width against dim, ...), or its file is not a TorchScript file. NOT_FOUND: the file does not
 // exist. FAILED_PRECONDITION: there is no GPU, or LibTorch cannot use it. `threads`: threads within
-// one operation.
+// one operation. `gpu`: for kCuda, which of CudaDevices().
 absl::StatusOr<std::unique_ptr<DenseModel>> NewDenseModel(const Model& config,
                                                           const ModelInputs& inputs, int threads,
-                                                          ModelDevice device = ModelDevice::kCpu);
+                                                          ModelDevice device = ModelDevice::kCpu,
+                                                          int gpu = 0);
 
 // Fills the flat buffer with initial values. Declared here and defined without LibTorch.
 void InitParameters(absl::Span<const ParameterInfo> parameters, uint64_t job_seed,

@@ -75,9 +75,11 @@ NewModelResult OnProcessor(const Model& config, const ModelInputs& inputs, int t
 
 }  // namespace
 
+int CudaDevices() { return at::hasCUDA() ? static_cast<int>(at::getNumGPUs()) : 0; }
+
 absl::StatusOr<std::unique_ptr<DenseModel>> NewDenseModel(const Model& config,
                                                           const ModelInputs& inputs, int threads,
-                                                          ModelDevice device) {
+                                                          ModelDevice device, int gpu) {
   TANDEM_RETURN_IF_ERROR(CheckInputs(inputs));
   // LibTorch has two thread pools, and one of them waits for ever for a thread that cannot be
   // started. That pool begins with one thread for each processor, even if fewer are asked for.
@@ -85,7 +87,7 @@ absl::StatusOr<std::unique_ptr<DenseModel>> NewDenseModel(const Model& config,
   TANDEM_RETURN_IF_ERROR(CanStartThreads(std::max(2 * (threads - 1), processors - 1)));
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<DenseModel> model, OnProcessor(config, inputs, threads));
   if (device == ModelDevice::kCpu) return model;
-  if (device == ModelDevice::kCuda && !at::hasCUDA()) {
+  if (device == ModelDevice::kCuda && CudaDevices() == 0) {
     return absl::FailedPreconditionError(
         "dense.device: CUDA, but LibTorch finds no GPU (a driver, and a LibTorch with CUDA?)");
   }
@@ -93,7 +95,9 @@ absl::StatusOr<std::unique_ptr<DenseModel>> NewDenseModel(const Model& config,
     return absl::FailedPreconditionError("a module from a file computes on the processor");
   }
   // All other models are TorchModels.
-  static_cast<TorchModel&>(*model).ComputeOn(device == ModelDevice::kCuda ? at::kCUDA : at::kCPU);
+  static_cast<TorchModel&>(*model).ComputeOn(
+      device == ModelDevice::kCuda ? at::Device(at::kCUDA, static_cast<at::DeviceIndex>(gpu))
+                                   : at::Device(at::kCPU));
   return model;
 }
 

@@ -45,7 +45,7 @@ absl::StatusOr<std::unique_ptr<AttachedWorker>> AttachedWorker::Join(WorkerOptio
   }
   std::unique_ptr<AttachedWorker> worker(new AttachedWorker(std::move(options), keeps_state));
   AttachedWorker* const self = worker.get();
-  self->options_.make_runner = [self](const job::ResolvedJob& plan, int rank,
+  self->options_.make_runner = [self](const job::ResolvedJob& plan, int rank, int /*rank_on_host*/,
                                       const std::string& init_from) {
     return self->MakeRunner(plan, rank, init_from);
   };

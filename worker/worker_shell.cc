@@ -356,15 +356,15 @@ class Worker {
   // own module join while the worker opens (MeetModules), before the first step.
   absl::Status JoinOthers() {
     if (reducer_ != nullptr || options_.plan.dense_table >= 0) return absl::OkStatus();
-    TANDEM_ASSIGN_OR_RETURN(WorkerGroup group,
-                            JoinWorkers(options_.plan, self_.index, coordinator_,
-                                        options_.dump_folder, Module(), runner_->dense(), &watch_));
+    const bool on_device = options_.plan.job.dense().device() == Dense::CUDA;
+    TANDEM_ASSIGN_OR_RETURN(
+        WorkerGroup group,
+        JoinWorkers(options_.plan, self_.index, coordinator_, options_.dump_folder, Module(),
+                    runner_->dense(), on_device ? runner_->LeaveGradientOnDevice() : nullptr,
+                    &watch_));
     DenseReducer* const reducer = reducer_ = group.reducer.get();
     TANDEM_RETURN_IF_ERROR(reducer->SetState(own_state_));
     reducer->set_trace(trace_.get());
-    if (reducer->sums_on_device()) {
-      reducer->set_device_gradient(runner_->LeaveGradientOnDevice());
-    }
     // With slow_down_ the gradients of a step count as ready only at the end of its longer time.
     if (reducer->overlaps() && !slow_down_.any()) {
       runner_->set_gradient_ready([reducer](int64_t first) { reducer->Ready(first); });
@@ -474,6 +474,9 @@ class Worker {
     self_ = EndpointId::Worker(rank);
     log_ = node::Log("worker", rank);
     coordinator_ = view.coordinator();
+    for (int w = 0; w < rank; ++w) {
+      if (view.worker(w).host() == view.worker(rank).host()) ++rank_on_host_;
+    }
     member_->progress().SetActivity({"opening data and model", {}});
     if (!options_.trace_path.empty()) {
       trace_ = std::make_unique<collectives::Trace>(absl::StrCat("worker ", rank), rank);
@@ -500,7 +503,8 @@ class Worker {
     TANDEM_ASSIGN_OR_RETURN(job::StepTimes times,
                             data::OpenStepTimes(plan_, plan_.job.seed(), self_.index));
     slow_down_.set_times(std::move(times));
-    TANDEM_ASSIGN_OR_RETURN(runner_, options_.make_runner(plan_, self_.index, init_from));
+    TANDEM_ASSIGN_OR_RETURN(runner_,
+                            options_.make_runner(plan_, self_.index, rank_on_host_, init_from));
     if (resume) {
       TANDEM_ASSIGN_OR_RETURN(start_, FindStart(init_from));
     }
@@ -634,6 +638,7 @@ class Worker {
   const WorkerOptions& options_;
   job::ResolvedJob plan_;  // plan of the options, with data statistics
   EndpointId self_ = EndpointId::Worker(0);
+  int rank_on_host_ = 0;
   node::Log log_{"worker"};
   node::BoundedLog troubles_;
   uint64_t seen_progress_ = 0;

@@ -28,10 +28,11 @@ struct WorkerOptions {
   // The shell fills in role and endpoints.
   node::NodeSession::Options member;
   std::shared_ptr<transport::PathLog> paths;  // choices of the transports; may be null
-  // Makes the task runner, once the rank is known, on the opening thread. `init_from`: the
-  // checkpoint that the dense part is taken from; empty: none.
-  std::function<absl::StatusOr<std::unique_ptr<TaskRunner>>(const job::ResolvedJob& plan, int rank,
-                                                            const std::string& init_from)>
+  // Makes the task runner, once the rank is known, on the opening thread. `rank_on_host`: how many
+  // workers of lower rank are on this host. `init_from`: the checkpoint that the dense part is
+  // taken from; empty: none.
+  std::function<absl::StatusOr<std::unique_ptr<TaskRunner>>(
+      const job::ResolvedJob& plan, int rank, int rank_on_host, const std::string& init_from)>
       make_runner;
   // The callbacks below may be empty. Called on the opening thread, when data and model are open
   // and the workers have exchanged the values of a program's module.

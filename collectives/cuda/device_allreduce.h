@@ -61,9 +61,9 @@ class DeviceAllReduce {
 
 struct IpcOptions {
   std::chrono::milliseconds deadline{30000};
-  // Called from time to time while Run waits for another rank. A status other than OK ends the wait
-  // with that status, so the caller can report a lost rank before the deadline.
-  std::function<DeviceStatus()> still_waiting;
+  // Called from time to time while Run waits for `rank`. A status other than OK ends the wait with
+  // that status, so the caller can report a lost rank before the deadline.
+  std::function<DeviceStatus(int rank)> still_waiting;
   // If on, the ranks that share a device let one of them run the kernel for all. If off, each rank
   // folds its own block, as ranks with a device each do. Must be the same on all ranks.
   bool one_kernel_per_device = true;

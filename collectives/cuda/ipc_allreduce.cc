@@ -79,7 +79,9 @@ DeviceStatus IpcAllReduce::Open(const ByteAllGather& all_gather) {
   TANDEM_DEVICE_RETURN(all_gather(&mine, sizeof(mine), cards.data()));
   TANDEM_DEVICE_RETURN(sync_round_.Open(all_gather));
   TANDEM_DEVICE_RETURN(filled);
-  return ReadCards(cards);
+  const DeviceStatus read = ReadCards(cards);
+  if (!read.ok()) sync_round_.Fail(read);  // the others may have no error, and would wait in Run
+  return read;
 }
 
 DeviceStatus IpcAllReduce::FillCard(Card* card) {

@@ -159,7 +159,7 @@ DeviceStatus IpcBarrier::WaitFor(const std::atomic<uint64_t>& counter, int rank,
     Pause(round);
     if (round % 64 != 63) continue;
     if (page_->broken.load(std::memory_order_acquire) == 2) return Broken();
-    if (options_.still_waiting) TANDEM_DEVICE_RETURN(options_.still_waiting());
+    if (options_.still_waiting) TANDEM_DEVICE_RETURN(options_.still_waiting(rank));
     if (Clock::now() >= deadline_) {
       return DeviceStatus(Code::kDeadline,
                           "rank " + std::to_string(rank) + " has not " + what + " all-reduce #" +

@@ -416,7 +416,7 @@ std::string IpcToldOfDeath(const GpuCheckOptions&) {
   return RunProcesses(
       2, kLimit, OnDevice([](Peer& peer) {
         collectives::IpcOptions ipc;
-        ipc.still_waiting = [] {
+        ipc.still_waiting = [](int) {
           return collectives::DeviceStatus(Code::kPeer, "the scheduler says so", 1);
         };
         std::unique_ptr<collectives::DeviceAllReduce> all_reduce;

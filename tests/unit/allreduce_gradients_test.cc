@@ -190,6 +190,26 @@ TEST_F(AllReduceGradientsTest, ReplicasAreComparedAsAnEpochEnds) {
   }
 }
 
+TEST_F(AllReduceGradientsTest, GradientsOnGpusAreSummedThereAndReplicasCompared) {
+  job::ResolvedJob plan;
+  plan.job.mutable_cluster()->set_workers(2);
+  plan.job.mutable_dense()->set_device(Dense::CUDA);
+  auto dense = *worker::DenseParameters::New(Sgd(), kCount);
+  std::vector<float> gradient(dense->padded().size() + 1);
+  auto reduction = worker::AllReduceGradients::New(plan, /*rank=*/0, /*bucket_bytes=*/0, *dense);
+  reduction->Begin(absl::MakeSpan(gradient), {0, 0});
+  reduction->Close();
+  std::vector<Request> asked;
+  while (const Request* request = reduction->Next()) {
+    asked.push_back(*request);
+    reduction->OnDone();
+  }
+  ASSERT_EQ(asked.size(), 3u);
+  EXPECT_EQ(asked[0].by, Request::By::kDevice);
+  EXPECT_EQ(asked[1].count, 1) << "n travels apart";
+  EXPECT_EQ(asked[2].primitive, collectives::Primitive::kAllGather) << "of digests";
+}
+
 TEST_F(AllReduceGradientsTest, AShardedOptimizerScattersGradientsAndGathersValues) {
   worker::AllReduceGradients::Options options;
   options.sharded_optimizer = true;

@@ -144,6 +144,29 @@ std::unique_ptr<worker::DenseReducer> NewReducer(const Settings& settings,
       reducer);
 }
 
+// Sums as workers do on GPUs, in host memory and over their group.
+class SumWithoutGpus final : public worker::DeviceSum {
+ public:
+  static constexpr uint64_t kBytesOfASum = 1000;
+
+  explicit SumWithoutGpus(collectives::Group& group) : group_(group) {}
+  std::string name() const override { return "fake"; }
+  std::string why() const override { return "for a test"; }
+  uint64_t bytes_sent() const override { return bytes_; }
+  absl::Status Sum(float* device, int64_t count, float* host, const Waiting&) override {
+    bytes_ += kBytesOfASum;
+    collectives::CallOptions call;
+    call.choice = collectives::AlgorithmChoice{collectives::Algorithm::kDirect};
+    const auto work = group_.AllReduce(device, host, count, collectives::DataType::kF32,
+                                       collectives::ReduceOp::kSum, call);
+    return group_.Wait(work);
+  }
+
+ private:
+  collectives::Group& group_;
+  uint64_t bytes_ = 5;  // sent before the first step
+};
+
 // `backward`: how often gradients are said to be ready on the way.
 std::vector<Result> Train(int workers, const std::vector<Step>& steps, const Settings& settings,
                           int backward = 0) {
@@ -159,12 +182,17 @@ std::vector<Result> Train(int workers, const std::vector<Step>& steps, const Set
   std::vector<Result> out(static_cast<size_t>(workers));
   const auto run = [&](int w) {
     auto dense = std::move(*worker::DenseParameters::New(Config(), kCount));
-    const auto reducer =
-        NewReducer(settings,
-                   std::make_unique<collectives::Group>(w, std::move(links[static_cast<size_t>(w)]),
-                                                        collectives::GroupOptions()),
-                   nullptr, *dense);
-    std::vector<float> gradient(dense->padded().size() + 1);
+    auto group = std::make_unique<collectives::Group>(w, std::move(links[static_cast<size_t>(w)]),
+                                                      collectives::GroupOptions());
+    auto device_sum = std::make_unique<SumWithoutGpus>(*group);
+    const auto reducer = NewReducer(settings, std::move(group), nullptr, *dense);
+    std::vector<float> gradient(dense->padded().size() + 1), device(kCount);
+    if (settings.reduction.on_device) {
+      reducer->SumOnDevice(std::move(device_sum), [&device](bool zero) {
+        if (zero) std::fill(device.begin(), device.end(), 0.0f);
+        return device.data();
+      });
+    }
     Result& result = out[static_cast<size_t>(w)];
     for (const Step& step : steps) {
       const auto& mine = step.gradients[static_cast<size_t>(w)];
@@ -173,7 +201,8 @@ std::vector<Result> Train(int workers, const std::vector<Step>& steps, const Set
       if (reducer->overlaps() && samples > 0) {
         reducer->Begin(absl::MakeSpan(gradient), {0, samples});
       }
-      std::copy(mine.begin(), mine.end(), gradient.begin());
+      std::copy(mine.begin(), mine.end(), device.begin());
+      if (!settings.reduction.on_device) std::copy(mine.begin(), mine.end(), gradient.begin());
       for (int i = backward; samples > 0 && i > 0; --i) {
         reducer->Ready(kCount * i / (backward + 1));
       }
@@ -232,6 +261,18 @@ TEST(DenseReducerTest, TellsTheSumOfSamplesAlsoWhenItIsNothing) {
                   static_cast<double>(steps[i].samples[0] + steps[i].samples[1]));
       }
     }
+  }
+}
+
+TEST(DenseReducerTest, GradientsOnGpusAreSummedThereAndTheirBytesCounted) {
+  Settings settings = Direct();
+  settings.reduction.on_device = true;
+  for (const int workers : {1, 3}) {
+    const std::vector<Step> steps = RandomSteps(workers, 6);
+    const std::vector<Result> results = Train(workers, steps, settings);
+    for (const Result& result : results) EXPECT_EQ(result.values, Reference(steps));
+    if (workers > 1) continue;
+    EXPECT_EQ(results[0].bytes, steps.size() * SumWithoutGpus::kBytesOfASum);
   }
 }
 
@@ -374,6 +415,77 @@ TEST(DenseReducerTest, AbortEndsAWaitForAWorkerThatDoesNotCome) {
     aborter.join();
     EXPECT_EQ(status, absl::CancelledError("enough"));
   }
+}
+
+// A sum on GPUs in which worker 1 does not come.
+class SumWithoutWorker1 final : public worker::DeviceSum {
+ public:
+  std::string name() const override { return "fake"; }
+  std::string why() const override { return "for a test"; }
+  uint64_t bytes_sent() const override { return 0; }
+  absl::Status Sum(float*, int64_t, float*, const Waiting& waiting) override {
+    absl::Status status;
+    while ((status = waiting(1)).ok()) absl::SleepFor(absl::Milliseconds(10));
+    return status;
+  }
+};
+
+TEST(DenseReducerTest, AWaitInASumOnGpusNamesTheWorkerAndDumpsAndCanBeAborted) {
+  const TemporaryFolder folder;
+  auto dense = std::move(*worker::DenseParameters::New(Config(), kCount));
+  worker::AbortableWatch watch;
+  auto pair = collectives::InMemoryLink::NewPair();
+  Settings settings = Direct();
+  settings.reduction.on_device = true;
+  settings.reducer.dump_folder = folder.File("dump");
+  const auto reducer = NewReducer(settings, GroupOfTwo(std::move(pair[0]), &watch), &watch, *dense);
+  std::vector<float> gradient(dense->padded().size() + 1);
+  reducer->SumOnDevice(std::make_unique<SumWithoutWorker1>(),
+                       [&](bool) { return gradient.data(); });
+  reducer->RequestDump();
+  std::thread aborter([&] {
+    while (reducer->WaitingFor().text.empty()) absl::SleepFor(absl::Milliseconds(10));
+    EXPECT_EQ(reducer->WaitingFor().text, "sum on GPUs: waits for worker 1");
+    EXPECT_EQ(reducer->WaitingFor().waits_for, EndpointId::Worker(1));
+    EXPECT_TRUE(collectives::ReadDumps(settings.reducer.dump_folder).ok());
+    reducer->Abort("enough");
+  });
+  worker::DenseReducer::StepResult told;
+  const absl::Status status = reducer->Finish(absl::MakeSpan(gradient), {0, 1}, &told);
+  aborter.join();
+  EXPECT_EQ(status, absl::CancelledError("enough"));
+  EXPECT_EQ(reducer->WaitingFor().text, "");
+}
+
+// ---- Sums on GPUs, on a machine that may have none ------------------------------------------
+
+TEST(DeviceSumTest, OneWorkerNeedsNoDevice) {
+  collectives::Group alone(0, std::vector<std::unique_ptr<collectives::Link>>(1), {});
+  const auto sum = worker::DeviceSum::New(alone, {}, nullptr);
+  if (absl::IsUnimplemented(sum.status())) GTEST_SKIP() << sum.status();
+  ASSERT_TRUE(sum.ok()) << sum.status();
+  EXPECT_EQ((*sum)->name(), "none");
+  EXPECT_EQ((*sum)->bytes_sent(), 0u);
+}
+
+// Neither CUDA IPC nor pinned memory works. Both workers find out, and neither waits for the other.
+TEST(DeviceSumTest, WorkersFailTogether) {
+  auto pair = collectives::InMemoryLink::NewPair();
+  const auto open = [&](int rank) {
+    std::vector<std::unique_ptr<collectives::Link>> links(2);
+    links[static_cast<size_t>(1 - rank)] = std::move(pair[static_cast<size_t>(rank)]);
+    collectives::Group group(rank, std::move(links), {});
+    worker::DeviceSumOptions options;
+    options.host_of_rank = {0, 0};
+    const auto sum =
+        worker::DeviceSum::New(group, std::move(options), [](int) { return absl::OkStatus(); });
+    EXPECT_FALSE(sum.ok());
+    if (absl::IsUnimplemented(sum.status())) return;
+    EXPECT_THAT(std::string(sum.status().message()), HasSubstr("gradients on the GPU"));
+  };
+  std::thread other([&] { open(1); });
+  open(0);
+  other.join();
 }
 
 // ---- Dumps ----------------------------------------------------------------------

@@ -624,12 +624,12 @@ INSTANTIATE_TEST_SUITE_P(
                       "dense.calibration: \"costs\"; with dense.device CUDA gradients are summed "
                       "on the GPUs, in one way; leave it out"},
         Contradiction{{{"dense.device", "CUDA"}, {"reproducible", "true"}},
-                      "dense.device: CUDA: a GPU adds in an order of its own, so the job cannot be "
-                      "reproducible; use CPU"},
+                      "dense.device: CUDA: models on a GPU may add in another order each "
+                      "time, so the job cannot be reproducible; use CPU"},
         Contradiction{
             {{"dense.device", "CUDA"}, {"dense.synchroniser", "SERVERS"}, {"reproducible", "true"}},
-            "dense.device: CUDA: a GPU adds in an order of its own, so the job cannot be "
-            "reproducible; use CPU"},
+            "dense.device: CUDA: models on a GPU may add in another order each "
+            "time, so the job cannot be reproducible; use CPU"},
         Contradiction{{{"dense.bucket_bytes", "-2"}},
                       "dense.bucket_bytes: -2, must be -1 to 1073741824"},
         Contradiction{{{"reproducible", "true"}, {"dense.algorithm", "RING"}},

@@ -64,8 +64,7 @@ std::unique_ptr<DenseReduction> AllReduceGradients::New(const job::ResolvedJob& 
   options.codec = config.codec().kind() > Codec::NONE;
   options.sharded_optimizer = config.sharded_optimizer();
   options.on_device = config.device() == Dense::CUDA;
-  // Our own sums have the same bits on all ranks. Other libraries, as on GPUs, do not promise that.
-  options.compares = plan.workers() > 1 && !options.on_device;
+  options.compares = plan.workers() > 1;
   return std::make_unique<AllReduceGradients>(dense, options);
 }
 

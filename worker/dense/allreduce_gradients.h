@@ -54,8 +54,7 @@ class AllReduceGradients final : public DenseReduction {
     bool codec = false;  // a codec computes the sum
     bool sharded_optimizer = false;
     bool on_device = false;  // the sum is of gradients on a GPU
-    // Replicas have the same bits, and are compared when an epoch ends.
-    bool compares = false;
+    bool compares = false;   // replicas, which have the same bits, when an epoch ends
   };
   static std::unique_ptr<DenseReduction> New(const job::ResolvedJob& plan, int rank,
                                              int64_t bucket_bytes, DenseParameters& dense);

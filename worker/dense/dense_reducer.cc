@@ -219,9 +219,33 @@ absl::Status DenseReducer::SumByCodec(const Request& request) {
   return codec_->Sum(*group_, gradient, gradient, absl::MakeSpan(sent_by_codec_));
 }
 
+void DenseReducer::SumOnDevice(std::unique_ptr<DeviceSum> sum, DeviceGradient gradient) {
+  device_sum_ = std::move(sum);
+  device_gradient_ = std::move(gradient);
+  (void)TakeBytes();  // bytes sent earlier, by the first try of the sum
+}
+
 absl::Status DenseReducer::SumOnDevice(const Request& request) {
   TANDEM_ASSIGN_OR_RETURN(float* const gradient, device_gradient_(/*zero=*/samples_ == 0));
-  return device_sum_->Sum(gradient, request.count, static_cast<float*>(request.output));
+  const absl::Time begun = MonotonicNow();
+  bool told = false;
+  const auto waiting = [&](int worker) {
+    if (MonotonicNow() - begun >= kNews) {
+      (void)DumpIfNeeded(absl::OkStatus());
+      absl::MutexLock lock(&mutex_);
+      waiting_ = {absl::StrCat("sum on GPUs: waits for worker ", worker),
+                  worker < 0 ? EndpointId() : EndpointId::Worker(worker)};
+      told = true;
+    }
+    return watch_ == nullptr ? absl::OkStatus() : watch_->Verdict();
+  };
+  absl::Status status =
+      device_sum_->Sum(gradient, request.count, static_cast<float*>(request.output), waiting);
+  if (told) {
+    absl::MutexLock lock(&mutex_);
+    waiting_ = {};
+  }
+  return status;
 }
 
 // ---- Steps ---------------------------------------------------------------------
@@ -307,7 +331,8 @@ absl::Status DenseReducer::Finish(absl::Span<float> gradient, const Step& step,
 }
 
 uint64_t DenseReducer::TakeBytes() {
-  const uint64_t sent = quorum_ == nullptr ? group_->bytes_sent() : sent_bytes_.load();
+  uint64_t sent = quorum_ == nullptr ? group_->bytes_sent() : sent_bytes_.load();
+  if (device_sum_ != nullptr) sent += device_sum_->bytes_sent();
   return sent - std::exchange(counted_bytes_, sent);
 }
 

@@ -128,9 +128,7 @@ class DenseReducer {
   // Sums gradients in GPU memory instead of those that Finish gets. `gradient` returns their
   // address, or, if `zero`, the address of zeros (no samples). Called before the first Finish.
   using DeviceGradient = std::function<absl::StatusOr<float*>(bool zero)>;
-  void SumOnDevice(std::unique_ptr<DeviceSum> sum) { device_sum_ = std::move(sum); }
-  void set_device_gradient(DeviceGradient gradient) { device_gradient_ = std::move(gradient); }
-  bool sums_on_device() const { return device_sum_ != nullptr; }
+  void SumOnDevice(std::unique_ptr<DeviceSum> sum, DeviceGradient gradient);
 
   // Adds the time of each bucket to a separate lane of the trace. Called before the first Begin;
   // null: no trace.

@@ -1,23 +1,29 @@
 #include "worker/dense/device_sum.h"
 
 #include <algorithm>
+#include <iterator>
+#include <map>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 #include "base/status_macros.h"
 
 #ifdef TANDEM_HAVE_CUDA
 #include <cuda_runtime_api.h>
 
+#include "collectives/cuda/cuda_call.h"
 #include "collectives/cuda/device_allreduce.h"
+#include "collectives/cuda/device_reduce.h"
 #endif
 
 namespace tandem::worker {
 
 #ifndef TANDEM_HAVE_CUDA
 
-absl::StatusOr<std::unique_ptr<DeviceSum>> DeviceSum::New(collectives::Group&, DeviceSumOptions) {
+absl::StatusOr<std::unique_ptr<DeviceSum>> DeviceSum::New(collectives::Group&, DeviceSumOptions,
+                                                          const Waiting&) {
   return absl::UnimplementedError("this build has no CUDA");
 }
 
@@ -46,10 +52,12 @@ collectives::DeviceStatus FromAbsl(const absl::Status& status) {
                                    std::string(status.message()));
 }
 
-// Runs the segments of a staged all-reduce over a group of the hosts' leaders.
+// Runs the segments of a staged all-reduce over a group.
 class GroupSegments final : public collectives::HostSegments {
  public:
-  explicit GroupSegments(collectives::Group& group) : group_(group) {}
+  // `waiting` gets ranks of the group.
+  GroupSegments(collectives::Group& group, DeviceSum::Waiting waiting)
+      : group_(group), waiting_(std::move(waiting)) {}
   collectives::DeviceStatus Start(size_t segment, const collectives::DeviceReduction& what,
                                   void* data, size_t count) override {
     if (works_.size() <= segment) works_.resize(segment + 1, absl::UnknownError("not started"));
@@ -57,11 +65,16 @@ class GroupSegments final : public collectives::HostSegments {
     return FromAbsl(works_[segment].status());
   }
   collectives::DeviceStatus Finish(size_t segment) override {
-    return FromAbsl(group_.Wait(works_[segment]));
+    const absl::StatusOr<collectives::Work>& work = works_[segment];
+    while (!group_.WaitUntil(*work, MonotonicNow() + absl::Seconds(1))) {
+      TANDEM_DEVICE_RETURN(FromAbsl(waiting_(group_.waiting_for())));
+    }
+    return FromAbsl(group_.Wait(work));
   }
 
  private:
   collectives::Group& group_;
+  const DeviceSum::Waiting waiting_;
   std::vector<absl::StatusOr<collectives::Work>> works_;
 };
 
@@ -69,78 +82,155 @@ class CudaSum final : public DeviceSum {
  public:
   CudaSum(collectives::Group& group, DeviceSumOptions options)
       : group_(group), options_(std::move(options)) {
-    const std::vector<int>& hosts = options_.host_of_rank;
     for (int r = 0; r < group.ranks(); ++r) {
-      const auto host = [&](int rank) {
-        return hosts.empty() ? 0 : hosts[static_cast<size_t>(rank)];
-      };
-      if (host(r) == host(group.rank())) here_.push_back(r);
+      const std::vector<int>& hosts = options_.host_of_rank;
+      const int host = hosts.empty() ? 0 : hosts[static_cast<size_t>(r)];
+      hosts_[host].push_back(r);
+      if (r == group.rank()) host_ = host;
     }
   }
 
-  absl::Status Open() {
-    std::unique_ptr<collectives::DeviceAllReduce> within, across;
-    TANDEM_RETURN_IF_ERROR(OpenWithin(&within));
-    if (options_.leaders != nullptr) {
-      segments_ = std::make_unique<GroupSegments>(*options_.leaders);
-      TANDEM_RETURN_IF_ERROR(ToAbsl(
-          collectives::NewStagedAllReduce(*segments_, collectives::StagedOptions(), &across)));
-    }
-    const bool one_host = static_cast<int>(here_.size()) == group_.ranks();
-    sum_ = one_host ? std::move(within)
-                    : collectives::NewTwoLevelSum(std::move(within), std::move(across));
-    return absl::OkStatus();
+  absl::Status Open(const Waiting& waiting) {
+    if (group_.ranks() == 1) return absl::OkStatus();
+    waiting_ = waiting;
+    const absl::Status opened = OpenNear();
+    // A worker that has failed takes part in the decision, so that no other worker waits in vain.
+    TANDEM_ASSIGN_OR_RETURN(const std::string problem, FirstProblem(opened));
+    if (problem.empty()) return absl::OkStatus();
+    (void)cudaGetLastError();
+    sum_.reset();
+    why_ = absl::StrCat("the GPUs of a host cannot reach each other: ", problem);
+    return OpenStaged(group_, &sum_);
   }
 
-  absl::Status Sum(float* device, int64_t count, float* host) override {
-    collectives::DeviceReduction what;
-    what.in = what.out = device;
-    what.count = static_cast<size_t>(count);
-    TANDEM_RETURN_IF_ERROR(ToAbsl(sum_->Run(what, /*stream=*/nullptr)));
-    const cudaError_t error =
-        cudaMemcpy(host, device, what.count * sizeof(float), cudaMemcpyDeviceToHost);
-    if (error == cudaSuccess) return absl::OkStatus();
-    return absl::InternalError(absl::StrCat("gradients on the GPU: ", cudaGetErrorString(error)));
+  std::string name() const override {
+    return sum_ == nullptr ? "none" : absl::StrCat("cuda_", sum_->name());
+  }
+  std::string why() const override { return why_; }
+  uint64_t bytes_sent() const override {
+    return options_.leaders == nullptr ? 0 : options_.leaders->bytes_sent();
+  }
+
+  absl::Status Sum(float* device, int64_t count, float* host, const Waiting& waiting) override {
+    waiting_ = waiting;
+    TANDEM_RETURN_IF_ERROR(UseDeviceOf(device));
+    if (sum_ != nullptr) TANDEM_RETURN_IF_ERROR(ToAbsl(Run(*sum_, device, count)));
+    return ToAbsl(TANDEM_CUDA_STATUS(cudaMemcpy(
+        host, device, static_cast<size_t>(count) * sizeof(float), cudaMemcpyDeviceToHost)));
   }
 
  private:
+  // Opens the sum within hosts by IPC, tries it, and opens the staged sum between hosts. The order
+  // is such that a rank that fails keeps no other rank waiting.
+  absl::Status OpenNear() {
+    size_t most = 0;  // ranks on one host
+    for (const auto& [host, ranks] : hosts_) most = std::max(most, ranks.size());
+    if (most > static_cast<size_t>(collectives::kMaxFoldVectors)) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          most, " workers on one host; CUDA IPC serves ", collectives::kMaxFoldVectors));
+    }
+    std::unique_ptr<collectives::DeviceAllReduce> within, across;
+    if (most > 1) {
+      TANDEM_RETURN_IF_ERROR(OpenWithin(&within));
+      const collectives::DeviceStatus tried = Run(*within, options_.zeros, options_.count);
+      const cudaError_t ended = cudaDeviceSynchronize();  // others close their memory after this
+      TANDEM_RETURN_IF_ERROR(ToAbsl(tried));
+      TANDEM_RETURN_IF_ERROR(ToAbsl(collectives::FromCuda(ended, "cudaDeviceSynchronize")));
+    }
+    if (options_.leaders != nullptr) TANDEM_RETURN_IF_ERROR(OpenStaged(*options_.leaders, &across));
+    if (within == nullptr || hosts_.size() == 1) {
+      sum_ = std::move(within == nullptr ? across : within);
+    } else {
+      sum_ = collectives::NewTwoLevelSum(std::move(within), std::move(across));
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status OpenWithin(std::unique_ptr<collectives::DeviceAllReduce>* within) {
-    const auto own = std::find(here_.begin(), here_.end(), group_.rank());
+    TANDEM_RETURN_IF_ERROR(UseDeviceOf(options_.zeros));
+    const std::vector<int>& here = hosts_[host_];
+    const auto own = std::find(here.begin(), here.end(), group_.rank());
     collectives::IpcOptions ipc;
     ipc.deadline = std::chrono::milliseconds(absl::ToInt64Milliseconds(options_.deadline));
-    if (options_.watch != nullptr) {
-      ipc.still_waiting = [watch = options_.watch] { return FromAbsl(watch->Verdict()); };
-    }
+    ipc.still_waiting = [this, here](int rank) {
+      return FromAbsl(waiting_(here[static_cast<size_t>(rank)]));
+    };
     // All ranks take part in this exchange, although only ranks of one host need the data: the
     // exchange happens once, at creation.
-    const auto all_gather = [this](const void* mine, size_t bytes, void* all) {
+    const auto all_gather = [this, here](const void* mine, size_t bytes, void* all) {
       std::vector<uint8_t> of_all(bytes * static_cast<size_t>(group_.ranks()));
       const absl::Status done = group_.Wait(group_.AllGather(
           mine, of_all.data(), static_cast<int64_t>(bytes), collectives::DataType::kU8));
-      for (size_t i = 0; i < here_.size() && done.ok(); ++i) {
-        std::copy_n(of_all.data() + bytes * static_cast<size_t>(here_[i]), bytes,
+      for (size_t i = 0; i < here.size() && done.ok(); ++i) {
+        std::copy_n(of_all.data() + bytes * static_cast<size_t>(here[i]), bytes,
                     static_cast<uint8_t*>(all) + bytes * i);
       }
       return FromAbsl(done);
     };
-    return ToAbsl(collectives::NewIpcAllReduce(static_cast<int>(own - here_.begin()),
-                                               static_cast<int>(here_.size()), all_gather, ipc,
+    return ToAbsl(collectives::NewIpcAllReduce(static_cast<int>(own - here.begin()),
+                                               static_cast<int>(here.size()), all_gather, ipc,
                                                within));
+  }
+
+  // `group`: group_, or that of the leaders.
+  absl::Status OpenStaged(collectives::Group& group,
+                          std::unique_ptr<collectives::DeviceAllReduce>* out) {
+    TANDEM_RETURN_IF_ERROR(UseDeviceOf(options_.zeros));
+    segments_ = std::make_unique<GroupSegments>(group, [this, &group](int rank) {
+      if (&group == &group_ || rank < 0) return waiting_(rank);
+      return waiting_(std::next(hosts_.begin(), rank)->second.front());
+    });
+    return ToAbsl(collectives::NewStagedAllReduce(*segments_, collectives::StagedOptions(), out));
+  }
+
+  // The first failure of any rank, by rank; empty: none. All ranks get the same text.
+  absl::StatusOr<std::string> FirstProblem(const absl::Status& own) {
+    constexpr size_t kBytes = 256;
+    std::string mine = own.ok() ? "" : std::string(own.message());
+    mine.resize(kBytes - 1);
+    std::vector<char> all(kBytes * static_cast<size_t>(group_.ranks()));
+    TANDEM_RETURN_IF_ERROR(group_.Wait(
+        group_.AllGather(mine.c_str(), all.data(), kBytes, collectives::DataType::kU8)));
+    for (int r = 0; r < group_.ranks(); ++r) {
+      const char* const problem = &all[kBytes * static_cast<size_t>(r)];
+      if (*problem != 0) return absl::StrCat("worker ", r, ": ", problem);
+    }
+    return std::string();
+  }
+
+  static absl::Status UseDeviceOf(const float* memory) {
+    cudaPointerAttributes attributes;
+    TANDEM_RETURN_IF_ERROR(
+        ToAbsl(TANDEM_CUDA_STATUS(cudaPointerGetAttributes(&attributes, memory))));
+    return ToAbsl(TANDEM_CUDA_STATUS(cudaSetDevice(attributes.device)));
+  }
+
+  // The model computes in the same stream, the default one of its device.
+  static collectives::DeviceStatus Run(collectives::DeviceAllReduce& sum, float* device,
+                                       int64_t count) {
+    collectives::DeviceReduction what;
+    what.in = what.out = device;
+    what.count = static_cast<size_t>(count);
+    return sum.Run(what, /*stream=*/nullptr);
   }
 
   collectives::Group& group_;
   const DeviceSumOptions options_;
-  std::vector<int> here_;  // ranks of this host
+  std::map<int, std::vector<int>> hosts_;  // ranks by host; the first rank of a host leads
+  int host_ = 0;                           // of this rank
+  std::string why_ = "gradients are on GPUs";
+  Waiting waiting_;  // of the current call
   std::unique_ptr<GroupSegments> segments_;
-  std::unique_ptr<collectives::DeviceAllReduce> sum_;
+  std::unique_ptr<collectives::DeviceAllReduce> sum_;  // null: one rank
 };
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<DeviceSum>> DeviceSum::New(collectives::Group& group,
-                                                          DeviceSumOptions options) {
+                                                          DeviceSumOptions options,
+                                                          const Waiting& waiting) {
   auto made = std::make_unique<CudaSum>(group, std::move(options));
-  TANDEM_RETURN_IF_ERROR(made->Open());
+  TANDEM_RETURN_IF_ERROR(made->Open(waiting));
   return made;
 }
 

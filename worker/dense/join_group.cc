@@ -128,10 +128,13 @@ std::vector<int> LeadersOf(const std::vector<int>& host_of_rank) {
 
 absl::StatusOr<std::unique_ptr<DeviceSum>> JoinDevices(
     const job::ResolvedJob& plan, collectives::Group& group, const std::vector<int>& host_of_rank,
-    const std::string& coordinator, collectives::GroupWatch* watch, std::vector<Path>* paths) {
+    const std::string& coordinator, DenseParameters& dense,
+    const DenseReducer::DeviceGradient& gradient, collectives::GroupWatch* watch,
+    std::vector<Path>* paths) {
   DeviceSumOptions options;
+  TANDEM_ASSIGN_OR_RETURN(options.zeros, gradient(/*zero=*/true));
+  options.count = dense.count();
   options.host_of_rank = host_of_rank;
-  options.watch = watch;
   options.deadline = absl::Seconds(plan.job.limits().stall_timeout_seconds());
   const std::vector<int> leaders = LeadersOf(host_of_rank);
   const auto own = std::find(leaders.begin(), leaders.end(), group.rank());
@@ -143,7 +146,7 @@ absl::StatusOr<std::unique_ptr<DeviceSum>> JoinDevices(
     options.leaders =
         std::make_unique<collectives::Group>(number, std::move(links), std::move(of_leaders));
   }
-  return DeviceSum::New(group, std::move(options));
+  return DeviceSum::New(group, std::move(options), [watch](int) { return watch->Verdict(); });
 }
 
 absl::Status SumByQuorum(const job::ResolvedJob& plan, const std::string& coordinator,
@@ -184,12 +187,14 @@ absl::StatusOr<std::unique_ptr<collectives::Group>> ShareModule(
 absl::StatusOr<WorkerGroup> JoinWorkers(const job::ResolvedJob& plan, int rank,
                                         const std::string& coordinator,
                                         const std::string& dump_folder, const OwnModule& module,
-                                        DenseParameters& dense, AbortableWatch* watch) {
+                                        DenseParameters& dense,
+                                        DenseReducer::DeviceGradient device_gradient,
+                                        AbortableWatch* watch) {
   // All workers run these steps in the same order, since most steps wait for the other workers. The
   // group is made first, with a chooser whose rules are still empty. Modules are compared before
-  // the tuning, because a worker with a different module must end the job early. The tuning then
-  // fills in the rules, and its bucket size goes into the reduction. Device sums and quorum mail
-  // come last, because they make their own connections with the help of the finished group.
+  // the tuning, because a worker with a different module must end the job early. Device sums come
+  // before the tuning, because its report names them. The tuning fills in the rules, and its bucket
+  // size goes into the reduction. Quorum mail comes last.
   WorkerGroup out;
   collectives::GroupOptions options = OptionsOf(plan, watch);
   std::vector<std::unique_ptr<collectives::Link>> links(1);
@@ -207,7 +212,12 @@ absl::StatusOr<WorkerGroup> JoinWorkers(const job::ResolvedJob& plan, int rank,
     TANDEM_RETURN_IF_ERROR(ShareInitialValues(*group, module, dense.values()));
   }
   const auto bytes = static_cast<int64_t>(dense.count() * sizeof(float));
-  auto tuning = TuneGroup(plan, bytes, hosts, *group, rules.get());
+  std::unique_ptr<DeviceSum> device_sum;
+  if (device_gradient) {
+    TANDEM_ASSIGN_OR_RETURN(device_sum, JoinDevices(plan, *group, hosts, coordinator, dense,
+                                                    device_gradient, watch, &out.paths));
+  }
+  auto tuning = TuneGroup(plan, bytes, hosts, *group, rules.get(), device_sum.get());
   if (!tuning.ok()) {
     if (!dump_folder.empty())
       (void)collectives::WriteDump(dump_folder, collectives::DumpOf(*group, kWorkersGroup));
@@ -219,17 +229,14 @@ absl::StatusOr<WorkerGroup> JoinWorkers(const job::ResolvedJob& plan, int rank,
   reducer.codec = plan.job.dense().codec();
   reducer.seed = plan.job.seed();
   reducer.dump_folder = dump_folder;
-  std::unique_ptr<DeviceSum> device_sum;
-  if (plan.job.dense().device() == Dense::CUDA) {
-    TANDEM_ASSIGN_OR_RETURN(device_sum,
-                            JoinDevices(plan, *group, hosts, coordinator, watch, &out.paths));
-  }
   collectives::Group* const shared = group.get();
   const bool quorum = job::SumsByQuorum(plan.job);
   auto reduction = quorum ? nullptr : NewDenseReduction(plan, rank, out.tuning.bucket_bytes, dense);
   out.reducer =
       std::make_unique<DenseReducer>(std::move(group), watch, std::move(reduction), reducer);
-  out.reducer->SumOnDevice(std::move(device_sum));
+  if (device_sum != nullptr) {
+    out.reducer->SumOnDevice(std::move(device_sum), std::move(device_gradient));
+  }
   if (quorum) {
     TANDEM_RETURN_IF_ERROR(
         SumByQuorum(plan, coordinator, watch, *shared, dense, out.reducer.get()));

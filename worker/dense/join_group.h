@@ -30,7 +30,8 @@ struct WorkerGroup {
 // Blocks until all workers of the job are there. `coordinator`: host:port of the rendezvous, unused
 // if the job has one worker. `dump_folder`: the folder for a dump of the group, written if the
 // group fails or on request (DenseReducer::RequestDump); empty: none. `watch` ends all waits, also
-// those of this function, and outlives the group.
+// those of this function, and outlives the group. `device_gradient`: set if the job's device is
+// CUDA.
 //
 // If each worker has its own module, the module is compared with that of rank 0 and takes its
 // initial values from there (initial_values.h). Errors name the worker that is missing or whose
@@ -39,7 +40,9 @@ struct WorkerGroup {
 absl::StatusOr<WorkerGroup> JoinWorkers(const job::ResolvedJob& plan, int rank,
                                         const std::string& coordinator,
                                         const std::string& dump_folder, const OwnModule& module,
-                                        DenseParameters& dense, AbortableWatch* watch);
+                                        DenseParameters& dense,
+                                        DenseReducer::DeviceGradient device_gradient,
+                                        AbortableWatch* watch);
 
 // Makes the same comparison and gives the same initial values in jobs of two or more workers whose
 // dense parameters are on servers. The group lives as long as the job, because other workers may

@@ -83,12 +83,13 @@ struct Decision {
 class Tuner {
  public:
   Tuner(const job::ResolvedJob& plan, int64_t gradient_bytes, absl::Span<const int> host_of_rank,
-        collectives::Group& group)
+        collectives::Group& group, const DeviceSum* device_sum)
       : plan_(plan),
         dense_(plan.job.dense()),
         gradient_bytes_(gradient_bytes),
         hosts_(host_of_rank),
-        group_(group) {
+        group_(group),
+        device_sum_(device_sum) {
     decided_.bucket_bytes = std::max<int64_t>(0, dense_.bucket_bytes());
   }
 
@@ -222,19 +223,12 @@ class Tuner {
                         absl::StrJoin(absl::MakeConstSpan(*all).first(shown), ", ", part));
   }
 
-  // The name of the sum on GPUs (worker/dense/device_sum.h).
-  std::string DeviceSumName() const {
-    const bool one_host =
-        std::all_of(hosts_.begin(), hosts_.end(), [&](int host) { return host == hosts_[0]; });
-    return one_host ? "cuda_ipc" : "cuda_ipc within hosts, staged between them";
-  }
-
   json Choice(int64_t bytes) const {
-    if (OnDevice(plan_)) {
+    if (device_sum_ != nullptr) {
       return {{"bytes", bytes},
-              {"algorithm", DeviceSumName()},
+              {"algorithm", device_sum_->name()},
               {"segment_bytes", 0},
-              {"why", "gradients are on GPUs"}};
+              {"why", device_sum_->why()}};
     }
     collectives::AlgorithmChoice choice = group_.Choose(collectives::Primitive::kAllReduce, bytes);
     choice.algorithm = DenseAlgorithm(plan_).value_or(choice.algorithm);
@@ -309,6 +303,7 @@ class Tuner {
   const int64_t gradient_bytes_;
   const absl::Span<const int> hosts_;
   collectives::Group& group_;
+  const DeviceSum* const device_sum_;
   Decision decided_;
   absl::optional<collectives::Calibration> costs_;
   std::string source_, why_bucket_;
@@ -327,8 +322,9 @@ absl::Status CheckDenseChoices(const job::ResolvedJob& plan) {
 
 absl::StatusOr<DenseTuning> TuneGroup(const job::ResolvedJob& plan, int64_t gradient_bytes,
                                       absl::Span<const int> host_of_rank, collectives::Group& group,
-                                      collectives::ChooserRules* rules) {
-  return Tuner(plan, gradient_bytes, host_of_rank, group).Run(rules);
+                                      collectives::ChooserRules* rules,
+                                      const DeviceSum* device_sum) {
+  return Tuner(plan, gradient_bytes, host_of_rank, group, device_sum).Run(rules);
 }
 
 }  // namespace tandem::worker

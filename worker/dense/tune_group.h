@@ -19,6 +19,7 @@
 #include "collectives/group.h"
 #include "collectives/tuning/chooser.h"
 #include "job/job.h"
+#include "worker/dense/device_sum.h"
 
 namespace tandem::worker {
 
@@ -34,10 +35,12 @@ absl::Status CheckDenseChoices(const job::ResolvedJob& plan);
 
 // All ranks call this function at the same point, before the group sums gradients. Fills in
 // `rules`, which the group's chooser reads: the chooser must be ChooserFrom(rules). An error of
-// rank 0, such as an unreadable file, is returned on all ranks.
+// rank 0, such as an unreadable file, is returned on all ranks. `device_sum`: sums the gradients in
+// place of the group; null: none.
 absl::StatusOr<DenseTuning> TuneGroup(const job::ResolvedJob& plan, int64_t gradient_bytes,
                                       absl::Span<const int> host_of_rank, collectives::Group& group,
-                                      collectives::ChooserRules* rules);
+                                      collectives::ChooserRules* rules,
+                                      const DeviceSum* device_sum = nullptr);
 
 }  // namespace tandem::worker
 
