@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -20,6 +21,7 @@
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/descriptor.pb.h"
 #include "gtest/gtest.h"
+#include "job/field_check.h"
 #include "job/job.h"
 
 namespace tandem {
@@ -100,6 +102,14 @@ std::string ZeroText(const FieldDescriptor& field) {
   return field.type() == FieldDescriptor::TYPE_BOOL ? "false" : "0";
 }
 
+// " 1 to 255."
+std::string BoundsSentence(const FieldDescriptor& field) {
+  std::string text = job::BoundsText(field.options().GetExtension(must_be));
+  if (text.empty()) return "";
+  text[0] = absl::ascii_toupper(static_cast<unsigned char>(text[0]));
+  return absl::StrCat(" ", text, ".");
+}
+
 // Splits "Description. Default: 4." and "Description. Must be set.".
 std::string RowText(const FieldDescriptor& field) {
   const std::string comment = Comment(field);
@@ -115,6 +125,7 @@ std::string RowText(const FieldDescriptor& field) {
   }
   EXPECT_FALSE(meaning.empty()) << field.full_name() << " has no comment that says what it is";
   return absl::StrCat("| `", field.name(), "` | ", TypeText(field), " | ", fallback, " | ", meaning,
+                      BoundsSentence(field),
                       field.enum_type() == nullptr ? "" : ValuesText(*field.enum_type()), " |\n");
 }
 
