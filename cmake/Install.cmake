@@ -29,7 +29,7 @@ if(TARGET tandem_capi_models)
 endif()
 install(FILES capi/tandem.h capi/tandem_group.h capi/tandem_store.h
   DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tandem/capi)
-foreach(name collectives job wire)
+foreach(name bounds collectives job wire)
   install(FILES ${CMAKE_BINARY_DIR}/proto/${name}.pb.h
     DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tandem/proto)
 endforeach()

@@ -11,6 +11,7 @@
 #include "base/status_macros.h"
 #include "google/protobuf/text_format.h"
 #include "google/protobuf/util/message_differencer.h"
+#include "job/field_check.h"
 #include "job/job_budget.h"
 #include "job/job_check.h"
 #include "job/timing_plan.h"
@@ -145,12 +146,14 @@ absl::Status CheckSkips(const ResolvedJob& plan) {
   return absl::OkStatus();
 }
 
-// Resolve without the check of the memory budget. Defaults come first because all checks expect
-// them. CheckJob comes before the plan because NewUpdatePolicy expects checked policies. STORE
-// tables join groups last, so that the groups that are trained come first.
+// Resolve without the check of the memory budget. Values come first, so that a message names the
+// field that the user wrote and not one that inherits it. All other checks expect the defaults.
+// CheckJob comes before the plan because NewUpdatePolicy expects checked policies. STORE tables
+// join groups last, so that the groups that are trained come first.
 absl::StatusOr<ResolvedJob> ResolveFor(const Job& job, int64_t most_workers) {
   ResolvedJob plan;
   plan.job = job;
+  TANDEM_RETURN_IF_ERROR(CheckFieldValues(job, ""));
   FillJobDefaults(&plan.job);
   TANDEM_RETURN_IF_ERROR(CheckJob(plan.job, most_workers));
   for (const Table& table : plan.job.table()) PlanTable(table, &plan);

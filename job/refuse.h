@@ -3,7 +3,6 @@
 #ifndef TANDEM_JOB_REFUSE_H_
 #define TANDEM_JOB_REFUSE_H_
 
-#include <cmath>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -38,32 +37,6 @@ inline std::vector<std::string> ValueNames(const google::protobuf::EnumDescripto
 inline absl::Status Between(absl::string_view path, int64_t value, int64_t low, int64_t high) {
   if (value >= low && value <= high) return absl::OkStatus();
   return Refuse(path, value, ", must be ", low, " to ", high);
-}
-
-inline absl::Status NotNegative(absl::string_view path, int64_t value) {
-  if (value >= 0) return absl::OkStatus();
-  return Refuse(path, value, ", must not be negative");
-}
-
-inline absl::Status NotNegative(absl::string_view path, double value) {
-  if (value >= 0 && std::isfinite(value)) return absl::OkStatus();
-  return Refuse(path, value, ", must be a finite number, not negative");
-}
-
-inline absl::Status Finite(absl::string_view path, double value) {
-  if (std::isfinite(value)) return absl::OkStatus();
-  return Refuse(path, value, ", must be a finite number");
-}
-
-inline absl::Status Positive(absl::string_view path, double value, absl::string_view hint) {
-  if (value > 0 && std::isfinite(value)) return absl::OkStatus();
-  return Refuse(path, value, ", must be a finite number above 0", hint);
-}
-
-// Checks a number in [0, 1), such as a fraction, momentum or decay rate.
-inline absl::Status BelowOne(absl::string_view path, double value) {
-  if (value >= 0 && value < 1) return absl::OkStatus();
-  return Refuse(path, value, ", must be at least 0 and below 1");
 }
 
 }  // namespace tandem::job

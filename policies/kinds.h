@@ -4,36 +4,26 @@
 #define TANDEM_POLICIES_KINDS_H_
 
 #include <memory>
+#include <string>
 
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "policies/policy.h"
 
 namespace tandem::policies {
 
-// Fields of Policy that some kinds take and others refuse.
-enum PolicyKnob : unsigned {
-  kKnobBound = 1,
-  kKnobDelay = 2,
-  kKnobAsyncScale = 4,  // the only one with a default
-  kKnobBackups = 8,
-  kKnobBatches = 16,
-  kKnobTokenGap = 32,
-  kKnobCompensation = 64,
-  kKnobUpperBound = 128,
-  kKnobSwitchStep = 256,
-  kKnobCacheRows = 512,
-  kKnobAgeDecay = 1024,
-  kKnobAgeCutoff = 2048,
-};
-
 struct PolicyKind {
   Policy::Kind kind;
-  unsigned knobs;  // bits of PolicyKnob
+  absl::string_view fields;  // of Policy that not all kinds take, separated by spaces
   // Constructs the policy. The caller has checked the fields.
   std::unique_ptr<UpdatePolicy> (*make)(const Policy& config, int workers);
 };
 
 absl::Span<const PolicyKind> PolicyKinds();
+
+// Refuses fields that the kind of the policy lacks or does not take, as "path.bound: why".
+absl::Status CheckPolicyFields(const std::string& path, const Policy& policy);
 
 // One file for each constructor; the header comment of that file describes the policy.
 std::unique_ptr<UpdatePolicy> NewBsp(const Policy& config, int workers);

@@ -1,9 +1,11 @@
-// docs/JOB.md describes every field of the schema and no others, and every job in configs/ stands.
+// The tables of docs/JOB.md are the comments of proto/job.proto, and every job in configs/ stands.
+// With TANDEM_WRITE=1 in the environment the first test writes the tables.
+#include <unistd.h>
+
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <set>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -11,18 +13,27 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/descriptor.h"
+#include "google/protobuf/descriptor.pb.h"
 #include "gtest/gtest.h"
+#include "job/field_check.h"
 #include "job/job.h"
 
 namespace tandem {
 namespace {
 
 using google::protobuf::Descriptor;
+using google::protobuf::EnumDescriptor;
 using google::protobuf::FieldDescriptor;
+
+// The lines of the page that stand before and after the tables.
+constexpr char kBegin[] = "<!-- Written by job_docs_test from proto/job.proto: -->\n\n";
+constexpr char kEnd[] = "<!-- End of the tables. -->\n";
 
 std::filesystem::path SourceDir() {
   const char* const dir = std::getenv("TANDEM_SOURCE_DIR");
@@ -37,7 +48,31 @@ std::string ReadText(const std::filesystem::path& path) {
   return text.str();
 }
 
-// As the second column of the tables has it: "int32", "list of string", "Policy", "Policy.Kind".
+// Reads the schema from its text, since the compiled one has no comments.
+void ReadSchema(google::protobuf::DescriptorPool* pool) {
+  const std::string out = absl::StrCat(testing::TempDir(), "/job_docs_test.", getpid());
+  const std::string command =
+      absl::StrCat("protoc --include_imports --include_source_info --descriptor_set_out=", out,
+                   " -I'", SourceDir().string(), "' proto/job.proto");
+  ASSERT_EQ(std::system(command.c_str()), 0) << command;
+  google::protobuf::FileDescriptorSet files;
+  ASSERT_TRUE(files.ParseFromString(ReadText(out)));
+  for (const auto& file : files.file()) ASSERT_NE(pool->BuildFile(file), nullptr) << file.name();
+  std::filesystem::remove(out);
+}
+
+// The comment before the declaration of a message, field or value, or behind it, as one line.
+template <typename Declared>
+std::string Comment(const Declared& declared) {
+  google::protobuf::SourceLocation location;
+  EXPECT_TRUE(declared.GetSourceLocation(&location)) << declared.full_name();
+  std::string text = location.leading_comments;
+  if (text.empty()) text = location.trailing_comments;
+  EXPECT_FALSE(absl::StrContains(text, "|")) << declared.full_name() << ": | ends a cell";
+  return absl::StrJoin(absl::StrSplit(text, absl::ByAnyChar(" \n"), absl::SkipEmpty()), " ");
+}
+
+// "int32", "list of string", "Policy", "Policy.Kind".
 std::string TypeText(const FieldDescriptor& field) {
   std::string type = field.type_name();
   if (field.message_type() != nullptr) type = field.message_type()->name();
@@ -48,74 +83,78 @@ std::string TypeText(const FieldDescriptor& field) {
   return field.is_repeated() ? absl::StrCat("list of ", type) : type;
 }
 
-void AddMessages(const Descriptor& message, std::map<std::string, const Descriptor*>* all) {
-  if (!all->emplace(message.name(), &message).second) return;
-  for (int i = 0; i < message.field_count(); ++i) {
-    if (message.field(i)->message_type() != nullptr)
-      AddMessages(*message.field(i)->message_type(), all);
+// " `BSP`: All workers ... `SSP`: ...". Value 0 of each enum means "not set".
+std::string ValuesText(const EnumDescriptor& type) {
+  std::string text;
+  for (int i = 0; i < type.value_count(); ++i) {
+    if (type.value(i)->number() == 0) continue;
+    const std::string comment = Comment(*type.value(i));
+    absl::StrAppend(&text, " `", type.value(i)->name(), comment.empty() ? "`." : "`: ", comment);
   }
+  return text;
 }
 
-struct Row {
-  std::string type, meaning;
-};
-
-// Heading "## Name" -> field -> row, for the tables "| `field` | type | default | meaning |".
-std::map<std::string, std::map<std::string, Row>> ReadTables(const std::string& text) {
-  std::map<std::string, std::map<std::string, Row>> tables;
-  std::string heading;
-  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
-    if (absl::StartsWith(line, "## ")) heading = std::string(line.substr(3));
-    if (!absl::StartsWith(line, "| `")) continue;
-    const std::vector<std::string> cells = absl::StrSplit(line, '|');
-    EXPECT_EQ(cells.size(), 6u) << line;
-    if (cells.size() != 6) continue;
-    std::string name(absl::StripAsciiWhitespace(cells[1]));
-    name = name.substr(1, name.size() - 2);
-    EXPECT_EQ(tables[heading].count(name), 0u) << heading << "." << name << " is described twice";
-    tables[heading][name] = {std::string(absl::StripAsciiWhitespace(cells[2])),
-                             cells[3] + cells[4]};
-    EXPECT_FALSE(absl::StripAsciiWhitespace(cells[3]).empty()) << line << ": no default";
-    EXPECT_FALSE(absl::StripAsciiWhitespace(cells[4]).empty()) << line << ": no meaning";
-  }
-  return tables;
+// The default of a field whose comment does not name one.
+std::string ZeroText(const FieldDescriptor& field) {
+  if (field.is_repeated() || field.has_presence()) return "–";
+  if (field.type() == FieldDescriptor::TYPE_STRING) return "–";
+  EXPECT_EQ(field.enum_type(), nullptr) << field.full_name() << ": the comment has no default";
+  return field.type() == FieldDescriptor::TYPE_BOOL ? "false" : "0";
 }
 
-void ExpectDescribed(const FieldDescriptor& field, const Row& row) {
-  EXPECT_EQ(row.type, TypeText(field)) << field.full_name();
-  if (field.enum_type() == nullptr) return;
-  for (int i = 0; i < field.enum_type()->value_count(); ++i) {
-    const auto& value = *field.enum_type()->value(i);
-    if (value.number() == 0) continue;  // "not set"
-    EXPECT_TRUE(absl::StrContains(row.meaning, absl::StrCat("`", value.name(), "`")))
-        << field.full_name() << " does not explain " << value.name();
-  }
+// " 1 to 255."
+std::string BoundsSentence(const FieldDescriptor& field) {
+  std::string text = job::BoundsText(field.options().GetExtension(must_be));
+  if (text.empty()) return "";
+  text[0] = absl::ascii_toupper(static_cast<unsigned char>(text[0]));
+  return absl::StrCat(" ", text, ".");
 }
 
-TEST(JobDocsTest, EveryFieldIsDescribedAndNothingElse) {
-  const auto tables = ReadTables(ReadText(SourceDir() / "docs" / "JOB.md"));
-  std::map<std::string, const Descriptor*> messages;
-  AddMessages(*Job::descriptor(), &messages);
-  for (const auto& [name, message] : messages) {
-    const auto table = tables.find(name);
-    const std::set<std::string> described = [&] {
-      std::set<std::string> names;
-      if (table == tables.end()) return names;
-      for (const auto& [field, row] : table->second) names.insert(field);
-      return names;
-    }();
-    std::set<std::string> wanted;
-    for (int i = 0; i < message->field_count(); ++i) wanted.insert(message->field(i)->name());
-    EXPECT_EQ(described, wanted) << "docs/JOB.md, section \"## " << name << "\"";
-    if (described != wanted) continue;
-    for (int i = 0; i < message->field_count(); ++i) {
-      ExpectDescribed(*message->field(i), table->second.at(message->field(i)->name()));
-    }
+// Splits "Description. Default: 4." and "Description. Must be set.".
+std::string RowText(const FieldDescriptor& field) {
+  const std::string comment = Comment(field);
+  absl::string_view meaning = comment;
+  std::string fallback;
+  const size_t at = meaning.rfind("Default: ");
+  if (at != absl::string_view::npos) {
+    fallback = std::string(absl::StripSuffix(meaning.substr(at + 9), "."));
+    meaning = absl::StripSuffix(meaning.substr(0, at), " ");
+  } else {
+    fallback = absl::ConsumeSuffix(&meaning, "Must be set.") ? "must be set" : ZeroText(field);
+    absl::ConsumeSuffix(&meaning, " ");
   }
-  for (const auto& [name, table] : tables) {
-    EXPECT_EQ(messages.count(name), 1u)
-        << "docs/JOB.md describes " << name << ", which is no message";
-  }
+  EXPECT_FALSE(meaning.empty()) << field.full_name() << " has no comment that says what it is";
+  return absl::StrCat("| `", field.name(), "` | ", TypeText(field), " | ", fallback, " | ", meaning,
+                      BoundsSentence(field),
+                      field.enum_type() == nullptr ? "" : ValuesText(*field.enum_type()), " |\n");
+}
+
+std::string TableText(const Descriptor& message) {
+  if (message.field_count() == 0) return "";
+  std::string text = absl::StrCat("## ", message.name(), "\n\n");
+  const std::string comment = Comment(message);
+  if (!comment.empty()) absl::StrAppend(&text, comment, "\n\n");
+  absl::StrAppend(&text, "| field | type | default | meaning |\n|---|---|---|---|\n");
+  for (int i = 0; i < message.field_count(); ++i)
+    absl::StrAppend(&text, RowText(*message.field(i)));
+  return absl::StrCat(text, "\n");
+}
+
+TEST(JobDocsTest, TablesAreTheCommentsOfTheSchema) {
+  google::protobuf::DescriptorPool pool;
+  ASSERT_NO_FATAL_FAILURE(ReadSchema(&pool));
+  const auto& schema = *pool.FindFileByName("proto/job.proto");
+  const std::filesystem::path path = SourceDir() / "docs" / "JOB.md";
+  const std::string page = ReadText(path);
+  const size_t begin = page.find(kBegin), end = page.find(kEnd);
+  ASSERT_TRUE(begin != std::string::npos && end != std::string::npos) << kBegin << kEnd;
+  std::string wanted = page.substr(0, begin) + kBegin;
+  for (int i = 0; i < schema.message_type_count(); ++i)
+    absl::StrAppend(&wanted, TableText(*schema.message_type(i)));
+  absl::StrAppend(&wanted, page.substr(end));
+  if (std::getenv("TANDEM_WRITE") != nullptr) std::ofstream(path) << wanted;
+  EXPECT_EQ(ReadText(path), wanted)
+      << "To write the page: TANDEM_WRITE=1 TANDEM_SOURCE_DIR=$PWD build/tests/job_docs_test";
 }
 
 // An example of the page as a whole job: what it leaves out is added.

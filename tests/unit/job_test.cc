@@ -253,10 +253,10 @@ TEST(ContradictionTest, NamesTheLineThatSaidIt) {
             "job.textproto:5:21: table[0].dim: -4, must be 1 to 65536");
   // A field that is not there is shown at the message it is missing from.
   EXPECT_THAT(Refusal(With("batch_size: 16", "")),
-              StartsWith("job.textproto:8:1: train.batch_size: 0, must be 1 to "));
+              StartsWith("job.textproto:8:1: train.batch_size: not set; "));
   // Nothing to point at.
   EXPECT_THAT(Refusal(With("train { batch_size: 16 }\n", "")),
-              StartsWith("job.textproto: train.batch_size: 0"));
+              StartsWith("job.textproto: train.batch_size: not set"));
 }
 
 TEST(ContradictionTest, NamesTheOverrideThatSaidIt) {
@@ -311,7 +311,7 @@ INSTANTIATE_TEST_SUITE_P(
                       "dense.local_steps.grace_seconds: 1 is how long a sync round waits after its "
                       "quorum has come, and there is no quorum; set it, or leave this out"},
         Contradiction{Local("LOCAL_SGD", "sync_every: 4 quorum: 1 grace_seconds: -1"),
-                      "dense.local_steps.grace_seconds: -1, must be a finite number, not negative"},
+                      "dense.local_steps.grace_seconds: -1, must be at least 0"},
         Contradiction{Local("LOCAL_SGD", "sync_every: 4 quorum: 1 warmup_steps: 9"),
                       "dense.local_steps.quorum: 1 not with warmup_steps: in the steps before it "
                       "workers wait for each other; leave one of them out"},
@@ -378,13 +378,12 @@ INSTANTIATE_TEST_SUITE_P(
                       "step, such as 0.02"},
         Contradiction{
             {{"fault_injection.slow_workers", "[{mean_seconds: -1}]"}},
-            "fault_injection.slow_workers[0].mean_seconds: -1, must be above 0, and at most 3600"},
-        Contradiction{
-            {{"fault_injection.slow_workers", "[{mean_seconds: nan}]"}},
-            "fault_injection.slow_workers[0].mean_seconds: nan, must be above 0, and at most 3600"},
+            "fault_injection.slow_workers[0].mean_seconds: -1, must be above 0 and at most 3600"},
+        Contradiction{{{"fault_injection.slow_workers", "[{mean_seconds: nan}]"}},
+                      "fault_injection.slow_workers[0].mean_seconds: nan, must be a finite number"},
         Contradiction{{{"fault_injection.slow_workers", "[{mean_seconds: 1e9}]"}},
-                      "fault_injection.slow_workers[0].mean_seconds: 1e+09, must be above 0, and "
-                      "at most 3600"},
+                      "fault_injection.slow_workers[0].mean_seconds: 1e+09, must be above 0 and at "
+                      "most 3600"},
         Contradiction{{{"fault_injection.slow_workers", "[{mean_seconds: 600}]"}},
                       "fault_injection.slow_workers[0].mean_seconds: steps of 600 s, and "
                       "limits.stall_timeout_seconds is 600, after which the job would end; raise "
@@ -400,8 +399,7 @@ INSTANTIATE_TEST_SUITE_P(
                         "[{mean_seconds: 1 distribution: LOGNORMAL sigma: 5}]"}},
                       "fault_injection.slow_workers[0].sigma: 5, must be 0 to 4"},
         Contradiction{{{"fault_injection.slow_workers", "[{mean_seconds: 1 slow_share: 1.5}]"}},
-                      "fault_injection.slow_workers[0].slow_share: 1.5, must be 0 to 1, a share of "
-                      "the steps"},
+                      "fault_injection.slow_workers[0].slow_share: 1.5, must be 0 to 1"},
         Contradiction{{{"fault_injection.slow_workers", "[{mean_seconds: 1 slow_factor: 4}]"}},
                       "fault_injection.slow_workers[0].slow_factor: set without slow_share; for a "
                       "worker that is "
@@ -409,7 +407,7 @@ INSTANTIATE_TEST_SUITE_P(
         Contradiction{
             {{"fault_injection.slow_workers",
               "[{mean_seconds: 1 slow_share: 0.5 slow_factor: -1}]"}},
-            "fault_injection.slow_workers[0].slow_factor: -1, must be above 0, and at most 1000"},
+            "fault_injection.slow_workers[0].slow_factor: -1, must be above 0 and at most 1000"},
         Contradiction{{{"fault_injection.slow_workers", "[{distribution: TRACE}]"}},
                       "fault_injection.slow_workers[0].trace: not set; TRACE needs a file with the "
                       "seconds of a "
@@ -452,10 +450,11 @@ INSTANTIATE_TEST_SUITE_P(
             "policy.bound: only for SSP, DSSP and ESSP, and the policy is BSP; say kind: SSP, DSSP "
             "or ESSP, or drop the bound"},
         Contradiction{{{"policy", "{kind: SSP bound: 2 cache_rows: 9}"}},
-                      "policy.cache_rows: only for ESSP, and the policy is SSP"},
+                      "policy.cache_rows: only for ESSP, and the policy is SSP; say kind: ESSP or "
+                      "drop the cache_rows"},
         Contradiction{{{"policy", "{kind: ESSP bound: 2 cache_rows: -1}"}},
 
-                      "policy.cache_rows: -1, must not be negative"},
+                      "policy.cache_rows: -1, must be at least 0"},
         Contradiction{{{"policy", "{kind: ESSP bound: 2}"}, {"staleness.record_order", "true"}},
                       "policy: ESSP(2) reads rows of several versions at the same time, which the "
                       "recorded order of updates does not contain, so it cannot be replayed; use "
@@ -503,7 +502,7 @@ INSTANTIATE_TEST_SUITE_P(
                       "policy: DC_ASGD without a compensation; say lambda of the paper, which "
                       "weighs the change of a row since it was read, such as compensation: 0.04"},
         Contradiction{{{"policy", "{kind: DC_ASGD compensation: -1}"}},
-                      "policy.compensation: -1, must be a finite number, not negative"},
+                      "policy.compensation: -1, must be at least 0"},
         Contradiction{{{"policy", "{kind: DC_ASGD compensation: 1 mean_square_decay: 1}"}},
                       "policy.mean_square_decay: 1, must be at least 0 and below 1"},
         Contradiction{{{"policy", "{kind: ASP mean_square_decay: 0.9}"}},
@@ -513,7 +512,7 @@ INSTANTIATE_TEST_SUITE_P(
                       "policy: DSSP without an upper_bound; say how many steps a worker may be "
                       "ahead at most, such as upper_bound: 8"},
         Contradiction{{{"policy", "{kind: DSSP bound: 2 upper_bound: 1}"}},
-                      "policy.upper_bound: 1, must be 2 to 1048576"},
+                      "policy.upper_bound: 1, must be at least the bound, 2"},
         Contradiction{
             {{"policy", "{kind: DSSP bound: 2 upper_bound: 9}"}, {"train.prefetch_steps", "3"}},
             "policy.bound: DSSP(2, 9) with train.prefetch_steps 3; a worker cannot read further "
@@ -542,9 +541,9 @@ INSTANTIATE_TEST_SUITE_P(
                       "dense.local_steps.elasticity: only for EASGD, and the synchroniser is "
                       "LOCAL_SGD"},
         Contradiction{Local("LOCAL_SGD", "sync_every: 4 warmup_steps: -1"),
-                      "dense.local_steps.warmup_steps: -1, must not be negative"},
+                      "dense.local_steps.warmup_steps: -1, must be at least 0"},
         Contradiction{Local("LOCAL_SGD", "sync_every: 4 outer_learning_rate: -1"),
-                      "dense.local_steps.outer_learning_rate: -1, must be a finite number above 0"},
+                      "dense.local_steps.outer_learning_rate: -1, must be above 0"},
         Contradiction{Local("LOCAL_SGD", "sync_every: 4 outer_momentum: 1"),
                       "dense.local_steps.outer_momentum: 1, must be at least 0 and below 1"},
         Contradiction{Local("EASGD", "sync_every: 4 warmup_steps: 100"),
@@ -643,7 +642,8 @@ INSTANTIATE_TEST_SUITE_P(
                       "table: no tables; a job needs at least one, and ids that it reads (of "
                       "DELIMITED data a "
                       "column in data.columns.categorical)"},
-        Contradiction{{{"table[0].dim", "0"}}, "table[0].dim: 0, must be 1 to 65536"},
+        Contradiction{{{"table[0].dim", "0"}},
+                      "table[0].dim: not set; say how many floats a row has, such as dim: 16"},
         Contradiction{{{"table[0].dim", "-8"}}, "table[0].dim: -8, must be 1 to 65536"},
         Contradiction{{{"table[0].name", ""}}, "table[0].name: not set; every table has a name"},
         Contradiction{
@@ -664,8 +664,7 @@ INSTANTIATE_TEST_SUITE_P(
                       "table[0].expected_rows: -1, must be 1 to 1125899906842624"},
         Contradiction{
             {{"table[0].initializer.kind", "NORMAL"}},
-            "table[0].initializer.scale: 0, must be a finite number above 0; NORMAL needs "
-            "its deviation, such as 0.01"},
+            "table[0].initializer.scale: not set; NORMAL needs its deviation, such as 0.01"},
         Contradiction{{{"data.format", "NCF"},
                        {"model", "{mlp {hidden: 8}}"},
                        {"table[0].initializer", "{kind: ZERO}"}},
@@ -676,21 +675,18 @@ INSTANTIATE_TEST_SUITE_P(
         Contradiction{{{"table[0].initializer", "{kind: CONSTANT scale: inf}"}},
                       "table[0].initializer.scale: inf, must be a finite number"},
         Contradiction{{{"table[0].initializer.scale", "-1"}},
-                      "table[0].initializer.scale: -1, must be a finite number above 0"}));
+                      "table[0].initializer.scale: -1, must be above 0"}));
 
 INSTANTIATE_TEST_SUITE_P(
     Optimizers, ContradictionsTest,
     ::testing::Values(
-        Contradiction{
-            {{"dense.optimizer.learning_rate", "0"}},
-            "dense.optimizer.learning_rate: 0, must be a finite number above 0; it has no "
-            "default, such as 0.01"},
+        Contradiction{{{"dense.optimizer.learning_rate", "0"}},
+                      "dense.optimizer.learning_rate: not set; it has no default, such as 0.01"},
         Contradiction{{{"table[0].optimizer.learning_rate", "-0.5"}},
-                      "table[0].optimizer.learning_rate: -0.5, must be a finite number above 0; it "
-                      "has no default, such as 0.01"},
+                      "table[0].optimizer.learning_rate: -0.5, must be above 0; it has no default, "
+                      "such as 0.01"},
         Contradiction{{{"dense.optimizer.learning_rate", "nan"}},
-                      "dense.optimizer.learning_rate: nan, must be a finite number above 0; it has "
-                      "no default, such as 0.01"},
+                      "dense.optimizer.learning_rate: nan, must be a finite number"},
         Contradiction{{{"dense.optimizer", "{kind: MOMENTUM learning_rate: 1 momentum: 1}"}},
                       "dense.optimizer.momentum: 1, must be at least 0 and below 1"},
         Contradiction{{{"dense.optimizer.momentum", "0.5"}},
@@ -698,7 +694,7 @@ INSTANTIATE_TEST_SUITE_P(
         Contradiction{{{"dense.optimizer", "{kind: ADAM learning_rate: 1 beta1: -0.1}"}},
                       "dense.optimizer.beta1: -0.1, must be at least 0 and below 1"},
         Contradiction{{{"dense.optimizer", "{kind: ADAM learning_rate: 1 beta2: nan}"}},
-                      "dense.optimizer.beta2: nan, must be at least 0 and below 1"},
+                      "dense.optimizer.beta2: nan, must be a finite number"},
         Contradiction{{{"dense.optimizer.beta1", "0.5"}},
                       "dense.optimizer.beta1: only for ADAM, and the optimizer is SGD"},
         Contradiction{{{"dense.optimizer.beta2", "0.5"}},
@@ -711,15 +707,17 @@ INSTANTIATE_TEST_SUITE_P(
                       "dense.optimizer.initial_accumulator: only for ADAGRAD and ROWWISE_ADAGRAD, "
                       "and the optimizer is SGD"},
         Contradiction{{{"dense.optimizer", "{kind: ADAGRAD learning_rate: 1 epsilon: -1}"}},
-                      "dense.optimizer.epsilon: -1, must be a finite number, not negative"},
+                      "dense.optimizer.epsilon: -1, must be at least 0"},
         Contradiction{{{"dense.optimizer.weight_decay", "-1"}},
-                      "dense.optimizer.weight_decay: -1, must be a finite number, not negative"},
+                      "dense.optimizer.weight_decay: -1, must be at least 0"},
         Contradiction{{{"dense.optimizer.clip_norm", "inf"}},
-                      "dense.optimizer.clip_norm: inf, must be a finite number, not negative"}));
+                      "dense.optimizer.clip_norm: inf, must be a finite number"}));
 
 INSTANTIATE_TEST_SUITE_P(
     Cluster, ContradictionsTest,
     ::testing::Values(
+        Contradiction{{{"cluster.transport", "77"}},
+                      "cluster.transport: 77, must be one of AUTO, ZMQ, SHM, RDMA"},
         Contradiction{{{"cluster.workers", "0"}}, "cluster.workers: 0, must be 1 to 1024"},
         Contradiction{{{"cluster.workers", "1025"}}, "cluster.workers: 1025, must be 1 to 1024"},
         Contradiction{{{"cluster.servers", "-1"}}, "cluster.servers: -1, must be 0 to 1024"},
@@ -795,13 +793,14 @@ TEST(TablesOnWorkersTest, EachWorkerIsAServer) {
 INSTANTIATE_TEST_SUITE_P(
     Training, ContradictionsTest,
     ::testing::Values(
-        Contradiction{{{"train.batch_size", "0"}}, "train.batch_size: 0, must be 1 to 16777216"},
+        Contradiction{{{"train.batch_size", "0"}},
+                      "train.batch_size: not set; the rows of a step on each worker, such as 1024"},
         Contradiction{{{"train.batch_size", "-1"}}, "train.batch_size: -1, must be 1 to 16777216"},
         Contradiction{{{"train.epochs", "-1"}},
                       "train.epochs: -1, must be at least 1; evaluate_only: true takes no step"},
         Contradiction{{{"train.epochs", "0"}},
                       "train.epochs: 0, must be at least 1; evaluate_only: true takes no step"},
-        Contradiction{{{"train.max_steps", "-1"}}, "train.max_steps: -1, must not be negative"},
+        Contradiction{{{"train.max_steps", "-1"}}, "train.max_steps: -1, must be at least 0"},
         Contradiction{{{"train.prefetch_steps", "-1"}},
                       "train.prefetch_steps: -1, must be 0 to 1024"},
         Contradiction{{{"train.max_inflight_pushes", "-1"}},
@@ -810,9 +809,9 @@ INSTANTIATE_TEST_SUITE_P(
                       "train.keep_best: needs rows to judge by that are no test rows; name them, "
                       "as in data { validation { last_fraction: 0.1 } }"},
         Contradiction{{{"train.keep_best.patience", "-1"}},
-                      "train.keep_best.patience: -1, must not be negative"},
+                      "train.keep_best.patience: -1, must be at least 0"},
         Contradiction{{{"evaluation.every_epochs", "-1"}},
-                      "evaluation.every_epochs: -1, must not be negative"},
+                      "evaluation.every_epochs: -1, must be at least 0"},
         Contradiction{{{"evaluation.batch_size", "-1"}},
                       "evaluation.batch_size: -1, must be 1 to 16777216"},
         Contradiction{
@@ -822,11 +821,11 @@ INSTANTIATE_TEST_SUITE_P(
                       "evaluation.top_k: 5; only for data.format NCF, whose test rows are ranked; "
                       "leave it out"},
         Contradiction{{{"limits.report_interval_seconds", "-1"}},
-                      "limits.report_interval_seconds: -1, must be a finite number above 0"},
+                      "limits.report_interval_seconds: -1, must be above 0"},
         Contradiction{{{"limits.stall_timeout_seconds", "nan"}},
-                      "limits.stall_timeout_seconds: nan, must be a finite number above 0"},
+                      "limits.stall_timeout_seconds: nan, must be a finite number"},
         Contradiction{{{"limits.startup_timeout_seconds", "-1"}},
-                      "limits.startup_timeout_seconds: -1, must be a finite number above 0"},
+                      "limits.startup_timeout_seconds: -1, must be above 0"},
         Contradiction{{{"limits.held_bytes_per_shard", "-1"}},
                       "limits.held_bytes_per_shard: -1, must be 1 to 1125899906842624"},
         Contradiction{{{"model", "{}"}},
@@ -879,18 +878,18 @@ INSTANTIATE_TEST_SUITE_P(
                       "data.validation: set in more than one way; say one of files, fraction and "
                       "last_fraction"},
         Contradiction{{{"data.validation.fraction", "1"}},
-                      "data.validation.fraction: 1, must be at least 0 and below 1"},
+                      "data.validation.fraction: 1, must be above 0 and below 1"},
         Contradiction{{{"data.format", "NCF"}, {"data.shuffle_buffer", "100"}},
                       "data.shuffle_buffer: 100; not for NCF, whose rows are all shuffled in each "
                       "epoch; leave it out"},
         Contradiction{{{"data.format", "NCF"}, {"data.validation.files", "x"}},
                       "data.validation: not for NCF, which ranks test rows against candidates"},
-        Contradiction{{{"data.max_bad_rows", "-1"}}, "data.max_bad_rows: -1, must not be negative"},
+        Contradiction{{{"data.max_bad_rows", "-1"}}, "data.max_bad_rows: -1, must be at least 0"},
         Contradiction{{{"data.statistics", "{}"}},
                       "data.statistics: only for format DELIMITED, whose columns are standardised"},
         Contradiction{{{"data.shuffle_buffer", "-1"}},
-                      "data.shuffle_buffer: -1, must not be negative"},
-        Contradiction{{{"data.max_rows", "-1"}}, "data.max_rows: -1, must not be negative"}));
+                      "data.shuffle_buffer: -1, must be at least 0"},
+        Contradiction{{{"data.max_rows", "-1"}}, "data.max_rows: -1, must be at least 0"}));
 
 // Column specifications start from DELIMITED with a label and one input.
 class ColumnsTest : public ::testing::TestWithParam<Contradiction> {};
@@ -976,7 +975,7 @@ INSTANTIATE_TEST_SUITE_P(
         Contradiction{{{"data.columns.column", "{name: '1' fill: inf}"}},
                       "data.columns.column[0].fill: inf, must be a finite number"},
         Contradiction{{{"data.columns.statistics_rows", "-1"}},
-                      "data.columns.statistics_rows: -1, must not be negative"},
+                      "data.columns.statistics_rows: -1, must be at least 0"},
         Contradiction{{{"data.columns.statistics_rows", "5"}, {"data.columns.scale", "NONE"}},
                       "data.columns.statistics_rows: 5, but no numeric column has scale "
                       "STANDARDISE; leave it out"},
