@@ -307,6 +307,8 @@ class _Loop:
             place.open(request.epoch)
             self.epoch = request.epoch
             worker.progress.found()
+            if self.fetch == _abi.BATCH:
+                worker.progress.stands_in(request.epoch)
         place.doubtful = True
         batch, ids, read = place.read()
         if ids is None:

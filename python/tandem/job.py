@@ -377,11 +377,8 @@ class Job:
         worker, lib, request = self._worker, library(), _abi.Request()
         if not lib.tandem_writes_checkpoints(worker.handle):
             return False
-        loop = worker.train_loop
-        if loop is not None and loop.unfinished():
-            loop.settle()
-            if loop.epoch is not None:
-                worker.progress.stands_in(loop.epoch)
+        if worker.train_loop is not None:
+            worker.train_loop.settle()
         try:
             if not worker.cluster.told_end:  # by an interrupted call
                 while not check(lib.tandem_next(worker.handle, SLICE_MS, ctypes.byref(request))):

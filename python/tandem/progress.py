@@ -47,7 +47,8 @@ class Progress:
         self.reading, self.testing = Stream(guard), Stream(guard)
         self.at_hand = 0, 0
         self.epoch, self.begun = -1, False
-        self._inside = False            # the body of the loop over epochs
+        self._inside = False            # the body of the loop over epochs, or a loop without it
+        self._alone = False             # a loop over batches without the loop over epochs
         self.barriers = 0
         self._passed = 0                # so many that a worker will not come to again
         self._barriers_at_epoch = 0     # before the body of the loop, which is done again
@@ -104,7 +105,7 @@ class Progress:
 
     def begin_epoch(self, epoch: int) -> None:
         """The body of the loop over epochs begins with this one."""
-        self.epoch, self._inside, self._loop = epoch, True, None
+        self.epoch, self._inside, self._alone, self._loop = epoch, True, False, None
         self._barriers_at_epoch = self.barriers
 
     def has_passed_barrier(self) -> bool:
@@ -145,7 +146,8 @@ class Progress:
         self._place, self._loop = place, "in"
 
     def stands_in(self, epoch: int) -> None:
-        """A loop over batches was left in the middle of this epoch."""
+        """A loop over batches has its first batch of this epoch."""
+        self._alone = not self._inside
         self.epoch, self._inside = epoch, True
 
     def end_loop(self) -> None:
@@ -154,6 +156,8 @@ class Progress:
         self._loop, self._resumed_place = "over", None
         writes = library().tandem_writes_checkpoints(self._handle)
         self._loop_end = self._snapshot() if writes else b""
+        if self._alone:
+            self._inside, self._alone, self._again = False, False, None
 
     def keep(self, objects: dict[str, Any]) -> None:
         """As Job.keep. ValueError: an object without state_dict() and load_state_dict(), or a name

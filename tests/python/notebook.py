@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import types
 import warnings
 import weakref
@@ -478,6 +479,30 @@ def runs_are_resumed():
         assert "checkpointed_step" in json.load(file)["stopped"]
 
 
+def loops_stand_alone():
+    """A run that trains outside of job.epochs() resumes from a checkpoint in the middle of the
+    epoch."""
+    out, every = f"{FOLDER}/alone", ["checkpoint.every_steps=3"]
+
+    def at(step):
+        time.sleep(.3)  # so that the checkpoint comes in this epoch
+        if step > 0 and os.path.exists(out + "/model/LATEST"):
+            raise KeyboardInterrupt
+    n = Notebook("alone", out=out, set=every)
+    assert interrupted(lambda: n.body(0, at))
+    losses = n.losses[:tandem.load(out).step]
+    assert 0 < len(losses) < BATCHES, losses
+    n.job._worker.fail("no further checkpoint")
+    n.job._worker.close()
+    n.job.close()
+    n = Notebook("alone", resume=out, set=every)
+    n.out, n.losses = out, losses
+    n.body(0)
+    n.body(1)
+    n.cell()
+    same("alone", n)
+
+
 def closing_is_interrupted():
     """A Ctrl-C while the checkpoint is written, here by a server that does not answer: job.close()
     again waits for it."""
@@ -668,11 +693,10 @@ if __name__ == "__main__":
     PLAIN.cell()
     assert len(PLAIN.losses) == EPOCHS * BATCHES and PLAIN.scored == [e for e in range(EPOCHS)
                                                                       for _ in range(BATCHES)]
-    for part in sys.argv[2:] or ["cells_go_on", "signals_are_heard", "loaders_are_made_again",
-                                 "reading_is_interrupted",
-                                 "looks", "runs_are_resumed", "steps_are_interrupted",
-                                 "evaluations_are_left",
-                                 "own_metrics_are_whole", "closing_is_interrupted", "jobs_end",
-                                 "prompts_go_on"]:
+    for part in sys.argv[2:] or [
+            "cells_go_on", "signals_are_heard", "loaders_are_made_again", "reading_is_interrupted",
+            "looks", "runs_are_resumed", "loops_stand_alone", "steps_are_interrupted",
+            "evaluations_are_left", "own_metrics_are_whole", "closing_is_interrupted", "jobs_end",
+            "prompts_go_on"]:
         globals()[part]()
     print("the same in all ways")
