@@ -129,7 +129,7 @@ refused("name of reported value 0: a null",
 refused("the program's state was given, but the worker wants",
         lib.tandem_checkpoint_state(handle, b"abc", 3))
 request, given, done = _abi.Request(), {}, set()
-refused("want: a null", lib.tandem_next(handle, 1, None))
+refused("request: a null", lib.tandem_next(handle, 1, None))
 refused("worker: a null", lib.tandem_next(None, 1, ctypes.byref(request)))
 while request.kind != _abi.END:
     if not _abi.check(lib.tandem_next(handle, 100, ctypes.byref(request))):
