@@ -62,14 +62,14 @@ static int train(tandem_worker* worker) {
   float gradients[BATCH], logits[BATCH], bias_gradient = 0;
   int64_t given = 0, done = 0, epoch = -1;
   for (;;) {
-    tandem_want want;
-    if (tandem_next(worker, 1000, &want) < 0) return -1;
-    switch (want.kind) {
+    tandem_request request;
+    if (tandem_next(worker, 1000, &request) < 0) return -1;
+    switch (request.kind) {
       case TANDEM_BATCH:
       case TANDEM_VALIDATION_BATCH:
       case TANDEM_TEST_BATCH:
-        if (want.kind != TANDEM_BATCH ? want.first : want.epoch != epoch) given = done = 0;
-        epoch = want.epoch;
+        if (request.kind != TANDEM_BATCH ? request.first : request.epoch != epoch) given = done = 0;
+        epoch = request.epoch;
         if (given == BATCHES) {
           if (tandem_give(worker, 0, NULL, NULL) != 0) return -1;
           break;

@@ -101,26 +101,26 @@ absl::StatusOr<std::unique_ptr<worker::AttachedWorker>> Join(const tandem_join_o
 }
 
 // Translates each value, because the header is C and cannot name the worker's enumeration.
-int32_t KindOf(const worker::Want& want) {
-  switch (want.kind) {
-    case worker::Want::Kind::kDigest:  // AttachedWorker::Next handles it
-    case worker::Want::Kind::kNothing:
+int32_t KindOf(const worker::Request& request) {
+  switch (request.kind) {
+    case worker::Request::Kind::kDigest:  // AttachedWorker::Next handles it
+    case worker::Request::Kind::kNothing:
       return TANDEM_NOTHING;
-    case worker::Want::Kind::kBatch:
+    case worker::Request::Kind::kBatch:
       return TANDEM_BATCH;
-    case worker::Want::Kind::kTestBatch:
-      return want.validation ? TANDEM_VALIDATION_BATCH : TANDEM_TEST_BATCH;
-    case worker::Want::Kind::kCompute:
+    case worker::Request::Kind::kTestBatch:
+      return request.validation ? TANDEM_VALIDATION_BATCH : TANDEM_TEST_BATCH;
+    case worker::Request::Kind::kCompute:
       return TANDEM_COMPUTE;
-    case worker::Want::Kind::kScore:
+    case worker::Request::Kind::kScore:
       return TANDEM_SCORE;
-    case worker::Want::Kind::kUpdate:
+    case worker::Request::Kind::kUpdate:
       return TANDEM_UPDATE;
-    case worker::Want::Kind::kState:
+    case worker::Request::Kind::kState:
       return TANDEM_STATE;
-    case worker::Want::Kind::kStepDone:
+    case worker::Request::Kind::kStepDone:
       return TANDEM_STEP_DONE;
-    case worker::Want::Kind::kEnd:
+    case worker::Request::Kind::kEnd:
       return TANDEM_END;
   }
   return TANDEM_NOTHING;
@@ -390,19 +390,19 @@ float* tandem_dense(tandem_worker* worker, int64_t* count) {
   return dense.data();
 }
 
-int tandem_next(tandem_worker* worker, int64_t timeout_ms, tandem_want* want) {
+int tandem_next(tandem_worker* worker, int64_t timeout_ms, tandem_request* request) {
   return CallOn(worker, [&]() -> absl::StatusOr<bool> {
-    if (want == nullptr) return Missing("want");
-    *want = tandem_want();
-    TANDEM_ASSIGN_OR_RETURN(const tandem::worker::Want next,
+    if (request == nullptr) return Missing("request");
+    *request = tandem_request();
+    TANDEM_ASSIGN_OR_RETURN(const tandem::worker::Request next,
                             worker->attached->Next(After(timeout_ms)));
-    want->kind = KindOf(next);
-    want->first = next.first ? 1 : 0;
-    want->last = next.last ? 1 : 0;
-    want->step = next.step;
-    want->epoch = next.epoch;
-    want->samples = next.samples;
-    return want->kind != TANDEM_NOTHING;
+    request->kind = KindOf(next);
+    request->first = next.first ? 1 : 0;
+    request->last = next.last ? 1 : 0;
+    request->step = next.step;
+    request->epoch = next.epoch;
+    request->samples = next.samples;
+    return request->kind != TANDEM_NOTHING;
   });
 }
 

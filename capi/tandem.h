@@ -4,10 +4,10 @@
 // capi/example.c is a program that trains.
 //
 // Use: the program joins a job (data { format: PROGRAM }, model { program {} }) and describes its
-// dense parameters. Then the program repeats two actions. First it asks what the worker wants
-// (tandem_next). Then it does what is wanted: give a batch, compute the gradients of a step, or
-// score a test batch. The worker does everything else: steps, policies, prefetch, ends of epochs,
-// evaluations and checkpoints.
+// dense parameters. Then the program repeats two actions. First it asks for the worker's next
+// request (tandem_next). Then it does what is requested: give a batch, compute the gradients of a
+// step, or score a test batch. The worker does everything else: steps, policies, prefetch, ends of
+// epochs, evaluations and checkpoints.
 //
 // Return values: 0 for success. Functions that wait return 1 (it has happened) or 0 (not yet). -1
 // is an error; tandem_error() returns its text on the same thread until the thread's next call.
@@ -99,7 +99,7 @@ int tandem_wait_started(tandem_worker* worker, int64_t timeout_ms);
 // them at TANDEM_UPDATE, and at no other time.
 float* tandem_dense(tandem_worker* worker, int64_t* count);
 
-// ---- what the worker wants ----
+// ---- requests of the worker ----
 
 enum {
   TANDEM_NOTHING = 0,     // nothing yet
@@ -124,15 +124,15 @@ typedef struct {
   int64_t samples;  // COMPUTE, SCORE: samples of the batch
   int32_t first;    // TEST_BATCH, VALIDATION_BATCH: 1: an evaluation begins
   int32_t last;     // STATE: 1: this is the checkpoint at the end of the job
-} tandem_want;
+} tandem_request;
 
-// Returns what the worker wants now. 1: *want has it; 0: nothing was wanted within timeout_ms. The
-// answer stays the same until the program has done it, with two exceptions: a BATCH may be wanted
+// Returns the open request of the worker. 1: *request has it; 0: none came within timeout_ms. The
+// request stays the same until the program has done it, with two exceptions: a BATCH may come
 // while the program does a COMPUTE or SCORE, and STEP_DONE is reported once. Batches are requested
 // ahead of their steps, so that their rows travel while earlier steps are computed. Batches come to
 // COMPUTE in the order in which they were given. The program does not see a step without samples on
 // this worker, but such a step may bring an UPDATE.
-int tandem_next(tandem_worker* worker, int64_t timeout_ms, tandem_want* want);
+int tandem_next(tandem_worker* worker, int64_t timeout_ms, tandem_request* request);
 
 // The ids of one field of a batch.
 typedef struct {
@@ -175,11 +175,12 @@ int tandem_score(tandem_worker* worker, const float* logits, const float* labels
 
 // ---- state of the program ----
 
-// STATE, which is wanted only if the program keeps state. All steps below the want's `step` are
-// done, none above has begun, and all workers wait for the answer. bytes: `count` bytes, at least
-// one, in a format of the program. The bytes contain whatever the program needs to resume from this
-// checkpoint and has in no parameter or table: its position in its data, the state of its optimizer
-// and of its random generators. The bytes become a file of the checkpoint, with a checksum.
+// STATE, which is requested only if the program keeps state. All steps below the request's `step`
+// are done, none above has begun, and all workers wait for the answer. bytes: `count` bytes, at
+// least one, in a format of the program. The bytes contain whatever the program needs to resume
+// from this checkpoint and has in no parameter or table: its position in its data, the state of its
+// optimizer and of its random generators. The bytes become a file of the checkpoint, with a
+// checksum.
 int tandem_checkpoint_state(tandem_worker* worker, const void* bytes, int64_t count);
 // Requires: started. 1: the run resumes from a checkpoint. *epoch is the epoch in which it stood,
 // or the next one if all workers had finished that epoch. *bytes and *count are the state that the
@@ -218,11 +219,11 @@ int tandem_report(tandem_worker* worker, int32_t count, const char* const* names
 int tandem_request_checkpoint(tandem_worker* worker, int64_t step);
 // Says that the program computes no more steps: from now on it answers only STATE, SCORE and
 // UPDATE. The job, which is then told to end, makes its checkpoint without the step of a COMPUTE
-// that is wanted at this time. Allowed only in a job of one worker.
+// that is requested at this time. Allowed only in a job of one worker.
 int tandem_rest(tandem_worker* worker);
 // 1: the job was told to end early, by a signal to `tandem run`. Any time, also after TANDEM_END.
 int32_t tandem_stopped(const tandem_worker* worker);
-// Requires: joined. 1: the job makes checkpoints; 0: TANDEM_STATE will not be wanted
+// Requires: joined. 1: the job makes checkpoints; 0: TANDEM_STATE will not be requested
 // (--no-checkpoint).
 int32_t tandem_writes_checkpoints(const tandem_worker* worker);
 

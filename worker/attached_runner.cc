@@ -13,9 +13,9 @@ namespace tandem::worker {
 absl::StatusOr<std::unique_ptr<AttachedRunner>> AttachedRunner::New(
     const job::ResolvedJob& plan, const std::string& init_from, bool keeps_state,
     std::vector<server::CheckpointParameter> parameters, absl::Span<const float> values,
-    WantQueue& wants) {
+    RequestQueue& requests) {
   std::unique_ptr<AttachedRunner> runner(
-      new AttachedRunner(plan, init_from, keeps_state, std::move(parameters), wants));
+      new AttachedRunner(plan, init_from, keeps_state, std::move(parameters), requests));
   TANDEM_ASSIGN_OR_RETURN(
       runner->dense_,
       DenseParameters::New(plan.job.dense().optimizer(), static_cast<int64_t>(values.size())));
@@ -30,13 +30,14 @@ absl::StatusOr<std::unique_ptr<AttachedRunner>> AttachedRunner::New(
   // The replicas call this function in place of a step of the built-in optimizer.
   runner->dense_->set_program([r = runner.get()](absl::Span<const float> gradient, float factor) {
     r->update_ =
-        r->wants_.Ask({.kind = Want::Kind::kUpdate, .gradient = gradient, .factor = factor});
+        r->requests_.Ask({.kind = Request::Kind::kUpdate, .gradient = gradient, .factor = factor});
   });
   // The digest is taken by the program's thread (AttachedWorker::Next): outside its calls, the
   // program may be changing its parameters.
   runner->dense_->set_digest([r = runner.get()] {
     uint64_t digest = 0;
-    const absl::Status asked = r->wants_.Ask({.kind = Want::Kind::kDigest, .digest = &digest});
+    const absl::Status asked =
+        r->requests_.Ask({.kind = Request::Kind::kDigest, .digest = &digest});
     return asked.ok() ? digest : 0;  // an error: the job is over for this worker
   });
   return runner;
@@ -67,20 +68,23 @@ absl::StatusOr<std::string> AttachedRunner::ProgramState(int64_t step, int64_t e
   std::string state;
   if (!keeps_state_) return state;
   TANDEM_RETURN_IF_ERROR(update_);
-  TANDEM_RETURN_IF_ERROR(wants_.Ask(
-      {.kind = Want::Kind::kState, .step = step, .epoch = epoch, .last = last, .state = &state}));
+  TANDEM_RETURN_IF_ERROR(requests_.Ask({.kind = Request::Kind::kState,
+                                        .step = step,
+                                        .epoch = epoch,
+                                        .last = last,
+                                        .state = &state}));
   return state;
 }
 
 absl::Status AttachedRunner::Fetch(StepSlot* slot) {
-  return wants_.Ask({.kind = Want::Kind::kBatch, .slot = slot});
+  return requests_.Ask({.kind = Request::Kind::kBatch, .slot = slot});
 }
 
 absl::Status AttachedRunner::FetchTest(StepSlot* slot, bool first, HeldOut rows) {
-  return wants_.Ask({.kind = Want::Kind::kTestBatch,
-                     .slot = slot,
-                     .first = first,
-                     .validation = rows == HeldOut::kValidation});
+  return requests_.Ask({.kind = Request::Kind::kTestBatch,
+                        .slot = slot,
+                        .first = first,
+                        .validation = rows == HeldOut::kValidation});
 }
 
 absl::Status AttachedRunner::Compute(StepSlot* slot) {
@@ -89,11 +93,11 @@ absl::Status AttachedRunner::Compute(StepSlot* slot) {
   if (!slot->dense.empty()) {
     std::copy_n(slot->dense.begin(), dense_->count(), dense_->values().begin());
   }
-  return wants_.Ask({.kind = Want::Kind::kCompute, .slot = slot});
+  return requests_.Ask({.kind = Request::Kind::kCompute, .slot = slot});
 }
 
 absl::Status AttachedRunner::Score(StepSlot* slot) {
-  return wants_.Ask({.kind = Want::Kind::kScore, .slot = slot});
+  return requests_.Ask({.kind = Request::Kind::kScore, .slot = slot});
 }
 
 void AttachedRunner::AddScores(const data::Batch& batch, absl::Span<const float> logits) {

@@ -19,8 +19,8 @@
 #include "data/metrics.h"
 #include "job/job.h"
 #include "worker/dense/dense_parameters.h"
+#include "worker/request_queue.h"
 #include "worker/task_runner.h"
-#include "worker/want_queue.h"
 
 namespace tandem::worker {
 
@@ -31,7 +31,7 @@ class AttachedRunner final : public TaskRunner {
   static absl::StatusOr<std::unique_ptr<AttachedRunner>> New(
       const job::ResolvedJob& plan, const std::string& init_from, bool keeps_state,
       std::vector<server::CheckpointParameter> parameters, absl::Span<const float> values,
-      WantQueue& wants);
+      RequestQueue& requests);
 
   DenseParameters& dense() override { return *dense_; }
   // The program may read the values even after the runner is gone.
@@ -56,30 +56,30 @@ class AttachedRunner final : public TaskRunner {
   absl::Status Fetch(StepSlot* slot) override;
   absl::Status FetchTest(StepSlot* slot, bool first, HeldOut rows) override;
   absl::Status Compute(StepSlot* slot) override;
-  bool TakeBack(int64_t step) override { return wants_.TakeBack(step); }
+  bool TakeBack(int64_t step) override { return requests_.TakeBack(step); }
   absl::Status Score(StepSlot* slot) override;
   absl::Status FillShare(EvaluationShare* share, Buffer* payload) override;
   absl::StatusOr<std::string> MergeShares(const std::map<int, EvaluationShare>& shares,
                                           const std::map<int, Buffer>& payloads) override;
-  void OnSynchronised() override { wants_.StepDone(); }
+  void OnSynchronised() override { requests_.StepDone(); }
 
-  // On the program's thread, while kScore is wanted: adds the scores of the batch.
+  // On the program's thread, while kScore is requested: adds the scores of the batch.
   void AddScores(const data::Batch& batch, absl::Span<const float> logits);
 
  private:
   AttachedRunner(const job::ResolvedJob& plan, std::string init_from, bool keeps_state,
-                 std::vector<server::CheckpointParameter> parameters, WantQueue& wants)
+                 std::vector<server::CheckpointParameter> parameters, RequestQueue& requests)
       : plan_(plan),
         init_from_(std::move(init_from)),
         keeps_state_(keeps_state),
         parameters_(std::move(parameters)),
-        wants_(wants) {}
+        requests_(requests) {}
 
   const job::ResolvedJob& plan_;
   const std::string init_from_;
   const bool keeps_state_;
   const std::vector<server::CheckpointParameter> parameters_;
-  WantQueue& wants_;
+  RequestQueue& requests_;
   std::shared_ptr<DenseParameters> dense_;
   Resumed resumed_;
   absl::Status update_;  // the last answer of the program's optimizer

@@ -65,7 +65,7 @@ absl::StatusOr<std::unique_ptr<AttachedWorker>> AttachedWorker::Join(WorkerOptio
       self->how_ = how;
       self->changed_.SignalAll();
     }
-    self->wants_.Close(how);
+    self->requests_.Close(how);
   };
   self->thread_ = std::thread([self, files] { self->Run(files); });
   return worker;
@@ -270,7 +270,7 @@ absl::StatusOr<std::unique_ptr<TaskRunner>> AttachedWorker::MakeRunner(
   if (ended_) return absl::CancelledError("the job is over for this worker");
   TANDEM_ASSIGN_OR_RETURN(
       std::unique_ptr<AttachedRunner> runner,
-      AttachedRunner::New(plan, init_from, keeps_state_, parameters_, values_, wants_));
+      AttachedRunner::New(plan, init_from, keeps_state_, parameters_, values_, requests_));
   values_ = {};
   dense_ = runner->shared_dense();
   runner_ = runner.get();
@@ -300,29 +300,29 @@ absl::Status AttachedWorker::CheckBatch(const data::Batch& batch, bool test) con
   return absl::OkStatus();
 }
 
-absl::StatusOr<Want> AttachedWorker::Next(absl::Time deadline) {
+absl::StatusOr<Request> AttachedWorker::Next(absl::Time deadline) {
   for (;;) {
-    TANDEM_ASSIGN_OR_RETURN(Want next, wants_.Next(deadline));
-    if (next.kind != Want::Kind::kDigest) return next;
-    TANDEM_ASSIGN_OR_RETURN(WantQueue::Use want, wants_.Expect(Want::Kind::kDigest));
-    *want->digest = DigestOf(dense());
-    want.Answer(absl::OkStatus());
+    TANDEM_ASSIGN_OR_RETURN(Request next, requests_.Next(deadline));
+    if (next.kind != Request::Kind::kDigest) return next;
+    TANDEM_ASSIGN_OR_RETURN(RequestQueue::Use request, requests_.Expect(Request::Kind::kDigest));
+    *request->digest = DigestOf(dense());
+    request.Answer(absl::OkStatus());
   }
 }
 
 absl::Status AttachedWorker::GiveBatch(data::Batch* batch) {
-  TANDEM_ASSIGN_OR_RETURN(WantQueue::Use want,
-                          wants_.Expect(Want::Kind::kBatch, Want::Kind::kTestBatch));
-  TANDEM_RETURN_IF_ERROR(CheckBatch(*batch, want->kind == Want::Kind::kTestBatch));
-  std::swap(want->slot->batch, *batch);
-  want.Answer(absl::OkStatus());
+  TANDEM_ASSIGN_OR_RETURN(RequestQueue::Use request,
+                          requests_.Expect(Request::Kind::kBatch, Request::Kind::kTestBatch));
+  TANDEM_RETURN_IF_ERROR(CheckBatch(*batch, request->kind == Request::Kind::kTestBatch));
+  std::swap(request->slot->batch, *batch);
+  request.Answer(absl::OkStatus());
   return absl::OkStatus();
 }
 
 absl::Status AttachedWorker::Rows(size_t input, absl::Span<float> cells) {
-  TANDEM_ASSIGN_OR_RETURN(WantQueue::Use want,
-                          wants_.Expect(Want::Kind::kCompute, Want::Kind::kScore));
-  StepSlot& slot = *want->slot;
+  TANDEM_ASSIGN_OR_RETURN(RequestQueue::Use request,
+                          requests_.Expect(Request::Kind::kCompute, Request::Kind::kScore));
+  StepSlot& slot = *request->slot;
   if (input >= slot.batch.sparse.size()) {
     return absl::InvalidArgumentError(
         absl::StrCat("no input ", input, ": this batch has ", slot.batch.sparse.size(), " inputs"));
@@ -342,10 +342,10 @@ absl::Status AttachedWorker::Rows(size_t input, absl::Span<float> cells) {
 }
 
 absl::Status AttachedWorker::Finish(const StepGradients& gradients) {
-  TANDEM_ASSIGN_OR_RETURN(WantQueue::Use want, wants_.Expect(Want::Kind::kCompute));
+  TANDEM_ASSIGN_OR_RETURN(RequestQueue::Use request, requests_.Expect(Request::Kind::kCompute));
   // All sizes are checked before anything is written, so that the program can repeat a refused
   // call.
-  StepSlot& slot = *want->slot;
+  StepSlot& slot = *request->slot;
   const std::vector<data::SparseInput>& inputs = slot.batch.sparse;
   const size_t count = dense().size();
   if (!gradients.dense.empty() && gradients.dense.size() != count) {
@@ -385,36 +385,36 @@ absl::Status AttachedWorker::Finish(const StepGradients& gradients) {
   }
   slot.loss_sum = gradients.loss_sum;
   slot.has_loss = gradients.has_loss;
-  want.AnswerCompute(/*done=*/plan().dense_table >= 0);
+  request.AnswerCompute(/*done=*/plan().dense_table >= 0);
   return absl::OkStatus();
 }
 
 absl::Status AttachedWorker::MeanGradient(absl::Span<float> gradient) {
-  TANDEM_ASSIGN_OR_RETURN(WantQueue::Use want, wants_.Expect(Want::Kind::kUpdate));
+  TANDEM_ASSIGN_OR_RETURN(RequestQueue::Use request, requests_.Expect(Request::Kind::kUpdate));
   if (gradient.size() != dense().size()) {
     return WrongSize("dense gradient", gradient.size(), dense().size());
   }
-  for (size_t i = 0; i < gradient.size(); ++i) gradient[i] = want->gradient[i] * want->factor;
+  for (size_t i = 0; i < gradient.size(); ++i) gradient[i] = request->gradient[i] * request->factor;
   return absl::OkStatus();
 }
 
 absl::Status AttachedWorker::Updated() {
-  TANDEM_ASSIGN_OR_RETURN(WantQueue::Use want, wants_.Expect(Want::Kind::kUpdate));
-  want.Answer(absl::OkStatus());
+  TANDEM_ASSIGN_OR_RETURN(RequestQueue::Use request, requests_.Expect(Request::Kind::kUpdate));
+  request.Answer(absl::OkStatus());
   return absl::OkStatus();
 }
 
 absl::Status AttachedWorker::CheckpointState(absl::Span<const char> state) {
   if (state.empty()) return absl::InvalidArgumentError("the program's state: no bytes");
-  TANDEM_ASSIGN_OR_RETURN(WantQueue::Use want, wants_.Expect(Want::Kind::kState));
-  want->state->assign(state.data(), state.size());
-  want.Answer(absl::OkStatus());
+  TANDEM_ASSIGN_OR_RETURN(RequestQueue::Use request, requests_.Expect(Request::Kind::kState));
+  request->state->assign(state.data(), state.size());
+  request.Answer(absl::OkStatus());
   return absl::OkStatus();
 }
 
 absl::Status AttachedWorker::Score(absl::Span<const float> logits, absl::Span<const float> labels) {
-  TANDEM_ASSIGN_OR_RETURN(WantQueue::Use want, wants_.Expect(Want::Kind::kScore));
-  data::Batch& batch = want->slot->batch;
+  TANDEM_ASSIGN_OR_RETURN(RequestQueue::Use request, requests_.Expect(Request::Kind::kScore));
+  data::Batch& batch = request->slot->batch;
   const auto samples = static_cast<size_t>(batch.samples);
   const bool counts = !logits.empty() || !labels.empty();
   if (counts && (logits.size() != samples || labels.size() != samples)) {
@@ -428,12 +428,12 @@ absl::Status AttachedWorker::Score(absl::Span<const float> logits, absl::Span<co
     return absl::InvalidArgumentError(absl::StrCat(
         "label ", *wrong, " of sample ", wrong - labels.begin(), "; expected labels of 0 or 1"));
   }
-  for (client::PulledRows& rows : want->slot->rows) rows.Clear();
+  for (client::PulledRows& rows : request->slot->rows) rows.Clear();
   if (counts) {
     batch.labels.assign(labels.begin(), labels.end());
     runner_->AddScores(batch, logits);
   }
-  want.Answer(absl::OkStatus());
+  request.Answer(absl::OkStatus());
   return absl::OkStatus();
 }
 

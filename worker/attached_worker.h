@@ -1,7 +1,7 @@
 // A worker whose training loop belongs to a program. The usual worker (worker_shell.h) runs on
 // threads of its own, and asks the program for batches and gradients instead of readers and a
 // compiled model. The worker does steps, policies, prefetch, ends of epochs, staleness, evaluations
-// and checkpoints. The program does what the worker wants next:
+// and checkpoints. The program does what the worker requests:
 //
 //   TANDEM_ASSIGN_OR_RETURN(auto worker, AttachedWorker::Join(options));
 //   ... WaitJoined() ...; the rank is known
@@ -40,7 +40,7 @@
 #include "job/job.h"
 #include "server/manifest.h"
 #include "worker/attached_runner.h"
-#include "worker/want_queue.h"
+#include "worker/request_queue.h"
 #include "worker/worker_shell.h"
 
 namespace tandem::worker {
@@ -66,7 +66,7 @@ class AttachedWorker {
     kOwn,
   };
   // Registers at the scheduler, in the background. Join itself sets make_runner and the callbacks
-  // of the options. `keeps_state`: the program answers kState, which the worker wants for each
+  // of the options. `keeps_state`: the program answers kState, which the worker requests for each
   // checkpoint, so its run can resume from one. INVALID_ARGUMENT: the job is not for a program.
   static absl::StatusOr<std::unique_ptr<AttachedWorker>> Join(WorkerOptions options,
                                                               Files files = Files::kShared,
@@ -95,10 +95,10 @@ class AttachedWorker {
   // Once started: where the run resumes, and the states of the programs.
   const AttachedRunner::Resumed& resumed() const { return resumed_; }
 
-  // The next task for the program. The answer stays the same until the program has done the task,
-  // except that a batch may become wanted while the program computes gradients or scores. kNothing:
-  // no task by the deadline. An error: why the job has failed, here or elsewhere.
-  absl::StatusOr<Want> Next(absl::Time deadline);
+  // The worker's open request. It stays the same until the program has done it, except that a batch
+  // may be requested while the program computes gradients or scores. kNothing: no request by the
+  // deadline. An error: why the job has failed, here or elsewhere.
+  absl::StatusOr<Request> Next(absl::Time deadline);
 
   // Answers kBatch and kTestBatch. Takes the contents of `batch`; numbers, labels and groups in it
   // are the program's own. INVALID_ARGUMENT: more samples or ids than the job allows.
@@ -135,11 +135,11 @@ class AttachedWorker {
   // calls of all workers request the same checkpoint. FAILED_PRECONDITION: as Report.
   absl::Status RequestCheckpoint(int64_t step);
   // The program computes no more steps. When the job is told to end, the checkpoint therefore
-  // leaves out the step that is wanted now.
-  void Rest() { wants_.Rest(); }
+  // leaves out the step that is requested now.
+  void Rest() { requests_.Rest(); }
   // The job was told to end early. May be called at any time.
   bool stopped() const { return stopped_.load(); }
-  // Once joined: the job writes checkpoints, so the program's state may be wanted.
+  // Once joined: the job writes checkpoints, so the worker may request the program's state.
   bool checkpoints() const { return checkpoints_models_.load(); }
 
   // Ends the job for all nodes, with this reason; the first reason counts. Returns at once.
@@ -169,7 +169,7 @@ class AttachedWorker {
 
   WorkerOptions options_;
   const bool keeps_state_;
-  WantQueue wants_;
+  RequestQueue requests_;
   int rank_ = -1;
 
   absl::Mutex mutex_;
@@ -192,7 +192,7 @@ class AttachedWorker {
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);  // error given by the program
   std::shared_ptr<DenseParameters> dense_ ABSL_GUARDED_BY(mutex_);
   std::atomic<bool> failed_{false};
-  AttachedRunner* runner_ = nullptr;  // valid while a task is wanted
+  AttachedRunner* runner_ = nullptr;  // valid while a request is open
   AttachedRunner::Resumed resumed_;   // set before on_open
 
   // Used by the program's thread.

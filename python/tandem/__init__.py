@@ -10,9 +10,9 @@
             loss_of(model(dense, ids), label).backward()
             optimizer.step()
 
-    saved = tandem.load("OUT/model")                     # tables and dense parameters, to look at or to serve
+    saved = tandem.load("OUT/model")                     # tables and dense parameters
 
-docs/PYTHON.md is the tutorial. Importing this package needs numpy alone; what trains needs torch.
+docs/PYTHON.md is the tutorial. Importing this package needs numpy; training needs torch.
 """
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tandem.hashing import hash_columns, hash_ids
 from tandem.checkpoint import Checkpoint, load
 from tandem.store import Store
 
-if TYPE_CHECKING:  # what __getattr__ gives
+if TYPE_CHECKING:  # __getattr__ imports them
     from tandem.data import DataLoader
     from tandem.job import Job, init
     from tandem.nn import (Embedding, EmbeddingBag, EmbeddingBagCollection, EmbeddingBagConfig,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # what __getattr__ gives
 
 preload_blas()
 
-# Names that need torch, by the file that has them: loaded when they are first used.
+# Names that need torch, by the file that has them. The first use loads it.
 _LAZY = {
     "Job": "job", "init": "job",
     "KeyedJaggedTensor": "sparse", "KeyedTensor": "sparse", "JaggedTensor": "sparse",
@@ -46,7 +46,8 @@ _LAZY = {
 
 __version__ = "0.1.0"  # the same as in CMakeLists.txt; plain.py checks it
 
-__all__ = ["Error", "Checkpoint", "Store", "__version__", "hash_columns", "hash_ids", "load", *_LAZY]
+__all__ = ["Error", "Checkpoint", "Store", "__version__", "hash_columns", "hash_ids", "load",
+           *_LAZY]
 
 
 def __dir__() -> list[str]:

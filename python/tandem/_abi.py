@@ -1,6 +1,7 @@
-"""libtandem.so by ctypes: the functions of capi/tandem.h, tandem_group.h and tandem_store.h, and errors as exceptions.
+"""libtandem.so by ctypes: the functions of capi/tandem.h, tandem_group.h and tandem_store.h. Errors
+are exceptions.
 
-Every call that can wait gives the interpreter lock up meanwhile (ctypes does).
+ctypes releases the interpreter lock during each call.
 """
 from __future__ import annotations
 
@@ -14,11 +15,11 @@ from typing import Any, Callable, Optional
 
 
 class Error(RuntimeError):
-    """What the job, a peer or this worker says of a failure."""
+    """The job, a peer or this worker has failed."""
 
 
 class Diverged(Error):
-    """A loss or a gradient is infinite or no number."""
+    """A loss or a gradient is infinite or NaN."""
 
 
 class JoinOptions(Structure):
@@ -27,7 +28,7 @@ class JoinOptions(Structure):
                 ("advertise", c_char_p), ("keeps_state", c_int32)]
 
 
-class Want(Structure):
+class Request(Structure):
     _fields_ = [("kind", c_int32), ("step", c_int64), ("epoch", c_int64), ("samples", c_int64),
                 ("first", c_int32), ("last", c_int32)]
 
@@ -46,7 +47,8 @@ F32, F64, F16, BF16, I32, I64, U8 = range(7)
 CALLED_BOOL, CALLED_I8, CALLED_I16, CALLED_C64, CALLED_C128 = (256 * n for n in range(1, 6))
 SUM, PRODUCT, MIN, MAX, AVERAGE, BIT_AND, BIT_OR, BIT_XOR = range(8)
 
-NOTHING, BATCH, TEST_BATCH, COMPUTE, SCORE, UPDATE, STEP_DONE, END, STATE, VALIDATION_BATCH = range(10)
+NOTHING, BATCH, TEST_BATCH, COMPUTE, SCORE, UPDATE, STEP_DONE, END, STATE, VALIDATION_BATCH = \
+    range(10)
 
 NO_LOSS = float("-inf")
 
@@ -77,7 +79,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
                              POINTER(c_int64), c_void_p]),
     "tandem_wait_started": (c_int, [_WORKER, c_int64]),
     "tandem_dense": (c_void_p, [_WORKER, POINTER(c_int64)]),
-    "tandem_next": (c_int, [_WORKER, c_int64, POINTER(Want)]),
+    "tandem_next": (c_int, [_WORKER, c_int64, POINTER(Request)]),
     "tandem_give": (c_int, [_WORKER, c_int64, POINTER(Field), POINTER(c_uint8)]),
     "tandem_rows": (c_int, [_WORKER, c_int32, c_void_p, c_int64]),
     "tandem_finish": (c_int, [_WORKER, c_double, POINTER(c_void_p), POINTER(c_int64), c_void_p,
@@ -91,7 +93,8 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "tandem_initial_state": (c_int, [_WORKER, POINTER(c_void_p), POINTER(c_int64)]),
     "tandem_enter_barrier": (c_int, [_WORKER]),
     "tandem_wait_barrier": (c_int, [_WORKER, c_int64]),
-    "tandem_report": (c_int, [_WORKER, c_int32, POINTER(c_char_p), POINTER(c_double), c_int64, c_int64]),
+    "tandem_report": (c_int, [_WORKER, c_int32, POINTER(c_char_p), POINTER(c_double), c_int64,
+                              c_int64]),
     "tandem_request_checkpoint": (c_int, [_WORKER, c_int64]),
     "tandem_rest": (c_int, [_WORKER]),
     "tandem_stopped": (c_int32, [_WORKER]),
@@ -108,19 +111,25 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "tandem_group_address": (c_int, [_GROUP, POINTER(c_void_p), POINTER(c_int64)]),
     "tandem_group_connect": (c_int, [_GROUP, POINTER(c_void_p), _COUNTS, c_int64]),
     "tandem_group_wait_connected": (c_int, [_GROUP, c_int64]),
-    "tandem_group_allreduce": (c_int, [_GROUP, c_void_p, c_void_p, c_int64, c_int32, c_int32, _WORK]),
-    "tandem_group_reduce": (c_int, [_GROUP, c_void_p, c_void_p, c_int64, c_int32, c_int32, c_int32, _WORK]),
+    "tandem_group_allreduce": (c_int, [_GROUP, c_void_p, c_void_p, c_int64, c_int32, c_int32,
+                                       _WORK]),
+    "tandem_group_reduce": (c_int, [_GROUP, c_void_p, c_void_p, c_int64, c_int32, c_int32, c_int32,
+                                    _WORK]),
     "tandem_group_broadcast": (c_int, [_GROUP, c_void_p, c_int64, c_int32, c_int32, _WORK]),
     "tandem_group_allgather": (c_int, [_GROUP, c_void_p, c_void_p, _COUNTS, c_int32, _WORK]),
     "tandem_group_gather": (c_int, [_GROUP, c_void_p, c_void_p, _COUNTS, c_int32, c_int32, _WORK]),
     "tandem_group_scatter": (c_int, [_GROUP, c_void_p, c_void_p, _COUNTS, c_int32, c_int32, _WORK]),
-    "tandem_group_reduce_scatter": (c_int, [_GROUP, c_void_p, c_void_p, _COUNTS, c_int32, c_int32, _WORK]),
-    "tandem_group_alltoall": (c_int, [_GROUP, c_void_p, _COUNTS, c_void_p, _COUNTS, c_int32, _WORK]),
+    "tandem_group_reduce_scatter": (c_int, [_GROUP, c_void_p, c_void_p, _COUNTS, c_int32, c_int32,
+                                            _WORK]),
+    "tandem_group_alltoall": (c_int, [_GROUP, c_void_p, _COUNTS, c_void_p, _COUNTS, c_int32,
+                                      _WORK]),
     "tandem_group_barrier": (c_int, [_GROUP, c_int64, _WORK]),
     "tandem_group_send": (c_int, [_GROUP, c_void_p, c_int64, c_int32, c_int64, c_int64, _WORK]),
     "tandem_group_receive": (c_int, [_GROUP, c_void_p, c_int64, c_int32, c_int64, c_int64, _WORK]),
-    "tandem_group_send_elements": (c_int, [_GROUP, c_void_p, c_int64, c_int32, c_int32, c_int64, c_int64, _WORK]),
-    "tandem_group_receive_elements": (c_int, [_GROUP, c_void_p, c_int64, c_int32, c_int32, c_int64, c_int64, _WORK]),
+    "tandem_group_send_elements": (c_int, [_GROUP, c_void_p, c_int64, c_int32, c_int32, c_int64,
+                                           c_int64, _WORK]),
+    "tandem_group_receive_elements": (c_int, [_GROUP, c_void_p, c_int64, c_int32, c_int32, c_int64,
+                                              c_int64, _WORK]),
     "tandem_group_wait": (c_int, [_GROUP, c_int64, c_int64, POINTER(c_int32)]),
     "tandem_group_forget": (c_int, [_GROUP, c_int64]),
     "tandem_group_close": (c_int, [_GROUP]),
@@ -150,16 +159,17 @@ def _above(path: str, levels: int) -> str:
 
 
 def roots() -> list[str]:
-    """Folders that may have lib/ and bin/: of a build (build/python is a link to the package's folder), of
-    the source tree's build, where Tandem is installed, or of a wheel."""
+    """Folders that may have lib/ and bin/: of a build (build/python is a link to the package's
+    folder), of the source tree's build, of an installed Tandem, or of a wheel."""
     tree = _above(os.path.abspath(__file__), 3)        # of ROOT/python/tandem/_abi.py
-    prefix = _above(os.path.realpath(__file__), 5)     # of PREFIX/share/tandem/python/tandem/_abi.py
+    # Of PREFIX/share/tandem/python/tandem/_abi.py.
+    prefix = _above(os.path.realpath(__file__), 5)
     wheel = os.path.join(_above(os.path.abspath(__file__), 1), "_prefix")
     return [tree, os.path.join(tree, "build"), prefix, wheel]
 
 
 def _places(name: str) -> list[str]:
-    """Where the library may be."""
+    """Paths at which the library may be."""
     told = os.environ.get("TANDEM_LIBRARY")
     if told:
         return [os.path.join(os.path.dirname(told), name) if name != "libtandem.so" else told]
@@ -171,15 +181,17 @@ def _places(name: str) -> list[str]:
 _library: Optional[ctypes.CDLL] = None
 
 
-def library(name: Optional[str] = None, allowed: Optional[Callable[[str], None]] = None) -> ctypes.CDLL:
-    """libtandem.so, or the library `name` that has all of it and more; loaded at the first call. allowed:
-    is given its path before it is loaded, and raises where it must not be."""
+def library(name: Optional[str] = None,
+            allowed: Optional[Callable[[str], None]] = None) -> ctypes.CDLL:
+    """libtandem.so, or the library `name`, which contains it. The first call loads it. allowed:
+    gets the path before that, and raises if the library must not be loaded."""
     global _library
     if name is None and _library is not None:
         return _library
     if _library is None:
         name = name or "libtandem.so"
-        build = f"build it (ninja -C build {'tandem_capi' if name == 'libtandem.so' else 'tandem_capi_models'})"
+        target = "tandem_capi" if name == "libtandem.so" else "tandem_capi_models"
+        build = f"build it (ninja -C build {target})"
         path = next((p for p in _places(name) if os.path.exists(p)), None)
         if path is None:
             raise ImportError(f"{name} is not there; {build}, or say in TANDEM_LIBRARY where "
@@ -190,25 +202,26 @@ def library(name: Optional[str] = None, allowed: Optional[Callable[[str], None]]
         for symbol, (result, arguments) in _FUNCTIONS.items():
             function = getattr(found, symbol, None)
             if function is None:
-                raise ImportError(f"{path} is of another version than this package, without {symbol}; {build}")
+                raise ImportError(f"{path} is of another version than this package, without "
+                                  f"{symbol}; {build}")
             function.restype, function.argtypes = result, arguments
         _library = found
     if name is not None and os.path.basename(_library._name) != name:
-        raise ImportError(f"{name} cannot be loaded any more: {os.path.basename(_library._name)} is; import what needs "
-                          "it before tandem.init()")
+        raise ImportError(f"{name} cannot be loaded any more: {os.path.basename(_library._name)} "
+                          "is; import what needs it before tandem.init()")
     return _library
 
 
 def check(code: int) -> int:
-    """Passes what a function has returned; -1 becomes an Error with its text."""
+    """Returns the result of a function; -1 raises an Error with its text."""
     if code < 0:
         raise Error(library().tandem_error().decode("utf-8", "replace"))
     return code
 
 
 def preload_blas() -> None:
-    """Has a torch that is imported later use OpenBLAS's OpenMP build, where the system's default is
-    the pthread build, whose threads would fight with torch's (docs/HACKING.md says more)."""
+    """Makes a torch that is imported later use OpenBLAS's OpenMP build. The threads of the pthread
+    build, the system's default, would compete with torch's (see docs/HACKING.md)."""
     if "torch" in sys.modules:
         return
     for path in glob.glob("/usr/lib/*/openblas-openmp/libblas.so.3"):

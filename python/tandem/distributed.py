@@ -3,15 +3,16 @@
     import tandem.distributed                              # registers it
     torch.distributed.init_process_group("tandem")         # as with gloo
 
-Every collective of torch.distributed for tensors in memory of the host, `send` and `recv` with tags,
-`new_group`, asynchronous works. The store of init_process_group brings the members together; what
-they say to each other then goes over shared memory on one host, and RDMA or TCP between hosts.
+It has every collective of torch.distributed for tensors in memory of the host, `send` and `recv`
+with tags, `new_group` and asynchronous works. Members find each other by the store of
+init_process_group. Then they use shared memory on one host, and RDMA or TCP between hosts.
 
-Works are done by threads of C++ without the interpreter lock. Errors are tandem.Error with one line
-that names the rank at fault; wrong tensors are a ValueError or TypeError at once.
+Threads of C++ do the works without the interpreter lock. Errors are tandem.Error with one line that
+names the failed rank; invalid tensors are a ValueError or TypeError at once.
 
-TANDEM_GROUP_HOST: the address of this machine as the other ranks reach it; by default the one that
-leads to MASTER_ADDR, or without that (tcp:// and file://) the one of the machine's own name. TANDEM_GROUP_LINK: "shm", "tcp", "rdma", "zmq" or "auto", the same on all ranks.
+TANDEM_GROUP_HOST: the address of this machine for the other ranks. The default is the address with
+a route to MASTER_ADDR, or without that (tcp:// and file://) the address of the machine's own name.
+TANDEM_GROUP_LINK: "shm", "tcp", "rdma", "zmq" or "auto", the same on all ranks.
 """
 from __future__ import annotations
 
@@ -31,19 +32,19 @@ import torch
 import torch.distributed as dist
 from tandem import _abi
 from tandem._abi import Error
-from tandem.job import _Deaf
+from tandem.worker import SLICE_MS, Uninterrupted
 
 __all__ = ["ProcessGroup"]
 
 _TYPES = {torch.float32: _abi.F32, torch.float64: _abi.F64, torch.float16: _abi.F16,
           torch.bfloat16: _abi.BF16, torch.int32: _abi.I32, torch.int64: _abi.I64,
           torch.uint8: _abi.U8}
-# Integers that the C interface does not have, and one that it has and that holds them.
+# Integers that the C interface lacks, and a wider type that it has.
 _WIDER = {torch.int8: torch.int32, torch.int16: torch.int32}
-# What the other ranks are told of types that travel as another one.
+# The type that the other ranks compare, for types that travel as another one.
 _CALLED = {torch.bool: _abi.CALLED_BOOL, torch.int8: _abi.CALLED_I8, torch.int16: _abi.CALLED_I16,
            torch.complex64: _abi.CALLED_C64, torch.complex128: _abi.CALLED_C128}
-# Of these, where they are only moved: a type of the C interface, and how many of it are one of them.
+# The same types where they are only moved: a type of the C interface, and its elements in one.
 _MOVED = {torch.bool: (_abi.U8, 1), torch.int8: (_abi.U8, 1), torch.int16: (_abi.F16, 1),
           torch.complex64: (_abi.F64, 1), torch.complex128: (_abi.F64, 2)}
 
@@ -52,16 +53,17 @@ _OPS = {dist.ReduceOp.SUM: _abi.SUM, dist.ReduceOp.PRODUCT: _abi.PRODUCT,
         dist.ReduceOp.BAND: _abi.BIT_AND, dist.ReduceOp.BOR: _abi.BIT_OR,
         dist.ReduceOp.BXOR: _abi.BIT_XOR}
 # Of truth values, which are bytes of 0 and 1. A sum or a product is one of truths.
-_BOOL_OPS: dict[int, Optional[int]] = {_abi.SUM: _abi.MAX, _abi.PRODUCT: _abi.MIN, _abi.AVERAGE: None}
+_BOOL_OPS: dict[int, Optional[int]] = {_abi.SUM: _abi.MAX, _abi.PRODUCT: _abi.MIN,
+                                       _abi.AVERAGE: None}
 
-_SLICE_MS = 100  # between two looks whether Ctrl-C was pressed
 _LOOKS = 4  # at older works when one begins
 _LOOK_MS = 2  # between two looks whether a work with a future has ended before an older one
 _MOST_HELD = 1024  # works that nobody waits for
 
 
 def _name_of(op: Any) -> str:
-    """The name of a torch.distributed.ReduceOp, which is an object of one of two classes; some have no repr."""
+    """The name of a torch.distributed.ReduceOp, which is an object of one of two classes; some have
+    no repr."""
     return getattr(getattr(op, "op", op), "name", None) or str(op)
 
 
@@ -70,18 +72,19 @@ def _op_of(op: Any) -> int:
     for known, number in _OPS.items():
         if op == known:
             return number
-    raise ValueError(f"tandem: the reduction {_name_of(op)} is not one of SUM, PRODUCT, MIN, MAX, AVG, BAND, "
-                     "BOR and BXOR")
+    raise ValueError(f"tandem: the reduction {_name_of(op)} is not one of SUM, PRODUCT, MIN, MAX, "
+                     "AVG, BAND, BOR and BXOR")
 
 
 def _check(tensor: torch.Tensor, what: str) -> torch.Tensor:
     if not isinstance(tensor, torch.Tensor):
-        raise TypeError(f"tandem: {what}: a tensor is wanted, and this is a {type(tensor).__name__}")
+        raise TypeError(
+            f"tandem: {what}: a tensor is wanted, and this is a {type(tensor).__name__}")
     if tensor.is_sparse or tensor.layout != torch.strided:
         raise ValueError(f"tandem: {what}: a dense tensor is wanted; give tensor.to_dense()")
     if tensor.device.type != "cpu":
-        raise ValueError(f"tandem: {what}: the tensor is on {tensor.device}; give tensor.cpu(), or use a "
-                         "back end for that device")
+        raise ValueError(f"tandem: {what}: the tensor is on {tensor.device}; give tensor.cpu(), or "
+                         "use a back end for that device")
     if tensor.is_conj() or tensor.is_neg():  # whose memory does not hold their values
         raise ValueError(f"tandem: {what}: the tensor is conjugated or negated lazily; give "
                          f"tensor.resolve_{'conj' if tensor.is_conj() else 'neg'}()")
@@ -89,15 +92,18 @@ def _check(tensor: torch.Tensor, what: str) -> torch.Tensor:
 
 
 def _check_written(tensor: torch.Tensor, what: str) -> torch.Tensor:
-    """A tensor that results go to: each element has a place of its own."""
+    """Checks a tensor for results: each element has a place of its own."""
     _check(tensor, what)
-    if tensor.numel() > 1 and any(n > 1 and step == 0 for n, step in zip(tensor.shape, tensor.stride())):
-        raise ValueError(f"tandem: {what}: elements of the tensor share memory (expand); give tensor.clone()")
+    if tensor.numel() > 1 and any(n > 1 and step == 0
+                                  for n, step in zip(tensor.shape, tensor.stride())):
+        raise ValueError(f"tandem: {what}: elements of the tensor share memory (expand); give "
+                         "tensor.clone()")
     return tensor
 
 
-def _one(tensors: Any, what: str, check: Callable[[Any, str], torch.Tensor] = _check_written) -> torch.Tensor:
-    """The only tensor of a list: of several a process, c10d's calls for several devices."""
+def _one(tensors: Any, what: str,
+         check: Callable[[Any, str], torch.Tensor] = _check_written) -> torch.Tensor:
+    """The only tensor of a list. Lists of several are c10d's calls for several devices."""
     if isinstance(tensors, torch.Tensor):
         return check(tensors, what)
     if len(tensors) != 1:
@@ -109,17 +115,26 @@ def _same(tensors: Sequence[torch.Tensor], like: torch.Tensor, what: str) -> Seq
     for tensor in tensors:
         _check(tensor, what)
         if tensor.dtype != like.dtype:
-            raise ValueError(f"tandem: {what}: {tensor.dtype} beside {like.dtype}; give all one type")
+            raise ValueError(f"tandem: {what}: {tensor.dtype} beside {like.dtype}; give all one "
+                             "type")
     return tensors
 
 
-def _same_size(tensors: Sequence[torch.Tensor], like: torch.Tensor, what: str) -> Sequence[torch.Tensor]:
+def _same_size(tensors: Sequence[torch.Tensor], like: torch.Tensor,
+               what: str) -> Sequence[torch.Tensor]:
     _same(tensors, like, what)
     for tensor in tensors:
         if tensor.numel() != like.numel():
             raise ValueError(f"tandem: {what}: a tensor of {tensor.numel()} elements beside one of "
-                             f"{like.numel()}; give tensors of one size (all_to_all takes different ones)")
+                             f"{like.numel()}; give tensors of one size (all_to_all takes "
+                             "different ones)")
     return tensors
+
+
+def _room_for(output: torch.Tensor) -> torch.Tensor:
+    """The output itself, or contiguous memory of its size."""
+    return output.detach() if output.is_contiguous() else \
+        torch.empty(output.shape, dtype=output.dtype)
 
 
 def _pointer(tensor: torch.Tensor) -> c_void_p:
@@ -131,9 +146,10 @@ def _counts(values: Sequence[int]) -> Any:
 
 
 def _moved(tensor: torch.Tensor) -> tuple[int, int]:
-    """Elements to move as the C interface has them: the type, and how many of it are one element."""
+    """How the C interface moves the elements: as which type, and how many of it for each."""
     kind, times = _MOVED.get(tensor.dtype) or (_TYPES.get(tensor.dtype, _abi.U8), 1)
-    if kind == _abi.U8 and tensor.dtype not in _CALLED:  # bytes, also of a type that is not known here
+    # Bytes, also of a type that is not known here.
+    if kind == _abi.U8 and tensor.dtype not in _CALLED:
         times = tensor.element_size()
     return kind + _CALLED.get(tensor.dtype, 0), times
 
@@ -152,11 +168,13 @@ class _Reduced:
             self.tensor = self.tensor.to(_WIDER[dtype])
         elif tensor.is_complex():
             if self.op not in (_abi.SUM, _abi.AVERAGE):
-                raise ValueError(f"tandem: {_name_of(op)} is not defined for {dtype}; SUM and AVG are")
+                raise ValueError(f"tandem: {_name_of(op)} is not defined for {dtype}; SUM and AVG "
+                                 "are")
             self.tensor = torch.view_as_real(self.tensor)
         elif dtype not in _TYPES:
             raise ValueError(f"tandem: tensors of {dtype} are not reduced; give one of "
-                             "float16, bfloat16, float32, float64, int8, int16, int32, int64, uint8, bool")
+                             "float16, bfloat16, float32, float64, int8, int16, int32, int64, "
+                             "uint8, bool")
         self.type = _TYPES[self.tensor.dtype] + _CALLED.get(dtype, 0)
         floating = self.tensor.dtype.is_floating_point
         if self.op is None or (self.op == _abi.AVERAGE and not floating):
@@ -170,7 +188,7 @@ class _Reduced:
 
 
 def _put(target: torch.Tensor, result: torch.Tensor) -> None:
-    """Copies what an operation has left in `result`, in the type of `target`, there."""
+    """Copies the result of an operation to `target`, in its type."""
     if target.data_ptr() == result.data_ptr() and target.is_contiguous():
         return
     if target.is_complex() and not result.is_complex():
@@ -183,8 +201,7 @@ def _put(target: torch.Tensor, result: torch.Tensor) -> None:
 
 
 class _Work(dist._Work):
-    """An operation that runs. `kept`: the tensors it works on; `then` puts the results where they
-    belong."""
+    """A running operation. kept: the tensors that it works on; then: puts results in place."""
 
     def __init__(self, group: _Member, number: int, result: list[Any], kept: tuple[Any, ...] = (),
                  then: Optional[Callable[[], None]] = None) -> None:
@@ -194,7 +211,7 @@ class _Work(dist._Work):
         self._result = result
         self._kept = kept
         self._then = then
-        self._lock = threading.Lock()   # who waits; the others wait for that one
+        self._lock = threading.Lock()   # of the thread that waits; others wait for it
         self._done = threading.Event()
         self._error: Optional[Exception] = None
         self._from = c_int32(-1)
@@ -202,12 +219,13 @@ class _Work(dist._Work):
         self._future: Any = None
 
     def drop(self) -> bool:
-        """Whether it has ended; then its tensors are let go, and it can still be waited for."""
+        """Whether it has ended; then it releases its tensors, and wait() still works."""
         return self._look(0, release=False)
 
     def _look(self, milliseconds: int, release: bool = True) -> bool:
-        """Whether it has ended, waiting for at most so long. A Ctrl-C is heard behind it, so that the end is not lost."""
-        with _Deaf():
+        """Whether it has ended, after a wait of at most so long. Ctrl-C is heard afterwards, so
+        that the end is not lost."""
+        with Uninterrupted():
             return self._look_once(milliseconds, release)
 
     def _look_once(self, milliseconds: int, release: bool) -> bool:
@@ -215,9 +233,9 @@ class _Work(dist._Work):
             if release:
                 self._group.release(self)
             return True
-        if self._group.process != os.getpid():  # where nobody might be left to give the lock back
-            raise Error(f"rank {self._group.rank}: the operation is one of process {self._group.process}, "
-                        "of which this one was forked")
+        if self._group.process != os.getpid():  # whose lock might stay locked
+            raise Error(f"rank {self._group.rank}: the operation belongs to process "
+                        f"{self._group.process} and cannot be used after fork()")
         if not self._lock.acquire(timeout=milliseconds / 1000):
             return self._done.is_set()
         try:
@@ -230,7 +248,7 @@ class _Work(dist._Work):
                     return False
                 if self._then is not None:
                     self._then()
-            except Exception as error:  # the operation's: whoever waits has it
+            except Exception as error:  # of the operation, for wait()
                 self._error = error
             self._then, self._kept = None, ()
             self._done.set()
@@ -241,12 +259,13 @@ class _Work(dist._Work):
             self._lock.release()
 
     def wait(self, timeout: Union[timedelta, float] = timedelta(0)) -> bool:
-        """Until it has ended. An error: how it failed, or that it has not ended within `timeout`."""
+        """Waits for the end. An error: the operation has failed, or not ended within `timeout`."""
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
         until = time.monotonic() + seconds if seconds > 0 else None
-        while not self._look(_SLICE_MS):
+        while not self._look(SLICE_MS):
             if until is not None and time.monotonic() > until:
-                raise Error(f"rank {self._group.rank}: the operation has not ended within {seconds} s")
+                raise Error(f"rank {self._group.rank}: the operation has not ended within "
+                            f"{seconds} s")
         if self._error is not None:
             raise self._error
         return True
@@ -278,29 +297,30 @@ class _Work(dist._Work):
                 if self._error is not None:
                     raise self._error
                 return self._result
-            # An error that a callback raises is one to C++, too (DistributedDataParallel waits there).
-            # What Future.set_exception stores is a value to it, and read as one.
+            # C++, where DistributedDataParallel waits, gets the error only from a callback that
+            # raises it. It would take the value of Future.set_exception for a result.
             self._inner = torch.futures.Future()
             self._future = self._inner.then(results)
             self._group.finish(self)
         return self._future
 
     def end_future(self) -> None:
-        """Once the work has ended. Runs the callbacks of the future."""
+        """Runs the callbacks of the future, once the work has ended."""
         self._inner.set_result(None)
 
 
 class _Futures:
-    """Threads that complete the futures of operations, in the order in which the operations end. One thread at a time is
-    the waiter: it waits for the operations. Callbacks run where their future completes, and may wait for the future of
-    another operation. The waiter therefore has another thread wait before it runs callbacks, if there are more
-    operations, or if one comes meanwhile."""
+    """Threads that complete the futures of operations, in the order in which the operations end.
+    One thread at a time is the waiter: it waits for the operations. Callbacks run where their
+    future completes, and may wait for the future of another operation. The waiter therefore has
+    another thread wait before it runs callbacks, if there are more operations, or if one comes
+    meanwhile."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._running: list[_Work] = []
-        self._leads = False     # somebody does, or was called to
-        self._called = False    # and has not come yet
+        self._leads = False     # there is a waiter, or a thread was called to be it
+        self._called = False    # the called thread has not come yet
         self._idle = 0          # threads that can be called
         self._closed = False
 
@@ -345,7 +365,7 @@ class _Futures:
         while True:
             with self._changed:
                 running = list(self._running)
-            # The oldest is most likely the next: it is slept for, and the others are looked at.
+            # The oldest will most likely end next: wait for it, and look at the others.
             for i, work in enumerate(running):
                 if work._look(_LOOK_MS if i == 0 else 0):
                     return work
@@ -360,10 +380,10 @@ class _Member:
         self.handle = c_void_p()
         self.closed = False
         self._futures: Optional[_Futures] = None
-        # DistributedDataParallel holds the C++ side of a work alone, which is nothing without this one:
-        # works stay here until they have been waited for.
+        # DistributedDataParallel holds only the C++ side of a work. Works stay here until they have
+        # been waited for.
         self._works: dict[int, _Work] = {}
-        # Of these: not known to have ended, looked at in turn.
+        # Those of them that may still run, looked at in turn.
         self._running: collections.deque[_Work] = collections.deque()
         options = _abi.GroupOptions()
         options.size = ctypes.sizeof(options)
@@ -372,7 +392,8 @@ class _Member:
         options.host = self.host.encode()
         options.link = os.environ.get("TANDEM_GROUP_LINK", "auto").encode()
         options.deadline_ms = timeout_ms
-        _abi.check(_abi.library().tandem_group_open(ctypes.byref(options), ctypes.byref(self.handle)))
+        _abi.check(_abi.library().tandem_group_open(ctypes.byref(options),
+                                                    ctypes.byref(self.handle)))
 
     def address(self) -> bytes:
         at, count = c_void_p(), c_int64()
@@ -384,17 +405,18 @@ class _Member:
         at = (c_void_p * len(addresses))(
             *[ctypes.cast(ctypes.c_char_p(a), c_void_p).value for a in addresses])
         _abi.check(_abi.library().tandem_group_connect(self.handle, at,
-                                                       _counts([len(a) for a in addresses]), timeout_ms))
+                                                       _counts([len(a) for a in addresses]),
+                                                       timeout_ms))
         try:
-            while not _abi.check(_abi.library().tandem_group_wait_connected(self.handle, _SLICE_MS)):
+            while not _abi.check(_abi.library().tandem_group_wait_connected(self.handle, SLICE_MS)):
                 pass
         except Error as error:
-            raise Error(f"{error}; rank {self.rank} is at {self.host} for the others: if a host is not reached "
-                        "so, set TANDEM_GROUP_HOST there") from None
+            raise Error(f"{error}; rank {self.rank} is at {self.host} for the others: if a host is "
+                        "not reached so, set TANDEM_GROUP_HOST there") from None
 
     def hold(self, work: _Work) -> None:
         self._works[work._number] = work
-        for _ in range(min(_LOOKS, len(self._running))):  # so that what has ended keeps no tensors
+        for _ in range(min(_LOOKS, len(self._running))):  # so that ended works keep no tensors
             try:
                 old = self._running.popleft()
             except IndexError:  # another thread was here
@@ -428,15 +450,15 @@ class _Member:
 
 
 def _own_host() -> str:
-    """Where this machine is reached by the others."""
+    """The address of this machine for the others."""
     told = os.environ.get("TANDEM_GROUP_HOST")
     if told:
         return told
     master = os.environ.get("MASTER_ADDR")
+    port = int(os.environ.get("MASTER_PORT") or 9) if master else 0
     try:
         family, kind, _, _, address = socket.getaddrinfo(
-            master or socket.gethostname(), int(os.environ.get("MASTER_PORT") or 9) if master else 0,
-            type=socket.SOCK_DGRAM)[0]
+            master or socket.gethostname(), port, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:
             if master:  # sends nothing for a datagram socket; it only looks up the route
                 probe.connect(address)
@@ -453,11 +475,11 @@ def _milliseconds(timeout: timedelta) -> int:
 
 
 class ProcessGroup(dist.ProcessGroup):
-    """What init_process_group("tandem") and new_group make.
+    """The group of init_process_group("tandem") and new_group.
 
-    Its methods are what torch.distributed's functions call; lists have one tensor a process, as c10d has them, and
-    opts are c10d's options. Tensors are dense, on the CPU. A ValueError or TypeError says at once which tensor is
-    wrong; what fails later is an Error of the work that is returned.
+    torch.distributed's functions call its methods. Lists have one tensor a process, as in c10d, and
+    opts are c10d's options. Tensors are dense, on the CPU. A ValueError or TypeError names an
+    invalid tensor at once; later failures are an Error of the returned work.
     """
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
@@ -477,13 +499,14 @@ class ProcessGroup(dist.ProcessGroup):
 
     name = _get_backend_name = getBackendName
 
-    def _begin(self, function: str, *arguments: Any, result: Iterable[Any] = (), kept: tuple[Any, ...] = (),
-               then: Optional[Callable[[], None]] = None) -> _Work:
+    def _begin(self, function: str, *arguments: Any, result: Iterable[Any] = (),
+               kept: tuple[Any, ...] = (), then: Optional[Callable[[], None]] = None) -> _Work:
         number = c_int64()
         if self._member.closed:
             raise Error("tandem: the process group was destroyed")
-        with _Deaf():  # what has begun works on its tensors, and is held
-            _abi.check(getattr(_abi.library(), function)(self._member.handle, *arguments, ctypes.byref(number)))
+        with Uninterrupted():  # so that a work that has begun is held
+            _abi.check(getattr(_abi.library(), function)(self._member.handle, *arguments,
+                                                         ctypes.byref(number)))
             work = _Work(self._member, number.value, list(result), kept, then)
             self._member.hold(work)
         return work
@@ -494,14 +517,16 @@ class ProcessGroup(dist.ProcessGroup):
         """Each tensor, of one shape on all ranks, becomes the reduction of all."""
         tensor = _one(tensors, "all_reduce")
         reduced = _Reduced(tensor, _op(opts))
-        return self._begin("tandem_group_allreduce", _pointer(reduced.tensor), _pointer(reduced.tensor),
+        return self._begin("tandem_group_allreduce", _pointer(reduced.tensor),
+                           _pointer(reduced.tensor),
                            reduced.tensor.numel(), reduced.type, reduced.op, result=[tensor],
                            kept=(tensor, reduced), then=lambda: _put(tensor, reduced.tensor))
 
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> _Work:
         """allreduce of several tensors of one dtype in one operation."""
         if not tensors:
-            raise ValueError("tandem: all_reduce_coalesced: a list of at least one tensor is wanted")
+            raise ValueError(
+                "tandem: all_reduce_coalesced: a list of at least one tensor is wanted")
         _same(tensors, tensors[0], "all_reduce_coalesced")
         flat = torch.cat([t.detach().reshape(-1) for t in tensors])
         reduced = _Reduced(flat, _op(opts))
@@ -510,7 +535,8 @@ class ProcessGroup(dist.ProcessGroup):
             _put(flat, reduced.tensor)
             for tensor, part in zip(tensors, flat.split([t.numel() for t in tensors])):
                 _put(tensor, part)
-        return self._begin("tandem_group_allreduce", _pointer(reduced.tensor), _pointer(reduced.tensor),
+        return self._begin("tandem_group_allreduce", _pointer(reduced.tensor),
+                           _pointer(reduced.tensor),
                            reduced.tensor.numel(), reduced.type, reduced.op, result=tensors,
                            kept=(tensors, reduced), then=then)
 
@@ -519,7 +545,7 @@ class ProcessGroup(dist.ProcessGroup):
         tensor = _one(tensors, "reduce")
         reduced = _Reduced(tensor, opts.reduceOp)
         root = opts.rootRank
-        room = reduced.room()  # what the others had stays
+        room = reduced.room()  # the others' tensors stay as they are
         then = (lambda: _put(tensor, room)) if self.rank() == root else None
         return self._begin("tandem_group_reduce", _pointer(reduced.tensor), _pointer(room),
                            room.numel(), reduced.type, reduced.op, root, result=[tensor],
@@ -532,19 +558,22 @@ class ProcessGroup(dist.ProcessGroup):
         parts = inputs[0] if inputs and not isinstance(inputs[0], torch.Tensor) else inputs
         self._check_parts(parts, "reduce_scatter: the input list")
         if parts[self.rank()].numel() != output.numel():
-            raise ValueError(f"tandem: reduce_scatter: the output has {output.numel()} elements, and part "
-                             f"{self.rank()} of the input has {parts[self.rank()].numel()}")
+            raise ValueError(f"tandem: reduce_scatter: the output has {output.numel()} elements, "
+                             f"and part {self.rank()} of the input has "
+                             f"{parts[self.rank()].numel()}")
         _same([output], parts[0], "reduce_scatter")
         return self._reduce_scatter(output, torch.cat([p.detach().reshape(-1) for p in parts]),
                                     [p.numel() for p in parts], opts)
 
-    def _reduce_scatter_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> _Work:
+    def _reduce_scatter_base(self, output: torch.Tensor, input: torch.Tensor,
+                             opts: Any = None) -> _Work:
         _same([_check_written(output, "reduce_scatter_tensor: the output")],
               _check(input, "reduce_scatter_tensor: the input"), "reduce_scatter_tensor")
         self._check_multiple(output, input, "reduce_scatter_tensor", "input", "output")
         return self._reduce_scatter(output, input, [output.numel()] * self.size(), opts)
 
-    def _reduce_scatter(self, output: torch.Tensor, flat: torch.Tensor, counts: list[int], opts: Any) -> _Work:
+    def _reduce_scatter(self, output: torch.Tensor, flat: torch.Tensor, counts: list[int],
+                        opts: Any) -> _Work:
         reduced = _Reduced(flat, _op(opts))
         times = 2 if flat.is_complex() else 1
         counts = [times * n for n in counts]
@@ -556,17 +585,19 @@ class ProcessGroup(dist.ProcessGroup):
                            _counts(counts), reduced.type, reduced.op, result=[output],
                            kept=(output, reduced, room, begin), then=lambda: _put(output, room))
 
-    # ---- what is moved, as bytes ----
+    # ---- moves of bytes ----
 
     def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> _Work:
         """The tensor becomes that of rank opts.rootRank, of the same shape."""
         tensor = _one(tensors, "broadcast")
         data = tensor.detach().contiguous()
         kind, times = _moved(data)
-        return self._begin("tandem_group_broadcast", _pointer(data), times * data.numel(), kind, opts.rootRank,
+        return self._begin("tandem_group_broadcast", _pointer(data), times * data.numel(), kind,
+                           opts.rootRank,
                            result=[tensor], kept=(tensor, data), then=lambda: _put(tensor, data))
 
-    def allgather(self, outputs: Sequence[Any], inputs: list[torch.Tensor], opts: Any = None) -> _Work:
+    def allgather(self, outputs: Sequence[Any], inputs: list[torch.Tensor],
+                  opts: Any = None) -> _Work:
         """The outputs, one for each rank, become their inputs, all of one size."""
         tensor = _one(inputs, "all_gather", _check)
         parts = outputs[0] if outputs and not isinstance(outputs[0], torch.Tensor) else outputs
@@ -579,7 +610,7 @@ class ProcessGroup(dist.ProcessGroup):
         _same([_check_written(output, "all_gather_into_tensor: the output")],
               _check(input, "all_gather_into_tensor: the input"), "all_gather_into_tensor")
         self._check_multiple(input, output, "all_gather_into_tensor", "output", "input")
-        flat = output.detach() if output.is_contiguous() else torch.empty(output.shape, dtype=output.dtype)
+        flat = _room_for(output)
         return self._allgather(flat, input, [output], lambda: _put(output, flat))
 
     def _allgather(self, flat: torch.Tensor, tensor: torch.Tensor, result: Sequence[torch.Tensor],
@@ -590,12 +621,13 @@ class ProcessGroup(dist.ProcessGroup):
                            _counts([times * data.numel()] * self.size()), kind, result=result,
                            kept=(data, flat, result), then=then)
 
-    def allgather_coalesced(self, output_lists: list[list[torch.Tensor]], inputs: list[torch.Tensor],
-                            opts: Any = None) -> _Work:
-        """allgather of several tensors of one dtype in one operation: a list of outputs for each rank."""
+    def allgather_coalesced(self, output_lists: list[list[torch.Tensor]],
+                            inputs: list[torch.Tensor], opts: Any = None) -> _Work:
+        """allgather of several tensors of one dtype in one operation: a list of outputs for each
+        rank."""
         if not inputs or any(len(parts) != len(inputs) for parts in output_lists):
-            raise ValueError("tandem: all_gather_coalesced: as many outputs of each rank are wanted as there "
-                             "are inputs, and at least one")
+            raise ValueError("tandem: all_gather_coalesced: as many outputs of each rank are "
+                             "wanted as there are inputs, and at least one")
         self._check_parts(output_lists, "all_gather_coalesced: the output lists")
         for parts in output_lists:
             for part, tensor in zip(parts, inputs):
@@ -606,8 +638,10 @@ class ProcessGroup(dist.ProcessGroup):
         parts = [part for parts in output_lists for part in parts]
         return self._allgather(flat, data, parts, lambda: _put_parts(parts, flat))
 
-    def gather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any) -> _Work:
-        """On rank opts.rootRank the outputs become the inputs of all, of one size; elsewhere there are none."""
+    def gather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor],
+               opts: Any) -> _Work:
+        """On rank opts.rootRank the outputs become the inputs of all, of one size; elsewhere there
+        are none."""
         tensor = _one(inputs, "gather", _check)
         root = opts.rootRank
         data = tensor.detach().contiguous()
@@ -620,17 +654,20 @@ class ProcessGroup(dist.ProcessGroup):
             flat = tensor.new_empty(self.size() * tensor.numel())
             then = lambda: _put_parts(parts, flat)
         elif outputs and outputs[0]:
-            raise ValueError(f"tandem: gather: an output list is for rank {root} alone, which gathers")
+            raise ValueError(f"tandem: gather: an output list is for rank {root} alone, which "
+                             "gathers")
         return self._begin("tandem_group_gather", _pointer(data),
                            _pointer(flat) if flat is not None else c_void_p(),
                            _counts([times * data.numel()] * self.size()), kind, root, result=parts,
                            kept=(data, flat, parts), then=then)
 
-    def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any) -> _Work:
-        """The output becomes this rank's part of the inputs of rank opts.rootRank, which alone gives some."""
+    def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]],
+                opts: Any) -> _Work:
+        """The output becomes this rank's part of the inputs of rank opts.rootRank, which alone
+        gives some."""
         output = _one(outputs, "scatter")
         root = opts.rootRank
-        room = output.detach() if output.is_contiguous() else torch.empty(output.shape, dtype=output.dtype)
+        room = _room_for(output)
         kind, times = _moved(room)
         data = None
         if self.rank() == root:
@@ -639,15 +676,19 @@ class ProcessGroup(dist.ProcessGroup):
             _same_size(parts, output, "scatter")
             data = torch.cat([p.detach().reshape(-1) for p in parts])
         elif inputs and inputs[0]:
-            raise ValueError(f"tandem: scatter: an input list is for rank {root} alone, which scatters")
-        return self._begin("tandem_group_scatter", _pointer(data) if data is not None else c_void_p(),
-                           _pointer(room), _counts([times * room.numel()] * self.size()), kind, root, result=[output],
-                           kept=(output, room, data), then=lambda: _put(output, room))
+            raise ValueError(f"tandem: scatter: an input list is for rank {root} alone, which "
+                             "scatters")
+        return self._begin("tandem_group_scatter",
+                           _pointer(data) if data is not None else c_void_p(), _pointer(room),
+                           _counts([times * room.numel()] * self.size()), kind, root,
+                           result=[output], kept=(output, room, data),
+                           then=lambda: _put(output, room))
 
-    def alltoall_base(self, output: torch.Tensor, input: torch.Tensor, output_split_sizes: Sequence[int],
+    def alltoall_base(self, output: torch.Tensor, input: torch.Tensor,
+                      output_split_sizes: Sequence[int],
                       input_split_sizes: Sequence[int], opts: Any = None) -> _Work:
-        """Rows of the input go to the ranks, those of the output come from them. Splits: rows for (of) each; empty:
-        as many for each."""
+        """Rows of the input go to the ranks, those of the output come from them. Splits: rows for
+        (of) each; empty: as many for each."""
         _same([_check_written(output, "all_to_all_single: the output")],
               _check(input, "all_to_all_single: the input"), "all_to_all_single")
         kind, times = _moved(input)
@@ -656,14 +697,15 @@ class ProcessGroup(dist.ProcessGroup):
         size = input.element_size() // times
         self._check_own(size * sent[self.rank()], size * received[self.rank()], "all_to_all_single")
         data = input.detach().contiguous()
-        room = output.detach() if output.is_contiguous() else torch.empty(output.shape, dtype=output.dtype)
+        room = _room_for(output)
         if data.data_ptr() == room.data_ptr() and data.numel() > 0:
             data = data.clone()
         return self._begin("tandem_group_alltoall", _pointer(data), _counts(sent), _pointer(room),
                            _counts(received), kind, result=[output], kept=(data, room, output),
                            then=lambda: _put(output, room))
 
-    def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None) -> _Work:
+    def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor],
+                 opts: Any = None) -> _Work:
         """Input r goes to rank r, output r comes from it; of any sizes and one dtype."""
         self._check_parts(outputs, "all_to_all: the output list")
         self._check_parts(inputs, "all_to_all: the input list")
@@ -673,7 +715,8 @@ class ProcessGroup(dist.ProcessGroup):
         flat = data.new_empty(sum(t.numel() for t in outputs))
         kind, times = _moved(data)
         size = data.element_size()
-        self._check_own(size * inputs[self.rank()].numel(), size * outputs[self.rank()].numel(), "all_to_all")
+        self._check_own(size * inputs[self.rank()].numel(), size * outputs[self.rank()].numel(),
+                        "all_to_all")
         return self._begin("tandem_group_alltoall", _pointer(data),
                            _counts([times * t.numel() for t in inputs]), _pointer(flat),
                            _counts([times * t.numel() for t in outputs]), kind, result=outputs,
@@ -682,16 +725,19 @@ class ProcessGroup(dist.ProcessGroup):
     # ---- barriers ----
 
     def barrier(self, opts: Any = None) -> _Work:
-        """Ends when all ranks have come; an Error that names one which does not within opts.timeout."""
+        """Ends when all ranks have come. An Error names a rank that is not there within
+        opts.timeout."""
         timeout = getattr(opts, "timeout", timedelta(0))
         return self._begin("tandem_group_barrier", _milliseconds(timeout))
 
-    def monitored_barrier(self, timeout: timedelta = timedelta(0), wait_all_ranks: bool = False) -> None:
-        """A barrier at which rank 0 says who did not come in time; all of them if `wait_all_ranks`."""
+    def monitored_barrier(self, timeout: timedelta = timedelta(0),
+                          wait_all_ranks: bool = False) -> None:
+        """A barrier. Rank 0 names the first rank that is late, or all if `wait_all_ranks`."""
         self._waited += 1
         late_ms = _milliseconds(timeout)
         token = torch.zeros(1, dtype=torch.uint8)
-        message = lambda way, peer: self._message(way, token, peer, _MONITORED + self._waited, late_ms)
+        message = lambda way, peer: self._message(way, token, peer, _MONITORED + self._waited,
+                                                  late_ms)
         if self.rank() != 0:
             message("send", 0).wait()
             message("receive", 0).wait()
@@ -723,22 +769,24 @@ class ProcessGroup(dist.ProcessGroup):
         return self._message("receive", _one(tensors, "recv"), source, tag)
 
     def recv_anysource(self, tensors: list[torch.Tensor], tag: int = 0) -> _Work:
-        """From any rank's send with this tag; the work's source_rank() says whose."""
+        """From any rank's send with this tag; the work's source_rank() is that rank."""
         return self._message("receive", _one(tensors, "recv"), -1, tag)
 
-    def _message(self, way: str, tensor: torch.Tensor, peer: int, tag: int, deadline_ms: int = 0) -> _Work:
+    def _message(self, way: str, tensor: torch.Tensor, peer: int, tag: int,
+                 deadline_ms: int = 0) -> _Work:
         data = tensor.detach().contiguous()
         then = (lambda: _put(tensor, data)) if way == "receive" else None
         kind, times = _moved(data)
-        return self._begin(f"tandem_group_{way}_elements", _pointer(data), times * data.numel(), kind,
-                           peer, tag, deadline_ms, result=[tensor] if then else [], kept=(tensor, data), then=then)
+        return self._begin(f"tandem_group_{way}_elements", _pointer(data), times * data.numel(),
+                           kind, peer, tag, deadline_ms, result=[tensor] if then else [],
+                           kept=(tensor, data), then=then)
 
     # ---- checks ----
 
     def _check_parts(self, parts: Sequence[Any], what: str) -> None:
         if len(parts) != self.size():
-            raise ValueError(f"tandem: {what} has {len(parts)} entries; one for each of {self.size()} ranks "
-                             "is wanted")
+            raise ValueError(f"tandem: {what} has {len(parts)} entries; one for each of "
+                             f"{self.size()} ranks is wanted")
         for part in parts:
             if isinstance(part, torch.Tensor):
                 (_check_written if "output" in what else _check)(part, what)
@@ -747,29 +795,31 @@ class ProcessGroup(dist.ProcessGroup):
                         small_name: str) -> None:
         if small.numel() * self.size() != large.numel():
             raise ValueError(f"tandem: {what}: the {large_name} has {large.numel()} elements; "
-                             f"{self.size()} times the {small.numel()} of the {small_name} are wanted")
+                             f"{self.size()} times the {small.numel()} of the {small_name} are "
+                             "wanted")
 
     def _check_own(self, sent: int, received: int, what: str) -> None:
         if sent != received:
-            raise ValueError(f"tandem: {what}: rank {self.rank()} sends itself {sent} bytes and wants {received} "
-                             "of itself; give both one size")
+            raise ValueError(f"tandem: {what}: rank {self.rank()} sends itself {sent} bytes and "
+                             f"wants {received} of itself; give both one size")
 
-    def _splits(self, tensor: torch.Tensor, sizes: Sequence[int], name: str, times: int) -> list[int]:
+    def _splits(self, tensor: torch.Tensor, sizes: Sequence[int], name: str,
+                times: int) -> list[int]:
         """Elements for (or of) each rank, times `times`, of sizes along the first dimension."""
         rows = tensor.size(0) if tensor.dim() else tensor.numel()
         if not sizes:
             if rows % self.size():
-                raise ValueError(f"tandem: all_to_all_single: {rows} rows of the {name} are not divisible by "
-                                 f"{self.size()} ranks; give {name}_split_sizes")
+                raise ValueError(f"tandem: all_to_all_single: {rows} rows of the {name} are not "
+                                 f"divisible by {self.size()} ranks; give {name}_split_sizes")
             sizes = [rows // self.size()] * self.size()
         if len(sizes) != self.size() or sum(sizes) != rows:
-            raise ValueError(f"tandem: all_to_all_single: {name}_split_sizes {list(sizes)}; one for each of "
-                             f"{self.size()} ranks is wanted, {rows} together")
+            raise ValueError(f"tandem: all_to_all_single: {name}_split_sizes {list(sizes)}; one "
+                             f"for each of {self.size()} ranks is wanted, {rows} together")
         row = tensor.numel() // rows * times if rows else 0
         return [row * n for n in sizes]
 
     def _set_sequence_number_for_group(self) -> None:
-        """Nothing: operations are numbered by the group itself, and ranks that differ are found."""
+        """Does nothing: the group numbers operations itself, and finds ranks that differ."""
 
     def _get_sequence_number_for_group(self) -> int:
         return 0

@@ -1,4 +1,4 @@
-"""Ids as Tandem's readers make them, so that a model of a job over files can go on in Python."""
+"""Ids as Tandem's readers make them, so that Python can use a model that was trained on files."""
 from __future__ import annotations
 
 import datetime
@@ -16,19 +16,23 @@ if TYPE_CHECKING:
 _NCF_MOST = 2 ** 32 - 2  # as data/ncf.cc reads ids
 
 
-def hash_ids(values: Any, field: str, format: str = "DELIMITED") -> numpy.ndarray:  # pylint: disable=redefined-builtin
-    """The ids of `values` in the field of this name, as an int64 array of the same length: those that the reader of
-    files of this format gives to the same cells.
+def hash_ids(values: Any, field: str,
+             format: str = "DELIMITED"  # pylint: disable=redefined-builtin
+             ) -> numpy.ndarray:
+    """The ids of `values` in the field of this name, as an int64 array of the same length. The
+    reader of files of this format gives the same ids to the same cells.
 
-    values: integers, texts or what else a column may hold (a list, array, pandas column or tensor). One value has one
-    id, whatever its type: 7, 7.0, numpy.uint8(7), "7" and b"7" are the cell `7`; True is `True`. None, NaN, NaT,
-    pandas.NA and an empty text are a missing value. A number with a fraction has the shortest text that stands for it.
+    values: integers, texts or other contents of a column (a list, array, pandas column or tensor).
+    A value has one id, whatever its type: 7, 7.0, numpy.uint8(7), "7" and b"7" are the cell `7`;
+    True is `True`. None, NaN, NaT, pandas.NA and an empty text are a missing value. A number with a
+    fraction has its shortest text.
 
-    format: of the data that the model is trained on by file readers, as data.format of a job says it: "DELIMITED" and
-    "CRITEO" hash the text of a cell; "NCF" hashes the number. Ids of "LIBSVM" files are the numbers themselves.
+    format: data.format of the job whose file readers the model is trained with. "DELIMITED" and
+    "CRITEO" hash the text of a cell; "NCF" hashes the number. Ids of "LIBSVM" files are the numbers
+    themselves.
 
-    ValueError: values of more than one dimension, dates and times, a format that hashes nothing, or what is no number of
-    an NCF file for "NCF".
+    ValueError: values of more than one dimension, dates and times, a format that hashes nothing, or
+    for "NCF" a value that is no number of an NCF file.
     """
     name = field.encode()
     values = _array(_from_tensor(values))
@@ -36,14 +40,17 @@ def hash_ids(values: Any, field: str, format: str = "DELIMITED") -> numpy.ndarra
         raise ValueError(f"hash_ids of field '{field}': values of shape {values.shape}, want one "
                          "dimension")
     if format not in ("DELIMITED", "CRITEO", "NCF"):
-        raise ValueError(f"hash_ids of field '{field}': format {format!r}, want \"DELIMITED\", \"CRITEO\" or \"NCF\""
-                         + ("; ids of LIBSVM files are the numbers themselves" if format == "LIBSVM" else ""))
+        hint = "; ids of LIBSVM files are the numbers themselves" if format == "LIBSVM" else ""
+        raise ValueError(f"hash_ids of field '{field}': format {format!r}, want \"DELIMITED\", "
+                         f"\"CRITEO\" or \"NCF\"{hint}")
     if values.dtype.kind in "Mm" or (values.dtype.kind == "O" and any(map(_is_time, values))):
-        raise ValueError(f"hash_ids of field '{field}': dates and times have no text of their own; make it as it is in the "
-                         "data's files, in pandas column.dt.strftime(\"%Y-%m-%d\")")
+        raise ValueError(f"hash_ids of field '{field}': dates and times have no text of their own; "
+                         "make it as it is in the data's files, in pandas "
+                         "column.dt.strftime(\"%Y-%m-%d\")")
     whole, missing = _whole_numbers(values)
     if format == "NCF":
-        whole, missing = _ncf_numbers(values if whole is None or missing is not None else whole, field), None
+        whole = _ncf_numbers(values if whole is None or missing is not None else whole, field)
+        missing = None
     if whole is not None:
         out = numpy.empty(len(whole), dtype=numpy.int64)
         function = library().tandem_hash_numbers if format == "NCF" else library().tandem_hash_ids
@@ -51,7 +58,8 @@ def hash_ids(values: Any, field: str, format: str = "DELIMITED") -> numpy.ndarra
         if missing is not None:
             out[missing] = _hash_cells(name, [b""])
         return out
-    return _hash_cells(name, [_cell(value) for value in (values.tolist() if values.dtype.kind in "bOSU" else values)])
+    listed = values.tolist() if values.dtype.kind in "bOSU" else values
+    return _hash_cells(name, [_cell(value) for value in listed])
 
 
 def _hash_cells(name: bytes, cells: list[bytes]) -> numpy.ndarray:
@@ -64,14 +72,18 @@ def _hash_cells(name: bytes, cells: list[bytes]) -> numpy.ndarray:
 
 
 def _array(values: Any) -> numpy.ndarray:
-    """A list may mix types, of which numpy would make one: a 7 beside a text, or an integer beside a NaN."""
+    """An array of `values`. numpy would convert mixed types of a list (a 7 and a text, an integer
+    and a NaN) to one; they become objects."""
     if isinstance(values, numpy.ma.MaskedArray):
         return _without_masked(values)
-    if hasattr(values, "isna") and not isinstance(getattr(values, "dtype", numpy.dtype(object)), numpy.dtype):
+    dtype = getattr(values, "dtype", numpy.dtype(object))
+    if hasattr(values, "isna") and not isinstance(dtype, numpy.dtype):
         return _of_pandas(values)
-    if hasattr(values, "__array__") or isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
+    if hasattr(values, "__array__") or isinstance(values, (str, bytes)) or \
+            not hasattr(values, "__iter__"):
         return numpy.asarray(values)
-    values = [_from_tensor(value[()] if isinstance(value, numpy.ndarray) else value) for value in values]
+    values = [_from_tensor(value[()] if isinstance(value, numpy.ndarray) else value)
+              for value in values]
     values = [None if value is numpy.ma.masked else value for value in values]
     if any(isinstance(value, (list, tuple, numpy.ndarray)) for value in values):
         return numpy.asarray(values)
@@ -81,7 +93,8 @@ def _array(values: Any) -> numpy.ndarray:
 
 
 def _without_masked(values: numpy.ma.MaskedArray) -> numpy.ndarray:
-    """None where one is masked. The others stay numpy's own: of a float32 alone the shortest text is known."""
+    """None in masked places. The others stay numpy's own, because only a float32 knows its shortest
+    text."""
     known = ~numpy.ma.getmaskarray(values)
     if known.all() or values.dtype.kind in "Mm":  # dates are refused by their type
         return values.data
@@ -91,27 +104,31 @@ def _without_masked(values: numpy.ma.MaskedArray) -> numpy.ndarray:
 
 
 def _of_pandas(values: Any) -> numpy.ndarray:
-    """A column of a type that numpy does not have. numpy.asarray may make 64-bit floats of integers among which some are
-    missing (nullable ones since pandas 2.2, categories), and Python's floats of 32-bit ones: both have other texts."""
+    """A column of a type that numpy does not have. numpy.asarray may convert integers with missing
+    ones (nullable ones since pandas 2.2, categories) to 64-bit floats, and 32-bit floats to
+    Python's: both have other texts."""
     numbers_of = getattr(values.dtype, "numpy_dtype", None)  # of nullable numbers
     if numbers_of is None and getattr(values.dtype, "categories", None) is not None:
         numbers_of = values.dtype.categories.dtype
     kind = getattr(numbers_of, "kind", "")
     if kind == "f" and hasattr(values.dtype, "numpy_dtype"):
         return values.to_numpy(dtype=numbers_of, na_value=numpy.nan)
-    return numpy.asarray(values.astype(object) if kind in ("i", "u") and values.isna().any() else values)
+    some_missing = kind in ("i", "u") and values.isna().any()
+    return numpy.asarray(values.astype(object) if some_missing else values)
 
 
 def _from_tensor(value: Any) -> Any:
-    """Makes an array of a tensor, and a number of one without dimensions. Returns others unchanged."""
+    """The array of a tensor, or its number if it has no dimensions. Returns others unchanged."""
     if not hasattr(value, "detach"):
         return value
     value = value.detach().cpu()
     return (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()[()]
 
 
-def _whole_numbers(values: numpy.ndarray) -> tuple[Optional[numpy.ndarray], Optional[numpy.ndarray]]:
-    """The values as int64, and where one is missing (None: nowhere); Nones: not all are whole numbers of 64 bits."""
+def _whole_numbers(values: numpy.ndarray
+                   ) -> tuple[Optional[numpy.ndarray], Optional[numpy.ndarray]]:
+    """The values as int64, and where one is missing (None: nowhere); Nones: not all are whole
+    numbers of 64 bits."""
     kind = values.dtype.kind
     if kind == "i" or (kind == "u" and values.dtype.itemsize < 8):
         return numpy.ascontiguousarray(values, dtype=numpy.int64), None
@@ -130,15 +147,19 @@ def _ncf_numbers(values: numpy.ndarray, field: str) -> numpy.ndarray:
         wrong = [str(value) for value in values[(values < 0) | (values > _NCF_MOST)][:1]]
     else:
         cells = [_cell(value) for value in values]
-        wrong = [cell.decode(errors="replace") for cell in cells if not cell.isdigit() or int(cell) > _NCF_MOST][:1]
+        wrong = [cell.decode(errors="replace") for cell in cells
+                 if not cell.isdigit() or int(cell) > _NCF_MOST][:1]
     if wrong:
-        raise ValueError(f"hash_ids of field '{field}': users and items of an NCF file: expected whole numbers from 0 to "
-                         f"{_NCF_MOST}, got {repr(wrong[0]) if wrong[0] else 'a missing value'}")
-    return values if values.dtype == numpy.int64 else numpy.array([int(cell) for cell in cells], dtype=numpy.int64)
+        raise ValueError(f"hash_ids of field '{field}': users and items of an NCF file: expected "
+                         f"whole numbers from 0 to {_NCF_MOST}, got "
+                         f"{repr(wrong[0]) if wrong[0] else 'a missing value'}")
+    return values if values.dtype == numpy.int64 else \
+        numpy.array([int(cell) for cell in cells], dtype=numpy.int64)
 
 
 def _is_time(value: Any) -> bool:
-    return isinstance(value, (datetime.datetime, datetime.timedelta, numpy.datetime64, numpy.timedelta64)) and value == value
+    kinds = (datetime.datetime, datetime.timedelta, numpy.datetime64, numpy.timedelta64)
+    return isinstance(value, kinds) and value == value
 
 
 def _cell(value: Any) -> bytes:
@@ -161,13 +182,15 @@ def _cell(value: Any) -> bytes:
 
 
 def hash_columns(frame: pandas.DataFrame) -> Union[torch.Tensor, numpy.ndarray]:
-    """The ids of a pandas frame's columns, each a field of its own: int64 [rows, columns], a tensor if torch is
-    there. Cells are those of a DELIMITED file, as hash_ids has them: whole numbers of a column that pandas has made
-    float (some are missing) keep their ids. Where the text of a number matters ("007", "7.50"), read such columns with
-    dtype=str. ValueError: two columns of one name, or dates and times, whose text in a file is not known here."""
+    """The ids of a pandas frame's columns, each a field of its own: int64 [rows, columns], a tensor
+    if torch is there. Cells are those of a DELIMITED file, as for hash_ids: whole numbers in a
+    column that pandas has made float (some are missing) keep their ids. If the text of a number
+    matters ("007", "7.50"), read such columns with dtype=str. ValueError: two columns of one name,
+    or dates and times, whose text in a file is not known here."""
     twice = frame.columns[frame.columns.duplicated()]
     if len(twice) > 0:
-        raise ValueError(f"hash_columns: there are several columns {str(twice[0])!r}; a field has one")
+        raise ValueError(f"hash_columns: there are several columns {str(twice[0])!r}; a field has "
+                         "one")
     columns = [hash_ids(frame[name].array if frame[name].dtype.kind in "biuf" else
                         frame[name].astype(object).to_numpy(), str(name)) for name in frame.columns]
     ids = numpy.stack(columns, 1) if columns else numpy.empty((len(frame), 0), dtype=numpy.int64)

@@ -1,5 +1,5 @@
-"""Scheduler and servers on this machine, for a job whose one worker is this process: what
-tandem.init("job.textproto") starts where nothing else has."""
+"""Scheduler and servers on this machine, for a job whose one worker is this process.
+tandem.init("job.textproto") starts them if `tandem run` has not."""
 from __future__ import annotations
 
 import contextlib
@@ -20,7 +20,8 @@ _PR_SET_PDEATHSIG = 1
 # Replaces command-line flags in messages of the programs by the arguments of tandem.init().
 _WORDS = ((r", or say --overwrite to lose what it left", ", or remove this one"),
           (r"the run has (\d+) workers, the job 1; hint: .*",
-           r"the run has \1 workers, and tandem.init() starts one; hint: resume it by tandem run --resume"),
+           r"the run has \1 workers, and tandem.init() starts one; "
+           r"hint: resume it by tandem run --resume"),
           (r"--init-from", "tandem run --init-from"), (r"--(out|resume|set) (?=\S)", r"\1="))
 
 
@@ -37,32 +38,35 @@ def _program(name: str) -> str:
 
 
 class LocalCluster:
-    """Its processes end with this one, however it ends: the kernel sees to it.
+    """Scheduler and servers of one job. The kernel ends their processes with this one.
 
-    job: the job file; settings: "path=value" texts; out: the folder of the run, None: a new one under out/; resume:
-    the folder of a run that goes on, or None. given: the job file as it was given.
-    scheduler: its address, tcp://HOST:PORT. An Error if a program is not there or ends at once.
+    job: the job file; settings: "path=value" texts; out: the folder of the run, None: a new one
+    under out/; resume: the folder of a run to resume, or None. given: the job file as it was given.
+    scheduler: its address, tcp://HOST:PORT. An Error: a program is not there or ends at once.
     """
 
-    def __init__(self, job: str, settings: list[str], out: Optional[str], resume: Optional[str] = None) -> None:
+    def __init__(self, job: str, settings: list[str], out: Optional[str],
+                 resume: Optional[str] = None) -> None:
         self.given, self.job, self._settings = job, os.path.abspath(job), settings
         stem = os.path.basename(job).rsplit(".", 1)[0]
-        self.out = os.path.abspath(resume or out or time.strftime(f"out/{stem}-%Y%m%d-%H%M%S-{os.getpid()}"))
+        self.out = os.path.abspath(resume or out
+                                   or time.strftime(f"out/{stem}-%Y%m%d-%H%M%S-{os.getpid()}"))
         self._processes: dict[str, subprocess.Popen] = {}
         self._pid = os.getpid()
         self.told_end = False  # the scheduler was told to checkpoint the job and to end it
         programs = {name: _program("tandem-" + name) for name in ("scheduler", "server")}
         self._server = programs["server"]
         os.makedirs(os.path.dirname(self.out), exist_ok=True)
-        # The scheduler makes the folder, or refuses it; its log moves there. That of a run which goes on begins with
-        # the old one.
+        # The scheduler makes the folder, or refuses it; its log moves there. The log of a resumed
+        # run begins with the old one.
         self._logs, self._begins = {"scheduler": self.out + ".log"}, {}
         self._mode = "ab" if resume else "wb"
         moved = os.path.join(self.out, "logs", "scheduler.log")
         if resume and os.path.exists(moved):
             shutil.copyfile(moved, self._logs["scheduler"])
         try:
-            self._start("scheduler", [programs["scheduler"], "--resume" if resume else "--out", self.out])
+            self._start("scheduler", [programs["scheduler"], "--resume" if resume else "--out",
+                                      self.out])
             self.scheduler = self._address()
             os.makedirs(os.path.dirname(moved), exist_ok=True)
             os.rename(self._logs["scheduler"], moved)
@@ -84,15 +88,17 @@ class LocalCluster:
         """Raises an Error with the last words of a process that has ended."""
         for name, process in self._processes.items():
             if process.poll() is not None:
-                raise Error(f"{name} ended with status {process.returncode}: {self._last_words(name)}")
+                raise Error(f"{name} ended with status {process.returncode}: "
+                            f"{self._last_words(name)}")
 
     def tell_end(self) -> None:
-        """Has the scheduler checkpoint the job and end it. Call it once: a second signal ends the job without a checkpoint."""
+        """Tells the scheduler to make a checkpoint and end the job. Call it once: a second signal
+        ends the job without a checkpoint."""
         self.told_end = True
         self._processes["scheduler"].send_signal(signal.SIGTERM)
 
     def check_scheduler(self) -> None:
-        """Raises an Error with its last words if it has ended."""
+        """Raises an Error with the scheduler's last words if it has ended."""
         process = self._processes["scheduler"]
         if process.poll() is not None:
             raise Error(f"scheduler ended with status {process.returncode}: {self.last_words()}")
@@ -102,11 +108,11 @@ class LocalCluster:
         return self._last_words("scheduler")
 
     def finish(self) -> None:
-        """The job has ended: its processes end by themselves."""
+        """Waits for the processes, which end by themselves after the job."""
         self._end(time.monotonic() + _END_SECONDS)
 
     def stop(self) -> None:
-        """Now."""
+        """Ends the processes now."""
         if os.getpid() == self._pid:
             self._end(time.monotonic())
 
@@ -131,7 +137,7 @@ class LocalCluster:
                 preexec_fn=die_with_parent)
 
     def _address(self) -> str:
-        """What the scheduler says first."""
+        """The address of the scheduler, which it prints first."""
         deadline = time.monotonic() + _START_SECONDS
         while time.monotonic() < deadline:
             for line in self._said("scheduler"):

@@ -1,5 +1,5 @@
-"""Rows of batches that no loader has announced: what a model gives for some samples, between two batches of a
-notebook."""
+"""Rows of batches that no loader has announced, so that a notebook can call its model between two
+batches."""
 from __future__ import annotations
 
 import ctypes
@@ -9,21 +9,22 @@ import torch
 
 from tandem._abi import library
 from tandem.sparse import BatchIds, FieldIds
-from tandem.store import _addresses, _Caller
+from tandem.store import addresses, Caller
 from tandem.tables import Table
 
 _TIMEOUT_MS = 60_000
 
 
 class Lookup:
-    """Rows as they are on the servers at the moment; one that nobody has trained has its initial value. It changes
-    nothing. scheduler: of the job, which has begun."""
+    """Reads rows as they are on the servers at the moment; an untrained row has its initial value.
+    scheduler: of the job, which has begun."""
 
     def __init__(self, scheduler: str) -> None:
         self._reader: Any = ctypes.c_void_p()
-        self._caller = _Caller()
+        self._caller = Caller()
         try:
-            self._caller.call(library().tandem_reader_open, scheduler.encode(), _TIMEOUT_MS, ctypes.byref(self._reader))
+            self._caller.call(library().tandem_reader_open, scheduler.encode(), _TIMEOUT_MS,
+                              ctypes.byref(self._reader))
         except BaseException:
             self.close()
             raise
@@ -33,14 +34,16 @@ class Lookup:
         found, which = torch.unique(ids, return_inverse=True)
         rows = torch.empty(found.numel(), table.dim)
         self._caller.call(library().tandem_reader_read, self._reader, table.name.encode(),
-                          *_addresses(found.numpy(), rows.numpy()), _TIMEOUT_MS)
+                          *addresses(found.numpy(), rows.numpy()), _TIMEOUT_MS)
         return rows[which]
 
     def cells(self, table: Table, ids: BatchIds, unpooled: bool) -> torch.Tensor:
-        """As those of a batch at hand: [samples, fields, dim], or [ids, dim] of a table whose ids are cells."""
+        """Cells as those of a batch at hand: [samples, fields, dim], or [ids, dim] of a table whose
+        ids are cells."""
         if unpooled:
-            return torch.cat([self.rows(table, ids.fields[name].ids) for name in table.fields if name in ids.fields]
-                             or [torch.empty(0, table.dim)])
+            rows = [self.rows(table, ids.fields[name].ids)
+                    for name in table.fields if name in ids.fields]
+            return torch.cat(rows or [torch.empty(0, table.dim)])
         cells = torch.zeros(ids.samples, len(table.fields), table.dim)
         for place, name in enumerate(table.fields):
             if name in ids.fields:
@@ -51,10 +54,11 @@ class Lookup:
         rows, bounds = self.rows(table, field.ids), field.bounds()
         if field.weights is not None:
             rows = rows * field.weights.unsqueeze(1)
-        sample = torch.repeat_interleave(torch.arange(len(bounds) - 1), bounds[1:] - bounds[:-1])
+        sample = torch.repeat_interleave(torch.arange(len(bounds) - 1),
+                                         bounds[1:] - bounds[:-1])
         cells.index_add_(0, sample, rows)
 
     def close(self) -> None:
-        """Frees the reader, behind a call that has been left."""
+        """Frees the reader, behind a call that was interrupted."""
         self._caller.free(library().tandem_reader_free, self._reader)
         self._caller.end()

@@ -1,5 +1,5 @@
-"""Values as bytes and back, for what a script has to find again when a run goes on: numbers, text, bytes,
-lists, tuples, sets, dicts, arrays of numpy and tensors of torch. Reading runs no code, as unpickling would.
+"""Values as bytes and back, for the state of a script in a checkpoint: numbers, text, bytes, lists,
+tuples, sets, dicts, arrays of numpy and tensors of torch. Reading runs no code, unlike unpickling.
 
 The bytes are an .npz: `tree` is JSON, the members `0`, `1`, ... the arrays in it.
 """
@@ -15,7 +15,8 @@ import numpy
 
 
 def pack(value: Any, what: str = "state") -> bytes:
-    """what: names the value in errors. TypeError: it has a part that no checkpoint can hold."""
+    """The bytes of a value. what: its name in errors. TypeError: a part that no checkpoint can
+    hold."""
     arrays: list[numpy.ndarray] = []
     tree = _tree(value, arrays, what)
     members = {str(i): array for i, array in enumerate(arrays)}
@@ -26,17 +27,17 @@ def pack(value: Any, what: str = "state") -> bytes:
 
 
 def unpack(data: Any) -> Any:
-    """ValueError: bytes that pack() has not made."""
+    """The value of bytes from pack(). ValueError: other bytes."""
     try:
         with numpy.load(io.BytesIO(data), allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         return _value(json.loads(arrays["tree"].tobytes()), arrays)
     except (zipfile.BadZipFile, KeyError, IndexError, OSError, ValueError) as error:
-        raise ValueError(f"not what a script had saved: {error}") from None
+        raise ValueError(f"not the state of a script: {error}") from None
 
 
 def _tree(value: Any, arrays: list[numpy.ndarray], what: str) -> Any:
-    """What JSON has as it is; all else is a list that begins with its kind."""
+    """Values of JSON as they are; others as a list that begins with their kind."""
     if value is None or isinstance(value, (bool, str)) or type(value) in (int, float):
         return value
     if isinstance(value, dict):
@@ -56,8 +57,8 @@ def _tree(value: Any, arrays: list[numpy.ndarray], what: str) -> Any:
         if value.dtype == torch.bfloat16:  # numpy has none
             return ["bfloat16", _add(value.view(torch.int16).numpy(), arrays)]
         return ["tensor", _add(value.numpy(), arrays)]
-    raise TypeError(f"{what} is a {type(value).__name__}, which no checkpoint can hold; numbers, text, bytes, lists, "
-                    "tuples, dicts, arrays and tensors are what it can")
+    raise TypeError(f"{what} is a {type(value).__name__}, which no checkpoint can hold; it can "
+                    "hold numbers, text, bytes, lists, tuples, dicts, arrays and tensors")
 
 
 def _add(array: numpy.ndarray, arrays: list[numpy.ndarray]) -> int:

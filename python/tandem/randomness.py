@@ -1,5 +1,5 @@
-"""Random states, to be saved and found again: those that all of a process shares, of torch, numpy and random,
-and the generators that a loader has for itself."""
+"""Random states for checkpoints: of the generators that a whole process shares, in torch, numpy and
+random, and of the generators of a loader."""
 from __future__ import annotations
 
 import contextlib
@@ -14,13 +14,15 @@ _MT19937_BYTES = 625 * 4  # its key and the place in it
 
 
 def random_state() -> dict[str, Any]:
-    """Of the generators that all of the process shares."""
-    state = {"torch": torch.get_rng_state(), "numpy": numpy.random.get_state(legacy=False), "python": random.getstate()}
-    return {**state, "cuda": torch.cuda.get_rng_state_all()} if torch.cuda.is_initialized() else state
+    """The states of the generators that the process shares."""
+    state = {"torch": torch.get_rng_state(), "numpy": numpy.random.get_state(legacy=False),
+             "python": random.getstate()}
+    return {**state, "cuda": torch.cuda.get_rng_state_all()} if torch.cuda.is_initialized() \
+        else state
 
 
 def set_random_state(state: dict[str, Any]) -> None:
-    """state: what random_state() has returned."""
+    """state: the result of random_state()."""
     torch.set_rng_state(state["torch"])
     numpy.random.set_state(state["numpy"])
     random.setstate(state["python"])
@@ -29,7 +31,8 @@ def set_random_state(state: dict[str, Any]) -> None:
 
 
 def _numpy_mark() -> Any:
-    """Changes whenever numpy's shared generator draws, and costs a hundredth of its state."""
+    """A value that changes whenever numpy's shared generator draws. It costs a hundredth of the
+    generator's state."""
     generator = getattr(numpy.random.mtrand._rand, "_bit_generator", None)
     if type(generator).__name__ == "MT19937":
         return ctypes.string_at(generator.ctypes.state_address, _MT19937_BYTES)
@@ -37,11 +40,11 @@ def _numpy_mark() -> Any:
 
 
 class Stream:
-    """Random numbers of what reads batches. It reads ahead, now more and now less, so it must not take from
-    what the script draws from: inside `with stream:` the shared generators are the stream's own, which begin
-    as the script's are when it first reads. Taking numpy's state out and in takes as long as a small batch;
-    so it has one of its own only once it has drawn from it. guard: makes a context in which a Ctrl-C waits, so that
-    generators are exchanged as a whole."""
+    """Random numbers for reading batches. A loader reads ahead, sometimes more and sometimes less,
+    so it must not draw from the script's generators: inside `with stream:` the shared generators
+    have the stream's own states, which begin as the script's at the first read. Exchanging numpy's
+    state takes as long as a small batch, so the stream has one only after drawing from numpy.
+    guard: makes a context that delays Ctrl-C, so that generators are exchanged as a whole."""
 
     def __init__(self, guard: Callable[[], Any] = contextlib.nullcontext) -> None:
         self._guard = guard
@@ -67,7 +70,8 @@ class Stream:
 
     def _enter(self) -> None:
         self._outside = (torch.get_rng_state(), random.getstate(),
-                         _numpy_mark() if self._numpy is None else numpy.random.get_state(legacy=False))
+                         _numpy_mark() if self._numpy is None
+                         else numpy.random.get_state(legacy=False))
         if self._torch is not None:
             torch.set_rng_state(self._torch)
             random.setstate(self._python)
@@ -86,20 +90,22 @@ class Stream:
             self._numpy = numpy.random.get_state(legacy=False)
 
     def state(self) -> dict[str, Any]:
-        """What its next numbers are, also as long as they are the script's."""
+        """Determines the next numbers, also while they are the script's."""
         own = {"torch": self._torch, "python": self._python, "numpy": self._numpy}
         shared = random_state()
         return {"shared": {k: shared[k] for k in own if own[k] is None}, **own}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Of the script's generators it sets those which the stream has none of its own for."""
+        """Restores a state(). Also sets the script's generators of the kinds that the stream
+        lacks."""
         set_random_state({**random_state(), **state["shared"]})
         self._torch, self._python, self._numpy = state["torch"], state["python"], state["numpy"]
 
     def rewind(self, state: dict[str, Any]) -> None:
-        """As set_state, but that the script's generators stay: in the process whose stream had this state."""
+        """As set_state, but leaves the script's generators, in the process that had this state."""
         self._torch, self._python, self._numpy = [
-            state["shared"][k] if state[k] is None else state[k] for k in ("torch", "python", "numpy")]
+            state["shared"][k] if state[k] is None else state[k]
+            for k in ("torch", "python", "numpy")]
 
 
 def generators_of(loader: Any) -> list[torch.Generator]:

@@ -1,13 +1,13 @@
-"""Embeddings of a checkpoint as modules of plain PyTorch, for serving: they need neither servers nor a job, and
-torch.jit.script takes them, so that a checkpoint runs where there is no Tandem.
+"""Embeddings of a checkpoint as modules of plain PyTorch, for serving. They need neither servers
+nor a job. torch.jit.script takes them, so that a checkpoint runs where there is no Tandem.
 
-A row is found by searching in sorted keys. An id that the checkpoint has no row for gets the initial value that
-the servers would have given it, bit for bit.
+A row is found by a binary search in sorted keys. An id without a row in the checkpoint gets the
+initial value that the servers would have given it, bit for bit.
 """
 import copy
 import math
 import warnings
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple, Union
+from typing import Callable, Dict, List, Optional, Tuple, Union
 
 import numpy
 import torch
@@ -15,14 +15,11 @@ from torch import Tensor, nn
 
 from tandem import nn as trained
 from tandem._abi import Error
-from tandem.job import made_for
-
-if TYPE_CHECKING:
-    from tandem.checkpoint import Initializer, Checkpoint, CheckpointTable
-    from tandem.tables import Table
+from tandem.current import made_for
+from tandem.tables import CheckpointTable, Initializer, Table, Tables
 
 
-# ---- initial values: optim/initializer.cc in int64 arithmetic, which wraps as uint64 does ---------
+# ---- initial values: optim/initializer.cc in int64 arithmetic, which wraps as uint64 does -------
 
 def _mix(x: Tensor) -> Tensor:
     """Mix64 of base/hash.h. A shift of int64 carries the sign along, which is masked away."""
@@ -68,7 +65,7 @@ def _normal(seed: int, ids: Tensor, dim: int, scale: float) -> Tensor:
 class InitialValues(nn.Module):
     """Initial values of rows: called with ids int64 [n], returns float32 [n, dim]."""
 
-    def __init__(self, initializer: "Initializer", dim: int) -> None:
+    def __init__(self, initializer: Initializer, dim: int) -> None:
         super().__init__()
         if initializer.kind not in ("ZERO", "CONSTANT", "UNIFORM", "NORMAL"):
             raise Error(f"initial values of kind {initializer.kind} are not known here")
@@ -92,7 +89,7 @@ class InitialValues(nn.Module):
 class CheckpointRows(nn.Module):
     """The rows of a saved table: called with ids int64 of any shape, returns float32 [..., dim]."""
 
-    def __init__(self, table: "CheckpointTable") -> None:
+    def __init__(self, table: CheckpointTable) -> None:
         super().__init__()
         self.dim: int = table.dim
         keys = numpy.array(table.keys)
@@ -126,7 +123,8 @@ class CheckpointRows(nn.Module):
 
     def extra_repr(self) -> str:
         """Table, sizes and initial values, for repr()."""
-        return f"{self.name!r}, rows={self.keys.numel()}, dim={self.dim}, initial values {self.first.kind}"
+        return (f"{self.name!r}, rows={self.keys.numel()}, dim={self.dim}, "
+                f"initial values {self.first.kind}")
 
 
 def _pool(rows: Tensor, offsets: Tensor, samples: int, mean: bool) -> Tensor:
@@ -144,7 +142,8 @@ def _pool(rows: Tensor, offsets: Tensor, samples: int, mean: bool) -> Tensor:
 class EmbeddingBag(nn.Module):
     """In the place of tandem.EmbeddingBag, and called as torch.nn.EmbeddingBag is."""
 
-    def __init__(self, rows: CheckpointRows, mode: str = "sum", include_last_offset: bool = False) -> None:
+    def __init__(self, rows: CheckpointRows, mode: str = "sum",
+                 include_last_offset: bool = False) -> None:
         super().__init__()
         if mode not in ("sum", "mean"):
             raise ValueError(f"EmbeddingBag of {rows.name}: mode {mode!r}, want 'sum' or 'mean'")
@@ -153,12 +152,14 @@ class EmbeddingBag(nn.Module):
         self.include_last_offset: bool = include_last_offset
         self.embedding_dim: int = rows.dim
 
-    def forward(self, input: Tensor, offsets: Optional[Tensor] = None,  # pylint: disable=redefined-builtin
+    def forward(self, input: Tensor,  # pylint: disable=redefined-builtin
+                offsets: Optional[Tensor] = None,
                 per_sample_weights: Optional[Tensor] = None) -> Tensor:
         rows = self.rows(input.reshape(-1))
         if per_sample_weights is not None:
             if self.mean:
-                raise ValueError("EmbeddingBag: per_sample_weights with mode 'mean'; want mode 'sum'")
+                raise ValueError("EmbeddingBag: per_sample_weights with mode 'mean'; want mode "
+                                 "'sum'")
             rows = rows * per_sample_weights.reshape(-1, 1)
         if offsets is not None:
             samples = offsets.numel() - (1 if self.include_last_offset else 0)
@@ -186,7 +187,8 @@ class PooledRows:
     """As tandem.KeyedTensor: values() [samples, sum of dims]; table(name) [samples, fields, dim];
     of a field, [name] is [samples, dim]."""
 
-    def __init__(self, tables: List[str], fields: Dict[str, List[str]], cells: Dict[str, Tensor]) -> None:
+    def __init__(self, tables: List[str], fields: Dict[str, List[str]],
+                 cells: Dict[str, Tensor]) -> None:
         self.tables = tables
         self.fields = fields
         self.cells = cells
@@ -216,17 +218,20 @@ class PooledRows:
 
 
 class EmbeddingBagCollection(nn.Module):
-    """In the place of tandem.EmbeddingBagCollection. Called with int64 [samples, fields], a column for
-    each field of the job in its order, or with a dict that has each field of its tables: [samples] or
-    [samples, ids], or (values, offsets). include_last_offset: as that of tandem.EmbeddingBagCollection; None: offsets
-    end with the number of ids, [samples + 1], if those of all fields do, unless they show a sample more."""
+    """In the place of tandem.EmbeddingBagCollection. Called with int64 [samples, fields], a column
+    for each field of the job in its order, or with a dict that has each field of its tables:
+    [samples] or [samples, ids], or (values, offsets). include_last_offset: as that of
+    tandem.EmbeddingBagCollection; None: offsets end with the number of ids, [samples + 1], if those
+    of all fields do, unless they show a sample more."""
 
-    def __init__(self, tables: "List[CheckpointTable]", rows: Dict[str, CheckpointRows],
+    def __init__(self, tables: List[CheckpointTable], rows: Dict[str, CheckpointRows],
                  include_last_offset: Optional[bool] = None) -> None:
-        """tables: all of the job, in its order; rows: CheckpointRows by name, in the order of the module."""
+        """tables: all of the job, in its order; rows: CheckpointRows by name, in the order of the
+        module."""
         super().__init__()
-        self.with_end: bool = include_last_offset is not False    # offsets may end with the number of ids,
-        self.without_end: bool = include_last_offset is not True  # or not
+        # Whether offsets may end with the number of ids, and whether they may not.
+        self.with_end: bool = include_last_offset is not False
+        self.without_end: bool = include_last_offset is not True
         self.names: List[str] = list(rows)
         self.fields: Dict[str, List[str]] = {t.name: list(t.fields) for t in tables}
         self.columns: int = sum(len(t.fields) for t in tables)
@@ -245,7 +250,8 @@ class EmbeddingBagCollection(nn.Module):
             if isinstance(ids, Tensor):
                 columns = ids.unsqueeze(1) if ids.dim() == 1 and self.columns == 1 else ids
                 if columns.dim() != 2 or columns.size(1) != self.columns:
-                    raise ValueError("ids: want [samples, fields], a column for each field of the job")
+                    raise ValueError("ids: want [samples, fields], a column for each field of the "
+                                     "job")
                 first = self.first_column[name]
                 cells[name] = rows(columns[:, first:first + len(fields)])
             elif torch.jit.isinstance(ids, Dict[str, Tensor]):
@@ -262,12 +268,13 @@ class EmbeddingBagCollection(nn.Module):
                     bags.append(_pool(rows(values), offsets, samples, False))
                 cells[name] = torch.stack(bags, 1)
             else:
-                raise ValueError("ids: want a tensor [samples, fields], or a dict from each field to "
-                                 "[samples], [samples, ids] or (values, offsets)")
+                raise ValueError("ids: want a tensor [samples, fields], or a dict from each field "
+                                 "to [samples], [samples, ids] or (values, offsets)")
         return PooledRows(self.names, self.fields, cells)
 
     def _samples(self, ids: Dict[str, Tuple[Tensor, Tensor]]) -> int:
-        """How many there are: the offsets of each field are as many, or one more and end with the number of its ids."""
+        """The number of samples. Each field has as many offsets, or one more that is the number of
+        its ids."""
         samples, clear = 0, False
         for name in self.names:
             for field in self.fields[name]:
@@ -280,11 +287,15 @@ class EmbeddingBagCollection(nn.Module):
             for field in self.fields[name]:
                 values, offsets = ids[field]
                 more = offsets.numel() - samples
-                if not (more == 0 and self.without_end) and not (more == 1 and self.with_end and _ends(values, offsets)):
-                    raise ValueError("field " + field + ": " + str(offsets.numel()) + " offsets for " +
-                                     str(values.numel()) + " ids of " + str(samples) + " samples; want " +
-                                     ("one for each sample" if self.without_end else "the number of ids behind them") +
-                                     (", or the number of ids behind them" if self.with_end and self.without_end else ""))
+                alike = more == 0 and self.without_end
+                if not alike and not (more == 1 and self.with_end and _ends(values, offsets)):
+                    wanted = "one for each sample" if self.without_end else \
+                        "the number of ids behind them"
+                    if self.with_end and self.without_end:
+                        wanted += ", or the number of ids behind them"
+                    raise ValueError("field " + field + ": " + str(offsets.numel()) +
+                                     " offsets for " + str(values.numel()) + " ids of " +
+                                     str(samples) + " samples; want " + wanted)
         return samples
 
 
@@ -295,80 +306,86 @@ def _ends(values: Tensor, offsets: Tensor) -> bool:
 
 # ---- whole models -----------------------------------------------------------------------------
 
-def serving(saved: "Checkpoint", model: Union[nn.Module, Callable[[], nn.Module]]) -> nn.Module:
-    """As Checkpoint.serving."""
+def serving(tables: Tables[CheckpointTable], dense: Dict[str, numpy.ndarray],
+            buffers: Dict[str, Tensor],
+            model: Union[nn.Module, Callable[[], nn.Module]]) -> nn.Module:
+    """As Checkpoint.serving, of a checkpoint with these tables, dense parameters and buffers."""
     if isinstance(model, nn.Module):
         model = copy.deepcopy(model)
     else:
-        with made_for(saved):
+        with made_for(tables):
             model = model()
-    rows: Dict[str, CheckpointRows] = {}
-    plain = _Plain(saved, rows)
+    plain = _Plain(tables)
     model = plain.of(model) or plain.inside(model)
-    _load_dense(saved, model)
+    _load_dense(dense, buffers, model)
     return model.eval().requires_grad_(False)
 
 
 class _Plain:
-    """Plain modules in the place of those whose rows are on servers; a table has one CheckpointRows."""
+    """Plain modules in the place of those whose rows are on servers; a table has one
+    CheckpointRows."""
 
-    def __init__(self, saved: "Checkpoint", rows: Dict[str, CheckpointRows]) -> None:
-        self._checkpointed, self._rows = saved, rows
+    def __init__(self, tables: Tables[CheckpointTable]) -> None:
+        self._tables = tables
+        self._rows: Dict[str, CheckpointRows] = {}
         self._made: Dict[int, nn.Module] = {}
 
-    def _rows_of(self, table: "Table") -> CheckpointRows:
+    def _rows_of(self, table: Table) -> CheckpointRows:
         if table.name not in self._rows:
-            found = self._checkpointed.tables.get(table.name)
+            found = self._tables.by_name.get(table.name)
             if found is None or found.dim != table.dim or found.fields != table.fields:
-                raise Error(f"the module has {table}, and the checkpoint {self._checkpointed._table_list}: is it of "
-                            "another model?")
+                raise Error(f"the module has {table}, and the checkpoint {self._tables.all}: is it "
+                            "of another model?")
             self._rows[table.name] = CheckpointRows(found)
         return self._rows[table.name]
 
     def of(self, module: nn.Module) -> Optional[nn.Module]:
-        """None of a module that is plain already."""
+        """None: the module is plain already."""
         if isinstance(module, trained.EmbeddingBagCollection):
-            return EmbeddingBagCollection(self._checkpointed._read_tables(),
-                                          {t.name: self._rows_of(t) for t in module._tables},
-                                          module._include_last_offset)
+            return EmbeddingBagCollection(self._tables.with_fields,
+                                          {t.name: self._rows_of(t) for t in module.tables},
+                                          module.include_last_offset)
         if isinstance(module, trained.EmbeddingBag):
-            return EmbeddingBag(self._rows_of(module._table), module._mode,
-                                module._include_last_offset)
+            return EmbeddingBag(self._rows_of(module.table), module.mode,
+                                module.include_last_offset)
         if isinstance(module, trained.Embedding):
-            return Embedding(self._rows_of(module._table))
+            return Embedding(self._rows_of(module.table))
         if isinstance(module, trained.EmbeddingCollection):
-            raise Error("tandem.EmbeddingCollection has no module that serves; use a tandem.Embedding "
-                        "for each field")
+            raise Error("tandem.EmbeddingCollection has no module that serves; use a "
+                        "tandem.Embedding for each field")
         return None
 
     def inside(self, module: nn.Module) -> nn.Module:
         for name, child in module.named_children():
             if id(child) not in self._made:
                 self._made[id(child)] = self.of(child) or self.inside(child)
-            module._modules[name] = self._made[id(child)]
+            module.add_module(name, self._made[id(child)])
         return module
 
 
-def _load_dense(saved: "Checkpoint", model: nn.Module) -> None:
+def _load_dense(dense: Dict[str, numpy.ndarray], saved_buffers: Dict[str, Tensor],
+                model: nn.Module) -> None:
     own = dict(model.named_parameters())
-    for name, values in saved.dense.items():
+    for name, values in dense.items():
         if name not in own:
-            raise Error(f"the checkpoint has a dense parameter {name}, and the module none of that name; it "
-                        f"has {', '.join(own) or 'none'}")
+            raise Error(f"the checkpoint has a dense parameter {name}, and the module none of that "
+                        f"name; it has {', '.join(own) or 'none'}")
         if tuple(own[name].shape) != values.shape:
             raise Error(f"dense parameter {name} is {list(values.shape)} in the checkpoint, "
                         f"{list(own[name].shape)} in the module")
         with torch.no_grad():
             own[name].copy_(torch.from_numpy(numpy.array(values)))
     buffers = dict(model.named_buffers())
-    of_checkpoint = {name: values for name, values in saved.buffers().items()
-               if name in buffers and buffers[name].shape == values.shape}
+    of_checkpoint = {name: values for name, values in saved_buffers.items()
+                     if name in buffers and buffers[name].shape == values.shape}
     for name, values in of_checkpoint.items():
         buffers[name].detach().copy_(values)
-    of_rows = {f"{path}.{n}" for path, module in model.named_modules() if isinstance(module, CheckpointRows)
-               for n, _ in module.named_buffers()}
-    state = [n for n in buffers if n not in of_rows and n not in of_checkpoint and "num_batches" not in n]
-    other = [n for n in own if n not in saved.dense] + state
+    of_rows = {f"{path}.{n}" for path, module in model.named_modules()
+               if isinstance(module, CheckpointRows) for n, _ in module.named_buffers()}
+    state = [n for n in buffers
+             if n not in of_rows and n not in of_checkpoint and "num_batches" not in n]
+    other = [n for n in own if n not in dense] + state
     if other:
-        warnings.warn(f"{', '.join(other)}: not in the checkpoint, which has what was trained; the module's "
-                      "own values are taken: give Checkpoint.serving() the module that was trained", stacklevel=3)
+        warnings.warn(f"{', '.join(other)}: not in the checkpoint, which has what was trained; the "
+                      "module's own values are taken: give Checkpoint.serving() the module that "
+                      "was trained", stacklevel=3)

@@ -1,34 +1,32 @@
-"""Ids of a batch and what they become: torchrec's names and shapes."""
+"""Ids of a batch and their rows, with torchrec's names and shapes."""
 from __future__ import annotations
 
 import ctypes
 import zlib
-from typing import TYPE_CHECKING, Any, Iterable, Optional, Sequence, Union
+from typing import Any, Iterable, Optional, Sequence, Union
 
 import numpy
 import torch
 
 from tandem import _abi
+from tandem.tables import Table, Tables
 
 # _abi.Field
-_FIELD = numpy.dtype([("ids", "u8"), ("count", "i8"), ("stride", "i8"), ("offsets", "u8"), ("weights", "u8")])
-
-if TYPE_CHECKING:
-    from tandem.job import Job
-    from tandem.tables import Table
+_FIELD = numpy.dtype([("ids", "u8"), ("count", "i8"), ("stride", "i8"), ("offsets", "u8"),
+                      ("weights", "u8")])
 
 
 class JaggedTensor:
-    """Rows of a field's ids: values() [ids, dim]; lengths() [samples]; offsets() [samples + 1]. Made of lengths or of
-    offsets, int64; with both or none of them: ValueError."""
+    """Rows of a field's ids: values() [ids, dim]; lengths() [samples]; offsets() [samples + 1].
+    Made of lengths or of offsets, int64; with both or none of them: ValueError."""
 
     def __init__(self, values: torch.Tensor, lengths: Optional[torch.Tensor] = None,
                  offsets: Optional[torch.Tensor] = None) -> None:
         if (lengths is None) == (offsets is None):
             raise ValueError(f"{type(self).__name__}: give lengths or offsets, one of the two")
         self._values = as_tensor("values", values)
-        self._offsets: torch.Tensor = _offsets_of(as_tensor("lengths", lengths)) if offsets is None else \
-            as_tensor("offsets", offsets)
+        self._offsets: torch.Tensor = as_tensor("offsets", offsets) if lengths is None else \
+            _offsets_of(as_tensor("lengths", lengths))
 
     def values(self) -> torch.Tensor:
         """[ids, dim] of rows; [ids] of a KeyedJaggedTensor."""
@@ -51,11 +49,12 @@ def _offsets_of(lengths: Any) -> torch.Tensor:
 
 class KeyedJaggedTensor(JaggedTensor):
     """The ids of several fields of a batch, field by field: values int64 [ids]; lengths [fields *
-    samples] or offsets [fields * samples + 1]; weights float [ids]. ValueError: no keys, or lengths that they do
-    not divide."""
+    samples] or offsets [fields * samples + 1]; weights float [ids]. ValueError: no keys, or lengths
+    that they do not divide."""
 
-    def __init__(self, keys: Iterable[str], values: torch.Tensor, weights: Optional[torch.Tensor] = None,
-                 lengths: Optional[torch.Tensor] = None, offsets: Optional[torch.Tensor] = None) -> None:
+    def __init__(self, keys: Iterable[str], values: torch.Tensor,
+                 weights: Optional[torch.Tensor] = None, lengths: Optional[torch.Tensor] = None,
+                 offsets: Optional[torch.Tensor] = None) -> None:
         super().__init__(values, lengths, offsets)
         self._keys = list(keys)
         self._weights = None if weights is None else as_tensor("weights", weights)
@@ -73,8 +72,8 @@ class KeyedJaggedTensor(JaggedTensor):
 
 
 class KeyedTensor:
-    """Pooled rows of a batch. ["city"]: [samples, dim] of a field; values(): [samples, sum of dims], in
-    the order of keys(); table("ids"): [samples, fields, dim]."""
+    """Pooled rows of a batch. ["city"]: [samples, dim] of a field; values(): [samples, sum of
+    dims], in the order of keys(); table("ids"): [samples, fields, dim]."""
 
     def __init__(self, tables: Sequence[Table], cells: dict[str, torch.Tensor]) -> None:
         self._tables, self._cells = tables, cells
@@ -101,31 +100,34 @@ class KeyedTensor:
 
 
 class FieldIds:
-    """The ids of one field: ids int64; offsets [samples + 1] or None (one a sample); weights or None."""
+    """The ids of one field: ids int64; offsets [samples + 1] or None (one a sample); weights or
+    None."""
 
-    def __init__(self, name: str, ids: Any, offsets: Any = None, weights: Optional[torch.Tensor] = None,
-                 length: Optional[int] = None) -> None:
+    def __init__(self, name: str, ids: Any, offsets: Any = None,
+                 weights: Optional[torch.Tensor] = None, length: Optional[int] = None) -> None:
         self.name = name
         self.unclear = False  # the offsets may have the end already: BatchIds decides
         self.ended: Optional[bool] = None  # whether they were given with it
         self.given = (ids, offsets, weights)
         self.ids = _integers(f"ids of field '{name}'", ids)
-        self.length = length  # of each sample, where all have as many: from an [samples, length] tensor
+        # Of each sample, where all have as many: from an [samples, length] tensor.
+        self.length = length
         self.offsets = None if offsets is None else \
             _integers(f"offsets of field '{name}'", offsets).contiguous()
         if self.offsets is not None and self.offsets.dim() != 1:
-            raise ValueError(f"offsets of field '{name}': shape {tuple(self.offsets.shape)}, want one dimension")
+            raise ValueError(f"offsets of field '{name}': shape {tuple(self.offsets.shape)}, want "
+                             "one dimension")
         self.weights = None
         if weights is not None:
             weights = as_tensor(f"weights of field '{name}'", weights)
             _check_device(f"weights of field '{name}'", weights)
             if tuple(weights.shape) != tuple(self.ids.shape):
-                raise ValueError(f"weights of field '{name}': shape {tuple(weights.shape)}, want that "
-                                 f"of its ids, {tuple(self.ids.shape)}")
+                raise ValueError(f"weights of field '{name}': shape {tuple(weights.shape)}, want "
+                                 f"that of its ids, {tuple(self.ids.shape)}")
             self.weights = weights.detach().to(torch.float32).contiguous()
         if self.ids.dim() != 1:
-            raise ValueError(f"ids of field '{name}': shape {tuple(self.ids.shape)}, want [samples] or "
-                             "(values, offsets)")
+            raise ValueError(f"ids of field '{name}': shape {tuple(self.ids.shape)}, want "
+                             "[samples] or (values, offsets)")
 
     def bounds(self) -> torch.Tensor:
         """Where the ids of each sample begin, and where the last one's end."""
@@ -136,42 +138,43 @@ class FieldIds:
         return torch.equal(self.ids, other.ids)
 
     def same_bags(self, other: FieldIds) -> bool:
-        """Whether the samples begin and end at the same places. Offsets that may have the end already are read in the
-        way in which the other's are."""
+        """Whether the samples begin and end at the same places. Unclear offsets are read like those
+        of the other."""
         if self.unclear and self.samples() == other.samples() + 1:
             self.drop_end()
         return torch.equal(self.bounds(), other.bounds())
 
     def same(self, other: FieldIds) -> bool:
-        """Whether the field means the same rows in the same samples; no weights are ones."""
+        """Whether the field has the same rows in the same samples; missing weights are ones."""
         ones = [torch.ones(f.ids.shape) if f.weights is None else f.weights for f in (self, other)]
         return self.same_ids(other) and self.same_bags(other) and \
             ((self.weights is None and other.weights is None) or torch.equal(*ones))
 
     def samples(self) -> int:
-        """How many."""
+        """The number of samples."""
         return self.ids.numel() if self.offsets is None else self.offsets.numel() - 1
 
     def read_offsets(self, include_last_offset: Optional[bool]) -> None:
-        """Has the offsets end with the number of ids. include_last_offset: as torch.nn.EmbeddingBag's: True: they do
-        already; False: there is one for each sample; None: as False, but unclear where the last one is the number
-        of ids: that of a last sample without ids, or the end."""
+        """Makes the offsets end with the number of ids. include_last_offset: as in
+        torch.nn.EmbeddingBag: True: they do already; False: there is one for each sample; None: as
+        False, but unclear if the last one is the number of ids: it may belong to a last sample
+        without ids, or be the end."""
         count = self.ids.numel()
         ends = self.offsets.numel() > 0 and int(self.offsets[-1]) == count
         if include_last_offset and not ends:
             raise ValueError(f"offsets of field '{self.name}': the last one is "
-                             f"{int(self.offsets[-1]) if self.offsets.numel() else 'missing'}, and with "
-                             f"include_last_offset=True it is the number of ids, {count}")
+                             f"{int(self.offsets[-1]) if self.offsets.numel() else 'missing'}, and "
+                             f"with include_last_offset=True it is the number of ids, {count}")
         if not include_last_offset:
             self.offsets = torch.cat([self.offsets, torch.tensor([count])])
         self.unclear, self.ended = ends and include_last_offset is None, bool(include_last_offset)
 
     def drop_end(self) -> None:
-        """The offsets had the end already: the last sample, which has no ids, is none."""
+        """Removes the last sample, which has no ids: the offsets had the end already."""
         self.offsets, self.unclear, self.ended = self.offsets[:-1], False, True
 
     def fill(self, field: _abi.Field) -> None:
-        """As the C interface takes it; it points into this object's tensors."""
+        """Fills in the field for the C interface; it points into this object's tensors."""
         field.ids = self.ids.data_ptr() or None
         field.count = self.ids.numel()
         field.stride = self.ids.stride(0) if self.ids.numel() > 1 else 1
@@ -183,14 +186,16 @@ class FieldIds:
 
 def _check_device(what: str, values: torch.Tensor) -> None:
     if values.device.type != "cpu":
-        raise ValueError(f"{what}: on {values.device}, want them on the CPU, where rows are fetched; "
-                         "say .cpu()")
+        raise ValueError(f"{what}: on {values.device}, want them on the CPU, where rows are "
+                         "fetched; say .cpu()")
 
 
 def _sizes_of(beside: Any, without: list[Any]) -> set[int]:
     """The first extents of the tensors and arrays of a batch, but for these."""
-    parts = beside.values() if isinstance(beside, dict) else beside if isinstance(beside, (tuple, list)) else []
-    return {len(part) for part in parts if isinstance(part, (torch.Tensor, numpy.ndarray)) and part.ndim > 0
+    parts = beside.values() if isinstance(beside, dict) else beside \
+        if isinstance(beside, (tuple, list)) else []
+    return {len(part) for part in parts if isinstance(part, (torch.Tensor, numpy.ndarray))
+            and part.ndim > 0
             and all(part is not other for other in without)}
 
 
@@ -199,18 +204,20 @@ _HASH = "hash texts with tandem.hash_columns or tandem.hash_ids"
 
 
 def is_integers(values: Union[torch.Tensor, numpy.ndarray]) -> bool:
-    """Whether ids that a loader finds by type can have this one: not bool, which masks have."""
+    """Whether a loader may find ids by this type: not bool, which masks have."""
     if isinstance(values, numpy.ndarray):
         return values.dtype.kind in "iu"
     return values.dtype == torch.int64 or (values.dtype in _INTEGERS and values.dtype != torch.bool)
 
 
 def as_tensor(what: str, values: Any, want: str = "numbers") -> torch.Tensor:
-    """A tensor, an array, a pandas column or a list as a tensor. ValueError: it holds something else than numbers."""
+    """A tensor, an array, a pandas column or a list as a tensor. ValueError: values that are no
+    numbers."""
     if isinstance(values, torch.Tensor):
         return values
     try:
-        return _from_array(numpy.asarray(values)) if hasattr(values, "__array__") else torch.as_tensor(values)
+        return _from_array(numpy.asarray(values)) if hasattr(values, "__array__") \
+            else torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"{what}: {error}; want {want}") from None
 
@@ -224,13 +231,14 @@ def _integers(what: str, values: Any) -> torch.Tensor:
         return values.detach()
     if values.dtype in _INTEGERS:
         return values.detach().to(torch.int64)
-    hint = "say .long(), or .astype(\"int64\"), if these are whole numbers" if values.dtype.is_floating_point else _HASH
+    hint = "say .long(), or .astype(\"int64\"), if these are whole numbers" \
+        if values.dtype.is_floating_point else _HASH
     raise ValueError(f"{what}: dtype {values.dtype}, want torch.int64; {hint}")
 
 
 def _from_array(values: numpy.ndarray) -> torch.Tensor:
-    """Integers of any size and order of bytes become int64; unsigned ones of 64 bits keep their bits. Objects, such as
-    pandas' own integers, become what numpy makes of them."""
+    """The tensor of an array. Integers of any size and order of bytes become int64; unsigned ones
+    of 64 bits keep their bits. numpy converts objects, such as pandas' own integers."""
     if values.dtype.kind == "O":
         values = numpy.array(values.tolist())
     if values.dtype.kind in "iu":
@@ -239,9 +247,10 @@ def _from_array(values: numpy.ndarray) -> torch.Tensor:
 
 
 def _has_parts(value: Any) -> bool:
-    """Whether it is (values, offsets) or (values, offsets, weights): a tuple of lists, tensors or arrays, or a list of
-    tensors or arrays, as torch's default_collate makes it. A list of numbers or of lists has a sample in each place. That
-    does not depend on how many there are: the last batch of an epoch may have two samples."""
+    """Whether it is (values, offsets) or (values, offsets, weights): a tuple of lists, tensors or
+    arrays, or a list of tensors or arrays, as torch's default_collate makes it. A list of numbers
+    or of lists has a sample in each place. The length does not matter: the last batch of an epoch
+    may have two samples."""
     if not isinstance(value, (tuple, list)) or len(value) == 0:
         return False
     lists = (list, tuple) if isinstance(value, tuple) else ()
@@ -249,7 +258,7 @@ def _has_parts(value: Any) -> bool:
 
 
 def one_field(name: str, value: Any, include_last_offset: Optional[bool] = None) -> FieldIds:
-    """The ids of a field in one of the forms that BatchIds says."""
+    """The ids of a field, from a form that BatchIds lists."""
     if isinstance(value, FieldIds):
         return value
     if hasattr(value, "values") and hasattr(value, "offsets") and callable(value.values):
@@ -257,9 +266,9 @@ def one_field(name: str, value: Any, include_last_offset: Optional[bool] = None)
         return FieldIds(name, value.values(), value.offsets(), weights)
     if _has_parts(value):
         if len(value) not in (2, 3):
-            raise ValueError(f"ids of field '{name}': a {type(value).__name__} of {len(value)} parts, want (values, "
-                             "offsets) or (values, offsets, weights); give a tensor or a list of lists with the ids of "
-                             "each sample")
+            raise ValueError(f"ids of field '{name}': a {type(value).__name__} of {len(value)} "
+                             "parts, want (values, offsets) or (values, offsets, weights); give a "
+                             "tensor or a list of lists with the ids of each sample")
         field = FieldIds(name, value[0], value[1], value[2] if len(value) == 3 else None)
         field.read_offsets(include_last_offset)
         return field
@@ -273,81 +282,90 @@ def one_field(name: str, value: Any, include_last_offset: Optional[bool] = None)
 
 
 class BatchIds:
-    """The ids of a batch, by field, from any of the forms that a script may have them in:
+    """The ids of a batch, by field, from one of these forms:
 
-    - an int64 tensor [samples, fields], all fields of the job in their order ([samples] if it has one)
-    - a dict from field to [samples], [samples, ids of each], (values, offsets), (values, offsets, weights) or a
-      JaggedTensor. A list of numbers or lists is one of the first two; a tuple, or a list of tensors, one of the others
+    - an int64 tensor [samples, fields], all fields of the job in their order ([samples] if it has
+      one)
+    - a dict from field to [samples], [samples, ids of each], (values, offsets), (values, offsets,
+      weights) or a JaggedTensor. A list of numbers or lists is one of the first two; a tuple, or a
+      list of tensors, one of the others
     - a KeyedJaggedTensor, this package's or torchrec's
 
-    include_last_offset: whether the offsets of (values, offsets) end with the number of ids, [samples + 1], as
-    torch.nn.EmbeddingBag has it; None: they are [samples], as is its default, unless other fields of the batch, or
-    tensors `beside` them (labels), show that they have the end. look: no loader gives the batch: else offsets are as those
-    of the loader's batches.
+    include_last_offset: whether the offsets of (values, offsets) end with the number of ids,
+    [samples + 1], as torch.nn.EmbeddingBag has it; None: they are [samples], as is its default,
+    unless other fields of the batch, or tensors `beside` them (labels), show that they have the
+    end. look: no loader gives the batch; unclear offsets are then like those of the loader's
+    batches.
 
     ValueError: ids of another dtype, shape or device, or of fields that the job does not have.
     """
 
-    def __init__(self, job: Job, ids: Any, include_last_offset: Optional[bool] = None, beside: Any = None,
-                 look: bool = False) -> None:
+    def __init__(self, tables: Tables[Any], ids: Any, include_last_offset: Optional[bool] = None,
+                 beside: Any = None, look: bool = False) -> None:
         self.source = ids
         self._columns: Optional[torch.Tensor] = None  # [samples, fields], where the ids come so
-        fields = job._fields
+        fields = tables.fields
         self._fields: dict[str, FieldIds] = {}
         if isinstance(ids, dict):
             for name, value in ids.items():
-                name = self._field_name(job, name)
-                told = job._last_offsets.get(name) if include_last_offset is None else include_last_offset
+                name = self._field_name(tables, name)
+                told = include_last_offset
+                if told is None:
+                    told = tables.last_offsets.get(name)
                 self._fields[name] = one_field(name, value, told)
         elif hasattr(ids, "keys") and hasattr(ids, "lengths"):
-            self._from_keyed(job, ids)
+            self._from_keyed(tables, ids)
         else:
             tensor = _integers("ids of a batch", ids)
             if tensor.dim() == 1 and len(fields) == 1:
                 tensor = tensor.unsqueeze(1)
             if tensor.dim() != 2 or tensor.shape[1] != len(fields):
                 raise ValueError(f"ids of a batch: shape {tuple(tensor.shape)}, want [samples, "
-                                 f"{len(fields)}], a column for each of the fields {fields}; or give a "
-                                 "dict from field to ids")
+                                 f"{len(fields)}], a column for each of the fields {fields}; or "
+                                 "give a dict from field to ids")
             self._names, self._columns, self.samples = fields, tensor, tensor.shape[0]
             return
-        self._settle(beside, job._seen_offsets if look else {})
+        self._settle(beside, tables.seen_offsets if look else {})
         sizes = {name: field.samples() for name, field in self.fields.items()}
         if not sizes:
             raise ValueError(f"ids of a batch: none; want some of the fields {fields}")
         self.samples = next(iter(sizes.values()))
         if len(set(sizes.values())) > 1:
-            hint = "; do offsets end with the number of ids? Then say include_last_offset=True to tandem.DataLoader" \
+            hint = "; do offsets end with the number of ids? Then say include_last_offset=True " \
+                "to tandem.DataLoader" \
                 if any(field.offsets is not None for field in self.fields.values()) else ""
-            raise ValueError(f"ids of a batch: fields of different numbers of samples: {sizes}{hint}")
+            raise ValueError("ids of a batch: fields of different numbers of samples: "
+                             f"{sizes}{hint}")
 
     def _settle(self, beside: Any, seen: dict[str, bool]) -> None:
-        """Drops the last offset of an ambiguous field if the other fields or tensors have one sample fewer than it, and
-        none has the same number; or if they show nothing, and batches that were seen have it."""
+        """Drops the last offset of an unclear field if the other fields or tensors have one sample
+        fewer, and none has the same number; or if they show nothing, and earlier batches had it."""
         unclear = [field for field in self.fields.values() if field.unclear]
         if not unclear:
             return
         clear = {field.samples() for field in self.fields.values() if not field.unclear} or \
             _sizes_of(beside, [part for field in unclear for part in field.given])
         for field in unclear:
-            if (field.samples() not in clear and field.samples() - 1 in clear) if clear else seen.get(field.name, False):
+            if (field.samples() not in clear and field.samples() - 1 in clear) if clear \
+                else seen.get(field.name, False):
                 field.drop_end()
 
-    def note_offsets(self, job: Job) -> None:
-        """Has looks read offsets as those of this batch."""
+    def note_offsets(self, tables: Tables[Any]) -> None:
+        """Makes later looks read offsets like those of this batch."""
         for name, field in self._fields.items():
             if field.ended is not None and not field.unclear:
-                job._seen_offsets[name] = field.ended
+                tables.seen_offsets[name] = field.ended
 
     @property
     def fields(self) -> dict[str, FieldIds]:
-        """FieldIds by name. Those of a tensor are made when somebody asks for them: a step does not."""
+        """FieldIds by name. The first use makes those of a tensor; a step does not need them."""
         if self._columns is not None and not self._fields:
-            self._fields = {name: FieldIds(name, self._columns[:, f]) for f, name in enumerate(self._names)}
+            self._fields = {name: FieldIds(name, self._columns[:, f])
+                            for f, name in enumerate(self._names)}
         return self._fields
 
-    def _field_name(self, job: Job, name: str) -> str:
-        table, place = job._table_of(name)
+    def _field_name(self, tables: Tables[Any], name: str) -> str:
+        table, place = tables.find(name)
         if place is not None:
             return name
         if len(table.fields) != 1:
@@ -355,23 +373,26 @@ class BatchIds:
                              f"{list(table.fields)}")
         return table.fields[0]
 
-    def _from_keyed(self, job: Job, ids: Any) -> None:
+    def _from_keyed(self, tables: Tables[Any], ids: Any) -> None:
         keys, offsets = list(ids.keys()), _integers("offsets of a batch", ids.offsets())
         values = _integers("ids of a batch", ids.values())
         weights = ids.weights_or_none() if hasattr(ids, "weights_or_none") else None
         samples = (offsets.numel() - 1) // len(keys)
         if int(offsets[-1]) != values.numel():
-            raise ValueError(f"ids of a batch: {values.numel()}, and their offsets end with {int(offsets[-1])}")
+            raise ValueError(f"ids of a batch: {values.numel()}, and their offsets end with "
+                             f"{int(offsets[-1])}")
         if weights is not None and weights.shape != values.shape:
-            raise ValueError(f"ids of a batch: {values.numel()}, and {weights.numel()} weights of them")
+            raise ValueError(f"ids of a batch: {values.numel()}, and {weights.numel()} weights of "
+                             "them")
         for k, name in enumerate(keys):
             part = offsets[k * samples:(k + 1) * samples + 1]
             begin, end = int(part[0]), int(part[-1])
-            self._fields[self._field_name(job, name)] = FieldIds(name, values[begin:end], (part - begin),
-                                                                 None if weights is None else weights[begin:end])
+            of_part = None if weights is None else weights[begin:end]
+            self._fields[self._field_name(tables, name)] = FieldIds(
+                name, values[begin:end], part - begin, of_part)
 
     def checksum(self) -> int:
-        """Of which ids are in which samples."""
+        """A checksum of the ids and their samples."""
         if self._columns is not None:
             return zlib.crc32(self._columns.contiguous().numpy(), self.samples)
         sum_of = 0
@@ -383,23 +404,23 @@ class BatchIds:
         return sum_of
 
     def count(self, table: Table) -> int:
-        """How many ids the table has in this batch."""
+        """The number of ids of the table in this batch."""
         if self._columns is not None:
             return self.samples * len(table.fields)
         return sum(self.fields[f].ids.numel() for f in table.fields if f in self.fields)
 
-    def give(self, job: Job) -> None:
-        """Gives the batch to the worker."""
-        given = (_abi.Field * max(1, len(job._fields)))()
+    def fill(self, tables: Tables[Any]) -> tuple[Any, Any]:
+        """The fields, and which tables are unpooled, as tandem_give takes them; the fields point
+        into this object's tensors."""
+        given = (_abi.Field * max(1, len(tables.fields)))()
         if self._columns is not None:
             first, (stride, apart) = self._columns.data_ptr(), self._columns.stride()
-            fields = numpy.frombuffer(given, _FIELD)[:len(job._fields)]  # set at once: there may be many
+            fields = numpy.frombuffer(given, _FIELD)[:len(tables.fields)]  # at once, not one by one
             fields["ids"] = 0 if first == 0 else first + 8 * apart * numpy.arange(len(fields))
             fields["count"], fields["stride"] = self.samples, stride if self.samples > 1 else 1
         else:
-            for place, name in enumerate(job._fields):
+            for place, name in enumerate(tables.fields):
                 if name in self.fields:
                     self.fields[name].fill(given[place])
-        unpooled = (ctypes.c_uint8 * max(1, len(job._table_list)))(
-            *[table.name in job._unpooled for table in job._table_list])
-        _abi.check(_abi.library().tandem_give(job._handle, self.samples, given, unpooled))
+        return given, (ctypes.c_uint8 * max(1, len(tables.all)))(
+            *[table.name in tables.unpooled for table in tables.all])

@@ -1,32 +1,32 @@
-"""Rows of KEY_VALUE tables: what a program writes and reads itself, on the servers of a running job.
+"""Rows of KEY_VALUE tables, which a program writes and reads on the servers of a running job.
 
-    store = tandem.Store("cache")                 # of the job that this worker is in; or scheduler=
+    store = tandem.Store("cache")                 # of the job of this process; or scheduler=
     store.assign(keys, rows)                      # numpy: int64 [n], float32 [n, row_floats]
     rows, found = store.read(keys)
     for keys, rows in store.scan():
         ...
 
-docs/STORE.md says what a KEY_VALUE table is, and what is promised of it.
+docs/STORE.md describes KEY_VALUE tables and their guarantees.
 """
 import ctypes
 import os
 import queue
-import sys
 import threading
 from types import TracebackType
 from typing import Any, Callable, Iterator, Optional, Tuple, Type
 
 import numpy
 
+from tandem import current
 from tandem._abi import Error, check, library
 
 
 _SLICE = .1  # seconds; a wait is cut into such pieces, so that Ctrl-C is heard
 
 
-class _Caller:
-    """Makes the calls of the main thread on a thread of its own, so that Ctrl-C is heard while they wait. A call that
-    is left in such a way goes on to its end, and later ones wait behind it."""
+class Caller:
+    """Makes the calls of the main thread on a thread of its own, so that Ctrl-C is heard while they
+    wait. A call that Ctrl-C has interrupted runs to its end, and later ones wait behind it."""
 
     def __init__(self) -> None:
         self._calls: queue.SimpleQueue = queue.SimpleQueue()
@@ -46,7 +46,7 @@ class _Caller:
                 answer.put((None, error))
 
     def call(self, function: Callable[..., int], *arguments: Any) -> int:
-        """What check(function(*arguments)) gives."""
+        """Returns check(function(*arguments))."""
         if threading.current_thread() is not threading.main_thread():
             return check(function(*arguments))
         answer: queue.SimpleQueue = queue.SimpleQueue()
@@ -64,23 +64,25 @@ class _Caller:
         return result
 
     def free(self, function: Callable[..., Any], handle: Any) -> None:
-        """function(handle), behind a call that has been left."""
+        """Calls function(handle), behind a call that was interrupted."""
         if self._idle:
             function(handle)
         else:
             self._calls.put((lambda: function(handle) or 0, (), queue.SimpleQueue()))
 
     def end(self) -> None:
+        """Ends the thread, behind the calls."""
         self._calls.put(None)
 
 
-def _addresses(keys: numpy.ndarray, *others: numpy.ndarray) -> Tuple[Any, ...]:
-    """How many keys, and where the arrays lie. Each pointer keeps its array, as a call that is left needs it."""
+def addresses(keys: numpy.ndarray, *others: numpy.ndarray) -> Tuple[Any, ...]:
+    """The number of keys, and the addresses of the arrays. Each pointer keeps its array for a call
+    that was interrupted."""
     return (len(keys), *[array.ctypes.data_as(ctypes.c_void_p) for array in (keys, *others)])
 
 
 def _array(values: Any, what: str, dtype: Any, shape: Tuple[Optional[int], ...]) -> numpy.ndarray:
-    """`values` as a contiguous array that the library can read; a tensor is taken, too."""
+    """`values`, an array or a tensor, as a contiguous array that the library can read."""
     if hasattr(values, "detach"):
         values = values.detach().cpu().numpy()
     array = numpy.asarray(values)
@@ -94,36 +96,30 @@ def _array(values: Any, what: str, dtype: Any, shape: Tuple[Optional[int], ...])
     return numpy.ascontiguousarray(array, dtype=dtype)
 
 
-def _job_of_this_process() -> Any:
-    """What tandem.init() has returned, while it is under way; else None."""
-    module = sys.modules.get("tandem.job")  # which a store by itself does not need
-    job = module and module._current
-    return job if job and not job._ended else None
-
-
 class Store:
     """The KEY_VALUE table `table` of a running job.
 
-    scheduler: where the job's scheduler listens, tcp://HOST:PORT; without it that of the job that this
-    process is in, else TANDEM_SCHEDULER. A worker opens it after tandem.DistributedOptimizer(...), with
-    which the job begins. timeout: seconds that this call, and each later one, may wait. dim, extra_floats: of a row; row_floats: both together. Threads may share a store; a process
-    that is forked must not use it. Close it, or use it in a `with` block.
+    scheduler: the address of the job's scheduler, tcp://HOST:PORT; None: of the job of this
+    process, else TANDEM_SCHEDULER. A worker opens the store after tandem.DistributedOptimizer(...),
+    with which the job begins. timeout: seconds that this call, and each later one, may wait.
+    dim, extra_floats: of a row; row_floats: both together. Threads may share a store; a forked
+    process must not use it. Close the store, or use it in a `with` block.
     """
 
     def __init__(self, table: str, scheduler: Optional[str] = None, timeout: float = 60.0) -> None:
         self._store: Any = None
-        job = _job_of_this_process()
-        if job and scheduler in (None, job.scheduler):
-            if not job._started:
-                raise Error("tandem.Store: the job begins with tandem.DistributedOptimizer(...); open "
-                            "the store after it")
-            scheduler = job.scheduler
+        worker = current.worker
+        if worker and not worker.ended and scheduler in (None, worker.scheduler):
+            if worker.optimizer is None:
+                raise Error("tandem.Store: the job begins with tandem.DistributedOptimizer(...); "
+                            "open the store after it")
+            scheduler = worker.scheduler
         scheduler = scheduler or os.environ.get("TANDEM_SCHEDULER")
         if not scheduler:
-            raise Error("tandem.Store: which job? Say scheduler=, or set TANDEM_SCHEDULER; a run has "
-                        "the address in the file `address` of its folder")
+            raise Error("tandem.Store: which job? Say scheduler=, or set TANDEM_SCHEDULER; a run "
+                        "has the address in the file `address` of its folder")
         store = ctypes.c_void_p()
-        self._caller = _Caller()
+        self._caller = Caller()
         try:
             self._caller.call(library().tandem_store_open, scheduler.encode(), table.encode(),
                               int(timeout * 1000), ctypes.byref(store))
@@ -140,8 +136,8 @@ class Store:
         if self._store is None:
             raise Error(f"the store of table '{self.table}' is closed")
         if os.getpid() != self._owner:
-            raise Error(f"the store of table '{self.table}' was opened by another process; open one "
-                        "in each")
+            raise Error(f"the store of table '{self.table}' was opened by another process; open "
+                        "one in each")
         return self._store
 
     def _keys(self, keys: Any) -> numpy.ndarray:
@@ -152,54 +148,56 @@ class Store:
                       (len(keys), self.row_floats))
 
     def read(self, keys: Any) -> Tuple[numpy.ndarray, numpy.ndarray]:
-        """The rows of `keys`, float32 [n, row_floats], zeros where there is none; and which there are,
+        """The rows of `keys`, float32 [n, row_floats], zeros for missing ones; and which are there,
         bool [n]."""
         handle, keys = self._handle(), self._keys(keys)
         rows = numpy.zeros((len(keys), self.row_floats), dtype=numpy.float32)
         found = numpy.zeros(len(keys), dtype=numpy.uint8)
-        self._caller.call(library().tandem_store_read, handle, *_addresses(keys, rows, found))
+        self._caller.call(library().tandem_store_read, handle, *addresses(keys, rows, found))
         return rows, found.astype(bool)
 
     def assign(self, keys: Any, rows: Any) -> None:
-        """Writes rows, float32 [n, row_floats]. Of a key that repeats the last row stays."""
+        """Writes rows, float32 [n, row_floats]. If a key repeats, its last row counts."""
         handle, keys = self._handle(), self._keys(keys)
         rows = self._rows(keys, rows)
-        self._caller.call(library().tandem_store_assign, handle, *_addresses(keys, rows))
+        self._caller.call(library().tandem_store_assign, handle, *addresses(keys, rows))
 
     def insert(self, keys: Any, rows: Any) -> numpy.ndarray:
-        """Writes the rows of those keys that are absent; which they were, bool [n]."""
+        """Writes the rows of the missing keys. Returns which were missing, bool [n]."""
         handle, keys = self._handle(), self._keys(keys)
         rows = self._rows(keys, rows)
         inserted = numpy.zeros(len(keys), dtype=numpy.uint8)
-        self._caller.call(library().tandem_store_insert, handle, *_addresses(keys, rows, inserted))
+        self._caller.call(library().tandem_store_insert, handle, *addresses(keys, rows, inserted))
         return inserted.astype(bool)
 
     def erase(self, keys: Any) -> numpy.ndarray:
-        """Removes the rows of keys; which there were, bool [n]."""
+        """Removes the rows of keys. Returns which were there, bool [n]."""
         handle, keys = self._handle(), self._keys(keys)
         erased = numpy.zeros(len(keys), dtype=numpy.uint8)
-        self._caller.call(library().tandem_store_erase, handle, *_addresses(keys, erased))
+        self._caller.call(library().tandem_store_erase, handle, *addresses(keys, erased))
         return erased.astype(bool)
 
     def scan(self, most: int = 65536) -> Iterator[Tuple[numpy.ndarray, numpy.ndarray]]:
-        """All rows, while others write: keys and rows, at most `most` of them at a time. A row that is
-        there all the time comes once, one that is made or erased meanwhile once or not at all."""
+        """All rows, while others write: keys and rows, at most `most` of them at a time. A row that
+        is there all the time comes once; a row that is written or erased meanwhile, once or not at
+        all."""
         if most < 1:
-            raise ValueError(f"scan of table '{self.table}': {most} rows at a time, want 1 or more")
+            raise ValueError(f"scan of table '{self.table}': {most} rows at a time, want 1 or "
+                             "more")
         scan = ctypes.c_void_p()
         try:
             self._caller.call(library().tandem_scan_open, self._handle(), ctypes.byref(scan))
             keys = numpy.empty(most, dtype=numpy.int64)
             rows = numpy.empty((most, self.row_floats), dtype=numpy.float32)
             count = ctypes.c_int64()
-            while self._handle() and self._caller.call(library().tandem_scan_next, scan,
-                                                       *_addresses(keys, rows), ctypes.byref(count)):
+            while self._handle() and self._caller.call(
+                    library().tandem_scan_next, scan, *addresses(keys, rows), ctypes.byref(count)):
                 yield keys[:count.value].copy(), rows[:count.value].copy()
         finally:
             self._caller.free(library().tandem_scan_free, scan)
 
     def close(self) -> None:
-        """Once no other call is under way; the rows stay."""
+        """Closes the store, once no other call is in flight; the rows stay."""
         store, self._store = self._store, None
         if store is not None and os.getpid() == self._owner:
             self._caller.free(library().tandem_store_free, store)

@@ -1,11 +1,15 @@
-"""What tables there are, of a job or of a checkpoint: their names, dims and fields."""
+"""The tables of a job or of a checkpoint: names, dims, fields, and the rows of a checkpoint."""
 from __future__ import annotations
 
-from typing import Generic, Iterable, Optional, TypeVar
+import re
+from dataclasses import dataclass
+from typing import Any, Generic, Iterable, Optional, TypeVar
+
+import numpy
 
 
 class Table:
-    """name; dim: floats a row; fields: the names of those that read it."""
+    """name; dim: floats a row; fields: the names of the fields whose ids are keys of the table."""
 
     def __init__(self, index: int, name: str, dim: int, fields: Iterable[str]) -> None:
         self.index, self.name, self.dim, self.fields = index, name, dim, tuple(fields)
@@ -18,24 +22,119 @@ _Kind = TypeVar("_Kind", bound=Table)
 
 
 class Tables(Generic[_Kind]):
-    """tables: by name. What the modules of tandem.nn are made for."""
-    _WHO: str  # in errors
+    """The tables for which modules of tandem.nn are made.
 
-    def _set_tables(self, tables: Iterable[_Kind]) -> None:
-        self._table_list = list(tables)
-        self.tables = {table.name: table for table in self._table_list}
-        self._fields = [f for table in self._table_list for f in table.fields]
-        self._unpooled: set[str] = set()  # tables whose ids are cells of their own
-        self._last_offsets: dict[str, bool] = {}  # by field: include_last_offset, where a module has said so
+    who: their owner, for errors. all: in their order; with_fields: without KEY_VALUE tables, which
+    a model does not read; by_name; fields: of all tables, in order.
+    unpooled: names of tables whose ids are cells of their own. By field: last_offsets:
+    include_last_offset, where a module has said so; seen_offsets: whether the offsets of batches
+    end with the number of ids.
+    """
 
-    def _table_of(self, name: str) -> tuple[_Kind, Optional[int]]:
-        """The table of this name, or that of the field; and the field's place in it, or None. ValueError: neither
-        is there."""
-        for table in self._table_list:
+    def __init__(self, who: str, tables: Iterable[_Kind]) -> None:
+        self.who, self.all = who, list(tables)
+        self.with_fields = [table for table in self.all if table.fields]
+        self.by_name = {table.name: table for table in self.all}
+        self.fields = [field for table in self.all for field in table.fields]
+        self.unpooled: set[str] = set()
+        self.last_offsets: dict[str, bool] = {}
+        self.seen_offsets: dict[str, bool] = {}
+
+    def find(self, name: str) -> tuple[_Kind, Optional[int]]:
+        """The table of this name, or the table of the field of this name and the field's place in
+        it. ValueError: there is neither."""
+        for table in self.all:
             if name in table.fields:
                 return table, table.fields.index(name)
-        for table in self._table_list:
-            if name == table.name:
-                return table, None
-        raise ValueError(f"{self._WHO} has no table or field {name!r}; its tables are "
-                         + ", ".join(repr(t) for t in self._table_list))
+        if name in self.by_name:
+            return self.by_name[name], None
+        raise ValueError(f"{self.who} has no table or field {name!r}; its tables are "
+                         + ", ".join(repr(t) for t in self.all))
+
+
+# ---- rows of a checkpoint -----------------------------------------------------------------------
+
+@dataclass
+class CheckpointRange:
+    """A part of a table, mapped from its file: keys int64 [rows], weights float32 [rows, dim],
+    optimizer slots float32 [rows, slots]; row i of each belongs to key i."""
+    keys: numpy.ndarray
+    weights: numpy.ndarray
+    slots: numpy.ndarray
+
+
+class CheckpointTable(Table):
+    """One table. Besides name, dim and fields:
+
+    keys: int64 [rows], the ids of a script, in no order; weights: float32 [rows, dim]; slots:
+    float32 [rows, slots]. The first use of one joins it from its parts; if a table does not fit
+    into memory, use the parts.
+    parts: a mapped CheckpointRange each. rows: their number. initializer: of rows that the
+    checkpoint does not have.
+    """
+
+    def __init__(self, index: int, entry: dict[str, Any], parts: list[CheckpointRange],
+                 seed: int) -> None:
+        super().__init__(index, entry["name"], int(entry["dim"]), entry["fields"])
+        self.parts = parts
+        self._joined: dict[str, numpy.ndarray] = {}
+        self.rows = sum(len(part.keys) for part in parts)
+        self.initializer = Initializer(entry["initializer"], seed, self.dim)
+
+    def _join(self, what: str) -> numpy.ndarray:
+        if what not in self._joined:
+            parts = [getattr(part, what) for part in self.parts]
+            self._joined[what] = parts[0] if len(parts) == 1 else numpy.concatenate(parts)
+        return self._joined[what]
+
+    @property
+    def keys(self) -> numpy.ndarray:
+        """int64 [rows]."""
+        return self._join("keys")
+
+    @property
+    def weights(self) -> numpy.ndarray:
+        """float32 [rows, dim]."""
+        return self._join("weights")
+
+    @property
+    def slots(self) -> numpy.ndarray:
+        """float32 [rows, slots]."""
+        return self._join("slots")
+
+
+_MASK = (1 << 64) - 1
+
+
+def _mix(x: int) -> int:
+    """Mix64 of base/hash.h."""
+    x = ((x ^ x >> 30) * 0xbf58476d1ce4e5b9) & _MASK
+    x = ((x ^ x >> 27) * 0x94d049bb133111eb) & _MASK
+    return x ^ x >> 31
+
+
+def _combine(a: int, b: int) -> int:
+    """HashCombine of base/hash.h."""
+    return _mix((a + 0x9e3779b97f4a7c15 + _mix((b + 0xd1b54a32d192ed03) & _MASK)) & _MASK)
+
+
+def _hash_name(name: str) -> int:
+    """HashName of base/hash.h."""
+    h = 0xcbf29ce484222325
+    for byte in name.encode():
+        h = ((h ^ byte) * 0x100000001b3) & _MASK
+    return _mix(h)
+
+
+class Initializer:
+    """The initial value of a row. kind: ZERO, CONSTANT, UNIFORM or NORMAL; scale; seed: of the
+    table's rows (job/job.cc)."""
+
+    def __init__(self, text: str, salt: int, dim: int) -> None:
+        words = dict(re.findall(r"(\w+): *(\S+)", text))
+        self.kind = words.get("kind", "INITIALIZER_UNSPECIFIED")
+        self.scale = float(words.get("scale", 0))
+        self.seed = _combine(salt, _hash_name("initial values"))
+        if self.kind == "INITIALIZER_UNSPECIFIED":
+            self.kind = "UNIFORM"
+            self.scale = float(numpy.float32(1) / numpy.sqrt(numpy.float32(dim)))

@@ -199,68 +199,69 @@ TEST_F(AttachedTest, TheProgramsOwnOptimizerStepsAsTheJobsWould) {
   EXPECT_EQ(Difference(expected, model), "");
 }
 
-// A batch comes to be wanted after a step has been handed out: the program may answer the step
+// A batch is requested after a step has been handed out: the program may answer the step
 // first, or the batch.
-TEST(WantQueueTest, WhatIsWantedTogetherIsAnsweredInEitherOrder) {
-  using worker::Want;
+TEST(RequestQueueTest, RequestsOpenTogetherAreAnsweredInEitherOrder) {
+  using worker::Request;
   for (const bool batch_first : {true, false}) {
-    worker::WantQueue wants;
+    worker::RequestQueue requests;
     worker::StepSlot computed, fetched;
     const auto soon = [] { return MonotonicNow() + absl::Seconds(50); };
-    const auto ask = [&](Want::Kind kind, worker::StepSlot* slot) {
-      const absl::Status answer = wants.Ask({.kind = kind, .slot = slot});
+    const auto ask = [&](Request::Kind kind, worker::StepSlot* slot) {
+      const absl::Status answer = requests.Ask({.kind = kind, .slot = slot});
       EXPECT_TRUE(answer.ok()) << answer;
     };
-    std::thread compute(ask, Want::Kind::kCompute, &computed);
-    EXPECT_EQ(wants.Next(soon())->kind, Want::Kind::kCompute);
-    std::thread fetch(ask, Want::Kind::kBatch, &fetched);
-    while (wants.Next(soon())->kind != Want::Kind::kBatch) absl::SleepFor(absl::Milliseconds(1));
-    if (batch_first) wants.Expect(Want::Kind::kBatch)->Answer(absl::OkStatus());
+    std::thread compute(ask, Request::Kind::kCompute, &computed);
+    EXPECT_EQ(requests.Next(soon())->kind, Request::Kind::kCompute);
+    std::thread fetch(ask, Request::Kind::kBatch, &fetched);
+    while (requests.Next(soon())->kind != Request::Kind::kBatch)
+      absl::SleepFor(absl::Milliseconds(1));
+    if (batch_first) requests.Expect(Request::Kind::kBatch)->Answer(absl::OkStatus());
     const auto step = [&] {
-      auto use = wants.Expect(Want::Kind::kCompute);
+      auto use = requests.Expect(Request::Kind::kCompute);
       ASSERT_TRUE(use.ok()) << use.status();
       use->AnswerCompute(/*done=*/false);
     };
     step();
     // Parameters change now: not a time for anything but that.
-    EXPECT_THAT(wants.Expect(Want::Kind::kBatch).status().message(),
+    EXPECT_THAT(requests.Expect(Request::Kind::kBatch).status().message(),
                 HasSubstr("a batch was given, but the worker wants nothing yet"));
-    wants.StepDone();
-    EXPECT_EQ(wants.Next(soon())->kind, Want::Kind::kStepDone);
+    requests.StepDone();
+    EXPECT_EQ(requests.Next(soon())->kind, Request::Kind::kStepDone);
     if (!batch_first) {
-      EXPECT_EQ(wants.Next(soon())->kind, Want::Kind::kBatch);
-      wants.Expect(Want::Kind::kBatch)->Answer(absl::OkStatus());
+      EXPECT_EQ(requests.Next(soon())->kind, Request::Kind::kBatch);
+      requests.Expect(Request::Kind::kBatch)->Answer(absl::OkStatus());
     }
-    wants.Close(absl::OkStatus());  // whoever is left would be let go with an error
+    requests.Close(absl::OkStatus());  // whoever is left would be let go with an error
     compute.join();
     fetch.join();
   }
 }
 
-TEST(WantQueueTest, AStepIsTakenBackFromAProgramThatRests) {
-  using worker::Want;
-  worker::WantQueue wants;
+TEST(RequestQueueTest, AStepIsTakenBackFromAProgramThatRests) {
+  using worker::Request;
+  worker::RequestQueue requests;
   worker::StepSlot slot;
   const auto soon = [] { return MonotonicNow() + absl::Seconds(50); };
   const auto ask = [&] {
-    EXPECT_TRUE(wants.Ask({.kind = Want::Kind::kCompute, .slot = &slot}).ok());
+    EXPECT_TRUE(requests.Ask({.kind = Request::Kind::kCompute, .slot = &slot}).ok());
   };
   slot.step = 3;
-  EXPECT_FALSE(wants.TakeBack(3));  // the program may be at it
-  wants.Rest();
+  EXPECT_FALSE(requests.TakeBack(3));  // the program may be at it
+  requests.Rest();
   std::thread asked(ask);
-  EXPECT_EQ(wants.Next(soon())->kind, Want::Kind::kCompute);
-  EXPECT_TRUE(wants.TakeBack(3));
+  EXPECT_EQ(requests.Next(soon())->kind, Request::Kind::kCompute);
+  EXPECT_TRUE(requests.TakeBack(3));
   asked.join();
   slot.step = 4;
-  EXPECT_TRUE(wants.TakeBack(4));  // before it is asked for
+  EXPECT_TRUE(requests.TakeBack(4));  // before it is asked for
   ask();
   slot.step = 5;
   std::thread given(ask);
-  EXPECT_EQ(wants.Next(soon())->kind, Want::Kind::kCompute);
-  wants.Expect(Want::Kind::kCompute)->AnswerCompute(/*done=*/true);
+  EXPECT_EQ(requests.Next(soon())->kind, Request::Kind::kCompute);
+  requests.Expect(Request::Kind::kCompute)->AnswerCompute(/*done=*/true);
   given.join();
-  EXPECT_FALSE(wants.TakeBack(5));
+  EXPECT_FALSE(requests.TakeBack(5));
 }
 
 // ---- what goes wrong ----
@@ -279,7 +280,7 @@ class WrongProgramTest : public AttachedTest {
     return std::string(ended.message());
   }
   static absl::Time Soon() { return MonotonicNow() + absl::Seconds(50); }
-  // To the first batch that is wanted.
+  // To the first batch that is requested.
   static absl::Status Begin(worker::AttachedWorker& worker,
                             std::vector<server::CheckpointParameter> parameters,
                             const std::vector<float>& values) {
@@ -363,8 +364,8 @@ TEST_F(WrongProgramTest, WrongCallsAreRefusedAndChangeNothing) {
       }
       return;
     }
-    absl::StatusOr<worker::Want> want = worker.Next(Soon());
-    ASSERT_TRUE(want.ok() && want->kind == worker::Want::Kind::kBatch);
+    absl::StatusOr<worker::Request> request = worker.Next(Soon());
+    ASSERT_TRUE(request.ok() && request->kind == worker::Request::Kind::kBatch);
     EXPECT_THAT(worker.Finish({}).message(),
                 HasSubstr("the gradients of a step was given, but the worker wants a batch"));
     data::Batch batch = TwoSamples();
@@ -377,10 +378,11 @@ TEST_F(WrongProgramTest, WrongCallsAreRefusedAndChangeNothing) {
                 HasSubstr("a batch has 73 ids for table some, but only 72 are allowed"));
     batch = TwoSamples();
     ASSERT_TRUE(worker.GiveBatch(&batch).ok());
-    do want = worker.Next(Soon());
-    while (want.ok() && want->kind == worker::Want::Kind::kBatch &&
+    do request = worker.Next(Soon());
+    while (request.ok() && request->kind == worker::Request::Kind::kBatch &&
            worker.GiveBatch(&(batch = TwoSamples())).ok());
-    ASSERT_TRUE(want.ok() && want->kind == worker::Want::Kind::kCompute) << want.status();
+    ASSERT_TRUE(request.ok() && request->kind == worker::Request::Kind::kCompute)
+        << request.status();
     std::vector<float> cells(16);
     EXPECT_THAT(worker.Rows(1, absl::MakeSpan(cells)).message(), HasSubstr("no input 1"));
     EXPECT_THAT(worker.Rows(0, absl::MakeSpan(cells).first(8)).message(),

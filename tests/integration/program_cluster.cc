@@ -55,9 +55,9 @@ class TrainingLoop {
     TANDEM_CHECK(started);
     gradient_.resize(values.size());
     for (;;) {
-      TANDEM_ASSIGN_OR_RETURN(const worker::Want want, worker_.Next(MonotonicNow() + kHang));
-      if (want.kind == worker::Want::Kind::kEnd) return worker_.Close();
-      TANDEM_RETURN_IF_ERROR(Do(want));
+      TANDEM_ASSIGN_OR_RETURN(const worker::Request request, worker_.Next(MonotonicNow() + kHang));
+      if (request.kind == worker::Request::Kind::kEnd) return worker_.Close();
+      TANDEM_RETURN_IF_ERROR(Do(request));
     }
   }
 
@@ -77,27 +77,27 @@ class TrainingLoop {
     return absl::OkStatus();
   }
 
-  absl::Status Do(const worker::Want& want) {
-    switch (want.kind) {
-      case worker::Want::Kind::kBatch:
-        if (want.slot->epoch != epoch_)
-          TANDEM_RETURN_IF_ERROR(train_->StartEpoch(want.slot->epoch));
-        epoch_ = want.slot->epoch;
+  absl::Status Do(const worker::Request& request) {
+    switch (request.kind) {
+      case worker::Request::Kind::kBatch:
+        if (request.slot->epoch != epoch_)
+          TANDEM_RETURN_IF_ERROR(train_->StartEpoch(request.slot->epoch));
+        epoch_ = request.slot->epoch;
         TANDEM_RETURN_IF_ERROR(train_->Next(&batch_));
         absl::SleepFor(pause_);
         return worker_.GiveBatch(&batch_);
-      case worker::Want::Kind::kTestBatch:
-        if (want.first) TANDEM_RETURN_IF_ERROR(test_->StartEpoch(0));
+      case worker::Request::Kind::kTestBatch:
+        if (request.first) TANDEM_RETURN_IF_ERROR(test_->StartEpoch(0));
         TANDEM_RETURN_IF_ERROR(test_->Next(&batch_));
         return worker_.GiveBatch(&batch_);
-      case worker::Want::Kind::kCompute:
-        return Compute(want.slot->batch);
-      case worker::Want::Kind::kScore:
-        TANDEM_RETURN_IF_ERROR(Pool(want.slot->batch));
+      case worker::Request::Kind::kCompute:
+        return Compute(request.slot->batch);
+      case worker::Request::Kind::kScore:
+        TANDEM_RETURN_IF_ERROR(Pool(request.slot->batch));
         TANDEM_RETURN_IF_ERROR(
-            model_->Forward(want.slot->batch, worker_.dense(), spans_, absl::MakeSpan(logits_)));
-        return worker_.Score(logits_, std::vector<float>(want.slot->batch.labels));
-      case worker::Want::Kind::kUpdate:
+            model_->Forward(request.slot->batch, worker_.dense(), spans_, absl::MakeSpan(logits_)));
+        return worker_.Score(logits_, std::vector<float>(request.slot->batch.labels));
+      case worker::Request::Kind::kUpdate:
         return Update();
       default:
         return absl::OkStatus();

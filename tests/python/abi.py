@@ -1,5 +1,5 @@
-"""Wrong calls of the C interface, made through ctypes: each is an error with its text, and the job goes on
-to its end as if it had not been made."""
+"""Wrong calls of the C interface, made through ctypes: each is an error with its text, and the job
+goes on to its end as if it had not been made."""
 import ctypes
 
 import numpy
@@ -8,7 +8,7 @@ import tandem
 from tandem import _abi
 
 job = tandem.init()
-lib, handle = _abi.library(), job._handle
+lib, handle = _abi.library(), job._worker.handle
 DIM, FIELDS, SAMPLES = 8, 2, 6
 
 
@@ -46,8 +46,10 @@ refused("parameter 0: a null", lib.tandem_start(handle, 1, texts(None), ints(1),
 refused("-1 dense parameters", lib.tandem_start(handle, -1, texts(b"w"), ints(1), longs(3), at))
 refused("w with -1 extents", lib.tandem_start(handle, 1, texts(b"w"), ints(-1), longs(3), at))
 refused("shapes: a null", lib.tandem_start(handle, 1, texts(b"w"), ints(1), None, at))
-refused("a negative extent, -3", lib.tandem_start(handle, 1, texts(b"w"), ints(2), longs(-3, -1), at))
-refused("w: more floats", lib.tandem_start(handle, 1, texts(b"w"), ints(2), longs(2**33, 2**33), at))
+refused("a negative extent, -3", lib.tandem_start(handle, 1, texts(b"w"), ints(2), longs(-3, -1),
+                                                  at))
+refused("w: more floats", lib.tandem_start(handle, 1, texts(b"w"), ints(2), longs(2**33, 2**33),
+                                           at))
 refused("b: more floats", lib.tandem_start(handle, 2, texts(b"a", b"b"), ints(1, 1),
                                            longs(2**40, 2**40), at))
 refused("values: a null", lib.tandem_start(handle, 1, texts(b"w"), ints(1), longs(3), None))
@@ -61,7 +63,8 @@ scores = numpy.zeros(SAMPLES, dtype=numpy.float32)
 
 
 def fields(count=SAMPLES, stride=1, offsets=None):
-    return (_abi.Field * FIELDS)(*[_abi.Field(ids.ctypes.data, count, stride, offsets, None)] * FIELDS)
+    return (_abi.Field * FIELDS)(*[_abi.Field(ids.ctypes.data, count, stride, offsets, None)]
+                                 * FIELDS)
 
 
 def give(left):
@@ -71,7 +74,8 @@ def give(left):
     refused("-5 ids", lib.tandem_give(handle, SAMPLES, fields(count=-5), None))
     refused(" ids", lib.tandem_give(handle, SAMPLES, fields(count=2**62), None))
     refused("a stride of", lib.tandem_give(handle, SAMPLES, fields(stride=2**61), None))
-    refused("a stride of 0 for 6 ids; expected 1", lib.tandem_give(handle, SAMPLES, fields(stride=0), None))
+    refused("a stride of 0 for 6 ids; expected 1", lib.tandem_give(handle, SAMPLES,
+                                                                   fields(stride=0), None))
     refused("a stride of", lib.tandem_give(handle, SAMPLES, fields(stride=-2**63), None))
     _abi.check(lib.tandem_give(handle, SAMPLES if left else 0, fields(), None))
 
@@ -89,13 +93,15 @@ def compute():
 
 def score():
     where, strange = scores.ctypes.data, numpy.full(SAMPLES, 2, dtype=numpy.float32)
-    refused("scores of 5 samples with 5 labels", lib.tandem_score(handle, where, where, SAMPLES - 1))
+    refused("scores of 5 samples with 5 labels", lib.tandem_score(handle, where, where,
+                                                                  SAMPLES - 1))
     for label in 2, -1, .5, float("nan"):
         strange[3] = label
         strange[:3] = 1
         refused(f"label {label:g} of sample 3; expected labels of 0 or 1",
                 lib.tandem_score(handle, where, strange.ctypes.data, SAMPLES))
-    _abi.check(lib.tandem_rows(handle, 0, cells.ctypes.data, cells.size))  # what was refused has taken none away
+    # What was refused has taken none away.
+    _abi.check(lib.tandem_rows(handle, 0, cells.ctypes.data, cells.size))
     refused("one of logits and labels: a null", lib.tandem_score(handle, where, None, SAMPLES))
     refused("one of logits and labels: a null", lib.tandem_score(handle, None, where, SAMPLES))
     refused("-6 scores", lib.tandem_score(handle, where, where, -SAMPLES))
@@ -120,28 +126,30 @@ refused("a report of 0 values", lib.tandem_report(handle, 0, None, None, 0, 1))
 refused("names and values: a null", lib.tandem_report(handle, 1, None, None, 0, 1))
 refused("name of reported value 0: a null",
         lib.tandem_report(handle, 1, texts(None), (ctypes.c_double * 1)(1), 0, 1))
-refused("the program's state was given, but the worker wants", lib.tandem_checkpoint_state(handle, b"abc", 3))
-want, given, done = _abi.Want(), {}, set()
-refused("want: a null", lib.tandem_next(handle, 1, None))
-refused("worker: a null", lib.tandem_next(None, 1, ctypes.byref(want)))
-while want.kind != _abi.END:
-    if not _abi.check(lib.tandem_next(handle, 100, ctypes.byref(want))):
+refused("the program's state was given, but the worker wants",
+        lib.tandem_checkpoint_state(handle, b"abc", 3))
+request, given, done = _abi.Request(), {}, set()
+refused("request: a null", lib.tandem_next(handle, 1, None))
+refused("worker: a null", lib.tandem_next(None, 1, ctypes.byref(request)))
+while request.kind != _abi.END:
+    if not _abi.check(lib.tandem_next(handle, 100, ctypes.byref(request))):
         continue
-    done.add(want.kind)
-    if want.kind in (_abi.BATCH, _abi.TEST_BATCH):
-        key = (want.kind, want.epoch)
+    done.add(request.kind)
+    if request.kind in (_abi.BATCH, _abi.TEST_BATCH):
+        key = (request.kind, request.epoch)
         given[key] = given.get(key, 0) + 1
         give(given[key] < 3)
-    if want.kind == _abi.COMPUTE:
+    if request.kind == _abi.COMPUTE:
         compute()
-    if want.kind == _abi.SCORE:
+    if request.kind == _abi.SCORE:
         score()
-    if want.kind == _abi.UPDATE:
+    if request.kind == _abi.UPDATE:
         update()
-    if want.kind == _abi.STATE:
-        assert want.last
+    if request.kind == _abi.STATE:
+        assert request.last
         state()
-assert done >= {_abi.STATE, _abi.BATCH, _abi.TEST_BATCH, _abi.COMPUTE, _abi.SCORE, _abi.UPDATE}, done
+assert done >= {_abi.STATE, _abi.BATCH, _abi.TEST_BATCH, _abi.COMPUTE, _abi.SCORE, _abi.UPDATE}, \
+    done
 out = longs(0, 0)
 refused("ids and out: a null", lib.tandem_hash_ids(b"a", None, 2, out))
 refused("-2 ids", lib.tandem_hash_ids(b"a", out, -2, out))
@@ -152,7 +160,8 @@ assert list(out) == list(hashed)
 _abi.check(lib.tandem_hash_numbers(b"a", longs(7, 7), 2, out))
 assert out[0] == out[1] != hashed[0]
 refused("-2 ids", lib.tandem_hash_numbers(b"a", out, -2, out))
-refused("offsets of texts must rise, at 1", lib.tandem_hash_texts(b"a", b"abc", longs(0, 3, 1), 2, out))
+refused("offsets of texts must rise, at 1", lib.tandem_hash_texts(b"a", b"abc", longs(0, 3, 1), 2,
+                                                                  out))
 refused("texts: a null", lib.tandem_hash_texts(b"a", None, longs(0, 3), 1, out))
 job._end()
 print("all refused")

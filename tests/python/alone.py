@@ -1,5 +1,5 @@
-"""tandem.init("job.textproto") where nothing has been started, as in a notebook. `alone.py JOB FOLDER` runs
-itself in every way of ending; nothing is left behind by any."""
+"""tandem.init("job.textproto") where nothing has been started, as in a notebook. `alone.py JOB
+FOLDER` runs itself in every way of ending; nothing is left behind by any."""
 import json
 import os
 import signal
@@ -67,7 +67,8 @@ def log(way):
 
 
 def closed():
-    """In one interpreter, as in a notebook: a job that is closed, or has failed, gives way to the next."""
+    """In one interpreter, as in a notebook: a job that is closed, or has failed, gives way to the
+    next."""
     import tandem
     out = FOLDER + "/closed"
     job = tandem.init(JOB, out=out)
@@ -90,7 +91,7 @@ def closed():
     assert "ValueError: no such city (alone.py:" in log("closed-with")
     # A server dies: the cell ends with an error, and the next one begins.
     job = tandem.init(JOB, out=out + "-failed")
-    job._cluster._processes["server-0"].kill()
+    job._worker.cluster._processes["server-0"].kill()
     deadline = time.monotonic() + 60
     try:
         while time.monotonic() < deadline:
@@ -132,8 +133,10 @@ def main():
                         lambda: tandem.init(JOB, "tcp://127.0.0.1:1", out=FOLDER + "/bad")),
                        ("an earlier run has left summary.json there",
                         lambda: tandem.init(JOB, out=FOLDER + "/first")),
-                       ("index 3 of a job with this worker alone", lambda: tandem.init(JOB, index=3)),
-                       ("tandem.init(\"job.textproto\") for a job of this process alone", tandem.init)):
+                       ("index 3 of a job with this worker alone",
+                        lambda: tandem.init(JOB, index=3)),
+                       ("tandem.init(\"job.textproto\") for a job of this process alone",
+                        tandem.init)):
         try:
             call()
         except tandem.Error as error:

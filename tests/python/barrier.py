@@ -1,5 +1,6 @@
-"""Workers with different numbers of batches that meet: before anything is trained, between epochs, and many
-times at the end. `barrier.py FOLDER [late]`; late: worker 1 does not come, and leaves with an exception."""
+"""Workers with different numbers of batches that meet: before anything is trained, between epochs,
+and many times at the end. `barrier.py FOLDER [late]`; late: worker 1 does not come, and leaves with
+an exception."""
 import os
 import sys
 import time

@@ -1,8 +1,10 @@
-"""A script that learns its few rows by heart, of which the best epoch is kept. Worker 0 alone has rows for
-validation and for tests, whose ids are in part those that nobody trains. `best.py FOLDER [WAY]`: the logits of
-the last test rows that were scored are left in FOLDER. WAY: "unlabelled", the scores of tests have no labels;
-"no tests"; "no validation"; "tests first"; "apart", worker 1 alone changes a parameter in epoch 1;
-"clamped", both clamp theirs behind each step, worker 1 later; "scores nothing"; "optimizer of the job". `best.py FOLDER check MODEL` holds the model that serves to these logits."""
+"""A script that learns its few rows by heart, of which the best epoch is kept. Worker 0 alone has
+rows for validation and for tests, whose ids are in part those that nobody trains. `best.py FOLDER
+[WAY]`: the logits of the last test rows that were scored are left in FOLDER. WAY: "unlabelled", the
+scores of tests have no labels; "no tests"; "no validation"; "tests first"; "apart", worker 1 alone
+changes a parameter in epoch 1; "clamped", both clamp theirs behind each step, worker 1 later;
+"scores nothing"; "optimizer of the job". `best.py FOLDER check MODEL` holds the model that serves
+to these logits."""
 import sys
 import time
 
@@ -30,7 +32,8 @@ def rows(seed, count, known):
     random = numpy.random.default_rng(seed)
     ids = random.integers(0, known, (count, 2))
     label = numpy.where(random.random(count) < .33, random.integers(0, 2, count), ids[:, 0] % 2)
-    return [(torch.from_numpy(ids[i:i + 20]), torch.from_numpy(label[i:i + 20].astype(numpy.float32)))
+    return [(torch.from_numpy(ids[i:i + 20]),
+             torch.from_numpy(label[i:i + 20].astype(numpy.float32)))
             for i in range(0, count, 20)]
 
 

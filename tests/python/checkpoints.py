@@ -1,6 +1,6 @@
-"""A checkpoint, out again. `checkpoints.py train FOLDER` is a worker that leaves the logits of its test rows in
-FOLDER; `checkpoints.py check OUT FOLDER` holds what the run has left in OUT to them; `checkpoints.py first FILE`
-compares initial values with those of the servers."""
+"""A checkpoint, out again. `checkpoints.py train FOLDER` is a worker that leaves the logits of its
+test rows in FOLDER; `checkpoints.py check OUT FOLDER` holds what the run has left in OUT to them;
+`checkpoints.py first FILE` compares initial values with those of the servers."""
 import contextlib
 import io
 import json
@@ -18,14 +18,15 @@ from torch import nn
 
 import tandem
 from tandem import export
-from tandem.checkpoint import Initializer
 from tandem.serving import InitialValues
+from tandem.tables import Initializer
 
 ROWS, TESTS = 600, 200
 
 
 class Ranker(nn.Module):
-    """Each way of reading rows: two fields of one table, a bag of words with weights, a sequence."""
+    """Each way of reading rows: two fields of one table, a bag of words with weights, a
+    sequence."""
 
     def __init__(self):
         super().__init__()
@@ -39,7 +40,8 @@ class Ranker(nn.Module):
     def forward(self, ids: Dict[str, torch.Tensor], words: torch.Tensor, offsets: torch.Tensor,
                 weights: torch.Tensor) -> torch.Tensor:
         places = self.places({"city": ids["city"], "offer": ids["offer"]})
-        rows = [places.values(), self.words(words, offsets, weights), self.tags(ids["tag"]).flatten(1)]
+        rows = [places.values(), self.words(words, offsets, weights),
+                self.tags(ids["tag"]).flatten(1)]
         return self.layers(torch.cat(rows, 1)).squeeze(1) * self.scale
 
 
@@ -61,7 +63,8 @@ def batch(seed, samples, known):
     random = numpy.random.default_rng(seed)
     whole = lambda *shape: torch.from_numpy(random.integers(0, known, shape))
     lengths = random.integers(0, 4, samples)
-    offsets = numpy.concatenate([[0], numpy.cumsum(lengths)[:-1]])  # as torch.nn.EmbeddingBag has them
+    # As torch.nn.EmbeddingBag has them.
+    offsets = numpy.concatenate([[0], numpy.cumsum(lengths)[:-1]])
     ids = {"city": whole(samples), "offer": whole(samples) - 7, "tag": whole(samples, 2)}
     label = (ids["city"] % 3 == 0).float()
     return (ids, whole(int(lengths.sum())), torch.from_numpy(offsets),
@@ -81,7 +84,8 @@ def train(folder):
     job = tandem.init()
     model, loss_of = Ranker(), nn.BCEWithLogitsLoss()
     optimizer = tandem.DistributedOptimizer(torch.optim.Adam(model.parameters(), lr=.01), model)
-    loader = tandem.DataLoader([batch(i + 50 * job.rank, 40, 40) for i in range(ROWS // 40)], features)
+    loader = tandem.DataLoader([batch(i + 50 * job.rank, 40, 40) for i in range(ROWS // 40)],
+                               features)
     test = tandem.DataLoader(tests(job.rank), features)
     for _ in job.epochs():
         for ids, words, offsets, weights, label in loader:
@@ -151,7 +155,8 @@ def goes_out_and_in(saved, folder):
         os.chmod(f"{folder}/elsewhere", 0o640)
     os.symlink("elsewhere", f"{folder}/all.npz")
     saved.save_npz(f"{folder}/all.npz")  # through the link
-    assert os.path.islink(f"{folder}/all.npz") and os.stat(f"{folder}/elsewhere").st_mode & 0o777 == 0o640
+    assert os.path.islink(f"{folder}/all.npz") \
+        and os.stat(f"{folder}/elsewhere").st_mode & 0o777 == 0o640
     saved.save_safetensors(f"{folder}/all.safetensors")
     os.mkfifo(f"{folder}/fifo")
     with subprocess.Popen(["cat", f"{folder}/fifo"], stdout=subprocess.PIPE) as reader:
@@ -164,7 +169,8 @@ def goes_out_and_in(saved, folder):
         for arrays in ({name: archive[name] for name in archive.files}, tensors):
             assert arrays.keys() == want.keys(), list(arrays)
             for name, values in want.items():
-                assert arrays[name].dtype == values.dtype and arrays[name].shape == values.shape, name
+                assert arrays[name].dtype == values.dtype and arrays[name].shape == values.shape, \
+                    name
                 assert arrays[name].tobytes() == numpy.ascontiguousarray(values).tobytes(), name
     try:
         import pyarrow.parquet
@@ -244,7 +250,8 @@ def offsets_of_a_collection(saved, ids, fields):
     begins, ends = torch.tensor([0, 2, 3]), torch.tensor([0, 2, 3, 4])
     first = torch.stack([rows[:2].sum(0), rows[2], rows[3]])
     last = torch.stack([rows[:3].sum(0), rows[3], 0 * rows[0]])  # whose last sample has no ids
-    for plain in (saved.embedding_bag_collection(), torch.jit.script(saved.embedding_bag_collection())):
+    for plain in (saved.embedding_bag_collection(),
+                  torch.jit.script(saved.embedding_bag_collection())):
         for offsets in (begins, ends):
             torch.testing.assert_close(plain({f: (ids, offsets) for f in fields})["word"], first)
         mixed = {f: (ids, begins) for f in fields}
@@ -252,14 +259,17 @@ def offsets_of_a_collection(saved, ids, fields):
             torch.testing.assert_close(plain({**mixed, "word": (ids, offsets)})["word"], want)
         other = torch.tensor([0, 3, 4])  # the end, or a last sample without ids
         assert plain({f: (ids, other) for f in fields})["word"].shape == (2, 5)
-        torch.testing.assert_close(plain({**{f: (ids, ends) for f in fields}, "word": (ids, other)})["word"], last)
+        torch.testing.assert_close(plain({**{f: (ids, ends) for f in fields},
+                                          "word": (ids, other)})["word"], last)
     for told, offsets, want in ((False, other, last), (True, ends, first)):
         plain = saved.embedding_bag_collection(include_last_offset=told)
         torch.testing.assert_close(plain({f: (ids, offsets) for f in fields})["word"], want)
     collection = saved.embedding_bag_collection()
-    refused("2 offsets for 4 ids of 3 samples; want one for each sample, or the number of ids behind them", collection,
+    refused("2 offsets for 4 ids of 3 samples; want one for each sample, or the number of ids "
+            "behind them", collection,
             {**mixed, "city": (ids, torch.tensor([0, 2]))})
-    refused("want the number of ids behind them", saved.embedding_bag_collection(include_last_offset=True),
+    refused("want the number of ids behind them",
+            saved.embedding_bag_collection(include_last_offset=True),
             {f: (ids, begins) for f in fields})
     refused("want one for each sample", saved.embedding_bag_collection(include_last_offset=False),
             {**mixed, "word": (ids, ends)})
@@ -359,11 +369,13 @@ def check(out, folder):
 
 def failed_exports_leave_the_last(out, folder):
     to = f"{folder}/exported-here"
-    for names, formats in (("model.npz",), ["npz"]), (("model.npz", "model.safetensors"), ["npz", "safetensors"]):
+    for names, formats in (("model.npz",), ["npz"]), (("model.npz", "model.safetensors"),
+                                                      ["npz", "safetensors"]):
         sys.argv[1:] = [out, "--to", to, *[word for name in formats for word in ("--format", name)]]
         with contextlib.redirect_stdout(io.StringIO()) as said:
             export.main()
-        assert said.getvalue().endswith("".join(f"wrote {to}/{name}\n" for name in names)), said.getvalue()
+        assert said.getvalue().endswith("".join(f"wrote {to}/{name}\n" for name in names)), \
+            said.getvalue()
         if len(names) > 1:
             break
         os.truncate(f"{to}/model.npz", 7)  # by which it is known again
@@ -377,7 +389,8 @@ def failed_exports_leave_the_last(out, folder):
             raise AssertionError("wrote into a folder")
         os.rmdir(f"{to}/model.safetensors.tmp")
         assert os.listdir(to) == ["model.npz"] and os.path.getsize(f"{to}/model.npz") == 7
-    assert sorted(os.listdir(to)) == ["model.npz", "model.safetensors"] and os.path.getsize(f"{to}/model.npz") > 7
+    assert sorted(os.listdir(to)) == ["model.npz", "model.safetensors"] \
+        and os.path.getsize(f"{to}/model.npz") > 7
 
 
 def initial_values(path):

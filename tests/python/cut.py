@@ -1,6 +1,6 @@
-"""A checkpoint that is cut around a barrier: as it is made worker 0 stands behind the barrier and behind its epoch,
-worker 1 behind the barrier and in the epoch, which it does again. `cut.py FOLDER`: the run that begins waits
-to be killed, once it has made that checkpoint."""
+"""A checkpoint that is cut around a barrier: as it is made worker 0 stands behind the barrier and
+behind its epoch, worker 1 behind the barrier and in the epoch, which it does again. `cut.py
+FOLDER`: the run that begins waits to be killed, once it has made that checkpoint."""
 import os
 import sys
 import time
@@ -17,7 +17,8 @@ job.barrier()  # before the loop over epochs workers meet each time
 with open(begun, "w", encoding="utf-8"):
     pass
 rows, model = tandem.EmbeddingBagCollection(), nn.Linear(16, 1)
-model.register_buffer("scratch", torch.zeros(3 if begins else 5), persistent=False)  # is in no checkpoint
+# Is in no checkpoint.
+model.register_buffer("scratch", torch.zeros(3 if begins else 5), persistent=False)
 optimizer = tandem.DistributedOptimizer(torch.optim.SGD(model.parameters(), .1), model)
 loader = tandem.DataLoader([torch.arange(8).reshape(4, 2) + i for i in range(3)])
 first = job.step, job.epoch

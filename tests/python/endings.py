@@ -1,5 +1,6 @@
-"""How fast a job ends when its script does in every way but the right one, and that nothing is left then. By hand, COUNT
-times each; fails where a job is not over within 10 s, names nobody, or leaves a process behind:
+"""How fast a job ends when its script does in every way but the right one, and that nothing is left
+then. By hand, COUNT times each; fails where a job is not over within 10 s, names nobody, or leaves
+a process behind:
 
     python3 tests/python/endings.py build/bin/tandem COUNT
 
@@ -82,11 +83,13 @@ def word(path):
 
 
 def running(folder):
-    """Command lines of processes that belong to the job: all of them, the loader's too, name its folder."""
+    """Command lines of processes that belong to the job: all of them, the loader's too, name its
+    folder."""
     found = []
     for entry in pathlib.Path("/proc").iterdir():
         try:
-            line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace") if entry.name.isdigit() else ""
+            line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace") \
+                if entry.name.isdigit() else ""
         except OSError:
             continue
         if str(folder) in line and int(entry.name) != os.getpid():
@@ -98,9 +101,12 @@ def end_one(tandem, way, folder):
     """Seconds from the event to the end, and from there until nothing was left."""
     output = folder / "said"
     with open(output, "w", encoding="utf-8") as said:
-        run = subprocess.Popen([tandem, "run", JOB, "--set", "train.epochs=1000", "--out", folder / "out", "--python", __file__,
-                                "--", folder, way], stdout=said, stderr=subprocess.STDOUT, start_new_session=True,
-                               env=dict(os.environ, TANDEM_PYTHON=os.environ.get("TANDEM_PYTHON", sys.executable)))
+        run = subprocess.Popen([tandem, "run", JOB, "--set", "train.epochs=1000", "--out",
+                                folder / "out", "--python", __file__,
+                                "--", folder, way], stdout=said, stderr=subprocess.STDOUT,
+                               start_new_session=True, env=dict(os.environ,
+                                        TANDEM_PYTHON=os.environ.get("TANDEM_PYTHON",
+                                                                     sys.executable)))
         try:
             ready = wait_for(lambda: all(word(folder / f"worker-{w}") for w in (0, 1)), START)
             assert ready, f"no training within {START} s:\n{output.read_text(encoding='utf-8')}"
@@ -135,8 +141,8 @@ def main(tandem, count):
                 seconds, after, last = end_one(tandem, way, pathlib.Path(folder))
             took.append(seconds)
             left.append(after)
-        print(f"{way}: {len(took)} of {count} ended by name, the slowest after {max(took):.1f} s, nothing left "
-              f"{max(left):.1f} s later; last: {last}", flush=True)
+        print(f"{way}: {len(took)} of {count} ended by name, the slowest after {max(took):.1f} s, "
+              f"nothing left {max(left):.1f} s later; last: {last}", flush=True)
 
 
 if sys.argv[1:2] and os.path.isdir(sys.argv[1]):

@@ -1,5 +1,5 @@
-"""A worker whose torch DataLoader has forked two processes. Each of them, and the worker itself, writes to
-FOLDER which TCP sockets it holds: none, those of the job are in the worker's threads."""
+"""A worker whose torch DataLoader has forked two processes. Each of them, and the worker itself,
+writes to FOLDER which TCP sockets it holds: none, those of the job are in the worker's threads."""
 import os
 import sys
 import time

@@ -1,5 +1,5 @@
-"""Processes that meet at a store and call collectives over two back ends at once, gloo's and ours: what
-one gives, the other gives, too.
+"""Processes that meet at a store and call collectives over two back ends at once, gloo's and ours:
+what one gives, the other gives, too.
 
     groups.py RANKS PART...     # a function below; every rank runs it
 """
@@ -24,13 +24,14 @@ import tandem.distributed
 
 LIMIT = timedelta(seconds=120)  # of anything here; a failure if reached
 
-REDUCED = [torch.float32, torch.float64, torch.float16, torch.int32, torch.int64, torch.uint8, torch.int8]
+REDUCED = [torch.float32, torch.float64, torch.float16, torch.int32, torch.int64, torch.uint8,
+           torch.int8]
 SHAPES = [(), (0,), (1,), (7,), (3, 5), (2, 0, 3), (1000,), (33, 41), (70000,)]
 
 
 def tensors(rank, seed):
-    """One of each shape and type, of small numbers, some not contiguous: the same calls on all ranks,
-    other values on each."""
+    """One of each shape and type, of small numbers, some not contiguous: the same calls on all
+    ranks, other values on each."""
     order = random.Random(seed)
     values = torch.Generator().manual_seed(1000 * seed + rank)
     for shape in SHAPES:
@@ -57,7 +58,8 @@ def collectives(rank, ranks, ours, gloo):
     empty = False
 
     def both(call, *arguments):
-        """Calls with copies of the arguments over each back end; what they have become is the same."""
+        """Calls with copies of the arguments over each back end; what they have become is the
+        same."""
         copy = lambda x: [copy(y) for y in x] if isinstance(x, list) else \
             x.clone(memory_format=torch.preserve_format) if isinstance(x, torch.Tensor) else x
         straight = lambda x: [straight(y) for y in x] if isinstance(x, list) else \
@@ -91,7 +93,8 @@ def collectives(rank, ranks, ours, gloo):
         both(lambda t, **how: dist.all_reduce(t, op, **how), x)
         both(lambda t, **how: dist.broadcast(t, root, **how), x)
         both(lambda out, t, **how: dist.all_gather(out, t, **how), like(), x)
-        both(lambda out, t, **how: dist.gather(t, out if rank == root else None, root, **how), like(), x)
+        both(lambda out, t, **how: dist.gather(t, out if rank == root else None, root, **how),
+             like(), x)
         both(lambda t, parts, **how: dist.scatter(t, parts if rank == root else None, root, **how),
              torch.zeros_like(x), [x + i for i in range(ranks)])
         if x.dtype != torch.int8:  # gloo's reduce leaves what it likes on other ranks
@@ -125,7 +128,8 @@ def messages(rank, ranks, ours, gloo):
     after, before = (rank + 1) % ranks, (rank - 1) % ranks
     for x in tensors(rank, seed=5):
         got = torch.zeros_like(x)
-        works = [dist.irecv(got, before, group=ours, tag=3), dist.isend(x, after, group=ours, tag=3)]
+        works = [dist.irecv(got, before, group=ours, tag=3),
+                 dist.isend(x, after, group=ours, tag=3)]
         for work in works:
             work.wait()
         wanted = [torch.zeros(x.shape, dtype=x.dtype) for _ in range(ranks)]
@@ -184,31 +188,35 @@ def wrong(rank, ranks, ours, gloo):
     x = torch.ones(4)
     refused("give tensor.to_dense()", dist.all_reduce, x.to_sparse(), group=ours)
     refused("give tensor.cpu()", dist.all_reduce, torch.empty(4, device="meta"), group=ours)
-    refused("BAND is not defined for torch.float32", dist.all_reduce, x, dist.ReduceOp.BAND, group=ours)
+    refused("BAND is not defined for torch.float32", dist.all_reduce, x, dist.ReduceOp.BAND,
+            group=ours)
     refused("the reduction PREMUL_SUM is not one of", dist.all_reduce, x,
             torch._C._distributed_c10d._make_nccl_premul_sum(2.), group=ours)
     refused("take SUM and divide", dist.all_reduce, x.long(), dist.ReduceOp.AVG, group=ours)
     refused("beside", ours.allgather, [[torch.ones(4).long()] * ranks], [x])
     refused("entries; one for each of", dist.all_gather, [x], x, group=ours)
     refused("one size", dist.all_gather, [torch.ones(5)] * ranks, x, group=ours)
-    refused("not divisible by", dist.all_to_all_single, torch.ones(ranks + 1), torch.ones(ranks + 1),
-            group=ours)
+    refused("not divisible by", dist.all_to_all_single, torch.ones(ranks + 1),
+            torch.ones(ranks + 1), group=ours)
     refused("input_split_sizes", dist.all_to_all_single, x, x, [4] + [0] * (ranks - 1), [3] * ranks,
             group=ours)
     y = torch.tensor([1 + 2j, 3 + 4j]).conj()
     refused("give tensor.resolve_conj()", dist.broadcast, y, 0, group=ours)
     refused("give tensor.resolve_neg()", dist.all_reduce, y.imag, group=ours)
     refused("give tensor.clone()", dist.all_reduce, torch.ones(1).expand(4), group=ours)
-    refused("give tensor.clone()", dist.all_gather, [torch.ones(1).expand(4)] * ranks, x, group=ours)
-    own = [4 if r == rank else 0 for r in range(ranks)]
-    refused("sends itself 16 bytes and wants 0", dist.all_to_all_single, x.clone(), x, own[1:] + own[:1], own,
+    refused("give tensor.clone()", dist.all_gather, [torch.ones(1).expand(4)] * ranks, x,
             group=ours)
-    refused("sends itself 16 bytes and wants 4", ours.alltoall, [torch.ones(1)] * ranks, [x] * ranks)
+    own = [4 if r == rank else 0 for r in range(ranks)]
+    refused("sends itself 16 bytes and wants 0", dist.all_to_all_single, x.clone(), x,
+            own[1:] + own[:1], own, group=ours)
+    refused("sends itself 16 bytes and wants 4", ours.alltoall, [torch.ones(1)] * ranks,
+            [x] * ranks)
     held = [weakref.ref(t) for t in map(torch.ones, [4] * 20)]
     for step in range(20):  # works that nobody waits for do not keep what has left
         t = torch.ones(4)
         held[step] = weakref.ref(t)
-        (dist.isend if rank == 0 else dist.irecv)(t, 1 - rank, group=ours, tag=8) if rank < 2 else None
+        (dist.isend if rank == 0 else dist.irecv)(t, 1 - rank, group=ours, tag=8) if rank < 2 \
+            else None
         del t
         dist.barrier(group=ours)
     if rank == 0:
@@ -221,8 +229,11 @@ def wrong(rank, ranks, ours, gloo):
     socket.gethostname = name
     if host is not None:
         os.environ["MASTER_ADDR"] = host
-    refused(f"send to rank {rank} on rank {rank} of {ranks}: a rank cannot send to itself", ours.send, [x], rank, 0)
-    refused(f"receive from rank {ranks} on rank {rank} of {ranks}: expected another rank, from 0 to", ours.recv, [x], ranks, 0)
+    refused(f"send to rank {rank} on rank {rank} of {ranks}: a rank cannot send to itself",
+            ours.send, [x], rank, 0)
+    refused(
+        f"receive from rank {ranks} on rank {rank} of {ranks}: expected another rank, from 0 to",
+        ours.recv, [x], ranks, 0)
     for late in False, True:  # which comes first, the message or who wants it
         if rank == 0:
             for tag, dtype in ((10, torch.float32), (11, torch.bool), (12, torch.complex64)):
@@ -230,8 +241,10 @@ def wrong(rank, ranks, ours, gloo):
             dist.barrier(group=ours) if late else None
         elif rank == 1:
             dist.barrier(group=ours) if late else None
-            for tag, dtype, words in ((10, torch.int32, "a message of f32 came from rank 0 with tag 10, and rank 1 receives "
-                                       "i32"), (11, torch.uint8, "receives u8"), (12, torch.float64, "receives f64")):
+            for tag, dtype, words in ((10, torch.int32, "a message of f32 came from rank 0 with "
+                                                        "tag 10, and rank 1 receives "
+                                       "i32"), (11, torch.uint8, "receives u8"),
+                                      (12, torch.float64, "receives f64")):
                 refused(words, dist.recv, torch.ones(4).to(dtype), 0, group=ours, tag=tag)
         elif late:
             dist.barrier(group=ours)
@@ -283,11 +296,12 @@ def interrupted(rank, ranks, ours, gloo):
 
 
 def waiting_callbacks(rank, ranks, ours, gloo):
-    """A callback of a future may wait for other futures of the group: that of a work which it begins, as PowerSGD's
-    do, and that of one which was there before."""
+    """A callback of a future may wait for other futures of the group: that of a work which it
+    begins, as PowerSGD's do, and that of one which was there before."""
     def begins(_):
         return dist.all_reduce(torch.ones(1), group=ours, async_op=True).get_future().wait()[0]
-    chain = dist.all_reduce(torch.ones(1), group=ours, async_op=True).get_future().then(begins).then(begins)
+    chain = dist.all_reduce(torch.ones(1), group=ours,
+                            async_op=True).get_future().then(begins).then(begins)
     # Ranks must begin operations in the same order, and `begins` runs on another thread.
     assert chain.wait().tolist() == [ranks]
     later = dist.all_reduce(torch.ones(2), group=ours, async_op=True)
@@ -309,11 +323,15 @@ def waiting_callbacks(rank, ranks, ours, gloo):
 
 def averages(rank, ranks, ours, gloo):
     """An average is there where the sum would be beyond the type, and is rounded once."""
-    for dtype, large in ((torch.float16, 60000.), (torch.bfloat16, 3e38), (torch.float32, 3e38), (torch.float64, 1.7e308)):
+    for dtype, large in ((torch.float16, 60000.), (torch.bfloat16, 3e38), (torch.float32, 3e38),
+                         (torch.float64, 1.7e308)):
         one = torch.full((3,), large, dtype=dtype)
-        tiny = torch.full((3,), torch.finfo(dtype).tiny if dtype != torch.float16 else 2 ** -24, dtype=dtype)
-        for x in one, -one, tiny if ranks == 2 or dtype == torch.float16 else one, torch.full((3,), 1.001, dtype=dtype):
-            near = dict(rtol=4 * torch.finfo(dtype).eps if dtype in (torch.float32, torch.float64) else 0, atol=0)
+        tiny = torch.full((3,), torch.finfo(dtype).tiny if dtype != torch.float16 else 2 ** -24,
+                          dtype=dtype)
+        for x in one, -one, tiny if ranks == 2 or dtype == torch.float16 \
+            else one, torch.full((3,), 1.001, dtype=dtype):
+            near = dict(rtol=4 * torch.finfo(dtype).eps if dtype in (torch.float32, torch.float64)
+                        else 0, atol=0)
             y = x.clone()
             dist.all_reduce(y, dist.ReduceOp.AVG, group=ours)
             torch.testing.assert_close(y, x, **near)
@@ -332,46 +350,61 @@ def _different(name, rank, ranks, group):
     other = torch.ones(4, dtype=torch.float32 if here else torch.int32)
     own = [torch.ones(4) for _ in range(ranks)]
     return {
-        "count": (lambda: dist.all_reduce(torch.ones(5 if here else 4), group=group), "of 5 f32", "of 4 f32"),
+        "count": (lambda: dist.all_reduce(torch.ones(5 if here else 4), group=group), "of 5 f32",
+                  "of 4 f32"),
         "type": (lambda: dist.all_reduce(other, group=group), "f32", "i32"),
-        "operation": (lambda: dist.all_reduce(x, dist.ReduceOp.MAX if here else dist.ReduceOp.MIN, group=group), "max", "min"),
-        "function": (lambda: dist.all_reduce(x, group=group) if here else dist.broadcast(x, 0, group=group),
-                     "allreduce", "broadcast"),
-        "root of broadcast": (lambda: dist.broadcast(x, min(rank, 1), group=group), "root 0", "root 1"),
+        "operation": (lambda: dist.all_reduce(x, dist.ReduceOp.MAX if here else dist.ReduceOp.MIN,
+                                              group=group), "max", "min"),
+        "function": (lambda: dist.all_reduce(x, group=group) if here
+                     else dist.broadcast(x, 0, group=group), "allreduce", "broadcast"),
+        "root of broadcast": (lambda: dist.broadcast(x, min(rank, 1), group=group), "root 0",
+                              "root 1"),
         "root of reduce": (lambda: dist.reduce(x, min(rank, 1), group=group), "root 0", "root 1"),
-        "root of gather": (lambda: dist.gather(x, own if rank == min(rank, 1) else None, min(rank, 1), group=group),
+        "root of gather": (lambda: dist.gather(x, own if rank == min(rank, 1) else None,
+                                               min(rank, 1), group=group),
                            "root 0", "root 1"),
-        "root of scatter": (lambda: dist.scatter(x, own if rank == min(rank, 1) else None, min(rank, 1), group=group),
+        "root of scatter": (lambda: dist.scatter(x, own if rank == min(rank, 1) else None,
+                                                 min(rank, 1), group=group),
                             "root 0", "root 1"),
-        "type of broadcast": (lambda: dist.broadcast(other, ranks - 1, group=group), "4 f32", "4 i32"),
+        "type of broadcast": (lambda: dist.broadcast(other, ranks - 1, group=group), "4 f32",
+                              "4 i32"),
         "type of nothing": (lambda: dist.broadcast(other[:0], 0, group=group), "0 f32", "0 i32"),
-        "type of gather": (lambda: dist.gather(other, [torch.ones_like(other) for _ in range(ranks)] if here else None, 0,
-                                               group=group), "f32", "i32"),
-        "type of all_gather": (lambda: dist.all_gather([torch.ones_like(other) for _ in range(ranks)], other, group=group),
+        "type of gather": (lambda: dist.gather(other, [torch.ones_like(other) for _ in range(ranks)]
+                                               if here else None, 0, group=group), "f32", "i32"),
+        "type of all_gather": (lambda: dist.all_gather([torch.ones_like(other)
+                                                        for _ in range(ranks)], other, group=group),
                                "f32", "i32"),
         "type of all_to_all": (lambda: dist.all_to_all_single(torch.ones(ranks, dtype=other.dtype),
-                                                              torch.ones(ranks, dtype=other.dtype), group=group), "f32", "i32"),
-        "truth": (lambda: dist.broadcast(torch.ones(4, dtype=torch.bool if here else torch.uint8), 0, group=group),
+                                                              torch.ones(ranks, dtype=other.dtype),
+                                                              group=group), "f32", "i32"),
+        "truth": (lambda: dist.broadcast(torch.ones(4, dtype=torch.bool if here else torch.uint8),
+                                         0, group=group),
                   "4 bool", "4 u8"),
-        "bytes": (lambda: dist.all_reduce(torch.ones(4, dtype=torch.int8 if here else torch.int32), group=group), "i8", "i32"),
-        "complex": (lambda: dist.broadcast(torch.ones(4, dtype=torch.complex64 if here else torch.float64), 0, group=group),
+        "bytes": (lambda: dist.all_reduce(torch.ones(4, dtype=torch.int8 if here else torch.int32),
+                                          group=group), "i8", "i32"),
+        "complex": (lambda: dist.broadcast(torch.ones(4, dtype=torch.complex64 if here
+                                                      else torch.float64), 0, group=group),
                     "4 c64", "4 f64"),
-        "average": (lambda: dist.all_reduce(torch.ones(4, dtype=torch.float16 if here else torch.float32),
+        "average": (lambda: dist.all_reduce(torch.ones(4, dtype=torch.float16 if here
+                                                       else torch.float32),
                                             dist.ReduceOp.AVG, group=group), "4 f16", "4 f32"),
     }[name]
 
 
 def different(rank, ranks, ours, gloo):
     """Ranks whose calls differ all have an error of that call, which names both."""
-    for name in ("count", "type", "operation", "function", "root of broadcast", "root of reduce", "root of gather",
-                 "root of scatter", "type of broadcast", "type of nothing", "type of gather", "type of all_gather",
+    for name in ("count", "type", "operation", "function", "root of broadcast", "root of reduce",
+                 "root of gather",
+                 "root of scatter", "type of broadcast", "type of nothing", "type of gather",
+                 "type of all_gather",
                  "type of all_to_all", "truth", "bytes", "complex", "average"):
         group = dist.new_group(backend="tandem", timeout=LIMIT)
         call, one, other = _different(name, rank, ranks, group)
         try:
             call()
         except tandem.Error as error:
-            assert all(part in str(error) for part in ("ranks disagree", one, other)), (name, str(error))
+            assert all(part in str(error) for part in ("ranks disagree", one, other)), \
+                (name, str(error))
         else:
             raise AssertionError(f"{name}: rank {rank} has no error")
 
@@ -416,8 +449,10 @@ def ddp(rank, ranks, ours, gloo):
     ended = []
     for group in (ours, gloo):
         torch.manual_seed(rank)  # rank 0's initial values are taken
-        module = torch.nn.Sequential(torch.nn.Linear(20, 64), torch.nn.ReLU(), torch.nn.BatchNorm1d(64),
-                                     torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
+        module = torch.nn.Sequential(torch.nn.Linear(20, 64), torch.nn.ReLU(),
+                                     torch.nn.BatchNorm1d(64),
+                                     torch.nn.Linear(64, 64), torch.nn.ReLU(),
+                                     torch.nn.Linear(64, 1))
         model = DistributedDataParallel(module, process_group=group, bucket_cap_mb=.01)
         optimizer = torch.optim.Adam(model.parameters(), lr=.01)
         data = torch.Generator().manual_seed(100 + rank)
@@ -436,8 +471,8 @@ def ddp(rank, ranks, ours, gloo):
 def run(rank, ranks, parts, folder):
     torch.set_num_threads(1)
     faulthandler.dump_traceback_later(LIMIT.total_seconds() / 2)
-    dist.init_process_group("tandem", init_method=f"file://{folder}/store", rank=rank, world_size=ranks,
-                            timeout=LIMIT)
+    dist.init_process_group("tandem", init_method=f"file://{folder}/store", rank=rank,
+                            world_size=ranks, timeout=LIMIT)
     gloo = dist.new_group(backend="gloo", timeout=LIMIT)
     for what in parts:
         globals()[what](rank, ranks, dist.new_group(backend="tandem", timeout=LIMIT), gloo)

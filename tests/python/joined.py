@@ -1,6 +1,7 @@
-"""Two workers with batches of different sizes, one with half the data; the reference is one process on
-the joined batches. `joined.py` is the worker, `joined.py apart` one that treats its parameters as if they were not on the
-host, `joined.py new` one that has a new layer after a few steps; `joined.py OUT` compares what the run has left."""
+"""Two workers with batches of different sizes, one with half the data; the reference is one process
+on the joined batches. `joined.py` is the worker, `joined.py apart` one that treats its parameters
+as if they were not on the host, `joined.py new` one that has a new layer after a few steps;
+`joined.py OUT` compares what the run has left."""
 import sys
 
 import numpy
@@ -67,7 +68,7 @@ def train():
     if WAY == "apart":
         tandem.optim._on_host = lambda p: False
         model.to("cpu")
-    if job._program_optimizer:
+    if job._worker.program_optimizer:
         optimizer = tandem.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=RATE), model)
     else:
         optimizer = tandem.DistributedOptimizer(model)
@@ -89,7 +90,8 @@ def compare(out):
     model = Model(PlainRows())
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
     loss_of = nn.BCEWithLogitsLoss()
-    for step in EPOCHS * list(zip(*[list(batches(r)) + [None] * (STEPS - BATCHES[r]) for r in (0, 1)])):
+    for step in EPOCHS * list(zip(*[list(batches(r)) + [None] * (STEPS - BATCHES[r])
+                                    for r in (0, 1)])):
         joined = [torch.cat(part) for part in zip(*[b for b in step if b is not None])]
         optimizer.zero_grad()
         loss_of(model(joined[0], joined[1]), joined[2]).backward()

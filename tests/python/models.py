@@ -1,7 +1,8 @@
-"""MLP, DLRM and GMF as plain nn.Modules beside the compiled models. `models.py gradients CASE` compares one
-step with what the compiled model has computed (a JSON file of python_models_test.cc); `models.py train
-CASE TRAIN.csv TEST.csv` is a worker that begins with the same values and reads the same rows; `models.py compiled
-CASE TRAIN.csv TEST.csv` is one with the compiled model; `models.py export CASE FILE` writes the module as TorchScript."""
+"""MLP, DLRM and GMF as plain nn.Modules beside the compiled models. `models.py gradients CASE`
+compares one step with what the compiled model has computed (a JSON file of python_models_test.cc);
+`models.py train CASE TRAIN.csv TEST.csv` is a worker that begins with the same values and reads the
+same rows; `models.py compiled CASE TRAIN.csv TEST.csv` is one with the compiled model; `models.py
+export CASE FILE` writes the module as TorchScript."""
 import csv
 import json
 import sys
@@ -68,7 +69,8 @@ def module_of(case):
     assert list(own) == [p["name"] for p in case["parameters"]], list(own)
     for parameter in case["parameters"]:
         with torch.no_grad():
-            own[parameter["name"]].copy_(torch.tensor(parameter["values"]).view(own[parameter["name"]].shape))
+            own[parameter["name"]].copy_(torch.tensor(parameter["values"]).view(
+                own[parameter["name"]].shape))
     return model
 
 
@@ -97,13 +99,15 @@ def gradients(case):
     model = module_of(case)
     samples = len(case["labels"])
     numbers = torch.tensor(case["numbers"]).view(samples, case["numeric"])
-    cells = torch.tensor(case["cells"]).view(samples, len(case["fields"]), case["dim"]).requires_grad_()
+    cells = torch.tensor(case["cells"]).view(samples, len(case["fields"]),
+                                             case["dim"]).requires_grad_()
     logits = model(numbers, cells)
     nn.BCEWithLogitsLoss(reduction="sum")(logits, torch.tensor(case["labels"])).backward()
     near("logits", logits.detach(), case["logits"])
     near("cells", cells.grad, case["pooled_gradients"])
     for name, parameter in model.named_parameters():
-        near(name, parameter.grad, next(p["gradient"] for p in case["parameters"] if p["name"] == name))
+        near(name, parameter.grad, next(p["gradient"] for p in case["parameters"] if p["name"]
+                                        == name))
 
 
 def batches(case, path, rank=0, workers=1):
@@ -113,7 +117,8 @@ def batches(case, path, rank=0, workers=1):
     for begin in range(0, len(rows), case["batch"]):
         part = rows[begin:begin + case["batch"]]
         numbers = torch.tensor([[float(r[f"x{i}"]) for i in range(case["numeric"])] for r in part])
-        ids = {f: torch.from_numpy(tandem.hash_ids([r[f] for r in part], f)) for f in case["fields"]}
+        ids = {f: torch.from_numpy(tandem.hash_ids([r[f] for r in part], f))
+               for f in case["fields"]}
         yield numbers, ids, torch.tensor([float(r["label"]) for r in part])
 
 
@@ -162,4 +167,5 @@ def compiled(case, train_file, test_file):
 
 if __name__ == "__main__":
     with open(sys.argv[2], encoding="utf-8") as opened:
-        {"gradients": gradients, "train": train, "compiled": compiled, "export": export}[sys.argv[1]](json.load(opened), *sys.argv[3:])
+        {"gradients": gradients, "train": train, "compiled": compiled,
+         "export": export}[sys.argv[1]](json.load(opened), *sys.argv[3:])

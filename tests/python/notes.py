@@ -1,11 +1,12 @@
-"""What a script has to say: numbers of its own, and that it wants a checkpoint. `notes.py`: two workers, ten steps. It could
-be a notebook, too, with a job of its own."""
+"""What a script has to say: numbers of its own, and that it wants a checkpoint. `notes.py`: two
+workers, ten steps. It could be a notebook, too, with a job of its own."""
 import torch
 from torch import nn
 
 import tandem
 
-job = tandem.init("of/a/notebook", set=["train.epochs=7"], out="nowhere")  # which `tandem run` has the say about
+# Which `tandem run` has the say about.
+job = tandem.init("of/a/notebook", set=["train.epochs=7"], out="nowhere")
 rows, model = tandem.EmbeddingBagCollection(), nn.Linear(16, 1)
 optimizer = tandem.DistributedOptimizer(torch.optim.SGD(model.parameters(), .1), model)
 loader = tandem.DataLoader([torch.arange(8).reshape(4, 2) + i for i in range(10)])
@@ -25,7 +26,8 @@ class Odd(nn.Module):
         return open  # no checkpoint can hold it
 
 
-refused("job.keep(odd=...): its state['_extra_state'] is a builtin_function_or_method", job.keep, odd=Odd())
+refused("job.keep(odd=...): its state['_extra_state'] is a builtin_function_or_method", job.keep,
+        odd=Odd())
 for epoch in job.epochs():
     for ids in loader:
         optimizer.zero_grad()

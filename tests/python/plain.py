@@ -7,6 +7,7 @@ import signal
 import socket
 import threading
 import time
+import types
 
 import numpy
 import torch
@@ -15,19 +16,7 @@ import tandem
 from tandem.nn import _check_field, _same
 from tandem.packing import pack, unpack
 from tandem.sparse import BatchIds, FieldIds, KeyedJaggedTensor
-
-
-class OneTable:
-    """Stands for a job whose table `ids` has two fields."""
-    _fields = ["city", "offer"]
-    tables = {}
-    _last_offsets = {}
-
-    def _table_of(self, name):
-        from tandem.job import Table
-        if name not in self._fields:
-            raise ValueError(name)
-        return Table(0, "ids", 4, self._fields), self._fields.index(name)
+from tandem.tables import Table, Tables
 
 
 def same(a, b):
@@ -39,28 +28,33 @@ def same(a, b):
         assert torch.equal(ox, oy), name
 
 
-job = OneTable()
+tables = Tables("the job", [Table(0, "ids", 4, ["city", "offer"])])
+worker = types.SimpleNamespace(tables=tables, cluster=None)
 matrix = torch.tensor([[1, 5], [2, 6], [3, 7]])
-flat = BatchIds(job, matrix)
-same(flat, BatchIds(job, {"city": matrix[:, 0], "offer": matrix[:, 1]}))
-same(flat, BatchIds(job, KeyedJaggedTensor(["city", "offer"], torch.tensor([1, 2, 3, 5, 6, 7]),
+flat = BatchIds(tables, matrix)
+same(flat, BatchIds(tables, {"city": matrix[:, 0], "offer": matrix[:, 1]}))
+same(flat, BatchIds(tables, KeyedJaggedTensor(["city", "offer"], torch.tensor([1, 2, 3, 5, 6, 7]),
                                            lengths=torch.ones(6, dtype=torch.int64))))
-same(flat, BatchIds(job, {"city": (matrix[:, 0], torch.arange(3)),      # as nn.EmbeddingBag
+same(flat, BatchIds(tables, {"city": (matrix[:, 0], torch.arange(3)),      # as nn.EmbeddingBag
                           "offer": (matrix[:, 1], torch.arange(4))}))   # with include_last_offset
 assert flat.samples == 3
-jagged = BatchIds(job, {"city": (torch.tensor([1, 2, 3]), torch.tensor([0, 0, 3])), "offer": matrix[:, 1]})
+jagged = BatchIds(tables, {"city": (torch.tensor([1, 2, 3]), torch.tensor([0, 0, 3])),
+                           "offer": matrix[:, 1]})
 assert jagged.fields["city"].offsets.tolist() == [0, 0, 3, 3]
 
-# Offsets are those of torch.nn.EmbeddingBag, whose default has one for each sample: a last one that is the number of
-# ids is a sample without ids, unless the option or another field of the batch says that it is the end.
+# Offsets are those of torch.nn.EmbeddingBag, whose default has one for each sample: a last one that
+# is the number of ids is a sample without ids, unless the option or another field of the batch says
+# that it is the end.
 values, ends = torch.tensor([1, 2, 3]), torch.tensor([0, 2, 3])
 
 
 def bags(ids, **options):
-    return {name: field.bounds().tolist() for name, field in BatchIds(job, ids, **options).fields.items()}
+    return {name: field.bounds().tolist() for name, field in BatchIds(tables, ids,
+                                                                      **options).fields.items()}
 
 
-for none, end in (({}, {"include_last_offset": True}), ({"include_last_offset": False}, {"include_last_offset": True})):
+for none, end in (({}, {"include_last_offset": True}), ({"include_last_offset": False},
+                                                        {"include_last_offset": True})):
     assert bags({"city": (values, ends)}, **none) == {"city": [0, 2, 3, 3]}
     assert bags({"city": (values, ends)}, **end) == {"city": [0, 2, 3]}
     assert bags({"city": (values, ends), "offer": (values, ends)}, **none)["offer"] == [0, 2, 3, 3]
@@ -68,67 +62,82 @@ for none, end in (({}, {"include_last_offset": True}), ({"include_last_offset": 
     assert bags({"city": (values[:0], torch.tensor([0, 0]))}, **end) == {"city": [0, 0]}
     assert bags({"city": (values, ends), "offer": values}, **none)["city"] == [0, 2, 3, 3]
 assert bags({"city": (values, ends), "offer": values[:2]})["city"] == [0, 2, 3]
-assert bags({"city": (values, ends), "offer": (values, torch.tensor([0, 1, 2]))})["city"] == [0, 2, 3, 3]
+assert bags({"city": (values, ends), "offer": (values, torch.tensor([0, 1, 2]))})["city"] == [0, 2,
+                                                                                              3, 3]
 assert bags({"city": (values, ends), "offer": (values, torch.tensor([0, 1]))})["city"] == [0, 2, 3]
 assert bags({"city": (values, ends, values.float())}) == {"city": [0, 2, 3, 3]}
 # ... or what is beside them in a batch: labels say how many samples there are.
 both = {"city": (values, ends), "offer": (values, ends)}
-for beside, wanted in ((torch.ones(2), [0, 2, 3]), (torch.ones(3), [0, 2, 3, 3]), (numpy.ones((2, 5)), [0, 2, 3]),
+for beside, wanted in ((torch.ones(2), [0, 2, 3]), (torch.ones(3), [0, 2, 3, 3]),
+                       (numpy.ones((2, 5)), [0, 2, 3]),
                        (torch.ones(7), [0, 2, 3, 3]), ([1, 2], [0, 2, 3, 3])):
     for batch in ((both, beside), {"ids": both, "label": beside}, (values, ends, beside)):
         assert bags(both, beside=batch) == {"city": wanted, "offer": wanted}, batch
         assert bags(both, include_last_offset=False, beside=batch)["city"] == [0, 2, 3, 3]
-job._last_offsets = {"city": True}  # tandem.EmbeddingBag("city", include_last_offset=True)
+tables.last_offsets = {"city": True}  # tandem.EmbeddingBag("city", include_last_offset=True)
 assert bags({"city": (values, ends)}) == {"city": [0, 2, 3]}
 assert bags({"city": (values, ends)}, include_last_offset=False) == {"city": [0, 2, 3, 3]}
-job._last_offsets = {"city": False}  # tandem.EmbeddingBagCollection(include_last_offset=False)
+tables.last_offsets = {"city": False}  # tandem.EmbeddingBagCollection(include_last_offset=False)
 assert bags({"city": (values, ends)}, beside=(torch.ones(2),)) == {"city": [0, 2, 3, 3]}
-job._last_offsets = {}
+tables.last_offsets = {}
 
 # Ids may be integers of any type.
 for kind in "bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "uint64", ">i8":
-    one = BatchIds(job, {"city": numpy.array([1, 0, 1]).astype(kind)}).fields["city"].ids
+    one = BatchIds(tables, {"city": numpy.array([1, 0, 1]).astype(kind)}).fields["city"].ids
     assert one.dtype == torch.int64 and one.tolist() == [1, 0, 1], kind
-assert BatchIds(job, numpy.array([[2 ** 63 + 5, 2]], dtype="u8")).fields["city"].ids.tolist() == [5 - 2 ** 63]
+assert BatchIds(tables, numpy.array([[2 ** 63 + 5, 2]],
+                                    dtype="u8")).fields["city"].ids.tolist() == [5 - 2 ** 63]
 # So may those that a loader finds by type; of several the one that is int64.
 finder = tandem.DataLoader.__new__(tandem.DataLoader)
-finder._job = job
+finder._worker = worker
 for ids in matrix.int(), matrix.numpy().astype("u2"), matrix.to(torch.uint8):
-    for batch in (ids, [torch.ones(3, 2), ids], {"x": numpy.ones((3, 2)), "ids": ids}, (ids, matrix[:, :1], matrix[:, 0])):
+    for batch in (ids, [torch.ones(3, 2), ids], {"x": numpy.ones((3, 2)), "ids": ids},
+                  (ids, matrix[:, :1], matrix[:, 0])):
         assert finder._find(batch) is ids, batch
     assert finder._find([ids, matrix]) is matrix
-    assert finder._find([ids, matrix > 2]) is finder._find([matrix.numpy() > 2, ids]) is ids  # masks are no ids
+    # Masks are no ids.
+    assert finder._find([ids, matrix > 2]) is finder._find([matrix.numpy() > 2, ids]) is ids
 
-wide = BatchIds(job, {"city": matrix.repeat(1, 2), "offer": matrix[:, 1]}).fields["city"]
+wide = BatchIds(tables, {"city": matrix.repeat(1, 2), "offer": matrix[:, 1]}).fields["city"]
 assert wide.length == 4 and wide.offsets.tolist() == [0, 4, 8, 12]
 
 # Lists of samples are that in batches of any size: the last one of an epoch may have two or three.
-for value in [5, 6], [5, 6, 7], (5, 6), [torch.tensor(5), torch.tensor(6)], [numpy.int64(5), numpy.int32(6)]:
-    one = BatchIds(job, {"city": value}).fields["city"]
+for value in [5, 6], [5, 6, 7], (5, 6), [torch.tensor(5), torch.tensor(6)], [numpy.int64(5),
+                                                                             numpy.int32(6)]:
+    one = BatchIds(tables, {"city": value}).fields["city"]
     assert one.ids.tolist() == list(range(5, 5 + len(value))) and one.offsets is None, value
-for value in [[1, 2], [0, 1]], [[1, 2, 3], [0, 1, 2]], [[7, 8], [0, 2], [0, 1]], [(1, 2), (0, 1), (3, 4), (5, 6)]:
-    one = BatchIds(job, {"city": value}).fields["city"]
-    assert one.ids.tolist() == [i for ids in value for i in ids] and one.samples() == len(value), value
-for parts in ([1, 2, 3], [0, 2]), [torch.tensor([1, 2, 3]), torch.tensor([0, 2])], [numpy.array([1, 2, 3]), [0, 2]]:
+for value in [[1, 2], [0, 1]], [[1, 2, 3], [0, 1, 2]], [[7, 8], [0, 2],
+                                                        [0, 1]], [(1, 2), (0, 1), (3, 4), (5, 6)]:
+    one = BatchIds(tables, {"city": value}).fields["city"]
+    assert one.ids.tolist() == [i for ids in value for i in ids] and one.samples() == len(value), \
+        value
+for parts in ([1, 2, 3], [0, 2]), [torch.tensor([1, 2, 3]),
+                                   torch.tensor([0, 2])], [numpy.array([1, 2, 3]), [0, 2]]:
     assert bags({"city": parts}) == {"city": [0, 2, 3]}, parts
-one = BatchIds(job, {"city": ([1, 2, 3], [0, 2], [1, 2.5, 3])}).fields["city"]
+one = BatchIds(tables, {"city": ([1, 2, 3], [0, 2], [1, 2.5, 3])}).fields["city"]
 assert one.weights.tolist() == [1, 2.5, 3] and one.bounds().tolist() == [0, 2, 3]
 # Ids, offsets and weights may be lists and arrays, too, and there may be no ids at all.
 for make in torch.tensor, numpy.array, lambda numbers: numbers:
-    for field in (BatchIds(job, {"city": (make([1, 2, 3]), make([0, 0, 2]), make([.5, 0., 2.]))}).fields["city"],
-                  BatchIds(job, KeyedJaggedTensor(["city"], make([1, 2, 3]), make([.5, 0., 2.]),
+    for field in (BatchIds(tables,
+                           {"city": (make([1, 2, 3]), make([0, 0, 2]), make([.5, 0., 2.]))}).fields[
+                               "city"],
+                  BatchIds(tables, KeyedJaggedTensor(["city"], make([1, 2, 3]), make([.5, 0., 2.]),
                                                   lengths=make([0, 2, 1]))).fields["city"],
-                  BatchIds(job, KeyedJaggedTensor(["city"], make([1, 2, 3]), make([.5, 0., 2.]),
+                  BatchIds(tables, KeyedJaggedTensor(["city"], make([1, 2, 3]), make([.5, 0., 2.]),
                                                   offsets=make([0, 0, 2, 3]))).fields["city"]):
-        assert field.ids.tolist() == [1, 2, 3] and field.offsets.tolist() == [0, 0, 2, 3], field.offsets
+        assert field.ids.tolist() == [1, 2, 3] and field.offsets.tolist() == [0, 0, 2, 3], \
+            field.offsets
         assert field.weights.dtype == torch.float32 and field.weights.tolist() == [.5, 0, 2]
     assert bags({"city": (make([]), make([0, 0]))}) == {"city": [0, 0, 0]}
     assert bags({"city": make([])}) == {"city": [0]}
-    for rows in [[5, 6], [0, 1]], [[5], [6], [7]]:  # as many lists as there are in (values, offsets, weights)
-        assert bags({"city": make(rows)}) == {"city": list(range(0, 1 + len(rows) * len(rows[0]), len(rows[0])))}
+    # As many lists as there are in (values, offsets, weights).
+    for rows in [[5, 6], [0, 1]], [[5], [6], [7]]:
+        assert bags({"city": make(rows)}) == {"city": list(range(0, 1 + len(rows) * len(rows[0]),
+                                                                 len(rows[0])))}
     for flat_ids in [5, 6], [5, 6, 7]:
-        assert BatchIds(job, {"city": make(flat_ids)}).fields["city"].ids.tolist() == flat_ids
-assert bags({"city": [torch.tensor([1, 2]), torch.tensor([0, 1])]}) == {"city": [0, 1, 2]}  # torch's loader
+        assert BatchIds(tables, {"city": make(flat_ids)}).fields["city"].ids.tolist() == flat_ids
+# Torch's loader.
+assert bags({"city": [torch.tensor([1, 2]), torch.tensor([0, 1])]}) == {"city": [0, 1, 2]}
 assert bags({"city": [torch.tensor(1), torch.tensor(2)]}) == {"city": [0, 1, 2]}
 
 
@@ -138,7 +147,7 @@ class Weighted:
     weights_or_none = lambda self: torch.tensor([3., 4.])
 
 
-assert BatchIds(job, {"city": Weighted()}).fields["city"].weights.tolist() == [3, 4]
+assert BatchIds(tables, {"city": Weighted()}).fields["city"].weights.tolist() == [3, 4]
 
 
 
@@ -157,66 +166,80 @@ def keyed(values, lengths=(1, 1, 1, 1, 1, 1), weights=None):
                              lengths=torch.tensor(lengths))
 
 
-for given in flat, BatchIds(job, keyed([1, 2, 3, 5, 6, 7])):
-    assert _same(job, given, matrix.clone())
-    assert _same(job, given, keyed([1, 2, 3, 5, 6, 7]))
-    assert _same(job, given, {"city": torch.tensor([1, 2, 3])})
-    assert _same(job, given, {"city": (torch.tensor([1, 2, 3]), torch.arange(3))})
-    assert not _same(job, given, {"city": torch.tensor([1, 2, 4])})
-    assert not _same(job, given, {"city": (torch.tensor([1, 2, 3]), torch.tensor([0, 2, 2]))})
-    assert not _same(job, given, keyed([1, 2, 3, 5, 6, 8]))
-    assert not _same(job, given, keyed([1, 2, 3, 5, 6, 7], lengths=(2, 0, 1, 1, 1, 1)))
-    assert not _same(job, given, keyed([1, 2, 3, 5, 6, 7], weights=torch.arange(6.)))
-assert not _same(job, BatchIds(job, {"city": matrix[:, 0]}), {"offer": matrix[:, 1]})
-job._given = BatchIds(job, {"city": (torch.tensor([1, 2, 3]), torch.tensor([0, 0, 3]), torch.arange(3.))})
+for given in flat, BatchIds(tables, keyed([1, 2, 3, 5, 6, 7])):
+    assert _same(worker, given, matrix.clone())
+    assert _same(worker, given, keyed([1, 2, 3, 5, 6, 7]))
+    assert _same(worker, given, {"city": torch.tensor([1, 2, 3])})
+    assert _same(worker, given, {"city": (torch.tensor([1, 2, 3]), torch.arange(3))})
+    assert not _same(worker, given, {"city": torch.tensor([1, 2, 4])})
+    assert not _same(worker, given, {"city": (torch.tensor([1, 2, 3]), torch.tensor([0, 2, 2]))})
+    assert not _same(worker, given, keyed([1, 2, 3, 5, 6, 8]))
+    assert not _same(worker, given, keyed([1, 2, 3, 5, 6, 7], lengths=(2, 0, 1, 1, 1, 1)))
+    assert not _same(worker, given, keyed([1, 2, 3, 5, 6, 7], weights=torch.arange(6.)))
+assert not _same(worker, BatchIds(tables, {"city": matrix[:, 0]}), {"offer": matrix[:, 1]})
+worker.given = BatchIds(tables, {"city": (torch.tensor([1, 2, 3]), torch.tensor([0, 0, 3]),
+                                          torch.arange(3.))})
 for call in ((torch.tensor([1, 2, 3]), torch.tensor([0, 0, 3]), torch.arange(3.)),
              (torch.tensor([1, 2, 3]), torch.tensor([0, 0, 3, 3]), torch.arange(3.)), (None,),
-             ([1, 2, 3], [0, 0, 3], [0., 1., 2.]), (numpy.array([1, 2, 3]), numpy.array([0, 0, 3]), numpy.arange(3))):
-    _check_field(job, "city", *call)
+             ([1, 2, 3], [0, 0, 3], [0., 1., 2.]), (numpy.array([1, 2, 3]), numpy.array([0, 0, 3]),
+                                                    numpy.arange(3))):
+    _check_field(worker, "city", *call)
 for call in ((torch.tensor([1, 2, 4]), None, torch.arange(3.)),
              (torch.tensor([1, 2, 3]), torch.tensor([0, 1, 3]), torch.arange(3.)),
              (torch.tensor([1, 2, 3]), torch.tensor([0, 0, 3]), torch.ones(3)),
              (torch.tensor([1, 2, 3]), None, torch.arange(3.)),
              (torch.tensor([[1, 2, 3]]), None, torch.arange(3.))):
-    refused("called with other ids", _check_field, job, "city", *call)
+    refused("called with other ids", _check_field, worker, "city", *call)
 # Whoever serves the model calls it in the same way, and has no loader to take the rest from.
 for call in ((torch.tensor([1, 2, 3]),), (torch.tensor([1, 2, 3]), torch.tensor([0, 0, 3]))):
-    refused("without the weights", _check_field, job, "city", *call)
-job._given = BatchIds(job, {"city": (torch.tensor([1, 2, 3]), torch.tensor([0, 0, 3]))})
-refused("in other bags", _check_field, job, "city", torch.tensor([1, 2, 3]))
-job._given = BatchIds(job, {"city": (values, ends)})  # as the module is called with what the loader gave
-_check_field(job, "city", values, ends)
-_check_field(job, "city", values, torch.tensor([0, 2, 3, 3]))
-refused("in other bags", _check_field, job, "city", values, torch.tensor([0, 3, 3]))
-refused("the last one is 2, and with include_last_offset=True it is the number of ids, 3", BatchIds, job,
-        {"city": (values, ends[:2])}, True)
-refused("say include_last_offset=True", BatchIds, job, {"city": (values, ends), "offer": values[:2]}, False)
+    refused("without the weights", _check_field, worker, "city", *call)
+worker.given = BatchIds(tables, {"city": (torch.tensor([1, 2, 3]), torch.tensor([0, 0, 3]))})
+refused("in other bags", _check_field, worker, "city", torch.tensor([1, 2, 3]))
+# As the module is called with what the loader gave.
+worker.given = BatchIds(tables, {"city": (values, ends)})
+_check_field(worker, "city", values, ends)
+_check_field(worker, "city", values, torch.tensor([0, 2, 3, 3]))
+refused("in other bags", _check_field, worker, "city", values, torch.tensor([0, 3, 3]))
+refused("the last one is 2, and with include_last_offset=True it is the number of ids, 3", BatchIds,
+        tables, {"city": (values, ends[:2])}, True)
+refused("say include_last_offset=True", BatchIds, tables,
+        {"city": (values, ends), "offer": values[:2]}, False)
 for parts in [torch.tensor([1, 2])] * 4, ([1], [2], [3], [4]), [numpy.array([1, 2])]:
-    refused(f"a {type(parts).__name__} of {len(parts)} parts, want (values, offsets) or", BatchIds, job, {"city": parts})
-refused("weights of field 'city'", BatchIds, job, {"city": ([1, 2], [0, 1], ["a", "b"])})
+    refused(f"a {type(parts).__name__} of {len(parts)} parts, want (values, offsets) or", BatchIds,
+            tables, {"city": parts})
+refused("weights of field 'city'", BatchIds, tables, {"city": ([1, 2], [0, 1], ["a", "b"])})
 for wrong, text in (({"city": (values, ends.view(3, 1))}, "offsets of field 'city': shape (3, 1)"),
                     ({"city": (values, ends, ["a"] * 3)}, "weights of field 'city': "),
-                    (KeyedJaggedTensor(["city"], values, lengths=torch.tensor([1, 1])), "their offsets end with 2"),
-                    (KeyedJaggedTensor(["city"], values, torch.ones(4), lengths=torch.tensor([1, 2])), "and 4 weights")):
-    refused(text, BatchIds, job, wrong)
-for wrong, hint in ((torch.ones(3), ".long()"), (numpy.array(["a"] * 3), "hash texts"), (["a"] * 3, "hash texts")):
-    refused(hint, BatchIds, job, {"city": wrong})
+                    (KeyedJaggedTensor(["city"], values, lengths=torch.tensor([1, 1])),
+                     "their offsets end with 2"),
+                    (KeyedJaggedTensor(["city"], values, torch.ones(4),
+                                       lengths=torch.tensor([1, 2])), "and 4 weights")):
+    refused(text, BatchIds, tables, wrong)
+for wrong, hint in ((torch.ones(3), ".long()"), (numpy.array(["a"] * 3), "hash texts"),
+                    (["a"] * 3, "hash texts")):
+    refused(hint, BatchIds, tables, {"city": wrong})
 
 # Ids on a device are refused, not read there. (Tensors without memory stand for those of a GPU.)
 far = torch.empty(3, dtype=torch.int64, device="meta")
-for ids in ({"city": far}, {"city": (matrix[:, 0], far)}, {"city": (matrix[:, 0], torch.arange(3), far)},
+for ids in ({"city": far}, {"city": (matrix[:, 0], far)},
+            {"city": (matrix[:, 0], torch.arange(3), far)},
             torch.empty(3, 2, dtype=torch.int64, device="meta"),
             KeyedJaggedTensor(["city"], matrix[:, 0], offsets=torch.empty(4, device="meta")),
             KeyedJaggedTensor(["city"], far, lengths=torch.ones(3, dtype=torch.int64))):
-    refused("on meta, want them on the CPU, where rows are fetched; say .cpu()", BatchIds, job, ids)
+    refused("on meta, want them on the CPU, where rows are fetched; say .cpu()", BatchIds, tables,
+            ids)
 
-# What a checkpoint has of a script comes back as it was, of the same types; what runs code is not taken.
-value = {3: [1, 2.5, float("inf"), None, True, "Rome"], "t": (torch.arange(3), b"\0\1", {1, 2}, -2 ** 70),
+# What a checkpoint has of a script comes back as it was, of the same types; what runs code is not
+# taken.
+value = {3: [1, 2.5, float("inf"), None, True, "Rome"], "t": (torch.arange(3), b"\0\1", {1, 2},
+                                                              -2 ** 70),
          "n": [numpy.float32(1.5), numpy.arange(4, dtype=numpy.uint32)],
-         "b": torch.tensor([1.5, -2], dtype=torch.bfloat16), "s": torch.tensor(7), "e": torch.empty(0, 3)}
+         "b": torch.tensor([1.5, -2], dtype=torch.bfloat16), "s": torch.tensor(7),
+         "e": torch.empty(0, 3)}
 back = unpack(pack(value))
 assert back[3] == value[3] and back["t"][1:] == value["t"][1:] and list(back) == list(value)
-assert torch.equal(back["t"][0], value["t"][0]) and type(back["t"]) is tuple and type(back[3][4]) is bool
+assert torch.equal(back["t"][0], value["t"][0]) and type(back["t"]) is tuple \
+    and type(back[3][4]) is bool
 assert torch.equal(back["b"], value["b"]) and back["b"].dtype == torch.bfloat16
 assert back["s"].shape == () and back["e"].shape == (0, 3) and back["n"][1].dtype == numpy.uint32
 for what in (print, object(), [numpy.array([print])], {"a": lambda: 0}):
@@ -226,7 +249,7 @@ for what in (print, object(), [numpy.array([print])], {"a": lambda: 0}):
         assert "which no checkpoint can hold" in str(error)
     else:
         raise AssertionError(what)
-refused("not what a script had saved", unpack, b"no zip file")
+refused("not the state of a script", unpack, b"no zip file")
 
 texts = tandem.hash_ids(["Rome", "", None, "Rome", "7"], "city")
 assert texts[0] == texts[3] != texts[1] == texts[2] and texts.dtype == numpy.int64
@@ -235,54 +258,72 @@ numbers = tandem.hash_ids(torch.tensor([7, 8, 7]), "city")
 assert numbers[0] == numbers[2] != numbers[1]
 of_ncf = tandem.hash_ids([7], "city", format="NCF")
 print(texts[0], texts[1], numbers[0], of_ncf[0])
-assert of_ncf == tandem.hash_ids(numpy.array([7.0]), "city", "NCF") == tandem.hash_ids(["7"], "city", "NCF")
-assert of_ncf == tandem.hash_ids(numpy.array([7], "u8"), "city", "NCF") == tandem.hash_ids([7, 2 ** 32 - 2], "city", "NCF")[:1]
-for wrong in ([7, None], [-7], ["x"], numpy.array([7, numpy.nan]), numpy.array([7, -7]), torch.tensor([-7]), numpy.array([-7.]),
-              [2 ** 32 - 1], torch.tensor([2 ** 32 - 1]), numpy.array([2. ** 40]), [2 ** 63], numpy.array([2 ** 63], "u8"), [1.5], ["4294967295"], [2 ** 70]):
-    refused("users and items of an NCF file: expected whole numbers from 0", tandem.hash_ids, wrong, "city", "NCF")
+assert of_ncf == tandem.hash_ids(numpy.array([7.0]), "city",
+                                 "NCF") == tandem.hash_ids(["7"], "city", "NCF")
+assert of_ncf == tandem.hash_ids(numpy.array([7], "u8"), "city",
+                                 "NCF") == tandem.hash_ids([7, 2 ** 32 - 2], "city", "NCF")[:1]
+for wrong in ([7, None], [-7], ["x"], numpy.array([7, numpy.nan]), numpy.array([7, -7]),
+              torch.tensor([-7]), numpy.array([-7.]),
+              [2 ** 32 - 1], torch.tensor([2 ** 32 - 1]), numpy.array([2. ** 40]), [2 ** 63],
+              numpy.array([2 ** 63], "u8"), [1.5], ["4294967295"], [2 ** 70]):
+    refused("users and items of an NCF file: expected whole numbers from 0", tandem.hash_ids, wrong,
+            "city", "NCF")
 refused("ids of LIBSVM files are the numbers themselves", tandem.hash_ids, [7], "city", "LIBSVM")
-for wrong in ("Rome", 7, [[7]], numpy.zeros((2, 2)), numpy.ma.zeros((2, 2)), [numpy.array([7]), numpy.array([8])]):
+for wrong in ("Rome", 7, [[7]], numpy.zeros((2, 2)), numpy.ma.zeros((2, 2)),
+              [numpy.array([7]), numpy.array([8])]):
     refused("want one dimension", tandem.hash_ids, wrong, "city")
 
 
-# A cell has one id, whatever type its value has come to have on the way: the one that a reader gives to its text.
+# A cell has one id, whatever type its value has come to have on the way: the one that a reader
+# gives to its text.
 def cell(text):
     return tandem.hash_ids([text], "city")[0]
 
 
 nan = float("nan")
-for values in ([7, 7.0, "7", b"7", numpy.float32(7), numpy.int8(7), numpy.uint64(7), decimal.Decimal("7.0"),
-                fractions.Fraction(7)], numpy.array([7], "u1"), numpy.array([7], ">i4"), numpy.array([7], "u8"),
+for values in ([7, 7.0, "7", b"7", numpy.float32(7), numpy.int8(7), numpy.uint64(7),
+                decimal.Decimal("7.0"),
+                fractions.Fraction(7)], numpy.array([7], "u1"), numpy.array([7], ">i4"),
+               numpy.array([7], "u8"),
                numpy.array([7], "f4"), numpy.array([7.0]), numpy.array(["7"]), numpy.array([b"7"]),
                torch.tensor([7.0]), torch.tensor([7], dtype=torch.int16), (7,), range(7, 8),
-               list(torch.tensor([7, 7])), [torch.tensor(7.0), numpy.array(7)], torch.tensor([7], dtype=torch.bfloat16),
+               list(torch.tensor([7, 7])), [torch.tensor(7.0), numpy.array(7)],
+               torch.tensor([7], dtype=torch.bfloat16),
                numpy.ma.array([7])):
     assert set(tandem.hash_ids(values, "city")) == {cell("7")}, values
-for values, wanted in (([nan, None, numpy.float64(nan), numpy.datetime64("NaT"), "", b""], [""] * 6),
+for values, wanted in (([nan, None, numpy.float64(nan), numpy.datetime64("NaT"), "", b""],
+                        [""] * 6),
                        (numpy.array([7, nan]), ["7", ""]), ([7, nan, "x"], ["7", "", "x"]),
                        ([True, numpy.bool_(False), 1, 0.0], ["True", "False", "1", "0"]),
-                       (numpy.ma.array([7, 8], mask=[False, True]), ["7", ""]), ([numpy.ma.masked, "x"], ["", "x"]),
+                       (numpy.ma.array([7, 8], mask=[False, True]), ["7", ""]),
+                       ([numpy.ma.masked, "x"], ["", "x"]),
                        (numpy.array([True]), ["True"]), (torch.tensor([False]), ["False"]),
-                       (numpy.array([.1, 7, -2.5], "f4"), ["0.1", "7", "-2.5"]), ([.1, 1e22], ["0.1", "1" + "0" * 22]),
+                       (numpy.array([.1, 7, -2.5], "f4"), ["0.1", "7", "-2.5"]),
+                       ([.1, 1e22], ["0.1", "1" + "0" * 22]),
                        ([2 ** 64, -1, -2 ** 63, -0.0], [str(2 ** 64), "-1", str(-2 ** 63), "0"]),
                        (numpy.array([2 ** 64 - 1, 1], "u8"), [str(2 ** 64 - 1), "1"]),
                        (numpy.array([float("inf"), 1.0]), ["inf", "1"]), ([], []),
-                       # Masked arrays have the ids of those without a mask, and arrays without dimensions those of their values.
-                       (numpy.ma.array(numpy.array([.1, 7, 2.5], "f4"), mask=[0, 1, 0]), ["0.1", "", "2.5"]),
+                       # Masked arrays have the ids of those without a mask, and arrays without
+                       # dimensions those of their values.
+                       (numpy.ma.array(numpy.array([.1, 7, 2.5], "f4"), mask=[0, 1, 0]),
+                        ["0.1", "", "2.5"]),
                        (numpy.ma.array(numpy.array([.1, 7, 2.5], "f4")), ["0.1", "7", "2.5"]),
                        (numpy.ma.array(numpy.array([.1, 7], "f2"), mask=[0, 1]), ["0.1", ""]),
                        (numpy.ma.array([2 ** 53 + 1, 7], mask=[0, 1]), [str(2 ** 53 + 1), ""]),
-                       (numpy.ma.array(["x", None, "y"], mask=[0, 0, 1], dtype=object), ["x", "", ""]),
+                       (numpy.ma.array(["x", None, "y"], mask=[0, 0, 1], dtype=object),
+                        ["x", "", ""]),
                        ([numpy.array(.1, "f4"), 1, numpy.array("x")], ["0.1", "1", "x"]),
                        ([numpy.array(2 ** 53 + 1), nan], [str(2 ** 53 + 1), ""]),
                        ([numpy.ma.array(5, mask=True), numpy.ma.array(5)], ["", "5"])):
     assert tandem.hash_ids(values, "city").tolist() == [cell(text) for text in wanted], values
 days = numpy.array([1, 2], "M8[ns]")
-for wrong in (days, numpy.ma.array(days), numpy.ma.array(days, mask=[0, 1]), numpy.ma.array(days - days[0], mask=[0, 1]),
-              [numpy.array("2020-01-01", "M8[D]"), 1], numpy.array(["2020-01-01"], "M8[D]"), [datetime.datetime(2020, 1, 1)],
-              [numpy.timedelta64(1, "s")]):
+for wrong in (days, numpy.ma.array(days), numpy.ma.array(days, mask=[0, 1]),
+              numpy.ma.array(days - days[0], mask=[0, 1]),
+              [numpy.array("2020-01-01", "M8[D]"), 1], numpy.array(["2020-01-01"], "M8[D]"),
+              [datetime.datetime(2020, 1, 1)], [numpy.timedelta64(1, "s")]):
     refused("dates and times have no text of their own", tandem.hash_ids, wrong, "day")
-assert tandem.hash_ids([datetime.date(2020, 1, 1)], "city").tolist() == [cell("2020-01-01")]  # as str() has it
+# As str() has it.
+assert tandem.hash_ids([datetime.date(2020, 1, 1)], "city").tolist() == [cell("2020-01-01")]
 try:
     import pandas
 except ModuleNotFoundError:
@@ -291,7 +332,8 @@ except ModuleNotFoundError:
 if pandas is not None:
     def as_array(self, dtype=None, copy=None):
         """What numpy.asarray makes of nullable numbers with gaps under pandas 2.2 and later."""
-        return self.to_numpy(dtype or ("f8" if self.dtype.kind in "iu" else self.dtype.numpy_dtype), na_value=nan)
+        return self.to_numpy(dtype or ("f8" if self.dtype.kind in "iu" else self.dtype.numpy_dtype),
+                             na_value=nan)
 
     columns = {"Int64": ([2 ** 53 + 1, None, -7], [str(2 ** 53 + 1), "", "-7"]),
                "UInt64": ([2 ** 64 - 1, 7, None], [str(2 ** 64 - 1), "7", ""]),
@@ -299,7 +341,8 @@ if pandas is not None:
                "Float64": ([.1, None, 2.0 ** 53], ["0.1", "", str(2 ** 53)])}
     columns = {name: (pandas.array(values, dtype=name), [cell(text) for text in texts])
                for name, (values, texts) in columns.items()}
-    columns["categories"] = (pandas.Categorical([2 ** 53 + 1, None, 7]), [cell(text) for text in (str(2 ** 53 + 1), "", "7")])
+    columns["categories"] = (pandas.Categorical([2 ** 53 + 1, None, 7]),
+                             [cell(text) for text in (str(2 ** 53 + 1), "", "7")])
     for how in None, as_array:
         if how is not None:
             pandas.arrays.IntegerArray.__array__ = pandas.arrays.FloatingArray.__array__ = how
@@ -307,32 +350,44 @@ if pandas is not None:
         for name, (column, wanted) in columns.items():
             for values in column, pandas.Series(column), pandas.Series(column)[::-1][::-1]:
                 assert tandem.hash_ids(values, "city").tolist() == wanted, (how, name)
-            assert tandem.hash_columns(pandas.DataFrame({"city": column}))[:, 0].tolist() == wanted, (how, name)
-    frame = pandas.DataFrame({"city": [7, None, 9], "offer": pandas.array([7, None, 9], dtype="Int64"),
-                              "kind": pandas.Categorical(["a", None, "b"]), "new": pandas.array([True, None, False])})
+            assert tandem.hash_columns(pandas.DataFrame({"city": column}))[:,
+                                                                           0].tolist() == wanted, (
+                                                                               how, name)
+    frame = pandas.DataFrame({"city": [7, None, 9],
+                              "offer": pandas.array([7, None, 9], dtype="Int64"),
+                              "kind": pandas.Categorical(["a", None, "b"]),
+                              "new": pandas.array([True, None, False])})
     for column in "city", "offer":
-        assert tandem.hash_ids(frame[column], "city").tolist() == [cell("7"), cell(""), cell("9")], column
+        assert tandem.hash_ids(frame[column], "city").tolist() == [cell("7"), cell(""),
+                                                                   cell("9")], column
     hashed = tandem.hash_columns(frame)
     for place, (column, wanted) in enumerate((("city", ["7", "", "9"]), ("offer", ["7", "", "9"]),
-                                              ("kind", ["a", "", "b"]), ("new", ["True", "", "False"]))):
+                                              ("kind", ["a", "", "b"]),
+                                              ("new", ["True", "", "False"]))):
         assert hashed[:, place].tolist() == tandem.hash_ids(wanted, column).tolist(), column
     assert tandem.hash_columns(frame[["city"]].dropna()).shape == (2, 1)
     refused("want one dimension", tandem.hash_ids, frame, "city")
-    refused("there are several columns 'city'; a field has one", tandem.hash_columns, frame[["city", "offer", "city"]])
+    refused("there are several columns 'city'; a field has one", tandem.hash_columns,
+            frame[["city", "offer", "city"]])
     days = pandas.Series(pandas.to_datetime(["2020-01-01", None]))
-    for wrong in days, days.dt.tz_localize("UTC"), days.astype(object), days - days[0], days.astype("category"):
+    for wrong in days, days.dt.tz_localize("UTC"), days.astype(object), days - days[0], days.astype(
+        "category"):
         refused("dates and times have no text of their own", tandem.hash_ids, wrong, "day")
-        refused("dates and times have no text of their own", tandem.hash_columns, pandas.DataFrame({"day": wrong}))
-    assert tandem.hash_ids(days.dt.strftime("%Y-%m-%d"), "city").tolist() == [cell("2020-01-01"), cell("")]
+        refused("dates and times have no text of their own", tandem.hash_columns,
+                pandas.DataFrame({"day": wrong}))
+    assert tandem.hash_ids(days.dt.strftime("%Y-%m-%d"), "city").tolist() == [cell("2020-01-01"),
+                                                                              cell("")]
 try:
     tandem.load("/nowhere")
 except FileNotFoundError as error:
     assert "is it the folder of a run, made without --no-checkpoint?" in str(error)
 
 # What completion of names offers, and the version of the build.
-assert {"init", "DataLoader", "EmbeddingBagCollection", "DistributedOptimizer", "hash_ids", "load"} <= set(dir(tandem))
+assert {"init", "DataLoader", "EmbeddingBagCollection", "DistributedOptimizer", "hash_ids",
+        "load"} <= set(dir(tandem))
 assert all(hasattr(tandem, name) for name in tandem.__all__)
-with open(os.path.join(os.path.dirname(__file__), "..", "..", "CMakeLists.txt"), encoding="utf-8") as file:
+with open(os.path.join(os.path.dirname(__file__), "..", "..", "CMakeLists.txt"),
+          encoding="utf-8") as file:
     assert f"project(tandem VERSION {tandem.__version__} " in file.read()
 
 # Ctrl-C is heard while a store waits, here for a scheduler that never answers.

@@ -1,5 +1,5 @@
-"""PyTorch's own tests of back ends (torch.testing._internal.distributed.distributed_test, as the installed
-torch has it) against "tandem".
+"""PyTorch's own tests of back ends (torch.testing._internal.distributed.distributed_test, as the
+installed torch has it) against "tandem".
 
     pytorch_distributed.py                       # all that need no GPU: many minutes
     pytorch_distributed.py TestTandem.test_NAME ...
@@ -20,8 +20,9 @@ if "TEMP_DIR" not in os.environ:  # of the parent; the ranks have it from there
 try:
     import expecttest
 except ImportError:
-    # Debian has none with its torch. torch's test cases are built on it; those of back ends use nothing
-    # of it but its base class (and its flag, which says that no expectation is to be rewritten).
+    # Debian has none with its torch. torch's test cases are built on it; those of back ends use
+    # nothing of it but its base class (and its flag, which says that no expectation is to be
+    # rewritten).
     sys.modules["expecttest"] = types.ModuleType("expecttest")
     sys.modules["expecttest"].TestCase = unittest.TestCase
     sys.modules["expecttest"].ACCEPT = False
@@ -36,8 +37,8 @@ for _tests in ("ddp", "subgroup"):
 from torch.testing._internal.distributed.distributed_test import DistributedTest, TestDistBackend
 
 
-# A kind of tensor that these tests switch on for all modules: its import fails under Python 3.11, whatever
-# the back end.
+# A kind of tensor that these tests switch on for all modules: its import fails under Python 3.11,
+# whatever the back end.
 _replicated_tensor_ddp_utils._set_ddp_with_replicated_tensor = lambda wanted: None
 
 
@@ -51,7 +52,8 @@ def without_gpu():
     """The names of tests that no decorator sends to a GPU."""
     for name in unittest.defaultTestLoader.getTestCaseNames(TestTandem):
         source = inspect.getsource(inspect.unwrap(getattr(DistributedTest._DistTestBase, name)))
-        if not any(gpu in source for gpu in ("@skip_if_no_gpu", "@skip_if_lt_x_gpu", "@require_n_gpus")):
+        if not any(gpu in source for gpu in ("@skip_if_no_gpu", "@skip_if_lt_x_gpu",
+                                             "@require_n_gpus")):
             yield f"TestTandem.{name}"
 
 

@@ -1,7 +1,8 @@
-"""A script whose run is killed and goes on: batch normalisation, dropout, torch's Adam with a schedule of
-learning rates, random numbers of torch, numpy and random in the script and in what reads. Worker 0 has a
-shuffled DataLoader of torch, worker 1 an iterable that knows its place. `resumed.py FOLDER [WAY]`: at the end
-each worker leaves there what is in no parameter or table, `end-RANK`."""
+"""A script whose run is killed and goes on: batch normalisation, dropout, torch's Adam with a
+schedule of learning rates, random numbers of torch, numpy and random in the script and in what
+reads. Worker 0 has a shuffled DataLoader of torch, worker 1 an iterable that knows its place.
+`resumed.py FOLDER [WAY]`: at the end each worker leaves there what is in no parameter or table,
+`end-RANK`."""
 import hashlib
 import random
 import sys
@@ -60,8 +61,8 @@ class Ranker(nn.Module):
     def __init__(self):
         super().__init__()
         self.embeddings = tandem.EmbeddingBagCollection()
-        self.layers = nn.Sequential(nn.Linear(18, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Dropout(.2),
-                                    nn.Linear(12, 1))
+        self.layers = nn.Sequential(nn.Linear(18, 12), nn.BatchNorm1d(12), nn.ReLU(),
+                                    nn.Dropout(.2), nn.Linear(12, 1))
 
     def forward(self, dense, ids):
         return self.layers(torch.cat([dense, self.embeddings(ids).values()], 1)).squeeze(1)
@@ -75,10 +76,11 @@ def drawing(batch):
 
 def loader_of(job):
     if WAY == "other data":
-        return tandem.DataLoader([(torch.zeros(4, 2), torch.arange(8).reshape(4, 2), torch.ones(4))] * 30,
-                                 features=1)
+        return tandem.DataLoader([(torch.zeros(4, 2), torch.arange(8).reshape(4, 2), torch.ones(4))]
+                                 * 30, features=1)
     if WAY == "not repeatable":
-        return tandem.DataLoader([(torch.zeros(4, 2), torch.arange(8).reshape(4, 2) + random.randrange(9),
+        return tandem.DataLoader([(torch.zeros(4, 2), torch.arange(8).reshape(4, 2)
+                                   + random.randrange(9),
                                    torch.ones(4)) for _ in range(30)], features=1, repeatable=False)
     rows = Rows(ROWS[job.rank % 2], job.rank)
     if job.rank % 2:
@@ -93,10 +95,11 @@ def main():
     numpy.random.seed(4 + job.rank)
     random.seed(5 + job.rank)
     loader, model, loss_of = loader_of(job), Ranker(), nn.BCEWithLogitsLoss()
-    tests = tandem.DataLoader([(torch.zeros(10, 2), torch.arange(20).reshape(10, 2), torch.arange(10.) % 2)],
+    tests = tandem.DataLoader([(torch.zeros(10, 2), torch.arange(20).reshape(10, 2),
+                                torch.arange(10.) % 2)],
                               features=1)
     adam = torch.optim.Adam(model.parameters(), lr=.02)
-    optimizer = tandem.DistributedOptimizer(adam, model) if job._program_optimizer else \
+    optimizer = tandem.DistributedOptimizer(adam, model) if job._worker.program_optimizer else \
         tandem.DistributedOptimizer(model)
     schedule = torch.optim.lr_scheduler.LambdaLR(adam, lambda epoch: .9 ** epoch)
     job.keep(schedule=schedule)
@@ -123,9 +126,11 @@ def main():
         job.barrier()
     with open(f"{FOLDER}/end-{job.rank}", "w", encoding="utf-8") as file:
         file.write(f"stopped {job.stopped}\n")
-        for name, value in (("buffers", dict(model.named_buffers())), ("optimizer", optimizer.state_dict()),
+        for name, value in (("buffers", dict(model.named_buffers())),
+                            ("optimizer", optimizer.state_dict()),
                             ("schedule", schedule.state_dict()), ("torch", torch.get_rng_state()),
-                            ("numpy", numpy.random.get_state(legacy=False)), ("random", random.getstate())):
+                            ("numpy", numpy.random.get_state(legacy=False)),
+                            ("random", random.getstate())):
             if name == "schedule":
                 value = {"last_epoch": value["last_epoch"], "_last_lr": value["_last_lr"]}
             file.write(f"{name} {hashlib.sha256(pack(value)).hexdigest()}\n")

@@ -1,5 +1,6 @@
-"""Modules as TorchScript, for script_test.cc. `scripts.py write FOLDER` writes all of them; `scripts.py train
-FOLDER TRAIN.csv BATCH EPOCHS` is a worker with the eager twin of ranker.pt, over every n-th row."""
+"""Modules as TorchScript, for script_test.cc. `scripts.py write FOLDER` writes all of them;
+`scripts.py train FOLDER TRAIN.csv BATCH EPOCHS` is a worker with the eager twin of ranker.pt, over
+every n-th row."""
 import csv
 import os
 import sys
@@ -64,11 +65,13 @@ class TwoHeads(nn.Module):
         super().__init__()
         self.first, self.second = nn.Linear(3, 1), nn.Linear(4, 1)
 
-    def forward(self, dense: torch.Tensor, sparse: Dict[str, torch.Tensor]) -> Tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, dense: torch.Tensor, sparse: Dict[str, torch.Tensor]) -> Tuple[torch.Tensor,
+                                                                                     torch.Tensor]:
         return self.first(dense).squeeze(1), self.second(sparse["a"][:, 0]).squeeze(1)
 
     @torch.jit.export
-    def loss(self, outputs: Tuple[torch.Tensor, torch.Tensor], labels: torch.Tensor) -> torch.Tensor:
+    def loss(self, outputs: Tuple[torch.Tensor, torch.Tensor],
+             labels: torch.Tensor) -> torch.Tensor:
         return (outputs[0] - labels).square().sum() + 2 * (outputs[1] - labels).square().sum()
 
     @torch.jit.export
@@ -83,8 +86,8 @@ class NoScore(TwoHeads):
 
 
 class Odd(nn.Module):
-    """One parameter under two names, one that no batch reaches, one that is frozen, one that is a scalar, and
-    rows that are read with strides and changed in a copy."""
+    """One parameter under two names, one that no batch reaches, one that is frozen, one that is a
+    scalar, and rows that are read with strides and changed in a copy."""
 
     def __init__(self):
         super().__init__()
@@ -172,9 +175,11 @@ def write(folder):
     os.makedirs(folder, exist_ok=True)
     modules = {"ranker": Ranker(), "noisy": Noisy(), "dropped": Dropped(), "rows": RowsAlone(),
                "heads": TwoHeads(), "odd": Odd(),
-               "noscore": NoScore(), "scorealone": ScoreAlone("none"), "arguments": OtherArguments(), "noforward": NoForward(),
+               "noscore": NoScore(), "scorealone": ScoreAlone("none"),
+               "arguments": OtherArguments(), "noforward": NoForward(),
                "double": Plain("").double(), "views": views(), "none": no_parameters()}
-    for how in ["column", "raises", "shapes", "table", "detached", "cuda", "inplace", "integer", "nan"]:
+    for how in ["column", "raises", "shapes", "table", "detached", "cuda", "inplace", "integer",
+                "nan"]:
         modules[how] = Plain(how)
     for name, module in modules.items():
         torch.jit.script(module).save(f"{folder}/{name}.pt")
@@ -187,7 +192,8 @@ def write(folder):
     torch.jit.trace(Ranker(), example, strict=False).save(f"{folder}/traced.pt")
     torch.save(Ranker().state_dict(), f"{folder}/state.pt")
     # As a machine with a GPU would have written it.
-    with zipfile.ZipFile(f"{folder}/ranker.pt") as was, zipfile.ZipFile(f"{folder}/gpu.pt", "w") as to:
+    with zipfile.ZipFile(f"{folder}/ranker.pt") as was, zipfile.ZipFile(f"{folder}/gpu.pt",
+                                                                        "w") as to:
         for entry in was.namelist():
             to.writestr(entry, was.read(entry).replace(b"X\3\0\0\0cpu", b"X\6\0\0\0cuda:0"))
 

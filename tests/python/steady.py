@@ -1,6 +1,7 @@
-"""What a long job takes of the process. `steady.py memory STEPS`: steps with batches of random jagged sizes;
-from a tenth of them on memory grows by less than 5 MB. `steady.py thread`: another thread of worker 0
-runs at 90 % of its free speed or more while step() waits for a slow worker 1, on a busy machine, too. By hand:
+"""What a long job takes of the process. `steady.py memory STEPS`: steps with batches of random
+jagged sizes; from a tenth of them on memory grows by less than 5 MB. `steady.py thread`: another
+thread of worker 0 runs at 90 % of its free speed or more while step() waits for a slow worker 1, on
+a busy machine, too. By hand:
 
     build/bin/tandem run tests/testdata/program.textproto --python tests/python/steady.py \\
       --set train.epochs=1 --out out/steady -- thread
@@ -72,8 +73,8 @@ def memory(steps):
 
 
 class Counter(threading.Thread):
-    """Counts. Where it does not it waits for the interpreter, or for a processor, which is not for want of ours:
-    the kernel knows which."""
+    """Counts. Where it does not it waits for the interpreter, or for a processor, which is not for
+    want of ours: the kernel knows which."""
 
     def __init__(self):
         super().__init__(daemon=True)
@@ -118,7 +119,8 @@ def thread():
     if counter is not None:
         share, count = float(numpy.median(shares)), counter.count
         free, _ = counter.during(lambda: time.sleep(1))
-        print(f"another thread runs at {share / free:.1%} of its free speed in {len(shares)} waits of step()")
+        print(f"another thread runs at {share / free:.1%} of its free speed in {len(shares)} waits "
+              "of step()")
         assert share >= .9 * free and counter.count > count, (shares, free)
 
 

@@ -1,5 +1,5 @@
-"""Rows of a KEY_VALUE table that both workers write while they train. `store.py [again]`; again: the
-job begins with the checkpoint of the first run, and so does the table."""
+"""Rows of a KEY_VALUE table that both workers write while they train. `store.py [again]`; again:
+the job begins with the checkpoint of the first run, and so does the table."""
 import sys
 
 import numpy

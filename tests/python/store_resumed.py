@@ -1,5 +1,5 @@
-"""Rows of a KEY_VALUE table in a run that is killed and goes on: each step of a worker assigns four. `store_resumed.py
-FOLDER`."""
+"""Rows of a KEY_VALUE table in a run that is killed and goes on: each step of a worker assigns
+four. `store_resumed.py FOLDER`."""
 import time
 
 import numpy
@@ -20,12 +20,14 @@ store = tandem.Store("cache")
 
 def rows_of(steps):
     """Keys and rows of these steps: [4 n], [4 n, 5]."""
-    keys = (100000 * job.rank + 4 * numpy.asarray(steps, dtype=numpy.int64)[:, None] + numpy.arange(4)).reshape(-1)
+    keys = (100000 * job.rank + 4 * numpy.asarray(steps, dtype=numpy.int64)[:, None]
+            + numpy.arange(4)).reshape(-1)
     return keys, (keys[:, None] + numpy.arange(5)[None, :] / 8).astype(numpy.float32)
 
 
 def check(last):
-    """What this worker wrote in the steps before `last`. One step between two epochs has no batch."""
+    """What this worker wrote in the steps before `last`. One step between two epochs has no
+    batch."""
     keys, want = rows_of([step for step in range(last) if step % (BATCHES + 1) != BATCHES])
     found, there = store.read(keys)
     assert there.all(), f"{(~there).sum()} of {len(keys)} rows are lost"

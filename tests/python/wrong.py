@@ -30,7 +30,8 @@ except tandem.Error as error:
 job = tandem.init()
 refused("called before", tandem.init)
 if job.world_size > 1:
-    refused(f"the job has {job.world_size} workers", lambda: check(library().tandem_rest(job._handle)))
+    refused(f"the job has {job.world_size} workers",
+            lambda: check(library().tandem_rest(job._worker.handle)))
 refused("no table or field 'town'", tandem.EmbeddingBag, "town")
 refused("mode 'max', want 'sum' or 'mean'", tandem.EmbeddingBag, "city", mode="max")
 refused('table { name: "ids" dim: 9 field: "city" }', tandem.EmbeddingBagCollection,
@@ -67,7 +68,8 @@ if WAY == "once":
     loader = tandem.DataLoader(((ids,) for _ in range(8)), features=ids_of)
 refused("make the optimizer first", lambda: next(iter(loader)))
 refused("dense.optimizer PROGRAM", tandem.DistributedOptimizer, model)
-refused("want 'mean' or 'sum'", tandem.DistributedOptimizer, torch.optim.SGD(model.parameters(), .1),
+refused("want 'mean' or 'sum'", tandem.DistributedOptimizer,
+        torch.optim.SGD(model.parameters(), .1),
         model, loss="max")
 refused("a parameter that is none of the module's", tandem.DistributedOptimizer,
         torch.optim.SGD([nn.Parameter(torch.ones(3))], .1), model)
@@ -90,8 +92,10 @@ for text, batch in {
 }.items():
     refused(text, lambda: next(iter(tandem.DataLoader([batch], features=lambda b: b))))
 refused("job.evaluate takes a tandem.DataLoader", job.evaluate, [ids])
-refused("job.evaluate(data='valid'): want 'test' or 'validation'", job.evaluate, loader, data="valid")
-refused("which part of a batch are its ids?", lambda: next(iter(tandem.DataLoader([(label, label)]))))
+refused("job.evaluate(data='valid'): want 'test' or 'validation'", job.evaluate, loader,
+        data="valid")
+refused("which part of a batch are its ids?",
+        lambda: next(iter(tandem.DataLoader([(label, label)]))))
 
 for epoch in job.epochs():
     for step, (batch,) in enumerate(loader):
@@ -103,12 +107,13 @@ for epoch in job.epochs():
             break
         if WAY in ("os_exit", "os_exit_0") and step == 3 and job.rank == 1:
             os._exit(3 if WAY == "os_exit" else 0)
-        optimizer._gradient.fill_(1e38)
-        optimizer._check_finite([])   # all finite, though their sum is not
+        gradient = optimizer._parameters.gradient.fill_(1e38)
+        optimizer._check_finite(gradient, [])   # all finite, though their sum is not
         optimizer.zero_grad(set_to_none=step % 2 == 1)
         refused("called with other ids", model, batch + 1)
         refused("called with other ids", model, {"city": batch[:, 1], "offer": batch[:, 0]})
-        refused("takes them with mode 'sum' alone", tandem.EmbeddingBag("city", mode="mean"), batch[:, 0], None, label)
+        refused("takes them with mode 'sum' alone", tandem.EmbeddingBag("city", mode="mean"),
+                batch[:, 0], None, label)
         model({"city": batch[:, 0], "offer": batch[:, 1]})
         if WAY != "no_backward":
             refused("without gradients: call loss.backward() first", optimizer.step)
@@ -116,8 +121,8 @@ for epoch in job.epochs():
             if step == 4:
                 assert torch.equal(rows, model(batch.contiguous()))
                 (rows.sum() * float("nan")).backward()
-                refused("step 4: a gradient is infinite or no number" if epoch == 0 else "a gradient is infinite",
-                        optimizer.step)
+                refused("step 4: a gradient is infinite or no number" if epoch == 0
+                        else "a gradient is infinite", optimizer.step)
                 optimizer.zero_grad()   # of rows, too
                 refused("without gradients: call loss.backward() first", optimizer.step)
                 rows = model(batch)
@@ -148,11 +153,13 @@ for epoch in job.epochs():
         if WAY in ("unscored", "own_metric"):
             continue
         refused("5 logits for a batch of 6 samples; give one for each", job.score, label[:5], label)
-        refused("7 labels for a batch of 6 samples; give one for each", job.score, label, torch.ones(7))
+        refused("7 labels for a batch of 6 samples; give one for each", job.score, label,
+                torch.ones(7))
         refused("where are the labels?", job.score, label)
         refused("job.score: labels: ", job.score, label, ["1"] * 6)
         refused("job.score: logits: ", job.score, [None] * 6, label)
-        for strange, text in ((label * 2 - 1, "-1"), (label + 1, "2"), (label * .5 + .25, "0.25"), (label / 0, "nan")):
+        for strange, text in ((label * 2 - 1, "-1"), (label + 1, "2"), (label * .5 + .25, "0.25"),
+                              (label / 0, "nan")):
             refused(f"a label is {text}; labels are 0 or 1", job.score, label, strange)
         with torch.no_grad():
             twice = torch.stack([model(batch)] * 2, 1).double()

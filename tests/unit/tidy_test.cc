@@ -2,6 +2,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <regex>
 #include <set>
@@ -15,6 +16,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace tandem {
@@ -22,7 +24,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
+using ::testing::ElementsAre;
+
 constexpr size_t kColumns = 100;
+constexpr absl::string_view kPackage = "python/tandem/";
 constexpr size_t kMaxFunctionLines = 100;
 
 struct SourceFile {
@@ -276,7 +281,10 @@ TEST_F(TidyTest, LinesOfCodeHaveAtMost100Columns) {
                                                  "tests/integration/script_test.cc",
                                                  "tests/unit/scheduler_test.cc"};
   ExpectNoLine("more than 100 columns", [](const SourceFile& file, const std::string& line) {
-    return IsCode(file) && line.size() > kColumns && literals.count(file.path) == 0 &&
+    const bool python = file.Is(".py") && (absl::StartsWith(file.path, kPackage) ||
+                                           absl::StartsWith(file.path, "examples/") ||
+                                           absl::StartsWith(file.path, "tests/python/"));
+    return (IsCode(file) || python) && line.size() > kColumns && literals.count(file.path) == 0 &&
            !absl::StartsWith(line, "#include");
   });
 }
@@ -389,6 +397,95 @@ TEST_F(TidyTest, AFolderIncludesOnlyFoldersBelowIt) {
           << "what it includes in the root CMakeLists.txt: " << file.lines[i];
     }
   }
+}
+
+// ---- Modules of the Python package ----
+
+using Imports = std::map<std::string, std::set<std::string>>;  // by module
+
+// The modules of the package that a line imports, wherever in its file it stands.
+std::vector<std::string> ImportedModules(const std::string& line) {
+  static const std::regex of_module(R"(^\s*(?:from|import) tandem\.(\w+))");
+  static const std::regex of_package(R"(^\s*from tandem import ([^#]*))");
+  std::smatch m;
+  if (std::regex_search(line, m, of_module)) return {m[1]};
+  if (!std::regex_search(line, m, of_package)) return {};
+  std::vector<std::string> names;
+  for (const absl::string_view name : absl::StrSplit(m[1].str(), ',')) {
+    const std::vector<std::string> words = absl::StrSplit(name, ' ', absl::SkipEmpty());
+    if (!words.empty()) names.push_back(words[0]);  // "serving as plain"
+  }
+  return names;
+}
+
+// The modules that are in a circle of imports, or import one that is.
+std::vector<std::string> InCircles(Imports imports) {
+  for (size_t before = 0; before != imports.size();) {
+    before = imports.size();
+    for (auto it = imports.begin(); it != imports.end();) {
+      bool blocked = false;
+      for (const std::string& used : it->second) blocked |= imports.count(used) == 1;
+      it = blocked ? std::next(it) : imports.erase(it);
+    }
+  }
+  std::vector<std::string> names;
+  for (const auto& [name, used] : imports) names.push_back(name);
+  return names;
+}
+
+// The name behind a private attribute of another file that the line uses; empty if there is none.
+// `text`: the whole file. Names of other packages are allowed, and classes in comments.
+std::string ForeignPrivate(const std::string& line, const std::string& text) {
+  static const std::set<std::string> of_others = {"_exit", "_name", "_rand"};
+  static const std::regex attribute(R"((\w+|\))\.(_[a-z]\w*))");
+  static const std::regex import(R"(^\s*from tandem\.\w+ import [^#]*\b(_\w+))");
+  if (std::smatch m; std::regex_search(line, m, import)) return m[1];
+  const auto end = std::sregex_iterator();
+  for (auto it = std::sregex_iterator(line.begin(), line.end(), attribute); it != end; ++it) {
+    const std::string owner = (*it)[1], name = (*it)[2];
+    const bool own =
+        std::regex_search(text, std::regex(absl::StrCat("(self\\.|def |\n *)", name, "\\b")));
+    const bool module = owner == "tandem";  // from tandem._abi import
+    if (owner != "self" && !own && !module && of_others.count(name) == 0) return name;
+  }
+  return "";
+}
+
+TEST(PythonModulesTest, FindsCirclesAndForeignPrivateNames) {
+  EXPECT_THAT(ImportedModules("        from tandem.data import DataLoader"), ElementsAre("data"));
+  EXPECT_THAT(ImportedModules("from tandem import _abi, serving as plain"),
+              ElementsAre("_abi", "serving"));
+  EXPECT_THAT(ImportedModules("    import torch"), ElementsAre());
+  EXPECT_THAT(InCircles({{"a", {"b", "torch"}}, {"b", {"c"}}, {"c", {"b"}}, {"d", {}}}),
+              ElementsAre("a", "b", "c"));
+  EXPECT_THAT(InCircles({{"a", {"b"}}, {"b", {"c"}}, {"c", {}}}), ElementsAre());
+  const std::string text = "class A:\n    def _end(self):\n        self._job = 1\n";
+  EXPECT_EQ(ForeignPrivate("x = self._a + job._cells[0]", text), "_cells");
+  EXPECT_EQ(ForeignPrivate("current_tables()._find(1)", text), "_find");
+  EXPECT_EQ(ForeignPrivate("from tandem.store import Store, _Caller", text), "_Caller");
+  EXPECT_EQ(ForeignPrivate("other._job, other._end()  # as data._Loop", text), "");
+  EXPECT_EQ(ForeignPrivate("from tandem._abi import Error", text), "");
+}
+
+TEST_F(TidyTest, PythonModulesFormNoCircleAndKeepTheirPrivateNames) {
+  Imports imports;
+  for (const SourceFile& file : *tree_) {
+    if (!absl::StartsWith(file.path, kPackage) || absl::EndsWith(file.path, "__init__.py"))
+      continue;
+    const std::string name =
+        file.path.substr(kPackage.size(), file.path.size() - kPackage.size() - 3);
+    const std::string text = absl::StrJoin(file.lines, "\n");
+    for (size_t i = 0; i < file.lines.size(); ++i) {
+      const std::string& line = file.lines[i];
+      for (const std::string& used : ImportedModules(line)) {
+        if (used != name) imports[name].insert(used);
+      }
+      EXPECT_EQ(ForeignPrivate(line, text), "")
+          << file.path << ":" << i + 1 << ": a private name of another module: " << line;
+    }
+  }
+  EXPECT_GT(imports.size(), 15u);
+  EXPECT_THAT(InCircles(imports), ElementsAre()) << "these modules import each other in a circle";
 }
 
 // ---- Methods of a class ----

@@ -1,11 +1,11 @@
-// The tasks that a worker wants from the program that drives it. The worker's threads ask and wait;
-// the program's thread takes a task, does it and answers. At most two tasks are wanted at a time: a
-// batch, and one that computes.
+// The requests of a worker to the program that drives it. The worker's threads ask and wait; the
+// program's thread takes a request, does it and answers. At most two requests are open at a time:
+// one for a batch, and one that computes.
 //
 // Thread safety: Ask, StepDone, TakeBack and Close from any thread; the other methods from one
 // thread of the program at a time.
-#ifndef TANDEM_WORKER_WANT_QUEUE_H_
-#define TANDEM_WORKER_WANT_QUEUE_H_
+#ifndef TANDEM_WORKER_REQUEST_QUEUE_H_
+#define TANDEM_WORKER_REQUEST_QUEUE_H_
 
 #include <cstdint>
 #include <string>
@@ -22,9 +22,9 @@
 
 namespace tandem::worker {
 
-struct Want {
+struct Request {
   enum class Kind {
-    kNothing,    // no task yet
+    kNothing,    // no request yet
     kBatch,      // the next batch of slot->epoch
     kTestBatch,  // the next batch of the evaluation after slot->epoch
     kCompute,    // gradients of slot->batch
@@ -33,8 +33,8 @@ struct Want {
     // A digest of the dense parameters. AttachedWorker::Next computes it while the program waits.
     kDigest,
     kState,     // the state that the program needs to resume from a checkpoint
-    kStepDone,  // no task: the last computed step is synchronised
-    kEnd,       // no more tasks: the job has ended well
+    kStepDone,  // no request: the last computed step is synchronised
+    kEnd,       // no more requests: the job has ended well
   };
   Kind kind = Kind::kNothing;
   StepSlot* slot = nullptr;      // belongs to the worker until the answer
@@ -50,60 +50,60 @@ struct Want {
   float factor = 0;
 };
 
-class WantQueue {
+class RequestQueue {
  private:
   struct Asked;
 
  public:
-  // Protects a task while the program works with its memory: until the Use is gone, the worker does
-  // not take the memory back, even if the job fails meanwhile.
+  // Protects a request while the program works with its memory: until the Use is gone, the worker
+  // does not take the memory back, even if the job fails meanwhile.
   class Use {
    public:
-    Use(WantQueue& queue, Asked& asked) : queue_(&queue), asked_(&asked) {}
+    Use(RequestQueue& queue, Asked& asked) : queue_(&queue), asked_(&asked) {}
     Use(Use&& other) : queue_(std::exchange(other.queue_, nullptr)), asked_(other.asked_) {}
     ~Use() {
       if (queue_ != nullptr) queue_->Release(*asked_);
     }
     Use& operator=(Use&&) = delete;
-    const Want& operator*() const { return asked_->want; }
-    const Want* operator->() const { return &asked_->want; }
+    const Request& operator*() const { return asked_->request; }
+    const Request* operator->() const { return &asked_->request; }
     // An error ends the job.
     void Answer(absl::Status status) { queue_->Answer(*asked_, std::move(status)); }
-    // Answers a kCompute. From now on only kUpdate is wanted until the step is done, because the
-    // parameters are about to change. `done`: the step is done already.
+    // Answers a kCompute. From now on only kUpdate is requested until the step is done, because
+    // the parameters are about to change. `done`: the step is done already.
     void AnswerCompute(bool done) { queue_->AnswerCompute(*asked_, done); }
 
    private:
-    WantQueue* queue_;
+    RequestQueue* queue_;
     Asked* asked_;
   };
 
   // Waits for the program's answer. CANCELLED once the queue is closed.
-  absl::Status Ask(const Want& want);
+  absl::Status Ask(const Request& request);
   // The last computed step is synchronised.
   void StepDone();
   // Cancels the wait for the gradients of this step, if the program rests and has not given them.
   // Returns whether the wait was cancelled; Ask then returns OK.
   bool TakeBack(int64_t step);
-  // No more tasks will be wanted, and all waiting calls return: the job has ended, well or not.
+  // There are no more requests, and all waiting calls return: the job has ended, well or not.
   void Close(absl::Status how);
 
-  // The task wanted now: state first, then a batch, then what computes. The answer stays the same
-  // until the program answers the task or a more urgent task becomes wanted. kNothing: no task by
-  // the deadline. An error: why the job has failed.
-  absl::StatusOr<Want> Next(absl::Time deadline);
+  // The open request: state first, then a batch, then what computes. The result stays the same
+  // until the program answers the request or a more urgent one comes. kNothing: no request by the
+  // deadline. An error: why the job has failed.
+  absl::StatusOr<Request> Next(absl::Time deadline);
 
   // The program computes no more steps.
   void Rest();
 
-  // The wanted task of one of these kinds. FAILED_PRECONDITION names the task that is wanted
+  // The open request of one of these kinds. FAILED_PRECONDITION names the request that is open
   // instead.
-  absl::StatusOr<Use> Expect(Want::Kind kind, Want::Kind or_kind);
-  absl::StatusOr<Use> Expect(Want::Kind kind) { return Expect(kind, kind); }
+  absl::StatusOr<Use> Expect(Request::Kind kind, Request::Kind or_kind);
+  absl::StatusOr<Use> Expect(Request::Kind kind) { return Expect(kind, kind); }
 
  private:
   struct Asked {
-    Want want;
+    Request request;
     bool open = false, answered = false, in_use = false;
     absl::Status answer;
   };
@@ -125,9 +125,9 @@ class WantQueue {
   absl::Status how_ ABSL_GUARDED_BY(mutex_);
 };
 
-// The name of a task for messages: "a batch", "the gradients of a step", ...
-const char* NameOf(Want::Kind kind);
+// The name of a request for messages: "a batch", "the gradients of a step", ...
+const char* NameOf(Request::Kind kind);
 
 }  // namespace tandem::worker
 
-#endif  // TANDEM_WORKER_WANT_QUEUE_H_
+#endif  // TANDEM_WORKER_REQUEST_QUEUE_H_

@@ -1,0 +1,214 @@
+"""A worker of the job in this process, as the modules of this package use it: its requests and
+their answers, and the batch at hand. Users have it as tandem.Job."""
+from __future__ import annotations
+
+import _signal
+import contextlib
+import ctypes
+import os
+import threading
+from types import FrameType
+from typing import Any, Iterable, Optional
+
+import torch
+
+from tandem import _abi
+from tandem._abi import Error, check, library
+from tandem.local import LocalCluster
+from tandem.lookup import Lookup
+from tandem.progress import Progress
+from tandem.sparse import BatchIds
+from tandem.tables import Table, Tables
+
+SLICE_MS = 100  # a wait is cut into such pieces, so that Ctrl-C is heard
+
+
+class Uninterrupted:
+    """A context that delays Ctrl-C until the block ends. Uses `_signal`, because the wrappers of
+    `signal` cost as much as the rest of a small step."""
+    _heard: Any = None
+    _before: Any = None
+
+    def __enter__(self) -> None:
+        main = threading.get_ident() == threading.main_thread().ident
+        if main and _signal.getsignal(_signal.SIGINT) is not None:
+            self._before = _signal.signal(_signal.SIGINT, self._hear)
+
+    def _hear(self, number: int, frame: Optional[FrameType]) -> None:
+        self._heard = number, frame
+
+    def __exit__(self, *_: Any) -> None:
+        if self._before is None:
+            return
+        _signal.signal(_signal.SIGINT, self._before)
+        if self._heard is not None and callable(self._before):
+            self._before(*self._heard)
+        elif self._heard is not None:
+            os.kill(os.getpid(), _signal.SIGINT)
+
+
+_FREE = contextlib.nullcontext()
+
+
+class Worker:
+    """A worker that has asked to join. cluster: scheduler and servers, if this process starts them.
+
+    handle: of capi/tandem.h. process: the one that joined. optimizer: of the script, once there is
+    one; the job begins with it. progress: where the script stands.
+    cells: of the batch at hand, a tensor by table; None: there is no batch. given: its ids, as the
+    loader gave them. scored: the batch at hand has scores, or needs none. stepping: its gradients
+    were given, and its step is not done. train_loop, test_loop: the last loop over batches of an
+    epoch, and of an evaluation; looping: the one whose body runs.
+    """
+
+    def __init__(self, job: str, scheduler: str, index: int, settings: list[str],
+                 bind: Optional[str], advertise: Optional[str],
+                 cluster: Optional[LocalCluster]) -> None:
+        texts = (ctypes.c_char_p * (len(settings) + 1))(*[s.encode() for s in settings], None)
+        options = _abi.JoinOptions(ctypes.sizeof(_abi.JoinOptions), job.encode(), texts,
+                                   scheduler.encode(), index, bind and bind.encode(),
+                                   advertise and advertise.encode(), 1)
+        self.handle = ctypes.c_void_p()
+        check(library().tandem_join(ctypes.byref(options), ctypes.byref(self.handle)))
+        self.process, self.scheduler, self.cluster = os.getpid(), scheduler, cluster
+        self.ended = False
+        self.optimizer: Any = None   # optim._Parameters
+        self.cells: Optional[dict[str, torch.Tensor]] = None
+        self.given: Optional[BatchIds] = None
+        self.scored, self.stepping = True, False
+        self.train_loop: Any = None  # data._Loop
+        self.test_loop: Any = None   # data._Loop
+        self.looping: Any = None     # data._Loop
+        self.evaluating = False      # a loop over job.evaluate() has begun and not ended
+        self.reported = True         # something, since the last loop of an evaluation began
+        self.warned_no_evaluation = False
+        self.between = False         # epochs() waits for the next one
+        self.loop_epoch: Optional[int] = None  # the last one that epochs() has given
+        self.lookup: Optional[Lookup] = None   # of rows between batches
+        scores = os.environ.get("TANDEM_SCORES")  # `tandem predict` wants them
+        self.scores = open(scores, "wb") if scores else None
+        self.progress = Progress(self.handle, self.uninterrupted)
+
+    def wait_joined(self) -> None:
+        """Waits for the other nodes of the job."""
+        lib, handle = library(), self.handle
+        if self.cluster is not None:
+            self.cluster.start_servers(lib.tandem_servers(handle))
+        while not check(lib.tandem_wait_joined(handle, SLICE_MS)):
+            if self.cluster is not None:
+                self.cluster.check()
+        self.rank: int = lib.tandem_rank(handle)
+        self.world_size: int = lib.tandem_world_size(handle)
+        self.seed: int = lib.tandem_seed(handle)
+        self.program_optimizer = bool(lib.tandem_program_optimizer(handle))
+        self.tables: Tables[Table] = Tables("the job", (
+            Table(t, lib.tandem_table_name(handle, t).decode(), lib.tandem_table_dim(handle, t),
+                  [lib.tandem_field_name(handle, t, f).decode()
+                   for f in range(lib.tandem_table_fields(handle, t))])
+            for t in range(lib.tandem_tables(handle))))
+
+    def check_process(self) -> None:
+        """Raises an Error in a process that was forked."""
+        if os.getpid() != self.process:
+            raise Error("a forked process is no worker: what a loader's processes run may not use "
+                        "the job; make batches there, and train with them in the script")
+
+    def check_started(self) -> None:
+        """Raises an Error before the optimizer is made."""
+        if self.optimizer is None:
+            raise Error("the job does not know yet what is trained; make the optimizer first: "
+                        "tandem.DistributedOptimizer(torch.optim.Adam(model.parameters()), model)")
+
+    def uninterrupted(self) -> Any:
+        """A context for work that is done as a whole, so that a loop can continue after Ctrl-C in a
+        notebook."""
+        return _FREE if self.cluster is None else Uninterrupted()
+
+    # ---- requests and answers ----
+
+    def next(self, of_step: bool = False) -> _abi.Request:
+        """The worker's open request. Updates of the program's optimizer and checkpoints are done on
+        the way. of_step: the end of a step counts as one; else it belongs to a step that was
+        interrupted while it waited, and is skipped."""
+        self.check_process()
+        request = _abi.Request()
+        lib = library()
+        while True:
+            if not check(lib.tandem_next(self.handle, SLICE_MS, ctypes.byref(request))):
+                continue
+            if request.kind == _abi.STATE:
+                if request.last and not self.between:
+                    return request  # the script finishes the body of its loop first
+                with self.uninterrupted():
+                    self.progress.checkpoint()
+                continue
+            if request.kind == _abi.STEP_DONE and not of_step:
+                self.stepping = False
+                continue
+            if request.kind != _abi.UPDATE:
+                if request.kind == _abi.COMPUTE:
+                    self.progress.at_hand = request.step, request.epoch
+                self.optimizer.after_next()
+                return request
+            with self.uninterrupted():
+                self.update()
+
+    def update(self, in_step_alone: bool = False) -> None:
+        """Answers UPDATE. in_step_alone: the optimizer steps only inside of the script's step()."""
+        if self.stepping or not in_step_alone:
+            self.optimizer.update()
+        check(library().tandem_updated(self.handle))
+
+    def give(self, ids: Optional[BatchIds]) -> None:
+        """Answers a request for a batch. None: there are no more."""
+        samples, fields = (0, (None, None)) if ids is None else (ids.samples, ids.fill(self.tables))
+        check(library().tandem_give(self.handle, samples, *fields))
+
+    def begin(self, request: _abi.Request, ids: BatchIds, gradients: bool) -> None:
+        """Reads the cells of the batch at hand: by table a tensor [samples, fields, dim], or [ids,
+        dim] of a table whose ids are cells."""
+        self.cells, self.given = {}, ids
+        for table in self.tables.all:
+            if table.name in self.tables.unpooled:
+                shape = (ids.count(table), table.dim)
+            else:
+                shape = (request.samples, len(table.fields), table.dim)
+            cells = torch.empty(shape, dtype=torch.float32)
+            check(library().tandem_rows(self.handle, table.index, cells.data_ptr(), cells.numel()))
+            self.cells[table.name] = cells.requires_grad_(gradients)
+
+    def score(self, logits: Optional[int] = None, labels: Optional[int] = None,
+              samples: int = 0) -> None:
+        """Answers SCORE with addresses of floats. None: the batch at hand does not count."""
+        check(library().tandem_score(self.handle, logits, labels, samples))
+        self.scored, self.cells = True, None
+
+    def fail(self, why: str, diverged: bool = False) -> None:
+        """Ends the job for all nodes."""
+        fail = library().tandem_fail_diverged if diverged else library().tandem_fail
+        fail(self.handle, why.encode(errors="replace"))
+
+    def close(self) -> int:
+        """Leaves the job. Returns the result of tandem_close."""
+        self.ended, self.cells = True, None
+        if self.lookup is not None:
+            self.lookup.close()
+        code = library().tandem_close(self.handle)
+        if self.cluster is not None:
+            self.cluster.finish()
+        return code
+
+    # ---- rows of other batches than that at hand ----
+
+    def may_look(self) -> bool:
+        """Whether a module may be called with ids that no loader has announced: in a notebook, to
+        look at its results; not in the loop that trains, where such rows would not be trained."""
+        return self.cluster is not None and self.optimizer is not None and not self.ended and \
+            (self.looping is None or not torch.is_grad_enabled())
+
+    def look_up(self, ids: BatchIds, tables: Iterable[Table]) -> dict[str, torch.Tensor]:
+        """The cells of these tables, laid out as by begin(), without gradients."""
+        if self.lookup is None:
+            self.lookup = Lookup(self.scheduler)
+        return {table.name: self.lookup.cells(table, ids, table.name in self.tables.unpooled)
+                for table in tables}
