@@ -87,26 +87,6 @@ void CountRows(const PullTimes& reads, const FoldScratch& scratch, Measure* of_w
   record->rows_measured = static_cast<uint32_t>(scratch.rows_recorded.size());
 }
 
-// The order entry of an update that is about to be admitted.
-OrderEntry EntryOf(uint32_t range, const policies::RangeProgress& progress,
-                   const HeldUpdate& update, int64_t first, bool finished) {
-  OrderEntry entry;
-  entry.range = range;
-  entry.worker = static_cast<uint16_t>(update.rank);
-  entry.finished = finished ? 1 : 0;
-  entry.steps = static_cast<uint32_t>(update.step + 1 - first);
-  entry.rows = static_cast<uint32_t>(update.keys.size() / sizeof(uint64_t));
-  entry.step = update.step;
-  entry.samples = update.samples;
-  entry.version_read = update.version_read;
-  entry.version = progress.version;
-  for (const policies::WorkerProgress& worker : progress.workers) {
-    entry.admitted_before += worker.admitted;
-  }
-  entry.read_number = update.read_number;
-  return entry;
-}
-
 // The newest version that a worker can have read for an update. If the table is REPLICATED, the
 // worker read its own copy of the range. That copy may have closed steps that are still open here,
 // but only steps before the update's.
@@ -210,10 +190,10 @@ Range::Admission Range::Admit(absl::Time now, uint64_t incarnation, int64_t firs
 
   if (pull_sequence_ != nullptr && update.samples > 0) {
     const int64_t number = pull_sequence_->Take(update.rank, update.step);
-    if (update.read_number < 0) update.read_number = number;  // set already in a replay
+    if (update.read_number < 0) update.read_number = number;  // else known (TurnOrder)
   }
   if (table_->order != nullptr) {
-    table_->order->push_back(EntryOf(id_, progress_, update, first, finished));
+    table_->order->push_back(EntryOf(update, first, finished));
   }
   update.admitted_at = now_us_ = absl::ToUnixMicros(now);
   const int64_t steps = update.step + 1 - worker.admitted;
@@ -249,6 +229,24 @@ Range::Admission Range::Admit(absl::Time now, uint64_t incarnation, int64_t firs
   return admission;
 }
 
+OrderEntry Range::EntryOf(const HeldUpdate& update, int64_t first, bool finished) const {
+  OrderEntry entry;
+  entry.range = id_;
+  entry.worker = static_cast<uint16_t>(update.rank);
+  entry.finished = finished ? 1 : 0;
+  entry.steps = static_cast<uint32_t>(update.step + 1 - first);
+  entry.rows = static_cast<uint32_t>(update.keys.size() / sizeof(uint64_t));
+  entry.step = update.step;
+  entry.samples = update.samples;
+  entry.version_read = update.version_read;
+  entry.version = progress_.version;
+  for (const policies::WorkerProgress& worker : progress_.workers) {
+    entry.admitted_before += worker.admitted;
+  }
+  entry.read_number = update.read_number;
+  return entry;
+}
+
 bool Range::AssignRows(absl::Span<const uint64_t> keys, absl::Span<const float> values,
                        bool with_slots) {
   if (progress_.version != 0) return false;
@@ -265,6 +263,8 @@ bool Range::AssignRows(absl::Span<const uint64_t> keys, absl::Span<const float> 
   return true;
 }
 
+// Staleness is counted first, because the push itself counts as an update of its rows. The read is
+// forgotten last, because counting and compensation look at it.
 void Range::ApplyAtOnce(const HeldUpdate& update) {
   if (update.keys.empty()) return;
   const policies::Transform transform = table_->policy->OnApply(progress_, update);
@@ -286,7 +286,7 @@ void Range::RememberRead(absl::Time now, int rank, int64_t step, absl::Span<cons
   if (rank < 0 || rank >= table_->workers || keys.empty()) return;
   // If the worker has pushed the step already, this read is a late copy of an earlier one. No
   // update will come from it.
-  const bool awaited = step >= progress_.workers[static_cast<size_t>(rank)].admitted;
+  const bool awaited = !HasAdmitted(rank, step);
   if (pulled_row_snapshots_ != nullptr)
     pulled_row_snapshots_->Keep(rank, step, progress_.version, keys, rows);
   if (!awaited) return;
@@ -331,7 +331,9 @@ void Range::Hold(HeldUpdate update) {
   }
 }
 
-// Moves the version as far as the policy says.
+// Moves the version as far as the policy says. Closing a group changes what is buffered, so the
+// policy is asked again. `applied` is set last, because it follows from the version and from the
+// groups that are still open.
 void Range::Tick(int64_t steps) {
   const policies::UpdatePolicy& policy = *table_->policy;
   for (;;) {
@@ -365,6 +367,8 @@ void Range::ShowApplied() {
   }
 }
 
+// Each tick folds before the version moves: an update is as stale as the version at which the rows
+// change. A closed group joins the delayed ones first, because a delay of 0 applies it at once.
 void Range::CloseGroups(int64_t ticks) {
   for (; ticks > 0; --ticks) {
     if (open_.empty()) {  // the closed steps have no contributions
@@ -382,6 +386,7 @@ void Range::CloseGroups(int64_t ticks) {
   }
 }
 
+// An open batch is closed first: it is the newest, and joins the queue at its end.
 void Range::FinishDelayed() {
   if (properties_.batch > 0) {
     if (!open_.empty()) CloseGroups(1);
@@ -390,6 +395,7 @@ void Range::FinishDelayed() {
   for (; !delayed_.empty(); delayed_.DropFront()) ApplyFold(delayed_.front());
 }
 
+// All updates are counted before the fold and forgotten after it, for the reasons of ApplyAtOnce.
 void Range::ApplyFold(const HeldStep& step) {
   const bool drop = table_->plan->frozen || step.samples == 0;
   for (const HeldUpdate& update : step.updates) {

@@ -106,6 +106,13 @@ class Range {
   Admission Admit(absl::Time now, uint64_t incarnation, int64_t first, HeldUpdate update,
                   bool finished);
 
+  // True if the range has admitted this step of the worker, so that a push of it is a duplicate.
+  bool HasAdmitted(int rank, int64_t step) const {
+    return step < progress_.workers[static_cast<size_t>(rank)].admitted;
+  }
+  // The order entry of an update that is about to be admitted; arguments as for Admit.
+  OrderEntry EntryOf(const HeldUpdate& update, int64_t first, bool finished) const;
+
   // Sets rows, but only before the range has admitted a step. Afterwards the message is a late
   // duplicate: the call changes nothing and returns false. values: [keys, dim] or
   // [keys, dim + slots].

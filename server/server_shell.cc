@@ -232,10 +232,10 @@ class ShardThread {
     const bool first = core_ == nullptr;
     if (first) {
       const EndpointId self = EndpointId::Shard(index, shard_);
-      TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Replay> replay, OpenReplay(self, *task.map));
+      TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<TurnOrder> turns, OpenOrder(self, *task.map));
       TANDEM_ASSIGN_OR_RETURN(
           core_, ShardCore::New(options_.plan, self, options_.member.incarnation, *transport_,
-                                std::move(replay)));
+                                std::move(turns)));
       TANDEM_RETURN_IF_ERROR(OpenRecords(index, task.view->resume()));
     }
     core_->OnView(MonotonicNow(), task.map, &effects_);
@@ -243,16 +243,16 @@ class ShardThread {
     if (first && !view.init_from().empty()) {
       TANDEM_ASSIGN_OR_RETURN(const CheckpointReader saved,
                               CheckpointReader::Open(view.init_from()));
-      if (view.resume()) return saved.ResumeRanges(core_->OwnedRanges(), *transport_);
-      TANDEM_RETURN_IF_ERROR(saved.LoadRanges(
-          core_->OwnedRanges(), {view.only_table().begin(), view.only_table().end()}, *transport_));
+      if (view.resume()) return saved.ResumeRanges(core_->ranges().Owned(), *transport_);
+      TANDEM_RETURN_IF_ERROR(saved.LoadRanges(core_->ranges().Owned(),
+                                              {view.only_table().begin(), view.only_table().end()},
+                                              *transport_));
     }
     return absl::OkStatus();
   }
 
-  // Null if the run is not a replay.
-  absl::StatusOr<std::unique_ptr<Replay>> OpenReplay(EndpointId self, const RangeMap& map) const {
-    if (options_.replay.empty()) return nullptr;
+  absl::StatusOr<std::unique_ptr<TurnOrder>> OpenOrder(EndpointId self, const RangeMap& map) const {
+    if (options_.replay.empty()) return std::make_unique<ArrivalOrder>();
     TANDEM_ASSIGN_OR_RETURN(
         auto orders, ReadOrder(options_.replay, options_.plan.workers(), [&](uint32_t range) {
           return range < map.ranges().size() && map.range(range).owner == self;

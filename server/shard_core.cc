@@ -11,21 +11,6 @@
 namespace tandem::server {
 namespace {
 
-constexpr absl::Duration kNoticeInterval = absl::Seconds(1);
-constexpr absl::Duration kMoveResend = absl::Milliseconds(500);
-
-// The most early pushes, and the most waiting reads, that a shard keeps for one worker. A correct
-// worker has fewer: its prefetch depth, or its pushes in flight, for every group. A frame beyond
-// the bound is dropped, and the client sends it again.
-constexpr size_t kMaxParkedPerWorker = 4096;
-
-uint64_t MoveId(uint32_t range, uint32_t view) { return static_cast<uint64_t>(view) << 32 | range; }
-
-void Say(ShardEffects* effects, Outgoing outgoing) {
-  effects->out.push_back(std::move(outgoing));
-  effects->urgent = true;
-}
-
 void FillDistribution(const Measure& measure, Distribution* out) {
   out->set_count(measure.count);
   out->set_sum(measure.sum);
@@ -61,82 +46,26 @@ void Give(std::vector<UpdateRecord>* records, std::vector<OrderEntry>* order,
   Append(order, &effects->order);
 }
 
-// Has the range admitted this step of the worker before? Such a duplicate needs no memory, so the
-// memory budget does not apply to it.
-bool Admitted(const Range& range, const FrameHeader& push) {
-  return push.step < range.progress().workers[push.sender.index].admitted;
-}
-
-// ---- in a replay ----
-
-// May this read be answered now? A read of rows is answered at the version at which the recorded
-// run answered it. A read without rows is not recorded, so the policy decides: in jobs that take
-// steps together, the answer to such a read tells the worker that a step has closed. A policy that
-// measures times would decide differently from run to run. For it, MayStart decides, which does not
-// depend on the time.
-bool MayReadAgain(const Replay& replay, const Range& range, const FrameHeader& read, uint32_t rows,
-                  int depth) {
-  const policies::RangeProgress& progress = range.progress();
-  if (rows > 0) return replay.MayRead(range.id(), read.sender.index, read.step, progress.version);
-  const policies::UpdatePolicy& policy = *range.table().policy;
-  if (policy.properties().measures_steps) return policy.MayStart(read.step, progress.MinClock());
-  return policy.MayServe(progress, read.sender.index, read.step, depth);
-}
-
-// Is the push the next one in the recorded order? If it can never be, sets effects->failure: the
-// shard cannot continue.
-bool HasTurn(const Replay& replay, const Range& range, const FrameHeader& h, HeldUpdate* update,
-             ShardEffects* effects) {
-  OrderEntry push;
-  push.range = range.id();
-  push.worker = static_cast<uint16_t>(update->rank);
-  push.finished = (h.flags & kFlagEndOfEpoch) != 0 ? 1 : 0;
-  push.steps = static_cast<uint32_t>(h.step + 1 - h.first_step);
-  push.rows = static_cast<uint32_t>(update->keys.size() / sizeof(uint64_t));
-  push.step = update->step;
-  push.samples = update->samples;
-  push.version_read = update->version_read;
-  std::string why;
-  const Replay::Turn turn = replay.MayAdmit(push, range.progress().version, &why);
-  if (turn == Replay::Turn::kNever) {
-    effects->failure = absl::FailedPreconditionError(absl::StrCat(
-        "not as recorded: ", why, "; hint: replay with the job, data and programs of the run"));
-  }
-  if (turn != Replay::Turn::kNow) return false;
-  update->read_number = replay.Next(push.range).read_number;
-  return true;
-}
-
-// The worker that `waits` waits for at this range. `waits` has a waiting read or an early push
-// here.
-int Awaited(const Replay* replay, const Range& range, int waits) {
-  const int next =
-      replay == nullptr ? -1 : replay->Awaited(range.id(), waits, range.progress().version);
-  return next >= 0 ? next : range.progress().Slowest();
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ShardCore>> ShardCore::New(const job::ResolvedJob& plan,
                                                           EndpointId self, uint64_t incarnation,
                                                           BufferSource& buffers,
-                                                          std::unique_ptr<Replay> replay) {
+                                                          std::unique_ptr<TurnOrder> turns) {
   std::unique_ptr<ShardCore> core(
-      new ShardCore(plan, self, incarnation, buffers, std::move(replay)));
+      new ShardCore(plan, self, incarnation, buffers, std::move(turns)));
   TANDEM_RETURN_IF_ERROR(core->Init());
   return core;
 }
 
 ShardCore::ShardCore(const job::ResolvedJob& plan, EndpointId self, uint64_t incarnation,
-                     BufferSource& buffers, std::unique_ptr<Replay> replay)
+                     BufferSource& buffers, std::unique_ptr<TurnOrder> turns)
     : plan_(plan),
       self_(self),
-      incarnation_(incarnation),
       buffers_(buffers),
-      replay_(std::move(replay)),
+      turns_(std::move(turns)),
+      ranges_(self, incarnation, tables_, buffers, peer_log_),
       waits_(plan.workers()) {}
-
-ShardCore::~ShardCore() = default;
 
 absl::Status ShardCore::Init() {
   for (const job::GroupPlan& group : plan_.groups) {
@@ -163,134 +92,12 @@ absl::Status ShardCore::Init() {
   return absl::OkStatus();
 }
 
-// ---- views and moving ranges ------------------------------------------------------------------
-//
-// A range moves in three phases:
-//   1. the old owner encodes the range, removes it and sends the bytes;
-//   2. the new owner installs the range and confirms;
-//   3. the old owner stops sending.
-// Frames may be lost and may arrive in any order. So the old owner resends until the new owner
-// confirms, the range may arrive before the view that announces it, and a late copy must not be
-// installed a second time.
-
-// Brings the owned ranges in line with a newer view. For each range, in this order: view 1 creates
-// the ranges of this shard empty; a range that the view gives to another shard is sent there; a
-// range that had arrived before its view is installed now. If the view has already given that range
-// on, it is sent on at once.
 void ShardCore::OnView(absl::Time now, std::shared_ptr<const RangeMap> view,
                        ShardEffects* effects) {
-  if (map_ != nullptr && view->view() <= map_->view()) return;
-  const bool first = map_ == nullptr;
-  map_ = std::move(view);
-  owned_.resize(map_->ranges().size());
-  for (uint32_t id = 0; id < owned_.size(); ++id) {
-    const bool mine = map_->range(id).owner == self_;
-    if (first && mine && map_->view() == 1) InstallRange(id, nullptr, 1, effects);
-    if (!mine && owned_[id] != nullptr) MoveAway(now, id, effects);
-    const auto arrival = arrivals_.find(id);
-    if (arrival != arrivals_.end() && arrival->second.view <= map_->view()) {
-      const IncomingRange incoming = std::move(arrival->second);
-      arrivals_.erase(arrival);
-      InstallRange(id, &incoming.image, incoming.view, effects);
-      if (!mine && owned_[id] != nullptr) MoveAway(now, id, effects);
-    }
-  }
-  for (WaitingRead& read : waiting_reads_) CheckOwners(&read.slices);
+  if (!ranges_.OnView(now, std::move(view), effects)) return;
+  for (WaitingFrame& read : waiting_reads_.frames()) CheckOwners(&read.slices);
   GoOn(now, -1, effects);
   Give(&records_, &order_, effects);
-}
-
-// `view`: number of the view that gave the range to this shard.
-void ShardCore::InstallRange(uint32_t id, const RangeImage* image, uint32_t view,
-                             ShardEffects* effects) {
-  const RangeMap::Range& info = map_->range(id);
-  auto range =
-      std::make_unique<Range>(id, info.begin, info.end, tables_[info.table].get(), &scratch_);
-  if (image != nullptr) {
-    if (const absl::Status status = range->Restore(*image, buffers_); !status.ok()) {
-      peer_log_.Add(absl::StrCat("range ", id, " cannot be installed: ", status.ToString()),
-                    effects);
-      return;
-    }
-    if (delayed_finished_) range->FinishDelayed();
-  }
-  if (range->subscriptions() != nullptr) {
-    range->subscriptions()->Begin(view, Subscriptions::ClockOf(range->progress()));
-  }
-  owned_[id] = std::move(range);
-}
-
-void ShardCore::MoveAway(absl::Time now, uint32_t id, ShardEffects* effects) {
-  const std::string bytes = EncodeRange(owned_[id]->Image());
-  OutgoingMove move;
-  move.image =
-      CopyToBuffer(buffers_, {reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()});
-  move.view = map_->view();
-  move.to = map_->range(id).owner;
-  owned_[id].reset();
-  SendMove(now, id, &(moves_[id] = std::move(move)), effects);
-}
-
-void ShardCore::SendMove(absl::Time now, uint32_t id, OutgoingMove* move, ShardEffects* effects) {
-  move->next_send = now + kMoveResend;
-  Control control;
-  control.mutable_range_data()->set_range(id);
-  control.mutable_range_data()->set_view(move->view);
-  FrameHeader header;
-  header.sender = self_;
-  header.incarnation = incarnation_;
-  header.view = map_->view();
-  Say(effects, {move->to, EncodeControlFrame(buffers_, header, control, move->image)});
-}
-
-void ShardCore::OnRangeData(absl::Time now, const ParsedFrame& frame, const RangeData& data,
-                            ShardEffects* effects) {
-  const uint32_t id = data.range();
-  if (map_ == nullptr || id >= owned_.size() || frame.header.sender.role != Role::kServer) {
-    peer_log_.Add(absl::StrCat("ignored range ", id, " from ", frame.header.sender.DebugString()),
-                  effects);
-    return;
-  }
-  absl::StatusOr<RangeImage> image = DecodeRange({frame.values().data(), frame.values().size()});
-  if (!image.ok()) {
-    peer_log_.Add(absl::StrCat("range ", id, " from ", frame.header.sender.DebugString(), ": ",
-                               image.status().ToString()),
-                  effects);
-    return;  // the sender will resend it
-  }
-  // A move carries the number of the view that caused it. These numbers grow from owner to owner.
-  // So a late copy, of a range that has moved on meanwhile, is recognised and not installed again.
-  uint32_t& newest = newest_arrival_[id];
-  if (data.view() > newest) {
-    if (const auto move = moves_.find(id);
-        move != moves_.end() && move->second.view < data.view()) {
-      moves_.erase(move);  // the range comes back, so the new owner had received our bytes
-    }
-    if (map_->view() < data.view()) {
-      arrivals_[id] = {*std::move(image), data.view()};
-    } else if (owned_[id] == nullptr) {
-      InstallRange(id, &*image, data.view(), effects);
-      if (owned_[id] == nullptr) return;
-      if (map_->range(id).owner != self_) MoveAway(now, id, effects);
-    } else {
-      return;
-    }
-    newest = data.view();
-  }
-  Control control;
-  control.mutable_command_done()->set_id(MoveId(id, data.view()));
-  FrameHeader header;
-  header.sender = self_;
-  header.incarnation = incarnation_;
-  header.view = view();
-  Say(effects, {frame.header.sender, EncodeControlFrame(buffers_, header, control)});
-  GoOn(now, -1, effects);
-}
-
-void PeerLog::Add(std::string line, ShardEffects* effects) {
-  if (lines_ >= kMost) return;
-  effects->log.push_back(std::move(line));
-  if (++lines_ == kMost) effects->log.push_back("further lines about frames are not logged");
 }
 
 // ---- frames -----------------------------------------------------------------------------------
@@ -309,13 +116,13 @@ void ShardCore::OnFrame(absl::Time now, const ParsedFrame& frame, ShardEffects* 
       FrameHeader header = AnswerHeader(frame, FrameKind::kStored);
       header.first_step = 0;
       absl::StatusOr<Frame> answer =
-          AnswerStore(frame, plan_, map_.get(), owned_, header, buffers_);
+          AnswerStore(frame, plan_, ranges_.map(), ranges_.by_id(), header, buffers_);
       if (!answer.ok()) {
         peer_log_.Add(
             absl::StrCat("refused (", answer.status().message(), "): ", frame.DebugString()),
             effects);
         if (absl::IsInvalidArgument(answer.status())) {
-          Say(effects, {frame.header.sender,
+          effects->Say({frame.header.sender,
                         RefuseStore(frame, header, answer.status().message(), buffers_)});
         }
         break;
@@ -323,7 +130,7 @@ void ShardCore::OnFrame(absl::Time now, const ParsedFrame& frame, ShardEffects* 
       const bool write = IsStoreWrite(static_cast<StoreAction>(frame.header.flags));
       (write ? bytes_.push : bytes_.pull) += frame.frame.TotalBytes();
       (write ? bytes_.ack : bytes_.rows) += answer->TotalBytes();
-      Say(effects, {frame.header.sender, *std::move(answer)});
+      effects->Say({frame.header.sender, *std::move(answer)});
       break;
     }
     case FrameKind::kControl:
@@ -344,19 +151,15 @@ void ShardCore::OnControl(absl::Time now, const ParsedFrame& frame, ShardEffects
     return;
   }
   if (control->has_range_data()) {
-    OnRangeData(now, frame, control->range_data(), effects);
+    if (ranges_.OnRangeData(now, frame, control->range_data(), effects)) GoOn(now, -1, effects);
   } else if (control->has_command_done()) {
-    const uint64_t id = control->command_done().id();
-    const auto move = moves_.find(static_cast<uint32_t>(id));
-    if (move != moves_.end() && move->second.view == id >> 32) moves_.erase(move);
+    ranges_.OnConfirmed(control->command_done().id());
   }
 }
 
 void ShardCore::OnTick(absl::Time now, ShardEffects* effects) {
   NotifyWaiting(now, effects);
-  for (auto& [id, move] : moves_) {
-    if (move.next_send <= now) SendMove(now, id, &move, effects);
-  }
+  ranges_.OnTick(now, effects);
 }
 
 // Cuts a frame into slices. Refuses what the frame decoder cannot check because it does not know
@@ -376,9 +179,10 @@ bool ShardCore::CutSlices(const ParsedFrame& frame, std::vector<Slice>* slices,
   const bool worker = h.sender.role == Role::kWorker && h.sender.index < plan_.workers();
   // A reader (a process without a rank) may only read, and only as an evaluation does.
   const bool reader = h.sender.role == Role::kReader && !push && h.flags == kFlagEvaluate;
-  if (map_ == nullptr || h.group >= policies_.size() || !(worker || reader) || h.step < 0 ||
+  const RangeMap* const map = ranges_.map();
+  if (map == nullptr || h.group >= policies_.size() || !(worker || reader) || h.step < 0 ||
       h.first_step < 0) {
-    *why = map_ == nullptr ? "no view yet" : "group, sender or step out of range";
+    *why = map == nullptr ? "no view yet" : "group, sender or step out of range";
     return false;
   }
   size_t key_offset = 0, value_offset = 0, answer_bytes = 0;
@@ -392,12 +196,12 @@ bool ShardCore::CutSlices(const ParsedFrame& frame, std::vector<Slice>* slices,
     slice.key_offset = key_offset;
     slice.value_offset = value_offset;
     const SliceEntry& e = slice.entry;
-    if (e.range >= map_->ranges().size() ||
-        plan_.tables[map_->range(e.range).table].group != h.group) {
+    if (e.range >= map->ranges().size() ||
+        plan_.tables[map->range(e.range).table].group != h.group) {
       *why = absl::StrCat("range ", e.range, " is not of group ", h.group);
       return false;
     }
-    const TableContext& table = *tables_[map_->range(e.range).table];
+    const TableContext& table = *tables_[map->range(e.range).table];
     const int dim = table.plan->dim;
     const int with_slots =
         (h.flags & kFlagWithSlots) != 0 ? table.optimizer->slots_per_row(dim) : 0;
@@ -426,7 +230,7 @@ bool ShardCore::CutSlices(const ParsedFrame& frame, std::vector<Slice>* slices,
 // Marks the slices of ranges that this shard does not own, or no longer owns.
 void ShardCore::CheckOwners(std::vector<Slice>* slices) const {
   for (Slice& slice : *slices) {
-    if (!slice.settled && owned_[slice.entry.range] == nullptr) {
+    if (!slice.settled && ranges_.Find(slice.entry.range) == nullptr) {
       slice.entry.status = SliceStatus::kWrongView;
       slice.settled = true;
     }
@@ -434,26 +238,14 @@ void ShardCore::CheckOwners(std::vector<Slice>* slices) const {
 }
 
 FrameHeader ShardCore::AnswerHeader(const ParsedFrame& frame, FrameKind kind) const {
-  FrameHeader header;
+  FrameHeader header = ranges_.NewHeader();
   header.kind = kind;
   header.flags = frame.header.flags;
-  header.sender = self_;
-  header.view = view();
-  header.incarnation = incarnation_;
   header.request = frame.header.request;
   header.step = frame.header.step;
   header.group = frame.header.group;
-  header.first_step = MinClock(frame.header.group);
+  header.first_step = ranges_.MinClock(frame.header.group);
   return header;
-}
-
-int64_t ShardCore::MinClock(uint32_t group) const {
-  int64_t smallest = policies::kInfiniteClock;
-  for (const auto& range : owned_) {
-    if (range == nullptr || range->table().plan->group != group) continue;
-    smallest = std::min(smallest, range->progress().MinClock());
-  }
-  return smallest;
 }
 
 // ---- reads ------------------------------------------------------------------------------------
@@ -470,37 +262,14 @@ void ShardCore::OnPull(absl::Time now, const ParsedFrame& frame, ShardEffects* e
     return;
   }
   CheckOwners(&slices_);
-  if (replay_ != nullptr && frame.header.flags == 0) {
-    const Frame* const before = replay_->AnswerTo(frame.header.sender.index, frame.header.request);
-    if (before != nullptr) return Say(effects, {frame.header.sender, *before});
+  if (const Frame* const before = turns_->AnswerTo(frame.header); before != nullptr) {
+    return effects->Say({frame.header.sender, *before});
   }
   if (MayServe(frame, slices_)) {
-    AnswerRead(now, frame, &slices_, effects);
-    if (replay_ != nullptr) GoOn(now, -1, effects);
+    if (AnswerRead(now, frame, &slices_, effects)) GoOn(now, -1, effects);
     return;
   }
-  size_t of_this_worker = 0;
-  for (WaitingRead& read : waiting_reads_) {
-    if (read.frame.header.sender != frame.header.sender) continue;
-    if (read.frame.header.request == frame.header.request) {  // resent: say why it waits
-      read.next_notice = now;
-      return;
-    }
-    ++of_this_worker;
-  }
-  if (of_this_worker >= kMaxParkedPerWorker) return;
-  waiting_reads_.push_back({frame, KeepSlices(slices_), now, now + kNoticeInterval});
-}
-
-// A copy of `slices`. Reuses the memory of frames that waited earlier.
-std::vector<ShardCore::Slice> ShardCore::KeepSlices(const std::vector<Slice>& slices) {
-  std::vector<Slice> kept;
-  if (!spare_slices_.empty()) {
-    kept = std::move(spare_slices_.back());
-    spare_slices_.pop_back();
-  }
-  kept.assign(slices.begin(), slices.end());
-  return kept;
+  waiting_reads_.Add(now, frame, slices_);
 }
 
 bool ShardCore::MayServe(const ParsedFrame& frame, const std::vector<Slice>& slices) const {
@@ -508,20 +277,15 @@ bool ShardCore::MayServe(const ParsedFrame& frame, const std::vector<Slice>& sli
   const int depth = plan_.job.train().prefetch_steps();
   for (const Slice& slice : slices) {
     if (slice.settled) continue;
-    const Range& range = *owned_[slice.entry.range];
-    const bool may =
-        replay_ == nullptr
-            ? range.table().policy->MayServe(range.progress(), frame.header.sender.index,
-                                             frame.header.step, depth)
-            : MayReadAgain(*replay_, range, frame.header, slice.entry.rows, depth);
-    if (!may) return false;
+    const Range& range = *ranges_.Find(slice.entry.range);
+    if (!turns_->MayRead(range, frame.header, slice.entry.rows, depth)) return false;
   }
   return true;
 }
 
 size_t ShardCore::RowFloats(const ParsedFrame& frame, const Slice& slice) const {
   if (slice.settled) return 0;
-  const RangeStore& store = owned_[slice.entry.range]->store();
+  const RangeStore& store = ranges_.Find(slice.entry.range)->store();
   const bool with_slots = (frame.header.flags & kFlagWithSlots) != 0;
   return static_cast<size_t>(store.dim() + (with_slots ? store.slots_per_row() : 0));
 }
@@ -532,8 +296,9 @@ size_t ShardCore::RowFloats(const ParsedFrame& frame, const Slice& slice) const 
 //   2. the range remembers the read, with the same rows and before its version can move, since the
 //      staleness of the update that comes from it is measured against them;
 //   3. the entry states the version and the clock at which the rows were read.
-// No push is admitted between two slices, so the answer shows one moment of the shard.
-void ShardCore::AnswerRead(absl::Time now, const ParsedFrame& frame, std::vector<Slice>* slices,
+// No push is admitted between two slices, so the answer shows one moment of the shard. True if
+// pushes may have waited for this read.
+bool ShardCore::AnswerRead(absl::Time now, const ParsedFrame& frame, std::vector<Slice>* slices,
                            ShardEffects* effects) {
   size_t floats = 0;
   for (const Slice& slice : *slices) floats += slice.entry.rows * RowFloats(frame, slice);
@@ -546,7 +311,7 @@ void ShardCore::AnswerRead(absl::Time now, const ParsedFrame& frame, std::vector
     SliceEntry& e = slice.entry;
     e.row_floats = static_cast<uint32_t>(RowFloats(frame, slice));
     if (!slice.settled) {
-      Range& range = *owned_[e.range];
+      Range& range = *ranges_.Find(e.range);
       const absl::Span<const uint64_t> keys =
           frame.keys().As<uint64_t>().subspan(slice.key_offset / sizeof(uint64_t), e.rows);
       const absl::Span<float> rows = out.first(size_t{e.rows} * e.row_floats);
@@ -563,9 +328,6 @@ void ShardCore::AnswerRead(absl::Time now, const ParsedFrame& frame, std::vector
         } else {
           range.RememberRead(now, frame.header.sender.index, frame.header.step, keys, rows);
         }
-        if (replay_ != nullptr && e.rows > 0) {
-          replay_->OnRead(e.range, frame.header.sender.index, frame.header.step);
-        }
       }
       out.remove_prefix(rows.size());
       e.version = range.progress().version;
@@ -579,71 +341,64 @@ void ShardCore::AnswerRead(absl::Time now, const ParsedFrame& frame, std::vector
   }
   Frame answer = EncodeDataFrame(buffers_, header, entries_, Buffer(), std::move(values));
   bytes_.rows += answer.TotalBytes();
-  if (replay_ != nullptr && header.flags == 0) {
-    replay_->KeepAnswer(frame.header.sender.index, frame.header.request, frame.header.step, answer);
-  }
-  Say(effects, {frame.header.sender, std::move(answer)});
+  const bool more = turns_->OnRead(frame.header, entries_, answer);
+  effects->Say({frame.header.sender, std::move(answer)});
+  return more;
 }
 
-// Answers the waiting reads that the policy allows now. `freed_by`: the worker whose push may have
-// allowed them; -1 if the cause was not a push.
-void ShardCore::ServeWaitingReads(absl::Time now, int freed_by, ShardEffects* effects) {
-  for (size_t i = 0; i < waiting_reads_.size();) {
-    if (MayServe(waiting_reads_[i].frame, waiting_reads_[i].slices)) {
-      WaitingRead read = std::move(waiting_reads_[i]);
-      waiting_reads_.erase(waiting_reads_.begin() + static_cast<std::ptrdiff_t>(i));
-      if (freed_by >= 0) waits_.Add(now, read.since, read.frame.header.sender.index, freed_by);
-      AnswerRead(now, read.frame, &read.slices, effects);
-      spare_slices_.push_back(std::move(read.slices));
-    } else {
-      ++i;
-    }
-  }
+// Answers the waiting reads that have their turn now. `freed_by`: the worker whose push may have
+// allowed them; -1 if the cause was not a push. True if pushes may have waited for one of them.
+bool ShardCore::ServeWaitingReads(absl::Time now, int freed_by, ShardEffects* effects) {
+  bool more = false;
+  waiting_reads_.Retry(/*from_start=*/false, [&](WaitingFrame* read) {
+    if (!MayServe(read->frame, read->slices)) return false;
+    if (freed_by >= 0) waits_.Add(now, read->since, read->frame.header.sender.index, freed_by);
+    if (AnswerRead(now, read->frame, &read->slices, effects)) more = true;
+    return true;
+  });
   NotifyWaiting(now, effects);
+  return more;
 }
 
-// Tells each worker of a waiting read whom the read waits for (WAITING). The message restarts the
-// worker's own timeout. Early pushes get no such message, since they wait only for an earlier push
-// of the same worker, which is on its way. In a replay a push may wait for other workers, so there
-// it gets the message too.
+// Sets `notice` to the entry of a WAITING frame that says whom the frame waits for
+// (proto/frame.md). False if it waits for no other worker.
+bool ShardCore::FindAwaited(absl::Time now, const WaitingFrame& waits, SliceEntry* notice) const {
+  for (const Slice& slice : waits.slices) {
+    const Range* const range = ranges_.Find(slice.entry.range);
+    if (slice.settled || range == nullptr) continue;
+    const int awaited = turns_->Awaited(*range, waits.frame.header);
+    if (awaited < 0) continue;
+    notice->range = slice.entry.range;
+    notice->row_floats = static_cast<uint32_t>(awaited);
+    notice->version = range->progress().workers[static_cast<size_t>(awaited)].admitted;
+    notice->clock = absl::ToInt64Milliseconds(now - waits.since);
+    return true;
+  }
+  return false;
+}
+
+// Tells the sender of each frame that waits for another worker whom it waits for (WAITING). The
+// message restarts the sender's own timeout.
 void ShardCore::NotifyWaiting(absl::Time now, ShardEffects* effects) {
-  const auto notify = [&](WaitingRead* waits) {
-    if (waits->next_notice > now) return;
-    waits->next_notice = now + kNoticeInterval;
-    for (const Slice& slice : waits->slices) {
-      const Range* const range = owned_[slice.entry.range].get();
-      if (slice.settled || range == nullptr) continue;
-      const int awaited = Awaited(replay_.get(), *range, waits->frame.header.sender.index);
+  for (WaitingFrames* const frames : {&waiting_reads_, &early_}) {
+    frames->ForEachDue(now, [&](const WaitingFrame& waits) {
       SliceEntry e;
-      e.range = slice.entry.range;
-      e.row_floats = static_cast<uint32_t>(awaited);
-      e.version = range->progress().workers[static_cast<size_t>(awaited)].admitted;
-      e.clock = absl::ToInt64Milliseconds(now - waits->since);
-      Say(effects, {waits->frame.header.sender,
-                    EncodeDataFrame(buffers_, AnswerHeader(waits->frame, FrameKind::kWaiting),
+      if (!FindAwaited(now, waits, &e)) return;
+      effects->Say({waits.frame.header.sender,
+                    EncodeDataFrame(buffers_, AnswerHeader(waits.frame, FrameKind::kWaiting),
                                     {&e, 1}, Buffer(), Buffer())});
-      return;
-    }
-  };
-  for (WaitingRead& read : waiting_reads_) notify(&read);
-  if (replay_ == nullptr) return;
-  for (WaitingRead& push : early_) notify(&push);
+    });
+  }
 }
 
 Activity ShardCore::Waiting(absl::Time now) const {
-  if (waiting_reads_.empty() && (replay_ == nullptr || early_.empty())) return {};
-  const WaitingRead& read = waiting_reads_.empty() ? early_.front() : waiting_reads_.front();
-  for (const Slice& slice : read.slices) {
-    if (slice.settled) continue;
-    const policies::RangeProgress& progress = owned_[slice.entry.range]->progress();
-    const int slowest =
-        Awaited(replay_.get(), *owned_[slice.entry.range], read.frame.header.sender.index);
-    return {absl::StrCat(read.frame.header.sender.DebugString(), " waits for worker ", slowest,
-                         " at step ", progress.workers[static_cast<size_t>(slowest)].admitted, ", ",
-                         absl::ToInt64Seconds(now - read.since), " s so far"),
-            EndpointId::Worker(slowest)};
-  }
-  return {};
+  const WaitingFrame* const read = waiting_reads_.First();
+  const WaitingFrame* const waits = read != nullptr ? read : early_.First();
+  SliceEntry e;
+  if (waits == nullptr || !FindAwaited(now, *waits, &e)) return {};
+  return {absl::StrCat(waits->frame.header.sender.DebugString(), " waits for worker ", e.row_floats,
+                       " at step ", e.version, ", ", e.clock / 1000, " s so far"),
+          EndpointId::Worker(static_cast<int>(e.row_floats))};
 }
 
 // ---- pushes -----------------------------------------------------------------------------------
@@ -665,24 +420,11 @@ void ShardCore::OnPush(absl::Time now, const ParsedFrame& frame, ShardEffects* e
   if (AdmitSlices(now, frame, &slices, effects)) {
     Acknowledge(frame, slices, effects);
   } else {
-    ParkEarly(now, frame, slices);
+    early_.Add(now, frame, slices);
   }
   slices_.swap(slices);
   // Some slices may have been admitted even if the frame as a whole is not settled.
   GoOn(now, frame.header.sender.index, effects);
-}
-
-void ShardCore::ParkEarly(absl::Time now, const ParsedFrame& frame,
-                          const std::vector<Slice>& slices) {
-  size_t of_this_worker = 0;
-  for (const WaitingRead& push : early_) {
-    if (push.frame.header.sender != frame.header.sender) continue;
-    // The push was resent while it waits. One acknowledgement will answer both frames.
-    if (push.frame.header.request == frame.header.request) return;
-    ++of_this_worker;
-  }
-  if (of_this_worker >= kMaxParkedPerWorker) return;
-  early_.push_back({frame, KeepSlices(slices), now, now + kNoticeInterval});
 }
 
 // Tries to settle each slice. True if all of them are settled.
@@ -690,15 +432,14 @@ bool ShardCore::AdmitSlices(absl::Time now, const ParsedFrame& frame, std::vecto
                             ShardEffects* effects) {
   bool all = true;
   const bool may_hold = plan_.groups[frame.header.group].properties.holds;
-  // A replay does not check the memory budget. The recorded run has kept it; in the replay pushes
-  // may arrive earlier than they did then, and wait.
-  const bool over_budget = may_hold && replay_ == nullptr &&
+  const bool over_budget = may_hold && !turns_->DecidedElsewhere() &&
                            (frame.header.flags & kFlagAssign) == 0 &&
-                           held_bytes() + frame.keys().size() + frame.values().size() >
+                           ranges_.held_bytes() + frame.keys().size() + frame.values().size() >
                                static_cast<size_t>(plan_.job.limits().held_bytes_per_shard());
   for (Slice& slice : *slices) {
-    const Range* const range = owned_[slice.entry.range].get();
-    const bool before = range != nullptr && Admitted(*range, frame.header);
+    const Range* const range = ranges_.Find(slice.entry.range);
+    const bool before =  // a duplicate needs no memory
+        range != nullptr && range->HasAdmitted(frame.header.sender.index, frame.header.step);
     if (!slice.settled && over_budget && !before) {
       slice.entry.status = SliceStatus::kOverBudget;
       slice.settled = true;
@@ -714,14 +455,13 @@ bool ShardCore::AdmitSlices(absl::Time now, const ParsedFrame& frame, std::vecto
 //
 // The order: ownership is checked again, because the range may have moved away while the frame
 // waited. ASSIGN is not a step and has no place in the order of updates, so it is handled before
-// the two checks that follow. In a replay a push must be the next recorded one, but a duplicate
-// must not wait for a turn that has passed: the range acknowledges it again. The range decides the
-// rest (Range::Admit).
+// the checks that follow. The order of turns may keep the push waiting. The range decides the rest
+// (Range::Admit).
 void ShardCore::AdmitSlice(absl::Time now, const ParsedFrame& frame, Slice* slice,
                            ShardEffects* effects) {
   const FrameHeader& h = frame.header;
   SliceEntry& e = slice->entry;
-  Range* const range = owned_[e.range].get();
+  Range* const range = ranges_.Find(e.range);
   if (range == nullptr) {  // moved away while the frame waited
     e.status = SliceStatus::kWrongView;
     slice->settled = true;
@@ -745,10 +485,9 @@ void ShardCore::AdmitSlice(absl::Time now, const ParsedFrame& frame, Slice* slic
   update.version_read = e.version;
   update.clock_gap = h.clock_gap;
   update.in_flight = h.in_flight;
-  if (replay_ != nullptr && !Admitted(*range, h) &&
-      !HasTurn(*replay_, *range, h, &update, effects)) {
-    return;
-  }
+  const absl::StatusOr<bool> turn = turns_->MayAdmit(*range, h, &update);
+  if (!turn.ok()) effects->failure = turn.status();
+  if (!turn.value_or(false)) return;
   switch (range->Admit(now, h.incarnation, h.first_step, std::move(update),
                        (h.flags & kFlagEndOfEpoch) != 0)) {
     case Range::Admission::kDuplicate:
@@ -764,10 +503,7 @@ void ShardCore::AdmitSlice(absl::Time now, const ParsedFrame& frame, Slice* slic
       e.status = SliceStatus::kDropped;
       [[fallthrough]];
     case Range::Admission::kAdmitted:
-      if (replay_ != nullptr) {
-        replay_->OnAdmitted(e.range);
-        replay_->ForgetAnswers(h.sender.index, h.step);
-      }
+      turns_->OnAdmitted(*range, h);
       e.version = range->progress().version;
       slice->settled = true;
       break;
@@ -783,44 +519,29 @@ void ShardCore::AdmitSlice(absl::Time now, const ParsedFrame& frame, Slice* slic
 }
 
 void ShardCore::RetryEarly(absl::Time now, ShardEffects* effects) {
-  for (bool progress = true; progress;) {
-    progress = false;
-    for (size_t i = 0; i < early_.size(); ++i) {
-      if (!AdmitSlices(now, early_[i].frame, &early_[i].slices, effects)) continue;
-      WaitingRead push = std::move(early_[i]);
-      early_.erase(early_.begin() + static_cast<std::ptrdiff_t>(i));
-      Acknowledge(push.frame, push.slices, effects);
-      spare_slices_.push_back(std::move(push.slices));
-      progress = true;
-      break;
-    }
-  }
+  early_.Retry(/*from_start=*/true, [&](WaitingFrame* push) {
+    if (!AdmitSlices(now, push->frame, &push->slices, effects)) return false;
+    Acknowledge(push->frame, push->slices, effects);
+    return true;
+  });
 }
 
 // Call it after a frame or a view has changed a range: early pushes and waiting reads may be able
-// to continue. Pushes are first, because an admitted push may allow reads. In a replay an answered
-// read may also allow a push, so there both are repeated until nothing changes.
+// to continue. Pushes are first, because an admitted push may allow reads. If an answered read may
+// allow a push, both are tried again.
 void ShardCore::GoOn(absl::Time now, int freed_by, ShardEffects* effects) {
-  uint64_t before = 0;
-  do {
-    before = replay_ == nullptr ? 0 : replay_->turns();
+  for (bool more = true; more;) {
     RetryEarly(now, effects);
     // REFRESH frames go out before reads of this version are answered. A read may make the range
     // drop other rows from the worker's kept ones; a later refresh will name those.
     const size_t others = effects->out.size();
-    FrameHeader header;
-    header.sender = self_;
-    header.view = view();
-    header.incarnation = incarnation_;
-    AppendRefreshes(
-        header, absl::MakeSpan(owned_), [this](uint32_t group) { return MinClock(group); },
-        buffers_, &refresh_rows_, &effects->out);
+    AppendRefreshes(ranges_, buffers_, &refresh_rows_, &effects->out);
     for (size_t i = others; i < effects->out.size(); ++i) {
       bytes_.refresh += effects->out[i].frame.TotalBytes();
       effects->urgent = true;
     }
-    ServeWaitingReads(now, freed_by, effects);
-  } while (replay_ != nullptr && replay_->turns() != before);
+    more = ServeWaitingReads(now, freed_by, effects);
+  }
 }
 
 // Sends the ACK. The frame has entries only for the slices that were not admitted or came too late.
@@ -843,39 +564,8 @@ void ShardCore::Acknowledge(const ParsedFrame& frame, absl::Span<const Slice> sl
 // ---- the rest ---------------------------------------------------------------------------------
 
 void ShardCore::FinishDelayed(ShardEffects* effects) {
-  delayed_finished_ = true;
-  for (const auto& range : owned_) {
-    if (range != nullptr) range->FinishDelayed();
-  }
+  ranges_.FinishDelayed();
   Give(&records_, &order_, effects);
-}
-
-std::vector<Range*> ShardCore::OwnedRanges() {
-  std::vector<Range*> ranges;
-  for (const auto& range : owned_) {
-    if (range != nullptr) ranges.push_back(range.get());
-  }
-  return ranges;
-}
-
-const Range* ShardCore::FindRange(uint32_t range) const {
-  return range < owned_.size() ? owned_[range].get() : nullptr;
-}
-
-bool ShardCore::Settled() const {
-  if (map_ == nullptr || !moves_.empty() || !arrivals_.empty()) return false;
-  for (uint32_t id = 0; id < owned_.size(); ++id) {
-    if ((map_->range(id).owner == self_) != (owned_[id] != nullptr)) return false;
-  }
-  return true;
-}
-
-size_t ShardCore::held_bytes() const {
-  size_t total = 0;
-  for (const auto& range : owned_) {
-    if (range != nullptr) total += range->held_bytes();
-  }
-  return total;
 }
 
 ShardReport ShardCore::Report() const {
@@ -892,9 +582,9 @@ ShardReport ShardCore::Report() const {
     for (const Measure& measure : table->stats.by_popularity) {
       FillDistribution(measure, out->add_by_popularity());
     }
-    for (const auto& range : owned_) {
-      if (range == nullptr || range->table().plan != table->plan) continue;
-      if (IsFirstCopy(range->id())) {
+    for (const Range* const range : ranges_.Owned()) {
+      if (range->table().plan != table->plan) continue;
+      if (ranges_.IsFirstCopy(range->id())) {
         out->set_rows(out->rows() + static_cast<uint64_t>(range->store().size()));
       }
       out->set_bytes(out->bytes() + range->store().MemoryBytes());
