@@ -10,7 +10,7 @@ import os
 import sys
 from ctypes import (POINTER, Structure, c_char_p, c_double, c_float, c_int, c_int32,
                     c_int64, c_uint8, c_uint64, c_void_p)
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 
 class Error(RuntimeError):
@@ -158,11 +158,12 @@ def roots() -> list[str]:
     return [tree, os.path.join(tree, "build"), prefix, wheel]
 
 
-def _places(name: str) -> list[str]:
+def _places() -> list[str]:
     """Where the library may be."""
     told = os.environ.get("TANDEM_LIBRARY")
     if told:
-        return [os.path.join(os.path.dirname(told), name) if name != "libtandem.so" else told]
+        return [told]
+    name = "libtandem.so"
     return [place for root in roots() for place in
             [os.path.join(root, "lib", name), os.path.join(root, "lib64", name),
              *sorted(glob.glob(os.path.join(root, "lib", "*", name)))]]
@@ -171,21 +172,15 @@ def _places(name: str) -> list[str]:
 _library: Optional[ctypes.CDLL] = None
 
 
-def library(name: Optional[str] = None, allowed: Optional[Callable[[str], None]] = None) -> ctypes.CDLL:
-    """libtandem.so, or the library `name` that has all of it and more; loaded at the first call. allowed:
-    is given its path before it is loaded, and raises where it must not be."""
+def library() -> ctypes.CDLL:
+    """libtandem.so; loaded at the first call."""
     global _library
-    if name is None and _library is not None:
-        return _library
     if _library is None:
-        name = name or "libtandem.so"
-        build = f"build it (ninja -C build {'tandem_capi' if name == 'libtandem.so' else 'tandem_capi_models'})"
-        path = next((p for p in _places(name) if os.path.exists(p)), None)
+        build = "build it (ninja -C build tandem_capi)"
+        path = next((p for p in _places() if os.path.exists(p)), None)
         if path is None:
-            raise ImportError(f"{name} is not there; {build}, or say in TANDEM_LIBRARY where "
-                              "libtandem.so is; looked at: " + ", ".join(_places(name)))
-        if allowed is not None:
-            allowed(path)
+            raise ImportError(f"libtandem.so is not there; {build}, or say in TANDEM_LIBRARY where it is; looked at: "
+                              + ", ".join(_places()))
         found = ctypes.CDLL(path)
         for symbol, (result, arguments) in _FUNCTIONS.items():
             function = getattr(found, symbol, None)
@@ -193,9 +188,6 @@ def library(name: Optional[str] = None, allowed: Optional[Callable[[str], None]]
                 raise ImportError(f"{path} is of another version than this package, without {symbol}; {build}")
             function.restype, function.argtypes = result, arguments
         _library = found
-    if name is not None and os.path.basename(_library._name) != name:
-        raise ImportError(f"{name} cannot be loaded any more: {os.path.basename(_library._name)} is; import what needs "
-                          "it before tandem.init()")
     return _library
 
 
