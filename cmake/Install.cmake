@@ -1,8 +1,7 @@
 # Defines where `cmake --install` puts files, and the Debian package that `cpack -G DEB` makes.
 #
 #   bin/                 tandem, tandem-scheduler, tandem-server, tandem-worker, tandem-simulator
-#   lib/                 libtandem.so (capi/tandem.h), libtandem_models.so (capi/tandem_models.h),
-#                        and the libraries behind tandem::client
+#   lib/                 libtandem.so (capi/tandem.h), and the libraries behind tandem::client
 #   lib/cmake/Tandem/    find_package(Tandem): tandem::client, tandem::capi
 #   include/tandem/      their headers, with the names that they have in the tree
 #   share/tandem/        python/ (the package), configs/, the script that draws figures
@@ -23,10 +22,6 @@ install(TARGETS ${programs} RUNTIME)
 set_target_properties(tandem_capi PROPERTIES EXPORT_NAME capi)
 install(TARGETS ${exported} tandem_capi EXPORT TandemTargets
   ARCHIVE LIBRARY FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tandem)
-if(TARGET tandem_capi_models)
-  install(TARGETS tandem_capi_models LIBRARY)
-  install(FILES capi/tandem_models.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tandem/capi)
-endif()
 install(FILES capi/tandem.h capi/tandem_group.h capi/tandem_store.h
   DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tandem/capi)
 foreach(name bounds collectives job wire)

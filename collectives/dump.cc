@@ -4,11 +4,9 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <optional>
 #include <set>
-#include <sstream>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -351,10 +349,8 @@ absl::StatusOr<std::vector<GroupDump>> ReadDumps(const std::string& folder) {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
     if (entry.path().extension() != ".jsonl") continue;
-    std::ifstream in(entry.path());
-    std::stringstream text;
-    text << in.rdbuf();
-    absl::StatusOr<GroupDump> dump = ParseDump(text.str());
+    TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(entry.path().string()));
+    absl::StatusOr<GroupDump> dump = ParseDump(text);
     if (!dump.ok()) {
       return absl::InvalidArgumentError(
           absl::StrCat(entry.path().string(), ": ", dump.status().message()));

@@ -11,7 +11,7 @@ import os
 import sys
 from ctypes import (POINTER, Structure, c_char_p, c_double, c_float, c_int, c_int32,
                     c_int64, c_uint8, c_uint64, c_void_p)
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 
 class Error(RuntimeError):
@@ -168,11 +168,12 @@ def roots() -> list[str]:
     return [tree, os.path.join(tree, "build"), prefix, wheel]
 
 
-def _places(name: str) -> list[str]:
+def _places() -> list[str]:
     """Paths at which the library may be."""
     told = os.environ.get("TANDEM_LIBRARY")
     if told:
-        return [os.path.join(os.path.dirname(told), name) if name != "libtandem.so" else told]
+        return [told]
+    name = "libtandem.so"
     return [place for root in roots() for place in
             [os.path.join(root, "lib", name), os.path.join(root, "lib64", name),
              *sorted(glob.glob(os.path.join(root, "lib", "*", name)))]]
@@ -181,23 +182,15 @@ def _places(name: str) -> list[str]:
 _library: Optional[ctypes.CDLL] = None
 
 
-def library(name: Optional[str] = None,
-            allowed: Optional[Callable[[str], None]] = None) -> ctypes.CDLL:
-    """libtandem.so, or the library `name`, which contains it. The first call loads it. allowed:
-    gets the path before that, and raises if the library must not be loaded."""
+def library() -> ctypes.CDLL:
+    """libtandem.so; the first call loads it."""
     global _library
-    if name is None and _library is not None:
-        return _library
     if _library is None:
-        name = name or "libtandem.so"
-        target = "tandem_capi" if name == "libtandem.so" else "tandem_capi_models"
-        build = f"build it (ninja -C build {target})"
-        path = next((p for p in _places(name) if os.path.exists(p)), None)
+        build = "build it (ninja -C build tandem_capi)"
+        path = next((p for p in _places() if os.path.exists(p)), None)
         if path is None:
-            raise ImportError(f"{name} is not there; {build}, or say in TANDEM_LIBRARY where "
-                              "libtandem.so is; looked at: " + ", ".join(_places(name)))
-        if allowed is not None:
-            allowed(path)
+            raise ImportError(f"libtandem.so is not there; {build}, or say in TANDEM_LIBRARY where "
+                              "it is; looked at: " + ", ".join(_places()))
         found = ctypes.CDLL(path)
         for symbol, (result, arguments) in _FUNCTIONS.items():
             function = getattr(found, symbol, None)
@@ -206,9 +199,6 @@ def library(name: Optional[str] = None,
                                   f"{symbol}; {build}")
             function.restype, function.argtypes = result, arguments
         _library = found
-    if name is not None and os.path.basename(_library._name) != name:
-        raise ImportError(f"{name} cannot be loaded any more: {os.path.basename(_library._name)} "
-                          "is; import what needs it before tandem.init()")
     return _library
 
 

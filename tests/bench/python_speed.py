@@ -8,7 +8,6 @@ servers, asynchronous tables, synchronous dense part; ids and batches are drawn 
 C++ worker, which reads a file. Samples per second of the job as its summary has them, first steps included; of what
 is no job: by a clock of its own after five steps.
 
-    compiled     a Python loop with the compiled model, beside tandem-worker
     bare         an eager module, beside its bare forward and backward passes in two processes
     ddp          the same, beside DistributedDataParallel with sparse embeddings over gloo
     rpc          the same, beside PyTorch's RPC parameter servers (two of them, dense part by gloo)
@@ -34,10 +33,9 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 sys.path[:0] = [HERE, os.path.join(ROOT, "tests", "python")]
 NUMBERS, FIELDS, IDS, DIM = 13, 26, 100_000, 16
 BOTTOM, TOP = [512, 256, 64, 16], [512, 256]
-CONFIG = "dlrm { bottom: [512, 256, 64, 16] top: [512, 256] }"
 BATCHES = 16  # prepared; taken round and round
 WARM_UP = 5   # steps before a clock of ours starts
-WANTED = {"compiled": .95, "bare": .85, "ddp": 1.2, "rpc": 2, "script": 1, "groups": 1, "step": .2}
+WANTED = {"bare": .85, "ddp": 1.2, "rpc": 2, "script": 1, "groups": 1, "step": .2}
 JOB = """
 cluster {{ workers: {workers} servers: {servers} }}
 {data}
@@ -68,26 +66,20 @@ def module():
 
 
 def job_worker(flags):
-    """A worker of a job, with the eager module or the compiled model."""
+    """A worker of a job with the eager module."""
     import torch  # pylint: disable=import-outside-toplevel
     import tandem  # pylint: disable=import-outside-toplevel
-    if flags.worker == "compiled":
-        import tandem.models  # pylint: disable=import-outside-toplevel
     job = tandem.init()
     rows = tandem.EmbeddingBagCollection()
     batches = prepared(flags.batch, job.rank)
     loader = tandem.DataLoader([batches[i % BATCHES] for i in range(flags.steps)], features=1)
     loss_of = torch.nn.BCEWithLogitsLoss(reduction="sum")
-    model = tandem.models.compiled(CONFIG, NUMBERS) if flags.worker == "compiled" else module()
+    model = module()
     optimizer = tandem.DistributedOptimizer(model, loss="sum")
     for _ in job.epochs():
         for numbers, ids, label in loader:
             optimizer.zero_grad()
-            if flags.worker == "compiled":
-                loss = model.loss(numbers, rows(ids), label)
-            else:
-                loss = loss_of(model(numbers, rows(ids).table("ids")), label)
-            loss.backward()
+            loss_of(model(numbers, rows(ids).table("ids")), label).backward()
             optimizer.step()
 
 
@@ -228,8 +220,8 @@ def export(flags):
     torch.jit.script(OfTables(module(), ["ids"])).save(flags.meet)
 
 
-WORKERS = {"eager": job_worker, "compiled": job_worker, "step": step_worker, "bare": bare_process, "ddp": ddp_process,
-           "rpc": rpc_process, "export": export}
+WORKERS = {"eager": job_worker, "step": step_worker, "bare": bare_process, "ddp": ddp_process, "rpc": rpc_process,
+           "export": export}
 
 
 # ---- the rounds ----
@@ -281,14 +273,10 @@ class Bench:
         with open(os.path.join(out, "summary.json"), encoding="utf-8") as file:
             return json.load(file)
 
-    def program_job(self, worker):
-        job = self.job_file(worker, "data { format: PROGRAM } model { program {} }", fields=True)
+    def program_job(self):
+        job = self.job_file("eager", "data { format: PROGRAM } model { program {} }", fields=True)
         return self.run_job(job, "--python", os.path.abspath(__file__), "--",
-                            *self.command(worker)[2:])["samples_per_second"]
-
-    def file_job(self, name, model):
-        data = f'data {{ format: CRITEO train: "{self.data()}/train.tsv" }} model {{ {model} }}'
-        return self.run_job(self.job_file(name, data))["samples_per_second"]
+                            *self.command("eager")[2:])["samples_per_second"]
 
     def data(self):
         folder = os.path.join(self.folder, "data")
@@ -319,7 +307,8 @@ class Bench:
         file = os.path.join(self.folder, "dlrm.pt")
         if not os.path.exists(file):
             subprocess.run(self.command("export", meet=file), env=self.environment, check=True)
-        return self.file_job("script", f'script {{ file: "{file}" }}')
+        data = f'data {{ format: CRITEO train: "{self.data()}/train.tsv" }} model {{ script {{ file: "{file}" }} }}'
+        return self.run_job(self.job_file("script", data))["samples_per_second"]
 
     def step_job(self):
         steps = 20 * self.flags.steps
@@ -332,10 +321,8 @@ class Bench:
 
     def rows(self):
         """Name: what is measured, and beside what; None: the figure stands for itself."""
-        def eager():
-            return self.program_job("eager")
+        eager = self.program_job
         return {
-            "compiled": (lambda: self.program_job("compiled"), lambda: self.file_job("worker", CONFIG)),
             "bare": (eager, lambda: self.processes("bare", 2)),
             "ddp": (eager, lambda: self.processes("ddp", 2)),
             "rpc": (eager, lambda: self.processes("rpc", 4)),

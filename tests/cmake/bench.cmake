@@ -8,7 +8,7 @@ tandem_test(client_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/client_test.cc
 tandem_test(collective_bench_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/collective_bench_test.cc
             DEPS tandem::bench LABELS unit bench)
 tandem_test(collective_chooser_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/collective_chooser_test.cc
-            DEPS tandem::bench LABELS unit)
+            DEPS tandem::collective_chooser tandem::collective_group tandem::collective_links LABELS unit)
 tandem_test(collective_dump_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/collective_dump_test.cc
             DEPS tandem::collective_trace LABELS unit)
 

@@ -99,7 +99,7 @@ TEST_F(JoinedBenchTest, BadFlags) {
            {{"--rank", "0"}, "one of --listen and --join"},
            {{"--rank", "0", "--listen", "127.0.0.1:0", "--join", "127.0.0.1:9"}, "one of"},
            {{"--rank", "2", "--ranks", "2", "--listen", "127.0.0.1:0"}, "rank 2 of 2 ranks"},
-           {{"--listen", "127.0.0.1:0", "--link", "memory"}, "shm, rdma, tcp, zmq or auto"},
+           {{"--listen", "127.0.0.1:0", "--link", "pigeon"}, "shm, rdma, tcp, zmq or auto"},
            {{"--join", "nowhere", "--start-seconds", "1"}, "nowhere"}}) {
     const RunResult result = RunProgram(Bench(arguments), kLimit);
     EXPECT_NE(result.exit_code, 0);

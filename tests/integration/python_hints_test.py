@@ -127,7 +127,6 @@ def main():
     except ModuleNotFoundError as error:
         skipped = str(error)
     if not skipped:
-        importlib.import_module("tandem.models")  # the library that it needs is to be the first one
         for path, tree in trees.items():
             faults += faults_of_names(path, tree)
 

@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <filesystem>
-#include <map>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -20,7 +18,6 @@
 #include "google/protobuf/text_format.h"
 #include "gtest/gtest.h"
 #include "models/model.h"
-#include "tests/integration/model_bits.h"
 #include "tests/integration/run_job.h"
 
 namespace tandem {
@@ -111,7 +108,6 @@ class PythonModelsTest : public ::testing::TestWithParam<Case> {
     const Computed of = ComputeWith(c.config);
     const std::string fields = absl::StrJoin(c.tables, " ");
     nlohmann::json json = {{"model", c.name},
-                           {"config", c.config},
                            {"numeric", c.numeric},
                            {"dim", kDim},
                            {"widths", c.widths},
@@ -204,17 +200,16 @@ class PythonModelsTest : public ::testing::TestWithParam<Case> {
         numeric, " categorical: [", absl::StrJoin(fields, ", "), "] } }\nmodel { ", model, " }");
   }
 
-  // The same rows and a model in Python: `what` of tests/python/models.py.
-  RunResult RunInPython(const std::string& what, const std::vector<std::string>& set) {
-    return Run(what, "data { format: PROGRAM }\nmodel { program {} }",
-               {"--python", SourcePath("tests/python/models.py"), "--", what,
-                folder_.File("case.json"), folder_.File("train.csv"), folder_.File("test.csv")},
-               set);
+  // The same rows and the module of tests/python/models.py in a Python loop.
+  RunResult RunInPython() {
+    return Run("module", "data { format: PROGRAM }\nmodel { program {} }",
+               {"--python", SourcePath("tests/python/models.py"), "--", "train",
+                folder_.File("case.json"), folder_.File("train.csv"), folder_.File("test.csv")});
   }
 
-  // The same job but for data and model: one worker, steps in order, unless `set` says more.
+  // The same job but for data and model: one worker, steps in order.
   RunResult Run(const std::string& out, const std::string& data_and_model,
-                const std::vector<std::string>& flags, const std::vector<std::string>& set = {}) {
+                const std::vector<std::string>& flags) {
     std::string tables;
     for (size_t t = 0; t < GetParam().tables.size(); ++t) {
       absl::StrAppend(
@@ -227,7 +222,6 @@ class PythonModelsTest : public ::testing::TestWithParam<Case> {
     arguments.job = folder_.File(out + ".textproto");
     arguments.out = folder_.File(out);
     arguments.flags = flags;
-    arguments.set = set;
     arguments.environment = {{"TANDEM_PYTHON", PythonInterpreter()}};
     WriteTextFile(
         arguments.job,
@@ -236,36 +230,6 @@ class PythonModelsTest : public ::testing::TestWithParam<Case> {
                      "policy { kind: BSP }\n", data_and_model, "\ntrain { batch_size: ", kSamples,
                      " epochs: 3 prefetch_steps: 0 } evaluation { batch_size: ", kSamples, " }\n"));
     return RunJob(arguments);
-  }
-
-  static std::vector<std::string> Settings(const std::string& synchroniser,
-                                           const std::string& optimizer, int depth, int workers) {
-    std::vector<std::string> set = {
-        "reproducible=true",
-        absl::StrCat("cluster.workers=", workers),
-        absl::StrCat("dense.synchroniser=", synchroniser),
-        absl::StrCat("dense.optimizer={kind: ", optimizer, " learning_rate: 0.01}"),
-        absl::StrCat("table[0].optimizer={kind: ", optimizer, " learning_rate: 0.02}"),
-        "train.epochs=2",
-        absl::StrCat("train.prefetch_steps=", depth)};
-    return set;
-  }
-
-  void ExpectTheBitsOfTheWorker(const std::vector<std::string>& set) {
-    for (const char* out : {"compiled_worker", "compiled"}) {  // of settings before these
-      std::filesystem::remove_all(folder_.File(out));
-    }
-    const RunResult worker = Run("compiled_worker", OfFiles(GetParam().config), {}, set);
-    ASSERT_TRUE(worker.ok()) << worker.DebugString();
-    const RunResult python = RunInPython("compiled", set);
-    ASSERT_TRUE(python.ok()) << python.DebugString();
-    const auto want = ReadCheckpoint(folder_.File("compiled_worker/model"));
-    const auto found = ReadCheckpoint(folder_.File("compiled/model"));
-    ASSERT_TRUE(want.ok()) << want.status();
-    ASSERT_TRUE(found.ok()) << found.status();
-    EXPECT_EQ(want->size(), GetParam().tables.size() + 1) << "tables, and dense parameters";
-    EXPECT_EQ(Difference(*want, *found), "");
-    EXPECT_EQ(python.Measured(), worker.Measured());
   }
 
   TemporaryFolder folder_;
@@ -301,7 +265,7 @@ TEST_P(PythonModelsTest, AModuleLearnsWhatTheCompiledModelDoes) {
   ASSERT_TRUE(compiled.ok()) << compiled.DebugString();
   const RunResult script = Run("script", OfFiles(ScriptConfig()), {});
   ASSERT_TRUE(script.ok()) << script.DebugString();
-  const RunResult module = RunInPython("train", {});
+  const RunResult module = RunInPython();
   ASSERT_TRUE(module.ok()) << module.DebugString();
   EXPECT_EQ(module.summary["samples"], 3 * 4000);
   EXPECT_EQ(compiled.summary["samples"], 3 * 4000);
@@ -314,34 +278,6 @@ TEST_P(PythonModelsTest, AModuleLearnsWhatTheCompiledModelDoes) {
   EXPECT_EQ(module.summary["eval"]["samples"], 2000);
   std::printf("%s: logloss %.6f compiled, %.6f module, %.6f script\n", GetParam().name.c_str(),
               want, found, by_script);
-}
-
-// The compiled model in a Python loop leaves the bits of tandem-worker, whose readers deal the same
-// rows.
-TEST_P(PythonModelsTest, TheCompiledModelInPythonLeavesTheBitsOfTheWorker) {
-  WriteRows("train.csv", 3 * 4 * kSamples + 1, 1);  // shares of different size
-  WriteRows("test.csv", 500, 2);
-  const std::map<std::string, std::vector<std::string>> settings = {
-      {"mlp", Settings("SERVERS", "ADAM", 1, 2)},
-      {"dlrm", Settings("ALLREDUCE", "ADAGRAD", 0, 3)},
-      {"gmf", Settings("SERVERS", "ADAGRAD", 0, 1)}};
-  ExpectTheBitsOfTheWorker(settings.at(GetParam().name));
-}
-
-// As above with everything: minutes.
-TEST_P(PythonModelsTest, DISABLED_TheCompiledModelInPythonLeavesTheBitsOfTheWorkerAlways) {
-  WriteRows("train.csv", 3 * 4 * kSamples + 1, 1);
-  WriteRows("test.csv", 500, 2);
-  for (const char* synchroniser : {"ALLREDUCE", "SERVERS"}) {
-    for (const char* optimizer : {"ADAM", "ADAGRAD"}) {
-      for (const int depth : {0, 1}) {
-        for (const int workers : {1, 2, 3}) {
-          SCOPED_TRACE(absl::StrCat(synchroniser, " ", optimizer, " ", depth, " ", workers));
-          ExpectTheBitsOfTheWorker(Settings(synchroniser, optimizer, depth, workers));
-        }
-      }
-    }
-  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, PythonModelsTest, ::testing::ValuesIn(kCases),

@@ -1,8 +1,7 @@
 """MLP, DLRM and GMF as plain nn.Modules beside the compiled models. `models.py gradients CASE`
 compares one step with what the compiled model has computed (a JSON file of python_models_test.cc);
 `models.py train CASE TRAIN.csv TEST.csv` is a worker that begins with the same values and reads the
-same rows; `models.py compiled CASE TRAIN.csv TEST.csv` is one with the compiled model; `models.py
-export CASE FILE` writes the module as TorchScript."""
+same rows; `models.py export CASE FILE` writes the module as TorchScript."""
 import csv
 import json
 import sys
@@ -110,10 +109,9 @@ def gradients(case):
                                         == name))
 
 
-def batches(case, path, rank=0, workers=1):
-    """Those of a worker: rows are dealt as the readers deal them."""
+def batches(case, path):
     with open(path, encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))[rank::workers]
+        rows = list(csv.DictReader(file))
     for begin in range(0, len(rows), case["batch"]):
         part = rows[begin:begin + case["batch"]]
         numbers = torch.tensor([[float(r[f"x{i}"]) for i in range(case["numeric"])] for r in part])
@@ -144,28 +142,7 @@ def train(case, train_file, test_file):
                 job.score(model(numbers, cells_of(ids)), label)
 
 
-def compiled(case, train_file, test_file):
-    import tandem.models  # pylint: disable=import-outside-toplevel
-
-    job = tandem.init()
-    rows = tandem.EmbeddingBagCollection()
-    model = tandem.models.compiled(case["config"], case["numeric"])
-    optimizer = tandem.DistributedOptimizer(model, loss="sum")
-    share = (job.rank, job.world_size)
-    loader = tandem.DataLoader(list(batches(case, train_file, *share)), features=1)
-    tests = tandem.DataLoader(list(batches(case, test_file, *share)), features=1)
-    for _ in job.epochs():
-        for numbers, ids, label in loader:
-            loss = model.loss(numbers, rows(ids), label)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-        for numbers, ids, label in job.evaluate(tests):
-            with torch.no_grad():
-                job.score(model(numbers, rows(ids)), label)
-
-
 if __name__ == "__main__":
     with open(sys.argv[2], encoding="utf-8") as opened:
-        {"gradients": gradients, "train": train, "compiled": compiled,
+        {"gradients": gradients, "train": train,
          "export": export}[sys.argv[1]](json.load(opened), *sys.argv[3:])

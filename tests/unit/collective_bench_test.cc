@@ -19,6 +19,7 @@ namespace tandem {
 namespace {
 
 using ::testing::HasSubstr;
+using Links = std::vector<std::unique_ptr<collectives::Link>>;
 
 bench::CollectiveBenchOptions Tiny() {
   bench::CollectiveBenchOptions options;
@@ -68,7 +69,7 @@ TEST_P(CollectiveBenchTest, EveryCollectiveByEveryAlgorithmIsRight) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, CollectiveBenchTest, testing::Values("shm", "tcp", "memory"),
+INSTANTIATE_TEST_SUITE_P(All, CollectiveBenchTest, testing::Values("shm", "tcp", "zmq"),
                          [](const auto& test) { return std::string(test.param); });
 
 TEST(CollectiveBenchJsonTest, OneObjectALine) {
@@ -101,7 +102,6 @@ TEST(CollectiveBenchDrawTest, SchedulesAreDrawn) {
 
 TEST(CollectiveBenchChooserTest, ExplainsAndMeasuresRegret) {
   bench::CollectiveBenchOptions options = Tiny();
-  options.link = "memory";
   options.max_bytes = 256;
   options.calibrate = options.explain = true;
   std::ostringstream explained, measured;
@@ -126,7 +126,7 @@ TEST(CollectiveBenchOptionsTest, BadOnesAreRefused) {
     change(&options);
     return std::string(bench::RunCollectiveBench(options, out).message());
   };
-  EXPECT_THAT(error([](auto* o) { o->link = "pigeon"; }), HasSubstr("'pigeon': want shm, tcp"));
+  EXPECT_THAT(error([](auto* o) { o->link = "pigeon"; }), HasSubstr("'pigeon': want shm, rdma"));
   EXPECT_THAT(error([](auto* o) { o->ranks = 0; }),
               HasSubstr("--ranks 0 with --root 0: want 1 ranks or more"));
   EXPECT_THAT(error([](auto* o) { o->root = 3; }), HasSubstr("root 3"));
@@ -155,10 +155,10 @@ TEST(ExactPatternTest, CountsWhatIsWrong) {
 
 // The rank that failed is named with its reason, not one that only lost it.
 TEST(RankProcessesTest, TheCauseIsReported) {
-  for (const char* link : {"shm", "tcp", "memory"}) {
-    const auto fails = [](int rank,
-                          std::vector<std::unique_ptr<collectives::Link>> links) -> absl::Status {
-      collectives::Group group(rank, std::move(links), {});
+  for (const char* link : {"shm", "tcp"}) {
+    const auto fails = [](int rank, Links links,
+                          const collectives::GroupOptions& options) -> absl::Status {
+      collectives::Group group(rank, std::move(links), options);
       if (rank == 1) return absl::InternalError("no more paper");
       return group.Wait(group.Barrier());
     };
@@ -169,7 +169,7 @@ TEST(RankProcessesTest, TheCauseIsReported) {
 }
 
 TEST(RankProcessesTest, ADeadRankIsReported) {
-  const auto dies = [](int rank, std::vector<std::unique_ptr<collectives::Link>>) -> absl::Status {
+  const auto dies = [](int rank, Links, const collectives::GroupOptions&) -> absl::Status {
     if (rank == 1) raise(SIGKILL);
     return absl::OkStatus();
   };
@@ -182,7 +182,7 @@ TEST(RankProcessesTest, ARankWhoseEndIsNotToBeKnownHasNotEndedWell) {
   const auto ends = [](const absl::Status& of_rank_1) {
     const auto before = std::signal(SIGCHLD, SIG_IGN);
     const absl::Status end = bench::RunRanks(
-        {"shm", 2}, [&of_rank_1](int rank, std::vector<std::unique_ptr<collectives::Link>>) {
+        {"shm", 2}, [&of_rank_1](int rank, Links, const collectives::GroupOptions&) {
           return rank == 1 ? of_rank_1 : absl::OkStatus();
         });
     std::signal(SIGCHLD, before);

@@ -7,11 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "base/status_macros.h"
 #include "collectives/tuning/engine_cost.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tools/bench/rank_processes.h"
+#include "tests/unit/memory_links.h"
 
 namespace tandem {
 namespace {
@@ -216,8 +215,7 @@ TEST(TrialTest, WhatAddsInRankOrderWinsTies) {
 TEST(TrialTest, AllRanksHaveTheSameAndTheRulesFollowThem) {
   constexpr int kRanks = 3;
   std::vector<collectives::Calibration> of_rank(kRanks);
-  const auto body = [&](int rank,
-                        std::vector<std::unique_ptr<collectives::Link>> links) -> absl::Status {
+  RunRankThreads(kRanks, [&](int rank, RankLinks links) {
     collectives::Group group(rank, std::move(links), {});
     collectives::Calibration costs = SomeCosts(1e-6, 1e-10);
     costs.cores = 1;  // where little can be foretold
@@ -227,14 +225,11 @@ TEST(TrialTest, AllRanksHaveTheSameAndTheRulesFollowThem) {
                           collectives::Primitive::kAllGather};
     options.most_bytes = 16 << 10;
     options.seconds = 3600;  // all rounds, however slow this is
-    TANDEM_RETURN_IF_ERROR(collectives::TryOut(group, options, &costs));
+    ASSERT_EQ(collectives::TryOut(group, options, &costs), absl::OkStatus());
     of_rank[static_cast<size_t>(rank)] = costs;
     options.primitives = {collectives::Primitive::kBroadcast};
-    return absl::IsUnimplemented(collectives::TryOut(group, options, &costs))
-               ? absl::OkStatus()
-               : absl::InternalError("a broadcast was tried out");
-  };
-  ASSERT_EQ(bench::RunRanks({"memory", kRanks}, body), absl::OkStatus());
+    EXPECT_TRUE(absl::IsUnimplemented(collectives::TryOut(group, options, &costs)));
+  });
   const collectives::Calibration& c = of_rank[0];
   EXPECT_GT(c.trials.size(), 4u) << c.ToString();
   EXPECT_EQ(of_rank[1].ToString(), c.ToString());
@@ -255,17 +250,15 @@ TEST(TrialTest, AllRanksHaveTheSameAndTheRulesFollowThem) {
 
 // As where sixty ranks share a core: the first call alone takes longer than all may.
 TEST(TrialTest, WithoutTimeNothingIsTriedByHalves) {
-  const auto body = [&](int rank,
-                        std::vector<std::unique_ptr<collectives::Link>> links) -> absl::Status {
+  RunRankThreads(2, [](int rank, RankLinks links) {
     collectives::Group group(rank, std::move(links), {});
     collectives::Calibration costs = SomeCosts(1e-6, 1e-10);
     costs.cores = 1;
     collectives::TryOptions options;
     options.seconds = 1e-9;
-    TANDEM_RETURN_IF_ERROR(collectives::TryOut(group, options, &costs));
-    return costs.trials.empty() ? absl::OkStatus() : absl::InternalError(costs.ToString());
-  };
-  EXPECT_EQ(bench::RunRanks({"memory", 2}, body), absl::OkStatus());
+    EXPECT_EQ(collectives::TryOut(group, options, &costs), absl::OkStatus());
+    EXPECT_TRUE(costs.trials.empty()) << costs.ToString();
+  });
 }
 
 // ---- Buckets ----
@@ -342,14 +335,12 @@ TEST(CalibrationTest, TextAndBack) {
 
 TEST(CalibrationTest, AllRanksGetTheSame) {
   std::vector<std::string> texts(3);
-  const auto body = [&](int rank,
-                        std::vector<std::unique_ptr<collectives::Link>> links) -> absl::Status {
+  RunRankThreads(3, [&](int rank, RankLinks links) {
     collectives::Group group(rank, std::move(links), {});
     const auto measured = collectives::Calibrate(group, {.cores = 2, .seconds = 0.05});
-    if (measured.ok()) texts[static_cast<size_t>(rank)] = measured->ToString();
-    return measured.status();
-  };
-  ASSERT_EQ(bench::RunRanks({"memory", 3}, body), absl::OkStatus());
+    ASSERT_TRUE(measured.ok()) << measured.status();
+    texts[static_cast<size_t>(rank)] = measured->ToString();
+  });
   EXPECT_THAT(texts[0], HasSubstr("link memory\nranks 3\ncores 2\n"));
   EXPECT_EQ(texts[0], texts[1]);
   EXPECT_EQ(texts[0], texts[2]);
@@ -357,20 +348,14 @@ TEST(CalibrationTest, AllRanksGetTheSame) {
 
 // Whatever the budget, it ends soon, and all ranks stop at the same call.
 TEST(CalibrationTest, ATinyBudgetStillMeasuresEverything) {
-  const auto body = [&](int,
-                        std::vector<std::unique_ptr<collectives::Link>> links) -> absl::Status {
-    const int rank =
-        static_cast<int>(std::find(links.begin(), links.end(), nullptr) - links.begin());
+  RunRankThreads(2, [](int rank, RankLinks links) {
     collectives::Group group(rank, std::move(links), {});
     const auto measured =
         collectives::Calibrate(group, {.cores = 2, .most_bytes = 64 << 20, .seconds = 1e-6});
-    if (!measured.ok()) return measured.status();
-    if (measured->costs.bytes.size() != 2 || measured->segment_bytes == 0) {
-      return absl::InternalError(measured->ToString());
-    }
-    return absl::OkStatus();
-  };
-  EXPECT_EQ(bench::RunRanks({"memory", 2}, body), absl::OkStatus());
+    ASSERT_TRUE(measured.ok()) << measured.status();
+    EXPECT_EQ(measured->costs.bytes.size(), 2u) << measured->ToString();
+    EXPECT_NE(measured->segment_bytes, 0) << measured->ToString();
+  });
 }
 
 }  // namespace

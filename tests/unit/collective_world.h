@@ -12,8 +12,8 @@
 #include "absl/status/status.h"
 #include "absl/time/clock.h"
 #include "collectives/group.h"
-#include "collectives/links/in_memory_link.h"
 #include "collectives/proof/exact_numbers.h"
+#include "tests/unit/memory_links.h"
 
 namespace tandem {
 
@@ -23,8 +23,8 @@ class CollectiveWorld {
 
   // Over links of any kind; `new_link` gives the two ends of one.
   CollectiveWorld(int ranks, const std::function<Ends()>& new_link) {
-    std::vector<std::vector<std::unique_ptr<collectives::Link>>> links(static_cast<size_t>(ranks));
-    for (auto& row : links) row.resize(links.size());
+    std::vector<RankLinks> links(static_cast<size_t>(ranks));
+    for (RankLinks& row : links) row.resize(links.size());
     for (size_t a = 0; a < links.size(); ++a) {
       for (size_t b = a + 1; b < links.size(); ++b) std::tie(links[a][b], links[b][a]) = new_link();
     }
@@ -36,18 +36,7 @@ class CollectiveWorld {
 
   explicit CollectiveWorld(int ranks, const collectives::GroupOptions& options = {},
                            const collectives::InMemoryLinkOptions& link_options = {}) {
-    std::vector<std::vector<std::unique_ptr<collectives::Link>>> links(static_cast<size_t>(ranks));
-    for (auto& row : links) row.resize(static_cast<size_t>(ranks));
-    uint64_t seed = link_options.partial_seed;
-    for (size_t a = 0; a < links.size(); ++a) {
-      for (size_t b = a + 1; b < links.size(); ++b) {
-        collectives::InMemoryLinkOptions own = link_options;
-        if (seed != 0) own.partial_seed = ++seed;
-        collectives::InMemoryLink::Pair pair = collectives::InMemoryLink::NewPair(own);
-        links[a][b] = std::move(pair[0]);
-        links[b][a] = std::move(pair[1]);
-      }
-    }
+    std::vector<RankLinks> links = MemoryLinks(ranks, link_options);
     for (size_t r = 0; r < links.size(); ++r) {
       groups_.push_back(
           std::make_unique<collectives::Group>(static_cast<int>(r), std::move(links[r]), options));

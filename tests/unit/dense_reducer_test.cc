@@ -12,12 +12,12 @@
 #include "absl/time/clock.h"
 #include "base/random.h"
 #include "collectives/dump.h"
-#include "collectives/links/in_memory_link.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/text_format.h"
 #include "gtest/gtest.h"
 #include "optim/fold.h"
 #include "tests/integration/run_job.h"
+#include "tests/unit/memory_links.h"
 #include "worker/dense/allreduce_gradients.h"
 
 namespace tandem {
@@ -170,20 +170,11 @@ class SumWithoutGpus final : public worker::DeviceSum {
 // `backward`: how often gradients are said to be ready on the way.
 std::vector<Result> Train(int workers, const std::vector<Step>& steps, const Settings& settings,
                           int backward = 0) {
-  std::vector<std::vector<std::unique_ptr<collectives::Link>>> links(static_cast<size_t>(workers));
-  for (auto& row : links) row.resize(static_cast<size_t>(workers));
-  for (size_t a = 0; a < links.size(); ++a) {
-    for (size_t b = a + 1; b < links.size(); ++b) {
-      auto pair = collectives::InMemoryLink::NewPair();
-      links[a][b] = std::move(pair[0]);
-      links[b][a] = std::move(pair[1]);
-    }
-  }
   std::vector<Result> out(static_cast<size_t>(workers));
-  const auto run = [&](int w) {
+  RunRankThreads(workers, [&](int w, RankLinks links) {
     auto dense = std::move(*worker::DenseParameters::New(Config(), kCount));
-    auto group = std::make_unique<collectives::Group>(w, std::move(links[static_cast<size_t>(w)]),
-                                                      collectives::GroupOptions());
+    auto group =
+        std::make_unique<collectives::Group>(w, std::move(links), collectives::GroupOptions());
     auto device_sum = std::make_unique<SumWithoutGpus>(*group);
     const auto reducer = NewReducer(settings, std::move(group), nullptr, *dense);
     std::vector<float> gradient(dense->padded().size() + 1), device(kCount);
@@ -223,10 +214,7 @@ std::vector<Result> Train(int workers, const std::vector<Step>& steps, const Set
       ASSERT_TRUE(image.ok() && copy->Load(*image).ok());
       result.slots.assign(copy->kept_slots().begin(), copy->kept_slots().end());
     }
-  };
-  std::vector<std::thread> threads;
-  for (int w = 0; w < workers; ++w) threads.emplace_back(run, w);
-  for (std::thread& thread : threads) thread.join();
+  });
   return out;
 }
 

@@ -17,10 +17,10 @@
 #include "base/clock.h"
 #include "base/random.h"
 #include "collectives/dump.h"
-#include "collectives/links/in_memory_link.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/integration/run_job.h"
+#include "tests/unit/memory_links.h"
 #include "worker/dense/allreduce_gradients.h"
 #include "worker/dense/dense_reducer.h"
 #include "worker/dense/local_sgd.h"
@@ -103,25 +103,16 @@ std::vector<Outcome> Train(int workers, Dense::Quorum quorum, int64_t bound,
                            const std::string& dump_folder = "",
                            const absl::optional<worker::QuorumRounds::Options>& sync_rounds = {},
                            const MakeReduction& reduction = nullptr) {
-  std::vector<std::vector<std::unique_ptr<collectives::Link>>> links(static_cast<size_t>(workers));
-  for (auto& row : links) row.resize(static_cast<size_t>(workers));
-  for (size_t a = 0; a < links.size(); ++a) {
-    for (size_t b = a + 1; b < links.size(); ++b) {
-      auto pair = collectives::InMemoryLink::NewPair();
-      links[a][b] = std::move(pair[0]);
-      links[b][a] = std::move(pair[1]);
-    }
-  }
   std::vector<Outcome> out(static_cast<size_t>(workers));
   std::barrier over(workers);
-  const auto run = [&](int rank) {
+  RunRankThreads(workers, [&](int rank, RankLinks links) {
     worker::AbortableWatch watch;
     Member member;
     member.rank = rank;
     member.dense = std::move(*worker::DenseParameters::New(optimizer(rank), kCount));
     member.gradient.resize(member.dense->padded().size() + 1);
-    auto group = std::make_unique<collectives::Group>(
-        rank, std::move(links[static_cast<size_t>(rank)]), collectives::GroupOptions());
+    auto group =
+        std::make_unique<collectives::Group>(rank, std::move(links), collectives::GroupOptions());
     collectives::Group& shared = *group;
     member.group = &shared;
     worker::AllReduceGradients::Options plain;
@@ -159,10 +150,7 @@ std::vector<Outcome> Train(int workers, Dense::Quorum quorum, int64_t bound,
     mine.values.assign(member.dense->values().begin(), member.dense->values().end());
     mine.rows = member.dense->RowsWithSlots();
     mine.missed = member.missed;
-  };
-  std::vector<std::thread> threads;
-  for (int w = 0; w < workers; ++w) threads.emplace_back(run, w);
-  for (std::thread& thread : threads) thread.join();
+  });
   return out;
 }
 

@@ -9,10 +9,10 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_split.h"
-#include "collectives/links/in_memory_link.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/integration/run_job.h"
+#include "tests/unit/memory_links.h"
 
 namespace tandem {
 namespace {
@@ -51,33 +51,20 @@ struct Tuned {
 // Every worker of the plan, in a thread of its own.
 std::vector<Tuned> Tune(const job::ResolvedJob& plan, int64_t bytes = 64 << 20,
                         const worker::DeviceSum* device_sum = nullptr) {
-  const auto workers = static_cast<size_t>(plan.workers());
-  std::vector<std::vector<std::unique_ptr<collectives::Link>>> links(workers);
-  for (auto& row : links) row.resize(workers);
-  for (size_t a = 0; a < workers; ++a) {
-    for (size_t b = a + 1; b < workers; ++b) {
-      auto pair = collectives::InMemoryLink::NewPair();
-      links[a][b] = std::move(pair[0]);
-      links[b][a] = std::move(pair[1]);
-    }
-  }
-  std::vector<Tuned> out(workers);
-  std::vector<std::thread> threads;
-  for (size_t w = 0; w < workers; ++w) {
-    threads.emplace_back([&, w] {
-      const auto rules = std::make_shared<collectives::ChooserRules>();
-      collectives::GroupOptions options;
-      options.chooser = collectives::ChooserFrom(rules, plan.workers(), false);
-      collectives::Group group(static_cast<int>(w), std::move(links[w]), options);
-      auto tuning =
-          worker::TuneGroup(plan, bytes, /*host_of_rank=*/{}, group, rules.get(), device_sum);
-      out[w].status = tuning.status();
-      if (tuning.ok()) out[w].tuning = *tuning;
-      out[w].rules = rules->ToString();
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  return out;
+  std::vector<Tuned> all(static_cast<size_t>(plan.workers()));
+  RunRankThreads(plan.workers(), [&](int rank, RankLinks links) {
+    const auto rules = std::make_shared<collectives::ChooserRules>();
+    collectives::GroupOptions options;
+    options.chooser = collectives::ChooserFrom(rules, plan.workers(), false);
+    collectives::Group group(rank, std::move(links), options);
+    auto tuning =
+        worker::TuneGroup(plan, bytes, /*host_of_rank=*/{}, group, rules.get(), device_sum);
+    Tuned& own = all[static_cast<size_t>(rank)];
+    own.status = tuning.status();
+    if (tuning.ok()) own.tuning = *tuning;
+    own.rules = rules->ToString();
+  });
+  return all;
 }
 
 void ExpectAlike(const std::vector<Tuned>& all) {

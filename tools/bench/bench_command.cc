@@ -28,7 +28,6 @@ struct BenchCommand::Flags {
     store.rows = 2'000;
     store.batch_keys = 100;
     store.repetitions = store.batches = 2;
-    store.memory_rows = {5'000};
     pushpull.rows = 2'000;
     pushpull.keys = {10, 500};
     pushpull.repetitions = pushpull.trips = 2;
@@ -48,15 +47,12 @@ CLI::App* AddBench(CLI::App* bench, const char* name, const char* what, bool* ti
 }
 
 void AddStore(CLI::App* app, StoreBenchOptions* o) {
-  app->add_option("--rows", o->rows, "Rows of the speed part; 0 = no speed part")
-      ->capture_default_str();
+  app->add_option("--rows", o->rows)->capture_default_str();
   app->add_option("--dim", o->dim)->capture_default_str();
   app->add_option("--batch-keys", o->batch_keys)->capture_default_str();
   app->add_option("--repetitions", o->repetitions)->capture_default_str();
   app->add_option("--batches", o->batches, "Batches of each kind in a repetition")
       ->capture_default_str();
-  app->add_option("--memory-rows", o->memory_rows, "Sizes of the memory part");
-  app->add_flag_callback("--no-memory", [o] { o->memory_rows.clear(); });
   app->add_option("--seed", o->seed)->capture_default_str();
 }
 
@@ -74,17 +70,12 @@ void AddPushPull(CLI::App* app, PushPullBenchOptions* o) {
   app->add_option("--in-flight", o->in_flight, "Requests in flight at a time")
       ->capture_default_str();
   app->add_flag("--pin", o->pin, "Answering sides stay on one processor: cluster.pin_servers");
-  app->add_flag("--spin", o->spin, "Look before sleeping even if no core is free");
 }
 
 void AddCollective(CLI::App* app, CollectiveBenchOptions* o) {
   const CLI::AsSizeValue size(/*kb_is_1000=*/false);
-  app->add_option("--link", o->link, "shm, tcp, zmq (loopback), rdma or memory (threads)")
-      ->capture_default_str();
+  app->add_option("--link", o->link, "shm, rdma, tcp, zmq or auto")->capture_default_str();
   app->add_option("--ranks", o->ranks, "Processes to fork")->capture_default_str();
-  app->add_option("--ring", o->ring_bytes, "Bytes of a ring of shm, in each direction")
-      ->transform(size)
-      ->capture_default_str();
   app->add_option("--min", o->min_bytes, "Smallest size")->transform(size)->capture_default_str();
   app->add_option("--max", o->max_bytes, "Largest size")->transform(size)->capture_default_str();
   app->add_option("--factor", o->factor, "Factor from size to size")->capture_default_str();
@@ -99,7 +90,6 @@ void AddCollective(CLI::App* app, CollectiveBenchOptions* o) {
       ->delimiter(',');
   app->add_option("--segment", o->segment_bytes, "Most bytes of a message, 0 = whole pieces")
       ->transform(size);
-  app->add_flag_callback("--only-in-place", [o] { o->out_of_place = false; });
   app->add_flag_callback("--only-out-of-place", [o] { o->in_place = false; });
   app->add_option("--warmup", o->warmup, "Operations before the measured ones")
       ->capture_default_str();
@@ -111,14 +101,11 @@ void AddCollective(CLI::App* app, CollectiveBenchOptions* o) {
                   "File of costs: read, or written by --calibrate");
   app->add_option("--rules", o->rules,
                   "Which algorithm for which size: 'allreduce:<=32K=one_shot,ring/256K; ...'");
-  app->add_option("--cores", o->cores, "Cores of this host; 0 = ask the system")
-      ->capture_default_str();
   app->add_flag("--explain", o->explain,
                 "Print the predicted time of each algorithm, and the choice");
   app->add_flag("--regret", o->regret,
                 "Measure all algorithms in turns, and how much slower the choice is");
   app->add_flag("--draw", o->draw, "Print the schedules for --min instead");
-  app->add_option("--dump", o->dump, "Folder for the actions of each rank, if a collective fails");
   app->add_option("--json", o->json, "Also write a file with one object per line");
 }
 

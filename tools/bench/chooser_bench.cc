@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -12,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/status_macros.h"
 #include "collectives/schedules/algorithms.h"
 #include "tools/bench/collective_case.h"
@@ -20,19 +20,6 @@
 namespace tandem::bench {
 namespace {
 
-int Cores(const CollectiveBenchOptions& options) {
-  if (options.cores > 0) return options.cores;
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-}
-
-absl::StatusOr<std::string> ReadFile(const std::string& path) {
-  std::ifstream in(path);
-  std::stringstream text;
-  text << in.rdbuf();
-  if (!in) return absl::NotFoundError(absl::StrCat(path, ": cannot be read"));
-  return text.str();
-}
-
 absl::StatusOr<absl::optional<collectives::Calibration>> CalibrationFor(
     const CollectiveBenchOptions& options, collectives::Group& group) {
   const bool needed = options.explain || options.regret || options.calibrate;
@@ -40,22 +27,20 @@ absl::StatusOr<absl::optional<collectives::Calibration>> CalibrationFor(
     return absl::optional<collectives::Calibration>();
   }
   if (!options.calibrate && !options.calibration.empty()) {
-    TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadFile(options.calibration));
+    TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(options.calibration));
     TANDEM_ASSIGN_OR_RETURN(collectives::Calibration read, collectives::Calibration::Parse(text));
     return absl::make_optional(std::move(read));
   }
+  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   TANDEM_ASSIGN_OR_RETURN(collectives::Calibration measured,
-                          collectives::Calibrate(group, {.cores = Cores(options)}));
+                          collectives::Calibrate(group, {.cores = cores}));
   // Primitives that cannot be tried out are chosen by predictions.
   collectives::TryOptions trial;
   trial.primitives = {options.primitive};
   const absl::Status tried = collectives::TryOut(group, trial, &measured);
   if (!absl::IsUnimplemented(tried)) TANDEM_RETURN_IF_ERROR(tried);
   if (group.rank() == 0 && !options.calibration.empty()) {
-    std::ofstream file(options.calibration);
-    if (!(file << measured.ToString() << std::flush)) {
-      return absl::PermissionDeniedError(absl::StrCat(options.calibration, ": cannot be written"));
-    }
+    TANDEM_RETURN_IF_ERROR(WriteOutput(options.calibration, measured.ToString()));
   }
   return absl::make_optional(std::move(measured));
 }

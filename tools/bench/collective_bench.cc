@@ -15,12 +15,11 @@
 #include "absl/strings/str_join.h"
 #include "base/clock.h"
 #include "base/status_macros.h"
-#include "collectives/dump.h"
 #include "collectives/proof/draw.h"
+#include "collectives/rendezvous/link_ports.h"
 #include "tools/bench/chooser_bench.h"
 #include "tools/bench/collective_case.h"
 #include "tools/bench/machine.h"
-#include "tools/bench/rank_processes.h"
 
 namespace tandem::bench {
 namespace {
@@ -238,6 +237,7 @@ absl::Status CheckMemory(const CollectiveBenchOptions& o) {
 }  // namespace
 
 absl::Status CheckCollectiveBench(const CollectiveBenchOptions& o) {
+  TANDEM_RETURN_IF_ERROR(collectives::LinkChoiceOf(o.link).status());
   if (!collectives::ParseDataType(o.type).has_value()) {
     return absl::InvalidArgumentError(absl::StrCat("type '", o.type,
                                                    "': want f32, f64, f16, bf16, "
@@ -282,10 +282,7 @@ absl::Status RunLines(const CollectiveBenchOptions& options, collectives::Group&
       TANDEM_ASSIGN_OR_RETURN(const collectives::AlgorithmChoice choice,
                               ChoiceFor(options, group, name, bytes));
       for (const bool in_place : {false, true}) {
-        if (in_place ? !options.in_place || !HasInPlace(options.primitive)
-                     : !options.out_of_place) {
-          continue;
-        }
+        if (in_place && (!options.in_place || !HasInPlace(options.primitive))) continue;
         TANDEM_ASSIGN_OR_RETURN(const CollectiveBenchLine line,
                                 MeasureCollective(options, group, bytes, choice, in_place));
         report.Add(line);
@@ -295,30 +292,19 @@ absl::Status RunLines(const CollectiveBenchOptions& options, collectives::Group&
   return report.Finish();
 }
 
-}  // namespace
-
-absl::Status RunCollectiveBenchRank(const CollectiveBenchOptions& options, int rank,
-                                    std::vector<std::unique_ptr<collectives::Link>> links,
-                                    collectives::GroupOptions group_options, std::ostream& out) {
+absl::Status BeRank(const CollectiveBenchOptions& options, int rank,
+                    std::vector<std::unique_ptr<collectives::Link>> links,
+                    collectives::GroupOptions group_options, std::ostream& out) {
   const auto rules = std::make_shared<collectives::ChooserRules>();
   group_options.deadline = options.deadline;
-  group_options.cores = options.cores;
   group_options.chooser =
       collectives::ChooserFrom(rules, static_cast<int>(links.size()), OverKernel(options));
   collectives::Group group(rank, std::move(links), group_options);
   TANDEM_ASSIGN_OR_RETURN(const absl::optional<collectives::Calibration> calibration,
                           PrepareChooser(options, group, rules.get()));
   if (options.explain) return ExplainChoices(options, group, *calibration, *rules, out);
-  const absl::Status ran =
-      options.regret ? MeasureRegret(options, group, out) : RunLines(options, group, out);
-  if (!group.status().ok() && !options.dump.empty()) {
-    TANDEM_RETURN_IF_ERROR(
-        collectives::WriteDump(options.dump, collectives::DumpOf(group, "bench")));
-  }
-  return ran;
+  return options.regret ? MeasureRegret(options, group, out) : RunLines(options, group, out);
 }
-
-namespace {
 
 absl::Status Draw(const CollectiveBenchOptions& options, std::ostream& out) {
   const int64_t bytes = BenchSizes(options).front();
@@ -350,18 +336,19 @@ absl::Status Draw(const CollectiveBenchOptions& options, std::ostream& out) {
 
 }  // namespace
 
+RankBody CollectiveBenchBody(const CollectiveBenchOptions& options, std::ostream& out) {
+  return [&](int rank, std::vector<std::unique_ptr<collectives::Link>> links,
+             const collectives::GroupOptions& group) {
+    return BeRank(options, rank, std::move(links), group, out);
+  };
+}
+
 absl::Status RunCollectiveBench(const CollectiveBenchOptions& options, std::ostream& out) {
   TANDEM_RETURN_IF_ERROR(CheckCollectiveBench(options));
   if (options.draw && options.primitive != collectives::Primitive::kPointToPoint)
     return Draw(options, out);
   if (!options.explain) TANDEM_RETURN_IF_ERROR(CheckMemory(options));
-  RankOptions ranks;
-  ranks.link = options.link;
-  ranks.ranks = options.ranks;
-  ranks.ring_bytes = static_cast<size_t>(options.ring_bytes);
-  return RunRanks(ranks, [&](int rank, std::vector<std::unique_ptr<collectives::Link>> links) {
-    return RunCollectiveBenchRank(options, rank, std::move(links), {}, out);
-  });
+  return RunRanks({options.link, options.ranks}, CollectiveBenchBody(options, out));
 }
 
 }  // namespace tandem::bench

@@ -30,9 +30,9 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "collectives/group.h"
-#include "collectives/links/shm_link.h"
 #include "collectives/schedules/algorithms.h"
 #include "collectives/types.h"
+#include "tools/bench/rank_processes.h"
 
 namespace tandem::bench {
 
@@ -40,7 +40,6 @@ struct CollectiveBenchOptions {
   collectives::Primitive primitive = collectives::Primitive::kAllReduce;  // kPointToPoint: sendrecv
   std::string link = "shm";                                               // see rank_processes.h
   int ranks = 2;
-  int64_t ring_bytes = collectives::ShmLink::kDefaultCapacity;  // of shm
   int64_t min_bytes = 4, max_bytes = 64 << 20;
   int64_t factor = 4;
   std::vector<int64_t> sizes;  // instead of min, max and factor
@@ -48,14 +47,13 @@ struct CollectiveBenchOptions {
   int root = 0;
   std::vector<std::string> algorithms = {"auto"};  // "auto": the group's choice; "all"
   int64_t segment_bytes = -1;                      // -1: the group's choice
-  bool in_place = true, out_of_place = true;
-  int warmup = 2;  // operations, at least 1
+  bool in_place = true;                            // also measure in place
+  int warmup = 2;                                  // operations, at least 1
   int repetitions = 5;
   int most_operations = 10'000;  // in a repetition
   double seconds = 0.2;          // approximate time for a line
   std::string json;              // file to write, one object per line; empty: none
   bool draw = false;             // print the schedules of the smallest size, measure nothing
-  std::string dump;              // folder for each rank's actions, if a collective fails
   absl::Duration deadline = absl::Minutes(1);  // limit for one operation
 
   // How "auto" chooses: by the group's defaults, by a calibration, by a calibration file, or by
@@ -63,7 +61,6 @@ struct CollectiveBenchOptions {
   bool calibrate = false;
   std::string calibration;  // file to read, or with `calibrate` to write
   std::string rules;
-  int cores = 0;         // cores of this host; 0: ask the system
   bool explain = false;  // print predicted times, measure nothing
   bool regret = false;   // measure all algorithms in turns and the loss of the choice
 };
@@ -88,11 +85,9 @@ struct CollectiveBenchLine {
 // wrong elements. Any other error ended a collective.
 absl::Status RunCollectiveBench(const CollectiveBenchOptions& options, std::ostream& out);
 
-// The part of one rank; rank 0 prints. For ranks that meet elsewhere. `group_options` says what
-// only the caller knows: hosts, and who watches for lost ranks.
-absl::Status RunCollectiveBenchRank(const CollectiveBenchOptions& options, int rank,
-                                    std::vector<std::unique_ptr<collectives::Link>> links,
-                                    collectives::GroupOptions group_options, std::ostream& out);
+// The part of one rank; rank 0 prints. For ranks that are started one by one. `options` and `out`
+// must outlive the result.
+RankBody CollectiveBenchBody(const CollectiveBenchOptions& options, std::ostream& out);
 
 // Measures one line. All ranks of the group must call it; all get the same result.
 absl::StatusOr<CollectiveBenchLine> MeasureCollective(const CollectiveBenchOptions& options,

@@ -197,10 +197,8 @@ class BareTrips {
 
 // ---- the client and its shard ----
 
-std::unique_ptr<transport::Transport> NewEndpoint(const PushPullBenchOptions& bench,
-                                                  const std::string& transport, EndpointId self) {
-  if (transport == "zmq") return NewZmqEndpoint(self);
-  return NewShmEndpoint(bench.spin ? transport::SpinMode::kAlways : transport::ShmOptions().spin);
+std::unique_ptr<transport::Transport> NewEndpoint(const std::string& transport, EndpointId self) {
+  return transport == "zmq" ? NewZmqEndpoint(self) : NewShmEndpoint();
 }
 
 job::ResolvedJob MakePlan(const PushPullBenchOptions& options) {
@@ -221,16 +219,14 @@ class Ours {
         optimizer_(optim::NewRowOptimizer(plan_.tables[0].optimizer).value()),
         store_(StoreOptions()) {
     StartAnswering(options.pin, [&] {
-      shard_ = std::make_unique<LoneShard>(
-          plan_, NewEndpoint(options, transport, EndpointId::Shard(0, 0)));
+      shard_ = std::make_unique<LoneShard>(plan_, NewEndpoint(transport, EndpointId::Shard(0, 0)));
     });
     client::Client::Options client;
     client.incarnation = 2;
     client.max_in_flight = options.in_flight;
     client.core.frame_bytes = options.frame_bytes;
     client_ =
-        client::Client::New(plan_, NewEndpoint(options, transport, EndpointId::Worker(0)), client)
-            .value();
+        client::Client::New(plan_, NewEndpoint(transport, EndpointId::Worker(0)), client).value();
     TANDEM_CHECK_OK(client_->SetView(shard_->view()));
   }
 

@@ -40,8 +40,6 @@ struct PushPullBenchOptions {
   Optimizer::Kind optimizer = Optimizer::ROWWISE_ADAGRAD;
   uint64_t seed = 1;
   std::vector<std::string> transports = {"zmq", "shm"};
-  // Waits for shared memory always spin for a while before they sleep, as if cores were free.
-  bool spin = false;
   // The answering sides, the bare one included, stay on the second processor, as a server does with
   // cluster.pin_servers. The other threads run anywhere.
   bool pin = false;

@@ -4,14 +4,12 @@
 
 #include <algorithm>
 #include <cstring>
-#include <fstream>
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_split.h"
 #include "absl/types/span.h"
 #include "base/hash.h"
 #include "base/random.h"
@@ -39,10 +37,10 @@ absl::Status CheckOptions(const StoreBenchOptions& o) {
     return absl::InvalidArgumentError(
         "bench store: dim, batch-keys, repetitions and batches must be 1 or more");
   }
-  if (o.rows < 0 || o.rows >= server::RowIndex::kNoRow) {
+  if (o.rows < 1 || o.rows >= server::RowIndex::kNoRow) {
     return absl::InvalidArgumentError(absl::StrCat("bench store: rows is ", o.rows));
   }
-  if (o.rows > 0 && o.batch_keys > o.rows) {
+  if (o.batch_keys > o.rows) {
     return absl::InvalidArgumentError(absl::StrCat("bench store: batch_keys ", o.batch_keys,
                                                    " is more than rows ", o.rows,
                                                    ", and the keys of a push are distinct"));
@@ -263,43 +261,6 @@ class SpeedRun {
   uint64_t checksum_ = 0;
 };
 
-int64_t StatusBytes(absl::string_view field) {
-  const std::string line = FirstLine("/proc/self/status", field);
-  const std::vector<std::string> words =
-      absl::StrSplit(line, absl::ByAnyChar(": \t"), absl::SkipEmpty());
-  int64_t kib = 0;
-  return words.size() > 1 && absl::SimpleAtoi(words[1], &kib) ? kib << 10 : 0;
-}
-
-// Lowers the process's high-water mark of memory to the present value, if the system allows it.
-bool ResetPeak() {
-  std::ofstream out("/proc/self/clear_refs");
-  out << "5";
-  out.close();
-  return out.good();
-}
-
-void MemoryRun(const StoreBenchOptions& options, const optim::RowOptimizer* optimizer, int64_t rows,
-               std::ostream& out) {
-  const bool peak_known = ResetPeak();
-  const int64_t before = StatusBytes("VmRSS");
-  server::RangeStore store(StoreOptions(options, optimizer));
-  Fill(store, options.seed, rows);
-  const int64_t resident = StatusBytes("VmRSS") - before;
-  const int64_t peak = StatusBytes("VmHWM") - before;
-  const double data =
-      static_cast<double>(rows) * (4.0 * (options.dim + store.slots_per_row()) + sizeof(uint64_t));
-  const auto counted = static_cast<double>(store.MemoryBytes());
-  out << absl::StrFormat(
-      "memory %d rows: data %.1f MiB; counted %.1f MiB (%.3f x); resident %.1f MiB (%.3f x); ",
-      rows, data / 1048576, counted / 1048576, counted / data,
-      static_cast<double>(resident) / 1048576, static_cast<double>(resident) / data);
-  out << (peak_known ? absl::StrFormat("peak while growing %.1f MiB (%.3f x)\n",
-                                       static_cast<double>(peak) / 1048576,
-                                       static_cast<double>(peak) / data)
-                     : "peak while growing unknown: /proc/self/clear_refs is not writable\n");
-}
-
 }  // namespace
 
 absl::Status RunStoreBench(const StoreBenchOptions& options, std::ostream& out) {
@@ -310,11 +271,6 @@ absl::Status RunStoreBench(const StoreBenchOptions& options, std::ostream& out) 
   out << absl::StrFormat("store: rows %d, dim %d, %s, batch %d keys, %d batches x %d, seed %d\n",
                          options.rows, options.dim, optimizer->name(), options.batch_keys,
                          options.batches, options.repetitions, options.seed);
-  for (const int64_t rows : options.memory_rows) {
-    MemoryRun(options, optimizer.get(), rows, out);
-    out.flush();  // the next part takes a while
-  }
-  if (options.rows == 0) return absl::OkStatus();
   SpeedRun run(options, optimizer.get());
   for (int r = 0; r < options.repetitions; ++r) TANDEM_RETURN_IF_ERROR(run.Repetition());
   run.Print(out);

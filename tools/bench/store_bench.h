@@ -1,7 +1,4 @@
-// The store benchmark:
-//
-//   store   pull and push of random rows compared with a plain gather of the same rows   (default)
-//   memory  bytes of a store while it grows and when it is full
+// The store benchmark: pull and push of random rows compared with a plain gather of the same rows.
 //
 // The gather reads rows by known index from a copy of the table on the same kind of pages, and
 // prefetches 16 rows ahead. The gather shows what the machine allows without look-ups. Each batch
@@ -11,7 +8,6 @@
 
 #include <cstdint>
 #include <ostream>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "proto/job.pb.h"
@@ -19,14 +15,13 @@
 namespace tandem::bench {
 
 struct StoreBenchOptions {
-  int64_t rows = 10'000'000;  // 0: no speed part
+  int64_t rows = 10'000'000;
   int dim = 16;
   int64_t batch_keys = 32'768;
   int repetitions = 7;
   int batches = 40;  // batches of each kind in a repetition
   Optimizer::Kind optimizer = Optimizer::ROWWISE_ADAGRAD;
   uint64_t seed = 1;
-  std::vector<int64_t> memory_rows = {10'000'000, 12'000'000, 16'000'000};  // empty: no memory part
 };
 
 // Prints the machine, the settings and a checksum of the results (the same for the same settings).

@@ -1,9 +1,7 @@
 #include "worker/dense/tune_group.h"
 
 #include <algorithm>
-#include <fstream>
 #include <set>
-#include <sstream>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -16,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/status_macros.h"
 #include "worker/dense/allreduce_gradients.h"
 
@@ -30,11 +29,9 @@ constexpr int kMostRanksPlayed = 64;
 constexpr int64_t kMostMeasured = 4 << 20;
 
 absl::StatusOr<collectives::Calibration> ReadCalibration(const std::string& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file) return absl::InvalidArgumentError("cannot be read");
-  return collectives::Calibration::Parse(text.str());
+  const absl::StatusOr<std::string> text = ReadWholeFile(path);
+  if (!text.ok()) return absl::InvalidArgumentError("cannot be read");
+  return collectives::Calibration::Parse(*text);
 }
 
 absl::Status InField(absl::string_view field, absl::string_view value, const absl::Status& status) {
