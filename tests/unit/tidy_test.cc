@@ -366,6 +366,12 @@ TEST_F(TidyTest, CommentsNameTheirSubject) {
 
 // ---- Floors ----
 
+// The folder of a file as the root CMakeLists.txt lists it: "server", "tools/sim".
+std::string FolderOf(const std::string& path) {
+  const size_t outer = absl::StartsWith(path, "tools/") ? sizeof("tools") : 0;
+  return path.substr(0, path.find('/', outer));
+}
+
 // The folders of the tree from the ground up: the add_subdirectory lines of the root.
 std::vector<std::string> Floors(const SourceFile& cmake) {
   static const std::regex line(R"(^add_subdirectory\(((?:tools/)?\w+)\)$)");
@@ -385,8 +391,7 @@ TEST_F(TidyTest, AFolderIncludesOnlyFoldersBelowIt) {
   ASSERT_GT(floor.size(), 10u);
   static const std::regex include(R"re(^#include "((?:tools/)?\w+)/)re");
   for (const SourceFile& file : *tree_) {
-    const size_t outer = absl::StartsWith(file.path, "tools/") ? sizeof("tools") : 0;
-    const auto own = floor.find(file.path.substr(0, file.path.find('/', outer)));
+    const auto own = floor.find(FolderOf(file.path));
     if (!IsCode(file) || own == floor.end()) continue;
     for (size_t i = 0; i < file.lines.size(); ++i) {
       std::smatch m;
@@ -652,9 +657,9 @@ TEST_F(TidyTest, ATypeIsDefinedOnce) {
 // The namespace of a file's own declarations. The ground (base/, proto/, which generated code
 // shares) and the tests are in `tandem` itself.
 std::string NamespaceOf(const std::string& path) {
-  const std::string folder = path.substr(0, path.find('/'));
+  const std::string folder = FolderOf(path);
   const bool ground = folder == "base" || folder == "proto" || folder == "tests";
-  return ground ? "tandem" : absl::StrCat("tandem::", folder);
+  return ground ? "tandem" : absl::StrCat("tandem::", absl::StripPrefix(folder, "tools/"));
 }
 
 // Other folders' namespaces are opened to name their types, and for nothing else.
