@@ -77,7 +77,7 @@ std::string Bytes(double bytes) {
   return absl::StrFormat("%.3g %s", bytes, units[unit]);
 }
 
-void PrintFacts(const plan::Facts& facts, const std::string& name) {
+void PrintFacts(const plan::Facts& facts, double compute_seconds, const std::string& name) {
   std::printf("%s: %d workers, %d rows a step of each; dense: %s parameters at most\n",
               name.c_str(), facts.workers, facts.batch, Whole(facts.dense_parameters).c_str());
   for (const plan::TableFacts& table : facts.tables) {
@@ -85,17 +85,13 @@ void PrintFacts(const plan::Facts& facts, const std::string& name) {
                 table.name.c_str(), Whole(table.rows_a_step).c_str(),
                 Whole(table.ids_a_step).c_str(), Whole(table.rows).c_str(), table.bytes_a_row);
   }
-  double sum = 0;
-  for (const std::vector<double>& steps : facts.step_seconds) {
-    for (const double seconds : steps) sum += seconds / static_cast<double>(steps.size());
-  }
   const std::string rate = facts.bytes_per_second > 0
                                ? absl::StrCat(Bytes(facts.bytes_per_second), " a second each way")
                                : "no limit";
   std::printf(
       "assumed: each process has a host of its own, a step computes %.3g ms in the mean, a frame "
       "takes %.3g ms, links: %s\n\n",
-      1000 * sum / facts.workers, 1000 * facts.latency_seconds, rate.c_str());
+      1000 * compute_seconds, 1000 * facts.latency_seconds, rate.c_str());
 }
 
 // `speed`: whether the speed can be predicted.
@@ -269,10 +265,10 @@ absl::Status Plan(const PlanFlags& flags) {
       why = std::string(status.message());
     }
   }
-  PrintFacts(facts, job.job.name());
   const std::vector<plan::Estimate> ways = plan::EstimateAll(facts, may);
   const plan::Estimate as_it_is =
       plan::EstimateStrategy(facts, plan::StrategyOf(job, /*colocate_servers=*/false));
+  PrintFacts(facts, as_it_is.compute_seconds, job.job.name());
   const bool speed = CheckAgainstRun(live, as_it_is);
   PrintTable(ways, flags.all, speed);
   std::printf("as it is:\n");

@@ -5,32 +5,59 @@
 #define TANDEM_SERVER_MEASURE_H_
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 
 #include "proto/histogram.h"
+#include "proto/wire.pb.h"
 
 namespace tandem::server {
 
-struct Measure {
+// The statistics without the histogram, for thousands of workers.
+struct Sum {
   uint64_t count = 0;
   double sum = 0;  // exact, since values are integers
   double max = 0;
-  Histogram histogram;
 
-  // Negative values count as 0 in the histogram.
   void Add(int64_t value) {
     ++count;
     sum += static_cast<double>(value);
     max = std::max(max, static_cast<double>(value));
-    histogram.Add(static_cast<uint64_t>(std::max<int64_t>(0, value)));
   }
-  void Merge(const Measure& other) {
+  void Merge(const Sum& other) {
     count += other.count;
     sum += other.sum;
     max = std::max(max, other.max);
+  }
+};
+
+struct Measure : Sum {
+  Histogram histogram;
+
+  // Negative values count as 0 in the histogram.
+  void Add(int64_t value) {
+    Sum::Add(value);
+    histogram.Add(static_cast<uint64_t>(std::max<int64_t>(0, value)));
+  }
+  void Merge(const Measure& other) {
+    Sum::Merge(other);
     histogram.Merge(other.histogram);
   }
 };
+
+inline void FillDistribution(const Sum& sum, Distribution* out) {
+  out->set_count(sum.count);
+  out->set_sum(sum.sum);
+  out->set_max(sum.max);
+}
+
+inline void FillDistribution(const Measure& measure, Distribution* out) {
+  FillDistribution(static_cast<const Sum&>(measure), out);
+  const auto& counts = measure.histogram.counts;
+  size_t used = counts.size();
+  while (used > 0 && counts[used - 1] == 0) --used;
+  out->mutable_bucket()->Assign(counts.begin(), counts.begin() + used);
+}
 
 }  // namespace tandem::server
 

@@ -11,16 +11,6 @@
 namespace tandem::server {
 namespace {
 
-void FillDistribution(const Measure& measure, Distribution* out) {
-  out->set_count(measure.count);
-  out->set_sum(measure.sum);
-  out->set_max(measure.max);
-  const auto& counts = measure.histogram.counts;
-  size_t used = counts.size();
-  while (used > 0 && counts[used - 1] == 0) --used;
-  out->mutable_bucket()->Assign(counts.begin(), counts.begin() + used);
-}
-
 // Fills the report of a table, or of one worker. Both messages have the same fields.
 template <typename Message>
 void FillUpdates(const UpdateStats& stats, Message* out) {

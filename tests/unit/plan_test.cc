@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/time/time.h"
 #include "base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -16,17 +17,17 @@
 #include "tools/plan/advice.h"
 #include "tools/plan/estimate.h"
 #include "tools/plan/facts.h"
+#include "worker/dense/quorum_leader.h"
 
 namespace tandem {
 namespace {
 
-using plan::AllReduce;
 using plan::Facts;
-using plan::Place;
 using plan::Strategy;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using worker::QuorumLeader;
 
 // Steps that take no time, links of 1 GB/s, nothing but dense parameters.
 Facts DenseOnly(int workers, double parameters) {
@@ -43,10 +44,10 @@ double StepSeconds(const Facts& facts, const Strategy& way) {
 }
 
 Strategy OnServers(int servers) {
-  return {Place::kServers, Place::kServers, AllReduce::kRing, servers, 0};
+  return {Table::SERVERS, Table::SERVERS, Dense::RING, servers, 0};
 }
-Strategy Reduced(AllReduce algorithm) {
-  return {Place::kReplicated, Place::kReplicated, algorithm, 0, 0};
+Strategy Reduced(Dense::Algorithm algorithm) {
+  return {Table::REPLICATED, Table::REPLICATED, algorithm, 0, 0};
 }
 
 // The textbooks' example: 300 M parameters, 1.2 GB, over links of 1 GB/s. In step, so that what is
@@ -64,10 +65,10 @@ TEST(EstimateTest, AParameterServerAgainstARing) {
   EXPECT_NEAR(StepSeconds(two, OnServers(1)), plan::kOneWay * 4.8, 1e-9);
   EXPECT_NEAR(StepSeconds(ten, OnServers(1)), plan::kOneWay * 24, 1e-9);
   EXPECT_NEAR(StepSeconds(ten, OnServers(10)), 2.4, 1e-9);
-  EXPECT_NEAR(StepSeconds(two, Reduced(AllReduce::kRing)), 1.2, 1e-9);
-  EXPECT_NEAR(StepSeconds(ten, Reduced(AllReduce::kRing)), 2.16, 1e-9);
-  EXPECT_NEAR(StepSeconds(ten, Reduced(AllReduce::kTree)), 2.4 / plan::kFill, 1e-9);
-  EXPECT_NEAR(StepSeconds(ten, Reduced(AllReduce::kNaive)), 21.6, 1e-9);
+  EXPECT_NEAR(StepSeconds(two, Reduced(Dense::RING)), 1.2, 1e-9);
+  EXPECT_NEAR(StepSeconds(ten, Reduced(Dense::RING)), 2.16, 1e-9);
+  EXPECT_NEAR(StepSeconds(ten, Reduced(Dense::DOUBLE_TREE)), 2.4 / plan::kFill, 1e-9);
+  EXPECT_NEAR(StepSeconds(ten, Reduced(Dense::NAIVE)), 21.6, 1e-9);
   EXPECT_EQ(plan::EstimateStrategy(ten, OnServers(1)).limit(), "the links of servers");
   EXPECT_EQ(plan::EstimateStrategy(ten, OnServers(10)).limit(), "the links of workers");
 }
@@ -82,10 +83,9 @@ TEST(EstimateTest, ColocatedServersShareTheirLinks) {
     return way;
   };
   const auto estimate = [&](const Strategy& way) { return plan::EstimateStrategy(four, way); };
-  EXPECT_NEAR(estimate(beside(4)).at_once_seconds,
-              estimate(Reduced(AllReduce::kRing)).at_once_seconds, 1e-12);
-  EXPECT_NEAR(estimate(beside(1)).one_way_seconds, StepSeconds(four, Reduced(AllReduce::kNaive)),
+  EXPECT_NEAR(estimate(beside(4)).at_once_seconds, estimate(Reduced(Dense::RING)).at_once_seconds,
               1e-12);
+  EXPECT_NEAR(estimate(beside(1)).one_way_seconds, StepSeconds(four, Reduced(Dense::NAIVE)), 1e-12);
   // Of two: half of what the own worker has to do with the other one, and half of three workers, to
   // and fro.
   EXPECT_NEAR(estimate(beside(2)).one_way_seconds, 2 * (0.5 + 1.5) * 4e6 / 1e9, 1e-12);
@@ -107,7 +107,7 @@ TEST(EstimateTest, AServerBesideAWorkerSharesTheLinkOfItsAllReduce) {
   Facts facts = DenseOnly(4, 1e6);
   facts.tables = {{"ids", 16, 1e5, 2e5, 1e6, 80}};
   const double keys = 8e5, rows = 6.4e6, reduced = 2 * 3.0 / 4 * 4e6;
-  Strategy way = {Place::kServers, Place::kReplicated, AllReduce::kRing, 4, 0, true};
+  Strategy way = {Table::SERVERS, Table::REPLICATED, Dense::RING, 4, 0, true};
   const double served = 2 * 0.75 * (keys + rows + keys + rows);
   EXPECT_NEAR(StepSeconds(facts, way), (plan::kOneWay * served + reduced) / 1e9, 1e-9);
   EXPECT_NEAR(plan::EstimateStrategy(facts, way).one_way_seconds, (served + 2 * reduced) / 1e9,
@@ -120,7 +120,7 @@ TEST(EstimateTest, AServerBesideAWorkerSharesTheLinkOfItsRows) {
   Facts facts = DenseOnly(4, 1e6);
   facts.tables = {{"ids", 16, 1e5, 2e5, 1e6, 80}};
   const double table = 2 * 0.75 * (8e5 + 6.4e6 + 8e5 + 6.4e6), dense = 2 * 0.75 * (4e6 + 4e6);
-  const Strategy way = {Place::kSharded, Place::kServers, AllReduce::kRing, 4, 0, true};
+  const Strategy way = {Table::SHARDED, Table::SERVERS, Dense::RING, 4, 0, true};
   const plan::Estimate estimate = plan::EstimateStrategy(facts, way);
   EXPECT_NEAR(estimate.one_way_seconds, (table + dense) / 1e9, 1e-9);
   EXPECT_NEAR(StepSeconds(facts, way), plan::kOneWay * (table + dense) / 1e9, 1e-9);
@@ -136,7 +136,7 @@ TEST(EstimateTest, AServerBesideAWorkerSharesTheLinkOfItsRows) {
 // then.
 TEST(EstimateTest, WiresCodecsAndSyncRoundsSendLess) {
   Facts facts = DenseOnly(4, 1e6);
-  const Strategy ring = Reduced(AllReduce::kRing);
+  const Strategy ring = Reduced(Dense::RING);
   const double whole = StepSeconds(facts, ring);
   facts.dense_wire_bytes = 2;
   EXPECT_NEAR(StepSeconds(facts, ring), whole / 2, 1e-12);
@@ -192,9 +192,9 @@ Facts OverNarrowLinks(double parameters, double bytes_per_second, double compute
 }
 
 TEST(EstimateTest, DensePartsAreRankedAsMeasured) {
-  const auto reduced = [](AllReduce algorithm) {
+  const auto reduced = [](Dense::Algorithm algorithm) {
     Strategy way = Reduced(algorithm);
-    way.tables = Place::kSharded;
+    way.tables = Table::SHARDED;
     return way;
   };
   const auto beside = [](int servers) {
@@ -203,10 +203,10 @@ TEST(EstimateTest, DensePartsAreRankedAsMeasured) {
     return way;
   };
   const auto of = [&](const std::vector<double>& seconds) -> std::vector<Measured> {
-    return {{"ring", reduced(AllReduce::kRing), seconds[0]},
-            {"direct", reduced(AllReduce::kDirect), seconds[1]},
-            {"tree", reduced(AllReduce::kTree), seconds[2]},
-            {"naive", reduced(AllReduce::kNaive), seconds[3]},
+    return {{"ring", reduced(Dense::RING), seconds[0]},
+            {"direct", reduced(Dense::DIRECT), seconds[1]},
+            {"tree", reduced(Dense::DOUBLE_TREE), seconds[2]},
+            {"naive", reduced(Dense::NAIVE), seconds[3]},
             {"1 beside", beside(1), seconds[4]},
             {"2 beside", beside(2), seconds[5]},
             {"4 beside", beside(4), seconds[6]},
@@ -221,12 +221,12 @@ TEST(EstimateTest, DensePartsAreRankedAsMeasured) {
 
 TEST(EstimateTest, TablesAreRankedAsMeasuredAtTwoSkews) {
   const auto of = [](const std::vector<double>& seconds) -> std::vector<Measured> {
-    const AllReduce direct = AllReduce::kDirect;
-    return {{"sharded", {Place::kSharded, Place::kReplicated, direct, 0, 0}, seconds[0]},
-            {"replicated", {Place::kReplicated, Place::kReplicated, direct, 0, 0}, seconds[1]},
-            {"1 beside", {Place::kServers, Place::kReplicated, direct, 1, 0, true}, seconds[2]},
-            {"4 beside", {Place::kServers, Place::kReplicated, direct, 4, 0, true}, seconds[3]},
-            {"4 apart", {Place::kServers, Place::kReplicated, direct, 4, 0}, seconds[4]}};
+    const Dense::Algorithm direct = Dense::DIRECT;
+    return {{"sharded", {Table::SHARDED, Table::REPLICATED, direct, 0, 0}, seconds[0]},
+            {"replicated", {Table::REPLICATED, Table::REPLICATED, direct, 0, 0}, seconds[1]},
+            {"1 beside", {Table::SERVERS, Table::REPLICATED, direct, 1, 0, true}, seconds[2]},
+            {"4 beside", {Table::SERVERS, Table::REPLICATED, direct, 4, 0, true}, seconds[3]},
+            {"4 apart", {Table::SERVERS, Table::REPLICATED, direct, 4, 0}, seconds[4]}};
   };
   Facts even = OverNarrowLinks(13433, 6.25e6, 0.025);
   even.tables = {{"ids", 64, 14218, 26624, 7e5, 274}};
@@ -242,12 +242,11 @@ TEST(EstimateTest, ASizeAndARateTenTimesAsLargeTakeAsLong) {
   Facts facts = DenseOnly(4, 1e6);
   for (const double codec : {0.0, 8e4}) {
     facts.dense_codec_bytes = codec;
-    for (const Strategy& way : {Reduced(AllReduce::kRing), OnServers(2)}) {
+    for (const Strategy& way : {Reduced(Dense::RING), OnServers(2)}) {
       EXPECT_NEAR(StepSeconds(plan::WithSize(facts, 10), way), StepSeconds(facts, way), 1e-12);
     }
-    EXPECT_GT(
-        plan::EstimateStrategy(plan::WithSize(facts, 10), Reduced(AllReduce::kRing)).worker_bytes,
-        9.9 * plan::EstimateStrategy(facts, Reduced(AllReduce::kRing)).worker_bytes);
+    EXPECT_GT(plan::EstimateStrategy(plan::WithSize(facts, 10), Reduced(Dense::RING)).worker_bytes,
+              9.9 * plan::EstimateStrategy(facts, Reduced(Dense::RING)).worker_bytes);
   }
 }
 
@@ -255,9 +254,9 @@ TEST(EstimateTest, LatencyIsForEachMessage) {
   Facts facts = DenseOnly(8, 1000);
   facts.latency_seconds = 0.001;
   const double bytes = 2 * 7.0 / 8 * 4000 / 1e9;
-  EXPECT_NEAR(StepSeconds(facts, Reduced(AllReduce::kRing)), 0.014 + bytes, 1e-9);
-  EXPECT_NEAR(StepSeconds(facts, Reduced(AllReduce::kDirect)), 0.002 + bytes, 1e-9);
-  EXPECT_NEAR(StepSeconds(facts, Reduced(AllReduce::kTree)), 0.006 + 8000 / 1e9 / plan::kFill,
+  EXPECT_NEAR(StepSeconds(facts, Reduced(Dense::RING)), 0.014 + bytes, 1e-9);
+  EXPECT_NEAR(StepSeconds(facts, Reduced(Dense::DIRECT)), 0.002 + bytes, 1e-9);
+  EXPECT_NEAR(StepSeconds(facts, Reduced(Dense::DOUBLE_TREE)), 0.006 + 8000 / 1e9 / plan::kFill,
               1e-9);
 }
 
@@ -266,18 +265,18 @@ TEST(EstimateTest, AWorkerThatServesWaitsForTheMessagesOfItsAllReduce) {
   Facts facts = DenseOnly(8, 1000);
   facts.latency_seconds = 0.001;
   facts.tables = {{"ids", 4, 100, 100, 1e6, 80}};
-  const auto seconds = [&](AllReduce algorithm) {
-    return StepSeconds(facts, {Place::kSharded, Place::kReplicated, algorithm, 0, 0});
+  const auto seconds = [&](Dense::Algorithm algorithm) {
+    return StepSeconds(facts, {Table::SHARDED, Table::REPLICATED, algorithm, 0, 0});
   };
   const double served = 2 * 7.0 / 8 * 100 * (8 + 16 + 8 + 16), reduced = 2 * 7.0 / 8 * 4000;
   const double link = (plan::kOneWay * served + reduced) / 1e9;
-  EXPECT_NEAR(seconds(AllReduce::kRing), 0.002 + 0.014 + link, 1e-9);
-  EXPECT_NEAR(seconds(AllReduce::kDirect), 0.002 + 0.002 + link, 1e-9);
+  EXPECT_NEAR(seconds(Dense::RING), 0.002 + 0.014 + link, 1e-9);
+  EXPECT_NEAR(seconds(Dense::DIRECT), 0.002 + 0.002 + link, 1e-9);
   facts.dense_parameters = 0;
-  EXPECT_NEAR(seconds(AllReduce::kRing), 0.003 + plan::kOneWay * served / 1e9, 1e-9);
+  EXPECT_NEAR(seconds(Dense::RING), 0.003 + plan::kOneWay * served / 1e9, 1e-9);
   // With a server beside each worker likewise.
   facts.dense_parameters = 1000;
-  const Strategy beside = {Place::kServers, Place::kReplicated, AllReduce::kRing, 8, 0, true};
+  const Strategy beside = {Table::SERVERS, Table::REPLICATED, Dense::RING, 8, 0, true};
   EXPECT_NEAR(StepSeconds(facts, beside), 0.002 + 0.014 + link, 1e-9);
 }
 
@@ -286,7 +285,7 @@ TEST(EstimateTest, APushAndAnAllReduceShareALink) {
   Facts facts = DenseOnly(4, 1e6);
   facts.tables = {{"ids", 16, 1e5, 2e5, 1e6, 80}};
   const double keys = 8e5, rows = 6.4e6, reduced = 2 * 3.0 / 4 * 4e6;
-  const Strategy way = {Place::kServers, Place::kReplicated, AllReduce::kRing, 4, 0};
+  const Strategy way = {Table::SERVERS, Table::REPLICATED, Dense::RING, 4, 0};
   EXPECT_NEAR(StepSeconds(facts, way), (rows + keys + rows + reduced) / 1e9, 1e-9);
 }
 
@@ -295,20 +294,20 @@ TEST(EstimateTest, TablesTravelByWhatAStepTouches) {
   Facts facts = DenseOnly(4, 0);
   facts.batch = 100;
   facts.tables = {{"ids", 16, 1000, 5000, 1e6, 80}};
-  const auto of = [&](Place place, int servers) {
-    return plan::EstimateStrategy(facts, {place, Place::kReplicated, AllReduce::kRing, servers, 0});
+  const auto of = [&](Table::Placement place, int servers) {
+    return plan::EstimateStrategy(facts, {place, Table::REPLICATED, Dense::RING, servers, 0});
   };
   const double keys = 8000, rows = 64000;
-  const plan::Estimate servers = of(Place::kServers, 2);
+  const plan::Estimate servers = of(Table::SERVERS, 2);
   EXPECT_DOUBLE_EQ(servers.worker_bytes, keys + keys + rows);  // sent; rows alone come back
   EXPECT_DOUBLE_EQ(servers.server_bytes, 2 * (keys + keys + rows));
   EXPECT_DOUBLE_EQ(servers.bytes_a_sample, (keys + rows + keys + rows) / 100);
   EXPECT_DOUBLE_EQ(servers.server_memory, 4e7);
   EXPECT_DOUBLE_EQ(servers.worker_memory, 0);
-  const plan::Estimate sharded = of(Place::kSharded, 0);
+  const plan::Estimate sharded = of(Table::SHARDED, 0);
   EXPECT_DOUBLE_EQ(sharded.worker_bytes, 0.75 * (keys + rows + keys + rows));
   EXPECT_DOUBLE_EQ(sharded.worker_memory, 2e7);
-  const plan::Estimate replicated = of(Place::kReplicated, 0);
+  const plan::Estimate replicated = of(Table::REPLICATED, 0);
   EXPECT_DOUBLE_EQ(replicated.worker_bytes, 3 * (keys + rows));
   EXPECT_DOUBLE_EQ(replicated.worker_memory, 8e7);
 }
@@ -316,13 +315,13 @@ TEST(EstimateTest, TablesTravelByWhatAStepTouches) {
 // Tables of one job at several places: each travels, and is kept, as at its own.
 TEST(EstimateTest, EachTableTravelsByItsOwnPlace) {
   Facts facts = DenseOnly(4, 0);
-  const auto add = [&facts](const char* name, double rows_a_step, Place place) {
+  const auto add = [&facts](const char* name, double rows_a_step, Table::Placement place) {
     facts.tables.push_back({name, 16, rows_a_step, rows_a_step, 1e6, 80, place});
   };
-  add("served", 1000, Place::kServers);
-  add("dealt", 2000, Place::kSharded);
-  add("copied", 100, Place::kReplicated);
-  Strategy way = {Place::kServers, Place::kReplicated, AllReduce::kRing, 2, 0};
+  add("served", 1000, Table::SERVERS);
+  add("dealt", 2000, Table::SHARDED);
+  add("copied", 100, Table::REPLICATED);
+  Strategy way = {Table::SERVERS, Table::REPLICATED, Dense::RING, 2, 0};
   way.mixed = true;
   const plan::Estimate mixed = plan::EstimateStrategy(facts, way);
   const auto all = [](double rows) { return rows * (8 + 64 + 8 + 64); };  // ids, rows, gradients
@@ -385,13 +384,18 @@ TEST(StepsPerSecondTest, SyncRoundsEvenStepsOut) {
   EXPECT_DOUBLE_EQ(steps(0), 1);
 }
 
+QuorumLeader::Options QuorumOf(Dense::Quorum rule, int count, int bound, double grace,
+                               int workers = 1) {
+  return {workers, rule, bound, count, absl::Seconds(grace)};
+}
+
 // SyncRounds of all of them are those that wait for all.
 TEST(QuorumPaceTest, WithAllOfThemItIsTheRecurrence) {
   Facts facts = Drawn(TestSeed(), [](Random* random, int) { return random->NextDouble(); });
   for (std::vector<double>& steps : facts.step_seconds) steps.resize(4000);
   for (const int every : {1, 5}) {
-    const plan::QuorumPace pace =
-        plan::PaceOf(facts, {Dense::ALL, facts.workers, 4, 0}, {every, absl::nullopt, 0.25, 0});
+    const plan::QuorumPace pace = plan::PaceOf(facts, QuorumOf(Dense::ALL, facts.workers, 4, 0),
+                                               {every, absl::nullopt, 0.25, 0});
     const double want = plan::StepsPerSecond(facts, absl::nullopt, 0.25, every);
     EXPECT_NEAR(pace.steps_per_second, want, 1e-6 * want);
     EXPECT_DOUBLE_EQ(pace.sums, 1.0 / every);
@@ -403,19 +407,20 @@ TEST(QuorumPaceTest, WhoWaitsForWhom) {
   Facts facts;
   facts.workers = 2;
   facts.step_seconds = {std::vector<double>(12, 1), std::vector<double>(12, 3)};
-  const auto pace = [&](const plan::Quorum& quorum, const plan::QuorumSteps& steps) {
+  const auto pace = [&](const QuorumLeader::Options& quorum, const plan::QuorumSteps& steps) {
     return plan::PaceOf(facts, quorum, steps);
   };
   const absl::optional<int> any;
   // The slow one has 36 s to go, whatever the other does. All sums are the quick one's.
-  const plan::QuorumPace solo = pace({Dense::SOLO, 0, 12, 0}, {1, any, 0, 0});
+  const plan::QuorumPace solo = pace(QuorumOf(Dense::SOLO, 0, 12, 0), {1, any, 0, 0});
   EXPECT_NEAR(solo.steps_per_second, 24.0 / 36, 1e-6);
   EXPECT_DOUBLE_EQ(solo.sums, 1);
   // Nobody waits, but that a sum takes half a second: for the quick one's steps of 1 s in vain, as
   // the slow one's end is the end. Where all wait for all, each step takes it.
-  EXPECT_NEAR(pace({Dense::SOLO, 0, 12, 0}, {1, any, 0, 0.5}).steps_per_second, 24.0 / 36.5, 0.01);
-  EXPECT_NEAR(pace({Dense::MAJORITY, 0, 12, 0}, {1, any, 0, 0.5}).steps_per_second, 24.0 / 42,
-              1e-6);
+  EXPECT_NEAR(pace(QuorumOf(Dense::SOLO, 0, 12, 0), {1, any, 0, 0.5}).steps_per_second, 24.0 / 36.5,
+              0.01);
+  EXPECT_NEAR(pace(QuorumOf(Dense::MAJORITY, 0, 12, 0), {1, any, 0, 0.5}).steps_per_second,
+              24.0 / 42, 1e-6);
 }
 
 // Who may not be further ahead of the slowest, as beside tables under a bound, begins when the
@@ -425,7 +430,7 @@ TEST(QuorumPaceTest, WhoIsHeldGoesOnWithItsSumAllTheSame) {
   Facts facts;
   facts.workers = 2;
   facts.step_seconds = {std::vector<double>(12, 1), std::vector<double>(12, 3)};
-  const plan::QuorumPace pace = plan::PaceOf(facts, {Dense::SOLO, 0, 12, 0}, {1, 0, 0, 10});
+  const plan::QuorumPace pace = plan::PaceOf(facts, QuorumOf(Dense::SOLO, 0, 12, 0), {1, 0, 0, 10});
   EXPECT_NEAR(pace.steps_per_second, 24.0 / (12 * (1 + 10) + 2), 1e-6);
   EXPECT_DOUBLE_EQ(pace.sums, 1);
 }
@@ -439,7 +444,8 @@ TEST(QuorumPaceTest, ManyWhoAreHeldCostNoMoreThanOne) {
   facts.step_seconds.assign(kWorkers, std::vector<double>(kSteps, 1));
   facts.step_seconds[0].assign(kSteps, 3);
   const std::clock_t begin = std::clock();
-  const plan::QuorumPace pace = plan::PaceOf(facts, {Dense::SOLO, 0, kSteps, 0}, {1, 1, 0, 0});
+  const plan::QuorumPace pace =
+      plan::PaceOf(facts, QuorumOf(Dense::SOLO, 0, kSteps, 0), {1, 1, 0, 0});
   EXPECT_NEAR(pace.steps_per_second, kWorkers / 3.0, 1e-6 * kWorkers);
   EXPECT_LT(std::clock() - begin, 10 * CLOCKS_PER_SEC);
 }
@@ -451,7 +457,7 @@ TEST(QuorumPaceTest, StepsOfAnyLengthEnd) {
   facts.step_seconds = {std::vector<double>(12, 1e19), std::vector<double>(12, 3e19)};
   for (const double grace : {0.0, 1.0, 1e300}) {
     const plan::QuorumPace pace =
-        plan::PaceOf(facts, {Dense::ALL, 1, 12, grace}, {1, absl::nullopt, 0, 0});
+        plan::PaceOf(facts, QuorumOf(Dense::ALL, 1, 12, grace), {1, absl::nullopt, 0, 0});
     EXPECT_NEAR(pace.steps_per_second, 24.0 / 36e19, 1e-6 / 1e19) << grace;
   }
 }
@@ -464,7 +470,8 @@ TEST(QuorumPaceTest, FewerWorkersThanTheQuorumAllWaitForEachOther) {
   facts.workers = 2;
   facts.step_seconds = {{1, 3, 1, 3, 1, 3}, {3, 1, 3, 1, 3, 1}};
   for (const int count : {2, 3, 5, 64}) {
-    const plan::QuorumPace pace = plan::PaceOf(facts, {Dense::ALL, count, 6, 0}, {1, {}, 0, 0});
+    const plan::QuorumPace pace =
+        plan::PaceOf(facts, QuorumOf(Dense::ALL, count, 6, 0), {1, {}, 0, 0});
     EXPECT_NEAR(pace.steps_per_second, 12.0 / 18, 1e-6) << count;
     EXPECT_DOUBLE_EQ(pace.sums, 1) << count;
   }
@@ -476,7 +483,7 @@ TEST(QuorumPaceTest, TheLessIsWaitedForTheFasterTheyAre) {
       Drawn(TestSeed(), [](Random* random, int) { return -std::log(1 - random->NextDouble()); });
   for (std::vector<double>& steps : facts.step_seconds) steps.resize(4000);
   const auto speed = [&](int count, double grace) {
-    return plan::PaceOf(facts, {Dense::ALL, count, 4, grace}, {2, absl::nullopt, 0, 0})
+    return plan::PaceOf(facts, QuorumOf(Dense::ALL, count, 4, grace), {2, absl::nullopt, 0, 0})
         .steps_per_second;
   };
   const double all = speed(8, 0);
@@ -640,21 +647,21 @@ TEST(WhatWouldChangeTest, WithMoreWorkersOnlyWhatTheJobTakesThen) {
   Facts facts = DenseOnly(2, 1000);
   facts.latency_seconds = 0.001;
   facts.bytes_per_second = 0;
-  const auto changes = [&](const std::function<bool(AllReduce, int workers)>& may) {
+  const auto changes = [&](const std::function<bool(Dense::Algorithm, int workers)>& may) {
     return plan::WhatWouldChange(facts, [&may](const Strategy& way, int workers) {
-      return way.tables == Place::kReplicated && may(way.algorithm, workers);
+      return way.tables == Table::REPLICATED && may(way.algorithm, workers);
     });
   };
-  EXPECT_THAT(changes([](AllReduce by, int workers) {
-                return by == AllReduce::kRing || (by == AllReduce::kDirect && workers > 4);
+  EXPECT_THAT(changes([](Dense::Algorithm by, int workers) {
+                return by == Dense::RING || (by == Dense::DIRECT && workers > 4);
               }),
               ElementsAre("with 8 workers: tables replicated; dense allreduce, direct"));
-  EXPECT_THAT(changes([](AllReduce by, int workers) {
-                return by == (workers == 2 ? AllReduce::kDirect : AllReduce::kRing);
+  EXPECT_THAT(changes([](Dense::Algorithm by, int workers) {
+                return by == (workers == 2 ? Dense::DIRECT : Dense::RING);
               }),
               ElementsAre("with 4 workers: tables replicated; dense allreduce, ring"));
-  EXPECT_THAT(changes([](AllReduce by, int workers) {
-                return by == AllReduce::kRing || (by == AllReduce::kDirect && workers == 2);
+  EXPECT_THAT(changes([](Dense::Algorithm by, int workers) {
+                return by == Dense::RING || (by == Dense::DIRECT && workers == 2);
               }),
               IsEmpty());
 }
@@ -689,14 +696,14 @@ TEST(OverridesTest, MakeAJobThatRunsSo) {
       ASSERT_TRUE(job.ok()) << way.tables_name() << ", " << way.dense_name() << ": "
                             << job.status();
       EXPECT_EQ(job->server_processes(), way.uses_servers() ? way.servers : 0);
-      EXPECT_EQ(job->dense_table >= 0, way.dense == Place::kServers);
-      EXPECT_EQ(job->workers_serve, way.tables != Place::kServers);
+      EXPECT_EQ(job->dense_table >= 0, way.dense == Table::SERVERS);
+      EXPECT_EQ(job->workers_serve, way.tables != Table::SERVERS);
       const std::string policy = job::PolicyName(job->groups[job->tables[0].group].policy);
       EXPECT_EQ(policy, !way.uses_servers() || way.bound == 0 ? "BSP"
                         : way.bound.has_value()               ? "SSP(4)"
                                                               : "ASP");
       EXPECT_EQ(job->job.dense().optimizer().learning_rate(), 0.1);
-      if (way.dense == Place::kServers) continue;
+      if (way.dense == Table::SERVERS) continue;
       EXPECT_EQ(job->job.dense().has_codec(), parsed->dense().has_codec());
       EXPECT_EQ(job->job.dense().sharded_optimizer(), parsed->dense().sharded_optimizer());
       EXPECT_EQ(job->job.dense().wire_dtype() == Dense::BF16,
@@ -759,13 +766,13 @@ TEST(OverridesTest, TheStrategyOfAJobKnowsBoundsDelaysAndSyncRounds) {
   EXPECT_FALSE(local.lockstep());
   EXPECT_TRUE(way("kind: ASP", "").lockstep());
   const Strategy solo = way("kind: ASP", "quorum: SOLO quorum_bound: 3");
-  EXPECT_EQ(solo.quorum, (plan::Quorum{Dense::SOLO, 0, 3, 0}));
+  EXPECT_EQ(solo.quorum, QuorumOf(Dense::SOLO, 0, 3, 0, 8));
   EXPECT_EQ(solo.dense_name(), "ring, SOLO");
   EXPECT_FALSE(solo.lockstep());
   const Strategy sync_rounds = way("kind: ASP",
                                    "synchroniser: LOCAL_SGD local_steps { sync_every: 8 quorum: 2 "
                                    "grace_seconds: 0.5 }");
-  EXPECT_EQ(sync_rounds.quorum, (plan::Quorum{Dense::QUORUM_UNSPECIFIED, 2, 4, 0.5}));
+  EXPECT_EQ(sync_rounds.quorum, QuorumOf(Dense::QUORUM_UNSPECIFIED, 2, 4, 0.5, 8));
   EXPECT_EQ(sync_rounds.dense_name(), "ring, every 8 of 2");
 }
 

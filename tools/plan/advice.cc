@@ -205,16 +205,10 @@ std::vector<std::string> NotCounted(const job::ResolvedJob& plan) {
   const Dense& dense = plan.job.dense();
   if (plan.dense_table >= 0 || plan.workers() == 1) return out;
   const bool gathers = dense.codec().kind() == Codec::TOP_K || dense.codec().kind() == Codec::SIGN;
-  switch (dense.algorithm()) {
-    case Dense::RING:
-    case Dense::DIRECT:
-    case Dense::DOUBLE_TREE:
-    case Dense::NAIVE:
-      break;
-    default:
-      if (gathers) break;  // all gradients go to all workers
-      out.push_back(absl::StrCat("dense.algorithm ", Dense::Algorithm_Name(dense.algorithm()),
-                                 ": counted as a ring"));
+  // With these codecs all gradients go to all workers, whatever the algorithm.
+  if (!gathers && !IsModelled(dense.algorithm())) {
+    out.push_back(absl::StrCat("dense.algorithm ", Dense::Algorithm_Name(dense.algorithm()),
+                               ": counted as a ring"));
   }
   if (dense.codec().kind() == Codec::POWER_SGD) {
     out.push_back("dense.codec POWER_SGD: counted as whole gradients, which are larger");

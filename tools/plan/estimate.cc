@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <iterator>
 #include <limits>
 #include <numeric>
 #include <set>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "policies/properties.h"
 #include "worker/dense/local_sgd.h"
@@ -47,12 +49,12 @@ Traffic Beside(const Traffic& a, const Traffic& b) {
 
 double DenseBytes(const Facts& facts) { return facts.dense_parameters * kFloatBytes; }
 
-Place PlaceOf(const Strategy& way, const TableFacts& table) {
+Table::Placement PlaceOf(const Strategy& way, const TableFacts& table) {
   return way.mixed ? table.place : way.tables;
 }
 
 // Whether tables are at `place`. A job without tables counts as one that has them at `way.tables`.
-bool HasTables(const Facts& facts, const Strategy& way, Place place) {
+bool HasTables(const Facts& facts, const Strategy& way, Table::Placement place) {
   if (!way.mixed) return way.tables == place;
   return std::any_of(facts.tables.begin(), facts.tables.end(),
                      [place](const TableFacts& table) { return table.place == place; });
@@ -63,7 +65,7 @@ bool HasTables(const Facts& facts, const Strategy& way, Place place) {
 struct Touched {
   double keys = 0, rows = 0, gradients = 0;
 };
-Touched TouchedBy(const Facts& facts, const Strategy& way, Place place) {
+Touched TouchedBy(const Facts& facts, const Strategy& way, Table::Placement place) {
   Touched out;
   for (const TableFacts& table : facts.tables) {
     if (PlaceOf(way, table) != place) continue;
@@ -76,7 +78,7 @@ Touched TouchedBy(const Facts& facts, const Strategy& way, Place place) {
 }
 
 // An allreduce of the dense gradient, on the link of the busiest worker.
-Traffic OfAllReduce(const Facts& facts, AllReduce algorithm) {
+Traffic OfAllReduce(const Facts& facts, Dense::Algorithm algorithm) {
   const double p = facts.workers, bytes = facts.dense_parameters * facts.dense_wire_bytes;
   if (p == 1 || bytes == 0) return {};
   if (facts.dense_codec_bytes > 0) {  // an allgather
@@ -85,18 +87,17 @@ Traffic OfAllReduce(const Facts& facts, AllReduce algorithm) {
   }
   const double share = 2 * (p - 1) / p * bytes, levels = std::ceil(std::log2(p));
   switch (algorithm) {
-    case AllReduce::kRing:
-      return {share, share, 2 * (p - 1)};
-    case AllReduce::kDirect:  // independent messages, twice
+    case Dense::DIRECT:  // independent messages, twice
       return {share, share, 2};
-    case AllReduce::kTree: {  // two trees: a rank inside one of them is a leaf of the other
+    case Dense::DOUBLE_TREE: {  // two trees: a rank inside one of them is a leaf of the other
       const double most = p == 2 ? bytes : 2 * bytes;
       return {most, most, 2 * levels, p == 2 ? 0 : most * (1 / kFill - 1)};
     }
-    case AllReduce::kNaive:  // rank 0 receives all, then sends all
+    case Dense::NAIVE:  // rank 0 receives all, then sends all
       return {(p - 1) * bytes, (p - 1) * bytes, 2, (p - 1) * bytes};
+    default:  // RING
+      return {share, share, 2 * (p - 1)};
   }
-  return {};
 }
 
 // Bytes that all processes together send. Every algorithm sends all gradients except one to the
@@ -168,16 +169,16 @@ void AddServers(const Facts& facts, const Strategy& way, const Served& step, Ste
 void AddTablesOnWorkers(const Facts& facts, const Strategy& way, HostTraffic* worker) {
   const double p = facts.workers, others = (p - 1) / p;
   if (p == 1) return;
-  if (HasTables(facts, way, Place::kSharded)) {
+  if (HasTables(facts, way, Table::SHARDED)) {
     // A worker serves as many rows as it pulls.
-    const Touched touched = TouchedBy(facts, way, Place::kSharded);
+    const Touched touched = TouchedBy(facts, way, Table::SHARDED);
     const double read = (touched.keys + touched.rows) * others;
     worker->serves = true;
     worker->read = {read, read, 2};
     worker->write = {touched.gradients * others, touched.gradients * others, 1};
   }
-  if (HasTables(facts, way, Place::kReplicated)) {
-    const double sent = TouchedBy(facts, way, Place::kReplicated).gradients * (p - 1);
+  if (HasTables(facts, way, Table::REPLICATED)) {
+    const double sent = TouchedBy(facts, way, Table::REPLICATED).gradients * (p - 1);
     const double idle = p > 2 ? sent * (1 / kFill - 1) : 0;
     worker->write = Beside(worker->write, {sent, sent, 1, idle});
   }
@@ -191,9 +192,9 @@ StepTraffic OfWay(const Facts& facts, const Strategy& way, double steps_a_sum) {
   worker.works = true;
   AddTablesOnWorkers(facts, way, &worker);
   out.sent = worker.read.out + worker.write.out;
-  const Touched touched = TouchedBy(facts, way, Place::kServers);
+  const Touched touched = TouchedBy(facts, way, Table::SERVERS);
   Served served = {touched.keys, touched.rows, touched.gradients};
-  if (way.dense == Place::kServers) {
+  if (way.dense == Table::SERVERS) {
     served.answered += DenseBytes(facts);
     served.pushed += DenseBytes(facts);
   } else {
@@ -268,18 +269,18 @@ double MeanCompute(const Facts& facts) {
 void AddMemory(const Facts& facts, const Strategy& way, Estimate* out) {
   for (const TableFacts& table : facts.tables) {
     const double bytes = table.rows * table.bytes_a_row;
-    const Place place = PlaceOf(way, table);
-    if (place == Place::kServers) out->server_memory += bytes / way.servers;
-    if (place == Place::kSharded) out->worker_memory += bytes / facts.workers;
-    if (place == Place::kReplicated) out->worker_memory += bytes;
+    const Table::Placement place = PlaceOf(way, table);
+    if (place == Table::SERVERS) out->server_memory += bytes / way.servers;
+    if (place == Table::SHARDED) out->worker_memory += bytes / facts.workers;
+    if (place == Table::REPLICATED) out->worker_memory += bytes;
   }
   const double dense = facts.dense_parameters * facts.dense_bytes_a_parameter;
-  if (way.dense == Place::kServers) out->server_memory += dense / way.servers;
+  if (way.dense == Table::SERVERS) out->server_memory += dense / way.servers;
   // With a sharded optimizer each worker keeps one share of the optimizer state.
-  const double kept = facts.dense_slots_dealt && way.dense == Place::kReplicated
+  const double kept = facts.dense_slots_dealt && way.dense == Table::REPLICATED
                           ? DenseBytes(facts) + (dense - DenseBytes(facts)) / facts.workers
                           : dense;
-  out->worker_memory += way.dense == Place::kServers ? DenseBytes(facts) : kept;
+  out->worker_memory += way.dense == Table::SERVERS ? DenseBytes(facts) : kept;
   out->worker_memory += way.kept_models * DenseBytes(facts);
   if (!way.quorum.has_value()) return;
   // Sums by quorum: the model that they update, and two gradients in flight. Sync rounds by quorum:
@@ -288,36 +289,13 @@ void AddMemory(const Facts& facts, const Strategy& way, Estimate* out) {
       way.quorum->count > 0 ? 6 * DenseBytes(facts) : kept + 2 * DenseBytes(facts);
 }
 
-const char* NameOf(AllReduce algorithm) {
-  switch (algorithm) {
-    case AllReduce::kRing:
-      return "ring";
-    case AllReduce::kDirect:
-      return "direct";
-    case AllReduce::kTree:
-      return "tree";
-    case AllReduce::kNaive:
-      return "naive";
-  }
-  return "";
-}
-
-const char* FieldOf(AllReduce algorithm) {
-  switch (algorithm) {
-    case AllReduce::kRing:
-      return "RING";
-    case AllReduce::kDirect:
-      return "DIRECT";
-    case AllReduce::kTree:
-      return "DOUBLE_TREE";
-    case AllReduce::kNaive:
-      return "NAIVE";
-  }
-  return "";
+std::string NameOf(Dense::Algorithm algorithm) {
+  if (algorithm == Dense::DOUBLE_TREE) return "tree";
+  return absl::AsciiStrToLower(Dense::Algorithm_Name(algorithm));
 }
 
 // Removes settings that the synchroniser of this place does not have.
-Dense FitFor(Place place, const Dense& dense) {
+Dense FitFor(Table::Placement place, const Dense& dense) {
   Dense fit = dense;
   fit.clear_local_steps();
   fit.clear_quorum();
@@ -325,7 +303,7 @@ Dense FitFor(Place place, const Dense& dense) {
   // rules and calibration choose an algorithm, but `way` has one already
   fit.clear_algorithm_rules();
   fit.clear_calibration();
-  if (place == Place::kReplicated) {
+  if (place == Table::REPLICATED) {
     fit.clear_policy();
     return fit;
   }
@@ -368,23 +346,26 @@ std::string ServersOf(const Strategy& way, const std::string& how) {
 
 }  // namespace
 
+bool IsModelled(Dense::Algorithm algorithm) {
+  return std::count(std::begin(kAlgorithms), std::end(kAlgorithms), algorithm) > 0;
+}
+
 std::string Strategy::tables_name() const {
-  if (mixed) return tables == Place::kServers ? ServersOf(*this, "mixed") : "mixed";
-  if (tables == Place::kSharded) return "sharded";
-  if (tables == Place::kReplicated) return "replicated";
-  return ServersOf(*this, PolicyText(bound));
+  if (mixed) return tables == Table::SERVERS ? ServersOf(*this, "mixed") : "mixed";
+  if (tables == Table::SERVERS) return ServersOf(*this, PolicyText(bound));
+  return absl::AsciiStrToLower(Table::Placement_Name(tables));
 }
 
 std::string Strategy::dense_name() const {
-  if (dense == Place::kReplicated && quorum.has_value()) {
+  if (dense == Table::REPLICATED && quorum.has_value()) {
     return absl::StrCat(NameOf(algorithm), ", ",
                         quorum->count > 0 ? absl::StrCat("every ", every, " of ", quorum->count)
-                                          : Dense::Quorum_Name(quorum->rule));
+                                          : Dense::Quorum_Name(quorum->quorum));
   }
-  if (dense == Place::kReplicated && every > 1) {
+  if (dense == Table::REPLICATED && every > 1) {
     return absl::StrCat(NameOf(algorithm), ", every ", every);
   }
-  if (dense == Place::kReplicated) return absl::StrCat("allreduce, ", NameOf(algorithm));
+  if (dense == Table::REPLICATED) return absl::StrCat("allreduce, ", NameOf(algorithm));
   return ServersOf(*this, PolicyText(bound));
 }
 
@@ -399,16 +380,13 @@ std::vector<std::pair<std::string, std::string>> Strategy::Overrides(const Job& 
     return PolicySetting(at, IsScaled(job.policy(), own));
   };
   out.emplace_back("policy", policy_for(job.policy()));
-  const char* const place = tables == Place::kSharded      ? "SHARDED"
-                            : tables == Place::kReplicated ? "REPLICATED"
-                                                           : "SERVERS";
   for (int t = 0; t < job.table_size(); ++t) {
     const Table& table = job.table(t);
     if (table.policy().kind() == Policy::KEY_VALUE) continue;  // not trained
     const std::string path = absl::StrCat("table[", t, "].");
     if (table.has_policy()) out.emplace_back(path + "policy", policy_for(table.policy()));
-    if (tables != Place::kServers || table.placement() > Table::SERVERS) {
-      out.emplace_back(path + "placement", place);
+    if (tables != Table::SERVERS || table.placement() > Table::SERVERS) {
+      out.emplace_back(path + "placement", Table::Placement_Name(tables));
     }
   }
   const Dense fit = FitFor(dense, job.dense());
@@ -418,15 +396,15 @@ std::vector<std::pair<std::string, std::string>> Strategy::Overrides(const Job& 
     text.clear_algorithm();
     out.emplace_back("dense", absl::StrCat("{", text.ShortDebugString(), "}"));
   }
-  if (dense == Place::kServers) {
+  if (dense == Table::SERVERS) {
     out.emplace_back("dense.synchroniser", "SERVERS");
     if (fit.has_policy()) out.emplace_back("dense.policy", policy_for(fit.policy()));
     return out;
   }
   out.emplace_back("dense.synchroniser", "ALLREDUCE");
   // GPUs have only one algorithm, which is not one of the four.
-  const bool own_way = fit.device() == Dense::CUDA && algorithm == AllReduce::kRing;
-  if (!own_way) out.emplace_back("dense.algorithm", FieldOf(algorithm));
+  const bool own_way = fit.device() == Dense::CUDA && algorithm == Dense::RING;
+  if (!own_way) out.emplace_back("dense.algorithm", Dense::Algorithm_Name(algorithm));
   return out;
 }
 
@@ -481,7 +459,7 @@ QuorumPace PaceOf(const Facts& facts, const Strategy& way) {
 }  // namespace
 
 Estimate EstimateStrategy(const Facts& facts, const Strategy& way) {
-  const bool by_quorum = way.dense == Place::kReplicated && way.quorum.has_value();
+  const bool by_quorum = way.dense == Table::REPLICATED && way.quorum.has_value();
   const QuorumPace pace = by_quorum ? PaceOf(facts, way) : QuorumPace();
   const StepTraffic traffic = OfWay(facts, way, pace.sums > 0 ? 1 / pace.sums : way.every);
   const RestOfStep rest = Rest(facts, way, traffic);
@@ -489,7 +467,7 @@ Estimate EstimateStrategy(const Facts& facts, const Strategy& way) {
   out.way = way;
   const absl::optional<int> bound = way.lockstep() ? absl::optional<int>(0) : way.bound;
   const double workers = facts.workers;
-  const int meet_every = way.dense == Place::kReplicated && way.every > 1 ? way.every : 0;
+  const int meet_every = way.dense == Table::REPLICATED && way.every > 1 ? way.every : 0;
   double steps =
       by_quorum ? pace.steps_per_second : StepsPerSecond(facts, bound, rest.serial, meet_every);
   if (rest.least > 0 && steps > workers / rest.least) steps = workers / rest.least;
@@ -518,17 +496,15 @@ std::vector<Strategy> StrategiesOf(const Facts& facts) {
   std::set<int> servers = {1, (facts.workers + 1) / 2, facts.workers};
   if (facts.servers > 0) servers.insert(facts.servers);
   std::vector<Strategy> ways;
-  constexpr AllReduce kAlgorithms[] = {AllReduce::kRing, AllReduce::kDirect, AllReduce::kTree,
-                                       AllReduce::kNaive};
   const auto add = [&](int m, bool beside) {
     for (const absl::optional<int> bound :
          {absl::optional<int>(0), absl::optional<int>(kBound), absl::optional<int>()}) {
       if (facts.dense_parameters > 0) {
-        ways.push_back({Place::kServers, Place::kServers, AllReduce::kRing, m, bound, beside});
+        ways.push_back({Table::SERVERS, Table::SERVERS, Dense::RING, m, bound, beside});
       }
       if (bound == kBound) continue;  // with an allreduce the bound is never reached: as ASP
-      for (const AllReduce algorithm : kAlgorithms) {
-        ways.push_back({Place::kServers, Place::kReplicated, algorithm, m, bound, beside});
+      for (const Dense::Algorithm algorithm : kAlgorithms) {
+        ways.push_back({Table::SERVERS, Table::REPLICATED, algorithm, m, bound, beside});
       }
     }
   };
@@ -536,17 +512,12 @@ std::vector<Strategy> StrategiesOf(const Facts& facts) {
     add(m, false);
     if (facts.bytes_per_second > 0 && m <= facts.workers) add(m, true);
   }
-  for (const Place place : {Place::kSharded, Place::kReplicated}) {
-    for (const AllReduce algorithm : kAlgorithms) {
-      ways.push_back({place, Place::kReplicated, algorithm, 0, 0});
+  for (const Table::Placement place : {Table::SHARDED, Table::REPLICATED}) {
+    for (const Dense::Algorithm algorithm : kAlgorithms) {
+      ways.push_back({place, Table::REPLICATED, algorithm, 0, 0});
     }
   }
   return ways;
-}
-
-Place PlaceOf(const job::TablePlan& table) {
-  if (table.placement == Table::SHARDED) return Place::kSharded;
-  return table.placement == Table::REPLICATED ? Place::kReplicated : Place::kServers;
 }
 
 namespace {
@@ -564,14 +535,14 @@ Strategy StrategyOf(const job::ResolvedJob& plan, bool colocate_servers) {
   Strategy way;
   way.servers = plan.server_processes();
   way.beside = colocate_servers && way.servers > 0;
-  way.dense = plan.dense_table >= 0 ? Place::kServers : Place::kReplicated;
+  way.dense = plan.dense_table >= 0 ? Table::SERVERS : Table::REPLICATED;
   // The strictest policy decides how far a worker may be ahead.
   int64_t bound = policies::kUnbounded;
-  std::set<Place> places;
+  std::set<Table::Placement> places;
   for (const job::TablePlan& table : plan.tables) {
     if (table.store) continue;
     bound = std::min(bound, plan.groups[table.group].properties.clock_bound);
-    if (!table.dense) places.insert(PlaceOf(table));
+    if (!table.dense) places.insert(table.placement);
   }
   if (!places.empty()) way.tables = *places.begin();  // servers before workers
   way.mixed = places.size() > 1;
@@ -581,24 +552,11 @@ Strategy StrategyOf(const job::ResolvedJob& plan, bool colocate_servers) {
     way.every = static_cast<int>(dense.local_steps().sync_every());
   }
   if (job::SumsByQuorum(plan.job)) {
-    way.quorum = {dense.quorum(), dense.local_steps().quorum(),
-                  static_cast<int>(dense.quorum_bound()), dense.local_steps().grace_seconds()};
+    way.quorum = worker::QuorumLeader::OptionsOf(plan);
   } else {
     way.kept_models = KeptModels(plan);
   }
-  switch (dense.algorithm()) {
-    case Dense::DIRECT:
-      way.algorithm = AllReduce::kDirect;
-      break;
-    case Dense::DOUBLE_TREE:
-      way.algorithm = AllReduce::kTree;
-      break;
-    case Dense::NAIVE:
-      way.algorithm = AllReduce::kNaive;
-      break;
-    default:
-      way.algorithm = AllReduce::kRing;
-  }
+  if (IsModelled(dense.algorithm())) way.algorithm = dense.algorithm();
   return way;
 }
 

@@ -32,13 +32,17 @@ namespace tandem::plan {
 // worker sends to all copies of a table.
 inline constexpr double kOneWay = 0.83, kFill = 0.77;
 
-enum class AllReduce { kRing, kDirect, kTree, kNaive };
+// The algorithms of an allreduce that the model knows.
+inline constexpr Dense::Algorithm kAlgorithms[] = {Dense::RING, Dense::DIRECT, Dense::DOUBLE_TREE,
+                                                   Dense::NAIVE};
+// Whether the model knows the algorithm. It counts all others as a ring.
+bool IsModelled(Dense::Algorithm algorithm);
 
 // One strategy: how to place, read and sum the parameters of a job.
 struct Strategy {
-  Place tables = Place::kServers;
-  Place dense = Place::kReplicated;
-  AllReduce algorithm = AllReduce::kRing;  // for replicated dense parameters
+  Table::Placement tables = Table::SERVERS;
+  Table::Placement dense = Table::REPLICATED;  // SERVERS, or REPLICATED and an allreduce
+  Dense::Algorithm algorithm = Dense::RING;    // for replicated dense parameters
   int servers = 1;
   // Steps that a worker may be ahead, for parameters on servers; nullopt: any number.
   absl::optional<int> bound = 0;
@@ -47,8 +51,8 @@ struct Strategy {
   bool beside = false;
   int every = 1;  // steps between two sync rounds of dense replicas
   // Which workers a sum or sync round of dense replicas waits for; nullopt: all.
-  absl::optional<Quorum> quorum = absl::nullopt;
-  // Tables are at several places, each at TableFacts::place. `tables` is kServers then if a table
+  absl::optional<worker::QuorumLeader::Options> quorum = absl::nullopt;
+  // Tables are at several places, each at TableFacts::place. `tables` is SERVERS then if a table
   // is on servers. Proposed strategies are never mixed.
   bool mixed = false;
   // Models that each worker keeps in addition to its own, such as the centre of EASGD. Only for
@@ -56,12 +60,12 @@ struct Strategy {
   int kept_models = 0;
 
   friend bool operator==(const Strategy&, const Strategy&) = default;
-  bool uses_servers() const { return tables == Place::kServers || dense == Place::kServers; }
-  bool tables_on_workers() const { return mixed || tables != Place::kServers; }  // some
+  bool uses_servers() const { return tables == Table::SERVERS || dense == Table::SERVERS; }
+  bool tables_on_workers() const { return mixed || tables != Table::SERVERS; }  // some
   // Whether all workers take each step together, even if `bound` is not 0.
   bool lockstep() const {
     return tables_on_workers() ||
-           (dense == Place::kReplicated && every == 1 && !quorum.has_value()) ||
+           (dense == Table::REPLICATED && every == 1 && !quorum.has_value()) ||
            (uses_servers() && bound == 0);
   }
   // "4 servers, ASP"; "4 beside, ASP" if `beside`; "4 servers, mixed" if `mixed`.
@@ -104,9 +108,6 @@ inline constexpr double kAlike = 1.05;
 // Tables on servers: BSP, SSP and ASP. Dense parameters: on servers, or replicated with each
 // algorithm. Tables on workers: sharded and replicated, with each algorithm.
 std::vector<Strategy> StrategiesOf(const Facts& facts);
-
-// The place of the table's rows in the job.
-Place PlaceOf(const job::TablePlan& table);
 
 // The strategy of the current job. From policies it takes only the bound on steps ahead, the
 // strictest one if there are several. AUTO and algorithms other than the four count as a ring.

@@ -9,13 +9,9 @@
 #include <string>
 #include <vector>
 
-namespace tandem::plan {
+#include "proto/job.pb.h"
 
-enum class Place {
-  kServers,     // parameter servers, processes of their own
-  kSharded,     // tables: split over the workers
-  kReplicated,  // tables: a copy on each worker; dense parameters: a copy, and an allreduce
-};
+namespace tandem::plan {
 
 struct TableFacts {
   std::string name;
@@ -25,7 +21,7 @@ struct TableFacts {
   double rows = 0;         // rows of the whole table at the end
   double bytes_a_row = 0;  // in memory, with optimizer state and the index
   // In the current job.
-  Place place = Place::kServers;
+  Table::Placement place = Table::SERVERS;
 };
 
 struct Facts {

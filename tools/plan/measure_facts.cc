@@ -12,7 +12,6 @@
 #include "data/service_trace.h"
 #include "job/job_budget.h"
 #include "optim/optimizer.h"
-#include "tools/plan/estimate.h"
 
 namespace tandem::plan {
 namespace {
@@ -115,7 +114,7 @@ absl::StatusOr<Facts> MeasureFacts(const job::ResolvedJob& plan, const Assumed& 
     TableFacts& out = facts.tables.emplace_back();
     out.name = table.name;
     out.dim = table.dim;
-    out.place = PlaceOf(table);
+    out.place = table.placement;
     out.rows = static_cast<double>(table.expected_rows);
     TANDEM_ASSIGN_OR_RETURN(const double slots, SlotsOf(table.optimizer, table.dim));
     out.bytes_a_row = sizeof(float) * (table.dim + slots) + kIndexBytes;

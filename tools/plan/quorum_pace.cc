@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "worker/dense/quorum_leader.h"
 
 namespace tandem::plan {
 namespace {
@@ -21,12 +20,12 @@ absl::Time At(double seconds) { return absl::UnixEpoch() + absl::Seconds(seconds
 // no steps left, or a grace period ends.
 class Run {
  public:
-  Run(const Facts& facts, const Quorum& quorum, const QuorumSteps& steps)
+  Run(const Facts& facts, const QuorumLeader::Options& quorum, const QuorumSteps& steps)
       : facts_(facts),
         steps_(steps),
         count_(facts.step_seconds[0].size()),
         workers_(facts.step_seconds.size()),
-        leader_(OptionsOf(quorum, static_cast<int>(workers_.size()))) {}
+        leader_(Among(static_cast<int>(workers_.size()), quorum)) {}
 
   QuorumPace Go() {
     for (size_t r = 0; r < workers_.size(); ++r) Begin(0, r);
@@ -54,14 +53,10 @@ class Run {
   };
   using Event = std::pair<double, size_t>;
 
-  static QuorumLeader::Options OptionsOf(const Quorum& quorum, int workers) {
-    QuorumLeader::Options options;
-    options.workers = workers;
-    options.quorum = quorum.rule;
-    options.count = std::min(quorum.count, workers);  // a plan may have fewer workers
-    options.bound = quorum.bound;
-    options.grace = absl::Seconds(quorum.grace_seconds);
-    return options;
+  static QuorumLeader::Options Among(int workers, QuorumLeader::Options quorum) {
+    quorum.workers = workers;
+    quorum.count = std::min(quorum.count, workers);
+    return quorum;
   }
 
   bool Wakes() const { return leader_.wake() < absl::InfiniteFuture(); }
@@ -130,7 +125,8 @@ class Run {
 
 }  // namespace
 
-QuorumPace PaceOf(const Facts& facts, const Quorum& quorum, const QuorumSteps& steps) {
+QuorumPace PaceOf(const Facts& facts, const QuorumLeader::Options& quorum,
+                  const QuorumSteps& steps) {
   if (facts.step_seconds.empty() || facts.step_seconds[0].empty()) return {};
   return Run(facts, quorum, steps).Go();
 }

@@ -7,26 +7,14 @@
 #ifndef TANDEM_TOOLS_PLAN_QUORUM_PACE_H_
 #define TANDEM_TOOLS_PLAN_QUORUM_PACE_H_
 
-#include <cstdint>
-
 #include "absl/types/optional.h"
-#include "proto/job.pb.h"
 #include "tools/plan/facts.h"
+#include "worker/dense/quorum_leader.h"
 
 namespace tandem::plan {
 
 // Least time of a step; avoids a division by zero if nothing takes time.
 inline constexpr double kLeastSeconds = 1e-9;
-
-// The fields of the job.
-struct Quorum {
-  Dense::Quorum rule = Dense::ALL;
-  int count = 0;  // workers in a sync round, at most all; 0: `rule` decides
-  int bound = 1;
-  double grace_seconds = 0;
-
-  friend bool operator==(const Quorum&, const Quorum&) = default;
-};
 
 struct QuorumSteps {
   int every = 1;              // steps of a worker from one sum to the next
@@ -40,7 +28,9 @@ struct QuorumPace {
   double sums = 0;  // sums for each step of a worker; below 1 / every if a sum covers two steps
 };
 
-QuorumPace PaceOf(const Facts& facts, const Quorum& quorum, const QuorumSteps& steps);
+// The number of workers is that of `facts`. A larger quorum is all of them.
+QuorumPace PaceOf(const Facts& facts, const worker::QuorumLeader::Options& quorum,
+                  const QuorumSteps& steps);
 
 }  // namespace tandem::plan
 

@@ -7,12 +7,6 @@
 
 namespace tandem::sim {
 
-void TimedRange::Sum::Add(int64_t value) {
-  ++count;
-  sum += static_cast<double>(value);
-  max = std::max(max, static_cast<double>(value));
-}
-
 TimedRange::TimedRange(const policies::UpdatePolicy& policy, int workers, bool lockstep,
                        Observer observer)
     : policy_(policy),
@@ -68,14 +62,16 @@ TimedRange::Front TimedRange::front() const {
 
 // ---- updates ----------------------------------------------------------------------------------
 
-bool TimedRange::Admit(int64_t now_us, const TimedUpdate& update) {
+bool TimedRange::Admit(int64_t now_us, TimedUpdate update) {
   policies::WorkerProgress& worker = progress_.workers[static_cast<size_t>(update.rank)];
   TANDEM_CHECK(update.first == worker.admitted && update.first <= update.step);
   TANDEM_CHECK(update.samples == 0 || update.step < properties_.switch_step ||
                progress_.version >= properties_.switch_step);
   const bool one_step = update.first == update.step;
   const int64_t steps = update.step + 1 - worker.admitted;
-  now_us_ = now_us;
+  now_us_ = update.admitted_at = now_us;
+  update.version_read = update.read.version;
+  update.read_number = update.read.number;
   worker.admitted = update.step + 1;
   worker.finished =
       update.finished || (properties_.batch > 0 && lockstep_ && one_step && update.samples == 0);
@@ -93,18 +89,11 @@ bool TimedRange::Admit(int64_t now_us, const TimedUpdate& update) {
     ++stats_.arrived;
     ++stats_.workers[static_cast<size_t>(update.rank)].arrived;
   }
-  policies::Update numbers;
-  numbers.rank = update.rank;
-  numbers.step = update.step;
-  numbers.samples = update.samples;
-  numbers.version_read = update.read.version;
-  numbers.admitted_at = now_us;
-  numbers.read_number = update.read.number;
   bool late = false;
-  switch (policy_.OnArrival(progress_, numbers)) {
+  switch (policy_.OnArrival(progress_, update)) {
     case policies::Arrival::kApply:
       if (update.samples > 0) {
-        const bool nothing = policy_.OnApply(progress_, numbers).factor == 0.0f;
+        const bool nothing = policy_.OnApply(progress_, update).factor == 0.0f;
         Count(update, nothing ? server::kFateDropped : server::kFateApplied);
       }
       break;
@@ -214,13 +203,7 @@ void TimedRange::FinishDelayed() {
 
 void TimedRange::ApplyFold(const Group& group) {
   for (const TimedUpdate& update : group.updates) {
-    policies::Update numbers;
-    numbers.rank = update.rank;
-    numbers.step = update.step;
-    numbers.samples = update.samples;
-    numbers.version_read = update.read.version;
-    numbers.read_number = update.read.number;
-    const bool nothing = policy_.OnApply(progress_, numbers).factor == 0.0f;
+    const bool nothing = policy_.OnApply(progress_, update).factor == 0.0f;
     Count(update, nothing ? server::kFateDropped : server::kFateMerged);
   }
 }
@@ -238,7 +221,7 @@ void TimedRange::Count(const TimedUpdate& update, server::UpdateFate fate) {
   worker.clock_gap.Add(update.clock_gap);
   stats_.in_flight.Add(update.in_flight);
   if (fate != server::kFateDropped) {
-    const int64_t staleness = progress_.version - update.read.version;
+    const int64_t staleness = progress_.version - update.version_read;
     const int64_t age = std::max<int64_t>(0, now_us_ - update.read.at_us);
     stats_.version_staleness.Add(staleness);
     worker.version_staleness.Add(staleness);

@@ -31,10 +31,8 @@ struct TimedRead {
   int64_t number = -1;          // of the pull, if the policy counts pulls
 };
 
-struct TimedUpdate {
-  int rank = 0;
-  int64_t first = 0, step = 0;  // first < step only without samples
-  uint64_t samples = 0;
+struct TimedUpdate : policies::Update {
+  int64_t first = 0;      // less than `step` only without samples
   bool finished = false;  // the worker has no more data
   TimedRead read;
   int32_t clock_gap = 0, in_flight = 0;
@@ -52,17 +50,11 @@ class TimedRange {
  public:
   using Observer = std::function<void(const TimedFate& fate)>;
 
-  // Count, sum and maximum.
-  struct Sum {
-    uint64_t count = 0;
-    double sum = 0, max = 0;
-    void Add(int64_t value);
-  };
   // Statistics of one worker's updates. Without histograms, because there may be ten
   // thousand workers.
   struct WorkerStats {
     uint64_t arrived = 0, applied = 0, merged = 0, dropped = 0;
-    Sum clock_gap, version_staleness, age;  // age in microseconds
+    server::Sum clock_gap, version_staleness, age;  // age in microseconds
   };
   struct Stats {
     uint64_t arrived = 0, applied = 0, merged = 0, dropped = 0;
@@ -75,8 +67,9 @@ class TimedRange {
 
   bool MayServe(int rank, int64_t step, int depth);
   TimedRead Read(int64_t now_us, int rank, int64_t step);
-  // Admits the next steps of a worker. False if they came too late and were dropped.
-  bool Admit(int64_t now_us, const TimedUpdate& update);
+  // Admits the next steps of a worker, with the numbers of `update.read`. False if they came too
+  // late and were dropped.
+  bool Admit(int64_t now_us, TimedUpdate update);
   // No more updates will come: applies the updates that are held back.
   void FinishDelayed();
 

@@ -524,22 +524,6 @@ absl::Duration Timing::elapsed() const {
 
 namespace {
 
-void Fill(const server::Measure& measure, Distribution* out) {
-  out->set_count(measure.count);
-  out->set_sum(measure.sum);
-  out->set_max(measure.max);
-  const auto& counts = measure.histogram.counts;
-  size_t used = counts.size();
-  while (used > 0 && counts[used - 1] == 0) --used;
-  out->mutable_bucket()->Assign(counts.begin(), counts.begin() + used);
-}
-
-void Fill(const TimedRange::Sum& sum, Distribution* out) {
-  out->set_count(sum.count);
-  out->set_sum(sum.sum);
-  out->set_max(sum.max);
-}
-
 // Fills in the updates of a table, or of one of its workers. A frozen table applies no update.
 template <typename Stats, typename Message>
 void FillUpdates(const Stats& stats, bool frozen, Message* out) {
@@ -547,10 +531,10 @@ void FillUpdates(const Stats& stats, bool frozen, Message* out) {
   out->set_applied(frozen ? 0 : stats.applied);
   out->set_merged(frozen ? 0 : stats.merged);
   out->set_dropped(frozen ? stats.arrived : stats.dropped);
-  Fill(stats.clock_gap, out->mutable_clock_gap());
+  server::FillDistribution(stats.clock_gap, out->mutable_clock_gap());
   if (frozen) return;
-  Fill(stats.version_staleness, out->mutable_version_staleness());
-  Fill(stats.age, out->mutable_age());
+  server::FillDistribution(stats.version_staleness, out->mutable_version_staleness());
+  server::FillDistribution(stats.age, out->mutable_age());
 }
 
 }  // namespace
@@ -582,13 +566,13 @@ scheduler::JobReport Timing::Report() const {
     if (table.store) continue;
     const TimedRange::Stats& stats = groups_[table.group].range->stats();
     FillUpdates(stats, table.frozen, &out);
-    Fill(stats.in_flight, out.mutable_in_flight_depth());
+    server::FillDistribution(stats.in_flight, out.mutable_in_flight_depth());
     for (const TimedRange::WorkerStats& worker : stats.workers) {
       FillUpdates(worker, table.frozen, out.add_worker());
     }
   }
   if (replicas_ && !groups_.empty()) {
-    Fill(groups_[0].range->stats().in_flight, &report.in_flight_depth);
+    server::FillDistribution(groups_[0].range->stats().in_flight, &report.in_flight_depth);
   }
   report.waiting = pairs_;
   return report;

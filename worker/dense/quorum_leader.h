@@ -58,6 +58,8 @@ class QuorumLeader {
     int count = 0;      // above 0: size of the quorum, in place of `quorum`
     // How long a sum waits for the other workers once its quorum is complete.
     absl::Duration grace = absl::ZeroDuration();
+
+    friend bool operator==(const Options&, const Options&) = default;
   };
   static Options OptionsOf(const job::ResolvedJob& plan);
   explicit QuorumLeader(const Options& options);
