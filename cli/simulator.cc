@@ -90,7 +90,7 @@ absl::Status CheckTimingFlags(const SimulateFlags& flags) {
     const bool steps = flags.steps != 0 && flags.problem.empty();
     if (!steps && !bytes && flags.seconds == 0) return absl::OkStatus();
     return absl::InvalidArgumentError(
-        "--steps (but for --problem), --seconds, --step-bytes and --dense-bytes are for "
+        "--seconds, --step-bytes, --dense-bytes and, without --problem, --steps are for "
         "--timing-only; hint: the job's train.max_steps limits other runs, whose frames have a "
         "size of their own");
   }

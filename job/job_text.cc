@@ -516,7 +516,8 @@ bool Touches(absl::string_view a, absl::string_view b) {
          (a.size() == b.size() || b[a.size()] == '.' || b[a.size()] == '[');
 }
 
-// Adds the `--set` or the place in the file that set the field to a refusal "path: what is wrong".
+// Adds to a refusal "path: what is wrong" where the field was set: by which `--set`, or at which
+// place in the file.
 absl::Status Locate(const absl::Status& refusal, absl::string_view text,
                     absl::string_view file_name, const Overrides& overrides,
                     TextFormat::ParseInfoTree* tree) {

@@ -64,10 +64,10 @@ absl::Status CheckBind(const std::string& bind, const std::string& advertise) {
   const transport::TcpAddress given = transport::SplitTcpAddress(bind);
   if (!given.valid()) return absl::OkStatus();
   if (given.AllHosts() && advertise.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--bind ", bind,
-                     ": listens on all hosts, so others do not know by which name to reach "
-                     "it; hint: --advertise HOST, or bind the address of one network"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--bind ", bind,
+        ": listens on all addresses of this host, so others do not know by which "
+        "one to reach it; hint: --advertise HOST, or bind the address of one network"));
   }
   const auto refused = [&bind](const absl::Status& why) {
     return absl::Status(why.code(), absl::StrCat("--bind ", bind, ": ", why.message()));

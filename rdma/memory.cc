@@ -31,8 +31,8 @@ size_t ClassBytes(size_t bytes) {
   return (bytes + step - 1) / step * step;
 }
 
-// Maps memory and touches its pages: pinning pages that exist is much faster when they are
-// registered.
+// Maps memory and touches its pages: registering memory pins its pages, which is much faster if
+// they already exist.
 uint8_t* MapMemory(size_t bytes) {
   void* const at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   TANDEM_CHECK(at != MAP_FAILED);

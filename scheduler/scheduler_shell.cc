@@ -371,9 +371,9 @@ std::string HostOf(absl::string_view address) {
   return at.valid() ? transport::HostInAddress(at.host) : "127.0.0.1";
 }
 
-// Starts the rendezvous for the workers of a job with collectives or with modules of their own.
-// Null if the job needs none. The rendezvous ends with the scheduler. A worker that still waits
-// there for others learns in this way that the job has ended.
+// Starts the rendezvous for the workers of a job that has collectives, or whose model is the
+// user's own module. Null if the job needs none. The rendezvous ends with the scheduler. A worker
+// that still waits there for others learns in this way that the job has ended.
 absl::StatusOr<std::unique_ptr<collectives::Coordinator>> StartCoordinator(
     const SchedulerOptions& options) {
   const bool meet = options.plan.dense_table < 0 || job::HasOwnModule(options.plan.job.model());

@@ -650,8 +650,9 @@ absl::Status Range::Restore(const RangeImage& image, BufferSource& source) {
   }
   uint64_t numbers[2] = {};
   if (image.held.size() < sizeof numbers) {
-    return absl::DataLossError(absl::StrCat("range ", id_, ": held part of ", image.held.size(),
-                                            " bytes, want at least ", sizeof numbers));
+    return absl::DataLossError(absl::StrCat("range ", id_, ": the held updates have ",
+                                            image.held.size(), " bytes, want at least ",
+                                            sizeof numbers));
   }
   image.held.copy(reinterpret_cast<char*>(numbers), sizeof numbers);
   const absl::string_view rest = absl::string_view(image.held).substr(sizeof numbers);

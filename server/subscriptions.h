@@ -59,8 +59,9 @@ class Subscriptions {
 
   // True if the worker keeps rows, or has not been told yet of rows that were dropped.
   bool Keeps(int rank) const;
-  // Takes the keys to send to a worker of which `own` steps are applied: rows that have changed,
-  // and rows that were dropped. Afterwards they count as sent.
+  // Takes the keys to send to a worker of which `own` steps are applied: `changed` rows, and
+  // `dropped` rows, which the worker must forget because they are no longer kept up to date for
+  // it. Afterwards they count as sent.
   void Take(int rank, int64_t own, std::vector<uint64_t>* changed, std::vector<uint64_t>* dropped);
   // True if so many rows were dropped that the worker must be told without waiting for a refresh.
   bool MustForget(int rank) const {

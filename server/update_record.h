@@ -23,7 +23,7 @@ struct UpdateRecord {
   int32_t clock_gap = 0;    // the worker's, at the start of the step
   int32_t in_flight = 0;    // the worker's batches started and not yet applied, with this one
   int64_t admitted_at = 0;  // when the range admitted it: microseconds of its owner's clock
-  uint64_t divided_by = 0;  // divisor of the gradient: n of this update, or of the whole fold
+  uint64_t divided_by = 0;  // divisor of the gradient: the samples of this update, or of the fold
   int64_t age = -1;         // microseconds from the read to here; -1: dropped, or not known
   // Row staleness: updates of a row between the read and this update. Sum and maximum over the rows
   // for which it is known. Row staleness is known for all rows or for none: not for a dropped

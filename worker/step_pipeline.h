@@ -3,11 +3,11 @@
 //   fetch its batch -> pull its rows (up to `depth` steps ahead) -> may it start? -> compute ->
 //   push gradient sums to every shard -> synchronise the dense part -> the next step
 //
-// in a entry of its own. The pipeline uses `depth` + 2 slots in turn. In jobs without lockstep, the
+// in a slot of its own, one of `depth` + 2 that are used in turn. In jobs without lockstep, the
 // epoch is over when the data has run out. In lockstep jobs, the epoch is over at a step in which
 // no worker had samples. With local SGD (local_steps.h) the epoch is over at the first sync round
-// to which no worker brings samples; where the policies of tables report the end, one more step
-// with a sync round follows.
+// to which no worker brings samples. If the policy of a table tells the workers sooner that no
+// worker has samples, one more step follows, whose sync round takes what is left.
 //
 // Thread safety: none needed; one thread. In the steady state nothing is allocated.
 #ifndef TANDEM_WORKER_STEP_PIPELINE_H_

@@ -658,7 +658,7 @@ target { metric: "steady_samples_per_second" })",
   EXPECT_THAT(notes, HasSubstr("tell two apart: ring, 1 MB = tree, 1 MB, naive, 1 MB; foretold, = "
                                "within 5 %: ring, 1 MB, tree, 1 MB, naive, 1 MB."));
   EXPECT_THAT(notes, HasSubstr("Among 9 MB: What the model of tandem plan says is off by 126.7 %"));
-  EXPECT_THAT(notes, HasSubstr("Not in the model: buckets (tree, 1 MB)."));
+  EXPECT_THAT(notes, HasSubstr("The cost model leaves out: buckets (tree, 1 MB)."));
 }
 
 TEST(AnalysisTest, TwinsAreOffBySoMuchAndKeepTheOrderBeyondIt) {

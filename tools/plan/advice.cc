@@ -219,9 +219,9 @@ std::vector<std::string> NotCounted(const job::ResolvedJob& plan) {
         "shorter by what it computes, at most");
   }
   if (dense.local_steps().warmup_steps() > 0) {
-    out.push_back(absl::StrCat("dense.local_steps: figures are those from step ",
+    out.push_back(absl::StrCat("dense.local_steps: the figures are for step ",
                                dense.local_steps().warmup_steps(),
-                               " on; before it gradients are reduced in each step"));
+                               " and later; before it, every step has an allreduce"));
   }
   return out;
 }

@@ -32,7 +32,7 @@ struct WorldOptions {
   worker::MakeTaskRunner make_runner;                  // null: the toy model
   ToyModel::Options model;                             // of the toy model
   absl::Duration fetch = absl::Microseconds(300);      // reading a batch
-  absl::Duration view_delay = absl::Milliseconds(30);  // views reach each core up to this late
+  absl::Duration view_delay = absl::Milliseconds(30);  // a view reaches a node at most this late
   // Messages to and from the scheduler take .3 ms. With this each takes an additional random time.
   bool control_jitter = true;
   double moves_per_second = 0;                            // of ranges, to random shards

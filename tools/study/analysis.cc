@@ -616,8 +616,8 @@ void NoteNotCounted(const std::vector<Group>& groups, std::vector<std::string>* 
     }
   }
   for (const auto& [what, variations] : whose) {
-    notes->push_back(
-        absl::StrCat("Not in the model: ", what, " (", absl::StrJoin(variations, ", "), ")."));
+    notes->push_back(absl::StrCat("The cost model leaves out: ", what, " (",
+                                  absl::StrJoin(variations, ", "), ")."));
   }
 }
 

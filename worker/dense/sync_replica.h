@@ -58,8 +58,8 @@ class SyncReplica {
   };
   // The movement for a sync round that is due.
   Movement Bring();
-  // The movement since the last sync round (if `has_rest`) for the next sync round of any workers.
-  // No step may follow before TakeCommon.
+  // The movement since the last sync round (if `has_rest`), for the next sync round, whichever
+  // workers take part in it. No step may follow before TakeCommon.
   bool has_rest() const { return samples_ > 0; }
   Movement BringRest();
 
