@@ -87,26 +87,6 @@ void CountRows(const PullTimes& reads, const FoldScratch& scratch, Measure* of_w
   record->rows_measured = static_cast<uint32_t>(scratch.rows_recorded.size());
 }
 
-// The order entry of an update that is about to be admitted.
-OrderEntry EntryOf(uint32_t range, const policies::RangeProgress& progress,
-                   const HeldUpdate& update, int64_t first, bool finished) {
-  OrderEntry entry;
-  entry.range = range;
-  entry.worker = static_cast<uint16_t>(update.rank);
-  entry.finished = finished ? 1 : 0;
-  entry.steps = static_cast<uint32_t>(update.step + 1 - first);
-  entry.rows = static_cast<uint32_t>(update.keys.size() / sizeof(uint64_t));
-  entry.step = update.step;
-  entry.samples = update.samples;
-  entry.version_read = update.version_read;
-  entry.version = progress.version;
-  for (const policies::WorkerProgress& worker : progress.workers) {
-    entry.admitted_before += worker.admitted;
-  }
-  entry.read_number = update.read_number;
-  return entry;
-}
-
 // The newest version that a worker can have read for an update. If the table is REPLICATED, the
 // worker read its own copy of the range. That copy may have closed steps that are still open here,
 // but only steps before the update's.
@@ -210,10 +190,10 @@ Range::Admission Range::Admit(absl::Time now, uint64_t incarnation, int64_t firs
 
   if (pull_sequence_ != nullptr && update.samples > 0) {
     const int64_t number = pull_sequence_->Take(update.rank, update.step);
-    if (update.read_number < 0) update.read_number = number;  // set already in a replay
+    if (update.read_number < 0) update.read_number = number;  // else known (TurnOrder)
   }
   if (table_->order != nullptr) {
-    table_->order->push_back(EntryOf(id_, progress_, update, first, finished));
+    table_->order->push_back(EntryOf(*this, update, first, finished));
   }
   update.admitted_at = now_us_ = absl::ToUnixMicros(now);
   const int64_t steps = update.step + 1 - worker.admitted;
@@ -247,6 +227,24 @@ Range::Admission Range::Admit(absl::Time now, uint64_t incarnation, int64_t firs
   if (!properties_.holds) worker.applied = worker.admitted;
   Tick(steps);
   return admission;
+}
+
+OrderEntry EntryOf(const Range& range, const HeldUpdate& update, int64_t first, bool finished) {
+  OrderEntry entry;
+  entry.range = range.id();
+  entry.worker = static_cast<uint16_t>(update.rank);
+  entry.finished = finished ? 1 : 0;
+  entry.steps = static_cast<uint32_t>(update.step + 1 - first);
+  entry.rows = static_cast<uint32_t>(update.keys.size() / sizeof(uint64_t));
+  entry.step = update.step;
+  entry.samples = update.samples;
+  entry.version_read = update.version_read;
+  entry.version = range.progress().version;
+  for (const policies::WorkerProgress& worker : range.progress().workers) {
+    entry.admitted_before += worker.admitted;
+  }
+  entry.read_number = update.read_number;
+  return entry;
 }
 
 bool Range::AssignRows(absl::Span<const uint64_t> keys, absl::Span<const float> values,
@@ -286,7 +284,7 @@ void Range::RememberRead(absl::Time now, int rank, int64_t step, absl::Span<cons
   if (rank < 0 || rank >= table_->workers || keys.empty()) return;
   // If the worker has pushed the step already, this read is a late copy of an earlier one. No
   // update will come from it.
-  const bool awaited = step >= progress_.workers[static_cast<size_t>(rank)].admitted;
+  const bool awaited = !HasAdmitted(*this, rank, step);
   if (pulled_row_snapshots_ != nullptr)
     pulled_row_snapshots_->Keep(rank, step, progress_.version, keys, rows);
   if (!awaited) return;

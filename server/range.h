@@ -200,6 +200,13 @@ class Range {
   uint64_t last_closed_samples_ = 0;
 };
 
+// True if the range has admitted this step of the worker, so that a push of it is a duplicate.
+inline bool HasAdmitted(const Range& range, int rank, int64_t step) {
+  return step < range.progress().workers[static_cast<size_t>(rank)].admitted;
+}
+// The order entry of an update that is about to be admitted; arguments as for Range::Admit.
+OrderEntry EntryOf(const Range& range, const HeldUpdate& update, int64_t first, bool finished);
+
 }  // namespace tandem::server
 
 #endif  // TANDEM_SERVER_RANGE_H_

@@ -4,7 +4,6 @@
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
 
 namespace tandem::server {
 namespace {
@@ -56,98 +55,113 @@ int64_t Replay::Find(const Order& order, int rank, int64_t step) {
   return entry.worker == rank && entry.step == step ? int64_t{*it} : -1;
 }
 
-bool Replay::MayRead(uint32_t range, int rank, int64_t step, int64_t version) const {
-  const auto it = orders_.find(range);
-  const int64_t found = it == orders_.end() ? -1 : Find(it->second, rank, step);
+bool Replay::MayRead(const Range& range, const FrameHeader& read, uint32_t rows, int depth) const {
+  const policies::RangeProgress& progress = range.progress();
+  if (rows == 0) {
+    const policies::UpdatePolicy& policy = *range.table().policy;
+    if (policy.properties().measures_steps) return policy.MayStart(read.step, progress.MinClock());
+    return policy.MayServe(progress, read.sender.index, read.step, depth);
+  }
+  const auto it = orders_.find(range.id());
+  const int64_t found = it == orders_.end() ? -1 : Find(it->second, read.sender.index, read.step);
   if (found < 0) return true;
   const Order& order = it->second;
   const size_t place = static_cast<size_t>(found);
   const OrderEntry& entry = order.entries[place];
-  return entry.rows == 0 || order.read[place] || entry.version_read == version;
+  return entry.rows == 0 || order.read[place] || entry.version_read == progress.version;
 }
 
-void Replay::OnRead(uint32_t range, int rank, int64_t step) {
+const Frame* Replay::AnswerTo(const FrameHeader& read) const {
+  const auto it = answers_.find({read.sender.index, read.request});
+  return it == answers_.end() || read.flags != 0 ? nullptr : &it->second.frame;
+}
+
+bool Replay::OnRead(const FrameHeader& read, absl::Span<const SliceEntry> entries,
+                    const Frame& answer) {
+  if ((read.flags & (kFlagEvaluate | kFlagWithSlots)) != 0) return false;
+  bool marked = false;
+  for (const SliceEntry& e : entries) {
+    if (e.rows > 0 && MarkRead(e.range, read.sender.index, read.step)) marked = true;
+  }
+  if (read.flags == 0) answers_[{read.sender.index, read.request}] = {read.step, answer};
+  return marked;
+}
+
+bool Replay::MarkRead(uint32_t range, int rank, int64_t step) {
   const auto it = orders_.find(range);
-  if (it == orders_.end()) return;
+  if (it == orders_.end()) return false;
   Order& order = it->second;
   const int64_t found = Find(order, rank, step);
-  if (found < 0) return;
+  if (found < 0) return false;
   const size_t place = static_cast<size_t>(found);
-  if (order.read[place] || order.entries[place].rows == 0) return;
+  if (order.read[place] || order.entries[place].rows == 0) return false;
   order.read[place] = true;
-  ++turns_;
   const auto left = order.unread.find(order.entries[place].version_read);
   if (--left->second == 0) order.unread.erase(left);
+  return true;
 }
 
-Replay::Turn Replay::MayAdmit(const OrderEntry& push, int64_t version, std::string* why) const {
+absl::StatusOr<bool> Replay::MayAdmit(const Range& range, const FrameHeader& h,
+                                      HeldUpdate* update) const {
+  // A duplicate must not wait for a turn that has passed. The range acknowledges it again.
+  if (HasAdmitted(range, h.sender.index, h.step)) return true;
+  const OrderEntry push = EntryOf(range, *update, h.first_step, (h.flags & kFlagEndOfEpoch) != 0);
+  const auto never = [&](const auto&... what) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("not as recorded: range ", push.range, what...,
+                     "; hint: replay with the job, data and programs of the run"));
+  };
   const auto it = orders_.find(push.range);
-  const Order* const order = it == orders_.end() ? nullptr : &it->second;
-  const int64_t found = order == nullptr ? -1 : Find(*order, push.worker, push.step);
+  const int64_t found = it == orders_.end() ? -1 : Find(it->second, push.worker, push.step);
   if (found < 0) {
-    *why = absl::StrCat("range ", push.range, ": worker ", push.worker, " pushes ", Describe(push),
-                        ", but the recorded run has no such push");
-    return Turn::kNever;
+    return never(": worker ", push.worker, " pushes ", Describe(push),
+                 ", but the recorded run has no such push");
   }
+  const Order& order = it->second;
   const size_t place = static_cast<size_t>(found);
-  const OrderEntry& recorded = order->entries[place];
+  const OrderEntry& recorded = order.entries[place];
   if (!Same(push, recorded)) {
-    *why = absl::StrCat("range ", push.range, ": worker ", push.worker, " pushes ", Describe(push),
-                        ", but the recorded run has ", Describe(recorded));
-    return Turn::kNever;
+    return never(": worker ", push.worker, " pushes ", Describe(push),
+                 ", but the recorded run has ", Describe(recorded));
   }
-  if (place != order->next) return Turn::kLater;
-  if (version != recorded.version) {
-    *why = absl::StrCat("range ", push.range, " is at version ", version,
-                        ", but the recorded run was at ", recorded.version, " when worker ",
-                        push.worker, " pushed step ", push.step);
-    return Turn::kNever;
+  if (place != order.next) return false;
+  if (push.version != recorded.version) {
+    return never(" is at version ", push.version, ", but the recorded run was at ",
+                 recorded.version, " when worker ", push.worker, " pushed step ", push.step);
   }
   // Does the push end the version? The next entry tells. The last entry has none, but no recorded
   // read follows it either.
   const bool ends =
-      place + 1 < order->entries.size() && order->entries[place + 1].version > recorded.version;
-  return ends && order->unread.count(version) > 0 ? Turn::kLater : Turn::kNow;
+      place + 1 < order.entries.size() && order.entries[place + 1].version > recorded.version;
+  if (ends && order.unread.count(push.version) > 0) return false;
+  update->read_number = recorded.read_number;
+  return true;
 }
 
-const OrderEntry& Replay::Next(uint32_t range) const {
-  const Order& order = orders_.at(range);
-  TANDEM_CHECK(order.next < order.entries.size());
-  return order.entries[order.next];
-}
-
-int Replay::Awaited(uint32_t range, int waits, int64_t version) const {
-  const auto it = orders_.find(range);
-  if (it == orders_.end() || it->second.next >= it->second.entries.size()) return -1;
-  const Order& order = it->second;
-  const int next = order.entries[order.next].worker;
-  if (next != waits) return next;
-  for (size_t i = order.next; i < order.entries.size(); ++i) {
-    const OrderEntry& entry = order.entries[i];
-    if (entry.rows > 0 && !order.read[i] && entry.version_read == version) return entry.worker;
-  }
-  return next;
-}
-
-void Replay::OnAdmitted(uint32_t range) {
-  ++orders_.at(range).next;
-  ++turns_;
-}
-
-void Replay::KeepAnswer(int rank, uint64_t request, int64_t step, const Frame& answer) {
-  answers_[{rank, request}] = {step, answer};
-}
-
-const Frame* Replay::AnswerTo(int rank, uint64_t request) const {
-  const auto it = answers_.find({rank, request});
-  return it == answers_.end() ? nullptr : &it->second.frame;
-}
-
-void Replay::ForgetAnswers(int rank, int64_t step) {
+void Replay::OnAdmitted(const Range& range, const FrameHeader& push) {
+  ++orders_.at(range.id()).next;
+  const int rank = push.sender.index;
   for (auto it = answers_.lower_bound({rank, 0});
        it != answers_.end() && it->first.first == rank;) {
-    it = it->second.step <= step ? answers_.erase(it) : std::next(it);
+    it = it->second.step <= push.step ? answers_.erase(it) : std::next(it);
   }
+}
+
+int Replay::Awaited(const Range& range, const FrameHeader& waits) const {
+  const auto it = orders_.find(range.id());
+  if (it == orders_.end() || it->second.next >= it->second.entries.size()) {
+    return range.progress().Slowest();
+  }
+  const Order& order = it->second;
+  const int next = order.entries[order.next].worker;
+  if (next != waits.sender.index) return next;
+  for (size_t i = order.next; i < order.entries.size(); ++i) {
+    const OrderEntry& entry = order.entries[i];
+    if (entry.rows > 0 && !order.read[i] && entry.version_read == range.progress().version) {
+      return entry.worker;
+    }
+  }
+  return next;
 }
 
 }  // namespace tandem::server

@@ -17,49 +17,48 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "proto/frame.h"
+#include "server/turn_order.h"
 #include "server/update_order.h"
 
 namespace tandem::server {
 
-class Replay {
+class Replay final : public TurnOrder {
  public:
   explicit Replay(std::map<uint32_t, std::vector<OrderEntry>> orders);
 
-  // May the range, at `version`, answer the read of a worker for `step`? True also for a read that
-  // was answered before: such a read is a late duplicate, and nobody waits for its answer.
-  bool MayRead(uint32_t range, int rank, int64_t step, int64_t version) const;
-  void OnRead(uint32_t range, int rank, int64_t step);
+  bool DecidedElsewhere() const override { return true; }
 
-  enum class Turn {
-    kNow,
-    kLater,
-    kNever,  // the recorded run had no such push; `why` names the difference
-  };
-  // `push` has all fields but version, admitted_before and read_number.
-  Turn MayAdmit(const OrderEntry& push, int64_t version, std::string* why) const;
-  // The entry of the next push in the range's order.
-  const OrderEntry& Next(uint32_t range) const;
-  void OnAdmitted(uint32_t range);
-  // Counts answered reads and admitted pushes. If the count has grown, others may be able to
-  // continue.
-  uint64_t turns() const { return turns_; }
-  // The worker that worker `waits` waits for at the range. This is the sender of the next push or,
-  // if that is `waits` itself, a worker that has not read the version which the push would end. -1:
-  // the record has no more entries.
-  int Awaited(uint32_t range, int waits, int64_t version) const;
+  // A read of rows is answered at the version at which the recorded run answered it, or if it was
+  // answered before: then it is a late duplicate, and nobody waits for its answer.
+  //
+  // A read without rows is not recorded, so the policy decides: in jobs that take steps together,
+  // the answer to such a read tells the worker that a step has closed. A policy that measures times
+  // would decide differently from run to run. For it, MayStart decides, which does not depend on
+  // the time.
+  bool MayRead(const Range& range, const FrameHeader& read, uint32_t rows,
+               int depth) const override;
+  // If an answer was lost and the read is sent again, it gets the same answer, because the range
+  // may have a newer version by then. An answer is kept until the worker has pushed the step.
+  const Frame* AnswerTo(const FrameHeader& read) const override;
+  bool OnRead(const FrameHeader& read, absl::Span<const SliceEntry> entries,
+              const Frame& answer) override;
 
-  // Answers kept for resent reads. If an answer was lost and the read is sent again, it gets the
-  // same answer, because the range may have a newer version by then. An answer is kept until the
-  // worker has pushed the step. AnswerTo: null if there is none.
-  void KeepAnswer(int rank, uint64_t request, int64_t step, const Frame& answer);
-  const Frame* AnswerTo(int rank, uint64_t request) const;
-  void ForgetAnswers(int rank, int64_t step);
+  // The error names the difference from the recorded run.
+  absl::StatusOr<bool> MayAdmit(const Range& range, const FrameHeader& push,
+                                HeldUpdate* update) const override;
+  void OnAdmitted(const Range& range, const FrameHeader& push) override;
+
+  // The sender of the next push or, if that is the waiting worker itself, a worker that has not
+  // read the version which the push would end. The slowest worker if the record has no more
+  // entries.
+  int Awaited(const Range& range, const FrameHeader& waits) const override;
 
  private:
   struct Order {
@@ -77,10 +76,11 @@ class Replay {
 
   // The index of the entry, or -1.
   static int64_t Find(const Order& order, int rank, int64_t step);
+  // Marks the entry as read. False if there is none, or if it was read before.
+  bool MarkRead(uint32_t range, int rank, int64_t step);
 
-  std::map<uint32_t, Order> orders_;  // by range
-  std::map<std::pair<int, uint64_t>, Answer> answers_;
-  uint64_t turns_ = 0;
+  std::map<uint32_t, Order> orders_;                    // by range
+  std::map<std::pair<int, uint64_t>, Answer> answers_;  // by worker and request
 };
 
 }  // namespace tandem::server

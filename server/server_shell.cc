@@ -232,10 +232,10 @@ class ShardThread {
     const bool first = core_ == nullptr;
     if (first) {
       const EndpointId self = EndpointId::Shard(index, shard_);
-      TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Replay> replay, OpenReplay(self, *task.map));
+      TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<TurnOrder> turns, OpenOrder(self, *task.map));
       TANDEM_ASSIGN_OR_RETURN(
           core_, ShardCore::New(options_.plan, self, options_.member.incarnation, *transport_,
-                                std::move(replay)));
+                                std::move(turns)));
       TANDEM_RETURN_IF_ERROR(OpenRecords(index, task.view->resume()));
     }
     core_->OnView(MonotonicNow(), task.map, &effects_);
@@ -250,9 +250,8 @@ class ShardThread {
     return absl::OkStatus();
   }
 
-  // Null if the run is not a replay.
-  absl::StatusOr<std::unique_ptr<Replay>> OpenReplay(EndpointId self, const RangeMap& map) const {
-    if (options_.replay.empty()) return nullptr;
+  absl::StatusOr<std::unique_ptr<TurnOrder>> OpenOrder(EndpointId self, const RangeMap& map) const {
+    if (options_.replay.empty()) return std::make_unique<ArrivalOrder>();
     TANDEM_ASSIGN_OR_RETURN(
         auto orders, ReadOrder(options_.replay, options_.plan.workers(), [&](uint32_t range) {
           return range < map.ranges().size() && map.range(range).owner == self;

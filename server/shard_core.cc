@@ -61,79 +61,25 @@ void Give(std::vector<UpdateRecord>* records, std::vector<OrderEntry>* order,
   Append(order, &effects->order);
 }
 
-// Has the range admitted this step of the worker before? Such a duplicate needs no memory, so the
-// memory budget does not apply to it.
-bool Admitted(const Range& range, const FrameHeader& push) {
-  return push.step < range.progress().workers[push.sender.index].admitted;
-}
-
-// ---- in a replay ----
-
-// May this read be answered now? A read of rows is answered at the version at which the recorded
-// run answered it. A read without rows is not recorded, so the policy decides: in jobs that take
-// steps together, the answer to such a read tells the worker that a step has closed. A policy that
-// measures times would decide differently from run to run. For it, MayStart decides, which does not
-// depend on the time.
-bool MayReadAgain(const Replay& replay, const Range& range, const FrameHeader& read, uint32_t rows,
-                  int depth) {
-  const policies::RangeProgress& progress = range.progress();
-  if (rows > 0) return replay.MayRead(range.id(), read.sender.index, read.step, progress.version);
-  const policies::UpdatePolicy& policy = *range.table().policy;
-  if (policy.properties().measures_steps) return policy.MayStart(read.step, progress.MinClock());
-  return policy.MayServe(progress, read.sender.index, read.step, depth);
-}
-
-// Is the push the next one in the recorded order? If it can never be, sets effects->failure: the
-// shard cannot continue.
-bool HasTurn(const Replay& replay, const Range& range, const FrameHeader& h, HeldUpdate* update,
-             ShardEffects* effects) {
-  OrderEntry push;
-  push.range = range.id();
-  push.worker = static_cast<uint16_t>(update->rank);
-  push.finished = (h.flags & kFlagEndOfEpoch) != 0 ? 1 : 0;
-  push.steps = static_cast<uint32_t>(h.step + 1 - h.first_step);
-  push.rows = static_cast<uint32_t>(update->keys.size() / sizeof(uint64_t));
-  push.step = update->step;
-  push.samples = update->samples;
-  push.version_read = update->version_read;
-  std::string why;
-  const Replay::Turn turn = replay.MayAdmit(push, range.progress().version, &why);
-  if (turn == Replay::Turn::kNever) {
-    effects->failure = absl::FailedPreconditionError(absl::StrCat(
-        "not as recorded: ", why, "; hint: replay with the job, data and programs of the run"));
-  }
-  if (turn != Replay::Turn::kNow) return false;
-  update->read_number = replay.Next(push.range).read_number;
-  return true;
-}
-
-// The worker that `waits` waits for at this range. `waits` has a waiting read or an early push
-// here.
-int Awaited(const Replay* replay, const Range& range, int waits) {
-  const int next =
-      replay == nullptr ? -1 : replay->Awaited(range.id(), waits, range.progress().version);
-  return next >= 0 ? next : range.progress().Slowest();
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ShardCore>> ShardCore::New(const job::ResolvedJob& plan,
                                                           EndpointId self, uint64_t incarnation,
                                                           BufferSource& buffers,
-                                                          std::unique_ptr<Replay> replay) {
+                                                          std::unique_ptr<TurnOrder> turns) {
   std::unique_ptr<ShardCore> core(
-      new ShardCore(plan, self, incarnation, buffers, std::move(replay)));
+      new ShardCore(plan, self, incarnation, buffers, std::move(turns)));
   TANDEM_RETURN_IF_ERROR(core->Init());
   return core;
 }
 
 ShardCore::ShardCore(const job::ResolvedJob& plan, EndpointId self, uint64_t incarnation,
-                     BufferSource& buffers, std::unique_ptr<Replay> replay)
+                     BufferSource& buffers, std::unique_ptr<TurnOrder> turns)
     : plan_(plan),
       self_(self),
       incarnation_(incarnation),
       buffers_(buffers),
-      replay_(std::move(replay)),
+      turns_(std::move(turns)),
       waits_(plan.workers()) {}
 
 ShardCore::~ShardCore() = default;
@@ -470,13 +416,11 @@ void ShardCore::OnPull(absl::Time now, const ParsedFrame& frame, ShardEffects* e
     return;
   }
   CheckOwners(&slices_);
-  if (replay_ != nullptr && frame.header.flags == 0) {
-    const Frame* const before = replay_->AnswerTo(frame.header.sender.index, frame.header.request);
-    if (before != nullptr) return Say(effects, {frame.header.sender, *before});
+  if (const Frame* const before = turns_->AnswerTo(frame.header); before != nullptr) {
+    return Say(effects, {frame.header.sender, *before});
   }
   if (MayServe(frame, slices_)) {
-    AnswerRead(now, frame, &slices_, effects);
-    if (replay_ != nullptr) GoOn(now, -1, effects);
+    if (AnswerRead(now, frame, &slices_, effects)) GoOn(now, -1, effects);
     return;
   }
   size_t of_this_worker = 0;
@@ -509,12 +453,7 @@ bool ShardCore::MayServe(const ParsedFrame& frame, const std::vector<Slice>& sli
   for (const Slice& slice : slices) {
     if (slice.settled) continue;
     const Range& range = *owned_[slice.entry.range];
-    const bool may =
-        replay_ == nullptr
-            ? range.table().policy->MayServe(range.progress(), frame.header.sender.index,
-                                             frame.header.step, depth)
-            : MayReadAgain(*replay_, range, frame.header, slice.entry.rows, depth);
-    if (!may) return false;
+    if (!turns_->MayRead(range, frame.header, slice.entry.rows, depth)) return false;
   }
   return true;
 }
@@ -532,8 +471,9 @@ size_t ShardCore::RowFloats(const ParsedFrame& frame, const Slice& slice) const 
 //   2. the range remembers the read, with the same rows and before its version can move, since the
 //      staleness of the update that comes from it is measured against them;
 //   3. the entry states the version and the clock at which the rows were read.
-// No push is admitted between two slices, so the answer shows one moment of the shard.
-void ShardCore::AnswerRead(absl::Time now, const ParsedFrame& frame, std::vector<Slice>* slices,
+// No push is admitted between two slices, so the answer shows one moment of the shard. True if
+// pushes may have waited for this read.
+bool ShardCore::AnswerRead(absl::Time now, const ParsedFrame& frame, std::vector<Slice>* slices,
                            ShardEffects* effects) {
   size_t floats = 0;
   for (const Slice& slice : *slices) floats += slice.entry.rows * RowFloats(frame, slice);
@@ -563,9 +503,6 @@ void ShardCore::AnswerRead(absl::Time now, const ParsedFrame& frame, std::vector
         } else {
           range.RememberRead(now, frame.header.sender.index, frame.header.step, keys, rows);
         }
-        if (replay_ != nullptr && e.rows > 0) {
-          replay_->OnRead(e.range, frame.header.sender.index, frame.header.step);
-        }
       }
       out.remove_prefix(rows.size());
       e.version = range.progress().version;
@@ -579,33 +516,32 @@ void ShardCore::AnswerRead(absl::Time now, const ParsedFrame& frame, std::vector
   }
   Frame answer = EncodeDataFrame(buffers_, header, entries_, Buffer(), std::move(values));
   bytes_.rows += answer.TotalBytes();
-  if (replay_ != nullptr && header.flags == 0) {
-    replay_->KeepAnswer(frame.header.sender.index, frame.header.request, frame.header.step, answer);
-  }
+  const bool more = turns_->OnRead(frame.header, entries_, answer);
   Say(effects, {frame.header.sender, std::move(answer)});
+  return more;
 }
 
-// Answers the waiting reads that the policy allows now. `freed_by`: the worker whose push may have
-// allowed them; -1 if the cause was not a push.
-void ShardCore::ServeWaitingReads(absl::Time now, int freed_by, ShardEffects* effects) {
+// Answers the waiting reads that have their turn now. `freed_by`: the worker whose push may have
+// allowed them; -1 if the cause was not a push. True if pushes may have waited for one of them.
+bool ShardCore::ServeWaitingReads(absl::Time now, int freed_by, ShardEffects* effects) {
+  bool more = false;
   for (size_t i = 0; i < waiting_reads_.size();) {
     if (MayServe(waiting_reads_[i].frame, waiting_reads_[i].slices)) {
       WaitingRead read = std::move(waiting_reads_[i]);
       waiting_reads_.erase(waiting_reads_.begin() + static_cast<std::ptrdiff_t>(i));
       if (freed_by >= 0) waits_.Add(now, read.since, read.frame.header.sender.index, freed_by);
-      AnswerRead(now, read.frame, &read.slices, effects);
+      if (AnswerRead(now, read.frame, &read.slices, effects)) more = true;
       spare_slices_.push_back(std::move(read.slices));
     } else {
       ++i;
     }
   }
   NotifyWaiting(now, effects);
+  return more;
 }
 
-// Tells each worker of a waiting read whom the read waits for (WAITING). The message restarts the
-// worker's own timeout. Early pushes get no such message, since they wait only for an earlier push
-// of the same worker, which is on its way. In a replay a push may wait for other workers, so there
-// it gets the message too.
+// Tells the sender of each frame that waits for another worker whom it waits for (WAITING). The
+// message restarts the sender's own timeout.
 void ShardCore::NotifyWaiting(absl::Time now, ShardEffects* effects) {
   const auto notify = [&](WaitingRead* waits) {
     if (waits->next_notice > now) return;
@@ -613,7 +549,8 @@ void ShardCore::NotifyWaiting(absl::Time now, ShardEffects* effects) {
     for (const Slice& slice : waits->slices) {
       const Range* const range = owned_[slice.entry.range].get();
       if (slice.settled || range == nullptr) continue;
-      const int awaited = Awaited(replay_.get(), *range, waits->frame.header.sender.index);
+      const int awaited = turns_->Awaited(*range, waits->frame.header);
+      if (awaited < 0) continue;
       SliceEntry e;
       e.range = slice.entry.range;
       e.row_floats = static_cast<uint32_t>(awaited);
@@ -626,18 +563,17 @@ void ShardCore::NotifyWaiting(absl::Time now, ShardEffects* effects) {
     }
   };
   for (WaitingRead& read : waiting_reads_) notify(&read);
-  if (replay_ == nullptr) return;
   for (WaitingRead& push : early_) notify(&push);
 }
 
 Activity ShardCore::Waiting(absl::Time now) const {
-  if (waiting_reads_.empty() && (replay_ == nullptr || early_.empty())) return {};
+  if (waiting_reads_.empty() && early_.empty()) return {};
   const WaitingRead& read = waiting_reads_.empty() ? early_.front() : waiting_reads_.front();
   for (const Slice& slice : read.slices) {
     if (slice.settled) continue;
     const policies::RangeProgress& progress = owned_[slice.entry.range]->progress();
-    const int slowest =
-        Awaited(replay_.get(), *owned_[slice.entry.range], read.frame.header.sender.index);
+    const int slowest = turns_->Awaited(*owned_[slice.entry.range], read.frame.header);
+    if (slowest < 0) continue;
     return {absl::StrCat(read.frame.header.sender.DebugString(), " waits for worker ", slowest,
                          " at step ", progress.workers[static_cast<size_t>(slowest)].admitted, ", ",
                          absl::ToInt64Seconds(now - read.since), " s so far"),
@@ -690,15 +626,14 @@ bool ShardCore::AdmitSlices(absl::Time now, const ParsedFrame& frame, std::vecto
                             ShardEffects* effects) {
   bool all = true;
   const bool may_hold = plan_.groups[frame.header.group].properties.holds;
-  // A replay does not check the memory budget. The recorded run has kept it; in the replay pushes
-  // may arrive earlier than they did then, and wait.
-  const bool over_budget = may_hold && replay_ == nullptr &&
+  const bool over_budget = may_hold && !turns_->DecidedElsewhere() &&
                            (frame.header.flags & kFlagAssign) == 0 &&
                            held_bytes() + frame.keys().size() + frame.values().size() >
                                static_cast<size_t>(plan_.job.limits().held_bytes_per_shard());
   for (Slice& slice : *slices) {
     const Range* const range = owned_[slice.entry.range].get();
-    const bool before = range != nullptr && Admitted(*range, frame.header);
+    const bool before =  // a duplicate needs no memory
+        range != nullptr && HasAdmitted(*range, frame.header.sender.index, frame.header.step);
     if (!slice.settled && over_budget && !before) {
       slice.entry.status = SliceStatus::kOverBudget;
       slice.settled = true;
@@ -714,9 +649,8 @@ bool ShardCore::AdmitSlices(absl::Time now, const ParsedFrame& frame, std::vecto
 //
 // The order: ownership is checked again, because the range may have moved away while the frame
 // waited. ASSIGN is not a step and has no place in the order of updates, so it is handled before
-// the two checks that follow. In a replay a push must be the next recorded one, but a duplicate
-// must not wait for a turn that has passed: the range acknowledges it again. The range decides the
-// rest (Range::Admit).
+// the checks that follow. The order of turns may keep the push waiting. The range decides the rest
+// (Range::Admit).
 void ShardCore::AdmitSlice(absl::Time now, const ParsedFrame& frame, Slice* slice,
                            ShardEffects* effects) {
   const FrameHeader& h = frame.header;
@@ -745,10 +679,9 @@ void ShardCore::AdmitSlice(absl::Time now, const ParsedFrame& frame, Slice* slic
   update.version_read = e.version;
   update.clock_gap = h.clock_gap;
   update.in_flight = h.in_flight;
-  if (replay_ != nullptr && !Admitted(*range, h) &&
-      !HasTurn(*replay_, *range, h, &update, effects)) {
-    return;
-  }
+  const absl::StatusOr<bool> turn = turns_->MayAdmit(*range, h, &update);
+  if (!turn.ok()) effects->failure = turn.status();
+  if (!turn.value_or(false)) return;
   switch (range->Admit(now, h.incarnation, h.first_step, std::move(update),
                        (h.flags & kFlagEndOfEpoch) != 0)) {
     case Range::Admission::kDuplicate:
@@ -764,10 +697,7 @@ void ShardCore::AdmitSlice(absl::Time now, const ParsedFrame& frame, Slice* slic
       e.status = SliceStatus::kDropped;
       [[fallthrough]];
     case Range::Admission::kAdmitted:
-      if (replay_ != nullptr) {
-        replay_->OnAdmitted(e.range);
-        replay_->ForgetAnswers(h.sender.index, h.step);
-      }
+      turns_->OnAdmitted(*range, h);
       e.version = range->progress().version;
       slice->settled = true;
       break;
@@ -798,12 +728,10 @@ void ShardCore::RetryEarly(absl::Time now, ShardEffects* effects) {
 }
 
 // Call it after a frame or a view has changed a range: early pushes and waiting reads may be able
-// to continue. Pushes are first, because an admitted push may allow reads. In a replay an answered
-// read may also allow a push, so there both are repeated until nothing changes.
+// to continue. Pushes are first, because an admitted push may allow reads. If an answered read may
+// allow a push, both are tried again.
 void ShardCore::GoOn(absl::Time now, int freed_by, ShardEffects* effects) {
-  uint64_t before = 0;
-  do {
-    before = replay_ == nullptr ? 0 : replay_->turns();
+  for (bool more = true; more;) {
     RetryEarly(now, effects);
     // REFRESH frames go out before reads of this version are answered. A read may make the range
     // drop other rows from the worker's kept ones; a later refresh will name those.
@@ -819,8 +747,8 @@ void ShardCore::GoOn(absl::Time now, int freed_by, ShardEffects* effects) {
       bytes_.refresh += effects->out[i].frame.TotalBytes();
       effects->urgent = true;
     }
-    ServeWaitingReads(now, freed_by, effects);
-  } while (replay_ != nullptr && replay_->turns() != before);
+    more = ServeWaitingReads(now, freed_by, effects);
+  }
 }
 
 // Sends the ACK. The frame has entries only for the slices that were not admitted or came too late.

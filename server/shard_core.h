@@ -32,7 +32,7 @@
 #include "proto/range_map.h"
 #include "server/range.h"
 #include "server/refresh_frames.h"
-#include "server/replay.h"
+#include "server/turn_order.h"
 #include "server/wait_log.h"
 
 namespace tandem::server {
@@ -73,12 +73,10 @@ class PeerLog {
 
 class ShardCore {
  public:
-  // `plan` and `buffers` outlive the core. `incarnation` marks frames of this process. `replay`:
-  // the order of a recorded run that this run has to repeat, or null.
-  static absl::StatusOr<std::unique_ptr<ShardCore>> New(const job::ResolvedJob& plan,
-                                                        EndpointId self, uint64_t incarnation,
-                                                        BufferSource& buffers,
-                                                        std::unique_ptr<Replay> replay = nullptr);
+  // `plan` and `buffers` outlive the core. `incarnation` marks frames of this process.
+  static absl::StatusOr<std::unique_ptr<ShardCore>> New(
+      const job::ResolvedJob& plan, EndpointId self, uint64_t incarnation, BufferSource& buffers,
+      std::unique_ptr<TurnOrder> turns = std::make_unique<ArrivalOrder>());
   ~ShardCore();
 
   void OnView(absl::Time now, std::shared_ptr<const RangeMap> view, ShardEffects* effects);
@@ -115,9 +113,8 @@ class ShardCore {
     size_t value_offset = 0;  // bytes in the values part
     bool settled = false;
   };
-  // A frame that waits. Either a read that the policy does not allow yet, or an early push: an
-  // earlier step of the same worker has not come yet or, in a replay, the entries before it in the
-  // recorded order have not.
+  // A frame that waits for its turn. Either a read that may not be answered yet, or an early push:
+  // the range may not admit it yet, or an earlier step of the same worker has not come.
   struct WaitingRead {
     ParsedFrame frame;
     std::vector<Slice> slices;
@@ -142,7 +139,7 @@ class ShardCore {
   };
 
   ShardCore(const job::ResolvedJob& plan, EndpointId self, uint64_t incarnation,
-            BufferSource& buffers, std::unique_ptr<Replay> replay);
+            BufferSource& buffers, std::unique_ptr<TurnOrder> turns);
   absl::Status Init();
 
   void OnPull(absl::Time now, const ParsedFrame& frame, ShardEffects* effects);
@@ -154,11 +151,11 @@ class ShardCore {
   bool CutSlices(const ParsedFrame& frame, std::vector<Slice>* slices, std::string* why) const;
   void CheckOwners(std::vector<Slice>* slices) const;
   bool MayServe(const ParsedFrame& frame, const std::vector<Slice>& slices) const;
-  void AnswerRead(absl::Time now, const ParsedFrame& frame, std::vector<Slice>* slices,
+  bool AnswerRead(absl::Time now, const ParsedFrame& frame, std::vector<Slice>* slices,
                   ShardEffects* effects);
   size_t RowFloats(const ParsedFrame& frame, const Slice& slice) const;
   std::vector<Slice> KeepSlices(const std::vector<Slice>& slices);
-  void ServeWaitingReads(absl::Time now, int freed_by, ShardEffects* effects);
+  bool ServeWaitingReads(absl::Time now, int freed_by, ShardEffects* effects);
   void NotifyWaiting(absl::Time now, ShardEffects* effects);
   bool AdmitSlices(absl::Time now, const ParsedFrame& frame, std::vector<Slice>* slices,
                    ShardEffects* effects);
@@ -183,7 +180,7 @@ class ShardCore {
   FoldScratch scratch_;
   std::vector<UpdateRecord> records_;
   std::vector<OrderEntry> order_;
-  const std::unique_ptr<Replay> replay_;  // null: updates are taken in the order of arrival
+  const std::unique_ptr<TurnOrder> turns_;
 
   std::shared_ptr<const RangeMap> map_;
   std::vector<std::unique_ptr<Range>> owned_;  // by range id; null if not owned

@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "server/replay.h"
 
 namespace tandem::sim {
 namespace {
@@ -26,13 +27,13 @@ absl::Status SimServers::Init() {
     for (int s = 0; s < plan.shards_per_server(); ++s) {
       const EndpointId id = EndpointId::Shard(index, s);
       shard(id).heard = context_.agenda.now();
-      std::unique_ptr<server::Replay> replay;
+      std::unique_ptr<server::TurnOrder> turns = std::make_unique<server::ArrivalOrder>();
       if (context_.options.replay != nullptr) {
-        replay = std::make_unique<server::Replay>(*context_.options.replay);
+        turns = std::make_unique<server::Replay>(*context_.options.replay);
       }
       TANDEM_ASSIGN_OR_RETURN(
           shard(id).core,
-          server::ShardCore::New(plan, id, incarnation, context_.buffers, std::move(replay)));
+          server::ShardCore::New(plan, id, incarnation, context_.buffers, std::move(turns)));
     }
   }
   return absl::OkStatus();
