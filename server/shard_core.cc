@@ -11,13 +11,7 @@
 namespace tandem::server {
 namespace {
 
-constexpr absl::Duration kNoticeInterval = absl::Seconds(1);
 constexpr absl::Duration kMoveResend = absl::Milliseconds(500);
-
-// The most early pushes, and the most waiting reads, that a shard keeps for one worker. A correct
-// worker has fewer: its prefetch depth, or its pushes in flight, for every group. A frame beyond
-// the bound is dropped, and the client sends it again.
-constexpr size_t kMaxParkedPerWorker = 4096;
 
 uint64_t MoveId(uint32_t range, uint32_t view) { return static_cast<uint64_t>(view) << 32 | range; }
 
@@ -141,7 +135,7 @@ void ShardCore::OnView(absl::Time now, std::shared_ptr<const RangeMap> view,
       if (!mine && owned_[id] != nullptr) MoveAway(now, id, effects);
     }
   }
-  for (WaitingRead& read : waiting_reads_) CheckOwners(&read.slices);
+  for (WaitingFrame& read : waiting_reads_.frames()) CheckOwners(&read.slices);
   GoOn(now, -1, effects);
   Give(&records_, &order_, effects);
 }
@@ -423,28 +417,7 @@ void ShardCore::OnPull(absl::Time now, const ParsedFrame& frame, ShardEffects* e
     if (AnswerRead(now, frame, &slices_, effects)) GoOn(now, -1, effects);
     return;
   }
-  size_t of_this_worker = 0;
-  for (WaitingRead& read : waiting_reads_) {
-    if (read.frame.header.sender != frame.header.sender) continue;
-    if (read.frame.header.request == frame.header.request) {  // resent: say why it waits
-      read.next_notice = now;
-      return;
-    }
-    ++of_this_worker;
-  }
-  if (of_this_worker >= kMaxParkedPerWorker) return;
-  waiting_reads_.push_back({frame, KeepSlices(slices_), now, now + kNoticeInterval});
-}
-
-// A copy of `slices`. Reuses the memory of frames that waited earlier.
-std::vector<ShardCore::Slice> ShardCore::KeepSlices(const std::vector<Slice>& slices) {
-  std::vector<Slice> kept;
-  if (!spare_slices_.empty()) {
-    kept = std::move(spare_slices_.back());
-    spare_slices_.pop_back();
-  }
-  kept.assign(slices.begin(), slices.end());
-  return kept;
+  waiting_reads_.Add(now, frame, slices_);
 }
 
 bool ShardCore::MayServe(const ParsedFrame& frame, const std::vector<Slice>& slices) const {
@@ -525,61 +498,55 @@ bool ShardCore::AnswerRead(absl::Time now, const ParsedFrame& frame, std::vector
 // allowed them; -1 if the cause was not a push. True if pushes may have waited for one of them.
 bool ShardCore::ServeWaitingReads(absl::Time now, int freed_by, ShardEffects* effects) {
   bool more = false;
-  for (size_t i = 0; i < waiting_reads_.size();) {
-    if (MayServe(waiting_reads_[i].frame, waiting_reads_[i].slices)) {
-      WaitingRead read = std::move(waiting_reads_[i]);
-      waiting_reads_.erase(waiting_reads_.begin() + static_cast<std::ptrdiff_t>(i));
-      if (freed_by >= 0) waits_.Add(now, read.since, read.frame.header.sender.index, freed_by);
-      if (AnswerRead(now, read.frame, &read.slices, effects)) more = true;
-      spare_slices_.push_back(std::move(read.slices));
-    } else {
-      ++i;
-    }
-  }
+  waiting_reads_.Retry(/*from_start=*/false, [&](WaitingFrame* read) {
+    if (!MayServe(read->frame, read->slices)) return false;
+    if (freed_by >= 0) waits_.Add(now, read->since, read->frame.header.sender.index, freed_by);
+    if (AnswerRead(now, read->frame, &read->slices, effects)) more = true;
+    return true;
+  });
   NotifyWaiting(now, effects);
   return more;
+}
+
+// Sets `notice` to the entry of a WAITING frame that says whom the frame waits for
+// (proto/frame.md). False if it waits for no other worker.
+bool ShardCore::FindAwaited(absl::Time now, const WaitingFrame& waits, SliceEntry* notice) const {
+  for (const Slice& slice : waits.slices) {
+    const Range* const range = owned_[slice.entry.range].get();
+    if (slice.settled || range == nullptr) continue;
+    const int awaited = turns_->Awaited(*range, waits.frame.header);
+    if (awaited < 0) continue;
+    notice->range = slice.entry.range;
+    notice->row_floats = static_cast<uint32_t>(awaited);
+    notice->version = range->progress().workers[static_cast<size_t>(awaited)].admitted;
+    notice->clock = absl::ToInt64Milliseconds(now - waits.since);
+    return true;
+  }
+  return false;
 }
 
 // Tells the sender of each frame that waits for another worker whom it waits for (WAITING). The
 // message restarts the sender's own timeout.
 void ShardCore::NotifyWaiting(absl::Time now, ShardEffects* effects) {
-  const auto notify = [&](WaitingRead* waits) {
-    if (waits->next_notice > now) return;
-    waits->next_notice = now + kNoticeInterval;
-    for (const Slice& slice : waits->slices) {
-      const Range* const range = owned_[slice.entry.range].get();
-      if (slice.settled || range == nullptr) continue;
-      const int awaited = turns_->Awaited(*range, waits->frame.header);
-      if (awaited < 0) continue;
+  for (WaitingFrames* const frames : {&waiting_reads_, &early_}) {
+    frames->ForEachDue(now, [&](const WaitingFrame& waits) {
       SliceEntry e;
-      e.range = slice.entry.range;
-      e.row_floats = static_cast<uint32_t>(awaited);
-      e.version = range->progress().workers[static_cast<size_t>(awaited)].admitted;
-      e.clock = absl::ToInt64Milliseconds(now - waits->since);
-      Say(effects, {waits->frame.header.sender,
-                    EncodeDataFrame(buffers_, AnswerHeader(waits->frame, FrameKind::kWaiting),
+      if (!FindAwaited(now, waits, &e)) return;
+      Say(effects, {waits.frame.header.sender,
+                    EncodeDataFrame(buffers_, AnswerHeader(waits.frame, FrameKind::kWaiting),
                                     {&e, 1}, Buffer(), Buffer())});
-      return;
-    }
-  };
-  for (WaitingRead& read : waiting_reads_) notify(&read);
-  for (WaitingRead& push : early_) notify(&push);
+    });
+  }
 }
 
 Activity ShardCore::Waiting(absl::Time now) const {
-  if (waiting_reads_.empty() && early_.empty()) return {};
-  const WaitingRead& read = waiting_reads_.empty() ? early_.front() : waiting_reads_.front();
-  for (const Slice& slice : read.slices) {
-    if (slice.settled) continue;
-    const policies::RangeProgress& progress = owned_[slice.entry.range]->progress();
-    const int slowest = turns_->Awaited(*owned_[slice.entry.range], read.frame.header);
-    if (slowest < 0) continue;
-    return {absl::StrCat(read.frame.header.sender.DebugString(), " waits for worker ", slowest,
-                         " at step ", progress.workers[static_cast<size_t>(slowest)].admitted, ", ",
-                         absl::ToInt64Seconds(now - read.since), " s so far"),
-            EndpointId::Worker(slowest)};
-  }
-  return {};
+  const WaitingFrame* const read = waiting_reads_.First();
+  const WaitingFrame* const waits = read != nullptr ? read : early_.First();
+  SliceEntry e;
+  if (waits == nullptr || !FindAwaited(now, *waits, &e)) return {};
+  return {absl::StrCat(waits->frame.header.sender.DebugString(), " waits for worker ", e.row_floats,
+                       " at step ", e.version, ", ", e.clock / 1000, " s so far"),
+          EndpointId::Worker(static_cast<int>(e.row_floats))};
 }
 
 // ---- pushes -----------------------------------------------------------------------------------
@@ -601,24 +568,11 @@ void ShardCore::OnPush(absl::Time now, const ParsedFrame& frame, ShardEffects* e
   if (AdmitSlices(now, frame, &slices, effects)) {
     Acknowledge(frame, slices, effects);
   } else {
-    ParkEarly(now, frame, slices);
+    early_.Add(now, frame, slices);
   }
   slices_.swap(slices);
   // Some slices may have been admitted even if the frame as a whole is not settled.
   GoOn(now, frame.header.sender.index, effects);
-}
-
-void ShardCore::ParkEarly(absl::Time now, const ParsedFrame& frame,
-                          const std::vector<Slice>& slices) {
-  size_t of_this_worker = 0;
-  for (const WaitingRead& push : early_) {
-    if (push.frame.header.sender != frame.header.sender) continue;
-    // The push was resent while it waits. One acknowledgement will answer both frames.
-    if (push.frame.header.request == frame.header.request) return;
-    ++of_this_worker;
-  }
-  if (of_this_worker >= kMaxParkedPerWorker) return;
-  early_.push_back({frame, KeepSlices(slices), now, now + kNoticeInterval});
 }
 
 // Tries to settle each slice. True if all of them are settled.
@@ -713,18 +667,11 @@ void ShardCore::AdmitSlice(absl::Time now, const ParsedFrame& frame, Slice* slic
 }
 
 void ShardCore::RetryEarly(absl::Time now, ShardEffects* effects) {
-  for (bool progress = true; progress;) {
-    progress = false;
-    for (size_t i = 0; i < early_.size(); ++i) {
-      if (!AdmitSlices(now, early_[i].frame, &early_[i].slices, effects)) continue;
-      WaitingRead push = std::move(early_[i]);
-      early_.erase(early_.begin() + static_cast<std::ptrdiff_t>(i));
-      Acknowledge(push.frame, push.slices, effects);
-      spare_slices_.push_back(std::move(push.slices));
-      progress = true;
-      break;
-    }
-  }
+  early_.Retry(/*from_start=*/true, [&](WaitingFrame* push) {
+    if (!AdmitSlices(now, push->frame, &push->slices, effects)) return false;
+    Acknowledge(push->frame, push->slices, effects);
+    return true;
+  });
 }
 
 // Call it after a frame or a view has changed a range: early pushes and waiting reads may be able

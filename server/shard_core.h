@@ -34,6 +34,7 @@
 #include "server/refresh_frames.h"
 #include "server/turn_order.h"
 #include "server/wait_log.h"
+#include "server/waiting_frames.h"
 
 namespace tandem::server {
 
@@ -107,20 +108,6 @@ class ShardCore {
   const std::vector<std::unique_ptr<TableContext>>& tables() const { return tables_; }
 
  private:
-  struct Slice {
-    SliceEntry entry;
-    size_t key_offset = 0;    // bytes in the keys part
-    size_t value_offset = 0;  // bytes in the values part
-    bool settled = false;
-  };
-  // A frame that waits for its turn. Either a read that may not be answered yet, or an early push:
-  // the range may not admit it yet, or an earlier step of the same worker has not come.
-  struct WaitingRead {
-    ParsedFrame frame;
-    std::vector<Slice> slices;
-    absl::Time since;
-    absl::Time next_notice;
-  };
   // A range on its way to its new owner. If that one loses the range in a newer view before it
   // arrives, it receives the range all the same and forwards it. So there is never a second copy on
   // another way.
@@ -154,13 +141,12 @@ class ShardCore {
   bool AnswerRead(absl::Time now, const ParsedFrame& frame, std::vector<Slice>* slices,
                   ShardEffects* effects);
   size_t RowFloats(const ParsedFrame& frame, const Slice& slice) const;
-  std::vector<Slice> KeepSlices(const std::vector<Slice>& slices);
   bool ServeWaitingReads(absl::Time now, int freed_by, ShardEffects* effects);
+  bool FindAwaited(absl::Time now, const WaitingFrame& waits, SliceEntry* notice) const;
   void NotifyWaiting(absl::Time now, ShardEffects* effects);
   bool AdmitSlices(absl::Time now, const ParsedFrame& frame, std::vector<Slice>* slices,
                    ShardEffects* effects);
   void AdmitSlice(absl::Time now, const ParsedFrame& frame, Slice* slice, ShardEffects* effects);
-  void ParkEarly(absl::Time now, const ParsedFrame& frame, const std::vector<Slice>& slices);
   void RetryEarly(absl::Time now, ShardEffects* effects);
   void GoOn(absl::Time now, int freed_by, ShardEffects* effects);
   void Acknowledge(const ParsedFrame& frame, absl::Span<const Slice> slices, ShardEffects* effects);
@@ -184,17 +170,18 @@ class ShardCore {
 
   std::shared_ptr<const RangeMap> map_;
   std::vector<std::unique_ptr<Range>> owned_;  // by range id; null if not owned
-  std::vector<WaitingRead> waiting_reads_;     // reads
-  std::vector<WaitingRead> early_;             // pushes
+  WaitingFrames waiting_reads_;
+  // Pushes that a range may not admit yet, because an earlier step of the same worker has not come
+  // or because of the order of turns.
+  WaitingFrames early_;
   WaitLog waits_;
-  std::vector<std::vector<Slice>> spare_slices_;  // memory of frames that waited earlier
-  bool delayed_finished_ = false;                 // applies to ranges that arrive later, too
-  std::map<uint32_t, OutgoingMove> moves_;        // ranges on their way out
-  std::map<uint32_t, IncomingRange> arrivals_;    // arrived before the view that announces them
-  std::map<uint32_t, uint32_t> newest_arrival_;   // by range: the view of the last move accepted
-  std::vector<Slice> slices_;                     // scratch
-  std::vector<SliceEntry> entries_;               // scratch
-  RefreshRows refresh_rows_;                      // scratch
+  bool delayed_finished_ = false;                // applies to ranges that arrive later, too
+  std::map<uint32_t, OutgoingMove> moves_;       // ranges on their way out
+  std::map<uint32_t, IncomingRange> arrivals_;   // arrived before the view that announces them
+  std::map<uint32_t, uint32_t> newest_arrival_;  // by range: the view of the last move accepted
+  std::vector<Slice> slices_;                    // scratch
+  std::vector<SliceEntry> entries_;              // scratch
+  RefreshRows refresh_rows_;                     // scratch
   Traffic bytes_;
   PeerLog peer_log_;
 };
