@@ -80,14 +80,14 @@ void AppendRefresh(FrameHeader header, int rank, Range* range, BufferSource& buf
 
 }  // namespace
 
-void AppendRefreshes(FrameHeader header, absl::Span<std::unique_ptr<Range>> ranges,
-                     const std::function<int64_t(uint32_t group)>& min_clock, BufferSource& buffers,
-                     RefreshRows* scratch, std::vector<Outgoing>* out) {
+void AppendRefreshes(const ShardRanges& ranges, BufferSource& buffers, RefreshRows* scratch,
+                     std::vector<Outgoing>* out) {
+  FrameHeader header = ranges.NewHeader();
   header.kind = FrameKind::kRefresh;
-  // The group whose smallest clock header.first_step holds. min_clock looks at all ranges, so it is
+  // The group whose smallest clock header.first_step holds. MinClock looks at all ranges, so it is
   // called once for consecutive ranges of a group.
   absl::optional<uint32_t> group;
-  for (const std::unique_ptr<Range>& range : ranges) {
+  for (const std::unique_ptr<Range>& range : ranges.by_id()) {
     if (range == nullptr || range->subscriptions() == nullptr) continue;
     Subscriptions& subscriptions = *range->subscriptions();
     const bool grows = subscriptions.Grows(Subscriptions::ClockOf(range->progress()));
@@ -96,7 +96,7 @@ void AppendRefreshes(FrameHeader header, absl::Span<std::unique_ptr<Range>> rang
       header.group = range->table().plan->group;
       if (group != header.group) {
         group = header.group;
-        header.first_step = min_clock(header.group);
+        header.first_step = ranges.MinClock(header.group);
       }
       header.samples = subscriptions.view();
       if (grows) {

@@ -6,15 +6,11 @@
 #define TANDEM_SERVER_REFRESH_FRAMES_H_
 
 #include <cstdint>
-#include <functional>
-#include <memory>
 #include <vector>
 
-#include "absl/types/span.h"
 #include "base/buffer.h"
-#include "proto/frame.h"
 #include "proto/outgoing.h"
-#include "server/range.h"
+#include "server/shard_ranges.h"
 
 namespace tandem::server {
 
@@ -25,12 +21,9 @@ struct RefreshRows {
 
 // Appends the frames that are due. If the clock of a range has grown since its last refresh, each
 // worker that keeps rows of it gets a refresh. For the other ranges, each worker that must hear of
-// dropped rows now (Subscriptions::MustForget) gets a frame with those only. `ranges`: some may be
-// null. `header`: the fields that are the same in all frames of the shard. `min_clock` returns the
-// shard's smallest clock over its ranges of a group.
-void AppendRefreshes(FrameHeader header, absl::Span<std::unique_ptr<Range>> ranges,
-                     const std::function<int64_t(uint32_t group)>& min_clock, BufferSource& buffers,
-                     RefreshRows* scratch, std::vector<Outgoing>* out);
+// dropped rows now (Subscriptions::MustForget) gets a frame with those only.
+void AppendRefreshes(const ShardRanges& ranges, BufferSource& buffers, RefreshRows* scratch,
+                     std::vector<Outgoing>* out);
 
 }  // namespace tandem::server
 

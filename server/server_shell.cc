@@ -243,9 +243,10 @@ class ShardThread {
     if (first && !view.init_from().empty()) {
       TANDEM_ASSIGN_OR_RETURN(const CheckpointReader saved,
                               CheckpointReader::Open(view.init_from()));
-      if (view.resume()) return saved.ResumeRanges(core_->OwnedRanges(), *transport_);
-      TANDEM_RETURN_IF_ERROR(saved.LoadRanges(
-          core_->OwnedRanges(), {view.only_table().begin(), view.only_table().end()}, *transport_));
+      if (view.resume()) return saved.ResumeRanges(core_->ranges().Owned(), *transport_);
+      TANDEM_RETURN_IF_ERROR(saved.LoadRanges(core_->ranges().Owned(),
+                                              {view.only_table().begin(), view.only_table().end()},
+                                              *transport_));
     }
     return absl::OkStatus();
   }

@@ -12,8 +12,8 @@ absl::StatusOr<std::optional<ShardCheckpoint::File>> ShardCheckpoint::Step(size_
   if (!MayStep()) return std::nullopt;
   if (!begun_) {
     begun_ = true;
-    for (const Range* range : shard_.OwnedRanges()) {
-      if (shard_.IsFirstCopy(range->id())) ranges_.push_back(range->id());
+    for (const Range* range : shard_.ranges().Owned()) {
+      if (shard_.ranges().IsFirstCopy(range->id())) ranges_.push_back(range->id());
     }
     std::reverse(ranges_.begin(), ranges_.end());
   }
@@ -21,7 +21,7 @@ absl::StatusOr<std::optional<ShardCheckpoint::File>> ShardCheckpoint::Step(size_
     done_ = true;
     return std::nullopt;
   }
-  const Range* const range = shard_.FindRange(ranges_.back());
+  const Range* const range = shard_.ranges().Find(ranges_.back());
   if (range != nullptr && !encoder_.has_value()) BeginRange(*range);
   if (range == nullptr || range->progress() != head_.progress) {
     return absl::FailedPreconditionError(

@@ -38,7 +38,7 @@ class ShardCheckpoint {
   // FAILED_PRECONDITION: a range has changed.
   absl::StatusOr<std::optional<File>> Step(size_t rows);
   // True if the next Step will do something.
-  bool MayStep() const { return !done_ && (begun_ || shard_.Settled()); }
+  bool MayStep() const { return !done_ && (begun_ || shard_.ranges().Settled()); }
   bool done() const { return done_; }  // Step has returned all files
 
  private:

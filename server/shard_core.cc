@@ -11,15 +11,6 @@
 namespace tandem::server {
 namespace {
 
-constexpr absl::Duration kMoveResend = absl::Milliseconds(500);
-
-uint64_t MoveId(uint32_t range, uint32_t view) { return static_cast<uint64_t>(view) << 32 | range; }
-
-void Say(ShardEffects* effects, Outgoing outgoing) {
-  effects->out.push_back(std::move(outgoing));
-  effects->urgent = true;
-}
-
 void FillDistribution(const Measure& measure, Distribution* out) {
   out->set_count(measure.count);
   out->set_sum(measure.sum);
@@ -71,12 +62,10 @@ ShardCore::ShardCore(const job::ResolvedJob& plan, EndpointId self, uint64_t inc
                      BufferSource& buffers, std::unique_ptr<TurnOrder> turns)
     : plan_(plan),
       self_(self),
-      incarnation_(incarnation),
       buffers_(buffers),
       turns_(std::move(turns)),
+      ranges_(self, incarnation, tables_, buffers, peer_log_),
       waits_(plan.workers()) {}
-
-ShardCore::~ShardCore() = default;
 
 absl::Status ShardCore::Init() {
   for (const job::GroupPlan& group : plan_.groups) {
@@ -103,134 +92,12 @@ absl::Status ShardCore::Init() {
   return absl::OkStatus();
 }
 
-// ---- views and moving ranges ------------------------------------------------------------------
-//
-// A range moves in three phases:
-//   1. the old owner encodes the range, removes it and sends the bytes;
-//   2. the new owner installs the range and confirms;
-//   3. the old owner stops sending.
-// Frames may be lost and may arrive in any order. So the old owner resends until the new owner
-// confirms, the range may arrive before the view that announces it, and a late copy must not be
-// installed a second time.
-
-// Brings the owned ranges in line with a newer view. For each range, in this order: view 1 creates
-// the ranges of this shard empty; a range that the view gives to another shard is sent there; a
-// range that had arrived before its view is installed now. If the view has already given that range
-// on, it is sent on at once.
 void ShardCore::OnView(absl::Time now, std::shared_ptr<const RangeMap> view,
                        ShardEffects* effects) {
-  if (map_ != nullptr && view->view() <= map_->view()) return;
-  const bool first = map_ == nullptr;
-  map_ = std::move(view);
-  owned_.resize(map_->ranges().size());
-  for (uint32_t id = 0; id < owned_.size(); ++id) {
-    const bool mine = map_->range(id).owner == self_;
-    if (first && mine && map_->view() == 1) InstallRange(id, nullptr, 1, effects);
-    if (!mine && owned_[id] != nullptr) MoveAway(now, id, effects);
-    const auto arrival = arrivals_.find(id);
-    if (arrival != arrivals_.end() && arrival->second.view <= map_->view()) {
-      const IncomingRange incoming = std::move(arrival->second);
-      arrivals_.erase(arrival);
-      InstallRange(id, &incoming.image, incoming.view, effects);
-      if (!mine && owned_[id] != nullptr) MoveAway(now, id, effects);
-    }
-  }
+  if (!ranges_.OnView(now, std::move(view), effects)) return;
   for (WaitingFrame& read : waiting_reads_.frames()) CheckOwners(&read.slices);
   GoOn(now, -1, effects);
   Give(&records_, &order_, effects);
-}
-
-// `view`: number of the view that gave the range to this shard.
-void ShardCore::InstallRange(uint32_t id, const RangeImage* image, uint32_t view,
-                             ShardEffects* effects) {
-  const RangeMap::Range& info = map_->range(id);
-  auto range =
-      std::make_unique<Range>(id, info.begin, info.end, tables_[info.table].get(), &scratch_);
-  if (image != nullptr) {
-    if (const absl::Status status = range->Restore(*image, buffers_); !status.ok()) {
-      peer_log_.Add(absl::StrCat("range ", id, " cannot be installed: ", status.ToString()),
-                    effects);
-      return;
-    }
-    if (delayed_finished_) range->FinishDelayed();
-  }
-  if (range->subscriptions() != nullptr) {
-    range->subscriptions()->Begin(view, Subscriptions::ClockOf(range->progress()));
-  }
-  owned_[id] = std::move(range);
-}
-
-void ShardCore::MoveAway(absl::Time now, uint32_t id, ShardEffects* effects) {
-  const std::string bytes = EncodeRange(owned_[id]->Image());
-  OutgoingMove move;
-  move.image =
-      CopyToBuffer(buffers_, {reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()});
-  move.view = map_->view();
-  move.to = map_->range(id).owner;
-  owned_[id].reset();
-  SendMove(now, id, &(moves_[id] = std::move(move)), effects);
-}
-
-void ShardCore::SendMove(absl::Time now, uint32_t id, OutgoingMove* move, ShardEffects* effects) {
-  move->next_send = now + kMoveResend;
-  Control control;
-  control.mutable_range_data()->set_range(id);
-  control.mutable_range_data()->set_view(move->view);
-  FrameHeader header;
-  header.sender = self_;
-  header.incarnation = incarnation_;
-  header.view = map_->view();
-  Say(effects, {move->to, EncodeControlFrame(buffers_, header, control, move->image)});
-}
-
-void ShardCore::OnRangeData(absl::Time now, const ParsedFrame& frame, const RangeData& data,
-                            ShardEffects* effects) {
-  const uint32_t id = data.range();
-  if (map_ == nullptr || id >= owned_.size() || frame.header.sender.role != Role::kServer) {
-    peer_log_.Add(absl::StrCat("ignored range ", id, " from ", frame.header.sender.DebugString()),
-                  effects);
-    return;
-  }
-  absl::StatusOr<RangeImage> image = DecodeRange({frame.values().data(), frame.values().size()});
-  if (!image.ok()) {
-    peer_log_.Add(absl::StrCat("range ", id, " from ", frame.header.sender.DebugString(), ": ",
-                               image.status().ToString()),
-                  effects);
-    return;  // the sender will resend it
-  }
-  // A move carries the number of the view that caused it. These numbers grow from owner to owner.
-  // So a late copy, of a range that has moved on meanwhile, is recognised and not installed again.
-  uint32_t& newest = newest_arrival_[id];
-  if (data.view() > newest) {
-    if (const auto move = moves_.find(id);
-        move != moves_.end() && move->second.view < data.view()) {
-      moves_.erase(move);  // the range comes back, so the new owner had received our bytes
-    }
-    if (map_->view() < data.view()) {
-      arrivals_[id] = {*std::move(image), data.view()};
-    } else if (owned_[id] == nullptr) {
-      InstallRange(id, &*image, data.view(), effects);
-      if (owned_[id] == nullptr) return;
-      if (map_->range(id).owner != self_) MoveAway(now, id, effects);
-    } else {
-      return;
-    }
-    newest = data.view();
-  }
-  Control control;
-  control.mutable_command_done()->set_id(MoveId(id, data.view()));
-  FrameHeader header;
-  header.sender = self_;
-  header.incarnation = incarnation_;
-  header.view = view();
-  Say(effects, {frame.header.sender, EncodeControlFrame(buffers_, header, control)});
-  GoOn(now, -1, effects);
-}
-
-void PeerLog::Add(std::string line, ShardEffects* effects) {
-  if (lines_ >= kMost) return;
-  effects->log.push_back(std::move(line));
-  if (++lines_ == kMost) effects->log.push_back("further lines about frames are not logged");
 }
 
 // ---- frames -----------------------------------------------------------------------------------
@@ -249,13 +116,13 @@ void ShardCore::OnFrame(absl::Time now, const ParsedFrame& frame, ShardEffects* 
       FrameHeader header = AnswerHeader(frame, FrameKind::kStored);
       header.first_step = 0;
       absl::StatusOr<Frame> answer =
-          AnswerStore(frame, plan_, map_.get(), owned_, header, buffers_);
+          AnswerStore(frame, plan_, ranges_.map(), ranges_.by_id(), header, buffers_);
       if (!answer.ok()) {
         peer_log_.Add(
             absl::StrCat("refused (", answer.status().message(), "): ", frame.DebugString()),
             effects);
         if (absl::IsInvalidArgument(answer.status())) {
-          Say(effects, {frame.header.sender,
+          effects->Say({frame.header.sender,
                         RefuseStore(frame, header, answer.status().message(), buffers_)});
         }
         break;
@@ -263,7 +130,7 @@ void ShardCore::OnFrame(absl::Time now, const ParsedFrame& frame, ShardEffects* 
       const bool write = IsStoreWrite(static_cast<StoreAction>(frame.header.flags));
       (write ? bytes_.push : bytes_.pull) += frame.frame.TotalBytes();
       (write ? bytes_.ack : bytes_.rows) += answer->TotalBytes();
-      Say(effects, {frame.header.sender, *std::move(answer)});
+      effects->Say({frame.header.sender, *std::move(answer)});
       break;
     }
     case FrameKind::kControl:
@@ -284,19 +151,15 @@ void ShardCore::OnControl(absl::Time now, const ParsedFrame& frame, ShardEffects
     return;
   }
   if (control->has_range_data()) {
-    OnRangeData(now, frame, control->range_data(), effects);
+    if (ranges_.OnRangeData(now, frame, control->range_data(), effects)) GoOn(now, -1, effects);
   } else if (control->has_command_done()) {
-    const uint64_t id = control->command_done().id();
-    const auto move = moves_.find(static_cast<uint32_t>(id));
-    if (move != moves_.end() && move->second.view == id >> 32) moves_.erase(move);
+    ranges_.OnConfirmed(control->command_done().id());
   }
 }
 
 void ShardCore::OnTick(absl::Time now, ShardEffects* effects) {
   NotifyWaiting(now, effects);
-  for (auto& [id, move] : moves_) {
-    if (move.next_send <= now) SendMove(now, id, &move, effects);
-  }
+  ranges_.OnTick(now, effects);
 }
 
 // Cuts a frame into slices. Refuses what the frame decoder cannot check because it does not know
@@ -316,9 +179,10 @@ bool ShardCore::CutSlices(const ParsedFrame& frame, std::vector<Slice>* slices,
   const bool worker = h.sender.role == Role::kWorker && h.sender.index < plan_.workers();
   // A reader (a process without a rank) may only read, and only as an evaluation does.
   const bool reader = h.sender.role == Role::kReader && !push && h.flags == kFlagEvaluate;
-  if (map_ == nullptr || h.group >= policies_.size() || !(worker || reader) || h.step < 0 ||
+  const RangeMap* const map = ranges_.map();
+  if (map == nullptr || h.group >= policies_.size() || !(worker || reader) || h.step < 0 ||
       h.first_step < 0) {
-    *why = map_ == nullptr ? "no view yet" : "group, sender or step out of range";
+    *why = map == nullptr ? "no view yet" : "group, sender or step out of range";
     return false;
   }
   size_t key_offset = 0, value_offset = 0, answer_bytes = 0;
@@ -332,12 +196,12 @@ bool ShardCore::CutSlices(const ParsedFrame& frame, std::vector<Slice>* slices,
     slice.key_offset = key_offset;
     slice.value_offset = value_offset;
     const SliceEntry& e = slice.entry;
-    if (e.range >= map_->ranges().size() ||
-        plan_.tables[map_->range(e.range).table].group != h.group) {
+    if (e.range >= map->ranges().size() ||
+        plan_.tables[map->range(e.range).table].group != h.group) {
       *why = absl::StrCat("range ", e.range, " is not of group ", h.group);
       return false;
     }
-    const TableContext& table = *tables_[map_->range(e.range).table];
+    const TableContext& table = *tables_[map->range(e.range).table];
     const int dim = table.plan->dim;
     const int with_slots =
         (h.flags & kFlagWithSlots) != 0 ? table.optimizer->slots_per_row(dim) : 0;
@@ -366,7 +230,7 @@ bool ShardCore::CutSlices(const ParsedFrame& frame, std::vector<Slice>* slices,
 // Marks the slices of ranges that this shard does not own, or no longer owns.
 void ShardCore::CheckOwners(std::vector<Slice>* slices) const {
   for (Slice& slice : *slices) {
-    if (!slice.settled && owned_[slice.entry.range] == nullptr) {
+    if (!slice.settled && ranges_.Find(slice.entry.range) == nullptr) {
       slice.entry.status = SliceStatus::kWrongView;
       slice.settled = true;
     }
@@ -374,26 +238,14 @@ void ShardCore::CheckOwners(std::vector<Slice>* slices) const {
 }
 
 FrameHeader ShardCore::AnswerHeader(const ParsedFrame& frame, FrameKind kind) const {
-  FrameHeader header;
+  FrameHeader header = ranges_.NewHeader();
   header.kind = kind;
   header.flags = frame.header.flags;
-  header.sender = self_;
-  header.view = view();
-  header.incarnation = incarnation_;
   header.request = frame.header.request;
   header.step = frame.header.step;
   header.group = frame.header.group;
-  header.first_step = MinClock(frame.header.group);
+  header.first_step = ranges_.MinClock(frame.header.group);
   return header;
-}
-
-int64_t ShardCore::MinClock(uint32_t group) const {
-  int64_t smallest = policies::kInfiniteClock;
-  for (const auto& range : owned_) {
-    if (range == nullptr || range->table().plan->group != group) continue;
-    smallest = std::min(smallest, range->progress().MinClock());
-  }
-  return smallest;
 }
 
 // ---- reads ------------------------------------------------------------------------------------
@@ -411,7 +263,7 @@ void ShardCore::OnPull(absl::Time now, const ParsedFrame& frame, ShardEffects* e
   }
   CheckOwners(&slices_);
   if (const Frame* const before = turns_->AnswerTo(frame.header); before != nullptr) {
-    return Say(effects, {frame.header.sender, *before});
+    return effects->Say({frame.header.sender, *before});
   }
   if (MayServe(frame, slices_)) {
     if (AnswerRead(now, frame, &slices_, effects)) GoOn(now, -1, effects);
@@ -425,7 +277,7 @@ bool ShardCore::MayServe(const ParsedFrame& frame, const std::vector<Slice>& sli
   const int depth = plan_.job.train().prefetch_steps();
   for (const Slice& slice : slices) {
     if (slice.settled) continue;
-    const Range& range = *owned_[slice.entry.range];
+    const Range& range = *ranges_.Find(slice.entry.range);
     if (!turns_->MayRead(range, frame.header, slice.entry.rows, depth)) return false;
   }
   return true;
@@ -433,7 +285,7 @@ bool ShardCore::MayServe(const ParsedFrame& frame, const std::vector<Slice>& sli
 
 size_t ShardCore::RowFloats(const ParsedFrame& frame, const Slice& slice) const {
   if (slice.settled) return 0;
-  const RangeStore& store = owned_[slice.entry.range]->store();
+  const RangeStore& store = ranges_.Find(slice.entry.range)->store();
   const bool with_slots = (frame.header.flags & kFlagWithSlots) != 0;
   return static_cast<size_t>(store.dim() + (with_slots ? store.slots_per_row() : 0));
 }
@@ -459,7 +311,7 @@ bool ShardCore::AnswerRead(absl::Time now, const ParsedFrame& frame, std::vector
     SliceEntry& e = slice.entry;
     e.row_floats = static_cast<uint32_t>(RowFloats(frame, slice));
     if (!slice.settled) {
-      Range& range = *owned_[e.range];
+      Range& range = *ranges_.Find(e.range);
       const absl::Span<const uint64_t> keys =
           frame.keys().As<uint64_t>().subspan(slice.key_offset / sizeof(uint64_t), e.rows);
       const absl::Span<float> rows = out.first(size_t{e.rows} * e.row_floats);
@@ -490,7 +342,7 @@ bool ShardCore::AnswerRead(absl::Time now, const ParsedFrame& frame, std::vector
   Frame answer = EncodeDataFrame(buffers_, header, entries_, Buffer(), std::move(values));
   bytes_.rows += answer.TotalBytes();
   const bool more = turns_->OnRead(frame.header, entries_, answer);
-  Say(effects, {frame.header.sender, std::move(answer)});
+  effects->Say({frame.header.sender, std::move(answer)});
   return more;
 }
 
@@ -512,7 +364,7 @@ bool ShardCore::ServeWaitingReads(absl::Time now, int freed_by, ShardEffects* ef
 // (proto/frame.md). False if it waits for no other worker.
 bool ShardCore::FindAwaited(absl::Time now, const WaitingFrame& waits, SliceEntry* notice) const {
   for (const Slice& slice : waits.slices) {
-    const Range* const range = owned_[slice.entry.range].get();
+    const Range* const range = ranges_.Find(slice.entry.range);
     if (slice.settled || range == nullptr) continue;
     const int awaited = turns_->Awaited(*range, waits.frame.header);
     if (awaited < 0) continue;
@@ -532,7 +384,7 @@ void ShardCore::NotifyWaiting(absl::Time now, ShardEffects* effects) {
     frames->ForEachDue(now, [&](const WaitingFrame& waits) {
       SliceEntry e;
       if (!FindAwaited(now, waits, &e)) return;
-      Say(effects, {waits.frame.header.sender,
+      effects->Say({waits.frame.header.sender,
                     EncodeDataFrame(buffers_, AnswerHeader(waits.frame, FrameKind::kWaiting),
                                     {&e, 1}, Buffer(), Buffer())});
     });
@@ -582,10 +434,10 @@ bool ShardCore::AdmitSlices(absl::Time now, const ParsedFrame& frame, std::vecto
   const bool may_hold = plan_.groups[frame.header.group].properties.holds;
   const bool over_budget = may_hold && !turns_->DecidedElsewhere() &&
                            (frame.header.flags & kFlagAssign) == 0 &&
-                           held_bytes() + frame.keys().size() + frame.values().size() >
+                           ranges_.held_bytes() + frame.keys().size() + frame.values().size() >
                                static_cast<size_t>(plan_.job.limits().held_bytes_per_shard());
   for (Slice& slice : *slices) {
-    const Range* const range = owned_[slice.entry.range].get();
+    const Range* const range = ranges_.Find(slice.entry.range);
     const bool before =  // a duplicate needs no memory
         range != nullptr && HasAdmitted(*range, frame.header.sender.index, frame.header.step);
     if (!slice.settled && over_budget && !before) {
@@ -609,7 +461,7 @@ void ShardCore::AdmitSlice(absl::Time now, const ParsedFrame& frame, Slice* slic
                            ShardEffects* effects) {
   const FrameHeader& h = frame.header;
   SliceEntry& e = slice->entry;
-  Range* const range = owned_[e.range].get();
+  Range* const range = ranges_.Find(e.range);
   if (range == nullptr) {  // moved away while the frame waited
     e.status = SliceStatus::kWrongView;
     slice->settled = true;
@@ -683,13 +535,7 @@ void ShardCore::GoOn(absl::Time now, int freed_by, ShardEffects* effects) {
     // REFRESH frames go out before reads of this version are answered. A read may make the range
     // drop other rows from the worker's kept ones; a later refresh will name those.
     const size_t others = effects->out.size();
-    FrameHeader header;
-    header.sender = self_;
-    header.view = view();
-    header.incarnation = incarnation_;
-    AppendRefreshes(
-        header, absl::MakeSpan(owned_), [this](uint32_t group) { return MinClock(group); },
-        buffers_, &refresh_rows_, &effects->out);
+    AppendRefreshes(ranges_, buffers_, &refresh_rows_, &effects->out);
     for (size_t i = others; i < effects->out.size(); ++i) {
       bytes_.refresh += effects->out[i].frame.TotalBytes();
       effects->urgent = true;
@@ -718,39 +564,8 @@ void ShardCore::Acknowledge(const ParsedFrame& frame, absl::Span<const Slice> sl
 // ---- the rest ---------------------------------------------------------------------------------
 
 void ShardCore::FinishDelayed(ShardEffects* effects) {
-  delayed_finished_ = true;
-  for (const auto& range : owned_) {
-    if (range != nullptr) range->FinishDelayed();
-  }
+  ranges_.FinishDelayed();
   Give(&records_, &order_, effects);
-}
-
-std::vector<Range*> ShardCore::OwnedRanges() {
-  std::vector<Range*> ranges;
-  for (const auto& range : owned_) {
-    if (range != nullptr) ranges.push_back(range.get());
-  }
-  return ranges;
-}
-
-const Range* ShardCore::FindRange(uint32_t range) const {
-  return range < owned_.size() ? owned_[range].get() : nullptr;
-}
-
-bool ShardCore::Settled() const {
-  if (map_ == nullptr || !moves_.empty() || !arrivals_.empty()) return false;
-  for (uint32_t id = 0; id < owned_.size(); ++id) {
-    if ((map_->range(id).owner == self_) != (owned_[id] != nullptr)) return false;
-  }
-  return true;
-}
-
-size_t ShardCore::held_bytes() const {
-  size_t total = 0;
-  for (const auto& range : owned_) {
-    if (range != nullptr) total += range->held_bytes();
-  }
-  return total;
 }
 
 ShardReport ShardCore::Report() const {
@@ -767,9 +582,9 @@ ShardReport ShardCore::Report() const {
     for (const Measure& measure : table->stats.by_popularity) {
       FillDistribution(measure, out->add_by_popularity());
     }
-    for (const auto& range : owned_) {
-      if (range == nullptr || range->table().plan != table->plan) continue;
-      if (IsFirstCopy(range->id())) {
+    for (const Range* const range : ranges_.Owned()) {
+      if (range->table().plan != table->plan) continue;
+      if (ranges_.IsFirstCopy(range->id())) {
         out->set_rows(out->rows() + static_cast<uint64_t>(range->store().size()));
       }
       out->set_bytes(out->bytes() + range->store().MemoryBytes());

@@ -448,7 +448,7 @@ class StoreRun {
   }
   bool Settled() const {
     return std::all_of(world_.shards.begin(), world_.shards.end(), [this](const auto& shard) {
-      return shard->Settled() && shard->view() == view_.number();
+      return shard->ranges().Settled() && shard->ranges().view() == view_.number();
     });
   }
   // All rows that there are against all that there should be.
@@ -456,7 +456,7 @@ class StoreRun {
     std::map<uint64_t, Row> rows, want;
     std::set<uint32_t> ranges;
     for (const auto& shard : world_.shards) {
-      for (server::Range* range : shard->OwnedRanges()) {
+      for (server::Range* range : shard->ranges().Owned()) {
         EXPECT_TRUE(ranges.insert(range->id()).second) << "two owners of range " << range->id();
         if (!range->table().plan->store) continue;
         std::vector<uint64_t> keys = range->store().SortedKeys();

@@ -180,7 +180,7 @@ class ShardCheckpointTest : public ::testing::Test {
   void SetUp() override {
     shard_ = *server::ShardCore::New(plan_, kSelf, kIncarnation, buffers_);
     shard_->OnView(now_, CoreView(plan_, 1), &effects_);
-    for (server::Range* range : shard_->OwnedRanges()) {
+    for (server::Range* range : shard_->ranges().Owned()) {
       for (const uint64_t key : KeysIn(*CoreView(plan_, 1), plan_, range->id(), 20)) {
         if (!range->table().plan->dense) range->store().Assign({&key, 1}, {{1.0f, 2.0f}}, {});
       }
@@ -202,7 +202,7 @@ class ShardCheckpointTest : public ::testing::Test {
 // Slices of any size give the bytes of the range as a whole.
 TEST_F(ShardCheckpointTest, SlicesMakeTheFilesOfTheRanges) {
   std::map<std::string, std::string> want;
-  for (const server::Range* range : shard_->OwnedRanges()) {
+  for (const server::Range* range : shard_->ranges().Owned()) {
     const server::RangeImage image = range->Image();
     want[server::RangeFileName(image)] = server::EncodeRange(image);
   }
@@ -237,7 +237,7 @@ TEST_F(ShardCheckpointTest, ARangeThatChangesEndsTheCheckpoint) {
   ASSERT_TRUE(checkpoint.Step(7).ok());
   server::HeldUpdate update;
   update.rank = 0;
-  server::Range* const range = shard_->OwnedRanges()[0];
+  server::Range* const range = shard_->ranges().Owned()[0];
   ASSERT_EQ(range->Admit(absl::UnixEpoch(), 1, 0, std::move(update), false),
             server::Range::Admission::kAdmitted);
   const absl::Status status = checkpoint.Step(7).status();

@@ -101,7 +101,7 @@ class ShardCoreTest : public ::testing::Test {
 TEST_F(ShardCoreTest, BspFoldsWhenTheLastHasComeAndThenAnswersReads) {
   Start("kind: BSP");
   EXPECT_EQ(Give(Push(1, 0, 2.0f)).size(), 1u);  // acknowledged: held
-  EXPECT_GT(shard_->held_bytes(), 0u);
+  EXPECT_GT(shard_->ranges().held_bytes(), 0u);
   EXPECT_TRUE(Give(Pull(1, 1)).empty());  // parked
   const std::vector<ParsedFrame> sent = Give(Push(0, 0, 4.0f));
   ASSERT_EQ(sent.size(), 2u);
@@ -111,7 +111,7 @@ TEST_F(ShardCoreTest, BspFoldsWhenTheLastHasComeAndThenAnswersReads) {
   EXPECT_EQ(sent[1].Entry(0).version, 1);
   EXPECT_EQ(sent[1].header.samples, 2u);
   EXPECT_THAT(Values(sent[1]), ElementsAre(-2.0f, -2.0f));  // 1 - (4 + 2) / 2
-  EXPECT_EQ(shard_->held_bytes(), 0u);
+  EXPECT_EQ(shard_->ranges().held_bytes(), 0u);
 }
 
 // A program with another job file that asks in a loop, with frames of many entries.
@@ -261,7 +261,7 @@ TEST_F(ShardCoreTest, BackupWorkersCloseWithoutTheLast) {
   EXPECT_EQ(stats.merged, 6u);
   EXPECT_EQ(stats.dropped, 1u);
   EXPECT_EQ(stats.version_staleness.max, 0) << "of those that were applied";
-  EXPECT_EQ(shard_->held_bytes(), 0u);
+  EXPECT_EQ(shard_->ranges().held_bytes(), 0u);
 }
 
 // The budget is for what is held: a policy that holds nothing needs none.
@@ -276,7 +276,7 @@ TEST_F(ShardCoreTest, SkippingVeryManyStepsIsCheap) {
   FrameHeader h = Header(FrameKind::kPush, 0, int64_t{1} << 45);
   h.first_step = 0;
   EXPECT_EQ(Give(Data(h, 0, {}, {})).size(), 1u);
-  EXPECT_EQ(shard_->OwnedRanges()[0]->progress().version, (int64_t{1} << 45) + 1);
+  EXPECT_EQ(shard_->ranges().Owned()[0]->progress().version, (int64_t{1} << 45) + 1);
   h.step = h.first_step = (int64_t{1} << 45) + 9000;
   h.request = ++request_;
   h.samples = 1;
@@ -411,7 +411,7 @@ TEST_F(ShardCoreTest, OnlyWhatItDoesNotOwnIsRefused) {
   ASSERT_EQ(sent[0].entry_count, 1u);
   EXPECT_EQ(sent[0].Entry(0).range, 1u);
   EXPECT_EQ(sent[0].Entry(0).status, SliceStatus::kWrongView);
-  EXPECT_EQ(shard_->OwnedRanges()[0]->progress().workers[0].admitted, 1);
+  EXPECT_EQ(shard_->ranges().Owned()[0]->progress().workers[0].admitted, 1);
 }
 
 TEST_F(ShardCoreTest, AnUpdateOverBudgetIsRefusedButItsDuplicateIsNot) {
@@ -452,7 +452,7 @@ TEST_F(ShardCoreTest, TheBudgetOfAJobIsWhatItsLargestPushesFill) {
       const ParsedFrame frame = Data(h, range, of_range, std::vector<float>(of_range.size() * dim));
       bytes += frame.keys().size() + frame.values().size();
       EXPECT_EQ(Give(frame)[0].entry_count, 0u) << "over budget at step " << step;
-      peak = std::max(peak, shard_->held_bytes());
+      peak = std::max(peak, shard_->ranges().held_bytes());
     }
   };
   for (int64_t step = 0; step < 10; ++step) {
@@ -480,7 +480,7 @@ TEST_F(ShardCoreTest, AssigningComesBeforeStepZeroOrNotAtAll) {
 TEST_F(ShardCoreTest, EvaluationCreatesNoRow) {
   Start("kind: BSP");
   EXPECT_THAT(Row(), ElementsAre(1.0f, 1.0f));
-  EXPECT_EQ(shard_->OwnedRanges()[0]->store().size(), 0);
+  EXPECT_EQ(shard_->ranges().Owned()[0]->store().size(), 0);
 }
 
 TEST_F(ShardCoreTest, AgainstTheProtocol) {
@@ -511,17 +511,17 @@ TEST_F(ShardCoreTest, ARangeMovesWithEverythingItHolds) {
   effects_.Clear();
   const auto view2 = CoreView(plan_, 2, {{0, 1}});
   shard_->OnView(now_, view2, &effects_);
-  EXPECT_EQ(shard_->FindRange(0), nullptr);
-  EXPECT_FALSE(shard_->Settled());
+  EXPECT_EQ(shard_->ranges().Find(0), nullptr);
+  EXPECT_FALSE(shard_->ranges().Settled());
   ASSERT_EQ(Sent().size(), 1u);
   const ParsedFrame data = Sent()[0];
   other->OnFrame(now_, data, &other_effects);  // before it knows the view
-  EXPECT_EQ(other->FindRange(0), nullptr);
+  EXPECT_EQ(other->ranges().Find(0), nullptr);
   other->OnView(now_, view2, &other_effects);
-  EXPECT_NE(other->FindRange(0), nullptr);
+  EXPECT_NE(other->ranges().Find(0), nullptr);
   const ParsedFrame done = Decoded(other_effects.out.back().frame);
   Give(done);
-  EXPECT_TRUE(shard_->Settled());
+  EXPECT_TRUE(shard_->ranges().Settled());
   // The held half of step 0 has come along, and so has its exactly-once memory.
   shard_.swap(other);
   Give(Push(0, 0, 3.0f));
@@ -650,7 +650,7 @@ TEST_F(ShardCoreTest, HostileFramesNeitherCrashItNorMakeItGrow) {
         ASSERT_LE(effects_.out.size(), 2u * 4096);  // what may be parked, by two workers
       }
     }
-    EXPECT_LE(shard_->held_bytes(), size_t{1} << 20);
+    EXPECT_LE(shard_->ranges().held_bytes(), size_t{1} << 20);
     shard_->Report();
   }
 }

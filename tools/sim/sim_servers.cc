@@ -61,7 +61,7 @@ void SimServers::StartClocksOf(int index) {
 bool SimServers::Settled(uint64_t view) const {
   for (const Server& server : servers_) {
     for (const Shard& shard : server.shards) {
-      if (shard.core->view() != view || !shard.core->Settled()) return false;
+      if (shard.core->ranges().view() != view || !shard.core->ranges().Settled()) return false;
     }
   }
   return true;
@@ -72,8 +72,8 @@ std::string SimServers::WhoWaits() const {
   for (size_t index = 0; index < servers_.size(); ++index) {
     for (size_t s = 0; s < servers_[index].shards.size(); ++s) {
       const server::ShardCore& core = *servers_[index].shards[s].core;
-      absl::StrAppend(&out, "  server ", index, " shard ", s, " view ", core.view(), ": ",
-                      core.Settled() ? "" : "ranges on their way; ",
+      absl::StrAppend(&out, "  server ", index, " shard ", s, " view ", core.ranges().view(), ": ",
+                      core.ranges().Settled() ? "" : "ranges on their way; ",
                       core.Waiting(context_.agenda.now()).text, "\n");
     }
   }
@@ -206,7 +206,7 @@ void SimServers::AfterShard(EndpointId id) {
 }
 
 void SimServers::CountOpenSteps(EndpointId id) {
-  for (const server::Range* range : shard(id).core->OwnedRanges()) {
+  for (const server::Range* range : shard(id).core->ranges().Owned()) {
     const policies::Properties& policy =
         context_.plan.groups[range->table().plan->group].properties;
     if (!policy.holds || policy.batch > 0) continue;
@@ -219,7 +219,7 @@ void SimServers::CountOpenSteps(EndpointId id) {
 // Logs new progress. Call it before LogReads, so that progress comes before the pulls that
 // it allowed.
 void SimServers::LogAdmitted(EndpointId id) {
-  for (const server::Range* range : shard(id).core->OwnedRanges()) {
+  for (const server::Range* range : shard(id).core->ranges().Owned()) {
     std::vector<int64_t>& known = admitted_[range->id()];
     known.resize(static_cast<size_t>(context_.plan.workers()));
     for (size_t rank = 0; rank < known.size(); ++rank) {
@@ -268,7 +268,7 @@ std::vector<float> SimServers::RowIn(uint32_t id, uint32_t table, uint64_t key) 
   const size_t dim = static_cast<size_t>(context_.plan.tables[table].dim);
   for (const Server& server : servers_) {
     for (const Shard& shard : server.shards) {
-      for (server::Range* range : shard.core->OwnedRanges()) {
+      for (server::Range* range : shard.core->ranges().Owned()) {
         if (range->id() != id) continue;
         if (!row.empty()) context_.Fail(absl::StrCat("range ", id, " has two owners"));
         row.resize(dim);

@@ -1,0 +1,60 @@
+// The output of a shard's core: frames to send, records to write, lines for the log.
+#ifndef TANDEM_SERVER_SHARD_EFFECTS_H_
+#define TANDEM_SERVER_SHARD_EFFECTS_H_
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "proto/outgoing.h"
+#include "server/update_order.h"
+#include "server/update_record.h"
+
+namespace tandem::server {
+
+struct ShardEffects {
+  std::vector<Outgoing> out;
+  bool urgent = false;                // `out` holds more than acknowledgements
+  std::vector<UpdateRecord> records;  // if the job records staleness
+  std::vector<OrderEntry> order;      // if the job records the order of updates
+  absl::Status failure;               // not OK: the shard cannot continue
+  std::vector<std::string> log;       // one line each: refused frames, moved ranges
+
+  void Say(Outgoing outgoing) {
+    out.push_back(std::move(outgoing));
+    urgent = true;
+  }
+  // Acknowledgements may wait until no more frames have come in. Sending each one at once would
+  // delay the pushes behind it.
+  bool MustSend() const { return urgent || out.size() >= 16; }
+  void ClearOut() {
+    out.clear();
+    urgent = false;
+  }
+  void Clear() {
+    ClearOut();
+    records.clear();
+    order.clear();
+    log.clear();
+  }
+};
+
+// Logs lines about frames from other processes, but only the first kMost lines. Otherwise those
+// processes could fill the log.
+class PeerLog {
+ public:
+  static constexpr int kMost = 100;
+  void Add(std::string line, ShardEffects* effects) {
+    if (lines_ >= kMost) return;
+    effects->log.push_back(std::move(line));
+    if (++lines_ == kMost) effects->log.push_back("further lines about frames are not logged");
+  }
+
+ private:
+  int lines_ = 0;
+};
+
+}  // namespace tandem::server
+
+#endif  // TANDEM_SERVER_SHARD_EFFECTS_H_
