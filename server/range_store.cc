@@ -295,15 +295,6 @@ size_t RangeStore::MemoryBytes() const {
          free_.capacity() * sizeof(uint32_t);
 }
 
-uint64_t RangeStore::KeyOf(uint32_t row_number) const {
-  TANDEM_CHECK(row_number < numbers());
-  uint64_t found = 0;
-  index_.ForEach([&](uint64_t key, uint32_t row) {
-    if (row == row_number) found = key;
-  });
-  return found;
-}
-
 absl::Span<const float> RangeStore::Weights(uint32_t row_number) const {
   TANDEM_CHECK(row_number < numbers());
   return {rows_.Weights(row_number), static_cast<size_t>(options_.dim)};

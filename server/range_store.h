@@ -94,7 +94,6 @@ class RangeStore {
   int slots_per_row() const { return slots_per_row_; }
   int64_t size() const { return index_.size(); }  // rows
   size_t MemoryBytes() const;                     // resident: index + rows + bookkeeping
-  uint64_t KeyOf(uint32_t row_number) const;      // reads the whole index: for messages and tests
   absl::Span<const float> Weights(uint32_t row_number) const;
   absl::Span<const float> Slots(uint32_t row_number) const;
   // All keys, in order of position. So files do not depend on the order of creation.

@@ -328,15 +328,6 @@ TEST(RangeStoreTest, SortedKeysAreInOrderOfPositionWhateverTheOrderOfCreation) {
   }
 }
 
-TEST(RangeStoreTest, KeyOfFindsTheKeyOfARowNumber) {
-  const auto optimizer = MakeOptimizer(Optimizer::SGD);
-  server::RangeStore store(MakeOptions(optimizer.get(), 1));
-  const std::vector<uint64_t> keys = {0, 17, ~uint64_t{0}};
-  std::vector<uint32_t> numbers(3);
-  store.FindOrCreate(keys, absl::MakeSpan(numbers));
-  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(store.KeyOf(numbers[i]), keys[i]);
-}
-
 TEST(RangeStoreTest, AnEmptyStoreAnswers) {
   const auto optimizer = MakeOptimizer(Optimizer::ADAM);
   server::RangeStore store(MakeOptions(optimizer.get(), 16));
