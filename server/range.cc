@@ -263,6 +263,8 @@ bool Range::AssignRows(absl::Span<const uint64_t> keys, absl::Span<const float> 
   return true;
 }
 
+// Staleness is counted first, because the push itself counts as an update of its rows. The read is
+// forgotten last, because counting and compensation look at it.
 void Range::ApplyAtOnce(const HeldUpdate& update) {
   if (update.keys.empty()) return;
   const policies::Transform transform = table_->policy->OnApply(progress_, update);
@@ -329,7 +331,9 @@ void Range::Hold(HeldUpdate update) {
   }
 }
 
-// Moves the version as far as the policy says.
+// Moves the version as far as the policy says. Closing a group changes what is buffered, so the
+// policy is asked again. `applied` is set last, because it follows from the version and from the
+// groups that are still open.
 void Range::Tick(int64_t steps) {
   const policies::UpdatePolicy& policy = *table_->policy;
   for (;;) {
@@ -363,6 +367,8 @@ void Range::ShowApplied() {
   }
 }
 
+// Each tick folds before the version moves: an update is as stale as the version at which the rows
+// change. A closed group joins the delayed ones first, because a delay of 0 applies it at once.
 void Range::CloseGroups(int64_t ticks) {
   for (; ticks > 0; --ticks) {
     if (open_.empty()) {  // the closed steps have no contributions
@@ -380,6 +386,7 @@ void Range::CloseGroups(int64_t ticks) {
   }
 }
 
+// An open batch is closed first: it is the newest, and joins the queue at its end.
 void Range::FinishDelayed() {
   if (properties_.batch > 0) {
     if (!open_.empty()) CloseGroups(1);
@@ -388,6 +395,7 @@ void Range::FinishDelayed() {
   for (; !delayed_.empty(); delayed_.DropFront()) ApplyFold(delayed_.front());
 }
 
+// All updates are counted before the fold and forgotten after it, for the reasons of ApplyAtOnce.
 void Range::ApplyFold(const HeldStep& step) {
   const bool drop = table_->plan->frozen || step.samples == 0;
   for (const HeldUpdate& update : step.updates) {
