@@ -193,7 +193,7 @@ Range::Admission Range::Admit(absl::Time now, uint64_t incarnation, int64_t firs
     if (update.read_number < 0) update.read_number = number;  // else known (TurnOrder)
   }
   if (table_->order != nullptr) {
-    table_->order->push_back(EntryOf(update, first, finished));
+    table_->order->push_back(EntryOf(*this, update, first, finished));
   }
   update.admitted_at = now_us_ = absl::ToUnixMicros(now);
   const int64_t steps = update.step + 1 - worker.admitted;
@@ -229,9 +229,9 @@ Range::Admission Range::Admit(absl::Time now, uint64_t incarnation, int64_t firs
   return admission;
 }
 
-OrderEntry Range::EntryOf(const HeldUpdate& update, int64_t first, bool finished) const {
+OrderEntry EntryOf(const Range& range, const HeldUpdate& update, int64_t first, bool finished) {
   OrderEntry entry;
-  entry.range = id_;
+  entry.range = range.id();
   entry.worker = static_cast<uint16_t>(update.rank);
   entry.finished = finished ? 1 : 0;
   entry.steps = static_cast<uint32_t>(update.step + 1 - first);
@@ -239,8 +239,8 @@ OrderEntry Range::EntryOf(const HeldUpdate& update, int64_t first, bool finished
   entry.step = update.step;
   entry.samples = update.samples;
   entry.version_read = update.version_read;
-  entry.version = progress_.version;
-  for (const policies::WorkerProgress& worker : progress_.workers) {
+  entry.version = range.progress().version;
+  for (const policies::WorkerProgress& worker : range.progress().workers) {
     entry.admitted_before += worker.admitted;
   }
   entry.read_number = update.read_number;
@@ -286,7 +286,7 @@ void Range::RememberRead(absl::Time now, int rank, int64_t step, absl::Span<cons
   if (rank < 0 || rank >= table_->workers || keys.empty()) return;
   // If the worker has pushed the step already, this read is a late copy of an earlier one. No
   // update will come from it.
-  const bool awaited = !HasAdmitted(rank, step);
+  const bool awaited = !HasAdmitted(*this, rank, step);
   if (pulled_row_snapshots_ != nullptr)
     pulled_row_snapshots_->Keep(rank, step, progress_.version, keys, rows);
   if (!awaited) return;

@@ -106,13 +106,6 @@ class Range {
   Admission Admit(absl::Time now, uint64_t incarnation, int64_t first, HeldUpdate update,
                   bool finished);
 
-  // True if the range has admitted this step of the worker, so that a push of it is a duplicate.
-  bool HasAdmitted(int rank, int64_t step) const {
-    return step < progress_.workers[static_cast<size_t>(rank)].admitted;
-  }
-  // The order entry of an update that is about to be admitted; arguments as for Admit.
-  OrderEntry EntryOf(const HeldUpdate& update, int64_t first, bool finished) const;
-
   // Sets rows, but only before the range has admitted a step. Afterwards the message is a late
   // duplicate: the call changes nothing and returns false. values: [keys, dim] or
   // [keys, dim + slots].
@@ -206,6 +199,13 @@ class Range {
   std::unique_ptr<Subscriptions> subscriptions_;
   uint64_t last_closed_samples_ = 0;
 };
+
+// True if the range has admitted this step of the worker, so that a push of it is a duplicate.
+inline bool HasAdmitted(const Range& range, int rank, int64_t step) {
+  return step < range.progress().workers[static_cast<size_t>(rank)].admitted;
+}
+// The order entry of an update that is about to be admitted; arguments as for Range::Admit.
+OrderEntry EntryOf(const Range& range, const HeldUpdate& update, int64_t first, bool finished);
 
 }  // namespace tandem::server
 

@@ -104,8 +104,8 @@ bool Replay::MarkRead(uint32_t range, int rank, int64_t step) {
 absl::StatusOr<bool> Replay::MayAdmit(const Range& range, const FrameHeader& h,
                                       HeldUpdate* update) const {
   // A duplicate must not wait for a turn that has passed. The range acknowledges it again.
-  if (range.HasAdmitted(h.sender.index, h.step)) return true;
-  const OrderEntry push = range.EntryOf(*update, h.first_step, (h.flags & kFlagEndOfEpoch) != 0);
+  if (HasAdmitted(range, h.sender.index, h.step)) return true;
+  const OrderEntry push = EntryOf(range, *update, h.first_step, (h.flags & kFlagEndOfEpoch) != 0);
   const auto never = [&](const auto&... what) {
     return absl::FailedPreconditionError(
         absl::StrCat("not as recorded: range ", push.range, what...,

@@ -429,7 +429,7 @@ bool ShardCore::AdmitSlices(absl::Time now, const ParsedFrame& frame, std::vecto
   for (Slice& slice : *slices) {
     const Range* const range = ranges_.Find(slice.entry.range);
     const bool before =  // a duplicate needs no memory
-        range != nullptr && range->HasAdmitted(frame.header.sender.index, frame.header.step);
+        range != nullptr && HasAdmitted(*range, frame.header.sender.index, frame.header.step);
     if (!slice.settled && over_budget && !before) {
       slice.entry.status = SliceStatus::kOverBudget;
       slice.settled = true;
