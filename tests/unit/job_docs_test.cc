@@ -13,29 +13,18 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "base/file.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/descriptor.h"
 #include "gtest/gtest.h"
 #include "job/job.h"
+#include "tests/source_path.h"
 
 namespace tandem {
 namespace {
 
 using google::protobuf::Descriptor;
 using google::protobuf::FieldDescriptor;
-
-std::filesystem::path SourceDir() {
-  const char* const dir = std::getenv("TANDEM_SOURCE_DIR");
-  return dir == nullptr ? "." : dir;
-}
-
-std::string ReadText(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  EXPECT_TRUE(file.good()) << path << "; run through ctest, or set TANDEM_SOURCE_DIR";
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
 
 // As the second column of the tables has it: "int32", "list of string", "Policy", "Policy.Kind".
 std::string TypeText(const FieldDescriptor& field) {
@@ -93,7 +82,7 @@ void ExpectDescribed(const FieldDescriptor& field, const Row& row) {
 }
 
 TEST(JobDocsTest, EveryFieldIsDescribedAndNothingElse) {
-  const auto tables = ReadTables(ReadText(SourceDir() / "docs" / "JOB.md"));
+  const auto tables = ReadTables(ReadWholeFile(SourcePath("docs/JOB.md")).value());
   std::map<std::string, const Descriptor*> messages;
   AddMessages(*Job::descriptor(), &messages);
   for (const auto& [name, message] : messages) {
@@ -135,7 +124,7 @@ std::string Completed(const std::string& example) {
 }
 
 TEST(JobDocsTest, ExamplesStand) {
-  const std::string text = ReadText(SourceDir() / "docs" / "JOB.md");
+  const std::string text = ReadWholeFile(SourcePath("docs/JOB.md")).value();
   const std::vector<std::string> parts = absl::StrSplit(text, "```");
   int examples = 0;
   for (size_t i = 1; i < parts.size(); i += 2) {
@@ -149,7 +138,7 @@ TEST(JobDocsTest, ExamplesStand) {
 
 TEST(ConfigsTest, EveryJobParsesAndResolves) {
   int jobs = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(SourceDir() / "configs")) {
+  for (const auto& entry : std::filesystem::directory_iterator(SourcePath("configs"))) {
     if (entry.path().extension() != ".textproto") continue;
     ++jobs;
     const absl::StatusOr<Job> job = job::ReadJobFile(entry.path().string(), {});
