@@ -27,7 +27,6 @@ namespace tandem {
 namespace {
 
 using ::testing::HasSubstr;
-using Settings = std::vector<std::string>;
 
 // Two epochs in which workers run out of data at different steps, the last batch a short one.
 constexpr int64_t kRows = 3 * 10 * 24 + 1;

@@ -16,8 +16,6 @@
 namespace tandem {
 namespace {
 
-using Settings = std::vector<std::string>;
-
 constexpr int64_t kSteps = 200;
 // Three workers get 67, 66 and 66 batches of 24 an epoch, the odd one of a single row; two get 100
 // and 99.
@@ -27,11 +25,6 @@ const char kOnServers[] = "dense.synchroniser=SERVERS", kNoServers[] = "cluster.
 const char kSharded0[] = "table[0].placement=SHARDED", kSharded1[] = "table[1].placement=SHARDED",
            kReplicated0[] = "table[0].placement=REPLICATED",
            kReplicated1[] = "table[1].placement=REPLICATED";
-
-Settings Join(Settings a, const Settings& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
 
 class BitwiseTest : public ::testing::Test {
  protected:

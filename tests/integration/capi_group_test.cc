@@ -6,7 +6,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <fstream>
 #include <functional>
 #include <string>
@@ -26,7 +25,6 @@
 namespace tandem {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
@@ -200,20 +198,6 @@ TEST(CapiGroupTest, ReductionsAreExact) {
   }
 }
 
-TEST(CapiGroupTest, HalfFloatsAreSummed) {
-  InThreads(2, "auto", [](Member& m) {
-    const uint16_t one_and_half[] = {0x3e00, 0x3fc0};  // f16, bf16
-    const uint16_t three[] = {0x4200, 0x4040};
-    for (const int32_t type : {TANDEM_F16, TANDEM_BF16}) {
-      std::vector<uint16_t> x(333, one_and_half[type - TANDEM_F16]);
-      ASSERT_EQ(m.Wait(tandem_group_allreduce(m.group(), x.data(), x.data(), 333, type, TANDEM_SUM,
-                                              m.work())),
-                "");
-      EXPECT_EQ(x, std::vector<uint16_t>(333, three[type - TANDEM_F16]));
-    }
-  });
-}
-
 // ranks * count elements of which block r is that of rank r; rank r's block is longer by r.
 TEST(CapiGroupTest, WhatIsMovedArrives) {
   for (const int ranks : {1, 2, 3}) {
@@ -268,17 +252,6 @@ TEST(CapiGroupTest, WhatIsMovedArrives) {
   }
 }
 
-TEST(CapiGroupTest, ABarrierIsPassedByAllOrNobody) {
-  std::atomic<int> inside{0};
-  InThreads(3, "auto", [&](Member& m) {
-    for (int round = 1; round <= 20; ++round) {
-      ++inside;
-      ASSERT_EQ(m.Wait(tandem_group_barrier(m.group(), 0, m.work())), "");
-      EXPECT_GE(inside, 3 * round);
-    }
-  });
-}
-
 // Messages are found by tag, whatever the order and whoever comes first, and beside collectives.
 TEST(CapiGroupTest, MessagesAreFoundByTheirTags) {
   for (const char* const link : {"shm", "tcp"}) {
@@ -315,26 +288,6 @@ TEST(CapiGroupTest, MessagesAreFoundByTheirTags) {
       }
     });
   }
-}
-
-TEST(CapiGroupTest, AMessageOfAnyRankSaysWhose) {
-  InThreads(3, "auto", [](Member& m) {
-    if (m.rank() == 0) {
-      bool seen[3] = {true, false, false};
-      for (int i = 0; i < 2; ++i) {
-        int32_t value = 0, from = -1;
-        ASSERT_EQ(m.Wait(tandem_group_receive(m.group(), &value, 4, -1, 7, 0, m.work()), &from),
-                  "");
-        EXPECT_EQ(value, 100 + from);
-        EXPECT_FALSE(seen[from]);
-        seen[from] = true;
-      }
-    } else {
-      const int32_t value = 100 + m.rank();
-      ASSERT_EQ(m.Wait(tandem_group_send(m.group(), &value, 4, 0, 7, 0, m.work())), "");
-    }
-    ASSERT_EQ(m.Wait(tandem_group_barrier(m.group(), 0, m.work())), "");
-  });
 }
 
 TEST(CapiGroupTest, AWrongMessageFailsAlone) {
@@ -395,78 +348,6 @@ TEST(CapiGroupTest, WhoDoesNotComeIsNamed) {
   EXPECT_EQ(here.Connect({here.address(), elsewhere.address()}, 100), -1);
   EXPECT_THAT(tandem_error(), HasSubstr("no link to rank 1 in time (tried: rank 1 at "));
   EXPECT_THAT(tandem_error(), HasSubstr("127.0.0.1:"));
-}
-
-TEST(CapiGroupTest, DifferentCountsEndTheGroupOnAllRanksWithBothNames) {
-  InThreads(3, "auto", [](Member& m) {
-    std::vector<float> x(200, 1);
-    const std::string error =
-        m.Wait(tandem_group_allreduce(m.group(), x.data(), x.data(), m.rank() == 1 ? 100 : 200,
-                                      TANDEM_F32, TANDEM_SUM, m.work()));
-    EXPECT_THAT(error, HasSubstr("rank 1"));
-    EXPECT_THAT(error, HasSubstr("100"));
-    EXPECT_THAT(error, HasSubstr("200"));
-    EXPECT_EQ(m.Wait(tandem_group_barrier(m.group(), 0, m.work())), error);
-  });
-}
-
-// Also where a rank has nothing to receive, and whatever the others of its tree call.
-TEST(CapiGroupTest, DifferentRootsAndTypesEndTheCallOnAllRanks) {
-  using Call = std::function<int(Member&, int32_t root, int32_t type)>;
-  const int64_t counts[] = {1, 1, 1, 1};
-  float in[4] = {1, 1, 1, 1};
-  const std::vector<Call> calls = {
-      [](Member& m, int32_t root, int32_t type) {
-        return tandem_group_broadcast(m.group(), nullptr, 0, type, root, m.work());
-      },
-      [&](Member& m, int32_t root, int32_t type) {
-        static thread_local float out[4];
-        return tandem_group_gather(m.group(), in, out, counts, type, root, m.work());
-      },
-      [&](Member& m, int32_t root, int32_t type) {
-        static thread_local float out;
-        return tandem_group_scatter(m.group(), in, &out, counts, type, root, m.work());
-      },
-      [&](Member& m, int32_t root, int32_t type) {
-        static thread_local float out;
-        return tandem_group_reduce(m.group(), in, &out, 1, type, TANDEM_MAX, root, m.work());
-      }};
-  for (const Call& call : calls) {
-    for (const int other : {0, 1, 3}) {  // the rank that differs
-      InThreads(4, "auto", [&](Member& m) {
-        const std::string error = m.Wait(call(m, m.rank() == other ? 2 : 1, TANDEM_F32));
-        EXPECT_THAT(error,
-                    AllOf(HasSubstr("ranks disagree"), HasSubstr("root 1"), HasSubstr("root 2")))
-            << "rank " << m.rank();
-      });
-      InThreads(4, "auto", [&](Member& m) {
-        const int32_t type = m.rank() == other ? TANDEM_U8 + TANDEM_CALLED_BOOL : TANDEM_U8;
-        EXPECT_THAT(m.Wait(call(m, 1, type)), AllOf(HasSubstr(" bool, "), HasSubstr(" u8, ")))
-            << "rank " << m.rank();
-      });
-    }
-  }
-}
-
-TEST(CapiGroupTest, AnAverageDoesNotOverflowWhereItsSumDoes) {
-  InThreads(3, "auto", [](Member& m) {
-    const float large = 3e38f;
-    float x[2] = {large, 1};
-    EXPECT_EQ(
-        m.Wait(tandem_group_allreduce(m.group(), x, x, 2, TANDEM_F32, TANDEM_AVERAGE, m.work())),
-        "");
-    EXPECT_NEAR(x[0] / large, 1, 1e-6);
-    EXPECT_NEAR(x[1], 1, 1e-6);
-    constexpr uint16_t k60000 = 0x7b53;  // as IEEE 754 binary16
-    uint16_t half[3] = {k60000, k60000, k60000};
-    const int64_t counts[] = {1, 1, 1};
-    uint16_t part = 0;
-    EXPECT_EQ(m.Wait(tandem_group_reduce_scatter(m.group(), half, &part, counts, TANDEM_F16,
-                                                 TANDEM_AVERAGE, m.work())),
-              "");
-    EXPECT_EQ(part, k60000);
-    EXPECT_EQ(half[(m.rank() + 1) % 3], k60000);
-  });
 }
 
 TEST(CapiGroupTest, WhoIsWaitedForInVainIsNamedOnAllRanks) {

@@ -15,11 +15,11 @@
 #include "absl/time/time.h"
 #include "base/check.h"
 #include "base/clock.h"
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "optim/initializer.h"
 #include "optim/optimizer.h"
 #include "server/checkpoint_directory.h"
+#include "tests/integration/kill_and_resume.h"
 #include "tests/integration/model_bits.h"
 #include "tests/integration/plain_loop.h"
 #include "tests/integration/run_job.h"
@@ -29,13 +29,6 @@ namespace tandem {
 namespace {
 
 namespace fs = std::filesystem;
-using Settings = std::vector<std::string>;
-using ::testing::HasSubstr;
-
-Settings Join(Settings a, const Settings& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
 
 const Settings kShort = {"train.max_steps=40"};
 const Settings kEvaluateOnly = {"train.evaluate_only=true"};
@@ -322,26 +315,6 @@ TEST_F(CheckpointTest, ADamagedFileIsRefused) {
   ExpectRefused(Load(job_->File("damaged"), {}), file, "checksum");
 }
 
-TEST_F(CheckpointTest, ACutFileIsRefused) {
-  const std::string file = Copy("cut") + "/dense.part";
-  const std::string bytes = ReadTextFile(file);
-  WriteTextFile(file, bytes.substr(0, bytes.size() / 2));
-  ExpectRefused(Load(job_->File("cut"), {}), file, "");
-}
-
-TEST_F(CheckpointTest, AMissingFileIsRefused) {
-  const std::string checkpoint = Copy("missing");
-  const std::string file = FileOf(checkpoint, "some");
-  fs::remove(file);
-  ExpectRefused(Load(job_->File("missing"), {}), file, "the manifest lists it");
-}
-
-TEST_F(CheckpointTest, AForeignFileIsRefused) {
-  const std::string file = FileOf(Copy("foreign"), "some");
-  WriteTextFile(file, "This is not a range file.\n");
-  ExpectRefused(Load(job_->File("foreign"), {}), file, "");
-}
-
 // Two runs into one folder leave the checkpoint of the second, wherever it cut its tables.
 TEST_F(CheckpointTest, ASecondRunIntoTheSameFolderLeavesAWholeCheckpoint) {
   fs::copy(job_->File("trained"), job_->File("twice"), fs::copy_options::recursive);
@@ -384,9 +357,7 @@ bool KillInTheCheckpoint(const RunArguments& arguments) {
     if (job.driver().WaitFor(absl::ZeroDuration())) return false;
     absl::SleepFor(absl::Microseconds(100));
   }
-  for (const auto& [name, pid] : job.Roles()) kill(pid, SIGKILL);
-  job.driver().Signal(SIGKILL);
-  EXPECT_TRUE(job.WaitForNobody(kRunLimit));
+  KillAll(&job);
   return !UnfinishedCheckpoints(model).empty();
 }
 
@@ -412,29 +383,6 @@ TEST_F(CheckpointTest, ASecondRunThatDiesInItsCheckpointLeavesTheFirst) {
     EXPECT_EQ(loaded.Measured(), trained_.Measured());
   }
   EXPECT_TRUE(killed);
-}
-
-// Under another seed keys live at other positions: the rows go where they live now, and none is
-// lost.
-TEST_F(CheckpointTest, LoadsUnderAnotherSeed) {
-  const absl::StatusOr<ModelBits> model = ReadCheckpoint(Trained());
-  ASSERT_TRUE(model.ok()) << model.status();
-  // Rows that no step changes; other data make others.
-  RunArguments arguments = job_->Arguments(
-      "another-seed",
-      {"train.max_steps=2", "seed=77", "table[0].frozen=true", "table[1].frozen=true"});
-  arguments.init_from = Trained();
-  const RunResult run = RunJob(arguments);
-  ASSERT_TRUE(run.ok()) << run.DebugString();
-  EXPECT_THAT(run.output, HasSubstr("seed is 77, the checkpoint's is 7"));
-  const absl::StatusOr<ModelBits> again = ReadCheckpoint(arguments.out + "/model");
-  ASSERT_TRUE(again.ok()) << again.status();
-  for (const char* table : {"some", "rest"}) {
-    for (const auto& [key, row] : model->at(table)) {
-      ASSERT_EQ(again->at(table).count(key), 1u) << table << " " << key;
-      EXPECT_EQ(again->at(table).at(key), row) << table << " " << key;
-    }
-  }
 }
 
 // Other layers (start_test and checkpoint_check_test have the rest).

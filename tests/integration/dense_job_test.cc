@@ -16,15 +16,8 @@
 namespace tandem {
 namespace {
 
-using Settings = std::vector<std::string>;
-
 // Three workers get 15, 14 and 14 batches of 24 an epoch, the odd one of a single row.
 constexpr int64_t kRows = 3 * 14 * 24 + 1;
-
-Settings Join(Settings a, const Settings& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
 
 // Sums in rank order, so that nothing differs from the plain loop but what a test is about. SGD
 // moves by the gradient itself, however small.

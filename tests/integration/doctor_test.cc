@@ -210,38 +210,6 @@ TEST_F(DoctorTest, AMissingDataFile) {
                 "data", "gone.svm");
 }
 
-TEST_F(DoctorTest, APeerThatRefuses) {
-  std::string address;
-  {
-    auto gone = doctor::DoctorListener::Bind("127.0.0.1:0");
-    ASSERT_TRUE(gone.ok());
-    address = absl::StrCat("127.0.0.1:", gone->port());
-  }
-  ExpectProblem(Doctor({job_, "--peer", address}), "reach", "connection refused");
-}
-
-// Its system takes the connection, nobody says a word.
-TEST_F(DoctorTest, APeerThatDoesNotAnswer) {
-  auto silent = doctor::DoctorListener::Bind("127.0.0.1:0");
-  ASSERT_TRUE(silent.ok());
-  ExpectProblem(Doctor({job_, "--peer", absl::StrCat("127.0.0.1:", silent->port())}), "reach",
-                "says nothing");
-}
-
-TEST_F(DoctorTest, APeerThatIsStopped) {
-  std::string address;
-  const auto peer = Listen({job_}, &address);
-  peer->Signal(SIGSTOP);
-  ExpectProblem(Doctor({job_, "--peer", address}), "reach", "says nothing");
-  peer->Signal(SIGCONT);
-}
-
-TEST_F(DoctorTest, APeerWithAnotherJob) {
-  std::string address;
-  const auto peer = Listen({job_, "--set", "seed=5"}, &address);
-  ExpectProblem(Doctor({job_, "--peer", address}), "job", "another job");
-}
-
 // What a peer is missing is reported here.
 TEST_F(DoctorTest, APeerWithoutTheData) {
   std::string address;

@@ -18,6 +18,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/checkpoint_directory.h"
+#include "tests/integration/kill_and_resume.h"
 #include "tests/integration/model_bits.h"
 #include "tests/integration/run_job.h"
 #include "tests/integration/small_job.h"
@@ -26,7 +27,6 @@ namespace tandem {
 namespace {
 
 namespace fs = std::filesystem;
-using Settings = std::vector<std::string>;
 using ::testing::HasSubstr;
 
 // Steps that are too long: after two epochs or so it learns the training rows by heart.
@@ -36,11 +36,6 @@ const Settings kOverfits = {"data.validation.last_fraction=0.25",
                             "checkpoint.every_steps=25",
                             "table[0].optimizer.learning_rate=0.2",
                             "table[1].optimizer.learning_rate=0.2"};
-
-Settings Join(Settings a, const Settings& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
 
 class KeepBestTest : public ::testing::Test {
  protected:
@@ -52,9 +47,7 @@ class KeepBestTest : public ::testing::Test {
   void SetUp() override { ASSERT_TRUE(whole_.ok()) << whole_.DebugString(); }
 
   static RunArguments Resume(const std::string& name, const Settings& set) {
-    RunArguments arguments = job_->Arguments(name, set);
-    arguments.flags = {"--resume", arguments.out};
-    return arguments;
+    return Resumed(job_->Arguments(name, set));
   }
   // All but the times at which they were made.
   static nlohmann::json Evaluations(const RunResult& run) {
@@ -158,10 +151,7 @@ TEST_F(KeepBestTest, ARunThatWasKilledKeepsTheSameModel) {
       if (job.driver().WaitFor(absl::Milliseconds(5))) break;
     }
     absl::SleepFor(absl::Milliseconds(150 * kills));
-    std::map<std::string, pid_t> roles = job.Roles();
-    job.driver().Signal(SIGKILL);
-    for (const auto& [name, pid] : roles) kill(pid, SIGKILL);
-    ASSERT_TRUE(job.WaitForNobody(absl::Seconds(20)));
+    KillAll(&job);
     if (!fs::exists(model + "/LATEST")) fs::remove_all(job_->File("killed"));
   }
   RunResult last =

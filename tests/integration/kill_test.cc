@@ -37,14 +37,9 @@ constexpr absl::Duration kReported = absl::Seconds(20);  // until a line that mu
 constexpr absl::Duration kGone = absl::Seconds(5);
 constexpr absl::Duration kAtOnce = absl::Seconds(6);  // five times what it takes
 
-std::string SourceFile(const std::string& path) {
-  const char* source = getenv("TANDEM_SOURCE_DIR");
-  return absl::StrCat(source != nullptr ? source : ".", "/", path);
-}
-
 std::vector<std::string> ExampleData() {
-  return {"data.train=" + SourceFile("configs/data/example_train.csv"),
-          "data.test=" + SourceFile("configs/data/example_test.csv")};
+  return {"data.train=" + SourcePath("configs/data/example_train.csv"),
+          "data.test=" + SourcePath("configs/data/example_test.csv")};
 }
 
 // A job that goes on for ever, and is small.
@@ -52,7 +47,7 @@ class KillTest : public ::testing::Test {
  protected:
   RunArguments Endless() const {
     RunArguments arguments;
-    arguments.job = SourceFile("configs/delimited.textproto");
+    arguments.job = SourcePath("configs/delimited.textproto");
     arguments.set = ExampleData();
     arguments.set.push_back("train.epochs=1000000");
     arguments.set.push_back(

@@ -26,11 +26,6 @@ using ::testing::HasSubstr;
 constexpr absl::Duration kStart = absl::Seconds(60);
 constexpr absl::Duration kEnd = absl::Seconds(100);
 
-std::string SourceFile(const std::string& path) {
-  const char* source = getenv("TANDEM_SOURCE_DIR");
-  return absl::StrCat(source != nullptr ? source : ".", "/", path);
-}
-
 // Three hosts and a switch, each a network namespace; the machine's own network is not touched.
 class Hosts {
  public:
@@ -106,11 +101,11 @@ class Hosts {
 class NetnsTest : public ::testing::Test {
  protected:
   static std::vector<std::string> Settings() {
-    return {"data.train=" + SourceFile("configs/data/example_train.csv"),
-            "data.test=" + SourceFile("configs/data/example_test.csv"), "reproducible=true",
+    return {"data.train=" + SourcePath("configs/data/example_train.csv"),
+            "data.test=" + SourcePath("configs/data/example_test.csv"), "reproducible=true",
             "dense.algorithm=DIRECT", "train.epochs=2"};
   }
-  std::string JobFile() const { return SourceFile("configs/delimited.textproto"); }
+  std::string JobFile() const { return SourcePath("configs/delimited.textproto"); }
 
   // A role of the job, on `host`, with its output in ROLE.txt.
   std::unique_ptr<ChildProcess> Start(const Hosts& hosts, int host, const std::string& name,

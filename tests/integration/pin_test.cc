@@ -36,8 +36,7 @@ std::set<std::string> ProcessorsOf(const std::string& process) {
 
 TEST(PinTest, ServersStayAndWorkersDoNot) {
   const std::set<std::string> all = ProcessorsOf("self");
-  const char* const source = getenv("TANDEM_SOURCE_DIR");
-  const std::string configs = absl::StrCat(source != nullptr ? source : ".", "/configs/");
+  const std::string configs = SourcePath("configs/");
   const TemporaryFolder folder;
   RunArguments arguments;
   arguments.job = configs + "delimited.textproto";

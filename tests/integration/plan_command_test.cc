@@ -120,41 +120,6 @@ TEST_F(PlanCommandTest, NoSpeedsOfAHostWhoseProcessorsAreShared) {
   EXPECT_THAT(plan_by(near), Not(HasSubstr("no speeds")));
 }
 
-// Reads of a run with limited links wait for their bytes, which --bytes-per-second counts already.
-TEST_F(PlanCommandTest, LimitedLinksDoNotTellWhatAFrameTakes) {
-  TemporaryFolder run;
-  const auto plan_by = [&run](const std::string& more) {
-    WriteTextFile(run.File("summary.json"),
-                  R"({"workers": 3, "servers": 2, "by_worker": [{"steps": 10, "samples": 240,
-                      "computed_seconds": 0.1, "shortest_read_seconds": 0.5}])" +
-                      more + "}");
-    return Plan({}, {"--calibrate", run.path(), "--bytes-per-second", "1e7"});
-  };
-  EXPECT_THAT(plan_by("").output,
-              AllOf(HasSubstr("a frame takes 250 ms"), Not(HasSubstr("limited links"))));
-  EXPECT_THAT(plan_by(R"(, "network": {"bytes_per_second": 1e7})").output,
-              AllOf(HasSubstr("with limited links, which do not tell what a frame takes: 0.1 ms"),
-                    HasSubstr("a frame takes 0.1 ms, links: 10 MB a second each way")));
-}
-
-// A reproducible job of one worker may take ASP; with two that is refused, so it is not the fastest
-// then.
-TEST_F(PlanCommandTest, WithMoreWorkersOnlyWaysThatTheJobTakesWithThem) {
-  const RunResult plan = Plan({"reproducible=true", "cluster.workers=1"},
-                              {"--bytes-per-second", "1e6", "--step-seconds", "0.001"});
-  ASSERT_TRUE(plan.ok()) << plan.DebugString();
-  EXPECT_THAT(plan.output, HasSubstr(" beside, ASP"));
-  EXPECT_THAT(plan.output, HasSubstr("\nfastest with 2 workers: "));
-  EXPECT_THAT(plan.output, Not(ContainsRegex("fastest with [0-9]+ workers: [^\n]*[AS]SP")));
-}
-
-// Tables at two places: the rows of one, 20,000 of 50 bytes, are on the two servers alone.
-TEST_F(PlanCommandTest, TablesAtSeveralPlacesAreEachAtTheirOwn) {
-  const RunResult plan = Plan({"table[0].placement=SHARDED"}, {"--bytes-per-second", "1e7"});
-  ASSERT_TRUE(plan.ok()) << plan.DebugString();
-  EXPECT_THAT(plan.output, ContainsRegex("as it is:\n[^\n]* 2 servers, mixed [^\n]* 500 kB "));
-}
-
 TEST_F(PlanCommandTest, WhatCannotBePlannedIsSaidInOneLine) {
   const auto expect_refused = [](const RunResult& result, const std::string& why) {
     EXPECT_EQ(result.exit_code, 2) << result.DebugString();

@@ -14,9 +14,9 @@
 #include "absl/time/clock.h"
 #include "base/clock.h"
 #include "base/random.h"
-#include "cli/resume_point.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/integration/kill_and_resume.h"
 #include "tests/integration/model_bits.h"
 #include "tests/integration/run_job.h"
 #include "tests/test_seed.h"
@@ -65,32 +65,11 @@ class PythonResumeTest : public ::testing::Test {
     arguments.environment = {{"TANDEM_PYTHON", PythonInterpreter()}};
     return arguments;
   }
-  static RunArguments Resume(RunArguments arguments) {
-    arguments.flags.insert(arguments.flags.begin(), {"--resume", arguments.out});
-    return arguments;
-  }
-  int64_t CheckpointStep(const std::string& name) {
-    const absl::StatusOr<cli::ResumePoint> point = cli::FindResumePoint(Out(name));
-    return point.ok() ? point->step : -1;
-  }
-  bool WaitForCheckpointAfter(RunningJob* job, const std::string& name, int64_t step) {
-    const absl::Time deadline = MonotonicNow() + kLimit;
-    while (CheckpointStep(name) <= step && MonotonicNow() < deadline) {
-      if (job->driver().WaitFor(absl::Milliseconds(5))) break;
-    }
-    return CheckpointStep(name) > step;
-  }
-  static void KillAll(RunningJob* job) {
-    const auto roles = job->Roles();
-    job->driver().Signal(SIGKILL);
-    for (const auto& [name, pid] : roles) kill(pid, SIGKILL);
-    ASSERT_TRUE(job->WaitForNobody(absl::Seconds(20)));
-  }
   // Trains until the first checkpoint behind `step`, and kills all of it `pause` later.
   void TrainAndKill(const RunArguments& arguments, const std::string& name, int64_t step,
                     absl::Duration pause) {
     RunningJob job(arguments);
-    ASSERT_TRUE(WaitForCheckpointAfter(&job, name, step)) << job.driver().Output();
+    ASSERT_TRUE(WaitForCheckpointAfter(&job, Out(name), step)) << job.driver().Output();
     absl::SleepFor(pause);
     KillAll(&job);
   }
@@ -111,17 +90,17 @@ TEST_F(PythonResumeTest, KilledRunsEndWithTheBitsOfOneThatWasNot) {
   // then.
   TrainAndKill(Arguments("broken", {}), "broken", 0, absl::Milliseconds(200) * random.NextDouble());
   for (const int servers : {1, 3}) {
-    const int64_t saved = CheckpointStep("broken");
-    TrainAndKill(Resume(Arguments("broken", {absl::StrCat("cluster.servers=", servers)})), "broken",
-                 saved + 7 * static_cast<int64_t>(random.Uniform(2)),
+    const int64_t saved = CheckpointStep(Out("broken"));
+    TrainAndKill(Resumed(Arguments("broken", {absl::StrCat("cluster.servers=", servers)})),
+                 "broken", saved + 7 * static_cast<int64_t>(random.Uniform(2)),
                  absl::Milliseconds(300) * random.NextDouble());
   }
   // Told to end, it checkpoints first, and the script hears of it behind its loop. The system tells
   // a script of its limit of CPU time again and again, and `tandem run` nothing.
   {
-    const int64_t saved = CheckpointStep("broken");
-    RunningJob job(Resume(Arguments("broken", {})));
-    ASSERT_TRUE(WaitForCheckpointAfter(&job, "broken", saved)) << job.driver().Output();
+    const int64_t saved = CheckpointStep(Out("broken"));
+    RunningJob job(Resumed(Arguments("broken", {})));
+    ASSERT_TRUE(WaitForCheckpointAfter(&job, Out("broken"), saved)) << job.driver().Output();
     const pid_t script = job.Roles()["worker-1"];
     ASSERT_GT(script, 0);
     kill(script, SIGXCPU);
@@ -130,9 +109,9 @@ TEST_F(PythonResumeTest, KilledRunsEndWithTheBitsOfOneThatWasNot) {
     const RunResult ended = job.Finish(kLimit);
     EXPECT_EQ(ended.signal, SIGXCPU) << ended.DebugString();
     EXPECT_THAT(ReadTextFile(Out("broken") + "/end-0"), HasSubstr("stopped True\n"));
-    EXPECT_GT(CheckpointStep("broken"), saved) << ended.DebugString();
+    EXPECT_GT(CheckpointStep(Out("broken")), saved) << ended.DebugString();
   }
-  const RunResult last = RunJob(Resume(Arguments("broken", {})), kLimit);
+  const RunResult last = RunJob(Resumed(Arguments("broken", {})), kLimit);
   ASSERT_TRUE(last.ok()) << last.DebugString() << "--seed=" << TestSeed();
   EXPECT_EQ(Difference(Model("whole"), Model("broken")), "") << "--seed=" << TestSeed();
   for (const char* const end : {"/end-0", "/end-1"}) {
@@ -189,7 +168,7 @@ TEST_F(PythonResumeTest, TheModelOfTheBestEpochIsKept) {
   Random random(TestSeed());
   TrainAndKill(Arguments("broken", kOverfits, "", script), "broken", 0,
                absl::Milliseconds(300) * random.NextDouble());
-  const RunResult last = RunJob(Resume(Arguments("broken", kOverfits, "", script)), kLimit);
+  const RunResult last = RunJob(Resumed(Arguments("broken", kOverfits, "", script)), kLimit);
   ASSERT_TRUE(last.ok()) << last.DebugString() << "--seed=" << TestSeed();
   EXPECT_EQ(last.summary["best"], best);
   EXPECT_EQ(last.summary["eval"]["logloss"], whole.summary["eval"]["logloss"]);
@@ -224,7 +203,7 @@ TEST_F(PythonResumeTest, AsynchronousJobsGoOn) {
                                    "dense={synchroniser: SERVERS optimizer {kind: SGD "
                                    "learning_rate: 0.01}}"};
     TrainAndKill(Arguments(name, asynchronous), name, 0, absl::Milliseconds(50));
-    const RunResult run = RunJob(Resume(Arguments(name, asynchronous)), kLimit);
+    const RunResult run = RunJob(Resumed(Arguments(name, asynchronous)), kLimit);
     ASSERT_TRUE(run.ok()) << run.DebugString();
     EXPECT_EQ(run.summary["samples"], 3 * (310 + 9 * 20));
     EXPECT_EQ(run.summary["resumed"], 1);
@@ -247,7 +226,7 @@ TEST_F(PythonResumeTest, RowsOfAStoreOutliveAKill) {
   const std::string script = SourcePath("tests/python/store_resumed.py");
   TrainAndKill(Arguments("store", {}, "", script), "store", 0, absl::Milliseconds(50));
   const RunResult run =
-      RunJob(Resume(Arguments("store", {"cluster.servers=3"}, "", script)), kLimit);
+      RunJob(Resumed(Arguments("store", {"cluster.servers=3"}, "", script)), kLimit);
   ASSERT_TRUE(run.ok()) << run.DebugString();
   EXPECT_EQ(run.summary["resumed"], 1);
   EXPECT_EQ(run.summary["tables"]["cache"]["rows"], 2 * 5 * 12 * 4);
@@ -265,7 +244,7 @@ TEST_F(PythonResumeTest, ACheckpointAroundABarrierIsNoTrap) {
       Arguments("cut", {"checkpoint={}", "train.epochs=3", "evaluation.every_epochs=0"}, "",
                 SourcePath("tests/python/cut.py"));
   TrainAndKill(arguments, "cut", 0, absl::ZeroDuration());
-  const RunResult run = RunJob(Resume(arguments), kLimit);
+  const RunResult run = RunJob(Resumed(arguments), kLimit);
   ASSERT_TRUE(run.ok()) << run.DebugString();
   EXPECT_EQ(run.summary["resumed"], 1);
   for (const char* const log : {"/logs/worker-0.log", "/logs/worker-1.log"}) {
@@ -281,7 +260,7 @@ TEST_F(PythonResumeTest, WhatHasChangedIsSaidOrRefused) {
   const RunResult first = RunJob(begun, kLimit);
   ASSERT_TRUE(first.ok()) << first.DebugString();
   const RunResult workers = RunJob(
-      Resume(Arguments("begun", {"train.max_steps=12", "cluster.workers=3"}, "fast")), kLimit);
+      Resumed(Arguments("begun", {"train.max_steps=12", "cluster.workers=3"}, "fast")), kLimit);
   EXPECT_EQ(workers.exit_code, 2) << workers.DebugString();
   EXPECT_THAT(workers.output, HasSubstr("the run has 2 workers, the job 3"));
   EXPECT_EQ(std::count(workers.output.begin(), workers.output.end(), '\n'), 1) << workers.output;
@@ -289,19 +268,19 @@ TEST_F(PythonResumeTest, WhatHasChangedIsSaidOrRefused) {
   const std::string script = folder_.File("changed.py");
   WriteTextFile(script, ReadTextFile(SourcePath("tests/python/resumed.py")) + "# changed\n");
   const RunResult other =
-      RunJob(Resume(Arguments("begun", {"train.max_steps=12"}, "other data", script)), kLimit);
+      RunJob(Resumed(Arguments("begun", {"train.max_steps=12"}, "other data", script)), kLimit);
   EXPECT_EQ(other.exit_code, 1) << other.DebugString();
   EXPECT_THAT(other.output, HasSubstr("of the loader has other ids than the one that the run has "
                                       "trained on: it does not repeat itself"));
   const RunResult strange =
-      RunJob(Resume(Arguments("begun", {"train.max_steps=12"}, "not repeatable")), kLimit);
+      RunJob(Resumed(Arguments("begun", {"train.max_steps=12"}, "not repeatable")), kLimit);
   EXPECT_TRUE(strange.ok()) << strange.DebugString();
   EXPECT_THAT(strange.output, Not(HasSubstr("the script has changed"))) << "it has saved nothing";
   EXPECT_THAT(ReadTextFile(Out("begun") + "/logs/worker-0.log"),
               HasSubstr("that was declared not repeatable: its batches are others"));
 
   const RunResult changed =
-      RunJob(Resume(Arguments("begun", {"train.max_steps=14"}, "not repeatable", script)), kLimit);
+      RunJob(Resumed(Arguments("begun", {"train.max_steps=14"}, "not repeatable", script)), kLimit);
   EXPECT_TRUE(changed.ok()) << changed.DebugString();
   EXPECT_THAT(changed.output, HasSubstr("the script has changed: "));
   EXPECT_THAT(changed.output, HasSubstr("resumed.py had SHA-256 "));

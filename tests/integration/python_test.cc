@@ -212,28 +212,6 @@ TEST_F(PythonTest, AScriptMayEvaluateByAMetricOfItsOwn) {
                 "epoch"));
 }
 
-TEST_F(PythonTest, AKilledWorkerIsNamed) {
-  const std::string script = folder_.File("slow.py");
-  std::string text = ReadTextFile(SourcePath("tests/python/wrong.py"));
-  const std::string from = "        optimizer.zero_grad";
-  const size_t at = text.find(from);
-  ASSERT_NE(at, std::string::npos);
-  text.insert(at, "        import time; time.sleep(.2)\n");
-  WriteTextFile(script, text);
-  RunningJob job(Arguments(script, {"train.epochs=100"}));
-  const pid_t worker = job.WaitForRole("worker-1", absl::Seconds(30));
-  ASSERT_GT(worker, 0);
-  ASSERT_TRUE(job.WaitForStep(2, absl::Seconds(180)));
-  kill(worker, SIGKILL);
-  const absl::Time killed = MonotonicNow();
-  const RunResult run = job.Finish(absl::Seconds(30));
-  EXPECT_LT(MonotonicNow() - killed, absl::Seconds(20));
-  EXPECT_EQ(run.exit_code, 1) << run.DebugString();
-  EXPECT_THAT(run.output, HasSubstr("worker 1"));
-  EXPECT_THAT(run.output, HasSubstr("signal 9"));
-  EXPECT_TRUE(job.WaitForNobody(absl::Seconds(10)));
-}
-
 // "PID COUNT", as tests/python/forked.py leaves them.
 std::pair<pid_t, int> WordOf(const std::string& path) {
   const std::vector<std::string> words = absl::StrSplit(ReadTextFile(path), ' ');

@@ -9,9 +9,9 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "cli/resume_point.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/integration/kill_and_resume.h"
 #include "tests/integration/model_bits.h"
 #include "tests/integration/run_job.h"
 #include "tests/integration/small_job.h"
@@ -20,16 +20,10 @@ namespace tandem {
 namespace {
 
 using ::testing::HasSubstr;
-using Settings = std::vector<std::string>;
 
 constexpr int kSlow = 1;
 // 34, 33 and 33 batches an epoch.
 constexpr int64_t kRows = 33 * 3 * 24 + 1;
-
-Settings Join(Settings a, const Settings& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
 
 class QuorumJobTest : public ::testing::Test {
  protected:
@@ -117,17 +111,10 @@ TEST_F(QuorumJobTest, AKilledRunGoesOnAndSumsEveryGradientOnce) {
   {
     RunningJob job(arguments);
     ASSERT_TRUE(job.WaitForStep(30, kRunLimit)) << job.driver().Output();
-    std::map<std::string, pid_t> roles = job.Roles();
-    job.driver().Signal(SIGKILL);
-    for (const auto& [name, pid] : roles) kill(pid, SIGKILL);
-    ASSERT_TRUE(job.WaitForNobody(absl::Seconds(20)));
+    KillAll(&job);
   }
-  const absl::StatusOr<cli::ResumePoint> point = cli::FindResumePoint(arguments.out);
-  ASSERT_TRUE(point.ok()) << point.status();
-  EXPECT_GT(point->step, 0);
-  RunArguments on = arguments;
-  on.flags = {"--resume", arguments.out};
-  const RunResult run = RunJob(on);
+  EXPECT_GT(CheckpointStep(arguments.out), 0);
+  const RunResult run = RunJob(Resumed(arguments));
   ExpectAllSummed(run, 4);
   if (HasFailure()) return;
   EXPECT_EQ(run.summary["resumed"], 1);
@@ -172,14 +159,9 @@ TEST_F(QuorumJobTest, AKilledRunOfSyncRoundsGoesOn) {
   {
     RunningJob job(arguments);
     ASSERT_TRUE(job.WaitForStep(30, kRunLimit)) << job.driver().Output();
-    std::map<std::string, pid_t> roles = job.Roles();
-    job.driver().Signal(SIGKILL);
-    for (const auto& [name, pid] : roles) kill(pid, SIGKILL);
-    ASSERT_TRUE(job.WaitForNobody(absl::Seconds(20)));
+    KillAll(&job);
   }
-  RunArguments on = arguments;
-  on.flags = {"--resume", arguments.out};
-  const RunResult run = RunJob(on);
+  const RunResult run = RunJob(Resumed(arguments));
   ExpectAllMet(run, 2);
   if (HasFailure()) return;
   EXPECT_EQ(run.summary["resumed"], 1);

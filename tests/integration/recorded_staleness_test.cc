@@ -7,7 +7,6 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -19,18 +18,12 @@
 namespace tandem {
 namespace {
 
-using Settings = std::vector<std::string>;
 using Records = std::vector<server::UpdateRecord>;
 
 constexpr int kWorkers = 4;
 constexpr int kBatch = 64;
 constexpr int64_t kLongSteps = 400;
 constexpr int64_t kRows = kWorkers * kBatch * (kLongSteps + 10);
-
-Settings Join(Settings a, const Settings& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
 
 const Settings kCommon = {absl::StrCat("cluster.workers=", kWorkers),
                           absl::StrCat("train.batch_size=", kBatch),
@@ -336,69 +329,6 @@ TEST_F(StalenessTest, AspCountsEveryArrival) {
   EXPECT_GT(recorded.run.summary["staleness"]["rest"]["version_staleness"]["max"], 0);
 }
 
-// Tables ASP with a step read ahead, dense by allreduce: workers stay within one step.
-TEST_F(StalenessTest, HybridKeepsWorkersTogether) {
-  Recorded recorded;
-  Run(Join(kUneven, {"policy={kind: ASP}", "train.prefetch_steps=1"}), &recorded);
-  if (HasFailure()) return;
-  for (const auto& [id, records] : recorded.ranges) {
-    SCOPED_TRACE(absl::StrCat("range ", id));
-    ExpectTicksOfArrivals(records);
-    for (const server::UpdateRecord& r : records) {
-      ASSERT_EQ(r.fate, server::kFateApplied);
-      // No worker begins a step before all have pushed the one before it, and none has more than
-      // four pushes on their way; a worker reads one step ahead.
-      ASSERT_LE(r.version_applied - r.version_read, (kWorkers - 1) * (2 * 4 + 3) + 1);
-    }
-  }
-  EXPECT_EQ(recorded.tables.count("dense"), 0u);
-  const nlohmann::json& dense = recorded.run.summary["staleness"]["dense"];
-  EXPECT_TRUE(dense.contains("in_flight_depth"));
-  EXPECT_FALSE(dense.contains("clock_gap")) << "replicas take each step together: none to measure";
-}
-
-// Updates of a job with folds: read at version `step`, applied `delay` ticks later or, if they are
-// still held when the steps are over, before the last evaluation.
-void ExpectFolds(const Recorded& recorded, int64_t delay) {
-  int64_t held_to_the_end = 0;
-  const nlohmann::json& summary = recorded.run.summary;
-  const int64_t steps = summary["steps"].get<int64_t>() + summary["closing_steps"].get<int64_t>();
-  for (const auto& [id, records] : recorded.ranges) {
-    SCOPED_TRACE(absl::StrCat("range ", id));
-    std::tuple<int64_t, int> last = {-1, -1};
-    for (const server::UpdateRecord& r : records) {
-      ASSERT_EQ(r.fate, server::kFateMerged);
-      ASSERT_EQ(r.version_read, r.step);
-      ASSERT_EQ(r.version_applied, std::min(r.step + delay, steps));
-      ASSERT_EQ(r.clock_gap, 0);
-      ASSERT_LE(r.row_staleness_max, delay);
-      held_to_the_end += r.step + delay > steps ? 1 : 0;
-      const std::tuple<int64_t, int> order = {r.step, r.worker};
-      ASSERT_LT(last, order);  // step by step, in rank order
-      last = order;
-    }
-  }
-  EXPECT_EQ(held_to_the_end > 0, delay > 1);  // the last step of all has no samples
-}
-
-TEST_F(StalenessTest, BspIsNeverStale) {
-  Recorded recorded;
-  Run(Join(kUneven, {"dense.synchroniser=SERVERS"}), &recorded);
-  if (HasFailure()) return;
-  ExpectFolds(recorded, 0);
-  for (const char* table : {"some", "rest", "dense"}) {
-    EXPECT_EQ(recorded.run.summary["staleness"][table]["version_staleness"]["max"], 0);
-  }
-}
-
-TEST_F(StalenessTest, FixedDelayIsExact) {
-  Recorded recorded;
-  Run(Join(kUneven, {"dense.synchroniser=SERVERS", "policy={kind: FIXED_DELAY delay: 3}"}),
-      &recorded);
-  if (HasFailure()) return;
-  ExpectFolds(recorded, 3);
-}
-
 // Backup workers: no read is stale, every step of every range is closed by three of four or by all
 // that still have data, and what is dropped came after its step had closed.
 TEST_F(StalenessTest, BackupWorkersDropWhatComesLate) {
@@ -429,43 +359,6 @@ TEST_F(StalenessTest, BackupWorkersDropWhatComesLate) {
   EXPECT_GT(dropped, recorded.updates / 100);
   EXPECT_LT(dropped, recorded.updates / 2);
   EXPECT_LT(of_all, recorded.updates / 20);
-}
-
-TEST_F(StalenessTest, StalenessAwareStepsAreAppliedAtOnce) {
-  Recorded recorded;
-  Run(Join(kUneven, {"policy={kind: STALENESS_AWARE}", "dense.synchroniser=SERVERS"}), &recorded);
-  if (HasFailure()) return;
-  for (const auto& [id, records] : recorded.ranges) {
-    SCOPED_TRACE(absl::StrCat("range ", id));
-    ExpectTicksOfArrivals(records);
-    for (const server::UpdateRecord& r : records) {
-      ASSERT_EQ(r.fate, server::kFateApplied);
-      ASSERT_GT(r.admitted_at, 0);
-    }
-  }
-  EXPECT_GT(recorded.run.summary["staleness"]["rest"]["version_staleness"]["max"], 1);
-}
-
-// A frozen table drops all that it is sent, beside one that learns; under a policy that folds, and
-// under one that does not.
-TEST_F(StalenessTest, AFrozenTableDropsEveryUpdate) {
-  Recorded recorded;
-  Run(Join(kUneven,
-           {"table[0].frozen=true", "table[0].policy={kind: ASP}", "dense.synchroniser=SERVERS"}),
-      &recorded);
-  if (HasFailure()) return;
-  for (const server::UpdateRecord& r : recorded.tables["some"])
-    ASSERT_EQ(r.fate, server::kFateDropped);
-  for (const server::UpdateRecord& r : recorded.tables["rest"])
-    ASSERT_EQ(r.fate, server::kFateMerged);
-}
-
-TEST_F(StalenessTest, AFrozenTableDropsEveryFold) {
-  Recorded recorded;
-  Run(Join(kUneven, {"table[0].frozen=true"}), &recorded);
-  if (HasFailure()) return;
-  for (const server::UpdateRecord& r : recorded.tables["some"])
-    ASSERT_EQ(r.fate, server::kFateDropped);
 }
 
 }  // namespace

@@ -29,11 +29,6 @@ using ::testing::Not;
 
 constexpr absl::Duration kLimit = absl::Seconds(60);
 
-std::string SourceFile(const std::string& path) {
-  const char* source = getenv("TANDEM_SOURCE_DIR");
-  return absl::StrCat(source != nullptr ? source : ".", "/", path);
-}
-
 // How a command ended, its two streams apart.
 struct Ended {
   int code = -1;
@@ -83,11 +78,11 @@ class RefusalTest : public ::testing::Test {
   // A job on `train`, a file of this test, in the format of configs/NAME.textproto.
   void ExpectDataRefused(const std::string& name, const std::string& train,
                          const std::vector<std::string>& words) {
-    ExpectRunRefused(SourceFile(absl::StrCat("configs/", name, ".textproto")),
+    ExpectRunRefused(SourcePath(absl::StrCat("configs/", name, ".textproto")),
                      {"data.train=" + train, "data.test=" + train, "data.test_fraction=0"}, words);
   }
 
-  const std::string libsvm_ = SourceFile("configs/libsvm.textproto");
+  const std::string libsvm_ = SourcePath("configs/libsvm.textproto");
   TemporaryFolder folder_;
 };
 
@@ -248,10 +243,9 @@ TEST_F(RefusalTest, TracesOfStepTimes) {
 
 // What a policy may hold back must fit a shard, or the job does not start.
 TEST_F(RefusalTest, HeldUpdatesThatDoNotFit) {
-  ExpectRunRefused(
-      libsvm_, {"policy={kind: BSP}", "limits.held_bytes_per_shard=100"},
-      {"limits.held_bytes_per_shard: 100", "2 workers x (1 + in flight 4 + delay 0)",
-       "raise it", "train.batch_size"});
+  ExpectRunRefused(libsvm_, {"policy={kind: BSP}", "limits.held_bytes_per_shard=100"},
+                   {"limits.held_bytes_per_shard: 100", "2 workers x (1 + in flight 4 + delay 0)",
+                    "raise it", "train.batch_size"});
   ExpectRunRefused(libsvm_,
                    {"policy={kind: FIXED_DELAY delay: 1000}", "limits.held_bytes_per_shard=100000"},
                    {"limits.held_bytes_per_shard: 100000", "delay 1000"});
@@ -313,8 +307,8 @@ TEST_F(RefusalTest, SetTakesOneValueSoTheJobMayFollow) {
 
 TEST_F(RefusalTest, OutputFolder) {
   const std::string file = Write("file", "");
-  const std::string csv = SourceFile("configs/data/example_train.libsvm");
-  const std::string test = SourceFile("configs/data/example_test.libsvm");
+  const std::string csv = SourcePath("configs/data/example_train.libsvm");
+  const std::string test = SourcePath("configs/data/example_test.libsvm");
   const std::vector<std::string> data = {"--set", "data.train=" + csv, "--set",
                                          "data.test=" + test};
   for (const std::string& out : {file, file + "/below"}) {
@@ -331,7 +325,7 @@ TEST_F(RefusalTest, OutputFolder) {
 
 // A job that asks for more than this host's devices have (none, or queues for fewer peers).
 TEST_F(RefusalTest, ATransportThatThisHostDoesNotHave) {
-  ExpectRefused(Tandem({"run", SourceFile("configs/quickstart.textproto"), "--out", Out(), "--set",
+  ExpectRefused(Tandem({"run", SourcePath("configs/quickstart.textproto"), "--out", Out(), "--set",
                         "cluster.transport=RDMA", "--set", "cluster.workers=1000"}),
                 {"cluster.transport: RDMA: "});
 }
@@ -373,9 +367,9 @@ TEST_F(RefusalTest, FilesOfData) {
   ExpectRunRefused(libsvm_, {"fault_injection.slow_workers=[{trace: '" + pipe + "'}]"},
                    {"fault_injection.slow_workers[0].trace", pipe});
   ExpectRunRefused(
-      SourceFile("configs/delimited.textproto"),
-      {"data.train=" + SourceFile("configs/data/example_train.csv"),
-       "data.test=" + SourceFile("configs/data/example_test.csv"), "data.columns.label=take"},
+      SourcePath("configs/delimited.textproto"),
+      {"data.train=" + SourcePath("configs/data/example_train.csv"),
+       "data.test=" + SourcePath("configs/data/example_test.csv"), "data.columns.label=take"},
       {"has no column 'take'", "did you mean 'taken'?"});
   ExpectDataRefused("delimited",
                     Write("header.csv", "age,city,device,visits,minutes,offer,taken\n"),
@@ -394,32 +388,12 @@ TEST_F(RefusalTest, RowsOfCriteo) {
                     {"1 rows for 2 workers", "cluster.workers"});
 }
 
-TEST_F(RefusalTest, RowsOfLibsvm) {
-  ExpectDataRefused("libsvm", Write("a.svm", "+1 3:1\n-1 4\n"), {"a.svm:2", "'4'", "index:value"});
-  ExpectDataRefused("libsvm", Write("a.svm", "+1 3:1\n-1 4:x\n"), {"a.svm:2", "'4:x'"});
-  ExpectDataRefused("libsvm", Write("a.svm", "+1 3:1\n7 4:1\n"), {"a.svm:2", "label", "'7'"});
-}
-
-TEST_F(RefusalTest, RowsOfDelimitedText) {
-  const std::string good =
-      "age,city,device,visits,minutes,offer,taken\n36,Cusco,tablet,0,1.4,a,yes\n"
-      "31,Essen,phone,3,18.7,b,no\n";
-  ExpectDataRefused("delimited", Write("a.csv", good + "1,Essen\n"),
-                    {"a.csv:4", "2 columns", "expected 7"});
-  ExpectDataRefused("delimited", Write("a.csv", good + "1,\"Essen,phone,3,18.7,b,no\n"),
-                    {"a.csv:4", "does not end"});
-  ExpectDataRefused("delimited", Write("a.csv", good + "old,Essen,phone,3,18.7,b,no\n"),
-                    {"a.csv:4", "'age'", "'old'"});
-  ExpectDataRefused("delimited", Write("a.csv", good + "3,Essen,phone,3,18.7,b,perhaps\n"),
-                    {"a.csv:4", "'perhaps'", "'yes'"});
-}
-
 // A process that may start no threads, or open no files: said before anything is started.
 TEST_F(RefusalTest, LimitsOfTheSystem) {
-  const std::string job = SourceFile("configs/delimited.textproto");
+  const std::string job = SourcePath("configs/delimited.textproto");
   const std::string set = absl::StrCat(
-      " --set data.train=", SourceFile("configs/data/example_train.csv"),
-      " --set data.test=", SourceFile("configs/data/example_test.csv"), " --out ", Out());
+      " --set data.train=", SourcePath("configs/data/example_train.csv"),
+      " --set data.test=", SourcePath("configs/data/example_test.csv"), " --out ", Out());
   const auto under = [&](const std::string& limit, const std::string& as) {
     const std::string command =
         absl::StrCat(limit, "; exec ", as, ProgramPath("tandem"), " run ", job, set);
@@ -450,7 +424,7 @@ TEST_F(RefusalTest, BadRowBehindTheCheckNamesWorkerFileAndLine) {
   const std::string file = Write("deep.tsv", text + CriteoRow("0", "1", 3) + block);
   const std::string place = absl::StrCat("deep.tsv:", 65 * block_rows + 1);
   const Ended ended =
-      Tandem({"run", SourceFile("configs/criteo_small.textproto"), "--out", Out(),
+      Tandem({"run", SourcePath("configs/criteo_small.textproto"), "--out", Out(),
               "--no-checkpoint", "--set", "data.train=" + file, "--set", "data.test_fraction=0",
               "--set", "model={logistic_regression {}}", "--set", "table[0].dim=1", "--set",
               "train={batch_size: 8192 epochs: 1}"});
@@ -463,8 +437,8 @@ TEST_F(RefusalTest, BadRowBehindTheCheckNamesWorkerFileAndLine) {
 TEST_F(RefusalTest, MissingProgramIsNamed) {
   const std::string copy = folder_.File("tandem");
   fs::copy_file(ProgramPath("tandem"), copy);
-  const std::string data = SourceFile("configs/data/example_train.libsvm");
-  const std::string test = SourceFile("configs/data/example_test.libsvm");
+  const std::string data = SourcePath("configs/data/example_train.libsvm");
+  const std::string test = SourcePath("configs/data/example_test.libsvm");
   const RunResult result = RunProgram({copy, "run", libsvm_, "--out", Out(), "--set",
                                        "data.train=" + data, "--set", "data.test=" + test},
                                       kLimit);
@@ -506,7 +480,7 @@ class FormatTest : public RefusalTest {
     return result.summary["eval"].value("auc", 0.0);
   }
   static std::string Data(const char* name) {
-    return SourceFile(absl::StrCat("configs/data/", name));
+    return SourcePath(absl::StrCat("configs/data/", name));
   }
 };
 
@@ -517,7 +491,7 @@ TEST_F(FormatTest, Libsvm) {
 }
 
 TEST_F(FormatTest, Delimited) {
-  EXPECT_GT(Train(SourceFile("configs/delimited.textproto"),
+  EXPECT_GT(Train(SourcePath("configs/delimited.textproto"),
                   {"data.train=" + Data("example_train.csv"),
                    "data.test=" + Data("example_test.csv"), "train.epochs=8"}),
             0.75);
@@ -527,7 +501,7 @@ TEST_F(FormatTest, Criteo) {
   const RunResult made = RunProgram({ProgramPath("tandem"), "datagen", "--out", folder_.path(),
                                      "--train-rows", "20000", "--test-rows", "4000"});
   ASSERT_TRUE(made.ok()) << made.DebugString();
-  EXPECT_GT(Train(SourceFile("configs/quickstart.textproto"),
+  EXPECT_GT(Train(SourcePath("configs/quickstart.textproto"),
                   {"data.train=" + folder_.File("train.tsv"),
                    "data.test=" + folder_.File("test.tsv"), "train.batch_size=128"}),
             0.55);

@@ -12,11 +12,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
-#include "cli/resume_point.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/checkpoint_compare.h"
 #include "server/update_order.h"
+#include "tests/integration/kill_and_resume.h"
 #include "tests/integration/run_job.h"
 #include "tests/integration/small_job.h"
 
@@ -24,17 +24,11 @@ namespace tandem {
 namespace {
 
 namespace fs = std::filesystem;
-using Settings = std::vector<std::string>;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
 const Settings kRecorded = {"reproducible=false", "staleness.record_order=true", "train.epochs=2",
                             "dense.synchroniser=SERVERS", "train.prefetch_steps=1"};
-
-Settings With(Settings settings, const Settings& more) {
-  settings.insert(settings.end(), more.begin(), more.end());
-  return settings;
-}
 
 class ReplayJobTest : public ::testing::Test {
  protected:
@@ -74,20 +68,20 @@ TEST_F(ReplayJobTest, AsynchronousRunsHaveTheirBitsAgain) {
        {Settings{"policy={kind: ASP}"}, Settings{"policy={kind: SSP bound: 3}"},
         Settings{"policy={kind: ASP}", "dense.synchroniser=ALLREDUCE"}}) {
     const std::string name = absl::StrCat("run", number++);
-    Run(name, With(kRecorded, kind));
+    Run(name, Join(kRecorded, kind));
     const RunResult again = Replay(name, name + "-again");
     EXPECT_TRUE(again.ok()) << again.DebugString();
     EXPECT_THAT(again.output, HasSubstr("replayed: the same bits, in "));
     EXPECT_EQ(FilesThatDiffer(name, name + "-again"), 0u) << kind[0];
   }
-  Run("free", With(kRecorded, {"policy={kind: ASP}"}));
+  Run("free", Join(kRecorded, {"policy={kind: ASP}"}));
   EXPECT_GT(FilesThatDiffer("run0", "free"), 0u);
 }
 
 // A run that begins with a model begins with it again.
 TEST_F(ReplayJobTest, ARunThatBeganWithAModelDoesSoAgain) {
-  Run("before", With(kRecorded, {"train.epochs=1"}));
-  RunArguments arguments = job_->Arguments("behind", With(kRecorded, {"policy={kind: ASP}"}));
+  Run("before", Join(kRecorded, {"train.epochs=1"}));
+  RunArguments arguments = job_->Arguments("behind", Join(kRecorded, {"policy={kind: ASP}"}));
   arguments.init_from = job_->File("before/model");
   const RunResult behind = RunJob(arguments);
   ASSERT_TRUE(behind.ok()) << behind.DebugString();
@@ -97,7 +91,7 @@ TEST_F(ReplayJobTest, ARunThatBeganWithAModelDoesSoAgain) {
 }
 
 TEST_F(ReplayJobTest, OneThingMayChangeUnderTheSameOrder) {
-  Run("change", With(kRecorded, {"policy={kind: ASP}"}));
+  Run("change", Join(kRecorded, {"policy={kind: ASP}"}));
   const RunResult changed =
       Replay("change", "changed",
              {"table[0].optimizer.learning_rate=0.01", "dense.optimizer.learning_rate=0.001"});
@@ -125,7 +119,7 @@ TEST_F(ReplayJobTest, OneThingMayChangeUnderTheSameOrder) {
 
 // Only a run that has saved nothing has nothing to compare.
 TEST_F(ReplayJobTest, ADamagedModelIsNoModelWithTheSameBits) {
-  Run("damaged", With(kRecorded, {"policy={kind: ASP}", "train.epochs=1"}));
+  Run("damaged", Join(kRecorded, {"policy={kind: ASP}", "train.epochs=1"}));
   const std::string model = job_->File("damaged/model");
   std::vector<std::string> files;  // of its checkpoint
   for (const auto& entry : fs::recursive_directory_iterator(model)) {
@@ -150,24 +144,17 @@ TEST_F(ReplayJobTest, ADamagedModelIsNoModelWithTheSameBits) {
 }
 
 TEST_F(ReplayJobTest, ARunThatWasKilledIsRefusedAndSoIsOneThatWentOn) {
-  const Settings set = With(kRecorded, {"policy={kind: ASP}", "train.epochs=1000",
+  const Settings set = Join(kRecorded, {"policy={kind: ASP}", "train.epochs=1000",
                                         "train.max_steps=600", "checkpoint.every_steps=40"});
   {
     RunningJob job(job_->Arguments("killed", set));
-    const absl::Time deadline = MonotonicNow() + kRunLimit;
-    while (!cli::FindResumePoint(job_->File("killed")).ok() && MonotonicNow() < deadline) {
-      ASSERT_FALSE(job.driver().WaitFor(absl::Milliseconds(5))) << "too fast to be killed";
-    }
-    const std::map<std::string, pid_t> roles = job.Roles();
-    job.driver().Signal(SIGKILL);
-    for (const auto& [name, pid] : roles) kill(pid, SIGKILL);
-    ASSERT_TRUE(job.WaitForNobody(absl::Seconds(20)));
+    WaitForCheckpointAfter(&job, job_->File("killed"), -1);
+    ASSERT_FALSE(job.driver().ended()) << "too fast to be killed";
+    KillAll(&job);
   }
   const RunResult killed = Replay("killed", "x");
   EXPECT_EQ(killed.exit_code, 2) << killed.DebugString();
-  RunArguments on = job_->Arguments("killed", set);
-  on.flags = {"--resume", on.out};
-  const RunResult resumed = RunJob(on);
+  const RunResult resumed = RunJob(Resumed(job_->Arguments("killed", set)));
   ASSERT_TRUE(resumed.ok()) << resumed.DebugString();
   const RunResult went_on = Replay("killed", "x");
   EXPECT_EQ(went_on.exit_code, 2) << went_on.DebugString();
@@ -182,12 +169,12 @@ TEST_F(ReplayJobTest, WhatCannotBeReplayedIsSaidInOneLine) {
   expect_refused(Replay("nowhere", "x"), "expected the folder of a run that has ended");
   Run("unrecorded", {"reproducible=false", "policy={kind: ASP}"});
   expect_refused(Replay("unrecorded", "x"), "hint: train with --set staleness.record_order=true");
-  Run("recorded", With(kRecorded, {"policy={kind: ASP}"}));
+  Run("recorded", Join(kRecorded, {"policy={kind: ASP}"}));
   expect_refused(Replay("recorded", "recorded/model"), "is the recorded run");
   expect_refused(RunJob(job_->Arguments(
-                     "backups", With(kRecorded, {"policy={kind: BACKUP_WORKERS backups: 1}"}))),
+                     "backups", Join(kRecorded, {"policy={kind: BACKUP_WORKERS backups: 1}"}))),
                  "it cannot be replayed");
-  expect_refused(RunJob(job_->Arguments("ring", With(kRecorded, {"dense.synchroniser=ALLREDUCE",
+  expect_refused(RunJob(job_->Arguments("ring", Join(kRecorded, {"dense.synchroniser=ALLREDUCE",
                                                                  "dense.algorithm=RING"}))),
                  "use DIRECT, or drop staleness.record_order");
 

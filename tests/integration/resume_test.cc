@@ -22,12 +22,12 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/random.h"
-#include "cli/resume_point.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "job/job.h"
 #include "policies/kinds.h"
 #include "server/checkpoint_directory.h"
+#include "tests/integration/kill_and_resume.h"
 #include "tests/integration/model_bits.h"
 #include "tests/integration/run_job.h"
 #include "tests/integration/small_job.h"
@@ -37,16 +37,10 @@ namespace tandem {
 namespace {
 
 namespace fs = std::filesystem;
-using Settings = std::vector<std::string>;
 using ::testing::HasSubstr;
 
 // Three workers get 67, 66 and 66 batches of 24 an epoch: they run out of data at different steps.
 constexpr int64_t kRows = 3 * 66 * 24 + 1;
-
-Settings Join(Settings a, const Settings& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
 
 Settings Steps(int64_t steps, int64_t checkpoint_every) {
   return {absl::StrCat("train.max_steps=", steps), "train.epochs=1000",
@@ -59,29 +53,9 @@ class ResumeTest : public ::testing::Test {
   static void TearDownTestSuite() { job_.reset(); }
 
   static RunArguments Resume(const std::string& name, const Settings& set) {
-    RunArguments arguments = job_->Arguments(name, set);
-    arguments.flags = {"--resume", arguments.out};
-    return arguments;
+    return Resumed(job_->Arguments(name, set));
   }
-  // The newest whole checkpoint; -1: there is none.
-  static int64_t CheckpointStep(const std::string& name) {
-    const absl::StatusOr<cli::ResumePoint> point = cli::FindResumePoint(job_->File(name));
-    return point.ok() ? point->step : -1;
-  }
-  static bool WaitForCheckpointAfter(RunningJob* job, const std::string& name, int64_t step) {
-    const absl::Time deadline = MonotonicNow() + kRunLimit;
-    while (CheckpointStep(name) <= step && MonotonicNow() < deadline) {
-      if (job->driver().WaitFor(absl::Milliseconds(5))) break;
-    }
-    return CheckpointStep(name) > step;
-  }
-  // kill -9 of everything, in any order.
-  static void KillAll(RunningJob* job) {
-    std::map<std::string, pid_t> roles = job->Roles();
-    job->driver().Signal(SIGKILL);
-    for (const auto& [name, pid] : roles) kill(pid, SIGKILL);
-    ASSERT_TRUE(job->WaitForNobody(absl::Seconds(20)));
-  }
+  static std::string Out(const std::string& name) { return job_->File(name); }
   static ModelBits Model(const std::string& name) {
     absl::StatusOr<ModelBits> model = ReadCheckpoint(job_->File(name + "/model"));
     EXPECT_TRUE(model.ok()) << model.status();
@@ -98,14 +72,14 @@ class ResumeTest : public ::testing::Test {
     const Settings slow = Join(set, {"fault_injection.slow_workers={mean_seconds: 0.02}"});
     int resumed = 0;
     for (int i = 0; i < kills; ++i) {
-      const int64_t saved = CheckpointStep(name);
+      const int64_t saved = CheckpointStep(Out(name));
       const Settings servers = {absl::StrCat("cluster.servers=", 1 + i % 3)};
       RunArguments arguments = saved < 0 ? job_->Arguments(name, Join(slow, servers))
                                          : Resume(name, Join(slow, servers));
       if (saved < 0) arguments.flags = {"--overwrite"};
       RunningJob job(arguments);
       if (saved >= 0) ++resumed;
-      if (i % 2 == 0 && !WaitForCheckpointAfter(&job, name, saved)) {
+      if (i % 2 == 0 && !WaitForCheckpointAfter(&job, Out(name), saved)) {
         // Through before it was killed.
         const RunResult run = job.Finish(kRunLimit);
         EXPECT_TRUE(run.ok()) << run.DebugString();
@@ -357,7 +331,7 @@ TEST_F(ResumeTest, ASignalCheckpointsFirst) {
   const RunResult ended = job.Finish(kRunLimit);
   EXPECT_EQ(ended.signal, SIGTERM) << ended.DebugString();
   EXPECT_TRUE(job.WaitForNobody(absl::Seconds(20)));
-  const int64_t step = CheckpointStep("signal");
+  const int64_t step = CheckpointStep(Out("signal"));
   ASSERT_GE(step, 20) << ended.DebugString();
   EXPECT_EQ(ended.summary["stopped"]["checkpointed_step"], step) << ended.DebugString();
   EXPECT_THAT(LastLine(ended.output), HasSubstr(absl::StrCat("checkpoint at step ", step)));
@@ -395,7 +369,7 @@ TEST_F(ResumeTest, ASecondSignalEndsAtOnce) {
   EXPECT_FALSE(ended.timed_out) << ended.DebugString();
   EXPECT_EQ(ended.signal, SIGINT) << ended.DebugString();
   EXPECT_TRUE(job.WaitForNobody(absl::Seconds(20)));
-  EXPECT_EQ(CheckpointStep("twice"), -1);
+  EXPECT_EQ(CheckpointStep(Out("twice")), -1);
 }
 
 // ---- what cannot be written -------------------------------------------------------------------
@@ -405,7 +379,7 @@ TEST_F(ResumeTest, ASecondSignalEndsAtOnce) {
 TEST_F(ResumeTest, AFailedCheckpointIsSaidAndTrainingGoesOn) {
   const std::string model = job_->File("full/model");
   RunningJob job(job_->Arguments("full", {"train.epochs=1000000", "checkpoint.every_steps=30"}));
-  ASSERT_TRUE(WaitForCheckpointAfter(&job, "full", 0)) << job.driver().Output();
+  ASSERT_TRUE(WaitForCheckpointAfter(&job, Out("full"), 0)) << job.driver().Output();
   fs::rename(model, model + ".aside");
   WriteTextFile(model, "a file where the folder was\n");
   ASSERT_TRUE(job.driver().WaitForOutput("the checkpoint at step ", kRunLimit))
@@ -414,11 +388,10 @@ TEST_F(ResumeTest, AFailedCheckpointIsSaidAndTrainingGoesOn) {
   EXPECT_THAT(job.driver().Output(), HasSubstr("and training continues"));
   fs::remove(model);
   fs::rename(model + ".aside", model);
-  const int64_t saved = CheckpointStep("full");
+  const int64_t saved = CheckpointStep(Out("full"));
   EXPECT_GT(saved, 0) << "the last whole checkpoint is still there";
-  EXPECT_TRUE(WaitForCheckpointAfter(&job, "full", saved)) << job.driver().Output();
-  job.driver().Signal(SIGKILL);
-  job.WaitForNobody(absl::Seconds(20));
+  EXPECT_TRUE(WaitForCheckpointAfter(&job, Out("full"), saved)) << job.driver().Output();
+  KillAll(&job);
 }
 
 // ---- what is refused --------------------------------------------------------------------------
@@ -455,7 +428,7 @@ TEST_F(RefusedResumeTest, WhatWouldBeAnotherRun) {
   // One that runs is not gone on with.
   RunningJob running(
       job_->Arguments("runs", {"train.epochs=1000000", "checkpoint.every_steps=10"}));
-  ASSERT_TRUE(WaitForCheckpointAfter(&running, "runs", 0));
+  ASSERT_TRUE(WaitForCheckpointAfter(&running, Out("runs"), 0));
   Expect(Resume("runs", {"train.epochs=1000000"}), {"another run writes into it"});
   KillAll(&running);
   // What may change.

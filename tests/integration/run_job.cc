@@ -316,11 +316,6 @@ RunResult RunProgram(const std::vector<std::string>& argv, absl::Duration limit)
   return ResultOf(&process, limit);
 }
 
-std::string SourcePath(absl::string_view file) {
-  const char* const folder = getenv("TANDEM_SOURCE_DIR");
-  return absl::StrCat(fs::absolute(folder == nullptr ? "." : folder).string(), "/", file);
-}
-
 const std::string& PythonInterpreter() {
   static const std::string* const found = [] {
     for (const char* const path : {"/usr/bin/python3", "/usr/local/bin/python3"}) {

@@ -16,6 +16,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "tests/source_path.h"
 
 namespace tandem {
 
@@ -126,10 +127,6 @@ RunResult RunJob(const RunArguments& arguments, absl::Duration limit = kRunLimit
 
 // Runs a program to its end.
 RunResult RunProgram(const std::vector<std::string>& argv, absl::Duration limit = kRunLimit);
-
-// A file of the source tree, by a path from the root of the system ($TANDEM_SOURCE_DIR; CTest sets
-// it).
-std::string SourcePath(absl::string_view file);
 
 // A python3 with PyTorch and numpy; empty: there is none.
 const std::string& PythonInterpreter();

@@ -19,11 +19,11 @@
 #include "base/clock.h"
 #include "base/diverged.h"
 #include "base/random.h"
-#include "cli/resume_point.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/model.h"
 #include "models/script_file.h"
+#include "tests/integration/kill_and_resume.h"
 #include "tests/integration/model_bits.h"
 #include "tests/integration/run_job.h"
 
@@ -365,18 +365,10 @@ TEST_F(ScriptTest, AKilledRunEndsWithTheBitsOfOneThatWasNot) {
     {
       RunningJob job(Arguments(broken, "noisy.pt", set));
       ASSERT_TRUE(job.WaitForStep(60, kRunLimit));
-      const absl::Time deadline = MonotonicNow() + kRunLimit;
-      while (!cli::FindResumePoint(folder_->File(broken)).ok() && MonotonicNow() < deadline) {
-        if (job.driver().WaitFor(absl::Milliseconds(5))) break;
-      }
-      std::map<std::string, pid_t> roles = job.Roles();
-      job.driver().Signal(SIGKILL);
-      for (const auto& [name, pid] : roles) kill(pid, SIGKILL);
-      ASSERT_TRUE(job.WaitForNobody(absl::Seconds(20)));
+      ASSERT_TRUE(WaitForCheckpointAfter(&job, folder_->File(broken), -1));
+      KillAll(&job);
     }
-    RunArguments arguments = Arguments(broken, "noisy.pt", set);
-    arguments.flags = {"--resume", arguments.out};
-    const RunResult resumed = RunJob(arguments);
+    const RunResult resumed = RunJob(Resumed(Arguments(broken, "noisy.pt", set)));
     ASSERT_TRUE(resumed.ok()) << resumed.DebugString();
     EXPECT_EQ(Difference(Checkpointed(whole), Checkpointed(broken)), "");
     EXPECT_EQ(resumed.summary["eval"].dump(), undisturbed.summary["eval"].dump());

@@ -17,7 +17,6 @@ namespace tandem {
 namespace {
 
 using ::testing::HasSubstr;
-using Settings = std::vector<std::string>;
 
 constexpr int kWorkers = 3, kSlow = 1;
 
@@ -65,39 +64,6 @@ TEST_F(SlowWorkerTest, BspWaitsForTheSlowWorker) {
   const double slept = workers[kSlow]["slept_seconds"];
   EXPECT_GT(slept, 0);
   EXPECT_LE(slept, run.summary["seconds"].get<double>());
-}
-
-// Nobody waits: the others run ahead of the slow worker, which is never ahead of them, and between
-// its read and its update come more of theirs than between two of their own.
-TEST_F(SlowWorkerTest, AspLeavesTheSlowWorkerBehind) {
-  const RunResult run = RunJob(Arguments({"policy={kind: ASP}", kOneIsSlow}));
-  ASSERT_TRUE(run.ok()) << run.DebugString();
-  const nlohmann::json& by_worker = run.summary["staleness"]["rest"]["by_worker"];
-  for (const size_t other : {0, 2}) {
-    EXPECT_GT(by_worker[other]["clock_gap"]["mean"], by_worker[kSlow]["clock_gap"]["mean"])
-        << by_worker.dump();
-    EXPECT_LT(by_worker[other]["version_staleness"]["mean"],
-              by_worker[kSlow]["version_staleness"]["mean"])
-        << by_worker.dump();
-  }
-  for (const nlohmann::json& worker : run.summary["by_worker"]) {
-    for (const double seconds : worker["waited_for"]) EXPECT_EQ(seconds, 0);
-  }
-}
-
-// Whoever is late computes in vain. The others take their time, too: were they through at once, it
-// would be late for a step or two only, as they are where their processor has other work.
-TEST_F(SlowWorkerTest, BackupWorkersDropWhatTheSlowWorkerComputed) {
-  const RunResult run = RunJob(Arguments({"policy={kind: BACKUP_WORKERS backups: 1}",
-                                          "fault_injection.slow_workers=[{worker: 0 mean_seconds: "
-                                          "0.02}, {worker: 1 mean_seconds: 0.1}, "
-                                          "{worker: 2 mean_seconds: 0.02}]"}));
-  ASSERT_TRUE(run.ok()) << run.DebugString();
-  const nlohmann::json& workers = run.summary["by_worker"];
-  for (int rank : {0, 2}) {
-    EXPECT_GT(workers[kSlow]["dropped"], workers[static_cast<size_t>(rank)]["dropped"])
-        << workers.dump();
-  }
 }
 
 // The same steps sleep as long again, also by a trace file, and a trace says where they slept.

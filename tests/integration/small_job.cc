@@ -41,6 +41,11 @@ limits { report_interval_seconds: 0.1 }
 
 }  // namespace
 
+Settings Join(Settings a, const Settings& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
 SmallJob::SmallJob(int64_t train_rows, int64_t test_rows) {
   data::DatagenOptions options;
   options.train = File("train.tsv");
@@ -53,8 +58,7 @@ SmallJob::SmallJob(int64_t train_rows, int64_t test_rows) {
   WriteTextFile(File("job.textproto"), absl::StrReplaceAll(kJob, {{"FOLDER", folder_.path()}}));
 }
 
-RunArguments SmallJob::Arguments(const std::string& name,
-                                 const std::vector<std::string>& set) const {
+RunArguments SmallJob::Arguments(const std::string& name, const Settings& set) const {
   RunArguments arguments;
   arguments.job = File("job.textproto");
   arguments.set = set;
@@ -62,7 +66,7 @@ RunArguments SmallJob::Arguments(const std::string& name,
   return arguments;
 }
 
-job::ResolvedJob SmallJob::Plan(const std::vector<std::string>& set) const {
+job::ResolvedJob SmallJob::Plan(const Settings& set) const {
   job::Overrides overrides;
   for (const std::string& text : set)
     overrides.push_back(absl::StrSplit(text, absl::MaxSplits('=', 1)));

@@ -11,6 +11,10 @@
 
 namespace tandem {
 
+using Settings = std::vector<std::string>;  // of `--set`
+
+Settings Join(Settings a, const Settings& b);
+
 class SmallJob {
  public:
   // Writes train.tsv, test.tsv and job.textproto into a folder of its own. The job: DLRM over two
@@ -18,9 +22,9 @@ class SmallJob {
   SmallJob(int64_t train_rows, int64_t test_rows);
 
   // `tandem run` of the job with its fields changed, into the subfolder `name`.
-  RunArguments Arguments(const std::string& name, const std::vector<std::string>& set) const;
+  RunArguments Arguments(const std::string& name, const Settings& set) const;
   // What every process of such a run makes of the job. Aborts the test program if it is refused.
-  job::ResolvedJob Plan(const std::vector<std::string>& set) const;
+  job::ResolvedJob Plan(const Settings& set) const;
 
   std::string File(absl::string_view name) const { return folder_.File(name); }
 

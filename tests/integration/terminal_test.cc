@@ -27,11 +27,6 @@ using ::testing::Not;
 constexpr absl::Duration kLimit = absl::Seconds(90);
 constexpr absl::string_view kErase = "\r\x1b[K";
 
-std::string SourceFile(const std::string& path) {
-  const char* source = getenv("TANDEM_SOURCE_DIR");
-  return absl::StrCat(source != nullptr ? source : ".", "/", path);
-}
-
 // A program at a terminal of its own. Ended and waited for by the destructor.
 class AtTerminal {
  public:
@@ -105,11 +100,11 @@ class TerminalTest : public ::testing::TestWithParam<int> {
   std::vector<std::string> EndlessJob() const {
     return {ProgramPath("tandem"),
             "run",
-            SourceFile("configs/delimited.textproto"),
+            SourcePath("configs/delimited.textproto"),
             "--set",
-            "data.train=" + SourceFile("configs/data/example_train.csv"),
+            "data.train=" + SourcePath("configs/data/example_train.csv"),
             "--set",
-            "data.test=" + SourceFile("configs/data/example_test.csv"),
+            "data.test=" + SourcePath("configs/data/example_test.csv"),
             "--set",
             "train.epochs=1000000",
             "--out",

@@ -20,17 +20,10 @@
 namespace tandem {
 namespace {
 
-using Settings = std::vector<std::string>;
-
 constexpr char kOverRdma[] = "cluster.transport=RDMA", kOverZmq[] = "cluster.transport=ZMQ";
 constexpr absl::Duration kLimit = absl::Minutes(40);  // processors may be emulated ones
 // Where steps take long, a role may wait for another one longer than it would elsewhere.
 constexpr char kPatient[] = "limits.startup_timeout_seconds=600";
-
-Settings Join(Settings a, const Settings& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
 
 class RdmaJobTest : public ::testing::Test {
  protected:

@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "gtest/gtest.h"
+#include "tests/source_path.h"
 
 namespace tandem {
 namespace {
@@ -79,8 +80,7 @@ std::string Refusal(const Frame& frame) {
 // The parts of the example as the page has them: fenced blocks that begin with "part N", then lines
 // "offset: hex bytes  comment".
 std::vector<Bytes> PartsOnThePage() {
-  const char* const source = std::getenv("TANDEM_SOURCE_DIR");
-  std::ifstream page(absl::StrCat(source == nullptr ? "." : source, "/proto/frame.md"));
+  std::ifstream page(SourcePath("proto/frame.md"));
   std::vector<Bytes> parts;
   bool inside = false;
   for (std::string line; std::getline(page, line);) {

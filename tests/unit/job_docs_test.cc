@@ -17,12 +17,14 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "base/file.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/descriptor.pb.h"
 #include "gtest/gtest.h"
 #include "job/field_check.h"
 #include "job/job.h"
+#include "tests/source_path.h"
 
 namespace tandem {
 namespace {
@@ -35,28 +37,15 @@ using google::protobuf::FieldDescriptor;
 constexpr char kBegin[] = "<!-- Written by job_docs_test from proto/job.proto: -->\n\n";
 constexpr char kEnd[] = "<!-- End of the tables. -->\n";
 
-std::filesystem::path SourceDir() {
-  const char* const dir = std::getenv("TANDEM_SOURCE_DIR");
-  return dir == nullptr ? "." : dir;
-}
-
-std::string ReadText(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  EXPECT_TRUE(file.good()) << path << "; run through ctest, or set TANDEM_SOURCE_DIR";
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
 // Reads the schema from its text, since the compiled one has no comments.
 void ReadSchema(google::protobuf::DescriptorPool* pool) {
   const std::string out = absl::StrCat(testing::TempDir(), "/job_docs_test.", getpid());
   const std::string command =
       absl::StrCat("protoc --include_imports --include_source_info --descriptor_set_out=", out,
-                   " -I'", SourceDir().string(), "' proto/job.proto");
+                   " -I'", SourcePath(""), "' proto/job.proto");
   ASSERT_EQ(std::system(command.c_str()), 0) << command;
   google::protobuf::FileDescriptorSet files;
-  ASSERT_TRUE(files.ParseFromString(ReadText(out)));
+  ASSERT_TRUE(files.ParseFromString(ReadWholeFile(out).value()));
   for (const auto& file : files.file()) ASSERT_NE(pool->BuildFile(file), nullptr) << file.name();
   std::filesystem::remove(out);
 }
@@ -144,8 +133,8 @@ TEST(JobDocsTest, TablesAreTheCommentsOfTheSchema) {
   google::protobuf::DescriptorPool pool;
   ASSERT_NO_FATAL_FAILURE(ReadSchema(&pool));
   const auto& schema = *pool.FindFileByName("proto/job.proto");
-  const std::filesystem::path path = SourceDir() / "docs" / "JOB.md";
-  const std::string page = ReadText(path);
+  const std::string path = SourcePath("docs/JOB.md");
+  const std::string page = ReadWholeFile(path).value();
   const size_t begin = page.find(kBegin), end = page.find(kEnd);
   ASSERT_TRUE(begin != std::string::npos && end != std::string::npos) << kBegin << kEnd;
   std::string wanted = page.substr(0, begin) + kBegin;
@@ -153,7 +142,7 @@ TEST(JobDocsTest, TablesAreTheCommentsOfTheSchema) {
     absl::StrAppend(&wanted, TableText(*schema.message_type(i)));
   absl::StrAppend(&wanted, page.substr(end));
   if (std::getenv("TANDEM_WRITE") != nullptr) std::ofstream(path) << wanted;
-  EXPECT_EQ(ReadText(path), wanted)
+  EXPECT_EQ(ReadWholeFile(path).value(), wanted)
       << "To write the page: TANDEM_WRITE=1 TANDEM_SOURCE_DIR=$PWD build/tests/job_docs_test";
 }
 
@@ -174,7 +163,7 @@ std::string Completed(const std::string& example) {
 }
 
 TEST(JobDocsTest, ExamplesStand) {
-  const std::string text = ReadText(SourceDir() / "docs" / "JOB.md");
+  const std::string text = ReadWholeFile(SourcePath("docs/JOB.md")).value();
   const std::vector<std::string> parts = absl::StrSplit(text, "```");
   int examples = 0;
   for (size_t i = 1; i < parts.size(); i += 2) {
@@ -188,7 +177,7 @@ TEST(JobDocsTest, ExamplesStand) {
 
 TEST(ConfigsTest, EveryJobParsesAndResolves) {
   int jobs = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(SourceDir() / "configs")) {
+  for (const auto& entry : std::filesystem::directory_iterator(SourcePath("configs"))) {
     if (entry.path().extension() != ".textproto") continue;
     ++jobs;
     const absl::StatusOr<Job> job = job::ReadJobFile(entry.path().string(), {});

@@ -15,6 +15,7 @@
 #include "base/random.h"
 #include "data/cells.h"
 #include "google/protobuf/text_format.h"
+#include "tests/source_path.h"
 #include "tests/test_seed.h"
 #include "tests/unit/data_fixture.h"
 
@@ -36,12 +37,11 @@ class PandasTest : public ::testing::Test {
   // The answer of messy_files.py; null if what it needs is not installed.
   json Ask(const json& question) const {
     std::ofstream(dir_.Path("question.json")) << question;
-    const char* const source = std::getenv("TANDEM_SOURCE_DIR");
     // Debian's packages are those of Debian's interpreter, which need not be the first in PATH.
     for (const char* python : {"python3", "/usr/bin/python3"}) {
       const std::string command = absl::StrCat(
-          python, " ", source == nullptr ? "." : source, "/tests/unit/messy_files.py <",
-          dir_.Path("question.json"), " >", dir_.Path("answer.json"), " 2>", dir_.Path("errors"));
+          python, " ", SourcePath("tests/unit/messy_files.py"), " <", dir_.Path("question.json"),
+          " >", dir_.Path("answer.json"), " 2>", dir_.Path("errors"));
       const int status = std::system(command.c_str());
       if (WIFEXITED(status) && WEXITSTATUS(status) == 77) continue;
       EXPECT_EQ(status, 0) << command << ": " << ReadAll(dir_.Path("errors"));

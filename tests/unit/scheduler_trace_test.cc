@@ -50,8 +50,10 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "base/file.h"
 #include "gtest/gtest.h"
 #include "proto/activity.h"
+#include "tests/source_path.h"
 #include "tests/unit/scheduler_test_job.h"
 
 namespace tandem {
@@ -458,25 +460,14 @@ std::string Replay(const std::string& text) {
   return result;
 }
 
-std::string Directory() {
-  const char* const source = std::getenv("TANDEM_SOURCE_DIR");
-  return absl::StrCat(source == nullptr ? "." : source, "/tests/testdata/scheduler");
-}
-
-std::string ReadFile(const std::filesystem::path& path) {
-  std::ifstream in(path);
-  std::stringstream text;
-  text << in.rdbuf();
-  return text.str();
-}
-
 TEST(SchedulerTraceTest, EveryFileSaysWhatTheSchedulerDoes) {
+  const std::string folder = SourcePath("tests/testdata/scheduler");
   int files = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(Directory())) {
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     if (entry.path().extension() != ".txt") continue;
     ++files;
     SCOPED_TRACE(entry.path().string());
-    const std::string expected = ReadFile(entry.path());
+    const std::string expected = ReadWholeFile(entry.path()).value();
     const std::string actual = Replay(expected);
     if (update_files && actual != expected) {
       std::ofstream(entry.path()) << actual;
@@ -484,7 +475,7 @@ TEST(SchedulerTraceTest, EveryFileSaysWhatTheSchedulerDoes) {
       EXPECT_EQ(actual, expected) << "if this is meant: run with --update and review the diff";
     }
   }
-  EXPECT_GE(files, 12) << "in " << Directory();
+  EXPECT_GE(files, 12) << "in " << folder;
 }
 
 }  // namespace

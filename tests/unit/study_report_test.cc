@@ -13,9 +13,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/file.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/descriptor.h"
 #include "gtest/gtest.h"
+#include "tests/source_path.h"
 #include "tools/study/analysis.h"
 #include "tools/study/figures.h"
 #include "tools/study/report_page.h"
@@ -443,9 +445,7 @@ TEST(FiguresTest, OneThatCannotBeDrawnLosesNoOther) {
   for (auto& group : results["groups"]) group["variation"] = "$\\frac$ of it";
   for (auto& comparison : results["comparisons"]) comparison.erase("low");
   std::ofstream(folder + "/results.json") << results.dump();
-  const char* const root = std::getenv("TANDEM_SOURCE_DIR");
-  const Figures figures =
-      DrawFigures(folder, absl::StrCat(root == nullptr ? "." : root, "/study/figures.py"));
+  const Figures figures = DrawFigures(folder, SourcePath("tools/study/figures.py"));
   std::filesystem::remove_all(folder);
   if (absl::StrContains(figures.missing, "matplotlib is not installed")) {
     GTEST_SKIP() << figures.missing;
@@ -474,8 +474,7 @@ TEST(FiguresTest, StalenessAndWaitingAreDrawn) {
     run.by_worker = {{{"share", 0.75}, {"dropped_share", 0.5}, {"waited_for", {0.0, 1.5}}},
                      {{"share", 0.25}, {"dropped_share", 0.0}, {"waited_for", {0.25, 0.0}}}};
   }
-  const char* const root = std::getenv("TANDEM_SOURCE_DIR");
-  const std::string script = absl::StrCat(root == nullptr ? "." : root, "/study/figures.py");
+  const std::string script = SourcePath("tools/study/figures.py");
   const std::string folder = absl::StrCat(::testing::TempDir(), "/figures_of_staleness");
   const auto draw = [&](const std::vector<StudyRun>& of) {
     std::filesystem::create_directories(folder);
@@ -514,8 +513,7 @@ TEST(FiguresTest, ManyVariationsHaveRoom) {
   }
   const auto plan = ParseStudy(text, "s.textproto");
   ASSERT_TRUE(plan.ok()) << plan.status();
-  const char* const root = std::getenv("TANDEM_SOURCE_DIR");
-  const std::string script = absl::StrCat(root == nullptr ? "." : root, "/study/figures.py");
+  const std::string script = SourcePath("tools/study/figures.py");
   const std::string folder = absl::StrCat(::testing::TempDir(), "/figures_of_many");
   std::filesystem::create_directories(folder);
   std::ofstream(folder + "/results.json") << ResultsJson(*plan, Analyse(*plan, {}, runs)).dump();
@@ -554,10 +552,7 @@ TEST(ReportPageTest, WithoutFiguresTheTablesAreThere) {
 
 // docs/STUDIES.md has a row for every field of a study, with its type, and no others.
 TEST(StudyDocsTest, ThePageDescribesEveryField) {
-  const char* const root = std::getenv("TANDEM_SOURCE_DIR");
-  std::ifstream file(std::filesystem::path(root == nullptr ? "." : root) / "docs/STUDIES.md");
-  std::stringstream text;
-  text << file.rdbuf();
+  const std::string page = ReadWholeFile(SourcePath("docs/STUDIES.md")).value();
   size_t fields = 0;
   for (const auto& [message, prefix] :
        {std::pair(Study::descriptor(), ""), std::pair(Variation::descriptor(), "variation."),
@@ -568,12 +563,13 @@ TEST(StudyDocsTest, ThePageDescribesEveryField) {
         std::pair(Network::descriptor(), "network.")}) {
     for (int i = 0; i < message->field_count(); ++i) {
       const auto& field = *message->field(i);
-      EXPECT_THAT(text.str(), HasSubstr(absl::StrCat("\n| `", prefix, field.name(), "` | ")));
+      EXPECT_THAT(page, HasSubstr(absl::StrCat("\n| `", prefix, field.name(), "` | ")));
       ++fields;
     }
   }
   size_t rows = 0;
-  for (std::string line; std::getline(text, line);) rows += absl::StartsWith(line, "| `");
+  std::istringstream lines(page);
+  for (std::string line; std::getline(lines, line);) rows += absl::StartsWith(line, "| `");
   EXPECT_EQ(rows, fields);
 }
 

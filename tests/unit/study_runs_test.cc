@@ -11,6 +11,7 @@
 #include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/source_path.h"
 #include "tools/study/manifest.h"
 #include "tools/study/statistics.h"
 
@@ -305,9 +306,7 @@ TEST_F(StudyRunsTest, EveryValueHasAFolderOfItsOwn) {
 TEST_F(StudyRunsTest, TheMetricIsOneThatTheJobHas) {
   EXPECT_THAT(Refusal(absl::StrCat(kStudy, "target { metric: \"hr_at_10\" }")),
               HasSubstr("the job's rows are not ranked"));
-  const char* const root = std::getenv("TANDEM_SOURCE_DIR");
-  const std::string job =
-      (fs::absolute(root == nullptr ? "." : root) / "configs/ncf_mlp8.textproto").string();
+  const std::string job = SourcePath("configs/ncf_mlp8.textproto");
   EXPECT_THAT(Refusal(absl::StrCat("job: \"", job, "\" target { metric: \"ndcg_at_5\" }")),
               HasSubstr("evaluation.top_k is 10"));
 }
@@ -334,10 +333,8 @@ TEST_F(StudyRunsTest, TheTextOfAStudyIsTheStudy) {
 }
 
 TEST(StudyConfigsTest, EveryStudyResolves) {
-  const char* const root = std::getenv("TANDEM_SOURCE_DIR");
   int studies = 0;
-  for (const auto& entry :
-       fs::directory_iterator(fs::path(root == nullptr ? "." : root) / "configs/studies")) {
+  for (const auto& entry : fs::directory_iterator(SourcePath("configs/studies"))) {
     ++studies;
     const auto plan = ReadStudyFile(entry.path().string());
     ASSERT_TRUE(plan.ok()) << plan.status();
