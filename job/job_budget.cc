@@ -140,10 +140,6 @@ int64_t MostDenseParameters(const ResolvedJob& plan) {
   return 0;
 }
 
-int64_t LargestPushBytes(const ResolvedJob& plan, const TablePlan& table) {
-  return MostRows(plan, table) * RowBytes(table.dim);
-}
-
 int64_t HeldBytes(const ResolvedJob& plan) {
   double bytes = 0;  // double, so that no product of bounds of the job overflows
   for (const GroupPlan& group : plan.trained_groups()) {

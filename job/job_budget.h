@@ -20,9 +20,6 @@ int64_t MostIdsOfBatch(const ResolvedJob& plan, const TablePlan& table);
 // one from a file).
 int64_t MostDenseParameters(const ResolvedJob& plan);
 
-// The most bytes, keys and values, that a worker pushes to all servers for `table` in one step.
-int64_t LargestPushBytes(const ResolvedJob& plan, const TablePlan& table);
-
 // The most bytes that update policies may hold on one shard: workers x steps x the part of the
 // largest push that one shard gets.
 //
