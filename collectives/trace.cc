@@ -57,14 +57,6 @@ void Trace::Add(TraceEvent event) {
   events_.push_back(std::move(event));
 }
 
-void Trace::AddOperations(absl::Span<const OperationRecord> records, const std::string& lane) {
-  for (const OperationRecord& r : records) {
-    if (r.finished == absl::InfiniteFuture() || r.begun == absl::InfiniteFuture()) continue;
-    Add({absl::StrCat(PrimitiveName(r.primitive), " #", r.number),
-         r.failed ? "failed" : "collective", r.begun, r.finished - r.begun, lane});
-  }
-}
-
 std::string Trace::ToJson() const {
   const absl::MutexLock lock(&mutex_);
   Json events = Json::array({NameOfProcess(process_name_, process_)});

@@ -21,8 +21,6 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "absl/types/span.h"
-#include "collectives/record.h"
 
 namespace tandem::collectives {
 
@@ -40,8 +38,6 @@ class Trace {
   explicit Trace(std::string process_name, int process, size_t most_events = 1 << 20);
 
   void Add(TraceEvent event);
-  // Adds the finished operations of a group, each from its first op to its end.
-  void AddOperations(absl::Span<const OperationRecord> records, const std::string& lane);
 
   // The trace in Chrome's format: complete events ("X"), in microseconds since 1970, so that
   // processes of one host line up.

@@ -118,7 +118,7 @@ TEST(CompareDumpsTest, SendsAreNoCollectives) {
 TEST(TraceTest, EventsAndLanes) {
   collectives::Trace trace("worker 1", 1, /*most_events=*/3);
   trace.Add({"forward", "compute", absl::FromUnixMicros(10), absl::Microseconds(5), "compute"});
-  trace.AddOperations({Record(4)}, "dense");
+  trace.Add({"bucket 4", "allreduce", absl::FromUnixMicros(12), absl::Microseconds(5), "dense"});
   trace.Add({"backward", "compute", absl::FromUnixMicros(20), absl::Microseconds(5), "compute"});
   trace.Add({"too many", "compute", absl::FromUnixMicros(30), absl::Microseconds(5), "compute"});
   const auto json = nlohmann::json::parse(trace.ToJson());
@@ -129,7 +129,7 @@ TEST(TraceTest, EventsAndLanes) {
     if (e["ph"] == "X") names.push_back(e["name"]);
   }
   EXPECT_THAT(lanes, ElementsAre("compute", "dense"));
-  EXPECT_THAT(names, UnorderedElementsAre("forward", "allreduce #4", "backward"));
+  EXPECT_THAT(names, UnorderedElementsAre("forward", "bucket 4", "backward"));
 }
 
 TEST(TraceTest, SlicesOfATrackNest) {
