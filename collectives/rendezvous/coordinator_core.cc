@@ -185,8 +185,8 @@ std::string CoordinatorCore::CheckJoin(const rendezvous::Join& join) const {
     return absl::StrCat("asks for rank ", join.rank(), " of ", join.ranks(), ", which is invalid");
   }
   for (const std::string* text :
-       {&join.group(), &member.host(), &member.gpu(), &member.tcp_address(), &member.unix_name(),
-        &member.about(), &member.rdma_address(), &member.zmq_address()}) {
+       {&join.group(), &member.host(), &member.tcp_address(), &member.unix_name(), &member.about(),
+        &member.rdma_address(), &member.zmq_address()}) {
     if (text->size() > kMaxTextBytes)
       return absl::StrCat("sent a name of ", text->size(), " bytes, at most ", kMaxTextBytes,
                           " are allowed");

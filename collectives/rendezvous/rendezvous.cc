@@ -27,13 +27,12 @@ std::string LinkTarget(const char* path) {
 }  // namespace
 
 GroupMember MemberFrom(const rendezvous::Member& member) {
-  return {member.host(),  member.gpu(),          member.tcp_address(), member.unix_name(),
+  return {member.host(),  member.tcp_address(),  member.unix_name(),
           member.about(), member.rdma_address(), member.zmq_address()};
 }
 
 void WriteMember(const GroupMember& member, rendezvous::Member* out) {
   out->set_host(member.host);
-  out->set_gpu(member.gpu);
   out->set_tcp_address(member.tcp_address);
   out->set_unix_name(member.unix_name);
   out->set_about(member.about);

@@ -18,7 +18,6 @@ namespace tandem::collectives {
 
 struct GroupMember {
   std::string host;               // equal on ranks that can share memory; empty: it cannot
-  std::string gpu;                // equal on ranks that use the same device; empty: none
   std::string tcp_address;        // address for links over TCP
   std::string unix_name;          // Unix socket for links on its host; empty: none
   std::string about;              // for messages: "host name, process 4711"
