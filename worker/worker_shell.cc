@@ -94,7 +94,7 @@ class Worker {
     // scheduler ends the job.
     {
       absl::MutexLock lock(&group_mutex_);
-      if (group_.reducer != nullptr && !status.ok()) group_.reducer->RequestDump();
+      if (group_.runner != nullptr && !status.ok()) group_.runner->RequestDump();
     }
     watch_.Abort(absl::CancelledError("the worker ends"));
     slow_down_.End();
@@ -263,15 +263,15 @@ class Worker {
 
   absl::Status Compute(StepSlot* slot) {
     // Join the other workers before the compute time is measured: the wait counts as `joined`. With
-    // overlap the reducer begins before the model runs, because the backward pass calls Ready.
-    const bool joins = reducer_ == nullptr;
+    // overlap the steps begin before the model runs, because the backward pass calls Ready.
+    const bool joins = steps_ == nullptr;
     const absl::Time came = MonotonicNow();
     TANDEM_RETURN_IF_ERROR(JoinOthers());
     const absl::Time begun = MonotonicNow();
-    if (joins && reducer_ != nullptr) slot->joined = begun - came;
-    if (reducer_ != nullptr) reducer_->BeforeStep();
-    if (reducer_ != nullptr && reducer_->overlaps()) {
-      reducer_->Begin(absl::MakeSpan(slot->dense_gradient), StepOf(*slot));
+    if (joins && steps_ != nullptr) slot->joined = begun - came;
+    if (steps_ != nullptr) steps_->BeforeStep();
+    if (steps_ != nullptr && steps_->overlaps()) {
+      steps_->Begin(absl::MakeSpan(slot->dense_gradient), StepOf(*slot));
     }
     TANDEM_RETURN_IF_ERROR(runner_->Compute(slot));
     slot->computed = MonotonicNow() - begun;
@@ -288,12 +288,12 @@ class Worker {
 
   absl::Status Synchronise(StepSlot* slot) {
     TANDEM_RETURN_IF_ERROR(JoinOthers());
-    DenseReducer::StepResult result;
+    DenseSteps::StepResult result;
     TANDEM_RETURN_IF_ERROR(
-        reducer_->Finish(absl::MakeSpan(slot->dense_gradient), StepOf(*slot), &result));
+        steps_->Finish(absl::MakeSpan(slot->dense_gradient), StepOf(*slot), &result));
     slot->samples_of_all = result.samples_of_all;
     slot->empty_steps = result.empty_steps;
-    slot->bytes_sent = result.bytes;
+    slot->bytes_sent = group_runner_->TakeBytes();
     slot->missed = std::move(result.missed);
     // Without a gradient these were skipped steps.
     if (!slot->dense_gradient.empty()) runner_->OnSynchronised();
@@ -302,16 +302,16 @@ class Worker {
 
   absl::Status EndEpoch(const EpochEndTask& task) {
     TANDEM_RETURN_IF_ERROR(JoinOthers());
-    if (!task.all) return reducer_->OutOfData();
-    TANDEM_RETURN_IF_ERROR(reducer_->EndEpoch(task.step, task.missed));
-    *task.bytes_sent = reducer_->TakeBytes();
+    if (!task.all) return steps_->OutOfData();
+    TANDEM_RETURN_IF_ERROR(steps_->Settle(/*new_epoch=*/true, task.step, task.missed));
+    *task.bytes_sent = group_runner_->TakeBytes();
     return absl::OkStatus();
   }
 
   absl::Status GatherDense(const GatherDenseTask& task) {
     TANDEM_RETURN_IF_ERROR(JoinOthers());
-    TANDEM_RETURN_IF_ERROR(reducer_->GatherForCheckpoint(task.missed));
-    *task.bytes_sent = reducer_->TakeBytes();
+    TANDEM_RETURN_IF_ERROR(steps_->Settle(/*new_epoch=*/false, /*step=*/0, task.missed));
+    *task.bytes_sent = group_runner_->TakeBytes();
     return absl::OkStatus();
   }
 
@@ -320,7 +320,7 @@ class Worker {
   }
 
   absl::Status WriteWorker(const WriteWorkerTask& task) {
-    const std::string own = reducer_ == nullptr ? own_state_ : reducer_->State();
+    const std::string own = steps_ == nullptr ? own_state_ : steps_->State();
     if (!own.empty()) {
       TANDEM_RETURN_IF_ERROR(server::WriteWorkerFile(*task.directory, self_.index, own));
     }
@@ -355,19 +355,20 @@ class Worker {
   // Joins the other replicas before the first common operation. Jobs in which each worker has its
   // own module join while the worker opens (MeetModules), before the first step.
   absl::Status JoinOthers() {
-    if (reducer_ != nullptr || options_.plan.dense_table >= 0) return absl::OkStatus();
+    if (steps_ != nullptr || options_.plan.dense_table >= 0) return absl::OkStatus();
     const bool on_device = options_.plan.job.dense().device() == Dense::CUDA;
     TANDEM_ASSIGN_OR_RETURN(
         WorkerGroup group,
         JoinWorkers(options_.plan, self_.index, coordinator_, options_.dump_folder, Module(),
                     runner_->dense(), on_device ? runner_->LeaveGradientOnDevice() : nullptr,
                     &watch_));
-    DenseReducer* const reducer = reducer_ = group.reducer.get();
-    TANDEM_RETURN_IF_ERROR(reducer->SetState(own_state_));
-    reducer->set_trace(trace_.get());
+    steps_ = group.steps.get();
+    group_runner_ = group.runner.get();
+    TANDEM_RETURN_IF_ERROR(steps_->SetState(own_state_));
+    group_runner_->set_trace(trace_.get());
     // With slow_down_ the gradients of a step count as ready only at the end of its longer time.
-    if (reducer->overlaps() && !slow_down_.any()) {
-      runner_->set_gradient_ready([reducer](int64_t first) { reducer->Ready(first); });
+    if (steps_->overlaps() && !slow_down_.any()) {
+      runner_->set_gradient_ready([this](int64_t first) { steps_->Ready(first); });
     }
     absl::MutexLock lock(&group_mutex_);
     group_ = std::move(group);
@@ -378,9 +379,9 @@ class Worker {
   // reports the chosen algorithms. Also requests a dump when a signal asks for one.
   void ReportGroup() {
     absl::MutexLock lock(&group_mutex_);
-    if (group_.reducer == nullptr) return;
+    if (group_.runner == nullptr) return;
     const int signals = options_.dump_signals == nullptr ? 0 : options_.dump_signals->load();
-    if (signals != seen_dump_signals_) group_.reducer->RequestDump();
+    if (signals != seen_dump_signals_) group_.runner->RequestDump();
     seen_dump_signals_ = signals;
     Control control;
     for (Path& path : group_.paths) *control.mutable_paths()->add_path() = std::move(path);
@@ -395,7 +396,9 @@ class Worker {
 
   Activity SynchroniserWaitsFor() {
     absl::MutexLock lock(&group_mutex_);
-    return group_.reducer == nullptr ? Activity() : group_.reducer->WaitingFor();
+    if (group_.steps == nullptr) return {};
+    Activity waiting = group_.runner->WaitingFor();
+    return waiting.text.empty() ? group_.steps->WaitingFor() : waiting;
   }
 
   void OnTick(absl::Time now) {
@@ -660,15 +663,16 @@ class Worker {
   absl::optional<TrainPosition> start_;
   absl::optional<BestEvaluation> best_;
   int64_t epochs_to_first_judged_ = 0;           // from that checkpoint
-  std::string own_state_;                        // DenseReducer::State, from that checkpoint
+  std::string own_state_;                        // DenseSteps::State, from that checkpoint
   std::vector<DataFile> files_;                  // training files as they were opened
   std::unique_ptr<collectives::Trace> trace_;    // made before the threads that add to it
   AbortableWatch watch_;                         // used by the group; outlives it
   std::unique_ptr<collectives::Group> modules_;  // if dense parameters are on servers
   absl::Mutex group_mutex_;
   WorkerGroup group_ ABSL_GUARDED_BY(group_mutex_);  // made by the compute thread
-  // Points into group_. Used by the opening thread, later by the compute thread.
-  DenseReducer* reducer_ = nullptr;
+  // Point into group_. Used by the opening thread, later by the compute thread.
+  DenseSteps* steps_ = nullptr;
+  GroupRunner* group_runner_ = nullptr;
   int seen_dump_signals_ = 0;
   TrainerEffects effects_;
   std::unique_ptr<EmbeddedServer> embedded_server_;  // for tables on workers

@@ -120,7 +120,7 @@ struct Result {
 
 struct Settings {
   worker::AllReduceGradients::Options reduction;
-  worker::DenseReducer::Options reducer;
+  worker::GroupRunner::Options runner;
 };
 
 Settings Direct() {
@@ -129,19 +129,24 @@ Settings Direct() {
   return settings;
 }
 
-std::unique_ptr<worker::DenseReducer> NewReducer(const Settings& settings,
-                                                 std::unique_ptr<collectives::Group> group,
-                                                 worker::AbortableWatch* watch,
-                                                 worker::DenseParameters& dense) {
+// The steps of one worker, on its group.
+struct Replica {
+  std::unique_ptr<worker::GroupRunner> runner;
+  std::unique_ptr<worker::DenseReducer> reducer;
+};
+
+Replica NewReplica(const Settings& settings, std::unique_ptr<collectives::Group> group,
+                   worker::AbortableWatch& watch, worker::DenseParameters& dense) {
   worker::AllReduceGradients::Options reduction = settings.reduction;
   reduction.rank = group->rank();
   reduction.ranks = group->ranks();
-  reduction.codec = settings.reducer.codec.kind() > Codec::NONE;
-  worker::DenseReducer::Options reducer = settings.reducer;
-  reducer.overlap = reduction.bucket_bytes > 0;
-  return std::make_unique<worker::DenseReducer>(
-      std::move(group), watch, std::make_unique<worker::AllReduceGradients>(dense, reduction),
-      reducer);
+  reduction.codec = settings.runner.codec.kind() > Codec::NONE;
+  Replica out;
+  out.runner = std::make_unique<worker::GroupRunner>(std::move(group), watch, settings.runner);
+  out.reducer = std::make_unique<worker::DenseReducer>(
+      std::make_unique<worker::AllReduceGradients>(dense, reduction),
+      /*overlap=*/reduction.bucket_bytes > 0, *out.runner);
+  return out;
 }
 
 // Sums as workers do on GPUs, in host memory and over their group.
@@ -176,10 +181,11 @@ std::vector<Result> Train(int workers, const std::vector<Step>& steps, const Set
     auto group =
         std::make_unique<collectives::Group>(w, std::move(links), collectives::GroupOptions());
     auto device_sum = std::make_unique<SumWithoutGpus>(*group);
-    const auto reducer = NewReducer(settings, std::move(group), nullptr, *dense);
+    worker::AbortableWatch watch;
+    const auto [runner, reducer] = NewReplica(settings, std::move(group), watch, *dense);
     std::vector<float> gradient(dense->padded().size() + 1), device(kCount);
     if (settings.reduction.on_device) {
-      reducer->SumOnDevice(std::move(device_sum), [&device](bool zero) {
+      runner->SumOnDevice(std::move(device_sum), [&device](bool zero) {
         if (zero) std::fill(device.begin(), device.end(), 0.0f);
         return device.data();
       });
@@ -197,14 +203,14 @@ std::vector<Result> Train(int workers, const std::vector<Step>& steps, const Set
       for (int i = backward; samples > 0 && i > 0; --i) {
         reducer->Ready(kCount * i / (backward + 1));
       }
-      worker::DenseReducer::StepResult told;
+      worker::DenseSteps::StepResult told;
       const absl::Status status = reducer->Finish(absl::MakeSpan(gradient), {0, samples}, &told);
       ASSERT_TRUE(status.ok()) << status;
       result.samples.push_back(told.samples_of_all);
-      result.bytes += told.bytes;
+      result.bytes += runner->TakeBytes();
     }
     result.slots_kept = static_cast<int64_t>(dense->kept_slots().size());
-    ASSERT_TRUE(reducer->GatherForCheckpoint().ok());
+    ASSERT_TRUE(reducer->Settle(/*new_epoch=*/false, 0, nullptr).ok());
     result.values.assign(dense->values().begin(), dense->values().end());
     if (w == 0) {  // who checkpoints
       const std::string file = dense->EncodeFile();
@@ -316,7 +322,7 @@ TEST(DenseReducerTest, CodecsKeepWorkersEqual) {
   for (const char* text : {"kind: TOP_K fraction: 0.1", "kind: SIGN", "kind: POWER_SGD rank: 2",
                            "kind: TOP_K fraction: 1", "kind: SIGN error_feedback: false"}) {
     Settings settings = Direct();
-    ASSERT_TRUE(google::protobuf::TextFormat::ParseFromString(text, &settings.reducer.codec));
+    ASSERT_TRUE(google::protobuf::TextFormat::ParseFromString(text, &settings.runner.codec));
     const std::vector<Result> results = Train(2, steps, settings);
     EXPECT_EQ(results[0].values, results[1].values) << text;
     const bool lossless = std::string(text) == "kind: TOP_K fraction: 1";
@@ -362,8 +368,8 @@ TEST(DenseReducerTest, WhatACodecKeepsIsPartOfAMeanWhateverTheSamples) {
     expected->Apply(mean, 1);
   }
   Settings settings = Direct();
-  settings.reducer.codec.set_kind(Codec::TOP_K);
-  settings.reducer.codec.set_fraction(0.1);
+  settings.runner.codec.set_kind(Codec::TOP_K);
+  settings.runner.codec.set_fraction(0.1);
   for (const Result& result : Train(2, steps, settings)) {
     for (size_t i = 0; i < kCount; ++i) {
       ASSERT_NEAR(result.values[i], expected->values()[i], 2e-5) << i;
@@ -389,17 +395,17 @@ TEST(DenseReducerTest, AbortEndsAWaitForAWorkerThatDoesNotCome) {
     auto pair = collectives::InMemoryLink::NewPair();
     Settings settings = Direct();
     settings.reduction.bucket_bytes = bucket;
-    const auto reducer =
-        NewReducer(settings, GroupOfTwo(std::move(pair[0]), &watch), &watch, *dense);
+    const auto replica =
+        NewReplica(settings, GroupOfTwo(std::move(pair[0]), &watch), watch, *dense);
     std::thread aborter([&] {
-      while (reducer->WaitingFor().text.empty()) absl::SleepFor(absl::Milliseconds(10));
-      EXPECT_THAT(reducer->WaitingFor().text, HasSubstr("for worker 1"));
-      EXPECT_EQ(reducer->WaitingFor().waits_for, EndpointId::Worker(1));
-      reducer->Abort("enough");
+      while (replica.runner->WaitingFor().text.empty()) absl::SleepFor(absl::Milliseconds(10));
+      EXPECT_THAT(replica.runner->WaitingFor().text, HasSubstr("for worker 1"));
+      EXPECT_EQ(replica.runner->WaitingFor().waits_for, EndpointId::Worker(1));
+      replica.runner->Abort("enough");
     });
     std::vector<float> gradient(dense->padded().size() + 1);
-    worker::DenseReducer::StepResult told;
-    const absl::Status status = reducer->Finish(absl::MakeSpan(gradient), {0, 1}, &told);
+    worker::DenseSteps::StepResult told;
+    const absl::Status status = replica.reducer->Finish(absl::MakeSpan(gradient), {0, 1}, &told);
     aborter.join();
     EXPECT_EQ(status, absl::CancelledError("enough"));
   }
@@ -425,24 +431,24 @@ TEST(DenseReducerTest, AWaitInASumOnGpusNamesTheWorkerAndDumpsAndCanBeAborted) {
   auto pair = collectives::InMemoryLink::NewPair();
   Settings settings = Direct();
   settings.reduction.on_device = true;
-  settings.reducer.dump_folder = folder.File("dump");
-  const auto reducer = NewReducer(settings, GroupOfTwo(std::move(pair[0]), &watch), &watch, *dense);
+  settings.runner.dump_folder = folder.File("dump");
+  const auto replica = NewReplica(settings, GroupOfTwo(std::move(pair[0]), &watch), watch, *dense);
   std::vector<float> gradient(dense->padded().size() + 1);
-  reducer->SumOnDevice(std::make_unique<SumWithoutWorker1>(),
-                       [&](bool) { return gradient.data(); });
-  reducer->RequestDump();
+  replica.runner->SumOnDevice(std::make_unique<SumWithoutWorker1>(),
+                              [&](bool) { return gradient.data(); });
+  replica.runner->RequestDump();
   std::thread aborter([&] {
-    while (reducer->WaitingFor().text.empty()) absl::SleepFor(absl::Milliseconds(10));
-    EXPECT_EQ(reducer->WaitingFor().text, "sum on GPUs: waits for worker 1");
-    EXPECT_EQ(reducer->WaitingFor().waits_for, EndpointId::Worker(1));
-    EXPECT_TRUE(collectives::ReadDumps(settings.reducer.dump_folder).ok());
-    reducer->Abort("enough");
+    while (replica.runner->WaitingFor().text.empty()) absl::SleepFor(absl::Milliseconds(10));
+    EXPECT_EQ(replica.runner->WaitingFor().text, "sum on GPUs: waits for worker 1");
+    EXPECT_EQ(replica.runner->WaitingFor().waits_for, EndpointId::Worker(1));
+    EXPECT_TRUE(collectives::ReadDumps(settings.runner.dump_folder).ok());
+    replica.runner->Abort("enough");
   });
-  worker::DenseReducer::StepResult told;
-  const absl::Status status = reducer->Finish(absl::MakeSpan(gradient), {0, 1}, &told);
+  worker::DenseSteps::StepResult told;
+  const absl::Status status = replica.reducer->Finish(absl::MakeSpan(gradient), {0, 1}, &told);
   aborter.join();
   EXPECT_EQ(status, absl::CancelledError("enough"));
-  EXPECT_EQ(reducer->WaitingFor().text, "");
+  EXPECT_EQ(replica.runner->WaitingFor().text, "");
 }
 
 // ---- Sums on GPUs, on a machine that may have none ------------------------------------------
@@ -487,25 +493,25 @@ TEST(DenseReducerTest, DumpsWhileItWaitsAndWhenItFails) {
     auto pair = collectives::InMemoryLink::NewPair();
     Settings settings = Direct();
     settings.reduction.bucket_bytes = bucket;
-    settings.reducer.dump_folder = folder.File(absl::StrCat("bucket", bucket));
-    const auto reducer =
-        NewReducer(settings, GroupOfTwo(std::move(pair[0]), &watch), &watch, *dense);
+    settings.runner.dump_folder = folder.File(absl::StrCat("bucket", bucket));
+    const auto replica =
+        NewReplica(settings, GroupOfTwo(std::move(pair[0]), &watch), watch, *dense);
     std::string asked;
     std::thread other([&] {
-      reducer->RequestDump();
-      auto dumps = collectives::ReadDumps(settings.reducer.dump_folder);
-      for (; !dumps.ok(); dumps = collectives::ReadDumps(settings.reducer.dump_folder)) {
+      replica.runner->RequestDump();
+      auto dumps = collectives::ReadDumps(settings.runner.dump_folder);
+      for (; !dumps.ok(); dumps = collectives::ReadDumps(settings.runner.dump_folder)) {
         absl::SleepFor(absl::Milliseconds(10));
       }
       asked = collectives::DumpText(dumps->front());
-      reducer->Abort("enough");
+      replica.runner->Abort("enough");
     });
     std::vector<float> gradient(dense->padded().size() + 1);
-    worker::DenseReducer::StepResult told;
-    EXPECT_FALSE(reducer->Finish(absl::MakeSpan(gradient), {0, 1}, &told).ok());
+    worker::DenseSteps::StepResult told;
+    EXPECT_FALSE(replica.reducer->Finish(absl::MakeSpan(gradient), {0, 1}, &told).ok());
     other.join();
     EXPECT_THAT(asked, HasSubstr("\"status\":\"OK\""));
-    const auto dumps = collectives::ReadDumps(settings.reducer.dump_folder);
+    const auto dumps = collectives::ReadDumps(settings.runner.dump_folder);
     ASSERT_TRUE(dumps.ok()) << dumps.status();
     ASSERT_EQ(dumps->size(), 1u);
     EXPECT_EQ(dumps->front().group, "workers");
@@ -524,15 +530,17 @@ TEST(DenseReducerTest, AnIdleWorkerDumpsAtItsEnd) {
   for (const bool ask : {false, true}) {
     auto dense = std::move(*worker::DenseParameters::New(Config(), kCount));
     Settings settings = Direct();
-    settings.reducer.dump_folder = folder.File(ask ? "asked" : "not");
-    auto reducer = NewReducer(
-        settings,
-        std::make_unique<collectives::Group>(0, std::vector<std::unique_ptr<collectives::Link>>(1),
-                                             collectives::GroupOptions()),
-        nullptr, *dense);
-    if (ask) reducer->RequestDump();
-    reducer.reset();
-    EXPECT_EQ(collectives::ReadDumps(settings.reducer.dump_folder).ok(), ask);
+    settings.runner.dump_folder = folder.File(ask ? "asked" : "not");
+    worker::AbortableWatch watch;
+    {
+      const auto replica = NewReplica(
+          settings,
+          std::make_unique<collectives::Group>(
+              0, std::vector<std::unique_ptr<collectives::Link>>(1), collectives::GroupOptions()),
+          watch, *dense);
+      if (ask) replica.runner->RequestDump();
+    }
+    EXPECT_EQ(collectives::ReadDumps(settings.runner.dump_folder).ok(), ask);
   }
 }
 

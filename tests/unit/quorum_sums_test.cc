@@ -23,7 +23,9 @@
 #include "tests/unit/memory_links.h"
 #include "worker/dense/allreduce_gradients.h"
 #include "worker/dense/dense_reducer.h"
+#include "worker/dense/group_runner.h"
 #include "worker/dense/local_sgd.h"
+#include "worker/dense/quorum_rounds.h"
 
 namespace tandem {
 namespace {
@@ -55,31 +57,31 @@ Optimizer Adam() {
 struct Member {
   int rank = 0;
   std::unique_ptr<worker::DenseParameters> dense;
-  std::unique_ptr<worker::DenseReducer> reducer;
-  collectives::Group* group = nullptr;  // the reducer's
+  collectives::Group* group = nullptr;  // the runner's
+  std::unique_ptr<worker::GroupRunner> runner;
+  std::unique_ptr<worker::DenseSteps> steps;
   std::vector<float> gradient;
   std::vector<int64_t> missed;
-  int64_t steps = 0;
+  int64_t step = 0;
 
   // A step whose gradient is `value` for each sample.
   absl::Status Step(int64_t samples, float value) {
-    reducer->BeforeStep();
+    steps->BeforeStep();
     std::fill(gradient.begin(), gradient.end(), 0.0f);
     std::fill_n(gradient.begin(), kCount, value * static_cast<float>(samples));
     return Finish(samples);
   }
   absl::Status Finish(int64_t samples) {
-    worker::DenseReducer::StepResult result;
-    const absl::Status status =
-        reducer->Finish(absl::MakeSpan(gradient), {steps++, samples}, &result);
+    worker::DenseSteps::StepResult result;
+    const absl::Status status = steps->Finish(absl::MakeSpan(gradient), {step++, samples}, &result);
     missed.insert(missed.end(), result.missed.begin(), result.missed.end());
     return status;
   }
-  absl::Status EndEpoch(int64_t step) {
-    absl::Status status = reducer->OutOfData();
+  absl::Status EndEpoch(int64_t at) {
+    absl::Status status = steps->OutOfData();
     if (!status.ok()) return status;
     std::vector<int64_t> more;
-    status = reducer->EndEpoch(step, &more);
+    status = steps->Settle(/*new_epoch=*/true, at, &more);
     missed.insert(missed.end(), more.begin(), more.end());
     return status;
   }
@@ -119,30 +121,32 @@ std::vector<Outcome> Train(int workers, Dense::Quorum quorum, int64_t bound,
     plain.rank = rank;
     plain.ranks = workers;
     plain.algorithm = collectives::Algorithm::kDirect;
-    worker::DenseReducer::Options of_reducer;
-    of_reducer.dump_folder = dump_folder;
-    member.reducer = std::make_unique<worker::DenseReducer>(
-        std::move(group), &watch,
-        reduction != nullptr ? reduction(member)
-                             : std::make_unique<worker::AllReduceGradients>(*member.dense, plain),
-        of_reducer);
+    worker::GroupRunner::Options of_runner;
+    of_runner.dump_folder = dump_folder;
+    member.runner = std::make_unique<worker::GroupRunner>(std::move(group), watch, of_runner);
     if (sync_rounds.has_value()) {
-      auto mail = worker::OpenQuorumMail(shared, "127.0.0.1", absl::Minutes(1), nullptr);
+      auto mail = worker::OpenQuorumMail(shared, "127.0.0.1", absl::Minutes(1), watch);
       ASSERT_TRUE(mail.ok()) << mail.status();
       worker::QuorumRounds::Options options = *sync_rounds;
       options.sums.leader.workers = workers;
       options.sums.leader.bound = bound;
       options.sums.algorithm = collectives::Algorithm::kDirect;
-      member.reducer->MeetByQuorum(*member.dense, *std::move(mail), options);
+      member.steps = std::make_unique<worker::QuorumRounds>(*member.dense, *std::move(mail),
+                                                            *member.runner, options);
     } else if (quorum != Dense::QUORUM_UNSPECIFIED) {
-      auto mail = worker::OpenQuorumMail(shared, "127.0.0.1", absl::Minutes(1), nullptr);
+      auto mail = worker::OpenQuorumMail(shared, "127.0.0.1", absl::Minutes(1), watch);
       ASSERT_TRUE(mail.ok()) << mail.status();
       worker::QuorumSums::Options options;
       options.leader = {workers, quorum, bound};
       options.algorithm = collectives::Algorithm::kDirect;
-      member.reducer->SumByQuorum(*member.dense,
-                                  std::move(*worker::DenseParameters::New(optimizer(rank), kCount)),
-                                  *std::move(mail), options);
+      member.steps = std::make_unique<worker::QuorumSums>(
+          *member.dense, std::move(*worker::DenseParameters::New(optimizer(rank), kCount)),
+          *std::move(mail), *member.runner, options);
+    } else {
+      member.steps = std::make_unique<worker::DenseReducer>(
+          reduction != nullptr ? reduction(member)
+                               : std::make_unique<worker::AllReduceGradients>(*member.dense, plain),
+          /*overlap=*/false, *member.runner);
     }
     body(member);
     over.arrive_and_wait();  // as at the end of a job
@@ -163,7 +167,7 @@ TEST(QuorumSumsTest, WhereAllAreWaitedForItIsThePlainAllreduceToTheBit) {
     const auto train = [](Member& member) {
       Random random(static_cast<uint64_t>(member.rank) + 1);
       for (int step = 0; step < 12; ++step) {
-        member.reducer->BeforeStep();
+        member.steps->BeforeStep();
         std::fill(member.gradient.begin(), member.gradient.end(), 0.0f);
         for (int64_t i = 0; i < kCount; ++i) {
           member.gradient[static_cast<size_t>(i)] = static_cast<float>(random.Normal());
@@ -201,7 +205,7 @@ TEST(QuorumSumsTest, NobodyWaitsForALateWorkerWithinTheBoundAndItsGradientIsSumm
     const auto outcomes = Train(3, quorum, kBound, AllAlike(Sgd(kRate)), [&](Member& member) {
       ASSERT_TRUE(member.Step(4, 1).ok());
       if (member.rank == 2) {
-        member.reducer->BeforeStep();  // the parameters of its step 1
+        member.steps->BeforeStep();  // the parameters of its step 1
         read.Notify();
         // It comes when both others are through steps 1 to 3, which they cannot be if they wait for
         // it.
@@ -239,8 +243,8 @@ TEST(QuorumSumsTest, NobodyWaitsForStepsThatAreLeftOut) {
       Train(3, Dense::MAJORITY, kBound, AllAlike(Sgd(kRate)), [&](Member& member) {
         ASSERT_TRUE(member.Step(4, 1).ok());
         if (member.rank == 2) {
-          worker::DenseReducer::StepResult result;
-          ASSERT_TRUE(member.reducer->Finish({}, {kLeftOut, 0}, &result).ok());
+          worker::DenseSteps::StepResult result;
+          ASSERT_TRUE(member.steps->Finish({}, {kLeftOut, 0}, &result).ok());
           member.missed = result.missed;
           for (absl::Notification& ahead : others_are_ahead) ahead.WaitForNotification();
         } else {
@@ -263,9 +267,9 @@ TEST(QuorumSumsTest, UnequalShareOfDataAndCheckpointsInBetween) {
           ASSERT_TRUE(member.Step(1 + member.rank, 1).ok());
         }
         ASSERT_TRUE(member.EndEpoch(20 * (epoch + 1)).ok());
-        member.steps = 20 * (epoch + 1);
+        member.step = 20 * (epoch + 1);
         const std::vector<float> before = member.dense->RowsWithSlots();
-        ASSERT_TRUE(member.reducer->GatherForCheckpoint(&member.missed).ok());
+        ASSERT_TRUE(member.steps->Settle(/*new_epoch=*/false, 0, &member.missed).ok());
         EXPECT_EQ(member.dense->RowsWithSlots(), before) << "nothing was left to be summed";
       }
     });
@@ -299,17 +303,17 @@ TEST(QuorumSumsTest, AllBytesAreCounted) {
     uint64_t told = 0;
     for (int64_t step = 0; step < 4; ++step) {
       std::fill(member.gradient.begin(), member.gradient.end(), 0.0f);
-      worker::DenseReducer::StepResult result;
-      ASSERT_TRUE(member.reducer->Finish(absl::MakeSpan(member.gradient), {step, 2}, &result).ok());
-      told += result.bytes;
+      worker::DenseSteps::StepResult result;
+      ASSERT_TRUE(member.steps->Finish(absl::MakeSpan(member.gradient), {step, 2}, &result).ok());
+      told += member.runner->TakeBytes();
     }
     ASSERT_TRUE(member.EndEpoch(4).ok());
-    const uint64_t at_end = member.reducer->TakeBytes();
+    const uint64_t at_end = member.runner->TakeBytes();
     EXPECT_GE(at_end, kCount * sizeof(float)) << "the last sum";
-    ASSERT_TRUE(member.reducer->GatherForCheckpoint(&member.missed).ok());
-    const uint64_t for_checkpoint = member.reducer->TakeBytes();
+    ASSERT_TRUE(member.steps->Settle(/*new_epoch=*/false, 0, &member.missed).ok());
+    const uint64_t for_checkpoint = member.runner->TakeBytes();
     EXPECT_GE(for_checkpoint, kCount * sizeof(float));
-    EXPECT_EQ(member.reducer->TakeBytes(), 0u);
+    EXPECT_EQ(member.runner->TakeBytes(), 0u);
     EXPECT_EQ(told + at_end + for_checkpoint, member.group->bytes_sent() - before);
   });
 }
@@ -317,21 +321,21 @@ TEST(QuorumSumsTest, AllBytesAreCounted) {
 // What a worker waits for has a name, and ends with the job.
 TEST(QuorumSumsTest, AWaitNamesAWorkerAndEndsWithTheJob) {
   absl::Notification made, ended;
-  worker::DenseReducer* waits = nullptr;
+  Member* waits = nullptr;
   absl::Status seen;
   Train(3, Dense::MAJORITY, 2, AllAlike(Sgd(kRate)), [&](Member& member) {
     if (member.rank == 0) {
-      waits = member.reducer.get();
+      waits = &member;
       made.Notify();
       seen = member.Step(1, 1);
       return ended.Notify();
     }
     made.WaitForNotification();
     if (member.rank == 1) {
-      while (waits->WaitingFor().text.empty()) std::this_thread::yield();
-      EXPECT_EQ(waits->WaitingFor().text, "a gradient of worker 1");
-      EXPECT_EQ(waits->WaitingFor().waits_for, EndpointId::Worker(1));
-      waits->Abort("enough");
+      while (waits->steps->WaitingFor().text.empty()) std::this_thread::yield();
+      EXPECT_EQ(waits->steps->WaitingFor().text, "a gradient of worker 1");
+      EXPECT_EQ(waits->steps->WaitingFor().waits_for, EndpointId::Worker(1));
+      waits->runner->Abort("enough");
     }
     ended.WaitForNotification();
   });
@@ -446,10 +450,10 @@ TEST(QuorumRoundsTest, WhoRunsOutOfDataLeavesTheRestToTheNextSyncRound) {
     ToSyncRound(member, 1, 1);
     if (member.rank == 1) {
       for (int64_t step = 0; step + 1 < kEvery; ++step) ASSERT_TRUE(member.Step(3, 1).ok());
-      ASSERT_TRUE(member.reducer->OutOfData().ok());
+      ASSERT_TRUE(member.steps->OutOfData().ok());
       out.Notify();
       over.WaitForNotification();
-      ASSERT_TRUE(member.reducer->EndEpoch(40, &member.missed).ok());
+      ASSERT_TRUE(member.steps->Settle(/*new_epoch=*/true, 40, &member.missed).ok());
       return;
     }
     out.WaitForNotification();
@@ -465,16 +469,16 @@ TEST(QuorumRoundsTest, WhoRunsOutOfDataLeavesTheRestToTheNextSyncRound) {
 }
 
 TEST(QuorumRoundsTest, WithinTheGraceASyncRoundWaitsForTheOthers) {
-  worker::DenseReducer* waits = nullptr;
+  Member* waits = nullptr;
   absl::Notification made;
   const auto outcomes = Meet(2, SyncRounds(1, absl::Hours(1)), 3, Sgd(kRate), [&](Member& member) {
     ToSyncRound(member, 1, 1);
     if (member.rank == 0) {
-      waits = member.reducer.get();
+      waits = &member;
       made.Notify();
     } else {
       made.WaitForNotification();
-      while (waits->WaitingFor().text.empty()) std::this_thread::yield();
+      while (waits->steps->WaitingFor().text.empty()) std::this_thread::yield();
     }
     ToSyncRound(member, 1, 1);
     ASSERT_TRUE(member.EndEpoch(8).ok());
@@ -511,18 +515,18 @@ TEST(QuorumRoundsTest, ACheckpointGoesOnWithTheSameBits) {
     for (int64_t step = from; step < from + 6; ++step) {
       ASSERT_TRUE(member.Step(2, 0.1f * static_cast<float>(step + member.rank)).ok());
     }
-    ASSERT_TRUE(member.reducer->GatherForCheckpoint(&member.missed).ok());
+    ASSERT_TRUE(member.steps->Settle(/*new_epoch=*/false, 0, &member.missed).ok());
   };
   std::vector<std::string> states(2);
   const auto whole = Meet(2, options, 2, Adam(), [&](Member& member) {
     part(member, 0);
-    states[static_cast<size_t>(member.rank)] = member.reducer->State();
+    states[static_cast<size_t>(member.rank)] = member.steps->State();
     part(member, 6);
   });
   const auto on = Meet(2, options, 2, Adam(), [&](Member& member) {
-    EXPECT_FALSE(member.reducer->SetState("short").ok());
+    EXPECT_FALSE(member.steps->SetState("short").ok());
     const std::string& state = states[static_cast<size_t>(member.rank)];
-    ASSERT_TRUE(member.reducer->SetState(state).ok());
+    ASSERT_TRUE(member.steps->SetState(state).ok());
     part(member, 6);
   });
   for (size_t w = 0; w < 2; ++w) {
@@ -537,10 +541,10 @@ TEST(QuorumSumsTest, AWaitWritesADumpOnRequest) {
   const TemporaryFolder temporary;
   const std::string folder = temporary.File("dumps");
   absl::Notification made[kWaiting], ended[kWaiting];
-  worker::DenseReducer* waits[kWaiting] = {};
+  Member* waits[kWaiting] = {};
   const auto body = [&](Member& member) {
     if (member.rank < kWaiting) {
-      waits[member.rank] = member.reducer.get();
+      waits[member.rank] = &member;
       made[member.rank].Notify();
       (void)member.Step(1, 1);
       return ended[member.rank].Notify();
@@ -548,8 +552,8 @@ TEST(QuorumSumsTest, AWaitWritesADumpOnRequest) {
     const absl::Time by = MonotonicNow() + absl::Seconds(30);
     for (int rank = 0; rank < kWaiting; ++rank) {
       made[rank].WaitForNotification();
-      while (waits[rank]->WaitingFor().text.empty()) std::this_thread::yield();
-      waits[rank]->RequestDump();
+      while (waits[rank]->steps->WaitingFor().text.empty()) std::this_thread::yield();
+      waits[rank]->runner->RequestDump();
       const auto written = [&] {
         const auto dumps = collectives::ReadDumps(folder);
         return dumps.ok() && std::any_of(dumps->begin(), dumps->end(),
@@ -558,7 +562,7 @@ TEST(QuorumSumsTest, AWaitWritesADumpOnRequest) {
       while (!written() && MonotonicNow() < by) std::this_thread::yield();
       EXPECT_TRUE(written()) << "rank " << rank;
     }
-    for (worker::DenseReducer* reducer : waits) reducer->Abort("enough");
+    for (const Member* waiting : waits) waiting->runner->Abort("enough");
     for (absl::Notification& over : ended) over.WaitForNotification();
   };
   Train(3, Dense::MAJORITY, 2, AllAlike(Sgd(kRate)), body, folder);

@@ -54,7 +54,7 @@ class DenseReduction {
     collectives::DataType type = collectives::DataType::kF32;
     int64_t count = 0;                 // elements; v-variants: unused
     absl::Span<const int64_t> counts;  // v-variants: by rank
-    double samples = 0;                // kCodec: samples of all workers in this step
+    double samples = 0;                // of the step; kCodec: of all workers; kDevice: of this one
     const void* input = nullptr;       // valid until OnDone
     void* output = nullptr;
     absl::optional<collectives::Algorithm> algorithm;  // none: the owner chooses

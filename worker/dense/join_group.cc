@@ -16,7 +16,10 @@
 #include "job/user_module.h"
 #include "node/log.h"
 #include "worker/dense/allreduce_gradients.h"
+#include "worker/dense/dense_reducer.h"
 #include "worker/dense/initial_values.h"
+#include "worker/dense/quorum_rounds.h"
+#include "worker/dense/quorum_sums.h"
 
 namespace tandem::worker {
 namespace {
@@ -129,7 +132,7 @@ std::vector<int> LeadersOf(const std::vector<int>& host_of_rank) {
 absl::StatusOr<std::unique_ptr<DeviceSum>> JoinDevices(
     const job::ResolvedJob& plan, collectives::Group& group, const std::vector<int>& host_of_rank,
     const std::string& coordinator, DenseParameters& dense,
-    const DenseReducer::DeviceGradient& gradient, collectives::GroupWatch* watch,
+    const GroupRunner::DeviceGradient& gradient, collectives::GroupWatch* watch,
     std::vector<Path>* paths) {
   DeviceSumOptions options;
   TANDEM_ASSIGN_OR_RETURN(options.zeros, gradient(/*zero=*/true));
@@ -149,9 +152,9 @@ absl::StatusOr<std::unique_ptr<DeviceSum>> JoinDevices(
   return DeviceSum::New(group, std::move(options), [watch](int) { return watch->Verdict(); });
 }
 
-absl::Status SumByQuorum(const job::ResolvedJob& plan, const std::string& coordinator,
-                         AbortableWatch* watch, collectives::Group& group, DenseParameters& dense,
-                         DenseReducer* reducer) {
+absl::StatusOr<std::unique_ptr<DenseSteps>> NewQuorumSteps(
+    const job::ResolvedJob& plan, const std::string& coordinator, AbortableWatch& watch,
+    collectives::Group& group, DenseParameters& dense, GroupRunner& runner) {
   QuorumSums::Options options;
   options.leader = QuorumLeader::OptionsOf(plan);
   options.algorithm = DenseAlgorithm(plan);
@@ -159,13 +162,12 @@ absl::Status SumByQuorum(const job::ResolvedJob& plan, const std::string& coordi
   TANDEM_ASSIGN_OR_RETURN(const std::string host, collectives::LocalHostTowards(coordinator));
   TANDEM_ASSIGN_OR_RETURN(auto mail, OpenQuorumMail(group, host, options.deadline, watch));
   if (plan.job.dense().synchroniser() == Dense::LOCAL_SGD) {
-    reducer->MeetByQuorum(dense, std::move(mail), {options, SyncReplica::OptionsOf(plan)});
-    return absl::OkStatus();
+    const QuorumRounds::Options rounds = {options, SyncReplica::OptionsOf(plan)};
+    return std::make_unique<QuorumRounds>(dense, std::move(mail), runner, rounds);
   }
   TANDEM_ASSIGN_OR_RETURN(auto model,
                           DenseParameters::New(plan.job.dense().optimizer(), dense.count()));
-  reducer->SumByQuorum(dense, std::move(model), std::move(mail), options);
-  return absl::OkStatus();
+  return std::make_unique<QuorumSums>(dense, std::move(model), std::move(mail), runner, options);
 }
 
 }  // namespace
@@ -188,7 +190,7 @@ absl::StatusOr<WorkerGroup> JoinWorkers(const job::ResolvedJob& plan, int rank,
                                         const std::string& coordinator,
                                         const std::string& dump_folder, const OwnModule& module,
                                         DenseParameters& dense,
-                                        DenseReducer::DeviceGradient device_gradient,
+                                        GroupRunner::DeviceGradient device_gradient,
                                         AbortableWatch* watch) {
   // All workers run these steps in the same order, since most steps wait for the other workers. The
   // group is made first, with a chooser whose rules are still empty. Modules are compared before
@@ -224,23 +226,21 @@ absl::StatusOr<WorkerGroup> JoinWorkers(const job::ResolvedJob& plan, int rank,
     return tuning.status();
   }
   out.tuning = *std::move(tuning);
-  DenseReducer::Options reducer;
-  reducer.overlap = out.tuning.bucket_bytes > 0;
-  reducer.codec = plan.job.dense().codec();
-  reducer.seed = plan.job.seed();
-  reducer.dump_folder = dump_folder;
-  collectives::Group* const shared = group.get();
-  const bool quorum = job::SumsByQuorum(plan.job);
-  auto reduction = quorum ? nullptr : NewDenseReduction(plan, rank, out.tuning.bucket_bytes, dense);
-  out.reducer =
-      std::make_unique<DenseReducer>(std::move(group), watch, std::move(reduction), reducer);
+  collectives::Group& shared = *group;
+  out.runner = std::make_unique<GroupRunner>(
+      std::move(group), *watch,
+      GroupRunner::Options{plan.job.dense().codec(), plan.job.seed(), dump_folder});
   if (device_sum != nullptr) {
-    out.reducer->SumOnDevice(std::move(device_sum), std::move(device_gradient));
+    out.runner->SumOnDevice(std::move(device_sum), std::move(device_gradient));
   }
-  if (quorum) {
-    TANDEM_RETURN_IF_ERROR(
-        SumByQuorum(plan, coordinator, watch, *shared, dense, out.reducer.get()));
+  if (job::SumsByQuorum(plan.job)) {
+    TANDEM_ASSIGN_OR_RETURN(out.steps,
+                            NewQuorumSteps(plan, coordinator, *watch, shared, dense, *out.runner));
+    return out;
   }
+  const int64_t bucket = out.tuning.bucket_bytes;
+  out.steps = std::make_unique<DenseReducer>(NewDenseReduction(plan, rank, bucket, dense),
+                                             /*overlap=*/bucket > 0, *out.runner);
   return out;
 }
 

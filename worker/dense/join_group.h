@@ -15,21 +15,23 @@
 #include "proto/wire.pb.h"
 #include "server/manifest.h"
 #include "worker/dense/dense_parameters.h"
-#include "worker/dense/dense_reducer.h"
+#include "worker/dense/dense_steps.h"
+#include "worker/dense/group_runner.h"
 #include "worker/dense/initial_values.h"
 #include "worker/dense/tune_group.h"
 
 namespace tandem::worker {
 
 struct WorkerGroup {
-  std::unique_ptr<DenseReducer> reducer;
+  std::unique_ptr<GroupRunner> runner;
+  std::unique_ptr<DenseSteps> steps;  // uses the runner, so it ends first
   DenseTuning tuning;
   std::vector<Path> paths;  // the links to lower ranks, for the scheduler
 };
 
 // Blocks until all workers of the job are there. `coordinator`: host:port of the rendezvous, unused
 // if the job has one worker. `dump_folder`: the folder for a dump of the group, written if the
-// group fails or on request (DenseReducer::RequestDump); empty: none. `watch` ends all waits, also
+// group fails or on request (GroupRunner::RequestDump); empty: none. `watch` ends all waits, also
 // those of this function, and outlives the group. `device_gradient`: set if the job's device is
 // CUDA.
 //
@@ -41,7 +43,7 @@ absl::StatusOr<WorkerGroup> JoinWorkers(const job::ResolvedJob& plan, int rank,
                                         const std::string& coordinator,
                                         const std::string& dump_folder, const OwnModule& module,
                                         DenseParameters& dense,
-                                        DenseReducer::DeviceGradient device_gradient,
+                                        GroupRunner::DeviceGradient device_gradient,
                                         AbortableWatch* watch);
 
 // Makes the same comparison and gives the same initial values in jobs of two or more workers whose

@@ -7,17 +7,15 @@
 namespace tandem::worker {
 
 QuorumRounds::QuorumRounds(DenseParameters& dense, std::unique_ptr<collectives::AsyncGroup> mail,
-                           collectives::GroupWatch* watch, QuorumSums::Run run,
-                           QuorumSums::Idle idle, const Options& options)
+                           GroupRunner& runner, const Options& options)
     : replica_(dense, options.replica),
-      sums_(replica_.common(), replica_.NewModel(), std::move(mail), watch, std::move(run),
-            std::move(idle), options.sums) {}
+      sums_(replica_.common(), replica_.NewModel(), std::move(mail), runner, options.sums) {}
 
-absl::Status QuorumRounds::Finish(absl::Span<float> gradient, const DenseReduction::Step& step,
-                                  std::vector<int64_t>* missed) {
+absl::Status QuorumRounds::Finish(absl::Span<float> gradient, const Step& step,
+                                  StepResult* result) {
   if (!replica_.Step(gradient, step)) return absl::OkStatus();
   const SyncReplica::Movement movement = replica_.Bring();
-  TANDEM_RETURN_IF_ERROR(sums_.Finish(movement.values, movement.sync_round, missed));
+  TANDEM_RETURN_IF_ERROR(sums_.Finish(movement.values, movement.sync_round, result));
   sums_.BeforeStep();
   replica_.TakeCommon();
   return absl::OkStatus();

@@ -25,7 +25,7 @@
 // workers, at whatever step they are. Afterwards each replica is the common model. A checkpoint
 // contains that model, each worker's optimizer state, and the state of the outer step.
 //
-// Thread safety: as QuorumSteps.
+// Thread safety: as DenseSteps.
 #ifndef TANDEM_WORKER_DENSE_QUORUM_ROUNDS_H_
 #define TANDEM_WORKER_DENSE_QUORUM_ROUNDS_H_
 
@@ -39,7 +39,7 @@
 
 namespace tandem::worker {
 
-class QuorumRounds final : public QuorumSteps {
+class QuorumRounds final : public DenseSteps {
  public:
   struct Options {
     QuorumSums::Options sums;
@@ -48,11 +48,9 @@ class QuorumRounds final : public QuorumSteps {
   // `dense`: the worker's replica, equal on all workers; outlives this object. The other arguments
   // are those of QuorumSums.
   QuorumRounds(DenseParameters& dense, std::unique_ptr<collectives::AsyncGroup> mail,
-               collectives::GroupWatch* watch, QuorumSums::Run run, QuorumSums::Idle idle,
-               const Options& options);
+               GroupRunner& runner, const Options& options);
 
-  absl::Status Finish(absl::Span<float> gradient, const DenseReduction::Step& step,
-                      std::vector<int64_t>* missed) override;
+  absl::Status Finish(absl::Span<float> gradient, const Step& step, StepResult* result) override;
   absl::Status OutOfData() override;
   absl::Status Settle(bool new_epoch, int64_t step, std::vector<int64_t>* missed) override;
   std::string State() const override { return replica_.State(); }

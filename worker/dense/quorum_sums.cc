@@ -16,15 +16,12 @@ constexpr absl::Duration kLook = absl::Milliseconds(100);  // between two looks 
 constexpr absl::Duration kIdle = absl::Seconds(1);
 constexpr int64_t kAddressBytes = 4096;
 
-absl::Status VerdictOf(collectives::GroupWatch* watch) {
-  return watch == nullptr ? absl::OkStatus() : watch->Verdict();
-}
-
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<collectives::AsyncGroup>> OpenQuorumMail(
-    collectives::Group& group, const std::string& host, absl::Duration deadline,
-    collectives::GroupWatch* watch) {
+absl::StatusOr<std::unique_ptr<collectives::AsyncGroup>> OpenQuorumMail(collectives::Group& group,
+                                                                        const std::string& host,
+                                                                        absl::Duration deadline,
+                                                                        AbortableWatch& watch) {
   collectives::AsyncGroupOptions options;
   options.rank = group.rank();
   options.ranks = group.ranks();
@@ -56,17 +53,15 @@ absl::StatusOr<std::unique_ptr<collectives::AsyncGroup>> OpenQuorumMail(
   for (;;) {
     TANDEM_ASSIGN_OR_RETURN(const bool joined, mail->WaitConnected(MonotonicNow() + kLook));
     if (joined) return mail;
-    TANDEM_RETURN_IF_ERROR(VerdictOf(watch));
+    TANDEM_RETURN_IF_ERROR(watch.Verdict());
   }
 }
 
 QuorumSums::QuorumSums(DenseParameters& dense, std::unique_ptr<DenseParameters> model,
-                       std::unique_ptr<collectives::AsyncGroup> mail,
-                       collectives::GroupWatch* watch, Run run, Idle idle, const Options& options)
+                       std::unique_ptr<collectives::AsyncGroup> mail, GroupRunner& runner,
+                       const Options& options)
     : mail_(std::move(mail)),
-      watch_(watch),
-      run_(std::move(run)),
-      idle_(std::move(idle)),
+      runner_(runner),
       options_(options),
       caller_(options.leader),
       member_(dense, std::move(model), {mail_->rank(), mail_->ranks(), options.algorithm}) {
@@ -77,6 +72,7 @@ QuorumSums::QuorumSums(DenseParameters& dense, std::unique_ptr<DenseParameters> 
 }
 
 QuorumSums::~QuorumSums() {
+  runner_.Abort("the worker ends");
   // Wake all threads before joining them: the thread of sums waits on changed_ or for a message,
   // the grace thread on called_, and the leading thread for a message.
   {
@@ -108,17 +104,16 @@ void QuorumSums::BeforeStep() {
   member_.BeforeStep();
 }
 
-absl::Status QuorumSums::Finish(absl::Span<float> gradient, const DenseReduction::Step& step,
-                                std::vector<int64_t>* missed) {
+absl::Status QuorumSums::Finish(absl::Span<float> gradient, const Step& step, StepResult* result) {
   // The gradient is added before rank 0 is told: rank 0 may begin the sum at once, and the sum must
   // contain the gradient.
   if (!gradient.empty()) Add(gradient, step);
   step_ = step.number + 1;
   TANDEM_RETURN_IF_ERROR(Tell({QuorumNews::Says::kGradient, step.number}));
-  return AwaitGoOn(missed);
+  return AwaitGoOn(&result->missed);
 }
 
-void QuorumSums::Add(absl::Span<float> gradient, const DenseReduction::Step& step) {
+void QuorumSums::Add(absl::Span<float> gradient, const Step& step) {
   absl::MutexLock lock(&mutex_);
   member_.Add(gradient, step);
 }
@@ -151,7 +146,7 @@ absl::Status QuorumSums::AwaitGoOn(std::vector<int64_t>* missed) {
   absl::MutexLock lock(&mutex_);
   while (!go_on_ && failure_.ok()) {
     if (!changed_.WaitUntil(&mutex_, MonotonicNow() + kLook)) continue;
-    TANDEM_RETURN_IF_ERROR(VerdictOf(watch_));
+    TANDEM_RETURN_IF_ERROR(runner_.Verdict());
   }
   TANDEM_RETURN_IF_ERROR(failure_);
   go_on_ = false;
@@ -189,8 +184,7 @@ absl::Status QuorumSums::Send(const Bytes& bytes, int to, int64_t tag) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<QuorumSums::Bytes> QuorumSums::Receive(int from, int64_t tag, const Idle& idle,
-                                                      int* who) {
+absl::StatusOr<QuorumSums::Bytes> QuorumSums::Receive(int from, int64_t tag, bool idles, int* who) {
   Bytes bytes = {};
   const absl::Span<uint8_t> room(reinterpret_cast<uint8_t*>(bytes.data()), sizeof bytes);
   TANDEM_ASSIGN_OR_RETURN(const auto ticket,
@@ -198,9 +192,9 @@ absl::StatusOr<QuorumSums::Bytes> QuorumSums::Receive(int from, int64_t tag, con
   for (;;) {
     TANDEM_ASSIGN_OR_RETURN(
         const bool ended,
-        mail_->Wait(ticket, idle ? MonotonicNow() + kIdle : absl::InfiniteFuture(), who));
+        mail_->Wait(ticket, idles ? MonotonicNow() + kIdle : absl::InfiniteFuture(), who));
     if (ended) return bytes;
-    idle();
+    runner_.Idle();
   }
 }
 
@@ -209,7 +203,7 @@ absl::StatusOr<QuorumSums::Bytes> QuorumSums::Receive(int from, int64_t tag, con
 void QuorumSums::Lead() {
   for (;;) {
     int worker = -1;
-    const auto bytes = Receive(collectives::Mailbox::kAnyRank, kToLeader, nullptr, &worker);
+    const auto bytes = Receive(collectives::Mailbox::kAnyRank, kToLeader, /*idles=*/false, &worker);
     if (!bytes.ok()) return Fail(bytes.status());
     const QuorumNews news = {static_cast<QuorumNews::Says>((*bytes)[0]), (*bytes)[1]};
     if (const absl::Status led = Lead(worker, news); !led.ok()) return Fail(led);
@@ -255,14 +249,15 @@ absl::Status QuorumSums::Call(int worker, const QuorumCall& call) {
 
 absl::StatusOr<QuorumCall> QuorumSums::NextForMe() {
   if (mail_->rank() != 0) {
-    TANDEM_ASSIGN_OR_RETURN(const Bytes bytes, Receive(/*from=*/0, kToWorker, idle_, nullptr));
+    TANDEM_ASSIGN_OR_RETURN(const Bytes bytes,
+                            Receive(/*from=*/0, kToWorker, /*idles=*/true, nullptr));
     return QuorumCall{static_cast<QuorumLeader::Begins>(bytes[0]), bytes[1] != 0, bytes[2]};
   }
   absl::MutexLock lock(&mutex_);
   while (for_me_.empty() && !closing_ && failure_.ok()) {
     if (!changed_.WaitUntil(&mutex_, MonotonicNow() + kIdle)) continue;
     mutex_.Unlock();
-    idle_();
+    runner_.Idle();
     mutex_.Lock();
   }
   TANDEM_RETURN_IF_ERROR(failure_);
@@ -299,7 +294,7 @@ absl::Status QuorumSums::Sum() {
     absl::MutexLock lock(&mutex_);
     request = member_.BeginSum();
   }
-  TANDEM_RETURN_IF_ERROR(run_(request));
+  TANDEM_RETURN_IF_ERROR(runner_.Run(request));
   absl::MutexLock lock(&mutex_);
   member_.EndSum();
   return absl::OkStatus();
@@ -311,7 +306,7 @@ absl::Status QuorumSums::CompareModels() {
     absl::MutexLock lock(&mutex_);
     request = member_.BeginCompare();
   }
-  TANDEM_RETURN_IF_ERROR(run_(request));
+  TANDEM_RETURN_IF_ERROR(runner_.Run(request));
   absl::MutexLock lock(&mutex_);
   return member_.EndCompare(settle_step_);
 }

@@ -25,7 +25,6 @@
 #include <array>
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -44,50 +43,45 @@
 #include "proto/activity.h"
 #include "worker/dense/dense_parameters.h"
 #include "worker/dense/dense_reduction.h"
+#include "worker/dense/dense_steps.h"
+#include "worker/dense/group_runner.h"
 #include "worker/dense/quorum_caller.h"
 #include "worker/dense/quorum_member.h"
-#include "worker/dense/quorum_steps.h"
 
 namespace tandem::worker {
 
 // Opens the group in which workers exchange news. All ranks of `group` call this function. `host`:
 // the host name by which the other workers reach this one.
-absl::StatusOr<std::unique_ptr<collectives::AsyncGroup>> OpenQuorumMail(
-    collectives::Group& group, const std::string& host, absl::Duration deadline,
-    collectives::GroupWatch* watch);
+absl::StatusOr<std::unique_ptr<collectives::AsyncGroup>> OpenQuorumMail(collectives::Group& group,
+                                                                        const std::string& host,
+                                                                        absl::Duration deadline,
+                                                                        AbortableWatch& watch);
 
-class QuorumSums final : public QuorumSteps {
+class QuorumSums final : public DenseSteps {
  public:
   struct Options {
     QuorumLeader::Options leader;  // used at rank 0
     absl::optional<collectives::Algorithm> algorithm;
     absl::Duration deadline = absl::Minutes(1);  // for the delivery of a message
   };
-  // Runs a collective of all workers until it has ended; called only on the thread of sums.
-  using Run = std::function<absl::Status(const DenseReduction::Request&)>;
-  // The same thread calls it about once a second while there is nothing to sum.
-  using Idle = std::function<void()>;
-
-  // `dense`: the parameters that the worker computes with; outlives this object. `model`: made in
-  // the same way as `dense`. `watch` may be null.
+  // `dense`: the parameters that the worker computes with. `model`: made in the same way as
+  // `dense`. `runner` runs the sums, only on the thread of sums. `dense` and `runner` outlive this
+  // object.
   QuorumSums(DenseParameters& dense, std::unique_ptr<DenseParameters> model,
-             std::unique_ptr<collectives::AsyncGroup> mail, collectives::GroupWatch* watch, Run run,
-             Idle idle, const Options& options);
-  // Requires: a running sum has been aborted, or has ended on all ranks.
+             std::unique_ptr<collectives::AsyncGroup> mail, GroupRunner& runner,
+             const Options& options);
   ~QuorumSums() override;
 
   // Copies the present model into the parameters.
   void BeforeStep() override;
-  absl::Status Finish(absl::Span<float> gradient, const DenseReduction::Step& step,
-                      std::vector<int64_t>* missed) override;
+  absl::Status Finish(absl::Span<float> gradient, const Step& step, StepResult* result) override;
   absl::Status OutOfData() override;
   // Afterwards the parameters are the model, with the optimizer state.
   absl::Status Settle(bool new_epoch, int64_t step, std::vector<int64_t>* missed) override;
   Activity WaitingFor() const override ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Before Settle: adds a gradient to its sum without telling rank 0.
-  void Add(absl::Span<float> gradient, const DenseReduction::Step& step)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  void Add(absl::Span<float> gradient, const Step& step) ABSL_LOCKS_EXCLUDED(mutex_);
   // Before the first step: copies the parameters into the model.
   absl::Status SetModel() ABSL_LOCKS_EXCLUDED(mutex_);
   uint64_t sums() const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -103,8 +97,8 @@ class QuorumSums final : public QuorumSteps {
   absl::Status Tell(const QuorumNews& news);
   absl::Status AwaitGoOn(std::vector<int64_t>* missed);
   absl::Status Send(const Bytes& bytes, int to, int64_t tag) ABSL_LOCKS_EXCLUDED(sent_mutex_);
-  // `idle`: called about once a second while waiting; may be null.
-  absl::StatusOr<Bytes> Receive(int from, int64_t tag, const Idle& idle, int* who);
+  // `idles`: on the thread of sums, which runs GroupRunner::Idle while it waits.
+  absl::StatusOr<Bytes> Receive(int from, int64_t tag, bool idles, int* who);
 
   // Rank 0 only.
   void Lead();
@@ -122,9 +116,7 @@ class QuorumSums final : public QuorumSteps {
   void Fail(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const std::unique_ptr<collectives::AsyncGroup> mail_;
-  collectives::GroupWatch* const watch_;
-  const Run run_;
-  const Idle idle_;
+  GroupRunner& runner_;
   const Options options_;
   int64_t step_ = 0;  // next step; used by the worker's thread
 
