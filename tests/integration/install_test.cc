@@ -113,7 +113,7 @@ TEST_F(InstallTest, NothingPointsBack) {
     }
     EXPECT_FALSE(absl::StrContains(text, TANDEM_BUILD)) << path;
   }
-  EXPECT_EQ(programs, 7);  // five, and two libraries
+  EXPECT_EQ(programs, 6);  // five, and a library
   EXPECT_GT(texts, 100);
 }
 
