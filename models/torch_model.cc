@@ -238,7 +238,7 @@ void TorchModel::RunOnDevice(const Call& call) {
   if (backward) *call.loss_sum = 0.0;
   if (samples > 0) {
     ViewBlock(call, 0, samples);
-    // What the caller gets: its own memory, and the copy of the values on the host.
+    // Pairs of the caller's memory and the pinned copy that goes there.
     std::vector<std::pair<at::Tensor, at::Tensor>> results;
     const std::vector<at::Tensor> host_gradients = block_.pooled_gradients;
     CopyBlockToDevice();

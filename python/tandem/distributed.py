@@ -3,8 +3,8 @@
     import tandem.distributed                              # registers it
     torch.distributed.init_process_group("tandem")         # as with gloo
 
-It has every collective of torch.distributed for tensors in memory of the host, `send` and `recv`
-with tags, `new_group` and asynchronous works. Members find each other by the store of
+The back end has every collective of torch.distributed for tensors in memory of the host, `send`
+and `recv` with tags, `new_group` and asynchronous works. Members find each other by the store of
 init_process_group. Then they use shared memory on one host, and RDMA or TCP between hosts.
 
 Threads of C++ do the works without the interpreter lock. Errors are tandem.Error with one line that
@@ -383,7 +383,7 @@ class _Member:
         # DistributedDataParallel holds only the C++ side of a work. Works stay here until they have
         # been waited for.
         self._works: dict[int, _Work] = {}
-        # Those of them that may still run, looked at in turn.
+        # The works that may still run; each is looked at in turn.
         self._running: collections.deque[_Work] = collections.deque()
         options = _abi.GroupOptions()
         options.size = ctypes.sizeof(options)

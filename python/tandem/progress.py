@@ -70,7 +70,7 @@ class Progress:
         if self.begun:  # by a loop that was left
             return None
         self.take_up()
-        # Those before the loop over epochs are met each time.
+        # The barriers before the loop over epochs are repeated in every run, also a resumed one.
         self.barriers = self._barriers_at_epoch
         self.begun = True
         return self._again

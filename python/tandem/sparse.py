@@ -110,7 +110,7 @@ class FieldIds:
         self.ended: Optional[bool] = None  # whether they were given with it
         self.given = (ids, offsets, weights)
         self.ids = _integers(f"ids of field '{name}'", ids)
-        # Of each sample, where all have as many: from an [samples, length] tensor.
+        # The ids of each sample if all samples have as many (a [samples, length] tensor), or None.
         self.length = length
         self.offsets = None if offsets is None else \
             _integers(f"offsets of field '{name}'", offsets).contiguous()

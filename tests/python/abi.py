@@ -100,7 +100,7 @@ def score():
         strange[:3] = 1
         refused(f"label {label:g} of sample 3; expected labels of 0 or 1",
                 lib.tandem_score(handle, where, strange.ctypes.data, SAMPLES))
-    # What was refused has taken none away.
+    # A refused call has not used up the rows.
     _abi.check(lib.tandem_rows(handle, 0, cells.ctypes.data, cells.size))
     refused("one of logits and labels: a null", lib.tandem_score(handle, where, None, SAMPLES))
     refused("one of logits and labels: a null", lib.tandem_score(handle, None, where, SAMPLES))

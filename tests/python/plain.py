@@ -229,8 +229,8 @@ for ids in ({"city": far}, {"city": (matrix[:, 0], far)},
     refused("on meta, want them on the CPU, where rows are fetched; say .cpu()", BatchIds, tables,
             ids)
 
-# What a checkpoint has of a script comes back as it was, of the same types; what runs code is not
-# taken.
+# The values that a script put into a checkpoint come back unchanged and of the same types. Objects
+# that would run code are refused.
 value = {3: [1, 2.5, float("inf"), None, True, "Rome"], "t": (torch.arange(3), b"\0\1", {1, 2},
                                                               -2 ** 70),
          "n": [numpy.float32(1.5), numpy.arange(4, dtype=numpy.uint32)],
