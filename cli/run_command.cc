@@ -433,7 +433,7 @@ class Run {
     stopping_ = true;
     if (flags_.replay.empty()) children_.SignalOne("scheduler", node::kDriverStops);
     if (started_ && checkpoints && !again) {
-      return view_.Line("stopping: saving first; once more to end at once");
+      return view_.Line("stopping: making a checkpoint first; once more to end at once");
     }
     if (failure_.empty()) failure_ = "stopped by a signal";
     view_.Line("stopping");

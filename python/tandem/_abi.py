@@ -162,7 +162,7 @@ def roots() -> list[str]:
     """Folders that may have lib/ and bin/: of a build (build/python is a link to the package's
     folder), of the source tree's build, of an installed Tandem, or of a wheel."""
     tree = _above(os.path.abspath(__file__), 3)        # of ROOT/python/tandem/_abi.py
-    # Of PREFIX/share/tandem/python/tandem/_abi.py.
+    # PREFIX, if this file is PREFIX/share/tandem/python/tandem/_abi.py.
     prefix = _above(os.path.realpath(__file__), 5)
     wheel = os.path.join(_above(os.path.abspath(__file__), 1), "_prefix")
     return [tree, os.path.join(tree, "build"), prefix, wheel]

@@ -41,7 +41,7 @@ def _read_range(path: str) -> CheckpointRange:
     data = numpy.memmap(path, dtype=numpy.uint8, mode="r")
     head = data[:_HEAD.itemsize].view(_HEAD)[0] if size >= _HEAD.itemsize else None
     if head is None or head["magic"] != b"TDRF" or head["format"] != 1:
-        raise Error(f"{path}: no file of a saved table")
+        raise Error(f"{path}: expected a file of a table in a checkpoint")
     rows, dim, slots = int(head["rows"]), int(head["dim"]), int(head["slots_per_row"])
     names = _HEAD.itemsize + int(head["workers"]) * _WORKER_BYTES
     keys_at = _eight(names + int(head["table_bytes"]) + int(head["optimizer_bytes"]))

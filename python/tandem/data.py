@@ -61,7 +61,7 @@ class DataLoader:
         self._warned = False
 
     def __len__(self) -> int:
-        """Of the iterable. TypeError: it has none."""
+        """The length of the iterable. TypeError: the iterable has no length."""
         return len(self._iterable)
 
     def _ids(self, batch: Any) -> BatchIds:

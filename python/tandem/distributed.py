@@ -52,7 +52,8 @@ _OPS = {dist.ReduceOp.SUM: _abi.SUM, dist.ReduceOp.PRODUCT: _abi.PRODUCT,
         dist.ReduceOp.MIN: _abi.MIN, dist.ReduceOp.MAX: _abi.MAX, dist.ReduceOp.AVG: _abi.AVERAGE,
         dist.ReduceOp.BAND: _abi.BIT_AND, dist.ReduceOp.BOR: _abi.BIT_OR,
         dist.ReduceOp.BXOR: _abi.BIT_XOR}
-# Of truth values, which are bytes of 0 and 1. A sum or a product is one of truths.
+# Operations on truth values, which are bytes of 0 and 1: their sum is their maximum, their product
+# their minimum.
 _BOOL_OPS: dict[int, Optional[int]] = {_abi.SUM: _abi.MAX, _abi.PRODUCT: _abi.MIN,
                                        _abi.AVERAGE: None}
 
@@ -298,7 +299,7 @@ class _Work(dist._Work):
                     raise self._error
                 return self._result
             # C++, where DistributedDataParallel waits, gets the error only from a callback that
-            # raises it. It would take the value of Future.set_exception for a result.
+            # raises it. C++ would take the value of Future.set_exception for a result.
             self._inner = torch.futures.Future()
             self._future = self._inner.then(results)
             self._group.finish(self)

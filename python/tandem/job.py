@@ -303,8 +303,8 @@ class Job:
     def barrier(self) -> None:
         """Waits until all workers have entered the barrier: each calls it as often as the others.
         Do not call it in a loop over batches, because workers may have different numbers of
-        batches. It returns at once in a job that was told to end, and in a resumed run at a barrier
-        that another worker had left when the checkpoint was made."""
+        batches. The call returns at once in a job that was told to end, and in a resumed run at a
+        barrier that another worker had left when the checkpoint was made."""
         worker, lib = self._worker, library()
         worker.check_process()
         if worker.cells is not None:
@@ -352,8 +352,8 @@ class Job:
 
     def close(self) -> None:
         """Ends the job, if it has not ended, for all of its workers; tandem.init() may then begin
-        another one. It is for notebooks, also after an error; a script that runs to its end does
-        not need it. A second call does nothing, or waits for the checkpoint of a first one that
+        another one. Notebooks need close(), also after an error; a script that runs to its end
+        does not. A second call does nothing, or waits for the checkpoint of a first one that
         Ctrl-C has interrupted.
 
         A job that tandem.init() has started makes a checkpoint first, and prints its folder.

@@ -157,8 +157,8 @@ class EmbeddingBagCollection(_Rows):
 
     tables: EmbeddingBagConfig each, or names; None: all tables of the job. ValueError: the job has
     no such table. include_last_offset: whether the offsets of (values, offsets) end with the number
-    of ids. It holds for the loader's batches for these tables, unless tandem.DataLoader has its
-    own, and for the module that serves. None: each batch shows it.
+    of ids. The option applies to the loader's batches for these tables, unless tandem.DataLoader
+    has its own, and for the module that serves. None: each batch shows it.
     """
 
     def __init__(self, tables: Optional[Iterable[Union[str, EmbeddingBagConfig]]] = None,

@@ -60,11 +60,11 @@ class DistributedOptimizer:
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """Of the script's optimizer; empty for the job's."""
+        """The groups of the script's optimizer; empty if the job has the optimizer."""
         return self._torch.param_groups if self._torch is not None else []
 
     def state_dict(self) -> dict[str, Any]:
-        """Of the script's optimizer; empty for the job's."""
+        """The state of the script's optimizer; empty if the job has the optimizer."""
         return self._torch.state_dict() if self._torch is not None else {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -75,8 +75,8 @@ class DistributedOptimizer:
         self._torch.load_state_dict(state)
 
     def zero_grad(self, set_to_none: bool = False) -> None:
-        """As torch's. Rows come anew with each batch, without gradients. Rows of the batch at hand
-        lose theirs, so that a loss can be computed again."""
+        """Like torch's zero_grad(). Rows come anew with each batch, without gradients. Rows of the
+        batch at hand lose theirs, so that a loss can be computed again."""
         self._parameters.zero_grad(set_to_none)
 
     def step(self, closure: Optional[Callable[[], Any]] = None,

@@ -1,4 +1,4 @@
-"""Where a script stands in its job: its part of a checkpoint, and how a run resumes from that."""
+"""The position of a script in its job: its part of a checkpoint, and how a run resumes from it."""
 from __future__ import annotations
 
 import copy
@@ -62,7 +62,7 @@ class Progress:
         self._taken_up = False          # the state of the script in the checkpoint
         self._resumed_place: Any = None  # for the next loop
 
-    # ---- what the script does ----
+    # ---- events of the script ----
 
     def begin(self) -> Optional[int]:
         """The loop over epochs begins. Returns the epoch in which the run resumes; None: the next
@@ -213,8 +213,8 @@ class Progress:
 
     def restore(self, rank: int, world_size: int, module: torch.nn.Module,
                 torch_optimizer: Optional[torch.optim.Optimizer]) -> None:
-        """Of the script: its module, and its optimizer if it has one. Takes their state from the
-        checkpoint if the run resumes."""
+        """Takes the state of the script's module and optimizer (None: the job has the optimizer)
+        from the checkpoint if the run resumes."""
         self._rank, self._module, self._optimizer = rank, module, torch_optimizer
         own = self._read(rank)
         if own is None:
@@ -248,8 +248,8 @@ class Progress:
                           f"checkpoint that the run begins with do not fit: {error}", stacklevel=4)
 
     def _read(self, rank: int) -> Optional[tuple[Any, bytes, Any]]:
-        """Where the script of a worker resumes, the end of its loop that it may still have to go
-        back to, and the optimizer's state (of worker 0); None: the run begins."""
+        """Returns the state in which the script of a worker resumes, the state at the end of its
+        last loop, and the optimizer's state of worker 0. None: the run begins."""
         data, count, epoch = ctypes.c_void_p(), ctypes.c_int64(), ctypes.c_int64()
         there = check(library().tandem_resumed_state(self._handle, rank, ctypes.byref(data),
                                                      ctypes.byref(count), ctypes.byref(epoch)))

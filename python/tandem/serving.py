@@ -50,8 +50,8 @@ def _signed_units(words: Tensor) -> Tensor:
 
 
 def _normal(seed: int, ids: Tensor, dim: int, scale: float) -> Tensor:
-    """One number at a time, with the logarithm and the cosine of the C library, as the servers have
-    them: those of tensors may differ in the last bit."""
+    """Computes one number at a time with log and cos of the C library, as the servers do: functions
+    of tensors may differ in the last bit."""
     words = _draws(seed, ids, 2 * dim)
     u, v = _units(words[:, 0::2]), _units(words[:, 1::2])
     values: List[float] = []
@@ -87,7 +87,8 @@ class InitialValues(nn.Module):
 # ---- rows -------------------------------------------------------------------------------------
 
 class CheckpointRows(nn.Module):
-    """The rows of a saved table: called with ids int64 of any shape, returns float32 [..., dim]."""
+    """The rows of a table in a checkpoint: called with ids int64 of any shape, returns float32
+    [..., dim]."""
 
     def __init__(self, table: CheckpointTable) -> None:
         super().__init__()

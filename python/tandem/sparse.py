@@ -130,7 +130,7 @@ class FieldIds:
                              "[samples] or (values, offsets)")
 
     def bounds(self) -> torch.Tensor:
-        """Where the ids of each sample begin, and where the last one's end."""
+        """The places at which the ids of each sample begin, and the end of the last sample."""
         return torch.arange(self.ids.numel() + 1) if self.offsets is None else self.offsets
 
     def same_ids(self, other: FieldIds) -> bool:

@@ -1,5 +1,5 @@
 """A worker of the job in this process, as the modules of this package use it: its requests and
-their answers, and the batch at hand. Users have it as tandem.Job."""
+their answers, and the batch at hand. tandem.Job is its public side."""
 from __future__ import annotations
 
 import _signal

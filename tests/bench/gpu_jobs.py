@@ -1,6 +1,6 @@
 """Whole jobs with their dense layers on a GPU, beside the same jobs on the processor.
 
-    python3 tests/bench/gpu_jobs.py [--build build] [--out FOLDER] [--quick]
+    python3 tests/bench/gpu_jobs.py [--build build] [--out FOLDER] [--only losses|speed] [--quick]
 
 First the same jobs with dense.device CPU and CUDA, with 1, 2 and 4 workers: their losses must differ by
 less than .002. NCF needs $TANDEM_DATA (docs/DATA.md). Then samples per second of the DLRM of

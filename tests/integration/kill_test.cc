@@ -300,7 +300,7 @@ TEST_F(KillTest, HangupAndTimeLimitsCheckpointAndEndTheRun) {
     for (int i = 0; i < 2; ++i) {  // the system repeats them, which is no request to hurry
       kill(to, c.signal);
       if (i == 1) continue;
-      EXPECT_TRUE(job.driver().WaitForOutput("saving first", kReported));
+      EXPECT_TRUE(job.driver().WaitForOutput("making a checkpoint first", kReported));
     }
     const RunResult result = job.Finish(patience_ * kNaming);
     EXPECT_EQ(result.signal, c.signal) << result.DebugString();

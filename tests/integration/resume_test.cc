@@ -326,7 +326,7 @@ TEST_F(ResumeTest, ASignalCheckpointsFirst) {
   for (const auto& [name, pid] : roles) kill(pid, SIGTERM);
   job.driver().Signal(SIGTERM);
   job.driver().Signal(SIGTERM);
-  EXPECT_TRUE(job.driver().WaitForOutput("saving first", absl::Seconds(20)));
+  EXPECT_TRUE(job.driver().WaitForOutput("making a checkpoint first", absl::Seconds(20)));
   kill(roles.at("scheduler"), SIGCONT);
   const RunResult ended = job.Finish(kRunLimit);
   EXPECT_EQ(ended.signal, SIGTERM) << ended.DebugString();
@@ -362,7 +362,7 @@ TEST_F(ResumeTest, ASecondSignalEndsAtOnce) {
   // A server that does not answer: the checkpoint cannot come to an end.
   kill(job.Roles()["server-0"], SIGSTOP);
   job.driver().Signal(SIGINT);
-  ASSERT_TRUE(job.driver().WaitForOutput("saving first", absl::Seconds(20)));
+  ASSERT_TRUE(job.driver().WaitForOutput("making a checkpoint first", absl::Seconds(20)));
   absl::SleepFor(absl::Milliseconds(1200));  // what comes within a second is the same
   job.driver().Signal(SIGINT);
   const RunResult ended = job.Finish(absl::Seconds(30));

@@ -15,7 +15,7 @@ import torch
 import tandem
 from tandem.nn import _check_field, _same
 from tandem.packing import pack, unpack
-from tandem.sparse import BatchIds, FieldIds, KeyedJaggedTensor
+from tandem.sparse import BatchIds, KeyedJaggedTensor
 from tandem.tables import Table, Tables
 
 
