@@ -329,6 +329,27 @@ TEST_F(StalenessTest, AspCountsEveryArrival) {
   EXPECT_GT(recorded.run.summary["staleness"]["rest"]["version_staleness"]["max"], 0);
 }
 
+// Tables ASP with a step read ahead, dense by allreduce: workers stay within one step.
+TEST_F(StalenessTest, HybridKeepsWorkersTogether) {
+  Recorded recorded;
+  Run(Join(kUneven, {"policy={kind: ASP}", "train.prefetch_steps=1"}), &recorded);
+  if (HasFailure()) return;
+  for (const auto& [id, records] : recorded.ranges) {
+    SCOPED_TRACE(absl::StrCat("range ", id));
+    ExpectTicksOfArrivals(records);
+    for (const server::UpdateRecord& r : records) {
+      ASSERT_EQ(r.fate, server::kFateApplied);
+      // No worker begins a step before all have pushed the one before it, and none has more than
+      // four pushes on their way; a worker reads one step ahead.
+      ASSERT_LE(r.version_applied - r.version_read, (kWorkers - 1) * (2 * 4 + 3) + 1);
+    }
+  }
+  EXPECT_EQ(recorded.tables.count("dense"), 0u);
+  const nlohmann::json& dense = recorded.run.summary["staleness"]["dense"];
+  EXPECT_TRUE(dense.contains("in_flight_depth"));
+  EXPECT_FALSE(dense.contains("clock_gap")) << "replicas take each step together: none to measure";
+}
+
 // Backup workers: no read is stale, every step of every range is closed by three of four or by all
 // that still have data, and what is dropped came after its step had closed.
 TEST_F(StalenessTest, BackupWorkersDropWhatComesLate) {

@@ -159,6 +159,33 @@ TEST_F(SimulateTest, AQuorumDoesNotWaitForSlowSteps) {
   }
 }
 
+// The same of sync rounds, and with a grace somewhere between.
+TEST_F(SimulateTest, SyncRoundsOfAQuorumDoNotWaitForSlowSteps) {
+  const auto simulate = [](const std::string& name, const std::string& who) {
+    return Simulate(
+        name,
+        {"reproducible=false", "policy={kind: ASP}", "cluster.workers=4", "train.batch_size=10",
+         "dense.synchroniser=LOCAL_SGD", "dense.local_steps={sync_every: 4 " + who + "}",
+         "fault_injection.slow_workers={mean_seconds: 0.02 slow_share: 0.05 slow_factor: 8}"});
+  };
+  const RunResult all = simulate("all-meet", ""), some = simulate("some-meet", "quorum: 2"),
+                  patient = simulate("patient", "quorum: 2 grace_seconds: 0.05");
+  for (const RunResult* run : {&all, &some, &patient}) {
+    ASSERT_TRUE(run->ok()) << run->DebugString();
+    EXPECT_EQ(run->summary["samples"], 2500);
+  }
+  const auto seconds = [](const RunResult& run) { return run.summary.value("seconds", 1e9); };
+  EXPECT_LT(seconds(some), 0.9 * seconds(all));
+  EXPECT_LT(seconds(patient), seconds(all));
+  const auto missed = [](const RunResult& run) {
+    return run.summary["staleness"]["dense"]["version_staleness"];
+  };
+  EXPECT_EQ(missed(some)["count"], 64) << "movements: of 63 steps of each worker";
+  EXPECT_LE(missed(some)["max"], 4);
+  EXPECT_GT(missed(some)["mean"], 0.1);
+  EXPECT_LT(missed(patient)["mean"].get<double>(), missed(some)["mean"].get<double>());
+}
+
 TEST_F(SimulateTest, FramesTakeTheirTimeOnTheLinks) {
   const double free = Seconds("free", {});
   const double narrow = Seconds("narrow", {}, {"--bytes-per-second", "1e7"});

@@ -66,6 +66,21 @@ TEST_F(SlowWorkerTest, BspWaitsForTheSlowWorker) {
   EXPECT_LE(slept, run.summary["seconds"].get<double>());
 }
 
+// Whoever is late computes in vain. The others take their time, too: were they through at once, it
+// would be late for a step or two only, as they are where their processor has other work.
+TEST_F(SlowWorkerTest, BackupWorkersDropWhatTheSlowWorkerComputed) {
+  const RunResult run = RunJob(Arguments({"policy={kind: BACKUP_WORKERS backups: 1}",
+                                          "fault_injection.slow_workers=[{worker: 0 mean_seconds: "
+                                          "0.02}, {worker: 1 mean_seconds: 0.1}, "
+                                          "{worker: 2 mean_seconds: 0.02}]"}));
+  ASSERT_TRUE(run.ok()) << run.DebugString();
+  const nlohmann::json& workers = run.summary["by_worker"];
+  for (int rank : {0, 2}) {
+    EXPECT_GT(workers[kSlow]["dropped"], workers[static_cast<size_t>(rank)]["dropped"])
+        << workers.dump();
+  }
+}
+
 // The same steps sleep as long again, also by a trace file, and a trace says where they slept.
 TEST_F(SlowWorkerTest, TracesOfStepsDriveTracesOfTheRun) {
   const std::string file = job_->File("steps.txt");

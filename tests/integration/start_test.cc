@@ -153,6 +153,17 @@ TEST_F(StartTest, EvaluationNeedsAWholeModel) {
   EXPECT_THAT(some.output, HasSubstr("needs the whole model"));
 }
 
+TEST_F(StartTest, AnotherOptimizerBeginsItsSlotsAndSaysSo) {
+  const RunResult run = From("adam", {"table[0].optimizer={kind: ADAM learning_rate: 0.01}",
+                                      "dense.optimizer={kind: SGD learning_rate: 0.0001}",
+                                      "table[1].optimizer={kind: SGD learning_rate: 0.0001}"});
+  ASSERT_TRUE(run.ok()) << run.DebugString();
+  EXPECT_THAT(run.output, HasSubstr("the optimizer of table cities is adam, the checkpoint's is "
+                                    "adagrad: the optimizer state starts afresh"));
+  EXPECT_THAT(run.output, HasSubstr("the optimizer of the dense parameters is sgd"));
+  EXPECT_GT(run.summary["eval"]["auc"].get<double>(), 0.9) << "what was learned is still there";
+}
+
 TEST_F(StartTest, SomeTablesAlone) {
   const RunResult run = From("wider", {"model={mlp {hidden: [32]}}", "train.max_steps=1"},
                              {"--only-tables", "cities,offers"});
