@@ -74,7 +74,7 @@ absl::Status CheckValue(const Message& message, const FieldDescriptor& field, in
 }  // namespace
 
 std::string BoundsText(const Bounds& bounds) {
-  if (bounds.has_min() && bounds.has_max()) {
+  if (bounds.has_min() && bounds.has_max() && !bounds.has_above() && !bounds.has_below()) {
     return absl::StrCat(NumberText(bounds.min()), " to ", NumberText(bounds.max()));
   }
   std::vector<std::string> parts;

@@ -155,8 +155,8 @@ class UpdatePolicy {
                         int64_t steps) const = 0;
 };
 
-// Constructs the policy. `config` must be resolved: its kind is set, and so are the fields that the
-// kind needs.
+// Constructs the policy. `config` must be resolved: its kind and the fields that the kind needs are
+// set, and their values have passed the checks of a job.
 absl::StatusOr<std::unique_ptr<UpdatePolicy>> NewUpdatePolicy(const Policy& config, int workers);
 
 }  // namespace tandem::policies

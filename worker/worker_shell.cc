@@ -362,9 +362,9 @@ class Worker {
         JoinWorkers(options_.plan, self_.index, coordinator_, options_.dump_folder, Module(),
                     runner_->dense(), on_device ? runner_->LeaveGradientOnDevice() : nullptr,
                     &watch_));
+    TANDEM_RETURN_IF_ERROR(group.steps->SetState(own_state_));
     steps_ = group.steps.get();
     group_runner_ = group.runner.get();
-    TANDEM_RETURN_IF_ERROR(steps_->SetState(own_state_));
     group_runner_->set_trace(trace_.get());
     // With slow_down_ the gradients of a step count as ready only at the end of its longer time.
     if (steps_->overlaps() && !slow_down_.any()) {

@@ -411,20 +411,24 @@ TEST(DenseReducerTest, AbortEndsAWaitForAWorkerThatDoesNotCome) {
   }
 }
 
-// A sum on GPUs in which worker 1 does not come.
-class SumWithoutWorker1 final : public worker::DeviceSum {
+// A sum on GPUs that waits for a worker; -1: for nobody.
+class EndlessSum final : public worker::DeviceSum {
  public:
+  explicit EndlessSum(int worker) : worker_(worker) {}
   std::string name() const override { return "fake"; }
   std::string why() const override { return "for a test"; }
   uint64_t bytes_sent() const override { return 0; }
   absl::Status Sum(float*, int64_t, float*, const Waiting& waiting) override {
     absl::Status status;
-    while ((status = waiting(1)).ok()) absl::SleepFor(absl::Milliseconds(10));
+    while ((status = waiting(worker_)).ok()) absl::SleepFor(absl::Milliseconds(10));
     return status;
   }
+
+ private:
+  const int worker_;
 };
 
-TEST(DenseReducerTest, AWaitInASumOnGpusNamesTheWorkerAndDumpsAndCanBeAborted) {
+void ExpectWaitInASumOnGpus(int worker, const std::string& text, EndpointId waits_for) {
   const TemporaryFolder folder;
   auto dense = std::move(*worker::DenseParameters::New(Config(), kCount));
   worker::AbortableWatch watch;
@@ -434,13 +438,13 @@ TEST(DenseReducerTest, AWaitInASumOnGpusNamesTheWorkerAndDumpsAndCanBeAborted) {
   settings.runner.dump_folder = folder.File("dump");
   const auto replica = NewReplica(settings, GroupOfTwo(std::move(pair[0]), &watch), watch, *dense);
   std::vector<float> gradient(dense->padded().size() + 1);
-  replica.runner->SumOnDevice(std::make_unique<SumWithoutWorker1>(),
+  replica.runner->SumOnDevice(std::make_unique<EndlessSum>(worker),
                               [&](bool) { return gradient.data(); });
   replica.runner->RequestDump();
   std::thread aborter([&] {
     while (replica.runner->WaitingFor().text.empty()) absl::SleepFor(absl::Milliseconds(10));
-    EXPECT_EQ(replica.runner->WaitingFor().text, "sum on GPUs: waits for worker 1");
-    EXPECT_EQ(replica.runner->WaitingFor().waits_for, EndpointId::Worker(1));
+    EXPECT_EQ(replica.runner->WaitingFor().text, text);
+    EXPECT_EQ(replica.runner->WaitingFor().waits_for, waits_for);
     EXPECT_TRUE(collectives::ReadDumps(settings.runner.dump_folder).ok());
     replica.runner->Abort("enough");
   });
@@ -449,6 +453,11 @@ TEST(DenseReducerTest, AWaitInASumOnGpusNamesTheWorkerAndDumpsAndCanBeAborted) {
   aborter.join();
   EXPECT_EQ(status, absl::CancelledError("enough"));
   EXPECT_EQ(replica.runner->WaitingFor().text, "");
+}
+
+TEST(DenseReducerTest, AWaitInASumOnGpusNamesTheWorkerAndDumpsAndCanBeAborted) {
+  ExpectWaitInASumOnGpus(1, "sum on GPUs: waits for worker 1", EndpointId::Worker(1));
+  ExpectWaitInASumOnGpus(-1, "sum on GPUs: waits until its parts have left", EndpointId());
 }
 
 // ---- Sums on GPUs, on a machine that may have none ------------------------------------------

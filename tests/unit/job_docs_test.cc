@@ -98,8 +98,24 @@ std::string BoundsSentence(const FieldDescriptor& field) {
   return absl::StrCat(" ", text, ".");
 }
 
+// CheckFieldValues (job/field_check.cc) can read the field, or the field has nothing to check.
+void ExpectCheckable(const FieldDescriptor& field) {
+  switch (field.cpp_type()) {
+    case FieldDescriptor::CPPTYPE_INT32:
+      return;
+    case FieldDescriptor::CPPTYPE_INT64:
+    case FieldDescriptor::CPPTYPE_DOUBLE:
+    case FieldDescriptor::CPPTYPE_ENUM:
+      EXPECT_FALSE(field.is_repeated()) << field.full_name() << ": see CheckValue";
+      return;
+    default:
+      EXPECT_EQ(BoundsSentence(field), "") << field.full_name() << ": see CheckValue";
+  }
+}
+
 // Splits "Description. Default: 4." and "Description. Must be set.".
 std::string RowText(const FieldDescriptor& field) {
+  ExpectCheckable(field);
   const std::string comment = Comment(field);
   absl::string_view meaning = comment;
   std::string fallback;

@@ -93,13 +93,14 @@ class CudaSum final : public DeviceSum {
   absl::Status Open(const Waiting& waiting) {
     if (group_.ranks() == 1) return absl::OkStatus();
     waiting_ = waiting;
+    TANDEM_RETURN_IF_ERROR(UseDeviceOf(options_.zeros));
     const absl::Status opened = OpenNear();
     // A worker that has failed takes part in the decision, so that no other worker waits in vain.
     TANDEM_ASSIGN_OR_RETURN(const std::string problem, FirstProblem(opened));
     if (problem.empty()) return absl::OkStatus();
     (void)cudaGetLastError();
     sum_.reset();
-    why_ = absl::StrCat("the GPUs of a host cannot reach each other: ", problem);
+    why_ = absl::StrCat("CUDA IPC cannot be used: ", problem);
     return OpenStaged(group_, &sum_);
   }
 
@@ -147,7 +148,6 @@ class CudaSum final : public DeviceSum {
   }
 
   absl::Status OpenWithin(std::unique_ptr<collectives::DeviceAllReduce>* within) {
-    TANDEM_RETURN_IF_ERROR(UseDeviceOf(options_.zeros));
     const std::vector<int>& here = hosts_[host_];
     const auto own = std::find(here.begin(), here.end(), group_.rank());
     collectives::IpcOptions ipc;
@@ -175,7 +175,6 @@ class CudaSum final : public DeviceSum {
   // `group`: group_, or that of the leaders.
   absl::Status OpenStaged(collectives::Group& group,
                           std::unique_ptr<collectives::DeviceAllReduce>* out) {
-    TANDEM_RETURN_IF_ERROR(UseDeviceOf(options_.zeros));
     segments_ = std::make_unique<GroupSegments>(group, [this, &group](int rank) {
       if (&group == &group_ || rank < 0) return waiting_(rank);
       return waiting_(std::next(hosts_.begin(), rank)->second.front());

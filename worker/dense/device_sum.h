@@ -15,7 +15,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "absl/types/span.h"
 #include "collectives/group.h"
 
 namespace tandem::worker {
@@ -36,7 +35,8 @@ class DeviceSum {
  public:
   virtual ~DeviceSum() = default;
 
-  // Called from time to time during a wait for a worker; an error ends the wait.
+  // Called from time to time during a wait for a worker (-1: for no worker, while bytes leave); an
+  // error ends the wait.
   using Waiting = std::function<absl::Status(int worker)>;
 
   // All ranks of `group` call this function. `group` must outlive the object.

@@ -167,7 +167,9 @@ absl::Status GroupRunner::SumOnDevice(const Request& request) {
   const auto waiting = [&](int worker) {
     if (MonotonicNow() - begun >= kNews) {
       Idle();
-      SetWaiting(absl::StrCat("sum on GPUs: waits for worker ", worker), worker);
+      SetWaiting(worker < 0 ? "sum on GPUs: waits until its parts have left"
+                            : absl::StrCat("sum on GPUs: waits for worker ", worker),
+                 worker);
     }
     return Verdict();
   };
