@@ -104,7 +104,8 @@ TEST_F(PythonResumeTest, KilledRunsEndWithTheBitsOfOneThatWasNot) {
     const pid_t script = job.Roles()["worker-1"];
     ASSERT_GT(script, 0);
     kill(script, SIGXCPU);
-    EXPECT_TRUE(job.driver().WaitForOutput("making a checkpoint first", kLimit)) << job.driver().Output();
+    EXPECT_TRUE(job.driver().WaitForOutput("making a checkpoint first", kLimit))
+        << job.driver().Output();
     kill(script, SIGXCPU);
     const RunResult ended = job.Finish(kLimit);
     EXPECT_EQ(ended.signal, SIGXCPU) << ended.DebugString();
