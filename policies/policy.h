@@ -14,7 +14,7 @@
 // or judges a job reads the policy's Properties and never asks for its kind.
 //
 // To add a policy, write a file like backup_workers.cc, and add a row in kinds.cc, a kind (and its
-// field, if it has one) in proto/job.proto and a row in tests/unit/policy_test.cc.
+// field, if it has one) in proto/job.proto and a row in tests/unit/policies/policy_test.cc.
 #ifndef TANDEM_POLICIES_POLICY_H_
 #define TANDEM_POLICIES_POLICY_H_
 

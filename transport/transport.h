@@ -1,6 +1,6 @@
 // This folder, transport/, moves frames between endpoints. A Transport is one endpoint. One thread
 // uses it; other threads may call only Wake() and Alloc(). Implementations, all of which pass
-// tests/unit/transport_conformance_test.cc:
+// tests/unit/transport/transport_conformance_test.cc:
 //
 //   zmq_transport.h           ZeroMQ: TCP between hosts
 //   shm_transport.h           shared memory, on one host

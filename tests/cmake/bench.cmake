@@ -1,15 +1,15 @@
 # Push and pull: the client of programs, and its benchmark.
-tandem_test(pushpull_bench_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/pushpull_bench_test.cc
+tandem_test(pushpull_bench_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/tools/pushpull_bench_test.cc
             DEPS tandem::bench LABELS unit bench)
-tandem_test(client_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/client_test.cc
+tandem_test(client_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/client/client_test.cc
             DEPS tandem::client tandem::server tandem::transport LABELS unit)
 
 # Collectives: sweeps of each, with ranks in processes of their own.
-tandem_test(collective_bench_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/collective_bench_test.cc
+tandem_test(collective_bench_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/tools/collective_bench_test.cc
             DEPS tandem::bench LABELS unit bench)
-tandem_test(collective_chooser_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/collective_chooser_test.cc
+tandem_test(collective_chooser_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/collectives/collective_chooser_test.cc
             DEPS tandem::collective_chooser tandem::collective_group tandem::collective_links LABELS unit)
-tandem_test(collective_dump_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/collective_dump_test.cc
+tandem_test(collective_dump_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/collectives/collective_dump_test.cc
             DEPS tandem::collective_trace LABELS unit)
 
 # The command itself, on sizes that measure nothing.

@@ -22,13 +22,13 @@ if(TANDEM_TORCH)
               DEPS tandem::run_job tandem::small_job LABELS integration)
   add_dependencies(plan_command_test tandem)
 endif()
-tandem_test(children_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/children_test.cc
+tandem_test(children_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/cli/children_test.cc
             DEPS tandem::cli LABELS unit)
-tandem_test(progress_view_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/progress_view_test.cc
+tandem_test(progress_view_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/cli/progress_view_test.cc
             DEPS tandem::cli LABELS unit)
-tandem_test(doctor_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/doctor_test.cc
+tandem_test(doctor_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/tools/doctor_test.cc
             DEPS tandem::doctor LABELS unit)
-tandem_test(doctor_peer_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/doctor_peer_test.cc
+tandem_test(doctor_peer_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/tools/doctor_peer_test.cc
             DEPS tandem::doctor LABELS unit)
 # The doctor beside a device, healthy and broken: in the guest where this machine has none.
 if(TARGET PkgConfig::ibverbs AND TARGET PkgConfig::rdmacm)
@@ -40,5 +40,5 @@ if(TARGET PkgConfig::ibverbs AND TARGET PkgConfig::rdmacm)
   set_tests_properties(rdma_doctor PROPERTIES LABELS rdma TIMEOUT 260 RESOURCE_LOCK guest
     SKIP_RETURN_CODE 77 SKIP_REGULAR_EXPRESSION "SKIPPED ENTIRELY")
 endif()
-tandem_test(calibration_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/calibration_test.cc
+tandem_test(calibration_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/cli/calibration_test.cc
             DEPS tandem::simulator LABELS unit)

@@ -1,2 +1,2 @@
-tandem_test(collective_reduce_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/collective_reduce_test.cc
+tandem_test(collective_reduce_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/collectives/collective_reduce_test.cc
             DEPS tandem::collective_reduce tandem::optim LABELS unit)

@@ -1,7 +1,7 @@
 foreach(name collective_algorithms_test collective_checker_test collective_traffic_test)
-  tandem_test(${name} OPTIMIZED SRCS ${CMAKE_SOURCE_DIR}/tests/unit/${name}.cc DEPS tandem::collective_proof LABELS unit)
+  tandem_test(${name} OPTIMIZED SRCS ${CMAKE_SOURCE_DIR}/tests/unit/collectives/${name}.cc DEPS tandem::collective_proof LABELS unit)
 endforeach()
-tandem_test(tune_group_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/tune_group_test.cc
+tandem_test(tune_group_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/worker/tune_group_test.cc
             DEPS tandem::worker_core tandem::collective_links tandem::run_job Threads::Threads LABELS unit)
 # Programs as a user starts them.
 tandem_test(joined_bench_test SRCS ${CMAKE_SOURCE_DIR}/tests/integration/joined_bench_test.cc

@@ -1,13 +1,13 @@
 foreach(name line_reader_test row_parser_test batch_test batch_source_test statistics_test ncf_test
              metrics_test datagen_test)
   tandem_test(${name}
-    SRCS ${CMAKE_SOURCE_DIR}/tests/unit/${name}.cc
+    SRCS ${CMAKE_SOURCE_DIR}/tests/unit/data/${name}.cc
     DEPS tandem::data LABELS unit)
 endforeach()
 
 # Against pandas and scikit-learn, where they are installed.
 tandem_test(messy_files_test
-  SRCS ${CMAKE_SOURCE_DIR}/tests/unit/messy_files_test.cc
+  SRCS ${CMAKE_SOURCE_DIR}/tests/unit/data/messy_files_test.cc
   DEPS tandem::data LABELS unit TIMEOUT 300)
 
 if(TANDEM_FUZZ)

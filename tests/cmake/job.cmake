@@ -1,11 +1,11 @@
 tandem_test(job_test
-  SRCS ${CMAKE_SOURCE_DIR}/tests/unit/job_test.cc
+  SRCS ${CMAKE_SOURCE_DIR}/tests/unit/job/job_test.cc
   DEPS tandem::job LABELS unit)
 tandem_test(step_time_test
-  SRCS ${CMAKE_SOURCE_DIR}/tests/unit/step_time_test.cc
+  SRCS ${CMAKE_SOURCE_DIR}/tests/unit/job/step_time_test.cc
   DEPS tandem::job LABELS unit)
 tandem_test(job_docs_test
-  SRCS ${CMAKE_SOURCE_DIR}/tests/unit/job_docs_test.cc
+  SRCS ${CMAKE_SOURCE_DIR}/tests/unit/job/job_docs_test.cc
   DEPS tandem::job LABELS unit)
 tandem_test(tidy_test
   SRCS ${CMAKE_SOURCE_DIR}/tests/unit/tidy_test.cc

@@ -1,13 +1,13 @@
-tandem_test(log_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/log_test.cc DEPS tandem::log LABELS unit)
-tandem_test(scheduler_trace_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/scheduler_trace_test.cc
+tandem_test(log_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/node/log_test.cc DEPS tandem::log LABELS unit)
+tandem_test(scheduler_trace_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/scheduler/scheduler_trace_test.cc
             DEPS tandem::scheduler LABELS unit)
-tandem_test(scheduler_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/scheduler_test.cc
+tandem_test(scheduler_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/scheduler/scheduler_test.cc
             DEPS tandem::scheduler LABELS unit)
-tandem_test(scheduler_parts_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/scheduler_parts_test.cc
+tandem_test(scheduler_parts_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/scheduler/scheduler_parts_test.cc
             DEPS tandem::scheduler LABELS unit)
-tandem_test(scheduler_shell_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/scheduler_shell_test.cc
+tandem_test(scheduler_shell_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/scheduler/scheduler_shell_test.cc
             DEPS tandem::scheduler_shell LABELS unit)
-tandem_test(beat_thread_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/beat_thread_test.cc
+tandem_test(beat_thread_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/node/beat_thread_test.cc
             DEPS tandem::node LABELS unit)
-tandem_test(server_shell_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/server_shell_test.cc
+tandem_test(server_shell_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/server/server_shell_test.cc
             DEPS tandem::server_shell LABELS unit)

@@ -1,10 +1,10 @@
-tandem_binary(transport_victim SRCS ${CMAKE_SOURCE_DIR}/tests/unit/transport_victim.cc
+tandem_binary(transport_victim SRCS ${CMAKE_SOURCE_DIR}/tests/unit/transport/transport_victim.cc
               DEPS tandem::transport tandem::rdma)
 tandem_test(transport_conformance_test
-            SRCS ${CMAKE_SOURCE_DIR}/tests/unit/transport_conformance_test.cc
+            SRCS ${CMAKE_SOURCE_DIR}/tests/unit/transport/transport_conformance_test.cc
             DEPS tandem::transport LABELS unit TIMEOUT 600)
 add_dependencies(transport_conformance_test transport_victim)
-tandem_test(rdma_devices_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/rdma_devices_test.cc
+tandem_test(rdma_devices_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/rdma/rdma_devices_test.cc
             DEPS tandem::rdma LABELS unit)
 tandem_binary(transport_roundtrip SRCS ${CMAKE_SOURCE_DIR}/tests/bench/transport_roundtrip.cc
               DEPS tandem::transport)

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "collectives/reduce_kernels.h"
-#include "tests/unit/element_bits.h"
+#include "tests/unit/collectives/element_bits.h"
 
 namespace tandem {
 namespace {

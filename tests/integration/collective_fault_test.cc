@@ -21,7 +21,7 @@
 #include "collectives/rendezvous/coordinator_client.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/unit/transport_links.h"
+#include "tests/unit/transport/transport_links.h"
 
 namespace tandem {
 namespace {

@@ -1,6 +1,7 @@
 // `tandem doctor` as a user runs it: a healthy setting, and broken ones made for real, each in a
 // process of its own so that nothing of the machine is changed. What takes hardware to break is in
-// tests/unit/doctor_test.cc, what takes a peer that lies in tests/unit/doctor_peer_test.cc.
+// tests/unit/tools/doctor_test.cc, what takes a peer that lies in
+// tests/unit/tools/doctor_peer_test.cc.
 #include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>

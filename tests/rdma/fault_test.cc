@@ -20,7 +20,7 @@
 #include "base/random.h"
 #include "gtest/gtest.h"
 #include "tests/test_seed.h"
-#include "tests/unit/rdma_world.h"
+#include "tests/unit/rdma/rdma_world.h"
 
 namespace {
 std::atomic<uint64_t> allocations{0};

@@ -13,7 +13,7 @@
 #include "data/datagen.h"
 #include "gtest/gtest.h"
 #include "tests/test_seed.h"
-#include "tests/unit/data_fixture.h"
+#include "tests/unit/data/data_fixture.h"
 #include "tools/sim/world.h"
 #include "worker/step_runner.h"
 

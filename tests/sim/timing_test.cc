@@ -18,7 +18,7 @@
 #include "tests/sim/sim_job.h"
 #include "tests/sim/straggler_rows.h"
 #include "tests/test_seed.h"
-#include "tests/unit/data_fixture.h"
+#include "tests/unit/data/data_fixture.h"
 #include "tools/sim/timing.h"
 
 namespace tandem {

@@ -151,16 +151,16 @@ TEST_F(TidyTest, NoTabsNoTrailingSpace) {
 // measures (base/clock.h).
 TEST_F(TidyTest, OnlyTimestampsReadTheTimeOfDay) {
   static const std::set<std::string> stamps = {
-      "base/clock.h",                    // speaks of it
-      "cli/output_folder.cc",            // names of folders, and since when one is in use
-      "cmake/tsan_abseil.cc",            // speaks of Abseil's waits
-      "collectives/dump.cc",             // when a dump was written
-      "tools/doctor/doctor_peer.cc",     // compares the clocks of hosts
-      "scheduler/scheduler_shell.cc",    // lines of the log
-      "tools/study/manifest.cc",         // when a study began
-      "tests/unit/doctor_peer_test.cc",  // as doctor_peer.cc
+      "base/clock.h",                          // speaks of it
+      "cli/output_folder.cc",                  // names of folders, and since when one is in use
+      "cmake/tsan_abseil.cc",                  // speaks of Abseil's waits
+      "collectives/dump.cc",                   // when a dump was written
+      "tools/doctor/doctor_peer.cc",           // compares the clocks of hosts
+      "scheduler/scheduler_shell.cc",          // lines of the log
+      "tools/study/manifest.cc",               // when a study began
+      "tests/unit/tools/doctor_peer_test.cc",  // as doctor_peer.cc
       "tests/unit/tidy_test.cc",
-      "tests/unit/wall_clock_test.cc",  // sets it
+      "tests/unit/client/wall_clock_test.cc",  // sets it
   };
   const std::regex reads(
       R"(absl::Now\(|system_clock|gettimeofday|\btime\(nullptr\)|absl::CondVar|WithDeadline\()");
@@ -280,7 +280,7 @@ TEST_F(TidyTest, PagesAreMarkdown) {
 TEST_F(TidyTest, LinesOfCodeHaveAtMost100Columns) {
   static const std::set<std::string> literals = {"tools/study/report_page.cc",
                                                  "tests/integration/script_test.cc",
-                                                 "tests/unit/scheduler_test.cc"};
+                                                 "tests/unit/scheduler/scheduler_test.cc"};
   ExpectNoLine("more than 100 columns", [](const SourceFile& file, const std::string& line) {
     const bool python = file.Is(".py") && (absl::StartsWith(file.path, kPackage) ||
                                            absl::StartsWith(file.path, "examples/") ||

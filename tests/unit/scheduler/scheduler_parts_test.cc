@@ -1,0 +1,310 @@
+// The objects that the scheduler's core is made of, each by itself.
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "proto/incarnation.h"
+#include "scheduler/barriers.h"
+#include "scheduler/checkpoint_queue.h"
+#include "scheduler/commands.h"
+#include "scheduler/effects.h"
+#include "scheduler/failure_judge.h"
+#include "scheduler/liveness_monitor.h"
+#include "scheduler/membership.h"
+#include "scheduler/overdue_watch.h"
+#include "scheduler/reports.h"
+#include "scheduler/stall_watch.h"
+#include "tests/unit/scheduler/scheduler_test_job.h"
+
+namespace tandem {
+namespace {
+
+using ::testing::HasSubstr;
+
+absl::Time At(double seconds) { return absl::UnixEpoch() + absl::Seconds(seconds); }
+
+// One server (connection 1) and two workers (11, 12), registered and numbered at time 0.
+class PartsTest : public ::testing::Test {
+ protected:
+  PartsTest() : plan_(TestPlan(2, 1)), members_(plan_) {
+    Register(1, Register::SERVER, 0);
+    Register(11, Register::WORKER, 0);
+    Register(12, Register::WORKER, 1);
+    members_.Number();
+  }
+  void Register(uint64_t connection, Register::Role role, int index) {
+    const Control message = RegisterMessage(role, index, connection, 1);
+    EXPECT_TRUE(members_.Register(At(0), connection, message.register_()).ok());
+  }
+  // All nodes are heard, and go on, at this time.
+  void AllMove(double at) {
+    for (scheduler::Node& node : members_.nodes()) {
+      Beat beat;
+      beat.set_progress(node.progress + 1);
+      beat.set_step(node.step + 1);
+      beat.set_activity("at work");
+      node.OnBeat(At(at), beat);
+      life_.OnHeard(At(at), &node, &effects_);
+    }
+  }
+
+  const job::ResolvedJob plan_;
+  const scheduler::SchedulerTimes times_;
+  scheduler::Membership members_;
+  scheduler::SchedulerEffects effects_;
+  scheduler::LivenessMonitor life_{times_, &members_};
+};
+
+// ---- servers of workers -----------------------------------------------------------------------
+
+// Workers without an index, and their servers in another order: each gets the number of its own.
+TEST(ServersOfWorkersTest, AreNumberedAndNamedAfterTheirWorkers) {
+  job::ResolvedJob plan = TestPlan(2, 1);
+  plan.workers_serve = true;
+  scheduler::Membership members(plan);
+  const auto add = [&](Register::Role role, uint64_t incarnation) {
+    const uint64_t connection = incarnation ^ (IsServerOfWorker(incarnation) ? 1u << 20 : 0u);
+    return members
+        .Register(At(0), connection, RegisterMessage(role, -1, incarnation, 1).register_())
+        .status();
+  };
+  EXPECT_TRUE(add(Register::SERVER, ServerOfWorker(22)).ok());
+  EXPECT_TRUE(add(Register::WORKER, 21).ok());
+  EXPECT_TRUE(add(Register::SERVER, 5).ok());
+  EXPECT_THAT(add(Register::SERVER, 6).message(), HasSubstr("all 1 servers are registered"));
+  EXPECT_TRUE(add(Register::SERVER, ServerOfWorker(21)).ok());
+  EXPECT_FALSE(members.complete());
+  EXPECT_THAT(members.Missing(), ::testing::ElementsAre("worker 1"));
+  EXPECT_TRUE(add(Register::WORKER, 22).ok());
+  ASSERT_TRUE(members.complete());
+  members.Number();
+  EXPECT_EQ(members.server(0)->incarnation, 5u);
+  EXPECT_EQ(members.server(1)->incarnation, ServerOfWorker(21));
+  EXPECT_EQ(members.server(2)->incarnation, ServerOfWorker(22));
+  EXPECT_EQ(members.server(2)->Name(), "worker 1");
+}
+
+// One whose worker is not of the job is waited for in vain, and does not end the scheduler.
+TEST(ServersOfWorkersTest, AStrangersServerDoesNotMakeTheJobWhole) {
+  job::ResolvedJob plan = TestPlan(1, 0);
+  plan.workers_serve = true;
+  scheduler::Membership members(plan);
+  const auto add = [&](uint64_t connection, Register::Role role, uint64_t incarnation) {
+    return members
+        .Register(At(0), connection, RegisterMessage(role, -1, incarnation, 1).register_())
+        .ok();
+  };
+  EXPECT_TRUE(add(1, Register::WORKER, 21));
+  EXPECT_TRUE(add(2, Register::SERVER, ServerOfWorker(99)));
+  EXPECT_FALSE(members.complete());
+  EXPECT_THAT(members.Missing(), ::testing::ElementsAre("tables on workers"));
+}
+
+// ---- commands ---------------------------------------------------------------------------------
+
+TEST_F(PartsTest, ACommandIsDoneWhenAllHaveAnswered) {
+  scheduler::Commands commands;
+  const Command report = commands.New(Command::REPORT);
+  commands.Await(At(0), report, /*servers=*/1, /*shards=*/2, /*workers=*/0, "end");
+  const Command checkpoint = commands.New(Command::CHECKPOINT, "/a");
+  EXPECT_GT(checkpoint.id(), report.id());
+  commands.Await(At(0), checkpoint, 0, 0, /*workers=*/2);
+  EXPECT_TRUE(commands.ServersAreBusy());
+  EXPECT_EQ(commands.Describe(checkpoint.id()), "CHECKPOINT /a");
+  ASSERT_EQ(commands.MissingOf(*members_.worker(1)).size(), 1u);
+  EXPECT_EQ(commands.MissingOf(*members_.worker(1))[0].path(), "/a");
+
+  commands.OnDone(*members_.worker(0), checkpoint.id());
+  EXPECT_FALSE(commands.TakeAnswered().has_value());
+  EXPECT_EQ(commands.pending().at(checkpoint.id()).MissingNames(), "worker 1");
+  EXPECT_TRUE(commands.MissingOf(*members_.worker(0)).empty());
+  commands.OnDone(*members_.server(0), checkpoint.id());  // not asked: changes nothing
+  commands.OnDone(*members_.worker(1), checkpoint.id());
+  EXPECT_EQ(commands.TakeAnswered()->command.path(), "/a");
+
+  commands.OnDone(*members_.server(0), report.id());
+  commands.OnReport(0, 1);
+  EXPECT_FALSE(commands.TakeAnswered().has_value()) << "shard 0 has not reported";
+  EXPECT_TRUE(commands.ServersAreBusy());
+  commands.OnReport(0, 0);
+  EXPECT_EQ(commands.TakeAnswered()->barrier, "end");
+  EXPECT_FALSE(commands.ServersAreBusy());
+  EXPECT_EQ(commands.Describe(checkpoint.id()), "a command") << "it is over";
+}
+
+TEST(CheckpointQueueTest, APauseWaitsForWhatIsUnderWayAndHoldsUpTheRest) {
+  using Answer = scheduler::CheckpointQueue::Answer;
+  scheduler::CheckpointQueue checkpoints;
+  EXPECT_EQ(checkpoints.Add("/a"), Answer::kStart);
+  EXPECT_TRUE(checkpoints.PauseFor("best"));
+  EXPECT_FALSE(checkpoints.paused()) << "not yet";
+  EXPECT_EQ(checkpoints.Add("/b"), Answer::kQueued);
+  checkpoints.Finish();
+  EXPECT_EQ(checkpoints.TakeBarrier(), "") << "what was asked for before comes first";
+  checkpoints.Finish();
+  EXPECT_EQ(checkpoints.TakeBarrier(), "best");
+  EXPECT_FALSE(checkpoints.PauseFor("best"));
+  EXPECT_TRUE(checkpoints.paused());
+  EXPECT_EQ(checkpoints.Add("/c"), Answer::kQueued) << "nothing is under way, and nothing may be";
+  EXPECT_TRUE(checkpoints.Resume());
+  EXPECT_EQ(checkpoints.current(), "/c");
+  checkpoints.Finish();
+  EXPECT_FALSE(checkpoints.PauseFor("best"));
+  EXPECT_FALSE(checkpoints.Resume()) << "nothing was asked for";
+  EXPECT_EQ(checkpoints.Add("/d"), Answer::kStart);
+}
+
+TEST(CheckpointQueueTest, OneAtATimeAndNoneAfterTheEnd) {
+  scheduler::CheckpointQueue checkpoints;
+  EXPECT_EQ(checkpoints.Add("/a"), scheduler::CheckpointQueue::Answer::kStart);
+  EXPECT_EQ(checkpoints.Add("/a"), scheduler::CheckpointQueue::Answer::kQueued)
+      << "the first may be past this moment";
+  EXPECT_EQ(checkpoints.Add("/a"), scheduler::CheckpointQueue::Answer::kMerged);
+  EXPECT_EQ(checkpoints.Add("/b"), scheduler::CheckpointQueue::Answer::kQueued);
+  EXPECT_TRUE(checkpoints.CloseFor("end"));
+  EXPECT_EQ(checkpoints.Add("/b"), scheduler::CheckpointQueue::Answer::kClosed);
+  for (const char* const folder : {"/a", "/a", "/b"}) {
+    EXPECT_TRUE(checkpoints.HoldsUp("end"));
+    EXPECT_EQ(checkpoints.TakeBarrier(), "");
+    EXPECT_EQ(checkpoints.current(), folder);
+    checkpoints.Finish();
+  }
+  EXPECT_FALSE(checkpoints.HoldsUp("end"));
+  EXPECT_EQ(checkpoints.TakeBarrier(), "end");
+  EXPECT_EQ(checkpoints.TakeBarrier(), "") << "once";
+  EXPECT_FALSE(checkpoints.CloseFor("end"));
+}
+
+// ---- watches ----------------------------------------------------------------------------------
+
+TEST_F(PartsTest, SilenceIsReportedOnceAndThenDeath) {
+  for (double at = 1; at < 7.5; at += 0.5) {
+    members_.worker(0)->heard = members_.server(0)->heard = At(at);
+    EXPECT_FALSE(life_.Check(At(at), &effects_).has_value());
+  }
+  ASSERT_EQ(effects_.notices.size(), 1u);
+  EXPECT_EQ(effects_.notices[0].node, "worker 1");
+  const auto death = life_.Check(At(8), &effects_);
+  ASSERT_TRUE(death.has_value());
+  EXPECT_EQ(death->node(), "worker 1");
+  EXPECT_TRUE(members_.worker(1)->gone);
+}
+
+TEST_F(PartsTest, AConnectionHasAMomentToComeBack) {
+  members_.Forget(12);
+  members_.worker(1)->lost_since = At(1);
+  members_.worker(1)->lost_why = "broken pipe";
+  EXPECT_FALSE(life_.Check(At(2.9), &effects_).has_value());
+  const auto death = life_.Check(At(3), &effects_);
+  ASSERT_TRUE(death.has_value());
+  EXPECT_EQ(death->reason(), "connection lost (broken pipe)");
+}
+
+TEST_F(PartsTest, AVictimsWordWaitsForTheCause) {
+  scheduler::FailureJudge judge(times_, &members_);
+  const Failure said =
+      scheduler::FailureOf("worker 0", "server 0 is gone", absl::StatusCode::kUnavailable);
+  EXPECT_FALSE(judge.OnReport(At(1), members_.worker(0), said, &effects_).has_value());
+  EXPECT_TRUE(judge.holds());
+  EXPECT_FALSE(judge.Check(At(2)).has_value());
+  members_.server(0)->lost_since = At(2.5);
+  members_.server(0)->lost_why = "reset";
+  EXPECT_FALSE(judge.Check(At(2.5)).has_value()) << "a second connection of it";
+  members_.server(0)->connected = false;
+  EXPECT_EQ(judge.Check(At(2.5))->node(), "server 0");
+
+  // Without another cause its own word stands; a failure that blames nobody else stands at once.
+  scheduler::FailureJudge second(times_, &members_);
+  members_.server(0)->lost_since.reset();
+  members_.server(0)->connected = true;
+  members_.server(0)->gone = false;
+  for (scheduler::Node& node : members_.nodes()) node.heard = At(6);
+  EXPECT_FALSE(second.OnReport(At(6), members_.worker(0), said, &effects_).has_value());
+  for (scheduler::Node& node : members_.nodes()) node.heard = At(9);
+  EXPECT_EQ(second.Check(At(9))->node(), "worker 0");
+  const Failure own = scheduler::FailureOf("worker 1", "no such file", absl::StatusCode::kNotFound);
+  EXPECT_EQ(second.OnReport(At(9), members_.worker(1), own, &effects_)->reason(), "no such file");
+}
+
+// The structured field counts, whatever the text says.
+TEST_F(PartsTest, AStallIsNamedByWhomBeatsWaitFor) {
+  scheduler::Barriers barriers(2);
+  scheduler::Commands commands;
+  scheduler::CheckpointQueue checkpoints;
+  scheduler::StallWatch stalls(times_, absl::Seconds(60), &members_, &barriers, &commands,
+                               &checkpoints);
+  AllMove(0);
+  Beat victim, root;
+  victim.set_activity("waits for server 0");  // not what the scheduler goes by
+  victim.set_waits_for(EndpointId::Worker(1).Pack());
+  root.set_activity("computing step 1");
+  absl::optional<Failure> failure;
+  for (int second = 1; second < 12; ++second) {
+    AllMove(second);
+    members_.worker(0)->step_at = members_.worker(1)->step_at = At(0);
+    members_.worker(0)->OnBeat(At(0), victim);
+    members_.worker(1)->OnBeat(At(0), root);
+    failure = stalls.Check(At(second), &effects_);
+    EXPECT_FALSE(failure.has_value());
+  }
+  ASSERT_EQ(effects_.notices.size(), 1u);
+  EXPECT_EQ(effects_.notices[0].node, "worker 1");
+  EXPECT_THAT(effects_.notices[0].text, HasSubstr("waited for by worker 0"));
+  failure = stalls.Check(At(61), &effects_);
+  ASSERT_TRUE(failure.has_value());
+  EXPECT_EQ(failure->code(), static_cast<int>(absl::StatusCode::kDeadlineExceeded));
+}
+
+TEST_F(PartsTest, WhatTakesLongIsSaidAndEndsAtItsLimit) {
+  scheduler::Barriers barriers(2);
+  scheduler::Commands commands;
+  scheduler::OverdueWatch overdue(times_, scheduler::JobLimits(plan_.job), &members_, &barriers,
+                                  &commands);
+  BarrierEnter enter;
+  enter.set_name("epoch 0");
+  ASSERT_TRUE(barriers.Enter(At(0), 0, enter).ok());
+  commands.Await(At(0), commands.New(Command::CHECKPOINT, "/a"), 0, 0, /*workers=*/2);
+  const Command checkpoint = commands.New(Command::CHECKPOINT, "/a/step-1");
+  commands.Await(At(0), checkpoint, /*servers=*/1, 1, 0, "checkpoint");
+  overdue.CheckBarriers(At(4.9), &effects_);
+  EXPECT_FALSE(overdue.CheckCommands(At(4.9), &effects_).has_value());
+  EXPECT_TRUE(effects_.warnings.empty());
+  overdue.CheckBarriers(At(5), &effects_);
+  EXPECT_FALSE(overdue.CheckCommands(At(5), &effects_).has_value());
+  EXPECT_THAT(effects_.warnings,
+              ::testing::ElementsAre(HasSubstr("barrier \"epoch 0\": 1 of 2 have entered"),
+                                     "CHECKPOINT not done after 5.0 s by worker 0, worker 1",
+                                     "CHECKPOINT not done after 5.0 s by server 0"));
+  const auto failure = overdue.CheckCommands(At(600), &effects_);
+  ASSERT_TRUE(failure.has_value());
+  EXPECT_EQ(failure->node(), "server 0") << "workers are judged by what they wait for";
+}
+
+TEST_F(PartsTest, ReportsArePassedOnOnceAnInterval) {
+  scheduler::SchedulerTimes times;
+  times.shard_reports = absl::Seconds(2);
+  scheduler::Reports reports(plan_, times, scheduler::JobLimits(plan_.job), RunRecord());
+  reports.Start(At(0));
+  Control control;
+  control.mutable_progress()->set_samples(10);
+  EXPECT_TRUE(reports.Add(At(0.8), *members_.worker(0), control, &effects_).ok());
+  EXPECT_FALSE(reports.Add(At(0.8), *members_.server(0), control, &effects_).ok());
+  control.mutable_shard_report()->set_server(3);
+  EXPECT_FALSE(reports.Add(At(0.8), *members_.server(0), control, &effects_).ok());
+  reports.Tick(At(0.9), &effects_);
+  EXPECT_TRUE(effects_.notices.empty());
+  reports.Tick(At(1.4), &effects_);
+  EXPECT_TRUE(effects_.notices.empty()) << "worker 1 may still report";
+  reports.Tick(At(1.5), &effects_);
+  reports.Tick(At(1.6), &effects_);
+  ASSERT_EQ(effects_.notices.size(), 1u);
+  EXPECT_EQ(effects_.notices[0].progress.samples, 10);
+  EXPECT_FALSE(reports.AskShards(At(1.9), /*servers_are_busy=*/false));
+  EXPECT_FALSE(reports.AskShards(At(2), /*servers_are_busy=*/true));
+  EXPECT_TRUE(reports.AskShards(At(2), /*servers_are_busy=*/false));
+  EXPECT_FALSE(reports.AskShards(At(2), /*servers_are_busy=*/false));
+}
+
+}  // namespace
+}  // namespace tandem

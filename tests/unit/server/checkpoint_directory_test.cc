@@ -1,0 +1,903 @@
+// Folders of checkpoints: two checkpoints never mix, what is not whole is not loaded, and whatever
+// is refused is refused in one line that names the file.
+#include "server/checkpoint_directory.h"
+
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "base/status_macros.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/server/core_fixture.h"
+
+namespace {
+// Files and folders are flushed as ever, until so many folders have been: then, if it is not 0, the
+// next one fails with this error.
+std::atomic<int> flushes_left{0}, flush_error{0};
+}  // namespace
+
+// In the place of the C library's, which the library under test would call.
+extern "C" int fsync(int fd) {
+  struct stat info = {};
+  const bool folder = fstat(fd, &info) == 0 && S_ISDIR(info.st_mode);
+  if (folder && flush_error != 0 && flushes_left-- == 0) {
+    errno = flush_error.exchange(0);
+    return -1;
+  }
+  return static_cast<int>(syscall(SYS_fsync, fd));
+}
+
+namespace tandem {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// Table "a" of a plan (or the dense one), cut into near-equal ranges.
+class Table {
+ public:
+  Table(const job::ResolvedJob& plan, int ranges, size_t table = 0) : workers_(plan.workers()) {
+    policy_ = *policies::NewUpdatePolicy(plan.groups[plan.tables[table].group].policy, workers_);
+    optimizer_ = *optim::NewRowOptimizer(plan.tables[table].optimizer);
+    context_.plan = &plan.tables[table];
+    context_.optimizer = optimizer_.get();
+    context_.policy = policy_.get();
+    context_.workers = workers_;
+    const std::vector<uint64_t> bounds = job::EqualRanges(ranges);
+    for (int r = 0; r < ranges; ++r) {
+      ranges_.push_back(std::make_unique<server::Range>(
+          static_cast<uint32_t>(r), bounds[static_cast<size_t>(r)],
+          r + 1 < ranges ? bounds[static_cast<size_t>(r) + 1] : 0, &context_, &scratch_));
+    }
+  }
+
+  // `count` rows that are all `value`.
+  void Fill(uint64_t count, float value) {
+    for (uint64_t key = 0; key < count; ++key) {
+      server::Range& range = RangeOf(key);
+      range.store().Assign({&key, 1}, std::vector<float>{value, value}, {});
+    }
+  }
+  // Each worker pushes a gradient for `count` keys; it depends on `seed`, the worker and the key.
+  void Step(int64_t step, int64_t seed, uint64_t count, uint64_t incarnation = 1) {
+    for (int rank = 0; rank < workers_; ++rank) {
+      for (const auto& range : ranges_) {
+        std::vector<uint64_t> keys;
+        std::vector<float> values;
+        for (uint64_t key = 0; key < count; ++key) {
+          if (&RangeOf(key) != range.get()) continue;
+          keys.push_back(key);
+          const float gradient = 0.1f * static_cast<float>(1 + seed) +
+                                 0.01f * static_cast<float>(rank) +
+                                 0.003f * static_cast<float>(key);
+          values.insert(values.end(), static_cast<size_t>(context_.plan->dim), gradient);
+        }
+        server::HeldUpdate update;
+        update.rank = rank;
+        update.step = step;
+        update.samples = 3;
+        update.keys = BufferOf(buffers_, keys);
+        update.values = BufferOf(buffers_, values);
+        range->RememberRead(absl::UnixEpoch(), rank, step, keys,
+                            std::vector<float>(values.size(), 0.25f));
+        EXPECT_EQ(range->Admit(absl::UnixEpoch(), incarnation, step, std::move(update), false),
+                  server::Range::Admission::kAdmitted);
+      }
+    }
+  }
+  void FinishDelayed() {
+    for (const auto& range : ranges_) range->FinishDelayed();
+  }
+  server::UpdateStats stats() const { return context_.stats.Total(); }
+  size_t held_bytes() const {
+    size_t bytes = 0;
+    for (const auto& range : ranges_) bytes += range->held_bytes();
+    return bytes;
+  }
+  std::map<uint64_t, std::vector<float>> Rows() const {
+    std::map<uint64_t, std::vector<float>> rows;
+    for (const auto& range : ranges_) {
+      const server::RangeImage image = range->Image();
+      for (size_t i = 0; i < image.keys.size(); ++i) {
+        rows[image.keys[i]] = {image.weights[2 * i], image.weights[2 * i + 1]};
+      }
+    }
+    return rows;
+  }
+  std::vector<server::Range*> ranges() const {
+    std::vector<server::Range*> ranges;
+    for (const auto& range : ranges_) ranges.push_back(range.get());
+    return ranges;
+  }
+  server::Range& RangeOf(uint64_t key) {
+    const uint64_t position = Position(context_.plan->salt, key);
+    size_t r = 0;
+    while (position < ranges_[r]->begin() || position - 1 >= ranges_[r]->end() - 1) ++r;
+    return *ranges_[r];
+  }
+
+ private:
+  const int workers_;
+  HeapBufferSource buffers_;
+  std::unique_ptr<policies::UpdatePolicy> policy_;
+  std::unique_ptr<optim::RowOptimizer> optimizer_;
+  server::TableContext context_;
+  server::FoldScratch scratch_;
+  std::vector<std::unique_ptr<server::Range>> ranges_;
+};
+
+const std::vector<server::CheckpointParameter> kDense = {{"top.weight", {4, 2}}, {"top.bias", {2}}};
+
+class CheckpointDirectoryTest : public ::testing::Test {
+ protected:
+  void TearDown() override { fs::remove_all(root_); }
+
+  std::string Folder(uint64_t run, int64_t step = 10, uint64_t request = 0) const {
+    return server::CheckpointFolder(folder_, run, step, request);
+  }
+  absl::Status WriteRanges(const std::string& checkpoint,
+                           const std::vector<server::Range*>& ranges) const {
+    for (const server::Range* range : ranges) {
+      server::RangeImage image = range->Image();
+      if (range->table().plan->dense)
+        image.keys.clear(), image.weights.clear(), image.slots.clear();
+      TANDEM_RETURN_IF_ERROR(WriteFileAtomically(
+          absl::StrCat(checkpoint, "/", server::RangeFileName(image)), server::EncodeRange(image)));
+    }
+    return absl::OkStatus();
+  }
+  std::string DenseBytes() const {
+    server::RangeImage image;
+    image.table = job::kDenseTableName;
+    image.dim = 2;
+    image.optimizer = "adam";
+    image.keys = {0, 1};
+    image.weights = {1, 2, 3, 4};
+    return server::EncodeRange(image);
+  }
+  // Everything but the commit.
+  void Write(const std::string& checkpoint, const Table& table) {
+    ASSERT_EQ(server::WriteDenseFile(checkpoint, DenseBytes()), absl::OkStatus());
+    ASSERT_EQ(WriteRanges(checkpoint, table.ranges()), absl::OkStatus());
+  }
+  static server::CheckpointHead Head(uint64_t run, int64_t step, int keep = 1,
+                                     int64_t attempt = 0) {
+    server::CheckpointHead head;
+    head.run = run;
+    head.attempt = attempt;
+    head.step = step;
+    head.keep = keep;
+    return head;
+  }
+  void Checkpoint(const Table& table, uint64_t run, int64_t step = 10) {
+    Checkpoint(table, Head(run, step));
+  }
+  void Checkpoint(const Table& table, const server::CheckpointHead& head) {
+    const std::string checkpoint =
+        server::CheckpointFolder(folder_, head.run, head.step, 0, head.attempt);
+    Write(checkpoint, table);
+    ASSERT_EQ(server::CommitCheckpoint(checkpoint, plan_, head, kDense), absl::OkStatus());
+  }
+  // A table of `ranges` ranges with the rows saved under `path`.
+  absl::Status Load(const std::string& path, Table* into) {
+    const absl::StatusOr<server::CheckpointReader> saved = server::CheckpointReader::Open(path);
+    if (!saved.ok()) return saved.status();
+    if (const auto dense = saved->ReadDense(kDense); !dense.ok()) return dense.status();
+    return saved->LoadRanges(into->ranges(), {}, buffers_);
+  }
+  void ExpectRefused(const std::string& file, const std::string& why) {
+    Table into(plan_, 3);
+    const absl::Status status = Load(folder_, &into);
+    EXPECT_FALSE(status.ok());
+    EXPECT_THAT(std::string(status.message()), HasSubstr(file));
+    EXPECT_THAT(std::string(status.message()), HasSubstr(why));
+    EXPECT_THAT(std::string(status.message()), Not(HasSubstr("\n")));
+  }
+  std::string FirstRange(const std::string& checkpoint) {
+    return absl::StrCat(checkpoint, "/",
+                        server::CheckpointReader::Open(checkpoint)->manifest().files[0].name);
+  }
+
+  const std::string root_ =
+      absl::StrCat(::testing::TempDir(), "/checkpoint_directory_test.", getpid());
+  const std::string folder_ = root_ + "/model";
+  HeapBufferSource buffers_;
+  job::ResolvedJob plan_ = CorePlan("kind: BSP", 2, 2, "", "ALLREDUCE");
+};
+
+TEST_F(CheckpointDirectoryTest, TheManifestSaysWhatWasCheckpointedAndBy) {
+  Table table(plan_, 2);
+  table.Fill(50, 1.5f);
+  Checkpoint(table, 7, 40);
+  const absl::StatusOr<server::CheckpointReader> saved = server::CheckpointReader::Open(folder_);
+  ASSERT_TRUE(saved.ok()) << saved.status();
+  const server::Manifest& manifest = saved->manifest();
+  EXPECT_EQ(manifest.run, 7u);
+  EXPECT_EQ(manifest.job, "core");
+  EXPECT_EQ(manifest.job_hash, plan_.hash);
+  EXPECT_EQ(manifest.step, 40);
+  EXPECT_EQ(manifest.dense, kDense);
+  ASSERT_EQ(manifest.files.size(), 3u);
+  for (const server::CheckpointFile& file : manifest.files) {
+    EXPECT_EQ(file.bytes, fs::file_size(saved->PathOf(file)));
+  }
+  const absl::StatusOr<server::Manifest> again =
+      server::ParseManifest(server::EncodeManifest(manifest));
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(*again, manifest);
+}
+
+TEST_F(CheckpointDirectoryTest, AManifestThatWasChangedOrCutIsRefused) {
+  server::Manifest manifest;
+  manifest.dense = kDense;
+  manifest.files.push_back({"a.range", "a", 1, 2, 3, 4});
+  const std::string text = server::EncodeManifest(manifest);
+  for (size_t cut = 0; cut + 2 < text.size(); ++cut) {
+    EXPECT_FALSE(server::ParseManifest(absl::string_view(text).substr(0, cut)).ok()) << cut;
+  }
+  for (size_t i = 0; i < text.size(); ++i) {
+    std::string changed = text;
+    changed[i] = static_cast<char>(changed[i] ^ 1);
+    const absl::StatusOr<server::Manifest> parsed = server::ParseManifest(changed);
+    EXPECT_TRUE(!parsed.ok() || *parsed == manifest) << "byte " << i;  // white space may change
+  }
+}
+
+// A second run of the same job into the same folder, to the same step, on another number of
+// servers.
+TEST_F(CheckpointDirectoryTest, ASecondRunWithAnotherTilingTakesOver) {
+  Table first(plan_, 2), second(plan_, 3);
+  first.Fill(50, 1);
+  second.Fill(40, 2);
+  Checkpoint(first, 7);
+  Checkpoint(second, 8);
+  Table loaded(plan_, 5);
+  ASSERT_EQ(Load(folder_, &loaded), absl::OkStatus());
+  EXPECT_EQ(loaded.Rows(), second.Rows());
+  EXPECT_FALSE(fs::exists(Folder(7))) << "the checkpoint before is of no use any more";
+}
+
+// A second run with the same tiling, to the same step, dies in its last checkpoint: the first run's
+// checkpoint is what there is, to the last row. The next run clears the remains away.
+TEST_F(CheckpointDirectoryTest, ARunThatDiesInItsCheckpointChangesNothing) {
+  Table first(plan_, 4), second(plan_, 4), third(plan_, 4);
+  first.Fill(50, 1);
+  second.Fill(50, 2);
+  third.Fill(50, 3);
+  Checkpoint(first, 7);
+  ASSERT_EQ(server::WriteDenseFile(Folder(8), DenseBytes()), absl::OkStatus());
+  std::vector<server::Range*> half = second.ranges();
+  half.resize(2);
+  ASSERT_EQ(WriteRanges(Folder(8), half), absl::OkStatus());
+  Table loaded(plan_, 2);
+  ASSERT_EQ(Load(folder_, &loaded), absl::OkStatus());
+  EXPECT_EQ(loaded.Rows(), first.Rows());
+  EXPECT_THAT(std::string(Load(Folder(8), &loaded).message()), HasSubstr(Folder(8)));
+
+  Checkpoint(third, 9);
+  EXPECT_FALSE(fs::exists(Folder(8)));
+  Table after(plan_, 2);
+  ASSERT_EQ(Load(folder_, &after), absl::OkStatus());
+  EXPECT_EQ(after.Rows(), third.Rows());
+}
+
+// Wherever the disk fails within a commit: what LATEST names can be opened.
+TEST_F(CheckpointDirectoryTest, LatestNamesAWholeCheckpointWhateverFlushFails) {
+  Table table(plan_, 2);
+  table.Fill(50, 1.5f);
+  Checkpoint(table, 7, 10);
+  const std::string next = Folder(7, 20);
+  bool failed = true;
+  int64_t newest = 10;
+  for (int flushes = 0; failed; ++flushes) {
+    Write(next, table);
+    flushes_left = flushes;
+    flush_error = EIO;
+    failed = !server::CommitCheckpoint(next, plan_, Head(7, 20), kDense).ok();
+    EXPECT_EQ(failed, flush_error == 0) << flushes;
+    flush_error = 0;
+    const absl::StatusOr<server::CheckpointReader> saved = server::CheckpointReader::Open(folder_);
+    ASSERT_TRUE(saved.ok()) << flushes << " flushes: " << saved.status();
+    newest = std::max(newest, saved->manifest().step);
+  }
+  EXPECT_EQ(newest, 20);
+}
+
+// Some file systems flush no folders, and say so each time.
+TEST_F(CheckpointDirectoryTest, AFileSystemWithoutFlushesOfFoldersHasCheckpoints) {
+  Table table(plan_, 2);
+  table.Fill(50, 1.5f);
+  Write(Folder(7), table);
+  flushes_left = 0;
+  flush_error = EINVAL;
+  EXPECT_EQ(server::CommitCheckpoint(Folder(7), plan_, Head(7, 10), kDense), absl::OkStatus());
+  EXPECT_EQ(flush_error, 0) << "none was tried";
+  EXPECT_TRUE(server::CheckpointReader::Open(folder_).ok());
+}
+
+TEST_F(CheckpointDirectoryTest, CheckpointsOfOneStepHaveFoldersOfTheirOwn) {
+  EXPECT_NE(Folder(7, 10), Folder(8, 10));
+  EXPECT_NE(Folder(7, 10), Folder(7, 11));
+  EXPECT_NE(Folder(7, 10), Folder(7, 10, 1));
+  EXPECT_NE(Folder(7, 10, 1), Folder(7, 10, 2));
+  EXPECT_NE(Folder(7, 10), server::CheckpointFolder(folder_, 7, 10, 0, 1)) << "of one that went on";
+  EXPECT_NE(Folder(7, 10, 1), server::CheckpointFolder(folder_, 7, 10, 0, 1));
+}
+
+// The newest of the run stay, in the order of attempts and then of steps; what is of another run,
+// or is not whole, goes.
+TEST_F(CheckpointDirectoryTest, TheNewestCheckpointsOfTheRunAreKept) {
+  Table table(plan_, 2);
+  table.Fill(10, 1);
+  Checkpoint(table, Head(6, 90, 3));
+  for (int64_t step = 10; step <= 50; step += 10) Checkpoint(table, Head(7, step, 3));
+  const auto there = [&](int64_t step, int64_t attempt = 0) {
+    return fs::exists(server::CheckpointFolder(folder_, 7, step, 0, attempt));
+  };
+  EXPECT_FALSE(fs::exists(Folder(6, 90)));
+  EXPECT_FALSE(there(20));
+  EXPECT_TRUE(there(30) && there(40) && there(50));
+  // It went on at step 30, since the others were damaged.
+  ASSERT_EQ(MakeFolder(Folder(7, 60)), absl::OkStatus());  // a checkpoint that was not finished
+  Checkpoint(table, Head(7, 35, 2, 1));
+  EXPECT_TRUE(there(35, 1) && there(50));
+  EXPECT_FALSE(there(40) || there(30) || there(60));
+  EXPECT_EQ(server::CheckpointReader::Open(folder_)->manifest().step, 35);
+  std::string damaged;
+  const absl::StatusOr<server::CheckpointReader> newest =
+      server::CheckpointReader::OpenNewest(folder_, 7, &damaged);
+  ASSERT_TRUE(newest.ok()) << newest.status();
+  EXPECT_EQ(newest->manifest().step, 35);
+  EXPECT_EQ(newest->manifest().attempt, 1);
+  EXPECT_EQ(damaged, "");
+  // One in which a byte is another is passed over.
+  const std::string dense = newest->folder() + "/dense.part";
+  std::string bytes = *ReadWholeFile(dense);
+  bytes[bytes.size() / 2] ^= 1;
+  ASSERT_TRUE(WriteFileAtomically(dense, bytes).ok());
+  EXPECT_EQ(server::CheckpointReader::OpenNewest(folder_, 7, &damaged)->manifest().step, 50);
+  EXPECT_THAT(damaged, HasSubstr(dense));
+  // And one that is cut short.
+  fs::resize_file(dense, 10);
+  EXPECT_EQ(server::CheckpointReader::OpenNewest(folder_, 7, &damaged)->manifest().step, 50);
+  EXPECT_THAT(damaged, HasSubstr("10 bytes"));
+  EXPECT_TRUE(
+      absl::IsNotFound(server::CheckpointReader::OpenNewest(folder_, 8, &damaged).status()));
+}
+
+// The best one is what the run leaves behind; the newest ones are there to go on from.
+TEST_F(CheckpointDirectoryTest, TheBestCheckpointStaysAndIsTheLatest) {
+  plan_.job.mutable_train()->mutable_keep_best();
+  Table table(plan_, 2);
+  table.Fill(10, 1);
+  const auto checkpoint_best = [&](int64_t step) {
+    const std::string checkpoint =
+        server::CheckpointFolder(folder_, 7, step, 0) + server::kBestSuffix;
+    Write(checkpoint, table);
+    server::CheckpointHead head = Head(7, step, 2);
+    head.best = true;
+    ASSERT_EQ(server::CommitCheckpoint(checkpoint, plan_, head, kDense), absl::OkStatus());
+  };
+  const auto latest = [&] { return server::CheckpointReader::Open(folder_)->manifest(); };
+  const auto newest = [&] {
+    std::string damaged;
+    return server::CheckpointReader::OpenNewest(folder_, 7, &damaged)->manifest().step;
+  };
+  Checkpoint(table, Head(7, 10, 2));
+  EXPECT_EQ(latest().step, 10) << "there is no best one yet";
+  EXPECT_FALSE(latest().best);
+  checkpoint_best(20);
+  EXPECT_EQ(latest().step, 20);
+  EXPECT_TRUE(latest().best);
+  for (const int64_t step : {30, 40, 50}) Checkpoint(table, Head(7, step, 2));
+  EXPECT_EQ(latest().step, 20);
+  EXPECT_EQ(newest(), 50);
+  EXPECT_TRUE(fs::exists(Folder(7, 40)));
+  EXPECT_FALSE(fs::exists(Folder(7, 30)));
+  checkpoint_best(60);
+  EXPECT_EQ(latest().step, 60);
+  EXPECT_EQ(newest(), 60);
+  Checkpoint(table, Head(7, 60, 2));
+  EXPECT_TRUE(latest().best) << "of the same step";
+  EXPECT_FALSE(fs::exists(server::CheckpointFolder(folder_, 7, 20, 0) + server::kBestSuffix));
+  // A run that does not care replaces that of one that did.
+  plan_.job.mutable_train()->clear_keep_best();
+  Checkpoint(table, Head(8, 5, 2));
+  EXPECT_EQ(latest().step, 5);
+  EXPECT_FALSE(fs::exists(server::CheckpointFolder(folder_, 7, 60, 0) + server::kBestSuffix));
+}
+
+// Whoever reads a checkpoint keeps it: the run that checkpoints there removes it later.
+TEST_F(CheckpointDirectoryTest, ACheckpointThatIsReadStays) {
+  Table table(plan_, 2);
+  table.Fill(10, 1);
+  Checkpoint(table, Head(7, 10, 1));
+  absl::StatusOr<OwnedFd> kept = server::KeepCheckpoint(Folder(7, 10));
+  ASSERT_TRUE(kept.ok()) << kept.status();
+  Checkpoint(table, Head(7, 20, 1));
+  EXPECT_TRUE(server::CheckpointReader::Open(Folder(7, 10)).ok());
+  *kept = OwnedFd();
+  Checkpoint(table, Head(7, 30, 1));
+  EXPECT_FALSE(fs::exists(Folder(7, 10)));
+  EXPECT_FALSE(fs::exists(Folder(7, 20)));
+  EXPECT_TRUE(absl::IsNotFound(server::KeepCheckpoint(Folder(7, 10)).status()));
+}
+
+// What a checkpoint of the run remembers beside rows; none of it is taken for a table.
+TEST_F(CheckpointDirectoryTest, WhatOnlyWorkersKnowComesBack) {
+  Table table(plan_, 2), loaded(plan_, 1);
+  table.Fill(10, 1);
+  server::CheckpointHead head = Head(7, 10);
+  head.record = std::string("a\0b", 3);
+  Write(Folder(7), table);
+  ASSERT_EQ(server::WriteWorkerFile(Folder(7), 0, "zero"), absl::OkStatus());
+  EXPECT_THAT(std::string(server::CommitCheckpoint(Folder(7), plan_, head, kDense).message()),
+              HasSubstr("codecs of 1 workers, want 2"));
+  EXPECT_FALSE(fs::exists(Folder(7))) << "what is not committed is removed";
+  Write(Folder(7), table);
+  ASSERT_EQ(server::WriteWorkerFile(Folder(7), 0, "zero"), absl::OkStatus());
+  ASSERT_EQ(server::WriteWorkerFile(Folder(7), 1, "one"), absl::OkStatus());
+  ASSERT_EQ(server::WriteProgramFile(Folder(7), 1, "its place"), absl::OkStatus());
+  EXPECT_THAT(std::string(server::CommitCheckpoint(Folder(7), plan_, head, kDense).message()),
+              HasSubstr("states of programs of 1 workers, want 2"));
+  Write(Folder(7), table);
+  for (const int rank : {0, 1}) {
+    const std::string name = rank == 0 ? "zero" : "one";
+    ASSERT_EQ(server::WriteWorkerFile(Folder(7), rank, name), absl::OkStatus());
+    ASSERT_EQ(server::WriteProgramFile(Folder(7), rank, "its place, " + name), absl::OkStatus());
+  }
+  ASSERT_EQ(server::CommitCheckpoint(Folder(7), plan_, head, kDense), absl::OkStatus());
+  const absl::StatusOr<server::CheckpointReader> saved = server::CheckpointReader::Open(folder_);
+  ASSERT_TRUE(saved.ok()) << saved.status();
+  EXPECT_EQ(*saved->ReadRecord(), head.record);
+  EXPECT_EQ(*saved->ReadWorkerState(1), "one");
+  EXPECT_EQ(*saved->ReadWorkerState(2), "");
+  EXPECT_EQ(*saved->ReadProgramState(0), "its place, zero");
+  EXPECT_EQ(*saved->ReadProgramState(1), "its place, one");
+  EXPECT_EQ(*saved->ReadProgramState(2), "");
+  ASSERT_EQ(Load(folder_, &loaded), absl::OkStatus());
+  EXPECT_EQ(loaded.Rows(), table.Rows());
+  fs::resize_file(Folder(7) + "/worker-1.part", 10);
+  EXPECT_FALSE(server::CheckpointReader::Open(folder_).ok());
+}
+
+// A server that does not reach the folder, or wrote a file that is not whole: no manifest.
+// A job that runs goes on saving, and each commit removes the checkpoint before.
+TEST_F(CheckpointDirectoryTest, ACheckpointThatIsReplacedWhileItIsOpenedGivesWayToTheNext) {
+  constexpr int64_t kCheckpoints = 60;
+  Table table(plan_, 2);
+  table.Fill(50, 1.5f);
+  Checkpoint(table, 7, 0);
+  std::atomic<bool> over{false};
+  std::thread writer([&] {
+    for (int64_t step = 1; step <= kCheckpoints; ++step) Checkpoint(table, 7, step);
+    over = true;
+  });
+  int64_t newest = 0;
+  while (!over) {
+    const absl::StatusOr<server::CheckpointReader> saved = server::CheckpointReader::Open(folder_);
+    EXPECT_TRUE(saved.ok()) << saved.status();
+    if (!saved.ok()) break;
+    EXPECT_GE(saved->manifest().step, newest);
+    newest = saved->manifest().step;
+  }
+  writer.join();
+  EXPECT_EQ(server::CheckpointReader::Open(folder_)->manifest().step, kCheckpoints);
+}
+
+TEST_F(CheckpointDirectoryTest, WhatDoesNotCoverATableIsNotCommitted) {
+  Table table(plan_, 4);
+  table.Fill(50, 1);
+  const std::string checkpoint = Folder(7);
+  const auto commit = [&] {
+    return server::CommitCheckpoint(checkpoint, plan_, Head(7, 10), kDense);
+  };
+  const auto first_range = [&] {
+    std::string first;
+    for (const auto& entry : fs::directory_iterator(checkpoint)) {
+      const std::string path = entry.path().string();
+      if (entry.path().extension() == ".range" && (first.empty() || path < first)) first = path;
+    }
+    return first;
+  };
+  Write(checkpoint, table);
+  fs::remove(first_range());
+  EXPECT_THAT(std::string(commit().message()), HasSubstr("table a is missing"));
+  Write(checkpoint, table);
+  const std::string first = first_range();
+  fs::resize_file(first, 100);
+  EXPECT_THAT(std::string(commit().message()), HasSubstr(first));
+  Write(checkpoint, Table(plan_, 1));
+  EXPECT_EQ(WriteRanges(checkpoint, table.ranges()), absl::OkStatus());
+  EXPECT_THAT(std::string(commit().message()), HasSubstr("written twice"));
+  EXPECT_FALSE(fs::exists(checkpoint + "/MANIFEST"));
+  EXPECT_FALSE(fs::exists(folder_ + "/LATEST"));
+}
+
+TEST_F(CheckpointDirectoryTest, WhatIsNotTheWholeCheckpointIsRefusedByName) {
+  Table table(plan_, 2), other(plan_, 2);
+  table.Fill(50, 1);
+  other.Fill(50, 2);
+  Checkpoint(table, 7);
+  const std::string file = FirstRange(Folder(7)), bytes = *ReadWholeFile(file);
+  const auto put = [&](const std::string& contents) {
+    ASSERT_EQ(WriteFileAtomically(file, contents), absl::OkStatus());
+  };
+  put(bytes.substr(0, bytes.size() - 1));
+  ExpectRefused(file, absl::StrCat("the manifest says ", bytes.size()));
+  std::string changed = bytes;
+  changed[bytes.size() / 2] = static_cast<char>(changed[bytes.size() / 2] ^ 1);
+  put(changed);
+  ExpectRefused(file, "checksum");
+  fs::remove(file);
+  ExpectRefused(file, "the manifest lists it");
+
+  // Whole in itself, and as long, but of another run.
+  const std::string elsewhere = folder_ + "/elsewhere";
+  Write(elsewhere, other);
+  fs::copy(elsewhere + "/" + fs::path(file).filename().string(), file);
+  ASSERT_EQ(fs::file_size(file), bytes.size());
+  ExpectRefused(file, "is it of another checkpoint?");
+  put(bytes);
+  Table into(plan_, 3);
+  EXPECT_EQ(Load(folder_, &into), absl::OkStatus());
+
+  fs::create_directory(folder_ + "/run");
+  fs::create_directory_symlink(folder_, folder_ + "/run/model");
+  EXPECT_EQ(Load(folder_ + "/run", &into), absl::OkStatus()) << "the folder of a run";
+  EXPECT_THAT(std::string(server::CheckpointReader::Open(elsewhere).status().message()),
+              HasSubstr("contains no checkpoint (LATEST or MANIFEST); hint: "));
+
+  fs::remove(Folder(7) + "/MANIFEST");
+  ExpectRefused(Folder(7) + "/MANIFEST", "was not finished");
+}
+
+TEST_F(CheckpointDirectoryTest, AnotherModelIsRefused) {
+  Table table(plan_, 2);
+  Checkpoint(table, 7);
+  const absl::StatusOr<server::CheckpointReader> saved = server::CheckpointReader::Open(folder_);
+  ASSERT_TRUE(saved.ok()) << saved.status();
+  std::vector<server::CheckpointParameter> model = kDense;
+  model[1].shape = {3};
+  std::string why(saved->ReadDense(model).status().message());
+  EXPECT_THAT(why, HasSubstr("dense parameter 1 is top.bias [2], the model's is top.bias [3]"));
+  EXPECT_THAT(why, HasSubstr(Folder(7)));
+  model = {kDense[0]};
+  why = std::string(saved->ReadDense(model).status().message());
+  EXPECT_THAT(why, HasSubstr("the model's is none"));
+
+  job::ResolvedJob renamed = plan_;
+  renamed.tables[0].name = "b";
+  Table into(renamed, 2);
+  EXPECT_THAT(std::string(saved->LoadRanges(into.ranges(), {}, buffers_).message()),
+              HasSubstr("no table b, it has a"));
+}
+
+// With another seed keys have other positions; each row goes where it lives now.
+TEST_F(CheckpointDirectoryTest, LoadsUnderAnotherSalt) {
+  Table table(plan_, 4);
+  table.Fill(200, 1);
+  Checkpoint(table, 7);
+  job::ResolvedJob salted = plan_;
+  salted.tables[0].salt += 12345;
+  Table loaded(salted, 4);
+  ASSERT_EQ(Load(folder_, &loaded), absl::OkStatus());
+  EXPECT_EQ(loaded.Rows(), table.Rows());
+}
+
+// Another run that checkpoints into the same place may have taken the folder away while ranges were
+// still to come; the servers make it again.
+TEST_F(CheckpointDirectoryTest, ACheckpointWhoseDensePartIsGoneIsNotCommitted) {
+  Table first(plan_, 4), second(plan_, 4);
+  first.Fill(50, 1);
+  second.Fill(50, 2);
+  Write(Folder(8), second);
+  Checkpoint(first, 7);  // removes the other one
+  ASSERT_EQ(MakeFolder(Folder(8)), absl::OkStatus());
+  ASSERT_EQ(WriteRanges(Folder(8), second.ranges()), absl::OkStatus());
+  EXPECT_THAT(
+      std::string(server::CommitCheckpoint(Folder(8), plan_, Head(8, 10), kDense).message()),
+      HasSubstr("dense.part"));
+  Table loaded(plan_, 2);
+  EXPECT_EQ(Load(folder_, &loaded), absl::OkStatus());
+  EXPECT_EQ(loaded.Rows(), first.Rows());
+}
+
+// ---- what a fixed delay holds back ------------------------------------------------------------
+
+class FixedDelayTest : public CheckpointDirectoryTest {
+ protected:
+  static constexpr uint64_t kKeys = 100;
+  job::ResolvedJob PlanWith(const std::string& policy) const {
+    return CorePlan(policy, 2, 2, "", "ALLREDUCE");
+  }
+  const job::ResolvedJob delayed_ = PlanWith("kind: FIXED_DELAY delay: 2");
+};
+
+// A run that goes on from a checkpoint, on other ranges, has the rows of one that was never
+// interrupted, after every step and to the last bit.
+TEST_F(FixedDelayTest, TheQueueGoesOnWhereItWas) {
+  Table whole(delayed_, 1), before(delayed_, 2), after(delayed_, 3);
+  for (int64_t step = 0; step < 4; ++step) {
+    whole.Step(step, step, kKeys);
+    before.Step(step, step, kKeys);
+  }
+  Checkpoint(before, 7);
+  ASSERT_EQ(Load(folder_, &after), absl::OkStatus());
+  EXPECT_EQ(after.Rows(), whole.Rows());
+  EXPECT_EQ(after.held_bytes(), whole.held_bytes());
+  for (int64_t step = 0; step < 4; ++step) {
+    whole.Step(4 + step, 4 + step, kKeys);
+    after.Step(step, 4 + step, kKeys);
+    EXPECT_EQ(after.Rows(), whole.Rows()) << "step " << step;
+  }
+  whole.FinishDelayed();
+  after.FinishDelayed();
+  EXPECT_EQ(after.Rows(), whole.Rows());
+  EXPECT_EQ(after.held_bytes(), 0u);
+  // The updates that came with the checkpoint were counted by the run that sent them.
+  EXPECT_EQ(after.stats().arrived, after.stats().merged);
+}
+
+// The run itself goes on, on other ranges: it stands where it stood, with its steps, its versions
+// and its exactly-once memory, and every step after that is the one of a run that was never
+// stopped. The best model is the one that was evaluated: what was held back then was not in it.
+TEST_F(FixedDelayTest, TheBestModelIsWithoutWhatWasHeldBack) {
+  const job::ResolvedJob plain = PlanWith("kind: BSP");
+  Table whole(delayed_, 1), trained(plain, 2), on(delayed_, 3);
+  for (int64_t step = 0; step < 4; ++step) whole.Step(step, step, kKeys);
+  server::CheckpointHead head = Head(7, 10);
+  head.best = true;
+  Checkpoint(whole, head);
+  const auto saved = server::CheckpointReader::Open(folder_);
+  ASSERT_TRUE(saved.ok() && saved->manifest().best) << saved.status();
+  ASSERT_EQ(Load(folder_, &trained), absl::OkStatus());
+  EXPECT_EQ(trained.Rows(), whole.Rows()) << "a job that holds nothing would have applied it";
+  HeapBufferSource buffers;
+  ASSERT_EQ(saved->ResumeRanges(on.ranges(), buffers), absl::OkStatus());
+  EXPECT_EQ(on.held_bytes(), whole.held_bytes()) << "but the run goes on with it";
+}
+
+TEST_F(FixedDelayTest, TheRunGoesOnWhereItStood) {
+  Table whole(delayed_, 1), before(delayed_, 2), after(delayed_, 3);
+  for (int64_t step = 0; step < 4; ++step) {
+    whole.Step(step, step, kKeys);
+    before.Step(step, step, kKeys);
+  }
+  Checkpoint(before, 7);
+  const absl::StatusOr<server::CheckpointReader> saved = server::CheckpointReader::Open(folder_);
+  ASSERT_TRUE(saved.ok()) << saved.status();
+  ASSERT_EQ(saved->ResumeRanges(after.ranges(), buffers_), absl::OkStatus());
+  EXPECT_EQ(after.Rows(), whole.Rows());
+  EXPECT_EQ(after.held_bytes(), whole.held_bytes());
+  for (const server::Range* range : after.ranges()) {
+    EXPECT_EQ(range->progress().version, 4);
+    for (const policies::WorkerProgress& worker : range->progress().workers)
+      EXPECT_EQ(worker.admitted, 4);
+  }
+  server::HeldUpdate again;  // by the worker's new process
+  again.step = 3;
+  EXPECT_EQ(after.ranges()[0]->Admit(absl::UnixEpoch(), 99, 3, again, false),
+            server::Range::Admission::kDuplicate);
+  for (int64_t step = 4; step < 8; ++step) {
+    whole.Step(step, step, kKeys);
+    after.Step(step, step, kKeys, /*incarnation=*/99);
+    EXPECT_EQ(after.Rows(), whole.Rows()) << "step " << step;
+  }
+  whole.FinishDelayed();
+  after.FinishDelayed();
+  EXPECT_EQ(after.Rows(), whole.Rows());
+  EXPECT_EQ(after.held_bytes(), 0u);
+}
+
+// Whatever a policy has asked to be remembered is there again: open batches, the numbers of reads,
+// rows as they were read, mean squares, step times.
+TEST_F(CheckpointDirectoryTest, WhatPoliciesRememberGoesOn) {
+  for (const char* policy :
+       {"kind: K_BATCH_ASYNC batches: 5", "kind: GBA batches: 5", "kind: DC_ASGD compensation: 0.5",
+        "kind: DC_ASGD compensation: 0.5 mean_square_decay: 0.9",
+        "kind: DSSP bound: 1 upper_bound: 3", "kind: STALENESS_AWARE",
+        "kind: COSINE_GATE age_decay: 0.5 age_cutoff: 2", "kind: SYNC_SWITCH switch_step: 2",
+        "kind: SYNC_SWITCH switch_step: 6"}) {
+    const job::ResolvedJob plan = CorePlan(policy, 2, 2);
+    Table whole(plan, 2), after(plan, 2);
+    for (int64_t step = 0; step < 4; ++step) whole.Step(step, step, 20);
+    Checkpoint(whole, 7);
+    const absl::StatusOr<server::CheckpointReader> saved = server::CheckpointReader::Open(folder_);
+    ASSERT_TRUE(saved.ok()) << saved.status();
+    ASSERT_EQ(saved->ResumeRanges(after.ranges(), buffers_), absl::OkStatus()) << policy;
+    for (int64_t step = 4; step < 8; ++step) {
+      for (size_t r = 0; r < 2; ++r) {
+        EXPECT_EQ(after.ranges()[r]->Image().held, whole.ranges()[r]->Image().held) << policy;
+      }
+      whole.Step(step, step, 20);
+      after.Step(step, step, 20);
+      EXPECT_EQ(after.Rows(), whole.Rows()) << policy << " step " << step;
+    }
+    fs::remove_all(folder_);
+  }
+}
+
+// Rows of a KEY_VALUE table, on ranges cut anew too; where the ranges are the same, a copy of a
+// write that was late before the checkpoint is late after it.
+TEST_F(CheckpointDirectoryTest, AStoreRemembersItsWriters) {
+  const job::ResolvedJob plan =
+      CorePlan("kind: BSP", 2, 2,
+               "table { name: \"cache\" dim: 2 extra_floats: 1 kind: KEY_VALUE }", "ALLREDUCE");
+  plan_ = plan;
+  constexpr uint64_t kWriter = 77;
+  constexpr uint64_t kKeys = 20;
+  const auto write = [](Table* table, int64_t number, float value) {
+    for (uint64_t key = 0; key < kKeys; ++key) {
+      const std::vector<float> row(3, value + static_cast<float>(key));
+      std::vector<uint64_t> changed;
+      server::Range& range = table->RangeOf(key);
+      range.writes()->Apply(kWriter + key, number, StoreAction::kAssign, {&key, 1}, row,
+                            &range.store(), &changed);
+    }
+  };
+  Table trained(plan, 2), before(plan, 2, 1), same(plan, 2, 1), cut(plan, 3, 1);
+  write(&before, 1, 100);
+  write(&before, 2, 200);
+  const std::string checkpoint = Folder(7);
+  Write(checkpoint, trained);
+  ASSERT_EQ(WriteRanges(checkpoint, before.ranges()), absl::OkStatus());
+  ASSERT_EQ(server::CommitCheckpoint(checkpoint, plan, Head(7, 10), kDense), absl::OkStatus());
+  const absl::StatusOr<server::CheckpointReader> saved = server::CheckpointReader::Open(folder_);
+  ASSERT_TRUE(saved.ok()) << saved.status();
+  for (Table* after : {&same, &cut}) {
+    ASSERT_EQ(saved->ResumeRanges(after->ranges(), buffers_), absl::OkStatus());
+    EXPECT_EQ(after->Rows(), before.Rows());
+    EXPECT_EQ(after->Rows().size(), kKeys);
+  }
+  for (size_t r = 0; r < 2; ++r) {
+    EXPECT_EQ(same.ranges()[r]->Image().slots, before.ranges()[r]->Image().slots);
+  }
+  write(&same, 2, 300);
+  write(&same, 1, 300);
+  EXPECT_EQ(same.Rows(), before.Rows()) << "copies that were late";
+  write(&same, 3, 300);
+  write(&before, 3, 300);
+  EXPECT_EQ(same.Rows(), before.Rows());
+  // Their writers are new there: a run that goes on on other ranges has other programs.
+  write(&cut, 1, 300);
+  EXPECT_EQ(cut.Rows(), before.Rows());
+}
+
+// Files of two checkpoints are not mixed up: what stands at other steps is refused.
+TEST_F(FixedDelayTest, FilesOfTwoMomentsAreNotResumed) {
+  Table early(delayed_, 2), late(delayed_, 2), one(delayed_, 1);
+  early.Step(0, 0, kKeys);
+  late.Step(0, 0, kKeys);
+  late.Step(1, 1, kKeys);
+  const server::RangeImage a = early.ranges()[0]->Image(), b = late.ranges()[1]->Image();
+  ASSERT_EQ(one.ranges()[0]->ResumeCheckpoint(a, buffers_), absl::OkStatus());
+  EXPECT_THAT(std::string(one.ranges()[0]->ResumeCheckpoint(b, buffers_).message()),
+              HasSubstr("other steps"));
+}
+
+// A job with a shorter delay, or none, begins with what is too much for its queue applied in order.
+TEST_F(FixedDelayTest, AShorterDelayAppliesWhatIsTooMuch) {
+  Table before(delayed_, 2);
+  for (int64_t step = 0; step < 5; ++step) before.Step(step, step, kKeys);
+  Checkpoint(before, 7);
+  before.FinishDelayed();
+  for (const char* policy : {"kind: BSP", "kind: ASP", "kind: FIXED_DELAY delay: 1"}) {
+    SCOPED_TRACE(policy);
+    const job::ResolvedJob plan = PlanWith(policy);
+    Table loaded(plan, 3);
+    ASSERT_EQ(Load(folder_, &loaded), absl::OkStatus());
+    EXPECT_EQ(loaded.held_bytes() > 0, plan.groups[0].policy.delay() > 0);
+    loaded.FinishDelayed();
+    EXPECT_EQ(loaded.Rows(), before.Rows());
+  }
+}
+
+// What came with a checkpoint moves with its range like all else that is held.
+TEST_F(FixedDelayTest, WhatWasLoadedMovesWithItsRange) {
+  Table before(delayed_, 1), loaded(delayed_, 2), moved(delayed_, 2);
+  for (int64_t step = 0; step < 5; ++step) before.Step(step, step, kKeys);
+  Checkpoint(before, 7);
+  ASSERT_EQ(Load(folder_, &loaded), absl::OkStatus());
+  for (size_t r = 0; r < 2; ++r) {
+    ASSERT_EQ(moved.ranges()[r]->Restore(loaded.ranges()[r]->Image(), buffers_), absl::OkStatus());
+  }
+  before.FinishDelayed();
+  moved.FinishDelayed();
+  EXPECT_EQ(moved.Rows(), before.Rows());
+}
+
+// A batch that stands open is in the checkpoint, and is closed where a new run begins, as what it
+// holds: each file's by itself, because its mean is over other samples. Whatever the policy of the
+// new run, and however its ranges are cut.
+TEST_F(FixedDelayTest, AnOpenBatchIsCheckpointedAndCounts) {
+  for (const char* policy : {"kind: K_BATCH_ASYNC batches: 3", "kind: GBA batches: 3"}) {
+    SCOPED_TRACE(policy);
+    const job::ResolvedJob plan = PlanWith(policy);
+    Table before(plan, 2);
+    for (int64_t step = 0; step < 5; ++step) before.Step(step, step, kKeys);  // 10 updates
+    EXPECT_GT(before.held_bytes(), 0u);
+    Checkpoint(before, 7);
+    const std::map<uint64_t, std::vector<float>> open = before.Rows();
+    before.FinishDelayed();
+    EXPECT_NE(before.Rows(), open);
+    EXPECT_EQ(before.held_bytes(), 0u);
+    for (const char* next : {policy, "kind: BSP", "kind: ASP"}) {
+      const job::ResolvedJob next_plan = PlanWith(next);
+      Table loaded(next_plan, 3);
+      ASSERT_EQ(Load(folder_, &loaded), absl::OkStatus());
+      EXPECT_EQ(loaded.held_bytes(), 0u);
+      EXPECT_EQ(loaded.Rows(), before.Rows()) << next;
+    }
+    std::filesystem::remove_all(folder_);
+  }
+}
+
+// Dense parameters on servers: their rows are in the dense part, what is held back of them beside
+// it.
+TEST_F(FixedDelayTest, DenseUpdatesAreHeldBackToo) {
+  const job::ResolvedJob plan = CorePlan("kind: FIXED_DELAY delay: 2", 2, 2, "", "SERVERS");
+  const size_t dense = static_cast<size_t>(plan.dense_table);
+  Table before(plan, 2, dense), table(plan, 2);
+  for (int64_t step = 0; step < 3; ++step) before.Step(step, step, 4);
+  const std::string checkpoint = Folder(7);
+  Write(checkpoint, table);
+  ASSERT_EQ(WriteRanges(checkpoint, before.ranges()), absl::OkStatus());
+  ASSERT_EQ(server::CommitCheckpoint(checkpoint, plan, Head(7, 3), kDense), absl::OkStatus());
+
+  Table after(plan, 3, dense);
+  ASSERT_EQ(Load(folder_, &after), absl::OkStatus());
+  EXPECT_EQ(after.held_bytes(), before.held_bytes());
+
+  const job::ResolvedJob shorter = CorePlan("kind: FIXED_DELAY delay: 1", 2, 2, "", "SERVERS");
+  Table refused(shorter, 2, dense);
+  EXPECT_THAT(std::string(Load(folder_, &refused).message()), HasSubstr("a delay of at least 2"));
+  EXPECT_THAT(std::string(server::CheckpointReader::Open(folder_)->CheckDenseIsWhole().message()),
+              HasSubstr("has 2 delayed steps of the dense parameters"));
+}
+
+// Dense rows come from a worker, after the load: an open batch of them waits for the first that
+// closes, and goes before it. Who applies each update by itself never closes one, and is refused.
+TEST_F(FixedDelayTest, AnOpenBatchOfDenseUpdatesWaitsForTheRows) {
+  const job::ResolvedJob plan = CorePlan("kind: K_BATCH_ASYNC batches: 3", 2, 2, "", "SERVERS");
+  const size_t dense = static_cast<size_t>(plan.dense_table);
+  Table before(plan, 2, dense), table(plan, 2);
+  for (int64_t step = 0; step < 2; ++step) before.Step(step, step, 4);  // four: one is left over
+  const std::string checkpoint = Folder(7);
+  Write(checkpoint, table);
+  ASSERT_EQ(WriteRanges(checkpoint, before.ranges()), absl::OkStatus());
+  ASSERT_EQ(server::CommitCheckpoint(checkpoint, plan, Head(7, 2), kDense), absl::OkStatus());
+
+  Table after(plan, 1, dense);
+  ASSERT_EQ(Load(folder_, &after), absl::OkStatus());
+  EXPECT_EQ(after.held_bytes(), before.held_bytes());
+  after.Step(0, 5, 4);
+  EXPECT_GT(after.held_bytes(), before.held_bytes());
+  after.Step(1, 6, 4);
+  // What came with the checkpoint, and the first three of four.
+  EXPECT_EQ(after.stats().merged, 3u);
+  EXPECT_EQ(after.held_bytes(), before.held_bytes()) << "the fourth";
+
+  const job::ResolvedJob asp = CorePlan("kind: ASP", 2, 2, "", "SERVERS");
+  Table refused(asp, 2, dense);
+  EXPECT_THAT(std::string(Load(folder_, &refused).message()),
+              HasSubstr("use policy K_BATCH_ASYNC or GBA"));
+  EXPECT_FALSE(server::CheckpointReader::Open(folder_)->CheckDenseIsWhole().ok());
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,659 @@
+// A shard, frame by frame: what it admits, holds, refuses, answers and moves; and that no frame,
+// however hostile, crashes it or makes it grow.
+#include "server/shard_core.h"
+
+#include <string>
+#include <vector>
+
+#include "base/random.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "job/job_budget.h"
+#include "tests/test_seed.h"
+#include "tests/unit/server/core_fixture.h"
+
+namespace tandem {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr EndpointId kServer0 = {Role::kServer, 0, 0};
+constexpr EndpointId kServer1 = {Role::kServer, 1, 0};
+
+class ShardCoreTest : public ::testing::Test {
+ protected:
+  void Start(const std::string& policy, int workers = 2, const std::string& more = "") {
+    plan_ = CorePlan(policy, workers, /*servers=*/2, more);
+    map_ = CoreView(plan_, 1);
+    shard_ = NewShard(kServer0);
+    shard_->OnView(now_, map_, &effects_);
+    keys_ = KeysIn(*map_, plan_, 0, 3);
+  }
+  std::unique_ptr<server::ShardCore> NewShard(EndpointId id) {
+    auto shard = server::ShardCore::New(plan_, id, 99, buffers_);
+    EXPECT_TRUE(shard.ok()) << shard.status();
+    return *std::move(shard);
+  }
+
+  FrameHeader Header(FrameKind kind, int rank, int64_t step) {
+    FrameHeader h;
+    h.kind = kind;
+    h.sender = EndpointId::Worker(rank);
+    h.view = 1;
+    h.incarnation = 7 + static_cast<uint64_t>(rank);
+    h.request = ++request_;
+    h.first_step = h.step = step;
+    return h;
+  }
+  // A push of the same gradient for each element of the first key of range 0; n = 1.
+  ParsedFrame Push(int rank, int64_t step, float gradient, int64_t version = 0) {
+    FrameHeader h = Header(FrameKind::kPush, rank, step);
+    h.samples = 1;
+    return Data(h, 0, {keys_[0]}, {gradient, gradient}, version);
+  }
+  ParsedFrame Data(const FrameHeader& h, uint32_t range, const std::vector<uint64_t>& keys,
+                   const std::vector<float>& values, int64_t version = 0) {
+    SliceEntry e;
+    e.range = range;
+    e.rows = static_cast<uint32_t>(keys.size());
+    e.version = version;
+    if (!values.empty()) e.row_floats = static_cast<uint32_t>(values.size() / keys.size());
+    return Decoded(EncodeDataFrame(buffers_, h, {&e, 1}, BufferOf(buffers_, keys),
+                                   BufferOf(buffers_, values)));
+  }
+  ParsedFrame Pull(int rank, int64_t step, uint8_t flags = 0) {
+    FrameHeader h = Header(FrameKind::kPull, rank, step);
+    h.flags = flags;
+    return Data(h, 0, {keys_[0]}, {});
+  }
+  // What the shard sends because of the frame.
+  std::vector<ParsedFrame> Give(const ParsedFrame& frame) {
+    effects_.Clear();
+    shard_->OnFrame(now_, frame, &effects_);
+    return Sent();
+  }
+  std::vector<ParsedFrame> Sent() {
+    std::vector<ParsedFrame> frames;
+    for (const Outgoing& out : effects_.out) frames.push_back(Decoded(out.frame));
+    return frames;
+  }
+  static std::vector<float> Values(const ParsedFrame& frame) {
+    const absl::Span<const float> values = frame.values().As<float>();
+    return {values.begin(), values.end()};
+  }
+  std::vector<float> Row() {
+    const std::vector<ParsedFrame> answer = Give(Pull(0, 0, kFlagEvaluate));
+    EXPECT_EQ(answer.size(), 1u);
+    return Values(answer[0]);
+  }
+
+  job::ResolvedJob plan_;
+  HeapBufferSource buffers_;
+  absl::Time now_ = absl::UnixEpoch();
+  std::shared_ptr<const RangeMap> map_;
+  std::unique_ptr<server::ShardCore> shard_;
+  server::ShardEffects effects_;
+  std::vector<uint64_t> keys_;
+  uint64_t request_ = 0;
+};
+
+TEST_F(ShardCoreTest, BspFoldsWhenTheLastHasComeAndThenAnswersReads) {
+  Start("kind: BSP");
+  EXPECT_EQ(Give(Push(1, 0, 2.0f)).size(), 1u);  // acknowledged: held
+  EXPECT_GT(shard_->ranges().held_bytes(), 0u);
+  EXPECT_TRUE(Give(Pull(1, 1)).empty());  // parked
+  const std::vector<ParsedFrame> sent = Give(Push(0, 0, 4.0f));
+  ASSERT_EQ(sent.size(), 2u);
+  EXPECT_EQ(sent[0].header.kind, FrameKind::kAck);
+  EXPECT_EQ(sent[0].entry_count, 0u);  // nothing refused
+  EXPECT_EQ(sent[1].header.kind, FrameKind::kRows);
+  EXPECT_EQ(sent[1].Entry(0).version, 1);
+  EXPECT_EQ(sent[1].header.samples, 2u);
+  EXPECT_THAT(Values(sent[1]), ElementsAre(-2.0f, -2.0f));  // 1 - (4 + 2) / 2
+  EXPECT_EQ(shard_->ranges().held_bytes(), 0u);
+}
+
+// A program with another job file that asks in a loop, with frames of many entries.
+TEST_F(ShardCoreTest, RefusedFramesDoNotFillTheLog) {
+  Start("kind: BSP");
+  FrameHeader h = Header(FrameKind::kPull, 0, 0);
+  h.group = 77;
+  const std::vector<SliceEntry> entries(10'000);
+  const ParsedFrame frame = Decoded(EncodeDataFrame(buffers_, h, entries, Buffer(), Buffer()));
+  size_t lines = 0, bytes = 0;
+  for (int i = 0; i < 1000; ++i) {
+    EXPECT_TRUE(Give(frame).empty());
+    lines += effects_.log.size();
+    for (const std::string& line : effects_.log) bytes += line.size();
+  }
+  EXPECT_EQ(lines, 101u);
+  EXPECT_LT(bytes, 100'000u);
+}
+
+// 1/workers of each update, beside the mean over its own samples; none of it in a fold.
+TEST_F(ShardCoreTest, AsyncScaleIsPartOfEveryUpdateThatIsAppliedByItself) {
+  for (const std::string policy : {"kind: ASP", "kind: SSP bound: 9"}) {
+    Start(policy + " async_scale: INVERSE_WORKERS", /*workers=*/4);
+    Give(Push(0, 0, 2.0f));
+    EXPECT_THAT(Row(), ElementsAre(0.5f, 0.5f)) << policy;  // 1 - 2 / 4
+    FrameHeader h = Header(FrameKind::kPush, 3, 0);
+    h.samples = 2;
+    Give(Data(h, 0, {keys_[0]}, {4.0f, 12.0f}));
+    EXPECT_THAT(Row(), ElementsAre(0.0f, -1.0f)) << policy;  // less 4 / 2 / 4 and 12 / 2 / 4
+  }
+}
+
+// To who keeps them, when the slowest worker has come a step further.
+TEST_F(ShardCoreTest, RowsThatAreKeptAreSentAnewWhenTheyHaveChanged) {
+  Start("kind: ESSP bound: 3");
+  const auto nothing = [&](int rank, int64_t step) {
+    return Data(Header(FrameKind::kPush, rank, step), 0, {}, {});
+  };
+  EXPECT_EQ(Give(Pull(0, 0, kFlagKeep)).size(), 1u);
+  EXPECT_EQ(Give(Pull(1, 0)).size(), 1u);
+  EXPECT_EQ(Give(Push(1, 0, 2.0f)).size(), 1u) << "acknowledged, and no more";
+  std::vector<ParsedFrame> sent = Give(nothing(0, 0));
+  ASSERT_EQ(sent.size(), 2u);
+  EXPECT_EQ(effects_.out[1].to, EndpointId::Worker(0));
+  EXPECT_EQ(sent[1].header.kind, FrameKind::kRefresh);
+  EXPECT_EQ(sent[1].header.request, 1u);
+  EXPECT_EQ(sent[1].header.step, 1);
+  EXPECT_EQ(sent[1].header.samples, 1u);
+  EXPECT_EQ(sent[1].Entry(0).rows, 1u);
+  EXPECT_EQ(sent[1].Entry(0).version, 2);
+  EXPECT_EQ(sent[1].Entry(0).clock, 1);
+  EXPECT_EQ(sent[1].keys().As<uint64_t>()[0], keys_[0]);
+  EXPECT_THAT(Values(sent[1]), ElementsAre(-1.0f, -1.0f));
+  EXPECT_EQ(Give(nothing(0, 1)).size(), 1u);
+  sent = Give(nothing(1, 1));
+  ASSERT_EQ(sent.size(), 2u);
+  EXPECT_EQ(sent[1].header.request, 2u);
+  EXPECT_EQ(sent[1].Entry(0).rows, 0u) << "nothing has changed, and that is news";
+  EXPECT_EQ(sent[1].Entry(0).clock, 2);
+  EXPECT_EQ(shard_->Report().bytes().at("refresh"),
+            2 * (kFrameHeaderBytes + kSliceEntryBytes) + 8 + 8);
+}
+
+// While worker 1 is out of data no clock grows, and what worker 0 keeps stays bounded all the same.
+TEST_F(ShardCoreTest, RowsThatAreNotKeptAreToldWithoutARefresh) {
+  Start("kind: ESSP bound: 3 cache_rows: 64");  // of all ranges
+  FrameHeader end = Header(FrameKind::kPush, 1, 0);
+  end.flags = kFlagEndOfEpoch;
+  Give(Data(end, 0, {}, {}));
+  const std::vector<uint64_t> keys = KeysIn(*map_, plan_, 0, 400);
+  size_t told = 0, frames = 0;
+  for (int64_t step = 0; step < 400; ++step) {
+    FrameHeader h = Header(FrameKind::kPull, 0, step);
+    h.flags = kFlagKeep;
+    Give(Data(h, 0, {keys[static_cast<size_t>(step)]}, {}));
+    for (const ParsedFrame& frame : Give(Data(Header(FrameKind::kPush, 0, step), 0, {}, {}))) {
+      if (frame.header.kind != FrameKind::kRefresh || frame.header.flags == 0) continue;
+      EXPECT_EQ(frame.header.flags, kFlagMore);
+      EXPECT_EQ(frame.Entry(0).rows, 0u) << "of those that are kept nothing is said";
+      ASSERT_EQ(frame.entry_count, 2u);
+      told += frame.Entry(1).rows;
+      ++frames;
+    }
+    EXPECT_LE(static_cast<size_t>(step) + 1 - told, 64u + 32u + 1u);
+  }
+  EXPECT_GT(frames, 2u);
+}
+
+// No frame is larger than it may be, and none is empty where there are others.
+TEST_F(ShardCoreTest, ALargeRefreshIsSeveralFrames) {
+  constexpr size_t kRows = kRefreshFrameBytes / (2 * sizeof(float));
+  for (const size_t rows : {2 * kRows, 2 * kRows + 1}) {
+    Start("kind: ESSP bound: 3");
+    const std::vector<uint64_t> keys = KeysIn(*map_, plan_, 0, rows);
+    FrameHeader h = Header(FrameKind::kPull, 0, 0);
+    h.flags = kFlagKeep;
+    EXPECT_EQ(Give(Data(h, 0, keys, {})).size(), 1u);
+    h = Header(FrameKind::kPush, 1, 0);
+    h.samples = 1;
+    Give(Data(h, 0, keys, std::vector<float>(2 * rows, 3.0f)));
+    const std::vector<ParsedFrame> sent = Give(Data(Header(FrameKind::kPush, 0, 0), 0, {}, {}));
+    ASSERT_EQ(sent.size(), rows > 2 * kRows ? 4u : 3u);
+    size_t told = 0;
+    for (size_t i = 1; i < sent.size(); ++i) {
+      EXPECT_EQ(sent[i].header.request, i);
+      EXPECT_EQ(sent[i].header.flags, i + 1 < sent.size() ? kFlagMore : 0);
+      told += sent[i].Entry(0).rows;
+      EXPECT_EQ(Values(sent[i]).back(), -2.0f);
+    }
+    EXPECT_EQ(told, rows);
+  }
+}
+
+// The step is divided by the ticks since the rows were read, if there is more than one.
+TEST_F(ShardCoreTest, StalenessAwareTakesSmallerSteps) {
+  Start("kind: STALENESS_AWARE", /*workers=*/4);
+  for (int rank = 0; rank < 3; ++rank) Give(Push(rank, 0, 0.0f));
+  Give(Push(3, 0, 6.0f, /*version=*/0));
+  EXPECT_THAT(Row(), ElementsAre(-1.0f, -1.0f));  // 1 - 6 / 3
+  Give(Push(3, 1, 1.0f, /*version=*/4));
+  EXPECT_THAT(Row(), ElementsAre(-2.0f, -2.0f));  // fresh
+}
+
+// Two of three close a step. The third is dropped, told which step is open, and goes on there.
+TEST_F(ShardCoreTest, BackupWorkersCloseWithoutTheLast) {
+  Start("kind: BACKUP_WORKERS backups: 1", /*workers=*/3);
+  for (int64_t step = 0; step < 2; ++step) {
+    Give(Push(0, step, 3.0f, step));
+    EXPECT_EQ(Give(Push(2, step, 1.0f, step))[0].entry_count, 0u);
+  }
+  EXPECT_THAT(Row(), ElementsAre(-3.0f, -3.0f));  // 1 - 2 * (3 + 1) / 2
+  const std::vector<ParsedFrame> late = Give(Push(1, 0, 99.0f));
+  ASSERT_EQ(late[0].entry_count, 1u);
+  EXPECT_EQ(late[0].Entry(0).status, SliceStatus::kDropped);
+  EXPECT_EQ(late[0].Entry(0).version, 2) << "the step that is open";
+  EXPECT_THAT(Row(), ElementsAre(-3.0f, -3.0f));
+  const std::vector<ParsedFrame> again = Give(Push(1, 0, 99.0f));
+  ASSERT_EQ(again[0].entry_count, 1u) << "the first answer may have been lost";
+  EXPECT_EQ(again[0].Entry(0).status, SliceStatus::kDropped);
+  FrameHeader skip = Header(FrameKind::kPush, 1, 1);
+  EXPECT_EQ(Give(Data(skip, 0, {}, {}))[0].entry_count, 0u) << "it brought nothing to drop";
+  Give(Push(1, 2, 5.0f, 2));
+  Give(Push(0, 2, 3.0f, 2));
+  EXPECT_THAT(Row(), ElementsAre(-7.0f, -7.0f));  // less (3 + 5) / 2
+  const server::UpdateStats stats = shard_->tables()[0]->stats.Total();
+  EXPECT_EQ(stats.arrived, 7u);
+  EXPECT_EQ(stats.merged, 6u);
+  EXPECT_EQ(stats.dropped, 1u);
+  EXPECT_EQ(stats.version_staleness.max, 0) << "of those that were applied";
+  EXPECT_EQ(shard_->ranges().held_bytes(), 0u);
+}
+
+// The budget is for what is held: a policy that holds nothing needs none.
+TEST_F(ShardCoreTest, ASmallBudgetIsEnoughWhereNothingIsHeld) {
+  Start("kind: ASP", 1, "limits { held_bytes_per_shard: 1 }");
+  EXPECT_EQ(Give(Push(0, 0, 3.0f))[0].entry_count, 0u);
+}
+
+// An empty push over as many steps as there are numbers costs nothing.
+TEST_F(ShardCoreTest, SkippingVeryManyStepsIsCheap) {
+  Start("kind: BACKUP_WORKERS backups: 0", /*workers=*/1);
+  FrameHeader h = Header(FrameKind::kPush, 0, int64_t{1} << 45);
+  h.first_step = 0;
+  EXPECT_EQ(Give(Data(h, 0, {}, {})).size(), 1u);
+  EXPECT_EQ(shard_->ranges().Owned()[0]->progress().version, (int64_t{1} << 45) + 1);
+  h.step = h.first_step = (int64_t{1} << 45) + 9000;
+  h.request = ++request_;
+  h.samples = 1;
+  EXPECT_TRUE(Give(Data(h, 0, {keys_[0]}, {1, 1})).empty()) << "early: steps before it are missing";
+}
+
+// When an update was admitted is stamped by its owner, and stays so wherever it is applied.
+TEST_F(ShardCoreTest, TheTimeOfAdmissionMovesWithTheUpdate) {
+  Start("kind: BSP", 2, "staleness { record_updates: true }");
+  auto other = NewShard(kServer1);
+  server::ShardEffects other_effects;
+  other->OnView(now_, map_, &other_effects);
+  now_ += absl::Seconds(3);
+  Give(Push(0, 0, 3.0f));
+  now_ += absl::Seconds(4);
+  const auto view2 = CoreView(plan_, 2, {{0, 1}});
+  effects_.Clear();
+  shard_->OnView(now_, view2, &effects_);
+  other->OnView(now_, view2, &other_effects);
+  other->OnFrame(now_, Sent()[0], &other_effects);
+  shard_.swap(other);
+  now_ += absl::Seconds(5);
+  Give(Push(1, 0, 1.0f));
+  ASSERT_EQ(effects_.records.size(), 2u);
+  EXPECT_EQ(effects_.records[0].admitted_at, 3'000'000);
+  EXPECT_EQ(effects_.records[1].admitted_at, 12'000'000);
+  EXPECT_EQ(effects_.records[0].divided_by, 2u);
+}
+
+TEST_F(ShardCoreTest, ADuplicateIsAcknowledgedAndChangesNothing) {
+  Start("kind: ASP");
+  const ParsedFrame push = Push(0, 0, 1.0f);
+  Give(push);
+  EXPECT_EQ(Give(push).size(), 1u);
+  EXPECT_THAT(Row(), ElementsAre(0.0f, 0.0f));
+  const server::UpdateStats stats = shard_->tables()[0]->stats.Total();
+  EXPECT_EQ(stats.arrived, 1u);
+  EXPECT_EQ(stats.applied, 1u);
+}
+
+TEST_F(ShardCoreTest, AnEarlyPushWaitsForTheOneBefore) {
+  Start("kind: ASP");
+  const ParsedFrame early = Push(0, 1, 1.0f);
+  EXPECT_TRUE(Give(early).empty());
+  EXPECT_TRUE(Give(early).empty());               // asked again: still one
+  EXPECT_EQ(Give(Push(0, 0, 10.0f)).size(), 2u);  // both are acknowledged now
+  EXPECT_THAT(Row(), ElementsAre(-10.0f, -10.0f));
+}
+
+// A push is sent again under its number with one slice more, while the first waits: what the new
+// slice brings is seen by reads at once, although the frame as a whole goes on waiting.
+TEST_F(ShardCoreTest, WhatAnEarlyPushBringsAgainIsServedAtOnce) {
+  Start("kind: ASP");
+  const uint32_t a = 0, b = 2;  // both of server 0
+  const std::vector<uint64_t> b_keys = KeysIn(*map_, plan_, b, 1);
+  FrameHeader first = Header(FrameKind::kPush, 0, 0);
+  first.samples = 1;
+  EXPECT_EQ(Give(Data(first, b, b_keys, {1, 1})).size(), 1u);
+  FrameHeader early = Header(FrameKind::kPush, 0, 1);
+  early.samples = 1;
+  EXPECT_TRUE(Give(Data(early, a, {keys_[0]}, {1, 1})).empty());  // step 0 is still to come at a
+  EXPECT_TRUE(Give(Data(Header(FrameKind::kPull, 0, 2), b, b_keys, {})).empty());
+
+  std::vector<SliceEntry> entries(2);
+  entries[0].range = a;
+  entries[1].range = b;
+  for (SliceEntry& e : entries) e.rows = 1, e.row_floats = 2;
+  const std::vector<uint64_t> keys = {keys_[0], b_keys[0]};
+  const std::vector<float> values = {1, 1, 1, 1};
+  const std::vector<ParsedFrame> sent = Give(Decoded(EncodeDataFrame(
+      buffers_, early, entries, BufferOf(buffers_, keys), BufferOf(buffers_, values))));
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(sent[0].header.kind, FrameKind::kRows);
+  EXPECT_THAT(Values(sent[0]), ElementsAre(-1.0f, -1.0f));
+}
+
+TEST_F(ShardCoreTest, AnEmptyPushOverSeveralStepsIsThatManyTicks) {
+  Start("kind: SSP bound: 1");
+  FrameHeader h = Header(FrameKind::kPush, 0, 4);
+  h.first_step = 0;
+  EXPECT_EQ(Give(Data(h, 0, {}, {})).size(), 1u);
+  const std::vector<ParsedFrame> answer = Give(Pull(0, 0, kFlagEvaluate));
+  EXPECT_EQ(answer[0].Entry(0).version, 5);
+}
+
+TEST_F(ShardCoreTest, ReadersAreToldWhomTheyWaitFor) {
+  Start("kind: SSP bound: 1");
+  for (int64_t step = 0; step < 2; ++step) Give(Push(0, step, 1.0f));
+  EXPECT_TRUE(Give(Pull(0, 2)).empty());
+  now_ += absl::Milliseconds(1500);
+  effects_.Clear();
+  shard_->OnTick(now_, &effects_);
+  ASSERT_EQ(Sent().size(), 1u);
+  EXPECT_EQ(Sent()[0].header.kind, FrameKind::kWaiting);
+  EXPECT_EQ(Sent()[0].Entry(0).row_floats, 1u);  // worker 1 ...
+  EXPECT_EQ(Sent()[0].Entry(0).version, 0);      // ... at step 0
+  EXPECT_THAT(shard_->Waiting(now_).text, HasSubstr("worker 0 waits for worker 1 at step 0"));
+  EXPECT_EQ(shard_->Waiting(now_).waits_for, EndpointId::Worker(1));
+  const std::vector<ParsedFrame> sent = Give(Push(1, 0, 1.0f));
+  EXPECT_EQ(sent.back().header.kind, FrameKind::kRows);
+  EXPECT_EQ(shard_->Waiting(now_).text, "");
+}
+
+// Two reads of worker 0 lie side by side. Worker 1 frees the first; the second waits for worker 1
+// and for its own worker, who comes last.
+TEST_F(ShardCoreTest, WaitsAreCountedForWhoeverEndsThem) {
+  Start("kind: SSP bound: 1");
+  for (int64_t step = 0; step < 2; ++step) Give(Push(0, step, 1.0f));
+  EXPECT_TRUE(Give(Pull(0, 2)).empty());
+  now_ += absl::Seconds(1);
+  EXPECT_TRUE(Give(Pull(0, 3)).empty());
+  now_ += absl::Seconds(2);
+  Give(Push(1, 0, 1.0f));  // frees step 2
+  now_ += absl::Seconds(4);
+  Give(Push(1, 1, 1.0f));
+  Give(Push(0, 2, 1.0f));  // frees step 3
+  const ShardReport report = shard_->Report();
+  ASSERT_EQ(report.waiting_size(), 2);
+  EXPECT_THAT(report.waiting(0).seconds(), ::testing::ElementsAre(4, 3));
+  EXPECT_THAT(report.waiting(1).seconds(), ::testing::IsEmpty());
+}
+
+TEST_F(ShardCoreTest, OnlyWhatItDoesNotOwnIsRefused) {
+  Start("kind: ASP");
+  FrameHeader h = Header(FrameKind::kPush, 0, 0);
+  std::vector<SliceEntry> entries(2);
+  entries[0].range = 0;
+  entries[1].range = 1;  // of server 1
+  const std::vector<ParsedFrame> sent =
+      Give(Decoded(EncodeDataFrame(buffers_, h, entries, Buffer(), Buffer())));
+  ASSERT_EQ(sent.size(), 1u);
+  ASSERT_EQ(sent[0].entry_count, 1u);
+  EXPECT_EQ(sent[0].Entry(0).range, 1u);
+  EXPECT_EQ(sent[0].Entry(0).status, SliceStatus::kWrongView);
+  EXPECT_EQ(shard_->ranges().Owned()[0]->progress().workers[0].admitted, 1);
+}
+
+TEST_F(ShardCoreTest, AnUpdateOverBudgetIsRefusedButItsDuplicateIsNot) {
+  Start("kind: BSP");
+  plan_.job.mutable_limits()->set_held_bytes_per_shard(
+      31);  // of 16 each; such a job is not started
+  const ParsedFrame first = Push(0, 0, 1.0f);
+  EXPECT_EQ(Give(first)[0].entry_count, 0u);
+  const std::vector<ParsedFrame> second = Give(Push(0, 1, 1.0f));
+  ASSERT_EQ(second[0].entry_count, 1u);
+  EXPECT_EQ(second[0].Entry(0).status, SliceStatus::kOverBudget);
+  EXPECT_EQ(Give(first)[0].entry_count, 0u) << "a copy of what is held costs nothing";
+}
+
+// A job whose budget is exactly what HeldBytes says never meets it, and comes within one worker of
+// it: one worker's pushes to this shard are late, and the others have come as far as they may.
+TEST_F(ShardCoreTest, TheBudgetOfAJobIsWhatItsLargestPushesFill) {
+  constexpr int kWorkers = 3, kBatch = 4, kFields = 26, kUnacknowledged = 2, kDelay = 2;
+  plan_ = CorePlan("kind: FIXED_DELAY delay: 2", kWorkers, /*servers=*/1,
+                   "train { batch_size: 4 max_inflight_pushes: 2 }");
+  plan_.job.mutable_limits()->set_held_bytes_per_shard(job::HeldBytes(plan_));
+  map_ = CoreView(plan_, 1);
+  shard_ = NewShard(kServer0);
+  shard_->OnView(now_, map_, &effects_);
+  // All different ids, over both ranges; and the one block of dense parameters that this job has.
+  std::map<uint32_t, std::vector<uint64_t>> keys;
+  keys[0] = KeysIn(*map_, plan_, 0, 60);
+  keys[1] = KeysIn(*map_, plan_, 1, kBatch * kFields - 60);
+  keys[2] = keys[3] = {};
+  keys[map_->Find(1, Position(plan_.tables[1].salt, 0))] = {0};
+  size_t peak = 0, bytes = 0;
+  const auto push = [&](int rank, int64_t step) {
+    bytes = 0;
+    for (const auto& [range, of_range] : keys) {
+      FrameHeader h = Header(FrameKind::kPush, rank, step);
+      h.samples = kBatch;
+      const size_t dim = range < 2 ? 2 : job::kDenseBlockFloats;
+      const ParsedFrame frame = Data(h, range, of_range, std::vector<float>(of_range.size() * dim));
+      bytes += frame.keys().size() + frame.values().size();
+      EXPECT_EQ(Give(frame)[0].entry_count, 0u) << "over budget at step " << step;
+      peak = std::max(peak, shard_->ranges().held_bytes());
+    }
+  };
+  for (int64_t step = 0; step < 10; ++step) {
+    if (step > kUnacknowledged) push(2, step - kUnacknowledged - 1);
+    for (int rank = 0; rank < 2; ++rank) push(rank, step);
+  }
+  const size_t open = 2 * (kUnacknowledged + 1), closed = kWorkers * kDelay;
+  EXPECT_EQ(peak, (open + closed) * bytes);
+  EXPECT_LE(peak, static_cast<size_t>(job::HeldBytes(plan_)));
+  EXPECT_EQ(static_cast<size_t>(job::HeldBytes(plan_)) - peak, (kUnacknowledged + 1) * bytes);
+}
+
+TEST_F(ShardCoreTest, AssigningComesBeforeStepZeroOrNotAtAll) {
+  Start("kind: ASP");
+  FrameHeader h = Header(FrameKind::kPush, 0, 0);
+  h.flags = kFlagAssign;
+  const ParsedFrame assign = Data(h, 0, {keys_[0]}, {5.0f, 6.0f});
+  Give(assign);
+  EXPECT_THAT(Row(), ElementsAre(5.0f, 6.0f));
+  Give(Push(0, 0, 1.0f));
+  EXPECT_EQ(Give(assign).size(), 1u);  // a late copy: acknowledged, ignored
+  EXPECT_THAT(Row(), ElementsAre(4.0f, 5.0f));
+}
+
+TEST_F(ShardCoreTest, EvaluationCreatesNoRow) {
+  Start("kind: BSP");
+  EXPECT_THAT(Row(), ElementsAre(1.0f, 1.0f));
+  EXPECT_EQ(shard_->ranges().Owned()[0]->store().size(), 0);
+}
+
+TEST_F(ShardCoreTest, AgainstTheProtocol) {
+  Start("kind: BSP");
+  Give(Push(0, 0, 1.0f));
+  FrameHeader other = Header(FrameKind::kPush, 0, 1);
+  other.incarnation = 1234;  // another process says it is worker 0
+  EXPECT_EQ(Give(Data(other, 0, {}, {}))[0].Entry(0).status, SliceStatus::kRefused);
+  FrameHeader future = Header(FrameKind::kPush, 0, 1);
+  EXPECT_EQ(Give(Data(future, 0, {keys_[0]}, {1, 1}, /*version=*/77))[0].Entry(0).status,
+            SliceStatus::kRefused)
+      << "read a version that does not exist";
+  FrameHeader stranger = Header(FrameKind::kPush, 9, 0);  // no such worker: no answer
+  EXPECT_TRUE(Give(Data(stranger, 0, {}, {})).empty());
+  FrameHeader wide = Header(FrameKind::kPush, 1, 0);
+  EXPECT_TRUE(Give(Data(wide, 0, {keys_[0]}, {1, 1, 1})).empty());
+  EXPECT_THAT(effects_.log.back(), HasSubstr("rows of 3 floats"));
+}
+
+// ---- moves ------------------------------------------------------------------------------------
+
+TEST_F(ShardCoreTest, ARangeMovesWithEverythingItHolds) {
+  Start("kind: BSP");
+  auto other = NewShard(kServer1);
+  server::ShardEffects other_effects;
+  other->OnView(now_, map_, &other_effects);
+  Give(Push(0, 0, 3.0f));
+  effects_.Clear();
+  const auto view2 = CoreView(plan_, 2, {{0, 1}});
+  shard_->OnView(now_, view2, &effects_);
+  EXPECT_EQ(shard_->ranges().Find(0), nullptr);
+  EXPECT_FALSE(shard_->ranges().Settled());
+  ASSERT_EQ(Sent().size(), 1u);
+  const ParsedFrame data = Sent()[0];
+  other->OnFrame(now_, data, &other_effects);  // before it knows the view
+  EXPECT_EQ(other->ranges().Find(0), nullptr);
+  other->OnView(now_, view2, &other_effects);
+  EXPECT_NE(other->ranges().Find(0), nullptr);
+  const ParsedFrame done = Decoded(other_effects.out.back().frame);
+  Give(done);
+  EXPECT_TRUE(shard_->ranges().Settled());
+  // The held half of step 0 has come along, and so has its exactly-once memory.
+  shard_.swap(other);
+  Give(Push(0, 0, 3.0f));
+  Give(Push(1, 0, 1.0f));
+  EXPECT_THAT(Row(), ElementsAre(-1.0f, -1.0f));
+}
+
+TEST_F(ShardCoreTest, AMoveIsRepeatedUntilConfirmedAndInstalledOnce) {
+  Start("kind: ASP");
+  auto other = NewShard(kServer1);
+  server::ShardEffects other_effects;
+  other->OnView(now_, map_, &other_effects);
+  const auto view2 = CoreView(plan_, 2, {{0, 1}});
+  effects_.Clear();
+  shard_->OnView(now_, view2, &effects_);
+  const ParsedFrame first = Sent()[0];
+  other->OnView(now_, view2, &other_effects);
+  other->OnFrame(now_, first, &other_effects);
+  // Worker 0 goes on at the new owner; the confirmation is lost and the range comes again.
+  shard_.swap(other);
+  Give(Push(0, 0, 1.0f));
+  shard_.swap(other);
+  now_ += absl::Seconds(1);
+  effects_.Clear();
+  shard_->OnTick(now_, &effects_);
+  ASSERT_EQ(Sent().size(), 1u);
+  other_effects.Clear();
+  other->OnFrame(now_, Sent()[0], &other_effects);
+  EXPECT_EQ(other_effects.out.size(), 1u);  // confirmed again ...
+  shard_.swap(other);
+  EXPECT_THAT(Row(), ElementsAre(0.0f, 0.0f));  // ... and not installed again
+}
+
+TEST_F(ShardCoreTest, DelayedStepsAreFinishedInRangesThatArriveLater) {
+  Start("kind: FIXED_DELAY delay: 2", /*workers=*/1);
+  auto other = NewShard(kServer1);
+  server::ShardEffects other_effects;
+  other->OnView(now_, map_, &other_effects);
+  Give(Push(0, 0, 3.0f));
+  EXPECT_THAT(Row(), ElementsAre(1.0f, 1.0f));
+  const auto view2 = CoreView(plan_, 2, {{0, 1}});
+  effects_.Clear();
+  shard_->OnView(now_, view2, &effects_);
+  const ParsedFrame data = Sent()[0];
+  other->OnView(now_, view2, &other_effects);
+  other->FinishDelayed(&other_effects);  // while the range is on its way
+  other->OnFrame(now_, data, &other_effects);
+  shard_.swap(other);
+  EXPECT_THAT(Row(), ElementsAre(-2.0f, -2.0f));
+}
+
+TEST_F(ShardCoreTest, RangesThatDoNotExistAreIgnored) {
+  Start("kind: ASP");
+  for (const uint32_t range : {0u, 1u, 77u, ~0u}) {
+    Control control;
+    control.mutable_range_data()->set_range(range);
+    control.mutable_range_data()->set_view(1000);
+    FrameHeader h;
+    h.sender = kServer1;
+    Give(Decoded(EncodeControlFrame(buffers_, h, control, BufferOf<uint8_t>(buffers_, {1, 2, 3}))));
+    EXPECT_TRUE(effects_.out.empty());
+    EXPECT_FALSE(effects_.log.empty());
+  }
+}
+
+// ---- hostile frames ---------------------------------------------------------------------------
+
+// A number that breaks things: small, huge, negative, next to a power of two.
+int64_t Nasty(Random* random) {
+  switch (random->Uniform(6)) {
+    case 0:
+      return static_cast<int64_t>(random->Uniform(4));
+    case 1:
+      return std::numeric_limits<int64_t>::max() - static_cast<int64_t>(random->Uniform(2));
+    case 2:
+      return std::numeric_limits<int64_t>::min() + static_cast<int64_t>(random->Uniform(2));
+    case 3:
+      return (int64_t{1} << random->Uniform(63)) - static_cast<int64_t>(random->Uniform(2));
+    case 4:
+      return -1;
+    default:
+      return static_cast<int64_t>(random->Next64());
+  }
+}
+
+TEST_F(ShardCoreTest, HostileFramesNeitherCrashItNorMakeItGrow) {
+  const char* const policies[] = {"kind: BSP", "kind: ASP", "kind: SSP bound: 1",
+                                  "kind: FIXED_DELAY delay: 1"};
+  Random random(TestSeed());
+  for (const char* policy : policies) {
+    Start(policy);
+    for (int i = 0; i < 20000; ++i) {
+      FrameHeader h = Header(random.Bernoulli(0.5) ? FrameKind::kPush : FrameKind::kPull,
+                             static_cast<int>(random.Uniform(4)), 0);
+      if (random.Bernoulli(0.2))
+        h.sender = EndpointId::Unpack(static_cast<uint32_t>(random.Next64()));
+      h.flags = random.Bernoulli(0.5) ? 0 : static_cast<uint8_t>(random.Next64());
+      h.step = random.Bernoulli(0.5) ? Nasty(&random) : static_cast<int64_t>(random.Uniform(8));
+      h.first_step = random.Bernoulli(0.5) ? h.step : Nasty(&random);
+      h.group = random.Bernoulli(0.9) ? 0 : static_cast<uint32_t>(Nasty(&random));
+      h.samples = static_cast<uint64_t>(Nasty(&random));
+      h.clock_gap = static_cast<int32_t>(Nasty(&random));
+      std::vector<SliceEntry> entries(random.Uniform(4));
+      std::vector<uint64_t> keys;
+      std::vector<float> values;
+      for (SliceEntry& e : entries) {
+        e.range = random.Bernoulli(0.8) ? static_cast<uint32_t>(random.Uniform(8))
+                                        : static_cast<uint32_t>(Nasty(&random));
+        e.version = random.Bernoulli(0.5) ? 0 : Nasty(&random);
+        e.rows = static_cast<uint32_t>(random.Uniform(3));
+        const bool with_values = h.kind == FrameKind::kPush && e.rows > 0;
+        e.row_floats = with_values ? 2 + static_cast<uint32_t>(random.Uniform(2)) : 0;
+        for (uint32_t k = 0; k < e.rows; ++k) keys.push_back(random.Uniform(16));
+        values.resize(values.size() + size_t{e.rows} * e.row_floats, 1.0f);
+      }
+      absl::StatusOr<ParsedFrame> frame = DecodeFrame(EncodeDataFrame(
+          buffers_, h, entries, BufferOf(buffers_, keys), BufferOf(buffers_, values)));
+      if (!frame.ok()) continue;
+      effects_.Clear();
+      shard_->OnFrame(now_, *frame, &effects_);
+      ASSERT_LE(effects_.out.size(), 10000u);
+      if (i % 100 == 0) {
+        now_ += absl::Seconds(1);
+        effects_.Clear();
+        shard_->OnTick(now_, &effects_);
+        ASSERT_LE(effects_.out.size(), 2u * 4096);  // what may be parked, by two workers
+      }
+    }
+    EXPECT_LE(shard_->ranges().held_bytes(), size_t{1} << 20);
+    shard_->Report();
+  }
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,75 @@
+#include "worker/epoch_end.h"
+
+#include "tests/unit/worker/trainer_fixture.h"
+
+namespace tandem {
+namespace {
+
+class EpochEndTest : public TrainerMachineTest {
+ protected:
+  void Run(bool hold = false) {
+    while (end_->Advance(now_, hold)) {
+    }
+  }
+  void Begin(const std::string& policy, int64_t step) {
+    Make(policy, "SERVERS");
+    context_->step = context_->pushed = step;
+    end_ = std::make_unique<worker::EpochEnd>(*context_);
+    end_->Begin();
+  }
+  std::unique_ptr<worker::EpochEnd> end_;
+};
+
+TEST_F(EpochEndTest, ALockstepJobOnlyWaitsForItsPushes) {
+  Begin("kind: BSP", 4);
+  context_->PushEmptyToAll(now_, 3, 3, 0);
+  Run();
+  EXPECT_FALSE(end_->over());
+  AcknowledgePushes();
+  Run();
+  EXPECT_TRUE(end_->over());
+  EXPECT_EQ(context_->common_step, 4);
+  EXPECT_TRUE(Entries().empty());
+}
+
+// All go on behind the largest step of all; only then are clocks finite again.
+TEST_F(EpochEndTest, OthersMeetAtTheLargestStepAndCatchUp) {
+  Begin("kind: ASP", 4);
+  EXPECT_FALSE(end_->out_of_steps());
+  Run();
+  ASSERT_EQ(Sent(FrameKind::kPush).size(), 2u);  // to both servers
+  EXPECT_EQ(Sent(FrameKind::kPush)[0].header.flags, kFlagEndOfEpoch);
+  EXPECT_EQ(Sent(FrameKind::kPush)[0].header.step, 4);
+  EXPECT_TRUE(end_->out_of_steps());
+  EXPECT_TRUE(Entries().empty()) << "not before all pushes are acknowledged";
+  AcknowledgePushes();
+  Run();
+  ASSERT_EQ(Entries().size(), 1u);
+  Release("epoch 0", 9);
+  Run();
+  ASSERT_EQ(Sent(FrameKind::kPush).size(), 2u);
+  const FrameHeader catch_up = Sent(FrameKind::kPush)[0].header;
+  EXPECT_EQ(catch_up.first_step, 5);
+  EXPECT_EQ(catch_up.step, 9);
+  EXPECT_EQ(catch_up.flags, 0);
+  AcknowledgePushes();
+  Run();
+  EXPECT_FALSE(end_->over());
+  EXPECT_FALSE(end_->out_of_steps()) << "its clock is finite: others may go on, and so may it";
+  Release("epoch 0 caught up");
+  Run();
+  EXPECT_TRUE(end_->over());
+  EXPECT_EQ(context_->step, 10);
+  EXPECT_EQ(context_->pushed, 10);
+}
+
+TEST_F(EpochEndTest, NothingIsPushedWhileACheckpointHolds) {
+  Begin("kind: ASP", 4);
+  Run(/*hold=*/true);
+  EXPECT_TRUE(Sent(FrameKind::kPush).empty());
+  Run();
+  EXPECT_EQ(Sent(FrameKind::kPush).size(), 2u);
+}
+
+}  // namespace
+}  // namespace tandem
