@@ -1,6 +1,6 @@
 // Groups of ranks in one process and one thread, over links in memory.
-#ifndef TANDEM_TESTS_UNIT_COLLECTIVE_WORLD_H_
-#define TANDEM_TESTS_UNIT_COLLECTIVE_WORLD_H_
+#ifndef TANDEM_TESTS_UNIT_COLLECTIVES_COLLECTIVE_WORLD_H_
+#define TANDEM_TESTS_UNIT_COLLECTIVES_COLLECTIVE_WORLD_H_
 
 #include <cstdint>
 #include <functional>
@@ -83,4 +83,4 @@ class CollectiveWorld {
 
 }  // namespace tandem
 
-#endif  // TANDEM_TESTS_UNIT_COLLECTIVE_WORLD_H_
+#endif  // TANDEM_TESTS_UNIT_COLLECTIVES_COLLECTIVE_WORLD_H_

@@ -1,7 +1,7 @@
 // Elements as bits: when two that differ are the same all the same. Standard library only, for the
 // GPU checks too.
-#ifndef TANDEM_TESTS_UNIT_ELEMENT_BITS_H_
-#define TANDEM_TESTS_UNIT_ELEMENT_BITS_H_
+#ifndef TANDEM_TESTS_UNIT_COLLECTIVES_ELEMENT_BITS_H_
+#define TANDEM_TESTS_UNIT_COLLECTIVES_ELEMENT_BITS_H_
 
 #include <cstdint>
 
@@ -31,4 +31,4 @@ inline bool SameElement(collectives::DataType type, uint64_t x, uint64_t y) {
 
 }  // namespace tandem
 
-#endif  // TANDEM_TESTS_UNIT_ELEMENT_BITS_H_
+#endif  // TANDEM_TESTS_UNIT_COLLECTIVES_ELEMENT_BITS_H_

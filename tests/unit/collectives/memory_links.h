@@ -1,6 +1,6 @@
 // Ranks in threads of one process, with links in memory between them.
-#ifndef TANDEM_TESTS_UNIT_MEMORY_LINKS_H_
-#define TANDEM_TESTS_UNIT_MEMORY_LINKS_H_
+#ifndef TANDEM_TESTS_UNIT_COLLECTIVES_MEMORY_LINKS_H_
+#define TANDEM_TESTS_UNIT_COLLECTIVES_MEMORY_LINKS_H_
 
 #include <functional>
 #include <memory>
@@ -42,4 +42,4 @@ inline void RunRankThreads(int ranks, const std::function<void(int rank, RankLin
 
 }  // namespace tandem
 
-#endif  // TANDEM_TESTS_UNIT_MEMORY_LINKS_H_
+#endif  // TANDEM_TESTS_UNIT_COLLECTIVES_MEMORY_LINKS_H_

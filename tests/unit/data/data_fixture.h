@@ -1,6 +1,6 @@
 // What tests of the readers share: files in a directory of their own, and small plans.
-#ifndef TANDEM_TESTS_UNIT_DATA_FIXTURE_H_
-#define TANDEM_TESTS_UNIT_DATA_FIXTURE_H_
+#ifndef TANDEM_TESTS_UNIT_DATA_DATA_FIXTURE_H_
+#define TANDEM_TESTS_UNIT_DATA_DATA_FIXTURE_H_
 
 #include <stdlib.h>
 #include <zlib.h>
@@ -102,4 +102,4 @@ inline void ExpectOneLine(const absl::Status& status, const std::vector<std::str
 
 }  // namespace tandem
 
-#endif  // TANDEM_TESTS_UNIT_DATA_FIXTURE_H_
+#endif  // TANDEM_TESTS_UNIT_DATA_DATA_FIXTURE_H_

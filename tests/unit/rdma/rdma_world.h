@@ -1,7 +1,7 @@
 // Endpoints over RDMA for tests. TANDEM_RDMA_HOSTS: addresses with a device each, between which
 // endpoints alternate ("10.9.0.1,10.9.0.2"); without it, the first usable device of this host.
-#ifndef TANDEM_TESTS_UNIT_RDMA_WORLD_H_
-#define TANDEM_TESTS_UNIT_RDMA_WORLD_H_
+#ifndef TANDEM_TESTS_UNIT_RDMA_RDMA_WORLD_H_
+#define TANDEM_TESTS_UNIT_RDMA_RDMA_WORLD_H_
 
 #include <cstdlib>
 #include <memory>
@@ -93,4 +93,4 @@ class RdmaWorld final : public TransportWorld {
 
 }  // namespace tandem
 
-#endif  // TANDEM_TESTS_UNIT_RDMA_WORLD_H_
+#endif  // TANDEM_TESTS_UNIT_RDMA_RDMA_WORLD_H_

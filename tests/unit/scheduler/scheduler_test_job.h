@@ -1,6 +1,6 @@
 // A small job for tests of the scheduler, and the messages its nodes send.
-#ifndef TANDEM_TESTS_UNIT_SCHEDULER_TEST_JOB_H_
-#define TANDEM_TESTS_UNIT_SCHEDULER_TEST_JOB_H_
+#ifndef TANDEM_TESTS_UNIT_SCHEDULER_SCHEDULER_TEST_JOB_H_
+#define TANDEM_TESTS_UNIT_SCHEDULER_SCHEDULER_TEST_JOB_H_
 
 #include <cstdint>
 #include <string>
@@ -79,4 +79,4 @@ inline Control RegisterMessage(Register::Role role, int index, uint64_t incarnat
 
 }  // namespace tandem
 
-#endif  // TANDEM_TESTS_UNIT_SCHEDULER_TEST_JOB_H_
+#endif  // TANDEM_TESTS_UNIT_SCHEDULER_SCHEDULER_TEST_JOB_H_

@@ -1,6 +1,6 @@
 // Plans, views and frames for tests of the cores.
-#ifndef TANDEM_TESTS_UNIT_CORE_FIXTURE_H_
-#define TANDEM_TESTS_UNIT_CORE_FIXTURE_H_
+#ifndef TANDEM_TESTS_UNIT_SERVER_CORE_FIXTURE_H_
+#define TANDEM_TESTS_UNIT_SERVER_CORE_FIXTURE_H_
 
 #include <map>
 #include <memory>
@@ -94,4 +94,4 @@ inline ParsedFrame Decoded(const Frame& frame) {
 
 }  // namespace tandem
 
-#endif  // TANDEM_TESTS_UNIT_CORE_FIXTURE_H_
+#endif  // TANDEM_TESTS_UNIT_SERVER_CORE_FIXTURE_H_

@@ -1,6 +1,6 @@
 // A transport that only notes what it is told to do.
-#ifndef TANDEM_TESTS_UNIT_FAKE_TRANSPORT_H_
-#define TANDEM_TESTS_UNIT_FAKE_TRANSPORT_H_
+#ifndef TANDEM_TESTS_UNIT_TRANSPORT_FAKE_TRANSPORT_H_
+#define TANDEM_TESTS_UNIT_TRANSPORT_FAKE_TRANSPORT_H_
 
 #include <map>
 #include <set>
@@ -51,4 +51,4 @@ class FakeTransport : public transport::Transport {
 
 }  // namespace tandem
 
-#endif  // TANDEM_TESTS_UNIT_FAKE_TRANSPORT_H_
+#endif  // TANDEM_TESTS_UNIT_TRANSPORT_FAKE_TRANSPORT_H_

@@ -1,6 +1,6 @@
 // Shared memory and ZeroMQ behind one transport, for the conformance suite.
-#ifndef TANDEM_TESTS_UNIT_MULTI_WORLD_H_
-#define TANDEM_TESTS_UNIT_MULTI_WORLD_H_
+#ifndef TANDEM_TESTS_UNIT_TRANSPORT_MULTI_WORLD_H_
+#define TANDEM_TESTS_UNIT_TRANSPORT_MULTI_WORLD_H_
 
 #include <memory>
 #include <string>
@@ -73,4 +73,4 @@ class MultiWorld final : public TransportWorld {
 
 }  // namespace tandem
 
-#endif  // TANDEM_TESTS_UNIT_MULTI_WORLD_H_
+#endif  // TANDEM_TESTS_UNIT_TRANSPORT_MULTI_WORLD_H_

@@ -1,7 +1,7 @@
 // A push whose path breaks while it is under way arrives once, by another way: the test of it, for
 // any two ways and any means of breaking the first.
-#ifndef TANDEM_TESTS_UNIT_PUSHES_ACROSS_A_BREAK_H_
-#define TANDEM_TESTS_UNIT_PUSHES_ACROSS_A_BREAK_H_
+#ifndef TANDEM_TESTS_UNIT_TRANSPORT_PUSHES_ACROSS_A_BREAK_H_
+#define TANDEM_TESTS_UNIT_TRANSPORT_PUSHES_ACROSS_A_BREAK_H_
 
 #include <functional>
 #include <memory>
@@ -62,4 +62,4 @@ inline void ExpectEachPushAppliedOnce(const PathThatBreaks& path) {
 
 }  // namespace tandem
 
-#endif  // TANDEM_TESTS_UNIT_PUSHES_ACROSS_A_BREAK_H_
+#endif  // TANDEM_TESTS_UNIT_TRANSPORT_PUSHES_ACROSS_A_BREAK_H_

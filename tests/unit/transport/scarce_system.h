@@ -1,6 +1,6 @@
 // A system that has less than this one: no descriptor is left, or the kernel is older.
-#ifndef TANDEM_TESTS_UNIT_SCARCE_SYSTEM_H_
-#define TANDEM_TESTS_UNIT_SCARCE_SYSTEM_H_
+#ifndef TANDEM_TESTS_UNIT_TRANSPORT_SCARCE_SYSTEM_H_
+#define TANDEM_TESTS_UNIT_TRANSPORT_SCARCE_SYSTEM_H_
 
 #include <fcntl.h>
 #include <linux/filter.h>
@@ -72,4 +72,4 @@ bool OnAnOldKernel(const Test& test) {
 
 }  // namespace tandem
 
-#endif  // TANDEM_TESTS_UNIT_SCARCE_SYSTEM_H_
+#endif  // TANDEM_TESTS_UNIT_TRANSPORT_SCARCE_SYSTEM_H_

@@ -1,6 +1,6 @@
 // Shared memory for the conformance suite.
-#ifndef TANDEM_TESTS_UNIT_SHM_WORLD_H_
-#define TANDEM_TESTS_UNIT_SHM_WORLD_H_
+#ifndef TANDEM_TESTS_UNIT_TRANSPORT_SHM_WORLD_H_
+#define TANDEM_TESTS_UNIT_TRANSPORT_SHM_WORLD_H_
 
 #include <memory>
 #include <string>
@@ -51,4 +51,4 @@ class ShmWorld final : public TransportWorld {
 
 }  // namespace tandem
 
-#endif  // TANDEM_TESTS_UNIT_SHM_WORLD_H_
+#endif  // TANDEM_TESTS_UNIT_TRANSPORT_SHM_WORLD_H_

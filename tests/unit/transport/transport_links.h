@@ -1,7 +1,7 @@
 // Links over transports for tests, both ends in this process: an endpoint for each rank, as ranks
 // of a group have them, and any two of them joined.
-#ifndef TANDEM_TESTS_UNIT_TRANSPORT_LINKS_H_
-#define TANDEM_TESTS_UNIT_TRANSPORT_LINKS_H_
+#ifndef TANDEM_TESTS_UNIT_TRANSPORT_TRANSPORT_LINKS_H_
+#define TANDEM_TESTS_UNIT_TRANSPORT_TRANSPORT_LINKS_H_
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -103,4 +103,4 @@ inline std::string MissingInChildren(collectives::LinkChoice choice) {
 
 }  // namespace tandem
 
-#endif  // TANDEM_TESTS_UNIT_TRANSPORT_LINKS_H_
+#endif  // TANDEM_TESTS_UNIT_TRANSPORT_TRANSPORT_LINKS_H_

@@ -2,8 +2,8 @@
 // suite.
 //
 // Thread safety: none, but for what a Transport promises.
-#ifndef TANDEM_TESTS_UNIT_TRANSPORT_WORLD_H_
-#define TANDEM_TESTS_UNIT_TRANSPORT_WORLD_H_
+#ifndef TANDEM_TESTS_UNIT_TRANSPORT_TRANSPORT_WORLD_H_
+#define TANDEM_TESTS_UNIT_TRANSPORT_TRANSPORT_WORLD_H_
 
 #include <spawn.h>
 #include <sys/wait.h>
@@ -94,4 +94,4 @@ class ChildVictim final : public Victim {
 
 }  // namespace tandem
 
-#endif  // TANDEM_TESTS_UNIT_TRANSPORT_WORLD_H_
+#endif  // TANDEM_TESTS_UNIT_TRANSPORT_TRANSPORT_WORLD_H_

@@ -1,7 +1,7 @@
 // What tests of the trainer's machines share: a context, with the peers of its client played by
 // hand.
-#ifndef TANDEM_TESTS_UNIT_TRAINER_FIXTURE_H_
-#define TANDEM_TESTS_UNIT_TRAINER_FIXTURE_H_
+#ifndef TANDEM_TESTS_UNIT_WORKER_TRAINER_FIXTURE_H_
+#define TANDEM_TESTS_UNIT_WORKER_TRAINER_FIXTURE_H_
 
 #include <memory>
 #include <string>
@@ -120,4 +120,4 @@ class TrainerMachineTest : public ::testing::Test {
 
 }  // namespace tandem
 
-#endif  // TANDEM_TESTS_UNIT_TRAINER_FIXTURE_H_
+#endif  // TANDEM_TESTS_UNIT_WORKER_TRAINER_FIXTURE_H_
