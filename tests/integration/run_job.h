@@ -122,7 +122,7 @@ class RunningJob {
 };
 
 // All of the above for a run that needs no attention.
-inline constexpr absl::Duration kRunLimit = absl::Seconds(100);
+inline constexpr absl::Duration kRunLimit = absl::Seconds(300);
 RunResult RunJob(const RunArguments& arguments, absl::Duration limit = kRunLimit);
 
 // Runs a program to its end.
