@@ -169,10 +169,7 @@ absl::StatusOr<bool> RdmaConnection::TrySend(Outgoing* next) {
 absl::StatusOr<bool> RdmaConnection::TrySendFrame(Frame* frame) {
   if (credits_ == 0 || !requests_.HasRoom(1)) return false;
   const size_t bytes = MessageBytes(*frame);
-  const bool elsewhere = std::any_of(
-      frame->part, frame->part + frame->parts,
-      [this](const Buffer& part) { return shared_.memory->OnOtherDevice(part.data()); });
-  if (bytes <= peer_.message_bytes && !elsewhere) {
+  if (bytes <= peer_.message_bytes) {
     TANDEM_RETURN_IF_ERROR(SendSmall(*frame, bytes));
     return true;
   }

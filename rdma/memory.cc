@@ -51,16 +51,11 @@ class RdmaMemory::Pool {
       : owner_(std::move(owner)), pd_(pd), attributes_(attributes) {
     windows_ = (attributes.device_cap_flags &
                 (IBV_DEVICE_MEM_WINDOW_TYPE_2A | IBV_DEVICE_MEM_WINDOW_TYPE_2B)) != 0;
-    dmabuf_ = ProbeDmaBuf();
   }
 
   Buffer Take(size_t bytes);
   void Unref();
   ibv_mr* Find(const void* data, size_t bytes) const;
-  bool ProbeDmaBuf() const;
-  absl::Status AddDmaBuf(int fd, uint64_t offset, void* address, size_t bytes);
-  void RemoveDmaBuf(void* address);
-  bool IsOfOtherDevice(const void* data) const;
   void MeasureCopy();
   RdmaMemoryStats stats() const {
     absl::ReaderMutexLock lock(&mutex_);
@@ -72,7 +67,6 @@ class RdmaMemory::Pool {
   struct Region {
     size_t bytes = 0;
     ibv_mr* mr = nullptr;  // null: the system refused
-    bool other_device = false;
   };
   class Block final : public BufferBlock {
    public:
@@ -107,7 +101,7 @@ class RdmaMemory::Pool {
   const std::shared_ptr<const void> owner_;
   ibv_pd* const pd_;
   const ibv_device_attr attributes_;
-  bool windows_ = false, dmabuf_ = false;
+  bool windows_ = false;
   double copy_rate_ = 1e9;
 
   mutable absl::Mutex mutex_;
@@ -196,7 +190,7 @@ RdmaMemory::Pool::Block* RdmaMemory::Pool::NewBlockInSlab(size_t bytes) {
   if (!registered) {
     // Memory that cannot be registered is mapped for this block alone, and unmapped with it.
     DropRegion(slab);
-    regions_[reinterpret_cast<uintptr_t>(slab = MapMemory(bytes))] = {bytes, nullptr, false};
+    regions_[reinterpret_cast<uintptr_t>(slab = MapMemory(bytes))] = {bytes, nullptr};
     ++stats_.allocations;
     return new Block(this, slab, bytes, /*own_region=*/true);
   }
@@ -222,7 +216,7 @@ uint8_t* RdmaMemory::Pool::NewRegion(size_t bytes, bool* registered) {
   absl::MutexLock lock(&mutex_);
   ++(mr != nullptr ? stats_.registrations : stats_.refusals);
   if (mr != nullptr) stats_.registered_bytes += bytes;
-  regions_[reinterpret_cast<uintptr_t>(data)] = {bytes, mr, false};
+  regions_[reinterpret_cast<uintptr_t>(data)] = {bytes, mr};
   return data;
 }
 
@@ -235,7 +229,7 @@ void RdmaMemory::Pool::DropRegion(uint8_t* data) {
     TANDEM_CHECK(ibv_dereg_mr(region.mr) == 0);
     stats_.registered_bytes -= region.bytes;
   }
-  if (!region.other_device) munmap(data, region.bytes);
+  munmap(data, region.bytes);
 }
 
 ibv_mr* RdmaMemory::Pool::Find(const void* data, size_t bytes) const {
@@ -246,48 +240,6 @@ ibv_mr* RdmaMemory::Pool::Find(const void* data, size_t bytes) const {
   const auto& [begin, region] = *--after;
   const size_t offset = at - begin;
   return offset <= region.bytes && bytes <= region.bytes - offset ? region.mr : nullptr;
-}
-
-// Tests the driver with the invalid file -1: a driver that knows dma-buf reports a bad file, others
-// report something else.
-bool RdmaMemory::Pool::ProbeDmaBuf() const {
-  ibv_mr* const mr = ibv_reg_dmabuf_mr(pd_, 0, kPage, 0, -1, IBV_ACCESS_LOCAL_WRITE);
-  if (mr != nullptr) ibv_dereg_mr(mr);
-  return mr == nullptr && errno == EBADF;
-}
-
-absl::Status RdmaMemory::Pool::AddDmaBuf(int fd, uint64_t offset, void* address, size_t bytes) {
-  if (!dmabuf_) {
-    return absl::UnimplementedError(
-        absl::StrCat(ibv_get_device_name(pd_->context->device),
-                     " cannot register dma-buf memory: its content has to be staged"));
-  }
-  const auto at = reinterpret_cast<uintptr_t>(address);
-  const int access = IBV_ACCESS_LOCAL_WRITE | (windows_ ? IBV_ACCESS_MW_BIND : 0);
-  ibv_mr* const mr = ibv_reg_dmabuf_mr(pd_, offset, bytes, at, fd, access);
-  if (mr == nullptr) {
-    return absl::UnavailableError(
-        absl::StrCat("dma-buf of ", bytes, " bytes: ", std::strerror(errno)));
-  }
-  absl::MutexLock lock(&mutex_);
-  ++stats_.registrations;
-  stats_.registered_bytes += bytes;
-  regions_[at] = {bytes, mr, true};
-  return absl::OkStatus();
-}
-
-void RdmaMemory::Pool::RemoveDmaBuf(void* address) {
-  absl::MutexLock lock(&mutex_);
-  DropRegion(static_cast<uint8_t*>(address));
-}
-
-bool RdmaMemory::Pool::IsOfOtherDevice(const void* data) const {
-  const auto at = reinterpret_cast<uintptr_t>(data);
-  absl::ReaderMutexLock lock(&mutex_);
-  auto after = regions_.upper_bound(at);
-  if (after == regions_.begin()) return false;
-  const auto& [begin, region] = *--after;
-  return region.other_device && at - begin < region.bytes;
 }
 
 void RdmaMemory::Pool::MeasureCopy() {
@@ -326,17 +278,6 @@ const ibv_device_attr& RdmaMemory::attributes() const { return pool_->attributes
 Buffer RdmaMemory::Alloc(size_t bytes) { return pool_->Take(bytes); }
 ibv_mr* RdmaMemory::Find(const void* data, size_t bytes) const { return pool_->Find(data, bytes); }
 bool RdmaMemory::has_windows() const { return pool_->windows_; }
-bool RdmaMemory::has_dmabuf() const { return pool_->dmabuf_; }
-absl::Status RdmaMemory::RegisterDmaBuf(int fd, uint64_t offset, void* address, size_t bytes) {
-  TANDEM_RETURN_IF_ERROR(pool_->AddDmaBuf(fd, offset, address, bytes));
-  other_devices_.fetch_add(1);
-  return absl::OkStatus();
-}
-void RdmaMemory::UnregisterDmaBuf(void* address) {
-  pool_->RemoveDmaBuf(address);
-  other_devices_.fetch_sub(1);
-}
-bool RdmaMemory::IsOfOtherDevice(const void* data) const { return pool_->IsOfOtherDevice(data); }
 double RdmaMemory::copy_rate() const { return pool_->copy_rate_; }
 RdmaMemoryStats RdmaMemory::stats() const { return pool_->stats(); }
 

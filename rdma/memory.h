@@ -15,7 +15,6 @@
 
 #include <infiniband/verbs.h>
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -60,18 +59,6 @@ class RdmaMemory final : public BufferSource {
   // windows of type 2).
   bool has_windows() const;
 
-  // Registers memory of another device, e.g. a GPU, by its dma-buf file. Buffers that point there
-  // have addresses from `address` on; the processor never touches them. UNIMPLEMENTED: the device
-  // or its driver cannot do this, and the content must be staged in ordinary buffers. Unregister
-  // the memory only when no frame refers to it.
-  bool has_dmabuf() const;
-  absl::Status RegisterDmaBuf(int fd, uint64_t offset, void* address, size_t bytes);
-  void UnregisterDmaBuf(void* address);
-  // Whether the processor must not touch these bytes.
-  bool OnOtherDevice(const void* data) const {
-    return other_devices_.load(std::memory_order_relaxed) > 0 && IsOfOtherDevice(data);
-  }
-
   // Bytes a second at which the processor copies between two buffers; measured once.
   double copy_rate() const;
   RdmaMemoryStats stats() const;
@@ -79,9 +66,7 @@ class RdmaMemory final : public BufferSource {
  private:
   class Pool;
   explicit RdmaMemory(Pool* pool);
-  bool IsOfOtherDevice(const void* data) const;
   Pool* const pool_;
-  std::atomic<int> other_devices_{0};  // regions registered by RegisterDmaBuf
 };
 
 }  // namespace tandem::rdma

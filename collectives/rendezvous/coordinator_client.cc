@@ -108,19 +108,6 @@ GroupMembership CoordinatorClient::membership() const {
   return membership_;
 }
 
-absl::StatusOr<GroupMembership> CoordinatorClient::Shrink(absl::Time deadline) {
-  absl::MutexLock lock(&mu_);
-  if (!connected_ || leaving_) {
-    return absl::UnavailableError("the group has no coordinator any more and cannot shrink");
-  }
-  answered_ = false;
-  ToCoordinator message;
-  message.mutable_shrink()->set_deadline_ms(MillisecondsLeft(deadline));
-  Send(message);
-  TANDEM_RETURN_IF_ERROR(WaitAnswer(deadline));
-  return membership_;
-}
-
 // ---- Failure ----------------------------------------------------------------
 
 absl::Status CoordinatorClient::Verdict() {
@@ -286,15 +273,8 @@ void CoordinatorClient::TakeWelcome(const rendezvous::Welcome& welcome) {
     membership_.members.push_back(MemberFrom(member));
   }
   membership_.token = welcome.token();
-  membership_.previous_rank.assign(welcome.previous_rank().begin(), welcome.previous_rank().end());
-  for (const rendezvous::Lost& lost : welcome.lost()) {
-    membership_.lost.emplace_back(lost.rank(), lost.why());
-  }
   beat_ = absl::Milliseconds(std::max<int64_t>(1, welcome.beat_ms()));
   coordinator_rank_ = welcome.coordinator_rank();
-  verdict_ = absl::OkStatus();
-  has_verdict_.store(false, std::memory_order_release);
-  verdict_fd_.Clear();
   answered_ = true;
 }
 

@@ -9,7 +9,7 @@
 // If the coordinator is lost, this loss is the verdict. If the coordinator ends in order, groups
 // continue without it, and the first failure that this rank sees is then its verdict.
 //
-// Thread safety: all methods may be called from any thread; Shrink one call at a time.
+// Thread safety: all methods may be called from any thread.
 #ifndef TANDEM_COLLECTIVES_RENDEZVOUS_COORDINATOR_CLIENT_H_
 #define TANDEM_COLLECTIVES_RENDEZVOUS_COORDINATOR_CLIENT_H_
 
@@ -61,7 +61,7 @@ class CoordinatorClient final : public GroupWatch {
   CoordinatorClient(const CoordinatorClient&) = delete;
   CoordinatorClient& operator=(const CoordinatorClient&) = delete;
 
-  GroupMembership membership() const;  // only Shrink changes it
+  GroupMembership membership() const;
 
   // OK until the group has failed; costs one atomic load.
   absl::Status Verdict() override;
@@ -80,17 +80,13 @@ class CoordinatorClient final : public GroupWatch {
   // The verdict, or OK if there is none by the deadline.
   absl::Status WaitVerdict(absl::Time deadline);
 
-  // After a verdict: makes a new group of the live ranks that call Shrink. At the deadline the
-  // ranks that have called it form the group. Clears the verdict.
-  absl::StatusOr<GroupMembership> Shrink(absl::Time deadline);
-
   // Says that this rank is no longer needed. Later calls do nothing.
   void Goodbye();
 
  private:
   explicit CoordinatorClient(MessageStream stream);
   absl::Status JoinBy(const JoinOptions& options, absl::Time deadline);
-  // Waits until the coordinator has answered a Join or a Shrink.
+  // Waits until the coordinator has answered a Join.
   absl::Status WaitAnswer(absl::Time deadline,
                           const std::function<absl::Status()>& interrupted = nullptr)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

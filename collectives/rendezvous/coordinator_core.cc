@@ -16,13 +16,11 @@ using rendezvous::Verdict;
 struct CoordinatorCore::Rank {
   enum class State { kHere, kLeft, kLost };
   int rank = -1;  // -1: any rank, until the group begins
-  int previous = -1;
   ConnectionId connection = 0;
   rendezvous::Member member;
   State state = State::kHere;
   std::string why;       // why it is no longer here
   bool gave_up = false;  // has accused a rank or aborted
-  bool wants_shrink = false;
   bool has_coordinator = false;
 
   bool here() const { return state == State::kHere; }
@@ -41,11 +39,9 @@ struct CoordinatorCore::Group {
   int to_tell = 0;
   // The fields below are used in kRunning.
   std::string token;
-  std::vector<rendezvous::Lost> lost_before;
   std::vector<Accusation> accusations;
   absl::Time judge_at = absl::InfiniteFuture();
   bool decided = false;
-  absl::Time shrink_by = absl::InfiniteFuture();
 
   bool Empty() const {
     return std::none_of(members.begin(), members.end(), [](const Rank& r) { return r.here(); });
@@ -85,8 +81,6 @@ void CoordinatorCore::OnMessage(ConnectionId from, const ToCoordinator& message,
       return Abort(group, rank, message.abort(), e);
     case ToCoordinator::kWant:
       return Want(group, message.want(), e);
-    case ToCoordinator::kShrink:
-      return AskToShrink(group, rank, message.shrink(), now, e);
     default:
       return Expel(group, rank, "it sent an unknown message", e);
   }
@@ -154,9 +148,7 @@ void CoordinatorCore::TickGroup(Group& group, absl::Time now, CoordinatorEffects
     late.mutable_refusal()->set_why(absl::StrCat("group '", group.name, "': ", Missing(group)));
     FailRendezvous(group, std::move(late), e);
   }
-  if (group.phase != Group::Phase::kRunning) return;
-  if (now >= group.judge_at) Judge(group, e);
-  if (now >= group.shrink_by) Shrink(group, e);
+  if (group.phase == Group::Phase::kRunning && now >= group.judge_at) Judge(group, e);
 }
 
 // Removes groups that nobody is in any more. A failed rendezvous stays until its deadline, so that
@@ -303,12 +295,10 @@ void CoordinatorCore::Welcome(Group& group, CoordinatorEffects* e) {
   welcome.set_token(group.token);
   welcome.set_beat_ms(absl::ToInt64Milliseconds(options_.beat));
   welcome.set_coordinator_rank(-1);
-  for (const rendezvous::Lost& lost : group.lost_before) *welcome.add_lost() = lost;
   for (size_t i = 0; i < group.members.size(); ++i) {
     const Rank& rank = group.members[i];
     *welcome.add_members() = rank.member;
     if (rank.has_coordinator) welcome.set_coordinator_rank(rank.rank);
-    if (rank.previous >= 0) welcome.add_previous_rank(rank.previous);
     connections_[rank.connection].group = &group;
     connections_[rank.connection].index = i;
   }
@@ -398,10 +388,8 @@ void CoordinatorCore::Leave(Group& group, Rank& rank, CoordinatorEffects* e) {
   rank.why = "left in order";
   e->log.push_back(absl::StrCat("group '", group.name, "': rank ", rank.rank, " says goodbye"));
   const auto wants_it = [&](const Accusation& a) { return a.against == rank.rank; };
-  if (group.decided) {
-    TryShrink(group, e);
-  } else if (!rank.gave_up &&
-             std::any_of(group.accusations.begin(), group.accusations.end(), wants_it)) {
+  if (!group.decided && !rank.gave_up &&
+      std::any_of(group.accusations.begin(), group.accusations.end(), wants_it)) {
     DecideLost(group, rank, rank.why, e);
   }
   Drop(connection, e);
@@ -421,9 +409,8 @@ void CoordinatorCore::Lose(Group& group, Rank& rank, absl::string_view why, Coor
     message.mutable_verdict()->set_why(absl::StrCat(why, " (", rank.member.about(), ")"));
     return FailRendezvous(group, std::move(message), e);
   }
-  if (group.phase != Group::Phase::kRunning) return;
-  if (group.decided) return TryShrink(group, e);
-  if (!rank.gave_up) return DecideLost(group, rank, why, e);
+  if (group.phase != Group::Phase::kRunning || group.decided || rank.gave_up) return;
+  DecideLost(group, rank, why, e);
 }
 
 void CoordinatorCore::Expel(Group& group, Rank& rank, absl::string_view why,
@@ -500,66 +487,6 @@ void CoordinatorCore::Decide(Group& group, Verdict verdict, CoordinatorEffects* 
   FromCoordinator message;
   *message.mutable_verdict() = std::move(verdict);
   Tell(group, message, e);
-}
-
-// ---- Shrinking --------------------------------------------------------------
-
-void CoordinatorCore::AskToShrink(Group& group, Rank& rank, const rendezvous::Shrink& ask,
-                                  absl::Time now, CoordinatorEffects* e) {
-  if (group.phase != Group::Phase::kRunning || !group.decided) {
-    FromCoordinator no;
-    no.mutable_refusal()->set_why("the group has not failed");
-    e->sends.push_back({rank.connection, std::move(no)});
-    return;
-  }
-  rank.wants_shrink = true;
-  const int64_t ms = std::clamp<int64_t>(ask.deadline_ms(), 0, int64_t{24} * 3600 * 1000);
-  group.shrink_by = std::min(group.shrink_by, now + absl::Milliseconds(ms));
-  TryShrink(group, e);
-}
-
-void CoordinatorCore::TryShrink(Group& group, CoordinatorEffects* e) {
-  bool some = false;
-  for (const Rank& rank : group.members) {
-    if (rank.here() && !rank.wants_shrink) return;
-    some |= rank.here();
-  }
-  if (some) Shrink(group, e);
-}
-
-// Moves the ranks that asked for it to a new group, in their old order. All other ranks are lost
-// for the new group. A live rank that has not asked in time is expelled: otherwise it would wait in
-// a group without the others.
-void CoordinatorCore::Shrink(Group& group, CoordinatorEffects* e) {
-  auto next = std::make_unique<Group>();
-  next->name = group.name;
-  next->phase = Group::Phase::kRunning;
-  for (Rank& rank : group.members) {
-    if (rank.here() && rank.wants_shrink) {
-      Rank& moved = next->members.emplace_back();
-      moved.rank = static_cast<int>(next->members.size()) - 1;
-      moved.previous = rank.rank;
-      moved.connection = rank.connection;
-      moved.member = rank.member;
-      moved.has_coordinator = rank.has_coordinator;
-    } else {
-      if (rank.here()) {
-        rank.why = "did not ask to shrink in time";
-        Refuse(rank.connection,
-               "the group continues without this rank, which did not ask to shrink in time", e);
-      }
-      rendezvous::Lost& lost = next->lost_before.emplace_back();
-      lost.set_rank(rank.rank);
-      lost.set_why(rank.why);
-    }
-    rank.state = Rank::State::kLeft;
-  }
-  next->ranks = static_cast<int>(next->members.size());
-  e->log.push_back(absl::StrCat("group '", group.name, "' continues with ", next->ranks, " of ",
-                                group.ranks, " ranks"));
-  group.shrink_by = absl::InfiniteFuture();
-  groups_.push_back(std::move(next));
-  Welcome(*groups_.back(), e);
 }
 
 // ---- Messages to the members ------------------------------------------------

@@ -1,6 +1,6 @@
 // CoordinatorCore: the decisions of the coordinator of collective groups, without sockets, threads
-// or a clock (coordinator.h is its shell). The decisions are: who belongs to a group, why a group
-// has failed, and who continues after that.
+// or a clock (coordinator.h is its shell). The decisions are: who belongs to a group, and why a
+// group has failed.
 //
 // Rendezvous. Ranks join a group by its name. When all ranks have come, each gets the table of
 // members. The rendezvous fails for all of them at the earliest deadline, or as soon as a rank that
@@ -18,10 +18,6 @@
 //       wanted.
 //   (5) An abort (ranks disagree, or the caller's wish) names the rank that reports it and the
 //       reason, at once.
-//
-// Shrinking. After a verdict the members ask to shrink. When all live members have asked, they
-// become a group of their own, numbered in the old order. At the earliest deadline the group
-// consists of those that have asked by then.
 //
 // Bounds: the lengths of names and tables and the numbers of groups and ranks are limited. A
 // message against the protocol is refused, and its sender is disconnected.
@@ -115,10 +111,6 @@ class CoordinatorCore {
   void Judge(Group& group, CoordinatorEffects* e);
   void DecideLost(Group& group, const Rank& rank, absl::string_view why, CoordinatorEffects* e);
   void Decide(Group& group, rendezvous::Verdict verdict, CoordinatorEffects* e);
-  void AskToShrink(Group& group, Rank& rank, const rendezvous::Shrink& ask, absl::Time now,
-                   CoordinatorEffects* e);
-  void TryShrink(Group& group, CoordinatorEffects* e);
-  void Shrink(Group& group, CoordinatorEffects* e);
 
   void TickGroup(Group& group, absl::Time now, CoordinatorEffects* e);
   void ForgetEmptyGroups(absl::Time now);

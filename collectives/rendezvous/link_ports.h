@@ -28,7 +28,7 @@ absl::string_view NameOf(LinkChoice choice);
 absl::StatusOr<LinkChoice> LinkChoiceOf(absl::string_view kind);
 
 // Open the ports before the rendezvous, so that their addresses can be exchanged there. One set of
-// ports serves one group at a time, and the groups that follow it after a shrink.
+// ports serves one group.
 class LinkPorts {
  public:
   // `host` is the address at which other ranks reach this one (LocalHostTowards in tcp_socket.h

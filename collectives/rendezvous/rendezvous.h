@@ -5,7 +5,6 @@
 #define TANDEM_COLLECTIVES_RENDEZVOUS_RENDEZVOUS_H_
 
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -33,10 +32,6 @@ struct GroupMembership {
   int rank = 0;
   std::vector<GroupMember> members;  // by rank
   std::string token;                 // secret of the group; links of others do not have it
-  // After a shrink: the ranks that these members had in the group before; and the ranks of that
-  // group that are lost, with the reason.
-  std::vector<int> previous_rank;
-  std::vector<std::pair<int, std::string>> lost;
 
   int ranks() const { return static_cast<int>(members.size()); }
   bool SameHost(int a, int b) const;

@@ -89,11 +89,6 @@ class CoreTest : public ::testing::Test {
     message.mutable_goodbye();
     Say(id, message);
   }
-  void Shrink(collectives::ConnectionId id, int64_t ms = 60'000) {
-    rendezvous::ToCoordinator message;
-    message.mutable_shrink()->set_deadline_ms(ms);
-    Say(id, message);
-  }
   void Close(collectives::ConnectionId id) {
     core_.OnClose(id, "", &effects_);
     Collect();
@@ -367,65 +362,6 @@ TEST_F(CoreTest, NonsenseFromAMemberCostsItTheGroup) {
   EXPECT_THAT(closed_, ElementsAre(11));
 }
 
-TEST_F(CoreTest, SurvivorsShrinkWithoutTheDead) {
-  Meet(4);
-  const std::string old_token = welcome_[10].token();
-  Close(11);
-  told_.clear();
-  Shrink(13);
-  Shrink(10);
-  EXPECT_THAT(Told(10), IsEmpty());
-  Shrink(12);
-  EXPECT_THAT(Told(10), ElementsAre("welcome 0 of 3"));
-  EXPECT_THAT(Told(12), ElementsAre("welcome 1 of 3"));
-  EXPECT_THAT(Told(13), ElementsAre("welcome 2 of 3"));
-  EXPECT_THAT(welcome_[10].previous_rank(), ElementsAre(0, 2, 3));
-  ASSERT_EQ(welcome_[10].lost_size(), 1);
-  EXPECT_EQ(welcome_[10].lost(0).rank(), 1);
-  EXPECT_EQ(welcome_[10].lost(0).why(), kKilled);
-  EXPECT_NE(welcome_[10].token(), old_token);
-  Close(13);  // the new group fails, and shrinks, as any
-  EXPECT_THAT(Told(12), ElementsAre(absl::StrCat("lost 2: ", kKilled)));
-  Shrink(12);
-  Shrink(10);
-  EXPECT_THAT(Told(12), ElementsAre("welcome 1 of 2"));
-}
-
-TEST_F(CoreTest, ADeathDuringTheShrinkDoesNotHoldItUp) {
-  Meet(4);
-  Close(11);
-  told_.clear();
-  Shrink(10);
-  Shrink(12);
-  Close(13);
-  EXPECT_THAT(Told(12), ElementsAre("welcome 1 of 2"));
-  EXPECT_EQ(welcome_[12].lost_size(), 2);
-}
-
-TEST_F(CoreTest, AGoodbyeDuringTheShrinkDoesNotHoldItUp) {
-  Meet(3);
-  Close(11);
-  Shrink(10);
-  Goodbye(12);
-  EXPECT_EQ(welcome_[10].members_size(), 1);
-}
-
-TEST_F(CoreTest, WhoDoesNotComeToTheShrinkInTimeIsLeftBehind) {
-  Meet(3);
-  Close(11);
-  told_.clear();
-  Shrink(10, 2000);
-  Pass(absl::Seconds(3), {10, 12});
-  EXPECT_THAT(Told(10), ElementsAre("welcome 0 of 1"));
-  EXPECT_THAT(Told(12), ElementsAre(HasSubstr("refused: the group continues without this rank")));
-}
-
-TEST_F(CoreTest, AGroupThatHasNotFailedDoesNotShrink) {
-  Meet(2);
-  Shrink(10);
-  EXPECT_THAT(Told(10), ElementsAre("refused: the group has not failed"));
-}
-
 // Whatever happens in whatever order: each member gets at most one verdict a group, the first one,
 // and all of a group the same; and nothing is kept once all are gone.
 TEST_F(CoreTest, AnyOrderOfEventsGivesOneVerdict) {
@@ -600,8 +536,7 @@ void MeetTheEnd(End end) {
   if (end == End::kStop) raise(SIGSTOP);
 }
 
-// A rank that works until something fails, then goes on with those that are left. Its line: which
-// rank it names, why, and the sum of the others.
+// A rank that computes until something fails. Its line has the rank that it names, and why.
 std::string Survive(const Fate& fate, collectives::LinkChoice choice, int rank,
                     const std::string& coordinator) {
   const bool victim = rank == fate.victim;
@@ -625,13 +560,7 @@ std::string Survive(const Fate& fate, collectives::LinkChoice choice, int rank,
   }
   const absl::optional<int> lost = collectives::LostPeer(failed);
   if (!lost.has_value()) return absl::StrCat("names nobody: ", failed.ToString());
-  const auto members = ready->client->Shrink(MonotonicNow() + kLong);
-  if (!members.ok()) return absl::StrCat("did not shrink: ", members.status().ToString());
-  auto group = JoinGroup(*ready, choice);
-  if (!group.ok()) return absl::StrCat("did not link: ", group.status().ToString());
-  const auto sum = Sum(**group, 1000, static_cast<float>(1 << rank));
-  if (!sum.ok()) return absl::StrCat("did not sum: ", sum.status().ToString());
-  return absl::StrCat("lost ", *lost, ", sum ", *sum, ", ", failed.message());
+  return absl::StrCat("lost ", *lost, ", ", failed.message());
 }
 
 class FateTest : public ::testing::TestWithParam<std::tuple<Stage, End, collectives::LinkChoice>> {
@@ -662,9 +591,8 @@ INSTANTIATE_TEST_SUITE_P(All, FateTest,
                                                               collectives::LinkChoice::kZmq)),
                          FateName);
 
-// Whichever rank it is and however it goes: every other rank names it and says how, and then they
-// compute without it.
-TEST_P(FateTest, SurvivorsNameTheVictimAndGoOn) {
+// Every other rank names the victim and says how it ended.
+TEST_P(FateTest, SurvivorsNameTheVictim) {
   const auto [stage, end, choice] = GetParam();
   for (int victim = 0; victim < kRanks; ++victim) {
     const Fate fate = {stage, end, victim};
@@ -679,9 +607,7 @@ TEST_P(FateTest, SurvivorsNameTheVictimAndGoOn) {
     for (int rank = 0; rank < kRanks; ++rank) {
       if (rank == victim) continue;
       const std::string line = ranks.Line(rank);
-      const int rest = (1 << kRanks) - 1 - (1 << victim);
-      EXPECT_THAT(line, HasSubstr(absl::StrCat("lost ", victim, ", sum ", rest)))
-          << "rank " << rank;
+      EXPECT_THAT(line, HasSubstr(absl::StrCat("lost ", victim, ", "))) << "rank " << rank;
       EXPECT_THAT(line, HasSubstr(how[static_cast<int>(end)])) << "rank " << rank;
     }
   }
