@@ -50,10 +50,10 @@ absl::StatusOr<Elements> ElementsOf(int32_t type) {
   const int32_t low = type & 0xff, called = type >> 8;
   if (type < 0 || low >= static_cast<int32_t>(std::size(kTypes)) ||
       called >= static_cast<int32_t>(std::size(kNames))) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "type ", type,
-        ": want one of TANDEM_F32 (0) to TANDEM_U8 (6), plus one of TANDEM_CALLED_BOOL (256) to "
-        "TANDEM_CALLED_C128 (1280) or nothing"));
+    return absl::InvalidArgumentError(absl::StrCat("type ", type,
+                                                   ": expected one of TANDEM_F32 (0) to TANDEM_U8 "
+                                                   "(6), plus one of TANDEM_CALLED_BOOL (256) to "
+                                                   "TANDEM_CALLED_C128 (1280) or nothing"));
   }
   Elements out;
   out.type = kTypes[low];
@@ -67,7 +67,7 @@ absl::StatusOr<ReduceOp> OpOf(int32_t op, DataType type) {
                                       ReduceOp::kBitOr, ReduceOp::kBitXor};
   if (op < 0 || op >= static_cast<int32_t>(std::size(kOps))) {
     return absl::InvalidArgumentError(
-        absl::StrCat("op ", op, ": want one of TANDEM_SUM (0) to TANDEM_BIT_XOR (7)"));
+        absl::StrCat("op ", op, ": expected one of TANDEM_SUM (0) to TANDEM_BIT_XOR (7)"));
   }
   if (collectives::Defined(kOps[op], type)) return kOps[op];
   return absl::InvalidArgumentError(absl::StrCat(
@@ -82,7 +82,8 @@ absl::Status CheckRoot(const AsyncGroup& group, int32_t root) {
 
 absl::Status CheckMemory(const char* name, const void* at, int64_t count) {
   if (count < 0) {
-    return absl::InvalidArgumentError(absl::StrCat(name, ": ", count, " elements; want 0 or more"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, ": ", count, " elements; expected 0 or more"));
   }
   return at == nullptr && count > 0 ? Missing(name) : absl::OkStatus();
 }
@@ -95,8 +96,8 @@ absl::StatusOr<std::vector<int64_t>> CountsOf(const AsyncGroup& group, const int
   *total = 0;
   for (size_t r = 0; r < out.size(); ++r) {
     if (out[r] < 0 || __builtin_add_overflow(*total, out[r], total)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("counts[", r, "] is ", out[r], "; want 0 or more, and a sum below 2^63"));
+      return absl::InvalidArgumentError(absl::StrCat("counts[", r, "] is ", out[r],
+                                                     "; expected 0 or more, and a sum below 2^63"));
     }
   }
   return out;
@@ -117,7 +118,7 @@ absl::StatusOr<std::unique_ptr<AsyncGroup>> Open(const tandem_group_options& opt
   }
   if (options.deadline_ms < 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("deadline_ms: ", options.deadline_ms, "; want 0 or more"));
+        absl::StrCat("deadline_ms: ", options.deadline_ms, "; expected 0 or more"));
   }
   out.deadline = DeadlineOf(options.deadline_ms);
   out.reproducible = options.reproducible != 0;

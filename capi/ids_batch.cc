@@ -35,7 +35,7 @@ absl::Status IdsBatch::Check(const job::TablePlan& table, int64_t samples,
     }
     if (field.offsets == nullptr && field.count != samples) {
       return refuse(field.count, " ids for ", samples,
-                    " samples, want one a sample; or give offsets");
+                    " samples, expected one a sample; or give offsets");
     }
     if (field.offsets == nullptr) continue;
     const int64_t* const end = field.offsets + samples;
@@ -83,7 +83,7 @@ absl::Status IdsBatch::Fill(int64_t samples, const tandem_field* fields, const u
                             data::Batch* batch) {
   batch->Clear();
   if (samples < 0) {
-    return absl::InvalidArgumentError(absl::StrCat(samples, " samples; want 0 or more"));
+    return absl::InvalidArgumentError(absl::StrCat(samples, " samples; expected 0 or more"));
   }
   if (samples == 0) return absl::OkStatus();
   const int64_t train = plan_.job.train().batch_size(), test = plan_.job.evaluation().batch_size();

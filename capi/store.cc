@@ -74,7 +74,7 @@ absl::Status Open(const char* scheduler, const char* table, int64_t timeout_ms,
 
 absl::Status ReadRows(tandem_reader* reader, const char* table, int64_t count, const int64_t* ids,
                       float* rows, int64_t timeout_ms) {
-  if (count < 0) return absl::InvalidArgumentError(absl::StrCat(count, " ids; want 0 or more"));
+  if (count < 0) return absl::InvalidArgumentError(absl::StrCat(count, " ids; expected 0 or more"));
   if (table == nullptr || (count > 0 && (ids == nullptr || rows == nullptr))) {
     return Missing("table, ids and rows");
   }
@@ -92,7 +92,8 @@ struct Arguments {
 
 absl::StatusOr<Arguments> Check(const tandem_store& store, int64_t count, const int64_t* keys,
                                 const float* rows, bool wants_rows, const uint8_t* marks) {
-  if (count < 0) return absl::InvalidArgumentError(absl::StrCat(count, " keys; want 0 or more"));
+  if (count < 0)
+    return absl::InvalidArgumentError(absl::StrCat(count, " keys; expected 0 or more"));
   if (count > 0 && keys == nullptr) return Missing("keys");
   if (count > 0 && wants_rows && rows == nullptr) return Missing("rows");
   Arguments checked;
@@ -105,7 +106,7 @@ absl::StatusOr<Arguments> Check(const tandem_store& store, int64_t count, const 
 absl::StatusOr<bool> Next(tandem_scan* scan, int64_t most, int64_t* keys, float* rows,
                           int64_t* count) {
   if (most < 1) {
-    return absl::InvalidArgumentError(absl::StrCat("most: ", most, " rows; want 1 or more"));
+    return absl::InvalidArgumentError(absl::StrCat("most: ", most, " rows; expected 1 or more"));
   }
   if (keys == nullptr || rows == nullptr || count == nullptr) return Missing("keys, rows, count");
   *count = 0;

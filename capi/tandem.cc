@@ -139,7 +139,7 @@ absl::Status AddFloats(absl::string_view name, absl::Span<const int64_t> shape, 
   }
   if (size > kMostFloats - *floats) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "dense parameter ", name, ": more floats than allowed; want at most 2^40 in all"));
+        "dense parameter ", name, ": more floats than allowed; expected at most 2^40 in all"));
   }
   *floats += size;
   return absl::OkStatus();
@@ -148,7 +148,7 @@ absl::Status AddFloats(absl::string_view name, absl::Span<const int64_t> shape, 
 absl::Status Start(tandem_worker* worker, int32_t count, const char* const* names,
                    const int32_t* dims, const int64_t* shapes, const float* values) {
   if (count < 0) {
-    return absl::InvalidArgumentError(absl::StrCat(count, " dense parameters; want 0 or more"));
+    return absl::InvalidArgumentError(absl::StrCat(count, " dense parameters; expected 0 or more"));
   }
   if (count > 0 && (names == nullptr || dims == nullptr)) return Missing("names and dims");
   std::vector<server::CheckpointParameter> parameters;
@@ -157,7 +157,7 @@ absl::Status Start(tandem_worker* worker, int32_t count, const char* const* name
     if (names[i] == nullptr) return Missing(absl::StrCat("the name of dense parameter ", i));
     if (dims[i] < 0) {
       return absl::InvalidArgumentError(absl::StrCat("dense parameter ", names[i], " with ",
-                                                     dims[i], " extents; want 0 or more"));
+                                                     dims[i], " extents; expected 0 or more"));
     }
     if (dims[i] > 0 && shapes == nullptr) return Missing("shapes");
     const absl::Span<const int64_t> shape(shapes, static_cast<size_t>(dims[i]));
@@ -172,7 +172,7 @@ absl::Status Start(tandem_worker* worker, int32_t count, const char* const* name
 absl::Status Rows(tandem_worker* worker, int32_t table, float* cells, int64_t floats) {
   if (TableOf(worker, table) == nullptr || floats < 0) {
     return absl::InvalidArgumentError(absl::StrCat(floats, " floats of rows of table ", table,
-                                                   ": want 0 or more, and a table of the job"));
+                                                   ": expected 0 or more, and a table of the job"));
   }
   if (cells == nullptr && floats > 0) return Missing("cells");
   return worker->attached->Rows(static_cast<size_t>(table), {cells, static_cast<size_t>(floats)});
@@ -207,7 +207,7 @@ absl::Status Score(tandem_worker* worker, const float* logits, const float* labe
   if (logits == nullptr && labels == nullptr) return worker->attached->Score({}, {});
   if (logits == nullptr || labels == nullptr) return Missing("one of logits and labels");
   if (samples < 0) {
-    return absl::InvalidArgumentError(absl::StrCat(samples, " scores; want 0 or more"));
+    return absl::InvalidArgumentError(absl::StrCat(samples, " scores; expected 0 or more"));
   }
   const auto count = static_cast<size_t>(samples);
   return worker->attached->Score({logits, count}, {labels, count});
@@ -216,7 +216,7 @@ absl::Status Score(tandem_worker* worker, const float* logits, const float* labe
 absl::Status CheckpointState(tandem_worker* worker, const void* bytes, int64_t count) {
   if (bytes == nullptr) return Missing("bytes");
   if (count < 0) {
-    return absl::InvalidArgumentError(absl::StrCat(count, " bytes of state; want 1 or more"));
+    return absl::InvalidArgumentError(absl::StrCat(count, " bytes of state; expected 1 or more"));
   }
   return worker->attached->CheckpointState(
       {static_cast<const char*>(bytes), static_cast<size_t>(count)});
@@ -263,7 +263,8 @@ absl::StatusOr<bool> Report(tandem_worker* worker, int32_t count, const char* co
 
 absl::Status HashTexts(const char* field, const char* texts, const int64_t* offsets, int64_t count,
                        int64_t* out) {
-  if (count < 0) return absl::InvalidArgumentError(absl::StrCat(count, " texts; want 0 or more"));
+  if (count < 0)
+    return absl::InvalidArgumentError(absl::StrCat(count, " texts; expected 0 or more"));
   if (count == 0) return absl::OkStatus();
   if (offsets == nullptr || out == nullptr) return Missing("offsets and out");
   if (texts == nullptr && offsets[count] != offsets[0]) return Missing("texts");
@@ -285,7 +286,7 @@ absl::Status HashTexts(const char* field, const char* texts, const int64_t* offs
 template <class Key>
 absl::Status HashEach(const char* field, const int64_t* ids, int64_t count, int64_t* out,
                       const Key& key) {
-  if (count < 0) return absl::InvalidArgumentError(absl::StrCat(count, " ids; want 0 or more"));
+  if (count < 0) return absl::InvalidArgumentError(absl::StrCat(count, " ids; expected 0 or more"));
   if (count > 0 && (ids == nullptr || out == nullptr)) return Missing("ids and out");
   const data::FieldHash hash{OrEmpty(field)};
   for (int64_t i = 0; i < count; ++i) out[i] = static_cast<int64_t>(key(hash, ids[i]));

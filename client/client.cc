@@ -148,7 +148,7 @@ absl::Status Client::CheckStore(const StoreRequest& request) const {
   return absl::InvalidArgumentError(
       absl::StrCat("table ", table.name, ": ", keys, " keys (at most ", kMaxStoreRows, ") with ",
                    request.values.size(), " floats to write and room for ", request.rows.size(),
-                   " to read and ", request.found.size(), " marks; want ", values, " floats, ",
+                   " to read and ", request.found.size(), " marks; expected ", values, " floats, ",
                    rows, " floats, and no marks or one for each key"));
 }
 
@@ -165,10 +165,10 @@ absl::Status Client::Check(const ClientCall& call) const {
                         : call.push ? call.gradients.size()
                                     : call.rows.size();
   if (call.info.step < 0 || values != call.keys.size()) {
-    return absl::InvalidArgumentError(absl::StrCat(what, ": step ", call.info.step, ", ",
-                                                   call.keys.size(), " tables with ", values,
-                                                   " arrays of values; want step 0 or more, and an "
-                                                   "array for each table"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        what, ": step ", call.info.step, ", ", call.keys.size(), " tables with ", values,
+        " arrays of values; expected step 0 or more, and an "
+        "array for each table"));
   }
   if (call.prepared != nullptr && !call.prepared->ready()) {
     return absl::InvalidArgumentError(
@@ -183,7 +183,7 @@ absl::Status Client::Check(const ClientCall& call) const {
     if (floats != want) {
       return absl::InvalidArgumentError(absl::StrCat(what, ": ", call.keys[i].keys.size(),
                                                      " ids of table ", table.name, " with ", floats,
-                                                     " floats, want ", want));
+                                                     " floats, expected ", want));
     }
   }
   return absl::OkStatus();

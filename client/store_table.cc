@@ -37,10 +37,11 @@ absl::Status StoreTable::Run(StoreRequest all) {
   const size_t rows = all.action == StoreAction::kRead ? width : 0;
   if (all.values.size() != all.keys.size() * values || all.rows.size() != all.keys.size() * rows ||
       (!all.found.empty() && all.found.size() != all.keys.size())) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "table ", plan_->name, ": ", all.keys.size(), " keys with ",
-        std::max(all.values.size(), all.rows.size()), " floats of rows and ", all.found.size(),
-        " marks; want ", all.keys.size() * width, " floats, and no marks or ", all.keys.size()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("table ", plan_->name, ": ", all.keys.size(), " keys with ",
+                     std::max(all.values.size(), all.rows.size()), " floats of rows and ",
+                     all.found.size(), " marks; expected ", all.keys.size() * width,
+                     " floats, and no marks or ", all.keys.size()));
   }
   const size_t some = std::clamp<size_t>(kRequestBytes / (width * sizeof(float)), 1, kMaxStoreRows);
   const absl::Time deadline = MonotonicNow() + within_;

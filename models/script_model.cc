@@ -396,7 +396,8 @@ class ScriptModel final : public DenseModel {
     const std::string method = score_.has_value() ? "score" : "forward";
     if (!value.isTensor()) {
       return Bad(
-          absl::StrCat(method, " returned a ", value.tagKind(), ", want a tensor [", samples, "]"),
+          absl::StrCat(method, " returned a ", value.tagKind(), ", expected a tensor [", samples,
+                       "]"),
           loss_.has_value() && !score_.has_value()
               ? "a method score(self, outputs) -> torch.Tensor, exported, says what is scored"
               : "return one logit a sample");
@@ -406,7 +407,7 @@ class ScriptModel final : public DenseModel {
         !at::isFloatingType(logits.scalar_type())) {
       return Bad(
           absl::StrCat(method, " returned ", at::toString(logits.scalar_type()), " ",
-                       ShapeOf(logits), ", want Float [", samples, "]"),
+                       ShapeOf(logits), ", expected Float [", samples, "]"),
           logits.dim() == 2 ? "one logit a sample, as squeeze(1) makes it" : "one logit a sample");
     }
     return logits;

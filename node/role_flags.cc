@@ -95,7 +95,7 @@ absl::StatusOr<job::Overrides> ParseOverrides(const std::vector<std::string>& te
     const size_t equals = text.find('=');
     if (equals == std::string::npos || equals == 0) {
       return absl::InvalidArgumentError(
-          absl::StrCat("--set ", text, ": want path=value, as in --set train.batch_size=64"));
+          absl::StrCat("--set ", text, ": expected path=value, as in --set train.batch_size=64"));
     }
     overrides.emplace_back(text.substr(0, equals), text.substr(equals + 1));
   }

@@ -57,14 +57,14 @@ std::string CheckNotNegative(const std::string& text) {
   double number = 0;
   return absl::SimpleAtod(text, &number) && number >= 0
              ? ""
-             : absl::StrCat("'", text, "', want a number, 0 or more");
+             : absl::StrCat("'", text, "', expected a number, 0 or more");
 }
 
 std::string CheckAboveZero(const std::string& text) {
   double number = 0;
   return absl::SimpleAtod(text, &number) && number > 0
              ? ""
-             : absl::StrCat("'", text, "', want a number above 0");
+             : absl::StrCat("'", text, "', expected a number above 0");
 }
 
 bool ParseFlags(CLI::App* app, int argc, char** argv, int* exit_code) {

@@ -225,7 +225,7 @@ Frame EncodeControlFrame(BufferSource& source, FrameHeader header, const Control
 absl::StatusOr<ParsedFrame> DecodeFrame(Frame frame) {
   if (frame.parts < 1 || frame.parts > kMaxFrameParts) {
     return absl::InvalidArgumentError(
-        absl::StrCat("frame of ", frame.parts, " parts, want 1 to ", kMaxFrameParts));
+        absl::StrCat("frame of ", frame.parts, " parts, expected 1 to ", kMaxFrameParts));
   }
   for (int i = 0; i < frame.parts; ++i) {
     if (frame.part[i].size() > kMaxPartBytes) {
@@ -241,7 +241,7 @@ absl::StatusOr<ParsedFrame> DecodeFrame(Frame frame) {
   const uint8_t* const at = part0.data();
   if (const uint32_t magic = Load<uint32_t>(at); magic != kFrameMagic) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "frame magic %#x, want %#x: is the peer a Tandem program?", magic, kFrameMagic));
+        "frame magic %#x, expected %#x: is the peer a Tandem program?", magic, kFrameMagic));
   }
   if (at[kOffVersion] != kFrameVersion) {
     return absl::FailedPreconditionError(

@@ -20,11 +20,11 @@ absl::Status CheckReported(const std::string& name, double value) {
       !std::all_of(name.begin(), name.end(), visible)) {
     return absl::InvalidArgumentError(
         absl::StrCat("the name of a reported value, \"", absl::CHexEscape(name.substr(0, 80)),
-                     "\": want 1 to ", kMostCharacters, " visible ASCII characters"));
+                     "\": expected 1 to ", kMostCharacters, " visible ASCII characters"));
   }
   if (std::isfinite(value)) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("reported value ", name, " is ", value, ", want a finite number"));
+      absl::StrCat("reported value ", name, " is ", value, ", expected a finite number"));
 }
 
 }  // namespace tandem

@@ -48,7 +48,7 @@ absl::StatusOr<std::shared_ptr<const RangeMap>> RangeMap::FromView(const View& v
     const bool empty = info.end() != 0 && info.end() <= info.begin();
     if (!consecutive || !cut_alike || empty || info.begin() != want_begin) {
       return absl::InvalidArgumentError(absl::StrFormat(
-          "view %u range %d [%#x, %#x) of table %s: want ranges in order that begin at %#x",
+          "view %u range %d [%#x, %#x) of table %s: expected ranges in order that begin at %#x",
           view.number(), i, info.begin(), info.end(), sizes.tables[info.table()], want_begin));
     }
     ++met;
@@ -71,7 +71,7 @@ absl::StatusOr<std::shared_ptr<const RangeMap>> RangeMap::FromView(const View& v
     if (table.copies != static_cast<uint32_t>(copies)) {
       return absl::InvalidArgumentError(absl::StrCat("view ", view.number(), ": ", table.copies,
                                                      " copies of table ", sizes.tables[t],
-                                                     ", want ", copies));
+                                                     ", expected ", copies));
     }
     table.equal = map->GuessIsRight(table);
   }

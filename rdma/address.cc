@@ -26,7 +26,7 @@ std::string HostOfGid(const RdmaGid& gid) {
 
 absl::StatusOr<RdmaAddress> ParseRdmaAddress(absl::string_view text) {
   const absl::Status malformed =
-      absl::InvalidArgumentError(absl::StrCat("address ", text, ": want rdma://HOST:PORT"));
+      absl::InvalidArgumentError(absl::StrCat("address ", text, ": expected rdma://HOST:PORT"));
   absl::string_view rest = text;
   if (!absl::ConsumePrefix(&rest, "rdma://")) return malformed;
   const size_t colon = rest.rfind(':');

@@ -42,7 +42,7 @@ bool CarriesFrame(RdmaMessageKind kind) {
 absl::Status CheckMagic(uint32_t magic) {
   if (magic == kRdmaMagic) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrFormat("magic %#x, want %#x: is the peer one of ours?", magic, kRdmaMagic));
+      absl::StrFormat("magic %#x, expected %#x: is the peer one of ours?", magic, kRdmaMagic));
 }
 
 absl::Status CheckHello(const RdmaHello& hello) {
@@ -108,7 +108,7 @@ void EncodeRdmaHello(const RdmaHello& hello, uint8_t out[kRdmaHelloBytes]) {
 absl::StatusOr<RdmaHello> DecodeRdmaHello(absl::Span<const uint8_t> bytes) {
   if (bytes.size() < kRdmaHelloBytes) {  // rdma_cm pads private data with zeros
     return absl::InvalidArgumentError(
-        absl::StrCat("hello of ", bytes.size(), " bytes, want ", kRdmaHelloBytes));
+        absl::StrCat("hello of ", bytes.size(), " bytes, expected ", kRdmaHelloBytes));
   }
   Reader from(bytes.data());
   uint32_t magic;

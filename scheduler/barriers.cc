@@ -34,8 +34,8 @@ absl::Status Barriers::Check(int rank, const BarrierEnter& enter) const {
     return absl::InvalidArgumentError(absl::StrCat("only workers enter barriers, not rank ", rank));
   }
   if (enter.name().empty() || enter.name().size() > kMaxNameBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("barrier name of ", enter.name().size(), " bytes, want 1 to ", kMaxNameBytes));
+    return absl::InvalidArgumentError(absl::StrCat("barrier name of ", enter.name().size(),
+                                                   " bytes, expected 1 to ", kMaxNameBytes));
   }
   if (enter.parties() < 0 || enter.parties() > workers_) {
     return absl::InvalidArgumentError(absl::StrCat("barrier \"", enter.name(), "\" of ",
@@ -50,7 +50,7 @@ absl::Status Barriers::Check(int rank, const BarrierEnter& enter) const {
   if (checkpoints == enter.path().empty() || enter.path().size() > kMaxPathBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("barrier \"", enter.name(), "\": ", BarrierEnter::Action_Name(enter.action()),
-                     " with a path of ", enter.path().size(), " bytes, want ",
+                     " with a path of ", enter.path().size(), " bytes, expected ",
                      checkpoints ? absl::StrCat("1 to ", kMaxPathBytes) : "none"));
   }
   if (enter.action() == BarrierEnter::PAUSE_CHECKPOINTS && PartiesOf(enter) != workers_) {

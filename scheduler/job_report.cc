@@ -35,7 +35,7 @@ absl::Status CheckCounts(const Progress& progress) {
         progress.epoch(), progress.epochs_trained(), progress.epochs_to_first_judged()}) {
     if (count >= 0 && count <= kMaxCount) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat("progress with a count of ", count, ", want 0 to ", kMaxCount));
+        absl::StrCat("progress with a count of ", count, ", expected 0 to ", kMaxCount));
   }
   if (progress.frames_resent() > static_cast<uint64_t>(kMaxCount)) {
     return absl::InvalidArgumentError("progress with an invalid count of resent frames");
@@ -296,7 +296,7 @@ absl::Status JobBook::SetCollectives(int rank, const Collectives& collectives) {
   if (rank != 0 || collectives.json().size() + collectives.line().size() > kMaxText) {
     return absl::InvalidArgumentError(
         absl::StrCat("choices for collectives from rank ", rank, ", of ", collectives.json().size(),
-                     " characters; want rank 0, and at most ", kMaxText));
+                     " characters; expected rank 0, and at most ", kMaxText));
   }
   collectives_json_ = collectives.json();
   return absl::OkStatus();

@@ -94,12 +94,12 @@ absl::Status Membership::Check(const tandem::Register& request) const {
   }
   if (request.incarnation() == 0) return Invalid(who, "incarnation 0");
   if (request.endpoint_size() != wanted_endpoints) {
-    return Invalid(who,
-                   absl::StrCat(request.endpoint_size(), " endpoints, want ", wanted_endpoints));
+    return Invalid(
+        who, absl::StrCat(request.endpoint_size(), " endpoints, expected ", wanted_endpoints));
   }
   for (const std::string& endpoint : request.endpoint()) {
     if (endpoint.empty() || endpoint.size() > kMaxEndpointBytes) {
-      return Invalid(who, absl::StrCat("endpoint of ", endpoint.size(), " bytes, want 1 to ",
+      return Invalid(who, absl::StrCat("endpoint of ", endpoint.size(), " bytes, expected 1 to ",
                                        kMaxEndpointBytes));
     }
   }

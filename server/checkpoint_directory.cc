@@ -84,10 +84,10 @@ absl::Status CheckCover(const std::string& checkpoint, const std::vector<Checkpo
   for (const CheckpointFile& file : files) {
     if (file.table != table || file.name == kDenseFile) continue;
     if ((any && at == 0) || file.begin != at) {
-      return absl::DataLossError(
-          absl::StrFormat("%s: begins at position %#x, want %#x: a file of table %s is missing or "
-                          "was written twice",
-                          PathIn(checkpoint, file.name), file.begin, at, table));
+      return absl::DataLossError(absl::StrFormat(
+          "%s: begins at position %#x, expected %#x: a file of table %s is missing or "
+          "was written twice",
+          PathIn(checkpoint, file.name), file.begin, at, table));
     }
     at = file.end;
     any = true;
@@ -304,8 +304,9 @@ absl::Status CheckParts(const std::string& checkpoint, const job::ResolvedJob& p
   const auto files = std::count_if(manifest.files.begin(), manifest.files.end(),
                                    [&](const CheckpointFile& f) { return f.table == table; });
   if (files == 0 || files == plan.workers()) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat(checkpoint, ": ", what, " of ", files, " workers, want ",
-                                          plan.workers(), ": can all write to this folder?"));
+  return absl::DataLossError(absl::StrCat(checkpoint, ": ", what, " of ", files,
+                                          " workers, expected ", plan.workers(),
+                                          ": can all write to this folder?"));
 }
 
 // Checks that the files are those of a whole checkpoint of the plan.

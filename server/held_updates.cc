@@ -175,8 +175,9 @@ absl::Status DecodeHeld(absl::string_view bytes, int dim, BufferSource& source, 
   uint64_t layout = 0;
   TANDEM_RETURN_IF_ERROR(cursor.Number(&layout));
   if (layout != kSteps && layout != kBatches) {
-    return absl::DataLossError(absl::StrCat("held updates: layout ", absl::Hex(layout), ", want ",
-                                            absl::Hex(kSteps), " or ", absl::Hex(kBatches)));
+    return absl::DataLossError(absl::StrCat("held updates: layout ", absl::Hex(layout),
+                                            ", expected ", absl::Hex(kSteps), " or ",
+                                            absl::Hex(kBatches)));
   }
   if (in_batches != nullptr) *in_batches = layout == kBatches;
   TANDEM_RETURN_IF_ERROR(GetSteps(cursor, dim, layout == kBatches, source, open));

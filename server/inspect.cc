@@ -244,7 +244,7 @@ absl::Status InspectRecords(const std::string& path, const InspectOptions& optio
   while (file.read(reinterpret_cast<char*>(&record), sizeof record)) {
     if (record.fate > kFateDropped) {
       return absl::DataLossError(absl::StrCat(path, ": record ", totals.count, " has fate ",
-                                              record.fate, ", want 0 to ", kFateDropped,
+                                              record.fate, ", expected 0 to ", kFateDropped,
                                               ": is it a file of staleness records?"));
     }
     if (totals.count < shown) WriteRecord(record, out);

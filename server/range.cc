@@ -644,14 +644,14 @@ absl::Status Range::CheckHeld() const {
 absl::Status Range::Restore(const RangeImage& image, BufferSource& source) {
   TANDEM_RETURN_IF_ERROR(LoadInto(image, begin_, end_, &store_));
   if (image.progress.workers.size() != progress_.workers.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("range ", id_, ": progress of ",
-                                                   image.progress.workers.size(), " workers, want ",
-                                                   progress_.workers.size()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("range ", id_, ": progress of ", image.progress.workers.size(),
+                     " workers, expected ", progress_.workers.size()));
   }
   uint64_t numbers[2] = {};
   if (image.held.size() < sizeof numbers) {
     return absl::DataLossError(absl::StrCat("range ", id_, ": the held updates have ",
-                                            image.held.size(), " bytes, want at least ",
+                                            image.held.size(), " bytes, expected at least ",
                                             sizeof numbers));
   }
   image.held.copy(reinterpret_cast<char*>(numbers), sizeof numbers);

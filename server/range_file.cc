@@ -121,7 +121,7 @@ class Reader {
     for (; offset_ % kAlign != 0; ++offset_) {
       if (bytes_[offset_] == 0) continue;
       return absl::InvalidArgumentError(
-          absl::StrFormat("range file: padding at offset %d is %#x, want 0", offset_,
+          absl::StrFormat("range file: padding at offset %d is %#x, expected 0", offset_,
                           static_cast<unsigned>(bytes_[offset_])));
     }
     return absl::OkStatus();
@@ -146,7 +146,7 @@ absl::Status CheckWhole(absl::Span<const uint8_t> bytes) {
   std::memcpy(&h, bytes.data(), sizeof(h));
   if (h.magic != kMagic) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "range file: magic at offset 0 is %#x, want %#x: is it one of ours?", h.magic, kMagic));
+        "range file: magic at offset 0 is %#x, expected %#x: is it one of ours?", h.magic, kMagic));
   }
   if (h.format != kFormat) {
     return absl::InvalidArgumentError(absl::StrCat("range file: format at offset 4 is ", h.format,
@@ -170,7 +170,8 @@ absl::Status CheckField(absl::string_view name, size_t offset, uint64_t value, u
                         uint64_t most) {
   if (value >= least && value <= most) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("range file: ", name, " at offset ", offset,
-                                                 " is ", value, ", want ", least, " to ", most));
+                                                 " is ", value, ", expected ", least, " to ",
+                                                 most));
 }
 
 // Checks each field against its limit first: within the limits the lengths of the sections cannot

@@ -206,7 +206,7 @@ bool ShardCore::CutSlices(const ParsedFrame& frame, std::vector<Slice>* slices,
     }
     if (push && e.rows > 0 && e.row_floats != static_cast<uint32_t>(dim + with_slots)) {
       *why = absl::StrCat("rows of ", e.row_floats, " floats for table ", table.plan->name,
-                          ", want ", dim + with_slots);
+                          ", expected ", dim + with_slots);
       return false;
     }
     key_offset += size_t{e.rows} * sizeof(uint64_t);

@@ -51,7 +51,7 @@ absl::Status CheckSlices(const ParsedFrame& frame, const job::ResolvedJob& plan,
         (IsStoreWrite(action) ? e.version < 1 : e.version != 0)) {
       return absl::InvalidArgumentError(
           absl::StrCat("write ", e.version, " with ", e.rows, " rows of ", e.row_floats,
-                       " floats, want ", want, " and at most ", kMaxStoreRows, " rows"));
+                       " floats, expected ", want, " and at most ", kMaxStoreRows, " rows"));
     }
     bytes += action == StoreAction::kScan   ? kMostScanBytes
              : action == StoreAction::kRead ? e.rows * width * sizeof(float)

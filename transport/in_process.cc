@@ -150,7 +150,8 @@ class InProcessTransport final : public Transport {
 
   absl::StatusOr<PeerId> Connect(const std::string& address) override {
     if (!absl::StartsWith(address, kInProcessScheme)) {
-      return absl::InvalidArgumentError(absl::StrCat("connect ", address, ": want inproc:name"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("connect ", address, ": expected inproc:name"));
     }
     absl::MutexLock lock(&network_->mutex);
     const PeerId id = self_.next_peer++;
@@ -308,7 +309,7 @@ absl::StatusOr<std::unique_ptr<Transport>> InProcessNetwork::NewTransport(
       (!options.address.empty() && !absl::StartsWith(options.address, kInProcessScheme))) {
     return absl::InvalidArgumentError(absl::StrCat("address '", options.address, "', queue of ",
                                                    options.send_queue_frames,
-                                                   ": want inproc:name and at least 1"));
+                                                   ": expected inproc:name and at least 1"));
   }
   auto transport = std::make_unique<InProcessTransport>(state_, options);
   if (absl::Status joined = transport->Join(); !joined.ok()) return joined;

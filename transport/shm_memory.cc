@@ -68,8 +68,8 @@ absl::StatusOr<size_t> CheckSharedMemory(int fd, size_t max_bytes) {
   struct stat info;
   if (fstat(fd, &info) != 0 || info.st_size < 1 ||
       static_cast<uint64_t>(info.st_size) > max_bytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("shared memory of a peer: ", info.st_size, " bytes, want 1 to ", max_bytes));
+    return absl::InvalidArgumentError(absl::StrCat("shared memory of a peer: ", info.st_size,
+                                                   " bytes, expected 1 to ", max_bytes));
   }
   return static_cast<size_t>(info.st_size);
 }

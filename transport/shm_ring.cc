@@ -66,8 +66,9 @@ ShmRing::Header* ShmRing::header() const { return reinterpret_cast<Header*>(mapp
 
 absl::StatusOr<OwnedFd> ShmRing::Create(size_t capacity) {
   if (!std::has_single_bit(capacity) || capacity < kMinCapacity || capacity > kMaxCapacity) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "ring of ", capacity, " bytes, want a power of two, ", kMinCapacity, " to ", kMaxCapacity));
+    return absl::InvalidArgumentError(absl::StrCat("ring of ", capacity,
+                                                   " bytes, expected a power of two, ",
+                                                   kMinCapacity, " to ", kMaxCapacity));
   }
   return CreateSharedMemory(kPageBytes + capacity);
 }

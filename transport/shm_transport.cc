@@ -187,7 +187,8 @@ void Endpoint::Link(Peer* peer, std::unique_ptr<ShmChannel> link) {
 
 absl::StatusOr<PeerId> Endpoint::Connect(const std::string& address) {
   if (!absl::StartsWith(address, kShmScheme)) {
-    return absl::InvalidArgumentError(absl::StrCat("connect ", address, ": want shm:host/name"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("connect ", address, ": expected shm:host/name"));
   }
   TANDEM_RETURN_IF_ERROR(CheckShmAddress(address));
   Peer* const peer = Add(nullptr);
@@ -562,7 +563,7 @@ absl::Status CheckShmAddress(absl::string_view address) {
   if (!absl::ConsumePrefix(&address, kShmScheme) || slash == absl::string_view::npos ||
       NameOf(address).empty() || NameOf(address).size() > UnixLink::kMaxNameBytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat("shared memory address ", address, ": want shm:host/name"));
+        absl::StrCat("shared memory address ", address, ": expected shm:host/name"));
   }
   const absl::string_view host = address.substr(0, address.find('/'));
   if (const std::string here = BootId(); host != here) {
@@ -575,7 +576,7 @@ absl::Status CheckShmAddress(absl::string_view address) {
 absl::StatusOr<std::unique_ptr<ShmTransport>> NewShmTransport(const ShmOptions& options) {
   if (options.send_queue_frames < 1 || options.send_queue_frames > (1 << 16)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("send_queue_frames ", options.send_queue_frames, ", want 1 to 65536"));
+        absl::StrCat("send_queue_frames ", options.send_queue_frames, ", expected 1 to 65536"));
   }
   constexpr int kMostDescriptors = 6;  // descriptors of an endpoint without peers
   TANDEM_RETURN_IF_ERROR(CheckDescriptorsLeft(kMostDescriptors));

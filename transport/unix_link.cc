@@ -41,8 +41,8 @@ struct Address {
 
 absl::StatusOr<Address> AddressOf(absl::string_view name) {
   if (name.empty() || name.size() > UnixLink::kMaxNameBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("socket name of ", name.size(),
-                                                   " bytes, want 1 to ", UnixLink::kMaxNameBytes));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "socket name of ", name.size(), " bytes, expected 1 to ", UnixLink::kMaxNameBytes));
   }
   Address address;
   address.name.sun_family = AF_UNIX;  // a leading zero byte makes the name abstract

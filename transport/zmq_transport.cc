@@ -245,7 +245,7 @@ absl::Status ZmqTransport::OpenDealer(Peer* peer) {
 absl::StatusOr<PeerId> ZmqTransport::Connect(const std::string& address) {
   if (!absl::StartsWith(address, "tcp://") && !absl::StartsWith(address, "ipc://")) {
     return absl::InvalidArgumentError(
-        absl::StrCat("connect ", address, ": want tcp://host:port or ipc://path"));
+        absl::StrCat("connect ", address, ": expected tcp://host:port or ipc://path"));
   }
   auto peer = std::make_unique<Peer>();
   peer->id = next_outgoing_;
@@ -620,7 +620,7 @@ absl::StatusOr<std::unique_ptr<WaitableTransport>> NewZmqTransport(const ZmqOpti
       options.max_part_bytes > kMaxPartBytes) {
     return absl::InvalidArgumentError(absl::StrCat(
         "send_queue_frames ", options.send_queue_frames, " and max_part_bytes ",
-        options.max_part_bytes, ": want at least 1, the latter at most ", kMaxPartBytes));
+        options.max_part_bytes, ": expected at least 1, the latter at most ", kMaxPartBytes));
   }
   constexpr int kMostDescriptors = 12;  // descriptors without peers
   TANDEM_RETURN_IF_ERROR(CheckDescriptorsLeft(kMostDescriptors));

@@ -28,7 +28,7 @@ size_t CellsOf(const data::SparseInput& input) {
 }
 
 absl::Status WrongSize(absl::string_view what, size_t size, size_t want) {
-  return absl::InvalidArgumentError(absl::StrCat(what, ": ", size, " floats, want ", want));
+  return absl::InvalidArgumentError(absl::StrCat(what, ": ", size, " floats, expected ", want));
 }
 
 }  // namespace
@@ -168,7 +168,7 @@ absl::StatusOr<bool> AttachedWorker::Report(const std::map<std::string, double>&
                                             int64_t step, absl::Time deadline) {
   if (values.empty() || values.size() > kMostReported) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a report of ", values.size(), " values, want 1 to ", kMostReported));
+        absl::StrCat("a report of ", values.size(), " values, expected 1 to ", kMostReported));
   }
   for (const auto& [name, value] : values) TANDEM_RETURN_IF_ERROR(CheckReported(name, value));
   absl::MutexLock lock(&mutex_);

@@ -35,7 +35,7 @@ absl::Status AddScores(int rank, bool binned, const Buffer& payload, data::Score
   const size_t want = binned ? 2 * data::kAucBins * sizeof(uint64_t) : 2 * sizeof(float);
   if (binned ? payload.size() != want : payload.size() % want != 0) {
     return absl::InvalidArgumentError(absl::StrCat("evaluation share of worker ", rank, ": ",
-                                                   payload.size(), " bytes, want ",
+                                                   payload.size(), " bytes, expected ",
                                                    binned ? "" : "a multiple of ", want));
   }
   if (binned) {

@@ -28,7 +28,7 @@ using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 absl::StatusOr<AddressList> Resolve(absl::string_view address, bool to_bind) {
   const size_t colon = address.rfind(':');
   if (colon == absl::string_view::npos || colon == 0 || colon + 1 == address.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("address '", address, "', want host:port"));
+    return absl::InvalidArgumentError(absl::StrCat("address '", address, "', expected host:port"));
   }
   absl::string_view host = address.substr(0, colon);
   if (host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);

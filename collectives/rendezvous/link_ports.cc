@@ -97,7 +97,7 @@ absl::StatusOr<LinkChoice> LinkChoiceOf(absl::string_view kind) {
     if (choice.kind == kind) return choice.choice;
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("link '", kind, "': want shm, rdma, tcp, zmq or auto"));
+      absl::StrCat("link '", kind, "': expected shm, rdma, tcp, zmq or auto"));
 }
 
 absl::StatusOr<LinkPorts> LinkPorts::Open(absl::string_view host, LinkChoice choice) {

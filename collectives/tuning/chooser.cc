@@ -71,9 +71,9 @@ class RuleReader {
     return ErrorAt(begin_, text_.substr(begin_, std::max<size_t>(at_ - begin_, 1)), want);
   }
   absl::Status ErrorAt(size_t where, absl::string_view have, absl::string_view want) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("rules: at ", where, " (",
-                     have.empty() ? "the end" : absl::StrCat("'", have, "'"), "): want ", want));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "rules: at ", where, " (", have.empty() ? "the end" : absl::StrCat("'", have, "'"),
+        "): expected ", want));
   }
 
   absl::StatusOr<Primitive> ReadPrimitive() {
@@ -447,7 +447,7 @@ absl::StatusOr<Calibration> Calibration::Parse(absl::string_view text) {
     if (!good) {
       return absl::InvalidArgumentError(
           absl::StrCat("calibration, line ", number, ": '", line,
-                       "': want 'NAME NUMBER', 'bytes N write S read S fold S copy S' or "
+                       "': expected 'NAME NUMBER', 'bytes N write S read S fold S copy S' or "
                        "'tried PRIMITIVE N ALGORITHM/SEGMENT S'"));
     }
   }

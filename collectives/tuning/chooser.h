@@ -43,7 +43,7 @@ struct ChooserCase {
 class ChooserRules {
  public:
   // Parses rules. INVALID_ARGUMENT says where the error is and what was expected: "rules: at 12
-  // ('magic'): want an algorithm of allreduce: ring, direct, ...".
+  // ('magic'): expected an algorithm of allreduce: ring, direct, ...".
   static absl::StatusOr<ChooserRules> Parse(absl::string_view text);
   std::string ToString() const;  // in the format of Parse
 

@@ -30,7 +30,7 @@ def _module_of(place: str) -> Any:
     """The class or function CLASS of SCRIPT:CLASS."""
     script, _, name = place.rpartition(":")
     if not script or not os.path.isfile(script):
-        raise ValueError(f"--serve {place}: want SCRIPT:CLASS, such as ranker.py:Ranker")
+        raise ValueError(f"--serve {place}: expected SCRIPT:CLASS, such as ranker.py:Ranker")
     sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
     spec = importlib.util.spec_from_file_location(os.path.basename(script).rsplit(".", 1)[0],
                                                   script)

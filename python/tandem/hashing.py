@@ -37,11 +37,11 @@ def hash_ids(values: Any, field: str,
     name = field.encode()
     values = _array(_from_tensor(values))
     if values.ndim != 1:
-        raise ValueError(f"hash_ids of field '{field}': values of shape {values.shape}, want one "
-                         "dimension")
+        raise ValueError(f"hash_ids of field '{field}': values of shape {values.shape}, expected "
+                         "one dimension")
     if format not in ("DELIMITED", "CRITEO", "NCF"):
         hint = "; ids of LIBSVM files are the numbers themselves" if format == "LIBSVM" else ""
-        raise ValueError(f"hash_ids of field '{field}': format {format!r}, want \"DELIMITED\", "
+        raise ValueError(f"hash_ids of field '{field}': format {format!r}, expected \"DELIMITED\", "
                          f"\"CRITEO\" or \"NCF\"{hint}")
     if values.dtype.kind in "Mm" or (values.dtype.kind == "O" and any(map(_is_time, values))):
         raise ValueError(f"hash_ids of field '{field}': dates and times have no text of their own; "

@@ -253,7 +253,7 @@ class Job:
         a job that keeps no best model.
         """
         if data not in ("test", "validation"):
-            raise ValueError(f"job.evaluate(data={data!r}): want 'test' or 'validation'")
+            raise ValueError(f"job.evaluate(data={data!r}): expected 'test' or 'validation'")
         if not isinstance(loader, DataLoader):
             raise ValueError("job.evaluate takes a tandem.DataLoader, which says where ids are")
         self._worker.check_started()
@@ -332,7 +332,7 @@ class Job:
         try:
             numbers = (ctypes.c_double * max(1, len(values)))(*[float(v) for v in values.values()])
         except (TypeError, ValueError) as error:
-            raise ValueError(f"job.report: {error}; want a number for each name") from None
+            raise ValueError(f"job.report: {error}; expected a number for each name") from None
         while not check(library().tandem_report(worker.handle, len(values), names, numbers,
                                                 self.step, SLICE_MS)):
             pass

@@ -223,7 +223,7 @@ class EmbeddingBag(_Rows):
     def __init__(self, name: str, mode: str = "sum", include_last_offset: bool = False) -> None:
         super().__init__()
         if mode not in ("sum", "mean"):
-            raise ValueError(f"EmbeddingBag('{name}'): mode {mode!r}, want 'sum' or 'mean'")
+            raise ValueError(f"EmbeddingBag('{name}'): mode {mode!r}, expected 'sum' or 'mean'")
         self.table, place = current_tables().find(name)
         if place is None and len(self.table.fields) != 1:
             raise ValueError(f"EmbeddingBag('{name}'): the table has several fields; name one of "

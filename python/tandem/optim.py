@@ -43,7 +43,7 @@ class DistributedOptimizer:
             raise ValueError("DistributedOptimizer(optimizer, model): give the module, too; its "
                              "parameters' names go into checkpoints")
         if loss not in ("mean", "sum"):
-            raise ValueError(f"DistributedOptimizer: loss {loss!r}, want 'mean' or 'sum'")
+            raise ValueError(f"DistributedOptimizer: loss {loss!r}, expected 'mean' or 'sum'")
         if worker.optimizer is not None:
             raise Error("there is a DistributedOptimizer already; a job has one")
         if optimizer is not None and not worker.program_optimizer:
@@ -156,8 +156,8 @@ class _Parameters:
     def _check(self) -> None:
         for name, p in self._named:
             if p.dtype != torch.float32 or p.device.type == "meta":
-                raise ValueError(f"parameter {name}: {p.dtype} on {p.device}, want torch.float32 "
-                                 "on cpu or a GPU")
+                raise ValueError(f"parameter {name}: {p.dtype} on {p.device}, expected "
+                                 "torch.float32 on cpu or a GPU")
         if self._optimizer is None:
             return
         strange = [p for group in self._optimizer.param_groups for p in group["params"]

@@ -109,7 +109,7 @@ class CheckpointRows(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         if ids.is_floating_point():
-            raise ValueError("ids: want integers")
+            raise ValueError("ids: expected integers")
         flat = ids.reshape(-1).to(torch.int64).contiguous()
         shape = list(ids.shape) + [self.dim]
         if self.keys.numel() == 0:
@@ -147,7 +147,8 @@ class EmbeddingBag(nn.Module):
                  include_last_offset: bool = False) -> None:
         super().__init__()
         if mode not in ("sum", "mean"):
-            raise ValueError(f"EmbeddingBag of {rows.name}: mode {mode!r}, want 'sum' or 'mean'")
+            raise ValueError(
+                f"EmbeddingBag of {rows.name}: mode {mode!r}, expected 'sum' or 'mean'")
         self.rows = rows
         self.mean: bool = mode == "mean"
         self.include_last_offset: bool = include_last_offset
@@ -159,7 +160,7 @@ class EmbeddingBag(nn.Module):
         rows = self.rows(input.reshape(-1))
         if per_sample_weights is not None:
             if self.mean:
-                raise ValueError("EmbeddingBag: per_sample_weights with mode 'mean'; want mode "
+                raise ValueError("EmbeddingBag: per_sample_weights with mode 'mean'; expected mode "
                                  "'sum'")
             rows = rows * per_sample_weights.reshape(-1, 1)
         if offsets is not None:
@@ -251,8 +252,8 @@ class EmbeddingBagCollection(nn.Module):
             if isinstance(ids, Tensor):
                 columns = ids.unsqueeze(1) if ids.dim() == 1 and self.columns == 1 else ids
                 if columns.dim() != 2 or columns.size(1) != self.columns:
-                    raise ValueError("ids: want [samples, fields], a column for each field of the "
-                                     "job")
+                    raise ValueError("ids: expected [samples, fields], a column for each field of "
+                                     "the job")
                 first = self.first_column[name]
                 cells[name] = rows(columns[:, first:first + len(fields)])
             elif torch.jit.isinstance(ids, Dict[str, Tensor]):
@@ -269,8 +270,8 @@ class EmbeddingBagCollection(nn.Module):
                     bags.append(_pool(rows(values), offsets, samples, False))
                 cells[name] = torch.stack(bags, 1)
             else:
-                raise ValueError("ids: want a tensor [samples, fields], or a dict from each field "
-                                 "to [samples], [samples, ids] or (values, offsets)")
+                raise ValueError("ids: expected a tensor [samples, fields], or a dict from each "
+                                 "field to [samples], [samples, ids] or (values, offsets)")
         return PooledRows(self.names, self.fields, cells)
 
     def _samples(self, ids: Dict[str, Tuple[Tensor, Tensor]]) -> int:
@@ -296,7 +297,7 @@ class EmbeddingBagCollection(nn.Module):
                         wanted += ", or the number of ids behind them"
                     raise ValueError("field " + field + ": " + str(offsets.numel()) +
                                      " offsets for " + str(values.numel()) + " ids of " +
-                                     str(samples) + " samples; want " + wanted)
+                                     str(samples) + " samples; expected " + wanted)
         return samples
 
 

@@ -60,7 +60,7 @@ class KeyedJaggedTensor(JaggedTensor):
         self._weights = None if weights is None else as_tensor("weights", weights)
         if len(self._keys) == 0 or (self._offsets.numel() - 1) % len(self._keys) != 0:
             raise ValueError(f"KeyedJaggedTensor: {self._offsets.numel() - 1} lengths for "
-                             f"{len(self._keys)} keys; want as many for each key")
+                             f"{len(self._keys)} keys; expected as many for each key")
 
     def keys(self) -> list[str]:
         """The fields, in the order of their ids."""
@@ -115,18 +115,18 @@ class FieldIds:
         self.offsets = None if offsets is None else \
             _integers(f"offsets of field '{name}'", offsets).contiguous()
         if self.offsets is not None and self.offsets.dim() != 1:
-            raise ValueError(f"offsets of field '{name}': shape {tuple(self.offsets.shape)}, want "
-                             "one dimension")
+            raise ValueError(f"offsets of field '{name}': shape {tuple(self.offsets.shape)}, "
+                             "expected one dimension")
         self.weights = None
         if weights is not None:
             weights = as_tensor(f"weights of field '{name}'", weights)
             _check_device(f"weights of field '{name}'", weights)
             if tuple(weights.shape) != tuple(self.ids.shape):
-                raise ValueError(f"weights of field '{name}': shape {tuple(weights.shape)}, want "
-                                 f"that of its ids, {tuple(self.ids.shape)}")
+                raise ValueError(f"weights of field '{name}': shape {tuple(weights.shape)}, "
+                                 f"expected that of its ids, {tuple(self.ids.shape)}")
             self.weights = weights.detach().to(torch.float32).contiguous()
         if self.ids.dim() != 1:
-            raise ValueError(f"ids of field '{name}': shape {tuple(self.ids.shape)}, want "
+            raise ValueError(f"ids of field '{name}': shape {tuple(self.ids.shape)}, expected "
                              "[samples] or (values, offsets)")
 
     def bounds(self) -> torch.Tensor:
@@ -186,7 +186,7 @@ class FieldIds:
 
 def _check_device(what: str, values: torch.Tensor) -> None:
     if values.device.type != "cpu":
-        raise ValueError(f"{what}: on {values.device}, want them on the CPU, where rows are "
+        raise ValueError(f"{what}: on {values.device}, expected them on the CPU, where rows are "
                          "fetched; say .cpu()")
 
 
@@ -219,7 +219,7 @@ def as_tensor(what: str, values: Any, want: str = "numbers") -> torch.Tensor:
         return _from_array(numpy.asarray(values)) if hasattr(values, "__array__") \
             else torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(f"{what}: {error}; want {want}") from None
+        raise ValueError(f"{what}: {error}; expected {want}") from None
 
 
 def _integers(what: str, values: Any) -> torch.Tensor:
@@ -233,7 +233,7 @@ def _integers(what: str, values: Any) -> torch.Tensor:
         return values.detach().to(torch.int64)
     hint = "say .long(), or .astype(\"int64\"), if these are whole numbers" \
         if values.dtype.is_floating_point else _HASH
-    raise ValueError(f"{what}: dtype {values.dtype}, want torch.int64; {hint}")
+    raise ValueError(f"{what}: dtype {values.dtype}, expected torch.int64; {hint}")
 
 
 def _from_array(values: numpy.ndarray) -> torch.Tensor:
@@ -267,8 +267,8 @@ def one_field(name: str, value: Any, include_last_offset: Optional[bool] = None)
     if _has_parts(value):
         if len(value) not in (2, 3):
             raise ValueError(f"ids of field '{name}': a {type(value).__name__} of {len(value)} "
-                             "parts, want (values, offsets) or (values, offsets, weights); give a "
-                             "tensor or a list of lists with the ids of each sample")
+                             "parts, expected (values, offsets) or (values, offsets, weights); "
+                             "give a tensor or a list of lists with the ids of each sample")
         field = FieldIds(name, value[0], value[1], value[2] if len(value) == 3 else None)
         field.read_offsets(include_last_offset)
         return field
@@ -320,7 +320,7 @@ class BatchIds:
             if tensor.dim() == 1 and len(fields) == 1:
                 tensor = tensor.unsqueeze(1)
             if tensor.dim() != 2 or tensor.shape[1] != len(fields):
-                raise ValueError(f"ids of a batch: shape {tuple(tensor.shape)}, want [samples, "
+                raise ValueError(f"ids of a batch: shape {tuple(tensor.shape)}, expected [samples, "
                                  f"{len(fields)}], a column for each of the fields {fields}; or "
                                  "give a dict from field to ids")
             self._names, self._columns, self.samples = fields, tensor, tensor.shape[0]
@@ -328,7 +328,7 @@ class BatchIds:
         self._settle(beside, tables.seen_offsets if look else {})
         sizes = {name: field.samples() for name, field in self.fields.items()}
         if not sizes:
-            raise ValueError(f"ids of a batch: none; want some of the fields {fields}")
+            raise ValueError(f"ids of a batch: none; expected some of the fields {fields}")
         self.samples = next(iter(sizes.values()))
         if len(set(sizes.values())) > 1:
             hint = "; do offsets end with the number of ids? Then say include_last_offset=True " \

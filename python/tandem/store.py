@@ -87,12 +87,12 @@ def _array(values: Any, what: str, dtype: Any, shape: Tuple[Optional[int], ...])
         values = values.detach().cpu().numpy()
     array = numpy.asarray(values)
     if dtype == numpy.int64 and array.size and not numpy.issubdtype(array.dtype, numpy.integer):
-        raise ValueError(f"{what}: {array.dtype}, want integers")
+        raise ValueError(f"{what}: {array.dtype}, expected integers")
     if dtype == numpy.float32 and not numpy.issubdtype(array.dtype, numpy.number):
-        raise ValueError(f"{what}: {array.dtype}, want numbers")
+        raise ValueError(f"{what}: {array.dtype}, expected numbers")
     if array.ndim != len(shape) or any(n not in (None, m) for n, m in zip(shape, array.shape)):
         want = ", ".join("n" if n is None else str(n) for n in shape)
-        raise ValueError(f"{what}: shape {list(array.shape)}, want [{want}]")
+        raise ValueError(f"{what}: shape {list(array.shape)}, expected [{want}]")
     return numpy.ascontiguousarray(array, dtype=dtype)
 
 
@@ -182,7 +182,7 @@ class Store:
         is there all the time comes once; a row that is written or erased meanwhile, once or not at
         all."""
         if most < 1:
-            raise ValueError(f"scan of table '{self.table}': {most} rows at a time, want 1 or "
+            raise ValueError(f"scan of table '{self.table}': {most} rows at a time, expected 1 or "
                              "more")
         scan = ctypes.c_void_p()
         try:

@@ -347,7 +347,7 @@ std::string IpcOrder(const GpuCheckOptions& options) {
 std::string Mentions(const collectives::DeviceStatus& status, Code code,
                      const std::vector<std::string>& words) {
   if (status.code() != code) {
-    return "code " + std::to_string(static_cast<int>(status.code())) + ", want " +
+    return "code " + std::to_string(static_cast<int>(status.code())) + ", expected " +
            std::to_string(static_cast<int>(code)) + ": " + status.message();
   }
   for (const std::string& word : words) {

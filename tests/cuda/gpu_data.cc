@@ -80,7 +80,7 @@ std::string Difference(collectives::DataType type, const Bytes& got, const Bytes
     std::memcpy(&y, &want[at], size);
     if (SameElement(type, x, y)) continue;
     char text[128];
-    std::snprintf(text, sizeof(text), "element %zu of %zu is %#llx, want %#llx", at / size,
+    std::snprintf(text, sizeof(text), "element %zu of %zu is %#llx, expected %#llx", at / size,
                   got.size() / size, static_cast<unsigned long long>(x),
                   static_cast<unsigned long long>(y));
     return text;

@@ -355,7 +355,7 @@ TEST_F(WrongProgramTest, ModulesMustBeTheSame) {
 TEST_F(WrongProgramTest, WrongCallsAreRefusedAndChangeNothing) {
   const std::string ending = Ending([&](worker::AttachedWorker& worker) {
     EXPECT_THAT(worker.Start({{"w", {3}}}, std::vector<float>{1}).message(),
-                HasSubstr("dense parameters: 1 floats, want 3"));
+                HasSubstr("dense parameters: 1 floats, expected 3"));
     ASSERT_TRUE(Begin(worker, {{"w", {2}}}, {1, 2}).ok());
     EXPECT_THAT(worker.Start({}, {}).message(), HasSubstr("called before"));
     if (worker.rank() == 1) {
@@ -385,14 +385,14 @@ TEST_F(WrongProgramTest, WrongCallsAreRefusedAndChangeNothing) {
     std::vector<float> cells(16);
     EXPECT_THAT(worker.Rows(1, absl::MakeSpan(cells)).message(), HasSubstr("no input 1"));
     EXPECT_THAT(worker.Rows(0, absl::MakeSpan(cells).first(8)).message(),
-                HasSubstr("rows: 8 floats, want 16"));
+                HasSubstr("rows: 8 floats, expected 16"));
     EXPECT_TRUE(worker.Rows(0, absl::MakeSpan(cells)).ok());
     EXPECT_THAT(worker.Rows(0, absl::MakeSpan(cells)).message(), HasSubstr("were already taken"));
     const std::vector<float> one(1);
     EXPECT_THAT(worker.Finish({.cells = {one}}).message(),
-                HasSubstr("gradient of input 0: 1 floats, want 16"));
+                HasSubstr("gradient of input 0: 1 floats, expected 16"));
     EXPECT_THAT(worker.Finish({.dense = one}).message(),
-                HasSubstr("dense gradient: 1 floats, want 2"));
+                HasSubstr("dense gradient: 1 floats, expected 2"));
     EXPECT_TRUE(worker.Finish({.loss_sum = std::nan("")}).ok());
     while (worker.Next(Soon()).ok()) {
     }

@@ -315,9 +315,9 @@ TEST(CapiGroupTest, CallsThatCannotBeRightSaySo) {
     int64_t* const work = m.work();
     const int64_t negative = -1;
     EXPECT_THAT(m.Wait(tandem_group_allreduce(m.group(), &x, &x, 1, 77, TANDEM_SUM, work)),
-                HasSubstr("type 77: want one of TANDEM_F32 (0) to TANDEM_U8 (6)"));
+                HasSubstr("type 77: expected one of TANDEM_F32 (0) to TANDEM_U8 (6)"));
     EXPECT_THAT(m.Wait(tandem_group_allreduce(m.group(), &x, &x, 1, TANDEM_F32, 77, work)),
-                HasSubstr("op 77: want one of"));
+                HasSubstr("op 77: expected one of"));
     EXPECT_THAT(m.Wait(tandem_group_allreduce(m.group(), &x, nullptr, 1, 0, 0, work)),
                 HasSubstr("out: a null pointer"));
     EXPECT_THAT(m.Wait(tandem_group_allreduce(m.group(), &x, &x, -1, 0, 0, work)),

@@ -467,7 +467,7 @@ TEST_F(PythonTest, ACheckpointedModelGoesOutAgain) {
   }
   const std::map<std::string, std::vector<std::string>> wrong = {
       {"no checkpoint, which has a file LATEST or MANIFEST", {folder_.path(), "--to", to}},
-      {"want SCRIPT:CLASS, such as ranker.py:Ranker",
+      {"expected SCRIPT:CLASS, such as ranker.py:Ranker",
        {arguments.out + "/model", "--to", to, "--serve", "Ranker"}},
       {"has no Rnaker", {arguments.out + "/model", "--to", to, "--serve", script + ":Rnaker"}},
       {"TorchScript does not take the module: python value of type 'int' cannot be used as a value",

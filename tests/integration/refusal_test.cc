@@ -141,7 +141,8 @@ TEST_F(RefusalTest, WhatOtherCommandsAreGiven) {
   ExpectRefused(Tandem({"bench", "allreduce", "--min", "1T", "--max", "1T"}),
                 {"1099511627776 bytes", "this host has", "a smaller --max"});
   ExpectRefused(Tandem({"bench", "allreduce", "--max", "9000000000000000000"}), {"2^44 bytes"});
-  ExpectRefused(Tandem({"run", libsvm_, "--trace", "-1"}), {"--trace: '-1', want a number, 0 or"});
+  ExpectRefused(Tandem({"run", libsvm_, "--trace", "-1"}),
+                {"--trace: '-1', expected a number, 0 or"});
   ExpectRefused(Tandem({"predict", libsvm_, "--init-from", "x", "--data", "nowhere", "--out",
                         folder_.File("scores")}),
                 {"tandem predict: --data: ", "nowhere", "No such file"});

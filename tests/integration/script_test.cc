@@ -160,7 +160,7 @@ TEST_F(ScriptTest, WhatIsNoFittingModuleIsToldSoInALine) {
   EXPECT_THAT(Refusal("arguments"), HasSubstr("forward takes (ids: Tensor); hint: Tandem calls "));
   EXPECT_THAT(Refusal("double"), HasSubstr("parameter weight is of type Double"));
   EXPECT_THAT(Refusal("column"),
-              HasSubstr("forward returned Float [2, 1], want Float [2]; hint: "));
+              HasSubstr("forward returned Float [2, 1], expected Float [2]; hint: "));
   EXPECT_THAT(Refusal("column"), HasSubstr("squeeze(1)"));
   EXPECT_THAT(Refusal("integer"), HasSubstr("forward returned Long [2]"));
   EXPECT_THAT(Refusal("raises"), HasSubstr("no such city"));

@@ -237,11 +237,11 @@ def modules_know_the_forms_of_ids(saved):
     assert torch.equal(turned.values()[:, 5:], matrix.values()[:, :16])
     # What training would refuse, or would take for something else.
     offsets_of_a_collection(saved, ids, fields)
-    refused("want integers", collection, ids.unsqueeze(1).repeat(1, 4).float())
+    refused("expected integers", collection, ids.unsqueeze(1).repeat(1, 4).float())
     none = saved.embedding_bag("word", "mean")(torch.empty(3, 0, dtype=torch.int64))
     assert torch.equal(none, torch.zeros(3, 5)), none
-    refused("want [samples, fields]", collection, ids)
-    refused("ids: want a tensor", collection, "ids")
+    refused("expected [samples, fields]", collection, ids)
+    refused("ids: expected a tensor", collection, "ids")
 
 
 def offsets_of_a_collection(saved, ids, fields):
@@ -265,13 +265,14 @@ def offsets_of_a_collection(saved, ids, fields):
         plain = saved.embedding_bag_collection(include_last_offset=told)
         torch.testing.assert_close(plain({f: (ids, offsets) for f in fields})["word"], want)
     collection = saved.embedding_bag_collection()
-    refused("2 offsets for 4 ids of 3 samples; want one for each sample, or the number of ids "
+    refused("2 offsets for 4 ids of 3 samples; expected one for each sample, or the number of ids "
             "behind them", collection,
             {**mixed, "city": (ids, torch.tensor([0, 2]))})
-    refused("want the number of ids behind them",
+    refused("expected the number of ids behind them",
             saved.embedding_bag_collection(include_last_offset=True),
             {f: (ids, begins) for f in fields})
-    refused("want one for each sample", saved.embedding_bag_collection(include_last_offset=False),
+    refused("expected one for each sample",
+            saved.embedding_bag_collection(include_last_offset=False),
             {**mixed, "word": (ids, ends)})
 
 

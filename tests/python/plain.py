@@ -205,8 +205,8 @@ refused("the last one is 2, and with include_last_offset=True it is the number o
 refused("say include_last_offset=True", BatchIds, tables,
         {"city": (values, ends), "offer": values[:2]}, False)
 for parts in [torch.tensor([1, 2])] * 4, ([1], [2], [3], [4]), [numpy.array([1, 2])]:
-    refused(f"a {type(parts).__name__} of {len(parts)} parts, want (values, offsets) or", BatchIds,
-            tables, {"city": parts})
+    refused(f"a {type(parts).__name__} of {len(parts)} parts, expected (values, offsets) or",
+            BatchIds, tables, {"city": parts})
 refused("weights of field 'city'", BatchIds, tables, {"city": ([1, 2], [0, 1], ["a", "b"])})
 for wrong, text in (({"city": (values, ends.view(3, 1))}, "offsets of field 'city': shape (3, 1)"),
                     ({"city": (values, ends, ["a"] * 3)}, "weights of field 'city': "),
@@ -226,8 +226,8 @@ for ids in ({"city": far}, {"city": (matrix[:, 0], far)},
             torch.empty(3, 2, dtype=torch.int64, device="meta"),
             KeyedJaggedTensor(["city"], matrix[:, 0], offsets=torch.empty(4, device="meta")),
             KeyedJaggedTensor(["city"], far, lengths=torch.ones(3, dtype=torch.int64))):
-    refused("on meta, want them on the CPU, where rows are fetched; say .cpu()", BatchIds, tables,
-            ids)
+    refused("on meta, expected them on the CPU, where rows are fetched; say .cpu()", BatchIds,
+            tables, ids)
 
 # The values that a script put into a checkpoint come back unchanged and of the same types. Objects
 # that would run code are refused.
@@ -271,7 +271,7 @@ for wrong in ([7, None], [-7], ["x"], numpy.array([7, numpy.nan]), numpy.array([
 refused("ids of LIBSVM files are the numbers themselves", tandem.hash_ids, [7], "city", "LIBSVM")
 for wrong in ("Rome", 7, [[7]], numpy.zeros((2, 2)), numpy.ma.zeros((2, 2)),
               [numpy.array([7]), numpy.array([8])]):
-    refused("want one dimension", tandem.hash_ids, wrong, "city")
+    refused("expected one dimension", tandem.hash_ids, wrong, "city")
 
 
 # A cell has one id, whatever type its value has come to have on the way: the one that a reader
@@ -366,7 +366,7 @@ if pandas is not None:
                                               ("new", ["True", "", "False"]))):
         assert hashed[:, place].tolist() == tandem.hash_ids(wanted, column).tolist(), column
     assert tandem.hash_columns(frame[["city"]].dropna()).shape == (2, 1)
-    refused("want one dimension", tandem.hash_ids, frame, "city")
+    refused("expected one dimension", tandem.hash_ids, frame, "city")
     refused("there are several columns 'city'; a field has one", tandem.hash_columns,
             frame[["city", "offer", "city"]])
     days = pandas.Series(pandas.to_datetime(["2020-01-01", None]))

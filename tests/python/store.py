@@ -32,9 +32,9 @@ optimizer = tandem.DistributedOptimizer(torch.optim.SGD(model.parameters(), .1),
 loader = tandem.DataLoader([torch.arange(8).reshape(4, 2) + i for i in range(6)])
 store = tandem.Store("cache")
 assert (store.dim, store.extra_floats, store.row_floats) == (3, 2, 5)
-refused("rows of table 'cache': shape [2, 3], want [2, 5]", store.assign, [1, 2],
+refused("rows of table 'cache': shape [2, 3], expected [2, 5]", store.assign, [1, 2],
         numpy.zeros((2, 3)))
-refused("keys of table 'cache': float64, want integers", store.read, [1.5])
+refused("keys of table 'cache': float64, expected integers", store.read, [1.5])
 refused("no table 'cash'", tandem.Store, "cash")
 refused("is trained by the job", tandem.Store, "ids")
 if again:

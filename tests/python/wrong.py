@@ -33,7 +33,7 @@ if job.world_size > 1:
     refused(f"the job has {job.world_size} workers",
             lambda: check(library().tandem_rest(job._worker.handle)))
 refused("no table or field 'town'", tandem.EmbeddingBag, "town")
-refused("mode 'max', want 'sum' or 'mean'", tandem.EmbeddingBag, "city", mode="max")
+refused("mode 'max', expected 'sum' or 'mean'", tandem.EmbeddingBag, "city", mode="max")
 refused('table { name: "ids" dim: 9 field: "city" }', tandem.EmbeddingBagCollection,
         [tandem.EmbeddingBagConfig("ids", 9, ["city"])])
 
@@ -68,12 +68,12 @@ if WAY == "once":
     loader = tandem.DataLoader(((ids,) for _ in range(8)), features=ids_of)
 refused("make the optimizer first", lambda: next(iter(loader)))
 refused("dense.optimizer PROGRAM", tandem.DistributedOptimizer, model)
-refused("want 'mean' or 'sum'", tandem.DistributedOptimizer,
+refused("expected 'mean' or 'sum'", tandem.DistributedOptimizer,
         torch.optim.SGD(model.parameters(), .1),
         model, loss="max")
 refused("a parameter that is none of the module's", tandem.DistributedOptimizer,
         torch.optim.SGD([nn.Parameter(torch.ones(3))], .1), model)
-refused("torch.float64 on cpu, want torch.float32", tandem.DistributedOptimizer,
+refused("torch.float64 on cpu, expected torch.float32", tandem.DistributedOptimizer,
         torch.optim.SGD(model.parameters(), .1), nn.Linear(2, 2).double())
 optimizer = tandem.DistributedOptimizer(torch.optim.SGD(model.parameters(), .1), model)
 refused("there is a DistributedOptimizer already", tandem.DistributedOptimizer,
@@ -81,8 +81,8 @@ refused("there is a DistributedOptimizer already", tandem.DistributedOptimizer,
 refused("without a batch", optimizer.step)
 refused("belongs into a loop over job.evaluate()", job.score, label, label)
 for text, batch in {
-        "shape (6, 3), want [samples, 2]": torch.zeros(6, 3, dtype=torch.int64),
-        "dtype torch.float32, want torch.int64": torch.zeros(6, 2),
+        "shape (6, 3), expected [samples, 2]": torch.zeros(6, 3, dtype=torch.int64),
+        "dtype torch.float32, expected torch.int64": torch.zeros(6, 2),
         "no table or field 'town'": {"town": ids[:, 0]},
         "fields of different numbers of samples": {"city": ids[:, 0], "offer": ids[:3, 0]},
         "offsets must rise": {"city": (ids[:, 0], torch.tensor([0, 4, 2, 6])), "offer": ids[:3, 0]},
@@ -92,7 +92,7 @@ for text, batch in {
 }.items():
     refused(text, lambda: next(iter(tandem.DataLoader([batch], features=lambda b: b))))
 refused("job.evaluate takes a tandem.DataLoader", job.evaluate, [ids])
-refused("job.evaluate(data='valid'): want 'test' or 'validation'", job.evaluate, loader,
+refused("job.evaluate(data='valid'): expected 'test' or 'validation'", job.evaluate, loader,
         data="valid")
 refused("which part of a batch are its ids?",
         lambda: next(iter(tandem.DataLoader([(label, label)]))))

@@ -644,11 +644,11 @@ TEST(StoreTest, WhatMakesNoSenseIsRefusedWithTheReason) {
   shard->OnView(now, *map, &effects);
   effects.Clear();
   EXPECT_EQ(ask(other, StoreAction::kAssign),
-            absl::InvalidArgumentError(
-                absl::StrCat(server.DebugString(),
-                             " refuses rows of table items: write 1 with 1 rows of 5 floats, "
-                             "want 3 and at most 4096 rows; hint: do all programs and servers use "
-                             "the same job file?")));
+            absl::InvalidArgumentError(absl::StrCat(
+                server.DebugString(),
+                " refuses rows of table items: write 1 with 1 rows of 5 floats, "
+                "expected 3 and at most 4096 rows; hint: do all programs and servers use "
+                "the same job file?")));
   EXPECT_EQ(ask(plan, StoreAction::kAssign), absl::OkStatus());
   EXPECT_EQ(ask(plan, StoreAction::kRead), absl::OkStatus());
 }

@@ -266,7 +266,7 @@ TEST(StragglerPauseTest, APauseBeforeTheReadDividesTheStaleness) {
     EXPECT_GT(x, 0.05);
     EXPECT_NEAR(asp.staleness, (kWorkers - 1) / (1 + x), 0.05 * asp.staleness)
         << "x " << x << ", fetch " << fetch_ms;
-    std::printf("x %.2f: %.2f, want %.2f\n", x, asp.staleness, (kWorkers - 1) / (1 + x));
+    std::printf("x %.2f: %.2f, expected %.2f\n", x, asp.staleness, (kWorkers - 1) / (1 + x));
   }
 }
 

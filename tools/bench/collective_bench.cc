@@ -207,14 +207,16 @@ constexpr int64_t kMostBytes = int64_t{1} << 44;
 
 absl::Status CheckSizes(const CollectiveBenchOptions& o) {
   if (o.min_bytes < 1 || o.max_bytes < o.min_bytes || o.max_bytes > kMostBytes || o.factor < 2) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--min ", o.min_bytes, ", --max ", o.max_bytes, ", --factor ", o.factor,
-        ": want sizes of 1 to 2^44 bytes, the largest not below the smallest, and a factor of 2 or "
-        "more"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--min ", o.min_bytes, ", --max ", o.max_bytes, ", --factor ", o.factor,
+                     ": expected sizes of 1 to 2^44 bytes, the largest not below the smallest, and "
+                     "a factor of 2 or "
+                     "more"));
   }
   for (const int64_t bytes : o.sizes) {
     if (bytes >= 1 && bytes <= kMostBytes) continue;
-    return absl::InvalidArgumentError(absl::StrCat("--sizes ", bytes, ", want 1 to 2^44 bytes"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--sizes ", bytes, ", expected 1 to 2^44 bytes"));
   }
   return absl::OkStatus();
 }
@@ -240,7 +242,7 @@ absl::Status CheckCollectiveBench(const CollectiveBenchOptions& o) {
   TANDEM_RETURN_IF_ERROR(collectives::LinkChoiceOf(o.link).status());
   if (!collectives::ParseDataType(o.type).has_value()) {
     return absl::InvalidArgumentError(absl::StrCat("type '", o.type,
-                                                   "': want f32, f64, f16, bf16, "
+                                                   "': expected f32, f64, f16, bf16, "
                                                    "i32, i64 or u8"));
   }
   if (!collectives::ParseReduceOp(o.op).has_value() ||
@@ -252,13 +254,13 @@ absl::Status CheckCollectiveBench(const CollectiveBenchOptions& o) {
   if (o.ranks < least || o.root < 0 || o.root >= o.ranks) {
     return absl::InvalidArgumentError(
         absl::StrCat(BenchName(o.primitive), " of --ranks ", o.ranks, " with --root ", o.root,
-                     ": want ", least, " ranks or more, and a root below their number"));
+                     ": expected ", least, " ranks or more, and a root below their number"));
   }
   TANDEM_RETURN_IF_ERROR(CheckSizes(o));
   if (o.warmup < 1 || o.repetitions < 1 || o.most_operations < 1 || !(o.seconds >= 0)) {
     return absl::InvalidArgumentError(
         absl::StrCat("--warmup ", o.warmup, ", --repetitions ", o.repetitions, ", --seconds ",
-                     o.seconds, ": want 1 or more of each, and no negative time"));
+                     o.seconds, ": expected 1 or more of each, and no negative time"));
   }
   for (const std::string& name : AlgorithmNames(o)) {
     if (name == "auto") continue;

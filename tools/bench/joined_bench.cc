@@ -16,16 +16,16 @@ namespace {
 absl::Status CheckJoined(const CollectiveBenchOptions& options, const JoinedBenchOptions& joined) {
   TANDEM_RETURN_IF_ERROR(CheckCollectiveBench(options));
   if (joined.listen.empty() == joined.join.empty()) {
-    return absl::InvalidArgumentError("want exactly one of --listen and --join");
+    return absl::InvalidArgumentError("expected exactly one of --listen and --join");
   }
   if (joined.rank < -1 || joined.rank >= options.ranks) {
     return absl::InvalidArgumentError(
         absl::StrCat("rank ", joined.rank, " of ", options.ranks,
-                     " ranks, want -1 or a number below their count"));
+                     " ranks, expected -1 or a number below their count"));
   }
   if (!(joined.startup_timeout_seconds > 0)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("start-seconds ", joined.startup_timeout_seconds, ", want more than 0"));
+        absl::StrCat("start-seconds ", joined.startup_timeout_seconds, ", expected more than 0"));
   }
   return absl::OkStatus();
 }

@@ -47,10 +47,10 @@ absl::Status CheckOptions(const PushPullBenchOptions& o) {
   for (const std::string& transport : o.transports) {
     if (transport == "zmq" || transport == "shm") continue;
     return absl::InvalidArgumentError(
-        absl::StrCat("bench pushpull: transport ", transport, ", want zmq or shm"));
+        absl::StrCat("bench pushpull: transport ", transport, ", expected zmq or shm"));
   }
   if (o.transports.empty()) {
-    return absl::InvalidArgumentError("bench pushpull: no transport, want zmq, shm or both");
+    return absl::InvalidArgumentError("bench pushpull: no transport, expected zmq, shm or both");
   }
   for (const int64_t keys : o.keys) {
     if (!counts || keys < 1 || keys > o.rows) {

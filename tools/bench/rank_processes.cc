@@ -136,7 +136,7 @@ absl::Status RunRank(const RankOptions& options, const std::string& coordinator,
 
 absl::Status RunRanks(const RankOptions& options, const RankBody& body) {
   if (options.ranks < 1 || options.ranks > 256) {
-    return absl::InvalidArgumentError(absl::StrCat(options.ranks, " ranks, want 1 to 256"));
+    return absl::InvalidArgumentError(absl::StrCat(options.ranks, " ranks, expected 1 to 256"));
   }
   std::vector<Child> children(static_cast<size_t>(options.ranks));
   std::vector<absl::Status> statuses(children.size());

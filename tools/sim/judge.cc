@@ -161,7 +161,8 @@ void Judge::CheckExact(int reader, int64_t step, uint32_t table, uint64_t key,
     if (std::abs(taken[static_cast<size_t>(rank)] - want) <= Ledger::kTolerance) continue;
     return options_.fail(absl::StrCat("worker ", reader, " reads table ", table, " key ", key,
                                       " with ", taken[static_cast<size_t>(rank)], " of worker ",
-                                      rank, ", want exactly the ", want, " of steps below ", step));
+                                      rank, ", expected exactly the ", want, " of steps below ",
+                                      step));
   }
 }
 
@@ -183,7 +184,7 @@ void Judge::CheckBounds(int reader, int64_t step, uint32_t table, uint64_t key,
     if (taken[static_cast<size_t>(rank)] >= least - Ledger::kTolerance) continue;
     return options_.fail(absl::StrCat("worker ", reader, " step ", step, " reads table ", table,
                                       " key ", key, " with ", taken[static_cast<size_t>(rank)],
-                                      " of worker ", rank, ", want at least ", least,
+                                      " of worker ", rank, ", expected at least ", least,
                                       ": that of steps below ", since));
   }
 }

@@ -64,7 +64,7 @@ absl::StatusOr<std::vector<double>> Ledger::Explain(uint32_t table, uint64_t key
   const double tickets = ToyModel::kFirstCount - row[static_cast<size_t>(model_.ticket_element())];
   if (std::abs(tickets - want_tickets) > ToyModel::kTicketTolerance) {
     return absl::InternalError(absl::StrCat("table ", table, " key ", key, ": tickets add up to ",
-                                            tickets, ", want ", want_tickets,
+                                            tickets, ", expected ", want_tickets,
                                             ": an update is lost and another doubled, or they came "
                                             "out of order"));
   }

@@ -80,7 +80,7 @@ void QuorumJudge::OnStepped(int rank, int64_t step) {
 void QuorumJudge::OnBrought(int rank) {
   const int64_t steps = of(rank).own.steps;
   if (steps != options_.every) {
-    fail_(absl::StrCat("worker ", rank, " comes to a sync round after ", steps, " steps, want ",
+    fail_(absl::StrCat("worker ", rank, " comes to a sync round after ", steps, " steps, expected ",
                        options_.every));
   }
   OnBroughtRest(rank);
@@ -157,7 +157,7 @@ void QuorumJudge::OnMissed(int rank, absl::Span<const int64_t> missed) {
   const std::vector<int64_t> want = std::exchange(of(rank).missed, {});
   if (absl::MakeConstSpan(want) == missed) return;
   fail_(absl::StrCat("worker ", rank, " reports that gradients missed ",
-                     absl::StrJoin(missed, ", "), " sums, want ", absl::StrJoin(want, ", ")));
+                     absl::StrJoin(missed, ", "), " sums, expected ", absl::StrJoin(want, ", ")));
 }
 
 // ---- checks -----------------------------------------------------------------------------------
@@ -176,8 +176,8 @@ void QuorumJudge::CheckValues(absl::string_view who, size_t sums, int rank,
         (tickets ? ToyModel::kTicketTolerance : kTolerance) + kRounding * std::abs(want);
     if (std::abs(taken - want) <= tolerance) continue;
     return fail_(absl::StrCat(who, " after ", sums, " sums holds ", taken,
-                              tickets ? " of tickets" : absl::StrCat(" of worker ", i), ", want ",
-                              want, ": a gradient is lost, or in two sums"));
+                              tickets ? " of tickets" : absl::StrCat(" of worker ", i),
+                              ", expected ", want, ": a gradient is lost, or in two sums"));
   }
 }
 

@@ -151,8 +151,8 @@ void World::CheckSumsMissed() {
     sum += missed.sum();
   }
   if (count == quorum().gradients() && sum == static_cast<double>(quorum().missed())) return;
-  context_.Fail(absl::StrCat("reported are ", count, " gradients that missed ", sum, " sums, want ",
-                             quorum().gradients(), " and ", quorum().missed()));
+  context_.Fail(absl::StrCat("reported are ", count, " gradients that missed ", sum,
+                             " sums, expected ", quorum().gradients(), " and ", quorum().missed()));
 }
 
 void World::CheckEvaluations() {
@@ -160,7 +160,7 @@ void World::CheckEvaluations() {
   const int epochs = every_epoch ? static_cast<int>(workers_.core(0).epoch()) + 1 : 1;
   const int want = context_.options.evaluate ? epochs : 0;
   if (workers_.evaluations() == want) return;
-  context_.Fail(absl::StrCat(workers_.evaluations(), " evaluations, want ", want));
+  context_.Fail(absl::StrCat(workers_.evaluations(), " evaluations, expected ", want));
 }
 
 // ---- the model --------------------------------------------------------------------------------

@@ -76,7 +76,7 @@ std::vector<float> DenseParameters::RowsWithSlots() const {
 absl::Status DenseParameters::SetRowsWithSlots(absl::Span<const float> rows) {
   if (rows.size() != values_.size() + slots_.size()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "dense parameters: ", rows.size(), " floats, want ", values_.size() + slots_.size()));
+        "dense parameters: ", rows.size(), " floats, expected ", values_.size() + slots_.size()));
   }
   const float* at = rows.data();
   for (size_t b = 0; b < block_keys_.size(); ++b) {

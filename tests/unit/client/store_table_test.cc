@@ -357,7 +357,7 @@ TEST_F(StoreTableTest, SaysWhatIsWrong) {
   request.table = 1;
   request.keys = keys.keys;
   EXPECT_THAT(std::string(worker_->client().Store(request).status().message()),
-              HasSubstr("want 0 floats, 5 floats"));
+              HasSubstr("expected 0 floats, 5 floats"));
 }
 
 }  // namespace

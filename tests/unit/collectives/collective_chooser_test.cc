@@ -42,17 +42,18 @@ TEST(ChooserRulesTest, CasesBySize) {
 
 TEST(ChooserRulesTest, ErrorsSayWhereAndWhat) {
   EXPECT_THAT(ErrorOf("allgadder:ring"),
-              HasSubstr("at 0 ('allgadder'): want a primitive: allreduce,"));
-  EXPECT_THAT(ErrorOf("allreduce ring"), HasSubstr("at 10 ('r'): want ':'"));
+              HasSubstr("at 0 ('allgadder'): expected a primitive: allreduce,"));
+  EXPECT_THAT(ErrorOf("allreduce ring"), HasSubstr("at 10 ('r'): expected ':'"));
   EXPECT_THAT(ErrorOf("allreduce:magic"),
-              HasSubstr("at 10 ('magic'): want an algorithm of allreduce"));
-  EXPECT_THAT(ErrorOf("allreduce:pairwise"), HasSubstr("want an algorithm of allreduce: ring"));
-  EXPECT_THAT(ErrorOf("allreduce:<=12Q=ring,ring"), HasSubstr("at 12 ('12Q'): want a size"));
-  EXPECT_THAT(ErrorOf("allreduce:<=4K=ring"), HasSubstr("(the end): want ',' and a case without"));
+              HasSubstr("at 10 ('magic'): expected an algorithm of allreduce"));
+  EXPECT_THAT(ErrorOf("allreduce:pairwise"), HasSubstr("expected an algorithm of allreduce: ring"));
+  EXPECT_THAT(ErrorOf("allreduce:<=12Q=ring,ring"), HasSubstr("at 12 ('12Q'): expected a size"));
+  EXPECT_THAT(ErrorOf("allreduce:<=4K=ring"),
+              HasSubstr("(the end): expected ',' and a case without"));
   EXPECT_THAT(ErrorOf("allreduce:<=4K=ring,<=4K=ring,ring"), HasSubstr("a size above that"));
   EXPECT_THAT(ErrorOf("allreduce:ring,direct"), HasSubstr("no case after the one without"));
   EXPECT_THAT(ErrorOf("allreduce:ring;allreduce:ring"), HasSubstr("one rule for each primitive"));
-  EXPECT_THAT(ErrorOf("allreduce:ring/"), HasSubstr("(the end): want a size"));
+  EXPECT_THAT(ErrorOf("allreduce:ring/"), HasSubstr("(the end): expected a size"));
 }
 
 TEST(ChooserRulesTest, TheGroupsChooserFollowsThem) {

@@ -268,7 +268,7 @@ class ReduceTest : public ::testing::TestWithParam<OpAndType> {
       const uint64_t got = BitsAt(type_, out + at);
       ASSERT_TRUE(SameElement(type_, got, want))
           << "element " << at / width << ": " << std::hex << BitsAt(type_, &a[at]) << ", "
-          << BitsAt(type_, &b[at]) << " gave " << got << ", want " << want << std::dec
+          << BitsAt(type_, &b[at]) << " gave " << got << ", expected " << want << std::dec
           << "; rerun with --seed=" << TestSeed();
     }
   }
@@ -455,7 +455,7 @@ TEST(Reduce16Test, RoundsAllOverTheRange) {
         const uint64_t want = Expected(collectives::ReduceOp::kProduct, type, &a[i], &b[i]);
         ASSERT_TRUE(SameElement(type, out[i], want))
             << name << " " << collectives::Name(type) << " " << std::hex << a[i] << " * " << b[i]
-            << " gave " << out[i] << ", want " << want << std::dec
+            << " gave " << out[i] << ", expected " << want << std::dec
             << "; rerun with --seed=" << TestSeed();
       }
     }

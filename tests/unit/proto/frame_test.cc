@@ -220,7 +220,7 @@ TEST_F(FrameTest, RefusalsSayTheNumbers) {
   using ::absl::StrContains;
   Frame frame = Example();
   frame.parts = 5;
-  EXPECT_TRUE(StrContains(Refusal(frame), "frame of 5 parts, want 1 to 4")) << Refusal(frame);
+  EXPECT_TRUE(StrContains(Refusal(frame), "frame of 5 parts, expected 1 to 4")) << Refusal(frame);
   frame = Example();
   frame.part[0] = frame.part[0].Slice(0, 79);
   EXPECT_TRUE(StrContains(Refusal(frame), "have 79 bytes, need 80")) << Refusal(frame);

@@ -446,14 +446,14 @@ TEST_F(CheckpointDirectoryTest, WhatOnlyWorkersKnowComesBack) {
   Write(Folder(7), table);
   ASSERT_EQ(server::WriteWorkerFile(Folder(7), 0, "zero"), absl::OkStatus());
   EXPECT_THAT(std::string(server::CommitCheckpoint(Folder(7), plan_, head, kDense).message()),
-              HasSubstr("codecs of 1 workers, want 2"));
+              HasSubstr("codecs of 1 workers, expected 2"));
   EXPECT_FALSE(fs::exists(Folder(7))) << "what is not committed is removed";
   Write(Folder(7), table);
   ASSERT_EQ(server::WriteWorkerFile(Folder(7), 0, "zero"), absl::OkStatus());
   ASSERT_EQ(server::WriteWorkerFile(Folder(7), 1, "one"), absl::OkStatus());
   ASSERT_EQ(server::WriteProgramFile(Folder(7), 1, "its place"), absl::OkStatus());
   EXPECT_THAT(std::string(server::CommitCheckpoint(Folder(7), plan_, head, kDense).message()),
-              HasSubstr("states of programs of 1 workers, want 2"));
+              HasSubstr("states of programs of 1 workers, expected 2"));
   Write(Folder(7), table);
   for (const int rank : {0, 1}) {
     const std::string name = rank == 0 ? "zero" : "one";

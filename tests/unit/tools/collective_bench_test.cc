@@ -126,9 +126,10 @@ TEST(CollectiveBenchOptionsTest, BadOnesAreRefused) {
     change(&options);
     return std::string(bench::RunCollectiveBench(options, out).message());
   };
-  EXPECT_THAT(error([](auto* o) { o->link = "pigeon"; }), HasSubstr("'pigeon': want shm, rdma"));
+  EXPECT_THAT(error([](auto* o) { o->link = "pigeon"; }),
+              HasSubstr("'pigeon': expected shm, rdma"));
   EXPECT_THAT(error([](auto* o) { o->ranks = 0; }),
-              HasSubstr("--ranks 0 with --root 0: want 1 ranks or more"));
+              HasSubstr("--ranks 0 with --root 0: expected 1 ranks or more"));
   EXPECT_THAT(error([](auto* o) { o->root = 3; }), HasSubstr("root 3"));
   EXPECT_THAT(error([](auto* o) { o->type = "f8"; }), HasSubstr("'f8'"));
   EXPECT_THAT(error([](auto* o) { o->op = "bit_or"; }), HasSubstr("does not exist for f32"));
