@@ -248,6 +248,7 @@ absl::Status Plan(const PlanFlags& flags) {
   TANDEM_ASSIGN_OR_RETURN(const plan::Assumed assumed, AssumedBy(flags, job, live));
   if (job.job.data().format() != Data::PROGRAM) {
     TANDEM_RETURN_IF_ERROR(data::CheckData(job));
+    // As in a new run, the statistics are those of the training rows, once these are checked.
     job.job.mutable_data()->clear_statistics();
     TANDEM_RETURN_IF_ERROR(data::FillFromData("", &job));
   }

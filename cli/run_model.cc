@@ -49,6 +49,7 @@ absl::StatusOr<json> ModelOfRun(const std::string& folder, const study::Network&
   node::RoleFlags role;
   role.job = study::RunJobFile(folder);
   TANDEM_ASSIGN_OR_RETURN(job::ResolvedJob plan, node::PlanOf(role));
+  // As in a new run, the statistics are those of the training rows.
   plan.job.mutable_data()->clear_statistics();
   TANDEM_RETURN_IF_ERROR(data::FillFromData("", &plan));
   TANDEM_ASSIGN_OR_RETURN(const Calibration live, ReadCalibration(folder, plan));

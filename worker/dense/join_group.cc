@@ -196,7 +196,8 @@ absl::StatusOr<WorkerGroup> JoinWorkers(const job::ResolvedJob& plan, int rank,
   // group is made first, with a chooser whose rules are still empty. Modules are compared before
   // the tuning, because a worker with a different module must end the job early. Device sums come
   // before the tuning, because its report names them. The tuning fills in the rules, and its bucket
-  // size goes into the reduction. Quorum mail comes last.
+  // size goes into the reduction. The steps come last, because they use the runner, and the runner
+  // takes over the group.
   WorkerGroup out;
   collectives::GroupOptions options = OptionsOf(plan, watch);
   std::vector<std::unique_ptr<collectives::Link>> links(1);
