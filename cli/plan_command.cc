@@ -97,26 +97,26 @@ void PrintFacts(const plan::Facts& facts, double compute_seconds, const std::str
 // `speed`: whether the speed can be predicted.
 void PrintRow(const plan::Estimate& e, bool speed) {
   std::printf("%11s  %-19s  %-19s  %5.3g %5.3g %7.3g %5.3g  %8s  %8s %8s  %s\n",
-              speed ? Whole(e.samples_per_second).c_str() : "-", e.way.tables_name().c_str(),
-              e.way.dense_name().c_str(), 1000 * e.compute_seconds, 1000 * e.link_seconds,
+              speed ? Whole(e.samples_per_second).c_str() : "-", e.strategy.tables_name().c_str(),
+              e.strategy.dense_name().c_str(), 1000 * e.compute_seconds, 1000 * e.link_seconds,
               1000 * e.one_way_seconds, 1000 * e.wait_seconds, Bytes(e.bytes_a_sample).c_str(),
               Bytes(e.server_memory).c_str(), Bytes(e.worker_memory).c_str(), e.limit().c_str());
 }
 
 // Strategies are of the same kind if they differ only in the algorithm and the number of servers.
-std::string KindOf(const plan::Strategy& way) {
-  return absl::StrCat(static_cast<int>(way.tables), " ", static_cast<int>(way.dense), " ",
-                      way.bound.has_value() ? absl::StrCat(*way.bound) : "any");
+std::string KindOf(const plan::Strategy& strategy) {
+  return absl::StrCat(static_cast<int>(strategy.tables), " ", static_cast<int>(strategy.dense), " ",
+                      strategy.bound.has_value() ? absl::StrCat(*strategy.bound) : "any");
 }
 
-void PrintTable(const std::vector<plan::Estimate>& ways, bool all, bool speed) {
+void PrintTable(const std::vector<plan::Estimate>& estimates, bool all, bool speed) {
   std::printf("%11s  %-19s  %-19s  %-25s  %8s  %-17s  %s\n", "samples/s", "tables", "dense",
               "ms: compute       one", "bytes a", "memory of each", "most of a step");
   std::printf("%11s  %-19s  %-19s  %5s %5s %7s %5s  %8s  %8s %8s  %s\n", "", "", "", "", "links",
               "way", "wait", "sample", "server", "worker", "goes to");
   std::set<std::string> seen;
-  for (const plan::Estimate& way : ways) {
-    if (seen.insert(KindOf(way.way)).second || all) PrintRow(way, speed);
+  for (const plan::Estimate& estimate : estimates) {
+    if (seen.insert(KindOf(estimate.strategy)).second || all) PrintRow(estimate, speed);
   }
 }
 
@@ -132,9 +132,9 @@ class Possible {
   }
 
   // Whether the job can run with this strategy and so many workers.
-  absl::Status Check(const plan::Strategy& way, int workers) const {
+  absl::Status Check(const plan::Strategy& strategy, int workers) const {
     job::Overrides all = *node::ParseOverrides(flags_.set);
-    for (auto& override : way.Overrides(job_)) all.push_back(std::move(override));
+    for (auto& override : strategy.Overrides(job_)) all.push_back(std::move(override));
     if (workers != job_.cluster().workers()) {
       all.emplace_back("cluster.workers", absl::StrCat(workers));
     }
@@ -143,13 +143,13 @@ class Possible {
   }
 
   // The command that runs the job with this strategy.
-  std::string Command(const plan::Strategy& way) const {
+  std::string Command(const plan::Strategy& strategy) const {
     std::string out = absl::StrCat("  tandem run ", ForShell(flags_.job));
     for (const std::string& set : flags_.set) absl::StrAppend(&out, " --set ", ForShell(set));
-    for (const auto& [path, value] : way.Overrides(job_)) {
+    for (const auto& [path, value] : strategy.Overrides(job_)) {
       absl::StrAppend(&out, " --set ", ForShell(absl::StrCat(path, "=", value)));
     }
-    if (way.beside && way.uses_servers()) {
+    if (strategy.beside && strategy.uses_servers()) {
       absl::StrAppend(&out, "  # server i on the host of worker i");
     }
     return out;
@@ -163,24 +163,26 @@ class Possible {
 // The current job can be faster than every candidate, because it uses features that the candidates
 // lack: sync rounds, quorum sums, tables at several places.
 void PrintLead(const plan::Estimate& as_it_is, const plan::Estimate& taken) {
-  const plan::Strategy& way = as_it_is.way;
-  if (way.every == 1 && !way.quorum.has_value() && !way.mixed) return;
+  const plan::Strategy& strategy = as_it_is.strategy;
+  if (strategy.every == 1 && !strategy.quorum.has_value() && !strategy.mixed) return;
   const double lead = as_it_is.samples_per_second / taken.samples_per_second;
   if (lead < plan::kAlike) return;
   std::printf("As it is, with what that leaves out, the job is %.2f times as fast as that.\n",
               lead);
 }
 
-void PrintChoice(const std::vector<plan::Estimate>& ways, const plan::Estimate& as_it_is,
+// `estimates`: the fastest comes first (plan::EstimateAll), so the search for the one that sends
+// least may end at the first one that is too slow.
+void PrintChoice(const std::vector<plan::Estimate>& estimates, const plan::Estimate& as_it_is,
                  const Possible& possible) {
-  const plan::Estimate& fastest = ways.front();
+  const plan::Estimate& fastest = estimates.front();
   // Among strategies of about the same speed, take the one that sends least.
   const plan::Estimate *first = nullptr, *in_step = nullptr;
-  for (const plan::Estimate& way : ways) {
-    if (way.way.uses_servers() && way.way.bound != 0) continue;
-    if (first == nullptr) first = in_step = &way;
-    if (way.samples_per_second * plan::kAlike < first->samples_per_second) break;
-    if (way.bytes_a_sample < in_step->bytes_a_sample) in_step = &way;
+  for (const plan::Estimate& estimate : estimates) {
+    if (estimate.strategy.uses_servers() && estimate.strategy.bound != 0) continue;
+    if (first == nullptr) first = in_step = &estimate;
+    if (estimate.samples_per_second * plan::kAlike < first->samples_per_second) break;
+    if (estimate.bytes_a_sample < in_step->bytes_a_sample) in_step = &estimate;
   }
   const double gain = first == nullptr ? 0 : fastest.samples_per_second / first->samples_per_second;
   const bool together = first != nullptr && gain < kWorthIt;
@@ -200,7 +202,7 @@ void PrintChoice(const std::vector<plan::Estimate>& ways, const plan::Estimate& 
     return PrintLead(as_it_is, together ? *in_step : fastest);
   }
   std::printf("\nIt would take:\n%s\n",
-              possible.Command((together ? *in_step : fastest).way).c_str());
+              possible.Command((together ? *in_step : fastest).strategy).c_str());
   if (together) {
     std::printf(
         "because without waiting it is %.2f times as fast at best, and staleness may cost "
@@ -210,7 +212,7 @@ void PrintChoice(const std::vector<plan::Estimate>& ways, const plan::Estimate& 
     std::printf(
         "because that is %.2f times as fast as the fastest way in step, which is\n%s\n"
         "What staleness costs in quality, tandem compare can tell.\n",
-        gain, possible.Command(first->way).c_str());
+        gain, possible.Command(first->strategy).c_str());
   }
   PrintLead(as_it_is, together ? *in_step : fastest);
 }
@@ -258,26 +260,26 @@ absl::Status Plan(const PlanFlags& flags) {
   std::vector<plan::Strategy> may;
   int refused = 0;
   std::string why;
-  for (const plan::Strategy& way : plan::StrategiesOf(facts)) {
-    if (const absl::Status status = possible.Check(way, facts.workers); status.ok()) {
-      may.push_back(way);
+  for (const plan::Strategy& strategy : plan::StrategiesOf(facts)) {
+    if (const absl::Status status = possible.Check(strategy, facts.workers); status.ok()) {
+      may.push_back(strategy);
     } else {
       ++refused;
       why = std::string(status.message());
     }
   }
-  const std::vector<plan::Estimate> ways = plan::EstimateAll(facts, may);
+  const std::vector<plan::Estimate> estimates = plan::EstimateAll(facts, may);
   const plan::Estimate as_it_is =
       plan::EstimateStrategy(facts, plan::StrategyOf(job, /*colocate_servers=*/false));
   PrintFacts(facts, as_it_is.compute_seconds, job.job.name());
   const bool speed = CheckAgainstRun(live, as_it_is);
-  PrintTable(ways, flags.all, speed);
+  PrintTable(estimates, flags.all, speed);
   std::printf("as it is:\n");
   PrintRow(as_it_is, speed);
-  if (!ways.empty() && speed) {
-    PrintChoice(ways, as_it_is, possible);
-    const auto taken = [&possible](const plan::Strategy& way, int workers) {
-      return possible.Check(way, workers).ok();
+  if (!estimates.empty() && speed) {
+    PrintChoice(estimates, as_it_is, possible);
+    const auto taken = [&possible](const plan::Strategy& strategy, int workers) {
+      return possible.Check(strategy, workers).ok();
     };
     for (const std::string& change : plan::WhatWouldChange(facts, taken)) {
       std::printf("fastest %s\n", change.c_str());

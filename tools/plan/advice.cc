@@ -74,9 +74,9 @@ void WarnOfCutoff(const std::string& name, const Policy& policy, int workers,
 double WithBound(const job::ResolvedJob& plan, const Facts& facts, absl::optional<int> bound) {
   Facts steps = facts;
   steps.latency_seconds = steps.bytes_per_second = 0;
-  Strategy way = StrategyOf(plan, /*colocate_servers=*/false);
-  way.bound = bound;
-  return EstimateStrategy(steps, way).samples_per_second / facts.batch;
+  Strategy strategy = StrategyOf(plan, /*colocate_servers=*/false);
+  strategy.bound = bound;
+  return EstimateStrategy(steps, strategy).samples_per_second / facts.batch;
 }
 
 // With a permanent straggler the other workers sooner or later always wait at the bound.
@@ -155,8 +155,8 @@ void WarnOfDelay(const job::ResolvedJob& plan, std::vector<std::string>* out) {
       optimizer.kind() == Optimizer::MOMENTUM ? ", and with momentum much less" : ""));
 }
 
-std::string NameOf(const Strategy& way) {
-  return absl::StrCat("tables ", way.tables_name(), "; dense ", way.dense_name());
+std::string NameOf(const Strategy& strategy) {
+  return absl::StrCat("tables ", strategy.tables_name(), "; dense ", strategy.dense_name());
 }
 
 }  // namespace
@@ -229,23 +229,24 @@ std::vector<std::string> NotCounted(const job::ResolvedJob& plan) {
 std::vector<std::string> WhatWouldChange(
     const Facts& facts, const std::function<bool(const Strategy&, int workers)>& may) {
   std::vector<std::string> out;
-  const auto ways_of = [&](const Facts& of) {
-    std::vector<Strategy> ways = StrategiesOf(of);
-    const auto refused = [&](const Strategy& way) { return !may(way, of.workers); };
-    ways.erase(std::remove_if(ways.begin(), ways.end(), refused), ways.end());
-    return ways;
+  const auto strategies_of = [&](const Facts& of) {
+    std::vector<Strategy> strategies = StrategiesOf(of);
+    const auto refused = [&](const Strategy& strategy) { return !may(strategy, of.workers); };
+    strategies.erase(std::remove_if(strategies.begin(), strategies.end(), refused),
+                     strategies.end());
+    return strategies;
   };
-  const std::vector<Strategy> now_ways = ways_of(facts);
-  if (now_ways.empty()) return out;
-  const Strategy best = EstimateAll(facts, now_ways).front().way;
+  const std::vector<Strategy> candidates = strategies_of(facts);
+  if (candidates.empty()) return out;
+  const Strategy best = EstimateAll(facts, candidates).front().strategy;
   const auto changes = [&](const Facts& other, const std::string& when) {
-    const std::vector<Strategy> then = ways_of(other);
+    const std::vector<Strategy> then = strategies_of(other);
     if (then.empty()) return false;
     const Estimate first = EstimateAll(other, then).front();
     const double before =
         may(best, other.workers) ? EstimateStrategy(other, best).samples_per_second : 0;
     if (first.samples_per_second < kAlike * before) return false;
-    out.push_back(absl::StrCat(when, ": ", NameOf(first.way)));
+    out.push_back(absl::StrCat(when, ": ", NameOf(first.strategy)));
     return true;
   };
   constexpr double kFastest = 1e11, kSlowest = 1e6;  // bytes a second
