@@ -89,7 +89,7 @@ void PrintFacts(const plan::Facts& facts, double compute_seconds, const std::str
                                ? absl::StrCat(Bytes(facts.bytes_per_second), " a second each way")
                                : "no limit";
   std::printf(
-      "assumed: each process has a host of its own, a step computes %.3g ms in the mean, a frame "
+      "assumed: each process has a host of its own, a step computes %.3g ms on average, a frame "
       "takes %.3g ms, links: %s\n\n",
       1000 * compute_seconds, 1000 * facts.latency_seconds, rate.c_str());
 }
@@ -167,8 +167,10 @@ void PrintLead(const plan::Estimate& as_it_is, const plan::Estimate& taken) {
   if (strategy.every == 1 && !strategy.quorum.has_value() && !strategy.mixed) return;
   const double lead = as_it_is.samples_per_second / taken.samples_per_second;
   if (lead < plan::kAlike) return;
-  std::printf("As it is, with what that leaves out, the job is %.2f times as fast as that.\n",
-              lead);
+  std::printf(
+      "The current job is predicted to be %.2f times as fast as that, because it has settings that "
+      "no candidate has (docs/PLAN.md).\n",
+      lead);
 }
 
 // `estimates`: the fastest comes first (plan::EstimateAll), so the search for the one that sends
@@ -191,27 +193,29 @@ void PrintChoice(const std::vector<plan::Estimate>& estimates, const plan::Estim
   if (over_this < plan::kAlike) {
     if (over_this * plan::kAlike < 1) {
       std::printf(
-          "\nIt would change nothing: the job is %.3g times as fast as the way it would take.\n",
+          "\nRecommended: no change. The current job is predicted to be %.3g times as fast as the "
+          "best candidate.\n",
           1 / over_this);
     } else {
       std::printf(
-          "\nIt would change nothing: the way it would take is %.2f times as fast as the job is, "
-          "and the model does not tell apart what is within %.0f %%.\n",
+          "\nRecommended: no change. The best candidate is predicted to be %.2f times as fast as "
+          "the current job, and the model cannot tell apart speeds within %.0f %%.\n",
           over_this, 100 * (plan::kAlike - 1));
     }
     return PrintLead(as_it_is, together ? *in_step : fastest);
   }
-  std::printf("\nIt would take:\n%s\n",
+  std::printf("\nRecommended:\n%s\n",
               possible.Command((together ? *in_step : fastest).strategy).c_str());
   if (together) {
     std::printf(
-        "because without waiting it is %.2f times as fast at best, and staleness may cost "
-        "quality.\n",
+        "because strategies that do not wait are at most %.2f times as fast, and staleness may "
+        "cost quality.\n",
         gain);
   } else if (first != nullptr) {
     std::printf(
-        "because that is %.2f times as fast as the fastest way in step, which is\n%s\n"
-        "What staleness costs in quality, tandem compare can tell.\n",
+        "because it is predicted to be %.2f times as fast as the fastest strategy with common "
+        "steps, which is\n%s\n"
+        "Staleness may cost quality; tandem compare measures how much.\n",
         gain, possible.Command(first->strategy).c_str());
   }
   PrintLead(as_it_is, together ? *in_step : fastest);
@@ -274,7 +278,7 @@ absl::Status Plan(const PlanFlags& flags) {
   PrintFacts(facts, as_it_is.compute_seconds, job.job.name());
   const bool speed = CheckAgainstRun(live, as_it_is);
   PrintTable(estimates, flags.all, speed);
-  std::printf("as it is:\n");
+  std::printf("current job:\n");
   PrintRow(as_it_is, speed);
   if (!estimates.empty() && speed) {
     PrintChoice(estimates, as_it_is, possible);
@@ -286,13 +290,14 @@ absl::Status Plan(const PlanFlags& flags) {
     }
   }
   if (refused > 0) {
-    std::printf("left out: %d ways that the job refuses, such as by %s\n", refused, why.c_str());
+    std::printf("left out: %d strategies that the job refuses, for example: %s\n", refused,
+                why.c_str());
   }
   for (const std::string& what : plan::NotCounted(job)) {
     std::printf("not counted: %s\n", what.c_str());
   }
   for (const std::string& warning : plan::Warnings(job, facts)) {
-    std::printf("mind: %s\n", warning.c_str());
+    std::printf("warning: %s\n", warning.c_str());
   }
   return absl::OkStatus();
 }

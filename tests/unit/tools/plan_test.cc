@@ -528,11 +528,11 @@ TEST(WarningsTest, AreGivenWhereTheyAreDueAndNowhereElse) {
   const Facts even = Drawn(1, [](Random*, int) { return 1.0; });
   const Facts slow = Drawn(1, [](Random*, int rank) { return rank == 3 ? 4.0 : 1.0; });
   const job::ResolvedJob ssp = JobWith("kind: SSP bound: 4", "synchroniser: SERVERS");
-  const std::string too_old = "dense SSP(4): its updates are 7 others old";
+  const std::string too_old = "dense SSP(4): its updates are applied 7 updates late";
   EXPECT_THAT(plan::Warnings(ssp, even), ElementsAre(HasSubstr(too_old)));
   const std::string no_bound =
       " SSP(4): worker 3 takes 4.0 times as long as the others, and no bound helps against that: "
-      "1.00 times the steps of BSP, where ASP has 3.62";
+      "the job takes 1.00 times as many steps a second as under BSP; under ASP 3.62 times as many";
   EXPECT_THAT(plan::Warnings(ssp, slow),
               ElementsAre("ids" + no_bound, "dense" + no_bound, HasSubstr(too_old)));
   const job::ResolvedJob backup =
@@ -540,22 +540,22 @@ TEST(WarningsTest, AreGivenWhereTheyAreDueAndNowhereElse) {
   EXPECT_THAT(
       plan::Warnings(backup, even),
       ::testing::Contains(HasSubstr(
-          "ids BACKUP_WORKERS(1): nobody is slow: it drops 1 of 8 updates of each step, and "
-          "at best makes 0.88 times the useful ones of BSP")));
+          "ids BACKUP_WORKERS(1): no worker is slow: the policy drops 1 of 8 updates of each step, "
+          "and applies at most 0.88 times as many updates a second as BSP")));
   EXPECT_THAT(plan::Warnings(backup, slow), IsEmpty());
   const job::ResolvedJob delayed = JobWith("kind: FIXED_DELAY delay: 2", "synchroniser: SERVERS");
-  EXPECT_THAT(
-      plan::Warnings(delayed, even),
-      ElementsAre(HasSubstr("dense FIXED_DELAY(2): its updates are 2 others old, so that plain "
-                            "SGD is stable up to 0.309 of the learning rate")));
+  EXPECT_THAT(plan::Warnings(delayed, even),
+              ElementsAre(HasSubstr(
+                  "dense FIXED_DELAY(2): its updates are applied 2 updates late, so plain "
+                  "SGD is stable only up to 0.309 of the learning rate")));
   EXPECT_THAT(plan::Warnings(JobWith("kind: ASP", ""), even), IsEmpty());
   // The mean of three is a third as many updates; a whole global batch at once has no delay to
   // speak of.
   for (const auto& [policy, says] :
-       {std::pair("kind: SYNC_SWITCH switch_step: 100", "its updates are 7 others old"),
-        std::pair("kind: DC_ASGD compensation: 0.04", "its updates are 7 others old"),
-        std::pair("kind: K_BATCH_ASYNC batches: 3", "its updates are 2.33 others old"),
-        std::pair("kind: GBA batches: 2", "its updates are 3.5 others old")}) {
+       {std::pair("kind: SYNC_SWITCH switch_step: 100", "its updates are applied 7 updates late"),
+        std::pair("kind: DC_ASGD compensation: 0.04", "its updates are applied 7 updates late"),
+        std::pair("kind: K_BATCH_ASYNC batches: 3", "its updates are applied 2.33 updates late"),
+        std::pair("kind: GBA batches: 2", "its updates are applied 3.5 updates late")}) {
     EXPECT_THAT(plan::Warnings(JobWith(policy, "synchroniser: SERVERS"), even),
                 ElementsAre(HasSubstr(says)));
   }
@@ -563,7 +563,8 @@ TEST(WarningsTest, AreGivenWhereTheyAreDueAndNowhereElse) {
   const std::string gate = "kind: COSINE_GATE age_decay: 0 age_cutoff: ";
   EXPECT_THAT(plan::Warnings(JobWith(gate + "7", ""), even),
               ElementsAre(HasSubstr("gradients are 7 updates old on average, so an age_cutoff of 7 "
-                                    "drops most of them; a few times the 8 workers")));
+                                    "drops most of them; to drop only those of stragglers, set "
+                                    "age_cutoff to a few times the number of workers (8)")));
   EXPECT_THAT(plan::Warnings(JobWith(gate + "8", ""), even), IsEmpty());
 }
 
@@ -575,8 +576,9 @@ TEST(WarningsTest, AspIsNotPraisedWhereTheDensePartWaitsToo) {
   const auto says = [&](const std::string& name) {
     return ElementsAre(absl::StrCat(
         "ids SSP(4): worker 3 takes 4.0 times as long as the others, and no bound helps against "
-        "that: 1.00 times the steps of BSP, and ASP has 1.00 beside dense ",
-        name, "; with everything on servers it has 3.62"));
+        "that: the job takes 1.00 times as many steps a second as under BSP; under ASP 1.00 times "
+        "as many, because workers also wait for each other at dense ",
+        name, "; under ASP with everything on servers 3.62 times as many"));
   };
   const auto warnings = [&](const std::string& dense) {
     return plan::Warnings(JobWith("kind: SSP bound: 4", dense), slow);
@@ -597,9 +599,9 @@ TEST(WarningsTest, AspIsNotPraisedBesideTablesOnWorkers) {
   const auto parsed = job::ParseJob(text, "job.textproto", {});
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   EXPECT_THAT(plan::Warnings(*job::Resolve(*parsed), slow),
-              ::testing::Contains(HasSubstr("1.00 times the steps of BSP, and ASP has 1.00 beside "
-                                            "tables on workers; with everything on servers it has "
-                                            "3.62")));
+              ::testing::Contains(HasSubstr("under ASP 1.00 times as many, because workers also "
+                                            "wait for each other at tables on workers; under ASP "
+                                            "with everything on servers 3.62 times as many")));
 }
 
 TEST(NotCountedTest, SaysWhatTheModelTakesForSomethingElse) {
@@ -610,10 +612,9 @@ TEST(NotCountedTest, SaysWhatTheModelTakesForSomethingElse) {
   EXPECT_THAT(
       plan::NotCounted(
           JobWith("kind: SYNC_SWITCH switch_step: 100", "algorithm: SWING bucket_bytes: 65536")),
-      ElementsAre(
-          HasSubstr("ids SYNC_SWITCH(100): figures are those after step 100"),
-          HasSubstr("dense.algorithm SWING: counted as a ring"),
-          HasSubstr("dense.bucket_bytes: what of the allreduce goes on during the backward")));
+      ElementsAre(HasSubstr("ids SYNC_SWITCH(100): the figures are for the steps after step 100"),
+                  HasSubstr("dense.algorithm SWING: counted as a ring"),
+                  HasSubstr("dense.bucket_bytes: the allreduce overlaps the backward pass")));
   EXPECT_THAT(plan::NotCounted(JobWith("kind: BACKUP_WORKERS backups: 1", "synchroniser: SERVERS")),
               ::testing::Each(HasSubstr("counted as ASP")));
   EXPECT_THAT(plan::NotCounted(JobWith("kind: BSP",
