@@ -156,6 +156,7 @@ absl::StatusOr<Calibration> ReadCalibration(const std::string& folder,
     out.latency_seconds = shortest / 2;
   }
   out.samples_per_second = TrainingSpeed(summary);
+  // same_job is set before `untold` is added: an unknown latency does not make it another job.
   out.differs = WhatDiffers(summary, plan);
   out.same_job = out.differs.empty();
   out.one_host = IsOfTandemRun(summary) && !summary.contains("network");

@@ -489,6 +489,8 @@ void AddCompare(CLI::App* app, CompareFlags* flags) {
                       "Write the report of this study folder again, and run nothing");
 }
 
+// Nothing in the output folder changes before every check has passed. --check ends before the
+// checks of what only a run needs.
 int CompareCommand(const CompareFlags& given) {
   if (!given.report_only.empty()) {
     if (given.study.empty()) return WriteReportOf("tandem compare", given.report_only);

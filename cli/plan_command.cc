@@ -89,7 +89,7 @@ void PrintFacts(const plan::Facts& facts, double compute_seconds, const std::str
                                ? absl::StrCat(Bytes(facts.bytes_per_second), " a second each way")
                                : "no limit";
   std::printf(
-      "assumed: each process has a host of its own, a step computes %.3g ms in the mean, a frame "
+      "assumed: each process has a host of its own, a step computes %.3g ms on average, a frame "
       "takes %.3g ms, links: %s\n\n",
       1000 * compute_seconds, 1000 * facts.latency_seconds, rate.c_str());
 }
@@ -97,26 +97,26 @@ void PrintFacts(const plan::Facts& facts, double compute_seconds, const std::str
 // `speed`: whether the speed can be predicted.
 void PrintRow(const plan::Estimate& e, bool speed) {
   std::printf("%11s  %-19s  %-19s  %5.3g %5.3g %7.3g %5.3g  %8s  %8s %8s  %s\n",
-              speed ? Whole(e.samples_per_second).c_str() : "-", e.way.tables_name().c_str(),
-              e.way.dense_name().c_str(), 1000 * e.compute_seconds, 1000 * e.link_seconds,
+              speed ? Whole(e.samples_per_second).c_str() : "-", e.strategy.tables_name().c_str(),
+              e.strategy.dense_name().c_str(), 1000 * e.compute_seconds, 1000 * e.link_seconds,
               1000 * e.one_way_seconds, 1000 * e.wait_seconds, Bytes(e.bytes_a_sample).c_str(),
               Bytes(e.server_memory).c_str(), Bytes(e.worker_memory).c_str(), e.limit().c_str());
 }
 
 // Strategies are of the same kind if they differ only in the algorithm and the number of servers.
-std::string KindOf(const plan::Strategy& way) {
-  return absl::StrCat(static_cast<int>(way.tables), " ", static_cast<int>(way.dense), " ",
-                      way.bound.has_value() ? absl::StrCat(*way.bound) : "any");
+std::string KindOf(const plan::Strategy& strategy) {
+  return absl::StrCat(static_cast<int>(strategy.tables), " ", static_cast<int>(strategy.dense), " ",
+                      strategy.bound.has_value() ? absl::StrCat(*strategy.bound) : "any");
 }
 
-void PrintTable(const std::vector<plan::Estimate>& ways, bool all, bool speed) {
+void PrintTable(const std::vector<plan::Estimate>& estimates, bool all, bool speed) {
   std::printf("%11s  %-19s  %-19s  %-25s  %8s  %-17s  %s\n", "samples/s", "tables", "dense",
               "ms: compute       one", "bytes a", "memory of each", "most of a step");
   std::printf("%11s  %-19s  %-19s  %5s %5s %7s %5s  %8s  %8s %8s  %s\n", "", "", "", "", "links",
               "way", "wait", "sample", "server", "worker", "goes to");
   std::set<std::string> seen;
-  for (const plan::Estimate& way : ways) {
-    if (seen.insert(KindOf(way.way)).second || all) PrintRow(way, speed);
+  for (const plan::Estimate& estimate : estimates) {
+    if (seen.insert(KindOf(estimate.strategy)).second || all) PrintRow(estimate, speed);
   }
 }
 
@@ -132,9 +132,9 @@ class Possible {
   }
 
   // Whether the job can run with this strategy and so many workers.
-  absl::Status Check(const plan::Strategy& way, int workers) const {
+  absl::Status Check(const plan::Strategy& strategy, int workers) const {
     job::Overrides all = *node::ParseOverrides(flags_.set);
-    for (auto& override : way.Overrides(job_)) all.push_back(std::move(override));
+    for (auto& override : strategy.Overrides(job_)) all.push_back(std::move(override));
     if (workers != job_.cluster().workers()) {
       all.emplace_back("cluster.workers", absl::StrCat(workers));
     }
@@ -143,13 +143,13 @@ class Possible {
   }
 
   // The command that runs the job with this strategy.
-  std::string Command(const plan::Strategy& way) const {
+  std::string Command(const plan::Strategy& strategy) const {
     std::string out = absl::StrCat("  tandem run ", ForShell(flags_.job));
     for (const std::string& set : flags_.set) absl::StrAppend(&out, " --set ", ForShell(set));
-    for (const auto& [path, value] : way.Overrides(job_)) {
+    for (const auto& [path, value] : strategy.Overrides(job_)) {
       absl::StrAppend(&out, " --set ", ForShell(absl::StrCat(path, "=", value)));
     }
-    if (way.beside && way.uses_servers()) {
+    if (strategy.beside && strategy.uses_servers()) {
       absl::StrAppend(&out, "  # server i on the host of worker i");
     }
     return out;
@@ -163,24 +163,28 @@ class Possible {
 // The current job can be faster than every candidate, because it uses features that the candidates
 // lack: sync rounds, quorum sums, tables at several places.
 void PrintLead(const plan::Estimate& as_it_is, const plan::Estimate& taken) {
-  const plan::Strategy& way = as_it_is.way;
-  if (way.every == 1 && !way.quorum.has_value() && !way.mixed) return;
+  const plan::Strategy& strategy = as_it_is.strategy;
+  if (strategy.every == 1 && !strategy.quorum.has_value() && !strategy.mixed) return;
   const double lead = as_it_is.samples_per_second / taken.samples_per_second;
   if (lead < plan::kAlike) return;
-  std::printf("As it is, with what that leaves out, the job is %.2f times as fast as that.\n",
-              lead);
+  std::printf(
+      "The current job is predicted to be %.2f times as fast as that, because it has settings that "
+      "no candidate has (docs/PLAN.md).\n",
+      lead);
 }
 
-void PrintChoice(const std::vector<plan::Estimate>& ways, const plan::Estimate& as_it_is,
+// `estimates`: the fastest comes first (plan::EstimateAll), so the search for the one that sends
+// least may end at the first one that is too slow.
+void PrintChoice(const std::vector<plan::Estimate>& estimates, const plan::Estimate& as_it_is,
                  const Possible& possible) {
-  const plan::Estimate& fastest = ways.front();
+  const plan::Estimate& fastest = estimates.front();
   // Among strategies of about the same speed, take the one that sends least.
   const plan::Estimate *first = nullptr, *in_step = nullptr;
-  for (const plan::Estimate& way : ways) {
-    if (way.way.uses_servers() && way.way.bound != 0) continue;
-    if (first == nullptr) first = in_step = &way;
-    if (way.samples_per_second * plan::kAlike < first->samples_per_second) break;
-    if (way.bytes_a_sample < in_step->bytes_a_sample) in_step = &way;
+  for (const plan::Estimate& estimate : estimates) {
+    if (estimate.strategy.uses_servers() && estimate.strategy.bound != 0) continue;
+    if (first == nullptr) first = in_step = &estimate;
+    if (estimate.samples_per_second * plan::kAlike < first->samples_per_second) break;
+    if (estimate.bytes_a_sample < in_step->bytes_a_sample) in_step = &estimate;
   }
   const double gain = first == nullptr ? 0 : fastest.samples_per_second / first->samples_per_second;
   const bool together = first != nullptr && gain < kWorthIt;
@@ -189,28 +193,30 @@ void PrintChoice(const std::vector<plan::Estimate>& ways, const plan::Estimate& 
   if (over_this < plan::kAlike) {
     if (over_this * plan::kAlike < 1) {
       std::printf(
-          "\nIt would change nothing: the job is %.3g times as fast as the way it would take.\n",
+          "\nRecommended: no change. The current job is predicted to be %.3g times as fast as the "
+          "best candidate.\n",
           1 / over_this);
     } else {
       std::printf(
-          "\nIt would change nothing: the way it would take is %.2f times as fast as the job is, "
-          "and the model does not tell apart what is within %.0f %%.\n",
+          "\nRecommended: no change. The best candidate is predicted to be %.2f times as fast as "
+          "the current job, and the model cannot tell apart speeds within %.0f %%.\n",
           over_this, 100 * (plan::kAlike - 1));
     }
     return PrintLead(as_it_is, together ? *in_step : fastest);
   }
-  std::printf("\nIt would take:\n%s\n",
-              possible.Command((together ? *in_step : fastest).way).c_str());
+  std::printf("\nRecommended:\n%s\n",
+              possible.Command((together ? *in_step : fastest).strategy).c_str());
   if (together) {
     std::printf(
-        "because without waiting it is %.2f times as fast at best, and staleness may cost "
-        "quality.\n",
+        "because strategies that do not wait are at most %.2f times as fast, and staleness may "
+        "cost quality.\n",
         gain);
   } else if (first != nullptr) {
     std::printf(
-        "because that is %.2f times as fast as the fastest way in step, which is\n%s\n"
-        "What staleness costs in quality, tandem compare can tell.\n",
-        gain, possible.Command(first->way).c_str());
+        "because it is predicted to be %.2f times as fast as the fastest strategy with common "
+        "steps, which is\n%s\n"
+        "Staleness may cost quality; tandem compare measures how much.\n",
+        gain, possible.Command(first->strategy).c_str());
   }
   PrintLead(as_it_is, together ? *in_step : fastest);
 }
@@ -248,6 +254,7 @@ absl::Status Plan(const PlanFlags& flags) {
   TANDEM_ASSIGN_OR_RETURN(const plan::Assumed assumed, AssumedBy(flags, job, live));
   if (job.job.data().format() != Data::PROGRAM) {
     TANDEM_RETURN_IF_ERROR(data::CheckData(job));
+    // As in a new run, the statistics are those of the training rows, once these are checked.
     job.job.mutable_data()->clear_statistics();
     TANDEM_RETURN_IF_ERROR(data::FillFromData("", &job));
   }
@@ -257,39 +264,40 @@ absl::Status Plan(const PlanFlags& flags) {
   std::vector<plan::Strategy> may;
   int refused = 0;
   std::string why;
-  for (const plan::Strategy& way : plan::StrategiesOf(facts)) {
-    if (const absl::Status status = possible.Check(way, facts.workers); status.ok()) {
-      may.push_back(way);
+  for (const plan::Strategy& strategy : plan::StrategiesOf(facts)) {
+    if (const absl::Status status = possible.Check(strategy, facts.workers); status.ok()) {
+      may.push_back(strategy);
     } else {
       ++refused;
       why = std::string(status.message());
     }
   }
-  const std::vector<plan::Estimate> ways = plan::EstimateAll(facts, may);
+  const std::vector<plan::Estimate> estimates = plan::EstimateAll(facts, may);
   const plan::Estimate as_it_is =
       plan::EstimateStrategy(facts, plan::StrategyOf(job, /*colocate_servers=*/false));
   PrintFacts(facts, as_it_is.compute_seconds, job.job.name());
   const bool speed = CheckAgainstRun(live, as_it_is);
-  PrintTable(ways, flags.all, speed);
-  std::printf("as it is:\n");
+  PrintTable(estimates, flags.all, speed);
+  std::printf("current job:\n");
   PrintRow(as_it_is, speed);
-  if (!ways.empty() && speed) {
-    PrintChoice(ways, as_it_is, possible);
-    const auto taken = [&possible](const plan::Strategy& way, int workers) {
-      return possible.Check(way, workers).ok();
+  if (!estimates.empty() && speed) {
+    PrintChoice(estimates, as_it_is, possible);
+    const auto taken = [&possible](const plan::Strategy& strategy, int workers) {
+      return possible.Check(strategy, workers).ok();
     };
     for (const std::string& change : plan::WhatWouldChange(facts, taken)) {
       std::printf("fastest %s\n", change.c_str());
     }
   }
   if (refused > 0) {
-    std::printf("left out: %d ways that the job refuses, such as by %s\n", refused, why.c_str());
+    std::printf("left out: %d strategies that the job refuses, for example: %s\n", refused,
+                why.c_str());
   }
   for (const std::string& what : plan::NotCounted(job)) {
     std::printf("not counted: %s\n", what.c_str());
   }
   for (const std::string& warning : plan::Warnings(job, facts)) {
-    std::printf("mind: %s\n", warning.c_str());
+    std::printf("warning: %s\n", warning.c_str());
   }
   return absl::OkStatus();
 }

@@ -287,6 +287,9 @@ class PassingFolder {
 
 }  // namespace
 
+// Everything that may refuse the command is checked before the run, because the run may take hours.
+// The job is resolved twice: `trained`, the job of the file, decides which settings turn it into
+// `plan`, a job that only scores.
 int PredictCommand(const PredictFlags& flags) {
   std::vector<std::string> set = flags.set;
   set.emplace_back("train.evaluate_only=true");  // it pushes nothing, and needs no room for pushes

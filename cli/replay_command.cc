@@ -60,8 +60,8 @@ absl::Status CheckEnded(const std::string& folder) {
   if (summary.contains("resumed")) {
     return absl::FailedPreconditionError(absl::StrCat(
         path,
-        ": the run went on from a checkpoint, where its workers met, and is no run of one order; "
-        "hint: docs/REPLAY.md"));
+        ": the run was resumed from a checkpoint, where its workers waited for each other, and a "
+        "replay cannot repeat that; hint: docs/REPLAY.md"));
   }
   if (summary.contains("exit") && summary["exit"] == 0 && !summary.contains("failed")) {
     return absl::OkStatus();

@@ -136,6 +136,7 @@ ResumeReport CheckResume(const std::string& folder, const ResumePoint& point,
   const Train &before = was->job.train(), &now = plan.job.train();
   const bool longer = now.epochs() > before.epochs() || More(before.max_steps(), now.max_steps());
   const bool patient = More(before.keep_best().patience(), now.keep_best().patience());
+  // A run that stopped early counts as finished, too, so its own condition goes first.
   if (point.stopped_early && !patient) {
     refuse("no better model came in time; hint: to train on, raise train.keep_best.patience");
   } else if (point.finished && !point.stopped_early && !longer) {

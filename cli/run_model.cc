@@ -26,14 +26,14 @@ using nlohmann::json;
 constexpr int kMostWorkers = 1024;
 
 // The strategy for `workers` workers. One server stays one; more servers grow with the workers.
-plan::Strategy WithWorkers(const plan::Strategy& way, int before, int workers) {
-  plan::Strategy out = way;
-  if (way.servers > 1) out.servers = std::max(1, way.servers * workers / before);
+plan::Strategy WithWorkers(const plan::Strategy& strategy, int before, int workers) {
+  plan::Strategy out = strategy;
+  if (strategy.servers > 1) out.servers = std::max(1, strategy.servers * workers / before);
   return out;
 }
 
-double StepSeconds(const plan::Facts& facts, const plan::Strategy& way) {
-  const double speed = plan::EstimateStrategy(facts, way).samples_per_second;
+double StepSeconds(const plan::Facts& facts, const plan::Strategy& strategy) {
+  const double speed = plan::EstimateStrategy(facts, strategy).samples_per_second;
   return speed > 0 ? facts.workers * facts.batch / speed : 0;
 }
 
@@ -49,6 +49,7 @@ absl::StatusOr<json> ModelOfRun(const std::string& folder, const study::Network&
   node::RoleFlags role;
   role.job = study::RunJobFile(folder);
   TANDEM_ASSIGN_OR_RETURN(job::ResolvedJob plan, node::PlanOf(role));
+  // As in a new run, the statistics are those of the training rows.
   plan.job.mutable_data()->clear_statistics();
   TANDEM_RETURN_IF_ERROR(data::FillFromData("", &plan));
   TANDEM_ASSIGN_OR_RETURN(const Calibration live, ReadCalibration(folder, plan));
@@ -57,10 +58,10 @@ absl::StatusOr<json> ModelOfRun(const std::string& folder, const study::Network&
   assumed.latency_seconds = network.latency_seconds();
   assumed.bytes_per_second = network.bytes_per_second();
   TANDEM_ASSIGN_OR_RETURN(const plan::Facts facts, plan::MeasureFacts(plan, assumed));
-  const plan::Strategy way = plan::StrategyOf(plan, colocate_servers);
+  const plan::Strategy strategy = plan::StrategyOf(plan, colocate_servers);
   const double rows = static_cast<double>(facts.workers) * facts.batch;
-  const double seconds = StepSeconds(facts, way);
-  const plan::Estimate estimate = plan::EstimateStrategy(facts, way);
+  const double seconds = StepSeconds(facts, strategy);
+  const plan::Estimate estimate = plan::EstimateStrategy(facts, strategy);
   json out = {{"step_rows", rows},
               {"step_seconds", seconds},
               {"speed", rows / std::max(seconds, 1e-9)},
@@ -71,12 +72,12 @@ absl::StatusOr<json> ModelOfRun(const std::string& folder, const study::Network&
               {"one_way_seconds", estimate.one_way_seconds},
               {"not_counted", plan::NotCounted(plan)}};
   if (network.full_size() > 0) {
-    out["full_step_seconds"] = StepSeconds(plan::WithSize(facts, network.full_size()), way);
+    out["full_step_seconds"] = StepSeconds(plan::WithSize(facts, network.full_size()), strategy);
   }
   json curve = json::array();
   for (int workers = 2; workers <= kMostWorkers; workers *= 2) {
     const plan::Facts more = plan::WithWorkers(facts, workers);
-    const plan::Strategy at = WithWorkers(way, facts.workers, workers);
+    const plan::Strategy at = WithWorkers(strategy, facts.workers, workers);
     const double step = StepSeconds(more, at);
     curve.push_back({{"workers", workers},
                      {"servers", at.uses_servers() ? at.servers : 0},

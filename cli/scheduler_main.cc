@@ -62,6 +62,8 @@ int main(int argc, char** argv) {
 
   const auto plan = node::PlanOf(flags);
   absl::Status ready = plan.ok() ? node::CheckAddresses(flags) : plan.status();
+  // FindResume sets the output folder and the checkpoint that the next steps use. The start is
+  // checked before the folder is claimed and cleared: a refused job removes no earlier results.
   if (ready.ok()) ready = cli::FindResume(&start, &flags.out);
   if (!ready.ok()) {
     node::Finish("tandem-scheduler", ready);

@@ -273,11 +273,13 @@ int Main(int argc, char** argv) {
   AddReplay(&app, &replay);
   DatagenFlags datagen;
   AddDatagen(&app, &datagen);
-  GroupCommands(&app);
+  GroupCommands(&app);  // needs all commands
   int code = node::kExitOk;
   if (!NamesCommand(app, argc, argv, &code)) return code;
+  // `simulate` goes before ParseFlags, because it parses its flags itself (ParseSimulate).
   if (argv[1] == std::string("simulate")) return SimulateCommand(argc, argv);
   if (!node::ParseFlags(&app, argc, argv, &code)) return Printed(code);
+  // The dump goes before bench, because it is a subcommand of bench.
   if (dump->parsed()) return Printed(CollectivesDump(dump_folder));
   if (app.got_subcommand("bench")) return Printed(bench.Run());
   for (int i = 0; i < argc; ++i) absl::StrAppend(&run.command, i > 0 ? " " : "", ForShell(argv[i]));

@@ -203,7 +203,7 @@ uint64_t ClientCore::PullMissing(absl::Time now, FrameHeader header,
       }
     }
   }
-  const uint64_t id = request->id;
+  const uint64_t id = request->id;  // Finish clears the request
   if (asked > 0 && cached_rows_.size() == asked) {
     request->PlaceRows();
     Finish(request, absl::OkStatus());

@@ -241,6 +241,8 @@ void RequestPacker::PackInPlace(ClientRequest* request, std::vector<std::vector<
 
 Frame RequestPacker::MakeFrame(ClientRequest* request, uint64_t number,
                                absl::Span<const uint32_t> slices) {
+  // Packing goes first, because it decides where keys and values begin. Values of a new frame begin
+  // at an aligned place, so that the frame can be a view of them.
   AlignFloats(request);
   for (const uint32_t i : slices) {
     if (!request->slices[i].packed) PackSlice(request, &request->slices[i]);

@@ -155,6 +155,8 @@ absl::Status WriteReport(const std::string& path, const DatagenReport& report) {
 
 }  // namespace
 
+// Training rows come first: the attainable AUC of the test rows depends on the ids in them. No file
+// gets its name before all rows are written, so that an error leaves earlier files as they were.
 absl::StatusOr<DatagenReport> MakeCriteo(const DatagenOptions& options, std::ostream& log) {
   TANDEM_RETURN_IF_ERROR(CheckOptions(options));
   TANDEM_ASSIGN_OR_RETURN(auto train, AtomicFile::Create(options.train));

@@ -105,7 +105,7 @@ bool IsLockstep(const ResolvedJob& plan) {
 // the others wait for it, while it waits for their steps.
 absl::Status CheckQuorum(const ResolvedJob& plan) {
   if (!SumsByQuorum(plan.job)) return absl::OkStatus();
-  const bool meets = plan.job.dense().synchroniser() == Dense::LOCAL_SGD;
+  const bool sync_rounds = plan.job.dense().synchroniser() == Dense::LOCAL_SGD;
   for (const GroupPlan& group : plan.groups) {
     const std::string table = absl::StrCat("table ", plan.tables[group.tables[0]].name, " under ",
                                            PolicyName(group.policy));
@@ -114,7 +114,7 @@ absl::Status CheckQuorum(const ResolvedJob& plan) {
           QuorumText(plan.job), " does not wait for all workers, but ", table,
           " does, in every step; give tables SSP, ASP or another policy that does not"));
     }
-    if (group.properties.skips && meets) {
+    if (group.properties.skips && sync_rounds) {
       return absl::InvalidArgumentError(absl::StrCat(
           QuorumText(plan.job), ": in ", table,
           " a worker that is late skips steps, and so sync rounds; give tables SSP, ASP or another "

@@ -520,7 +520,7 @@ absl::Status CheckLocalSteps(const Job& job) {
   if (local.sync_every() == 0) {
     return Refuse("dense.local_steps.sync_every",
                   "not set; say how many steps each worker takes by ",
-                  "itself before all meet, such as sync_every: 8");
+                  "itself before the next sync round, such as sync_every: 8");
   }
   const auto only_for = [&](absl::string_view field, absl::string_view kind) {
     return Refuse(absl::StrCat("dense.local_steps.", field), "only for ", kind,

@@ -1,10 +1,11 @@
 // The model "dlrm": deep learning recommendation model (Naumov et al. 2019).
 //
 //   d = bottom MLP(numbers)                                  ReLU after every layer, width = dim
-//   t = [ d ; dot products of all pairs of {d, cells} ]
+//   t = [ d ; dot products of all pairs of {d, embeddings} ]
 //   logit = top MLP(t)                                       ReLU after every layer but the last
 //
-// Every cell of every table takes part as one vector. A cell with several rows is their sum.
+// Every pooled embedding of every table takes part as one vector. A field with several ids has the
+// sum of their rows.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
@@ -29,7 +30,7 @@ int VectorCount(const ModelInputs& inputs) {
   return vectors;
 }
 
-// The vectors of a block: the bottom output first, then the cells in order.
+// The vectors of a block: the bottom output first, then the pooled embeddings in order.
 template <typename T>
 std::vector<VectorOfSamples<T>> Vectors(const at::Tensor& bottom,
                                         const std::vector<at::Tensor>& cells) {

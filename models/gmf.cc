@@ -1,5 +1,5 @@
 // The model "gmf": generalised matrix factorisation (He et al. 2017), logit = w . (user * item) +
-// b. The product is elementwise, of one cell of each of two tables with equal dim.
+// b. The product is elementwise, of one pooled embedding of each of two tables with equal dim.
 #include <ATen/ATen.h>
 
 #include "absl/strings/str_cat.h"
@@ -44,8 +44,8 @@ NewModelResult NewGmf(const ModelInputs& inputs, int threads) {
   if (inputs.tables.size() != 2 || inputs.tables[0].fields != 1 || inputs.tables[1].fields != 1 ||
       inputs.numeric != 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("gmf multiplies one user cell with one item cell: it needs two tables of one "
-                     "field each and no numbers, but has ",
+        absl::StrCat("gmf multiplies the embedding of a user with that of an item: it needs two "
+                     "tables of one field each and no numbers, but has ",
                      inputs.tables.size(), " tables, ", inputs.numeric, " numbers"));
   }
   if (inputs.tables[0].dim != inputs.tables[1].dim) {

@@ -1,6 +1,6 @@
-// The model "logistic_regression": logit = sum of all cells + w . numbers + b. Tables have dim 1. A
-// row is the weight of one category (or of one libsvm index), so the sparse half of the model lives
-// on the servers.
+// The model "logistic_regression": logit = sum of all pooled embeddings + w . numbers + b. Tables
+// have dim 1. A row is the weight of one category (or of one libsvm index), so the sparse half of
+// the model lives on the servers.
 #include <ATen/ATen.h>
 
 #include "absl/strings/str_cat.h"

@@ -1,6 +1,7 @@
-// The model "mlp": a multi-layer perceptron. Its input is everything that a sample has: the cells
-// of all tables, in order, then the numbers. Hidden layers have ReLU; there is one output. With two
-// tables, user and item, it is the MLP of Neural Collaborative Filtering (He et al. 2017).
+// The model "mlp": a multi-layer perceptron. Its input is everything that a sample has: the
+// pooled embeddings of all tables, in order, then the numbers. Hidden layers have ReLU; there is
+// one output. With two tables, user and item, it is the MLP of Neural Collaborative Filtering (He
+// et al. 2017).
 #include "base/status_macros.h"
 #include "models/concatenation.h"
 #include "models/linear_stack.h"

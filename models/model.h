@@ -30,7 +30,8 @@ struct ParameterInfo {
   Initializer initializer;  // initial values depend only on (job seed, name, index)
 };
 
-// The inputs that a model is built for: the cells of each table and the numbers of a sample.
+// The inputs that a model is built for: the pooled embeddings of each table, one for each field,
+// and the numbers of a sample.
 struct ModelInputs {
   struct TableInput {
     std::string name;

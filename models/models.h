@@ -25,7 +25,7 @@ NewModelResult NewScriptModel(const Script& config, const ModelInputs& inputs, i
 
 // Helpers of the constructors.
 
-// The floats of all cells of a sample, without its numbers.
+// The floats of all pooled embeddings of a sample, without its numbers.
 int64_t CellFloats(const ModelInputs& inputs);
 
 // INVALID_ARGUMENT unless every width is between 1 and 65,536.

@@ -47,7 +47,7 @@ class TorchModel : public DenseModel {
     int64_t samples = 0;
     bool last = false;                         // last block of the batch
     at::Tensor numbers;                        // [B, D]
-    std::vector<at::Tensor> cells;             // per table [B, fields * dim]
+    std::vector<at::Tensor> cells;             // pooled embeddings, per table [B, fields * dim]
     std::vector<at::Tensor> pooled_gradients;  // the same shapes; empty in Forward
   };
 

@@ -161,6 +161,9 @@ void EncodeRdmaHead(const RdmaMessage& message, uint8_t* out) {
   }
 }
 
+// The size of the head is checked before its fields are read, and the magic number before they are
+// used. The kind says how long the rest of the head is, and the rest is checked as a whole at the
+// end.
 absl::StatusOr<RdmaMessage> DecodeRdmaMessage(absl::Span<const uint8_t> bytes,
                                               size_t max_part_bytes) {
   if (bytes.size() < kRdmaHeadBytes) {

@@ -85,6 +85,7 @@ absl::Status Barriers::CheckAgreement(const Barrier& barrier, const BarrierEnter
 absl::StatusOr<Barriers::Entry> Barriers::Enter(absl::Time now, int rank,
                                                 const BarrierEnter& enter) {
   TANDEM_RETURN_IF_ERROR(Check(rank, enter));
+  // Released barriers come first, because a repeated entry must not open its barrier again.
   const auto same_name = [&](const BarrierRelease& r) { return r.name() == enter.name(); };
   if (std::any_of(released_.begin(), released_.end(), same_name)) return Entry::kReleased;
 
@@ -105,6 +106,7 @@ absl::StatusOr<Barriers::Entry> Barriers::Enter(absl::Time now, int rank,
     it->second.first_entry = now;
   }
   Barrier& barrier = it->second;
+  // Repetitions are checked, too, but only a first entry changes the barrier.
   TANDEM_RETURN_IF_ERROR(CheckAgreement(barrier, enter));
   if (barrier.complete || barrier.entered[rank]) return Entry::kWaiting;
   barrier.entered[rank] = true;

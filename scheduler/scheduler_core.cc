@@ -55,6 +55,8 @@ SchedulerCore::SchedulerCore(const job::ResolvedJob& plan, Options options)
 
 void SchedulerCore::Step(absl::Time now, const SchedulerEvent& event, SchedulerEffects* effects) {
   TANDEM_CHECK(!first_step_.has_value() || now >= now_);
+  // A pause of this process is added to the times before the event is handled, because handlers
+  // compare these times with `now`.
   if (const absl::Duration pause = pauses_.Tick(now); pause > absl::ZeroDuration()) {
     members_.Forgive(pause);
     commands_.Forgive(pause);

@@ -24,16 +24,16 @@
 //             used once. Between the last entry and the release, the scheduler performs the action
 //             of the entries. All parties wait in the barrier meanwhile, with nothing in flight, so
 //             the action sees one state of the whole job:
-//               NONE            nothing
-//               CHECKPOINT            sends CHECKPOINT to all servers, with the entries' path
-//               FINISH_DELAYED  sends FINISH_DELAYED to all servers
-//               LAST_CHECKPOINT       waits until requested checkpoints are done, and begins no
-//               more PAUSE_CHECKPOINTS     the same, but only until the next CHECKPOINT barrier is
-//               released END             the same as LAST_CHECKPOINT, then sends REPORT to all
-//               servers; after the
-//                               release sends STOP to all nodes, which then close their connections
+//               NONE               nothing
+//               CHECKPOINT         sends CHECKPOINT to all servers, with the entries' path
+//               LAST_CHECKPOINT    waits until requested checkpoints are done, and begins no more
+//               PAUSE_CHECKPOINTS  the same, but only until the next CHECKPOINT barrier is released
+//               FINISH_DELAYED     the same as LAST_CHECKPOINT, then sends FINISH_DELAYED to all
+//                                  servers, which apply the updates that policies hold back
+//               END                the same as LAST_CHECKPOINT, then sends REPORT to all servers;
+//                                  after the release sends STOP to all nodes, which then leave
 //             A Progress sent before the entry is counted before the action.
-//   CHECKPOINT      To a worker, this command means: agree on a step with the others and write a
+//   CHECKPOINT  To a worker, this command means: agree on a step with the others and write a
 //             checkpoint there. Users, programs and the job's schedule (checkpoint_schedule.h) ask
 //             for it. Each worker answers when it is done, so there is one checkpoint at a time;
 //             requests that come meanwhile wait, and those for the same folder become one. If such

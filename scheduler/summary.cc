@@ -384,6 +384,7 @@ json SummaryJson(const job::ResolvedJob& plan, const JobReport& report,
     if (!report.stop->failure.empty()) out["stopped"]["failure"] = report.stop->failure;
   }
   if (!report.evaluation_json.empty()) out["eval"] = EvaluationJson(report.evaluation_json);
+  // The warnings come last, because they judge the fields above.
   std::vector<std::string> warnings = report.warnings;
   for (std::string& line : QualityWarnings(plan, out)) warnings.push_back(std::move(line));
   if (!warnings.empty()) out["warnings"] = warnings;

@@ -336,6 +336,7 @@ absl::Status WriteManifest(const std::string& checkpoint, const job::ResolvedJob
   manifest.step = head.step;
   manifest.dense = dense;
   DescribeMeaning(plan, &manifest);
+  // The record is written before the files are listed, because the manifest lists it, too.
   if (!head.record.empty()) {
     TANDEM_RETURN_IF_ERROR(WriteFileAtomically(PathIn(checkpoint, kRecordFile),
                                                EncodePart(kRecordTable, head.record)));

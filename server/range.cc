@@ -188,6 +188,7 @@ Range::Admission Range::Admit(absl::Time now, uint64_t incarnation, int64_t firs
     return Admission::kEarly;
   }
 
+  // The number of the read goes first, because the order entry contains it.
   if (pull_sequence_ != nullptr && update.samples > 0) {
     const int64_t number = pull_sequence_->Take(update.rank, update.step);
     if (update.read_number < 0) update.read_number = number;  // else known (TurnOrder)
@@ -641,6 +642,8 @@ absl::Status Range::CheckHeld() const {
       absl::StrCat("range ", id_, ": held updates do not fit version ", progress_.version));
 }
 
+// Progress is checked before it is taken over, and CheckHeld compares the held updates with it
+// afterwards. The paces are a part of the policy's memory, so they come from DecodeMemory.
 absl::Status Range::Restore(const RangeImage& image, BufferSource& source) {
   TANDEM_RETURN_IF_ERROR(LoadInto(image, begin_, end_, &store_));
   if (image.progress.workers.size() != progress_.workers.size()) {

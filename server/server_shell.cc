@@ -378,6 +378,7 @@ class Server {
       trace_ = std::make_unique<collectives::Trace>(absl::StrCat("server ", index),
                                                     kFirstTracedServer + index);
     }
+    // The shards start before the session, because the registration contains their addresses.
     for (int t = 0; t < options_.plan.shards_per_server(); ++t) {
       const auto done = [this](uint64_t id, absl::Status status,
                                std::shared_ptr<const ShardReport> report) {
@@ -397,7 +398,8 @@ class Server {
     if (options_.on_end) options_.on_end(status);
     // The order of the end: heartbeats read the shards' progress, so they end first. The shards add
     // work to the file thread, and the file thread posts results to the shards. So the shards'
-    // threads stop, then the file thread ends, and only then are the shards destroyed.
+    // threads stop, then the file thread ends, and only then are the shards destroyed. The trace is
+    // written when no shard adds to it any more.
     member_.reset();
     for (const auto& shard : shards_) shard->Stop();
     files_.reset();

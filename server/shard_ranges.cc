@@ -111,6 +111,7 @@ bool ShardRanges::OnRangeData(absl::Time now, const ParsedFrame& frame, const Ra
     }
     newest = data.view();
   }
+  // The confirmation comes last, because the sender forgets its bytes then.
   Control control;
   control.mutable_command_done()->set_id(MoveId(id, data.view()));
   effects->Say({frame.header.sender, EncodeControlFrame(buffers_, NewHeader(), control)});

@@ -23,7 +23,7 @@ void CheckpointWriter::Begin(const std::string& name, const std::string& path, i
   failure_.clear();
   dense_ = DenseCheckpoint();
   dense_.id = id_;
-  stage_ = Stage::kMeet;
+  stage_ = Stage::kFirstBarrier;
 }
 
 bool CheckpointWriter::Advance(absl::Time now, TrainerEffects* effects) {
@@ -46,7 +46,7 @@ bool CheckpointWriter::Step(absl::Time now, TrainerEffects* effects) {
   // leaves no damaged one.
   switch (stage_) {
     // The dense part is read after all pushes are applied.
-    case Stage::kMeet:
+    case Stage::kFirstBarrier:
       if (!context_.barriers.Pass(now, absl::StrCat("ready to ", name_), step_, when_ready_)) {
         return false;
       }
@@ -56,8 +56,8 @@ bool CheckpointWriter::Step(absl::Time now, TrainerEffects* effects) {
       return Enter(Stage::kWrite);
     case Stage::kWrite:
       return Write(effects);
-    case Stage::kMeetServers:
-      return MeetServers(now, effects);
+    case Stage::kSecondBarrier:
+      return PassSecondBarrier(now, effects);
     case Stage::kCommit:
       return Enter(Stage::kDone);
     case Stage::kIdle:
@@ -82,10 +82,10 @@ bool CheckpointWriter::Write(TrainerEffects* effects) {
       synchroniser_.HasOwnState()) {
     Run(WriteWorkerTask{id_, &directory_, step_, position_.epoch()}, effects);
   }
-  return Enter(Stage::kMeetServers);
+  return Enter(Stage::kSecondBarrier);
 }
 
-bool CheckpointWriter::MeetServers(absl::Time now, TrainerEffects* effects) {
+bool CheckpointWriter::PassSecondBarrier(absl::Time now, TrainerEffects* effects) {
   // The scheduler has the servers write their ranges between the last entry and the release (action
   // CHECKPOINT). A failure of any worker or server comes back in the release, so all workers agree
   // on whether there is a checkpoint.

@@ -54,7 +54,7 @@ class CheckpointWriter {
   // The checkpoint is in progress, so this worker pushes nothing.
   bool holds() const { return stage_ != Stage::kIdle; }
   // All workers have entered the first barrier, so files are being written.
-  bool past_sync_round() const { return stage_ > Stage::kMeet; }
+  bool past_first_barrier() const { return stage_ > Stage::kFirstBarrier; }
   const TrainPosition& position() const { return position_; }
   // Why the last checkpoint failed; empty: the checkpoint was written.
   const std::string& failure() const { return failure_; }
@@ -70,11 +70,11 @@ class CheckpointWriter {
   bool OnCompletion(uint64_t request);
 
  private:
-  enum class Stage { kIdle, kMeet, kCollect, kWrite, kMeetServers, kCommit, kDone };
+  enum class Stage { kIdle, kFirstBarrier, kCollect, kWrite, kSecondBarrier, kCommit, kDone };
 
   bool Step(absl::Time now, TrainerEffects* effects);
   bool Write(TrainerEffects* effects);
-  bool MeetServers(absl::Time now, TrainerEffects* effects);
+  bool PassSecondBarrier(absl::Time now, TrainerEffects* effects);
   bool may_fail() const { return id_ == CheckpointId::kRequested; }
   bool Enter(Stage stage) {
     stage_ = stage;

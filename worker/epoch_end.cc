@@ -24,8 +24,8 @@ bool EpochEnd::Advance(absl::Time now, bool hold) {
       if (hold) return false;
       context_.PushEmptyToAll(now, context_.step, context_.step, kFlagEndOfEpoch);
       context_.pushed = ++context_.step;
-      return Enter(Stage::kMeet);
-    case Stage::kMeet:
+      return Enter(Stage::kBarrier);
+    case Stage::kBarrier:
       if (!context_.pushes.empty()) return false;
       if (!context_.barriers.Pass(now, name, context_.step)) return false;
       context_.common_step = context_.barriers.MaxValue(name);
@@ -34,8 +34,8 @@ bool EpochEnd::Advance(absl::Time now, bool hold) {
       if (hold) return false;
       context_.PushEmptyToAll(now, context_.step, context_.common_step, 0);
       context_.step = context_.pushed = context_.common_step + 1;
-      return Enter(Stage::kMeetAgain);
-    case Stage::kMeetAgain:
+      return Enter(Stage::kEndBarrier);
+    case Stage::kEndBarrier:
       if (!context_.pushes.empty()) return false;
       if (!context_.barriers.Pass(now, absl::StrCat(name, " caught up"), 0)) return false;
       return Enter(Stage::kOver);

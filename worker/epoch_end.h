@@ -29,12 +29,12 @@ class EpochEnd {
   bool over() const { return stage_ == Stage::kOver; }
   // Not in lockstep jobs: this worker's clock is finite again; clocks of other workers may still be
   // infinite.
-  bool caught_up() const { return stage_ == Stage::kMeetAgain || stage_ == Stage::kOver; }
+  bool caught_up() const { return stage_ == Stage::kEndBarrier || stage_ == Stage::kOver; }
   // END_OF_EPOCH is pushed: nobody waits for a step of this worker until the worker has caught up.
-  bool out_of_steps() const { return stage_ == Stage::kMeet || stage_ == Stage::kCatchUp; }
+  bool out_of_steps() const { return stage_ == Stage::kBarrier || stage_ == Stage::kCatchUp; }
 
  private:
-  enum class Stage { kDrain, kPush, kMeet, kCatchUp, kMeetAgain, kOver };
+  enum class Stage { kDrain, kPush, kBarrier, kCatchUp, kEndBarrier, kOver };
   bool Enter(Stage stage) {
     stage_ = stage;
     return true;

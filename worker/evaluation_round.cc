@@ -28,14 +28,14 @@ void EvaluationRound::Begin() {
 void EvaluationRound::BeginTest() {
   rows_ = HeldOut::kTest;
   verdict_ = Verdict();
-  stage_ = Stage::kMeet;
+  stage_ = Stage::kBarrier;
 }
 
 bool EvaluationRound::Advance(absl::Time now, TrainerEffects* effects) {
   if (task_running_ || !reads_.empty()) return false;
   WorkerBarriers& barriers = context_.barriers;
-  // The first barrier (kMeet) makes all pushes visible before anybody reads. The second
-  // (kMeetAgain) lets all workers know the verdict of rank 0, and keeps them from pushing while
+  // The first barrier (kBarrier) makes all pushes visible before anybody reads. The second
+  // (kEndBarrier) lets all workers know the verdict of rank 0, and keeps them from pushing while
   // others still score.
   switch (stage_) {
     case Stage::kBegin:
@@ -45,9 +45,9 @@ bool EvaluationRound::Advance(absl::Time now, TrainerEffects* effects) {
       // apply their held updates, and releases the workers afterwards.
       if (!barriers.Pass(now, "finish_delayed", context_.step, BarrierEnter::FINISH_DELAYED))
         return false;
-      return Enter(due_ ? Stage::kMeet : Stage::kOver);
+      return Enter(due_ ? Stage::kBarrier : Stage::kOver);
     // Nobody reads before everybody's pushes are applied.
-    case Stage::kMeet:
+    case Stage::kBarrier:
       if (!barriers.Pass(now, absl::StrCat("evaluation ", number_), context_.step)) return false;
       share_.Clear();
       first_batch_ = true;
@@ -76,8 +76,8 @@ bool EvaluationRound::Advance(absl::Time now, TrainerEffects* effects) {
       return Gather(now, effects);
     case Stage::kJudge:
       return Judge();
-    case Stage::kMeetAgain:
-      return MeetAgain(now);
+    case Stage::kEndBarrier:
+      return PassEndBarrier(now);
     case Stage::kOver:
       return false;
   }
@@ -98,7 +98,7 @@ bool EvaluationRound::IsDue() const {
 bool EvaluationRound::BeginIfDue() {
   due_ = IsDue();
   if (context_.LastEpoch() && context_.HasDelay()) return Enter(Stage::kFinishDelayed);
-  return Enter(due_ ? Stage::kMeet : Stage::kOver);
+  return Enter(due_ ? Stage::kBarrier : Stage::kOver);
 }
 
 void EvaluationRound::ReadRows(absl::Time now) {
@@ -154,7 +154,7 @@ bool EvaluationRound::Judge() {
     verdict_ = *verdict;
   }
   report_due_ = true;
-  return Enter(Stage::kMeetAgain);
+  return Enter(Stage::kEndBarrier);
 }
 
 void EvaluationRound::SendShare(absl::Time now) {
@@ -211,7 +211,7 @@ std::string EvaluationRound::WhereAndWhat(const std::string& result) const {
   return json.dump();
 }
 
-bool EvaluationRound::MeetAgain(absl::Time now) {
+bool EvaluationRound::PassEndBarrier(absl::Time now) {
   const std::string barrier = absl::StrCat("evaluated ", number_);
   const int64_t value = KeepsBest() ? verdict_.Pack() : context_.step;
   if (!context_.barriers.Pass(now, barrier, value)) return false;

@@ -74,14 +74,14 @@ class EvaluationRound {
   enum class Stage {
     kBegin,
     kFinishDelayed,
-    kMeet,
+    kBarrier,
     kFetch,
     kRead,
     kScore,
     kShare,
     kGather,
     kJudge,
-    kMeetAgain,
+    kEndBarrier,
     kOver
   };
 
@@ -96,7 +96,7 @@ class EvaluationRound {
   void KeepOwnShare(absl::Time now);
   bool Gather(absl::Time now, TrainerEffects* effects);
   void SendShare(absl::Time now);
-  bool MeetAgain(absl::Time now);
+  bool PassEndBarrier(absl::Time now);
   std::string WhereAndWhat(const std::string& result) const;
   bool KeepsBest() const { return context_.plan.job.train().has_keep_best(); }
   bool Judged() const { return KeepsBest() && rows_ == HeldOut::kValidation; }

@@ -35,7 +35,7 @@ void StepPipeline::Resume(int64_t first_step, int64_t rows) {
 
 bool StepPipeline::Advance(absl::Time now, int64_t hold_from, TrainerEffects* effects) {
   // The end of the epoch goes first: after an empty step nothing more may be fetched or read.
-  if (empty_step_ && !meets_at_end()) {
+  if (empty_step_ && !syncs_at_end()) {
     End();
     return true;
   }
@@ -60,7 +60,7 @@ void StepPipeline::End() {
   }
   next_fetch_ = next_read_ = context_.step;
   exhausted_ = false;
-  empty_step_ = met_at_end_ = false;
+  empty_step_ = synced_at_end_ = false;
   over_ = true;
 }
 
@@ -185,7 +185,7 @@ bool StepPipeline::OnCompletion(absl::Time now, const client::ClientCore::Comple
     // A step without samples of any worker has just closed, so the epoch is over.
     if (it->tells_end && completion.closed_samples == 0) {
       empty_step_ = true;
-      context_.empty_steps = synchroniser_.MeetsAtEnd() ? 2 : 1;
+      context_.empty_steps = synchroniser_.SyncsAtEnd() ? 2 : 1;
     }
     entry.reads.erase(it);
     if (!entry.reads.empty()) return true;
@@ -330,7 +330,7 @@ bool StepPipeline::FinishStep() {
     empty_step_ = true;
     context_.empty_steps = entry.slot.empty_steps;
   }
-  met_at_end_ = entry.slot.last;
+  synced_at_end_ = entry.slot.last;
   entry.state = SlotState::kFree;
   entry.slot.step = -1;
   ++context_.step;

@@ -45,7 +45,7 @@ class StepPipeline {
   // The epoch has ended; only pushes may still be in flight.
   bool over() const { return over_; }
   // The epoch has ended, or will end at the next Advance.
-  bool ends() const { return over_ || (empty_step_ && !meets_at_end()); }
+  bool ends() const { return over_ || (empty_step_ && !syncs_at_end()); }
   int64_t first_step() const { return first_step_; }
 
   void OnTaskDone(const FetchTask& task);
@@ -99,7 +99,7 @@ class StepPipeline {
   void CancelReads(Slot* entry);
   void FindKeys(const StepSlot& slot, uint32_t group);
   int64_t ClockGap() const;
-  bool meets_at_end() const { return synchroniser_.MeetsAtEnd() && !met_at_end_; }
+  bool syncs_at_end() const { return synchroniser_.SyncsAtEnd() && !synced_at_end_; }
   size_t SlotIndex(int64_t step) const {
     return static_cast<size_t>(step - skipped_) % slots_.size();
   }
@@ -113,9 +113,9 @@ class StepPipeline {
   std::vector<Slot> slots_;
 
   bool over_ = true;
-  bool empty_step_ = false;  // seen a step for which no worker had samples
-  bool met_at_end_ = false;  // ... and the workers had a sync round in the step after it
-  int64_t first_step_ = 0;   // first step of the epoch
+  bool empty_step_ = false;     // seen a step for which no worker had samples
+  bool synced_at_end_ = false;  // ... and the workers had a sync round in the step after it
+  int64_t first_step_ = 0;      // first step of the epoch
   int64_t next_fetch_ = 0, next_read_ = 0;
   // A push of this worker came too late; this step was open then.
   int64_t open_step_ = 0;

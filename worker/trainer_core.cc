@@ -291,7 +291,7 @@ bool TrainerCore::AdvanceRequestedCheckpoint(absl::Time now, TrainerEffects* eff
   if (phase_ < Phase::kTraining || !requested_checkpoint_.wanted()) return false;
   // The best model's checkpoint is past its first barrier and must finish first: checkpoints are
   // written one after the other.
-  if (best_checkpoint_.past_sync_round()) return false;
+  if (best_checkpoint_.past_first_barrier()) return false;
   RequestedCheckpoint::TrainingState state;
   state.position = Position();
   // In a lockstep job all workers take every step, even without data.

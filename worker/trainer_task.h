@@ -44,7 +44,7 @@ struct StepSlot {
   absl::Duration computed;       // how long computing took, without `slept`
   absl::Duration slept;          // sleep on purpose, as the job's fault_injection.slow_workers says
   absl::Duration joined;         // how long joining the other workers took, before the first step
-  // The last step of an epoch that ends with a barrier (DenseSynchroniser::MeetsAtEnd).
+  // The last step of an epoch that ends with a barrier (DenseSynchroniser::SyncsAtEnd).
   bool last = false;
   // Results of the synchronisation, as DenseReduction defines them: the sum of n over the workers,
   // or that the sum is unknown; if the sum is 0, how many steps nobody had samples for; and the

@@ -353,7 +353,7 @@ class Worker {
   OwnModule Module() const { return {runner_->Parameters(), runner_->ModuleContents()}; }
 
   // Joins the other replicas before the first common operation. Jobs in which each worker has its
-  // own module join while the worker opens (MeetModules), before the first step.
+  // own module join while the worker opens (ShareModules), before the first step.
   absl::Status JoinOthers() {
     if (steps_ != nullptr || options_.plan.dense_table >= 0) return absl::OkStatus();
     const bool on_device = options_.plan.job.dense().device() == Dense::CUDA;
@@ -511,14 +511,14 @@ class Worker {
     if (resume) {
       TANDEM_ASSIGN_OR_RETURN(start_, FindStart(init_from));
     }
-    if (job::HasOwnModule(plan_.job.model())) TANDEM_RETURN_IF_ERROR(MeetModules());
+    if (job::HasOwnModule(plan_.job.model())) TANDEM_RETURN_IF_ERROR(ShareModules());
     if (options_.on_open) options_.on_open();
     return absl::OkStatus();
   }
 
   // Each worker makes or loads its own module. Gives all modules the values of rank 0 before
   // on_open, since programs may read their parameters at once.
-  absl::Status MeetModules() {
+  absl::Status ShareModules() {
     if (plan_.dense_table < 0 || plan_.workers() == 1) return JoinOthers();
     TANDEM_ASSIGN_OR_RETURN(modules_, ShareModule(options_.plan, self_.index, coordinator_,
                                                   Module(), runner_->dense().values(), &watch_));

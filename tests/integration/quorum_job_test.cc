@@ -124,7 +124,7 @@ TEST_F(QuorumJobTest, AKilledRunGoesOnAndSumsEveryGradientOnce) {
 // ---- sync rounds of replicas (local_steps.quorum)
 // ----------------------------------------------------
 
-const Settings kMeets = {
+const Settings kSyncRounds = {
     "dense.synchroniser=LOCAL_SGD",
     "dense.local_steps={sync_every: 4 quorum: 2 outer_learning_rate: 0.7 outer_momentum: 0.5}",
     "dense.quorum_bound=2", kOneIsSlow};
@@ -143,8 +143,8 @@ void ExpectAllMet(const RunResult& run, int64_t bound) {
 }
 
 TEST_F(QuorumJobTest, SyncRoundsLeaveTheSlowWorkerBehindWithinTheBound) {
-  const RunResult run =
-      RunJob(Arguments(Name(), Join(kMeets, {"train.epochs=2", "policy={kind: SSP bound: 40}"})));
+  const RunResult run = RunJob(
+      Arguments(Name(), Join(kSyncRounds, {"train.epochs=2", "policy={kind: SSP bound: 40}"})));
   ExpectAllMet(run, 2);
   if (HasFailure()) return;
   EXPECT_EQ(run.summary["samples"], 2 * kRows);
@@ -154,7 +154,7 @@ TEST_F(QuorumJobTest, SyncRoundsLeaveTheSlowWorkerBehindWithinTheBound) {
 }
 
 TEST_F(QuorumJobTest, AKilledRunOfSyncRoundsGoesOn) {
-  const Settings set = Join(kMeets, {"train.epochs=3", "checkpoint.every_steps=10"});
+  const Settings set = Join(kSyncRounds, {"train.epochs=3", "checkpoint.every_steps=10"});
   const RunArguments arguments = Arguments(Name(), set);
   {
     RunningJob job(arguments);

@@ -157,7 +157,7 @@ TEST_F(ReplayJobTest, ARunThatWasKilledIsRefusedAndSoIsOneThatWentOn) {
   ASSERT_TRUE(resumed.ok()) << resumed.DebugString();
   const RunResult went_on = Replay("killed", "x");
   EXPECT_EQ(went_on.exit_code, 2) << went_on.DebugString();
-  EXPECT_THAT(went_on.output, HasSubstr("the run went on from a checkpoint"));
+  EXPECT_THAT(went_on.output, HasSubstr("the run was resumed from a checkpoint"));
 }
 
 TEST_F(ReplayJobTest, WhatCannotBeReplayedIsSaidInOneLine) {

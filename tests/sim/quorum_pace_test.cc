@@ -43,14 +43,14 @@ TEST(QuorumPaceTest, IsThatOfASimulatedWorld) {
       std::vector<double>& steps = facts.step_seconds.emplace_back();
       for (int k = 0; k < kBatches; ++k) steps.push_back(absl::ToDoubleSeconds(times->Of(k)));
     }
-    const plan::Strategy way = plan::StrategyOf(run.plan, /*colocate_servers=*/false);
-    ASSERT_TRUE(way.quorum.has_value()) << dense;
+    const plan::Strategy strategy = plan::StrategyOf(run.plan, /*colocate_servers=*/false);
+    ASSERT_TRUE(strategy.quorum.has_value()) << dense;
     const plan::QuorumPace pace =
-        plan::PaceOf(facts, *way.quorum, {way.every, absl::nullopt, 0, 0});
+        plan::PaceOf(facts, *strategy.quorum, {strategy.every, absl::nullopt, 0, 0});
     const double steps = kBatches * job.workers;
     const double simulated = steps / absl::ToDoubleSeconds(run.world->elapsed());
     EXPECT_NEAR(pace.steps_per_second, simulated, 0.1 * simulated) << dense;
-    EXPECT_LT(pace.sums * way.every, 1.0001) << dense;
+    EXPECT_LT(pace.sums * strategy.every, 1.0001) << dense;
   }
 }
 

@@ -24,7 +24,7 @@
 namespace tandem::bench {
 namespace {
 
-constexpr absl::Duration kMeet = absl::Seconds(60);
+constexpr absl::Duration kRendezvousTime = absl::Seconds(60);
 
 // Chooses the error to report. An error that only says that another rank went away explains less
 // than that rank's own error.
@@ -49,7 +49,7 @@ struct Child {
                           transport::UnixLink talk, const RankBody& body) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(1);  // the parent died in between
-  const absl::Time deadline = MonotonicNow() + kMeet;
+  const absl::Time deadline = MonotonicNow() + kRendezvousTime;
   const auto coordinator = talk.ReceiveBy(deadline);
   const absl::Status status = coordinator.ok()
                                   ? RunRank(options, coordinator->bytes, rank, deadline, body)
@@ -104,7 +104,7 @@ absl::Status BeRankZero(const RankOptions& options, const RankBody& body,
   for (size_t r = 1; r < children.size(); ++r) {
     TANDEM_RETURN_IF_ERROR(children[r].talk.Send(address));
   }
-  return RunRank(options, address, 0, MonotonicNow() + kMeet, body);
+  return RunRank(options, address, 0, MonotonicNow() + kRendezvousTime, body);
 }
 
 }  // namespace

@@ -65,7 +65,7 @@ void WarnOfCutoff(const std::string& name, const Policy& policy, int workers,
   if (policy.kind() != Policy::COSINE_GATE || policy.age_cutoff() > workers - 1) return;
   out->push_back(absl::StrFormat(
       "%s %s: gradients are %d updates old on average, so an age_cutoff of %d drops most of them; "
-      "a few times the %d workers touches stragglers alone",
+      "to drop only those of stragglers, set age_cutoff to a few times the number of workers (%d)",
       name, job::PolicyName(policy), workers - 1, policy.age_cutoff(), workers));
 }
 
@@ -74,9 +74,9 @@ void WarnOfCutoff(const std::string& name, const Policy& policy, int workers,
 double WithBound(const job::ResolvedJob& plan, const Facts& facts, absl::optional<int> bound) {
   Facts steps = facts;
   steps.latency_seconds = steps.bytes_per_second = 0;
-  Strategy way = StrategyOf(plan, /*colocate_servers=*/false);
-  way.bound = bound;
-  return EstimateStrategy(steps, way).samples_per_second / facts.batch;
+  Strategy strategy = StrategyOf(plan, /*colocate_servers=*/false);
+  strategy.bound = bound;
+  return EstimateStrategy(steps, strategy).samples_per_second / facts.batch;
 }
 
 // With a permanent straggler the other workers sooner or later always wait at the bound.
@@ -90,19 +90,21 @@ void WarnOfStraggler(const std::string& name, const Policy& policy, const job::R
   const double in_step = InStep(facts);
   const double any = WithBound(plan, facts, absl::nullopt) / in_step;
   const double on_servers = StepsPerSecond(facts, absl::nullopt, 0) / in_step;
-  const std::string beside = plan.dense_table < 0
-                                 ? absl::StrCat("dense ", job::DenseName(plan.job.dense()))
-                                 : "tables on workers";
+  const std::string other = plan.dense_table < 0
+                                ? absl::StrCat("dense ", job::DenseName(plan.job.dense()))
+                                : "tables on workers";
   out->push_back(absl::StrCat(
       absl::StrFormat(
           "%s %s: worker %d takes %.1f times as long as the others, and no bound helps against "
-          "that: %.2f times the steps of BSP, ",
+          "that: the job takes %.2f times as many steps a second as under BSP; ",
           name, job::PolicyName(policy), slow.rank, slow.factor,
           WithBound(plan, facts, bound) / in_step),
       any < kLittleGain
-          ? absl::StrFormat("and ASP has %.2f beside %s; with everything on servers it has %.2f",
-                            any, beside, on_servers)
-          : absl::StrFormat("where ASP has %.2f", any)));
+          ? absl::StrFormat(
+                "under ASP %.2f times as many, because workers also wait for each other at %s; "
+                "under ASP with everything on servers %.2f times as many",
+                any, other, on_servers)
+          : absl::StrFormat("under ASP %.2f times as many", any)));
 }
 
 void WarnOfBackups(const std::string& name, const Policy& policy, const Facts& facts,
@@ -111,8 +113,8 @@ void WarnOfBackups(const std::string& name, const Policy& policy, const Facts& f
   const double gain = WithBackups(facts, policy.backups()) / InStep(facts);
   if (gain >= kLittleGain) return;
   out->push_back(
-      absl::StrFormat("%s %s: nobody is slow: it drops %d of %d updates of each step, and at best "
-                      "makes %.2f times the useful ones of BSP",
+      absl::StrFormat("%s %s: no worker is slow: the policy drops %d of %d updates of each step, "
+                      "and applies at most %.2f times as many updates a second as BSP",
                       name, job::PolicyName(policy), policy.backups(), facts.workers, gain));
 }
 
@@ -147,16 +149,15 @@ void WarnOfDelay(const job::ResolvedJob& plan, std::vector<std::string>* out) {
   if (delay < 1) return;
   const Optimizer& optimizer = plan.job.dense().optimizer();
   out->push_back(absl::StrFormat(
-      "dense %s: its updates are %.3g others old, so that plain SGD is stable up to %.3g of the "
-      "learning "
-      "rate that it bears without delay%s (docs/POLICIES.md); dense.synchroniser ALLREDUCE has "
-      "none",
+      "dense %s: its updates are applied %.3g updates late, so plain SGD is stable only up to %.3g "
+      "of the learning rate that is stable without delay%s (docs/POLICIES.md); dense.synchroniser "
+      "ALLREDUCE has no delay",
       job::PolicyName(policy), delay, StableShare(delay),
       optimizer.kind() == Optimizer::MOMENTUM ? ", and with momentum much less" : ""));
 }
 
-std::string NameOf(const Strategy& way) {
-  return absl::StrCat("tables ", way.tables_name(), "; dense ", way.dense_name());
+std::string NameOf(const Strategy& strategy) {
+  return absl::StrCat("tables ", strategy.tables_name(), "; dense ", strategy.dense_name());
 }
 
 }  // namespace
@@ -186,20 +187,22 @@ std::vector<std::string> NotCounted(const job::ResolvedJob& plan) {
     const std::string what = absl::StrCat(table.name, " ", job::PolicyName(group.policy), ": ");
     const policies::Properties& is = group.properties;
     if (is.switch_step > 0) {
-      out.push_back(absl::StrCat(what, "figures are those after step ", is.switch_step,
-                                 "; before it all wait for each other, as under BSP"));
+      out.push_back(absl::StrCat(what, "the figures are for the steps after step ", is.switch_step,
+                                 "; before it, all workers wait for each other as under BSP"));
     }
     if (is.skips) {
       out.push_back(absl::StrCat(
-          what, "counted as ASP; really each step waits for all workers but those spared"));
+          what, "counted as ASP; in fact each step waits for all workers except the backups"));
     }
     if (is.keeps_rows) {
       out.push_back(absl::StrCat(
-          what, "rows that servers send again and reads that they spare; counted as SSP"));
+          what,
+          "counted as SSP, without the rows that servers send again and the pulls that these "
+          "save"));
     }
     if (is.measures_steps) {
       out.push_back(absl::StrCat(what, "counted as SSP(", is.clock_bound,
-                                 "), the loosest bound that it may choose"));
+                                 "), the loosest bound that the policy may choose"));
     }
   }
   const Dense& dense = plan.job.dense();
@@ -211,12 +214,12 @@ std::vector<std::string> NotCounted(const job::ResolvedJob& plan) {
                                ": counted as a ring"));
   }
   if (dense.codec().kind() == Codec::POWER_SGD) {
-    out.push_back("dense.codec POWER_SGD: counted as whole gradients, which are larger");
+    out.push_back("dense.codec POWER_SGD: counted as sending whole gradients, which are larger");
   }
   if (dense.bucket_bytes() > 0) {
     out.push_back(
-        "dense.bucket_bytes: what of the allreduce goes on during the backward pass; a step may be "
-        "shorter by what it computes, at most");
+        "dense.bucket_bytes: the allreduce overlaps the backward pass, which may make a step "
+        "shorter by at most its computing time");
   }
   if (dense.local_steps().warmup_steps() > 0) {
     out.push_back(absl::StrCat("dense.local_steps: the figures are for step ",
@@ -229,23 +232,24 @@ std::vector<std::string> NotCounted(const job::ResolvedJob& plan) {
 std::vector<std::string> WhatWouldChange(
     const Facts& facts, const std::function<bool(const Strategy&, int workers)>& may) {
   std::vector<std::string> out;
-  const auto ways_of = [&](const Facts& of) {
-    std::vector<Strategy> ways = StrategiesOf(of);
-    const auto refused = [&](const Strategy& way) { return !may(way, of.workers); };
-    ways.erase(std::remove_if(ways.begin(), ways.end(), refused), ways.end());
-    return ways;
+  const auto strategies_of = [&](const Facts& of) {
+    std::vector<Strategy> strategies = StrategiesOf(of);
+    const auto refused = [&](const Strategy& strategy) { return !may(strategy, of.workers); };
+    strategies.erase(std::remove_if(strategies.begin(), strategies.end(), refused),
+                     strategies.end());
+    return strategies;
   };
-  const std::vector<Strategy> now_ways = ways_of(facts);
-  if (now_ways.empty()) return out;
-  const Strategy best = EstimateAll(facts, now_ways).front().way;
+  const std::vector<Strategy> candidates = strategies_of(facts);
+  if (candidates.empty()) return out;
+  const Strategy best = EstimateAll(facts, candidates).front().strategy;
   const auto changes = [&](const Facts& other, const std::string& when) {
-    const std::vector<Strategy> then = ways_of(other);
+    const std::vector<Strategy> then = strategies_of(other);
     if (then.empty()) return false;
     const Estimate first = EstimateAll(other, then).front();
     const double before =
         may(best, other.workers) ? EstimateStrategy(other, best).samples_per_second : 0;
     if (first.samples_per_second < kAlike * before) return false;
-    out.push_back(absl::StrCat(when, ": ", NameOf(first.way)));
+    out.push_back(absl::StrCat(when, ": ", NameOf(first.strategy)));
     return true;
   };
   constexpr double kFastest = 1e11, kSlowest = 1e6;  // bytes a second

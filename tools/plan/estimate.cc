@@ -49,13 +49,14 @@ Traffic Beside(const Traffic& a, const Traffic& b) {
 
 double DenseBytes(const Facts& facts) { return facts.dense_parameters * kFloatBytes; }
 
-Table::Placement PlaceOf(const Strategy& way, const TableFacts& table) {
-  return way.mixed ? table.place : way.tables;
+Table::Placement PlaceOf(const Strategy& strategy, const TableFacts& table) {
+  return strategy.mixed ? table.place : strategy.tables;
 }
 
-// Whether tables are at `place`. A job without tables counts as one that has them at `way.tables`.
-bool HasTables(const Facts& facts, const Strategy& way, Table::Placement place) {
-  if (!way.mixed) return way.tables == place;
+// Whether tables are at `place`. A job without tables counts as one that has them at
+// `strategy.tables`.
+bool HasTables(const Facts& facts, const Strategy& strategy, Table::Placement place) {
+  if (!strategy.mixed) return strategy.tables == place;
   return std::any_of(facts.tables.begin(), facts.tables.end(),
                      [place](const TableFacts& table) { return table.place == place; });
 }
@@ -65,10 +66,10 @@ bool HasTables(const Facts& facts, const Strategy& way, Table::Placement place) 
 struct Touched {
   double keys = 0, rows = 0, gradients = 0;
 };
-Touched TouchedBy(const Facts& facts, const Strategy& way, Table::Placement place) {
+Touched TouchedBy(const Facts& facts, const Strategy& strategy, Table::Placement place) {
   Touched out;
   for (const TableFacts& table : facts.tables) {
-    if (PlaceOf(way, table) != place) continue;
+    if (PlaceOf(strategy, table) != place) continue;
     const double row = table.dim * kFloatBytes;
     out.keys += table.rows_a_step * kKeyBytes;
     out.rows += table.rows_a_step * row;
@@ -137,14 +138,15 @@ struct Served {
 };
 
 // Adds the traffic with servers. Call it after the traffic between workers has been added.
-void AddServers(const Facts& facts, const Strategy& way, const Served& step, StepTraffic* out) {
-  const double p = facts.workers, m = way.servers;
+void AddServers(const Facts& facts, const Strategy& strategy, const Served& step,
+                StepTraffic* out) {
+  const double p = facts.workers, m = strategy.servers;
   const double all = step.asked + step.answered + step.pushed;
   const HostTraffic among = out->worker;
   out->any_server = true;
   out->worker.read = Beside(among.read, {step.asked, step.answered, 2});
   out->worker.write = Beside(among.write, {step.pushed, 0, 1});
-  if (!way.beside) {
+  if (!strategy.beside) {
     out->server.serves = true;
     out->server.read = {step.answered * p / m, step.asked * p / m, 0};
     out->server.write = {0, step.pushed * p / m, 0};
@@ -166,45 +168,45 @@ void AddServers(const Facts& facts, const Strategy& way, const Served& step, Ste
 }
 
 // Adds the traffic of each worker that comes from tables on workers.
-void AddTablesOnWorkers(const Facts& facts, const Strategy& way, HostTraffic* worker) {
+void AddTablesOnWorkers(const Facts& facts, const Strategy& strategy, HostTraffic* worker) {
   const double p = facts.workers, others = (p - 1) / p;
   if (p == 1) return;
-  if (HasTables(facts, way, Table::SHARDED)) {
+  if (HasTables(facts, strategy, Table::SHARDED)) {
     // A worker serves as many rows as it pulls.
-    const Touched touched = TouchedBy(facts, way, Table::SHARDED);
+    const Touched touched = TouchedBy(facts, strategy, Table::SHARDED);
     const double read = (touched.keys + touched.rows) * others;
     worker->serves = true;
     worker->read = {read, read, 2};
     worker->write = {touched.gradients * others, touched.gradients * others, 1};
   }
-  if (HasTables(facts, way, Table::REPLICATED)) {
-    const double sent = TouchedBy(facts, way, Table::REPLICATED).gradients * (p - 1);
+  if (HasTables(facts, strategy, Table::REPLICATED)) {
+    const double sent = TouchedBy(facts, strategy, Table::REPLICATED).gradients * (p - 1);
     const double idle = p > 2 ? sent * (1 / kFill - 1) : 0;
     worker->write = Beside(worker->write, {sent, sent, 1, idle});
   }
 }
 
 // `steps_a_sum`: steps of a worker from one sum of dense replicas to the next.
-StepTraffic OfWay(const Facts& facts, const Strategy& way, double steps_a_sum) {
+StepTraffic TrafficOf(const Facts& facts, const Strategy& strategy, double steps_a_sum) {
   const double p = facts.workers;
   StepTraffic out;
   HostTraffic& worker = out.worker;
   worker.works = true;
-  AddTablesOnWorkers(facts, way, &worker);
+  AddTablesOnWorkers(facts, strategy, &worker);
   out.sent = worker.read.out + worker.write.out;
-  const Touched touched = TouchedBy(facts, way, Table::SERVERS);
+  const Touched touched = TouchedBy(facts, strategy, Table::SERVERS);
   Served served = {touched.keys, touched.rows, touched.gradients};
-  if (way.dense == Table::SERVERS) {
+  if (strategy.dense == Table::SERVERS) {
     served.answered += DenseBytes(facts);
     served.pushed += DenseBytes(facts);
   } else {
     // One of `steps_a_sum` steps has a sum. A mean step has this part of it.
-    const Traffic whole = OfAllReduce(facts, way.algorithm);
+    const Traffic whole = OfAllReduce(facts, strategy.algorithm);
     worker.allreduce = {whole.out / steps_a_sum, whole.in / steps_a_sum,
                         whole.messages / steps_a_sum, whole.idle / steps_a_sum};
     out.sent += SentByAllReduce(facts) / p / steps_a_sum;
   }
-  if (way.uses_servers()) AddServers(facts, way, served, &out);
+  if (strategy.uses_servers()) AddServers(facts, strategy, served, &out);
   return out;
 }
 
@@ -233,7 +235,7 @@ double ServingSeconds(const Facts& facts, const HostTraffic& host) {
   return link + host.allreduce.OnLink(facts) + waits;
 }
 
-RestOfStep Rest(const Facts& facts, const Strategy& way, const StepTraffic& traffic) {
+RestOfStep Rest(const Facts& facts, const Strategy& strategy, const StepTraffic& traffic) {
   RestOfStep rest;
   double read = 0, reduce = 0, together = 0;
   for (const HostTraffic* host : traffic.hosts()) {
@@ -246,7 +248,7 @@ RestOfStep Rest(const Facts& facts, const Strategy& way, const StepTraffic& traf
     read = std::max(read, host->read.Seconds(facts));
     reduce = std::max(reduce, host->allreduce.Seconds(facts));
   }
-  if (way.bound == 0 || way.tables_on_workers()) {
+  if (strategy.bound == 0 || strategy.tables_on_workers()) {
     // The next pull waits for the pushes of all workers.
     rest.serial = std::max(together, reduce);
     rest.least = 0;
@@ -266,27 +268,27 @@ double MeanCompute(const Facts& facts) {
   return count > 0 ? sum / count : 0;
 }
 
-void AddMemory(const Facts& facts, const Strategy& way, Estimate* out) {
+void AddMemory(const Facts& facts, const Strategy& strategy, Estimate* out) {
   for (const TableFacts& table : facts.tables) {
     const double bytes = table.rows * table.bytes_a_row;
-    const Table::Placement place = PlaceOf(way, table);
-    if (place == Table::SERVERS) out->server_memory += bytes / way.servers;
+    const Table::Placement place = PlaceOf(strategy, table);
+    if (place == Table::SERVERS) out->server_memory += bytes / strategy.servers;
     if (place == Table::SHARDED) out->worker_memory += bytes / facts.workers;
     if (place == Table::REPLICATED) out->worker_memory += bytes;
   }
   const double dense = facts.dense_parameters * facts.dense_bytes_a_parameter;
-  if (way.dense == Table::SERVERS) out->server_memory += dense / way.servers;
+  if (strategy.dense == Table::SERVERS) out->server_memory += dense / strategy.servers;
   // With a sharded optimizer each worker keeps one share of the optimizer state.
-  const double kept = facts.dense_slots_dealt && way.dense == Table::REPLICATED
+  const double kept = facts.dense_slots_dealt && strategy.dense == Table::REPLICATED
                           ? DenseBytes(facts) + (dense - DenseBytes(facts)) / facts.workers
                           : dense;
-  out->worker_memory += way.dense == Table::SERVERS ? DenseBytes(facts) : kept;
-  out->worker_memory += way.kept_models * DenseBytes(facts);
-  if (!way.quorum.has_value()) return;
+  out->worker_memory += strategy.dense == Table::SERVERS ? DenseBytes(facts) : kept;
+  out->worker_memory += strategy.kept_models * DenseBytes(facts);
+  if (!strategy.quorum.has_value()) return;
   // Sums by quorum: the model that they update, and two gradients in flight. Sync rounds by quorum:
   // the common model, the model of the sums and its velocity, and three movements in flight.
   out->worker_memory +=
-      way.quorum->count > 0 ? 6 * DenseBytes(facts) : kept + 2 * DenseBytes(facts);
+      strategy.quorum->count > 0 ? 6 * DenseBytes(facts) : kept + 2 * DenseBytes(facts);
 }
 
 std::string NameOf(Dense::Algorithm algorithm) {
@@ -300,7 +302,7 @@ Dense FitFor(Table::Placement place, const Dense& dense) {
   fit.clear_local_steps();
   fit.clear_quorum();
   fit.clear_quorum_bound();
-  // rules and calibration choose an algorithm, but `way` has one already
+  // rules and calibration choose an algorithm, but the strategy has one already
   fit.clear_algorithm_rules();
   fit.clear_calibration();
   if (place == Table::REPLICATED) {
@@ -337,11 +339,11 @@ std::string PolicySetting(absl::optional<int> bound, bool scaled) {
   return absl::StrCat("{kind: SSP bound: ", *bound, scale, "}");
 }
 
-std::string ServersOf(const Strategy& way, const std::string& how) {
-  const char* const where = way.beside         ? " beside, "
-                            : way.servers == 1 ? " server, "
-                                               : " servers, ";
-  return absl::StrCat(way.servers, where, how);
+std::string ServersOf(const Strategy& strategy, const std::string& how) {
+  const char* const where = strategy.beside         ? " beside, "
+                            : strategy.servers == 1 ? " server, "
+                                                    : " servers, ";
+  return absl::StrCat(strategy.servers, where, how);
 }
 
 }  // namespace
@@ -403,8 +405,8 @@ std::vector<std::pair<std::string, std::string>> Strategy::Overrides(const Job& 
   }
   out.emplace_back("dense.synchroniser", "ALLREDUCE");
   // GPUs have only one algorithm, which is not one of the four.
-  const bool own_way = fit.device() == Dense::CUDA && algorithm == Dense::RING;
-  if (!own_way) out.emplace_back("dense.algorithm", Dense::Algorithm_Name(algorithm));
+  const bool own_algorithm = fit.device() == Dense::CUDA && algorithm == Dense::RING;
+  if (!own_algorithm) out.emplace_back("dense.algorithm", Dense::Algorithm_Name(algorithm));
   return out;
 }
 
@@ -414,11 +416,11 @@ std::string Estimate::limit() const {
   return server_link_limits ? "the links of servers" : "the links of workers";
 }
 
-double StepsPerSecond(const Facts& facts, absl::optional<int> bound, double rest, int meet_every) {
+double StepsPerSecond(const Facts& facts, absl::optional<int> bound, double rest, int sync_every) {
   const size_t workers = facts.step_seconds.size();
   const size_t steps = workers == 0 ? 0 : facts.step_seconds[0].size();
   if (steps == 0) return 0;
-  if (!bound.has_value() && meet_every == 0) {
+  if (!bound.has_value() && sync_every == 0) {
     double sum = 0;
     for (const std::vector<double>& of : facts.step_seconds) {
       const double took = std::accumulate(of.begin(), of.end(), rest * static_cast<double>(steps));
@@ -431,7 +433,7 @@ double StepsPerSecond(const Facts& facts, absl::optional<int> bound, double rest
   const size_t ahead = bound.has_value() ? static_cast<size_t>(*bound) : steps;
   for (size_t k = 0; k < steps; ++k) {
     double released = k >= 1 + ahead ? slowest[k - 1 - ahead] : 0;
-    if (meet_every > 0 && k > 0 && k % static_cast<size_t>(meet_every) == 0) {
+    if (sync_every > 0 && k > 0 && k % static_cast<size_t>(sync_every) == 0) {
       released = slowest[k - 1];
     }
     for (size_t r = 0; r < workers; ++r) {
@@ -446,30 +448,32 @@ namespace {
 
 // The rest of a step does not contain sums. A step may wait for a sum, but a late sum waits for
 // no step.
-QuorumPace PaceOf(const Facts& facts, const Strategy& way) {
+QuorumPace PaceOf(const Facts& facts, const Strategy& strategy) {
   constexpr double kNever = std::numeric_limits<double>::infinity();
   QuorumSteps steps;
-  steps.every = way.every;
-  steps.ahead = way.bound;
-  steps.rest = Rest(facts, way, OfWay(facts, way, kNever)).serial;
-  steps.sum_seconds = OfAllReduce(facts, way.algorithm).Seconds(facts);
-  return PaceOf(facts, *way.quorum, steps);
+  steps.every = strategy.every;
+  steps.ahead = strategy.bound;
+  steps.rest = Rest(facts, strategy, TrafficOf(facts, strategy, kNever)).serial;
+  steps.sum_seconds = OfAllReduce(facts, strategy.algorithm).Seconds(facts);
+  return PaceOf(facts, *strategy.quorum, steps);
 }
 
 }  // namespace
 
-Estimate EstimateStrategy(const Facts& facts, const Strategy& way) {
-  const bool by_quorum = way.dense == Table::REPLICATED && way.quorum.has_value();
-  const QuorumPace pace = by_quorum ? PaceOf(facts, way) : QuorumPace();
-  const StepTraffic traffic = OfWay(facts, way, pace.sums > 0 ? 1 / pace.sums : way.every);
-  const RestOfStep rest = Rest(facts, way, traffic);
+Estimate EstimateStrategy(const Facts& facts, const Strategy& strategy) {
+  const bool by_quorum = strategy.dense == Table::REPLICATED && strategy.quorum.has_value();
+  const QuorumPace pace = by_quorum ? PaceOf(facts, strategy) : QuorumPace();
+  const StepTraffic traffic =
+      TrafficOf(facts, strategy, pace.sums > 0 ? 1 / pace.sums : strategy.every);
+  const RestOfStep rest = Rest(facts, strategy, traffic);
   Estimate out;
-  out.way = way;
-  const absl::optional<int> bound = way.lockstep() ? absl::optional<int>(0) : way.bound;
+  out.strategy = strategy;
+  const absl::optional<int> bound = strategy.lockstep() ? absl::optional<int>(0) : strategy.bound;
   const double workers = facts.workers;
-  const int meet_every = way.dense == Table::REPLICATED && way.every > 1 ? way.every : 0;
+  const int sync_every =
+      strategy.dense == Table::REPLICATED && strategy.every > 1 ? strategy.every : 0;
   double steps =
-      by_quorum ? pace.steps_per_second : StepsPerSecond(facts, bound, rest.serial, meet_every);
+      by_quorum ? pace.steps_per_second : StepsPerSecond(facts, bound, rest.serial, sync_every);
   if (rest.least > 0 && steps > workers / rest.least) steps = workers / rest.least;
   out.samples_per_second = steps * facts.batch;
   out.compute_seconds = MeanCompute(facts);
@@ -488,23 +492,23 @@ Estimate EstimateStrategy(const Facts& facts, const Strategy& way) {
     if (host == &traffic.server) out.server_bytes = bytes;
   }
   out.bytes_a_sample = traffic.sent / facts.batch;  // all that is sent is received
-  AddMemory(facts, way, &out);
+  AddMemory(facts, strategy, &out);
   return out;
 }
 
 std::vector<Strategy> StrategiesOf(const Facts& facts) {
   std::set<int> servers = {1, (facts.workers + 1) / 2, facts.workers};
   if (facts.servers > 0) servers.insert(facts.servers);
-  std::vector<Strategy> ways;
+  std::vector<Strategy> strategies;
   const auto add = [&](int m, bool beside) {
     for (const absl::optional<int> bound :
          {absl::optional<int>(0), absl::optional<int>(kBound), absl::optional<int>()}) {
       if (facts.dense_parameters > 0) {
-        ways.push_back({Table::SERVERS, Table::SERVERS, Dense::RING, m, bound, beside});
+        strategies.push_back({Table::SERVERS, Table::SERVERS, Dense::RING, m, bound, beside});
       }
       if (bound == kBound) continue;  // with an allreduce the bound is never reached: as ASP
       for (const Dense::Algorithm algorithm : kAlgorithms) {
-        ways.push_back({Table::SERVERS, Table::REPLICATED, algorithm, m, bound, beside});
+        strategies.push_back({Table::SERVERS, Table::REPLICATED, algorithm, m, bound, beside});
       }
     }
   };
@@ -514,10 +518,10 @@ std::vector<Strategy> StrategiesOf(const Facts& facts) {
   }
   for (const Table::Placement place : {Table::SHARDED, Table::REPLICATED}) {
     for (const Dense::Algorithm algorithm : kAlgorithms) {
-      ways.push_back({place, Table::REPLICATED, algorithm, 0, 0});
+      strategies.push_back({place, Table::REPLICATED, algorithm, 0, 0});
     }
   }
-  return ways;
+  return strategies;
 }
 
 namespace {
@@ -532,10 +536,10 @@ int KeptModels(const job::ResolvedJob& plan) {
 }  // namespace
 
 Strategy StrategyOf(const job::ResolvedJob& plan, bool colocate_servers) {
-  Strategy way;
-  way.servers = plan.server_processes();
-  way.beside = colocate_servers && way.servers > 0;
-  way.dense = plan.dense_table >= 0 ? Table::SERVERS : Table::REPLICATED;
+  Strategy strategy;
+  strategy.servers = plan.server_processes();
+  strategy.beside = colocate_servers && strategy.servers > 0;
+  strategy.dense = plan.dense_table >= 0 ? Table::SERVERS : Table::REPLICATED;
   // The strictest policy decides how far a worker may be ahead.
   int64_t bound = policies::kUnbounded;
   std::set<Table::Placement> places;
@@ -544,20 +548,20 @@ Strategy StrategyOf(const job::ResolvedJob& plan, bool colocate_servers) {
     bound = std::min(bound, plan.groups[table.group].properties.clock_bound);
     if (!table.dense) places.insert(table.placement);
   }
-  if (!places.empty()) way.tables = *places.begin();  // servers before workers
-  way.mixed = places.size() > 1;
-  way.bound = bound == policies::kUnbounded ? absl::optional<int>() : static_cast<int>(bound);
+  if (!places.empty()) strategy.tables = *places.begin();  // servers before workers
+  strategy.mixed = places.size() > 1;
+  strategy.bound = bound == policies::kUnbounded ? absl::optional<int>() : static_cast<int>(bound);
   const Dense& dense = plan.job.dense();
   if (dense.synchroniser() == Dense::LOCAL_SGD || dense.synchroniser() == Dense::EASGD) {
-    way.every = static_cast<int>(dense.local_steps().sync_every());
+    strategy.every = static_cast<int>(dense.local_steps().sync_every());
   }
   if (job::SumsByQuorum(plan.job)) {
-    way.quorum = worker::QuorumLeader::OptionsOf(plan);
+    strategy.quorum = worker::QuorumLeader::OptionsOf(plan);
   } else {
-    way.kept_models = KeptModels(plan);
+    strategy.kept_models = KeptModels(plan);
   }
-  if (IsModelled(dense.algorithm())) way.algorithm = dense.algorithm();
-  return way;
+  if (IsModelled(dense.algorithm())) strategy.algorithm = dense.algorithm();
+  return strategy;
 }
 
 Facts WithWorkers(const Facts& facts, int workers) {
@@ -582,9 +586,9 @@ Facts WithSize(const Facts& facts, double times) {
   return out;
 }
 
-std::vector<Estimate> EstimateAll(const Facts& facts, const std::vector<Strategy>& ways) {
+std::vector<Estimate> EstimateAll(const Facts& facts, const std::vector<Strategy>& strategies) {
   std::vector<Estimate> out;
-  for (const Strategy& way : ways) out.push_back(EstimateStrategy(facts, way));
+  for (const Strategy& strategy : strategies) out.push_back(EstimateStrategy(facts, strategy));
   std::stable_sort(out.begin(), out.end(), [](const Estimate& a, const Estimate& b) {
     return a.samples_per_second > b.samples_per_second;
   });

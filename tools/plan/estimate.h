@@ -80,7 +80,7 @@ struct Strategy {
 };
 
 struct Estimate {
-  Strategy way;
+  Strategy strategy;
   double samples_per_second = 0;
   // Bytes that the host of a worker, or of a server, sends or receives a step, whichever is more. A
   // host with both counts for both.
@@ -98,7 +98,7 @@ struct Estimate {
   bool server_link_limits = false;
 };
 
-Estimate EstimateStrategy(const Facts& facts, const Strategy& way);
+Estimate EstimateStrategy(const Facts& facts, const Strategy& strategy);
 
 // The model cannot tell two speeds apart whose ratio is smaller than this.
 inline constexpr double kAlike = 1.05;
@@ -119,14 +119,14 @@ Facts WithWorkers(const Facts& facts, int workers);
 // The facts with `times` times the dense parameters, and links `times` times as fast.
 Facts WithSize(const Facts& facts, double times);
 
-// Estimates all `ways`; the fastest comes first.
-std::vector<Estimate> EstimateAll(const Facts& facts, const std::vector<Strategy>& ways);
+// Estimates all `strategies`; the fastest comes first.
+std::vector<Estimate> EstimateAll(const Facts& facts, const std::vector<Strategy>& strategies);
 
 // Steps a second, summed over all workers, if each worker may be `bound` steps ahead. Each step
 // takes `rest` seconds in addition to its compute time. All workers also wait for each other after
-// every `meet_every` steps; 0: never.
+// every `sync_every` steps; 0: never.
 double StepsPerSecond(const Facts& facts, absl::optional<int> bound, double rest,
-                      int meet_every = 0);
+                      int sync_every = 0);
 
 }  // namespace tandem::plan
 

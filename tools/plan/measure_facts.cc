@@ -83,13 +83,13 @@ absl::Status DrawSteps(const job::ResolvedJob& plan, const Assumed& assumed, Fac
 absl::Status CheckKnown(const job::ResolvedJob& plan) {
   if (plan.job.model().has_script()) {
     return absl::InvalidArgumentError(
-        "model.script: only a worker that has opened a module knows how large it is; nothing here "
-        "can say what its dense part costs");
+        "model.script: the cost of this job cannot be predicted: only a worker that opens the "
+        "module knows its size; expected a compiled model");
   }
   if (plan.job.data().format() == Data::PROGRAM) {
     return absl::InvalidArgumentError(
-        "data.format: a program brings its rows itself; nothing here can say how many rows of a "
-        "table its steps touch");
+        "data.format: the cost of this job cannot be predicted: only the program knows its rows, "
+        "and so how many rows of a table a step touches; expected data in files");
   }
   return absl::OkStatus();
 }

@@ -65,6 +65,8 @@ void ClickModel::Planted(uint32_t table, uint64_t key, absl::Span<float> row) co
   }
 }
 
+// One stream of random numbers serves the whole batch, so a seed gives other batches if the order
+// of the draws changes. The labels come last, because they depend on the logits of all tables.
 void ClickModel::FillBatch(int rank, int64_t step, data::Batch* batch,
                            std::vector<double>* truth) const {
   Random random(

@@ -298,6 +298,7 @@ absl::Status SimWorkers::RunTask(int rank, const worker::TrainerTask& task) {
           [&](const worker::FillShareTask& t) { return runner.FillShare(t.share, t.payload); },
           [&](const worker::MergeSharesTask& t) { return MergeShares(rank, t); },
           [&](const worker::GatherDenseTask& t) {
+            // Counts are taken first, because ResumeDense replaces the objects that have them.
             if (w.quorum != nullptr) w.quorum->TakeMissed(t.missed);
             *t.bytes_sent = w.collectives->TakeBytes();
             ++gathered_[t.checkpoint].workers;

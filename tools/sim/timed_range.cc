@@ -62,6 +62,8 @@ TimedRange::Front TimedRange::front() const {
 
 // ---- updates ----------------------------------------------------------------------------------
 
+// The steps are those of server::Range::Admit, in the same order and for the same reasons. The
+// clocks are set before the policy is asked, because it asks them (RangeProgress::clocks).
 bool TimedRange::Admit(int64_t now_us, TimedUpdate update) {
   policies::WorkerProgress& worker = progress_.workers[static_cast<size_t>(update.rank)];
   TANDEM_CHECK(update.first == worker.admitted && update.first <= update.step);

@@ -34,6 +34,7 @@ absl::StatusOr<ReportEnd> WriteReport(const std::string& folder, const std::stri
   if (!manifest.ok()) return manifest.status();
   const std::vector<StudyRun> runs = ReadRuns(folder, *manifest);
   const Analysis analysis = Analyse(manifest->plan, manifest->chosen, runs, manifest->surroundings);
+  // The figures are drawn from results.json, and the page contains the figures.
   TANDEM_RETURN_IF_ERROR(WriteFileAtomically(folder + "/runs.csv", RunsCsv(runs)));
   TANDEM_RETURN_IF_ERROR(WriteFileAtomically(
       folder + "/results.json", scheduler::PrettyPrint(ResultsJson(manifest->plan, analysis))));

@@ -549,6 +549,7 @@ absl::StatusOr<RunPlan> OneRun(const StudyRuns& plan, const VariationPlan& varia
   run.set.emplace_back("seed", absl::StrCat(seed));
   if (plan.study.record_staleness()) run.set.emplace_back("staleness.record_updates", "true");
   TANDEM_ASSIGN_OR_RETURN(job::ResolvedJob job, PlanOfRun(plan, variation, run.set));
+  // AddValidation looks at the resolved job and changes its settings, so the job is resolved again.
   if (part == Part::kTuning) {
     TANDEM_RETURN_IF_ERROR(AddValidation(plan, variation, job.job.data(), &run.set));
     TANDEM_ASSIGN_OR_RETURN(job, PlanOfRun(plan, variation, run.set));

@@ -65,7 +65,7 @@ class DenseReduction {
   struct Step {
     int64_t number = 0;
     int64_t samples = 0;
-    // The last step of an epoch, if others than the reduction report its end (MeetsAtEnd).
+    // The last step of an epoch, if others than the reduction report its end (SyncsAtEnd).
     bool last = false;
   };
   // The value of samples_of_all() for a step in which workers have exchanged nothing.

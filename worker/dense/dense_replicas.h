@@ -45,7 +45,7 @@ class DenseReplicas final : public DenseSynchroniser {
   }
   // Lockstep policies report that no worker has samples sooner than the next sync round does.
   bool TellsSamples() const override { return !policies_tell_ && !quorum_; }
-  bool MeetsAtEnd() const override { return policies_tell_; }
+  bool SyncsAtEnd() const override { return policies_tell_; }
   bool EndsEpochs() const override { return quorum_; }
   bool HasOwnState() const override { return local_; }
   uint64_t ReadLatest(absl::Time) override { return 0; }

@@ -60,7 +60,7 @@ class DenseSynchroniser {
   // sum is known. Otherwise the answers of the policies show it.
   virtual bool TellsSamples() const = 0;
   // Whether an epoch whose end the policies have reported has one more step, with a sync round.
-  virtual bool MeetsAtEnd() const { return false; }
+  virtual bool SyncsAtEnd() const { return false; }
   // Whether the synchroniser needs an EpochEndTask: when this worker has no data left in an epoch,
   // and when no worker has.
   virtual bool EndsEpochs() const { return false; }

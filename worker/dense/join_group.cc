@@ -65,9 +65,9 @@ std::vector<Path> PathsOf(const std::vector<std::unique_ptr<collectives::Link>>&
   return paths;
 }
 
-// Meets the other workers at the rendezvous and connects links to them. `workers`: worker number by
+// Finds the other workers at the rendezvous and connects links to them. `workers`: worker number by
 // rank in the group. Adds to `options` what the group must know of the workers.
-absl::StatusOr<std::vector<std::unique_ptr<collectives::Link>>> Meet(
+absl::StatusOr<std::vector<std::unique_ptr<collectives::Link>>> ConnectWorkers(
     const job::ResolvedJob& plan, const char* group, int rank, const std::vector<int>& workers,
     const std::string& coordinator, collectives::GroupOptions* options, std::vector<Path>* paths) {
   // A worker with its own module joins when the module and the data are ready. The user's code
@@ -144,8 +144,8 @@ absl::StatusOr<std::unique_ptr<DeviceSum>> JoinDevices(
   if (leaders.size() > 1 && own != leaders.end()) {
     collectives::GroupOptions of_leaders = OptionsOf(plan, watch);
     const int number = static_cast<int>(own - leaders.begin());
-    TANDEM_ASSIGN_OR_RETURN(
-        auto links, Meet(plan, "leaders", number, leaders, coordinator, &of_leaders, paths));
+    TANDEM_ASSIGN_OR_RETURN(auto links, ConnectWorkers(plan, "leaders", number, leaders,
+                                                       coordinator, &of_leaders, paths));
     options.leaders =
         std::make_unique<collectives::Group>(number, std::move(links), std::move(of_leaders));
   }
@@ -179,8 +179,8 @@ absl::StatusOr<std::unique_ptr<collectives::Group>> ShareModule(
   std::vector<int> workers(static_cast<size_t>(plan.workers()));
   std::iota(workers.begin(), workers.end(), 0);
   std::vector<Path> paths;  // not reported: no gradients travel here
-  TANDEM_ASSIGN_OR_RETURN(auto links,
-                          Meet(plan, "modules", rank, workers, coordinator, &options, &paths));
+  TANDEM_ASSIGN_OR_RETURN(
+      auto links, ConnectWorkers(plan, "modules", rank, workers, coordinator, &options, &paths));
   auto group = std::make_unique<collectives::Group>(rank, std::move(links), std::move(options));
   TANDEM_RETURN_IF_ERROR(ShareInitialValues(*group, module, values));
   return group;
@@ -196,15 +196,16 @@ absl::StatusOr<WorkerGroup> JoinWorkers(const job::ResolvedJob& plan, int rank,
   // group is made first, with a chooser whose rules are still empty. Modules are compared before
   // the tuning, because a worker with a different module must end the job early. Device sums come
   // before the tuning, because its report names them. The tuning fills in the rules, and its bucket
-  // size goes into the reduction. Quorum mail comes last.
+  // size goes into the reduction. The steps come last, because they use the runner, and the runner
+  // takes over the group.
   WorkerGroup out;
   collectives::GroupOptions options = OptionsOf(plan, watch);
   std::vector<std::unique_ptr<collectives::Link>> links(1);
   if (plan.workers() > 1) {
     std::vector<int> workers(static_cast<size_t>(plan.workers()));
     std::iota(workers.begin(), workers.end(), 0);
-    TANDEM_ASSIGN_OR_RETURN(
-        links, Meet(plan, kWorkersGroup, rank, workers, coordinator, &options, &out.paths));
+    TANDEM_ASSIGN_OR_RETURN(links, ConnectWorkers(plan, kWorkersGroup, rank, workers, coordinator,
+                                                  &options, &out.paths));
   }
   const std::vector<int> hosts = options.host_of_rank;
   const auto rules = std::make_shared<collectives::ChooserRules>();

@@ -96,7 +96,7 @@ void LocalSteps::Close() {
   }
   ++steps_;
   stage_ = Stage::kIdle;
-  if (steps_ == options_.every || step_.last) PrepareSyncRound(Stage::kMeet);
+  if (steps_ == options_.every || step_.last) PrepareSyncRound(Stage::kSyncRound);
 }
 
 void LocalSteps::EndTogether() {
@@ -124,7 +124,7 @@ void LocalSteps::PrepareSyncRound(Stage stage) {
 
 const DenseReduction::Request* LocalSteps::Next() {
   if (stage_ == Stage::kTogether) return together_->Next();
-  if (under_way_ || (stage_ != Stage::kMeet && stage_ != Stage::kGather)) return nullptr;
+  if (under_way_ || (stage_ != Stage::kSyncRound && stage_ != Stage::kGather)) return nullptr;
   request_ = Request();
   request_.count = static_cast<int64_t>(buffer_.size());
   request_.input = request_.output = buffer_.data();
@@ -141,7 +141,7 @@ void LocalSteps::OnDone() {
   TANDEM_CHECK(under_way_);
   under_way_ = false;
   const Stage stage = std::exchange(stage_, Stage::kIdle);
-  if (stage == Stage::kMeet) return EndSyncRound();
+  if (stage == Stage::kSyncRound) return EndSyncRound();
   if (options_.rank == 0) dense_.SetValuesToCheckpoint(ModelToCheckpoint(SyncRoundOf()));
 }
 

@@ -102,10 +102,10 @@ class LocalSteps : public DenseReduction {
  private:
   enum class Stage {
     kIdle,
-    kTogether,  // a common step, of `together_`
-    kStep,      // a local step; waits for Close
-    kMeet,      // all-reduce of a sync round
-    kGather,    // the same all-reduce for a checkpoint
+    kTogether,   // a common step, of `together_`
+    kStep,       // a local step; waits for Close
+    kSyncRound,  // all-reduce of a sync round
+    kGather,     // the same all-reduce for a checkpoint
   };
 
   void PrepareSyncRound(Stage stage);

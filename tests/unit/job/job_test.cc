@@ -534,7 +534,7 @@ INSTANTIATE_TEST_SUITE_P(
         Contradiction{
             {{"dense.synchroniser", "LOCAL_SGD"}},
             "dense.local_steps.sync_every: not set; say how many steps each worker takes by "
-            "itself before all meet, such as sync_every: 8"},
+            "itself before the next sync round, such as sync_every: 8"},
         Contradiction{Local("LOCAL_SGD", "sync_every: -1"),
                       "dense.local_steps.sync_every: -1, must be 1 to 1048576"},
         Contradiction{Local("LOCAL_SGD", "sync_every: 4 elasticity: 0.1"),

@@ -39,8 +39,8 @@ Facts DenseOnly(int workers, double parameters) {
   return facts;
 }
 
-double StepSeconds(const Facts& facts, const Strategy& way) {
-  return facts.workers * facts.batch / plan::EstimateStrategy(facts, way).samples_per_second;
+double StepSeconds(const Facts& facts, const Strategy& strategy) {
+  return facts.workers * facts.batch / plan::EstimateStrategy(facts, strategy).samples_per_second;
 }
 
 Strategy OnServers(int servers) {
@@ -78,11 +78,13 @@ TEST(EstimateTest, AParameterServerAgainstARing) {
 TEST(EstimateTest, ColocatedServersShareTheirLinks) {
   const Facts four = DenseOnly(4, 1e6);
   const auto beside = [](int servers) {
-    Strategy way = OnServers(servers);
-    way.beside = true;
-    return way;
+    Strategy strategy = OnServers(servers);
+    strategy.beside = true;
+    return strategy;
   };
-  const auto estimate = [&](const Strategy& way) { return plan::EstimateStrategy(four, way); };
+  const auto estimate = [&](const Strategy& strategy) {
+    return plan::EstimateStrategy(four, strategy);
+  };
   EXPECT_NEAR(estimate(beside(4)).at_once_seconds, estimate(Reduced(Dense::RING)).at_once_seconds,
               1e-12);
   EXPECT_NEAR(estimate(beside(1)).one_way_seconds, StepSeconds(four, Reduced(Dense::NAIVE)), 1e-12);
@@ -107,10 +109,10 @@ TEST(EstimateTest, AServerBesideAWorkerSharesTheLinkOfItsAllReduce) {
   Facts facts = DenseOnly(4, 1e6);
   facts.tables = {{"ids", 16, 1e5, 2e5, 1e6, 80}};
   const double keys = 8e5, rows = 6.4e6, reduced = 2 * 3.0 / 4 * 4e6;
-  Strategy way = {Table::SERVERS, Table::REPLICATED, Dense::RING, 4, 0, true};
+  Strategy strategy = {Table::SERVERS, Table::REPLICATED, Dense::RING, 4, 0, true};
   const double served = 2 * 0.75 * (keys + rows + keys + rows);
-  EXPECT_NEAR(StepSeconds(facts, way), (plan::kOneWay * served + reduced) / 1e9, 1e-9);
-  EXPECT_NEAR(plan::EstimateStrategy(facts, way).one_way_seconds, (served + 2 * reduced) / 1e9,
+  EXPECT_NEAR(StepSeconds(facts, strategy), (plan::kOneWay * served + reduced) / 1e9, 1e-9);
+  EXPECT_NEAR(plan::EstimateStrategy(facts, strategy).one_way_seconds, (served + 2 * reduced) / 1e9,
               1e-9);
 }
 
@@ -120,14 +122,14 @@ TEST(EstimateTest, AServerBesideAWorkerSharesTheLinkOfItsRows) {
   Facts facts = DenseOnly(4, 1e6);
   facts.tables = {{"ids", 16, 1e5, 2e5, 1e6, 80}};
   const double table = 2 * 0.75 * (8e5 + 6.4e6 + 8e5 + 6.4e6), dense = 2 * 0.75 * (4e6 + 4e6);
-  const Strategy way = {Table::SHARDED, Table::SERVERS, Dense::RING, 4, 0, true};
-  const plan::Estimate estimate = plan::EstimateStrategy(facts, way);
+  const Strategy strategy = {Table::SHARDED, Table::SERVERS, Dense::RING, 4, 0, true};
+  const plan::Estimate estimate = plan::EstimateStrategy(facts, strategy);
   EXPECT_NEAR(estimate.one_way_seconds, (table + dense) / 1e9, 1e-9);
-  EXPECT_NEAR(StepSeconds(facts, way), plan::kOneWay * (table + dense) / 1e9, 1e-9);
+  EXPECT_NEAR(StepSeconds(facts, strategy), plan::kOneWay * (table + dense) / 1e9, 1e-9);
   EXPECT_DOUBLE_EQ(estimate.worker_bytes, (table + dense) / 2);
   EXPECT_NEAR(estimate.bytes_a_sample, (table + dense) / 2, 1e-3);
   // With one server the other hosts have the rows alone.
-  Strategy one = way;
+  Strategy one = strategy;
   one.servers = 1;
   EXPECT_NEAR(plan::EstimateStrategy(facts, one).one_way_seconds, (table + 3 * 8e6) / 1e9, 1e-9);
 }
@@ -156,7 +158,7 @@ TEST(EstimateTest, WiresCodecsAndSyncRoundsSendLess) {
 // seconds a step.
 struct Measured {
   const char* name;
-  Strategy way;
+  Strategy strategy;
   double seconds;
 };
 
@@ -165,17 +167,17 @@ struct Measured {
 void ExpectRankedAsMeasured(const Facts& facts, const std::vector<Measured>& all, bool near) {
   constexpr double kApart = 1.15;
   for (const Measured& a : all) {
-    const double model = StepSeconds(facts, a.way);
+    const double model = StepSeconds(facts, a.strategy);
     if (near) {
       EXPECT_LT(std::max(model / a.seconds, a.seconds / model), kApart) << a.name << ": " << model;
     }
     for (const Measured& b : all) {
       if (a.seconds * kApart > b.seconds) continue;
-      EXPECT_LT(model, StepSeconds(facts, b.way)) << a.name << " before " << b.name;
+      EXPECT_LT(model, StepSeconds(facts, b.strategy)) << a.name << " before " << b.name;
     }
   }
   // So what a plan takes is among the fastest.
-  const auto seconds_of = [&](const Measured& m) { return StepSeconds(facts, m.way); };
+  const auto seconds_of = [&](const Measured& m) { return StepSeconds(facts, m.strategy); };
   const Measured& first = *std::min_element(
       all.begin(), all.end(),
       [&](const Measured& a, const Measured& b) { return seconds_of(a) < seconds_of(b); });
@@ -193,14 +195,14 @@ Facts OverNarrowLinks(double parameters, double bytes_per_second, double compute
 
 TEST(EstimateTest, DensePartsAreRankedAsMeasured) {
   const auto reduced = [](Dense::Algorithm algorithm) {
-    Strategy way = Reduced(algorithm);
-    way.tables = Table::SHARDED;
-    return way;
+    Strategy strategy = Reduced(algorithm);
+    strategy.tables = Table::SHARDED;
+    return strategy;
   };
   const auto beside = [](int servers) {
-    Strategy way = OnServers(servers);
-    way.beside = true;
-    return way;
+    Strategy strategy = OnServers(servers);
+    strategy.beside = true;
+    return strategy;
   };
   const auto of = [&](const std::vector<double>& seconds) -> std::vector<Measured> {
     return {{"ring", reduced(Dense::RING), seconds[0]},
@@ -242,8 +244,9 @@ TEST(EstimateTest, ASizeAndARateTenTimesAsLargeTakeAsLong) {
   Facts facts = DenseOnly(4, 1e6);
   for (const double codec : {0.0, 8e4}) {
     facts.dense_codec_bytes = codec;
-    for (const Strategy& way : {Reduced(Dense::RING), OnServers(2)}) {
-      EXPECT_NEAR(StepSeconds(plan::WithSize(facts, 10), way), StepSeconds(facts, way), 1e-12);
+    for (const Strategy& strategy : {Reduced(Dense::RING), OnServers(2)}) {
+      EXPECT_NEAR(StepSeconds(plan::WithSize(facts, 10), strategy), StepSeconds(facts, strategy),
+                  1e-12);
     }
     EXPECT_GT(plan::EstimateStrategy(plan::WithSize(facts, 10), Reduced(Dense::RING)).worker_bytes,
               9.9 * plan::EstimateStrategy(facts, Reduced(Dense::RING)).worker_bytes);
@@ -285,8 +288,8 @@ TEST(EstimateTest, APushAndAnAllReduceShareALink) {
   Facts facts = DenseOnly(4, 1e6);
   facts.tables = {{"ids", 16, 1e5, 2e5, 1e6, 80}};
   const double keys = 8e5, rows = 6.4e6, reduced = 2 * 3.0 / 4 * 4e6;
-  const Strategy way = {Table::SERVERS, Table::REPLICATED, Dense::RING, 4, 0};
-  EXPECT_NEAR(StepSeconds(facts, way), (rows + keys + rows + reduced) / 1e9, 1e-9);
+  const Strategy strategy = {Table::SERVERS, Table::REPLICATED, Dense::RING, 4, 0};
+  EXPECT_NEAR(StepSeconds(facts, strategy), (rows + keys + rows + reduced) / 1e9, 1e-9);
 }
 
 // Each place of a table: what a worker sends or gets, and who keeps it.
@@ -321,9 +324,9 @@ TEST(EstimateTest, EachTableTravelsByItsOwnPlace) {
   add("served", 1000, Table::SERVERS);
   add("dealt", 2000, Table::SHARDED);
   add("copied", 100, Table::REPLICATED);
-  Strategy way = {Table::SERVERS, Table::REPLICATED, Dense::RING, 2, 0};
-  way.mixed = true;
-  const plan::Estimate mixed = plan::EstimateStrategy(facts, way);
+  Strategy strategy = {Table::SERVERS, Table::REPLICATED, Dense::RING, 2, 0};
+  strategy.mixed = true;
+  const plan::Estimate mixed = plan::EstimateStrategy(facts, strategy);
   const auto all = [](double rows) { return rows * (8 + 64 + 8 + 64); };  // ids, rows, gradients
   const double copied = 3 * 100 * 72;
   EXPECT_DOUBLE_EQ(mixed.worker_bytes, 1000 * (8 + 72) + 0.75 * all(2000) + copied);  // sent
@@ -331,11 +334,11 @@ TEST(EstimateTest, EachTableTravelsByItsOwnPlace) {
   EXPECT_DOUBLE_EQ(mixed.bytes_a_sample, all(1000) + 0.75 * all(2000) + copied);
   EXPECT_DOUBLE_EQ(mixed.server_memory, 8e7 / 2);
   EXPECT_DOUBLE_EQ(mixed.worker_memory, 8e7 / 4 + 8e7);
-  EXPECT_EQ(way.tables_name(), "2 servers, mixed");
+  EXPECT_EQ(strategy.tables_name(), "2 servers, mixed");
   // What is asked of all of them at once is waited for once.
-  const double seconds = StepSeconds(facts, way);
+  const double seconds = StepSeconds(facts, strategy);
   facts.latency_seconds = 0.001;
-  EXPECT_NEAR(StepSeconds(facts, way), seconds + 0.003, 1e-9);
+  EXPECT_NEAR(StepSeconds(facts, strategy), seconds + 0.003, 1e-9);
 }
 
 Facts Drawn(uint64_t seed, double (*draw)(Random*, int rank)) {
@@ -375,8 +378,8 @@ TEST(StepsPerSecondTest, SyncRoundsEvenStepsOut) {
   Facts facts;
   facts.workers = 2;
   facts.step_seconds = {{1, 3, 1, 3}, {3, 1, 3, 1}};
-  const auto steps = [&](int meet_every) {
-    return plan::StepsPerSecond(facts, absl::nullopt, 0, meet_every);
+  const auto steps = [&](int sync_every) {
+    return plan::StepsPerSecond(facts, absl::nullopt, 0, sync_every);
   };
   EXPECT_DOUBLE_EQ(plan::StepsPerSecond(facts, 0, 0), 8.0 / 12);
   EXPECT_DOUBLE_EQ(steps(1), 8.0 / 12);
@@ -525,11 +528,11 @@ TEST(WarningsTest, AreGivenWhereTheyAreDueAndNowhereElse) {
   const Facts even = Drawn(1, [](Random*, int) { return 1.0; });
   const Facts slow = Drawn(1, [](Random*, int rank) { return rank == 3 ? 4.0 : 1.0; });
   const job::ResolvedJob ssp = JobWith("kind: SSP bound: 4", "synchroniser: SERVERS");
-  const std::string too_old = "dense SSP(4): its updates are 7 others old";
+  const std::string too_old = "dense SSP(4): its updates are applied 7 updates late";
   EXPECT_THAT(plan::Warnings(ssp, even), ElementsAre(HasSubstr(too_old)));
   const std::string no_bound =
       " SSP(4): worker 3 takes 4.0 times as long as the others, and no bound helps against that: "
-      "1.00 times the steps of BSP, where ASP has 3.62";
+      "the job takes 1.00 times as many steps a second as under BSP; under ASP 3.62 times as many";
   EXPECT_THAT(plan::Warnings(ssp, slow),
               ElementsAre("ids" + no_bound, "dense" + no_bound, HasSubstr(too_old)));
   const job::ResolvedJob backup =
@@ -537,22 +540,22 @@ TEST(WarningsTest, AreGivenWhereTheyAreDueAndNowhereElse) {
   EXPECT_THAT(
       plan::Warnings(backup, even),
       ::testing::Contains(HasSubstr(
-          "ids BACKUP_WORKERS(1): nobody is slow: it drops 1 of 8 updates of each step, and "
-          "at best makes 0.88 times the useful ones of BSP")));
+          "ids BACKUP_WORKERS(1): no worker is slow: the policy drops 1 of 8 updates of each step, "
+          "and applies at most 0.88 times as many updates a second as BSP")));
   EXPECT_THAT(plan::Warnings(backup, slow), IsEmpty());
   const job::ResolvedJob delayed = JobWith("kind: FIXED_DELAY delay: 2", "synchroniser: SERVERS");
-  EXPECT_THAT(
-      plan::Warnings(delayed, even),
-      ElementsAre(HasSubstr("dense FIXED_DELAY(2): its updates are 2 others old, so that plain "
-                            "SGD is stable up to 0.309 of the learning rate")));
+  EXPECT_THAT(plan::Warnings(delayed, even),
+              ElementsAre(HasSubstr(
+                  "dense FIXED_DELAY(2): its updates are applied 2 updates late, so plain "
+                  "SGD is stable only up to 0.309 of the learning rate")));
   EXPECT_THAT(plan::Warnings(JobWith("kind: ASP", ""), even), IsEmpty());
   // The mean of three is a third as many updates; a whole global batch at once has no delay to
   // speak of.
   for (const auto& [policy, says] :
-       {std::pair("kind: SYNC_SWITCH switch_step: 100", "its updates are 7 others old"),
-        std::pair("kind: DC_ASGD compensation: 0.04", "its updates are 7 others old"),
-        std::pair("kind: K_BATCH_ASYNC batches: 3", "its updates are 2.33 others old"),
-        std::pair("kind: GBA batches: 2", "its updates are 3.5 others old")}) {
+       {std::pair("kind: SYNC_SWITCH switch_step: 100", "its updates are applied 7 updates late"),
+        std::pair("kind: DC_ASGD compensation: 0.04", "its updates are applied 7 updates late"),
+        std::pair("kind: K_BATCH_ASYNC batches: 3", "its updates are applied 2.33 updates late"),
+        std::pair("kind: GBA batches: 2", "its updates are applied 3.5 updates late")}) {
     EXPECT_THAT(plan::Warnings(JobWith(policy, "synchroniser: SERVERS"), even),
                 ElementsAre(HasSubstr(says)));
   }
@@ -560,7 +563,8 @@ TEST(WarningsTest, AreGivenWhereTheyAreDueAndNowhereElse) {
   const std::string gate = "kind: COSINE_GATE age_decay: 0 age_cutoff: ";
   EXPECT_THAT(plan::Warnings(JobWith(gate + "7", ""), even),
               ElementsAre(HasSubstr("gradients are 7 updates old on average, so an age_cutoff of 7 "
-                                    "drops most of them; a few times the 8 workers")));
+                                    "drops most of them; to drop only those of stragglers, set "
+                                    "age_cutoff to a few times the number of workers (8)")));
   EXPECT_THAT(plan::Warnings(JobWith(gate + "8", ""), even), IsEmpty());
 }
 
@@ -572,8 +576,9 @@ TEST(WarningsTest, AspIsNotPraisedWhereTheDensePartWaitsToo) {
   const auto says = [&](const std::string& name) {
     return ElementsAre(absl::StrCat(
         "ids SSP(4): worker 3 takes 4.0 times as long as the others, and no bound helps against "
-        "that: 1.00 times the steps of BSP, and ASP has 1.00 beside dense ",
-        name, "; with everything on servers it has 3.62"));
+        "that: the job takes 1.00 times as many steps a second as under BSP; under ASP 1.00 times "
+        "as many, because workers also wait for each other at dense ",
+        name, "; under ASP with everything on servers 3.62 times as many"));
   };
   const auto warnings = [&](const std::string& dense) {
     return plan::Warnings(JobWith("kind: SSP bound: 4", dense), slow);
@@ -594,9 +599,9 @@ TEST(WarningsTest, AspIsNotPraisedBesideTablesOnWorkers) {
   const auto parsed = job::ParseJob(text, "job.textproto", {});
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   EXPECT_THAT(plan::Warnings(*job::Resolve(*parsed), slow),
-              ::testing::Contains(HasSubstr("1.00 times the steps of BSP, and ASP has 1.00 beside "
-                                            "tables on workers; with everything on servers it has "
-                                            "3.62")));
+              ::testing::Contains(HasSubstr("under ASP 1.00 times as many, because workers also "
+                                            "wait for each other at tables on workers; under ASP "
+                                            "with everything on servers 3.62 times as many")));
 }
 
 TEST(NotCountedTest, SaysWhatTheModelTakesForSomethingElse) {
@@ -607,10 +612,9 @@ TEST(NotCountedTest, SaysWhatTheModelTakesForSomethingElse) {
   EXPECT_THAT(
       plan::NotCounted(
           JobWith("kind: SYNC_SWITCH switch_step: 100", "algorithm: SWING bucket_bytes: 65536")),
-      ElementsAre(
-          HasSubstr("ids SYNC_SWITCH(100): figures are those after step 100"),
-          HasSubstr("dense.algorithm SWING: counted as a ring"),
-          HasSubstr("dense.bucket_bytes: what of the allreduce goes on during the backward")));
+      ElementsAre(HasSubstr("ids SYNC_SWITCH(100): the figures are for the steps after step 100"),
+                  HasSubstr("dense.algorithm SWING: counted as a ring"),
+                  HasSubstr("dense.bucket_bytes: the allreduce overlaps the backward pass")));
   EXPECT_THAT(plan::NotCounted(JobWith("kind: BACKUP_WORKERS backups: 1", "synchroniser: SERVERS")),
               ::testing::Each(HasSubstr("counted as ASP")));
   EXPECT_THAT(plan::NotCounted(JobWith("kind: BSP",
@@ -629,27 +633,30 @@ TEST(WhatWouldChangeTest, NarrowLinksMoveATableOffTheWorkers) {
   facts.tables = {{"ids", 16, 1000, 5000, 1e6, 80}};
   facts.bytes_per_second = 1e10;
   facts.latency_seconds = 0.01;
-  const auto in_step = [](const Strategy& way, int) { return way.lockstep() && way.bound == 0; };
+  const auto in_step = [](const Strategy& strategy, int) {
+    return strategy.lockstep() && strategy.bound == 0;
+  };
   const std::vector<std::string> changes = plan::WhatWouldChange(facts, in_step);
   ASSERT_FALSE(changes.empty());
   EXPECT_THAT(changes[0], HasSubstr("with links of "));
   EXPECT_THAT(changes[0], ::testing::Not(HasSubstr("tables replicated")));
-  // Nothing is another way that only looks like one.
+  // A strategy that only looks different is not a change.
   facts.bytes_per_second = 0;
-  EXPECT_THAT(
-      plan::WhatWouldChange(facts, [](const Strategy& way, int) { return way == OnServers(1); }),
-      IsEmpty());
+  EXPECT_THAT(plan::WhatWouldChange(
+                  facts, [](const Strategy& strategy, int) { return strategy == OnServers(1); }),
+              IsEmpty());
 }
 
-// Only ways that the job takes with so many workers are named; and one that was the fastest, and is
-// refused then, gives way even to a slower one. Two workers send two messages by a ring, four six.
+// Only strategies that the job accepts with so many workers are named. A slower strategy replaces
+// the fastest one where the job refuses that. Two workers send two messages by a ring, four send
+// six.
 TEST(WhatWouldChangeTest, WithMoreWorkersOnlyWhatTheJobTakesThen) {
   Facts facts = DenseOnly(2, 1000);
   facts.latency_seconds = 0.001;
   facts.bytes_per_second = 0;
   const auto changes = [&](const std::function<bool(Dense::Algorithm, int workers)>& may) {
-    return plan::WhatWouldChange(facts, [&may](const Strategy& way, int workers) {
-      return way.tables == Table::REPLICATED && may(way.algorithm, workers);
+    return plan::WhatWouldChange(facts, [&may](const Strategy& strategy, int workers) {
+      return strategy.tables == Table::REPLICATED && may(strategy.algorithm, workers);
     });
   };
   EXPECT_THAT(changes([](Dense::Algorithm by, int workers) {
@@ -666,8 +673,8 @@ TEST(WhatWouldChangeTest, WithMoreWorkersOnlyWhatTheJobTakesThen) {
               IsEmpty());
 }
 
-// What is printed runs: every way of a job that stands in nobody's way, and of one with policies of
-// its own.
+// The printed settings run: for every strategy, of a job that could have any and of one with
+// policies of its own.
 TEST(OverridesTest, MakeAJobThatRunsSo) {
   const std::string plain = JobText("kind: SSP bound: 4", "");
   const std::string own =
@@ -689,21 +696,21 @@ TEST(OverridesTest, MakeAJobThatRunsSo) {
   for (const std::string& text : texts) {
     const auto parsed = job::ParseJob(text, "job.textproto", {});
     ASSERT_TRUE(parsed.ok()) << parsed.status();
-    for (const Strategy& way : plan::StrategiesOf(DenseOnly(8, 1e6))) {
-      const auto set = job::ParseJob(text, "job.textproto", way.Overrides(*parsed));
+    for (const Strategy& strategy : plan::StrategiesOf(DenseOnly(8, 1e6))) {
+      const auto set = job::ParseJob(text, "job.textproto", strategy.Overrides(*parsed));
       ASSERT_TRUE(set.ok()) << set.status();
       const auto job = job::Resolve(*set);
-      ASSERT_TRUE(job.ok()) << way.tables_name() << ", " << way.dense_name() << ": "
+      ASSERT_TRUE(job.ok()) << strategy.tables_name() << ", " << strategy.dense_name() << ": "
                             << job.status();
-      EXPECT_EQ(job->server_processes(), way.uses_servers() ? way.servers : 0);
-      EXPECT_EQ(job->dense_table >= 0, way.dense == Table::SERVERS);
-      EXPECT_EQ(job->workers_serve, way.tables != Table::SERVERS);
+      EXPECT_EQ(job->server_processes(), strategy.uses_servers() ? strategy.servers : 0);
+      EXPECT_EQ(job->dense_table >= 0, strategy.dense == Table::SERVERS);
+      EXPECT_EQ(job->workers_serve, strategy.tables != Table::SERVERS);
       const std::string policy = job::PolicyName(job->groups[job->tables[0].group].policy);
-      EXPECT_EQ(policy, !way.uses_servers() || way.bound == 0 ? "BSP"
-                        : way.bound.has_value()               ? "SSP(4)"
-                                                              : "ASP");
+      EXPECT_EQ(policy, !strategy.uses_servers() || strategy.bound == 0 ? "BSP"
+                        : strategy.bound.has_value()                    ? "SSP(4)"
+                                                                        : "ASP");
       EXPECT_EQ(job->job.dense().optimizer().learning_rate(), 0.1);
-      if (way.dense == Table::SERVERS) continue;
+      if (strategy.dense == Table::SERVERS) continue;
       EXPECT_EQ(job->job.dense().has_codec(), parsed->dense().has_codec());
       EXPECT_EQ(job->job.dense().sharded_optimizer(), parsed->dense().sharded_optimizer());
       EXPECT_EQ(job->job.dense().wire_dtype() == Dense::BF16,
@@ -712,7 +719,7 @@ TEST(OverridesTest, MakeAJobThatRunsSo) {
   }
 }
 
-// Updates that count an Nth do so in the way that is proposed, too, whoever says it: the job, a
+// Updates that count an Nth do so in the proposed strategy, too, whoever says it: the job, a
 // table, or the dense part, each for itself.
 TEST(OverridesTest, KeepTheScaleOfUpdates) {
   const std::string scaled = "kind: SSP bound: 4 async_scale: INVERSE_WORKERS";
@@ -737,47 +744,49 @@ TEST(OverridesTest, KeepTheScaleOfUpdates) {
            {table_says("async_scale: INVERSE_WORKERS"), true, false}}) {
     const auto parsed = job::ParseJob(row.text, "job.textproto", {});
     ASSERT_TRUE(parsed.ok()) << parsed.status();
-    for (const Strategy& way : plan::StrategiesOf(DenseOnly(8, 1e6))) {
-      const auto set = job::ParseJob(row.text, "job.textproto", way.Overrides(*parsed));
+    for (const Strategy& strategy : plan::StrategiesOf(DenseOnly(8, 1e6))) {
+      const auto set = job::ParseJob(row.text, "job.textproto", strategy.Overrides(*parsed));
       ASSERT_TRUE(set.ok()) << set.status();
       const auto job = job::Resolve(*set);
       ASSERT_TRUE(job.ok()) << job.status();
-      const bool waits = !way.uses_servers() || way.bound == 0;
-      EXPECT_EQ(scaled_at(*job, 0), row.table && !waits) << row.text << way.tables_name();
+      const bool waits = !strategy.uses_servers() || strategy.bound == 0;
+      EXPECT_EQ(scaled_at(*job, 0), row.table && !waits) << row.text << strategy.tables_name();
       if (job->dense_table < 0) continue;
       EXPECT_EQ(scaled_at(*job, job->dense_table), row.dense && !waits)
-          << row.text << way.dense_name();
+          << row.text << strategy.dense_name();
     }
   }
 }
 
 // Of several policies the strictest says how far workers may be ahead of each other.
 TEST(OverridesTest, TheStrategyOfAJobKnowsBoundsDelaysAndSyncRounds) {
-  const auto way = [](const std::string& policy, const std::string& dense) {
+  const auto strategy = [](const std::string& policy, const std::string& dense) {
     return plan::StrategyOf(JobWith(policy, dense), false);
   };
-  EXPECT_EQ(way("kind: FIXED_DELAY delay: 3", "synchroniser: SERVERS").bound, 0);
-  EXPECT_EQ(way("kind: DSSP bound: 1 upper_bound: 6", "synchroniser: SERVERS").bound, 6);
-  EXPECT_EQ(way("kind: GBA", "synchroniser: SERVERS").bound, absl::nullopt);
-  EXPECT_EQ(way("kind: ASP", "synchroniser: SERVERS policy { kind: SSP bound: 2 }").bound, 2);
-  const Strategy local = way("kind: ASP", "synchroniser: LOCAL_SGD local_steps { sync_every: 8 }");
+  EXPECT_EQ(strategy("kind: FIXED_DELAY delay: 3", "synchroniser: SERVERS").bound, 0);
+  EXPECT_EQ(strategy("kind: DSSP bound: 1 upper_bound: 6", "synchroniser: SERVERS").bound, 6);
+  EXPECT_EQ(strategy("kind: GBA", "synchroniser: SERVERS").bound, absl::nullopt);
+  EXPECT_EQ(strategy("kind: ASP", "synchroniser: SERVERS policy { kind: SSP bound: 2 }").bound, 2);
+  const Strategy local =
+      strategy("kind: ASP", "synchroniser: LOCAL_SGD local_steps { sync_every: 8 }");
   EXPECT_EQ(local.every, 8);
   EXPECT_EQ(local.dense_name(), "ring, every 8");
   EXPECT_FALSE(local.lockstep());
-  EXPECT_TRUE(way("kind: ASP", "").lockstep());
-  const Strategy solo = way("kind: ASP", "quorum: SOLO quorum_bound: 3");
+  EXPECT_TRUE(strategy("kind: ASP", "").lockstep());
+  const Strategy solo = strategy("kind: ASP", "quorum: SOLO quorum_bound: 3");
   EXPECT_EQ(solo.quorum, QuorumOf(Dense::SOLO, 0, 3, 0, 8));
   EXPECT_EQ(solo.dense_name(), "ring, SOLO");
   EXPECT_FALSE(solo.lockstep());
-  const Strategy sync_rounds = way("kind: ASP",
-                                   "synchroniser: LOCAL_SGD local_steps { sync_every: 8 quorum: 2 "
-                                   "grace_seconds: 0.5 }");
+  const Strategy sync_rounds =
+      strategy("kind: ASP",
+               "synchroniser: LOCAL_SGD local_steps { sync_every: 8 quorum: 2 "
+               "grace_seconds: 0.5 }");
   EXPECT_EQ(sync_rounds.quorum, QuorumOf(Dense::QUORUM_UNSPECIFIED, 2, 4, 0.5, 8));
   EXPECT_EQ(sync_rounds.dense_name(), "ring, every 8 of 2");
 }
 
 TEST(OverridesTest, TheStrategyOfAJobKnowsTablesAtSeveralPlaces) {
-  const auto way = [](const std::string& first, const std::string& second) {
+  const auto strategy = [](const std::string& first, const std::string& second) {
     const std::string on_workers = "dim: 4 policy { kind: BSP } placement: ";
     const std::string text = absl::StrReplaceAll(
         JobText("kind: ASP", ""),
@@ -788,12 +797,12 @@ TEST(OverridesTest, TheStrategyOfAJobKnowsTablesAtSeveralPlaces) {
     return plan::StrategyOf(*job::Resolve(*parsed), false);
   };
   for (const bool turned : {false, true}) {
-    const Strategy mixed = turned ? way("SERVERS", "SHARDED") : way("SHARDED", "SERVERS");
+    const Strategy mixed = turned ? strategy("SERVERS", "SHARDED") : strategy("SHARDED", "SERVERS");
     EXPECT_TRUE(mixed.mixed && mixed.uses_servers() && mixed.lockstep());
     EXPECT_EQ(mixed.tables_name(), "2 servers, mixed");
   }
-  EXPECT_EQ(way("SHARDED", "REPLICATED").tables_name(), "mixed");
-  EXPECT_EQ(way("SHARDED", "SHARDED").tables_name(), "sharded");
+  EXPECT_EQ(strategy("SHARDED", "REPLICATED").tables_name(), "mixed");
+  EXPECT_EQ(strategy("SHARDED", "SHARDED").tables_name(), "sharded");
 }
 
 // What replicas that meet keep beside themselves: a centre; of an outer step the common model and
@@ -814,18 +823,18 @@ TEST(OverridesTest, TheStrategyOfAJobKnowsWhatSyncRoundsKeep) {
                    memory(local + "quorum: 2 }"));
 }
 
-// The way that a job takes as it is: of all that there are, the one that makes it run so.
+// A job that was made for a strategy has this strategy.
 TEST(OverridesTest, TheStrategyOfAJobIsTheOneThatMadeIt) {
   const std::string text = JobText("kind: SSP bound: 4", "");
   const auto parsed = job::ParseJob(text, "job.textproto", {});
   ASSERT_TRUE(parsed.ok()) << parsed.status();
-  for (const Strategy& way : plan::StrategiesOf(DenseOnly(8, 1e6))) {
-    const auto set = job::ParseJob(text, "job.textproto", way.Overrides(*parsed));
+  for (const Strategy& strategy : plan::StrategiesOf(DenseOnly(8, 1e6))) {
+    const auto set = job::ParseJob(text, "job.textproto", strategy.Overrides(*parsed));
     ASSERT_TRUE(set.ok()) << set.status();
     const auto job = job::Resolve(*set);
     ASSERT_TRUE(job.ok()) << job.status();
-    EXPECT_EQ(plan::StrategyOf(*job, way.beside), way)
-        << way.tables_name() << ", " << way.dense_name();
+    EXPECT_EQ(plan::StrategyOf(*job, strategy.beside), strategy)
+        << strategy.tables_name() << ", " << strategy.dense_name();
   }
 }
 
