@@ -80,9 +80,9 @@ def _op_of(op: Any) -> int:
 def _check(tensor: torch.Tensor, what: str) -> torch.Tensor:
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(
-            f"tandem: {what}: a tensor is wanted, and this is a {type(tensor).__name__}")
+            f"tandem: {what}: expected a tensor, got a {type(tensor).__name__}")
     if tensor.is_sparse or tensor.layout != torch.strided:
-        raise ValueError(f"tandem: {what}: a dense tensor is wanted; give tensor.to_dense()")
+        raise ValueError(f"tandem: {what}: expected a dense tensor; hint: tensor.to_dense()")
     if tensor.device.type != "cpu":
         raise ValueError(f"tandem: {what}: the tensor is on {tensor.device}; give tensor.cpu(), or "
                          "use a back end for that device")
@@ -108,7 +108,7 @@ def _one(tensors: Any, what: str,
     if isinstance(tensors, torch.Tensor):
         return check(tensors, what)
     if len(tensors) != 1:
-        raise ValueError(f"tandem: {what}: one tensor a process is wanted, not {len(tensors)}")
+        raise ValueError(f"tandem: {what}: expected one tensor a process, got {len(tensors)}")
     return check(tensors[0], what)
 
 
@@ -527,7 +527,7 @@ class ProcessGroup(dist.ProcessGroup):
         """allreduce of several tensors of one dtype in one operation."""
         if not tensors:
             raise ValueError(
-                "tandem: all_reduce_coalesced: a list of at least one tensor is wanted")
+                "tandem: all_reduce_coalesced: expected a list of at least one tensor")
         _same(tensors, tensors[0], "all_reduce_coalesced")
         flat = torch.cat([t.detach().reshape(-1) for t in tensors])
         reduced = _Reduced(flat, _op(opts))
@@ -627,8 +627,8 @@ class ProcessGroup(dist.ProcessGroup):
         """allgather of several tensors of one dtype in one operation: a list of outputs for each
         rank."""
         if not inputs or any(len(parts) != len(inputs) for parts in output_lists):
-            raise ValueError("tandem: all_gather_coalesced: as many outputs of each rank are "
-                             "wanted as there are inputs, and at least one")
+            raise ValueError("tandem: all_gather_coalesced: expected as many outputs of each "
+                             "rank as there are inputs, and at least one")
         self._check_parts(output_lists, "all_gather_coalesced: the output lists")
         for parts in output_lists:
             for part, tensor in zip(parts, inputs):
@@ -786,8 +786,8 @@ class ProcessGroup(dist.ProcessGroup):
 
     def _check_parts(self, parts: Sequence[Any], what: str) -> None:
         if len(parts) != self.size():
-            raise ValueError(f"tandem: {what} has {len(parts)} entries; one for each of "
-                             f"{self.size()} ranks is wanted")
+            raise ValueError(f"tandem: {what} has {len(parts)} entries, expected one "
+                             f"for each of {self.size()} ranks")
         for part in parts:
             if isinstance(part, torch.Tensor):
                 (_check_written if "output" in what else _check)(part, what)
@@ -795,14 +795,14 @@ class ProcessGroup(dist.ProcessGroup):
     def _check_multiple(self, small: torch.Tensor, large: torch.Tensor, what: str, large_name: str,
                         small_name: str) -> None:
         if small.numel() * self.size() != large.numel():
-            raise ValueError(f"tandem: {what}: the {large_name} has {large.numel()} elements; "
-                             f"{self.size()} times the {small.numel()} of the {small_name} are "
-                             "wanted")
+            raise ValueError(f"tandem: {what}: the {large_name} has {large.numel()} elements, "
+                             f"expected {self.size()} times the {small.numel()} of the "
+                             f"{small_name}")
 
     def _check_own(self, sent: int, received: int, what: str) -> None:
         if sent != received:
             raise ValueError(f"tandem: {what}: rank {self.rank()} sends itself {sent} bytes and "
-                             f"wants {received} of itself; give both one size")
+                             f"expects {received} of itself; give both one size")
 
     def _splits(self, tensor: torch.Tensor, sizes: Sequence[int], name: str,
                 times: int) -> list[int]:
@@ -814,8 +814,8 @@ class ProcessGroup(dist.ProcessGroup):
                                  f"divisible by {self.size()} ranks; give {name}_split_sizes")
             sizes = [rows // self.size()] * self.size()
         if len(sizes) != self.size() or sum(sizes) != rows:
-            raise ValueError(f"tandem: all_to_all_single: {name}_split_sizes {list(sizes)}; one "
-                             f"for each of {self.size()} ranks is wanted, {rows} together")
+            raise ValueError(f"tandem: all_to_all_single: {name}_split_sizes {list(sizes)}, "
+                             f"expected one for each of {self.size()} ranks, {rows} together")
         row = tensor.numel() // rows * times if rows else 0
         return [row * n for n in sizes]
 
