@@ -9,7 +9,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <fstream>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -17,6 +19,22 @@
 #include "base/exhaustion.h"
 
 namespace tandem::cli {
+namespace {
+
+std::vector<std::string> LastLines(const std::string& log) {
+  constexpr size_t kMostLines = 5;
+  constexpr std::streamoff kMostBytes = 8192;
+  std::ifstream file(log, std::ios::ate);
+  file.seekg(std::max<std::streamoff>(0, static_cast<std::streamoff>(file.tellg()) - kMostBytes));
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(file, line);) {
+    if (!line.empty()) lines.push_back(line);
+  }
+  if (lines.size() > kMostLines) lines.erase(lines.begin(), lines.end() - kMostLines);
+  return lines;
+}
+
+}  // namespace
 
 std::string Children::Exit::DebugString() const {
   if (signal != 0) {
@@ -30,16 +48,14 @@ std::string Children::Exit::DebugString() const {
 
 Children::~Children() { StopAll(absl::ZeroDuration()); }
 
-absl::Status Children::Start(const std::string& name, const std::vector<std::string>& argv,
-                             const std::string& log, int pipe_fd,
-                             const std::vector<std::pair<std::string, std::string>>& environment,
-                             int network) {
+absl::Status Children::Start(const Command& command) {
   std::vector<char*> args;
-  for (const std::string& arg : argv) args.push_back(const_cast<char*>(arg.c_str()));
+  for (const std::string& arg : command.argv) args.push_back(const_cast<char*>(arg.c_str()));
   args.push_back(nullptr);
-  const int log_fd = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  const int log_fd = open(command.log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (log_fd < 0) {
-    return absl::PermissionDeniedError(absl::StrCat(log, ": cannot be written: ", strerror(errno)));
+    return absl::PermissionDeniedError(
+        absl::StrCat(command.log, ": cannot be written: ", strerror(errno)));
   }
   const pid_t parent = getpid();
   const pid_t pid = fork();
@@ -47,18 +63,20 @@ absl::Status Children::Start(const std::string& name, const std::vector<std::str
     close(log_fd);
     const std::string why = strerror(errno);
     return absl::ResourceExhaustedError(
-        absl::StrCat("cannot start ", name, ": ", why, "; ", ThreadLimitHint()));
+        absl::StrCat("cannot start ", command.name, ": ", why, "; ", ThreadLimitHint()));
   }
   if (pid == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(1);  // the parent died in between
     setpgid(0, 0);                      // Ctrl-C reaches the driver, which ends the job in order
     signal(SIGUSR1, SIG_IGN);           // until the program installs its handler
-    for (const auto& [key, value] : environment) setenv(key.c_str(), value.c_str(), 1);
+    for (const auto& [key, value] : command.environment) setenv(key.c_str(), value.c_str(), 1);
     dup2(log_fd, STDOUT_FILENO);
     dup2(log_fd, STDERR_FILENO);
     const int null_fd = open("/dev/null", O_RDONLY);
     dup2(null_fd, STDIN_FILENO);
+    const int pipe_fd = command.pipe_fd;
+    const int network = command.network;
     if (pipe_fd == 3) fcntl(3, F_SETFD, 0);  // already descriptor 3: keep it open in the program
     if (pipe_fd >= 0 && pipe_fd != 3) dup2(pipe_fd, 3);
     if (network < 0 || setns(network, CLONE_NEWNET) == 0) execv(args[0], args.data());
@@ -66,7 +84,7 @@ absl::Status Children::Start(const std::string& name, const std::vector<std::str
     _exit(127);
   }
   close(log_fd);
-  running_.push_back({name, pid, log});
+  running_.push_back({command.name, pid, command.log});
   return absl::OkStatus();
 }
 
@@ -91,6 +109,7 @@ std::vector<Children::Exit> Children::Reap() {
     } else if (WIFEXITED(status)) {
       exit.code = WEXITSTATUS(status);
     }
+    exit.lines = LastLines(exit.log);
     exits.push_back(std::move(exit));
     running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(i));
   }

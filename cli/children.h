@@ -1,7 +1,9 @@
-// Starts, watches and ends the processes of a local cluster. No process outlives this one: the
-// kernel kills the children if their parent dies.
+// Children watches the processes of a job on this host: it starts commands, reports how they ended
+// and what they logged last, and ends them. No process outlives this one: the kernel kills the
+// children if their parent dies.
 //
-// Thread safety: one thread.
+// Not here: the commands of the roles (role_starter.h), what the end of a process means for the job
+// (supervisor.h). Thread safety: one thread.
 #ifndef TANDEM_CLI_CHILDREN_H_
 #define TANDEM_CLI_CHILDREN_H_
 
@@ -25,17 +27,21 @@ class Children {
     int code = 0;                     // exit status, if signal is 0; or kUnknown
     int signal = 0;                   // the signal that killed it
     std::string log;                  // its log file
+    std::vector<std::string> lines;   // the last lines of the log that are not empty
     std::string DebugString() const;  // "worker 1 (pid 123) was ended by signal 9 (Killed)"
   };
 
   ~Children();  // kills the processes that still run, and waits for them
 
-  // Starts argv[0]; stdout and stderr go to the file `log`; `pipe_fd`, if not -1, becomes
-  // descriptor 3. `environment` is added to ours. `network`, if not -1, is its network namespace.
-  absl::Status Start(const std::string& name, const std::vector<std::string>& argv,
-                     const std::string& log, int pipe_fd,
-                     const std::vector<std::pair<std::string, std::string>>& environment,
-                     int network = -1);
+  struct Command {
+    std::string name;               // for people, such as "worker 1"
+    std::vector<std::string> argv;  // argv[0] is the path of the program
+    std::string log;                // file that stdout and stderr are appended to
+    int pipe_fd = -1;               // becomes descriptor 3; -1: none
+    std::vector<std::pair<std::string, std::string>> environment = {};  // added to ours
+    int network = -1;                                                   // namespace; -1: ours
+  };
+  absl::Status Start(const Command& command);
 
   // Returns the processes that have ended since the last call.
   std::vector<Exit> Reap();

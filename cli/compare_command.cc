@@ -170,7 +170,7 @@ class ProcessLauncher final : public study::RunLauncher {
     const absl::Time begin = MonotonicNow();
     End end;
     Children children;
-    if (const absl::Status started = children.Start(argv[1], argv, log, -1, {}); !started.ok()) {
+    if (const absl::Status started = children.Start({argv[1], argv, log}); !started.ok()) {
       end.why = std::string(started.message());
       return end;
     }

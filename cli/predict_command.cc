@@ -23,6 +23,7 @@
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "cli/progress_view.h"
+#include "cli/role_commands.h"
 #include "cli/run_command.h"
 #include "data/chosen_columns.h"
 #include "data/files.h"

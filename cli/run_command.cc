@@ -1,7 +1,5 @@
 #include "cli/run_command.h"
 
-#include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -9,7 +7,6 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <map>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -17,32 +14,31 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
-#include "absl/strings/str_split.h"
-#include "absl/time/clock.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/owned_fd.h"
 #include "base/process.h"
 #include "base/status_macros.h"
 #include "cli/children.h"
+#include "cli/describe_run.h"
+#include "cli/event_pipe.h"
 #include "cli/job_hosts.h"
 #include "cli/output_folder.h"
 #include "cli/progress_view.h"
 #include "cli/resume_point.h"
+#include "cli/role_commands.h"
 #include "cli/script.h"
+#include "cli/supervisor.h"
 #include "data/batch_source.h"
 #include "data/id_check.h"
 #include "data/statistics.h"
-#include "job/step_time.h"
 #include "node/network_check.h"
 #include "node/role_flags.h"
 #include "node/transport_choice.h"
-#include "policies/policy.h"
 #include "scheduler/summary.h"
 #include "server/checkpoint_directory.h"
 #include "server/range_file.h"
@@ -54,49 +50,6 @@ namespace tandem::cli {
 namespace {
 
 namespace fs = std::filesystem;
-
-// kNamingGrace: the time for the scheduler to name the failure after a process has died in a
-// running job. kStopGrace, kEarlyStopGrace: the time for all processes to end, in training and
-// before it.
-constexpr absl::Duration kNamingGrace = absl::Seconds(6);
-constexpr absl::Duration kStopGrace = absl::Seconds(3);
-constexpr absl::Duration kEarlyStopGrace = absl::Milliseconds(300);
-constexpr size_t kLogLines = 5;  // printed from the log of a process that has died
-
-// Reads events, lines of JSON, from the scheduler's pipe.
-class EventPipe {
- public:
-  absl::Status Open() {
-    int fds[2];
-    if (pipe2(fds, O_CLOEXEC) != 0) return absl::ResourceExhaustedError("no pipe");
-    read_end_ = OwnedFd(fds[0]);
-    write_end_ = OwnedFd(fds[1]);
-    fcntl(fds[0], F_SETFL, O_NONBLOCK);
-    return absl::OkStatus();
-  }
-  int write_fd() const { return write_end_.get(); }
-  void CloseWriter() { write_end_ = OwnedFd(); }
-  // Waits up to `timeout` for events.
-  std::vector<nlohmann::json> Read(absl::Duration timeout) {
-    pollfd wait = {read_end_.get(), POLLIN, 0};
-    poll(&wait, 1, static_cast<int>(absl::ToInt64Milliseconds(timeout)));
-    if ((wait.revents & POLLHUP) != 0 && (wait.revents & POLLIN) == 0) absl::SleepFor(timeout);
-    char bytes[65536];
-    for (ssize_t n; (n = read(read_end_.get(), bytes, sizeof bytes)) > 0;) {
-      text_.append(bytes, static_cast<size_t>(n));
-    }
-    std::vector<nlohmann::json> events;
-    for (size_t end; (end = text_.find('\n')) != std::string::npos; text_.erase(0, end + 1)) {
-      auto event = nlohmann::json::parse(text_.substr(0, end), nullptr, false);
-      if (event.is_object()) events.push_back(std::move(event));
-    }
-    return events;
-  }
-
- private:
-  OwnedFd read_end_, write_end_;
-  std::string text_;
-};
 
 constexpr char kBadRowsFile[] = "bad_rows.txt";
 
@@ -114,11 +67,6 @@ absl::Status TryToWrite(const std::string& folder) {
 bool CanRewriteALine() {
   const char* const terminal = getenv("TERM");
   return isatty(STDOUT_FILENO) != 0 && absl::string_view(terminal ? terminal : "") != "dumb";
-}
-
-// "1 server", "2 servers".
-std::string Counted(int64_t count, absl::string_view what) {
-  return absl::StrCat(count, " ", what, count == 1 ? "" : "s");
 }
 
 // Changes a message about data to the flags of the called command: the job file of `tandem predict`
@@ -154,7 +102,8 @@ class Run {
         checkpoints_(!PathsOf(flags.start, flags.out, plan_).checkpoint_folder.empty()),
         script_hash_(std::move(script_hash)),
         live_(flags.lines == stdout && CanRewriteALine()),
-        view_(flags.lines, live_) {}
+        view_(flags.lines, live_),
+        supervisor_(HowToStop()) {}
 
   // Checks that the programs to start exist.
   absl::Status CheckPrograms() const {
@@ -209,6 +158,9 @@ class Run {
     stops_ = node::StopSignals();
     checkpoints_asked_ = node::CheckpointSignals();
     Announce();
+    roles_.emplace(plan_, RoleOptions{JobPath(), flags_.out, flags_.python, flags_.script_flags,
+                                      flags_.replay, flags_.trace_steps, flags_.scores,
+                                      hosts_.has_value() ? &*hosts_ : nullptr});
     if (const absl::Status started = StartScheduler(); !started.ok()) {
       return node::Finish(flags_.program, started);
     }
@@ -245,160 +197,35 @@ class Run {
     }
   }
 
-  void Announce() {
-    if (flags_.scores) return;
-    std::vector<std::string> parts;
-    for (const job::TablePlan& table : plan_.tables) {
-      if (table.dense) continue;
-      const bool on_workers = table.placement != Table::SERVERS;
-      parts.push_back(absl::StrCat(
-          "table ", table.name, " ", on_workers ? Table::Placement_Name(table.placement) + " " : "",
-          job::PolicyName(plan_.groups[table.group].policy), table.frozen ? " (frozen)" : ""));
-    }
-    const bool on_servers = plan_.dense_table >= 0;
-    parts.push_back(
-        on_servers
-            ? absl::StrCat(
-                  "dense on servers ",
-                  job::PolicyName(
-                      plan_.groups[plan_.tables[static_cast<size_t>(plan_.dense_table)].group]
-                          .policy))
-            : absl::StrCat("dense by ", job::DenseName(plan_.job.dense())));
-    view_.Line(absl::StrCat(plan_.job.name(), ": ", Counted(plan_.workers(), "worker"), ", ",
-                            Counted(plan_.server_processes(), "server"), ", seed ",
-                            plan_.job.seed(), "; ", absl::StrJoin(parts, ", ")));
-    NoteHybrid(on_servers);
-    if (plan_.job.fault_injection().slow_workers_size() > 0) {
-      view_.Line(absl::StrCat("slow on purpose (fault_injection.slow_workers): ",
-                              job::DescribeStepTimes(plan_.job)));
-    }
-    if (flags_.start.resumed.has_value()) {
-      view_.Line(absl::StrCat("resumes at step ", WithCommas(flags_.start.resumed->step), ", from ",
-                              flags_.start.resumed->checkpoint));
-    }
+  // A replay writes no checkpoint: its barrier would need another order than the recorded one.
+  Supervisor::Options HowToStop() const {
+    Supervisor::Options options;
+    options.checkpoints = checkpoints_ && flags_.replay.empty();
+    options.ends_at_once = !flags_.replay.empty();
+    options.why_no_log = [out = flags_.out] {
+      return std::string(TryToWrite(out + "/logs").message());
+    };
+    return options;
   }
 
-  // Prints what asynchrony means in this job. The clock gap of a hybrid alone would mislead.
-  void NoteHybrid(bool dense_on_servers) {
-    bool asynchronous = false;
-    for (const job::GroupPlan& group : plan_.trained_groups()) {
-      if (group.properties.holds && group.properties.switch_step == 0) continue;
-      asynchronous = true;
-      view_.Line(absl::StrCat(job::PolicyName(group.policy), ": each worker's update counts ",
-                              group.policy.async_scale() == Policy::INVERSE_WORKERS
-                                  ? "1/workers (async_scale: INVERSE_WORKERS)"
-                                  : "in full (async_scale: ONE)"));
-    }
-    if (asynchronous && !dense_on_servers) {
-      const Dense& dense = plan_.job.dense();
-      const std::string apart =
-          job::SumsByQuorum(plan_.job) && dense.has_local_steps()
-              ? absl::StrCat("a worker is at most ",
-                             Counted(static_cast<size_t>(dense.quorum_bound()), "sync round"),
-                             " behind the others")
-          : dense.has_local_steps()
-              ? absl::StrCat("sync rounds keep workers within ",
-                             Counted(static_cast<size_t>(dense.local_steps().sync_every()), "step"),
-                             " of each other")
-          : job::SumsByQuorum(plan_.job)
-              ? absl::StrCat("a worker is at most ",
-                             Counted(static_cast<size_t>(dense.quorum_bound()), "step"),
-                             " behind the sums of dense gradients, and they within one step of the "
-                             "first")
-              : "the allreduce keeps workers within one step of each other";
-      view_.Line(absl::StrCat(
-          "hybrid: ", apart, "; ", "nobody waits for table updates, and rows are read ",
-          plan_.job.train().prefetch_steps(),
-          plan_.job.train().prefetch_steps() == 1 ? " step ahead" : " steps ahead"));
-    }
+  void Announce() {
+    if (flags_.scores) return;
+    for (const std::string& line : DescribeRun(plan_, flags_.start)) view_.Line(line);
   }
 
   absl::Status StartScheduler() {
     TANDEM_RETURN_IF_ERROR(pipe_.Open());
-    std::vector<std::string> argv = {
-        Program("tandem-scheduler"), "--job", JobPath(), "--out", flags_.out, "--progress-fd", "3"};
-    const StartFlags& start = flags_.start;
-    if (start.resumed.has_value()) {
-      argv.insert(argv.end(), {"--resume", start.resume});
-    } else if (!start.init_from.empty()) {
-      argv.insert(argv.end(), {"--init-from", start.init_from});
-    }
-    for (const std::string& table : start.only_tables) {
-      argv.insert(argv.end(), {"--only-tables", table});
-    }
-    if (!start.checkpoint) argv.push_back("--no-checkpoint");
-    const absl::Status started =
-        StartRole("scheduler", std::move(argv), pipe_.write_fd(), {driver_});
+    const absl::Status started = children_.Start(roles_->Scheduler(flags_.start, pipe_.write_fd()));
     pipe_.CloseWriter();
     return started;
   }
 
-  // Starts a program of Tandem, on its virtual host if there are any.
-  absl::Status StartRole(const std::string& name, std::vector<std::string> argv, int pipe_fd,
-                         const std::vector<std::pair<std::string, std::string>>& environment) {
-    int network = -1;
-    if (hosts_.has_value()) {
-      for (std::string& flag : hosts_->FlagsOf(name)) argv.push_back(std::move(flag));
-      network = hosts_->NetworkOf(name);
-    }
-    return children_.Start(name, argv, LogOf(name), pipe_fd, environment, network);
-  }
-
-  std::string Program(const char* name) const { return absl::StrCat(ProgramFolder(), "/", name); }
-  std::string LogOf(absl::string_view name) const {
-    return absl::StrCat(flags_.out, "/logs/", absl::StrJoin(absl::StrSplit(name, ' '), "-"),
-                        ".log");
-  }
-
-  // The absolute path of a file of the run, because a script may change its folder.
-  std::string Absolute(const std::string& name) const {
-    return (fs::absolute(flags_.out) / name).string();
-  }
-
-  // `name`: the role, for the name of the file.
-  void AddTraceFlags(const std::string& name, std::vector<std::string>* argv) const {
-    if (flags_.trace_steps == 0) return;
-    argv->insert(argv->end(), {"--trace", absl::StrCat(flags_.out, "/trace-", name, ".json"),
-                               "--trace-steps", absl::StrCat(flags_.trace_steps)});
-  }
-
   absl::Status StartNodes(const std::string& address) {
-    const std::vector<std::string> common = {"--job", JobPath(), "--scheduler", address};
     for (int s = 0; s < plan_.server_processes(); ++s) {
-      std::vector<std::string> argv = {Program("tandem-server"), "--index", absl::StrCat(s),
-                                       "--out", flags_.out};
-      if (!flags_.replay.empty()) argv.insert(argv.end(), {"--replay", flags_.replay});
-      AddTraceFlags(absl::StrCat("server-", s), &argv);
-      argv.insert(argv.end(), common.begin(), common.end());
-      TANDEM_RETURN_IF_ERROR(StartRole(absl::StrCat("server ", s), std::move(argv), -1, {driver_}));
+      TANDEM_RETURN_IF_ERROR(children_.Start(roles_->Server(s, address)));
     }
-    const std::string threads = absl::StrCat(plan_.job.cluster().threads_per_worker());
     for (int w = 0; w < plan_.workers(); ++w) {
-      const std::string name = absl::StrCat("worker ", w);
-      if (!flags_.python.empty()) {
-        auto environment = ScriptEnvironment(ProgramFolder(), plan_, JobPath(), address, w);
-        environment.push_back(driver_);
-        environment.emplace_back("TANDEM_DUMP_COLLECTIVES", Absolute("collectives"));
-        if (flags_.trace_steps > 0) {
-          environment.emplace_back("TANDEM_TRACE", Absolute(absl::StrCat("trace-", w, ".json")));
-          environment.emplace_back("TANDEM_TRACE_STEPS", absl::StrCat(flags_.trace_steps));
-        }
-        if (flags_.scores) environment.emplace_back(kScoresVariable, ScoresFile(flags_.out, w));
-        TANDEM_RETURN_IF_ERROR(children_.Start(
-            name, ScriptCommand(flags_.python, flags_.script_flags), LogOf(name), -1, environment));
-        continue;
-      }
-      std::vector<std::string> argv = {Program("tandem-worker"), "--index", absl::StrCat(w),
-                                       "--dump-collectives", flags_.out + "/collectives"};
-      AddTraceFlags(absl::StrCat(w), &argv);
-      if (plan_.workers_serve) argv.insert(argv.end(), {"--out", flags_.out});
-      if (plan_.workers_serve && !flags_.replay.empty()) {
-        argv.insert(argv.end(), {"--replay", flags_.replay});
-      }
-      if (flags_.scores) argv.insert(argv.end(), {"--scores", ScoresFile(flags_.out, w)});
-      argv.insert(argv.end(), common.begin(), common.end());
-      TANDEM_RETURN_IF_ERROR(
-          StartRole(name, std::move(argv), -1, {{"OMP_NUM_THREADS", threads}, driver_}));
+      TANDEM_RETURN_IF_ERROR(children_.Start(roles_->Worker(w, address)));
     }
     return absl::OkStatus();
   }
@@ -409,40 +236,28 @@ class Run {
     std::vector<Children::Exit> exits = children_.Reap();
     for (const nlohmann::json& event : pipe_.Read(absl::Milliseconds(100))) OnEvent(event);
     const absl::Time now = MonotonicNow();
-    // A killed process comes before processes that ended because of it.
-    std::stable_partition(exits.begin(), exits.end(),
-                          [](const Children::Exit& exit) { return exit.signal != 0; });
-    for (const Children::Exit& exit : exits) OnExit(exit, now);
+    supervisor_.OnExits(now, std::move(exits));
     for (const int stops = stops_->load(); stops_seen_ < stops; ++stops_seen_) OnStop(now);
     if (const int asked = checkpoints_asked_->load();
-        started_ && checkpoint_counts_seen_ != asked) {
+        supervisor_.started() && checkpoint_counts_seen_ != asked) {
       checkpoint_counts_seen_ = asked;
       OnCheckpoint();
     }
-    if (now >= give_up_ || !children_.running()) over_ = true;
+    if (supervisor_.over(now) || !children_.running()) over_ = true;
   }
 
-  // Handles Ctrl-C. The scheduler of a running job first writes a checkpoint, then ends all
-  // processes. It ends them at once at the second Ctrl-C, or if the job has no checkpoints. Before
-  // the job runs, do not wait.
   void OnStop(absl::Time now) {
-    const bool again = stopping_;
-    // A replay writes no checkpoint: its barrier would need another order than the recorded one.
-    const bool checkpoints = checkpoints_ && flags_.replay.empty();
-    if (again && (finished_ || !checkpoints)) return;
-    stopping_ = true;
+    const Supervisor::Stop stop = supervisor_.OnStop(now);
+    if (stop == Supervisor::Stop::kIgnore) return;
     if (flags_.replay.empty()) children_.SignalOne("scheduler", node::kDriverStops);
-    if (started_ && checkpoints && !again) {
-      return view_.Line("stopping: making a checkpoint first; once more to end at once");
-    }
-    if (failure_.empty()) failure_ = "stopped by a signal";
-    view_.Line("stopping");
-    give_up_ = started_ && flags_.replay.empty() ? now + kStopGrace : now;
+    view_.Line(stop == Supervisor::Stop::kCheckpoint
+                   ? "stopping: making a checkpoint first; once more to end at once"
+                   : "stopping");
   }
 
   // Handles SIGUSR1 once all processes run. Batch systems send it before the end of a job's time.
   void OnCheckpoint() {
-    if (stopping_ || finished_ || !failure_.empty()) return;
+    if (supervisor_.stopping() || supervisor_.finished() || !supervisor_.failure().empty()) return;
     if (!flags_.replay.empty()) return view_.Line("SIGUSR1: a replay writes no checkpoint");
     if (!checkpoints_) {
       return view_.Line(flags_.start.checkpoint
@@ -455,98 +270,34 @@ class Run {
 
   void OnEvent(const nlohmann::json& event) {
     const std::string kind = event.value("event", "");
+    const absl::Time now = MonotonicNow();
     if (kind == "address") {
       if (const absl::Status started = StartNodes(event.value("address", "")); !started.ok()) {
-        failure_ = std::string(started.message());
-        over_ = true;
+        supervisor_.OnCannotStart(std::string(started.message()));
       }
     } else if (kind == "started") {
-      started_ = true;
+      supervisor_.OnStarted();
       kept_ = OwnedFd();
     } else if (kind == "failed") {
-      OnFailed(event.value("node", ""), event.value("reason", ""));
+      supervisor_.OnFailed(now, event.value("node", ""), event.value("reason", ""));
     } else if (kind == "finished") {
-      finished_ = true;
+      supervisor_.OnFinished(now);
       if (event.contains("checkpointed_step")) stopped_ = event;
       NoteTheScriptOfACheckpoint();
-      give_up_ = std::min(give_up_, MonotonicNow() + kNamingGrace);
     } else {
       if (kind == "saved") NoteTheScriptOfACheckpoint();
       if (flags_.scores && kind == "evaluation")
         return;  // `tandem predict` prints it with the scores
-      view_.Show(event, MonotonicNow());
+      view_.Show(event, now);
     }
   }
 
-  // Keeps the first cause. A process that a signal has killed is the cause, even if the scheduler
-  // names another one. In all other cases the scheduler knows the cause best.
-  void OnFailed(const std::string& node, const std::string& reason) {
-    give_up_ = std::min(give_up_, MonotonicNow() + kStopGrace);
-    if (!failure_.empty()) return;
-    failure_ = absl::StrCat(node, ": ", reason);
-    blamed_ = node;
-    blamed_for_ = reason;
-    const auto quiet = quiet_exits_.find(node);
-    if (!first_exit_.has_value() && quiet != quiet_exits_.end() && KnowsBetter(quiet->second)) {
-      first_exit_ = quiet->second;
-    }
-    if (first_exit_.has_value() && KnowsBetter(*first_exit_)) NameTheEnded();
-  }
-
-  // Whether the end of a process says more than the scheduler. A signal always does. An exit
-  // status, even 0, does if the scheduler has only lost the connection.
-  bool KnowsBetter(const Children::Exit& exit) const {
-    const bool lost = absl::StartsWith(blamed_for_, "connection lost");
-    return exit.signal != 0 || (lost && exit.name == blamed_);
-  }
-
-  void NameTheEnded() {
-    failure_ = absl::StrCat(WhyItEnded(), "; the scheduler saw: ",
-                            first_exit_->name == blamed_ ? blamed_for_ : failure_);
-  }
-
-  // Handles a process that ends before the job. Before the job has started, this process is the
-  // cause. Later the scheduler names the cause, which may be another process. If the scheduler
-  // names none, the cause is this process.
-  void OnExit(const Children::Exit& exit, absl::Time now) {
-    if (finished_) return;
-    if (!failure_.empty()) {
-      // The scheduler may see the closed connection before this process sees the end of the
-      // other one.
-      if (exit.name == blamed_ && KnowsBetter(exit) && !first_exit_.has_value()) {
-        first_exit_ = exit;
-        NameTheEnded();
-      }
-      return;
-    }
-    if (started_ && exit.code == 0 && exit.signal == 0) {  // the job may be over, too
-      quiet_exits_.emplace(exit.name, exit);
-      return;
-    }
-    if (!first_exit_.has_value()) first_exit_ = exit;
-    const bool mute = exit.name == "scheduler";  // no more events will come
-    give_up_ = std::min(give_up_, mute || !started_ ? now : now + kNamingGrace);
-  }
-
-  // The last lines of the log of the process that ended first.
-  std::vector<std::string> LastLines() const {
-    constexpr std::streamoff kMostBytes = 8192;
-    std::ifstream file(first_exit_->log, std::ios::ate);
-    file.seekg(std::max<std::streamoff>(0, static_cast<std::streamoff>(file.tellg()) - kMostBytes));
-    std::vector<std::string> lines;
-    for (std::string line; std::getline(file, line);) {
-      if (!line.empty()) lines.push_back(line);
-    }
-    if (lines.size() > kLogLines) lines.erase(lines.begin(), lines.end() - kLogLines);
-    return lines;
-  }
-
-  // Finds the cause before it ends the other processes. These then report "stopped by a signal",
-  // which is not the cause.
+  // Finds the cause before it ends the other processes.
   int Close() {
     for (const nlohmann::json& event : pipe_.Read(absl::ZeroDuration())) OnEvent(event);
-    if (failure_.empty() && !finished_) failure_ = WhyItEnded();
-    children_.StopAll(started_ ? kStopGrace : kEarlyStopGrace);
+    supervisor_.Conclude();
+    children_.StopAll(supervisor_.Grace());
+    failure_ = supervisor_.failure();
     if (!failure_.empty()) {
       failure_ += HowToGoOnAfterAFailure();
     } else if (stopped_.is_object()) {
@@ -556,10 +307,10 @@ class Run {
       return PrintSummary();
     }
     view_.Clear();
-    if (first_exit_.has_value()) ShowLog();
+    ShowLog();
     const absl::Status failed = absl::AbortedError(
         absl::StrCat("failed: ", InFlagsOf(flags_, failure_), "; logs in ", flags_.out, "/logs"));
-    const int code = stopping_ ? SignalExit() : node::kExitFailed;
+    const int code = supervisor_.stopping() ? SignalExit() : node::kExitFailed;
     // Ignore a failure to write the summary, because the line below says more.
     (void)CompleteSummary(code);
     node::Finish(flags_.program, failed);
@@ -577,9 +328,9 @@ class Run {
       return absl::DataLossError(absl::StrCat("failed: ", path, " was not written"));
     }
     if (!summary.is_object()) {
-      const std::string node = first_exit_.has_value() ? first_exit_->name : blamed_;
-      summary = {
-          {"job", plan_.job.name()}, {"seed", plan_.job.seed()}, {"failed", {{"node", node}}}};
+      summary = {{"job", plan_.job.name()},
+                 {"seed", plan_.job.seed()},
+                 {"failed", {{"node", supervisor_.FailedRole()}}}};
     }
     if (summary.contains("failed")) summary["failed"]["reason"] = failure_;
     std::vector<std::string> warnings = warnings_;
@@ -610,7 +361,7 @@ class Run {
 
   // Empty if the run has no checkpoint.
   std::string HowToGoOnAfterAFailure() const {
-    if (!started_ || !flags_.replay.empty()) return "";
+    if (!supervisor_.started() || !flags_.replay.empty()) return "";
     return FindResumePoint(flags_.out).ok() ? HowToGoOn() : "";
   }
 
@@ -631,28 +382,17 @@ class Run {
   }
 
   void ShowLog() {
-    const std::vector<std::string> lines = LastLines();
-    if (lines.empty()) return;
-    view_.Line(absl::StrCat("the end of ", first_exit_->log, ":"));
-    for (const std::string& line : lines) view_.Line(absl::StrCat("  ", line));
-  }
-
-  std::string WhyItEnded() const {
-    if (!first_exit_.has_value()) return "the job ended without a word";
-    const std::string exit =
-        absl::StrCat(first_exit_->DebugString(), started_ ? "" : " before the job had started");
-    const std::vector<std::string> lines = LastLines();
-    if (first_exit_->signal != 0) return exit;
-    if (!lines.empty()) return absl::StrCat(exit, ": ", lines.back());
-    const absl::Status room = TryToWrite(flags_.out + "/logs");
-    return room.ok() ? exit : absl::StrCat(exit, ", and its log is empty: ", room.message());
+    const std::optional<Children::Exit>& exit = supervisor_.first_exit();
+    if (!exit.has_value() || exit->lines.empty()) return;
+    view_.Line(absl::StrCat("the end of ", exit->log, ":"));
+    for (const std::string& line : exit->lines) view_.Line(absl::StrCat("  ", line));
   }
 
   int PrintSummary() {
     const absl::StatusOr<nlohmann::json> completed =
-        CompleteSummary(stopping_ ? SignalExit() : node::kExitOk);
+        CompleteSummary(supervisor_.stopping() ? SignalExit() : node::kExitOk);
     if (!completed.ok()) return node::Finish(flags_.program, completed.status());
-    if (flags_.scores) return stopping_ ? SignalExit() : node::kExitOk;
+    if (flags_.scores) return supervisor_.stopping() ? SignalExit() : node::kExitOk;
     const nlohmann::json& summary = *completed;
     const auto eval = summary.value("eval", nlohmann::json::object());
     const std::string result = ProgressView::FormatEvaluation(eval);
@@ -666,7 +406,7 @@ class Run {
         result.empty() ? "" : absl::StrCat("; ", eval.value("data", "test"), ": "), result));
     if (summary.contains("best")) view_.Line(DescribeBest(summary["best"], checkpoints_));
     view_.Line(absl::StrCat("wrote ", flags_.out, "/summary.json"));
-    return stopping_ ? SignalExit() : node::kExitOk;
+    return supervisor_.stopping() ? SignalExit() : node::kExitOk;
   }
 
   const RunFlags& flags_;
@@ -682,20 +422,15 @@ class Run {
   std::optional<OutputFolder> folder_;  // held until the children have ended
   std::optional<JobHosts> hosts_;       // nullopt: all processes are on this host
   Children children_;
-  const std::pair<std::string, std::string> driver_ = {node::kDriverVariable,
-                                                       absl::StrCat(getpid())};
+  std::optional<RoleCommands> roles_;  // once the folder is there
+  Supervisor supervisor_;
   const std::atomic<int>* stops_ = nullptr;
   int stops_seen_ = 0;
   const std::atomic<int>* checkpoints_asked_ = nullptr;
   int checkpoint_counts_seen_ = 0;
   nlohmann::json stopped_;  // the scheduler's event for a requested end
-  bool started_ = false;    // all nodes have registered and know the view
-  bool over_ = false, stopping_ = false, finished_ = false;
-  absl::Time give_up_ = absl::InfiniteFuture();
-  std::string failure_;
-  std::string blamed_, blamed_for_;                    // the node that the scheduler names, and why
-  std::optional<Children::Exit> first_exit_;           // before the job ended or failed
-  std::map<std::string, Children::Exit> quiet_exits_;  // with status 0; perhaps the end of the job
+  bool over_ = false;
+  std::string failure_;  // for people, once the run is over; empty: it has ended well
 };
 
 // Checks that the processes of the job can run on virtual hosts.
@@ -780,10 +515,6 @@ absl::Status CheckProgram(absl::string_view name) {
   return absl::NotFoundError(absl::StrCat(path, " is not built; hint: ninja -C ",
                                           fs::path(ProgramFolder()).parent_path().string(), " ",
                                           name));
-}
-
-std::string ScoresFile(const std::string& out, int rank) {
-  return absl::StrCat(out, "/scores-", rank, ".f32");
 }
 
 int RunCommand(const RunFlags& given) {

@@ -42,9 +42,6 @@ std::string ForShell(const std::string& word);
 // this one.
 absl::Status CheckProgram(absl::string_view name);
 
-// The file in a run's folder with the logits of a worker's test rows: float32, in their order.
-std::string ScoresFile(const std::string& out, int rank);
-
 // Returns the exit code: 0, 1 (the job failed) or 2 (bad job, data or flags; no process
 // was started).
 int RunCommand(const RunFlags& flags);

@@ -30,8 +30,7 @@ class ChildrenTest : public ::testing::Test {
 
   // A shell that does as it is told.
   void Start(Children* children, const std::string& name, const std::string& script) {
-    const absl::Status started =
-        children->Start(name, {"/bin/sh", "-c", script}, log_, /*pipe_fd=*/-1, {});
+    const absl::Status started = children->Start({name, {"/bin/sh", "-c", script}, log_});
     ASSERT_TRUE(started.ok()) << started;
   }
   // By name, once all have ended.

@@ -1,0 +1,38 @@
+#include "cli/event_pipe.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include "absl/time/clock.h"
+
+namespace tandem::cli {
+
+absl::Status EventPipe::Open() {
+  int fds[2];
+  if (pipe2(fds, O_CLOEXEC) != 0) return absl::ResourceExhaustedError("no pipe");
+  read_end_ = OwnedFd(fds[0]);
+  write_end_ = OwnedFd(fds[1]);
+  fcntl(fds[0], F_SETFL, O_NONBLOCK);
+  return absl::OkStatus();
+}
+
+std::vector<nlohmann::json> EventPipe::Read(absl::Duration timeout) {
+  pollfd wait = {read_end_.get(), POLLIN, 0};
+  poll(&wait, 1, static_cast<int>(absl::ToInt64Milliseconds(timeout)));
+  if ((wait.revents & POLLHUP) != 0 && (wait.revents & POLLIN) == 0) absl::SleepFor(timeout);
+  char bytes[65536];
+  for (ssize_t n; (n = read(read_end_.get(), bytes, sizeof bytes)) > 0;) {
+    text_.append(bytes, static_cast<size_t>(n));
+  }
+  std::vector<nlohmann::json> events;
+  for (size_t end; (end = text_.find('\n')) != std::string::npos; text_.erase(0, end + 1)) {
+    auto event = nlohmann::json::parse(text_.substr(0, end), nullptr, false);
+    if (event.is_object()) events.push_back(std::move(event));
+  }
+  return events;
+}
+
+}  // namespace tandem::cli

@@ -1,0 +1,34 @@
+// EventPipe reads the events, lines of JSON, that the scheduler writes to its end of a pipe
+// (scheduler_shell.h lists them).
+//
+// Thread safety: one thread.
+#ifndef TANDEM_CLI_EVENT_PIPE_H_
+#define TANDEM_CLI_EVENT_PIPE_H_
+
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "base/owned_fd.h"
+
+namespace tandem::cli {
+
+class EventPipe {
+ public:
+  absl::Status Open();
+  int write_fd() const { return write_end_.get(); }
+  void CloseWriter() { write_end_ = OwnedFd(); }
+  // Waits up to `timeout` for events.
+  std::vector<nlohmann::json> Read(absl::Duration timeout);
+
+ private:
+  OwnedFd read_end_, write_end_;
+  std::string text_;
+};
+
+}  // namespace tandem::cli
+
+#endif  // TANDEM_CLI_EVENT_PIPE_H_

@@ -1,0 +1,115 @@
+#include "cli/supervisor.h"
+
+#include <algorithm>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace tandem::cli {
+namespace {
+
+// kNamingGrace: the time for the scheduler to name the failure after a process has died in a
+// running job. kStopGrace, kEarlyStopGrace: the time for all processes to end, in training and
+// before it.
+constexpr absl::Duration kNamingGrace = absl::Seconds(6);
+constexpr absl::Duration kStopGrace = absl::Seconds(3);
+constexpr absl::Duration kEarlyStopGrace = absl::Milliseconds(300);
+
+}  // namespace
+
+// Keeps the first cause. A process that a signal has killed is the cause, even if the scheduler
+// names another one. In all other cases the scheduler knows the cause best.
+void Supervisor::OnFailed(absl::Time now, const std::string& node, const std::string& reason) {
+  give_up_ = std::min(give_up_, now + kStopGrace);
+  if (!failure_.empty()) return;
+  failure_ = absl::StrCat(node, ": ", reason);
+  blamed_ = node;
+  blamed_for_ = reason;
+  const auto quiet = quiet_exits_.find(node);
+  if (!first_exit_.has_value() && quiet != quiet_exits_.end() && KnowsBetter(quiet->second)) {
+    first_exit_ = quiet->second;
+  }
+  if (first_exit_.has_value() && KnowsBetter(*first_exit_)) NameTheEnded();
+}
+
+void Supervisor::OnFinished(absl::Time now) {
+  finished_ = true;
+  give_up_ = std::min(give_up_, now + kNamingGrace);
+}
+
+// A killed process comes before processes that ended because of it.
+void Supervisor::OnExits(absl::Time now, std::vector<Children::Exit> exits) {
+  std::stable_partition(exits.begin(), exits.end(),
+                        [](const Children::Exit& exit) { return exit.signal != 0; });
+  for (const Children::Exit& exit : exits) OnExit(now, exit);
+}
+
+// Handles a process that ends before the job. Before the job has started, this process is the
+// cause. Later the scheduler names the cause, which may be another process. If the scheduler
+// names none, the cause is this process.
+void Supervisor::OnExit(absl::Time now, const Children::Exit& exit) {
+  if (finished_) return;
+  if (!failure_.empty()) {
+    // The scheduler may see the closed connection before this process sees the end of the
+    // other one.
+    if (exit.name == blamed_ && KnowsBetter(exit) && !first_exit_.has_value()) {
+      first_exit_ = exit;
+      NameTheEnded();
+    }
+    return;
+  }
+  if (started_ && exit.code == 0 && exit.signal == 0) {  // the job may be over, too
+    quiet_exits_.emplace(exit.name, exit);
+    return;
+  }
+  if (!first_exit_.has_value()) first_exit_ = exit;
+  const bool mute = exit.name == "scheduler";  // no more events will come
+  give_up_ = std::min(give_up_, mute || !started_ ? now : now + kNamingGrace);
+}
+
+void Supervisor::OnCannotStart(const std::string& reason) {
+  failure_ = reason;
+  give_up_ = absl::InfinitePast();
+}
+
+// The scheduler of a running job first writes a checkpoint, then ends all processes. It ends them
+// at once at the second signal, or if the job has no checkpoints. Before the job runs, do not wait.
+Supervisor::Stop Supervisor::OnStop(absl::Time now) {
+  const bool again = stopping_;
+  if (again && (finished_ || !options_.checkpoints)) return Stop::kIgnore;
+  stopping_ = true;
+  if (started_ && options_.checkpoints && !again) return Stop::kCheckpoint;
+  if (failure_.empty()) failure_ = "stopped by a signal";
+  give_up_ = started_ && !options_.ends_at_once ? now + kStopGrace : now;
+  return Stop::kEnd;
+}
+
+void Supervisor::Conclude() {
+  if (failure_.empty() && !finished_) failure_ = WhyItEnded();
+}
+
+absl::Duration Supervisor::Grace() const { return started_ ? kStopGrace : kEarlyStopGrace; }
+
+// Whether the end of a process says more than the scheduler. A signal always does. An exit
+// status, even 0, does if the scheduler has only lost the connection.
+bool Supervisor::KnowsBetter(const Children::Exit& exit) const {
+  const bool lost = absl::StartsWith(blamed_for_, "connection lost");
+  return exit.signal != 0 || (lost && exit.name == blamed_);
+}
+
+void Supervisor::NameTheEnded() {
+  failure_ = absl::StrCat(
+      WhyItEnded(), "; the scheduler saw: ", first_exit_->name == blamed_ ? blamed_for_ : failure_);
+}
+
+std::string Supervisor::WhyItEnded() const {
+  if (!first_exit_.has_value()) return "the job ended without a word";
+  const std::string exit =
+      absl::StrCat(first_exit_->DebugString(), started_ ? "" : " before the job had started");
+  if (first_exit_->signal != 0) return exit;
+  if (!first_exit_->lines.empty()) return absl::StrCat(exit, ": ", first_exit_->lines.back());
+  const std::string why = options_.why_no_log();
+  return why.empty() ? exit : absl::StrCat(exit, ", and its log is empty: ", why);
+}
+
+}  // namespace tandem::cli

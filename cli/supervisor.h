@@ -1,0 +1,86 @@
+// Supervisor decides what happens to a job of which this process has started some or all roles: the
+// first cause of a failure, how long to wait, and when to end the roles that still run. It is a
+// state machine: it gets ends of processes, messages of the scheduler, signals and the time, and
+// has no process, socket or clock.
+//
+// Not here: how roles are started (role_commands.h) and watched (children.h).
+// Thread safety: one thread.
+#ifndef TANDEM_CLI_SUPERVISOR_H_
+#define TANDEM_CLI_SUPERVISOR_H_
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "cli/children.h"
+
+namespace tandem::cli {
+
+class Supervisor {
+ public:
+  struct Options {
+    bool checkpoints = false;   // a stop signal first makes a checkpoint
+    bool ends_at_once = false;  // a stop signal needs no time for an orderly end (a replay)
+    // Explains why a role that failed has logged nothing; empty: no reason is known.
+    std::function<std::string()> why_no_log = [] { return std::string(); };
+  };
+
+  explicit Supervisor(Options options) : options_(std::move(options)) {}
+
+  // Messages of the scheduler: all roles know the view; the job fails; the job has ended well.
+  void OnStarted() { started_ = true; }
+  void OnFailed(absl::Time now, const std::string& node, const std::string& reason);
+  void OnFinished(absl::Time now);
+
+  // Roles have ended, all at about the same time.
+  void OnExits(absl::Time now, std::vector<Children::Exit> exits);
+  // A role could not be started.
+  void OnCannotStart(const std::string& reason);
+
+  // What the caller must do at a stop signal.
+  enum class Stop {
+    kIgnore,      // the end has begun already
+    kCheckpoint,  // tell the scheduler, which makes a checkpoint and ends all roles
+    kEnd,         // tell the scheduler, which ends all roles
+  };
+  Stop OnStop(absl::Time now);
+
+  // True when the roles that still run must be ended.
+  bool over(absl::Time now) const { return now >= give_up_; }
+  // Call it once, when no more events come and before the roles are ended: roles that are ended
+  // report "stopped by a signal", which is not the cause.
+  void Conclude();
+  // How long the roles have after SIGTERM.
+  absl::Duration Grace() const;
+
+  bool started() const { return started_; }
+  bool finished() const { return finished_; }
+  bool stopping() const { return stopping_; }
+  // Empty: none so far.
+  const std::string& failure() const { return failure_; }
+  // The role that ended first, if its end is or may be the cause.
+  const std::optional<Children::Exit>& first_exit() const { return first_exit_; }
+  // The name of the role that failed; empty if it is not known.
+  std::string FailedRole() const { return first_exit_.has_value() ? first_exit_->name : blamed_; }
+
+ private:
+  void OnExit(absl::Time now, const Children::Exit& exit);
+  bool KnowsBetter(const Children::Exit& exit) const;
+  void NameTheEnded();
+  std::string WhyItEnded() const;
+
+  const Options options_;
+  bool started_ = false, finished_ = false, stopping_ = false;
+  absl::Time give_up_ = absl::InfiniteFuture();
+  std::string failure_;
+  std::string blamed_, blamed_for_;                    // the node that the scheduler names, and why
+  std::optional<Children::Exit> first_exit_;           // before the job ended or failed
+  std::map<std::string, Children::Exit> quiet_exits_;  // with status 0; perhaps the end of the job
+};
+
+}  // namespace tandem::cli
+
+#endif  // TANDEM_CLI_SUPERVISOR_H_

@@ -1,0 +1,114 @@
+// What the ends of roles, the messages of the scheduler and signals mean for a job: which cause is
+// named, and when the rest is ended.
+#include "cli/supervisor.h"
+
+#include <csignal>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace tandem {
+namespace {
+
+using cli::Children;
+using cli::Supervisor;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+const absl::Time kNow = absl::FromUnixSeconds(1000);
+
+Children::Exit Killed(const std::string& name) {
+  Children::Exit exit;
+  exit.name = name;
+  exit.pid = 7;
+  exit.signal = SIGKILL;
+  return exit;
+}
+
+Children::Exit Exited(const std::string& name, int code, const std::string& line = "") {
+  Children::Exit exit;
+  exit.name = name;
+  exit.pid = 8;
+  exit.code = code;
+  if (!line.empty()) exit.lines = {line};
+  return exit;
+}
+
+class SupervisorTest : public ::testing::Test {
+ protected:
+  Supervisor supervisor_{{/*checkpoints=*/true}};
+};
+
+TEST_F(SupervisorTest, AKilledRoleIsTheCauseEvenIfTheSchedulerNamesItsVictim) {
+  supervisor_.OnStarted();
+  supervisor_.OnExits(kNow, {Exited("worker 0", 1, "no peer"), Killed("worker 1")});
+  EXPECT_FALSE(supervisor_.over(kNow)) << "the scheduler has a moment to name the cause";
+  supervisor_.OnFailed(kNow, "worker 0", "no answer");
+  EXPECT_THAT(supervisor_.failure(), StartsWith("worker 1 (pid 7) was ended by signal 9"));
+  EXPECT_THAT(supervisor_.failure(), HasSubstr("the scheduler saw: worker 0: no answer"));
+  EXPECT_TRUE(supervisor_.over(kNow + absl::Seconds(5)));
+}
+
+TEST_F(SupervisorTest, ThatIsSoAlsoIfTheSchedulerSpeaksFirst) {
+  supervisor_.OnStarted();
+  supervisor_.OnFailed(kNow, "worker 1", "connection lost (reset)");
+  supervisor_.OnExits(kNow, {Killed("worker 1")});
+  EXPECT_THAT(supervisor_.failure(), StartsWith("worker 1 (pid 7) was ended by signal 9"));
+  EXPECT_EQ(supervisor_.FailedRole(), "worker 1");
+}
+
+TEST_F(SupervisorTest, TheSchedulerKnowsBestWhyARoleExited) {
+  supervisor_.OnStarted();
+  supervisor_.OnFailed(kNow, "worker 1", "loss is NaN at step 7");
+  supervisor_.OnExits(kNow, {Exited("worker 1", 1, "whatever")});
+  supervisor_.Conclude();
+  EXPECT_EQ(supervisor_.failure(), "worker 1: loss is NaN at step 7");
+}
+
+TEST_F(SupervisorTest, BeforeTheStartTheLastLineOfTheRoleIsTheCauseAtOnce) {
+  supervisor_.OnExits(kNow, {Exited("server 0", 2, "tandem-server: no such file")});
+  EXPECT_TRUE(supervisor_.over(kNow));
+  supervisor_.Conclude();
+  EXPECT_EQ(supervisor_.failure(),
+            "server 0 (pid 8) exited with status 2 before the job had started: "
+            "tandem-server: no such file");
+}
+
+TEST_F(SupervisorTest, RolesMayLeaveAtTheEnd) {
+  supervisor_.OnStarted();
+  supervisor_.OnExits(kNow, {Exited("worker 0", 0)});
+  EXPECT_FALSE(supervisor_.over(kNow + absl::Hours(1)));
+  supervisor_.OnFinished(kNow);
+  supervisor_.OnExits(kNow, {Exited("worker 1", 1)});
+  supervisor_.Conclude();
+  EXPECT_EQ(supervisor_.failure(), "");
+  EXPECT_TRUE(supervisor_.over(kNow + absl::Minutes(1))) << "a role that stays is ended";
+}
+
+TEST_F(SupervisorTest, AStopMakesACheckpointAndASecondOneEndsAtOnce) {
+  supervisor_.OnStarted();
+  EXPECT_EQ(supervisor_.OnStop(kNow), Supervisor::Stop::kCheckpoint);
+  EXPECT_FALSE(supervisor_.over(kNow + absl::Hours(1))) << "a checkpoint may take long";
+  EXPECT_EQ(supervisor_.OnStop(kNow), Supervisor::Stop::kEnd);
+  EXPECT_FALSE(supervisor_.over(kNow));
+  EXPECT_TRUE(supervisor_.over(kNow + absl::Minutes(1)));
+  EXPECT_EQ(supervisor_.failure(), "stopped by a signal");
+}
+
+TEST_F(SupervisorTest, WithoutCheckpointsAStopEndsAndMoreAreIgnored) {
+  Supervisor supervisor({/*checkpoints=*/false});
+  supervisor.OnStarted();
+  EXPECT_EQ(supervisor.OnStop(kNow), Supervisor::Stop::kEnd);
+  EXPECT_EQ(supervisor.OnStop(kNow), Supervisor::Stop::kIgnore);
+}
+
+TEST_F(SupervisorTest, AStopBeforeTheStartDoesNotWait) {
+  EXPECT_EQ(supervisor_.OnStop(kNow), Supervisor::Stop::kEnd);
+  EXPECT_TRUE(supervisor_.over(kNow));
+}
+
+}  // namespace
+}  // namespace tandem
