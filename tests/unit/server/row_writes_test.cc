@@ -145,7 +145,7 @@ class Rows {
     std::set<uint32_t> distinct;
     for (size_t i = 0; i < keys.size(); ++i) {
       const auto want = model_.find(keys[i]);
-      ASSERT_EQ(numbers[i] != server::RowIndex::kNoRow, expected != model_.end());
+      ASSERT_EQ(numbers[i] != server::RowIndex::kNoRow, want != model_.end());
       if (want == model_.end()) continue;
       if (i < model_.size()) {
         EXPECT_TRUE(distinct.insert(numbers[i]).second);
