@@ -186,7 +186,7 @@ def refused(text, call, *arguments, **named):
 def wrong(rank, ranks, ours, gloo):
     """Calls that cannot be right are refused with one line, and the group goes on."""
     x = torch.ones(4)
-    refused("give tensor.to_dense()", dist.all_reduce, x.to_sparse(), group=ours)
+    refused("hint: tensor.to_dense()", dist.all_reduce, x.to_sparse(), group=ours)
     refused("give tensor.cpu()", dist.all_reduce, torch.empty(4, device="meta"), group=ours)
     refused("BAND is not defined for torch.float32", dist.all_reduce, x, dist.ReduceOp.BAND,
             group=ours)
@@ -194,7 +194,7 @@ def wrong(rank, ranks, ours, gloo):
             torch._C._distributed_c10d._make_nccl_premul_sum(2.), group=ours)
     refused("take SUM and divide", dist.all_reduce, x.long(), dist.ReduceOp.AVG, group=ours)
     refused("beside", ours.allgather, [[torch.ones(4).long()] * ranks], [x])
-    refused("entries; one for each of", dist.all_gather, [x], x, group=ours)
+    refused("entries, expected one for", dist.all_gather, [x], x, group=ours)
     refused("one size", dist.all_gather, [torch.ones(5)] * ranks, x, group=ours)
     refused("not divisible by", dist.all_to_all_single, torch.ones(ranks + 1),
             torch.ones(ranks + 1), group=ours)
@@ -207,9 +207,9 @@ def wrong(rank, ranks, ours, gloo):
     refused("give tensor.clone()", dist.all_gather, [torch.ones(1).expand(4)] * ranks, x,
             group=ours)
     own = [4 if r == rank else 0 for r in range(ranks)]
-    refused("sends itself 16 bytes and wants 0", dist.all_to_all_single, x.clone(), x,
+    refused("sends itself 16 bytes and expects 0", dist.all_to_all_single, x.clone(), x,
             own[1:] + own[:1], own, group=ours)
-    refused("sends itself 16 bytes and wants 4", ours.alltoall, [torch.ones(1)] * ranks,
+    refused("sends itself 16 bytes and expects 4", ours.alltoall, [torch.ones(1)] * ranks,
             [x] * ranks)
     held = [weakref.ref(t) for t in map(torch.ones, [4] * 20)]
     for step in range(20):  # works that nobody waits for do not keep what has left
