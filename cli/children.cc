@@ -13,28 +13,28 @@
 #include <cerrno>
 #include <fstream>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
 #include "base/exhaustion.h"
 
 namespace tandem::cli {
-namespace {
 
-std::vector<std::string> LastLines(const std::string& log) {
-  constexpr size_t kMostLines = 5;
+namespace {
+constexpr size_t kLogLines = 5;  // of a process that has ended
+}  // namespace
+
+std::vector<std::string> LastLines(const std::string& path) {
   constexpr std::streamoff kMostBytes = 8192;
-  std::ifstream file(log, std::ios::ate);
+  std::ifstream file(path, std::ios::ate | std::ios::binary);
   file.seekg(std::max<std::streamoff>(0, static_cast<std::streamoff>(file.tellg()) - kMostBytes));
   std::vector<std::string> lines;
   for (std::string line; std::getline(file, line);) {
-    if (!line.empty()) lines.push_back(line);
+    if (!absl::StripAsciiWhitespace(line).empty()) lines.push_back(line);
   }
-  if (lines.size() > kMostLines) lines.erase(lines.begin(), lines.end() - kMostLines);
   return lines;
 }
-
-}  // namespace
 
 std::string Children::Exit::DebugString() const {
   if (signal != 0) {
@@ -110,6 +110,8 @@ std::vector<Children::Exit> Children::Reap() {
       exit.code = WEXITSTATUS(status);
     }
     exit.lines = LastLines(exit.log);
+    const size_t surplus = exit.lines.size() - std::min(exit.lines.size(), kLogLines);
+    exit.lines.erase(exit.lines.begin(), exit.lines.begin() + static_cast<std::ptrdiff_t>(surplus));
     exits.push_back(std::move(exit));
     running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(i));
   }

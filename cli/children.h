@@ -2,8 +2,8 @@
 // and what they logged last, and ends them. No process outlives this one: the kernel kills the
 // children if their parent dies.
 //
-// Not here: the commands of the roles (role_starter.h), what the end of a process means for the job
-// (supervisor.h). Thread safety: one thread.
+// Not here: the commands of the roles (role_commands.h), and what the end of a process means for
+// the job (supervisor.h). Thread safety: one thread.
 #ifndef TANDEM_CLI_CHILDREN_H_
 #define TANDEM_CLI_CHILDREN_H_
 
@@ -17,6 +17,9 @@
 #include "absl/time/time.h"
 
 namespace tandem::cli {
+
+// The last whole lines of a file that are not blank, from its last 8 KiB.
+std::vector<std::string> LastLines(const std::string& path);
 
 class Children {
  public:

@@ -6,13 +6,11 @@
 #include <charconv>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <utility>
 
 #include <nlohmann/json.hpp>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -52,18 +50,6 @@ namespace fs = std::filesystem;
 
 constexpr absl::Duration kStopGrace = absl::Seconds(8);  // more than `tandem run` gives its roles
 constexpr absl::Duration kLook = absl::Milliseconds(100);
-constexpr std::streamoff kTail = 8192;  // bytes of a file, more than its last line
-
-// The last whole lines of a file, at most kTail bytes.
-std::vector<std::string> LastLines(const std::string& path) {
-  std::ifstream file(path, std::ios::ate | std::ios::binary);
-  file.seekg(std::max<std::streamoff>(0, static_cast<std::streamoff>(file.tellg()) - kTail));
-  std::vector<std::string> lines;
-  for (std::string line; std::getline(file, line);) {
-    if (!absl::StripAsciiWhitespace(line).empty()) lines.push_back(line);
-  }
-  return lines;
-}
 
 // The shortest text that a reader parses to the same number.
 std::string WithAllDigits(double number) {

@@ -66,8 +66,8 @@ TEST_F(SlowWorkerTest, BspWaitsForTheSlowWorker) {
   EXPECT_LE(slept, run.summary["seconds"].get<double>());
 }
 
-// Whoever is late computes in vain. The others take their time, too: were they through at once, it
-// would be late for a step or two only, as they are where their processor has other work.
+// The slow worker computes in vain. The other workers are slowed down a little, too: otherwise they
+// would end so soon that the slow worker is late for a step or two only.
 TEST_F(SlowWorkerTest, BackupWorkersDropWhatTheSlowWorkerComputed) {
   const RunResult run = RunJob(Arguments({"policy={kind: BACKUP_WORKERS backups: 1}",
                                           "fault_injection.slow_workers=[{worker: 0 mean_seconds: "

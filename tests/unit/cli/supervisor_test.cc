@@ -1,5 +1,5 @@
-// What the ends of roles, the messages of the scheduler and signals mean for a job: which cause is
-// named, and when the rest is ended.
+// Tests which cause Supervisor reports, and when it ends a job, for exits of roles, messages of the
+// scheduler and signals.
 #include "cli/supervisor.h"
 
 #include <csignal>
