@@ -24,6 +24,7 @@
 #include "base/process.h"
 #include "base/status_macros.h"
 #include "cli/children.h"
+#include "cli/deal_roles.h"
 #include "cli/describe_run.h"
 #include "cli/event_pipe.h"
 #include "cli/job_hosts.h"
@@ -86,6 +87,11 @@ std::string DescribeBest(const nlohmann::json& best, bool saved) {
       best.value("metric", "") == "auc" ? "AUC" : best.value("metric", ""),
       best.value("value", 0.0),
       best.value("stopped_early", false) ? "; none better came, so it ended" : "");
+}
+
+// The roles of the job that this process starts.
+DealtRoles RolesHere(const RunFlags& flags, const job::ResolvedJob& plan) {
+  return DealRoles(plan.server_processes(), plan.workers(), /*rank=*/0, flags.ranks);
 }
 
 class Run {
@@ -160,7 +166,7 @@ class Run {
     Announce();
     roles_.emplace(plan_, RoleOptions{JobPath(), flags_.out, flags_.python, flags_.script_flags,
                                       flags_.replay, flags_.trace_steps, flags_.scores,
-                                      hosts_.has_value() ? &*hosts_ : nullptr});
+                                      hosts_.has_value() ? &*hosts_ : nullptr, flags_.network});
     if (const absl::Status started = StartScheduler(); !started.ok()) {
       return node::Finish(flags_.program, started);
     }
@@ -221,11 +227,12 @@ class Run {
   }
 
   absl::Status StartNodes(const std::string& address) {
-    for (int s = 0; s < plan_.server_processes(); ++s) {
-      TANDEM_RETURN_IF_ERROR(children_.Start(roles_->Server(s, address)));
+    const DealtRoles dealt = RolesHere(flags_, plan_);
+    for (const int server : dealt.servers) {
+      TANDEM_RETURN_IF_ERROR(children_.Start(roles_->Server(server, address)));
     }
-    for (int w = 0; w < plan_.workers(); ++w) {
-      TANDEM_RETURN_IF_ERROR(children_.Start(roles_->Worker(w, address)));
+    for (const int worker : dealt.workers) {
+      TANDEM_RETURN_IF_ERROR(children_.Start(roles_->Worker(worker, address)));
     }
     return absl::OkStatus();
   }
@@ -237,6 +244,7 @@ class Run {
     for (const nlohmann::json& event : pipe_.Read(absl::Milliseconds(100))) OnEvent(event);
     const absl::Time now = MonotonicNow();
     supervisor_.OnExits(now, std::move(exits));
+    launcher_.Check();
     for (const int stops = stops_->load(); stops_seen_ < stops; ++stops_seen_) OnStop(now);
     if (const int asked = checkpoints_asked_->load();
         supervisor_.started() && checkpoint_counts_seen_ != asked) {
@@ -371,8 +379,9 @@ class Run {
     for (const std::string& flag : flags_.script_flags) {
       absl::StrAppend(&script_flags, script_flags.empty() ? " -- " : " ", ForShell(flag));
     }
-    return absl::StrCat("; continue with: tandem run ", ForShell(flags_.job), SetFlags(), script,
-                        " --resume ", ForShell(flags_.out), script_flags);
+    return absl::StrCat("; continue with: ", flags_.ranks > 1 ? flags_.program : "tandem run", " ",
+                        ForShell(flags_.job), SetFlags(), script, " --resume ",
+                        ForShell(flags_.out), script_flags);
   }
 
   std::string SetFlags() const {
@@ -422,6 +431,7 @@ class Run {
   std::optional<OutputFolder> folder_;  // held until the children have ended
   std::optional<JobHosts> hosts_;       // nullopt: all processes are on this host
   Children children_;
+  LauncherWatch launcher_ = flags_.launcher;
   std::optional<RoleCommands> roles_;  // once the folder is there
   Supervisor supervisor_;
   const std::atomic<int>* stops_ = nullptr;
@@ -457,8 +467,12 @@ absl::Status CheckNetwork(const RunFlags& flags, const job::ResolvedJob& plan) {
 // becomes a line of `warnings`.
 absl::Status CheckHost(const RunFlags& flags, const job::ResolvedJob& plan,
                        std::vector<std::string>* warnings) {
-  if (flags.link_bytes_per_second == 0) TANDEM_RETURN_IF_ERROR(node::CheckLoopback());
-  const doctor::JobNeeds needs = doctor::NeedsOf(plan, plan.server_processes(), plan.workers());
+  if (flags.link_bytes_per_second == 0 && flags.network.bind.empty()) {
+    TANDEM_RETURN_IF_ERROR(node::CheckLoopback());
+  }
+  const DealtRoles here = RolesHere(flags, plan);
+  const doctor::JobNeeds needs = doctor::NeedsOf(plan, static_cast<int>(here.servers.size()),
+                                                 static_cast<int>(here.workers.size()));
   const std::vector<doctor::Finding> findings =
       doctor::ExamineStart(doctor::GatherLimits(), plan.job.cluster().transport(), needs);
   TANDEM_RETURN_IF_ERROR(doctor::FirstProblem(findings));

@@ -10,6 +10,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 
+#include "cli/launcher_watch.h"
+#include "cli/role_commands.h"
 #include "cli/start_flags.h"
 
 namespace tandem::cli {
@@ -33,6 +35,12 @@ struct RunFlags {
   bool colocate_servers = false;  // server i is on the virtual host of worker i
   std::string replay;             // folder of a run whose order of updates is repeated; empty: none
   std::string command;            // as the user typed it, for the summary
+  std::string hosts_file, host_list;  // of --hosts and -H: agents run there (ssh_command.h)
+  // Number of agents (agent_command.h). This process is that of rank 0. Those of the other ranks
+  // start their roles themselves.
+  int ranks = 1;
+  RoleNetwork network;
+  LauncherWatch launcher{/*parent=*/0, /*lifeline=*/-1};
 };
 
 // The word, in quotes if a shell would not take it literally.

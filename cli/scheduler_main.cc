@@ -57,6 +57,9 @@ int main(int argc, char** argv) {
   cli::AddStartFlags(&app, &start);
   app.add_option("--progress-fd", progress_fd,
                  "File descriptor for events as JSON (default: stdout, if it is no terminal)");
+  std::string launch;
+  app.add_option("--launch", launch, "The launch that starts this scheduler, for its agents")
+      ->group("");
   int code = node::kExitOk;
   if (!node::ParseFlags(&app, argc, argv, &code)) return code;
 
@@ -107,6 +110,7 @@ int main(int argc, char** argv) {
   options.out_dir = flags.out.empty() ? "" : std::filesystem::absolute(flags.out).string();
   options.models = cli::PathsOf(start, flags.out, *plan);
   options.incarnation = node::NewIncarnation();
+  options.launch = launch;
   options.ends = node::StopSignals();
   options.checkpoint = node::CheckpointSignals();
   options.on_started = [&report] { report.kept = OwnedFd(); };  // all nodes have loaded it

@@ -158,6 +158,7 @@ absl::StatusOr<Membership::Registration> Membership::Register(absl::Time now, ui
     result.node->endpoints.assign(request.endpoint().begin(), request.endpoint().end());
     result.node->host = Clip(request.host());
     result.node->pid = request.pid();
+    result.node->driver = request.driver();
     result.node->moved_at = result.node->step_at = now;
   }
   Attach(now, connection, result.node);

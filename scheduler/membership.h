@@ -40,6 +40,7 @@ struct Node {
   std::vector<std::string> endpoints;
   std::string host;
   int64_t pid = 0;
+  int64_t driver = 0;  // pid of the program that started it
 
   // Connections. The node has registered on `main`, and everything is sent there.
   bool connected = false;  // `main` is open

@@ -23,14 +23,13 @@ Member MemberOf(const Node& node) {
   return member;
 }
 
-// Sends the text of the job. `reader`: number of the reader; -1 if the peer is a node.
-void TellJob(const job::ResolvedJob& plan, uint64_t connection, int reader,
-             SchedulerEffects* effects) {
-  Control control;
-  control.mutable_reader_welcome()->set_job(job::ResolvedText(plan));
-  control.mutable_reader_welcome()->set_job_hash(plan.hash);
-  control.mutable_reader_welcome()->set_reader(reader);
-  effects->sends.push_back({connection, control});
+// The text of the job. `reader`: number of the reader; -1 if the peer is a node.
+ReaderWelcome WelcomeTo(const job::ResolvedJob& plan, int reader) {
+  ReaderWelcome welcome;
+  welcome.set_job(job::ResolvedText(plan));
+  welcome.set_job_hash(plan.hash);
+  welcome.set_reader(reader);
+  return welcome;
 }
 
 }  // namespace
@@ -110,7 +109,21 @@ void SchedulerCore::OnControl(const SchedulerEvent& event) {
     OnRegister(event.connection, event.control.register_());
     return;
   }
-  if (readers_.Has(event.connection)) return;  // its answers to commands are not awaited
+  if (readers_.Has(event.connection)) {  // its answers to commands are not awaited
+    const Agent* const agent = agents_.ByConnection(event.connection);
+    if (agent == nullptr || phase_ >= Phase::kStopping) return;
+    const AgentNote& note = event.control.agent_note();
+    if (note.has_exit()) {
+      const auto cause = agents_.OnExit(*agent, note.exit(), &members_, effects_);
+      if (cause.has_value()) return Fail(*cause);
+    }
+    const std::string why = absl::StrCat("stopped by a signal on host ", agent->host);
+    if (note.stops() > 1) return Fail(FailureOf("scheduler", why, absl::StatusCode::kCancelled));
+    if (note.stops() == 1) OnEndRequest(why, /*by_agent=*/true);
+    const std::string& folder = options_.models.checkpoint_folder;
+    if (note.checkpoint() && !folder.empty()) OnCheckpointRequest(folder);
+    return;
+  }
   Node* const node = members_.Find(event.connection, event.incarnation);
   if (node == nullptr && event.control.has_beat()) return;  // its registration will arrive soon
   if (node == nullptr || node->gone) {
@@ -159,12 +172,18 @@ void SchedulerCore::OnMemberControl(Node* node, const SchedulerEvent& event) {
 void SchedulerCore::OnRegister(uint64_t connection, const tandem::Register& request) {
   if (phase_ == Phase::kFailing) return effects_->SendFailure(connection, failure_);
   if (ended()) return;
-  if (request.role() == Register::READER) return OnReader(connection);
+  if (request.role() == Register::READER || request.role() == Register::AGENT) {
+    return OnReader(connection, request);
+  }
   const absl::StatusOr<Membership::Registration> registration =
       members_.Register(now_, connection, request);
   if (!registration.ok()) {
     // Send our job to a node that has a different one, so that its error can name the difference.
-    if (request.job_hash() != plan_.hash) TellJob(plan_, connection, -1, effects_);
+    if (request.job_hash() != plan_.hash) {
+      Control control;
+      *control.mutable_reader_welcome() = WelcomeTo(plan_, -1);
+      effects_->sends.push_back({connection, control});
+    }
     return Refuse(connection, registration.status());
   }
   if (registration->is_new) {
@@ -182,15 +201,20 @@ void SchedulerCore::OnRegister(uint64_t connection, const tandem::Register& requ
 
 // Sends a reader everything it needs, at each registration, since an earlier answer may have been
 // lost.
-void SchedulerCore::OnReader(uint64_t connection) {
+void SchedulerCore::OnReader(uint64_t connection, const tandem::Register& request) {
   const absl::StatusOr<int> number = readers_.Add(connection);
   if (!number.ok()) return Refuse(connection, number.status());
   const auto tell = [&](const Control& control) {
     effects_->sends.push_back({connection, control});
   };
-  TellJob(plan_, connection, *number, effects_);
-  if (view_.number() == 0) return;
+  if (request.role() == Register::AGENT) agents_.Add(connection, request);
   Control control;
+  *control.mutable_reader_welcome() = WelcomeTo(plan_, *number);
+  control.mutable_reader_welcome()->set_run(options_.run);
+  control.mutable_reader_welcome()->set_launch(options_.launch);
+  control.mutable_reader_welcome()->set_out(options_.out);
+  tell(control);
+  if (view_.number() == 0) return;
   effects_->Log(absl::StrCat("reader ", *number, " registered"));
   *control.mutable_view() = view_;
   tell(control);
@@ -287,6 +311,7 @@ void SchedulerCore::AcknowledgeView(Node* node, uint32_t number) {
 // ---- connections ------------------------------------------------------------------------------
 
 void SchedulerCore::OnLost(uint64_t connection, const std::string& why) {
+  agents_.OnLost(connection);
   if (readers_.Remove(connection)) return;
   Node* const node = members_.Forget(connection);
   if (node == nullptr || node->gone) return;
@@ -306,6 +331,7 @@ void SchedulerCore::OnLost(uint64_t connection, const std::string& why) {
 }
 
 void SchedulerCore::OnClosed(uint64_t connection) {
+  agents_.OnClosed(connection);
   if (readers_.Remove(connection)) return;
   Node* const node = members_.Forget(connection);
   if (node == nullptr || node->gone || node->connected) return;
@@ -354,13 +380,17 @@ void SchedulerCore::OnCheckpointRequest(const std::string& folder) {
 }
 
 // The first request writes a checkpoint and then ends the job. A second request, or a job without a
-// model folder, ends it at once.
-void SchedulerCore::OnEndRequest(const std::string& why) {
+// model folder, ends it at once. Launchers signal all agents, and the user's command is one of
+// them: that is one request.
+void SchedulerCore::OnEndRequest(const std::string& why, bool by_agent) {
+  if (by_agent && checkpoints_.ending()) return;
+  if (!by_agent && std::exchange(agent_ends_job_, false)) return;
   const std::string& folder = options_.models.checkpoint_folder;
   if (checkpoints_.ending() || phase_ != Phase::kRunning || folder.empty()) {
     return Fail(FailureOf("scheduler", why, absl::StatusCode::kCancelled));
   }
   checkpoints_.SetEnding();
+  agent_ends_job_ = by_agent;
   OnCheckpointRequest(folder);
 }
 
@@ -578,14 +608,15 @@ void SchedulerCore::Fail(const Failure& failure) {
   phase_since_ = now_;
   judge_.Drop();
   failure_ = failure;
+  agents_.NameCause(members_, &failure_);
   Control control;
   *control.mutable_failure() = failure_;
   SendToAll(control);
-  effects_->Log(absl::StrCat("the job fails: ", failure.node(), ": ", failure.reason()));
+  effects_->Log(absl::StrCat("the job fails: ", failure_.node(), ": ", failure_.reason()));
   SchedulerNotice* const notice =
-      effects_->Notify(SchedulerNotice::Kind::kFailed, failure.node(), failure.reason());
-  notice->code = static_cast<absl::StatusCode>(failure.code());
-  notice->diverged = failure.diverged();
+      effects_->Notify(SchedulerNotice::Kind::kFailed, failure_.node(), failure_.reason());
+  notice->code = static_cast<absl::StatusCode>(failure_.code());
+  notice->diverged = failure_.diverged();
   CheckEnd();
 }
 

@@ -18,6 +18,8 @@
 //             server sends a ShardReport of each shard.
 //   READER    A reader is told the job, then views, START and the end. It answers nothing, and
 //             nobody waits for it.
+//   AGENT     An agent is a reader that has started nodes (agents.h). It tells how they end, and
+//             may ask for a checkpoint or for the end of the job.
 //   Beat      A heartbeat may come on a connection of its own: any frame whose header names a
 //             member's incarnation is from that member. The answer goes to the same connection.
 //   Barriers  Barriers are among workers: all of them, unless `parties` says otherwise. A name is
@@ -66,6 +68,7 @@
 #include "base/clock.h"
 #include "job/job.h"
 #include "proto/wire.pb.h"
+#include "scheduler/agents.h"
 #include "scheduler/barriers.h"
 #include "scheduler/commands.h"
 #include "scheduler/effects.h"
@@ -124,6 +127,8 @@ class SchedulerCore {
     std::string coordinator;  // rendezvous of collectives, host:port; for the views
     uint64_t run = 0;         // for the views; no other run has this number
     ModelPaths models = {};
+    std::string launch = {};  // for agents: names the launch that has started the scheduler
+    std::string out = {};     // for agents: the folder of the run
   };
 
   explicit SchedulerCore(const job::ResolvedJob& plan) : SchedulerCore(plan, Options()) {}
@@ -149,7 +154,7 @@ class SchedulerCore {
   // Messages of nodes.
   void OnControl(const SchedulerEvent& event);
   void OnRegister(uint64_t connection, const Register& request);
-  void OnReader(uint64_t connection);
+  void OnReader(uint64_t connection, const Register& request);
   void SendToAll(const Control& control);  // to all nodes and readers
   void Refuse(uint64_t connection, const absl::Status& why);
   void Welcome(const Node& node);
@@ -166,7 +171,7 @@ class SchedulerCore {
 
   // Requests of users and of the job's own schedule.
   void OnCheckpointRequest(const std::string& folder);
-  void OnEndRequest(const std::string& why);
+  void OnEndRequest(const std::string& why, bool by_agent = false);
   void OnMoveRange(const SchedulerEvent& event);
 
   // Views, commands, barriers.
@@ -201,6 +206,8 @@ class SchedulerCore {
 
   Membership members_;
   Readers readers_;
+  Agents agents_;
+  bool agent_ends_job_ = false;  // an agent has asked for the end, and the user has not yet
   View view_;
   Barriers barriers_;
   Commands commands_;

@@ -42,6 +42,11 @@ std::string HostName() {
   return host;
 }
 
+SchedulerCore::Options CoreOptions(const SchedulerOptions& options, const std::string& coordinator,
+                                   uint64_t run) {
+  return {options.times, coordinator, run, options.models, options.launch, options.out_dir};
+}
+
 class Shell {
  public:
   Shell(const SchedulerOptions& options, transport::Transport& transport,
@@ -50,7 +55,7 @@ class Shell {
         transport_(transport),
         transport_name_(transport_name),
         run_(options.models.run != 0 ? options.models.run : options.incarnation),
-        core_(options.plan, {options.times, coordinator, run_, options.models}) {}
+        core_(options.plan, CoreOptions(options, coordinator, run_)) {}
 
   absl::Status Run() {
     if (!options_.out_dir.empty()) TANDEM_RETURN_IF_ERROR(OpenFiles());

@@ -53,6 +53,7 @@ struct SchedulerOptions {
   const std::atomic<int>* checkpoint = nullptr;
   std::function<void()> on_started;  // called when all nodes have loaded the initial model
   uint64_t incarnation = 1;          // of this process, for frame headers
+  std::string launch;                // for agents: the launch that has started the scheduler
   SchedulerTimes times;
 };
 

@@ -1,10 +1,11 @@
 # The command line as a user meets it. These start whole jobs, and so need LibTorch.
 if(TANDEM_TORCH)
+  set(sampled_agent_test 2)
   set(sampled_kill_test 3)
   set(sampled_compare_test 3)
   set(sampled_netns_test 3)
   set(sampled_virtual_hosts_test 3)
-  foreach(name compare_test known_answers_test output_folder_test start_test refusal_test kill_test netns_test pin_test terminal_test virtual_hosts_test)
+  foreach(name agent_test compare_test known_answers_test output_folder_test start_test refusal_test kill_test netns_test pin_test terminal_test virtual_hosts_test)
     tandem_test(${name} SRCS ${CMAKE_SOURCE_DIR}/tests/integration/${name}.cc
                 DEPS tandem::run_job tandem::small_job
                 LABELS integration TIMEOUT 600 SAMPLED ${sampled_${name}})
@@ -23,6 +24,8 @@ if(TANDEM_TORCH)
   add_dependencies(plan_command_test tandem)
 endif()
 tandem_test(children_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/cli/children_test.cc
+            DEPS tandem::cli LABELS unit)
+tandem_test(launch_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/cli/launch_test.cc
             DEPS tandem::cli LABELS unit)
 tandem_test(supervisor_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/cli/supervisor_test.cc
             DEPS tandem::cli LABELS unit)
