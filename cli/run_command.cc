@@ -31,6 +31,7 @@
 #include "base/status_macros.h"
 #include "cli/children.h"
 #include "cli/job_hosts.h"
+#include "cli/log_tail.h"
 #include "cli/output_folder.h"
 #include "cli/progress_view.h"
 #include "cli/resume_point.h"
@@ -61,6 +62,7 @@ namespace fs = std::filesystem;
 constexpr absl::Duration kNamingGrace = absl::Seconds(6);
 constexpr absl::Duration kStopGrace = absl::Seconds(3);
 constexpr absl::Duration kEarlyStopGrace = absl::Milliseconds(300);
+constexpr char kAnyLoopbackPort[] = "127.0.0.1:0", kNoHttp[] = "none";
 constexpr size_t kLogLines = 5;  // printed from the log of a process that has died
 
 // Reads events, lines of JSON, from the scheduler's pipe.
@@ -327,10 +329,22 @@ class Run {
       argv.insert(argv.end(), {"--only-tables", table});
     }
     if (!start.checkpoint) argv.push_back("--no-checkpoint");
+    AddWatchFlags(&argv);
     const absl::Status started =
         StartRole("scheduler", std::move(argv), pipe_.write_fd(), {driver_});
     pipe_.CloseWriter();
     return started;
+  }
+
+  // A virtual host has a loopback address of its own, which nobody else reaches.
+  void AddWatchFlags(std::vector<std::string>* argv) const {
+    const bool serves = !flags_.watch.http.empty() || (!flags_.scores && !hosts_.has_value());
+    const std::string http = flags_.watch.http.empty() ? kAnyLoopbackPort : flags_.watch.http;
+    if (serves && http != kNoHttp) argv->insert(argv->end(), {"--http", http});
+    if (flags_.watch.insecure) argv->push_back("--insecure-http");
+    if (!flags_.watch.tensorboard.empty()) {
+      argv->insert(argv->end(), {"--tensorboard", flags_.watch.tensorboard});
+    }
   }
 
   // Starts a program of Tandem, on its virtual host if there are any.
@@ -386,6 +400,7 @@ class Run {
         if (flags_.scores) environment.emplace_back(kScoresVariable, ScoresFile(flags_.out, w));
         TANDEM_RETURN_IF_ERROR(children_.Start(
             name, ScriptCommand(flags_.python, flags_.script_flags), LogOf(name), -1, environment));
+        if (!flags_.scores) scripts_.emplace_back(name, LogOf(name));
         continue;
       }
       std::vector<std::string> argv = {Program("tandem-worker"), "--index", absl::StrCat(w),
@@ -419,7 +434,17 @@ class Run {
       checkpoint_counts_seen_ = asked;
       OnCheckpoint();
     }
+    ShowScripts(/*last=*/false);
     if (now >= give_up_ || !children_.running()) over_ = true;
+  }
+
+  // Shows what the scripts have printed.
+  void ShowScripts(bool last) {
+    for (LogTail& script : scripts_) {
+      for (const std::string& line : script.Read(last)) {
+        view_.Line(absl::StrCat(script.name(), " | ", line));
+      }
+    }
   }
 
   // Handles Ctrl-C. The scheduler of a running job first writes a checkpoint, then ends all
@@ -460,6 +485,8 @@ class Run {
         failure_ = std::string(started.message());
         over_ = true;
       }
+    } else if (kind == "http") {
+      view_.Line(absl::StrCat("watch: ", event.value("url", "")));
     } else if (kind == "started") {
       started_ = true;
       kept_ = OwnedFd();
@@ -535,7 +562,7 @@ class Run {
     file.seekg(std::max<std::streamoff>(0, static_cast<std::streamoff>(file.tellg()) - kMostBytes));
     std::vector<std::string> lines;
     for (std::string line; std::getline(file, line);) {
-      if (!line.empty()) lines.push_back(line);
+      if (!line.empty()) lines.push_back(node::TextOfLogLine(line));
     }
     if (lines.size() > kLogLines) lines.erase(lines.begin(), lines.end() - kLogLines);
     return lines;
@@ -547,6 +574,7 @@ class Run {
     for (const nlohmann::json& event : pipe_.Read(absl::ZeroDuration())) OnEvent(event);
     if (failure_.empty() && !finished_) failure_ = WhyItEnded();
     children_.StopAll(started_ ? kStopGrace : kEarlyStopGrace);
+    ShowScripts(/*last=*/true);
     if (!failure_.empty()) {
       failure_ += HowToGoOnAfterAFailure();
     } else if (stopped_.is_object()) {
@@ -556,7 +584,10 @@ class Run {
       return PrintSummary();
     }
     view_.Clear();
-    if (first_exit_.has_value()) ShowLog();
+    const bool shown = std::any_of(scripts_.begin(), scripts_.end(), [this](const LogTail& script) {
+      return first_exit_.has_value() && script.name() == first_exit_->name;
+    });
+    if (first_exit_.has_value() && !shown) ShowLog();
     const absl::Status failed = absl::AbortedError(
         absl::StrCat("failed: ", InFlagsOf(flags_, failure_), "; logs in ", flags_.out, "/logs"));
     const int code = stopping_ ? SignalExit() : node::kExitFailed;
@@ -598,11 +629,11 @@ class Run {
     return summary;
   }
 
-  // How a run ended at Ctrl-C: after a checkpoint, or after a failed one.
+  // How a run ended at Ctrl-C or `tandem stop`: after a checkpoint, or after a failed one.
   std::string HowItStopped() const {
     const auto step = stopped_.value("checkpointed_step", int64_t{-1});
     const std::string failure = stopped_.value("failure", "");
-    return absl::StrCat("stopped by a signal, ",
+    return absl::StrCat(stopping_ ? "stopped by a signal, " : "stopped by tandem stop, ",
                         failure.empty() ? absl::StrCat("checkpoint at step ", WithCommas(step))
                                         : absl::StrCat("no checkpoint: ", failure),
                         step < 0 ? "" : HowToGoOn());
@@ -682,6 +713,7 @@ class Run {
   std::optional<OutputFolder> folder_;  // held until the children have ended
   std::optional<JobHosts> hosts_;       // nullopt: all processes are on this host
   Children children_;
+  std::vector<LogTail> scripts_;  // of --python
   const std::pair<std::string, std::string> driver_ = {node::kDriverVariable,
                                                        absl::StrCat(getpid())};
   const std::atomic<int>* stops_ = nullptr;

@@ -14,6 +14,13 @@
 
 namespace tandem::cli {
 
+// How others may look at the run.
+struct WatchFlags {
+  std::string http;  // HOST:PORT; empty: a free loopback port; "none": nowhere
+  bool insecure = false;
+  std::string tensorboard;  // folder of an event file; empty: none
+};
+
 struct RunFlags {
   const char* program = "tandem run";  // the command that the user called, for error messages
   std::string job;
@@ -21,6 +28,7 @@ struct RunFlags {
   std::string out;         // empty: a new one under out/
   bool overwrite = false;  // results of an earlier run in `out` may be removed
   StartFlags start;
+  WatchFlags watch;
   int64_t trace_steps = 0;  // 0 = no trace
   // For `tandem predict`: workers write the scores of test rows (ScoresFile), and the run prints
   // only errors.

@@ -30,6 +30,7 @@ int main(int argc, char** argv) {
   node::RoleFlags flags;
   node::AddJobFlags(&app, &flags);
   node::AddNetworkFlags(&app, &flags);
+  node::AddLogFlag(&app);
   node::AddMemberFlags(&app, &flags);
   app.add_option("--out", flags.out, "Folder for staleness records, if the job asks for them");
   std::string replay;

@@ -21,6 +21,7 @@
 #include "cli/replay_command.h"
 #include "cli/run_command.h"
 #include "cli/simulator.h"
+#include "cli/status_command.h"
 #include "collectives/dump.h"
 #include "data/datagen.h"
 #include "node/role_options.h"
@@ -104,6 +105,14 @@ void AddRun(CLI::App* app, RunFlags* flags) {
       run, "Folder for summary.json, metrics.jsonl, model/ and logs/; without: out/NAME-TIME",
       &flags->out, &flags->overwrite);
   AddStartFlags(run, &flags->start);
+  node::AddLogFlag(run);
+  run->add_option("--http", flags->watch.http,
+                  "HOST:PORT where the run can be watched, or none; without: a free port of this "
+                  "host alone (docs/OBSERVE.md)");
+  run->add_flag("--insecure-http", flags->watch.insecure,
+                "Allow --http at an address of a network");
+  run->add_option("--tensorboard", flags->watch.tensorboard,
+                  "Folder for an event file of TensorBoard");
   run->add_option("--trace", flags->trace_steps,
                   "Trace so many steps of each worker into OUT/trace-W.json (for Perfetto)")
       ->check(node::CheckNotNegative);
@@ -233,9 +242,9 @@ bool NamesCommand(const CLI::App& app, int argc, char** argv, int* exit_code) {
 // The order and the headings of the commands in `tandem --help`.
 void GroupCommands(CLI::App* app) {
   const std::pair<const char*, std::vector<const char*>> groups[] = {
-      {"Train", {"run", "predict", "export"}},
+      {"Train", {"run", "checkpoint", "stop", "predict", "export"}},
       {"Ask", {"compare", "plan", "simulate"}},
-      {"Look", {"doctor", "inspect"}},
+      {"Look", {"status", "doctor", "inspect"}},
       {"For developers", {"bench", "replay", "datagen"}},
   };
   for (const auto& [group, names] : groups) {
@@ -249,6 +258,10 @@ int Main(int argc, char** argv) {
   app.set_version_flag("--version", Version);
   RunFlags run;
   AddRun(&app, &run);
+  StatusFlags status;
+  AddStatus(&app, &status);
+  AskFlags checkpoint, stop;
+  AddCheckpointAndStop(&app, &checkpoint, &stop);
   PredictFlags predict;
   AddPredict(&app, &predict);
   ExportFlags export_flags;
@@ -288,6 +301,9 @@ int Main(int argc, char** argv) {
   if (app.got_subcommand("predict")) return PredictCommand(predict);
   if (app.got_subcommand("export")) return ExportCommand(export_flags, ProgramFolder());
   if (app.got_subcommand("compare")) return CompareCommand(compare);
+  if (app.got_subcommand("status")) return Printed(StatusCommand(status));
+  if (app.got_subcommand("checkpoint")) return Printed(CheckpointCommand(checkpoint));
+  if (app.got_subcommand("stop")) return Printed(StopCommand(stop));
   if (app.got_subcommand("doctor")) return doctor::DoctorCommand(doctor);
   if (app.got_subcommand("inspect")) return Printed(InspectCommand(inspect));
   return Datagen(datagen);

@@ -46,6 +46,7 @@ int main(int argc, char** argv) {
   node::RoleFlags flags;
   node::AddJobFlags(&app, &flags);
   node::AddNetworkFlags(&app, &flags);
+  node::AddLogFlag(&app);
   node::AddMemberFlags(&app, &flags);
   node::RefuseJobsFlag(&app, "--checkpoint", "with --out it checkpoints to OUT/model");
   std::string trace;

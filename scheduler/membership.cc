@@ -49,6 +49,9 @@ void Node::OnBeat(absl::Time now, const Beat& beat) {
   step = beat.step();
   progress = beat.progress();
   activity = Clip(beat.activity());
+  resident_bytes = beat.resident_bytes();
+  host_memory_bytes = beat.host_memory_bytes();
+  host_available_bytes = beat.host_available_bytes();
   const bool waits = beat.waits_for() != 0;
   if (waits && !waits_for.has_value()) wait_started = now;
   waits_for.reset();

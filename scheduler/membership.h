@@ -58,6 +58,8 @@ struct Node {
   absl::Time step_at;   // `step` last changed
   absl::optional<EndpointId> waits_for;
   absl::Time wait_started;  // if waits_for
+  // Memory of the process and of its host, in bytes; 0: unknown.
+  uint64_t resident_bytes = 0, host_memory_bytes = 0, host_available_bytes = 0;
 
   uint32_t acknowledged_view = 0;
   bool reported_failure = false;

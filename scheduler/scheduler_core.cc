@@ -23,6 +23,15 @@ Member MemberOf(const Node& node) {
   return member;
 }
 
+constexpr char kStoppedByTool[] = "stopped by tandem stop";
+
+UserAnswer Answer(absl::StatusCode code, const std::string& text) {
+  UserAnswer answer;
+  answer.set_code(static_cast<int32_t>(code));
+  answer.set_text(text);
+  return answer;
+}
+
 // Sends the text of the job. `reader`: number of the reader; -1 if the peer is a node.
 void TellJob(const job::ResolvedJob& plan, uint64_t connection, int reader,
              SchedulerEffects* effects) {
@@ -97,6 +106,23 @@ void SchedulerCore::Step(absl::Time now, const SchedulerEvent& event, SchedulerE
   effects_ = nullptr;
 }
 
+nlohmann::json SchedulerCore::Status() const {
+  StatusFacts facts;
+  facts.now = now_;
+  facts.state = NameOf(phase_);
+  facts.plan = &plan_;
+  facts.members = &members_;
+  facts.view = &view_;
+  facts.checkpoints = &checkpoints_;
+  facts.shards = &reports_.shards();
+  facts.progress = reports_.last();
+  facts.report = phase_ > Phase::kRunning ? report_ : reports_.Total(now_);
+  if (phase_ == Phase::kRunning) facts.waits = stalls_.WaitStates();
+  facts.estimate = options_.estimate;
+  if (phase_ >= Phase::kFailing) facts.failure = failure_;
+  return StatusJson(facts);
+}
+
 absl::Status SchedulerCore::result() const {
   if (phase_ != Phase::kFailing && phase_ != Phase::kFailed) return absl::OkStatus();
   return absl::Status(CodeOf(failure_.code()),
@@ -109,6 +135,9 @@ void SchedulerCore::OnControl(const SchedulerEvent& event) {
   if (event.control.has_register_()) {
     OnRegister(event.connection, event.control.register_());
     return;
+  }
+  if (event.control.has_user_request()) {
+    return OnUserRequest(event.connection, event.control.user_request());
   }
   if (readers_.Has(event.connection)) return;  // its answers to commands are not awaited
   Node* const node = members_.Find(event.connection, event.incarnation);
@@ -158,7 +187,7 @@ void SchedulerCore::OnMemberControl(Node* node, const SchedulerEvent& event) {
 
 void SchedulerCore::OnRegister(uint64_t connection, const tandem::Register& request) {
   if (phase_ == Phase::kFailing) return effects_->SendFailure(connection, failure_);
-  if (ended()) return;
+  if (HasEnded(phase_)) return;
   if (request.role() == Register::READER) return OnReader(connection);
   const absl::StatusOr<Membership::Registration> registration =
       members_.Register(now_, connection, request);
@@ -201,13 +230,6 @@ void SchedulerCore::OnReader(uint64_t connection) {
   if (phase_ != Phase::kStopping) return;
   *control.mutable_command() = commands_.New(Command::STOP);
   tell(control);
-}
-
-void SchedulerCore::SendToAll(const Control& control) {
-  effects_->SendToAll(members_.nodes(), control);
-  for (const auto& [connection, number] : readers_.all()) {
-    effects_->sends.push_back({connection, control});
-  }
 }
 
 void SchedulerCore::Refuse(uint64_t connection, const absl::Status& why) {
@@ -335,22 +357,45 @@ void SchedulerCore::OnGarbage(uint64_t connection, const absl::Status& why) {
 
 // ---- requests of users and of the schedule ----------------------------------------------------
 
+// Unlike a second signal, a second END changes nothing: two people may ask.
+void SchedulerCore::OnUserRequest(uint64_t connection, const UserRequest& request) {
+  UserAnswer answer;
+  const bool ends = request.kind() == UserRequest::END || request.kind() == UserRequest::ABORT;
+  if (request.kind() != UserRequest::CHECKPOINT && !ends) {
+    answer = Answer(absl::StatusCode::kInvalidArgument,
+                    absl::StrCat("a request of kind ", static_cast<int>(request.kind()),
+                                 ", which this scheduler does not know"));
+  } else if (ends ? phase_ > Phase::kRunning : phase_ != Phase::kRunning) {
+    answer = Answer(absl::StatusCode::kFailedPrecondition,
+                    absl::StrCat("the job is ", NameOf(phase_), ", expected: running"));
+  } else if (request.kind() == UserRequest::CHECKPOINT) {
+    answer = checkpoints_.Request(now_, options_.models.checkpoint_folder, effects_);
+  } else if (request.kind() == UserRequest::ABORT) {
+    Fail(FailureOf("scheduler", kStoppedByTool, absl::StatusCode::kCancelled));
+    answer.set_text("the job ends at once");
+  } else if (checkpoints_.ending()) {
+    answer.set_text("the job makes its last checkpoint already");
+  } else {
+    OnEndRequest(kStoppedByTool);
+    const bool at_once = phase_ != Phase::kRunning;
+    answer.set_text(at_once ? "the job ends at once" : "the job makes a checkpoint, then ends");
+    if (!at_once) effects_->Warn("tandem stop: making a checkpoint first");
+  }
+  effects_->sends.emplace_back().connection = connection;
+  *effects_->sends.back().control.mutable_user_answer() = std::move(answer);
+}
+
+// A request of a signal, of a program or of the schedule: nobody waits for the answer.
 void SchedulerCore::OnCheckpointRequest(const std::string& folder) {
   if (phase_ != Phase::kRunning) {
     return effects_->Warn("checkpoint request ignored: the job is not running");
   }
-  switch (checkpoints_.queue().Add(folder)) {
-    case CheckpointQueue::Answer::kStart:
-      return checkpoints_.Ask(now_, effects_);
-    case CheckpointQueue::Answer::kQueued:
-      return effects_->Log(
-          absl::StrCat("a checkpoint is in progress; the one to ", folder, " follows"));
-    case CheckpointQueue::Answer::kMerged:
-      return effects_->Log(
-          absl::StrCat("the next checkpoint to ", folder, " answers this request, too"));
-    case CheckpointQueue::Answer::kClosed:
-      return effects_->Warn("checkpoint request ignored: the job is at its end");
+  const bool starts = checkpoints_.queue().empty() && !checkpoints_.queue().paused();
+  const UserAnswer answer = checkpoints_.Request(now_, folder, effects_);
+  if (answer.code() != 0) {
+    return effects_->Warn(absl::StrCat("checkpoint request ignored: ", answer.text()));
   }
+  if (!starts) effects_->Log(answer.text());
 }
 
 // The first request writes a checkpoint and then ends the job. A second request, or a job without a
@@ -410,7 +455,7 @@ void SchedulerCore::PublishView() {
   view_.set_number(view_.number() + 1);
   Control control;
   *control.mutable_view() = view_;
-  SendToAll(control);
+  effects_->SendToAll(members_.nodes(), readers_, control);
   effects_->Log(absl::StrCat("view ", view_.number(), ": ", members_.servers(), " servers, ",
                              members_.workers(), " workers, ", view_.range_size(), " ranges"));
 }
@@ -424,7 +469,7 @@ void SchedulerCore::StartJob() {
   Control control;
   *control.mutable_command() = commands_.New(Command::START);
   start_command_ = control.command().id();
-  SendToAll(control);
+  effects_->SendToAll(members_.nodes(), readers_, control);
   effects_->Notify(SchedulerNotice::Kind::kStarted, "", "");
 }
 
@@ -530,14 +575,14 @@ void SchedulerCore::StopJob() {
   judge_.Drop();
   Control control;
   *control.mutable_command() = commands_.New(Command::STOP);
-  SendToAll(control);
+  effects_->SendToAll(members_.nodes(), readers_, control);
 }
 
 // ---- time and endings -------------------------------------------------------------------------
 
 void SchedulerCore::OnTick() {
   if (phase_ == Phase::kStopping || phase_ == Phase::kFailing) return CheckEnd();
-  if (ended()) return;
+  if (HasEnded(phase_)) return;
   const absl::optional<Failure> cause = CheckTime();
   if (cause.has_value()) return Fail(*cause);
   if (phase_ != Phase::kRunning) return;
@@ -569,7 +614,7 @@ absl::optional<Failure> SchedulerCore::CheckTime() {
 }
 
 void SchedulerCore::Fail(const Failure& failure) {
-  if (phase_ == Phase::kFailing || phase_ == Phase::kStopping || ended()) return;
+  if (phase_ == Phase::kFailing || phase_ == Phase::kStopping || HasEnded(phase_)) return;
   if (phase_ == Phase::kRunning) {
     report_ = reports_.Total(now_);
     report_.attempts = options_.models.attempt;
@@ -580,7 +625,7 @@ void SchedulerCore::Fail(const Failure& failure) {
   failure_ = failure;
   Control control;
   *control.mutable_failure() = failure_;
-  SendToAll(control);
+  effects_->SendToAll(members_.nodes(), readers_, control);
   effects_->Log(absl::StrCat("the job fails: ", failure.node(), ": ", failure.reason()));
   SchedulerNotice* const notice =
       effects_->Notify(SchedulerNotice::Kind::kFailed, failure.node(), failure.reason());

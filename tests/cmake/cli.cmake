@@ -26,6 +26,10 @@ tandem_test(children_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/cli/children_test.
             DEPS tandem::cli LABELS unit)
 tandem_test(progress_view_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/cli/progress_view_test.cc
             DEPS tandem::cli LABELS unit)
+tandem_test(status_view_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/cli/status_view_test.cc
+            DEPS tandem::cli LABELS unit)
+tandem_test(log_tail_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/cli/log_tail_test.cc
+            DEPS tandem::cli LABELS unit)
 tandem_test(doctor_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/tools/doctor_test.cc
             DEPS tandem::doctor LABELS unit)
 tandem_test(doctor_peer_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/tools/doctor_peer_test.cc

@@ -93,6 +93,9 @@ if(TANDEM_TORCH)
   add_test(NAME pages_test
     COMMAND python3 ${CMAKE_SOURCE_DIR}/tests/integration/pages_test.py ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR})
   set_tests_properties(pages_test PROPERTIES LABELS integration TIMEOUT 600)
+  add_test(NAME observe_test
+    COMMAND python3 ${CMAKE_SOURCE_DIR}/tests/integration/observe_test.py ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR})
+  set_tests_properties(observe_test PROPERTIES LABELS integration TIMEOUT 300)
   add_test(NAME results_test
     COMMAND python3 ${CMAKE_SOURCE_DIR}/tests/integration/results_test.py ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR})
   set_tests_properties(results_test PROPERTIES LABELS integration TIMEOUT 300)
