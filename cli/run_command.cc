@@ -39,6 +39,7 @@
 #include "data/id_check.h"
 #include "data/statistics.h"
 #include "job/step_time.h"
+#include "node/job_token.h"
 #include "node/network_check.h"
 #include "node/role_flags.h"
 #include "node/transport_choice.h"
@@ -187,6 +188,8 @@ class Run {
       std::ofstream(absl::StrCat(flags_.out, "/", kBadRowsFile))
           << absl::StrJoin(bad_rows, "\n") << "\n";
     }
+    TANDEM_RETURN_IF_ERROR(node::ProvideToken(plan_.job, flags_.out));
+    TANDEM_RETURN_IF_ERROR(node::PublishToken(plan_.job, flags_.out));
     // Write atomically, because a resumed run needs the job.
     TANDEM_RETURN_IF_ERROR(WriteFileAtomically(JobPath(), job::ResolvedText(plan_)));
     if (!resumes) TANDEM_RETURN_IF_ERROR(NoteTheScript());

@@ -18,6 +18,7 @@
 #include "cli/resume_point.h"
 #include "cli/run_command.h"
 #include "cli/start_flags.h"
+#include "node/job_token.h"
 #include "node/network_check.h"
 #include "node/role_options.h"
 #include "scheduler/scheduler_shell.h"
@@ -49,6 +50,7 @@ int main(int argc, char** argv) {
   node::RoleFlags flags;
   cli::StartFlags start;
   bool overwrite = false;
+  bool insecure = false;
   int progress_fd = -1;
   node::AddJobFlags(&app, &flags);
   node::AddNetworkFlags(&app, &flags);
@@ -57,11 +59,15 @@ int main(int argc, char** argv) {
   cli::AddStartFlags(&app, &start);
   app.add_option("--progress-fd", progress_fd,
                  "File descriptor for events as JSON (default: stdout, if it is no terminal)");
+  app.add_flag("--insecure", insecure,
+               "Allow a job without a token to listen where other hosts can connect");
   int code = node::kExitOk;
   if (!node::ParseFlags(&app, argc, argv, &code)) return code;
 
   const auto plan = node::PlanOf(flags);
   absl::Status ready = plan.ok() ? node::CheckAddresses(flags) : plan.status();
+  if (ready.ok()) ready = node::TakeKeys(plan->job, &flags);
+  if (ready.ok() && !insecure) ready = node::CheckNotExposed(plan->job, flags);
   if (ready.ok()) ready = cli::FindResume(&start, &flags.out);
   if (!ready.ok()) {
     node::Finish("tandem-scheduler", ready);
@@ -91,8 +97,10 @@ int main(int argc, char** argv) {
       } else {
         folder->Clear(checkpoints || cli::IsInside(start.init_from, flags.out));
       }
-      const absl::Status written =
-          WriteFileAtomically(flags.out + "/job.textproto", job::ResolvedText(*plan));
+      absl::Status written = node::PublishToken(plan->job, flags.out);
+      if (written.ok()) {
+        written = WriteFileAtomically(flags.out + "/job.textproto", job::ResolvedText(*plan));
+      }
       if (!written.ok()) {
         node::Finish("tandem-scheduler", written);
         return node::kExitBadInput;
@@ -103,6 +111,7 @@ int main(int argc, char** argv) {
   options.plan = *plan;
   options.bind = flags.bind;
   options.advertised_host = flags.advertise;
+  options.keys = flags.keys;
   // An absolute path, because servers and workers, which get it, may run in other folders.
   options.out_dir = flags.out.empty() ? "" : std::filesystem::absolute(flags.out).string();
   options.models = cli::PathsOf(start, flags.out, *plan);

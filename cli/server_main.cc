@@ -1,6 +1,7 @@
 // tandem-server: holds key ranges of the embedding tables of one job.
 #include "base/exhaustion.h"
 #include "base/process.h"
+#include "node/job_token.h"
 #include "node/network_check.h"
 #include "node/role_options.h"
 #include "node/transport_choice.h"
@@ -44,6 +45,7 @@ int main(int argc, char** argv) {
   const auto plan = node::PlanOf(flags);
   absl::Status ready = plan.status();
   if (ready.ok()) ready = node::CheckAddresses(flags);
+  if (ready.ok()) ready = node::TakeKeys(plan->job, &flags);
   if (ready.ok()) ready = cli::Pin(*plan, flags.index);
   if (ready.ok()) ready = node::CheckTransport(plan->job);
   if (!ready.ok()) {

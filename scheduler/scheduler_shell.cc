@@ -383,6 +383,7 @@ absl::StatusOr<std::unique_ptr<collectives::Coordinator>> StartCoordinator(
   collectives::CoordinatorOptions coordinator;
   TANDEM_ASSIGN_OR_RETURN(const std::string bind, transport::ResolveToBind(options.bind));
   const std::string host = HostOf(bind);
+  coordinator.keys = options.keys;
   coordinator.address = absl::StrCat(host == "*" ? "0.0.0.0" : host, ":0");
   coordinator.log = [log = node::Log("scheduler")](absl::string_view line) {
     log.Info(absl::StrCat("coordinator: ", line));
@@ -410,6 +411,7 @@ absl::Status RunScheduler(const SchedulerOptions& options) {
   zmq.advertised_host = options.advertised_host;
   zmq.self = EndpointId::Scheduler();
   zmq.incarnation = options.incarnation;
+  zmq.keys = options.keys;
   zmq.linger = kLinger;
   return CatchExceptions([&]() -> absl::Status {
     TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<transport::Transport> transport,

@@ -24,6 +24,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <functional>
+#include <memory>
 #include <string>
 
 #include <nlohmann/json.hpp>
@@ -32,6 +33,7 @@
 #include "absl/strings/string_view.h"
 #include "job/job.h"
 #include "scheduler/scheduler_core.h"
+#include "transport/job_keys.h"
 #include "transport/transport.h"
 
 namespace tandem::scheduler {
@@ -39,10 +41,11 @@ namespace tandem::scheduler {
 struct SchedulerOptions {
   job::ResolvedJob plan;
   std::string bind = "tcp://127.0.0.1:*";
-  std::string advertised_host;    // needed if `bind` names all hosts
-  std::string out_dir;            // empty = no files, not even the address
-  ModelPaths models;              // paths that every node can reach
-  std::FILE* progress = nullptr;  // not owned; null = no events
+  std::string advertised_host;                     // needed if `bind` names all hosts
+  std::shared_ptr<const transport::JobKeys> keys;  // of the job's token; null: it has none
+  std::string out_dir;                             // empty = no files, not even the address
+  ModelPaths models;                               // paths that every node can reach
+  std::FILE* progress = nullptr;                   // not owned; null = no events
   // Gets each event if there is no `progress`. Called on the thread that runs the scheduler.
   std::function<void(const nlohmann::json& event)> on_event;
   const std::atomic<bool>* abort = nullptr;  // set by a signal handler: end the job at once
