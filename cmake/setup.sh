@@ -13,7 +13,7 @@ TANDEM_RUN_PACKAGES=(
 # Packages for the tests.
 TANDEM_CHECK_PACKAGES=(
   clang libclang-rt-dev libgtest-dev libgmock-dev
-  python3-pandas python3-sklearn)
+  python3-pandas python3-sklearn python3-zmq)
 # Packages for a guest with a software RDMA device (tests/rdma/run_in_guest.sh). Without them the
 # tests there are skipped.
 TANDEM_GUEST_PACKAGES=(
