@@ -25,6 +25,7 @@
 #include "cli/resume_point.h"
 #include "cli/role_commands.h"
 #include "cli/supervisor.h"
+#include "node/job_token.h"
 #include "node/network_check.h"
 #include "node/role_flags.h"
 #include "node/role_options.h"
@@ -113,9 +114,10 @@ class Follower {
       }
       const absl::Time now = MonotonicNow();
       if (now - begin >= patience) {
-        return absl::UnavailableError(absl::StrCat(
-            "no scheduler of this launch ", Places(candidates), " for ",
-            absl::ToInt64Seconds(patience), " s; hint: --scheduler tcp://HOST_OF_RANK_0:PORT"));
+        return absl::UnavailableError(
+            absl::StrCat("no scheduler of this launch ", Places(candidates), " for ",
+                         absl::ToInt64Seconds(patience), " s", why_not_,
+                         "; hint: --scheduler tcp://HOST_OF_RANK_0:PORT"));
       }
       if (now >= say) {
         Say(absl::StrCat("waits for the scheduler ", Places(candidates)));
@@ -137,7 +139,9 @@ class Follower {
   // False: the scheduler there belongs to another run.
   absl::StatusOr<bool> Join(const Candidate& candidate) {
     early_.clear();
-    TANDEM_ASSIGN_OR_RETURN(link_, AgentLink::Open(candidate.address, launch_.rank));
+    TANDEM_ASSIGN_OR_RETURN(auto keys, node::FindKeys(flags_.run.out));
+    TANDEM_ASSIGN_OR_RETURN(link_,
+                            AgentLink::Open(candidate.address, launch_.rank, std::move(keys)));
     const absl::Time until = MonotonicNow() + kWelcomeWithin;
     while (MonotonicNow() < until && link_->status().ok() && stops_->load() == 0) {
       for (const Control& control : link_->Poll(kTurn)) {
@@ -154,6 +158,8 @@ class Follower {
         return true;
       }
     }
+    if (!link_->status().ok())
+      why_not_ = absl::StrCat("; the last one: ", link_->status().message());
     return false;
   }
 
@@ -172,6 +178,7 @@ class Follower {
       return absl::PermissionDeniedError(
           absl::StrCat(out_, "/logs: cannot be written: ", error.message()));
     }
+    TANDEM_RETURN_IF_ERROR(node::ProvideToken(plan_->job, flags_.run.out));
     const RoleNetwork network = NetworkOfOtherRank(address_, flags_.bind, flags_.advertise);
     TANDEM_RETURN_IF_ERROR(node::CheckBind(network.bind, network.advertise));
     RoleOptions options;
@@ -266,6 +273,7 @@ class Follower {
   LauncherWatch watch_;
   Supervisor supervisor_;
   std::string address_, out_;
+  std::string why_not_;  // why the scheduler that answered last has not admitted this agent
   ReaderWelcome welcome_;
   JobFile job_;
   absl::StatusOr<job::ResolvedJob> plan_ = absl::UnknownError("not known yet");

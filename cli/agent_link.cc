@@ -28,11 +28,13 @@ EndpointId RoleOf(const std::string& name) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<AgentLink>> AgentLink::Open(const std::string& scheduler, int rank) {
+absl::StatusOr<std::unique_ptr<AgentLink>> AgentLink::Open(
+    const std::string& scheduler, int rank, std::shared_ptr<const transport::JobKeys> keys) {
   transport::ZmqOptions zmq;
   zmq.context = std::make_shared<transport::ZmqContext>(/*io_threads=*/1);
   zmq.incarnation = node::NewIncarnation();
   zmq.linger = kLinger;
+  zmq.keys = std::move(keys);
   TANDEM_ASSIGN_OR_RETURN(auto transport, transport::NewZmqTransport(zmq));
   std::unique_ptr<AgentLink> link(new AgentLink(scheduler, std::move(transport)));
   node::NodeSession::Options member;

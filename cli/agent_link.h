@@ -15,14 +15,17 @@
 #include "cli/children.h"
 #include "node/node_session.h"
 #include "proto/wire.pb.h"
+#include "transport/job_keys.h"
 #include "transport/transport.h"
 
 namespace tandem::cli {
 
 class AgentLink {
  public:
-  // `scheduler`: its address. `rank`: of this agent in the launch.
-  static absl::StatusOr<std::unique_ptr<AgentLink>> Open(const std::string& scheduler, int rank);
+  // `scheduler`: its address. `rank`: of this agent in the launch. `keys`: of the job's token;
+  // null: it has none.
+  static absl::StatusOr<std::unique_ptr<AgentLink>> Open(
+      const std::string& scheduler, int rank, std::shared_ptr<const transport::JobKeys> keys);
 
   // Waits up to `timeout` for messages, and returns them. Sets status().
   std::vector<Control> Poll(absl::Duration timeout);

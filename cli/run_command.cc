@@ -238,7 +238,7 @@ class Run {
     const bool serves = !flags_.watch.http.empty() || (!flags_.scores && !hosts_.has_value());
     const std::string http = flags_.watch.http.empty() ? kAnyLoopbackPort : flags_.watch.http;
     if (serves && http != kNoHttp) argv->insert(argv->end(), {"--http", http});
-    if (flags_.watch.insecure) argv->push_back("--insecure-http");
+    if (flags_.watch.insecure) argv->push_back("--insecure");
     if (!flags_.watch.tensorboard.empty()) {
       argv->insert(argv->end(), {"--tensorboard", flags_.watch.tensorboard});
     }

@@ -63,7 +63,6 @@ int main(int argc, char** argv) {
   bool insecure = false;
   int progress_fd = -1;
   std::string http, tensorboard;
-  bool insecure_http = false;
   node::AddJobFlags(&app, &flags);
   node::AddNetworkFlags(&app, &flags);
   node::AddLogFlag(&app);
@@ -78,7 +77,6 @@ int main(int argc, char** argv) {
   app.add_option("--http", http,
                  "HOST:PORT where the status of the job is served (docs/OBSERVE.md); port 0: any")
       ->check([](const std::string& text) { return text.empty() ? "an empty address" : ""; });
-  app.add_flag("--insecure-http", insecure_http, "Allow --http at an address of a network");
   app.add_option("--tensorboard", tensorboard, "Folder for an event file of TensorBoard");
   app.add_flag("--insecure", insecure,
                "Allow a job without a token to listen where other hosts can connect");
@@ -89,8 +87,8 @@ int main(int argc, char** argv) {
   absl::Status ready = plan.ok() ? node::CheckAddresses(flags) : plan.status();
   if (ready.ok()) ready = node::TakeKeys(plan->job, &flags);
   if (ready.ok() && !insecure) ready = node::CheckNotExposed(plan->job, flags);
-  if (ready.ok() && !http.empty()) {
-    ready = scheduler::WatchPages::CheckAddress(http, insecure_http);
+  if (ready.ok() && !http.empty() && !insecure && flags.keys == nullptr) {
+    ready = scheduler::WatchPages::CheckAddress(http);
   }
   // FindResume sets the output folder and the checkpoint that the next steps use. The start is
   // checked before the folder is claimed and cleared: a refused job removes no earlier results.

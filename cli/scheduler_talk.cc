@@ -32,7 +32,8 @@ absl::StatusOr<std::string> SchedulerTalk::AddressOf(const std::string& where) {
       ", expected the --out folder of a run or the address of a scheduler, tcp://HOST:PORT"));
 }
 
-absl::StatusOr<std::unique_ptr<SchedulerTalk>> SchedulerTalk::Open(const std::string& address) {
+absl::StatusOr<std::unique_ptr<SchedulerTalk>> SchedulerTalk::Open(
+    const std::string& address, std::shared_ptr<const transport::JobKeys> keys) {
   std::unique_ptr<SchedulerTalk> talk(new SchedulerTalk(address));
   talk->incarnation_ = node::NewIncarnation();
   transport::ZmqOptions zmq;
@@ -40,6 +41,7 @@ absl::StatusOr<std::unique_ptr<SchedulerTalk>> SchedulerTalk::Open(const std::st
   zmq.incarnation = talk->incarnation_;
   zmq.connect_deadline = kAnswerWithin;
   zmq.linger = absl::ZeroDuration();
+  zmq.keys = std::move(keys);
   TANDEM_ASSIGN_OR_RETURN(talk->transport_, transport::NewZmqTransport(zmq));
   TANDEM_ASSIGN_OR_RETURN(talk->peer_, talk->transport_->Connect(address));
   return talk;

@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "proto/wire.pb.h"
+#include "transport/job_keys.h"
 #include "transport/transport.h"
 
 namespace tandem::cli {
@@ -29,8 +30,9 @@ class SchedulerTalk {
   // itself if it is an address. NOT_FOUND: the folder has no run.
   static absl::StatusOr<std::string> AddressOf(const std::string& where);
 
-  // INVALID_ARGUMENT: the address is malformed.
-  static absl::StatusOr<std::unique_ptr<SchedulerTalk>> Open(const std::string& address);
+  // `keys`: of the job's token; null: it has none. INVALID_ARGUMENT: the address is malformed.
+  static absl::StatusOr<std::unique_ptr<SchedulerTalk>> Open(
+      const std::string& address, std::shared_ptr<const transport::JobKeys> keys);
 
   // Waits a few seconds for the answer. UNAVAILABLE: no scheduler answers there, with the reason.
   // FAILED_PRECONDITION and others: the scheduler refuses the request.

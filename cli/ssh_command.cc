@@ -21,6 +21,7 @@
 #include "cli/children.h"
 #include "cli/launch_environment.h"
 #include "cli/output_folder.h"
+#include "node/job_token.h"
 #include "node/role_flags.h"
 #include "transport/tcp_address.h"
 
@@ -234,6 +235,9 @@ int SshCommand(const RunFlags& given, const std::vector<HostSlots>& hosts) {
         "--link-bytes-per-second: not with --hosts, whose links are those of the network"));
   }
   if (flags.out.empty()) flags.out = NewFolderName(plan->job.name());
+  const std::string& folder = flags.start.resume.empty() ? flags.out : flags.start.resume;
+  const absl::Status token = node::ProvideToken(plan->job, folder);
+  if (!token.ok()) return refuse(token);
   SshLaunch launch(flags, hosts);
   const std::vector<std::string> refused = launch.CheckHosts();
   for (const std::string& line : refused) refuse(absl::InvalidArgumentError(line));

@@ -21,6 +21,7 @@
 #include "cli/numbers.h"
 #include "cli/scheduler_talk.h"
 #include "cli/status_view.h"
+#include "node/job_token.h"
 #include "node/role_flags.h"
 #include "scheduler/summary.h"
 
@@ -51,7 +52,9 @@ json SummaryOf(const std::string& where) {
 
 absl::StatusOr<std::unique_ptr<SchedulerTalk>> TalkTo(const std::string& where) {
   TANDEM_ASSIGN_OR_RETURN(const std::string address, SchedulerTalk::AddressOf(where));
-  return SchedulerTalk::Open(address);
+  TANDEM_ASSIGN_OR_RETURN(auto keys,
+                          node::FindKeys(SchedulerTalk::IsAddress(where) ? std::string() : where));
+  return SchedulerTalk::Open(address, std::move(keys));
 }
 
 absl::Status WithHint(const std::string& where, const absl::Status& why) {

@@ -113,8 +113,8 @@ void AddRun(CLI::App* app, RunFlags* flags) {
   run->add_option("--http", flags->watch.http,
                   "HOST:PORT where the run can be watched, or none; without: a free port of this "
                   "host alone (docs/OBSERVE.md)");
-  run->add_flag("--insecure-http", flags->watch.insecure,
-                "Allow --http at an address of a network");
+  run->add_flag("--insecure", flags->watch.insecure,
+                "Allow --http at an address of a network for a job without a token");
   run->add_option("--tensorboard", flags->watch.tensorboard,
                   "Folder for an event file of TensorBoard");
   run->add_option("--trace", flags->trace_steps,

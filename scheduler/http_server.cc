@@ -78,6 +78,7 @@ class Responder : public httplib::Server {
       HttpResponse made = handler({request.path, request.get_header_value("Authorization")});
       response.status = made.code;
       response.set_header("Cache-Control", "no-store");
+      if (made.code == 401) response.set_header("WWW-Authenticate", "Basic realm=\"Tandem\"");
       response.set_content(std::move(made.body), made.type);
       return HandlerResponse::Handled;
     });

@@ -95,9 +95,10 @@ class Shell {
   absl::Status StartHttp() {
     TANDEM_ASSIGN_OR_RETURN(
         http_,
-        HttpServer::Start(options_.http, [pages = WatchPages(&board_)](const HttpRequest& request) {
-          return pages.Answer(request);
-        }));
+        HttpServer::Start(
+            options_.http,
+            [pages = WatchPages(&board_, IsLoopback(options_.http) ? nullptr : options_.keys)](
+                const HttpRequest& request) { return pages.Answer(request); }));
     Emit({{"event", "http"}, {"url", http_->url()}});
     if (options_.out_dir.empty()) return absl::OkStatus();
     return WriteFileAtomically(options_.out_dir + "/http", http_->url() + "\n");

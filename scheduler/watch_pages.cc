@@ -1,9 +1,12 @@
 #include "scheduler/watch_pages.h"
 
+#include <algorithm>
 #include <memory>
 #include <string>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "scheduler/metrics_text.h"
 #include "scheduler/page_html.h"
@@ -19,13 +22,14 @@ constexpr char kJson[] = "application/json";
 }  // namespace
 
 HttpResponse WatchPages::Answer(const HttpRequest& request) const {
-  if (const absl::Status access = CheckAccess(request); !access.ok()) {
+  const std::string& path = request.path;
+  const bool check = path == "/healthz" || path == "/readyz";
+  if (const absl::Status access = CheckAccess(request); !check && !access.ok()) {
     return {.code = 401, .body = absl::StrCat(access.message(), "\n")};
   }
-  const std::string& path = request.path;
   if (path == "/") return {.type = "text/html; charset=utf-8", .body = kPageHtml};
-  const bool known = path == "/status.json" || path == "/history.json" || path == "/metrics" ||
-                     path == "/healthz" || path == "/readyz";
+  const bool known =
+      check || path == "/status.json" || path == "/history.json" || path == "/metrics";
   if (!known) {
     return {.code = 404,
             .body = "expected /, /status.json, /history.json, /metrics, /healthz or /readyz\n"};
@@ -43,16 +47,28 @@ HttpResponse WatchPages::Answer(const HttpRequest& request) const {
   return {.code = state == "running" ? 200 : 503, .body = state + "\n"};
 }
 
-absl::Status WatchPages::CheckAddress(absl::string_view address, bool insecure) {
-  if (insecure || IsLoopback(address)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "--http ", address,
-      ": other hosts could see the job without a password; hint: 127.0.0.1 and ssh -L, or "
-      "--insecure-http in a network that you trust"));
+absl::Status WatchPages::CheckAddress(absl::string_view address) {
+  if (IsLoopback(address)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--http ", address,
+                   ": other hosts could see the job, which has no token; hint: give it one "
+                   "(docs/SECURITY.md), or use 127.0.0.1 and ssh -L, or allow it by --insecure"));
 }
 
-absl::Status WatchPages::CheckAccess(const HttpRequest& /*request*/) const {
-  return absl::OkStatus();
+absl::Status WatchPages::CheckAccess(const HttpRequest& request) const {
+  if (keys_ == nullptr) return absl::OkStatus();
+  absl::string_view given = request.authorization;
+  std::string password;
+  if (absl::ConsumePrefix(&given, "Basic ") && absl::Base64Unescape(given, &password)) {
+    given = password;  // "user:token", with any user
+    given.remove_prefix(std::min(given.size(), given.find(':') + 1));
+  } else {
+    absl::ConsumePrefix(&given, "Bearer ");
+  }
+  // Keys are compared, not tokens: a client learns nothing from the time that this takes.
+  const absl::StatusOr<transport::JobKeys> keys = transport::JobKeys::FromToken(given);
+  if (keys.ok() && keys->word() == keys_->word()) return absl::OkStatus();
+  return absl::UnauthenticatedError("expected the token of the job as the password");
 }
 
 }  // namespace tandem::scheduler

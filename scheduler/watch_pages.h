@@ -10,29 +10,35 @@
 #ifndef TANDEM_SCHEDULER_WATCH_PAGES_H_
 #define TANDEM_SCHEDULER_WATCH_PAGES_H_
 
+#include <memory>
+#include <utility>
+
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "scheduler/http_server.h"
 #include "scheduler/status_board.h"
+#include "transport/job_keys.h"
 
 namespace tandem::scheduler {
 
 class WatchPages {
  public:
-  // `board` outlives the pages.
-  explicit WatchPages(StatusBoard* board) : board_(*board) {}
+  // `board` outlives the pages. `keys`: the pages ask for the job's token, as the password of a
+  // browser or as "Bearer TOKEN", except for the two checks; null: they do not.
+  explicit WatchPages(StatusBoard* board, std::shared_ptr<const transport::JobKeys> keys = nullptr)
+      : board_(*board), keys_(std::move(keys)) {}
 
   HttpResponse Answer(const HttpRequest& request) const;
 
-  // Whether the scheduler may serve at HOST:PORT. Until a request can be asked for the token of its
-  // job, only processes of this host may see the job, unless the user says otherwise (`insecure`).
-  static absl::Status CheckAddress(absl::string_view address, bool insecure);
+  // Whether a scheduler without a token may serve at HOST:PORT: only to processes of this host.
+  static absl::Status CheckAddress(absl::string_view address);
 
  private:
   // Whether this request may see the job. Not OK: the response is 401.
   absl::Status CheckAccess(const HttpRequest& request) const;
 
   StatusBoard& board_;
+  std::shared_ptr<const transport::JobKeys> keys_;
 };
 
 }  // namespace tandem::scheduler

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/clock.h"
@@ -24,6 +25,7 @@
 #include "scheduler/summary.h"
 #include "scheduler/tensorboard.h"
 #include "scheduler/watch_pages.h"
+#include "transport/job_keys.h"
 
 namespace tandem {
 namespace {
@@ -182,6 +184,22 @@ TEST_F(WatchPagesTest, ServesEachPath) {
   EXPECT_LE(published_, 2) << "one snapshot serves many requests";
 }
 
+TEST_F(WatchPagesTest, AsksForTheTokenWhereThereIsOne) {
+  const std::string token = transport::JobKeys::NewToken();
+  const auto keys =
+      std::make_shared<const transport::JobKeys>(*transport::JobKeys::FromToken(token));
+  const scheduler::WatchPages guarded(&board_, keys);
+  const auto code = [&guarded](const std::string& path, const std::string& authorization) {
+    return guarded.Answer({path, authorization}).code;
+  };
+  EXPECT_EQ(code("/status.json", ""), 401);
+  EXPECT_EQ(code("/", "Bearer " + transport::JobKeys::NewToken()), 401);
+  EXPECT_EQ(code("/metrics", "Basic no base64!"), 401);
+  EXPECT_EQ(code("/metrics", "Bearer " + token), 200);
+  EXPECT_EQ(code("/status.json", "Basic " + absl::Base64Escape("me:" + token)), 200);
+  EXPECT_EQ(code("/healthz", ""), 200) << "it tells nothing about the job";
+}
+
 TEST_F(WatchPagesTest, SaysWhenTheJobIsNotReadyAndWhenTheSchedulerHangs) {
   state_ = "registering";
   EXPECT_EQ(Get("/readyz").code, 503);
@@ -192,9 +210,8 @@ TEST_F(WatchPagesTest, SaysWhenTheJobIsNotReadyAndWhenTheSchedulerHangs) {
 }
 
 TEST(CheckAddressTest, OnlyThisHostMaySeeAJobWithoutAPassword) {
-  EXPECT_TRUE(scheduler::WatchPages::CheckAddress("127.0.0.1:0", false).ok());
-  EXPECT_FALSE(scheduler::WatchPages::CheckAddress("0.0.0.0:80", false).ok());
-  EXPECT_TRUE(scheduler::WatchPages::CheckAddress("0.0.0.0:80", true).ok());
+  EXPECT_TRUE(scheduler::WatchPages::CheckAddress("127.0.0.1:0").ok());
+  EXPECT_FALSE(scheduler::WatchPages::CheckAddress("0.0.0.0:80").ok());
 }
 
 // ---- TensorBoard ------------------------------------------------------------------------------
