@@ -49,17 +49,6 @@ absl::StatusOr<std::string> ReadSecret(const std::string& path) {
   return std::string(text.data(), static_cast<size_t>(size));
 }
 
-// Writes the file anew, so that it never has the mode or the readers of an earlier file.
-absl::Status WriteSecret(const std::string& path, absl::string_view text) {
-  if (unlink(path.c_str()) != 0 && errno != ENOENT) return SystemError(path);
-  const OwnedFd file(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (!file.valid()) return SystemError(path);
-  if (write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size())) {
-    return absl::OkStatus();
-  }
-  return absl::ResourceExhaustedError(absl::StrCat(path, ": ", std::strerror(errno)));
-}
-
 struct Token {
   std::string text;    // empty: there is none
   std::string source;  // variable or file, for errors
@@ -114,6 +103,16 @@ absl::Status TakeKeys(const Job& job, RoleFlags* flags) {
                      "=$(openssl rand -hex 32) for every process"));
   }
   return absl::OkStatus();
+}
+
+absl::Status WriteSecret(const std::string& path, absl::string_view text) {
+  if (unlink(path.c_str()) != 0 && errno != ENOENT) return SystemError(path);
+  const OwnedFd file(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!file.valid()) return SystemError(path);
+  if (write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size())) {
+    return absl::OkStatus();
+  }
+  return absl::ResourceExhaustedError(absl::StrCat(path, ": ", std::strerror(errno)));
 }
 
 absl::Status ProvideToken(const Job& job, const std::string& folder) {

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "node/role_flags.h"
 #include "proto/job.pb.h"
 #include "transport/job_keys.h"
@@ -40,6 +41,10 @@ absl::Status ProvideToken(const Job& job, const std::string& folder);
 // Writes the token, if there is one, to the file `token` in `folder`, which only this user can
 // read. Programs that read rows find it there.
 absl::Status PublishToken(const Job& job, const std::string& folder);
+
+// Writes a file that only this user can read. The file is new: it never has the mode or the readers
+// of an earlier file of that name.
+absl::Status WriteSecret(const std::string& path, absl::string_view text);
 
 // INVALID_ARGUMENT: flags.bind is an address that other hosts can reach, and nothing keeps them
 // out.

@@ -20,6 +20,7 @@
 #include "base/status_macros.h"
 #include "collectives/rendezvous/coordinator.h"
 #include "job/user_module.h"
+#include "node/job_token.h"
 #include "node/log.h"
 #include "scheduler/http_server.h"
 #include "scheduler/output_files.h"
@@ -92,13 +93,21 @@ class Shell {
     return WriteFileAtomically(options_.out_dir + "/address", transport_.address() + "\n");
   }
 
+  // Off loopback the pages of a job with a token ask for a password.
   absl::Status StartHttp() {
+    std::string password;
+    if (options_.keys != nullptr && !IsLoopback(options_.http)) {
+      password = WatchPages::PasswordOf(*options_.keys);
+      if (!options_.out_dir.empty()) {
+        TANDEM_RETURN_IF_ERROR(
+            node::WriteSecret(options_.out_dir + "/http_password", password + "\n"));
+      }
+    }
     TANDEM_ASSIGN_OR_RETURN(
-        http_,
-        HttpServer::Start(
-            options_.http,
-            [pages = WatchPages(&board_, IsLoopback(options_.http) ? nullptr : options_.keys)](
-                const HttpRequest& request) { return pages.Answer(request); }));
+        http_, HttpServer::Start(options_.http, [pages = WatchPages(&board_, password)](
+                                                    const HttpRequest& request) {
+          return pages.Answer(request);
+        }));
     Emit({{"event", "http"}, {"url", http_->url()}});
     if (options_.out_dir.empty()) return absl::OkStatus();
     return WriteFileAtomically(options_.out_dir + "/http", http_->url() + "\n");

@@ -1,6 +1,10 @@
 #include "scheduler/watch_pages.h"
 
+#include <sodium.h>
+
 #include <algorithm>
+#include <array>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -8,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
+#include "base/check.h"
 #include "scheduler/metrics_text.h"
 #include "scheduler/page_html.h"
 #include "scheduler/summary.h"
@@ -56,19 +61,31 @@ absl::Status WatchPages::CheckAddress(absl::string_view address) {
 }
 
 absl::Status WatchPages::CheckAccess(const HttpRequest& request) const {
-  if (keys_ == nullptr) return absl::OkStatus();
+  if (password_.empty()) return absl::OkStatus();
   absl::string_view given = request.authorization;
-  std::string password;
-  if (absl::ConsumePrefix(&given, "Basic ") && absl::Base64Unescape(given, &password)) {
-    given = password;  // "user:token", with any user
+  std::string decoded;
+  if (absl::ConsumePrefix(&given, "Basic ") && absl::Base64Unescape(given, &decoded)) {
+    given = decoded;  // "user:password"
     given.remove_prefix(std::min(given.size(), given.find(':') + 1));
   } else {
     absl::ConsumePrefix(&given, "Bearer ");
   }
-  // Keys are compared, not tokens: a client learns nothing from the time that this takes.
-  const absl::StatusOr<transport::JobKeys> keys = transport::JobKeys::FromToken(given);
-  if (keys.ok() && keys->word() == keys_->word()) return absl::OkStatus();
-  return absl::UnauthenticatedError("expected the token of the job as the password");
+  if (given.size() == password_.size() &&
+      sodium_memcmp(given.data(), password_.data(), given.size()) == 0) {
+    return absl::OkStatus();
+  }
+  return absl::UnauthenticatedError(
+      "expected the password in the file http_password of the run's folder");
+}
+
+std::string WatchPages::PasswordOf(const transport::JobKeys& keys) {
+  constexpr absl::string_view kPurpose = "tandem pages";
+  std::array<uint8_t, 16> password;
+  TANDEM_CHECK(crypto_generichash(password.data(), password.size(),
+                                  reinterpret_cast<const uint8_t*>(kPurpose.data()),
+                                  kPurpose.size(), keys.word().data(), keys.word().size()) == 0);
+  return absl::BytesToHexString(
+      absl::string_view(reinterpret_cast<const char*>(password.data()), password.size()));
 }
 
 }  // namespace tandem::scheduler

@@ -10,7 +10,7 @@
 #ifndef TANDEM_SCHEDULER_WATCH_PAGES_H_
 #define TANDEM_SCHEDULER_WATCH_PAGES_H_
 
-#include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -23,10 +23,14 @@ namespace tandem::scheduler {
 
 class WatchPages {
  public:
-  // `board` outlives the pages. `keys`: the pages ask for the job's token, as the password of a
-  // browser or as "Bearer TOKEN", except for the two checks; null: they do not.
-  explicit WatchPages(StatusBoard* board, std::shared_ptr<const transport::JobKeys> keys = nullptr)
-      : board_(*board), keys_(std::move(keys)) {}
+  // `board` outlives the pages. `password`: all pages but the two checks ask for it, as the password
+  // of a browser (with any user name) or as "Bearer PASSWORD"; empty: they do not.
+  explicit WatchPages(StatusBoard* board, std::string password = "")
+      : board_(*board), password_(std::move(password)) {}
+
+  // The password of the pages of a job with a token: 32 hexadecimal digits. HTTP is not encrypted.
+  // So the token itself must not travel, and this password admits to nothing else.
+  static std::string PasswordOf(const transport::JobKeys& keys);
 
   HttpResponse Answer(const HttpRequest& request) const;
 
@@ -38,7 +42,7 @@ class WatchPages {
   absl::Status CheckAccess(const HttpRequest& request) const;
 
   StatusBoard& board_;
-  std::shared_ptr<const transport::JobKeys> keys_;
+  std::string password_;
 };
 
 }  // namespace tandem::scheduler

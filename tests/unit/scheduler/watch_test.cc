@@ -184,19 +184,20 @@ TEST_F(WatchPagesTest, ServesEachPath) {
   EXPECT_LE(published_, 2) << "one snapshot serves many requests";
 }
 
-TEST_F(WatchPagesTest, AsksForTheTokenWhereThereIsOne) {
-  const std::string token = transport::JobKeys::NewToken();
-  const auto keys =
-      std::make_shared<const transport::JobKeys>(*transport::JobKeys::FromToken(token));
-  const scheduler::WatchPages guarded(&board_, keys);
+TEST_F(WatchPagesTest, AsksForThePasswordWhereThereIsOne) {
+  const std::string token(64, 'a');
+  const std::string password =
+      scheduler::WatchPages::PasswordOf(*transport::JobKeys::FromToken(token));
+  EXPECT_EQ(password.size(), 32u);
+  const scheduler::WatchPages guarded(&board_, password);
   const auto code = [&guarded](const std::string& path, const std::string& authorization) {
     return guarded.Answer({path, authorization}).code;
   };
   EXPECT_EQ(code("/status.json", ""), 401);
-  EXPECT_EQ(code("/", "Bearer " + transport::JobKeys::NewToken()), 401);
+  EXPECT_EQ(code("/", "Bearer " + token), 401);
   EXPECT_EQ(code("/metrics", "Basic no base64!"), 401);
-  EXPECT_EQ(code("/metrics", "Bearer " + token), 200);
-  EXPECT_EQ(code("/status.json", "Basic " + absl::Base64Escape("me:" + token)), 200);
+  EXPECT_EQ(code("/metrics", "Bearer " + password), 200);
+  EXPECT_EQ(code("/status.json", "Basic " + absl::Base64Escape("me:" + password)), 200);
   EXPECT_EQ(code("/healthz", ""), 200) << "it tells nothing about the job";
 }
 
