@@ -8,9 +8,9 @@
 namespace tandem::cli {
 namespace {
 
-// kNamingGrace: the time for the scheduler to name the failure after a process has died in a
-// running job. kStopGrace, kEarlyStopGrace: the time for all processes to end, in training and
-// before it.
+// kNamingGrace: how long to wait for the scheduler's failure message after a process has died.
+// kStopGrace: how long processes may take to end. kEarlyStopGrace: the same before the job has
+// started.
 constexpr absl::Duration kNamingGrace = absl::Seconds(6);
 constexpr absl::Duration kStopGrace = absl::Seconds(3);
 constexpr absl::Duration kEarlyStopGrace = absl::Milliseconds(300);
@@ -37,7 +37,7 @@ void Supervisor::OnFinished(absl::Time now) {
   give_up_ = std::min(give_up_, now + kNamingGrace);
 }
 
-// A killed process comes before processes that ended because of it.
+// Handles killed processes first, because other processes may have ended because of them.
 void Supervisor::OnExits(absl::Time now, std::vector<Children::Exit> exits) {
   std::stable_partition(exits.begin(), exits.end(),
                         [](const Children::Exit& exit) { return exit.signal != 0; });
@@ -50,15 +50,14 @@ void Supervisor::OnExits(absl::Time now, std::vector<Children::Exit> exits) {
 void Supervisor::OnExit(absl::Time now, const Children::Exit& exit) {
   if (finished_) return;
   if (!failure_.empty()) {
-    // The scheduler may see the closed connection before this process sees the end of the
-    // other one.
+    // The scheduler may notice the closed connection before Reap() reports that process.
     if (exit.name == blamed_ && KnowsBetter(exit) && !first_exit_.has_value()) {
       first_exit_ = exit;
       NameTheEnded();
     }
     return;
   }
-  if (started_ && exit.code == 0 && exit.signal == 0) {  // the job may be over, too
+  if (started_ && exit.code == 0 && exit.signal == 0) {  // normal if the job has finished
     quiet_exits_.emplace(exit.name, exit);
     return;
   }
@@ -72,15 +71,16 @@ void Supervisor::OnCannotStart(const std::string& reason) {
   give_up_ = absl::InfinitePast();
 }
 
-// The scheduler of a running job first writes a checkpoint, then ends all processes. It ends them
-// at once at the second signal, or if the job has no checkpoints. Before the job runs, do not wait.
+// The scheduler of a running job first writes a checkpoint, then ends all processes. At the second
+// signal, or without checkpoints, it ends all processes at once. Before the job has started, the
+// caller does not wait for the scheduler. An earlier deadline stays.
 Supervisor::Stop Supervisor::OnStop(absl::Time now) {
   const bool again = stopping_;
   if (again && (finished_ || !options_.checkpoints)) return Stop::kIgnore;
   stopping_ = true;
   if (started_ && options_.checkpoints && !again) return Stop::kCheckpoint;
   if (failure_.empty()) failure_ = "stopped by a signal";
-  give_up_ = started_ && !options_.ends_at_once ? now + kStopGrace : now;
+  give_up_ = std::min(give_up_, started_ && !options_.ends_at_once ? now + kStopGrace : now);
   return Stop::kEnd;
 }
 
@@ -105,7 +105,7 @@ void Supervisor::NameTheEnded() {
 }
 
 std::string Supervisor::WhyItEnded() const {
-  if (!first_exit_.has_value()) return "the job ended without a word";
+  if (!first_exit_.has_value()) return "the job ended, and no process has reported a failure";
   const std::string exit =
       absl::StrCat(first_exit_->DebugString(), started_ ? "" : " before the job had started");
   if (first_exit_->signal != 0) return exit;

@@ -1,7 +1,7 @@
-// Supervisor decides what happens to a job of which this process has started some or all roles: the
-// first cause of a failure, how long to wait, and when to end the roles that still run. It is a
-// state machine: it gets ends of processes, messages of the scheduler, signals and the time, and
-// has no process, socket or clock.
+// Supervisor decides when a job ends and which failure to report. This process may have started all
+// roles of the job or only some. Supervisor is a state machine: the caller passes in exits of
+// processes, messages of the scheduler, signals and the time. Supervisor starts no process and
+// reads no clock.
 //
 // Not here: how roles are started (role_commands.h) and watched (children.h).
 // Thread safety: one thread.
@@ -22,8 +22,8 @@ namespace tandem::cli {
 class Supervisor {
  public:
   struct Options {
-    bool checkpoints = false;   // a stop signal first makes a checkpoint
-    bool ends_at_once = false;  // a stop signal needs no time for an orderly end (a replay)
+    bool checkpoints = false;   // at the first stop signal the scheduler writes a checkpoint
+    bool ends_at_once = false;  // after a stop signal, do not wait for the scheduler (a replay)
     // Explains why a role that failed has logged nothing; empty: no reason is known.
     std::function<std::string()> why_no_log = [] { return std::string(); };
   };
@@ -35,7 +35,7 @@ class Supervisor {
   void OnFailed(absl::Time now, const std::string& node, const std::string& reason);
   void OnFinished(absl::Time now);
 
-  // Roles have ended, all at about the same time.
+  // The processes in `exits` have ended since the last call.
   void OnExits(absl::Time now, std::vector<Children::Exit> exits);
   // A role could not be started.
   void OnCannotStart(const std::string& reason);
@@ -50,16 +50,16 @@ class Supervisor {
 
   // True when the roles that still run must be ended.
   bool over(absl::Time now) const { return now >= give_up_; }
-  // Call it once, when no more events come and before the roles are ended: roles that are ended
-  // report "stopped by a signal", which is not the cause.
+  // Sets failure() if no cause is known yet. Call it once, after the last event and before
+  // Children::StopAll(): roles that are ended report "stopped by a signal", which is no cause.
   void Conclude();
-  // How long the roles have after SIGTERM.
+  // The time between SIGTERM and SIGKILL.
   absl::Duration Grace() const;
 
   bool started() const { return started_; }
   bool finished() const { return finished_; }
   bool stopping() const { return stopping_; }
-  // Empty: none so far.
+  // The cause of the failure; empty: there is none so far.
   const std::string& failure() const { return failure_; }
   // The role that ended first, if its end is or may be the cause.
   const std::optional<Children::Exit>& first_exit() const { return first_exit_; }

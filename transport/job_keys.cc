@@ -30,9 +30,9 @@ bool Decode(absl::string_view text, Secret* token) {
       complete()) {
     return true;
   }
-  for (const int variant : {sodium_base64_VARIANT_ORIGINAL, sodium_base64_VARIANT_URLSAFE,
-                            sodium_base64_VARIANT_ORIGINAL_NO_PADDING,
-                            sodium_base64_VARIANT_URLSAFE_NO_PADDING}) {
+  for (const int variant :
+       {sodium_base64_VARIANT_ORIGINAL, sodium_base64_VARIANT_URLSAFE,
+        sodium_base64_VARIANT_ORIGINAL_NO_PADDING, sodium_base64_VARIANT_URLSAFE_NO_PADDING}) {
     if (sodium_base642bin(token->data(), token->size(), text.data(), text.size(), nullptr, &size,
                           &end, variant) == 0 &&
         complete()) {
