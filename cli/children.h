@@ -2,8 +2,8 @@
 // and what they logged last, and ends them. No process outlives this one: the kernel kills the
 // children if their parent dies.
 //
-// Not here: the commands of the roles (role_commands.h), what the end of a process means for the job
-// (supervisor.h). Thread safety: one thread.
+// Not here: the commands of the roles (role_commands.h), and what the end of a process means for
+// the job (supervisor.h). Thread safety: one thread.
 #ifndef TANDEM_CLI_CHILDREN_H_
 #define TANDEM_CLI_CHILDREN_H_
 

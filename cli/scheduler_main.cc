@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -13,6 +14,7 @@
 #include "base/exhaustion.h"
 #include "base/file.h"
 #include "base/process.h"
+#include "base/status_macros.h"
 #include "cli/output_folder.h"
 #include "cli/progress_view.h"
 #include "cli/resume_point.h"
@@ -48,6 +50,26 @@ void ShowEvent(const nlohmann::json& event, tandem::cli::ProgressView* view) {
 uint64_t NeededBytes(const tandem::job::ResolvedJob& plan, int servers, int workers) {
   const tandem::doctor::JobNeeds needs = tandem::doctor::NeedsOf(plan, servers, workers);
   return needs.table_bytes + needs.held_bytes + needs.process_bytes;
+}
+
+// Claims the folder of the run, removes what an earlier run has left there, and writes the token and
+// the job for the other processes. Does nothing more than claim it if `tandem run` has prepared it.
+absl::Status PrepareFolder(const tandem::job::ResolvedJob& plan,
+                           const tandem::cli::StartFlags& start, const std::string& out,
+                           bool overwrite, std::optional<tandem::cli::OutputFolder>* folder) {
+  using tandem::cli::OutputFolder;
+  const bool resumes = start.resumed.has_value();
+  TANDEM_ASSIGN_OR_RETURN(OutputFolder claimed, OutputFolder::Claim(out, overwrite || resumes));
+  folder->emplace(std::move(claimed));
+  if ((*folder)->shared()) return absl::OkStatus();
+  if (resumes) {
+    (*folder)->ClearForResume();
+  } else {
+    const bool checkpoints = !tandem::cli::PathsOf(start, out, plan).checkpoint_folder.empty();
+    (*folder)->Clear(checkpoints || tandem::cli::IsInside(start.init_from, out));
+  }
+  TANDEM_RETURN_IF_ERROR(tandem::node::PublishToken(plan.job, out));
+  return tandem::WriteFileAtomically(out + "/job.textproto", tandem::job::ResolvedText(plan));
 }
 
 }  // namespace
@@ -106,29 +128,10 @@ int main(int argc, char** argv) {
   for (const std::string& line : report.said) std::fprintf(stderr, "%s\n", line.c_str());
   std::optional<cli::OutputFolder> folder;
   if (!flags.out.empty()) {
-    const bool resumes = start.resumed.has_value();
-    absl::StatusOr<cli::OutputFolder> claimed =
-        cli::OutputFolder::Claim(flags.out, overwrite || resumes);
-    if (!claimed.ok()) {
-      node::Finish("tandem-scheduler", claimed.status());
+    const absl::Status prepared = PrepareFolder(*plan, start, flags.out, overwrite, &folder);
+    if (!prepared.ok()) {
+      node::Finish("tandem-scheduler", prepared);
       return node::kExitBadInput;
-    }
-    folder.emplace(*std::move(claimed));
-    if (!folder->shared()) {
-      const bool checkpoints = !cli::PathsOf(start, flags.out, *plan).checkpoint_folder.empty();
-      if (resumes) {
-        folder->ClearForResume();
-      } else {
-        folder->Clear(checkpoints || cli::IsInside(start.init_from, flags.out));
-      }
-      absl::Status written = node::PublishToken(plan->job, flags.out);
-      if (written.ok()) {
-        written = WriteFileAtomically(flags.out + "/job.textproto", job::ResolvedText(*plan));
-      }
-      if (!written.ok()) {
-        node::Finish("tandem-scheduler", written);
-        return node::kExitBadInput;
-      }
     }
   }
   scheduler::SchedulerOptions options;

@@ -427,8 +427,8 @@ void SchedulerCore::OnCheckpointRequest(const std::string& folder) {
 }
 
 // The first request writes a checkpoint and then ends the job. A second request, or a job without a
-// model folder, ends it at once. Launchers signal all agents, and the user's command is one of them:
-// that is one request.
+// model folder, ends it at once. Launchers signal all agents, and the user's command is one of
+// them: that is one request.
 void SchedulerCore::OnEndRequest(const std::string& why, bool by_agent) {
   if (by_agent && checkpoints_.ending()) return;
   if (!by_agent && std::exchange(agent_ends_job_, false)) return;

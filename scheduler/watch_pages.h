@@ -23,8 +23,8 @@ namespace tandem::scheduler {
 
 class WatchPages {
  public:
-  // `board` outlives the pages. `password`: all pages but the two checks ask for it, as the password
-  // of a browser (with any user name) or as "Bearer PASSWORD"; empty: they do not.
+  // `board` outlives the pages. `password`: all pages but the two checks ask for it, as the
+  // password of a browser (with any user name) or as "Bearer PASSWORD"; empty: they do not.
   explicit WatchPages(StatusBoard* board, std::string password = "")
       : board_(*board), password_(std::move(password)) {}
 
