@@ -17,6 +17,7 @@
 #include "capi/tandem_group.h"
 #include "collectives/async_group.h"
 #include "collectives/types.h"
+#include "node/job_token.h"
 
 struct tandem_group {
   std::unique_ptr<tandem::collectives::AsyncGroup> members;
@@ -122,6 +123,7 @@ absl::StatusOr<std::unique_ptr<AsyncGroup>> Open(const tandem_group_options& opt
   }
   out.deadline = DeadlineOf(options.deadline_ms);
   out.reproducible = options.reproducible != 0;
+  TANDEM_ASSIGN_OR_RETURN(out.security.keys, node::FindKeys(/*folder=*/""));
   return AsyncGroup::Open(std::move(out));
 }
 

@@ -23,6 +23,7 @@
 #include "capi/returns.h"
 #include "data/cells.h"
 #include "job/job.h"
+#include "node/job_token.h"
 #include "node/role_flags.h"
 #include "node/role_options.h"
 #include "node/transport_choice.h"
@@ -73,6 +74,7 @@ absl::StatusOr<std::unique_ptr<worker::AttachedWorker>> Join(const tandem_join_o
   TANDEM_RETURN_IF_ERROR(CheckAddresses(flags));
   worker::WorkerOptions worker;
   TANDEM_ASSIGN_OR_RETURN(worker.plan, node::PlanOf(flags));
+  TANDEM_RETURN_IF_ERROR(node::TakeKeys(worker.plan.job, &flags));
   const Cluster cluster = worker.plan.serving();
   TANDEM_RETURN_IF_ERROR(node::CheckTransport(worker.plan.job));
   // These variables come from `tandem run`, which starts programs as it starts workers.
@@ -82,6 +84,7 @@ absl::StatusOr<std::unique_ptr<worker::AttachedWorker>> Join(const tandem_join_o
   }
   worker.dump_folder = OrEmpty(std::getenv("TANDEM_DUMP_COLLECTIVES"));
   worker.paths = std::make_shared<transport::PathLog>();
+  worker.security = {flags.keys, flags.encrypt_all};
   worker.member.index = options.index;
   worker.member.incarnation = node::NewIncarnation();
   worker.member.scheduler = flags.scheduler;

@@ -18,6 +18,8 @@
 #include "absl/time/clock.h"
 #include "base/clock.h"
 #include "base/exhaustion.h"
+#include "base/owned_fd.h"
+#include "node/log.h"
 
 namespace tandem::cli {
 
@@ -26,6 +28,7 @@ constexpr size_t kLogLines = 5;  // of a process that has ended
 }  // namespace
 
 std::vector<std::string> LastLines(const std::string& path) {
+  if (path.empty()) return {};
   constexpr std::streamoff kMostBytes = 8192;
   std::ifstream file(path, std::ios::ate | std::ios::binary);
   file.seekg(std::max<std::streamoff>(0, static_cast<std::streamoff>(file.tellg()) - kMostBytes));
@@ -36,14 +39,15 @@ std::vector<std::string> LastLines(const std::string& path) {
   return lines;
 }
 
+std::string Children::Exit::HowItEnded() const {
+  if (signal != 0)
+    return absl::StrCat("was ended by signal ", signal, " (", strsignal(signal), ")");
+  if (code == kUnknown) return "ended (its exit status is not known)";
+  return absl::StrCat("exited with status ", code);
+}
+
 std::string Children::Exit::DebugString() const {
-  if (signal != 0) {
-    return absl::StrCat(name, " (pid ", pid, ") was ended by signal ", signal, " (",
-                        strsignal(signal), ")");
-  }
-  if (code == kUnknown)
-    return absl::StrCat(name, " (pid ", pid, ") ended (its exit status is not known)");
-  return absl::StrCat(name, " (pid ", pid, ") exited with status ", code);
+  return absl::StrCat(name, " (pid ", pid, ") ", HowItEnded());
 }
 
 Children::~Children() { StopAll(absl::ZeroDuration()); }
@@ -52,15 +56,17 @@ absl::Status Children::Start(const Command& command) {
   std::vector<char*> args;
   for (const std::string& arg : command.argv) args.push_back(const_cast<char*>(arg.c_str()));
   args.push_back(nullptr);
-  const int log_fd = open(command.log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (log_fd < 0) {
+  OwnedFd log;
+  if (!command.log.empty()) {
+    log = OwnedFd(open(command.log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  }
+  if (!command.log.empty() && !log.valid()) {
     return absl::PermissionDeniedError(
         absl::StrCat(command.log, ": cannot be written: ", strerror(errno)));
   }
   const pid_t parent = getpid();
   const pid_t pid = fork();
   if (pid < 0) {
-    close(log_fd);
     const std::string why = strerror(errno);
     return absl::ResourceExhaustedError(
         absl::StrCat("cannot start ", command.name, ": ", why, "; ", ThreadLimitHint()));
@@ -71,10 +77,11 @@ absl::Status Children::Start(const Command& command) {
     setpgid(0, 0);                      // Ctrl-C reaches the driver, which ends the job in order
     signal(SIGUSR1, SIG_IGN);           // until the program installs its handler
     for (const auto& [key, value] : command.environment) setenv(key.c_str(), value.c_str(), 1);
-    dup2(log_fd, STDOUT_FILENO);
-    dup2(log_fd, STDERR_FILENO);
-    const int null_fd = open("/dev/null", O_RDONLY);
-    dup2(null_fd, STDIN_FILENO);
+    if (log.valid()) {
+      dup2(log.get(), STDOUT_FILENO);
+      dup2(log.get(), STDERR_FILENO);
+    }
+    dup2(command.stdin_fd >= 0 ? command.stdin_fd : open("/dev/null", O_RDONLY), STDIN_FILENO);
     const int pipe_fd = command.pipe_fd;
     const int network = command.network;
     if (pipe_fd == 3) fcntl(3, F_SETFD, 0);  // already descriptor 3: keep it open in the program
@@ -83,7 +90,6 @@ absl::Status Children::Start(const Command& command) {
     dprintf(STDERR_FILENO, "cannot run %s: %s\n", args[0], strerror(errno));
     _exit(127);
   }
-  close(log_fd);
   running_.push_back({command.name, pid, command.log});
   return absl::OkStatus();
 }
@@ -112,6 +118,7 @@ std::vector<Children::Exit> Children::Reap() {
     exit.lines = LastLines(exit.log);
     const size_t surplus = exit.lines.size() - std::min(exit.lines.size(), kLogLines);
     exit.lines.erase(exit.lines.begin(), exit.lines.begin() + static_cast<std::ptrdiff_t>(surplus));
+    for (std::string& line : exit.lines) line = node::TextOfLogLine(line);
     exits.push_back(std::move(exit));
     running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(i));
   }

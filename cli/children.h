@@ -31,6 +31,7 @@ class Children {
     int signal = 0;                   // the signal that killed it
     std::string log;                  // its log file
     std::vector<std::string> lines;   // the last lines of the log that are not empty
+    std::string HowItEnded() const;   // "was ended by signal 9 (Killed)"
     std::string DebugString() const;  // "worker 1 (pid 123) was ended by signal 9 (Killed)"
   };
 
@@ -39,10 +40,11 @@ class Children {
   struct Command {
     std::string name;               // for people, such as "worker 1"
     std::vector<std::string> argv;  // argv[0] is the path of the program
-    std::string log;                // file that stdout and stderr are appended to
+    std::string log;                // file that stdout and stderr are appended to; empty: ours
     int pipe_fd = -1;               // becomes descriptor 3; -1: none
     std::vector<std::pair<std::string, std::string>> environment = {};  // added to ours
     int network = -1;                                                   // namespace; -1: ours
+    int stdin_fd = -1;                                                  // -1: /dev/null
   };
   absl::Status Start(const Command& command);
 

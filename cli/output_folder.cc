@@ -33,8 +33,9 @@ namespace fs = std::filesystem;
 constexpr char kLock[] = "lock";
 constexpr char kModel[] = "model";
 // Files that a run writes, and that the next run in the same folder removes.
-constexpr const char* kResults[] = {"summary.json", "metrics.jsonl", "address",     "bad_rows.txt",
-                                    "collectives",  "run",           "script.json", kStartFile};
+constexpr const char* kResults[] = {"summary.json", "metrics.jsonl", "address",
+                                    "http",         "bad_rows.txt",  "collectives",
+                                    "run",          "script.json",   kStartFile};
 // Files that the next run replaces.
 constexpr const char* kReplaced[] = {kLock, "job.textproto", "logs", kModel};
 
@@ -201,7 +202,8 @@ void OutputFolder::Clear(bool keep_model) const {
 
 void OutputFolder::ClearForResume() const {
   std::error_code ignored;
-  for (const char* name : {"summary.json", "address"}) fs::remove(PathIn(path_, name), ignored);
+  for (const char* name : {"summary.json", "address", "http"})
+    fs::remove(PathIn(path_, name), ignored);
 }
 
 OutputFolder::OutputFolder(OutputFolder&& other) noexcept

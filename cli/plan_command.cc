@@ -68,15 +68,6 @@ absl::StatusOr<plan::Assumed> AssumedBy(const PlanFlags& flags, const job::Resol
 
 std::string Whole(double number) { return WithCommas(static_cast<int64_t>(number + 0.5)); }
 
-// "82.1 MB".
-std::string Bytes(double bytes) {
-  if (bytes <= 0) return "-";
-  const char* const units[] = {"B", "kB", "MB", "GB", "TB"};
-  int unit = 0;
-  for (; bytes >= 1000 && unit < 4; ++unit) bytes /= 1000;
-  return absl::StrFormat("%.3g %s", bytes, units[unit]);
-}
-
 void PrintFacts(const plan::Facts& facts, double compute_seconds, const std::string& name) {
   std::printf("%s: %d workers, %d rows a step of each; dense: %s parameters at most\n",
               name.c_str(), facts.workers, facts.batch, Whole(facts.dense_parameters).c_str());
@@ -85,9 +76,10 @@ void PrintFacts(const plan::Facts& facts, double compute_seconds, const std::str
                 table.name.c_str(), Whole(table.rows_a_step).c_str(),
                 Whole(table.ids_a_step).c_str(), Whole(table.rows).c_str(), table.bytes_a_row);
   }
-  const std::string rate = facts.bytes_per_second > 0
-                               ? absl::StrCat(Bytes(facts.bytes_per_second), " a second each way")
-                               : "no limit";
+  const std::string rate =
+      facts.bytes_per_second > 0
+          ? absl::StrCat(BytesText(facts.bytes_per_second), " a second each way")
+          : "no limit";
   std::printf(
       "assumed: each process has a host of its own, a step computes %.3g ms on average, a frame "
       "takes %.3g ms, links: %s\n\n",
@@ -99,8 +91,9 @@ void PrintRow(const plan::Estimate& e, bool speed) {
   std::printf("%11s  %-19s  %-19s  %5.3g %5.3g %7.3g %5.3g  %8s  %8s %8s  %s\n",
               speed ? Whole(e.samples_per_second).c_str() : "-", e.strategy.tables_name().c_str(),
               e.strategy.dense_name().c_str(), 1000 * e.compute_seconds, 1000 * e.link_seconds,
-              1000 * e.one_way_seconds, 1000 * e.wait_seconds, Bytes(e.bytes_a_sample).c_str(),
-              Bytes(e.server_memory).c_str(), Bytes(e.worker_memory).c_str(), e.limit().c_str());
+              1000 * e.one_way_seconds, 1000 * e.wait_seconds, BytesText(e.bytes_a_sample).c_str(),
+              BytesText(e.server_memory).c_str(), BytesText(e.worker_memory).c_str(),
+              e.limit().c_str());
 }
 
 // Strategies are of the same kind if they differ only in the algorithm and the number of servers.

@@ -10,29 +10,15 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "scheduler/summary.h"
 
 namespace tandem::cli {
 namespace {
+
+using scheduler::NumberOf;
+using scheduler::TextOf;
 constexpr absl::Duration kPlainInterval = absl::Seconds(5);
 constexpr int kPlainColumns = 1000;
-
-double NumberOf(const nlohmann::json& object, const char* name) {
-  const auto it = object.find(name);
-  return it != object.end() && it->is_number() ? it->get<double>() : 0;
-}
-std::string TextOf(const nlohmann::json& object, const char* name) {
-  const auto it = object.find(name);
-  return it != object.end() && it->is_string() ? it->get<std::string>() : "";
-}
-
-// "0:42", "2:03:59", "3 days".
-std::string ClockTime(double seconds) {
-  const auto whole = static_cast<int64_t>(std::clamp(seconds, 0.0, 1e12));
-  if (whole >= 2 * 86400) return absl::StrCat(whole / 86400, " days");
-  const int64_t hours = whole / 3600, minutes = whole / 60 % 60;
-  if (hours == 0) return absl::StrFormat("%d:%02d", minutes, whole % 60);
-  return absl::StrFormat("%d:%02d:%02d", hours, minutes, whole % 60);
-}
 
 struct Words {
   const char *samples, *training, *staleness, *maximum, *left, *separator;
@@ -46,6 +32,9 @@ std::string Join(const nlohmann::json& p, const Words& words) {
     absl::StrAppend(&where, absl::StrFormat(" %2.0f%%", 100 * NumberOf(p, "epoch_fraction")));
   }
   absl::StrAppend(&where, ", step ", WithCommas(static_cast<int64_t>(NumberOf(p, "min_step"))));
+  if (NumberOf(p, "min_step") == 0 && NumberOf(p, "max_step") > 0) {  // one has not begun
+    absl::StrAppend(&where, " to ", WithCommas(static_cast<int64_t>(NumberOf(p, "max_step"))));
+  }
   std::vector<std::string> parts = {where};
   parts.push_back(absl::StrCat(WithCommas(static_cast<int64_t>(NumberOf(p, "samples_per_second"))),
                                words.samples));
@@ -79,14 +68,6 @@ int ColumnsOf(std::FILE* terminal) {
   return known ? size.ws_col : 80;
 }
 }  // namespace
-
-std::string WithCommas(int64_t number) {
-  std::string digits = absl::StrCat(number);
-  for (int at = static_cast<int>(digits.size()) - 3; at > (number < 0 ? 1 : 0); at -= 3) {
-    digits.insert(static_cast<size_t>(at), 1, ',');
-  }
-  return digits;
-}
 
 std::string ProgressView::Format(const nlohmann::json& p, int columns) {
   const std::string wide = Join(p, kWide);

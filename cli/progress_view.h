@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/time/time.h"
+#include "cli/numbers.h"
 
 namespace tandem::cli {
 
@@ -42,9 +43,6 @@ class ProgressView {
   bool live_line_ = false;
   absl::Time next_plain_ = absl::InfinitePast();
 };
-
-// "1,234,567".
-std::string WithCommas(int64_t number);
 
 }  // namespace tandem::cli
 

@@ -40,6 +40,9 @@ Children::Command RoleCommands::Scheduler(const StartFlags& start, int pipe_fd) 
     argv.insert(argv.end(), {"--only-tables", table});
   }
   if (!start.checkpoint) argv.push_back("--no-checkpoint");
+  AddNetworkFlags(options_.network.scheduler_bind, &argv);
+  const std::string& launch = options_.network.launch;
+  if (!launch.empty()) argv.insert(argv.end(), {"--launch", launch});
   return OnItsHost(std::move(command));
 }
 
@@ -50,6 +53,7 @@ Children::Command RoleCommands::Server(int index, const std::string& scheduler) 
   if (!options_.replay.empty()) argv.insert(argv.end(), {"--replay", options_.replay});
   AddTraceFlags(absl::StrCat("server-", index), &argv);
   argv.insert(argv.end(), {"--job", options_.job, "--scheduler", scheduler});
+  AddNetworkFlags(options_.network.bind, &argv);
   return OnItsHost(std::move(command));
 }
 
@@ -66,6 +70,7 @@ Children::Command RoleCommands::Worker(int rank, const std::string& scheduler) c
   }
   if (options_.scores) argv.insert(argv.end(), {"--scores", ScoresFile(options_.out, rank)});
   argv.insert(argv.end(), {"--job", options_.job, "--scheduler", scheduler});
+  AddNetworkFlags(options_.network.bind, &argv);
   command.environment.emplace_back("OMP_NUM_THREADS",
                                    absl::StrCat(plan_.job.cluster().threads_per_worker()));
   return OnItsHost(std::move(command));
@@ -84,6 +89,9 @@ Children::Command RoleCommands::Script(int rank, const std::string& scheduler) c
     environment.emplace_back("TANDEM_TRACE_STEPS", absl::StrCat(options_.trace_steps));
   }
   if (options_.scores) environment.emplace_back(kScoresVariable, ScoresFile(options_.out, rank));
+  const RoleNetwork& network = options_.network;
+  if (!network.bind.empty()) environment.emplace_back("TANDEM_BIND", network.bind);
+  if (!network.advertise.empty()) environment.emplace_back("TANDEM_ADVERTISE", network.advertise);
   return command;
 }
 
@@ -94,6 +102,12 @@ Children::Command RoleCommands::New(const std::string& name) const {
       absl::StrCat(options_.out, "/logs/", absl::StrReplaceAll(name, {{" ", "-"}}), ".log");
   command.environment.emplace_back(node::kDriverVariable, absl::StrCat(getpid()));
   return command;
+}
+
+void RoleCommands::AddNetworkFlags(const std::string& bind, std::vector<std::string>* argv) const {
+  if (!bind.empty()) argv->insert(argv->end(), {"--bind", bind});
+  const std::string& host = options_.network.advertise;
+  if (!host.empty()) argv->insert(argv->end(), {"--advertise", host});
 }
 
 Children::Command RoleCommands::OnItsHost(Children::Command command) const {

@@ -18,6 +18,14 @@
 
 namespace tandem::cli {
 
+// Where the roles of this host listen, if roles of the job are on other hosts.
+struct RoleNetwork {
+  std::string scheduler_bind;  // tcp://HOST:PORT; empty: loopback, any port
+  std::string bind;            // of servers and workers, likewise
+  std::string advertise;       // host by which others reach this one; empty: that of `bind`
+  std::string launch;          // by which agents recognise the scheduler; may be empty
+};
+
 struct RoleOptions {
   std::string job;                        // the job file that all roles read
   std::string out;                        // the folder of the run
@@ -27,6 +35,7 @@ struct RoleOptions {
   int64_t trace_steps = 0;                // 0: no trace
   bool scores = false;                    // workers write the scores of test rows
   const JobHosts* hosts = nullptr;        // virtual hosts of the roles; null: none
+  RoleNetwork network = {};
 };
 
 class RoleCommands {
@@ -42,6 +51,7 @@ class RoleCommands {
 
  private:
   Children::Command New(const std::string& name) const;
+  void AddNetworkFlags(const std::string& bind, std::vector<std::string>* argv) const;
   // The command with the flags and the network of its virtual host.
   Children::Command OnItsHost(Children::Command command) const;
   // `name`: of the role, for the name of the file.

@@ -24,9 +24,11 @@
 #include "base/process.h"
 #include "base/status_macros.h"
 #include "cli/children.h"
+#include "cli/deal_roles.h"
 #include "cli/describe_run.h"
 #include "cli/event_pipe.h"
 #include "cli/job_hosts.h"
+#include "cli/log_tail.h"
 #include "cli/output_folder.h"
 #include "cli/progress_view.h"
 #include "cli/resume_point.h"
@@ -36,6 +38,7 @@
 #include "data/batch_source.h"
 #include "data/id_check.h"
 #include "data/statistics.h"
+#include "node/job_token.h"
 #include "node/network_check.h"
 #include "node/role_flags.h"
 #include "node/transport_choice.h"
@@ -52,6 +55,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kBadRowsFile[] = "bad_rows.txt";
+constexpr char kAnyLoopbackPort[] = "127.0.0.1:0", kNoHttp[] = "none";
 
 // Checks that the folder has room for a page.
 absl::Status TryToWrite(const std::string& folder) {
@@ -86,6 +90,11 @@ std::string DescribeBest(const nlohmann::json& best, bool saved) {
       best.value("metric", "") == "auc" ? "AUC" : best.value("metric", ""),
       best.value("value", 0.0),
       best.value("stopped_early", false) ? "; none better came, so it ended" : "");
+}
+
+// The roles of the job that this process starts.
+DealtRoles RolesHere(const RunFlags& flags, const job::ResolvedJob& plan) {
+  return DealRoles(plan.server_processes(), plan.workers(), /*rank=*/0, flags.ranks);
 }
 
 class Run {
@@ -136,6 +145,8 @@ class Run {
       std::ofstream(absl::StrCat(flags_.out, "/", kBadRowsFile))
           << absl::StrJoin(bad_rows, "\n") << "\n";
     }
+    TANDEM_RETURN_IF_ERROR(node::ProvideToken(plan_.job, flags_.out));
+    TANDEM_RETURN_IF_ERROR(node::PublishToken(plan_.job, flags_.out));
     // Write atomically, because a resumed run needs the job.
     TANDEM_RETURN_IF_ERROR(WriteFileAtomically(JobPath(), job::ResolvedText(plan_)));
     if (!resumes) TANDEM_RETURN_IF_ERROR(NoteTheScript());
@@ -160,7 +171,7 @@ class Run {
     Announce();
     roles_.emplace(plan_, RoleOptions{JobPath(), flags_.out, flags_.python, flags_.script_flags,
                                       flags_.replay, flags_.trace_steps, flags_.scores,
-                                      hosts_.has_value() ? &*hosts_ : nullptr});
+                                      hosts_.has_value() ? &*hosts_ : nullptr, flags_.network});
     if (const absl::Status started = StartScheduler(); !started.ok()) {
       return node::Finish(flags_.program, started);
     }
@@ -215,17 +226,34 @@ class Run {
 
   absl::Status StartScheduler() {
     TANDEM_RETURN_IF_ERROR(pipe_.Open());
-    const absl::Status started = children_.Start(roles_->Scheduler(flags_.start, pipe_.write_fd()));
+    Children::Command scheduler = roles_->Scheduler(flags_.start, pipe_.write_fd());
+    AddWatchFlags(&scheduler.argv);
+    const absl::Status started = children_.Start(scheduler);
     pipe_.CloseWriter();
     return started;
   }
 
-  absl::Status StartNodes(const std::string& address) {
-    for (int s = 0; s < plan_.server_processes(); ++s) {
-      TANDEM_RETURN_IF_ERROR(children_.Start(roles_->Server(s, address)));
+  // A virtual host has a loopback address of its own, which nobody else reaches.
+  void AddWatchFlags(std::vector<std::string>* argv) const {
+    const bool serves = !flags_.watch.http.empty() || (!flags_.scores && !hosts_.has_value());
+    const std::string http = flags_.watch.http.empty() ? kAnyLoopbackPort : flags_.watch.http;
+    if (serves && http != kNoHttp) argv->insert(argv->end(), {"--http", http});
+    if (flags_.watch.insecure) argv->push_back("--insecure");
+    if (!flags_.watch.tensorboard.empty()) {
+      argv->insert(argv->end(), {"--tensorboard", flags_.watch.tensorboard});
     }
-    for (int w = 0; w < plan_.workers(); ++w) {
-      TANDEM_RETURN_IF_ERROR(children_.Start(roles_->Worker(w, address)));
+  }
+
+  absl::Status StartNodes(const std::string& address) {
+    const DealtRoles dealt = RolesHere(flags_, plan_);
+    for (const int server : dealt.servers) {
+      TANDEM_RETURN_IF_ERROR(children_.Start(roles_->Server(server, address)));
+    }
+    for (const int worker : dealt.workers) {
+      const Children::Command command = roles_->Worker(worker, address);
+      TANDEM_RETURN_IF_ERROR(children_.Start(command));
+      if (!flags_.python.empty() && !flags_.scores)
+        scripts_.emplace_back(command.name, command.log);
     }
     return absl::OkStatus();
   }
@@ -237,13 +265,24 @@ class Run {
     for (const nlohmann::json& event : pipe_.Read(absl::Milliseconds(100))) OnEvent(event);
     const absl::Time now = MonotonicNow();
     supervisor_.OnExits(now, std::move(exits));
+    launcher_.Check();
     for (const int stops = stops_->load(); stops_seen_ < stops; ++stops_seen_) OnStop(now);
     if (const int asked = checkpoints_asked_->load();
         supervisor_.started() && checkpoint_counts_seen_ != asked) {
       checkpoint_counts_seen_ = asked;
       OnCheckpoint();
     }
+    ShowScripts(/*last=*/false);
     if (supervisor_.over(now) || !children_.running()) over_ = true;
+  }
+
+  // Shows what the scripts have printed.
+  void ShowScripts(bool last) {
+    for (LogTail& script : scripts_) {
+      for (const std::string& line : script.Read(last)) {
+        view_.Line(absl::StrCat(script.name(), " | ", line));
+      }
+    }
   }
 
   void OnStop(absl::Time now) {
@@ -275,6 +314,8 @@ class Run {
       if (const absl::Status started = StartNodes(event.value("address", "")); !started.ok()) {
         supervisor_.OnCannotStart(std::string(started.message()));
       }
+    } else if (kind == "http") {
+      view_.Line(absl::StrCat("watch: ", event.value("url", "")));
     } else if (kind == "started") {
       supervisor_.OnStarted();
       kept_ = OwnedFd();
@@ -297,6 +338,7 @@ class Run {
     for (const nlohmann::json& event : pipe_.Read(absl::ZeroDuration())) OnEvent(event);
     supervisor_.Conclude();
     children_.StopAll(supervisor_.Grace());
+    ShowScripts(/*last=*/true);
     failure_ = supervisor_.failure();
     if (!failure_.empty()) {
       failure_ += HowToGoOnAfterAFailure();
@@ -349,14 +391,15 @@ class Run {
     return summary;
   }
 
-  // How a run ended at Ctrl-C: after a checkpoint, or after a failed one.
+  // How a run ended at Ctrl-C or `tandem stop`: after a checkpoint, or after a failed one.
   std::string HowItStopped() const {
     const auto step = stopped_.value("checkpointed_step", int64_t{-1});
     const std::string failure = stopped_.value("failure", "");
-    return absl::StrCat("stopped by a signal, ",
-                        failure.empty() ? absl::StrCat("checkpoint at step ", WithCommas(step))
-                                        : absl::StrCat("no checkpoint: ", failure),
-                        step < 0 ? "" : HowToGoOn());
+    return absl::StrCat(
+        supervisor_.stopping() ? "stopped by a signal, " : "stopped by tandem stop, ",
+        failure.empty() ? absl::StrCat("checkpoint at step ", WithCommas(step))
+                        : absl::StrCat("no checkpoint: ", failure),
+        step < 0 ? "" : HowToGoOn());
   }
 
   // Empty if the run has no checkpoint.
@@ -371,8 +414,9 @@ class Run {
     for (const std::string& flag : flags_.script_flags) {
       absl::StrAppend(&script_flags, script_flags.empty() ? " -- " : " ", ForShell(flag));
     }
-    return absl::StrCat("; continue with: tandem run ", ForShell(flags_.job), SetFlags(), script,
-                        " --resume ", ForShell(flags_.out), script_flags);
+    return absl::StrCat("; continue with: ", flags_.ranks > 1 ? flags_.program : "tandem run", " ",
+                        ForShell(flags_.job), SetFlags(), script, " --resume ",
+                        ForShell(flags_.out), script_flags);
   }
 
   std::string SetFlags() const {
@@ -384,6 +428,10 @@ class Run {
   void ShowLog() {
     const std::optional<Children::Exit>& exit = supervisor_.first_exit();
     if (!exit.has_value() || exit->lines.empty()) return;
+    const bool shown =
+        std::any_of(scripts_.begin(), scripts_.end(),
+                    [&exit](const LogTail& script) { return script.name() == exit->name; });
+    if (shown) return;
     view_.Line(absl::StrCat("the end of ", exit->log, ":"));
     for (const std::string& line : exit->lines) view_.Line(absl::StrCat("  ", line));
   }
@@ -422,6 +470,8 @@ class Run {
   std::optional<OutputFolder> folder_;  // held until the children have ended
   std::optional<JobHosts> hosts_;       // nullopt: all processes are on this host
   Children children_;
+  std::vector<LogTail> scripts_;  // of --python
+  LauncherWatch launcher_ = flags_.launcher;
   std::optional<RoleCommands> roles_;  // once the folder is there
   Supervisor supervisor_;
   const std::atomic<int>* stops_ = nullptr;
@@ -457,8 +507,12 @@ absl::Status CheckNetwork(const RunFlags& flags, const job::ResolvedJob& plan) {
 // becomes a line of `warnings`.
 absl::Status CheckHost(const RunFlags& flags, const job::ResolvedJob& plan,
                        std::vector<std::string>* warnings) {
-  if (flags.link_bytes_per_second == 0) TANDEM_RETURN_IF_ERROR(node::CheckLoopback());
-  const doctor::JobNeeds needs = doctor::NeedsOf(plan, plan.server_processes(), plan.workers());
+  if (flags.link_bytes_per_second == 0 && flags.network.bind.empty()) {
+    TANDEM_RETURN_IF_ERROR(node::CheckLoopback());
+  }
+  const DealtRoles here = RolesHere(flags, plan);
+  const doctor::JobNeeds needs = doctor::NeedsOf(plan, static_cast<int>(here.servers.size()),
+                                                 static_cast<int>(here.workers.size()));
   const std::vector<doctor::Finding> findings =
       doctor::ExamineStart(doctor::GatherLimits(), plan.job.cluster().transport(), needs);
   TANDEM_RETURN_IF_ERROR(doctor::FirstProblem(findings));

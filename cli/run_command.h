@@ -10,9 +10,18 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 
+#include "cli/launcher_watch.h"
+#include "cli/role_commands.h"
 #include "cli/start_flags.h"
 
 namespace tandem::cli {
+
+// How others may look at the run.
+struct WatchFlags {
+  std::string http;  // HOST:PORT; empty: a free loopback port; "none": nowhere
+  bool insecure = false;
+  std::string tensorboard;  // folder of an event file; empty: none
+};
 
 struct RunFlags {
   const char* program = "tandem run";  // the command that the user called, for error messages
@@ -21,6 +30,7 @@ struct RunFlags {
   std::string out;         // empty: a new one under out/
   bool overwrite = false;  // results of an earlier run in `out` may be removed
   StartFlags start;
+  WatchFlags watch;
   int64_t trace_steps = 0;  // 0 = no trace
   // For `tandem predict`: workers write the scores of test rows (ScoresFile), and the run prints
   // only errors.
@@ -33,6 +43,12 @@ struct RunFlags {
   bool colocate_servers = false;  // server i is on the virtual host of worker i
   std::string replay;             // folder of a run whose order of updates is repeated; empty: none
   std::string command;            // as the user typed it, for the summary
+  std::string hosts_file, host_list;  // of --hosts and -H: agents run there (ssh_command.h)
+  // Number of agents (agent_command.h). This process is that of rank 0. Those of the other ranks
+  // start their roles themselves.
+  int ranks = 1;
+  RoleNetwork network;
+  LauncherWatch launcher{/*parent=*/0, /*lifeline=*/-1};
 };
 
 // The word, in quotes if a shell would not take it literally.

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -13,14 +14,18 @@
 #include "base/exhaustion.h"
 #include "base/file.h"
 #include "base/process.h"
+#include "base/status_macros.h"
 #include "cli/output_folder.h"
 #include "cli/progress_view.h"
 #include "cli/resume_point.h"
 #include "cli/run_command.h"
 #include "cli/start_flags.h"
+#include "node/job_token.h"
 #include "node/network_check.h"
 #include "node/role_options.h"
 #include "scheduler/scheduler_shell.h"
+#include "scheduler/watch_pages.h"
+#include "tools/doctor/doctor.h"
 
 namespace {
 
@@ -30,6 +35,8 @@ void ShowEvent(const nlohmann::json& event, tandem::cli::ProgressView* view) {
   if (kind == "address") {
     view->Line(
         absl::StrCat("waits for servers and workers: --scheduler ", event.value("address", "")));
+  } else if (kind == "http") {
+    view->Line(absl::StrCat("watch: ", event.value("url", "")));
   } else if (kind == "started") {
     view->Line("all are there: training begins");
   } else if (kind == "finished") {
@@ -37,6 +44,32 @@ void ShowEvent(const nlohmann::json& event, tandem::cli::ProgressView* view) {
   } else {
     view->Show(event, tandem::MonotonicNow());
   }
+}
+
+// The memory that one server or one worker of the job is expected to need.
+uint64_t NeededBytes(const tandem::job::ResolvedJob& plan, int servers, int workers) {
+  const tandem::doctor::JobNeeds needs = tandem::doctor::NeedsOf(plan, servers, workers);
+  return needs.table_bytes + needs.held_bytes + needs.process_bytes;
+}
+
+// Claims the folder of the run, removes what an earlier run has left there, and writes the token and
+// the job for the other processes. Does nothing more than claim it if `tandem run` has prepared it.
+absl::Status PrepareFolder(const tandem::job::ResolvedJob& plan,
+                           const tandem::cli::StartFlags& start, const std::string& out,
+                           bool overwrite, std::optional<tandem::cli::OutputFolder>* folder) {
+  using tandem::cli::OutputFolder;
+  const bool resumes = start.resumed.has_value();
+  TANDEM_ASSIGN_OR_RETURN(OutputFolder claimed, OutputFolder::Claim(out, overwrite || resumes));
+  folder->emplace(std::move(claimed));
+  if ((*folder)->shared()) return absl::OkStatus();
+  if (resumes) {
+    (*folder)->ClearForResume();
+  } else {
+    const bool checkpoints = !tandem::cli::PathsOf(start, out, plan).checkpoint_folder.empty();
+    (*folder)->Clear(checkpoints || tandem::cli::IsInside(start.init_from, out));
+  }
+  TANDEM_RETURN_IF_ERROR(tandem::node::PublishToken(plan.job, out));
+  return tandem::WriteFileAtomically(out + "/job.textproto", tandem::job::ResolvedText(plan));
 }
 
 }  // namespace
@@ -49,19 +82,36 @@ int main(int argc, char** argv) {
   node::RoleFlags flags;
   cli::StartFlags start;
   bool overwrite = false;
+  bool insecure = false;
   int progress_fd = -1;
+  std::string http, tensorboard;
   node::AddJobFlags(&app, &flags);
   node::AddNetworkFlags(&app, &flags);
+  node::AddLogFlag(&app);
   node::AddOutFlags(&app, "Folder for summary.json and metrics.jsonl; without: no files",
                     &flags.out, &overwrite);
   cli::AddStartFlags(&app, &start);
   app.add_option("--progress-fd", progress_fd,
                  "File descriptor for events as JSON (default: stdout, if it is no terminal)");
+  std::string launch;
+  app.add_option("--launch", launch, "The launch that starts this scheduler, for its agents")
+      ->group("");
+  app.add_option("--http", http,
+                 "HOST:PORT where the status of the job is served (docs/OBSERVE.md); port 0: any")
+      ->check([](const std::string& text) { return text.empty() ? "an empty address" : ""; });
+  app.add_option("--tensorboard", tensorboard, "Folder for an event file of TensorBoard");
+  app.add_flag("--insecure", insecure,
+               "Allow a job without a token to listen where other hosts can connect");
   int code = node::kExitOk;
   if (!node::ParseFlags(&app, argc, argv, &code)) return code;
 
   const auto plan = node::PlanOf(flags);
   absl::Status ready = plan.ok() ? node::CheckAddresses(flags) : plan.status();
+  if (ready.ok()) ready = node::TakeKeys(plan->job, &flags);
+  if (ready.ok() && !insecure) ready = node::CheckNotExposed(plan->job, flags);
+  if (ready.ok() && !http.empty() && !insecure && flags.keys == nullptr) {
+    ready = scheduler::WatchPages::CheckAddress(http);
+  }
   // FindResume sets the output folder and the checkpoint that the next steps use. The start is
   // checked before the folder is claimed and cleared: a refused job removes no earlier results.
   if (ready.ok()) ready = cli::FindResume(&start, &flags.out);
@@ -78,37 +128,25 @@ int main(int argc, char** argv) {
   for (const std::string& line : report.said) std::fprintf(stderr, "%s\n", line.c_str());
   std::optional<cli::OutputFolder> folder;
   if (!flags.out.empty()) {
-    const bool resumes = start.resumed.has_value();
-    absl::StatusOr<cli::OutputFolder> claimed =
-        cli::OutputFolder::Claim(flags.out, overwrite || resumes);
-    if (!claimed.ok()) {
-      node::Finish("tandem-scheduler", claimed.status());
+    const absl::Status prepared = PrepareFolder(*plan, start, flags.out, overwrite, &folder);
+    if (!prepared.ok()) {
+      node::Finish("tandem-scheduler", prepared);
       return node::kExitBadInput;
-    }
-    folder.emplace(*std::move(claimed));
-    if (!folder->shared()) {
-      const bool checkpoints = !cli::PathsOf(start, flags.out, *plan).checkpoint_folder.empty();
-      if (resumes) {
-        folder->ClearForResume();
-      } else {
-        folder->Clear(checkpoints || cli::IsInside(start.init_from, flags.out));
-      }
-      const absl::Status written =
-          WriteFileAtomically(flags.out + "/job.textproto", job::ResolvedText(*plan));
-      if (!written.ok()) {
-        node::Finish("tandem-scheduler", written);
-        return node::kExitBadInput;
-      }
     }
   }
   scheduler::SchedulerOptions options;
   options.plan = *plan;
   options.bind = flags.bind;
   options.advertised_host = flags.advertise;
+  options.keys = flags.keys;
   // An absolute path, because servers and workers, which get it, may run in other folders.
   options.out_dir = flags.out.empty() ? "" : std::filesystem::absolute(flags.out).string();
+  options.http = http;
+  options.tensorboard = tensorboard;
   options.models = cli::PathsOf(start, flags.out, *plan);
+  options.estimate = {NeededBytes(*plan, 1, 0), NeededBytes(*plan, 0, 1)};
   options.incarnation = node::NewIncarnation();
+  options.launch = launch;
   options.ends = node::StopSignals();
   options.checkpoint = node::CheckpointSignals();
   options.on_started = [&report] { report.kept = OwnedFd(); };  // all nodes have loaded it

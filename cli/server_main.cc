@@ -1,6 +1,7 @@
 // tandem-server: holds key ranges of the embedding tables of one job.
 #include "base/exhaustion.h"
 #include "base/process.h"
+#include "node/job_token.h"
 #include "node/network_check.h"
 #include "node/role_options.h"
 #include "node/transport_choice.h"
@@ -30,6 +31,7 @@ int main(int argc, char** argv) {
   node::RoleFlags flags;
   node::AddJobFlags(&app, &flags);
   node::AddNetworkFlags(&app, &flags);
+  node::AddLogFlag(&app);
   node::AddMemberFlags(&app, &flags);
   app.add_option("--out", flags.out, "Folder for staleness records, if the job asks for them");
   std::string replay;
@@ -44,6 +46,7 @@ int main(int argc, char** argv) {
   const auto plan = node::PlanOf(flags);
   absl::Status ready = plan.status();
   if (ready.ok()) ready = node::CheckAddresses(flags);
+  if (ready.ok()) ready = node::TakeKeys(plan->job, &flags);
   if (ready.ok()) ready = cli::Pin(*plan, flags.index);
   if (ready.ok()) ready = node::CheckTransport(plan->job);
   if (!ready.ok()) {

@@ -90,9 +90,11 @@ void Supervisor::Conclude() {
 
 absl::Duration Supervisor::Grace() const { return started_ ? kStopGrace : kEarlyStopGrace; }
 
-// Whether the end of a process says more than the scheduler. A signal always does. An exit
-// status, even 0, does if the scheduler has only lost the connection.
+// Whether the end of a process says more than the scheduler. A signal always does, unless the
+// scheduler has learned of it from an agent. An exit status, even 0, does if the scheduler has only
+// lost the connection.
 bool Supervisor::KnowsBetter(const Children::Exit& exit) const {
+  if (exit.name == blamed_ && absl::StrContains(blamed_for_, exit.HowItEnded())) return false;
   const bool lost = absl::StartsWith(blamed_for_, "connection lost");
   return exit.signal != 0 || (lost && exit.name == blamed_);
 }

@@ -14,13 +14,18 @@
 #include "base/exhaustion.h"
 #include "base/file.h"
 #include "base/process.h"
+#include "base/status_macros.h"
+#include "cli/agent_command.h"
 #include "cli/compare_command.h"
 #include "cli/export_command.h"
+#include "cli/host_list.h"
 #include "cli/plan_command.h"
 #include "cli/predict_command.h"
 #include "cli/replay_command.h"
 #include "cli/run_command.h"
 #include "cli/simulator.h"
+#include "cli/ssh_command.h"
+#include "cli/status_command.h"
 #include "collectives/dump.h"
 #include "data/datagen.h"
 #include "node/role_options.h"
@@ -104,6 +109,14 @@ void AddRun(CLI::App* app, RunFlags* flags) {
       run, "Folder for summary.json, metrics.jsonl, model/ and logs/; without: out/NAME-TIME",
       &flags->out, &flags->overwrite);
   AddStartFlags(run, &flags->start);
+  node::AddLogFlag(run);
+  run->add_option("--http", flags->watch.http,
+                  "HOST:PORT where the run can be watched, or none; without: a free port of this "
+                  "host alone (docs/OBSERVE.md)");
+  run->add_flag("--insecure", flags->watch.insecure,
+                "Allow --http at an address of a network for a job without a token");
+  run->add_option("--tensorboard", flags->watch.tensorboard,
+                  "Folder for an event file of TensorBoard");
   run->add_option("--trace", flags->trace_steps,
                   "Trace so many steps of each worker into OUT/trace-W.json (for Perfetto)")
       ->check(node::CheckNotNegative);
@@ -118,7 +131,26 @@ void AddRun(CLI::App* app, RunFlags* flags) {
          "--python", flags->python,
          "Script that is each worker, for a job with model { program {} } (docs/PYTHON.md)")
       ->check(CLI::ExistingFile);
+  run->add_option("--hosts", flags->hosts_file,
+                  "File with a line \"HOST slots=N\" for each host: N agents there, by ssh "
+                  "(docs/LAUNCH.md)");
+  run->add_option("-H", flags->host_list, "The same as a list: a:2,b:2")
+      ->excludes(run->get_option("--hosts"));
   run->add_option("flags", flags->script_flags, "Behind --: the flags of the --python script");
+}
+
+absl::StatusOr<std::vector<HostSlots>> HostsOf(const RunFlags& flags) {
+  if (!flags.host_list.empty()) return ParseHostList(flags.host_list);
+  TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(flags.hosts_file));
+  return ParseHostFile(flags.hosts_file, text);
+}
+
+int Run(const RunFlags& flags) {
+  if (flags.hosts_file.empty() && flags.host_list.empty()) return RunCommand(flags);
+  const absl::StatusOr<std::vector<HostSlots>> hosts = HostsOf(flags);
+  if (hosts.ok()) return SshCommand(flags, *hosts);
+  node::Finish(flags.program, hosts.status());
+  return node::kExitBadInput;
 }
 
 // Replaces this process by the simulator of models, a separate program. Returns only on an error.
@@ -233,9 +265,9 @@ bool NamesCommand(const CLI::App& app, int argc, char** argv, int* exit_code) {
 // The order and the headings of the commands in `tandem --help`.
 void GroupCommands(CLI::App* app) {
   const std::pair<const char*, std::vector<const char*>> groups[] = {
-      {"Train", {"run", "predict", "export"}},
+      {"Train", {"run", "agent", "checkpoint", "stop", "predict", "export"}},
       {"Ask", {"compare", "plan", "simulate"}},
-      {"Look", {"doctor", "inspect"}},
+      {"Look", {"status", "doctor", "inspect"}},
       {"For developers", {"bench", "replay", "datagen"}},
   };
   for (const auto& [group, names] : groups) {
@@ -249,6 +281,12 @@ int Main(int argc, char** argv) {
   app.set_version_flag("--version", Version);
   RunFlags run;
   AddRun(&app, &run);
+  AgentFlags agent;
+  AddAgent(&app, &agent);
+  StatusFlags status;
+  AddStatus(&app, &status);
+  AskFlags checkpoint, stop;
+  AddCheckpointAndStop(&app, &checkpoint, &stop);
   PredictFlags predict;
   AddPredict(&app, &predict);
   ExportFlags export_flags;
@@ -283,13 +321,17 @@ int Main(int argc, char** argv) {
   if (dump->parsed()) return Printed(CollectivesDump(dump_folder));
   if (app.got_subcommand("bench")) return Printed(bench.Run());
   for (int i = 0; i < argc; ++i) absl::StrAppend(&run.command, i > 0 ? " " : "", ForShell(argv[i]));
-  replay.run.command = run.command;
-  if (app.got_subcommand("run")) return RunCommand(run);
+  replay.run.command = agent.run.command = run.command;
+  if (app.got_subcommand("run")) return Run(run);
+  if (app.got_subcommand("agent")) return AgentCommand(agent);
   if (app.got_subcommand("replay")) return ReplayCommand(replay);
   if (app.got_subcommand("plan")) return Printed(PlanCommand(plan));
   if (app.got_subcommand("predict")) return PredictCommand(predict);
   if (app.got_subcommand("export")) return ExportCommand(export_flags, ProgramFolder());
   if (app.got_subcommand("compare")) return CompareCommand(compare);
+  if (app.got_subcommand("status")) return Printed(StatusCommand(status));
+  if (app.got_subcommand("checkpoint")) return Printed(CheckpointCommand(checkpoint));
+  if (app.got_subcommand("stop")) return Printed(StopCommand(stop));
   if (app.got_subcommand("doctor")) return doctor::DoctorCommand(doctor);
   if (app.got_subcommand("inspect")) return Printed(InspectCommand(inspect));
   return Datagen(datagen);

@@ -6,6 +6,7 @@
 #include "base/exhaustion.h"
 #include "base/process.h"
 #include "models/model.h"
+#include "node/job_token.h"
 #include "node/log.h"
 #include "node/network_check.h"
 #include "node/role_options.h"
@@ -46,6 +47,7 @@ int main(int argc, char** argv) {
   node::RoleFlags flags;
   node::AddJobFlags(&app, &flags);
   node::AddNetworkFlags(&app, &flags);
+  node::AddLogFlag(&app);
   node::AddMemberFlags(&app, &flags);
   node::RefuseJobsFlag(&app, "--checkpoint", "with --out it checkpoints to OUT/model");
   std::string trace;
@@ -74,6 +76,7 @@ int main(int argc, char** argv) {
         "in place of tandem-worker (docs/PYTHON.md)");
   }
   if (ready.ok()) ready = node::CheckAddresses(flags);
+  if (ready.ok()) ready = node::TakeKeys(plan->job, &flags);
   if (ready.ok()) ready = doctor::CheckDenseDevice(*plan);
   if (ready.ok()) ready = node::CheckTransport(plan->job);
   if (!ready.ok()) {
@@ -92,6 +95,7 @@ int main(int argc, char** argv) {
     };
     return worker::StepRunner::New(job, rank, init_from, model, scores);
   };
+  options.security = {flags.keys, flags.encrypt_all};
   options.trace_path = trace;
   options.trace_steps = trace_steps;
   options.dump_folder = dump_folder;

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "node/job_token.h"
 #include "node/role_flags.h"
 #include "node/transport_choice.h"
 #include "transport/zmq_transport.h"
@@ -36,6 +37,7 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(const Options& options) {
 absl::Status Session::Start() {
   const absl::Time deadline = MonotonicNow() + options_.open_within;
   incarnation_ = node::NewIncarnation();
+  TANDEM_ASSIGN_OR_RETURN(keys_, node::FindKeys(/*folder=*/""));
   zmq_ = std::make_shared<transport::ZmqContext>(/*io_threads=*/1);
   TANDEM_RETURN_IF_ERROR(NewMember(Register::READER));
   TANDEM_RETURN_IF_ERROR(
@@ -60,6 +62,9 @@ absl::StatusOr<std::unique_ptr<transport::Transport>> Session::NewControlEndpoin
   zmq.context = zmq_;
   zmq.bind = options_.bind;
   zmq.incarnation = incarnation_;
+  zmq.keys = keys_;
+  zmq.encrypted = false;
+  zmq.encrypted_peer = options_.scheduler;
   zmq.linger = kLinger;
   return transport::NewZmqTransport(zmq);
 }
@@ -86,6 +91,9 @@ absl::Status Session::NewMember(Register::Role role) {
 absl::Status Session::MakeClient() {
   node::RoleFlags network;
   network.bind = options_.bind;
+  network.scheduler = options_.scheduler;
+  network.keys = keys_;
+  network.encrypt_all = plan_.job.security().encrypt() == Security::ALL;
   Client::Options client;
   client.self = self_;
   client.incarnation = incarnation_;

@@ -4,7 +4,8 @@
 //   std::vector<float> rows(ids.size() * dim);
 //   TANDEM_RETURN_IF_ERROR(session->Read("items", ids, absl::MakeSpan(rows)));
 //
-// The scheduler sends the job, so the program needs nothing but the address. The session follows
+// The scheduler sends the job, so the program needs nothing but the address, and the token of the
+// job if it has one (node/job_token.h: TANDEM_TOKEN or TANDEM_TOKEN_FILE). The session follows
 // views as long as it lives. A session is of one of two kinds:
 //   reader  has no rank and no clock. A reader sees the rows as they are at the moment, and a row
 //           that no worker has touched as its initial value. A reader changes nothing that is
@@ -44,6 +45,7 @@
 #include "transport/transport.h"
 
 namespace tandem::transport {
+class JobKeys;
 class ZmqContext;
 }  // namespace tandem::transport
 
@@ -115,6 +117,7 @@ class Session {
   EndpointId self_;
   Register::Role role_ = Register::READER;  // the role that it is registered as at present
   std::shared_ptr<transport::ZmqContext> zmq_;
+  std::shared_ptr<const transport::JobKeys> keys_;  // null: no token
   std::unique_ptr<Client> client_;
 
   // Used by the thread that opens, and then by thread_.

@@ -68,5 +68,5 @@ set(CPACK_DEBIAN_PACKAGE_DEPENDS "libopenblas0-openmp, python3, python3-numpy")
 set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "python3-torch, python3-matplotlib")
 # For programs that link tandem::client.
 string(JOIN ", " CPACK_DEBIAN_PACKAGE_SUGGESTS
-  libabsl-dev libprotobuf-dev libspdlog-dev libxxhash-dev libzmq3-dev libzstd-dev zlib1g-dev)
+  libabsl-dev libprotobuf-dev libsodium-dev libspdlog-dev libxxhash-dev libzmq3-dev libzstd-dev zlib1g-dev)
 include(CPack)

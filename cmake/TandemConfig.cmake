@@ -9,6 +9,7 @@ find_dependency(spdlog)
 find_dependency(ZLIB)
 find_dependency(PkgConfig)
 pkg_check_modules(zmq REQUIRED IMPORTED_TARGET libzmq)
+pkg_check_modules(sodium REQUIRED IMPORTED_TARGET libsodium)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(zstd REQUIRED IMPORTED_TARGET libzstd)
 pkg_check_modules(ibverbs IMPORTED_TARGET libibverbs)  # if the build has RDMA

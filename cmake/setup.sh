@@ -7,13 +7,16 @@ TANDEM_RUN_PACKAGES=(
   g++ cmake ninja-build pkg-config python3 ccache lld
   protobuf-compiler libprotobuf-dev libabsl-dev libboost-dev libspdlog-dev libcli11-dev
   nlohmann-json3-dev
-  libzmq3-dev libibverbs-dev librdmacm-dev libxxhash-dev zlib1g-dev libzstd-dev
+  libcpp-httplib-dev prometheus-cpp-dev
+  libzmq3-dev libsodium-dev libibverbs-dev librdmacm-dev libxxhash-dev zlib1g-dev libzstd-dev
   libtorch-dev libdnnl-dev libopenblas0-openmp
   python3-numpy python3-torch python3-matplotlib)
 # Packages for the tests.
 TANDEM_CHECK_PACKAGES=(
   clang libclang-rt-dev libgtest-dev libgmock-dev
-  python3-pandas python3-sklearn)
+  python3-pandas python3-sklearn python3-zmq openmpi-bin)
+# Launchers for tests/launchers (./check --launchers).
+TANDEM_LAUNCHER_PACKAGES=(mpich openssh-client openssh-server)
 # Packages for a guest with a software RDMA device (tests/rdma/run_in_guest.sh). Without them the
 # tests there are skipped.
 TANDEM_GUEST_PACKAGES=(

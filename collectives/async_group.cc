@@ -130,11 +130,14 @@ absl::StatusOr<std::unique_ptr<AsyncGroup>> AsyncGroup::Open(AsyncGroupOptions o
 }
 
 absl::Status AsyncGroup::OpenPorts(Links* links) {
-  TANDEM_ASSIGN_OR_RETURN(links->ports, LinkPorts::Open(options_.host, options_.links));
+  TANDEM_ASSIGN_OR_RETURN(links->ports,
+                          LinkPorts::Open(options_.host, options_.links, options_.security));
   // Two sets of ports, one for each set of links. A fast member may connect its second set of links
   // while a slow member still accepts the first set; with one set of ports the slow member would
   // mix them up.
-  TANDEM_ASSIGN_OR_RETURN(links->mail_ports, LinkPorts::Open(options_.host, LinkChoice::kTcp));
+  const LinkChoice mail = options_.security.encrypts() ? LinkChoice::kAuto : LinkChoice::kTcp;
+  TANDEM_ASSIGN_OR_RETURN(links->mail_ports,
+                          LinkPorts::Open(options_.host, mail, options_.security));
   rendezvous::GroupAddress address;
   address.set_version(kVersion);
   address.set_rank(options_.rank);

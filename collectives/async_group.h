@@ -45,6 +45,7 @@ struct AsyncGroupOptions {
   LinkChoice links = LinkChoice::kAuto;
   absl::Duration deadline = absl::Minutes(30);  // for each operation
   bool reproducible = false;                    // as in GroupOptions
+  GroupSecurity security = {};
 };
 
 class AsyncGroup {

@@ -791,6 +791,20 @@ absl::Status CheckEvaluation(const Job& job) {
                 "; only for data.format NCF, whose test rows are ranked; leave it out");
 }
 
+// What cannot be encrypted is refused beside security.encrypt: ALL.
+absl::Status CheckSecurity(const Job& job) {
+  if (job.security().encrypt() != Security::ALL) return absl::OkStatus();
+  constexpr char kPlain[] = " cannot be encrypted, but security.encrypt is ALL; expected ";
+  if (job.cluster().transport() == Cluster::RDMA) {
+    return Refuse("cluster.transport", absl::StrCat("RDMA", kPlain, "AUTO, ZMQ or SHM"));
+  }
+  const Dense::Link link = job.dense().link();
+  if (link == Dense::RDMA || link == Dense::TCP) {
+    return Refuse("dense.link", absl::StrCat(Dense::Link_Name(link), kPlain, "ANY, ZMQ or SHM"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CheckJob(const Job& job, int64_t most_workers) {
@@ -813,6 +827,7 @@ absl::Status CheckJob(const Job& job, int64_t most_workers) {
   TANDEM_RETURN_IF_ERROR(CheckModel(TrainedPart(job)));
   TANDEM_RETURN_IF_ERROR(CheckKeepBest(job));
   TANDEM_RETURN_IF_ERROR(CheckEvaluation(job));
+  TANDEM_RETURN_IF_ERROR(CheckSecurity(job));
   return CheckStepTimes(job);
 }
 

@@ -194,6 +194,9 @@ void FillJobDefaults(Job* job) {
   if (RanksItems(*job)) TANDEM_DEFAULT(job->mutable_evaluation(), top_k, 10);
   FillLimits(job->mutable_limits());
   FillCheckpoint(job->mutable_checkpoint());
+  if (job->security().encrypt() == Security::ENCRYPT_UNSPECIFIED) {
+    job->mutable_security()->set_encrypt(Security::CONTROL);
+  }
   if (!job->has_fault_injection()) return;
   for (SlowWorkers& entry : *job->mutable_fault_injection()->mutable_slow_workers()) {
     FillStepTime(&entry);

@@ -40,6 +40,7 @@ Job WhatMustStay(Job job) {
   job.clear_limits();
   job.clear_fault_injection();
   job.clear_checkpoint();
+  job.clear_security();
   return job;
 }
 
@@ -73,6 +74,7 @@ Job WhatAReplayKeeps(Job job) {
   job.mutable_staleness()->clear_record_updates();
   job.clear_limits();
   job.clear_checkpoint();
+  job.clear_security();
   return job;
 }
 
@@ -90,6 +92,7 @@ Job WhatMakesTheModel(Job job) {
   job.clear_staleness();
   job.clear_limits();
   job.clear_checkpoint();
+  job.clear_security();
   return job;
 }
 

@@ -5,11 +5,19 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/proc_files.h"
 
 namespace tandem::node {
 namespace {
 constexpr absl::Duration kInterval = absl::Seconds(1);
 constexpr absl::Duration kPoll = absl::Milliseconds(50);  // how soon a stop is noticed
+
+void AddMemory(Beat* beat) {
+  const HostMemory host = MemoryOfHost();
+  beat->set_resident_bytes(ResidentBytes());
+  beat->set_host_memory_bytes(host.total);
+  beat->set_host_available_bytes(host.available);
+}
 }  // namespace
 
 Beat LoopWatch::Look() {
@@ -61,6 +69,7 @@ void BeatThread::Run() {
       if (peer == 0) peer = (*transport)->Connect(scheduler_).value_or(0);
       Control control;
       *control.mutable_beat() = watch_.Look();
+      AddMemory(control.mutable_beat());
       FrameHeader header;
       header.sender = self_;
       header.incarnation = incarnation_;

@@ -2,6 +2,10 @@
 //
 //   2026-03-14 15:09:26.535 warning worker 1: a frame of 12 bytes is shorter than its header
 //
+// or, with `--log-format json`, JSON objects for programs that collect logs:
+//
+//   {"level":"warning","rank":1,"role":"worker","text":"...","time":"2026-03-14T14:09:26.535Z"}
+//
 // Code that logs makes a Log with its role and rank; there is no global log. Finish in role_flags.h
 // prints what a command tells the person who typed it.
 //
@@ -20,6 +24,13 @@ class logger;
 
 namespace tandem::node {
 
+// The environment variable with the format of logs, `text` or `json`. `--log-format` sets it, so
+// that it holds for the whole process, and for the processes that it starts.
+inline constexpr char kLogFormatVariable[] = "TANDEM_LOG_FORMAT";
+bool LogsJson();
+// The text of a line in JSON format; any other line is returned as it is.
+std::string TextOfLogLine(const std::string& line);
+
 class Log {
  public:
   // `role`: "scheduler", "server" or "worker". `rank`: of this process among those of its role; -1:
@@ -31,6 +42,11 @@ class Log {
   void Error(absl::string_view line) const;    // something that was requested was not done
 
  private:
+  void Write(int level, absl::string_view line) const;
+
+  std::string role_;
+  int rank_;
+  bool json_;
   std::shared_ptr<spdlog::logger> logger_;
 };
 

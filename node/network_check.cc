@@ -58,6 +58,29 @@ bool GreetsAsZmq(int fd) {
   return WaitFor(fd, POLLIN) && recv(fd, &first, 1, MSG_DONTWAIT) == 1 && first == 0xff;
 }
 
+// What connecting to the addresses of a host has shown.
+struct Probe {
+  absl::Status known;      // not OK: the host is not
+  bool connected = false;  // to one of them
+  bool greeted = false;    // as ZeroMQ does
+  int error = 0;           // of the first one that failed
+};
+
+Probe ProbeAddress(const transport::TcpAddress& at) {
+  Probe probe;
+  const absl::StatusOr<AddressList> list = Resolve(at, 0);
+  probe.known = list.status();
+  if (!list.ok()) return probe;
+  for (const addrinfo* to = list->get(); to != nullptr && !probe.connected; to = to->ai_next) {
+    const OwnedFd fd(socket(to->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    const int failed = Connect(*to, fd.get());
+    probe.connected = failed == 0;
+    probe.greeted = probe.connected && GreetsAsZmq(fd.get());
+    if (probe.error == 0) probe.error = failed;
+  }
+  return probe;
+}
+
 }  // namespace
 
 absl::Status CheckBind(const std::string& bind, const std::string& advertise) {
@@ -127,22 +150,28 @@ std::string WhyNoAnswer(const std::string& address) {
   constexpr char kHint[] = "; hint: is it running?";
   const transport::TcpAddress at = transport::SplitTcpAddress(address);
   if (!at.valid()) return absl::StrCat("no answer", kHint);
-  const absl::StatusOr<AddressList> list = Resolve(at, 0);
-  if (!list.ok()) return std::string(list.status().message());
-  int error = 0;
-  for (const addrinfo* to = list->get(); to != nullptr; to = to->ai_next) {
-    const OwnedFd fd(socket(to->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-    const int failed = Connect(*to, fd.get());
-    if (failed == 0 && GreetsAsZmq(fd.get())) {
-      return "a program with ZeroMQ answers there, but a scheduler writes only after all nodes "
-             "have registered; hint: start the other nodes; or is the scheduler stopped?";
-    }
-    if (failed == 0) {
-      return "something else answers there, not a scheduler; hint: correct the address";
-    }
-    if (error == 0) error = failed;
+  const Probe probe = ProbeAddress(at);
+  if (!probe.known.ok()) return std::string(probe.known.message());
+  if (probe.greeted) {
+    return "a program with ZeroMQ answers there, but a scheduler writes only after all nodes "
+           "have registered; hint: start the other nodes; or is the scheduler stopped?";
   }
-  return absl::StrCat(std::strerror(error), kHint);
+  if (probe.connected) {
+    return "something else answers there, not a scheduler; hint: correct the address";
+  }
+  return absl::StrCat(std::strerror(probe.error), kHint);
+}
+
+bool AnswersAsZmq(const std::string& address) {
+  const transport::TcpAddress at = transport::SplitTcpAddress(address);
+  return at.valid() && ProbeAddress(at).greeted;
+}
+
+bool IsRefused(const std::string& address) {
+  const transport::TcpAddress at = transport::SplitTcpAddress(address);
+  if (!at.valid()) return false;
+  const Probe probe = ProbeAddress(at);
+  return probe.known.ok() && !probe.connected && probe.error == ECONNREFUSED;
 }
 
 }  // namespace tandem::node

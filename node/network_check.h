@@ -27,6 +27,11 @@ absl::Status CheckLoopback();
 // refused; hint: is it running?".
 std::string WhyNoAnswer(const std::string& address);
 
+// Tries to connect for a moment. AnswersAsZmq: a program with ZeroMQ answers at the address.
+// IsRefused: the host answers that nobody listens there.
+bool AnswersAsZmq(const std::string& address);
+bool IsRefused(const std::string& address);
+
 }  // namespace tandem::node
 
 #endif  // TANDEM_NODE_NETWORK_CHECK_H_

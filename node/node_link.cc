@@ -28,6 +28,9 @@ void NodeLink::OnEvent(absl::Time now, const transport::TransportEvent& event,
   if (event.peer != peer_ || peer_ == 0) return;
   if (event.kind == transport::TransportEvent::Kind::kPeerLost) {
     peer_ = 0;
+    if (absl::IsUnauthenticated(event.why) && failure_.ok()) {
+      failure_ = absl::UnauthenticatedError(absl::StrCat("scheduler: ", event.why.message()));
+    }
     unheard_since_ = std::min(unheard_since_, now);
     next_register_ = now + options_.retry;
     return;

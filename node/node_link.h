@@ -59,6 +59,8 @@ class NodeLink {
   // Not OK when the job has failed: who failed and why, as the scheduler says, or "scheduler: ...".
   const absl::Status& failure() const { return failure_; }
   bool heard() const { return heard_; }  // true after the scheduler's first message
+  // How long there has been no connection on which the scheduler has spoken; below 0: there is one.
+  absl::Duration Unheard(absl::Time now) const { return now - unheard_since_; }
   void set_self(EndpointId self) {
     options_.self = self;
     have_name_ = true;

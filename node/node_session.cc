@@ -48,6 +48,7 @@ NodeLink::Options LinkOptions(const NodeSession::Options& options) {
   for (const std::string& endpoint : options.endpoints) link.registration.add_endpoint(endpoint);
   link.registration.set_pid(getpid());
   link.registration.set_host(host);
+  link.registration.set_driver(getppid());
   link.registration.set_job_hash(options.job_hash);
   if (options.job != nullptr) {
     link.found_within = absl::Seconds(options.job->limits().startup_timeout_seconds());

@@ -11,12 +11,15 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "base/exhaustion.h"
 #include "base/status_macros.h"
+#include "node/log.h"
 #include "node/transport_choice.h"
 #include "proto/incarnation.h"
 
@@ -184,6 +187,10 @@ int RoleEnd::Finish(const absl::Status& how) {
 int Finish(const char* program, const absl::Status& status) {
   if (status.ok()) return kExitOk;
   const std::string line = absl::StrReplaceAll(status.message(), {{"\n", " "}});
+  if (LogsJson() && absl::StartsWith(program, "tandem-")) {  // a role: its output is a log
+    Log(std::string(absl::StripPrefix(program, "tandem-"))).Error(line);
+    return kExitFailed;
+  }
   std::fprintf(stderr, "%s: %s\n", program, line.c_str());
   return kExitFailed;
 }

@@ -16,6 +16,7 @@
 #include "absl/time/time.h"
 #include "job/job.h"
 #include "node/node_session.h"
+#include "transport/job_keys.h"
 #include "transport/path_log.h"
 
 namespace tandem::node {
@@ -36,6 +37,9 @@ struct RoleFlags {
   int index = -1;                          // requested server index or rank
   std::string out;                         // output folder
   int io_threads = 1;                      // of ZeroMQ
+  // Of the job's token; null: it has none (node/job_token.h).
+  std::shared_ptr<const transport::JobKeys> keys;
+  bool encrypt_all = false;  // with keys: all connections, not only those to the scheduler
 };
 
 // Converts "path=value" texts for the job parser. INVALID_ARGUMENT names a text without '='.

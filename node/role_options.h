@@ -2,12 +2,15 @@
 #ifndef TANDEM_NODE_ROLE_OPTIONS_H_
 #define TANDEM_NODE_ROLE_OPTIONS_H_
 
+#include <stdlib.h>
+
 #include <string>
 #include <vector>
 
 #include <CLI/CLI.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "node/log.h"
 #include "node/role_flags.h"
 
 namespace tandem::node {
@@ -38,6 +41,15 @@ std::string CheckAddress(const std::string& text);
 // The same for numbers.
 std::string CheckNotNegative(const std::string& text);
 std::string CheckAboveZero(const std::string& text);
+
+// Takes effect when the flag is parsed, before anything is logged.
+inline void AddLogFlag(CLI::App* app) {
+  app->add_option_function<std::string>(
+         "--log-format",
+         [](const std::string& format) { setenv(kLogFormatVariable, format.c_str(), 1); },
+         "Format of the log: text or json")
+      ->check(CLI::IsMember({"text", "json"}));
+}
 
 inline void AddNetworkFlags(CLI::App* app, RoleFlags* flags) {
   app->add_option("--bind", flags->bind, "Where to listen; port * = any free one")

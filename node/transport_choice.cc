@@ -32,6 +32,9 @@ transport::ZmqOptions ZmqOptionsOf(const RoleFlags& flags, uint64_t incarnation)
   options.bind = flags.bind;
   options.advertised_host = flags.advertise;
   options.incarnation = incarnation;
+  options.keys = flags.keys;
+  options.encrypted = flags.encrypt_all;
+  options.encrypted_peer = flags.scheduler;
   options.linger = kRoleLinger;
   return options;
 }
@@ -173,7 +176,10 @@ MakeTransport EndpointFactory(const RoleFlags& flags, const Cluster& cluster, ui
   shared->most_peers = MostPeers(cluster);
   shared->zmq = ZmqOptionsOf(flags, incarnation);
   shared->paths = std::move(paths);
-  if (wanted != Cluster::ZMQ && wanted != Cluster::SHM) shared->rdma = rdma::RdmaContext::New();
+  const bool encrypts = flags.keys != nullptr && flags.encrypt_all;  // RDMA cannot be encrypted
+  if (wanted != Cluster::ZMQ && wanted != Cluster::SHM && !encrypts) {
+    shared->rdma = rdma::RdmaContext::New();
+  }
   return [shared](EndpointId self) { return NewEndpoint(*shared, self); };
 }
 

@@ -5,6 +5,7 @@
 #ifndef TANDEM_SCHEDULER_CHECKPOINT_QUEUE_H_
 #define TANDEM_SCHEDULER_CHECKPOINT_QUEUE_H_
 
+#include <cstddef>
 #include <deque>
 #include <string>
 
@@ -25,6 +26,7 @@ class CheckpointQueue {
   // Ends the current checkpoint. The next one in the queue, if any, becomes current.
   void Finish() { folders_.pop_front(); }
   bool empty() const { return folders_.empty(); }
+  size_t size() const { return folders_.size(); }  // with the current one
   bool closed() const { return closed_; }
 
   // After the barrier `name` no checkpoint may begin until Resume. True: the barrier must wait

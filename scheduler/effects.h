@@ -12,6 +12,7 @@
 #include "proto/wire.pb.h"
 #include "scheduler/job_report.h"
 #include "scheduler/membership.h"
+#include "scheduler/readers.h"
 
 namespace tandem::scheduler {
 
@@ -59,8 +60,9 @@ struct SchedulerEffects {
   void SendTo(const Node& node, const Control& control) {
     if (node.connected && !node.gone) sends.push_back({node.main, control});
   }
-  void SendToAll(const std::vector<Node>& nodes, const Control& control) {
+  void SendToAll(const std::vector<Node>& nodes, const Readers& readers, const Control& control) {
     for (const Node& node : nodes) SendTo(node, control);
+    for (const auto& [connection, number] : readers.all()) sends.push_back({connection, control});
   }
   void SendFailure(uint64_t connection, const Failure& failure) {
     sends.emplace_back().connection = connection;

@@ -32,6 +32,39 @@ bool JobCheckpoints::Due(absl::Time now) const {
   return may && schedule_.Due(now);
 }
 
+UserAnswer JobCheckpoints::Request(absl::Time now, const std::string& folder,
+                                   SchedulerEffects* effects) {
+  UserAnswer answer;
+  const auto refuse = [&answer](const char* why) {
+    answer.set_code(static_cast<int32_t>(absl::StatusCode::kFailedPrecondition));
+    answer.set_text(why);
+    return answer;
+  };
+  if (folder.empty()) {
+    return refuse(
+        "this run writes no checkpoints, because it only evaluates, or was started with "
+        "--no-checkpoint or without --out");
+  }
+  const CheckpointQueue::Answer added = queue_.Add(folder);
+  answer.set_checkpoints(ended_ + static_cast<int64_t>(queue_.size()));
+  switch (added) {
+    case CheckpointQueue::Answer::kStart:
+      Ask(now, effects);
+      answer.set_text("the workers are asked for a checkpoint");
+      break;
+    case CheckpointQueue::Answer::kQueued:
+      answer.set_text(absl::StrCat("a checkpoint is in progress; the one to ", folder, " follows"));
+      break;
+    case CheckpointQueue::Answer::kMerged:
+      answer.set_text(
+          absl::StrCat("the next checkpoint to ", folder, " answers this request, too"));
+      break;
+    case CheckpointQueue::Answer::kClosed:
+      return refuse("the job is at its end");
+  }
+  return answer;
+}
+
 void JobCheckpoints::Ask(absl::Time now, SchedulerEffects* effects) {
   schedule_.Begin();
   Command checkpoint = commands_.New(Command::CHECKPOINT, queue_.current());
@@ -70,6 +103,7 @@ void JobCheckpoints::OnBarrier(const Barrier& barrier) {
 
 bool JobCheckpoints::Resume(absl::Time now) {
   checkpointed_step_ = step_;
+  checkpointed_at_ = now;
   schedule_.Done(now, schedule_.step());
   return queue_.Resume();
 }
@@ -78,8 +112,10 @@ void JobCheckpoints::Finish(absl::Time now, SchedulerEffects* effects) {
   // step_ < 0: no CHECKPOINT barrier was released for this request, so the servers have written
   // nothing.
   if (failure_.empty() && step_ < 0) failure_ = "the workers wrote no checkpoint";
+  ++ended_;
   if (failure_.empty()) {
     checkpointed_step_ = step_;
+    checkpointed_at_ = now;
     effects->Log(absl::StrCat("checkpoint written to ", queue_.current()));
     effects->Notify(SchedulerNotice::Kind::kCheckpointed, "", "")->step = checkpointed_step_;
   } else {

@@ -29,7 +29,10 @@ class JobCheckpoints {
                  Membership* members, Commands* commands, Barriers* barriers);
 
   // The job starts.
-  void Start(absl::Time now) { schedule_.Done(now, schedule_.step()); }
+  void Start(absl::Time now) {
+    schedule_.Done(now, schedule_.step());
+    checkpointed_at_ = now;
+  }
   // A worker has reached `step`.
   void OnStep(int64_t step) { schedule_.OnStep(step); }
   // The program of this worker has asked for `checkpoints` checkpoints since it began.
@@ -40,6 +43,10 @@ class JobCheckpoints {
   void SetEnding() { ending_ = true; }
   bool ending() const { return ending_; }
 
+  // Asks for a checkpoint to `folder`, now or when those before it have ended. The answer says how
+  // many requested checkpoints will then have ended. FAILED_PRECONDITION in the answer: none can be
+  // made.
+  UserAnswer Request(absl::Time now, const std::string& folder, SchedulerEffects* effects);
   // Asks all workers for the first checkpoint of the queue. A worker that has lost its connection
   // is asked when it is back.
   void Ask(absl::Time now, SchedulerEffects* effects);
@@ -56,6 +63,12 @@ class JobCheckpoints {
   void Finish(absl::Time now, SchedulerEffects* effects);
 
   CheckpointQueue& queue() { return queue_; }
+  const CheckpointQueue& queue() const { return queue_; }
+  const std::string& folder() const { return folder_; }
+  // The number of requested checkpoints that were written or have failed.
+  int64_t ended() const { return ended_; }
+  // When the last checkpoint was complete; before the first one, when the job started.
+  absl::Time checkpointed_at() const { return checkpointed_at_; }
   // The result of the last checkpoint, for the report of a requested end.
   JobReport::Stop Last() const { return {checkpointed_step_, failure_}; }
 
@@ -69,6 +82,8 @@ class JobCheckpoints {
   std::string failure_;  // error of the current checkpoint, or of the last one
   int64_t step_ = 0;     // the same checkpoint has all steps before this one; -1: not known yet
   int64_t checkpointed_step_;  // likewise, for the last checkpoint that succeeded; -1: none
+  absl::Time checkpointed_at_;
+  int64_t ended_ = 0;
   bool ending_ = false;
   bool unable_ = false;  // workers have answered that they cannot write checkpoints
 };

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -348,17 +349,22 @@ void JobBook::AddStaleness(JobProgress* progress) const {
   }
 }
 
-// Estimates the remaining time from the speed since the end of the first interval, because that
-// interval contains the start of the job. Gives no estimate until enough time has passed since
-// then.
+// Estimates the remaining time from the speed of about the last half of the time since the end of
+// the first interval. The first interval contains the start of the job, and the first steps after
+// it are often slower than later ones. Gives no estimate until enough time has passed.
 void JobBook::AddTimeLeft(JobProgress* p) {
-  if (begun_ == 0) {
-    begun_ = p->done;
-    begun_seconds_ = p->seconds;
+  constexpr double kFirstWindow = 10;  // seconds
+  const Mark now = {p->seconds, p->done};
+  if (begun_.done == 0) {
+    begun_ = from_ = next_ = now;
     return;
   }
-  const double since = p->seconds - begun_seconds_, done = p->done - begun_;
-  if (done <= 0 || since < (begun_seconds_ - before_.seconds()) / 2) return;
+  const double since_begun = now.seconds - begun_.seconds;
+  if (since_begun >= std::max(kFirstWindow, 2 * (next_.seconds - begun_.seconds))) {
+    from_ = std::exchange(next_, now);
+  }
+  const double since = now.seconds - from_.seconds, done = now.done - from_.done;
+  if (done <= 0 || since_begun < (begun_.seconds - before_.seconds()) / 2) return;
   p->seconds_left = since * (1 - p->done) / done;
 }
 

@@ -133,6 +133,8 @@ class JobBook {
   // True once for each epoch that all workers have trained, if an evaluation or the end follows.
   bool TakeEpochsTrained();
   JobReport Total(absl::Time now) const;
+  // The last report of each shard, by server and shard; empty before the first.
+  const std::vector<ShardReport>& shards() const { return shards_; }
   // The record for a checkpoint. Called while all workers wait in its barrier.
   RunRecord Record(absl::Time now) const;
 
@@ -156,9 +158,12 @@ class JobBook {
   absl::Time started_, reported_;
   int64_t reported_samples_ = 0;
   int64_t epochs_trained_ = 0;  // TakeEpochsTrained
-  // The first interval with steps: its end, and the fraction of the job done by then.
-  double begun_seconds_ = 0, begun_ = 0;
-  std::vector<Progress> workers_;    // last report of each rank; loss summed since Interval
+  struct Mark {
+    double seconds = 0, done = 0;  // time, and the fraction of the job that was done
+  };
+  Mark begun_;                     // end of the first interval with steps
+  Mark from_, next_;               // the speed is measured since `from_`; `next_` replaces it later
+  std::vector<Progress> workers_;  // last report of each rank; loss summed since Interval
   std::vector<ShardReport> shards_;  // last report of each shard
   int64_t loss_epoch_ = 0;           // epoch of the next two fields: the latest one reported
   double epoch_loss_sum_ = 0, epoch_loss_samples_ = 0;

@@ -49,6 +49,9 @@ void Node::OnBeat(absl::Time now, const Beat& beat) {
   step = beat.step();
   progress = beat.progress();
   activity = Clip(beat.activity());
+  resident_bytes = beat.resident_bytes();
+  host_memory_bytes = beat.host_memory_bytes();
+  host_available_bytes = beat.host_available_bytes();
   const bool waits = beat.waits_for() != 0;
   if (waits && !waits_for.has_value()) wait_started = now;
   waits_for.reset();
@@ -158,6 +161,7 @@ absl::StatusOr<Membership::Registration> Membership::Register(absl::Time now, ui
     result.node->endpoints.assign(request.endpoint().begin(), request.endpoint().end());
     result.node->host = Clip(request.host());
     result.node->pid = request.pid();
+    result.node->driver = request.driver();
     result.node->moved_at = result.node->step_at = now;
   }
   Attach(now, connection, result.node);

@@ -40,6 +40,7 @@ struct Node {
   std::vector<std::string> endpoints;
   std::string host;
   int64_t pid = 0;
+  int64_t driver = 0;  // pid of the program that started it
 
   // Connections. The node has registered on `main`, and everything is sent there.
   bool connected = false;  // `main` is open
@@ -58,6 +59,8 @@ struct Node {
   absl::Time step_at;   // `step` last changed
   absl::optional<EndpointId> waits_for;
   absl::Time wait_started;  // if waits_for
+  // Memory of the process and of its host, in bytes; 0: unknown.
+  uint64_t resident_bytes = 0, host_memory_bytes = 0, host_available_bytes = 0;
 
   uint32_t acknowledged_view = 0;
   bool reported_failure = false;

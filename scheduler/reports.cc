@@ -11,6 +11,8 @@
 namespace tandem::scheduler {
 namespace {
 
+constexpr int kFirstIntervals = 5;  // that may pass without a notice
+
 int RankOf(const Node& node) { return node.role == Role::kWorker ? node.index : -1; }
 
 }  // namespace
@@ -18,6 +20,7 @@ int RankOf(const Node& node) { return node.role == Role::kWorker ? node.index : 
 void Reports::Start(absl::Time now) {
   book_.Start(now);
   next_progress_ = now + interval_;
+  first_by_ = now + kFirstIntervals * interval_;
   next_shard_reports_ = now + shard_reports_;
 }
 
@@ -99,7 +102,9 @@ void Reports::Tick(absl::Time now, SchedulerEffects* effects) {
     return heard < next_progress_ - interval_ / 2;
   });
   if (late && now < next_progress_ + interval_ / 2) return;
-  SayInterval(now, effects);
+  const bool silent = std::any_of(heard_.begin(), heard_.end(),
+                                  [](absl::Time heard) { return heard == absl::InfinitePast(); });
+  if (!silent || now >= first_by_) SayInterval(now, effects);
   next_progress_ = std::max(next_progress_ + interval_, now);
 }
 
@@ -108,7 +113,8 @@ void Reports::End(absl::Time now, SchedulerEffects* effects) {
 }
 
 void Reports::SayInterval(absl::Time now, SchedulerEffects* effects) {
-  effects->Notify(SchedulerNotice::Kind::kProgress, "", "")->progress = book_.Interval(now);
+  last_ = book_.Interval(now);
+  effects->Notify(SchedulerNotice::Kind::kProgress, "", "")->progress = *last_;
 }
 
 bool Reports::AskShards(absl::Time now, bool servers_are_busy) {

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "absl/types/optional.h"
 #include "job/job.h"
 #include "proto/wire.pb.h"
 #include "scheduler/effects.h"
@@ -34,7 +35,9 @@ class Reports {
                    SchedulerEffects* effects);
 
   // Call it on each tick of a running job. Once an interval, sends a notice with the progress.
-  // Workers report at the same moments; a late report is waited for, up to half an interval.
+  // Workers report at the same moments; a late report is waited for, up to half an interval. The
+  // first notice waits longer, until all workers have reported: without them it would say that the
+  // job is at step 0.
   void Tick(absl::Time now, SchedulerEffects* effects);
   // The job is over: sends a last notice if rows were trained since the last interval.
   void End(absl::Time now, SchedulerEffects* effects);
@@ -42,6 +45,9 @@ class Reports {
   bool AskShards(absl::Time now, bool servers_are_busy);
 
   JobReport Total(absl::Time now) const { return book_.Total(now); }
+  const std::vector<ShardReport>& shards() const { return book_.shards(); }
+  // The last interval; nullopt before the first.
+  const absl::optional<JobProgress>& last() const { return last_; }
   RunRecord Record(absl::Time now) const { return book_.Record(now); }
 
  private:
@@ -59,7 +65,8 @@ class Reports {
   std::vector<absl::Time> heard_;  // when each rank last reported
   int64_t evaluation_ = 0;         // number of the last evaluation that was passed on
   bool names_dropped_ = false;     // names of programs were dropped, with a warning
-  absl::Time next_progress_, next_shard_reports_;
+  absl::Time next_progress_, next_shard_reports_, first_by_;
+  absl::optional<JobProgress> last_;
 };
 
 }  // namespace tandem::scheduler

@@ -23,14 +23,22 @@ Member MemberOf(const Node& node) {
   return member;
 }
 
-// Sends the text of the job. `reader`: number of the reader; -1 if the peer is a node.
-void TellJob(const job::ResolvedJob& plan, uint64_t connection, int reader,
-             SchedulerEffects* effects) {
-  Control control;
-  control.mutable_reader_welcome()->set_job(job::ResolvedText(plan));
-  control.mutable_reader_welcome()->set_job_hash(plan.hash);
-  control.mutable_reader_welcome()->set_reader(reader);
-  effects->sends.push_back({connection, control});
+constexpr char kStoppedByTool[] = "stopped by tandem stop";
+
+UserAnswer Answer(absl::StatusCode code, const std::string& text) {
+  UserAnswer answer;
+  answer.set_code(static_cast<int32_t>(code));
+  answer.set_text(text);
+  return answer;
+}
+
+// The text of the job. `reader`: number of the reader; -1 if the peer is a node.
+ReaderWelcome WelcomeTo(const job::ResolvedJob& plan, int reader) {
+  ReaderWelcome welcome;
+  welcome.set_job(job::ResolvedText(plan));
+  welcome.set_job_hash(plan.hash);
+  welcome.set_reader(reader);
+  return welcome;
 }
 
 }  // namespace
@@ -99,6 +107,23 @@ void SchedulerCore::Step(absl::Time now, const SchedulerEvent& event, SchedulerE
   effects_ = nullptr;
 }
 
+nlohmann::json SchedulerCore::Status() const {
+  StatusFacts facts;
+  facts.now = now_;
+  facts.state = NameOf(phase_);
+  facts.plan = &plan_;
+  facts.members = &members_;
+  facts.view = &view_;
+  facts.checkpoints = &checkpoints_;
+  facts.shards = &reports_.shards();
+  facts.progress = reports_.last();
+  facts.report = phase_ > Phase::kRunning ? report_ : reports_.Total(now_);
+  if (phase_ == Phase::kRunning) facts.waits = stalls_.WaitStates();
+  facts.estimate = options_.estimate;
+  if (phase_ >= Phase::kFailing) facts.failure = failure_;
+  return StatusJson(facts);
+}
+
 absl::Status SchedulerCore::result() const {
   if (phase_ != Phase::kFailing && phase_ != Phase::kFailed) return absl::OkStatus();
   return absl::Status(CodeOf(failure_.code()),
@@ -112,7 +137,24 @@ void SchedulerCore::OnControl(const SchedulerEvent& event) {
     OnRegister(event.connection, event.control.register_());
     return;
   }
-  if (readers_.Has(event.connection)) return;  // its answers to commands are not awaited
+  if (event.control.has_user_request()) {
+    return OnUserRequest(event.connection, event.control.user_request());
+  }
+  if (readers_.Has(event.connection)) {  // its answers to commands are not awaited
+    const Agent* const agent = agents_.ByConnection(event.connection);
+    if (agent == nullptr || phase_ >= Phase::kStopping) return;
+    const AgentNote& note = event.control.agent_note();
+    if (note.has_exit()) {
+      const auto cause = agents_.OnExit(*agent, note.exit(), &members_, effects_);
+      if (cause.has_value()) return Fail(*cause);
+    }
+    const std::string why = absl::StrCat("stopped by a signal on host ", agent->host);
+    if (note.stops() > 1) return Fail(FailureOf("scheduler", why, absl::StatusCode::kCancelled));
+    if (note.stops() == 1) OnEndRequest(why, /*by_agent=*/true);
+    const std::string& folder = options_.models.checkpoint_folder;
+    if (note.checkpoint() && !folder.empty()) OnCheckpointRequest(folder);
+    return;
+  }
   Node* const node = members_.Find(event.connection, event.incarnation);
   if (node == nullptr && event.control.has_beat()) return;  // its registration will arrive soon
   if (node == nullptr || node->gone) {
@@ -160,13 +202,19 @@ void SchedulerCore::OnMemberControl(Node* node, const SchedulerEvent& event) {
 
 void SchedulerCore::OnRegister(uint64_t connection, const tandem::Register& request) {
   if (phase_ == Phase::kFailing) return effects_->SendFailure(connection, failure_);
-  if (ended()) return;
-  if (request.role() == Register::READER) return OnReader(connection);
+  if (HasEnded(phase_)) return;
+  if (request.role() == Register::READER || request.role() == Register::AGENT) {
+    return OnReader(connection, request);
+  }
   const absl::StatusOr<Membership::Registration> registration =
       members_.Register(now_, connection, request);
   if (!registration.ok()) {
     // Send our job to a node that has a different one, so that its error can name the difference.
-    if (request.job_hash() != plan_.hash) TellJob(plan_, connection, -1, effects_);
+    if (request.job_hash() != plan_.hash) {
+      Control control;
+      *control.mutable_reader_welcome() = WelcomeTo(plan_, -1);
+      effects_->sends.push_back({connection, control});
+    }
     return Refuse(connection, registration.status());
   }
   if (registration->is_new) {
@@ -184,15 +232,20 @@ void SchedulerCore::OnRegister(uint64_t connection, const tandem::Register& requ
 
 // Sends a reader everything it needs, at each registration, since an earlier answer may have been
 // lost.
-void SchedulerCore::OnReader(uint64_t connection) {
+void SchedulerCore::OnReader(uint64_t connection, const tandem::Register& request) {
   const absl::StatusOr<int> number = readers_.Add(connection);
   if (!number.ok()) return Refuse(connection, number.status());
   const auto tell = [&](const Control& control) {
     effects_->sends.push_back({connection, control});
   };
-  TellJob(plan_, connection, *number, effects_);
-  if (view_.number() == 0) return;
+  if (request.role() == Register::AGENT) agents_.Add(connection, request);
   Control control;
+  *control.mutable_reader_welcome() = WelcomeTo(plan_, *number);
+  control.mutable_reader_welcome()->set_run(options_.run);
+  control.mutable_reader_welcome()->set_launch(options_.launch);
+  control.mutable_reader_welcome()->set_out(options_.out);
+  tell(control);
+  if (view_.number() == 0) return;
   effects_->Log(absl::StrCat("reader ", *number, " registered"));
   *control.mutable_view() = view_;
   tell(control);
@@ -203,13 +256,6 @@ void SchedulerCore::OnReader(uint64_t connection) {
   if (phase_ != Phase::kStopping) return;
   *control.mutable_command() = commands_.New(Command::STOP);
   tell(control);
-}
-
-void SchedulerCore::SendToAll(const Control& control) {
-  effects_->SendToAll(members_.nodes(), control);
-  for (const auto& [connection, number] : readers_.all()) {
-    effects_->sends.push_back({connection, control});
-  }
 }
 
 void SchedulerCore::Refuse(uint64_t connection, const absl::Status& why) {
@@ -289,6 +335,7 @@ void SchedulerCore::AcknowledgeView(Node* node, uint32_t number) {
 // ---- connections ------------------------------------------------------------------------------
 
 void SchedulerCore::OnLost(uint64_t connection, const std::string& why) {
+  agents_.OnLost(connection);
   if (readers_.Remove(connection)) return;
   Node* const node = members_.Forget(connection);
   if (node == nullptr || node->gone) return;
@@ -308,6 +355,7 @@ void SchedulerCore::OnLost(uint64_t connection, const std::string& why) {
 }
 
 void SchedulerCore::OnClosed(uint64_t connection) {
+  agents_.OnClosed(connection);
   if (readers_.Remove(connection)) return;
   Node* const node = members_.Forget(connection);
   if (node == nullptr || node->gone || node->connected) return;
@@ -337,32 +385,59 @@ void SchedulerCore::OnGarbage(uint64_t connection, const absl::Status& why) {
 
 // ---- requests of users and of the schedule ----------------------------------------------------
 
+// Unlike a second signal, a second END changes nothing: two people may ask.
+void SchedulerCore::OnUserRequest(uint64_t connection, const UserRequest& request) {
+  UserAnswer answer;
+  const bool ends = request.kind() == UserRequest::END || request.kind() == UserRequest::ABORT;
+  if (request.kind() != UserRequest::CHECKPOINT && !ends) {
+    answer = Answer(absl::StatusCode::kInvalidArgument,
+                    absl::StrCat("a request of kind ", static_cast<int>(request.kind()),
+                                 ", which this scheduler does not know"));
+  } else if (ends ? phase_ > Phase::kRunning : phase_ != Phase::kRunning) {
+    answer = Answer(absl::StatusCode::kFailedPrecondition,
+                    absl::StrCat("the job is ", NameOf(phase_), ", expected: running"));
+  } else if (request.kind() == UserRequest::CHECKPOINT) {
+    answer = checkpoints_.Request(now_, options_.models.checkpoint_folder, effects_);
+  } else if (request.kind() == UserRequest::ABORT) {
+    Fail(FailureOf("scheduler", kStoppedByTool, absl::StatusCode::kCancelled));
+    answer.set_text("the job ends at once");
+  } else if (checkpoints_.ending()) {
+    answer.set_text("the job makes its last checkpoint already");
+  } else {
+    OnEndRequest(kStoppedByTool);
+    const bool at_once = phase_ != Phase::kRunning;
+    answer.set_text(at_once ? "the job ends at once" : "the job makes a checkpoint, then ends");
+    if (!at_once) effects_->Warn("tandem stop: making a checkpoint first");
+  }
+  effects_->sends.emplace_back().connection = connection;
+  *effects_->sends.back().control.mutable_user_answer() = std::move(answer);
+}
+
+// A request of a signal, of a program or of the schedule: nobody waits for the answer.
 void SchedulerCore::OnCheckpointRequest(const std::string& folder) {
   if (phase_ != Phase::kRunning) {
     return effects_->Warn("checkpoint request ignored: the job is not running");
   }
-  switch (checkpoints_.queue().Add(folder)) {
-    case CheckpointQueue::Answer::kStart:
-      return checkpoints_.Ask(now_, effects_);
-    case CheckpointQueue::Answer::kQueued:
-      return effects_->Log(
-          absl::StrCat("a checkpoint is in progress; the one to ", folder, " follows"));
-    case CheckpointQueue::Answer::kMerged:
-      return effects_->Log(
-          absl::StrCat("the next checkpoint to ", folder, " answers this request, too"));
-    case CheckpointQueue::Answer::kClosed:
-      return effects_->Warn("checkpoint request ignored: the job is at its end");
+  const bool starts = checkpoints_.queue().empty() && !checkpoints_.queue().paused();
+  const UserAnswer answer = checkpoints_.Request(now_, folder, effects_);
+  if (answer.code() != 0) {
+    return effects_->Warn(absl::StrCat("checkpoint request ignored: ", answer.text()));
   }
+  if (!starts) effects_->Log(answer.text());
 }
 
 // The first request writes a checkpoint and then ends the job. A second request, or a job without a
-// model folder, ends it at once.
-void SchedulerCore::OnEndRequest(const std::string& why) {
+// model folder, ends it at once. Launchers signal all agents, and the user's command is one of
+// them: that is one request.
+void SchedulerCore::OnEndRequest(const std::string& why, bool by_agent) {
+  if (by_agent && checkpoints_.ending()) return;
+  if (!by_agent && std::exchange(agent_ends_job_, false)) return;
   const std::string& folder = options_.models.checkpoint_folder;
   if (checkpoints_.ending() || phase_ != Phase::kRunning || folder.empty()) {
     return Fail(FailureOf("scheduler", why, absl::StatusCode::kCancelled));
   }
   checkpoints_.SetEnding();
+  agent_ends_job_ = by_agent;
   OnCheckpointRequest(folder);
 }
 
@@ -412,7 +487,7 @@ void SchedulerCore::PublishView() {
   view_.set_number(view_.number() + 1);
   Control control;
   *control.mutable_view() = view_;
-  SendToAll(control);
+  effects_->SendToAll(members_.nodes(), readers_, control);
   effects_->Log(absl::StrCat("view ", view_.number(), ": ", members_.servers(), " servers, ",
                              members_.workers(), " workers, ", view_.range_size(), " ranges"));
 }
@@ -426,7 +501,7 @@ void SchedulerCore::StartJob() {
   Control control;
   *control.mutable_command() = commands_.New(Command::START);
   start_command_ = control.command().id();
-  SendToAll(control);
+  effects_->SendToAll(members_.nodes(), readers_, control);
   effects_->Notify(SchedulerNotice::Kind::kStarted, "", "");
 }
 
@@ -532,14 +607,14 @@ void SchedulerCore::StopJob() {
   judge_.Drop();
   Control control;
   *control.mutable_command() = commands_.New(Command::STOP);
-  SendToAll(control);
+  effects_->SendToAll(members_.nodes(), readers_, control);
 }
 
 // ---- time and endings -------------------------------------------------------------------------
 
 void SchedulerCore::OnTick() {
   if (phase_ == Phase::kStopping || phase_ == Phase::kFailing) return CheckEnd();
-  if (ended()) return;
+  if (HasEnded(phase_)) return;
   const absl::optional<Failure> cause = CheckTime();
   if (cause.has_value()) return Fail(*cause);
   if (phase_ != Phase::kRunning) return;
@@ -571,7 +646,7 @@ absl::optional<Failure> SchedulerCore::CheckTime() {
 }
 
 void SchedulerCore::Fail(const Failure& failure) {
-  if (phase_ == Phase::kFailing || phase_ == Phase::kStopping || ended()) return;
+  if (phase_ == Phase::kFailing || phase_ == Phase::kStopping || HasEnded(phase_)) return;
   if (phase_ == Phase::kRunning) {
     report_ = reports_.Total(now_);
     report_.attempts = options_.models.attempt;
@@ -580,14 +655,15 @@ void SchedulerCore::Fail(const Failure& failure) {
   phase_since_ = now_;
   judge_.Drop();
   failure_ = failure;
+  agents_.NameCause(members_, &failure_);
   Control control;
   *control.mutable_failure() = failure_;
-  SendToAll(control);
-  effects_->Log(absl::StrCat("the job fails: ", failure.node(), ": ", failure.reason()));
+  effects_->SendToAll(members_.nodes(), readers_, control);
+  effects_->Log(absl::StrCat("the job fails: ", failure_.node(), ": ", failure_.reason()));
   SchedulerNotice* const notice =
-      effects_->Notify(SchedulerNotice::Kind::kFailed, failure.node(), failure.reason());
-  notice->code = static_cast<absl::StatusCode>(failure.code());
-  notice->diverged = failure.diverged();
+      effects_->Notify(SchedulerNotice::Kind::kFailed, failure_.node(), failure_.reason());
+  notice->code = static_cast<absl::StatusCode>(failure_.code());
+  notice->diverged = failure_.diverged();
   CheckEnd();
 }
 

@@ -18,6 +18,10 @@
 //             server sends a ShardReport of each shard.
 //   READER    A reader is told the job, then views, START and the end. It answers nothing, and
 //             nobody waits for it.
+//   AGENT     An agent is a reader that has started nodes (agents.h). It tells how they end, and
+//             may ask for a checkpoint or for the end of the job.
+//   User      A user's tool sends a UserRequest from a connection that registers nothing, and gets
+//             one UserAnswer. It is no member: nobody waits for it. The shell answers STATUS.
 //   Beat      A heartbeat may come on a connection of its own: any frame whose header names a
 //             member's incarnation is from that member. The answer goes to the same connection.
 //   Barriers  Barriers are among workers: all of them, unless `parties` says otherwise. A name is
@@ -65,7 +69,9 @@
 #include "absl/types/optional.h"
 #include "base/clock.h"
 #include "job/job.h"
+#include "nlohmann/json.hpp"
 #include "proto/wire.pb.h"
+#include "scheduler/agents.h"
 #include "scheduler/barriers.h"
 #include "scheduler/commands.h"
 #include "scheduler/effects.h"
@@ -74,9 +80,11 @@
 #include "scheduler/liveness_monitor.h"
 #include "scheduler/membership.h"
 #include "scheduler/overdue_watch.h"
+#include "scheduler/phase.h"
 #include "scheduler/readers.h"
 #include "scheduler/reports.h"
 #include "scheduler/stall_watch.h"
+#include "scheduler/status.h"
 #include "scheduler/times.h"
 
 namespace tandem::scheduler {
@@ -124,6 +132,9 @@ class SchedulerCore {
     std::string coordinator;  // rendezvous of collectives, host:port; for the views
     uint64_t run = 0;         // for the views; no other run has this number
     ModelPaths models = {};
+    std::string launch = {};       // for agents: names the launch that has started the scheduler
+    std::string out = {};          // for agents: the folder of the run
+    MemoryEstimate estimate = {};  // for the status
   };
 
   explicit SchedulerCore(const job::ResolvedJob& plan) : SchedulerCore(plan, Options()) {}
@@ -142,15 +153,14 @@ class SchedulerCore {
   // Requires: done(). If the job failed, the report covers the time before; it is empty if the job
   // never began.
   const JobReport& report() const { return report_; }
+  // The status at the time of the last Step (status.h).
+  nlohmann::json Status() const;
 
  private:
-  enum class Phase { kRegistering, kStarting, kRunning, kStopping, kFinished, kFailing, kFailed };
-
   // Messages of nodes.
   void OnControl(const SchedulerEvent& event);
   void OnRegister(uint64_t connection, const Register& request);
-  void OnReader(uint64_t connection);
-  void SendToAll(const Control& control);  // to all nodes and readers
+  void OnReader(uint64_t connection, const Register& request);
   void Refuse(uint64_t connection, const absl::Status& why);
   void Welcome(const Node& node);
   void OnMemberControl(Node* node, const SchedulerEvent& event);
@@ -165,8 +175,9 @@ class SchedulerCore {
   void OnGarbage(uint64_t connection, const absl::Status& why);
 
   // Requests of users and of the job's own schedule.
+  void OnUserRequest(uint64_t connection, const UserRequest& request);
   void OnCheckpointRequest(const std::string& folder);
-  void OnEndRequest(const std::string& why);
+  void OnEndRequest(const std::string& why, bool by_agent = false);
   void OnMoveRange(const SchedulerEvent& event);
 
   // Views, commands, barriers.
@@ -186,7 +197,6 @@ class SchedulerCore {
   void CheckEnd();
   void Fail(const Failure& failure);
   void FailNode(const Node& node, const absl::Status& why);
-  bool ended() const { return phase_ >= Phase::kFinished; }
 
   const job::ResolvedJob plan_;
   const Options options_;
@@ -201,6 +211,8 @@ class SchedulerCore {
 
   Membership members_;
   Readers readers_;
+  Agents agents_;
+  bool agent_ends_job_ = false;  // an agent has asked for the end, and the user has not yet
   View view_;
   Barriers barriers_;
   Commands commands_;

@@ -16,12 +16,19 @@
 #include "base/clock.h"
 #include "base/exhaustion.h"
 #include "base/file.h"
+#include "base/proc_files.h"
 #include "base/status_macros.h"
 #include "collectives/rendezvous/coordinator.h"
 #include "job/user_module.h"
+#include "node/job_token.h"
 #include "node/log.h"
+#include "scheduler/http_server.h"
 #include "scheduler/output_files.h"
+#include "scheduler/progress_history.h"
+#include "scheduler/status_board.h"
 #include "scheduler/summary.h"
+#include "scheduler/tensorboard.h"
+#include "scheduler/watch_pages.h"
 #include "transport/tcp_address.h"
 #include "transport/zmq_transport.h"
 
@@ -31,6 +38,8 @@ namespace {
 constexpr absl::Duration kTick = absl::Milliseconds(100);
 constexpr absl::Duration kLinger = absl::Seconds(1);  // at the end, for nodes that read slowly
 constexpr size_t kMaxUnsentFrames = 1024;             // a peer, beyond the transport's own queue
+constexpr absl::Duration kHistograms = absl::Seconds(10);         // between those of an event file
+constexpr absl::Duration kStatusPause = absl::Milliseconds(100);  // between two answers to a tool
 
 std::string NowText() {
   return absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone());
@@ -42,6 +51,12 @@ std::string HostName() {
   return host;
 }
 
+SchedulerCore::Options CoreOptions(const SchedulerOptions& options, const std::string& coordinator,
+                                   uint64_t run) {
+  return {options.times,   coordinator,     run, options.models, options.launch,
+          options.out_dir, options.estimate};
+}
+
 class Shell {
  public:
   Shell(const SchedulerOptions& options, transport::Transport& transport,
@@ -50,10 +65,15 @@ class Shell {
         transport_(transport),
         transport_name_(transport_name),
         run_(options.models.run != 0 ? options.models.run : options.incarnation),
-        core_(options.plan, {options.times, coordinator, run_, options.models}) {}
+        core_(options.plan, CoreOptions(options, coordinator, run_)) {}
 
   absl::Status Run() {
     if (!options_.out_dir.empty()) TANDEM_RETURN_IF_ERROR(OpenFiles());
+    if (!options_.tensorboard.empty()) {
+      TANDEM_ASSIGN_OR_RETURN(tensorboard_,
+                              TensorBoardFile::Create(options_.tensorboard, absl::Now()));
+    }
+    if (!options_.http.empty()) TANDEM_RETURN_IF_ERROR(StartHttp());
     Emit({{"event", "address"}, {"address", transport_.address()}});
     if (options_.models.resume) SayWhereItGoesOn();
     if (options_.checkpoint != nullptr) checkpoints_seen_ = *options_.checkpoint;
@@ -71,6 +91,26 @@ class Shell {
     TANDEM_RETURN_IF_ERROR(WriteFileAtomically(
         options_.out_dir + "/run", absl::StrFormat("%016x %d\n", run_, models.attempt)));
     return WriteFileAtomically(options_.out_dir + "/address", transport_.address() + "\n");
+  }
+
+  // Off loopback the pages of a job with a token ask for a password.
+  absl::Status StartHttp() {
+    std::string password;
+    if (options_.keys != nullptr && !IsLoopback(options_.http)) {
+      password = WatchPages::PasswordOf(*options_.keys);
+      if (!options_.out_dir.empty()) {
+        TANDEM_RETURN_IF_ERROR(
+            node::WriteSecret(options_.out_dir + "/http_password", password + "\n"));
+      }
+    }
+    TANDEM_ASSIGN_OR_RETURN(
+        http_, HttpServer::Start(options_.http, [pages = WatchPages(&board_, password)](
+                                                    const HttpRequest& request) {
+          return pages.Answer(request);
+        }));
+    Emit({{"event", "http"}, {"url", http_->url()}});
+    if (options_.out_dir.empty()) return absl::OkStatus();
+    return WriteFileAtomically(options_.out_dir + "/http", http_->url() + "\n");
   }
 
   // Reads the evaluations of earlier attempts, up to the checkpoint at `step`. Later ones will be
@@ -123,6 +163,9 @@ class Shell {
     if (const absl::Time now = MonotonicNow(); now >= next_tick_) {
       next_tick_ = now + kTick;
       StepCore(SchedulerEvent());
+      if (http_ != nullptr && board_.IsDue(now)) {
+        board_.Publish(std::make_shared<const Snapshot>(Snapshot{now, Status(), history_.Json()}));
+      }
     }
   }
 
@@ -145,15 +188,6 @@ class Shell {
         options_.checkpoint == nullptr ? checkpoints_seen_ : options_.checkpoint->load();
     if (checkpoints != checkpoints_seen_) {
       checkpoints_seen_ = checkpoints;
-      if (options_.models.checkpoint_folder.empty()) {
-        return Emit(
-            {{"event", "log"},
-             {"text", options_.out_dir.empty()
-                          ? "checkpoint request ignored: there is no folder for it; hint: start "
-                            "with --out"
-                          : "checkpoint request ignored: this run writes none (--no-checkpoint, or "
-                            "it only evaluates)"}});
-      }
       event.kind = SchedulerEvent::Kind::kCheckpoint;
       event.text = options_.models.checkpoint_folder;
       StepCore(event);
@@ -169,10 +203,12 @@ class Shell {
         return Flush(from.peer);
       case transport::TransportEvent::Kind::kPeerLost:
         unsent_.erase(from.peer);
+        answered_.erase(from.peer);
         event.kind = SchedulerEvent::Kind::kLost;
         break;
       case transport::TransportEvent::Kind::kPeerClosed:
         unsent_.erase(from.peer);
+        answered_.erase(from.peer);
         event.kind = SchedulerEvent::Kind::kClosed;
         break;
       case transport::TransportEvent::Kind::kGarbage:
@@ -180,6 +216,9 @@ class Shell {
         break;
       case transport::TransportEvent::Kind::kFrame:
         OnFrame(from.frame, &event);
+        if (event.control.user_request().kind() == UserRequest::STATUS) {
+          return AnswerStatus(from.peer);
+        }
         break;
     }
     StepCore(event);
@@ -195,6 +234,42 @@ class Shell {
     event->kind = SchedulerEvent::Kind::kControl;
     event->incarnation = frame.header.incarnation;
     event->control = *std::move(control);
+  }
+
+  // A tool that asks again too early, or reads nothing, gets no answer: what strangers ask must
+  // cost little time and memory.
+  void AnswerStatus(transport::PeerId peer) {
+    const absl::Time now = MonotonicNow();
+    absl::Time& answered = answered_.try_emplace(peer, absl::InfinitePast()).first->second;
+    if (now - answered < kStatusPause || unsent_.count(peer) > 0) return;
+    answered = now;
+    Control control;
+    control.mutable_user_answer()->set_text(OneLine(Status()));
+    (void)transport_.Send(peer, Encode(control));
+  }
+
+  // The core's status, with this process as the first node.
+  nlohmann::json Status() const {
+    nlohmann::json status = core_.Status();
+    const HostMemory memory = MemoryOfHost();
+    const nlohmann::json self = {{"name", "scheduler"},
+                                 {"role", "scheduler"},
+                                 {"index", 0},
+                                 {"host", HostName()},
+                                 {"pid", getpid()},
+                                 {"state", "running"},
+                                 {"activity", ""},
+                                 {"memory_bytes", ResidentBytes()},
+                                 {"host_memory_bytes", memory.total},
+                                 {"host_available_bytes", memory.available}};
+    status["nodes"].insert(status["nodes"].begin(), self);
+    status["address"] = transport_.address();
+    status["out"] = options_.out_dir;
+    status["run"] = absl::StrFormat("%016x", run_);
+    status["resumed"] = options_.models.attempt;
+    status["started"] = started_;
+    status["time"] = NowText();
+    return status;
   }
 
   void StepCore(const SchedulerEvent& event) {
@@ -262,11 +337,21 @@ class Shell {
         if (options_.on_started) options_.on_started();
         return Emit({{"event", "started"}});
       case SchedulerNotice::Kind::kProgress:
+        history_.Add(notice.progress);
+        DrawProgress(ProgressJson(notice.progress));
         return EmitMetric("progress", ProgressJson(notice.progress));
       case SchedulerNotice::Kind::kEvaluation:
         AddEvaluation(EvaluationJson(notice.text));
+        Draw([&](TensorBoardFile* to) {
+          return to->AddEvaluation(absl::Now(), EvaluationJson(notice.text));
+        });
         return EmitMetric("evaluation", EvaluationJson(notice.text));
       case SchedulerNotice::Kind::kReported:
+        Draw([&](TensorBoardFile* to) {
+          const nlohmann::json said = EvaluationJson(notice.text);
+          return to->AddReported(absl::Now(), said.value("step", int64_t{0}),
+                                 said.value("values", nlohmann::json::object()));
+        });
         return EmitMetric("reported", EvaluationJson(notice.text));
       case SchedulerNotice::Kind::kCheckpointed:
         return EmitMetric("saved", {{"step", notice.step}});
@@ -283,29 +368,51 @@ class Shell {
     }
   }
 
+  // Writes to the event file, if there is one. As with metrics.jsonl, a full disk does not end the
+  // job.
+  void Draw(const std::function<absl::Status(TensorBoardFile*)>& add) {
+    if (tensorboard_ == nullptr) return;
+    const bool failed_before = !drawn_.ok();
+    drawn_ = add(tensorboard_.get());
+    if (drawn_.ok() || failed_before) return;
+    Emit({{"event", "log"},
+          {"text", absl::StrCat(drawn_.message(), "; training continues, records are lost")}});
+  }
+  void DrawProgress(const nlohmann::json& progress) {
+    Draw([&](TensorBoardFile* to) { return to->AddProgress(absl::Now(), progress); });
+    if (MonotonicNow() < next_histograms_) return;
+    next_histograms_ = MonotonicNow() + kHistograms;
+    DrawTables(progress.value("max_step", int64_t{0}));
+  }
+  void DrawTables(int64_t step) {
+    Draw([&](TensorBoardFile* to) {
+      return to->AddTables(absl::Now(), step, core_.Status()["tables"]);
+    });
+  }
+
   static nlohmann::json FailedJson(const std::string& node, const std::string& reason,
                                    absl::StatusCode code) {
     return {{"node", node}, {"reason", reason}, {"code", absl::StatusCodeToString(code)}};
   }
 
-  void EmitMetric(const char* event, nlohmann::json json) {
-    json["event"] = event;
-    json["time"] = NowText();
-    Emit(json);
+  void EmitMetric(const char* event, nlohmann::json fields) {
+    fields["event"] = event;
+    fields["time"] = NowText();
+    Emit(fields);
     if (metrics_ == nullptr) return;
     // A full disk does not end the job: the training would be lost, and the disk may have room
     // again later.
     const bool failed_before = !file_error_.ok();
-    file_error_ = metrics_->Append(OneLine(json));
+    file_error_ = metrics_->Append(OneLine(fields));
     if (file_error_.ok() || failed_before) return;
     Emit({{"event", "log"},
           {"text", absl::StrCat(file_error_.message(), "; training continues, lines are lost")}});
   }
 
-  void Emit(const nlohmann::json& json) {
-    if (options_.progress == nullptr && options_.on_event) options_.on_event(json);
+  void Emit(const nlohmann::json& event) {
+    if (options_.progress == nullptr && options_.on_event) options_.on_event(event);
     if (options_.progress == nullptr) return;
-    std::fputs((OneLine(json) + "\n").c_str(), options_.progress);
+    std::fputs((OneLine(event) + "\n").c_str(), options_.progress);
     std::fflush(options_.progress);
   }
 
@@ -322,6 +429,7 @@ class Shell {
   absl::Status Finish() {
     const absl::Status result = core_.result();
     const nlohmann::json summary = SummaryJson(options_.plan, core_.report(), transport_name_);
+    DrawTables(core_.report().max_step);
     const absl::Status written =
         options_.out_dir.empty() ? absl::OkStatus() : WriteSummary(summary);
     if (!result.ok()) return result;
@@ -355,7 +463,14 @@ class Shell {
   SchedulerEffects effects_;
   std::vector<transport::TransportEvent> events_;
   std::map<transport::PeerId, std::deque<Frame>> unsent_;  // refused by the transport, in order
+  std::map<transport::PeerId, absl::Time> answered_;       // when a tool last got the status
   std::unique_ptr<LineFile> metrics_;
+  ProgressHistory history_;
+  StatusBoard board_;
+  std::unique_ptr<HttpServer> http_;  // uses the board
+  std::unique_ptr<TensorBoardFile> tensorboard_;
+  absl::Status drawn_;  // last error of tensorboard_
+  absl::Time next_histograms_ = absl::InfinitePast();
   absl::Status file_error_;                               // last error of metrics_
   std::string started_;                                   // time of the start
   nlohmann::json evaluations_ = nlohmann::json::array();  // all evaluations of the run
@@ -383,6 +498,7 @@ absl::StatusOr<std::unique_ptr<collectives::Coordinator>> StartCoordinator(
   collectives::CoordinatorOptions coordinator;
   TANDEM_ASSIGN_OR_RETURN(const std::string bind, transport::ResolveToBind(options.bind));
   const std::string host = HostOf(bind);
+  coordinator.keys = options.keys;
   coordinator.address = absl::StrCat(host == "*" ? "0.0.0.0" : host, ":0");
   coordinator.log = [log = node::Log("scheduler")](absl::string_view line) {
     log.Info(absl::StrCat("coordinator: ", line));
@@ -410,6 +526,7 @@ absl::Status RunScheduler(const SchedulerOptions& options) {
   zmq.advertised_host = options.advertised_host;
   zmq.self = EndpointId::Scheduler();
   zmq.incarnation = options.incarnation;
+  zmq.keys = options.keys;
   zmq.linger = kLinger;
   return CatchExceptions([&]() -> absl::Status {
     TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<transport::Transport> transport,

@@ -2,7 +2,8 @@
 // 100 ms, and writes files and events.
 //
 // Events for the program that started the job, one JSON object a line on `progress`:
-//   {"event":"address","address":"tcp://..."}      first; the scheduler's address for nodes
+//   {"event":"http","url":"http://..."}            where the job can be watched, if anywhere
+//   {"event":"address","address":"tcp://..."}      the scheduler's address for nodes
 //   {"event":"started"}                            all nodes have registered and know the view
 //   {"event":"progress", ...}                      each reporting interval, as in metrics.jsonl
 //   {"event":"evaluation", ...}
@@ -15,8 +16,9 @@
 // checkpoint failed, "failure".
 //
 // The whole log goes to stderr. Files in `out_dir` (made if absent): address (of the scheduler),
-// run (number of the run, and how often it was resumed), metrics.jsonl (a line for each reporting
-// interval, evaluation and checkpoint) and, at the end of the job, good or bad, summary.json.
+// http (where the job can be watched, if it can), run (number of the run, and how often it was
+// resumed), metrics.jsonl (a line for each reporting interval, evaluation and checkpoint) and, at
+// the end of the job, good or bad, summary.json.
 #ifndef TANDEM_SCHEDULER_SCHEDULER_SHELL_H_
 #define TANDEM_SCHEDULER_SCHEDULER_SHELL_H_
 
@@ -24,6 +26,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <functional>
+#include <memory>
 #include <string>
 
 #include <nlohmann/json.hpp>
@@ -32,6 +35,7 @@
 #include "absl/strings/string_view.h"
 #include "job/job.h"
 #include "scheduler/scheduler_core.h"
+#include "transport/job_keys.h"
 #include "transport/transport.h"
 
 namespace tandem::scheduler {
@@ -39,9 +43,13 @@ namespace tandem::scheduler {
 struct SchedulerOptions {
   job::ResolvedJob plan;
   std::string bind = "tcp://127.0.0.1:*";
-  std::string advertised_host;    // needed if `bind` names all hosts
-  std::string out_dir;            // empty = no files, not even the address
+  std::string advertised_host;                     // needed if `bind` names all hosts
+  std::shared_ptr<const transport::JobKeys> keys;  // of the job's token; null: it has none
+  std::string out_dir;                             // empty = no files, not even the address
+  std::string http;               // HOST:PORT to serve the job's status at; empty: nowhere
+  std::string tensorboard;        // folder of an event file; empty: none
   ModelPaths models;              // paths that every node can reach
+  MemoryEstimate estimate;        // for the status
   std::FILE* progress = nullptr;  // not owned; null = no events
   // Gets each event if there is no `progress`. Called on the thread that runs the scheduler.
   std::function<void(const nlohmann::json& event)> on_event;
@@ -53,6 +61,7 @@ struct SchedulerOptions {
   const std::atomic<int>* checkpoint = nullptr;
   std::function<void()> on_started;  // called when all nodes have loaded the initial model
   uint64_t incarnation = 1;          // of this process, for frame headers
+  std::string launch;                // for agents: the launch that has started the scheduler
   SchedulerTimes times;
 };
 

@@ -32,7 +32,7 @@ absl::optional<Failure> StallWatch::Check(absl::Time now, SchedulerEffects* effe
 
 // The waits of all nodes. Heartbeats come first; then waits in barriers, which the scheduler knows
 // better, replace them.
-std::vector<WaitState> StallWatch::WaitStates() {
+std::vector<WaitState> StallWatch::WaitStates() const {
   std::vector<WaitState> states;
   for (const Node& node : members_.nodes()) {
     WaitState& state = states.emplace_back();
@@ -47,7 +47,7 @@ std::vector<WaitState> StallWatch::WaitStates() {
   return states;
 }
 
-void StallWatch::AddBarrierWaits(std::vector<WaitState>* states) {
+void StallWatch::AddBarrierWaits(std::vector<WaitState>* states) const {
   for (const auto& [name, barrier] : barriers_.open()) {
     const int holds_up = HoldsUp(name, barrier);
     for (int rank = 0; holds_up >= 0 && rank < members_.workers(); ++rank) {
@@ -63,7 +63,7 @@ void StallWatch::AddBarrierWaits(std::vector<WaitState>* states) {
 // The node that the workers in a barrier wait for: a worker that has not entered, a server that has
 // not finished the action before the release, or a worker that has not finished a requested
 // checkpoint. -1: none.
-int StallWatch::HoldsUp(const std::string& name, const Barrier& barrier) {
+int StallWatch::HoldsUp(const std::string& name, const Barrier& barrier) const {
   int holds_up = -1;
   if (!barrier.complete) {
     const std::vector<int> missing = barrier.MissingRanks();

@@ -35,11 +35,12 @@ class StallWatch {
   // Call it on each tick of a running job. Reports each stall once, and its end. Returns the
   // failure that ends the job if a stall has lasted too long.
   absl::optional<Failure> Check(absl::Time now, SchedulerEffects* effects);
+  // The waits of all nodes, in the order of Membership::nodes().
+  std::vector<WaitState> WaitStates() const;
 
  private:
-  std::vector<WaitState> WaitStates();
-  void AddBarrierWaits(std::vector<WaitState>* states);
-  int HoldsUp(const std::string& name, const Barrier& barrier);
+  void AddBarrierWaits(std::vector<WaitState>* states) const;
+  int HoldsUp(const std::string& name, const Barrier& barrier) const;
   std::string Describe(absl::Time now, const StalledRoot& stalled) const;
   int IndexOf(const Node* node) const;
 

@@ -20,24 +20,6 @@ using nlohmann::json;
 
 constexpr double kMicrosecond = 1e-6;
 
-// `unit`: the factor from the distribution's numbers to those of the output. The histogram has the
-// smallest value and the count of each bucket that is not empty.
-json DistributionJson(const Distribution& d, double unit = 1) {
-  json out = {{"count", d.count()}};
-  if (d.count() == 0) return out;
-  out["mean"] = d.sum() / static_cast<double>(d.count()) * unit;
-  out["max"] = d.max() * unit;
-  json histogram = json::array();
-  for (int b = 0; b < d.bucket_size(); ++b) {
-    if (d.bucket(b) == 0) continue;
-    const uint64_t low = HistogramLow(static_cast<size_t>(b));
-    histogram.push_back(
-        {unit == 1 ? json(low) : json(static_cast<double>(low) * unit), d.bucket(b)});
-  }
-  out["histogram"] = std::move(histogram);
-  return out;
-}
-
 // The kinds of staleness of a table, or of one worker's updates of it.
 template <typename Message>
 json KindsJson(const Message& updates) {
@@ -125,22 +107,6 @@ std::string PlacementOf(const job::ResolvedJob& plan, absl::string_view table) {
   return "";
 }
 
-json TablesJson(const job::ResolvedJob& plan, const JobReport& report) {
-  json out = json::object();
-  for (const TableReport& table : report.tables) {
-    out[table.table()] = {{"rows", table.rows()},
-                          {"placement", PlacementOf(plan, table.table())},
-                          {"memory_bytes", table.bytes()},
-                          {"updates",
-                           {{"sent", Sent(report, table)},
-                            {"arrived", table.sent()},
-                            {"applied", table.applied() + table.merged()},
-                            {"applied_merged", table.merged()},
-                            {"dropped", table.dropped()}}}};
-  }
-  return out;
-}
-
 void AddTimes(const WorkerTimes& times, json* worker) {
   (*worker)["steps"] = times.steps;
   (*worker)["computed_seconds"] = times.computed;
@@ -167,36 +133,6 @@ double StartSeconds(const JobReport& report) {
     if (times.joined > 0 && (least == 0 || times.joined < least)) least = times.joined;
   }
   return least;
-}
-
-// An entry for each worker: its share of the data, its updates sent and dropped, and whom its reads
-// waited for. Both counts leave out updates of frozen tables, since those are never applied.
-json WorkersJson(const job::ResolvedJob& plan, const JobReport& report) {
-  json out = json::array();
-  for (size_t rank = 0; rank < report.samples_of.size(); ++rank) {
-    const int64_t samples = report.samples_of[rank];
-    uint64_t sent = 0, dropped = 0;
-    for (size_t t = 0; t < report.tables.size(); ++t) {
-      const TableReport& table = report.tables[t];
-      const bool frozen = t < plan.tables.size() && plan.tables[t].frozen;
-      if (frozen || rank >= static_cast<size_t>(table.worker_size())) continue;
-      sent += table.worker(static_cast<int>(rank)).sent();
-      dropped += table.worker(static_cast<int>(rank)).dropped();
-    }
-    json worker = {{"samples", samples}, {"updates", sent}, {"dropped", dropped}};
-    if (report.samples > 0) {
-      worker["share"] = static_cast<double>(samples) / static_cast<double>(report.samples);
-    }
-    if (sent > 0) {
-      worker["dropped_share"] = static_cast<double>(dropped) / static_cast<double>(sent);
-    }
-    if (rank < report.times_of.size()) AddTimes(report.times_of[rank], &worker);
-    worker["frames_resent"] =
-        rank < report.frames_resent_of.size() ? report.frames_resent_of[rank] : 0;
-    if (rank < report.waiting.size()) worker["waited_for"] = report.waiting[rank];
-    out.push_back(std::move(worker));
-  }
-  return out;
 }
 
 json PathsJson(const JobReport& report) {
@@ -246,6 +182,66 @@ std::string LearningRates(const job::ResolvedJob& plan) {
 }
 
 }  // namespace
+
+json DistributionJson(const Distribution& d, double unit) {
+  json out = {{"count", d.count()}};
+  if (d.count() == 0) return out;
+  out["mean"] = d.sum() / static_cast<double>(d.count()) * unit;
+  out["max"] = d.max() * unit;
+  json histogram = json::array();
+  for (int b = 0; b < d.bucket_size(); ++b) {
+    if (d.bucket(b) == 0) continue;
+    const uint64_t low = HistogramLow(static_cast<size_t>(b));
+    histogram.push_back(
+        {unit == 1 ? json(low) : json(static_cast<double>(low) * unit), d.bucket(b)});
+  }
+  out["histogram"] = std::move(histogram);
+  return out;
+}
+
+json TablesJson(const job::ResolvedJob& plan, const JobReport& report) {
+  json out = json::object();
+  for (const TableReport& table : report.tables) {
+    out[table.table()] = {{"rows", table.rows()},
+                          {"placement", PlacementOf(plan, table.table())},
+                          {"memory_bytes", table.bytes()},
+                          {"updates",
+                           {{"sent", Sent(report, table)},
+                            {"arrived", table.sent()},
+                            {"applied", table.applied() + table.merged()},
+                            {"applied_merged", table.merged()},
+                            {"dropped", table.dropped()}}}};
+  }
+  return out;
+}
+
+json WorkersJson(const job::ResolvedJob& plan, const JobReport& report) {
+  json out = json::array();
+  for (size_t rank = 0; rank < report.samples_of.size(); ++rank) {
+    const int64_t samples = report.samples_of[rank];
+    uint64_t sent = 0, dropped = 0;
+    for (size_t t = 0; t < report.tables.size(); ++t) {
+      const TableReport& table = report.tables[t];
+      const bool frozen = t < plan.tables.size() && plan.tables[t].frozen;
+      if (frozen || rank >= static_cast<size_t>(table.worker_size())) continue;
+      sent += table.worker(static_cast<int>(rank)).sent();
+      dropped += table.worker(static_cast<int>(rank)).dropped();
+    }
+    json worker = {{"samples", samples}, {"updates", sent}, {"dropped", dropped}};
+    if (report.samples > 0) {
+      worker["share"] = static_cast<double>(samples) / static_cast<double>(report.samples);
+    }
+    if (sent > 0) {
+      worker["dropped_share"] = static_cast<double>(dropped) / static_cast<double>(sent);
+    }
+    if (rank < report.times_of.size()) AddTimes(report.times_of[rank], &worker);
+    worker["frames_resent"] =
+        rank < report.frames_resent_of.size() ? report.frames_resent_of[rank] : 0;
+    if (rank < report.waiting.size()) worker["waited_for"] = report.waiting[rank];
+    out.push_back(std::move(worker));
+  }
+  return out;
+}
 
 std::vector<std::string> QualityWarnings(const job::ResolvedJob& plan, const json& summary) {
   constexpr double kFarAbove = 1.5, kSlack = 0.02;  // slack for few rows and rare labels
@@ -389,6 +385,16 @@ json SummaryJson(const job::ResolvedJob& plan, const JobReport& report,
   for (std::string& line : QualityWarnings(plan, out)) warnings.push_back(std::move(line));
   if (!warnings.empty()) out["warnings"] = warnings;
   return out;
+}
+
+double NumberOf(const json& object, const char* name) {
+  const auto it = object.find(name);
+  return it != object.end() && it->is_number() ? it->get<double>() : 0;
+}
+
+std::string TextOf(const json& object, const char* name) {
+  const auto it = object.find(name);
+  return it != object.end() && it->is_string() ? it->get<std::string>() : "";
 }
 
 std::string OneLine(const json& value) {

@@ -10,6 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "job/job.h"
 #include "nlohmann/json.hpp"
+#include "proto/wire.pb.h"
 #include "scheduler/job_report.h"
 
 namespace tandem::scheduler {
@@ -21,6 +22,20 @@ namespace tandem::scheduler {
 // A mean without values is absent.
 nlohmann::json SummaryJson(const job::ResolvedJob& plan, const JobReport& report,
                            absl::string_view transport);
+
+// The counts of a distribution, its mean and maximum, and the smallest value and the count of each
+// bucket that is not empty. `unit`: the factor from the distribution's numbers to those of the
+// output.
+nlohmann::json DistributionJson(const Distribution& distribution, double unit = 1);
+// By name: rows, placement, memory and updates of each table.
+nlohmann::json TablesJson(const job::ResolvedJob& plan, const JobReport& report);
+// An entry for each worker: its share of the data, its updates sent and dropped, and whom its reads
+// waited for. Both counts leave out updates of frozen tables, since those are never applied.
+nlohmann::json WorkersJson(const job::ResolvedJob& plan, const JobReport& report);
+
+// A member of a JSON object. 0 or empty if there is none, or if it is of another kind.
+double NumberOf(const nlohmann::json& object, const char* name);
+std::string TextOf(const nlohmann::json& object, const char* name);
 
 // Likely faults of the model, judged by the summary of its run, a line each.
 std::vector<std::string> QualityWarnings(const job::ResolvedJob& plan,

@@ -14,6 +14,8 @@ namespace tandem::transport {
 namespace {
 
 constexpr int kMaxSockets = 1 << 16;  // sockets of one context; a connection takes three
+// How long a connection may take to say what it is. libzmq then closes it.
+constexpr int kHandshakeMs = 10'000;
 // libzmq must keep a broken DEALER, because its received frames are still to be read, but must
 // never reconnect it. No option does that, so the reconnect interval is very long.
 constexpr int kNeverReconnectMs = 500'000'000;
@@ -43,7 +45,26 @@ absl::StatusOr<void*> NewZmqSocket(const ZmqOptions& options, int type, bool ipv
   set(ZMQ_RECONNECT_IVL, kNeverReconnectMs);
   set(ZMQ_HEARTBEAT_IVL, Milliseconds(options.heartbeat_interval));
   set(ZMQ_HEARTBEAT_TIMEOUT, Milliseconds(options.silence_timeout));
+  set(ZMQ_HANDSHAKE_IVL, kHandshakeMs);
   return socket;
+}
+
+// Encrypts all connections of a socket. The same pair of keys serves both ends.
+void SetCurve(const ZmqOptions& options, void* socket, int type, const JobKeys& keys) {
+  constexpr int64_t kMostOverhead = 64;  // of one encrypted part: 33 bytes
+  const int64_t most = static_cast<int64_t>(options.max_part_bytes) + kMostOverhead;
+  TANDEM_CHECK(zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &most, sizeof most) == 0);
+  const auto set = [socket](int option, const std::string& key) {
+    TANDEM_CHECK(zmq_setsockopt(socket, option, key.c_str(), key.size() + 1) == 0);
+  };
+  if (type == ZMQ_ROUTER) {
+    const int on = 1;
+    TANDEM_CHECK(zmq_setsockopt(socket, ZMQ_CURVE_SERVER, &on, sizeof on) == 0);
+  } else {
+    set(ZMQ_CURVE_SERVERKEY, keys.curve_public());
+    set(ZMQ_CURVE_PUBLICKEY, keys.curve_public());
+  }
+  set(ZMQ_CURVE_SECRETKEY, keys.curve_secret());
 }
 
 // Makes a socket on which `socket` reports these events.
@@ -58,7 +79,7 @@ absl::StatusOr<void*> NewZmqMonitor(ZmqContext& context, void* socket, int zmq_e
   TANDEM_CHECK(zmq_setsockopt(monitor, ZMQ_LINGER, &none, sizeof none) == 0);
   TANDEM_CHECK(zmq_connect(monitor, name.c_str()) == 0);
   // libzmq announces an event only after the reader has found the pipe empty once, so read it now.
-  ForMonitorEvents(monitor, [](int) { return true; });
+  ForMonitorEvents(monitor, [](int, uint32_t) { return true; });
   return monitor;
 }
 
@@ -86,9 +107,11 @@ void ZmqSocketSet::Watch(int fd, uint64_t key) {
 }
 
 absl::StatusOr<MonitoredSocket> ZmqSocketSet::Open(int type, int zmq_events, uint64_t key,
-                                                   const std::string& address) {
+                                                   const std::string& address,
+                                                   const JobKeys* curve) {
   TANDEM_ASSIGN_OR_RETURN(void* const socket,
                           NewZmqSocket(options_, type, SplitTcpAddress(address).IsIpv6()));
+  if (curve != nullptr) SetCurve(options_, socket, type, *curve);
   const absl::StatusOr<void*> monitor = NewZmqMonitor(*options_.context, socket, zmq_events);
   if (!monitor.ok()) {
     zmq_close(socket);
@@ -119,7 +142,7 @@ void UnbindZmq(const MonitoredSocket& socket, const std::string& address, absl::
   while (!closed && WaitableTransport::Clock::now() < deadline) {
     zmq_pollitem_t item = {socket.monitor, 0, ZMQ_POLLIN, 0};
     zmq_poll(&item, 1, 10);
-    ForMonitorEvents(socket.monitor, [&closed](int event) {
+    ForMonitorEvents(socket.monitor, [&closed](int event, uint32_t) {
       closed = event == ZMQ_EVENT_CLOSED;
       return !closed;
     });

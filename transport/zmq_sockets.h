@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/owned_fd.h"
+#include "transport/job_keys.h"
 #include "transport/zmq_transport.h"
 
 namespace tandem::transport {
@@ -35,9 +36,10 @@ class ZmqSocketSet {
   // Opens a socket with an unbounded queue, without reconnecting, which refuses parts beyond the
   // options' bounds, and a monitor for `zmq_events`. The set contains both, with the keys `key` and
   // `key` + 1. `address`: where the socket will bind or connect, as a number and not a name.
+  // `curve`: the keys of its connections; null: they are not encrypted.
   // RESOURCE_EXHAUSTED: the context has no more sockets, or the process no more files.
   absl::StatusOr<MonitoredSocket> Open(int type, int zmq_events, uint64_t key,
-                                       const std::string& address);
+                                       const std::string& address, const JobKeys* curve);
   // Closes a socket. Queued messages are sent for up to `linger`, in the background. Does nothing
   // if there is no socket.
   void Close(MonitoredSocket* socket, absl::Duration linger);
@@ -66,7 +68,7 @@ class ZmqSocketSet {
 // longer exists.
 void UnbindZmq(const MonitoredSocket& socket, const std::string& address, absl::Duration patience);
 
-// Calls on_event(event number) for each waiting event of a monitor, until on_event returns false.
+// Calls on_event(number, value) for each waiting event of a monitor, until on_event returns false.
 template <typename F>
 void ForMonitorEvents(void* monitor, F on_event) {
   uint8_t head[6];  // u16 event, u32 value
@@ -74,8 +76,10 @@ void ForMonitorEvents(void* monitor, F on_event) {
   while (zmq_recv(monitor, head, sizeof head, ZMQ_DONTWAIT) == sizeof head) {
     zmq_recv(monitor, address, sizeof address, ZMQ_DONTWAIT);
     uint16_t event;
+    uint32_t value;
     std::memcpy(&event, head, sizeof event);
-    if (!on_event(event)) return;
+    std::memcpy(&value, head + sizeof event, sizeof value);
+    if (!on_event(event, value)) return;
   }
 }
 

@@ -16,6 +16,7 @@
 #include "base/process.h"
 #include "base/status_macros.h"
 #include "base/wake_fd.h"
+#include "transport/proof.h"
 #include "transport/tcp_address.h"
 #include "transport/zmq_frames.h"
 #include "transport/zmq_parts.h"
@@ -29,6 +30,15 @@ using Clock = WaitableTransport::Clock;
 constexpr int kFramesPerTurn = 64;  // of one socket; a fast sender must not starve others
 constexpr auto kProbeDelay = std::chrono::milliseconds(5);
 constexpr auto kProbeSpacing = std::chrono::milliseconds(50);
+constexpr auto kRefusalSpacing = std::chrono::minutes(1);  // between two reports of refused peers
+// A peer that closes this many connections in the handshake refuses this side's keys. One closed
+// connection may also come from a process that ends.
+constexpr int kMostRefusals = 3;
+constexpr int kHandshakeFailed = ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
+                                 ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
+                                 ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
+constexpr char kTokenHint[] =
+    "hint: give both the token of the job (TANDEM_TOKEN, or TANDEM_TOKEN_FILE=OUT/token)";
 
 // Keys of the epoll set: a peer's number times two, plus one for the peer's monitor.
 constexpr uint64_t kWakeKey = 0, kRouterKey = 2, kRouterMonitorKey = 3;
@@ -49,6 +59,9 @@ struct Peer {
   bool blocked = false;  // a Send was refused: the user waits for kWritable
   bool spoke = false;    // sent something valid, so it will answer a goodbye
   std::shared_ptr<Flow> flow;
+  // Null: the peer has shown its keys, or none are needed. Nothing else of the peer counts before.
+  std::unique_ptr<Proof> proof;
+  bool proven = false;  // outgoing only: by this connection
   Clock::time_point close_deadline = Clock::time_point::max();
   // Only for outgoing peers.
   MonitoredSocket dealer;
@@ -58,13 +71,68 @@ struct Peer {
   std::deque<SendRecord*> pending;
   Clock::time_point connect_deadline = Clock::time_point::max();
   Clock::time_point retry_at = Clock::time_point::max();
+  int refusals = 0;  // connections that ended in the handshake
 
   bool incoming() const { return id >= kFirstIncoming; }
   bool closing() const { return close_deadline != Clock::time_point::max(); }
   bool live() const {
+    if (incoming() && proof != nullptr) return false;
     return !gone && !closing() && (state == State::kConnecting || state == State::kOpen);
   }
 };
+
+template <typename Peers>
+bool AnyClosing(const Peers& peers) {
+  return std::any_of(peers.begin(), peers.end(), [](const auto& p) { return p.second->closing(); });
+}
+
+// A message of a proof. It is no frame, but travels as one.
+Frame OnePart(BufferSource& source, const std::string& bytes) {
+  Frame frame;
+  frame.parts = 1;
+  frame.part[0] =
+      CopyToBuffer(source, {reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()});
+  return frame;
+}
+
+// The keys that encrypt a connection to the address; null: it is not encrypted.
+const JobKeys* KeysTowards(const ZmqOptions& options, const std::string& address) {
+  const bool encrypted = options.encrypted || address == options.encrypted_peer;
+  return encrypted ? options.keys.get() : nullptr;
+}
+
+bool ClosedByPeer(int event, uint32_t value) {
+  return event == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL && (value == EPIPE || value == ECONNRESET);
+}
+
+// Why a connection to this endpoint ended in the handshake. Empty if the peer closed it: such
+// connections only look whether somebody listens.
+absl::string_view WhyRefused(const ZmqOptions& options, int event, uint32_t value) {
+  if (ClosedByPeer(event, value)) return "";
+  if (event == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL) return "was silent";
+  if (value == ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH) {
+    if (options.keys == nullptr) return "has a token, and this job has none";
+    return options.encrypted ? "has no token" : "is encrypted, and this port is not";
+  }
+  return value == ZMQ_PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC ? "has another token" : "sent garbage";
+}
+
+// Why the peer cannot be reached, after a handshake that failed; OK: try again.
+absl::Status WhyUnreachable(const ZmqOptions& options, int event, uint32_t value, Peer* peer) {
+  const bool keys = KeysTowards(options, peer->address) != nullptr;
+  const bool no_detail = event == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL;
+  absl::string_view why;
+  if (!no_detail && value == ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH) {
+    why = keys                      ? "has no token, but this process has one"
+          : options.keys != nullptr ? "encrypts all connections, but this process does not"
+                                    : "asks for a token";
+  } else if (keys &&
+             (!no_detail || (ClosedByPeer(event, value) && ++peer->refusals >= kMostRefusals))) {
+    why = "does not accept the token of this process";
+  }
+  if (why.empty()) return absl::OkStatus();
+  return absl::UnauthenticatedError(absl::StrCat(peer->address, " ", why, "; ", kTokenHint));
+}
 
 class ZmqTransport final : public WaitableTransport {
  public:
@@ -92,7 +160,6 @@ class ZmqTransport final : public WaitableTransport {
   // Sending.
   void Push(Peer* peer, Frame frame);
   bool Transmit(Peer* peer, SendRecord* record);
-  void SayGoodbye(Peer* peer);
   void MarkDirty(Peer* peer);
 
   // Receiving.
@@ -101,12 +168,14 @@ class ZmqTransport final : public WaitableTransport {
   void DrainPeer(PeerId id, int at_most);
   void Handle(PeerId id, ZmqFrames::Received received);
   void OnGoodbye(Peer* peer);
+  void TakeProof(Peer* peer, const ZmqFrames::Received& received);
 
   // Connections.
   Peer* Find(PeerId id);
   Peer* FindOrAddIncoming(PeerId id);
   absl::Status OpenDealer(Peer* peer);
   void OnRouterMonitor();
+  void Refuse(absl::string_view why);
   void OnPeerMonitor(PeerId id);
   void OnConnected(Peer* peer);
   void Lose(PeerId id, absl::Status why);
@@ -121,7 +190,6 @@ class ZmqTransport final : public WaitableTransport {
   void OnReady(uint64_t key);
   void EmitWritable();
   void Emit(TransportEvent::Kind kind, PeerId id, absl::Status why);
-  bool AnyClosing() const;
 
   const ZmqOptions options_;
   HeapBufferSource heap_;
@@ -146,8 +214,10 @@ class ZmqTransport final : public WaitableTransport {
   Clock::time_point next_timer_ = Clock::time_point::min();
   Clock::time_point next_ping_ = Clock::time_point::min();
   Clock::time_point last_ping_ = Clock::time_point::min();
-  std::vector<TransportEvent>* events_ = nullptr;  // receives events, during Poll
-  bool waited_ = false;                            // during Poll: after a wait
+  int64_t refused_ = 0;  // connections to this endpoint that ended in the handshake
+  Clock::time_point next_refusal_ = Clock::time_point::min();  // earliest time of a report
+  std::vector<TransportEvent>* events_ = nullptr;              // receives events, during Poll
+  bool waited_ = false;                                        // during Poll: after a wait
   bool ending_ = false;  // in the destructor: the last goodbye ends a Poll
   TransportCounters counters_;
 };
@@ -157,10 +227,10 @@ class ZmqTransport final : public WaitableTransport {
 ZmqTransport::ZmqTransport(const ZmqOptions& options)
     : options_(options), sockets_(options, waker_->fd(), kWakeKey) {
   FrameHeader header;
+  header.kind = FrameKind::kPing;  // says nothing else, because peers without keys get it, too
+  ping_ = EncodeDataFrame(heap_, header, {}, Buffer(), Buffer());
   header.sender = options.self;
   header.incarnation = options.incarnation;
-  header.kind = FrameKind::kPing;
-  ping_ = EncodeDataFrame(heap_, header, {}, Buffer(), Buffer());
   header.kind = FrameKind::kGoodbye;
   goodbye_ = EncodeDataFrame(heap_, header, {}, Buffer(), Buffer());
 }
@@ -174,7 +244,7 @@ ZmqTransport::~ZmqTransport() {
   for (const PeerId id : std::exchange(scratch_ids_, {})) Close(id);
   const auto deadline = After(options_.goodbye_wait);
   std::vector<TransportEvent> ignored;
-  while (AnyClosing() && Clock::now() < deadline) {
+  while (AnyClosing(peers_) && Clock::now() < deadline) {
     Poll(absl::FromChrono(deadline - Clock::now()), &ignored);
     ignored.clear();
   }
@@ -186,11 +256,6 @@ ZmqTransport::~ZmqTransport() {
   }
 }
 
-bool ZmqTransport::AnyClosing() const {
-  return std::any_of(peers_.begin(), peers_.end(),
-                     [](const auto& p) { return p.second->closing(); });
-}
-
 absl::Status ZmqTransport::Bind() {
   const absl::StatusOr<std::string> where = ResolveToBind(options_.bind);
   if (!where.ok()) {
@@ -199,7 +264,8 @@ absl::Status ZmqTransport::Bind() {
   }
   TANDEM_ASSIGN_OR_RETURN(
       router_,
-      sockets_.Open(ZMQ_ROUTER, ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED, kRouterKey, *where));
+      sockets_.Open(ZMQ_ROUTER, ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED | kHandshakeFailed,
+                    kRouterKey, *where, options_.encrypted ? options_.keys.get() : nullptr));
   const int on = 1;
   TANDEM_CHECK(zmq_setsockopt(router_.socket, ZMQ_ROUTER_MANDATORY, &on, sizeof on) == 0);
   if (zmq_bind(router_.socket, where->c_str()) != 0) {
@@ -226,12 +292,14 @@ absl::Status ZmqTransport::Bind() {
 absl::Status ZmqTransport::OpenDealer(Peer* peer) {
   sockets_.Close(&peer->dealer, absl::ZeroDuration());
   peer->retry_at = Clock::time_point::max();
+  peer->proof.reset();
+  peer->proven = false;
   const std::string& target = peer->targets[peer->next_target++ % peer->targets.size()];
-  TANDEM_ASSIGN_OR_RETURN(peer->dealer,
-                          sockets_.Open(ZMQ_DEALER,
-                                        ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_CONNECT_RETRIED |
-                                            ZMQ_EVENT_DISCONNECTED,
-                                        peer->id * 2, target));
+  TANDEM_ASSIGN_OR_RETURN(
+      peer->dealer, sockets_.Open(ZMQ_DEALER,
+                                  ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_CONNECT_RETRIED |
+                                      ZMQ_EVENT_DISCONNECTED | kHandshakeFailed,
+                                  peer->id * 2, target, KeysTowards(options_, peer->address)));
   if (zmq_connect(peer->dealer.socket, target.c_str()) == 0) {
     MarkDirty(peer);  // its monitor must be read once, see NewZmqMonitor
     return absl::OkStatus();
@@ -302,8 +370,6 @@ bool ZmqTransport::Transmit(Peer* peer, SendRecord* record) {
   return true;
 }
 
-void ZmqTransport::SayGoodbye(Peer* peer) { Push(peer, goodbye_); }
-
 void ZmqTransport::MarkDirty(Peer* peer) {
   if (peer->incoming()) {
     router_dirty_ = true;
@@ -320,7 +386,7 @@ void ZmqTransport::Close(PeerId id) {
   if (peer == nullptr || !peer->live()) return;
   const bool connecting = peer->state == Peer::State::kConnecting;
   if (connecting && peer->pending.empty()) return Drop(id, absl::ZeroDuration());
-  SayGoodbye(peer);
+  Push(peer, goodbye_);
   if (peer->incoming() && !peer->spoke) {
     peer->state = Peer::State::kClosed;
     return;
@@ -345,7 +411,7 @@ void ZmqTransport::Poll(absl::Duration timeout, std::vector<TransportEvent>* eve
     const auto now = Clock::now();
     RunTimers(now);
     const bool woken = wake_requested_.load() && wake_requested_.exchange(false);
-    if (woken || timed_out || events->size() > before || (ending_ && !AnyClosing())) break;
+    if (woken || timed_out || events->size() > before || (ending_ && !AnyClosing(peers_))) break;
     // A reply or a probe was sent meanwhile.
     if (router_dirty_ || !dirty_.empty()) continue;
     timed_out = Wait(now, deadline);
@@ -426,11 +492,9 @@ void ZmqTransport::DrainPeer(PeerId id, int at_most) {
 }
 
 void ZmqTransport::Handle(PeerId id, ZmqFrames::Received received) {
-  if (id == 0) {
-    return Emit(TransportEvent::Kind::kGarbage, 0,
-                absl::InvalidArgumentError("message of a peer that chose its own routing id"));
-  }
+  if (id == 0) return Refuse("chose its own routing id");
   Peer* const peer = id >= kFirstIncoming ? FindOrAddIncoming(id) : Find(id);
+  if (peer->proof != nullptr) return TakeProof(peer, received);
   const bool open = peer->state == Peer::State::kOpen;
   const size_t bytes = received.frame.TotalBytes();
   absl::StatusOr<ParsedFrame> parsed =
@@ -455,13 +519,37 @@ void ZmqTransport::Handle(PeerId id, ZmqFrames::Received received) {
 void ZmqTransport::OnGoodbye(Peer* peer) {
   if (peer->state == Peer::State::kOpen) {
     Emit(TransportEvent::Kind::kPeerClosed, peer->id, absl::OkStatus());
-    SayGoodbye(peer);
+    Push(peer, goodbye_);
   }
   peer->state = Peer::State::kClosed;
   peer->close_deadline = Clock::time_point::max();
   // The peer no longer reads frames, so only this side's goodbye is worth sending. The peer may
   // also be gone already, and libzmq would need the whole linger to find that out.
   if (!peer->incoming()) Drop(peer->id, options_.goodbye_wait);
+}
+
+void ZmqTransport::TakeProof(Peer* peer, const ZmqFrames::Received& received) {
+  const Buffer& bytes = received.frame.part[0];
+  absl::StatusOr<std::string> answer = absl::UnauthenticatedError("has no token");
+  if (received.parts == 1) {
+    answer = peer->proof->Take({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  }
+  if (!answer.ok() && !peer->incoming()) {
+    return Lose(peer->id, absl::UnauthenticatedError(absl::StrCat(
+                              peer->address, " ", answer.status().message(), "; ", kTokenHint)));
+  }
+  if (!answer.ok()) {
+    peer->proof.reset();
+    peer->state = Peer::State::kClosed;
+    return Refuse(answer.status().message());
+  }
+  if (!answer->empty()) {
+    Transmit(peer, frames_.NewRecord(OnePart(heap_, *answer), peer->flow));
+  }
+  if (!peer->proof->done()) return;
+  peer->proof.reset();
+  peer->proven = true;
+  if (!peer->incoming()) OnConnected(peer);
 }
 
 void ZmqTransport::Emit(TransportEvent::Kind kind, PeerId id, absl::Status why) {
@@ -499,6 +587,9 @@ Peer* ZmqTransport::FindOrAddIncoming(PeerId id) {
     peer = std::make_unique<Peer>();
     peer->id = id;
     peer->flow = std::make_shared<Flow>(options_.send_queue_frames, waker_);
+    if (options_.keys != nullptr && !options_.encrypted) {
+      peer->proof = std::make_unique<Proof>(Proof::Side::kAccepts, options_.keys);
+    }
   }
   return peer.get();
 }
@@ -507,7 +598,12 @@ Peer* ZmqTransport::FindOrAddIncoming(PeerId id) {
 // The monitor reports the end a moment before the ROUTER knows it, so the probe is sent a little
 // later. If that is still too soon, the regular probe finds it.
 void ZmqTransport::OnRouterMonitor() {
-  ForMonitorEvents(router_.monitor, [this](int) {
+  ForMonitorEvents(router_.monitor, [this](int event, uint32_t value) {
+    if ((event & kHandshakeFailed) != 0) {
+      const absl::string_view why = WhyRefused(options_, event, value);
+      if (!why.empty()) Refuse(why);
+      return true;
+    }
     next_ping_ = std::min(next_ping_, std::max(Clock::now() + kProbeDelay,
                                                last_ping_ + Clock::duration(kProbeSpacing)));
     ScheduleAt(next_ping_);
@@ -515,12 +611,31 @@ void ZmqTransport::OnRouterMonitor() {
   });
 }
 
+// Counts a connection of a stranger, and reports such connections from time to time.
+void ZmqTransport::Refuse(absl::string_view why) {
+  ++refused_;
+  const auto now = Clock::now();
+  if (now < next_refusal_ || events_ == nullptr) return;
+  next_refusal_ = now + kRefusalSpacing;
+  Emit(TransportEvent::Kind::kGarbage, 0,
+       absl::UnauthenticatedError(absl::StrCat(
+           "connections to ", address_, " that were refused: ", refused_, ", the last one ", why)));
+}
+
 void ZmqTransport::OnPeerMonitor(PeerId id) {
   Peer* peer = Find(id);
   if (peer == nullptr) return;
-  ForMonitorEvents(peer->dealer.monitor, [&](int event) {
+  ForMonitorEvents(peer->dealer.monitor, [&](int event, uint32_t value) {
     if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) {
       OnConnected(peer);
+    } else if ((event & kHandshakeFailed) != 0 && peer->state == Peer::State::kConnecting) {
+      if (absl::Status why = WhyUnreachable(options_, event, value, peer); !why.ok()) {
+        Lose(id, std::move(why));
+        return false;
+      }
+      // After bytes that are no ZeroMQ at all, libzmq does not report CONNECT_RETRIED.
+      peer->retry_at = Clock::now() + ToClock(options_.connect_retry);
+      ScheduleAt(peer->retry_at);
     } else if (event == ZMQ_EVENT_CONNECT_RETRIED && peer->state == Peer::State::kConnecting) {
       peer->retry_at = Clock::now() + ToClock(options_.connect_retry);
       ScheduleAt(peer->retry_at);
@@ -536,7 +651,14 @@ void ZmqTransport::OnPeerMonitor(PeerId id) {
   });
 }
 
+// The handshake of libzmq is over, or the proof after it.
 void ZmqTransport::OnConnected(Peer* peer) {
+  const bool proves = options_.keys != nullptr && KeysTowards(options_, peer->address) == nullptr;
+  if (proves && !peer->proven) {
+    peer->proof = std::make_unique<Proof>(Proof::Side::kConnects, options_.keys);
+    Transmit(peer, frames_.NewRecord(OnePart(heap_, peer->proof->Hello()), peer->flow));
+    return;
+  }
   peer->state = peer->closing() ? Peer::State::kClosing : Peer::State::kOpen;
   // An address that is its own target is a number, or a name that only libzmq could look up.
   if (peer->targets.front() != peer->address) targets_[peer->address] = peer->targets;

@@ -11,6 +11,11 @@
 // - A host that vanished without closing: by ZMTP heartbeats, after `silence_timeout`.
 // - An orderly end: by a GOODBYE frame, which is answered with a GOODBYE frame.
 //
+// A peer without the keys of the job, or with other keys, is refused in libzmq's handshake or by
+// the proof after it. The side that connects loses the peer with UNAUTHENTICATED. The side that
+// accepts gets a kGarbage event of peer 0, at most one a minute. It cannot close the connection, so
+// it ignores the peer.
+//
 // When a part exceeds `max_part_bytes`, libzmq drops the sender's connection before it buffers the
 // part. So the sender is reported as lost, not as garbage.
 //
@@ -31,6 +36,7 @@
 #include "absl/time/time.h"
 #include "proto/endpoint.h"
 #include "proto/frame.h"
+#include "transport/job_keys.h"
 #include "transport/waitable.h"
 
 namespace tandem::transport {
@@ -64,6 +70,13 @@ struct ZmqOptions {
   std::string advertised_host = "";        // host of address(); needed if `bind` names all hosts
   EndpointId self = {};                    // sender of PING and GOODBYE frames
   uint64_t incarnation = 0;
+  // The keys of the job. Null: anybody may connect, and nothing is encrypted.
+  std::shared_ptr<const JobKeys> keys = nullptr;
+  // With keys: encrypts all connections. If false, only the connections of this endpoint to
+  // `encrypted_peer`, the scheduler, are encrypted. On all others both ends first prove that they
+  // have the keys (transport/proof.h).
+  bool encrypted = true;
+  std::string encrypted_peer = "";
   int send_queue_frames = 1024;  // per peer: frames accepted and not yet in the kernel
   size_t max_part_bytes = kMaxPartBytes;
   absl::Duration connect_deadline = absl::Seconds(10);

@@ -359,7 +359,7 @@ class Worker {
     const bool on_device = options_.plan.job.dense().device() == Dense::CUDA;
     TANDEM_ASSIGN_OR_RETURN(
         WorkerGroup group,
-        JoinWorkers(options_.plan, self_.index, coordinator_, options_.dump_folder, Module(),
+        JoinWorkers(options_.plan, self_.index, rendezvous_, options_.dump_folder, Module(),
                     runner_->dense(), on_device ? runner_->LeaveGradientOnDevice() : nullptr,
                     &watch_));
     TANDEM_RETURN_IF_ERROR(group.steps->SetState(own_state_));
@@ -476,7 +476,7 @@ class Worker {
     TANDEM_ASSIGN_OR_RETURN(const int rank, member_->FindSelf(view));
     self_ = EndpointId::Worker(rank);
     log_ = node::Log("worker", rank);
-    coordinator_ = view.coordinator();
+    rendezvous_ = {view.coordinator(), options_.security};
     for (int w = 0; w < rank; ++w) {
       if (view.worker(w).host() == view.worker(rank).host()) ++rank_on_host_;
     }
@@ -520,8 +520,8 @@ class Worker {
   // on_open, since programs may read their parameters at once.
   absl::Status ShareModules() {
     if (plan_.dense_table < 0 || plan_.workers() == 1) return JoinOthers();
-    TANDEM_ASSIGN_OR_RETURN(modules_, ShareModule(options_.plan, self_.index, coordinator_,
-                                                  Module(), runner_->dense().values(), &watch_));
+    TANDEM_ASSIGN_OR_RETURN(modules_, ShareModule(options_.plan, self_.index, rendezvous_, Module(),
+                                                  runner_->dense().values(), &watch_));
     return absl::OkStatus();
   }
 
@@ -656,7 +656,7 @@ class Worker {
   std::unique_ptr<TaskRunner> runner_;
   std::unique_ptr<TrainerCore> trainer_;
   absl::Time cause_by_ = absl::InfiniteFuture();
-  std::string coordinator_;
+  Rendezvous rendezvous_;
   uint64_t run_ = 0;     // View.run
   int64_t attempt_ = 0;  // View.attempt
   // Position in the checkpoint from which the run resumes, and the best evaluation before it.

@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "collectives/rendezvous/rendezvous.h"
 #include "job/job.h"
 #include "node/node_session.h"
 #include "proto/wire.pb.h"
@@ -28,6 +29,7 @@ struct WorkerOptions {
   // The shell fills in role and endpoints.
   node::NodeSession::Options member;
   std::shared_ptr<transport::PathLog> paths;  // choices of the transports; may be null
+  collectives::GroupSecurity security;        // of the links to other workers
   // Makes the task runner, once the rank is known, on the opening thread. `rank_on_host`: how many
   // workers of lower rank are on this host. `init_from`: the checkpoint that the dense part is
   // taken from; empty: none.

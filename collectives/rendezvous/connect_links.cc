@@ -22,6 +22,8 @@ namespace {
 
 constexpr size_t kMaxHelloBytes = 256;
 constexpr size_t kMaxNewcomers = 1024;
+constexpr absl::Duration kHelloWithin = absl::Seconds(10);  // for a newcomer
+constexpr int kMostRefusals = 16;  // lines about newcomers; a flood of them must not fill the log
 constexpr absl::Duration kLook = absl::Milliseconds(50);  // longest sleep between two looks
 constexpr absl::Duration kAsk = absl::Milliseconds(250);  // between questions to the coordinator
 
@@ -55,6 +57,7 @@ class Connector {
   // a peer.
   struct Attempt {
     int peer = -1;  // -1: a new peer that has not said who it is
+    absl::Time since = MonotonicNow();
     std::unique_ptr<MessageStream> tcp;
     transport::UnixLink local;
     ShmLink::Rings rings;                   // shared memory made by this rank, if peer >= 0
@@ -91,7 +94,16 @@ class Connector {
   std::string RefusalOfShm(const rendezvous::LinkHello& hello,
                            const transport::UnixMessage& message) const;
   bool Takes(LinkChoice choice) const {
+    const bool open = choice == LinkChoice::kTcp || choice == LinkChoice::kRdma;
+    if (open && ports_.security().encrypts()) return false;
     return options_.links == LinkChoice::kAuto || options_.links == choice;
+  }
+  std::unique_ptr<MessageStream> NewTcp(OwnedFd socket, transport::Proof::Side side) const {
+    return std::make_unique<MessageStream>(std::move(socket), kMaxHelloBytes,
+                                           NewProof(side, ports_.security().keys));
+  }
+  void LogRefusal(absl::string_view why) {
+    if (++refusals_ <= kMostRefusals) Log(absl::StrCat("refused a connection: ", why));
   }
   void TcpLinked(Attempt& attempt, int peer);
   rendezvous::LinkHello HelloTo(int peer) const;
@@ -109,6 +121,7 @@ class Connector {
   std::vector<std::unique_ptr<Link>> links_;
   std::vector<std::string> why_;
   std::list<Attempt> attempts_;
+  int refusals_ = 0;
   absl::Time ask_at_ = MonotonicNow() + kAsk;
 };
 
@@ -206,9 +219,9 @@ std::vector<LinkChoice> Connector::WaysTo(int peer) const {
   if (options_.links != LinkChoice::kAuto) return {options_.links};
   std::vector<LinkChoice> ways;
   for (const LinkChoice way : {LinkChoice::kShm, LinkChoice::kRdma}) {
-    if (Unreachable(peer, way).empty()) ways.push_back(way);
+    if (Takes(way) && Unreachable(peer, way).empty()) ways.push_back(way);
   }
-  ways.push_back(LinkChoice::kTcp);
+  ways.push_back(ports_.security().encrypts() ? LinkChoice::kZmq : LinkChoice::kTcp);
   return ways;
 }
 
@@ -249,7 +262,7 @@ absl::Status Connector::ConnectTcp(int peer, Attempt* attempt) {
     absl::StatusOr<OwnedFd> socket =
         ConnectTcpBy(address, std::min(deadline_, MonotonicNow() + kLook));
     if (socket.ok()) {
-      attempt->tcp = std::make_unique<MessageStream>(*std::move(socket), kMaxHelloBytes);
+      attempt->tcp = NewTcp(*std::move(socket), transport::Proof::Side::kConnects);
       attempt->tcp->Send(HelloTo(peer));
       (void)attempt->tcp->Flush();  // a failure shows when the answer is read
       return absl::OkStatus();
@@ -286,8 +299,8 @@ void Connector::NoteWhy(int peer, LinkChoice taken) {
   } else if (taken == LinkChoice::kShm) {
     why = "same host";
   } else if (why.empty()) {
-    const LinkChoice better = taken == LinkChoice::kRdma ? LinkChoice::kShm : LinkChoice::kRdma;
-    why = Unreachable(peer, better);
+    const bool no_rdma = taken == LinkChoice::kRdma || ports_.security().encrypts();
+    why = Unreachable(peer, no_rdma ? LinkChoice::kShm : LinkChoice::kRdma);
   }
 }
 
@@ -316,11 +329,15 @@ void Connector::Wait() {
 }
 
 void Connector::AcceptNewcomers() {
+  // Silent strangers must not keep the place of ranks that come later.
+  const absl::Time now = MonotonicNow();
+  attempts_.remove_if([now](const Attempt& attempt) {
+    return attempt.peer < 0 && now - attempt.since > kHelloWithin;
+  });
   while (attempts_.size() < kMaxNewcomers + links_.size()) {
     absl::StatusOr<OwnedFd> socket = ports_.tcp().Accept();
     if (!socket.ok()) break;
-    attempts_.emplace_back().tcp =
-        std::make_unique<MessageStream>(*std::move(socket), kMaxHelloBytes);
+    attempts_.emplace_back().tcp = NewTcp(*std::move(socket), transport::Proof::Side::kAccepts);
   }
   while (attempts_.size() < kMaxNewcomers + links_.size()) {
     absl::StatusOr<transport::UnixLink> local = ports_.local().Accept();
@@ -348,7 +365,7 @@ void Connector::AcceptFramed(TransportHub* hub, LinkChoice choice) {
     if (reply.welcome()) {
       links_[hello.from()] = hub->Admit(*newcomer, incarnation_, reply.SerializeAsString());
     } else {
-      Log(absl::StrCat("refused a connection: ", reply.refusal()));
+      LogRefusal(reply.refusal());
       hub->Refuse(*newcomer, reply.SerializeAsString());
     }
   }
@@ -391,7 +408,7 @@ absl::Status Connector::ServeTcp(Attempt& attempt) {
     if (next.ok()) {
       AdmitTcp(attempt, hello);
     } else {
-      Log(absl::StrCat("refused a connection: ", next.status().message()));
+      LogRefusal(next.status().message());
     }
     attempt.over = true;
     return absl::OkStatus();
@@ -431,7 +448,7 @@ void Connector::AdmitTcp(Attempt& attempt, const rendezvous::LinkHello& hello) {
   attempt.tcp->Send(reply);
   const absl::Status sent = attempt.tcp->Flush();
   if (!reply.refusal().empty()) {
-    Log(absl::StrCat("refused a connection: ", reply.refusal()));
+    LogRefusal(reply.refusal());
   } else if (sent.ok()) {
     TcpLinked(attempt, hello.from());
   }
@@ -445,7 +462,7 @@ absl::Status Connector::ServeLocal(Attempt& attempt) {
     if (message.ok()) {
       AdmitShm(attempt, *std::move(message));
     } else {
-      Log(absl::StrCat("refused a connection: ", message.status().message()));
+      LogRefusal(message.status().message());
     }
     return absl::OkStatus();
   }

@@ -1,6 +1,6 @@
 // ConnectLinks: makes a link to every other rank of a group after its rendezvous. Ranks of one host
 // share memory; ranks that both have an RDMA device use RDMA; all others use TCP. The caller can
-// choose one kind for all.
+// choose one kind for all. If links are encrypted (LinkPorts), ranks of different hosts use ZeroMQ.
 //
 // In each pair the higher rank connects and sends the group's token. Ranks may come in any order
 // within the deadline. Strangers, garbage and links of other groups are refused and logged, and

@@ -18,6 +18,7 @@
 #include "collectives/links/tcp_socket.h"
 #include "collectives/rendezvous/coordinator_core.h"
 #include "collectives/rendezvous/message_stream.h"
+#include "collectives/rendezvous/rendezvous.h"
 
 namespace tandem::collectives {
 namespace {
@@ -65,6 +66,7 @@ class Coordinator::Server {
   void Wait();
   void AcceptNewcomers(absl::Time now);
   void Serve(ConnectionId id, absl::Time now);
+  void TurnAway(ConnectionId id, const absl::Status& why);
   void Close(ConnectionId id, absl::string_view why);
   void Carry(absl::Time now);
   void FlushAll();
@@ -127,7 +129,9 @@ void Coordinator::Server::AcceptNewcomers(absl::Time now) {
       return;
     }
     const ConnectionId id = next_++;
-    connections_.emplace(id, Connection{MessageStream(*std::move(socket), kMaxRequestBytes)});
+    connections_.emplace(
+        id, Connection{MessageStream(*std::move(socket), kMaxRequestBytes,
+                                     NewProof(transport::Proof::Side::kAccepts, options_.keys))});
     core_.OnConnect(id, now);
   }
 }
@@ -139,12 +143,24 @@ void Coordinator::Server::Serve(ConnectionId id, absl::Time now) {
   rendezvous::ToCoordinator message;
   while (connections_.count(id) > 0 && !it->second.closing) {
     const absl::StatusOr<bool> next = it->second.stream.Next(&message);
+    if (absl::IsUnauthenticated(next.status())) return TurnAway(id, next.status());
     if (!next.ok()) return Close(id, absl::StrCat("it sent ", next.status().message()));
     if (!*next) break;
     core_.OnMessage(id, message, now, &effects_);
     Carry(now);
   }
   if (!ended.ok()) Close(id, "");
+}
+
+// Tells a peer without the token why it cannot join, and closes the connection after that.
+void Coordinator::Server::TurnAway(ConnectionId id, const absl::Status& why) {
+  core_.OnClose(id, absl::StrCat("the peer ", why.message()), &effects_);
+  rendezvous::FromCoordinator message;
+  message.mutable_refusal()->set_why(
+      absl::StrCat("this process ", why.message(), "; hint: ", kTokenHint));
+  Connection& connection = connections_.at(id);
+  connection.stream.SendUnproven(message);
+  connection.closing = true;
 }
 
 void Coordinator::Server::Close(ConnectionId id, absl::string_view why) {

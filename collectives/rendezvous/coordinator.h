@@ -13,8 +13,8 @@
 // or a scheduler.
 //
 // Anything may connect. A peer that does not speak the protocol is refused and logged, and changes
-// nothing for others. The coordinator does not authenticate: listen only on a network that the job
-// trusts.
+// nothing for others. With keys only processes that have the token of the job can join. Without
+// keys, listen only on a network that the job trusts.
 //
 // Thread safety: the coordinator has a thread of its own; all methods may be called from any
 // thread.
@@ -29,13 +29,15 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "transport/job_keys.h"
 
 namespace tandem::collectives {
 
 struct CoordinatorOptions {
   std::string address = "127.0.0.1:0";  // where to listen; port 0: a free one
   absl::Duration beat = absl::Seconds(1);
-  int own_rank = -1;  // the rank of this process; -1: none
+  int own_rank = -1;                                         // the rank of this process; -1: none
+  std::shared_ptr<const transport::JobKeys> keys = nullptr;  // of the token; null: none
   // Called with one line for each event, from the coordinator's thread; may be empty.
   std::function<void(absl::string_view)> log;
 };

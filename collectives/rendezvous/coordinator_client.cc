@@ -47,8 +47,9 @@ CoordinatorClient::CoordinatorClient(MessageStream stream)
 absl::StatusOr<std::unique_ptr<CoordinatorClient>> CoordinatorClient::Join(
     const JoinOptions& options, absl::Time deadline) {
   TANDEM_ASSIGN_OR_RETURN(OwnedFd socket, ConnectTcpBy(options.coordinator, deadline));
-  std::unique_ptr<CoordinatorClient> client(
-      new CoordinatorClient(MessageStream(std::move(socket), kMaxAnswerBytes)));
+  std::unique_ptr<CoordinatorClient> client(new CoordinatorClient(
+      MessageStream(std::move(socket), kMaxAnswerBytes,
+                    NewProof(transport::Proof::Side::kConnects, options.keys))));
   client->thread_ = std::thread([c = client.get()] { c->Run(); });
   TANDEM_RETURN_IF_ERROR(client->JoinBy(options, deadline));
   return client;
@@ -215,6 +216,11 @@ bool CoordinatorClient::TakeTurn(absl::Time now) {
   FromCoordinator message;
   for (;;) {
     const absl::StatusOr<bool> next = stream_.Next(&message);
+    if (absl::IsUnauthenticated(next.status())) {
+      answer_ = absl::UnauthenticatedError(
+          absl::StrCat("the coordinator ", next.status().message(), "; hint: ", kTokenHint));
+      answered_ = true;
+    }
     if (!next.ok()) {
       LoseCoordinator(next.status().message());
       return !leaving_;
@@ -229,7 +235,10 @@ bool CoordinatorClient::TakeTurn(absl::Time now) {
   last_turn_ = now;
   const absl::Status flushed = stream_.Flush();
   if (leaving_) return flushed.ok() && stream_.WantsWritable();
-  if (!ended.ok()) LoseCoordinator(ended.message());
+  if (!ended.ok()) {
+    LoseCoordinator(stream_.proving() ? absl::StrCat(ended.message(), "; hint: ", kTokenHint)
+                                      : std::string(ended.message()));
+  }
   if (now - heard_ > beat_ * kSilentBeats) LoseCoordinator("it stopped answering");
   return true;
 }

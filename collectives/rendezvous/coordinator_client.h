@@ -40,6 +40,7 @@ struct JoinOptions {
   int rank = -1;  // -1: any free rank
   int ranks = 1;
   GroupMember member;
+  std::shared_ptr<const transport::JobKeys> keys = nullptr;  // of the token; null: none
   // Called from time to time during the rendezvous; an error ends the wait. May be empty. The
   // function must not call the client.
   std::function<absl::Status()> interrupted;

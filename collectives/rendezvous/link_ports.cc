@@ -73,10 +73,13 @@ absl::StatusOr<std::shared_ptr<TransportHub>> RdmaHub(absl::string_view host,
 }
 
 absl::StatusOr<std::shared_ptr<TransportHub>> ZmqHub(absl::string_view host,
-                                                     absl::Duration patience) {
+                                                     absl::Duration patience,
+                                                     const GroupSecurity& security) {
   transport::ZmqOptions options;
   options.context = std::make_shared<transport::ZmqContext>(1);
   options.bind = absl::StrCat("tcp://", host, ":*");
+  options.keys = security.keys;
+  options.encrypted = security.encrypted;
   options.connect_deadline = patience;
   options.linger = kLinger;
   options.goodbye_wait = kGoodbye;
@@ -100,15 +103,23 @@ absl::StatusOr<LinkChoice> LinkChoiceOf(absl::string_view kind) {
       absl::StrCat("link '", kind, "': expected shm, rdma, tcp, zmq or auto"));
 }
 
-absl::StatusOr<LinkPorts> LinkPorts::Open(absl::string_view host, LinkChoice choice) {
+absl::StatusOr<LinkPorts> LinkPorts::Open(absl::string_view host, LinkChoice choice,
+                                          const GroupSecurity& security) {
+  const bool encrypted = security.encrypts();
+  if (encrypted && (choice == LinkChoice::kTcp || choice == LinkChoice::kRdma)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "links over ", NameOf(choice), " cannot be encrypted; expected ", NameOf(LinkChoice::kZmq),
+        ", ", NameOf(LinkChoice::kShm), " or ", NameOf(LinkChoice::kAuto)));
+  }
   LinkPorts ports;
+  ports.security_ = security;
   TANDEM_ASSIGN_OR_RETURN(ports.tcp_, TcpListener::Bind(absl::StrCat(host, ":0")));
   ports.local_name_ = RandomName();
   TANDEM_ASSIGN_OR_RETURN(ports.local_, transport::UnixListener::Bind(ports.local_name_));
-  if (choice == LinkChoice::kZmq) {
-    TANDEM_ASSIGN_OR_RETURN(ports.zmq_, ZmqHub(host, kAnyPatience));
+  if (choice == LinkChoice::kZmq || (encrypted && choice == LinkChoice::kAuto)) {
+    TANDEM_ASSIGN_OR_RETURN(ports.zmq_, ZmqHub(host, kAnyPatience, security));
   }
-  if (choice != LinkChoice::kAuto && choice != LinkChoice::kRdma) return ports;
+  if (encrypted || (choice != LinkChoice::kAuto && choice != LinkChoice::kRdma)) return ports;
   auto rdma = RdmaHub(host, choice == LinkChoice::kAuto ? kPatience : kAnyPatience);
   ports.rdma_missing_ = rdma.status();
   if (rdma.ok()) ports.rdma_ = *std::move(rdma);

@@ -18,8 +18,9 @@
 
 namespace tandem::collectives {
 
-// kAuto takes shared memory on one host, RDMA if both ends have a device, else TCP. Any other
-// choice is binding: if a rank cannot use it, it gets no link.
+// kAuto takes shared memory on one host, RDMA if both ends have a device, else TCP. If links are
+// encrypted, it takes shared memory on one host, else ZeroMQ. Any other choice is binding: if a
+// rank cannot use it, it gets no link.
 enum class LinkChoice { kAuto, kTcp, kShm, kRdma, kZmq };
 
 // "shared memory", "TCP", "RDMA", "ZeroMQ"; kAuto: "any link".
@@ -33,9 +34,11 @@ class LinkPorts {
  public:
   // `host` is the address at which other ranks reach this one (LocalHostTowards in tcp_socket.h
   // finds it). RDMA uses the device that has this address, else any active device. UNAVAILABLE:
-  // `choice` is kRdma and there is no RDMA.
+  // `choice` is kRdma and there is no RDMA. INVALID_ARGUMENT: links are encrypted, and those of
+  // `choice` cannot be.
   static absl::StatusOr<LinkPorts> Open(absl::string_view host = "127.0.0.1",
-                                        LinkChoice choice = LinkChoice::kAuto);
+                                        LinkChoice choice = LinkChoice::kAuto,
+                                        const GroupSecurity& security = {});
 
   // This process as a member: host, addresses and `about`; no GPU.
   GroupMember member() const;
@@ -44,6 +47,7 @@ class LinkPorts {
   // Null if there is none.
   TransportHub* rdma() { return rdma_.get(); }
   TransportHub* zmq() { return zmq_.get(); }
+  const GroupSecurity& security() const { return security_; }
   // Why there is no RDMA.
   const absl::Status& rdma_missing() const { return rdma_missing_; }
 
@@ -52,6 +56,7 @@ class LinkPorts {
   transport::UnixListener local_;
   std::string local_name_;
   std::shared_ptr<TransportHub> rdma_, zmq_;
+  GroupSecurity security_;
   absl::Status rdma_missing_;
 };
 

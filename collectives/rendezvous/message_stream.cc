@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/status_macros.h"
 #include "collectives/links/tcp_socket.h"
 
 namespace tandem::collectives {
@@ -17,7 +18,23 @@ constexpr size_t kLengthBytes = 4;
 // The most bytes that may wait for a peer that does not read.
 constexpr size_t kMaxQueuedBytes = size_t{64} << 20;
 
+void AppendLength(size_t length, std::string* out) {
+  TANDEM_CHECK(length <= UINT32_MAX);
+  for (size_t i = 0; i < kLengthBytes; ++i) out->push_back(static_cast<char>(length >> (8 * i)));
+}
+
+void AppendBytes(absl::string_view bytes, std::string* out) {
+  AppendLength(bytes.size(), out);
+  absl::StrAppend(out, bytes);
+}
+
 }  // namespace
+
+MessageStream::MessageStream(OwnedFd socket, size_t max_message_bytes,
+                             std::unique_ptr<transport::Proof> proof)
+    : socket_(std::move(socket)), max_bytes_(max_message_bytes), proof_(std::move(proof)) {
+  if (proof_ != nullptr && proof_->connects()) AppendBytes(proof_->Hello(), &out_);
+}
 
 absl::Status MessageStream::Receive() {
   std::array<char, 16384> bytes;
@@ -38,8 +55,8 @@ absl::Status MessageStream::Receive() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> MessageStream::Next(google::protobuf::MessageLite* message) {
-  if (in_.size() < kLengthBytes) return false;
+absl::StatusOr<absl::optional<size_t>> MessageStream::NextLength() const {
+  if (in_.size() < kLengthBytes) return absl::nullopt;
   uint32_t length = 0;
   for (size_t i = 0; i < kLengthBytes; ++i) {
     length |= static_cast<uint32_t>(static_cast<uint8_t>(in_[i])) << (8 * i);
@@ -48,19 +65,47 @@ absl::StatusOr<bool> MessageStream::Next(google::protobuf::MessageLite* message)
     return absl::InvalidArgumentError(
         absl::StrCat("a message of ", length, " bytes, at most ", max_bytes_, " are allowed"));
   }
-  if (in_.size() < kLengthBytes + length) return false;
-  if (!message->ParseFromArray(in_.data() + kLengthBytes, static_cast<int>(length))) {
-    return absl::InvalidArgumentError(absl::StrCat(length, " bytes that are not a message"));
+  if (in_.size() < kLengthBytes + length) return absl::nullopt;
+  return absl::optional<size_t>(length);
+}
+
+absl::StatusOr<bool> MessageStream::Next(google::protobuf::MessageLite* message) {
+  for (;;) {
+    TANDEM_ASSIGN_OR_RETURN(const absl::optional<size_t> length, NextLength());
+    if (!length.has_value()) return false;
+    if (proof_ == nullptr) {
+      if (!message->ParseFromArray(in_.data() + kLengthBytes, static_cast<int>(*length))) {
+        return absl::InvalidArgumentError(absl::StrCat(*length, " bytes that are not a message"));
+      }
+      in_.erase(0, kLengthBytes + *length);
+      return true;
+    }
+    TANDEM_RETURN_IF_ERROR(TakeProof(absl::string_view(in_).substr(kLengthBytes, *length)));
+    in_.erase(0, kLengthBytes + *length);
   }
-  in_.erase(0, kLengthBytes + length);
-  return true;
+}
+
+// Answers at once, because the caller only flushes after messages of its own.
+absl::Status MessageStream::TakeProof(absl::string_view bytes) {
+  TANDEM_ASSIGN_OR_RETURN(const std::string answer, proof_->Take(bytes));
+  if (!answer.empty()) AppendBytes(answer, &out_);
+  if (proof_->done()) {
+    proof_.reset();
+    out_ += std::exchange(held_, std::string());
+  }
+  (void)Flush();  // a failure shows when the socket is read
+  return absl::OkStatus();
 }
 
 void MessageStream::Send(const google::protobuf::MessageLite& message) {
-  const size_t length = message.ByteSizeLong();
-  TANDEM_CHECK(length <= UINT32_MAX);
-  for (size_t i = 0; i < kLengthBytes; ++i) out_.push_back(static_cast<char>(length >> (8 * i)));
-  TANDEM_CHECK(message.AppendToString(&out_));
+  std::string* const out = proof_ != nullptr ? &held_ : &out_;
+  AppendLength(message.ByteSizeLong(), out);
+  TANDEM_CHECK(message.AppendToString(out));
+}
+
+void MessageStream::SendUnproven(const google::protobuf::MessageLite& message) {
+  proof_.reset();
+  Send(message);
 }
 
 absl::Status MessageStream::Flush() {

@@ -26,6 +26,11 @@ std::string LinkTarget(const char* path) {
 
 }  // namespace
 
+std::unique_ptr<transport::Proof> NewProof(transport::Proof::Side side,
+                                           const std::shared_ptr<const transport::JobKeys>& keys) {
+  return keys == nullptr ? nullptr : std::make_unique<transport::Proof>(side, keys);
+}
+
 GroupMember MemberFrom(const rendezvous::Member& member) {
   return {member.host(),  member.tcp_address(),  member.unix_name(),
           member.about(), member.rdma_address(), member.zmq_address()};

@@ -4,16 +4,36 @@
 #ifndef TANDEM_COLLECTIVES_RENDEZVOUS_RENDEZVOUS_H_
 #define TANDEM_COLLECTIVES_RENDEZVOUS_RENDEZVOUS_H_
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "transport/job_keys.h"
+#include "transport/proof.h"
 
 namespace tandem::rendezvous {
 class Member;  // proto/collectives.proto
 }
 
 namespace tandem::collectives {
+
+// What keeps strangers out of a group.
+struct GroupSecurity {
+  // Of the token; null: anybody who knows the group's own token may connect.
+  std::shared_ptr<const transport::JobKeys> keys = nullptr;
+  // With keys: links between hosts are encrypted.
+  bool encrypted = false;
+
+  bool encrypts() const { return keys != nullptr && encrypted; }
+};
+
+// A proof for one connection; null without keys.
+std::unique_ptr<transport::Proof> NewProof(transport::Proof::Side side,
+                                           const std::shared_ptr<const transport::JobKeys>& keys);
+
+// For errors about a wrong token.
+inline constexpr char kTokenHint[] = "give all processes the same TANDEM_TOKEN, or none of them";
 
 struct GroupMember {
   std::string host;               // equal on ranks that can share memory; empty: it cannot

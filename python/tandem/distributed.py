@@ -1,7 +1,8 @@
 """A back end of torch.distributed named "tandem", for scripts that keep DistributedDataParallel.
 
     import tandem.distributed                              # registers it
-    torch.distributed.init_process_group("tandem")         # as with gloo
+    torch.distributed.init_process_group("tandem")         # as with gloo, under torchrun
+    tandem.distributed.join()                              # the same, also under mpirun and srun
 
 The back end has every collective of torch.distributed for tensors in memory of the host, `send`
 and `recv` with tags, `new_group` and asynchronous works. Members find each other by the store of
@@ -30,11 +31,11 @@ from typing import Any, Callable, Iterable, Optional, Sequence, Union
 
 import torch
 import torch.distributed as dist
-from tandem import _abi
+from tandem import _abi, launch
 from tandem._abi import Error
 from tandem.worker import SLICE_MS, Uninterrupted
 
-__all__ = ["ProcessGroup"]
+__all__ = ["ProcessGroup", "join"]
 
 _TYPES = {torch.float32: _abi.F32, torch.float64: _abi.F64, torch.float16: _abi.F16,
           torch.bfloat16: _abi.BF16, torch.int32: _abi.I32, torch.int64: _abi.I64,
@@ -824,6 +825,26 @@ class ProcessGroup(dist.ProcessGroup):
 
     def _get_sequence_number_for_group(self) -> int:
         return 0
+
+
+def join(**options: Any) -> None:
+    """init_process_group("tandem", **options) for all ranks of a launch. torchrun sets the
+    variables that it reads. Under mpirun and srun the rank comes from theirs, and torch's are not
+    set. On several hosts MASTER_ADDR and MASTER_PORT say where rank 0 is."""
+    if all(os.environ.get(name) for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")):
+        dist.init_process_group("tandem", **options)
+        return
+    place = launch.find()
+    if place is None:
+        raise Error("tandem.distributed.join: no launcher has told the rank of this process; start "
+                    "it by mpirun, srun or torchrun")
+    if not place.address:
+        raise Error("tandem.distributed.join: the ranks are on several hosts; export MASTER_ADDR "
+                    "and MASTER_PORT, the host of rank 0 and a free port there")
+    if place.one_host:
+        os.environ.setdefault("TANDEM_GROUP_HOST", "127.0.0.1")
+    dist.init_process_group("tandem", init_method=place.address, rank=place.rank,
+                            world_size=place.size, **options)
 
 
 _MONITORED = 1 << 32  # above all tags of torch.distributed, which are 32-bit

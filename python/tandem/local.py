@@ -7,6 +7,7 @@ import ctypes
 import json
 import os
 import re
+import secrets
 import shutil
 import signal
 import subprocess
@@ -64,6 +65,8 @@ class LocalCluster:
         moved = os.path.join(self.out, "logs", "scheduler.log")
         if resume and os.path.exists(moved):
             shutil.copyfile(moved, self._logs["scheduler"])
+        if "TANDEM_TOKEN_FILE" not in os.environ:  # processes of other users cannot join the job
+            os.environ.setdefault("TANDEM_TOKEN", secrets.token_hex(32))
         try:
             self._start("scheduler", [programs["scheduler"], "--resume" if resume else "--out",
                                       self.out])

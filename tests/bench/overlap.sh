@@ -58,6 +58,8 @@ done
 for ((round = 1; round <= rounds; ++round)); do
   dir=$out/round-$round
   mkdir -p "$dir"
+  TANDEM_TOKEN=$(od -An -tx1 -N32 /dev/urandom | tr -d ' \n')
+  export TANDEM_TOKEN
   ip netns exec $a "$build/bin/tandem-scheduler" "${job[@]}" --bind 'tcp://10.78.1.1:*' \
     --out "$dir" --overwrite --no-checkpoint >"$dir/scheduler.txt" 2>"$dir/scheduler.log" &
   scheduler=$!

@@ -1,10 +1,11 @@
 # The command line as a user meets it. These start whole jobs, and so need LibTorch.
 if(TANDEM_TORCH)
+  set(sampled_agent_test 2)
   set(sampled_kill_test 3)
   set(sampled_compare_test 3)
   set(sampled_netns_test 3)
   set(sampled_virtual_hosts_test 3)
-  foreach(name compare_test known_answers_test output_folder_test start_test refusal_test kill_test netns_test pin_test terminal_test virtual_hosts_test)
+  foreach(name agent_test compare_test known_answers_test output_folder_test start_test refusal_test kill_test netns_test pin_test terminal_test virtual_hosts_test)
     tandem_test(${name} SRCS ${CMAKE_SOURCE_DIR}/tests/integration/${name}.cc
                 DEPS tandem::run_job tandem::small_job
                 LABELS integration TIMEOUT 600 SAMPLED ${sampled_${name}})
@@ -24,9 +25,15 @@ if(TANDEM_TORCH)
 endif()
 tandem_test(children_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/cli/children_test.cc
             DEPS tandem::cli LABELS unit)
+tandem_test(launch_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/cli/launch_test.cc
+            DEPS tandem::cli LABELS unit)
 tandem_test(supervisor_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/cli/supervisor_test.cc
             DEPS tandem::cli LABELS unit)
 tandem_test(progress_view_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/cli/progress_view_test.cc
+            DEPS tandem::cli LABELS unit)
+tandem_test(status_view_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/cli/status_view_test.cc
+            DEPS tandem::cli LABELS unit)
+tandem_test(log_tail_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/cli/log_tail_test.cc
             DEPS tandem::cli LABELS unit)
 tandem_test(doctor_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/tools/doctor_test.cc
             DEPS tandem::doctor LABELS unit)

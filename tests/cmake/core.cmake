@@ -57,5 +57,7 @@ tandem_test(store_table_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/client/store_ta
   DEPS tandem::client tandem::scheduler_shell tandem::server_shell LABELS unit)
 tandem_test(node_link_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/node/node_link_test.cc
   DEPS tandem::node LABELS unit)
+tandem_test(job_token_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/node/job_token_test.cc
+  DEPS tandem::node LABELS unit)
 tandem_test(peer_map_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/transport/peer_map_test.cc
   DEPS tandem::transport LABELS unit)

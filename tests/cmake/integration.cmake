@@ -47,6 +47,7 @@ integration_test(dense_job_test DEPS tandem::small_job)
 integration_test(quorum_job_test SAMPLED 2 DEPS tandem::small_job tandem::cli)
 integration_test(recorded_staleness_test DEPS tandem::small_job)
 integration_test(slow_worker_test DEPS tandem::small_job)
+integration_test(strangers_test SAMPLED 2 DEPS tandem::small_job tandem::proto)
 integration_test(outside_test DEPS tandem::small_job)
 integration_test(attached_test DEPS tandem::small_job tandem::worker tandem::scheduler_shell tandem::server_shell)
 integration_test(capi_test DEPS tandem::small_job tandem::worker tandem::scheduler_shell tandem::server_shell)
@@ -93,6 +94,9 @@ if(TANDEM_TORCH)
   add_test(NAME pages_test
     COMMAND python3 ${CMAKE_SOURCE_DIR}/tests/integration/pages_test.py ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR})
   set_tests_properties(pages_test PROPERTIES LABELS integration TIMEOUT 600)
+  add_test(NAME observe_test
+    COMMAND python3 ${CMAKE_SOURCE_DIR}/tests/integration/observe_test.py ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR})
+  set_tests_properties(observe_test PROPERTIES LABELS integration TIMEOUT 300)
   add_test(NAME results_test
     COMMAND python3 ${CMAKE_SOURCE_DIR}/tests/integration/results_test.py ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR})
   set_tests_properties(results_test PROPERTIES LABELS integration TIMEOUT 300)

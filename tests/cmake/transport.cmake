@@ -4,6 +4,8 @@ tandem_test(transport_conformance_test
             SRCS ${CMAKE_SOURCE_DIR}/tests/unit/transport/transport_conformance_test.cc
             DEPS tandem::transport LABELS unit TIMEOUT 600)
 add_dependencies(transport_conformance_test transport_victim)
+tandem_test(job_keys_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/transport/job_keys_test.cc
+            DEPS tandem::transport LABELS unit)
 tandem_test(rdma_devices_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/rdma/rdma_devices_test.cc
             DEPS tandem::rdma LABELS unit)
 tandem_binary(transport_roundtrip SRCS ${CMAKE_SOURCE_DIR}/tests/bench/transport_roundtrip.cc

@@ -115,7 +115,7 @@ class NetnsTest : public ::testing::Test {
     for (const std::string& set : Settings()) argv.insert(argv.end(), {"--set", set});
     argv.insert(argv.end(), flags.begin(), flags.end());
     return std::make_unique<ChildProcess>(hosts.On(host, argv), folder_.File(name + ".txt"),
-                                          std::map<std::string, std::string>{});
+                                          environment_);
   }
 
   // Where the scheduler says that it is.
@@ -127,6 +127,7 @@ class NetnsTest : public ::testing::Test {
   }
 
   TemporaryFolder folder_;
+  std::map<std::string, std::string> environment_ = {{"TANDEM_TOKEN", std::string(64, 'd')}};
 };
 
 TEST_F(NetnsTest, SameBitsAsOneMachine) {
@@ -242,9 +243,10 @@ TEST_F(NetnsTest, KilledHostIsNamedByAll) {
   if (geteuid() != 0) GTEST_SKIP() << "network namespaces need root";
   const Hosts hosts;
   if (!hosts.ok()) GTEST_SKIP() << "no network namespaces here: " << hosts.why();
-  const auto scheduler =
-      Start(hosts, 1, "scheduler", "tandem-scheduler",
-            {"--bind", "tcp://" + Hosts::Address(1) + ":*", "--set", "train.epochs=1000000"});
+  environment_ = {};
+  const auto scheduler = Start(hosts, 1, "scheduler", "tandem-scheduler",
+                               {"--bind", "tcp://" + Hosts::Address(1) + ":*", "--insecure",
+                                "--set", "train.epochs=1000000"});
   const std::string address = AddressOf(scheduler.get());
   ASSERT_NE(address, "");
   std::vector<std::unique_ptr<ChildProcess>> nodes;

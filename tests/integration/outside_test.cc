@@ -67,7 +67,8 @@ TEST(OutsideTest, AProgramReadsRowsOfARunningJob) {
   const auto reads = [&](uint64_t id, const std::string& output) {
     return std::make_unique<ChildProcess>(
         std::vector<std::string>{build + "/read_rows", scheduler, "rest", absl::StrCat(id)},
-        folder.File(output), std::map<std::string, std::string>());
+        folder.File(output),
+        std::map<std::string, std::string>{{"TANDEM_TOKEN_FILE", job.File("run/token")}});
   };
   const auto of_trained = reads(trained, "trained"), of_unknown = reads(unknown, "unknown");
   const RunResult ended = run.Finish(kPatience);

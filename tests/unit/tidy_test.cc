@@ -156,6 +156,7 @@ TEST_F(TidyTest, OnlyTimestampsReadTheTimeOfDay) {
       "cmake/tsan_abseil.cc",                  // speaks of Abseil's waits
       "collectives/dump.cc",                   // when a dump was written
       "tools/doctor/doctor_peer.cc",           // compares the clocks of hosts
+      "node/log.cc",                           // lines of the log
       "scheduler/scheduler_shell.cc",          // lines of the log
       "tools/study/manifest.cc",               // when a study began
       "tests/unit/tools/doctor_peer_test.cc",  // as doctor_peer.cc

@@ -12,12 +12,17 @@
 
 namespace tandem::bench {
 
-// Each endpoint has a context of its own, so that two endpoints share no thread.
-inline std::unique_ptr<transport::Transport> NewZmqEndpoint(EndpointId self = {}) {
+// Each endpoint has a context of its own, so that two endpoints share no thread. `keys` and
+// `encrypted`: as in ZmqOptions.
+inline std::unique_ptr<transport::Transport> NewZmqEndpoint(
+    EndpointId self = {}, std::shared_ptr<const transport::JobKeys> keys = nullptr,
+    bool encrypted = false) {
   transport::ZmqOptions options;
   options.context = std::make_shared<transport::ZmqContext>(1);
   options.self = self;
   options.incarnation = 1;
+  options.keys = std::move(keys);
+  options.encrypted = encrypted;
   auto made = transport::NewZmqTransport(options);
   TANDEM_CHECK_OK(made.status());
   return *std::move(made);

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/status_macros.h"
 #include "collectives/rendezvous/coordinator.h"
+#include "node/job_token.h"
 #include "tools/bench/rank_processes.h"
 
 namespace tandem::bench {
@@ -42,6 +43,7 @@ absl::Status RunJoinedCollectiveBench(const CollectiveBenchOptions& options,
     collectives::CoordinatorOptions listen;
     listen.address = joined.listen;
     listen.own_rank = joined.rank;
+    TANDEM_ASSIGN_OR_RETURN(listen.keys, node::FindKeys(/*folder=*/""));
     TANDEM_ASSIGN_OR_RETURN(coordinator, collectives::Coordinator::Start(std::move(listen)));
     address = coordinator->address();
     out << "coordinator at " << address << std::endl;

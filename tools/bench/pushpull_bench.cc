@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "base/check.h"
 #include "base/hash.h"
 #include "base/process.h"
@@ -41,16 +42,20 @@ double QuantileOf(std::vector<double> all, double q) {
   return all[static_cast<size_t>(q * static_cast<double>(all.size() - 1) + 0.5)];
 }
 
+// ZeroMQ as in a job without a token, and with security.encrypt: CONTROL and ALL; shared memory.
+constexpr absl::string_view kTransports[] = {"zmq", "zmq-proven", "zmq-encrypted", "shm"};
+
 absl::Status CheckOptions(const PushPullBenchOptions& o) {
   const bool counts = o.rows >= 1 && o.dim >= 1 && o.repetitions >= 1 && o.trips >= 1 &&
                       o.frame_bytes >= 1 && o.in_flight >= 1;
   for (const std::string& transport : o.transports) {
-    if (transport == "zmq" || transport == "shm") continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("bench pushpull: transport ", transport, ", expected zmq or shm"));
+    if (std::count(std::begin(kTransports), std::end(kTransports), transport) == 1) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "bench pushpull: transport ", transport, ", expected ", absl::StrJoin(kTransports, ", ")));
   }
   if (o.transports.empty()) {
-    return absl::InvalidArgumentError("bench pushpull: no transport, expected zmq, shm or both");
+    return absl::InvalidArgumentError(
+        absl::StrCat("bench pushpull: no transport, expected ", absl::StrJoin(kTransports, ", ")));
   }
   for (const int64_t keys : o.keys) {
     if (!counts || keys < 1 || keys > o.rows) {
@@ -198,7 +203,12 @@ class BareTrips {
 // ---- the client and its shard ----
 
 std::unique_ptr<transport::Transport> NewEndpoint(const std::string& transport, EndpointId self) {
-  return transport == "zmq" ? NewZmqEndpoint(self) : NewShmEndpoint();
+  if (transport == "shm") return NewShmEndpoint();
+  if (transport == "zmq") return NewZmqEndpoint(self);
+  auto keys = transport::JobKeys::FromToken(std::string(2 * transport::JobKeys::kTokenBytes, '7'));
+  TANDEM_CHECK_OK(keys.status());
+  return NewZmqEndpoint(self, std::make_shared<transport::JobKeys>(*std::move(keys)),
+                        transport == "zmq-encrypted");
 }
 
 job::ResolvedJob MakePlan(const PushPullBenchOptions& options) {

@@ -19,6 +19,7 @@
 #include "collectives/rendezvous/connect_links.h"
 #include "collectives/rendezvous/coordinator.h"
 #include "collectives/rendezvous/coordinator_client.h"
+#include "node/job_token.h"
 #include "transport/unix_link.h"
 
 namespace tandem::bench {
@@ -99,6 +100,7 @@ absl::Status BeRankZero(const RankOptions& options, const RankBody& body,
                         std::unique_ptr<collectives::Coordinator>* coordinator) {
   collectives::CoordinatorOptions listen;
   listen.own_rank = 0;
+  TANDEM_ASSIGN_OR_RETURN(listen.keys, node::FindKeys(/*folder=*/""));
   TANDEM_ASSIGN_OR_RETURN(*coordinator, collectives::Coordinator::Start(std::move(listen)));
   const std::string& address = (*coordinator)->address();
   for (size_t r = 1; r < children.size(); ++r) {
@@ -114,12 +116,16 @@ absl::Status RunRank(const RankOptions& options, const std::string& coordinator,
   TANDEM_ASSIGN_OR_RETURN(const std::string host, collectives::LocalHostTowards(coordinator));
   TANDEM_ASSIGN_OR_RETURN(const collectives::LinkChoice choice,
                           collectives::LinkChoiceOf(options.link));
-  TANDEM_ASSIGN_OR_RETURN(collectives::LinkPorts ports, collectives::LinkPorts::Open(host, choice));
+  collectives::GroupSecurity security;
+  TANDEM_ASSIGN_OR_RETURN(security.keys, node::FindKeys(/*folder=*/""));
+  TANDEM_ASSIGN_OR_RETURN(collectives::LinkPorts ports,
+                          collectives::LinkPorts::Open(host, choice, security));
   collectives::JoinOptions join;
   join.coordinator = coordinator;
   join.group = "bench";
   join.rank = rank;
   join.ranks = options.ranks;
+  join.keys = security.keys;
   join.member = ports.member();
   TANDEM_ASSIGN_OR_RETURN(const auto client, collectives::CoordinatorClient::Join(join, deadline));
   const collectives::GroupMembership membership = client->membership();

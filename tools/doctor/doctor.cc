@@ -27,7 +27,7 @@ constexpr uint64_t kFilesAtRest = 64, kFilesOfPeer = 8;
 constexpr uint64_t kLockedAtRest = uint64_t{4} << 20, kLockedOfPeer = uint64_t{12} << 20;
 constexpr int kThreadsOfProcess = 6;  // without compute threads: heartbeats, I/O, readers
 // Threads without which a process cannot start: those of ZeroMQ, heartbeats and its own work.
-constexpr int kLeastOfScheduler = 3, kLeastOfServer = 5, kLeastOfWorker = 7;
+constexpr int kLeastOfScheduler = 4, kLeastOfServer = 5, kLeastOfWorker = 7;
 constexpr uint64_t kLeastFiles = 32;  // open in any process that has started, measured
 // Blocks of at least this many bytes are separate mappings (server/growable_mapping.h).
 constexpr double kOwnMapping = 4 << 20;

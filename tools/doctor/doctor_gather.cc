@@ -28,6 +28,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "base/owned_fd.h"
+#include "base/proc_files.h"
 #include "base/process.h"
 #include "data/batch_source.h"
 #include "node/network_check.h"
@@ -48,52 +49,7 @@ namespace fs = std::filesystem;
 
 constexpr absl::Duration kLoaderBound = absl::Seconds(5);
 
-std::string ReadLine(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
-
-uint64_t ReadNumber(const std::string& path, uint64_t otherwise) {
-  uint64_t value = 0;
-  return absl::SimpleAtoi(ReadLine(path), &value) ? value : otherwise;
-}
-
-// "Key:   value unit" of a file under /proc.
-uint64_t FieldOf(const std::string& path, absl::string_view key, uint64_t otherwise) {
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) {
-    absl::string_view rest = line;
-    if (!absl::ConsumePrefix(&rest, key)) continue;
-    const std::vector<std::string> words =
-        absl::StrSplit(rest, absl::ByAnyChar(": \t"), absl::SkipEmpty());
-    uint64_t value = 0;
-    if (!words.empty() && absl::SimpleAtoi(words[0], &value)) return value;
-  }
-  return otherwise;
-}
-
 // ---- limits, cores, memory ----
-
-std::string ControlGroup() {
-  std::ifstream file("/proc/self/cgroup");
-  for (std::string line; std::getline(file, line);) {
-    if (absl::StartsWith(line, "0::")) return absl::StrCat("/sys/fs/cgroup", line.substr(3));
-  }
-  return "/sys/fs/cgroup";
-}
-
-// The control groups from this one up to the root. Each may set a limit.
-std::vector<std::string> GroupsUp() {
-  std::vector<std::string> all;
-  const fs::path root = "/sys/fs/cgroup";
-  for (fs::path at = ControlGroup(); at != at.parent_path(); at = at.parent_path()) {
-    all.push_back(at.string());
-    if (at == root) break;
-  }
-  return all;
-}
 
 int Cores() {
   cpu_set_t set;
@@ -101,8 +57,8 @@ int Cores() {
   int cores = sched_getaffinity(0, sizeof set, &set) == 0
                   ? CPU_COUNT(&set)
                   : static_cast<int>(std::thread::hardware_concurrency());
-  for (const std::string& group : GroupsUp()) {
-    const std::vector<std::string> words = absl::StrSplit(ReadLine(group + "/cpu.max"), ' ');
+  for (const std::string& group : ControlGroups()) {
+    const std::vector<std::string> words = absl::StrSplit(FirstLineOf(group + "/cpu.max"), ' ');
     double quota = 0, period = 0;
     if (words.size() == 2 && absl::SimpleAtod(words[0], &quota) &&
         absl::SimpleAtod(words[1], &period) && period > 0) {
@@ -112,17 +68,6 @@ int Cores() {
   return std::max(cores, 1);
 }
 
-uint64_t FreeMemory() {
-  uint64_t free = FieldOf("/proc/meminfo", "MemAvailable", kUnlimited);
-  if (free != kUnlimited) free *= 1024;
-  for (const std::string& group : GroupsUp()) {
-    const uint64_t most = ReadNumber(group + "/memory.max", kUnlimited);
-    const uint64_t used = ReadNumber(group + "/memory.current", 0);
-    if (most != kUnlimited) free = std::min(free, most - std::min(most, used));
-  }
-  return free;
-}
-
 uint64_t LimitOf(rlim_t limit) { return limit == RLIM_INFINITY ? kUnlimited : limit; }
 
 uint64_t ThreadsLeft() {
@@ -130,9 +75,9 @@ uint64_t ThreadsLeft() {
   rlimit limit = {};
   // Does not subtract the user's running threads, because counting them is slow. Root has no limit.
   if (geteuid() != 0 && getrlimit(RLIMIT_NPROC, &limit) == 0) left = LimitOf(limit.rlim_cur);
-  for (const std::string& group : GroupsUp()) {
-    const uint64_t most = ReadNumber(group + "/pids.max", kUnlimited);
-    const uint64_t used = ReadNumber(group + "/pids.current", 0);
+  for (const std::string& group : ControlGroups()) {
+    const uint64_t most = NumberIn(group + "/pids.max", kUnlimited);
+    const uint64_t used = NumberIn(group + "/pids.current", 0);
     if (most != kUnlimited) left = std::min(left, most - std::min(most, used));
   }
   return left;
@@ -246,15 +191,15 @@ RdmaPortFact PortOf(const rdma::RdmaDevice& device, const rdma::RdmaPort& port) 
   fact.active = port.state == rdma::RdmaPortState::kActive;
   fact.ethernet = port.link_layer == rdma::RdmaLinkLayer::kEthernet;
   fact.iwarp = absl::StartsWith(
-      ReadLine(absl::StrCat("/sys/class/infiniband/", device.name, "/node_type")), "4:");
+      FirstLineOf(absl::StrCat("/sys/class/infiniband/", device.name, "/node_type")), "4:");
   fact.mtu_bytes = port.active_mtu_bytes;
   fact.max_mtu_bytes = port.max_mtu_bytes;
   const std::string attributes = PortFolder(device.name, port.number) + "/gid_attrs/";
   for (size_t i = 0; i < port.gids.size(); ++i) {
     if (rdma::IsZero(port.gids[i])) continue;
     fact.gids.push_back({static_cast<int>(i), rdma::GidToString(port.gids[i]),
-                         ReadLine(absl::StrCat(attributes, "types/", i)),
-                         ReadLine(absl::StrCat(attributes, "ndevs/", i))});
+                         FirstLineOf(absl::StrCat(attributes, "types/", i)),
+                         FirstLineOf(absl::StrCat(attributes, "ndevs/", i))});
   }
   return fact;
 }
@@ -360,7 +305,7 @@ std::string HolderOf(uint16_t port) {
     int pid = 0;
     if (!absl::SimpleAtoi(process->path().filename().string(), &pid)) continue;
     if (Holds(process->path(), what)) {
-      return absl::StrCat(ReadLine((process->path() / "comm").string()), ", pid ", pid);
+      return absl::StrCat(FirstLineOf((process->path() / "comm").string()), ", pid ", pid);
     }
   }
   return "";
@@ -372,19 +317,21 @@ std::string TandemVersion() {
   return absl::StrCat(TANDEM_VERSION, ", frames ", static_cast<int>(kFrameVersion));
 }
 
-std::string BootId() { return ReadLine("/proc/sys/kernel/random/boot_id"); }
+std::string BootId() { return FirstLineOf("/proc/sys/kernel/random/boot_id"); }
 
 HostFacts GatherLimits() {
   HostFacts facts;
   facts.cores = Cores();
-  facts.memory_free_bytes = FreeMemory();
+  if (const HostMemory memory = MemoryOfHost(); memory.total > 0) {
+    facts.memory_free_bytes = memory.available;
+  }
   rlimit files = {};
   if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
     facts.open_files_soft = LimitOf(files.rlim_cur);
     facts.open_files_hard = LimitOf(files.rlim_max);
   }
   facts.threads_left = ThreadsLeft();
-  facts.max_mappings = ReadNumber("/proc/sys/vm/max_map_count", kUnlimited);
+  facts.max_mappings = NumberIn("/proc/sys/vm/max_map_count", kUnlimited);
   facts.shared_memory_error = SharedMemoryError();
   return facts;
 }

@@ -69,7 +69,7 @@ std::vector<Path> PathsOf(const std::vector<std::unique_ptr<collectives::Link>>&
 // rank in the group. Adds to `options` what the group must know of the workers.
 absl::StatusOr<std::vector<std::unique_ptr<collectives::Link>>> ConnectWorkers(
     const job::ResolvedJob& plan, const char* group, int rank, const std::vector<int>& workers,
-    const std::string& coordinator, collectives::GroupOptions* options, std::vector<Path>* paths) {
+    const Rendezvous& rendezvous, collectives::GroupOptions* options, std::vector<Path>* paths) {
   // A worker with its own module joins when the module and the data are ready. The user's code
   // decides how long that takes, so the longer limit applies.
   const Limits& limits = plan.job.limits();
@@ -80,11 +80,13 @@ absl::StatusOr<std::vector<std::unique_ptr<collectives::Link>>> ConnectWorkers(
   const absl::Time deadline = MonotonicNow() + absl::Seconds(patience);
   // The ports open before the rendezvous, because the rendezvous publishes their addresses. Links
   // are connected after the rendezvous, when all addresses are known.
-  TANDEM_ASSIGN_OR_RETURN(const std::string host, collectives::LocalHostTowards(coordinator));
+  TANDEM_ASSIGN_OR_RETURN(const std::string host,
+                          collectives::LocalHostTowards(rendezvous.coordinator));
   TANDEM_ASSIGN_OR_RETURN(collectives::LinkPorts ports,
-                          collectives::LinkPorts::Open(host, LinksOf(plan)));
+                          collectives::LinkPorts::Open(host, LinksOf(plan), rendezvous.security));
   collectives::JoinOptions join;
-  join.coordinator = coordinator;
+  join.coordinator = rendezvous.coordinator;
+  join.keys = rendezvous.security.keys;
   join.group = group;
   join.rank = rank;
   join.ranks = static_cast<int>(workers.size());
@@ -131,7 +133,7 @@ std::vector<int> LeadersOf(const std::vector<int>& host_of_rank) {
 
 absl::StatusOr<std::unique_ptr<DeviceSum>> JoinDevices(
     const job::ResolvedJob& plan, collectives::Group& group, const std::vector<int>& host_of_rank,
-    const std::string& coordinator, DenseParameters& dense,
+    const Rendezvous& rendezvous, DenseParameters& dense,
     const GroupRunner::DeviceGradient& gradient, collectives::GroupWatch* watch,
     std::vector<Path>* paths) {
   DeviceSumOptions options;
@@ -144,8 +146,8 @@ absl::StatusOr<std::unique_ptr<DeviceSum>> JoinDevices(
   if (leaders.size() > 1 && own != leaders.end()) {
     collectives::GroupOptions of_leaders = OptionsOf(plan, watch);
     const int number = static_cast<int>(own - leaders.begin());
-    TANDEM_ASSIGN_OR_RETURN(auto links, ConnectWorkers(plan, "leaders", number, leaders,
-                                                       coordinator, &of_leaders, paths));
+    TANDEM_ASSIGN_OR_RETURN(auto links, ConnectWorkers(plan, "leaders", number, leaders, rendezvous,
+                                                       &of_leaders, paths));
     options.leaders =
         std::make_unique<collectives::Group>(number, std::move(links), std::move(of_leaders));
   }
@@ -153,14 +155,16 @@ absl::StatusOr<std::unique_ptr<DeviceSum>> JoinDevices(
 }
 
 absl::StatusOr<std::unique_ptr<DenseSteps>> NewQuorumSteps(
-    const job::ResolvedJob& plan, const std::string& coordinator, AbortableWatch& watch,
+    const job::ResolvedJob& plan, const Rendezvous& rendezvous, AbortableWatch& watch,
     collectives::Group& group, DenseParameters& dense, GroupRunner& runner) {
   QuorumSums::Options options;
   options.leader = QuorumLeader::OptionsOf(plan);
   options.algorithm = DenseAlgorithm(plan);
   options.deadline = absl::Seconds(plan.job.limits().stall_timeout_seconds());
-  TANDEM_ASSIGN_OR_RETURN(const std::string host, collectives::LocalHostTowards(coordinator));
-  TANDEM_ASSIGN_OR_RETURN(auto mail, OpenQuorumMail(group, host, options.deadline, watch));
+  TANDEM_ASSIGN_OR_RETURN(const std::string host,
+                          collectives::LocalHostTowards(rendezvous.coordinator));
+  TANDEM_ASSIGN_OR_RETURN(
+      auto mail, OpenQuorumMail(group, host, options.deadline, watch, rendezvous.security));
   if (plan.job.dense().synchroniser() == Dense::LOCAL_SGD) {
     const QuorumRounds::Options rounds = {options, SyncReplica::OptionsOf(plan)};
     return std::make_unique<QuorumRounds>(dense, std::move(mail), runner, rounds);
@@ -173,21 +177,21 @@ absl::StatusOr<std::unique_ptr<DenseSteps>> NewQuorumSteps(
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<collectives::Group>> ShareModule(
-    const job::ResolvedJob& plan, int rank, const std::string& coordinator, const OwnModule& module,
+    const job::ResolvedJob& plan, int rank, const Rendezvous& rendezvous, const OwnModule& module,
     absl::Span<float> values, AbortableWatch* watch) {
   collectives::GroupOptions options = OptionsOf(plan, watch);
   std::vector<int> workers(static_cast<size_t>(plan.workers()));
   std::iota(workers.begin(), workers.end(), 0);
   std::vector<Path> paths;  // not reported: no gradients travel here
   TANDEM_ASSIGN_OR_RETURN(
-      auto links, ConnectWorkers(plan, "modules", rank, workers, coordinator, &options, &paths));
+      auto links, ConnectWorkers(plan, "modules", rank, workers, rendezvous, &options, &paths));
   auto group = std::make_unique<collectives::Group>(rank, std::move(links), std::move(options));
   TANDEM_RETURN_IF_ERROR(ShareInitialValues(*group, module, values));
   return group;
 }
 
 absl::StatusOr<WorkerGroup> JoinWorkers(const job::ResolvedJob& plan, int rank,
-                                        const std::string& coordinator,
+                                        const Rendezvous& rendezvous,
                                         const std::string& dump_folder, const OwnModule& module,
                                         DenseParameters& dense,
                                         GroupRunner::DeviceGradient device_gradient,
@@ -204,7 +208,7 @@ absl::StatusOr<WorkerGroup> JoinWorkers(const job::ResolvedJob& plan, int rank,
   if (plan.workers() > 1) {
     std::vector<int> workers(static_cast<size_t>(plan.workers()));
     std::iota(workers.begin(), workers.end(), 0);
-    TANDEM_ASSIGN_OR_RETURN(links, ConnectWorkers(plan, kWorkersGroup, rank, workers, coordinator,
+    TANDEM_ASSIGN_OR_RETURN(links, ConnectWorkers(plan, kWorkersGroup, rank, workers, rendezvous,
                                                   &options, &out.paths));
   }
   const std::vector<int> hosts = options.host_of_rank;
@@ -217,7 +221,7 @@ absl::StatusOr<WorkerGroup> JoinWorkers(const job::ResolvedJob& plan, int rank,
   const auto bytes = static_cast<int64_t>(dense.count() * sizeof(float));
   std::unique_ptr<DeviceSum> device_sum;
   if (device_gradient) {
-    TANDEM_ASSIGN_OR_RETURN(device_sum, JoinDevices(plan, *group, hosts, coordinator, dense,
+    TANDEM_ASSIGN_OR_RETURN(device_sum, JoinDevices(plan, *group, hosts, rendezvous, dense,
                                                     device_gradient, watch, &out.paths));
   }
   auto tuning = TuneGroup(plan, bytes, hosts, *group, rules.get(), device_sum.get());
@@ -236,7 +240,7 @@ absl::StatusOr<WorkerGroup> JoinWorkers(const job::ResolvedJob& plan, int rank,
   }
   if (job::SumsByQuorum(plan.job)) {
     TANDEM_ASSIGN_OR_RETURN(out.steps,
-                            NewQuorumSteps(plan, coordinator, *watch, shared, dense, *out.runner));
+                            NewQuorumSteps(plan, rendezvous, *watch, shared, dense, *out.runner));
     return out;
   }
   const int64_t bucket = out.tuning.bucket_bytes;

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "collectives/group.h"
+#include "collectives/rendezvous/rendezvous.h"
 #include "job/job.h"
 #include "proto/wire.pb.h"
 #include "server/manifest.h"
@@ -21,6 +22,12 @@
 
 namespace tandem::worker {
 
+// Where the workers of a job find each other, and what keeps strangers out.
+struct Rendezvous {
+  std::string coordinator;  // host:port
+  collectives::GroupSecurity security;
+};
+
 struct WorkerGroup {
   std::unique_ptr<GroupRunner> runner;
   std::unique_ptr<DenseSteps> steps;  // uses the runner, so it ends first
@@ -28,8 +35,8 @@ struct WorkerGroup {
   std::vector<Path> paths;  // the links to lower ranks, for the scheduler
 };
 
-// Blocks until all workers of the job are there. `coordinator`: host:port of the rendezvous, unused
-// if the job has one worker. `dump_folder`: the folder for a dump of the group, written if the
+// Blocks until all workers of the job are there. `rendezvous`: unused if the job has one worker.
+// `dump_folder`: the folder for a dump of the group, written if the
 // group fails or on request (GroupRunner::RequestDump); empty: none. `watch` ends all waits, also
 // those of this function, and outlives the group. `device_gradient`: set if the job's device is
 // CUDA.
@@ -39,7 +46,7 @@ struct WorkerGroup {
 // links have failed (errors.h). The error is only what this worker has seen: the scheduler decides
 // which worker is lost.
 absl::StatusOr<WorkerGroup> JoinWorkers(const job::ResolvedJob& plan, int rank,
-                                        const std::string& coordinator,
+                                        const Rendezvous& rendezvous,
                                         const std::string& dump_folder, const OwnModule& module,
                                         DenseParameters& dense,
                                         GroupRunner::DeviceGradient device_gradient,
@@ -49,7 +56,7 @@ absl::StatusOr<WorkerGroup> JoinWorkers(const job::ResolvedJob& plan, int rank,
 // dense parameters are on servers. The group lives as long as the job, because other workers may
 // still read from it.
 absl::StatusOr<std::unique_ptr<collectives::Group>> ShareModule(
-    const job::ResolvedJob& plan, int rank, const std::string& coordinator, const OwnModule& module,
+    const job::ResolvedJob& plan, int rank, const Rendezvous& rendezvous, const OwnModule& module,
     absl::Span<float> values, AbortableWatch* watch);
 
 }  // namespace tandem::worker

@@ -18,16 +18,17 @@ constexpr int64_t kAddressBytes = 4096;
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<collectives::AsyncGroup>> OpenQuorumMail(collectives::Group& group,
-                                                                        const std::string& host,
-                                                                        absl::Duration deadline,
-                                                                        AbortableWatch& watch) {
+absl::StatusOr<std::unique_ptr<collectives::AsyncGroup>> OpenQuorumMail(
+    collectives::Group& group, const std::string& host, absl::Duration deadline,
+    AbortableWatch& watch, const collectives::GroupSecurity& security) {
   collectives::AsyncGroupOptions options;
   options.rank = group.rank();
   options.ranks = group.ranks();
   options.host = host;
   // The messages are short, and TCP needs no thread that polls.
-  options.links = collectives::LinkChoice::kTcp;
+  options.links =
+      security.encrypts() ? collectives::LinkChoice::kZmq : collectives::LinkChoice::kTcp;
+  options.security = security;
   options.deadline = deadline;
   TANDEM_ASSIGN_OR_RETURN(auto mail, collectives::AsyncGroup::Open(std::move(options)));
   // Addresses travel in fields of one size (length, then text), because an all-gather needs equal

@@ -52,10 +52,9 @@ namespace tandem::worker {
 
 // Opens the group in which workers exchange news. All ranks of `group` call this function. `host`:
 // the host name by which the other workers reach this one.
-absl::StatusOr<std::unique_ptr<collectives::AsyncGroup>> OpenQuorumMail(collectives::Group& group,
-                                                                        const std::string& host,
-                                                                        absl::Duration deadline,
-                                                                        AbortableWatch& watch);
+absl::StatusOr<std::unique_ptr<collectives::AsyncGroup>> OpenQuorumMail(
+    collectives::Group& group, const std::string& host, absl::Duration deadline,
+    AbortableWatch& watch, const collectives::GroupSecurity& security);
 
 class QuorumSums final : public DenseSteps {
  public:

@@ -45,6 +45,12 @@ TEST_F(ProgressViewTest, AllThatIsPromisedIsInTheLine) {
             "staleness 1.20, max 5 | 0:42 left");
 }
 
+TEST_F(ProgressViewTest, AWorkerThatHasNotBegunDoesNotHideTheOthers) {
+  json progress = Progress(0);
+  progress["max_step"] = 1990;
+  EXPECT_THAT(cli::ProgressView::Format(progress, 200), HasSubstr(", step 0 to 1,990 | "));
+}
+
 TEST_F(ProgressViewTest, ShorterWordsWhereItIsNarrow) {
   const std::string line = cli::ProgressView::Format(Progress(1200), 79);
   EXPECT_EQ(line, "epoch 1 41%, step 1,200, 35,100/s, loss 0.4512, AUC 0.7810, stale 1.20/5, 0:42");

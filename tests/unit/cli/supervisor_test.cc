@@ -60,6 +60,14 @@ TEST_F(SupervisorTest, ThatIsSoAlsoIfTheSchedulerSpeaksFirst) {
   EXPECT_EQ(supervisor_.FailedRole(), "worker 1");
 }
 
+// The scheduler has heard of the signal from the agent of the role.
+TEST_F(SupervisorTest, WhatBothKnowIsSaidOnce) {
+  supervisor_.OnStarted();
+  supervisor_.OnExits(kNow, {Killed("worker 1")});
+  supervisor_.OnFailed(kNow, "worker 1", "was ended by signal 9 (Killed) on host b");
+  EXPECT_EQ(supervisor_.failure(), "worker 1: was ended by signal 9 (Killed) on host b");
+}
+
 TEST_F(SupervisorTest, TheSchedulerKnowsBestWhyARoleExited) {
   supervisor_.OnStarted();
   supervisor_.OnFailed(kNow, "worker 1", "loss is NaN at step 7");

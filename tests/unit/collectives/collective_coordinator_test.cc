@@ -28,9 +28,11 @@
 #include "base/random.h"
 #include "collectives/errors.h"
 #include "collectives/group.h"
+#include "collectives/links/tcp_socket.h"
 #include "collectives/rendezvous/connect_links.h"
 #include "collectives/rendezvous/coordinator_client.h"
 #include "collectives/rendezvous/coordinator_core.h"
+#include "collectives/rendezvous/message_stream.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/test_seed.h"
@@ -868,12 +870,13 @@ INSTANTIATE_TEST_SUITE_P(All, FramedStrangerTest,
 // Both sides of a pair in this process; the kinds of link they get.
 std::pair<std::string, std::string> KindsOf(
     collectives::LinkChoice first, collectives::LinkChoice second,
-    const std::function<void(collectives::GroupMembership*)>& change) {
+    const std::function<void(collectives::GroupMembership*)>& change,
+    const collectives::GroupSecurity& security = {}) {
   collectives::GroupMembership members;
   members.token = "0123456789abcdef";
   std::vector<collectives::LinkPorts> ports;
   for (const collectives::LinkChoice choice : {first, second}) {
-    auto open = collectives::LinkPorts::Open("127.0.0.1", choice);
+    auto open = collectives::LinkPorts::Open("127.0.0.1", choice, security);
     TANDEM_CHECK_OK(open.status());
     ports.push_back(*std::move(open));
     members.members.push_back(ports.back().member());
@@ -921,6 +924,91 @@ TEST(ConnectLinksTest, SharedMemoryOnOneHostTcpWhereThereIsNoRdma) {
   EXPECT_THAT(
       KindsOf(collectives::LinkChoice::kShm, collectives::LinkChoice::kShm, two_hosts).first,
       HasSubstr("does not share memory"));
+}
+
+// A group whose processes have a token.
+collectives::GroupSecurity NewSecurity(bool encrypted = false) {
+  const std::string token = transport::JobKeys::NewToken();
+  return {std::make_shared<transport::JobKeys>(*transport::JobKeys::FromToken(token)), encrypted};
+}
+
+TEST(ConnectLinksTest, LinksWithATokenAreProvenOrEncrypted) {
+  using Kinds = std::pair<std::string, std::string>;
+  const auto as_is = [](collectives::GroupMembership*) {};
+  const auto two_hosts = [](collectives::GroupMembership* m) { m->members[1].host = "elsewhere"; };
+  const auto automatic = collectives::LinkChoice::kAuto, tcp = collectives::LinkChoice::kTcp,
+             zmq = collectives::LinkChoice::kZmq;
+  EXPECT_EQ(KindsOf(tcp, tcp, as_is, NewSecurity()), Kinds("tcp", "tcp"));
+  EXPECT_EQ(KindsOf(zmq, zmq, as_is, NewSecurity()), Kinds("zmq", "zmq"));
+  EXPECT_EQ(KindsOf(automatic, automatic, as_is, NewSecurity(true)), Kinds("shm", "shm"));
+  EXPECT_EQ(KindsOf(automatic, automatic, two_hosts, NewSecurity(true)), Kinds("zmq", "zmq"));
+  for (const auto choice : {tcp, collectives::LinkChoice::kRdma}) {
+    const absl::Status refused =
+        collectives::LinkPorts::Open("127.0.0.1", choice, NewSecurity(true)).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(refused));
+    EXPECT_THAT(refused.message(), HasSubstr("cannot be encrypted; expected ZeroMQ, shared"));
+  }
+}
+
+// The token of the group travels over the network in the clear.
+TEST(ConnectLinksTest, TheTokenOfTheGroupIsNotEnough) {
+  const collectives::GroupSecurity security = NewSecurity();
+  auto ports = collectives::LinkPorts::Open("127.0.0.1", collectives::LinkChoice::kTcp, security);
+  ASSERT_TRUE(ports.ok()) << ports.status();
+  collectives::GroupMembership members;
+  members.token = "0123456789abcdef";
+  members.members = {ports->member(), collectives::GroupMember()};
+  rendezvous::LinkHello hello;
+  hello.set_token(members.token);
+  hello.set_from(1);
+  collectives::MessageStream stranger(
+      *collectives::ConnectTcpBy(ports->tcp().address(), MonotonicNow() + kLong), 256);
+  stranger.Send(hello);
+  ASSERT_TRUE(stranger.Flush().ok());
+  collectives::ConnectOptions options;
+  options.links = collectives::LinkChoice::kTcp;
+  std::vector<std::string> log;
+  options.log = [&](absl::string_view line) { log.emplace_back(line); };
+  options.interrupted = [&] {
+    return log.empty() ? absl::OkStatus() : absl::CancelledError("refused");
+  };
+  const auto links = collectives::ConnectLinks(members, *ports, options, MonotonicNow() + kLong);
+  EXPECT_TRUE(absl::IsCancelled(links.status())) << links.status();
+  EXPECT_THAT(log, ::testing::ElementsAre(HasSubstr("refused a connection: has no token")));
+}
+
+TEST(CoordinatorTokenTest, OnlyProcessesWithTheTokenJoin) {
+  const auto keys = NewSecurity().keys;
+  absl::Mutex mu;
+  std::vector<std::string> log;
+  collectives::CoordinatorOptions listen;
+  listen.keys = keys;
+  listen.log = [&](absl::string_view line) {
+    absl::MutexLock lock(&mu);
+    log.emplace_back(line);
+  };
+  const auto coordinator = collectives::Coordinator::Start(listen);
+  ASSERT_TRUE(coordinator.ok()) << coordinator.status();
+  const auto join = [&](const std::string& address,
+                        const std::shared_ptr<const transport::JobKeys>& own) {
+    collectives::JoinOptions options;
+    options.coordinator = address;
+    options.keys = own;
+    return collectives::CoordinatorClient::Join(options, MonotonicNow() + kLong).status();
+  };
+  EXPECT_TRUE(join((*coordinator)->address(), keys).ok());
+  EXPECT_THAT(join((*coordinator)->address(), nullptr).ToString(),
+              HasSubstr("this process has no token; hint: give all processes the same"));
+  EXPECT_THAT(join((*coordinator)->address(), NewSecurity().keys).ToString(),
+              HasSubstr("UNAUTHENTICATED: the coordinator has another token; hint: give all"));
+  {
+    absl::MutexLock lock(&mu);
+    EXPECT_THAT(log, ::testing::Contains(HasSubstr("ended before it joined: the peer has no")));
+  }
+  const auto open = collectives::Coordinator::Start();
+  ASSERT_TRUE(open.ok()) << open.status();
+  EXPECT_THAT(join((*open)->address(), keys).ToString(),
+              HasSubstr("the same TANDEM_TOKEN, or none"));
 }
 
 TEST(ConnectLinksTest, ZeroMqWhereItIsWanted) {

@@ -292,6 +292,16 @@ job::Overrides Majority(const job::Overrides& more) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
+    Security, ContradictionsTest,
+    ::testing::Values(
+        Contradiction{{{"security.encrypt", "ALL"}, {"cluster.transport", "RDMA"}},
+                      "cluster.transport: RDMA cannot be encrypted, but security.encrypt is ALL; "
+                      "expected AUTO, ZMQ or SHM"},
+        Contradiction{{{"security.encrypt", "ALL"}, {"dense.link", "TCP"}},
+                      "dense.link: TCP cannot be encrypted, but security.encrypt is ALL; expected "
+                      "ANY, ZMQ or SHM"}));
+
+INSTANTIATE_TEST_SUITE_P(
     Quorums, ContradictionsTest,
     ::testing::Values(
         Contradiction{{{"dense.quorum_bound", "4"}},

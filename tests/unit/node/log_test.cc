@@ -33,6 +33,26 @@ TEST(LogTest, SaysWhenHowBadAndWho) {
                                  MatchesRegex(Line("error scheduler: cannot write")), ""));
 }
 
+TEST(LogTest, LinesForProgramsAreJson) {
+  setenv(node::kLogFormatVariable, "json", 1);
+  testing::internal::CaptureStderr();
+  node::Log("worker", 1).Warning("a \"quoted\" line\nand \xff");
+  node::Log("scheduler").Info("100% {} %s");
+  unsetenv(node::kLogFormatVariable);
+  const std::vector<std::string> lines =
+      absl::StrSplit(testing::internal::GetCapturedStderr(), '\n');
+  ASSERT_EQ(lines.size(), 3u) << "one line each";
+  EXPECT_THAT(
+      lines[0],
+      MatchesRegex("\\{\"level\":\"warning\",\"rank\":1,\"role\":\"worker\",\"text\":\"a "
+                   ".*quoted.* line.*nand .*\",\"time\":\"[-0-9]{10}T[:0-9]{8}.[0-9]{3}Z\"\\}"));
+  EXPECT_EQ(node::TextOfLogLine(lines[0]), "a \"quoted\" line\nand \xef\xbf\xbd");
+  EXPECT_EQ(node::TextOfLogLine(lines[1]), "100% {} %s");
+  for (const char* other : {"", "{", "text", "{\"text\":7}", "[]"}) {
+    EXPECT_EQ(node::TextOfLogLine(other), other);
+  }
+}
+
 // Other processes must not be able to fill a disk.
 TEST(LogTest, WhatOthersCauseIsBounded) {
   testing::internal::CaptureStderr();

@@ -288,6 +288,9 @@ TEST_F(PartsTest, ReportsArePassedOnOnceAnInterval) {
   reports.Start(At(0));
   Control control;
   control.mutable_progress()->set_samples(10);
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_TRUE(reports.Add(At(0.2), *members_.worker(rank), control, &effects_).ok());
+  }
   EXPECT_TRUE(reports.Add(At(0.8), *members_.worker(0), control, &effects_).ok());
   EXPECT_FALSE(reports.Add(At(0.8), *members_.server(0), control, &effects_).ok());
   control.mutable_shard_report()->set_server(3);
@@ -299,11 +302,39 @@ TEST_F(PartsTest, ReportsArePassedOnOnceAnInterval) {
   reports.Tick(At(1.5), &effects_);
   reports.Tick(At(1.6), &effects_);
   ASSERT_EQ(effects_.notices.size(), 1u);
-  EXPECT_EQ(effects_.notices[0].progress.samples, 10);
+  EXPECT_EQ(effects_.notices[0].progress.samples, 20);
   EXPECT_FALSE(reports.AskShards(At(1.9), /*servers_are_busy=*/false));
   EXPECT_FALSE(reports.AskShards(At(2), /*servers_are_busy=*/true));
   EXPECT_TRUE(reports.AskShards(At(2), /*servers_are_busy=*/false));
   EXPECT_FALSE(reports.AskShards(At(2), /*servers_are_busy=*/false));
+}
+
+// A worker that has not reported yet would be at step 0. The notice comes when all have reported,
+// or after a few intervals, and covers all of the time before.
+TEST_F(PartsTest, TheFirstNoticeWaitsForAllWorkers) {
+  for (const bool reports_at_last : {true, false}) {
+    effects_.Clear();
+    scheduler::Reports reports(plan_, scheduler::SchedulerTimes(), scheduler::JobLimits(plan_.job),
+                               RunRecord());
+    reports.Start(At(0));
+    Control control;
+    control.mutable_progress()->set_samples(30);
+    control.mutable_progress()->set_step(3);
+    for (double now = 0.1; now < 2.95; now += 0.1) {
+      EXPECT_TRUE(reports.Add(At(now), *members_.worker(0), control, &effects_).ok());
+      reports.Tick(At(now), &effects_);
+    }
+    EXPECT_TRUE(effects_.notices.empty());
+    if (reports_at_last) {
+      EXPECT_TRUE(reports.Add(At(2.95), *members_.worker(1), control, &effects_).ok());
+    }
+    for (double now = 3; now < 5.6; now += 0.1) reports.Tick(At(now), &effects_);
+    ASSERT_FALSE(effects_.notices.empty());
+    const scheduler::JobProgress& first = effects_.notices[0].progress;
+    EXPECT_EQ(first.min_step, reports_at_last ? 3 : 0);
+    EXPECT_NEAR(first.samples_per_second, first.samples / first.seconds, 0.01);
+    EXPECT_LT(first.seconds, reports_at_last ? 4 : 5.6);
+  }
 }
 
 }  // namespace

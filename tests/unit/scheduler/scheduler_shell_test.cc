@@ -246,6 +246,38 @@ TEST_P(ShellTest, AnInterruptEndsTheJobEverywhere) {
   EXPECT_EQ(Join().code(), absl::StatusCode::kCancelled);
 }
 
+// A tool that is no member gets the status. One that asks without pause is answered now and then.
+TEST_P(ShellTest, AToolThatAsksGetsTheStatus) {
+  Start();
+  Node tool(network_, address_, 90, &nodes_);
+  Control ask;
+  ask.mutable_user_request()->set_kind(UserRequest::STATUS);
+  for (int i = 0; i < 50; ++i) tool.Send(ask);
+  ask.mutable_user_request()->set_kind(UserRequest::CHECKPOINT);
+  tool.Send(ask);
+  int answers = 0;
+  std::string text;
+  tool.Await([&](const Control& control) {
+    if (control.user_answer().code() == 0) {
+      ++answers;
+      text = control.user_answer().text();
+    }
+    return control.user_answer().code() != 0;  // this job has no folder for checkpoints
+  });
+  EXPECT_GE(answers, 1);
+  EXPECT_LT(answers, 50);
+  const auto status = nlohmann::json::parse(text);
+  EXPECT_EQ(status["state"], "running");
+  EXPECT_EQ(status["address"], address_);
+  ASSERT_EQ(status["nodes"].size(), 3u);
+  EXPECT_EQ(status["nodes"][0]["name"], "scheduler");
+  EXPECT_GT(status["nodes"][0]["memory_bytes"], 0);
+  ask.mutable_user_request()->set_kind(UserRequest::ABORT);
+  tool.Send(ask);
+  EXPECT_EQ(Join().code(), absl::StatusCode::kCancelled);
+  EXPECT_THAT(std::string(result_.message()), HasSubstr("stopped by tandem stop"));
+}
+
 // A stranger that sends a data frame, or a member that does: the first is ignored, the second
 // named.
 TEST_P(ShellTest, FramesThatAreNotForTheSchedulerAreNoticed) {

@@ -542,6 +542,20 @@ TEST(JobBookTest, TheTimeLeftIsByThePaceOfTraining) {
   EXPECT_NEAR(book.Interval(At(3)).seconds_left, 8, 0.01) << "a fifth of it in two seconds";
 }
 
+// The first steps of a job may be slow for minutes. The estimate must forget them.
+TEST(JobBookTest, TheTimeLeftFollowsThePresentSpeed) {
+  scheduler::JobBook book(TestPlan(1, 1));
+  book.Start(At(0));
+  double done = 0, left = 0;  // of the two epochs
+  for (int second = 1; second <= 300; ++second) {
+    done += second <= 60 ? 0.0001 : 0.004;
+    ASSERT_TRUE(book.AddProgress(0, ProgressAt(0, done, second)).ok());
+    left = book.Interval(At(second)).seconds_left;
+    if (second < 170) continue;
+    EXPECT_NEAR(left, (2 - done) / 0.004, 1) << second;
+  }
+}
+
 // Reports of two workers are never of quite the same moment. Where all take each step together the
 // later one is true of both.
 TEST(JobBookTest, WorkersInStepAreAtOneStep) {

@@ -29,6 +29,7 @@
 //   report CONN SERVER SHARD SENT APPLIED
 //   failure CONN CODE REASON         (CODE: a number of absl::StatusCode)
 //   blame CONN NODE|CODE|REASON
+//   ask CONN KIND          a user's tool asks: CHECKPOINT, END, ABORT, or the number of a kind
 //   lost CONN WHY / closed CONN / garbage CONN WHY
 //   checkpoint PATH / move RANGE SERVER SHARD / end REASON / abort REASON
 #include <algorithm>
@@ -135,6 +136,14 @@ std::string Describe(const Control& control) {
                           control.move_range().view());
     case Control::kBeatAck:
       return "BeatAck";
+    case Control::kUserAnswer:
+      return absl::StrCat(
+          "answer ",
+          absl::StatusCodeToString(static_cast<absl::StatusCode>(control.user_answer().code())),
+          ": ", control.user_answer().text(),
+          control.user_answer().checkpoints() > 0
+              ? absl::StrCat(" (checkpoint ", control.user_answer().checkpoints(), ")")
+              : "");
     default:
       return control.ShortDebugString();
   }
@@ -267,6 +276,12 @@ class Trace {
       SetEntry(words, control.mutable_barrier_enter());
     } else if (verb == "progress") {
       SetProgress(words, control.mutable_progress());
+    } else if (verb == "ask") {
+      UserRequest::Kind kind = UserRequest::KIND_UNSPECIFIED;
+      if (!UserRequest::Kind_Parse(words[2], &kind)) {
+        kind = static_cast<UserRequest::Kind>(Number(words[2]));
+      }
+      control.mutable_user_request()->set_kind(kind);
     } else if (verb == "report") {
       SetReport(words, control.mutable_shard_report());
     } else {

@@ -7,6 +7,7 @@
 #include <unistd.h>
 #include <zmq.h>
 
+#include <array>
 #include <atomic>
 #include <csignal>
 #include <cstdio>
@@ -35,6 +36,7 @@
 #endif
 #include "tests/unit/transport/transport_world.h"
 #include "transport/in_process.h"
+#include "transport/proof.h"
 #include "transport/transport.h"
 #include "transport/zmq_transport.h"
 
@@ -122,13 +124,24 @@ class InProcessWorld final : public TransportWorld {
 
 class ZmqWorld final : public TransportWorld {
  public:
-  explicit ZmqWorld(bool ipc) : context_(std::make_shared<transport::ZmqContext>(1)) {
+  enum class Keys { kNone, kProven, kEncrypted };
+  explicit ZmqWorld(bool ipc, Keys keys = Keys::kNone)
+      : context_(std::make_shared<transport::ZmqContext>(1)), encrypted_(keys == Keys::kEncrypted) {
+    if (keys != Keys::kNone) {
+      const std::string token = transport::JobKeys::NewToken();
+      keys_ = std::make_shared<transport::JobKeys>(*transport::JobKeys::FromToken(token));
+      setenv("TANDEM_TOKEN", token.c_str(), 1);  // for victims
+      if (!encrypted_) setenv("TANDEM_NOT_ENCRYPTED", "1", 1);
+    }
     if (!ipc) return;
     std::string directory = ::testing::TempDir() + "tandem-ipc-XXXXXX";
     TANDEM_CHECK(mkdtemp(directory.data()) != nullptr);
     ipc_directory_ = directory;
   }
   ~ZmqWorld() override {
+    unsetenv("TANDEM_TOKEN");
+    unsetenv("TANDEM_NOT_ENCRYPTED");
+    for (std::thread& thread : proofs_) thread.join();
     for (void* const socket : strangers_) zmq_close(socket);
     if (!ipc_directory_.empty()) std::filesystem::remove_all(ipc_directory_);
   }
@@ -136,9 +149,12 @@ class ZmqWorld final : public TransportWorld {
   transport::ZmqOptions Options() const {
     transport::ZmqOptions options;
     options.context = context_;
+    options.keys = keys_;
+    options.encrypted = encrypted_;
     options.bind = Any();
     options.linger = kPatience;
-    options.goodbye_wait = absl::Milliseconds(50);  // tests drive both ends from one thread
+    // Tests drive both ends from one thread, so nobody answers. Encryption makes connecting slower.
+    options.goodbye_wait = absl::Milliseconds(encrypted_ ? 400 : 50);
     return options;
   }
   std::unique_ptr<transport::Transport> New(const EndpointOptions& want) override {
@@ -154,10 +170,25 @@ class ZmqWorld final : public TransportWorld {
   void SendRaw(const std::string& address, const Parts& parts) override {
     void* const dealer = NewStranger();
     TANDEM_CHECK(zmq_connect(dealer, address.c_str()) == 0);
-    for (size_t i = 0; i < parts.size(); ++i) {
-      const int flags = i + 1 < parts.size() ? ZMQ_SNDMORE : 0;
-      TANDEM_CHECK(zmq_send(dealer, parts[i].data(), parts[i].size(), flags) >= 0);
-    }
+    const auto send = [dealer, parts] {
+      for (size_t i = 0; i < parts.size(); ++i) {
+        const int flags = i + 1 < parts.size() ? ZMQ_SNDMORE : 0;
+        TANDEM_CHECK(zmq_send(dealer, parts[i].data(), parts[i].size(), flags) >= 0);
+      }
+    };
+    if (keys_ == nullptr || encrypted_) return send();
+    // The other end answers when the test polls it.
+    proofs_.emplace_back([dealer, send, keys = keys_] {
+      transport::Proof proof(transport::Proof::Side::kConnects, keys);
+      const std::string hello = proof.Hello();
+      TANDEM_CHECK(zmq_send(dealer, hello.data(), hello.size(), 0) > 0);
+      std::array<char, transport::Proof::kMaxBytes> challenge;
+      TANDEM_CHECK(zmq_recv(dealer, challenge.data(), challenge.size(), 0) ==
+                   static_cast<int>(challenge.size()));
+      const std::string answer = *proof.Take({challenge.data(), challenge.size()});
+      TANDEM_CHECK(zmq_send(dealer, answer.data(), answer.size(), 0) > 0);
+      send();
+    });
   }
   std::unique_ptr<Victim> NewVictim(const std::string& address,
                                     const std::string& connect_to) override {
@@ -167,7 +198,16 @@ class ZmqWorld final : public TransportWorld {
     strangers_.push_back(zmq_socket(context_->handle(), ZMQ_DEALER));
     const int none = 0;
     zmq_setsockopt(strangers_.back(), ZMQ_LINGER, &none, sizeof none);
+    if (keys_ != nullptr && encrypted_) SetKeys(strangers_.back(), *keys_);
     return strangers_.back();
+  }
+  static void SetKeys(void* dealer, const transport::JobKeys& keys) {
+    const auto set = [dealer](int option, const std::string& key) {
+      TANDEM_CHECK(zmq_setsockopt(dealer, option, key.c_str(), key.size() + 1) == 0);
+    };
+    set(ZMQ_CURVE_SERVERKEY, keys.curve_public());
+    set(ZMQ_CURVE_PUBLICKEY, keys.curve_public());
+    set(ZMQ_CURVE_SECRETKEY, keys.curve_secret());
   }
 
  private:
@@ -176,7 +216,10 @@ class ZmqWorld final : public TransportWorld {
     return absl::StrCat("ipc://", ipc_directory_, "/", context_->NextNumber());
   }
   std::string ipc_directory_;
+  std::shared_ptr<const transport::JobKeys> keys_;
   const std::shared_ptr<transport::ZmqContext> context_;
+  const bool encrypted_;
+  std::vector<std::thread> proofs_;  // of strangers
   std::vector<void*> strangers_;
 };
 
@@ -265,7 +308,7 @@ std::vector<int64_t> Iota(int64_t from, int64_t to) {
   return all;
 }
 
-enum class WorldKind { kInProcess, kZmqTcp, kZmqIpc, kShm, kMulti, kRdma };
+enum class WorldKind { kInProcess, kZmqTcp, kZmqIpc, kZmqCurve, kZmqProof, kShm, kMulti, kRdma };
 
 std::unique_ptr<TransportWorld> NewWorld(WorldKind kind) {
   if (kind == WorldKind::kInProcess) return std::make_unique<InProcessWorld>();
@@ -274,7 +317,10 @@ std::unique_ptr<TransportWorld> NewWorld(WorldKind kind) {
 #endif
   if (kind == WorldKind::kShm) return std::make_unique<ShmWorld>();
   if (kind == WorldKind::kMulti) return std::make_unique<MultiWorld>();
-  return std::make_unique<ZmqWorld>(/*ipc=*/kind == WorldKind::kZmqIpc);
+  const ZmqWorld::Keys keys = kind == WorldKind::kZmqCurve   ? ZmqWorld::Keys::kEncrypted
+                              : kind == WorldKind::kZmqProof ? ZmqWorld::Keys::kProven
+                                                             : ZmqWorld::Keys::kNone;
+  return std::make_unique<ZmqWorld>(/*ipc=*/kind == WorldKind::kZmqIpc, keys);
 }
 
 class TransportTest : public ::testing::TestWithParam<WorldKind> {
@@ -661,13 +707,17 @@ TEST_P(TransportTest, EndpointsOnTheirOwnThreadsSendAtOnce) {
 
 INSTANTIATE_TEST_SUITE_P(All, TransportTest,
                          ::testing::Values(WorldKind::kInProcess, WorldKind::kZmqTcp,
-                                           WorldKind::kZmqIpc, WorldKind::kShm, WorldKind::kMulti),
+                                           WorldKind::kZmqIpc, WorldKind::kZmqCurve,
+                                           WorldKind::kZmqProof, WorldKind::kShm,
+                                           WorldKind::kMulti),
                          [](const auto& kind) {
-                           return kind.param == WorldKind::kInProcess ? "InProcess"
-                                  : kind.param == WorldKind::kZmqTcp  ? "ZmqTcp"
-                                  : kind.param == WorldKind::kShm     ? "Shm"
-                                  : kind.param == WorldKind::kMulti   ? "Multi"
-                                                                      : "ZmqIpc";
+                           return kind.param == WorldKind::kInProcess  ? "InProcess"
+                                  : kind.param == WorldKind::kZmqTcp   ? "ZmqTcp"
+                                  : kind.param == WorldKind::kZmqCurve ? "ZmqCurve"
+                                  : kind.param == WorldKind::kZmqProof ? "ZmqProof"
+                                  : kind.param == WorldKind::kShm      ? "Shm"
+                                  : kind.param == WorldKind::kMulti    ? "Multi"
+                                                                       : "ZmqIpc";
                          });
 
 #ifdef TANDEM_HAVE_RDMA

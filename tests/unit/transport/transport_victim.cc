@@ -9,6 +9,7 @@
 
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <utility>
@@ -34,6 +35,10 @@ absl::StatusOr<std::unique_ptr<transport::Transport>> NewTransport(const std::st
   }
   transport::ZmqOptions options;
   options.context = std::make_shared<transport::ZmqContext>(1);
+  if (const char* const token = std::getenv("TANDEM_TOKEN"); token != nullptr) {
+    options.keys = std::make_shared<transport::JobKeys>(*transport::JobKeys::FromToken(token));
+    options.encrypted = std::getenv("TANDEM_NOT_ENCRYPTED") == nullptr;
+  }
   if (bind == "multi" || bind.find(' ') != std::string::npos) {
     return transport::NewMultiTransport(
         ShmAndZmq(bind == "multi" ? "" : bind, transport::ShmOptions(), options));

@@ -125,7 +125,7 @@ std::vector<Outcome> Train(int workers, Dense::Quorum quorum, int64_t bound,
     of_runner.dump_folder = dump_folder;
     member.runner = std::make_unique<worker::GroupRunner>(std::move(group), watch, of_runner);
     if (sync_rounds.has_value()) {
-      auto mail = worker::OpenQuorumMail(shared, "127.0.0.1", absl::Minutes(1), watch);
+      auto mail = worker::OpenQuorumMail(shared, "127.0.0.1", absl::Minutes(1), watch, {});
       ASSERT_TRUE(mail.ok()) << mail.status();
       worker::QuorumRounds::Options options = *sync_rounds;
       options.sums.leader.workers = workers;
@@ -134,7 +134,7 @@ std::vector<Outcome> Train(int workers, Dense::Quorum quorum, int64_t bound,
       member.steps = std::make_unique<worker::QuorumRounds>(*member.dense, *std::move(mail),
                                                             *member.runner, options);
     } else if (quorum != Dense::QUORUM_UNSPECIFIED) {
-      auto mail = worker::OpenQuorumMail(shared, "127.0.0.1", absl::Minutes(1), watch);
+      auto mail = worker::OpenQuorumMail(shared, "127.0.0.1", absl::Minutes(1), watch, {});
       ASSERT_TRUE(mail.ok()) << mail.status();
       worker::QuorumSums::Options options;
       options.leader = {workers, quorum, bound};

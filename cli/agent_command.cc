@@ -1,0 +1,373 @@
+#include "cli/agent_command.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/status_macros.h"
+#include "cli/agent_link.h"
+#include "cli/agent_network.h"
+#include "cli/deal_roles.h"
+#include "cli/launch_environment.h"
+#include "cli/launcher_watch.h"
+#include "cli/resume_point.h"
+#include "cli/role_commands.h"
+#include "cli/supervisor.h"
+#include "node/job_token.h"
+#include "node/network_check.h"
+#include "node/role_flags.h"
+#include "node/role_options.h"
+
+namespace tandem::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kProgram[] = "tandem agent";
+constexpr absl::Duration kTurn = absl::Milliseconds(20);
+constexpr absl::Duration kWelcomeWithin = absl::Seconds(5);
+constexpr absl::Duration kSayNoScheduler = absl::Seconds(5);
+
+// A file with the job in a temporary folder of this process. The destructor removes both.
+class JobFile {
+ public:
+  absl::Status Write(const std::string& text) {
+    std::string folder = (fs::temp_directory_path() / "tandem-agent-XXXXXX").string();
+    if (mkdtemp(folder.data()) == nullptr) {
+      return absl::PermissionDeniedError(absl::StrCat(folder, ": cannot be made"));
+    }
+    folder_ = folder;
+    return WriteFileAtomically(path(), text);
+  }
+  ~JobFile() {
+    std::error_code ignored;
+    if (!folder_.empty()) fs::remove_all(folder_, ignored);
+  }
+  std::string path() const { return folder_ + "/job.textproto"; }
+
+ private:
+  std::string folder_;
+};
+
+// The agent of a rank other than 0.
+class Follower {
+ public:
+  Follower(const AgentFlags& flags, const Launch& launch, LauncherWatch watch)
+      : flags_(flags), launch_(launch), watch_(watch), supervisor_({/*checkpoints=*/true}) {}
+
+  int Execute(absl::Duration patience) {
+    stops_ = node::StopSignals();
+    checkpoints_ = node::CheckpointSignals();
+    if (const absl::Status found = FindScheduler(patience); !found.ok()) {
+      Say(absl::StrCat("failed: ", found.message()));
+      return ExitCode(/*failed=*/true);
+    }
+    if (const absl::Status started = StartRoles(); !started.ok()) {
+      link_->SendStop(/*at_once=*/true);
+      supervisor_.OnCannotStart(std::string(started.message()));
+    }
+    while (!over()) Turn();
+    return Close();
+  }
+
+ private:
+  // Lines of several ranks come together on one terminal.
+  void Say(const std::string& text) const {
+    std::fprintf(stderr, "%s: rank %d: %s\n", kProgram, launch_.rank, text.c_str());
+  }
+
+  int ExitCode(bool failed) const {
+    if (stops_seen_ > 0 && node::StopSignalNumber() > 0) {
+      return node::kExitBySignal + node::StopSignalNumber();
+    }
+    return failed ? node::kExitFailed : node::kExitOk;
+  }
+
+  // Tries the places where the scheduler may be until the right one answers.
+  absl::Status FindScheduler(absl::Duration patience) {
+    const absl::Time begin = MonotonicNow();
+    absl::Time say = begin + kSayNoScheduler;
+    for (;;) {
+      const std::vector<Candidate> candidates =
+          Candidates(launch_, flags_.scheduler, flags_.run.out);
+      for (const Candidate& candidate : candidates) {
+        if (!node::AnswersAsZmq(candidate.address)) continue;
+        TANDEM_ASSIGN_OR_RETURN(const bool right, Join(candidate));
+        if (right) return absl::OkStatus();
+      }
+      watch_.Check();
+      if (stops_->load() > 0) {
+        stops_seen_ = 1;
+        return absl::CancelledError("stopped by a signal before the scheduler was found");
+      }
+      const absl::Time now = MonotonicNow();
+      if (now - begin >= patience) {
+        return absl::UnavailableError(
+            absl::StrCat("no scheduler of this launch ", Places(candidates), " for ",
+                         absl::ToInt64Seconds(patience), " s", why_not_,
+                         "; hint: --scheduler tcp://HOST_OF_RANK_0:PORT"));
+      }
+      if (now >= say) {
+        Say(absl::StrCat("waits for the scheduler ", Places(candidates)));
+        say = absl::InfiniteFuture();
+      }
+      absl::SleepFor(absl::Milliseconds(100));
+    }
+  }
+
+  std::string Places(const std::vector<Candidate>& candidates) const {
+    std::vector<std::string> places;
+    for (const Candidate& candidate : candidates) places.push_back(candidate.address);
+    if (flags_.scheduler.empty() && !flags_.run.out.empty()) {
+      places.push_back(absl::StrCat("the address in ", flags_.run.out, "/address"));
+    }
+    return absl::StrCat("at ", absl::StrJoin(places, " or "));
+  }
+
+  // False: the scheduler there belongs to another run.
+  absl::StatusOr<bool> Join(const Candidate& candidate) {
+    early_.clear();
+    TANDEM_ASSIGN_OR_RETURN(auto keys, node::FindKeys(flags_.run.out));
+    TANDEM_ASSIGN_OR_RETURN(link_,
+                            AgentLink::Open(candidate.address, launch_.rank, std::move(keys)));
+    const absl::Time until = MonotonicNow() + kWelcomeWithin;
+    while (MonotonicNow() < until && link_->status().ok() && stops_->load() == 0) {
+      for (const Control& control : link_->Poll(kTurn)) {
+        if (!control.has_reader_welcome()) {
+          early_.push_back(control);
+          continue;
+        }
+        welcome_ = control.reader_welcome();
+        const std::string run = absl::StrFormat("%016x", welcome_.run());
+        const bool other = (!candidate.run.empty() && candidate.run != run) ||
+                           (!candidate.launch.empty() && candidate.launch != welcome_.launch());
+        if (other) return false;
+        address_ = candidate.address;
+        return true;
+      }
+    }
+    if (!link_->status().ok())
+      why_not_ = absl::StrCat("; the last one: ", link_->status().message());
+    return false;
+  }
+
+  absl::Status StartRoles() {
+    TANDEM_RETURN_IF_ERROR(job_.Write(welcome_.job()));
+    node::RoleFlags role;
+    role.job = job_.path();
+    TANDEM_ASSIGN_OR_RETURN(plan_, node::PlanOf(role));
+    dealt_ = DealRoles(plan_->server_processes(), plan_->workers(), launch_.rank, launch_.size);
+    out_ = flags_.run.out.empty() ? welcome_.out() : flags_.run.out;
+    Say(absl::StrCat(Describe(), ", scheduler at ", address_));
+    if (dealt_.empty()) return absl::OkStatus();
+    std::error_code error;
+    fs::create_directories(out_ + "/logs", error);
+    if (error) {
+      return absl::PermissionDeniedError(
+          absl::StrCat(out_, "/logs: cannot be written: ", error.message()));
+    }
+    TANDEM_RETURN_IF_ERROR(node::ProvideToken(plan_->job, flags_.run.out));
+    const RoleNetwork network = NetworkOfOtherRank(address_, flags_.bind, flags_.advertise);
+    TANDEM_RETURN_IF_ERROR(node::CheckBind(network.bind, network.advertise));
+    RoleOptions options;
+    options.job = job_.path();
+    options.out = out_;
+    options.python = flags_.run.python;
+    options.script_flags = flags_.run.script_flags;
+    options.trace_steps = flags_.run.trace_steps;
+    options.network = network;
+    const RoleCommands roles(*plan_, options);
+    for (const int server : dealt_.servers) {
+      TANDEM_RETURN_IF_ERROR(children_.Start(roles.Server(server, address_)));
+    }
+    for (const int worker : dealt_.workers) {
+      TANDEM_RETURN_IF_ERROR(children_.Start(roles.Worker(worker, address_)));
+    }
+    return absl::OkStatus();
+  }
+
+  // "server 0, worker 1".
+  std::string Describe() const {
+    std::vector<std::string> names;
+    for (const int server : dealt_.servers) names.push_back(absl::StrCat("server ", server));
+    for (const int worker : dealt_.workers) names.push_back(absl::StrCat("worker ", worker));
+    return names.empty() ? "no role is left for this rank; it waits for the end of the job"
+                         : absl::StrCat("starts ", absl::StrJoin(names, ", "));
+  }
+
+  bool over() const {
+    return supervisor_.over(MonotonicNow()) || (ended() && !children_.running());
+  }
+  // The scheduler has said how the job ended, or has gone.
+  bool ended() const { return supervisor_.finished() || !supervisor_.failure().empty(); }
+
+  void Turn() {
+    std::vector<Children::Exit> exits = children_.Reap();
+    for (const Children::Exit& exit : exits) {
+      if (!ended()) link_->SendExit(exit);
+    }
+    for (const Control& control : std::exchange(early_, {})) OnControl(control);
+    for (const Control& control : link_->Poll(kTurn)) OnControl(control);
+    const absl::Time now = MonotonicNow();
+    if (!link_->status().ok() && !ended()) {
+      const std::pair<std::string, std::string> parts =
+          absl::StrSplit(link_->status().message(), absl::MaxSplits(": ", 1));
+      supervisor_.OnFailed(now, parts.first, parts.second);
+    }
+    supervisor_.OnExits(now, std::move(exits));
+    watch_.Check();
+    for (const int stops = stops_->load(); stops_seen_ < stops;) OnStop(now, ++stops_seen_);
+    if (const int asked = checkpoints_->load(); asked != checkpoints_seen_) {
+      checkpoints_seen_ = asked;
+      if (supervisor_.started() && !ended()) link_->SendCheckpoint();
+    }
+  }
+
+  void OnControl(const Control& control) {
+    if (!control.has_command()) return;
+    if (control.command().kind() == Command::START) supervisor_.OnStarted();
+    if (control.command().kind() == Command::STOP) supervisor_.OnFinished(MonotonicNow());
+  }
+
+  void OnStop(absl::Time now, int count) {
+    const Supervisor::Stop stop = supervisor_.OnStop(now);
+    if (stop == Supervisor::Stop::kIgnore) return;
+    link_->SendStop(/*at_once=*/stop == Supervisor::Stop::kEnd);
+    Say(count == 1 && stop == Supervisor::Stop::kCheckpoint
+            ? "stopping: asks for a checkpoint first; once more to end at once"
+            : "stopping");
+  }
+
+  int Close() {
+    supervisor_.Conclude();
+    children_.StopAll(supervisor_.Grace());
+    link_->Poll(absl::ZeroDuration());
+    const std::string& failure = supervisor_.failure();
+    if (failure.empty()) {
+      if (dealt_.empty()) Say("the job has ended");
+      return ExitCode(/*failed=*/false);
+    }
+    if (const auto& exit = supervisor_.first_exit(); exit.has_value()) {
+      for (const std::string& line : exit->lines) {
+        std::fprintf(stderr, "  %s\n", line.c_str());
+      }
+    }
+    Say(absl::StrCat("failed: ", failure, "; logs in ", out_, "/logs"));
+    return ExitCode(/*failed=*/true);
+  }
+
+  const AgentFlags& flags_;
+  const Launch launch_;
+  LauncherWatch watch_;
+  Supervisor supervisor_;
+  std::string address_, out_;
+  std::string why_not_;  // why the scheduler that answered last has not admitted this agent
+  ReaderWelcome welcome_;
+  JobFile job_;
+  absl::StatusOr<job::ResolvedJob> plan_ = absl::UnknownError("not known yet");
+  DealtRoles dealt_;
+  std::unique_ptr<AgentLink> link_;
+  std::vector<Control> early_;  // came before the welcome
+  Children children_;
+  const std::atomic<int>* stops_ = nullptr;
+  const std::atomic<int>* checkpoints_ = nullptr;
+  int stops_seen_ = 0, checkpoints_seen_ = 0;
+};
+
+// The name of the folder of the run if the user gives none. All ranks that share the folder of the
+// launch would choose the same one, but only rank 0 needs it: it tells the others.
+absl::Status CompleteStart(const AgentFlags& flags, RunFlags* run) {
+  if (!flags.resume_any) return absl::OkStatus();
+  if (run->out.empty()) {
+    return absl::InvalidArgumentError("--resume-any: of which run? hint: name its folder by --out");
+  }
+  if (FindResumePoint(run->out).ok()) run->start.resume = run->out;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddAgent(CLI::App* app, AgentFlags* flags) {
+  CLI::App* agent = app->add_subcommand(
+      "agent", "The roles of one rank of a launch: mpirun, srun, torchrun, ... start it");
+  RunFlags* const run = &flags->run;
+  run->program = kProgram;
+  agent->add_option("job", run->job, "Job file (protobuf text), the same on all hosts")->required();
+  node::AddSetFlag(agent, &run->set);
+  node::AddOutFlags(agent, "Folder of the run, shared by all hosts; without: out/NAME-TIME",
+                    &run->out, &run->overwrite);
+  AddStartFlags(agent, &run->start);
+  agent->add_flag("--resume-any", flags->resume_any,
+                  "Resume the run in --out if it has a checkpoint, else begin it (for requeues)");
+  agent->add_option("--trace", run->trace_steps, "Trace so many steps of each worker")
+      ->check(node::CheckNotNegative);
+  agent
+      ->add_option("--scheduler", flags->scheduler,
+                   "Where the scheduler on rank 0 listens, tcp://HOST:PORT; without: found by "
+                   "--out, or by the launcher")
+      ->check(node::CheckAddress);
+  agent
+      ->add_option("--bind", flags->bind,
+                   "Where the roles of this rank listen; without: loopback if all ranks are on "
+                   "this host, else its address")
+      ->check(node::CheckAddress);
+  agent->add_option("--advertise", flags->advertise,
+                    "Host by which others reach this one, if --bind names all hosts");
+  agent->add_flag("--lifeline", flags->lifeline, "Standard input is a lifeline: stop at its end");
+  agent->add_option("--python", run->python, "Script that is each worker (docs/PYTHON.md)")
+      ->check(CLI::ExistingFile);
+  agent->add_option("flags", run->script_flags, "Behind --: the flags of the --python script");
+}
+
+int AgentCommand(const AgentFlags& given) {
+  AgentFlags flags = given;
+  const auto refuse = [](const absl::Status& why) {
+    node::Finish(kProgram, why);
+    return node::kExitBadInput;
+  };
+  const absl::StatusOr<Launch> launch = FindLaunch(getenv, getppid());
+  if (!launch.ok()) return refuse(launch.status());
+  // A person may leave the terminal; a launcher that has gone cannot end its ranks any more.
+  LauncherWatch watch(
+      launch->family.empty() || launch->family == "Kubernetes" || launch->family == "Tandem"
+          ? 0
+          : getppid(),
+      flags.lifeline ? STDIN_FILENO : -1);
+  watch.TakeToken();
+  std::fprintf(stderr, "%s: %s\n", kProgram, launch->DebugString().c_str());
+  if (launch->rank > 0) {
+    node::RoleFlags role;
+    role.job = flags.run.job;
+    role.set = flags.run.set;
+    const absl::StatusOr<job::ResolvedJob> plan = node::PlanOf(role);
+    if (!plan.ok()) return refuse(plan.status());
+    if (!flags.run.start.resume.empty()) flags.run.out = flags.run.start.resume;
+    const absl::Duration patience = absl::Seconds(plan->job.limits().startup_timeout_seconds());
+    return Follower(flags, *launch, watch).Execute(patience);
+  }
+  if (const absl::Status start = CompleteStart(flags, &flags.run); !start.ok()) {
+    return refuse(start);
+  }
+  const bool shared = !flags.run.out.empty() || !flags.run.start.resume.empty();
+  absl::StatusOr<RoleNetwork> network =
+      NetworkOfFirstRank(*launch, flags.scheduler, flags.bind, flags.advertise, shared);
+  if (!network.ok()) return refuse(network.status());
+  flags.run.ranks = launch->size;
+  flags.run.network = *std::move(network);
+  flags.run.launcher = watch;
+  return RunCommand(flags.run);
+}
+
+}  // namespace tandem::cli

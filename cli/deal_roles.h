@@ -1,0 +1,23 @@
+// DealRoles distributes the roles of a job over the ranks of a launch.
+#ifndef TANDEM_CLI_DEAL_ROLES_H_
+#define TANDEM_CLI_DEAL_ROLES_H_
+
+#include <vector>
+
+namespace tandem::cli {
+
+// The roles that one rank starts.
+struct DealtRoles {
+  bool scheduler = false;
+  std::vector<int> servers, workers;  // their numbers, ascending
+
+  bool empty() const { return !scheduler && servers.empty() && workers.empty(); }
+};
+
+// The scheduler is on rank 0. Servers, then workers, are dealt like cards: one for each rank in
+// order, and again from rank 0. Requires: 0 <= rank < ranks.
+DealtRoles DealRoles(int servers, int workers, int rank, int ranks);
+
+}  // namespace tandem::cli
+
+#endif  // TANDEM_CLI_DEAL_ROLES_H_

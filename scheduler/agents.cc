@@ -1,0 +1,75 @@
+#include "scheduler/agents.h"
+
+#include <iterator>
+
+#include "absl/strings/str_cat.h"
+#include "proto/endpoint.h"
+#include "scheduler/failure_judge.h"
+
+namespace tandem::scheduler {
+
+void Agents::Add(uint64_t connection, const Register& request) {
+  if (agents_.size() >= kMost && agents_.count(request.incarnation()) == 0) return;
+  agents_[request.incarnation()] = {request.index(), Clip(request.host()), request.pid(),
+                                    connection};
+}
+
+void Agents::OnLost(uint64_t connection) {
+  for (auto& [incarnation, agent] : agents_) {
+    if (agent.connection == connection) agent.connection = 0;
+  }
+}
+
+void Agents::OnClosed(uint64_t connection) {
+  for (auto it = agents_.begin(); it != agents_.end();) {
+    it = it->second.connection == connection ? agents_.erase(it) : std::next(it);
+  }
+}
+
+const Agent* Agents::ByConnection(uint64_t connection) const {
+  for (const auto& [incarnation, agent] : agents_) {
+    if (agent.connection == connection) return &agent;
+  }
+  return nullptr;
+}
+
+absl::optional<Failure> Agents::OnExit(const Agent& agent, const RoleExit& exit,
+                                       Membership* members, SchedulerEffects* effects) const {
+  const EndpointId role = EndpointId::Unpack(exit.role());
+  if (role.role != Role::kServer && role.role != Role::kWorker) return absl::nullopt;
+  Node* const node = members->ByEndpoint(role);
+  // Another process may have the place of a role that was refused.
+  if (node != nullptr && (node->pid != exit.pid() || node->host != agent.host)) {
+    return absl::nullopt;
+  }
+  const std::string name =
+      absl::StrCat(role.role == Role::kServer ? "server " : "worker ", role.index);
+  const std::string how = absl::StrCat(Clip(exit.text()), " on host ", agent.host);
+  effects->Log(absl::StrCat(name, " ", how));
+  if (exit.signal() == 0 && exit.code() == 0) return absl::nullopt;
+  if (exit.signal() == 0 && node != nullptr && node->reported_failure) return absl::nullopt;
+  if (node != nullptr) node->gone = true;
+  return FailureOf(name, how, absl::StatusCode::kUnavailable);
+}
+
+void Agents::NameCause(const Membership& members, Failure* failure) const {
+  for (const Node& node : members.nodes()) {
+    const Agent* const agent = node.Name() == failure->node() ? LostAgentOf(node) : nullptr;
+    if (agent == nullptr) continue;
+    failure->set_reason(absl::StrCat("the agent of rank ", agent->rank, " (pid ", agent->pid,
+                                     ") has gone, and its roles with it; ", failure->node(), ": ",
+                                     failure->reason()));
+    failure->set_node(absl::StrCat("host ", agent->host));
+    return;
+  }
+}
+
+const Agent* Agents::LostAgentOf(const Node& node) const {
+  for (const auto& [incarnation, agent] : agents_) {
+    const bool started = agent.host == node.host && agent.pid == node.driver;
+    if (started && agent.connection == 0) return &agent;
+  }
+  return nullptr;
+}
+
+}  // namespace tandem::scheduler

@@ -1,0 +1,54 @@
+// The agents of a job: programs that have started roles on other hosts and watch them
+// (cli/agent_command.h). An agent is a reader (readers.h) that also tells how its roles end. If an
+// agent is lost, its roles end with it, so the job names the agent and not one of the roles.
+//
+// Thread safety: none needed; part of the scheduler core.
+#ifndef TANDEM_SCHEDULER_AGENTS_H_
+#define TANDEM_SCHEDULER_AGENTS_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "absl/types/optional.h"
+#include "proto/wire.pb.h"
+#include "scheduler/effects.h"
+#include "scheduler/membership.h"
+
+namespace tandem::scheduler {
+
+struct Agent {
+  int rank = 0;  // in the launch
+  std::string host;
+  int64_t pid = 0;
+  uint64_t connection = 0;  // 0: lost
+};
+
+class Agents {
+ public:
+  static constexpr size_t kMost = 1024;  // further ones are ignored
+
+  void Add(uint64_t connection, const Register& request);
+  // The connection broke, or the agent closed it.
+  void OnLost(uint64_t connection);
+  void OnClosed(uint64_t connection);
+
+  // Null if the connection is not that of an agent.
+  const Agent* ByConnection(uint64_t connection) const;
+  // A role of the agent has ended. Returns the failure that ends the job: a signal has ended the
+  // role, or it failed without a report of its own.
+  absl::optional<Failure> OnExit(const Agent& agent, const RoleExit& exit, Membership* members,
+                                 SchedulerEffects* effects) const;
+  // The job fails. If the agent that has started the failed node is lost, names its host instead.
+  void NameCause(const Membership& members, Failure* failure) const;
+
+ private:
+  // The agent that has started the node, if its connection is lost. Otherwise null.
+  const Agent* LostAgentOf(const Node& node) const;
+
+  std::map<uint64_t, Agent> agents_;  // by incarnation
+};
+
+}  // namespace tandem::scheduler
+
+#endif  // TANDEM_SCHEDULER_AGENTS_H_

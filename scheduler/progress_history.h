@@ -1,0 +1,41 @@
+// The course of a job for the curves of the live page: a bounded number of points, from the start
+// to now. When there are too many, every second one is dropped, and from then on only every second
+// interval becomes a point.
+//
+// Thread safety: none; one thread.
+#ifndef TANDEM_SCHEDULER_PROGRESS_HISTORY_H_
+#define TANDEM_SCHEDULER_PROGRESS_HISTORY_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "nlohmann/json.hpp"
+#include "scheduler/job_report.h"
+
+namespace tandem::scheduler {
+
+class ProgressHistory {
+ public:
+  static constexpr size_t kMost = 600;
+
+  void Add(const JobProgress& progress) {
+    if (seen_++ % stride_ != 0) return;
+    points_.push_back(progress);
+    if (points_.size() < kMost) return;
+    for (size_t i = 0; i < kMost / 2; ++i) points_[i] = points_[2 * i];
+    points_.resize(kMost / 2);
+    stride_ *= 2;
+  }
+
+  // An array for each measure, one value a point; null: the interval has none.
+  nlohmann::json Json() const;
+
+ private:
+  std::vector<JobProgress> points_;
+  int64_t seen_ = 0, stride_ = 1;
+};
+
+}  // namespace tandem::scheduler
+
+#endif  // TANDEM_SCHEDULER_PROGRESS_HISTORY_H_

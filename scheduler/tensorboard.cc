@@ -1,0 +1,169 @@
+#include "scheduler/tensorboard.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include <boost/crc.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "base/status_macros.h"
+#include "proto/histogram.h"
+#include "proto/serialize.h"
+
+namespace tandem::scheduler {
+namespace {
+
+using nlohmann::json;
+
+void PutLittleEndian(uint64_t number, int bytes, std::string* out) {
+  for (int i = 0; i < bytes; ++i) out->push_back(static_cast<char>(number >> (8 * i) & 0xff));
+}
+
+tensorboard::Event EventAt(absl::Time now, int64_t step) {
+  tensorboard::Event event;
+  event.set_wall_time(absl::ToDoubleSeconds(now - absl::UnixEpoch()));
+  event.set_step(step);
+  return event;
+}
+
+// Adds the member of `object`; nothing if it has none.
+void AddScalar(const json& object, const char* member, const std::string& tag,
+               tensorboard::Event* event) {
+  const auto it = object.find(member);
+  if (it == object.end() || !it->is_number()) return;
+  tensorboard::Summary::Value& value = *event->mutable_summary()->add_value();
+  value.set_tag(tag);
+  value.set_simple_value(it->get<float>());
+}
+
+// The largest value of the bucket that begins at `low`, or `max` if it is in that bucket.
+double LastOf(uint64_t low, double max) {
+  const size_t bucket = HistogramBucket(low);
+  if (bucket + 1 == kHistogramBuckets) return max;
+  return std::min(max, static_cast<double>(HistogramLow(bucket + 1) - 1));
+}
+
+// `distribution`: DistributionJson (summary.h), of whole numbers.
+void AddHistogram(const json& distribution, const std::string& tag, tensorboard::Event* event) {
+  if (distribution.value("count", uint64_t{0}) == 0) return;
+  tensorboard::Summary::Value& value = *event->mutable_summary()->add_value();
+  value.set_tag(tag);
+  tensorboard::HistogramProto& histo = *value.mutable_histo();
+  const double count = distribution["count"].get<double>();
+  const double max = distribution.value("max", 0.0);
+  histo.set_num(count);
+  histo.set_sum(distribution.value("mean", 0.0) * count);
+  histo.set_max(max);
+  double squares = 0, filled_to = -1;  // the last limit
+  for (const json& bucket : distribution["histogram"]) {
+    const double low = bucket[0].get<double>(), values = bucket[1].get<double>();
+    if (histo.bucket_size() == 0) histo.set_min(low);
+    if (low - 1 > filled_to) {  // no values between the buckets
+      histo.add_bucket_limit(low - 1);
+      histo.add_bucket(0);
+    }
+    filled_to = std::max(low, LastOf(static_cast<uint64_t>(low), max));
+    histo.add_bucket_limit(filled_to);
+    histo.add_bucket(values);
+    squares += values * low * low;
+  }
+  histo.set_sum_squares(squares);
+}
+
+}  // namespace
+
+uint32_t MaskedCrc32c(absl::string_view bytes) {
+  boost::crc_optimal<32, 0x1EDC6F41, 0xFFFFFFFF, 0xFFFFFFFF, true, true> crc;
+  crc.process_bytes(bytes.data(), bytes.size());
+  const uint32_t sum = static_cast<uint32_t>(crc.checksum());
+  return ((sum >> 15) | (sum << 17)) + 0xa282ead8u;
+}
+
+absl::StatusOr<std::unique_ptr<TensorBoardFile>> TensorBoardFile::Create(const std::string& folder,
+                                                                         absl::Time now) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--tensorboard ", folder, ": cannot be made: ", WhyNoFolder(folder, error)));
+  }
+  char host[256] = "";
+  (void)gethostname(host, sizeof host - 1);
+  // TensorBoard looks for `tfevents` in the name, and reads files in the order of their names.
+  const std::string path = absl::StrCat(folder, "/events.out.tfevents.", absl::ToUnixSeconds(now),
+                                        ".", host, ".", getpid(), ".tandem");
+  std::FILE* const file = std::fopen(path.c_str(), "wbe");
+  if (file == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--tensorboard ", path, ": cannot be written: ", std::strerror(errno)));
+  }
+  std::unique_ptr<TensorBoardFile> made(new TensorBoardFile(file, path));
+  tensorboard::Event version = EventAt(now, 0);
+  version.set_file_version("brain.Event:2");
+  TANDEM_RETURN_IF_ERROR(made->Write(version));
+  return made;
+}
+
+TensorBoardFile::~TensorBoardFile() { std::fclose(file_); }
+
+absl::Status TensorBoardFile::AddProgress(absl::Time now, const json& progress) {
+  tensorboard::Event event = EventAt(now, progress.value("max_step", int64_t{0}));
+  AddScalar(progress, "loss", "training/loss", &event);
+  AddScalar(progress, "auc", "training/auc", &event);
+  AddScalar(progress, "samples_per_second", "speed/samples_per_second", &event);
+  AddScalar(progress, "staleness_mean", "staleness/mean", &event);
+  AddScalar(progress, "staleness_max", "staleness/max", &event);
+  AddScalar(progress, "epoch", "progress/epoch", &event);
+  return Write(event);
+}
+
+absl::Status TensorBoardFile::AddEvaluation(absl::Time now, const json& evaluation) {
+  tensorboard::Event event = EventAt(now, evaluation.value("step", int64_t{0}));
+  const std::string data = evaluation.value("data", "test");
+  for (const char* measure : {"auc", "logloss", "accuracy", "hr_at_10", "ndcg_at_10"}) {
+    AddScalar(evaluation, measure, absl::StrCat("evaluation/", data, "/", measure), &event);
+  }
+  return event.has_summary() ? Write(event) : absl::OkStatus();
+}
+
+absl::Status TensorBoardFile::AddReported(absl::Time now, int64_t step, const json& values) {
+  tensorboard::Event event = EventAt(now, step);
+  for (const auto& [name, value] : values.items()) {
+    AddScalar(values, name.c_str(), "reported/" + name, &event);
+  }
+  return event.has_summary() ? Write(event) : absl::OkStatus();
+}
+
+absl::Status TensorBoardFile::AddTables(absl::Time now, int64_t step, const json& tables) {
+  tensorboard::Event event = EventAt(now, step);
+  for (const auto& [name, table] : tables.items()) {
+    for (const char* kind : {"version_staleness", "clock_gap"}) {
+      if (table.contains(kind)) AddHistogram(table[kind], absl::StrCat(kind, "/", name), &event);
+    }
+    AddScalar(table, "rows", "rows/" + name, &event);
+  }
+  return event.has_summary() ? Write(event) : absl::OkStatus();
+}
+
+absl::Status TensorBoardFile::Write(const tensorboard::Event& event) {
+  const std::string data = Serialize(event);
+  std::string record;
+  PutLittleEndian(data.size(), 8, &record);
+  PutLittleEndian(MaskedCrc32c(record), 4, &record);
+  record += data;
+  PutLittleEndian(MaskedCrc32c(data), 4, &record);
+  if (std::fwrite(record.data(), 1, record.size(), file_) == record.size() &&
+      std::fflush(file_) == 0) {
+    return absl::OkStatus();
+  }
+  return absl::ResourceExhaustedError(
+      absl::StrCat(path_, ": cannot be written: ", std::strerror(errno)));
+}
+
+}  // namespace tandem::scheduler

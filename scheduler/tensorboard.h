@@ -1,0 +1,60 @@
+// Writes a job's course as an event file for TensorBoard: scalars at each reporting interval and
+// evaluation, and histograms of staleness.
+//
+//   record := uint64 length, uint32 masked crc of it, bytes of an Event, uint32 masked crc of them
+//
+// All numbers are little-endian; the crc is CRC-32C. A file that is cut off in a record is read up
+// to the record before.
+//
+// Thread safety: none; one thread.
+#ifndef TANDEM_SCHEDULER_TENSORBOARD_H_
+#define TANDEM_SCHEDULER_TENSORBOARD_H_
+
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "nlohmann/json.hpp"
+#include "proto/tensorboard.pb.h"
+
+namespace tandem::scheduler {
+
+class TensorBoardFile {
+ public:
+  // Makes `folder` if it is absent, and a new file there. `now`: the time of day.
+  static absl::StatusOr<std::unique_ptr<TensorBoardFile>> Create(const std::string& folder,
+                                                                 absl::Time now);
+  ~TensorBoardFile();
+  TensorBoardFile(const TensorBoardFile&) = delete;
+  TensorBoardFile& operator=(const TensorBoardFile&) = delete;
+
+  // `progress`: ProgressJson (summary.h). Its step is the one of the worker furthest ahead.
+  absl::Status AddProgress(absl::Time now, const nlohmann::json& progress);
+  // `evaluation`: as in metrics.jsonl.
+  absl::Status AddEvaluation(absl::Time now, const nlohmann::json& evaluation);
+  // `reported`: values of a program, by name.
+  absl::Status AddReported(absl::Time now, int64_t step, const nlohmann::json& values);
+  // `tables`: the tables of a status (status.h). Adds the distributions of their staleness.
+  absl::Status AddTables(absl::Time now, int64_t step, const nlohmann::json& tables);
+
+  const std::string& path() const { return path_; }
+
+ private:
+  TensorBoardFile(std::FILE* file, std::string path) : file_(file), path_(std::move(path)) {}
+  absl::Status Write(const tensorboard::Event& event);
+
+  std::FILE* const file_;
+  const std::string path_;
+};
+
+// The checksum of the records: CRC-32C, rotated and shifted.
+uint32_t MaskedCrc32c(absl::string_view bytes);
+
+}  // namespace tandem::scheduler
+
+#endif  // TANDEM_SCHEDULER_TENSORBOARD_H_

@@ -1,0 +1,249 @@
+// Which rank of a launch a process is, by the variables of launchers, and which roles are its own.
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cli/deal_roles.h"
+#include "cli/host_list.h"
+#include "cli/launch_environment.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace tandem {
+namespace {
+
+using cli::DealRoles;
+using cli::FindLaunch;
+using cli::Launch;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+using Variables = std::map<std::string, std::string>;
+
+constexpr int kParent = 4711;
+
+absl::StatusOr<Launch> Find(const Variables& variables) {
+  return FindLaunch(
+      [&variables](const char* name) {
+        const auto it = variables.find(name);
+        return it == variables.end() ? nullptr : it->second.c_str();
+      },
+      kParent);
+}
+
+Variables Join(Variables a, const Variables& b) {
+  a.insert(b.begin(), b.end());
+  return a;
+}
+
+// What each launcher sets, in a launch of rank 2 of 4 over two hosts.
+const Variables kTorch = {{"RANK", "2"},
+                          {"WORLD_SIZE", "4"},
+                          {"LOCAL_RANK", "0"},
+                          {"LOCAL_WORLD_SIZE", "2"},
+                          {"MASTER_ADDR", "n07"},
+                          {"MASTER_PORT", "29400"},
+                          {"TORCHELASTIC_RUN_ID", "none"},
+                          {"TORCHELASTIC_RESTART_COUNT", "0"}};
+const Variables kOpenMpi = {{"OMPI_COMM_WORLD_RANK", "2"},
+                            {"OMPI_COMM_WORLD_SIZE", "4"},
+                            {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
+                            {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                            {"OMPI_MCA_orte_hnp_uri", "17755.0;tcp://10.0.0.1:36833"},
+                            {"PMIX_RANK", "2"},
+                            {"PMIX_NAMESPACE", "1775566849"}};
+const Variables kMpich = {{"PMI_RANK", "2"}, {"PMI_SIZE", "4"}, {"MPI_LOCALNRANKS", "2"}};
+const Variables kSlurm = {{"SLURM_PROCID", "2"},
+                          {"SLURM_NTASKS", "4"},
+                          {"SLURM_LOCALID", "0"},
+                          {"SLURM_NODEID", "1"},
+                          {"SLURM_JOB_ID", "77"},
+                          {"SLURM_STEP_ID", "0"},
+                          {"SLURM_STEP_NUM_NODES", "2"},
+                          {"SLURM_STEP_NODELIST", "n[07-09],m1"},
+                          {"SLURM_LAUNCH_NODE_IPADDR", "10.9.9.9"}};
+const Variables kKubernetes = {
+    {"JOB_COMPLETION_INDEX", "2"}, {"TANDEM_WORLD_SIZE", "4"}, {"HOSTNAME", "clicks-2"}};
+
+struct Case {
+  std::string family;
+  Variables variables;
+  std::string first_host;
+};
+
+class LaunchTest : public ::testing::TestWithParam<Case> {};
+
+TEST_P(LaunchTest, EachFamilyIsRead) {
+  const absl::StatusOr<Launch> launch = Find(GetParam().variables);
+  ASSERT_TRUE(launch.ok()) << launch.status();
+  EXPECT_EQ(launch->family, GetParam().family);
+  EXPECT_EQ(launch->rank, 2);
+  EXPECT_EQ(launch->size, 4);
+  EXPECT_FALSE(launch->one_host);
+  EXPECT_EQ(launch->first_host, GetParam().first_host);
+  EXPECT_THAT(launch->others, IsEmpty());
+  EXPECT_EQ(launch->DebugString(), "rank 2 of 4, from " + GetParam().family);
+}
+
+// Alone, a family names itself; after another one that says the same it adds nothing.
+INSTANTIATE_TEST_SUITE_P(
+    All, LaunchTest,
+    ::testing::Values(Case{"Tandem", {{"TANDEM_RANK", "2"}, {"TANDEM_WORLD_SIZE", "4"}}, ""},
+                      Case{"torch", kTorch, "n07"}, Case{"Open MPI", kOpenMpi, ""},
+                      Case{"PMI", kMpich, ""}, Case{"Slurm", kSlurm, "n07"},
+                      Case{"Kubernetes", kKubernetes, "clicks-0"},
+                      Case{"Open MPI", Join(kOpenMpi, kSlurm), ""}),
+    [](const auto& test) {
+      std::string name = test.param.family + std::to_string(test.index);
+      name.erase(std::remove(name.begin(), name.end(), ' '), name.end());
+      return name;
+    });
+
+// mpirun in an allocation of Slurm: srun has started one daemon of mpirun on each host.
+TEST(FindLaunchTest, AFamilyThatDiffersIsNamedAndIgnored) {
+  Variables slurm = kSlurm;
+  slurm["SLURM_PROCID"] = "1";
+  slurm["SLURM_NTASKS"] = "2";
+  const absl::StatusOr<Launch> launch = Find(Join(kOpenMpi, slurm));
+  ASSERT_TRUE(launch.ok()) << launch.status();
+  EXPECT_EQ(launch->DebugString(), "rank 2 of 4, from Open MPI; Slurm says rank 1 of 2, ignored");
+}
+
+TEST(FindLaunchTest, WithoutALauncherAProcessIsAlone) {
+  const absl::StatusOr<Launch> launch = Find({});
+  ASSERT_TRUE(launch.ok()) << launch.status();
+  EXPECT_EQ(launch->size, 1);
+  EXPECT_TRUE(launch->one_host);
+  EXPECT_THAT(launch->DebugString(), HasSubstr("no launcher"));
+}
+
+// Slurm sets these for the batch script itself. Only srun starts the ranks.
+TEST(FindLaunchTest, ABatchScriptIsNoRank) {
+  const absl::StatusOr<Launch> launch =
+      Find({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}, {"SLURM_JOB_ID", "77"}});
+  ASSERT_TRUE(launch.ok()) << launch.status();
+  EXPECT_EQ(launch->size, 1);
+}
+
+TEST(FindLaunchTest, AllRanksOnOneHostAreSeen) {
+  Variables mpi = kOpenMpi, torch = kTorch, pmi = kMpich, slurm = kSlurm;
+  mpi["OMPI_COMM_WORLD_LOCAL_SIZE"] = "4";
+  torch["LOCAL_WORLD_SIZE"] = "4";
+  pmi["MPI_LOCALNRANKS"] = "4";
+  slurm["SLURM_STEP_NUM_NODES"] = "1";
+  for (const Variables& variables : {mpi, torch, pmi, slurm}) {
+    const absl::StatusOr<Launch> launch = Find(variables);
+    ASSERT_TRUE(launch.ok()) << launch.status();
+    EXPECT_TRUE(launch->one_host) << launch->family;
+    EXPECT_NE(launch->id, "") << launch->family;
+  }
+}
+
+// The id is that of the launch, not of the rank, and changes with each launch.
+TEST(FindLaunchTest, RanksOfOneLaunchHaveOneId) {
+  Variables first = kSlurm, again = kSlurm;
+  first["SLURM_PROCID"] = "0";
+  again["SLURM_RESTART_COUNT"] = "1";
+  EXPECT_EQ(Find(first)->id, Find(kSlurm)->id);
+  EXPECT_NE(Find(again)->id, Find(kSlurm)->id);
+  Variables rank0 = kOpenMpi, other = kOpenMpi;
+  rank0["OMPI_COMM_WORLD_RANK"] = rank0["PMIX_RANK"] = "0";
+  other["PMIX_NAMESPACE"] = "2";
+  EXPECT_EQ(Find(rank0)->id, Find(kOpenMpi)->id);
+  EXPECT_NE(Find(other)->id, Find(kOpenMpi)->id);
+  Variables restarted = kTorch;
+  restarted["TORCHELASTIC_RESTART_COUNT"] = "1";
+  EXPECT_NE(Find(restarted)->id, Find(kTorch)->id);
+  EXPECT_NE(cli::PortOfLaunch(Find(again)->id), cli::PortOfLaunch(Find(first)->id));
+}
+
+TEST(FindLaunchTest, WrongVariablesAreNamed) {
+  Variables text = kTorch, above = kOpenMpi;
+  text["RANK"] = "two";
+  above["OMPI_COMM_WORLD_RANK"] = "4";
+  EXPECT_EQ(Find(text).status().message(), "RANK=two: expected a number, 0 or more");
+  EXPECT_EQ(Find(above).status().message(),
+            "OMPI_COMM_WORLD_RANK=4: expected a rank below OMPI_COMM_WORLD_SIZE=4");
+  EXPECT_THAT(std::string(Find({{"JOB_COMPLETION_INDEX", "1"}}).status().message()),
+              HasSubstr("TANDEM_WORLD_SIZE, the number of ranks, is not"));
+}
+
+TEST(HostListTest, TheFirstHostIsRead) {
+  EXPECT_EQ(cli::FirstOfHostList("n1"), "n1");
+  EXPECT_EQ(cli::FirstOfHostList("n1,n2"), "n1");
+  EXPECT_EQ(cli::FirstOfHostList("n[07-09,11],m1"), "n07");
+  EXPECT_EQ(cli::FirstOfHostList("rack[2,4]-ib"), "rack2-ib");
+  EXPECT_EQ(cli::FirstOfHostList("n[1-3"), "");
+  EXPECT_EQ(cli::FirstOfHostList(""), "");
+}
+
+TEST(HostFileTest, HostsAndSlotsAreRead) {
+  const auto hosts = cli::ParseHostFile("hosts", "# two\na slots=2\n\nuser@b  slots=3 # fast\nc\n");
+  ASSERT_TRUE(hosts.ok()) << hosts.status();
+  ASSERT_EQ(hosts->size(), 3u);
+  EXPECT_EQ((*hosts)[1].host, "user@b");
+  EXPECT_EQ((*hosts)[1].slots, 3);
+  EXPECT_EQ((*hosts)[2].slots, 1);
+  const auto list = cli::ParseHostList("a:2,b");
+  ASSERT_TRUE(list.ok()) << list.status();
+  EXPECT_EQ((*list)[0].slots, 2);
+  EXPECT_EQ((*list)[1].host, "b");
+}
+
+TEST(HostFileTest, WrongLinesAreNamed) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"a slots=0", "hosts:1: host a has '0' slots, expected 1 to 4096"},
+      {"a slots=x", "hosts:1: host a has 'x' slots"},
+      {"a\nb\na slots=2", "hosts:3: host a is there twice"},
+      {"a 2", "hosts:1: 'a 2', expected HOST slots=NUMBER"},
+      {"a slots=2 b", "expected HOST slots=NUMBER"},
+      {"-oProxyCommand=x", "is not the name of a host"},
+      {"# nothing\n", "hosts: there is no host"},
+  };
+  for (const auto& [text, expected] : cases) {
+    const auto hosts = cli::ParseHostFile("hosts", text);
+    EXPECT_THAT(std::string(hosts.status().message()), HasSubstr(expected)) << text;
+  }
+  EXPECT_THAT(std::string(cli::ParseHostList("a:0").status().message()), HasSubstr("'0' slots"));
+  EXPECT_THAT(std::string(cli::ParseHostList("a,,b").status().message()),
+              HasSubstr("name of a host"));
+}
+
+// Two servers and two workers.
+TEST(DealRolesTest, RolesAreDealtLikeCards) {
+  EXPECT_TRUE(DealRoles(2, 2, 0, 3).scheduler);
+  EXPECT_THAT(DealRoles(2, 2, 0, 3).servers, ElementsAre(0));
+  EXPECT_THAT(DealRoles(2, 2, 0, 3).workers, ElementsAre(1));
+  EXPECT_THAT(DealRoles(2, 2, 1, 3).servers, ElementsAre(1));
+  EXPECT_THAT(DealRoles(2, 2, 2, 3).workers, ElementsAre(0));
+  EXPECT_FALSE(DealRoles(2, 2, 2, 3).scheduler);
+}
+
+TEST(DealRolesTest, EveryRoleIsDealtOnce) {
+  for (int servers = 0; servers < 5; ++servers) {
+    for (int workers = 1; workers < 5; ++workers) {
+      for (int ranks = 1; ranks < 12; ++ranks) {
+        std::vector<int> all_servers, all_workers;
+        int schedulers = 0;
+        for (int rank = 0; rank < ranks; ++rank) {
+          const cli::DealtRoles dealt = DealRoles(servers, workers, rank, ranks);
+          schedulers += dealt.scheduler ? 1 : 0;
+          all_servers.insert(all_servers.end(), dealt.servers.begin(), dealt.servers.end());
+          all_workers.insert(all_workers.end(), dealt.workers.begin(), dealt.workers.end());
+          EXPECT_EQ(dealt.empty(), rank > 0 && rank >= servers + workers);
+        }
+        EXPECT_EQ(schedulers, 1);
+        EXPECT_EQ(all_servers.size(), static_cast<size_t>(servers));
+        EXPECT_EQ(all_workers.size(), static_cast<size_t>(workers));
+        for (int s = 0; s < servers; ++s) EXPECT_THAT(all_servers, ::testing::Contains(s));
+        for (int w = 0; w < workers; ++w) EXPECT_THAT(all_workers, ::testing::Contains(w));
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,314 @@
+// Keys that follow from a token, the proof that a process has them, and ZeroMQ endpoints that keep
+// processes without them out.
+#include "transport/job_keys.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sodium.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/owned_fd.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "transport/proof.h"
+#include "transport/tcp_address.h"
+#include "transport/zmq_transport.h"
+
+namespace tandem {
+namespace {
+
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using transport::JobKeys;
+using Kind = transport::TransportEvent::Kind;
+
+constexpr char kToken[] = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
+
+// The expected keys were computed from RFC 7693 (BLAKE2b), RFC 7748 (X25519) and ZeroMQ RFC 32.
+TEST(JobKeysTest, TheKeysOfATokenAreKnown) {
+  const absl::StatusOr<JobKeys> keys = JobKeys::FromToken(kToken);
+  ASSERT_TRUE(keys.ok()) << keys.status();
+  EXPECT_EQ(keys->curve_secret(), "q]2=X3M::WJW80(9$G]F6T?qLUO]qUMqn7!dz}]C");
+  EXPECT_EQ(keys->curve_public(), "MF*Q7?tA{8k?CTycHwb!9?&k2:jfF?*X:Z1XO0AJ");
+  EXPECT_EQ(absl::BytesToHexString({reinterpret_cast<const char*>(keys->word().data()), 32}),
+            "75f23af5c5c1397d29285cd9e10daa85afcb1279141a3f751258e1bd8c7178d1");
+}
+
+TEST(JobKeysTest, ATokenMayBeInBase64AndHaveSpaceAroundIt) {
+  for (const char* const text :
+       {"AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=",
+        "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8",
+        " 000102030405060708090A0B0C0D0E0F101112131415161718191a1b1c1d1e1f\n"}) {
+    const absl::StatusOr<JobKeys> keys = JobKeys::FromToken(text);
+    ASSERT_TRUE(keys.ok()) << text << ": " << keys.status();
+    EXPECT_EQ(keys->curve_public(), JobKeys::FromToken(kToken)->curve_public());
+  }
+}
+
+TEST(JobKeysTest, OtherTextsAreRefusedWithoutPrintingThem) {
+  for (const std::string& text :
+       {std::string(), std::string("swordfish"), std::string(kToken, 62),
+        std::string(kToken) + "20", std::string(64, 'g'), std::string("AAEC")}) {
+    const absl::Status status = JobKeys::FromToken(text).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << text;
+    EXPECT_THAT(status.message(), HasSubstr("openssl rand -hex 32"));
+    if (text.size() > 2) {
+      EXPECT_THAT(status.message(), Not(HasSubstr(text)));
+    }
+  }
+}
+
+TEST(JobKeysTest, NewTokensAreValidAndDiffer) {
+  const std::string one = JobKeys::NewToken(), two = JobKeys::NewToken();
+  EXPECT_NE(one, two);
+  EXPECT_NE(JobKeys::FromToken(one)->curve_public(), JobKeys::FromToken(two)->curve_public());
+}
+
+// ---- proofs ----
+
+using transport::Proof;
+
+std::shared_ptr<const JobKeys> KeysOf(const std::string& token) {
+  return std::make_shared<JobKeys>(*JobKeys::FromToken(token));
+}
+
+constexpr char kMagic[] = "\x07TNDMPF1";
+
+// BLAKE2b with the word of kToken as the key.
+std::string Mac(const std::string& text) {
+  const auto keys = KeysOf(kToken);
+  std::string mac(32, '\0');
+  TANDEM_CHECK(crypto_generichash(reinterpret_cast<uint8_t*>(mac.data()), mac.size(),
+                                  reinterpret_cast<const uint8_t*>(text.data()), text.size(),
+                                  keys->word().data(), keys->word().size()) == 0);
+  return mac;
+}
+
+TEST(ProofTest, BothSidesProveTheToken) {
+  Proof connects(Proof::Side::kConnects, KeysOf(kToken));
+  Proof accepts(Proof::Side::kAccepts, KeysOf(kToken));
+  const std::string hello = connects.Hello();
+  const std::string challenge = *accepts.Take(hello);
+  EXPECT_FALSE(accepts.done());
+  const std::string answer = *connects.Take(challenge);
+  EXPECT_TRUE(connects.done());
+  EXPECT_EQ(*accepts.Take(answer), "");
+  EXPECT_TRUE(accepts.done());
+  const std::string numbers = hello.substr(8) + challenge.substr(8, 32);
+  EXPECT_EQ(hello.size(), 40u);
+  EXPECT_EQ(challenge, kMagic + numbers.substr(32) + Mac("accept" + numbers));
+  EXPECT_EQ(answer, kMagic + Mac("connect" + numbers));
+}
+
+TEST(ProofTest, ARecordedProofIsOfNoUse) {
+  Proof connects(Proof::Side::kConnects, KeysOf(kToken));
+  Proof first(Proof::Side::kAccepts, KeysOf(kToken)), second(Proof::Side::kAccepts, KeysOf(kToken));
+  const std::string hello = connects.Hello();
+  const std::string answer = *connects.Take(*first.Take(hello));
+  ASSERT_TRUE(second.Take(hello).ok());
+  EXPECT_TRUE(absl::IsUnauthenticated(second.Take(answer).status()));
+  EXPECT_FALSE(second.done());
+}
+
+TEST(ProofTest, EverythingElseIsRefused) {
+  const std::string magic = kMagic, zeros(32, '\0');
+  for (const std::string& bytes :
+       {std::string(), std::string("hello"), magic, magic + zeros.substr(1), magic + zeros + "x",
+        std::string(40, '\0'), magic + zeros + zeros}) {
+    Proof accepts(Proof::Side::kAccepts, KeysOf(kToken));
+    EXPECT_TRUE(absl::IsUnauthenticated(accepts.Take(bytes).status())) << bytes.size();
+  }
+  Proof connects(Proof::Side::kConnects, KeysOf(kToken));
+  EXPECT_EQ(connects.Take(magic + zeros + zeros).status().message(), "has another token");
+  Proof accepts(Proof::Side::kAccepts, KeysOf(kToken));
+  const std::string challenge = *accepts.Take(magic + zeros);
+  EXPECT_FALSE(accepts.Take(challenge).ok()) << "a challenge sent back";
+  EXPECT_FALSE(accepts.Take(magic + challenge.substr(40)).ok()) << "its MAC sent back";
+}
+
+// ---- endpoints ----
+
+struct Node {
+  std::unique_ptr<transport::Transport> transport;
+  std::vector<transport::TransportEvent> events = {};
+
+  const transport::TransportEvent* First(Kind kind) const {
+    for (const transport::TransportEvent& event : events) {
+      if (event.kind == kind) return &event;
+    }
+    return nullptr;
+  }
+};
+
+class KeysOfEndpointsTest : public ::testing::Test {
+ protected:
+  static transport::ZmqOptions Options(const std::string& token, bool encrypted = true) {
+    transport::ZmqOptions options;
+    options.context = std::make_shared<transport::ZmqContext>(1);
+    options.goodbye_wait = options.linger = absl::Milliseconds(50);
+    if (!token.empty()) options.keys = KeysOf(token);
+    options.encrypted = encrypted;
+    return options;
+  }
+  static Node New(const transport::ZmqOptions& options) {
+    auto made = transport::NewZmqTransport(options);
+    TANDEM_CHECK_OK(made.status());
+    return {*std::move(made)};
+  }
+  static Frame SmallFrame(BufferSource& source) {
+    FrameHeader header;
+    header.kind = FrameKind::kSegment;
+    return EncodeDataFrame(source, header, {}, Buffer(), Buffer());
+  }
+  // Sends a frame from `from` to `to`, and polls both until one of them has an event.
+  static void Send(Node& from, Node& to) {
+    const transport::PeerId peer = *from.transport->Connect(to.transport->address());
+    ASSERT_TRUE(from.transport->Send(peer, SmallFrame(*from.transport)).ok());
+    const absl::Time deadline = MonotonicNow() + absl::Seconds(60);
+    while (from.events.empty() && to.First(Kind::kFrame) == nullptr && MonotonicNow() < deadline) {
+      from.transport->Poll(absl::Milliseconds(5), &from.events);
+      to.transport->Poll(absl::Milliseconds(5), &to.events);
+    }
+  }
+  // The reason for which a frame from an endpoint with `one` does not reach one with `other`.
+  static std::string Refusal(const std::string& one, const std::string& other) {
+    Node from = New(Options(one)), to = New(Options(other));
+    Send(from, to);
+    EXPECT_EQ(to.First(Kind::kFrame), nullptr);
+    const transport::TransportEvent* const lost = from.First(Kind::kPeerLost);
+    if (lost == nullptr) return "not lost";
+    EXPECT_TRUE(absl::IsUnauthenticated(lost->why)) << lost->why;
+    return std::string(lost->why.message());
+  }
+};
+
+TEST_F(KeysOfEndpointsTest, TheSameTokenConnects) {
+  Node from = New(Options(kToken)), to = New(Options(kToken));
+  Send(from, to);
+  EXPECT_NE(to.First(Kind::kFrame), nullptr);
+}
+
+TEST_F(KeysOfEndpointsTest, AnotherTokenOrNoneIsRefusedWithTheReason) {
+  EXPECT_THAT(Refusal(JobKeys::NewToken(), kToken), HasSubstr("does not accept the token"));
+  EXPECT_THAT(Refusal("", kToken), HasSubstr("asks for a token"));
+  // Which message comes depends on which side closes first.
+  EXPECT_THAT(Refusal(kToken, ""), AnyOf(HasSubstr("has no token, but this process has one"),
+                                         HasSubstr("does not accept the token")));
+}
+
+TEST_F(KeysOfEndpointsTest, RefusedConnectionsAreReportedOnce) {
+  Node to = New(Options(kToken));
+  for (const std::string& token : {std::string(), JobKeys::NewToken(), std::string()}) {
+    Node from = New(Options(token));
+    Send(from, to);
+  }
+  const absl::Time deadline = MonotonicNow() + absl::Seconds(60);
+  while (to.events.empty() && MonotonicNow() < deadline) {
+    to.transport->Poll(absl::Milliseconds(5), &to.events);
+  }
+  ASSERT_EQ(to.events.size(), 1u);
+  EXPECT_EQ(to.events[0].kind, Kind::kGarbage);
+  EXPECT_EQ(to.events[0].peer, 0u);
+  EXPECT_THAT(to.events[0].why.message(), HasSubstr("were refused: 1, the last one has no token"));
+}
+
+TEST_F(KeysOfEndpointsTest, WithoutEncryptionTheTokenIsProven) {
+  Node from = New(Options(kToken, false)), to = New(Options(kToken, false));
+  Send(from, to);
+  EXPECT_NE(to.First(Kind::kFrame), nullptr);
+  to.events.clear();
+  Node other = New(Options(JobKeys::NewToken(), false));
+  Send(other, to);
+  ASSERT_NE(other.First(Kind::kPeerLost), nullptr);
+  EXPECT_THAT(other.First(Kind::kPeerLost)->why.message(), HasSubstr("has another token"));
+  Node encrypted = New(Options(kToken));
+  Send(encrypted, to);
+  ASSERT_NE(encrypted.First(Kind::kPeerLost), nullptr);
+  EXPECT_TRUE(absl::IsUnauthenticated(encrypted.First(Kind::kPeerLost)->why));
+  EXPECT_EQ(to.First(Kind::kFrame), nullptr);
+}
+
+TEST_F(KeysOfEndpointsTest, FramesWithoutAProofAreIgnored) {
+  Node from = New(Options("")), to = New(Options(kToken, false));
+  const transport::PeerId peer = *from.transport->Connect(to.transport->address());
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(from.transport->Send(peer, SmallFrame(*from.transport)).ok());
+  }
+  const absl::Time deadline = MonotonicNow() + absl::Seconds(60);
+  while (to.events.empty() && MonotonicNow() < deadline) {
+    from.transport->Poll(absl::Milliseconds(5), &from.events);
+    to.transport->Poll(absl::Milliseconds(5), &to.events);
+  }
+  Node good = New(Options(kToken, false));
+  Send(good, to);
+  ASSERT_EQ(to.events.size(), 2u);
+  EXPECT_EQ(to.events[0].kind, Kind::kGarbage);
+  EXPECT_THAT(to.events[0].why.message(), HasSubstr("were refused: 1, the last one has no token"));
+  EXPECT_EQ(to.events[1].kind, Kind::kFrame);
+  EXPECT_TRUE(from.events.empty());
+}
+
+// ZMTP 1.0 and 2.0 know no encryption.
+TEST_F(KeysOfEndpointsTest, OlderVersionsOfTheProtocolAreNoWayIn) {
+  const std::string zmtp1("\1\0\4\0abc", 7);
+  const std::string zmtp2(
+      "\xff\0\0\0\0\0\0\0\1\x7f\1\5\0\0\0\3"
+      "abc",
+      19);
+  for (const std::string& bytes : {zmtp1, zmtp2}) {
+    for (const std::string& token : {std::string(), std::string(kToken)}) {
+      Node to = New(Options(token));
+      const transport::TcpAddress at = transport::SplitTcpAddress(to.transport->address());
+      sockaddr_in address = {};
+      address.sin_family = AF_INET;
+      address.sin_port = htons(static_cast<uint16_t>(std::stoi(at.port)));
+      address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+      const OwnedFd fd(socket(AF_INET, SOCK_STREAM, 0));
+      ASSERT_EQ(connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+      ASSERT_EQ(send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
+                static_cast<ssize_t>(bytes.size()));
+      const absl::Time deadline = MonotonicNow() + absl::Seconds(60);
+      bool closed = false;
+      while (to.events.empty() && !closed && MonotonicNow() < deadline) {
+        to.transport->Poll(absl::Milliseconds(5), &to.events);
+        char byte;
+        const ssize_t n = recv(fd.get(), &byte, 1, MSG_DONTWAIT);
+        closed = n == 0 || (n < 0 && errno != EAGAIN);
+      }
+      EXPECT_EQ(closed, !token.empty());
+      if (!token.empty()) continue;
+      // Without a token the message arrives, and is no frame.
+      ASSERT_EQ(to.events.size(), 1u);
+      EXPECT_EQ(to.events[0].kind, Kind::kGarbage);
+      EXPECT_NE(to.events[0].peer, 0u);
+    }
+  }
+}
+
+// Only the connection to the scheduler is encrypted.
+TEST_F(KeysOfEndpointsTest, AnEndpointEncryptsTheConnectionToOnePeer) {
+  Node scheduler = New(Options(kToken));
+  transport::ZmqOptions options = Options(kToken);
+  options.encrypted = false;
+  Node shard = New(options);
+  options.encrypted_peer = scheduler.transport->address();
+  Node worker = New(options);
+  Send(worker, scheduler);
+  EXPECT_NE(scheduler.First(Kind::kFrame), nullptr);
+  Send(worker, shard);
+  EXPECT_NE(shard.First(Kind::kFrame), nullptr);
+}
+
+}  // namespace
+}  // namespace tandem

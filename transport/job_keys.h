@@ -1,0 +1,48 @@
+// JobKeys: the keys that a job derives from its token. The token is a secret of 32 random bytes.
+// Every process of the job has it, and nobody else does.
+//
+// One pair of CURVE keys (Curve25519, as in libzmq) serves all sockets of the job, those that
+// accept and those that connect. A socket that connects must know the public key of the other end
+// in advance, and no message of the handshake contains that key. So only processes with the token
+// finish a handshake, and a ZAP handler, which would compare the keys of clients, is not needed.
+//
+// Thread safety: constant after construction.
+#ifndef TANDEM_TRANSPORT_JOB_KEYS_H_
+#define TANDEM_TRANSPORT_JOB_KEYS_H_
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace tandem::transport {
+
+class JobKeys {
+ public:
+  static constexpr int kTokenBytes = 32;
+
+  // A new token: 64 hexadecimal digits, from the system's entropy.
+  static std::string NewToken();
+  // `token`: 32 bytes as hexadecimal digits or in base64; white space around them is ignored.
+  // INVALID_ARGUMENT: it is no such text. The error does not contain the text.
+  static absl::StatusOr<JobKeys> FromToken(absl::string_view token);
+
+  // The CURVE keys, as 40 characters of Z85.
+  const std::string& curve_public() const { return curve_public_; }
+  const std::string& curve_secret() const { return curve_secret_; }
+
+  // The key of the MACs by which processes prove that they have the token (transport/proof.h).
+  const std::array<uint8_t, kTokenBytes>& word() const { return word_; }
+
+ private:
+  JobKeys() = default;
+
+  std::string curve_public_, curve_secret_;
+  std::array<uint8_t, kTokenBytes> word_ = {};
+};
+
+}  // namespace tandem::transport
+
+#endif  // TANDEM_TRANSPORT_JOB_KEYS_H_
