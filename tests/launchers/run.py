@@ -2,8 +2,8 @@
 however the job ends, no process may be left. `./check --launchers` installs the launchers and calls this.
 
 Arguments: the build folder, and the names of launchers; without names: all. Each prints the times that it measured, and
-"ok", "skipped" or "FAILED". Exit status 1 if one has failed. Daemons (sshd, Slurm) have configurations and keys of their
-own and end with the test. sshd listens on 127.0.0.2 to 127.0.0.4.
+"ok", "skipped" or "FAILED". The last line counts them. Exit status 1 if one has failed. Daemons (sshd, Slurm, Prometheus)
+have configurations and keys of their own and end with the test. sshd listens on 127.0.0.2 to 127.0.0.4.
 """
 import os
 import pathlib
@@ -17,8 +17,10 @@ import time
 
 sys.dont_write_bytecode = True
 
+import netns  # pylint: disable=wrong-import-position
 import slurm  # pylint: disable=wrong-import-position
-from world import ENDLESS, Failed, PYTHON, Skipped, SOURCE, World, expect, processes, read  # pylint: disable=wrong-import-position
+from world import (ENDLESS, GONE, LONG, PYTHON, SECONDS, SOURCE,  # pylint: disable=wrong-import-position
+                   Failed, Skipped, World, expect, processes, read)
 
 
 def mpich(world):
@@ -104,21 +106,50 @@ def ssh(world):
         sshd.close()
 
 
-LAUNCHERS = {"mpich": mpich, "torchrun": torchrun, "ssh": ssh, "slurm": slurm.slurm}
+def alone(world):
+    """Without a launcher, --resume-any begins a run, resumes it after SIGTERM, and refuses one that is finished."""
+    start = [world.tandem, "agent", world.job, "--resume-any"]
+    expect("of which run? hint: name its folder by --out", world.run(start, 2))
+    start += ["--out", world.out("alone"), *LONG]
+    agent = world.start("alone", start)
+    world.wait_for_training("alone")
+    agent.terminate()
+    if agent.wait(GONE) != -signal.SIGTERM:
+        raise Failed(f"expected an end by SIGTERM:\n{world.said('alone')}")
+    expect("stopped by a signal, checkpoint at step", world.said("alone"))
+    said = world.run(start)
+    expect("resumes at step", said)
+    world.expect_bits("alone", said, LONG)
+    expect("the run is finished", world.run(start, 2))
+
+
+def prometheus(world):
+    done = subprocess.run([SOURCE / "tests/launchers/prometheus.sh", world.build], cwd=SOURCE, timeout=SECONDS, text=True,
+                          check=False, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    if done.returncode == 77:
+        raise Skipped(done.stdout.strip())
+    if done.returncode != 0:
+        raise Failed(done.stdout)
+
+
+LAUNCHERS = {"alone": alone, "mpich": mpich, "torchrun": torchrun, "ssh": ssh, "slurm": slurm.slurm, "netns": netns.netns,
+             "prometheus": prometheus}
 
 
 def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))   # also then everything is ended
     build, names = pathlib.Path(sys.argv[1]).resolve(), sys.argv[2:] or list(LAUNCHERS)
-    folder, failed = tempfile.mkdtemp(prefix="tandem-launchers-"), 0
+    folder, passed, failed, skipped = tempfile.mkdtemp(prefix="tandem-launchers-"), 0, 0, 0
     try:
         world = World(folder, build)
         for name in names:
             start = time.monotonic()
             try:
                 LAUNCHERS[name](world)
+                passed += 1
                 print(f"{name}: ok ({time.monotonic() - start:.0f} s)", flush=True)
             except Skipped as why:
+                skipped += 1
                 print(f"{name}: skipped: {why}", flush=True)
             except (Failed, subprocess.TimeoutExpired) as error:
                 failed += 1
@@ -127,6 +158,7 @@ def main():
         for process in processes(folder):   # of a test that has failed
             os.kill(process, signal.SIGKILL)
         shutil.rmtree(folder, ignore_errors=True)
+    print(f"{passed} passed, {failed} failed, {skipped} skipped")
     return 1 if failed else 0
 
 

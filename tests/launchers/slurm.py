@@ -9,10 +9,9 @@ import socket
 import subprocess
 import time
 
-from world import ENDLESS, Failed, SECONDS, SOURCE, Skipped, expect, processes, read
+from world import ENDLESS, LONG, Failed, SECONDS, SOURCE, Skipped, expect, processes, read
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scancel", "scontrol", "squeue")
-LONG = ["--set", "train.epochs=60"]   # long enough to be interrupted
 
 
 class Cluster:

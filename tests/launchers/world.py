@@ -14,6 +14,7 @@ PYTHON = "/usr/bin/python3"
 SECONDS = 200
 GONE = 30   # several times what an end takes
 ENDLESS = ["--set", "train.epochs=1000000"]
+LONG = ["--set", "train.epochs=60"]   # long enough to be interrupted
 
 JOB = """
 name: "launched"
@@ -111,10 +112,11 @@ class World:
     def wait_for_training(self, name):
         self.wait(lambda: "progress" in self.metrics(name), SECONDS, "the job does not train", name)
 
-    def gone(self, name, event):
-        """Waits until no process of a run is left, and prints for how long they lived on after the event."""
-        start = time.monotonic()
-        self.wait(lambda: not processes(self.out(name)), GONE, f"{event}: processes are left", name)
+    def gone(self, name, event, seconds=GONE, start=None):
+        """Waits until no process of a run is left, and prints how long they lived on after the event, which was at `start`
+        or is now."""
+        start = start or time.monotonic()
+        self.wait(lambda: not processes(self.out(name)), seconds, f"{event}: processes are left", name)
         print(f"  {event}: all processes were gone after {time.monotonic() - start:.1f} s", flush=True)
 
     def wait(self, done, seconds, what, name):
