@@ -26,9 +26,11 @@ struct Agent {
 
 class Agents {
  public:
-  static constexpr size_t kMost = 1024;  // further ones are ignored
+  static constexpr size_t kMost = 1024;
 
-  void Add(uint64_t connection, const Register& request);
+  // ALREADY_EXISTS: an agent of the same rank is connected; another launch may have the same
+  // address. RESOURCE_EXHAUSTED: there are kMost agents.
+  absl::Status Add(uint64_t connection, const Register& request);
   // The connection broke, or the agent closed it.
   void OnLost(uint64_t connection);
   void OnClosed(uint64_t connection);
