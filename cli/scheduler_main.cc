@@ -52,8 +52,9 @@ uint64_t NeededBytes(const tandem::job::ResolvedJob& plan, int servers, int work
   return needs.table_bytes + needs.held_bytes + needs.process_bytes;
 }
 
-// Claims the folder of the run, removes what an earlier run has left there, and writes the token and
-// the job for the other processes. Does nothing more than claim it if `tandem run` has prepared it.
+// Claims the folder of the run, removes what an earlier run has left there, and writes the token
+// and the job for the other processes. Does nothing more than claim it if `tandem run` has prepared
+// it.
 absl::Status PrepareFolder(const tandem::job::ResolvedJob& plan,
                            const tandem::cli::StartFlags& start, const std::string& out,
                            bool overwrite, std::optional<tandem::cli::OutputFolder>* folder) {

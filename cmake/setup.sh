@@ -16,7 +16,9 @@ TANDEM_CHECK_PACKAGES=(
   clang libclang-rt-dev libgtest-dev libgmock-dev
   python3-pandas python3-sklearn python3-zmq openmpi-bin)
 # Launchers for tests/launchers (./check --launchers).
-TANDEM_LAUNCHER_PACKAGES=(mpich openssh-client openssh-server)
+TANDEM_LAUNCHER_PACKAGES=(
+  mpich openssh-client openssh-server openssl slurmctld slurmd slurm-client munge
+  iproute2 prometheus curl)
 # Packages for a guest with a software RDMA device (tests/rdma/run_in_guest.sh). Without them the
 # tests there are skipped.
 TANDEM_GUEST_PACKAGES=(

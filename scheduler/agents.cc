@@ -2,6 +2,7 @@
 
 #include <iterator>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "proto/endpoint.h"
 #include "scheduler/failure_judge.h"
@@ -63,24 +64,40 @@ absl::optional<Failure> Agents::OnExit(const Agent& agent, const RoleExit& exit,
   return FailureOf(name, how, absl::StatusCode::kUnavailable);
 }
 
+bool Agents::RepeatsCheckpoint(absl::Time now, bool by_agent) {
+  constexpr absl::Duration kOneRequest = absl::Seconds(1);
+  if (now - asked_ < kOneRequest && (by_agent || asked_by_agent_)) return true;
+  asked_ = now;
+  asked_by_agent_ = by_agent;
+  return false;
+}
+
 void Agents::NameCause(const Membership& members, Failure* failure) const {
   for (const Node& node : members.nodes()) {
-    const Agent* const agent = node.Name() == failure->node() ? LostAgentOf(node) : nullptr;
+    const Agent* const agent = node.Name() == failure->node() ? AgentOf(node) : nullptr;
     if (agent == nullptr) continue;
+    const std::string host = absl::StrCat("host ", agent->host);
+    if (agent->connection != 0) {
+      if (!absl::StrContains(failure->reason(), host)) {
+        absl::StrAppend(failure->mutable_reason(), "; on ", host);
+      }
+      return;
+    }
     failure->set_reason(absl::StrCat("the agent of rank ", agent->rank, " (pid ", agent->pid,
                                      ") has gone, and its roles with it; ", failure->node(), ": ",
                                      failure->reason()));
-    failure->set_node(absl::StrCat("host ", agent->host));
+    failure->set_node(host);
     return;
   }
 }
 
-const Agent* Agents::LostAgentOf(const Node& node) const {
+const Agent* Agents::AgentOf(const Node& node) const {
+  const Agent* found = nullptr;
   for (const auto& [incarnation, agent] : agents_) {
-    const bool started = agent.host == node.host && agent.pid == node.driver;
-    if (started && agent.connection == 0) return &agent;
+    if (agent.host != node.host || agent.pid != node.driver) continue;
+    if (found == nullptr || agent.connection == 0) found = &agent;
   }
-  return nullptr;
+  return found;
 }
 
 }  // namespace tandem::scheduler

@@ -10,6 +10,7 @@
 #include <map>
 #include <string>
 
+#include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "proto/wire.pb.h"
 #include "scheduler/effects.h"
@@ -41,14 +42,20 @@ class Agents {
   // role, or it failed without a report of its own.
   absl::optional<Failure> OnExit(const Agent& agent, const RoleExit& exit, Membership* members,
                                  SchedulerEffects* effects) const;
-  // The job fails. If the agent that has started the failed node is lost, names its host instead.
+  // A signal asks for a checkpoint: by an agent, or by the user's command, which is the agent of rank
+  // 0. True: another rank has asked a moment ago, because launchers signal all ranks at once.
+  bool RepeatsCheckpoint(absl::Time now, bool by_agent);
+  // The job fails. Adds the host if an agent has started the failed node. If that agent is lost, its
+  // host is named instead of the node.
   void NameCause(const Membership& members, Failure* failure) const;
 
  private:
-  // The agent that has started the node, if its connection is lost. Otherwise null.
-  const Agent* LostAgentOf(const Node& node) const;
+  // The agent that has started the node; one that is lost, if there are several. Null: none.
+  const Agent* AgentOf(const Node& node) const;
 
-  std::map<uint64_t, Agent> agents_;  // by incarnation
+  std::map<uint64_t, Agent> agents_;         // by incarnation
+  absl::Time asked_ = absl::InfinitePast();  // for a checkpoint, the last time that counted
+  bool asked_by_agent_ = false;
 };
 
 }  // namespace tandem::scheduler

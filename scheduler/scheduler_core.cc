@@ -94,7 +94,7 @@ void SchedulerCore::Step(absl::Time now, const SchedulerEvent& event, SchedulerE
       OnTick();
       break;
     case SchedulerEvent::Kind::kCheckpoint:
-      OnCheckpointRequest(event.text);
+      if (!agents_.RepeatsCheckpoint(now_, /*by_agent=*/false)) OnCheckpointRequest(event.text);
       break;
     case SchedulerEvent::Kind::kEnd:
       OnEndRequest(event.text);
@@ -154,7 +154,10 @@ void SchedulerCore::OnControl(const SchedulerEvent& event) {
     if (note.stops() > 1) return Fail(FailureOf("scheduler", why, absl::StatusCode::kCancelled));
     if (note.stops() == 1) OnEndRequest(why, /*by_agent=*/true);
     const std::string& folder = options_.models.checkpoint_folder;
-    if (note.checkpoint() && !folder.empty()) OnCheckpointRequest(folder);
+    if (note.checkpoint() && !folder.empty() &&
+        !agents_.RepeatsCheckpoint(now_, /*by_agent=*/true)) {
+      OnCheckpointRequest(folder);
+    }
     return;
   }
   Node* const node = members_.Find(event.connection, event.incarnation);

@@ -1,136 +1,30 @@
 """Starts one small reproducible job by each launcher, on this machine: the model must have the bits of `tandem run`, and
-a launcher that is killed must leave no process. `./check --launchers` installs the launchers and calls this.
+however the job ends, no process may be left. `./check --launchers` installs the launchers and calls this.
 
-Arguments: the build folder, and the names of launchers; without names: all. Each prints "ok" or "FAILED". Exit status 1
-if one has failed. sshd listens on 127.0.0.2 to 127.0.0.4 with keys of its own, and ends with the test.
+Arguments: the build folder, and the names of launchers; without names: all. Each prints the times that it measured, and
+"ok", "skipped" or "FAILED". The last line counts them. Exit status 1 if one has failed. Daemons (sshd, Slurm, Prometheus)
+have configurations and keys of their own and end with the test. sshd listens on 127.0.0.2 to 127.0.0.4.
 """
-import hashlib
-import json
 import os
 import pathlib
 import shutil
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import tempfile
 import time
 
-SOURCE = pathlib.Path(__file__).resolve().parents[2]
-BUILD = pathlib.Path(sys.argv[1]).resolve()
-TANDEM = str(BUILD / "bin/tandem")
-PYTHON = "/usr/bin/python3"
-SECONDS = 200
-GONE = 30   # several times what an end takes
+sys.dont_write_bytecode = True
 
-JOB = """
-name: "launched"
-seed: 7
-reproducible: true
-cluster { workers: 2 servers: 2 }
-data { format: CRITEO train: "FOLDER/data/train.tsv" test: "FOLDER/data/test.tsv" }
-table { name: "ids" dim: 8 optimizer { kind: ADAGRAD learning_rate: 0.05 } expected_rows: 20000 }
-policy { kind: BSP }
-dense { optimizer { kind: ADAM learning_rate: 0.002 } }
-model { dlrm { bottom: [24, 8] top: [32, 16] } }
-train { batch_size: 32 }
-"""
-
-
-class Failed(Exception):
-    """What was expected and has not happened."""
-
-
-class World:
-    """A folder with the job, and the model that `tandem run` makes of it."""
-
-    def __init__(self, folder):
-        self.folder = pathlib.Path(folder)
-        self.job = str(self.folder / "job.textproto")
-        subprocess.run([TANDEM, "datagen", "--out", self.folder / "data", "--train-rows", "1500", "--test-rows", "300"],
-                       check=True, stdout=subprocess.DEVNULL)
-        pathlib.Path(self.job).write_text(JOB.replace("FOLDER", folder), encoding="utf-8")
-        self.run([TANDEM, "run", self.job, "--out", self.out("run")])
-        self.expected = self.model("run")
-
-    def out(self, name):
-        return str(self.folder / name)
-
-    def run(self, command, code=0, **environment):
-        done = subprocess.run([str(word) for word in command], cwd=self.folder, timeout=SECONDS, text=True,
-                              env=dict(os.environ, OMP_NUM_THREADS="1", **environment), stdin=subprocess.DEVNULL,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        if done.returncode != code:
-            raise Failed(f"{command[0]} ended with {done.returncode}, expected {code}:\n{done.stdout}")
-        return done.stdout
-
-    def model(self, name):
-        """A hash of the trained tables and dense parameters."""
-        folder = self.out(name + "-export")
-        self.run([TANDEM, "export", self.out(name) + "/model", "--to", folder], TANDEM_PYTHON=PYTHON)
-        data = (pathlib.Path(folder) / "model.safetensors").read_bytes()
-        size = struct.unpack("<Q", data[:8])[0]
-        tensors = json.loads(data[8:8 + size])
-        tensors.pop("__metadata__", None)   # names the run
-        return hashlib.sha256(json.dumps(tensors, sort_keys=True).encode() + data[8 + size:]).hexdigest()
-
-    def trains(self, name, command, **environment):
-        said = self.run(command, **environment)
-        if self.model(name) != self.expected:
-            raise Failed(f"{name}: the model differs from that of tandem run:\n{said}")
-        return said
-
-    def killed(self, name, command, **environment):
-        """Kills the launcher of a running job: nothing may be left."""
-        with open(self.out(name + ".txt"), "w", encoding="utf-8") as log:
-            launcher = subprocess.Popen([str(word) for word in command], cwd=self.folder, stdin=subprocess.DEVNULL,
-                                        env=dict(os.environ, **environment), stdout=log, stderr=log)
-        try:
-            self.wait(lambda: "progress" in read(self.out(name) + "/metrics.jsonl"), SECONDS, "the job does not train", name)
-        finally:
-            launcher.send_signal(signal.SIGKILL)
-            launcher.wait()
-        self.wait(lambda: not processes(self.out(name)), GONE, "processes are left", name)
-
-    def wait(self, done, seconds, what, name):
-        until = time.monotonic() + seconds
-        while not done():
-            if time.monotonic() > until:
-                raise Failed(f"{what}: {processes(self.out(name))}\n{read(self.out(name + '.txt'))}")
-            time.sleep(.05)
-
-
-def read(path):
-    try:
-        return pathlib.Path(path).read_text(encoding="utf-8")
-    except OSError:
-        return ""
-
-
-def processes(text):
-    """The command lines of tandem's processes that contain a text."""
-    found = []
-    for folder in pathlib.Path("/proc").glob("[0-9]*"):
-        try:
-            line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-        except OSError:
-            continue
-        if text in line and "/bin/tandem" in line and "ssh" not in line.split(" ")[0] and "mpi" not in line.split(" ")[0]:
-            found.append(line)
-    return found
-
-
-def expect(text, said):
-    if text not in said:
-        raise Failed(f"expected {text!r} in:\n{said}")
-
-
-ENDLESS = ["--set", "train.epochs=1000000"]
+import netns  # pylint: disable=wrong-import-position
+import slurm  # pylint: disable=wrong-import-position
+from world import (ENDLESS, GONE, LONG, PYTHON, SECONDS, SOURCE,  # pylint: disable=wrong-import-position
+                   Failed, Skipped, World, expect, processes, read)
 
 
 def mpich(world):
-    start = ["/usr/bin/mpiexec.mpich", "-n", "3", TANDEM, "agent", world.job, "--out"]
+    start = ["/usr/bin/mpiexec.mpich", "-n", "3", world.tandem, "agent", world.job, "--out"]
     expect("rank 2 of 3, from PMI", world.trains("mpich", start + [world.out("mpich")]))
     world.killed("mpich-killed", start + [world.out("mpich-killed")] + ENDLESS)
 
@@ -140,8 +34,8 @@ def torchrun(world):
     start = [PYTHON, "-m", "torch.distributed.run", "--nproc_per_node", "3", "-r", "1", "-t", "1", "--log_dir",
              world.out("torch-logs")]
     expect("rank 2 of 3, from torch",
-           world.trains("torchrun", start + ["--no_python", TANDEM, "agent", world.job, "--out", world.out("torchrun")]))
-    said = world.run(start + [SOURCE / "examples/four_collectives.py"], PYTHONPATH=str(BUILD / "python"))
+           world.trains("torchrun", start + ["--no_python", world.tandem, "agent", world.job, "--out", world.out("torchrun")]))
+    said = world.run(start + [SOURCE / "examples/four_collectives.py"], PYTHONPATH=str(world.build / "python"))
     for rank in range(3):
         expect(f"rank {rank}: AllReduce [3.0]", said)
 
@@ -189,11 +83,11 @@ def ssh(world):
     sshd = Sshd(world.out("sshd"))
     hosts = world.folder / "hosts"
     hosts.write_text("127.0.0.2 slots=1\n127.0.0.3 slots=1   # a comment\n127.0.0.4\n", encoding="utf-8")
-    start = [TANDEM, "run", world.job, "--hosts", hosts, "--out"]
+    start = [world.tandem, "run", world.job, "--hosts", hosts, "--out"]
     try:
         said = world.trains("ssh", start + [world.out("ssh")], TANDEM_SSH=sshd.ssh)
         expect("rank 2 of 3, from Tandem", said)
-        world.trains("ssh-list", [TANDEM, "run", world.job, "-H", "127.0.0.2:2,127.0.0.3:2", "--out", world.out("ssh-list")],
+        world.trains("ssh-list", [world.tandem, "run", world.job, "-H", "127.0.0.2:2,127.0.0.3:2", "--out", world.out("ssh-list")],
                      TANDEM_SSH=sshd.ssh)
         world.killed("ssh-killed", start + [world.out("ssh-killed")] + ENDLESS, TANDEM_SSH=sshd.ssh)
         # Each refusal is one line, and nothing is started.
@@ -201,35 +95,70 @@ def ssh(world):
                               (["-H", "nobody.invalid"], "host nobody.invalid: ssh cannot log in: ssh: Could not resolve"),
                               (["-H", "127.0.0.2:0"], "host 127.0.0.2 has '0' slots"),
                               (["-H", "127.0.0.2,127.0.0.2"], "host 127.0.0.2 is there twice")):
-            said = world.run([TANDEM, "run", world.job, "--out", world.out("refused")] + command, 2, TANDEM_SSH=sshd.ssh)
+            said = world.run([world.tandem, "run", world.job, "--out", world.out("refused")] + command, 2, TANDEM_SSH=sshd.ssh)
             expect(text, said)
             if said.count("\n") != 1:
                 raise Failed(f"expected one line:\n{said}")
-        said = world.run([TANDEM, "run", world.job, "-H", "127.0.0.2", "--out", world.out("refused")], 2,
+        said = world.run([world.tandem, "run", world.job, "-H", "127.0.0.2", "--out", world.out("refused")], 2,
                          TANDEM_SSH=sshd.stranger)
         expect("Permission denied (publickey", said)
     finally:
         sshd.close()
 
 
-LAUNCHERS = {"mpich": mpich, "torchrun": torchrun, "ssh": ssh}
+def alone(world):
+    """Without a launcher, --resume-any begins a run, resumes it after SIGTERM, and refuses one that is finished."""
+    start = [world.tandem, "agent", world.job, "--resume-any"]
+    expect("of which run? hint: name its folder by --out", world.run(start, 2))
+    start += ["--out", world.out("alone"), *LONG]
+    agent = world.start("alone", start)
+    world.wait_for_training("alone")
+    agent.terminate()
+    if agent.wait(GONE) != -signal.SIGTERM:
+        raise Failed(f"expected an end by SIGTERM:\n{world.said('alone')}")
+    expect("stopped by a signal, checkpoint at step", world.said("alone"))
+    said = world.run(start)
+    expect("resumes at step", said)
+    world.expect_bits("alone", said, LONG)
+    expect("the run is finished", world.run(start, 2))
+
+
+def prometheus(world):
+    done = subprocess.run([SOURCE / "tests/launchers/prometheus.sh", world.build], cwd=SOURCE, timeout=SECONDS, text=True,
+                          check=False, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    if done.returncode == 77:
+        raise Skipped(done.stdout.strip())
+    if done.returncode != 0:
+        raise Failed(done.stdout)
+
+
+LAUNCHERS = {"alone": alone, "mpich": mpich, "torchrun": torchrun, "ssh": ssh, "slurm": slurm.slurm, "netns": netns.netns,
+             "prometheus": prometheus}
 
 
 def main():
-    names = sys.argv[2:] or list(LAUNCHERS)
-    folder, failed = tempfile.mkdtemp(prefix="tandem-launchers-"), 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))   # also then everything is ended
+    build, names = pathlib.Path(sys.argv[1]).resolve(), sys.argv[2:] or list(LAUNCHERS)
+    folder, passed, failed, skipped = tempfile.mkdtemp(prefix="tandem-launchers-"), 0, 0, 0
     try:
-        world = World(folder)
+        world = World(folder, build)
         for name in names:
             start = time.monotonic()
             try:
                 LAUNCHERS[name](world)
+                passed += 1
                 print(f"{name}: ok ({time.monotonic() - start:.0f} s)", flush=True)
+            except Skipped as why:
+                skipped += 1
+                print(f"{name}: skipped: {why}", flush=True)
             except (Failed, subprocess.TimeoutExpired) as error:
                 failed += 1
                 print(f"{name}: FAILED: {error}", flush=True)
     finally:
+        for process in processes(folder):   # of a test that has failed
+            os.kill(process, signal.SIGKILL)
         shutil.rmtree(folder, ignore_errors=True)
+    print(f"{passed} passed, {failed} failed, {skipped} skipped")
     return 1 if failed else 0
 
 

@@ -13,7 +13,9 @@
 namespace tandem {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 constexpr uint64_t kAgent = 77, kAgentConnection = 900;
 constexpr int64_t kAgentPid = 40;
@@ -196,6 +198,38 @@ TEST_F(AgentsTest, ALateStopOfTheUserIsASecondRequest) {
   user.text = "interrupted";
   Step(7, user);
   EXPECT_THAT(Failed(), HasSubstr("interrupted"));
+}
+
+// The same is true of a signal that asks for a checkpoint, but a later one is a request of its own.
+TEST_F(AgentsTest, CheckpointSignalsOfAllAgentsAreOneRequest) {
+  Start("/out/model");
+  Control checkpoint;
+  checkpoint.mutable_agent_note()->set_checkpoint(true);
+  scheduler::SchedulerEvent user;
+  user.kind = scheduler::SchedulerEvent::Kind::kCheckpoint;
+  user.text = "/out/model";
+  Step(1, user);
+  EXPECT_FALSE(effects_.sends.empty()) << "the workers are asked";
+  Send(1.1, kAgent, checkpoint, kAgentConnection);
+  EXPECT_THAT(effects_.logs, IsEmpty());
+  Send(3, kAgent, checkpoint, kAgentConnection);
+  EXPECT_THAT(effects_.logs, ElementsAre(HasSubstr("a checkpoint is in progress")));
+  Step(3.1, user);
+  EXPECT_THAT(effects_.logs, IsEmpty());
+  Step(5, user);
+  EXPECT_THAT(effects_.logs, ElementsAre(HasSubstr("answers this request, too")));
+}
+
+// A host that is cut off is silent, and no connection is lost for a while.
+TEST_F(AgentsTest, TheHostOfASilentRoleIsNamed) {
+  for (double t = 1; t < 20 && Failed().empty(); t += 0.1) {
+    Control beat;
+    beat.mutable_beat()->set_progress(static_cast<uint64_t>(t * 10));
+    Send(t, 1, beat);
+    Tick(t);
+  }
+  EXPECT_THAT(Failed(), HasSubstr("worker 0: no sign of life for 8"));
+  EXPECT_THAT(Failed(), HasSubstr("; on host b"));
 }
 
 TEST_F(AgentsTest, ASecondStopEndsAtOnce) {
