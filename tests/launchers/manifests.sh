@@ -5,6 +5,10 @@
 set -euo pipefail
 source=$(dirname "$(readlink -f "$0")")/../..
 tandem=$(readlink -f "$1")/bin/tandem
+if ! command -v npm >/dev/null; then
+  echo "npm is not installed"
+  exit 77
+fi
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
