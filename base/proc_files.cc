@@ -79,7 +79,9 @@ HostMemory MemoryOfHost() {
   for (const std::string& group : ControlGroups()) {
     const uint64_t most = NumberIn(group + "/memory.max", kUnlimited);
     if (most == kUnlimited) continue;
-    const uint64_t used = NumberIn(group + "/memory.current", 0);
+    // Files that were read are counted as used, but they give way.
+    uint64_t used = NumberIn(group + "/memory.current", 0);
+    used -= std::min(used, FieldOf(group + "/memory.stat", "inactive_file", 0));
     memory.total = std::min(memory.total, most);
     memory.available = std::min(memory.available, most - std::min(most, used));
   }

@@ -1,8 +1,11 @@
 #include "cli/agent_command.h"
 
 #include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -22,8 +25,10 @@
 #include "cli/deal_roles.h"
 #include "cli/launch_environment.h"
 #include "cli/launcher_watch.h"
+#include "cli/log_tail.h"
 #include "cli/resume_point.h"
 #include "cli/role_commands.h"
+#include "cli/service_manager.h"
 #include "cli/supervisor.h"
 #include "node/job_token.h"
 #include "node/network_check.h"
@@ -38,7 +43,11 @@ namespace fs = std::filesystem;
 constexpr char kProgram[] = "tandem agent";
 constexpr absl::Duration kTurn = absl::Milliseconds(20);
 constexpr absl::Duration kWelcomeWithin = absl::Seconds(5);
-constexpr absl::Duration kSayNoScheduler = absl::Seconds(5);
+// When an agent says that it still waits for the scheduler.
+constexpr absl::Duration kSayFirst = absl::Seconds(5), kSayAgain = absl::Minutes(1);
+// Rank 0 reads the data before it starts the scheduler. The other ranks wait so many times
+// limits.startup_timeout_seconds if somebody ends them when rank 0 fails.
+constexpr int kPatienceOfWatched = 10;
 
 // A file with the job in a temporary folder of this process. The destructor removes both.
 class JobFile {
@@ -61,21 +70,75 @@ class JobFile {
   std::string folder_;
 };
 
+// The folder where the ranks of a launch find the token of the job: that of the run, else one that
+// all ranks on this host know. Empty: there is none.
+std::string TokenFolder(const Launch& launch, const std::string& out) {
+  if (!out.empty() || !launch.one_host || launch.size == 1 || launch.id.empty()) return out;
+  return (fs::temp_directory_path() /
+          absl::StrCat("tandem-", geteuid(), "-", PortOfLaunch(launch.id)))
+      .string();
+}
+
+// A token that rank 0 publishes for the ranks of a launch without --out. The destructor removes it.
+class LaunchToken {
+ public:
+  // Gives the job a token. UNAUTHENTICATED: the other ranks could not know it.
+  absl::Status Publish(const Job& job, const Launch& launch, const std::string& out) {
+    if (launch.size == 1 || !out.empty()) return absl::OkStatus();
+    if (job.security().encrypt() == Security::NONE) return absl::OkStatus();
+    const std::string folder = TokenFolder(launch, out);
+    if (folder.empty()) {
+      TANDEM_ASSIGN_OR_RETURN(const auto keys, node::FindKeys(""));
+      if (keys != nullptr) return absl::OkStatus();
+      return absl::UnauthenticatedError(absl::StrCat(
+          "the other ranks do not know the token of the job; hint: --out on a folder that all "
+          "hosts share, or export ",
+          node::kTokenVariable, "=$(openssl rand -hex 32) everywhere"));
+    }
+    if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
+      return absl::PermissionDeniedError(absl::StrCat(folder, ": ", strerror(errno)));
+    }
+    folder_ = folder;
+    TANDEM_RETURN_IF_ERROR(node::ProvideToken(job, ""));
+    return node::PublishToken(job, folder);
+  }
+  ~LaunchToken() {
+    std::error_code ignored;
+    if (!folder_.empty()) fs::remove_all(folder_, ignored);
+  }
+
+ private:
+  std::string folder_;
+};
+
 // The agent of a rank other than 0.
 class Follower {
  public:
-  Follower(const AgentFlags& flags, const Launch& launch, LauncherWatch watch)
-      : flags_(flags), launch_(launch), watch_(watch), supervisor_({/*checkpoints=*/true}) {}
+  // `plan`: what this rank's job file says; the scheduler's job counts once it is known.
+  Follower(const AgentFlags& flags, const Launch& launch, LauncherWatch watch,
+           const job::ResolvedJob& plan)
+      : flags_(flags),
+        launch_(launch),
+        watch_(watch),
+        supervisor_({.checkpoints = true}),
+        plan_(plan) {}
 
   int Execute(absl::Duration patience) {
     stops_ = node::StopSignals();
     checkpoints_ = node::CheckpointSignals();
-    if (const absl::Status found = FindScheduler(patience); !found.ok()) {
+    const absl::Status found = FindScheduler(patience);
+    const bool idle =
+        DealRoles(plan_->server_processes(), plan_->workers(), launch_.rank, launch_.size).empty();
+    if (!found.ok() && idle && stops_seen_ == 0) {  // the job may have ended before
+      Say("no role is left for this rank, and it has not found the scheduler");
+      return node::kExitOk;
+    }
+    if (!found.ok()) {
       Say(absl::StrCat("failed: ", found.message()));
       return ExitCode(/*failed=*/true);
     }
     if (const absl::Status started = StartRoles(); !started.ok()) {
-      link_->SendStop(/*at_once=*/true);
+      TellOfStart(started);
       supervisor_.OnCannotStart(std::string(started.message()));
     }
     while (!over()) Turn();
@@ -98,7 +161,7 @@ class Follower {
   // Tries the places where the scheduler may be until the right one answers.
   absl::Status FindScheduler(absl::Duration patience) {
     const absl::Time begin = MonotonicNow();
-    absl::Time say = begin + kSayNoScheduler;
+    absl::Time say = begin + kSayFirst;
     for (;;) {
       const std::vector<Candidate> candidates =
           Candidates(launch_, flags_.scheduler, flags_.run.out);
@@ -120,8 +183,8 @@ class Follower {
                          "; hint: --scheduler tcp://HOST_OF_RANK_0:PORT"));
       }
       if (now >= say) {
-        Say(absl::StrCat("waits for the scheduler ", Places(candidates)));
-        say = absl::InfiniteFuture();
+        Say(absl::StrCat("waits for the scheduler ", Places(candidates), why_not_));
+        say = now + kSayAgain;
       }
       absl::SleepFor(absl::Milliseconds(100));
     }
@@ -139,9 +202,13 @@ class Follower {
   // False: the scheduler there belongs to another run.
   absl::StatusOr<bool> Join(const Candidate& candidate) {
     early_.clear();
-    TANDEM_ASSIGN_OR_RETURN(auto keys, node::FindKeys(flags_.run.out));
-    TANDEM_ASSIGN_OR_RETURN(link_,
-                            AgentLink::Open(candidate.address, launch_.rank, std::move(keys)));
+    node::RoleFlags role;
+    role.out = TokenFolder(launch_, flags_.run.out);
+    if (const absl::Status keys = node::TakeKeys(plan_->job, &role); !keys.ok()) {
+      why_not_ = absl::StrCat("; ", keys.message());  // rank 0 may be writing the file
+      return false;
+    }
+    TANDEM_ASSIGN_OR_RETURN(link_, AgentLink::Open(candidate.address, launch_.rank, role.keys));
     const absl::Time until = MonotonicNow() + kWelcomeWithin;
     while (MonotonicNow() < until && link_->status().ok() && stops_->load() == 0) {
       for (const Control& control : link_->Poll(kTurn)) {
@@ -150,16 +217,19 @@ class Follower {
           continue;
         }
         welcome_ = control.reader_welcome();
-        const std::string run = absl::StrFormat("%016x", welcome_.run());
-        const bool other = (!candidate.run.empty() && candidate.run != run) ||
-                           (!candidate.launch.empty() && candidate.launch != welcome_.launch());
-        if (other) return false;
         address_ = candidate.address;
-        return true;
       }
+      if (address_.empty()) continue;
+      const std::string run = absl::StrFormat("%016x", welcome_.run());
+      const bool other = (!candidate.run.empty() && candidate.run != run) ||
+                         (!candidate.launch.empty() && candidate.launch != welcome_.launch());
+      if (!other) return true;
+      address_.clear();
+      break;
     }
     if (!link_->status().ok())
       why_not_ = absl::StrCat("; the last one: ", link_->status().message());
+    link_.reset();
     return false;
   }
 
@@ -178,7 +248,7 @@ class Follower {
       return absl::PermissionDeniedError(
           absl::StrCat(out_, "/logs: cannot be written: ", error.message()));
     }
-    TANDEM_RETURN_IF_ERROR(node::ProvideToken(plan_->job, flags_.run.out));
+    TANDEM_RETURN_IF_ERROR(node::ProvideToken(plan_->job, TokenFolder(launch_, flags_.run.out)));
     const RoleNetwork network = NetworkOfOtherRank(address_, flags_.bind, flags_.advertise);
     TANDEM_RETURN_IF_ERROR(node::CheckBind(network.bind, network.advertise));
     RoleOptions options;
@@ -193,9 +263,25 @@ class Follower {
       TANDEM_RETURN_IF_ERROR(children_.Start(roles.Server(server, address_)));
     }
     for (const int worker : dealt_.workers) {
-      TANDEM_RETURN_IF_ERROR(children_.Start(roles.Worker(worker, address_)));
+      const Children::Command command = roles.Worker(worker, address_);
+      if (!flags_.run.python.empty()) {
+        scripts_.emplace_back(command.name, command.log);
+        scripts_.back().SkipOld();
+      }
+      TANDEM_RETURN_IF_ERROR(children_.Start(command));
     }
     return absl::OkStatus();
+  }
+
+  // Roles could not be started. The scheduler hears of it as of a role that has ended.
+  void TellOfStart(const absl::Status& why) {
+    if (dealt_.empty()) return link_->SendStop(/*at_once=*/true);
+    Children::Exit exit;
+    exit.name = dealt_.servers.empty() ? absl::StrCat("worker ", dealt_.workers[0])
+                                       : absl::StrCat("server ", dealt_.servers[0]);
+    exit.code = node::kExitFailed;
+    exit.lines = {absl::StrCat("not started: ", why.message())};
+    link_->SendExit(exit);
   }
 
   // "server 0, worker 1".
@@ -227,6 +313,7 @@ class Follower {
       supervisor_.OnFailed(now, parts.first, parts.second);
     }
     supervisor_.OnExits(now, std::move(exits));
+    ShowScripts(/*last=*/false);
     watch_.Check();
     for (const int stops = stops_->load(); stops_seen_ < stops;) OnStop(now, ++stops_seen_);
     if (const int asked = checkpoints_->load(); asked != checkpoints_seen_) {
@@ -235,15 +322,28 @@ class Follower {
     }
   }
 
+  void ShowScripts(bool last) {
+    for (LogTail& script : scripts_) {
+      for (const std::string& line : script.Read(last)) {
+        std::printf("%s | %s\n", script.name().c_str(), line.c_str());
+      }
+    }
+    std::fflush(stdout);
+  }
+
   void OnControl(const Control& control) {
     if (!control.has_command()) return;
-    if (control.command().kind() == Command::START) supervisor_.OnStarted();
+    if (control.command().kind() == Command::START) {
+      supervisor_.OnStarted();
+      NotifyServiceManager("READY=1");
+    }
     if (control.command().kind() == Command::STOP) supervisor_.OnFinished(MonotonicNow());
   }
 
   void OnStop(absl::Time now, int count) {
     const Supervisor::Stop stop = supervisor_.OnStop(now);
     if (stop == Supervisor::Stop::kIgnore) return;
+    NotifyServiceManager("STOPPING=1");
     link_->SendStop(/*at_once=*/stop == Supervisor::Stop::kEnd);
     Say(count == 1 && stop == Supervisor::Stop::kCheckpoint
             ? "stopping: asks for a checkpoint first; once more to end at once"
@@ -254,6 +354,7 @@ class Follower {
     supervisor_.Conclude();
     children_.StopAll(supervisor_.Grace());
     link_->Poll(absl::ZeroDuration());
+    ShowScripts(/*last=*/true);
     const std::string& failure = supervisor_.failure();
     if (failure.empty()) {
       if (dealt_.empty()) Say("the job has ended");
@@ -272,28 +373,35 @@ class Follower {
   const Launch launch_;
   LauncherWatch watch_;
   Supervisor supervisor_;
+  absl::StatusOr<job::ResolvedJob> plan_;
   std::string address_, out_;
   std::string why_not_;  // why the scheduler that answered last has not admitted this agent
   ReaderWelcome welcome_;
   JobFile job_;
-  absl::StatusOr<job::ResolvedJob> plan_ = absl::UnknownError("not known yet");
   DealtRoles dealt_;
   std::unique_ptr<AgentLink> link_;
   std::vector<Control> early_;  // came before the welcome
   Children children_;
+  std::vector<LogTail> scripts_;
   const std::atomic<int>* stops_ = nullptr;
   const std::atomic<int>* checkpoints_ = nullptr;
   int stops_seen_ = 0, checkpoints_seen_ = 0;
 };
 
-// The name of the folder of the run if the user gives none. All ranks that share the folder of the
-// launch would choose the same one, but only rank 0 needs it: it tells the others.
+// Does what --resume-any asks for. A run that resumes has a model: flags that name the model of a
+// new run do not count. A checkpoint that cannot be read is an error, so that it is never replaced
+// by a new run.
 absl::Status CompleteStart(const AgentFlags& flags, RunFlags* run) {
   if (!flags.resume_any) return absl::OkStatus();
   if (run->out.empty()) {
     return absl::InvalidArgumentError("--resume-any: of which run? hint: name its folder by --out");
   }
-  if (FindResumePoint(run->out).ok()) run->start.resume = run->out;
+  const absl::StatusOr<ResumePoint> point = FindResumePoint(run->out);
+  if (absl::IsNotFound(point.status())) return absl::OkStatus();
+  TANDEM_RETURN_IF_ERROR(point.status());
+  run->start.resume = run->out;
+  run->start.init_from.clear();
+  run->start.only_tables.clear();
   return absl::OkStatus();
 }
 
@@ -309,6 +417,8 @@ void AddAgent(CLI::App* app, AgentFlags* flags) {
   node::AddOutFlags(agent, "Folder of the run, shared by all hosts; without: out/NAME-TIME",
                     &run->out, &run->overwrite);
   AddStartFlags(agent, &run->start);
+  AddWatchFlags(agent, &run->watch);
+  node::AddLogFlag(agent);
   agent->add_flag("--resume-any", flags->resume_any,
                   "Resume the run in --out if it has a checkpoint, else begin it (for requeues)");
   agent->add_option("--trace", run->trace_steps, "Trace so many steps of each worker")
@@ -347,15 +457,16 @@ int AgentCommand(const AgentFlags& given) {
       flags.lifeline ? STDIN_FILENO : -1);
   watch.TakeToken();
   std::fprintf(stderr, "%s: %s\n", kProgram, launch->DebugString().c_str());
+  node::RoleFlags role;
+  role.job = flags.run.job;
+  role.set = flags.run.set;
+  const absl::StatusOr<job::ResolvedJob> plan = node::PlanOf(role);
+  if (!plan.ok()) return refuse(plan.status());
   if (launch->rank > 0) {
-    node::RoleFlags role;
-    role.job = flags.run.job;
-    role.set = flags.run.set;
-    const absl::StatusOr<job::ResolvedJob> plan = node::PlanOf(role);
-    if (!plan.ok()) return refuse(plan.status());
     if (!flags.run.start.resume.empty()) flags.run.out = flags.run.start.resume;
-    const absl::Duration patience = absl::Seconds(plan->job.limits().startup_timeout_seconds());
-    return Follower(flags, *launch, watch).Execute(patience);
+    const absl::Duration timeout = absl::Seconds(plan->job.limits().startup_timeout_seconds());
+    return Follower(flags, *launch, watch, *plan)
+        .Execute(watch.watches() ? kPatienceOfWatched * timeout : timeout);
   }
   if (const absl::Status start = CompleteStart(flags, &flags.run); !start.ok()) {
     return refuse(start);
@@ -364,6 +475,11 @@ int AgentCommand(const AgentFlags& given) {
   absl::StatusOr<RoleNetwork> network =
       NetworkOfFirstRank(*launch, flags.scheduler, flags.bind, flags.advertise, shared);
   if (!network.ok()) return refuse(network.status());
+  LaunchToken token;
+  const std::string& out = flags.run.start.resume.empty() ? flags.run.out : flags.run.start.resume;
+  if (const absl::Status known = token.Publish(plan->job, *launch, out); !known.ok()) {
+    return refuse(known);
+  }
   flags.run.ranks = launch->size;
   flags.run.network = *std::move(network);
   flags.run.launcher = watch;

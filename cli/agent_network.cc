@@ -74,6 +74,13 @@ std::string AnyPortOf(const std::string& host) {
   return absl::StrCat("tcp://", transport::HostInAddress(host), ":*");
 }
 
+// A host as the processes on it must write it. The name of the host of rank 0 may lead to the
+// loopback address there, where rank 0 does not listen.
+std::string Reachable(const std::string& host) {
+  if (host.empty() || IsLoopback(host) || !IsLoopback(OwnEndOfRoute(host))) return host;
+  return HostAddress(host);
+}
+
 }  // namespace
 
 std::string HostAddress(const std::string& toward) {
@@ -106,13 +113,16 @@ absl::StatusOr<RoleNetwork> NetworkOfFirstRank(const Launch& launch, const std::
     network.bind = AnyPortOf(own ? given.host : HostAddress(given.host));
   }
   const std::string host = transport::SplitTcpAddress(network.bind).host;
+  // Whether the other ranks can work out where rank 0 listens.
+  const bool derived =
+      !launch.id.empty() && bind.empty() && (launch.one_host || !launch.first_host.empty());
   if (given.valid()) {
     // The address that others use may be that of a translator in between: listen at its port.
     network.scheduler_bind =
         absl::StrCat("tcp://", transport::HostInAddress(host), ":", given.port);
   } else if (launch.size == 1) {
     network.scheduler_bind = network.bind;
-  } else if (!launch.id.empty()) {
+  } else if (derived) {
     network.scheduler_bind =
         absl::StrCat("tcp://", transport::HostInAddress(host), ":", PortOfLaunch(launch.id));
   } else if (out_is_shared) {
@@ -151,8 +161,11 @@ RoleNetwork NetworkOfOtherRank(const std::string& scheduler, const std::string& 
 
 std::vector<Candidate> Candidates(const Launch& launch, const std::string& scheduler,
                                   const std::string& out) {
-  if (!scheduler.empty()) return {{scheduler, "", ""}};
   std::vector<Candidate> candidates;
+  if (const transport::TcpAddress given = transport::SplitTcpAddress(scheduler); given.valid()) {
+    const std::string host = transport::HostInAddress(Reachable(given.host));
+    candidates.push_back({absl::StrCat("tcp://", host, ":", given.port), "", ""});
+  }
   const auto word = [&out](const char* file) {
     const absl::StatusOr<std::string> text = ReadWholeFile(absl::StrCat(out, "/", file));
     return text.ok() ? std::string(*absl::StrSplit(*text, absl::ByAnyChar(" \n")).begin()) : "";
@@ -161,8 +174,8 @@ std::vector<Candidate> Candidates(const Launch& launch, const std::string& sched
     const std::string address = word("address"), run = word("run");
     if (!address.empty() && !run.empty()) candidates.push_back({address, run, launch.id});
   }
-  if (launch.id.empty()) return candidates;
-  const std::string host = launch.one_host ? kLoopback : launch.first_host;
+  if (launch.id.empty() || !scheduler.empty()) return candidates;
+  const std::string host = launch.one_host ? kLoopback : Reachable(launch.first_host);
   if (!host.empty()) {
     candidates.push_back(
         {absl::StrCat("tcp://", transport::HostInAddress(host), ":", PortOfLaunch(launch.id)), "",

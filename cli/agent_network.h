@@ -1,8 +1,5 @@
-// AgentNetwork knows where the processes of one rank listen, and where the scheduler may be.
-//
-//   FindScheduler   agents of other ranks: --scheduler, else OUT/address on a shared folder, else
-//                   the host of rank 0 and the port of the launch.
-//   ListenAt        loopback if all ranks are on this host, else the address of this host.
+// Where the processes of one rank listen, and where the scheduler may be: at --scheduler, at
+// OUT/address on a shared folder, or at the host of rank 0 and the port of the launch.
 //
 // Thread safety: one thread.
 #ifndef TANDEM_CLI_AGENT_NETWORK_H_

@@ -2,17 +2,22 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <string.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 
 namespace tandem::cli {
 
 absl::Status EventPipe::Open() {
   int fds[2];
-  if (pipe2(fds, O_CLOEXEC) != 0) return absl::ResourceExhaustedError("no pipe");
+  if (pipe2(fds, O_CLOEXEC) != 0) {
+    return absl::ResourceExhaustedError(absl::StrCat("cannot create a pipe: ", strerror(errno)));
+  }
   read_end_ = OwnedFd(fds[0]);
   write_end_ = OwnedFd(fds[1]);
   fcntl(fds[0], F_SETFL, O_NONBLOCK);

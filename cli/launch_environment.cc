@@ -57,7 +57,9 @@ void CompleteTorch(const Variables& v, Launch* launch) {
   launch->first_host = v.Text("MASTER_ADDR");
   if (v.Text("MASTER_PORT").empty()) return;
   launch->id = absl::StrCat("torch ", v.Text("TORCHELASTIC_RUN_ID"), " ", launch->first_host, ":",
-                            v.Text("MASTER_PORT"), " ", v.Text("TORCHELASTIC_RESTART_COUNT"));
+                            v.Text("MASTER_PORT"));
+  // Nodes may count restarts differently. On several nodes each restart has another port.
+  if (launch->one_host) absl::StrAppend(&launch->id, " ", v.Text("TORCHELASTIC_RESTART_COUNT"));
 }
 
 void CompleteOpenMpi(const Variables& v, Launch* launch) {
@@ -126,6 +128,19 @@ absl::StatusOr<std::optional<Launch>> Read(const Family& family, const Variables
   return std::optional<Launch>(std::move(launch));
 }
 
+// What a later family says. PMI of srun names neither the launch nor a host, but Slurm does.
+void Complete(const Launch& other, Launch* launch) {
+  if (other.rank != launch->rank || other.size != launch->size) {
+    launch->others.push_back(
+        absl::StrCat(other.family, " says rank ", other.rank, " of ", other.size));
+    return;
+  }
+  if (launch->family != "PMI" || !launch->id.empty()) return;
+  launch->id = other.id;
+  launch->first_host = other.first_host;
+  launch->one_host = launch->one_host || other.one_host;
+}
+
 }  // namespace
 
 std::string Launch::DebugString() const {
@@ -143,10 +158,8 @@ absl::StatusOr<Launch> FindLaunch(const Environment& environment, int parent) {
     if (!found.has_value()) {
       TANDEM_RETURN_IF_ERROR(launch.status());
       found = *launch;
-    } else if (launch.ok() && launch->has_value() &&
-               ((*launch)->rank != found->rank || (*launch)->size != found->size)) {
-      found->others.push_back(
-          absl::StrCat((*launch)->family, " says rank ", (*launch)->rank, " of ", (*launch)->size));
+    } else if (launch.ok() && launch->has_value()) {
+      Complete(**launch, &*found);
     }
   }
   if (!found.has_value()) {

@@ -28,7 +28,7 @@ struct Launch {
   std::string first_host;           // where rank 0 probably is; empty: unknown
   std::vector<std::string> others;  // families that differ: "Slurm says rank 0 of 1"
 
-  // "rank 2 of 4, from Open MPI; Slurm says rank 0 of 1, which is ignored".
+  // "rank 2 of 4, from Open MPI; Slurm says rank 0 of 1, ignored".
   std::string DebugString() const;
 };
 

@@ -5,7 +5,11 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <string>
+
+#include "absl/time/time.h"
+#include "base/clock.h"
 
 namespace tandem::cli {
 namespace {
@@ -14,19 +18,24 @@ namespace {
 int ReadByte(int fd, int milliseconds, char* byte) {
   pollfd wait = {fd, POLLIN, 0};
   if (poll(&wait, 1, milliseconds) != 1) return 0;
-  return read(fd, byte, 1) == 1 ? 1 : -1;
+  const ssize_t n = read(fd, byte, 1);
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return 0;
+  return n == 1 ? 1 : -1;
 }
 
 }  // namespace
 
 void LauncherWatch::TakeToken() {
   constexpr size_t kMostBytes = 4096;
-  constexpr int kWaitMs = 10000;
+  const absl::Time until = MonotonicNow() + absl::Seconds(10);
   std::string token;
   char byte = 0;
   while (lifeline_ >= 0 && token.size() < kMostBytes) {
-    if (ReadByte(lifeline_, kWaitMs, &byte) != 1 || byte == '\n') break;
-    token.push_back(byte);
+    const auto left = absl::ToInt64Milliseconds(until - MonotonicNow());
+    if (left <= 0) break;
+    const int got = ReadByte(lifeline_, static_cast<int>(left), &byte);
+    if (got < 0 || (got > 0 && byte == '\n')) break;
+    if (got > 0) token.push_back(byte);
   }
   if (!token.empty()) setenv("TANDEM_TOKEN", token.c_str(), 1);
 }

@@ -10,14 +10,19 @@ namespace {
 constexpr int kMostReads = 64;
 }  // namespace
 
+void LogTail::SkipOld() {
+  file_ = OwnedFd(open(path_.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file_.valid()) lseek(file_.get(), 0, SEEK_END);
+}
+
 std::vector<std::string> LogTail::Read(bool last) {
   std::vector<std::string> lines;
   left_out_ = 0;
   if (!file_.valid()) file_ = OwnedFd(open(path_.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file_.valid()) return lines;
   char bytes[65536];
-  // Bounded, because the process may write faster than this one reads.
-  for (int reads = 0; reads < kMostReads; ++reads) {
+  // Bounded while the process runs, because it may write faster than this one reads.
+  for (int reads = 0; last || reads < kMostReads; ++reads) {
     const ssize_t n = read(file_.get(), bytes, sizeof bytes);
     if (n <= 0) break;
     for (ssize_t i = 0; i < n; ++i) Add(bytes[i], &lines);

@@ -21,9 +21,12 @@ class LogTail {
   // The file need not exist yet. `name`: of the process.
   LogTail(std::string name, std::string path) : name_(std::move(name)), path_(std::move(path)) {}
 
+  // Passes over what the file has now, such as the lines of an earlier attempt.
+  void SkipOld();
+
   // The whole lines since the last call, each after the last carriage return in it: a progress bar
   // rewrites its line. When there are more than kMostLines, a line says how many are left out.
-  // `last`: also returns what follows the last line end.
+  // `last`: the process has ended. Also returns what follows the last line end.
   std::vector<std::string> Read(bool last = false);
 
   const std::string& name() const { return name_; }

@@ -37,7 +37,8 @@ constexpr const char* kResults[] = {"summary.json", "metrics.jsonl", "address",
                                     "http",         "bad_rows.txt",  "collectives",
                                     "run",          "script.json",   kStartFile};
 // Files that the next run replaces.
-constexpr const char* kReplaced[] = {kLock, "job.textproto", "logs", kModel};
+constexpr const char* kReplaced[] = {kLock,  "job.textproto", "logs",
+                                     kModel, "token",         "http_password"};
 
 std::string PathIn(const std::string& folder, absl::string_view name) {
   return absl::StrCat(folder, "/", name);

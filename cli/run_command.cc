@@ -34,6 +34,7 @@
 #include "cli/resume_point.h"
 #include "cli/role_commands.h"
 #include "cli/script.h"
+#include "cli/service_manager.h"
 #include "cli/supervisor.h"
 #include "data/batch_source.h"
 #include "data/id_check.h"
@@ -169,9 +170,17 @@ class Run {
     stops_ = node::StopSignals();
     checkpoints_asked_ = node::CheckpointSignals();
     Announce();
-    roles_.emplace(plan_, RoleOptions{JobPath(), flags_.out, flags_.python, flags_.script_flags,
-                                      flags_.replay, flags_.trace_steps, flags_.scores,
-                                      hosts_.has_value() ? &*hosts_ : nullptr, flags_.network});
+    RoleOptions options;
+    options.job = JobPath();
+    options.out = flags_.out;
+    options.python = flags_.python;
+    options.script_flags = flags_.script_flags;
+    options.replay = flags_.replay;
+    options.trace_steps = flags_.trace_steps;
+    options.scores = flags_.scores;
+    options.hosts = hosts_.has_value() ? &*hosts_ : nullptr;
+    options.network = flags_.network;
+    roles_.emplace(plan_, std::move(options));
     if (const absl::Status started = StartScheduler(); !started.ok()) {
       return node::Finish(flags_.program, started);
     }
@@ -227,14 +236,14 @@ class Run {
   absl::Status StartScheduler() {
     TANDEM_RETURN_IF_ERROR(pipe_.Open());
     Children::Command scheduler = roles_->Scheduler(flags_.start, pipe_.write_fd());
-    AddWatchFlags(&scheduler.argv);
+    AddWatchArguments(&scheduler.argv);
     const absl::Status started = children_.Start(scheduler);
     pipe_.CloseWriter();
     return started;
   }
 
   // A virtual host has a loopback address of its own, which nobody else reaches.
-  void AddWatchFlags(std::vector<std::string>* argv) const {
+  void AddWatchArguments(std::vector<std::string>* argv) const {
     const bool serves = !flags_.watch.http.empty() || (!flags_.scores && !hosts_.has_value());
     const std::string http = flags_.watch.http.empty() ? kAnyLoopbackPort : flags_.watch.http;
     if (serves && http != kNoHttp) argv->insert(argv->end(), {"--http", http});
@@ -251,9 +260,11 @@ class Run {
     }
     for (const int worker : dealt.workers) {
       const Children::Command command = roles_->Worker(worker, address);
-      TANDEM_RETURN_IF_ERROR(children_.Start(command));
-      if (!flags_.python.empty() && !flags_.scores)
+      if (!flags_.python.empty() && !flags_.scores) {
         scripts_.emplace_back(command.name, command.log);
+        scripts_.back().SkipOld();
+      }
+      TANDEM_RETURN_IF_ERROR(children_.Start(command));
     }
     return absl::OkStatus();
   }
@@ -288,6 +299,7 @@ class Run {
   void OnStop(absl::Time now) {
     const Supervisor::Stop stop = supervisor_.OnStop(now);
     if (stop == Supervisor::Stop::kIgnore) return;
+    NotifyServiceManager("STOPPING=1");
     if (flags_.replay.empty()) children_.SignalOne("scheduler", node::kDriverStops);
     view_.Line(stop == Supervisor::Stop::kCheckpoint
                    ? "stopping: making a checkpoint first; once more to end at once"
@@ -303,7 +315,7 @@ class Run {
                             ? "SIGUSR1: a run that only evaluates writes no checkpoint"
                             : "SIGUSR1: no checkpoint is written, because of --no-checkpoint");
     }
-    view_.Line("SIGUSR1: writing a checkpoint, and training on");
+    view_.Line("SIGUSR1: writing a checkpoint; training continues");
     children_.SignalOne("scheduler", SIGUSR1);
   }
 
@@ -318,6 +330,7 @@ class Run {
       view_.Line(absl::StrCat("watch: ", event.value("url", "")));
     } else if (kind == "started") {
       supervisor_.OnStarted();
+      NotifyServiceManager("READY=1");
       kept_ = OwnedFd();
     } else if (kind == "failed") {
       supervisor_.OnFailed(now, event.value("node", ""), event.value("reason", ""));
@@ -341,7 +354,7 @@ class Run {
     ShowScripts(/*last=*/true);
     failure_ = supervisor_.failure();
     if (!failure_.empty()) {
-      failure_ += HowToGoOnAfterAFailure();
+      failure_ += HowToResumeAfterAFailure();
     } else if (stopped_.is_object()) {
       failure_ = HowItStopped();
     }
@@ -391,32 +404,35 @@ class Run {
     return summary;
   }
 
-  // How a run ended at Ctrl-C or `tandem stop`: after a checkpoint, or after a failed one.
+  // How a run ended at a signal or `tandem stop`: after a checkpoint, or after a failed one.
   std::string HowItStopped() const {
     const auto step = stopped_.value("checkpointed_step", int64_t{-1});
     const std::string failure = stopped_.value("failure", "");
-    return absl::StrCat(
-        supervisor_.stopping() ? "stopped by a signal, " : "stopped by tandem stop, ",
-        failure.empty() ? absl::StrCat("checkpoint at step ", WithCommas(step))
-                        : absl::StrCat("no checkpoint: ", failure),
-        step < 0 ? "" : HowToGoOn());
+    return absl::StrCat(supervisor_.stopping() ? "stopped by a signal" : stopped_.value("why", ""),
+                        ", ",
+                        failure.empty() ? absl::StrCat("checkpoint at step ", WithCommas(step))
+                                        : absl::StrCat("no checkpoint: ", failure),
+                        step < 0 ? "" : HowToResume());
   }
 
   // Empty if the run has no checkpoint.
-  std::string HowToGoOnAfterAFailure() const {
+  std::string HowToResumeAfterAFailure() const {
     if (!supervisor_.started() || !flags_.replay.empty()) return "";
-    return FindResumePoint(flags_.out).ok() ? HowToGoOn() : "";
+    return FindResumePoint(flags_.out).ok() ? HowToResume() : "";
   }
 
-  std::string HowToGoOn() const {
+  std::string HowToResume() const {
     std::string script, script_flags;
     if (!flags_.python.empty()) script = absl::StrCat(" --python ", ForShell(flags_.python));
     for (const std::string& flag : flags_.script_flags) {
       absl::StrAppend(&script_flags, script_flags.empty() ? " -- " : " ", ForShell(flag));
     }
-    return absl::StrCat("; continue with: ", flags_.ranks > 1 ? flags_.program : "tandem run", " ",
-                        ForShell(flags_.job), SetFlags(), script, " --resume ",
-                        ForShell(flags_.out), script_flags);
+    // A launcher has started this process: only the user knows how.
+    if (flags_.ranks > 1) {
+      return absl::StrCat("; continue with: the same command and --resume ", ForShell(flags_.out));
+    }
+    return absl::StrCat("; continue with: tandem run ", ForShell(flags_.job), SetFlags(), script,
+                        " --resume ", ForShell(flags_.out), script_flags);
   }
 
   std::string SetFlags() const {
@@ -553,6 +569,15 @@ void CheckIdsToScore(const std::string& checkpoint, const job::ResolvedJob& plan
 }
 
 }  // namespace
+
+void AddWatchFlags(CLI::App* app, WatchFlags* flags) {
+  app->add_option("--http", flags->http,
+                  "HOST:PORT where the run can be watched, or none; without: a free port of this "
+                  "host alone (docs/OBSERVE.md)");
+  app->add_flag("--insecure", flags->insecure,
+                "Allow --http at an address of a network for a job without a token");
+  app->add_option("--tensorboard", flags->tensorboard, "Folder for an event file of TensorBoard");
+}
 
 std::string ForShell(const std::string& word) {
   const bool plain = std::all_of(word.begin(), word.end(), [](unsigned char c) {

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include <CLI/CLI.hpp>
+
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 
@@ -22,6 +24,9 @@ struct WatchFlags {
   bool insecure = false;
   std::string tensorboard;  // folder of an event file; empty: none
 };
+
+// Adds --http, --insecure and --tensorboard.
+void AddWatchFlags(CLI::App* app, WatchFlags* flags);
 
 struct RunFlags {
   const char* program = "tandem run";  // the command that the user called, for error messages

@@ -108,18 +108,19 @@ int main(int argc, char** argv) {
 
   const auto plan = node::PlanOf(flags);
   absl::Status ready = plan.ok() ? node::CheckAddresses(flags) : plan.status();
+  // FindResume sets the output folder and the checkpoint that the next steps use.
+  if (ready.ok()) ready = cli::FindResume(&start, &flags.out);
   if (ready.ok()) ready = node::TakeKeys(plan->job, &flags);
   if (ready.ok() && !insecure) ready = node::CheckNotExposed(plan->job, flags);
   if (ready.ok() && !http.empty() && !insecure && flags.keys == nullptr) {
     ready = scheduler::WatchPages::CheckAddress(http);
   }
-  // FindResume sets the output folder and the checkpoint that the next steps use. The start is
-  // checked before the folder is claimed and cleared: a refused job removes no earlier results.
-  if (ready.ok()) ready = cli::FindResume(&start, &flags.out);
   if (!ready.ok()) {
     node::Finish("tandem-scheduler", ready);
     return node::kExitBadInput;
   }
+  // The start is checked before the folder is claimed and cleared: a refused job removes no earlier
+  // results.
   cli::StartReport report = cli::CheckStart(start, *plan);
   for (const std::string& line : report.refused) {
     node::Finish("tandem-scheduler", absl::InvalidArgumentError(line));

@@ -2,8 +2,10 @@
 
 #include <fcntl.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <filesystem>
 #include <map>
@@ -22,6 +24,7 @@
 #include "cli/launch_environment.h"
 #include "cli/output_folder.h"
 #include "node/job_token.h"
+#include "node/log.h"
 #include "node/role_flags.h"
 #include "transport/tcp_address.h"
 
@@ -35,14 +38,16 @@ constexpr absl::Duration kTurn = absl::Milliseconds(50);
 // the end of their lifelines.
 constexpr absl::Duration kOthersEnd = absl::Seconds(20);
 constexpr absl::Duration kLifelineEnds = absl::Seconds(10);
+constexpr absl::Duration kLoginWithin = absl::Minutes(1);
 
 std::vector<std::string> Ssh(const std::string& host) {
   const char* const own = getenv("TANDEM_SSH");
   std::vector<std::string> argv =
       absl::StrSplit(own == nullptr || *own == '\0' ? "ssh" : own, ' ', absl::SkipEmpty());
   argv.insert(argv.begin(), "/usr/bin/env");
-  argv.insert(argv.end(), {"-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "LogLevel=ERROR",
-                           "-T", host});
+  argv.insert(argv.end(),
+              {"-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=15",
+               "-o", "ServerAliveCountMax=4", "-o", "LogLevel=ERROR", "-T", host});
   return argv;
 }
 
@@ -69,12 +74,17 @@ class SshLaunch {
       found[host.host] = 0;
       if (!started.ok()) refused.emplace_back(started.message());
     }
-    while (logins.running()) {
+    const absl::Time until = MonotonicNow() + kLoginWithin;
+    while (logins.running() && MonotonicNow() < until) {
       for (const Children::Exit& exit : logins.Reap()) {
         if (exit.code == 0 && exit.signal == 0) continue;
         refused.push_back(WhyRefused(exit));
       }
       absl::SleepFor(kTurn);
+    }
+    for (const Children::Exit& exit : logins.StopAll(absl::ZeroDuration())) {
+      refused.push_back(absl::StrCat("host ", exit.name, ": the login has not ended within ",
+                                     absl::FormatDuration(kLoginWithin)));
     }
     std::error_code ignored;
     fs::remove_all(folder, ignored);
@@ -92,7 +102,7 @@ class SshLaunch {
     int stops_seen = 0, checkpoints_seen = 0;
     while (agents_.running()) {
       for (const Children::Exit& exit : agents_.Reap()) OnExit(exit);
-      for (; stops_seen < stops->load(); ++stops_seen) TellFirst("t");
+      for (; stops_seen < stops->load(); ++stops_seen) OnStop(stops_seen + 1);
       for (; checkpoints_seen < checkpoints->load(); ++checkpoints_seen) TellFirst("u");
       const absl::Time now = MonotonicNow();
       if (now >= cut_) lifelines_.clear();
@@ -110,12 +120,16 @@ class SshLaunch {
 
   std::string WhyRefused(const Children::Exit& exit) const {
     constexpr int kSshFailed = 255;
-    if (exit.code != kSshFailed) {
+    // ssh ends its lines as on a terminal.
+    const std::string said(exit.lines.empty() ? "" : absl::StripAsciiWhitespace(exit.lines.back()));
+    if (exit.code == 1 && exit.signal == 0 && said.empty()) {
       return absl::StrCat("host ", exit.name, ": ", Program(),
                           " is not there; hint: install Tandem at the same path on all hosts");
     }
-    // ssh ends its lines as on a terminal.
-    const std::string said(exit.lines.empty() ? "" : absl::StripAsciiWhitespace(exit.lines.back()));
+    if (exit.code != kSshFailed) {
+      return absl::StrCat("host ", exit.name, ": ssh ", exit.HowItEnded(), said.empty() ? "" : ": ",
+                          said);
+    }
     return absl::StrCat(
         "host ", exit.name, ": ssh cannot log in: ", said.empty() ? "it says nothing" : said,
         "; hint: ssh -o BatchMode=yes ", exit.name, " must work without a password");
@@ -127,7 +141,10 @@ class SshLaunch {
     for (const HostSlots& host : hosts_) {
       for (int slot = 0; slot < host.slots; ++slot, ++rank) {
         int fds[2];
-        if (pipe2(fds, O_CLOEXEC) != 0) return absl::ResourceExhaustedError("no pipe");
+        if (pipe2(fds, O_CLOEXEC) != 0) {
+          return absl::ResourceExhaustedError(
+              absl::StrCat("cannot create a pipe: ", strerror(errno)));
+        }
         const OwnedFd read_end(fds[0]);
         lifelines_.emplace_back(fds[1]);
         Children::Command command;
@@ -147,10 +164,13 @@ class SshLaunch {
   // The command line for the shell of the host.
   std::string RemoteLine(int rank, int ranks, int here) const {
     std::error_code error;
-    std::vector<std::string> words = {"cd", fs::current_path(error).string(), "&&", "exec", "env"};
-    const std::vector<std::string> variables = {
+    std::vector<std::string> words;
+    std::vector<std::string> variables = {
         absl::StrCat("TANDEM_RANK=", rank), absl::StrCat("TANDEM_WORLD_SIZE=", ranks),
         absl::StrCat("TANDEM_LOCAL_SIZE=", here), absl::StrCat("TANDEM_LAUNCH_ID=", id_)};
+    if (const char* const format = getenv(node::kLogFormatVariable); format != nullptr) {
+      variables.push_back(absl::StrCat(node::kLogFormatVariable, "=", format));
+    }
     words.insert(words.end(), variables.begin(), variables.end());
     words.insert(words.end(),
                  {Program(), "agent", flags_.job, "--lifeline", "--scheduler",
@@ -158,8 +178,9 @@ class SshLaunch {
                                PortOfLaunch(id_))});
     AddFlags(&words);
     std::vector<std::string> quoted;
-    for (const std::string& word : words) quoted.push_back(word == "&&" ? word : ForShell(word));
-    return absl::StrJoin(quoted, " ");
+    for (const std::string& word : words) quoted.push_back(ForShell(word));
+    return absl::StrCat("cd ", ForShell(fs::current_path(error).string()), " && exec env ",
+                        absl::StrJoin(quoted, " "));
   }
 
   // The host of "user@host".
@@ -180,6 +201,9 @@ class SshLaunch {
     if (!start.only_tables.empty()) add("--only-tables", absl::StrJoin(start.only_tables, ","));
     if (!start.checkpoint) words->push_back("--no-checkpoint");
     if (flags_.overwrite) words->push_back("--overwrite");
+    add("--http", flags_.watch.http);
+    add("--tensorboard", flags_.watch.tensorboard);
+    if (flags_.watch.insecure) words->push_back("--insecure");
     if (flags_.trace_steps > 0) add("--trace", absl::StrCat(flags_.trace_steps));
     add("--python", flags_.python);
     if (flags_.script_flags.empty()) return;
@@ -195,6 +219,15 @@ class SshLaunch {
     if (!lifelines_.empty()) Tell(lifelines_[0], text);
   }
 
+  // The first signal, and a second one, are requests to the job. Agents that do not react end by
+  // the second one within kOthersEnd, and by a third one at once.
+  void OnStop(int count) {
+    TellFirst("t");
+    const absl::Time now = MonotonicNow();
+    if (count == 2) cut_ = std::min(cut_, now + kOthersEnd);
+    if (count > 2) cut_ = std::min(cut_, now - kLifelineEnds);
+  }
+
   void OnExit(const Children::Exit& exit) {
     constexpr int kSshFailed = 255;
     if (exit.code == 0 && exit.signal == 0) return;
@@ -202,7 +235,9 @@ class SshLaunch {
     if (!failure_.empty()) return;
     code_ = exit.code == node::kExitBadInput ? node::kExitBadInput : node::kExitFailed;
     failure_ = exit.code == kSshFailed
-                   ? absl::StrCat(exit.name, ": the connection of ssh has ended")
+                   ? absl::StrCat(exit.name,
+                                  ": ssh exited with status 255: the connection has ended, or a "
+                                  "signal has ended the agent")
                    : absl::StrCat(exit.name, ": the agent ", exit.HowItEnded(), ", as said above");
   }
 
@@ -233,6 +268,11 @@ int SshCommand(const RunFlags& given, const std::vector<HostSlots>& hosts) {
   if (flags.link_bytes_per_second != 0) {
     return refuse(absl::InvalidArgumentError(
         "--link-bytes-per-second: not with --hosts, whose links are those of the network"));
+  }
+  if (flags.colocate_servers) {
+    return refuse(
+        absl::InvalidArgumentError("--colocate-servers: not with --hosts, where servers and "
+                                   "workers are dealt over the ranks"));
   }
   if (flags.out.empty()) flags.out = NewFolderName(plan->job.name());
   const std::string& folder = flags.start.resume.empty() ? flags.out : flags.start.resume;

@@ -50,7 +50,7 @@ void AddStartFlags(CLI::App* app, StartFlags* flags) {
       ->allow_extra_args(false);
   app->add_flag("!--no-checkpoint", flags->checkpoint, "Do not write OUT/model");
   app->add_option("--resume", flags->resume,
-                  "Go on with the run of this output folder, from its newest whole checkpoint");
+                  "Continue the run of this output folder from its newest whole checkpoint");
 }
 
 absl::Status FindResume(StartFlags* flags, std::string* out) {
@@ -58,7 +58,7 @@ absl::Status FindResume(StartFlags* flags, std::string* out) {
   const std::string where = absl::StrCat("--resume ", flags->resume);
   const auto refuse = [&](absl::string_view flag) {
     return absl::InvalidArgumentError(
-        absl::StrCat(where, ": not with ", flag, ": the run goes on as it was; leave one out"));
+        absl::StrCat(where, ": not with ", flag, ": the run continues as it was; leave one out"));
   };
   if (!flags->init_from.empty()) return refuse("--init-from");
   if (!flags->only_tables.empty()) return refuse("--only-tables");

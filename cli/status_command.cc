@@ -52,9 +52,14 @@ json SummaryOf(const std::string& where) {
 
 absl::StatusOr<std::unique_ptr<SchedulerTalk>> TalkTo(const std::string& where) {
   TANDEM_ASSIGN_OR_RETURN(const std::string address, SchedulerTalk::AddressOf(where));
-  TANDEM_ASSIGN_OR_RETURN(auto keys,
-                          node::FindKeys(SchedulerTalk::IsAddress(where) ? std::string() : where));
-  return SchedulerTalk::Open(address, std::move(keys));
+  node::RoleFlags role;
+  Job job;  // of an address: not known, so the default counts
+  if (!SchedulerTalk::IsAddress(where)) {
+    role.out = where;
+    if (const auto read = job::ReadJobFile(where + "/job.textproto", {}); read.ok()) job = *read;
+  }
+  TANDEM_RETURN_IF_ERROR(node::TakeKeys(job, &role));
+  return SchedulerTalk::Open(address, role.keys);
 }
 
 absl::Status WithHint(const std::string& where, const absl::Status& why) {

@@ -67,7 +67,7 @@ void Supervisor::OnExit(absl::Time now, const Children::Exit& exit) {
 }
 
 void Supervisor::OnCannotStart(const std::string& reason) {
-  failure_ = reason;
+  if (failure_.empty()) failure_ = reason;
   give_up_ = absl::InfinitePast();
 }
 

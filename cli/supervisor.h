@@ -64,7 +64,11 @@ class Supervisor {
   // The role that ended first, if its end is or may be the cause.
   const std::optional<Children::Exit>& first_exit() const { return first_exit_; }
   // The name of the role that failed; empty if it is not known.
-  std::string FailedRole() const { return first_exit_.has_value() ? first_exit_->name : blamed_; }
+  std::string FailedRole() const {
+    const bool exit_is_cause =
+        first_exit_.has_value() && (blamed_.empty() || KnowsBetter(*first_exit_));
+    return exit_is_cause ? first_exit_->name : blamed_;
+  }
 
  private:
   void OnExit(absl::Time now, const Children::Exit& exit);

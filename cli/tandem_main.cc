@@ -110,13 +110,7 @@ void AddRun(CLI::App* app, RunFlags* flags) {
       &flags->out, &flags->overwrite);
   AddStartFlags(run, &flags->start);
   node::AddLogFlag(run);
-  run->add_option("--http", flags->watch.http,
-                  "HOST:PORT where the run can be watched, or none; without: a free port of this "
-                  "host alone (docs/OBSERVE.md)");
-  run->add_flag("--insecure", flags->watch.insecure,
-                "Allow --http at an address of a network for a job without a token");
-  run->add_option("--tensorboard", flags->watch.tensorboard,
-                  "Folder for an event file of TensorBoard");
+  AddWatchFlags(run, &flags->watch);
   run->add_option("--trace", flags->trace_steps,
                   "Trace so many steps of each worker into OUT/trace-W.json (for Perfetto)")
       ->check(node::CheckNotNegative);
@@ -135,6 +129,9 @@ void AddRun(CLI::App* app, RunFlags* flags) {
                   "File with a line \"HOST slots=N\" for each host: N agents there, by ssh "
                   "(docs/LAUNCH.md)");
   run->add_option("-H", flags->host_list, "The same as a list: a:2,b:2")
+      ->check([](const std::string& list) {
+        return std::string(list.empty() ? "the list of hosts is empty" : "");
+      })
       ->excludes(run->get_option("--hosts"));
   run->add_option("flags", flags->script_flags, "Behind --: the flags of the --python script");
 }

@@ -18,7 +18,7 @@ TANDEM_CHECK_PACKAGES=(
 # Launchers for tests/launchers (./check --launchers).
 TANDEM_LAUNCHER_PACKAGES=(
   mpich openssh-client openssh-server openssl slurmctld slurmd slurm-client munge
-  iproute2 prometheus curl)
+  iproute2 prometheus curl npm systemd)
 # Packages for a guest with a software RDMA device (tests/rdma/run_in_guest.sh). Without them the
 # tests there are skipped.
 TANDEM_GUEST_PACKAGES=(

@@ -125,9 +125,11 @@ absl::Status ProvideToken(const Job& job, const std::string& folder) {
 }
 
 absl::Status PublishToken(const Job& job, const std::string& folder) {
-  if (job.security().encrypt() == Security::NONE) return absl::OkStatus();
-  TANDEM_ASSIGN_OR_RETURN(const Token token, FindToken(folder));
   const std::string path = absl::StrCat(folder, "/", kTokenFile);
+  if (job.security().encrypt() == Security::NONE) {
+    return unlink(path.c_str()) == 0 || errno == ENOENT ? absl::OkStatus() : SystemError(path);
+  }
+  TANDEM_ASSIGN_OR_RETURN(const Token token, FindToken(folder));
   if (token.source.empty() || token.source == path) return absl::OkStatus();
   return WriteSecret(path, token.text);
 }

@@ -39,7 +39,8 @@ absl::Status TakeKeys(const Job& job, RoleFlags* flags);
 absl::Status ProvideToken(const Job& job, const std::string& folder);
 
 // Writes the token, if there is one, to the file `token` in `folder`, which only this user can
-// read. Programs that read rows find it there.
+// read. Programs that read rows find it there. If the job does not use its token, removes the file
+// of an earlier run instead.
 absl::Status PublishToken(const Job& job, const std::string& folder);
 
 // Writes a file that only this user can read. The file is new: it never has the mode or the readers

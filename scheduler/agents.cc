@@ -9,10 +9,21 @@
 
 namespace tandem::scheduler {
 
-void Agents::Add(uint64_t connection, const Register& request) {
-  if (agents_.size() >= kMost && agents_.count(request.incarnation()) == 0) return;
+absl::Status Agents::Add(uint64_t connection, const Register& request) {
+  for (const auto& [incarnation, agent] : agents_) {
+    if (agent.rank == request.index() && agent.connection != 0 &&
+        incarnation != request.incarnation()) {
+      return absl::AlreadyExistsError(
+          absl::StrCat("the job has an agent of rank ", agent.rank, ", on host ", agent.host,
+                       "; hint: another launch may use the same --out or --scheduler"));
+    }
+  }
+  if (agents_.size() >= kMost && agents_.count(request.incarnation()) == 0) {
+    return absl::ResourceExhaustedError(absl::StrCat("the job has ", kMost, " agents already"));
+  }
   agents_[request.incarnation()] = {request.index(), Clip(request.host()), request.pid(),
                                     connection};
+  return absl::OkStatus();
 }
 
 void Agents::OnLost(uint64_t connection) {

@@ -27,9 +27,11 @@ struct Agent {
 
 class Agents {
  public:
-  static constexpr size_t kMost = 1024;  // further ones are ignored
+  static constexpr size_t kMost = 1024;
 
-  void Add(uint64_t connection, const Register& request);
+  // ALREADY_EXISTS: an agent of the same rank is connected; another launch may have the same
+  // address. RESOURCE_EXHAUSTED: there are kMost agents.
+  absl::Status Add(uint64_t connection, const Register& request);
   // The connection broke, or the agent closed it.
   void OnLost(uint64_t connection);
   void OnClosed(uint64_t connection);
@@ -40,11 +42,11 @@ class Agents {
   // role, or it failed without a report of its own.
   absl::optional<Failure> OnExit(const Agent& agent, const RoleExit& exit, Membership* members,
                                  SchedulerEffects* effects) const;
-  // A signal asks for a checkpoint: by an agent, or by the user's command, which is the agent of rank
-  // 0. True: another rank has asked a moment ago, because launchers signal all ranks at once.
+  // A signal asks for a checkpoint: by an agent, or by the user's command, which is the agent of
+  // rank 0. True: another rank has asked a moment ago, because launchers signal all ranks at once.
   bool RepeatsCheckpoint(absl::Time now, bool by_agent);
-  // The job fails. Adds the host if an agent has started the failed node. If that agent is lost, its
-  // host is named instead of the node.
+  // The job fails. Adds the host if an agent has started the failed node. If that agent is lost,
+  // its host is named instead of the node.
   void NameCause(const Membership& members, Failure* failure) const;
 
  private:

@@ -75,7 +75,8 @@ class Responder : public httplib::Server {
         response.set_header("Allow", "GET, HEAD");
         return HandlerResponse::Handled;
       }
-      HttpResponse made = handler({request.path, request.get_header_value("Authorization")});
+      HttpResponse made = handler({request.path, request.get_header_value("Authorization"),
+                                   request.get_header_value("Host")});
       response.status = made.code;
       response.set_header("Cache-Control", "no-store");
       if (made.code == 401) response.set_header("WWW-Authenticate", "Basic realm=\"Tandem\"");
@@ -86,7 +87,9 @@ class Responder : public httplib::Server {
   std::string Respond(absl::string_view request) {
     MemoryStream stream(request);
     bool closed = false;
-    process_request(stream, /*close_connection=*/true, closed, nullptr);
+    // The library would send any number of overlapping ranges: pages are always sent whole.
+    process_request(stream, /*close_connection=*/true, closed,
+                    [](httplib::Request& r) { r.ranges.clear(); });
     return stream.TakeResponse();
   }
 };
@@ -125,8 +128,9 @@ class PollServer : public HttpServer {
       if (poll(wait.data(), wait.size(), timeout) < 0 && errno != EINTR) return;
       size_t i = 2;  // of a connection in `wait`
       for (auto c = connections_.begin(); c != connections_.end(); ++i) {
+        if (stop_.load()) return;
         const bool goes_on =
-            wait[i].revents == 0 ? MonotonicNow() - c->since < kConnectionLasts : Move(&*c);
+            MonotonicNow() - c->since < kConnectionLasts && (wait[i].revents == 0 || Move(&*c));
         c = goes_on ? std::next(c) : connections_.erase(c);
       }
       if (wait[1].revents != 0) Accept();

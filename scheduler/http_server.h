@@ -1,10 +1,10 @@
 // A small HTTP server for pages that are made on request: GET and HEAD, one request a connection.
 // cpp-httplib reads requests and writes responses; this class owns the sockets.
 //
-// One thread serves all connections without blocking on any of them. Everything that a client may
-// choose is bounded: connections, bytes of a request, and the time until a response is read. When
-// there are too many connections, the oldest one is closed. So slow, silent or malicious clients
-// delay nobody and cost little memory.
+// One thread serves all connections and waits for none of them; only the handler may block.
+// Everything that a client may choose is bounded: connections, bytes of a request, and the time
+// until a response is read. When there are too many connections, the oldest one is closed. So slow,
+// silent or malicious clients delay nobody, and each costs at most one response in memory.
 //
 // Thread safety: Start and the destructor on one thread. The handler is called on the server's
 // thread.
@@ -23,6 +23,7 @@ namespace tandem::scheduler {
 struct HttpRequest {
   std::string path;           // "/status.json", without what follows a question mark
   std::string authorization;  // the header of that name; empty: none
+  std::string host;           // likewise
 };
 struct HttpResponse {
   int code = 200;

@@ -28,7 +28,7 @@ void JobCheckpoints::OnAsked(const Node& node, int64_t checkpoints, SchedulerEff
 
 bool JobCheckpoints::Due(absl::Time now) const {
   const bool may = !folder_.empty() && queue_.empty() && !queue_.closed() && !queue_.paused() &&
-                   !ending_ && !unable_;
+                   !ending() && !unable_;
   return may && schedule_.Due(now);
 }
 
@@ -68,7 +68,7 @@ UserAnswer JobCheckpoints::Request(absl::Time now, const std::string& folder,
 void JobCheckpoints::Ask(absl::Time now, SchedulerEffects* effects) {
   schedule_.Begin();
   Command checkpoint = commands_.New(Command::CHECKPOINT, queue_.current());
-  checkpoint.set_hold(ending_);
+  checkpoint.set_hold(ending());
   failure_.clear();
   step_ = -1;
   commands_.Await(now, checkpoint, /*servers=*/0, /*shards=*/0, members_.workers());
@@ -113,6 +113,7 @@ void JobCheckpoints::Finish(absl::Time now, SchedulerEffects* effects) {
   // nothing.
   if (failure_.empty() && step_ < 0) failure_ = "the workers wrote no checkpoint";
   ++ended_;
+  last_failure_ = failure_;
   if (failure_.empty()) {
     checkpointed_step_ = step_;
     checkpointed_at_ = now;
@@ -123,8 +124,8 @@ void JobCheckpoints::Finish(absl::Time now, SchedulerEffects* effects) {
         "the checkpoint", step_ < 0 ? "" : absl::StrCat(" at step ", step_), " failed: ", failure_,
         checkpointed_step_ < 0 ? "; there is none yet"
                                : absl::StrCat("; that of step ", checkpointed_step_, " is kept"),
-        ending_ ? "" : ", and training continues",
-        unable_ && !ending_ ? " without scheduled checkpoints" : ""));
+        ending() ? "" : ", and training continues",
+        unable_ && !ending() ? " without scheduled checkpoints" : ""));
   }
   schedule_.Done(now, schedule_.step());
   queue_.Finish();

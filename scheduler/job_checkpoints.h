@@ -40,8 +40,9 @@ class JobCheckpoints {
   // True if the schedule asks for a checkpoint now.
   bool Due(absl::Time now) const;
   // The next checkpoint is the one before a requested end: no step and no checkpoint follows it.
-  void SetEnding() { ending_ = true; }
-  bool ending() const { return ending_; }
+  // `why`: who has asked for the end.
+  void SetEnding(const std::string& why) { ending_for_ = why; }
+  bool ending() const { return !ending_for_.empty(); }
 
   // Asks for a checkpoint to `folder`, now or when those before it have ended. The answer says how
   // many requested checkpoints will then have ended. FAILED_PRECONDITION in the answer: none can be
@@ -70,7 +71,7 @@ class JobCheckpoints {
   // When the last checkpoint was complete; before the first one, when the job started.
   absl::Time checkpointed_at() const { return checkpointed_at_; }
   // The result of the last checkpoint, for the report of a requested end.
-  JobReport::Stop Last() const { return {checkpointed_step_, failure_}; }
+  JobReport::Stop Last() const { return {checkpointed_step_, last_failure_, ending_for_}; }
 
  private:
   const std::string folder_;
@@ -79,13 +80,14 @@ class JobCheckpoints {
   Barriers& barriers_;
   CheckpointQueue queue_;
   CheckpointSchedule schedule_;
-  std::string failure_;  // error of the current checkpoint, or of the last one
-  int64_t step_ = 0;     // the same checkpoint has all steps before this one; -1: not known yet
+  std::string failure_;       // error of the current checkpoint, or of the last one
+  std::string last_failure_;  // error of the last one that has ended
+  int64_t step_ = 0;  // the same checkpoint has all steps before this one; -1: not known yet
   int64_t checkpointed_step_;  // likewise, for the last checkpoint that succeeded; -1: none
   absl::Time checkpointed_at_;
   int64_t ended_ = 0;
-  bool ending_ = false;
-  bool unable_ = false;  // workers have answered that they cannot write checkpoints
+  std::string ending_for_;  // who has asked for the end; empty: nobody
+  bool unable_ = false;     // workers have answered that they cannot write checkpoints
 };
 
 }  // namespace tandem::scheduler

@@ -392,6 +392,7 @@ JobProgress JobBook::Interval(absl::Time now) {
   }
   const double interval = absl::ToDoubleSeconds(now - reported_);
   if (interval > 0) p.samples_per_second = (p.samples - reported_samples_) / interval;
+  p.has_loss = loss_samples > 0;
   p.loss = loss_samples > 0 ? loss_sum / loss_samples : std::numeric_limits<double>::quiet_NaN();
   p.auc = with_auc > 0 ? auc_sum / with_auc : 0.0;
   p.done = FractionDone();

@@ -35,6 +35,7 @@ struct JobProgress {
   int64_t samples = 0;            // since the start
   double samples_per_second = 0;  // over this interval
   double loss = 0;                // mean per sample over this interval; NaN if no samples
+  bool has_loss = true;           // samples of this interval have a loss, finite or not
   double auc = 0;                 // AUC of this interval's rows, mean over workers; 0 = none
   double done = 0;                // estimated fraction of the job
   double seconds_left = -1;       // -1 = unknown
@@ -88,6 +89,7 @@ struct JobReport {
   struct Stop {
     int64_t checkpointed_step = -1;  // the last checkpoint has all steps before this one; -1: none
     std::string failure;             // why no checkpoint could be written; empty: one was written
+    std::string why = "";            // who has asked for the end
   };
   absl::optional<Stop> stop;
 };

@@ -93,8 +93,8 @@ std::vector<double> TimeBounds() {
 }
 
 void AddJob(const json& status, Families* out) {
-  out->Gauge("tandem_info", "The job and the version of the scheduler; always 1.",
-             {{"job", TextOf(status, "job")}, {"version", TextOf(status["build"], "version")}}, 1);
+  out->Gauge("tandem_info", "The name of the job and the version of the scheduler; always 1.",
+             {{"name", TextOf(status, "job")}, {"version", TextOf(status["build"], "version")}}, 1);
   out->Gauge("tandem_ready", "1 while the job trains.", {}, TextOf(status, "state") == "running");
   out->Counter("tandem_samples_total", "Rows trained since the start of the run.", {},
                NumberOf(status, "samples"));
@@ -117,7 +117,7 @@ void AddProgress(const json& progress, Families* out) {
   const char* const kLoss = "tandem_training_loss";
   const char* const kLossHelp = "Mean loss of a row, over the last reporting interval.";
   out->GaugeOf(progress, "loss", kLoss, kLossHelp);
-  if (!progress.contains("loss") && NumberOf(progress, "samples_per_second") > 0) {
+  if (!progress.value("loss_finite", true)) {
     out->Gauge(kLoss, kLossHelp, {}, std::numeric_limits<double>::quiet_NaN());
   }
   out->GaugeOf(progress, "auc", "tandem_training_auc", "AUC of the rows of the last interval.");
@@ -155,9 +155,12 @@ void AddProcesses(const json& status, Families* out) {
   for (const json& node : status["nodes"]) {
     const std::string host = TextOf(node, "host"), state = TextOf(node, "state");
     const Labels process = {{"process", TextOf(node, "name")}};
-    out->Gauge("tandem_process_up", "1 if the scheduler hears the process.",
-               {{"process", TextOf(node, "name")}, {"host", host}},
-               state != "lost" && state != "left" && state != "silent");
+    // A process that has left in order is not missed.
+    if (state != "left") {
+      out->Gauge("tandem_process_up", "1 if the scheduler hears the process.",
+                 {{"process", TextOf(node, "name")}, {"host", host}},
+                 state != "lost" && state != "silent");
+    }
     out->GaugeOf(node, "memory_bytes", "tandem_process_resident_bytes",
                  "Memory of the process that is in RAM.", process);
     out->GaugeOf(node, "memory_estimate_bytes", "tandem_process_estimate_bytes",

@@ -23,6 +23,8 @@ Member MemberOf(const Node& node) {
   return member;
 }
 
+// A launcher's signals to its ranks arrive within this time.
+constexpr absl::Duration kOneRequest = absl::Seconds(5);
 constexpr char kStoppedByTool[] = "stopped by tandem stop";
 
 UserAnswer Answer(absl::StatusCode code, const std::string& text) {
@@ -236,12 +238,16 @@ void SchedulerCore::OnRegister(uint64_t connection, const tandem::Register& requ
 // Sends a reader everything it needs, at each registration, since an earlier answer may have been
 // lost.
 void SchedulerCore::OnReader(uint64_t connection, const tandem::Register& request) {
+  if (request.role() == Register::AGENT) {
+    if (const absl::Status added = agents_.Add(connection, request); !added.ok()) {
+      return Refuse(connection, added);
+    }
+  }
   const absl::StatusOr<int> number = readers_.Add(connection);
   if (!number.ok()) return Refuse(connection, number.status());
   const auto tell = [&](const Control& control) {
     effects_->sends.push_back({connection, control});
   };
-  if (request.role() == Register::AGENT) agents_.Add(connection, request);
   Control control;
   *control.mutable_reader_welcome() = WelcomeTo(plan_, *number);
   control.mutable_reader_welcome()->set_run(options_.run);
@@ -434,13 +440,14 @@ void SchedulerCore::OnCheckpointRequest(const std::string& folder) {
 // them: that is one request.
 void SchedulerCore::OnEndRequest(const std::string& why, bool by_agent) {
   if (by_agent && checkpoints_.ending()) return;
-  if (!by_agent && std::exchange(agent_ends_job_, false)) return;
+  if (!by_agent && now_ - std::exchange(agent_ends_job_, absl::InfinitePast()) < kOneRequest)
+    return;
   const std::string& folder = options_.models.checkpoint_folder;
   if (checkpoints_.ending() || phase_ != Phase::kRunning || folder.empty()) {
     return Fail(FailureOf("scheduler", why, absl::StatusCode::kCancelled));
   }
-  checkpoints_.SetEnding();
-  agent_ends_job_ = by_agent;
+  checkpoints_.SetEnding(why);
+  if (by_agent) agent_ends_job_ = now_;
   OnCheckpointRequest(folder);
 }
 

@@ -212,7 +212,8 @@ class SchedulerCore {
   Membership members_;
   Readers readers_;
   Agents agents_;
-  bool agent_ends_job_ = false;  // an agent has asked for the end, and the user has not yet
+  // When an agent has asked for the end, and the user has not yet.
+  absl::Time agent_ends_job_ = absl::InfinitePast();
   View view_;
   Barriers barriers_;
   Commands commands_;

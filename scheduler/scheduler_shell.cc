@@ -95,19 +95,23 @@ class Shell {
 
   // Off loopback the pages of a job with a token ask for a password.
   absl::Status StartHttp() {
+    const bool here = IsLoopback(options_.http);
     std::string password;
-    if (options_.keys != nullptr && !IsLoopback(options_.http)) {
-      password = WatchPages::PasswordOf(*options_.keys);
-      if (!options_.out_dir.empty()) {
-        TANDEM_RETURN_IF_ERROR(
-            node::WriteSecret(options_.out_dir + "/http_password", password + "\n"));
+    if (options_.keys != nullptr && !here) {
+      if (options_.out_dir.empty()) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "--http ", options_.http, ": needs --out, a folder for the password of the pages"));
       }
+      password = WatchPages::PasswordOf(*options_.keys);
+      TANDEM_RETURN_IF_ERROR(
+          node::WriteSecret(options_.out_dir + "/http_password", password + "\n"));
     }
-    TANDEM_ASSIGN_OR_RETURN(
-        http_, HttpServer::Start(options_.http, [pages = WatchPages(&board_, password)](
-                                                    const HttpRequest& request) {
-          return pages.Answer(request);
-        }));
+    const WatchPages pages(
+        &board_, here ? WatchPages::Audience::kThisHost : WatchPages::Audience::kNetwork, password);
+    TANDEM_ASSIGN_OR_RETURN(http_,
+                            HttpServer::Start(options_.http, [pages](const HttpRequest& request) {
+                              return pages.Answer(request);
+                            }));
     Emit({{"event", "http"}, {"url", http_->url()}});
     if (options_.out_dir.empty()) return absl::OkStatus();
     return WriteFileAtomically(options_.out_dir + "/http", http_->url() + "\n");
@@ -427,6 +431,7 @@ class Shell {
 
   // Writes the files before the last event, so that a program which reads "finished" finds them.
   absl::Status Finish() {
+    board_.Close();
     const absl::Status result = core_.result();
     const nlohmann::json summary = SummaryJson(options_.plan, core_.report(), transport_name_);
     DrawTables(core_.report().max_step);
@@ -445,7 +450,7 @@ class Shell {
       EmitMetric("finished", nlohmann::json::object());
       return absl::OkStatus();
     }
-    nlohmann::json finished = {{"checkpointed_step", stop->checkpointed_step}};
+    nlohmann::json finished = {{"checkpointed_step", stop->checkpointed_step}, {"why", stop->why}};
     if (!stop->failure.empty()) finished["failure"] = stop->failure;
     EmitMetric("finished", std::move(finished));
     return absl::CancelledError(

@@ -37,10 +37,19 @@ class StatusBoard {
     const auto fresh = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
       return snapshot_ != nullptr && snapshot_->at >= asked - 4 * kPeriod;
     };
-    while (!fresh()) {
+    while (!fresh() && !closed_) {
       if (published_.WaitUntil(&mutex_, asked + patience)) break;
     }
     return fresh() ? snapshot_ : nullptr;
+  }
+
+  // No snapshot will follow: nobody waits for one any more.
+  void Close() {
+    {
+      absl::MutexLock lock(&mutex_);
+      closed_ = true;
+    }
+    published_.SignalAll();
   }
 
   // Whether the scheduler should publish a snapshot now.
@@ -60,6 +69,7 @@ class StatusBoard {
  private:
   mutable absl::Mutex mutex_;
   CondVar published_;
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Time looked_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   std::shared_ptr<const Snapshot> snapshot_ ABSL_GUARDED_BY(mutex_);
 };

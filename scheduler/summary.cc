@@ -333,6 +333,7 @@ json ProgressJson(const JobProgress& p) {
               {"staleness_max", p.staleness_max},
               {"clock_gap_max", p.clock_gap_max}};
   if (std::isfinite(p.loss)) out["loss"] = p.loss;
+  if (p.has_loss && !std::isfinite(p.loss)) out["loss_finite"] = false;
   if (p.auc > 0) out["auc"] = p.auc;
   if (p.seconds_left >= 0) out["seconds_left"] = p.seconds_left;
   return out;

@@ -1,5 +1,6 @@
 #include "scheduler/tensorboard.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -98,19 +99,17 @@ absl::StatusOr<std::unique_ptr<TensorBoardFile>> TensorBoardFile::Create(const s
   // TensorBoard looks for `tfevents` in the name, and reads files in the order of their names.
   const std::string path = absl::StrCat(folder, "/events.out.tfevents.", absl::ToUnixSeconds(now),
                                         ".", host, ".", getpid(), ".tandem");
-  std::FILE* const file = std::fopen(path.c_str(), "wbe");
-  if (file == nullptr) {
+  OwnedFd file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  if (!file.valid()) {
     return absl::InvalidArgumentError(
         absl::StrCat("--tensorboard ", path, ": cannot be written: ", std::strerror(errno)));
   }
-  std::unique_ptr<TensorBoardFile> made(new TensorBoardFile(file, path));
+  std::unique_ptr<TensorBoardFile> made(new TensorBoardFile(std::move(file), path));
   tensorboard::Event version = EventAt(now, 0);
   version.set_file_version("brain.Event:2");
   TANDEM_RETURN_IF_ERROR(made->Write(version));
   return made;
 }
-
-TensorBoardFile::~TensorBoardFile() { std::fclose(file_); }
 
 absl::Status TensorBoardFile::AddProgress(absl::Time now, const json& progress) {
   tensorboard::Event event = EventAt(now, progress.value("max_step", int64_t{0}));
@@ -158,12 +157,17 @@ absl::Status TensorBoardFile::Write(const tensorboard::Event& event) {
   PutLittleEndian(MaskedCrc32c(record), 4, &record);
   record += data;
   PutLittleEndian(MaskedCrc32c(data), 4, &record);
-  if (std::fwrite(record.data(), 1, record.size(), file_) == record.size() &&
-      std::fflush(file_) == 0) {
+  const auto size = static_cast<ssize_t>(record.size());
+  const ssize_t written = pwrite(file_.get(), record.data(), record.size(), size_);
+  if (written == size) {
+    size_ += size;
     return absl::OkStatus();
   }
-  return absl::ResourceExhaustedError(
-      absl::StrCat(path_, ": cannot be written: ", std::strerror(errno)));
+  const absl::Status why = absl::ResourceExhaustedError(absl::StrCat(
+      path_, ": cannot be written: ", written < 0 ? std::strerror(errno) : "the disk is full"));
+  // TensorBoard reads nothing behind a part of a record.
+  (void)!ftruncate(file_.get(), size_);
+  return why;
 }
 
 }  // namespace tandem::scheduler

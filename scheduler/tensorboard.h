@@ -10,15 +10,18 @@
 #ifndef TANDEM_SCHEDULER_TENSORBOARD_H_
 #define TANDEM_SCHEDULER_TENSORBOARD_H_
 
+#include <sys/types.h>
+
 #include <cstdint>
-#include <cstdio>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/owned_fd.h"
 #include "nlohmann/json.hpp"
 #include "proto/tensorboard.pb.h"
 
@@ -29,9 +32,6 @@ class TensorBoardFile {
   // Makes `folder` if it is absent, and a new file there. `now`: the time of day.
   static absl::StatusOr<std::unique_ptr<TensorBoardFile>> Create(const std::string& folder,
                                                                  absl::Time now);
-  ~TensorBoardFile();
-  TensorBoardFile(const TensorBoardFile&) = delete;
-  TensorBoardFile& operator=(const TensorBoardFile&) = delete;
 
   // `progress`: ProgressJson (summary.h). Its step is the one of the worker furthest ahead.
   absl::Status AddProgress(absl::Time now, const nlohmann::json& progress);
@@ -45,11 +45,14 @@ class TensorBoardFile {
   const std::string& path() const { return path_; }
 
  private:
-  TensorBoardFile(std::FILE* file, std::string path) : file_(file), path_(std::move(path)) {}
+  TensorBoardFile(OwnedFd file, std::string path)
+      : file_(std::move(file)), path_(std::move(path)) {}
+  // A record that cannot be written whole is left out.
   absl::Status Write(const tensorboard::Event& event);
 
-  std::FILE* const file_;
+  const OwnedFd file_;
   const std::string path_;
+  off_t size_ = 0;  // of the whole records
 };
 
 // The checksum of the records: CRC-32C, rotated and shifted.

@@ -8,9 +8,10 @@
 #include <memory>
 #include <string>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "base/check.h"
 #include "scheduler/metrics_text.h"
@@ -24,9 +25,22 @@ constexpr absl::Duration kSnapshotWithin =
     absl::Seconds(2);  // the scheduler ticks ten times a second
 constexpr char kJson[] = "application/json";
 
+// Whether the header Host names this host, or there is none.
+bool NamesThisHost(absl::string_view host) {
+  const absl::string_view name = host.substr(0, host.find_last_of(':'));
+  for (const absl::string_view n : {host, name}) {
+    if (n.empty() || n == "localhost" || n == "[::1]") return true;
+    if (absl::StartsWith(n, "127.") && n.find_first_not_of("0123456789.") == n.npos) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 HttpResponse WatchPages::Answer(const HttpRequest& request) const {
+  if (audience_ == Audience::kThisHost && !NamesThisHost(request.host)) {
+    return {.code = 403, .body = "expected localhost or 127.0.0.1 as the host of the address\n"};
+  }
   const std::string& path = request.path;
   const bool check = path == "/healthz" || path == "/readyz";
   if (const absl::Status access = CheckAccess(request); !check && !access.ok()) {
@@ -64,11 +78,11 @@ absl::Status WatchPages::CheckAccess(const HttpRequest& request) const {
   if (password_.empty()) return absl::OkStatus();
   absl::string_view given = request.authorization;
   std::string decoded;
-  if (absl::ConsumePrefix(&given, "Basic ") && absl::Base64Unescape(given, &decoded)) {
+  const std::string scheme = absl::AsciiStrToLower(given.substr(0, given.find(' ')));
+  if (scheme == "basic" || scheme == "bearer") given.remove_prefix(scheme.size() + 1);
+  if (scheme == "basic" && absl::Base64Unescape(given, &decoded)) {
     given = decoded;  // "user:password"
     given.remove_prefix(std::min(given.size(), given.find(':') + 1));
-  } else {
-    absl::ConsumePrefix(&given, "Bearer ");
   }
   if (given.size() == password_.size() &&
       sodium_memcmp(given.data(), password_.data(), given.size()) == 0) {

@@ -23,10 +23,14 @@ namespace tandem::scheduler {
 
 class WatchPages {
  public:
+  enum class Audience { kThisHost, kNetwork };
+
   // `board` outlives the pages. `password`: all pages but the two checks ask for it, as the
   // password of a browser (with any user name) or as "Bearer PASSWORD"; empty: they do not.
-  explicit WatchPages(StatusBoard* board, std::string password = "")
-      : board_(*board), password_(std::move(password)) {}
+  // kThisHost: only requests that name this host are answered. A browser on this host sends others
+  // for a web page whose own name leads here (DNS rebinding).
+  WatchPages(StatusBoard* board, Audience audience, std::string password)
+      : board_(*board), audience_(audience), password_(std::move(password)) {}
 
   // The password of the pages of a job with a token: 32 hexadecimal digits. HTTP is not encrypted.
   // So the token itself must not travel, and this password admits to nothing else.
@@ -42,6 +46,7 @@ class WatchPages {
   absl::Status CheckAccess(const HttpRequest& request) const;
 
   StatusBoard& board_;
+  Audience audience_;
   std::string password_;
 };
 

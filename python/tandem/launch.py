@@ -1,6 +1,7 @@
 """The place of this process in a launch, by the variables that launchers set for each rank.
 
-`tandem agent` reads the same families of variables (cli/launch_environment.h).
+`tandem agent` reads more families of variables (cli/launch_environment.h). torch.distributed reads
+those of torchrun.
 """
 from __future__ import annotations
 
@@ -57,18 +58,24 @@ def find(environment: Mapping[str, str] = os.environ, parent: Optional[int] = No
         rank, size = _number(environment, family.rank), _number(environment, size_name)
         if not 0 <= rank < size:
             raise Error(f"{family.rank}={rank}: expected a rank below {size_name}={size}")
-        here = environment.get(family.local_size) or environment.get("SLURM_STEP_NUM_NODES")
-        one_host = size == 1 or (here == str(size) if family.local_size else here == "1")
-        return Place(rank, size, _address(environment, family, one_host, parent), one_host)
+        here = environment.get(family.local_size) if family.local_size else None
+        # PMI of srun does not say how many ranks are on a host. Slurm does.
+        of_slurm = environment.get("SLURM_STEP_NUM_TASKS") == str(size)
+        slurm_here = of_slurm and environment.get("SLURM_STEP_NUM_NODES") == "1"
+        one_host = size == 1 or here == str(size) or (here is None and slurm_here)
+        name = " ".join(environment.get(part, "") for part in family.name).strip()
+        if not name and of_slurm:
+            name = " ".join(environment.get(part, "") for part in _FAMILIES[-1].name).strip()
+        # Ranks that a person starts may have several parents.
+        if not name and one_host and family != _FAMILIES[0]:
+            name = f"parent {os.getppid() if parent is None else parent}"
+        return Place(rank, size, _address(environment, name if one_host else ""), one_host)
     return None
 
 
-def _address(environment: Mapping[str, str], family: _Family, one_host: bool,
-             parent: Optional[int]) -> str:
-    name = " ".join(environment.get(part, "") for part in family.name).strip()
-    if one_host and not name:
-        name = f"parent {os.getppid() if parent is None else parent}"
-    if one_host:  # below the ports that systems give out by themselves
+def _address(environment: Mapping[str, str], name: str) -> str:
+    """name: of a launch on one host; empty: it has none, or is on several."""
+    if name:  # below the ports that systems give out by themselves
         return f"tcp://127.0.0.1:{10000 + zlib.crc32(name.encode()) % 20000}"
     host, port = environment.get("MASTER_ADDR"), environment.get("MASTER_PORT")
     return f"tcp://{host}:{port}" if host and port else ""

@@ -1,6 +1,6 @@
 # The command line as a user meets it. These start whole jobs, and so need LibTorch.
 if(TANDEM_TORCH)
-  set(sampled_agent_test 2)
+  set(sampled_agent_test 4)
   set(sampled_kill_test 3)
   set(sampled_compare_test 3)
   set(sampled_netns_test 3)

@@ -1,7 +1,11 @@
 // tandem agent: agents of several ranks on this host run one job together. The job has the bits of
 // `tandem run`, and however it ends, somebody is named and no process is left.
 #include <signal.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
@@ -16,6 +20,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
+#include "base/owned_fd.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/integration/model_bits.h"
@@ -210,7 +215,7 @@ TEST_F(AgentTest, WithoutRankZeroTheOtherRanksEnd) {
   agents.agent(0).Signal(SIGKILL);
   ASSERT_TRUE(agents.WaitForAll()) << agents.Output();
   EXPECT_EQ(agents.agent(1).exit_code(), 1);
-  EXPECT_THAT(agents.agent(1).Output(), HasSubstr("scheduler"));
+  EXPECT_THAT(agents.agent(1).Output(), HasSubstr("failed: scheduler: "));
   EXPECT_TRUE(agents.WaitForNobody(kEnd)) << agents.Output();
 }
 
@@ -223,7 +228,8 @@ TEST_F(AgentTest, SignalsToOneAgentMakeACheckpointAndEndTheJob) {
   agents.agent(2).Signal(SIGTERM);
   ASSERT_TRUE(agents.WaitForAll()) << agents.Output();
   EXPECT_EQ(agents.agent(2).term_signal(), SIGTERM) << agents.Output();
-  EXPECT_THAT(agents.agent(0).Output(), HasSubstr("stopped by a signal, checkpoint at step"));
+  EXPECT_THAT(agents.agent(0).Output(), HasSubstr("stopped by a signal on host "));
+  EXPECT_THAT(agents.agent(0).Output(), HasSubstr(", checkpoint at step"));
   EXPECT_TRUE(agents.WaitForNobody(kEnd)) << agents.Output();
 }
 
@@ -238,6 +244,36 @@ TEST_F(AgentTest, SignalsToAllAgentsAreOneRequest) {
   }
   EXPECT_THAT(agents.agent(0).Output(), HasSubstr("stopped by a signal, checkpoint at step"));
   EXPECT_TRUE(agents.WaitForNobody(kEnd)) << agents.Output();
+}
+
+// A service of systemd with Type=notify (configs/launch/tandem@.service), started twice.
+TEST_F(AgentTest, AServiceIsReadyWhenItTrainsAndResumesWhenItStartsAgain) {
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  const std::string path = TheJob().File("notify");
+  ASSERT_LT(path.size(), sizeof address.sun_path);
+  path.copy(address.sun_path, path.size());
+  const OwnedFd manager(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  ASSERT_EQ(bind(manager.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  const timeval limit = {.tv_sec = absl::ToInt64Seconds(kStart), .tv_usec = 0};
+  setsockopt(manager.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+  const auto next = [&manager] {
+    char text[100];
+    const ssize_t size = recv(manager.get(), text, sizeof text, 0);
+    return std::string(text, static_cast<size_t>(std::max<ssize_t>(size, 0)));
+  };
+  for (const bool resumes : {false, true}) {
+    ChildProcess agent({ProgramPath("tandem"), "agent", TheJob().File("job.textproto"), "--out",
+                        TheJob().File("service"), "--resume-any", "--set", "train.epochs=1000000"},
+                       TheJob().File("service.txt"), {{"NOTIFY_SOCKET", path}});
+    EXPECT_EQ(next(), "READY=1") << agent.Output();
+    EXPECT_EQ(absl::StrContains(agent.Output(), "resumes at step"), resumes) << agent.Output();
+    agent.Signal(SIGTERM);
+    EXPECT_EQ(next(), "STOPPING=1") << agent.Output();
+    ASSERT_TRUE(agent.WaitFor(kEnd)) << agent.Output();
+    EXPECT_EQ(agent.term_signal(), SIGTERM) << agent.Output();
+    EXPECT_THAT(agent.Output(), HasSubstr("stopped by a signal, checkpoint at step"));
+  }
 }
 
 // ---- Open MPI -----------------------------------------------------------------------------------

@@ -3,9 +3,11 @@ summary; and what a job does at the request of a tool: checkpoint and stop.
 
 Run: observe_test.py SOURCE_DIR BUILD_DIR
 """
+import base64
 import contextlib
 import http.client
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -38,9 +40,11 @@ limits { report_interval_seconds: 0.2 }
 """
 
 
-def tandem(*arguments):
-    """Runs a command to its end: (exit code, output, errors)."""
-    done = subprocess.run([TANDEM, *arguments], cwd=SOURCE, capture_output=True, text=True, timeout=SECONDS, check=False)
+def tandem(*arguments, token=None):
+    """Runs a command to its end: (exit code, output, errors). token: a file."""
+    environment = dict(os.environ, **({"TANDEM_TOKEN_FILE": str(token)} if token else {}))
+    done = subprocess.run([TANDEM, *arguments], cwd=SOURCE, capture_output=True, text=True, timeout=SECONDS, check=False,
+                          env=environment)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -250,12 +254,37 @@ class AgreementTest(unittest.TestCase):
             with running("--http", f"127.0.0.1:{port}") as run:
                 self.assertEqual(run.process.wait(SECONDS), 1)
                 self.assertRegex(run.said(), f"--http 127.0.0.1:{port}: Address already in use; hint: another port")
-            with running("--http", "0.0.0.0:0") as run:
+            with running("--http", "0.0.0.0:0", "--set", "security.encrypt=NONE") as run:
                 self.assertEqual(run.process.wait(SECONDS), 1)
-                self.assertIn("other hosts could see the job without a password", run.said())
+                self.assertIn("other hosts could see the job, which has no token", run.said())
             with running("--tensorboard", "/dev/null/x") as run:
                 self.assertEqual(run.process.wait(SECONDS), 1)
                 self.assertIn("--tensorboard /dev/null/x: cannot be made", run.said())
+
+    def test_the_network_needs_a_password_and_this_host_its_name(self):
+        with running("--http", "0.0.0.0:0", "--no-checkpoint") as run:
+            run.trains()
+            port = int((run.out / "http").read_text(encoding="utf-8").strip().rsplit(":", 1)[1])
+            password = (run.out / "http_password").read_text(encoding="utf-8").strip()
+            self.assertEqual((run.out / "http_password").stat().st_mode & 0o777, 0o600)
+            basic = base64.b64encode(f"me:{password}".encode()).decode()
+            for header, code in ((None, 401), ("Bearer " + password, 200), ("basic " + basic, 200),
+                                 ("Bearer " + "0" * 32, 401)):
+                self.assertEqual(self.ask(port, "/status.json", {"Authorization": header} if header else {}), code)
+            self.assertEqual(self.ask(port, "/healthz", {}), 200)
+        with running("--no-checkpoint") as run:
+            run.trains()
+            port = int((run.out / "http").read_text(encoding="utf-8").strip().rsplit(":", 1)[1])
+            for host, code in (("evil.example", 403), (f"evil.example:{port}", 403), ("127.evil", 403),
+                               (f"localhost:{port}", 200), (f"127.0.0.1:{port}", 200), ("[::1]", 200)):
+                self.assertEqual(self.ask(port, "/", {"Host": host}), code, host)
+
+    def ask(self, port, path, headers):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=SECONDS)
+        connection.request("GET", path, headers=headers)
+        status = connection.getresponse().status
+        connection.close()
+        return status
 
     def test_silent_http_clients_do_not_disturb(self):
         with running("--no-checkpoint") as run:
@@ -289,7 +318,10 @@ class StatusTest(unittest.TestCase):
             self.assertEqual(code, 0)
             for word in ("running", "worker 1", "server 0 shard 0", "SSP(2)", "checkpoint: none yet"):
                 self.assertIn(word, text)
-            code, same, _ = tandem("status", status["address"], "--once")
+            code, _, errors = tandem("status", status["address"], "--once")
+            self.assertEqual(code, 1)
+            self.assertIn("token", errors)
+            code, same, _ = tandem("status", status["address"], "--once", token=run.out / "token")
             self.assertEqual((code, same.splitlines()[0].split(",")[0]), (0, text.splitlines()[0].split(",")[0]))
 
     def test_checkpoint_then_stop(self):

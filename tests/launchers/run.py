@@ -123,17 +123,19 @@ def alone(world):
     expect("the run is finished", world.run(start, 2))
 
 
-def prometheus(world):
-    done = subprocess.run([SOURCE / "tests/launchers/prometheus.sh", world.build], cwd=SOURCE, timeout=SECONDS, text=True,
-                          check=False, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    if done.returncode == 77:
-        raise Skipped(done.stdout.strip())
-    if done.returncode != 0:
-        raise Failed(done.stdout)
+def script(name):
+    def run(world):
+        done = subprocess.run([SOURCE / "tests/launchers" / name, world.build], cwd=SOURCE, timeout=SECONDS, text=True,
+                              check=False, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        if done.returncode == 77:
+            raise Skipped(done.stdout.strip())
+        if done.returncode != 0:
+            raise Failed(done.stdout)
+    return run
 
 
 LAUNCHERS = {"alone": alone, "mpich": mpich, "torchrun": torchrun, "ssh": ssh, "slurm": slurm.slurm, "netns": netns.netns,
-             "prometheus": prometheus}
+             "prometheus": script("prometheus.sh"), "manifests": script("manifests.sh")}
 
 
 def main():

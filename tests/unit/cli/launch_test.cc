@@ -103,6 +103,17 @@ INSTANTIATE_TEST_SUITE_P(
     });
 
 // mpirun in an allocation of Slurm: srun has started one daemon of mpirun on each host.
+// srun --mpi=pmi2 sets both families; only Slurm's names the launch and the hosts.
+TEST(FindLaunchTest, PmiOfSlurmIsCompletedBySlurm) {
+  const auto launch = Find(Join(kSlurm, {{"PMI_RANK", "2"}, {"PMI_SIZE", "4"}}));
+  ASSERT_TRUE(launch.ok()) << launch.status();
+  EXPECT_EQ(launch->family, "PMI");
+  EXPECT_EQ(launch->first_host, "n07");
+  EXPECT_FALSE(launch->one_host);
+  EXPECT_EQ(launch->id, Find(kSlurm)->id);
+  EXPECT_FALSE(launch->id.empty());
+}
+
 TEST(FindLaunchTest, AFamilyThatDiffersIsNamedAndIgnored) {
   Variables slurm = kSlurm;
   slurm["SLURM_PROCID"] = "1";

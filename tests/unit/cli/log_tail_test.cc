@@ -42,6 +42,19 @@ TEST_F(LogTailTest, ReturnsWholeLinesOnce) {
   EXPECT_THAT(tail_.Read(/*last=*/true), IsEmpty());
 }
 
+TEST_F(LogTailTest, LinesOfAnEarlierAttemptAreSkipped) {
+  Write("old\nolder");
+  tail_.SkipOld();
+  Write("\nnew\n");
+  EXPECT_THAT(tail_.Read(), ElementsAre("", "new"));
+}
+
+// However much it is: nothing more will come.
+TEST_F(LogTailTest, TheLastReadReturnsTheEnd) {
+  Write(std::string(8 << 20, 'x') + "\nend");
+  EXPECT_EQ(tail_.Read(/*last=*/true).back(), "end");
+}
+
 TEST_F(LogTailTest, AProgressBarIsItsLastState) {
   Write("\r 10%|#\r 20%|##\r100%|####\nwindows\r\n\rnext");
   EXPECT_THAT(tail_.Read(/*last=*/true), ElementsAre("100%|####", "windows", "next"));

@@ -137,6 +137,25 @@ TEST_F(AgentsTest, ALostAgentIsNamedInsteadOfItsRoles) {
   EXPECT_THAT(Failed(), HasSubstr("host b: the agent of rank 1 (pid 40) has gone"));
 }
 
+// Another launch that has the same address must not join, since its signals would end this job.
+TEST_F(AgentsTest, ASecondAgentOfARankIsRefused) {
+  const auto agent = [](uint64_t incarnation, int rank) {
+    Control control = RegisterMessage(Register::AGENT, rank, incarnation, 0, /*hash=*/0);
+    control.mutable_register_()->set_host("c");
+    return control;
+  };
+  Send(1, 500, agent(500, 1), 901);
+  ASSERT_EQ(effects_.sends.size(), 1u);
+  EXPECT_THAT(effects_.sends[0].control.failure().reason(), HasSubstr("has an agent of rank 1"));
+  Send(1, 500, Stops(2), 901);
+  EXPECT_EQ(Failed(), "");
+  Send(1, 501, agent(501, 2), 902);
+  EXPECT_TRUE(effects_.sends[0].control.has_reader_welcome());
+  Lose(2, kAgentConnection);
+  Send(2, 500, agent(500, 1), 903);
+  EXPECT_TRUE(effects_.sends[0].control.has_reader_welcome()) << "the first one has gone";
+}
+
 // Its connection alone is no failure: its roles run on.
 TEST_F(AgentsTest, ALostAgentAloneIsNoFailure) {
   Lose(1, kAgentConnection);
@@ -168,6 +187,17 @@ TEST_F(AgentsTest, StopsOfAllAgentsAreOneRequest) {
   EXPECT_EQ(Failed(), "");
   Step(3, user);
   EXPECT_THAT(Failed(), HasSubstr("interrupted")) << "the second request of the user";
+}
+
+// Much later it is a request of its own.
+TEST_F(AgentsTest, ALateStopOfTheUserIsASecondRequest) {
+  Start("/out/model");
+  Send(1, kAgent, Stops(1), kAgentConnection);
+  scheduler::SchedulerEvent user;
+  user.kind = scheduler::SchedulerEvent::Kind::kEnd;
+  user.text = "interrupted";
+  Step(7, user);
+  EXPECT_THAT(Failed(), HasSubstr("interrupted"));
 }
 
 // The same is true of a signal that asks for a checkpoint, but a later one is a request of its own.

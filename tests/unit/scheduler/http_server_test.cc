@@ -91,12 +91,20 @@ TEST_F(HttpServerTest, ALargeResponseArrivesWhole) {
   EXPECT_GT(Ask("GET /large HTTP/1.1\r\n\r\n").size(), size_t{4} << 20);
 }
 
+// Each range could be a copy of the page.
+TEST_F(HttpServerTest, RangesAreIgnored) {
+  const std::string answer = Ask("GET /a HTTP/1.1\r\nRange: bytes=-,-,-,0-1\r\n\r\n");
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 200 OK\r\n"));
+  EXPECT_THAT(answer, HasSubstr("Content-Length: 3\r\n"));
+  EXPECT_TRUE(absl::EndsWith(answer, "\r\n\r\n/a|")) << answer;
+}
+
 TEST_F(HttpServerTest, GarbageAndLongRequestsEndTheirConnectionOnly) {
   for (const std::string& request :
        {std::string("\r\n\r\n"), std::string("\xff\x00\x00\r\n\r\n", 7), std::string("GET\r\n\r\n"),
         std::string("GET / HTTP/9.9\r\n\r\n"), std::string(HttpServer::kMostRequestBytes * 2, 'a'),
         "GET /" + std::string(7000, '%') + " HTTP/1.1\r\n\r\n",
-        std::string("GET /a HTTP/1.1\r\nRange: bytes=9-1,-,5\r\n\r\n")}) {
+        std::string("GET /a HTTP/1.1\r\nRange: bytes=9-1,5\r\n\r\n")}) {
     const std::string answer = Ask(request);  // returns: the connection is closed
     EXPECT_EQ(answer.find("/a|"), std::string::npos) << request;
   }

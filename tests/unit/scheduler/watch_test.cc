@@ -115,13 +115,20 @@ TEST(MetricsTextTest, HistogramsCountEachValueOnce) {
   EXPECT_THAT(text, HasSubstr("tandem_update_age_seconds_count{table=\"ids\"} 5\n"));
 }
 
-// A loss that is not a number must be visible, and an interval without rows must not look so.
+// A loss that is not a number must be visible. An interval without a loss, such as that of a program
+// that reports none, must not look so.
 TEST(MetricsTextTest, ALossThatIsNoNumberIsTold) {
-  json status = Status();
-  status["progress"].erase("loss");
-  EXPECT_THAT(scheduler::MetricsText(status), HasSubstr("tandem_training_loss Nan"));
-  status["progress"]["samples_per_second"] = 0;
-  EXPECT_THAT(scheduler::MetricsText(status), Not(HasSubstr("tandem_training_loss")));
+  scheduler::JobProgress progress;
+  progress.samples_per_second = 100;
+  progress.loss = std::nan("");
+  for (const bool has_loss : {false, true}) {
+    progress.has_loss = has_loss;
+    json status = Status();
+    status["progress"] = scheduler::ProgressJson(progress);
+    const std::string text = scheduler::MetricsText(status);
+    EXPECT_EQ(absl::StrContains(text, "tandem_training_loss Nan"), has_loss) << text;
+    EXPECT_EQ(absl::StrContains(text, "tandem_training_loss"), has_loss) << text;
+  }
 }
 
 TEST(ProgressHistoryTest, IsBoundedAndCoversTheWholeJob) {
@@ -162,10 +169,11 @@ class WatchPagesTest : public ::testing::Test {
     stop_ = true;
     ticks_.join();
   }
-  scheduler::HttpResponse Get(const std::string& path) { return pages_.Answer({path, ""}); }
+  scheduler::HttpResponse Get(const std::string& path) { return pages_.Answer({path, "", host_}); }
 
   scheduler::StatusBoard board_;
-  scheduler::WatchPages pages_{&board_};
+  scheduler::WatchPages pages_{&board_, scheduler::WatchPages::Audience::kThisHost, ""};
+  std::string host_ = "127.0.0.1:80";
   std::atomic<bool> stop_{false}, stuck_{false};
   std::atomic<const char*> state_{"running"};
   std::atomic<int> published_{0};
@@ -189,9 +197,9 @@ TEST_F(WatchPagesTest, AsksForThePasswordWhereThereIsOne) {
   const std::string password =
       scheduler::WatchPages::PasswordOf(*transport::JobKeys::FromToken(token));
   EXPECT_EQ(password.size(), 32u);
-  const scheduler::WatchPages guarded(&board_, password);
+  const scheduler::WatchPages guarded(&board_, scheduler::WatchPages::Audience::kNetwork, password);
   const auto code = [&guarded](const std::string& path, const std::string& authorization) {
-    return guarded.Answer({path, authorization}).code;
+    return guarded.Answer({path, authorization, "node1:80"}).code;
   };
   EXPECT_EQ(code("/status.json", ""), 401);
   EXPECT_EQ(code("/", "Bearer " + token), 401);
@@ -199,6 +207,33 @@ TEST_F(WatchPagesTest, AsksForThePasswordWhereThereIsOne) {
   EXPECT_EQ(code("/metrics", "Bearer " + password), 200);
   EXPECT_EQ(code("/status.json", "Basic " + absl::Base64Escape("me:" + password)), 200);
   EXPECT_EQ(code("/healthz", ""), 200) << "it tells nothing about the job";
+}
+
+// A page of the network may have a name that leads to this host.
+TEST_F(WatchPagesTest, OnThisHostOnlyItsOwnNamesAreServed) {
+  for (const auto& [host, code] :
+       std::vector<std::pair<std::string, int>>{{"", 200},
+                                                {"localhost", 200},
+                                                {"localhost:8080", 200},
+                                                {"127.0.0.2:1", 200},
+                                                {"[::1]:8080", 200},
+                                                {"evil.example", 403},
+                                                {"evil.example:80", 403},
+                                                {"127.evil:80", 403},
+                                                {"localhost.evil.example", 403}}) {
+    host_ = host;
+    EXPECT_EQ(Get("/status.json").code, code) << host;
+    EXPECT_EQ(Get("/healthz").code, code) << host;
+  }
+}
+
+// At the end of the job nobody may keep the scheduler waiting.
+TEST_F(WatchPagesTest, AfterTheEndNobodyWaits) {
+  stuck_ = true;
+  board_.Close();
+  const absl::Time begin = MonotonicNow();
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(Get("/status.json").code, 503);
+  EXPECT_LT(MonotonicNow() - begin, absl::Seconds(60)) << "each would have taken two seconds";
 }
 
 TEST_F(WatchPagesTest, SaysWhenTheJobIsNotReadyAndWhenTheSchedulerHangs) {
