@@ -395,7 +395,8 @@ class Follower {
 absl::Status CompleteStart(const AgentFlags& flags, RunFlags* run) {
   if (!flags.resume_any) return absl::OkStatus();
   if (run->out.empty()) {
-    return absl::InvalidArgumentError("--resume-any: needs the folder of the run; hint: add --out DIR");
+    return absl::InvalidArgumentError(
+        "--resume-any: needs the folder of the run; hint: add --out DIR");
   }
   const absl::StatusOr<ResumePoint> point = FindResumePoint(run->out);
   if (absl::IsNotFound(point.status())) return absl::OkStatus();
