@@ -15,7 +15,8 @@
 
 namespace tandem::cli {
 namespace {
-constexpr absl::Duration kAnswerWithin = absl::Seconds(5);  // for an answer
+constexpr absl::Duration kAnswerWithin = absl::Seconds(5);
+constexpr absl::Duration kConnectWithin = absl::Seconds(4);  // so that a refusal comes before
 constexpr absl::Duration kPollTime = absl::Milliseconds(50);
 }  // namespace
 
@@ -39,7 +40,7 @@ absl::StatusOr<std::unique_ptr<SchedulerTalk>> SchedulerTalk::Open(
   transport::ZmqOptions zmq;
   zmq.context = std::make_shared<transport::ZmqContext>(/*io_threads=*/1);
   zmq.incarnation = talk->incarnation_;
-  zmq.connect_deadline = kAnswerWithin;
+  zmq.connect_deadline = kConnectWithin;
   zmq.linger = absl::ZeroDuration();
   zmq.keys = std::move(keys);
   TANDEM_ASSIGN_OR_RETURN(talk->transport_, transport::NewZmqTransport(zmq));
@@ -60,6 +61,7 @@ absl::StatusOr<UserAnswer> SchedulerTalk::Ask(UserRequest::Kind kind) {
     for (const transport::TransportEvent& event : events_) {
       if (event.kind == transport::TransportEvent::Kind::kPeerLost ||
           event.kind == transport::TransportEvent::Kind::kPeerClosed) {
+        if (absl::IsUnauthenticated(event.why)) return event.why;
         gone_ = true;
         break;
       }

@@ -382,5 +382,14 @@ class StatusTest(unittest.TestCase):
                     self.assertIn(word, errors)
 
 
+def load_tests(_loader, tests, _pattern):
+    """As tests/test_main.cc: one test of TANDEM_SAMPLED, by the number in TANDEM_DRAW."""
+    cases = [case for group in tests for case in group]
+    if "TANDEM_DRAW" in os.environ and "TANDEM_SAMPLED" in os.environ:
+        sampled = int(os.environ["TANDEM_SAMPLED"])
+        cases = cases[int(os.environ["TANDEM_DRAW"]) % sampled::sampled]
+    return unittest.TestSuite(cases)
+
+
 if __name__ == "__main__":
     unittest.main(argv=sys.argv[:1])
