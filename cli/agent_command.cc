@@ -196,6 +196,7 @@ class Follower {
     if (flags_.scheduler.empty() && !flags_.run.out.empty()) {
       places.push_back(absl::StrCat("the address in ", flags_.run.out, "/address"));
     }
+    if (places.empty()) return "(no address is known)";
     return absl::StrCat("at ", absl::StrJoin(places, " or "));
   }
 
@@ -394,7 +395,8 @@ class Follower {
 absl::Status CompleteStart(const AgentFlags& flags, RunFlags* run) {
   if (!flags.resume_any) return absl::OkStatus();
   if (run->out.empty()) {
-    return absl::InvalidArgumentError("--resume-any: of which run? hint: name its folder by --out");
+    return absl::InvalidArgumentError(
+        "--resume-any: needs the folder of the run; hint: add --out DIR");
   }
   const absl::StatusOr<ResumePoint> point = FindResumePoint(run->out);
   if (absl::IsNotFound(point.status())) return absl::OkStatus();
@@ -434,8 +436,11 @@ void AddAgent(CLI::App* app, AgentFlags* flags) {
                    "this host, else its address")
       ->check(node::CheckAddress);
   agent->add_option("--advertise", flags->advertise,
-                    "Host by which others reach this one, if --bind names all hosts");
-  agent->add_flag("--lifeline", flags->lifeline, "Standard input is a lifeline: stop at its end");
+                    "Host by which others reach this one, if --bind names all addresses");
+  agent
+      ->add_flag("--lifeline", flags->lifeline,
+                 "Take the token and signals from standard input, and stop at its end")
+      ->group("");  // not in --help: for tandem run --hosts
   agent->add_option("--python", run->python, "Script that is each worker (docs/PYTHON.md)")
       ->check(CLI::ExistingFile);
   agent->add_option("flags", run->script_flags, "Behind --: the flags of the --python script");

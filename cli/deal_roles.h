@@ -14,8 +14,8 @@ struct DealtRoles {
   bool empty() const { return !scheduler && servers.empty() && workers.empty(); }
 };
 
-// The scheduler is on rank 0. Servers, then workers, are dealt like cards: one for each rank in
-// order, and again from rank 0. Requires: 0 <= rank < ranks.
+// The scheduler is on rank 0. The servers, and then the workers, are assigned to the ranks in turn
+// (round-robin), from rank 0. Requires: 0 <= rank < ranks.
 DealtRoles DealRoles(int servers, int workers, int rank, int ranks);
 
 }  // namespace tandem::cli

@@ -572,10 +572,11 @@ void CheckIdsToScore(const std::string& checkpoint, const job::ResolvedJob& plan
 
 void AddWatchFlags(CLI::App* app, WatchFlags* flags) {
   app->add_option("--http", flags->http,
-                  "HOST:PORT where the run can be watched, or none; without: a free port of this "
-                  "host alone (docs/OBSERVE.md)");
+                  "HOST:PORT of the live page, or none; without: a free loopback port "
+                  "(docs/OBSERVE.md)");
   app->add_flag("--insecure", flags->insecure,
-                "Allow --http at an address of a network for a job without a token");
+                "Allow a job without a token to listen, and to serve --http, where other hosts "
+                "can connect");
   app->add_option("--tensorboard", flags->tensorboard, "Folder for an event file of TensorBoard");
 }
 

@@ -238,7 +238,7 @@ class SshLaunch {
                    ? absl::StrCat(exit.name,
                                   ": ssh exited with status 255: the connection has ended, or a "
                                   "signal has ended the agent")
-                   : absl::StrCat(exit.name, ": the agent ", exit.HowItEnded(), ", as said above");
+                   : absl::StrCat(exit.name, ": the agent ", exit.HowItEnded(), "; see above");
   }
 
   const RunFlags& flags_;

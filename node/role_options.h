@@ -56,7 +56,7 @@ inline void AddNetworkFlags(CLI::App* app, RoleFlags* flags) {
       ->check(CheckAddress)
       ->capture_default_str();
   app->add_option("--advertise", flags->advertise,
-                  "Host by which others reach this one, if --bind names all hosts");
+                  "Host by which others reach this one, if --bind names all addresses");
   app->add_option("--io-threads", flags->io_threads, "ZeroMQ I/O threads")->capture_default_str();
 }
 

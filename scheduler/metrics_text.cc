@@ -227,8 +227,8 @@ void AddWorkers(const json& workers, Families* out) {
                  NumberOf(worker, "steps"));
     for (const char* part : {"computed", "fetched", "paused", "slept"}) {
       out->Counter("tandem_worker_seconds_total",
-                   "Time of the worker: computing, reading rows, and in pauses for evaluations and "
-                   "checkpoints.",
+                   "Time of the worker: computing, pulling rows (fetched), in evaluations and "
+                   "checkpoints (paused), and sleeping for slow_workers (slept).",
                    {{"worker", name}, {"part", part}},
                    NumberOf(worker, absl::StrCat(part, "_seconds").c_str()));
     }

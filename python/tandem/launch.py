@@ -15,7 +15,7 @@ __all__ = ["Place", "find"]
 
 
 class Place(NamedTuple):
-    """rank, size: of the launch. address: tcp://HOST:PORT where rank 0 can be met, the same for all
+    """rank, size: of the launch. address: tcp://HOST:PORT where rank 0 listens, the same for all
     ranks; empty: not known. one_host: all ranks are on this host."""
     rank: int
     size: int

@@ -122,7 +122,7 @@ def ssh(world):
 def alone(world):
     """Without a launcher, --resume-any begins a run, resumes it after SIGTERM, and refuses one that is finished."""
     start = [world.tandem, "agent", world.job, "--resume-any"]
-    expect("of which run? hint: name its folder by --out", world.run(start, 2))
+    expect("needs the folder of the run; hint: add --out DIR", world.run(start, 2))
     start += ["--out", world.out("alone"), *LONG]
     agent = world.start("alone", start)
     world.wait_for_training("alone")
