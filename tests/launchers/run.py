@@ -1,5 +1,6 @@
-"""Starts one small reproducible job by each launcher, on this machine: the model must have the bits of `tandem run`, and
-however the job ends, no process may be left. `./check --launchers` installs the launchers and calls this.
+"""Starts a small reproducible job by each launcher, on this machine: the model must have the bits of `tandem run`. The AUC
+of the quickstart must be that of `tandem run`, within .001. However a job ends, no process may be left.
+`./check --launchers` installs the launchers and calls this.
 
 Arguments: the build folder, and the names of launchers; without names: all. Each prints the times that it measured, and
 "ok", "skipped" or "FAILED". The last line counts them. Exit status 1 if one has failed. Daemons (sshd, Slurm, Prometheus)
@@ -23,18 +24,29 @@ from world import (ENDLESS, GONE, LONG, PYTHON, SECONDS, SOURCE,  # pylint: disa
                    Failed, Skipped, World, expect, processes, read)
 
 
+def openmpi(world):
+    start = ["/usr/bin/mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", "3", world.tandem,
+             "agent"]
+    expect("rank 2 of 3, from Open MPI", world.trains("openmpi", start + [world.job, "--out", world.out("openmpi")]))
+    world.killed("openmpi-killed", start + [world.job, "--out", world.out("openmpi-killed")] + ENDLESS)
+    world.quickstart("openmpi-quickstart", start)
+
+
 def mpich(world):
-    start = ["/usr/bin/mpiexec.mpich", "-n", "3", world.tandem, "agent", world.job, "--out"]
-    expect("rank 2 of 3, from PMI", world.trains("mpich", start + [world.out("mpich")]))
-    world.killed("mpich-killed", start + [world.out("mpich-killed")] + ENDLESS)
+    start = ["/usr/bin/mpiexec.mpich", "-n", "3", world.tandem, "agent"]
+    expect("rank 2 of 3, from PMI", world.trains("mpich", start + [world.job, "--out", world.out("mpich")]))
+    world.killed("mpich-killed", start + [world.job, "--out", world.out("mpich-killed")] + ENDLESS)
+    world.quickstart("mpich-quickstart", start)
 
 
 def torchrun(world):
     # Standard output goes to logs, too: without that torchrun of Debian 12 does not start.
     start = [PYTHON, "-m", "torch.distributed.run", "--nproc_per_node", "3", "-r", "1", "-t", "1", "--log_dir",
              world.out("torch-logs")]
-    expect("rank 2 of 3, from torch",
-           world.trains("torchrun", start + ["--no_python", world.tandem, "agent", world.job, "--out", world.out("torchrun")]))
+    agent = start + ["--no_python", world.tandem, "agent"]
+    expect("rank 2 of 3, from torch", world.trains("torchrun", agent + [world.job, "--out", world.out("torchrun")]))
+    world.killed("torchrun-killed", agent + [world.job, "--out", world.out("torchrun-killed")] + ENDLESS)
+    world.quickstart("torchrun-quickstart", agent)
     said = world.run(start + [SOURCE / "examples/four_collectives.py"], PYTHONPATH=str(world.build / "python"))
     for rank in range(3):
         expect(f"rank {rank}: AllReduce [3.0]", said)
@@ -89,6 +101,7 @@ def ssh(world):
         expect("rank 2 of 3, from Tandem", said)
         world.trains("ssh-list", [world.tandem, "run", world.job, "-H", "127.0.0.2:2,127.0.0.3:2", "--out", world.out("ssh-list")],
                      TANDEM_SSH=sshd.ssh)
+        world.quickstart("ssh-quickstart", [world.tandem, "run", "--hosts", hosts], TANDEM_SSH=sshd.ssh)
         world.killed("ssh-killed", start + [world.out("ssh-killed")] + ENDLESS, TANDEM_SSH=sshd.ssh)
         # Each refusal is one line, and nothing is started.
         for command, text in ((["-H", "127.0.0.2,127.0.0.9"], "host 127.0.0.9: ssh cannot log in: ssh: connect"),
@@ -134,8 +147,8 @@ def script(name):
     return run
 
 
-LAUNCHERS = {"alone": alone, "mpich": mpich, "torchrun": torchrun, "ssh": ssh, "slurm": slurm.slurm, "netns": netns.netns,
-             "prometheus": script("prometheus.sh"), "manifests": script("manifests.sh")}
+LAUNCHERS = {"alone": alone, "openmpi": openmpi, "mpich": mpich, "torchrun": torchrun, "ssh": ssh, "slurm": slurm.slurm,
+             "netns": netns.netns, "prometheus": script("prometheus.sh"), "manifests": script("manifests.sh")}
 
 
 def main():

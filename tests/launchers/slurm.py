@@ -9,7 +9,7 @@ import socket
 import subprocess
 import time
 
-from world import ENDLESS, LONG, Failed, SECONDS, SOURCE, Skipped, expect, processes, read
+from world import ENDLESS, LONG, QUICKSTART, Failed, SECONDS, SOURCE, Skipped, expect, processes, read
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scancel", "scontrol", "squeue")
 
@@ -128,10 +128,10 @@ class Cluster:
 class Batch:
     """A job that sbatch has queued with the shipped file."""
 
-    def __init__(self, cluster, world, name, flags=(), options=()):
+    def __init__(self, cluster, world, name, flags=(), options=(), job=None):
         self.cluster, self.world, self.name = cluster, world, name
         self.number = cluster.say("sbatch", "--parsable", "--chdir", world.folder, "--output", world.out(name + ".txt"),
-                                  *options, SOURCE / "configs/launch/slurm.sbatch", world.job, world.out(name), *flags)
+                                  *options, SOURCE / "configs/launch/slurm.sbatch", job or world.job, world.out(name), *flags)
 
     def state(self):
         return self.field("JobState")
@@ -158,6 +158,9 @@ def same_bits(cluster, world):
     batch.wait_for("COMPLETED")
     world.expect_bits("slurm", batch.said())
     expect("rank 2 of 3, from Slurm", batch.said())
+    batch = Batch(cluster, world, "slurm-quickstart", job=QUICKSTART)
+    batch.wait_for("COMPLETED")
+    world.expect_auc("slurm-quickstart")
 
 
 def cancel(cluster, world):

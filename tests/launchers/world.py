@@ -10,6 +10,7 @@ import subprocess
 import time
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
+QUICKSTART = str(SOURCE / "configs/quickstart.textproto")   # its data are in out/data/quickstart
 PYTHON = "/usr/bin/python3"
 SECONDS = 200
 GONE = 30   # several times what an end takes
@@ -47,8 +48,11 @@ class World:
         self.tandem = str(build / "bin/tandem")
         self.job = str(self.folder / "job.textproto")
         self.expected = {}   # hash of the model, by flags
+        self.auc = None      # of the quickstart
         subprocess.run([self.tandem, "datagen", "--out", self.folder / "data", "--train-rows", "1500", "--test-rows", "300"],
                        check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([self.tandem, "datagen", "--out", self.folder / "out/data/quickstart"], check=True,
+                       stdout=subprocess.DEVNULL)
         pathlib.Path(self.job).write_text(JOB.replace("FOLDER", folder), encoding="utf-8")
 
     def out(self, name):
@@ -95,6 +99,22 @@ class World:
         said = self.run(command, **environment)
         self.expect_bits(name, said)
         return said
+
+    def quickstart(self, name, command, **environment):
+        """The job of the quickstart: AUC within .001 of that of `tandem run`. `command` stands before the job."""
+        self.run([*command, QUICKSTART, "--out", self.out(name)], **environment)
+        self.expect_auc(name)
+
+    def expect_auc(self, name):
+        if self.auc is None:
+            self.run([self.tandem, "run", QUICKSTART, "--out", self.out("run-quickstart")])
+            self.auc = self.auc_of("run-quickstart")
+        if abs(self.auc_of(name) - self.auc) > .001:
+            raise Failed(f"{name}: AUC {self.auc_of(name):.4f}, expected {self.auc:.4f}, that of tandem run")
+        print(f"  {name}: AUC {self.auc_of(name):.4f}, of tandem run {self.auc:.4f}", flush=True)
+
+    def auc_of(self, name):
+        return json.loads(read(self.out(name) + "/summary.json"))["eval"]["auc"]
 
     def killed(self, name, command, **environment):
         """Kills the launcher of a running job: nothing may be left."""

@@ -115,8 +115,8 @@ TEST(MetricsTextTest, HistogramsCountEachValueOnce) {
   EXPECT_THAT(text, HasSubstr("tandem_update_age_seconds_count{table=\"ids\"} 5\n"));
 }
 
-// A loss that is not a number must be visible. An interval without a loss, such as that of a program
-// that reports none, must not look so.
+// A loss that is not a number must be visible. An interval without a loss, such as that of a
+// program that reports none, must not look so.
 TEST(MetricsTextTest, ALossThatIsNoNumberIsTold) {
   scheduler::JobProgress progress;
   progress.samples_per_second = 100;
