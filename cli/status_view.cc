@@ -130,9 +130,9 @@ std::string EvaluationLine(const json& eval) {
 
 std::vector<std::string> StatusLines(const json& status) {
   const json& progress = MemberOf(status, "progress");
-  std::vector<std::string> lines = {absl::StrCat(
-      TextOf(status, "job"), ": ", TextOf(status, "state"), progress.empty() ? "" : ", ",
-      progress.empty() ? "" : ProgressView::Format(progress, kAnyColumns))};
+  std::vector<std::string> lines = {
+      absl::StrCat(TextOf(status, "job"), ": ", TextOf(status, "state"))};
+  if (!progress.empty()) lines.push_back(ProgressView::Format(progress, kAnyColumns));
   if (status.contains("failed")) {
     lines.push_back(absl::StrCat("failed: ", TextOf(status["failed"], "node"), ": ",
                                  TextOf(status["failed"], "reason")));

@@ -41,7 +41,7 @@ json Running() {
 
 TEST(StatusViewTest, ARunningJob) {
   const std::string text = Lines(Running());
-  EXPECT_THAT(text, HasSubstr("clicks: running, epoch 1 41%, step 1,200 | 35,100 samples/s"));
+  EXPECT_THAT(text, HasSubstr("clicks: running\nepoch 1 41%, step 1,200 | 35,100 samples/s"));
   EXPECT_THAT(text, HasSubstr("checkpoint: step 1,000, 1:05 ago, one every 10:00; in /out/model"));
   EXPECT_THAT(text, HasSubstr("waits for worker 1, 3.2 s"));
   EXPECT_THAT(text, HasSubstr("server 0 shard 1      10  1,234,567  82.1 MB"));
