@@ -416,7 +416,10 @@ void ZmqTransport::Poll(absl::Duration timeout, std::vector<TransportEvent>* eve
     const bool woken = wake_requested_.load() && wake_requested_.exchange(false);
     if (woken || timed_out || events->size() > before || (ending_ && !AnyClosing(peers_))) break;
     // A reply or a probe was sent meanwhile.
-    if (router_dirty_ || !dirty_.empty()) continue;
+    if (router_dirty_ || !dirty_.empty()) {
+      timed_out = now >= deadline;  // frames of strangers never end and make no events
+      continue;
+    }
     timed_out = Wait(now, deadline);
   }
   events_ = nullptr;
@@ -498,6 +501,9 @@ void ZmqTransport::Handle(PeerId id, ZmqFrames::Received received) {
   if (id == 0) return Refuse("chose its own routing id");
   Peer* const peer = id >= kFirstIncoming ? FindOrAddIncoming(id) : Find(id);
   if (peer->proof != nullptr) return TakeProof(peer, received);
+  // It came before this side has heard that the handshake is over. A process of ours waits for the
+  // first frame of the side that connects.
+  if (peer->state == Peer::State::kConnecting) return;
   const bool open = peer->state == Peer::State::kOpen;
   const size_t bytes = received.frame.TotalBytes();
   absl::StatusOr<ParsedFrame> parsed =
