@@ -28,7 +28,8 @@ void NodeLink::OnEvent(absl::Time now, const transport::TransportEvent& event,
   if (event.peer != peer_ || peer_ == 0) return;
   if (event.kind == transport::TransportEvent::Kind::kPeerLost) {
     peer_ = 0;
-    if (absl::IsUnauthenticated(event.why) && failure_.ok()) {
+    if (absl::IsUnauthenticated(event.why) && failure_.ok() &&
+        (!options_.answers_as_zmq || options_.answers_as_zmq(options_.scheduler))) {
       failure_ = absl::UnauthenticatedError(absl::StrCat("scheduler: ", event.why.message()));
     }
     unheard_since_ = std::min(unheard_since_, now);

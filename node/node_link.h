@@ -30,6 +30,9 @@ class NodeLink {
     absl::Duration found_within = absl::Seconds(8);  // the same before its first message
     // Explains why nothing answers at an address (node/network_check.h); may be empty.
     std::function<std::string(const std::string& address)> why_no_answer;
+    // Whether a program with ZeroMQ answers there (AnswersAsZmq). If not, a proxy may have closed
+    // the connections, because its scheduler does not run yet. Empty: always.
+    std::function<bool(const std::string& address)> answers_as_zmq;
   };
 
   NodeLink(transport::Transport& transport, const Options& options)

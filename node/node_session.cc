@@ -42,6 +42,7 @@ NodeLink::Options LinkOptions(const NodeSession::Options& options) {
   link.scheduler = options.scheduler;
   link.self = FirstName(options.role, options.index);
   link.why_no_answer = WhyNoAnswer;
+  link.answers_as_zmq = AnswersAsZmq;
   link.registration.set_role(options.role);
   link.registration.set_index(options.index);
   link.registration.set_incarnation(options.incarnation);

@@ -19,7 +19,7 @@ static_assert(JobKeys::kTokenBytes == crypto_scalarmult_SCALARBYTES);
 static_assert(JobKeys::kTokenBytes == crypto_scalarmult_BYTES);
 
 // Numbers of the derived keys; each is used once and never again.
-constexpr uint64_t kCurveSecret = 1, kWord = 2;
+constexpr uint64_t kCurveSecret = 1, kWord = 2, kGate = 3;
 
 bool Decode(absl::string_view text, Secret* token) {
   size_t size = 0;
@@ -50,6 +50,12 @@ Secret Derive(const Secret& token, uint64_t number) {
   return key;
 }
 
+std::string Hex(const Secret& key) {
+  std::array<char, 2 * JobKeys::kTokenBytes + 1> text;
+  sodium_bin2hex(text.data(), text.size(), key.data(), key.size());
+  return text.data();
+}
+
 std::string Z85(const Secret& key) {
   std::array<char, JobKeys::kTokenBytes * 5 / 4 + 1> text;
   TANDEM_CHECK(zmq_z85_encode(text.data(), key.data(), key.size()) != nullptr);
@@ -62,9 +68,7 @@ std::string JobKeys::NewToken() {
   TANDEM_CHECK(sodium_init() >= 0);
   Secret token;
   randombytes_buf(token.data(), token.size());
-  std::array<char, 2 * kTokenBytes + 1> text;
-  sodium_bin2hex(text.data(), text.size(), token.data(), token.size());
-  return text.data();
+  return Hex(token);
 }
 
 absl::StatusOr<JobKeys> JobKeys::FromToken(absl::string_view text) {
@@ -84,6 +88,7 @@ absl::StatusOr<JobKeys> JobKeys::FromToken(absl::string_view text) {
   keys.curve_secret_ = Z85(curve_secret);
   keys.curve_public_ = Z85(curve_public);
   keys.word_ = Derive(token, kWord);
+  keys.password_ = Hex(Derive(token, kGate));
   return keys;
 }
 

@@ -4,7 +4,10 @@
 // One pair of CURVE keys (Curve25519, as in libzmq) serves all sockets of the job, those that
 // accept and those that connect. A socket that connects must know the public key of the other end
 // in advance, and no message of the handshake contains that key. So only processes with the token
-// finish a handshake, and a ZAP handler, which would compare the keys of clients, is not needed.
+// finish a handshake.
+//
+// Connections that are not encrypted begin with a password (transport/zmq_gate.h), which keeps out
+// strangers who cannot read the packets of others. The proof after it keeps out those who can.
 //
 // Thread safety: constant after construction.
 #ifndef TANDEM_TRANSPORT_JOB_KEYS_H_
@@ -33,13 +36,16 @@ class JobKeys {
   const std::string& curve_public() const { return curve_public_; }
   const std::string& curve_secret() const { return curve_secret_; }
 
+  // Opens connections that are not encrypted: 64 hexadecimal digits, sent in the clear.
+  const std::string& password() const { return password_; }
+
   // The key of the MACs by which processes prove that they have the token (transport/proof.h).
   const std::array<uint8_t, kTokenBytes>& word() const { return word_; }
 
  private:
   JobKeys() = default;
 
-  std::string curve_public_, curve_secret_;
+  std::string curve_public_, curve_secret_, password_;
   std::array<uint8_t, kTokenBytes> word_ = {};
 };
 

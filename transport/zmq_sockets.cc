@@ -67,6 +67,29 @@ void SetCurve(const ZmqOptions& options, void* socket, int type, const JobKeys& 
   set(ZMQ_CURVE_SECRETKEY, keys.curve_secret());
 }
 
+// The clients of the socket show a password, or the socket shows it.
+void SetPassword(void* socket, int type, const JobKeys& keys) {
+  constexpr absl::string_view kUser = "tandem";
+  if (type == ZMQ_ROUTER) {
+    const int on = 1;
+    TANDEM_CHECK(zmq_setsockopt(socket, ZMQ_PLAIN_SERVER, &on, sizeof on) == 0);
+    return;
+  }
+  const auto set = [socket](int option, absl::string_view text) {
+    TANDEM_CHECK(zmq_setsockopt(socket, option, text.data(), text.size()) == 0);
+  };
+  set(ZMQ_PLAIN_USERNAME, kUser);
+  set(ZMQ_PLAIN_PASSWORD, keys.password());
+}
+
+void SetKeys(const ZmqOptions& options, void* socket, int type, bool encrypted) {
+  const JobKeys& keys = *options.keys;
+  encrypted ? SetCurve(options, socket, type, keys) : SetPassword(socket, type, keys);
+  if (type != ZMQ_ROUTER) return;
+  const std::string& domain = keys.curve_public();  // transport/zmq_gate.h
+  TANDEM_CHECK(zmq_setsockopt(socket, ZMQ_ZAP_DOMAIN, domain.data(), domain.size()) == 0);
+}
+
 // Makes a socket on which `socket` reports these events.
 absl::StatusOr<void*> NewZmqMonitor(ZmqContext& context, void* socket, int zmq_events) {
   const std::string name = absl::StrCat("inproc://monitor-", context.NextNumber());
@@ -107,11 +130,10 @@ void ZmqSocketSet::Watch(int fd, uint64_t key) {
 }
 
 absl::StatusOr<MonitoredSocket> ZmqSocketSet::Open(int type, int zmq_events, uint64_t key,
-                                                   const std::string& address,
-                                                   const JobKeys* curve) {
+                                                   const std::string& address, bool encrypted) {
   TANDEM_ASSIGN_OR_RETURN(void* const socket,
                           NewZmqSocket(options_, type, SplitTcpAddress(address).IsIpv6()));
-  if (curve != nullptr) SetCurve(options_, socket, type, *curve);
+  if (options_.keys != nullptr) SetKeys(options_, socket, type, encrypted);
   const absl::StatusOr<void*> monitor = NewZmqMonitor(*options_.context, socket, zmq_events);
   if (!monitor.ok()) {
     zmq_close(socket);
@@ -158,14 +180,25 @@ ZmqContext::ZmqContext(int io_threads) : handle_(zmq_ctx_new()), io_threads_(io_
 
 absl::Status ZmqContext::MayStart() {
   // a thread that has ended may still be counted for a moment
-  constexpr int kReaper = 1, kSpare = 1;
+  constexpr int kReaper = 1, kGate = 1, kSpare = 1;
   if (started_.load()) return absl::OkStatus();
-  TANDEM_RETURN_IF_ERROR(CanStartThreads(io_threads_ + kReaper + kSpare));
+  TANDEM_RETURN_IF_ERROR(CanStartThreads(io_threads_ + kReaper + kGate + kSpare));
   started_.store(true);
   return absl::OkStatus();
 }
 
+absl::Status ZmqContext::Guard(const std::shared_ptr<const JobKeys>& keys) {
+  const absl::MutexLock lock(&mutex_);
+  if (gate_ == nullptr) {
+    TANDEM_ASSIGN_OR_RETURN(gate_, ZmqGate::Open(handle_));
+  }
+  gate_->Admit(keys);
+  return absl::OkStatus();
+}
+
 ZmqContext::~ZmqContext() {
+  // No endpoint is left that accepts connections. Frames that are still being sent need no gate.
+  gate_.reset();
   while (zmq_ctx_term(handle_) != 0 && zmq_errno() == EINTR) {
   }
 }

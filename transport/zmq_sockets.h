@@ -15,7 +15,6 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/owned_fd.h"
-#include "transport/job_keys.h"
 #include "transport/zmq_transport.h"
 
 namespace tandem::transport {
@@ -36,10 +35,10 @@ class ZmqSocketSet {
   // Opens a socket with an unbounded queue, without reconnecting, which refuses parts beyond the
   // options' bounds, and a monitor for `zmq_events`. The set contains both, with the keys `key` and
   // `key` + 1. `address`: where the socket will bind or connect, as a number and not a name.
-  // `curve`: the keys of its connections; null: they are not encrypted.
+  // `encrypted`: if there are keys, whether they encrypt the socket's connections.
   // RESOURCE_EXHAUSTED: the context has no more sockets, or the process no more files.
   absl::StatusOr<MonitoredSocket> Open(int type, int zmq_events, uint64_t key,
-                                       const std::string& address, const JobKeys* curve);
+                                       const std::string& address, bool encrypted);
   // Closes a socket. Queued messages are sent for up to `linger`, in the background. Does nothing
   // if there is no socket.
   void Close(MonitoredSocket* socket, absl::Duration linger);

@@ -95,10 +95,9 @@ Frame OnePart(BufferSource& source, const std::string& bytes) {
   return frame;
 }
 
-// The keys that encrypt a connection to the address; null: it is not encrypted.
-const JobKeys* KeysTowards(const ZmqOptions& options, const std::string& address) {
-  const bool encrypted = options.encrypted || address == options.encrypted_peer;
-  return encrypted ? options.keys.get() : nullptr;
+// Whether a connection to the address is encrypted.
+bool EncryptsTowards(const ZmqOptions& options, const std::string& address) {
+  return options.keys != nullptr && (options.encrypted || address == options.encrypted_peer);
 }
 
 bool ClosedByPeer(int event, uint32_t value) {
@@ -112,22 +111,26 @@ absl::string_view WhyRefused(const ZmqOptions& options, int event, uint32_t valu
   if (event == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL) return "was silent";
   if (value == ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH) {
     if (options.keys == nullptr) return "has a token, and this job has none";
-    return options.encrypted ? "has no token" : "is encrypted, and this port is not";
+    return options.encrypted ? "has no token"
+                             : "has no token or is encrypted, and this port is not";
   }
-  return value == ZMQ_PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC ? "has another token" : "sent garbage";
+  const bool other =
+      event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH || value == ZMQ_PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC;
+  return other ? "has another token" : "sent garbage";
 }
 
 // Why the peer cannot be reached, after a handshake that failed; OK: try again.
 absl::Status WhyUnreachable(const ZmqOptions& options, int event, uint32_t value, Peer* peer) {
-  const bool keys = KeysTowards(options, peer->address) != nullptr;
+  const bool encrypts = EncryptsTowards(options, peer->address);
   const bool no_detail = event == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL;
   absl::string_view why;
   if (!no_detail && value == ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH) {
-    why = keys                      ? "has no token, but this process has one"
-          : options.keys != nullptr ? "encrypts all connections, but this process does not"
-                                    : "asks for a token";
-  } else if (keys &&
-             (!no_detail || (ClosedByPeer(event, value) && ++peer->refusals >= kMostRefusals))) {
+    why = options.keys == nullptr ? "asks for a token"
+          : encrypts              ? "has no token, but this process has one"
+                                  : "has no token or encrypts all connections, unlike this process";
+  } else if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH ||
+             (encrypts &&
+              (!no_detail || (ClosedByPeer(event, value) && ++peer->refusals >= kMostRefusals)))) {
     why = "does not accept the token of this process";
   }
   if (why.empty()) return absl::OkStatus();
@@ -227,7 +230,7 @@ class ZmqTransport final : public WaitableTransport {
 ZmqTransport::ZmqTransport(const ZmqOptions& options)
     : options_(options), sockets_(options, waker_->fd(), kWakeKey) {
   FrameHeader header;
-  header.kind = FrameKind::kPing;  // says nothing else, because peers without keys get it, too
+  header.kind = FrameKind::kPing;  // says nothing else, because peers without a proof get it, too
   ping_ = EncodeDataFrame(heap_, header, {}, Buffer(), Buffer());
   header.sender = options.self;
   header.incarnation = options.incarnation;
@@ -265,7 +268,7 @@ absl::Status ZmqTransport::Bind() {
   TANDEM_ASSIGN_OR_RETURN(
       router_,
       sockets_.Open(ZMQ_ROUTER, ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED | kHandshakeFailed,
-                    kRouterKey, *where, options_.encrypted ? options_.keys.get() : nullptr));
+                    kRouterKey, *where, options_.encrypted));
   const int on = 1;
   TANDEM_CHECK(zmq_setsockopt(router_.socket, ZMQ_ROUTER_MANDATORY, &on, sizeof on) == 0);
   if (zmq_bind(router_.socket, where->c_str()) != 0) {
@@ -299,7 +302,7 @@ absl::Status ZmqTransport::OpenDealer(Peer* peer) {
       peer->dealer, sockets_.Open(ZMQ_DEALER,
                                   ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_CONNECT_RETRIED |
                                       ZMQ_EVENT_DISCONNECTED | kHandshakeFailed,
-                                  peer->id * 2, target, KeysTowards(options_, peer->address)));
+                                  peer->id * 2, target, EncryptsTowards(options_, peer->address)));
   if (zmq_connect(peer->dealer.socket, target.c_str()) == 0) {
     MarkDirty(peer);  // its monitor must be read once, see NewZmqMonitor
     return absl::OkStatus();
@@ -413,7 +416,10 @@ void ZmqTransport::Poll(absl::Duration timeout, std::vector<TransportEvent>* eve
     const bool woken = wake_requested_.load() && wake_requested_.exchange(false);
     if (woken || timed_out || events->size() > before || (ending_ && !AnyClosing(peers_))) break;
     // A reply or a probe was sent meanwhile.
-    if (router_dirty_ || !dirty_.empty()) continue;
+    if (router_dirty_ || !dirty_.empty()) {
+      timed_out = now >= deadline;  // frames of strangers never end and make no events
+      continue;
+    }
     timed_out = Wait(now, deadline);
   }
   events_ = nullptr;
@@ -495,6 +501,9 @@ void ZmqTransport::Handle(PeerId id, ZmqFrames::Received received) {
   if (id == 0) return Refuse("chose its own routing id");
   Peer* const peer = id >= kFirstIncoming ? FindOrAddIncoming(id) : Find(id);
   if (peer->proof != nullptr) return TakeProof(peer, received);
+  // It came before this side has heard that the handshake is over. A process of ours waits for the
+  // first frame of the side that connects.
+  if (peer->state == Peer::State::kConnecting) return;
   const bool open = peer->state == Peer::State::kOpen;
   const size_t bytes = received.frame.TotalBytes();
   absl::StatusOr<ParsedFrame> parsed =
@@ -653,7 +662,7 @@ void ZmqTransport::OnPeerMonitor(PeerId id) {
 
 // The handshake of libzmq is over, or the proof after it.
 void ZmqTransport::OnConnected(Peer* peer) {
-  const bool proves = options_.keys != nullptr && KeysTowards(options_, peer->address) == nullptr;
+  const bool proves = options_.keys != nullptr && !EncryptsTowards(options_, peer->address);
   if (proves && !peer->proven) {
     peer->proof = std::make_unique<Proof>(Proof::Side::kConnects, options_.keys);
     Transmit(peer, frames_.NewRecord(OnePart(heap_, peer->proof->Hello()), peer->flow));
@@ -744,9 +753,12 @@ absl::StatusOr<std::unique_ptr<WaitableTransport>> NewZmqTransport(const ZmqOpti
         "send_queue_frames ", options.send_queue_frames, " and max_part_bytes ",
         options.max_part_bytes, ": expected at least 1, the latter at most ", kMaxPartBytes));
   }
-  constexpr int kMostDescriptors = 12;  // descriptors without peers
+  constexpr int kMostDescriptors = 14;  // descriptors without peers, with the context's
   TANDEM_RETURN_IF_ERROR(CheckDescriptorsLeft(kMostDescriptors));
   TANDEM_RETURN_IF_ERROR(options.context->MayStart());
+  if (options.keys != nullptr) {
+    TANDEM_RETURN_IF_ERROR(options.context->Guard(options.keys));
+  }
   auto transport = std::make_unique<ZmqTransport>(options);
   TANDEM_RETURN_IF_ERROR(transport->Bind());
   return transport;

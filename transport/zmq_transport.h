@@ -11,10 +11,10 @@
 // - A host that vanished without closing: by ZMTP heartbeats, after `silence_timeout`.
 // - An orderly end: by a GOODBYE frame, which is answered with a GOODBYE frame.
 //
-// A peer without the keys of the job, or with other keys, is refused in libzmq's handshake or by
-// the proof after it. The side that connects loses the peer with UNAUTHENTICATED. The side that
-// accepts gets a kGarbage event of peer 0, at most one a minute. It cannot close the connection, so
-// it ignores the peer.
+// A peer without the keys of the job, or with other keys, is refused in libzmq's handshake
+// (zmq_gate.h). The side that connects loses the peer with UNAUTHENTICATED. The side that accepts
+// gets a kGarbage event of peer 0, at most one a minute. A peer that has the password but no proof
+// is ignored, because this side cannot close the connection.
 //
 // When a part exceeds `max_part_bytes`, libzmq drops the sender's connection before it buffers the
 // part. So the sender is reported as lost, not as garbage.
@@ -31,13 +31,16 @@
 #include <memory>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "proto/endpoint.h"
 #include "proto/frame.h"
 #include "transport/job_keys.h"
 #include "transport/waitable.h"
+#include "transport/zmq_gate.h"
 
 namespace tandem::transport {
 
@@ -54,6 +57,10 @@ class ZmqContext {
   // Call it before the first socket: then libzmq starts its threads, and it aborts the process if
   // it gets none. RESOURCE_EXHAUSTED: there would be no threads for it. Thread safety: any thread.
   absl::Status MayStart();
+  // Call it before an endpoint with keys accepts connections: only processes with the same keys get
+  // through their handshake (transport/zmq_gate.h). RESOURCE_EXHAUSTED: there is no thread or file
+  // left for that. Thread safety: any thread.
+  absl::Status Guard(const std::shared_ptr<const JobKeys>& keys);
   // A number not given before, for names inside the context. Thread safety: any thread.
   uint64_t NextNumber() { return next_number_.fetch_add(1, std::memory_order_relaxed); }
 
@@ -62,6 +69,8 @@ class ZmqContext {
   const int io_threads_;
   std::atomic<bool> started_{false};
   std::atomic<uint64_t> next_number_{1};
+  absl::Mutex mutex_;
+  std::unique_ptr<ZmqGate> gate_ ABSL_GUARDED_BY(mutex_);  // null before the first keys
 };
 
 struct ZmqOptions {
@@ -73,8 +82,9 @@ struct ZmqOptions {
   // The keys of the job. Null: anybody may connect, and nothing is encrypted.
   std::shared_ptr<const JobKeys> keys = nullptr;
   // With keys: encrypts all connections. If false, only the connections of this endpoint to
-  // `encrypted_peer`, the scheduler, are encrypted. On all others both ends first prove that they
-  // have the keys (transport/proof.h).
+  // `encrypted_peer`, the scheduler, are encrypted. On all others the side that connects shows a
+  // password (transport/zmq_gate.h), and then both ends prove that they have the keys
+  // (transport/proof.h).
   bool encrypted = true;
   std::string encrypted_peer = "";
   int send_queue_frames = 1024;  // per peer: frames accepted and not yet in the kernel

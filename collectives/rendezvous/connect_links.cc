@@ -341,7 +341,7 @@ void Connector::AcceptNewcomers() {
   }
   while (attempts_.size() < kMaxNewcomers + links_.size()) {
     absl::StatusOr<transport::UnixLink> local = ports_.local().Accept();
-    if (absl::IsPermissionDenied(local.status())) Log(local.status().message());
+    if (absl::IsPermissionDenied(local.status())) LogRefusal(local.status().message());
     if (!local.ok()) break;
     attempts_.emplace_back().local = *std::move(local);
   }
@@ -512,7 +512,7 @@ void Connector::AdmitShm(Attempt& attempt, transport::UnixMessage message) {
   reply.set_refusal(refusal.substr(0, kMaxHelloBytes));
   const absl::Status sent = attempt.local.Send(reply.SerializeAsString());
   if (!refusal.empty()) {
-    Log(absl::StrCat("refused shared memory: ", refusal));
+    LogRefusal(absl::StrCat("shared memory: ", refusal));
   } else if (sent.ok()) {
     links_[hello.from()] = std::make_unique<ShmLink>(std::move(attempt.local), *std::move(mapped));
   }

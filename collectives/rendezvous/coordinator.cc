@@ -13,6 +13,7 @@
 #include "absl/time/clock.h"
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/exhaustion.h"
 #include "base/status_macros.h"
 #include "base/wake_fd.h"
 #include "collectives/links/tcp_socket.h"
@@ -25,6 +26,8 @@ namespace {
 
 constexpr size_t kMaxRequestBytes = size_t{16} << 10;  // a Join with all its names
 constexpr size_t kMaxConnections = size_t{1} << 15;
+// Without a free file no newcomer can be accepted, and the listener stays readable.
+constexpr absl::Duration kAcceptPause = absl::Milliseconds(100);
 // How long the last messages may take to leave.
 constexpr absl::Duration kFarewell = absl::Milliseconds(200);
 
@@ -63,7 +66,7 @@ class Coordinator::Server {
     MessageStream stream;
     bool closing = false;  // close it when its queue has left
   };
-  void Wait();
+  void Wait(absl::Time now);
   void AcceptNewcomers(absl::Time now);
   void Serve(ConnectionId id, absl::Time now);
   void TurnAway(ConnectionId id, const absl::Status& why);
@@ -82,18 +85,21 @@ class Coordinator::Server {
   std::atomic<bool> stop_{false};
   std::map<ConnectionId, Connection> connections_;
   ConnectionId next_ = 1;
+  absl::Time accept_after_ = absl::InfinitePast();
+  bool accept_failed_ = false;  // and the log says so
   CoordinatorEffects effects_;
   std::vector<pollfd> polled_;           // wake-up, listener, then the connections
   std::vector<ConnectionId> polled_id_;  // ids of the connections, in the same order
 };
 
 // Waits for at most a quarter of a heartbeat, so that OnTick runs often enough. If there are too
-// many connections the listener is not polled: new peers wait in the kernel's queue.
-void Coordinator::Server::Wait() {
+// many connections, or no file for another one, the listener is not polled: new peers wait in the
+// kernel's queue.
+void Coordinator::Server::Wait(absl::Time now) {
   polled_.clear();
   polled_id_.clear();
   polled_.push_back({wake_.fd(), POLLIN, 0});
-  const bool room = connections_.size() < kMaxConnections;
+  const bool room = connections_.size() < kMaxConnections && now >= accept_after_;
   polled_.push_back({room ? listener_.fd() : -1, POLLIN, 0});
   for (const auto& [id, connection] : connections_) {
     const int writable = connection.stream.WantsWritable() ? POLLOUT : 0;
@@ -108,7 +114,7 @@ void Coordinator::Server::Wait() {
 // silent ranks. Everything is flushed once at the end.
 void Coordinator::Server::Run() {
   while (!stop_.load()) {
-    Wait();
+    Wait(MonotonicNow());
     const absl::Time now = MonotonicNow();
     if (polled_[1].revents != 0) AcceptNewcomers(now);
     for (size_t i = 0; i < polled_id_.size(); ++i) {
@@ -125,7 +131,11 @@ void Coordinator::Server::AcceptNewcomers(absl::Time now) {
   while (connections_.size() < kMaxConnections) {
     absl::StatusOr<OwnedFd> socket = listener_.Accept();
     if (!socket.ok()) {
-      if (!absl::IsNotFound(socket.status())) Log(socket.status().message());
+      if (absl::IsNotFound(socket.status())) return;
+      accept_after_ = now + kAcceptPause;
+      if (!std::exchange(accept_failed_, true)) {
+        Log(absl::StrCat("newcomers wait: ", socket.status().message(), "; ", FileLimitHint()));
+      }
       return;
     }
     const ConnectionId id = next_++;

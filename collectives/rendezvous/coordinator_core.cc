@@ -8,6 +8,11 @@
 #include "base/check.h"
 
 namespace tandem::collectives {
+namespace {
+
+constexpr int kMostStrangerLines = 100;
+
+}  // namespace
 
 using rendezvous::FromCoordinator;
 using rendezvous::ToCoordinator;
@@ -92,9 +97,9 @@ void CoordinatorCore::OnClose(ConnectionId from, absl::string_view why, Coordina
   const Connection connection = it->second;
   connections_.erase(it);
   if (connection.group == nullptr) {
-    e->log.push_back(absl::StrCat("connection ", from, " ended before it joined: ",
-                                  why.empty() ? absl::string_view("closed") : why));
-    return;
+    return LogStranger(absl::StrCat("connection ", from, " ended before it joined: ",
+                                    why.empty() ? absl::string_view("closed") : why),
+                       e);
   }
   Rank& rank = connection.group->members[connection.index];
   rank.connection = 0;
@@ -498,8 +503,15 @@ void CoordinatorCore::Tell(const Group& group, const FromCoordinator& message,
   }
 }
 
+// Strangers may connect again and again, and must not fill the log.
+void CoordinatorCore::LogStranger(std::string line, CoordinatorEffects* e) {
+  if (++strangers_ > kMostStrangerLines) return;
+  if (strangers_ == kMostStrangerLines) line += "; more connections like this are not logged";
+  e->log.push_back(std::move(line));
+}
+
 void CoordinatorCore::Refuse(ConnectionId to, absl::string_view why, CoordinatorEffects* e) {
-  e->log.push_back(absl::StrCat("connection ", to, " refused: ", why));
+  LogStranger(absl::StrCat("connection ", to, " refused: ", why), e);
   FromCoordinator message;
   message.mutable_refusal()->set_why(std::string(why.substr(0, kMaxTextBytes)));
   e->sends.push_back({to, std::move(message)});

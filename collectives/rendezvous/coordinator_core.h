@@ -118,6 +118,7 @@ class CoordinatorCore {
   void Tell(const Group& group, const rendezvous::FromCoordinator& message, CoordinatorEffects* e);
   void Expel(Group& group, Rank& rank, absl::string_view why, CoordinatorEffects* e);
   void Refuse(ConnectionId to, absl::string_view why, CoordinatorEffects* e);
+  void LogStranger(std::string line, CoordinatorEffects* e);
   void Drop(ConnectionId connection, CoordinatorEffects* e);
   std::string NewToken();
 
@@ -125,6 +126,7 @@ class CoordinatorCore {
   Random random_;
   std::map<ConnectionId, Connection> connections_;
   std::vector<std::unique_ptr<Group>> groups_;
+  int strangers_ = 0;  // lines about connections that did not join
   absl::Time last_tick_ = absl::InfinitePast();
   absl::Time last_beat_ = absl::InfinitePast();
 };

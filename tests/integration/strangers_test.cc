@@ -127,10 +127,12 @@ class StrangersTest : public ::testing::Test {
     const auto first = nlohmann::json::parse(output.substr(0, output.find('\n')), nullptr, false);
     return first.is_object() ? first.value("address", "") : "";
   }
-  std::unique_ptr<ChildProcess> StartStranger(const std::vector<ChildProcess*>& victims) {
-    std::vector<std::string> argv = {"/usr/bin/python3",
-                                     SourcePath("tests/integration/stranger.py"),
-                                     folder_.File("messages.json"), folder_.File("stop")};
+  // `numbers`: how many numbers of libzmq's connections it takes.
+  std::unique_ptr<ChildProcess> StartStranger(const std::vector<ChildProcess*>& victims,
+                                              int numbers) {
+    std::vector<std::string> argv = {
+        "/usr/bin/python3", SourcePath("tests/integration/stranger.py"),
+        folder_.File("messages.json"), folder_.File("stop"), absl::StrCat(numbers)};
     for (const ChildProcess* victim : victims) argv.push_back(absl::StrCat(victim->pid()));
     return std::make_unique<ChildProcess>(argv, folder_.File("stranger.txt"), Environment());
   }
@@ -174,7 +176,7 @@ void StrangersTest::TryJob(const std::string& encrypt) {
   for (const auto& node : nodes) ASSERT_TRUE(node->WaitForOutput("asks the scheduler", kStart));
   // The job waits for its second worker for as long as the stranger needs.
   const auto stranger =
-      StartStranger({scheduler.get(), nodes[0].get(), nodes[1].get(), nodes[2].get()});
+      StartStranger({scheduler.get(), nodes[0].get(), nodes[1].get(), nodes[2].get()}, 4);
   ASSERT_TRUE(stranger->WaitForOutput("tried every port", kStart)) << stranger->Output();
   const auto other = member("worker-other", 1, {{"TANDEM_TOKEN", std::string(64, '8')}});
   // A worker of a job that encrypts all does not even start without a token.
@@ -198,6 +200,7 @@ void StrangersTest::TryJob(const std::string& encrypt) {
   EXPECT_GE(report.value("ports", 0), 5) << report;
   EXPECT_GE(report.value("rounds", 0), 1) << report;
   EXPECT_EQ(report.value("silent", 0), 1000) << report;
+  EXPECT_EQ(report.value("let_in", -1), 0) << report;
   // It reached the doors: the coordinator of the workers always asks for a proof.
   EXPECT_GE(report.value("challenges", 0), 1) << report;
   EXPECT_THAT(scheduler->Output(), HasSubstr("that were refused: "));
@@ -217,10 +220,11 @@ TEST_F(StrangersTest, GetNothingFromAJobThatEncryptsAll) { TryJob("ALL"); }
 TEST_F(StrangersTest, AreHeardWithoutAToken) {
   const auto scheduler = Start("scheduler", "NONE", {}, {});
   ASSERT_NE(AddressOf(scheduler.get()), "") << scheduler->Output();
-  const auto stranger = StartStranger({scheduler.get()});
+  const auto stranger = StartStranger({scheduler.get()}, 0);
   ASSERT_TRUE(stranger->WaitForOutput("tried every port", kStart)) << stranger->Output();
   const nlohmann::json report = ReportOf(stranger.get());
   EXPECT_FALSE(report.value("replies", nlohmann::json::array()).empty()) << report;
+  EXPECT_GE(report.value("let_in", 0), 1) << report;
 }
 
 }  // namespace

@@ -25,9 +25,10 @@ constexpr double kIndexBytes = 12, kSlack = 1.15;
 constexpr uint64_t kFilesAtRest = 64, kFilesOfPeer = 8;
 // docs/RDMA.md: a pool; and for each peer the ring, registered twice, and messages in flight.
 constexpr uint64_t kLockedAtRest = uint64_t{4} << 20, kLockedOfPeer = uint64_t{12} << 20;
-constexpr int kThreadsOfProcess = 6;  // without compute threads: heartbeats, I/O, readers
-// Threads without which a process cannot start: those of ZeroMQ, heartbeats and its own work.
-constexpr int kLeastOfScheduler = 4, kLeastOfServer = 5, kLeastOfWorker = 7;
+constexpr int kThreadsOfProcess = 7;  // without compute threads: heartbeats, I/O, keys, readers
+// Threads without which a process cannot start: those of ZeroMQ and of its keys, heartbeats and its
+// own work.
+constexpr int kLeastOfScheduler = 5, kLeastOfServer = 6, kLeastOfWorker = 8;
 constexpr uint64_t kLeastFiles = 32;  // open in any process that has started, measured
 // Blocks of at least this many bytes are separate mappings (server/growable_mapping.h).
 constexpr double kOwnMapping = 4 << 20;

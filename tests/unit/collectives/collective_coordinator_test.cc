@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "collectives/rendezvous/coordinator.h"
 
+#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
@@ -36,6 +37,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/test_seed.h"
+#include "tests/unit/transport/scarce_system.h"
 #include "tests/unit/transport/transport_links.h"
 
 namespace tandem {
@@ -118,6 +120,7 @@ class CoreTest : public ::testing::Test {
       if (send.message.has_welcome()) welcome_[send.to] = send.message.welcome();
     }
     closed_.insert(closed_.end(), effects_.closes.begin(), effects_.closes.end());
+    log_.insert(log_.end(), effects_.log.begin(), effects_.log.end());
     effects_ = {};
   }
   static std::string Describe(const rendezvous::FromCoordinator& message) {
@@ -138,6 +141,7 @@ class CoreTest : public ::testing::Test {
   std::map<collectives::ConnectionId, std::vector<std::string>> told_;
   std::map<collectives::ConnectionId, rendezvous::Welcome> welcome_;
   std::vector<collectives::ConnectionId> closed_;
+  std::vector<std::string> log_;
 };
 
 constexpr char kKilled[] = "killed: its connection closed without goodbye";
@@ -208,6 +212,17 @@ TEST_F(CoreTest, AConnectionThatSaysNothingIsClosed) {
   Connect(1);
   Pass(absl::Seconds(11), {});
   EXPECT_THAT(Told(1), ElementsAre("refused: did not join in time"));
+}
+
+TEST_F(CoreTest, StrangersDoNotFillTheLog) {
+  for (collectives::ConnectionId id = 1; id <= 500; ++id) {
+    Connect(id);
+    Close(id);
+  }
+  EXPECT_EQ(log_.size(), 100u);
+  EXPECT_THAT(log_.back(), HasSubstr("closed; more connections like this are not logged"));
+  Meet(2);
+  EXPECT_THAT(log_.back(), HasSubstr("group 'g' of 2 begins"));
 }
 
 TEST_F(CoreTest, ARendezvousThatIsLateNamesWhoIsMissing) {
@@ -743,6 +758,35 @@ TEST(StrangerTest, GarbageIsRefusedAndOthersGoOn) {
   };
   absl::MutexLock lock(&mu);
   EXPECT_TRUE(mu.AwaitWithTimeout(absl::Condition(&named), kLong));
+}
+
+TEST(StrangerTest, NewcomersWaitUntilThereIsAFile) {
+  absl::Mutex mu;
+  std::vector<std::string> log;
+  const auto keep = [&](absl::string_view line) {
+    absl::MutexLock lock(&mu);
+    log.emplace_back(line);
+  };
+  auto coordinator = collectives::Coordinator::Start({.beat = kTestBeat, .log = keep});
+  ASSERT_TRUE(coordinator.ok()) << coordinator.status();
+  const std::string& address = (*coordinator)->address();
+  const OwnedFd stranger(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in to = {};
+  to.sin_family = AF_INET;
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  to.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
+  const auto waits = [&] { return !log.empty(); };
+  {
+    const NoDescriptorsLeft none;
+    ASSERT_EQ(connect(stranger.get(), reinterpret_cast<sockaddr*>(&to), sizeof to), 0);
+    absl::MutexLock lock(&mu);
+    EXPECT_TRUE(mu.AwaitWithTimeout(absl::Condition(&waits), kLong));
+  }
+  auto ready = Meet(0, 1, address);
+  EXPECT_TRUE(ready.ok()) << ready.status();
+  absl::MutexLock lock(&mu);
+  const auto tells = [](const std::string& s) { return absl::StrContains(s, "newcomers wait: "); };
+  EXPECT_EQ(std::count_if(log.begin(), log.end(), tells), 1);
 }
 
 // Strangers at the door of a rank: refused, named, and the links are made all the same.

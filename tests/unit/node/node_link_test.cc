@@ -159,6 +159,26 @@ TEST_F(NodeLinkTest, SaysWhyNobodyAnswers) {
   EXPECT_THAT(link.failure().ToString(), HasSubstr(" s: s is odd"));
 }
 
+// A proxy whose scheduler does not run yet closes each connection.
+TEST_F(NodeLinkTest, ARefusalCountsOnlyFromAProgramWithZeroMq) {
+  node::NodeLink::Options options = Options();
+  bool answers = false;
+  options.answers_as_zmq = [&answers](const std::string&) { return answers; };
+  node::NodeLink link(transport_, options);
+  ASSERT_TRUE(link.Start(At(0)).ok());
+  for (int at = 1; at < 5; ++at) {
+    answers = at > 2;
+    transport::TransportEvent lost;
+    lost.kind = Kind::kPeerLost;
+    lost.peer = transport_.last_peer;
+    lost.why = absl::UnauthenticatedError("does not accept the token");
+    link.OnEvent(At(at), lost, &inbox_);
+    link.OnTick(At(at));
+    EXPECT_EQ(link.failure().ok(), at <= 2) << link.failure();
+  }
+  EXPECT_EQ(link.failure().message(), "scheduler: does not accept the token");
+}
+
 // Nobody, a program that is none of ours, one that is.
 TEST(WhyNoAnswerTest, TellsWhoAnswers) {
   const OwnedFd listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));

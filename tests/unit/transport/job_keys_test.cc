@@ -6,8 +6,11 @@
 #include <netinet/in.h>
 #include <sodium.h>
 #include <sys/socket.h>
+#include <zmq.h>
 
+#include <array>
 #include <cerrno>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <utility>
@@ -43,6 +46,7 @@ TEST(JobKeysTest, TheKeysOfATokenAreKnown) {
   EXPECT_EQ(keys->curve_public(), "MF*Q7?tA{8k?CTycHwb!9?&k2:jfF?*X:Z1XO0AJ");
   EXPECT_EQ(absl::BytesToHexString({reinterpret_cast<const char*>(keys->word().data()), 32}),
             "75f23af5c5c1397d29285cd9e10daa85afcb1279141a3f751258e1bd8c7178d1");
+  EXPECT_EQ(keys->password(), "5a8409050dd781e027b223f0bdd8e6fabac249ad03cce221ae4f506c1bc353dd");
 }
 
 TEST(JobKeysTest, ATokenMayBeInBase64AndHaveSpaceAroundIt) {
@@ -220,7 +224,9 @@ TEST_F(KeysOfEndpointsTest, RefusedConnectionsAreReportedOnce) {
   ASSERT_EQ(to.events.size(), 1u);
   EXPECT_EQ(to.events[0].kind, Kind::kGarbage);
   EXPECT_EQ(to.events[0].peer, 0u);
-  EXPECT_THAT(to.events[0].why.message(), HasSubstr("were refused: 1, the last one has no token"));
+  // A stranger that closes the connection first is not counted.
+  EXPECT_THAT(std::string(to.events[0].why.message()),
+              HasSubstr("were refused: 1, the last one has "));
 }
 
 TEST_F(KeysOfEndpointsTest, WithoutEncryptionTheTokenIsProven) {
@@ -231,7 +237,7 @@ TEST_F(KeysOfEndpointsTest, WithoutEncryptionTheTokenIsProven) {
   Node other = New(Options(JobKeys::NewToken(), false));
   Send(other, to);
   ASSERT_NE(other.First(Kind::kPeerLost), nullptr);
-  EXPECT_THAT(other.First(Kind::kPeerLost)->why.message(), HasSubstr("has another token"));
+  EXPECT_THAT(other.First(Kind::kPeerLost)->why.message(), HasSubstr("does not accept the token"));
   Node encrypted = New(Options(kToken));
   Send(encrypted, to);
   ASSERT_NE(encrypted.First(Kind::kPeerLost), nullptr);
@@ -239,27 +245,179 @@ TEST_F(KeysOfEndpointsTest, WithoutEncryptionTheTokenIsProven) {
   EXPECT_EQ(to.First(Kind::kFrame), nullptr);
 }
 
-TEST_F(KeysOfEndpointsTest, FramesWithoutAProofAreIgnored) {
-  Node from = New(Options("")), to = New(Options(kToken, false));
-  const transport::PeerId peer = *from.transport->Connect(to.transport->address());
-  for (int i = 0; i < 3; ++i) {
-    ASSERT_TRUE(from.transport->Send(peer, SmallFrame(*from.transport)).ok());
+// A client of ZeroMQ that is no endpoint of ours.
+class Client {
+ public:
+  explicit Client(const std::shared_ptr<transport::ZmqContext>& context)
+      : context_(context), dealer_(zmq_socket(context->handle(), ZMQ_DEALER)) {
+    Set(ZMQ_LINGER, 0);
   }
+  ~Client() { zmq_close(dealer_); }
+  void Set(int option, int value) {
+    TANDEM_CHECK(zmq_setsockopt(dealer_, option, &value, sizeof value) == 0);
+  }
+  void Set(int option, const std::string& value) {
+    TANDEM_CHECK(zmq_setsockopt(dealer_, option, value.data(), value.size()) == 0);
+  }
+  void SetPassword(const std::string& password) {
+    Set(ZMQ_PLAIN_USERNAME, std::string("tandem"));
+    Set(ZMQ_PLAIN_PASSWORD, password);
+  }
+  void Send(const std::string& address, const std::string& bytes) {
+    TANDEM_CHECK(zmq_connect(dealer_, address.c_str()) == 0);
+    TANDEM_CHECK(zmq_send(dealer_, bytes.data(), bytes.size(), 0) >= 0);
+  }
+  // Whether a message has come.
+  bool Receive() { return zmq_recv(dealer_, nullptr, 0, ZMQ_DONTWAIT) >= 0; }
+
+ private:
+  const std::shared_ptr<transport::ZmqContext> context_;
+  void* const dealer_;
+};
+
+// Polls until the endpoint has heard of strangers; returns what it says.
+std::string Refused(Node& to) {
   const absl::Time deadline = MonotonicNow() + absl::Seconds(60);
-  while (to.events.empty() && MonotonicNow() < deadline) {
-    from.transport->Poll(absl::Milliseconds(5), &from.events);
+  while (to.First(Kind::kGarbage) == nullptr && MonotonicNow() < deadline) {
     to.transport->Poll(absl::Milliseconds(5), &to.events);
   }
+  const transport::TransportEvent* const garbage = to.First(Kind::kGarbage);
+  return garbage == nullptr ? "nothing" : std::string(garbage->why.message());
+}
+
+TEST_F(KeysOfEndpointsTest, ClientsWithoutThePasswordAreRefused) {
+  const std::string other = JobKeys::FromToken(JobKeys::NewToken())->password();
+  for (const std::string& password : {other, other + "x", std::string(255, 'x')}) {
+    Node to = New(Options(kToken, false));
+    Client client(std::make_shared<transport::ZmqContext>(1));
+    client.SetPassword(password);
+    client.Send(to.transport->address(), "hello");
+    EXPECT_THAT(Refused(to), HasSubstr("were refused: 1, the last one has another token"));
+    Node good = New(Options(kToken, false));
+    Send(good, to);
+    ASSERT_EQ(to.events.size(), 2u);
+    EXPECT_EQ(to.events[1].kind, Kind::kFrame);
+    EXPECT_FALSE(client.Receive());
+  }
+}
+
+// Connects, and sends these bytes.
+OwnedFd Dial(const Node& to, const std::string& bytes) {
+  const transport::TcpAddress at = transport::SplitTcpAddress(to.transport->address());
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(std::stoi(at.port)));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  OwnedFd fd(socket(AF_INET, SOCK_STREAM, 0));
+  TANDEM_CHECK(connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
+  TANDEM_CHECK(send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
+               static_cast<ssize_t>(bytes.size()));
+  return fd;
+}
+
+// Polls until the endpoint has an event, or has closed the connection. Returns whether it closed.
+bool Closes(Node& to, const OwnedFd& fd) {
+  const absl::Time deadline = MonotonicNow() + absl::Seconds(60);
+  bool closed = false;
+  while (to.events.empty() && !closed && MonotonicNow() < deadline) {
+    to.transport->Poll(absl::Milliseconds(5), &to.events);
+    std::array<char, 1024> bytes;
+    const ssize_t n = recv(fd.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+    closed = n == 0 || (n < 0 && errno != EAGAIN);
+  }
+  return closed;
+}
+
+// This one does not close the connection by itself, as a client of libzmq does.
+TEST_F(KeysOfEndpointsTest, ClientsOfNoMechanismAreRefused) {
+  std::string greeting("\xff\0\0\0\0\0\0\0\1\x7f\3\0NULL", 16);
+  greeting.resize(64);
+  Node to = New(Options(kToken, false));
+  const OwnedFd fd = Dial(to, greeting);
+  EXPECT_THAT(Refused(to), HasSubstr("were refused: 1, the last one has no token"));
+  to.events.clear();
+  EXPECT_TRUE(Closes(to, fd));
+}
+
+TEST_F(KeysOfEndpointsTest, AnEncryptedEndpointComparesThePublicKeyOfClients) {
+  Node to = New(Options(kToken));
+  std::array<char, 41> key, secret;
+  ASSERT_EQ(zmq_curve_keypair(key.data(), secret.data()), 0);
+  Client client(std::make_shared<transport::ZmqContext>(1));
+  client.Set(ZMQ_CURVE_SERVERKEY, KeysOf(kToken)->curve_public());
+  client.Set(ZMQ_CURVE_PUBLICKEY, std::string(key.data()));
+  client.Set(ZMQ_CURVE_SECRETKEY, std::string(secret.data()));
+  client.Send(to.transport->address(), "hello");
+  EXPECT_THAT(Refused(to), HasSubstr("has another token"));
+}
+
+// Somebody who can read packets knows the password, and still has no proof.
+TEST_F(KeysOfEndpointsTest, FramesWithoutAProofAreIgnored) {
+  Node to = New(Options(kToken, false));
+  Client client(std::make_shared<transport::ZmqContext>(1));
+  client.SetPassword(KeysOf(kToken)->password());
+  client.Send(to.transport->address(), "hello");
+  EXPECT_THAT(Refused(to), HasSubstr("were refused: 1, the last one has no token"));
   Node good = New(Options(kToken, false));
   Send(good, to);
   ASSERT_EQ(to.events.size(), 2u);
-  EXPECT_EQ(to.events[0].kind, Kind::kGarbage);
-  EXPECT_THAT(to.events[0].why.message(), HasSubstr("were refused: 1, the last one has no token"));
   EXPECT_EQ(to.events[1].kind, Kind::kFrame);
-  EXPECT_TRUE(from.events.empty());
 }
 
-// ZMTP 1.0 and 2.0 know no encryption.
+// libzmq numbers the connections of a socket from a random start: 31 bits of one rand() and one bit
+// of the next. A stranger that already has the number of a later connection would end the process
+// in a check of libzmq.
+TEST_F(KeysOfEndpointsTest, StrangersCannotTakeTheNumbersOfConnections) {
+  constexpr int kNumbers = 6;
+  std::array<uint32_t, 6> random;
+  std::srand(1);
+  for (uint32_t& r : random) r = static_cast<uint32_t>(std::rand());
+  std::srand(1);
+  Node to = New(Options(kToken, false));
+  const auto context = std::make_shared<transport::ZmqContext>(1);
+  std::vector<std::unique_ptr<Client>> clients;
+  for (size_t first = 0; first + 1 < random.size(); ++first) {
+    for (uint32_t i = 0; i < kNumbers; ++i) {
+      const uint32_t number = htonl((random[first] | random[first + 1] << 31) + i);
+      Client& client = *clients.emplace_back(std::make_unique<Client>(context));
+      client.Set(ZMQ_ROUTING_ID,
+                 std::string(1, '\0') + std::string(reinterpret_cast<const char*>(&number), 4));
+      if (i % 2 == 0) client.SetPassword("wrong");
+      client.Send(to.transport->address(), "hello");
+    }
+  }
+  EXPECT_THAT(Refused(to), HasSubstr("were refused: "));
+  for (int i = 0; i < kNumbers; ++i) {
+    Node good = New(Options(kToken, false));
+    to.events.clear();
+    Send(good, to);
+    EXPECT_NE(to.First(Kind::kFrame), nullptr);
+  }
+}
+
+// One context guards endpoints of several tokens.
+TEST_F(KeysOfEndpointsTest, EachEndpointOfAContextHasItsOwnKeys) {
+  const std::string token = JobKeys::NewToken();
+  for (const bool encrypted : {false, true}) {
+    transport::ZmqOptions options = Options(kToken, encrypted);
+    Node one = New(options);
+    options.keys = KeysOf(token);
+    Node two = New(options);
+    options.keys = nullptr;
+    Node open = New(options);
+    Node from = New(Options(token, encrypted));
+    Send(from, one);
+    ASSERT_NE(from.First(Kind::kPeerLost), nullptr);
+    from.events.clear();
+    Send(from, two);
+    EXPECT_NE(two.First(Kind::kFrame), nullptr);
+    Node none = New(Options(""));
+    Send(none, open);
+    EXPECT_NE(open.First(Kind::kFrame), nullptr);
+  }
+}
+
+// ZMTP 1.0 and 2.0 know neither encryption nor passwords.
 TEST_F(KeysOfEndpointsTest, OlderVersionsOfTheProtocolAreNoWayIn) {
   const std::string zmtp1("\1\0\4\0abc", 7);
   const std::string zmtp2(
@@ -267,26 +425,12 @@ TEST_F(KeysOfEndpointsTest, OlderVersionsOfTheProtocolAreNoWayIn) {
       "abc",
       19);
   for (const std::string& bytes : {zmtp1, zmtp2}) {
-    for (const std::string& token : {std::string(), std::string(kToken)}) {
-      Node to = New(Options(token));
-      const transport::TcpAddress at = transport::SplitTcpAddress(to.transport->address());
-      sockaddr_in address = {};
-      address.sin_family = AF_INET;
-      address.sin_port = htons(static_cast<uint16_t>(std::stoi(at.port)));
-      address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-      const OwnedFd fd(socket(AF_INET, SOCK_STREAM, 0));
-      ASSERT_EQ(connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
-      ASSERT_EQ(send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
-                static_cast<ssize_t>(bytes.size()));
-      const absl::Time deadline = MonotonicNow() + absl::Seconds(60);
-      bool closed = false;
-      while (to.events.empty() && !closed && MonotonicNow() < deadline) {
-        to.transport->Poll(absl::Milliseconds(5), &to.events);
-        char byte;
-        const ssize_t n = recv(fd.get(), &byte, 1, MSG_DONTWAIT);
-        closed = n == 0 || (n < 0 && errno != EAGAIN);
-      }
-      EXPECT_EQ(closed, !token.empty());
+    for (const auto& [token, encrypted] :
+         {std::pair(std::string(), true), std::pair(std::string(kToken), true),
+          std::pair(std::string(kToken), false)}) {
+      Node to = New(Options(token, encrypted));
+      const OwnedFd fd = Dial(to, bytes);
+      EXPECT_EQ(Closes(to, fd), !token.empty());
       if (!token.empty()) continue;
       // Without a token the message arrives, and is no frame.
       ASSERT_EQ(to.events.size(), 1u);

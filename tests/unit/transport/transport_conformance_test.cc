@@ -198,10 +198,17 @@ class ZmqWorld final : public TransportWorld {
     strangers_.push_back(zmq_socket(context_->handle(), ZMQ_DEALER));
     const int none = 0;
     zmq_setsockopt(strangers_.back(), ZMQ_LINGER, &none, sizeof none);
-    if (keys_ != nullptr && encrypted_) SetKeys(strangers_.back(), *keys_);
+    if (keys_ != nullptr) SetKeys(strangers_.back(), *keys_, encrypted_);
     return strangers_.back();
   }
-  static void SetKeys(void* dealer, const transport::JobKeys& keys) {
+  static void SetKeys(void* dealer, const transport::JobKeys& keys, bool encrypted) {
+    if (!encrypted) {
+      const std::string& password = keys.password();
+      TANDEM_CHECK(zmq_setsockopt(dealer, ZMQ_PLAIN_USERNAME, "tandem", 6) == 0);
+      TANDEM_CHECK(zmq_setsockopt(dealer, ZMQ_PLAIN_PASSWORD, password.data(), password.size()) ==
+                   0);
+      return;
+    }
     const auto set = [dealer](int option, const std::string& key) {
       TANDEM_CHECK(zmq_setsockopt(dealer, option, key.c_str(), key.size() + 1) == 0);
     };

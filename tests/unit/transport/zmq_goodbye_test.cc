@@ -2,7 +2,9 @@
 // they listen and connect: names, IPv6.
 #include <dlfcn.h>
 #include <netdb.h>
+#include <zmq.h>
 
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <memory>
@@ -11,6 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "base/clock.h"
 #include "gtest/gtest.h"
 #include "transport/tcp_address.h"
@@ -136,6 +139,32 @@ TEST(TcpAddressTest, NamesAndDevicesAreNumbersOnceBound) {
   EXPECT_EQ(transport::ResolveToConnect("tcp://localhost:7000")[0], "tcp://127.0.0.1:7000");
   const std::string unknown = "tcp://no.such.host.invalid:1";
   EXPECT_EQ(transport::ResolveToConnect(unknown), std::vector<std::string>{unknown});
+}
+
+// A program that sends first is none of ours, and its goodbye does not end the peer silently.
+TEST(ZmqGoodbyeTest, AGoodbyeBeforeTheFirstFrameIsIgnored) {
+  transport::ZmqOptions options;
+  options.context = std::make_shared<transport::ZmqContext>(1);
+  options.goodbye_wait = options.linger = absl::ZeroDuration();
+  const std::unique_ptr<transport::Transport> ours = transport::NewZmqTransport(options).value();
+  void* const other = zmq_socket(options.context->handle(), ZMQ_DEALER);
+  ASSERT_EQ(zmq_bind(other, "tcp://127.0.0.1:*"), 0);
+  std::array<char, 256> address;
+  size_t size = address.size();
+  ASSERT_EQ(zmq_getsockopt(other, ZMQ_LAST_ENDPOINT, address.data(), &size), 0);
+  const transport::PeerId peer = ours->Connect(address.data()).value();
+  FrameHeader header;
+  header.kind = FrameKind::kGoodbye;
+  const Frame goodbye = EncodeDataFrame(*ours, header, {}, Buffer(), Buffer());
+  for (int i = 0; i < goodbye.parts; ++i) {
+    const int more = i + 1 < goodbye.parts ? ZMQ_SNDMORE : 0;
+    EXPECT_GE(zmq_send(other, goodbye.part[i].data(), goodbye.part[i].size(), more), 0);
+  }
+  absl::SleepFor(absl::Milliseconds(50));  // the goodbye is there when this side looks
+  std::vector<transport::TransportEvent> events;
+  ours->Poll(absl::ZeroDuration(), &events);
+  EXPECT_TRUE(ours->Send(peer, SmallFrame(*ours)).ok());
+  zmq_close(other);
 }
 
 bool HasIpv6() {
