@@ -123,7 +123,7 @@ TEST_F(RefusalTest, Version) {
 }
 
 TEST_F(RefusalTest, CommandsAndFlags) {
-  ExpectRefused(Tandem({"train"}), {"'train'", "run, predict"});
+  ExpectRefused(Tandem({"train"}), {"'train'", "run, agent"});
   ExpectRefused(Tandem({"--verbose"}), {"--verbose", "tandem --help"});
   ExpectRefused(Tandem({"run"}), {"tandem run: ", "job is required"});
   ExpectRefused(Tandem({"run", libsvm_, "--out", ""}), {"--out", "empty name"});
