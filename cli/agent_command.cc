@@ -267,7 +267,7 @@ class Follower {
       const Children::Command command = roles.Worker(worker, address_);
       if (!flags_.run.python.empty()) {
         scripts_.emplace_back(command.name, command.log);
-        scripts_.back().SkipOld();
+        scripts_.back().SkipExisting();
       }
       TANDEM_RETURN_IF_ERROR(children_.Start(command));
     }

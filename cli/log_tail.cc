@@ -10,7 +10,7 @@ namespace {
 constexpr int kMostReads = 64;
 }  // namespace
 
-void LogTail::SkipOld() {
+void LogTail::SkipExisting() {
   file_ = OwnedFd(open(path_.c_str(), O_RDONLY | O_CLOEXEC));
   if (file_.valid()) lseek(file_.get(), 0, SEEK_END);
 }

@@ -22,7 +22,7 @@ class LogTail {
   LogTail(std::string name, std::string path) : name_(std::move(name)), path_(std::move(path)) {}
 
   // Passes over what the file has now, such as the lines of an earlier attempt.
-  void SkipOld();
+  void SkipExisting();
 
   // The whole lines since the last call, each after the last carriage return in it: a progress bar
   // rewrites its line. When there are more than kMostLines, a line says how many are left out.

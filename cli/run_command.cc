@@ -127,6 +127,7 @@ class Run {
   // Creates the output folder, and writes the job for all processes and the list of skipped
   // rows there.
   absl::Status Prepare(const std::vector<std::string>& bad_rows) {
+    launcher_.Check();  // a launcher that has gone while this rank has read the data
     const bool resumes = flags_.start.resumed.has_value();
     TANDEM_ASSIGN_OR_RETURN(OutputFolder folder,
                             OutputFolder::Claim(flags_.out, flags_.overwrite || resumes));
@@ -262,7 +263,7 @@ class Run {
       const Children::Command command = roles_->Worker(worker, address);
       if (!flags_.python.empty() && !flags_.scores) {
         scripts_.emplace_back(command.name, command.log);
-        scripts_.back().SkipOld();
+        scripts_.back().SkipExisting();
       }
       TANDEM_RETURN_IF_ERROR(children_.Start(command));
     }

@@ -129,9 +129,9 @@ class PollServer : public HttpServer {
       size_t i = 2;  // of a connection in `wait`
       for (auto c = connections_.begin(); c != connections_.end(); ++i) {
         if (stop_.load()) return;
-        const bool goes_on =
+        const bool keep =
             MonotonicNow() - c->since < kConnectionLasts && (wait[i].revents == 0 || Move(&*c));
-        c = goes_on ? std::next(c) : connections_.erase(c);
+        c = keep ? std::next(c) : connections_.erase(c);
       }
       if (wait[1].revents != 0) Accept();
     }

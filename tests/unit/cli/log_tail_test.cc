@@ -44,7 +44,7 @@ TEST_F(LogTailTest, ReturnsWholeLinesOnce) {
 
 TEST_F(LogTailTest, LinesOfAnEarlierAttemptAreSkipped) {
   Write("old\nolder");
-  tail_.SkipOld();
+  tail_.SkipExisting();
   Write("\nnew\n");
   EXPECT_THAT(tail_.Read(), ElementsAre("", "new"));
 }
