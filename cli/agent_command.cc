@@ -45,9 +45,9 @@ constexpr absl::Duration kTurn = absl::Milliseconds(20);
 constexpr absl::Duration kWelcomeWithin = absl::Seconds(5);
 // When an agent says that it still waits for the scheduler.
 constexpr absl::Duration kSayFirst = absl::Seconds(5), kSayAgain = absl::Minutes(1);
-// Rank 0 reads the data before it starts the scheduler. The other ranks wait so many times
-// limits.startup_timeout_seconds if somebody ends them when rank 0 fails.
-constexpr int kPatienceOfWatched = 10;
+// Rank 0 reads the data before it starts the scheduler, and its pod may have to load an image. Ranks
+// that a launcher has started wait so many times limits.startup_timeout_seconds.
+constexpr int kPatienceOfLaunched = 10;
 
 // A file with the job in a temporary folder of this process. The destructor removes both.
 class JobFile {
@@ -470,8 +470,9 @@ int AgentCommand(const AgentFlags& given) {
   if (launch->rank > 0) {
     if (!flags.run.start.resume.empty()) flags.run.out = flags.run.start.resume;
     const absl::Duration timeout = absl::Seconds(plan->job.limits().startup_timeout_seconds());
+    const bool by_hand = launch->family == "Tandem" && !flags.lifeline;
     return Follower(flags, *launch, watch, *plan)
-        .Execute(watch.watches() ? kPatienceOfWatched * timeout : timeout);
+        .Execute(by_hand ? timeout : kPatienceOfLaunched * timeout);
   }
   if (const absl::Status start = CompleteStart(flags, &flags.run); !start.ok()) {
     return refuse(start);

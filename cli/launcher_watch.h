@@ -19,8 +19,6 @@ class LauncherWatch {
   // descriptor; -1: none.
   LauncherWatch(pid_t parent, int lifeline) : parent_(parent), lifeline_(lifeline) {}
 
-  // Whether anybody is watched.
-  bool watches() const { return parent_ != 0 || lifeline_ >= 0; }
   // Sets TANDEM_TOKEN to the first line of the lifeline, unless the line is empty. Waits for it at
   // most ten seconds. Call it before other threads start.
   void TakeToken();
