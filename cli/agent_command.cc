@@ -45,8 +45,8 @@ constexpr absl::Duration kTurn = absl::Milliseconds(20);
 constexpr absl::Duration kWelcomeWithin = absl::Seconds(5);
 // When an agent says that it still waits for the scheduler.
 constexpr absl::Duration kSayFirst = absl::Seconds(5), kSayAgain = absl::Minutes(1);
-// Rank 0 reads the data before it starts the scheduler, and its pod may have to load an image. Ranks
-// that a launcher has started wait so many times limits.startup_timeout_seconds.
+// Rank 0 reads the data before it starts the scheduler, and its pod may have to load an image.
+// Ranks that a launcher has started wait so many times limits.startup_timeout_seconds.
 constexpr int kPatienceOfLaunched = 10;
 
 // A file with the job in a temporary folder of this process. The destructor removes both.
