@@ -10,7 +10,6 @@
 
 #include <memory>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/file.h"
@@ -47,9 +46,7 @@ std::string OwnEndOfRoute(const std::string& host) {
   return "";
 }
 
-bool IsLoopback(const std::string& host) {
-  return absl::StartsWith(host, "127.") || host == "::1" || host == "localhost";
-}
+using transport::IsLoopbackHost;
 
 bool IsNumber(const std::string& host) {
   in6_addr bytes;
@@ -77,7 +74,7 @@ std::string AnyPortOf(const std::string& host) {
 // A host as the processes on it must write it. The name of the host of rank 0 may lead to the
 // loopback address there, where rank 0 does not listen.
 std::string Reachable(const std::string& host) {
-  if (host.empty() || IsLoopback(host) || !IsLoopback(OwnEndOfRoute(host))) return host;
+  if (host.empty() || IsLoopbackHost(host) || !IsLoopbackHost(OwnEndOfRoute(host))) return host;
   return HostAddress(host);
 }
 
@@ -86,12 +83,12 @@ std::string Reachable(const std::string& host) {
 std::string HostAddress(const std::string& toward) {
   if (!toward.empty()) {
     const std::string own = OwnEndOfRoute(toward);
-    if (!own.empty() && (!IsLoopback(own) || IsLoopback(toward))) return own;
+    if (!own.empty() && (!IsLoopbackHost(own) || IsLoopbackHost(toward))) return own;
   }
   char name[256] = "";
   (void)gethostname(name, sizeof name - 1);
   std::string own = OwnEndOfRoute(name);
-  if (own.empty() || IsLoopback(own)) own = FirstDeviceAddress();
+  if (own.empty() || IsLoopbackHost(own)) own = FirstDeviceAddress();
   return own.empty() ? kLoopback : own;
 }
 

@@ -128,7 +128,7 @@ absl::StatusOr<std::optional<Launch>> Read(const Family& family, const Variables
   return std::optional<Launch>(std::move(launch));
 }
 
-// What a later family says. PMI of srun names neither the launch nor a host, but Slurm does.
+// Adds what a later family says. PMI of srun names neither the launch nor a host, but Slurm does.
 void Complete(const Launch& other, Launch* launch) {
   if (other.rank != launch->rank || other.size != launch->size) {
     launch->others.push_back(

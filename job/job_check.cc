@@ -791,7 +791,8 @@ absl::Status CheckEvaluation(const Job& job) {
                 "; only for data.format NCF, whose test rows are ranked; leave it out");
 }
 
-// What cannot be encrypted is refused beside security.encrypt: ALL.
+// CheckSecurity refuses fields that name connections without encryption beside
+// security.encrypt: ALL.
 absl::Status CheckSecurity(const Job& job) {
   if (job.security().encrypt() != Security::ALL) return absl::OkStatus();
   constexpr char kPlain[] = " cannot be encrypted, but security.encrypt is ALL; expected ";

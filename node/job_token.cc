@@ -10,7 +10,6 @@
 #include <cstring>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
@@ -81,10 +80,6 @@ absl::StatusOr<std::shared_ptr<const transport::JobKeys>> KeysOf(const Token& to
                       absl::StrCat(token.source, ": ", keys.status().message()));
 }
 
-bool IsLoopback(absl::string_view host) {
-  return absl::StartsWith(host, "127.") || host == "::1" || host == "lo";
-}
-
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<const transport::JobKeys>> FindKeys(const std::string& folder) {
@@ -136,9 +131,9 @@ absl::Status PublishToken(const Job& job, const std::string& folder) {
 
 absl::Status CheckNotExposed(const Job& job, const RoleFlags& flags) {
   const transport::TcpAddress given = transport::SplitTcpAddress(flags.bind);
-  if (flags.keys != nullptr || !given.valid() || IsLoopback(given.host)) return absl::OkStatus();
+  if (flags.keys != nullptr || !given.valid()) return absl::OkStatus();
   TANDEM_ASSIGN_OR_RETURN(const std::string bind, transport::ResolveToBind(flags.bind));
-  if (IsLoopback(transport::SplitTcpAddress(bind).host)) return absl::OkStatus();
+  if (transport::IsLoopbackHost(transport::SplitTcpAddress(bind).host)) return absl::OkStatus();
   const bool none = job.security().encrypt() == Security::NONE;
   return absl::InvalidArgumentError(
       absl::StrCat("--bind ", flags.bind, ": other hosts can connect, and the job ",

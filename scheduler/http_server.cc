@@ -242,8 +242,7 @@ bool IsLoopback(absl::string_view address) {
   const absl::StatusOr<std::string> numeric =
       transport::ResolveToBind(absl::StrCat("tcp://", address));
   if (!numeric.ok()) return false;
-  const std::string host = transport::SplitTcpAddress(*numeric).host;
-  return absl::StartsWith(host, "127.") || host == "::1";
+  return transport::IsLoopbackHost(transport::SplitTcpAddress(*numeric).host);
 }
 
 }  // namespace tandem::scheduler

@@ -10,13 +10,13 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/check.h"
 #include "scheduler/metrics_text.h"
 #include "scheduler/page_html.h"
 #include "scheduler/summary.h"
+#include "transport/tcp_address.h"
 
 namespace tandem::scheduler {
 namespace {
@@ -27,12 +27,11 @@ constexpr char kJson[] = "application/json";
 
 // Whether the header Host names this host, or there is none.
 bool NamesThisHost(absl::string_view host) {
-  const absl::string_view name = host.substr(0, host.find_last_of(':'));
-  for (const absl::string_view n : {host, name}) {
-    if (n.empty() || n == "localhost" || n == "[::1]") return true;
-    if (absl::StartsWith(n, "127.") && n.find_first_not_of("0123456789.") == n.npos) return true;
-  }
-  return false;
+  const auto is_loopback = [](const std::string& address) {
+    return transport::IsLoopbackHost(transport::SplitTcpAddress(address).host);
+  };
+  const std::string with_port = absl::StrCat("tcp://", host);  // if it has one
+  return host.empty() || is_loopback(with_port) || is_loopback(with_port + ":80");
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "transport/tcp_address.h"
 
+#include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netdb.h>
@@ -74,6 +75,15 @@ absl::StatusOr<std::vector<std::string>> AddressesOfDevice(const std::string& de
 }
 
 }  // namespace
+
+bool IsLoopbackHost(absl::string_view host) {
+  const std::string text(host);
+  in_addr four;
+  in6_addr six;
+  if (inet_pton(AF_INET, text.c_str(), &four) == 1) return ntohl(four.s_addr) >> 24 == 127;
+  if (inet_pton(AF_INET6, text.c_str(), &six) == 1) return IN6_IS_ADDR_LOOPBACK(&six) != 0;
+  return host == "localhost";
+}
 
 std::string HostInAddress(absl::string_view host) {
   const bool bare = host.find(':') != absl::string_view::npos && host[0] != '[';

@@ -33,6 +33,10 @@ struct TcpAddress {
 
 TcpAddress SplitTcpAddress(absl::string_view address);
 
+// Whether only processes of this host reach the host: localhost, 127.0.0.1 and its like, or ::1.
+// Other names are not looked up, so they count as hosts of the network.
+bool IsLoopbackHost(absl::string_view host);
+
 // The host as it stands in an address: "10.0.0.1", "[::1]".
 std::string HostInAddress(absl::string_view host);
 

@@ -18,9 +18,9 @@ class Member;  // proto/collectives.proto
 
 namespace tandem::collectives {
 
-// What keeps strangers out of a group.
+// GroupSecurity keeps strangers out of a group.
 struct GroupSecurity {
-  // Of the token; null: anybody who knows the group's own token may connect.
+  // The keys of the job's token; null: anybody who knows the group's own token may connect.
   std::shared_ptr<const transport::JobKeys> keys = nullptr;
   // With keys: links between hosts are encrypted.
   bool encrypted = false;
