@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -53,6 +54,7 @@ constexpr int kPatienceOfLaunched = 10;
 class JobFile {
  public:
   absl::Status Write(const std::string& text) {
+    if (!folder_.empty()) return WriteFileAtomically(path(), text);
     std::string folder = (fs::temp_directory_path() / "tandem-agent-XXXXXX").string();
     if (mkdtemp(folder.data()) == nullptr) {
       return absl::PermissionDeniedError(absl::StrCat(folder, ": cannot be made"));
@@ -117,12 +119,12 @@ class Follower {
   // `plan`: what this rank's job file says; the scheduler's job counts once it is known.
   Follower(const AgentFlags& flags, const Launch& launch, LauncherWatch watch,
            const job::ResolvedJob& plan)
-      : flags_(flags),
-        launch_(launch),
-        watch_(watch),
-        supervisor_({.checkpoints = true}),
-        plan_(plan) {}
+      : flags_(flags), launch_(launch), watch_(watch), plan_(plan) {
+    supervisor_.emplace(HowToStop());
+  }
 
+  // `patience`: how long rank 0 may take to start a scheduler, also that of a next attempt, for
+  // which it reads a checkpoint.
   int Execute(absl::Duration patience) {
     stops_ = node::StopSignals();
     checkpoints_ = node::CheckpointSignals();
@@ -137,15 +139,25 @@ class Follower {
       Say(absl::StrCat("failed: ", found.message()));
       return ExitCode(/*failed=*/true);
     }
-    if (const absl::Status started = StartRoles(); !started.ok()) {
-      TellOfStart(started);
-      supervisor_.OnCannotStart(std::string(started.message()));
+    for (;;) {
+      if (const absl::Status started = StartRoles(); !started.ok()) {
+        TellOfStart(started);
+        supervisor_->OnCannotStart(std::string(started.message()));
+      }
+      while (!over()) Turn();
+      EndAttempt();
+      if (!JoinNextAttempt(patience)) return Close();
     }
-    while (!over()) Turn();
-    return Close();
   }
 
  private:
+  Supervisor::Options HowToStop() const {
+    Supervisor::Options options;
+    options.checkpoints = true;
+    options.naming = job::SilenceTimes(plan_->job).naming;
+    return options;
+  }
+
   // Lines of several ranks come together on one terminal.
   void Say(const std::string& text) const {
     std::fprintf(stderr, "%s: rank %d: %s\n", kProgram, launch_.rank, text.c_str());
@@ -209,7 +221,7 @@ class Follower {
       why_not_ = absl::StrCat("; ", keys.message());  // rank 0 may be writing the file
       return false;
     }
-    TANDEM_ASSIGN_OR_RETURN(link_, AgentLink::Open(candidate.address, launch_.rank, role.keys));
+    TANDEM_ASSIGN_OR_RETURN(link_, AgentLink::Open(candidate.address, launch_.rank, role));
     const absl::Time until = MonotonicNow() + kWelcomeWithin;
     while (MonotonicNow() < until && link_->status().ok() && stops_->load() == 0) {
       for (const Control& control : link_->Poll(kTurn)) {
@@ -295,10 +307,10 @@ class Follower {
   }
 
   bool over() const {
-    return supervisor_.over(MonotonicNow()) || (ended() && !children_.running());
+    return supervisor_->over(MonotonicNow()) || (ended() && !children_.running());
   }
   // The scheduler has said how the job ended, or has gone.
-  bool ended() const { return supervisor_.finished() || !supervisor_.failure().empty(); }
+  bool ended() const { return supervisor_->finished() || !supervisor_->failure().empty(); }
 
   void Turn() {
     std::vector<Children::Exit> exits = children_.Reap();
@@ -311,15 +323,15 @@ class Follower {
     if (!link_->status().ok() && !ended()) {
       const std::pair<std::string, std::string> parts =
           absl::StrSplit(link_->status().message(), absl::MaxSplits(": ", 1));
-      supervisor_.OnFailed(now, parts.first, parts.second);
+      supervisor_->OnFailed(now, parts.first, parts.second);
     }
-    supervisor_.OnExits(now, std::move(exits));
+    supervisor_->OnExits(now, std::move(exits));
     ShowScripts(/*last=*/false);
     watch_.Check();
     for (const int stops = stops_->load(); stops_seen_ < stops;) OnStop(now, ++stops_seen_);
     if (const int asked = checkpoints_->load(); asked != checkpoints_seen_) {
       checkpoints_seen_ = asked;
-      if (supervisor_.started() && !ended()) link_->SendCheckpoint();
+      if (supervisor_->started() && !ended()) link_->SendCheckpoint();
     }
   }
 
@@ -335,14 +347,15 @@ class Follower {
   void OnControl(const Control& control) {
     if (!control.has_command()) return;
     if (control.command().kind() == Command::START) {
-      supervisor_.OnStarted();
+      supervisor_->OnStarted();
+      begun_ = true;
       NotifyServiceManager("READY=1");
     }
-    if (control.command().kind() == Command::STOP) supervisor_.OnFinished(MonotonicNow());
+    if (control.command().kind() == Command::STOP) supervisor_->OnFinished(MonotonicNow());
   }
 
   void OnStop(absl::Time now, int count) {
-    const Supervisor::Stop stop = supervisor_.OnStop(now);
+    const Supervisor::Stop stop = supervisor_->OnStop(now);
     if (stop == Supervisor::Stop::kIgnore) return;
     NotifyServiceManager("STOPPING=1");
     link_->SendStop(/*at_once=*/stop == Supervisor::Stop::kEnd);
@@ -351,17 +364,34 @@ class Follower {
             : "stopping");
   }
 
-  int Close() {
-    supervisor_.Conclude();
-    children_.StopAll(supervisor_.Grace());
+  void EndAttempt() {
+    supervisor_->Conclude();
+    children_.StopAll(supervisor_->Grace());
     link_->Poll(absl::ZeroDuration());
     ShowScripts(/*last=*/true);
-    const std::string& failure = supervisor_.failure();
+  }
+
+  // Rank 0 may begin a new attempt after a failure (cluster.max_restarts). True once its scheduler
+  // is found. Otherwise everything is left for Close().
+  bool JoinNextAttempt(absl::Duration patience) {
+    const bool ends =
+        supervisor_->failure().empty() || !begun_ || link_->last_attempt() || stops_->load() > 0;
+    if (ends || plan_->job.cluster().max_restarts() == 0) return false;
+    Say(absl::StrCat(supervisor_->failure(), "; waits for a new attempt"));
+    address_.clear();
+    if (!FindScheduler(patience).ok()) return false;
+    supervisor_.emplace(HowToStop());
+    scripts_.clear();
+    return true;
+  }
+
+  int Close() {
+    const std::string& failure = supervisor_->failure();
     if (failure.empty()) {
       if (dealt_.empty()) Say("the job has ended");
       return ExitCode(/*failed=*/false);
     }
-    if (const auto& exit = supervisor_.first_exit(); exit.has_value()) {
+    if (const auto& exit = supervisor_->first_exit(); exit.has_value()) {
       for (const std::string& line : exit->lines) {
         std::fprintf(stderr, "  %s\n", line.c_str());
       }
@@ -373,7 +403,7 @@ class Follower {
   const AgentFlags& flags_;
   const Launch launch_;
   LauncherWatch watch_;
-  Supervisor supervisor_;
+  std::optional<Supervisor> supervisor_;  // of this attempt
   absl::StatusOr<job::ResolvedJob> plan_;
   std::string address_, out_;
   std::string why_not_;  // why the scheduler that answered last has not admitted this agent
@@ -382,6 +412,7 @@ class Follower {
   DealtRoles dealt_;
   std::unique_ptr<AgentLink> link_;
   std::vector<Control> early_;  // came before the welcome
+  bool begun_ = false;          // an attempt has begun to train
   Children children_;
   std::vector<LogTail> scripts_;
   const std::atomic<int>* stops_ = nullptr;

@@ -28,13 +28,15 @@ EndpointId RoleOf(const std::string& name) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<AgentLink>> AgentLink::Open(
-    const std::string& scheduler, int rank, std::shared_ptr<const transport::JobKeys> keys) {
+absl::StatusOr<std::unique_ptr<AgentLink>> AgentLink::Open(const std::string& scheduler, int rank,
+                                                           const node::RoleFlags& role) {
   transport::ZmqOptions zmq;
   zmq.context = std::make_shared<transport::ZmqContext>(/*io_threads=*/1);
   zmq.incarnation = node::NewIncarnation();
   zmq.linger = kLinger;
-  zmq.keys = std::move(keys);
+  zmq.keys = role.keys;
+  zmq.silence_timeout = role.silence.connection;
+  zmq.heartbeat_interval = role.silence.heartbeat;
   TANDEM_ASSIGN_OR_RETURN(auto transport, transport::NewZmqTransport(zmq));
   std::unique_ptr<AgentLink> link(new AgentLink(scheduler, std::move(transport)));
   node::NodeSession::Options member;
@@ -42,6 +44,7 @@ absl::StatusOr<std::unique_ptr<AgentLink>> AgentLink::Open(
   member.index = rank;
   member.incarnation = zmq.incarnation;
   member.scheduler = scheduler;
+  member.silence = role.silence;
   link->member_ = std::make_unique<node::NodeSession>(*link->transport_, std::move(member));
   TANDEM_RETURN_IF_ERROR(link->member_->Start());
   return link;
@@ -68,6 +71,8 @@ void AgentLink::CheckScheduler(absl::Time now) {
   status_ = absl::UnavailableError(
       absl::StrCat("scheduler: it has gone: nobody listens at ", scheduler_, " any more"));
 }
+
+bool AgentLink::last_attempt() const { return member_->link().last_attempt(); }
 
 void AgentLink::SendExit(const Children::Exit& exit) {
   Control control;

@@ -14,24 +14,26 @@
 #include "absl/time/time.h"
 #include "cli/children.h"
 #include "node/node_session.h"
+#include "node/role_flags.h"
 #include "proto/wire.pb.h"
-#include "transport/job_keys.h"
 #include "transport/transport.h"
 
 namespace tandem::cli {
 
 class AgentLink {
  public:
-  // `scheduler`: its address. `rank`: of this agent in the launch. `keys`: of the job's token;
-  // null: it has none.
-  static absl::StatusOr<std::unique_ptr<AgentLink>> Open(
-      const std::string& scheduler, int rank, std::shared_ptr<const transport::JobKeys> keys);
+  // `scheduler`: its address. `rank`: of this agent in the launch. `role`: keys and silence times
+  // of the job.
+  static absl::StatusOr<std::unique_ptr<AgentLink>> Open(const std::string& scheduler, int rank,
+                                                         const node::RoleFlags& role);
 
   // Waits up to `timeout` for messages, and returns them. Sets status().
   std::vector<Control> Poll(absl::Duration timeout);
   // OK while the scheduler is there and the job has not failed. Otherwise "worker 1: loss is NaN",
   // or "scheduler: ..." if it has gone.
   const absl::Status& status() const { return status_; }
+  // The job has failed and, as the scheduler says, no new attempt follows.
+  bool last_attempt() const;
 
   void SendExit(const Children::Exit& exit);
   void SendCheckpoint();  // asks for a checkpoint

@@ -48,7 +48,8 @@ void ReadHowItEnded(const std::string& folder, ResumePoint* point) {
   const auto best = summary.find("best");
   if (best == summary.end() || !best->is_object()) return;
   const auto early = best->find("stopped_early");
-  point->stopped_early = early != best->end() && early->is_boolean() && early->get<bool>();
+  point->stopped_early =
+      point->finished && early != best->end() && early->is_boolean() && early->get<bool>();
 }
 
 absl::Status HasProgramState(const std::string& checkpoint) {

@@ -29,8 +29,10 @@
 #include "cli/event_pipe.h"
 #include "cli/job_hosts.h"
 #include "cli/log_tail.h"
+#include "cli/numbers.h"
 #include "cli/output_folder.h"
 #include "cli/progress_view.h"
+#include "cli/restarts.h"
 #include "cli/resume_point.h"
 #include "cli/role_commands.h"
 #include "cli/script.h"
@@ -113,7 +115,10 @@ class Run {
         script_hash_(std::move(script_hash)),
         live_(flags.lines == stdout && CanRewriteALine()),
         view_(flags.lines, live_),
-        supervisor_(HowToStop()) {}
+        start_(flags.start),
+        restarts_(plan_.job.cluster().max_restarts()) {
+    attempt_.emplace(HowToStop());
+  }
 
   // Checks that the programs to start exist.
   absl::Status CheckPrograms() const {
@@ -182,15 +187,24 @@ class Run {
     options.hosts = hosts_.has_value() ? &*hosts_ : nullptr;
     options.network = flags_.network;
     roles_.emplace(plan_, std::move(options));
-    if (const absl::Status started = StartScheduler(); !started.ok()) {
-      return node::Finish(flags_.program, started);
+    for (;;) {
+      if (const absl::Status started = StartScheduler(); !started.ok()) {
+        supervisor().OnCannotStart(std::string(started.message()));
+        EndAttempt();
+        return Close();
+      }
+      while (Turn()) {
+      }
+      EndAttempt();
+      if (!StartAgain()) return Close();
     }
-    while (!over_) Turn();
-    return Close();
   }
 
  private:
   std::string JobPath() const { return flags_.out + "/job.textproto"; }
+
+  Supervisor& supervisor() { return attempt_->supervisor; }
+  const Supervisor& supervisor() const { return attempt_->supervisor; }
 
   absl::Status NoteTheScript() {
     if (flags_.python.empty()) return absl::OkStatus();
@@ -221,8 +235,12 @@ class Run {
   // A replay writes no checkpoint: its barrier would need another order than the recorded one.
   Supervisor::Options HowToStop() const {
     Supervisor::Options options;
+    // Roles on other hosts end by the word of the scheduler.
+    options.restarts =
+        MayRestart() && flags_.ranks == 1 && restarts_.ForScheduler(MonotonicNow()).left > 0;
     options.checkpoints = checkpoints_ && flags_.replay.empty();
     options.ends_at_once = !flags_.replay.empty();
+    options.naming = job::SilenceTimes(plan_.job).naming;
     options.why_no_log = [out = flags_.out] {
       return std::string(TryToWrite(out + "/logs").message());
     };
@@ -235,11 +253,15 @@ class Run {
   }
 
   absl::Status StartScheduler() {
-    TANDEM_RETURN_IF_ERROR(pipe_.Open());
-    Children::Command scheduler = roles_->Scheduler(flags_.start, pipe_.write_fd());
+    TANDEM_RETURN_IF_ERROR(attempt_->pipe.Open());
+    Children::Command scheduler = roles_->Scheduler(start_, attempt_->pipe.write_fd());
+    if (MayRestart()) {
+      const scheduler::Restarts before = restarts_.ForScheduler(MonotonicNow());
+      scheduler.argv.insert(scheduler.argv.end(), {"--restarts", RestartsFlag(before)});
+    }
     AddWatchArguments(&scheduler.argv);
-    const absl::Status started = children_.Start(scheduler);
-    pipe_.CloseWriter();
+    const absl::Status started = attempt_->children.Start(scheduler);
+    attempt_->pipe.CloseWriter();
     return started;
   }
 
@@ -257,40 +279,41 @@ class Run {
   absl::Status StartNodes(const std::string& address) {
     const DealtRoles dealt = RolesHere(flags_, plan_);
     for (const int server : dealt.servers) {
-      TANDEM_RETURN_IF_ERROR(children_.Start(roles_->Server(server, address)));
+      TANDEM_RETURN_IF_ERROR(attempt_->children.Start(roles_->Server(server, address)));
     }
     for (const int worker : dealt.workers) {
       const Children::Command command = roles_->Worker(worker, address);
       if (!flags_.python.empty() && !flags_.scores) {
-        scripts_.emplace_back(command.name, command.log);
-        scripts_.back().SkipExisting();
+        attempt_->scripts.emplace_back(command.name, command.log);
+        attempt_->scripts.back().SkipExisting();
       }
-      TANDEM_RETURN_IF_ERROR(children_.Start(command));
+      TANDEM_RETURN_IF_ERROR(attempt_->children.Start(command));
     }
     return absl::OkStatus();
   }
 
-  void Turn() {
+  // False once the attempt is over.
+  bool Turn() {
     // Look for ended processes first. Events that the scheduler sent before a process ended are
     // then in the pipe and are handled before its end.
-    std::vector<Children::Exit> exits = children_.Reap();
-    for (const nlohmann::json& event : pipe_.Read(absl::Milliseconds(100))) OnEvent(event);
+    std::vector<Children::Exit> exits = attempt_->children.Reap();
+    for (const nlohmann::json& event : attempt_->pipe.Read(absl::Milliseconds(100))) OnEvent(event);
     const absl::Time now = MonotonicNow();
-    supervisor_.OnExits(now, std::move(exits));
+    supervisor().OnExits(now, std::move(exits));
     launcher_.Check();
     for (const int stops = stops_->load(); stops_seen_ < stops; ++stops_seen_) OnStop(now);
     if (const int asked = checkpoints_asked_->load();
-        supervisor_.started() && checkpoint_counts_seen_ != asked) {
+        supervisor().started() && checkpoint_counts_seen_ != asked) {
       checkpoint_counts_seen_ = asked;
       OnCheckpoint();
     }
     ShowScripts(/*last=*/false);
-    if (supervisor_.over(now) || !children_.running()) over_ = true;
+    return !supervisor().over(now) && attempt_->children.running();
   }
 
   // Shows what the scripts have printed.
   void ShowScripts(bool last) {
-    for (LogTail& script : scripts_) {
+    for (LogTail& script : attempt_->scripts) {
       for (const std::string& line : script.Read(last)) {
         view_.Line(absl::StrCat(script.name(), " | ", line));
       }
@@ -298,10 +321,10 @@ class Run {
   }
 
   void OnStop(absl::Time now) {
-    const Supervisor::Stop stop = supervisor_.OnStop(now);
+    const Supervisor::Stop stop = supervisor().OnStop(now);
     if (stop == Supervisor::Stop::kIgnore) return;
     NotifyServiceManager("STOPPING=1");
-    if (flags_.replay.empty()) children_.SignalOne("scheduler", node::kDriverStops);
+    if (flags_.replay.empty()) attempt_->children.SignalOne("scheduler", node::kDriverStops);
     view_.Line(stop == Supervisor::Stop::kCheckpoint
                    ? "stopping: making a checkpoint first; once more to end at once"
                    : "stopping");
@@ -309,7 +332,8 @@ class Run {
 
   // Handles SIGUSR1 once all processes run. Batch systems send it before the end of a job's time.
   void OnCheckpoint() {
-    if (supervisor_.stopping() || supervisor_.finished() || !supervisor_.failure().empty()) return;
+    if (supervisor().stopping() || supervisor().finished() || !supervisor().failure().empty())
+      return;
     if (!flags_.replay.empty()) return view_.Line("SIGUSR1: a replay writes no checkpoint");
     if (!checkpoints_) {
       return view_.Line(flags_.start.checkpoint
@@ -317,7 +341,7 @@ class Run {
                             : "SIGUSR1: no checkpoint is written, because of --no-checkpoint");
     }
     view_.Line("SIGUSR1: writing a checkpoint; training continues");
-    children_.SignalOne("scheduler", SIGUSR1);
+    attempt_->children.SignalOne("scheduler", SIGUSR1);
   }
 
   void OnEvent(const nlohmann::json& event) {
@@ -325,38 +349,122 @@ class Run {
     const absl::Time now = MonotonicNow();
     if (kind == "address") {
       if (const absl::Status started = StartNodes(event.value("address", "")); !started.ok()) {
-        supervisor_.OnCannotStart(std::string(started.message()));
+        supervisor().OnCannotStart(std::string(started.message()));
       }
     } else if (kind == "http") {
       view_.Line(absl::StrCat("watch: ", event.value("url", "")));
     } else if (kind == "started") {
-      supervisor_.OnStarted();
+      supervisor().OnStarted();
       NotifyServiceManager("READY=1");
-      kept_ = OwnedFd();
+      if (!MayRestart()) kept_ = OwnedFd();  // else until there is a checkpoint of this run
     } else if (kind == "failed") {
-      supervisor_.OnFailed(now, event.value("node", ""), event.value("reason", ""));
+      supervisor().OnFailed(now, event.value("node", ""), event.value("reason", ""),
+                            event.value("comes_again", false), event.value("step", int64_t{-1}));
+    } else if (kind == "ending") {
+      supervisor().OnEnding();
+    } else if (kind == "recovered") {
+      OnRecovered(event.value("seconds", 0.0));
     } else if (kind == "finished") {
-      supervisor_.OnFinished(now);
-      if (event.contains("checkpointed_step")) stopped_ = event;
+      supervisor().OnFinished(now);
+      if (event.contains("checkpointed_step")) attempt_->stopped = event;
       NoteTheScriptOfACheckpoint();
     } else {
-      if (kind == "saved") NoteTheScriptOfACheckpoint();
+      if (kind == "saved") OnSaved();
+      if (kind == "progress") {
+        attempt_->step = std::max(attempt_->step, event.value("max_step", int64_t{0}));
+      }
       if (flags_.scores && kind == "evaluation")
         return;  // `tandem predict` prints it with the scores
       view_.Show(event, now);
     }
   }
 
+  void OnSaved() {
+    NoteTheScriptOfACheckpoint();
+    saved_ = true;
+    restarts_.OnSaved();
+    kept_ = OwnedFd();
+  }
+
   // Finds the cause before it ends the other processes.
-  int Close() {
-    for (const nlohmann::json& event : pipe_.Read(absl::ZeroDuration())) OnEvent(event);
-    supervisor_.Conclude();
-    children_.StopAll(supervisor_.Grace());
+  void EndAttempt() {
+    for (const nlohmann::json& event : attempt_->pipe.Read(absl::ZeroDuration())) OnEvent(event);
+    supervisor().Conclude();
+    failed_at_ = MonotonicNow();
+    again_ = MayRestart() && stops_->load() == 0 && !supervisor().stopping() &&
+             !supervisor().failure().empty() && restarts_.Allow(failed_at_, supervisor().Failure());
+    // Nothing that roles without a script of the user could still write is needed again.
+    const bool at_once = again_ && flags_.python.empty() && flags_.ranks == 1;
+    attempt_->children.StopAll(at_once ? absl::ZeroDuration() : supervisor().Grace());
     ShowScripts(/*last=*/true);
-    failure_ = supervisor_.failure();
+  }
+
+  // A replay follows a record, and a run that writes no checkpoint has nothing to resume from.
+  bool MayRestart() const {
+    return restarts_.most() > 0 && checkpoints_ && flags_.replay.empty() && !flags_.scores;
+  }
+
+  // Prepares the next attempt of the run, if one follows.
+  bool StartAgain() {
+    if (!again_ || stops_->load() > 0) return false;
+    const AttemptFailure failure = supervisor().Failure();
+    StartFlags start = flags_.start;
+    std::string out = flags_.out;
+    start.resume = flags_.out;
+    start.init_from.clear();
+    start.only_tables.clear();
+    absl::Status ready = FindResume(&start, &out);
+    // A checkpoint that this run has written and that cannot be read now is no reason to begin
+    // again.
+    const bool anew = !ready.ok() && !saved_ && !flags_.start.resumed.has_value();
+    if (anew) {
+      start = flags_.start;
+      ready = absl::OkStatus();
+    } else if (ready.ok()) {
+      StartReport report = CheckStart(start, plan_);
+      if (!report.refused.empty()) ready = absl::FailedPreconditionError(report.refused[0]);
+      for (const std::string& line : report.said) view_.Line(line);
+      start.init_from = report.checkpoint;
+      kept_ = std::move(report.kept);
+    }
+    if (ready.ok()) ready = CheckSameScript();
+    if (!ready.ok()) {
+      view_.Line(absl::StrCat("no new attempt: ", ready.message()));
+      return false;
+    }
+    folder_->ClearForResume();  // the other files are replaced, or appended to
+    start_ = std::move(start);
+    const int64_t from = start_.resumed.has_value() ? start_.resumed->step : 0;
+    restarts_.Begin(failed_at_, failure, from, std::max<int64_t>(0, attempt_->step - from));
+    view_.Line(absl::StrCat(failure.text, "; restart ", restarts_.count(), ", ",
+                            anew ? "from the beginning: there is no checkpoint yet"
+                                 : absl::StrCat("from step ", WithCommas(from))));
+    attempt_.emplace(HowToStop());
+    return true;
+  }
+
+  // The checkpoint may not fit a script that was edited while the run trained.
+  absl::Status CheckSameScript() const {
+    if (flags_.python.empty() || ScriptHash(flags_.python) == script_hash_) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        absl::StrCat(flags_.python, " has changed since the run began"));
+  }
+
+  void OnRecovered(double seconds) {
+    restarts_.OnRecovered(seconds);
+    const int64_t again = restarts_.Summary().back()["steps_again"].get<int64_t>();
+    view_.Line(absl::StrFormat("all workers train again after %.1f s; %s steps were done before",
+                               seconds, WithCommas(again)));
+  }
+
+  int Close() {
+    failure_ = supervisor().failure();
     if (!failure_.empty()) {
+      if (!restarts_.why_not().empty()) {
+        absl::StrAppend(&failure_, "; ", restarts_.why_not());
+      }
       failure_ += HowToResumeAfterAFailure();
-    } else if (stopped_.is_object()) {
+    } else if (attempt_->stopped.is_object()) {
       failure_ = HowItStopped();
     }
     if (failure_.empty()) {
@@ -366,7 +474,9 @@ class Run {
     ShowLog();
     const absl::Status failed = absl::AbortedError(
         absl::StrCat("failed: ", InFlagsOf(flags_, failure_), "; logs in ", flags_.out, "/logs"));
-    const int code = supervisor_.stopping() ? SignalExit() : node::kExitFailed;
+    // A signal may have come between two attempts.
+    const bool stopped = supervisor().stopping() || (again_ && stops_->load() > 0);
+    const int code = stopped ? SignalExit() : node::kExitFailed;
     // Ignore a failure to write the summary, because the line below says more.
     (void)CompleteSummary(code);
     node::Finish(flags_.program, failed);
@@ -386,9 +496,17 @@ class Run {
     if (!summary.is_object()) {
       summary = {{"job", plan_.job.name()},
                  {"seed", plan_.job.seed()},
-                 {"failed", {{"node", supervisor_.FailedRole()}}}};
+                 {"failed", {{"node", supervisor().FailedRole()}}}};
     }
-    if (summary.contains("failed")) summary["failed"]["reason"] = failure_;
+    if (summary.contains("failed")) {
+      nlohmann::json& failed = summary["failed"];
+      // The scheduler may have named a process that was ended because of another one.
+      if (const std::string role = supervisor().FailedRole();
+          !role.empty() && failed["node"] != role) {
+        failed = {{"node", role}};
+      }
+      failed["reason"] = failure_;
+    }
     std::vector<std::string> warnings = warnings_;
     for (const auto& line : summary.value("warnings", nlohmann::json::array())) {
       warnings.push_back(line.get<std::string>());
@@ -396,6 +514,7 @@ class Run {
     if (!warnings.empty()) summary["warnings"] = warnings;
     summary["command"] = flags_.command;
     summary["exit"] = code;
+    if (restarts_.count() > 0) summary["restarts"] = restarts_.Summary();
     if (hosts_.has_value()) summary["network"] = hosts_->Summary();
     if (!flags_.replay.empty()) summary["replay_of"] = flags_.replay;
     if (!flags_.python.empty()) {
@@ -407,18 +526,18 @@ class Run {
 
   // How a run ended at a signal or `tandem stop`: after a checkpoint, or after a failed one.
   std::string HowItStopped() const {
-    const auto step = stopped_.value("checkpointed_step", int64_t{-1});
-    const std::string failure = stopped_.value("failure", "");
-    return absl::StrCat(supervisor_.stopping() ? "stopped by a signal" : stopped_.value("why", ""),
-                        ", ",
-                        failure.empty() ? absl::StrCat("checkpoint at step ", WithCommas(step))
-                                        : absl::StrCat("no checkpoint: ", failure),
-                        step < 0 ? "" : HowToResume());
+    const auto step = attempt_->stopped.value("checkpointed_step", int64_t{-1});
+    const std::string failure = attempt_->stopped.value("failure", "");
+    return absl::StrCat(
+        supervisor().stopping() ? "stopped by a signal" : attempt_->stopped.value("why", ""), ", ",
+        failure.empty() ? absl::StrCat("checkpoint at step ", WithCommas(step))
+                        : absl::StrCat("no checkpoint: ", failure),
+        step < 0 ? "" : HowToResume());
   }
 
   // Empty if the run has no checkpoint.
   std::string HowToResumeAfterAFailure() const {
-    if (!supervisor_.started() || !flags_.replay.empty()) return "";
+    if ((!supervisor().started() && restarts_.count() == 0) || !flags_.replay.empty()) return "";
     return FindResumePoint(flags_.out).ok() ? HowToResume() : "";
   }
 
@@ -443,10 +562,10 @@ class Run {
   }
 
   void ShowLog() {
-    const std::optional<Children::Exit>& exit = supervisor_.first_exit();
+    const std::optional<Children::Exit>& exit = supervisor().first_exit();
     if (!exit.has_value() || exit->lines.empty()) return;
     const bool shown =
-        std::any_of(scripts_.begin(), scripts_.end(),
+        std::any_of(attempt_->scripts.begin(), attempt_->scripts.end(),
                     [&exit](const LogTail& script) { return script.name() == exit->name; });
     if (shown) return;
     view_.Line(absl::StrCat("the end of ", exit->log, ":"));
@@ -455,9 +574,9 @@ class Run {
 
   int PrintSummary() {
     const absl::StatusOr<nlohmann::json> completed =
-        CompleteSummary(supervisor_.stopping() ? SignalExit() : node::kExitOk);
+        CompleteSummary(supervisor().stopping() ? SignalExit() : node::kExitOk);
     if (!completed.ok()) return node::Finish(flags_.program, completed.status());
-    if (flags_.scores) return supervisor_.stopping() ? SignalExit() : node::kExitOk;
+    if (flags_.scores) return supervisor().stopping() ? SignalExit() : node::kExitOk;
     const nlohmann::json& summary = *completed;
     const auto eval = summary.value("eval", nlohmann::json::object());
     const std::string result = ProgressView::FormatEvaluation(eval);
@@ -471,7 +590,7 @@ class Run {
         result.empty() ? "" : absl::StrCat("; ", eval.value("data", "test"), ": "), result));
     if (summary.contains("best")) view_.Line(DescribeBest(summary["best"], checkpoints_));
     view_.Line(absl::StrCat("wrote ", flags_.out, "/summary.json"));
-    return supervisor_.stopping() ? SignalExit() : node::kExitOk;
+    return supervisor().stopping() ? SignalExit() : node::kExitOk;
   }
 
   const RunFlags& flags_;
@@ -483,20 +602,30 @@ class Run {
   bool script_noted_ = false;      // true after the first checkpoint
   const bool live_;
   ProgressView view_;
-  EventPipe pipe_;
+  StartFlags start_;                    // of the next attempt
   std::optional<OutputFolder> folder_;  // held until the children have ended
   std::optional<JobHosts> hosts_;       // nullopt: all processes are on this host
-  Children children_;
-  std::vector<LogTail> scripts_;  // of --python
   LauncherWatch launcher_ = flags_.launcher;
   std::optional<RoleCommands> roles_;  // once the folder is there
-  Supervisor supervisor_;
+  Restarts restarts_;
+  // The processes of one attempt, and what is known of them.
+  struct Attempt {
+    explicit Attempt(Supervisor::Options options) : supervisor(std::move(options)) {}
+    EventPipe pipe;
+    Children children;
+    std::vector<LogTail> scripts;  // of --python
+    Supervisor supervisor;
+    int64_t step = 0;        // of the worker that is furthest ahead
+    nlohmann::json stopped;  // the scheduler's event for a requested end
+  };
+  std::optional<Attempt> attempt_;
   const std::atomic<int>* stops_ = nullptr;
   int stops_seen_ = 0;
+  absl::Time failed_at_;
+  bool again_ = false;  // a new attempt follows
+  bool saved_ = false;  // this process has seen a checkpoint of the run
   const std::atomic<int>* checkpoints_asked_ = nullptr;
   int checkpoint_counts_seen_ = 0;
-  nlohmann::json stopped_;  // the scheduler's event for a requested end
-  bool over_ = false;
   std::string failure_;  // for people, once the run is over; empty: it has ended well
 };
 

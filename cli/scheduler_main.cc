@@ -17,6 +17,7 @@
 #include "base/status_macros.h"
 #include "cli/output_folder.h"
 #include "cli/progress_view.h"
+#include "cli/restarts.h"
 #include "cli/resume_point.h"
 #include "cli/run_command.h"
 #include "cli/start_flags.h"
@@ -97,6 +98,8 @@ int main(int argc, char** argv) {
   std::string launch;
   app.add_option("--launch", launch, "The launch that starts this scheduler, for its agents")
       ->group("");
+  std::string restarts;
+  app.add_option("--restarts", restarts, "What tandem run knows of the attempts before")->group("");
   app.add_option("--http", http,
                  "HOST:PORT where the status of the job is served (docs/OBSERVE.md); port 0: any")
       ->check([](const std::string& text) { return text.empty() ? "an empty address" : ""; });
@@ -111,6 +114,8 @@ int main(int argc, char** argv) {
   // FindResume sets the output folder and the checkpoint that the next steps use.
   if (ready.ok()) ready = cli::FindResume(&start, &flags.out);
   if (ready.ok()) ready = node::TakeKeys(plan->job, &flags);
+  const absl::StatusOr<scheduler::Restarts> attempts = cli::ParseRestartsFlag(restarts);
+  if (ready.ok()) ready = attempts.status();
   if (ready.ok() && !insecure) ready = node::CheckNotExposed(plan->job, flags);
   if (ready.ok() && !http.empty() && !insecure && flags.keys == nullptr) {
     ready = scheduler::WatchPages::CheckAddress(http);
@@ -147,11 +152,14 @@ int main(int argc, char** argv) {
   options.tensorboard = tensorboard;
   options.models = cli::PathsOf(start, flags.out, *plan);
   options.estimate = {NeededBytes(*plan, 1, 0), NeededBytes(*plan, 0, 1)};
+  options.restarts = *attempts;
+  options.by_hand = progress_fd < 0;
   options.incarnation = node::NewIncarnation();
   options.launch = launch;
   options.ends = node::StopSignals();
   options.checkpoint = node::CheckpointSignals();
   options.on_started = [&report] { report.kept = OwnedFd(); };  // all nodes have loaded it
+  options.times = scheduler::SchedulerTimes(job::SilenceTimes(plan->job));
   options.times.shard_reports = absl::Seconds(2);  // for the staleness of the live line
   // A terminal gets lines to read, a program gets events.
   cli::ProgressView view(stdout, isatty(STDOUT_FILENO) != 0);

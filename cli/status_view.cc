@@ -139,6 +139,13 @@ std::vector<std::string> StatusLines(const json& status) {
   }
   const std::string evaluation = EvaluationLine(MemberOf(status, "eval"));
   if (!evaluation.empty()) lines.push_back(evaluation);
+  const json& restarts = MemberOf(status, "restarts");
+  if (NumberOf(restarts, "count") > 0) {
+    lines.push_back(absl::StrCat("restarts: ", CountOf(restarts, "count"), ", which have cost ",
+                                 absl::StrFormat("%.1f", NumberOf(restarts, "seconds")), " s and ",
+                                 CountOf(restarts, "steps_again"),
+                                 " steps done again; the last one: ", TextOf(restarts, "last")));
+  }
   lines.push_back(CheckpointLine(MemberOf(status, "checkpoint")));
   lines.emplace_back();
   AddNodes(status, &lines);

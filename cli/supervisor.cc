@@ -4,14 +4,15 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "node/role_flags.h"
 
 namespace tandem::cli {
 namespace {
 
-// kNamingGrace: how long to wait for the scheduler's failure message after a process has died.
+// kEndGrace: how long processes may run after the end of the job, before they are told to end.
 // kStopGrace: how long processes may take to end. kEarlyStopGrace: the same before the job has
 // started.
-constexpr absl::Duration kNamingGrace = absl::Seconds(6);
+constexpr absl::Duration kEndGrace = absl::Seconds(6);
 constexpr absl::Duration kStopGrace = absl::Seconds(3);
 constexpr absl::Duration kEarlyStopGrace = absl::Milliseconds(300);
 
@@ -19,12 +20,15 @@ constexpr absl::Duration kEarlyStopGrace = absl::Milliseconds(300);
 
 // Keeps the first cause. A process that a signal has killed is the cause, even if the scheduler
 // names another one. In all other cases the scheduler knows the cause best.
-void Supervisor::OnFailed(absl::Time now, const std::string& node, const std::string& reason) {
+void Supervisor::OnFailed(absl::Time now, const std::string& node, const std::string& reason,
+                          bool comes_again, int64_t step) {
   give_up_ = std::min(give_up_, now + kStopGrace);
   if (!failure_.empty()) return;
   failure_ = absl::StrCat(node, ": ", reason);
   blamed_ = node;
   blamed_for_ = reason;
+  comes_again_ = comes_again;
+  failed_step_ = step;
   const auto quiet = quiet_exits_.find(node);
   if (!first_exit_.has_value() && quiet != quiet_exits_.end() && KnowsBetter(quiet->second)) {
     first_exit_ = quiet->second;
@@ -34,7 +38,7 @@ void Supervisor::OnFailed(absl::Time now, const std::string& node, const std::st
 
 void Supervisor::OnFinished(absl::Time now) {
   finished_ = true;
-  give_up_ = std::min(give_up_, now + kNamingGrace);
+  give_up_ = std::min(give_up_, now + kEndGrace);
 }
 
 // Handles killed processes first, because other processes may have ended because of them.
@@ -63,7 +67,8 @@ void Supervisor::OnExit(absl::Time now, const Children::Exit& exit) {
   }
   if (!first_exit_.has_value()) first_exit_ = exit;
   const bool mute = exit.name == "scheduler";  // no more events will come
-  give_up_ = std::min(give_up_, mute || !started_ ? now : now + kNamingGrace);
+  const bool known = options_.restarts && !ending_ && exit.signal != 0;
+  give_up_ = std::min(give_up_, mute || !started_ || known ? now : now + options_.naming);
 }
 
 void Supervisor::OnCannotStart(const std::string& reason) {
@@ -86,6 +91,22 @@ Supervisor::Stop Supervisor::OnStop(absl::Time now) {
 
 void Supervisor::Conclude() {
   if (failure_.empty() && !finished_) failure_ = WhyItEnded();
+}
+
+AttemptFailure Supervisor::Failure() const {
+  AttemptFailure failure;
+  failure.text = failure_;
+  failure.node = FailedRole();
+  failure.error = blamed_for_;
+  failure.step = failed_step_;
+  failure.comes_again = comes_again_;
+  failure.began = started_;
+  failure.ending = ending_;
+  if (first_exit_.has_value() && first_exit_->signal == 0 &&
+      first_exit_->code == node::kExitBadInput) {
+    failure.comes_again = true;
+  }
+  return failure;
 }
 
 absl::Duration Supervisor::Grace() const { return started_ ? kStopGrace : kEarlyStopGrace; }

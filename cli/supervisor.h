@@ -8,6 +8,7 @@
 #ifndef TANDEM_CLI_SUPERVISOR_H_
 #define TANDEM_CLI_SUPERVISOR_H_
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <optional>
@@ -16,6 +17,8 @@
 
 #include "absl/time/time.h"
 #include "cli/children.h"
+#include "cli/restarts.h"
+#include "job/silence_times.h"
 
 namespace tandem::cli {
 
@@ -24,6 +27,9 @@ class Supervisor {
   struct Options {
     bool checkpoints = false;   // at the first stop signal the scheduler writes a checkpoint
     bool ends_at_once = false;  // after a stop signal, do not wait for the scheduler (a replay)
+    bool restarts = false;      // a new attempt may follow, so do not wait for a name of the cause
+    // How long to wait for the scheduler's failure message after a process has ended.
+    absl::Duration naming = job::SilenceTimes().naming;
     // Explains why a role that failed has logged nothing; empty: no reason is known.
     std::function<std::string()> why_no_log = [] { return std::string(); };
   };
@@ -32,8 +38,12 @@ class Supervisor {
 
   // Messages of the scheduler: all roles know the view; the job fails; the job has ended well.
   void OnStarted() { started_ = true; }
-  void OnFailed(absl::Time now, const std::string& node, const std::string& reason);
+  // `comes_again`: scheduler::ComesAgain. `step`: at which a worker has failed; -1: not known.
+  void OnFailed(absl::Time now, const std::string& node, const std::string& reason,
+                bool comes_again = false, int64_t step = -1);
   void OnFinished(absl::Time now);
+  // The job has come to its end, or a user has asked for it; "finished" or "failed" follows.
+  void OnEnding() { ending_ = true; }
 
   // The processes in `exits` have ended since the last call.
   void OnExits(absl::Time now, std::vector<Children::Exit> exits);
@@ -61,6 +71,8 @@ class Supervisor {
   bool stopping() const { return stopping_; }
   // The cause of the failure; empty: there is none so far.
   const std::string& failure() const { return failure_; }
+  // The same with everything that decides about a new attempt.
+  AttemptFailure Failure() const;
   // The role that ended first, if its end is or may be the cause.
   const std::optional<Children::Exit>& first_exit() const { return first_exit_; }
   // The name of the role that failed; empty if it is not known.
@@ -80,7 +92,10 @@ class Supervisor {
   bool started_ = false, finished_ = false, stopping_ = false;
   absl::Time give_up_ = absl::InfiniteFuture();
   std::string failure_;
-  std::string blamed_, blamed_for_;                    // the node that the scheduler names, and why
+  std::string blamed_, blamed_for_;  // the node that the scheduler names, and why
+  bool comes_again_ = false;         // ... as OnFailed says
+  bool ending_ = false;
+  int64_t failed_step_ = -1;
   std::optional<Children::Exit> first_exit_;           // before the job ended or failed
   std::map<std::string, Children::Exit> quiet_exits_;  // with status 0; perhaps the end of the job
 };

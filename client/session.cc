@@ -66,6 +66,9 @@ absl::StatusOr<std::unique_ptr<transport::Transport>> Session::NewControlEndpoin
   zmq.encrypted = false;
   zmq.encrypted_peer = options_.scheduler;
   zmq.linger = kLinger;
+  const job::SilenceTimes silence(plan_.job);  // the default before the job is known
+  zmq.silence_timeout = silence.connection;
+  zmq.heartbeat_interval = silence.heartbeat;
   return transport::NewZmqTransport(zmq);
 }
 
@@ -77,6 +80,7 @@ absl::Status Session::NewMember(Register::Role role) {
   options.role = role;
   options.incarnation = incarnation_;
   options.scheduler = options_.scheduler;
+  options.silence = job::SilenceTimes(plan_.job);
   if (role == Register::WORKER) {
     options.index = *options_.rank;
     options.job_hash = plan_.hash;
@@ -94,11 +98,14 @@ absl::Status Session::MakeClient() {
   network.scheduler = options_.scheduler;
   network.keys = keys_;
   network.encrypt_all = plan_.job.security().encrypt() == Security::ALL;
+  network.silence = job::SilenceTimes(plan_.job);
   Client::Options client;
   client.self = self_;
   client.incarnation = incarnation_;
   client.max_in_flight = options_.max_in_flight;
   client.deadline = options_.deadline;
+  client.core.resend_after = network.silence.resend;
+  client.core.silence_limit = network.silence.shard;
   TANDEM_ASSIGN_OR_RETURN(auto transport,
                           node::EndpointFactory(network, plan_.serving(), incarnation_,
                                                 std::make_shared<transport::PathLog>())(self_));

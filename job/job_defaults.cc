@@ -4,6 +4,7 @@
 #include "job/job.h"
 #include "job/job_check.h"
 #include "job/row_shape.h"
+#include "job/silence_times.h"
 
 namespace tandem::job {
 namespace {
@@ -19,6 +20,7 @@ void FillCluster(Cluster* cluster) {
   if (cluster->transport() == Cluster::TRANSPORT_UNSPECIFIED) {
     cluster->set_transport(Cluster::AUTO);
   }
+  if (!cluster->has_max_restarts()) cluster->set_max_restarts(3);
 }
 
 void FillData(Data* data) {
@@ -151,6 +153,7 @@ void FillLimits(Limits* limits) {
   TANDEM_DEFAULT(limits, stall_timeout_seconds, 600);
   TANDEM_DEFAULT(limits, held_bytes_per_shard, int64_t{1} << 30);
   TANDEM_DEFAULT(limits, startup_timeout_seconds, 60);
+  TANDEM_DEFAULT(limits, silence_timeout_seconds, SilenceTimes::kDefaultSeconds);
 }
 
 void FillStepTime(SlowWorkers* entry) {

@@ -20,6 +20,7 @@ Job WhatMustStay(Job job) {
   cluster->clear_ranges_per_shard();
   cluster->clear_transport();
   cluster->clear_pin_servers();
+  cluster->clear_max_restarts();
   job.mutable_train()->clear_epochs();
   job.mutable_train()->clear_max_steps();
   job.mutable_train()->mutable_keep_best()->clear_patience();
@@ -57,6 +58,7 @@ Job WhatAReplayKeeps(Job job) {
   job.clear_name();
   job.mutable_cluster()->clear_transport();
   job.mutable_cluster()->clear_pin_servers();
+  job.mutable_cluster()->clear_max_restarts();
   Dense* const dense = job.mutable_dense();
   dense->clear_link();
   dense->clear_calibration();
@@ -84,6 +86,7 @@ Job WhatMakesTheModel(Job job) {
   job.clear_name();
   job.mutable_cluster()->clear_transport();
   job.mutable_cluster()->clear_pin_servers();
+  job.mutable_cluster()->clear_max_restarts();
   job.mutable_dense()->clear_link();
   job.mutable_dense()->clear_calibration();
   for (Table& table : *job.mutable_table()) table.clear_expected_rows();

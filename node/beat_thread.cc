@@ -9,7 +9,6 @@
 
 namespace tandem::node {
 namespace {
-constexpr absl::Duration kInterval = absl::Seconds(1);
 constexpr absl::Duration kPoll = absl::Milliseconds(50);  // how soon a stop is noticed
 
 void AddMemory(Beat* beat) {
@@ -44,11 +43,12 @@ Beat LoopWatch::Look() {
 BeatThread::BeatThread(
     std::function<absl::StatusOr<std::unique_ptr<transport::Transport>>()> make_transport,
     std::string scheduler, EndpointId self, uint64_t incarnation,
-    std::vector<const LoopProgress*> loops)
+    std::vector<const LoopProgress*> loops, absl::Duration interval)
     : make_transport_(std::move(make_transport)),
       scheduler_(std::move(scheduler)),
       self_(self),
       incarnation_(incarnation),
+      interval_(interval),
       watch_(std::move(loops)),
       thread_([this] { Run(); }) {}
 
@@ -65,7 +65,7 @@ void BeatThread::Run() {
   std::vector<transport::TransportEvent> events;
   while (!stop_.load()) {
     if (MonotonicNow() >= next) {
-      next = MonotonicNow() + kInterval;
+      next = MonotonicNow() + interval_;
       if (peer == 0) peer = (*transport)->Connect(scheduler_).value_or(0);
       Control control;
       *control.mutable_beat() = watch_.Look();

@@ -67,10 +67,11 @@ class LoopWatch {
 
 class BeatThread {
  public:
-  // `make_transport` is called on the new thread. Heartbeats carry `self` and `incarnation`.
+  // `make_transport` is called on the new thread. Heartbeats carry `self` and `incarnation`, and
+  // leave every `interval`.
   BeatThread(std::function<absl::StatusOr<std::unique_ptr<transport::Transport>>()> make_transport,
              std::string scheduler, EndpointId self, uint64_t incarnation,
-             std::vector<const LoopProgress*> loops);
+             std::vector<const LoopProgress*> loops, absl::Duration interval);
   // Stops and joins the thread, within a second.
   ~BeatThread();
 
@@ -81,6 +82,7 @@ class BeatThread {
   const std::string scheduler_;
   const EndpointId self_;
   const uint64_t incarnation_;
+  const absl::Duration interval_;
   LoopWatch watch_;
   std::atomic<bool> stop_{false};
   std::thread thread_;

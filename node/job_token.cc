@@ -89,6 +89,7 @@ absl::StatusOr<std::shared_ptr<const transport::JobKeys>> FindKeys(const std::st
 }
 
 absl::Status TakeKeys(const Job& job, RoleFlags* flags) {
+  flags->silence = job::SilenceTimes(job);
   if (job.security().encrypt() == Security::NONE) return absl::OkStatus();
   TANDEM_ASSIGN_OR_RETURN(flags->keys, FindKeys(flags->out));
   flags->encrypt_all = job.security().encrypt() == Security::ALL;

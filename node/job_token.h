@@ -30,8 +30,8 @@ inline constexpr char kTokenFile[] = "token";
 // may read it. The error names the source.
 absl::StatusOr<std::shared_ptr<const transport::JobKeys>> FindKeys(const std::string& folder);
 
-// Sets flags->keys for a role of the job, with flags->out as the folder. Null if the job does not
-// use its token (security.encrypt: NONE).
+// Sets what connections of a role follow: flags->keys, with flags->out as the folder, and
+// flags->silence. The keys are null if the job does not use its token (security.encrypt: NONE).
 absl::Status TakeKeys(const Job& job, RoleFlags* flags);
 
 // Gives the job a token, for the process that starts all roles: the one that FindKeys finds, or a

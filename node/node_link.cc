@@ -41,6 +41,7 @@ void NodeLink::OnEvent(absl::Time now, const transport::TransportEvent& event,
     return;
   }
   if (event.kind != transport::TransportEvent::Kind::kFrame) return;
+  if (!IsOurScheduler(event.frame.header.incarnation)) return;
   unheard_since_ = absl::InfiniteFuture();
   heard_ = true;
   absl::StatusOr<Control> control = event.frame.ParseControl();
@@ -48,6 +49,7 @@ void NodeLink::OnEvent(absl::Time now, const transport::TransportEvent& event,
   if (control->has_failure()) {
     const Failure& f = control->failure();
     if (failure_.ok()) {
+      last_attempt_ = f.last_attempt();
       failure_ = absl::Status(static_cast<absl::StatusCode>(f.code()),
                               absl::StrCat(f.node(), ": ", f.reason()));
       if (failure_.ok()) failure_ = absl::AbortedError(absl::StrCat(f.node(), ": ", f.reason()));
@@ -58,6 +60,18 @@ void NodeLink::OnEvent(absl::Time now, const transport::TransportEvent& event,
     next_register_ = absl::InfiniteFuture();
   }
   inbox->push_back(*std::move(control));
+}
+
+// A scheduler that has been started again at the same address begins a new attempt of the job, with
+// new processes.
+bool NodeLink::IsOurScheduler(uint64_t incarnation) {
+  if (!heard_) options_.registration.set_scheduler(incarnation);
+  if (incarnation == options_.registration.scheduler()) return true;
+  if (failure_.ok()) {
+    failure_ = absl::UnavailableError(
+        "scheduler: it has been started again; this process is of the attempt before");
+  }
+  return false;
 }
 
 void NodeLink::OnTick(absl::Time now) {
@@ -104,11 +118,21 @@ void NodeLink::SendDone(uint64_t id, const absl::Status& status) {
 }
 
 void NodeLink::ReportFailure(const absl::Status& status, EndpointId culprit) {
+  SendFailure(status, culprit, absl::nullopt);
+}
+
+void NodeLink::ReportOwnFailure(const absl::Status& status, absl::optional<int64_t> step) {
+  SendFailure(status, have_name_ ? options_.self : EndpointId(), step);
+}
+
+void NodeLink::SendFailure(const absl::Status& status, EndpointId culprit,
+                           absl::optional<int64_t> step) {
   Control control;
   control.mutable_failure()->set_culprit(culprit.Pack());
   control.mutable_failure()->set_reason(std::string(status.message()));
   control.mutable_failure()->set_code(static_cast<int>(status.code()));
   control.mutable_failure()->set_diverged(IsDiverged(status));
+  if (step.has_value()) control.mutable_failure()->set_step(*step);
   Send(control);
 }
 

@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "absl/types/optional.h"
 #include "base/clock.h"
 #include "proto/wire.pb.h"
 #include "transport/transport.h"
@@ -53,14 +54,14 @@ class NodeLink {
   // Tells the scheduler that this node must end the job. `culprit`: the node that failed, if it is
   // another one.
   void ReportFailure(const absl::Status& status, EndpointId culprit);
-  // Reports a failure of this node itself. Before a view has told this node its name, the scheduler
-  // knows the name better.
-  void ReportFailure(const absl::Status& status) {
-    ReportFailure(status, have_name_ ? options_.self : EndpointId());
-  }
+  // Reports a failure of this node itself. `step`: at which a worker has failed. Before a view has
+  // told this node its name, the scheduler knows the name better.
+  void ReportOwnFailure(const absl::Status& status, absl::optional<int64_t> step);
 
   // Not OK when the job has failed: who failed and why, as the scheduler says, or "scheduler: ...".
   const absl::Status& failure() const { return failure_; }
+  // The job has failed and, as the scheduler says, no new attempt follows.
+  bool last_attempt() const { return last_attempt_; }
   bool heard() const { return heard_; }  // true after the scheduler's first message
   // How long there has been no connection on which the scheduler has spoken; below 0: there is one.
   absl::Duration Unheard(absl::Time now) const { return now - unheard_since_; }
@@ -71,6 +72,8 @@ class NodeLink {
 
  private:
   void Connect(absl::Time now);
+  void SendFailure(const absl::Status& status, EndpointId culprit, absl::optional<int64_t> step);
+  bool IsOurScheduler(uint64_t incarnation);
 
   transport::Transport& transport_;
   Options options_;
@@ -81,6 +84,7 @@ class NodeLink {
   // such a connection.
   absl::Time unheard_since_ = absl::InfiniteFuture();
   bool heard_ = false;  // at least once
+  bool last_attempt_ = false;
   PauseWatch pauses_;
   absl::Status failure_;
 };

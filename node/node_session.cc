@@ -54,6 +54,7 @@ NodeLink::Options LinkOptions(const NodeSession::Options& options) {
   if (options.job != nullptr) {
     link.found_within = absl::Seconds(options.job->limits().startup_timeout_seconds());
   }
+  link.lost_after = options.silence.death;
   return link;
 }
 
@@ -92,7 +93,7 @@ absl::Status NodeSession::Start() {
   loops.insert(loops.end(), options_.loops.begin(), options_.loops.end());
   beats_ = std::make_unique<BeatThread>(
       [make = options_.make_transport, self = self_] { return make(self); }, options_.scheduler,
-      self_, options_.incarnation, std::move(loops));
+      self_, options_.incarnation, std::move(loops), options_.silence.heartbeat);
   return absl::OkStatus();
 }
 
@@ -122,7 +123,7 @@ absl::Status NodeSession::OnTick(absl::Time now) {
   if (options_.stop != nullptr && options_.stop->load() && stopped_.ok()) {
     stopped_ = absl::CancelledError("stopped by a signal");
     give_up_ = in_view_ ? now + kStopGrace : now;
-    link_.ReportFailure(stopped_);
+    link_.ReportOwnFailure(stopped_, absl::nullopt);
   }
   const absl::Status& failure = link_.failure();
   if (!failure.ok() && !differences_.empty()) {
@@ -170,7 +171,9 @@ absl::Status NodeSession::Fail(absl::Status why, absl::optional<EndpointId> culp
   if (culprit.has_value()) {
     link_.ReportFailure(why, *culprit);
   } else {
-    link_.ReportFailure(why);
+    absl::optional<int64_t> step;
+    if (options_.role == Register::WORKER) step = static_cast<int64_t>(progress_.step());
+    link_.ReportOwnFailure(why, step);
   }
   std::vector<transport::TransportEvent> events;
   transport_.Poll(kReportLeaves, &events);

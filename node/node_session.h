@@ -27,6 +27,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
+#include "job/silence_times.h"
 #include "node/beat_thread.h"
 #include "node/node_link.h"
 #include "proto/endpoint.h"
@@ -51,6 +52,7 @@ class NodeSession {
     // look for the scheduler, and error messages name its differences from the scheduler's job.
     // Null: a reader, which has no job.
     const Job* job = nullptr;
+    job::SilenceTimes silence;           // of the job
     std::string scheduler;               // its address
     std::vector<std::string> endpoints;  // where others reach this process
     // Makes the transport of the heartbeats, on their thread. Null: no heartbeats (a reader).

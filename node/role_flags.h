@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "job/job.h"
+#include "job/silence_times.h"
 #include "node/node_session.h"
 #include "transport/job_keys.h"
 #include "transport/path_log.h"
@@ -39,7 +40,8 @@ struct RoleFlags {
   int io_threads = 1;                      // of ZeroMQ
   // Of the job's token; null: it has none (node/job_token.h).
   std::shared_ptr<const transport::JobKeys> keys;
-  bool encrypt_all = false;  // with keys: all connections, not only those to the scheduler
+  bool encrypt_all = false;   // with keys: all connections, not only those to the scheduler
+  job::SilenceTimes silence;  // of the job
 };
 
 // Converts "path=value" texts for the job parser. INVALID_ARGUMENT names a text without '='.

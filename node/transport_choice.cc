@@ -36,6 +36,8 @@ transport::ZmqOptions ZmqOptionsOf(const RoleFlags& flags, uint64_t incarnation)
   options.encrypted = flags.encrypt_all;
   options.encrypted_peer = flags.scheduler;
   options.linger = kRoleLinger;
+  options.silence_timeout = flags.silence.connection;
+  options.heartbeat_interval = flags.silence.heartbeat;
   return options;
 }
 

@@ -25,6 +25,7 @@ struct SchedulerNotice {
     kCheckpointed,
     kStall,
     kStallOver,
+    kEnding,
     kFailed,
     kFinished
   };
@@ -33,8 +34,9 @@ struct SchedulerNotice {
   std::string text;  // reason or description; JSON for kEvaluation, kReported
   absl::StatusCode code = absl::StatusCode::kOk;  // kFailed
   bool diverged = false;                          // kFailed
+  bool comes_again = false;                       // kFailed: failure_judge.h
   JobProgress progress;                           // kProgress
-  int64_t step = 0;                               // kCheckpointed
+  int64_t step = 0;  // kCheckpointed; kFailed: of the failed worker, -1 if it is not known
 };
 
 // The caller owns and reuses this object; a step appends to it.

@@ -30,6 +30,21 @@ absl::StatusCode CodeOf(int32_t code) {
   return known ? static_cast<absl::StatusCode>(code) : absl::StatusCode::kUnknown;
 }
 
+bool ComesAgain(const Failure& failure) {
+  if (failure.diverged()) return true;
+  switch (static_cast<absl::StatusCode>(failure.code())) {
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kAborted:
+    case absl::StatusCode::kDeadlineExceeded:
+    case absl::StatusCode::kInternal:
+    case absl::StatusCode::kUnknown:
+    case absl::StatusCode::kResourceExhausted:
+      return false;
+    default:
+      return true;
+  }
+}
+
 Failure DeathOf(Node* node, const std::string& reason) {
   node->gone = true;
   return FailureOf(node->Name(), reason, absl::StatusCode::kUnavailable);
@@ -41,6 +56,7 @@ absl::optional<Failure> FailureJudge::OnReport(absl::Time now, Node* reporter, c
   Failure cause = FailureOf(culprit != nullptr ? culprit->Name() : reporter->Name(),
                             Clip(said.reason()), CodeOf(said.code()));
   cause.set_diverged(said.diverged());
+  if (said.has_step() && (culprit == nullptr || culprit == reporter)) cause.set_step(said.step());
   if (culprit != nullptr && culprit != reporter) {
     absl::StrAppend(cause.mutable_reason(), " (reported by ", reporter->Name(), ")");
   }

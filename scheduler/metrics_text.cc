@@ -139,6 +139,16 @@ void AddEvaluation(const json& status, Families* out) {
   }
 }
 
+void AddRestarts(const json& restarts, Families* out) {
+  out->Counter("tandem_restarts_total", "Times that all roles were started again after a failure.",
+               {}, NumberOf(restarts, "count"));
+  out->Counter("tandem_restart_seconds_total",
+               "Time from failures to the next step that all workers have finished.", {},
+               NumberOf(restarts, "seconds"));
+  out->Counter("tandem_restart_steps_total", "Steps that were done a second time after a restart.",
+               {}, NumberOf(restarts, "steps_again"));
+}
+
 void AddCheckpoint(const json& checkpoint, Families* out) {
   out->GaugeOf(checkpoint, "age_seconds", "tandem_checkpoint_age_seconds",
                "Time since the last checkpoint, or since the start.");
@@ -249,6 +259,7 @@ std::string MetricsText(const json& status) {
   if (const json* const progress = Find(status, "progress")) AddProgress(*progress, &families);
   AddEvaluation(status, &families);
   AddCheckpoint(status["checkpoint"], &families);
+  if (status.contains("restarts")) AddRestarts(status["restarts"], &families);
   AddProcesses(status, &families);
   AddShards(status["shards"], &families);
   AddTables(status["tables"], &families);

@@ -208,6 +208,10 @@ void SchedulerCore::OnMemberControl(Node* node, const SchedulerEvent& event) {
 void SchedulerCore::OnRegister(uint64_t connection, const tandem::Register& request) {
   if (phase_ == Phase::kFailing) return effects_->SendFailure(connection, failure_);
   if (HasEnded(phase_)) return;
+  if (request.scheduler() != 0 && request.scheduler() != options_.incarnation) {
+    return Refuse(connection, absl::FailedPreconditionError(
+                                  "a process of an earlier attempt of the job; it must end"));
+  }
   if (request.role() == Register::READER || request.role() == Register::AGENT) {
     return OnReader(connection, request);
   }
@@ -447,6 +451,7 @@ void SchedulerCore::OnEndRequest(const std::string& why, bool by_agent) {
     return Fail(FailureOf("scheduler", why, absl::StatusCode::kCancelled));
   }
   checkpoints_.SetEnding(why);
+  effects_->Notify(SchedulerNotice::Kind::kEnding, "", "");
   if (by_agent) agent_ends_job_ = now_;
   OnCheckpointRequest(folder);
 }
@@ -612,6 +617,7 @@ void SchedulerCore::StopJob() {
   report_ = reports_.Total(now_);
   report_.attempts = options_.models.attempt;
   if (last_report_ != 0) report_.stop.emplace(checkpoints_.Last());
+  effects_->Notify(SchedulerNotice::Kind::kEnding, "", "");
   phase_ = Phase::kStopping;
   phase_since_ = now_;
   judge_.Drop();
@@ -661,19 +667,31 @@ void SchedulerCore::Fail(const Failure& failure) {
     report_ = reports_.Total(now_);
     report_.attempts = options_.models.attempt;
   }
-  phase_ = Phase::kFailing;
+  const Phase phase_before = std::exchange(phase_, Phase::kFailing);
   phase_since_ = now_;
   judge_.Drop();
   failure_ = failure;
   agents_.NameCause(members_, &failure_);
+  const bool comes_again = ComesAgain(failure_) || checkpoints_.ending() ||
+                           (phase_before == Phase::kRegistering &&
+                            CodeOf(failure_.code()) == absl::StatusCode::kDeadlineExceeded);
+  const bool attempts_left = options_.restarts_left > 0 || now_ >= options_.restarts_from;
+  failure_.set_last_attempt(comes_again || !attempts_left);
   Control control;
   *control.mutable_failure() = failure_;
+  const bool resumable = checkpoints_.Last().checkpointed_step >= 0 || options_.models.resume;
+  if (options_.by_hand && resumable) {
+    control.mutable_failure()->set_reason(
+        absl::StrCat(failure_.reason(), "; continue with --resume ", options_.out));
+  }
   effects_->SendToAll(members_.nodes(), readers_, control);
   effects_->Log(absl::StrCat("the job fails: ", failure_.node(), ": ", failure_.reason()));
   SchedulerNotice* const notice =
       effects_->Notify(SchedulerNotice::Kind::kFailed, failure_.node(), failure_.reason());
   notice->code = static_cast<absl::StatusCode>(failure_.code());
   notice->diverged = failure_.diverged();
+  notice->comes_again = comes_again;
+  notice->step = failure_.has_step() ? failure_.step() : -1;
   CheckEnd();
 }
 

@@ -135,6 +135,11 @@ class SchedulerCore {
     std::string launch = {};       // for agents: names the launch that has started the scheduler
     std::string out = {};          // for agents: the folder of the run
     MemoryEstimate estimate = {};  // for the status
+    uint64_t incarnation = 0;      // of the scheduler's process; 0: not known
+    int restarts_left = 0;         // so many new attempts may follow this one
+    // ... and one more from this time on
+    absl::Time restarts_from = absl::InfiniteFuture();
+    bool by_hand = false;  // no program that could resume the run has started the roles
   };
 
   explicit SchedulerCore(const job::ResolvedJob& plan) : SchedulerCore(plan, Options()) {}

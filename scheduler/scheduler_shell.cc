@@ -19,6 +19,7 @@
 #include "base/proc_files.h"
 #include "base/status_macros.h"
 #include "collectives/rendezvous/coordinator.h"
+#include "job/silence_times.h"
 #include "job/user_module.h"
 #include "node/job_token.h"
 #include "node/log.h"
@@ -53,8 +54,19 @@ std::string HostName() {
 
 SchedulerCore::Options CoreOptions(const SchedulerOptions& options, const std::string& coordinator,
                                    uint64_t run) {
-  return {options.times,   coordinator,     run, options.models, options.launch,
-          options.out_dir, options.estimate};
+  SchedulerCore::Options core;
+  core.times = options.times;
+  core.coordinator = coordinator;
+  core.run = run;
+  core.models = options.models;
+  core.launch = options.launch;
+  core.out = options.out_dir;
+  core.estimate = options.estimate;
+  core.incarnation = options.incarnation;
+  core.restarts_left = options.restarts.left;
+  core.restarts_from = options.restarts.left_again;
+  core.by_hand = options.by_hand;
+  return core;
 }
 
 class Shell {
@@ -272,6 +284,10 @@ class Shell {
     status["run"] = absl::StrFormat("%016x", run_);
     status["resumed"] = options_.models.attempt;
     status["started"] = started_;
+    status["restarts"] = {{"count", restarts_.count},
+                          {"seconds", restarts_.seconds},
+                          {"steps_again", restarts_.steps_again}};
+    if (restarts_.count > 0) status["restarts"]["last"] = restarts_.last;
     status["time"] = NowText();
     return status;
   }
@@ -334,6 +350,15 @@ class Shell {
     StepCore(event);
   }
 
+  // All workers have finished a step of this attempt.
+  void NoteRecovery(const JobProgress& progress) {
+    if (restarts_.count == 0 || recovered_ || progress.min_step <= options_.models.step) return;
+    recovered_ = true;
+    const double seconds = absl::ToDoubleSeconds(MonotonicNow() - restarts_.down_since);
+    restarts_.seconds += seconds;
+    EmitMetric("recovered", {{"seconds", seconds}, {"step", progress.min_step}});
+  }
+
   void OnNotice(const SchedulerNotice& notice) {
     switch (notice.kind) {
       case SchedulerNotice::Kind::kStarted:
@@ -342,6 +367,7 @@ class Shell {
         return Emit({{"event", "started"}});
       case SchedulerNotice::Kind::kProgress:
         history_.Add(notice.progress);
+        NoteRecovery(notice.progress);
         DrawProgress(ProgressJson(notice.progress));
         return EmitMetric("progress", ProgressJson(notice.progress));
       case SchedulerNotice::Kind::kEvaluation:
@@ -363,9 +389,13 @@ class Shell {
         return Emit({{"event", "stall"}, {"node", notice.node}, {"text", notice.text}});
       case SchedulerNotice::Kind::kStallOver:
         return Emit({{"event", "stall_over"}, {"node", notice.node}});
+      case SchedulerNotice::Kind::kEnding:
+        return Emit({{"event", "ending"}});
       case SchedulerNotice::Kind::kFailed:
         failed_ = FailedJson(notice.node, notice.text, notice.code);
         if (notice.diverged) failed_["diverged"] = true;
+        if (notice.comes_again) failed_["comes_again"] = true;
+        if (notice.step >= 0) failed_["step"] = notice.step;
         return EmitMetric("failed", failed_);
       case SchedulerNotice::Kind::kFinished:
         return;  // Finish() sends the event when the files are written
@@ -470,6 +500,8 @@ class Shell {
   std::map<transport::PeerId, std::deque<Frame>> unsent_;  // refused by the transport, in order
   std::map<transport::PeerId, absl::Time> answered_;       // when a tool last got the status
   std::unique_ptr<LineFile> metrics_;
+  Restarts restarts_ = options_.restarts;
+  bool recovered_ = false;
   ProgressHistory history_;
   StatusBoard board_;
   std::unique_ptr<HttpServer> http_;  // uses the board
@@ -504,6 +536,7 @@ absl::StatusOr<std::unique_ptr<collectives::Coordinator>> StartCoordinator(
   TANDEM_ASSIGN_OR_RETURN(const std::string bind, transport::ResolveToBind(options.bind));
   const std::string host = HostOf(bind);
   coordinator.keys = options.keys;
+  coordinator.beat = job::SilenceTimes(options.plan.job).beat_of_collectives;
   coordinator.address = absl::StrCat(host == "*" ? "0.0.0.0" : host, ":0");
   coordinator.log = [log = node::Log("scheduler")](absl::string_view line) {
     log.Info(absl::StrCat("coordinator: ", line));
@@ -533,6 +566,9 @@ absl::Status RunScheduler(const SchedulerOptions& options) {
   zmq.incarnation = options.incarnation;
   zmq.keys = options.keys;
   zmq.linger = kLinger;
+  const job::SilenceTimes silence(options.plan.job);
+  zmq.silence_timeout = silence.connection;
+  zmq.heartbeat_interval = silence.heartbeat;
   return CatchExceptions([&]() -> absl::Status {
     TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<transport::Transport> transport,
                             transport::NewZmqTransport(zmq));

@@ -9,9 +9,13 @@
 //   {"event":"evaluation", ...}
 //   {"event":"saved","step":...}                   a checkpoint during the job, of all steps before
 //   {"event":"resumed","step":...,"attempt":...}   the run resumes from that step
+//   {"event":"ending"}                             the job ends well, or because a user has asked
+//   {"event":"recovered","seconds":...,"step":...}  all have finished a step after a restart
 //   {"event":"log","text":...}                     lines that the user should see
 //   {"event":"stall","node":...,"text":...}, {"event":"stall_over","node":...}
 //   {"event":"failed","node":...,"reason":...,"code":...}  or  {"event":"finished"}    last
+// "failed" has "step" if it is known, and "comes_again" if a new attempt would fail in the same
+// way.
 // If the user has ended the job, "finished" has "checkpointed_step" (-1: none) and, if the
 // checkpoint failed, "failure".
 //
@@ -34,6 +38,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "job/job.h"
+#include "scheduler/restarts.h"
 #include "scheduler/scheduler_core.h"
 #include "transport/job_keys.h"
 #include "transport/transport.h"
@@ -46,10 +51,12 @@ struct SchedulerOptions {
   std::string advertised_host;                     // needed if `bind` names all hosts
   std::shared_ptr<const transport::JobKeys> keys;  // of the job's token; null: it has none
   std::string out_dir;                             // empty = no files, not even the address
-  std::string http;               // HOST:PORT to serve the job's status at; empty: nowhere
-  std::string tensorboard;        // folder of an event file; empty: none
-  ModelPaths models;              // paths that every node can reach
-  MemoryEstimate estimate;        // for the status
+  std::string http;         // HOST:PORT to serve the job's status at; empty: nowhere
+  std::string tensorboard;  // folder of an event file; empty: none
+  ModelPaths models;        // paths that every node can reach
+  MemoryEstimate estimate;  // for the status
+  Restarts restarts;
+  bool by_hand = false;           // no program that could resume the run has started the roles
   std::FILE* progress = nullptr;  // not owned; null = no events
   // Gets each event if there is no `progress`. Called on the thread that runs the scheduler.
   std::function<void(const nlohmann::json& event)> on_event;

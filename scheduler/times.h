@@ -7,16 +7,24 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "job/job.h"
+#include "job/silence_times.h"
 
 namespace tandem::scheduler {
 
 struct SchedulerTimes {
-  absl::Duration silence_report = absl::Seconds(3);     // no message from a node: report it
-  absl::Duration silence_death = absl::Seconds(8);      // no message from a node: it is dead
-  absl::Duration reconnect_grace = absl::Seconds(2);    // connection lost: wait for it to return
+  SchedulerTimes() : SchedulerTimes(job::SilenceTimes()) {}
+  explicit SchedulerTimes(const job::SilenceTimes& silence)
+      : silence_report(silence.report),
+        silence_death(silence.death),
+        reconnect_grace(silence.reconnect),
+        blame_delay(silence.blame) {}
+
+  absl::Duration silence_report;                        // no message from a node: report it
+  absl::Duration silence_death;                         // no message from a node: it is dead
+  absl::Duration reconnect_grace;                       // connection lost: wait for it to return
+  absl::Duration blame_delay;                           // hold a failure that blames a peer
   absl::Duration stall_after = absl::Seconds(10);       // no progress: report a stall
   absl::Duration wait_report = absl::Seconds(5);        // long waits (OverdueWatch): log them
-  absl::Duration blame_delay = absl::Seconds(3);        // hold a failure that blames a peer
   absl::Duration close_bound = absl::Seconds(5);        // for nodes to leave at the end
   absl::Duration shard_reports = absl::ZeroDuration();  // ask shards for live staleness; 0 = never
 };

@@ -372,6 +372,7 @@ class Server {
     member.role = Register::SERVER;
     member.job_hash = options_.plan.hash;
     member.job = &options_.plan.job;
+    member.silence = job::SilenceTimes(options_.plan.job);
     files_.emplace([](const std::function<void()>& write) { write(); });
     if (!options_.trace_path.empty()) {
       const int index = options_.member.index;

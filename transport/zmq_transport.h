@@ -98,9 +98,9 @@ struct ZmqOptions {
   absl::Duration goodbye_wait = absl::Seconds(1);
   absl::Duration ping_interval = absl::Seconds(1);
   absl::Duration heartbeat_interval = absl::Seconds(1);
-  // Longer than the 8 s after which missing heartbeats declare a process dead. So the scheduler
-  // reports a stopped process first, with the right reason. Must exceed the time that one part
-  // takes on the wire.
+  // Longer than the time after which missing heartbeats declare a process dead
+  // (job/silence_times.h). So the scheduler reports a stopped process first, with the right reason.
+  // Must exceed the time that one part takes on the wire.
   absl::Duration silence_timeout = absl::Seconds(10);
 };
 

@@ -14,6 +14,7 @@
 #include "data/files.h"
 #include "data/service_trace.h"
 #include "data/statistics.h"
+#include "job/silence_times.h"
 #include "job/user_module.h"
 #include "node/log.h"
 #include "node/node_session.h"
@@ -32,8 +33,6 @@ namespace tandem::worker {
 namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(50);
-// After the loss of another worker: how long the scheduler has to announce the loss itself.
-constexpr absl::Duration kCauseGrace = absl::Seconds(12);
 
 // A finished task of another thread, on its way back to the comm thread.
 struct DoneTask {
@@ -82,6 +81,7 @@ class Worker {
     member.role = Register::WORKER;
     member.job_hash = options_.plan.hash;
     member.job = &options_.plan.job;
+    member.silence = job::SilenceTimes(options_.plan.job);
     member.endpoints = {transport_->address()};
     member_ = std::make_unique<node::NodeSession>(*transport_, std::move(member));
     TANDEM_RETURN_IF_ERROR(member_->Start());
@@ -169,7 +169,7 @@ class Worker {
     const absl::optional<int> lost = collectives::LostPeer(trainer_->failure());
     if (!lost.has_value()) return false;
     if (cause_by_ == absl::InfiniteFuture()) {
-      cause_by_ = now + kCauseGrace;
+      cause_by_ = now + job::SilenceTimes(plan_.job).verdict;
       member_->link().ReportFailure(trainer_->failure(), EndpointId::Worker(*lost));
     }
     return now < cause_by_;
@@ -528,6 +528,9 @@ class Worker {
   absl::Status FinishOpening(const View& view) {
     TrainerCore::Options trainer;
     trainer.take_back = [runner = runner_.get()](int64_t step) { return runner->TakeBack(step); };
+    const job::SilenceTimes silence(plan_.job);
+    trainer.client.resend_after = silence.resend;
+    trainer.client.silence_limit = silence.shard;
     trainer.rank = self_.index;
     trainer.incarnation = options_.member.incarnation;
     trainer.checkpoint = !view.checkpoint_folder().empty();

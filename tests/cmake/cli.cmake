@@ -27,6 +27,8 @@ tandem_test(children_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/cli/children_test.
             DEPS tandem::cli LABELS unit)
 tandem_test(launch_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/cli/launch_test.cc
             DEPS tandem::cli LABELS unit)
+tandem_test(restarts_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/cli/restarts_test.cc
+            DEPS tandem::cli LABELS unit)
 tandem_test(supervisor_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/cli/supervisor_test.cc
             DEPS tandem::cli LABELS unit)
 tandem_test(progress_view_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/cli/progress_view_test.cc

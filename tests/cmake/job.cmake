@@ -1,3 +1,4 @@
+tandem_test(silence_times_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/job/silence_times_test.cc DEPS tandem::job LABELS unit)
 tandem_test(job_test
   SRCS ${CMAKE_SOURCE_DIR}/tests/unit/job/job_test.cc
   DEPS tandem::job LABELS unit)

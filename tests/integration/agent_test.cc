@@ -146,8 +146,10 @@ class AgentTest : public ::testing::Test {
     static const SmallJob* const job = new SmallJob(1200, 300);
     return *job;
   }
-  // Flags for a job that goes on until it is ended.
-  static std::vector<std::string> Endless() { return {"--set", "train.epochs=1000000"}; }
+  // Flags for a job that goes on until it is ended, or until something fails.
+  static std::vector<std::string> Endless() {
+    return {"--set", "train.epochs=1000000", "--set", "cluster.max_restarts=0"};
+  }
 };
 
 // Four ranks have five roles, and the model is that of one command.
@@ -190,6 +192,37 @@ TEST_F(AgentTest, AKilledRoleOfAnotherRankIsNamed) {
   // The scheduler may see the closed connection before it hears of the signal.
   EXPECT_THAT(agents.agent(0).Output(), HasSubstr("failed: worker 2: "));
   EXPECT_THAT(agents.agent(1).Output(), HasSubstr("was ended by signal 9 (Killed)"));
+  EXPECT_TRUE(agents.WaitForNobody(kEnd)) << agents.Output();
+}
+
+// A role of rank 1, and then the scheduler, which rank 0 starts again at another port.
+TEST_F(AgentTest, AKilledRoleIsFollowedByANewAttemptOfAllRanks) {
+  const std::vector<std::string> set = {"train.epochs=1000", "train.max_steps=150",
+                                        "checkpoint.every_steps=20",
+                                        "fault_injection.slow_workers={mean_seconds: 0.02}"};
+  const RunResult whole = RunJob(TheJob().Arguments("undisturbed", set));
+  ASSERT_TRUE(whole.ok()) << whole.DebugString();
+  std::vector<std::string> flags;
+  for (const std::string& one : set) flags.insert(flags.end(), {"--set", one});
+  Agents agents(TheJob(), "again", 3, flags);
+  ASSERT_TRUE(agents.WaitForText("metrics.jsonl", "\"saved\"")) << agents.Output();
+  const pid_t worker = agents.WaitForRole("tandem-worker", 2);  // on rank 1
+  ASSERT_GT(worker, 0) << agents.Output();
+  kill(worker, SIGKILL);
+  ASSERT_TRUE(agents.agent(0).WaitForOutput("all workers train again", kStart)) << agents.Output();
+  for (const auto& [pid, line] : ProcessesWith(agents.out())) {
+    if (absl::StrContains(line, "/tandem-scheduler ")) kill(pid, SIGKILL);
+  }
+  ASSERT_TRUE(agents.WaitForAll()) << agents.Output();
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(agents.agent(rank).exit_code(), 0) << agents.Output();
+  }
+  EXPECT_THAT(agents.agent(0).Output(), HasSubstr("restart 2, from step "));
+  EXPECT_THAT(agents.agent(1).Output(), HasSubstr("waits for a new attempt"));
+  const absl::StatusOr<ModelBits> expected = ReadCheckpoint(TheJob().File("undisturbed/model"));
+  const absl::StatusOr<ModelBits> actual = ReadCheckpoint(agents.out() + "/model");
+  ASSERT_TRUE(expected.ok() && actual.ok()) << expected.status() << actual.status();
+  EXPECT_EQ(Difference(*expected, *actual), "");
   EXPECT_TRUE(agents.WaitForNobody(kEnd)) << agents.Output();
 }
 

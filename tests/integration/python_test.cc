@@ -38,6 +38,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr absl::Duration kLimit = absl::Seconds(100);
 
@@ -194,6 +195,20 @@ TEST_F(PythonTest, EveryWayToLeaveEndsTheJobByName) {
     EXPECT_THAT(run.output, HasSubstr(ending));
     EXPECT_TRUE(job.WaitForNobody(absl::Seconds(10)));
   }
+}
+
+// Either worker may raise first: the same error at the same step is the same one.
+TEST_F(PythonTest, AnExceptionIsTriedAgainOnce) {
+  RunArguments arguments = Arguments(SourcePath("tests/python/wrong.py"));
+  arguments.set = {"cluster.max_restarts=5"};
+  arguments.flags.insert(arguments.flags.end(), {"--", "exception"});
+  RunningJob job(arguments);
+  const RunResult run = job.Finish(kLimit);
+  EXPECT_EQ(run.exit_code, 1) << run.DebugString();
+  EXPECT_THAT(run.output, HasSubstr("restart 1, from the beginning"));
+  EXPECT_THAT(run.output, Not(HasSubstr("restart 2")));
+  EXPECT_THAT(run.output, HasSubstr("the same error at step "));
+  EXPECT_TRUE(job.WaitForNobody(absl::Seconds(10)));
 }
 
 // Without a loss that the script says there is none in the summary, and a metric of its own needs

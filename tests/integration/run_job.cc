@@ -37,6 +37,8 @@ constexpr absl::Duration kEndGrace = absl::Seconds(15);
 std::vector<std::string> RunCommandLine(const RunArguments& arguments) {
   std::vector<std::string> argv = {ProgramPath("tandem"), "run", arguments.job, "--out",
                                    arguments.out};
+  // A test that disturbs a run looks at the first failure, unless it says otherwise.
+  argv.insert(argv.end(), {"--set", "cluster.max_restarts=0"});
   for (const std::string& set : arguments.set) argv.insert(argv.end(), {"--set", set});
   if (!arguments.init_from.empty()) {
     argv.insert(argv.end(), {"--init-from", arguments.init_from});

@@ -153,7 +153,7 @@ TEST_F(WallClockTest, BeatsGoOnWhenTheClockIsSetBack) {
   const auto scheduler = network.NewTransport({}).value();
   const node::LoopProgress progress;
   node::BeatThread beats([&network] { return network.NewTransport({}); }, scheduler->address(),
-                         EndpointId::Worker(0), 1, {&progress});
+                         EndpointId::Worker(0), 1, {&progress}, absl::Seconds(1));
   const auto hear_beats = [&scheduler](int want) {
     std::vector<transport::TransportEvent> events;
     const absl::Time deadline = MonotonicNow() + kPatience;

@@ -39,11 +39,12 @@ class NodeLinkTest : public testing::Test {
     return options;
   }
   static absl::Time At(double seconds) { return absl::UnixEpoch() + absl::Seconds(seconds); }
-  void Hear(double at, transport::PeerId peer) {
+  void Hear(double at, transport::PeerId peer, uint64_t scheduler = 5) {
     Control view;
     view.mutable_view()->set_number(1);
     FrameHeader header;
     header.sender = EndpointId::Scheduler();
+    header.incarnation = scheduler;
     transport::TransportEvent event;
     event.peer = peer;
     event.frame = *DecodeFrame(EncodeControlFrame(transport_, header, view));
@@ -84,6 +85,22 @@ TEST_F(NodeLinkTest, ASchedulerThatStaysAwayEndsTheNode) {
     Lose(601.6 + i, transport_.last_peer);
   }
   EXPECT_THAT(link_.failure().ToString(), HasSubstr("no connection to s for 8 s"));
+}
+
+// After a restart another scheduler may listen at the same address. It has other plans for the rank
+// of this node, which is of the attempt before.
+TEST_F(NodeLinkTest, ASchedulerOfTheNextAttemptEndsTheNode) {
+  ASSERT_TRUE(link_.Start(At(0)).ok());
+  Hear(1, 1);
+  ASSERT_EQ(inbox_.size(), 1u);
+  Lose(2, 1);
+  link_.OnTick(At(3.5));
+  const absl::StatusOr<Control> again = transport_.last.ParseControl();
+  ASSERT_TRUE(again.ok());
+  EXPECT_EQ(again->register_().scheduler(), 5u) << "so that the scheduler can refuse it";
+  Hear(4, 2, /*scheduler=*/6);
+  EXPECT_THAT(link_.failure().ToString(), HasSubstr("has been started again"));
+  EXPECT_EQ(inbox_.size(), 1u) << "it follows no word of another scheduler";
 }
 
 // Whoever starts roles by hand may start the scheduler last.

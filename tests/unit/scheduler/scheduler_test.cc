@@ -926,6 +926,47 @@ TEST(SchedulerCoreTest, ItsOwnPauseCountsAgainstNobody) {
   EXPECT_FALSE(d.core.result().ok()) << "then silence counts again";
 }
 
+// A process that was stopped while the job went on without it, and wakes.
+TEST(SchedulerCoreTest, ANodeOfAnEarlierAttemptIsRefused) {
+  scheduler::SchedulerCore::Options options;
+  options.incarnation = 6;
+  Driver d(TestPlan(1, 1), options);
+  d.Tick(0);
+  Control old = RegisterMessage(Register::SERVER, 0, 1, d.core.plan().shards_per_server());
+  old.mutable_register_()->set_scheduler(5);
+  d.Send(1, 1, old);
+  ASSERT_EQ(d.effects.sends.size(), 1u);
+  EXPECT_THAT(d.effects.sends[0].control.failure().reason(), HasSubstr("of an earlier attempt"));
+  old.mutable_register_()->set_scheduler(6);
+  d.Send(2, 1, old);
+  EXPECT_TRUE(d.effects.sends.empty()) << "it is welcome";
+}
+
+// Whether a failure is the last word decides what agents on other hosts do.
+TEST(SchedulerCoreTest, AFailureSaysWhetherANewAttemptMayFollow) {
+  const auto fail = [](int left, absl::StatusCode code) {
+    scheduler::SchedulerCore::Options options;
+    options.restarts_left = left;
+    Driver d(TestPlan(1, 1), options);
+    d.Up();
+    Control failure;
+    failure.mutable_failure()->set_code(static_cast<int>(code));
+    failure.mutable_failure()->set_culprit(EndpointId::Worker(0).Pack());
+    failure.mutable_failure()->set_step(7);
+    d.Send(1, 11, failure);
+    EXPECT_FALSE(d.effects.notices.empty());
+    EXPECT_EQ(d.effects.notices.back().step, 7);
+    bool last = false;
+    for (const auto& send : d.effects.sends) {
+      if (send.control.has_failure()) last = send.control.failure().last_attempt();
+    }
+    return last;
+  };
+  EXPECT_FALSE(fail(1, absl::StatusCode::kInternal));
+  EXPECT_TRUE(fail(0, absl::StatusCode::kInternal)) << "no attempt is left";
+  EXPECT_TRUE(fail(1, absl::StatusCode::kInvalidArgument)) << "it would come again";
+}
+
 TEST(SchedulerCoreTest, LiveStalenessIsAskedForOneReportAtATime) {
   scheduler::SchedulerCore::Options options;
   options.times.shard_reports = absl::Seconds(1);

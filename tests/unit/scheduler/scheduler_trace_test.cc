@@ -170,6 +170,8 @@ std::string Describe(const scheduler::SchedulerNotice& notice) {
       return absl::StrCat("stall of ", notice.node, ": ", notice.text);
     case scheduler::SchedulerNotice::Kind::kStallOver:
       return absl::StrCat("stall of ", notice.node, " is over");
+    case scheduler::SchedulerNotice::Kind::kEnding:
+      return "ending";
     case scheduler::SchedulerNotice::Kind::kFailed:
       return absl::StrCat("failed: ", notice.node, ": ", notice.text, " (",
                           absl::StatusCodeToString(notice.code), ")");

@@ -30,6 +30,7 @@ class FakeTransport : public transport::Transport {
     absl::StatusOr<ParsedFrame> parsed = DecodeFrame(std::move(frame));
     EXPECT_TRUE(parsed.ok()) << parsed.status();
     sent.emplace_back(peer, parsed->header.step);
+    last = *parsed;
     return absl::OkStatus();
   }
   void Close(transport::PeerId peer) override { closed.push_back(peer); }
@@ -42,7 +43,8 @@ class FakeTransport : public transport::Transport {
   std::set<transport::PeerId> full, gone;
   std::vector<transport::PeerId> closed;
   std::vector<std::pair<transport::PeerId, int64_t>>
-      sent;  // with the step, which tells frames apart
+      sent;          // with the step, which tells frames apart
+  ParsedFrame last;  // that was sent
 
  private:
   HeapBufferSource heap_;

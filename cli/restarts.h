@@ -1,0 +1,80 @@
+// Restarts decides whether a run goes on in a new attempt after a failure
+// (cluster.max_restarts), and counts what that costs. An attempt is the time from the start of all
+// roles to the end of all of them; a new attempt resumes from the newest whole checkpoint.
+//
+// Not here: how an attempt ends (supervisor.h) and begins (run_command.cc).
+// Thread safety: one thread.
+#ifndef TANDEM_CLI_RESTARTS_H_
+#define TANDEM_CLI_RESTARTS_H_
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "scheduler/restarts.h"
+
+namespace tandem::cli {
+
+// Why an attempt has ended.
+struct AttemptFailure {
+  std::string text;          // for people: "worker 1 (pid 123) was ended by signal 9 (Killed)"
+  std::string node;          // the role that has failed; empty: not known
+  std::string error;         // of a role that says why it ends; empty: it was killed or is silent
+  int64_t step = -1;         // at which a worker has failed; -1: not known
+  bool comes_again = false;  // scheduler::ComesAgain
+  bool began = false;        // all roles had begun the attempt
+  bool ending = false;       // the job was ending, well or because a user has asked
+};
+
+// The value of tandem-scheduler's flag --restarts, and back. INVALID_ARGUMENT: it is none.
+std::string RestartsFlag(const scheduler::Restarts& restarts);
+absl::StatusOr<scheduler::Restarts> ParseRestartsFlag(const std::string& flag);
+
+class Restarts {
+ public:
+  // `most`: new attempts within an hour.
+  explicit Restarts(int most) : most_(most) {}
+
+  // Whether a new attempt follows. If not, why_not() says why, unless the job allows none at all.
+  bool Allow(absl::Time now, const AttemptFailure& failure);
+  const std::string& why_not() const { return why_not_; }
+  // A checkpoint is on the disk.
+  void OnSaved() { since_saved_ = 0; }
+  // A new attempt begins, in which workers do `steps_again` steps again from `step`.
+  void Begin(absl::Time now, const AttemptFailure& failure, int64_t step, int64_t steps_again);
+  // After Begin: `seconds` after the failure, all workers have finished a step.
+  void OnRecovered(double seconds);
+
+  // For the scheduler of the next attempt.
+  scheduler::Restarts ForScheduler(absl::Time now) const;
+  int count() const { return static_cast<int>(all_.size()); }
+  int most() const { return most_; }
+  // For the summary: an array with an object for each restart.
+  nlohmann::json Summary() const;
+
+ private:
+  struct One {
+    absl::Time at;
+    std::string why;
+    int64_t step = 0, steps_again = 0;
+    double seconds = 0;  // 0: not recovered yet
+  };
+  int RecentOnes(absl::Time now) const;
+
+  const int most_;
+  int since_saved_ = 0;  // restarts since the last checkpoint
+  std::vector<One> all_;
+  // Errors of roles with their steps: the same error at the same step would come again.
+  std::set<std::pair<std::string, int64_t>> errors_;
+  std::string why_not_;
+};
+
+}  // namespace tandem::cli
+
+#endif  // TANDEM_CLI_RESTARTS_H_

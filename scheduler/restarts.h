@@ -1,0 +1,27 @@
+// The restarts of a run: what the program that starts its roles tells each new scheduler of the
+// attempts before (cluster.max_restarts).
+#ifndef TANDEM_SCHEDULER_RESTARTS_H_
+#define TANDEM_SCHEDULER_RESTARTS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/time/time.h"
+
+namespace tandem::scheduler {
+
+// How often the program that starts the job has started all roles again, and at what cost.
+struct Restarts {
+  int count = 0;
+  double seconds = 0;       // from each failure to the next step that all workers have finished
+  int64_t steps_again = 0;  // done a second time
+  std::string last;         // why the last attempt has failed
+  absl::Time down_since;    // the monotonic time of this host at which it has failed
+  int left = 0;             // more of them may follow
+  // If none is left: the monotonic time from which one may follow again.
+  absl::Time left_again = absl::InfiniteFuture();
+};
+
+}  // namespace tandem::scheduler
+
+#endif  // TANDEM_SCHEDULER_RESTARTS_H_
