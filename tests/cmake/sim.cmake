@@ -1,4 +1,4 @@
-foreach(name world_test equality_test local_steps_test replay_test staleness_test store_test straggler_test
+foreach(name world_test equality_test lives_test local_steps_test replay_test staleness_test store_test straggler_test
              timing_test)
   tandem_test(${name} SRCS ${CMAKE_SOURCE_DIR}/tests/sim/${name}.cc DEPS tandem::sim LABELS sim
               TIMEOUT 600)  # hundreds of seeds; a sanitizer makes them many times slower

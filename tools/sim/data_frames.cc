@@ -26,7 +26,8 @@ void DataFrames::Send(const Outgoing& out) {
   }
   context_.trace.Frame(context_.agenda.now(), arrivals.empty() ? "lost" : "sent", out.to, h);
   for (const absl::Time at : arrivals) {
-    context_.agenda.At(at, [this, to = out.to, bytes = out.frame] { Deliver(to, bytes); });
+    context_.processes.At(out.to, at,
+                          [this, to = out.to, bytes = out.frame] { Deliver(to, bytes); });
   }
 }
 
@@ -35,7 +36,7 @@ void DataFrames::SendLetter(int from, int to, size_t bytes, std::function<void()
   const absl::Time now = context_.agenda.now();
   const absl::Time at = network_.RouteOnConnection(now, EndpointId::Worker(from),
                                                    EndpointId::Worker(to), bytes, kLetters);
-  context_.agenda.At(at, std::move(arrives));
+  context_.processes.At(EndpointId::Worker(to), at, std::move(arrives));
 }
 
 void DataFrames::Deliver(EndpointId to, const Frame& bytes) {

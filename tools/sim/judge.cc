@@ -14,7 +14,7 @@ Judge::Judge(const job::ResolvedJob& plan, const ToyModel& model, Options option
     : plan_(plan),
       model_(model),
       options_(std::move(options)),
-      ledger_(model),
+      ledger_(options_.ledger == nullptr ? std::make_shared<Ledger>(model) : options_.ledger),
       workers_(static_cast<size_t>(plan.workers())),
       computed_(plan.tables.size(), 0) {
   for (const job::GroupPlan& group : plan.groups) {
@@ -36,6 +36,10 @@ void Judge::OnEpoch(int rank, int64_t epoch, int64_t first_step) {
   worker.epoch_first_step = first_step;
 }
 
+void Judge::Resume(int rank, const TrainPosition& start) {
+  workers_[static_cast<size_t>(rank)] = {start.step(), start.epoch(), start.first_step()};
+}
+
 void Judge::OnPush(int rank, int64_t step) {
   int64_t& clock = workers_[static_cast<size_t>(rank)].clock;
   clock = std::max(clock, step + 1);
@@ -46,7 +50,7 @@ void Judge::OnUpdates(int rank, int64_t step, uint32_t table, absl::Span<const u
   std::set<uint32_t> ranges;
   for (const uint64_t key : keys) {
     const uint32_t range = map_->Find(table, Position(plan_.tables[table].salt, key));
-    if (table != DenseTable()) ledger_.Record(table, key, range, rank, step, norm);
+    if (table != DenseTable()) ledger_->Record(table, key, range, rank, step, norm);
     ranges.insert(range);
   }
   computed_[table] += ranges.size() * map_->Copies(table);  // each copy gets the update
@@ -60,7 +64,7 @@ void Judge::OnDenseUpdate(int rank, int64_t step, absl::Span<const uint64_t> blo
   const uint32_t table = DenseTable();
   const uint32_t range =
       DenseOnServers() ? map_->Find(table, Position(plan_.tables[table].salt, blocks[0])) : table;
-  ledger_.Record(table, ToyModel::kDenseKey, range, rank, step, norm);
+  ledger_->Record(table, ToyModel::kDenseKey, range, rank, step, norm);
   if (!DenseOnServers()) return Settle(range, rank, step, 1 / norm);
   OnUpdates(rank, step, table, blocks, norm);
 }
@@ -104,7 +108,7 @@ std::optional<uint32_t> Judge::FirstOfCopies(const server::UpdateRecord& record)
 }
 
 void Judge::Settle(uint32_t range, int rank, int64_t step, double share) {
-  const absl::Status settled = ledger_.Settle(range, rank, step, share);
+  const absl::Status settled = ledger_->Settle(range, rank, step, share);
   if (!settled.ok()) options_.fail(std::string(settled.message()));
 }
 
@@ -122,7 +126,7 @@ std::set<uint32_t> Judge::RangesOf(int rank, int64_t step) const {
 void Judge::CheckRead(int rank, int64_t step, uint32_t table, uint64_t key,
                       absl::Span<const float> row) {
   if (!options_.explain) return;
-  const auto taken = ledger_.Explain(table, key, row);
+  const auto taken = ledger_->Explain(table, key, row);
   if (!taken.ok()) {
     return options_.fail(
         absl::StrCat("worker ", rank, " step ", step,
@@ -141,7 +145,7 @@ void Judge::CheckDenseRead(int rank, int64_t step, absl::Span<const float> row) 
   if (quorum_ != nullptr) return quorum_->CheckRead(rank, row);
   if (!options_.explain || !JudgesDense()) return;
   const uint32_t table = DenseTable();
-  const auto taken = ledger_.Explain(table, ToyModel::kDenseKey, row);
+  const auto taken = ledger_->Explain(table, ToyModel::kDenseKey, row);
   if (!taken.ok()) {
     return options_.fail(absl::StrCat("worker ", rank, " step ", step,
                                       " has dense parameters that nobody ",
@@ -157,7 +161,7 @@ void Judge::CheckDenseRead(int rank, int64_t step, absl::Span<const float> row) 
 void Judge::CheckExact(int reader, int64_t step, uint32_t table, uint64_t key,
                        const std::vector<double>& taken) {
   for (int rank = 0; rank < plan_.workers(); ++rank) {
-    const double want = ledger_.WeightBefore(table, key, rank, step);
+    const double want = ledger_->WeightBefore(table, key, rank, step);
     if (std::abs(taken[static_cast<size_t>(rank)] - want) <= Ledger::kTolerance) continue;
     return options_.fail(absl::StrCat("worker ", reader, " reads table ", table, " key ", key,
                                       " with ", taken[static_cast<size_t>(rank)], " of worker ",
@@ -180,7 +184,7 @@ void Judge::CheckBounds(int reader, int64_t step, uint32_t table, uint64_t key,
     if (rank == reader && policy.batch == 0) {
       since = std::max(since, step - plan_.job.train().prefetch_steps());
     }
-    const double least = ledger_.WeightBefore(table, key, rank, since);
+    const double least = ledger_->WeightBefore(table, key, rank, since);
     if (taken[static_cast<size_t>(rank)] >= least - Ledger::kTolerance) continue;
     return options_.fail(absl::StrCat("worker ", reader, " step ", step, " reads table ", table,
                                       " key ", key, " with ", taken[static_cast<size_t>(rank)],
@@ -193,7 +197,7 @@ void Judge::CheckBounds(int reader, int64_t step, uint32_t table, uint64_t key,
 // evaluation contains these, too.
 void Judge::CheckEvaluated(int rank, uint32_t table, uint64_t key, absl::Span<const float> row) {
   if (!options_.explain) return;
-  const auto taken = ledger_.Explain(table, key, row);
+  const auto taken = ledger_->Explain(table, key, row);
   if (!taken.ok()) {
     return options_.fail(
         absl::StrCat("evaluation at worker ", rank, ": ", taken.status().message()));
@@ -206,7 +210,7 @@ void Judge::CheckEvaluated(int rank, uint32_t table, uint64_t key, absl::Span<co
   }
   // No batch may be open. (Dense rows are also checked in checkpoints, where a batch may be open.)
   for (int other = 0; on_servers && table != DenseTable() && other < plan_.workers(); ++other) {
-    if (PropertiesOf(table).batch == 0 || ledger_.AllSettled(table, key, other)) continue;
+    if (PropertiesOf(table).batch == 0 || ledger_->AllSettled(table, key, other)) continue;
     return options_.fail(absl::StrCat("evaluation at worker ", rank, ": an update of worker ",
                                       other, " for table ", table, " key ", key, " is still held"));
   }

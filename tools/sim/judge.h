@@ -22,6 +22,7 @@
 #include "job/job.h"
 #include "policies/policy.h"
 #include "proto/range_map.h"
+#include "proto/wire.pb.h"
 #include "server/update_record.h"
 #include "tools/sim/ledger.h"
 #include "tools/sim/quorum_judge.h"
@@ -36,12 +37,15 @@ class Judge {
     bool keep_ranges = false;  // for RangesOf
     std::function<void(const std::string& what)> fail;
     std::function<int64_t(int rank)> step_of;  // the current step of a worker
+    std::shared_ptr<Ledger> ledger;            // of all attempts of a run; null: a new one
   };
   // References must outlive this.
   Judge(const job::ResolvedJob& plan, const ToyModel& model, Options options);
 
   // Inputs. This map gives the range of each slice of a step. Ranges may move, but are not split.
   void set_ranges(std::shared_ptr<const RangeMap> map) { map_ = std::move(map); }
+  // The worker resumes from a checkpoint. Comes before its other inputs.
+  void Resume(int rank, const TrainPosition& start);
   void OnEpoch(int rank, int64_t epoch, int64_t first_step);
   void OnPush(int rank, int64_t step);
   void OnDelayedFinished() { delayed_finished_ = true; }
@@ -72,8 +76,11 @@ class Judge {
   void CheckGap(int rank, int64_t step);
 
   // (table, key) of all rows that were ever updated.
-  std::vector<std::pair<uint32_t, uint64_t>> Rows() const { return ledger_.Rows(); }
-  // The number of (worker, step, range) with rows of a table.
+  std::vector<std::pair<uint32_t, uint64_t>> Rows() const { return ledger_->Rows(); }
+  int64_t first_step_of_epoch(int rank) const {
+    return workers_[static_cast<size_t>(rank)].epoch_first_step;
+  }
+  // The number of (worker, step, range) with rows of a table, in this attempt.
   uint64_t computed(uint32_t table) const { return computed_[table]; }
   // Ranges in which the update of (rank, step) has rows.
   std::set<uint32_t> RangesOf(int rank, int64_t step) const;
@@ -107,7 +114,7 @@ class Judge {
   const ToyModel& model_;
   const Options options_;
   std::vector<std::unique_ptr<policies::UpdatePolicy>> policies_;  // by group
-  Ledger ledger_;
+  const std::shared_ptr<Ledger> ledger_;
   // By (range of the first copy, rank, step): the ranges that have recorded the update, until
   // all have.
   std::map<std::tuple<uint32_t, int, int64_t>, std::set<uint32_t>> told_;

@@ -14,7 +14,7 @@ void Ledger::Record(uint32_t table, uint64_t key, uint32_t range, int rank, int6
   workers.resize(static_cast<size_t>(model_.workers()));
   Updates& updates = workers[static_cast<size_t>(rank)];
   TANDEM_CHECK(updates.empty() || updates.back().step < step);
-  updates.push_back({step, model_.Ticket(rank, step, key), norm});
+  updates.push_back({step, model_.Ticket(rank, step, key), range, norm});
   open_[{range, rank, step}].push_back(&updates);
 }
 
@@ -33,6 +33,29 @@ absl::Status Ledger::Settle(uint32_t range, int rank, int64_t step, double share
   }
   open_.erase(it);
   return absl::OkStatus();
+}
+
+absl::Status Ledger::ReturnTo(absl::Span<const int64_t> steps, const std::set<Slice>& held) {
+  absl::Status lost;
+  open_.clear();
+  for (auto& [row, workers] : rows_) {
+    for (size_t rank = 0; rank < workers.size(); ++rank) {
+      Updates& updates = workers[rank];
+      while (!updates.empty() && updates.back().step >= steps[rank]) updates.pop_back();
+      for (One& one : updates) {
+        const Slice slice = {one.range, static_cast<int>(rank), one.step};
+        if (held.count(slice) > 0) {
+          one.weight = -1;
+          open_[slice].push_back(&updates);
+        } else if (one.weight < 0) {
+          lost = absl::InternalError(absl::StrCat("the checkpoint has lost the update of worker ",
+                                                  rank, " for step ", one.step, " of table ",
+                                                  row.first, " key ", row.second));
+        }
+      }
+    }
+  }
+  return lost;
 }
 
 const Ledger::Updates* Ledger::Find(uint32_t table, uint64_t key, int rank) const {

@@ -7,13 +7,16 @@
 // may not show an update before a shard has recorded its result (or before the allreduce has
 // summed it).
 //
+// If processes die, the run returns to a checkpoint, and so does the ledger (ReturnTo).
+//
 // Thread safety: none; one thread.
 #ifndef TANDEM_TOOLS_SIM_LEDGER_H_
 #define TANDEM_TOOLS_SIM_LEDGER_H_
 
+#include <compare>
 #include <cstdint>
 #include <map>
-#include <tuple>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -26,6 +29,14 @@ namespace tandem::sim {
 
 class Ledger {
  public:
+  // The update of worker `rank` for `step`, in one range.
+  struct Slice {
+    uint32_t range = 0;
+    int rank = 0;
+    int64_t step = 0;
+    friend auto operator<=>(const Slice&, const Slice&) = default;
+  };
+
   explicit Ledger(const ToyModel& model) : model_(model) {}
 
   // Worker `rank` has computed an update of this row, which is in `range`. Its gradient is `norm`
@@ -35,6 +46,11 @@ class Ledger {
   // Settles the update of (rank, step) in `range`: rows have taken `share` of each gradient.
   // INTERNAL if the update was never computed, or was settled before.
   absl::Status Settle(uint32_t range, int rank, int64_t step, double share);
+
+  // Returns to a checkpoint that has the steps of each worker `rank` below steps[rank]. Forgets
+  // all later updates. The updates that the checkpoint holds back count as not settled. INTERNAL if
+  // the checkpoint has neither applied nor held an update: it is lost.
+  absl::Status ReturnTo(absl::Span<const int64_t> steps, const std::set<Slice>& held);
 
   // The weight that the row has taken from each worker. INTERNAL if the row is not its initial
   // value minus the first settled updates of each worker, each of them once.
@@ -56,16 +72,17 @@ class Ledger {
  private:
   struct One {
     int64_t step = 0, ticket = 0;
+    uint32_t range = 0;
     double norm = 0;
     double weight = -1;  // below 0: not settled
   };
   using Updates = std::vector<One>;  // from one worker to one row, by step
   const Updates* Find(uint32_t table, uint64_t key, int rank) const;
 
-  const ToyModel& model_;
+  const ToyModel model_;
   std::map<std::pair<uint32_t, uint64_t>, std::vector<Updates>> rows_;
-  // By (range, rank, step): the lists that contain an update that is not settled yet.
-  std::map<std::tuple<uint32_t, int, int64_t>, std::vector<Updates*>> open_;
+  // The lists that contain an update that is not settled yet.
+  std::map<Slice, std::vector<Updates*>> open_;
 };
 
 }  // namespace tandem::sim

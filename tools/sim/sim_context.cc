@@ -10,9 +10,9 @@ void SimContext::Fail(const std::string& what) {
                                              absl::FormatDuration(agenda.elapsed()), ": ", what));
 }
 
-void SimContext::StartClock(std::function<void()> tick) {
-  agenda.After(options.tick * random.NextDouble(),
-               [this, tick = std::move(tick)] { agenda.Every(options.tick, tick); });
+void SimContext::StartClock(EndpointId id, std::function<void()> tick) {
+  processes.After(id, options.tick * random.NextDouble(),
+                  [this, id, tick = std::move(tick)] { processes.Every(id, options.tick, tick); });
 }
 
 }  // namespace tandem::sim

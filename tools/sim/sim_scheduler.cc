@@ -16,6 +16,12 @@ constexpr absl::Duration kLongestBreak = absl::Seconds(1);
 scheduler::SchedulerCore::Options CoreOptions(const WorldOptions& options) {
   scheduler::SchedulerCore::Options core;
   core.models.run = options.run;
+  core.models.attempt = options.attempt;
+  core.models.resume = options.resume.has_value();
+  if (!options.resume.has_value()) return core;
+  core.models.init_from = options.resume->folder;
+  core.models.step = options.resume->step;
+  core.models.before = options.resume->record;
   return core;
 }
 
@@ -34,6 +40,11 @@ size_t SimScheduler::NodeOf(EndpointId id) const {
   return static_cast<size_t>(first + id.index);
 }
 
+EndpointId SimScheduler::EndpointOf(size_t node) const {
+  const int n = static_cast<int>(node), servers = context_.plan.servers();
+  return n < servers ? EndpointId::Shard(n, 0) : EndpointId::Worker(n - servers);
+}
+
 void SimScheduler::Register() {
   for (int index = 0; index < context_.plan.servers(); ++index) {
     Register(EndpointId::Shard(index, 0));
@@ -42,7 +53,7 @@ void SimScheduler::Register() {
 }
 
 void SimScheduler::StartClock() {
-  context_.StartClock([this] { Step(scheduler::SchedulerEvent()); });
+  context_.StartClock(EndpointId::Scheduler(), [this] { Step(scheduler::SchedulerEvent()); });
 }
 
 void SimScheduler::StartAccidents() {
@@ -53,7 +64,7 @@ void SimScheduler::StartAccidents() {
 
 void SimScheduler::RequestCheckpoints() {
   for (const absl::Duration checkpoint : context_.options.checkpoints) {
-    context_.agenda.After(checkpoint, [this] {
+    context_.processes.After(EndpointId::Scheduler(), checkpoint, [this] {
       scheduler::SchedulerEvent event;
       event.kind = scheduler::SchedulerEvent::Kind::kCheckpoint;
       event.text = "in the middle";
@@ -71,7 +82,7 @@ void SimScheduler::Register(EndpointId id) {
   request.set_role(server ? tandem::Register::SERVER : tandem::Register::WORKER);
   const bool of_worker = server && id.index >= context_.plan.server_processes();
   request.set_index(of_worker ? -1 : id.index);
-  request.set_incarnation(IncarnationOf(context_.plan, id));
+  request.set_incarnation(context_.processes.IncarnationOf(id));
   const int endpoints = server ? context_.plan.shards_per_server() : 1;
   for (int i = 0; i < endpoints; ++i) {
     request.add_endpoint(absl::StrCat("sim://", id.index, "/", i));
@@ -111,11 +122,12 @@ void SimScheduler::Send(EndpointId from, const Control& control) {
   event.kind = scheduler::SchedulerEvent::Kind::kControl;
   event.connection = connection.number;
   event.control = control;
-  context_.agenda.At(Arrival(&connection.last_up), [this, event, &connection] {
+  const auto arrives = [this, event, &connection] {
     if (event.connection != connection.number) return;
     connection.away = false;
     Step(event);
-  });
+  };
+  context_.processes.At(EndpointId::Scheduler(), Arrival(&connection.last_up), arrives);
 }
 
 void SimScheduler::Step(const scheduler::SchedulerEvent& event) {
@@ -133,9 +145,11 @@ void SimScheduler::Step(const scheduler::SchedulerEvent& event) {
     }
     stopping_ |= send.control.command().kind() == Command::STOP;
     const size_t node = send.connection % connections_.size();
-    context_.agenda.At(Arrival(&connections_[node].last_down), [this, send, node] {
-      if (send.connection == connections_[node].number) Deliver(node, send.control);
-    });
+    context_.processes.At(EndpointOf(node), Arrival(&connections_[node].last_down),
+                          [this, send, node] {
+                            if (send.connection == connections_[node].number)
+                              Deliver(node, send.control);
+                          });
   }
   effects_.Clear();
 }
@@ -146,18 +160,39 @@ void SimScheduler::Deliver(size_t node, const Control& control) {
                             control.has_view() ? absl::StrCat("view ", control.view().number())
                                                : control.ShortDebugString()));
   if (control.has_failure()) {
-    return context_.Fail(absl::StrCat("the scheduler ends the job: ", control.failure().node(),
-                                      ": ", control.failure().reason()));
+    // The process leaves: its connections close in an orderly way.
+    const EndpointId process = context_.processes.Of(EndpointOf(node));
+    context_.processes.Kill(process);
+    return Disconnect(process, scheduler::SchedulerEvent::Kind::kClosed);
   }
   if (control.has_barrier_release()) checkpoint_writer_.erase(control.barrier_release().name());
-  const int servers = context_.plan.servers();
-  const int n = static_cast<int>(node);
-  arrive_(n < servers ? EndpointId::Shard(n, 0) : EndpointId::Worker(n - servers), control);
+  arrive_(EndpointOf(node), control);
   if (!control.has_command() || control.command().kind() != Command::STOP) return;
+  Disconnect(node, scheduler::SchedulerEvent::Kind::kClosed);
+}
+
+void SimScheduler::Disconnect(size_t node, scheduler::SchedulerEvent::Kind kind) {
   scheduler::SchedulerEvent event;
-  event.kind = scheduler::SchedulerEvent::Kind::kClosed;
+  event.kind = kind;
   event.connection = connections_[node].number;
-  context_.agenda.After(kLinkDelay, [this, event] { Step(event); });
+  event.why = absl::UnavailableError("closed by the peer's system");
+  const absl::Time at = std::max(connections_[node].last_up, context_.agenda.now() + kLinkDelay);
+  context_.processes.At(EndpointId::Scheduler(), at, [this, event] { Step(event); });
+}
+
+void SimScheduler::Disconnect(EndpointId process, scheduler::SchedulerEvent::Kind kind) {
+  for (size_t node = 0; node < connections_.size(); ++node) {
+    if (context_.processes.Of(EndpointOf(node)) == process) Disconnect(node, kind);
+  }
+}
+
+void SimScheduler::HoldBack(EndpointId process, bool up, absl::Duration length) {
+  for (size_t node = 0; node < connections_.size(); ++node) {
+    if (context_.processes.Of(EndpointOf(node)) != process) continue;
+    Connection& connection = connections_[node];
+    absl::Time& last = up ? connection.last_up : connection.last_down;
+    last = std::max(last, context_.agenda.now() + length);
+  }
 }
 
 // ---- accidents --------------------------------------------------------------------------------
@@ -168,13 +203,14 @@ void SimScheduler::Deliver(size_t node, const Control& control) {
 void SimScheduler::BreakSomeConnection() {
   const absl::Duration wait =
       absl::Seconds(context_.random.Exponential() / context_.options.breaks_per_second);
-  context_.agenda.After(wait, [this] {
+  context_.processes.After(EndpointId::Scheduler(), wait, [this] {
     if (core_.done() || stopping_) return;
     const int rank =
         static_cast<int>(context_.random.Uniform(static_cast<uint64_t>(context_.plan.workers())));
     const EndpointId worker = EndpointId::Worker(rank);
     Connection& connection = connections_[NodeOf(worker)];
-    if (core_.view().number() > 0 && !connection.away) Break(worker, &connection);
+    const bool there = context_.processes.alive(worker) && !connection.away;
+    if (core_.view().number() > 0 && there) Break(worker, &connection);
     BreakSomeConnection();
   });
 }
@@ -190,7 +226,7 @@ void SimScheduler::Break(EndpointId worker, Connection* connection) {
   ++breaks_;
   Step(event);
   const absl::Duration length = context_.options.break_length * context_.random.Exponential();
-  context_.agenda.After(std::min(length, kLongestBreak), [this, worker, connection] {
+  context_.processes.After(worker, std::min(length, kLongestBreak), [this, worker, connection] {
     connection->broken = false;
     Register(worker);
   });
@@ -200,7 +236,7 @@ void SimScheduler::Break(EndpointId worker, Connection* connection) {
 void SimScheduler::MoveSomeRange() {
   const absl::Duration wait =
       absl::Seconds(context_.random.Exponential() / context_.options.moves_per_second);
-  context_.agenda.After(wait, [this] {
+  context_.processes.After(EndpointId::Scheduler(), wait, [this] {
     if (core_.done()) return;
     const uint64_t ranges = static_cast<uint64_t>(core_.view().range_size());
     if (ranges > 0 && checkpoint_writer_.empty()) {

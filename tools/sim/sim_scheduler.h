@@ -1,8 +1,8 @@
 // The scheduler of a simulated world, and one connection to it from each process. Connections
 // neither lose nor reorder messages, with one exception: entries into barriers and releases from
 // them may be dropped, because their senders repeat them. Connections of workers may break:
-// messages in flight are lost, and the worker registers again on a new connection. This class also
-// moves ranges at random.
+// messages in flight are lost, and the worker registers again on a new connection. A process that
+// hears of the job's failure leaves. This class also moves ranges at random.
 //
 // Thread safety: none; one thread.
 #ifndef TANDEM_TOOLS_SIM_SIM_SCHEDULER_H_
@@ -38,9 +38,17 @@ class SimScheduler {
   void Send(EndpointId from, const Control& control);
   void Beat(EndpointId from, uint64_t progress, int64_t step, const Activity& activity);
 
+  // The connections of a process that has ended: the scheduler gets what was sent before, and then
+  // this event (kLost or kClosed).
+  void Disconnect(EndpointId process, scheduler::SchedulerEvent::Kind kind);
+  // A connection that is half open: in one direction (`up`: to the scheduler) all messages sent
+  // from now on arrive after `length`.
+  void HoldBack(EndpointId process, bool up, absl::Duration length);
+
   const scheduler::SchedulerCore& core() const { return core_; }
-  int moves() const { return moves_; }    // of ranges
-  int breaks() const { return breaks_; }  // of connections
+  bool stopping() const { return stopping_; }  // the job has ended well, and STOP is on its way
+  int moves() const { return moves_; }         // of ranges
+  int breaks() const { return breaks_; }       // of connections
 
  private:
   struct Connection {
@@ -51,6 +59,8 @@ class SimScheduler {
   };
 
   size_t NodeOf(EndpointId id) const;
+  EndpointId EndpointOf(size_t node) const;
+  void Disconnect(size_t node, scheduler::SchedulerEvent::Kind kind);
   void Register(EndpointId id);
   // The arrival time of a message that is sent now, after all earlier ones in this direction.
   absl::Time Arrival(absl::Time* last);

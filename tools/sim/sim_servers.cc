@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "server/checkpoint_directory.h"
 #include "server/replay.h"
 
 namespace tandem::sim {
@@ -21,7 +22,7 @@ absl::Status SimServers::Init() {
   servers_.resize(static_cast<size_t>(plan.servers()));
   for (int index = 0; index < plan.servers(); ++index) {
     Server& server = servers_[static_cast<size_t>(index)];
-    const uint64_t incarnation = IncarnationOf(plan, EndpointId::Shard(index, 0));
+    const uint64_t incarnation = context_.processes.IncarnationOf(EndpointId::Shard(index, 0));
     server.core = std::make_unique<server::ServerCore>(plan, incarnation);
     server.shards.resize(static_cast<size_t>(plan.shards_per_server()));
     for (int s = 0; s < plan.shards_per_server(); ++s) {
@@ -46,12 +47,12 @@ void SimServers::StartClocks() {
 void SimServers::StartClocksOf(int index) {
   for (int s = 0; s < context_.plan.shards_per_server(); ++s) {
     const EndpointId id = EndpointId::Shard(index, s);
-    context_.StartClock([this, id] {
+    context_.StartClock(id, [this, id] {
       shard(id).core->OnTick(context_.agenda.now(), &shard_effects_);
       AfterShard(id);
     });
   }
-  context_.agenda.Every(kSimBeat, [this, index] {
+  context_.processes.Every(EndpointId::Shard(index, 0), kSimBeat, [this, index] {
     Server& server = servers_[static_cast<size_t>(index)];
     scheduler_.Beat(EndpointId::Shard(index, 0), ++server.beats, 0,
                     server.shards[0].core->Waiting(context_.agenda.now()));
@@ -110,7 +111,7 @@ void SimServers::AfterServer(int index) {
       const EndpointId id = EndpointId::Shard(index, s);
       absl::Time& heard = shard(id).heard;
       heard = std::max(heard, context_.agenda.now() + context_.ViewDelay());
-      context_.agenda.At(heard, [this, id, task] {
+      context_.processes.At(id, heard, [this, id, task] {
         shard(id).tasks.push_back(task);
         DoTasks(id);
       });
@@ -129,6 +130,7 @@ void SimServers::DoTasks(EndpointId id) {
 
 void SimServers::DoTask(EndpointId id, const server::ShardTask& task) {
   server::ShardCore& core = *shard(id).core;
+  absl::Status done;
   ShardReport report;
   switch (task.kind) {
     case server::ShardTask::Kind::kCheckpoint:
@@ -136,8 +138,7 @@ void SimServers::DoTask(EndpointId id, const server::ShardTask& task) {
       return ContinueCheckpoint(id, task);
     case server::ShardTask::Kind::kView:
       context_.Log(absl::StrCat(id.DebugString(), " learns view ", task.map->view()));
-      core.OnView(context_.agenda.now(), task.map, &shard_effects_);
-      AfterShard(id);
+      done = InstallView(id, task);
       break;
     case server::ShardTask::Kind::kFinishDelayed:
       if (context_.judge != nullptr) context_.judge->OnDelayedFinished();
@@ -149,9 +150,21 @@ void SimServers::DoTask(EndpointId id, const server::ShardTask& task) {
       break;
   }
   servers_[static_cast<size_t>(id.index)].core->OnShardDone(
-      task.id, absl::OkStatus(), task.kind == server::ShardTask::Kind::kReport ? &report : nullptr,
+      task.id, done, task.kind == server::ShardTask::Kind::kReport ? &report : nullptr,
       &server_effects_);
   AfterServer(id.index);
+}
+
+// The first view also loads the checkpoint, as in a live server.
+absl::Status SimServers::InstallView(EndpointId id, const server::ShardTask& task) {
+  server::ShardCore& core = *shard(id).core;
+  const bool first = core.ranges().view() == 0;
+  core.OnView(context_.agenda.now(), task.map, &shard_effects_);
+  AfterShard(id);
+  if (!first || !task.view->resume()) return absl::OkStatus();
+  TANDEM_ASSIGN_OR_RETURN(const server::CheckpointReader saved,
+                          server::CheckpointReader::Open(task.view->init_from()));
+  return saved.ResumeRanges(core.ranges().Owned(), context_.buffers);
 }
 
 // Writes one slice of a checkpoint, then continues later. Files take no time.
@@ -163,6 +176,7 @@ void SimServers::ContinueCheckpoint(EndpointId id, const server::ShardTask& task
   if (file->has_value()) {
     const absl::Status added =
         checkpoints_.Add(task.path, (*file)->name, (*file)->encoder.Finish());
+    if (!context_.processes.alive(id)) return;  // it has died while it wrote
     if (!added.ok()) return context_.Fail(added.ToString());
   }
   if (checkpoint->done()) {
@@ -172,8 +186,8 @@ void SimServers::ContinueCheckpoint(EndpointId id, const server::ShardTask& task
     AfterServer(id.index);
     return DoTasks(id);
   }
-  context_.agenda.After(context_.options.fetch * context_.random.NextDouble(),
-                        [this, id, task] { ContinueCheckpoint(id, task); });
+  context_.processes.After(id, context_.options.fetch * context_.random.NextDouble(),
+                           [this, id, task] { ContinueCheckpoint(id, task); });
 }
 
 // ---- a shard ----------------------------------------------------------------------------------

@@ -84,6 +84,7 @@ class SimServers {
   void AfterServer(int index);
   void DoTasks(EndpointId id);
   void DoTask(EndpointId id, const server::ShardTask& task);
+  absl::Status InstallView(EndpointId id, const server::ShardTask& task);
   void ContinueCheckpoint(EndpointId id, const server::ShardTask& task);
   void AfterShard(EndpointId id);
   void CountOpenSteps(EndpointId id);

@@ -10,6 +10,9 @@
 #include "base/hash.h"
 #include "base/status_macros.h"
 #include "data/service_trace.h"
+#include "server/checkpoint_directory.h"
+#include "worker/dense/load_dense.h"
+#include "worker/resume_position.h"
 
 namespace tandem::sim {
 
@@ -25,7 +28,6 @@ absl::StatusOr<std::unique_ptr<SimWorkers::Worker>> SimWorkers::NewWorker(
     int rank, const worker::MakeTaskRunner& make_runner) {
   const job::ResolvedJob& plan = context_.plan;
   auto worker = std::make_unique<Worker>();
-  const uint64_t incarnation = IncarnationOf(context_.plan, EndpointId::Worker(rank));
   const uint64_t seed =
       context_.options.service_seed.value_or(HashCombine(plan.job.seed(), context_.options.seed));
   TANDEM_ASSIGN_OR_RETURN(worker->step_times, data::OpenStepTimes(plan, seed, rank));
@@ -33,7 +35,8 @@ absl::StatusOr<std::unique_ptr<SimWorkers::Worker>> SimWorkers::NewWorker(
   worker::DenseParameters& dense = worker->runner->dense();
   worker::TrainerCore::Options options;
   options.rank = rank;
-  options.incarnation = incarnation;
+  options.incarnation = context_.processes.IncarnationOf(EndpointId::Worker(rank));
+  options.attempt = context_.options.attempt;
   options.client.resend_after = context_.options.resend;
   options.client.frame_bytes = context_.options.frame_bytes;
   options.control_resend = context_.options.resend;
@@ -41,12 +44,39 @@ absl::StatusOr<std::unique_ptr<SimWorkers::Worker>> SimWorkers::NewWorker(
   options.checkpoint_path = "model";
   options.evaluate = context_.options.evaluate && worker->runner->has_test_data();
   options.estimated_rows = worker->runner->EstimatedRows();
+  std::string own_state;
+  if (context_.options.resume.has_value()) {
+    TANDEM_RETURN_IF_ERROR(LoadCheckpoint(rank, worker->runner.get(), &options, &own_state));
+  }
   TANDEM_ASSIGN_OR_RETURN(worker->core,
                           worker::TrainerCore::New(plan, options, dense, context_.buffers));
   if (plan.dense_table < 0) {
     TANDEM_ASSIGN_OR_RETURN(worker->collectives, NewCollectives(rank, worker.get()));
+    TANDEM_RETURN_IF_ERROR(worker->collectives->reduction().SetState(own_state));
   }
   return worker;
+}
+
+// As a live worker does it before its trainer exists.
+absl::Status SimWorkers::LoadCheckpoint(int rank, worker::TaskRunner* runner,
+                                        worker::TrainerCore::Options* options,
+                                        std::string* own_state) {
+  const job::ResolvedJob& plan = context_.plan;
+  if (job::SumsByQuorum(plan.job)) {
+    return absl::UnimplementedError("the simulated world resumes no sums of a quorum");
+  }
+  const RunRecord& record = context_.options.resume->record;
+  const std::string& folder = context_.options.resume->folder;
+  TANDEM_ASSIGN_OR_RETURN(options->start, worker::ResumePosition(record, rank, plan.workers()));
+  first_epoch_ = options->start->epoch();
+  if (rank == 0 && record.worker(0).has_best()) options->best = record.worker(0).best();
+  if (rank == 0) options->epochs_to_first_judged = record.worker(0).epochs_to_first_judged();
+  if (context_.judge != nullptr) context_.judge->Resume(rank, *options->start);
+  TANDEM_RETURN_IF_ERROR(runner->StartAt(options->start->epoch(), options->start->rows()));
+  TANDEM_RETURN_IF_ERROR(worker::LoadDense(plan, folder, runner->Parameters(), &runner->dense()));
+  TANDEM_ASSIGN_OR_RETURN(const auto saved, server::CheckpointReader::Open(folder));
+  TANDEM_ASSIGN_OR_RETURN(*own_state, saved.ReadWorkerState(rank));
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<SimCollectives>> SimWorkers::NewCollectives(int rank,
@@ -61,7 +91,7 @@ absl::StatusOr<std::unique_ptr<SimCollectives>> SimWorkers::NewCollectives(int r
     };
     outside.now = [this] { return context_.agenda.now(); };
     outside.wake = [this, rank](absl::Time at) {
-      context_.agenda.At(at, [this, rank] {
+      context_.processes.At(EndpointId::Worker(rank), at, [this, rank] {
         this->worker(rank).quorum->Wake();
         ProgressCollectives(rank);
       });
@@ -82,12 +112,12 @@ void SimWorkers::StartClocks() {
 }
 
 void SimWorkers::StartClocksOf(int rank) {
-  context_.StartClock([this, rank] {
+  context_.StartClock(EndpointId::Worker(rank), [this, rank] {
     worker(rank).core->OnTick(context_.agenda.now(), &effects_);
     AfterTrainer(rank);
     ProgressCollectives(rank);  // resends lost frames
   });
-  context_.agenda.Every(kSimBeat, [this, rank] {
+  context_.processes.Every(EndpointId::Worker(rank), kSimBeat, [this, rank] {
     const worker::TrainerCore& core = *worker(rank).core;
     scheduler_.Beat(EndpointId::Worker(rank), core.progress_count(), core.step(),
                     core.Doing(context_.agenda.now(), WaitingForOthers(rank)));
@@ -123,7 +153,8 @@ void SimWorkers::OnView(int rank, const View& view) {
   absl::StatusOr<std::shared_ptr<const RangeMap>> map =
       RangeMap::FromView(view, context_.plan.sizes());
   if (!map.ok()) return context_.Fail(map.status().ToString());
-  context_.agenda.After(context_.ViewDelay(), [this, rank, map = *map] {
+  const absl::Duration delay = context_.ViewDelay();
+  context_.processes.After(EndpointId::Worker(rank), delay, [this, rank, map = *map] {
     context_.Log(absl::StrCat("worker ", rank, " learns view ", map->view()));
     worker(rank).core->OnView(context_.agenda.now(), map, &effects_);
     AfterTrainer(rank);
@@ -193,6 +224,31 @@ void SimWorkers::ToScheduler(int rank, const Control& control) {
   scheduler_.Send(EndpointId::Worker(rank), control);
 }
 
+// A process of the world has died, and the system of its host has closed its connections. As in a
+// live worker, the client resends, and a lost link to another worker is reported to the scheduler.
+void SimWorkers::OnDeath(EndpointId process) {
+  for (int rank = 0; rank < context_.plan.workers(); ++rank) {
+    const absl::Duration delay = context_.options.network.delay + context_.ViewDelay();
+    context_.processes.After(EndpointId::Worker(rank), delay, [this, rank, process] {
+      Worker& w = worker(rank);
+      for (int s = 0; s < context_.plan.shards(); ++s) {
+        const EndpointId shard = EndpointId::Shard(s / context_.plan.shards_per_server(),
+                                                   s % context_.plan.shards_per_server());
+        if (context_.processes.Of(shard) != process) continue;
+        w.core->OnLost(context_.agenda.now(), shard, "broken");
+      }
+      if (process.role != Role::kWorker) return;
+      w.core->OnLost(context_.agenda.now(), process, "broken");
+      if (w.collectives == nullptr || w.stopped) return;
+      Control control;
+      control.mutable_failure()->set_culprit(process.Pack());
+      control.mutable_failure()->set_code(static_cast<int>(absl::StatusCode::kUnavailable));
+      control.mutable_failure()->set_reason("the link is broken");
+      scheduler_.Send(EndpointId::Worker(rank), control);
+    });
+  }
+}
+
 // ---- tasks ------------------------------------------------------------------------------------
 
 void SimWorkers::StartTask(int rank, worker::TrainerTask task) {
@@ -212,7 +268,8 @@ void SimWorkers::StartTask(int rank, worker::TrainerTask task) {
     if (!least.empty()) delay = std::max(delay, least[static_cast<size_t>(rank)]);
     compute->slot->computed = delay;
   }
-  context_.agenda.After(delay, [this, rank, task = std::move(task)] { FinishTask(rank, task); });
+  context_.processes.After(EndpointId::Worker(rank), delay,
+                           [this, rank, task = std::move(task)] { FinishTask(rank, task); });
 }
 
 // Starts a task that ends when all workers have done their parts.
@@ -250,8 +307,8 @@ void SimWorkers::ProgressCollectives(int rank) {
     for (const Outgoing& segment : segments_) frames_.Send(segment);
     segments_.clear();
     if (w.with_others.empty() || !w.collectives->over()) return;
-    context_.agenda.After(
-        absl::ZeroDuration(),
+    context_.processes.After(
+        EndpointId::Worker(rank), absl::ZeroDuration(),
         [this, rank, task = std::move(w.with_others.front())] { FinishTask(rank, task); });
     w.with_others.pop_front();
     if (w.with_others.empty()) return;
@@ -268,6 +325,7 @@ Activity SimWorkers::WaitingForOthers(int rank) const {
 
 void SimWorkers::FinishTask(int rank, const worker::TrainerTask& task) {
   const absl::Status status = RunTask(rank, task);
+  if (!context_.processes.alive(EndpointId::Worker(rank))) return;  // it has died while it wrote
   worker(rank).core->OnTaskDone(context_.agenda.now(), task, status, &effects_);
   AfterTrainer(rank);
 }

@@ -44,6 +44,7 @@ class SimWorkers {
 
   void OnControl(int rank, const Control& control);
   void OnFrame(int rank, const ParsedFrame& frame);
+  void OnDeath(EndpointId process);
 
   // A line for each worker with what it does or waits for.
   std::string WhoWaits() const;
@@ -54,7 +55,8 @@ class SimWorkers {
   uint64_t rows_cached() const;  // rows that all workers took from their caches
   uint64_t frames_resent() const;
   int evaluations() const { return evaluations_; }
-  int resumes() const { return resumes_; }  // of options.resume_dense
+  int resumes() const { return resumes_; }              // of options.resume_dense
+  int64_t first_epoch() const { return first_epoch_; }  // of this attempt
 
  private:
   struct Worker {
@@ -78,6 +80,8 @@ class SimWorkers {
   Worker& worker(int rank) const { return *workers_[static_cast<size_t>(rank)]; }
   absl::StatusOr<std::unique_ptr<Worker>> NewWorker(int rank,
                                                     const worker::MakeTaskRunner& make_runner);
+  absl::Status LoadCheckpoint(int rank, worker::TaskRunner* runner,
+                              worker::TrainerCore::Options* options, std::string* own_state);
   absl::StatusOr<std::unique_ptr<SimCollectives>> NewCollectives(int rank, Worker* worker);
   void StartClocksOf(int rank);
   void OnView(int rank, const View& view);
@@ -105,6 +109,7 @@ class SimWorkers {
   worker::TrainerEffects effects_;
   std::vector<Outgoing> segments_;  // frames of collectives to send; scratch
   int evaluations_ = 0, resumes_ = 0;
+  int64_t first_epoch_ = 0;
   std::map<worker::CheckpointId, Gathered> gathered_;
 };
 

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/hash.h"
 #include "base/status_macros.h"
+#include "worker/resume_position.h"
 
 namespace tandem::sim {
 
@@ -18,6 +19,14 @@ absl::StatusOr<std::unique_ptr<worker::TaskRunner>> ToyRunner::New(const job::Re
       new ToyRunner(plan, rank, model, evaluate, judge, std::move(dense)));
 }
 
+absl::Status ToyRunner::StartAt(int64_t epoch, int64_t rows) {
+  epoch_ = epoch;
+  const int64_t batches = model_.options().batches[static_cast<size_t>(rank_)];
+  for (; rows > 0 && batches_ < batches; ++batches_) rows -= model_.Samples(rank_, epoch, batches_);
+  if (rows == 0 || rows > worker::kAllRows / 2) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("worker ", rank_, " resumes within a batch"));
+}
+
 absl::Status ToyRunner::Fetch(worker::StepSlot* slot) {
   if (slot->epoch != epoch_) {
     epoch_ = slot->epoch;
@@ -25,7 +34,7 @@ absl::Status ToyRunner::Fetch(worker::StepSlot* slot) {
     judge_.OnEpoch(rank_, epoch_, slot->step);
   }
   const int64_t index = batches_++;  // skipped steps take no batch
-  batch_in_slot_[slot] = {slot->epoch, index};
+  batch_in_slot_[slot] = {slot->epoch, slot->step - judge_.first_step_of_epoch(rank_)};
   model_.FillBatch(rank_, slot->epoch, index, &slot->batch);
   return absl::OkStatus();
 }

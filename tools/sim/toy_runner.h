@@ -36,6 +36,7 @@ class ToyRunner final : public worker::TaskRunner {
   bool has_test_data() const override { return evaluate_; }
   int64_t EstimatedRows() const override { return 0; }
 
+  absl::Status StartAt(int64_t epoch, int64_t rows) override;
   absl::Status Fetch(worker::StepSlot* slot) override;
   absl::Status FetchTest(worker::StepSlot* slot, bool first, worker::HeldOut rows) override;
   absl::Status Compute(worker::StepSlot* slot) override;
@@ -65,9 +66,11 @@ class ToyRunner final : public worker::TaskRunner {
   const std::unique_ptr<worker::DenseParameters> dense_;
   HeapBufferSource buffers_;
   int64_t epoch_ = -1, test_index_ = 0;
-  int64_t batches_ = 0;                                                           // of this epoch
-  std::map<const worker::StepSlot*, std::pair<int64_t, int64_t>> batch_in_slot_;  // (epoch, index)
-  int evaluations_ = 0;                                                           // rank 0: merged
+  int64_t batches_ = 0;  // of this epoch
+  // (epoch, the step's number in it). Workers that take steps together have their batches of the
+  // same number in it.
+  std::map<const worker::StepSlot*, std::pair<int64_t, int64_t>> batch_in_slot_;
+  int evaluations_ = 0;  // rank 0: merged
 };
 
 }  // namespace tandem::sim

@@ -43,6 +43,7 @@ worker::MakeTaskRunner World::MakeToy() {
   judge.explain = context_.options.explain;
   judge.keep_ranges = context_.options.log_events;
   judge.fail = [this](const std::string& what) { context_.Fail(what); };
+  judge.ledger = context_.options.ledger;
   judge.step_of = [this](int rank) { return steps(rank); };
   judge_ = std::make_unique<Judge>(context_.plan, *model_, std::move(judge));
   context_.judge = judge_.get();
@@ -53,7 +54,14 @@ worker::MakeTaskRunner World::MakeToy() {
 
 // ---- the run ----------------------------------------------------------------------------------
 
-void World::StartClocks() {
+absl::Status World::Run() {
+  Begin();
+  while (!ended()) RunNext();
+  return Finish();
+}
+
+void World::Begin() {
+  scheduler_.Register();
   scheduler_.StartClock();
   servers_.StartClocks();
   workers_.StartClocks();
@@ -61,17 +69,16 @@ void World::StartClocks() {
   scheduler_.StartAccidents();
 }
 
-bool World::Ended() const { return scheduler_.core().done() || !context_.failure.ok(); }
-
-bool World::Settled() const { return servers_.Settled(scheduler_.core().view().number()); }
-
-absl::Status World::Run() {
-  scheduler_.Register();
-  StartClocks();
-  while (!Ended()) RunNext();
+absl::Status World::Finish() {
   const absl::Status& result = scheduler_.core().result();
-  if (context_.failure.ok() && !result.ok()) context_.Fail(result.ToString());
-  while (context_.failure.ok() && !Settled()) RunNext();  // moving ranges arrive
+  if (context_.failure.ok() && !result.ok()) {
+    context_.Fail(absl::StrCat("the scheduler ends the job: ", result.message()));
+  }
+  // Moving ranges arrive, and stopped processes continue.
+  const auto settled = [this] {
+    return servers_.Settled(scheduler_.core().view().number()) && !context_.processes.AnyStopped();
+  };
+  while (context_.failure.ok() && !settled()) RunNext();
   if (context_.failure.ok()) CheckEnd();
   if (context_.failure.ok() || absl::IsCancelled(context_.failure)) return context_.failure;
   absl::Status failure = absl::InternalError(
@@ -97,7 +104,7 @@ void World::CheckEnd() {
     if (workers_.core(rank).finished()) continue;
     context_.Fail(absl::StrCat("worker ", rank, " has not finished"));
   }
-  if (!DenseOnServers()) CheckReplicas();
+  if (context_.plan.dense_table < 0) CheckReplicas();
   if (judge_ != nullptr) CheckFinalRows();
   CheckCounts();
   if (judge_ == nullptr) return;
@@ -116,7 +123,8 @@ void World::CheckFinalRows() {
   for (const auto& [table, key] : judge_->Rows()) {
     if (table != judge_->DenseTable()) judge_->CheckEvaluated(0, table, key, Row(table, key));
   }
-  for (int rank = 0; rank < (DenseOnServers() ? 1 : context_.plan.workers()); ++rank) {
+  const bool on_servers = context_.plan.dense_table >= 0;
+  for (int rank = 0; rank < (on_servers ? 1 : context_.plan.workers()); ++rank) {
     judge_->CheckDenseEvaluated(rank, DenseValues(rank));
   }
 }
@@ -125,7 +133,9 @@ void World::CheckCounts() {
   for (const job::TablePlan& table : context_.plan.tables) {
     const server::UpdateStats stats = Stats(table.id);
     const uint64_t sent = workers_.updates_sent(table.id);
-    const uint64_t ended = stats.applied + stats.merged + stats.dropped;
+    const absl::optional<ResumeFrom>& resume = context_.options.resume;
+    const uint64_t held = resume.has_value() ? resume->held[table.id] : 0;
+    const uint64_t ended = stats.applied + stats.merged + stats.dropped - held;
     const uint64_t computed = judge_ == nullptr ? sent : judge_->computed(table.id);
     // A run that ends early keeps held-back updates for a resumed run.
     const absl::optional<BestEvaluation>& best = report().best;
@@ -157,7 +167,8 @@ void World::CheckSumsMissed() {
 
 void World::CheckEvaluations() {
   const bool every_epoch = context_.plan.job.evaluation().every_epochs() == 1;
-  const int epochs = every_epoch ? static_cast<int>(workers_.core(0).epoch()) + 1 : 1;
+  const int64_t done = workers_.core(0).epoch() + 1 - workers_.first_epoch();
+  const int epochs = every_epoch ? static_cast<int>(done) : 1;
   const int want = context_.options.evaluate ? epochs : 0;
   if (workers_.evaluations() == want) return;
   context_.Fail(absl::StrCat(workers_.evaluations(), " evaluations, expected ", want));
@@ -171,7 +182,7 @@ std::vector<std::pair<uint32_t, uint64_t>> World::TrainedRows() const {
 
 std::vector<float> World::DenseValues(int rank) {
   const worker::DenseParameters& dense = workers_.dense(rank);
-  if (!DenseOnServers()) return {dense.values().begin(), dense.values().end()};
+  if (context_.plan.dense_table < 0) return {dense.values().begin(), dense.values().end()};
   std::vector<float> values;
   for (const uint64_t block : dense.block_keys()) {
     const std::vector<float> row = Row(static_cast<uint32_t>(context_.plan.dense_table), block);

@@ -20,6 +20,9 @@
 // dense replicas are equal, and that checkpoints are complete (checkpoint_check.h). A run that does
 // not end within `limit` of virtual time fails with a list of waits.
 //
+// A process may die or be stopped at any event. lives.h restarts the processes, in another world
+// that resumes from a checkpoint.
+//
 // The same options give the same run, bit for bit (trace_hash).
 //
 // Thread safety: none; one thread.
@@ -58,6 +61,19 @@ class World {
 
   // Runs the job to its end. The error names the failed check, and the waits of all processes.
   absl::Status Run();
+  // The parts of Run: Begin, then RunNext until ended(), then Finish.
+  void Begin();
+  void RunNext();
+  bool ended() const { return scheduler_.core().done() || !context_.failure.ok(); }
+  absl::Status Finish();
+
+  // For accidents.
+  struct Parts {
+    SimContext& context;
+    SimScheduler& scheduler;
+    SimWorkers& workers;
+  };
+  Parts parts() { return {context_, scheduler_, workers_}; }
 
   // The last lines of the trace.
   std::string TraceText() const { return context_.trace.Text(); }
@@ -99,10 +115,6 @@ class World {
   World(const job::ResolvedJob& plan, const WorldOptions& options);
   absl::Status Init();
   worker::MakeTaskRunner MakeToy();
-  void StartClocks();
-  void RunNext();
-  bool Ended() const;
-  bool Settled() const;  // every shard knows the newest view and has its ranges
 
   void CheckEnd();
   void CheckReplicas();
@@ -110,7 +122,6 @@ class World {
   void CheckCounts();
   void CheckSumsMissed();
   void CheckEvaluations();
-  bool DenseOnServers() const { return context_.plan.dense_table >= 0; }
 
   SimContext context_;
   uint64_t event_count_ = 0;

@@ -7,18 +7,29 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
+#include "proto/wire.pb.h"
 #include "scheduler/scheduler_core.h"
 #include "server/update_order.h"
 #include "tools/sim/checkpoint_files.h"
+#include "tools/sim/ledger.h"
 #include "tools/sim/network.h"
 #include "tools/sim/toy_model.h"
 #include "worker/task_runner.h"
 
 namespace tandem::sim {
+
+// A checkpoint of an earlier attempt of the run. The world resumes from it as a live run does.
+struct ResumeFrom {
+  std::string folder;          // on disk (server/checkpoint_directory.h)
+  int64_t step = 0;            // Manifest::step
+  RunRecord record;            // CheckpointReader::ReadRecord
+  std::vector<uint64_t> held;  // by table: updates (worker, step, range) that it holds back
+};
 
 struct WorldOptions {
   uint64_t seed = 1;
@@ -26,6 +37,11 @@ struct WorldOptions {
   // Seed of step times. nullopt: made from the seeds of the world and of the job.
   absl::optional<uint64_t> service_seed;
   uint64_t run = 0;  // number of the run, in the names of checkpoints
+  // An attempt of a run whose processes die (lives.h): its number, the checkpoint that it resumes
+  // from, if any, and the ledger of all attempts. Null: a ledger of its own.
+  int64_t attempt = 0;
+  absl::optional<ResumeFrom> resume;
+  std::shared_ptr<Ledger> ledger;
   // Compute time of a step of a worker without fault_injection.slow_workers.
   absl::Duration compute = absl::Milliseconds(10);
   std::vector<absl::Duration> least_compute;           // by rank: minimum of a step; empty: none

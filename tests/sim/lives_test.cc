@@ -1,0 +1,279 @@
+// Runs whose processes die: random jobs, in which scheduler, servers and workers crash, are stopped
+// or cut off at random events, also while an attempt begins and in the middle of a checkpoint.
+// tools/sim/lives.h says what each run is held to. To see one seed again:
+//   TANDEM_SIM_SEEDS=1 tests/lives_test --seed=N --gtest_filter=LivesTest.SurvivesAnything
+#include "tools/sim/lives.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/hash.h"
+#include "gtest/gtest.h"
+#include "tests/sim/random_job.h"
+#include "tests/sim/sim_job.h"
+#include "tests/test_seed.h"
+
+namespace tandem {
+namespace {
+
+namespace fs = std::filesystem;
+using Kind = sim::Accident::Kind;
+using Moment = sim::SimDisk::Moment;
+
+// An empty folder, in memory if possible.
+class Folder {
+ public:
+  Folder() {
+    const std::string in = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : testing::TempDir();
+    std::string path = in + "/tandem_lives_XXXXXX";
+    EXPECT_NE(mkdtemp(path.data()), nullptr);
+    path_ = path;
+  }
+  ~Folder() { fs::remove_all(path_); }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+// A job, its accidents, and the run.
+struct LivesRun {
+  LivesRun(const SimJob& job, const sim::WorldOptions& options,
+           std::vector<sim::Accident> accidents)
+      : plan(job.Plan()), lives(plan, {options, folder.path(), accidents}) {
+    status = lives.Run();
+    EXPECT_TRUE(status.ok()) << status << "\n"
+                             << job.Text() << "accidents:\n  "
+                             << absl::StrJoin(accidents, "\n  ",
+                                              [](std::string* out, const sim::Accident& accident) {
+                                                out->append(accident.DebugString());
+                                              })
+                             << "\nattempt " << lives.attempts() - 1 << ", last events:\n"
+                             << lives.world().TraceText();
+  }
+  bool ok() const { return status.ok(); }
+
+  const Folder folder;
+  const job::ResolvedJob plan;
+  sim::Lives lives;
+  absl::Status status;
+};
+
+using Rows = std::map<std::pair<uint32_t, uint64_t>, std::vector<float>>;
+
+Rows RowsOf(sim::World& world) {
+  Rows rows;
+  for (const auto& [table, key] : world.TrainedRows()) {
+    if (key != sim::ToyModel::kDenseKey) rows[{table, key}] = world.Row(table, key);
+  }
+  return rows;
+}
+
+// Whether the bits at the end depend on nothing that happens: every policy takes steps together.
+bool IsReproducible(const job::ResolvedJob& plan) {
+  return std::all_of(plan.groups.begin(), plan.groups.end(),
+                     [](const job::GroupPlan& group) { return group.properties.lockstep; });
+}
+
+// How a run ends: rows, dense values of each worker, samples.
+struct Ending {
+  explicit Ending(sim::World& world, int workers)
+      : rows(RowsOf(world)), samples(world.report().samples) {
+    for (int rank = 0; rank < workers; ++rank) dense.push_back(world.DenseValues(rank));
+  }
+  friend bool operator==(const Ending&, const Ending&) = default;
+
+  Rows rows;
+  std::vector<std::vector<float>> dense;
+  int64_t samples = 0;
+};
+
+// The job without accidents, in a calm network.
+Ending Undisturbed(const SimJob& job, const sim::WorldOptions& options) {
+  sim::WorldOptions calm = EvenWorld(job, 0, options.seed + 1);
+  calm.model = options.model;
+  calm.evaluate = options.evaluate;
+  calm.explain = options.explain;
+  SimRun run(job, calm);
+  return Ending(*run.world, job.workers);
+}
+
+// Checkpoints all the time.
+sim::WorldOptions WithCheckpoints(sim::WorldOptions options, absl::Duration period) {
+  options.checkpoints.clear();
+  for (int i = 1; i <= 200; ++i) options.checkpoints.push_back(i * period);
+  return options;
+}
+
+TEST(LivesTest, SurvivesAnything) {
+  const uint64_t count = SeedCount(200);
+  uint64_t attempts = 0, resumes = 0, verdicts = 0, again = 0, reproducible = 0;
+  for (uint64_t seed = TestSeed(); seed < TestSeed() + count; ++seed) {
+    SCOPED_TRACE(absl::StrCat("see it again with TANDEM_SIM_SEEDS=1 and --seed=", seed));
+    Random random(HashCombine(seed, 23));
+    SimJob job = RandomJob(&random);
+    if (random.Bernoulli(0.3)) {
+      job.policy = random.Bernoulli(0.5) ? "kind: BSP" : "kind: FIXED_DELAY delay: 2";
+      job.second_policy = job.dense_policy = "";
+    }
+    sim::WorldOptions options = RandomWorld(job, seed, &random);
+    options = WithCheckpoints(options, absl::Milliseconds(30 + 90 * random.NextDouble()));
+    LivesRun run(job, options, sim::Lives::RandomAccidents(job.Plan(), &random));
+    if (!run.ok()) break;  // one trace is enough to read
+    attempts += static_cast<uint64_t>(run.lives.attempts());
+    resumes += static_cast<uint64_t>(run.lives.resumes());
+    verdicts += static_cast<uint64_t>(run.lives.verdicts());
+    again += static_cast<uint64_t>(run.lives.steps_again());
+    if (!IsReproducible(run.plan)) continue;
+    ++reproducible;
+    const bool same = Ending(run.lives.world(), job.workers) == Undisturbed(job, options);
+    EXPECT_TRUE(same);
+    if (!same) break;
+  }
+  if (count < 100) return;
+  EXPECT_GT(attempts, 2 * count);  // else the accidents were not there
+  EXPECT_GT(resumes, count / 2);
+  EXPECT_GT(verdicts, count / 3);
+  EXPECT_GT(again, count);
+  EXPECT_GT(reproducible, count / 5);
+}
+
+// ---- fixed cases ------------------------------------------------------------------------------
+
+constexpr uint64_t kBegins = 15, kLoads = 60, kTrains = 2000;  // events of the jobs below
+
+const EndpointId kNodes[] = {EndpointId::Shard(1, 0), EndpointId::Worker(0), EndpointId::Worker(2)};
+const EndpointId kProcesses[] = {EndpointId::Scheduler(), kNodes[0], kNodes[1], kNodes[2]};
+
+// Synchronous jobs whose optimizer has state: each bit at the end shows every update and the order
+// of updates.
+class SynchronousLivesTest : public testing::Test {
+ protected:
+  struct Case {
+    SimJob job;
+    sim::WorldOptions options;
+    absl::optional<Ending> undisturbed;
+  };
+
+  SynchronousLivesTest() {
+    for (const bool dense_on_servers : {false, true}) {
+      Case& one = cases_[dense_on_servers ? 1 : 0];
+      one.job.optimizer = "kind: ADAGRAD learning_rate: 0.3";
+      one.job.dense_on_servers = dense_on_servers;
+      one.job.depth = 1;
+      one.job.epochs = 2;
+      one.job.evaluate_every = 1;
+      one.options = EvenWorld(one.job, 0, TestSeed());
+      one.options.model.batches = {9, 7, 8};
+      one.options.explain = false;
+      one.options = WithCheckpoints(one.options, absl::Milliseconds(40));
+      one.undisturbed.emplace(Undisturbed(one.job, one.options));
+    }
+  }
+
+  // Each call takes the other way for dense parameters. All accidents must happen. `verdicts`: at
+  // least so many.
+  void Expect(const std::vector<sim::Accident>& accidents, int resumes, int verdicts = 0) {
+    const Case& one = cases_[calls_++ % 2];
+    LivesRun run(one.job, one.options, accidents);
+    ASSERT_TRUE(run.ok());
+    const bool only_away = accidents[0].kind >= Kind::kStop && verdicts == 0;
+    EXPECT_EQ(run.lives.attempts(), only_away ? 1 : static_cast<int64_t>(accidents.size()) + 1);
+    EXPECT_EQ(run.lives.resumes(), resumes);
+    EXPECT_GE(run.lives.verdicts(), verdicts);
+    EXPECT_TRUE(Ending(run.lives.world(), one.job.workers) == *one.undisturbed);
+  }
+  static sim::Accident At(Kind kind, EndpointId process, uint64_t event,
+                          absl::Duration length = absl::ZeroDuration()) {
+    return {kind, process, event, length, absl::nullopt, 0};
+  }
+  static sim::Accident Within(Moment moment, int64_t number) {
+    return {Kind::kCrash, EndpointId(), 0, absl::ZeroDuration(), moment, number};
+  }
+
+ private:
+  Case cases_[2];
+  size_t calls_ = 0;
+};
+
+TEST_F(SynchronousLivesTest, EachProcessMayDieAtEachMoment) {
+  for (const uint64_t event : {kBegins, kLoads, kTrains}) {
+    for (const EndpointId process : kProcesses) {
+      SCOPED_TRACE(absl::StrCat(process.DebugString(), " at event ", event));
+      Expect({At(Kind::kCrash, process, event)}, event == kTrains ? 1 : 0);
+    }
+  }
+}
+
+TEST_F(SynchronousLivesTest, EachProcessMayDieWhileTheRunResumes) {
+  for (const EndpointId process : kProcesses) {
+    SCOPED_TRACE(process.DebugString());
+    Expect({At(Kind::kCrash, EndpointId::Worker(1), kTrains), At(Kind::kCrash, process, kBegins),
+            At(Kind::kCrash, process, kLoads), At(Kind::kCrash, process, 150)},
+           4);
+  }
+}
+
+TEST_F(SynchronousLivesTest, ATornCheckpointIsPassedOver) {
+  for (const int64_t file : {0, 5, 12}) {  // of the first checkpoint of the attempt
+    Expect({Within(Moment::kFile, file)}, 0);
+    Expect({Within(Moment::kFile, 40), Within(Moment::kFile, file)}, 2);
+  }
+  Expect({Within(Moment::kBeforeManifest, 0)}, 0);
+  Expect({Within(Moment::kBeforeManifest, 1), Within(Moment::kBeforeManifest, 0)}, 2);
+}
+
+TEST_F(SynchronousLivesTest, ACheckpointIsWholeWithItsManifest) {
+  Expect({Within(Moment::kBeforeLatest, 0), Within(Moment::kBeforeLatest, 0)}, 2);
+}
+
+TEST_F(SynchronousLivesTest, TheSchedulerNamesTheDeadProcess) {
+  constexpr absl::Duration kLong = absl::Seconds(15);
+  for (const EndpointId process : kNodes) {
+    SCOPED_TRACE(process.DebugString());
+    for (const Kind kind : {Kind::kReset, Kind::kVanish, Kind::kStop, Kind::kHoldUp}) {
+      Expect({At(kind, process, kTrains, kLong)}, 1, 1);
+    }
+    Expect({At(Kind::kReset, process, kLoads), At(Kind::kVanish, process, kLoads)}, 0, 2);
+  }
+}
+
+TEST_F(SynchronousLivesTest, AProcessThatIsAwayForAWhileIsNotDead) {
+  for (const EndpointId process : kNodes) {
+    for (const Kind kind : {Kind::kStop, Kind::kHoldUp, Kind::kHoldDown}) {
+      Expect({At(kind, process, kTrains, absl::Seconds(5))}, 0);
+    }
+  }
+  // The scheduler knows that it was away itself.
+  Expect({At(Kind::kStop, EndpointId::Scheduler(), kTrains, absl::Seconds(60))}, 0);
+}
+
+TEST(LivesTest, TheSameSeedIsTheSameRun) {
+  for (uint64_t seed = TestSeed(); seed < TestSeed() + SeedCount(5); ++seed) {
+    uint64_t hash[2];
+    for (uint64_t& h : hash) {
+      Random random(seed);
+      const SimJob job = RandomJob(&random);
+      const sim::WorldOptions options =
+          WithCheckpoints(RandomWorld(job, seed, &random), absl::Milliseconds(30));
+      LivesRun run(job, options, sim::Lives::RandomAccidents(job.Plan(), &random));
+      ASSERT_TRUE(run.ok()) << "seed " << seed;
+      h = run.lives.world().trace_hash();
+    }
+    EXPECT_EQ(hash[0], hash[1]) << "seed " << seed;
+  }
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,276 @@
+#include "tools/sim/lives.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/hash.h"
+#include "base/status_macros.h"
+#include "scheduler/deal_ranges.h"
+#include "server/shard_checkpoint.h"
+#include "worker/dense/dense_parameters.h"
+#include "worker/resume_position.h"
+
+namespace tandem::sim {
+namespace {
+
+constexpr const char* kNames[] = {"crash", "reset", "vanish", "stop", "hold up", "hold down"};
+constexpr const char* kMoments[] = {"file", "before MANIFEST", "before LATEST"};
+
+// Silence of this length alone must not end a job (SchedulerTimes).
+constexpr absl::Duration kHarmless = absl::Seconds(6);
+
+// The range of the first view that begins at this position of the table.
+absl::StatusOr<uint32_t> RangeOf(const std::vector<RangeInfo>& ranges, uint32_t table,
+                                 uint64_t begin) {
+  for (size_t id = 0; id < ranges.size(); ++id) {
+    if (ranges[id].table() == table && ranges[id].begin() == begin) return id;
+  }
+  return absl::InternalError(
+      absl::StrCat("the job has no range of table ", table, " from ", begin));
+}
+
+}  // namespace
+
+std::string Accident::DebugString() const {
+  const std::string when = moment.has_value()
+                               ? absl::StrCat(kMoments[static_cast<size_t>(*moment)], " ", number)
+                               : absl::StrCat(process.DebugString(), " at event ", event);
+  return absl::StrCat(kNames[static_cast<size_t>(kind)], " of ", when,
+                      length > absl::ZeroDuration() ? " for " : "",
+                      length > absl::ZeroDuration() ? absl::FormatDuration(length) : "");
+}
+
+Lives::Lives(const job::ResolvedJob& plan, Options options)
+    : plan_(plan),
+      options_(std::move(options)),
+      disk_(plan, options_.folder + "/model"),
+      ledger_(std::make_shared<Ledger>(ToyModel(plan, options_.world.model))),
+      random_(HashCombine(options_.world.seed, 21)) {}
+
+// Events of all sizes, since jobs are long or short and an attempt begins with registering and
+// loading. Often in the middle of a checkpoint.
+std::vector<Accident> Lives::RandomAccidents(const job::ResolvedJob& plan, Random* random) {
+  Agenda agenda;
+  const std::vector<EndpointId> all = Processes(plan, 0, agenda).All();
+  std::vector<Accident> accidents(1 + random->Uniform(4));
+  for (Accident& accident : accidents) {
+    using Kind = Accident::Kind;
+    constexpr Kind kKinds[] = {Kind::kCrash, Kind::kCrash, Kind::kCrash,  Kind::kReset,
+                               Kind::kReset, Kind::kReset, Kind::kVanish, Kind::kStop,
+                               Kind::kStop,  Kind::kStop,  Kind::kHoldUp, Kind::kHoldDown};
+    if (random->Bernoulli(0.3)) {
+      accident.kind = kKinds[random->Uniform(6)];
+      accident.moment = static_cast<SimDisk::Moment>(random->Uniform(3));
+      accident.number =
+          static_cast<int64_t>(random->Uniform(accident.moment == SimDisk::Moment::kFile ? 16 : 3));
+      continue;
+    }
+    accident.kind = kKinds[random->Uniform(std::size(kKinds))];
+    accident.process = all[random->Uniform(all.size())];
+    accident.event = random->Uniform(uint64_t{32} << random->Uniform(9));
+    if (accident.kind < Kind::kStop) continue;
+    accident.length = kHarmless * random->NextDouble();
+    const bool deadly = accident.kind != Kind::kHoldDown && random->Bernoulli(0.3);
+    if (deadly) accident.length += absl::Seconds(10);
+  }
+  return accidents;
+}
+
+absl::Status Lives::Run() {
+  for (;; ++attempt_) {
+    TANDEM_RETURN_IF_ERROR(BeginAttempt());
+    TANDEM_ASSIGN_OR_RETURN(const bool finished, RunAttempt());
+    if (finished) return absl::OkStatus();
+  }
+}
+
+// ---- the beginning of an attempt --------------------------------------------------------------
+
+absl::Status Lives::BeginAttempt() {
+  WorldOptions options = options_.world;
+  options.seed = HashCombine(options_.world.seed, static_cast<uint64_t>(attempt_));
+  options.attempt = attempt_;
+  options.files = &disk_;
+  options.ledger = ledger_;
+  disk_.set_attempt(attempt_);
+  std::vector<int64_t> reached;  // by the attempt before
+  for (int rank = 0; attempt_ > 0 && rank < plan_.workers(); ++rank) {
+    reached.push_back(world_->steps(rank));
+  }
+  if (attempt_ > 0) TANDEM_RETURN_IF_ERROR(Resume(&options));
+  first_steps_.resize(static_cast<size_t>(plan_.workers()));
+  for (size_t rank = 0; rank < reached.size(); ++rank) {
+    steps_again_ += reached[rank] - first_steps_[rank];
+  }
+  TANDEM_ASSIGN_OR_RETURN(world_, World::New(plan_, options));
+  return absl::OkStatus();
+}
+
+// Finds the checkpoint as `tandem run --resume` does.
+absl::Status Lives::Resume(WorldOptions* options) {
+  std::string damaged;
+  const auto saved = server::CheckpointReader::OpenNewest(disk_.folder(), /*run=*/0, &damaged);
+  const std::string found = saved.ok() ? saved->folder() : "";
+  if (found != disk_.newest()) {
+    return absl::InternalError(absl::StrCat("the newest whole checkpoint is \"", disk_.newest(),
+                                            "\", found is \"", found,
+                                            "\": ", saved.status().ToString()));
+  }
+  first_steps_.assign(static_cast<size_t>(plan_.workers()), 0);
+  if (found.empty()) return ledger_->ReturnTo(first_steps_, {});
+  ++resumes_;
+  ResumeFrom& from = options->resume.emplace();
+  from.folder = found;
+  from.step = saved->manifest().step;
+  TANDEM_ASSIGN_OR_RETURN(const std::string record, saved->ReadRecord());
+  if (!from.record.ParseFromString(record)) return absl::DataLossError("damaged run record");
+  for (int rank = 0; rank < plan_.workers(); ++rank) {
+    TANDEM_ASSIGN_OR_RETURN(const TrainPosition start,
+                            worker::ResumePosition(from.record, rank, plan_.workers()));
+    first_steps_[static_cast<size_t>(rank)] = start.step();
+  }
+  return ReturnTo(*saved, &from);
+}
+
+// Returns the ledger to the checkpoint, and compares its rows with the ledger.
+absl::Status Lives::ReturnTo(const server::CheckpointReader& saved, ResumeFrom* from) {
+  HeapBufferSource buffers;
+  const std::vector<RangeInfo> ranges = scheduler::DealRanges(plan_);
+  std::set<Ledger::Slice> held;
+  Rows rows;
+  from->held.resize(plan_.tables.size());
+  for (const job::TablePlan& table : plan_.tables) {
+    for (const server::CheckpointFile& file : saved.manifest().files) {
+      if (file.table != table.name || absl::EndsWith(file.name, ".part")) continue;
+      TANDEM_ASSIGN_OR_RETURN(const server::RangeImage image, saved.Read(file));
+      TANDEM_ASSIGN_OR_RETURN(const uint32_t range, RangeOf(ranges, table.id, image.begin));
+      server::HeldQueue queue;
+      TANDEM_RETURN_IF_ERROR(server::CheckpointQueueFixture(image, buffers, &queue));
+      for (size_t i = 0; i < queue.size(); ++i) {
+        for (const server::HeldUpdate& update : queue[i].updates) {
+          held.insert({range, update.rank, update.step});
+          ++from->held[table.id];
+        }
+      }
+      const size_t dim = static_cast<size_t>(image.dim);
+      for (size_t i = 0; i < image.keys.size(); ++i) {
+        rows[{table.id, image.keys[i]}].assign(
+            image.weights.begin() + static_cast<ptrdiff_t>(i * dim),
+            image.weights.begin() + static_cast<ptrdiff_t>((i + 1) * dim));
+      }
+    }
+  }
+  const absl::Status lost = ledger_->ReturnTo(first_steps_, held);
+  if (!options_.world.explain) return absl::OkStatus();  // then nothing is settled
+  TANDEM_RETURN_IF_ERROR(lost);
+  return CheckRows(saved, &rows);
+}
+
+// Every row must show exactly the settled updates of the ledger.
+absl::Status Lives::CheckRows(const server::CheckpointReader& saved, Rows* rows) {
+  TANDEM_ASSIGN_OR_RETURN(const server::RangeImage image, saved.ReadDense({}));
+  TANDEM_ASSIGN_OR_RETURN(auto dense, worker::DenseParameters::New(plan_.job.dense().optimizer(),
+                                                                   options_.world.model.dense));
+  TANDEM_RETURN_IF_ERROR(dense->Load(image));
+  for (const auto& [table, key] : ledger_->Rows()) {
+    std::vector<float>& row = (*rows)[{table, key}];
+    if (key == ToyModel::kDenseKey) row.assign(dense->values().begin(), dense->values().end());
+    if (row.empty()) row.resize(plan_.tables[table].dim, ToyModel::kFirstCount);
+    TANDEM_ASSIGN_OR_RETURN(const std::vector<double> taken, ledger_->Explain(table, key, row));
+    for (int rank = 0; rank < plan_.workers(); ++rank) {
+      const double want =
+          ledger_->WeightBefore(table, key, rank, std::numeric_limits<int64_t>::max());
+      if (std::abs(taken[static_cast<size_t>(rank)] - want) <= Ledger::kTolerance) continue;
+      return absl::InternalError(absl::StrCat(saved.folder(), ": table ", table, " key ", key,
+                                              " has ", taken[static_cast<size_t>(rank)],
+                                              " of worker ", rank, ", expected ", want));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// ---- an attempt -------------------------------------------------------------------------------
+
+absl::StatusOr<bool> Lives::RunAttempt() {
+  struck_ = died_ = false;
+  over_at_ = absl::InfiniteDuration();
+  const size_t number = static_cast<size_t>(attempt_);
+  const Accident* accident =
+      number < options_.accidents.size() ? &options_.accidents[number] : nullptr;
+  disk_.DieNoMore();
+  if (accident != nullptr && accident->moment.has_value()) {
+    disk_.DieAt(*accident->moment, accident->number, [this, accident] {
+      Strike(*accident, world_->parts().context.processes.running());
+    });
+    accident = nullptr;
+  }
+  world_->Begin();
+  while (!world_->ended() && world_->elapsed() < over_at_) {
+    if (accident != nullptr && world_->event_count() >= accident->event) {
+      Strike(*std::exchange(accident, nullptr), accident->process);
+    }
+    world_->RunNext();
+  }
+  return EndAttempt();
+}
+
+void Lives::Strike(const Accident& accident, EndpointId process) {
+  using Kind = Accident::Kind;
+  const World::Parts parts = world_->parts();
+  if (parts.scheduler.stopping()) return;  // the job is done
+  parts.context.Log(absl::StrCat("accident: ", accident.DebugString()));
+  struck_ = true;
+  victim_ = process;
+  length_ = accident.length;
+  died_ = accident.kind < Kind::kStop;
+  if (accident.kind == Kind::kStop) parts.context.processes.Stop(process, length_);
+  if (accident.kind > Kind::kStop) {
+    parts.scheduler.HoldBack(process, accident.kind == Kind::kHoldUp, length_);
+  }
+  if (!died_) return;
+  parts.context.processes.Kill(process);
+  const bool of_scheduler = process == EndpointId::Scheduler();
+  if (accident.kind != Kind::kVanish && !of_scheduler) {
+    parts.scheduler.Disconnect(process, scheduler::SchedulerEvent::Kind::kLost);
+    parts.workers.OnDeath(process);
+  }
+  // Nobody is left who could name a dead scheduler. The other processes go on until they miss it.
+  const absl::Duration most =
+      accident.kind == Kind::kCrash ? absl::Milliseconds(20) : absl::Seconds(8);
+  const bool by_supervisor = accident.kind == Kind::kCrash || of_scheduler;
+  if (by_supervisor) over_at_ = world_->elapsed() + most * random_.NextDouble();
+}
+
+// True: the job is at its end.
+absl::StatusOr<bool> Lives::EndAttempt() {
+  const World::Parts parts = world_->parts();
+  const absl::Status result = parts.scheduler.core().result();
+  if (!parts.context.failure.ok() || (!died_ && (result.ok() || !struck_))) {
+    TANDEM_RETURN_IF_ERROR(world_->Finish());
+    return true;
+  }
+  if (result.ok()) return false;  // ended by the supervisor
+  const std::string name = parts.context.processes.NameOf(victim_);
+  if (!absl::StartsWith(result.message(), absl::StrCat(name, ":"))) {
+    return absl::InternalError(
+        absl::StrCat("the scheduler names another process than ", name, ": ", result.message()));
+  }
+  // A broken connection that cannot be made again in time is another matter.
+  if (!died_ && length_ <= kHarmless && options_.world.breaks_per_second == 0) {
+    return absl::InternalError(
+        absl::StrCat("the scheduler calls a process dead too soon: ", result.message()));
+  }
+  ++verdicts_;
+  // A process that was only away is back before the supervisor ends it. Nobody listens any more.
+  const absl::Duration back = world_->elapsed() + length_ + absl::Seconds(1);
+  while (!died_ && world_->elapsed() < back) world_->RunNext();
+  return parts.context.failure.ok() ? absl::StatusOr<bool>(false) : world_->Finish();
+}
+
+}  // namespace tandem::sim

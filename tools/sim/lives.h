@@ -1,0 +1,112 @@
+// A run whose processes die, in attempts, until an attempt reaches the end of the job. After a
+// death this class ends all processes and starts them again: another world (world.h) resumes from
+// the newest whole checkpoint, or begins anew if there is none. Files survive, memory does not.
+//
+// Each world checks its attempt. This class checks across attempts:
+//   (1) The checkpoint that is found is the newest whole one. So workers do no more steps again
+//       than they did since, and a torn checkpoint is never used.
+//   (2) The rows of the checkpoint have each update (worker, step, range) below its steps once,
+//       except for those that it holds back, and no other. The ledger returns to these updates, so
+//       that later worlds check reads, evaluations and final rows against all attempts (ledger.h).
+//   (3) If the scheduler ends the attempt, it names the process that died.
+// A world has a limit of virtual time, so no wait is endless.
+//
+// Thread safety: none; one thread.
+#ifndef TANDEM_TOOLS_SIM_LIVES_H_
+#define TANDEM_TOOLS_SIM_LIVES_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/random.h"
+#include "job/job.h"
+#include "server/checkpoint_directory.h"
+#include "tools/sim/ledger.h"
+#include "tools/sim/sim_disk.h"
+#include "tools/sim/toy_model.h"
+#include "tools/sim/world.h"
+
+namespace tandem::sim {
+
+// What happens to one process in one attempt.
+struct Accident {
+  enum class Kind {
+    kCrash,     // it dies; the supervisor sees the exit and ends the others soon after
+    kReset,     // it dies; only its connections show it, and the scheduler ends the job
+    kVanish,    // it dies with its host: nothing shows it but silence
+    kStop,      // it is suspended for `length`
+    kHoldUp,    // its messages to the scheduler are late by `length`: the link is half open
+    kHoldDown,  // the same from the scheduler
+  };
+  Kind kind = Kind::kCrash;
+  EndpointId process;
+  uint64_t event = 0;  // after so many events of the attempt
+  absl::Duration length;
+  // Instead of an event: this moment of write or commit `number` of the attempt. The process that
+  // writes then is the one.
+  absl::optional<SimDisk::Moment> moment;
+  int64_t number = 0;
+
+  std::string DebugString() const;
+};
+
+class Lives {
+ public:
+  struct Options {
+    WorldOptions world;  // of each attempt; its seed changes with the attempt. The toy model
+    std::string folder;  // an empty folder on disk; receives the checkpoints
+    std::vector<Accident> accidents;  // by attempt; further attempts have none
+  };
+  // `plan` must outlive this.
+  Lives(const job::ResolvedJob& plan, Options options);
+
+  static std::vector<Accident> RandomAccidents(const job::ResolvedJob& plan, Random* random);
+
+  // Runs attempts until one reaches the end of the job. The error names the failed check.
+  absl::Status Run();
+
+  World& world() { return *world_; }  // of the last attempt
+  int64_t attempts() const { return attempt_ + 1; }
+  int resumes() const { return resumes_; }              // attempts that began with a checkpoint
+  int verdicts() const { return verdicts_; }            // attempts that the scheduler has ended
+  int64_t steps_again() const { return steps_again_; }  // of all workers
+
+ private:
+  using Rows = std::map<std::pair<uint32_t, uint64_t>, std::vector<float>>;  // by (table, key)
+
+  absl::Status BeginAttempt();
+  absl::Status Resume(WorldOptions* options);
+  absl::Status ReturnTo(const server::CheckpointReader& saved, ResumeFrom* from);
+  absl::Status CheckRows(const server::CheckpointReader& saved, Rows* rows);
+  absl::StatusOr<bool> RunAttempt();
+  void Strike(const Accident& accident, EndpointId process);
+  absl::StatusOr<bool> EndAttempt();
+
+  const job::ResolvedJob& plan_;
+  const Options options_;
+  SimDisk disk_;
+  const std::shared_ptr<Ledger> ledger_;
+  Random random_;
+  int64_t attempt_ = 0;
+  std::unique_ptr<World> world_;
+  std::vector<int64_t> first_steps_;  // of this attempt, by rank
+  // Of the current attempt.
+  bool struck_ = false;
+  EndpointId victim_;       // who may be named as dead
+  bool died_ = false;       // the victim is dead, not only silent
+  absl::Duration length_;   // of its silence
+  absl::Duration over_at_;  // the supervisor ends all processes
+  int resumes_ = 0, verdicts_ = 0;
+  int64_t steps_again_ = 0;
+};
+
+}  // namespace tandem::sim
+
+#endif  // TANDEM_TOOLS_SIM_LIVES_H_

@@ -1,0 +1,73 @@
+// The processes of a simulated world: the scheduler, the servers and the workers. A process has an
+// incarnation while it lives, and its events end with it. A stopped process (SIGSTOP) gets its
+// events late, when it continues.
+//
+// Thread safety: none; one thread.
+#ifndef TANDEM_TOOLS_SIM_PROCESSES_H_
+#define TANDEM_TOOLS_SIM_PROCESSES_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "job/job.h"
+#include "proto/endpoint.h"
+#include "tools/sim/agenda.h"
+
+namespace tandem::sim {
+
+class Processes {
+ public:
+  // All processes are alive at first. Attempts of one run have different incarnations. References
+  // must outlive this.
+  Processes(const job::ResolvedJob& plan, int64_t attempt, Agenda& agenda);
+
+  // The process of an endpoint: shard 0 of a server for all its shards, and the worker for a server
+  // that is a part of it.
+  EndpointId Of(EndpointId id) const;
+  // The name of the process in messages of the scheduler.
+  std::string NameOf(EndpointId id) const;
+  std::vector<EndpointId> All() const;
+  bool alive(EndpointId id) const { return Get(id).alive; }
+  // Of a server or worker. A server that is a part of a worker has a number of its own.
+  uint64_t IncarnationOf(EndpointId id) const;
+  bool AnyStopped() const;
+
+  // Runs `run` on the process of `id`, which must still have the same incarnation then.
+  void At(EndpointId id, absl::Time at, std::function<void()> run);
+  void After(EndpointId id, absl::Duration delay, std::function<void()> run) {
+    At(id, agenda_.now() + delay, std::move(run));
+  }
+  // Repeats `run` every `period`; the first time is after one `period`.
+  void Every(EndpointId id, absl::Duration period, std::function<void()> run);
+  // The process of the current or last event.
+  EndpointId running() const { return running_; }
+
+  void Kill(EndpointId id) { Get(id).alive = false; }
+  void Stop(EndpointId id, absl::Duration length) {
+    Get(id).stopped_until = agenda_.now() + length;
+  }
+
+ private:
+  struct Process {
+    bool alive = true;
+    uint64_t incarnation = 0;
+    absl::Time stopped_until = absl::InfinitePast();
+  };
+
+  size_t PlaceOf(EndpointId id) const;
+  Process& Get(EndpointId id) { return processes_[PlaceOf(id)]; }
+  const Process& Get(EndpointId id) const { return processes_[PlaceOf(id)]; }
+  void Schedule(EndpointId id, uint64_t incarnation, absl::Time at, std::function<void()> run);
+
+  const job::ResolvedJob& plan_;
+  Agenda& agenda_;
+  std::vector<Process> processes_;  // the scheduler, then servers, then workers
+  EndpointId running_;
+};
+
+}  // namespace tandem::sim
+
+#endif  // TANDEM_TOOLS_SIM_PROCESSES_H_

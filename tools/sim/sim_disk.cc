@@ -1,0 +1,87 @@
+#include "tools/sim/sim_disk.h"
+
+#include <filesystem>
+#include <utility>
+
+#include "base/file.h"
+#include "base/status_macros.h"
+#include "server/checkpoint_directory.h"
+
+namespace tandem::sim {
+namespace {
+
+namespace fs = std::filesystem;
+
+absl::Status Died() { return absl::AbortedError("the process died while it wrote"); }
+
+}  // namespace
+
+void SimDisk::DieAt(Moment moment, int64_t number, std::function<void()> die) {
+  moment_ = moment;
+  wait_ = number;
+  die_ = std::move(die);
+}
+
+std::string SimDisk::In(const std::string& folder) const {
+  return folder_ + "/" + fs::path(folder).filename().string();
+}
+
+bool SimDisk::DiesAt(Moment moment) {
+  if (die_ == nullptr || moment != moment_ || wait_-- > 0) return false;
+  std::exchange(die_, nullptr)();
+  return true;
+}
+
+// A file is written under another name first (WriteFileAtomically), so that is what remains.
+absl::Status SimDisk::Torn(const std::string& folder, const std::string& bytes) {
+  TANDEM_RETURN_IF_ERROR(MakeFolder(folder));
+  TANDEM_RETURN_IF_ERROR(
+      WriteFileAtomically(folder + "/half.range.tmp", bytes.substr(0, bytes.size() / 2)));
+  return Died();
+}
+
+absl::Status SimDisk::WriteRange(const std::string& folder, const std::string& file,
+                                 const std::string& bytes) {
+  if (DiesAt(Moment::kFile)) return Torn(In(folder), bytes);
+  TANDEM_RETURN_IF_ERROR(MakeFolder(In(folder)));
+  return WriteFileAtomically(In(folder) + "/" + file, bytes);
+}
+
+absl::Status SimDisk::WriteDense(const std::string& folder, const std::string& bytes) {
+  if (DiesAt(Moment::kFile)) return Torn(In(folder), bytes);
+  return server::WriteDenseFile(In(folder), bytes);
+}
+
+absl::Status SimDisk::WriteWorker(const std::string& folder, int rank, const std::string& state,
+                                  const std::string& /*program*/) {
+  if (state.empty()) return absl::OkStatus();
+  if (DiesAt(Moment::kFile)) return Torn(In(folder), state);
+  return server::WriteWorkerFile(In(folder), rank, state);
+}
+
+absl::Status SimDisk::Commit(const std::string& folder, int64_t step, bool best,
+                             const std::string& record) {
+  if (DiesAt(Moment::kBeforeManifest)) return Died();
+  const bool dies = DiesAt(Moment::kBeforeLatest);
+  const std::string before = folder_ + ".before";
+  if (dies) fs::copy(folder_, before, fs::copy_options::recursive);
+  server::CheckpointHead head;
+  head.run = 0;
+  head.attempt = attempt_;
+  head.step = step;
+  head.keep = plan_.job.checkpoint().keep();
+  head.best = best;
+  head.record = record;
+  TANDEM_RETURN_IF_ERROR(server::CommitCheckpoint(In(folder), plan_, head, /*dense=*/{}));
+  newest_ = In(folder);
+  if (!dies) return absl::OkStatus();
+  // Everything else is as it was: LATEST, and the checkpoints that the commit has removed.
+  const std::string name = fs::path(newest_).filename().string();
+  fs::remove_all(before + "/" + name);
+  fs::rename(newest_, before + "/" + name);
+  fs::remove_all(folder_);
+  fs::rename(before, folder_);
+  return Died();
+}
+
+}  // namespace tandem::sim

@@ -1,0 +1,65 @@
+// The disk of a simulated run whose processes die. Checkpoints are written in the folders and by
+// the functions of live runs (server/checkpoint_directory.h), on a real disk. A process can die in
+// the middle of a file, or in the middle of a commit.
+//
+// Thread safety: none; one thread.
+#ifndef TANDEM_TOOLS_SIM_SIM_DISK_H_
+#define TANDEM_TOOLS_SIM_SIM_DISK_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "job/job.h"
+#include "tools/sim/checkpoint_files.h"
+
+namespace tandem::sim {
+
+class SimDisk final : public CheckpointFiles {
+ public:
+  enum class Moment {
+    kFile,            // half of a file is written, and is not in its place yet
+    kBeforeManifest,  // all files are written
+    kBeforeLatest,    // the checkpoint is whole, but LATEST names another one
+  };
+
+  // `model_folder` holds the checkpoints. `plan` must outlive this.
+  SimDisk(const job::ResolvedJob& plan, std::string model_folder)
+      : plan_(plan), folder_(std::move(model_folder)) {}
+
+  void set_attempt(int64_t attempt) { attempt_ = attempt; }
+  // The process that writes dies at this moment of write (or commit) number `number`, from 0.
+  // `die` is called once. An earlier call is forgotten.
+  void DieAt(Moment moment, int64_t number, std::function<void()> die);
+  void DieNoMore() { die_ = nullptr; }
+
+  // The folder of the newest checkpoint that is whole, as the calls of Commit say; empty: none.
+  const std::string& newest() const { return newest_; }
+  const std::string& folder() const { return folder_; }
+
+  absl::Status WriteRange(const std::string& folder, const std::string& file,
+                          const std::string& bytes) override;
+  absl::Status WriteDense(const std::string& folder, const std::string& bytes) override;
+  absl::Status WriteWorker(const std::string& folder, int rank, const std::string& state,
+                           const std::string& program) override;
+  absl::Status Commit(const std::string& folder, int64_t step, bool best,
+                      const std::string& record) override;
+
+ private:
+  std::string In(const std::string& folder) const;
+  bool DiesAt(Moment moment);
+  absl::Status Torn(const std::string& folder, const std::string& bytes);
+
+  const job::ResolvedJob& plan_;
+  const std::string folder_;
+  int64_t attempt_ = 0;
+  std::string newest_;
+  Moment moment_ = Moment::kFile;
+  int64_t wait_ = 0;           // writes or commits before the one
+  std::function<void()> die_;  // null: nobody dies
+};
+
+}  // namespace tandem::sim
+
+#endif  // TANDEM_TOOLS_SIM_SIM_DISK_H_
