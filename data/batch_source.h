@@ -9,8 +9,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/optional.h"
 #include "data/batch.h"
 #include "job/job.h"
+#include "proto/wire.pb.h"
 
 namespace tandem::data {
 
@@ -24,6 +26,16 @@ class BatchSource {
   // Skips the next `rows` rows of the epoch, or all remaining ones, as if Next had returned them.
   // Returns how many rows were skipped.
   virtual absl::StatusOr<int64_t> Skip(int64_t rows) = 0;
+
+  // The place of the last row that Next has returned, from which ContinueAt goes on. None if the
+  // source knows no place: compressed files, shuffled rows, NCF, workers that read together, and
+  // after the last row.
+  virtual absl::optional<ReadPlace> Place() const { return absl::nullopt; }
+
+  // Right after StartEpoch: skips the rows up to this place, without reading them. Returns how many
+  // rows were skipped; 0 if the source knows no places. Errors name the file: FAILED_PRECONDITION
+  // if another row is there.
+  virtual absl::StatusOr<int64_t> ContinueAt(const ReadPlace& /*place*/) { return 0; }
 
   // Fills `batch`. batch->samples == 0 means that the epoch has no more data. Errors name the file,
   // the line, what was expected and a hint.

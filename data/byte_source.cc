@@ -47,6 +47,13 @@ class PlainBytes final : public ByteSource {
                               : static_cast<double>(taken_) / static_cast<double>(stored_bytes_);
   }
 
+  bool seekable() const override { return true; }
+  absl::Status Seek(int64_t offset) override {
+    if (fseeko(file_, offset, SEEK_SET) != 0) return absl::UnavailableError(std::strerror(errno));
+    taken_ = offset;
+    return absl::OkStatus();
+  }
+
  private:
   std::FILE* const file_;
   const bool must_be_gzip_;
@@ -238,6 +245,10 @@ Packing PackingOf(std::FILE* file) {
 }
 
 }  // namespace
+
+absl::Status ByteSource::Seek(int64_t /*offset*/) {
+  return absl::UnimplementedError("only plain files can be read from a given byte");
+}
 
 absl::StatusOr<std::unique_ptr<ByteSource>> OpenFile(const std::string& path) {
   struct stat info;

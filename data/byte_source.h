@@ -5,9 +5,11 @@
 #define TANDEM_DATA_BYTE_SOURCE_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
@@ -23,6 +25,10 @@ class ByteSource {
   // The share of the stored (perhaps compressed) bytes that has been read, from 0 to 1. For
   // estimates.
   virtual double Progress() const = 0;
+  // Whether Seek works: for plain files.
+  virtual bool seekable() const { return false; }
+  // Continues at this byte, which may be beyond the end.
+  virtual absl::Status Seek(int64_t offset);
 };
 
 // Opens a file. Gzip and zstd are recognised by their first bytes. A name that ends in ".gz" or

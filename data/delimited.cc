@@ -143,6 +143,10 @@ class DelimitedParser final : public RowParser {
   }
 
   std::string LearnedNegative() const override { return labels_.Learned(); }
+  void LearnNegative(absl::string_view label) override {
+    float ignored = 0;
+    if (!label.empty()) labels_.Read(label, &ignored);
+  }
 
   absl::Span<const double> values() const override { return values_; }
   absl::Span<const absl::string_view> texts() const override { return key_texts_; }

@@ -37,6 +37,10 @@ class LibsvmParser final : public RowParser {
       : max_ids_(max_ids), labels_optional_(labels_optional), labels_(LibsvmLabels(columns)) {}
 
   std::string LearnedNegative() const override { return labels_.Learned(); }
+  void LearnNegative(absl::string_view label) override {
+    float ignored = 0;
+    if (!label.empty()) labels_.Read(label, &ignored);
+  }
 
   bool IsRow(absl::string_view line) const override {
     const size_t first = line.find_first_not_of(" \t");

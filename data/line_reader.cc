@@ -64,6 +64,14 @@ void LineReader::Retract(absl::string_view* line) {
   *line = Stored(first_bytes_);
 }
 
+absl::Status LineReader::Seek(int64_t offset, int64_t line_number) {
+  if (absl::Status moved = source_->Seek(offset); !moved.ok()) return FileError(moved.message());
+  begin_ = end_ = line_begin_ = 0;
+  buffer_offset_ = offset;
+  lines_read_ = line_number - 1;
+  return absl::OkStatus();
+}
+
 absl::string_view LineReader::Bare(absl::string_view line) const {
   if (line_number_ == 1) absl::ConsumePrefix(&line, kByteOrderMark);
   while (absl::ConsumeSuffix(&line, "\r")) {
@@ -129,6 +137,7 @@ absl::StatusOr<bool> LineReader::NextRaw(size_t known, absl::string_view* line) 
 
 absl::StatusOr<bool> LineReader::Fill() {
   std::copy(buffer_.begin() + begin_, buffer_.begin() + end_, buffer_.begin());
+  buffer_offset_ += static_cast<int64_t>(begin_);
   end_ -= begin_;
   begin_ = 0;
   // Make room for a chunk, unless the room left is large enough. Otherwise the few bytes of an

@@ -38,6 +38,10 @@ class LineReader {
   // Undoes all calls of Extend: Next continues with the first line that they joined.
   void Retract(absl::string_view* line);
 
+  // Continues at this byte of the file, where line `line_number` begins. Fails unless seekable().
+  absl::Status Seek(int64_t offset, int64_t line_number);
+  bool seekable() const { return source_->seekable(); }
+
   // INVALID_ARGUMENT "NAME:LINE: WHAT" about the line that was returned last.
   absl::Status Error(absl::string_view what) const;
   absl::Status FileError(absl::string_view what) const;  // "NAME: WHAT"
@@ -46,6 +50,8 @@ class LineReader {
   // The number of the line that was returned last, from 1. Joined lines have the number of the
   // first.
   int64_t line_number() const { return line_number_; }
+  // How many (unpacked) bytes of the file precede the line that was returned last.
+  int64_t line_offset() const { return buffer_offset_ + static_cast<int64_t>(line_begin_); }
   double Progress() const { return source_->Progress(); }
 
  private:
@@ -64,6 +70,7 @@ class LineReader {
   const std::string name_;
   const std::unique_ptr<ByteSource> source_;
   std::vector<char> buffer_;
+  int64_t buffer_offset_ = 0;   // bytes of the file before buffer_[0]
   size_t begin_ = 0, end_ = 0;  // unread bytes are buffer_[begin_, end_)
   size_t line_begin_ = 0;   // the last returned line, with its end, is buffer_[line_begin_, begin_)
   size_t first_bytes_ = 0;  // bytes of that line without the lines that Extend has joined

@@ -66,6 +66,8 @@ class RowParser {
   // The label that counts as 0 because it was the first that does not count as 1. "" if there was
   // none so far, or the job says what counts as 0.
   virtual std::string LearnedNegative() const { return ""; }
+  // Takes over what another parser of the same data has learned.
+  virtual void LearnNegative(absl::string_view /*label*/) {}
 
   // The numbers of the last parsed row before they are standardised; NaN if missing. Only for a
   // format with columns of its own (DELIMITED).

@@ -55,6 +55,13 @@ absl::StatusOr<bool> RowFile::First(absl::string_view* line) {
   return parser_->has_header() ? NextRow(line) : true;
 }
 
+absl::StatusOr<bool> RowFile::ReadAt(int64_t offset, int64_t line_number, absl::string_view* line) {
+  TANDEM_ASSIGN_OR_RETURN(const bool any, Next(line));  // the parser must see the first line
+  if (!any) return false;
+  TANDEM_RETURN_IF_ERROR(lines_->Seek(offset, line_number));
+  return NextRow(line);
+}
+
 absl::Status RowFile::Parse(absl::string_view line, Row* row) const {
   absl::Status status = parser_->Parse(line, row);
   return status.ok() ? status : lines_->Error(status.message());
@@ -70,7 +77,7 @@ bool RowSelection::Has(int64_t row) const {
 
 absl::Status BadRows::Add(const absl::Status& bad) {
   if (most_ == 0) return bad;
-  if (static_cast<int64_t>(texts_.size()) == most_) {
+  if (count() >= most_) {
     return absl::InvalidArgumentError(absl::StrCat(bad.message(), " (bad row ", most_ + 1,
                                                    "; data.max_bad_rows is ", most_, ")"));
   }
@@ -100,6 +107,27 @@ absl::StatusOr<bool> RowWalk::Next(absl::string_view* line) {
   return false;
 }
 
+absl::Status RowWalk::ContinueAt(const ReadPlace& place) {
+  const bool known = place.file() >= 0 && place.file() < static_cast<int64_t>(files_->size());
+  if (!known || place.offset() < 0 || place.row() < 0 || !selection_.Has(place.row())) {
+    return absl::DataLossError("the place of a worker in the checkpoint is not one in these files");
+  }
+  next_file_ = static_cast<size_t>(place.file());
+  const std::string& name = (*files_)[next_file_++];
+  TANDEM_ASSIGN_OR_RETURN(auto lines, OpenLines(name));
+  file_.emplace(std::move(lines), parser_);
+  row_ = place.row() + 1;
+  absl::string_view line;
+  TANDEM_ASSIGN_OR_RETURN(const bool found, file_->ReadAt(place.offset(), place.line(), &line));
+  if (found && file_->lines().line_number() == place.line() && HashName(line) == place.hash()) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat(name, ":", place.line(), ": expected at byte ", place.offset(),
+                   " the row that was there when the checkpoint was made, and the file has ",
+                   found ? "another one" : "none", "; hint: bring back the file as it was"));
+}
+
 RowPass::RowPass(const std::vector<std::string>* files, RowParser* parser, RowSelection selection,
                  RowShare share, int64_t skip)
     : parser_(parser),
@@ -114,13 +142,37 @@ absl::StatusOr<bool> RowPass::Next(Row* row) {
   return walk_.has_value() ? NextRead(row) : NextDealt(row);
 }
 
+absl::optional<ReadPlace> RowPass::Place(int64_t rows) const {
+  if (!walk_.has_value() || !walk_->file().lines().seekable()) return absl::nullopt;
+  ReadPlace place;
+  place.set_rows(rows);
+  place.set_file(static_cast<int64_t>(walk_->file_index()));
+  place.set_offset(walk_->file().lines().line_offset());
+  place.set_line(walk_->file().lines().line_number());
+  place.set_row(walk_->row());
+  place.set_hash(HashName(line_));
+  place.set_bad_rows(bad_rows_.count());
+  place.set_negative(parser_->LearnedNegative());
+  return place;
+}
+
+absl::StatusOr<bool> RowPass::ContinueAt(const ReadPlace& place) {
+  if (!walk_.has_value()) return false;
+  TANDEM_RETURN_IF_ERROR(walk_->ContinueAt(place));
+  if (walk_->OwnerOf(share_.workers) != share_.rank) {
+    return absl::DataLossError("the place of a worker in the checkpoint is that of another worker");
+  }
+  bad_rows_.set_earlier(place.bad_rows());
+  parser_->LearnNegative(place.negative());
+  return true;
+}
+
 absl::StatusOr<bool> RowPass::NextRead(Row* row) {
-  absl::string_view line;
   for (;;) {
-    TANDEM_ASSIGN_OR_RETURN(const bool more, walk_->Next(&line));
+    TANDEM_ASSIGN_OR_RETURN(const bool more, walk_->Next(&line_));
     if (!more) return false;
     if (walk_->OwnerOf(share_.workers) != share_.rank) continue;
-    const absl::Status parsed = walk_->file().Parse(line, row);
+    const absl::Status parsed = walk_->file().Parse(line_, row);
     if (parsed.ok()) return true;
     TANDEM_RETURN_IF_ERROR(bad_rows_.Add(parsed));
   }
@@ -236,6 +288,7 @@ class RowSource final : public BatchSource {
                                  HashCombine(static_cast<uint64_t>(epoch), options_.share.rank)));
     held_ = 0;
     more_ = true;
+    rows_ = 0;
     return absl::OkStatus();
   }
 
@@ -248,6 +301,7 @@ class RowSource final : public BatchSource {
       builder_.Append(row_, batch);
     }
     builder_.Finish(batch);
+    rows_ += batch->samples;
     return absl::OkStatus();
   }
 
@@ -256,8 +310,23 @@ class RowSource final : public BatchSource {
     for (int64_t row = 0; row < rows; ++row) {
       TANDEM_ASSIGN_OR_RETURN(const bool got, NextRow());
       if (!got) return row;
+      ++rows_;
     }
     return rows;
+  }
+
+  // At the end of the rows the place of the last one is no longer known.
+  absl::optional<ReadPlace> Place() const override {
+    if (options_.shuffle_buffer > 0 || rows_ == 0 || !more_) return absl::nullopt;
+    return pass_->Place(rows_);
+  }
+
+  absl::StatusOr<int64_t> ContinueAt(const ReadPlace& place) override {
+    TANDEM_CHECK(pass_.has_value() && rows_ == 0);
+    if (options_.shuffle_buffer > 0 || place.rows() <= 0) return 0;
+    TANDEM_ASSIGN_OR_RETURN(const bool moved, pass_->ContinueAt(place));
+    if (moved) rows_ = place.rows();
+    return rows_;
   }
 
   int64_t EstimatedRows() const override { return options_.estimated_rows; }
@@ -318,6 +387,7 @@ class RowSource final : public BatchSource {
   std::optional<RowPass> pass_;
   Random random_{0};
   bool more_ = false;        // the pass has not ended
+  int64_t rows_ = 0;         // rows of the pass that were returned or skipped
   std::vector<Row> buffer_;  // rows [0, held_) wait in the buffer
   size_t held_ = 0;
   Row row_;

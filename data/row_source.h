@@ -19,6 +19,7 @@
 #include "data/batch_source.h"
 #include "data/line_reader.h"
 #include "data/row.h"
+#include "proto/wire.pb.h"
 
 namespace tandem::data {
 
@@ -46,6 +47,9 @@ class RowFile {
   absl::StatusOr<bool> Next(absl::string_view* line);
   // Parses the row that was returned last. Errors name file and line.
   absl::Status Parse(absl::string_view line, Row* row) const;
+  // In a file of which no row was read: reads the row that begins at byte `offset`, in line
+  // `line_number`. False if there is none.
+  absl::StatusOr<bool> ReadAt(int64_t offset, int64_t line_number, absl::string_view* line);
   const LineReader& lines() const { return *lines_; }
   // The first line, header or not. Empty before the first row.
   const std::string& first_line() const { return first_line_; }
@@ -68,9 +72,12 @@ class BadRows {
   // Keeps the error `bad`, or returns an error if there are too many.
   absl::Status Add(const absl::Status& bad);
   const std::vector<std::string>& texts() const { return texts_; }  // one line each
+  int64_t count() const { return earlier_ + static_cast<int64_t>(texts_.size()); }
+  void set_earlier(int64_t rows) { earlier_ = rows; }  // skipped before, without a text here
 
  private:
   const int64_t most_;
+  int64_t earlier_ = 0;
   std::vector<std::string> texts_;
 };
 
@@ -96,6 +103,11 @@ class RowWalk {
   }
   size_t file_index() const { return next_file_ - 1; }
   const RowFile& file() const { return *file_; }
+  int64_t row() const { return row_ - 1; }  // its number over all files, from 0
+
+  // Before the first Next: continues behind the row at `place`. FAILED_PRECONDITION if the files
+  // have another row there.
+  absl::Status ContinueAt(const ReadPlace& place);
 
  private:
   absl::StatusOr<bool> NextLine(absl::string_view* line);
@@ -123,6 +135,12 @@ class RowPass {
   // The next row of the share; false if there is none.
   absl::StatusOr<bool> Next(Row* row);
 
+  // The place of the row that was returned last, which is the worker's row number `rows`, counted
+  // from 1. None if rows are dealt, or if the file is compressed.
+  absl::optional<ReadPlace> Place(int64_t rows) const;
+  // Before the first Next: as RowWalk::ContinueAt. False if rows are dealt.
+  absl::StatusOr<bool> ContinueAt(const ReadPlace& place);
+
  private:
   absl::StatusOr<bool> NextRead(Row* row);
   absl::StatusOr<bool> NextDealt(Row* row);
@@ -131,6 +149,7 @@ class RowPass {
   const RowShare share_;
   BadRows bad_rows_;
   std::optional<RowWalk> walk_;  // empty if rows are dealt
+  absl::string_view line_;       // the last row that was read
   const std::shared_ptr<RowDealer> dealer_;
   absl::optional<size_t> file_;  // the file of the last dealt row
 };

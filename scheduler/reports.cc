@@ -30,7 +30,19 @@ absl::Status Reports::Add(absl::Time now, const Node& node, const Control& contr
   if (control.has_program_note()) return AddNote(node, control.program_note(), effects);
   if (control.has_shard_report()) return AddShardReport(node, control.shard_report());
   if (control.has_collectives()) return AddCollectives(node, control.collectives(), effects);
+  if (control.has_worker_note()) return AddText(node, control.worker_note(), effects);
   AddPaths(node, control.paths(), effects);
+  return absl::OkStatus();
+}
+
+absl::Status Reports::AddText(const Node& node, const WorkerNote& note, SchedulerEffects* effects) {
+  constexpr size_t kMaxText = 1000;
+  if (RankOf(node) != 0 || note.text().size() > kMaxText) {
+    return absl::InvalidArgumentError(absl::StrCat("a note of ", note.text().size(),
+                                                   " characters from ", node.Name(),
+                                                   "; expected worker 0, and at most ", kMaxText));
+  }
+  effects->Warn(absl::StrCat(node.Name(), " ", note.text()));
   return absl::OkStatus();
 }
 

@@ -29,8 +29,8 @@ class Reports {
 
   // The job starts.
   void Start(absl::Time now);
-  // Adds a Progress, ShardReport, Paths, Collectives or ProgramNote of a member. INVALID_ARGUMENT
-  // if it does not fit this job, or this node may not send it.
+  // Adds a Progress, ShardReport, Paths, Collectives, ProgramNote or WorkerNote of a member.
+  // INVALID_ARGUMENT if it does not fit this job, or this node may not send it.
   absl::Status Add(absl::Time now, const Node& node, const Control& control,
                    SchedulerEffects* effects);
 
@@ -56,6 +56,7 @@ class Reports {
                            SchedulerEffects* effects);
   void SayInterval(absl::Time now, SchedulerEffects* effects);
   absl::Status AddShardReport(const Node& node, const ShardReport& report);
+  absl::Status AddText(const Node& node, const WorkerNote& note, SchedulerEffects* effects);
   void AddPaths(const Node& node, const Paths& paths, SchedulerEffects* effects);
   absl::Status AddCollectives(const Node& node, const Collectives& collectives,
                               SchedulerEffects* effects);

@@ -191,6 +191,7 @@ void SchedulerCore::OnMemberControl(Node* node, const SchedulerEvent& event) {
     case Control::kPaths:
     case Control::kCollectives:
     case Control::kProgramNote:
+    case Control::kWorkerNote:
       return OnReport(*node, control);
     case Control::kFailure: {
       if (phase_ == Phase::kStopping) return;  // all results have arrived

@@ -43,8 +43,8 @@ absl::StatusOr<std::unique_ptr<AttachedRunner>> AttachedRunner::New(
   return runner;
 }
 
-// Ignores `rows`: the program's own state says where the program stands in the epoch.
-absl::Status AttachedRunner::StartAt(int64_t epoch, int64_t /*rows*/) {
+// Takes only the epoch: the program's own state says where the program stands in it.
+absl::Status AttachedRunner::StartAt(const TrainPosition& start) {
   if (!keeps_state_) {
     return absl::FailedPreconditionError(
         "the program gives no state to checkpoints, so it cannot resume in the middle of a run");
@@ -60,7 +60,7 @@ absl::Status AttachedRunner::StartAt(int64_t epoch, int64_t /*rows*/) {
     }
     resumed_.states.push_back(std::move(state));
   }
-  resumed_.epoch = epoch;
+  resumed_.epoch = start.epoch();
   return absl::OkStatus();
 }
 

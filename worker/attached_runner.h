@@ -50,7 +50,7 @@ class AttachedRunner final : public TaskRunner {
     std::vector<std::string> states;
   };
   const Resumed& resumed() const { return resumed_; }
-  absl::Status StartAt(int64_t epoch, int64_t rows) override;
+  absl::Status StartAt(const TrainPosition& start) override;
   absl::StatusOr<std::string> ProgramState(int64_t step, int64_t epoch, bool last) override;
 
   absl::Status Fetch(StepSlot* slot) override;

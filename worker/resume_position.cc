@@ -68,6 +68,7 @@ absl::StatusOr<TrainPosition> ResumePosition(const RunRecord& record, int rank, 
     at.set_first_step(at.step());
     at.set_closing_steps(epochs.last_closing);
     at.set_rows(0);
+    at.clear_place();
     return at;
   }
   // Workers that know more go back to what all workers know. The step limit is the same on all
@@ -75,6 +76,7 @@ absl::StatusOr<TrainPosition> ResumePosition(const RunRecord& record, int rank, 
   at.set_closing_steps(epochs.first_closing);
   const bool ahead = at.epoch() != epochs.first || (at.epoch_over() && !epochs.first_over);
   if (!ahead) return at;
+  at.clear_place();
   at.set_epoch(epochs.first);
   at.set_epoch_over(epochs.first_over);
   at.set_first_step(epochs.first_step);

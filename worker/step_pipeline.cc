@@ -25,12 +25,14 @@ void StepPipeline::Begin() {
   over_ = false;
   first_step_ = next_fetch_ = next_read_ = context_.step;
   context_.epoch_rows = 0;
+  context_.place.reset();
 }
 
-void StepPipeline::Resume(int64_t first_step, int64_t rows) {
+void StepPipeline::Resume(const TrainPosition& start) {
   Begin();
-  first_step_ = first_step;
-  context_.epoch_rows = rows;
+  first_step_ = start.first_step();
+  context_.epoch_rows = start.rows();
+  if (start.has_place()) context_.place = start.place();
 }
 
 bool StepPipeline::Advance(absl::Time now, int64_t hold_from, TrainerEffects* effects) {
@@ -286,6 +288,7 @@ void StepPipeline::AfterCompute(absl::Time now, TrainerEffects* effects) {
   const int64_t in_flight = next_read_ - context_.step + context_.pushes.Steps();
   context_.report.AddStep(slot, in_flight);
   context_.epoch_rows += slot.batch.samples;
+  if (slot.batch.samples > 0 && slot.place.has_value()) context_.place = slot.place;
   effects->steps.push_back(
       {context_.step, slot.batch.samples, slot.loss_sum, clock_gap_, in_flight});
   Push(now, in_flight, &slot);

@@ -36,9 +36,8 @@ class StepPipeline {
 
   // Begins an epoch at context.step.
   void Begin();
-  // Resumes an epoch that began at `first_step` and of which this worker has trained on `rows`
-  // rows.
-  void Resume(int64_t first_step, int64_t rows);
+  // Resumes an epoch in which this worker stands at `start`.
+  void Resume(const TrainPosition& start);
   // Does one thing that can be done; false if there is none. The steps from `hold_from` on may not
   // begin.
   bool Advance(absl::Time now, int64_t hold_from, TrainerEffects* effects);

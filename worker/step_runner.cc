@@ -11,6 +11,7 @@
 #include "server/checkpoint_directory.h"
 #include "worker/dense/load_dense.h"
 #include "worker/evaluation_share.h"
+#include "worker/resume_position.h"
 
 namespace tandem::worker {
 namespace {
@@ -114,9 +115,8 @@ TaskRunner::DeviceGradient StepRunner::LeaveGradientOnDevice() {
   return [this](bool zero) { return model_->DeviceGradient(zero); };
 }
 
-absl::Status StepRunner::StartAt(int64_t epoch, int64_t rows) {
-  start_epoch_ = epoch;
-  start_rows_ = rows;
+absl::Status StepRunner::StartAt(const TrainPosition& start) {
+  start_ = start;
   if (!plan_.job.model().has_script()) return absl::OkStatus();
   TANDEM_ASSIGN_OR_RETURN(const models::ModuleState saved, CheckpointState(rank_));
   TANDEM_RETURN_IF_ERROR(models::CheckSameModule(saved.contents, model_->Contents()));
@@ -124,19 +124,31 @@ absl::Status StepRunner::StartAt(int64_t epoch, int64_t rows) {
 }
 
 absl::Status StepRunner::Fetch(StepSlot* slot) {
+  slot->place.reset();
+  if (slot->epoch == start_.epoch() && start_.rows() == kAllRows) {
+    slot->batch.Clear();
+    return absl::OkStatus();
+  }
   if (slot->epoch != epoch_) {
     TANDEM_RETURN_IF_ERROR(train_->StartEpoch(slot->epoch));
     epoch_ = slot->epoch;
-    if (epoch_ == start_epoch_) TANDEM_RETURN_IF_ERROR(SkipToStart());
+    if (epoch_ == start_.epoch()) TANDEM_RETURN_IF_ERROR(SkipToStart());
   }
-  return train_->Next(&slot->batch);
+  TANDEM_RETURN_IF_ERROR(train_->Next(&slot->batch));
+  slot->place = train_->Place();
+  return absl::OkStatus();
 }
 
 absl::Status StepRunner::SkipToStart() {
-  while (skipped_ < start_rows_) {
-    const int64_t rows = std::min(kSkippedAtOnce, start_rows_ - skipped_);
+  int64_t at = 0;
+  if (start_.has_place()) {
+    TANDEM_ASSIGN_OR_RETURN(at, train_->ContinueAt(start_.place()));
+  }
+  while (at < start_.rows()) {
+    const int64_t rows = std::min(kSkippedAtOnce, start_.rows() - at);
     TANDEM_ASSIGN_OR_RETURN(const int64_t passed, train_->Skip(rows));
-    skipped_ += passed;
+    at += passed;
+    read_again_ += passed;
     if (passed < rows) break;
   }
   return absl::OkStatus();

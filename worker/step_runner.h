@@ -51,8 +51,8 @@ class StepRunner final : public TaskRunner {
   std::string ModuleContents() const override { return model_->Contents(); }
   absl::StatusOr<std::string> ProgramState(int64_t step, int64_t epoch, bool last) override;
 
-  absl::Status StartAt(int64_t epoch, int64_t rows) override;
-  int64_t RowsSkipped() const override { return skipped_; }
+  absl::Status StartAt(const TrainPosition& start) override;
+  int64_t RowsReadAgain() const override { return read_again_; }
   absl::Status Fetch(StepSlot* slot) override;
   absl::Status FetchTest(StepSlot* slot, bool first, HeldOut rows) override;
   absl::Status Compute(StepSlot* slot) override;
@@ -81,8 +81,8 @@ class StepRunner final : public TaskRunner {
   std::unique_ptr<data::BatchSource> train_;              // null: the job only scores rows
   std::unique_ptr<data::BatchSource> test_, validation_;  // null: the job has no such rows
   int64_t epoch_ = -1;                                    // epoch that `train_` was started for
-  int64_t start_epoch_ = 0, start_rows_ = 0;  // the resume position; 0 rows: start of the epoch
-  std::atomic<int64_t> skipped_{0};           // rows skipped so far of start_rows_
+  TrainPosition start_;                 // the resume position; 0 rows: start of the epoch
+  std::atomic<int64_t> read_again_{0};  // rows read again so far, of start_.rows()
   std::unique_ptr<models::DenseModel> model_;
   std::unique_ptr<DenseParameters> dense_;
   HeapBufferSource buffers_;

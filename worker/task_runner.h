@@ -42,10 +42,10 @@ class TaskRunner {
   // A hash of the file that the module comes from; empty: the module comes from no file.
   virtual std::string ModuleContents() const { return ""; }
 
-  // The run resumes: the first fetched batch belongs to `epoch` and follows the first `rows` rows
-  // of this worker's share. If the share has no more rows, the first batch is empty. Called before
-  // any Fetch.
-  virtual absl::Status StartAt(int64_t /*epoch*/, int64_t /*rows*/) {
+  // The run resumes: the first fetched batch belongs to start.epoch() and follows the first
+  // start.rows() rows of this worker's share (resume_position.h). If the share has no more rows,
+  // the first batch is empty. Called before any Fetch.
+  virtual absl::Status StartAt(const TrainPosition& /*start*/) {
     return absl::UnimplementedError("this task runner cannot resume in the middle of a run");
   }
   // The state that a program or a module needs to resume from a checkpoint that contains the steps
@@ -55,9 +55,9 @@ class TaskRunner {
                                                    bool /*last*/) {
     return std::string();
   }
-  // Rows that the first Fetch has skipped so far. Skipping may take long, and the growing number
-  // shows that the worker has not stalled. Any thread.
-  virtual int64_t RowsSkipped() const { return 0; }
+  // Rows of this worker that the first Fetch has read again so far, to skip them. Reading them may
+  // take long, and the growing number shows that the worker has not stalled. Any thread.
+  virtual int64_t RowsReadAgain() const { return 0; }
 
   // Each of these runs the task of the same name (trainer_task.h). An error ends the job and gives
   // the reason.

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "absl/types/optional.h"
 #include "client/client_core.h"
 #include "job/job.h"
 #include "policies/policy.h"
@@ -68,6 +69,9 @@ struct TrainerContext {
   int64_t pushed = 0;    // steps pushed
   int64_t epoch = 0;
   int64_t epoch_rows = 0;  // rows that this worker has trained on in this epoch
+  // The last known place in the files that is not beyond these rows. Batches that were read ahead
+  // do not count.
+  absl::optional<ReadPlace> place;
   // All workers have reached this step, as of the last end of an epoch: one step more than any
   // worker had samples for.
   int64_t common_step = 0;

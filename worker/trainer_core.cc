@@ -254,7 +254,7 @@ bool TrainerCore::AdvancePrepare(absl::Time now) {
     return Enter(Phase::kTraining);
   }
   const TrainPosition& start = *options_.start;
-  pipeline_.Resume(start.first_step(), start.rows());
+  pipeline_.Resume(start);
   if (!start.epoch_over()) return Enter(Phase::kTraining);
   return BeginEvaluation(now);
 }
@@ -282,6 +282,7 @@ TrainPosition TrainerCore::Position() const {
   position.set_step(context_.step);
   position.set_first_step(limited ? context_.step : pipeline_.first_step());
   position.set_rows(context_.epoch_rows);
+  if (context_.place.has_value()) *position.mutable_place() = *context_.place;
   position.set_common_step(lockstep && over ? closed : context_.common_step);
   position.set_closing_steps(context_.closing_steps + (limited ? context_.StepsToClose() : 0));
   return position;

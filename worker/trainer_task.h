@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "absl/types/optional.h"
 #include "absl/types/span.h"
 #include "base/buffer.h"
 #include "client/client_core.h"
@@ -28,6 +29,8 @@ struct StepSlot {
   int64_t step = -1;
   int64_t epoch = 0;
   data::Batch batch;
+  // Where reading continues after the batch; empty: the reader does not know.
+  absl::optional<ReadPlace> place;
   std::vector<client::PulledRows> rows;  // by sparse input; cleared once the rows are pooled
   // by sparse input: the place of each key's gradient
   std::vector<absl::Span<float* const>> gradients;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
 #include "base/clock.h"
 #include "base/exhaustion.h"
@@ -33,6 +34,8 @@ namespace tandem::worker {
 namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(50);
+// After this time the user is told that a resumed worker reads rows again.
+constexpr absl::Duration kLongRead = absl::Seconds(5);
 
 // A finished task of another thread, on its way back to the comm thread.
 struct DoneTask {
@@ -137,6 +140,8 @@ class Worker {
       SayForTheDriver(now);
       done_queue_->Take(&done);
       for (const DoneTask& item : done) {
+        const bool read = std::holds_alternative<FetchTask>(item.task) && item.status.ok();
+        if (read) SayReadAgain(now, /*over=*/true);
         trainer_->OnTaskDone(now, item.task, item.status, &effects_);
         Flush();
       }
@@ -403,17 +408,38 @@ class Worker {
 
   void OnTick(absl::Time now) {
     if (trainer_ == nullptr) return;
+    SayReadAgain(now, /*over=*/false);
     ReportPaths();
     trainer_->OnTick(now, &effects_);
     const uint64_t progress =
         trainer_->progress_count() +
-        static_cast<uint64_t>(runner_->RowsSkipped() + slow_down_.moments_slept());
+        static_cast<uint64_t>(runner_->RowsReadAgain() + slow_down_.moments_slept());
     if (progress != seen_progress_) {
       seen_progress_ = progress;
       member_->progress().Advance(static_cast<uint64_t>(trainer_->step()));
     }
     member_->progress().SetActivity(trainer_->Doing(now, SynchroniserWaitsFor()));
     Flush();
+  }
+
+  // In a resumed run: logs how many rows this worker has read again before its first batch (`over`:
+  // it has the batch). If that takes long, the line of rank 0 reaches the user, too.
+  void SayReadAgain(absl::Time now, bool over) {
+    if (read_since_ == absl::InfiniteFuture()) return;
+    const int64_t rows = runner_->RowsReadAgain();
+    const double seconds = absl::ToDoubleSeconds(now - read_since_);
+    const bool is_long = rows > 0 && now - read_since_ > kLongRead;
+    if (!over && (!is_long || said_long_read_)) return;
+    said_long_read_ = true;
+    if (over) read_since_ = absl::InfiniteFuture();
+    const std::string line =
+        over ? absl::StrFormat("has read %d rows again to resume, in %.1f s", rows, seconds)
+             : absl::StrFormat("reads rows again to resume, so far %d in %.1f s", rows, seconds);
+    log_.Info(line);
+    if (!is_long || self_.index != 0) return;
+    Control control;
+    control.mutable_worker_note()->set_text(line);
+    member_->link().Send(control);
   }
 
   void OnEvent(absl::Time now, const transport::TransportEvent& event) {
@@ -538,6 +564,9 @@ class Worker {
     trainer.run = run_ = view.run();
     trainer.attempt = attempt_ = view.attempt();
     trainer.start = start_;
+    const Data::Format format = plan_.job.data().format();  // NCF skips rows without reading them
+    resumes_in_files_ = start_.has_value() && start_->rows() > 0 && !start_->epoch_over() &&
+                        format != Data::PROGRAM && format != Data::NCF;
     if (self_.index == 0) trainer.best = best_;
     if (self_.index == 0) trainer.epochs_to_first_judged = epochs_to_first_judged_;
     trainer.evaluate = runner_->has_test_data();
@@ -568,7 +597,7 @@ class Worker {
                             ResumePosition(record, self_.index, plan_.workers()));
     if (record.worker(0).has_best()) best_ = record.worker(0).best();
     epochs_to_first_judged_ = record.worker(0).epochs_to_first_judged();
-    TANDEM_RETURN_IF_ERROR(runner_->StartAt(start.epoch(), start.rows()));
+    TANDEM_RETURN_IF_ERROR(runner_->StartAt(start));
     TANDEM_ASSIGN_OR_RETURN(own_state_, saved.ReadWorkerState(self_.index));
     return start;
   }
@@ -607,6 +636,10 @@ class Worker {
       }
     }
     for (TrainerTask& task : effects_.tasks) {
+      if (resumes_in_files_ && std::holds_alternative<FetchTask>(task)) {
+        read_since_ = MonotonicNow();
+        resumes_in_files_ = false;
+      }
       (IsRead(task) ? reader_ : computer_)->Add(std::move(task));
     }
     if (trace_ != nullptr) {
@@ -659,6 +692,9 @@ class Worker {
   std::unique_ptr<TaskRunner> runner_;
   std::unique_ptr<TrainerCore> trainer_;
   absl::Time cause_by_ = absl::InfiniteFuture();
+  bool resumes_in_files_ = false;  // the next FetchTask is the first one of a resumed epoch
+  absl::Time read_since_ = absl::InfiniteFuture();  // when that task began; only while it runs
+  bool said_long_read_ = false;
   Rendezvous rendezvous_;
   uint64_t run_ = 0;     // View.run
   int64_t attempt_ = 0;  // View.attempt

@@ -162,8 +162,11 @@ const Settings kOuter = {"dense.synchroniser=LOCAL_SGD",
                          "0.7 outer_momentum: 0.9}"};
 const Settings kElastic = {"dense.synchroniser=EASGD", "dense.local_steps={sync_every: 7}"};
 
+// Shuffled rows are read again. Without, the reader continues in the middle of the file.
+const Settings kInOrder = {"data.shuffle_buffer=0"};
+
 // Every synchroniser is here.
-const std::map<Dense::Synchroniser, Settings> kSynchronisers = {{Dense::ALLREDUCE, {}},
+const std::map<Dense::Synchroniser, Settings> kSynchronisers = {{Dense::ALLREDUCE, kInOrder},
                                                                 {Dense::SERVERS, kDelayed},
                                                                 {Dense::LOCAL_SGD, kOuter},
                                                                 {Dense::EASGD, kElastic}};
@@ -195,7 +198,7 @@ Settings Under(const Settings& policies) {
   const auto policy = [&](size_t i) { return absl::StrCat("policy={kind: ", policies[i], "}"); };
   return Join(Steps(100, 10),
               {absl::StrCat("table[0].", policy(0)), absl::StrCat("table[1].", policy(1)),
-               absl::StrCat("dense.", policy(2)), "dense.synchroniser=SERVERS"});
+               absl::StrCat("dense.", policy(2)), "dense.synchroniser=SERVERS", kInOrder[0]});
 }
 
 TEST_F(ResumeTest, EveryPolicyIsKilled) {
@@ -279,8 +282,10 @@ TEST_F(ResumeTest, DISABLED_TenKills) {
 
 // A run that has come to the end of its steps may be given more, in the middle of an epoch.
 TEST_F(ResumeTest, MoreStepsAreThoseOfTheLongerRun) {
-  for (const Settings& kind : {Settings(), Settings{"dense.synchroniser=SERVERS"}, kDelayed}) {
-    const std::string name = absl::StrCat("more-", kind.size());
+  const Settings on_servers = {"dense.synchroniser=SERVERS"};
+  int runs = 0;
+  for (const Settings& kind : {kInOrder, Join(on_servers, kInOrder), on_servers, kDelayed}) {
+    const std::string name = absl::StrCat("more-", ++runs);
     const RunResult whole = RunJob(job_->Arguments(name + "-whole", Join(Steps(90, 1000), kind)));
     ASSERT_TRUE(whole.ok()) << whole.DebugString();
     const RunResult first = RunJob(job_->Arguments(name, Join(Steps(30, 1000), kind)));
@@ -289,6 +294,9 @@ TEST_F(ResumeTest, MoreStepsAreThoseOfTheLongerRun) {
     ASSERT_TRUE(on.ok()) << on.DebugString();
     EXPECT_THAT(on.output, HasSubstr("changed: train.max_steps: 30 -> 90"));
     EXPECT_EQ(on.summary["samples"], whole.summary["samples"]) << name;
+    EXPECT_THAT(ReadTextFile(Out(name) + "/logs/worker-1.log"),
+                HasSubstr(absl::StrCat("worker 1: has read ", kind.back() == kInOrder[0] ? 0 : 720,
+                                       " rows again to resume")));
     if (kind == kDelayed) continue;  // its queue was emptied at the end of the first 30
     EXPECT_EQ(Difference(Model(name + "-whole"), Model(name)), "") << name;
   }

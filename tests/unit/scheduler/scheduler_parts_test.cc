@@ -281,6 +281,19 @@ TEST_F(PartsTest, WhatTakesLongIsSaidAndEndsAtItsLimit) {
   EXPECT_EQ(failure->node(), "server 0") << "workers are judged by what they wait for";
 }
 
+TEST_F(PartsTest, ANoteOfWorkerZeroReachesTheUser) {
+  scheduler::Reports reports(plan_, scheduler::SchedulerTimes(), scheduler::JobLimits(plan_.job),
+                             RunRecord());
+  Control control;
+  control.mutable_worker_note()->set_text("has read 7 rows again");
+  EXPECT_TRUE(reports.Add(At(0), *members_.worker(0), control, &effects_).ok());
+  EXPECT_THAT(effects_.warnings, ::testing::ElementsAre("worker 0 has read 7 rows again"));
+  EXPECT_FALSE(reports.Add(At(0), *members_.worker(1), control, &effects_).ok());
+  control.mutable_worker_note()->set_text(std::string(1001, 'x'));
+  EXPECT_FALSE(reports.Add(At(0), *members_.worker(0), control, &effects_).ok());
+  EXPECT_EQ(effects_.warnings.size(), 1u);
+}
+
 TEST_F(PartsTest, ReportsArePassedOnOnceAnInterval) {
   scheduler::SchedulerTimes times;
   times.shard_reports = absl::Seconds(2);

@@ -29,6 +29,7 @@ RunRecord Record(const std::vector<At>& workers) {
     position->set_first_step(at.first_step);
     position->set_rows(at.rows);
     position->set_common_step(at.step);
+    if (at.rows > 0) position->mutable_place()->set_rows(at.rows);
   }
   return record;
 }
@@ -50,6 +51,7 @@ TEST(ResumePositionTest, InTheMiddleOfAnEpochEachGoesOnWhereItWas) {
   EXPECT_EQ(at[0].rows(), 72);
   EXPECT_EQ(at[1].step(), 12);
   EXPECT_EQ(at[1].rows(), 96);
+  EXPECT_EQ(at[1].place().rows(), 96);
   EXPECT_EQ(at[0].first_step(), 7);
 }
 
@@ -65,6 +67,7 @@ TEST(ResumePositionTest, WhoKnowsOfTheEndHearsOfItAgain) {
     }
     EXPECT_EQ(at[0].rows(), 190);
     EXPECT_EQ(at[1].rows(), worker::kAllRows) << "nobody trains twice on a row";
+    EXPECT_FALSE(at[1].has_place());
   }
 }
 
@@ -92,6 +95,7 @@ TEST(ResumePositionTest, WhoIsLateFollowsIntoAnEpochThatHasBegun) {
   EXPECT_EQ(at[1].epoch(), 3);
   EXPECT_FALSE(at[1].epoch_over());
   EXPECT_EQ(at[1].rows(), 0);
+  EXPECT_FALSE(at[1].has_place()) << "its place was in the epoch before";
   EXPECT_EQ(at[1].step(), 20);
   EXPECT_EQ(at[1].first_step(), 20);
 }

@@ -112,6 +112,39 @@ TEST_F(StepPipelineTest, ReadsGoAheadByTheDepthAndNoFurther) {
   EXPECT_EQ(Count<worker::FetchTask>(), 0u) << "and one batch more than that is ready";
 }
 
+// A checkpoint needs the place behind the rows that were trained on, and the reader is ahead.
+TEST_F(StepPipelineTest, ThePlaceInTheFilesIsThatOfTheTrainedRows) {
+  Begin("kind: ASP", "SERVERS", "batch_size: 4 prefetch_steps: 2");
+  const auto fetch_at = [&](int64_t rows) {
+    const auto task = Take<worker::FetchTask>();
+    task.slot->place.reset();
+    if (rows > 0) task.slot->place.emplace().set_rows(rows);
+    effects_.tasks.push_back(task);
+    Fetch(4);
+  };
+  fetch_at(4);
+  fetch_at(8);
+  fetch_at(0);  // its reader does not know
+  EXPECT_FALSE(context_->place.has_value());
+  for (const int64_t rows : {4, 8, 8}) {
+    AnswerReads();
+    Compute();
+    ASSERT_TRUE(context_->place.has_value());
+    EXPECT_EQ(context_->place->rows(), rows);
+    if (Count<worker::FetchTask>() > 0) fetch_at(100);
+  }
+  EXPECT_EQ(context_->epoch_rows, 12);
+  TrainPosition start;
+  start.set_rows(12);
+  pipeline_->Resume(start);
+  EXPECT_FALSE(context_->place.has_value());
+  start.mutable_place()->set_rows(8);
+  pipeline_->Resume(start);
+  EXPECT_EQ(context_->place.value_or(ReadPlace()).rows(), 8);
+  pipeline_->Begin();
+  EXPECT_FALSE(context_->place.has_value()) << "another epoch";
+}
+
 TEST_F(StepPipelineTest, DenseParametersOnServersAreReadAndPushedWithTheStep) {
   Begin("kind: ASP", "SERVERS");
   Fetch(4);
