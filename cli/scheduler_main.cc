@@ -95,10 +95,9 @@ int main(int argc, char** argv) {
   cli::AddStartFlags(&app, &start);
   app.add_option("--progress-fd", progress_fd,
                  "File descriptor for events as JSON (default: stdout, if it is no terminal)");
-  std::string launch;
+  std::string launch, restarts;
   app.add_option("--launch", launch, "The launch that starts this scheduler, for its agents")
       ->group("");
-  std::string restarts;
   app.add_option("--restarts", restarts, "What tandem run knows of the attempts before")->group("");
   app.add_option("--http", http,
                  "HOST:PORT where the status of the job is served (docs/OBSERVE.md); port 0: any")

@@ -32,7 +32,8 @@ using nlohmann::json;
 
 constexpr absl::Duration kRefresh = absl::Seconds(1);
 constexpr absl::Duration kLookAgain = absl::Milliseconds(300);
-constexpr absl::Duration kEnds = absl::Seconds(15);  // from the last answer to the summary
+constexpr absl::Duration kSummaryStays = absl::Seconds(2);  // of an attempt that is followed
+constexpr absl::Duration kEnds = absl::Seconds(15);         // from the last answer to the summary
 
 absl::StatusOr<json> StatusOf(SchedulerTalk* talk) {
   TANDEM_ASSIGN_OR_RETURN(const UserAnswer answer, talk->Ask(UserRequest::STATUS));
@@ -131,6 +132,25 @@ json AwaitSummary(const std::string& where) {
   return summary;
 }
 
+// Waits for the scheduler of a next attempt, after the one of `talk` has gone. False: the job has
+// ended.
+bool AwaitNextAttempt(const std::string& where, std::unique_ptr<SchedulerTalk>* talk) {
+  if (SchedulerTalk::IsAddress(where)) return false;
+  const absl::Time begin = MonotonicNow();
+  while (MonotonicNow() < begin + kEnds) {
+    absl::SleepFor(kLookAgain);
+    // The summary of a failed attempt is soon removed. `tandem run` completes that of a run.
+    const json summary = SummaryOf(where);
+    const bool over = summary.contains("exit") || MonotonicNow() > begin + kSummaryStays;
+    if (!summary.is_null() && over) return false;
+    absl::StatusOr<std::unique_ptr<SchedulerTalk>> next = TalkTo(where);
+    if (!next.ok() || !StatusOf(next->get()).ok()) continue;
+    *talk = *std::move(next);
+    return true;
+  }
+  return false;
+}
+
 void AddWhere(CLI::App* command, std::string* where) {
   command
       ->add_option("where", *where,
@@ -158,6 +178,7 @@ int StatusCommand(const StatusFlags& flags) {
     const absl::StatusOr<json> status = StatusOf(talk->get());
     if (!status.ok()) {
       if (first || !(*talk)->gone()) return Refuse(kProgram, flags.where, status.status());
+      if (AwaitNextAttempt(flags.where, &*talk)) continue;
       break;
     }
     if (flags.json) Print({scheduler::PrettyPrint(*status)});

@@ -144,6 +144,7 @@ class DelimitedParser final : public RowParser {
 
   std::string LearnedNegative() const override { return labels_.Learned(); }
   void LearnNegative(absl::string_view label) override {
+    at_first_row_ = false;  // the other parser has read it
     float ignored = 0;
     if (!label.empty()) labels_.Read(label, &ignored);
   }

@@ -110,7 +110,11 @@ absl::StatusOr<bool> RowWalk::Next(absl::string_view* line) {
 absl::Status RowWalk::ContinueAt(const ReadPlace& place) {
   const bool known = place.file() >= 0 && place.file() < static_cast<int64_t>(files_->size());
   if (!known || place.offset() < 0 || place.row() < 0 || !selection_.Has(place.row())) {
-    return absl::DataLossError("the place of a worker in the checkpoint is not one in these files");
+    return absl::DataLossError(absl::StrCat(
+        "the checkpoint says that a worker has read up to row ", place.row(), " in file ",
+        place.file(), " of ", files_->size(),
+        ", which is not a row of the job; hint: copy the checkpoint again, or begin anew with "
+        "--init-from"));
   }
   next_file_ = static_cast<size_t>(place.file());
   const std::string& name = (*files_)[next_file_++];
@@ -160,7 +164,10 @@ absl::StatusOr<bool> RowPass::ContinueAt(const ReadPlace& place) {
   if (!walk_.has_value()) return false;
   TANDEM_RETURN_IF_ERROR(walk_->ContinueAt(place));
   if (walk_->OwnerOf(share_.workers) != share_.rank) {
-    return absl::DataLossError("the place of a worker in the checkpoint is that of another worker");
+    return absl::DataLossError(absl::StrCat("the checkpoint says that worker ", share_.rank, " of ",
+                                            share_.workers, " has read row ", place.row(),
+                                            ", which is that of another worker; hint: copy the "
+                                            "checkpoint again, or begin anew with --init-from"));
   }
   bad_rows_.set_earlier(place.bad_rows());
   parser_->LearnNegative(place.negative());

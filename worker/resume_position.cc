@@ -31,6 +31,11 @@ absl::StatusOr<Epochs> EpochsOf(const RunRecord& record, int workers) {
     if (!worker.has_position() || at.step() < 0 || at.epoch() < 0 || at.rows() < 0) {
       return absl::DataLossError("run record does not say where each worker stood");
     }
+    const ReadPlace& place = at.place();
+    if (at.has_place() && (place.rows() <= 0 || place.rows() > at.rows() || place.line() < 1 ||
+                           place.offset() < 0 || place.bad_rows() < 0)) {
+      return absl::DataLossError("run record has a place in the data files that cannot be one");
+    }
     epochs.first = std::min(epochs.first, at.epoch());
     epochs.last = std::max(epochs.last, at.epoch());
   }

@@ -21,7 +21,7 @@ JOB = """
 name: "launched"
 seed: 7
 reproducible: true
-cluster { workers: 2 servers: 2 }
+cluster { workers: 2 servers: 2 max_restarts: 0 }
 data { format: CRITEO train: "FOLDER/data/train.tsv" test: "FOLDER/data/test.tsv" }
 table { name: "ids" dim: 8 optimizer { kind: ADAGRAD learning_rate: 0.05 } expected_rows: 20000 }
 policy { kind: BSP }

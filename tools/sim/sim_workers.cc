@@ -72,7 +72,7 @@ absl::Status SimWorkers::LoadCheckpoint(int rank, worker::TaskRunner* runner,
   if (rank == 0 && record.worker(0).has_best()) options->best = record.worker(0).best();
   if (rank == 0) options->epochs_to_first_judged = record.worker(0).epochs_to_first_judged();
   if (context_.judge != nullptr) context_.judge->Resume(rank, *options->start);
-  TANDEM_RETURN_IF_ERROR(runner->StartAt(options->start->epoch(), options->start->rows()));
+  TANDEM_RETURN_IF_ERROR(runner->StartAt(*options->start));
   TANDEM_RETURN_IF_ERROR(worker::LoadDense(plan, folder, runner->Parameters(), &runner->dense()));
   TANDEM_ASSIGN_OR_RETURN(const auto saved, server::CheckpointReader::Open(folder));
   TANDEM_ASSIGN_OR_RETURN(*own_state, saved.ReadWorkerState(rank));

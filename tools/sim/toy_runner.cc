@@ -19,10 +19,12 @@ absl::StatusOr<std::unique_ptr<worker::TaskRunner>> ToyRunner::New(const job::Re
       new ToyRunner(plan, rank, model, evaluate, judge, std::move(dense)));
 }
 
-absl::Status ToyRunner::StartAt(int64_t epoch, int64_t rows) {
-  epoch_ = epoch;
+absl::Status ToyRunner::StartAt(const TrainPosition& start) {
+  epoch_ = start.epoch();
+  int64_t rows = start.rows();
   const int64_t batches = model_.options().batches[static_cast<size_t>(rank_)];
-  for (; rows > 0 && batches_ < batches; ++batches_) rows -= model_.Samples(rank_, epoch, batches_);
+  for (; rows > 0 && batches_ < batches; ++batches_)
+    rows -= model_.Samples(rank_, epoch_, batches_);
   if (rows == 0 || rows > worker::kAllRows / 2) return absl::OkStatus();
   return absl::InternalError(absl::StrCat("worker ", rank_, " resumes within a batch"));
 }

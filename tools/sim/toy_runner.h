@@ -36,7 +36,7 @@ class ToyRunner final : public worker::TaskRunner {
   bool has_test_data() const override { return evaluate_; }
   int64_t EstimatedRows() const override { return 0; }
 
-  absl::Status StartAt(int64_t epoch, int64_t rows) override;
+  absl::Status StartAt(const TrainPosition& start) override;
   absl::Status Fetch(worker::StepSlot* slot) override;
   absl::Status FetchTest(worker::StepSlot* slot, bool first, worker::HeldOut rows) override;
   absl::Status Compute(worker::StepSlot* slot) override;

@@ -29,7 +29,10 @@ RunRecord Record(const std::vector<At>& workers) {
     position->set_first_step(at.first_step);
     position->set_rows(at.rows);
     position->set_common_step(at.step);
-    if (at.rows > 0) position->mutable_place()->set_rows(at.rows);
+    if (at.rows > 0) {
+      position->mutable_place()->set_rows(at.rows);
+      position->mutable_place()->set_line(1);
+    }
   }
   return record;
 }
