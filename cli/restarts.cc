@@ -1,6 +1,8 @@
 #include "cli/restarts.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "cli/numbers.h"
@@ -9,6 +11,9 @@ namespace tandem::cli {
 namespace {
 
 constexpr absl::Duration kCountedFor = absl::Hours(1);
+// A worker prepares a step while the one before ends: the same error may be reported so many steps
+// apart.
+constexpr int64_t kSameStep = 2;
 
 }  // namespace
 
@@ -52,7 +57,9 @@ bool Restarts::Allow(absl::Time now, const AttemptFailure& failure) {
   // attempt starts is one more fault like the first.
   if (!failure.began && all_.empty()) return false;
   if (!failure.error.empty() && failure.step >= 0) {
-    if (!errors_.insert({failure.error, failure.step}).second) {
+    const auto [last, is_new] = errors_.insert({failure.error, failure.step});
+    const int64_t apart = std::abs(failure.step - std::exchange(last->second, failure.step));
+    if (!is_new && apart <= kSameStep) {
       why_not_ = absl::StrCat("the same error at step ", WithCommas(failure.step),
                               " twice, so it would come again");
       return false;

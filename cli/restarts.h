@@ -8,9 +8,8 @@
 #define TANDEM_CLI_RESTARTS_H_
 
 #include <cstdint>
-#include <set>
+#include <map>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -70,8 +69,8 @@ class Restarts {
   const int most_;
   int since_saved_ = 0;  // restarts since the last checkpoint
   std::vector<One> all_;
-  // Errors of roles with their steps: the same error at the same step would come again.
-  std::set<std::pair<std::string, int64_t>> errors_;
+  // Errors of workers, and the step at which each has come last.
+  std::map<std::string, int64_t> errors_;
   std::string why_not_;
 };
 

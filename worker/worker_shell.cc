@@ -125,6 +125,13 @@ class Worker {
   }
 
   absl::Status Loop() {
+    // The report has the step that this worker has reached by now.
+    const auto fail = [this](absl::Status why, absl::optional<EndpointId> culprit) {
+      if (trainer_ != nullptr) {
+        member_->progress().Advance(static_cast<uint64_t>(trainer_->step()));
+      }
+      return member_->Fail(std::move(why), culprit);
+    };
     std::vector<transport::TransportEvent> events;
     std::vector<DoneTask> done;
     absl::Time next_tick = MonotonicNow();
@@ -159,11 +166,11 @@ class Worker {
         if (absl::Status why = embedded_server_->failure(); !why.ok()) return member_->Fail(why);
       }
       if (options_.interrupted) {
-        if (absl::Status why = options_.interrupted(); !why.ok()) return member_->Fail(why);
+        if (absl::Status why = options_.interrupted(); !why.ok()) return fail(why, absl::nullopt);
       }
       if (trainer_ == nullptr) continue;
       if (!trainer_->failure().ok() && !WaitForTheCause(now)) {
-        return member_->Fail(trainer_->failure(), client::SilentShard(trainer_->failure()));
+        return fail(trainer_->failure(), client::SilentShard(trainer_->failure()));
       }
     }
   }
