@@ -453,7 +453,7 @@ class Run {
   void OnRecovered(double seconds) {
     restarts_.OnRecovered(seconds);
     const int64_t again = restarts_.Summary().back()["steps_again"].get<int64_t>();
-    view_.Line(absl::StrFormat("all workers train again after %.1f s; %s steps were done before",
+    view_.Line(absl::StrFormat("all workers train again after %.1f s; %s steps are done again",
                                seconds, WithCommas(again)));
   }
 

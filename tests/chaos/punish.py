@@ -1,4 +1,4 @@
-"""Punishes running jobs and checks that they go on.
+"""Disturbs running jobs and checks that they recover.
 
 Each case starts `tandem run`, disturbs its roles at random moments (kill -9, SIGSTOP, a cut link, a full disk), and checks
 how the run ends: it finishes, nothing is left behind, and, if the job is reproducible, its model has the bits of an
@@ -8,9 +8,9 @@ undisturbed run. Prints a line for each run, and at the end the times from fault
   punish.py --build build faults --seconds 600 --every 30 --kinds kill,stop,link
   punish.py --build build suspend --seconds 60           # all processes of a job sleep
   punish.py --build build disk                           # the disk is full during checkpoints
-  punish.py --build build short                          # a small part of each; what ./check runs
+  punish.py --build build short                          # a small part of bits, suspend and disk (disk only as root)
 
---seed chooses the moments. Links are cut, and disks filled, only as root.
+--seed chooses the moments. Cutting links and filling a disk need root.
 """
 import argparse
 import dataclasses
@@ -375,7 +375,7 @@ def disk(folder):
 
 
 def short(folder):
-    """A part of each, bounded for ./check."""
+    """A small part of bits, suspend and disk."""
     bits(folder, 1, 400, 1, victims=("all",))
     suspend(folder, 12)
     if os.geteuid() == 0:

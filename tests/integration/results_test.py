@@ -15,7 +15,7 @@ SECONDS = 120  # for one run
 ROW = re.compile(r"^\| `([\w.]+)` \|", re.M)
 WORKER = "\nAn entry of `by_worker`:\n"
 # Written in cases that the runs below do not have.
-RARE = {"script", "auc_error_bound", "scores_not_finite", "groups", "hr_at_K", "ndcg_at_K", "resumed",
+RARE = {"script", "auc_error_bound", "scores_not_finite", "groups", "hr_at_K", "ndcg_at_K", "resumed", "restarts",
         "stopped.checkpointed_step", "stopped.failure", "failed.node", "failed.reason", "failed.code", "failed.diverged",
         "reported.NAME", "replay_of", "simulated", "warnings", "unlabelled", "bytes.within_worker", "bytes.refresh",
         "network.bytes_per_second", "network.hosts"}
