@@ -23,6 +23,7 @@ namespace tandem {
 namespace {
 
 using ::testing::ContainsRegex;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 using ::testing::Not;
@@ -148,8 +149,10 @@ TEST_F(PredictTest, RowsNeedNoLabel) {
       "train.keep_best={patience: 1}", "limits.held_bytes_per_shard=1"};
   const RunResult run = Predict(job_->File("bare.tsv"), bare, set, "trained");
   ASSERT_TRUE(run.ok()) << run.DebugString();
-  EXPECT_EQ(run.output, absl::StrCat("no AUC and no logloss: the rows have no labels\nwrote ",
-                                     kTestRows, " scores to ", bare, "\n"));
+  // A busy machine may first say that it waits for workers.
+  EXPECT_THAT(run.output, EndsWith(absl::StrCat("no AUC and no logloss: the rows have no labels\n",
+                                                "wrote ", kTestRows, " scores to ", bare, "\n")));
+  EXPECT_THAT(run.output, Not(HasSubstr("warning")));
   EXPECT_EQ(ReadTextFile(bare), ReadTextFile(labelled));
 
   WriteTextFile(job_->File("some.tsv"), some);
