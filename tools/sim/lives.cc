@@ -213,7 +213,8 @@ absl::StatusOr<bool> Lives::RunAttempt() {
   world_->Begin();
   while (!world_->ended() && world_->elapsed() < over_at_) {
     if (accident != nullptr && world_->event_count() >= accident->event) {
-      Strike(*std::exchange(accident, nullptr), accident->process);
+      const Accident& due = *std::exchange(accident, nullptr);
+      Strike(due, due.process);
     }
     world_->RunNext();
   }
