@@ -123,8 +123,8 @@ class Follower {
     supervisor_.emplace(HowToStop());
   }
 
-  // `patience`: how long rank 0 may take to start a scheduler, also that of a next attempt, for
-  // which it reads a checkpoint.
+  // `patience`: how long rank 0 may take to start a scheduler. It counts for each attempt, because
+  // rank 0 reads a checkpoint before it starts the next one.
   int Execute(absl::Duration patience) {
     stops_ = node::StopSignals();
     checkpoints_ = node::CheckpointSignals();
@@ -371,8 +371,8 @@ class Follower {
     ShowScripts(/*last=*/true);
   }
 
-  // Rank 0 may begin a new attempt after a failure (cluster.max_restarts). True once its scheduler
-  // is found. Otherwise everything is left for Close().
+  // Rank 0 may begin a new attempt after a failure (cluster.max_restarts). Waits for its scheduler.
+  // False: no attempt follows, and Close() reports how the run ended.
   bool JoinNextAttempt(absl::Duration patience) {
     const bool ends =
         supervisor_->failure().empty() || !begun_ || link_->last_attempt() || stops_->load() > 0;

@@ -11,8 +11,8 @@ namespace tandem::cli {
 namespace {
 
 constexpr absl::Duration kCountedFor = absl::Hours(1);
-// A worker prepares a step while the one before ends: the same error may be reported so many steps
-// apart.
+// Two equal errors count as the same error if their steps differ by at most this. A worker prepares
+// a step while the step before ends, so its report may name either.
 constexpr int64_t kSameStep = 2;
 
 }  // namespace
@@ -38,7 +38,8 @@ absl::StatusOr<scheduler::Restarts> ParseRestartsFlag(const std::string& flag) {
   if (!json.is_object() || !number("count") || !number("seconds") || !number("steps_again") ||
       !number("down_since_us") || !number("left") || !number("left_again_us") ||
       !json.contains("last") || !json["last"].is_string()) {
-    return absl::InvalidArgumentError(absl::StrCat("--restarts: is not of tandem run: ", flag));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--restarts: expected the JSON that tandem run passes, got: ", flag));
   }
   out.count = json["count"].get<int>();
   out.seconds = json["seconds"].get<double>();

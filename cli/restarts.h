@@ -24,14 +24,14 @@ namespace tandem::cli {
 struct AttemptFailure {
   std::string text;          // for people: "worker 1 (pid 123) was ended by signal 9 (Killed)"
   std::string node;          // the role that has failed; empty: not known
-  std::string error;         // of a role that says why it ends; empty: it was killed or is silent
-  int64_t step = -1;         // at which a worker has failed; -1: not known
-  bool comes_again = false;  // scheduler::ComesAgain
-  bool began = false;        // all roles had begun the attempt
-  bool ending = false;       // the job was ending, well or because a user has asked
+  std::string error;         // the reason as the scheduler says it; empty: it has named none
+  int64_t step = -1;         // that the failed worker had reached; -1: not known
+  bool comes_again = false;  // a new attempt would fail in the same way (scheduler::ComesAgain)
+  bool began = false;        // all roles of the attempt had started (Supervisor::OnStarted)
+  bool ending = false;       // the job was ending: at its end, or because a user asked for it
 };
 
-// The value of tandem-scheduler's flag --restarts, and back. INVALID_ARGUMENT: it is none.
+// The value of tandem-scheduler's flag --restarts, and back. INVALID_ARGUMENT: malformed.
 std::string RestartsFlag(const scheduler::Restarts& restarts);
 absl::StatusOr<scheduler::Restarts> ParseRestartsFlag(const std::string& flag);
 

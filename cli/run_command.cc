@@ -235,7 +235,7 @@ class Run {
   // A replay writes no checkpoint: its barrier would need another order than the recorded one.
   Supervisor::Options HowToStop() const {
     Supervisor::Options options;
-    // Roles on other hosts end by the word of the scheduler.
+    // With several ranks the scheduler must live a little longer: it ends the roles on other hosts.
     options.restarts =
         MayRestart() && flags_.ranks == 1 && restarts_.ForScheduler(MonotonicNow()).left > 0;
     options.checkpoints = checkpoints_ && flags_.replay.empty();
@@ -393,7 +393,7 @@ class Run {
     failed_at_ = MonotonicNow();
     again_ = MayRestart() && stops_->load() == 0 && !supervisor().stopping() &&
              !supervisor().failure().empty() && restarts_.Allow(failed_at_, supervisor().Failure());
-    // Nothing that roles without a script of the user could still write is needed again.
+    // Compiled roles write nothing that the next attempt needs. A script may, so it gets its time.
     const bool at_once = again_ && flags_.python.empty() && flags_.ranks == 1;
     attempt_->children.StopAll(at_once ? absl::ZeroDuration() : supervisor().Grace());
     ShowScripts(/*last=*/true);
@@ -414,8 +414,8 @@ class Run {
     start.init_from.clear();
     start.only_tables.clear();
     absl::Status ready = FindResume(&start, &out);
-    // A checkpoint that this run has written and that cannot be read now is no reason to begin
-    // again.
+    // Begin anew only if the run has no checkpoint. If its checkpoint cannot be read, end instead
+    // of losing the work.
     const bool anew = !ready.ok() && !saved_ && !flags_.start.resumed.has_value();
     if (anew) {
       start = flags_.start;

@@ -132,14 +132,15 @@ json AwaitSummary(const std::string& where) {
   return summary;
 }
 
-// Waits for the scheduler of a next attempt, after the one of `talk` has gone. False: the job has
-// ended.
+// The scheduler of `talk` has gone. Waits for that of the next attempt, and stores it in `talk`.
+// False: the job has ended.
 bool AwaitNextAttempt(const std::string& where, std::unique_ptr<SchedulerTalk>* talk) {
   if (SchedulerTalk::IsAddress(where)) return false;
   const absl::Time begin = MonotonicNow();
   while (MonotonicNow() < begin + kEnds) {
     absl::SleepFor(kLookAgain);
-    // The summary of a failed attempt is soon removed. `tandem run` completes that of a run.
+    // If another attempt follows, `tandem run` soon removes the summary of the failed one. At the
+    // end of the run it adds "exit" to the summary.
     const json summary = SummaryOf(where);
     const bool over = summary.contains("exit") || MonotonicNow() > begin + kSummaryStays;
     if (!summary.is_null() && over) return false;

@@ -50,7 +50,8 @@ void Supervisor::OnExits(absl::Time now, std::vector<Children::Exit> exits) {
 
 // Handles a process that ends before the job. Before the job has started, this process is the
 // cause. Later the scheduler names the cause, which may be another process. If the scheduler
-// names none, the cause is this process.
+// names none, the cause is this process. If a new attempt may follow a process that a signal has
+// killed, there is no need to wait for the scheduler.
 void Supervisor::OnExit(absl::Time now, const Children::Exit& exit) {
   if (finished_) return;
   if (!failure_.empty()) {

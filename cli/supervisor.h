@@ -27,7 +27,7 @@ class Supervisor {
   struct Options {
     bool checkpoints = false;   // at the first stop signal the scheduler writes a checkpoint
     bool ends_at_once = false;  // after a stop signal, do not wait for the scheduler (a replay)
-    bool restarts = false;      // a new attempt may follow, so do not wait for a name of the cause
+    bool restarts = false;      // a new attempt may follow: after a kill, do not wait for a cause
     // How long to wait for the scheduler's failure message after a process has ended.
     absl::Duration naming = job::SilenceTimes().naming;
     // Explains why a role that failed has logged nothing; empty: no reason is known.

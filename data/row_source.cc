@@ -111,9 +111,9 @@ absl::Status RowWalk::ContinueAt(const ReadPlace& place) {
   const bool known = place.file() >= 0 && place.file() < static_cast<int64_t>(files_->size());
   if (!known || place.offset() < 0 || place.row() < 0 || !selection_.Has(place.row())) {
     return absl::DataLossError(absl::StrCat(
-        "the checkpoint says that a worker has read up to row ", place.row(), " in file ",
-        place.file(), " of ", files_->size(),
-        ", which is not a row of the job; hint: copy the checkpoint again, or begin anew with "
+        "the checkpoint is damaged: the place of a worker is row ", place.row(), " in file ",
+        place.file(), ", expected a training row in one of ", files_->size(),
+        " files, counted from 0; hint: copy the checkpoint again, or begin a new run with "
         "--init-from"));
   }
   next_file_ = static_cast<size_t>(place.file());
@@ -164,10 +164,11 @@ absl::StatusOr<bool> RowPass::ContinueAt(const ReadPlace& place) {
   if (!walk_.has_value()) return false;
   TANDEM_RETURN_IF_ERROR(walk_->ContinueAt(place));
   if (walk_->OwnerOf(share_.workers) != share_.rank) {
-    return absl::DataLossError(absl::StrCat("the checkpoint says that worker ", share_.rank, " of ",
-                                            share_.workers, " has read row ", place.row(),
-                                            ", which is that of another worker; hint: copy the "
-                                            "checkpoint again, or begin anew with --init-from"));
+    return absl::DataLossError(absl::StrCat(
+        "the checkpoint is damaged: the place of a worker (rank ", share_.rank, " of ",
+        share_.workers, ") is row ", place.row(),
+        ", which another worker reads; hint: copy the checkpoint again, or begin a new run with "
+        "--init-from"));
   }
   bad_rows_.set_earlier(place.bad_rows());
   parser_->LearnNegative(place.negative());

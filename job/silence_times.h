@@ -1,9 +1,9 @@
 // The timeouts of a job that follow from one number, limits.silence_timeout_seconds: how long a
 // process may be silent until it counts as dead.
 //
-// Their order matters. A death must be known before its consequences are, so that the job names the
-// cause: whoever waits for a peer waits longer than the scheduler needs to declare that peer dead.
-// silence_times_test checks the order.
+// Their order matters. The scheduler must declare a process dead before other processes give up
+// because of that death. Otherwise the job names a victim instead of the cause. Every wait for a
+// silent peer is therefore longer than `death`. silence_times_test checks the order.
 #ifndef TANDEM_JOB_SILENCE_TIMES_H_
 #define TANDEM_JOB_SILENCE_TIMES_H_
 
@@ -24,28 +24,29 @@ struct SilenceTimes {
 
   static constexpr double kDefaultSeconds = 8;
 
-  // Silence of a node until the scheduler declares it dead, and of the scheduler until a node does.
+  // The scheduler declares a node dead after this silence. A node that has no connection to the
+  // scheduler for this time ends.
   absl::Duration death;
-  // Between two heartbeats of a node.
+  // A node sends a heartbeat this often.
   absl::Duration heartbeat = std::min(absl::Seconds(1), death / 8);
-  // Of a client's frame, until it is sent again the first time.
+  // A client resends a frame for the first time after this time without an answer.
   absl::Duration resend = std::min(absl::Seconds(2), death / 4);
-  // After a lost connection, for the node to come back.
+  // The scheduler waits this long for a node that has lost its connection. Then the node is dead.
   absl::Duration reconnect = std::min(absl::Seconds(2), death / 4);
-  // Silence of a node until the scheduler says so in a line.
+  // The scheduler logs the silence of a node after this time.
   absl::Duration report = death * 3 / 8;
-  // A failure that blames a peer waits so long for the death that may have caused it.
+  // The scheduler holds a failure that blames a peer this long. A death may be its cause.
   absl::Duration blame = std::min(absl::Seconds(3), death * 3 / 8);
-  // Between two messages of the rendezvous of collectives, whose members are lost after three of
-  // them without an answer: not before the scheduler declares their death.
+  // The members of a rendezvous of collectives send heartbeats this often. Three silent intervals
+  // mean that a member is lost, so that three of them are longer than `death`.
   absl::Duration beat_of_collectives = death * 3 / 8;
-  // After the end of a process, for the scheduler to name the cause.
+  // After the end of a process, `tandem run` waits this long for the scheduler to name the cause.
   absl::Duration naming = std::min(absl::Seconds(6), death * 3 / 4);
-  // Silence of a connection until ZeroMQ closes it.
+  // ZeroMQ closes a silent connection after this time.
   absl::Duration connection = death * 5 / 4;
-  // A worker whose peer is gone waits so long for the scheduler's word.
+  // A worker that has lost another worker waits this long for the scheduler to name the cause.
   absl::Duration verdict = death * 3 / 2;
-  // Silence of a shard until a client's request fails.
+  // A client's request fails after this silence of its shard.
   absl::Duration shard = death * 15 / 4;
 };
 

@@ -17,8 +17,8 @@ struct Restarts {
   int64_t steps_again = 0;  // done a second time
   std::string last;         // why the last attempt has failed
   absl::Time down_since;    // the monotonic time of this host at which it has failed
-  int left = 0;             // more of them may follow
-  // If none is left: the monotonic time from which one may follow again.
+  int left = 0;             // restarts that are still allowed in this hour
+  // If `left` is 0: the monotonic time from which another restart is allowed.
   absl::Time left_again = absl::InfiniteFuture();
 };
 

@@ -136,10 +136,10 @@ class SchedulerCore {
     std::string out = {};          // for agents: the folder of the run
     MemoryEstimate estimate = {};  // for the status
     uint64_t incarnation = 0;      // of the scheduler's process; 0: not known
-    int restarts_left = 0;         // so many new attempts may follow this one
-    // ... and one more from this time on
+    int restarts_left = 0;         // new attempts that may follow this one
+    // If restarts_left is 0: from this time on another attempt may follow.
     absl::Time restarts_from = absl::InfiniteFuture();
-    bool by_hand = false;  // no program that could resume the run has started the roles
+    bool by_hand = false;  // a person has started the roles, so only a person can resume the run
   };
 
   explicit SchedulerCore(const job::ResolvedJob& plan) : SchedulerCore(plan, Options()) {}

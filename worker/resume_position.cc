@@ -34,7 +34,7 @@ absl::StatusOr<Epochs> EpochsOf(const RunRecord& record, int workers) {
     const ReadPlace& place = at.place();
     if (at.has_place() && (place.rows() <= 0 || place.rows() > at.rows() || place.line() < 1 ||
                            place.offset() < 0 || place.bad_rows() < 0)) {
-      return absl::DataLossError("run record has a place in the data files that cannot be one");
+      return absl::DataLossError("run record has an invalid place in the data files");
     }
     epochs.first = std::min(epochs.first, at.epoch());
     epochs.last = std::max(epochs.last, at.epoch());

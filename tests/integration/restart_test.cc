@@ -1,6 +1,6 @@
-// A run whose processes are killed goes on by itself, in a new attempt from the newest checkpoint,
-// and ends with the bits of a run that was never disturbed. What would come again is not tried
-// again.
+// Tests that a run whose processes are killed resumes by itself from the newest checkpoint, and
+// ends with the bits of a run that was never disturbed. A failure that would come again ends the
+// run.
 #include <signal.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // Runs whose processes die: random jobs, in which scheduler, servers and workers crash, are stopped
 // or cut off at random events, also while an attempt begins and in the middle of a checkpoint.
-// tools/sim/lives.h says what each run is held to. To see one seed again:
+// tools/sim/lives.h lists the checks of each run. To repeat one seed:
 //   TANDEM_SIM_SEEDS=1 tests/lives_test --seed=N --gtest_filter=LivesTest.SurvivesAnything
 #include "tools/sim/lives.h"
 
@@ -182,8 +182,8 @@ class SynchronousLivesTest : public testing::Test {
     }
   }
 
-  // Each call takes the other way for dense parameters. All accidents must happen. `verdicts`: at
-  // least so many.
+  // Calls alternate between dense parameters in an allreduce and on servers. All accidents must
+  // happen. `verdicts`: the scheduler must end at least this many attempts.
   void Expect(const std::vector<sim::Accident>& accidents, int resumes, int verdicts = 0) {
     const Case& one = cases_[calls_++ % 2];
     LivesRun run(one.job, one.options, accidents);

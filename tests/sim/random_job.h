@@ -19,9 +19,9 @@ inline std::string Essp(int bound, Random* random) {
   return absl::StrCat("kind: ESSP bound: ", bound, " cache_rows: ", rows);
 }
 
-// One that takes no step together with others, or any.
-// Compensations are too small for the judge to see, which knows no gradients: what remembers rows
-// as they were read is at work all the same.
+// A random policy; without `lockstep` none in which workers take each step together. The
+// compensations of DC_ASGD are tiny, because the judge knows no gradients. They still exercise the
+// code that remembers rows as they were read.
 inline std::string RandomPolicy(int depth, bool lockstep, Random* random) {
   const int bound = depth + static_cast<int>(random->Uniform(4));
   switch (lockstep ? random->Uniform(16) : 2 + random->Uniform(14)) {
@@ -138,8 +138,8 @@ inline sim::WorldOptions RandomWorld(const SimJob& job, uint64_t seed, Random* r
     options.checkpoints.push_back(absl::Seconds(0.3 * random->NextDouble()));
   options.checkpoint_at_end = random->Bernoulli(0.2);
   options.evaluate = random->Bernoulli(0.8);
-  // Requests that come while a checkpoint is under way, and workers that cannot be told of it just
-  // now.
+  // More requests, which arrive while a checkpoint is in progress. Breaks of connections (below)
+  // keep some workers from hearing of it.
   if (!options.checkpoints.empty() && random->Bernoulli(0.7)) {
     const int more = 1 + static_cast<int>(random->Uniform(3));
     for (int i = 0; i < more; ++i) {

@@ -53,8 +53,8 @@ Lives::Lives(const job::ResolvedJob& plan, Options options)
       ledger_(std::make_shared<Ledger>(ToyModel(plan, options_.world.model))),
       random_(HashCombine(options_.world.seed, 21)) {}
 
-// Events of all sizes, since jobs are long or short and an attempt begins with registering and
-// loading. Often in the middle of a checkpoint.
+// Chooses early and late events, because jobs differ in length and an attempt begins with
+// registering and loading. Chooses moments in the middle of a checkpoint in 30 % of the cases.
 std::vector<Accident> Lives::RandomAccidents(const job::ResolvedJob& plan, Random* random) {
   Agenda agenda;
   const std::vector<EndpointId> all = Processes(plan, 0, agenda).All();
@@ -262,13 +262,14 @@ absl::StatusOr<bool> Lives::EndAttempt() {
     return absl::InternalError(
         absl::StrCat("the scheduler names another process than ", name, ": ", result.message()));
   }
-  // A broken connection that cannot be made again in time is another matter.
+  // With breaks of connections, a short absence may keep a process from connecting again in time.
   if (!died_ && length_ <= kHarmless && options_.world.breaks_per_second == 0) {
     return absl::InternalError(
         absl::StrCat("the scheduler calls a process dead too soon: ", result.message()));
   }
   ++verdicts_;
-  // A process that was only away is back before the supervisor ends it. Nobody listens any more.
+  // A process that was only away comes back before the supervisor ends it. Its messages must do no
+  // harm, although the job has failed.
   const absl::Duration back = world_->elapsed() + length_ + absl::Seconds(1);
   while (!died_ && world_->elapsed() < back) world_->RunNext();
   return parts.context.failure.ok() ? absl::StatusOr<bool>(false) : world_->Finish();

@@ -3,12 +3,14 @@
 // the newest whole checkpoint, or begins anew if there is none. Files survive, memory does not.
 //
 // Each world checks its attempt. This class checks across attempts:
-//   (1) The checkpoint that is found is the newest whole one. So workers do no more steps again
-//       than they did since, and a torn checkpoint is never used.
-//   (2) The rows of the checkpoint have each update (worker, step, range) below its steps once,
-//       except for those that it holds back, and no other. The ledger returns to these updates, so
-//       that later worlds check reads, evaluations and final rows against all attempts (ledger.h).
-//   (3) If the scheduler ends the attempt, it names the process that died.
+//   (1) The attempt resumes from the newest whole checkpoint, never from a torn one. So workers
+//       repeat only the steps that they did after that checkpoint.
+//   (2) The rows of the checkpoint contain each update (worker, step, range) below its steps once,
+//       except for the updates that it holds back. They contain no other update. The ledger returns
+//       to these updates, so that later worlds check reads, evaluations and final rows against all
+//       attempts (ledger.h).
+//   (3) If the scheduler ends the attempt, it names the process that died or was away.
+//   (4) A short absence does not end the attempt.
 // A world has a limit of virtual time, so no wait is endless.
 //
 // Thread safety: none; one thread.
@@ -49,8 +51,8 @@ struct Accident {
   EndpointId process;
   uint64_t event = 0;  // after so many events of the attempt
   absl::Duration length;
-  // Instead of an event: this moment of write or commit `number` of the attempt. The process that
-  // writes then is the one.
+  // Instead of `process` and `event`: this moment of write or commit `number` of the attempt,
+  // counted from 0. The accident happens to the process that writes then.
   absl::optional<SimDisk::Moment> moment;
   int64_t number = 0;
 
@@ -60,7 +62,7 @@ struct Accident {
 class Lives {
  public:
   struct Options {
-    WorldOptions world;  // of each attempt; its seed changes with the attempt. The toy model
+    WorldOptions world;  // of each attempt, with the toy model; the seed changes with the attempt
     std::string folder;  // an empty folder on disk; receives the checkpoints
     std::vector<Accident> accidents;  // by attempt; further attempts have none
   };

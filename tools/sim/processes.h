@@ -24,8 +24,8 @@ class Processes {
   // must outlive this.
   Processes(const job::ResolvedJob& plan, int64_t attempt, Agenda& agenda);
 
-  // The process of an endpoint: shard 0 of a server for all its shards, and the worker for a server
-  // that is a part of it.
+  // The process that has this endpoint. Shard 0 stands for the process of a server. A server that
+  // is a part of a worker belongs to the worker's process.
   EndpointId Of(EndpointId id) const;
   // The name of the process in messages of the scheduler.
   std::string NameOf(EndpointId id) const;
