@@ -23,7 +23,6 @@ namespace tandem::cli {
 // Why an attempt has ended.
 struct AttemptFailure {
   std::string text;          // for people: "worker 1 (pid 123) was ended by signal 9 (Killed)"
-  std::string node;          // the role that has failed; empty: not known
   std::string error;         // the reason as the scheduler says it; empty: it has named none
   int64_t step = -1;         // that the failed worker had reached; -1: not known
   bool comes_again = false;  // a new attempt would fail in the same way (scheduler::ComesAgain)

@@ -97,7 +97,6 @@ void Supervisor::Conclude() {
 AttemptFailure Supervisor::Failure() const {
   AttemptFailure failure;
   failure.text = failure_;
-  failure.node = FailedRole();
   failure.error = blamed_for_;
   failure.step = failed_step_;
   failure.comes_again = comes_again_;

@@ -37,7 +37,7 @@
 
 namespace tandem::sim {
 
-// What happens to one process in one attempt.
+// An accident of one process in one attempt.
 struct Accident {
   enum class Kind {
     kCrash,     // it dies; the supervisor sees the exit and ends the others soon after
@@ -99,7 +99,7 @@ class Lives {
   int64_t attempt_ = 0;
   std::unique_ptr<World> world_;
   std::vector<int64_t> first_steps_;  // of this attempt, by rank
-  // Of the current attempt.
+  // The next members describe the current attempt.
   bool struck_ = false;
   EndpointId victim_;       // who may be named as dead
   bool died_ = false;       // the victim is dead, not only silent

@@ -31,7 +31,7 @@ class Processes {
   std::string NameOf(EndpointId id) const;
   std::vector<EndpointId> All() const;
   bool alive(EndpointId id) const { return Get(id).alive; }
-  // Of a server or worker. A server that is a part of a worker has a number of its own.
+  // The incarnation of a server or worker. A server that is a part of a worker has its own.
   uint64_t IncarnationOf(EndpointId id) const;
   bool AnyStopped() const;
 

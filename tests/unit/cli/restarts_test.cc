@@ -19,7 +19,6 @@ const absl::Time kNow = absl::FromUnixSeconds(1000);
 AttemptFailure Killed() {
   AttemptFailure failure;
   failure.text = "worker 1 (pid 7) was ended by signal 9 (Killed)";
-  failure.node = "worker 1";
   failure.began = true;
   return failure;
 }
@@ -27,7 +26,6 @@ AttemptFailure Killed() {
 AttemptFailure Raised(int64_t step, const std::string& error = "KeyError: 'id'") {
   AttemptFailure failure;
   failure.text = "worker 0: " + error;
-  failure.node = "worker 0";
   failure.error = error;
   failure.step = step;
   failure.began = true;

@@ -260,12 +260,12 @@ TEST(ReadPlaceTest, APlaceThatDoesNotFitIsRefused) {
   for (const int row : {-1, 37, 39}) {  // rows of nobody, and of the other worker
     ReadPlace place = good;
     place.set_row(row);
-    refused(absl::StatusCode::kDataLoss, {"the checkpoint says that", "hint"}, place);
+    refused(absl::StatusCode::kDataLoss, {"the place of a worker", "hint"}, place);
   }
   for (const int file : {-1, 1}) {
     ReadPlace place = good;
     place.set_file(file);
-    refused(absl::StatusCode::kDataLoss, {"has read up to row", "hint"}, place);
+    refused(absl::StatusCode::kDataLoss, {"the place of a worker", "hint"}, place);
   }
   std::string changed = text;
   changed[static_cast<size_t>(good.offset())] ^= 1;  // the other label
