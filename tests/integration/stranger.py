@@ -132,8 +132,9 @@ class Stranger:
 
     def hear_raw(self, port, connection):
         def answer():
-            connection.send(b"\x28\0\0\0" + PROOF + self.random.randbytes(32))
-            connection.send(len(self.join).to_bytes(4, "little") + self.join)
+            with contextlib.suppress(OSError):  # closed: refused, or the job has ended
+                connection.send(b"\x28\0\0\0" + PROOF + self.random.randbytes(32))
+                connection.send(len(self.join).to_bytes(4, "little") + self.join)
         try:
             message = connection.recv(65536)
         except OSError:
