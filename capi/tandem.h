@@ -213,9 +213,8 @@ int tandem_wait_barrier(tandem_worker* worker, int64_t timeout_ms);
 int tandem_report(tandem_worker* worker, int32_t count, const char* const* names,
                   const double* values, int64_t step, int64_t timeout_ms);
 // Requires: joined. Asks for a checkpoint, as checkpoint.every_steps of the job does. The
-// checkpoint is made soon, at a step that all workers can still reach. The n-th calls of all
-// workers ask for the same checkpoint. Returns at once. A job that makes no checkpoints
-// (--no-checkpoint) warns.
+// checkpoint is made soon. The n-th calls of all workers ask for the same checkpoint. Returns at
+// once. A job that makes no checkpoints (--no-checkpoint) warns.
 int tandem_request_checkpoint(tandem_worker* worker, int64_t step);
 // Says that the program computes no more steps: from now on it answers only STATE, SCORE and
 // UPDATE. The job, which is then told to end, makes its checkpoint without the step of a COMPUTE

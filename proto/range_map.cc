@@ -20,6 +20,7 @@ absl::StatusOr<std::shared_ptr<const RangeMap>> RangeMap::FromView(const View& v
                                                                    const ClusterSizes& sizes) {
   auto map = std::make_shared<RangeMap>();
   map->view_ = view.number();
+  for (const Member& worker : view.worker()) map->workers_.push_back(worker.incarnation());
   map->names_ = sizes.tables;
   map->tables_.resize(sizes.tables.size());
   std::vector<uint32_t> ranges_met(sizes.tables.size(), 0);  // by table

@@ -39,6 +39,12 @@ class RangeMap {
                                                                   const ClusterSizes& sizes);
 
   uint32_t view() const { return view_; }
+  // False if the view names another process as the worker of this rank. A process of an earlier
+  // attempt may still send frames.
+  bool MayBeWorker(int rank, uint64_t incarnation) const {
+    const auto index = static_cast<size_t>(rank);
+    return index >= workers_.size() || workers_[index] == incarnation;
+  }
   const std::vector<Range>& ranges() const { return ranges_; }
   const Range& range(uint32_t id) const { return ranges_[id]; }
 
@@ -83,6 +89,7 @@ class RangeMap {
   bool GuessIsRight(const Table& table) const;
 
   uint32_t view_ = 0;
+  std::vector<uint64_t> workers_;  // incarnations by rank, as far as the view names them
   std::vector<Range> ranges_;
   std::vector<uint64_t> begins_;  // by range id
   std::vector<Table> tables_;

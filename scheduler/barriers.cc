@@ -16,10 +16,16 @@ BarrierRelease MakeRelease(const std::string& name, const Barrier& barrier,
   release.set_max_value(barrier.max_value);
   release.set_failure(barrier.failure);
   release.set_record(record);
+  release.set_path(IsMark(barrier.action) ? barrier.folder : barrier.path);
   return release;
 }
 
 }  // namespace
+
+bool IsMark(BarrierEnter::Action action) {
+  return action == BarrierEnter::MARK || action == BarrierEnter::LAST_CHECKPOINT ||
+         action == BarrierEnter::PAUSE_CHECKPOINTS;
+}
 
 std::vector<int> Barrier::MissingRanks() const {
   std::vector<int> missing;
@@ -46,7 +52,7 @@ absl::Status Barriers::Check(int rank, const BarrierEnter& enter) const {
     return absl::InvalidArgumentError(absl::StrCat("barrier \"", enter.name(), "\" with action ",
                                                    static_cast<int>(enter.action())));
   }
-  const bool checkpoints = enter.action() == BarrierEnter::CHECKPOINT;
+  const bool checkpoints = enter.action() == BarrierEnter::CHECKPOINT || IsMark(enter.action());
   if (checkpoints == enter.path().empty() || enter.path().size() > kMaxPathBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("barrier \"", enter.name(), "\": ", BarrierEnter::Action_Name(enter.action()),

@@ -23,7 +23,8 @@ namespace tandem::scheduler {
 struct Barrier {
   int parties = 0;
   BarrierEnter::Action action = BarrierEnter::NONE;
-  std::string path;  // for a CHECKPOINT
+  std::string path;    // for a CHECKPOINT and for marks
+  std::string folder;  // for marks, once complete: the folder of the checkpoint
   bool may_fail = false;
   std::string failure;  // for a CHECKPOINT that may fail: the first error, empty if there is none
   int64_t max_value = 0;
@@ -38,6 +39,9 @@ struct Barrier {
   // ones.
   std::vector<int> MissingRanks() const;
 };
+
+// Whether the servers mark their ranges for a checkpoint before the release.
+bool IsMark(BarrierEnter::Action action);
 
 class Barriers {
  public:

@@ -1,7 +1,7 @@
-// The queue of checkpoints that were requested while the job runs. They are written one at a time.
+// The queue of checkpoints that were requested while the job runs. They are written one at a time,
+// because a server abandons a checkpoint that is not written when the next one is marked.
 //
-// Workers agree on a step for each checkpoint. With two at the same time, a worker could take one
-// agreement for the other. Several requests for a folder that waits in the queue count as one.
+// Several requests for a folder that waits in the queue count as one.
 #ifndef TANDEM_SCHEDULER_CHECKPOINT_QUEUE_H_
 #define TANDEM_SCHEDULER_CHECKPOINT_QUEUE_H_
 

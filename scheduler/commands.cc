@@ -79,8 +79,10 @@ std::string Commands::Describe(uint64_t id) const {
 }
 
 bool Commands::ServersAreBusy() const {
-  return std::any_of(pending_.begin(), pending_.end(),
-                     [](const auto& command) { return !command.second.MissingServers().empty(); });
+  return std::any_of(pending_.begin(), pending_.end(), [](const auto& command) {
+    return command.second.command.kind() != Command::CHECKPOINT &&
+           !command.second.MissingServers().empty();
+  });
 }
 
 }  // namespace tandem::scheduler

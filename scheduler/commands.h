@@ -59,6 +59,8 @@ class Commands {
   std::vector<Command> MissingOf(const Node& node) const;
   // For example "CHECKPOINT /out/model"; "a command" if the id is unknown.
   std::string Describe(uint64_t id) const;
+  // Whether a server has not answered a command. CHECKPOINT does not count, because servers answer
+  // other commands while they write.
   bool ServersAreBusy() const;
   // True if the command was given and no answer is missing.
   bool IsAnswered(uint64_t id) const { return id < next_ && pending_.count(id) == 0; }

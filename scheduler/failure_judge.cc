@@ -64,7 +64,8 @@ absl::optional<Failure> FailureJudge::OnReport(absl::Time now, Node* reporter, c
   effects->Log(
       absl::StrCat(reporter->Name(), " reports a failure of ", cause.node(), ": ", cause.reason()));
   if (!BlamesOthers(cause)) return cause;
-  if (!held_.has_value()) held_ = Held{cause, now + times_.blame_delay};
+  const bool blames_node = culprit != nullptr && culprit != reporter;
+  if (!held_.has_value()) held_ = Held{cause, blames_node, now + times_.blame_delay};
   return Check(now);
 }
 
@@ -83,7 +84,10 @@ Node* FailureJudge::LikelyDead(absl::Time now) {
   for (Node& node : members_->nodes()) {
     if (node.reported_failure || node.gone) continue;
     const bool silent = now - node.heard >= times_.silence_report;
-    if (Lost(node) || silent) return &node;
+    // If the failure blames a node, a lost connection of another node is no evidence: the node may
+    // come back. LivenessMonitor waits for its return, for a shorter time than the judge.
+    const bool suspect = !held_->blames_node || node.Name() == held_->failure.node();
+    if ((Lost(node) && suspect) || silent) return &node;
   }
   return nullptr;
 }

@@ -48,6 +48,7 @@ class FailureJudge {
  private:
   struct Held {
     Failure failure;
+    bool blames_node = false;  // failure.node() is not the reporter
     absl::Time until;
   };
   // A member that is dead or seems to be: the likely cause of the reports of others. Null if none.

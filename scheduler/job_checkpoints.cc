@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/failure_judge.h"
+#include "server/manifest.h"
 
 namespace tandem::scheduler {
 
@@ -69,6 +70,7 @@ void JobCheckpoints::Ask(absl::Time now, SchedulerEffects* effects) {
   schedule_.Begin();
   Command checkpoint = commands_.New(Command::CHECKPOINT, queue_.current());
   checkpoint.set_hold(ending());
+  request_ = checkpoint.id();
   failure_.clear();
   step_ = -1;
   commands_.Await(now, checkpoint, /*servers=*/0, /*shards=*/0, members_.workers());
@@ -78,6 +80,24 @@ void JobCheckpoints::Ask(absl::Time now, SchedulerEffects* effects) {
     effects->SendTo(*members_.worker(rank), control);
   }
   effects->Log(absl::StrCat("asked the workers for a checkpoint to ", queue_.current()));
+}
+
+Command JobCheckpoints::Mark(uint64_t run, int64_t attempt, Barrier* barrier) {
+  const uint64_t request = barrier->action == BarrierEnter::MARK ? request_ & 0xffffffff : 0;
+  barrier->folder =
+      server::CheckpointFolder(barrier->path, run, barrier->max_value, request, attempt);
+  // The final checkpoint may be at the same step.
+  if (barrier->action == BarrierEnter::PAUSE_CHECKPOINTS) barrier->folder += server::kBestSuffix;
+  Command mark = commands_.New(Command::MARK, barrier->folder);
+  mark.set_may_fail(barrier->action == BarrierEnter::MARK);
+  return mark;
+}
+
+// If a worker could not write its part, the servers stop writing before rank 0 removes the folder.
+Command JobCheckpoints::Write(const Barrier& barrier) {
+  Command checkpoint = commands_.New(Command::CHECKPOINT, barrier.path);
+  checkpoint.set_abandon(!barrier.failure.empty());
+  return checkpoint;
 }
 
 bool JobCheckpoints::NoteFailure(const Node& node, const CommandDone& done) {

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "absl/time/time.h"
 #include "job/job.h"
@@ -54,6 +55,14 @@ class JobCheckpoints {
   // A node has answered a command with an error. True if the error means that the node could not
   // write its part of a checkpoint that may fail.
   bool NoteFailure(const Node& node, const CommandDone& done);
+  // All workers are in the barrier of a mark: none has a push in flight, and none sends one before
+  // the release. Names the folder of the checkpoint, and returns the MARK for the servers.
+  Command Mark(uint64_t run, int64_t attempt, Barrier* barrier);
+  // All workers are in the CHECKPOINT barrier. Returns the CHECKPOINT for the servers.
+  Command Write(const Barrier& barrier);
+  // All workers and servers have marked a checkpoint. `record`: RunRecord at this moment.
+  void OnMark(std::string record) { record_ = std::move(record); }
+  const std::string& record() const { return record_; }
   // The CHECKPOINT barrier is about to be released: the servers have written, or there was an error
   // before.
   void OnBarrier(const Barrier& barrier);
@@ -80,6 +89,8 @@ class JobCheckpoints {
   Barriers& barriers_;
   CheckpointQueue queue_;
   CheckpointSchedule schedule_;
+  uint64_t request_ = 0;      // number of the command that asks for the current checkpoint
+  std::string record_;        // RunRecord at the last mark
   std::string failure_;       // error of the current checkpoint, or of the last one
   std::string last_failure_;  // error of the last one that has ended
   int64_t step_ = 0;  // the same checkpoint has all steps before this one; -1: not known yet

@@ -45,7 +45,10 @@ absl::optional<Failure> OverdueWatch::CheckAcknowledgements(absl::Time now, absl
 
 void OverdueWatch::CheckBarriers(absl::Time now, SchedulerEffects* effects) {
   for (auto& [name, barrier] : barriers_.open()) {
-    if (barrier.complete || !ReportDue(now, barrier.first_entry, &barrier.next_report)) continue;
+    const bool in_background = barrier.action == BarrierEnter::CHECKPOINT && barrier.may_fail;
+    if (barrier.complete || in_background ||
+        !ReportDue(now, barrier.first_entry, &barrier.next_report))
+      continue;
     std::vector<std::string> missing;
     for (const int rank : barrier.MissingRanks()) {
       missing.push_back(absl::StrCat("worker ", rank, " (", members_.worker(rank)->Doing(), ")"));
@@ -56,17 +59,25 @@ void OverdueWatch::CheckBarriers(absl::Time now, SchedulerEffects* effects) {
   }
 }
 
+// Whether a CHECKPOINT command, to workers or to servers, belongs to a requested checkpoint.
+bool OverdueWatch::InBackground(const PendingCommand& pending) const {
+  const auto barrier = barriers_.open().find(pending.barrier);
+  return pending.barrier.empty() || (barrier != barriers_.open().end() && barrier->second.may_fail);
+}
+
 absl::optional<Failure> OverdueWatch::CheckCommands(absl::Time now, SchedulerEffects* effects) {
   for (auto& [id, pending] : commands_.pending()) {
     const std::string text =
         absl::StrCat(Command::Kind_Name(pending.command.kind()), " not done after ",
                      InSeconds(now - pending.since), " by ", pending.MissingNames());
-    if (ReportDue(now, pending.since, &pending.next_report)) effects->Warn(text);
-    // There is no timeout for a worker's answer. A worker writes a checkpoint at barriers and waits
-    // for servers there, and StallWatch and the servers' own commands have timeouts for those
-    // waits.
+    // A checkpoint has no timeout, because the disk decides how long its files take. Training does
+    // not wait for a requested checkpoint, so it is reported only after the stall timeout.
+    const bool writes = pending.command.kind() == Command::CHECKPOINT;
+    const absl::Time late =
+        pending.since + (writes && InBackground(pending) ? limits_.stall : absl::ZeroDuration());
+    if (ReportDue(now, late, &pending.next_report)) effects->Warn(text);
     const std::set<int> servers = pending.MissingServers();
-    if (now - pending.since < limits_.stall || servers.empty()) continue;
+    if (now - pending.since < limits_.stall || servers.empty() || writes) continue;
     return FailureOf(members_.server(*servers.begin())->Name(), text,
                      absl::StatusCode::kDeadlineExceeded);
   }

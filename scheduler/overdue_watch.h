@@ -38,6 +38,7 @@ class OverdueWatch {
 
  private:
   bool ReportDue(absl::Time now, absl::Time since, absl::Time* next_report) const;
+  bool InBackground(const PendingCommand& pending) const;
 
   const SchedulerTimes times_;
   const JobLimits limits_;

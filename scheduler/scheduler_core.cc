@@ -524,13 +524,13 @@ void SchedulerCore::StartJob() {
 // All parties are in the barrier: performs its action. An action that needs the servers sends them
 // a command, and their last answer releases the barrier (FinishCommand). Other barriers are
 // released at once. The parties wait in the barrier meanwhile, so their state cannot change under
-// the action.
+// the action. The CHECKPOINT barrier of a requested checkpoint is an exception: training continues.
 //
 // Requested checkpoints come first: a barrier that closes or pauses them waits until the queue is
 // empty, and is completed again then. A checkpoint in progress still needs all workers, at barriers
 // of its own, so none may pass the end of the job before.
 void SchedulerCore::CompleteBarrier(const std::string& name) {
-  const Barrier& barrier = barriers_.open().at(name);
+  Barrier& barrier = barriers_.open().at(name);
   // FINISH_DELAYED closes the queue, too. A checkpoint contains rows and, beside them, the updates
   // that policies hold back. Those must not be applied while a checkpoint is in progress, and no
   // checkpoint may begin afterwards.
@@ -541,10 +541,13 @@ void SchedulerCore::CompleteBarrier(const std::string& name) {
   if (closes && checkpoints_.queue().CloseFor(name)) return;
   const bool pauses = barrier.action == BarrierEnter::PAUSE_CHECKPOINTS;
   if (pauses && checkpoints_.queue().PauseFor(name)) return;  // likewise
+  if (IsMark(barrier.action)) {
+    const int64_t attempt = options_.models.attempt;
+    return CommandServers(checkpoints_.Mark(options_.run, attempt, &barrier), name);
+  }
   switch (barrier.action) {
     case BarrierEnter::CHECKPOINT:
-      if (!barrier.failure.empty()) return ReleaseBarrier(name);
-      return CommandServers(commands_.New(Command::CHECKPOINT, barrier.path), name);
+      return CommandServers(checkpoints_.Write(barrier), name);
     case BarrierEnter::FINISH_DELAYED:
       return CommandServers(commands_.New(Command::FINISH_DELAYED), name);
     case BarrierEnter::END:
@@ -592,16 +595,17 @@ void SchedulerCore::FinishCommand(const PendingCommand& done) {
   if (!waiting.empty()) CompleteBarrier(waiting);
 }
 
-// Releases the barrier to the workers that have entered it. For a CHECKPOINT barrier, notes how it
-// went before the barrier is forgotten, and gives rank 0 the run record as it is now: the workers
-// stand still until the release, so the record fits the step of the checkpoint.
+// Releases the barrier to the workers that have entered it. At a mark, keeps the run record as it
+// is now: no worker trains until the release, so the record fits the checkpoint. For a CHECKPOINT
+// barrier, notes how it went before the barrier is forgotten, and gives rank 0 that record.
 void SchedulerCore::ReleaseBarrier(const std::string& name) {
   const Barrier& barrier = barriers_.open().at(name);
   const std::vector<bool> entered = barrier.entered;
   const bool end = barrier.action == BarrierEnter::END;
   const bool checkpoints = barrier.action == BarrierEnter::CHECKPOINT;
   if (checkpoints) checkpoints_.OnBarrier(barrier);
-  const std::string record = checkpoints ? Serialize(reports_.Record(now_)) : "";
+  if (IsMark(barrier.action)) checkpoints_.OnMark(Serialize(reports_.Record(now_)));
+  const std::string record = checkpoints ? checkpoints_.record() : "";
   Control control;
   *control.mutable_barrier_release() = barriers_.Release(name, record);
   for (size_t rank = 0; rank < entered.size(); ++rank) {

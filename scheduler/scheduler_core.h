@@ -27,35 +27,42 @@
 //   Barriers  Barriers are among workers: all of them, unless `parties` says otherwise. A name is
 //             used once. Between the last entry and the release, the scheduler performs the action
 //             of the entries. All parties wait in the barrier meanwhile, with nothing in flight, so
-//             the action sees one state of the whole job:
+//             the action sees one state of the whole job. At the CHECKPOINT barrier of a requested
+//             checkpoint training continues instead. The actions:
 //               NONE               nothing
-//               CHECKPOINT         sends CHECKPOINT to all servers, with the entries' path
-//               LAST_CHECKPOINT    waits until requested checkpoints are done, and begins no more
+//               MARK               sends MARK to all servers, and names the checkpoint's folder in
+//                                  the release
+//               LAST_CHECKPOINT    waits until requested checkpoints are done, and begins no more;
+//                                  then as MARK
 //               PAUSE_CHECKPOINTS  the same, but only until the next CHECKPOINT barrier is released
-//               FINISH_DELAYED     the same as LAST_CHECKPOINT, then sends FINISH_DELAYED to all
+//               CHECKPOINT         sends CHECKPOINT to all servers, with the entries' path
+//               FINISH_DELAYED     waits as LAST_CHECKPOINT, then sends FINISH_DELAYED to all
 //                                  servers, which apply the updates that policies hold back
-//               END                the same as LAST_CHECKPOINT, then sends REPORT to all servers;
+//               END                waits as LAST_CHECKPOINT, then sends REPORT to all servers;
 //                                  after the release sends STOP to all nodes, which then leave
 //             A Progress sent before the entry is counted before the action.
-//   CHECKPOINT  To a worker, this command means: agree on a step with the others and write a
-//             checkpoint there. Users, programs and the job's schedule (checkpoint_schedule.h) ask
-//             for it. Each worker answers when it is done, so there is one checkpoint at a time;
-//             requests that come meanwhile wait, and those for the same folder become one. If such
-//             a checkpoint cannot be written, the job does not fail: all workers are told that
-//             there is none.
+//   CHECKPOINT  To a worker, this command means: write a checkpoint with the others. Users,
+//             programs and the job's schedule (checkpoint_schedule.h) ask for it. Each worker
+//             answers when it is done, so there is one checkpoint at a time; requests that come
+//             meanwhile wait, and those for the same folder become one. If such a checkpoint cannot
+//             be written, the job does not fail: all workers are told that there is none.
 //   End       A requested end is a checkpoint after which the workers take no step, then REPORT and
 //             STOP.
 // A node's Failure ends the job. A Failure that blames a peer or the network (UNAVAILABLE,
 // DEADLINE_EXCEEDED, ABORTED) is held for a moment, so that a process that has died is named and
 // not its victim. docs/ARCHITECTURE.md lists who detects which failure.
 //
-// A checkpoint takes two phases, so that it is of one step and whole or not there:
-//   1. The workers agree on a step and stop pushing. They write their own parts and enter the
-//      CHECKPOINT barrier. Only then do the servers write, because no push is in flight and all
-//      ranges are at the same step.
-//   2. When all servers have answered, every file is on the disk. The release tells rank 0 so, with
-//      the run record; rank 0 commits (server/checkpoint_directory.h) and the workers continue.
-// If the checkpoint may fail, an error in phase 1 is in the release, so that all workers agree that
+// A checkpoint takes two phases, so that it is of one moment and whole or not there:
+//   1. The mark. Each worker stops pushing and enters the MARK barrier when its pushes are
+//      acknowledged. Then the servers mark: their ranges at this moment are the checkpoint. The run
+//      record is of this moment, too. After the release the workers push again.
+//   2. The files. Servers and workers write them while training continues. A worker enters the
+//      CHECKPOINT barrier when its files are on the disk. It waits there only for the last
+//      checkpoint, for that of the best model, and in jobs with a dense quorum. After the last
+//      entry the scheduler sends CHECKPOINT to the servers, which answer when their files are on
+//      the disk. The release has the run record, and rank 0 commits
+//      (server/checkpoint_directory.h).
+// If the checkpoint may fail, an error in phase 2 is in the release, so that all workers agree that
 // there is no checkpoint. Otherwise the error ends the job.
 #ifndef TANDEM_SCHEDULER_SCHEDULER_CORE_H_
 #define TANDEM_SCHEDULER_SCHEDULER_CORE_H_

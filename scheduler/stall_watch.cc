@@ -49,6 +49,8 @@ std::vector<WaitState> StallWatch::WaitStates() const {
 
 void StallWatch::AddBarrierWaits(std::vector<WaitState>* states) const {
   for (const auto& [name, barrier] : barriers_.open()) {
+    // Nobody waits for the files of a requested checkpoint.
+    if (barrier.action == BarrierEnter::CHECKPOINT && barrier.may_fail) continue;
     const int holds_up = HoldsUp(name, barrier);
     for (int rank = 0; holds_up >= 0 && rank < members_.workers(); ++rank) {
       if (!barrier.entered[rank]) continue;
@@ -61,21 +63,28 @@ void StallWatch::AddBarrierWaits(std::vector<WaitState>* states) const {
 }
 
 // The node that the workers in a barrier wait for: a worker that has not entered, a server that has
-// not finished the action before the release, or a worker that has not finished a requested
-// checkpoint. -1: none.
+// not finished the action before the release, or a server or worker that has not finished a
+// requested checkpoint. -1: none.
 int StallWatch::HoldsUp(const std::string& name, const Barrier& barrier) const {
   int holds_up = -1;
   if (!barrier.complete) {
     const std::vector<int> missing = barrier.MissingRanks();
     if (!missing.empty()) holds_up = IndexOf(members_.worker(missing.front()));
   }
+  const bool after_checkpoint = checkpoints_.HoldsUp(name);
   for (const auto& [id, pending] : commands_.pending()) {
-    if (checkpoints_.HoldsUp(name) && !pending.workers.empty()) {
-      holds_up = IndexOf(members_.worker(*pending.workers.begin()));
+    for (const int rank : pending.workers) {
+      const bool here = barrier.entered[static_cast<size_t>(rank)];
+      if (after_checkpoint && !here) holds_up = IndexOf(members_.worker(rank));
     }
-    if (pending.barrier != name) continue;
+    const bool writes = pending.command.kind() == Command::CHECKPOINT;
+    if (pending.barrier != name && !(after_checkpoint && writes)) continue;
     const std::set<int> servers = pending.MissingServers();
-    holds_up = servers.empty() ? -1 : IndexOf(members_.server(*servers.begin()));
+    if (!servers.empty()) {
+      holds_up = IndexOf(members_.server(*servers.begin()));
+    } else if (pending.barrier == name) {
+      holds_up = -1;
+    }
   }
   return holds_up;
 }

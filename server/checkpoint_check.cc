@@ -184,7 +184,7 @@ void DescribeMeaning(const job::ResolvedJob& plan, Manifest* manifest) {
   const absl::StatusOr<data::DataShape> shape = data::ShapeOfJob(plan);
   manifest->tables.clear();
   for (const job::TablePlan& table : plan.tables) {
-    // Dense tables are listed too. Their rows are in the dense part; their files have progress and
+    // Dense tables are listed too. Their files have blocks of parameters as rows, progress and
     // held updates.
     CheckpointTable& saved = manifest->tables.emplace_back();
     saved.name = table.name;

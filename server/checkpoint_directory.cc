@@ -294,6 +294,16 @@ void RemoveOtherCheckpoints(const std::string& checkpoint, const CheckpointHead&
   std::sort(older.begin(), older.end(), [](const Older& a, const Older& b) {
     return IsNewer(a.manifest, a.folder, b.manifest, b.folder);
   });
+  const auto from = std::find_if(older.begin(), older.end(), [&](const Older& one) {
+    return fs::path(one.folder).filename() == head.resumed_from;
+  });
+  if (from != older.end()) {
+    const auto damaged = std::stable_partition(older.begin(), from, [&](const Older& one) {
+      return one.manifest.attempt == head.attempt;
+    });
+    for (auto one = damaged; one != from; ++one) RemoveCheckpoint(one->folder);
+    older.erase(damaged, from);
+  }
   const auto keep = static_cast<size_t>(std::max(head.keep, 1)) - 1;
   for (size_t i = keep; i < older.size(); ++i) RemoveCheckpoint(older[i].folder);
 }
@@ -309,10 +319,12 @@ absl::Status CheckParts(const std::string& checkpoint, const job::ResolvedJob& p
                                           ": can all write to this folder?"));
 }
 
-// Checks that the files are those of a whole checkpoint of the plan.
+// Checks that the files are those of a whole checkpoint of the plan. Dense parameters on servers
+// are in the files of their table.
 absl::Status CheckFiles(const std::string& checkpoint, const job::ResolvedJob& plan,
                         const Manifest& manifest) {
-  if (std::none_of(manifest.files.begin(), manifest.files.end(), IsDensePart)) {
+  if (plan.dense_table < 0 &&
+      std::none_of(manifest.files.begin(), manifest.files.end(), IsDensePart)) {
     return absl::DataLossError(absl::StrCat(PathIn(checkpoint, kDenseFile),
                                             ": is gone: does another run write checkpoints to ",
                                             fs::path(checkpoint).parent_path().string(), "?"));
@@ -459,15 +471,48 @@ absl::StatusOr<RangeImage> CheckpointReader::Read(const CheckpointFile& file) co
 
 absl::StatusOr<RangeImage> CheckpointReader::ReadDense(
     const std::vector<CheckpointParameter>& model) const {
-  const auto file = std::find_if(manifest_.files.begin(), manifest_.files.end(), IsDensePart);
-  if (file == manifest_.files.end()) {
+  if (const absl::Status same = CheckParameters(manifest_.dense, model); !same.ok()) {
+    return WithPath(PathIn(folder_, kManifest), same);
+  }
+  if (const CheckpointFile* const file = FindFile(kDenseFile); file != nullptr) return Read(*file);
+  if (!HasTable(job::kDenseTableName)) {
     return absl::DataLossError(
         absl::StrCat(PathIn(folder_, kManifest), ": does not list ", kDenseFile));
   }
-  if (const absl::Status same = CheckParameters(manifest_.dense, model); !same.ok()) {
-    return WithPath(PathOf(*file), same);
+  return JoinDense();
+}
+
+// The blocks of dense parameters that servers have written, in order of their keys.
+absl::StatusOr<RangeImage> CheckpointReader::JoinDense() const {
+  RangeImage joined;
+  struct Block {
+    absl::Span<const float> weights, slots;
+  };
+  std::vector<RangeImage> images;
+  std::map<uint64_t, Block> blocks;
+  TANDEM_RETURN_IF_ERROR(CheckCover(folder_, manifest_.files, job::kDenseTableName));
+  for (const CheckpointFile& file : manifest_.files) {
+    if (file.table != job::kDenseTableName) continue;
+    TANDEM_ASSIGN_OR_RETURN(images.emplace_back(), Read(file));
   }
-  return Read(*file);
+  for (const RangeImage& image : images) {
+    const auto dim = static_cast<size_t>(image.dim);
+    const auto slots = static_cast<size_t>(image.slots_per_row);
+    for (size_t i = 0; i < image.keys.size(); ++i) {
+      blocks[image.keys[i]] = {absl::MakeConstSpan(image.weights).subspan(i * dim, dim),
+                               absl::MakeConstSpan(image.slots).subspan(i * slots, slots)};
+    }
+  }
+  joined.table = images[0].table;
+  joined.dim = images[0].dim;
+  joined.slots_per_row = images[0].slots_per_row;
+  joined.optimizer = images[0].optimizer;
+  for (const auto& [key, block] : blocks) {
+    joined.keys.push_back(key);
+    joined.weights.insert(joined.weights.end(), block.weights.begin(), block.weights.end());
+    joined.slots.insert(joined.slots.end(), block.slots.begin(), block.slots.end());
+  }
+  return joined;
 }
 
 absl::StatusOr<uint64_t> CheckpointReader::SaltOf(const std::string& table) const {
@@ -505,6 +550,11 @@ absl::Status CheckpointReader::LoadRanges(const std::vector<Range*>& ranges,
   for (const auto& [file, wanted] : readers) {
     TANDEM_ASSIGN_OR_RETURN(RangeImage image, Read(*file));
     if (manifest_.best) image.held.clear();
+    if (wanted[0]->table().plan->dense) {  // a worker assigns the rows
+      image.keys.clear();
+      image.weights.clear();
+      image.slots.clear();
+    }
     StartSlotsAfresh(*wanted[0]->table().optimizer, &image);
     for (Range* range : wanted) {
       const absl::Status loaded = range->LoadCheckpoint(image, source);
@@ -542,12 +592,12 @@ absl::Status CheckpointReader::ResumeRanges(const std::vector<Range*>& ranges,
   return ResumeDense(ranges);
 }
 
+// Earlier versions wrote the rows of dense tables into the dense part only.
 absl::Status CheckpointReader::ResumeDense(const std::vector<Range*>& ranges) const {
+  const CheckpointFile* const file = FindFile(kDenseFile);
   absl::optional<RangeImage> image;
   for (Range* range : ranges) {
-    if (!range->table().plan->dense) continue;
-    const CheckpointFile* const file = FindFile(kDenseFile);
-    if (file == nullptr) return absl::DataLossError(absl::StrCat(folder_, ": no ", kDenseFile));
+    if (file == nullptr || !range->table().plan->dense) continue;
     if (!image.has_value()) {
       TANDEM_ASSIGN_OR_RETURN(image, Read(*file));
     }

@@ -1,14 +1,14 @@
 // Checkpoints on disk. A checkpoint is one folder in the model folder: a file for each range
-// (range_file.md), one for the dense part, and a manifest (manifest.h). The file LATEST in the
-// model folder names the newest whole checkpoint.
+// (range_file.md), one for the dense part unless dense parameters are on servers, and a manifest
+// (manifest.h). The file LATEST in the model folder names the newest whole checkpoint.
 //
-// A checkpoint is written in two phases. In the first, everybody writes its part: rank 0 makes the
-// folder and writes the dense part; workers write their codec's memory, if they have a codec, and
-// the state of their program; all servers write their ranges. In the second, when all parts are on
-// the disk, rank 0 commits: it writes the manifest, and then names the folder in LATEST. The order
-// makes the checkpoint all or nothing. A process that dies before the manifest leaves a folder that
-// nobody loads and that the next commit removes; LATEST still names the previous checkpoint. Older
-// checkpoints are removed last, when the new one can be found.
+// A checkpoint is written in two phases. In the first, each process writes its part: rank 0 the
+// dense part; workers their codec's memory, if they have a codec, and the state of their program;
+// servers their ranges, also those of dense parameters on servers. In the second, when
+// all parts are on the disk, rank 0 commits: it writes the manifest, and then names the folder in
+// LATEST. The order makes the checkpoint all or nothing. A process that dies before the manifest
+// leaves a folder that nobody loads and that the next commit removes; LATEST still names the
+// previous checkpoint. Older checkpoints are removed last, when the new one can be found.
 //
 // A job with train.keep_best keeps the model of its best evaluation. Once there is such a
 // checkpoint, LATEST names it and it stays. The job's other checkpoints serve for resuming.
@@ -40,7 +40,7 @@ namespace tandem::server {
 
 // ---- writing ----
 
-// Each of the three Checkpoint...File functions makes the folder `checkpoint` if it does not exist.
+// Each of the three Write...File functions makes the folder `checkpoint` if it does not exist.
 // No two checkpoints use the same folder (CheckpointFolder).
 absl::Status WriteDenseFile(const std::string& checkpoint, absl::string_view bytes);
 // `state`: the memory of a worker's codec.
@@ -54,14 +54,18 @@ struct CheckpointHead {
   int64_t attempt = 0;  // View.attempt
   int64_t step = 0;     // the checkpoint has all steps before this one
   int keep = 1;         // how many checkpoints of the run to keep, with this one
-  bool best = false;    // model of the best evaluation so far; replaces the previous best one
-  std::string record;   // RunRecord; empty: none
+  // The folder of the checkpoint from which the attempt has resumed, without its path; empty: none.
+  // Newer checkpoints of earlier attempts are damaged.
+  std::string resumed_from;
+  bool best = false;   // model of the best evaluation so far; replaces the previous best one
+  std::string record;  // RunRecord; empty: none
 };
 // Commits a checkpoint whose files have all been written. Checks that each file is whole and that
 // they cover every table of the plan. Writes the manifest and names the checkpoint in LATEST (or
 // the best one, if the run has one). Only then removes other checkpoints: those of other runs,
-// those that are not whole, and those of this run except the best one and the newest. If the
-// checkpoint cannot be committed, removes its folder; nothing else has changed then.
+// those that are not whole or are damaged (CheckpointHead::resumed_from), and those of this run
+// except the best one and the newest. If the checkpoint cannot be committed, removes its folder;
+// nothing else has changed then.
 absl::Status CommitCheckpoint(const std::string& checkpoint, const job::ResolvedJob& plan,
                               const CheckpointHead& head,
                               const std::vector<CheckpointParameter>& dense);
@@ -94,7 +98,8 @@ class CheckpointReader {
 
   // The contents of one of the files. Refuses bytes that differ from the manifest.
   absl::StatusOr<RangeImage> Read(const CheckpointFile& file) const;
-  // The contents of the dense part. Its parameters must be those of `model`.
+  // The dense parameters, from the dense part or from the files of servers, with keys in order.
+  // They must be those of `model`.
   absl::StatusOr<RangeImage> ReadDense(const std::vector<CheckpointParameter>& model) const;
 
   // Fills the ranges with their rows and with the steps that a fixed delay held back, whose values
@@ -126,6 +131,7 @@ class CheckpointReader {
   bool HasTable(const std::string& table) const;
   const CheckpointFile* FindFile(const std::string& name) const;
   absl::StatusOr<std::string> ReadPart(const std::string& name) const;
+  absl::StatusOr<RangeImage> JoinDense() const;
   absl::Status ResumeDense(const std::vector<Range*>& ranges) const;
   absl::StatusOr<uint64_t> SaltOf(const std::string& table) const;
 

@@ -1,6 +1,5 @@
 #include "server/mean_squares.h"
 
-#include <algorithm>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
@@ -8,21 +7,6 @@
 #include "server/range_file.h"
 
 namespace tandem::server {
-
-void MeanSquares::Encode(const RangeStore& store, std::string* out) const {
-  const std::vector<uint64_t> keys = store.SortedKeys();
-  const uint64_t count = keys.size();
-  out->append(reinterpret_cast<const char*>(&count), sizeof count);
-  out->append(reinterpret_cast<const char*>(keys.data()), count * sizeof(uint64_t));
-  std::vector<uint32_t> rows(keys.size());
-  store.Find(keys, absl::MakeSpan(rows));
-  const std::vector<float> none(dim_);
-  for (const uint32_t row : rows) {
-    const bool known = (size_t{row} + 1) * dim_ <= values_.size();
-    const float* const from = known ? values_.data() + row * dim_ : none.data();
-    out->append(reinterpret_cast<const char*>(from), dim_ * sizeof(float));
-  }
-}
 
 absl::Status MeanSquares::Decode(uint64_t begin, uint64_t end, RangeStore* store,
                                  absl::string_view* bytes) {

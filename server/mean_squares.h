@@ -5,6 +5,7 @@
 #ifndef TANDEM_SERVER_MEAN_SQUARES_H_
 #define TANDEM_SERVER_MEAN_SQUARES_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -30,11 +31,17 @@ class MeanSquares {
 
   size_t bytes() const { return values_.capacity() * sizeof(float); }
 
-  // Appends the bytes that a range move and a checkpoint carry: the keys of the rows, then the
-  // values.
-  void Encode(const RangeStore& store, std::string* out) const;
-  // Takes the encoded bytes off the front of `bytes`. Keeps the values of rows with positions in
-  // [begin, end).
+  // Copies the values of a row: [dim].
+  void CopyRow(uint32_t row, float* to) const {
+    const size_t begin = size_t{row} * dim_;
+    if (begin + dim_ <= values_.size()) {
+      std::copy_n(values_.data() + begin, dim_, to);
+    } else {
+      std::fill_n(to, dim_, 0.0f);
+    }
+  }
+  // Takes the mean squares that RangeCopy::Image has encoded off the front of `bytes`. Keeps the
+  // values of rows with positions in [begin, end).
   absl::Status Decode(uint64_t begin, uint64_t end, RangeStore* store, absl::string_view* bytes);
 
  private:

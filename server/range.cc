@@ -68,7 +68,7 @@ void PushRows(const HeldUpdate& update, absl::Span<const float> gradients, float
               PullTimes* reads, RangeStore* store, FoldScratch* scratch) {
   if (!reads->by_row()) return store->Push(update.keys.As<uint64_t>(), gradients, scale);
   FindRecordedRows(update, *reads, store, scratch);
-  store->ApplyToRows(scratch->rows_recorded, gradients, scale);
+  store->ApplyToRows(update.keys.As<uint64_t>(), scratch->rows_recorded, gradients, scale);
   reads->CountUpdate(scratch->rows_recorded);
 }
 
@@ -419,7 +419,7 @@ void Range::FoldInto(const HeldStep& step) {
              &pull_times_, &store_, scratch_);
   } else {
     FoldUnion(step);
-    store_.ApplyToRows(scratch_->union_rows, scratch_->sums, factor);
+    store_.ApplyToRows(scratch_->union_keys, scratch_->union_rows, scratch_->sums, factor);
     if (pull_times_.by_row()) pull_times_.CountUpdate(scratch_->union_rows);
   }
 }
@@ -453,6 +453,7 @@ void Range::Compensate(const HeldUpdate& update, float compensation) {
   if (mean_squares_ != nullptr) {
     s.rows_squared.resize(keys.size());
     store_.FindOrCreate(keys, absl::MakeSpan(s.rows_squared));
+    store_.BeforeChange(keys, s.rows_squared);
     mean_squares_->Reserve(static_cast<size_t>(store_.size()));
   }
   const float decay = static_cast<float>(properties_.mean_square_decay);
@@ -478,6 +479,7 @@ void Range::FoldUnion(const HeldStep& step) {
   const size_t slots = std::bit_ceil(2 * total);
   s.slot_row.assign(slots, kNoRow);
   s.slot_index.resize(slots);
+  s.union_keys.clear();
   s.union_rows.clear();
   const size_t dim = static_cast<size_t>(store_.dim());
   s.sums.resize(total * dim);
@@ -495,6 +497,7 @@ void Range::FoldUnion(const HeldStep& step) {
         s.slot_row[at] = s.rows[i];
         s.slot_index[at] = static_cast<uint32_t>(s.union_rows.size());
         std::copy_n(values, dim, s.sums.data() + s.union_rows.size() * dim);
+        s.union_keys.push_back(keys[i]);
         s.union_rows.push_back(s.rows[i]);
       } else {
         optim::FoldAdd(s.sums.data() + s.slot_index[at] * dim, values, dim);
@@ -540,36 +543,48 @@ void Range::Count(const HeldUpdate& update, uint64_t divided_by, UpdateFate fate
   table_->records->push_back(record);
 }
 
-// Layout of head.held: u64 samples of the last closed step; u64 length of the held updates in
-// bytes; the held updates; the data that the policy has asked to be remembered (EncodeMemory).
-RangeImage Range::Head() const {
-  RangeImage head;
-  head.table = table_->plan->name;
-  head.optimizer = table_->optimizer->name();
-  head.dim = store_.dim();
-  head.slots_per_row = store_.slots_per_row();
-  head.begin = begin_;
-  head.end = end_;
-  head.progress = progress_;
-  head.keys = store_.SortedKeys();
-  const std::string updates = EncodeHeld(open_, delayed_, properties_.batch > 0);
-  const uint64_t numbers[] = {last_closed_samples_, updates.size()};
-  head.held.assign(reinterpret_cast<const char*>(numbers), sizeof numbers);
-  head.held.append(updates);
-  EncodeMemory(&head.held);
-  return head;
+// ---- copies -----------------------------------------------------------------------------------
+
+// Encodes only the step times of the paces: the time of the last push is of this owner's clock and
+// means nothing to another one. A checkpoint has an empty PulledRowSnapshots, because a resumed run
+// pulls its rows again.
+RangeCopy Range::Copy(bool for_move) const {
+  RangeCopy copy;
+  copy.head.table = table_->plan->name;
+  copy.head.optimizer = table_->optimizer->name();
+  copy.head.dim = store_.dim();
+  copy.head.slots_per_row = store_.slots_per_row();
+  copy.head.begin = begin_;
+  copy.head.end = end_;
+  copy.head.progress = progress_;
+  copy.salt = table_->plan->salt;
+  copy.last_samples = last_closed_samples_;
+  copy.open = open_;
+  copy.delayed = delayed_;
+  copy.in_batches = properties_.batch > 0;
+  if (pull_sequence_ != nullptr) pull_sequence_->Encode(&copy.memory_before);
+  for (const policies::WorkerPace& pace : progress_.paces) {
+    copy.memory_before.append(reinterpret_cast<const char*>(&pace.step_time),
+                              sizeof pace.step_time);
+  }
+  if (pulled_row_snapshots_ != nullptr) {
+    const PulledRowSnapshots none(store_.dim(), table_->workers, table_->reads);
+    copy.memory_after = (for_move ? *pulled_row_snapshots_ : none).Encode();
+  }
+  if (writes_ != nullptr) writes_->Encode(&copy.memory_after);
+  const size_t dim = static_cast<size_t>(store_.dim());
+  copy.has_squares = mean_squares_ != nullptr;
+  copy.rows = !copy.has_squares ? store_.NewCopies()
+                                : store_.NewCopies(dim, [this](uint32_t row, float* to) {
+                                    mean_squares_->CopyRow(row, to);
+                                  });
+  return copy;
 }
 
-// Encodes only the step times of the paces. The time of the last push is of this owner's clock and
-// means nothing to another one.
-void Range::EncodeMemory(std::string* out) const {
-  if (pull_sequence_ != nullptr) pull_sequence_->Encode(out);
-  for (const policies::WorkerPace& pace : progress_.paces) {
-    out->append(reinterpret_cast<const char*>(&pace.step_time), sizeof pace.step_time);
-  }
-  if (mean_squares_ != nullptr) mean_squares_->Encode(store_, out);
-  if (pulled_row_snapshots_ != nullptr) out->append(pulled_row_snapshots_->Encode());
-  if (writes_ != nullptr) writes_->Encode(out);
+RangeImage Range::Image() const {
+  RangeCopy copy = Copy(/*for_move=*/true);
+  store_.CopyRows(0, static_cast<size_t>(store_.size()) + 1, &copy.rows);
+  return std::move(copy).Image();
 }
 
 absl::Status Range::DecodeMemory(absl::string_view bytes, bool same_range) {
@@ -598,14 +613,6 @@ absl::Status Range::DecodeMemory(absl::string_view bytes, bool same_range) {
   if (bytes.empty()) return absl::OkStatus();
   return absl::DataLossError(
       absl::StrCat("range ", id_, ": ", bytes.size(), " bytes too many after its held updates"));
-}
-
-RangeImage Range::Image() const {
-  RangeImage image = Head();
-  image.weights.resize(image.keys.size() * static_cast<size_t>(image.dim));
-  image.slots.resize(image.keys.size() * static_cast<size_t>(image.slots_per_row));
-  CopyRows(store_, image.keys, absl::MakeSpan(image.weights), absl::MakeSpan(image.slots));
-  return image;
 }
 
 // Checks what Admit relies on: numbers in bounds and, in lockstep, no worker behind the version,

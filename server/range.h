@@ -20,6 +20,7 @@
 #include "server/pull_sequence.h"
 #include "server/pull_times.h"
 #include "server/pulled_row_snapshots.h"
+#include "server/range_copy.h"
 #include "server/range_file.h"
 #include "server/range_store.h"
 #include "server/row_writes.h"
@@ -67,7 +68,8 @@ struct TableContext {
 // Scratch memory for folds, shared by the ranges of a shard.
 struct FoldScratch {
   std::vector<uint32_t> rows;        // row numbers of one contribution
-  std::vector<uint32_t> union_rows;  // distinct row numbers of the fold
+  std::vector<uint64_t> union_keys;  // distinct keys of the fold
+  std::vector<uint32_t> union_rows;  // their row numbers
   std::vector<float> sums;           // [union_rows, dim]
   // For an update that is recorded: its rows, and how many updates each row had when it was read.
   std::vector<uint32_t> rows_recorded, updates_as_read;
@@ -134,9 +136,12 @@ class Range {
   void RememberRead(absl::Time now, int rank, int64_t step, absl::Span<const uint64_t> keys,
                     absl::Span<const float> rows);
 
+  // The range at this moment without its rows, in a time that does not depend on their number.
+  // RangeStore adds the rows (set_copies, CopyRows). `for_move`: a range move carries more than a
+  // checkpoint. The range outlives the adding of rows.
+  RangeCopy Copy(bool for_move) const;
   // The whole range as bytes, and back. A range move carries it.
   RangeImage Image() const;
-  RangeImage Head() const;  // the image without weights and slots
   absl::Status Restore(const RangeImage& image, BufferSource& source);
 
   uint32_t id() const { return id_; }
@@ -171,7 +176,6 @@ class Range {
   absl::Span<const float> Transformed(const HeldUpdate& update, float factor, float compensation);
   void Compensate(const HeldUpdate& update, float compensation);
   void ForgetRead(const HeldUpdate& update);
-  void EncodeMemory(std::string* out) const;
   // `same_range`: this range encoded the bytes. If another one did, skips the parts that belong to
   // the keys of that range only.
   absl::Status DecodeMemory(absl::string_view bytes, bool same_range);

@@ -309,67 +309,29 @@ class PartReader {
 
 }  // namespace
 
-void CopyRows(const RangeStore& store, absl::Span<const uint64_t> keys, absl::Span<float> weights,
-              absl::Span<float> slots) {
-  const size_t dim = static_cast<size_t>(store.dim());
-  const size_t slots_per_row = static_cast<size_t>(store.slots_per_row());
-  constexpr size_t kBatch = 4096;
-  std::vector<float> rows(std::min(kBatch, keys.size()) * (dim + slots_per_row));
-  for (size_t first = 0; first < keys.size(); first += kBatch) {
-    const auto some = keys.subspan(first, kBatch);
-    store.PeekWithSlots(some, absl::MakeSpan(rows).first(some.size() * (dim + slots_per_row)));
-    const float* row = rows.data();
-    for (size_t i = first; i < first + some.size(); ++i, row += dim + slots_per_row) {
-      std::copy_n(row, dim, weights.data() + i * dim);
-      std::copy_n(row + dim, slots_per_row, slots.data() + i * slots_per_row);
-    }
-  }
-}
-
-RangeEncoder::RangeEncoder(const RangeImage& head)
-    : dim_(static_cast<size_t>(head.dim)), slots_per_row_(static_cast<size_t>(head.slots_per_row)) {
-  TANDEM_CHECK(head.dim > 0 && head.slots_per_row >= 0);
-  const Header header = HeaderOf(head);
-  TANDEM_CHECK_OK(CheckHeader(header));
-  bytes_.reserve(header.file_bytes);
-  Writer writer(bytes_);
-  writer.Bytes(&header, sizeof(header));
-  WriteWorkers(writer, head.progress.workers);
-  writer.Bytes(head.table.data(), head.table.size());
-  writer.Bytes(head.optimizer.data(), head.optimizer.size());
-  writer.Pad();
-  writer.Array(head.keys);
-  weights_at_ = bytes_.size();
-  slots_at_ = weights_at_ + Padded(head.keys.size() * dim_ * sizeof(float));
-  bytes_.resize(slots_at_ + Padded(head.keys.size() * slots_per_row_ * sizeof(float)));
-  writer.Bytes(head.held.data(), head.held.size());
-  writer.Pad();
-}
-
-void RangeEncoder::SetRows(size_t first, absl::Span<const float> weights,
-                           absl::Span<const float> slots) {
-  const auto put = [this](size_t at, absl::Span<const float> values) {
-    if (!values.empty()) {
-      std::memcpy(&bytes_[at], values.data(), values.size() * sizeof(float));
-    }
-  };
-  put(weights_at_ + first * dim_ * sizeof(float), weights);
-  put(slots_at_ + first * slots_per_row_ * sizeof(float), slots);
-}
-
-std::string RangeEncoder::Finish() {
-  const uint64_t checksum = Checksum(bytes_.data(), bytes_.size());
-  Writer(bytes_).Bytes(&checksum, sizeof(checksum));
-  return std::move(bytes_);
-}
-
 std::string EncodeRange(const RangeImage& image) {
+  TANDEM_CHECK(image.dim > 0 && image.slots_per_row >= 0);
   const size_t rows = image.keys.size();
   TANDEM_CHECK(image.weights.size() == rows * static_cast<size_t>(image.dim));
   TANDEM_CHECK(image.slots.size() == rows * static_cast<size_t>(image.slots_per_row));
-  RangeEncoder encoder(image);
-  encoder.SetRows(0, image.weights, image.slots);
-  return encoder.Finish();
+  const Header header = HeaderOf(image);
+  TANDEM_CHECK_OK(CheckHeader(header));
+  std::string bytes;
+  bytes.reserve(header.file_bytes);
+  Writer writer(bytes);
+  writer.Bytes(&header, sizeof(header));
+  WriteWorkers(writer, image.progress.workers);
+  writer.Bytes(image.table.data(), image.table.size());
+  writer.Bytes(image.optimizer.data(), image.optimizer.size());
+  writer.Pad();
+  writer.Array(image.keys);
+  writer.Array(image.weights);
+  writer.Array(image.slots);
+  writer.Bytes(image.held.data(), image.held.size());
+  writer.Pad();
+  const uint64_t checksum = Checksum(bytes.data(), bytes.size());
+  writer.Bytes(&checksum, sizeof(checksum));
+  return bytes;
 }
 
 absl::StatusOr<RangeImage> DecodeRange(absl::Span<const uint8_t> bytes) {

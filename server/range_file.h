@@ -31,29 +31,7 @@ struct RangeImage {
   std::vector<uint64_t> keys;  // in order of position
   std::vector<float> weights;  // [keys, dim]
   std::vector<float> slots;    // [keys, slots_per_row]
-  std::string held;            // opaque: held updates, and memory of the policy (range.cc, Head)
-};
-
-// Copies rows of the store: weights to one array, slots to another. Requires: unique keys.
-void CopyRows(const RangeStore& store, absl::Span<const uint64_t> keys, absl::Span<float> weights,
-              absl::Span<float> slots);
-
-// Encodes a range a slice of rows at a time, so that the shard can do other work between slices.
-class RangeEncoder {
- public:
-  // `head`: the image with its keys but without weights and slots. Its names have at most
-  // kMaxNameBytes.
-  explicit RangeEncoder(const RangeImage& head);
-
-  // Sets the rows of keys[first], keys[first + 1], ...
-  void SetRows(size_t first, absl::Span<const float> weights, absl::Span<const float> slots);
-  // Returns the whole file. Call it once, after all rows have been set.
-  std::string Finish();
-
- private:
-  std::string bytes_;
-  size_t dim_, slots_per_row_;
-  size_t weights_at_, slots_at_;  // offsets
+  std::string held;            // opaque: held updates, and memory of the policy (range_copy.cc)
 };
 
 // Requires: weights and slots have the lengths that follow from keys, dim and slots_per_row; names

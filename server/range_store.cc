@@ -37,6 +37,7 @@ uint32_t RangeStore::Create(uint64_t key) {
     row = free_.back();
     free_.pop_back();
   }
+  if (copies_ != nullptr) copies_->OnCreated(row);
   optim::InitRow(options_.initializer, options_.seed, key,
                  absl::MakeSpan(rows_.Weights(row), static_cast<size_t>(options_.dim)));
   options_.optimizer->InitSlots(
@@ -208,6 +209,7 @@ void RangeStore::Push(absl::Span<const uint64_t> keys, absl::Span<const float> g
   ForEachBlockCreating(keys, true, [&](size_t first, absl::Span<const uint32_t> rows) {
     const absl::Span<const float> from = gradients.subspan(Floats(options_.dim, first));
     PrefetchNextGradients(from, Floats(options_.dim, kBlock));
+    BeforeChange(keys.subspan(first, rows.size()), rows);
     ApplyBlock(rows, from.data(), scale);
   });
 }
@@ -227,9 +229,12 @@ void RangeStore::FindOrCreate(absl::Span<const uint64_t> keys, absl::Span<uint32
   });
 }
 
-void RangeStore::ApplyToRows(absl::Span<const uint32_t> row_numbers,
+void RangeStore::ApplyToRows(absl::Span<const uint64_t> keys,
+                             absl::Span<const uint32_t> row_numbers,
                              absl::Span<const float> gradients, float scale) {
+  TANDEM_CHECK(keys.size() == row_numbers.size());
   TANDEM_CHECK(gradients.size() == Floats(options_.dim, row_numbers.size()));
+  BeforeChange(keys, row_numbers);
   for (const uint32_t row : row_numbers.first(std::min(kBlock, row_numbers.size()))) {
     PrefetchRow(row, true);
   }
@@ -249,6 +254,7 @@ void RangeStore::Assign(absl::Span<const uint64_t> keys, absl::Span<const float>
   TANDEM_CHECK(weights.size() == keys.size() * dim);
   TANDEM_CHECK(slots.empty() || slots.size() == keys.size() * slots_per_row);
   ForEachBlockCreating(keys, true, [&](size_t first, absl::Span<const uint32_t> rows) {
+    BeforeChange(keys.subspan(first, rows.size()), rows);
     for (size_t i = 0; i < rows.size(); ++i) {
       std::copy_n(weights.data() + (first + i) * dim, dim, rows_.Weights(rows[i]));
       if (slots.empty()) continue;
@@ -270,7 +276,8 @@ void RangeStore::CopyRow(uint32_t row_number, float* out) const {
   std::copy_n(rows_.Slots(row_number), slots_per_row_, out + options_.dim);
 }
 
-void RangeStore::SetRow(uint32_t row_number, const float* values) {
+void RangeStore::SetRow(uint64_t key, uint32_t row_number, const float* values) {
+  BeforeChange({&key, 1}, {&row_number, 1});
   std::copy_n(values, options_.dim, rows_.Weights(row_number));
   std::copy_n(values + options_.dim, slots_per_row_, rows_.Slots(row_number));
 }
@@ -278,6 +285,7 @@ void RangeStore::SetRow(uint32_t row_number, const float* values) {
 bool RangeStore::Erase(uint64_t key) {
   const uint32_t row = index_.Remove(key, index_.Hash(key));
   if (row == RowIndex::kNoRow) return false;
+  BeforeChange({&key, 1}, {&row, 1});
   free_.push_back(row);
   return true;
 }
@@ -288,6 +296,37 @@ uint64_t RangeStore::Scan(uint64_t cursor, size_t most, std::vector<uint64_t>* k
     keys->push_back(key);
     row_numbers->push_back(row);
   });
+}
+
+RowCopies RangeStore::NewCopies(size_t extra, RowCopies::CopyExtra copy_extra) const {
+  return RowCopies(numbers(), static_cast<size_t>(options_.dim + slots_per_row_), extra,
+                   std::move(copy_extra));
+}
+
+uint64_t RangeStore::CopyRows(uint64_t cursor, size_t most, RowCopies* copies) const {
+  std::vector<uint64_t> keys;
+  std::vector<uint32_t> numbers;
+  keys.reserve(most + kBlock);
+  numbers.reserve(most + kBlock);
+  const uint64_t next = index_.Scan(cursor, most, [&](uint64_t key, uint32_t row) {
+    if (!copies->Misses(row)) return;
+    keys.push_back(key);
+    numbers.push_back(row);
+  });
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (i + kBlock < keys.size()) PrefetchRow(numbers[i + kBlock], true);
+    CopyRow(numbers[i], copies->Add(keys[i], numbers[i]));
+  }
+  return next;
+}
+
+void RangeStore::SetAside(absl::Span<const uint64_t> keys, absl::Span<const uint32_t> row_numbers) {
+  const size_t before = copies_->size();
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (!copies_->Misses(row_numbers[i])) continue;
+    CopyRow(row_numbers[i], copies_->Add(keys[i], row_numbers[i]));
+  }
+  copies_->CountSetAside(copies_->size() - before);
 }
 
 size_t RangeStore::MemoryBytes() const {
@@ -303,18 +342,6 @@ absl::Span<const float> RangeStore::Weights(uint32_t row_number) const {
 absl::Span<const float> RangeStore::Slots(uint32_t row_number) const {
   TANDEM_CHECK(row_number < numbers());
   return {rows_.Slots(row_number), static_cast<size_t>(slots_per_row_)};
-}
-
-std::vector<uint64_t> RangeStore::SortedKeys() const {
-  std::vector<std::pair<uint64_t, uint64_t>> by_position;
-  by_position.reserve(static_cast<size_t>(size()));
-  index_.ForEach(
-      [&](uint64_t key, uint32_t) { by_position.emplace_back(Position(options_.salt, key), key); });
-  std::sort(by_position.begin(), by_position.end());
-  std::vector<uint64_t> keys;
-  keys.reserve(by_position.size());
-  for (const auto& [position, key] : by_position) keys.push_back(key);
-  return keys;
 }
 
 }  // namespace tandem::server

@@ -25,6 +25,7 @@
 #include "absl/types/span.h"
 #include "optim/optimizer.h"
 #include "proto/job.pb.h"
+#include "server/row_copies.h"
 #include "server/row_index.h"
 #include "server/row_slabs.h"
 
@@ -61,9 +62,9 @@ class RangeStore {
   void Find(absl::Span<const uint64_t> keys, absl::Span<uint32_t> row_numbers) const;
   // Row numbers of the keys; creates absent rows. Used by folds over several pushes.
   void FindOrCreate(absl::Span<const uint64_t> keys, absl::Span<uint32_t> row_numbers);
-  // Applies gradients to rows by number. Requires: row numbers valid and distinct.
-  void ApplyToRows(absl::Span<const uint32_t> row_numbers, absl::Span<const float> gradients,
-                   float scale);
+  // Applies gradients to rows by key and number. Requires: row numbers valid and distinct.
+  void ApplyToRows(absl::Span<const uint64_t> keys, absl::Span<const uint32_t> row_numbers,
+                   absl::Span<const float> gradients, float scale);
 
   // Sets the weights of each key, and the slots unless `slots` is empty (ASSIGN, files). Creates
   // absent rows.
@@ -80,7 +81,7 @@ class RangeStore {
   void FindPresent(absl::Span<const uint64_t> keys, absl::Span<uint32_t> row_numbers) const;
   // Reads, and sets, the weights and slots of a row: dim + slots_per_row floats.
   void CopyRow(uint32_t row_number, float* out) const;
-  void SetRow(uint32_t row_number, const float* values);
+  void SetRow(uint64_t key, uint32_t row_number, const float* values);
   // Creates the row of an absent key.
   uint32_t Add(uint64_t key) { return Create(key); }
   // False if the key was absent. Pointers to other rows stay valid.
@@ -89,6 +90,19 @@ class RangeStore {
   uint64_t Scan(uint64_t cursor, size_t most, std::vector<uint64_t>* keys,
                 std::vector<uint32_t>* row_numbers) const;
 
+  // ---- copies of all rows at one moment (row_copies.h) ----
+
+  RowCopies NewCopies(size_t extra = 0, RowCopies::CopyExtra copy_extra = nullptr) const;
+  // From now on the store copies each row that `copies` lacks before the row changes. Null ends
+  // this. Requires: no row has changed since NewCopies made `copies`, which must outlive its use.
+  void set_copies(RowCopies* copies) { copies_ = copies; }
+  // Visits about `most` rows and copies those that `copies` lacks. The cursor is that of Scan.
+  uint64_t CopyRows(uint64_t cursor, size_t most, RowCopies* copies) const;
+  // Call it before data of these rows outside the store changes (RowCopies::CopyExtra).
+  void BeforeChange(absl::Span<const uint64_t> keys, absl::Span<const uint32_t> row_numbers) {
+    if (copies_ != nullptr) SetAside(keys, row_numbers);
+  }
+
   const Options& options() const { return options_; }
   int dim() const { return options_.dim; }
   int slots_per_row() const { return slots_per_row_; }
@@ -96,12 +110,11 @@ class RangeStore {
   size_t MemoryBytes() const;                     // resident: index + rows + bookkeeping
   absl::Span<const float> Weights(uint32_t row_number) const;
   absl::Span<const float> Slots(uint32_t row_number) const;
-  // All keys, in order of position. So files do not depend on the order of creation.
-  std::vector<uint64_t> SortedKeys() const;
 
  private:
   size_t numbers() const { return static_cast<size_t>(size()) + free_.size(); }
   uint32_t Create(uint64_t key);
+  void SetAside(absl::Span<const uint64_t> keys, absl::Span<const uint32_t> row_numbers);
   // The pipeline under all batch calls; range_store.cc explains it.
   struct Block;
   void HashBlock(absl::Span<const uint64_t> keys, Block& block) const;
@@ -120,7 +133,8 @@ class RangeStore {
   const int slots_per_row_;
   RowIndex index_;
   RowSlabs rows_;
-  std::vector<uint32_t> free_;  // numbers of rows that have been erased
+  std::vector<uint32_t> free_;   // numbers of rows that have been erased
+  RowCopies* copies_ = nullptr;  // in progress; null: none
 };
 
 }  // namespace tandem::server

@@ -27,7 +27,7 @@ bool Act(StoreAction action, uint64_t key, const float* values, RangeStore* stor
   store->FindPresent({&key, 1}, {&row, 1});
   if (row != RowIndex::kNoRow && action == StoreAction::kInsert) return false;
   if (row == RowIndex::kNoRow) row = store->Add(key);
-  store->SetRow(row, values);
+  store->SetRow(key, row, values);
   return action == StoreAction::kInsert;
 }
 

@@ -52,7 +52,12 @@ void ServerCore::OnCommand(const Command& command, ServerEffects* effects) {
   ShardTask task;
   task.id = command.id();
   task.path = command.path();
+  task.abandon = command.abandon();
+  task.may_fail = command.may_fail();
   switch (command.kind()) {
+    case Command::MARK:
+      task.kind = ShardTask::Kind::kMark;
+      break;
     case Command::CHECKPOINT:
       task.kind = ShardTask::Kind::kCheckpoint;
       break;
@@ -81,6 +86,8 @@ std::string ServerCore::Doing() const {
   switch (pending_.begin()->second.kind) {
     case ShardTask::Kind::kView:
       return "makes or loads its ranges";
+    case ShardTask::Kind::kMark:
+      return "marks a checkpoint";
     case ShardTask::Kind::kCheckpoint:
       return "writes its part of a checkpoint";
     case ShardTask::Kind::kFinishDelayed:

@@ -5,9 +5,8 @@
 //
 // Each task is for all shards of the server. A shard does its tasks in order and reports the end of
 // each. When all shards have done a task, the core answers the scheduler. If the scheduler asks
-// again, the core answers again. The order of tasks protects a checkpoint: a shard that has to
-// write one knows every view that the scheduler made before. While it copies rows, no range leaves
-// and no delayed update is applied, because those tasks come after.
+// again, the core answers again. The order of tasks protects a checkpoint: a shard that marks one
+// has installed every view that the scheduler made before.
 //
 // Thread safety: none needed; one thread.
 #ifndef TANDEM_SERVER_SERVER_CORE_H_
@@ -28,8 +27,11 @@ namespace tandem::server {
 
 struct ShardTask {
   enum class Kind {
-    kView,           // install `map`; the first view also loads the checkpoint, if the run has one
-    kCheckpoint,     // write the owned ranges to the folder `path` (shard_checkpoint.h)
+    kView,  // install `map`; the first view also loads the checkpoint, if the run has one
+    // Mark the owned ranges for the checkpoint in the folder `path`, and begin to write them
+    // (shard_checkpoint.h). The answer carries the report of this moment.
+    kMark,
+    kCheckpoint,  // done when the checkpoint that was marked for `path` is written, or has failed
     kFinishDelayed,  // ShardCore::FinishDelayed
     kReport,         // ShardCore::Report; the answer carries the report
   };
@@ -38,6 +40,8 @@ struct ShardTask {
   std::shared_ptr<const View> view;
   std::shared_ptr<const RangeMap> map;
   std::string path;
+  bool abandon = false;   // kCheckpoint: write no more files, and fail
+  bool may_fail = false;  // kMark: give up rather than need too much memory
 };
 
 // The output of a call. The caller owns and reuses it; calls append to it.
@@ -59,8 +63,7 @@ class ServerCore {
 
   // A message from the scheduler. Messages that are not for servers are ignored.
   void OnControl(const Control& control, ServerEffects* effects);
-  // A shard has done the task `id`, or has failed. `report`: after kReport and kCheckpoint, else
-  // null.
+  // A shard has done the task `id`, or has failed. `report`: after kReport and kMark, else null.
   void OnShardDone(uint64_t id, const absl::Status& status, const ShardReport* report,
                    ServerEffects* effects);
 

@@ -1,7 +1,9 @@
 #include "server/server_shell.h"
 
+#include <atomic>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -35,8 +37,11 @@ constexpr absl::Duration kTick = absl::Milliseconds(50);
 // Process number of server 0 in a trace. Workers have their ranks, which are smaller.
 constexpr int kFirstTracedServer = 1'000'000;
 
-// Rows of a checkpoint that a shard copies before it looks for frames again: some milliseconds.
-constexpr size_t kRowsPerSlice = 16384;
+// Bytes of rows that a shard copies for a checkpoint between frames: about a millisecond.
+constexpr size_t kBytesPerSlice = size_t{1} << 20;
+// Most range files of a shard that are being written or wait for the file thread. With so many the
+// shard copies no further slices, so at most these ranges are in memory twice.
+constexpr int kMostFiles = 2;
 
 // A queue of work for one thread. Any thread adds.
 class Inbox {
@@ -119,12 +124,20 @@ class ShardThread {
     if (failure_.ok()) failure_ = why;
   }
 
-  // The checkpoint in progress. `writing`: the file thread is writing a file of it.
+  // A checkpoint that is marked or waits for its mark.
   struct CheckpointInProgress {
-    uint64_t id = 0;
+    uint64_t mark = 0;  // id of the task
     std::string folder;
-    ShardCheckpoint checkpoint;
-    bool writing = false;
+    bool may_fail = false;
+    std::optional<ShardCheckpoint> copying;  // none: given up
+    absl::Status status;                     // why it was given up
+    int files = 0;         // given to the file thread and not written yet, or left out
+    uint64_t written = 0;  // id of the task that waits for the files; 0: none
+    // The file thread writes no more files.
+    std::shared_ptr<std::atomic<bool>> given_up = std::make_shared<std::atomic<bool>>(false);
+
+    bool marked() const { return !copying.has_value() || copying->marked(); }
+    bool copied() const { return !copying.has_value() || copying->done(); }
   };
 
   void Post(std::function<void()> work) {
@@ -152,6 +165,7 @@ class ShardThread {
       if (core_ != nullptr && now >= next_tick) {
         next_tick = now + kTick;
         core_->OnTick(now, &effects_);
+        CheckMemory();
         progress_.SetActivity(core_->Waiting(now));
       }
       if (MayCheckpoint()) Checkpoint();
@@ -196,10 +210,10 @@ class ShardThread {
         {std::move(name), category, begun, MonotonicNow() - begun, absl::StrCat("shard ", shard_)});
   }
 
-  // Does the tasks in order. Tasks behind a checkpoint wait until it is done, so that no view takes
-  // a range away and no delayed update is applied while its rows are copied.
+  // Does the tasks in order. Tasks behind a checkpoint wait until it is marked, so that all shards
+  // mark it in the same view.
   void DoTasks() {
-    while (checkpoint_ == nullptr && !tasks_.empty()) {
+    while (!tasks_.empty() && (checkpoint_ == nullptr || checkpoint_->marked())) {
       const auto [task, index] = std::move(tasks_.front());
       tasks_.pop_front();
       Do(task, index);
@@ -215,9 +229,28 @@ class ShardThread {
         return done_(task.id, absl::OkStatus(), nullptr);
       case ShardTask::Kind::kReport:
         return done_(task.id, FlushRecords(), std::make_shared<ShardReport>(core_->Report()));
+      case ShardTask::Kind::kMark:
+        if (checkpoint_ != nullptr) {
+          GiveUp(absl::CancelledError("abandoned, because the next checkpoint has begun"));
+          EndCheckpoint();
+        }
+        checkpoint_ = std::make_unique<CheckpointInProgress>();
+        checkpoint_->mark = task.id;
+        checkpoint_->folder = task.path;
+        checkpoint_->may_fail = task.may_fail;
+        checkpoint_->copying.emplace(core_.get());
+        return MarkCheckpoint();
       case ShardTask::Kind::kCheckpoint:
-        checkpoint_ = std::make_unique<CheckpointInProgress>(
-            CheckpointInProgress{task.id, task.path, ShardCheckpoint(core_.get())});
+        if (checkpoint_ != nullptr && checkpoint_->folder == task.path) {
+          checkpoint_->written = task.id;
+          if (task.abandon) GiveUp(absl::CancelledError("abandoned, because a worker failed"));
+          return EndIfWritten();
+        }
+        return done_(task.id,
+                     last_folder_ == task.path
+                         ? last_checkpoint_
+                         : absl::FailedPreconditionError(absl::StrCat(task.path, " is not marked")),
+                     nullptr);
     }
   }
 
@@ -237,6 +270,9 @@ class ShardThread {
           core_, ShardCore::New(options_.plan, self, options_.member.incarnation, *transport_,
                                 std::move(turns)));
       TANDEM_RETURN_IF_ERROR(OpenRecords(index, task.view->resume()));
+    }
+    if (checkpoint_ != nullptr && checkpoint_->copying.has_value()) {
+      checkpoint_->copying->BeforeView(*task.map);
     }
     core_->OnView(MonotonicNow(), task.map, &effects_);
     const View& view = *task.view;
@@ -270,44 +306,87 @@ class ShardThread {
     return absl::OkStatus();
   }
 
-  bool MayCheckpoint() const {
-    return checkpoint_ != nullptr && !checkpoint_->writing && checkpoint_->checkpoint.MayStep();
+  // Marks the checkpoint as soon as no range is on its way. The answer has the shard's counts at
+  // this moment, for the checkpoint's run record.
+  void MarkCheckpoint() {
+    if (!checkpoint_->copying->MayMark()) return;
+    checkpoint_->copying->Mark();
+    done_(checkpoint_->mark, absl::OkStatus(), std::make_shared<ShardReport>(core_->Report()));
+    EndIfWritten();  // a shard without ranges
   }
 
-  // Copies the next slice of the checkpoint. When a file is complete, the file thread writes it,
-  // and no slice is copied until it is written. So only one file at a time is in memory.
+  bool MayCheckpoint() const {
+    if (checkpoint_ == nullptr) return false;
+    if (!checkpoint_->marked()) return checkpoint_->copying->MayMark();
+    return !checkpoint_->copied() && checkpoint_->files < kMostFiles;
+  }
+
+  // Copies the next slice of the checkpoint. The file thread gets each complete range.
   void Checkpoint() {
     const absl::Time begun = MonotonicNow();
-    absl::StatusOr<std::optional<ShardCheckpoint::File>> file =
-        checkpoint_->checkpoint.Step(kRowsPerSlice);
+    ShardCheckpoint& checkpoint = *checkpoint_->copying;
+    if (!checkpoint.marked()) return MarkCheckpoint();
+    std::optional<ShardCheckpoint::File> file = checkpoint.Step(kBytesPerSlice);
     if (trace_ != nullptr) AddToTrace("checkpoint", "checkpoint", begun);
-    if (!file.ok()) return EndCheckpoint(file.status());
-    if (!file->has_value()) {
-      if (checkpoint_->checkpoint.done()) EndCheckpoint(absl::OkStatus());
-      return;
-    }
-    checkpoint_->writing = true;
-    auto whole = std::make_shared<ShardCheckpoint::File>(**std::move(file));
-    files_.Add([this, whole, folder = checkpoint_->folder] {
+    if (file.has_value()) Write(*std::move(file));
+  }
+
+  // Rows that change before their slice are kept in memory. Training does not wait for the disk, so
+  // a checkpoint that needs too much of this memory ends.
+  void CheckMemory() {
+    if (checkpoint_ == nullptr || !checkpoint_->may_fail || checkpoint_->copied()) return;
+    const size_t bytes = checkpoint_->copying->set_aside_bytes();
+    const int64_t most = options_.plan.job.limits().held_bytes_per_shard();
+    if (bytes <= static_cast<size_t>(most)) return;
+    GiveUp(absl::ResourceExhaustedError(
+        absl::StrCat("shard ", shard_, ": rows that changed before their slice was copied need ",
+                     bytes, " bytes of memory, limits.held_bytes_per_shard allows ", most,
+                     "; hint: use a faster disk, or raise the limit")));
+    EndIfWritten();
+  }
+
+  void Write(ShardCheckpoint::File file) {
+    ++checkpoint_->files;
+    auto whole = std::make_shared<ShardCheckpoint::File>(std::move(file));
+    files_.Add([this, whole, mark = checkpoint_->mark, folder = checkpoint_->folder,
+                given_up = checkpoint_->given_up] {
       const absl::Status written = CatchExceptions([&] {
+        if (*given_up) return absl::CancelledError("given up");
         TANDEM_RETURN_IF_ERROR(MakeFolder(folder));
-        return WriteFileAtomically(absl::StrCat(folder, "/", whole->name), whole->encoder.Finish());
+        return WriteFileAtomically(absl::StrCat(folder, "/", whole->name),
+                                   EncodeRange(std::move(*whole->copy).Image()));
       });
-      Post([this, written] { OnWritten(written); });
+      Post([this, mark, written] { OnWritten(mark, written); });
     });
   }
 
-  void OnWritten(const absl::Status& status) {
-    checkpoint_->writing = false;
-    if (!status.ok() || checkpoint_->checkpoint.done()) EndCheckpoint(status);
+  // The files of a checkpoint that has ended do not count any more.
+  void OnWritten(uint64_t mark, const absl::Status& status) {
+    if (checkpoint_ == nullptr || checkpoint_->mark != mark) return;
+    --checkpoint_->files;
+    if (!status.ok()) GiveUp(status);
+    EndIfWritten();
   }
 
-  // Ends the task with the shard's counts at this moment. The counts go into the checkpoint's run
-  // record.
-  void EndCheckpoint(const absl::Status& status) {
-    const uint64_t id = checkpoint_->id;
-    checkpoint_.reset();
-    done_(id, status, std::make_shared<ShardReport>(core_->Report()));
+  // Copies and writes no more, and frees the copies. The checkpoint ends when no file is being
+  // written, so that nothing appears in the folder after the answer.
+  void GiveUp(const absl::Status& why) {
+    if (!checkpoint_->copying.has_value()) return;
+    if (!checkpoint_->copying->marked()) done_(checkpoint_->mark, why, nullptr);
+    checkpoint_->status = why;
+    checkpoint_->copying.reset();
+    *checkpoint_->given_up = true;
+  }
+
+  void EndIfWritten() {
+    if (checkpoint_->marked() && checkpoint_->copied() && checkpoint_->files == 0) EndCheckpoint();
+  }
+
+  void EndCheckpoint() {
+    const std::unique_ptr<CheckpointInProgress> ended = std::move(checkpoint_);
+    last_folder_ = ended->folder;
+    last_checkpoint_ = ended->status;
+    if (ended->written != 0) done_(ended->written, ended->status, nullptr);
   }
 
   absl::Status WriteRecords() {
@@ -354,6 +433,8 @@ class ShardThread {
   std::unique_ptr<ShardCore> core_;
   std::deque<std::pair<ShardTask, int>> tasks_;  // each with the index of the server
   std::unique_ptr<CheckpointInProgress> checkpoint_;
+  std::string last_folder_;  // of the last checkpoint that has ended, with its result
+  absl::Status last_checkpoint_;
   ShardEffects effects_;
   node::BoundedLog troubles_;
   RecordFile<UpdateRecord, RecordFileHead> records_{"staleness records"};

@@ -3,52 +3,76 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "base/check.h"
 #include "server/checkpoint_directory.h"
 
 namespace tandem::server {
+namespace {
 
-absl::StatusOr<std::optional<ShardCheckpoint::File>> ShardCheckpoint::Step(size_t rows) {
-  if (!MayStep()) return std::nullopt;
-  if (!begun_) {
-    begun_ = true;
-    for (const Range* range : shard_.ranges().Owned()) {
-      if (shard_.ranges().IsFirstCopy(range->id())) ranges_.push_back(range->id());
-    }
-    std::reverse(ranges_.begin(), ranges_.end());
+constexpr size_t kManyBytes = size_t{64} << 20;  // a slice of a range for which nothing may wait
+
+}  // namespace
+
+ShardCheckpoint::~ShardCheckpoint() {
+  for (const Marked& marked : ranges_) StoreOf(marked).set_copies(nullptr);
+}
+
+RangeStore& ShardCheckpoint::StoreOf(const Marked& marked) {
+  return shard_.ranges().Find(marked.range)->store();
+}
+
+void ShardCheckpoint::Mark() {
+  TANDEM_CHECK(!marked_);
+  marked_ = true;
+  for (Range* const range : shard_.ranges().Owned()) {
+    if (!shard_.ranges().IsFirstCopy(range->id())) continue;
+    Marked& marked = ranges_.emplace_back();
+    marked.range = range->id();
+    marked.copy = std::make_unique<RangeCopy>(range->Copy(/*for_move=*/false));
+    range->store().set_copies(&marked.copy->rows);
   }
-  if (ranges_.empty()) {
-    done_ = true;
-    return std::nullopt;
-  }
-  const Range* const range = shard_.ranges().Find(ranges_.back());
-  if (range != nullptr && !encoder_.has_value()) BeginRange(*range);
-  if (range == nullptr || range->progress() != head_.progress) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("range ", ranges_.back(), " changed while the checkpoint was written"));
-  }
-  // Programs go on writing to a KEY_VALUE table. So its range is copied in one slice.
-  if (range->table().plan->store) rows = head_.keys.size();
-  const auto keys = absl::MakeConstSpan(head_.keys).subspan(copied_, rows);
-  weights_.resize(keys.size() * static_cast<size_t>(head_.dim));
-  slots_.resize(keys.size() * static_cast<size_t>(head_.slots_per_row));
-  CopyRows(range->store(), keys, absl::MakeSpan(weights_), absl::MakeSpan(slots_));
-  encoder_->SetRows(copied_, weights_, slots_);
-  copied_ += keys.size();
-  if (copied_ < head_.keys.size()) return std::nullopt;
-  ranges_.pop_back();
-  done_ = ranges_.empty();
-  File file{RangeFileName(head_), *std::move(encoder_)};
-  encoder_.reset();
+  std::reverse(ranges_.begin(), ranges_.end());
+}
+
+std::optional<ShardCheckpoint::File> ShardCheckpoint::Step(size_t bytes) {
+  TANDEM_CHECK(marked_);
+  if (files_.empty() && !ranges_.empty()) CopyRange(bytes);
+  if (files_.empty()) return std::nullopt;
+  File file = std::move(files_.front());
+  files_.pop_front();
   return file;
 }
 
-// Head() sorts all keys of the range at once, about 10 million a second.
-void ShardCheckpoint::BeginRange(const Range& range) {
-  head_ = range.Head();
-  if (range.table().plan->dense) head_.keys.clear();  // the dense part has the rows
-  encoder_.emplace(head_);
-  copied_ = 0;
+// Copies a slice of the next range. True if the range is copied.
+bool ShardCheckpoint::CopyRange(size_t bytes) {
+  Marked& marked = ranges_.back();
+  RangeStore& store = StoreOf(marked);
+  RowCopies& rows = marked.copy->rows;
+  cursor_ = store.CopyRows(cursor_, 1 + bytes / (rows.floats() * sizeof(float)), &rows);
+  if (cursor_ != 0) return false;
+  store.set_copies(nullptr);
+  files_.push_back({RangeFileName(marked.copy->head), std::move(marked.copy)});
+  ranges_.pop_back();
+  return true;
+}
+
+// A range whose copying was interrupted begins again. Its rows that are copied already are skipped.
+void ShardCheckpoint::BeforeView(const RangeMap& view) {
+  const auto stays = [&](const Marked& marked) {
+    return view.range(marked.range).owner == shard_.ranges().map()->range(marked.range).owner;
+  };
+  const auto leaving = std::stable_partition(ranges_.begin(), ranges_.end(), stays);
+  for (auto left = ranges_.end() - leaving; left > 0; --left) {
+    cursor_ = 0;
+    while (!CopyRange(kManyBytes)) {
+    }
+  }
+}
+
+size_t ShardCheckpoint::set_aside_bytes() const {
+  size_t bytes = 0;
+  for (const Marked& marked : ranges_) bytes += marked.copy->rows.set_aside_bytes();
+  return bytes;
 }
 
 }  // namespace tandem::server

@@ -1,57 +1,75 @@
-// Writes one shard's part of a checkpoint, a slice of rows at a time. Between slices the shard
-// answers reads and sends WAITING messages, however long the checkpoint takes.
+// One shard's part of a checkpoint, while training continues. Mark() fixes the moment that the
+// checkpoint shows: all ranges of the shard as they are then. Afterwards the shard's thread copies
+// rows in slices, and answers frames in between. A row that changes before its slice is copied
+// first (row_copies.h). Sorting, encoding and writing are for another thread.
 //
-// All slices are of the same moment. No worker pushes until the checkpoint is done
-// (trainer_core.h). Reads may still create rows, but such rows have initial values, which need no
-// saving. If a range changes or moves all the same, the checkpoint fails. KEY_VALUE tables are
-// different, because programs write to them at any time. A range of such a table is copied in one
-// slice, so that its file shows one moment; different ranges may show different moments.
+// Updates that a policy holds are shared by reference. Rows created after the mark are not in the
+// checkpoint. A range that leaves the shard is copied as a whole before it leaves. A range that
+// arrives after the mark is in the part of its former owner.
 //
-// Thread safety: none needed; used on the shard's thread. Another thread may finish a RangeEncoder.
+// The destructor ends the copying of ranges that remain, so an abandoned checkpoint costs nothing
+// more.
+//
+// Thread safety: none needed; used on the shard's thread. A File belongs to any one thread.
 #ifndef TANDEM_SERVER_SHARD_CHECKPOINT_H_
 #define TANDEM_SERVER_SHARD_CHECKPOINT_H_
 
 #include <cstdint>
+#include <deque>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "absl/status/statusor.h"
-#include "server/range_file.h"
+#include "server/range_copy.h"
 #include "server/shard_core.h"
 
 namespace tandem::server {
 
 class ShardCheckpoint {
  public:
-  // A file of the checkpoint. Its encoder has all rows; Finish adds the checksum.
+  // A file of the checkpoint: the name, and the contents before RangeCopy::Image and EncodeRange.
   struct File {
     std::string name;
-    RangeEncoder encoder;
+    std::unique_ptr<RangeCopy> copy;
   };
 
   // `shard` outlives this object.
   explicit ShardCheckpoint(ShardCore* shard) : shard_(*shard) {}
+  ~ShardCheckpoint();
+  ShardCheckpoint(const ShardCheckpoint&) = delete;
+  ShardCheckpoint& operator=(const ShardCheckpoint&) = delete;
 
-  // Copies at most `rows` rows. Returns a file when the last row of its range has been copied. Does
-  // nothing before the first slice while a range is on its way to or from the shard.
-  // FAILED_PRECONDITION: a range has changed.
-  absl::StatusOr<std::optional<File>> Step(size_t rows);
-  // True if the next Step will do something.
-  bool MayStep() const { return !done_ && (begun_ || shard_.ranges().Settled()); }
-  bool done() const { return done_; }  // Step has returned all files
+  // False while a range moves to or from the shard: then no part would contain the range.
+  bool MayMark() const { return shard_.ranges().Settled(); }
+  // Requires: MayMark(), and no other checkpoint of the shard is in progress.
+  void Mark();
+  bool marked() const { return marked_; }
+
+  // Copies about so many bytes of rows. Returns a file when a range is copied. Requires: marked().
+  std::optional<File> Step(size_t bytes);
+  bool done() const { return marked_ && ranges_.empty() && files_.empty(); }
+
+  // Call it before the shard installs `view`: copies the ranges that will leave.
+  void BeforeView(const RangeMap& view);
+
+  // Memory of rows that were copied because they were about to change, and that no file contains
+  // yet.
+  size_t set_aside_bytes() const;
 
  private:
-  void BeginRange(const Range& range);
+  struct Marked {
+    uint32_t range = 0;
+    std::unique_ptr<RangeCopy> copy;
+  };
+  RangeStore& StoreOf(const Marked& marked);
+  bool CopyRange(size_t bytes);
 
   ShardCore& shard_;
-  bool begun_ = false, done_ = false;
-  std::vector<uint32_t> ranges_;  // ranges that remain, the next one last
-  // The current range.
-  std::optional<RangeEncoder> encoder_;
-  RangeImage head_;                     // without rows
-  size_t copied_ = 0;                   // rows
-  std::vector<float> weights_, slots_;  // of one slice
+  bool marked_ = false;
+  std::vector<Marked> ranges_;  // ranges that remain, the next one last
+  uint64_t cursor_ = 0;         // of the next one
+  std::deque<File> files_;      // complete, not yet returned
 };
 
 }  // namespace tandem::server

@@ -174,6 +174,10 @@ bool ShardCore::CutSlices(const ParsedFrame& frame, std::vector<Slice>* slices,
     *why = map == nullptr ? "no view yet" : "group, sender or step out of range";
     return false;
   }
+  if (worker && !map->MayBeWorker(h.sender.index, h.incarnation)) {
+    *why = absl::StrCat("another process is worker ", h.sender.index);
+    return false;
+  }
   size_t key_offset = 0, value_offset = 0, answer_bytes = 0;
   if (plan_.groups[h.group].properties.store) {
     *why = "a KEY_VALUE table takes no steps: use STORE frames";

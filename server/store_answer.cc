@@ -29,6 +29,10 @@ absl::Status CheckSender(const ParsedFrame& frame, const job::ResolvedJob& plan,
     return absl::FailedPreconditionError(
         absl::StrCat(h.sender.DebugString(), " may not send STORE frames"));
   }
+  if (h.sender.role == Role::kWorker && !map->MayBeWorker(h.sender.index, h.incarnation)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("another process is worker ", h.sender.index));
+  }
   if (IsStoreAction(h.flags)) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("unknown action ", h.flags));
 }

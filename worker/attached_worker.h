@@ -131,8 +131,8 @@ class AttachedWorker {
   // report is dropped without an error.
   absl::StatusOr<bool> Report(const std::map<std::string, double>& values, int64_t step,
                               absl::Time deadline);
-  // Once joined: requests a checkpoint at the next step that all workers can still reach. The n-th
-  // calls of all workers request the same checkpoint. FAILED_PRECONDITION: as Report.
+  // Once joined: requests a checkpoint, which is made soon. The n-th calls of all workers request
+  // the same checkpoint. FAILED_PRECONDITION: as Report.
   absl::Status RequestCheckpoint(int64_t step);
   // The program computes no more steps. When the job is told to end, the checkpoint therefore
   // leaves out the step that is requested now.

@@ -1,29 +1,46 @@
 #include "worker/checkpoint_writer.h"
 
+#include <algorithm>
 #include <utility>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "job/user_module.h"
-#include "server/manifest.h"
 
 namespace tandem::worker {
+namespace {
+
+// Whether a step that is computed changes something on this worker that belongs to the checkpoint.
+bool KeepsState(const job::ResolvedJob& plan, const DenseSynchroniser& synchroniser) {
+  return plan.job.dense().codec().kind() > Codec::NONE || job::HasOwnModule(plan.job.model()) ||
+         synchroniser.HasOwnState();
+}
+
+// Whether each worker may mark at a step of its own. False if steps or dense sums are common to the
+// workers. False also if a policy collects the updates of a step, because the checkpoint would have
+// only some updates of such a step.
+bool CutsAtOwnSteps(const job::ResolvedJob& plan, const DenseSynchroniser& synchroniser) {
+  const bool collects =
+      std::any_of(plan.groups.begin(), plan.groups.end(), [](const job::GroupPlan& group) {
+        return group.properties.holds && group.properties.batch == 0;
+      });
+  return !plan.lockstep && !synchroniser.EndsEpochs() && !collects;
+}
+
+}  // namespace
 
 // ---- one checkpoint ---------------------------------------------------------------------------
 
 void CheckpointWriter::Begin(const std::string& name, const std::string& path, int64_t step,
-                             uint64_t request, const TrainPosition& position) {
+                             const TrainPosition& position) {
   name_ = name;
-  directory_ = server::CheckpointFolder(path, context_.run, step, request, context_.attempt);
-  if (id_ == CheckpointId::kBest)
-    // The final checkpoint may be at the same step.
-    directory_ += server::kBestSuffix;
+  path_ = path;
   step_ = step;
   position_ = position;
+  waits_ = !may_fail() || synchroniser_.EndsEpochs();
   failure_.clear();
   dense_ = DenseCheckpoint();
   dense_.id = id_;
-  stage_ = Stage::kFirstBarrier;
+  stage_ = Stage::kMark;
 }
 
 bool CheckpointWriter::Advance(absl::Time now, TrainerEffects* effects) {
@@ -31,29 +48,22 @@ bool CheckpointWriter::Advance(absl::Time now, TrainerEffects* effects) {
   }
   if (stage_ != Stage::kDone) return false;
   stage_ = Stage::kIdle;
-  bytes_ = {};
-  record_ = {};
+  bytes_ = state_ = program_ = record_ = {};
   dense_ = DenseCheckpoint();
   return true;
 }
 
 bool CheckpointWriter::Step(absl::Time now, TrainerEffects* effects) {
   if (tasks_ > 0) return false;
-  // The first barrier makes sure that no worker has a push in flight, so that the dense part and
-  // the ranges are of one moment. The second barrier comes after the workers' files are written, so
-  // that the scheduler knows whether they all succeeded, and includes the servers' files. The
-  // manifest comes last: a folder without a manifest is not a checkpoint, so a crash in between
+  // The manifest comes last: a folder without a manifest is not a checkpoint, so a crash in between
   // leaves no damaged one.
   switch (stage_) {
-    // The dense part is read after all pushes are applied.
-    case Stage::kFirstBarrier:
-      if (!context_.barriers.Pass(now, absl::StrCat("ready to ", name_), step_, when_ready_)) {
-        return false;
-      }
-      return Enter(Stage::kCollect);
+    case Stage::kMark:
+      return PassMark(now);
     case Stage::kCollect:
-      if (!synchroniser_.CollectForCheckpoint(now, &dense_, effects)) return false;
-      return Enter(Stage::kWrite);
+      return synchroniser_.CollectForCheckpoint(&dense_, effects) && Enter(Stage::kCopy);
+    case Stage::kCopy:
+      return Copy(effects);
     case Stage::kWrite:
       return Write(effects);
     case Stage::kSecondBarrier:
@@ -67,28 +77,42 @@ bool CheckpointWriter::Step(absl::Time now, TrainerEffects* effects) {
   return false;
 }
 
-bool CheckpointWriter::Write(TrainerEffects* effects) {
-  if (context_.rank == 0) {
-    absl::StatusOr<std::string> bytes = synchroniser_.FileFor(dense_);
-    if (!bytes.ok()) {
-      context_.Fail(bytes.status());
-      return false;
-    }
-    bytes_ = *std::move(bytes);
-    Run(WriteDenseTask{id_, &directory_, &bytes_}, effects);
+bool CheckpointWriter::PassMark(absl::Time now) {
+  BarrierEnter entry;
+  entry.set_name(absl::StrCat("mark ", name_));
+  entry.set_value(step_);
+  entry.set_action(id_ == CheckpointId::kFinal  ? BarrierEnter::LAST_CHECKPOINT
+                   : id_ == CheckpointId::kBest ? BarrierEnter::PAUSE_CHECKPOINTS
+                                                : BarrierEnter::MARK);
+  entry.set_path(path_);
+  const std::string mark = entry.name();
+  if (!context_.barriers.Pass(now, std::move(entry))) return false;
+  const BarrierRelease& release = context_.barriers.ReleaseOf(mark);
+  directory_ = release.path();
+  step_ = release.max_value();
+  return Enter(Stage::kCollect);
+}
+
+// Copies in memory, so that training can continue.
+bool CheckpointWriter::Copy(TrainerEffects* effects) {
+  if (context_.rank == 0) bytes_ = synchroniser_.DenseFile();
+  if (KeepsState(context_.plan, synchroniser_)) {
+    Run(CopyWorkerTask{id_, position_.step(), position_.epoch(), &state_, &program_}, effects);
   }
-  const job::ResolvedJob& plan = context_.plan;
-  if (plan.job.dense().codec().kind() > Codec::NONE || job::HasOwnModule(plan.job.model()) ||
-      synchroniser_.HasOwnState()) {
-    Run(WriteWorkerTask{id_, &directory_, step_, position_.epoch()}, effects);
+  return Enter(Stage::kWrite);
+}
+
+bool CheckpointWriter::Write(TrainerEffects* effects) {
+  if (!bytes_.empty()) Run(WriteDenseTask{id_, &directory_, &bytes_}, effects);
+  if (!state_.empty() || !program_.empty()) {
+    Run(WriteWorkerTask{id_, &directory_, &state_, &program_}, effects);
   }
   return Enter(Stage::kSecondBarrier);
 }
 
 bool CheckpointWriter::PassSecondBarrier(absl::Time now, TrainerEffects* effects) {
-  // The scheduler has the servers write their ranges between the last entry and the release (action
-  // CHECKPOINT). A failure of any worker or server comes back in the release, so all workers agree
-  // on whether there is a checkpoint.
+  // The release comes when the servers have written, too. A failure of any worker or server comes
+  // back in the release, so all workers agree on whether there is a checkpoint.
   BarrierEnter entry;
   entry.set_name(name_);
   entry.set_value(step_);
@@ -120,14 +144,13 @@ void CheckpointWriter::OnTaskDone(const absl::Status& status) {
   if (failure_.empty()) failure_ = std::string(status.message());
 }
 
-bool CheckpointWriter::OnCompletion(uint64_t request) {
-  if (dense_.read != request || request == 0) return false;
-  dense_.read = 0;
-  dense_.collected = true;
-  return true;
-}
-
 // ---- the requested checkpoint -----------------------------------------------------------------
+
+RequestedCheckpoint::RequestedCheckpoint(TrainerContext& context, DenseSynchroniser& synchroniser)
+    : context_(context),
+      checkpoint_writer_(context, synchroniser, CheckpointId::kRequested),
+      own_step_(CutsAtOwnSteps(context.plan, synchroniser)),
+      finishes_step_(KeepsState(context.plan, synchroniser)) {}
 
 void RequestedCheckpoint::OnCommand(const Command& command, int64_t first_free) {
   // The same command, sent again; the answer follows when the checkpoint is written.
@@ -136,12 +159,12 @@ void RequestedCheckpoint::OnCommand(const Command& command, int64_t first_free) 
     return context_.SendDone(EndpointId::Scheduler(), command.id(),
                              command.id() == command_ ? result_ : absl::OkStatus());
   }
-  wanted_ = true;
+  wanted_ = holding_ = true;
   hold_ = command.hold();
   command_ = command.id();
   path_ = command.path();
   first_free_ = first_free;
-  step_ = -1;
+  step_ = !own_step_ ? -1 : finishes_step_ ? first_free : context_.step;
 }
 
 bool RequestedCheckpoint::Advance(absl::Time now, const TrainingState& state,
@@ -155,15 +178,15 @@ bool RequestedCheckpoint::Advance(absl::Time now, const TrainingState& state,
     step_ = context_.barriers.MaxValue(plan);
     return true;
   }
-  if (!checkpoint_writer_.holds()) {
+  if (!checkpoint_writer_.in_progress()) {
     if (!state.out_of_steps && context_.step < step_) return false;
     if (state.synchronising || !context_.pushes.empty()) return false;
-    checkpoint_writer_.Begin(absl::StrCat("checkpoint ", command_), path_, step_,
-                             command_ & 0xffffffff, state.position);
+    checkpoint_writer_.Begin(absl::StrCat("checkpoint ", command_), path_, step_, state.position);
   }
-  if (!checkpoint_writer_.Advance(now, effects)) return false;
+  const bool done = checkpoint_writer_.Advance(now, effects);
+  const bool held = std::exchange(holding_, hold_ || (!done && checkpoint_writer_.holds()));
+  if (!done) return held && !holding_;
   wanted_ = false;
-  stays_ = hold_;
   result_ = checkpoint_writer_.failure().empty()
                 ? absl::OkStatus()
                 : absl::UnavailableError(checkpoint_writer_.failure());

@@ -1,16 +1,19 @@
 // Checkpoints, on one worker. A checkpoint is one folder (server/manifest.h names its files). The
 // protocol:
 //
-//   1. All workers enter a barrier, with no push in flight.
-//   2. Rank 0 makes the folder and writes the dense part. Each worker writes the state that only it
-//      has (of a codec, its replica, its program).
-//   3. All workers enter a second barrier. The scheduler has the servers write their ranges before
-//      it releases the workers.
+//   1. The mark. Each worker stops pushing and enters a barrier when its pushes are acknowledged.
+//      The scheduler has the servers mark their ranges before it releases the workers. All parts of
+//      the checkpoint are of this moment. The worker's reports carry its position meanwhile.
+//   2. Each worker copies what only it has: rank 0 the dense part unless that is on servers, others
+//      the state of a codec, a replica or a program. Then training continues.
+//   3. Servers and workers write their files. A worker enters a second barrier when its files are
+//      on the disk. The scheduler releases this barrier when those of the servers are, too.
 //   4. Rank 0 writes the manifest and makes the checkpoint the latest one.
 //
-// From step 1 to the end a worker pushes nothing, so all parts of the checkpoint are of one moment.
-// Meanwhile the worker's reports carry its position. The scheduler collects the positions and gives
-// them to rank 0, which stores them in the checkpoint.
+// At the mark a worker therefore sends no push for the time of its pushes in flight and of two
+// messages, to and from the scheduler. Training does not wait for the disk, with two exceptions.
+// The run waits for the checkpoint of the best model and for the one at the end. Jobs with a dense
+// quorum wait for each checkpoint, because it finishes the sums of all workers together.
 //
 // A write error ends the checkpoint and the job if the job depends on the checkpoint (of the best
 // model, or at the end). A requested checkpoint in the middle of training may fail: the worker that
@@ -33,28 +36,25 @@
 
 namespace tandem::worker {
 
-// One checkpoint, from the moment at which this worker may enter its first barrier.
+// One checkpoint, from the moment at which this worker has no push in flight and sends none.
 class CheckpointWriter {
  public:
   CheckpointWriter(TrainerContext& context, DenseSynchroniser& synchroniser, CheckpointId id)
-      : context_(context),
-        synchroniser_(synchroniser),
-        id_(id),
-        when_ready_(id == CheckpointId::kFinal  ? BarrierEnter::LAST_CHECKPOINT
-                    : id == CheckpointId::kBest ? BarrierEnter::PAUSE_CHECKPOINTS
-                                                : BarrierEnter::NONE) {}
+      : context_(context), synchroniser_(synchroniser), id_(id) {}
 
-  // The checkpoint will contain the steps below `step`. `name`: names its barriers; `path`: the
-  // model folder; `request`: number of the command that requested the checkpoint, 0 for the
-  // worker's own; `position`: where this worker stands.
-  void Begin(const std::string& name, const std::string& path, int64_t step, uint64_t request,
+  // The checkpoint will contain this worker's steps below `step`. `name`: names its barriers;
+  // `path`: the model folder; `position`: where this worker stands.
+  void Begin(const std::string& name, const std::string& path, int64_t step,
              const TrainPosition& position);
-  // True when the checkpoint is done.
+  // Does all that can be done. True when the checkpoint is done.
   bool Advance(absl::Time now, TrainerEffects* effects);
-  // The checkpoint is in progress, so this worker pushes nothing.
-  bool holds() const { return stage_ != Stage::kIdle; }
-  // All workers have entered the first barrier, so files are being written.
-  bool past_first_barrier() const { return stage_ > Stage::kFirstBarrier; }
+  bool in_progress() const { return stage_ != Stage::kIdle; }
+  // This worker pushes nothing and takes no step.
+  bool holds() const { return in_progress() && (waits_ || stage_ <= Stage::kWrite); }
+  // This worker is at the mark, and the scheduler needs its position.
+  bool marks() const { return stage_ == Stage::kMark; }
+  // All workers have marked the checkpoint.
+  bool marked() const { return stage_ > Stage::kMark; }
   const TrainPosition& position() const { return position_; }
   // Why the last checkpoint failed; empty: the checkpoint was written.
   const std::string& failure() const { return failure_; }
@@ -66,13 +66,13 @@ class CheckpointWriter {
   }
   // A task of the checkpoint has ended.
   void OnTaskDone(const absl::Status& status);
-  // False if the request does not belong to the checkpoint.
-  bool OnCompletion(uint64_t request);
 
  private:
-  enum class Stage { kIdle, kFirstBarrier, kCollect, kWrite, kSecondBarrier, kCommit, kDone };
+  enum class Stage { kIdle, kMark, kCollect, kCopy, kWrite, kSecondBarrier, kCommit, kDone };
 
   bool Step(absl::Time now, TrainerEffects* effects);
+  bool PassMark(absl::Time now);
+  bool Copy(TrainerEffects* effects);
   bool Write(TrainerEffects* effects);
   bool PassSecondBarrier(absl::Time now, TrainerEffects* effects);
   bool may_fail() const { return id_ == CheckpointId::kRequested; }
@@ -85,27 +85,35 @@ class CheckpointWriter {
   TrainerContext& context_;
   DenseSynchroniser& synchroniser_;
   const CheckpointId id_;
-  const BarrierEnter::Action when_ready_;  // action of the scheduler at the first barrier
+  bool waits_ = false;  // training waits for the files
   Stage stage_ = Stage::kIdle;
-  std::string name_, directory_;
-  int64_t step_ = 0;
+  std::string name_, path_;
+  std::string directory_;  // the folder of the checkpoint, from the release of the mark
+  int64_t step_ = 0;       // of this worker; from the release of the mark: the largest of all
   TrainPosition position_;
   DenseCheckpoint dense_;
-  std::string bytes_;   // content of the dense file
-  std::string record_;  // RunRecord
+  std::string bytes_;            // content of the dense file
+  std::string state_, program_;  // CopyWorkerTask
+  std::string record_;           // RunRecord
   std::string failure_;
   int tasks_ = 0;  // tasks running now
 };
 
-// A checkpoint that was requested in the middle of training. Workers learn of the request at
-// different times. The workers first agree on a step that all of them can still reach, finish the
-// steps below it, and write the checkpoint. The request runs at the same time as everything else
-// that a worker does: evaluations and ends of epochs may come in between. The scheduler sends the
-// next request when all workers have answered that the last checkpoint is written.
+// A checkpoint that was requested in the middle of training. The request reaches workers at
+// different times. It runs at the same time as everything else that a worker does:
+// evaluations and ends of epochs may come in between. The scheduler sends the next request when all
+// workers have answered that the last checkpoint is written.
+//
+// The cut. If workers take steps together, they first agree on a step that all of them can still
+// reach, finish the steps below it, and mark there. They do the same if dense sums wait for a
+// quorum, or if a policy collects the updates of a step (BACKUP_WORKERS, SYNC_SWITCH). In all other
+// jobs each worker marks at its own next step: the first one that it has not pushed. A step that is
+// being computed is pushed after the mark, so no worker waits for a slower one. A worker whose
+// program or module has a state first finishes and pushes the step that it computes, because the
+// state contains the step.
 class RequestedCheckpoint {
  public:
-  RequestedCheckpoint(TrainerContext& context, DenseSynchroniser& synchroniser)
-      : context_(context), checkpoint_writer_(context, synchroniser, CheckpointId::kRequested) {}
+  RequestedCheckpoint(TrainerContext& context, DenseSynchroniser& synchroniser);
 
   // `first_free`: the first step that this worker has not begun. A repeated command is answered if
   // its checkpoint is done; otherwise it changes nothing.
@@ -124,28 +132,32 @@ class RequestedCheckpoint {
   // Does one thing that can be done; false if there is none.
   bool Advance(absl::Time now, const TrainingState& state, TrainerEffects* effects);
 
-  // The checkpoint must not contain changes by this step and later ones, so these may not begin
-  // yet.
+  // The checkpoint must not contain changes by this step and later ones. So these may not begin
+  // yet, and if this step has begun, its push must wait.
   int64_t HoldsFrom() const {
-    if (!wanted_ && !stays_) return std::numeric_limits<int64_t>::max();
+    if (!holding_) return std::numeric_limits<int64_t>::max();
     return step_ < 0 ? first_free_ : step_;
   }
   // No push at all may be sent.
-  bool holds_pushes() const { return checkpoint_writer_.holds() || stays_; }
+  bool holds_pushes() const {
+    return holding_ && (own_step_ || !wanted_ || checkpoint_writer_.in_progress());
+  }
   CheckpointWriter& saving() { return checkpoint_writer_; }
   const CheckpointWriter& saving() const { return checkpoint_writer_; }
 
  private:
   TrainerContext& context_;
   CheckpointWriter checkpoint_writer_;
+  const bool own_step_;       // the cut is at each worker's own step,
+  const bool finishes_step_;  // ... after the step that the worker computes
   bool wanted_ = false;
   bool hold_ = false;     // no step is taken after the checkpoint
-  bool stays_ = false;    // ... and the checkpoint is written
+  bool holding_ = false;  // from the command to the end of the mark, or for ever
   uint64_t command_ = 0;  // number of the last accepted command
   absl::Status result_;   // result of that command
   std::string path_;
   int64_t first_free_ = 0;
-  int64_t step_ = -1;  // agreed step; -1 = not agreed yet
+  int64_t step_ = -1;  // of the cut; -1 = not agreed yet
 };
 
 }  // namespace tandem::worker

@@ -1,7 +1,7 @@
 // Computes where each worker of a run resumes from a checkpoint.
 //
-// All workers stood still when the checkpoint was written, but some had noticed more than others.
-// At the end of an epoch, one worker may know that the epoch is over, or may have finished the
+// No worker pushes while a checkpoint is marked, but some have more information than others. At the
+// end of an epoch, one worker may know that the epoch is over, or may have finished the
 // evaluation, while another does not know yet. The resumed run needs one answer for all. No worker
 // trains twice on a row, and all workers repeat a step that only some had done (an evaluation, for
 // example).

@@ -36,6 +36,11 @@ void StepPipeline::Resume(const TrainPosition& start) {
 }
 
 bool StepPipeline::Advance(absl::Time now, int64_t hold_from, TrainerEffects* effects) {
+  if (computed_ && context_.step < hold_from) {
+    computed_ = false;
+    AfterCompute(now, effects);
+    return true;
+  }
   // The end of the epoch goes first: after an empty step nothing more may be fetched or read.
   if (empty_step_ && !syncs_at_end()) {
     End();
@@ -270,10 +275,8 @@ void StepPipeline::PreparePushes(StepSlot* slot) {
   }
 }
 
-void StepPipeline::OnTaskDone(absl::Time now, const ComputeTask&, TrainerEffects* effects) {
-  if (!computing()) return;  // taken back
-  AfterCompute(now, effects);
-}
+// A step that was taken back does not count.
+void StepPipeline::OnTaskDone(const ComputeTask&) { computed_ = computing(); }
 
 void StepPipeline::AfterCompute(absl::Time now, TrainerEffects* effects) {
   // A loss that is not finite ends the job before its gradient leaves this worker. The push and the

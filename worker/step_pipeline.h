@@ -39,7 +39,7 @@ class StepPipeline {
   // Resumes an epoch in which this worker stands at `start`.
   void Resume(const TrainPosition& start);
   // Does one thing that can be done; false if there is none. The steps from `hold_from` on may not
-  // begin.
+  // begin. If one of them has begun, its push and its synchronisation wait.
   bool Advance(absl::Time now, int64_t hold_from, TrainerEffects* effects);
   // The epoch has ended; only pushes may still be in flight.
   bool over() const { return over_; }
@@ -48,7 +48,7 @@ class StepPipeline {
   int64_t first_step() const { return first_step_; }
 
   void OnTaskDone(const FetchTask& task);
-  void OnTaskDone(absl::Time now, const ComputeTask& task, TrainerEffects* effects);
+  void OnTaskDone(const ComputeTask& task);
   void OnTaskDone(const SynchroniseTask& task);
   // False if the request does not belong to the pipeline.
   bool OnCompletion(absl::Time now, const client::ClientCore::Completion& completion,
@@ -121,6 +121,7 @@ class StepPipeline {
   // Steps skipped so far. Lanes are numbered by the steps that were not skipped.
   int64_t skipped_ = 0;
   bool fetching_ = false, exhausted_ = false;
+  bool computed_ = false;  // the compute task of the current step has ended; nothing is pushed yet
   // The last skipped step, for the synchroniser: without batch and gradient.
   StepSlot left_out_;
   // The synchroniser works on the current step,

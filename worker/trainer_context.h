@@ -61,9 +61,6 @@ struct TrainerContext {
   absl::Status failure;   // why the job must end; the first one
   uint64_t progress = 0;  // grows with each event or step that moves the trainer on
 
-  // View.run and View.attempt, parts of checkpoint names.
-  uint64_t run = 0;
-  int64_t attempt = 0;
   bool resumed = false;  // servers have their rows already: nothing is assigned to them
   int64_t step = 0;      // current step; all steps before it are pushed
   int64_t pushed = 0;    // steps pushed

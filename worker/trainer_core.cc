@@ -35,8 +35,6 @@ TrainerCore::TrainerCore(const job::ResolvedJob& plan, const Options& options,
       final_checkpoint_(context_, *synchroniser_, CheckpointId::kFinal) {
   context_.report.set_estimated_rows(options.estimated_rows);
   if (plan.job.data().format() == Data::PROGRAM) context_.report.WatchRows();
-  context_.run = options.run;
-  context_.attempt = options.attempt;
   context_.resumed = options.start.has_value();
   if (options.start.has_value()) {
     context_.step = context_.pushed = options.start->step();
@@ -138,13 +136,13 @@ void TrainerCore::OnTick(absl::Time now, TrainerEffects* effects) {
 
 void TrainerCore::OnTaskDone(absl::Time now, const TrainerTask& task, const absl::Status& status,
                              TrainerEffects* effects) {
-  DealOut(now, task, status, effects);
+  DealOut(task, status);
   Advance(now, effects);
 }
 
-void TrainerCore::DealOut(absl::Time now, const TrainerTask& task, const absl::Status& status,
-                          TrainerEffects* effects) {
-  const bool writes = std::holds_alternative<WriteDenseTask>(task) ||
+void TrainerCore::DealOut(const TrainerTask& task, const absl::Status& status) {
+  const bool writes = std::holds_alternative<CopyWorkerTask>(task) ||
+                      std::holds_alternative<WriteDenseTask>(task) ||
                       std::holds_alternative<WriteWorkerTask>(task) ||
                       std::holds_alternative<CommitCheckpointTask>(task);
   // CheckpointWriter decides about write errors.
@@ -152,7 +150,7 @@ void TrainerCore::DealOut(absl::Time now, const TrainerTask& task, const absl::S
   std::visit(
       Overloaded{
           [&](const FetchTask& t) { pipeline_.OnTaskDone(t); },
-          [&](const ComputeTask& t) { pipeline_.OnTaskDone(now, t, effects); },
+          [&](const ComputeTask& t) { pipeline_.OnTaskDone(t); },
           [&](const SynchroniseTask& t) { pipeline_.OnTaskDone(t); },
           [&](const EpochEndTask& t) {
             if (!t.all) return;
@@ -167,6 +165,7 @@ void TrainerCore::DealOut(absl::Time now, const TrainerTask& task, const absl::S
           [&](const FillShareTask&) { evaluation_.OnTaskDone(); },
           [&](const MergeSharesTask&) { evaluation_.OnTaskDone(); },
           [&](const GatherDenseTask& t) { CheckpointWriterOf(t.checkpoint).OnCollected(); },
+          [&](const CopyWorkerTask& t) { CheckpointWriterOf(t.checkpoint).OnTaskDone(status); },
           [&](const WriteDenseTask& t) { CheckpointWriterOf(t.checkpoint).OnTaskDone(status); },
           [&](const WriteWorkerTask& t) { CheckpointWriterOf(t.checkpoint).OnTaskDone(status); },
           [&](const CommitCheckpointTask& t) {
@@ -191,8 +190,6 @@ void TrainerCore::OnCompletion(absl::Time now, const client::ClientCore::Complet
   pipeline_.OnOpenStep(completion.open_step);
   const uint64_t request = completion.request;
   (void)(context_.pushes.OnDone(now, request, effects) || evaluation_.OnCompletion(request) ||
-         requested_checkpoint_.saving().OnCompletion(request) ||
-         best_checkpoint_.OnCompletion(request) || final_checkpoint_.OnCompletion(request) ||
          pipeline_.OnCompletion(now, completion, effects));
 }
 
@@ -290,9 +287,9 @@ TrainPosition TrainerCore::Position() const {
 
 bool TrainerCore::AdvanceRequestedCheckpoint(absl::Time now, TrainerEffects* effects) {
   if (phase_ < Phase::kTraining || !requested_checkpoint_.wanted()) return false;
-  // The best model's checkpoint is past its first barrier and must finish first: checkpoints are
-  // written one after the other.
-  if (best_checkpoint_.past_first_barrier()) return false;
+  // The best model's checkpoint is marked and must finish first: checkpoints are written one after
+  // the other.
+  if (best_checkpoint_.marked()) return false;
   RequestedCheckpoint::TrainingState state;
   state.position = Position();
   // In a lockstep job all workers take every step, even without data.
@@ -352,7 +349,7 @@ bool TrainerCore::AdvanceEvaluation(absl::Time now, TrainerEffects* effects) {
   // model.
   best_checkpointed_ = context_.step;
   best_checkpoint_.Begin(absl::StrCat("checkpoint the best of epoch ", context_.epoch),
-                         options_.checkpoint_path, context_.step, /*request=*/0, Position());
+                         options_.checkpoint_path, context_.step, Position());
   return Enter(Phase::kCheckpointBest);
 }
 
@@ -403,8 +400,7 @@ bool TrainerCore::NextEpochOrEnd() {
   }
   // If the last step is the best one, its checkpoint exists already.
   if (!options_.checkpoint || best_checkpointed_ == context_.step) return Enter(Phase::kEnd);
-  final_checkpoint_.Begin("checkpoint", options_.checkpoint_path, context_.step, /*request=*/0,
-                          Position());
+  final_checkpoint_.Begin("checkpoint", options_.checkpoint_path, context_.step, Position());
   return Enter(Phase::kCheckpoint);
 }
 
@@ -423,8 +419,7 @@ void TrainerCore::CollectOutgoing(absl::Time now, TrainerEffects* effects) {
   context_.barriers.AppendDue(now, &entries_);
   // Send a report before each barrier entry that others wait for, in case the last report was lost.
   // A worker that is released has therefore been heard.
-  const bool report =
-      said_done_ || context_.report.has_evaluation() || CheckpointInProgress() != nullptr;
+  const bool report = said_done_ || context_.report.has_evaluation() || Marking() != nullptr;
   if ((!entries_.empty() && report) || CheckpointIsNear()) SendReport(now, said_done_);
   for (const Control& entry : entries_) context_.SendControl(EndpointId::Scheduler(), entry);
   for (auto* queue : {&context_.client.out(), &context_.control_out}) {
@@ -445,10 +440,10 @@ bool TrainerCore::CheckpointIsNear() {
   return context_.step > 0;
 }
 
-const CheckpointWriter* TrainerCore::CheckpointInProgress() const {
+const CheckpointWriter* TrainerCore::Marking() const {
   for (const CheckpointWriter* saving :
        {&requested_checkpoint_.saving(), &best_checkpoint_, &final_checkpoint_}) {
-    if (saving->holds()) return saving;
+    if (saving->marks()) return saving;
   }
   return nullptr;
 }
@@ -462,7 +457,7 @@ void TrainerCore::SendReport(absl::Time now, bool done) {
   Control control;
   *control.mutable_progress() = context_.report.Take(now, context_.plan, context_.client,
                                                      context_.epoch, context_.step, done);
-  if (const CheckpointWriter* const saving = CheckpointInProgress(); saving != nullptr) {
+  if (const CheckpointWriter* const saving = Marking(); saving != nullptr) {
     *control.mutable_progress()->mutable_position() = saving->position();
   }
   context_.SendControl(EndpointId::Scheduler(), control);

@@ -55,8 +55,6 @@ class TrainerCore {
     bool evaluate = true;         // false if there are no rows to evaluate on
     int64_t estimated_rows = 0;   // rows of this worker's share, for the progress line; 0 = unknown
     std::string checkpoint_path;  // the model folder, where checkpoints go
-    uint64_t run = 0;             // View.run
-    int64_t attempt = 0;          // View.attempt
     // The position from which the run resumes (resume_position.h); none: the run starts at its
     // beginning.
     absl::optional<TrainPosition> start;
@@ -90,6 +88,8 @@ class TrainerCore {
   // Not OK: the job must fail for this reason (data, NaN, a request past its deadline).
   const absl::Status& failure() const { return context_.failure; }
 
+  // The worker has computed everything and waits for the end of the job.
+  bool at_end() const { return said_done_; }
   int64_t step() const { return context_.step; }
   int64_t epoch() const { return context_.epoch; }
   // The current work of the loop, or the node that it waits for; this process's heartbeats carry
@@ -136,10 +136,9 @@ class TrainerCore {
   void OnCommand(absl::Time now, const Command& command);
   void OnCompletion(absl::Time now, const client::ClientCore::Completion& completion,
                     TrainerEffects* effects);
-  void DealOut(absl::Time now, const TrainerTask& task, const absl::Status& status,
-               TrainerEffects* effects);
+  void DealOut(const TrainerTask& task, const absl::Status& status);
   CheckpointWriter& CheckpointWriterOf(CheckpointId id);
-  const CheckpointWriter* CheckpointInProgress() const;
+  const CheckpointWriter* Marking() const;  // the checkpoint at its mark; or null
   void SendReport(absl::Time now, bool done);
   absl::Duration ReportPeriod() const;
   TrainPosition Position() const;

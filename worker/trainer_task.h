@@ -114,27 +114,36 @@ struct GatherDenseTask {
   std::vector<int64_t>* missed = nullptr;  // as in a slot
   uint64_t* bytes_sent = nullptr;          // as in a slot
 };
+// Every rank of a job with a codec, with local steps, or with a module on each worker: copy the
+// state that only this worker holds. `state`: the codec's memory, or the worker's own replica.
+// `program`: the state of the program or module. Runs on the compute thread, so no step changes the
+// state meanwhile.
+struct CopyWorkerTask {
+  CheckpointId checkpoint = CheckpointId::kFinal;
+  int64_t step = 0;   // checkpoint contains the steps below
+  int64_t epoch = 0;  // the epoch of this worker
+  std::string* state = nullptr;
+  std::string* program = nullptr;
+};
 // Rank 0: write the dense file into this folder.
 struct WriteDenseTask {
   CheckpointId checkpoint = CheckpointId::kFinal;
   const std::string* directory = nullptr;
   const std::string* bytes = nullptr;
 };
-// Every rank of a job with a codec, with local steps, or with a module on each worker: write the
-// state that only this worker holds into the folder. Such state is the codec's memory, the worker's
-// own replica, and the state of the program or module.
+// Write the states of CopyWorkerTask into the folder. An empty state needs no file.
 struct WriteWorkerTask {
   CheckpointId checkpoint = CheckpointId::kFinal;
   const std::string* directory = nullptr;
-  int64_t step = 0;   // checkpoint contains the steps below
-  int64_t epoch = 0;  // the epoch of this worker
+  const std::string* state = nullptr;
+  const std::string* program = nullptr;
 };
 // Rank 0: all files of the checkpoint are written, so write its manifest and make it the latest.
 struct CommitCheckpointTask {
   CheckpointId checkpoint = CheckpointId::kFinal;
   const std::string* directory = nullptr;
   int64_t step = 0;                     // checkpoint contains the steps below
-  const std::string* record = nullptr;  // RunRecord at this moment
+  const std::string* record = nullptr;  // RunRecord at the mark
 };
 // Rank 0: some node could not write its part, so remove the other parts.
 struct AbandonCheckpointTask {
@@ -144,8 +153,8 @@ struct AbandonCheckpointTask {
 
 using TrainerTask =
     std::variant<FetchTask, ComputeTask, SynchroniseTask, EpochEndTask, FetchTestTask, ScoreTask,
-                 FillShareTask, MergeSharesTask, GatherDenseTask, WriteDenseTask, WriteWorkerTask,
-                 CommitCheckpointTask, AbandonCheckpointTask>;
+                 FillShareTask, MergeSharesTask, GatherDenseTask, CopyWorkerTask, WriteDenseTask,
+                 WriteWorkerTask, CommitCheckpointTask, AbandonCheckpointTask>;
 
 // Combines lambdas, one per task type, into one visitor for std::visit.
 template <typename... Functions>

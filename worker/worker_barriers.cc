@@ -63,7 +63,10 @@ void WorkerBarriers::AppendDue(absl::Time now, std::vector<Control>* out) {
 absl::string_view WorkerBarriers::WaitingAt() const {
   if (waiting_ == 0) return "";
   for (const auto& [name, barrier] : barriers_) {
-    if (!barrier.released) return name;
+    // Nobody waits for a checkpoint during training.
+    const bool background =
+        barrier.entry.action() == BarrierEnter::CHECKPOINT && barrier.entry.may_fail();
+    if (!barrier.released && !background) return name;
   }
   return "";
 }

@@ -1,6 +1,7 @@
 #include "worker/worker_shell.h"
 
 #include <cmath>
+#include <filesystem>
 #include <utility>
 #include <vector>
 
@@ -72,6 +73,15 @@ bool IsRead(const TrainerTask& task) {
   return std::holds_alternative<FetchTask>(task) || std::holds_alternative<FetchTestTask>(task);
 }
 
+// Whether the task writes files of a checkpoint. Such tasks have a thread of their own, so that no
+// step waits for the disk.
+bool IsWrite(const TrainerTask& task) {
+  return std::holds_alternative<WriteDenseTask>(task) ||
+         std::holds_alternative<WriteWorkerTask>(task) ||
+         std::holds_alternative<CommitCheckpointTask>(task) ||
+         std::holds_alternative<AbandonCheckpointTask>(task);
+}
+
 class Worker {
  public:
   explicit Worker(const WorkerOptions& options) : options_(options), plan_(options.plan) {}
@@ -105,6 +115,7 @@ class Worker {
     opener_.reset();
     reader_.reset();
     computer_.reset();
+    writer_.reset();
     if (trace_ != nullptr) {
       const absl::Status written = trace_->Write(options_.trace_path);
       if (!written.ok()) log_.Error(absl::StrCat("cannot write the trace: ", written.ToString()));
@@ -187,7 +198,7 @@ class Worker {
     return now < cause_by_;
   }
 
-  // Runs on the compute thread or on the reader thread.
+  // Runs on the compute thread, the reader thread or the writer thread.
   absl::Status RunTask(const TrainerTask& task) {
     if (trace_ == nullptr) return RunJoined(task);
     const absl::Time begun = MonotonicNow();
@@ -223,6 +234,7 @@ class Worker {
                           [&](const FillShareTask&) { return evaluation("sum up"); },
                           [&](const MergeSharesTask&) { return evaluation("merge"); },
                           [&](const GatherDenseTask&) { return checkpoint("gather dense"); },
+                          [&](const CopyWorkerTask&) { return checkpoint("copy its own"); },
                           [&](const WriteDenseTask&) { return checkpoint("write dense"); },
                           [&](const WriteWorkerTask&) { return checkpoint("write its own"); },
                           [&](const CommitCheckpointTask&) { return checkpoint("commit"); },
@@ -251,7 +263,8 @@ class Worker {
             [&](const FillShareTask& t) { return runner_->FillShare(t.share, t.payload); },
             [&](const MergeSharesTask& t) { return MergeShares(t); },
             [&](const GatherDenseTask& t) { return GatherDense(t); },
-            [&](const WriteDenseTask& t) { return WriteDense(t); },
+            [&](const CopyWorkerTask& t) { return CopyWorker(t); },
+            [&](const WriteDenseTask& t) { return server::WriteDenseFile(*t.directory, *t.bytes); },
             [&](const WriteWorkerTask& t) { return WriteWorker(t); },
             [&](const CommitCheckpointTask& t) { return Commit(t); },
             [&](const AbandonCheckpointTask& t) {
@@ -327,20 +340,20 @@ class Worker {
     return absl::OkStatus();
   }
 
-  absl::Status WriteDense(const WriteDenseTask& task) {
-    return server::WriteDenseFile(*task.directory, *task.bytes);
+  absl::Status CopyWorker(const CopyWorkerTask& task) {
+    *task.state = steps_ == nullptr ? own_state_ : steps_->State();
+    TANDEM_ASSIGN_OR_RETURN(
+        *task.program,
+        runner_->ProgramState(task.step, task.epoch, task.checkpoint == CheckpointId::kFinal));
+    return absl::OkStatus();
   }
 
   absl::Status WriteWorker(const WriteWorkerTask& task) {
-    const std::string own = steps_ == nullptr ? own_state_ : steps_->State();
-    if (!own.empty()) {
-      TANDEM_RETURN_IF_ERROR(server::WriteWorkerFile(*task.directory, self_.index, own));
+    if (!task.state->empty()) {
+      TANDEM_RETURN_IF_ERROR(server::WriteWorkerFile(*task.directory, self_.index, *task.state));
     }
-    TANDEM_ASSIGN_OR_RETURN(
-        const std::string program,
-        runner_->ProgramState(task.step, task.epoch, task.checkpoint == CheckpointId::kFinal));
-    if (program.empty()) return absl::OkStatus();
-    return server::WriteProgramFile(*task.directory, self_.index, program);
+    if (task.program->empty()) return absl::OkStatus();
+    return server::WriteProgramFile(*task.directory, self_.index, *task.program);
   }
 
   absl::Status Commit(const CommitCheckpointTask& task) {
@@ -349,6 +362,7 @@ class Worker {
     head.attempt = attempt_;
     head.step = task.step;
     head.keep = plan_.job.checkpoint().keep();
+    head.resumed_from = resumed_from_;
     head.best = task.checkpoint == CheckpointId::kBest;
     RunRecord record;
     TANDEM_CHECK(record.ParseFromString(*task.record));
@@ -518,6 +532,7 @@ class Worker {
       trace_ = std::make_unique<collectives::Trace>(absl::StrCat("worker ", rank), rank);
     }
     const bool resume = view.resume();
+    if (resume) resumed_from_ = std::filesystem::path(view.init_from()).filename().string();
     opener_ = std::make_unique<node::WorkThread<std::string>>(
         [this, resume](const std::string& init_from) {
           absl::Status opened = CatchExceptions([&] { return Open(init_from, resume); });
@@ -568,8 +583,8 @@ class Worker {
     trainer.incarnation = options_.member.incarnation;
     trainer.checkpoint = !view.checkpoint_folder().empty();
     trainer.checkpoint_path = view.checkpoint_folder();
-    trainer.run = run_ = view.run();
-    trainer.attempt = attempt_ = view.attempt();
+    run_ = view.run();
+    attempt_ = view.attempt();
     trainer.start = start_;
     const Data::Format format = plan_.job.data().format();  // NCF skips rows without reading them
     resumes_in_files_ = start_.has_value() && start_->rows() > 0 && !start_->epoch_over() &&
@@ -586,6 +601,7 @@ class Worker {
     };
     reader_ = std::make_unique<TaskThread>(run);
     computer_ = std::make_unique<TaskThread>(run);
+    writer_ = std::make_unique<TaskThread>(run);
     return absl::OkStatus();
   }
 
@@ -647,7 +663,7 @@ class Worker {
         read_since_ = MonotonicNow();
         resumes_in_files_ = false;
       }
-      (IsRead(task) ? reader_ : computer_)->Add(std::move(task));
+      (IsRead(task) ? reader_ : IsWrite(task) ? writer_ : computer_)->Add(std::move(task));
     }
     if (trace_ != nullptr) {
       for (const TransferTrace& t : effects_.transfers) {
@@ -703,8 +719,9 @@ class Worker {
   absl::Time read_since_ = absl::InfiniteFuture();  // when that task began; only while it runs
   bool said_long_read_ = false;
   Rendezvous rendezvous_;
-  uint64_t run_ = 0;     // View.run
-  int64_t attempt_ = 0;  // View.attempt
+  uint64_t run_ = 0;          // View.run
+  int64_t attempt_ = 0;       // View.attempt
+  std::string resumed_from_;  // the folder of the checkpoint, without its path
   // Position in the checkpoint from which the run resumes, and the best evaluation before it.
   absl::optional<TrainPosition> start_;
   absl::optional<BestEvaluation> best_;
@@ -723,7 +740,7 @@ class Worker {
   TrainerEffects effects_;
   std::unique_ptr<EmbeddedServer> embedded_server_;  // for tables on workers
   SlowDown slow_down_;                               // outlives the compute thread
-  std::unique_ptr<TaskThread> reader_, computer_;
+  std::unique_ptr<TaskThread> reader_, computer_, writer_;
 };
 
 }  // namespace

@@ -99,8 +99,8 @@ class Checkpoint:
         dense_part: list[CheckpointRange] = []
         for entry in self.manifest["files"]:
             part = _read_range(os.path.join(folder, entry["name"]))
-            # The other files of the table `dense` have no rows, but updates that a fixed delay
-            # holds.
+            # Either rank 0 has written the dense parameters, or servers have, as rows of the table
+            # `dense`.
             whose = dense_part if entry["name"] == "dense.part" else \
                 parts.setdefault(entry["table"], [])
             whose.append(part)
@@ -109,13 +109,14 @@ class Checkpoint:
             CheckpointTable(i, e, parts.get(e["name"], []), int(e["salt"], 16))
             for i, e in enumerate(entries)))
         self.tables: dict[str, CheckpointTable] = self._tables.by_name
-        self.dense = self._read_dense(dense_part)
+        self.dense = self._read_dense(dense_part or parts.get("dense", []))
 
     def _read_dense(self, parts: list[CheckpointRange]) -> dict[str, numpy.ndarray]:
         """Blocks of the flat buffer, as rows by number."""
-        order = [numpy.argsort(part.keys) for part in parts]
-        flat = numpy.concatenate([part.weights[o].reshape(-1) for part, o in zip(parts, order)]) \
-            if parts else numpy.empty(0, dtype=numpy.float32)
+        flat = numpy.empty(0, dtype=numpy.float32)
+        if parts:
+            order = numpy.argsort(numpy.concatenate([part.keys for part in parts]))
+            flat = numpy.concatenate([part.weights for part in parts])[order].reshape(-1)
         dense, at = {}, 0
         for parameter in self.manifest["dense"]:
             size = int(numpy.prod(parameter["shape"], dtype=numpy.int64))

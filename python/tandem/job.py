@@ -339,8 +339,8 @@ class Job:
         worker.reported = True
 
     def checkpoint(self) -> None:
-        """Asks for a checkpoint and returns at once. The checkpoint is made soon, at a step that
-        all workers can still reach. The n-th calls of all workers ask for the same checkpoint."""
+        """Asks for a checkpoint and returns at once. The checkpoint is made soon. The n-th calls of
+        all workers ask for the same checkpoint."""
         self._worker.check_process()
         check(library().tandem_request_checkpoint(self._worker.handle, self.step))
 

@@ -17,7 +17,9 @@ tandem_test(inspect_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/server/inspect_test
 tandem_test(checkpoint_check_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/server/checkpoint_check_test.cc
   DEPS tandem::checkpoint LABELS unit)
 tandem_test(server_core_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/server/server_core_test.cc
-  DEPS tandem::server_core tandem::checkpoint LABELS unit)
+  DEPS tandem::server_core LABELS unit)
+tandem_test(shard_checkpoint_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/server/shard_checkpoint_test.cc
+  DEPS tandem::checkpoint LABELS unit)
 foreach(test client/client_core_test worker/evaluation_share_test worker/trainer_core_test)
   get_filename_component(name ${test} NAME)
   tandem_test(${name} SRCS ${CMAKE_SOURCE_DIR}/tests/unit/${test}.cc

@@ -24,6 +24,7 @@
 #include "server/shard_core.h"
 #include "tests/sim/sim_job.h"
 #include "tests/test_seed.h"
+#include "tests/unit/server/sorted_keys.h"
 #include "tools/sim/agenda.h"
 #include "tools/sim/network.h"
 
@@ -459,7 +460,7 @@ class StoreRun {
       for (server::Range* range : shard->ranges().Owned()) {
         EXPECT_TRUE(ranges.insert(range->id()).second) << "two owners of range " << range->id();
         if (!range->table().plan->store) continue;
-        std::vector<uint64_t> keys = range->store().SortedKeys();
+        std::vector<uint64_t> keys = SortedKeys(range->store());
         std::vector<uint32_t> numbers(keys.size());
         range->store().FindPresent(keys, absl::MakeSpan(numbers));
         for (size_t i = 0; i < keys.size(); ++i) {

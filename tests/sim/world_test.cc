@@ -556,6 +556,33 @@ TEST(WorldTest, BesideBackupWorkersEveryGradientIsSummed) {
   EXPECT_EQ(run.world->quorum().most_missed(), 2);
 }
 
+// Each worker marks a checkpoint at its own step, also while it computes. So updates are as stale
+// as without checkpoints.
+TEST(WorldTest, CheckpointsDoNotMakeAFastWorkerWaitForASlowOne) {
+  for (const char* policy : {"kind: ASP", "kind: SSP bound: 8", "kind: K_BATCH_ASYNC batches: 2"}) {
+    SimJob job;
+    job.workers = 2;
+    job.dense_on_servers = true;
+    job.policy = policy;
+    job.slow_workers = FourTimesAsSlow(1);
+    double staleness[2] = {};
+    int checkpoints = 0;
+    for (const bool with : {false, true}) {
+      sim::WorldOptions options = EvenWorld(job, 100, TestSeed());
+      for (int i = 1; with && i <= 20; ++i) {
+        options.checkpoints.push_back(absl::Milliseconds(100 * i));
+      }
+      const SimRun run(job, options);
+      ASSERT_TRUE(run.ok()) << policy;
+      const server::Measure measure = run.world->Stats(0).version_staleness;
+      staleness[with] = measure.sum / static_cast<double>(measure.count);
+      checkpoints = run.world->checkpoints();
+    }
+    EXPECT_GT(checkpoints, 9) << policy;
+    EXPECT_NEAR(staleness[1], staleness[0], 0.1 * staleness[0]) << policy;
+  }
+}
+
 // A worker that has left out the steps before a checkpoint stands still there: the others do not
 // wait for it in the sums of those steps, or they would never come to the checkpoint. Ranges move
 // all the time, so a worker often hears late that it is late.

@@ -35,12 +35,16 @@ absl::Status CheckpointCheck::AddDense(const std::string& folder, int64_t count,
       const auto dense, worker::DenseParameters::New(context_.plan.job.dense().optimizer(), count));
   TANDEM_ASSIGN_OR_RETURN(const server::RangeImage image, Decode(bytes));
   TANDEM_RETURN_IF_ERROR(dense->Load(image));
-  if (context_.judge != nullptr) context_.judge->CheckDenseEvaluated(0, dense->values());
+  if (context_.judge != nullptr && context_.judge->quorum() != nullptr) {
+    context_.judge->quorum()->CheckWhole(0, dense->values());  // no worker computes
+  }
+  dense_values_[folder].assign(dense->values().begin(), dense->values().end());
   if (context_.options.files == nullptr) return absl::OkStatus();
   return context_.options.files->WriteDense(folder, bytes);
 }
 
-void CheckpointCheck::Commit(const std::string& folder, const RangeMap& ranges) {
+void CheckpointCheck::Commit(const std::string& folder, const RangeMap& ranges, int64_t step,
+                             const std::string& record) {
   ++checkpoints_;
   const Files files = std::move(checkpoints_under_way_[folder]);
   checkpoints_under_way_.erase(folder);
@@ -52,6 +56,61 @@ void CheckpointCheck::Commit(const std::string& folder, const RangeMap& ranges) 
   }
   CheckHeldBack(files);
   CheckSteps(files);
+  RunRecord run;
+  if (!run.ParseFromString(record)) context_.Fail(absl::StrCat(folder, ": bad run record"));
+  CheckCut(files, run);
+  if (context_.judge == nullptr) return;
+  CheckRows(files);
+  const auto dense = dense_values_.find(folder);
+  if (dense == dense_values_.end()) return;
+  context_.judge->CheckDenseSaved(step, dense->second);
+  dense_values_.erase(dense);
+}
+
+// Checks that every range has all steps of each worker below the worker's position, and no later
+// one.
+void CheckpointCheck::CheckCut(const Files& files, const RunRecord& record) {
+  for (const auto& [file, image] : files) {
+    if (image.progress.workers.empty() || PolicyOf(image.table).store) continue;
+    for (int rank = 0; rank < context_.plan.workers(); ++rank) {
+      const int64_t admitted = image.progress.workers[static_cast<size_t>(rank)].admitted;
+      const int64_t want = rank < record.worker_size() ? record.worker(rank).position().step() : -1;
+      if (admitted == want) continue;
+      context_.Fail(absl::StrCat(file, " has worker ", rank, " at step ", admitted,
+                                 ", its position is ", want));
+    }
+  }
+}
+
+void CheckpointCheck::CheckRows(const Files& files) {
+  std::set<std::pair<uint32_t, uint64_t>> there;
+  for (const auto& [file, image] : files) {
+    const auto table =
+        std::find_if(context_.plan.tables.begin(), context_.plan.tables.end(),
+                     [&name = image.table](const auto& t) { return t.name == name; });
+    for (size_t i = 0; i < image.keys.size(); ++i) {
+      there.insert({table->id, image.keys[i]});
+      context_.judge->CheckSaved(
+          image.progress, table->id, image.keys[i],
+          absl::MakeConstSpan(image.weights)
+              .subspan(i * static_cast<size_t>(image.dim), static_cast<size_t>(image.dim)));
+    }
+  }
+  // A row that is in no file has its initial value.
+  for (const auto& [table, key] : context_.judge->UpdatedRows()) {
+    if (key == ToyModel::kDenseKey || there.count({table, key}) > 0) continue;
+    const job::TablePlan& plan = context_.plan.tables[table];
+    const uint64_t position = Position(plan.salt, key);
+    const auto file = std::find_if(files.begin(), files.end(), [&](const auto& one) {
+      const server::RangeImage& image = one.second;
+      return image.table == plan.name && image.begin <= position &&
+             (image.end == 0 || position < image.end);
+    });
+    const std::vector<float> initial(static_cast<size_t>(plan.dim), ToyModel::kFirstCount);
+    if (file != files.end()) {
+      context_.judge->CheckSaved(file->second.progress, table, key, initial);
+    }
+  }
 }
 
 const policies::Properties& CheckpointCheck::PolicyOf(const std::string& name) const {

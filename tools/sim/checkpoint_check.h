@@ -1,15 +1,20 @@
-// Checks the checkpoints of a simulated world: each range is there once, all ranges are at the same
-// point of the job, and dense parameters have the right values. Keeps files in memory, not on disk.
+// Checks the checkpoints of a simulated world: each range is there once, all ranges are cut at the
+// positions of the workers in the run record, and rows and dense parameters have exactly the
+// updates before the cut, although training continues while they are written. Keeps files in
+// memory, not on disk.
 //
 // Thread safety: none; one thread.
 #ifndef TANDEM_TOOLS_SIM_CHECKPOINT_CHECK_H_
 #define TANDEM_TOOLS_SIM_CHECKPOINT_CHECK_H_
 
+#include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "proto/range_map.h"
+#include "proto/wire.pb.h"
 #include "server/range_file.h"
 #include "tools/sim/sim_context.h"
 
@@ -22,10 +27,11 @@ class CheckpointCheck {
 
   // A server has written a range of a checkpoint.
   absl::Status Add(const std::string& folder, const std::string& file, const std::string& bytes);
-  // Rank 0 has written the file of `count` dense parameters. By then no worker computes.
+  // Rank 0 has written the file of `count` dense parameters.
   absl::Status AddDense(const std::string& folder, int64_t count, const std::string& bytes);
-  // All files of a checkpoint are written.
-  void Commit(const std::string& folder, const RangeMap& ranges);
+  // All files of a checkpoint are written. `step` and `record` are as in CommitCheckpointTask.
+  void Commit(const std::string& folder, const RangeMap& ranges, int64_t step,
+              const std::string& record);
 
   int checkpoints() const { return checkpoints_; }  // committed
 
@@ -34,9 +40,12 @@ class CheckpointCheck {
   const policies::Properties& PolicyOf(const std::string& table) const;
   void CheckHeldBack(const Files& files);
   void CheckSteps(const Files& files);
+  void CheckCut(const Files& files, const RunRecord& record);
+  void CheckRows(const Files& files);
 
   SimContext& context_;
-  std::map<std::string, Files> checkpoints_under_way_;  // by folder
+  std::map<std::string, Files> checkpoints_under_way_;      // by folder
+  std::map<std::string, std::vector<float>> dense_values_;  // by folder
   int checkpoints_ = 0;
 };
 

@@ -208,7 +208,7 @@ void Judge::CheckEvaluated(int rank, uint32_t table, uint64_t key, absl::Span<co
   if (on_servers && !delayed_finished_) {
     delay = PropertiesOf(table).delay;
   }
-  // No batch may be open. (Dense rows are also checked in checkpoints, where a batch may be open.)
+  // No batch may be open.
   for (int other = 0; on_servers && table != DenseTable() && other < plan_.workers(); ++other) {
     if (PropertiesOf(table).batch == 0 || ledger_->AllSettled(table, key, other)) continue;
     return options_.fail(absl::StrCat("evaluation at worker ", rank, ": an update of worker ",
@@ -216,6 +216,42 @@ void Judge::CheckEvaluated(int rank, uint32_t table, uint64_t key, absl::Span<co
   }
   const int64_t all = std::numeric_limits<int64_t>::max();
   CheckExact(rank, delay == 0 ? all : options_.step_of(rank) - delay, table, key, *taken);
+}
+
+// An open batch, and updates that a fixed delay holds back, are in the checkpoint beside the rows.
+void Judge::CheckSaved(const policies::RangeProgress& progress, uint32_t table, uint64_t key,
+                       absl::Span<const float> row) {
+  if (!options_.explain || plan_.tables[table].frozen) return;
+  if (table == DenseTable() && key != 0) return;
+  const uint64_t known = table == DenseTable() ? ToyModel::kDenseKey : key;
+  const auto taken = ledger_->Explain(table, known, row);
+  if (!taken.ok()) {
+    return options_.fail(absl::StrCat("checkpoint: ", taken.status().message()));
+  }
+  const policies::Properties& policy = PropertiesOf(table);
+  const bool by_step = policy.holds && policy.batch == 0;
+  const bool switched = policy.switch_step > 0 && progress.version >= policy.switch_step;
+  const int64_t delay = delayed_finished_ ? 0 : policy.delay;
+  for (int rank = 0; rank < plan_.workers(); ++rank) {
+    int64_t below = progress.workers[static_cast<size_t>(rank)].admitted;
+    if (by_step && !switched) below = std::min(below, progress.version - delay);
+    const double most = ledger_->WeightBefore(table, known, rank, below);
+    const double has = (*taken)[static_cast<size_t>(rank)];
+    const bool enough = policy.batch > 0 || has >= most - Ledger::kTolerance;
+    if (enough && has <= most + Ledger::kTolerance) continue;
+    return options_.fail(absl::StrCat("checkpoint: table ", table, " key ", key, " has ", has,
+                                      " of worker ", rank, ", expected ", most,
+                                      ": that of steps below ", below));
+  }
+}
+
+void Judge::CheckDenseSaved(int64_t step, absl::Span<const float> row) {
+  if (!options_.explain || !JudgesDense()) return;
+  const auto taken = ledger_->Explain(DenseTable(), ToyModel::kDenseKey, row);
+  if (!taken.ok()) {
+    return options_.fail(absl::StrCat("checkpoint: ", taken.status().message()));
+  }
+  CheckExact(/*reader=*/0, step, DenseTable(), ToyModel::kDenseKey, *taken);
 }
 
 void Judge::CheckGap(int rank, int64_t step) {

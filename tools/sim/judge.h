@@ -63,7 +63,15 @@ class Judge {
   // Checks.
   void CheckRead(int rank, int64_t step, uint32_t table, uint64_t key, absl::Span<const float> row);
   void CheckDenseRead(int rank, int64_t step, absl::Span<const float> row);
-  // At an evaluation, in a checkpoint, or at the end: the row must contain every update.
+  // All rows (table, key) that workers have computed updates of.
+  std::vector<std::pair<uint32_t, uint64_t>> UpdatedRows() const { return ledger_->Rows(); }
+  // In a checkpoint: the row, or the first block of dense parameters on servers, has every update
+  // of the steps that its range had closed, and no later one.
+  void CheckSaved(const policies::RangeProgress& progress, uint32_t table, uint64_t key,
+                  absl::Span<const float> row);
+  // In a checkpoint: replicas of dense parameters have every update of the steps below `step`.
+  void CheckDenseSaved(int64_t step, absl::Span<const float> row);
+  // At an evaluation or at the end: the row must contain every update.
   void CheckEvaluated(int rank, uint32_t table, uint64_t key, absl::Span<const float> row);
   void CheckDenseEvaluated(int rank, absl::Span<const float> row) {
     if (quorum_ != nullptr) return quorum_->CheckWhole(rank, row);

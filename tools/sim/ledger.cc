@@ -37,6 +37,12 @@ absl::Status Ledger::Settle(uint32_t range, int rank, int64_t step, double share
 
 absl::Status Ledger::ReturnTo(absl::Span<const int64_t> steps, const std::set<Slice>& held) {
   absl::Status lost;
+  for (const Slice& slice : held) {
+    if (slice.step < steps[static_cast<size_t>(slice.rank)]) continue;
+    lost =
+        absl::InternalError(absl::StrCat("the checkpoint holds the update of worker ", slice.rank,
+                                         " for step ", slice.step, ", which the worker repeats"));
+  }
   open_.clear();
   for (auto& [row, workers] : rows_) {
     for (size_t rank = 0; rank < workers.size(); ++rank) {

@@ -49,7 +49,8 @@ class Ledger {
 
   // Returns to a checkpoint that has the steps of each worker `rank` below steps[rank]. Forgets
   // all later updates. The updates that the checkpoint holds back count as not settled. INTERNAL if
-  // the checkpoint has neither applied nor held an update: it is lost.
+  // the checkpoint has neither applied nor held an update (it is lost), or holds a later one (it
+  // would be applied twice).
   absl::Status ReturnTo(absl::Span<const int64_t> steps, const std::set<Slice>& held);
 
   // The weight that the row has taken from each worker. INTERNAL if the row is not its initial

@@ -1,6 +1,7 @@
 #include "tools/sim/lives.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <limits>
 #include <map>
 #include <set>
@@ -20,7 +21,8 @@ namespace tandem::sim {
 namespace {
 
 constexpr const char* kNames[] = {"crash", "reset", "vanish", "stop", "hold up", "hold down"};
-constexpr const char* kMoments[] = {"file", "before MANIFEST", "before LATEST"};
+constexpr const char* kMoments[] = {"file", "before MANIFEST", "before LATEST",
+                                    "half a file of commit", "a wrong byte of commit"};
 
 // Silence of this length alone must not end a job (SchedulerTimes).
 constexpr absl::Duration kHarmless = absl::Seconds(6);
@@ -53,35 +55,6 @@ Lives::Lives(const job::ResolvedJob& plan, Options options)
       ledger_(std::make_shared<Ledger>(ToyModel(plan, options_.world.model))),
       random_(HashCombine(options_.world.seed, 21)) {}
 
-// Chooses early and late events, because jobs differ in length and an attempt begins with
-// registering and loading. Chooses moments in the middle of a checkpoint in 30 % of the cases.
-std::vector<Accident> Lives::RandomAccidents(const job::ResolvedJob& plan, Random* random) {
-  Agenda agenda;
-  const std::vector<EndpointId> all = Processes(plan, 0, agenda).All();
-  std::vector<Accident> accidents(1 + random->Uniform(4));
-  for (Accident& accident : accidents) {
-    using Kind = Accident::Kind;
-    constexpr Kind kKinds[] = {Kind::kCrash, Kind::kCrash, Kind::kCrash,  Kind::kReset,
-                               Kind::kReset, Kind::kReset, Kind::kVanish, Kind::kStop,
-                               Kind::kStop,  Kind::kStop,  Kind::kHoldUp, Kind::kHoldDown};
-    if (random->Bernoulli(0.3)) {
-      accident.kind = kKinds[random->Uniform(6)];
-      accident.moment = static_cast<SimDisk::Moment>(random->Uniform(3));
-      accident.number =
-          static_cast<int64_t>(random->Uniform(accident.moment == SimDisk::Moment::kFile ? 16 : 3));
-      continue;
-    }
-    accident.kind = kKinds[random->Uniform(std::size(kKinds))];
-    accident.process = all[random->Uniform(all.size())];
-    accident.event = random->Uniform(uint64_t{32} << random->Uniform(9));
-    if (accident.kind < Kind::kStop) continue;
-    accident.length = kHarmless * random->NextDouble();
-    const bool deadly = accident.kind != Kind::kHoldDown && random->Bernoulli(0.3);
-    if (deadly) accident.length += absl::Seconds(10);
-  }
-  return accidents;
-}
-
 absl::Status Lives::Run() {
   for (;; ++attempt_) {
     TANDEM_RETURN_IF_ERROR(BeginAttempt());
@@ -98,7 +71,6 @@ absl::Status Lives::BeginAttempt() {
   options.attempt = attempt_;
   options.files = &disk_;
   options.ledger = ledger_;
-  disk_.set_attempt(attempt_);
   std::vector<int64_t> reached;  // by the attempt before
   for (int rank = 0; attempt_ > 0 && rank < plan_.workers(); ++rank) {
     reached.push_back(world_->steps(rank));
@@ -108,6 +80,9 @@ absl::Status Lives::BeginAttempt() {
   for (size_t rank = 0; rank < reached.size(); ++rank) {
     steps_again_ += reached[rank] - first_steps_[rank];
   }
+  disk_.Begin(attempt_, options.resume.has_value()
+                            ? std::filesystem::path(options.resume->folder).filename().string()
+                            : "");
   TANDEM_ASSIGN_OR_RETURN(world_, World::New(plan_, options));
   return absl::OkStatus();
 }
@@ -116,17 +91,25 @@ absl::Status Lives::BeginAttempt() {
 absl::Status Lives::Resume(WorldOptions* options) {
   std::string damaged;
   const auto saved = server::CheckpointReader::OpenNewest(disk_.folder(), /*run=*/0, &damaged);
-  const std::string found = saved.ok() ? saved->folder() : "";
+  absl::optional<SimDisk::Newest> found;
+  if (saved.ok()) found = {saved->manifest().attempt, saved->manifest().step};
   if (found != disk_.newest()) {
-    return absl::InternalError(absl::StrCat("the newest whole checkpoint is \"", disk_.newest(),
-                                            "\", found is \"", found,
-                                            "\": ", saved.status().ToString()));
+    const auto text = [](const absl::optional<SimDisk::Newest>& one) {
+      return one.has_value() ? absl::StrCat("of step ", one->step, " of attempt ", one->attempt)
+                             : std::string("none");
+    };
+    return absl::InternalError(absl::StrCat("the newest whole checkpoint is ", text(disk_.newest()),
+                                            ", found is ", text(found), " (",
+                                            saved.status().ToString(), ")"));
+  }
+  if (disk_.damaged() && saved.ok() && damaged.empty()) {
+    return absl::InternalError("OpenNewest does not report that a newer checkpoint is damaged");
   }
   first_steps_.assign(static_cast<size_t>(plan_.workers()), 0);
-  if (found.empty()) return ledger_->ReturnTo(first_steps_, {});
+  if (!saved.ok()) return ledger_->ReturnTo(first_steps_, {});
   ++resumes_;
   ResumeFrom& from = options->resume.emplace();
-  from.folder = found;
+  from.folder = saved->folder();
   from.step = saved->manifest().step;
   TANDEM_ASSIGN_OR_RETURN(const std::string record, saved->ReadRecord());
   if (!from.record.ParseFromString(record)) return absl::DataLossError("damaged run record");
@@ -160,9 +143,14 @@ absl::Status Lives::ReturnTo(const server::CheckpointReader& saved, ResumeFrom* 
       }
       const size_t dim = static_cast<size_t>(image.dim);
       for (size_t i = 0; i < image.keys.size(); ++i) {
-        rows[{table.id, image.keys[i]}].assign(
-            image.weights.begin() + static_cast<ptrdiff_t>(i * dim),
-            image.weights.begin() + static_cast<ptrdiff_t>((i + 1) * dim));
+        std::vector<float>& row = rows[{table.id, image.keys[i]}];
+        if (!row.empty() && row.size() != dim) return absl::InternalError("rows of two lengths");
+        if (!row.empty()) {
+          return absl::InternalError(absl::StrCat(saved.folder(), ": table ", table.name, " key ",
+                                                  image.keys[i], " is there twice"));
+        }
+        row.assign(image.weights.begin() + static_cast<ptrdiff_t>(i * dim),
+                   image.weights.begin() + static_cast<ptrdiff_t>((i + 1) * dim));
       }
     }
   }
@@ -190,6 +178,15 @@ absl::Status Lives::CheckRows(const server::CheckpointReader& saved, Rows* rows)
       return absl::InternalError(absl::StrCat(saved.folder(), ": table ", table, " key ", key,
                                               " has ", taken[static_cast<size_t>(rank)],
                                               " of worker ", rank, ", expected ", want));
+    }
+    rows->erase({table, key});
+  }
+  for (const auto& [id, row] : *rows) {  // that nobody has updated
+    if (static_cast<int>(id.first) == plan_.dense_table) continue;
+    for (const float value : row) {
+      if (value == ToyModel::kFirstCount) continue;
+      return absl::InternalError(absl::StrCat(saved.folder(), ": table ", id.first, " key ",
+                                              id.second, " has changed without an update"));
     }
   }
   return absl::OkStatus();
@@ -230,6 +227,7 @@ void Lives::Strike(const Accident& accident, EndpointId process) {
   victim_ = process;
   length_ = accident.length;
   died_ = accident.kind < Kind::kStop;
+  leaves_ = process.role == Role::kWorker && parts.workers.core(process.index).at_end();
   if (accident.kind == Kind::kStop) parts.context.processes.Stop(process, length_);
   if (accident.kind > Kind::kStop) {
     parts.scheduler.HoldBack(process, accident.kind == Kind::kHoldUp, length_);
@@ -252,11 +250,17 @@ void Lives::Strike(const Accident& accident, EndpointId process) {
 absl::StatusOr<bool> Lives::EndAttempt() {
   const World::Parts parts = world_->parts();
   const absl::Status result = parts.scheduler.core().result();
+  trace_hash_ = HashCombine(trace_hash_, world_->trace_hash());
   if (!parts.context.failure.ok() || (!died_ && (result.ok() || !struck_))) {
     TANDEM_RETURN_IF_ERROR(world_->Finish());
     return true;
   }
-  if (result.ok()) return false;  // ended by the supervisor
+  if (result.ok()) {
+    const bool by_itself = world_->ended() && world_->elapsed() < over_at_;
+    if (!by_itself || leaves_) return false;  // ended by the supervisor
+    return absl::InternalError(
+        absl::StrCat("the job ends well without ", parts.context.processes.NameOf(victim_)));
+  }
   const std::string name = parts.context.processes.NameOf(victim_);
   if (!absl::StartsWith(result.message(), absl::StrCat(name, ":"))) {
     return absl::InternalError(

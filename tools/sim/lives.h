@@ -11,6 +11,7 @@
 //       attempts (ledger.h).
 //   (3) If the scheduler ends the attempt, it names the process that died or was away.
 //   (4) A short absence does not end the attempt.
+//   (5) No attempt ends well without a process that its job needs.
 // A world has a limit of virtual time, so no wait is endless.
 //
 // Thread safety: none; one thread.
@@ -69,8 +70,6 @@ class Lives {
   // `plan` must outlive this.
   Lives(const job::ResolvedJob& plan, Options options);
 
-  static std::vector<Accident> RandomAccidents(const job::ResolvedJob& plan, Random* random);
-
   // Runs attempts until one reaches the end of the job. The error names the failed check.
   absl::Status Run();
 
@@ -79,6 +78,7 @@ class Lives {
   int resumes() const { return resumes_; }              // attempts that began with a checkpoint
   int verdicts() const { return verdicts_; }            // attempts that the scheduler has ended
   int64_t steps_again() const { return steps_again_; }  // of all workers
+  uint64_t trace_hash() const { return trace_hash_; }   // of all attempts
 
  private:
   using Rows = std::map<std::pair<uint32_t, uint64_t>, std::vector<float>>;  // by (table, key)
@@ -103,9 +103,11 @@ class Lives {
   bool struck_ = false;
   EndpointId victim_;       // who may be named as dead
   bool died_ = false;       // the victim is dead, not only silent
+  bool leaves_ = false;     // it was at the end of the job, which may do without it
   absl::Duration length_;   // of its silence
   absl::Duration over_at_;  // the supervisor ends all processes
   int resumes_ = 0, verdicts_ = 0;
+  uint64_t trace_hash_ = 0;
   int64_t steps_again_ = 0;
 };
 

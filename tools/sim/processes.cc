@@ -28,13 +28,6 @@ std::string Processes::NameOf(EndpointId id) const {
   return absl::StrCat(process.role == Role::kServer ? "server " : "worker ", process.index);
 }
 
-std::vector<EndpointId> Processes::All() const {
-  std::vector<EndpointId> all = {EndpointId::Scheduler()};
-  for (int i = 0; i < plan_.server_processes(); ++i) all.push_back(EndpointId::Shard(i, 0));
-  for (int rank = 0; rank < plan_.workers(); ++rank) all.push_back(EndpointId::Worker(rank));
-  return all;
-}
-
 size_t Processes::PlaceOf(EndpointId id) const {
   const EndpointId process = Of(id);
   if (process.role == Role::kScheduler) return 0;

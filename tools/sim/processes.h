@@ -29,7 +29,6 @@ class Processes {
   EndpointId Of(EndpointId id) const;
   // The name of the process in messages of the scheduler.
   std::string NameOf(EndpointId id) const;
-  std::vector<EndpointId> All() const;
   bool alive(EndpointId id) const { return Get(id).alive; }
   // The incarnation of a server or worker. A server that is a part of a worker has its own.
   uint64_t IncarnationOf(EndpointId id) const;

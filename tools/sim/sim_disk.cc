@@ -33,29 +33,47 @@ bool SimDisk::DiesAt(Moment moment) {
 }
 
 // A file is written under another name first (WriteFileAtomically), so that is what remains.
-absl::Status SimDisk::Torn(const std::string& folder, const std::string& bytes) {
+absl::Status SimDisk::Torn(const std::string& folder, const std::string& file,
+                           const std::string& bytes) {
   TANDEM_RETURN_IF_ERROR(MakeFolder(folder));
   TANDEM_RETURN_IF_ERROR(
-      WriteFileAtomically(folder + "/half.range.tmp", bytes.substr(0, bytes.size() / 2)));
+      WriteFileAtomically(folder + "/" + file + ".tmp", bytes.substr(0, bytes.size() / 2)));
   return Died();
+}
+
+// Damages the largest file beside the manifest.
+absl::Status SimDisk::Damage(const std::string& folder, bool flips) {
+  fs::path largest;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string extension = entry.path().extension().string();
+    if (extension != ".range" && extension != ".part") continue;
+    if (largest.empty() || entry.file_size() > fs::file_size(largest)) largest = entry.path();
+  }
+  TANDEM_ASSIGN_OR_RETURN(std::string bytes, ReadWholeFile(largest.string()));
+  if (flips) {
+    bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
+  } else {
+    bytes.resize(bytes.size() / 2);
+  }
+  return WriteFileAtomically(largest.string(), bytes);
 }
 
 absl::Status SimDisk::WriteRange(const std::string& folder, const std::string& file,
                                  const std::string& bytes) {
-  if (DiesAt(Moment::kFile)) return Torn(In(folder), bytes);
+  if (DiesAt(Moment::kFile)) return Torn(In(folder), file, bytes);
   TANDEM_RETURN_IF_ERROR(MakeFolder(In(folder)));
   return WriteFileAtomically(In(folder) + "/" + file, bytes);
 }
 
 absl::Status SimDisk::WriteDense(const std::string& folder, const std::string& bytes) {
-  if (DiesAt(Moment::kFile)) return Torn(In(folder), bytes);
+  if (DiesAt(Moment::kFile)) return Torn(In(folder), "dense.part", bytes);
   return server::WriteDenseFile(In(folder), bytes);
 }
 
 absl::Status SimDisk::WriteWorker(const std::string& folder, int rank, const std::string& state,
                                   const std::string& /*program*/) {
   if (state.empty()) return absl::OkStatus();
-  if (DiesAt(Moment::kFile)) return Torn(In(folder), state);
+  if (DiesAt(Moment::kFile)) return Torn(In(folder), "worker.part", state);
   return server::WriteWorkerFile(In(folder), rank, state);
 }
 
@@ -63,22 +81,33 @@ absl::Status SimDisk::Commit(const std::string& folder, int64_t step, bool best,
                              const std::string& record) {
   if (DiesAt(Moment::kBeforeManifest)) return Died();
   const bool dies = DiesAt(Moment::kBeforeLatest);
+  const bool flips = DiesAt(Moment::kFlip), tears = DiesAt(Moment::kAfterCommit) || flips;
   const std::string before = folder_ + ".before";
-  if (dies) fs::copy(folder_, before, fs::copy_options::recursive);
+  if (dies) {
+    fs::remove_all(before);
+    fs::copy(folder_, before, fs::copy_options::recursive);
+  }
   server::CheckpointHead head;
   head.run = 0;
   head.attempt = attempt_;
   head.step = step;
   head.keep = plan_.job.checkpoint().keep();
+  head.resumed_from = resumed_from_;
   head.best = best;
   head.record = record;
   TANDEM_RETURN_IF_ERROR(server::CommitCheckpoint(In(folder), plan_, head, /*dense=*/{}));
-  newest_ = In(folder);
+  if (tears) {
+    damaged_ = true;
+    TANDEM_RETURN_IF_ERROR(Damage(In(folder), flips));
+    return Died();
+  }
+  newest_ = Newest{attempt_, step};
+  damaged_ = false;
   if (!dies) return absl::OkStatus();
   // Everything else is as it was: LATEST, and the checkpoints that the commit has removed.
-  const std::string name = fs::path(newest_).filename().string();
-  fs::remove_all(before + "/" + name);
-  fs::rename(newest_, before + "/" + name);
+  const std::string place = before + "/" + fs::path(folder).filename().string();
+  fs::remove_all(place);
+  fs::rename(In(folder), place);
   fs::remove_all(folder_);
   fs::rename(before, folder_);
   return Died();

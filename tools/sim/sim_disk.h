@@ -11,6 +11,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/types/optional.h"
 #include "job/job.h"
 #include "tools/sim/checkpoint_files.h"
 
@@ -22,20 +23,32 @@ class SimDisk final : public CheckpointFiles {
     kFile,            // half of a file is written, and is not in its place yet
     kBeforeManifest,  // all files are written
     kBeforeLatest,    // the checkpoint is whole, but LATEST names another one
+    kAfterCommit,     // the commit is complete, but a loss of power cuts a file to half
+    kFlip,            // the commit is complete, but then a bit of a file is wrong
   };
 
   // `model_folder` holds the checkpoints. `plan` must outlive this.
   SimDisk(const job::ResolvedJob& plan, std::string model_folder)
       : plan_(plan), folder_(std::move(model_folder)) {}
 
-  void set_attempt(int64_t attempt) { attempt_ = attempt; }
+  // An attempt begins from this checkpoint (a folder without its path; empty: from none).
+  void Begin(int64_t attempt, const std::string& resumed_from) {
+    attempt_ = attempt;
+    resumed_from_ = resumed_from;
+  }
   // The process that writes dies at this moment of write (or commit) number `number`, from 0.
   // `die` is called once. An earlier call is forgotten.
   void DieAt(Moment moment, int64_t number, std::function<void()> die);
   void DieNoMore() { die_ = nullptr; }
 
-  // The folder of the newest checkpoint that is whole, as the calls of Commit say; empty: none.
-  const std::string& newest() const { return newest_; }
+  // The attempt and step of the newest checkpoint that is whole, as the calls of Commit say.
+  struct Newest {
+    int64_t attempt = 0, step = 0;
+    friend bool operator==(const Newest&, const Newest&) = default;
+  };
+  const absl::optional<Newest>& newest() const { return newest_; }
+  // Newer checkpoints are there, but are damaged.
+  bool damaged() const { return damaged_; }
   const std::string& folder() const { return folder_; }
 
   absl::Status WriteRange(const std::string& folder, const std::string& file,
@@ -49,12 +62,15 @@ class SimDisk final : public CheckpointFiles {
  private:
   std::string In(const std::string& folder) const;
   bool DiesAt(Moment moment);
-  absl::Status Torn(const std::string& folder, const std::string& bytes);
+  absl::Status Torn(const std::string& folder, const std::string& file, const std::string& bytes);
+  absl::Status Damage(const std::string& folder, bool flips);
 
   const job::ResolvedJob& plan_;
   const std::string folder_;
   int64_t attempt_ = 0;
-  std::string newest_;
+  std::string resumed_from_;
+  absl::optional<Newest> newest_;
+  bool damaged_ = false;
   Moment moment_ = Moment::kFile;
   int64_t wait_ = 0;           // writes or commits before the one
   std::function<void()> die_;  // null: nobody dies

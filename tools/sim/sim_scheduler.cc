@@ -110,8 +110,8 @@ absl::Time SimScheduler::Arrival(absl::Time* last) {
 }
 
 void SimScheduler::Send(EndpointId from, const Control& control) {
-  if (control.barrier_enter().action() == BarrierEnter::CHECKPOINT) {
-    checkpoint_writer_.insert(control.barrier_enter().name());
+  if (scheduler::IsMark(control.barrier_enter().action())) {
+    marks_.insert(control.barrier_enter().name());
   }
   if (control.has_barrier_enter() && context_.random.Bernoulli(context_.options.barrier_drop)) {
     return;
@@ -165,7 +165,7 @@ void SimScheduler::Deliver(size_t node, const Control& control) {
     context_.processes.Kill(process);
     return Disconnect(process, scheduler::SchedulerEvent::Kind::kClosed);
   }
-  if (control.has_barrier_release()) checkpoint_writer_.erase(control.barrier_release().name());
+  if (control.has_barrier_release()) marks_.erase(control.barrier_release().name());
   arrive_(EndpointOf(node), control);
   if (!control.has_command() || control.command().kind() != Command::STOP) return;
   Disconnect(node, scheduler::SchedulerEvent::Kind::kClosed);
@@ -232,14 +232,14 @@ void SimScheduler::Break(EndpointId worker, Connection* connection) {
   });
 }
 
-// Moves a random range. Not during a checkpoint, because no server writes a range that is moving.
+// Moves a random range. Not while a checkpoint is marked, because no server marks a moving range.
 void SimScheduler::MoveSomeRange() {
   const absl::Duration wait =
       absl::Seconds(context_.random.Exponential() / context_.options.moves_per_second);
   context_.processes.After(EndpointId::Scheduler(), wait, [this] {
     if (core_.done()) return;
     const uint64_t ranges = static_cast<uint64_t>(core_.view().range_size());
-    if (ranges > 0 && checkpoint_writer_.empty()) {
+    if (ranges > 0 && marks_.empty()) {
       const auto one_of = [this](int count) {
         return static_cast<int>(context_.random.Uniform(static_cast<uint64_t>(count)));
       };

@@ -76,8 +76,7 @@ class SimScheduler {
   scheduler::SchedulerCore core_;
   scheduler::SchedulerEffects effects_;
   std::vector<Connection> connections_;  // servers from 0, then workers
-  // barriers of checkpoints that workers have entered
-  std::set<std::string> checkpoint_writer_;
+  std::set<std::string> marks_;  // barriers before marks of checkpoints that workers have entered
   bool stopping_ = false;
   int moves_ = 0, breaks_ = 0;
 };

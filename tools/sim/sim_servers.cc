@@ -13,7 +13,7 @@
 namespace tandem::sim {
 namespace {
 
-constexpr size_t kRowsPerSlice = 5;  // small, so that frames arrive during a checkpoint
+constexpr size_t kBytesPerSlice = 200;  // small, so that frames arrive during a checkpoint
 
 }  // namespace
 
@@ -119,9 +119,10 @@ void SimServers::AfterServer(int index) {
   }
 }
 
-// Does the tasks in order. Tasks after a checkpoint wait for its end.
+// Does the tasks in order. Tasks after a checkpoint wait until it is marked.
 void SimServers::DoTasks(EndpointId id) {
-  while (shard(id).checkpoint == nullptr && !shard(id).tasks.empty()) {
+  while (!shard(id).tasks.empty() &&
+         (shard(id).checkpoint == nullptr || shard(id).checkpoint->marked())) {
     const server::ShardTask task = std::move(shard(id).tasks.front());
     shard(id).tasks.pop_front();
     DoTask(id, task);
@@ -133,9 +134,15 @@ void SimServers::DoTask(EndpointId id, const server::ShardTask& task) {
   absl::Status done;
   ShardReport report;
   switch (task.kind) {
-    case server::ShardTask::Kind::kCheckpoint:
+    case server::ShardTask::Kind::kMark:
       shard(id).checkpoint = std::make_unique<server::ShardCheckpoint>(&core);
       return ContinueCheckpoint(id, task);
+    case server::ShardTask::Kind::kCheckpoint:
+      if (shard(id).checkpoint != nullptr) {
+        shard(id).written = task.id;
+        return;
+      }
+      break;
     case server::ShardTask::Kind::kView:
       context_.Log(absl::StrCat(id.DebugString(), " learns view ", task.map->view()));
       done = InstallView(id, task);
@@ -159,6 +166,7 @@ void SimServers::DoTask(EndpointId id, const server::ShardTask& task) {
 absl::Status SimServers::InstallView(EndpointId id, const server::ShardTask& task) {
   server::ShardCore& core = *shard(id).core;
   const bool first = core.ranges().view() == 0;
+  if (shard(id).checkpoint != nullptr) shard(id).checkpoint->BeforeView(*task.map);
   core.OnView(context_.agenda.now(), task.map, &shard_effects_);
   AfterShard(id);
   if (!first || !task.view->resume()) return absl::OkStatus();
@@ -167,27 +175,35 @@ absl::Status SimServers::InstallView(EndpointId id, const server::ShardTask& tas
   return saved.ResumeRanges(core.ranges().Owned(), context_.buffers);
 }
 
-// Writes one slice of a checkpoint, then continues later. Files take no time.
-void SimServers::ContinueCheckpoint(EndpointId id, const server::ShardTask& task) {
+// Marks a checkpoint, or copies one slice, then continues later. Files take no time.
+void SimServers::ContinueCheckpoint(EndpointId id, const server::ShardTask& mark) {
   std::unique_ptr<server::ShardCheckpoint>& checkpoint = shard(id).checkpoint;
-  absl::StatusOr<std::optional<server::ShardCheckpoint::File>> file =
-      checkpoint->Step(kRowsPerSlice);
-  if (!file.ok()) return context_.Fail(file.status().ToString());
-  if (file->has_value()) {
-    const absl::Status added =
-        checkpoints_.Add(task.path, (*file)->name, (*file)->encoder.Finish());
-    if (!context_.processes.alive(id)) return;  // it has died while it wrote
-    if (!added.ok()) return context_.Fail(added.ToString());
+  if (checkpoint->marked()) {
+    std::optional<server::ShardCheckpoint::File> file = checkpoint->Step(kBytesPerSlice);
+    if (file.has_value()) {
+      const absl::Status added = checkpoints_.Add(
+          mark.path, file->name, server::EncodeRange(std::move(*file->copy).Image()));
+      if (!context_.processes.alive(id)) return;  // it has died while it wrote
+      if (!added.ok()) return context_.Fail(added.ToString());
+    }
+  } else if (checkpoint->MayMark()) {
+    checkpoint->Mark();
+    const ShardReport report = shard(id).core->Report();
+    servers_[static_cast<size_t>(id.index)].core->OnShardDone(mark.id, absl::OkStatus(), &report,
+                                                              &server_effects_);
+    AfterServer(id.index);
+    DoTasks(id);
   }
   if (checkpoint->done()) {
     checkpoint.reset();
-    servers_[static_cast<size_t>(id.index)].core->OnShardDone(task.id, absl::OkStatus(), nullptr,
+    const uint64_t written = std::exchange(shard(id).written, 0);
+    if (written == 0) return;
+    servers_[static_cast<size_t>(id.index)].core->OnShardDone(written, absl::OkStatus(), nullptr,
                                                               &server_effects_);
-    AfterServer(id.index);
-    return DoTasks(id);
+    return AfterServer(id.index);
   }
   context_.processes.After(id, context_.options.fetch * context_.random.NextDouble(),
-                           [this, id, task] { ContinueCheckpoint(id, task); });
+                           [this, id, mark] { ContinueCheckpoint(id, mark); });
 }
 
 // ---- a shard ----------------------------------------------------------------------------------

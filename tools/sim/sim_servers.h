@@ -69,6 +69,7 @@ class SimServers {
     absl::Time heard;                                     // the time at which the last task arrives
     std::deque<server::ShardTask> tasks;                  // arrived, but not done
     std::unique_ptr<server::ShardCheckpoint> checkpoint;  // the current checkpoint; or null
+    uint64_t written = 0;  // the task that waits for its files; 0: none
   };
   struct Server {
     std::unique_ptr<server::ServerCore> core;
@@ -85,7 +86,7 @@ class SimServers {
   void DoTasks(EndpointId id);
   void DoTask(EndpointId id, const server::ShardTask& task);
   absl::Status InstallView(EndpointId id, const server::ShardTask& task);
-  void ContinueCheckpoint(EndpointId id, const server::ShardTask& task);
+  void ContinueCheckpoint(EndpointId id, const server::ShardTask& mark);
   void AfterShard(EndpointId id);
   void CountOpenSteps(EndpointId id);
   void LogAdmitted(EndpointId id);

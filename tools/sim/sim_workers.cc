@@ -36,7 +36,6 @@ absl::StatusOr<std::unique_ptr<SimWorkers::Worker>> SimWorkers::NewWorker(
   worker::TrainerCore::Options options;
   options.rank = rank;
   options.incarnation = context_.processes.IncarnationOf(EndpointId::Worker(rank));
-  options.attempt = context_.options.attempt;
   options.client.resend_after = context_.options.resend;
   options.client.frame_bytes = context_.options.frame_bytes;
   options.control_resend = context_.options.resend;
@@ -367,10 +366,13 @@ absl::Status SimWorkers::RunTask(int rank, const worker::TrainerTask& task) {
             TANDEM_RETURN_IF_ERROR(ResumeDense(t.checkpoint));
             return checkpoints_.AddDense(*t.directory, dense(0).count(), *t.bytes);
           },
-          [&](const worker::WriteWorkerTask& t) { return WriteWorker(rank, t); },
+          [&](const worker::CopyWorkerTask& t) { return CopyWorker(rank, t); },
+          [&](const worker::WriteWorkerTask& t) {
+            return context_.options.files->WriteWorker(*t.directory, rank, *t.state, *t.program);
+          },
           [&](const worker::AbandonCheckpointTask&) { return absl::OkStatus(); },
           [&](const worker::CommitCheckpointTask& t) {
-            checkpoints_.Commit(*t.directory, *servers_.ranges());
+            checkpoints_.Commit(*t.directory, *servers_.ranges(), t.step, *t.record);
             CheckpointFiles* const files = context_.options.files;
             if (files == nullptr) return absl::OkStatus();
             return files->Commit(*t.directory, t.step, t.checkpoint == worker::CheckpointId::kBest,
@@ -398,15 +400,15 @@ absl::Status SimWorkers::ResumeDense(worker::CheckpointId checkpoint) {
   return absl::OkStatus();
 }
 
-absl::Status SimWorkers::WriteWorker(int rank, const worker::WriteWorkerTask& task) {
-  CheckpointFiles* const files = context_.options.files;
-  if (files == nullptr) return absl::OkStatus();
+// Only somebody who receives files needs the state.
+absl::Status SimWorkers::CopyWorker(int rank, const worker::CopyWorkerTask& task) {
+  if (context_.options.files == nullptr) return absl::OkStatus();
   Worker& w = worker(rank);
-  const std::string state = w.collectives == nullptr ? "" : w.collectives->reduction().State();
-  TANDEM_ASSIGN_OR_RETURN(const std::string program,
+  if (w.collectives != nullptr) *task.state = w.collectives->reduction().State();
+  TANDEM_ASSIGN_OR_RETURN(*task.program,
                           w.runner->ProgramState(task.step, task.epoch,
                                                  task.checkpoint == worker::CheckpointId::kFinal));
-  return files->WriteWorker(*task.directory, rank, state, program);
+  return absl::OkStatus();
 }
 
 absl::Status SimWorkers::MergeShares(int rank, const worker::MergeSharesTask& task) {

@@ -96,7 +96,7 @@ class SimWorkers {
   Activity WaitingForOthers(int rank) const;
   void FinishTask(int rank, const worker::TrainerTask& task);
   absl::Status RunTask(int rank, const worker::TrainerTask& task);
-  absl::Status WriteWorker(int rank, const worker::WriteWorkerTask& task);
+  absl::Status CopyWorker(int rank, const worker::CopyWorkerTask& task);
   absl::Status ResumeDense(worker::CheckpointId checkpoint);
   absl::Status MergeShares(int rank, const worker::MergeSharesTask& task);
 

@@ -21,12 +21,34 @@ absl::StatusOr<std::unique_ptr<worker::TaskRunner>> ToyRunner::New(const job::Re
 
 absl::Status ToyRunner::StartAt(const TrainPosition& start) {
   epoch_ = start.epoch();
+  if (plan_.job.evaluation().every_epochs() == 1) first_evaluation_ = static_cast<int>(epoch_);
+  TANDEM_RETURN_IF_ERROR(CheckPlace(start));
   int64_t rows = start.rows();
   const int64_t batches = model_.options().batches[static_cast<size_t>(rank_)];
-  for (; rows > 0 && batches_ < batches; ++batches_)
+  for (; rows > 0 && batches_ < batches; ++batches_) {
     rows -= model_.Samples(rank_, epoch_, batches_);
+  }
   if (rows == 0 || rows > worker::kAllRows / 2) return absl::OkStatus();
   return absl::InternalError(absl::StrCat("worker ", rank_, " resumes within a batch"));
+}
+
+bool ToyRunner::HasPlace(int64_t batch) const { return batch % 3 != 2; }
+
+// The place must be that of the last batch before the position that has one.
+absl::Status ToyRunner::CheckPlace(const TrainPosition& start) const {
+  if (start.epoch_over()) return absl::OkStatus();
+  int64_t rows = 0, place = 0;
+  for (int64_t batch = 0; rows < start.rows() && start.rows() < worker::kAllRows / 2; ++batch) {
+    rows += model_.Samples(rank_, start.epoch(), batch);
+    if (HasPlace(batch)) place = rows;
+  }
+  const ReadPlace& saved = start.place();
+  if (saved.rows() == place && (place == 0 || saved.file() == start.epoch())) {
+    return absl::OkStatus();
+  }
+  return absl::InternalError(absl::StrCat("worker ", rank_, " resumes after row ", start.rows(),
+                                          " with the place of row ", saved.rows(), ", expected ",
+                                          place));
 }
 
 absl::Status ToyRunner::Fetch(worker::StepSlot* slot) {
@@ -38,6 +60,16 @@ absl::Status ToyRunner::Fetch(worker::StepSlot* slot) {
   const int64_t index = batches_++;  // skipped steps take no batch
   batch_in_slot_[slot] = {slot->epoch, slot->step - judge_.first_step_of_epoch(rank_)};
   model_.FillBatch(rank_, slot->epoch, index, &slot->batch);
+  slot->place.reset();
+  if (slot->batch.samples > 0 && HasPlace(index)) {
+    int64_t rows = 0;
+    for (int64_t batch = 0; batch <= index; ++batch) {
+      rows += model_.Samples(rank_, slot->epoch, batch);
+    }
+    slot->place.emplace().set_rows(rows);
+    slot->place->set_file(slot->epoch);
+    slot->place->set_line(1);
+  }
   return absl::OkStatus();
 }
 
@@ -135,9 +167,9 @@ absl::StatusOr<std::string> ToyRunner::MergeShares(const std::map<int, Evaluatio
     return absl::InternalError(
         absl::StrCat("the share of rank ", rank, " is not its own: ", share.ShortDebugString()));
   }
-  ++evaluations_;
-  return absl::StrCat("{\"evaluation\": ", evaluations_,
-                      ", \"auc\": ", AucOf(model_.options().seed, evaluations_), "}");
+  const int number = first_evaluation_ + ++evaluations_;
+  return absl::StrCat("{\"evaluation\": ", number,
+                      ", \"auc\": ", AucOf(model_.options().seed, number), "}");
 }
 
 }  // namespace tandem::sim

@@ -57,6 +57,9 @@ class ToyRunner final : public worker::TaskRunner {
   void ComputeTable(const data::SparseInput& input, int64_t sum, size_t i, worker::StepSlot* slot);
   void ComputeDense(int64_t sum, worker::StepSlot* slot);
   float Norm(uint32_t table, int64_t step, int64_t own, int64_t sum) const;
+  // False for some batches of an epoch: a reader does not always know its place (ReadPlace).
+  bool HasPlace(int64_t batch) const;
+  absl::Status CheckPlace(const TrainPosition& start) const;
 
   const job::ResolvedJob& plan_;
   const int rank_;
@@ -70,7 +73,8 @@ class ToyRunner final : public worker::TaskRunner {
   // (epoch, the step's number in it). Workers that take steps together have their batches of the
   // same number in it.
   std::map<const worker::StepSlot*, std::pair<int64_t, int64_t>> batch_in_slot_;
-  int evaluations_ = 0;  // rank 0: merged
+  int evaluations_ = 0;       // rank 0: merged
+  int first_evaluation_ = 0;  // of this attempt, if each epoch has one
 };
 
 }  // namespace tandem::sim

@@ -135,12 +135,12 @@ void World::CheckCounts() {
     const uint64_t sent = workers_.updates_sent(table.id);
     const absl::optional<ResumeFrom>& resume = context_.options.resume;
     const uint64_t held = resume.has_value() ? resume->held[table.id] : 0;
-    const uint64_t ended = stats.applied + stats.merged + stats.dropped - held;
+    const uint64_t ended = stats.applied + stats.merged + stats.dropped;
     const uint64_t computed = judge_ == nullptr ? sent : judge_->computed(table.id);
     // A run that ends early keeps held-back updates for a resumed run.
     const absl::optional<BestEvaluation>& best = report().best;
     const bool may_hold = best.has_value() && best->stopped();
-    const bool all_ended = ended == sent || (may_hold && ended < sent);
+    const bool all_ended = ended == sent + held || (may_hold && ended < sent + held);
     if (sent == computed && stats.arrived == sent && all_ended &&
         stats.version_staleness.count == stats.applied + stats.merged) {
       continue;

@@ -2,9 +2,6 @@
 
 #include <algorithm>
 
-#include "base/check.h"
-#include "base/status_macros.h"
-
 namespace tandem::worker {
 namespace {
 
@@ -69,32 +66,10 @@ void DenseOnServers::WriteGradient(uint32_t group, StepSlot* slot) {
   CutIntoBlocks(slot->dense_gradient, push.at(push.tables() - 1));
 }
 
-uint64_t DenseOnServers::Pull(absl::Time now, absl::Span<float> rows, uint8_t flags) {
+uint64_t DenseOnServers::ReadLatest(absl::Time now) {
   const client::TableKeys keys{table_, dense_.block_keys()};
-  return context_.client.Pull(now, group_, context_.step, {&keys, 1}, {&rows, 1},
-                              flags | kFlagEvaluate);
-}
-
-uint64_t DenseOnServers::ReadLatest(absl::Time now) { return Pull(now, dense_.padded(), 0); }
-
-bool DenseOnServers::CollectForCheckpoint(absl::Time now, DenseCheckpoint* checkpoint,
-                                          TrainerEffects*) {
-  if (context_.rank != 0) return true;
-  if (!checkpoint->asked) {
-    checkpoint->asked = true;
-    checkpoint->rows.resize(dense_.block_keys().size() * static_cast<size_t>(dense_.row_floats()));
-    checkpoint->read = Pull(now, absl::MakeSpan(checkpoint->rows), kFlagWithSlots);
-  }
-  return checkpoint->collected;
-}
-
-// Encodes a copy and not dense_, which an evaluation may be using.
-absl::StatusOr<std::string> DenseOnServers::FileFor(const DenseCheckpoint& checkpoint) {
-  TANDEM_ASSIGN_OR_RETURN(
-      const std::unique_ptr<DenseParameters> copy,
-      DenseParameters::New(context_.plan.job.dense().optimizer(), dense_.count()));
-  TANDEM_RETURN_IF_ERROR(copy->SetRowsWithSlots(checkpoint.rows));
-  return copy->EncodeFile();
+  const absl::Span<float> rows = dense_.padded();
+  return context_.client.Pull(now, group_, context_.step, {&keys, 1}, {&rows, 1}, kFlagEvaluate);
 }
 
 }  // namespace tandem::worker

@@ -50,8 +50,7 @@ class DenseReplicas final : public DenseSynchroniser {
   bool HasOwnState() const override { return local_; }
   uint64_t ReadLatest(absl::Time) override { return 0; }
 
-  bool CollectForCheckpoint(absl::Time, DenseCheckpoint* checkpoint,
-                            TrainerEffects* effects) override {
+  bool CollectForCheckpoint(DenseCheckpoint* checkpoint, TrainerEffects* effects) override {
     if (!gathers_) return true;
     if (!checkpoint->asked) {
       effects->tasks.push_back(
@@ -60,9 +59,7 @@ class DenseReplicas final : public DenseSynchroniser {
     checkpoint->asked = true;
     return checkpoint->collected;
   }
-  absl::StatusOr<std::string> FileFor(const DenseCheckpoint&) override {
-    return dense_.EncodeFile();
-  }
+  std::string DenseFile() const override { return dense_.EncodeFile(); }
 
  private:
   DenseParameters& dense_;

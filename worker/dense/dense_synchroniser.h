@@ -18,7 +18,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "worker/dense/dense_parameters.h"
@@ -31,8 +30,6 @@ namespace tandem::worker {
 struct DenseCheckpoint {
   CheckpointId id = CheckpointId::kFinal;
   bool asked = false, collected = false;
-  uint64_t read = 0;            // in flight; CheckpointWriter reports its answer
-  std::vector<float> rows;      // blocks with optimizer state, from servers
   std::vector<int64_t> missed;  // GatherDenseTask
   uint64_t bytes_sent = 0;      // as in GatherDenseTask
 };
@@ -64,19 +61,19 @@ class DenseSynchroniser {
   // Whether the synchroniser needs an EpochEndTask: when this worker has no data left in an epoch,
   // and when no worker has.
   virtual bool EndsEpochs() const { return false; }
-  // Whether each worker has a state of its own for a checkpoint (WriteWorkerTask).
+  // Whether each worker has a state of its own for a checkpoint (CopyWorkerTask).
   virtual bool HasOwnState() const { return false; }
 
   // An evaluation begins, so the worker's DenseParameters must get the latest values. Returns the
   // pull that brings them, or 0 if they are there.
   virtual uint64_t ReadLatest(absl::Time now) = 0;
 
-  // For a checkpoint, on every rank once all workers have entered its first barrier. Called again
-  // and again until it returns true: then rank 0 can write the file.
-  virtual bool CollectForCheckpoint(absl::Time now, DenseCheckpoint* checkpoint,
-                                    TrainerEffects* effects) = 0;
-  // Rank 0, after CollectForCheckpoint: the bytes of the dense file.
-  virtual absl::StatusOr<std::string> FileFor(const DenseCheckpoint& checkpoint) = 0;
+  // For a checkpoint, on every rank once it is marked. Called again and again until it returns
+  // true: then rank 0 can take the file.
+  virtual bool CollectForCheckpoint(DenseCheckpoint* checkpoint, TrainerEffects* effects) = 0;
+  // Rank 0, after CollectForCheckpoint: the bytes of the dense file. Empty: servers write the
+  // parameters, like any rows.
+  virtual std::string DenseFile() const = 0;
 };
 
 // Makes the synchroniser that the job asks for. `context` and `dense` outlive it.

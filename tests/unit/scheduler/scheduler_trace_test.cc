@@ -121,7 +121,8 @@ std::string Describe(const Control& control) {
     case Control::kCommand:
       return absl::StrCat(Command::Kind_Name(control.command().kind()),
                           control.command().path().empty() ? "" : " ", control.command().path(),
-                          control.command().hold() ? ", then hold" : "");
+                          control.command().hold() ? ", then hold" : "",
+                          control.command().abandon() ? ", abandon" : "");
     case Control::kBarrierRelease:
       return absl::StrCat("release \"", control.barrier_release().name(), "\" max ",
                           control.barrier_release().max_value(),

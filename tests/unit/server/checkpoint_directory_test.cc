@@ -108,12 +108,14 @@ class Table {
     for (const auto& range : ranges_) bytes += range->held_bytes();
     return bytes;
   }
+  // The first two weights of each row; a row of table "a" has no more.
   std::map<uint64_t, std::vector<float>> Rows() const {
     std::map<uint64_t, std::vector<float>> rows;
     for (const auto& range : ranges_) {
       const server::RangeImage image = range->Image();
+      const size_t dim = static_cast<size_t>(image.dim);
       for (size_t i = 0; i < image.keys.size(); ++i) {
-        rows[image.keys[i]] = {image.weights[2 * i], image.weights[2 * i + 1]};
+        rows[image.keys[i]] = {image.weights[dim * i], image.weights[dim * i + 1]};
       }
     }
     return rows;
@@ -351,11 +353,13 @@ TEST_F(CheckpointDirectoryTest, TheNewestCheckpointsOfTheRunAreKept) {
   EXPECT_FALSE(fs::exists(Folder(6, 90)));
   EXPECT_FALSE(there(20));
   EXPECT_TRUE(there(30) && there(40) && there(50));
-  // It went on at step 30, since the others were damaged.
+  // The next attempt resumes from step 30, since the newer ones are damaged. They do not count.
   ASSERT_EQ(MakeFolder(Folder(7, 60)), absl::OkStatus());  // a checkpoint that was not finished
-  Checkpoint(table, Head(7, 35, 2, 1));
-  EXPECT_TRUE(there(35, 1) && there(50));
-  EXPECT_FALSE(there(40) || there(30) || there(60));
+  server::CheckpointHead resumed = Head(7, 35, 2, 1);
+  resumed.resumed_from = fs::path(Folder(7, 30)).filename().string();
+  Checkpoint(table, resumed);
+  EXPECT_TRUE(there(35, 1) && there(30));
+  EXPECT_FALSE(there(40) || there(50) || there(60));
   EXPECT_EQ(server::CheckpointReader::Open(folder_)->manifest().step, 35);
   std::string damaged;
   const absl::StatusOr<server::CheckpointReader> newest =
@@ -369,11 +373,11 @@ TEST_F(CheckpointDirectoryTest, TheNewestCheckpointsOfTheRunAreKept) {
   std::string bytes = *ReadWholeFile(dense);
   bytes[bytes.size() / 2] ^= 1;
   ASSERT_TRUE(WriteFileAtomically(dense, bytes).ok());
-  EXPECT_EQ(server::CheckpointReader::OpenNewest(folder_, 7, &damaged)->manifest().step, 50);
+  EXPECT_EQ(server::CheckpointReader::OpenNewest(folder_, 7, &damaged)->manifest().step, 30);
   EXPECT_THAT(damaged, HasSubstr(dense));
   // And one that is cut short.
   fs::resize_file(dense, 10);
-  EXPECT_EQ(server::CheckpointReader::OpenNewest(folder_, 7, &damaged)->manifest().step, 50);
+  EXPECT_EQ(server::CheckpointReader::OpenNewest(folder_, 7, &damaged)->manifest().step, 30);
   EXPECT_THAT(damaged, HasSubstr("10 bytes"));
   EXPECT_TRUE(
       absl::IsNotFound(server::CheckpointReader::OpenNewest(folder_, 8, &damaged).status()));
@@ -847,8 +851,8 @@ TEST_F(FixedDelayTest, AnOpenBatchIsCheckpointedAndCounts) {
   }
 }
 
-// Dense parameters on servers: their rows are in the dense part, what is held back of them beside
-// it.
+// Dense parameters on servers, as earlier versions wrote them: their rows are in the dense part,
+// what is held back of them beside it.
 TEST_F(FixedDelayTest, DenseUpdatesAreHeldBackToo) {
   const job::ResolvedJob plan = CorePlan("kind: FIXED_DELAY delay: 2", 2, 2, "", "SERVERS");
   const size_t dense = static_cast<size_t>(plan.dense_table);
@@ -868,6 +872,47 @@ TEST_F(FixedDelayTest, DenseUpdatesAreHeldBackToo) {
   EXPECT_THAT(std::string(Load(folder_, &refused).message()), HasSubstr("a delay of at least 2"));
   EXPECT_THAT(std::string(server::CheckpointReader::Open(folder_)->CheckDenseIsWhole().message()),
               HasSubstr("has 2 delayed steps of the dense parameters"));
+}
+
+// Servers write the blocks of dense parameters like any rows. A reader gets them in order, and a
+// resumed run on any number of ranges has them again.
+TEST_F(FixedDelayTest, DenseRowsOfServersAreJoined) {
+  const job::ResolvedJob plan = CorePlan("kind: ASP", 2, 2, "", "SERVERS");
+  const size_t dense = static_cast<size_t>(plan.dense_table);
+  Table before(plan, 4, dense), table(plan, 2);
+  for (int64_t step = 0; step < 3; ++step) before.Step(step, step, 9);
+  const std::string checkpoint = Folder(7);
+  ASSERT_EQ(MakeFolder(checkpoint), absl::OkStatus());
+  ASSERT_EQ(WriteRanges(checkpoint, table.ranges()), absl::OkStatus());
+  for (const server::Range* const range : before.ranges()) {
+    const server::RangeImage image = range->Image();
+    ASSERT_EQ(WriteFileAtomically(absl::StrCat(checkpoint, "/", server::RangeFileName(image)),
+                                  server::EncodeRange(image)),
+              absl::OkStatus());
+  }
+  ASSERT_EQ(server::CommitCheckpoint(checkpoint, plan, Head(7, 3), kDense), absl::OkStatus());
+  const absl::StatusOr<server::CheckpointReader> saved = server::CheckpointReader::Open(folder_);
+  ASSERT_TRUE(saved.ok()) << saved.status();
+
+  const absl::StatusOr<server::RangeImage> joined = saved->ReadDense(kDense);
+  ASSERT_TRUE(joined.ok()) << joined.status();
+  EXPECT_THAT(joined->keys, ::testing::ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8));
+  EXPECT_EQ(joined->optimizer, "adam");
+  const size_t dim = static_cast<size_t>(joined->dim);
+  const std::map<uint64_t, std::vector<float>> rows = before.Rows();
+  for (size_t i = 0; i < joined->keys.size(); ++i) {
+    EXPECT_THAT(rows.at(joined->keys[i]),
+                ::testing::ElementsAre(joined->weights[i * dim], joined->weights[i * dim + 1]));
+  }
+  EXPECT_EQ(joined->slots.size(), 9 * static_cast<size_t>(joined->slots_per_row));
+  EXPECT_FALSE(saved->ReadDense({kDense[0]}).ok()) << "of another model";
+
+  Table resumed(plan, 3, dense);
+  ASSERT_EQ(saved->ResumeRanges(resumed.ranges(), buffers_), absl::OkStatus());
+  EXPECT_EQ(resumed.Rows(), rows);
+  Table loaded(plan, 3, dense);
+  ASSERT_EQ(saved->LoadRanges(loaded.ranges(), {}, buffers_), absl::OkStatus());
+  EXPECT_TRUE(loaded.Rows().empty()) << "a worker assigns them";
 }
 
 // Dense rows come from a worker, after the load: an open batch of them waits for the first that

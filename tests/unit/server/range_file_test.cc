@@ -15,6 +15,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/test_seed.h"
+#include "tests/unit/server/sorted_keys.h"
 #include "xxhash.h"
 
 namespace tandem {
@@ -259,10 +260,14 @@ server::RangeImage ImageOf(const server::RangeStore& store, uint64_t begin = 0, 
   image.slots_per_row = store.slots_per_row();
   image.begin = begin;
   image.end = end;
-  image.keys = store.SortedKeys();
-  image.weights.resize(image.keys.size() * static_cast<size_t>(image.dim));
-  image.slots.resize(image.keys.size() * static_cast<size_t>(image.slots_per_row));
-  server::CopyRows(store, image.keys, absl::MakeSpan(image.weights), absl::MakeSpan(image.slots));
+  image.keys = SortedKeys(store);
+  std::vector<uint32_t> numbers(image.keys.size());
+  store.Find(image.keys, absl::MakeSpan(numbers));
+  for (const uint32_t row : numbers) {
+    const absl::Span<const float> weights = store.Weights(row), slots = store.Slots(row);
+    image.weights.insert(image.weights.end(), weights.begin(), weights.end());
+    image.slots.insert(image.slots.end(), slots.begin(), slots.end());
+  }
   return image;
 }
 
@@ -271,7 +276,7 @@ std::string FileOf(const server::RangeStore& store) { return server::EncodeRange
 TEST(LoadIntoTest, ALoadedStoreCheckpointsTheSameBytes) {
   const auto optimizer = MakeOptimizer(Optimizer::ROWWISE_ADAGRAD);
   server::RangeStore store(StoreOptions(optimizer.get())), loaded(StoreOptions(optimizer.get()));
-  Fill(store, 10'000);  // more than one batch of CopyRows
+  Fill(store, 10'000);
   const auto image = server::DecodeRange(Bytes(FileOf(store)));
   ASSERT_TRUE(image.ok()) << image.status();
   ASSERT_TRUE(server::LoadInto(*image, 0, 0, &loaded).ok());
@@ -291,7 +296,7 @@ TEST(LoadIntoTest, FilesLoadOnAnotherNumberOfRanges) {
   for (int r = 0; r < 3; ++r) {
     server::RangeStore part(StoreOptions(optimizer.get()));
     ASSERT_TRUE(server::LoadInto(image, bounds[r], bounds[r + 1], &part).ok());
-    for (const uint64_t key : part.SortedKeys()) {
+    for (const uint64_t key : SortedKeys(part)) {
       const uint64_t position = Position(TestSeed(), key);
       EXPECT_GE(position, bounds[r]);
       EXPECT_LE(position, bounds[r + 1] - 1);  // 0 - 1 is the last position

@@ -22,6 +22,7 @@
 #include "server/row_index.h"
 #include "server/row_slabs.h"
 #include "tests/test_seed.h"
+#include "tests/unit/server/sorted_keys.h"
 
 namespace {
 std::atomic<int64_t> allocations{0};  // calls of operator new in this program
@@ -124,7 +125,7 @@ class ModelRun {
 
   void CompareAll() {
     ASSERT_EQ(store_.size(), static_cast<int64_t>(model_.rows().size()));
-    std::vector<uint64_t> keys = store_.SortedKeys();
+    std::vector<uint64_t> keys = SortedKeys(store_);
     ASSERT_EQ(keys.size(), model_.rows().size());
     std::vector<uint32_t> numbers(keys.size());
     store_.FindOrCreate(keys, absl::MakeSpan(numbers));
@@ -197,7 +198,7 @@ class ModelRun {
     const auto gradients = RandomFloats(keys_.size() * dim_);
     std::vector<uint32_t> numbers(keys_.size());
     store_.FindOrCreate(keys_, absl::MakeSpan(numbers));
-    store_.ApplyToRows(numbers, gradients, 2);
+    store_.ApplyToRows(keys_, numbers, gradients, 2);
     for (size_t i = 0; i < keys_.size(); ++i) model_.Push(keys_[i], Part(gradients, i, dim_), 2);
   }
   void Assign() {
@@ -310,32 +311,14 @@ TEST(RangeStoreTest, RepeatedKeysOfOneBatchMakeOneRow) {
   EXPECT_THAT(numbers, ::testing::Each(0u));
 }
 
-TEST(RangeStoreTest, SortedKeysAreInOrderOfPositionWhateverTheOrderOfCreation) {
-  const auto optimizer = MakeOptimizer(Optimizer::SGD);
-  server::RangeStore forward(MakeOptions(optimizer.get(), 1)),
-      backward(MakeOptions(optimizer.get(), 1));
-  std::vector<uint64_t> keys(5000);
-  for (size_t i = 0; i < keys.size(); ++i) keys[i] = i * i;
-  std::vector<uint32_t> numbers(keys.size());
-  forward.FindOrCreate(keys, absl::MakeSpan(numbers));
-  std::reverse(keys.begin(), keys.end());
-  backward.FindOrCreate(keys, absl::MakeSpan(numbers));
-  const std::vector<uint64_t> sorted = forward.SortedKeys();
-  EXPECT_EQ(sorted, backward.SortedKeys());
-  ASSERT_EQ(sorted.size(), keys.size());
-  for (size_t i = 1; i < sorted.size(); ++i) {
-    ASSERT_LT(Position(0x5a17, sorted[i - 1]), Position(0x5a17, sorted[i]));
-  }
-}
-
 TEST(RangeStoreTest, AnEmptyStoreAnswers) {
   const auto optimizer = MakeOptimizer(Optimizer::ADAM);
   server::RangeStore store(MakeOptions(optimizer.get(), 16));
   store.Pull({}, {});
   store.Push({}, {}, 1);
-  store.ApplyToRows({}, {}, 1);
+  store.ApplyToRows({}, {}, {}, 1);
   EXPECT_EQ(store.size(), 0);
-  EXPECT_TRUE(store.SortedKeys().empty());
+  EXPECT_TRUE(SortedKeys(store).empty());
   std::vector<float> out(16), want(16);
   const uint64_t key = 3;
   store.Peek({&key, 1}, absl::MakeSpan(out));
@@ -399,7 +382,7 @@ TEST(RangeStoreTest, SteadyStateAllocatesNothing) {
     store.Peek(keys, absl::MakeSpan(values));
     store.Push(keys, values, 0.5f);
     store.FindOrCreate(keys, absl::MakeSpan(numbers));
-    store.ApplyToRows(numbers, values, 0.5f);
+    store.ApplyToRows(keys, numbers, values, 0.5f);
     store.Assign(keys, values, {});
   }
   EXPECT_EQ(allocations.load(), before);

@@ -17,6 +17,7 @@
 #include "server/range_store.h"
 #include "server/row_index.h"
 #include "tests/test_seed.h"
+#include "tests/unit/server/sorted_keys.h"
 
 namespace tandem {
 namespace {
@@ -154,7 +155,7 @@ class Rows {
       store_.CopyRow(numbers[i], row.data());
       ASSERT_EQ(row, want->second);
     }
-    std::vector<uint64_t> sorted = store_.SortedKeys();
+    std::vector<uint64_t> sorted = SortedKeys(store_);
     std::sort(sorted.begin(), sorted.end());
     keys.resize(model_.size());
     ASSERT_EQ(sorted, keys);

@@ -1,6 +1,5 @@
 // What a server makes of what the scheduler says: each task goes to the shards once and is answered
-// when all have done it, every time the scheduler asks; and a checkpoint of a shard, slice by
-// slice.
+// when all have done it, every time the scheduler asks.
 #include "server/server_core.h"
 
 #include <string>
@@ -8,8 +7,6 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/checkpoint_directory.h"
-#include "server/shard_checkpoint.h"
 #include "tests/unit/server/core_fixture.h"
 
 namespace tandem {
@@ -144,6 +141,21 @@ TEST_F(ServerCoreTest, ReportsComeBeforeTheAnswer) {
   EXPECT_EQ(effects_.to_scheduler[2].command_done().id(), 7u);
 }
 
+// A mark carries the counts of its moment; the files come later, as a task of their own.
+TEST_F(ServerCoreTest, AMarkIsAnsweredBeforeTheFilesAreWritten) {
+  Start();
+  ASSERT_EQ(Give(TheCommand(Command::MARK, 7, "out/model/step-3")).tasks.size(), 1u);
+  EXPECT_EQ(effects_.tasks[0].kind, server::ShardTask::Kind::kMark);
+  EXPECT_EQ(effects_.tasks[0].path, "out/model/step-3");
+  Give(TheCommand(Command::CHECKPOINT, 8, "out/model/step-3"));
+  ShardReport report;
+  Done(7, absl::OkStatus(), &report);
+  ASSERT_EQ(Done(7, absl::OkStatus(), &report).to_scheduler.size(), 3u);
+  EXPECT_EQ(effects_.to_scheduler[2].command_done().id(), 7u);
+  Done(8);
+  EXPECT_EQ(Done(8).to_scheduler.at(0).command_done().id(), 8u);
+}
+
 // The answer to a report is the reports before it, which went with it if it was lost.
 TEST_F(ServerCoreTest, ReportsThatWereLostAreMadeAgain) {
   Start();
@@ -170,79 +182,6 @@ TEST_F(ServerCoreTest, WhatItDoesNotKnowIsRefusedAndWhatComesTooEarlyToo) {
   Start();
   EXPECT_NE(Give(TheCommand(Command::COMMAND_UNSPECIFIED, 7)).to_scheduler[0].command_done().code(),
             0);
-}
-
-// ---- a checkpoint of one shard
-// ----------------------------------------------------------------------
-
-class ShardCheckpointTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    shard_ = *server::ShardCore::New(plan_, kSelf, kIncarnation, buffers_);
-    shard_->OnView(now_, CoreView(plan_, 1), &effects_);
-    for (server::Range* range : shard_->ranges().Owned()) {
-      for (const uint64_t key : KeysIn(*CoreView(plan_, 1), plan_, range->id(), 20)) {
-        if (!range->table().plan->dense) range->store().Assign({&key, 1}, {{1.0f, 2.0f}}, {});
-      }
-    }
-  }
-  std::string Whole(const server::ShardCheckpoint::File& file) {
-    server::ShardCheckpoint::File copy = file;
-    return copy.encoder.Finish();
-  }
-
-  static constexpr EndpointId kSelf = {Role::kServer, 0, 0};
-  const job::ResolvedJob plan_ = CorePlan("kind: BSP", 2, 2);
-  HeapBufferSource buffers_;
-  absl::Time now_ = absl::UnixEpoch();
-  std::unique_ptr<server::ShardCore> shard_;
-  server::ShardEffects effects_;
-};
-
-// Slices of any size give the bytes of the range as a whole.
-TEST_F(ShardCheckpointTest, SlicesMakeTheFilesOfTheRanges) {
-  std::map<std::string, std::string> want;
-  for (const server::Range* range : shard_->ranges().Owned()) {
-    const server::RangeImage image = range->Image();
-    want[server::RangeFileName(image)] = server::EncodeRange(image);
-  }
-  ASSERT_EQ(want.size(), 4u);  // of a dense table all but its rows, which are in the dense part
-  for (const size_t rows : {1, 7, 20, 1000}) {
-    server::ShardCheckpoint checkpoint(shard_.get());
-    std::map<std::string, std::string> files;
-    int steps = 0;
-    for (; !checkpoint.done(); ++steps) {
-      const auto file = checkpoint.Step(rows);
-      ASSERT_TRUE(file.ok()) << file.status();
-      if (file->has_value()) files[(*file)->name] = Whole(**file);
-    }
-    EXPECT_EQ(files, want) << rows;
-    EXPECT_EQ(steps, 2 * static_cast<int>((20 + rows - 1) / rows) + 2);  // 2: no rows in a step
-  }
-}
-
-// A range on its way is in nobody's file: the checkpoint waits until it has arrived.
-TEST_F(ShardCheckpointTest, WaitsForRangesOnTheirWay) {
-  shard_->OnView(now_, CoreView(plan_, 2, {{0, 1}}), &effects_);  // range 0 goes to server 1
-  server::ShardCheckpoint checkpoint(shard_.get());
-  EXPECT_FALSE(checkpoint.MayStep());
-  const auto nothing = checkpoint.Step(1000);
-  ASSERT_TRUE(nothing.ok() && !nothing->has_value());
-  EXPECT_FALSE(checkpoint.done());
-}
-
-// A push in the middle of a checkpoint would tear it.
-TEST_F(ShardCheckpointTest, ARangeThatChangesEndsTheCheckpoint) {
-  server::ShardCheckpoint checkpoint(shard_.get());
-  ASSERT_TRUE(checkpoint.Step(7).ok());
-  server::HeldUpdate update;
-  update.rank = 0;
-  server::Range* const range = shard_->ranges().Owned()[0];
-  ASSERT_EQ(range->Admit(absl::UnixEpoch(), 1, 0, std::move(update), false),
-            server::Range::Admission::kAdmitted);
-  const absl::Status status = checkpoint.Step(7).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("range 0 changed"));
 }
 
 }  // namespace

@@ -57,8 +57,9 @@ class ServerShellTest : public ::testing::Test {
  protected:
   void SetUp() override {
     scheduler_ = *network_->NewTransport({});
-    options_.plan = CorePlan("kind: BSP", 1, 1);
+    options_.plan = CorePlan(policy_, 1, 1);
     options_.plan.job.mutable_cluster()->set_shards_per_server(2);
+    options_.plan.job.mutable_limits()->set_held_bytes_per_shard(held_bytes_);
     options_.member.scheduler = scheduler_->address();
     options_.member.index = 0;
     options_.member.incarnation = kIncarnation;
@@ -105,6 +106,8 @@ class ServerShellTest : public ::testing::Test {
     return Control();
   }
 
+  const char* policy_ = "kind: BSP";
+  int64_t held_bytes_ = int64_t{1} << 30;
   std::shared_ptr<transport::InProcessNetwork> network_ =
       std::make_shared<transport::InProcessNetwork>();
   std::unique_ptr<transport::Transport> scheduler_;
@@ -164,82 +167,171 @@ TEST_F(ServerShellTest, AFailureThatTheSchedulerHasToldIsNotReportedBack) {
   }
 }
 
-// A checkpoint that takes long, here for a file that is a pipe without a reader, does not keep a
-// shard from telling a read that must wait whom it waits for: without that, readers give up.
-TEST_F(ServerShellTest, ReadsThatWaitAreToldSoDuringALongCheckpoint) {
-  const job::ResolvedJob& plan = options_.plan;
-  const Register registered = Await([](const Control& c) { return c.has_register_(); }).register_();
-  Control view;
-  *view.mutable_view() = CoreViewMessage(plan, 1);
-  Member* const server = view.mutable_view()->add_server();
-  server->set_incarnation(kIncarnation);
-  for (const std::string& endpoint : registered.endpoint()) server->add_endpoint(endpoint);
-  Send(view);
-  Await([](const Control& c) { return c.command_done().id() == 1; });
-
-  const std::unique_ptr<transport::Transport> worker = *network_->NewTransport({});
-  const transport::PeerId shard = *worker->Connect(registered.endpoint(0));
-  const std::shared_ptr<const RangeMap> map = CoreView(plan, 1);
-  FrameHeader header;
-  header.kind = FrameKind::kPull;
-  header.sender = EndpointId::Worker(0);
-  header.view = 1;
-  header.incarnation = 5;
-  header.request = 1;
-  header.first_step = header.step = 1;  // step 0 has not been pushed
-  SliceEntry entry;
-  entry.rows = 1;
-  ASSERT_TRUE(
-      worker
-          ->Send(shard, EncodeDataFrame(*worker, header, {&entry, 1},
-                                        BufferOf(*worker, KeysIn(*map, plan, 0, 1)), Buffer()))
-          .ok());
-  std::vector<transport::TransportEvent> events;
-  const auto waiting = [&] {
-    int count = 0;
-    for (const transport::TransportEvent& e : events) {
-      count += e.kind == transport::TransportEvent::Kind::kFrame &&
-               e.frame.header.kind == FrameKind::kWaiting;
-    }
-    return count;
-  };
-  const auto await_waiting = [&](int count) {
-    const absl::Time deadline = MonotonicNow() + absl::Minutes(1);
-    while (waiting() < count && MonotonicNow() < deadline) {
-      worker->Poll(absl::Milliseconds(10), &events);
-    }
-    return waiting() >= count;
-  };
-  EXPECT_TRUE(await_waiting(1));
-
-  const std::string folder = absl::StrCat(::testing::TempDir(), "/server_shell_test.", getpid());
-  std::filesystem::create_directories(folder);
-  server::RangeImage head;
-  head.table = "a";
-  head.begin = map->range(0).begin;
-  head.end = map->range(0).end;
-  const std::string pipe = absl::StrCat(folder, "/", server::RangeFileName(head), ".tmp");
-  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
-  Control checkpoint;
-  checkpoint.mutable_command()->set_kind(Command::CHECKPOINT);
-  checkpoint.mutable_command()->set_id(7);
-  checkpoint.mutable_command()->set_path(folder);
-  Send(checkpoint);
-  EXPECT_TRUE(await_waiting(waiting() + 3));
-  while (next_ < events_.size()) {
-    const transport::TransportEvent& event = events_[next_++];
-    if (event.kind != transport::TransportEvent::Kind::kFrame) continue;
-    const absl::StatusOr<Control> control = event.frame.ParseControl();
-    EXPECT_FALSE(control.ok() && control->command_done().id() == 7) << "the checkpoint is not over";
+// A checkpoint that takes long, here for the file of range 0, which is a pipe without a reader.
+class LongCheckpointTest : public ServerShellTest {
+ protected:
+  void SetUp() override {
+    ServerShellTest::SetUp();
+    const job::ResolvedJob& plan = options_.plan;
+    const Register registered =
+        Await([](const Control& c) { return c.has_register_(); }).register_();
+    Control view;
+    *view.mutable_view() = CoreViewMessage(plan, 1);
+    Member* const server = view.mutable_view()->add_server();
+    server->set_incarnation(kIncarnation);
+    for (const std::string& endpoint : registered.endpoint()) server->add_endpoint(endpoint);
+    Send(view);
+    AwaitDone(1);
+    worker_ = *network_->NewTransport({});
+    shard_ = *worker_->Connect(registered.endpoint(0));
+    map_ = CoreView(plan, 1);
+    std::filesystem::create_directories(folder_);
+    server::RangeImage head;
+    head.table = "a";
+    head.begin = map_->range(0).begin;
+    head.end = map_->range(0).end;
+    pipe_ = absl::StrCat(folder_, "/", server::RangeFileName(head), ".tmp");
+    ASSERT_EQ(mkfifo(pipe_.c_str(), 0600), 0);
+  }
+  void TearDown() override {
+    const int both_ends = open(pipe_.c_str(), O_RDWR);
+    ServerShellTest::TearDown();
+    close(both_ends);
+    std::filesystem::remove_all(folder_);
   }
 
-  const int both_ends = open(pipe.c_str(), O_RDWR);
+  void Command(tandem::Command::Kind kind, uint64_t id) {
+    Control control;
+    control.mutable_command()->set_kind(kind);
+    control.mutable_command()->set_id(id);
+    control.mutable_command()->set_path(folder_);
+    control.mutable_command()->set_may_fail(kind == tandem::Command::MARK);
+    Send(control);
+  }
+  CommandDone AwaitDone(uint64_t id) {
+    return Await([id](const Control& c) { return c.command_done().id() == id; }).command_done();
+  }
+  bool IsDone(uint64_t id) {
+    while (next_ < events_.size()) {
+      const transport::TransportEvent& event = events_[next_++];
+      if (event.kind != transport::TransportEvent::Kind::kFrame) continue;
+      const absl::StatusOr<Control> control = event.frame.ParseControl();
+      if (control.ok() && control->command_done().id() == id) return true;
+    }
+    return false;
+  }
+  // Worker 0 pulls (kPull) or pushes (kPush) the first row of a range.
+  void SendRow(FrameKind kind, uint32_t range, int64_t step) {
+    FrameHeader header;
+    header.kind = kind;
+    header.sender = EndpointId::Worker(0);
+    header.view = 1;
+    header.incarnation = 5;
+    header.request = ++request_;
+    header.first_step = header.step = step;
+    header.group = static_cast<uint16_t>(options_.plan.tables[map_->range(range).table].group);
+    SliceEntry entry;
+    entry.range = range;
+    entry.rows = 1;
+    std::vector<float> values;
+    if (kind == FrameKind::kPush) {
+      header.samples = 1;
+      values.assign(static_cast<size_t>(options_.plan.tables[map_->range(range).table].dim), 1.0f);
+      entry.row_floats = static_cast<uint32_t>(values.size());
+    }
+    ASSERT_TRUE(worker_
+                    ->Send(shard_, EncodeDataFrame(
+                                       *worker_, header, {&entry, 1},
+                                       BufferOf(*worker_, KeysIn(*map_, options_.plan, range, 1)),
+                                       BufferOf(*worker_, values)))
+                    .ok());
+  }
+  int Came(FrameKind kind) const {
+    int count = 0;
+    for (const transport::TransportEvent& e : came_) {
+      count += e.kind == transport::TransportEvent::Kind::kFrame && e.frame.header.kind == kind;
+    }
+    return count;
+  }
+  bool AwaitFrames(FrameKind kind, int count) {
+    const absl::Time deadline = MonotonicNow() + absl::Minutes(1);
+    while (Came(kind) < count && MonotonicNow() < deadline) {
+      worker_->Poll(absl::Milliseconds(10), &came_);
+    }
+    return Came(kind) >= count;
+  }
+
+  const std::string folder_ = absl::StrCat(::testing::TempDir(), "/server_shell_test.", getpid());
+  std::string pipe_;
+  std::unique_ptr<transport::Transport> worker_;
+  transport::PeerId shard_ = 0;
+  std::shared_ptr<const RangeMap> map_;
+  uint64_t request_ = 0;
+  std::vector<transport::TransportEvent> came_;  // to the worker
+};
+
+// While a file is written, the shard sends WAITING messages, without which readers give up, and
+// acknowledges pushes. It answers CHECKPOINT when the files are written or have failed.
+TEST_F(LongCheckpointTest, TrainingGoesOn) {
+  SendRow(FrameKind::kPull, 0, /*step=*/1);  // step 0 has not been pushed
+  EXPECT_TRUE(AwaitFrames(FrameKind::kWaiting, 1));
+  Command(tandem::Command::MARK, 6);
+  Await([](const Control& c) { return c.has_shard_report(); });
+  EXPECT_EQ(AwaitDone(6).code(), 0);
+  Command(tandem::Command::CHECKPOINT, 7);
+  EXPECT_TRUE(AwaitFrames(FrameKind::kWaiting, Came(FrameKind::kWaiting) + 2));
+  SendRow(FrameKind::kPush, 0, /*step=*/0);
+  EXPECT_TRUE(AwaitFrames(FrameKind::kAck, 1));
+  EXPECT_TRUE(AwaitFrames(FrameKind::kRows, 1));
+  EXPECT_FALSE(IsDone(7)) << "the checkpoint is not over";
+  const int both_ends = open(pipe_.c_str(), O_RDWR);
   ASSERT_GE(both_ends, 0);
-  const CommandDone done =
-      Await([](const Control& c) { return c.command_done().id() == 7; }).command_done();
-  EXPECT_NE(done.code(), 0) << "a pipe cannot be flushed";
+  EXPECT_NE(AwaitDone(7).code(), 0) << "a pipe cannot be flushed";
   close(both_ends);
-  std::filesystem::remove_all(folder);
+  Command(tandem::Command::CHECKPOINT, 8);
+  EXPECT_NE(AwaitDone(8).code(), 0) << "asked again";
+}
+
+// The next mark ends it.
+TEST_F(LongCheckpointTest, TheNextOneReplacesIt) {
+  Command(tandem::Command::MARK, 6);
+  Command(tandem::Command::CHECKPOINT, 7);
+  EXPECT_EQ(AwaitDone(6).code(), 0);
+  Command(tandem::Command::MARK, 8);
+  EXPECT_EQ(AwaitDone(7).code(), static_cast<int>(absl::StatusCode::kCancelled));
+  EXPECT_EQ(AwaitDone(8).code(), 0);
+}
+
+class LittleMemoryTest : public LongCheckpointTest {
+ protected:
+  LittleMemoryTest() {
+    policy_ = "kind: SSP bound: 3";  // holds nothing
+    held_bytes_ = 1;
+  }
+};
+
+// Rows that change before they are written take memory. Training does not wait for the disk, so the
+// checkpoint ends when they need too much and the file that is being written has ended.
+TEST_F(LittleMemoryTest, ACheckpointWhoseRowsNeedTooMuchMemoryEnds) {
+  const uint32_t last = static_cast<uint32_t>(map_->ranges().size()) - 1;  // written last
+  SendRow(FrameKind::kPush, last, 0);
+  EXPECT_TRUE(AwaitFrames(FrameKind::kAck, 1));
+  Command(tandem::Command::MARK, 6);
+  Command(tandem::Command::CHECKPOINT, 7);
+  EXPECT_EQ(AwaitDone(6).code(), 0);
+  SendRow(FrameKind::kPush, last, 1);
+  EXPECT_TRUE(AwaitFrames(FrameKind::kAck, 2));
+  SendRow(FrameKind::kPull, 0, /*step=*/9);          // the shard sends a WAITING each second,
+  EXPECT_TRUE(AwaitFrames(FrameKind::kWaiting, 2));  // ... and checks the memory then
+  EXPECT_FALSE(IsDone(7));
+  const int both_ends = open(pipe_.c_str(), O_RDWR);
+  ASSERT_GE(both_ends, 0);
+  const CommandDone done = AwaitDone(7);
+  EXPECT_EQ(done.code(), static_cast<int>(absl::StatusCode::kResourceExhausted));
+  EXPECT_NE(done.message().find("limits.held_bytes_per_shard allows 1"), std::string::npos);
+  SendRow(FrameKind::kPush, last, 2);
+  EXPECT_TRUE(AwaitFrames(FrameKind::kAck, 3));
+  close(both_ends);
 }
 
 }  // namespace

@@ -483,6 +483,29 @@ TEST_F(ShardCoreTest, EvaluationCreatesNoRow) {
   EXPECT_EQ(shard_->ranges().Owned()[0]->store().size(), 0);
 }
 
+// Such a process belongs to an earlier attempt, and was stopped for a while.
+TEST_F(ShardCoreTest, FramesOfAnotherProcessOfTheRankChangeNothing) {
+  Start("kind: ASP");
+  View view = CoreViewMessage(plan_, 1);
+  for (int rank = 0; rank < plan_.workers(); ++rank) {
+    view.add_worker()->set_incarnation(Header(FrameKind::kPush, rank, 0).incarnation);
+  }
+  map_ = *RangeMap::FromView(view, plan_.sizes());
+  shard_ = NewShard(kServer0);
+  shard_->OnView(now_, map_, &effects_);
+  for (const FrameKind kind : {FrameKind::kPush, FrameKind::kPull}) {
+    FrameHeader other = Header(kind, 0, 0);
+    other.incarnation = 1234;
+    const bool push = kind == FrameKind::kPush;
+    EXPECT_TRUE(
+        Give(Data(other, 0, {keys_[0]}, push ? std::vector<float>{1, 1} : std::vector<float>()))
+            .empty());
+    EXPECT_THAT(effects_.log.back(), HasSubstr("another process is worker 0"));
+  }
+  EXPECT_EQ(Give(Push(0, 0, 1.0f))[0].entry_count, 0u) << "the worker itself is welcome";
+  EXPECT_THAT(Row(), ElementsAre(0.0f, 0.0f));
+}
+
 TEST_F(ShardCoreTest, AgainstTheProtocol) {
   Start("kind: BSP");
   Give(Push(0, 0, 1.0f));

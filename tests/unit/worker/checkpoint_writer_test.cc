@@ -1,7 +1,6 @@
 #include "worker/checkpoint_writer.h"
 
-#include "server/manifest.h"
-
+#include "absl/strings/str_cat.h"
 #include "tests/unit/worker/trainer_fixture.h"
 
 namespace tandem {
@@ -13,7 +12,15 @@ class CheckpointWriterTest : public TrainerMachineTest {
     Make("kind: ASP", synchroniser, rank, more);
     checkpoint_writer_ = std::make_unique<worker::CheckpointWriter>(*context_, *synchroniser_,
                                                                     worker::CheckpointId::kFinal);
-    checkpoint_writer_->Begin("checkpoint", "model", 12, 0, TrainPosition());
+    checkpoint_writer_->Begin("checkpoint", "model", 12, TrainPosition());
+  }
+  // The scheduler releases the mark and names the folder.
+  void ReleaseMark(const std::string& name, int64_t max_value = 0) {
+    BarrierRelease release;
+    release.set_name("mark " + name);
+    release.set_max_value(max_value);
+    release.set_path("model/folder");
+    context_->barriers.OnRelease(release);
   }
   template <typename Task>
   Task TakeTask() {
@@ -28,80 +35,71 @@ class CheckpointWriterTest : public TrainerMachineTest {
 TEST_F(CheckpointWriterTest, RankZeroWritesBetweenTwoBarriersAndCommits) {
   Begin("ALLREDUCE", 0);
   EXPECT_FALSE(checkpoint_writer_->Advance(now_, &effects_));
-  ASSERT_EQ(Entries().at(0).action(), BarrierEnter::LAST_CHECKPOINT);
+  const BarrierEnter mark = Entries().at(0);
+  ASSERT_EQ(mark.action(), BarrierEnter::LAST_CHECKPOINT);
+  EXPECT_EQ(mark.path(), "model");
+  EXPECT_EQ(mark.value(), 12);
   EXPECT_TRUE(effects_.tasks.empty());
-  Release("ready to checkpoint");
+  EXPECT_TRUE(checkpoint_writer_->marks());
+  ReleaseMark("checkpoint", 12);
   EXPECT_FALSE(checkpoint_writer_->Advance(now_, &effects_));
+  EXPECT_FALSE(checkpoint_writer_->marks());
   const auto write = TakeTask<worker::WriteDenseTask>();
-  EXPECT_EQ(*write.directory, server::CheckpointFolder("model", 0, 12, 0));
+  EXPECT_EQ(*write.directory, "model/folder");
   EXPECT_EQ(*write.bytes, dense_->EncodeFile());
-  EXPECT_TRUE(Entries().empty()) << "servers write when the dense part is there";
+  dense_->values()[0] += 1;
+  EXPECT_NE(*write.bytes, dense_->EncodeFile()) << "a copy";
+  EXPECT_TRUE(Entries().empty()) << "the dense part is not on the disk";
   checkpoint_writer_->OnTaskDone(absl::OkStatus());
   EXPECT_FALSE(checkpoint_writer_->Advance(now_, &effects_));
   const BarrierEnter entry = Entries().at(0);
   EXPECT_EQ(entry.action(), BarrierEnter::CHECKPOINT);
-  EXPECT_EQ(entry.path(), server::CheckpointFolder("model", 0, 12, 0));
+  EXPECT_EQ(entry.path(), "model/folder");
   Release("checkpoint");
   EXPECT_FALSE(checkpoint_writer_->Advance(now_, &effects_));
-  EXPECT_EQ(*TakeTask<worker::CommitCheckpointTask>().directory,
-            server::CheckpointFolder("model", 0, 12, 0));
-  EXPECT_TRUE(checkpoint_writer_->holds());
+  EXPECT_EQ(*TakeTask<worker::CommitCheckpointTask>().directory, "model/folder");
+  EXPECT_TRUE(checkpoint_writer_->holds()) << "nothing follows";
   checkpoint_writer_->OnTaskDone(absl::OkStatus());
   EXPECT_TRUE(checkpoint_writer_->Advance(now_, &effects_));
   EXPECT_FALSE(checkpoint_writer_->holds());
 }
 
-// It is told apart from the last checkpoint, which may be at the same step, and no checkpoint that
-// was asked for is made beside it.
-TEST_F(CheckpointWriterTest, TheBestModelHasAFolderOfItsOwn) {
+// No checkpoint that was asked for is made beside it.
+TEST_F(CheckpointWriterTest, TheBestModelPausesOthersAndMustBeWritten) {
   Make("kind: ASP", "ALLREDUCE", 0);
   checkpoint_writer_ = std::make_unique<worker::CheckpointWriter>(*context_, *synchroniser_,
                                                                   worker::CheckpointId::kBest);
-  checkpoint_writer_->Begin("best", "model", 12, 0, TrainPosition());
+  checkpoint_writer_->Begin("best", "model", 12, TrainPosition());
   checkpoint_writer_->Advance(now_, &effects_);
   EXPECT_EQ(Entries().at(0).action(), BarrierEnter::PAUSE_CHECKPOINTS);
-  Release("ready to best");
+  ReleaseMark("best");
   checkpoint_writer_->Advance(now_, &effects_);
-  EXPECT_EQ(*TakeTask<worker::WriteDenseTask>().directory,
-            server::CheckpointFolder("model", 0, 12, 0) + ".best");
+  TakeTask<worker::WriteDenseTask>();
   checkpoint_writer_->OnTaskDone(absl::UnavailableError("disk full"));
   EXPECT_EQ(context_->failure.message(), "disk full") << "the job is for this";
 }
 
-TEST_F(CheckpointWriterTest, OthersOnlyMeet) {
-  Begin("SERVERS", 1);
-  Release("ready to checkpoint");
-  checkpoint_writer_->Advance(now_, &effects_);
-  Release("ready to checkpoint");
-  checkpoint_writer_->Advance(now_, &effects_);
-  Release("checkpoint");
-  EXPECT_TRUE(checkpoint_writer_->Advance(now_, &effects_));
-  EXPECT_TRUE(effects_.tasks.empty());
-  EXPECT_TRUE(Sent(FrameKind::kPull).empty());
-}
-
-TEST_F(CheckpointWriterTest, ParametersOnServersAreReadBackWithTheirSlots) {
-  Begin("SERVERS", 0);
-  checkpoint_writer_->Advance(now_, &effects_);
-  Release("ready to checkpoint");
-  checkpoint_writer_->Advance(now_, &effects_);
-  ASSERT_EQ(Sent(FrameKind::kPull).size(), 1u);
-  EXPECT_EQ(Sent(FrameKind::kPull)[0].header.flags, kFlagEvaluate | kFlagWithSlots);
-  EXPECT_TRUE(effects_.tasks.empty());
-  AnswerAll();
-  for (const client::ClientCore::Completion& c : TakeCompletions()) {
-    EXPECT_TRUE(checkpoint_writer_->OnCompletion(c.request));
-    EXPECT_FALSE(checkpoint_writer_->OnCompletion(c.request)) << "once";
+// Servers write what they have, so the workers have nothing to do between the barriers.
+TEST_F(CheckpointWriterTest, WithoutAStateOfItsOwnAWorkerOnlyEntersBarriers) {
+  for (const int rank : {0, 1}) {
+    Begin("SERVERS", rank);
+    checkpoint_writer_->Advance(now_, &effects_);
+    ReleaseMark("checkpoint");
+    checkpoint_writer_->Advance(now_, &effects_);
+    EXPECT_TRUE(effects_.tasks.empty());
+    EXPECT_TRUE(Sent(FrameKind::kPull).empty());
+    Release("checkpoint");
+    EXPECT_EQ(checkpoint_writer_->Advance(now_, &effects_), rank == 1);
+    EXPECT_EQ(effects_.tasks.size(), rank == 0 ? 1u : 0u) << "rank 0 commits";
+    effects_.Clear();
   }
-  checkpoint_writer_->Advance(now_, &effects_);
-  TakeTask<worker::WriteDenseTask>();
 }
 
 TEST_F(CheckpointWriterTest, EveryRankGathersWhatAShardedOptimizerKeeps) {
   for (const int rank : {0, 1}) {
     Begin("ALLREDUCE sharded_optimizer: true", rank);
     checkpoint_writer_->Advance(now_, &effects_);
-    Release("ready to checkpoint");
+    ReleaseMark("checkpoint");
     checkpoint_writer_->Advance(now_, &effects_);
     EXPECT_EQ(TakeTask<worker::GatherDenseTask>().checkpoint, worker::CheckpointId::kFinal);
     checkpoint_writer_->Advance(now_, &effects_);
@@ -130,9 +128,19 @@ class RequestedCheckpointTest : public CheckpointWriterTest {
     while (checkpoint_->Advance(now_, state, &effects_)) {
     }
   }
+  // All agree, mark and write.
+  void Write(uint64_t id, int64_t step = 0) {
+    Release(absl::StrCat("plan ", id), step);
+    Run();
+    ReleaseMark(absl::StrCat("checkpoint ", id), step);
+    Run();
+    Release(absl::StrCat("checkpoint ", id), step);
+    Run();
+  }
   std::unique_ptr<worker::RequestedCheckpoint> checkpoint_;
 };
 
+// Workers that take steps together agree on one.
 TEST_F(RequestedCheckpointTest, NoStepBeginsThatOthersHaveNotAgreedTo) {
   context_->step = 5;
   EXPECT_GT(checkpoint_->HoldsFrom(), 5);
@@ -148,14 +156,50 @@ TEST_F(RequestedCheckpointTest, NoStepBeginsThatOthersHaveNotAgreedTo) {
   context_->step = 8;
   Run();
   EXPECT_TRUE(checkpoint_->holds_pushes());
-  Release("ready to checkpoint 3");
+  ReleaseMark("checkpoint 3", 8);
   Run();
+  EXPECT_GT(checkpoint_->HoldsFrom(), 8) << "training does not wait for the files";
+  EXPECT_FALSE(checkpoint_->holds_pushes());
+  EXPECT_TRUE(TakeControls().empty()) << "not written yet";
   Release("checkpoint 3");
   Run();
-  EXPECT_GT(checkpoint_->HoldsFrom(), 8);
   const std::vector<Control> answers = TakeControls();
   ASSERT_EQ(answers.size(), 1u);
   EXPECT_EQ(answers[0].command_done().id(), 3u);
+}
+
+// Other workers mark at once, each at its own step: nothing of this step leaves the worker before
+// the release, even if it is computed already.
+TEST_F(RequestedCheckpointTest, AWorkerMarksAtTheStepThatItHasNotPushed) {
+  Make("kind: ASP", "SERVERS", 1);
+  checkpoint_ = std::make_unique<worker::RequestedCheckpoint>(*context_, *synchroniser_);
+  context_->step = 5;
+  context_->PushEmptyToAll(now_, 4, 4, 0);
+  Command(3, 6);  // step 5 has begun
+  Run();
+  EXPECT_EQ(checkpoint_->HoldsFrom(), 5);
+  EXPECT_TRUE(checkpoint_->holds_pushes());
+  EXPECT_TRUE(Entries().empty()) << "earlier pushes come first";
+  AcknowledgePushes();
+  Run();
+  const std::vector<BarrierEnter> entries = Entries();
+  ASSERT_EQ(entries.size(), 1u);
+  EXPECT_EQ(entries[0].name(), "mark checkpoint 3");
+  EXPECT_EQ(entries[0].action(), BarrierEnter::MARK);
+  EXPECT_EQ(entries[0].value(), 5);
+  ReleaseMark("checkpoint 3", 700);
+  Run();
+  EXPECT_GT(checkpoint_->HoldsFrom(), 5);
+  EXPECT_FALSE(checkpoint_->holds_pushes());
+}
+
+// The updates of one step that a policy collects must all be there.
+TEST_F(RequestedCheckpointTest, StepsThatAPolicyCollectsAreCutAtOneStep) {
+  Make("kind: BACKUP_WORKERS backups: 1", "SERVERS", 1);
+  checkpoint_ = std::make_unique<worker::RequestedCheckpoint>(*context_, *synchroniser_);
+  Command(3, 6);
+  Run();
+  EXPECT_EQ(Entries().at(0).name(), "plan 3");
 }
 
 TEST_F(RequestedCheckpointTest, ACommandThatComesAgainIsAnsweredIfItIsDone) {
@@ -163,10 +207,7 @@ TEST_F(RequestedCheckpointTest, ACommandThatComesAgainIsAnsweredIfItIsDone) {
   Command(3, 0);
   Run();
   EXPECT_TRUE(TakeControls().empty()) << "not written yet";
-  for (const char* barrier : {"plan 3", "ready to checkpoint 3", "checkpoint 3"}) {
-    Release(barrier);
-    Run();
-  }
+  Write(3);
   EXPECT_EQ(TakeControls().size(), 1u);
   Command(3, 0);
   Run();
@@ -174,8 +215,8 @@ TEST_F(RequestedCheckpointTest, ACommandThatComesAgainIsAnsweredIfItIsDone) {
   EXPECT_GT(checkpoint_->HoldsFrom(), 100) << "and not taken again";
 }
 
-// What cannot be written ends the checkpoint and nothing else: the second sync round hears of it,
-// and so does whoever asked, each time.
+// A write error ends the checkpoint and nothing else. The worker reports the error at the second
+// barrier, and in each answer to the command.
 TEST_F(RequestedCheckpointTest, AFailedCheckpointIsSaidAndTheWorkerGoesOn) {
   Make("kind: ASP", "ALLREDUCE", 0);
   checkpoint_ = std::make_unique<worker::RequestedCheckpoint>(*context_, *synchroniser_);
@@ -183,7 +224,7 @@ TEST_F(RequestedCheckpointTest, AFailedCheckpointIsSaidAndTheWorkerGoesOn) {
   Run();
   Release("plan 3");
   Run();
-  Release("ready to checkpoint 3");
+  ReleaseMark("checkpoint 3");
   Run();
   TakeTask<worker::WriteDenseTask>();
   checkpoint_->saving().OnTaskDone(absl::ResourceExhaustedError("disk full"));
@@ -222,10 +263,7 @@ TEST_F(RequestedCheckpointTest, AfterACheckpointThatEndsTheJobNoStepBegins) {
   checkpoint_->OnCommand(command, 4);
   context_->step = 4;
   Run();
-  for (const char* barrier : {"plan 3", "ready to checkpoint 3", "checkpoint 3"}) {
-    Release(barrier, 4);
-    Run();
-  }
+  Write(3, 4);
   EXPECT_EQ(TakeControls().size(), 1u);
   EXPECT_EQ(checkpoint_->HoldsFrom(), 4);
   EXPECT_TRUE(checkpoint_->holds_pushes());
@@ -247,7 +285,11 @@ TEST_F(RequestedCheckpointTest, WaitsForPushesAndForTheLastSynchronisation) {
   EXPECT_TRUE(checkpoint_->holds_pushes());
 }
 
+// This needs a job whose workers agree on a step but may run out of data before it: a quorum, or a
+// policy that collects steps.
 TEST_F(RequestedCheckpointTest, AWorkerAtTheEndOfItsDataNeedNotReachTheStep) {
+  Make("kind: BACKUP_WORKERS backups: 1", "SERVERS", 1);
+  checkpoint_ = std::make_unique<worker::RequestedCheckpoint>(*context_, *synchroniser_);
   Command(1, 0);
   Run();
   Release("plan 1", 50);

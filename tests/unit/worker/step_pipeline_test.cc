@@ -66,7 +66,7 @@ class StepPipelineTest : public TrainerMachineTest {
       for (float* const gradient : gradients) std::fill_n(gradient, 2, 1.0f);
     }
     task.slot->loss_sum = 2;
-    pipeline_->OnTaskDone(now_, task, &effects_);
+    pipeline_->OnTaskDone(task);
     Run();
   }
   void Synchronise(double samples_of_all) {
@@ -174,6 +174,28 @@ TEST_F(StepPipelineTest, NoStepBeginsWhileItIsHeld) {
   EXPECT_EQ(Count<worker::ComputeTask>(), 0u);
   Run();
   EXPECT_EQ(Count<worker::ComputeTask>(), 1u);
+}
+
+// A checkpoint without this step is marked while the step is computed: nothing of the step leaves
+// the worker, or counts, before the mark is over.
+TEST_F(StepPipelineTest, AStepThatIsComputedWhileItIsHeldIsPushedLater) {
+  Begin("kind: ASP", "SERVERS");
+  Fetch(4);
+  AnswerReads();
+  const auto task = Take<worker::ComputeTask>();
+  for (const auto& gradients : task.slot->gradients) {
+    for (float* const gradient : gradients) std::fill_n(gradient, 2, 1.0f);
+  }
+  pipeline_->OnTaskDone(task);
+  Run(/*hold_from=*/0);
+  EXPECT_TRUE(Sent(FrameKind::kPush).empty());
+  EXPECT_EQ(context_->pushed, 0);
+  EXPECT_EQ(context_->epoch_rows, 0);
+  EXPECT_TRUE(effects_.steps.empty());
+  Run();
+  EXPECT_FALSE(Sent(FrameKind::kPush).empty());
+  EXPECT_EQ(context_->step, 1);
+  EXPECT_EQ(context_->epoch_rows, 4);
 }
 
 TEST_F(StepPipelineTest, AWorkerThatIsLateGoesOnAtTheOpenStepButNotBeyondACheckpoint) {
@@ -287,7 +309,8 @@ TEST_F(StepPipelineTest, ALossThatIsNotFiniteFailsTheJob) {
   AnswerReads();
   const auto task = Take<worker::ComputeTask>();
   task.slot->loss_sum = std::numeric_limits<double>::infinity();
-  pipeline_->OnTaskDone(now_, task, &effects_);
+  pipeline_->OnTaskDone(task);
+  Run();
   EXPECT_THAT(context_->failure.ToString(), HasSubstr("the loss is inf at step 0"));
 }
 

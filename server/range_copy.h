@@ -1,0 +1,34 @@
+// The contents of a range at one moment, for a file or for a range move. The shard's thread makes
+// the copy. Sorting and encoding take long, so they are Image(), which another thread may call.
+//
+// Thread safety: none; one thread at a time.
+#ifndef TANDEM_SERVER_RANGE_COPY_H_
+#define TANDEM_SERVER_RANGE_COPY_H_
+
+#include <cstdint>
+#include <string>
+
+#include "server/held_updates.h"
+#include "server/range_file.h"
+#include "server/row_copies.h"
+
+namespace tandem::server {
+
+struct RangeCopy {
+  // Sorts the rows by position and encodes held updates. Frees the copies.
+  RangeImage Image() &&;
+
+  RangeImage head;            // without keys, weights, slots and held
+  uint64_t salt = 0;          // of Position()
+  uint64_t last_samples = 0;  // n of the last closed step
+  HeldQueue open, delayed;    // these share the buffers of the range
+  bool in_batches = false;    // as in EncodeHeld
+  // The memory of the policy, before and after the mean squares (Range::DecodeMemory).
+  std::string memory_before, memory_after;
+  bool has_squares = false;  // each copy ends with the row's mean squares, `dim` floats
+  RowCopies rows{0, 1};
+};
+
+}  // namespace tandem::server
+
+#endif  // TANDEM_SERVER_RANGE_COPY_H_
