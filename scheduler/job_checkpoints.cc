@@ -69,7 +69,8 @@ UserAnswer JobCheckpoints::Request(absl::Time now, const std::string& folder,
 void JobCheckpoints::Ask(absl::Time now, SchedulerEffects* effects) {
   schedule_.Begin();
   Command checkpoint = commands_.New(Command::CHECKPOINT, queue_.current());
-  checkpoint.set_hold(ending());
+  hold_ = ending();
+  checkpoint.set_hold(hold_);
   request_ = checkpoint.id();
   failure_.clear();
   step_ = -1;
@@ -89,7 +90,7 @@ Command JobCheckpoints::Mark(uint64_t run, int64_t attempt, Barrier* barrier) {
   // The final checkpoint may be at the same step.
   if (barrier->action == BarrierEnter::PAUSE_CHECKPOINTS) barrier->folder += server::kBestSuffix;
   Command mark = commands_.New(Command::MARK, barrier->folder);
-  mark.set_may_fail(barrier->action == BarrierEnter::MARK);
+  mark.set_may_fail(barrier->action == BarrierEnter::MARK && !hold_);
   return mark;
 }
 

@@ -60,7 +60,7 @@ class JobCheckpoints {
   Command Mark(uint64_t run, int64_t attempt, Barrier* barrier);
   // All workers are in the CHECKPOINT barrier. Returns the CHECKPOINT for the servers.
   Command Write(const Barrier& barrier);
-  // All workers and servers have marked a checkpoint. `record`: RunRecord at this moment.
+  // The state of the job is that of the checkpoint. `record`: RunRecord at this moment.
   void OnMark(std::string record) { record_ = std::move(record); }
   const std::string& record() const { return record_; }
   // The CHECKPOINT barrier is about to be released: the servers have written, or there was an error
@@ -90,6 +90,7 @@ class JobCheckpoints {
   CheckpointQueue queue_;
   CheckpointSchedule schedule_;
   uint64_t request_ = 0;      // number of the command that asks for the current checkpoint
+  bool hold_ = false;         // ... and workers take no step after it
   std::string record_;        // RunRecord at the last mark
   std::string failure_;       // error of the current checkpoint, or of the last one
   std::string last_failure_;  // error of the last one that has ended

@@ -55,8 +55,8 @@ SchedulerCore::SchedulerCore(const job::ResolvedJob& plan, Options options)
                    &barriers_),
       reports_(plan_, options_.times, JobLimits(plan_.job), options_.models.before),
       life_(options_.times, &members_),
-      stalls_(options_.times, JobLimits(plan_.job).stall, &members_, &barriers_, &commands_,
-              &checkpoints_.queue()),
+      stalls_(options_.times, JobLimits(plan_.job).stall, job::SumsByQuorum(plan_.job), &members_,
+              &barriers_, &commands_, &checkpoints_.queue()),
       overdue_(options_.times, JobLimits(plan_.job), &members_, &barriers_, &commands_),
       judge_(options_.times, &members_) {
   TANDEM_CHECK(plan_.workers() > 0 && plan_.servers() >= 0);
@@ -596,15 +596,18 @@ void SchedulerCore::FinishCommand(const PendingCommand& done) {
 }
 
 // Releases the barrier to the workers that have entered it. At a mark, keeps the run record as it
-// is now: no worker trains until the release, so the record fits the checkpoint. For a CHECKPOINT
-// barrier, notes how it went before the barrier is forgotten, and gives rank 0 that record.
+// is now: no worker trains until the release, so the record fits the checkpoint. In jobs with a
+// quorum, workers finish late sums after the mark and train only after the CHECKPOINT barrier, so
+// the record is made there. For a CHECKPOINT barrier, notes how it went before the barrier is
+// forgotten, and gives rank 0 the record.
 void SchedulerCore::ReleaseBarrier(const std::string& name) {
   const Barrier& barrier = barriers_.open().at(name);
   const std::vector<bool> entered = barrier.entered;
   const bool end = barrier.action == BarrierEnter::END;
   const bool checkpoints = barrier.action == BarrierEnter::CHECKPOINT;
   if (checkpoints) checkpoints_.OnBarrier(barrier);
-  if (IsMark(barrier.action)) checkpoints_.OnMark(Serialize(reports_.Record(now_)));
+  const bool makes_record = checkpoints ? job::SumsByQuorum(plan_.job) : IsMark(barrier.action);
+  if (makes_record) checkpoints_.OnMark(Serialize(reports_.Record(now_)));
   const std::string record = checkpoints ? checkpoints_.record() : "";
   Control control;
   *control.mutable_barrier_release() = barriers_.Release(name, record);

@@ -49,11 +49,10 @@ std::vector<WaitState> StallWatch::WaitStates() const {
 
 void StallWatch::AddBarrierWaits(std::vector<WaitState>* states) const {
   for (const auto& [name, barrier] : barriers_.open()) {
-    // Nobody waits for the files of a requested checkpoint.
-    if (barrier.action == BarrierEnter::CHECKPOINT && barrier.may_fail) continue;
+    if (InBackground(barrier)) continue;
     const int holds_up = HoldsUp(name, barrier);
     for (int rank = 0; holds_up >= 0 && rank < members_.workers(); ++rank) {
-      if (!barrier.entered[rank]) continue;
+      if (!barrier.entered[rank] || holds_up == IndexOf(members_.worker(rank))) continue;
       WaitState& state = (*states)[IndexOf(members_.worker(rank))];
       state.waits_for = holds_up;
       state.at_barrier = true;
@@ -62,31 +61,50 @@ void StallWatch::AddBarrierWaits(std::vector<WaitState>* states) const {
   }
 }
 
+// Whether training continues although workers are in the barrier: at the second barrier of a
+// requested checkpoint, unless workers take no step after the checkpoint.
+bool StallWatch::InBackground(const Barrier& barrier) const {
+  if (barrier.action != BarrierEnter::CHECKPOINT || !barrier.may_fail || files_hold_up_) {
+    return false;
+  }
+  return std::none_of(commands_.pending().begin(), commands_.pending().end(),
+                      [](const auto& pending) { return pending.second.command.hold(); });
+}
+
 // The node that the workers in a barrier wait for: a worker that has not entered, a server that has
-// not finished the action before the release, or a server or worker that has not finished a
-// requested checkpoint. -1: none.
+// not finished the action before the release, or a node that has not finished a requested
+// checkpoint. -1: none.
 int StallWatch::HoldsUp(const std::string& name, const Barrier& barrier) const {
+  if (checkpoints_.HoldsUp(name)) return WritesCheckpoint();
   int holds_up = -1;
   if (!barrier.complete) {
     const std::vector<int> missing = barrier.MissingRanks();
     if (!missing.empty()) holds_up = IndexOf(members_.worker(missing.front()));
   }
-  const bool after_checkpoint = checkpoints_.HoldsUp(name);
   for (const auto& [id, pending] : commands_.pending()) {
-    for (const int rank : pending.workers) {
-      const bool here = barrier.entered[static_cast<size_t>(rank)];
-      if (after_checkpoint && !here) holds_up = IndexOf(members_.worker(rank));
-    }
-    const bool writes = pending.command.kind() == Command::CHECKPOINT;
-    if (pending.barrier != name && !(after_checkpoint && writes)) continue;
+    if (pending.barrier != name) continue;
     const std::set<int> servers = pending.MissingServers();
-    if (!servers.empty()) {
-      holds_up = IndexOf(members_.server(*servers.begin()));
-    } else if (pending.barrier == name) {
-      holds_up = -1;
-    }
+    holds_up = servers.empty() ? -1 : IndexOf(members_.server(*servers.begin()));
   }
   return holds_up;
+}
+
+// The node for which the requested checkpoint waits: a server, a worker that has not written its
+// part, or worker 0, which commits. -1: none.
+int StallWatch::WritesCheckpoint() const {
+  int writes = -1;
+  for (const auto& [id, pending] : commands_.pending()) {
+    if (pending.command.kind() != Command::CHECKPOINT) continue;
+    const std::set<int> servers = pending.MissingServers();
+    if (!servers.empty()) return IndexOf(members_.server(*servers.begin()));
+    if (!pending.workers.empty()) writes = IndexOf(members_.worker(*pending.workers.begin()));
+  }
+  for (const auto& [name, barrier] : barriers_.open()) {
+    if (barrier.action != BarrierEnter::CHECKPOINT || barrier.complete) continue;
+    const std::vector<int> missing = barrier.MissingRanks();
+    if (!missing.empty()) writes = IndexOf(members_.worker(missing.front()));
+  }
+  return writes;
 }
 
 std::string StallWatch::Describe(absl::Time now, const StalledRoot& stalled) const {

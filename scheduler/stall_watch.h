@@ -22,11 +22,13 @@ namespace tandem::scheduler {
 class StallWatch {
  public:
   // All pointers outlive the watch. `limit`: the timeout; a stall that lasts this long ends the
-  // job.
-  StallWatch(const SchedulerTimes& times, absl::Duration limit, Membership* members,
-             const Barriers* barriers, const Commands* commands, const CheckpointQueue* checkpoints)
+  // job. `files_hold_up`: training waits for the files of each checkpoint (a quorum).
+  StallWatch(const SchedulerTimes& times, absl::Duration limit, bool files_hold_up,
+             Membership* members, const Barriers* barriers, const Commands* commands,
+             const CheckpointQueue* checkpoints)
       : times_(times),
         limit_(limit),
+        files_hold_up_(files_hold_up),
         members_(*members),
         barriers_(*barriers),
         commands_(*commands),
@@ -40,12 +42,15 @@ class StallWatch {
 
  private:
   void AddBarrierWaits(std::vector<WaitState>* states) const;
+  bool InBackground(const Barrier& barrier) const;
   int HoldsUp(const std::string& name, const Barrier& barrier) const;
+  int WritesCheckpoint() const;
   std::string Describe(absl::Time now, const StalledRoot& stalled) const;
   int IndexOf(const Node* node) const;
 
   const SchedulerTimes times_;
   const absl::Duration limit_;
+  const bool files_hold_up_;
   Membership& members_;
   const Barriers& barriers_;
   const Commands& commands_;

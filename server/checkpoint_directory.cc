@@ -259,13 +259,35 @@ void RemoveCheckpoint(const std::string& folder) {
   fs::remove_all(folder, ignored);
 }
 
+// Tells which checkpoints are damaged: the attempt has passed over them when it resumed.
+class PassedOver {
+ public:
+  PassedOver(const fs::path& model_folder, const CheckpointHead& head) : attempt_(head.attempt) {
+    if (head.resumed_from.empty()) return;
+    from_ = (model_folder / head.resumed_from).string();
+    if (auto manifest = ReadManifest(from_); manifest.ok()) manifest_ = *std::move(manifest);
+  }
+  bool Has(const Manifest& manifest, const std::string& folder) const {
+    return manifest_.has_value() && manifest.attempt < attempt_ &&
+           IsNewer(manifest, folder, *manifest_, from_);
+  }
+
+ private:
+  const int64_t attempt_;
+  std::string from_;
+  absl::optional<Manifest> manifest_;  // none: nothing is known
+};
+
 // The newest checkpoint of the run with Manifest::best. LATEST has to name it.
-absl::optional<std::string> BestCheckpoint(const fs::path& model_folder, uint64_t run) {
+absl::optional<std::string> BestCheckpoint(const fs::path& model_folder,
+                                           const CheckpointHead& head) {
+  const PassedOver passed_over(model_folder, head);
   absl::optional<std::string> best;
   Manifest newest;
   for (const std::string& folder : CheckpointFoldersIn(model_folder)) {
     const absl::StatusOr<Manifest> manifest = ReadManifest(folder);
-    if (!manifest.ok() || manifest->run != run || !manifest->best) continue;
+    if (!manifest.ok() || manifest->run != head.run || !manifest->best) continue;
+    if (passed_over.Has(*manifest, folder)) continue;
     if (best.has_value() && !IsNewer(*manifest, folder, newest, *best)) continue;
     best = folder;
     newest = *manifest;
@@ -274,7 +296,7 @@ absl::optional<std::string> BestCheckpoint(const fs::path& model_folder, uint64_
 }
 
 // Removes the other checkpoints in the model folder. Keeps `checkpoint`, the one named `latest`,
-// and the head.keep - 1 newest others of the run.
+// and the head.keep - 1 newest others of the run that are not damaged.
 void RemoveOtherCheckpoints(const std::string& checkpoint, const CheckpointHead& head,
                             const fs::path& latest) {
   struct Older {
@@ -282,10 +304,12 @@ void RemoveOtherCheckpoints(const std::string& checkpoint, const CheckpointHead&
     std::string folder;
   };
   std::vector<Older> older;
-  for (const std::string& folder : CheckpointFoldersIn(fs::path(checkpoint).parent_path())) {
+  const fs::path model_folder = fs::path(checkpoint).parent_path();
+  const PassedOver passed_over(model_folder, head);
+  for (const std::string& folder : CheckpointFoldersIn(model_folder)) {
     if (fs::path(folder) == fs::path(checkpoint) || fs::path(folder).filename() == latest) continue;
     absl::StatusOr<Manifest> manifest = ReadManifest(folder);
-    if (manifest.ok() && manifest->run == head.run) {
+    if (manifest.ok() && manifest->run == head.run && !passed_over.Has(*manifest, folder)) {
       older.push_back({*std::move(manifest), folder});
     } else if (!absl::IsUnavailable(manifest.status())) {  // UNAVAILABLE: only the disk has failed
       RemoveCheckpoint(folder);
@@ -294,16 +318,6 @@ void RemoveOtherCheckpoints(const std::string& checkpoint, const CheckpointHead&
   std::sort(older.begin(), older.end(), [](const Older& a, const Older& b) {
     return IsNewer(a.manifest, a.folder, b.manifest, b.folder);
   });
-  const auto from = std::find_if(older.begin(), older.end(), [&](const Older& one) {
-    return fs::path(one.folder).filename() == head.resumed_from;
-  });
-  if (from != older.end()) {
-    const auto damaged = std::stable_partition(older.begin(), from, [&](const Older& one) {
-      return one.manifest.attempt == head.attempt;
-    });
-    for (auto one = damaged; one != from; ++one) RemoveCheckpoint(one->folder);
-    older.erase(damaged, from);
-  }
   const auto keep = static_cast<size_t>(std::max(head.keep, 1)) - 1;
   for (size_t i = keep; i < older.size(); ++i) RemoveCheckpoint(older[i].folder);
 }
@@ -370,7 +384,7 @@ absl::Status CommitCheckpoint(const std::string& checkpoint, const job::Resolved
   const fs::path folder = fs::path(checkpoint).parent_path();
   const bool may_have_best = plan.job.train().has_keep_best();
   const fs::path latest =
-      fs::path(may_have_best ? BestCheckpoint(folder, head.run).value_or(checkpoint) : checkpoint)
+      fs::path(may_have_best ? BestCheckpoint(folder, head).value_or(checkpoint) : checkpoint)
           .filename();
   const absl::Status named =
       WriteFileAtomically((folder / kLatest).string(), latest.string() + "\n");

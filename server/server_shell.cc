@@ -40,7 +40,7 @@ constexpr int kFirstTracedServer = 1'000'000;
 // Bytes of rows that a shard copies for a checkpoint between frames: about a millisecond.
 constexpr size_t kBytesPerSlice = size_t{1} << 20;
 // Most range files of a shard that are being written or wait for the file thread. With so many the
-// shard copies no further slices, so at most these ranges are in memory twice.
+// shard copies no further slices. So at most these copies are in memory, and one encoded file.
 constexpr int kMostFiles = 2;
 
 // A queue of work for one thread. Any thread adds.
@@ -353,8 +353,8 @@ class ShardThread {
       const absl::Status written = CatchExceptions([&] {
         if (*given_up) return absl::CancelledError("given up");
         TANDEM_RETURN_IF_ERROR(MakeFolder(folder));
-        return WriteFileAtomically(absl::StrCat(folder, "/", whole->name),
-                                   EncodeRange(std::move(*whole->copy).Image()));
+        const std::string bytes = EncodeRange(std::move(*whole->copy).Image());
+        return WriteFileAtomically(absl::StrCat(folder, "/", whole->name), bytes);
       });
       Post([this, mark, written] { OnWritten(mark, written); });
     });

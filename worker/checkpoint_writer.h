@@ -51,11 +51,16 @@ class CheckpointWriter {
   bool in_progress() const { return stage_ != Stage::kIdle; }
   // This worker pushes nothing and takes no step.
   bool holds() const { return in_progress() && (waits_ || stage_ <= Stage::kWrite); }
-  // This worker is at the mark, and the scheduler needs its position.
-  bool marks() const { return stage_ == Stage::kMark; }
+  // The scheduler may make the run record, so this worker's reports carry its position: at the
+  // mark, and in jobs with a quorum, whose sums are finished later, until the end.
+  bool reports_position() const {
+    return stage_ == Stage::kMark || (in_progress() && synchroniser_.EndsEpochs());
+  }
   // All workers have marked the checkpoint.
   bool marked() const { return stage_ > Stage::kMark; }
   const TrainPosition& position() const { return position_; }
+  // Something is being copied or written.
+  bool writes() const { return tasks_ > 0; }
   // Why the last checkpoint failed; empty: the checkpoint was written.
   const std::string& failure() const { return failure_; }
 

@@ -123,6 +123,11 @@ void TrainerCore::OnLost(absl::Time now, EndpointId peer, absl::string_view why)
 
 void TrainerCore::OnTick(absl::Time now, TrainerEffects* effects) {
   context_.client.OnTick(now);
+  // A checkpoint has no timeout: to write is progress.
+  for (const CheckpointWriter* writer :
+       {&requested_checkpoint_.saving(), &best_checkpoint_, &final_checkpoint_}) {
+    if (writer->writes()) ++context_.progress;
+  }
   if (started_ && !finished() && now >= next_report_) {
     SendReport(now, false);
     context_.report.BeginInterval();
@@ -443,7 +448,7 @@ bool TrainerCore::CheckpointIsNear() {
 const CheckpointWriter* TrainerCore::Marking() const {
   for (const CheckpointWriter* saving :
        {&requested_checkpoint_.saving(), &best_checkpoint_, &final_checkpoint_}) {
-    if (saving->marks()) return saving;
+    if (saving->reports_position()) return saving;
   }
   return nullptr;
 }

@@ -232,8 +232,8 @@ TEST_F(PartsTest, AStallIsNamedByWhomBeatsWaitFor) {
   scheduler::Barriers barriers(2);
   scheduler::Commands commands;
   scheduler::CheckpointQueue checkpoints;
-  scheduler::StallWatch stalls(times_, absl::Seconds(60), &members_, &barriers, &commands,
-                               &checkpoints);
+  scheduler::StallWatch stalls(times_, absl::Seconds(60), /*files_hold_up=*/false, &members_,
+                               &barriers, &commands, &checkpoints);
   AllMove(0);
   Beat victim, root;
   victim.set_activity("waits for server 0");  // not what the scheduler goes by

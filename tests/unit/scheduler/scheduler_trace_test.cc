@@ -122,7 +122,8 @@ std::string Describe(const Control& control) {
       return absl::StrCat(Command::Kind_Name(control.command().kind()),
                           control.command().path().empty() ? "" : " ", control.command().path(),
                           control.command().hold() ? ", then hold" : "",
-                          control.command().abandon() ? ", abandon" : "");
+                          control.command().abandon() ? ", abandon" : "",
+                          control.command().may_fail() ? ", may fail" : "");
     case Control::kBarrierRelease:
       return absl::StrCat("release \"", control.barrier_release().name(), "\" max ",
                           control.barrier_release().max_value(),

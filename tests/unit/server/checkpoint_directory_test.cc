@@ -418,6 +418,12 @@ TEST_F(CheckpointDirectoryTest, TheBestCheckpointStaysAndIsTheLatest) {
   Checkpoint(table, Head(7, 60, 2));
   EXPECT_TRUE(latest().best) << "of the same step";
   EXPECT_FALSE(fs::exists(server::CheckpointFolder(folder_, 7, 20, 0) + server::kBestSuffix));
+  // A later attempt has passed over the best one, because it is damaged.
+  server::CheckpointHead resumed = Head(7, 65, 2, 1);
+  resumed.resumed_from = fs::path(Folder(7, 50)).filename().string();
+  Checkpoint(table, resumed);
+  EXPECT_EQ(latest().step, 65);
+  EXPECT_FALSE(fs::exists(server::CheckpointFolder(folder_, 7, 60, 0) + server::kBestSuffix));
   // A run that does not care replaces that of one that did.
   plan_.job.mutable_train()->clear_keep_best();
   Checkpoint(table, Head(8, 5, 2));

@@ -200,12 +200,13 @@ class LongCheckpointTest : public ServerShellTest {
     std::filesystem::remove_all(folder_);
   }
 
-  void Command(tandem::Command::Kind kind, uint64_t id) {
+  void Command(tandem::Command::Kind kind, uint64_t id, bool abandon = false) {
     Control control;
     control.mutable_command()->set_kind(kind);
     control.mutable_command()->set_id(id);
     control.mutable_command()->set_path(folder_);
     control.mutable_command()->set_may_fail(kind == tandem::Command::MARK);
+    control.mutable_command()->set_abandon(abandon);
     Send(control);
   }
   CommandDone AwaitDone(uint64_t id) {
@@ -300,6 +301,21 @@ TEST_F(LongCheckpointTest, TheNextOneReplacesIt) {
   Command(tandem::Command::MARK, 8);
   EXPECT_EQ(AwaitDone(7).code(), static_cast<int>(absl::StatusCode::kCancelled));
   EXPECT_EQ(AwaitDone(8).code(), 0);
+}
+
+TEST_F(LongCheckpointTest, AnAbandonedOneWritesNoMoreFiles) {
+  Command(tandem::Command::MARK, 6);
+  EXPECT_EQ(AwaitDone(6).code(), 0);
+  Command(tandem::Command::CHECKPOINT, 7, /*abandon=*/true);
+  SendRow(FrameKind::kPull, 0, /*step=*/1);  // step 0 has not been pushed
+  EXPECT_TRUE(AwaitFrames(FrameKind::kWaiting, 2)) << "the shard has done the command";
+  const int both_ends = open(pipe_.c_str(), O_RDWR);
+  ASSERT_GE(both_ends, 0);
+  EXPECT_EQ(AwaitDone(7).code(), static_cast<int>(absl::StatusCode::kCancelled));
+  for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
+    EXPECT_NE(entry.path().extension(), ".range") << entry.path();
+  }
+  close(both_ends);
 }
 
 class LittleMemoryTest : public LongCheckpointTest {

@@ -40,10 +40,10 @@ TEST_F(CheckpointWriterTest, RankZeroWritesBetweenTwoBarriersAndCommits) {
   EXPECT_EQ(mark.path(), "model");
   EXPECT_EQ(mark.value(), 12);
   EXPECT_TRUE(effects_.tasks.empty());
-  EXPECT_TRUE(checkpoint_writer_->marks());
+  EXPECT_TRUE(checkpoint_writer_->reports_position());
   ReleaseMark("checkpoint", 12);
   EXPECT_FALSE(checkpoint_writer_->Advance(now_, &effects_));
-  EXPECT_FALSE(checkpoint_writer_->marks());
+  EXPECT_FALSE(checkpoint_writer_->reports_position());
   const auto write = TakeTask<worker::WriteDenseTask>();
   EXPECT_EQ(*write.directory, "model/folder");
   EXPECT_EQ(*write.bytes, dense_->EncodeFile());
