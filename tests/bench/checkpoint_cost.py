@@ -48,7 +48,7 @@ class Sides:
     def run(self, every):
         shutil.rmtree(self.out, ignore_errors=True)
         before = cpu_seconds()
-        command = [f"{self.args.build}/bin/tandem", "run", "configs/dlrm_bench.textproto", "--out", str(self.out), "--trace",
+        command = [f"{self.args.build}/bin/tandem", "run", "configs/dlrm_bench.textproto", "--out", str(self.out), "--trace", str(self.args.steps),
                    "--set", f'data.train=["{self.args.data}/train.tsv"]', "--set", "train.epochs=1000",
                    "--set", f"train.max_steps={self.args.steps}", "--set", f"checkpoint.every_seconds={every}"]
         for setting in self.args.settings:
