@@ -125,6 +125,11 @@ std::vector<Children::Exit> Children::Reap() {
   return exits;
 }
 
+bool Children::IsRunning(const std::string& name) const {
+  return std::any_of(running_.begin(), running_.end(),
+                     [&name](const Child& child) { return child.name == name; });
+}
+
 void Children::Signal(int signal) {
   for (const Child& child : running_) kill(child.pid, signal);
 }

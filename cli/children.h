@@ -54,6 +54,7 @@ class Children {
   void Signal(int signal);  // to all running processes
   void SignalOne(const std::string& name, int signal);
   bool running() const { return !running_.empty(); }
+  bool IsRunning(const std::string& name) const;
   // Asks all processes to end, waits up to `grace`, then kills the rest. Returns when all
   // have ended.
   std::vector<Exit> StopAll(absl::Duration grace);

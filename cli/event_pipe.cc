@@ -24,6 +24,13 @@ absl::Status EventPipe::Open() {
   return absl::OkStatus();
 }
 
+void EventPipe::Write(const nlohmann::json& event) {
+  if (!write_end_.valid()) return;
+  const std::string line = event.dump() + "\n";
+  // A pipe has room for thousands of these lines.
+  if (write(write_end_.get(), line.data(), line.size()) < 0) write_end_ = OwnedFd();
+}
+
 std::vector<nlohmann::json> EventPipe::Read(absl::Duration timeout) {
   pollfd wait = {read_end_.get(), POLLIN, 0};
   poll(&wait, 1, static_cast<int>(absl::ToInt64Milliseconds(timeout)));

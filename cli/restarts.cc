@@ -10,7 +10,6 @@
 namespace tandem::cli {
 namespace {
 
-constexpr absl::Duration kCountedFor = absl::Hours(1);
 // Two equal errors count as the same error if their steps differ by at most this. A worker prepares
 // a step while the step before ends, so its report may name either.
 constexpr int64_t kSameStep = 2;
@@ -57,17 +56,13 @@ bool Restarts::Allow(absl::Time now, const AttemptFailure& failure) {
   // A role that cannot start will not start the next time. But a process that dies while a later
   // attempt starts is one more fault like the first.
   if (!failure.began && all_.empty()) return false;
-  if (!failure.error.empty() && failure.step >= 0) {
-    const auto [last, is_new] = errors_.insert({failure.error, failure.step});
-    const int64_t apart = std::abs(failure.step - std::exchange(last->second, failure.step));
-    if (!is_new && apart <= kSameStep) {
-      why_not_ = absl::StrCat("the same error at step ", WithCommas(failure.step),
-                              " twice, so it would come again");
-      return false;
-    }
+  if (Repeats(failure.error, failure.step)) {
+    why_not_ = absl::StrCat("the same error at step ", WithCommas(failure.step),
+                            " twice, so it would come again");
+    return false;
   }
-  if (RecentOnes(now) >= most_) {
-    why_not_ = absl::StrCat("restarted ", RecentOnes(now), " times within an hour, as often as ",
+  if (const int before = RecentOnes(now) - (IsReplacing() ? 1 : 0); before >= most_) {
+    why_not_ = absl::StrCat("restarted ", before, " times within an hour, as often as ",
                             "cluster.max_restarts allows");
     return false;
   }
@@ -78,19 +73,52 @@ bool Restarts::Allow(absl::Time now, const AttemptFailure& failure) {
   return true;
 }
 
+// Notes the error. Returns whether a worker has reported it before, at about the same step.
+bool Restarts::Repeats(const std::string& error, int64_t step) {
+  if (error.empty() || step < 0) return false;
+  const auto [last, is_new] = errors_.insert({error, step});
+  const int64_t apart = std::abs(step - std::exchange(last->second, step));
+  return !is_new && apart <= kSameStep;
+}
+
 int Restarts::RecentOnes(absl::Time now) const {
   return static_cast<int>(std::count_if(
-      all_.begin(), all_.end(), [now](const One& one) { return now - one.at < kCountedFor; }));
+      all_.begin(), all_.end(), [now](const One& one) { return now - one.at < scheduler::kRestartsCountFor; }));
 }
 
 void Restarts::Begin(absl::Time now, const AttemptFailure& failure, int64_t step,
                      int64_t steps_again) {
-  all_.push_back({now, failure.text, step, steps_again});
+  if (IsReplacing()) all_.pop_back();
+  all_.push_back({now, failure.text, step, steps_again, "", 0});
   ++since_saved_;
 }
 
-void Restarts::OnRecovered(double seconds) {
-  if (!all_.empty()) all_.back().seconds = seconds;
+int64_t Restarts::OnRecovered(double seconds) {
+  const auto last =
+      std::find_if(all_.rbegin(), all_.rend(), [](const One& one) { return one.replaced.empty(); });
+  if (last == all_.rend()) return 0;
+  last->seconds = seconds;
+  return last->steps_again;
+}
+
+// The run has lost nothing, so this restart needs no newer checkpoint.
+void Restarts::BeginReplacement(absl::Time now, const std::string& node, const std::string& why,
+                                int64_t step) {
+  (void)Repeats(why, step);  // the scheduler knows whether it is the second time
+  One& one = all_.emplace_back();
+  one.at = now;
+  one.why = absl::StrCat(node, ": ", why);
+  one.replaced = node;
+}
+
+void Restarts::OnReplaced(const std::string& node, double seconds, int64_t step,
+                          int64_t steps_again) {
+  const auto last = std::find_if(all_.rbegin(), all_.rend(),
+                                 [&](const One& one) { return one.replaced == node; });
+  if (last == all_.rend()) return;
+  last->seconds = seconds;
+  last->step = step;
+  last->steps_again = steps_again;
 }
 
 scheduler::Restarts Restarts::ForScheduler(absl::Time now) const {
@@ -98,7 +126,7 @@ scheduler::Restarts Restarts::ForScheduler(absl::Time now) const {
   out.left = std::max(0, most_ - RecentOnes(now));
   if (all_.empty()) return out;
   if (out.left == 0) {  // the oldest one that counts
-    out.left_again = all_[all_.size() - static_cast<size_t>(RecentOnes(now))].at + kCountedFor;
+    out.left_again = all_[all_.size() - static_cast<size_t>(RecentOnes(now))].at + scheduler::kRestartsCountFor;
   }
   out.count = count();
   for (const One& one : all_) {
@@ -114,6 +142,7 @@ nlohmann::json Restarts::Summary() const {
   nlohmann::json out = nlohmann::json::array();
   for (const One& one : all_) {
     out.push_back({{"why", one.why}, {"step", one.step}, {"steps_again", one.steps_again}});
+    if (!one.replaced.empty()) out.back()["replaced"] = one.replaced;
     if (one.seconds > 0) out.back()["seconds"] = one.seconds;
   }
   return out;

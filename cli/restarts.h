@@ -46,8 +46,17 @@ class Restarts {
   void OnSaved() { since_saved_ = 0; }
   // A new attempt begins, in which workers do `steps_again` steps again from `step`.
   void Begin(absl::Time now, const AttemptFailure& failure, int64_t step, int64_t steps_again);
-  // After Begin: `seconds` after the failure, all workers have finished a step.
-  void OnRecovered(double seconds);
+  // After Begin: `seconds` after the failure, all workers have finished a step. Returns the
+  // `steps_again` of that restart.
+  int64_t OnRecovered(double seconds);
+  // In the running attempt a new process takes the place of `node`, which has died as `why` says
+  // (scheduler/replacements.h). This counts as a restart. If the attempt fails before OnReplaced,
+  // the replacement and the next attempt count as one. `step`: at which the worker has reported the
+  // error `why`; -1: it has reported none.
+  void BeginReplacement(absl::Time now, const std::string& node, const std::string& why,
+                        int64_t step = -1);
+  // After that: the new process trains. The other processes have not gone back.
+  void OnReplaced(const std::string& node, double seconds, int64_t step, int64_t steps_again);
 
   // For the scheduler of the next attempt.
   scheduler::Restarts ForScheduler(absl::Time now) const;
@@ -61,9 +70,14 @@ class Restarts {
     absl::Time at;
     std::string why;
     int64_t step = 0, steps_again = 0;
-    double seconds = 0;  // 0: not recovered yet
+    std::string replaced;  // the process that was replaced; empty: all roles were started again
+    double seconds = 0;    // 0: not recovered yet
   };
   int RecentOnes(absl::Time now) const;
+  bool Repeats(const std::string& error, int64_t step);
+  bool IsReplacing() const {
+    return !all_.empty() && !all_.back().replaced.empty() && all_.back().seconds == 0;
+  }
 
   const int most_;
   int since_saved_ = 0;  // restarts since the last checkpoint

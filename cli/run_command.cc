@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -14,10 +15,13 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/owned_fd.h"
@@ -45,6 +49,7 @@
 #include "node/network_check.h"
 #include "node/role_flags.h"
 #include "node/transport_choice.h"
+#include "scheduler/may_replace.h"
 #include "scheduler/summary.h"
 #include "server/checkpoint_directory.h"
 #include "server/range_file.h"
@@ -102,7 +107,7 @@ DealtRoles RolesHere(const RunFlags& flags, const job::ResolvedJob& plan) {
 
 class Run {
  public:
-  // `kept`: keeps the checkpoint that the job begins with until all processes have loaded it.
+  // `kept`: keeps the checkpoint that the job begins with while a process may still load it.
   // `script_hash`: of the script that runs as each worker, if any. `warnings`: warnings about the
   // data, which have been printed.
   Run(const RunFlags& flags, job::ResolvedJob plan, OwnedFd kept, std::string script_hash,
@@ -240,6 +245,7 @@ class Run {
         MayRestart() && flags_.ranks == 1 && restarts_.ForScheduler(MonotonicNow()).left > 0;
     options.checkpoints = checkpoints_ && flags_.replay.empty();
     options.ends_at_once = !flags_.replay.empty();
+    options.replaces = MostReplacements() > 0;
     options.naming = job::SilenceTimes(plan_.job).naming;
     options.why_no_log = [out = flags_.out] {
       return std::string(TryToWrite(out + "/logs").message());
@@ -258,6 +264,11 @@ class Run {
     if (MayRestart()) {
       const scheduler::Restarts before = restarts_.ForScheduler(MonotonicNow());
       scheduler.argv.insert(scheduler.argv.end(), {"--restarts", RestartsFlag(before)});
+    }
+    if (const int most = MostReplacements(); most > 0) {
+      scheduler.argv.insert(scheduler.argv.end(), {"--replacements", absl::StrCat(most)});
+      TANDEM_RETURN_IF_ERROR(attempt_->exits.Open());
+      scheduler.stdin_fd = attempt_->exits.read_fd();
     }
     AddWatchArguments(&scheduler.argv);
     const absl::Status started = attempt_->children.Start(scheduler);
@@ -299,7 +310,9 @@ class Run {
     std::vector<Children::Exit> exits = attempt_->children.Reap();
     for (const nlohmann::json& event : attempt_->pipe.Read(absl::Milliseconds(100))) OnEvent(event);
     const absl::Time now = MonotonicNow();
+    TellExits(exits);
     supervisor().OnExits(now, std::move(exits));
+    StartVacant(now);
     launcher_.Check();
     for (const int stops = stops_->load(); stops_seen_ < stops; ++stops_seen_) OnStop(now);
     if (const int asked = checkpoints_asked_->load();
@@ -309,6 +322,45 @@ class Run {
     }
     ShowScripts(/*last=*/false);
     return !supervisor().over(now) && attempt_->children.running();
+  }
+
+  // The scheduler learns of the end of a worker sooner from here than from its connections.
+  void TellExits(const std::vector<Children::Exit>& exits) {
+    for (const Children::Exit& exit : exits) {
+      int rank = 0;
+      absl::string_view name = exit.name;
+      if (!absl::ConsumePrefix(&name, "worker ") || !absl::SimpleAtoi(name, &rank)) continue;
+      attempt_->exits.Write({{"worker", rank}, {"pid", exit.pid}, {"text", exit.HowItEnded()}});
+    }
+  }
+
+  // The scheduler waits for a new process in the place of a dead worker.
+  void OnVacant(absl::Time now, const std::string& role, const std::string& why, int64_t step) {
+    constexpr absl::Duration kMayEnd = absl::Seconds(1);  // the old process, by itself
+    supervisor().OnVacant(role);
+    attempt_->vacant[role] = now + kMayEnd;
+    restarts_.BeginReplacement(now, role, why, step);
+    view_.Line(
+        absl::StrCat(role, ": ", why, "; a new process takes its place, and the others continue"));
+  }
+
+  // Starts the new processes, each when the old one has ended.
+  void StartVacant(absl::Time now) {
+    for (auto it = attempt_->vacant.begin(); it != attempt_->vacant.end();) {
+      const auto& [role, kill_at] = *it;
+      if (attempt_->children.IsRunning(role)) {
+        if (now >= kill_at) attempt_->children.SignalOne(role, SIGKILL);
+        ++it;
+        continue;
+      }
+      int rank = 0;
+      TANDEM_CHECK(absl::SimpleAtoi(absl::StripPrefix(role, "worker "), &rank));
+      supervisor().OnNewProcess(role);
+      const absl::Status started =
+          attempt_->children.Start(roles_->Worker(rank, attempt_->address));
+      if (!started.ok()) supervisor().OnCannotStart(std::string(started.message()));
+      it = attempt_->vacant.erase(it);
+    }
   }
 
   // Shows what the scripts have printed.
@@ -348,6 +400,7 @@ class Run {
     const std::string kind = event.value("event", "");
     const absl::Time now = MonotonicNow();
     if (kind == "address") {
+      attempt_->address = event.value("address", "");
       if (const absl::Status started = StartNodes(event.value("address", "")); !started.ok()) {
         supervisor().OnCannotStart(std::string(started.message()));
       }
@@ -356,14 +409,26 @@ class Run {
     } else if (kind == "started") {
       supervisor().OnStarted();
       NotifyServiceManager("READY=1");
-      if (!MayRestart()) kept_ = OwnedFd();  // else until there is a checkpoint of this run
+      // A run that may restart keeps it until there is a checkpoint of this run.
+      if (!MayRestart() && !MayReplace()) kept_ = OwnedFd();
     } else if (kind == "failed") {
       supervisor().OnFailed(now, event.value("node", ""), event.value("reason", ""),
                             event.value("comes_again", false), event.value("step", int64_t{-1}));
     } else if (kind == "ending") {
       supervisor().OnEnding();
     } else if (kind == "recovered") {
-      OnRecovered(event.value("seconds", 0.0));
+      const double seconds = event.value("seconds", 0.0);
+      view_.Line(absl::StrFormat("all workers train again after %.1f s; %s steps are done again",
+                                 seconds, WithCommas(restarts_.OnRecovered(seconds))));
+    } else if (kind == "vacant") {
+      OnVacant(now, event.value("node", ""), event.value("reason", ""),
+               event.value("step", int64_t{-1}));
+    } else if (kind == "replaced") {
+      const double seconds = event.value("seconds", 0.0);
+      const auto again = event.value("steps_again", int64_t{0});
+      restarts_.OnReplaced(event.value("node", ""), seconds, event.value("step", int64_t{0}), again);
+      view_.Line(absl::StrFormat("%s trains again after %.1f s; %s of its steps are done again",
+                                 event.value("node", ""), seconds, WithCommas(again)));
     } else if (kind == "finished") {
       supervisor().OnFinished(now);
       if (event.contains("checkpointed_step")) attempt_->stopped = event;
@@ -383,7 +448,7 @@ class Run {
     NoteTheScriptOfACheckpoint();
     saved_ = true;
     restarts_.OnSaved();
-    kept_ = OwnedFd();
+    if (!MayReplace()) kept_ = OwnedFd();  // a new process in the place of a worker loads it
   }
 
   // Finds the cause before it ends the other processes.
@@ -402,6 +467,18 @@ class Run {
   // A replay follows a record, and a run that writes no checkpoint has nothing to resume from.
   bool MayRestart() const {
     return restarts_.most() > 0 && checkpoints_ && flags_.replay.empty() && !flags_.scores;
+  }
+
+  // Whether workers of this run may be replaced. A role on another host is started by another
+  // process, and a script has a state of its own.
+  bool MayReplace() const {
+    return restarts_.most() > 0 && flags_.ranks == 1 && flags_.python.empty() &&
+           flags_.replay.empty() && !flags_.scores && scheduler::MayReplaceWorkers(plan_).ok();
+  }
+
+  // How many workers of this attempt the scheduler may have replaced.
+  int MostReplacements() const {
+    return MayReplace() ? restarts_.ForScheduler(MonotonicNow()).left : 0;
   }
 
   // Prepares the next attempt of the run, if one follows.
@@ -448,13 +525,6 @@ class Run {
     if (flags_.python.empty() || ScriptHash(flags_.python) == script_hash_) return absl::OkStatus();
     return absl::FailedPreconditionError(
         absl::StrCat(flags_.python, " has changed since the run began"));
-  }
-
-  void OnRecovered(double seconds) {
-    restarts_.OnRecovered(seconds);
-    const int64_t again = restarts_.Summary().back()["steps_again"].get<int64_t>();
-    view_.Line(absl::StrFormat("all workers train again after %.1f s; %s steps are done again",
-                               seconds, WithCommas(again)));
   }
 
   int Close() {
@@ -612,7 +682,11 @@ class Run {
   struct Attempt {
     explicit Attempt(Supervisor::Options options) : supervisor(std::move(options)) {}
     EventPipe pipe;
+    EventPipe exits;  // to the scheduler
     Children children;
+    std::string address;  // of the scheduler
+    // Roles whose places are vacant, and when their old processes are killed.
+    std::map<std::string, absl::Time> vacant;
     std::vector<LogTail> scripts;  // of --python
     Supervisor supervisor;
     int64_t step = 0;        // of the worker that is furthest ahead

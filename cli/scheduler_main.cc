@@ -1,4 +1,5 @@
 // tandem-scheduler: membership, views, barriers and the record of one job.
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -45,6 +46,30 @@ void ShowEvent(const nlohmann::json& event, tandem::cli::ProgressView* view) {
   } else {
     view->Show(event, tandem::MonotonicNow());
   }
+}
+
+// Flags of the program that starts this one.
+struct DriverFlags {
+  std::string launch, restarts;
+  int replacements = 0;
+};
+
+void AddDriverFlags(CLI::App* app, DriverFlags* flags) {
+  app->add_option("--launch", flags->launch,
+                  "The launch that starts this scheduler, for its agents")
+      ->group("");
+  app->add_option("--restarts", flags->restarts, "What tandem run knows of the attempts before")
+      ->group("");
+  app->add_option("--replacements", flags->replacements,
+                  "How many dead workers that program starts again; it says on standard input how "
+                  "workers end")
+      ->group("");
+}
+
+// Makes reads of standard input return at once. Returns its descriptor.
+int InputWithoutWaiting() {
+  fcntl(STDIN_FILENO, F_SETFL, fcntl(STDIN_FILENO, F_GETFL) | O_NONBLOCK);
+  return STDIN_FILENO;
 }
 
 // The memory that one server or one worker of the job is expected to need.
@@ -95,10 +120,8 @@ int main(int argc, char** argv) {
   cli::AddStartFlags(&app, &start);
   app.add_option("--progress-fd", progress_fd,
                  "File descriptor for events as JSON (default: stdout, if it is no terminal)");
-  std::string launch, restarts;
-  app.add_option("--launch", launch, "The launch that starts this scheduler, for its agents")
-      ->group("");
-  app.add_option("--restarts", restarts, "What tandem run knows of the attempts before")->group("");
+  DriverFlags driver;
+  AddDriverFlags(&app, &driver);
   app.add_option("--http", http,
                  "HOST:PORT where the status of the job is served (docs/OBSERVE.md); port 0: any")
       ->check([](const std::string& text) { return text.empty() ? "an empty address" : ""; });
@@ -113,7 +136,7 @@ int main(int argc, char** argv) {
   // FindResume sets the output folder and the checkpoint that the next steps use.
   if (ready.ok()) ready = cli::FindResume(&start, &flags.out);
   if (ready.ok()) ready = node::TakeKeys(plan->job, &flags);
-  const absl::StatusOr<scheduler::Restarts> attempts = cli::ParseRestartsFlag(restarts);
+  const absl::StatusOr<scheduler::Restarts> attempts = cli::ParseRestartsFlag(driver.restarts);
   if (ready.ok()) ready = attempts.status();
   if (ready.ok() && !insecure) ready = node::CheckNotExposed(plan->job, flags);
   if (ready.ok() && !http.empty() && !insecure && flags.keys == nullptr) {
@@ -152,9 +175,11 @@ int main(int argc, char** argv) {
   options.models = cli::PathsOf(start, flags.out, *plan);
   options.estimate = {NeededBytes(*plan, 1, 0), NeededBytes(*plan, 0, 1)};
   options.restarts = *attempts;
+  options.replacements = driver.replacements;
+  if (driver.replacements > 0) options.driver_fd = InputWithoutWaiting();
   options.by_hand = progress_fd < 0;
   options.incarnation = node::NewIncarnation();
-  options.launch = launch;
+  options.launch = driver.launch;
   options.ends = node::StopSignals();
   options.checkpoint = node::CheckpointSignals();
   options.on_started = [&report] { report.kept = OwnedFd(); };  // all nodes have loaded it

@@ -41,6 +41,16 @@ void Supervisor::OnFinished(absl::Time now) {
   give_up_ = std::min(give_up_, now + kEndGrace);
 }
 
+// If another role has ended, too, the attempt ends.
+void Supervisor::OnVacant(const std::string& role) {
+  vacant_.insert(role);
+  quiet_exits_.erase(role);
+  if (!failure_.empty() || !first_exit_.has_value() || first_exit_->name != role) return;
+  if (others_ended_) return;
+  first_exit_.reset();
+  give_up_ = absl::InfiniteFuture();
+}
+
 // Handles killed processes first, because other processes may have ended because of them.
 void Supervisor::OnExits(absl::Time now, std::vector<Children::Exit> exits) {
   std::stable_partition(exits.begin(), exits.end(),
@@ -53,7 +63,7 @@ void Supervisor::OnExits(absl::Time now, std::vector<Children::Exit> exits) {
 // names none, the cause is this process. If a new attempt may follow a process that a signal has
 // killed, there is no need to wait for the scheduler.
 void Supervisor::OnExit(absl::Time now, const Children::Exit& exit) {
-  if (finished_) return;
+  if (finished_ || vacant_.count(exit.name) > 0) return;
   if (!failure_.empty()) {
     // The scheduler may notice the closed connection before Reap() reports that process.
     if (exit.name == blamed_ && KnowsBetter(exit) && !first_exit_.has_value()) {
@@ -67,8 +77,10 @@ void Supervisor::OnExit(absl::Time now, const Children::Exit& exit) {
     return;
   }
   if (!first_exit_.has_value()) first_exit_ = exit;
+  others_ended_ |= exit.name != first_exit_->name;
   const bool mute = exit.name == "scheduler";  // no more events will come
-  const bool known = options_.restarts && !ending_ && exit.signal != 0;
+  const bool asks = options_.replaces && absl::StartsWith(exit.name, "worker ");
+  const bool known = options_.restarts && !ending_ && exit.signal != 0 && !asks;
   give_up_ = std::min(give_up_, mute || !started_ || known ? now : now + options_.naming);
 }
 
@@ -102,8 +114,9 @@ AttemptFailure Supervisor::Failure() const {
   failure.comes_again = comes_again_;
   failure.began = started_;
   failure.ending = ending_;
+  // The first process of a renewed role could read its input.
   if (first_exit_.has_value() && first_exit_->signal == 0 &&
-      first_exit_->code == node::kExitBadInput) {
+      first_exit_->code == node::kExitBadInput && renewed_.count(first_exit_->name) == 0) {
     failure.comes_again = true;
   }
   return failure;

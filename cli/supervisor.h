@@ -12,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,8 @@ class Supervisor {
     bool checkpoints = false;   // at the first stop signal the scheduler writes a checkpoint
     bool ends_at_once = false;  // after a stop signal, do not wait for the scheduler (a replay)
     bool restarts = false;      // a new attempt may follow: after a kill, do not wait for a cause
+    // A new process may take the place of a dead worker. The scheduler decides, so wait for it.
+    bool replaces = false;
     // How long to wait for the scheduler's failure message after a process has ended.
     absl::Duration naming = job::SilenceTimes().naming;
     // Explains why a role that failed has logged nothing; empty: no reason is known.
@@ -44,6 +47,15 @@ class Supervisor {
   void OnFinished(absl::Time now);
   // The job has come to its end, or a user has asked for it; "finished" or "failed" follows.
   void OnEnding() { ending_ = true; }
+
+  // The scheduler continues without the process of this role, and waits for a new one. The end of
+  // the old process is no failure, whether OnExits has had it already or not.
+  void OnVacant(const std::string& role);
+  // The new process of this role is about to start.
+  void OnNewProcess(const std::string& role) {
+    vacant_.erase(role);
+    renewed_.insert(role);
+  }
 
   // The processes in `exits` have ended since the last call.
   void OnExits(absl::Time now, std::vector<Children::Exit> exits);
@@ -97,6 +109,9 @@ class Supervisor {
   bool ending_ = false;
   int64_t failed_step_ = -1;
   std::optional<Children::Exit> first_exit_;           // before the job ended or failed
+  bool others_ended_ = false;                          // another role has ended after that one
+  std::set<std::string> vacant_;                       // roles whose new processes are to start
+  std::set<std::string> renewed_;                      // ... whose new processes have started
   std::map<std::string, Children::Exit> quiet_exits_;  // with status 0; perhaps the end of the job
 };
 

@@ -111,10 +111,8 @@ ClientRequest* ClientCore::Enter(absl::Time now, std::unique_ptr<Request> reques
 uint64_t ClientCore::Pull(absl::Time now, uint32_t group, int64_t step,
                           absl::Span<const TableKeys> keys,
                           absl::Span<const absl::Span<float>> rows, uint8_t flags) {
-  floats_.clear();
-  for (const absl::Span<float>& row : rows) floats_.push_back(row.size());
   Request* const request =
-      Enter(now, NewRequest(PullHeader(group, step, flags), false, false, keys, floats_));
+      Enter(now, NewRequest(PullHeader(group, step, flags), false, false, keys, {}));
   request->rows.assign(rows.begin(), rows.end());
   SendOpenSlices(now, request);
   return request->id;
@@ -123,7 +121,6 @@ uint64_t ClientCore::Pull(absl::Time now, uint32_t group, int64_t step,
 uint64_t ClientCore::PullInPlace(absl::Time now, uint32_t group, int64_t step,
                                  absl::Span<const TableKeys> keys,
                                  absl::Span<PulledRows* const> rows, uint8_t flags) {
-  TANDEM_CHECK((flags & kFlagWithSlots) == 0);
   if (options_.keep_rows && flags == 0 && cache_.Keeps(group)) {
     return PullMissing(now, PullHeader(group, step, kFlagKeep), keys, rows);
   }

@@ -117,13 +117,11 @@ class ClientCore {
   void OnView(absl::Time now, std::shared_ptr<const RangeMap> view);
 
   // Reads the rows of `keys` (tables of `group`) for `step` into rows[i], which is
-  // [keys[i].keys.size(), dim (+ optimizer slots with kFlagWithSlots)]. Returns the request's
-  // number.
+  // [keys[i].keys.size(), dim]. Returns the request's number.
   uint64_t Pull(absl::Time now, uint32_t group, int64_t step, absl::Span<const TableKeys> keys,
                 absl::Span<const absl::Span<float>> rows, uint8_t flags);
 
-  // Like Pull, but the rows stay where they arrive, and rows[i] says where. Keys must not repeat,
-  // and kFlagWithSlots is not allowed.
+  // Like Pull, but the rows stay where they arrive, and rows[i] says where. Keys must not repeat.
   uint64_t PullInPlace(absl::Time now, uint32_t group, int64_t step,
                        absl::Span<const TableKeys> keys, absl::Span<PulledRows* const> rows,
                        uint8_t flags);

@@ -56,7 +56,7 @@ enum class FrameKind : uint8_t {
 enum FrameFlags : uint8_t {
   kFlagEvaluate = 1,    // PULL: read the latest rows, create none, move no clock
   kFlagAssign = 2,      // PUSH: the values are rows, not gradients; only before step 0
-  kFlagWithSlots = 4,   // PULL, ROWS, ASSIGN: each row is followed by its optimizer slots
+  kFlagWithSlots = 4,   // with ASSIGN: each row is followed by its optimizer slots
   kFlagEndOfEpoch = 8,  // PUSH: this worker's clock counts as infinite until its next push
   kFlagKeep = 16,       // PULL: the worker keeps these rows and wants their changes
   kFlagMore = 32,       // REFRESH: another frame of the same refresh follows

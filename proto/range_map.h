@@ -45,6 +45,11 @@ class RangeMap {
     const auto index = static_cast<size_t>(rank);
     return index >= workers_.size() || workers_[index] == incarnation;
   }
+  // The incarnation of the worker of this rank; 0: the view does not name it.
+  uint64_t IncarnationOf(int rank) const {
+    const auto index = static_cast<size_t>(rank);
+    return index < workers_.size() ? workers_[index] : 0;
+  }
   const std::vector<Range>& ranges() const { return ranges_; }
   const Range& range(uint32_t id) const { return ranges_[id]; }
 

@@ -115,12 +115,18 @@ absl::StatusOr<Barriers::Entry> Barriers::Enter(absl::Time now, int rank,
   // Repetitions are checked, too, but only a first entry changes the barrier.
   TANDEM_RETURN_IF_ERROR(CheckAgreement(barrier, enter));
   if (barrier.complete || barrier.entered[rank]) return Entry::kWaiting;
-  barrier.entered[rank] = true;
-  barrier.entered_at[rank] = now;
   barrier.max_value = std::max(barrier.max_value, enter.value());
   if (barrier.failure.empty() && !enter.failure().empty()) {
     barrier.failure = absl::StrCat("worker ", rank, ": ", enter.failure().substr(0, kMaxPathBytes));
   }
+  return EnterForAbsent(now, rank, enter.name());
+}
+
+Barriers::Entry Barriers::EnterForAbsent(absl::Time now, int rank, const std::string& name) {
+  Barrier& barrier = open_.at(name);
+  if (barrier.complete || barrier.entered[rank]) return Entry::kWaiting;
+  barrier.entered[rank] = true;
+  barrier.entered_at[rank] = now;
   barrier.complete = ++barrier.entries == barrier.parties;
   return barrier.complete ? Entry::kComplete : Entry::kWaiting;
 }

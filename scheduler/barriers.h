@@ -61,6 +61,9 @@ class Barriers {
   // INVALID_ARGUMENT if the entry is malformed or contradicts an earlier one.
   absl::StatusOr<Entry> Enter(absl::Time now, int rank, const BarrierEnter& enter);
 
+  // Enters the open barrier `name` for a worker that has died. The answer is as that of Enter.
+  Entry EnterForAbsent(absl::Time now, int rank, const std::string& name);
+
   // Ends the barrier `name`. Requires: the barrier is open. `record`: the run record in the release
   // of a CHECKPOINT barrier.
   BarrierRelease Release(const std::string& name, const std::string& record = "");

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "proto/wire.pb.h"
 #include "scheduler/job_report.h"
 #include "scheduler/membership.h"
@@ -26,17 +27,23 @@ struct SchedulerNotice {
     kStall,
     kStallOver,
     kEnding,
+    kVacant,    // a worker has died; another process may register with its rank
+    kReplaced,  // another process has taken that place
     kFailed,
     kFinished
   };
   Kind kind = Kind::kProgress;
-  std::string node;  // for kStall, kStallOver, kFailed
+  std::string node;  // for kStall, kStallOver, kFailed, kVacant, kReplaced
   std::string text;  // reason or description; JSON for kEvaluation, kReported
   absl::StatusCode code = absl::StatusCode::kOk;  // kFailed
   bool diverged = false;                          // kFailed
   bool comes_again = false;                       // kFailed: failure_judge.h
   JobProgress progress;                           // kProgress
-  int64_t step = 0;  // kCheckpointed; kFailed: of the failed worker, -1 if it is not known
+  // kCheckpointed; kReplaced: the first step that is trained again; kFailed, kVacant: of the failed
+  // worker, -1 if it is not known
+  int64_t step = 0;
+  double seconds = 0;       // kReplaced: since the death
+  int64_t steps_again = 0;  // kReplaced
 };
 
 // The caller owns and reuses this object; a step appends to it.
@@ -82,6 +89,30 @@ struct SchedulerEffects {
     notice.text = std::move(text);
     return &notice;
   }
+};
+
+// Answers and logs about processes that are not members. Logs only the first kMost lines, because
+// strangers could fill the log.
+class StrangerLog {
+ public:
+  static constexpr int kMost = 100;
+
+  // The process may not join.
+  void Refuse(uint64_t connection, const absl::Status& why, SchedulerEffects* effects) {
+    Failure failure;
+    failure.set_node("scheduler");
+    failure.set_reason(std::string(why.message()));
+    failure.set_code(static_cast<int32_t>(why.code()));
+    effects->SendFailure(connection, failure);
+    if (lines_++ < kMost) effects->Warn(absl::StrCat("refused: ", why.message()));
+  }
+  void Ignore(const absl::Status& why, SchedulerEffects* effects) {
+    if (lines_++ >= kMost) return;
+    effects->Log(absl::StrCat("ignored, not from a member: ", Clip(why.message())));
+  }
+
+ private:
+  int lines_ = 0;
 };
 
 }  // namespace tandem::scheduler

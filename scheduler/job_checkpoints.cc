@@ -51,7 +51,8 @@ UserAnswer JobCheckpoints::Request(absl::Time now, const std::string& folder,
   switch (added) {
     case CheckpointQueue::Answer::kStart:
       Ask(now, effects);
-      answer.set_text("the workers are asked for a checkpoint");
+      answer.set_text(asks_later_ ? "a worker is replaced; the checkpoint follows"
+                                  : "the workers are asked for a checkpoint");
       break;
     case CheckpointQueue::Answer::kQueued:
       answer.set_text(absl::StrCat("a checkpoint is in progress; the one to ", folder, " follows"));
@@ -67,6 +68,10 @@ UserAnswer JobCheckpoints::Request(absl::Time now, const std::string& folder,
 }
 
 void JobCheckpoints::Ask(absl::Time now, SchedulerEffects* effects) {
+  if (replacing_) {
+    asks_later_ = true;
+    return effects->Log("the next checkpoint waits for a worker that is replaced");
+  }
   schedule_.Begin();
   Command checkpoint = commands_.New(Command::CHECKPOINT, queue_.current());
   hold_ = ending();
@@ -74,6 +79,8 @@ void JobCheckpoints::Ask(absl::Time now, SchedulerEffects* effects) {
   request_ = checkpoint.id();
   failure_.clear();
   step_ = -1;
+  marked_ = false;
+  excused_.clear();
   commands_.Await(now, checkpoint, /*servers=*/0, /*shards=*/0, members_.workers());
   Control control;
   *control.mutable_command() = checkpoint;
@@ -148,6 +155,8 @@ void JobCheckpoints::Finish(absl::Time now, SchedulerEffects* effects) {
         ending() ? "" : ", and training continues",
         unable_ && !ending() ? " without scheduled checkpoints" : ""));
   }
+  marked_ = false;
+  excused_.clear();
   schedule_.Done(now, schedule_.step());
   queue_.Finish();
 }

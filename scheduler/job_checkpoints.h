@@ -6,6 +6,7 @@
 #define TANDEM_SCHEDULER_JOB_CHECKPOINTS_H_
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -29,6 +30,13 @@ class JobCheckpoints {
   JobCheckpoints(const Checkpoint& checkpoint, std::string folder, int64_t saved,
                  Membership* members, Commands* commands, Barriers* barriers);
 
+  // A worker is being replaced; its new process has trained the steps that some range lacked.
+  void OnVacant() { replacing_ = true; }
+  void OnReplaced(absl::Time now, SchedulerEffects* effects) {
+    replacing_ = false;
+    if (std::exchange(asks_later_, false)) Ask(now, effects);
+  }
+
   // The job starts.
   void Start(absl::Time now) {
     schedule_.Done(now, schedule_.step());
@@ -50,7 +58,8 @@ class JobCheckpoints {
   // made.
   UserAnswer Request(absl::Time now, const std::string& folder, SchedulerEffects* effects);
   // Asks all workers for the first checkpoint of the queue. A worker that has lost its connection
-  // is asked when it is back.
+  // is asked when it is back. While a worker is replaced, nobody is asked, because all others would
+  // wait for the new process: OnReplaced asks later.
   void Ask(absl::Time now, SchedulerEffects* effects);
   // A node has answered a command with an error. True if the error means that the node could not
   // write its part of a checkpoint that may fail.
@@ -61,7 +70,20 @@ class JobCheckpoints {
   // All workers are in the CHECKPOINT barrier. Returns the CHECKPOINT for the servers.
   Command Write(const Barrier& barrier);
   // The state of the job is that of the checkpoint. `record`: RunRecord at this moment.
-  void OnMark(std::string record) { record_ = std::move(record); }
+  // `requested`: it is the requested checkpoint.
+  void OnMark(std::string record, bool requested) {
+    record_ = std::move(record);
+    marked_ = requested;
+  }
+  // The requested checkpoint is marked, and its files are being written.
+  bool marked() const { return marked_; }
+  // The process of this rank has died after the mark. This process had no files to write, so the
+  // checkpoint continues without it.
+  void Excuse(const Node& worker) {
+    excused_.insert(worker.index);
+    commands_.OnDone(worker, request_);
+  }
+  const std::set<int>& excused() const { return excused_; }
   const std::string& record() const { return record_; }
   // The CHECKPOINT barrier is about to be released: the servers have written, or there was an error
   // before.
@@ -89,8 +111,11 @@ class JobCheckpoints {
   Barriers& barriers_;
   CheckpointQueue queue_;
   CheckpointSchedule schedule_;
-  uint64_t request_ = 0;      // number of the command that asks for the current checkpoint
-  bool hold_ = false;         // ... and workers take no step after it
+  uint64_t request_ = 0;  // number of the command that asks for the current checkpoint
+  bool hold_ = false;     // ... and workers take no step after it
+  bool replacing_ = false, asks_later_ = false;  // OnReplaced
+  bool marked_ = false;
+  std::set<int> excused_;     // ranks that do not take part in the current checkpoint any more
   std::string record_;        // RunRecord at the last mark
   std::string failure_;       // error of the current checkpoint, or of the last one
   std::string last_failure_;  // error of the last one that has ended

@@ -30,10 +30,13 @@ constexpr int64_t kMaxCount = int64_t{1} << 50;
 
 constexpr int kMaxPopularity = 64;
 
+constexpr int64_t kMostPlaces = 64;  // of a worker, in memory
+
 absl::Status CheckCounts(const Progress& progress) {
   for (const int64_t count :
        {progress.samples(), progress.loss_samples(), progress.step(), progress.trained_steps(),
-        progress.epoch(), progress.epochs_trained(), progress.epochs_to_first_judged()}) {
+        progress.epoch(), progress.epochs_trained(), progress.epochs_to_first_judged(),
+        progress.evaluations(), progress.trains_at().step()}) {
     if (count >= 0 && count <= kMaxCount) continue;
     return absl::InvalidArgumentError(
         absl::StrCat("progress with a count of ", count, ", expected 0 to ", kMaxCount));
@@ -155,6 +158,10 @@ JobBook::JobBook(const job::ResolvedJob& plan, const RunRecord& before)
       max_steps_(plan.job.train().max_steps()),
       lockstep_(plan.lockstep),
       before_(before),
+      before_workers_(plan.workers()),
+      most_places_(static_cast<size_t>(
+          std::min<int64_t>(kMostPlaces, plan.job.train().max_inflight_pushes() + 2))),
+      places_(plan.workers()),
       shards_per_server_(plan.shards_per_server()),
       workers_(plan.workers()),
       shards_(plan.shards()) {
@@ -163,6 +170,7 @@ JobBook::JobBook(const job::ResolvedJob& plan, const RunRecord& before)
   notes_.resize(workers_.size());
   for (const ReportedValue& value : before_.reported()) values_[value.name()] = value;
   for (int rank = 0; rank < std::min(plan.workers(), before_.worker_size()); ++rank) {
+    before_workers_[static_cast<size_t>(rank)] = before_.worker(rank);
     Progress& worker = workers_[static_cast<size_t>(rank)];
     worker = before_.worker(rank);
     worker.clear_loss_sum();
@@ -188,15 +196,53 @@ absl::Status JobBook::AddProgress(int rank, const Progress& progress) {
   const int64_t loss_samples = std::min(kMaxCount, worker.loss_samples() + progress.loss_samples());
   const double auc = progress.auc() > 0 ? progress.auc() : worker.auc();
   worker = progress;
-  if (rank < before_.worker_size()) AddBefore(before_.worker(rank), &worker);
+  const absl::optional<Progress>& before = before_workers_[static_cast<size_t>(rank)];
+  if (before.has_value()) AddBefore(*before, &worker);
   worker.clear_evaluation_json();
   worker.set_loss_sum(loss_sum);
   worker.set_loss_samples(loss_samples);
   worker.set_auc(auc);
+  if (progress.has_trains_at()) AddPlace(worker, &places_[static_cast<size_t>(rank)]);
   if (!progress.evaluation_json().empty() && !progress.evaluation_aside()) {
     evaluation_json_ = progress.evaluation_json();
   }
   return absl::OkStatus();
+}
+
+// A worker that stands still reports the same place again.
+void JobBook::AddPlace(const Progress& worker, std::deque<Progress>* places) const {
+  if (!places->empty() && places->back().trains_at().step() == worker.trains_at().step()) return;
+  places->push_back(worker);
+  if (places->size() > most_places_) places->pop_front();
+}
+
+absl::optional<WorkerStart> JobBook::StartOf(int rank, int64_t first_step) const {
+  const std::deque<Progress>& places = places_[static_cast<size_t>(rank)];
+  const auto last = std::find_if(places.rbegin(), places.rend(), [first_step](const Progress& p) {
+    return p.trains_at().step() <= first_step;
+  });
+  if (last == places.rend()) return absl::nullopt;
+  WorkerStart start;
+  *start.mutable_position() = last->trains_at();
+  start.set_first_step(first_step);
+  start.set_evaluations(last->evaluations());
+  if (last->has_best()) *start.mutable_best() = last->best();
+  start.set_epochs_to_first_judged(last->epochs_to_first_judged());
+  return start;
+}
+
+void JobBook::OnReplaced(int rank, const WorkerStart& start) {
+  std::deque<Progress>& places = places_[static_cast<size_t>(rank)];
+  while (!places.empty() && places.back().trains_at().step() > start.position().step()) {
+    places.pop_back();
+  }
+  if (places.empty()) return;
+  before_workers_[static_cast<size_t>(rank)] = places.back();
+  notes_[static_cast<size_t>(rank)] = 0;
+}
+
+void JobBook::ForgetPlaces() {
+  for (std::deque<Progress>& places : places_) places.clear();
 }
 
 std::string JobBook::TakeRowWarning() {
@@ -391,7 +437,9 @@ JobProgress JobBook::Interval(absl::Time now) {
     worker.clear_auc();
   }
   const double interval = absl::ToDoubleSeconds(now - reported_);
-  if (interval > 0) p.samples_per_second = (p.samples - reported_samples_) / interval;
+  // The counts of a worker go back a little when another process takes its place.
+  const int64_t samples = std::max<int64_t>(0, p.samples - reported_samples_);
+  if (interval > 0) p.samples_per_second = static_cast<double>(samples) / interval;
   p.has_loss = loss_samples > 0;
   p.loss = loss_samples > 0 ? loss_sum / loss_samples : std::numeric_limits<double>::quiet_NaN();
   p.auc = with_auc > 0 ? auc_sum / with_auc : 0.0;
@@ -493,7 +541,10 @@ std::vector<std::vector<double>> JobBook::WaitingOf() const {
 RunRecord JobBook::Record(absl::Time now) const {
   RunRecord record;
   record.set_seconds(Seconds(now));
-  for (const Progress& worker : workers_) *record.add_worker() = worker;
+  for (const Progress& worker : workers_) {
+    *record.add_worker() = worker;
+    record.mutable_worker()->rbegin()->clear_trains_at();
+  }
   for (TableReport& table : Tables()) *record.add_table() = std::move(table);
   for (const std::vector<double>& row : WaitingOf()) {
     record.add_waiting()->mutable_seconds()->Assign(row.begin(), row.end());

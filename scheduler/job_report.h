@@ -3,6 +3,7 @@
 #define TANDEM_SCHEDULER_JOB_REPORT_H_
 
 #include <cstdint>
+#include <deque>
 #include <limits>
 #include <map>
 #include <string>
@@ -120,6 +121,16 @@ class JobBook {
   // INVALID_ARGUMENT for reports that do not belong to this job.
   absl::Status AddProgress(int rank, const Progress& progress);
   absl::Status AddShardReport(const ShardReport& report);
+  // The place where a new process of worker `rank` begins: the last known place at or before
+  // `first_step`, the first step that some range lacks. nullopt: no such place is known.
+  absl::optional<WorkerStart> StartOf(int rank, int64_t first_step) const;
+  // Whether any place of this worker is known.
+  bool KnowsPlace(int rank) const { return !places_[static_cast<size_t>(rank)].empty(); }
+  // A new process begins at `start`. The counts of the dead process up to this place join those of
+  // the new one.
+  void OnReplaced(int rank, const WorkerStart& start);
+  // The workers have left an epoch, so the places known so far are of no use any more.
+  void ForgetPlaces();
   // False if there are too many paths already, or a text is too long. Then nothing is kept.
   bool AddPath(const std::string& from, const Path& path);
   // INVALID_ARGUMENT if it is not from rank 0, or too long.
@@ -141,6 +152,7 @@ class JobBook {
   RunRecord Record(absl::Time now) const;
 
  private:
+  void AddPlace(const Progress& worker, std::deque<Progress>* places) const;
   const Progress& FurthestBehind() const;
   const Progress& FurthestAhead() const;
   void AddTimeLeft(JobProgress* progress);
@@ -155,6 +167,12 @@ class JobBook {
   const int64_t epochs_, max_steps_;
   const bool lockstep_;
   const RunRecord before_;
+  // By rank: the counts before the present process; nullopt: there was none.
+  std::vector<absl::optional<Progress>> before_workers_;
+  // By rank: reports with places in the present epoch, oldest first. The steps of the last ones may
+  // not have reached all servers, so there are more of them than a worker has steps in flight.
+  const size_t most_places_;
+  std::vector<std::deque<Progress>> places_;
   std::vector<std::string> table_names_;
   const int shards_per_server_;
   absl::Time started_, reported_;

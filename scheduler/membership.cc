@@ -1,6 +1,7 @@
 #include "scheduler/membership.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -40,6 +41,15 @@ std::string Node::Name() const {
 
 std::string Node::Doing() const {
   return absl::StrCat(activity.empty() ? "unknown activity" : activity, ", step ", step);
+}
+
+Member Node::AsMember() const {
+  Member member;
+  member.set_incarnation(incarnation);
+  for (const std::string& endpoint : endpoints) member.add_endpoint(endpoint);
+  member.set_host(host);
+  member.set_pid(pid);
+  return member;
 }
 
 void Node::OnBeat(absl::Time now, const Beat& beat) {
@@ -135,6 +145,9 @@ absl::Status Membership::CheckVacancy(Role role, const tandem::Register& request
 absl::StatusOr<Membership::Registration> Membership::Register(absl::Time now, uint64_t connection,
                                                               const tandem::Register& request) {
   TANDEM_RETURN_IF_ERROR(Check(request));
+  if (WasReplaced(request.incarnation())) {
+    return absl::AlreadyExistsError("another process has taken the place of this one");
+  }
   const Role role = RoleOf(request);
   Registration result;
   for (Node& node : nodes_) {
@@ -152,9 +165,11 @@ absl::StatusOr<Membership::Registration> Membership::Register(absl::Time now, ui
       return absl::AlreadyExistsError(
           absl::StrCat("this connection belongs to ", ByConnection(connection)->Name()));
     }
-    TANDEM_RETURN_IF_ERROR(CheckVacancy(role, request));
+    Node* const place = VacantPlace(role, request);
+    if (place == nullptr) TANDEM_RETURN_IF_ERROR(CheckVacancy(role, request));
     result.is_new = true;
-    result.node = &nodes_.emplace_back();
+    result.node = place != nullptr ? place : &nodes_.emplace_back();
+    *result.node = Node();
     result.node->role = role;
     result.node->index = request.index();
     result.node->incarnation = request.incarnation();
@@ -166,6 +181,22 @@ absl::StatusOr<Membership::Registration> Membership::Register(absl::Time now, ui
   }
   Attach(now, connection, result.node);
   return result;
+}
+
+void Membership::Vacate(Node* worker) {
+  for (auto it = owner_.begin(); it != owner_.end();) {
+    it = it->second == worker->incarnation ? owner_.erase(it) : std::next(it);
+  }
+  replaced_.push_back(worker->incarnation);
+  worker->connected = false;
+  worker->others = 0;
+  worker->gone = worker->vacant = true;
+}
+
+// The place that a new process may take; null: none. Only a process that asks for the rank gets it.
+Node* Membership::VacantPlace(Role role, const tandem::Register& request) {
+  Node* const node = Numbered(role, request.index());
+  return node != nullptr && node->vacant ? node : nullptr;
 }
 
 void Membership::Attach(absl::Time now, uint64_t connection, Node* node) {

@@ -7,11 +7,15 @@
 // index follows from its rank (proto/incarnation.h). Messages call that server by the worker's
 // name.
 //
+// The place of a worker that has died may become vacant (Vacate). A new process that asks for its
+// rank then gets the place, and the dead process never comes back.
+//
 // This class is pure state; the core and its watches act on registrations and silence. Memory:
 // bounded by the size of the cluster. Register bounds everything that a peer may choose.
 #ifndef TANDEM_SCHEDULER_MEMBERSHIP_H_
 #define TANDEM_SCHEDULER_MEMBERSHIP_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -48,7 +52,8 @@ struct Node {
   int others = 0;  // connections of its other threads
   absl::optional<absl::Time> lost_since;
   std::string lost_why;
-  bool gone = false;  // the node has left, or was declared dead
+  bool gone = false;    // the node has left, or was declared dead
+  bool vacant = false;  // the node is dead, and another process may take its place
 
   // Liveness, and the contents of the last heartbeat.
   absl::Time heard;  // time of the last message
@@ -72,6 +77,7 @@ struct Node {
   std::string Name() const;
   // The activity and step of the last heartbeat: "computing step 7, step 7".
   std::string Doing() const;
+  Member AsMember() const;  // for views
   void OnBeat(absl::Time now, const Beat& beat);
 };
 
@@ -92,6 +98,13 @@ class Membership {
   // Admits the node, or returns the reason of a refusal. A refusal changes nothing.
   absl::StatusOr<Registration> Register(absl::Time now, uint64_t connection,
                                         const tandem::Register& request);
+
+  // A worker has died: another process may take its place. Forgets its connections.
+  void Vacate(Node* worker);
+  // Whether a process with this incarnation had a place that became vacant.
+  bool WasReplaced(uint64_t incarnation) const {
+    return std::count(replaced_.begin(), replaced_.end(), incarnation) > 0;
+  }
 
   bool complete() const;
   // Gives every node its index. Requires: complete().
@@ -127,6 +140,7 @@ class Membership {
  private:
   absl::Status Check(const tandem::Register& request) const;
   absl::Status CheckVacancy(Role role, const tandem::Register& request) const;
+  Node* VacantPlace(Role role, const tandem::Register& request);
   // How many nodes of this kind the job has. The kinds are workers, server processes, and workers'
   // servers.
   int Places(Role role, uint64_t incarnation) const;
@@ -140,6 +154,7 @@ class Membership {
   const uint64_t job_hash_;
   std::vector<Node> nodes_;             // reserved: pointers stay valid until Number()
   std::map<uint64_t, uint64_t> owner_;  // connection -> incarnation
+  std::vector<uint64_t> replaced_;      // incarnations of dead processes whose places were vacated
 };
 
 }  // namespace tandem::scheduler

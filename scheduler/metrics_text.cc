@@ -140,8 +140,8 @@ void AddEvaluation(const json& status, Families* out) {
 }
 
 void AddRestarts(const json& restarts, Families* out) {
-  out->Counter("tandem_restarts_total", "Times that all roles were started again after a failure.",
-               {}, NumberOf(restarts, "count"));
+  out->Counter("tandem_restarts_total", "Times that roles were started again after a failure.", {},
+               NumberOf(restarts, "count"));
   out->Counter("tandem_restart_seconds_total",
                "Time from failures to the next step that all workers have finished.", {},
                NumberOf(restarts, "seconds"));

@@ -44,6 +44,8 @@ class Reports {
   // True when it is time to ask the shards for live staleness. The next time is an interval later.
   bool AskShards(absl::Time now, bool servers_are_busy);
 
+  // For a worker that has died, and its replacement.
+  JobBook& book() { return book_; }
   JobReport Total(absl::Time now) const { return book_.Total(now); }
   const std::vector<ShardReport>& shards() const { return book_.shards(); }
   // The last interval; nullopt before the first.

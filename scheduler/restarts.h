@@ -10,6 +10,9 @@
 
 namespace tandem::scheduler {
 
+// cluster.max_restarts is the number of restarts within this time.
+inline constexpr absl::Duration kRestartsCountFor = absl::Hours(1);
+
 // How often the program that starts the job has started all roles again, and at what cost.
 struct Restarts {
   int count = 0;

@@ -12,17 +12,6 @@
 namespace tandem::scheduler {
 namespace {
 
-constexpr int kMaxStrangerLogs = 100;
-
-Member MemberOf(const Node& node) {
-  Member member;
-  member.set_incarnation(node.incarnation);
-  for (const std::string& endpoint : node.endpoints) member.add_endpoint(endpoint);
-  member.set_host(node.host);
-  member.set_pid(node.pid);
-  return member;
-}
-
 // A launcher's signals to its ranks arrive within this time.
 constexpr absl::Duration kOneRequest = absl::Seconds(5);
 constexpr char kStoppedByTool[] = "stopped by tandem stop";
@@ -32,6 +21,17 @@ UserAnswer Answer(absl::StatusCode code, const std::string& text) {
   answer.set_code(static_cast<int32_t>(code));
   answer.set_text(text);
   return answer;
+}
+
+// Whether the view names this process, and not an earlier one in its place.
+bool IsInView(const Node& node, const View& view) {
+  const auto& members = node.role == Role::kServer ? view.server() : view.worker();
+  return node.index >= 0 && node.index < members.size() &&
+         members[node.index].incarnation() == node.incarnation;
+}
+
+Failure FailureOfNode(const Node& node, const absl::Status& why) {
+  return FailureOf(node.Name(), std::string(why.message()), why.code());
 }
 
 // The text of the job. `reader`: number of the reader; -1 if the peer is a node.
@@ -58,7 +58,9 @@ SchedulerCore::SchedulerCore(const job::ResolvedJob& plan, Options options)
       stalls_(options_.times, JobLimits(plan_.job).stall, job::SumsByQuorum(plan_.job), &members_,
               &barriers_, &commands_, &checkpoints_.queue()),
       overdue_(options_.times, JobLimits(plan_.job), &members_, &barriers_, &commands_),
-      judge_(options_.times, &members_) {
+      judge_(options_.times, &members_),
+      replacements_(plan_, options_.replacements,
+                    {&members_, &commands_, &barriers_, &checkpoints_, &reports_}) {
   TANDEM_CHECK(plan_.workers() > 0 && plan_.servers() >= 0);
   TANDEM_CHECK(plan_.servers() == 0 || plan_.shards_per_server() > 0);
 }
@@ -71,6 +73,7 @@ void SchedulerCore::Step(absl::Time now, const SchedulerEvent& event, SchedulerE
     members_.Forgive(pause);
     commands_.Forgive(pause);
     barriers_.Forgive(pause);
+    replacements_.Forgive(pause);
     phase_since_ += pause;
     if (first_step_.has_value()) *first_step_ += pause;
   }
@@ -104,6 +107,9 @@ void SchedulerCore::Step(absl::Time now, const SchedulerEvent& event, SchedulerE
       break;
     case SchedulerEvent::Kind::kMoveRange:
       OnMoveRange(event);
+      break;
+    case SchedulerEvent::Kind::kExited:
+      OnExited(event);
       break;
   }
   effects_ = nullptr;
@@ -161,6 +167,12 @@ void SchedulerCore::OnControl(const SchedulerEvent& event) {
     return;
   }
   Node* const node = members_.Find(event.connection, event.incarnation);
+  if (node == nullptr &&
+      members_.WasReplaced(event.incarnation)) {  // a dead process that was only silent
+    return effects_->SendFailure(
+        event.connection, FailureOf("scheduler", "another process has taken the place of this one",
+                                    absl::StatusCode::kAlreadyExists));
+  }
   if (node == nullptr && event.control.has_beat()) return;  // its registration will arrive soon
   if (node == nullptr || node->gone) {
     OnGarbage(event.connection,
@@ -196,13 +208,14 @@ void SchedulerCore::OnMemberControl(Node* node, const SchedulerEvent& event) {
     case Control::kFailure: {
       if (phase_ == Phase::kStopping) return;  // all results have arrived
       const auto cause = judge_.OnReport(now_, node, control.failure(), effects_);
-      if (cause.has_value()) Fail(*cause);
+      if (cause.has_value()) ReplaceOrFail(*cause);
       return;
     }
     default:
-      return FailNode(*node, absl::InvalidArgumentError(absl::StrCat(
-                                 "sent the scheduler a message of kind ",
-                                 static_cast<int>(control.body_case()), ", which is not for it")));
+      return Fail(FailureOfNode(
+          *node, absl::InvalidArgumentError(absl::StrCat("sent the scheduler a message of kind ",
+                                                         static_cast<int>(control.body_case()),
+                                                         ", which is not for it"))));
   }
 }
 
@@ -210,8 +223,10 @@ void SchedulerCore::OnRegister(uint64_t connection, const tandem::Register& requ
   if (phase_ == Phase::kFailing) return effects_->SendFailure(connection, failure_);
   if (HasEnded(phase_)) return;
   if (request.scheduler() != 0 && request.scheduler() != options_.incarnation) {
-    return Refuse(connection, absl::FailedPreconditionError(
-                                  "a process of an earlier attempt of the job; it must end"));
+    return strangers_.Refuse(
+        connection,
+        absl::FailedPreconditionError("a process of an earlier attempt of the job; it must end"),
+        effects_);
   }
   if (request.role() == Register::READER || request.role() == Register::AGENT) {
     return OnReader(connection, request);
@@ -225,19 +240,21 @@ void SchedulerCore::OnRegister(uint64_t connection, const tandem::Register& requ
       *control.mutable_reader_welcome() = WelcomeTo(plan_, -1);
       effects_->sends.push_back({connection, control});
     }
-    return Refuse(connection, registration.status());
+    return strangers_.Refuse(connection, registration.status(), effects_);
   }
+  const Node& node = *registration->node;
   if (registration->is_new) {
-    effects_->Log(
-        absl::StrCat(registration->node->Name(), " registered from ", registration->node->host));
-    if (members_.complete()) PublishFirstView();
+    effects_->Log(absl::StrCat(node.Name(), " registered from ", node.host));
+    if (view_.number() == 0 && members_.complete()) PublishFirstView();
+    if (replacements_.TakePlace(&view_)) PublishView();
     return;
   }
   if (registration->reconnected) {
-    effects_->Warn(absl::StrCat(registration->node->Name(), " is back on a new connection"));
+    effects_->Warn(absl::StrCat(node.Name(), " is back on a new connection"));
   }
-  // A repeated registration on the same connection needs no answer: the View is on its way.
-  if (view_.number() > 0 && registration->reconnected) Welcome(*registration->node);
+  // A repeated registration on the same connection needs no answer: the View is on its way. A new
+  // process in the place of another one may not be in the view yet.
+  if (view_.number() > 0 && registration->reconnected && IsInView(node, view_)) Welcome(node);
 }
 
 // Sends a reader everything it needs, at each registration, since an earlier answer may have been
@@ -245,11 +262,11 @@ void SchedulerCore::OnRegister(uint64_t connection, const tandem::Register& requ
 void SchedulerCore::OnReader(uint64_t connection, const tandem::Register& request) {
   if (request.role() == Register::AGENT) {
     if (const absl::Status added = agents_.Add(connection, request); !added.ok()) {
-      return Refuse(connection, added);
+      return strangers_.Refuse(connection, added, effects_);
     }
   }
   const absl::StatusOr<int> number = readers_.Add(connection);
-  if (!number.ok()) return Refuse(connection, number.status());
+  if (!number.ok()) return strangers_.Refuse(connection, number.status(), effects_);
   const auto tell = [&](const Control& control) {
     effects_->sends.push_back({connection, control});
   };
@@ -272,18 +289,13 @@ void SchedulerCore::OnReader(uint64_t connection, const tandem::Register& reques
   tell(control);
 }
 
-void SchedulerCore::Refuse(uint64_t connection, const absl::Status& why) {
-  effects_->SendFailure(connection, FailureOf("scheduler", std::string(why.message()), why.code()));
-  if (stranger_logs_++ < kMaxStrangerLogs) effects_->Warn(absl::StrCat("refused: ", why.message()));
-}
-
 // Sends a node everything that it may have missed: the view, START, commands that wait for its
-// answer, STOP.
+// answer, STOP. A new process in the place of a worker gets the rest when all servers know it.
 void SchedulerCore::Welcome(const Node& node) {
   Control control;
   *control.mutable_view() = view_;
   effects_->SendTo(node, control);
-  if (phase_ == Phase::kStarting) return;
+  if (phase_ == Phase::kStarting || replacements_.Awaits(node)) return;
   control.mutable_command()->set_kind(Command::START);
   control.mutable_command()->set_id(start_command_);
   effects_->SendTo(node, control);
@@ -299,11 +311,19 @@ void SchedulerCore::Welcome(const Node& node) {
 void SchedulerCore::OnBarrierEnter(const Node& node, const BarrierEnter& enter) {
   const int rank = node.role == Role::kWorker && view_.number() > 0 ? node.index : -1;
   if (enter.action() == BarrierEnter::PAUSE_CHECKPOINTS && !plan_.job.train().has_keep_best()) {
-    return FailNode(node, absl::InvalidArgumentError(
-                              "barrier that pauses checkpoints in a job without train.keep_best"));
+    return Fail(FailureOfNode(
+        node, absl::InvalidArgumentError(
+                  "barrier that pauses checkpoints in a job without train.keep_best")));
   }
-  const absl::StatusOr<Barriers::Entry> entry = barriers_.Enter(now_, rank, enter);
-  if (!entry.ok()) return FailNode(node, entry.status());
+  absl::StatusOr<Barriers::Entry> entry = barriers_.Enter(now_, rank, enter);
+  if (entry.ok() && enter.action() == BarrierEnter::CHECKPOINT && enter.may_fail()) {
+    for (const int absent : checkpoints_.excused()) {
+      if (*entry == Barriers::Entry::kWaiting) {
+        entry = barriers_.EnterForAbsent(now_, absent, enter.name());
+      }
+    }
+  }
+  if (!entry.ok()) return Fail(FailureOfNode(node, entry.status()));
   if (*entry == Barriers::Entry::kComplete) CompleteBarrier(enter.name());
   if (*entry == Barriers::Entry::kReleased) {
     Control control;
@@ -318,8 +338,8 @@ void SchedulerCore::OnCommandDone(Node* node, const CommandDone& done) {
   if (done.code() != 0 && !checkpoints_.NoteFailure(*node, done)) {
     const std::string what =
         is_view ? absl::StrCat("view ", done.id()) : commands_.Describe(done.id());
-    return FailNode(
-        *node, absl::Status(CodeOf(done.code()), absl::StrCat(what, ": ", Clip(done.message()))));
+    return Fail(FailureOfNode(
+        *node, absl::Status(CodeOf(done.code()), absl::StrCat(what, ": ", Clip(done.message())))));
   }
   if (is_view) return AcknowledgeView(node, static_cast<uint32_t>(done.id()));
   commands_.OnDone(*node, done.id());
@@ -328,17 +348,22 @@ void SchedulerCore::OnCommandDone(Node* node, const CommandDone& done) {
 
 void SchedulerCore::OnReport(const Node& node, const Control& control) {
   const absl::Status added = reports_.Add(now_, node, control, effects_);
-  if (!added.ok()) return FailNode(node, added);
-  if (control.has_progress()) checkpoints_.OnStep(control.progress().step());
+  if (!added.ok()) return Fail(FailureOfNode(node, added));
+  if (control.has_progress()) {
+    checkpoints_.OnStep(control.progress().step());
+    replacements_.OnProgress(now_, node, control.progress(), effects_);
+  }
   if (control.has_program_note())
     checkpoints_.OnAsked(node, control.program_note().checkpoints(), effects_);
   if (!control.has_shard_report()) return;
+  if (control.shard_report().has_forgotten()) replacements_.OnForgotten(control.shard_report());
   commands_.OnReport(node.index, static_cast<int>(control.shard_report().shard()));
   FinishCommands();
 }
 
 void SchedulerCore::AcknowledgeView(Node* node, uint32_t number) {
   node->acknowledged_view = std::max(node->acknowledged_view, number);
+  if (const Node* const started = replacements_.TakeStarted(now_)) Welcome(*started);
   if (phase_ != Phase::kStarting) return;
   const std::vector<Node>& nodes = members_.nodes();
   const bool all = std::all_of(nodes.begin(), nodes.end(),
@@ -365,7 +390,7 @@ void SchedulerCore::OnLost(uint64_t connection, const std::string& why) {
                                 " for it to return"));
   }
   const absl::optional<Failure> cause = judge_.Check(now_);
-  if (cause.has_value()) Fail(*cause);
+  if (cause.has_value()) ReplaceOrFail(*cause);
 }
 
 void SchedulerCore::OnClosed(uint64_t connection) {
@@ -381,7 +406,21 @@ void SchedulerCore::OnClosed(uint64_t connection) {
     node->gone = true;
     return;
   }
-  Fail(DeathOf(node, "left before the end of the job"));
+  ReplaceOrFail(DeathOf(node, "left before the end of the job"));
+}
+
+// The supervisor sees the end of a process sooner than its connections show it.
+void SchedulerCore::OnExited(const SchedulerEvent& event) {
+  if (phase_ != Phase::kRunning) return;
+  const std::string how = Clip(event.text);
+  if (const auto failure = replacements_.OnExited(event.rank, event.pid, how)) {
+    return Fail(*failure);
+  }
+  Node* const node = members_.worker(event.rank);
+  // The worker's report or its lost connection may have come before. The reported failure says
+  // more.
+  if (node == nullptr || node->pid != event.pid || node->gone || node->reported_failure) return;
+  ReplaceOrFail(DeathOf(node, how));
 }
 
 // Ignores garbage from a stranger (a port scanner, a node of another job). Garbage from a member
@@ -389,12 +428,10 @@ void SchedulerCore::OnClosed(uint64_t connection) {
 void SchedulerCore::OnGarbage(uint64_t connection, const absl::Status& why) {
   const Node* const node = members_.ByConnection(connection);
   if (node != nullptr && !node->gone) {
-    return FailNode(
-        *node, absl::InvalidArgumentError(absl::StrCat("sent garbage: ", Clip(why.message()))));
+    return Fail(FailureOfNode(
+        *node, absl::InvalidArgumentError(absl::StrCat("sent garbage: ", Clip(why.message())))));
   }
-  if (stranger_logs_++ < kMaxStrangerLogs) {
-    effects_->Log(absl::StrCat("ignored, not from a member: ", Clip(why.message())));
-  }
+  strangers_.Ignore(why, effects_);
 }
 
 // ---- requests of users and of the schedule ----------------------------------------------------
@@ -458,6 +495,8 @@ void SchedulerCore::OnEndRequest(const std::string& why, bool by_agent) {
 }
 
 void SchedulerCore::OnMoveRange(const SchedulerEvent& event) {
+  // While a worker is replaced, the servers count its steps in the ranges that they have.
+  if (replacements_.vacant()) return effects_->Log("move of a range ignored: a worker is replaced");
   const bool valid = phase_ == Phase::kRunning &&
                      event.range < static_cast<uint32_t>(view_.range_size()) && event.server >= 0 &&
                      event.server < plan_.servers() && event.shard >= 0 &&
@@ -484,7 +523,7 @@ void SchedulerCore::OnMoveRange(const SchedulerEvent& event) {
 void SchedulerCore::PublishFirstView() {
   members_.Number();
   for (const Node& node : members_.nodes()) {
-    *(node.role == Role::kServer ? view_.add_server() : view_.add_worker()) = MemberOf(node);
+    *(node.role == Role::kServer ? view_.add_server() : view_.add_worker()) = node.AsMember();
   }
   view_.set_coordinator(options_.coordinator);
   view_.set_run(options_.run);
@@ -568,31 +607,35 @@ void SchedulerCore::CommandServers(const Command& command, const std::string& ba
   FinishCommands();  // finishes it at once if there are no servers
 }
 
-void SchedulerCore::FinishCommands() {
-  for (auto done = commands_.TakeAnswered(); done.has_value(); done = commands_.TakeAnswered()) {
-    FinishCommand(*done);
-  }
-}
-
-// All nodes have answered the command: does what has waited for it. A command of a barrier releases
+// Does what has waited for commands that all nodes have answered. A command of a barrier releases
 // the barrier. The REPORT of a requested end stops the job. CHECKPOINT to the workers ends a
 // checkpoint; then follows, in this order, the requested end of the job, the next requested
 // checkpoint, or a barrier that has waited for the checkpoints to end.
-void SchedulerCore::FinishCommand(const PendingCommand& done) {
-  if (!done.barrier.empty()) return ReleaseBarrier(done.barrier);
-  if (done.command.id() == last_report_) return StopJob();
-  if (done.command.kind() != Command::CHECKPOINT) return;
-  checkpoints_.Finish(now_, effects_);
-  if (done.command.hold()) {
-    // The workers take no more steps. So later checkpoints, and barriers that waited for this one,
-    // are not needed any more.
-    const Command report = commands_.New(Command::REPORT);
-    last_report_ = report.id();
-    return CommandServers(report, "");
+void SchedulerCore::FinishCommands() {
+  for (auto done = commands_.TakeAnswered(); done.has_value(); done = commands_.TakeAnswered()) {
+    const Command::Kind kind = done->command.kind();
+    if (!done->barrier.empty()) {
+      ReleaseBarrier(done->barrier);
+    } else if (done->command.id() == last_report_) {
+      StopJob();
+    } else if (kind == Command::FORGET_WORKER) {
+      if (const auto failure = replacements_.OnServersAnswered()) return Fail(*failure);
+      if (replacements_.TakePlace(&view_)) PublishView();
+    } else if (kind == Command::CHECKPOINT) {
+      checkpoints_.Finish(now_, effects_);
+      if (done->command.hold()) {
+        // The workers take no more steps. So later checkpoints, and barriers that waited for this
+        // one, are not needed any more.
+        const Command report = commands_.New(Command::REPORT);
+        last_report_ = report.id();
+        CommandServers(report, "");
+      } else if (!checkpoints_.queue().empty()) {
+        checkpoints_.Ask(now_, effects_);
+      } else if (const std::string waiting = checkpoints_.queue().TakeBarrier(); !waiting.empty()) {
+        CompleteBarrier(waiting);
+      }
+    }
   }
-  if (!checkpoints_.queue().empty()) return checkpoints_.Ask(now_, effects_);
-  const std::string waiting = checkpoints_.queue().TakeBarrier();
-  if (!waiting.empty()) CompleteBarrier(waiting);
 }
 
 // Releases the barrier to the workers that have entered it. At a mark, keeps the run record as it
@@ -607,7 +650,11 @@ void SchedulerCore::ReleaseBarrier(const std::string& name) {
   const bool checkpoints = barrier.action == BarrierEnter::CHECKPOINT;
   if (checkpoints) checkpoints_.OnBarrier(barrier);
   const bool makes_record = checkpoints ? job::SumsByQuorum(plan_.job) : IsMark(barrier.action);
-  if (makes_record) checkpoints_.OnMark(Serialize(reports_.Record(now_)));
+  if (makes_record) {
+    checkpoints_.OnMark(Serialize(reports_.Record(now_)), barrier.action == BarrierEnter::MARK);
+  }
+  // All other barriers are at the ends of epochs and in evaluations.
+  if (!checkpoints && barrier.action != BarrierEnter::MARK) reports_.book().ForgetPlaces();
   const std::string record = checkpoints ? checkpoints_.record() : "";
   Control control;
   *control.mutable_barrier_release() = barriers_.Release(name, record);
@@ -640,8 +687,9 @@ void SchedulerCore::OnTick() {
   if (phase_ == Phase::kStopping || phase_ == Phase::kFailing) return CheckEnd();
   if (HasEnded(phase_)) return;
   const absl::optional<Failure> cause = CheckTime();
-  if (cause.has_value()) return Fail(*cause);
+  if (cause.has_value()) return ReplaceOrFail(*cause);
   if (phase_ != Phase::kRunning) return;
+  if (const auto failure = replacements_.Check(now_)) return Fail(*failure);
   reports_.Tick(now_, effects_);
   if (checkpoints_.Due(now_)) OnCheckpointRequest(options_.models.checkpoint_folder);
   const bool busy = members_.servers() == 0 || commands_.ServersAreBusy();
@@ -666,7 +714,26 @@ absl::optional<Failure> SchedulerCore::CheckTime() {
   if (cause.has_value() || phase_ != Phase::kRunning) return cause;
   overdue_.CheckBarriers(now_, effects_);
   cause = overdue_.CheckCommands(now_, effects_);
-  return cause.has_value() ? cause : stalls_.Check(now_, effects_);
+  // Others may wait for a worker that is replaced.
+  if (cause.has_value() || replacements_.vacant()) return cause;
+  return stalls_.Check(now_, effects_);
+}
+
+// A worker that has died may be replaced. A checkpoint that the worker has marked continues without
+// it: the others' barrier may be complete now, and the request may be answered.
+void SchedulerCore::ReplaceOrFail(const Failure& cause) {
+  if (const auto failure = replacements_.OnFailure(cause)) return Fail(*failure);
+  const bool running = phase_ == Phase::kRunning && !checkpoints_.ending();
+  const int rank = replacements_.Begin(now_, running, cause, effects_);
+  if (rank < 0) return Fail(cause);
+  judge_.Drop();  // only the dead worker has reported a failure
+  std::string complete;
+  for (const auto& [name, barrier] : barriers_.open()) {  // at most one: that of the checkpoint
+    const auto entry = barriers_.EnterForAbsent(now_, rank, name);
+    if (entry == Barriers::Entry::kComplete) complete = name;
+  }
+  if (!complete.empty()) CompleteBarrier(complete);
+  FinishCommands();
 }
 
 void SchedulerCore::Fail(const Failure& failure) {
@@ -701,10 +768,6 @@ void SchedulerCore::Fail(const Failure& failure) {
   notice->comes_again = comes_again;
   notice->step = failure_.has_step() ? failure_.step() : -1;
   CheckEnd();
-}
-
-void SchedulerCore::FailNode(const Node& node, const absl::Status& why) {
-  Fail(FailureOf(node.Name(), std::string(why.message()), why.code()));
 }
 
 void SchedulerCore::CheckEnd() {

@@ -48,6 +48,8 @@
 //             be written, the job does not fail: all workers are told that there is none.
 //   End       A requested end is a checkpoint after which the workers take no step, then REPORT and
 //             STOP.
+//   Replacement  A worker that dies in the middle of an epoch does not end every job: another
+//             process may take its place (replacements.h).
 // A node's Failure ends the job. A Failure that blames a peer or the network (UNAVAILABLE,
 // DEADLINE_EXCEEDED, ABORTED) is held for a moment, so that a process that has died is named and
 // not its victim. docs/ARCHITECTURE.md lists who detects which failure.
@@ -89,6 +91,7 @@
 #include "scheduler/overdue_watch.h"
 #include "scheduler/phase.h"
 #include "scheduler/readers.h"
+#include "scheduler/replacements.h"
 #include "scheduler/reports.h"
 #include "scheduler/stall_watch.h"
 #include "scheduler/status.h"
@@ -107,6 +110,9 @@ struct SchedulerEvent {
     kEnd,         // the user: write a checkpoint, then end; the second time: end because of `text`
     kAbort,       // the user: end the job because of `text`
     kMoveRange,   // the user: move `range` to `server`, `shard`
+    // The program that has started the job: the process `pid` of worker `rank` has ended, as `text`
+    // says.
+    kExited,
   };
   Kind kind = Kind::kTick;
   uint64_t connection = 0;   // opaque
@@ -116,6 +122,8 @@ struct SchedulerEvent {
   std::string text;
   uint32_t range = 0;
   int server = 0, shard = 0;
+  int rank = 0;
+  int64_t pid = 0;
 };
 
 // The checkpoint that a job begins with, and the folder for its own checkpoints. Views carry them,
@@ -146,6 +154,8 @@ class SchedulerCore {
     int restarts_left = 0;         // new attempts that may follow this one
     // If restarts_left is 0: from this time on another attempt may follow.
     absl::Time restarts_from = absl::InfiniteFuture();
+    // How many workers may be replaced within kRestartsCountFor. 0: nobody starts new processes.
+    int replacements = 0;
     bool by_hand = false;  // a person has started the roles, so only a person can resume the run
   };
 
@@ -173,7 +183,6 @@ class SchedulerCore {
   void OnControl(const SchedulerEvent& event);
   void OnRegister(uint64_t connection, const Register& request);
   void OnReader(uint64_t connection, const Register& request);
-  void Refuse(uint64_t connection, const absl::Status& why);
   void Welcome(const Node& node);
   void OnMemberControl(Node* node, const SchedulerEvent& event);
   void OnBarrierEnter(const Node& node, const BarrierEnter& enter);
@@ -184,6 +193,7 @@ class SchedulerCore {
   // Connections.
   void OnLost(uint64_t connection, const std::string& why);
   void OnClosed(uint64_t connection);
+  void OnExited(const SchedulerEvent& event);
   void OnGarbage(uint64_t connection, const absl::Status& why);
 
   // Requests of users and of the job's own schedule.
@@ -200,15 +210,14 @@ class SchedulerCore {
   void ReleaseBarrier(const std::string& name);
   void CommandServers(const Command& command, const std::string& barrier);
   void FinishCommands();
-  void FinishCommand(const PendingCommand& done);
   void StopJob();
 
   // Time and endings.
   void OnTick();
   absl::optional<Failure> CheckTime();
   void CheckEnd();
+  void ReplaceOrFail(const Failure& cause);
   void Fail(const Failure& failure);
-  void FailNode(const Node& node, const absl::Status& why);
 
   const job::ResolvedJob plan_;
   const Options options_;
@@ -219,7 +228,7 @@ class SchedulerCore {
   Phase phase_ = Phase::kRegistering;
   absl::optional<absl::Time> first_step_;
   absl::Time phase_since_;
-  int stranger_logs_ = 0;  // lines logged about processes that are not members
+  StrangerLog strangers_;
 
   Membership members_;
   Readers readers_;
@@ -237,6 +246,7 @@ class SchedulerCore {
   StallWatch stalls_;
   OverdueWatch overdue_;
   FailureJudge judge_;
+  Replacements replacements_;
   JobReport report_;
   Failure failure_;  // set once failing
 };

@@ -65,6 +65,7 @@ SchedulerCore::Options CoreOptions(const SchedulerOptions& options, const std::s
   core.incarnation = options.incarnation;
   core.restarts_left = options.restarts.left;
   core.restarts_from = options.restarts.left_again;
+  core.replacements = options.replacements;
   core.by_hand = options.by_hand;
   return core;
 }
@@ -176,6 +177,7 @@ class Shell {
     transport_.Poll(kTick, &events_);
     for (transport::TransportEvent& event : events_) OnTransport(event);
     CheckFlags();
+    HearDriver();
     if (const absl::Time now = MonotonicNow(); now >= next_tick_) {
       next_tick_ = now + kTick;
       StepCore(SchedulerEvent());
@@ -206,6 +208,26 @@ class Shell {
       checkpoints_seen_ = checkpoints;
       event.kind = SchedulerEvent::Kind::kCheckpoint;
       event.text = options_.models.checkpoint_folder;
+      StepCore(event);
+    }
+  }
+
+  // Reads the lines of the program that has started the roles. Each is about a worker that has
+  // ended.
+  void HearDriver() {
+    char bytes[4096];
+    ssize_t count = 0;
+    while (options_.driver_fd >= 0 && (count = read(options_.driver_fd, bytes, sizeof bytes)) > 0) {
+      said_.append(bytes, static_cast<size_t>(count));
+    }
+    for (size_t end; (end = said_.find('\n')) != std::string::npos; said_.erase(0, end + 1)) {
+      const auto line = nlohmann::json::parse(said_.substr(0, end), nullptr, false);
+      if (!line.is_object()) continue;
+      SchedulerEvent event;
+      event.kind = SchedulerEvent::Kind::kExited;
+      event.rank = line.value("worker", -1);
+      event.pid = line.value("pid", int64_t{0});
+      event.text = line.value("text", "");
       StepCore(event);
     }
   }
@@ -352,7 +374,8 @@ class Shell {
 
   // All workers have finished a step of this attempt.
   void NoteRecovery(const JobProgress& progress) {
-    if (restarts_.count == 0 || recovered_ || progress.min_step <= options_.models.step) return;
+    if (options_.restarts.count == 0 || recovered_ || progress.min_step <= options_.models.step)
+      return;
     recovered_ = true;
     const double seconds = absl::ToDoubleSeconds(MonotonicNow() - restarts_.down_since);
     restarts_.seconds += seconds;
@@ -391,6 +414,20 @@ class Shell {
         return Emit({{"event", "stall_over"}, {"node", notice.node}});
       case SchedulerNotice::Kind::kEnding:
         return Emit({{"event", "ending"}});
+      case SchedulerNotice::Kind::kVacant:
+        ++restarts_.count;
+        restarts_.last = absl::StrCat(notice.node, ": ", notice.text);
+        return Emit({{"event", "vacant"},
+                     {"node", notice.node},
+                     {"reason", notice.text},
+                     {"step", notice.step}});
+      case SchedulerNotice::Kind::kReplaced:
+        restarts_.seconds += notice.seconds;
+        restarts_.steps_again += notice.steps_again;
+        return EmitMetric("replaced", {{"node", notice.node},
+                                       {"seconds", notice.seconds},
+                                       {"step", notice.step},
+                                       {"steps_again", notice.steps_again}});
       case SchedulerNotice::Kind::kFailed:
         failed_ = FailedJson(notice.node, notice.text, notice.code);
         if (notice.diverged) failed_["diverged"] = true;
@@ -498,6 +535,7 @@ class Shell {
   SchedulerEffects effects_;
   std::vector<transport::TransportEvent> events_;
   std::map<transport::PeerId, std::deque<Frame>> unsent_;  // refused by the transport, in order
+  std::string said_;                                       // by the driver; the part of a line
   std::map<transport::PeerId, absl::Time> answered_;       // when a tool last got the status
   std::unique_ptr<LineFile> metrics_;
   Restarts restarts_ = options_.restarts;

@@ -11,6 +11,9 @@
 //   {"event":"resumed","step":...,"attempt":...}   the run resumes from that step
 //   {"event":"ending"}                             the job ends well, or because a user has asked
 //   {"event":"recovered","seconds":...,"step":...}  all have finished a step after a restart
+//   {"event":"vacant","node":...,"reason":...,"step":...}  a worker has died: start it again, in
+//                                                  its place; step -1: it has reported no error
+//   {"event":"replaced","node":...,"seconds":...,"step":...,"steps_again":...}  it trains again
 //   {"event":"log","text":...}                     lines that the user should see
 //   {"event":"stall","node":...,"text":...}, {"event":"stall_over","node":...}
 //   {"event":"failed","node":...,"reason":...,"code":...}  or  {"event":"finished"}    last
@@ -56,6 +59,12 @@ struct SchedulerOptions {
   ModelPaths models;        // paths that every node can reach
   MemoryEstimate estimate;  // for the status
   Restarts restarts;
+  // How many workers the program that has started the roles would start again, each in the place of
+  // a dead one (replacements.h).
+  int replacements = 0;
+  // The read end of a pipe from that program, non-blocking and not owned; -1: none. A line says
+  // that a worker's process has ended: {"worker":1,"pid":4711,"text":"was ended by signal 9"}.
+  int driver_fd = -1;
   bool by_hand = false;           // no program that could resume the run has started the roles
   std::FILE* progress = nullptr;  // not owned; null = no events
   // Gets each event if there is no `progress`. Called on the thread that runs the scheduler.

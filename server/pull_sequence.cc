@@ -25,6 +25,10 @@ int64_t PullSequence::Take(int rank, int64_t step) {
   return read.number;
 }
 
+void PullSequence::Forget(int rank) {
+  for (size_t i = 0; i < reads_; ++i) places_[static_cast<size_t>(rank) * reads_ + i].step = -1;
+}
+
 void PullSequence::Restart(int64_t next) {
   for (Read& read : places_) read.step = -1;
   next_ = next;

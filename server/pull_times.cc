@@ -53,6 +53,12 @@ void PullTimes::OnRead(int rank, int64_t step, int64_t version, int64_t now_us,
   for (size_t i = 0; i < rows.size(); ++i) read.updates[i] = Updates(rows[i]);
 }
 
+void PullTimes::Forget(int rank) {
+  for (const int32_t place : of_worker_[static_cast<size_t>(rank)]) {
+    places_[static_cast<size_t>(place)].step = -1;
+  }
+}
+
 int32_t PullTimes::Take(const policies::Update& update) {
   for (int32_t& place : of_worker_[static_cast<size_t>(update.rank)]) {
     const Read& read = places_[static_cast<size_t>(place)];

@@ -42,6 +42,10 @@ class PullTimes {
   void OnRead(int rank, int64_t step, int64_t version, int64_t now_us,
               absl::Span<const uint64_t> keys, absl::Span<const uint32_t> rows);
 
+  // Another process takes the place of worker `rank`, and reads its last steps again. Reads that
+  // belong to an update stay.
+  void Forget(int rank);
+
   // Returns the read that this update comes from, or kUnknown. The read then belongs to the update
   // until Drop.
   int32_t Take(const policies::Update& update);

@@ -264,6 +264,18 @@ bool Range::AssignRows(absl::Span<const uint64_t> keys, absl::Span<const float> 
   return true;
 }
 
+// The next push sets the incarnation. The new process reads the steps that this range lacks again.
+// By the numbers of the old reads, a policy would take the new gradients for late ones.
+void Range::ForgetWorker(int rank) {
+  progress_.workers[static_cast<size_t>(rank)].incarnation = 0;
+  pull_times_.Forget(rank);
+  if (pull_sequence_ != nullptr) pull_sequence_->Forget(rank);
+  if (pulled_row_snapshots_ != nullptr) {
+    pulled_row_snapshots_->Forget(rank, std::numeric_limits<int64_t>::max());
+  }
+  if (subscriptions_ != nullptr) subscriptions_->Forget(rank);
+}
+
 // Staleness is counted first, because the push itself counts as an update of its rows. The read is
 // forgotten last, because counting and compensation look at it.
 void Range::ApplyAtOnce(const HeldUpdate& update) {

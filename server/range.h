@@ -113,6 +113,10 @@ class Range {
   // [keys, dim + slots].
   bool AssignRows(absl::Span<const uint64_t> keys, absl::Span<const float> values, bool with_slots);
 
+  // The process of worker `rank` has died. Another process pushes the steps that this range lacks.
+  // The range keeps the updates of the dead process, and forgets its reads.
+  void ForgetWorker(int rank);
+
   // Applies all held updates before the last evaluation: the queue of a fixed delay, in order, and
   // an open batch, which no further update will join.
   void FinishDelayed();

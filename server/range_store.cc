@@ -172,24 +172,6 @@ void RangeStore::Peek(absl::Span<const uint64_t> keys, absl::Span<float> out) co
   });
 }
 
-void RangeStore::PeekWithSlots(absl::Span<const uint64_t> keys, absl::Span<float> out) const {
-  const size_t dim = static_cast<size_t>(options_.dim);
-  const size_t slots = static_cast<size_t>(slots_per_row_);
-  TANDEM_CHECK(out.size() == keys.size() * (dim + slots));
-  ForEachBlockFinding(keys, true, [&](size_t first, absl::Span<const uint32_t> rows) {
-    for (size_t i = 0; i < rows.size(); ++i) {
-      const absl::Span<float> to = out.subspan((first + i) * (dim + slots), dim + slots);
-      if (rows[i] == RowIndex::kNoRow) {
-        optim::InitRow(options_.initializer, options_.seed, keys[first + i], to.first(dim));
-        options_.optimizer->InitSlots(options_.dim, to.last(slots));
-        continue;
-      }
-      std::copy_n(rows_.Weights(rows[i]), dim, to.data());
-      std::copy_n(rows_.Slots(rows[i]), slots, to.data() + dim);
-    }
-  });
-}
-
 // Requires: rows.size() <= kBlock.
 void RangeStore::ApplyBlock(absl::Span<const uint32_t> rows, const float* gradients, float scale) {
   float* weights[kBlock];

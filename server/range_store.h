@@ -71,10 +71,6 @@ class RangeStore {
   void Assign(absl::Span<const uint64_t> keys, absl::Span<const float> weights,
               absl::Span<const float> slots);
 
-  // Weights followed by slots of each key, dim + slots_per_row floats a row. Creates nothing:
-  // absent rows read as initial values.
-  void PeekWithSlots(absl::Span<const uint64_t> keys, absl::Span<float> out) const;
-
   // ---- rows that programs write themselves (KEY_VALUE tables): reads create no rows ----
 
   // As Find, but keys may be absent: their row number is RowIndex::kNoRow.

@@ -78,7 +78,7 @@ const Frame* Replay::AnswerTo(const FrameHeader& read) const {
 
 bool Replay::OnRead(const FrameHeader& read, absl::Span<const SliceEntry> entries,
                     const Frame& answer) {
-  if ((read.flags & (kFlagEvaluate | kFlagWithSlots)) != 0) return false;
+  if ((read.flags & kFlagEvaluate) != 0) return false;
   bool marked = false;
   for (const SliceEntry& e : entries) {
     if (e.rows > 0 && MarkRead(e.range, read.sender.index, read.step)) marked = true;

@@ -54,6 +54,7 @@ void ServerCore::OnCommand(const Command& command, ServerEffects* effects) {
   task.path = command.path();
   task.abandon = command.abandon();
   task.may_fail = command.may_fail();
+  task.worker = command.worker();
   switch (command.kind()) {
     case Command::MARK:
       task.kind = ShardTask::Kind::kMark;
@@ -67,10 +68,17 @@ void ServerCore::OnCommand(const Command& command, ServerEffects* effects) {
     case Command::REPORT:
       task.kind = ShardTask::Kind::kReport;
       break;
+    case Command::FORGET_WORKER:
+      task.kind = ShardTask::Kind::kForgetWorker;
+      break;
     default:
       return Answer(command.id(),
                     absl::UnimplementedError(absl::StrCat("unknown command ", command.kind())),
                     effects);
+  }
+  if (task.kind == ShardTask::Kind::kForgetWorker &&
+      (task.worker < 0 || task.worker >= plan_.workers())) {
+    return Answer(command.id(), absl::InvalidArgumentError("no such worker"), effects);
   }
   if (index_ < 0) {  // the shards have no ranges yet
     return Answer(command.id(),
@@ -94,6 +102,8 @@ std::string ServerCore::Doing() const {
       return "applies delayed updates";
     case ShardTask::Kind::kReport:
       return "serves rows";
+    case ShardTask::Kind::kForgetWorker:
+      return "waits for ranges on their way";
   }
   return "";
 }
@@ -125,7 +135,9 @@ void ServerCore::OnShardDone(uint64_t id, const absl::Status& status, const Shar
                                done.reports.end());
   Answer(id, done.status, effects);
   // answered_ holds statuses only. So a repeated request for a report makes a new report.
-  if (done.kind == ShardTask::Kind::kReport) answered_.erase(id);
+  const bool reports =
+      done.kind == ShardTask::Kind::kReport || done.kind == ShardTask::Kind::kForgetWorker;
+  if (reports) answered_.erase(id);
 }
 
 // True if the task is known. Either it is in progress and will be answered at its end, or it has

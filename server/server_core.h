@@ -34,6 +34,7 @@ struct ShardTask {
     kCheckpoint,  // done when the checkpoint that was marked for `path` is written, or has failed
     kFinishDelayed,  // ShardCore::FinishDelayed
     kReport,         // ShardCore::Report; the answer carries the report
+    kForgetWorker,   // ShardCore::ForgetWorker, once no range is on its way; as kReport
   };
   Kind kind = Kind::kView;
   uint64_t id = 0;  // of the view or command; the answer has the same
@@ -41,6 +42,7 @@ struct ShardTask {
   std::shared_ptr<const RangeMap> map;
   std::string path;
   bool abandon = false;   // kCheckpoint: write no more files, and fail
+  int worker = 0;         // kForgetWorker: the rank
   bool may_fail = false;  // kMark: give up rather than need too much memory
 };
 
@@ -63,7 +65,8 @@ class ServerCore {
 
   // A message from the scheduler. Messages that are not for servers are ignored.
   void OnControl(const Control& control, ServerEffects* effects);
-  // A shard has done the task `id`, or has failed. `report`: after kReport and kMark, else null.
+  // A shard has done the task `id`, or has failed. `report`: after kReport, kMark and
+  // kForgetWorker, else null.
   void OnShardDone(uint64_t id, const absl::Status& status, const ShardReport* report,
                    ServerEffects* effects);
 

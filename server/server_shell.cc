@@ -214,6 +214,8 @@ class ShardThread {
   // mark it in the same view.
   void DoTasks() {
     while (!tasks_.empty() && (checkpoint_ == nullptr || checkpoint_->marked())) {
+      const bool settles = tasks_.front().first.kind == ShardTask::Kind::kForgetWorker;
+      if (settles && !core_->ranges().Settled()) return;
       const auto [task, index] = std::move(tasks_.front());
       tasks_.pop_front();
       Do(task, index);
@@ -229,6 +231,9 @@ class ShardThread {
         return done_(task.id, absl::OkStatus(), nullptr);
       case ShardTask::Kind::kReport:
         return done_(task.id, FlushRecords(), std::make_shared<ShardReport>(core_->Report()));
+      case ShardTask::Kind::kForgetWorker:
+        return done_(task.id, absl::OkStatus(),
+                     std::make_shared<ShardReport>(core_->ForgetWorker(task.worker)));
       case ShardTask::Kind::kMark:
         if (checkpoint_ != nullptr) {
           GiveUp(absl::CancelledError("abandoned, because the next checkpoint has begun"));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -92,6 +93,9 @@ void ShardCore::OnView(absl::Time now, std::shared_ptr<const RangeMap> view,
 // ---- frames -----------------------------------------------------------------------------------
 
 void ShardCore::OnFrame(absl::Time now, const ParsedFrame& frame, ShardEffects* effects) {
+  const uint64_t sender = frame.header.incarnation;
+  if (std::count(forgotten_.begin(), forgotten_.end(), sender) > 0)
+    return;  // a late frame of a dead worker
   switch (frame.header.kind) {
     case FrameKind::kPull:
       bytes_.pull += frame.frame.TotalBytes();
@@ -183,6 +187,10 @@ bool ShardCore::CutSlices(const ParsedFrame& frame, std::vector<Slice>* slices,
     *why = "a KEY_VALUE table takes no steps: use STORE frames";
     return false;
   }
+  if ((h.flags & kFlagWithSlots) != 0 && (!push || (h.flags & kFlagAssign) == 0)) {
+    *why = "flag WITH_SLOTS without ASSIGN";
+    return false;
+  }
   for (uint32_t i = 0; i < frame.entry_count; ++i) {
     Slice slice;
     slice.entry = frame.Entry(i);
@@ -198,10 +206,6 @@ bool ShardCore::CutSlices(const ParsedFrame& frame, std::vector<Slice>* slices,
     const int dim = table.plan->dim;
     const int with_slots =
         (h.flags & kFlagWithSlots) != 0 ? table.optimizer->slots_per_row(dim) : 0;
-    if (push && (h.flags & kFlagWithSlots) != 0 && (h.flags & kFlagAssign) == 0) {
-      *why = "flag WITH_SLOTS without ASSIGN: gradients have no slots";
-      return false;
-    }
     // The answer must fit in one frame.
     answer_bytes += size_t{e.rows} * static_cast<size_t>(dim + with_slots) * sizeof(float);
     if (!push && answer_bytes > kMaxPartBytes) {
@@ -276,11 +280,8 @@ bool ShardCore::MayServe(const ParsedFrame& frame, const std::vector<Slice>& sli
   return true;
 }
 
-size_t ShardCore::RowFloats(const ParsedFrame& frame, const Slice& slice) const {
-  if (slice.settled) return 0;
-  const RangeStore& store = ranges_.Find(slice.entry.range)->store();
-  const bool with_slots = (frame.header.flags & kFlagWithSlots) != 0;
-  return static_cast<size_t>(store.dim() + (with_slots ? store.slots_per_row() : 0));
+size_t ShardCore::RowFloats(const Slice& slice) const {
+  return slice.settled ? 0 : static_cast<size_t>(ranges_.Find(slice.entry.range)->store().dim());
 }
 
 // Answers a read with one ROWS frame. All rows go into one buffer, so its size is summed up first.
@@ -294,7 +295,7 @@ size_t ShardCore::RowFloats(const ParsedFrame& frame, const Slice& slice) const 
 bool ShardCore::AnswerRead(absl::Time now, const ParsedFrame& frame, std::vector<Slice>* slices,
                            ShardEffects* effects) {
   size_t floats = 0;
-  for (const Slice& slice : *slices) floats += slice.entry.rows * RowFloats(frame, slice);
+  for (const Slice& slice : *slices) floats += slice.entry.rows * RowFloats(slice);
   Buffer values;
   if (floats > 0) values = buffers_.Alloc(floats * sizeof(float));
   absl::Span<float> out = values.MutableAs<float>();
@@ -302,15 +303,13 @@ bool ShardCore::AnswerRead(absl::Time now, const ParsedFrame& frame, std::vector
   entries_.clear();
   for (Slice& slice : *slices) {
     SliceEntry& e = slice.entry;
-    e.row_floats = static_cast<uint32_t>(RowFloats(frame, slice));
+    e.row_floats = static_cast<uint32_t>(RowFloats(slice));
     if (!slice.settled) {
       Range& range = *ranges_.Find(e.range);
       const absl::Span<const uint64_t> keys =
           frame.keys().As<uint64_t>().subspan(slice.key_offset / sizeof(uint64_t), e.rows);
       const absl::Span<float> rows = out.first(size_t{e.rows} * e.row_floats);
-      if ((header.flags & kFlagWithSlots) != 0) {
-        range.store().PeekWithSlots(keys, rows);
-      } else if ((header.flags & kFlagEvaluate) != 0) {
+      if ((header.flags & kFlagEvaluate) != 0) {
         range.store().Peek(keys, rows);
       } else {
         range.store().Pull(keys, rows);
@@ -559,6 +558,27 @@ void ShardCore::Acknowledge(const ParsedFrame& frame, absl::Span<const Slice> sl
 void ShardCore::FinishDelayed(ShardEffects* effects) {
   ranges_.FinishDelayed();
   Give(&records_, &order_, effects);
+}
+
+ShardReport ShardCore::ForgetWorker(int rank) {
+  const uint64_t dead = ranges_.map()->IncarnationOf(rank);
+  const bool known = std::count(forgotten_.begin(), forgotten_.end(), dead) > 0;
+  if (dead != 0 && !known) forgotten_.push_back(dead);
+  waiting_reads_.Forget(EndpointId::Worker(rank));
+  early_.Forget(EndpointId::Worker(rank));
+  int64_t least = std::numeric_limits<int64_t>::max(), most = 0;
+  for (Range* const range : ranges_.Owned()) {
+    if (range->writes() != nullptr) continue;  // programs write these rows without steps
+    range->ForgetWorker(rank);
+    const int64_t admitted = range->progress().workers[static_cast<size_t>(rank)].admitted;
+    least = std::min(least, admitted);
+    most = std::max(most, admitted);
+  }
+  ShardReport report = Report();
+  report.mutable_forgotten()->set_worker(rank);
+  report.mutable_forgotten()->set_least(least);
+  report.mutable_forgotten()->set_most(most);
+  return report;
 }
 
 ShardReport ShardCore::Report() const {

@@ -53,6 +53,12 @@ class ShardCore {
   // visible.
   void FinishDelayed(ShardEffects* effects);
 
+  // The process of worker `rank` in the present view has died. The shard takes no more frames of
+  // this process, and drops its waiting frames. Returns a report of the number of its steps that
+  // the ranges have. No late frame changes this number. Requires: ranges().Settled(), so that each
+  // range is counted by one shard.
+  ShardReport ForgetWorker(int rank);
+
   const ShardRanges& ranges() const { return ranges_; }
   // The read that has waited longest, and whom it waits for. The text is empty if none waits.
   Activity Waiting(absl::Time now) const;
@@ -78,7 +84,7 @@ class ShardCore {
   bool MayServe(const ParsedFrame& frame, const std::vector<Slice>& slices) const;
   bool AnswerRead(absl::Time now, const ParsedFrame& frame, std::vector<Slice>* slices,
                   ShardEffects* effects);
-  size_t RowFloats(const ParsedFrame& frame, const Slice& slice) const;
+  size_t RowFloats(const Slice& slice) const;
   bool ServeWaitingReads(absl::Time now, int freed_by, ShardEffects* effects);
   bool FindAwaited(absl::Time now, const WaitingFrame& waits, SliceEntry* notice) const;
   void NotifyWaiting(absl::Time now, ShardEffects* effects);
@@ -106,6 +112,7 @@ class ShardCore {
   // Pushes that a range may not admit yet, because an earlier step of the same worker has not come
   // or because of the order of turns.
   WaitingFrames early_;
+  std::vector<uint64_t> forgotten_;  // incarnations of dead workers
   WaitLog waits_;
   std::vector<Slice> slices_;        // scratch
   std::vector<SliceEntry> entries_;  // scratch

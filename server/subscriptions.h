@@ -50,6 +50,8 @@ class Subscriptions {
   // refresh.
   bool Grows(int64_t clock);
 
+  // Another process takes the place of worker `rank`, and keeps no rows yet.
+  void Forget(int rank) { workers_[static_cast<size_t>(rank)] = Worker(); }
   // Worker `rank` keeps these rows from now on; the worker has read them for `step`.
   void OnRead(int rank, int64_t step, absl::Span<const uint64_t> keys);
   // The worker's update of `step` has been admitted. `changed`: it has changed the rows.

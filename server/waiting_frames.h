@@ -68,6 +68,13 @@ class WaitingFrames {
     }
   }
 
+  // Drops the frames of this sender.
+  void Forget(EndpointId sender) {
+    std::erase_if(frames_, [sender](const WaitingFrame& waits) {
+      return waits.frame.header.sender == sender;
+    });
+  }
+
   // Calls `notify` for each frame whose next notice is due.
   template <typename Notify>
   void ForEachDue(absl::Time now, const Notify& notify) {

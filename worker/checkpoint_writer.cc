@@ -164,7 +164,8 @@ void RequestedCheckpoint::OnCommand(const Command& command, int64_t first_free) 
   command_ = command.id();
   path_ = command.path();
   first_free_ = first_free;
-  step_ = !own_step_ ? -1 : finishes_step_ ? first_free : context_.step;
+  const int64_t own = finishes_step_ ? first_free : context_.step;
+  step_ = own_step_ ? std::max(own, first_cut_) : -1;
 }
 
 bool RequestedCheckpoint::Advance(absl::Time now, const TrainingState& state,

@@ -120,6 +120,9 @@ class RequestedCheckpoint {
  public:
   RequestedCheckpoint(TrainerContext& context, DenseSynchroniser& synchroniser);
 
+  // Some ranges have steps of this worker below `step` from the process before this one. A
+  // checkpoint needs them in all ranges, so the worker does not mark before it has pushed them.
+  void SetFirstCut(int64_t step) { first_cut_ = step; }
   // `first_free`: the first step that this worker has not begun. A repeated command is answered if
   // its checkpoint is done; otherwise it changes nothing.
   void OnCommand(const Command& command, int64_t first_free);
@@ -145,7 +148,8 @@ class RequestedCheckpoint {
   }
   // No push at all may be sent.
   bool holds_pushes() const {
-    return holding_ && (own_step_ || !wanted_ || checkpoint_writer_.in_progress());
+    const bool at_cut = own_step_ && context_.step >= step_;
+    return holding_ && (at_cut || !wanted_ || checkpoint_writer_.in_progress());
   }
   CheckpointWriter& saving() { return checkpoint_writer_; }
   const CheckpointWriter& saving() const { return checkpoint_writer_; }
@@ -162,6 +166,7 @@ class RequestedCheckpoint {
   absl::Status result_;   // result of that command
   std::string path_;
   int64_t first_free_ = 0;
+  int64_t first_cut_ = 0;
   int64_t step_ = -1;  // of the cut; -1 = not agreed yet
 };
 

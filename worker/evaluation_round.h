@@ -58,6 +58,8 @@ class EvaluationRound {
   // the model of this one is not in a checkpoint yet.
   bool aside() const { return Judged() && judge_.has_best(); }
 
+  // The other workers have completed `evaluations` before this process has come.
+  void SetDone(int64_t evaluations) { number_ = evaluations; }
   // A task of the evaluation has ended.
   void OnTaskDone() { task_running_ = false; }
   // False if the request does not belong to the evaluation.

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/diverged.h"
+#include "base/hash.h"
 
 namespace tandem::worker {
 
@@ -28,8 +29,10 @@ void StepPipeline::Begin() {
   context_.place.reset();
 }
 
-void StepPipeline::Resume(const TrainPosition& start) {
+void StepPipeline::Resume(const TrainPosition& start, int64_t first_trained) {
   Begin();
+  first_trained_ = first_trained;
+  next_read_ = std::max(next_read_, first_trained);
   first_step_ = start.first_step();
   context_.epoch_rows = start.rows();
   if (start.has_place()) context_.place = start.place();
@@ -41,6 +44,7 @@ bool StepPipeline::Advance(absl::Time now, int64_t hold_from, TrainerEffects* ef
     AfterCompute(now, effects);
     return true;
   }
+  if (DropBatch()) return true;
   // The end of the epoch goes first: after an empty step nothing more may be fetched or read.
   if (empty_step_ && !syncs_at_end()) {
     End();
@@ -76,6 +80,44 @@ void StepPipeline::CancelReads(Slot* entry) {
   entry->reads.clear();
   for (client::PulledRows& rows : entry->slot.rows) rows.Clear();
   entry->slot.dense_rows.Clear();
+}
+
+// The dead process has pushed this step to all ranges, so its rows are read only to pass over them.
+// The counts of the dead process end before the first of these steps (WorkerStart.position), so
+// this process counts them.
+bool StepPipeline::DropBatch() {
+  if (context_.step >= first_trained_) return false;
+  Slot& entry = SlotOf(context_.step);
+  const StepSlot& slot = entry.slot;
+  // Without rows the epoch ends, as usual: the dead process may have told some ranges so.
+  if (entry.state != SlotState::kFetched || slot.step != context_.step) return false;
+  if (slot.batch.samples == 0) return false;
+  CountUpdatesOf(slot);
+  context_.report.AddTrainedBefore(slot);
+  context_.epoch_rows += slot.batch.samples;
+  if (slot.place.has_value()) context_.place = slot.place;
+  entry.state = SlotState::kFree;
+  entry.slot.step = -1;
+  context_.pushed = ++context_.step;
+  ++context_.progress;
+  return true;
+}
+
+// An update counts once for each range in which it has rows.
+void StepPipeline::CountUpdatesOf(const StepSlot& slot) {
+  for (const job::GroupPlan& group : context_.plan.trained_groups()) {
+    FindKeys(slot, group.id);
+    for (const client::TableKeys& keys : keys_) {
+      ranges_.clear();
+      for (const uint64_t key : keys.keys) {
+        const uint64_t position = Position(context_.plan.tables[keys.table].salt, key);
+        ranges_.push_back(context_.map->Find(keys.table, position));
+      }
+      std::sort(ranges_.begin(), ranges_.end());
+      const auto end = std::unique(ranges_.begin(), ranges_.end());
+      context_.report.AddSentBefore(keys.table, static_cast<uint64_t>(end - ranges_.begin()));
+    }
+  }
 }
 
 // A push of this worker came too late somewhere and was dropped there. The worker continues at the

@@ -36,8 +36,10 @@ class StepPipeline {
 
   // Begins an epoch at context.step.
   void Begin();
-  // Resumes an epoch in which this worker stands at `start`.
-  void Resume(const TrainPosition& start);
+  // Resumes an epoch in which this worker stands at `start`. The servers have all steps below
+  // `first_trained`, so the worker reads and drops their batches. Only a process that takes the
+  // place of a dead one has such steps.
+  void Resume(const TrainPosition& start, int64_t first_trained = 0);
   // Does one thing that can be done; false if there is none. The steps from `hold_from` on may not
   // begin. If one of them has begun, its push and its synchronisation wait.
   bool Advance(absl::Time now, int64_t hold_from, TrainerEffects* effects);
@@ -83,6 +85,8 @@ class StepPipeline {
     absl::Time read_since;
   };
 
+  bool DropBatch();
+  void CountUpdatesOf(const StepSlot& slot);
   bool SkipToOpenStep(absl::Time now, int64_t hold_from, TrainerEffects* effects);
   bool StartFetch(TrainerEffects* effects);
   bool StartReads(absl::Time now);
@@ -115,6 +119,7 @@ class StepPipeline {
   bool empty_step_ = false;     // seen a step for which no worker had samples
   bool synced_at_end_ = false;  // ... and the workers had a sync round in the step after it
   int64_t first_step_ = 0;      // first step of the epoch
+  int64_t first_trained_ = 0;   // batches of earlier steps are dropped
   int64_t next_fetch_ = 0, next_read_ = 0;
   // A push of this worker came too late; this step was open then.
   int64_t open_step_ = 0;
@@ -137,6 +142,7 @@ class StepPipeline {
   std::vector<client::TableKeys> keys_;
   std::vector<size_t> inputs_;  // their indexes in Batch::sparse
   std::vector<client::PulledRows*> rows_;
+  std::vector<uint32_t> ranges_;  // with keys of a table
 };
 
 }  // namespace tandem::worker

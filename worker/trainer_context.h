@@ -16,6 +16,7 @@
 #include "job/job.h"
 #include "policies/policy.h"
 #include "proto/outgoing.h"
+#include "proto/range_map.h"
 #include "worker/trainer_report.h"
 #include "worker/trainer_task.h"
 #include "worker/worker_barriers.h"
@@ -62,8 +63,11 @@ struct TrainerContext {
   uint64_t progress = 0;  // grows with each event or step that moves the trainer on
 
   bool resumed = false;  // servers have their rows already: nothing is assigned to them
-  int64_t step = 0;      // current step; all steps before it are pushed
-  int64_t pushed = 0;    // steps pushed
+  // This process has taken the place of a dead one, and the other workers train.
+  bool replaces = false;
+  std::shared_ptr<const RangeMap> map;  // of the newest view
+  int64_t step = 0;                     // current step; all steps before it are pushed
+  int64_t pushed = 0;                   // steps pushed
   int64_t epoch = 0;
   int64_t epoch_rows = 0;  // rows that this worker has trained on in this epoch
   // The last known place in the files that is not beyond these rows. Batches that were read ahead

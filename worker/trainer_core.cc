@@ -46,6 +46,12 @@ TrainerCore::TrainerCore(const job::ResolvedJob& plan, const Options& options,
     }
     context_.report.BeginEpoch(options.start->rows());
   }
+  if (options.replaces.has_value()) {
+    context_.replaces = true;
+    evaluation_.SetDone(options.replaces->evaluations());
+    requested_checkpoint_.SetFirstCut(options.replaces->first_new_step());
+    said_back_ = false;
+  }
   if (options.epochs_to_first_judged > 0) {
     evaluation_.judge().ResumeAfter(options.epochs_to_first_judged - 1);
     context_.report.SetEpochsToFirstJudged(options.epochs_to_first_judged);
@@ -63,6 +69,7 @@ TrainerCore::TrainerCore(const job::ResolvedJob& plan, const Options& options,
 void TrainerCore::OnView(absl::Time now, std::shared_ptr<const RangeMap> view,
                          TrainerEffects* effects) {
   have_view_ = true;
+  context_.map = view;
   context_.client.OnView(now, std::move(view));
   Advance(now, effects);
 }
@@ -256,7 +263,7 @@ bool TrainerCore::AdvancePrepare(absl::Time now) {
     return Enter(Phase::kTraining);
   }
   const TrainPosition& start = *options_.start;
-  pipeline_.Resume(start);
+  pipeline_.Resume(start, options_.replaces.has_value() ? options_.replaces->first_step() : 0);
   if (!start.epoch_over()) return Enter(Phase::kTraining);
   return BeginEvaluation(now);
 }
@@ -425,7 +432,10 @@ void TrainerCore::CollectOutgoing(absl::Time now, TrainerEffects* effects) {
   // Send a report before each barrier entry that others wait for, in case the last report was lost.
   // A worker that is released has therefore been heard.
   const bool report = said_done_ || context_.report.has_evaluation() || Marking() != nullptr;
-  if ((!entries_.empty() && report) || CheckpointIsNear()) SendReport(now, said_done_);
+  // The scheduler measures how long it took to replace a worker.
+  const bool back = !said_back_ && context_.step > options_.replaces->first_step();
+  said_back_ = said_back_ || back;
+  if ((!entries_.empty() && report) || back || CheckpointIsNear()) SendReport(now, said_done_);
   for (const Control& entry : entries_) context_.SendControl(EndpointId::Scheduler(), entry);
   for (auto* queue : {&context_.client.out(), &context_.control_out}) {
     for (Outgoing& out : *queue) effects->out.push_back(std::move(out));
@@ -465,6 +475,11 @@ void TrainerCore::SendReport(absl::Time now, bool done) {
   if (const CheckpointWriter* const saving = Marking(); saving != nullptr) {
     *control.mutable_progress()->mutable_position() = saving->position();
   }
+  // The counts of this report are those of the steps before the position.
+  if (phase_ == Phase::kTraining && !context_.plan.lockstep && !pipeline_.synchronising()) {
+    *control.mutable_progress()->mutable_trains_at() = Position();
+  }
+  control.mutable_progress()->set_evaluations(evaluation_.done());
   context_.SendControl(EndpointId::Scheduler(), control);
 }
 

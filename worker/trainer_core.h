@@ -58,6 +58,9 @@ class TrainerCore {
     // The position from which the run resumes (resume_position.h); none: the run starts at its
     // beginning.
     absl::optional<TrainPosition> start;
+    // This process takes the place of a dead worker. `start`, `best` and `epochs_to_first_judged`
+    // are those of this message.
+    absl::optional<WorkerStart> replaces;
     // Resumed run, rank 0: the best evaluation before the resume.
     absl::optional<BestEvaluation> best;
     // Resumed run, rank 0: the epochs up to the first judged one; 0: no evaluation was judged.
@@ -162,6 +165,7 @@ class TrainerCore {
   uint64_t epoch_end_bytes_ = 0;      // EpochEndTask
   bool have_view_ = false, started_ = false, stop_ = false;
   bool said_done_ = false;
+  bool said_back_ = true;  // false: the process replaces another one, and trains no step yet
   bool stops_early_ = false;
   int64_t best_checkpointed_ = -1;  // the step of the best checkpoint of this attempt
   // Rank 0: the best evaluation whose model is in a checkpoint (or is final without checkpoints).

@@ -26,6 +26,17 @@ void TrainerReport::AddStep(const StepSlot& slot, int64_t in_flight) {
   in_flight_max_ = std::max(in_flight_max_, static_cast<double>(in_flight));
 }
 
+void TrainerReport::AddTrainedBefore(const StepSlot& slot) {
+  samples_ += slot.batch.samples;
+  epoch_samples_ += slot.batch.samples;
+  ++trained_steps_;
+}
+
+void TrainerReport::AddSentBefore(uint32_t table, uint64_t updates) {
+  if (sent_before_.size() <= table) sent_before_.resize(table + 1);
+  sent_before_[table] += updates;
+}
+
 void TrainerReport::AddMissedSums(absl::Span<const int64_t> missed) {
   for (const int64_t sums : missed) {
     missed_sums_.Add(static_cast<uint64_t>(sums));
@@ -105,7 +116,8 @@ Progress TrainerReport::Take(absl::Time now, const job::ResolvedJob& plan,
     missed.mutable_bucket()->Assign(missed_sums_.counts.begin(), missed_sums_.counts.end());
   }
   for (size_t t = 0; t < plan.tables.size(); ++t) {
-    (*p.mutable_updates_sent())[plan.tables[t].name] = client.updates_sent()[t];
+    const uint64_t before = t < sent_before_.size() ? sent_before_[t] : 0;
+    (*p.mutable_updates_sent())[plan.tables[t].name] = client.updates_sent()[t] + before;
   }
   p.set_evaluation_json(evaluation_json_);
   if (has_evaluation()) {

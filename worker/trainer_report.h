@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "absl/types/span.h"
@@ -36,6 +37,11 @@ class TrainerReport {
   void WatchRows() { watch_rows_ = true; }
   // A step has been computed. `in_flight`: steps begun and not acknowledged, including this one.
   void AddStep(const StepSlot& slot, int64_t in_flight);
+  // The dead process whose place this one has taken has trained the step. This process has only
+  // read the batch.
+  void AddTrainedBefore(const StepSlot& slot);
+  // ... and has sent this many updates of a table in that step.
+  void AddSentBefore(uint32_t table, uint64_t updates);
   // Whether the worker pauses between two steps, to evaluate or to write a checkpoint.
   void SetPaused(absl::Time now, bool paused);
   // With quorum sums: for each gradient, how many sums it has missed.
@@ -92,6 +98,7 @@ class TrainerReport {
   int64_t trained_steps_ = 0;
   double in_flight_sum_ = 0, in_flight_max_ = 0;
   uint64_t collective_bytes_ = 0;
+  std::vector<uint64_t> sent_before_;  // by table
   Histogram missed_sums_;
   uint64_t gradients_summed_ = 0;
   double missed_sum_ = 0, missed_max_ = 0;

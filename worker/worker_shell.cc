@@ -528,6 +528,7 @@ class Worker {
       if (view.worker(w).host() == view.worker(rank).host()) ++rank_on_host_;
     }
     member_->progress().SetActivity({"opening data and model", {}});
+    if (view.worker(rank).has_start()) replaces_ = view.worker(rank).start();
     if (!options_.trace_path.empty()) {
       trace_ = std::make_unique<collectives::Trace>(absl::StrCat("worker ", rank), rank);
     }
@@ -556,7 +557,12 @@ class Worker {
     slow_down_.set_times(std::move(times));
     TANDEM_ASSIGN_OR_RETURN(runner_,
                             options_.make_runner(plan_, self_.index, rank_on_host_, init_from));
-    if (resume) {
+    if (replaces_.has_value()) {
+      start_ = replaces_->position();
+      if (replaces_->has_best()) best_ = replaces_->best();
+      epochs_to_first_judged_ = replaces_->epochs_to_first_judged();
+      TANDEM_RETURN_IF_ERROR(runner_->StartAt(*start_));
+    } else if (resume) {
       TANDEM_ASSIGN_OR_RETURN(start_, FindStart(init_from));
     }
     if (job::HasOwnModule(plan_.job.model())) TANDEM_RETURN_IF_ERROR(ShareModules());
@@ -586,6 +592,7 @@ class Worker {
     run_ = view.run();
     attempt_ = view.attempt();
     trainer.start = start_;
+    trainer.replaces = replaces_;
     const Data::Format format = plan_.job.data().format();  // NCF skips rows without reading them
     resumes_in_files_ = start_.has_value() && start_->rows() > 0 && !start_->epoch_over() &&
                         format != Data::PROGRAM && format != Data::NCF;
@@ -722,6 +729,8 @@ class Worker {
   uint64_t run_ = 0;          // View.run
   int64_t attempt_ = 0;       // View.attempt
   std::string resumed_from_;  // the folder of the checkpoint, without its path
+  // The place where this process begins instead of a dead one; nullopt: it replaces none.
+  absl::optional<WorkerStart> replaces_;
   // Position in the checkpoint from which the run resumes, and the best evaluation before it.
   absl::optional<TrainPosition> start_;
   absl::optional<BestEvaluation> best_;

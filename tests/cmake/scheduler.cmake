@@ -19,3 +19,5 @@ tandem_test(beat_thread_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/node/beat_threa
             DEPS tandem::node LABELS unit)
 tandem_test(server_shell_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/server/server_shell_test.cc
             DEPS tandem::server_shell LABELS unit)
+tandem_test(replacements_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/scheduler/replacements_test.cc
+            DEPS tandem::scheduler LABELS unit)

@@ -102,6 +102,53 @@ INSTANTIATE_TEST_SUITE_P(Roles, KilledRoleTest,
                            return name;
                          });
 
+// Workers that do not take steps together, with the dense part on servers: another process takes
+// the place of a killed worker, and the others continue.
+struct Replaced {
+  const char* name;
+  const char* policy;
+  const char* role;
+};
+
+class ReplacedWorkerTest : public RestartTest, public ::testing::WithParamInterface<Replaced> {};
+
+TEST_P(ReplacedWorkerTest, TheOthersGoOn) {
+  const Replaced& param = GetParam();
+  const Settings set = Join(Set(100'000, 3), {absl::StrCat("policy={", param.policy, "}"),
+                                              "reproducible=false", "dense.synchroniser=SERVERS"});
+  const RunResult undisturbed = RunJob(job_->Arguments(absl::StrCat(param.name, "-whole"), set));
+  ASSERT_TRUE(undisturbed.ok()) << undisturbed.DebugString();
+
+  RunningJob job(job_->Arguments(param.name, set));
+  ASSERT_TRUE(job.WaitForStep(8, kRunLimit)) << job.driver().Output();
+  Kill(&job, param.role);
+  const RunResult run = job.Finish(kRunLimit);
+  ASSERT_TRUE(run.ok()) << run.DebugString();
+  EXPECT_TRUE(job.WaitForNobody(absl::Seconds(20)));
+  EXPECT_THAT(run.output, HasSubstr("a new process takes its place, and the others continue"));
+  EXPECT_THAT(run.output, HasSubstr("trains again after "));
+  EXPECT_THAT(run.output, Not(HasSubstr("; restart 1")));
+  EXPECT_FALSE(run.summary.contains("resumed")) << "there is one attempt";
+  ASSERT_EQ(run.summary["restarts"].size(), 1u) << run.summary.dump();
+  const nlohmann::json& restart = run.summary["restarts"][0];
+  EXPECT_THAT(restart["why"].get<std::string>(), HasSubstr("signal 9"));
+  EXPECT_THAT(restart["replaced"].get<std::string>(), ::testing::StartsWith("worker "));
+  EXPECT_GT(restart["seconds"], 0.0);
+  // Each row is trained on once, and each update arrives once.
+  EXPECT_EQ(run.summary["samples"], undisturbed.summary["samples"]);
+  const nlohmann::json& updates = run.summary["updates"];
+  EXPECT_EQ(updates["sent"], undisturbed.summary["updates"]["sent"]) << updates;
+  EXPECT_EQ(updates["arrived"], updates["sent"]) << updates;
+  EXPECT_EQ(updates["applied"].get<int64_t>() + updates["dropped"].get<int64_t>(),
+            updates["sent"].get<int64_t>())
+      << updates;
+}
+
+INSTANTIATE_TEST_SUITE_P(Policies, ReplacedWorkerTest,
+                         ::testing::Values(Replaced{"asp", "kind: ASP", "worker-1"},
+                                           Replaced{"ssp", "kind: SSP bound: 2", "worker-0"}),
+                         [](const auto& replaced) { return std::string(replaced.param.name); });
+
 TEST_F(RestartTest, OneRoleAfterTheOtherAlsoWhileTheNextAttemptStarts) {
   RunningJob job(job_->Arguments("three", Set(10, 10)));
   ASSERT_TRUE(WaitForCheckpointAfter(&job, Out("three"), 0)) << job.driver().Output();

@@ -402,6 +402,24 @@ TEST_F(ResumeTest, AFailedCheckpointIsSaidAndTrainingGoesOn) {
   KillAll(&job);
 }
 
+// A new process in the place of a dead worker reads the checkpoint from which the run has resumed.
+// So this checkpoint stays while the run trains.
+TEST_F(ResumeTest, TheCheckpointStaysForANewProcess) {
+  const Settings set = {"policy={kind: ASP}", "reproducible=false", "dense.synchroniser=SERVERS",
+                        "checkpoint={every_steps: 10 keep: 1}"};
+  const RunResult first = RunJob(job_->Arguments("stays", Join({"train.max_steps=20"}, set)));
+  ASSERT_TRUE(first.ok()) << first.DebugString();
+  const auto saved = cli::FindResumePoint(Out("stays"));
+  ASSERT_TRUE(saved.ok()) << saved.status();
+  RunningJob job(Resume("stays", Join({"train.epochs=1000000", "cluster.max_restarts=3"}, set)));
+  // A run that may restart removes nothing until it has a checkpoint, which is known a little later.
+  for (int64_t step = saved->step, i = 0; i < 3; step = CheckpointStep(Out("stays")), ++i) {
+    ASSERT_TRUE(WaitForCheckpointAfter(&job, Out("stays"), step)) << job.driver().Output();
+  }
+  EXPECT_TRUE(fs::exists(saved->checkpoint));
+  KillAll(&job);
+}
+
 // ---- what is refused --------------------------------------------------------------------------
 
 class RefusedResumeTest : public ResumeTest {

@@ -51,9 +51,10 @@ class Folder {
 // A job, its accidents, and the run.
 struct LivesRun {
   LivesRun(const SimJob& job, const sim::WorldOptions& options,
-           std::vector<sim::Accident> accidents)
-      : plan(job.Plan()), lives(plan, {options, folder.path(), accidents}) {
+           std::vector<sim::Accident> accidents, const std::vector<sim::Accident>& more = {})
+      : plan(job.Plan()), lives(plan, {options, folder.path(), accidents, more}) {
     status = lives.Run();
+    accidents.insert(accidents.end(), more.begin(), more.end());
     EXPECT_TRUE(status.ok()) << status << "\n"
                              << job.Text() << "accidents:\n  "
                              << absl::StrJoin(accidents, "\n  ",
@@ -339,6 +340,211 @@ TEST_F(SynchronousLivesTest, AProcessThatIsAwayForAWhileIsNotDead) {
   }
   // The scheduler knows that it was away itself.
   Expect({At(Kind::kStop, EndpointId::Scheduler(), kTrains, absl::Seconds(60))}, 0);
+}
+
+// ---- workers that are replaced ----------------------------------------------------------------
+
+// Policies under which a new process may take the place of a worker.
+std::string ReplaceablePolicy(int depth, Random* random) {
+  for (;;) {
+    std::string policy = RandomPolicy(depth, /*lockstep=*/false, random);
+    if (!absl::StrContains(policy, "SYNC_SWITCH") && !absl::StrContains(policy, "DSSP")) {
+      return policy;
+    }
+  }
+}
+
+SimJob ReplaceableJob(Random* random) {
+  SimJob job = RandomJob(random);
+  job.workers = std::max(job.workers, 2);
+  job.max_steps = 0;
+  job.dense_on_servers = true;
+  job.policy = ReplaceablePolicy(job.depth, random);
+  job.second_policy = random->Bernoulli(0.5) ? ReplaceablePolicy(job.depth, random) : "";
+  job.dense_policy = random->Bernoulli(0.5) ? ReplaceablePolicy(job.depth, random) : "";
+  job.report_seconds = 0.02;
+  if (random->Bernoulli(0.1)) {
+    job.patience = static_cast<int>(random->Uniform(3));
+    job.epochs = 4;
+    job.evaluate_every = 1;
+  }
+  return job;
+}
+
+// The samples of all workers in all epochs.
+int64_t AllSamples(const SimJob& job, const sim::ToyModel& model) {
+  int64_t samples = 0;
+  for (int rank = 0; rank < job.workers; ++rank) {
+    for (int64_t epoch = 0; epoch < job.epochs; ++epoch) {
+      int64_t batch = 0;
+      while (model.Samples(rank, epoch, batch) > 0) samples += model.Samples(rank, epoch, batch++);
+    }
+  }
+  return samples;
+}
+
+// A worker dies at any event. Sometimes it is only silent, and its messages arrive late. Sometimes
+// another process dies soon after it, perhaps before the new process has come. If the run resumes
+// from a checkpoint, a worker may die again. In addition to the checks of lives.h: the run trains
+// on each row once, and the reports say so.
+TEST(ReplacedWorkersTest, TrainOnEachRowOnce) {
+  const uint64_t count = SeedCount(80);
+  uint64_t replaced = 0, restarts = 0;
+  for (uint64_t seed = TestSeed(); seed < TestSeed() + count; ++seed) {
+    SCOPED_TRACE(absl::StrCat("see it again with TANDEM_SIM_SEEDS=1 and --seed=", seed));
+    Random random(HashCombine(seed, 29));
+    const SimJob job = ReplaceableJob(&random);
+    sim::WorldOptions options = RandomWorld(job, seed, &random);
+    for (int& batches : options.model.batches) {
+      batches = random.Bernoulli(0.1) ? 0 : 20 + static_cast<int>(random.Uniform(80));
+    }
+    options.replacements = 3;
+    options.start_time = absl::Milliseconds(200) * (1 + 5 * random.NextDouble());
+    if (job.patience >= 0) options.evaluate = true;
+    if (random.Bernoulli(0.7)) {
+      options = WithCheckpoints(options, absl::Milliseconds(60 + 300 * random.NextDouble()));
+    }
+    constexpr Kind kKinds[] = {Kind::kCrash,  Kind::kCrash, Kind::kCrash, Kind::kReset,
+                               Kind::kVanish, Kind::kStop,  Kind::kHoldUp};
+    const auto any_worker = [&] {
+      return EndpointId::Worker(
+          static_cast<int>(random.Uniform(static_cast<uint64_t>(job.workers))));
+    };
+    sim::Accident first;
+    first.kind = kKinds[random.Uniform(std::size(kKinds))];
+    if (first.kind >= Kind::kStop) first.length = absl::Seconds(4 + 12 * random.NextDouble());
+    first.process = any_worker();
+    first.event = random.Uniform(uint64_t{128} << random.Uniform(7));
+    std::vector<sim::Accident> more;
+    if (random.Bernoulli(0.5)) {
+      sim::Accident second;
+      second.process = random.Bernoulli(0.8) ? any_worker() : EndpointId::Shard(0, 0);
+      second.event = first.event + random.Uniform(uint64_t{16} << random.Uniform(9));
+      more.push_back(second);
+    }
+    sim::Accident later;  // in the next attempt, if there is one
+    later.process = any_worker();
+    later.event = random.Uniform(uint64_t{128} << random.Uniform(7));
+    LivesRun run(job, options, {first, later}, more);
+    if (!run.ok()) break;  // one trace is enough to read
+    replaced += static_cast<uint64_t>(run.lives.replaced());
+    restarts += static_cast<uint64_t>(run.lives.attempts() - 1);
+    // A run that ends early trains fewer epochs.
+    const bool whole = job.patience < 0;
+    if (whole) {
+      EXPECT_EQ(run.lives.world().report().samples, AllSamples(job, run.lives.world().model()));
+    }
+    if (testing::Test::HasFailure()) break;
+  }
+  if (count < 80) return;
+  EXPECT_GT(replaced, count / 10);  // else the test shows nothing
+  EXPECT_GT(restarts, count / 10);
+}
+
+// A worker dies while all train. Its death is noticed in different ways.
+class ReplacedWorkerTest : public testing::TestWithParam<const char*> {
+ protected:
+  ReplacedWorkerTest() {
+    job_.policy = GetParam();
+    job_.dense_on_servers = true;
+    job_.depth = 1;
+    job_.epochs = 2;
+    job_.evaluate_every = 1;
+    job_.report_seconds = 0.02;
+    options_ = EvenWorld(job_, 60, TestSeed());
+    // An epoch lasts longer than a process may be silent. At its end workers wait at a barrier, and
+    // then none can be replaced.
+    options_.compute = absl::Milliseconds(250);
+    options_.replacements = 2;
+    options_.start_time = absl::Milliseconds(300);
+  }
+  static sim::Accident At(Kind kind, int rank, uint64_t event,
+                          absl::Duration length = absl::Seconds(15)) {
+    return {kind, EndpointId::Worker(rank), event, length, absl::nullopt, 0};
+  }
+  SimJob job_;
+  sim::WorldOptions options_;
+};
+
+TEST_P(ReplacedWorkerTest, TheOthersGoOn) {
+  constexpr absl::Duration kAwakes = absl::Milliseconds(8500);  // when its place is vacant
+  const sim::Accident accidents[] = {
+      At(Kind::kCrash, 0, kTrains),         At(Kind::kReset, 2, kTrains),
+      At(Kind::kVanish, 0, kTrains),        At(Kind::kStop, 2, kTrains),
+      At(Kind::kStop, 1, kTrains, kAwakes), At(Kind::kHoldUp, 1, kTrains)};
+  for (const sim::Accident& accident : accidents) {
+    SCOPED_TRACE(accident.DebugString());
+    LivesRun run(job_, options_, {accident});
+    ASSERT_TRUE(run.ok());
+    EXPECT_EQ(run.lives.attempts(), 1);
+    EXPECT_EQ(run.lives.replaced(), 1);
+    EXPECT_EQ(run.lives.world().report().samples, AllSamples(job_, run.lives.world().model()));
+  }
+}
+
+// Workers die one after the other, one of them twice. The third death ends the attempt.
+TEST_P(ReplacedWorkerTest, AsOftenAsTheJobAllows) {
+  const std::vector<sim::Accident> more = {At(Kind::kCrash, 1, 3 * kTrains),
+                                           At(Kind::kCrash, 0, 5 * kTrains)};
+  LivesRun run(job_, options_, {At(Kind::kCrash, 1, kTrains)}, more);
+  ASSERT_TRUE(run.ok());
+  EXPECT_EQ(run.lives.replaced(), 2);
+  EXPECT_EQ(run.lives.attempts(), 2);
+  EXPECT_EQ(run.lives.world().report().samples, AllSamples(job_, run.lives.world().model()));
+}
+
+// The second one dies before the new process of the first one has registered: all start again.
+TEST_P(ReplacedWorkerTest, ButNotTwoAtATime) {
+  LivesRun run(job_, WithCheckpoints(options_, absl::Milliseconds(100)),
+               {At(Kind::kCrash, 1, kTrains)}, {At(Kind::kCrash, 2, kTrains + 5)});
+  ASSERT_TRUE(run.ok());
+  EXPECT_EQ(run.lives.attempts(), 2);
+}
+
+INSTANTIATE_TEST_SUITE_P(Policies, ReplacedWorkerTest,
+                         testing::Values("kind: ASP", "kind: SSP bound: 2", "kind: ESSP bound: 2",
+                                         "kind: GBA batches: 3 token_gap: 1",
+                                         "kind: DC_ASGD compensation: 1e-9"),
+                         [](const auto& policy) {
+                           const std::string text = policy.param;
+                           const std::string kind = text.substr(text.find(' ') + 1);
+                           return kind.substr(0, kind.find(' '));
+                         });
+
+// In a resumed attempt the new process reads the checkpoint with which the attempt has begun. Later
+// checkpoints have been written meanwhile.
+TEST(ReplacedWorkersTest, ReadTheCheckpointOfTheAttempt) {
+  SimJob job;
+  job.policy = "kind: ASP";
+  job.dense_on_servers = true;
+  job.report_seconds = 0.02;
+  sim::WorldOptions options = EvenWorld(job, 60, TestSeed());
+  options.compute = absl::Milliseconds(250);
+  options.replacements = 1;
+  for (int i = 1; i <= 5; ++i) options.checkpoints.push_back(i * absl::Milliseconds(300));
+  LivesRun run(job, options,
+               {{Kind::kCrash, EndpointId::Shard(1, 0), 4 * kTrains, {}, absl::nullopt, 0},
+                {Kind::kCrash, EndpointId::Worker(1), 5 * kTrains, {}, absl::nullopt, 0}});
+  ASSERT_TRUE(run.ok());
+  EXPECT_EQ(run.lives.attempts(), 2);
+  EXPECT_EQ(run.lives.resumes(), 1);
+  EXPECT_EQ(run.lives.replaced(), 1);
+}
+
+// A job in which workers take steps together starts all roles again.
+TEST(ReplacedWorkersTest, NotInJobsThatTakeStepsTogether) {
+  SimJob job;
+  job.dense_on_servers = true;
+  job.epochs = 2;
+  job.report_seconds = 0.02;
+  sim::WorldOptions options =
+      WithCheckpoints(EvenWorld(job, 30, TestSeed()), absl::Milliseconds(40));
+  options.replacements = 3;
+  LivesRun run(job, options,
+               {{Kind::kCrash, EndpointId::Worker(1), kTrains, {}, absl::nullopt, 0}});
+  ASSERT_TRUE(run.ok());
+  EXPECT_EQ(run.lives.attempts(), 2);
+  EXPECT_EQ(run.lives.replaced(), 0);
 }
 
 TEST(LivesTest, TheSameSeedIsTheSameRun) {

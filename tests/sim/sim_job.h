@@ -39,9 +39,10 @@ struct SimJob {
   std::string algorithm = "DIRECT";  // of an allreduce
   std::string dense;                 // of another synchroniser: all but the optimizer
   std::string optimizer = "kind: SGD learning_rate: 1";
-  std::string placement;     // of tables; none: SERVERS
-  std::string slow_workers;  // entries; none: each step takes WorldOptions::compute
-  int patience = -1;         // of train.keep_best; -1: the job has none
+  std::string placement;      // of tables; none: SERVERS
+  std::string slow_workers;   // entries; none: each step takes WorldOptions::compute
+  int patience = -1;          // of train.keep_best; -1: the job has none
+  double report_seconds = 0;  // between two reports of a worker; 0: the default
   int depth = 0, epochs = 1, max_steps = 0, max_inflight_pushes = 4, evaluate_every = 0;
 
   std::string TableText(const std::string& name, int dim, const std::string& field,
@@ -76,6 +77,9 @@ struct SimJob {
         " prefetch_steps: ", depth, " max_inflight_pushes: ", max_inflight_pushes,
         patience < 0 ? "" : absl::StrCat(" keep_best { patience: ", patience, " }"), " }\n",
         "evaluation { every_epochs: ", evaluate_every, " }\n",
+        report_seconds > 0
+            ? absl::StrCat("limits { report_interval_seconds: ", report_seconds, " }\n")
+            : "",
         "staleness { record_updates: true record_order: ", order ? "true" : "false", " }\n",
         slow_workers.empty() ? "" : absl::StrCat("fault_injection { ", slow_workers, " }\n"));
   }

@@ -17,6 +17,12 @@ void DataFrames::Send(const Outgoing& out) {
   if (context_.judge != nullptr && h.kind == FrameKind::kPush && (h.flags & kFlagAssign) == 0) {
     context_.judge->OnPush(h.sender.index, h.step);
   }
+  if (context_.options.replacements > 0 && h.sender.role == Role::kWorker &&
+      out.to.role == Role::kServer) {
+    std::deque<Outgoing>& last = last_[static_cast<size_t>(h.sender.index)];
+    last.push_back(out);
+    if (last.size() > kLast) last.pop_front();
+  }
   std::vector<absl::Time> arrivals;
   const size_t bytes = out.frame.TotalBytes();
   if (h.kind == FrameKind::kSegment) {
@@ -26,8 +32,10 @@ void DataFrames::Send(const Outgoing& out) {
   }
   context_.trace.Frame(context_.agenda.now(), arrivals.empty() ? "lost" : "sent", out.to, h);
   for (const absl::Time at : arrivals) {
-    context_.processes.At(out.to, at,
-                          [this, to = out.to, bytes = out.frame] { Deliver(to, bytes); });
+    const absl::Time sent = context_.agenda.now();
+    context_.processes.At(out.to, at, [this, to = out.to, bytes = out.frame, sent] {
+      if (sent >= context_.processes.connected_at(to)) Deliver(to, bytes);
+    });
   }
 }
 
@@ -44,6 +52,13 @@ void DataFrames::Deliver(EndpointId to, const Frame& bytes) {
   TANDEM_CHECK(frame.ok());
   context_.trace.Frame(context_.agenda.now(), "arrives", to, frame->header);
   arrive_(to, *frame);
+}
+
+void DataFrames::ArriveAgain(int rank) {
+  for (const Outgoing& out : std::exchange(last_[static_cast<size_t>(rank)], {})) {
+    context_.processes.After(out.to, kLatest * context_.random.NextDouble(),
+                             [this, out] { Deliver(out.to, out.frame); });
+  }
 }
 
 void DataFrames::StartCuts() {

@@ -37,7 +37,28 @@ void Judge::OnEpoch(int rank, int64_t epoch, int64_t first_step) {
 }
 
 void Judge::Resume(int rank, const TrainPosition& start) {
-  workers_[static_cast<size_t>(rank)] = {start.step(), start.epoch(), start.first_step()};
+  WorkerState& worker = workers_[static_cast<size_t>(rank)];
+  worker.clock = start.step();
+  worker.epoch = start.epoch();
+  worker.epoch_first_step = start.first_step();
+}
+
+void Judge::Replace(int rank, int64_t evaluations) {
+  WorkerState& worker = workers_[static_cast<size_t>(rank)];
+  worker.computed_dead = worker.computed;
+  worker.evaluations = evaluations;
+}
+
+bool Judge::IsAgain(int rank, int64_t step, uint32_t table, absl::Span<const uint64_t> keys) {
+  WorkerState& worker = workers_[static_cast<size_t>(rank)];
+  worker.computed = std::max(worker.computed, step + 1);
+  if (step >= worker.computed_dead) return false;
+  for (const uint64_t key : keys) {
+    if (ledger_->Has(table, key, rank, step)) continue;
+    options_.fail(absl::StrCat("the new process of worker ", rank, " trains step ", step,
+                               " on other rows: table ", table, " key ", key));
+  }
+  return true;
 }
 
 void Judge::OnPush(int rank, int64_t step) {
@@ -47,10 +68,12 @@ void Judge::OnPush(int rank, int64_t step) {
 
 void Judge::OnUpdates(int rank, int64_t step, uint32_t table, absl::Span<const uint64_t> keys,
                       double norm) {
+  const bool dense = table == DenseTable();
+  if (IsAgain(rank, step, table, dense ? absl::Span<const uint64_t>() : keys)) return;
   std::set<uint32_t> ranges;
   for (const uint64_t key : keys) {
     const uint32_t range = map_->Find(table, Position(plan_.tables[table].salt, key));
-    if (table != DenseTable()) ledger_->Record(table, key, range, rank, step, norm);
+    if (!dense) ledger_->Record(table, key, range, rank, step, norm);
     ranges.insert(range);
   }
   computed_[table] += ranges.size() * map_->Copies(table);  // each copy gets the update
@@ -64,6 +87,7 @@ void Judge::OnDenseUpdate(int rank, int64_t step, absl::Span<const uint64_t> blo
   const uint32_t table = DenseTable();
   const uint32_t range =
       DenseOnServers() ? map_->Find(table, Position(plan_.tables[table].salt, blocks[0])) : table;
+  if (IsAgain(rank, step, table, {&ToyModel::kDenseKey, 1})) return;
   ledger_->Record(table, ToyModel::kDenseKey, range, rank, step, norm);
   if (!DenseOnServers()) return Settle(range, rank, step, 1 / norm);
   OnUpdates(rank, step, table, blocks, norm);

@@ -46,6 +46,13 @@ class Judge {
   void set_ranges(std::shared_ptr<const RangeMap> map) { map_ = std::move(map); }
   // The worker resumes from a checkpoint. Comes before its other inputs.
   void Resume(int rank, const TrainPosition& start);
+  // Another process takes the worker's place in the same epoch, after so many evaluations of this
+  // attempt. It may compute steps again that the dead process has computed. Each range takes one of
+  // the two updates, so such a step counts once. Both processes must train on the same rows.
+  void Replace(int rank, int64_t evaluations);
+  int64_t evaluations_before(int rank) const {
+    return workers_[static_cast<size_t>(rank)].evaluations;
+  }
   void OnEpoch(int rank, int64_t epoch, int64_t first_step);
   void OnPush(int rank, int64_t step);
   void OnDelayedFinished() { delayed_finished_ = true; }
@@ -98,7 +105,13 @@ class Judge {
   struct WorkerState {
     int64_t clock = 0;  // steps pushed, from its frames
     int64_t epoch = -1, epoch_first_step = 0;
+    int64_t computed = 0;       // the step after the last one that was computed
+    int64_t computed_dead = 0;  // the same, by dead processes of this rank
+    int64_t evaluations = 0;    // before this process came
   };
+  // True if a dead process of this rank has computed the step. Then it must have updated these
+  // rows.
+  bool IsAgain(int rank, int64_t step, uint32_t table, absl::Span<const uint64_t> keys);
 
   void CheckExact(int reader, int64_t step, uint32_t table, uint64_t key,
                   const std::vector<double>& taken);

@@ -18,6 +18,12 @@ void Ledger::Record(uint32_t table, uint64_t key, uint32_t range, int rank, int6
   open_[{range, rank, step}].push_back(&updates);
 }
 
+bool Ledger::Has(uint32_t table, uint64_t key, int rank, int64_t step) const {
+  const Updates* const updates = Find(table, key, rank);
+  return updates != nullptr && std::any_of(updates->begin(), updates->end(),
+                                           [step](const One& one) { return one.step == step; });
+}
+
 absl::Status Ledger::Settle(uint32_t range, int rank, int64_t step, double share) {
   const auto it = open_.find({range, rank, step});
   if (it == open_.end()) {

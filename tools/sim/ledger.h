@@ -43,6 +43,9 @@ class Ledger {
   // times a whole update. Steps of one worker come in order.
   void Record(uint32_t table, uint64_t key, uint32_t range, int rank, int64_t step, double norm);
 
+  // Whether the worker has computed an update of this row at this step.
+  bool Has(uint32_t table, uint64_t key, int rank, int64_t step) const;
+
   // Settles the update of (rank, step) in `range`: rows have taken `share` of each gradient.
   // INTERNAL if the update was never computed, or was settled before.
   absl::Status Settle(uint32_t range, int rank, int64_t step, double share);

@@ -111,6 +111,9 @@ absl::Status Lives::Resume(WorldOptions* options) {
   ResumeFrom& from = options->resume.emplace();
   from.folder = saved->folder();
   from.step = saved->manifest().step;
+  if (options_.world.replacements > 0) {
+    TANDEM_ASSIGN_OR_RETURN(kept_, server::KeepCheckpoint(saved->folder()));
+  }
   TANDEM_ASSIGN_OR_RETURN(const std::string record, saved->ReadRecord());
   if (!from.record.ParseFromString(record)) return absl::DataLossError("damaged run record");
   for (int rank = 0; rank < plan_.workers(); ++rank) {
@@ -195,7 +198,11 @@ absl::Status Lives::CheckRows(const server::CheckpointReader& saved, Rows* rows)
 // ---- an attempt -------------------------------------------------------------------------------
 
 absl::StatusOr<bool> Lives::RunAttempt() {
-  struck_ = died_ = false;
+  struck_ = false;
+  victims_.clear();
+  died_ = 0;
+  std::vector<Accident> more;
+  if (attempt_ == 0) more = options_.more;
   over_at_ = absl::InfiniteDuration();
   const size_t number = static_cast<size_t>(attempt_);
   const Accident* accident =
@@ -213,6 +220,10 @@ absl::StatusOr<bool> Lives::RunAttempt() {
       const Accident& due = *std::exchange(accident, nullptr);
       Strike(due, due.process);
     }
+    while (!more.empty() && world_->event_count() >= more.front().event) {
+      Strike(more.front(), more.front().process);
+      more.erase(more.begin());
+    }
     world_->RunNext();
   }
   return EndAttempt();
@@ -222,17 +233,20 @@ void Lives::Strike(const Accident& accident, EndpointId process) {
   using Kind = Accident::Kind;
   const World::Parts parts = world_->parts();
   if (parts.scheduler.stopping()) return;  // the job is done
+  if (!parts.context.processes.alive(process)) return;
+  if (parts.scheduler.IsVacant(process)) return;  // it is about to be killed
   parts.context.Log(absl::StrCat("accident: ", accident.DebugString()));
   struck_ = true;
-  victim_ = process;
+  victims_.push_back(process);
   length_ = accident.length;
-  died_ = accident.kind < Kind::kStop;
+  const bool dies = accident.kind < Kind::kStop;
   leaves_ = process.role == Role::kWorker && parts.workers.core(process.index).at_end();
   if (accident.kind == Kind::kStop) parts.context.processes.Stop(process, length_);
   if (accident.kind > Kind::kStop) {
     parts.scheduler.HoldBack(process, accident.kind == Kind::kHoldUp, length_);
   }
-  if (!died_) return;
+  if (!dies) return;
+  ++died_;
   parts.context.processes.Kill(process);
   const bool of_scheduler = process == EndpointId::Scheduler();
   if (accident.kind != Kind::kVanish && !of_scheduler) {
@@ -242,6 +256,10 @@ void Lives::Strike(const Accident& accident, EndpointId process) {
   // Nobody is left who could name a dead scheduler. The other processes go on until they miss it.
   const absl::Duration most =
       accident.kind == Kind::kCrash ? absl::Milliseconds(20) : absl::Seconds(8);
+  // If another process may take the place, the scheduler decides what follows.
+  const bool asks = parts.context.options.replacements > 0 && process.role == Role::kWorker &&
+                    parts.scheduler.started();
+  if (accident.kind == Kind::kCrash && asks) return parts.scheduler.Exits(process);
   const bool by_supervisor = accident.kind == Kind::kCrash || of_scheduler;
   if (by_supervisor) over_at_ = world_->elapsed() + most * random_.NextDouble();
 }
@@ -251,23 +269,33 @@ absl::StatusOr<bool> Lives::EndAttempt() {
   const World::Parts parts = world_->parts();
   const absl::Status result = parts.scheduler.core().result();
   trace_hash_ = HashCombine(trace_hash_, world_->trace_hash());
-  if (!parts.context.failure.ok() || (!died_ && (result.ok() || !struck_))) {
+  replaced_ += parts.scheduler.replaced();
+  const bool all_live = died_ <= parts.scheduler.revived();
+  if (!parts.context.failure.ok() || (all_live && (result.ok() || !struck_))) {
     TANDEM_RETURN_IF_ERROR(world_->Finish());
     return true;
   }
   if (result.ok()) {
     const bool by_itself = world_->ended() && world_->elapsed() < over_at_;
     if (!by_itself || leaves_) return false;  // ended by the supervisor
-    return absl::InternalError(
-        absl::StrCat("the job ends well without ", parts.context.processes.NameOf(victim_)));
+    return absl::InternalError(absl::StrCat("the job ends well without ",
+                                            parts.context.processes.NameOf(victims_.back())));
   }
-  const std::string name = parts.context.processes.NameOf(victim_);
-  if (!absl::StartsWith(result.message(), absl::StrCat(name, ":"))) {
-    return absl::InternalError(
-        absl::StrCat("the scheduler names another process than ", name, ": ", result.message()));
+  const bool named = std::any_of(victims_.begin(), victims_.end(), [&](EndpointId victim) {
+    const std::string name = parts.context.processes.NameOf(victim);
+    return absl::StartsWith(result.message(), absl::StrCat(name, ":"));
+  });
+  if (!named) {
+    return absl::InternalError(absl::StrCat("the scheduler names another process than ",
+                                            parts.context.processes.NameOf(victims_.back()), ": ",
+                                            result.message()));
+  }
+  const bool tried = parts.scheduler.vacated() > parts.scheduler.replaced();
+  if (tried && victims_.size() == 1 && !absl::StrContains(result.message(), "; no place at")) {
+    return absl::InternalError(absl::StrCat("a worker could not be replaced: ", result.message()));
   }
   // With breaks of connections, a short absence may keep a process from connecting again in time.
-  if (!died_ && length_ <= kHarmless && options_.world.breaks_per_second == 0) {
+  if (died_ == 0 && length_ <= kHarmless && options_.world.breaks_per_second == 0) {
     return absl::InternalError(
         absl::StrCat("the scheduler calls a process dead too soon: ", result.message()));
   }
@@ -275,7 +303,7 @@ absl::StatusOr<bool> Lives::EndAttempt() {
   // A process that was only away comes back before the supervisor ends it. Its messages must do no
   // harm, although the job has failed.
   const absl::Duration back = world_->elapsed() + length_ + absl::Seconds(1);
-  while (!died_ && world_->elapsed() < back) world_->RunNext();
+  while (died_ == 0 && world_->elapsed() < back) world_->RunNext();
   return parts.context.failure.ok() ? absl::StatusOr<bool>(false) : world_->Finish();
 }
 

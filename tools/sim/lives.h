@@ -12,6 +12,10 @@
 //   (3) If the scheduler ends the attempt, it names the process that died or was away.
 //   (4) A short absence does not end the attempt.
 //   (5) No attempt ends well without a process that its job needs.
+// With WorldOptions::replacements, the death of a worker does not end every attempt: a new process
+// may take its place. The judge then checks that both processes train on the same rows, and that
+// each range takes each step once (judge.h). If an attempt fails after the death of one worker
+// only, the scheduler must say that it knows no place where a new process could begin.
 // A world has a limit of virtual time, so no wait is endless.
 //
 // Thread safety: none; one thread.
@@ -28,6 +32,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/owned_fd.h"
 #include "base/random.h"
 #include "job/job.h"
 #include "server/checkpoint_directory.h"
@@ -66,6 +71,7 @@ class Lives {
     WorldOptions world;  // of each attempt, with the toy model; the seed changes with the attempt
     std::string folder;  // an empty folder on disk; receives the checkpoints
     std::vector<Accident> accidents;  // by attempt; further attempts have none
+    std::vector<Accident> more;       // in the first attempt, in order of their events
   };
   // `plan` must outlive this.
   Lives(const job::ResolvedJob& plan, Options options);
@@ -75,6 +81,7 @@ class Lives {
 
   World& world() { return *world_; }  // of the last attempt
   int64_t attempts() const { return attempt_ + 1; }
+  int replaced() const { return replaced_; }            // workers whose new processes have trained
   int resumes() const { return resumes_; }              // attempts that began with a checkpoint
   int verdicts() const { return verdicts_; }            // attempts that the scheduler has ended
   int64_t steps_again() const { return steps_again_; }  // of all workers
@@ -94,6 +101,7 @@ class Lives {
   const job::ResolvedJob& plan_;
   const Options options_;
   SimDisk disk_;
+  OwnedFd kept_;  // keeps the checkpoint with which the attempt has begun, for new processes
   const std::shared_ptr<Ledger> ledger_;
   Random random_;
   int64_t attempt_ = 0;
@@ -101,12 +109,12 @@ class Lives {
   std::vector<int64_t> first_steps_;  // of this attempt, by rank
   // The next members describe the current attempt.
   bool struck_ = false;
-  EndpointId victim_;       // who may be named as dead
-  bool died_ = false;       // the victim is dead, not only silent
-  bool leaves_ = false;     // it was at the end of the job, which may do without it
-  absl::Duration length_;   // of its silence
-  absl::Duration over_at_;  // the supervisor ends all processes
-  int resumes_ = 0, verdicts_ = 0;
+  std::vector<EndpointId> victims_;  // who may be named as dead
+  int died_ = 0;                     // the victims that are dead, not only silent
+  bool leaves_ = false;              // it was at the end of the job, which may do without it
+  absl::Duration length_;            // of its silence
+  absl::Duration over_at_;           // the supervisor ends all processes
+  int resumes_ = 0, verdicts_ = 0, replaced_ = 0;
   uint64_t trace_hash_ = 0;
   int64_t steps_again_ = 0;
 };

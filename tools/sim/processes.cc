@@ -11,8 +11,8 @@ Processes::Processes(const job::ResolvedJob& plan, int64_t attempt, Agenda& agen
     : plan_(plan), agenda_(agenda) {
   processes_.resize(static_cast<size_t>(1 + plan.server_processes() + plan.workers()));
   constexpr uint64_t kMostProcesses = uint64_t{1} << 32;
-  uint64_t next = kMostProcesses * static_cast<uint64_t>(attempt + 1);
-  for (Process& process : processes_) process.incarnation = next++;
+  next_ = kMostProcesses * static_cast<uint64_t>(attempt + 1);
+  for (Process& process : processes_) process.incarnation = next_++;
 }
 
 EndpointId Processes::Of(EndpointId id) const {

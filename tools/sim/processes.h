@@ -45,6 +45,14 @@ class Processes {
   EndpointId running() const { return running_; }
 
   void Kill(EndpointId id) { Get(id).alive = false; }
+  // A new process with an incarnation of its own takes the place of this one.
+  void Replace(EndpointId id) {
+    Get(id) = Process();
+    Get(id).incarnation = next_++;
+  }
+  // A new process connects to the others now. Frames that were sent before are not for it.
+  void Connect(EndpointId id) { Get(id).connected_at = agenda_.now(); }
+  absl::Time connected_at(EndpointId id) const { return Get(id).connected_at; }
   void Stop(EndpointId id, absl::Duration length) {
     Get(id).stopped_until = agenda_.now() + length;
   }
@@ -54,6 +62,7 @@ class Processes {
     bool alive = true;
     uint64_t incarnation = 0;
     absl::Time stopped_until = absl::InfinitePast();
+    absl::Time connected_at = absl::InfinitePast();
   };
 
   size_t PlaceOf(EndpointId id) const;
@@ -64,6 +73,7 @@ class Processes {
   const job::ResolvedJob& plan_;
   Agenda& agenda_;
   std::vector<Process> processes_;  // the scheduler, then servers, then workers
+  uint64_t next_ = 0;               // incarnation of the next process
   EndpointId running_;
 };
 

@@ -13,11 +13,19 @@ constexpr absl::Duration kLinkDelay = absl::Microseconds(300);
 // Shorter than the time that a worker has for registering again.
 constexpr absl::Duration kLongestBreak = absl::Seconds(1);
 
+// A supervisor looks for ended processes this often. It kills a process whose place is vacant after
+// kMayEnd. A new process registers after kShortestStart at the earliest, so the supervisor has seen
+// by then which processes have ended at the same time as the old one.
+constexpr absl::Duration kSupervision = absl::Milliseconds(100);
+constexpr absl::Duration kMayEnd = absl::Seconds(1);
+constexpr absl::Duration kShortestStart = absl::Milliseconds(200);
+
 scheduler::SchedulerCore::Options CoreOptions(const WorldOptions& options) {
   scheduler::SchedulerCore::Options core;
   core.models.run = options.run;
   core.models.attempt = options.attempt;
   core.models.resume = options.resume.has_value();
+  core.replacements = options.replacements;
   if (!options.resume.has_value()) return core;
   core.models.init_from = options.resume->folder;
   core.models.step = options.resume->step;
@@ -27,9 +35,10 @@ scheduler::SchedulerCore::Options CoreOptions(const WorldOptions& options) {
 
 }  // namespace
 
-SimScheduler::SimScheduler(SimContext& context, Arrive arrive)
+SimScheduler::SimScheduler(SimContext& context, Arrive arrive, Replace replace)
     : context_(context),
       arrive_(std::move(arrive)),
+      replace_(std::move(replace)),
       core_(context.plan, CoreOptions(context.options)) {
   connections_.resize(static_cast<size_t>(context.plan.servers() + context.plan.workers()));
   for (size_t node = 0; node < connections_.size(); ++node) connections_[node].number = node;
@@ -88,7 +97,7 @@ void SimScheduler::Register(EndpointId id) {
     request.add_endpoint(absl::StrCat("sim://", id.index, "/", i));
   }
   request.set_host("sim");
-  request.set_pid(1);
+  request.set_pid(static_cast<int64_t>(context_.processes.IncarnationOf(id)));
   request.set_job_hash(context_.plan.hash);
   Send(id, control);
 }
@@ -121,10 +130,13 @@ void SimScheduler::Send(EndpointId from, const Control& control) {
   scheduler::SchedulerEvent event;
   event.kind = scheduler::SchedulerEvent::Kind::kControl;
   event.connection = connection.number;
+  event.incarnation = context_.processes.IncarnationOf(from);
   event.control = control;
-  const auto arrives = [this, event, &connection] {
-    if (event.connection != connection.number) return;
-    connection.away = false;
+  const auto arrives = [this, event, from, &connection] {
+    const bool is_open = event.connection == connection.number;
+    const bool is_old = event.incarnation != context_.processes.IncarnationOf(from);
+    if (!is_open && !is_old) return;  // the connection has broken
+    if (is_open) connection.away = false;
     Step(event);
   };
   context_.processes.At(EndpointId::Scheduler(), Arrival(&connection.last_up), arrives);
@@ -133,6 +145,7 @@ void SimScheduler::Send(EndpointId from, const Control& control) {
 void SimScheduler::Step(const scheduler::SchedulerEvent& event) {
   core_.Step(context_.agenda.now(), event, &effects_);
   for (const std::string& line : effects_.logs) context_.Log(absl::StrCat("scheduler: ", line));
+  for (const scheduler::SchedulerNotice& notice : effects_.notices) StartAgain(notice);
   if (context_.options.on_notice) {
     for (const scheduler::SchedulerNotice& notice : effects_.notices) {
       context_.options.on_notice(context_.agenda.elapsed(), notice);
@@ -143,6 +156,7 @@ void SimScheduler::Step(const scheduler::SchedulerEvent& event) {
         context_.random.Bernoulli(context_.options.barrier_drop)) {
       continue;
     }
+    started_ |= send.control.command().kind() == Command::START;
     stopping_ |= send.control.command().kind() == Command::STOP;
     const size_t node = send.connection % connections_.size();
     context_.processes.At(EndpointOf(node), Arrival(&connections_[node].last_down),
@@ -152,6 +166,53 @@ void SimScheduler::Step(const scheduler::SchedulerEvent& event) {
                           });
   }
   effects_.Clear();
+}
+
+// As a supervisor does: ends what is left of the old process, and starts a new one.
+void SimScheduler::StartAgain(const scheduler::SchedulerNotice& notice) {
+  if (notice.kind == scheduler::SchedulerNotice::Kind::kReplaced) ++replaced_;
+  if (notice.kind != scheduler::SchedulerNotice::Kind::kVacant) return;
+  int rank = 0;
+  while (context_.processes.NameOf(EndpointId::Worker(rank)) != notice.node) ++rank;
+  const EndpointId worker = EndpointId::Worker(rank);
+  ++vacated_;
+  vacant_.insert(worker);
+  const absl::Duration more = context_.options.start_time - kShortestStart;
+  absl::Duration start = kShortestStart + more * context_.random.NextDouble();
+  if (!context_.processes.alive(worker)) {
+    ++revived_;
+  } else {
+    start += kMayEnd;
+    context_.agenda.After(kMayEnd, [this, worker] {
+      context_.processes.Kill(worker);
+      Disconnect(worker, scheduler::SchedulerEvent::Kind::kLost);
+      Exits(worker);
+    });
+  }
+  context_.agenda.After(start, [this, worker] {
+    context_.Log(absl::StrCat("a new process of worker ", worker.index));
+    vacant_.erase(worker);
+    replace_(worker.index);
+  });
+}
+
+void SimScheduler::Exits(EndpointId worker) {
+  scheduler::SchedulerEvent event;
+  event.kind = scheduler::SchedulerEvent::Kind::kExited;
+  event.rank = worker.index;
+  event.pid = static_cast<int64_t>(context_.processes.IncarnationOf(worker));
+  event.text = "was ended by signal 9 (Killed)";
+  context_.processes.After(EndpointId::Scheduler(), kSupervision * context_.random.NextDouble(),
+                           [this, event] { Step(event); });
+}
+
+void SimScheduler::Comes(EndpointId worker) {
+  Connection& connection = connections_[NodeOf(worker)];
+  connection.number += connections_.size();
+  connection.broken = false;
+  connection.away = true;
+  connection.last_up = connection.last_down = context_.agenda.now();
+  Register(worker);
 }
 
 void SimScheduler::Deliver(size_t node, const Control& control) {

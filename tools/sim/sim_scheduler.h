@@ -2,7 +2,9 @@
 // neither lose nor reorder messages, with one exception: entries into barriers and releases from
 // them may be dropped, because their senders repeat them. Connections of workers may break:
 // messages in flight are lost, and the worker registers again on a new connection. A process that
-// hears of the job's failure leaves. This class also moves ranges at random.
+// hears of the job's failure leaves. This class also moves ranges at random, and starts new
+// processes in the places of dead workers. A worker that was only silent is killed first. Its
+// messages that are late arrive after those of the new process.
 //
 // Thread safety: none; one thread.
 #ifndef TANDEM_TOOLS_SIM_SIM_SCHEDULER_H_
@@ -24,10 +26,12 @@ namespace tandem::sim {
 
 class SimScheduler {
  public:
+  // A supervisor starts a new process in the place of this worker.
+  using Replace = std::function<void(int rank)>;
   // A message has arrived at a server (`to` is its shard 0) or worker.
   using Arrive = std::function<void(EndpointId to, const Control& control)>;
   // `context` must outlive this.
-  SimScheduler(SimContext& context, Arrive arrive);
+  SimScheduler(SimContext& context, Arrive arrive, Replace replace);
 
   // Registers every process; starts clocks; starts accidents and requests for checkpoints.
   void Register();
@@ -41,14 +45,24 @@ class SimScheduler {
   // The connections of a process that has ended: the scheduler gets what was sent before, and then
   // this event (kLost or kClosed).
   void Disconnect(EndpointId process, scheduler::SchedulerEvent::Kind kind);
+  // The supervisor has seen that the process of this worker has ended, and tells the scheduler.
+  void Exits(EndpointId worker);
+  // The new process of this worker connects and registers.
+  void Comes(EndpointId worker);
   // A connection that is half open: in one direction (`up`: to the scheduler) all messages sent
   // from now on arrive after `length`.
   void HoldBack(EndpointId process, bool up, absl::Duration length);
 
   const scheduler::SchedulerCore& core() const { return core_; }
+  bool started() const { return started_; }    // START is on its way
   bool stopping() const { return stopping_; }  // the job has ended well, and STOP is on its way
   int moves() const { return moves_; }         // of ranges
   int breaks() const { return breaks_; }       // of connections
+  int vacated() const { return vacated_; }     // places of workers that became vacant
+  int revived() const { return revived_; }     // ... whose workers were dead, and not only silent
+  int replaced() const { return replaced_; }   // ... whose new processes have trained
+  // A new process will be in the place of this process.
+  bool IsVacant(EndpointId process) const { return vacant_.count(process) > 0; }
 
  private:
   struct Connection {
@@ -65,6 +79,7 @@ class SimScheduler {
   // The arrival time of a message that is sent now, after all earlier ones in this direction.
   absl::Time Arrival(absl::Time* last);
   void Step(const scheduler::SchedulerEvent& event);
+  void StartAgain(const scheduler::SchedulerNotice& notice);
   void Deliver(size_t node, const Control& control);
   void BreakSomeConnection();
   void Break(EndpointId worker, Connection* connection);
@@ -73,12 +88,14 @@ class SimScheduler {
 
   SimContext& context_;
   const Arrive arrive_;
+  const Replace replace_;
   scheduler::SchedulerCore core_;
   scheduler::SchedulerEffects effects_;
   std::vector<Connection> connections_;  // servers from 0, then workers
   std::set<std::string> marks_;  // barriers before marks of checkpoints that workers have entered
-  bool stopping_ = false;
-  int moves_ = 0, breaks_ = 0;
+  bool started_ = false, stopping_ = false;
+  std::set<EndpointId> vacant_;
+  int moves_ = 0, breaks_ = 0, vacated_ = 0, revived_ = 0, replaced_ = 0;
 };
 
 }  // namespace tandem::sim

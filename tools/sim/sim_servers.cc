@@ -50,6 +50,7 @@ void SimServers::StartClocksOf(int index) {
     context_.StartClock(id, [this, id] {
       shard(id).core->OnTick(context_.agenda.now(), &shard_effects_);
       AfterShard(id);
+      DoTasks(id);  // one may wait for ranges on their way
     });
   }
   context_.processes.Every(EndpointId::Shard(index, 0), kSimBeat, [this, index] {
@@ -123,6 +124,8 @@ void SimServers::AfterServer(int index) {
 void SimServers::DoTasks(EndpointId id) {
   while (!shard(id).tasks.empty() &&
          (shard(id).checkpoint == nullptr || shard(id).checkpoint->marked())) {
+    const bool settles = shard(id).tasks.front().kind == server::ShardTask::Kind::kForgetWorker;
+    if (settles && !shard(id).core->ranges().Settled()) return;
     const server::ShardTask task = std::move(shard(id).tasks.front());
     shard(id).tasks.pop_front();
     DoTask(id, task);
@@ -155,10 +158,14 @@ void SimServers::DoTask(EndpointId id, const server::ShardTask& task) {
     case server::ShardTask::Kind::kReport:
       report = core.Report();
       break;
+    case server::ShardTask::Kind::kForgetWorker:
+      report = core.ForgetWorker(task.worker);
+      break;
   }
+  const bool reports = task.kind == server::ShardTask::Kind::kReport ||
+                       task.kind == server::ShardTask::Kind::kForgetWorker;
   servers_[static_cast<size_t>(id.index)].core->OnShardDone(
-      task.id, done, task.kind == server::ShardTask::Kind::kReport ? &report : nullptr,
-      &server_effects_);
+      task.id, done, reports ? &report : nullptr, &server_effects_);
   AfterServer(id.index);
 }
 

@@ -17,21 +17,22 @@
 namespace tandem::sim {
 
 absl::Status SimWorkers::Init(const worker::MakeTaskRunner& make_runner) {
+  make_runner_ = make_runner;
   for (int rank = 0; rank < context_.plan.workers(); ++rank) {
-    TANDEM_ASSIGN_OR_RETURN(auto worker, NewWorker(rank, make_runner));
+    TANDEM_ASSIGN_OR_RETURN(auto worker, NewWorker(rank, /*start=*/nullptr));
     workers_.push_back(std::move(worker));
   }
   return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<SimWorkers::Worker>> SimWorkers::NewWorker(
-    int rank, const worker::MakeTaskRunner& make_runner) {
+    int rank, const WorkerStart* start) {
   const job::ResolvedJob& plan = context_.plan;
   auto worker = std::make_unique<Worker>();
   const uint64_t seed =
       context_.options.service_seed.value_or(HashCombine(plan.job.seed(), context_.options.seed));
   TANDEM_ASSIGN_OR_RETURN(worker->step_times, data::OpenStepTimes(plan, seed, rank));
-  TANDEM_ASSIGN_OR_RETURN(worker->runner, make_runner(plan, rank));
+  TANDEM_ASSIGN_OR_RETURN(worker->runner, make_runner_(plan, rank));
   worker::DenseParameters& dense = worker->runner->dense();
   worker::TrainerCore::Options options;
   options.rank = rank;
@@ -44,7 +45,9 @@ absl::StatusOr<std::unique_ptr<SimWorkers::Worker>> SimWorkers::NewWorker(
   options.evaluate = context_.options.evaluate && worker->runner->has_test_data();
   options.estimated_rows = worker->runner->EstimatedRows();
   std::string own_state;
-  if (context_.options.resume.has_value()) {
+  if (start != nullptr) {
+    TANDEM_RETURN_IF_ERROR(Begin(rank, *start, worker->runner.get(), &options));
+  } else if (context_.options.resume.has_value()) {
     TANDEM_RETURN_IF_ERROR(LoadCheckpoint(rank, worker->runner.get(), &options, &own_state));
   }
   TANDEM_ASSIGN_OR_RETURN(worker->core,
@@ -57,6 +60,20 @@ absl::StatusOr<std::unique_ptr<SimWorkers::Worker>> SimWorkers::NewWorker(
 }
 
 // As a live worker does it before its trainer exists.
+absl::Status SimWorkers::Begin(int rank, const WorkerStart& start, worker::TaskRunner* runner,
+                               worker::TrainerCore::Options* options) {
+  options->start = start.position();
+  options->replaces = start;
+  if (start.has_best()) options->best = start.best();
+  options->epochs_to_first_judged = start.epochs_to_first_judged();
+  if (context_.judge != nullptr) context_.judge->Replace(rank, start.evaluations());
+  TANDEM_RETURN_IF_ERROR(runner->StartAt(start.position()));
+  if (!context_.options.resume.has_value()) return absl::OkStatus();
+  return worker::LoadDense(context_.plan, context_.options.resume->folder, runner->Parameters(),
+                           &runner->dense());
+}
+
+// The same.
 absl::Status SimWorkers::LoadCheckpoint(int rank, worker::TaskRunner* runner,
                                         worker::TrainerCore::Options* options,
                                         std::string* own_state) {
@@ -138,6 +155,7 @@ std::string SimWorkers::WhoWaits() const {
 
 void SimWorkers::OnControl(int rank, const Control& control) {
   if (control.has_view()) return OnView(rank, control.view());
+  if (worker(rank).replaced) return;
   FrameHeader header;
   header.sender = EndpointId::Scheduler();
   const absl::StatusOr<ParsedFrame> frame =
@@ -152,6 +170,14 @@ void SimWorkers::OnView(int rank, const View& view) {
   absl::StatusOr<std::shared_ptr<const RangeMap>> map =
       RangeMap::FromView(view, context_.plan.sizes());
   if (!map.ok()) return context_.Fail(map.status().ToString());
+  if (worker(rank).replaced) {
+    if (!view.worker(rank).has_start()) return context_.Fail("a new process without a start");
+    auto made = NewWorker(rank, &view.worker(rank).start());
+    if (!made.ok()) return context_.Fail(made.status().ToString());
+    dead_.push_back(std::exchange(workers_[static_cast<size_t>(rank)], *std::move(made)));
+    context_.processes.Connect(EndpointId::Worker(rank));
+    StartClocksOf(rank);
+  }
   const absl::Duration delay = context_.ViewDelay();
   context_.processes.After(EndpointId::Worker(rank), delay, [this, rank, map = *map] {
     context_.Log(absl::StrCat("worker ", rank, " learns view ", map->view()));
@@ -169,7 +195,7 @@ void SimWorkers::OnFrame(int rank, const ParsedFrame& frame) {
     if (!taken.ok()) return context_.Fail(taken.ToString());
     return ProgressCollectives(rank);
   }
-  if (worker(rank).stopped) return;
+  if (worker(rank).stopped || worker(rank).replaced) return;
   worker(rank).core->OnFrame(context_.agenda.now(), frame, &effects_);
   AfterTrainer(rank);
 }
@@ -428,13 +454,17 @@ uint64_t SimWorkers::updates_sent(uint32_t table) const {
 
 uint64_t SimWorkers::rows_cached() const {
   uint64_t total = 0;
-  for (const auto& w : workers_) total += w->core->client().counters().rows_cached;
+  for (const auto* all : {&workers_, &dead_}) {
+    for (const auto& w : *all) total += w->core->client().counters().rows_cached;
+  }
   return total;
 }
 
 uint64_t SimWorkers::frames_resent() const {
   uint64_t total = 0;
-  for (const auto& w : workers_) total += w->core->client().counters().frames_resent;
+  for (const auto* all : {&workers_, &dead_}) {
+    for (const auto& w : *all) total += w->core->client().counters().frames_resent;
+  }
   return total;
 }
 

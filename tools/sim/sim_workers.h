@@ -45,14 +45,16 @@ class SimWorkers {
   void OnControl(int rank, const Control& control);
   void OnFrame(int rank, const ParsedFrame& frame);
   void OnDeath(EndpointId process);
+  // A new process takes the place of this worker. It begins with the view that names it.
+  void Replace(int rank) { worker(rank).replaced = true; }
 
   // A line for each worker with what it does or waits for.
   std::string WhoWaits() const;
 
   const worker::TrainerCore& core(int rank) const { return *worker(rank).core; }
   worker::DenseParameters& dense(int rank) const { return worker(rank).runner->dense(); }
-  uint64_t updates_sent(uint32_t table) const;
-  uint64_t rows_cached() const;  // rows that all workers took from their caches
+  uint64_t updates_sent(uint32_t table) const;  // by the processes that live
+  uint64_t rows_cached() const;                 // rows that all workers took from their caches
   uint64_t frames_resent() const;
   int evaluations() const { return evaluations_; }
   int resumes() const { return resumes_; }              // of options.resume_dense
@@ -65,6 +67,7 @@ class SimWorkers {
     job::StepTimes step_times;
     int64_t reported_step = -1;  // in its last report to the scheduler
     bool stopped = false;
+    bool replaced = false;  // the process has died, and the new one has no view yet
     std::unique_ptr<SimCollectives> collectives;  // for replicated dense parameters; else null
     SimQuorum* quorum = nullptr;                  // with a quorum; owned by `collectives`
     // Tasks for the collectives, one after the other as on a worker's single thread for them. The
@@ -78,8 +81,10 @@ class SimWorkers {
   };
 
   Worker& worker(int rank) const { return *workers_[static_cast<size_t>(rank)]; }
-  absl::StatusOr<std::unique_ptr<Worker>> NewWorker(int rank,
-                                                    const worker::MakeTaskRunner& make_runner);
+  // `start`: where it begins in the place of a dead process; null: it replaces none.
+  absl::StatusOr<std::unique_ptr<Worker>> NewWorker(int rank, const WorkerStart* start);
+  absl::Status Begin(int rank, const WorkerStart& start, worker::TaskRunner* runner,
+                     worker::TrainerCore::Options* options);
   absl::Status LoadCheckpoint(int rank, worker::TaskRunner* runner,
                               worker::TrainerCore::Options* options, std::string* own_state);
   absl::StatusOr<std::unique_ptr<SimCollectives>> NewCollectives(int rank, Worker* worker);
@@ -105,7 +110,9 @@ class SimWorkers {
   DataFrames& frames_;
   const SimServers& servers_;
   CheckpointCheck& checkpoints_;
+  worker::MakeTaskRunner make_runner_;
   std::vector<std::unique_ptr<Worker>> workers_;
+  std::vector<std::unique_ptr<Worker>> dead_;  // those that were replaced
   worker::TrainerEffects effects_;
   std::vector<Outgoing> segments_;  // frames of collectives to send; scratch
   int evaluations_ = 0, resumes_ = 0;

@@ -21,7 +21,10 @@ absl::StatusOr<std::unique_ptr<worker::TaskRunner>> ToyRunner::New(const job::Re
 
 absl::Status ToyRunner::StartAt(const TrainPosition& start) {
   epoch_ = start.epoch();
-  if (plan_.job.evaluation().every_epochs() == 1) first_evaluation_ = static_cast<int>(epoch_);
+  evaluations_ = static_cast<int>(judge_.evaluations_before(rank_));
+  if (plan_.job.evaluation().every_epochs() == 1) {
+    first_evaluation_ = static_cast<int>(epoch_) - evaluations_;
+  }
   TANDEM_RETURN_IF_ERROR(CheckPlace(start));
   int64_t rows = start.rows();
   const int64_t batches = model_.options().batches[static_cast<size_t>(rank_)];

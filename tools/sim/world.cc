@@ -21,11 +21,18 @@ World::World(const job::ResolvedJob& plan, const WorldOptions& options)
                 if (to.role == Role::kServer) return servers_.OnFrame(to, frame);
                 workers_.OnFrame(to.index, frame);
               }),
-      scheduler_(context_,
-                 [this](EndpointId to, const Control& control) {
-                   if (to.role == Role::kServer) return servers_.OnControl(to.index, control);
-                   workers_.OnControl(to.index, control);
-                 }),
+      scheduler_(
+          context_,
+          [this](EndpointId to, const Control& control) {
+            if (to.role == Role::kServer) return servers_.OnControl(to.index, control);
+            workers_.OnControl(to.index, control);
+          },
+          [this](int rank) {
+            context_.processes.Replace(EndpointId::Worker(rank));
+            workers_.Replace(rank);
+            frames_.ArriveAgain(rank);
+            scheduler_.Comes(EndpointId::Worker(rank));
+          }),
       checkpoints_(context_),
       servers_(context_, scheduler_, frames_, checkpoints_),
       workers_(context_, scheduler_, frames_, servers_, checkpoints_) {}
@@ -132,8 +139,15 @@ void World::CheckFinalRows() {
 void World::CheckCounts() {
   for (const job::TablePlan& table : context_.plan.tables) {
     const server::UpdateStats stats = Stats(table.id);
-    const uint64_t sent = workers_.updates_sent(table.id);
     const absl::optional<ResumeFrom>& resume = context_.options.resume;
+    uint64_t sent = workers_.updates_sent(table.id);
+    if (scheduler_.vacated() > 0) {
+      // What a dead process has counted is known from its reports alone. The report is of the run.
+      sent = report().updates_sent.at(table.name);
+      for (int rank = 0; resume.has_value() && rank < resume->record.worker_size(); ++rank) {
+        sent -= resume->record.worker(rank).updates_sent().at(table.name);
+      }
+    }
     const uint64_t held = resume.has_value() ? resume->held[table.id] : 0;
     const uint64_t ended = stats.applied + stats.merged + stats.dropped;
     const uint64_t computed = judge_ == nullptr ? sent : judge_->computed(table.id);

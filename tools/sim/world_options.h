@@ -61,6 +61,9 @@ struct WorldOptions {
   // With a quorum: in each checkpoint the dense part of all workers is killed and resumes from its
   // saved state, unless another checkpoint or the end of an epoch runs at the same time.
   bool resume_dense = false;
+  // How many dead workers a supervisor starts again in their places, if the scheduler allows it.
+  int replacements = 0;
+  absl::Duration start_time = absl::Seconds(2);  // a new process registers at most this late
   CheckpointFiles* files = nullptr;  // receives checkpoints; may be null; must outlive the world
   bool evaluate = true;
   bool explain = true;      // check rows by their values; needs SGD at learning rate 1 everywhere

@@ -30,6 +30,7 @@ DenseOnServers::DenseOnServers(TrainerContext& context, DenseParameters& dense)
       group_(context.plan.tables[table_].group) {}
 
 bool DenseOnServers::Prepare(absl::Time now) {
+  if (context_.replaces) return true;
   // The barrier keeps the other workers from pulling before the values of rank 0 have arrived: rank
   // 0 enters it only when its push is acknowledged.
   if (!assigning_) {

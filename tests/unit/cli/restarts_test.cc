@@ -118,6 +118,47 @@ TEST(RestartsTest, ARoleThatCannotStartIsNotTriedAgain) {
   EXPECT_FALSE(restarts.Allow(kNow, failure)) << "a role has not come";
 }
 
+// A process that was replaced counts, but the run has lost nothing that a checkpoint would save.
+TEST(RestartsTest, AReplacedProcessCountsAsARestart) {
+  Restarts restarts(2);
+  restarts.Begin(kNow, Killed(), 100, 20);
+  restarts.BeginReplacement(kNow, "worker 1", "was ended by signal 9 (Killed)");
+  EXPECT_EQ(restarts.ForScheduler(kNow).left, 0);
+  restarts.OnReplaced("worker 1", 1.5, 140, 3);
+  EXPECT_FALSE(restarts.Allow(kNow, Killed()));
+  EXPECT_TRUE(restarts.Allow(kNow + absl::Hours(2), Killed())) << "one restart since a checkpoint";
+  EXPECT_EQ(restarts.OnRecovered(2.5), 20) << "of the restart of all roles";
+  const nlohmann::json summary = restarts.Summary();
+  ASSERT_EQ(summary.size(), 2u);
+  EXPECT_FALSE(summary[0].contains("replaced"));
+  EXPECT_EQ(summary[0]["seconds"], 2.5);
+  EXPECT_EQ(summary[1]["replaced"], "worker 1");
+  EXPECT_EQ(summary[1]["why"], "worker 1: was ended by signal 9 (Killed)");
+  EXPECT_EQ(summary[1]["seconds"], 1.5);
+  EXPECT_EQ(summary[1]["step"], 140);
+  EXPECT_EQ(summary[1]["steps_again"], 3);
+}
+
+// All roles start again because the new process has failed, or because another role has died.
+TEST(RestartsTest, AReplacementThatFailsIsNoRestartOfItsOwn) {
+  Restarts restarts(1);
+  restarts.BeginReplacement(kNow, "worker 1", "was ended by signal 9 (Killed)");
+  ASSERT_TRUE(restarts.Allow(kNow, Killed()));
+  restarts.Begin(kNow, Killed(), 100, 20);
+  ASSERT_EQ(restarts.count(), 1);
+  EXPECT_FALSE(restarts.Summary()[0].contains("replaced"));
+  EXPECT_FALSE(restarts.Allow(kNow, Killed()));
+}
+
+TEST(RestartsTest, AnErrorOfAReplacedWorkerIsKnown) {
+  Restarts restarts(10);
+  restarts.BeginReplacement(kNow, "worker 0", Raised(40).error, 40);
+  restarts.OnReplaced("worker 0", 1.5, 40, 0);
+  EXPECT_FALSE(restarts.Allow(kNow, Raised(41)));
+  EXPECT_THAT(restarts.why_not(), HasSubstr("the same error at step 41 twice"));
+  EXPECT_TRUE(restarts.Allow(kNow, Raised(50))) << "another step";
+}
+
 TEST(RestartsTest, CostsAddUpAndReachTheScheduler) {
   Restarts restarts(5);
   restarts.Begin(kNow, Killed(), 100, 20);

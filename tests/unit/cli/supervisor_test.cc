@@ -68,6 +68,54 @@ TEST_F(SupervisorTest, WhatBothKnowIsSaidOnce) {
   EXPECT_EQ(supervisor_.failure(), "worker 1: was ended by signal 9 (Killed) on host b");
 }
 
+class ReplacingTest : public ::testing::Test {
+ protected:
+  ReplacingTest()
+      : supervisor_([] {
+          Supervisor::Options options;
+          options.checkpoints = options.restarts = options.replaces = true;
+          return options;
+        }()) {
+    supervisor_.OnStarted();
+  }
+  Supervisor supervisor_;
+};
+
+TEST_F(ReplacingTest, TheSchedulerMayGoOnWithoutADeadWorker) {
+  supervisor_.OnExits(kNow, {Killed("worker 1")});
+  EXPECT_FALSE(supervisor_.over(kNow)) << "the scheduler decides";
+  supervisor_.OnVacant("worker 1");
+  supervisor_.OnNewProcess("worker 1");
+  EXPECT_FALSE(supervisor_.over(kNow + absl::Hours(1)));
+  supervisor_.OnExits(kNow, {Killed("worker 1")});
+  EXPECT_FALSE(supervisor_.over(kNow)) << "the new process has died, too";
+  supervisor_.OnFailed(kNow, "worker 1", "was ended by signal 9 (Killed)");
+  EXPECT_TRUE(supervisor_.over(kNow + absl::Seconds(5)));
+  EXPECT_THAT(supervisor_.failure(), HasSubstr("signal 9"));
+}
+
+// Its end may be reported after the scheduler has said that its place is vacant. A process that was
+// only silent is ended when another one takes its place.
+TEST_F(ReplacingTest, TheEndOfTheOldProcessIsNoFailure) {
+  supervisor_.OnVacant("worker 1");
+  supervisor_.OnExits(kNow, {Killed("worker 1")});
+  EXPECT_FALSE(supervisor_.over(kNow + absl::Hours(1)));
+  supervisor_.OnNewProcess("worker 1");
+  supervisor_.OnExits(kNow, {Killed("worker 1")});
+  EXPECT_TRUE(supervisor_.over(kNow + absl::Hours(1)));
+}
+
+TEST_F(ReplacingTest, TheEndOfAnotherRoleIsNotForgotten) {
+  supervisor_.OnExits(kNow, {Exited("worker 1", 1), Exited("server 0", 1)});
+  supervisor_.OnVacant("worker 1");
+  EXPECT_TRUE(supervisor_.over(kNow + absl::Hours(1)));
+}
+
+TEST_F(ReplacingTest, ADeadServerEndsTheAttemptAtOnce) {
+  supervisor_.OnExits(kNow, {Killed("server 1")});
+  EXPECT_TRUE(supervisor_.over(kNow));
+}
+
 TEST_F(SupervisorTest, TheSchedulerKnowsBestWhyARoleExited) {
   supervisor_.OnStarted();
   supervisor_.OnFailed(kNow, "worker 1", "loss is NaN at step 7");

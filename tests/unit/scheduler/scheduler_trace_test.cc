@@ -174,6 +174,10 @@ std::string Describe(const scheduler::SchedulerNotice& notice) {
       return absl::StrCat("stall of ", notice.node, " is over");
     case scheduler::SchedulerNotice::Kind::kEnding:
       return "ending";
+    case scheduler::SchedulerNotice::Kind::kVacant:
+      return absl::StrCat("vacant ", notice.node, ": ", notice.text);
+    case scheduler::SchedulerNotice::Kind::kReplaced:
+      return absl::StrCat("replaced ", notice.node, ": step ", notice.step);
     case scheduler::SchedulerNotice::Kind::kFailed:
       return absl::StrCat("failed: ", notice.node, ": ", notice.text, " (",
                           absl::StatusCodeToString(notice.code), ")");

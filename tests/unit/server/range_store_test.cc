@@ -107,7 +107,7 @@ class ModelRun {
   void Step() {
     keys_.resize(random_.Uniform(120));
     for (uint64_t& key : keys_) key = SomeKey();
-    switch (random_.Uniform(6)) {
+    switch (random_.Uniform(5)) {
       case 0:
         return Pull();
       case 1:
@@ -116,10 +116,8 @@ class ModelRun {
         return Push();
       case 3:
         return PushByNumber();
-      case 4:
-        return Assign();
       default:
-        return PeekWithSlots();
+        return Assign();
     }
   }
 
@@ -172,18 +170,6 @@ class ModelRun {
       ASSERT_EQ(Part(out, i, dim_), absl::MakeConstSpan(model_.Peek(keys_[i]).weights));
     }
     ASSERT_EQ(store_.size(), size) << "a peek creates nothing";
-  }
-  void PeekWithSlots() {
-    const int64_t size = store_.size();
-    const size_t width = dim_ + static_cast<size_t>(store_.slots_per_row());
-    std::vector<float> out(keys_.size() * width);
-    store_.PeekWithSlots(keys_, absl::MakeSpan(out));
-    for (size_t i = 0; i < keys_.size(); ++i) {
-      ModelStore::Row want = model_.Peek(keys_[i]);
-      want.weights.insert(want.weights.end(), want.slots.begin(), want.slots.end());
-      ASSERT_EQ(Part(out, i, width), absl::MakeConstSpan(want.weights));
-    }
-    ASSERT_EQ(store_.size(), size);
   }
   void Push() {
     MakeUnique();

@@ -272,6 +272,37 @@ TEST_F(RangeTest, ReadsAreCountedInTheirOrder) {
   EXPECT_EQ(range_->held_bytes(), 0u);
 }
 
+// The other workers fill batches while worker 0 is replaced. The gradient of its new process is not
+// late, because the new process has read the row again.
+TEST_F(RangeTest, ANewProcessReadsInTurn) {
+  const auto gba = Gba(2);
+  Use(*gba);
+  for (const int rank : {0, 1, 2, 3}) Read(rank, 0);
+  Read(1, 1);
+  for (const int rank : {1, 2, 3}) Give(rank, 0, 8, 1);
+  Give(1, 1, 8, 1);
+  EXPECT_EQ(Row(), 84);
+  EXPECT_EQ(range_->progress().version, 2);
+  range_->ForgetWorker(0);
+  Read(0, 0);  // the sixth read: token 2
+  Give(0, 0, 8, 1);
+  Give(2, 1, 0, 1, /*rows=*/false);
+  EXPECT_EQ(Row(), 80);
+  EXPECT_EQ(table_.stats.Total().dropped, 0u);
+}
+
+TEST_F(RangeTest, RowsThatADeadProcessHasReadAreForgotten) {
+  const Compensating policy;
+  Use(policy);
+  for (const int rank : {0, 1}) {
+    Read(rank, 5);
+    Read(rank, 6);
+  }
+  const size_t of_two_workers = range_->held_bytes();
+  range_->ForgetWorker(0);
+  EXPECT_EQ(range_->held_bytes(), of_two_workers / 2);
+}
+
 // At the end of an epoch a batch is closed short of its size, and a read may never be pushed:
 // tokens and batches count together again.
 TEST_F(RangeTest, TokensStartAnewWhenNobodyHasData) {

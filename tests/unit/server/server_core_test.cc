@@ -167,6 +167,24 @@ TEST_F(ServerCoreTest, ReportsThatWereLostAreMadeAgain) {
   }
 }
 
+TEST_F(ServerCoreTest, ADeadWorkerIsForgottenByAllShardsAndAgainIfTheAnswerIsLost) {
+  Start();
+  Control forget = TheCommand(Command::FORGET_WORKER, 7);
+  forget.mutable_command()->set_worker(1);
+  ShardReport report;
+  for (int time = 0; time < 2; ++time) {
+    ASSERT_EQ(Give(forget).tasks.size(), 1u);
+    EXPECT_EQ(effects_.tasks[0].kind, server::ShardTask::Kind::kForgetWorker);
+    EXPECT_EQ(effects_.tasks[0].worker, 1);
+    Done(7, absl::OkStatus(), &report);
+    EXPECT_EQ(Done(7, absl::OkStatus(), &report).to_scheduler.size(), 3u);
+  }
+  forget.mutable_command()->set_id(8);
+  forget.mutable_command()->set_worker(1'000);
+  ASSERT_EQ(Give(forget).to_scheduler.size(), 1u);
+  EXPECT_NE(effects_.to_scheduler[0].command_done().code(), 0);
+}
+
 TEST_F(ServerCoreTest, FinishAndStop) {
   Start();
   ASSERT_EQ(Give(TheCommand(Command::FINISH_DELAYED, 7)).tasks.size(), 1u);

@@ -506,6 +506,58 @@ TEST_F(ShardCoreTest, FramesOfAnotherProcessOfTheRankChangeNothing) {
   EXPECT_THAT(Row(), ElementsAre(0.0f, 0.0f));
 }
 
+// A worker dies. Its steps stay, its late frames change nothing, and another process of the rank
+// pushes the steps that a range lacks.
+TEST_F(ShardCoreTest, AnotherProcessTakesThePlaceOfADeadWorker) {
+  Start("kind: SSP bound: 1");
+  const auto with_worker = [this](uint32_t number, uint64_t worker_zero) {
+    View view = CoreViewMessage(plan_, number);
+    view.add_worker()->set_incarnation(worker_zero);
+    view.add_worker()->set_incarnation(8);
+    return *RangeMap::FromView(view, plan_.sizes());
+  };
+  shard_ = NewShard(kServer0);
+  shard_->OnView(now_, with_worker(1, 7), &effects_);
+  // Step 0 is in ranges 0 and 2, step 1 in range 0 alone. Step 3 comes early. A read waits.
+  FrameHeader first = Header(FrameKind::kPush, 0, 0);
+  first.samples = 1;
+  const std::vector<uint64_t> other = KeysIn(*map_, plan_, 2, 1);
+  Give(Data(first, 0, {keys_[0]}, {1, 1}));
+  Give(Data(first, 2, {other[0]}, {1, 1}));
+  Give(Push(0, 1, 1.0f));
+  EXPECT_TRUE(Give(Push(0, 3, 1.0f)).empty());
+  EXPECT_TRUE(Give(Pull(0, 4)).empty());
+
+  const ShardReport report = shard_->ForgetWorker(0);
+  EXPECT_EQ(report.forgotten().worker(), 0);
+  EXPECT_EQ(report.forgotten().least(), 0) << "the ranges of the table \"dense\" have nothing";
+  EXPECT_EQ(report.forgotten().most(), 2);
+  EXPECT_TRUE(Give(Push(0, 2, 1.0f)).empty());
+  EXPECT_TRUE(Give(Pull(0, 0)).empty());
+  effects_.Clear();
+  shard_->OnTick(now_ + absl::Seconds(2), &effects_);
+  EXPECT_TRUE(effects_.out.empty()) << "nobody is told of its waits";
+  const ShardReport again = shard_->ForgetWorker(0);
+  EXPECT_EQ(again.forgotten().most(), 2) << "the early step was not admitted";
+
+  shard_->OnView(now_, with_worker(2, 70), &effects_);
+  EXPECT_TRUE(Give(Push(0, 2, 1.0f)).empty()) << "of the dead process";
+  const auto push = [&](int64_t step, uint32_t range, uint64_t key) {
+    FrameHeader h = Header(FrameKind::kPush, 0, step);
+    h.incarnation = 70;
+    h.samples = 1;
+    return Give(Data(h, range, {key}, {1, 1}));
+  };
+  EXPECT_EQ(push(1, 0, keys_[0])[0].entry_count, 0u) << "a duplicate";
+  EXPECT_EQ(push(1, 2, other[0])[0].entry_count, 0u) << "the step that this range lacks";
+  EXPECT_EQ(push(2, 0, keys_[0])[0].entry_count, 0u);
+  EXPECT_THAT(Values(Give(Pull(1, 0, kFlagEvaluate))[0]), ElementsAre(-2.0f, -2.0f))
+      << "three steps, each once";
+  const server::UpdateStats stats = shard_->tables()[0]->stats.Total();
+  EXPECT_EQ(stats.arrived, 5u);
+  EXPECT_EQ(stats.applied, 5u);
+}
+
 TEST_F(ShardCoreTest, AgainstTheProtocol) {
   Start("kind: BSP");
   Give(Push(0, 0, 1.0f));

@@ -40,6 +40,16 @@ TEST_F(SubscriptionsTest, WhoKeepsARowIsSentItWhenItHasChangedAndOnce) {
   EXPECT_THAT(Changed(1, 4), IsEmpty());
 }
 
+TEST_F(SubscriptionsTest, AnotherProcessOfAWorkerKeepsNothingYet) {
+  kept_->OnRead(0, 1, Keys{1, 2});
+  kept_->OnChanged(Keys{1});
+  EXPECT_EQ(kept_->NextNumber(0), 1u);
+  kept_->Forget(0);
+  EXPECT_FALSE(kept_->Keeps(0));
+  EXPECT_THAT(Changed(0, 100), IsEmpty());
+  EXPECT_EQ(kept_->NextNumber(0), 1u);
+}
+
 TEST_F(SubscriptionsTest, WhatItHasPushedInItsLastStepWaits) {
   kept_->OnRead(0, 3, Keys{10, 11});
   kept_->OnUpdate(0, 3, Keys{10}, true);

@@ -193,6 +193,24 @@ TEST_F(RequestedCheckpointTest, AWorkerMarksAtTheStepThatItHasNotPushed) {
   EXPECT_FALSE(checkpoint_->holds_pushes());
 }
 
+// The worker replaces a dead process, which has pushed step 6 to some ranges only.
+TEST_F(RequestedCheckpointTest, AWorkerMarksWhenAllRangesHaveTheSameSteps) {
+  Make("kind: ASP", "SERVERS", 1);
+  checkpoint_ = std::make_unique<worker::RequestedCheckpoint>(*context_, *synchroniser_);
+  checkpoint_->SetFirstCut(7);
+  context_->step = 5;
+  Command(3, 6);
+  Run();
+  EXPECT_EQ(checkpoint_->HoldsFrom(), 7);
+  EXPECT_FALSE(checkpoint_->holds_pushes())
+      << "the end of an epoch may be the step that is missing";
+  EXPECT_TRUE(Entries().empty());
+  context_->step = 7;
+  Run();
+  EXPECT_TRUE(checkpoint_->holds_pushes());
+  ASSERT_EQ(Entries().size(), 1u);
+}
+
 // The updates of one step that a policy collects must all be there.
 TEST_F(RequestedCheckpointTest, StepsThatAPolicyCollectsAreCutAtOneStep) {
   Make("kind: BACKUP_WORKERS backups: 1", "SERVERS", 1);

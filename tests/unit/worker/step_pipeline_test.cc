@@ -112,6 +112,59 @@ TEST_F(StepPipelineTest, ReadsGoAheadByTheDepthAndNoFurther) {
   EXPECT_EQ(Count<worker::FetchTask>(), 0u) << "and one batch more than that is ready";
 }
 
+// The worker replaces a dead process. The servers have the steps below 7.
+TEST_F(StepPipelineTest, BatchesOfStepsThatTheServersHaveAreReadAndDropped) {
+  Make("kind: ASP", "SERVERS", 0, "train { batch_size: 4 prefetch_steps: 1 }");
+  pipeline_ = std::make_unique<worker::StepPipeline>(*context_, *synchroniser_, *dense_,
+                                                     absl::Milliseconds(20));
+  context_->map = map_;
+  context_->step = context_->pushed = 5;
+  TrainPosition start;
+  start.set_step(5);
+  start.set_rows(20);
+  pipeline_->Resume(start, /*first_trained=*/7);
+  Run();
+  Fetch(4);
+  Fetch(4);
+  EXPECT_EQ(context_->step, 7);
+  EXPECT_EQ(context_->pushed, 7);
+  EXPECT_EQ(context_->epoch_rows, 28);
+  EXPECT_TRUE(context_->client.out().empty()) << "nothing is read or pushed";
+  Fetch(4);
+  ASSERT_FALSE(Sent(FrameKind::kPull).empty());
+  for (const ParsedFrame& read : Sent(FrameKind::kPull)) EXPECT_EQ(read.header.step, 7);
+  AnswerReads();
+  Compute();
+  for (const ParsedFrame& push : Sent(FrameKind::kPush)) EXPECT_EQ(push.header.step, 7);
+  const Progress report =
+      context_->report.Take(now_, plan_, context_->client, 0, context_->step, false);
+  EXPECT_EQ(report.samples(), 12);
+  EXPECT_EQ(report.trained_steps(), 3);
+  for (size_t t = 0; t < plan_.tables.size(); ++t) {
+    const uint64_t sent = context_->client.updates_sent()[t];  // of step 7
+    EXPECT_GT(sent, 0u);
+    EXPECT_EQ(report.updates_sent().at(plan_.tables[t].name), 3 * sent);
+  }
+}
+
+// The dead process has told some servers that its data have run out.
+TEST_F(StepPipelineTest, TheEpochMayEndBeforeAStepIsTrained) {
+  Make("kind: ASP", "SERVERS");
+  pipeline_ = std::make_unique<worker::StepPipeline>(*context_, *synchroniser_, *dense_,
+                                                     absl::Milliseconds(20));
+  context_->map = map_;
+  context_->step = context_->pushed = 5;
+  TrainPosition start;
+  start.set_step(5);
+  pipeline_->Resume(start, /*first_trained=*/7);
+  Run();
+  Fetch(4);
+  EXPECT_FALSE(pipeline_->over());
+  Fetch(0);
+  EXPECT_TRUE(pipeline_->over());
+  EXPECT_EQ(context_->step, 6);
+}
+
 // A checkpoint needs the place behind the rows that were trained on, and the reader is ahead.
 TEST_F(StepPipelineTest, ThePlaceInTheFilesIsThatOfTheTrainedRows) {
   Begin("kind: ASP", "SERVERS", "batch_size: 4 prefetch_steps: 2");

@@ -113,6 +113,42 @@ TEST_F(TrainerCoreTest, StartIsNotEnoughWithoutAView) {
   EXPECT_EQ(effects_.tasks.size(), 1u);
 }
 
+// The dense parameters are on the servers, and the others train: the new process neither assigns
+// values nor waits at the barrier of the start. Its reports say where another process could begin.
+TEST_F(TrainerCoreTest, AProcessInThePlaceOfADeadOneTrainsAtOnce) {
+  plan_ = CorePlan("kind: ASP", 2, 2, "train { batch_size: 4 }", "SERVERS");
+  dense_ = *worker::DenseParameters::New(plan_.job.dense().optimizer(), 5);
+  worker::TrainerCore::Options options;
+  options.incarnation = 7;
+  WorkerStart& start = options.replaces.emplace();
+  start.mutable_position()->set_step(5);
+  start.mutable_position()->set_rows(20);
+  start.set_first_step(6);
+  start.set_first_new_step(8);
+  start.set_evaluations(2);
+  options.start = start.position();
+  core_ = *worker::TrainerCore::New(plan_, options, *dense_, buffers_);
+  core_->OnView(now_, CoreView(plan_, 1), &effects_);
+  Command(Command::START);
+  EXPECT_TRUE(effects_.out.empty());
+  ASSERT_EQ(effects_.tasks.size(), 1u);
+  const auto fetch = std::get<worker::FetchTask>(effects_.tasks[0]);
+  EXPECT_EQ(fetch.slot->step, 5);
+  fetch.slot->batch.Clear();
+  fetch.slot->batch.samples = 4;
+  core_->OnTaskDone(now_, fetch, absl::OkStatus(), &effects_);
+  EXPECT_EQ(core_->step(), 6) << "the servers have step 5";
+  effects_.Clear();
+  now_ += absl::Milliseconds(1500);
+  core_->OnTick(now_, &effects_);
+  ASSERT_EQ(Sent(FrameKind::kControl).size(), 1u);
+  const Progress progress = Sent(FrameKind::kControl)[0].ParseControl()->progress();
+  EXPECT_EQ(progress.trains_at().step(), 6);
+  EXPECT_EQ(progress.trains_at().rows(), 24);
+  EXPECT_EQ(progress.samples(), 4);
+  EXPECT_EQ(progress.evaluations(), 2);
+}
+
 TEST_F(TrainerCoreTest, BarrierEntriesAreRepeatedUntilReleased) {
   Start("kind: BSP", "SERVERS", /*rank=*/1);  // waits at "assigned" at once
   EXPECT_EQ(Sent(FrameKind::kControl).size(), 1u);

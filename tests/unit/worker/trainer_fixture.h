@@ -51,9 +51,7 @@ class TrainerMachineTest : public ::testing::Test {
       for (uint32_t i = 0; !push && i < frame.entry_count; ++i) {
         SliceEntry e = frame.Entry(i);
         e.status = SliceStatus::kOk;
-        const job::TablePlan& table = plan_.tables[map_->range(e.range).table];
-        const bool slots = (header.flags & kFlagWithSlots) != 0;
-        e.row_floats = static_cast<uint32_t>(slots ? dense_->row_floats() : table.dim);
+        e.row_floats = static_cast<uint32_t>(plan_.tables[map_->range(e.range).table].dim);
         floats += size_t{e.rows} * e.row_floats;
         entries.push_back(e);
       }
