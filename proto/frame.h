@@ -54,7 +54,7 @@ enum class FrameKind : uint8_t {
 };
 
 enum FrameFlags : uint8_t {
-  kFlagEvaluate = 1,    // PULL: read the latest rows, create none, move no clock
+  kFlagEvaluate = 1,    // PULL: read the latest rows, move no clock
   kFlagAssign = 2,      // PUSH: the values are rows, not gradients; only before step 0
   kFlagWithSlots = 4,   // with ASSIGN: each row is followed by its optimizer slots
   kFlagEndOfEpoch = 8,  // PUSH: this worker's clock counts as infinite until its next push

@@ -37,8 +37,8 @@ class PullTimes {
   bool by_row() const { return by_row_; }
 
   // The read of worker `rank` for `step` has been answered at `version`. `now_us`: microseconds of
-  // the owner's monotonic clock. `rows`: the row numbers of the keys; both are empty unless
-  // by_row().
+  // the owner's monotonic clock. `rows`: the row numbers of the keys, from RangeStore::Find. Both
+  // are empty unless by_row().
   void OnRead(int rank, int64_t step, int64_t version, int64_t now_us,
               absl::Span<const uint64_t> keys, absl::Span<const uint32_t> rows);
 
@@ -53,9 +53,9 @@ class PullTimes {
 
   // ReadAt and RowsOf are for a read that was taken. ReadAt: when it was answered.
   int64_t ReadAt(int32_t read) const { return places_[static_cast<size_t>(read)].at_us; }
-  // The row numbers of the keys, and for each row its number of updates when it was read. The keys
-  // must be in the order of the read, which may have had other keys between them. False if a key is
-  // not part of the read.
+  // The row numbers of the keys at the read, and for each row its number of updates when it was
+  // read: 0 for an absent row. The keys must be in the order of the read, which may have had other
+  // keys between them. False if a key is not part of the read.
   bool RowsOf(int32_t read, absl::Span<const uint64_t> keys, std::vector<uint32_t>* rows,
               std::vector<uint32_t>* updates_as_read) const;
 

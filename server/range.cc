@@ -13,7 +13,7 @@
 namespace tandem::server {
 namespace {
 
-constexpr uint32_t kNoRow = ~uint32_t{0};
+constexpr uint32_t kNoRow = RowIndex::kNoRow;
 
 // The most steps that a worker may push ahead of the oldest open one. No correct worker gets there,
 // because its reads wait for the others.
@@ -51,25 +51,28 @@ RangeStore::Options StoreOptions(const TableContext& table, uint64_t begin, uint
   return options;
 }
 
-// Sets scratch->rows_recorded. If the read of the update is known, also sets updates_as_read and
-// returns true.
-bool FindRecordedRows(const HeldUpdate& update, const PullTimes& reads, RangeStore* store,
+// If the read of the update is known, sets scratch->rows_recorded and updates_as_read and returns
+// true. The number of an absent row is kNoRow.
+bool FindRecordedRows(const HeldUpdate& update, const PullTimes& reads, const RangeStore& store,
                       FoldScratch* scratch) {
   const absl::Span<const uint64_t> keys = update.keys.As<uint64_t>();
   std::vector<uint32_t>& rows = scratch->rows_recorded;
-  if (reads.RowsOf(update.read, keys, &rows, &scratch->updates_as_read)) return true;
-  rows.resize(keys.size());
-  store->FindOrCreate(keys, absl::MakeSpan(rows));
-  return false;
+  if (!reads.RowsOf(update.read, keys, &rows, &scratch->updates_as_read)) return false;
+  // A row that was absent when it was read may exist now.
+  if (std::count(rows.begin(), rows.end(), kNoRow) > 0) store.Find(keys, absl::MakeSpan(rows));
+  return true;
 }
 
 // Gives the optimizer the gradients of one update. Counts the update for the staleness of its rows.
 void PushRows(const HeldUpdate& update, absl::Span<const float> gradients, float scale,
               PullTimes* reads, RangeStore* store, FoldScratch* scratch) {
-  if (!reads->by_row()) return store->Push(update.keys.As<uint64_t>(), gradients, scale);
-  FindRecordedRows(update, *reads, store, scratch);
-  store->ApplyToRows(update.keys.As<uint64_t>(), scratch->rows_recorded, gradients, scale);
-  reads->CountUpdate(scratch->rows_recorded);
+  const absl::Span<const uint64_t> keys = update.keys.As<uint64_t>();
+  if (!reads->by_row()) return store->Push(keys, gradients, scale);
+  std::vector<uint32_t>& rows = scratch->rows_recorded;
+  rows.resize(keys.size());
+  store->FindOrCreate(keys, absl::MakeSpan(rows));
+  store->ApplyToRows(keys, rows, gradients, scale);
+  reads->CountUpdate(rows);
 }
 
 // Measures row staleness: for each row of the last FindRecordedRows, the updates since the read.
@@ -306,7 +309,7 @@ void Range::RememberRead(absl::Time now, int rank, int64_t step, absl::Span<cons
   if (pull_sequence_ != nullptr) pull_sequence_->OnRead(rank, step);
   std::vector<uint32_t>& numbers = scratch_->rows;
   numbers.resize(pull_times_.by_row() ? keys.size() : 0);
-  if (pull_times_.by_row()) store_.FindOrCreate(keys, absl::MakeSpan(numbers));
+  if (pull_times_.by_row()) store_.Find(keys, absl::MakeSpan(numbers));
   pull_times_.OnRead(rank, step, progress_.version, absl::ToUnixMicros(now),
                      pull_times_.by_row() ? keys : absl::Span<const uint64_t>(), numbers);
 }
@@ -460,7 +463,7 @@ void Range::Compensate(const HeldUpdate& update, float compensation) {
   const float n = static_cast<float>(update.samples);
   FoldScratch& s = *scratch_;
   s.rows_now.resize(values.size());
-  store_.Peek(keys, absl::MakeSpan(s.rows_now));
+  store_.Pull(keys, absl::MakeSpan(s.rows_now));
   pulled_row_snapshots_->Find(update, keys, &s.rows_read);
   if (mean_squares_ != nullptr) {
     s.rows_squared.resize(keys.size());
@@ -532,7 +535,7 @@ void Range::Count(const HeldUpdate& update, uint64_t divided_by, UpdateFate fate
     if (update.read != PullTimes::kUnknown) {
       record.age = std::max<int64_t>(0, now_us_ - pull_times_.ReadAt(update.read));
       stats.age.Add(record.age);
-      if (pull_times_.by_row() && FindRecordedRows(update, pull_times_, &store_, scratch_)) {
+      if (pull_times_.by_row() && FindRecordedRows(update, pull_times_, store_, scratch_)) {
         CountRows(pull_times_, *scratch_, &stats.row_staleness, &table_->stats.by_popularity,
                   &record);
       }

@@ -123,9 +123,9 @@ void RangeStore::ForEachBlock(absl::Span<const uint64_t> keys, bool with_slots, 
 }
 
 template <typename Use>
-void RangeStore::ForEachBlockCreating(absl::Span<const uint64_t> keys, bool with_slots, Use use) {
+void RangeStore::ForEachBlockCreating(absl::Span<const uint64_t> keys, Use use) {
   ForEachBlock(
-      keys, with_slots,
+      keys, /*with_slots=*/true,
       [this](uint64_t key, uint64_t hash) {
         const uint32_t row = index_.Find(key, hash);
         if (row != RowIndex::kNoRow) [[likely]] {
@@ -144,31 +144,20 @@ void RangeStore::ForEachBlockFinding(absl::Span<const uint64_t> keys, bool with_
       use);
 }
 
-void RangeStore::Pull(absl::Span<const uint64_t> keys, absl::Span<float> out) {
+void RangeStore::Pull(absl::Span<const uint64_t> keys, absl::Span<float> out) const {
   TANDEM_CHECK(out.size() == Floats(options_.dim, keys.size()));
   optim::DispatchDim(options_.dim, [&](auto dim) {
-    ForEachBlockCreating(keys, false, [&](size_t first, absl::Span<const uint32_t> rows) {
+    ForEachBlockFinding(keys, false, [&](size_t first, absl::Span<const uint32_t> rows) {
       float* to = out.data() + Floats(dim, first);
-      for (const uint32_t row : rows) {
-        std::memcpy(to, rows_.Weights(row, dim), Floats(dim, sizeof(float)));
-        to += dim;
+      for (size_t i = 0; i < rows.size(); ++i, to += dim) {
+        if (rows[i] != RowIndex::kNoRow) [[likely]] {
+          std::memcpy(to, rows_.Weights(rows[i], dim), Floats(dim, sizeof(float)));
+        } else {
+          optim::InitRow(options_.initializer, options_.seed, keys[first + i],
+                         absl::MakeSpan(to, Floats(dim, 1)));
+        }
       }
     });
-  });
-}
-
-void RangeStore::Peek(absl::Span<const uint64_t> keys, absl::Span<float> out) const {
-  const size_t dim = static_cast<size_t>(options_.dim);
-  TANDEM_CHECK(out.size() == keys.size() * dim);
-  ForEachBlockFinding(keys, false, [&](size_t first, absl::Span<const uint32_t> rows) {
-    for (size_t i = 0; i < rows.size(); ++i) {
-      const absl::Span<float> to = out.subspan((first + i) * dim, dim);
-      if (rows[i] == RowIndex::kNoRow) {
-        optim::InitRow(options_.initializer, options_.seed, keys[first + i], to);
-      } else {
-        std::memcpy(to.data(), rows_.Weights(rows[i]), dim * sizeof(float));
-      }
-    }
   });
 }
 
@@ -188,7 +177,7 @@ void RangeStore::ApplyBlock(absl::Span<const uint32_t> rows, const float* gradie
 void RangeStore::Push(absl::Span<const uint64_t> keys, absl::Span<const float> gradients,
                       float scale) {
   TANDEM_CHECK(gradients.size() == Floats(options_.dim, keys.size()));
-  ForEachBlockCreating(keys, true, [&](size_t first, absl::Span<const uint32_t> rows) {
+  ForEachBlockCreating(keys, [&](size_t first, absl::Span<const uint32_t> rows) {
     const absl::Span<const float> from = gradients.subspan(Floats(options_.dim, first));
     PrefetchNextGradients(from, Floats(options_.dim, kBlock));
     BeforeChange(keys.subspan(first, rows.size()), rows);
@@ -198,15 +187,14 @@ void RangeStore::Push(absl::Span<const uint64_t> keys, absl::Span<const float> g
 
 void RangeStore::Find(absl::Span<const uint64_t> keys, absl::Span<uint32_t> row_numbers) const {
   TANDEM_CHECK(row_numbers.size() == keys.size());
-  ForEachBlockFinding(keys, false, [&](size_t first, absl::Span<const uint32_t> rows) {
-    for (const uint32_t row : rows) TANDEM_CHECK(row != RowIndex::kNoRow);
+  ForEachBlockFinding(keys, true, [&](size_t first, absl::Span<const uint32_t> rows) {
     std::copy(rows.begin(), rows.end(), row_numbers.data() + first);
   });
 }
 
 void RangeStore::FindOrCreate(absl::Span<const uint64_t> keys, absl::Span<uint32_t> row_numbers) {
   TANDEM_CHECK(row_numbers.size() == keys.size());
-  ForEachBlockCreating(keys, true, [&](size_t first, absl::Span<const uint32_t> rows) {
+  ForEachBlockCreating(keys, [&](size_t first, absl::Span<const uint32_t> rows) {
     std::copy(rows.begin(), rows.end(), row_numbers.data() + first);
   });
 }
@@ -235,21 +223,13 @@ void RangeStore::Assign(absl::Span<const uint64_t> keys, absl::Span<const float>
   const size_t slots_per_row = static_cast<size_t>(slots_per_row_);
   TANDEM_CHECK(weights.size() == keys.size() * dim);
   TANDEM_CHECK(slots.empty() || slots.size() == keys.size() * slots_per_row);
-  ForEachBlockCreating(keys, true, [&](size_t first, absl::Span<const uint32_t> rows) {
+  ForEachBlockCreating(keys, [&](size_t first, absl::Span<const uint32_t> rows) {
     BeforeChange(keys.subspan(first, rows.size()), rows);
     for (size_t i = 0; i < rows.size(); ++i) {
       std::copy_n(weights.data() + (first + i) * dim, dim, rows_.Weights(rows[i]));
       if (slots.empty()) continue;
       std::copy_n(slots.data() + (first + i) * slots_per_row, slots_per_row, rows_.Slots(rows[i]));
     }
-  });
-}
-
-void RangeStore::FindPresent(absl::Span<const uint64_t> keys,
-                             absl::Span<uint32_t> row_numbers) const {
-  TANDEM_CHECK(row_numbers.size() == keys.size());
-  ForEachBlockFinding(keys, true, [&](size_t first, absl::Span<const uint32_t> rows) {
-    std::copy(rows.begin(), rows.end(), row_numbers.data() + first);
   });
 }
 

@@ -11,7 +11,9 @@
 // Invariants:
 //   (1) a row is dim floats of weights, and slots_per_row floats of optimizer slots;
 //   (2) a row's initial values depend only on (seed, key);
-//   (3) rows are numbered 0, 1, 2, ... in order of creation; a new row first takes the number of an
+//   (3) reads create no row. A row exists from its first update, or from the call that sets it.
+//       Until then its key is absent and reads as the initial values;
+//   (4) rows are numbered 0, 1, 2, ... in order of creation; a new row first takes the number of an
 //       erased row, if there is one.
 // Handled elsewhere: which shard owns a key (views), when a read may be answered (policies/), bytes
 // on the wire (proto/frame.md), files (range_file.h).
@@ -47,18 +49,15 @@ class RangeStore {
   RangeStore(const RangeStore&) = delete;
   RangeStore& operator=(const RangeStore&) = delete;
 
-  // Copies the weights of keys[i] to out[i*dim, (i+1)*dim). Absent keys are created by the
-  // initialiser. Requires: out.size() == keys.size() * dim. Repeated keys are allowed.
-  void Pull(absl::Span<const uint64_t> keys, absl::Span<float> out);
-
-  // The same for evaluation, without creating rows: an absent key reads as its initial value.
-  void Peek(absl::Span<const uint64_t> keys, absl::Span<float> out) const;
+  // Copies the weights of keys[i] to out[i*dim, (i+1)*dim). Requires: out.size() == keys.size() *
+  // dim. Repeated keys are allowed.
+  void Pull(absl::Span<const uint64_t> keys, absl::Span<float> out) const;
 
   // Applies gradients[i*dim, (i+1)*dim) * scale to the row of keys[i], created if absent.
   // Requires: keys unique.
   void Push(absl::Span<const uint64_t> keys, absl::Span<const float> gradients, float scale);
 
-  // Row numbers of the keys. Requires: all of them are present.
+  // Row numbers of the keys; RowIndex::kNoRow for absent keys.
   void Find(absl::Span<const uint64_t> keys, absl::Span<uint32_t> row_numbers) const;
   // Row numbers of the keys; creates absent rows. Used by folds over several pushes.
   void FindOrCreate(absl::Span<const uint64_t> keys, absl::Span<uint32_t> row_numbers);
@@ -71,10 +70,8 @@ class RangeStore {
   void Assign(absl::Span<const uint64_t> keys, absl::Span<const float> weights,
               absl::Span<const float> slots);
 
-  // ---- rows that programs write themselves (KEY_VALUE tables): reads create no rows ----
+  // ---- rows that programs write themselves (KEY_VALUE tables) ----
 
-  // As Find, but keys may be absent: their row number is RowIndex::kNoRow.
-  void FindPresent(absl::Span<const uint64_t> keys, absl::Span<uint32_t> row_numbers) const;
   // Reads, and sets, the weights and slots of a row: dim + slots_per_row floats.
   void CopyRow(uint32_t row_number, float* out) const;
   void SetRow(uint64_t key, uint32_t row_number, const float* values);
@@ -120,7 +117,7 @@ class RangeStore {
   void ForEachBlock(absl::Span<const uint64_t> keys, bool with_slots, Resolve resolve,
                     Use use) const;
   template <typename Use>
-  void ForEachBlockCreating(absl::Span<const uint64_t> keys, bool with_slots, Use use);
+  void ForEachBlockCreating(absl::Span<const uint64_t> keys, Use use);
   template <typename Use>
   void ForEachBlockFinding(absl::Span<const uint64_t> keys, bool with_slots, Use use) const;
   void ApplyBlock(absl::Span<const uint32_t> rows, const float* gradients, float scale);

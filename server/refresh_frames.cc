@@ -69,7 +69,7 @@ void AppendRefresh(FrameHeader header, int rank, Range* range, BufferSource& buf
     Buffer values;
     if (!some.empty()) {
       values = buffers.Alloc(some.size() * dim * sizeof(float));
-      range->store().Peek(some, values.MutableAs<float>());
+      range->store().Pull(some, values.MutableAs<float>());
     }
     out->push_back(
         {EndpointId::Worker(rank),

@@ -24,7 +24,7 @@ struct WriterHead {
 bool Act(StoreAction action, uint64_t key, const float* values, RangeStore* store) {
   if (action == StoreAction::kErase) return store->Erase(key);
   uint32_t row = RowIndex::kNoRow;
-  store->FindPresent({&key, 1}, {&row, 1});
+  store->Find({&key, 1}, {&row, 1});
   if (row != RowIndex::kNoRow && action == StoreAction::kInsert) return false;
   if (row == RowIndex::kNoRow) row = store->Add(key);
   store->SetRow(key, row, values);

@@ -286,9 +286,9 @@ size_t ShardCore::RowFloats(const Slice& slice) const {
 
 // Answers a read with one ROWS frame. All rows go into one buffer, so its size is summed up first.
 // Settled slices (WRONG_VIEW) get an entry with their status and no rows. For each other slice:
-//   1. the rows are copied; a training read also creates absent rows;
-//   2. the range remembers the read, with the same rows and before its version can move, since the
-//      staleness of the update that comes from it is measured against them;
+//   1. the rows are copied;
+//   2. the range remembers a read for training, with the same rows and before its version can move,
+//      since the staleness of the update that comes from it is measured against them;
 //   3. the entry states the version and the clock at which the rows were read.
 // No push is admitted between two slices, so the answer shows one moment of the shard. True if
 // pushes may have waited for this read.
@@ -309,21 +309,18 @@ bool ShardCore::AnswerRead(absl::Time now, const ParsedFrame& frame, std::vector
       const absl::Span<const uint64_t> keys =
           frame.keys().As<uint64_t>().subspan(slice.key_offset / sizeof(uint64_t), e.rows);
       const absl::Span<float> rows = out.first(size_t{e.rows} * e.row_floats);
-      if ((header.flags & kFlagEvaluate) != 0) {
-        range.store().Peek(keys, rows);
-      } else {
-        range.store().Pull(keys, rows);
-        if (range.subscriptions() != nullptr && (header.flags & kFlagKeep) != 0) {
-          // The worker computes its update from these rows and from rows that it kept earlier.
-          // There is no single moment of reading, so the read is not remembered.
-          range.subscriptions()->OnRead(frame.header.sender.index, frame.header.step, keys);
-        } else {
-          range.RememberRead(now, frame.header.sender.index, frame.header.step, keys, rows);
-        }
+      range.store().Pull(keys, rows);
+      const bool trains = (header.flags & kFlagEvaluate) == 0;
+      const bool keep = (header.flags & kFlagKeep) != 0;
+      if (trains && keep && range.subscriptions() != nullptr) {
+        // The worker computes its update from these rows and from rows that it kept earlier. There
+        // is no single moment of reading, so the read is not remembered.
+        range.subscriptions()->OnRead(frame.header.sender.index, frame.header.step, keys);
+      } else if (trains) {
+        range.RememberRead(now, frame.header.sender.index, frame.header.step, keys, rows);
       }
       out.remove_prefix(rows.size());
       e.version = range.progress().version;
-      const bool keep = (header.flags & kFlagKeep) != 0;
       e.clock = keep ? Subscriptions::ClockOf(range.progress()) : range.progress().MinClock();
       header.samples = range.last_closed_samples();
     } else {

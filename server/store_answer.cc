@@ -86,7 +86,7 @@ struct Answer {
 
 void Read(const RangeStore& store, absl::Span<const uint64_t> keys, Answer* answer) {
   std::vector<uint32_t> rows(keys.size());
-  store.FindPresent(keys, absl::MakeSpan(rows));
+  store.Find(keys, absl::MakeSpan(rows));
   for (size_t i = 0; i < keys.size(); ++i) {
     if (rows[i] != RowIndex::kNoRow) answer->keys.push_back(keys[i]);
   }

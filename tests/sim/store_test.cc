@@ -462,7 +462,7 @@ class StoreRun {
         if (!range->table().plan->store) continue;
         std::vector<uint64_t> keys = SortedKeys(range->store());
         std::vector<uint32_t> numbers(keys.size());
-        range->store().FindPresent(keys, absl::MakeSpan(numbers));
+        range->store().Find(keys, absl::MakeSpan(numbers));
         for (size_t i = 0; i < keys.size(); ++i) {
           range->store().CopyRow(numbers[i],
                                  rows.emplace(keys[i], Row(kWidth)).first->second.data());

@@ -250,8 +250,9 @@ class Ours {
         keys.push_back(KeyOfRow(r));
       }
       rows.Resize(keys.size() * static_cast<size_t>(options_.dim));
-      store_.Pull(keys, rows.span());
-      TANDEM_RETURN_IF_ERROR(Pull(keys, rows.span(), client::Client::Ids::kUnique).status());
+      // Gradients of 0 create the rows.
+      store_.Push(keys, rows.span(), kScale);
+      TANDEM_RETURN_IF_ERROR(Push(keys, rows.span(), client::Client::Ids::kUnique).status());
     }
     return absl::OkStatus();
   }

@@ -309,7 +309,7 @@ std::vector<float> SimServers::RowIn(uint32_t id, uint32_t table, uint64_t key) 
         if (range->id() != id) continue;
         if (!row.empty()) context_.Fail(absl::StrCat("range ", id, " has two owners"));
         row.resize(dim);
-        range->store().Peek({&key, 1}, absl::MakeSpan(row));
+        range->store().Pull({&key, 1}, absl::MakeSpan(row));
       }
     }
   }
@@ -326,6 +326,18 @@ server::UpdateStats SimServers::Stats(uint32_t table) const {
     }
   }
   return total;
+}
+
+int64_t SimServers::RowCount(uint32_t table) const {
+  int64_t rows = 0;
+  for (const Server& server : servers_) {
+    for (const Shard& shard : server.shards) {
+      for (const server::Range* const range : shard.core->ranges().Owned()) {
+        if (range->table().plan->id == table) rows += range->store().size();
+      }
+    }
+  }
+  return rows;
 }
 
 }  // namespace tandem::sim

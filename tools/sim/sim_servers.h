@@ -55,6 +55,7 @@ class SimServers {
   // row, and if copies of it differ.
   std::vector<float> Row(uint32_t table, uint64_t key);
   server::UpdateStats Stats(uint32_t table) const;  // merged over all shards
+  int64_t RowCount(uint32_t table) const;           // in all ranges of all shards
   const std::vector<server::UpdateRecord>& records() const { return records_; }
   const std::map<uint32_t, std::vector<server::OrderEntry>>& order() const { return order_; }
   // The largest number of steps of one worker that a range with a holding policy had admitted but

@@ -130,6 +130,11 @@ void World::CheckFinalRows() {
   for (const auto& [table, key] : judge_->Rows()) {
     if (table != judge_->DenseTable()) judge_->CheckEvaluated(0, table, key, Row(table, key));
   }
+  for (const job::TablePlan& table : context_.plan.tables) {
+    if (!table.frozen || servers_.RowCount(table.id) == 0) continue;
+    context_.Fail(absl::StrCat("frozen table ", table.name, " has ", servers_.RowCount(table.id),
+                               " rows; expected none, because only updates create rows"));
+  }
   const bool on_servers = context_.plan.dense_table >= 0;
   for (int rank = 0; rank < (on_servers ? 1 : context_.plan.workers()); ++rank) {
     judge_->CheckDenseEvaluated(rank, DenseValues(rank));

@@ -11,14 +11,15 @@
 //   (1) every row is explained: no update is lost or applied twice, and each worker's are in order;
 //   (2) no pull is beyond its bound: lockstep policies see exactly the steps they should, others
 //       all workers' steps below k - read_bound and their own below k - depth;
-//   (3) evaluation sees every push, and creates no row;
+//   (3) evaluation sees every push;
 //   (4) no worker starts a step further ahead of the slowest than its policies' bound allows;
 //   (5) dense sums that do not wait for all workers have every gradient once, and in time
 //       (quorum_judge.h).
-// At the end the world checks all rows again. With any runner it also checks that sent = applied +
-// merged + dropped (= computed by the toy model), that exactly one shard owns each range, that
-// dense replicas are equal, and that checkpoints are complete (checkpoint_check.h). A run that does
-// not end within `limit` of virtual time fails with a list of waits.
+// At the end the world checks all rows again, and that frozen tables have none. With any runner it
+// also checks that sent = applied + merged + dropped (= computed by the toy model), that one shard
+// owns each range, that dense replicas are equal, and that checkpoints are complete
+// (checkpoint_check.h). A run that does not end within `limit` of virtual time fails with a list of
+// waits.
 //
 // A process may die or be stopped at any event. lives.h restarts the processes, in another world
 // that resumes from a checkpoint.

@@ -81,7 +81,7 @@ class ModelStore {
     const auto found = rows_.find(key);
     return found != rows_.end() ? found->second : rows_.emplace(key, First(key)).first->second;
   }
-  Row Peek(uint64_t key) const {
+  Row Read(uint64_t key) const {
     const auto found = rows_.find(key);
     return found != rows_.end() ? found->second : First(key);
   }
@@ -111,7 +111,7 @@ class ModelRun {
       case 0:
         return Pull();
       case 1:
-        return Peek();
+        return Find();
       case 2:
         return Push();
       case 3:
@@ -156,20 +156,23 @@ class ModelRun {
   }
 
   void Pull() {  // repeated keys are allowed
+    const int64_t size = store_.size();
     std::vector<float> out(keys_.size() * dim_);
     store_.Pull(keys_, absl::MakeSpan(out));
     for (size_t i = 0; i < keys_.size(); ++i) {
-      ASSERT_EQ(Part(out, i, dim_), absl::MakeConstSpan(model_.Create(keys_[i]).weights));
+      ASSERT_EQ(Part(out, i, dim_), absl::MakeConstSpan(model_.Read(keys_[i]).weights));
     }
+    ASSERT_EQ(store_.size(), size) << "a pull creates nothing";
   }
-  void Peek() {
-    const int64_t size = store_.size();
-    std::vector<float> out(keys_.size() * dim_);
-    store_.Peek(keys_, absl::MakeSpan(out));
+  void Find() {
+    std::vector<uint32_t> numbers(keys_.size());
+    store_.Find(keys_, absl::MakeSpan(numbers));
     for (size_t i = 0; i < keys_.size(); ++i) {
-      ASSERT_EQ(Part(out, i, dim_), absl::MakeConstSpan(model_.Peek(keys_[i]).weights));
+      const auto row = model_.rows().find(keys_[i]);
+      ASSERT_EQ(numbers[i] != server::RowIndex::kNoRow, row != model_.rows().end());
+      if (row == model_.rows().end()) continue;
+      ASSERT_EQ(store_.Weights(numbers[i]), absl::MakeConstSpan(row->second.weights));
     }
-    ASSERT_EQ(store_.size(), size) << "a peek creates nothing";
   }
   void Push() {
     MakeUnique();
@@ -250,7 +253,7 @@ TEST(RangeStoreTest, GrowsWithoutLosingARow) {
   for (uint32_t row = 0; row < kRows; ++row) {
     const uint64_t key = HashCombine(TestSeed(), row);
     optim::InitRow(Initializer(), 0x5eed, key, absl::MakeSpan(want));
-    store.Peek({&key, 1}, absl::MakeSpan(out));
+    store.Pull({&key, 1}, absl::MakeSpan(out));
     ASSERT_EQ(out, want) << row;
     ASSERT_EQ(store.Weights(row), absl::MakeConstSpan(want)) << row;
     ASSERT_EQ(store.Slots(row)[0], 0.125f) << row;
@@ -297,6 +300,26 @@ TEST(RangeStoreTest, RepeatedKeysOfOneBatchMakeOneRow) {
   EXPECT_THAT(numbers, ::testing::Each(0u));
 }
 
+// The bits of a row depend on its updates, not on who has read it before.
+TEST(RangeStoreTest, AnAbsentRowIsCreatedByItsFirstUpdate) {
+  const auto optimizer = MakeOptimizer(Optimizer::ADAGRAD);
+  server::RangeStore read(MakeOptions(optimizer.get(), 16)), unread(read.options());
+  std::vector<uint64_t> keys(100);
+  for (size_t i = 0; i < keys.size(); ++i) keys[i] = Mix64(i);
+  std::vector<float> first(keys.size() * 16), out(first.size()), want(first.size());
+  read.Pull(keys, absl::MakeSpan(first));
+  EXPECT_EQ(read.size(), 0);
+  const std::vector<float> gradients(first.size(), 0.25f);
+  for (server::RangeStore* const store : {&read, &unread}) {
+    store->Push(keys, gradients, 1);
+    EXPECT_EQ(store->size(), 100);
+  }
+  read.Pull(keys, absl::MakeSpan(out));
+  unread.Pull(keys, absl::MakeSpan(want));
+  EXPECT_EQ(out, want);
+  for (size_t i = 0; i < out.size(); ++i) ASSERT_LT(out[i], first[i]) << i;
+}
+
 TEST(RangeStoreTest, AnEmptyStoreAnswers) {
   const auto optimizer = MakeOptimizer(Optimizer::ADAM);
   server::RangeStore store(MakeOptions(optimizer.get(), 16));
@@ -307,7 +330,7 @@ TEST(RangeStoreTest, AnEmptyStoreAnswers) {
   EXPECT_TRUE(SortedKeys(store).empty());
   std::vector<float> out(16), want(16);
   const uint64_t key = 3;
-  store.Peek({&key, 1}, absl::MakeSpan(out));
+  store.Pull({&key, 1}, absl::MakeSpan(out));
   optim::InitRow(Initializer(), 0x5eed, key, absl::MakeSpan(want));
   EXPECT_EQ(out, want);
   EXPECT_EQ(store.size(), 0);
@@ -353,7 +376,7 @@ TEST(RangeStoreTest, ASmallRangeIsSmall) {
   EXPECT_LT(hinted.MemoryBytes(), size_t{2} << 20);
 }
 
-// Pulls and pushes of rows that exist call operator new not once.
+// Pulls and pushes of rows that exist call operator new not once, nor do pulls of absent rows.
 TEST(RangeStoreTest, SteadyStateAllocatesNothing) {
   const auto optimizer = MakeOptimizer(Optimizer::ADAM);
   server::RangeStore store(MakeOptions(optimizer.get(), 16));
@@ -361,11 +384,14 @@ TEST(RangeStoreTest, SteadyStateAllocatesNothing) {
   for (size_t i = 0; i < keys.size(); ++i) keys[i] = Mix64(i);
   std::vector<float> values(keys.size() * 16);
   std::vector<uint32_t> numbers(keys.size());
+  int64_t before = allocations.load();
   store.Pull(keys, absl::MakeSpan(values));
-  const int64_t before = allocations.load();
+  EXPECT_EQ(allocations.load(), before);
+  store.FindOrCreate(keys, absl::MakeSpan(numbers));
+  before = allocations.load();
   for (int i = 0; i < 10; ++i) {
     store.Pull(keys, absl::MakeSpan(values));
-    store.Peek(keys, absl::MakeSpan(values));
+    store.Find(keys, absl::MakeSpan(numbers));
     store.Push(keys, values, 0.5f);
     store.FindOrCreate(keys, absl::MakeSpan(numbers));
     store.ApplyToRows(keys, numbers, values, 0.5f);

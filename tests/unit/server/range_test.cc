@@ -16,6 +16,7 @@ namespace tandem {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::UnorderedElementsAre;
 
 constexpr uint64_t kKey = 7;
 
@@ -145,7 +146,7 @@ class RangeTest : public ::testing::Test {
   }
   float Row() {
     float row = 0;
-    range_->store().Peek({&kKey, 1}, {&row, 1});
+    range_->store().Pull({&kKey, 1}, {&row, 1});
     return row;
   }
   std::vector<int> Workers() const {
@@ -439,6 +440,7 @@ TEST_F(RangeTest, ADroppedUpdateForgetsItsRead) {
   EXPECT_GT(range_->held_bytes(), 0u);
   Give(0, 0, 1, 1, true, -1, server::Range::Admission::kLate);
   EXPECT_EQ(range_->held_bytes(), 0u);
+  EXPECT_EQ(range_->store().size(), 0) << "neither creates the row";
 }
 
 // Reads and pushes of any keys.
@@ -547,8 +549,27 @@ TEST_F(RowStalenessTest, WhatIsNotKnownIsNotMeasured) {
   EXPECT_EQ(Last().rows_measured, 0u) << "of the owner before";
 }
 
-// Recorded or not, rows get the same bits.
+// Reads of rows that another worker's update creates later.
+TEST_F(RowStalenessTest, ARowMayBeCreatedAfterItWasRead) {
+  const auto asp = Asp();
+  Use(*asp);
+  for (const int rank : {0, 1, 2}) ReadKeys(rank, 0, {1, 2, 3});
+  EXPECT_EQ(range_->store().size(), 0);
+  GiveKeys(1, 0, {1, 3}, 0);
+  EXPECT_EQ(Last().row_staleness_sum, 0u);
+  EXPECT_EQ(range_->store().size(), 2);
+  GiveKeys(2, 0, {3}, 0);
+  EXPECT_EQ(Last().row_staleness_sum, 1u);
+  GiveKeys(0, 0, {2, 3}, 0);
+  EXPECT_EQ(Last().row_staleness_sum, 2u);
+  EXPECT_EQ(Last().row_staleness_max, 2u);
+  EXPECT_EQ(Last().rows_measured, 2u);
+  EXPECT_EQ(range_->store().size(), 3);
+}
+
+// Recorded or not, the same rows get the same bits.
 TEST_F(RowStalenessTest, RecordingChangesNoRow) {
+  std::vector<std::vector<uint64_t>> keys;
   std::vector<std::vector<float>> weights;
   for (const bool record : {true, false}) {
     table_.record = record;
@@ -568,12 +589,16 @@ TEST_F(RowStalenessTest, RecordingChangesNoRow) {
           GiveKeys(rank, step, {key, 9});
         }
       }
-      weights.push_back(range_->Image().weights);
+      const server::RangeImage image = range_->Image();
+      keys.push_back(image.keys);
+      weights.push_back(image.weights);
     }
   }
-  EXPECT_EQ(weights[0], weights[2]);
-  EXPECT_EQ(weights[1], weights[3]);
-  EXPECT_FALSE(weights[0].empty());
+  for (const size_t policy : {size_t{0}, size_t{1}}) {
+    EXPECT_THAT(keys[policy], UnorderedElementsAre(0u, 1u, 2u, 3u, 4u, 9u)) << "those with updates";
+    EXPECT_EQ(keys[policy], keys[policy + 2]);
+    EXPECT_EQ(weights[policy], weights[policy + 2]);
+  }
 }
 
 TEST_F(RangeTest, AFrozenTableHoldsNothing) {
@@ -582,6 +607,7 @@ TEST_F(RangeTest, AFrozenTableHoldsNothing) {
   EXPECT_EQ(range_->held_bytes(), 0u);
   ASSERT_EQ(records_.size(), 1u);
   EXPECT_EQ(records_[0].fate, server::kFateDropped);
+  EXPECT_EQ(range_->store().size(), 0);
 }
 
 }  // namespace

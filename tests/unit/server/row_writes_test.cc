@@ -142,7 +142,7 @@ class Rows {
     for (const auto& [key, row] : model_) keys.push_back(key);
     for (int i = 0; i < 100; ++i) keys.push_back(SomeKey(random_));
     std::vector<uint32_t> numbers(keys.size());
-    store_.FindPresent(keys, absl::MakeSpan(numbers));
+    store_.Find(keys, absl::MakeSpan(numbers));
     std::set<uint32_t> distinct;
     for (size_t i = 0; i < keys.size(); ++i) {
       const auto want = model_.find(keys[i]);
@@ -252,7 +252,7 @@ TEST(RowWritesTest, LateCopiesChangeNothing) {
     writes.Apply(writer, number, StoreAction::kAssign, {&key, 1}, row, &store, &changed);
     Row now(kWidth);
     uint32_t at = 0;
-    store.FindPresent({&key, 1}, {&at, 1});
+    store.Find({&key, 1}, {&at, 1});
     store.CopyRow(at, now.data());
     return now[0];
   };

@@ -152,6 +152,7 @@ TEST_F(ShardCoreTest, RowsThatAreKeptAreSentAnewWhenTheyHaveChanged) {
   };
   EXPECT_EQ(Give(Pull(0, 0, kFlagKeep)).size(), 1u);
   EXPECT_EQ(Give(Pull(1, 0)).size(), 1u);
+  EXPECT_EQ(shard_->ranges().Owned()[0]->store().size(), 0) << "the kept row is absent here";
   EXPECT_EQ(Give(Push(1, 0, 2.0f)).size(), 1u) << "acknowledged, and no more";
   std::vector<ParsedFrame> sent = Give(nothing(0, 0));
   ASSERT_EQ(sent.size(), 2u);
@@ -477,10 +478,17 @@ TEST_F(ShardCoreTest, AssigningComesBeforeStepZeroOrNotAtAll) {
   EXPECT_THAT(Row(), ElementsAre(4.0f, 5.0f));
 }
 
-TEST_F(ShardCoreTest, EvaluationCreatesNoRow) {
-  Start("kind: BSP");
-  EXPECT_THAT(Row(), ElementsAre(1.0f, 1.0f));
-  EXPECT_EQ(shard_->ranges().Owned()[0]->store().size(), 0);
+TEST_F(ShardCoreTest, APullCreatesNoRow) {
+  Start("kind: ASP");
+  for (const uint8_t flags : {uint8_t{0}, uint8_t{kFlagEvaluate}}) {
+    const std::vector<ParsedFrame> answer = Give(Pull(0, 0, flags));
+    ASSERT_EQ(answer.size(), 1u);
+    EXPECT_THAT(Values(answer[0]), ElementsAre(1.0f, 1.0f));
+    EXPECT_EQ(shard_->ranges().Owned()[0]->store().size(), 0);
+  }
+  Give(Push(1, 0, 2.0f));
+  EXPECT_EQ(shard_->ranges().Owned()[0]->store().size(), 1);
+  EXPECT_THAT(Row(), ElementsAre(-1.0f, -1.0f));
 }
 
 // Such a process belongs to an earlier attempt, and was stopped for a while.
