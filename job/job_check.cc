@@ -188,11 +188,6 @@ absl::Status CheckTableSynchroniser(const std::string& path, const Table& table,
                   ": rows on workers that are programs are not recorded; leave out staleness, or "
                   "say SERVERS");
   }
-  if (table.placement() == Table::REPLICATED && table.frozen()) {
-    return Refuse(path + ".placement", name,
-                  ", and the table is frozen: the copy that is saved would lack rows that other "
-                  "workers have read; use SHARDED");
-  }
   if (table.placement() == Table::REPLICATED && job.staleness().record_order()) {
     return Refuse(path + ".placement", name,
                   ": a read is of one copy and an update goes to all, so no order says what was "

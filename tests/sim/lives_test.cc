@@ -159,7 +159,6 @@ SimJob RandomJobOfLives(Random* random) {
     job.second_policy = job.dense_policy = "";
   }
   if (kind < 0.1) job.placement = kind < 0.05 ? "SHARDED" : "REPLICATED";
-  if (kind < 0.1) job.second_frozen = false;
   if (kind > 0.25 && kind < 0.5) {
     job.dense_on_servers = false;
     job.dense_policy.clear();

@@ -199,7 +199,6 @@ TEST(WorldTest, TablesOnWorkersSurviveAnything) {
     const bool copies = random.Bernoulli(0.5);
     SimJob job = RandomJob(&random);
     job.placement = copies ? "REPLICATED" : "SHARDED";
-    job.second_frozen = job.second_frozen && !copies;
     job.policy = "kind: BSP";
     job.second_policy.clear();
     job.dense_on_servers = random.Bernoulli(0.3);

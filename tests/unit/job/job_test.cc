@@ -760,9 +760,6 @@ INSTANTIATE_TEST_SUITE_P(
                       "table[0].placement: SHARDED, and the policy is ASP; workers that hold "
                       "the rows take every step together: say policy { kind: BSP }, or "
                       "synchroniser: SERVERS"},
-        Contradiction{{{kShardedOf, "REPLICATED"}, {"table[0].frozen", "true"}},
-                      "table[0].placement: REPLICATED, and the table is frozen: the copy that "
-                      "is saved would lack rows that other workers have read; use SHARDED"},
         Contradiction{{{kShardedOf, "REPLICATED"}, {"staleness.record_order", "true"}},
                       "table[0].placement: REPLICATED: a read is of one copy and an update "
                       "goes to all, so no order says what was read; use SHARDED, or drop "
