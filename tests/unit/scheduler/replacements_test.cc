@@ -252,7 +252,7 @@ TEST_F(ReplacementTest, ANewProcessGoesOnWhereARangeLacksAStep) {
 
   // Step 6 is missing somewhere. The last place at or before it is that of step 4.
   ASSERT_EQ(SentTo(22).size(), 1u);
-  const View& view = SentTo(22)[0].view();
+  const View view = SentTo(22)[0].view();
   EXPECT_EQ(view.number(), 2u);
   EXPECT_EQ(view.worker(1).incarnation(), 22u);
   EXPECT_EQ(view.worker(1).start().position().step(), 4);

@@ -549,6 +549,20 @@ TEST_F(RowStalenessTest, WhatIsNotKnownIsNotMeasured) {
   EXPECT_EQ(Last().rows_measured, 0u) << "of the owner before";
 }
 
+// The new process of a worker reads again, at the version at which the dead one has read.
+TEST_F(RowStalenessTest, TheReadOfADeadProcessIsForgotten) {
+  const auto asp = Asp();
+  Use(*asp);
+  now_ = absl::FromUnixMicros(1000);
+  ReadKeys(0, 0, {1});
+  range_->ForgetWorker(0);
+  now_ = absl::FromUnixMicros(9000);
+  ReadKeys(0, 0, {1});
+  now_ = absl::FromUnixMicros(9500);
+  GiveKeys(0, 0, {1}, 0);
+  EXPECT_EQ(Last().age, 500);
+}
+
 // Reads of rows that another worker's update creates later.
 TEST_F(RowStalenessTest, ARowMayBeCreatedAfterItWasRead) {
   const auto asp = Asp();
