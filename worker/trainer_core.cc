@@ -435,7 +435,12 @@ void TrainerCore::CollectOutgoing(absl::Time now, TrainerEffects* effects) {
   // The scheduler measures how long it took to replace a worker.
   const bool back = !said_back_ && context_.step > options_.replaces->first_step();
   said_back_ = said_back_ || back;
-  if ((!entries_.empty() && report) || back || CheckpointIsNear()) SendReport(now, said_done_);
+  // ... and knows no place of a new epoch yet from which another process could continue.
+  const bool begins = ReportsPlaces() && place_of_epoch_ != context_.epoch && place_of_epoch_ >= 0;
+  if (ReportsPlaces()) place_of_epoch_ = context_.epoch;
+  if ((!entries_.empty() && report) || back || begins || CheckpointIsNear()) {
+    SendReport(now, said_done_);
+  }
   for (const Control& entry : entries_) context_.SendControl(EndpointId::Scheduler(), entry);
   for (auto* queue : {&context_.client.out(), &context_.control_out}) {
     for (Outgoing& out : *queue) effects->out.push_back(std::move(out));
@@ -463,6 +468,11 @@ const CheckpointWriter* TrainerCore::Marking() const {
   return nullptr;
 }
 
+// The counts of this worker are those of the steps before its place.
+bool TrainerCore::ReportsPlaces() const {
+  return phase_ == Phase::kTraining && !context_.plan.lockstep && !pipeline_.synchronising();
+}
+
 absl::Duration TrainerCore::ReportPeriod() const {
   constexpr absl::Duration kShortest = absl::Milliseconds(1);
   return std::max(kShortest, absl::Seconds(context_.plan.job.limits().report_interval_seconds()));
@@ -475,8 +485,7 @@ void TrainerCore::SendReport(absl::Time now, bool done) {
   if (const CheckpointWriter* const saving = Marking(); saving != nullptr) {
     *control.mutable_progress()->mutable_position() = saving->position();
   }
-  // The counts of this report are those of the steps before the position.
-  if (phase_ == Phase::kTraining && !context_.plan.lockstep && !pipeline_.synchronising()) {
+  if (ReportsPlaces()) {
     *control.mutable_progress()->mutable_trains_at() = Position();
   }
   control.mutable_progress()->set_evaluations(evaluation_.done());

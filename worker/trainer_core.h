@@ -145,6 +145,7 @@ class TrainerCore {
   void SendReport(absl::Time now, bool done);
   absl::Duration ReportPeriod() const;
   TrainPosition Position() const;
+  bool ReportsPlaces() const;
   bool CheckpointIsNear();
 
   const Options options_;
@@ -166,6 +167,7 @@ class TrainerCore {
   bool have_view_ = false, started_ = false, stop_ = false;
   bool said_done_ = false;
   bool said_back_ = true;  // false: the process replaces another one, and trains no step yet
+  int64_t place_of_epoch_ = -1;  // the last epoch in which the worker has reported its place
   bool stops_early_ = false;
   int64_t best_checkpointed_ = -1;  // the step of the best checkpoint of this attempt
   // Rank 0: the best evaluation whose model is in a checkpoint (or is final without checkpoints).
