@@ -1,5 +1,6 @@
 #include "cli/start_flags.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -8,6 +9,7 @@
 #include "data/batch_source.h"
 #include "server/checkpoint_check.h"
 #include "server/checkpoint_directory.h"
+#include "server/range_file.h"
 
 namespace tandem::cli {
 namespace {
@@ -36,6 +38,17 @@ std::vector<std::string> Contradictions(const StartFlags& flags, const job::Reso
         "--only-tables: train.evaluate_only needs the whole model; hint: leave it out, or train");
   }
   return lines;
+}
+
+// Whether a file of the checkpoint has a row of the table. A file that cannot be read counts as one
+// with rows: the servers read it again and say why.
+bool HasRows(const server::CheckpointReader& saved, const std::string& table) {
+  const std::vector<server::CheckpointFile>& files = saved.manifest().files;
+  return std::any_of(files.begin(), files.end(), [&](const server::CheckpointFile& file) {
+    if (file.table != table) return false;
+    const auto keys = server::ReadRangeFileKeys(saved.PathOf(file));
+    return !keys.ok() || !keys->empty();
+  });
 }
 
 }  // namespace
@@ -100,7 +113,8 @@ StartReport CheckStart(const StartFlags& flags, const job::ResolvedJob& plan) {
   }
   report.kept = *std::move(kept);
   const server::CheckpointFit fit =
-      server::CompareCheckpoint(saved->manifest(), plan, flags.only_tables);
+      server::CompareCheckpoint(saved->manifest(), plan, flags.only_tables,
+                                [&](const std::string& table) { return HasRows(*saved, table); });
   const std::string where = flags.resumed.has_value()
                                 ? absl::StrCat("--resume ", flags.resume, ": ")
                                 : absl::StrCat("--init-from ", flags.init_from, ": ");

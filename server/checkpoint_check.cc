@@ -53,6 +53,13 @@ bool IsOfPrograms(const CheckpointTable& table) {
   return absl::StartsWith(table.optimizer, "program");
 }
 
+// True if initial values depend on the seed. Dense tables have ZERO, and tables of kind KEY_VALUE
+// have no initializer.
+bool IsDrawn(const CheckpointTable& table) {
+  return absl::StrContains(table.initializer, Initializer::Kind_Name(Initializer::UNIFORM)) ||
+         absl::StrContains(table.initializer, Initializer::Kind_Name(Initializer::NORMAL));
+}
+
 // The model without the path of its module. The path has no meaning for the numbers; the module's
 // parameters are compared by name and shape.
 Model MeaningOf(Model model) {
@@ -64,18 +71,15 @@ class Comparison {
  public:
   // `evaluates`: the job takes no steps, so it needs the whole model.
   Comparison(const Manifest& saved, const Manifest& job, const std::vector<std::string>& only,
-             bool evaluates)
-      : saved_(saved), job_(job), only_(only), evaluates_(evaluates) {}
+             absl::FunctionRef<bool(const std::string&)> has_rows, bool evaluates)
+      : saved_(saved), job_(job), only_(only), has_rows_(has_rows), evaluates_(evaluates) {}
 
   CheckpointFit Compare(const Data& data) {
     Refuse("the hashing of ids", saved_.hashing, job_.hashing,
            "another version of the program wrote the checkpoint; train a new model");
     if (only_.empty()) CompareWhole(data);
     CompareTables();
-    if (saved_.seed != job_.seed) {
-      fit_.said.push_back(absl::StrCat("seed is ", job_.seed, ", the checkpoint's is ", saved_.seed,
-                                       ": rows that it lacks get other initial values"));
-    }
+    if (saved_.seed != job_.seed) CompareRowsOfSeed();
     return std::move(fit_);
   }
 
@@ -131,6 +135,40 @@ class Comparison {
            "use the order of the checkpoint, since the model reads the tables in order");
   }
 
+  // The seeds differ.
+  void CompareRowsOfSeed() {
+    std::vector<std::string> without;  // tables without a row in the checkpoint
+    for (const CheckpointTable& table : job_.tables) {
+      const CheckpointTable* const saved = Find(saved_.tables, table.name);
+      const bool drawn = IsDrawn(table) && saved != nullptr && IsDrawn(*saved);
+      if (drawn && Wanted(table.name) && !has_rows_(table.name)) without.push_back(table.name);
+    }
+    const std::string all = absl::StrJoin(without, ", ");
+    if (evaluates_ && !without.empty()) {
+      return Refuse("seed", absl::StrCat(saved_.seed), absl::StrCat(job_.seed),
+                    absl::StrCat("use the checkpoint's seed, since the checkpoint has no row of ",
+                                 all, " and all rows there would get other initial values"));
+    }
+    fit_.said.push_back(absl::StrCat("seed is ", job_.seed, ", the checkpoint's is ", saved_.seed,
+                                     ": rows that it lacks get other initial values",
+                                     all.empty() ? "" : "; it lacks all rows of ", all));
+  }
+
+  void CompareInitializer(const CheckpointTable& saved, const CheckpointTable& job) {
+    if (saved.initializer == job.initializer) return;
+    const std::string of_table = absl::StrCat("the initializer of table ", job.name);
+    const bool all = !has_rows_(job.name);
+    if (all && evaluates_) {
+      return Refuse(of_table, absl::StrCat("{ ", saved.initializer, " }"),
+                    absl::StrCat("{ ", job.initializer, " }"),
+                    "use the checkpoint's initializer, since the checkpoint has no row of the "
+                    "table and all rows would get other initial values");
+    }
+    fit_.said.push_back(absl::StrCat(of_table, " is { ", job.initializer, " }, the checkpoint's { ",
+                                     saved.initializer, " }: for rows that the checkpoint lacks",
+                                     all ? ", which are all rows of the table" : ""));
+  }
+
   void CompareTable(const CheckpointTable& job) {
     const CheckpointTable* const saved = Find(saved_.tables, job.name);
     if (saved == nullptr) {
@@ -152,11 +190,7 @@ class Comparison {
     } else {
       SayIfAfresh(table, saved->optimizer, job.optimizer);
     }
-    if (saved->initializer != job.initializer) {
-      fit_.said.push_back(absl::StrCat("the initializer of ", table, " is { ", job.initializer,
-                                       " }, the checkpoint's { ", saved->initializer,
-                                       " }: for rows that the checkpoint lacks"));
-    }
+    CompareInitializer(*saved, job);
   }
 
   absl::string_view OrSome() const {
@@ -169,6 +203,7 @@ class Comparison {
 
   const Manifest &saved_, &job_;
   const std::vector<std::string>& only_;
+  const absl::FunctionRef<bool(const std::string&)> has_rows_;
   const bool evaluates_;
   CheckpointFit fit_;
 };
@@ -197,10 +232,12 @@ void DescribeMeaning(const job::ResolvedJob& plan, Manifest* manifest) {
 }
 
 CheckpointFit CompareCheckpoint(const Manifest& saved, const job::ResolvedJob& plan,
-                                const std::vector<std::string>& only) {
+                                const std::vector<std::string>& only,
+                                absl::FunctionRef<bool(const std::string&)> has_rows) {
   Manifest job;
   DescribeMeaning(plan, &job);
-  return Comparison(saved, job, only, plan.job.train().evaluate_only()).Compare(plan.job.data());
+  return Comparison(saved, job, only, has_rows, plan.job.train().evaluate_only())
+      .Compare(plan.job.data());
 }
 
 }  // namespace tandem::server

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "job/job.h"
 #include "server/manifest.h"
 
@@ -20,9 +21,11 @@ struct CheckpointFit {
   std::vector<std::string> said;     // notes: differences that a job which trains further may have
 };
 
-// `only`: load these tables only; empty: load the whole checkpoint.
+// `only`: load these tables only; empty: load the whole checkpoint. `has_rows`: whether a file of
+// the checkpoint has a row of this table. A table that was always frozen has none.
 CheckpointFit CompareCheckpoint(const Manifest& saved, const job::ResolvedJob& plan,
-                                const std::vector<std::string>& only);
+                                const std::vector<std::string>& only,
+                                absl::FunctionRef<bool(const std::string& table)> has_rows);
 
 }  // namespace tandem::server
 

@@ -164,6 +164,26 @@ TEST_F(StartTest, AnotherOptimizerBeginsItsSlotsAndSaysSo) {
   EXPECT_GT(run.summary["eval"]["auc"].get<double>(), 0.9) << "what was learned is still there";
 }
 
+// The checkpoint has no row of the frozen table. The job gives them their values, from its seed.
+TEST_F(StartTest, AFrozenTableIsEvaluatedWithItsSeedOnly) {
+  const RunResult frozen = RunJob(Arguments("frozen", {"table[0].frozen=true", "seed=3"}));
+  ASSERT_TRUE(frozen.ok()) << frozen.DebugString();
+  RunArguments again = Arguments("frozen-again", {"train.evaluate_only=true", "seed=3"});
+  again.init_from = folder_->File("frozen");
+  const RunResult same = RunJob(again);
+  ASSERT_TRUE(same.ok()) << same.DebugString();
+  EXPECT_EQ(same.Measured(), frozen.Measured());
+  again.set.back() = "seed=4";
+  again.out = folder_->File("frozen-other");
+  const RunResult other = RunJob(again);
+  EXPECT_EQ(other.exit_code, 2) << other.DebugString();
+  EXPECT_THAT(other.output, HasSubstr("seed is 4 in the job, 3 in the checkpoint; hint: use the "
+                                      "checkpoint's seed, since the checkpoint has no row of "
+                                      "cities"));
+  const RunResult trained = From("seed-4", {"train.evaluate_only=true", "seed=4"});
+  EXPECT_TRUE(trained.ok()) << trained.DebugString();
+}
+
 TEST_F(StartTest, SomeTablesAlone) {
   const RunResult run = From("wider", {"model={mlp {hidden: [32]}}", "train.max_steps=1"},
                              {"--only-tables", "cities,offers"});

@@ -3,6 +3,7 @@
 // has what the job says, what the checkpoint says, and what to do.
 #include "server/checkpoint_check.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -52,9 +53,19 @@ server::Manifest Checkpointed() {
   return *read;
 }
 
+// `without`: tables that have no row in the checkpoint.
+server::CheckpointFit Compare(const server::Manifest& saved, const job::ResolvedJob& plan,
+                              const std::vector<std::string>& only = {},
+                              const std::vector<std::string>& without = {}) {
+  return server::CompareCheckpoint(saved, plan, only, [&](const std::string& table) {
+    return std::find(without.begin(), without.end(), table) == without.end();
+  });
+}
+
 server::CheckpointFit Fit(const job::Overrides& overrides,
-                          const std::vector<std::string>& only = {}) {
-  return server::CompareCheckpoint(Checkpointed(), PlanOf(overrides), only);
+                          const std::vector<std::string>& only = {},
+                          const std::vector<std::string>& without = {}) {
+  return Compare(Checkpointed(), PlanOf(overrides), only, without);
 }
 
 void ExpectWords(const std::vector<std::string>& lines, const std::vector<std::string>& words) {
@@ -95,8 +106,8 @@ TEST(CheckpointCheckTest, AModuleMayLieElsewhere) {
   server::Manifest saved;
   server::DescribeMeaning(plan("m.pt"), &saved);
   EXPECT_EQ(saved.model, "script { }");
-  EXPECT_THAT(server::CompareCheckpoint(saved, plan("n.pt"), {}).refused, IsEmpty());
-  ExpectWords(server::CompareCheckpoint(saved, PlanOf({}), {}).refused, {"model is mlp", "script"});
+  EXPECT_THAT(Compare(saved, plan("n.pt")).refused, IsEmpty());
+  ExpectWords(Compare(saved, PlanOf({})).refused, {"model is mlp", "script"});
 }
 
 TEST(CheckpointCheckTest, AnotherMeaningIsRefused) {
@@ -160,9 +171,9 @@ TEST(CheckpointCheckTest, ATableOfAnotherStateIsRefused) {
   };
   server::Manifest saved;
   server::DescribeMeaning(with(5), &saved);
-  EXPECT_THAT(server::CompareCheckpoint(saved, with(5), {}).refused, IsEmpty());
+  EXPECT_THAT(Compare(saved, with(5)).refused, IsEmpty());
   for (const int other : {6, 0}) {
-    ExpectWords(server::CompareCheckpoint(saved, with(other), {}).refused,
+    ExpectWords(Compare(saved, with(other)).refused,
                 {"extra_floats (kind KEY_VALUE) of table cache", "program(5)", "hint"});
   }
 }
@@ -175,8 +186,7 @@ TEST(CheckpointCheckTest, TablesInAnotherOrderAreRefused) {
   const std::string line = swapped.substr(cities, offers - cities);
   swapped.erase(cities, line.size());
   swapped.insert(swapped.find("dense {"), line);
-  const server::CheckpointFit fit =
-      server::CompareCheckpoint(Checkpointed(), PlanOf({}, swapped), {});
+  const server::CheckpointFit fit = Compare(Checkpointed(), PlanOf({}, swapped));
   ExpectWords(fit.refused, {"the order of tables", "cities", "offers", "hint"});
 }
 
@@ -188,8 +198,7 @@ table { name: "cities" dim: 8 }
 dense { optimizer { kind: ADAM learning_rate: 0.01 } }
 model { mlp { hidden: [16] } }
 train { batch_size: 16 })";
-  const server::CheckpointFit fit =
-      server::CompareCheckpoint(Checkpointed(), PlanOf({}, libsvm), {});
+  const server::CheckpointFit fit = Compare(Checkpointed(), PlanOf({}, libsvm));
   EXPECT_THAT(absl::StrJoin(fit.refused, "\n"),
               HasSubstr("data.format is LIBSVM, but the checkpoint was trained with DELIMITED"));
 }
@@ -197,8 +206,7 @@ train { batch_size: 16 })";
 TEST(CheckpointCheckTest, AnotherHashingIsRefused) {
   server::Manifest saved = Checkpointed();
   saved.hashing = "another";
-  ExpectWords(server::CompareCheckpoint(saved, PlanOf({}), {}).refused,
-              {"the hashing of ids", "another"});
+  ExpectWords(Compare(saved, PlanOf({})).refused, {"the hashing of ids", "another"});
 }
 
 TEST(CheckpointCheckTest, WhatFineTuningChangesIsSaid) {
@@ -225,6 +233,44 @@ TEST(CheckpointCheckTest, WhatFineTuningChangesIsSaid) {
     EXPECT_THAT(fit.refused, IsEmpty());
     ExpectWords(fit.said, variation.words);
   }
+}
+
+// A frozen table has no row in a checkpoint, so the job gives all of its rows their values.
+TEST(CheckpointCheckTest, ATableWithoutRowsIsNamed) {
+  const std::vector<std::string> offers = {"offers"};
+  const job::Overrides seed = {{"seed", "7"}}, evaluates = {{"train.evaluate_only", "true"}},
+                       normal = {{"table[1].initializer", "{kind: NORMAL scale: 0.5}"}};
+  const auto both = [&](job::Overrides overrides) {
+    overrides.push_back(evaluates[0]);
+    return overrides;
+  };
+  ExpectWords(Fit(seed, {}, offers).said,
+              {"seed is 7, the checkpoint's is 1", "it lacks all rows of offers"});
+  EXPECT_THAT(Fit(seed).said[0], Not(HasSubstr("all rows")));
+  EXPECT_THAT(Fit(seed, {"cities"}, offers).said[0], Not(HasSubstr("all rows")));
+  ExpectWords(Fit(normal, {}, offers).said,
+              {"the initializer of table offers", "all rows of the table"});
+  ExpectWords(Fit(both(seed), {}, offers).refused,
+              {"seed is 7 in the job, 1 in the checkpoint; hint: ", "no row of offers"});
+  ExpectWords(Fit(both(normal), {}, offers).refused,
+              {"the initializer of table offers is { kind: NORMAL", "hint: "});
+  for (const job::Overrides& overrides : {seed, normal}) {
+    EXPECT_THAT(Fit(overrides, {}, offers).refused, IsEmpty()) << "training goes on from there";
+    const size_t of_cities = Fit(both(overrides), {}, {"cities"}).refused.size();
+    EXPECT_EQ(of_cities, overrides == seed ? 1u : 0u);
+    EXPECT_THAT(Fit(both(overrides)).refused, IsEmpty()) << "both tables have rows";
+  }
+  EXPECT_THAT(Fit(evaluates, {}, offers).refused, IsEmpty()) << "the same values";
+}
+
+// The seed changes no row of a table whose initial values are constant.
+TEST(CheckpointCheckTest, ConstantRowsDoNotDependOnTheSeed) {
+  const std::string constant = "{kind: CONSTANT scale: 0.5}";
+  const job::Overrides was = {{"table[1].initializer", constant}};
+  server::Manifest saved;
+  server::DescribeMeaning(PlanOf(was), &saved);
+  const job::Overrides now = {was[0], {"seed", "7"}, {"train.evaluate_only", "true"}};
+  EXPECT_THAT(Compare(saved, PlanOf(now), {}, {"offers"}).refused, IsEmpty());
 }
 
 // Some tables are taken on purpose: only these must fit.
