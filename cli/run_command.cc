@@ -426,7 +426,8 @@ class Run {
     } else if (kind == "replaced") {
       const double seconds = event.value("seconds", 0.0);
       const auto again = event.value("steps_again", int64_t{0});
-      restarts_.OnReplaced(event.value("node", ""), seconds, event.value("step", int64_t{0}), again);
+      restarts_.OnReplaced(event.value("node", ""), seconds, event.value("step", int64_t{0}),
+                           again);
       view_.Line(absl::StrFormat("%s trains again after %.1f s; %s of its steps are done again",
                                  event.value("node", ""), seconds, WithCommas(again)));
     } else if (kind == "finished") {
@@ -732,7 +733,8 @@ absl::Status CheckHost(const RunFlags& flags, const job::ResolvedJob& plan,
   }
   const DealtRoles here = RolesHere(flags, plan);
   const doctor::JobNeeds needs = doctor::NeedsOf(plan, static_cast<int>(here.servers.size()),
-                                                 static_cast<int>(here.workers.size()));
+                                                 static_cast<int>(here.workers.size()),
+                                                 /*loads=*/!flags.start.init_from.empty());
   const std::vector<doctor::Finding> findings =
       doctor::ExamineStart(doctor::GatherLimits(), plan.job.cluster().transport(), needs);
   TANDEM_RETURN_IF_ERROR(doctor::FirstProblem(findings));

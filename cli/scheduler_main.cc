@@ -72,9 +72,10 @@ int InputWithoutWaiting() {
   return STDIN_FILENO;
 }
 
-// The memory that one server or one worker of the job is expected to need.
-uint64_t NeededBytes(const tandem::job::ResolvedJob& plan, int servers, int workers) {
-  const tandem::doctor::JobNeeds needs = tandem::doctor::NeedsOf(plan, servers, workers);
+// The memory that one server or one worker of the job is expected to need. `loads`: the job starts
+// from a checkpoint.
+uint64_t NeededBytes(const tandem::job::ResolvedJob& plan, int servers, int workers, bool loads) {
+  const tandem::doctor::JobNeeds needs = tandem::doctor::NeedsOf(plan, servers, workers, loads);
   return needs.table_bytes + needs.held_bytes + needs.process_bytes;
 }
 
@@ -173,7 +174,8 @@ int main(int argc, char** argv) {
   options.http = http;
   options.tensorboard = tensorboard;
   options.models = cli::PathsOf(start, flags.out, *plan);
-  options.estimate = {NeededBytes(*plan, 1, 0), NeededBytes(*plan, 0, 1)};
+  const bool loads = !start.init_from.empty();
+  options.estimate = {NeededBytes(*plan, 1, 0, loads), NeededBytes(*plan, 0, 1, loads)};
   options.restarts = *attempts;
   options.replacements = driver.replacements;
   if (driver.replacements > 0) options.driver_fd = InputWithoutWaiting();

@@ -54,6 +54,15 @@ TEST_F(PlanCommandTest, EveryJobIsSetBesideAllStrategies) {
   }
 }
 
+// A frozen table has no rows, wherever it is.
+TEST_F(PlanCommandTest, AFrozenTableTakesNoMemory) {
+  const RunResult trained = Plan({}), frozen = Plan({"table[0].frozen=true"});
+  ASSERT_TRUE(trained.ok()) << trained.DebugString();
+  ASSERT_TRUE(frozen.ok()) << frozen.DebugString();
+  EXPECT_THAT(trained.output, Not(HasSubstr("; 0 rows of ")));
+  EXPECT_THAT(frozen.output, AllOf(HasSubstr("; 0 rows of "), HasSubstr("; 20,000 rows of ")));
+}
+
 // No candidate has sync rounds. The current job is listed below them, with what it gains by these.
 TEST_F(PlanCommandTest, AJobWithSyncRoundsIsSetBesideAllStrategies) {
   const RunResult plan =

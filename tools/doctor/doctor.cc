@@ -380,7 +380,7 @@ const char* SeverityName(Severity level) {
   return level == Severity::kOk ? "ok" : level == Severity::kWarning ? "warning" : "problem";
 }
 
-JobNeeds NeedsOf(const job::ResolvedJob& plan, int servers, int workers) {
+JobNeeds NeedsOf(const job::ResolvedJob& plan, int servers, int workers, bool loads) {
   JobNeeds needs;
   needs.servers = servers;
   needs.workers = workers;
@@ -396,7 +396,8 @@ JobNeeds NeedsOf(const job::ResolvedJob& plan, int servers, int workers) {
   needs.startup_timeout_seconds = plan.job.limits().startup_timeout_seconds();
   double rows = 0, checkpoint = 0, mappings = 0;
   for (const job::TablePlan& table : plan.tables) {
-    const double expected = table.dense ? 0 : static_cast<double>(table.expected_rows);
+    const bool rowless = table.dense || (table.frozen && !loads);
+    const double expected = rowless ? 0 : static_cast<double>(table.expected_rows);
     const bool on_workers = table.placement != Table::SERVERS;
     const int here = on_workers ? workers : servers, holders = plan.HoldersOf(table).count;
     const double share = holders == 0 ? 0 : static_cast<double>(here) / holders;

@@ -25,8 +25,9 @@ struct Finding {
 };
 
 // The needs of `servers` servers and `workers` workers of the job on one host. Memory and disk
-// space are for tables with the expected number of rows.
-JobNeeds NeedsOf(const job::ResolvedJob& plan, int servers, int workers);
+// space are for tables with the expected number of rows. `loads`: the job starts from a
+// checkpoint, so frozen tables may have rows, too.
+JobNeeds NeedsOf(const job::ResolvedJob& plan, int servers, int workers, bool loads = false);
 
 // Judges the host alone, and also for the job if there is one (null: none).
 std::vector<Finding> ExamineHost(const HostFacts& host, Cluster::Transport transport,

@@ -115,7 +115,7 @@ absl::StatusOr<Facts> MeasureFacts(const job::ResolvedJob& plan, const Assumed& 
     out.name = table.name;
     out.dim = table.dim;
     out.place = table.placement;
-    out.rows = static_cast<double>(table.expected_rows);
+    out.rows = table.frozen ? 0 : static_cast<double>(table.expected_rows);
     TANDEM_ASSIGN_OR_RETURN(const double slots, SlotsOf(table.optimizer, table.dim));
     out.bytes_a_row = sizeof(float) * (table.dim + slots) + kIndexBytes;
     const auto measured = assumed.rows.find(table.name);

@@ -33,7 +33,8 @@ absl::Status CheckKnown(const job::ResolvedJob& plan);
 
 // Reads some batches of the first worker's training rows. A step takes the seconds of `assumed`, or
 // those of the job's fault_injection.slow_workers if these are more. Tables without rows in
-// `assumed` have the job's expected_rows. Errors: reading the data, and CheckKnown.
+// `assumed` have the job's expected_rows. Frozen tables have no rows then, because only updates
+// create rows. Errors: reading the data, and CheckKnown.
 absl::StatusOr<Facts> MeasureFacts(const job::ResolvedJob& plan, const Assumed& assumed);
 
 }  // namespace tandem::plan

@@ -340,6 +340,23 @@ TEST(NeedsTest, FollowWhatRunsOnTheHost) {
   EXPECT_GT(all.files_of_process, one.files_of_process);
 }
 
+// Only updates and checkpoints create rows. A copy of a frozen table at each worker is as cheap.
+TEST(NeedsTest, AFrozenTableHasRowsFromACheckpointOnly) {
+  for (const Table::Placement placement : {Table::SERVERS, Table::REPLICATED}) {
+    job::ResolvedJob plan = Plan("workers: 4 servers: 4");
+    plan.tables[0].placement = placement;
+    const doctor::JobNeeds trained = doctor::NeedsOf(plan, 4, 4);
+    EXPECT_GT(trained.table_bytes, 0u);
+    plan.tables[0].frozen = true;
+    const doctor::JobNeeds frozen = doctor::NeedsOf(plan, 4, 4);
+    EXPECT_EQ(frozen.table_bytes, 0u);
+    EXPECT_EQ(frozen.checkpoint_bytes, 0u);
+    const doctor::JobNeeds loaded = doctor::NeedsOf(plan, 4, 4, /*loads=*/true);
+    EXPECT_EQ(loaded.table_bytes, trained.table_bytes);
+    EXPECT_EQ(loaded.checkpoint_bytes, trained.checkpoint_bytes);
+  }
+}
+
 TEST(FolderTest, FullOrNearlyFull) {
   EXPECT_EQ(doctor::ExamineFolder({"out", "", 100}, 100).level, doctor::Severity::kOk);
   EXPECT_EQ(doctor::ExamineFolder({"out", "", 99}, 100).level, doctor::Severity::kProblem);
