@@ -106,10 +106,7 @@ void CheckpointCheck::CheckRows(const Files& files) {
       return image.table == plan.name && image.begin <= position &&
              (image.end == 0 || position < image.end);
     });
-    const std::vector<float> initial(static_cast<size_t>(plan.dim), ToyModel::kFirstCount);
-    if (file != files.end()) {
-      context_.judge->CheckSaved(file->second.progress, table, key, initial);
-    }
+    if (file != files.end()) context_.judge->CheckSaved(file->second.progress, table, key, {});
   }
 }
 

@@ -245,10 +245,13 @@ void Judge::CheckEvaluated(int rank, uint32_t table, uint64_t key, absl::Span<co
 // An open batch, and updates that a fixed delay holds back, are in the checkpoint beside the rows.
 void Judge::CheckSaved(const policies::RangeProgress& progress, uint32_t table, uint64_t key,
                        absl::Span<const float> row) {
-  if (!options_.explain || plan_.tables[table].frozen) return;
+  if (!options_.explain) return;
   if (table == DenseTable() && key != 0) return;
   const uint64_t known = table == DenseTable() ? ToyModel::kDenseKey : key;
-  const auto taken = ledger_->Explain(table, known, row);
+  const std::vector<float> initial(static_cast<size_t>(plan_.tables[table].dim),
+                                   ToyModel::kFirstCount);
+  const auto taken =
+      ledger_->Explain(table, known, row.empty() ? absl::MakeConstSpan(initial) : row);
   if (!taken.ok()) {
     return options_.fail(absl::StrCat("checkpoint: ", taken.status().message()));
   }
@@ -256,10 +259,12 @@ void Judge::CheckSaved(const policies::RangeProgress& progress, uint32_t table, 
   const bool by_step = policy.holds && policy.batch == 0;
   const bool switched = policy.switch_step > 0 && progress.version >= policy.switch_step;
   const int64_t delay = delayed_finished_ ? 0 : policy.delay;
+  double all = 0;  // the weight of all workers
   for (int rank = 0; rank < plan_.workers(); ++rank) {
     int64_t below = progress.workers[static_cast<size_t>(rank)].admitted;
     if (by_step && !switched) below = std::min(below, progress.version - delay);
     const double most = ledger_->WeightBefore(table, known, rank, below);
+    all += most;
     const double has = (*taken)[static_cast<size_t>(rank)];
     const bool enough = policy.batch > 0 || has >= most - Ledger::kTolerance;
     if (enough && has <= most + Ledger::kTolerance) continue;
@@ -267,6 +272,9 @@ void Judge::CheckSaved(const policies::RangeProgress& progress, uint32_t table, 
                                       " of worker ", rank, ", expected ", most,
                                       ": that of steps below ", below));
   }
+  if (row.empty() || all > 0 || table == DenseTable()) return;
+  options_.fail(absl::StrCat("checkpoint: table ", table, " key ", key,
+                             " has a row, but no update created it"));
 }
 
 void Judge::CheckDenseSaved(int64_t step, absl::Span<const float> row) {

@@ -73,7 +73,8 @@ class Judge {
   // All rows (table, key) that workers have computed updates of.
   std::vector<std::pair<uint32_t, uint64_t>> UpdatedRows() const { return ledger_->Rows(); }
   // In a checkpoint: the row, or the first block of dense parameters on servers, has every update
-  // of the steps that its range had closed, and no later one.
+  // of the steps that its range had closed, and no later one. `row` is empty if no file has the
+  // row. A row that is there has such an update.
   void CheckSaved(const policies::RangeProgress& progress, uint32_t table, uint64_t key,
                   absl::Span<const float> row);
   // In a checkpoint: replicas of dense parameters have every update of the steps below `step`.

@@ -163,14 +163,16 @@ absl::Status Lives::ReturnTo(const server::CheckpointReader& saved, ResumeFrom* 
   return CheckRows(saved, &rows);
 }
 
-// Every row must show exactly the settled updates of the ledger. A row that nobody has updated must
-// be absent.
+// Every row must show exactly the settled updates of the ledger. A row without such an update must
+// be absent: its updates were dropped or are held back, or its table is frozen.
 absl::Status Lives::CheckRows(const server::CheckpointReader& saved, Rows* rows) {
   TANDEM_ASSIGN_OR_RETURN(const server::RangeImage image, saved.ReadDense({}));
   TANDEM_ASSIGN_OR_RETURN(auto dense, worker::DenseParameters::New(plan_.job.dense().optimizer(),
                                                                    options_.world.model.dense));
   TANDEM_RETURN_IF_ERROR(dense->Load(image));
   for (const auto& [table, key] : ledger_->Rows()) {
+    const bool there = rows->count({table, key}) > 0;
+    double all = 0;  // the weight of all workers
     std::vector<float>& row = (*rows)[{table, key}];
     if (key == ToyModel::kDenseKey) row.assign(dense->values().begin(), dense->values().end());
     if (row.empty()) row.resize(plan_.tables[table].dim, ToyModel::kFirstCount);
@@ -178,12 +180,13 @@ absl::Status Lives::CheckRows(const server::CheckpointReader& saved, Rows* rows)
     for (int rank = 0; rank < plan_.workers(); ++rank) {
       const double want =
           ledger_->WeightBefore(table, key, rank, std::numeric_limits<int64_t>::max());
+      all += want;
       if (std::abs(taken[static_cast<size_t>(rank)] - want) <= Ledger::kTolerance) continue;
       return absl::InternalError(absl::StrCat(saved.folder(), ": table ", table, " key ", key,
                                               " has ", taken[static_cast<size_t>(rank)],
                                               " of worker ", rank, ", expected ", want));
     }
-    rows->erase({table, key});
+    if (!there || all > 0) rows->erase({table, key});
   }
   for (const auto& [id, row] : *rows) {
     if (static_cast<int>(id.first) == plan_.dense_table) continue;
