@@ -357,6 +357,35 @@ def damaged_checkpoints_are_refused(saved, folder):
     refused("is it the folder of a run, made without --no-checkpoint?", tandem.load, checkpoint)
 
 
+def a_table_may_have_no_rows(saved, folder):
+    """As a frozen table is: its files have a head, names and no row."""
+    checkpoint = f"{folder}/without-rows"
+    shutil.copytree(saved.folder, checkpoint)
+    for entry in saved.manifest["files"]:
+        if entry["table"] != "tags":
+            continue
+        with open(f"{checkpoint}/{entry['name']}", "r+b") as file:
+            head = bytearray(file.read(80))
+            workers, table, optimizer = struct.unpack_from("<3I", head, 56)
+            size = (80 + 32 * workers + table + optimizer + 7) // 8 * 8 + 8
+            struct.pack_into("<Q", head, 8, size)
+            struct.pack_into("<Q", head, 24, 0)  # rows
+            struct.pack_into("<Q", head, 72, 0)  # held updates
+            file.seek(0)
+            file.write(head)
+            file.truncate(size)
+    bare = tandem.load(checkpoint, verify=False)
+    assert bare.tables["tags"].rows == 0 and bare.tables["tags"].weights.shape == (0, 3)
+    bare.save_npz(f"{checkpoint}.npz")
+    bare.save_safetensors(f"{checkpoint}.safetensors")
+    with numpy.load(f"{checkpoint}.npz") as archive:
+        for arrays in (archive, read_safetensors(f"{checkpoint}.safetensors")[1]):
+            assert arrays["tags.keys"].shape == (0,) and arrays["tags.weights"].shape == (0, 3)
+    ids = torch.tensor([500, 501, 500])  # which no worker has trained
+    rows = torch.jit.script(bare.embedding("tag"))(ids)
+    assert torch.equal(rows, saved.embedding("tag")(ids)) and rows.abs().min() > 0, rows
+
+
 def check(out, folder):
     saved = tandem.load(out + "/model")
     tables_are_mapped(saved)
@@ -364,6 +393,7 @@ def check(out, folder):
     serves_as_evaluated(saved, folder)
     modules_know_the_forms_of_ids(saved)
     other_models_are_refused(saved)
+    a_table_may_have_no_rows(saved, folder)
     damaged_checkpoints_are_refused(saved, folder)
     failed_exports_leave_the_last(out, folder)
 
