@@ -92,6 +92,18 @@ TEST_F(BitwiseTest, TablesOnWorkers) {
                        {kOnServers, "cluster.servers=1", kSharded0}});
 }
 
+// No process has a row of a frozen table, and each computes the same initial values.
+TEST_F(BitwiseTest, AFrozenTableIsTheSameAtEachPlace) {
+  const Settings frozen = {"train.max_steps=40", "table[0].frozen=true"};
+  ModelBits on_servers = Train(frozen);
+  for (const char* placement : {kSharded0, kReplicated0}) {
+    SCOPED_TRACE(placement);
+    EXPECT_EQ(Difference(on_servers, Train(Join(frozen, {kNoServers, placement, kSharded1}))), "");
+  }
+  EXPECT_TRUE(on_servers["some"].empty());
+  EXPECT_FALSE(on_servers["rest"].empty());
+}
+
 // Two workers, and the other optimizers, with decay and clipping.
 TEST_F(BitwiseTest, AdamAndMomentumRows) {
   ExpectPlainBits({"cluster.workers=2", "table[0].optimizer={kind: ADAM learning_rate: 0.01}",

@@ -793,6 +793,9 @@ TEST(TablesOnWorkersTest, EachWorkerIsAServer) {
       MustResolve({{"cluster.servers", "0"}, {kShardedOf, "REPLICATED"}});
   EXPECT_EQ(copies.servers(), 2);
   EXPECT_EQ(copies.CopiesOf(copies.tables[0]), 2);
+  const job::ResolvedJob frozen = MustResolve(
+      {{"cluster.servers", "0"}, {kShardedOf, "REPLICATED"}, {"table[0].frozen", "true"}});
+  EXPECT_EQ(frozen.CopiesOf(frozen.tables[0]), 2);
   EXPECT_THAT(job::ResumeDifferences(plan.job, MustResolve({{"cluster.workers", "3"}}).job),
               ::testing::IsEmpty());
 }
