@@ -71,8 +71,8 @@ typedef struct tandem_reader tandem_reader;
 
 // Joins the job of this scheduler as a reader. A reader changes nothing, and nobody waits for it.
 int tandem_reader_open(const char* scheduler, int64_t timeout_ms, tandem_reader** reader);
-// Reads the rows of `count` ids as they are at the moment, float [count, dim]. A row without
-// an update has its initial value.
+// Reads the rows of `count` ids as they are at the moment, float [count, dim]. A row that does not
+// exist yet has its initial value.
 int tandem_reader_read(tandem_reader* reader, const char* table, int64_t count, const int64_t* ids,
                        float* rows, int64_t timeout_ms);
 void tandem_reader_free(tandem_reader* reader);

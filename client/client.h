@@ -114,9 +114,9 @@ class Client {
   absl::Status SetView(const View& view);
 
   // Reads the rows of `ids` as they are at this moment; rows is [ids.size(), dim]. The read waits
-  // for no other worker. A row without an update reads as its initial value. ids and rows must stay
-  // valid until the future is done. `deadline` counts beside the deadline of the options; the
-  // shorter one holds.
+  // for no other worker. A row that does not exist yet reads as its initial value. ids and rows
+  // must stay valid until the future is done. `deadline` counts beside the deadline of the options;
+  // the shorter one holds.
   Future Read(uint32_t table, absl::Span<const uint64_t> ids, absl::Span<float> rows,
               absl::Duration deadline = absl::InfiniteDuration());
 

@@ -33,7 +33,7 @@ struct CheckpointTable {
   uint64_t salt = 0;  // of Position(), which says which file a row is in
   int64_t dim = 0;
   std::vector<std::string> fields;  // fields that read the table; empty for dense tables
-  std::string initializer;          // of rows that nobody has read yet, as text
+  std::string initializer;          // of rows that the checkpoint does not have, as text
   std::string optimizer;            // RowOptimizer::name()
 
   friend bool operator==(const CheckpointTable&, const CheckpointTable&) = default;
