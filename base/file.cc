@@ -9,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -37,14 +38,22 @@ absl::Status FileError(absl::string_view doing, const std::string& path, int err
   }
 }
 
-absl::Status WriteAll(int fd, const std::string& path, absl::string_view bytes) {
+// `offset`: where in the file the bytes begin, for messages.
+absl::Status WriteAll(int fd, const std::string& path, absl::string_view bytes, size_t offset = 0) {
   for (size_t done = 0; done < bytes.size();) {
     const ssize_t n = write(fd, bytes.data() + done, bytes.size() - done);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return FileError(absl::StrCat("write at offset ", done), path, errno);
+    if (n < 0) return FileError(absl::StrCat("write at offset ", offset + done), path, errno);
     done += static_cast<size_t>(n);
   }
   return absl::OkStatus();
+}
+
+using Contents = std::function<absl::Status(ByteSink)>;
+
+// The contents that are `bytes`, which the caller keeps.
+Contents ContentsOf(absl::string_view bytes) {
+  return [bytes](const ByteSink& sink) { return sink(bytes); };
 }
 
 // Waits until the bytes of an open output are on the disk. Some file systems have no fsync; an
@@ -55,10 +64,13 @@ absl::Status FlushOpen(int fd, const std::string& path) {
 }
 
 // `flush`: of a regular file the bytes are on the disk afterwards.
-absl::Status Write(const std::string& path, absl::string_view bytes, bool flush) {
+absl::Status Write(const std::string& path, const Contents& contents, bool flush) {
   OwnedFd file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOCTTY, 0644));
   if (file.get() < 0) return FileError("open for writing", path, errno);
-  TANDEM_RETURN_IF_ERROR(WriteAll(file.get(), path, bytes));
+  size_t offset = 0;
+  TANDEM_RETURN_IF_ERROR(contents([&](absl::string_view bytes) {
+    return WriteAll(file.get(), path, bytes, std::exchange(offset, offset + bytes.size()));
+  }));
   struct stat info = {};
   if (flush && fstat(file.get(), &info) == 0 && S_ISREG(info.st_mode)) {
     TANDEM_RETURN_IF_ERROR(FlushOpen(file.get(), path));
@@ -121,8 +133,12 @@ absl::Status PutInPlace(const std::string& temporary, const std::string& path) {
 }
 
 absl::Status WriteFileAtomically(const std::string& path, absl::string_view bytes) {
+  return WriteFileAtomically(path, ContentsOf(bytes));
+}
+
+absl::Status WriteFileAtomically(const std::string& path, const Contents& contents) {
   const std::string temporary = path + ".tmp";
-  const absl::Status written = Write(temporary, bytes, /*flush=*/false);  // PutInPlace flushes
+  const absl::Status written = Write(temporary, contents, /*flush=*/false);  // PutInPlace flushes
   if (written.ok()) return PutInPlace(temporary, path);
   unlink(temporary.c_str());  // the error is reported; a leftover would be overwritten anyway
   return written;
@@ -184,11 +200,11 @@ bool MakeReplacement(const std::string& temporary, const std::string& path, Owne
 absl::Status WriteOutput(const std::string& path, absl::string_view bytes) {
   const OutputPlace place = FindOutput(path);
   if (place.fd >= 0) return WriteAll(place.fd, path, bytes);  // appends to what is there already
-  if (!place.replaced) return Write(place.path, bytes, /*flush=*/true);
+  if (!place.replaced) return Write(place.path, ContentsOf(bytes), /*flush=*/true);
   const std::string temporary = absl::StrCat(place.path, ".tmp", getpid());
   OwnedFd file;
   if (!MakeReplacement(temporary, place.path, &file)) {
-    return Write(place.path, bytes, /*flush=*/true);
+    return Write(place.path, ContentsOf(bytes), /*flush=*/true);
   }
   absl::Status status = WriteAll(file.get(), path, bytes);
   if (status.ok()) status = FlushOpen(file.get(), path);  // open, as its mode may forbid to read it
@@ -205,7 +221,7 @@ absl::Status WriteOutput(const std::string& path, absl::string_view bytes) {
   // systems cannot rename at all.
   const bool pinned = error == EBUSY || error == EXDEV || error == EPERM || error == EACCES ||
                       error == ENOSYS || error == EOPNOTSUPP || error == EINVAL;
-  return pinned ? Write(place.path, bytes, /*flush=*/true)
+  return pinned ? Write(place.path, ContentsOf(bytes), /*flush=*/true)
                 : FileError(absl::StrCat("rename from ", temporary), path, error);
 }
 

@@ -10,6 +10,7 @@
 #ifndef TANDEM_BASE_FILE_H_
 #define TANDEM_BASE_FILE_H_
 
+#include <functional>
 #include <string>
 #include <system_error>
 
@@ -19,12 +20,19 @@
 
 namespace tandem {
 
+// Takes the bytes of a file, piece by piece, and returns an error if it cannot.
+using ByteSink = std::function<absl::Status(absl::string_view bytes)>;
+
 absl::StatusOr<std::string> ReadWholeFile(const std::string& path);
 
 // Afterwards `path` has either the whole new file or its old contents. Until the new file is
 // complete, it is at PATH.tmp. After an error the new file may be at `path`, but may not survive a
 // power failure.
 absl::Status WriteFileAtomically(const std::string& path, absl::string_view bytes);
+// The same for contents that are not in memory as a whole: `contents` passes them to its sink. An
+// error of `contents` is returned, and leaves the old file.
+absl::Status WriteFileAtomically(const std::string& path,
+                                 const std::function<absl::Status(ByteSink)>& contents);
 
 // The last step of a writer that has made the file `temporary` piece by piece: moves it to `path`
 // with the same guarantee. Requires: `temporary` is closed and in the folder of `path`. Afterwards

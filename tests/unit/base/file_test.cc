@@ -86,6 +86,25 @@ TEST_F(FileTest, AFullDiskLeavesTheOldFile) {
   EXPECT_EQ(*ReadWholeFile(Path("f")), "old");
 }
 
+// Contents that come in pieces replace the file as a whole, or not at all.
+TEST_F(FileTest, WritesPieces) {
+  const auto write = [&](const absl::Status& end) {
+    return WriteFileAtomically(Path("f"), [&](const ByteSink& sink) {
+      for (const char* const piece : {"a", "", "bc"}) {
+        if (const absl::Status status = sink(piece); !status.ok()) return status;
+      }
+      EXPECT_EQ(*ReadWholeFile(Path("f.tmp")), "abc");
+      return end;
+    });
+  };
+  ASSERT_EQ(write(absl::OkStatus()), absl::OkStatus());
+  EXPECT_EQ(*ReadWholeFile(Path("f")), "abc");
+  ASSERT_EQ(WriteFileAtomically(Path("f"), "old"), absl::OkStatus());
+  EXPECT_EQ(write(absl::CancelledError("no more")), absl::CancelledError("no more"));
+  EXPECT_EQ(*ReadWholeFile(Path("f")), "old");
+  EXPECT_FALSE(std::filesystem::exists(Path("f.tmp"))) << "no leftover";
+}
+
 mode_t ModeOf(const std::string& path) {
   struct stat info = {};
   return lstat(path.c_str(), &info) == 0 ? info.st_mode : 0;
