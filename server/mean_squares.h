@@ -40,7 +40,7 @@ class MeanSquares {
       std::fill_n(to, dim_, 0.0f);
     }
   }
-  // Takes the mean squares that RangeCopy::Image has encoded off the front of `bytes`. Keeps the
+  // Takes the mean squares that RangeCopy::Encode has encoded off the front of `bytes`. Keeps the
   // values of rows with positions in [begin, end).
   absl::Status Decode(uint64_t begin, uint64_t end, RangeStore* store, absl::string_view* bytes);
 

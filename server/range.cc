@@ -563,7 +563,7 @@ void Range::Count(const HeldUpdate& update, uint64_t divided_by, UpdateFate fate
 // Encodes only the step times of the paces: the time of the last push is of this owner's clock and
 // means nothing to another one. A checkpoint has an empty PulledRowSnapshots, because a resumed run
 // pulls its rows again.
-RangeCopy Range::Copy(bool for_move) const {
+RangeCopy Range::Copy(bool for_move, std::shared_ptr<CopyBlocks> blocks) const {
   RangeCopy copy;
   copy.head.table = table_->plan->name;
   copy.head.optimizer = table_->optimizer->name();
@@ -589,17 +589,18 @@ RangeCopy Range::Copy(bool for_move) const {
   if (writes_ != nullptr) writes_->Encode(&copy.memory_after);
   const size_t dim = static_cast<size_t>(store_.dim());
   copy.has_squares = mean_squares_ != nullptr;
-  copy.rows = !copy.has_squares ? store_.NewCopies()
-                                : store_.NewCopies(dim, [this](uint32_t row, float* to) {
-                                    mean_squares_->CopyRow(row, to);
-                                  });
+  copy.rows = !copy.has_squares
+                  ? store_.NewCopies(std::move(blocks))
+                  : store_.NewCopies(std::move(blocks), dim, [this](uint32_t row, float* to) {
+                      mean_squares_->CopyRow(row, to);
+                    });
   return copy;
 }
 
-RangeImage Range::Image() const {
-  RangeCopy copy = Copy(/*for_move=*/true);
+std::string Range::Encode() const {
+  RangeCopy copy = Copy(/*for_move=*/true, std::make_shared<CopyBlocks>());
   store_.CopyRows(0, static_cast<size_t>(store_.size()) + 1, &copy.rows);
-  return std::move(copy).Image();
+  return std::move(copy).Encode();
 }
 
 absl::Status Range::DecodeMemory(absl::string_view bytes, bool same_range) {

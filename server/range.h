@@ -142,10 +142,10 @@ class Range {
 
   // The range at this moment without its rows, in a time that does not depend on their number.
   // RangeStore adds the rows (set_copies, CopyRows). `for_move`: a range move carries more than a
-  // checkpoint. The range outlives the adding of rows.
-  RangeCopy Copy(bool for_move) const;
+  // checkpoint. The range outlives the adding of rows. Their memory comes from `blocks`.
+  RangeCopy Copy(bool for_move, std::shared_ptr<CopyBlocks> blocks) const;
   // The whole range as bytes, and back. A range move carries it.
-  RangeImage Image() const;
+  std::string Encode() const;
   absl::Status Restore(const RangeImage& image, BufferSource& source);
 
   uint32_t id() const { return id_; }

@@ -1,57 +1,129 @@
 #include "server/range_copy.h"
 
 #include <algorithm>
+#include <bit>
+#include <memory>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
 #include "base/hash.h"
 
 namespace tandem::server {
+namespace {
+
+// Copies that are loaded ahead. The order of positions is a random order of the copies in memory.
+constexpr size_t kAhead = 16;
+
+// Bytes to reserve for parts of a file that are not rows. Longer parts only cost time.
+constexpr size_t kReserved = 4096;
+
+int Bits(uint64_t value) { return static_cast<int>(std::bit_width(value)); }
+
+// The numbers of the copies in order of position. Positions are hashes, evenly spread over the
+// range. So the first bits of a position nearly give its place. std::sort does the rest, and makes
+// any other set of positions only slower.
+std::vector<uint32_t> SortByPosition(const RowCopies& rows, uint64_t salt, uint64_t begin,
+                                     uint64_t end) {
+  const auto count = static_cast<uint32_t>(rows.size());
+  const uint64_t last = end - begin - 1;  // the last position minus `begin`
+  const int shift = std::max(0, Bits(last) - Bits(count | 1));
+  const auto bucket = [&](uint64_t position) {
+    return position < begin ? uint64_t{0} : std::min(position - begin, last) >> shift;
+  };
+  std::vector<uint32_t> ends((last >> shift) + 1);  // first the counts of the buckets
+  for (uint32_t i = 0; i < count; ++i) ++ends[bucket(Position(salt, rows.key(i)))];
+  uint32_t sum = 0;
+  for (uint32_t& end_of : ends) end_of = std::exchange(sum, sum + end_of);  // now their begins
+  struct Place {
+    uint64_t position;
+    uint32_t copy;
+  };
+  const std::unique_ptr<Place[]> places(new Place[count]);
+  for (uint32_t i = 0; i < count; ++i) {
+    const uint64_t position = Position(salt, rows.key(i));
+    places[ends[bucket(position)]++] = {position, i};
+  }
+  uint32_t first = 0;
+  for (const uint32_t end_of : ends) {
+    std::sort(places.get() + first, places.get() + end_of,
+              [](const Place& a, const Place& b) { return a.position < b.position; });
+    first = end_of;
+  }
+  std::vector<uint32_t> order(count);
+  for (uint32_t i = 0; i < count; ++i) order[i] = places[i].copy;
+  return order;
+}
+
+// Encodes floats [first, first + count) of each copy.
+void EncodeFloats(const RowCopies& rows, const std::vector<uint32_t>& order, size_t first,
+                  size_t count, RangeEncoder* encoder) {
+  if (count == 0) return;
+  for (size_t i = 0; i < order.size(); ++i) {
+    if (i + kAhead < order.size()) {
+      const float* const ahead = rows.row(order[i + kAhead]) + first;
+      __builtin_prefetch(ahead);
+      __builtin_prefetch(ahead + count - 1);
+    }
+    encoder->Bytes(rows.row(order[i]) + first, count * sizeof(float));
+  }
+}
+
+void EncodeKeys(const RowCopies& rows, const std::vector<uint32_t>& order, RangeEncoder* encoder) {
+  for (const uint32_t i : order) {
+    const uint64_t key = rows.key(i);
+    encoder->Bytes(&key, sizeof key);
+  }
+}
+
+}  // namespace
 
 // Layout of `held`: u64 samples of the last closed step; u64 length of the held updates in bytes;
 // the held updates; the data that the policy has asked to be remembered. Among these are the mean
 // squares: u64 count, the keys, the values.
-RangeImage RangeCopy::Image() && {
-  std::vector<std::pair<uint64_t, uint32_t>> order;  // position, index of the copy
-  order.reserve(rows.size());
-  for (size_t i = 0; i < rows.size(); ++i) {
-    order.emplace_back(Position(salt, rows.key(i)), static_cast<uint32_t>(i));
-  }
-  std::sort(order.begin(), order.end());
-  RangeImage image = std::move(head);
-  const size_t dim = static_cast<size_t>(image.dim);
-  const size_t slots = static_cast<size_t>(image.slots_per_row);
-  image.keys.reserve(order.size());
-  image.weights.reserve(order.size() * dim);
-  image.slots.reserve(order.size() * slots);
-  std::vector<float> squares;
-  if (has_squares) squares.reserve(order.size() * dim);
-  for (const auto& [position, index] : order) {
-    const float* const row = rows.row(index);
-    image.keys.push_back(rows.key(index));
-    image.weights.insert(image.weights.end(), row, row + dim);
-    image.slots.insert(image.slots.end(), row + dim, row + dim + slots);
-    if (has_squares) squares.insert(squares.end(), row + dim + slots, row + dim + slots + dim);
-  }
-  rows = RowCopies(0, 1);
+absl::Status RangeCopy::Encode(ByteSink sink) && {
+  const RowCopies copies = std::exchange(rows, RowCopies());
+  const std::vector<uint32_t> order = SortByPosition(copies, salt, head.begin, head.end);
   const std::string updates = EncodeHeld(open, delayed, in_batches);
   open.Clear();
   delayed.Clear();
-  const auto append = [&image](const auto* values, size_t count) {
-    image.held.append(reinterpret_cast<const char*>(values), count * sizeof(*values));
-  };
+  const size_t dim = static_cast<size_t>(head.dim);
+  const size_t slots = static_cast<size_t>(head.slots_per_row);
   const uint64_t numbers[] = {last_samples, updates.size()};
-  append(numbers, 2);
-  image.held.append(updates);
-  image.held.append(memory_before);
+  const uint64_t count = order.size();
+  const uint64_t squares_bytes =
+      has_squares ? sizeof count + count * (sizeof(uint64_t) + dim * sizeof(float)) : 0;
+  const uint64_t held_bytes =
+      sizeof numbers + updates.size() + memory_before.size() + squares_bytes + memory_after.size();
+  RangeEncoder encoder(head, count, held_bytes, std::move(sink));
+  EncodeKeys(copies, order, &encoder);
+  encoder.EndSection();
+  EncodeFloats(copies, order, 0, dim, &encoder);
+  encoder.EndSection();
+  EncodeFloats(copies, order, dim, slots, &encoder);
+  encoder.EndSection();
+  encoder.Bytes(numbers, sizeof numbers);
+  encoder.Bytes(updates.data(), updates.size());
+  encoder.Bytes(memory_before.data(), memory_before.size());
   if (has_squares) {
-    const uint64_t count = image.keys.size();
-    append(&count, 1);
-    append(image.keys.data(), image.keys.size());
-    append(squares.data(), squares.size());
+    encoder.Bytes(&count, sizeof count);
+    EncodeKeys(copies, order, &encoder);
+    EncodeFloats(copies, order, dim + slots, dim, &encoder);
   }
-  image.held.append(memory_after);
-  return image;
+  encoder.Bytes(memory_after.data(), memory_after.size());
+  encoder.EndSection();
+  return encoder.Finish();
+}
+
+std::string RangeCopy::Encode() && {
+  std::string bytes;
+  bytes.reserve(rows.size() * (sizeof(uint64_t) + rows.floats() * sizeof(float)) + kReserved);
+  TANDEM_CHECK_OK(std::move(*this).Encode([&bytes](absl::string_view piece) {
+    absl::StrAppend(&bytes, piece);
+    return absl::OkStatus();
+  }));
+  return bytes;
 }
 
 }  // namespace tandem::server

@@ -1,5 +1,5 @@
 // The contents of a range at one moment, for a file or for a range move. The shard's thread makes
-// the copy. Sorting and encoding take long, so they are Image(), which another thread may call.
+// the copy. Sorting and encoding take long, so they are Encode(), which another thread may call.
 //
 // Thread safety: none; one thread at a time.
 #ifndef TANDEM_SERVER_RANGE_COPY_H_
@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/status/status.h"
+#include "base/file.h"
 #include "server/held_updates.h"
 #include "server/range_file.h"
 #include "server/row_copies.h"
@@ -15,8 +17,11 @@
 namespace tandem::server {
 
 struct RangeCopy {
-  // Sorts the rows by position and encodes held updates. Frees the copies.
-  RangeImage Image() &&;
+  // Sorts the rows by position and hands the bytes of the range to `sink` (RangeEncoder). Frees the
+  // copies. Returns the error of the sink, if there was one.
+  absl::Status Encode(ByteSink sink) &&;
+  // All bytes in memory.
+  std::string Encode() &&;
 
   RangeImage head;            // without keys, weights, slots and held
   uint64_t salt = 0;          // of Position()
@@ -26,7 +31,7 @@ struct RangeCopy {
   // The memory of the policy, before and after the mean squares (Range::DecodeMemory).
   std::string memory_before, memory_after;
   bool has_squares = false;  // each copy ends with the row's mean squares, `dim` floats
-  RowCopies rows{0, 1};
+  RowCopies rows;
 };
 
 }  // namespace tandem::server

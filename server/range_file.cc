@@ -11,6 +11,8 @@
 #include "base/check.h"
 #include "base/hash.h"
 #include "base/status_macros.h"
+// The state of a checksum that is computed piece by piece.
+#define XXH_STATIC_LINKING_ONLY
 #include "xxhash.h"
 
 namespace tandem::server {
@@ -79,23 +81,6 @@ struct Sections {
 };
 
 uint64_t Checksum(const void* data, size_t bytes) { return XXH3_64bits(data, bytes); }
-
-// Appends sections to a string. The caller has reserved its memory.
-class Writer {
- public:
-  explicit Writer(std::string& out) : out_(out) {}
-
-  void Bytes(const void* data, size_t bytes) { out_.append(static_cast<const char*>(data), bytes); }
-  template <typename T>
-  void Array(const std::vector<T>& values) {
-    Bytes(values.data(), values.size() * sizeof(T));
-    Pad();
-  }
-  void Pad() { out_.resize(Padded(out_.size()), '\0'); }
-
- private:
-  std::string& out_;
-};
 
 // Reads sections one after the other. The caller has checked that the bytes contain all of them.
 class Reader {
@@ -220,31 +205,20 @@ absl::Status ReadWorkers(Reader& reader, uint32_t count,
   return absl::OkStatus();
 }
 
-void WriteWorkers(Writer& writer, const std::vector<policies::WorkerProgress>& workers) {
-  for (const policies::WorkerProgress& worker : workers) {
-    WorkerEntry entry = {};
-    entry.incarnation = worker.incarnation;
-    entry.admitted = worker.admitted;
-    entry.applied = worker.applied;
-    entry.finished = worker.finished ? 1 : 0;
-    writer.Bytes(&entry, sizeof(entry));
-  }
-}
-
-Header HeaderOf(const RangeImage& image) {
+Header HeaderOf(const RangeImage& head, uint64_t rows, uint64_t held_bytes) {
   Header h = {};
   h.magic = kMagic;
   h.format = kFormat;
-  h.dim = static_cast<uint32_t>(image.dim);
-  h.slots_per_row = static_cast<uint32_t>(image.slots_per_row);
-  h.rows = image.keys.size();
-  h.begin = image.begin;
-  h.end = image.end;
-  h.version = image.progress.version;
-  h.workers = static_cast<uint32_t>(image.progress.workers.size());
-  h.table_bytes = static_cast<uint32_t>(image.table.size());
-  h.optimizer_bytes = static_cast<uint32_t>(image.optimizer.size());
-  h.held_bytes = image.held.size();
+  h.dim = static_cast<uint32_t>(head.dim);
+  h.slots_per_row = static_cast<uint32_t>(head.slots_per_row);
+  h.rows = rows;
+  h.begin = head.begin;
+  h.end = head.end;
+  h.version = head.progress.version;
+  h.workers = static_cast<uint32_t>(head.progress.workers.size());
+  h.table_bytes = static_cast<uint32_t>(head.table.size());
+  h.optimizer_bytes = static_cast<uint32_t>(head.optimizer.size());
+  h.held_bytes = held_bytes;
   h.file_bytes = Sections(h).FileBytes();
   return h;
 }
@@ -309,28 +283,83 @@ class PartReader {
 
 }  // namespace
 
+struct RangeEncoder::Checksum {
+  XXH3_state_t state;
+};
+
+RangeEncoder::RangeEncoder(const RangeImage& head, uint64_t rows, uint64_t held_bytes,
+                           ByteSink sink)
+    : sink_(std::move(sink)), piece_(new char[kPieceBytes]), checksum_(new Checksum) {
+  TANDEM_CHECK(head.dim > 0 && head.slots_per_row >= 0);
+  XXH3_64bits_reset(&checksum_->state);
+  const Header header = HeaderOf(head, rows, held_bytes);
+  TANDEM_CHECK_OK(CheckHeader(header));
+  file_bytes_ = header.file_bytes;
+  Bytes(&header, sizeof(header));
+  for (const policies::WorkerProgress& worker : head.progress.workers) {
+    WorkerEntry entry = {};
+    entry.incarnation = worker.incarnation;
+    entry.admitted = worker.admitted;
+    entry.applied = worker.applied;
+    entry.finished = worker.finished ? 1 : 0;
+    Bytes(&entry, sizeof(entry));
+  }
+  Bytes(head.table.data(), head.table.size());
+  Bytes(head.optimizer.data(), head.optimizer.size());
+  EndSection();
+}
+
+RangeEncoder::~RangeEncoder() = default;
+
+// Passes what is in the piece. Passes long arrays as they are, without a copy.
+void RangeEncoder::BytesBeyondPiece(const void* data, size_t bytes) {
+  Pass(piece_.get(), used_);
+  used_ = 0;
+  if (bytes < kPieceBytes) return Bytes(data, bytes);
+  Pass(static_cast<const char*>(data), bytes);
+}
+
+void RangeEncoder::Pass(const char* data, size_t bytes) {
+  passed_ += bytes;
+  if (!status_.ok() || bytes == 0) return;
+  XXH3_64bits_update(&checksum_->state, data, bytes);
+  status_ = sink_({data, bytes});
+}
+
+void RangeEncoder::EndSection() {
+  constexpr char kZeros[kAlign] = {};
+  const uint64_t at = passed_ + used_;
+  Bytes(kZeros, Padded(at) - at);
+}
+
+absl::Status RangeEncoder::Finish() {
+  Pass(piece_.get(), used_);
+  used_ = 0;
+  TANDEM_CHECK(passed_ + kChecksumBytes == file_bytes_);
+  if (!status_.ok()) return status_;
+  const uint64_t checksum = XXH3_64bits_digest(&checksum_->state);
+  return sink_({reinterpret_cast<const char*>(&checksum), sizeof(checksum)});
+}
+
 std::string EncodeRange(const RangeImage& image) {
-  TANDEM_CHECK(image.dim > 0 && image.slots_per_row >= 0);
   const size_t rows = image.keys.size();
   TANDEM_CHECK(image.weights.size() == rows * static_cast<size_t>(image.dim));
   TANDEM_CHECK(image.slots.size() == rows * static_cast<size_t>(image.slots_per_row));
-  const Header header = HeaderOf(image);
-  TANDEM_CHECK_OK(CheckHeader(header));
   std::string bytes;
-  bytes.reserve(header.file_bytes);
-  Writer writer(bytes);
-  writer.Bytes(&header, sizeof(header));
-  WriteWorkers(writer, image.progress.workers);
-  writer.Bytes(image.table.data(), image.table.size());
-  writer.Bytes(image.optimizer.data(), image.optimizer.size());
-  writer.Pad();
-  writer.Array(image.keys);
-  writer.Array(image.weights);
-  writer.Array(image.slots);
-  writer.Bytes(image.held.data(), image.held.size());
-  writer.Pad();
-  const uint64_t checksum = Checksum(bytes.data(), bytes.size());
-  writer.Bytes(&checksum, sizeof(checksum));
+  RangeEncoder encoder(image, rows, image.held.size(), [&bytes](absl::string_view piece) {
+    absl::StrAppend(&bytes, piece);
+    return absl::OkStatus();
+  });
+  bytes.reserve(encoder.file_bytes());
+  const auto add = [&encoder](const auto& values) {
+    encoder.Bytes(values.data(), values.size() * sizeof(*values.data()));
+    encoder.EndSection();
+  };
+  add(image.keys);
+  add(image.weights);
+  add(image.slots);
+  add(image.held);
+  TANDEM_CHECK_OK(encoder.Finish());
   return bytes;
 }
 

@@ -7,13 +7,17 @@
 #ifndef TANDEM_SERVER_RANGE_FILE_H_
 #define TANDEM_SERVER_RANGE_FILE_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "base/file.h"
 #include "policies/policy.h"
 #include "server/range_store.h"
 
@@ -32,6 +36,47 @@ struct RangeImage {
   std::vector<float> weights;  // [keys, dim]
   std::vector<float> slots;    // [keys, slots_per_row]
   std::string held;            // opaque: held updates, and memory of the policy (range_copy.cc)
+};
+
+// Encodes a range section by section and hands the bytes to `sink` in pieces of 256 KiB, so an
+// encoded range need not be in memory as a whole. The caller passes keys, weights, slots and `held`
+// of RangeImage, in this order, and calls EndSection after each. An array of 256 KiB or more goes
+// to the sink as it is. The encoder ignores bytes that come after an error of the sink.
+class RangeEncoder {
+ public:
+  // Encodes the fields of `head` other than keys, weights, slots and held. Requires: names have at
+  // most kMaxNameBytes.
+  RangeEncoder(const RangeImage& head, uint64_t rows, uint64_t held_bytes, ByteSink sink);
+  ~RangeEncoder();
+
+  void Bytes(const void* data, size_t bytes) {
+    if (bytes <= kPieceBytes - used_) [[likely]] {
+      if (bytes > 0) std::memcpy(piece_.get() + used_, data, bytes);
+      used_ += bytes;
+    } else {
+      BytesBeyondPiece(data, bytes);
+    }
+  }
+  void EndSection();  // pads
+  // Adds the checksum. Returns the error of the sink, if there was one. Requires: all sections have
+  // the lengths that follow from `head`, `rows` and `held_bytes`.
+  absl::Status Finish();
+
+  uint64_t file_bytes() const { return file_bytes_; }
+
+ private:
+  static constexpr size_t kPieceBytes = size_t{256} << 10;
+  struct Checksum;
+
+  void BytesBeyondPiece(const void* data, size_t bytes);
+  void Pass(const char* data, size_t bytes);
+
+  const ByteSink sink_;
+  const std::unique_ptr<char[]> piece_;
+  const std::unique_ptr<Checksum> checksum_;
+  uint64_t file_bytes_ = 0, passed_ = 0;  // passed to the sink
+  size_t used_ = 0;                       // of the piece
+  absl::Status status_;
 };
 
 // Requires: weights and slots have the lengths that follow from keys, dim and slots_per_row; names

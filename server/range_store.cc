@@ -260,9 +260,10 @@ uint64_t RangeStore::Scan(uint64_t cursor, size_t most, std::vector<uint64_t>* k
   });
 }
 
-RowCopies RangeStore::NewCopies(size_t extra, RowCopies::CopyExtra copy_extra) const {
-  return RowCopies(numbers(), static_cast<size_t>(options_.dim + slots_per_row_), extra,
-                   std::move(copy_extra));
+RowCopies RangeStore::NewCopies(std::shared_ptr<CopyBlocks> blocks, size_t extra,
+                                RowCopies::CopyExtra copy_extra) const {
+  return RowCopies(numbers(), static_cast<size_t>(options_.dim + slots_per_row_), std::move(blocks),
+                   extra, std::move(copy_extra));
 }
 
 uint64_t RangeStore::CopyRows(uint64_t cursor, size_t most, RowCopies* copies) const {

@@ -21,6 +21,7 @@
 #define TANDEM_SERVER_RANGE_STORE_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -85,7 +86,8 @@ class RangeStore {
 
   // ---- copies of all rows at one moment (row_copies.h) ----
 
-  RowCopies NewCopies(size_t extra = 0, RowCopies::CopyExtra copy_extra = nullptr) const;
+  RowCopies NewCopies(std::shared_ptr<CopyBlocks> blocks, size_t extra = 0,
+                      RowCopies::CopyExtra copy_extra = nullptr) const;
   // From now on the store copies each row that `copies` lacks before the row changes. Null ends
   // this. Requires: no row has changed since NewCopies made `copies`, which must outlive its use.
   void set_copies(RowCopies* copies) { copies_ = copies; }

@@ -10,7 +10,6 @@
 #ifndef TANDEM_SERVER_ROW_COPIES_H_
 #define TANDEM_SERVER_ROW_COPIES_H_
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -18,22 +17,52 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "base/hash.h"
+
 namespace tandem::server {
+
+// Memory blocks for copies, all of one size. A block that is given back is used again, because a
+// new page costs the system more time than copying rows into it. The blocks are freed with this
+// object, so at most as many exist as were in use at the same time.
+//
+// Thread safety: any thread.
+class CopyBlocks {
+ public:
+  static constexpr size_t kBytes = size_t{256} << 10;
+
+  std::unique_ptr<std::byte[]> Take() {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (!free_.empty()) {
+        std::unique_ptr<std::byte[]> block = std::move(free_.back());
+        free_.pop_back();
+        return block;
+      }
+    }
+    return std::unique_ptr<std::byte[]>(new std::byte[kBytes]);  // its bytes are not set
+  }
+  void Give(std::unique_ptr<std::byte[]> block) {
+    absl::MutexLock lock(&mutex_);
+    free_.push_back(std::move(block));
+  }
+
+ private:
+  absl::Mutex mutex_;
+  std::vector<std::unique_ptr<std::byte[]>> free_ ABSL_GUARDED_BY(mutex_);
+};
 
 class RowCopies {
  public:
   // Writes the floats of a row that are not in the store.
   using CopyExtra = std::function<void(uint32_t row, float* to)>;
 
+  RowCopies() = default;  // no row
   // Rows with numbers from `numbers` on do not exist yet. A copy has `floats` floats from the
-  // store, and after them `extra` floats from `copy_extra`.
-  RowCopies(size_t numbers, size_t floats, size_t extra = 0, CopyExtra copy_extra = nullptr)
-      : numbers_(numbers),
-        store_floats_(floats),
-        floats_(floats + extra),
-        chunk_rows_(std::max<size_t>(1, kChunkBytes / (floats_ * sizeof(float)))),
-        copy_extra_(std::move(copy_extra)),
-        done_((numbers + 63) / 64) {}
+  // store, and after them `extra` floats from `copy_extra`. The memory comes from `blocks`.
+  RowCopies(size_t numbers, size_t floats, std::shared_ptr<CopyBlocks> blocks, size_t extra = 0,
+            CopyExtra copy_extra = nullptr);
 
   // The row must be copied before it changes.
   bool Misses(uint32_t row) const {
@@ -50,9 +79,13 @@ class RowCopies {
 
   size_t size() const { return size_; }
   size_t floats() const { return floats_; }  // of a copy
-  uint64_t key(size_t i) const { return chunks_[i / chunk_rows_].keys[i % chunk_rows_]; }
-  const float* row(size_t i) const {
-    return chunks_[i / chunk_rows_].floats.get() + i % chunk_rows_ * floats_;
+  uint64_t key(uint32_t i) const {
+    const uint64_t chunk = ChunkOf(i);
+    return chunks_[chunk].keys[i - chunk * chunk_rows_];
+  }
+  const float* row(uint32_t i) const {
+    const uint64_t chunk = ChunkOf(i);
+    return chunks_[chunk].floats + (i - chunk * chunk_rows_) * floats_;
   }
   // Memory of the rows that were copied because they were about to change.
   size_t set_aside_bytes() const {
@@ -60,13 +93,29 @@ class RowCopies {
   }
 
  private:
-  static constexpr size_t kChunkBytes = size_t{256} << 10;
+  // A chunk gives its memory back. A chunk of very long rows does not fit in a block.
+  struct GiveBack {
+    std::shared_ptr<CopyBlocks> blocks;  // null: not a block
+    void operator()(std::byte* memory) const {
+      std::unique_ptr<std::byte[]> block(memory);
+      if (blocks != nullptr) blocks->Give(std::move(block));
+    }
+  };
+  // The floats begin on a cache line. The keys follow them.
   struct Chunk {
-    std::vector<uint64_t> keys;
-    std::unique_ptr<float[]> floats;
+    std::unique_ptr<std::byte[], GiveBack> memory;
+    float* floats = nullptr;   // [chunk_rows_, floats_]
+    uint64_t* keys = nullptr;  // [chunk_rows_]
   };
 
-  size_t numbers_, store_floats_, floats_, chunk_rows_;
+  // i / chunk_rows_, as RowSlabs::SlabOf.
+  uint64_t ChunkOf(uint32_t i) const { return MulHigh(i, inverse_); }
+  void AddChunk();
+
+  size_t numbers_ = 0, store_floats_ = 0, floats_ = 0;
+  size_t chunk_rows_ = 2;  // at least 2, or inverse_ would not fit
+  uint64_t inverse_ = 0;
+  std::shared_ptr<CopyBlocks> blocks_;
   CopyExtra copy_extra_;
   std::vector<uint64_t> done_;  // a bit for each number
   std::vector<Chunk> chunks_;
@@ -75,14 +124,12 @@ class RowCopies {
 
 inline float* RowCopies::Add(uint64_t key, uint32_t row) {
   OnCreated(row);
-  const size_t at = size_++ % chunk_rows_;
-  if (at == 0) {
-    Chunk& chunk = chunks_.emplace_back();
-    chunk.keys.reserve(chunk_rows_);
-    chunk.floats.reset(new float[chunk_rows_ * floats_]);
-  }
-  chunks_.back().keys.push_back(key);
-  float* const to = chunks_.back().floats.get() + at * floats_;
+  const size_t at = size_ % chunk_rows_;
+  if (at == 0) AddChunk();
+  ++size_;
+  const Chunk& chunk = chunks_.back();
+  chunk.keys[at] = key;
+  float* const to = chunk.floats + at * floats_;
   if (copy_extra_ != nullptr) copy_extra_(row, to + store_floats_);
   return to;
 }

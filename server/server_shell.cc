@@ -40,7 +40,7 @@ constexpr int kFirstTracedServer = 1'000'000;
 // Bytes of rows that a shard copies for a checkpoint between frames: about a millisecond.
 constexpr size_t kBytesPerSlice = size_t{1} << 20;
 // Most range files of a shard that are being written or wait for the file thread. With so many the
-// shard copies no further slices. So at most these copies are in memory, and one encoded file.
+// shard copies no further slices. So at most these copies are in memory, and the one in progress.
 constexpr int kMostFiles = 2;
 
 // A queue of work for one thread. Any thread adds.
@@ -358,8 +358,9 @@ class ShardThread {
       const absl::Status written = CatchExceptions([&] {
         if (*given_up) return absl::CancelledError("given up");
         TANDEM_RETURN_IF_ERROR(MakeFolder(folder));
-        const std::string bytes = EncodeRange(std::move(*whole->copy).Image());
-        return WriteFileAtomically(absl::StrCat(folder, "/", whole->name), bytes);
+        return WriteFileAtomically(absl::StrCat(folder, "/", whole->name), [&](ByteSink sink) {
+          return std::move(*whole->copy).Encode(std::move(sink));
+        });
       });
       Post([this, mark, written] { OnWritten(mark, written); });
     });

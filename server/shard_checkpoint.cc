@@ -28,7 +28,7 @@ void ShardCheckpoint::Mark() {
     if (!shard_.ranges().IsFirstCopy(range->id())) continue;
     Marked& marked = ranges_.emplace_back();
     marked.range = range->id();
-    marked.copy = std::make_unique<RangeCopy>(range->Copy(/*for_move=*/false));
+    marked.copy = std::make_unique<RangeCopy>(range->Copy(/*for_move=*/false, blocks_));
     range->store().set_copies(&marked.copy->rows);
   }
   std::reverse(ranges_.begin(), ranges_.end());

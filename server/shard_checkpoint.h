@@ -7,6 +7,9 @@
 // checkpoint. A range that leaves the shard is copied as a whole before it leaves. A range that
 // arrives after the mark is in the part of its former owner.
 //
+// The ranges use the same memory one after the other (CopyBlocks). The memory is freed when this
+// object and all files are gone.
+//
 // The destructor ends the copying of ranges that remain, so an abandoned checkpoint costs nothing
 // more.
 //
@@ -28,7 +31,7 @@ namespace tandem::server {
 
 class ShardCheckpoint {
  public:
-  // A file of the checkpoint: the name, and the contents before RangeCopy::Image and EncodeRange.
+  // A file of the checkpoint: the name, and the contents before RangeCopy::Encode.
   struct File {
     std::string name;
     std::unique_ptr<RangeCopy> copy;
@@ -67,6 +70,7 @@ class ShardCheckpoint {
 
   ShardCore& shard_;
   bool marked_ = false;
+  const std::shared_ptr<CopyBlocks> blocks_ = std::make_shared<CopyBlocks>();
   std::vector<Marked> ranges_;  // ranges that remain, the next one last
   uint64_t cursor_ = 0;         // of the next one
   std::deque<File> files_;      // complete, not yet returned

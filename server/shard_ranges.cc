@@ -59,7 +59,7 @@ void ShardRanges::Install(uint32_t id, const RangeImage* image, uint32_t view,
 }
 
 void ShardRanges::MoveAway(absl::Time now, uint32_t id, ShardEffects* effects) {
-  const std::string bytes = EncodeRange(owned_[id]->Image());
+  const std::string bytes = owned_[id]->Encode();
   OutgoingMove move;
   move.image =
       CopyToBuffer(buffers_, {reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()});

@@ -18,6 +18,8 @@ tandem_test(checkpoint_check_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/server/che
   DEPS tandem::checkpoint LABELS unit)
 tandem_test(server_core_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/server/server_core_test.cc
   DEPS tandem::server_core LABELS unit)
+tandem_test(range_copy_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/server/range_copy_test.cc
+  DEPS tandem::server LABELS unit)
 tandem_test(shard_checkpoint_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/server/shard_checkpoint_test.cc
   DEPS tandem::checkpoint LABELS unit)
 foreach(test client/client_core_test worker/evaluation_share_test worker/trainer_core_test)

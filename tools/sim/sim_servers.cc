@@ -188,8 +188,8 @@ void SimServers::ContinueCheckpoint(EndpointId id, const server::ShardTask& mark
   if (checkpoint->marked()) {
     std::optional<server::ShardCheckpoint::File> file = checkpoint->Step(kBytesPerSlice);
     if (file.has_value()) {
-      const absl::Status added = checkpoints_.Add(
-          mark.path, file->name, server::EncodeRange(std::move(*file->copy).Image()));
+      const absl::Status added =
+          checkpoints_.Add(mark.path, file->name, std::move(*file->copy).Encode());
       if (!context_.processes.alive(id)) return;  // it has died while it wrote
       if (!added.ok()) return context_.Fail(added.ToString());
     }

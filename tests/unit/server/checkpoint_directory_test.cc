@@ -22,6 +22,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/server/core_fixture.h"
+#include "tests/unit/server/range_image.h"
 
 namespace {
 // Files and folders are flushed as ever, until so many folders have been: then, if it is not 0, the
@@ -112,7 +113,7 @@ class Table {
   std::map<uint64_t, std::vector<float>> Rows() const {
     std::map<uint64_t, std::vector<float>> rows;
     for (const auto& range : ranges_) {
-      const server::RangeImage image = range->Image();
+      const server::RangeImage image = ImageOf(*range);
       const size_t dim = static_cast<size_t>(image.dim);
       for (size_t i = 0; i < image.keys.size(); ++i) {
         rows[image.keys[i]] = {image.weights[dim * i], image.weights[dim * i + 1]};
@@ -154,7 +155,7 @@ class CheckpointDirectoryTest : public ::testing::Test {
   absl::Status WriteRanges(const std::string& checkpoint,
                            const std::vector<server::Range*>& ranges) const {
     for (const server::Range* range : ranges) {
-      server::RangeImage image = range->Image();
+      server::RangeImage image = ImageOf(*range);
       if (range->table().plan->dense)
         image.keys.clear(), image.weights.clear(), image.slots.clear();
       TANDEM_RETURN_IF_ERROR(WriteFileAtomically(
@@ -732,7 +733,7 @@ TEST_F(CheckpointDirectoryTest, WhatPoliciesRememberGoesOn) {
     ASSERT_EQ(saved->ResumeRanges(after.ranges(), buffers_), absl::OkStatus()) << policy;
     for (int64_t step = 4; step < 8; ++step) {
       for (size_t r = 0; r < 2; ++r) {
-        EXPECT_EQ(after.ranges()[r]->Image().held, whole.ranges()[r]->Image().held) << policy;
+        EXPECT_EQ(ImageOf(*after.ranges()[r]).held, ImageOf(*whole.ranges()[r]).held) << policy;
       }
       whole.Step(step, step, 20);
       after.Step(step, step, 20);
@@ -775,7 +776,7 @@ TEST_F(CheckpointDirectoryTest, AStoreRemembersItsWriters) {
     EXPECT_EQ(after->Rows().size(), kKeys);
   }
   for (size_t r = 0; r < 2; ++r) {
-    EXPECT_EQ(same.ranges()[r]->Image().slots, before.ranges()[r]->Image().slots);
+    EXPECT_EQ(ImageOf(*same.ranges()[r]).slots, ImageOf(*before.ranges()[r]).slots);
   }
   write(&same, 2, 300);
   write(&same, 1, 300);
@@ -794,7 +795,7 @@ TEST_F(FixedDelayTest, FilesOfTwoMomentsAreNotResumed) {
   early.Step(0, 0, kKeys);
   late.Step(0, 0, kKeys);
   late.Step(1, 1, kKeys);
-  const server::RangeImage a = early.ranges()[0]->Image(), b = late.ranges()[1]->Image();
+  const server::RangeImage a = ImageOf(*early.ranges()[0]), b = ImageOf(*late.ranges()[1]);
   ASSERT_EQ(one.ranges()[0]->ResumeCheckpoint(a, buffers_), absl::OkStatus());
   EXPECT_THAT(std::string(one.ranges()[0]->ResumeCheckpoint(b, buffers_).message()),
               HasSubstr("other steps"));
@@ -824,7 +825,7 @@ TEST_F(FixedDelayTest, WhatWasLoadedMovesWithItsRange) {
   Checkpoint(before, 7);
   ASSERT_EQ(Load(folder_, &loaded), absl::OkStatus());
   for (size_t r = 0; r < 2; ++r) {
-    ASSERT_EQ(moved.ranges()[r]->Restore(loaded.ranges()[r]->Image(), buffers_), absl::OkStatus());
+    ASSERT_EQ(moved.ranges()[r]->Restore(ImageOf(*loaded.ranges()[r]), buffers_), absl::OkStatus());
   }
   before.FinishDelayed();
   moved.FinishDelayed();
@@ -891,7 +892,7 @@ TEST_F(FixedDelayTest, DenseRowsOfServersAreJoined) {
   ASSERT_EQ(MakeFolder(checkpoint), absl::OkStatus());
   ASSERT_EQ(WriteRanges(checkpoint, table.ranges()), absl::OkStatus());
   for (const server::Range* const range : before.ranges()) {
-    const server::RangeImage image = range->Image();
+    const server::RangeImage image = ImageOf(*range);
     ASSERT_EQ(WriteFileAtomically(absl::StrCat(checkpoint, "/", server::RangeFileName(image)),
                                   server::EncodeRange(image)),
               absl::OkStatus());

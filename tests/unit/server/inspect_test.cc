@@ -15,6 +15,7 @@
 #include "server/range.h"
 #include "server/update_order.h"
 #include "tests/unit/server/core_fixture.h"
+#include "tests/unit/server/range_image.h"
 
 namespace tandem {
 namespace {
@@ -71,7 +72,7 @@ class InspectTest : public ::testing::Test {
       EXPECT_EQ(range.Admit(absl::UnixEpoch(), 1, 0, std::move(update), rank == 0),
                 server::Range::Admission::kAdmitted);
     }
-    return range.Image();
+    return ImageOf(range);
   }
   static std::string Records(uint16_t fate_of_last = server::kFateDropped) {
     server::UpdateRecord records[2];

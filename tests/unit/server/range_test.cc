@@ -11,6 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "optim/optimizer.h"
+#include "tests/unit/server/range_image.h"
 
 namespace tandem {
 namespace {
@@ -191,7 +192,7 @@ TEST_F(RangeTest, AnOpenBatchMovesWithItsRange) {
   Give(3, 0, 8, 1);
   Give(0, 0, 2, 2);
   const size_t held = range_->held_bytes();
-  const server::RangeImage image = range_->Image();
+  const server::RangeImage image = ImageOf(*range_);
   range_ = std::make_unique<server::Range>(0, 0, 0, &table_, &scratch_);
   ASSERT_TRUE(range_->Restore(image, buffers_).ok());
   EXPECT_EQ(range_->held_bytes(), held);
@@ -211,7 +212,7 @@ TEST_F(RangeTest, AnUpdateMayKnowItsRowsAsTheyWereRead) {
   EXPECT_EQ(Row(), 96);
   EXPECT_EQ(range_->held_bytes(), of_two / 2) << "its read is forgotten";
   // The range moves with what worker 1 has read: the row has come down by 4 since.
-  const server::RangeImage image = range_->Image();
+  const server::RangeImage image = ImageOf(*range_);
   Use(policy);
   ASSERT_TRUE(range_->Restore(image, buffers_).ok());
   EXPECT_EQ(range_->held_bytes(), of_two / 2);
@@ -256,7 +257,7 @@ TEST_F(RangeTest, ReadsAreCountedInTheirOrder) {
   Read(3, 0);  // comes once more
   Give(1, 0, 8, 1, true, 0);
   // The range moves with an open batch and with what was read.
-  const server::RangeImage image = range_->Image();
+  const server::RangeImage image = ImageOf(*range_);
   Use(*gba);
   ASSERT_TRUE(range_->Restore(image, buffers_).ok());
   Give(3, 1, 4, 1, true, 1);
@@ -341,7 +342,7 @@ TEST_F(RangeTest, ACompensationMayAdaptToTheGradients) {
   Read(2, 0);
   Give(0, 0, 8, 2, true, 0);  // mean 4: mean square 1/4 * 16 = 4
   EXPECT_EQ(Row(), 96);
-  const server::RangeImage image = range_->Image();
+  const server::RangeImage image = ImageOf(*range_);
   Use(*policy);
   ASSERT_TRUE(range_->Restore(image, buffers_).ok());
   Give(1, 0, 4, 2, true, 0);  // mean 2: 3/4 * 4 + 1/4 * 4 = 4; 2 + 2 / 2 * 2 * 2 * (96 - 100) = -14
@@ -365,7 +366,7 @@ TEST_F(RangeTest, UpdatesBehindASwitchWaitForIt) {
   for (int rank = 0; rank < 3; ++rank) Give(rank, 0, 4, 1);
   Give(0, 1, 2, 1, true, 0, server::Range::Admission::kEarly);
   EXPECT_EQ(range_->progress().version, 0);
-  const server::RangeImage before = range_->Image();
+  const server::RangeImage before = ImageOf(*range_);
   Use(*policy);
   ASSERT_TRUE(range_->Restore(before, buffers_).ok());
   Give(0, 1, 2, 1, true, 0, server::Range::Admission::kEarly);
@@ -373,7 +374,7 @@ TEST_F(RangeTest, UpdatesBehindASwitchWaitForIt) {
   Give(3, 0, 8, 1);
   EXPECT_EQ(Row(), 100 - (3 * 4 + 8) / 4);
   EXPECT_EQ(range_->progress().version, 1);
-  const server::RangeImage behind = range_->Image();
+  const server::RangeImage behind = ImageOf(*range_);
   Use(*policy);
   ASSERT_TRUE(range_->Restore(behind, buffers_).ok());
   Give(0, 1, 2, 1);
@@ -399,7 +400,7 @@ TEST_F(RangeTest, ThePaceOfWorkersMovesWithTheRange) {
   EXPECT_EQ(range_->progress().paces[2].step_time, 70);
   EXPECT_EQ(range_->progress().paces[2].last_push, 240);
   EXPECT_FALSE(range_->progress().paces[0].known());
-  const server::RangeImage image = range_->Image();
+  const server::RangeImage image = ImageOf(*range_);
   Use(*dssp);
   ASSERT_TRUE(range_->Restore(image, buffers_).ok());
   EXPECT_EQ(range_->progress().paces[2].step_time, 70);
@@ -415,7 +416,7 @@ TEST_F(RangeTest, ThePaceOfWorkersMovesWithTheRange) {
 // Bytes of another layout are refused, and so is every cut of the right ones.
 TEST_F(RangeTest, HeldUpdatesThatAreNotWholeAreRefused) {
   Give(3, 0, 8, 1);
-  server::RangeImage image = range_->Image();
+  server::RangeImage image = ImageOf(*range_);
   const std::string whole = image.held;
   for (size_t size = 0; size < whole.size(); ++size) {
     image.held = whole.substr(0, size);
@@ -542,7 +543,7 @@ TEST_F(RowStalenessTest, WhatIsNotKnownIsNotMeasured) {
   EXPECT_EQ(Last().rows_measured, 0u) << "only the last two are kept";
   GiveKeys(0, 2, {1}, 2);
   EXPECT_EQ(Last().row_staleness_sum, 1u);
-  const server::RangeImage image = range_->Image();
+  const server::RangeImage image = ImageOf(*range_);
   Use(*asp);
   ASSERT_TRUE(range_->Restore(image, buffers_).ok());
   GiveKeys(0, 3, {1}, 2);
@@ -603,7 +604,7 @@ TEST_F(RowStalenessTest, RecordingChangesNoRow) {
           GiveKeys(rank, step, {key, 9});
         }
       }
-      const server::RangeImage image = range_->Image();
+      const server::RangeImage image = ImageOf(*range_);
       keys.push_back(image.keys);
       weights.push_back(image.weights);
     }

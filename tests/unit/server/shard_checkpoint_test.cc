@@ -16,6 +16,7 @@
 #include "server/checkpoint_directory.h"
 #include "tests/test_seed.h"
 #include "tests/unit/server/core_fixture.h"
+#include "tests/unit/server/range_image.h"
 
 namespace tandem {
 namespace {
@@ -98,7 +99,7 @@ class ShardCheckpointTest : public ::testing::Test {
   std::map<std::string, server::RangeImage> Now(const std::vector<server::Range*>& ranges) {
     std::map<std::string, server::RangeImage> images;
     for (const server::Range* const range : ranges) {
-      server::RangeImage image = range->Image();
+      server::RangeImage image = ImageOf(*range);
       const std::string name = server::RangeFileName(image);
       images[name] = std::move(image);
     }
@@ -154,7 +155,7 @@ TEST_F(ShardCheckpointTest, FilesShowTheMoment) {
         ++files;
         Disturb(static_cast<int>(random_.Uniform(3)));  // before another thread encodes the file
         ASSERT_EQ(want.count(file->name), 1u) << file->name;
-        ExpectSame(std::move(*file->copy).Image(), want.at(file->name),
+        ExpectSame(Decoded(std::move(*file->copy).Encode()), want.at(file->name),
                    absl::StrCat(policy, " ", file->name), rows_as_read);
       }
       EXPECT_EQ(files, want.size());
@@ -177,7 +178,7 @@ TEST_F(ShardCheckpointTest, FilesShowTheMomentOfKeyValueTables) {
       Disturb(4);
       auto file = checkpoint.Step(24);
       if (!file.has_value()) continue;
-      ExpectSame(std::move(*file->copy).Image(), want.at(file->name), file->name);
+      ExpectSame(Decoded(std::move(*file->copy).Encode()), want.at(file->name), file->name);
     }
   }
 }
@@ -196,9 +197,7 @@ TEST_F(ShardCheckpointTest, SlicesMakeTheFilesOfTheRanges) {
       auto file = checkpoint.Step(bytes);
       if (!file.has_value()) continue;
       ++files;
-      EXPECT_EQ(server::EncodeRange(std::move(*file->copy).Image()),
-                server::EncodeRange(want.at(file->name)))
-          << bytes;
+      EXPECT_EQ(std::move(*file->copy).Encode(), server::EncodeRange(want.at(file->name))) << bytes;
     }
     EXPECT_EQ(files, want.size());
   }
@@ -221,7 +220,7 @@ TEST_F(ShardCheckpointTest, ARangeThatLeavesIsCopiedBefore) {
     checkpoint.Mark();
     std::map<std::string, server::RangeImage> files;
     const auto take = [&](std::optional<server::ShardCheckpoint::File> file) {
-      if (file.has_value()) files[file->name] = std::move(*file->copy).Image();
+      if (file.has_value()) files[file->name] = Decoded(std::move(*file->copy).Encode());
     };
     for (int i = 0; i < slices && !checkpoint.done(); ++i) {
       Disturb(1);

@@ -1,0 +1,46 @@
+#include "server/row_copies.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace tandem::server {
+namespace {
+
+constexpr size_t kLine = 64;
+
+size_t RoundUp(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+}  // namespace
+
+RowCopies::RowCopies(size_t numbers, size_t floats, std::shared_ptr<CopyBlocks> blocks,
+                     size_t extra, CopyExtra copy_extra)
+    : numbers_(numbers),
+      store_floats_(floats),
+      floats_(floats + extra),
+      blocks_(std::move(blocks)),
+      copy_extra_(std::move(copy_extra)),
+      done_((numbers + 63) / 64) {
+  const size_t usable = CopyBlocks::kBytes - kLine - sizeof(uint64_t);  // the rest aligns
+  chunk_rows_ = std::max<size_t>(2, usable / (floats_ * sizeof(float) + sizeof(uint64_t)));
+  inverse_ = ~uint64_t{0} / chunk_rows_ + 1;
+}
+
+void RowCopies::AddChunk() {
+  TANDEM_CHECK(blocks_ != nullptr);
+  const size_t keys_at = RoundUp(chunk_rows_ * floats_ * sizeof(float), sizeof(uint64_t));
+  const size_t bytes = kLine + keys_at + chunk_rows_ * sizeof(uint64_t);
+  Chunk chunk;
+  if (bytes <= CopyBlocks::kBytes) {
+    chunk.memory = {blocks_->Take().release(), GiveBack{blocks_}};
+  } else {
+    chunk.memory = {new std::byte[bytes], GiveBack{nullptr}};
+  }
+  const auto address = reinterpret_cast<uintptr_t>(chunk.memory.get());
+  std::byte* const begin = chunk.memory.get() + (RoundUp(address, kLine) - address);
+  chunk.floats = reinterpret_cast<float*>(begin);
+  chunk.keys = reinterpret_cast<uint64_t*>(begin + keys_at);
+  chunks_.push_back(std::move(chunk));
+}
+
+}  // namespace tandem::server
