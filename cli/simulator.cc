@@ -192,7 +192,7 @@ class DiskFiles final : public sim::CheckpointFiles {
 template <typename Head, typename Record>
 absl::Status WriteRecords(const std::string& path, const std::vector<Record>& records) {
   server::RecordFile<Record, Head> file("records");
-  TANDEM_RETURN_IF_ERROR(file.Open(path, /*append=*/false));
+  TANDEM_RETURN_IF_ERROR(file.Open(path, /*keep=*/0));
   TANDEM_RETURN_IF_ERROR(file.Append(records));
   return file.Flush();
 }

@@ -552,6 +552,12 @@ RunRecord JobBook::Record(absl::Time now) const {
   for (const auto& [kind, bytes] : ServerBytes()) (*record.mutable_server_bytes())[kind] = bytes;
   record.set_evaluation_json(evaluation_json_);
   for (const auto& [name, last] : values_) *record.add_reported() = last;
+  *record.mutable_record_bytes() = before_.record_bytes();  // also of servers that are no more
+  for (const ShardReport& shard : shards_) {
+    if (shard.record_bytes() == 0) continue;
+    const std::string name = absl::StrCat("server-", shard.server(), "-shard-", shard.shard());
+    (*record.mutable_record_bytes())[name] = shard.record_bytes();
+  }
   return record;
 }
 

@@ -4,6 +4,7 @@
 #ifndef TANDEM_SERVER_RECORD_FILE_H_
 #define TANDEM_SERVER_RECORD_FILE_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
@@ -31,17 +32,21 @@ class RecordFile {
   RecordFile(const RecordFile&) = delete;
   RecordFile& operator=(const RecordFile&) = delete;
 
-  // `append`: keep the records that the file has. The last one is cut off if it is not whole,
-  // because the process that wrote it may have been killed.
-  absl::Status Open(const std::string& path, bool append) {
+  // Keeps at most the first `keep` bytes of the file, and appends to them; 0: the file begins anew.
+  // A last record that is not whole is cut off, because the process that wrote it may have been
+  // killed.
+  absl::Status Open(const std::string& path, uint64_t keep) {
     path_ = path;
     std::error_code error;
-    const uintmax_t bytes = std::filesystem::file_size(path, error);
-    append = append && !error && bytes >= sizeof(Head);
+    const uint64_t bytes = std::filesystem::file_size(path, error);
+    const bool append = keep > 0 && !error && bytes >= sizeof(Head);
+    bytes_ = sizeof(Head);
     if (append) {
       TANDEM_RETURN_IF_ERROR(CheckHead());
-      const uintmax_t of_records = bytes - sizeof(Head);
-      std::filesystem::resize_file(path, bytes - of_records % sizeof(Record), error);
+      const uint64_t kept = std::max<uint64_t>(std::min(bytes, keep), sizeof(Head));
+      bytes_ = kept - (kept - sizeof(Head)) % sizeof(Record);
+      std::filesystem::resize_file(path, bytes_, error);
+      if (error) return Error("cannot be cut");
     }
     file_ = std::fopen(path.c_str(), append ? "abe" : "wbe");
     if (file_ == nullptr) return Error("cannot be opened");
@@ -52,12 +57,15 @@ class RecordFile {
   absl::Status Append(absl::Span<const Record> records) {
     if (file_ == nullptr || records.empty()) return absl::OkStatus();
     const size_t written = std::fwrite(records.data(), sizeof(Record), records.size(), file_);
+    bytes_ += written * sizeof(Record);
     return written == records.size() ? absl::OkStatus() : Error("cannot be written: disk full?");
   }
   absl::Status Flush() {
     return file_ == nullptr || std::fflush(file_) == 0 ? absl::OkStatus()
                                                        : Error("cannot be written: disk full?");
   }
+  // The length of the file after Flush; 0 before Open.
+  uint64_t bytes() const { return bytes_; }
 
  private:
   absl::Status CheckHead() const {
@@ -77,6 +85,7 @@ class RecordFile {
   const std::string what_;
   std::string path_;
   std::FILE* file_ = nullptr;
+  uint64_t bytes_ = 0;
 };
 
 }  // namespace tandem::server

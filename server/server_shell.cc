@@ -3,6 +3,7 @@
 #include <atomic>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -230,7 +231,7 @@ class ShardThread {
         core_->FinishDelayed(&effects_);
         return done_(task.id, absl::OkStatus(), nullptr);
       case ShardTask::Kind::kReport:
-        return done_(task.id, FlushRecords(), std::make_shared<ShardReport>(core_->Report()));
+        return Report(task.id);
       case ShardTask::Kind::kForgetWorker:
         return done_(task.id, absl::OkStatus(),
                      std::make_shared<ShardReport>(core_->ForgetWorker(task.worker)));
@@ -274,7 +275,7 @@ class ShardThread {
       TANDEM_ASSIGN_OR_RETURN(
           core_, ShardCore::New(options_.plan, self, options_.member.incarnation, *transport_,
                                 std::move(turns)));
-      TANDEM_RETURN_IF_ERROR(OpenRecords(index, task.view->resume()));
+      TANDEM_RETURN_IF_ERROR(OpenRecords(index, *task.view));
     }
     if (checkpoint_ != nullptr && checkpoint_->copying.has_value()) {
       checkpoint_->copying->BeforeView(*task.map);
@@ -301,14 +302,32 @@ class ShardThread {
     return std::make_unique<Replay>(std::move(orders));
   }
 
-  absl::Status OpenRecords(int index, bool append) {
+  absl::Status OpenRecords(int index, const View& view) {
     const Staleness& wanted = options_.plan.job.staleness();
     if (options_.record_dir.empty()) return absl::OkStatus();
-    const std::string path =
-        absl::StrCat(options_.record_dir, "/server-", index, "-shard-", shard_);
-    if (wanted.record_updates()) TANDEM_RETURN_IF_ERROR(records_.Open(path + ".updates", append));
-    if (wanted.record_order()) TANDEM_RETURN_IF_ERROR(order_.Open(path + kOrderSuffix, append));
-    return absl::OkStatus();
+    constexpr uint64_t kAll = std::numeric_limits<uint64_t>::max();
+    const std::string name = absl::StrCat("server-", index, "-shard-", shard_);
+    const std::string path = absl::StrCat(options_.record_dir, "/", name);
+    if (wanted.record_updates()) {
+      uint64_t keep = 0;
+      if (view.resume()) {
+        TANDEM_ASSIGN_OR_RETURN(const RunRecord run, RunAtCheckpoint(view.init_from()));
+        // Without a length: an earlier version wrote the checkpoint.
+        const auto at = run.record_bytes().find(name);
+        keep = at == run.record_bytes().end() ? kAll : at->second;
+      }
+      TANDEM_RETURN_IF_ERROR(records_.Open(path + ".updates", keep));
+    }
+    if (!wanted.record_order()) return absl::OkStatus();
+    return order_.Open(path + kOrderSuffix, view.resume() ? kAll : 0);
+  }
+
+  static absl::StatusOr<RunRecord> RunAtCheckpoint(const std::string& checkpoint) {
+    TANDEM_ASSIGN_OR_RETURN(const CheckpointReader saved, CheckpointReader::Open(checkpoint));
+    TANDEM_ASSIGN_OR_RETURN(const std::string bytes, saved.ReadRecord());
+    RunRecord record;
+    if (record.ParseFromString(bytes)) return record;
+    return absl::DataLossError(absl::StrCat(checkpoint, ": a record that cannot be read"));
   }
 
   // Marks the checkpoint as soon as no range is on its way. The answer has the shard's counts at
@@ -316,8 +335,16 @@ class ShardThread {
   void MarkCheckpoint() {
     if (!checkpoint_->copying->MayMark()) return;
     checkpoint_->copying->Mark();
-    done_(checkpoint_->mark, absl::OkStatus(), std::make_shared<ShardReport>(core_->Report()));
+    Report(checkpoint_->mark);
     EndIfWritten();  // a shard without ranges
+  }
+
+  // Ends a task with the counts of the shard. They are those of the records in the file.
+  void Report(uint64_t task) {
+    const absl::Status flushed = FlushRecords();
+    auto report = std::make_shared<ShardReport>(core_->Report());
+    report->set_record_bytes(records_.bytes());
+    done_(task, flushed, std::move(report));
   }
 
   bool MayCheckpoint() const {

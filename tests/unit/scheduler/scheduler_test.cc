@@ -279,9 +279,13 @@ TEST(JobBookTest, ARunThatGoesOnCountsOn) {
   scheduler::JobBook first(plan);
   first.Start(At(0));
   report(&first, 600, 30);
-  ASSERT_TRUE(first.AddShardReport(ReportOf(0, 10, 3)).ok());
+  ShardReport with_records = ReportOf(0, 10, 3);
+  with_records.set_record_bytes(112);
+  ASSERT_TRUE(first.AddShardReport(with_records).ok());
   ASSERT_TRUE(first.AddShardReport(ReportOf(1, 10, 3)).ok());
   RunRecord record = first.Record(At(4));
+  EXPECT_EQ(record.record_bytes_size(), 1);
+  EXPECT_EQ(record.record_bytes().at("server-0-shard-0"), 112u);
   record.set_evaluation_json("{}");
   scheduler::JobBook second(plan, record);
   second.Start(At(100));
@@ -306,6 +310,7 @@ TEST(JobBookTest, ARunThatGoesOnCountsOn) {
   EXPECT_EQ(total.bytes.at("move"), 20u);
   EXPECT_EQ(total.updates_sent.at("emb"), 28u);
   EXPECT_EQ(total.in_flight_depth.count(), 8u);
+  EXPECT_EQ(second.Record(At(102)).record_bytes().at("server-0-shard-0"), 112u) << "it stays";
   // And again.
   EXPECT_EQ(scheduler::JobBook(plan, second.Record(At(102))).Total(At(0)).samples, 1320);
 }

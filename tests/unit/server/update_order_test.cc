@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -29,7 +30,7 @@ class UpdateOrderTest : public ::testing::Test {
   std::string Path(const std::string& name) const { return absl::StrCat(folder_, "/", name); }
   void Write(const std::string& name, const std::vector<OrderEntry>& entries) {
     OrderFile file("order of updates");
-    ASSERT_EQ(file.Open(Path(name), /*append=*/false), absl::OkStatus());
+    ASSERT_EQ(file.Open(Path(name), /*keep=*/0), absl::OkStatus());
     ASSERT_EQ(file.Append(entries), absl::OkStatus());
   }
   auto Read() const {
@@ -71,6 +72,38 @@ TEST_F(UpdateOrderTest, FilesOfAllShardsAreReadTogether) {
   const auto one = server::ReadOrder(folder_, 2, [](uint32_t range) { return range == 1; });
   ASSERT_TRUE(one.ok());
   EXPECT_EQ(one->size(), 1u);
+}
+
+// A run that resumes takes later steps again, so it must not keep their entries.
+TEST_F(UpdateOrderTest, AFileGoesOnBehindTheBytesThatItKeeps) {
+  const std::string path = Path("server-0-shard-0.order");
+  uint64_t mark = 0;
+  {
+    OrderFile file("order of updates");
+    EXPECT_EQ(file.bytes(), 0u);
+    ASSERT_EQ(file.Open(path, /*keep=*/0), absl::OkStatus());
+    ASSERT_EQ(file.Append(std::vector<OrderEntry>{Entry(0, 0, 0, 0)}), absl::OkStatus());
+    mark = file.bytes();
+    ASSERT_EQ(file.Append(std::vector<OrderEntry>{Entry(0, 0, 1, 1)}), absl::OkStatus());
+  }
+  fs::resize_file(path, fs::file_size(path) - 1);  // its writer was killed
+  {
+    OrderFile file("order of updates");
+    ASSERT_EQ(file.Open(path, mark), absl::OkStatus());
+    EXPECT_EQ(file.bytes(), mark);
+    ASSERT_EQ(file.Append(std::vector<OrderEntry>{Entry(0, 1, 0, 1)}), absl::OkStatus());
+    ASSERT_EQ(file.Flush(), absl::OkStatus());
+    EXPECT_EQ(file.bytes(), fs::file_size(path));
+  }
+  fs::resize_file(path, fs::file_size(path) + 7);  // an entry that is not whole
+  {
+    OrderFile file("order of updates");
+    ASSERT_EQ(file.Open(path, 100 * mark), absl::OkStatus());
+    EXPECT_EQ(file.bytes(), fs::file_size(path));
+  }
+  const auto all = Read();
+  ASSERT_TRUE(all.ok()) << all.status();
+  EXPECT_EQ(Workers(all->at(0)), (std::vector<int>{0, 1}));
 }
 
 TEST_F(UpdateOrderTest, OneLineSaysWhatIsWrong) {
