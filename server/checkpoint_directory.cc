@@ -439,9 +439,16 @@ absl::StatusOr<CheckpointReader> CheckpointReader::OpenNewest(const std::string&
                                                               uint64_t run, std::string* damaged) {
   std::vector<CheckpointReader> checkpoints;  // of the run, the newest first
   std::vector<std::string> wrong;
+  const std::string of_run = absl::StrFormat(".%016x", run);  // in the name of a folder
   for (const std::string& folder : CheckpointFoldersIn(model_folder)) {
     absl::StatusOr<CheckpointReader> saved = OpenFolder(folder);
-    if (!saved.ok()) {
+    // A manifest of another run makes the other files look wrong.
+    const absl::StatusOr<Manifest> manifest = ReadManifest(folder);
+    if (manifest.ok() && manifest->run != run &&
+        absl::StrContains(fs::path(folder).filename().string(), of_run)) {
+      wrong.push_back(absl::StrFormat("%s: is of run %016x, its folder of run %016x",
+                                      PathIn(folder, kManifest), manifest->run, run));
+    } else if (!saved.ok()) {
       wrong.emplace_back(saved.status().message());
     } else if (saved->manifest().run == run) {
       checkpoints.push_back(*std::move(saved));

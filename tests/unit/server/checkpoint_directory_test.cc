@@ -380,6 +380,15 @@ TEST_F(CheckpointDirectoryTest, TheNewestCheckpointsOfTheRunAreKept) {
   fs::resize_file(dense, 10);
   EXPECT_EQ(server::CheckpointReader::OpenNewest(folder_, 7, &damaged)->manifest().step, 30);
   EXPECT_THAT(damaged, HasSubstr("10 bytes"));
+  // And one with the manifest of another run.
+  Checkpoint(table, Head(7, 45, 3, 1));
+  const std::string manifest = server::CheckpointFolder(folder_, 7, 45, 0, 1) + "/MANIFEST";
+  server::Manifest foreign = server::CheckpointReader::Open(folder_)->manifest();
+  EXPECT_EQ(foreign.step, 45);
+  foreign.run = 6;
+  ASSERT_TRUE(WriteFileAtomically(manifest, server::EncodeManifest(foreign)).ok());
+  EXPECT_EQ(server::CheckpointReader::OpenNewest(folder_, 7, &damaged)->manifest().step, 30);
+  EXPECT_THAT(damaged, HasSubstr(manifest + ": is of run 0000000000000006"));
   EXPECT_TRUE(
       absl::IsNotFound(server::CheckpointReader::OpenNewest(folder_, 8, &damaged).status()));
 }
