@@ -1,20 +1,25 @@
+#!/usr/bin/python3
 """Disturbs running jobs and checks that they recover.
 
 Each case starts `tandem run`, disturbs its roles at random moments (kill -9, SIGSTOP, a cut link, a full disk), and checks
 how the run ends: it finishes, nothing is left behind, and, if the job is reproducible, its model has the bits of an
-undisturbed run. Prints a line for each run, and at the end the times from faults to the next step of all workers.
+undisturbed run. Prints a line for each case, with the times from faults to the next step of all workers.
 
-  punish.py --build build bits --runs 20                 # kill -9 of a worker, a server, the scheduler, and all three in turn
-  punish.py --build build faults --seconds 600 --every 30 --kinds kill,stop,link
-  punish.py --build build suspend --seconds 60           # all processes of a job sleep
-  punish.py --build build disk                           # the disk is full during checkpoints
-  punish.py --build build short                          # a small part of bits, suspend and disk (disk only as root)
+  punish.py --build build bits --runs 20                    # kill -9 of a worker, a server, the scheduler, and of the three
+  punish.py --build build bits --policies asp,ssp,delay,gba,hybrid
+  punish.py --build build place --policies asp,ssp          # workers are replaced; each update counts once (records.py)
+  punish.py --build build faults --every 5 --count 300      # kill -9 of any role every 5 s
+  punish.py --build build faults --every 30 --seconds 600 --kinds kill,stop,link --apart
+  punish.py --build build checkpoints --kills 200           # kill -9 in the middle of checkpoints; damaged files
+  punish.py --build build suspend --seconds 60              # all processes of a job sleep
+  punish.py --build build disk                              # the disk is full during checkpoints
+  punish.py --build build straggler --pairs 10              # the price of checkpoints beside a slow worker, under ASP
+  punish.py --build build short                             # a small part of bits, place, checkpoints and suspend
 
---seed chooses the moments. Cutting links and filling a disk need root.
+--seed chooses the moments. Cutting links needs root; disk needs `unshare --mount`. After a failure the folder of the runs
+is left, and the last line names it.
 """
 import argparse
-import dataclasses
-import json
 import os
 import pathlib
 import random
@@ -24,365 +29,281 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
-LIMIT = 600  # seconds for any wait; a run that passes needs a small part of it
+import checkpoints
+import records
+from runs import BATCH, ENDLESS, POLICIES, Lab, Punisher, check_counts
 
-JOB = """
-name: "punished"
-seed: 7
-reproducible: true
-cluster {{ workers: 3 servers: 3 max_restarts: 1000 }}
-data {{ format: CRITEO train: "{data}/train.tsv" test: "{data}/test.tsv" }}
-table {{ name: "ids" dim: 8 optimizer {{ kind: ADAGRAD learning_rate: 0.05 }} expected_rows: 20000 }}
-policy {{ kind: BSP }}
-dense {{ optimizer {{ kind: ADAM learning_rate: 0.002 }} }}
-model {{ dlrm {{ bottom: [16, 8] top: [16, 8] }} }}
-train {{ batch_size: 32 epochs: 100000 max_steps: {steps} }}
-limits {{ report_interval_seconds: 0.1 }}
-checkpoint {{ every_seconds: {period} }}
-"""
-
-# Policies that must survive: changes of the job, and whether its bits are known.
-POLICIES = {
-    "bsp": ([], True),
-    "asp": (["reproducible=false", "policy={kind: ASP}"], False),
-    "ssp": (["reproducible=false", "policy={kind: SSP bound: 4}"], False),
-    "delay": (["policy={kind: FIXED_DELAY delay: 4}"], True),
-    "gba": (["reproducible=false", "policy={kind: GBA}"], False),
-    "hybrid": (["reproducible=false", "policy={kind: ASP}", "dense.policy={kind: BSP}"], False),
-}
+SKIPPED = 77  # exit code: this machine cannot do it
+SIZES = {"checkpoints": 2, "short": 2}  # of runs; 3 otherwise
 
 
-@dataclasses.dataclass
-class Fault:
-    """A disturbance and what it has cost. seconds: until all workers had finished a step again."""
-    kind: str
-    role: str
-    seconds: float = -1
-    again: int = 0
+def spread(values, unit=""):
+    return f"{statistics.median(values):.2f}{unit} (median), {max(values):.2f}{unit} (worst)"
 
 
-class Run:
-    """`tandem run` with its roles."""
-
-    def __init__(self, folder, job, name, settings, flags=()):
-        self.out = folder / name
-        self.tandem = ARGUMENTS.build / "bin" / "tandem"
-        command = [self.tandem, "run", job, "--out", self.out, *flags]
-        for setting in settings:
-            command += ["--set", setting]
-        self.output = folder / (name + ".txt")
-        with open(self.output, "wb") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
-        self._read = 0
-        self.metrics = []
-
-    def roles(self):
-        """The processes of the run, by name."""
-        found = {}
-        for entry in os.listdir("/proc"):
-            if not entry.isdigit():
-                continue
-            try:
-                stat = pathlib.Path("/proc", entry, "stat").read_text()
-                words = pathlib.Path("/proc", entry, "cmdline").read_bytes().decode().split("\0")
-            except OSError:
-                continue
-            parent = int(stat.rsplit(")", 1)[1].split()[1])
-            if parent != self.process.pid or stat.rsplit(")", 1)[1].split()[0] == "Z":
-                continue
-            name = os.path.basename(words[0]).replace("tandem-", "")
-            if "--index" in words:
-                name += "-" + words[words.index("--index") + 1]
-            found[name] = int(entry)
-        return found
-
-    def events(self, kind):
-        """The events of that kind in metrics.jsonl so far."""
-        path = self.out / "metrics.jsonl"
-        if path.exists():
-            if path.stat().st_size < self._read:  # the run has begun again without a checkpoint
-                self._read, self.metrics = 0, []
-            with open(path, "rb") as file:
-                file.seek(self._read)
-                text = file.read()
-            whole = text[:text.rfind(b"\n") + 1]
-            self._read += len(whole)
-            for line in whole.splitlines():
-                try:
-                    self.metrics.append(json.loads(line))
-                except ValueError:
-                    pass  # the last line of a process that was killed
-        return [event for event in self.metrics if event.get("event") == kind]
-
-    def wait(self, what, truth, limit=LIMIT):
-        end = time.monotonic() + limit
-        while True:
-            found = truth()
-            if found:
-                return found
-            if self.process.poll() is not None or time.monotonic() > end:
-                raise AssertionError(f"{what} did not happen; the run said:\n{self.text()}")
-            time.sleep(0.02)
-
-    def text(self):
-        return self.output.read_text(errors="replace")
-
-    def step(self):
-        progress = self.events("progress")
-        return progress[-1].get("min_step", 0) if progress else 0
-
-    def finish(self):
-        """Waits for a good end, and returns the summary."""
-        try:
-            code = self.process.wait(LIMIT)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-            raise AssertionError(f"the run has not ended:\n{self.text()}") from None
-        if code != 0:
-            raise AssertionError(f"the run ended with {code}:\n{self.text()}")
-        if self.roles():
-            raise AssertionError(f"left behind: {self.roles()}")
-        return json.loads((self.out / "summary.json").read_text())
-
-    def model(self):
-        """The bits of the model: the exported arrays."""
-        to = self.out / "export"
-        subprocess.run([self.tandem, "export", self.out / "model", "--to", to, "--format", "npz"], check=True,
-                       stdout=subprocess.DEVNULL, env=dict(os.environ, TANDEM_PYTHON=sys.executable))
-        import numpy  # pylint: disable=import-outside-toplevel
-        bits = {}
-        for file in sorted(to.glob("*.npz")):
-            with numpy.load(file) as arrays:
-                for key in arrays:
-                    bits[file.name, key] = arrays[key].tobytes()
-        if not bits:
-            raise AssertionError(f"{to}: no arrays")
-        return bits
-
-    def end(self):
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
+# ---- bits -------------------------------------------------------------------------------------
 
 
-def in_network_of(pid, *command):
-    subprocess.run(["nsenter", "-t", str(pid), "-n", *command], check=True)
+def start_seconds(lab, job, settings, starts):
+    """From `tandem run` to the first step of all workers, of undisturbed runs."""
+    seconds = []
+    for i in range(starts):
+        run = lab.run(f"start-{i}", job, settings)
+        run.wait("a step", lambda run=run: run.step() > 0)
+        seconds.append(time.monotonic() - run.began)
+        run.end()
+        shutil.rmtree(run.out)
+    return seconds
 
 
-class Punisher:
-    """Disturbs a run, and measures how long it takes to recover."""
-
-    def __init__(self, run, seed):
-        self.run, self.random, self.faults = run, random.Random(seed), []
-
-    def disturb(self, kind, role=None):
-        roles = self.run.wait("all roles running", lambda: (found := self.run.roles()) and
-                              "scheduler" in found and found)
-        role = role or self.random.choice(sorted(roles))
-        if role not in roles:
-            roles = self.run.wait(role, lambda: role in (found := self.run.roles()) and found)
-        pid, before, fault = roles[role], len(self.run.events("recovered")), Fault(kind, role)
-        begin = time.monotonic()
-        if kind == "kill":
-            os.kill(pid, signal.SIGKILL)
-        elif kind == "stop":  # for longer than any patience; the run must end it
-            os.kill(pid, signal.SIGSTOP)
-        elif kind == "link":
-            in_network_of(pid, "ip", "link", "set", "eth0", "down")
-        self.faults.append(fault)
-        try:
-            self.run.wait("recovery after " + kind + " of " + role,
-                          lambda: len(self.run.events("recovered")) > before)
-        finally:
-            if kind == "link":  # the namespace outlives the process
-                self.mend(pid)
-        fault.seconds = time.monotonic() - begin
-        return fault
-
-    def mend(self, pid):
-        for other in [pid, *self.run.roles().values()]:
-            try:
-                in_network_of(other, "ip", "link", "set", "eth0", "up")
-            except subprocess.CalledProcessError:
-                continue
-
-
-def report(title, faults):
-    by_kind = {}
-    for fault in faults:
-        by_kind.setdefault(fault.kind, []).append(fault.seconds)
-    for kind, seconds in sorted(by_kind.items()):
-        print(f"{title}: {len(seconds)} x {kind}: training again after {statistics.median(seconds):.1f} s (median), "
-              f"{max(seconds):.1f} s (worst)", flush=True)
-
-
-def write_job(folder, steps, period):
-    data = folder / "data"
-    data.mkdir(exist_ok=True)
-    if not (data / "train.tsv").exists():
-        subprocess.run([ARGUMENTS.build / "bin" / "tandem", "datagen", "--out", data, "--train-rows", "6000", "--test-rows",
-                        "200", "--seed", "3"], check=True, stdout=subprocess.DEVNULL)
-    job = folder / "job.textproto"
-    job.write_text(JOB.format(data=data, steps=steps, period=period))
-    return job
-
-
-def check_counts(summary):
-    """Updates that arrived = applied (alone or folded with others) + dropped, for each table."""
-    for name, table in summary["tables"].items():
-        updates = table["updates"]
-        if updates["arrived"] == 0 or updates["arrived"] != updates["applied"] + updates["dropped"]:
-            raise AssertionError(f"table {name}: {updates} do not add up")
-
-
-def bits(folder, runs, steps, period, policy="bsp", victims=("worker", "server", "scheduler", "all")):
-    """kill -9 of a worker, of a server, of the scheduler, and of the three one after the other."""
-    job = write_job(folder, steps, period)
+def bits(lab, runs, steps, period, policy="bsp", victims=("worker", "server", "scheduler", "all"), starts=5, slow=(),
+         recorded=False):
+    """kill -9 of a worker, of a server, of the scheduler, and of the three one after the other. slow: settings that may
+    differ from those of the undisturbed run. recorded: the records of updates are checked, too."""
+    job = lab.job(steps, period, rows=60_000)  # epochs are long: workers at a barrier are not replaced
     settings, known = POLICIES[policy]
-    begin = time.monotonic()
-    whole = Run(folder, job, policy + "-whole", settings)
-    whole.finish()
-    seconds = time.monotonic() - begin
+    if recorded:
+        settings = [*settings, "staleness.record_updates=true", "cluster.ranges_per_shard=2"]
+    if starts:
+        seconds = start_seconds(lab, job, settings, starts)
+        print(f"{policy}: from the start of a run to the first step: {spread(seconds, ' s')}", flush=True)
+    whole = lab.run(policy + "-whole", job, settings)
+    undisturbed = whole.finish()
     expected = whole.model() if known else None
-    print(f"{policy}: undisturbed: {steps} steps in {seconds:.1f} s", flush=True)
+    print(f"{policy}: undisturbed: {steps} steps in {undisturbed['seconds']:.1f} s", flush=True)
     for victim in victims:
-        faults, again = [], []
+        all_faults, again = [], []
         for i in range(runs):
-            run = Run(folder, job, f"{policy}-{victim}-{i}", settings)
-            punisher = Punisher(run, ARGUMENTS.seed * 1000 + i)
-            try:
-                names = ["worker", "server", "scheduler"] if victim == "all" else [victim]
-                for number, name in enumerate(names):
-                    role = name if name == "scheduler" else f"{name}-{punisher.random.randrange(3)}"
-                    # Inside the part of the run in which the kill of this number may come.
-                    share = (number + punisher.random.uniform(0.1, 0.8)) / len(names)
-                    run.wait("a step", lambda share=share: run.step() >= share * 0.9 * steps)
-                    punisher.disturb("kill", role)
-                summary = run.finish()
-            finally:
-                run.end()
+            run = lab.run(f"{policy}-{victim}-{i}", job, [*settings, *slow])
+            punisher = Punisher(run, lab.seed * 1000 + i)
+            names = ["worker", "server", "scheduler"] if victim == "all" else [victim]
+            for number, name in enumerate(names):
+                role = name if name == "scheduler" else f"{name}-{punisher.random.randrange(lab.size)}"
+                # Inside the part of the run in which the kill of this number may come.
+                share = (number + punisher.random.uniform(0.1, 0.8)) / len(names)
+                run.wait("a step", lambda share=share, run=run: run.step() >= share * 0.9 * steps)
+                punisher.disturb("kill", role)
+            summary = run.finish()
             check_counts(summary)
             if len(summary["restarts"]) != len(names):
-                raise AssertionError(f"restarts: {summary['restarts']}")
+                raise AssertionError(f"{run.out}: restarts: {summary['restarts']}")
+            if summary["samples"] != undisturbed["samples"]:
+                raise AssertionError(f"{run.out}: {summary['samples']} samples, undisturbed {undisturbed['samples']}")
+            if recorded:
+                records.check(records.Run(run.out))
             if known and run.model() != expected:
-                raise AssertionError(f"{run.out}: other bits than undisturbed, --seed {ARGUMENTS.seed}")
+                raise AssertionError(f"{run.out}: other bits than undisturbed")
             again += [restart["steps_again"] for restart in summary["restarts"]]
-            faults += punisher.faults
+            all_faults += punisher.faults
             shutil.rmtree(run.out)
         print(f"{policy}: kill -9 of {victim}: {runs} runs, {'the same bits' if known else 'all ended well'}; steps done "
               f"again: {statistics.median(again):.0f} (median), {max(again)} (worst)")
-        report(f"{policy}: {victim}", faults)
+        report(f"{policy}: {victim}", all_faults)
 
 
-def faults(folder, seconds, every, kinds, period, policy="bsp"):
-    """A fault of a random kind at a random role every so many seconds, for so many seconds."""
-    links = "link" in kinds
-    flags = ["--link-bytes-per-second", "1.25e9"] if links else []
-    job = write_job(folder, 100_000_000, period)
+def report(title, all_faults):
+    """A line for each kind of fault and of answer."""
+    by_kind = {}
+    for fault in all_faults:
+        by_kind.setdefault((fault.kind, fault.answer), []).append(fault.seconds)
+    for (kind, answer), seconds in sorted(by_kind.items()):
+        print(f"{title}: {len(seconds)} x {kind}, {answer}: training again after {spread(seconds, ' s')}", flush=True)
+
+
+# ---- place ------------------------------------------------------------------------------------
+
+
+def place(lab, policy, kills, forgeries):
+    """kill -9 of workers, rank 0 among them, in a job with dense parameters on servers. Each is replaced, and each
+    (worker, step, range) is applied once. forgeries: tries to deceive the checker of the records."""
+    # No epoch ends and no checkpoint is made before the last kill: workers at a barrier are not replaced.
+    job = lab.job(ENDLESS, 10_000, rows=50_000 + 30_000 * kills)
+    run = lab.run("place-" + policy, job, [*POLICIES[policy][0], "staleness.record_updates=true", "cluster.ranges_per_shard=2",
+                                           "fault_injection.slow_workers={mean_seconds: 0.05}"])
+    punisher = Punisher(run, lab.seed)
+    ranks = [i % lab.size for i in range(kills)]
+    punisher.random.shuffle(ranks)
+    for rank in ranks:
+        step = run.step() + punisher.random.randrange(5, 30)
+        run.wait("steps", lambda step=step: run.step() >= step)
+        # A server sleeps meanwhile. So it lacks pushes of the worker that the others have.
+        server = run.role(f"server-{punisher.random.randrange(lab.size)}")
+        os.kill(server, signal.SIGSTOP)
+        time.sleep(punisher.random.uniform(0, 0.1))
+        waker = threading.Timer(0.1, os.kill, (server, signal.SIGCONT))
+        waker.start()
+        punisher.disturb("kill", f"worker-{rank}")
+        waker.join()
+    step = run.step()
+    run.wait("steps", lambda: run.step() > step + 5)
+    summary = run.stop()
+    replaced = [restart.get("replaced") for restart in summary["restarts"]]
+    if "resumed" in summary or replaced != [f"worker {rank}" for rank in ranks]:
+        raise AssertionError(f"{run.out}: workers {ranks} were killed, restarts: {summary['restarts']}")
+    steps = sum(worker["steps"] for worker in summary["by_worker"])
+    if summary["samples"] != steps * BATCH:
+        raise AssertionError(f"{run.out}: {summary['samples']} samples, expected {BATCH} in each of {steps} steps")
+    recorded = records.Run(run.out)
+    count = records.check(recorded)
+    found = sum(records.forge(recorded, lab.seed * 1000 + i) for i in range(forgeries))
+    again = [restart["steps_again"] for restart in summary["restarts"]]
+    print(f"place {policy}: {kills} workers were killed and replaced; {count} records, each update once: sent "
+          f"{summary['updates']['sent']} = applied + merged + dropped; {found} forgeries found; steps done again: "
+          f"{statistics.median(again):.0f} (median), {max(again)} (worst)")
+    report("place " + policy, punisher.faults)
+
+
+# ---- faults -----------------------------------------------------------------------------------
+
+
+def goodput(lab, policy, period, seconds, every, count, kinds):
+    """A fault of one of the kinds at a random role every so many seconds, for so many seconds or faults."""
+    flags = ["--link-bytes-per-second", "1.25e9"] if "link" in kinds else []
+    job = lab.job(ENDLESS, period)
     settings = POLICIES[policy][0]
+    name = "-".join(kinds)
     # The speed without faults, on the same machine in the same minute.
-    run = Run(folder, job, "calm", settings, flags)
-    try:
-        run.wait("a step", lambda: run.step() > 0)
-        first, begin = run.step(), time.monotonic()
-        time.sleep(min(20, seconds / 5))
-        speed = (run.step() - first) / (time.monotonic() - begin)
-    finally:
-        run.end()
-    run = Run(folder, job, "faults", settings, flags)
-    punisher = Punisher(run, ARGUMENTS.seed)
-    try:
-        run.wait("a step", lambda: run.step() > 0)
-        first, begin = run.step(), time.monotonic()
-        due = begin + every
-        while time.monotonic() < begin + seconds:
-            time.sleep(max(0, due - time.monotonic()))
-            due = max(due + every, time.monotonic())
-            punisher.disturb(punisher.random.choice(kinds))
-        done, took = run.step() - first, time.monotonic() - begin
-        run.process.send_signal(signal.SIGTERM)
-        run.process.wait(LIMIT)
-        summary = json.loads((run.out / "summary.json").read_text())
-    finally:
-        run.end()
+    run = lab.run(name + "-calm", job, settings, flags)
+    run.wait("a step", lambda: run.step() > 0)
+    first, begin = run.step(), time.monotonic()
+    time.sleep(min(20, seconds / 5))
+    speed = (run.step() - first) / (time.monotonic() - begin)
+    run.end()
+    faulty = lab.run(name, job, settings, flags)
+    punisher = Punisher(faulty, lab.seed)
+    faulty.wait("a step", lambda: faulty.step() > 0)
+    first, begin = faulty.step(), time.monotonic()
+    due = begin + every
+    while len(punisher.faults) < count if count else time.monotonic() < begin + seconds:
+        time.sleep(max(0, due - time.monotonic()))
+        due = max(due + every, time.monotonic())
+        punisher.disturb(punisher.random.choice(kinds))
+    done, took = faulty.step() - first, time.monotonic() - begin
+    summary = faulty.stop()
     check_counts(summary)
-    if len(summary["restarts"]) < len(punisher.faults):
-        raise AssertionError(f"{len(punisher.faults)} faults, restarts: {summary['restarts']}")
-    print(f"faults: {len(punisher.faults)} in {took:.0f} s; {done / took:.1f} steps/s, {speed:.1f} without faults: goodput "
-          f"{done / took / speed:.2f}; {(took - done / speed) * 3 / len(punisher.faults):.1f} replica-seconds lost a fault")
-    report("faults", punisher.faults)
+    faults = punisher.faults
+    if len(summary["restarts"]) < len(faults):
+        raise AssertionError(f"{len(faults)} faults, restarts: {summary['restarts']}")
+    again = [restart["steps_again"] for restart in summary["restarts"]]
+    print(f"faults {name}: {len(faults)} in {took:.0f} s, the run went on after each; {done / took:.1f} steps/s, {speed:.1f} "
+          f"without faults: goodput {done / took / speed:.2f}; {(took - done / speed) * lab.size / len(faults):.1f} "
+          f"replica-seconds lost a fault; steps done again: {statistics.median(again):.0f} (median), {max(again)} (worst)")
+    report("faults " + name, faults)
 
 
-def suspend(folder, seconds):
+# ---- suspend, disk ----------------------------------------------------------------------------
+
+
+def suspend(run, seconds):
     """All processes of a job sleep, and wake together."""
-    job = write_job(folder, 100_000_000, 5)
-    run = Run(folder, job, "suspended", [])
-    try:
-        run.wait("a step", lambda: run.step() > 0)
-        pids = [run.process.pid, *run.roles().values()]
-        for pid in pids:
-            os.kill(pid, signal.SIGSTOP)
-        step = run.step()
-        time.sleep(seconds)
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
-        run.wait("a step after the sleep", lambda: run.step() > step + 10, 60)
-        if run.events("recovered"):
-            raise AssertionError("the run was restarted:\n" + run.text())
-        if pids != [run.process.pid, *run.roles().values()]:
-            raise AssertionError("other processes run:\n" + run.text())
-        run.process.send_signal(signal.SIGTERM)
-        run.process.wait(LIMIT)
-    finally:
-        run.end()
-    print(f"suspend: all processes slept {seconds} s, and the run went on")
+    run.wait("a step", lambda: run.step() > 0)
+    pids = [run.process.pid, *run.roles().values()]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    step = run.step()
+    time.sleep(seconds)
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
+    run.wait("a step after the sleep", lambda: run.step() > step + 10)
+    if pids != [run.process.pid, *run.roles().values()] or run.events("recovered"):
+        raise AssertionError("processes were started again:\n" + run.text())
+    print(f"suspend: all processes slept {seconds} s, and the run went on", flush=True)
 
 
-def disk(folder):
+def disk(lab):
     """The disk is full for a while: checkpoints fail and are said, training goes on."""
-    mount = folder / "disk"
+    mount = lab.folder / "disk"
     mount.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tandem-chaos", mount], check=True)
-    run = None
+    run = lab.run("disk/full", lab.job(ENDLESS, 1))
+    run.wait("two checkpoints", lambda: len(run.events("saved")) >= 2)
+    latest = run.out / "model" / "LATEST"
+    with open(mount / "filler", "wb", buffering=0) as filler:
+        run.wait("a message of the full disk", lambda: fill(filler) and "training continues" in run.text())
+    before, step = latest.read_text(), run.step()
+    (mount / "filler").unlink()
+    run.wait("steps", lambda: run.step() > step + 20)
+    run.wait("a checkpoint after it", lambda: latest.read_text() != before)
+    if "restarts" in run.stop():
+        raise AssertionError("the run was restarted:\n" + run.text())
+    print("disk: a full disk was said, training went on, and a later checkpoint was made", flush=True)
+
+
+def fill(file):
+    """Takes what is free, also what a removed checkpoint has freed."""
     try:
-        run = Run(mount, write_job(folder, 100_000_000, 1), "full", [])
-        run.wait("a checkpoint", lambda: len(run.events("saved")) >= 2)
-        before = (run.out / "model" / "LATEST").read_text()
-        with open(mount / "filler", "wb") as filler:
-            try:
-                while True:
-                    filler.write(b"x" * 65536)
-                    filler.flush()
-            except OSError:
-                pass
-        run.wait("a message of the full disk", lambda: "training continues" in run.text())
-        step = run.step()
-        (mount / "filler").unlink()
-        run.wait("steps", lambda: run.step() > step + 20)
-        run.wait("a checkpoint after it", lambda: (run.out / "model" / "LATEST").read_text() != before)
-        if run.events("recovered"):
-            raise AssertionError("the run was restarted:\n" + run.text())
-        run.process.send_signal(signal.SIGTERM)
-        run.process.wait(LIMIT)
-    finally:
-        if run is not None:
-            run.end()
-        subprocess.run(["umount", "-l", mount], check=True)
-    print("disk: a full disk was said, training went on, and a later checkpoint was made")
+        while True:
+            file.write(b"x" * 65536)
+    except OSError:
+        return True
 
 
-def short(folder):
-    """A small part of bits, suspend and disk."""
-    bits(folder, 1, 400, 1, victims=("all",))
-    suspend(folder, 12)
-    if os.geteuid() == 0:
-        disk(folder)
+def with_mounts_of_its_own():
+    """Starts this program again where a mount is nobody else's, and ends with it."""
+    inside = "TANDEM_PUNISH_MOUNTS"
+    if inside in os.environ:
+        return
+    unshare = ["unshare", "--map-root-user", "--mount"]
+    if shutil.which("unshare") is None or subprocess.run([*unshare, "true"], check=False, capture_output=True).returncode != 0:
+        print("skipped: a full disk needs `unshare --mount`, which this machine does not allow")
+        sys.exit(SKIPPED)
+    os.execvpe(unshare[0], [*unshare, sys.executable, *sys.argv], dict(os.environ, **{inside: "1"}))
 
 
-def main():
+# ---- straggler --------------------------------------------------------------------------------
+
+
+def interval(values, rng):
+    """The mean, and the interval that has 95 % of the means of 10,000 resamples."""
+    means = sorted(statistics.fmean(rng.choices(values, k=len(values))) for _ in range(10_000))
+    return f"{statistics.fmean(values):.3f} (95 % from {means[250]:.3f} to {means[-251]:.3f})"
+
+
+def straggler(lab, pairs, seconds, period):
+    """One worker is four times as slow, under ASP: with checkpoints and without, in turns."""
+    slow = "fault_injection.slow_workers=[{mean_seconds: 0.01}, {worker: 2 mean_seconds: 0.04}]"
+    job, rng = lab.job(ENDLESS, period), random.Random(lab.seed)
+    speeds, staleness, made = {True: [], False: []}, {True: [], False: []}, 0
+    for pair in range(pairs):
+        for with_checkpoints in (True, False) if pair % 2 else (False, True):
+            run = lab.run(f"straggler-{pair}-{with_checkpoints}", job, [*POLICIES["asp"][0], slow],
+                          [] if with_checkpoints else ["--no-checkpoint"])
+            run.wait("a step", lambda run=run: run.step() > 0)
+            time.sleep(seconds)
+            progress = list(run.events("progress"))
+            summary = run.stop()
+            # Behind the first second, in which workers start, and before the last checkpoint.
+            first, last = next(event for event in progress if event["seconds"] >= 1), progress[-1]
+            speeds[with_checkpoints].append((last["samples"] - first["samples"]) / (last["seconds"] - first["seconds"]))
+            staleness[with_checkpoints].append(summary["staleness"]["ids"]["version_staleness"]["mean"])
+            made += len(run.events("saved"))
+            shutil.rmtree(run.out)
+        print(f"straggler: pair {pair + 1}: samples/s {speeds[True][-1]:.0f} with checkpoints, {speeds[False][-1]:.0f} "
+              f"without; mean staleness {staleness[True][-1]:.3f} and {staleness[False][-1]:.3f}", flush=True)
+    for title, measured in (("samples/s", speeds), ("mean staleness of ids", staleness)):
+        ratios = [a / b for a, b in zip(measured[True], measured[False])]
+        print(f"straggler: {title}: with a checkpoint every {period} s ({made} of them) {interval(measured[True], rng)}, "
+              f"without {interval(measured[False], rng)}; with / without, by pairs: {interval(ratios, rng)}")
+
+
+# ---- the program ------------------------------------------------------------------------------
+
+
+def short(lab):
+    """A small part of bits, place, suspend and checkpoints. Steps take their time, so that no run ends too soon."""
+    bits(lab, 1, 300, 0.5, victims=("all",), starts=0, slow=["fault_injection.slow_workers={mean_seconds: 0.01}"])
+    place(lab, "ssp", 1, forgeries=2)
+    run, job = checkpoints.start(lab)
+    suspend(run, 3)
+    run = checkpoints.kills(lab, run, job, 1)
+    run.stop()
+    checkpoints.damaged(lab, run, job, [], lab.folder / "bsp-whole", 6)
+
+
+def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=pathlib.Path, required=True)
     parser.add_argument("--seed", type=int, default=1)
@@ -390,37 +311,83 @@ def main():
     command = commands.add_parser("bits")
     command.add_argument("--runs", type=int, default=20)
     command.add_argument("--steps", type=int, default=2000)
-    command.add_argument("--period", type=float, default=2)
-    command.add_argument("--policies", default="bsp")
+    command.add_argument("--period", type=float, default=2, help="seconds between checkpoints")
+    command.add_argument("--policies", default="bsp", help="of " + ",".join(POLICIES))
+    command.add_argument("--records", action="store_true", help="check the records of updates, too")
+    command = commands.add_parser("place")
+    command.add_argument("--kills", type=int, default=12)
+    command.add_argument("--policies", default="asp,ssp")
+    command.add_argument("--forgeries", type=int, default=1, help="rounds of forged records that the checker must find")
     command = commands.add_parser("faults")
     command.add_argument("--seconds", type=float, default=600)
+    command.add_argument("--count", type=int, default=0, help="of faults, instead of --seconds")
     command.add_argument("--every", type=float, default=30)
-    command.add_argument("--period", type=float, default=5)
-    command.add_argument("--kinds", default="kill")
+    command.add_argument("--period", type=float, default=2, help="seconds between checkpoints")
+    command.add_argument("--kinds", default="kill", help="of kill,stop,link")
+    command.add_argument("--apart", action="store_true", help="a run for each kind")
     command.add_argument("--policy", default="bsp")
+    command = commands.add_parser("checkpoints")
+    command.add_argument("--kills", type=int, default=200)
+    command.add_argument("--damages", type=int, default=1000, help="at most, of single files")
     command = commands.add_parser("suspend")
     command.add_argument("--seconds", type=float, default=60)
     commands.add_parser("disk")
+    command = commands.add_parser("straggler")
+    command.add_argument("--pairs", type=int, default=10)
+    command.add_argument("--seconds", type=float, default=20, help="of each run")
+    command.add_argument("--period", type=float, default=2, help="seconds between checkpoints")
     commands.add_parser("short")
-    global ARGUMENTS  # pylint: disable=global-statement
-    ARGUMENTS = parser.parse_args()
-    ARGUMENTS.build = ARGUMENTS.build.resolve()
-    with tempfile.TemporaryDirectory(prefix="tandem-punish-") as name:
-        folder, given = pathlib.Path(name), ARGUMENTS
-        try:
-            if given.command == "bits":
-                for policy in given.policies.split(","):
-                    bits(folder, given.runs, given.steps, given.period, policy)
-            elif given.command == "faults":
-                faults(folder, given.seconds, given.every, given.kinds.split(","), given.period, given.policy)
-            elif given.command == "suspend":
-                suspend(folder, given.seconds)
-            elif given.command == "disk":
-                disk(folder)
-            else:
-                short(folder)
-        except AssertionError as error:
-            sys.exit(f"FAILED (--seed {given.seed}): {error}")
+    return parser.parse_args()
+
+
+def punish(lab, given):
+    if given.command == "bits":
+        for policy in given.policies.split(","):
+            bits(lab, given.runs, given.steps, given.period, policy, recorded=given.records)
+    elif given.command == "place":
+        for policy in given.policies.split(","):
+            place(lab, policy, given.kills, given.forgeries)
+    elif given.command == "faults":
+        kinds = given.kinds.split(",")
+        for together in [[kind] for kind in kinds] if given.apart else [kinds]:
+            goodput(lab, given.policy, given.period, given.seconds, given.every, given.count, together)
+    elif given.command == "checkpoints":
+        checkpoints.punish(lab, given.kills, given.damages)
+    elif given.command == "suspend":
+        run = lab.run("suspended", lab.job(ENDLESS, 5))
+        suspend(run, given.seconds)
+        run.stop()
+    elif given.command == "straggler":
+        straggler(lab, given.pairs, given.seconds, given.period)
+    else:
+        {"disk": disk, "short": short}[given.command](lab)
+
+
+def main():
+    given = parse()
+    if given.command == "disk":
+        with_mounts_of_its_own()
+    try:
+        import numpy  # pylint: disable=import-outside-toplevel,unused-import
+    except ImportError:
+        print("skipped: models are compared with numpy, which this Python lacks")
+        sys.exit(SKIPPED)
+    for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C
+        signal.signal(number, signal.default_int_handler)
+    lab = Lab(tempfile.mkdtemp(prefix="tandem-punish-"), given.build.resolve(), given.seed, SIZES.get(given.command, 3))
+    keep = False
+    try:
+        punish(lab, given)
+    except AssertionError as error:
+        keep = given.command != "disk"  # its disk goes with this process
+        sys.exit(f"FAILED (--seed {given.seed}): {error}\nleft in {lab.folder}" if keep else f"FAILED: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        lab.close()
+        if not keep:
+            shutil.rmtree(lab.folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

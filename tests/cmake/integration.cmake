@@ -99,6 +99,13 @@ if(TANDEM_TORCH)
     COMMAND python3 ${CMAKE_SOURCE_DIR}/tests/integration/observe_test.py ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR})
   set_tests_properties(observe_test PROPERTIES LABELS integration TIMEOUT 600 ENVIRONMENT TANDEM_SAMPLED=3)
   set_property(GLOBAL APPEND PROPERTY TANDEM_SAMPLED "1/3 of observe_test")
+  # Kills, stops and full disks; tests/chaos/punish.py has longer ones.
+  add_test(NAME punish_test
+    COMMAND /usr/bin/python3 ${CMAKE_SOURCE_DIR}/tests/chaos/punish.py --build ${CMAKE_BINARY_DIR} short)
+  add_test(NAME punish_disk_test
+    COMMAND /usr/bin/python3 ${CMAKE_SOURCE_DIR}/tests/chaos/punish.py --build ${CMAKE_BINARY_DIR} disk)
+  set_tests_properties(punish_test punish_disk_test PROPERTIES LABELS integration TIMEOUT 600 SKIP_RETURN_CODE 77)
+  set_tests_properties(punish_test PROPERTIES COST 100)
   add_test(NAME results_test
     COMMAND python3 ${CMAKE_SOURCE_DIR}/tests/integration/results_test.py ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR})
   set_tests_properties(results_test PROPERTIES LABELS integration TIMEOUT 300)
