@@ -11,8 +11,6 @@
 #include "base/check.h"
 #include "base/hash.h"
 #include "base/status_macros.h"
-// The state of a checksum that is computed piece by piece.
-#define XXH_STATIC_LINKING_ONLY
 #include "xxhash.h"
 
 namespace tandem::server {
@@ -284,14 +282,16 @@ class PartReader {
 }  // namespace
 
 struct RangeEncoder::Checksum {
-  XXH3_state_t state;
+  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state{XXH3_createState(),
+                                                                       &XXH3_freeState};
 };
 
 RangeEncoder::RangeEncoder(const RangeImage& head, uint64_t rows, uint64_t held_bytes,
                            ByteSink sink)
     : sink_(std::move(sink)), piece_(new char[kPieceBytes]), checksum_(new Checksum) {
   TANDEM_CHECK(head.dim > 0 && head.slots_per_row >= 0);
-  XXH3_64bits_reset(&checksum_->state);
+  TANDEM_CHECK(checksum_->state != nullptr);
+  XXH3_64bits_reset(checksum_->state.get());
   const Header header = HeaderOf(head, rows, held_bytes);
   TANDEM_CHECK_OK(CheckHeader(header));
   file_bytes_ = header.file_bytes;
@@ -322,7 +322,7 @@ void RangeEncoder::BytesBeyondPiece(const void* data, size_t bytes) {
 void RangeEncoder::Pass(const char* data, size_t bytes) {
   passed_ += bytes;
   if (!status_.ok() || bytes == 0) return;
-  XXH3_64bits_update(&checksum_->state, data, bytes);
+  XXH3_64bits_update(checksum_->state.get(), data, bytes);
   status_ = sink_({data, bytes});
 }
 
@@ -337,7 +337,7 @@ absl::Status RangeEncoder::Finish() {
   used_ = 0;
   TANDEM_CHECK(passed_ + kChecksumBytes == file_bytes_);
   if (!status_.ok()) return status_;
-  const uint64_t checksum = XXH3_64bits_digest(&checksum_->state);
+  const uint64_t checksum = XXH3_64bits_digest(checksum_->state.get());
   return sink_({reinterpret_cast<const char*>(&checksum), sizeof(checksum)});
 }
 

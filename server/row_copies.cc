@@ -9,7 +9,7 @@ namespace {
 
 constexpr size_t kLine = 64;
 
-size_t RoundUp(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+size_t RoundedUp(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 }  // namespace
 
@@ -28,7 +28,7 @@ RowCopies::RowCopies(size_t numbers, size_t floats, std::shared_ptr<CopyBlocks> 
 
 void RowCopies::AddChunk() {
   TANDEM_CHECK(blocks_ != nullptr);
-  const size_t keys_at = RoundUp(chunk_rows_ * floats_ * sizeof(float), sizeof(uint64_t));
+  const size_t keys_at = RoundedUp(chunk_rows_ * floats_ * sizeof(float), sizeof(uint64_t));
   const size_t bytes = kLine + keys_at + chunk_rows_ * sizeof(uint64_t);
   Chunk chunk;
   if (bytes <= CopyBlocks::kBytes) {
@@ -37,7 +37,7 @@ void RowCopies::AddChunk() {
     chunk.memory = {new std::byte[bytes], GiveBack{nullptr}};
   }
   const auto address = reinterpret_cast<uintptr_t>(chunk.memory.get());
-  std::byte* const begin = chunk.memory.get() + (RoundUp(address, kLine) - address);
+  std::byte* const begin = chunk.memory.get() + (RoundedUp(address, kLine) - address);
   chunk.floats = reinterpret_cast<float*>(begin);
   chunk.keys = reinterpret_cast<uint64_t*>(begin + keys_at);
   chunks_.push_back(std::move(chunk));

@@ -24,8 +24,8 @@
 namespace tandem::server {
 
 // Memory blocks for copies, all of one size. A block that is given back is used again, because a
-// new page costs the system more time than copying rows into it. The blocks are freed with this
-// object, so at most as many exist as were in use at the same time.
+// new page costs the system more time than copying rows into it. So at most as many exist as were
+// in use at the same time. After Close, each block is freed when it is given back.
 //
 // Thread safety: any thread.
 class CopyBlocks {
@@ -45,11 +45,17 @@ class CopyBlocks {
   }
   void Give(std::unique_ptr<std::byte[]> block) {
     absl::MutexLock lock(&mutex_);
-    free_.push_back(std::move(block));
+    if (!closed_) free_.push_back(std::move(block));
+  }
+  void Close() {
+    absl::MutexLock lock(&mutex_);
+    closed_ = true;
+    free_.clear();
   }
 
  private:
   absl::Mutex mutex_;
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::unique_ptr<std::byte[]>> free_ ABSL_GUARDED_BY(mutex_);
 };
 

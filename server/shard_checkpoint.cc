@@ -15,6 +15,7 @@ constexpr size_t kManyBytes = size_t{64} << 20;  // a slice of a range for which
 
 ShardCheckpoint::~ShardCheckpoint() {
   for (const Marked& marked : ranges_) StoreOf(marked).set_copies(nullptr);
+  blocks_->Close();
 }
 
 RangeStore& ShardCheckpoint::StoreOf(const Marked& marked) {

@@ -152,6 +152,8 @@ TEST(CopyBlocksTest, ABlockIsUsedAgain) {
     return rows.Add(/*key=*/1, /*row=*/0);
   };
   const float* const first = copy();
+  server::CopyBlocks others;
+  const auto other = others.Take();  // it would be the memory of `first`, if that were free
   EXPECT_EQ(copy(), first);
   server::RowCopies kept(1, 4, blocks);
   EXPECT_EQ(kept.Add(1, 0), first);
