@@ -16,7 +16,7 @@ namespace {
 // Copies that are loaded ahead. The order of positions is a random order of the copies in memory.
 constexpr size_t kAhead = 16;
 
-// Bytes to reserve for parts of a file that are not rows. Longer parts only cost time.
+// Bytes to reserve for parts of a file that are not rows. Longer parts cost time and memory.
 constexpr size_t kReserved = 4096;
 
 int Bits(uint64_t value) { return static_cast<int>(std::bit_width(value)); }
