@@ -82,8 +82,9 @@ bool Restarts::Repeats(const std::string& error, int64_t step) {
 }
 
 int Restarts::RecentOnes(absl::Time now) const {
-  return static_cast<int>(std::count_if(
-      all_.begin(), all_.end(), [now](const One& one) { return now - one.at < scheduler::kRestartsCountFor; }));
+  return static_cast<int>(std::count_if(all_.begin(), all_.end(), [now](const One& one) {
+    return now - one.at < scheduler::kRestartsCountFor;
+  }));
 }
 
 void Restarts::Begin(absl::Time now, const AttemptFailure& failure, int64_t step,
@@ -126,7 +127,8 @@ scheduler::Restarts Restarts::ForScheduler(absl::Time now) const {
   out.left = std::max(0, most_ - RecentOnes(now));
   if (all_.empty()) return out;
   if (out.left == 0) {  // the oldest one that counts
-    out.left_again = all_[all_.size() - static_cast<size_t>(RecentOnes(now))].at + scheduler::kRestartsCountFor;
+    out.left_again =
+        all_[all_.size() - static_cast<size_t>(RecentOnes(now))].at + scheduler::kRestartsCountFor;
   }
   out.count = count();
   for (const One& one : all_) {

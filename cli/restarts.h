@@ -36,7 +36,7 @@ absl::StatusOr<scheduler::Restarts> ParseRestartsFlag(const std::string& flag);
 
 class Restarts {
  public:
-  // `most`: new attempts within an hour.
+  // `most`: new attempts and replaced workers within an hour.
   explicit Restarts(int most) : most_(most) {}
 
   // Whether a new attempt follows. If not, why_not() says why, unless the job allows none at all.

@@ -409,7 +409,8 @@ class Run {
     } else if (kind == "started") {
       supervisor().OnStarted();
       NotifyServiceManager("READY=1");
-      // A run that may restart keeps it until there is a checkpoint of this run.
+      // A run that may restart keeps it until there is a checkpoint of this run. A run in which
+      // workers may be replaced keeps it to the end.
       if (!MayRestart() && !MayReplace()) kept_ = OwnedFd();
     } else if (kind == "failed") {
       supervisor().OnFailed(now, event.value("node", ""), event.value("reason", ""),

@@ -61,8 +61,8 @@ void AddDriverFlags(CLI::App* app, DriverFlags* flags) {
   app->add_option("--restarts", flags->restarts, "What tandem run knows of the attempts before")
       ->group("");
   app->add_option("--replacements", flags->replacements,
-                  "How many dead workers that program starts again; it says on standard input how "
-                  "workers end")
+                  "How many dead workers the starting program may replace; it writes to standard "
+                  "input how workers end")
       ->group("");
 }
 
@@ -72,9 +72,10 @@ int InputWithoutWaiting() {
   return STDIN_FILENO;
 }
 
-// The memory that one server or one worker of the job is expected to need. `loads`: the job starts
-// from a checkpoint.
-uint64_t NeededBytes(const tandem::job::ResolvedJob& plan, int servers, int workers, bool loads) {
+// The memory that one server or one worker of the job is expected to need.
+uint64_t NeededBytes(const tandem::job::ResolvedJob& plan, int servers, int workers,
+                     const tandem::cli::StartFlags& start) {
+  const bool loads = !start.init_from.empty();
   const tandem::doctor::JobNeeds needs = tandem::doctor::NeedsOf(plan, servers, workers, loads);
   return needs.table_bytes + needs.held_bytes + needs.process_bytes;
 }
@@ -174,8 +175,7 @@ int main(int argc, char** argv) {
   options.http = http;
   options.tensorboard = tensorboard;
   options.models = cli::PathsOf(start, flags.out, *plan);
-  const bool loads = !start.init_from.empty();
-  options.estimate = {NeededBytes(*plan, 1, 0, loads), NeededBytes(*plan, 0, 1, loads)};
+  options.estimate = {NeededBytes(*plan, 1, 0, start), NeededBytes(*plan, 0, 1, start)};
   options.restarts = *attempts;
   options.replacements = driver.replacements;
   if (driver.replacements > 0) options.driver_fd = InputWithoutWaiting();

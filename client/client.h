@@ -115,8 +115,8 @@ class Client {
 
   // Reads the rows of `ids` as they are at this moment; rows is [ids.size(), dim]. The read waits
   // for no other worker. A row that does not exist yet reads as its initial value. ids and rows
-  // must stay valid until the future is done. `deadline` counts beside the deadline of the options;
-  // the shorter one holds.
+  // must stay valid until the future is done. The read fails at the earlier of
+  // `deadline` and the deadline of the options.
   Future Read(uint32_t table, absl::Span<const uint64_t> ids, absl::Span<float> rows,
               absl::Duration deadline = absl::InfiniteDuration());
 

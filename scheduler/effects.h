@@ -28,7 +28,7 @@ struct SchedulerNotice {
     kStallOver,
     kEnding,
     kVacant,    // a worker has died; another process may register with its rank
-    kReplaced,  // another process has taken that place
+    kReplaced,  // the new process has trained the steps that some range lacked
     kFailed,
     kFinished
   };
@@ -91,8 +91,8 @@ struct SchedulerEffects {
   }
 };
 
-// Answers and logs about processes that are not members. Logs only the first kMost lines, because
-// strangers could fill the log.
+// Refuses processes that are not members, and logs their messages. Logs only the first kMost lines,
+// because such processes could fill the log.
 class StrangerLog {
  public:
   static constexpr int kMost = 100;

@@ -51,7 +51,7 @@ UserAnswer JobCheckpoints::Request(absl::Time now, const std::string& folder,
   switch (added) {
     case CheckpointQueue::Answer::kStart:
       Ask(now, effects);
-      answer.set_text(asks_later_ ? "a worker is replaced; the checkpoint follows"
+      answer.set_text(asks_later_ ? "the checkpoint begins when a worker has been replaced"
                                   : "the workers are asked for a checkpoint");
       break;
     case CheckpointQueue::Answer::kQueued:
@@ -70,7 +70,7 @@ UserAnswer JobCheckpoints::Request(absl::Time now, const std::string& folder,
 void JobCheckpoints::Ask(absl::Time now, SchedulerEffects* effects) {
   if (replacing_) {
     asks_later_ = true;
-    return effects->Log("the next checkpoint waits for a worker that is replaced");
+    return effects->Log("the next checkpoint waits until a worker has been replaced");
   }
   schedule_.Begin();
   Command checkpoint = commands_.New(Command::CHECKPOINT, queue_.current());

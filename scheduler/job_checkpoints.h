@@ -30,8 +30,10 @@ class JobCheckpoints {
   JobCheckpoints(const Checkpoint& checkpoint, std::string folder, int64_t saved,
                  Membership* members, Commands* commands, Barriers* barriers);
 
-  // A worker is being replaced; its new process has trained the steps that some range lacked.
+  // The place of a worker has become vacant. Ask() waits for OnReplaced.
   void OnVacant() { replacing_ = true; }
+  // The new processes of all replaced workers have trained the steps that some range lacked. Does
+  // what a waiting Ask() would have done.
   void OnReplaced(absl::Time now, SchedulerEffects* effects) {
     replacing_ = false;
     if (std::exchange(asks_later_, false)) Ask(now, effects);
@@ -77,8 +79,8 @@ class JobCheckpoints {
   }
   // The requested checkpoint is marked, and its files are being written.
   bool marked() const { return marked_; }
-  // The process of this rank has died after the mark. This process had no files to write, so the
-  // checkpoint continues without it.
+  // The worker has died after the mark. In jobs whose workers may be replaced only rank 0 writes
+  // files, so the checkpoint continues without the worker. Requires: its rank is not 0.
   void Excuse(const Node& worker) {
     excused_.insert(worker.index);
     commands_.OnDone(worker, request_);
@@ -111,9 +113,10 @@ class JobCheckpoints {
   Barriers& barriers_;
   CheckpointQueue queue_;
   CheckpointSchedule schedule_;
-  uint64_t request_ = 0;  // number of the command that asks for the current checkpoint
-  bool hold_ = false;     // ... and workers take no step after it
-  bool replacing_ = false, asks_later_ = false;  // OnReplaced
+  uint64_t request_ = 0;     // number of the command that asks for the current checkpoint
+  bool hold_ = false;        // ... and workers take no step after it
+  bool replacing_ = false;   // between OnVacant and OnReplaced
+  bool asks_later_ = false;  // OnReplaced calls Ask
   bool marked_ = false;
   std::set<int> excused_;     // ranks that do not take part in the current checkpoint any more
   std::string record_;        // RunRecord at the last mark

@@ -198,8 +198,8 @@ absl::optional<Failure> Replacements::Check(absl::Time now) {
   const absl::Duration waited = now - vacancy_->since;
   if (parts_.members->worker(vacancy_->rank)->vacant) {
     if (waited < limits_.start) return absl::nullopt;
-    return GiveUp(vacancy_->cause, absl::StrCat("no new process has registered within ",
-                                                InSeconds(limits_.start)));
+    return GiveUp(vacancy_->cause,
+                  absl::StrCat("no new process has registered within ", InSeconds(limits_.start)));
   }
   if (vacancy_->view == 0 || waited < limits_.start + limits_.stall) return absl::nullopt;
   return GiveUp(vacancy_->cause,

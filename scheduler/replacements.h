@@ -67,9 +67,9 @@ class Replacements {
   bool Awaits(const Node& node) const {
     return vacant() && node.role == Role::kWorker && node.index == vacancy_->rank;
   }
-  // `cause` would end the job. If the new process has failed before its START, or cannot read what
-  // the dead one could, returns the failure that ends the job instead: that of the dead process,
-  // which a restart may mend.
+  // `cause` would end the job. If a new process has failed before its START, or later by an error
+  // that would come again (ComesAgain), returns the failure that ends the job instead: that of the
+  // dead process, after which all roles may start again.
   absl::optional<Failure> OnFailure(const Failure& cause) const;
   // The same if the new process has ended before it has registered. `pid`: a process that the
   // program has started for worker `rank`. `how`: its end.
@@ -123,7 +123,7 @@ class Replacements {
   std::deque<absl::Time> begun_;       // replacements that still count
   std::map<int, std::string> errors_;  // the last error that each rank has reported
   absl::optional<Vacancy> vacancy_;
-  std::map<int, Started> started_;     // by rank
+  std::map<int, Started> started_;  // by rank
 };
 
 }  // namespace tandem::scheduler

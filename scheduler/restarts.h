@@ -10,10 +10,11 @@
 
 namespace tandem::scheduler {
 
-// cluster.max_restarts is the number of restarts within this time.
+// cluster.max_restarts limits the restarts within this time.
 inline constexpr absl::Duration kRestartsCountFor = absl::Hours(1);
 
-// How often the program that starts the job has started all roles again, and at what cost.
+// How often the program that starts the job has started all roles again or replaced a worker, and
+// at what cost.
 struct Restarts {
   int count = 0;
   double seconds = 0;       // from each failure to the next step that all workers have finished

@@ -14,8 +14,8 @@
 //   View n    Each node acknowledges it with CommandDone{id: n}. START follows when all nodes have
 //             acknowledged view 1.
 //   Command   A server answers every command except START and STOP by CommandDone with its id. Ids
-//             are above 2^32, so they differ from view numbers. Before it answers REPORT, the
-//             server sends a ShardReport of each shard.
+//             are above 2^32, so they differ from view numbers. Before it answers REPORT, MARK or
+//             FORGET_WORKER, the server sends a ShardReport of each shard.
 //   READER    A reader is told the job, then views, START and the end. It answers nothing, and
 //             nobody waits for it.
 //   AGENT     An agent is a reader that has started nodes (agents.h). It tells how they end, and
@@ -50,9 +50,10 @@
 //             STOP.
 //   Replacement  A worker that dies in the middle of an epoch does not end every job: another
 //             process may take its place (replacements.h).
-// A node's Failure ends the job. A Failure that blames a peer or the network (UNAVAILABLE,
-// DEADLINE_EXCEEDED, ABORTED) is held for a moment, so that a process that has died is named and
-// not its victim. docs/ARCHITECTURE.md lists who detects which failure.
+// A node's Failure ends the job, unless the node is a worker that can be replaced. A Failure that
+// blames a peer or the network (UNAVAILABLE, DEADLINE_EXCEEDED, ABORTED) is held for a moment, so
+// that a process that has died is named and not its victim. docs/ARCHITECTURE.md lists who detects
+// which failure.
 //
 // A checkpoint takes two phases, so that it is of one moment and whole or not there:
 //   1. The mark. Each worker stops pushing and enters the MARK barrier when its pushes are

@@ -535,7 +535,7 @@ class Shell {
   SchedulerEffects effects_;
   std::vector<transport::TransportEvent> events_;
   std::map<transport::PeerId, std::deque<Frame>> unsent_;  // refused by the transport, in order
-  std::string said_;                                       // by the driver; the part of a line
+  std::string said_;                                       // from the driver: an incomplete line
   std::map<transport::PeerId, absl::Time> answered_;       // when a tool last got the status
   std::unique_ptr<LineFile> metrics_;
   Restarts restarts_ = options_.restarts;

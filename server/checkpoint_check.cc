@@ -150,8 +150,9 @@ class Comparison {
                                  all, " and all rows there would get other initial values"));
     }
     fit_.said.push_back(absl::StrCat("seed is ", job_.seed, ", the checkpoint's is ", saved_.seed,
-                                     ": rows that it lacks get other initial values",
-                                     all.empty() ? "" : "; it lacks all rows of ", all));
+                                     ": rows that the checkpoint lacks get other initial values",
+                                     all.empty() ? "" : "; the checkpoint lacks all rows of ",
+                                     all));
   }
 
   void CompareInitializer(const CheckpointTable& saved, const CheckpointTable& job) {

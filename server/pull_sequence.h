@@ -25,8 +25,8 @@ class PullSequence {
   // The number of the read that the update of `step` comes from. If the worker has read nothing
   // here for this step, the update takes the next number.
   int64_t Take(int rank, int64_t step);
-  // The process of worker `rank` has died. Another process reads the steps that the worker has not
-  // pushed again, and these reads get new numbers.
+  // The process of worker `rank` has died. Another process repeats the reads for the steps that the
+  // worker has not pushed, and these reads get new numbers.
   void Forget(int rank);
   // No read is in flight: the next read gets the number `next`.
   void Restart(int64_t next);

@@ -267,8 +267,8 @@ bool Range::AssignRows(absl::Span<const uint64_t> keys, absl::Span<const float> 
   return true;
 }
 
-// The next push sets the incarnation. The new process reads the steps that this range lacks again.
-// By the numbers of the old reads, a policy would take the new gradients for late ones.
+// The next push sets the incarnation. The new process repeats the reads of steps that this range
+// lacks. With the numbers of the old reads, a policy would treat the new gradients as late.
 void Range::ForgetWorker(int rank) {
   progress_.workers[static_cast<size_t>(rank)].incarnation = 0;
   pull_times_.Forget(rank);

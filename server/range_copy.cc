@@ -13,7 +13,7 @@
 namespace tandem::server {
 namespace {
 
-// Copies that are loaded ahead. The order of positions is a random order of the copies in memory.
+// How many copies are prefetched. In order of position, the copies are at random places in memory.
 constexpr size_t kAhead = 16;
 
 // Bytes to reserve for parts of a file that are not rows. Longer parts cost time and memory.

@@ -1,5 +1,5 @@
 // The contents of a range at one moment, for a file or for a range move. The shard's thread makes
-// the copy. Sorting and encoding take long, so they are Encode(), which another thread may call.
+// the copy. Encode() does the slow work, sorting and encoding; another thread may call it.
 //
 // Thread safety: none; one thread at a time.
 #ifndef TANDEM_SERVER_RANGE_COPY_H_

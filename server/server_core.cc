@@ -78,7 +78,9 @@ void ServerCore::OnCommand(const Command& command, ServerEffects* effects) {
   }
   if (task.kind == ShardTask::Kind::kForgetWorker &&
       (task.worker < 0 || task.worker >= plan_.workers())) {
-    return Answer(command.id(), absl::InvalidArgumentError("no such worker"), effects);
+    return Answer(command.id(),
+                  absl::InvalidArgumentError(absl::StrCat("no worker of rank ", task.worker)),
+                  effects);
   }
   if (index_ < 0) {  // the shards have no ranges yet
     return Answer(command.id(),

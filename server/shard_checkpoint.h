@@ -7,8 +7,8 @@
 // checkpoint. A range that leaves the shard is copied as a whole before it leaves. A range that
 // arrives after the mark is in the part of its former owner.
 //
-// The ranges use the same memory one after the other (CopyBlocks). Without this object, each file
-// frees its memory.
+// The ranges use the same memory one after the other (CopyBlocks). A file that outlives
+// this object frees its memory.
 //
 // The destructor ends the copying of ranges that remain, so an abandoned checkpoint costs nothing
 // more.

@@ -435,7 +435,7 @@ void TrainerCore::CollectOutgoing(absl::Time now, TrainerEffects* effects) {
   // The scheduler measures how long it took to replace a worker.
   const bool back = !said_back_ && context_.step > options_.replaces->first_step();
   said_back_ = said_back_ || back;
-  // ... and knows no place of a new epoch yet from which another process could continue.
+  // In a new epoch the scheduler knows no place yet where another process could begin.
   const bool begins = ReportsPlaces() && place_of_epoch_ != context_.epoch && place_of_epoch_ >= 0;
   if (ReportsPlaces()) place_of_epoch_ = context_.epoch;
   if ((!entries_.empty() && report) || back || begins || CheckpointIsNear()) {
@@ -468,7 +468,8 @@ const CheckpointWriter* TrainerCore::Marking() const {
   return nullptr;
 }
 
-// The counts of this worker are those of the steps before its place.
+// Whether reports have the place of this worker. The counts of a report with a place must be those
+// of the steps before the place.
 bool TrainerCore::ReportsPlaces() const {
   return phase_ == Phase::kTraining && !context_.plan.lockstep && !pipeline_.synchronising();
 }

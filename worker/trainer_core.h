@@ -166,7 +166,7 @@ class TrainerCore {
   uint64_t epoch_end_bytes_ = 0;      // EpochEndTask
   bool have_view_ = false, started_ = false, stop_ = false;
   bool said_done_ = false;
-  bool said_back_ = true;  // false: the process replaces another one, and trains no step yet
+  bool said_back_ = true;        // false: the process replaces another one, and trains no step yet
   int64_t place_of_epoch_ = -1;  // the last epoch in which the worker has reported its place
   bool stops_early_ = false;
   int64_t best_checkpointed_ = -1;  // the step of the best checkpoint of this attempt

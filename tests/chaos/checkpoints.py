@@ -119,7 +119,7 @@ def same_bits(lab, run, job):
     whole = lab.run("whole", job, [*last, "checkpoint.every_seconds=10000"])
     whole.finish()
     if run.model() != whole.model():
-        raise AssertionError(f"{run.out}: other bits than undisturbed after {steps} steps")
+        raise AssertionError(f"{run.out}: the model differs from that of the undisturbed run after {steps} steps")
     print(f"checkpoints: after {steps} steps the model has the bits of a run that was never killed", flush=True)
     return run, steps
 

@@ -214,7 +214,7 @@ def suspend(run, seconds):
 
 
 def disk(lab):
-    """The disk is full for a while: checkpoints fail and are said, training goes on."""
+    """The disk is full for a while: checkpoints fail with a message, and training continues."""
     mount = lab.folder / "disk"
     mount.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tandem-chaos", mount], check=True)
@@ -229,7 +229,7 @@ def disk(lab):
     run.wait("a checkpoint after it", lambda: latest.read_text() != before)
     if "restarts" in run.stop():
         raise AssertionError("the run was restarted:\n" + run.text())
-    print("disk: a full disk was said, training went on, and a later checkpoint was made", flush=True)
+    print("disk: a message named the full disk, training continued, and a later checkpoint was made", flush=True)
 
 
 def fill(file):

@@ -310,7 +310,7 @@ def main():
         sys.exit(__doc__)
     try:
         run = Run(words[0])
-        print(f"{check(run)} records, each update once; as the summary counts them")
+        print(f"{check(run)} records have each update once, and agree with summary.json")
         if "--forge" in sys.argv:
             print(f"{sum(forge(run, seed) for seed in range(10))} forgeries, each found")
     except (AssertionError, ValueError, OSError) as error:

@@ -32,7 +32,7 @@ BATCH = 32
 START = 19  # in /proc/PID/stat behind the name: when the process began
 ENDLESS = 100_000_000  # steps
 
-# Settings of the policies that must survive, and whether the bits of the result are known.
+# By policy: its settings, and whether a disturbed run must end with the bits of an undisturbed one.
 POLICIES = {
     "bsp": ([], True),
     "delay": (["policy={kind: FIXED_DELAY delay: 4}"], True),

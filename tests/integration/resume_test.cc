@@ -412,7 +412,7 @@ TEST_F(ResumeTest, TheCheckpointStaysForANewProcess) {
   const auto saved = cli::FindResumePoint(Out("stays"));
   ASSERT_TRUE(saved.ok()) << saved.status();
   RunningJob job(Resume("stays", Join({"train.epochs=1000000", "cluster.max_restarts=3"}, set)));
-  // A run that may restart removes nothing until it has a checkpoint, which is known a little later.
+  // A run that may restart removes nothing until it has noticed its first checkpoint.
   for (int64_t step = saved->step, i = 0; i < 3; step = CheckpointStep(Out("stays")), ++i) {
     ASSERT_TRUE(WaitForCheckpointAfter(&job, Out("stays"), step)) << job.driver().Output();
   }

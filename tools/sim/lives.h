@@ -14,8 +14,9 @@
 //   (5) No attempt ends well without a process that its job needs.
 // With WorldOptions::replacements, the death of a worker does not end every attempt: a new process
 // may take its place. The judge then checks that both processes train on the same rows, and that
-// each range takes each step once (judge.h). If an attempt fails after the death of one worker
-// only, the scheduler must say that it knows no place where a new process could begin.
+// each range takes each step once (judge.h). If a replacement fails in an
+// attempt with one accident, the scheduler must say that it knows no place where a new process
+// could begin.
 // A world has a limit of virtual time, so no wait is endless.
 //
 // Thread safety: none; one thread.

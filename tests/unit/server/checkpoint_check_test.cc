@@ -245,7 +245,7 @@ TEST(CheckpointCheckTest, ATableWithoutRowsIsNamed) {
     return overrides;
   };
   ExpectWords(Fit(seed, {}, offers).said,
-              {"seed is 7, the checkpoint's is 1", "it lacks all rows of offers"});
+              {"seed is 7, the checkpoint's is 1", "the checkpoint lacks all rows of offers"});
   EXPECT_THAT(Fit(seed).said[0], Not(HasSubstr("all rows")));
   EXPECT_THAT(Fit(seed, {"cities"}, offers).said[0], Not(HasSubstr("all rows")));
   ExpectWords(Fit(normal, {}, offers).said,
