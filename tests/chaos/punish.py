@@ -37,6 +37,7 @@ import records
 from runs import BATCH, ENDLESS, POLICIES, Lab, Punisher, check_counts
 
 SKIPPED = 77  # exit code: this machine cannot do it
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SIZES = {"checkpoints": 2, "short": 2}  # of runs; 3 otherwise
 
 
@@ -363,6 +364,13 @@ def punish(lab, given):
         {"disk": disk, "short": short}[given.command](lab)
 
 
+def interrupt(*_):
+    """Ends this program and its runs. A second signal does not disturb that."""
+    for number in STOPS:
+        signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
 def main():
     given = parse()
     if given.command == "disk":
@@ -372,8 +380,8 @@ def main():
     except ImportError:
         print("skipped: models are compared with numpy, which this Python lacks")
         sys.exit(SKIPPED)
-    for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C
-        signal.signal(number, signal.default_int_handler)
+    for number in STOPS:
+        signal.signal(number, interrupt)
     lab = Lab(tempfile.mkdtemp(prefix="tandem-punish-"), given.build.resolve(), given.seed, SIZES.get(given.command, 3))
     keep = False
     try:
@@ -384,7 +392,6 @@ def main():
     except KeyboardInterrupt:
         sys.exit(130)
     finally:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
         lab.close()
         if not keep:
             shutil.rmtree(lab.folder, ignore_errors=True)
