@@ -219,17 +219,20 @@ def disk(lab):
     mount = lab.folder / "disk"
     mount.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tandem-chaos", mount], check=True)
-    run = lab.run("disk/full", lab.job(ENDLESS, 1))
-    run.wait("two checkpoints", lambda: len(run.events("saved")) >= 2)
-    latest = run.out / "model" / "LATEST"
-    with open(mount / "filler", "wb", buffering=0) as filler:
-        run.wait("a message of the full disk", lambda: fill(filler) and "training continues" in run.text())
-    before, step = latest.read_text(), run.step()
-    (mount / "filler").unlink()
-    run.wait("steps", lambda: run.step() > step + 20)
-    run.wait("a checkpoint after it", lambda: latest.read_text() != before)
-    if "restarts" in run.stop():
-        raise AssertionError("the run was restarted:\n" + run.text())
+    try:
+        run = lab.run("disk/full", lab.job(ENDLESS, 1))
+        run.wait("two checkpoints", lambda: len(run.events("saved")) >= 2)
+        latest = run.out / "model" / "LATEST"
+        with open(mount / "filler", "wb", buffering=0) as filler:
+            run.wait("a message of the full disk", lambda: fill(filler) and "training continues" in run.text())
+        before, step = latest.read_text(), run.step()
+        (mount / "filler").unlink()
+        run.wait("steps", lambda: run.step() > step + 20)
+        run.wait("a checkpoint after it", lambda: latest.read_text() != before)
+        if "restarts" in run.stop():
+            raise AssertionError("the run was restarted:\n" + run.text())
+    finally:
+        subprocess.run(["umount", "-l", mount], check=True)
     print("disk: a message named the full disk, training continued, and a later checkpoint was made", flush=True)
 
 
