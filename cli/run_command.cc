@@ -549,6 +549,8 @@ class Run {
     // A signal may have come between two attempts.
     const bool stopped = supervisor().stopping() || (again_ && stops_->load() > 0);
     const int code = stopped ? SignalExit() : node::kExitFailed;
+    // All roles have ended. The files of a checkpoint that failed may fill the disk.
+    if (flags_.ranks == 1) server::RemoveIncompleteCheckpoints(flags_.out + "/model");
     // Ignore a failure to write the summary, because the line below says more.
     (void)CompleteSummary(code);
     node::Finish(flags_.program, failed);

@@ -259,6 +259,17 @@ void RemoveCheckpoint(const std::string& folder) {
   fs::remove_all(folder, ignored);
 }
 
+}  // namespace
+
+void RemoveIncompleteCheckpoints(const std::string& model_folder) {
+  for (const std::string& folder : CheckpointFoldersIn(model_folder)) {
+    std::error_code error;
+    if (!fs::exists(PathIn(folder, kManifest), error) && !error) AbandonCheckpoint(folder);
+  }
+}
+
+namespace {
+
 // Tells which checkpoints are damaged: the attempt has passed over them when it resumed.
 class PassedOver {
  public:

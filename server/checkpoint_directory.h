@@ -71,6 +71,9 @@ absl::Status CommitCheckpoint(const std::string& checkpoint, const job::Resolved
                               const std::vector<CheckpointParameter>& dense);
 // Removes the folder of a checkpoint that failed.
 void AbandonCheckpoint(const std::string& checkpoint);
+// Removes the folders of all checkpoints that were never completed. Requires: no process writes
+// there.
+void RemoveIncompleteCheckpoints(const std::string& model_folder);
 
 // ---- reading ----
 

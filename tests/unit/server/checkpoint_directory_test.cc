@@ -298,6 +298,19 @@ TEST_F(CheckpointDirectoryTest, ARunThatDiesInItsCheckpointChangesNothing) {
   EXPECT_EQ(after.Rows(), third.Rows());
 }
 
+// A run has failed while it wrote its last checkpoint.
+TEST_F(CheckpointDirectoryTest, OnlyIncompleteCheckpointsAreRemoved) {
+  Table table(plan_, 4);
+  table.Fill(50, 1);
+  Checkpoint(table, 7);
+  ASSERT_EQ(WriteRanges(Folder(8), table.ranges()), absl::OkStatus());
+  server::RemoveIncompleteCheckpoints(folder_);
+  EXPECT_FALSE(fs::exists(Folder(8)));
+  Table loaded(plan_, 2);
+  ASSERT_EQ(Load(folder_, &loaded), absl::OkStatus());
+  EXPECT_EQ(loaded.Rows(), table.Rows());
+}
+
 // Wherever the disk fails within a commit: what LATEST names can be opened.
 TEST_F(CheckpointDirectoryTest, LatestNamesAWholeCheckpointWhateverFlushFails) {
   Table table(plan_, 2);
