@@ -303,7 +303,7 @@ TEST_F(CheckpointDirectoryTest, OnlyIncompleteCheckpointsAreRemoved) {
   Table table(plan_, 4);
   table.Fill(50, 1);
   Checkpoint(table, 7);
-  ASSERT_EQ(WriteRanges(Folder(8), table.ranges()), absl::OkStatus());
+  ASSERT_EQ(server::WriteDenseFile(Folder(8), DenseBytes()), absl::OkStatus());
   server::RemoveIncompleteCheckpoints(folder_);
   EXPECT_FALSE(fs::exists(Folder(8)));
   Table loaded(plan_, 2);
