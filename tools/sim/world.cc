@@ -147,7 +147,7 @@ void World::CheckCounts() {
     const absl::optional<ResumeFrom>& resume = context_.options.resume;
     uint64_t sent = workers_.updates_sent(table.id);
     if (scheduler_.vacated() > 0) {
-      // What a dead process has counted is known from its reports alone. The report is of the run.
+      // The counts of a dead process are known only from its reports. This report is of the run.
       sent = report().updates_sent.at(table.name);
       for (int rank = 0; resume.has_value() && rank < resume->record.worker_size(); ++rank) {
         sent -= resume->record.worker(rank).updates_sent().at(table.name);
