@@ -1,12 +1,13 @@
 #!/usr/bin/python3
 """What checkpoints cost: the same job with and without them, in turns.
 
-checkpoint_cost.py [--build build] [--pairs 10] [--steps 600] [--every 10] [--data FOLDER] [SETTING...]
+checkpoint_cost.py [--build build] [--pairs 10] [--steps 600] [--every 10] [--data FOLDER] [--tiny] [SETTING...]
 
 SETTING: fields of configs/dlrm_bench.textproto, as for --set. Prints, for each side, the median and the
 range of: CPU seconds of all processes for each million samples, samples per second; and how many steps of a
 worker took longer than 2 x their median + 50 ms. Both sides make the checkpoint at the end.
-`tandem datagen` makes the data if it is missing.
+`tandem datagen` makes the data if it is missing. --tiny makes everything small: it shows that the script works, and
+measures nothing.
 """
 import argparse
 import json
@@ -17,7 +18,9 @@ import shutil
 import statistics
 import subprocess
 import sys
-import time
+import tempfile
+
+JOB = pathlib.Path(__file__).resolve().parents[2] / "configs" / "dlrm_bench.textproto"
 
 
 def cpu_seconds():
@@ -41,15 +44,14 @@ def late_steps(traces):
 
 
 class Sides:
-    def __init__(self, args):
-        self.args = args
-        self.out = pathlib.Path("out/checkpoint_cost")
+    def __init__(self, args, out):
+        self.args, self.out = args, pathlib.Path(out)
 
     def run(self, every):
         shutil.rmtree(self.out, ignore_errors=True)
         before = cpu_seconds()
-        command = [f"{self.args.build}/bin/tandem", "run", "configs/dlrm_bench.textproto", "--out", str(self.out), "--trace", str(self.args.steps),
-                   "--set", f'data.train=["{self.args.data}/train.tsv"]', "--set", "train.epochs=1000",
+        command = [f"{self.args.build}/bin/tandem", "run", str(JOB), "--out", str(self.out), "--trace",
+                   str(self.args.steps), "--set", f'data.train=["{self.args.data}/train.tsv"]', "--set", "train.epochs=1000",
                    "--set", f"train.max_steps={self.args.steps}", "--set", f"checkpoint.every_seconds={every}"]
         for setting in self.args.settings:
             command += ["--set", setting]
@@ -75,11 +77,21 @@ def main():
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--every", type=float, default=10)
     parser.add_argument("--data", default="out/data/dlrm_bench")
+    parser.add_argument("--tiny", action="store_true")
     parser.add_argument("settings", nargs="*")
     args = parser.parse_args()
-    if not os.path.exists(f"{args.data}/train.tsv"):
-        subprocess.run([f"{args.build}/bin/tandem", "datagen", "--out", args.data], check=True)
-    sides, results = Sides(args), {"with": [], "without": []}
+    with tempfile.TemporaryDirectory() as folder:
+        if args.tiny:
+            args.pairs, args.steps, args.every, args.data = 1, 40, 0.1, folder + "/data"
+            args.settings += ["train.batch_size=64", "model={dlrm {bottom: [16] top: [16]}}"]
+        if not os.path.exists(f"{args.data}/train.tsv"):
+            size = ["--train-rows", "2000", "--test-rows", "1"] if args.tiny else []
+            subprocess.run([f"{args.build}/bin/tandem", "datagen", "--out", args.data, *size], check=True)
+        compare(Sides(args, folder + "/run"), args)
+
+
+def compare(sides, args):
+    results = {"with": [], "without": []}
     for pair in range(args.pairs):
         for side in ("with", "without") if pair % 2 else ("without", "with"):
             results[side].append(sides.run(args.every if side == "with" else 1e6))

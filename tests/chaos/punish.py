@@ -14,6 +14,7 @@ undisturbed run. Prints a line for each case, with the times from faults to the 
   punish.py --build build suspend --seconds 60              # all processes of a job sleep
   punish.py --build build disk                              # the disk is full during checkpoints
   punish.py --build build straggler --pairs 10              # the price of checkpoints beside a slow worker, under ASP
+  punish.py --build build ncf --every 5                     # NCF (needs TANDEM_DATA) reaches its band while workers die
   punish.py --build build short                             # a small part of bits, place, checkpoints and suspend
 
 --seed chooses the moments. Cutting links needs root; disk needs `unshare --mount`. After a failure the folder of the runs
@@ -38,6 +39,10 @@ from runs import BATCH, ENDLESS, POLICIES, Lab, Punisher, check_counts
 
 SKIPPED = 77  # exit code: this machine cannot do it
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# The MLP of He et al. (2017) with batches of 4,096 in all. A plain trainer reaches HR@10 .657 there.
+NCF = ["train.batch_size=2048", "dense.optimizer.learning_rate=0.004", "cluster.max_restarts=1000",
+       "checkpoint.every_seconds=5"]
+NCF_LEAST_HR = 0.650
 SIZES = {"checkpoints": 2, "short": 2}  # of runs; 3 otherwise
 
 
@@ -189,7 +194,7 @@ def goodput(lab, policy, period, seconds, every, count, kinds):
     if len(summary["restarts"]) < len(faults):
         raise AssertionError(f"{len(faults)} faults, restarts: {summary['restarts']}")
     again = [restart["steps_again"] for restart in summary["restarts"]]
-    print(f"faults {name}: {len(faults)} in {took:.0f} s, the run went on after each; {done / took:.1f} steps/s, {speed:.1f} "
+    print(f"faults {name}: {len(faults)} in {took:.0f} s, training continued after each; {done / took:.1f} steps/s, {speed:.1f} "
           f"without faults: goodput {done / took / speed:.2f}; {(took - done / speed) * lab.size / len(faults):.1f} "
           f"replica-seconds lost a fault; steps done again: {statistics.median(again):.0f} (median), {max(again)} (worst)")
     report("faults " + name, faults)
@@ -211,7 +216,7 @@ def suspend(run, seconds):
     run.wait("a step after the sleep", lambda: run.step() > step + 10)
     if pids != [run.process.pid, *run.roles().values()] or run.events("recovered"):
         raise AssertionError("processes were started again:\n" + run.text())
-    print(f"suspend: all processes slept {seconds} s, and the run went on", flush=True)
+    print(f"suspend: all processes slept {seconds} s, and training continued", flush=True)
 
 
 def disk(lab):
@@ -293,6 +298,34 @@ def straggler(lab, pairs, seconds, period):
               f"without {interval(measured[False], rng)}; with / without, by pairs: {interval(ratios, rng)}")
 
 
+# ---- ncf --------------------------------------------------------------------------------------
+
+
+def ncf(lab, policies, every):
+    """kill -9 of a worker every so many seconds of training on MovieLens-1M; the model ends inside the published band."""
+    job = pathlib.Path(__file__).resolve().parents[2] / "configs" / "ncf_mlp8.textproto"
+    for policy in policies.split(","):
+        run = lab.run("ncf-" + policy, job, [*POLICIES[policy][0], *NCF])
+        punisher = Punisher(run, lab.seed)
+        run.wait("a step", lambda run=run: run.step() > 0)
+        while True:
+            due = time.monotonic() + every
+            try:
+                run.wait("the time of a kill", lambda due=due: time.monotonic() > due)
+                punisher.disturb("kill", f"worker-{punisher.random.randrange(2)}")
+            except AssertionError:
+                if run.process.poll() is None:
+                    raise
+                break
+        summary = run.finish()
+        check_counts(summary)
+        hr, ndcg = summary["eval"]["hr_at_10"], summary["eval"]["ndcg_at_10"]
+        print(f"ncf {policy}: HR@10 {hr:.4f}, NDCG@10 {ndcg:.4f}, {summary['samples']} samples")
+        report("ncf " + policy, punisher.faults)
+        if hr < NCF_LEAST_HR or not punisher.faults:
+            raise AssertionError(f"HR@10 {hr}, at least {NCF_LEAST_HR} expected; {len(punisher.faults)} kills")
+
+
 # ---- the program ------------------------------------------------------------------------------
 
 
@@ -340,6 +373,9 @@ def parse():
     command.add_argument("--pairs", type=int, default=10)
     command.add_argument("--seconds", type=float, default=20, help="of each run")
     command.add_argument("--period", type=float, default=2, help="seconds between checkpoints")
+    command = commands.add_parser("ncf")
+    command.add_argument("--policies", default="asp,ssp,gba")
+    command.add_argument("--every", type=float, default=5, help="seconds between kills")
     commands.add_parser("short")
     return parser.parse_args()
 
@@ -363,6 +399,8 @@ def punish(lab, given):
         run.stop()
     elif given.command == "straggler":
         straggler(lab, given.pairs, given.seconds, given.period)
+    elif given.command == "ncf":
+        ncf(lab, given.policies, given.every)
     else:
         {"disk": disk, "short": short}[given.command](lab)
 

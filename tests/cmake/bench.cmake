@@ -36,6 +36,10 @@ if(TANDEM_TORCH)
                --only "^(ring|buckets|codec_power_sgd|sharded_optimizer)$")
   bench_script(dlrm_vs_torch --tiny --build ${CMAKE_BINARY_DIR})
   bench_script(overlap --tiny --build ${CMAKE_BINARY_DIR})
+  add_test(NAME checkpoint_cost_tiny
+           COMMAND python3 ${CMAKE_SOURCE_DIR}/tests/bench/checkpoint_cost.py --tiny --build ${CMAKE_BINARY_DIR}
+           WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
+  set_tests_properties(checkpoint_cost_tiny PROPERTIES LABELS bench TIMEOUT 600)
   # Where Debian's python3 has PyTorch; the script says so and ends with 77 where it has not.
   add_test(NAME python_speed_tiny
            COMMAND /usr/bin/python3 ${CMAKE_SOURCE_DIR}/tests/bench/python_speed.py --tiny --build ${CMAKE_BINARY_DIR}
