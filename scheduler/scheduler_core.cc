@@ -12,8 +12,6 @@
 namespace tandem::scheduler {
 namespace {
 
-// A launcher's signals to its ranks arrive within this time.
-constexpr absl::Duration kOneRequest = absl::Seconds(5);
 constexpr char kStoppedByTool[] = "stopped by tandem stop";
 
 UserAnswer Answer(absl::StatusCode code, const std::string& text) {
@@ -97,9 +95,11 @@ void SchedulerCore::Step(absl::Time now, const SchedulerEvent& event, SchedulerE
       OnTick();
       break;
     case SchedulerEvent::Kind::kCheckpoint:
-      if (!agents_.RepeatsCheckpoint(now_, /*by_agent=*/false)) OnCheckpointRequest(event.text);
+      if (agents_.IsSameRequest(now_, Agents::Request::kCheckpoint, Agents::kUserRank)) break;
+      OnCheckpointRequest(event.text);
       break;
     case SchedulerEvent::Kind::kEnd:
+      if (agents_.IsSameRequest(now_, Agents::Request::kEnd, Agents::kUserRank)) break;
       OnEndRequest(event.text);
       break;
     case SchedulerEvent::Kind::kAbort:
@@ -158,10 +158,14 @@ void SchedulerCore::OnControl(const SchedulerEvent& event) {
     }
     const std::string why = absl::StrCat("stopped by a signal on host ", agent->host);
     if (note.stops() > 1) return Fail(FailureOf("scheduler", why, absl::StatusCode::kCancelled));
-    if (note.stops() == 1) OnEndRequest(why, /*by_agent=*/true);
+    // Only a second signal of an agent hastens the last checkpoint.
+    if (note.stops() == 1 && !checkpoints_.ending() &&
+        !agents_.IsSameRequest(now_, Agents::Request::kEnd, agent->rank)) {
+      OnEndRequest(why);
+    }
     const std::string& folder = options_.models.checkpoint_folder;
     if (note.checkpoint() && !folder.empty() &&
-        !agents_.RepeatsCheckpoint(now_, /*by_agent=*/true)) {
+        !agents_.IsSameRequest(now_, Agents::Request::kCheckpoint, agent->rank)) {
       OnCheckpointRequest(folder);
     }
     return;
@@ -478,19 +482,14 @@ void SchedulerCore::OnCheckpointRequest(const std::string& folder) {
 }
 
 // The first request writes a checkpoint and then ends the job. A second request, or a job without a
-// model folder, ends it at once. Launchers signal all agents, and the user's command is one of
-// them: that is one request.
-void SchedulerCore::OnEndRequest(const std::string& why, bool by_agent) {
-  if (by_agent && checkpoints_.ending()) return;
-  if (!by_agent && now_ - std::exchange(agent_ends_job_, absl::InfinitePast()) < kOneRequest)
-    return;
+// model folder, ends it at once.
+void SchedulerCore::OnEndRequest(const std::string& why) {
   const std::string& folder = options_.models.checkpoint_folder;
   if (checkpoints_.ending() || phase_ != Phase::kRunning || folder.empty()) {
     return Fail(FailureOf("scheduler", why, absl::StatusCode::kCancelled));
   }
   checkpoints_.SetEnding(why);
   effects_->Notify(SchedulerNotice::Kind::kEnding, "", "");
-  if (by_agent) agent_ends_job_ = now_;
   OnCheckpointRequest(folder);
 }
 
