@@ -486,10 +486,10 @@ int AgentCommand(const AgentFlags& given) {
   role.set = flags.run.set;
   const absl::StatusOr<job::ResolvedJob> plan = node::PlanOf(role);
   if (!plan.ok()) return refuse(plan.status());
+  const bool by_hand = launch->family == "Tandem" && !flags.lifeline;
   if (launch->rank > 0) {
     if (!flags.run.start.resume.empty()) flags.run.out = flags.run.start.resume;
     const absl::Duration timeout = absl::Seconds(plan->job.limits().startup_timeout_seconds());
-    const bool by_hand = launch->family == "Tandem" && !flags.lifeline;
     return Follower(flags, *launch, watch, *plan)
         .Execute(by_hand ? timeout : kPatienceOfLaunched * timeout);
   }
@@ -506,6 +506,7 @@ int AgentCommand(const AgentFlags& given) {
     return refuse(known);
   }
   flags.run.ranks = launch->size;
+  flags.run.agents_by_hand = by_hand && launch->size > 1;
   flags.run.network = *std::move(network);
   flags.run.launcher = watch;
   return RunCommand(flags.run);

@@ -1,6 +1,7 @@
 #include "cli/attempts.h"
 
 #include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -135,6 +136,9 @@ absl::Status Attempts::StartScheduler() {
     scheduler.argv.insert(scheduler.argv.end(), {"--replacements", absl::StrCat(most)});
     TANDEM_RETURN_IF_ERROR(attempt_->exits.Open());
     scheduler.stdin_fd = attempt_->exits.read_fd();
+  }
+  if (flags_.agents_by_hand) {
+    scheduler.argv.insert(scheduler.argv.end(), {"--driver", absl::StrCat(getpid())});
   }
   AddWatchArguments(&scheduler.argv);
   const absl::Status started = children().Start(scheduler);
