@@ -203,6 +203,21 @@ FileStamp StampOf(const std::string& file) {
   return {info.st_size, info.st_mtim.tv_sec, info.st_mtim.tv_nsec, info.st_ino};
 }
 
+absl::StatusOr<std::vector<DataFile>> TrainingFiles(const Data& data) {
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                          ExpandAllFiles("data.train", {data.train().begin(), data.train().end()}));
+  std::vector<DataFile> files;
+  for (const std::string& name : names) {
+    std::error_code error;
+    DataFile& file = files.emplace_back();
+    file.set_name(std::filesystem::path(name).filename().string());
+    file.set_bytes(static_cast<int64_t>(std::filesystem::file_size(name, error)));
+    if (!error) continue;
+    return absl::NotFoundError(absl::StrCat("data.train: ", name, ": ", error.message()));
+  }
+  return files;
+}
+
 absl::StatusOr<uint64_t> HashTrainingFiles(const Data& data) {
   TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> names,
                           ExpandAllFiles("data.train", {data.train().begin(), data.train().end()}));
@@ -232,21 +247,6 @@ absl::Status CheckTrainingFilesUnchanged(uint64_t was, const Data& data) {
   return absl::FailedPreconditionError(absl::StrCat(
       "data.train: the files have changed since the run began; the one written last is ", *last,
       ", with ", StampOf(*last).bytes, " bytes now; hint: train on a copy that nobody writes to"));
-}
-
-absl::StatusOr<std::vector<DataFile>> TrainingFiles(const Data& data) {
-  TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> names,
-                          ExpandAllFiles("data.train", {data.train().begin(), data.train().end()}));
-  std::vector<DataFile> files;
-  for (const std::string& name : names) {
-    std::error_code error;
-    DataFile& file = files.emplace_back();
-    file.set_name(std::filesystem::path(name).filename().string());
-    file.set_bytes(static_cast<int64_t>(std::filesystem::file_size(name, error)));
-    if (!error) continue;
-    return absl::NotFoundError(absl::StrCat("data.train: ", name, ": ", error.message()));
-  }
-  return files;
 }
 
 absl::Status CheckSameFiles(const RunRecord& was, const Data& data) {

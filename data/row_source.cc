@@ -341,7 +341,7 @@ class RowSource final : public BatchSource {
     for (size_t i = 0; i < stamps_.size(); ++i) {
       const FileStamp now = StampOf(options_.files[i]);
       if (now == stamps_[i]) continue;
-      if (!now.exists()) {
+      if (now.bytes < 0) {
         return absl::FailedPreconditionError(
             absl::StrCat(options_.files[i], " is gone, and was there when the run began; ",
                          "hint: keep the files of a job until it has ended"));

@@ -550,13 +550,13 @@ class Worker {
 
   // Runs on the opening thread, while no other thread uses the members that it sets.
   absl::Status Open(const std::string& init_from, bool resume) {
+    TANDEM_RETURN_IF_ERROR(FillPlan(init_from));
+    TANDEM_ASSIGN_OR_RETURN(files_, data::TrainingFiles(plan_.job.data()));
     TANDEM_ASSIGN_OR_RETURN(files_hash_, data::HashTrainingFiles(plan_.job.data()));
     if (replaces_.has_value()) {  // the others train on the files that the dead process has opened
       TANDEM_RETURN_IF_ERROR(
           data::CheckTrainingFilesUnchanged(replaces_->position().files_hash(), plan_.job.data()));
     }
-    TANDEM_RETURN_IF_ERROR(FillPlan(init_from));
-    TANDEM_ASSIGN_OR_RETURN(files_, data::TrainingFiles(plan_.job.data()));
     TANDEM_ASSIGN_OR_RETURN(job::StepTimes times,
                             data::OpenStepTimes(plan_, plan_.job.seed(), self_.index));
     slow_down_.set_times(std::move(times));
