@@ -172,7 +172,7 @@ void SchedulerCore::OnControl(const SchedulerEvent& event) {
   }
   Node* const node = members_.Find(event.connection, event.incarnation);
   if (node == nullptr &&
-      members_.WasReplaced(event.incarnation)) {  // a dead process that was only silent
+      members_.IsFenced(event.incarnation)) {  // a dead process that was only silent
     return effects_->SendFailure(
         event.connection, FailureOf("scheduler", "another process has taken the place of this one",
                                     absl::StatusCode::kAlreadyExists));
@@ -227,7 +227,7 @@ void SchedulerCore::OnRegister(uint64_t connection, const tandem::Register& requ
   if (phase_ == Phase::kFailing) return effects_->SendFailure(connection, failure_);
   if (HasEnded(phase_)) return;
   if (request.scheduler() != 0 && request.scheduler() != options_.incarnation) {
-    return strangers_.Refuse(
+    return refusals_.Refuse(
         connection,
         absl::FailedPreconditionError("a process of an earlier attempt of the job; it must end"),
         effects_);
@@ -244,13 +244,13 @@ void SchedulerCore::OnRegister(uint64_t connection, const tandem::Register& requ
       *control.mutable_reader_welcome() = WelcomeTo(plan_, -1);
       effects_->sends.push_back({connection, control});
     }
-    return strangers_.Refuse(connection, registration.status(), effects_);
+    return refusals_.Refuse(connection, registration.status(), effects_);
   }
   const Node& node = *registration->node;
   if (registration->is_new) {
     effects_->Log(absl::StrCat(node.Name(), " registered from ", node.host));
     if (view_.number() == 0 && members_.complete()) PublishFirstView();
-    if (replacements_.TakePlace(&view_)) PublishView();
+    if (replacements_.AddToView(&view_)) PublishView();
     return;
   }
   if (registration->reconnected) {
@@ -266,11 +266,11 @@ void SchedulerCore::OnRegister(uint64_t connection, const tandem::Register& requ
 void SchedulerCore::OnReader(uint64_t connection, const tandem::Register& request) {
   if (request.role() == Register::AGENT) {
     if (const absl::Status added = agents_.Add(connection, request); !added.ok()) {
-      return strangers_.Refuse(connection, added, effects_);
+      return refusals_.Refuse(connection, added, effects_);
     }
   }
   const absl::StatusOr<int> number = readers_.Add(connection);
-  if (!number.ok()) return strangers_.Refuse(connection, number.status(), effects_);
+  if (!number.ok()) return refusals_.Refuse(connection, number.status(), effects_);
   const auto tell = [&](const Control& control) {
     effects_->sends.push_back({connection, control});
   };
@@ -435,7 +435,7 @@ void SchedulerCore::OnGarbage(uint64_t connection, const absl::Status& why) {
     return Fail(FailureOfNode(
         *node, absl::InvalidArgumentError(absl::StrCat("sent garbage: ", Clip(why.message())))));
   }
-  strangers_.Ignore(why, effects_);
+  refusals_.Ignore(why, effects_);
 }
 
 // ---- requests of users and of the schedule ----------------------------------------------------
@@ -619,7 +619,7 @@ void SchedulerCore::FinishCommands() {
       StopJob();
     } else if (kind == Command::FORGET_WORKER) {
       if (const auto failure = replacements_.OnServersAnswered()) return Fail(*failure);
-      if (replacements_.TakePlace(&view_)) PublishView();
+      if (replacements_.AddToView(&view_)) PublishView();
     } else if (kind == Command::CHECKPOINT) {
       checkpoints_.Finish(now_, effects_);
       if (done->command.hold()) {

@@ -229,7 +229,7 @@ class SchedulerCore {
   Phase phase_ = Phase::kRegistering;
   absl::optional<absl::Time> first_step_;
   absl::Time phase_since_;
-  StrangerLog strangers_;
+  RefusalLog refusals_;
 
   Membership members_;
   Readers readers_;
