@@ -358,7 +358,7 @@ bool Attempts::StartAgain() {
 }
 
 // Makes the flags of the run those of its next attempt. Returns whether it resumes from a
-// checkpoint. It begins anew only if the run has none. If the checkpoint cannot be read, the run
+// checkpoint. A run without a checkpoint begins anew. If the checkpoint cannot be read, the run
 // ends instead of losing the work.
 absl::StatusOr<bool> Attempts::FindNextStart(StartFlags* start) {
   StartFlags next = *start;

@@ -101,8 +101,8 @@ class Membership {
 
   // A worker has died: another process may take its place. Forgets its connections.
   void Vacate(Node* worker);
-  // Whether the process with this incarnation counts as dead because of Vacate. It may live, and is
-  // refused.
+  // Whether the process with this incarnation counts as dead because of Vacate. Such a process may
+  // live, and is refused.
   bool IsFenced(uint64_t incarnation) const {
     return std::count(fenced_.begin(), fenced_.end(), incarnation) > 0;
   }
