@@ -26,7 +26,7 @@
 #include "cli/deal_roles.h"
 #include "cli/launch_environment.h"
 #include "cli/launcher_watch.h"
-#include "cli/log_tail.h"
+#include "cli/local_roles.h"
 #include "cli/resume_point.h"
 #include "cli/role_commands.h"
 #include "cli/service_manager.h"
@@ -120,7 +120,7 @@ class Follower {
   Follower(const AgentFlags& flags, const Launch& launch, LauncherWatch watch,
            const job::ResolvedJob& plan)
       : flags_(flags), launch_(launch), watch_(watch), plan_(plan) {
-    supervisor_.emplace(HowToStop());
+    NewAttempt();
   }
 
   // `patience`: how long rank 0 may take to start a scheduler. It counts for each attempt, because
@@ -156,6 +156,11 @@ class Follower {
     options.checkpoints = true;
     options.naming = job::SilenceTimes(plan_->job).naming;
     return options;
+  }
+
+  void NewAttempt() {
+    supervisor_.emplace(HowToStop());
+    roles_.emplace();
   }
 
   // Lines of several ranks come together on one terminal.
@@ -271,19 +276,8 @@ class Follower {
     options.script_flags = flags_.run.script_flags;
     options.trace_steps = flags_.run.trace_steps;
     options.network = network;
-    const RoleCommands roles(*plan_, options);
-    for (const int server : dealt_.servers) {
-      TANDEM_RETURN_IF_ERROR(children_.Start(roles.Server(server, address_)));
-    }
-    for (const int worker : dealt_.workers) {
-      const Children::Command command = roles.Worker(worker, address_);
-      if (!flags_.run.python.empty()) {
-        scripts_.emplace_back(command.name, command.log);
-        scripts_.back().SkipExisting();
-      }
-      TANDEM_RETURN_IF_ERROR(children_.Start(command));
-    }
-    return absl::OkStatus();
+    return roles_->Start(dealt_, RoleCommands(*plan_, options), address_,
+                         /*shows_scripts=*/!flags_.run.python.empty());
   }
 
   // Roles could not be started. The scheduler hears of it as of a role that has ended.
@@ -307,13 +301,13 @@ class Follower {
   }
 
   bool over() const {
-    return supervisor_->over(MonotonicNow()) || (ended() && !children_.running());
+    return supervisor_->over(MonotonicNow()) || (ended() && !roles_->children().running());
   }
   // The scheduler has said how the job ended, or has gone.
   bool ended() const { return supervisor_->finished() || !supervisor_->failure().empty(); }
 
   void Turn() {
-    std::vector<Children::Exit> exits = children_.Reap();
+    std::vector<Children::Exit> exits = roles_->children().Reap();
     for (const Children::Exit& exit : exits) {
       if (!ended()) link_->SendExit(exit);
     }
@@ -336,11 +330,7 @@ class Follower {
   }
 
   void ShowScripts(bool last) {
-    for (LogTail& script : scripts_) {
-      for (const std::string& line : script.Read(last)) {
-        std::printf("%s | %s\n", script.name().c_str(), line.c_str());
-      }
-    }
+    for (const std::string& line : roles_->ReadScripts(last)) std::printf("%s\n", line.c_str());
     std::fflush(stdout);
   }
 
@@ -366,7 +356,7 @@ class Follower {
 
   void EndAttempt() {
     supervisor_->Conclude();
-    children_.StopAll(supervisor_->Grace());
+    roles_->children().StopAll(supervisor_->Grace());
     link_->Poll(absl::ZeroDuration());
     ShowScripts(/*last=*/true);
   }
@@ -380,8 +370,7 @@ class Follower {
     Say(absl::StrCat(supervisor_->failure(), "; waits for a new attempt"));
     address_.clear();
     if (!FindScheduler(patience).ok()) return false;
-    supervisor_.emplace(HowToStop());
-    scripts_.clear();
+    NewAttempt();
     return true;
   }
 
@@ -411,10 +400,9 @@ class Follower {
   JobFile job_;
   DealtRoles dealt_;
   std::unique_ptr<AgentLink> link_;
-  std::vector<Control> early_;  // came before the welcome
-  bool begun_ = false;          // an attempt has begun to train
-  Children children_;
-  std::vector<LogTail> scripts_;
+  std::vector<Control> early_;       // came before the welcome
+  bool begun_ = false;               // an attempt has begun to train
+  std::optional<LocalRoles> roles_;  // of this attempt
   const std::atomic<int>* stops_ = nullptr;
   const std::atomic<int>* checkpoints_ = nullptr;
   int stops_seen_ = 0, checkpoints_seen_ = 0;
@@ -498,10 +486,10 @@ int AgentCommand(const AgentFlags& given) {
   role.set = flags.run.set;
   const absl::StatusOr<job::ResolvedJob> plan = node::PlanOf(role);
   if (!plan.ok()) return refuse(plan.status());
+  const bool by_hand = launch->family == "Tandem" && !flags.lifeline;
   if (launch->rank > 0) {
     if (!flags.run.start.resume.empty()) flags.run.out = flags.run.start.resume;
     const absl::Duration timeout = absl::Seconds(plan->job.limits().startup_timeout_seconds());
-    const bool by_hand = launch->family == "Tandem" && !flags.lifeline;
     return Follower(flags, *launch, watch, *plan)
         .Execute(by_hand ? timeout : kPatienceOfLaunched * timeout);
   }
@@ -518,6 +506,7 @@ int AgentCommand(const AgentFlags& given) {
     return refuse(known);
   }
   flags.run.ranks = launch->size;
+  flags.run.agents_by_hand = by_hand && launch->size > 1;
   flags.run.network = *std::move(network);
   flags.run.launcher = watch;
   return RunCommand(flags.run);

@@ -1,5 +1,7 @@
 #include "cli/host_list.h"
 
+#include <arpa/inet.h>
+
 #include <set>
 #include <utility>
 
@@ -16,18 +18,35 @@ namespace {
 
 constexpr int kMostRanks = 4096;
 
+// `host`: perhaps with a zone, as in "fe80::1%eth0".
+bool IsIpv6(absl::string_view host) {
+  in6_addr bytes;
+  return inet_pton(AF_INET6, std::string(host.substr(0, host.find('%'))).c_str(), &bytes) == 1;
+}
+
+// The host as ssh takes it: without brackets, "user@::1" for "user@[::1]". Empty: it is no name of
+// a host, nor the alias of one.
+std::string HostForSsh(absl::string_view host) {
+  const size_t at = host.rfind('@');
+  absl::string_view name = at == absl::string_view::npos ? host : host.substr(at + 1);
+  const bool bracketed = absl::ConsumePrefix(&name, "[");
+  if (bracketed && !absl::ConsumeSuffix(&name, "]")) return "";
+  // ssh would take a word that begins with - for one of its options.
+  if (host[0] == '-' || name.empty()) return "";
+  if ((bracketed || absl::StrContains(name, ':')) && !IsIpv6(name)) return "";
+  return absl::StrCat(host.substr(0, at == absl::string_view::npos ? 0 : at + 1), name);
+}
+
 // Collects hosts and refuses what contradicts the earlier ones.
 class Hosts {
  public:
   // `where`: for errors. `slots`: as text.
-  absl::Status Add(const std::string& where, const std::string& host, const std::string& slots) {
+  absl::Status Add(const std::string& where, const std::string& text, const std::string& slots) {
     const auto refused = [&where](const std::string& why) {
       return absl::InvalidArgumentError(absl::StrCat(where, ": ", why));
     };
-    // ssh would take the word for one of its options.
-    if (host.empty() || host[0] == '-') {
-      return refused(absl::StrCat("'", host, "' is not the name of a host"));
-    }
+    const std::string host = text.empty() ? "" : HostForSsh(text);
+    if (host.empty()) return refused(absl::StrCat("'", text, "' is not the name of a host"));
     int number = 0;
     if (!absl::SimpleAtoi(slots, &number) || number < 1 || number > kMostRanks) {
       return refused(absl::StrCat("host ", host, " has '", slots, "' slots, expected 1 to ",
@@ -82,9 +101,18 @@ absl::StatusOr<std::vector<HostSlots>> ParseHostList(const std::string& text) {
   Hosts hosts;
   const std::string where = absl::StrCat("-H ", text);
   for (const absl::string_view item : absl::StrSplit(text, ',')) {
-    const std::pair<std::string, std::string> parts = absl::StrSplit(item, absl::MaxSplits(':', 1));
-    const bool counted = absl::StrContains(item, ':');
-    TANDEM_RETURN_IF_ERROR(hosts.Add(where, parts.first, counted ? parts.second : "1"));
+    const size_t bracket = item.find(']');  // of an IPv6 address
+    const size_t colon = item.find(':', bracket == absl::string_view::npos ? 0 : bracket);
+    const absl::string_view host = item.substr(0, colon);
+    const bool counted = colon != absl::string_view::npos;
+    const absl::string_view slots = counted ? item.substr(colon + 1) : "1";
+    if (absl::StrContains(slots, ':')) {  // whether the last number is an address's cannot be told
+      return absl::InvalidArgumentError(
+          absl::StrCat(where, ": '", item,
+                       "', expected HOST:SLOTS; hint: an IPv6 address is in brackets, "
+                       "[::1]:2"));
+    }
+    TANDEM_RETURN_IF_ERROR(hosts.Add(where, std::string(host), std::string(slots)));
   }
   return hosts.Take(where);
 }

@@ -1,4 +1,6 @@
 // ParseHostFile and ParseHostList read the hosts of a launch, as DeepSpeed and Horovod write them.
+// HOST is what ssh takes: a name, an alias of its configuration, or an address, perhaps with a user
+// ("user@host").
 #ifndef TANDEM_CLI_HOST_LIST_H_
 #define TANDEM_CLI_HOST_LIST_H_
 
@@ -10,8 +12,8 @@
 namespace tandem::cli {
 
 struct HostSlots {
-  std::string host;
-  int slots = 1;  // how many ranks run there
+  std::string host;  // as ssh takes it: an IPv6 address has no brackets
+  int slots = 1;     // how many ranks run there
 };
 
 // A line for each host, "host slots=2" or "host". Text behind # is a comment. `name`: of the file,
@@ -20,7 +22,7 @@ struct HostSlots {
 absl::StatusOr<std::vector<HostSlots>> ParseHostFile(const std::string& name,
                                                      const std::string& text);
 
-// "a:2,b:2" or "a,b".
+// "a:2,b:2" or "a,b". An IPv6 address is in brackets: "[::1]:2".
 absl::StatusOr<std::vector<HostSlots>> ParseHostList(const std::string& text);
 
 }  // namespace tandem::cli

@@ -2,7 +2,7 @@
 // (cluster.max_restarts), and counts what that costs. An attempt is the time from the start of all
 // roles to the end of all of them; a new attempt resumes from the newest whole checkpoint.
 //
-// Not here: how an attempt ends (supervisor.h) and begins (run_command.cc).
+// Not here: how an attempt begins (attempts.h) and ends (supervisor.h).
 // Thread safety: one thread.
 #ifndef TANDEM_CLI_RESTARTS_H_
 #define TANDEM_CLI_RESTARTS_H_

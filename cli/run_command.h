@@ -52,6 +52,8 @@ struct RunFlags {
   // Number of agents (agent_command.h). This process is that of rank 0. Those of the other ranks
   // start their roles themselves.
   int ranks = 1;
+  // The agents of the other ranks were started by hand: nobody ends them if this process is killed.
+  bool agents_by_hand = false;
   RoleNetwork network;
   LauncherWatch launcher{/*parent=*/0, /*lifeline=*/-1};
 };

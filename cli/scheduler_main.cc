@@ -1,5 +1,6 @@
 // tandem-scheduler: membership, views, barriers and the record of one job.
 #include <fcntl.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -52,6 +53,7 @@ void ShowEvent(const nlohmann::json& event, tandem::cli::ProgressView* view) {
 struct DriverFlags {
   std::string launch, restarts;
   int replacements = 0;
+  pid_t pid = 0;
 };
 
 void AddDriverFlags(CLI::App* app, DriverFlags* flags) {
@@ -64,7 +66,15 @@ void AddDriverFlags(CLI::App* app, DriverFlags* flags) {
                   "How many dead workers the starting program may replace; it writes to standard "
                   "input how workers end")
       ->group("");
+  app->add_option("--driver", flags->pid,
+                  "The process that starts this scheduler; if it dies, the scheduler tells all "
+                  "agents, and ends")
+      ->group("");
 }
+
+// From here on the kernel does not end this process with the one that has started it, because the
+// scheduler notices that (SchedulerOptions.driver).
+void OutliveDriver() { prctl(PR_SET_PDEATHSIG, 0); }
 
 // Makes reads of standard input return at once. Returns its descriptor.
 int InputWithoutWaiting() {
@@ -179,6 +189,7 @@ int main(int argc, char** argv) {
   options.restarts = *attempts;
   options.replacements = driver.replacements;
   if (driver.replacements > 0) options.driver_fd = InputWithoutWaiting();
+  options.driver = driver.pid;
   options.by_hand = progress_fd < 0;
   options.incarnation = node::NewIncarnation();
   options.launch = driver.launch;
@@ -194,6 +205,7 @@ int main(int argc, char** argv) {
   } else {
     options.progress = progress_fd < 0 ? stdout : fdopen(progress_fd, "w");
   }
+  if (driver.pid != 0) OutliveDriver();
   absl::Status ended = scheduler::RunScheduler(options);
   // `tandem run` prints this itself.
   if (!ended.ok() && progress_fd < 0 && !flags.out.empty() &&

@@ -9,12 +9,14 @@
 #include <cstring>
 #include <filesystem>
 #include <system_error>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "base/hash.h"
 #include "base/status_macros.h"
 
 namespace tandem::data {
@@ -195,6 +197,12 @@ absl::StatusOr<std::vector<std::string>> FirstFiles(const Data& data) {
   return ExpandAllFiles("data.train", {data.train().begin(), data.train().end()});
 }
 
+FileStamp StampOf(const std::string& file) {
+  struct stat info;
+  if (stat(file.c_str(), &info) != 0) return FileStamp();
+  return {info.st_size, info.st_mtim.tv_sec, info.st_mtim.tv_nsec, info.st_ino};
+}
+
 absl::StatusOr<std::vector<DataFile>> TrainingFiles(const Data& data) {
   TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> names,
                           ExpandAllFiles("data.train", {data.train().begin(), data.train().end()}));
@@ -208,6 +216,37 @@ absl::StatusOr<std::vector<DataFile>> TrainingFiles(const Data& data) {
     return absl::NotFoundError(absl::StrCat("data.train: ", name, ": ", error.message()));
   }
   return files;
+}
+
+absl::StatusOr<uint64_t> HashTrainingFiles(const Data& data) {
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                          ExpandAllFiles("data.train", {data.train().begin(), data.train().end()}));
+  uint64_t hash = 0;
+  for (const std::string& name : names) {
+    const FileStamp stamp = StampOf(name);
+    for (const uint64_t part :
+         {static_cast<uint64_t>(stamp.bytes), static_cast<uint64_t>(stamp.written_s),
+          static_cast<uint64_t>(stamp.written_ns), stamp.inode}) {
+      hash = HashCombine(hash, part);
+    }
+  }
+  return names.empty() ? 0 : std::max<uint64_t>(hash, 1);
+}
+
+absl::Status CheckTrainingFilesUnchanged(uint64_t was, const Data& data) {
+  if (was == 0) return absl::OkStatus();
+  TANDEM_ASSIGN_OR_RETURN(const uint64_t is, HashTrainingFiles(data));
+  if (is == was) return absl::OkStatus();
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                          ExpandAllFiles("data.train", {data.train().begin(), data.train().end()}));
+  const auto last =
+      std::max_element(names.begin(), names.end(), [](const std::string& a, const std::string& b) {
+        const FileStamp x = StampOf(a), y = StampOf(b);
+        return std::tie(x.written_s, x.written_ns) < std::tie(y.written_s, y.written_ns);
+      });
+  return absl::FailedPreconditionError(absl::StrCat(
+      "data.train: the files have changed since the run began; the one written last is ", *last,
+      ", with ", StampOf(*last).bytes, " bytes now; hint: train on a copy that nobody writes to"));
 }
 
 absl::Status CheckSameFiles(const RunRecord& was, const Data& data) {

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "data/files.h"
 #include "data/row_dealer.h"
 
 namespace tandem::data {
@@ -261,19 +262,6 @@ absl::StatusOr<int64_t> EstimateRows(const std::vector<std::string>& files, RowP
 }
 
 namespace {
-
-// Tells whether a file still has the contents that it had before.
-struct FileStamp {
-  int64_t bytes = -1, written_s = 0, written_ns = 0;
-  uint64_t inode = 0;
-  friend bool operator==(const FileStamp&, const FileStamp&) = default;
-};
-
-FileStamp StampOf(const std::string& file) {
-  struct stat info;
-  if (stat(file.c_str(), &info) != 0) return FileStamp();
-  return {info.st_size, info.st_mtim.tv_sec, info.st_mtim.tv_nsec, info.st_ino};
-}
 
 class RowSource final : public BatchSource {
  public:

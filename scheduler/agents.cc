@@ -64,11 +64,13 @@ absl::optional<Failure> Agents::OnExit(const Agent& agent, const RoleExit& exit,
   return FailureOf(name, how, absl::StatusCode::kUnavailable);
 }
 
-bool Agents::RepeatsCheckpoint(absl::Time now, bool by_agent) {
-  constexpr absl::Duration kOneRequest = absl::Seconds(1);
-  if (now - asked_ < kOneRequest && (by_agent || asked_by_agent_)) return true;
-  asked_ = now;
-  asked_by_agent_ = by_agent;
+bool Agents::IsSameRequest(absl::Time now, Request request, int rank) {
+  constexpr absl::Duration kAllRanks = absl::Seconds(5);  // a launcher signals its ranks within it
+  Requested& last = requested_[request];
+  const bool is_new_rank = last.ranks.insert(rank).second;
+  if (is_new_rank && now - last.since < kAllRanks) return true;
+  last.since = now;
+  last.ranks = {rank};
   return false;
 }
 

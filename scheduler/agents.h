@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 
 #include "absl/time/time.h"
@@ -28,6 +29,7 @@ struct Agent {
 class Agents {
  public:
   static constexpr size_t kMost = 1024;
+  enum class Request { kCheckpoint, kEnd };
 
   // ALREADY_EXISTS: an agent of the same rank is connected; another launch may have the same
   // address. RESOURCE_EXHAUSTED: there are kMost agents.
@@ -42,9 +44,11 @@ class Agents {
   // role, or it failed without a report of its own.
   absl::optional<Failure> OnExit(const Agent& agent, const RoleExit& exit, Membership* members,
                                  SchedulerEffects* effects) const;
-  // A signal asks for a checkpoint: by an agent, or by the user's command, which is the agent of
-  // rank 0. True: another rank has asked a moment ago, because launchers signal all ranks at once.
-  bool RepeatsCheckpoint(absl::Time now, bool by_agent);
+  // A signal of a rank asks for something. Launchers signal all ranks of a launch: that is one
+  // request. True: other ranks have had this signal in the last seconds, and this rank has not, so
+  // the signal is the same request. kUserRank: the user's command is the agent of this rank.
+  static constexpr int kUserRank = 0;
+  bool IsSameRequest(absl::Time now, Request request, int rank);
   // The job fails. Adds the host if an agent has started the failed node. If that agent is lost,
   // its host is named instead of the node.
   void NameCause(const Membership& members, Failure* failure) const;
@@ -53,9 +57,14 @@ class Agents {
   // The agent that has started the node; one that is lost, if there are several. Null: none.
   const Agent* AgentOf(const Node& node) const;
 
-  std::map<uint64_t, Agent> agents_;         // by incarnation
-  absl::Time asked_ = absl::InfinitePast();  // for a checkpoint, the last time that counted
-  bool asked_by_agent_ = false;
+  // The last request of a kind: when it came first, and the ranks that have made it.
+  struct Requested {
+    absl::Time since = absl::InfinitePast();
+    std::set<int> ranks;
+  };
+
+  std::map<uint64_t, Agent> agents_;  // by incarnation
+  std::map<Request, Requested> requested_;
 };
 
 }  // namespace tandem::scheduler

@@ -93,7 +93,7 @@ struct SchedulerEffects {
 
 // Refuses processes that are not members, and logs their messages. Logs only the first kMost lines,
 // because such processes could fill the log.
-class StrangerLog {
+class RefusalLog {
  public:
   static constexpr int kMost = 100;
 

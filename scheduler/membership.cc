@@ -85,7 +85,7 @@ Membership::Membership(const job::ResolvedJob& plan)
   nodes_.reserve(servers_ + workers_);
 }
 
-int Membership::Places(Role role, uint64_t incarnation) const {
+int Membership::NodesInJob(Role role, uint64_t incarnation) const {
   if (role != Role::kServer) return workers_;
   return IsServerOfWorker(incarnation) ? servers_ - processes_ : processes_;
 }
@@ -116,7 +116,7 @@ absl::Status Membership::Check(const tandem::Register& request) const {
                                        kMaxEndpointBytes));
     }
   }
-  const int count = Places(role, request.incarnation());
+  const int count = NodesInJob(role, request.incarnation());
   if (request.index() < -1 || request.index() >= count) {
     return Invalid(who, absl::StrCat("index ", request.index(), ", the job has ", count, " ",
                                      RoleName(role), "s, counted from 0"));
@@ -130,7 +130,7 @@ absl::Status Membership::CheckVacancy(Role role, const tandem::Register& request
     return absl::AlreadyExistsError(absl::StrCat(node.Name(), " is registered already (pid ",
                                                  node.pid, " on ", node.host, ")"));
   }
-  const int count = Places(role, request.incarnation());
+  const int count = NodesInJob(role, request.incarnation());
   const bool of_worker = IsServerOfWorker(request.incarnation());
   const auto there = std::count_if(nodes_.begin(), nodes_.end(), [&](const Node& node) {
     return node.role == role && IsServerOfWorker(node.incarnation) == of_worker;
@@ -145,7 +145,7 @@ absl::Status Membership::CheckVacancy(Role role, const tandem::Register& request
 absl::StatusOr<Membership::Registration> Membership::Register(absl::Time now, uint64_t connection,
                                                               const tandem::Register& request) {
   TANDEM_RETURN_IF_ERROR(Check(request));
-  if (WasReplaced(request.incarnation())) {
+  if (IsFenced(request.incarnation())) {
     return absl::AlreadyExistsError("another process has taken the place of this one");
   }
   const Role role = RoleOf(request);
@@ -165,10 +165,10 @@ absl::StatusOr<Membership::Registration> Membership::Register(absl::Time now, ui
       return absl::AlreadyExistsError(
           absl::StrCat("this connection belongs to ", ByConnection(connection)->Name()));
     }
-    Node* const place = VacantPlace(role, request);
-    if (place == nullptr) TANDEM_RETURN_IF_ERROR(CheckVacancy(role, request));
+    Node* const vacant = VacantNode(role, request);
+    if (vacant == nullptr) TANDEM_RETURN_IF_ERROR(CheckVacancy(role, request));
     result.is_new = true;
-    result.node = place != nullptr ? place : &nodes_.emplace_back();
+    result.node = vacant != nullptr ? vacant : &nodes_.emplace_back();
     *result.node = Node();
     result.node->role = role;
     result.node->index = request.index();
@@ -187,14 +187,15 @@ void Membership::Vacate(Node* worker) {
   for (auto it = owner_.begin(); it != owner_.end();) {
     it = it->second == worker->incarnation ? owner_.erase(it) : std::next(it);
   }
-  replaced_.push_back(worker->incarnation);
+  fenced_.push_back(worker->incarnation);
   worker->connected = false;
   worker->others = 0;
   worker->gone = worker->vacant = true;
 }
 
-// The place that a new process may take; null: none. Only a process that asks for the rank gets it.
-Node* Membership::VacantPlace(Role role, const tandem::Register& request) {
+// The dead node that a new process may replace; null: none. Only a process that asks for the rank
+// gets it.
+Node* Membership::VacantNode(Role role, const tandem::Register& request) {
   Node* const node = Numbered(role, request.index());
   return node != nullptr && node->vacant ? node : nullptr;
 }
@@ -261,7 +262,7 @@ void Membership::NumberServersOfWorkers() {
 std::vector<std::string> Membership::Missing() const {
   std::vector<std::string> missing;
   for (const Role role : {Role::kServer, Role::kWorker}) {
-    const int count = Places(role, /*incarnation=*/0);
+    const int count = NodesInJob(role, /*incarnation=*/0);
     int unnumbered =
         static_cast<int>(std::count_if(nodes_.begin(), nodes_.end(), [&](const Node& node) {
           return node.role == role && node.index < 0 && !IsServerOfWorker(node.incarnation);

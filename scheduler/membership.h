@@ -101,9 +101,10 @@ class Membership {
 
   // A worker has died: another process may take its place. Forgets its connections.
   void Vacate(Node* worker);
-  // Whether a process with this incarnation had a place that became vacant.
-  bool WasReplaced(uint64_t incarnation) const {
-    return std::count(replaced_.begin(), replaced_.end(), incarnation) > 0;
+  // Whether the process with this incarnation counts as dead because of Vacate. Such a process may
+  // live, and is refused.
+  bool IsFenced(uint64_t incarnation) const {
+    return std::count(fenced_.begin(), fenced_.end(), incarnation) > 0;
   }
 
   bool complete() const;
@@ -140,10 +141,10 @@ class Membership {
  private:
   absl::Status Check(const tandem::Register& request) const;
   absl::Status CheckVacancy(Role role, const tandem::Register& request) const;
-  Node* VacantPlace(Role role, const tandem::Register& request);
+  Node* VacantNode(Role role, const tandem::Register& request);
   // How many nodes of this kind the job has. The kinds are workers, server processes, and workers'
   // servers.
-  int Places(Role role, uint64_t incarnation) const;
+  int NodesInJob(Role role, uint64_t incarnation) const;
   void NumberServersOfWorkers();
   Node* Numbered(Role role, int index);
   void Attach(absl::Time now, uint64_t connection, Node* node);
@@ -154,7 +155,7 @@ class Membership {
   const uint64_t job_hash_;
   std::vector<Node> nodes_;             // reserved: pointers stay valid until Number()
   std::map<uint64_t, uint64_t> owner_;  // connection -> incarnation
-  std::vector<uint64_t> replaced_;      // incarnations of dead processes whose places were vacated
+  std::vector<uint64_t> fenced_;        // incarnations
 };
 
 }  // namespace tandem::scheduler

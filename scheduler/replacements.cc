@@ -140,7 +140,7 @@ absl::optional<Failure> Replacements::OnServersAnswered() {
   return absl::nullopt;
 }
 
-bool Replacements::TakePlace(View* view) {
+bool Replacements::AddToView(View* view) {
   if (!vacant() || !vacancy_->start.has_value() || vacancy_->view != 0) return false;
   const Node& node = *parts_.members->worker(vacancy_->rank);
   if (node.vacant) return false;

@@ -81,7 +81,7 @@ class Replacements {
   absl::optional<Failure> OnServersAnswered();
   // If the new process and the servers have come, puts the process into the view, which then must
   // be published.
-  bool TakePlace(View* view);
+  bool AddToView(View* view);
   // Returns the new process once it and all servers have acknowledged that view. The process may
   // start, and no place is vacant any more. Null: not yet.
   Node* TakeStarted(absl::Time now);

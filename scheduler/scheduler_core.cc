@@ -12,8 +12,6 @@
 namespace tandem::scheduler {
 namespace {
 
-// A launcher's signals to its ranks arrive within this time.
-constexpr absl::Duration kOneRequest = absl::Seconds(5);
 constexpr char kStoppedByTool[] = "stopped by tandem stop";
 
 UserAnswer Answer(absl::StatusCode code, const std::string& text) {
@@ -97,9 +95,11 @@ void SchedulerCore::Step(absl::Time now, const SchedulerEvent& event, SchedulerE
       OnTick();
       break;
     case SchedulerEvent::Kind::kCheckpoint:
-      if (!agents_.RepeatsCheckpoint(now_, /*by_agent=*/false)) OnCheckpointRequest(event.text);
+      if (agents_.IsSameRequest(now_, Agents::Request::kCheckpoint, Agents::kUserRank)) break;
+      OnCheckpointRequest(event.text);
       break;
     case SchedulerEvent::Kind::kEnd:
+      if (agents_.IsSameRequest(now_, Agents::Request::kEnd, Agents::kUserRank)) break;
       OnEndRequest(event.text);
       break;
     case SchedulerEvent::Kind::kAbort:
@@ -158,17 +158,21 @@ void SchedulerCore::OnControl(const SchedulerEvent& event) {
     }
     const std::string why = absl::StrCat("stopped by a signal on host ", agent->host);
     if (note.stops() > 1) return Fail(FailureOf("scheduler", why, absl::StatusCode::kCancelled));
-    if (note.stops() == 1) OnEndRequest(why, /*by_agent=*/true);
+    // Only a second signal of an agent hastens the last checkpoint.
+    if (note.stops() == 1 && !checkpoints_.ending() &&
+        !agents_.IsSameRequest(now_, Agents::Request::kEnd, agent->rank)) {
+      OnEndRequest(why);
+    }
     const std::string& folder = options_.models.checkpoint_folder;
     if (note.checkpoint() && !folder.empty() &&
-        !agents_.RepeatsCheckpoint(now_, /*by_agent=*/true)) {
+        !agents_.IsSameRequest(now_, Agents::Request::kCheckpoint, agent->rank)) {
       OnCheckpointRequest(folder);
     }
     return;
   }
   Node* const node = members_.Find(event.connection, event.incarnation);
   if (node == nullptr &&
-      members_.WasReplaced(event.incarnation)) {  // a dead process that was only silent
+      members_.IsFenced(event.incarnation)) {  // a dead process that was only silent
     return effects_->SendFailure(
         event.connection, FailureOf("scheduler", "another process has taken the place of this one",
                                     absl::StatusCode::kAlreadyExists));
@@ -223,7 +227,7 @@ void SchedulerCore::OnRegister(uint64_t connection, const tandem::Register& requ
   if (phase_ == Phase::kFailing) return effects_->SendFailure(connection, failure_);
   if (HasEnded(phase_)) return;
   if (request.scheduler() != 0 && request.scheduler() != options_.incarnation) {
-    return strangers_.Refuse(
+    return refusals_.Refuse(
         connection,
         absl::FailedPreconditionError("a process of an earlier attempt of the job; it must end"),
         effects_);
@@ -240,13 +244,13 @@ void SchedulerCore::OnRegister(uint64_t connection, const tandem::Register& requ
       *control.mutable_reader_welcome() = WelcomeTo(plan_, -1);
       effects_->sends.push_back({connection, control});
     }
-    return strangers_.Refuse(connection, registration.status(), effects_);
+    return refusals_.Refuse(connection, registration.status(), effects_);
   }
   const Node& node = *registration->node;
   if (registration->is_new) {
     effects_->Log(absl::StrCat(node.Name(), " registered from ", node.host));
     if (view_.number() == 0 && members_.complete()) PublishFirstView();
-    if (replacements_.TakePlace(&view_)) PublishView();
+    if (replacements_.AddToView(&view_)) PublishView();
     return;
   }
   if (registration->reconnected) {
@@ -262,11 +266,11 @@ void SchedulerCore::OnRegister(uint64_t connection, const tandem::Register& requ
 void SchedulerCore::OnReader(uint64_t connection, const tandem::Register& request) {
   if (request.role() == Register::AGENT) {
     if (const absl::Status added = agents_.Add(connection, request); !added.ok()) {
-      return strangers_.Refuse(connection, added, effects_);
+      return refusals_.Refuse(connection, added, effects_);
     }
   }
   const absl::StatusOr<int> number = readers_.Add(connection);
-  if (!number.ok()) return strangers_.Refuse(connection, number.status(), effects_);
+  if (!number.ok()) return refusals_.Refuse(connection, number.status(), effects_);
   const auto tell = [&](const Control& control) {
     effects_->sends.push_back({connection, control});
   };
@@ -431,7 +435,7 @@ void SchedulerCore::OnGarbage(uint64_t connection, const absl::Status& why) {
     return Fail(FailureOfNode(
         *node, absl::InvalidArgumentError(absl::StrCat("sent garbage: ", Clip(why.message())))));
   }
-  strangers_.Ignore(why, effects_);
+  refusals_.Ignore(why, effects_);
 }
 
 // ---- requests of users and of the schedule ----------------------------------------------------
@@ -478,19 +482,14 @@ void SchedulerCore::OnCheckpointRequest(const std::string& folder) {
 }
 
 // The first request writes a checkpoint and then ends the job. A second request, or a job without a
-// model folder, ends it at once. Launchers signal all agents, and the user's command is one of
-// them: that is one request.
-void SchedulerCore::OnEndRequest(const std::string& why, bool by_agent) {
-  if (by_agent && checkpoints_.ending()) return;
-  if (!by_agent && now_ - std::exchange(agent_ends_job_, absl::InfinitePast()) < kOneRequest)
-    return;
+// model folder, ends it at once.
+void SchedulerCore::OnEndRequest(const std::string& why) {
   const std::string& folder = options_.models.checkpoint_folder;
   if (checkpoints_.ending() || phase_ != Phase::kRunning || folder.empty()) {
     return Fail(FailureOf("scheduler", why, absl::StatusCode::kCancelled));
   }
   checkpoints_.SetEnding(why);
   effects_->Notify(SchedulerNotice::Kind::kEnding, "", "");
-  if (by_agent) agent_ends_job_ = now_;
   OnCheckpointRequest(folder);
 }
 
@@ -620,7 +619,7 @@ void SchedulerCore::FinishCommands() {
       StopJob();
     } else if (kind == Command::FORGET_WORKER) {
       if (const auto failure = replacements_.OnServersAnswered()) return Fail(*failure);
-      if (replacements_.TakePlace(&view_)) PublishView();
+      if (replacements_.AddToView(&view_)) PublishView();
     } else if (kind == Command::CHECKPOINT) {
       checkpoints_.Finish(now_, effects_);
       if (done->command.hold()) {

@@ -200,7 +200,7 @@ class SchedulerCore {
   // Requests of users and of the job's own schedule.
   void OnUserRequest(uint64_t connection, const UserRequest& request);
   void OnCheckpointRequest(const std::string& folder);
-  void OnEndRequest(const std::string& why, bool by_agent = false);
+  void OnEndRequest(const std::string& why);
   void OnMoveRange(const SchedulerEvent& event);
 
   // Views, commands, barriers.
@@ -229,13 +229,11 @@ class SchedulerCore {
   Phase phase_ = Phase::kRegistering;
   absl::optional<absl::Time> first_step_;
   absl::Time phase_since_;
-  StrangerLog strangers_;
+  RefusalLog refusals_;
 
   Membership members_;
   Readers readers_;
   Agents agents_;
-  // When an agent has asked for the end, and the user has not yet.
-  absl::Time agent_ends_job_ = absl::InfinitePast();
   View view_;
   Barriers barriers_;
   Commands commands_;

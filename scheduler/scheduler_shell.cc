@@ -175,6 +175,7 @@ class Shell {
   void Round() {
     events_.clear();
     transport_.Poll(kTick, &events_);
+    CheckDriver();  // before the connections of the roles that have died with it
     for (transport::TransportEvent& event : events_) OnTransport(event);
     CheckFlags();
     HearDriver();
@@ -187,15 +188,23 @@ class Shell {
     }
   }
 
+  void CheckDriver() {
+    if (options_.driver == 0 || getppid() == options_.driver) return;
+    Abort(absl::StrCat("the agent of rank 0 (pid ", options_.driver, ") has gone"));
+  }
+
+  void Abort(const std::string& why) {
+    if (std::exchange(aborted_, true)) return;
+    SchedulerEvent event;
+    event.kind = SchedulerEvent::Kind::kAbort;
+    event.text = why;
+    StepCore(event);
+  }
+
   // Signal handlers set flags. Passes each request to the core once.
   void CheckFlags() {
     SchedulerEvent event;
-    if (options_.abort != nullptr && *options_.abort && !aborted_) {
-      aborted_ = true;
-      event.kind = SchedulerEvent::Kind::kAbort;
-      event.text = "interrupted";
-      StepCore(event);
-    }
+    if (options_.abort != nullptr && *options_.abort) Abort("interrupted");
     const int ends = options_.ends == nullptr ? ends_seen_ : options_.ends->load();
     for (; ends_seen_ != ends; ++ends_seen_) {
       event.kind = SchedulerEvent::Kind::kEnd;

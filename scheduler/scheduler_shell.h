@@ -29,6 +29,8 @@
 #ifndef TANDEM_SCHEDULER_SCHEDULER_SHELL_H_
 #define TANDEM_SCHEDULER_SCHEDULER_SHELL_H_
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <cstdint>
 #include <cstdio>
@@ -65,6 +67,9 @@ struct SchedulerOptions {
   // The read end of a pipe from that program, non-blocking and not owned; -1: none. A line says
   // that a worker's process has ended: {"worker":1,"pid":4711,"text":"was ended by signal 9"}.
   int driver_fd = -1;
+  // The process of the agent of rank 0, which has started this one. The job ends if the agent dies,
+  // and all nodes and agents learn of it. 0: the agent is not watched.
+  pid_t driver = 0;
   bool by_hand = false;           // no program that could resume the run has started the roles
   std::FILE* progress = nullptr;  // not owned; null = no events
   // Gets each event if there is no `progress`. Called on the thread that runs the scheduler.

@@ -16,6 +16,7 @@
 #include "server/checkpoint_directory.h"
 #include "server/range.h"
 #include "server/range_file.h"
+#include "server/record_cut.h"
 #include "server/update_order.h"
 #include "server/update_record.h"
 
@@ -287,7 +288,7 @@ absl::Status InspectOrder(const std::string& path, const InspectOptions& options
 
 // ---- the kind of a file -----------------------------------------------------------------------
 
-bool IsRecords(const std::string& name) { return absl::EndsWith(name, ".updates"); }
+bool IsRecords(const std::string& name) { return absl::EndsWith(name, kRecordSuffix); }
 bool IsOrder(const std::string& name) { return absl::EndsWith(name, kOrderSuffix); }
 
 absl::Status InspectFile(const std::string& path, const InspectOptions& options,

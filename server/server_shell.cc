@@ -3,7 +3,6 @@
 #include <atomic>
 #include <deque>
 #include <functional>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -21,6 +20,7 @@
 #include "node/node_session.h"
 #include "node/work_thread.h"
 #include "server/checkpoint_directory.h"
+#include "server/record_cut.h"
 #include "server/record_file.h"
 #include "server/replay.h"
 #include "server/server_core.h"
@@ -305,21 +305,22 @@ class ShardThread {
   absl::Status OpenRecords(int index, const View& view) {
     const Staleness& wanted = options_.plan.job.staleness();
     if (options_.record_dir.empty()) return absl::OkStatus();
-    constexpr uint64_t kAll = std::numeric_limits<uint64_t>::max();
-    const std::string name = absl::StrCat("server-", index, "-shard-", shard_);
+    const std::string name = RecordFileName(index, shard_);
     const std::string path = absl::StrCat(options_.record_dir, "/", name);
     if (wanted.record_updates()) {
       uint64_t keep = 0;
       if (view.resume()) {
         TANDEM_ASSIGN_OR_RETURN(const RunRecord run, RunAtCheckpoint(view.init_from()));
-        // Without a length: an earlier version wrote the checkpoint.
-        const auto at = run.record_bytes().find(name);
-        keep = at == run.record_bytes().end() ? kAll : at->second;
+        keep = RecordBytesAt(run, name);
+        if (index == 0 && shard_ == 0) {
+          TANDEM_RETURN_IF_ERROR(CutOtherRecords(options_.record_dir, run, options_.plan.servers(),
+                                                 options_.plan.shards_per_server()));
+        }
       }
-      TANDEM_RETURN_IF_ERROR(records_.Open(path + ".updates", keep));
+      TANDEM_RETURN_IF_ERROR(records_.Open(path + kRecordSuffix, keep));
     }
     if (!wanted.record_order()) return absl::OkStatus();
-    return order_.Open(path + kOrderSuffix, view.resume() ? kAll : 0);
+    return order_.Open(path + kOrderSuffix, view.resume() ? kAllRecords : 0);
   }
 
   static absl::StatusOr<RunRecord> RunAtCheckpoint(const std::string& checkpoint) {

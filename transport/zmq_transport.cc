@@ -61,7 +61,7 @@ struct Peer {
   std::shared_ptr<Flow> flow;
   // Null: the peer has shown its keys, or none are needed. Nothing else of the peer counts before.
   std::unique_ptr<Proof> proof;
-  bool proven = false;  // outgoing only: by this connection
+  bool authenticated = false;  // outgoing only: by this connection
   Clock::time_point close_deadline = Clock::time_point::max();
   // Only for outgoing peers.
   MonitoredSocket dealer;
@@ -296,7 +296,7 @@ absl::Status ZmqTransport::OpenDealer(Peer* peer) {
   sockets_.Close(&peer->dealer, absl::ZeroDuration());
   peer->retry_at = Clock::time_point::max();
   peer->proof.reset();
-  peer->proven = false;
+  peer->authenticated = false;
   const std::string& target = peer->targets[peer->next_target++ % peer->targets.size()];
   TANDEM_ASSIGN_OR_RETURN(
       peer->dealer, sockets_.Open(ZMQ_DEALER,
@@ -557,7 +557,7 @@ void ZmqTransport::TakeProof(Peer* peer, const ZmqFrames::Received& received) {
   }
   if (!peer->proof->done()) return;
   peer->proof.reset();
-  peer->proven = true;
+  peer->authenticated = true;
   if (!peer->incoming()) OnConnected(peer);
 }
 
@@ -663,7 +663,7 @@ void ZmqTransport::OnPeerMonitor(PeerId id) {
 // The handshake of libzmq is over, or the proof after it.
 void ZmqTransport::OnConnected(Peer* peer) {
   const bool proves = options_.keys != nullptr && !EncryptsTowards(options_, peer->address);
-  if (proves && !peer->proven) {
+  if (proves && !peer->authenticated) {
     peer->proof = std::make_unique<Proof>(Proof::Side::kConnects, options_.keys);
     Transmit(peer, frames_.NewRecord(OnePart(heap_, peer->proof->Hello()), peer->flow));
     return;

@@ -487,7 +487,9 @@ void TrainerCore::SendReport(absl::Time now, bool done) {
     *control.mutable_progress()->mutable_position() = saving->position();
   }
   if (ReportsPlaces()) {
-    *control.mutable_progress()->mutable_trains_at() = Position();
+    TrainPosition* const place = control.mutable_progress()->mutable_trains_at();
+    *place = Position();
+    place->set_files_hash(options_.files_hash);
   }
   control.mutable_progress()->set_evaluations(evaluation_.done());
   context_.SendControl(EndpointId::Scheduler(), control);

@@ -54,6 +54,7 @@ class TrainerCore {
     bool checkpoint = false;      // write a checkpoint at the end (the scheduler knows where)
     bool evaluate = true;         // false if there are no rows to evaluate on
     int64_t estimated_rows = 0;   // rows of this worker's share, for the progress line; 0 = unknown
+    uint64_t files_hash = 0;      // data::HashTrainingFiles, for a process that replaces this one
     std::string checkpoint_path;  // the model folder, where checkpoints go
     // The position from which the run resumes (resume_position.h); none: the run starts at its
     // beginning.

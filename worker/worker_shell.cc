@@ -552,6 +552,11 @@ class Worker {
   absl::Status Open(const std::string& init_from, bool resume) {
     TANDEM_RETURN_IF_ERROR(FillPlan(init_from));
     TANDEM_ASSIGN_OR_RETURN(files_, data::TrainingFiles(plan_.job.data()));
+    TANDEM_ASSIGN_OR_RETURN(files_hash_, data::HashTrainingFiles(plan_.job.data()));
+    if (replaces_.has_value()) {  // the others train on the files that the dead process has opened
+      TANDEM_RETURN_IF_ERROR(
+          data::CheckTrainingFilesUnchanged(replaces_->position().files_hash(), plan_.job.data()));
+    }
     TANDEM_ASSIGN_OR_RETURN(job::StepTimes times,
                             data::OpenStepTimes(plan_, plan_.job.seed(), self_.index));
     slow_down_.set_times(std::move(times));
@@ -593,6 +598,7 @@ class Worker {
     attempt_ = view.attempt();
     trainer.start = start_;
     trainer.replaces = replaces_;
+    trainer.files_hash = files_hash_;
     const Data::Format format = plan_.job.data().format();  // NCF skips rows without reading them
     resumes_in_files_ = start_.has_value() && start_->rows() > 0 && !start_->epoch_over() &&
                         format != Data::PROGRAM && format != Data::NCF;
@@ -737,6 +743,7 @@ class Worker {
   int64_t epochs_to_first_judged_ = 0;           // from that checkpoint
   std::string own_state_;                        // DenseSteps::State, from that checkpoint
   std::vector<DataFile> files_;                  // training files as they were opened
+  uint64_t files_hash_ = 0;                      // likewise
   std::unique_ptr<collectives::Trace> trace_;    // made before the threads that add to it
   AbortableWatch watch_;                         // used by the group; outlives it
   std::unique_ptr<collectives::Group> modules_;  // if dense parameters are on servers

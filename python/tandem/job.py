@@ -5,7 +5,6 @@ import _signal
 import atexit
 import ctypes
 import os
-import re
 import sys
 import threading
 import time
@@ -419,14 +418,14 @@ class Job:
 
     def _say_checkpointed(self) -> None:
         cluster = self._worker.cluster
-        said = cluster.last_words()  # of the scheduler
-        if said.startswith("{"):
-            print(f"tandem: the job had come to its end; its model is in {self.out}/model")
-        elif saved := re.search(r"; saved step (\d+)", said):
-            print(f"tandem: checkpoint in {self.out}/model (step {saved[1]}); resume it with "
-                  f"tandem.init({cluster.given!r}, resume={self.out!r})")
+        end = cluster.event("finished")
+        if end is None or "failure" in end:
+            print(f"tandem: no checkpoint: {cluster.last_words()}", file=sys.stderr)
+        elif "checkpointed_step" in end:
+            print(f"tandem: checkpoint in {self.out}/model (step {end['checkpointed_step']}); "
+                  f"resume it with tandem.init({cluster.given!r}, resume={self.out!r})")
         else:
-            print(f"tandem: no checkpoint: {said}", file=sys.stderr)
+            print(f"tandem: the job had come to its end; its model is in {self.out}/model")
 
     def __enter__(self) -> Job:
         return self

@@ -12,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import time
-from typing import Optional
+from typing import Any, Optional
 
 from tandem._abi import Error, roots
 
@@ -36,6 +36,17 @@ def _program(name: str) -> str:
         raise Error(f"{name} is not there, neither beside the package nor in PATH; build it "
                     f"(ninja -C build {name}), or install Tandem")
     return found
+
+
+def _parse(line: str) -> dict[str, Any]:
+    """An event, or a line of a log in JSON (TANDEM_LOG_FORMAT); {} for any other line."""
+    if not line.startswith("{"):
+        return {}
+    try:
+        parsed = json.loads(line)
+    except ValueError:
+        return {}
+    return parsed if isinstance(parsed, dict) else {}
 
 
 class LocalCluster:
@@ -110,6 +121,15 @@ class LocalCluster:
         """The last line of the scheduler."""
         return self._last_words("scheduler")
 
+    def event(self, kind: str) -> Optional[dict[str, Any]]:
+        """The scheduler's first event of this kind (scheduler/scheduler_shell.h), which is a line
+        of its log; None: there is none so far."""
+        for line in self._said("scheduler"):
+            event = _parse(line) if line.endswith("\n") else {}
+            if event.get("event") == kind:
+                return event
+        return None
+
     def finish(self) -> None:
         """Waits for the processes, which end by themselves after the job."""
         self._end(time.monotonic() + _END_SECONDS)
@@ -143,11 +163,9 @@ class LocalCluster:
         """The address of the scheduler, which it prints first."""
         deadline = time.monotonic() + _START_SECONDS
         while time.monotonic() < deadline:
-            for line in self._said("scheduler"):
-                if line.startswith("{") and line.endswith("\n"):
-                    event = json.loads(line)
-                    if event["event"] == "address":
-                        return event["address"]
+            event = self.event("address")
+            if event is not None:
+                return event["address"]
             self.check()
             time.sleep(.01)
         raise Error(f"the scheduler said no address within {_START_SECONDS} s: "
@@ -162,6 +180,7 @@ class LocalCluster:
     def _last_words(self, name: str) -> str:
         lines = [line.strip() for line in self._said(name) if line.strip()]
         words = lines[-1] if lines else "without a word"
+        words = _parse(words).get("text", words)
         for of_flags, of_call in _WORDS:
             words = re.sub(of_flags, of_call, words)
         return words

@@ -12,6 +12,8 @@ tandem_test(checkpoint_directory_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/server
   DEPS tandem::checkpoint LABELS unit)
 tandem_test(update_order_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/server/update_order_test.cc
   DEPS tandem::server LABELS unit)
+tandem_test(record_cut_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/server/record_cut_test.cc
+  DEPS tandem::server LABELS unit)
 tandem_test(inspect_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/server/inspect_test.cc
   DEPS tandem::checkpoint LABELS unit)
 tandem_test(checkpoint_check_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/server/checkpoint_check_test.cc

@@ -33,6 +33,7 @@ namespace {
 namespace fs = std::filesystem;
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr absl::Duration kStart = absl::Seconds(90);  // a loaded machine may be slow
 constexpr absl::Duration kEnd = absl::Seconds(60);
@@ -249,6 +250,19 @@ TEST_F(AgentTest, WithoutRankZeroTheOtherRanksEnd) {
   ASSERT_TRUE(agents.WaitForAll()) << agents.Output();
   EXPECT_EQ(agents.agent(1).exit_code(), 1);
   EXPECT_THAT(agents.agent(1).Output(), HasSubstr("failed: scheduler: "));
+  EXPECT_TRUE(agents.WaitForNobody(kEnd)) << agents.Output();
+}
+
+// Nobody would end agents that were started by hand. The run could go on, but no attempt begins.
+TEST_F(AgentTest, WithoutRankZeroAgentsByHandWaitForNoAttempt) {
+  Agents agents(TheJob(), "by-hand", 2,
+                {"--set", "train.epochs=1000000", "--set", "limits.startup_timeout_seconds=600"});
+  ASSERT_TRUE(agents.WaitForTraining()) << agents.Output();
+  agents.agent(0).Signal(SIGKILL);
+  ASSERT_TRUE(agents.WaitForAll()) << agents.Output();
+  EXPECT_EQ(agents.agent(1).exit_code(), 1);
+  EXPECT_THAT(agents.agent(1).Output(), HasSubstr("failed: scheduler: the agent of rank 0 (pid "));
+  EXPECT_THAT(agents.agent(1).Output(), Not(HasSubstr("waits for a new attempt")));
   EXPECT_TRUE(agents.WaitForNobody(kEnd)) << agents.Output();
 }
 

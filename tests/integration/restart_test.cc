@@ -4,6 +4,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
@@ -148,6 +149,28 @@ INSTANTIATE_TEST_SUITE_P(Policies, ReplacedWorkerTest,
                          ::testing::Values(Replaced{"asp", "kind: ASP", "worker-1"},
                                            Replaced{"ssp", "kind: SSP bound: 2", "worker-0"}),
                          [](const auto& replaced) { return std::string(replaced.param.name); });
+
+// The others would notice the change at the end of their pass.
+TEST_F(RestartTest, ANewProcessTrainsOnNoFileThatHasChanged) {
+  const SmallJob own(8 * kRows, 100);
+  RunningJob job(own.Arguments(
+      "changed", {"train.epochs=1000", "checkpoint.every_steps=100000", "policy={kind: ASP}",
+                  "reproducible=false", "dense.synchroniser=SERVERS",
+                  "fault_injection.slow_workers={mean_seconds: 0.05}"}));
+  ASSERT_TRUE(job.WaitForStep(8, kRunLimit)) << job.driver().Output();
+  job.driver().Signal(SIGUSR1);
+  ASSERT_TRUE(WaitForCheckpointAfter(&job, own.File("changed"), 0)) << job.driver().Output();
+  std::ofstream(own.File("train.tsv"), std::ios::app) << "\n";
+  Kill(&job, "worker-1");
+  const RunResult run = job.Finish(kRunLimit);
+  EXPECT_EQ(run.exit_code, 1) << run.DebugString();
+  EXPECT_THAT(run.output, HasSubstr("a new process takes its place"));
+  EXPECT_THAT(run.output, Not(HasSubstr("trains again after ")));
+  EXPECT_THAT(run.output, HasSubstr("its new process failed: data.train: the files have changed"));
+  EXPECT_THAT(run.output, HasSubstr("no new attempt: --resume "));
+  EXPECT_THAT(run.output, HasSubstr("data.train: file 0 was train.tsv of "));
+  EXPECT_TRUE(job.WaitForNobody(absl::Seconds(20)));
+}
 
 TEST_F(RestartTest, OneRoleAfterTheOtherAlsoWhileTheNextAttemptStarts) {
   RunningJob job(job_->Arguments("three", Set(10, 10)));

@@ -31,6 +31,7 @@
 #include "tests/integration/model_bits.h"
 #include "tests/integration/run_job.h"
 #include "tests/integration/small_job.h"
+#include "tests/source_path.h"
 #include "tests/test_seed.h"
 
 namespace tandem {
@@ -265,6 +266,30 @@ TEST_F(ResumeTest, RowsMayGoOnElsewhere) {
       RunJob(Resume("elsewhere", Join(Steps(90, 1000), {"table[0].placement=REPLICATED"})));
   ASSERT_TRUE(third.ok()) << third.DebugString();
   EXPECT_EQ(Difference(Model("there"), Model("elsewhere")), "");
+}
+
+// The steps after the checkpoint are done again, by the servers that there are then.
+TEST_F(ResumeTest, RecordsOfServersThatAreNoMoreEndAtTheCheckpoint) {
+  const Settings set = Join(Steps(90, 40), {"staleness.record_updates=true"});
+  const std::string records = Out("recorded") + "/server-1-shard-0.updates";
+  {
+    RunningJob job(job_->Arguments(
+        "recorded", Join(set, {"fault_injection.slow_workers={mean_seconds: 0.02}"})));
+    ASSERT_TRUE(WaitForCheckpointAfter(&job, Out("recorded"), 0)) << job.driver().Output();
+    ASSERT_TRUE(job.WaitForStep(CheckpointStep(Out("recorded")) + 6, kRunLimit));
+    KillAll(&job);
+  }
+  const auto point = cli::FindResumePoint(Out("recorded"));
+  ASSERT_TRUE(point.ok()) << point.status();
+  const uint64_t kept = point->record.record_bytes().at("server-1-shard-0");
+  ASSERT_GT(fs::file_size(records), kept) << "nothing is to be cut";
+  const RunResult run = RunJob(Resume("recorded", Join(set, {"cluster.servers=1"})));
+  ASSERT_TRUE(run.ok()) << run.DebugString();
+  EXPECT_EQ(fs::file_size(records), kept);
+  ChildProcess check({"/usr/bin/python3", SourcePath("tests/chaos/records.py"), Out("recorded")},
+                     job_->File("records.txt"), {});
+  ASSERT_TRUE(check.WaitFor(kRunLimit));
+  EXPECT_EQ(check.exit_code(), 0) << check.Output();
 }
 
 TEST_F(ResumeTest, DISABLED_TenKills) {

@@ -177,7 +177,7 @@ def signals(cluster, world):
     batch = Batch(cluster, world, "slurm-signal", ENDLESS, ["--time=2"]).trains()
     for count, send in ((1, None), (2, ["scancel", "--signal=USR1", batch.number])):
         if send:
-            time.sleep(2)   # signals of one second are one request, since each rank gets them
+            time.sleep(2)   # a rank that has asked before asks again
             cluster.say(*send)
         world.wait(lambda count=count: world.metrics(batch.name).count('"saved"') >= count, SECONDS,
                    f"checkpoint {count} was not made", batch.name)

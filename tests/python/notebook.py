@@ -559,6 +559,13 @@ def jobs_end():
         n.job.close()
     assert "['tag'] is a object, which no checkpoint can hold" in said.getvalue() \
         and n.job._worker.ended, said.getvalue()
+    # Logs in JSON are no events.
+    os.environ["TANDEM_LOG_FORMAT"] = "json"
+    n = Notebook("json")
+    next(iter(n.train))
+    said = close(n)
+    del os.environ["TANDEM_LOG_FORMAT"]
+    assert f"checkpoint in {n.out}/model (step " in said, said
     # The logs of a resumed run have both, and messages are about what tandem.init() has.
     n = Notebook("logged")
     n.job.close()

@@ -65,7 +65,7 @@ void AddPushPull(CLI::App* app, PushPullBenchOptions* o) {
   app->add_option("--trips", o->trips, "Trips of each kind in a repetition")->capture_default_str();
   app->add_option("--seed", o->seed)->capture_default_str();
   app->add_option("--transport", o->transports,
-                  "zmq, zmq-proven, zmq-encrypted, shm (several allowed)")
+                  "zmq, zmq-authenticated, zmq-encrypted, shm (several allowed)")
       ->capture_default_str();
   app->add_option("--frame-bytes", o->frame_bytes, "Bytes of rows in a frame of a request")
       ->capture_default_str();

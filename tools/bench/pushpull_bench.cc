@@ -43,7 +43,7 @@ double QuantileOf(std::vector<double> all, double q) {
 }
 
 // ZeroMQ as in a job without a token, and with security.encrypt: CONTROL and ALL; shared memory.
-constexpr absl::string_view kTransports[] = {"zmq", "zmq-proven", "zmq-encrypted", "shm"};
+constexpr absl::string_view kTransports[] = {"zmq", "zmq-authenticated", "zmq-encrypted", "shm"};
 
 absl::Status CheckOptions(const PushPullBenchOptions& o) {
   const bool counts = o.rows >= 1 && o.dim >= 1 && o.repetitions >= 1 && o.trips >= 1 &&

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "cli/deal_roles.h"
 #include "cli/host_list.h"
 #include "cli/launch_environment.h"
@@ -205,6 +206,32 @@ TEST(HostFileTest, HostsAndSlotsAreRead) {
   ASSERT_TRUE(list.ok()) << list.status();
   EXPECT_EQ((*list)[0].slots, 2);
   EXPECT_EQ((*list)[1].host, "b");
+}
+
+// ssh takes aliases as they are, and IPv6 addresses without brackets.
+TEST(HostFileTest, AliasesAndAddressesOfSshAreRead) {
+  const auto names = [](const absl::StatusOr<std::vector<cli::HostSlots>>& hosts) {
+    std::vector<std::string> out;
+    if (!hosts.ok()) return std::vector<std::string>{std::string(hosts.status().message())};
+    for (const cli::HostSlots& host : *hosts) {
+      out.push_back(absl::StrCat(host.host, " ", host.slots));
+    }
+    return out;
+  };
+  EXPECT_THAT(names(cli::ParseHostList("GPU_1.lab:2,me@10.0.0.7,[fd00::1]:3,me@[fe80::1%eth0]")),
+              ElementsAre("GPU_1.lab 2", "me@10.0.0.7 1", "fd00::1 3", "me@fe80::1%eth0 1"));
+  EXPECT_THAT(names(cli::ParseHostFile("hosts", "gpu-1\nfd00::1 slots=2\nme@[fd00::2] slots=3\n")),
+              ElementsAre("gpu-1 1", "fd00::1 2", "me@fd00::2 3"));
+  EXPECT_THAT(names(cli::ParseHostList("a,fd00::1:2")),
+              ElementsAre(HasSubstr("'fd00::1:2', expected HOST:SLOTS; hint: an IPv6 address is in "
+                                    "brackets")));
+  for (const char* wrong : {"[fd00::1", "[a]:2", "me@", "me@[]:2", "[fd00::1]x:2"}) {
+    EXPECT_THAT(names(cli::ParseHostList(wrong)), ElementsAre(HasSubstr("-H "))) << wrong;
+  }
+  EXPECT_THAT(names(cli::ParseHostFile("hosts", "a:2\n")),
+              ElementsAre("hosts:1: 'a:2' is not the name of a host"));
+  EXPECT_THAT(names(cli::ParseHostFile("hosts", "fd00::1\n[fd00::1]\n")),
+              ElementsAre(HasSubstr("host fd00::1 is there twice")));
 }
 
 TEST(HostFileTest, WrongLinesAreNamed) {

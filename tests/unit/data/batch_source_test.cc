@@ -3,6 +3,7 @@
 #include "data/batch_source.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <map>
@@ -11,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "data/cells.h"
 #include "data/chosen_columns.h"
+#include "data/files.h"
 #include "data/id_check.h"
 #include "data/shared_reader.h"
 #include "tests/unit/data/data_fixture.h"
@@ -786,6 +788,28 @@ TEST(BatchSourceTest, AFileThatChangesIsNoticed) {
     status = source->Next(&batch);
   } while (status.ok() && batch.samples > 0);
   ExpectOneLine(status, {"x.csv has changed", "hint"});
+}
+
+// Another process that reads the same files tells whether they have changed.
+TEST(BatchSourceTest, FilesThatChangeHaveAnotherHash) {
+  const TempDir dir;
+  Data data = NumberedPlan({dir.Write("x.csv", NumberedRows(0, 50))}, 1, 8).job.data();
+  const absl::StatusOr<uint64_t> hash = data::HashTrainingFiles(data);
+  ASSERT_TRUE(hash.ok()) << hash.status();
+  EXPECT_EQ(data::CheckTrainingFilesUnchanged(*hash, data), absl::OkStatus());
+  std::ofstream(dir.Path("x.csv"), std::ios::app) << "1,50,c\n";
+  const absl::Status changed = data::CheckTrainingFilesUnchanged(*hash, data);
+  ExpectOneLine(changed, {"data.train", "have changed since the run began", "x.csv", "hint"});
+  EXPECT_TRUE(absl::IsFailedPrecondition(changed));
+  EXPECT_EQ(data::CheckTrainingFilesUnchanged(0, data), absl::OkStatus()) << "it is not known";
+  const uint64_t longer = *data::HashTrainingFiles(data);
+  EXPECT_NE(longer, *hash);
+  // The same length, written anew.
+  const auto written = std::filesystem::last_write_time(dir.Path("x.csv"));
+  std::filesystem::last_write_time(dir.Path("x.csv"), written + std::chrono::seconds(1));
+  EXPECT_NE(*data::HashTrainingFiles(data), longer);
+  data.clear_train();
+  EXPECT_EQ(*data::HashTrainingFiles(data), 0u) << "a program brings the rows";
 }
 
 // An error in the middle of an epoch comes out of Next with the same words.

@@ -220,6 +220,22 @@ TEST_F(AgentsTest, CheckpointSignalsOfAllAgentsAreOneRequest) {
   EXPECT_THAT(effects_.logs, ElementsAre(HasSubstr("answers this request, too")));
 }
 
+TEST_F(AgentsTest, ALauncherMayTakeSecondsToSignalAllRanks) {
+  Start("/out/model");
+  Control checkpoint;
+  checkpoint.mutable_agent_note()->set_checkpoint(true);
+  scheduler::SchedulerEvent user;
+  user.kind = scheduler::SchedulerEvent::Kind::kCheckpoint;
+  user.text = "/out/model";
+  Send(1, kAgent, checkpoint, kAgentConnection);
+  EXPECT_FALSE(effects_.sends.empty()) << "the workers are asked";
+  Step(4, user);
+  EXPECT_THAT(effects_.logs, IsEmpty());
+  Step(4.5, user);
+  EXPECT_THAT(effects_.logs, ElementsAre(HasSubstr("a checkpoint is in progress")))
+      << "the second request of the user";
+}
+
 // A host that is cut off is silent, and no connection is lost for a while.
 TEST_F(AgentsTest, TheHostOfASilentRoleIsNamed) {
   for (double t = 1; t < 20 && Failed().empty(); t += 0.1) {

@@ -312,6 +312,15 @@ TEST(RunSchedulerTest, SaysWhyItCannotWrite) {
   EXPECT_THAT(std::string(scheduler::RunScheduler(options).message()), HasSubstr("/dev/null/x"));
 }
 
+TEST(RunSchedulerTest, EndsWhenItsDriverHasGone) {
+  scheduler::SchedulerOptions options;
+  options.plan = TestPlan(1, 1);
+  options.driver = getpid();  // not the parent of this process
+  const absl::Status status = scheduler::RunScheduler(options);
+  EXPECT_EQ(status.code(), absl::StatusCode::kCancelled);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("the agent of rank 0 (pid "));
+}
+
 // The real thing without nodes: ends at the start deadline and says who is missing.
 TEST(RunSchedulerTest, NobodyComes) {
   scheduler::SchedulerOptions options;

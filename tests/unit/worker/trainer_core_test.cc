@@ -120,6 +120,7 @@ TEST_F(TrainerCoreTest, AProcessInThePlaceOfADeadOneTrainsAtOnce) {
   dense_ = *worker::DenseParameters::New(plan_.job.dense().optimizer(), 5);
   worker::TrainerCore::Options options;
   options.incarnation = 7;
+  options.files_hash = 11;
   WorkerStart& start = options.replaces.emplace();
   start.mutable_position()->set_step(5);
   start.mutable_position()->set_rows(20);
@@ -145,6 +146,7 @@ TEST_F(TrainerCoreTest, AProcessInThePlaceOfADeadOneTrainsAtOnce) {
   const Progress progress = Sent(FrameKind::kControl)[0].ParseControl()->progress();
   EXPECT_EQ(progress.trains_at().step(), 6);
   EXPECT_EQ(progress.trains_at().rows(), 24);
+  EXPECT_EQ(progress.trains_at().files_hash(), 11u);
   EXPECT_EQ(progress.samples(), 4);
   EXPECT_EQ(progress.evaluations(), 2);
 }
