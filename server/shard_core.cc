@@ -310,18 +310,13 @@ bool ShardCore::AnswerRead(absl::Time now, const ParsedFrame& frame, std::vector
           frame.keys().As<uint64_t>().subspan(slice.key_offset / sizeof(uint64_t), e.rows);
       const absl::Span<float> rows = out.first(size_t{e.rows} * e.row_floats);
       range.store().Pull(keys, rows);
-      const bool trains = (header.flags & kFlagEvaluate) == 0;
       const bool keep = (header.flags & kFlagKeep) != 0;
-      if (trains && keep && range.subscriptions() != nullptr) {
-        // The worker computes its update from these rows and from rows that it kept earlier. There
-        // is no single moment of reading, so the read is not remembered.
-        range.subscriptions()->OnRead(frame.header.sender.index, frame.header.step, keys);
-      } else if (trains) {
-        range.RememberRead(now, frame.header.sender.index, frame.header.step, keys, rows);
+      if ((header.flags & kFlagEvaluate) == 0) {
+        range.RememberRead(now, frame.header.sender.index, frame.header.step, keys, rows, keep);
       }
       out.remove_prefix(rows.size());
       e.version = range.progress().version;
-      e.clock = keep ? Subscriptions::ClockOf(range.progress()) : range.progress().MinClock();
+      e.clock = keep ? range.progress().MinApplied() : range.progress().MinClock();
       header.samples = range.last_closed_samples();
     } else {
       e.rows = 0;
@@ -524,7 +519,7 @@ void ShardCore::GoOn(absl::Time now, int freed_by, ShardEffects* effects) {
     // REFRESH frames go out before reads of this version are answered. A read may make the range
     // drop other rows from the worker's kept ones; a later refresh will name those.
     const size_t others = effects->out.size();
-    AppendRefreshes(ranges_, buffers_, &refresh_rows_, &effects->out);
+    AppendRefreshes(&ranges_, buffers_, &refresh_rows_, &effects->out);
     for (size_t i = others; i < effects->out.size(); ++i) {
       bytes_.refresh += effects->out[i].frame.TotalBytes();
       effects->urgent = true;
