@@ -257,7 +257,7 @@ void SimServers::CountOpenSteps(EndpointId id, const ParsedFrame& push) {
 }
 
 // Compares the numbers that a shard keeps up to date with those of a look at each range and each
-// worker.
+// worker, and its waiting reads with the decisions of their policies.
 void SimServers::CheckSums(EndpointId id) {
   const server::ShardCore& core = *shard(id).core;
   size_t held_bytes = 0;
@@ -282,6 +282,9 @@ void SimServers::CheckSums(EndpointId id) {
   }
   if (!same || core.ranges().held_bytes() != held_bytes) {
     context_.Fail(absl::StrCat(id.DebugString(), ": its sums are not those of its ranges"));
+  }
+  if (!core.WaitingReadsMustWait()) {
+    context_.Fail(absl::StrCat(id.DebugString(), ": a read waits that may be answered"));
   }
 }
 

@@ -403,6 +403,103 @@ TEST_F(ShardCoreTest, WaitsAreCountedForWhoeverEndsThem) {
   EXPECT_THAT(report.waiting(1).seconds(), ::testing::IsEmpty());
 }
 
+// ---- the cost of a frame ----------------------------------------------------------------------
+
+// The order of arrival. Counts the decisions about reads.
+class CountingOrder final : public server::TurnOrder {
+ public:
+  explicit CountingOrder(int64_t* decisions) : decisions_(*decisions) {}
+
+  bool DecidedElsewhere() const override { return false; }
+  bool MayRead(const server::Range& range, const FrameHeader& read, uint32_t rows,
+               int depth) const override {
+    ++decisions_;
+    return order_.MayRead(range, read, rows, depth);
+  }
+  const Frame* AnswerTo(const FrameHeader&) const override { return nullptr; }
+  bool OnRead(const FrameHeader&, absl::Span<const SliceEntry>, const Frame&) override {
+    return false;
+  }
+  absl::StatusOr<bool> MayAdmit(const server::Range&, const FrameHeader&,
+                                server::HeldUpdate*) const override {
+    return true;
+  }
+  void OnAdmitted(const server::Range&, const FrameHeader&) override {}
+  int Awaited(const server::Range& range, const FrameHeader& waits) const override {
+    return order_.Awaited(range, waits);
+  }
+
+ private:
+  int64_t& decisions_;
+  const server::ArrivalOrder order_;
+};
+
+// All workers pull their next step before the first of them pushes, so every read waits. A push
+// may look at its own worker's read; only the push that ends the wait of all looks at all.
+TEST_F(ShardCoreTest, TheDecisionsAboutReadsGrowAsTheFrames) {
+  Random random(TestSeed());
+  for (const std::string policy :
+       {"kind: BSP", "kind: FIXED_DELAY delay: 1", "kind: SSP bound: 0", "kind: ASP",
+        "kind: K_BATCH_ASYNC batches: 2", "kind: BACKUP_WORKERS backups: 1",
+        "kind: SYNC_SWITCH switch_step: 2", "kind: ESSP bound: 0"}) {
+    SCOPED_TRACE(policy);
+    for (const int workers : {4, 200}) {
+      Start(policy, workers);
+      int64_t decisions = 0, frames = 0, answers = 0;
+      shard_ = *server::ShardCore::New(plan_, kServer0, 99, buffers_,
+                                       std::make_unique<CountingOrder>(&decisions));
+      shard_->OnView(now_, map_, &effects_);
+      std::vector<int> ranks(static_cast<size_t>(workers));
+      for (size_t i = 0; i < ranks.size(); ++i) ranks[i] = static_cast<int>(i);
+      for (int64_t step = 0; step < 4; ++step) {
+        for (const bool pushes : {false, true}) {
+          for (size_t i = ranks.size(); i > 1; --i) {
+            std::swap(ranks[i - 1], ranks[random.Uniform(i)]);
+          }
+          for (const int rank : ranks) {
+            ++frames;
+            for (const ParsedFrame& sent :
+                 Give(pushes ? Push(rank, step, 1.0f) : Pull(rank, step + 1))) {
+              answers += sent.header.kind == FrameKind::kRows ? 1 : 0;
+            }
+          }
+        }
+      }
+      EXPECT_EQ(answers, 4 * workers);
+      EXPECT_LE(decisions, 2 * frames) << workers << " workers";
+    }
+  }
+}
+
+// The reads wait at two ranges, and the last push changes both.
+TEST_F(ShardCoreTest, ReadsThatOnePushAllowsAreAnsweredInTheOrderOfTheirArrival) {
+  Start("kind: BSP", /*workers=*/3);
+  const uint32_t a = 0, b = 2;  // both of server 0
+  const std::vector<uint64_t> b_keys = KeysIn(*map_, plan_, b, 1);
+  const auto push = [&](int rank) {
+    FrameHeader h = Header(FrameKind::kPush, rank, 0);
+    std::vector<SliceEntry> entries(2);
+    entries[0].range = b;
+    entries[1].range = a;
+    return Give(Decoded(EncodeDataFrame(buffers_, h, entries, Buffer(), Buffer())));
+  };
+  push(0);
+  push(2);
+  std::vector<uint64_t> requests;
+  for (const auto& [rank, range] :
+       std::vector<std::pair<int, uint32_t>>{{2, b}, {0, a}, {1, a}, {0, b}, {1, b}, {2, a}}) {
+    const FrameHeader h = Header(FrameKind::kPull, rank, 1);
+    requests.push_back(h.request);
+    EXPECT_TRUE(Give(Data(h, range, {range == a ? keys_[0] : b_keys[0]}, {})).empty());
+  }
+  const std::vector<ParsedFrame> sent = push(1);
+  ASSERT_EQ(sent.size(), 1 + requests.size());
+  for (size_t i = 0; i < requests.size(); ++i) {
+    EXPECT_EQ(sent[i + 1].header.kind, FrameKind::kRows);
+    EXPECT_EQ(sent[i + 1].header.request, requests[i]) << i;
+  }
+}
+
 // Two shards and the messages between them, under everything that changes a range.
 class ShardSumsTest : public ShardCoreTest {
  protected:
@@ -528,6 +625,7 @@ class ShardSumsTest : public ShardCoreTest {
     for (uint32_t group = 0; group < clocks.size(); ++group) {
       ASSERT_EQ(ranges.MinClock(group), clocks[group]);
     }
+    ASSERT_TRUE(shard(index).WaitingReadsMustWait());
     most_held_ = std::max(most_held_, held_bytes);
   }
 
