@@ -65,16 +65,19 @@ struct RangeProgress {
   int64_t version = 0;                  // ticks so far
   std::vector<WorkerProgress> workers;  // by rank
   std::vector<WorkerPace> paces;        // by rank, if they are measured
-  // Set for ranges with very many workers: holds the answers to the questions below. If it is null,
-  // the methods look at each worker. The object outlives this struct.
+  // Set in the progress of a range: holds the answers to the questions below, and changes with
+  // each step. If it is null, as in a checkpoint, the methods look at each worker. A copy of the
+  // progress must not keep it.
   const Clocks* clocks = nullptr;
 
   // The smallest `applied` over workers that still have data; kInfiniteClock if no worker has data.
   int64_t MinClock() const;
+  int64_t MinApplied() const;       // smallest `applied` over all workers
   int64_t MinAdmitted() const;      // smallest `admitted` over all workers
   int64_t MinAdmittedLive() const;  // ... over workers with data
   int Live() const;                 // workers that still have data
   int Slowest() const;              // rank with the fewest admitted steps among workers with data
+  int64_t Admitted() const;         // sum of `admitted` over all workers
   // The number of admitted steps from `step` on, summed over all workers. `step` must be the
   // policy's Properties::switch_step.
   int64_t AdmittedBeyond(int64_t step) const;
@@ -84,6 +87,15 @@ struct RangeProgress {
     return a.version == b.version && a.workers == b.workers;
   }
 };
+
+// The part of a range's progress that reads of all workers may wait for.
+struct Front {
+  int64_t version = 0;    // if the policy holds the updates of a step until the step closes; else 0
+  int64_t min_clock = 0;  // RangeProgress::MinClock
+  int slowest = 0;        // RangeProgress::Slowest, if the policy measures steps; else 0
+  friend bool operator==(const Front&, const Front&) = default;
+};
+Front FrontOf(const RangeProgress& progress, const Properties& properties);
 
 // The numbers of one worker's update of one range: the gradient sums of a step.
 struct Update {
@@ -140,6 +152,11 @@ class UpdatePolicy {
 
   // serve: may the range answer worker `rank`'s read for `step` now? `depth`: how many steps ahead
   // the worker prefetches.
+  //
+  // The decision may depend on the front of the range (FrontOf), on the reader's own progress and
+  // pace, and on the pace of the slowest worker. It must not depend on anything else: a read that
+  // has to wait is decided again only after a push of its own worker or a change of the front. (The
+  // pace of the slowest worker changes with its push, which also changes the front.)
   virtual bool MayServe(const RangeProgress& progress, int rank, int64_t step, int depth) const = 0;
 
   // apply: what happens to an update that has just been admitted. `progress` already counts it.

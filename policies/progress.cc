@@ -25,10 +25,15 @@ int64_t RangeProgress::MinClock() const {
   return smallest;
 }
 
+int64_t RangeProgress::MinApplied() const {
+  if (clocks != nullptr) return clocks->MinApplied();
+  int64_t smallest = kInfiniteClock;
+  for (const WorkerProgress& worker : workers) smallest = std::min(smallest, worker.applied);
+  return smallest;
+}
+
 int64_t RangeProgress::MinAdmitted() const {
-  if (clocks != nullptr && clocks->Live() == static_cast<int>(workers.size())) {
-    return clocks->MinAdmittedLive();
-  }
+  if (clocks != nullptr) return clocks->MinAdmitted();
   int64_t smallest = kInfiniteClock;
   for (const WorkerProgress& worker : workers) smallest = std::min(smallest, worker.admitted);
   return smallest;
@@ -61,6 +66,13 @@ int RangeProgress::Slowest() const {
   return slowest;
 }
 
+int64_t RangeProgress::Admitted() const {
+  if (clocks != nullptr) return clocks->Admitted();
+  int64_t sum = 0;
+  for (const WorkerProgress& worker : workers) sum += worker.admitted;
+  return sum;
+}
+
 int64_t RangeProgress::AdmittedBeyond(int64_t step) const {
   if (clocks != nullptr) return clocks->AdmittedBeyond();
   int64_t sum = 0;
@@ -68,6 +80,16 @@ int64_t RangeProgress::AdmittedBeyond(int64_t step) const {
     sum += std::max<int64_t>(0, worker.admitted - step);
   }
   return sum;
+}
+
+// Updates that are applied when they arrive, or with their batch, move the version without ending a
+// wait.
+Front FrontOf(const RangeProgress& progress, const Properties& properties) {
+  Front front;
+  front.version = properties.holds && properties.batch == 0 ? progress.version : 0;
+  front.min_clock = progress.MinClock();
+  front.slowest = properties.measures_steps ? progress.Slowest() : 0;
+  return front;
 }
 
 }  // namespace tandem::policies

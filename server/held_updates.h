@@ -35,14 +35,16 @@ struct HeldUpdate : policies::Update {
   size_t Bytes() const { return keys.size() + values.size(); }
 };
 
-// The updates of one group, in the order in which they are folded. Updates without rows are counted
-// but not listed. A group that is a step is in rank order, any other group in the order of arrival.
+// The updates of one group, in the order of arrival. A group that is a step is put in rank order
+// when it closes, because it is folded in this order; so is its copy in a checkpoint or in a range
+// move. Updates without rows are counted but not listed.
 struct HeldStep {
   int64_t step = 0;           // the step, or the number of the tick that will close the group
   uint64_t samples = 0;       // sum of n over all updates, with and without rows
   int64_t contributions = 0;  // updates that had samples
   std::vector<HeldUpdate> updates;
 
+  void SortByRank();
   void Insert(HeldUpdate update);  // keeps rank order
 };
 

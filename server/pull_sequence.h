@@ -45,6 +45,7 @@ class PullSequence {
 
   const size_t reads_;
   std::vector<Read> places_;  // [workers, reads]
+  size_t in_use_ = 0;         // places that are not free
   int64_t next_ = 0;
 };
 

@@ -119,7 +119,8 @@ UpdateStats TableStats::Total() const {
   return total;
 }
 
-Range::Range(uint32_t id, uint64_t begin, uint64_t end, TableContext* table, FoldScratch* scratch)
+Range::Range(uint32_t id, uint64_t begin, uint64_t end, TableContext* table, FoldScratch* scratch,
+             RangeTotals* totals)
     : id_(id),
       begin_(begin),
       end_(end),
@@ -127,9 +128,10 @@ Range::Range(uint32_t id, uint64_t begin, uint64_t end, TableContext* table, Fol
       scratch_(scratch),
       properties_(table->policy->properties()),
       store_(StoreOptions(*table, begin, end)),
-      pull_times_(table->workers, table->reads, table->record && !table->plan->frozen) {
+      clocks_(table->workers, properties_, &progress_),
+      pull_times_(table->workers, table->reads, table->record && !table->plan->frozen),
+      part_(id, table->plan->group, totals) {
   table_->stats.workers.resize(static_cast<size_t>(table->workers));
-  progress_.workers.resize(static_cast<size_t>(table->workers));
   if (properties_.measures_steps) progress_.paces.resize(progress_.workers.size());
   if (properties_.keeps_rows) {
     subscriptions_ =
@@ -146,6 +148,15 @@ Range::Range(uint32_t id, uint64_t begin, uint64_t end, TableContext* table, Fol
   if (properties_.counts_reads) {
     pull_sequence_ = std::make_unique<PullSequence>(table->workers, table->reads);
   }
+  Report();
+}
+
+// Tells the totals of the shard what has changed. Every method that changes held bytes or progress
+// ends with it.
+void Range::Report() {
+  const bool refresh =
+      subscriptions_ != nullptr && subscriptions_->OwesRefresh(progress_.MinApplied());
+  part_.Set(held_bytes(), policies::FrontOf(progress_, properties_), refresh);
 }
 
 // Checks come first and change nothing but an unset incarnation, so that the shard can keep a push
@@ -201,10 +212,10 @@ Range::Admission Range::Admit(absl::Time now, uint64_t incarnation, int64_t firs
   }
   update.admitted_at = now_us_ = absl::ToUnixMicros(now);
   const int64_t steps = update.step + 1 - worker.admitted;
-  worker.admitted = update.step + 1;
   // In a job that takes steps together, a worker that has run out of data pushes empty steps.
   const bool nothing = one_step && update.samples == 0;
-  worker.finished = finished || (properties_.batch > 0 && table_->lockstep && nothing);
+  clocks_.Admit(update.rank, update.step + 1,
+                finished || (properties_.batch > 0 && table_->lockstep && nothing));
   if (!progress_.paces.empty()) {
     policies::MeasureStep(&progress_.paces[static_cast<size_t>(update.rank)], update.admitted_at,
                           one_step && update.samples > 0);
@@ -228,8 +239,9 @@ Range::Admission Range::Admit(absl::Time now, uint64_t incarnation, int64_t firs
       if (update.samples > 0) admission = Admission::kLate;
       break;
   }
-  if (!properties_.holds) worker.applied = worker.admitted;
+  if (!properties_.holds) clocks_.ShowApplied();
   Tick(steps);
+  Report();
   return admission;
 }
 
@@ -244,19 +256,14 @@ OrderEntry EntryOf(const Range& range, const HeldUpdate& update, int64_t first, 
   entry.samples = update.samples;
   entry.version_read = update.version_read;
   entry.version = range.progress().version;
-  for (const policies::WorkerProgress& worker : range.progress().workers) {
-    entry.admitted_before += worker.admitted;
-  }
+  entry.admitted_before = range.progress().Admitted();
   entry.read_number = update.read_number;
   return entry;
 }
 
 bool Range::AssignRows(absl::Span<const uint64_t> keys, absl::Span<const float> values,
                        bool with_slots) {
-  if (progress_.version != 0) return false;
-  for (const policies::WorkerProgress& worker : progress_.workers) {
-    if (worker.admitted != 0) return false;
-  }
+  if (progress_.version != 0 || progress_.Admitted() != 0) return false;
   const size_t dim = static_cast<size_t>(store_.dim());
   const size_t slots = with_slots ? static_cast<size_t>(store_.slots_per_row()) : 0;
   for (size_t i = 0; i < keys.size(); ++i) {
@@ -277,6 +284,7 @@ void Range::ForgetWorker(int rank) {
     pulled_row_snapshots_->Forget(rank, std::numeric_limits<int64_t>::max());
   }
   if (subscriptions_ != nullptr) subscriptions_->Forget(rank);
+  Report();
 }
 
 // Staleness is counted first, because the push itself counts as an update of its rows. The read is
@@ -297,14 +305,22 @@ void Range::ApplyAtOnce(const HeldUpdate& update) {
   ForgetRead(update);
 }
 
+// A worker that keeps rows computes its update from these rows and from rows that it kept earlier.
+// There is no single moment of reading, so the time of such a read is not remembered.
 void Range::RememberRead(absl::Time now, int rank, int64_t step, absl::Span<const uint64_t> keys,
-                         absl::Span<const float> rows) {
+                         absl::Span<const float> rows, bool kept) {
   if (rank < 0 || rank >= table_->workers || keys.empty()) return;
+  if (kept && subscriptions_ != nullptr) {
+    subscriptions_->OnRead(rank, step, keys);
+    return Report();
+  }
   // If the worker has pushed the step already, this read is a late copy of an earlier one. No
   // update will come from it.
   const bool awaited = !HasAdmitted(*this, rank, step);
-  if (pulled_row_snapshots_ != nullptr)
+  if (pulled_row_snapshots_ != nullptr) {
     pulled_row_snapshots_->Keep(rank, step, progress_.version, keys, rows);
+    Report();
+  }
   if (!awaited) return;
   if (pull_sequence_ != nullptr) pull_sequence_->OnRead(rank, step);
   std::vector<uint32_t>& numbers = scratch_->rows;
@@ -340,11 +356,7 @@ void Range::Hold(HeldUpdate update) {
     return Count(update, update.samples, kFateDropped);
   }
   held_bytes_ += update.Bytes();
-  if (properties_.batch > 0) {
-    group.updates.push_back(std::move(update));
-  } else {
-    group.Insert(std::move(update));
-  }
+  group.updates.push_back(std::move(update));
 }
 
 // Moves the version as far as the policy says. Closing a group changes what is buffered, so the
@@ -371,11 +383,7 @@ void Range::Tick(int64_t steps) {
 // not visible yet; while a batch is open the numbers stay as they are.
 void Range::ShowApplied() {
   if (!properties_.holds || (properties_.batch > 0 && !open_.empty())) return;
-  const bool switched = properties_.switch_step > 0 && progress_.version >= properties_.switch_step;
-  const bool all = properties_.batch > 0 || switched;
-  for (policies::WorkerProgress& worker : progress_.workers) {
-    worker.applied = all ? worker.admitted : std::min(worker.admitted, progress_.version);
-  }
+  clocks_.ShowApplied();
   // No worker has data and nothing is held, so no read is in flight. Some reads may have had no
   // push. Numbering restarts, so that read numbers and batches agree again.
   if (pull_sequence_ != nullptr && progress_.Live() == 0) {
@@ -384,7 +392,9 @@ void Range::ShowApplied() {
 }
 
 // Each tick folds before the version moves: an update is as stale as the version at which the rows
-// change. A closed group joins the delayed ones first, because a delay of 0 applies it at once.
+// change. A closed group joins the delayed ones first, because a delay of 0 applies it at once. The
+// updates of a step are put in rank order once, here: to keep each new one in its place would move
+// half of the others.
 void Range::CloseGroups(int64_t ticks) {
   for (; ticks > 0; --ticks) {
     if (open_.empty()) {  // the closed steps have no contributions
@@ -393,6 +403,7 @@ void Range::CloseGroups(int64_t ticks) {
       return;
     }
     last_closed_samples_ = open_.front().samples;
+    if (properties_.batch == 0) open_.front().SortByRank();
     delayed_.Take(&open_);
     while (static_cast<int64_t>(delayed_.size()) > properties_.delay) {
       ApplyFold(delayed_.front());
@@ -409,6 +420,7 @@ void Range::FinishDelayed() {
     ShowApplied();
   }
   for (; !delayed_.empty(); delayed_.DropFront()) ApplyFold(delayed_.front());
+  Report();
 }
 
 // All updates are counted before the fold and forgotten after it, for the reasons of ApplyAtOnce.
@@ -572,6 +584,7 @@ RangeCopy Range::Copy(bool for_move, std::shared_ptr<CopyBlocks> blocks) const {
   copy.head.begin = begin_;
   copy.head.end = end_;
   copy.head.progress = progress_;
+  copy.head.progress.clocks = nullptr;  // those of the range change
   copy.salt = table_->plan->salt;
   copy.last_samples = last_closed_samples_;
   copy.open = open_;
@@ -689,6 +702,7 @@ absl::Status Range::Restore(const RangeImage& image, BufferSource& source) {
   TANDEM_RETURN_IF_ERROR(CheckProgress(image.progress));
   progress_.version = image.progress.version;
   progress_.workers = image.progress.workers;
+  clocks_.Reset();
   last_closed_samples_ = numbers[0];
   bool in_batches = false;
   TANDEM_RETURN_IF_ERROR(
@@ -705,6 +719,7 @@ absl::Status Range::Restore(const RangeImage& image, BufferSource& source) {
       for (const HeldUpdate& update : (*steps)[i].updates) held_bytes_ += update.Bytes();
     }
   }
+  Report();
   return absl::OkStatus();
 }
 

@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "job/job.h"
+#include "policies/clocks.h"
 #include "policies/policy.h"
 #include "server/held_updates.h"
 #include "server/mean_squares.h"
@@ -23,6 +24,7 @@
 #include "server/range_copy.h"
 #include "server/range_file.h"
 #include "server/range_store.h"
+#include "server/range_totals.h"
 #include "server/row_writes.h"
 #include "server/subscriptions.h"
 #include "server/update_order.h"
@@ -100,7 +102,9 @@ class Range {
     kRefused,    // violates the protocol
   };
 
-  Range(uint32_t id, uint64_t begin, uint64_t end, TableContext* table, FoldScratch* scratch);
+  // `totals`: those of the shard, which the range keeps up to date; null: none.
+  Range(uint32_t id, uint64_t begin, uint64_t end, TableContext* table, FoldScratch* scratch,
+        RangeTotals* totals = nullptr);
 
   // Admits steps [first, update.step] of worker update.rank. Only a push without rows may cover
   // several steps (first < update.step). `finished`: the worker's clock counts as infinite until
@@ -136,9 +140,10 @@ class Range {
   absl::Status ResumeCheckpoint(const RangeImage& image, BufferSource& source);
 
   // The shard has answered a read of worker `rank` for `step` with these rows. Remembers the time
-  // of the read, and the rows if the policy asks for them.
+  // of the read, and the rows if the policy asks for them. `kept`: the worker keeps the rows, if
+  // the policy lets it (ESSP).
   void RememberRead(absl::Time now, int rank, int64_t step, absl::Span<const uint64_t> keys,
-                    absl::Span<const float> rows);
+                    absl::Span<const float> rows, bool kept = false);
 
   // The range at this moment without its rows, in a time that does not depend on their number.
   // RangeStore adds the rows (set_copies, CopyRows). `for_move`: a range move carries more than a
@@ -168,7 +173,6 @@ class Range {
   absl::Status CheckProgress(const policies::RangeProgress& progress) const;
   absl::Status CheckHeld() const;
   absl::Status ResumeHeld(const RangeImage& image, BufferSource& source);
-  void ResumeSteps(const HeldQueue& saved, BufferSource& source, bool first, HeldQueue* into);
   void Hold(HeldUpdate update);
   void ApplyAtOnce(const HeldUpdate& update);
   void Tick(int64_t steps);
@@ -184,6 +188,7 @@ class Range {
   // the keys of that range only.
   absl::Status DecodeMemory(absl::string_view bytes, bool same_range);
   void Count(const HeldUpdate& update, uint64_t divided_by, UpdateFate fate);
+  void Report();
 
   const uint32_t id_;
   const uint64_t begin_, end_;
@@ -192,6 +197,7 @@ class Range {
   const policies::Properties properties_;  // the policy's
   RangeStore store_;
   policies::RangeProgress progress_;
+  policies::Clocks clocks_;  // of progress_
   HeldQueue open_;     // groups that ticks progress_.version, progress_.version + 1, ... will close
   HeldQueue delayed_;  // closed, not yet applied
   absl::optional<size_t> loaded_steps_;  // delayed steps of the loaded files; nullopt: none loaded
@@ -206,6 +212,7 @@ class Range {
   std::unique_ptr<RowWrites> writes_;
   std::unique_ptr<Subscriptions> subscriptions_;
   uint64_t last_closed_samples_ = 0;
+  RangeTotals::Part part_;  // of this range
 };
 
 // True if the range has admitted this step of the worker, so that a push of it is a duplicate.

@@ -85,6 +85,7 @@ void EncodeKeys(const RowCopies& rows, const std::vector<uint32_t>& order, Range
 absl::Status RangeCopy::Encode(ByteSink sink) && {
   const RowCopies copies = std::exchange(rows, RowCopies());
   const std::vector<uint32_t> order = SortByPosition(copies, salt, head.begin, head.end);
+  for (size_t i = 0; !in_batches && i < open.size(); ++i) open[i].SortByRank();
   const std::string updates = EncodeHeld(open, delayed, in_batches);
   open.Clear();
   delayed.Clear();

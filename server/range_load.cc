@@ -37,6 +37,28 @@ HeldUpdate CutUpdate(const HeldUpdate& update, const RangeStore& store, uint64_t
   return cut;
 }
 
+// Adds the parts of saved updates that `cut` returns to the steps of files read earlier, or to new
+// steps if this is the `first` file.
+template <typename Cut>
+void AddSteps(const HeldQueue& saved, const Cut& cut, bool first, bool in_batches,
+              HeldQueue* steps) {
+  for (size_t i = 0; i < saved.size(); ++i) {
+    HeldStep& step = first ? steps->Add() : (*steps)[i];
+    step.step = saved[i].step;
+    step.samples = saved[i].samples;
+    step.contributions = saved[i].contributions;
+    for (const HeldUpdate& update : saved[i].updates) {
+      HeldUpdate part = cut(update);
+      if (part.keys.empty()) continue;
+      if (in_batches) {
+        step.updates.push_back(std::move(part));
+      } else {
+        step.Insert(std::move(part));
+      }
+    }
+  }
+}
+
 // As CheckpointQueueFixture. `batches`: how many of the last entries of `delayed` are not steps but
 // an open batch (0 or 1).
 absl::Status CheckpointSteps(const RangeImage& image, BufferSource& source, HeldQueue* delayed,
@@ -123,6 +145,7 @@ absl::Status Range::LoadCheckpoint(const RangeImage& image, BufferSource& source
       }
     }
   }
+  Report();
   return absl::OkStatus();
 }
 
@@ -134,6 +157,7 @@ void Range::FinishLoad() {
     ApplyFold(delayed_.front());
     delayed_.DropFront();
   }
+  Report();
 }
 
 // ---- resuming the same run --------------------------------------------------------------------
@@ -143,7 +167,6 @@ absl::Status Range::ResumeCheckpoint(const RangeImage& image, BufferSource& sour
   policies::RangeProgress progress = image.progress;
   // The first push of each worker will set its new incarnation (Admit).
   for (policies::WorkerProgress& worker : progress.workers) worker.incarnation = 0;
-  progress.paces = progress_.paces;  // ResumeHeld decodes them with the policy's memory
   if (resumed_ && progress != progress_ && properties_.batch > 0) {
     return absl::FailedPreconditionError(
         "has an open batch of other updates than another file of its table; hint: resume with as "
@@ -160,9 +183,12 @@ absl::Status Range::ResumeCheckpoint(const RangeImage& image, BufferSource& sour
                                                    progress_.workers.size()));
   }
   TANDEM_RETURN_IF_ERROR(CheckProgress(progress));
-  progress_ = std::move(progress);
-  TANDEM_RETURN_IF_ERROR(ResumeHeld(image, source));
+  progress_.version = progress.version;
+  progress_.workers = std::move(progress.workers);
+  clocks_.Reset();
+  TANDEM_RETURN_IF_ERROR(ResumeHeld(image, source));  // also decodes the paces
   resumed_ = true;
+  Report();
   return CheckHeld();
 }
 
@@ -185,29 +211,14 @@ absl::Status Range::ResumeHeld(const RangeImage& image, BufferSource& source) {
                                             open_.size(), " and ", delayed_.size(),
                                             ": is one of another checkpoint?"));
   }
-  ResumeSteps(open, source, !resumed_, &open_);
-  ResumeSteps(delayed, source, !resumed_, &delayed_);
+  const auto cut = [&](const HeldUpdate& update) {
+    HeldUpdate part = CutUpdate(update, store_, begin_, end_, source);
+    held_bytes_ += part.Bytes();
+    return part;
+  };
+  AddSteps(open, cut, !resumed_, properties_.batch > 0, &open_);
+  AddSteps(delayed, cut, !resumed_, properties_.batch > 0, &delayed_);
   return DecodeMemory(held.substr(numbers[1]), image.begin == begin_ && image.end == end_);
-}
-
-// Adds the part of saved steps whose keys are in this range to the steps of files read earlier.
-void Range::ResumeSteps(const HeldQueue& saved, BufferSource& source, bool first, HeldQueue* into) {
-  for (size_t i = 0; i < saved.size(); ++i) {
-    HeldStep& step = first ? into->Add() : (*into)[i];
-    step.step = saved[i].step;
-    step.samples = saved[i].samples;
-    step.contributions = saved[i].contributions;
-    for (const HeldUpdate& update : saved[i].updates) {
-      HeldUpdate cut = CutUpdate(update, store_, begin_, end_, source);
-      if (cut.keys.empty()) continue;
-      held_bytes_ += cut.Bytes();
-      if (properties_.batch > 0) {
-        step.updates.push_back(std::move(cut));
-      } else {
-        step.Insert(std::move(cut));
-      }
-    }
-  }
 }
 
 }  // namespace tandem::server

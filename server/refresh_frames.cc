@@ -4,8 +4,6 @@
 #include <cstddef>
 #include <utility>
 
-#include "absl/types/optional.h"
-
 namespace tandem::server {
 namespace {
 
@@ -32,7 +30,7 @@ void AppendDropped(FrameHeader header, int rank, Range* range, BufferSource& buf
   SliceEntry entries[2];
   entries[0].range = entries[1].range = range->id();
   entries[0].version = progress.version;
-  entries[0].clock = Subscriptions::ClockOf(progress);
+  entries[0].clock = progress.MinApplied();
   entries[1].rows = static_cast<uint32_t>(rows->dropped.size());
   out->push_back(
       {EndpointId::Worker(rank),
@@ -64,7 +62,7 @@ void AppendRefresh(FrameHeader header, int rank, Range* range, BufferSource& buf
     entries[0].rows = static_cast<uint32_t>(some.size());
     entries[0].row_floats = some.empty() ? 0 : static_cast<uint32_t>(dim);
     entries[0].version = progress.version;
-    entries[0].clock = Subscriptions::ClockOf(progress);
+    entries[0].clock = progress.MinApplied();
     entries[1].rows = static_cast<uint32_t>(forgotten.size());
     Buffer values;
     if (!some.empty()) {
@@ -80,30 +78,26 @@ void AppendRefresh(FrameHeader header, int rank, Range* range, BufferSource& buf
 
 }  // namespace
 
-void AppendRefreshes(const ShardRanges& ranges, BufferSource& buffers, RefreshRows* scratch,
+void AppendRefreshes(ShardRanges* ranges, BufferSource& buffers, RefreshRows* scratch,
                      std::vector<Outgoing>* out) {
-  FrameHeader header = ranges.NewHeader();
-  header.kind = FrameKind::kRefresh;
-  // The group whose smallest clock header.first_step holds. MinClock looks at all ranges, so it is
-  // called once for consecutive ranges of a group.
-  absl::optional<uint32_t> group;
-  for (const std::unique_ptr<Range>& range : ranges.by_id()) {
-    if (range == nullptr || range->subscriptions() == nullptr) continue;
+  ranges->totals().TakeRefreshes(&scratch->ranges);
+  for (const uint32_t id : scratch->ranges) {
+    Range* const range = ranges->Find(id);
+    if (range == nullptr) continue;  // moved away
     Subscriptions& subscriptions = *range->subscriptions();
-    const bool grows = subscriptions.Grows(Subscriptions::ClockOf(range->progress()));
-    for (int rank = 0; rank < range->table().workers; ++rank) {
-      if (grows ? !subscriptions.Keeps(rank) : !subscriptions.MustForget(rank)) continue;
-      header.group = range->table().plan->group;
-      if (group != header.group) {
-        group = header.group;
-        header.first_step = ranges.MinClock(header.group);
+    FrameHeader header = ranges->NewHeader();
+    header.kind = FrameKind::kRefresh;
+    header.group = range->table().plan->group;
+    header.first_step = ranges->MinClock(header.group);
+    header.samples = subscriptions.view();
+    if (subscriptions.Grows(range->progress().MinApplied())) {
+      for (int rank = 0; rank < range->table().workers; ++rank) {
+        if (!subscriptions.Keeps(rank)) continue;
+        AppendRefresh(header, rank, range, buffers, scratch, out);
       }
-      header.samples = subscriptions.view();
-      if (grows) {
-        AppendRefresh(header, rank, range.get(), buffers, scratch, out);
-      } else {
-        AppendDropped(header, rank, range.get(), buffers, scratch, out);
-      }
+    }
+    while (!subscriptions.MustForget().empty()) {
+      AppendDropped(header, subscriptions.MustForget().front(), range, buffers, scratch, out);
     }
   }
 }

@@ -14,15 +14,18 @@
 
 namespace tandem::server {
 
-// The keys of one worker's frame. Scratch memory that is reused for the next frames.
+// The ranges that owe frames, and the keys of one worker's frame. Scratch memory that is reused for
+// the next frames.
 struct RefreshRows {
+  std::vector<uint32_t> ranges;
   std::vector<uint64_t> changed, dropped;
 };
 
 // Appends the frames that are due. If the clock of a range has grown since its last refresh, each
 // worker that keeps rows of it gets a refresh. For the other ranges, each worker that must hear of
-// dropped rows now (Subscriptions::MustForget) gets a frame with those only.
-void AppendRefreshes(const ShardRanges& ranges, BufferSource& buffers, RefreshRows* scratch,
+// dropped rows now (Subscriptions::MustForget) gets a frame with those only. Looks only at ranges
+// that owe a refresh (RangeTotals).
+void AppendRefreshes(ShardRanges* ranges, BufferSource& buffers, RefreshRows* scratch,
                      std::vector<Outgoing>* out);
 
 }  // namespace tandem::server

@@ -36,6 +36,12 @@ void Give(std::vector<UpdateRecord>* records, std::vector<OrderEntry>* order,
   Append(order, &effects->order);
 }
 
+void AppendUnsettled(const std::vector<Slice>& slices, std::vector<uint32_t>* ranges) {
+  for (const Slice& slice : slices) {
+    if (!slice.settled) ranges->push_back(slice.entry.range);
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ShardCore>> ShardCore::New(const job::ResolvedJob& plan,
@@ -55,6 +61,8 @@ ShardCore::ShardCore(const job::ResolvedJob& plan, EndpointId self, uint64_t inc
       buffers_(buffers),
       turns_(std::move(turns)),
       ranges_(self, incarnation, tables_, buffers, peer_log_),
+      waiting_reads_(plan.workers()),
+      early_(plan.workers()),
       waits_(plan.workers()) {}
 
 absl::Status ShardCore::Init() {
@@ -85,7 +93,9 @@ absl::Status ShardCore::Init() {
 void ShardCore::OnView(absl::Time now, std::shared_ptr<const RangeMap> view,
                        ShardEffects* effects) {
   if (!ranges_.OnView(now, std::move(view), effects)) return;
-  for (WaitingFrame& read : waiting_reads_.frames()) CheckOwners(&read.slices);
+  waiting_reads_.ForEach([this](WaitingFrame* read) { CheckOwners(&read->slices); });
+  waiting_reads_.WakeAll();
+  early_.WakeAll();
   GoOn(now, -1, effects);
   Give(&records_, &order_, effects);
 }
@@ -94,8 +104,7 @@ void ShardCore::OnView(absl::Time now, std::shared_ptr<const RangeMap> view,
 
 void ShardCore::OnFrame(absl::Time now, const ParsedFrame& frame, ShardEffects* effects) {
   const uint64_t sender = frame.header.incarnation;
-  if (std::count(forgotten_.begin(), forgotten_.end(), sender) > 0)
-    return;  // a late frame of a dead worker
+  if (forgotten_.contains(sender)) return;  // a late frame of a dead worker
   switch (frame.header.kind) {
     case FrameKind::kPull:
       bytes_.pull += frame.frame.TotalBytes();
@@ -248,9 +257,10 @@ FrameHeader ShardCore::AnswerHeader(const ParsedFrame& frame, FrameKind kind) co
 // ---- reads ------------------------------------------------------------------------------------
 //
 // A read is answered at once if the policy of its group allows it for all of its ranges. Otherwise
-// the read waits in waiting_reads_. Whenever a push or a view may have changed the decision, the
-// shard looks at all waiting reads again. Every second it tells the worker of a waiting read for
-// whom the read waits (WAITING), so that the worker does not take the read for lost.
+// the read waits in waiting_reads_, at the first range that does not allow it. Whenever a push or a
+// view may have changed the decision of this range (policies::UpdatePolicy::MayServe), the shard
+// looks at the read again. Every second it tells the worker of a waiting read for whom the read
+// waits (WAITING), so that the worker does not take the read for lost.
 
 void ShardCore::OnPull(absl::Time now, const ParsedFrame& frame, ShardEffects* effects) {
   std::string why;
@@ -262,22 +272,31 @@ void ShardCore::OnPull(absl::Time now, const ParsedFrame& frame, ShardEffects* e
   if (const Frame* const before = turns_->AnswerTo(frame.header); before != nullptr) {
     return effects->Say({frame.header.sender, *before});
   }
-  if (MayServe(frame, slices_)) {
-    if (AnswerRead(now, frame, &slices_, effects)) GoOn(now, -1, effects);
-    return;
+  if (const auto blocked = FindBlocked(frame, slices_); blocked.has_value()) {
+    return waiting_reads_.Add(now, frame, slices_, {&*blocked, 1});
   }
-  waiting_reads_.Add(now, frame, slices_);
+  if (AnswerRead(now, frame, &slices_, effects)) GoOn(now, -1, effects);
 }
 
-bool ShardCore::MayServe(const ParsedFrame& frame, const std::vector<Slice>& slices) const {
-  if ((frame.header.flags & kFlagEvaluate) != 0) return true;
+// The first range that may not be read yet; nullopt: the read may be answered.
+std::optional<uint32_t> ShardCore::FindBlocked(const ParsedFrame& frame,
+                                               const std::vector<Slice>& slices) const {
+  if ((frame.header.flags & kFlagEvaluate) != 0) return std::nullopt;
   const int depth = plan_.job.train().prefetch_steps();
   for (const Slice& slice : slices) {
     if (slice.settled) continue;
     const Range& range = *ranges_.Find(slice.entry.range);
-    if (!turns_->MayRead(range, frame.header, slice.entry.rows, depth)) return false;
+    if (!turns_->MayRead(range, frame.header, slice.entry.rows, depth)) return range.id();
   }
-  return true;
+  return std::nullopt;
+}
+
+bool ShardCore::WaitingReadsMustWait() const {
+  bool must = true;
+  waiting_reads_.ForEach([&](WaitingFrame* read) {
+    must = must && FindBlocked(read->frame, read->slices).has_value();
+  });
+  return must;
 }
 
 size_t ShardCore::RowFloats(const Slice& slice) const {
@@ -310,18 +329,13 @@ bool ShardCore::AnswerRead(absl::Time now, const ParsedFrame& frame, std::vector
           frame.keys().As<uint64_t>().subspan(slice.key_offset / sizeof(uint64_t), e.rows);
       const absl::Span<float> rows = out.first(size_t{e.rows} * e.row_floats);
       range.store().Pull(keys, rows);
-      const bool trains = (header.flags & kFlagEvaluate) == 0;
       const bool keep = (header.flags & kFlagKeep) != 0;
-      if (trains && keep && range.subscriptions() != nullptr) {
-        // The worker computes its update from these rows and from rows that it kept earlier. There
-        // is no single moment of reading, so the read is not remembered.
-        range.subscriptions()->OnRead(frame.header.sender.index, frame.header.step, keys);
-      } else if (trains) {
-        range.RememberRead(now, frame.header.sender.index, frame.header.step, keys, rows);
+      if ((header.flags & kFlagEvaluate) == 0) {
+        range.RememberRead(now, frame.header.sender.index, frame.header.step, keys, rows, keep);
       }
       out.remove_prefix(rows.size());
       e.version = range.progress().version;
-      e.clock = keep ? Subscriptions::ClockOf(range.progress()) : range.progress().MinClock();
+      e.clock = keep ? range.progress().MinApplied() : range.progress().MinClock();
       header.samples = range.last_closed_samples();
     } else {
       e.rows = 0;
@@ -331,20 +345,25 @@ bool ShardCore::AnswerRead(absl::Time now, const ParsedFrame& frame, std::vector
   Frame answer = EncodeDataFrame(buffers_, header, entries_, Buffer(), std::move(values));
   bytes_.rows += answer.TotalBytes();
   const bool more = turns_->OnRead(frame.header, entries_, answer);
+  for (size_t i = 0; more && i < entries_.size(); ++i) WakeRange(entries_[i].range);
   effects->Say({frame.header.sender, std::move(answer)});
   return more;
 }
 
-// Answers the waiting reads that have their turn now. `freed_by`: the worker whose push may have
+// Answers the woken reads that have their turn now. `freed_by`: the worker whose push may have
 // allowed them; -1 if the cause was not a push. True if pushes may have waited for one of them.
 bool ShardCore::ServeWaitingReads(absl::Time now, int freed_by, ShardEffects* effects) {
   bool more = false;
-  waiting_reads_.Retry(/*from_start=*/false, [&](WaitingFrame* read) {
-    if (!MayServe(read->frame, read->slices)) return false;
+  const auto settle = [&](WaitingFrame* read, std::vector<uint32_t>* ranges) {
+    if (const auto blocked = FindBlocked(read->frame, read->slices); blocked.has_value()) {
+      ranges->push_back(*blocked);
+      return false;
+    }
     if (freed_by >= 0) waits_.Add(now, read->since, read->frame.header.sender.index, freed_by);
     if (AnswerRead(now, read->frame, &read->slices, effects)) more = true;
     return true;
-  });
+  };
+  waiting_reads_.Retry(/*from_start=*/false, settle);
   NotifyWaiting(now, effects);
   return more;
 }
@@ -393,9 +412,9 @@ Activity ShardCore::Waiting(absl::Time now) const {
 // ---- pushes -----------------------------------------------------------------------------------
 //
 // Each slice of a push is settled by itself: it is held, applied, dropped, found to be a duplicate,
-// or refused. A slice cannot be settled before the worker's earlier steps have arrived; its frame
-// then waits in early_ and is tried again after each push. The shard acknowledges a push when all
-// of its slices are settled.
+// or refused. A slice cannot be settled before the worker's earlier steps have arrived. Its frame
+// then waits in early_, and is tried again after each push of the worker and after changes of the
+// ranges that it waits for. The shard acknowledges a push when all of its slices are settled.
 
 void ShardCore::OnPush(absl::Time now, const ParsedFrame& frame, ShardEffects* effects) {
   std::string why;
@@ -409,7 +428,9 @@ void ShardCore::OnPush(absl::Time now, const ParsedFrame& frame, ShardEffects* e
   if (AdmitSlices(now, frame, &slices, effects)) {
     Acknowledge(frame, slices, effects);
   } else {
-    early_.Add(now, frame, slices);
+    range_ids_.clear();
+    AppendUnsettled(slices, &range_ids_);
+    early_.Add(now, frame, slices, range_ids_);
   }
   slices_.swap(slices);
   // Some slices may have been admitted even if the frame as a whole is not settled.
@@ -419,7 +440,7 @@ void ShardCore::OnPush(absl::Time now, const ParsedFrame& frame, ShardEffects* e
 // Tries to settle each slice. True if all of them are settled.
 bool ShardCore::AdmitSlices(absl::Time now, const ParsedFrame& frame, std::vector<Slice>* slices,
                             ShardEffects* effects) {
-  bool all = true;
+  bool all = true, admitted = false;
   const bool may_hold = plan_.groups[frame.header.group].properties.holds;
   const bool over_budget = may_hold && !turns_->DecidedElsewhere() &&
                            (frame.header.flags & kFlagAssign) == 0 &&
@@ -433,8 +454,13 @@ bool ShardCore::AdmitSlices(absl::Time now, const ParsedFrame& frame, std::vecto
       slice.entry.status = SliceStatus::kOverBudget;
       slice.settled = true;
     }
-    if (!slice.settled) AdmitSlice(now, frame, &slice, effects);
+    if (!slice.settled && AdmitSlice(now, frame, &slice, effects)) admitted = true;
     all = all && slice.settled;
+  }
+  if (admitted) {
+    waiting_reads_.WakeWorker(frame.header.sender.index);
+    early_.WakeWorker(frame.header.sender.index);
+    WakeAtChangedRanges();
   }
   return all;
 }
@@ -445,8 +471,8 @@ bool ShardCore::AdmitSlices(absl::Time now, const ParsedFrame& frame, std::vecto
 // The order: ownership is checked again, because the range may have moved away while the frame
 // waited. ASSIGN is not a step and has no place in the order of updates, so it is handled before
 // the checks that follow. The order of turns may keep the push waiting. The range decides the rest
-// (Range::Admit).
-void ShardCore::AdmitSlice(absl::Time now, const ParsedFrame& frame, Slice* slice,
+// (Range::Admit). True if the range has admitted a step.
+bool ShardCore::AdmitSlice(absl::Time now, const ParsedFrame& frame, Slice* slice,
                            ShardEffects* effects) {
   const FrameHeader& h = frame.header;
   SliceEntry& e = slice->entry;
@@ -454,7 +480,7 @@ void ShardCore::AdmitSlice(absl::Time now, const ParsedFrame& frame, Slice* slic
   if (range == nullptr) {  // moved away while the frame waited
     e.status = SliceStatus::kWrongView;
     slice->settled = true;
-    return;
+    return false;
   }
   HeldUpdate update;
   if (e.rows > 0) {
@@ -466,7 +492,7 @@ void ShardCore::AdmitSlice(absl::Time now, const ParsedFrame& frame, Slice* slic
     range->AssignRows(update.keys.As<uint64_t>(), update.values.As<float>(),
                       (h.flags & kFlagWithSlots) != 0);
     slice->settled = true;
-    return;
+    return false;
   }
   update.rank = h.sender.index;
   update.step = h.step;
@@ -476,7 +502,7 @@ void ShardCore::AdmitSlice(absl::Time now, const ParsedFrame& frame, Slice* slic
   update.in_flight = h.in_flight;
   const absl::StatusOr<bool> turn = turns_->MayAdmit(*range, h, &update);
   if (!turn.ok()) effects->failure = turn.status();
-  if (!turn.value_or(false)) return;
+  if (!turn.value_or(false)) return false;
   switch (range->Admit(now, h.incarnation, h.first_step, std::move(update),
                        (h.flags & kFlagEndOfEpoch) != 0)) {
     case Range::Admission::kDuplicate:
@@ -487,44 +513,63 @@ void ShardCore::AdmitSlice(absl::Time now, const ParsedFrame& frame, Slice* slic
         e.status = SliceStatus::kDropped;
       }
       slice->settled = true;
-      break;
+      return false;
     case Range::Admission::kLate:
       e.status = SliceStatus::kDropped;
       [[fallthrough]];
     case Range::Admission::kAdmitted:
       turns_->OnAdmitted(*range, h);
+      // In an order decided elsewhere, every push of a range may be what a frame waits for.
+      if (turns_->DecidedElsewhere()) WakeRange(e.range);
       e.version = range->progress().version;
       slice->settled = true;
-      break;
+      return true;
     case Range::Admission::kEarly:
-      break;
+      return false;
     case Range::Admission::kRefused:
       e.status = SliceStatus::kRefused;
       slice->settled = true;
       peer_log_.Add(absl::StrCat("refused slice of range ", e.range, ": ", frame.DebugString()),
                     effects);
-      break;
+      return false;
   }
+  return false;
 }
 
 void ShardCore::RetryEarly(absl::Time now, ShardEffects* effects) {
-  early_.Retry(/*from_start=*/true, [&](WaitingFrame* push) {
-    if (!AdmitSlices(now, push->frame, &push->slices, effects)) return false;
+  const auto settle = [&](WaitingFrame* push, std::vector<uint32_t>* ranges) {
+    if (!AdmitSlices(now, push->frame, &push->slices, effects)) {
+      AppendUnsettled(push->slices, ranges);
+      return false;
+    }
     Acknowledge(push->frame, push->slices, effects);
     return true;
-  });
+  };
+  early_.Retry(/*from_start=*/true, settle);
+}
+
+// The next look at waiting frames is also at those that wait at this range.
+void ShardCore::WakeRange(uint32_t range) {
+  waiting_reads_.WakeRange(range);
+  early_.WakeRange(range);
+}
+
+void ShardCore::WakeAtChangedRanges() {
+  ranges_.totals().TakeChanged(&changed_);
+  for (const uint32_t range : changed_) WakeRange(range);
 }
 
 // Call it after a frame or a view has changed a range: early pushes and waiting reads may be able
 // to continue. Pushes are first, because an admitted push may allow reads. If an answered read may
 // allow a push, both are tried again.
 void ShardCore::GoOn(absl::Time now, int freed_by, ShardEffects* effects) {
+  WakeAtChangedRanges();
   for (bool more = true; more;) {
     RetryEarly(now, effects);
     // REFRESH frames go out before reads of this version are answered. A read may make the range
     // drop other rows from the worker's kept ones; a later refresh will name those.
     const size_t others = effects->out.size();
-    AppendRefreshes(ranges_, buffers_, &refresh_rows_, &effects->out);
+    AppendRefreshes(&ranges_, buffers_, &refresh_rows_, &effects->out);
     for (size_t i = others; i < effects->out.size(); ++i) {
       bytes_.refresh += effects->out[i].frame.TotalBytes();
       effects->urgent = true;
@@ -559,10 +604,9 @@ void ShardCore::FinishDelayed(ShardEffects* effects) {
 
 ShardReport ShardCore::ForgetWorker(int rank) {
   const uint64_t dead = ranges_.map()->IncarnationOf(rank);
-  const bool known = std::count(forgotten_.begin(), forgotten_.end(), dead) > 0;
-  if (dead != 0 && !known) forgotten_.push_back(dead);
-  waiting_reads_.Forget(EndpointId::Worker(rank));
-  early_.Forget(EndpointId::Worker(rank));
+  if (dead != 0) forgotten_.insert(dead);
+  waiting_reads_.Forget(rank);
+  early_.Forget(rank);
   int64_t least = std::numeric_limits<int64_t>::max(), most = 0;
   for (Range* const range : ranges_.Owned()) {
     if (range->writes() != nullptr) continue;  // programs write these rows without steps

@@ -17,6 +17,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <set>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -62,6 +64,8 @@ class ShardCore {
   const ShardRanges& ranges() const { return ranges_; }
   // The read that has waited longest, and whom it waits for. The text is empty if none waits.
   Activity Waiting(absl::Time now) const;
+  // For tests: false if the shard lets a read wait that it may answer.
+  bool WaitingReadsMustWait() const;
 
   ShardReport Report() const;
   const std::vector<std::unique_ptr<TableContext>>& tables() const { return tables_; }
@@ -81,7 +85,8 @@ class ShardCore {
 
   bool CutSlices(const ParsedFrame& frame, std::vector<Slice>* slices, std::string* why) const;
   void CheckOwners(std::vector<Slice>* slices) const;
-  bool MayServe(const ParsedFrame& frame, const std::vector<Slice>& slices) const;
+  std::optional<uint32_t> FindBlocked(const ParsedFrame& frame,
+                                      const std::vector<Slice>& slices) const;
   bool AnswerRead(absl::Time now, const ParsedFrame& frame, std::vector<Slice>* slices,
                   ShardEffects* effects);
   size_t RowFloats(const Slice& slice) const;
@@ -90,8 +95,10 @@ class ShardCore {
   void NotifyWaiting(absl::Time now, ShardEffects* effects);
   bool AdmitSlices(absl::Time now, const ParsedFrame& frame, std::vector<Slice>* slices,
                    ShardEffects* effects);
-  void AdmitSlice(absl::Time now, const ParsedFrame& frame, Slice* slice, ShardEffects* effects);
+  bool AdmitSlice(absl::Time now, const ParsedFrame& frame, Slice* slice, ShardEffects* effects);
   void RetryEarly(absl::Time now, ShardEffects* effects);
+  void WakeRange(uint32_t range);
+  void WakeAtChangedRanges();
   void GoOn(absl::Time now, int freed_by, ShardEffects* effects);
   void Acknowledge(const ParsedFrame& frame, absl::Span<const Slice> slices, ShardEffects* effects);
   FrameHeader AnswerHeader(const ParsedFrame& frame, FrameKind kind) const;
@@ -112,10 +119,12 @@ class ShardCore {
   // Pushes that a range may not admit yet, because an earlier step of the same worker has not come
   // or because of the order of turns.
   WaitingFrames early_;
-  std::vector<uint64_t> forgotten_;  // incarnations of dead workers
+  std::set<uint64_t> forgotten_;  // incarnations of dead workers
   WaitLog waits_;
   std::vector<Slice> slices_;        // scratch
   std::vector<SliceEntry> entries_;  // scratch
+  std::vector<uint32_t> range_ids_;  // scratch: where a push waits
+  std::vector<uint32_t> changed_;    // scratch: ranges
   RefreshRows refresh_rows_;         // scratch
   Traffic bytes_;
 };

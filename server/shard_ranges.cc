@@ -1,6 +1,5 @@
 #include "server/shard_ranges.h"
 
-#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -43,8 +42,8 @@ bool ShardRanges::OnView(absl::Time now, std::shared_ptr<const RangeMap> view,
 void ShardRanges::Install(uint32_t id, const RangeImage* image, uint32_t view,
                           ShardEffects* effects) {
   const RangeMap::Range& info = map_->range(id);
-  auto range =
-      std::make_unique<Range>(id, info.begin, info.end, tables_[info.table].get(), &scratch_);
+  auto range = std::make_unique<Range>(id, info.begin, info.end, tables_[info.table].get(),
+                                       &scratch_, &totals_);
   if (image != nullptr) {
     if (const absl::Status status = range->Restore(*image, buffers_); !status.ok()) {
       log_.Add(absl::StrCat("range ", id, " cannot be installed: ", status.ToString()), effects);
@@ -53,7 +52,7 @@ void ShardRanges::Install(uint32_t id, const RangeImage* image, uint32_t view,
     if (delayed_finished_) range->FinishDelayed();
   }
   if (range->subscriptions() != nullptr) {
-    range->subscriptions()->Begin(view, Subscriptions::ClockOf(range->progress()));
+    range->subscriptions()->Begin(view, range->progress().MinApplied());
   }
   owned_[id] = std::move(range);
 }
@@ -148,23 +147,6 @@ bool ShardRanges::Settled() const {
     if ((map_->range(id).owner == self_) != (owned_[id] != nullptr)) return false;
   }
   return true;
-}
-
-size_t ShardRanges::held_bytes() const {
-  size_t total = 0;
-  for (const auto& range : owned_) {
-    if (range != nullptr) total += range->held_bytes();
-  }
-  return total;
-}
-
-int64_t ShardRanges::MinClock(uint32_t group) const {
-  int64_t smallest = policies::kInfiniteClock;
-  for (const auto& range : owned_) {
-    if (range == nullptr || range->table().plan->group != group) continue;
-    smallest = std::min(smallest, range->progress().MinClock());
-  }
-  return smallest;
 }
 
 FrameHeader ShardRanges::NewHeader() const {

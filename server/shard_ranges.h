@@ -22,6 +22,7 @@
 #include "proto/frame.h"
 #include "proto/range_map.h"
 #include "server/range.h"
+#include "server/range_totals.h"
 #include "server/shard_effects.h"
 
 namespace tandem::server {
@@ -60,9 +61,10 @@ class ShardRanges {
   // away. Then a checkpoint may be written. (A newer view, not received yet, may still take ranges
   // away.)
   bool Settled() const;
-  size_t held_bytes() const;
+  size_t held_bytes() const { return totals_.held_bytes(); }
   // The smallest clock of the owned ranges of a group.
-  int64_t MinClock(uint32_t group) const;
+  int64_t MinClock(uint32_t group) const { return totals_.MinClock(group); }
+  RangeTotals& totals() { return totals_; }
   // The header of a frame that the shard sends, with the view that it knows.
   FrameHeader NewHeader() const;
 
@@ -91,6 +93,7 @@ class ShardRanges {
   BufferSource& buffers_;
   PeerLog& log_;
   FoldScratch scratch_;
+  RangeTotals totals_;  // of owned_
   std::shared_ptr<const RangeMap> map_;
   std::vector<std::unique_ptr<Range>> owned_;    // by id
   bool delayed_finished_ = false;                // applies to ranges that arrive later, too

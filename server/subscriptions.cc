@@ -10,14 +10,6 @@ namespace tandem::server {
 Subscriptions::Subscriptions(int workers, size_t most)
     : most_(most), workers_(static_cast<size_t>(workers)) {}
 
-int64_t Subscriptions::ClockOf(const policies::RangeProgress& progress) {
-  int64_t least = policies::kInfiniteClock;
-  for (const policies::WorkerProgress& worker : progress.workers) {
-    least = std::min(least, worker.applied);
-  }
-  return least;
-}
-
 bool Subscriptions::Grows(int64_t clock) {
   if (clock <= clock_) return false;
   clock_ = clock;
@@ -29,31 +21,53 @@ void Subscriptions::Change(Worker* worker, uint64_t key, Row* row) {
   worker->changed.push_back(key);
 }
 
+void Subscriptions::StopKeeping(int rank, uint64_t key) {
+  const auto keepers = keepers_.find(key);
+  std::vector<int>& ranks = keepers->second;
+  *std::find(ranks.begin(), ranks.end(), rank) = ranks.back();
+  ranks.pop_back();
+  if (ranks.empty()) keepers_.erase(keepers);
+}
+
+void Subscriptions::Forget(int rank) {
+  Worker& worker = workers_[static_cast<size_t>(rank)];
+  for (const auto& [key, row] : worker.rows) StopKeeping(rank, key);
+  std::vector<uint64_t> dropped;
+  TakeDropped(rank, &dropped);
+  worker = Worker();
+}
+
 void Subscriptions::OnRead(int rank, int64_t step, absl::Span<const uint64_t> keys) {
   Worker& worker = workers_[static_cast<size_t>(rank)];
   for (const uint64_t key : keys) {
-    Row& row = worker.rows[key];
-    row.used = std::max(row.used, step);
+    const auto [it, is_new] = worker.rows.try_emplace(key);
+    if (is_new) keepers_[key].push_back(rank);
+    it->second.used = std::max(it->second.used, step);
   }
-  if (most_ > 0 && worker.rows.size() > most_) Shrink(&worker);
+  if (most_ > 0 && worker.rows.size() > most_) Shrink(rank);
 }
 
 // Drops the rows that were used least recently. Drops an eighth of the bound more than necessary,
 // so that this is not done again for each new row.
-void Subscriptions::Shrink(Worker* worker) {
+void Subscriptions::Shrink(int rank) {
+  Worker& worker = workers_[static_cast<size_t>(rank)];
   by_use_.clear();
-  for (const auto& [key, row] : worker->rows) by_use_.push_back({row.used, key});
+  for (const auto& [key, row] : worker.rows) by_use_.push_back({row.used, key});
   const size_t kept = most_ - most_ / 8;
   const auto cut = by_use_.begin() + static_cast<std::ptrdiff_t>(by_use_.size() - kept);
   std::nth_element(by_use_.begin(), cut, by_use_.end());
   std::sort(by_use_.begin(), cut);  // an order that does not depend on a hash
   for (auto it = by_use_.begin(); it != cut; ++it) {
-    worker->rows.erase(it->second);
-    worker->dropped.push_back(it->second);
+    worker.rows.erase(it->second);
+    worker.dropped.push_back(it->second);
+    StopKeeping(rank, it->second);
   }
-  const auto gone = [worker](uint64_t key) { return worker->rows.count(key) == 0; };
-  worker->changed.erase(std::remove_if(worker->changed.begin(), worker->changed.end(), gone),
-                        worker->changed.end());
+  const auto gone = [&worker](uint64_t key) { return worker.rows.count(key) == 0; };
+  worker.changed.erase(std::remove_if(worker.changed.begin(), worker.changed.end(), gone),
+                       worker.changed.end());
+  if (2 * worker.dropped.size() <= most_) return;
+  const auto place = std::lower_bound(must_forget_.begin(), must_forget_.end(), rank);
+  if (place == must_forget_.end() || *place != rank) must_forget_.insert(place, rank);
 }
 
 void Subscriptions::OnUpdate(int rank, int64_t step, absl::Span<const uint64_t> keys,
@@ -69,11 +83,12 @@ void Subscriptions::OnUpdate(int rank, int64_t step, absl::Span<const uint64_t> 
 }
 
 void Subscriptions::OnChanged(absl::Span<const uint64_t> keys) {
-  for (Worker& worker : workers_) {
-    if (worker.rows.empty()) continue;
-    for (const uint64_t key : keys) {
-      const auto it = worker.rows.find(key);
-      if (it != worker.rows.end()) Change(&worker, key, &it->second);
+  for (const uint64_t key : keys) {
+    const auto keepers = keepers_.find(key);
+    if (keepers == keepers_.end()) continue;
+    for (const int rank : keepers->second) {
+      Worker& worker = workers_[static_cast<size_t>(rank)];
+      Change(&worker, key, &worker.rows.find(key)->second);
     }
   }
 }
@@ -86,6 +101,8 @@ bool Subscriptions::Keeps(int rank) const {
 void Subscriptions::TakeDropped(int rank, std::vector<uint64_t>* dropped) {
   dropped->clear();
   dropped->swap(workers_[static_cast<size_t>(rank)].dropped);
+  must_forget_.erase(std::remove(must_forget_.begin(), must_forget_.end(), rank),
+                     must_forget_.end());
 }
 
 void Subscriptions::Take(int rank, int64_t own, std::vector<uint64_t>* changed,

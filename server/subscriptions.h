@@ -14,7 +14,8 @@
 //
 // None of this moves with the range or is part of a checkpoint. The next owner begins without
 // subscriptions, and workers see that from a larger `view`. Cost: about 80 bytes for each row and
-// worker, and a look-up in each worker's rows for each row of an update.
+// worker, and as much again for each row that some worker keeps. For each row of an update, a
+// look-up for each worker that keeps the row.
 //
 // Thread safety: none needed; belongs to a range.
 #ifndef TANDEM_SERVER_SUBSCRIPTIONS_H_
@@ -27,7 +28,6 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "policies/policy.h"
 
 namespace tandem::server {
 
@@ -42,16 +42,18 @@ class Subscriptions {
     clock_ = clock;
   }
   uint32_t view() const { return view_; }
-  // The clock of kept rows: the fewest applied steps of any worker. Workers that are out of data
-  // count too. When they come back they push empty steps, which count as versions that a kept row
-  // lacks.
-  static int64_t ClockOf(const policies::RangeProgress& progress);
+  // The clock of kept rows is RangeProgress::MinApplied. Workers that are out of data count, too.
+  // When they come back they push empty steps, which count as versions that a kept row lacks.
+  //
   // True if `clock` is larger than at the last refresh. Then remembers it as that of the last
   // refresh.
   bool Grows(int64_t clock);
+  // True if frames are due at this clock: it has grown, or some worker must be told of dropped
+  // rows.
+  bool OwesRefresh(int64_t clock) const { return clock > clock_ || !must_forget_.empty(); }
 
   // Another process takes the place of worker `rank`, and keeps no rows yet.
-  void Forget(int rank) { workers_[static_cast<size_t>(rank)] = Worker(); }
+  void Forget(int rank);
   // Worker `rank` keeps these rows from now on; the worker has read them for `step`.
   void OnRead(int rank, int64_t step, absl::Span<const uint64_t> keys);
   // The worker's update of `step` has been admitted. `changed`: it has changed the rows.
@@ -65,10 +67,9 @@ class Subscriptions {
   // `dropped` rows, which the worker must forget because they are no longer kept up to date for
   // it. Afterwards they count as sent.
   void Take(int rank, int64_t own, std::vector<uint64_t>* changed, std::vector<uint64_t>* dropped);
-  // True if so many rows were dropped that the worker must be told without waiting for a refresh.
-  bool MustForget(int rank) const {
-    return 2 * workers_[static_cast<size_t>(rank)].dropped.size() > most_ && most_ > 0;
-  }
+  // The workers, in ascending order, that must be told of dropped rows without waiting for a
+  // refresh, because there are so many.
+  absl::Span<const int> MustForget() const { return must_forget_; }
   // Takes the keys of the dropped rows only. Afterwards they count as sent.
   void TakeDropped(int rank, std::vector<uint64_t>* dropped);
   // The number of the next frame for the worker, from 1.
@@ -87,13 +88,16 @@ class Subscriptions {
     uint64_t frames = 0;            // sent so far
   };
   static void Change(Worker* worker, uint64_t key, Row* row);
-  void Shrink(Worker* worker);
+  void Shrink(int rank);
+  void StopKeeping(int rank, uint64_t key);
 
   const size_t most_;
   uint32_t view_ = 0;
   int64_t clock_ = 0;
-  std::vector<Worker> workers_;                       // by rank
-  std::vector<std::pair<int64_t, uint64_t>> by_use_;  // scratch
+  std::vector<Worker> workers_;                             // by rank
+  std::unordered_map<uint64_t, std::vector<int>> keepers_;  // by key: the ranks that keep the row
+  std::vector<int> must_forget_;                            // see MustForget
+  std::vector<std::pair<int64_t, uint64_t>> by_use_;        // scratch
 };
 
 }  // namespace tandem::server

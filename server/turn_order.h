@@ -2,6 +2,10 @@
 // frame, and does not know who decides it. There are two orders: the order of arrival (below), and
 // the order of a recorded run (replay.h).
 //
+// A frame that has to wait for its turn at a range is asked about again after a push of its own
+// worker, when the front of the range (policies::Front) has changed and, if the order was decided
+// elsewhere, after each push and each counted read of the range.
+//
 // Thread safety: none needed; belongs to a shard.
 #ifndef TANDEM_SERVER_TURN_ORDER_H_
 #define TANDEM_SERVER_TURN_ORDER_H_

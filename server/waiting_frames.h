@@ -1,15 +1,21 @@
 // Frames that wait for their turn at a shard: reads that may not be answered yet, or early pushes.
-// The list reuses the memory of frames that waited earlier.
+// Each frame waits at one range or at several. The shard wakes a frame when one of these ranges has
+// changed, or when the frame's own worker has pushed, and looks only at frames that it woke.
 //
-// Thread safety: none needed; belongs to a shard.
+// Thread safety: none needed; belongs to a shard. Reuses the memory of frames that waited earlier.
 #ifndef TANDEM_SERVER_WAITING_FRAMES_H_
 #define TANDEM_SERVER_WAITING_FRAMES_H_
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <list>
 #include <utility>
 #include <vector>
 
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "proto/frame.h"
 
 namespace tandem::server {
@@ -26,77 +32,106 @@ struct WaitingFrame {
   ParsedFrame frame;
   std::vector<Slice> slices;
   absl::Time since;
-  absl::Time next_notice;  // when the sender is told again that the frame waits
 };
 
 class WaitingFrames {
  public:
-  // Keeps the frame. If it was resent while it waits, one answer will answer both, and the next
-  // notice is due at once.
-  void Add(absl::Time now, const ParsedFrame& frame, const std::vector<Slice>& slices) {
-    size_t of_this_sender = 0;
-    for (WaitingFrame& other : frames_) {
-      if (other.frame.header.sender != frame.header.sender) continue;
-      if (other.frame.header.request == frame.header.request) {
-        other.next_notice = now;
-        return;
-      }
-      ++of_this_sender;
-    }
-    if (of_this_sender >= kMostPerSender) return;
-    std::vector<Slice> kept;
-    if (!spare_.empty()) {
-      kept = std::move(spare_.back());
-      spare_.pop_back();
-    }
-    kept.assign(slices.begin(), slices.end());
-    frames_.push_back({frame, std::move(kept), now, now + kNoticeInterval});
-  }
+  // Frames are from workers of ranks below `workers`.
+  explicit WaitingFrames(int workers) : of_worker_(static_cast<size_t>(workers)) {}
+  WaitingFrames(const WaitingFrames&) = delete;
+  WaitingFrames& operator=(const WaitingFrames&) = delete;
 
-  // Calls `settle` with the frames in order, and removes those for which it returns true.
-  // `from_start`: then begins again with the first one, which may be able to continue now.
+  // Keeps the frame, which waits at `ranges`. If it was resent while it waits, one answer will
+  // answer both, and the next notice is due at once.
+  void Add(absl::Time now, const ParsedFrame& frame, const std::vector<Slice>& slices,
+           absl::Span<const uint32_t> ranges);
+
+  // The next Retry looks at the frames of a worker, at those that wait at a range, or at all.
+  void WakeWorker(int rank);
+  void WakeRange(uint32_t range);
+  void WakeAll();
+
+  // Calls `settle(frame, ranges)` with the frames that were woken, in order of arrival, and removes
+  // those for which it returns true. Otherwise `settle` has appended to `ranges` where the frame
+  // now waits. `settle` may wake frames: those behind the present one are looked at in the same
+  // pass, others in the next. `from_start`: after a removal begins a new pass at once.
   template <typename Settle>
   void Retry(bool from_start, const Settle& settle) {
-    for (size_t i = 0; i < frames_.size();) {
-      if (!settle(&frames_[i])) {
-        ++i;
+    for (Entry* entry = NextWoken(); entry != nullptr; entry = NextWoken()) {
+      ranges_.clear();
+      if (!settle(&entry->waits, &ranges_)) {
+        WaitAt(entry, ranges_);
         continue;
       }
-      spare_.push_back(std::move(frames_[i].slices));
-      frames_.erase(frames_.begin() + static_cast<std::ptrdiff_t>(i));
-      if (from_start) i = 0;
+      Remove(entry);
+      if (from_start) EndPass();
     }
+    EndPass();
   }
 
-  // Drops the frames of this sender.
-  void Forget(EndpointId sender) {
-    std::erase_if(frames_, [sender](const WaitingFrame& waits) {
-      return waits.frame.header.sender == sender;
-    });
-  }
+  // Drops the frames of this worker.
+  void Forget(int rank);
 
-  // Calls `notify` for each frame whose next notice is due.
+  // Calls `notify` for each frame whose next notice is due, in order of arrival.
   template <typename Notify>
   void ForEachDue(absl::Time now, const Notify& notify) {
-    for (WaitingFrame& waits : frames_) {
-      if (waits.next_notice > now) continue;
-      waits.next_notice = now + kNoticeInterval;
-      notify(waits);
-    }
+    TakeDue(now);
+    for (Entry* const entry : due_now_) notify(std::as_const(entry->waits));
+  }
+  // Calls `visit` for each frame, in order of arrival.
+  template <typename Visit>
+  void ForEach(const Visit& visit) const {
+    for (Entry* const entry : by_arrival_) visit(&entry->waits);
   }
 
   // The frame that has waited longest; null if none waits.
-  const WaitingFrame* First() const { return frames_.empty() ? nullptr : &frames_.front(); }
-  std::vector<WaitingFrame>& frames() { return frames_; }
+  const WaitingFrame* First() const {
+    return by_arrival_.empty() ? nullptr : &by_arrival_.front()->waits;
+  }
 
  private:
+  struct Entry;
+  using Entries = std::list<Entry*>;
+  struct Entry {
+    WaitingFrame waits;
+    uint64_t number = 0;  // in order of arrival, from 1
+    bool woken = false;
+    absl::Time next_notice;  // when the sender is told again that the frame waits
+    Entries::iterator in_arrival, in_notice, in_worker;
+    std::vector<std::pair<uint32_t, Entries::iterator>> at;  // the ranges where it waits
+  };
+  struct Woken {
+    uint64_t number = 0;  // of a frame that waited; the entry may be that of another one by now
+    Entry* entry = nullptr;
+  };
+  // The order of the heap `woken_`, whose first one is the smallest.
+  static bool After(const Woken& a, const Woken& b) { return a.number > b.number; }
+
   static constexpr absl::Duration kNoticeInterval = absl::Seconds(1);
   // A correct worker has fewer: its prefetch depth, or its pushes in flight, for every group. A
   // frame beyond the bound is dropped, and the client sends it again.
   static constexpr size_t kMostPerSender = 4096;
 
-  std::vector<WaitingFrame> frames_;
-  std::vector<std::vector<Slice>> spare_;
+  Entries::iterator Append(Entries* list, Entry* entry);
+  void Unlink(Entries* list, Entries::iterator place);
+  void WaitAt(Entry* entry, absl::Span<const uint32_t> ranges);
+  void Remove(Entry* entry);
+  void Wake(Entry* entry);
+  Entry* NextWoken();
+  void EndPass();
+  void TakeDue(absl::Time now);
+
+  std::deque<Entry> entries_;  // their places do not change
+  std::vector<Entry*> free_;
+  Entries spare_;                   // nodes for the lists below
+  Entries by_arrival_, by_notice_;  // the latter by the time of the next notice
+  std::vector<Entries> of_worker_;  // by rank
+  std::vector<Entries> at_range_;   // by range
+  uint64_t last_number_ = 0;
+  std::vector<Woken> woken_, later_;  // of this pass, a heap; of the next one
+  uint64_t passed_ = 0;               // the number of the frame that the pass has reached
+  std::vector<uint32_t> ranges_;      // scratch
+  std::vector<Entry*> due_now_;       // scratch
 };
 
 }  // namespace tandem::server

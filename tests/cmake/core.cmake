@@ -4,6 +4,8 @@ tandem_test(range_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/server/range_test.cc
   DEPS tandem::server LABELS unit)
 tandem_test(shard_core_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/server/shard_core_test.cc
   DEPS tandem::server LABELS unit)
+tandem_test(waiting_frames_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/server/waiting_frames_test.cc
+  DEPS tandem::server LABELS unit)
 tandem_test(row_cache_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/server/row_cache_test.cc
   DEPS tandem::client LABELS unit)
 tandem_test(subscriptions_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/server/subscriptions_test.cc

@@ -10,11 +10,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/random.h"
 #include "data/service_trace.h"
 #include "gtest/gtest.h"
 #include "job/timing_plan.h"
-#include "policies/clocks.h"
 #include "tests/sim/sim_job.h"
 #include "tests/sim/straggler_rows.h"
 #include "tests/test_seed.h"
@@ -422,33 +420,6 @@ TEST(TimingTest, StalenessAddsUpToTheUpdatesOfOthers) {
   ASSERT_NE(Timed(plan, options), nullptr);
   for (size_t rank = 0; rank < kWorkers; ++rank) ASSERT_EQ(sum[rank], last[rank] - (kSteps - 1));
   EXPECT_NEAR(steady / count, kWorkers - 1, 0.01 * kWorkers);
-}
-
-TEST(TimingTest, ClocksAreThoseOfLookingAtEachWorker) {
-  Random random(TestSeed());
-  for (const int workers : {1, 2, 3, 7, 64, 100}) {
-    policies::Clocks clocks(workers, /*beyond=*/5);
-    policies::RangeProgress kept, plain;
-    plain.workers.resize(static_cast<size_t>(workers));
-    kept.workers.resize(plain.workers.size());
-    kept.clocks = &clocks;
-    for (int i = 0; i < 2000; ++i) {
-      const int rank = static_cast<int>(random.Uniform(static_cast<uint64_t>(workers)));
-      policies::WorkerProgress& worker = plain.workers[static_cast<size_t>(rank)];
-      worker.admitted += 1 + static_cast<int64_t>(random.Uniform(2));
-      worker.finished = random.Bernoulli(0.1);
-      worker.applied = worker.admitted;
-      kept.workers[static_cast<size_t>(rank)] = worker;
-      clocks.Set(rank, worker.admitted, worker.finished);
-      clocks.set_min_clock(clocks.MinAdmittedLive());
-      ASSERT_EQ(kept.MinClock(), plain.MinClock());
-      ASSERT_EQ(kept.MinAdmitted(), plain.MinAdmitted());
-      ASSERT_EQ(kept.MinAdmittedLive(), plain.MinAdmittedLive());
-      ASSERT_EQ(kept.Live(), plain.Live());
-      ASSERT_EQ(kept.Slowest(), plain.Slowest());
-      ASSERT_EQ(kept.AdmittedBeyond(5), plain.AdmittedBeyond(5));
-    }
-  }
 }
 
 }  // namespace

@@ -217,6 +217,7 @@ void SimServers::ContinueCheckpoint(EndpointId id, const server::ShardTask& mark
 
 void SimServers::OnFrame(EndpointId to, const ParsedFrame& frame) {
   shard(to).core->OnFrame(context_.agenda.now(), frame, &shard_effects_);
+  if (frame.header.kind == FrameKind::kPush) CountOpenSteps(to, frame);
   AfterShard(to);
 }
 
@@ -237,19 +238,53 @@ void SimServers::AfterShard(EndpointId id) {
     records_.push_back(record);
     if (context_.judge != nullptr) context_.judge->OnRecord(record);
   }
-  CountOpenSteps(id);
+  if (context_.judge != nullptr) CheckSums(id);
   for (const Outgoing& out : shard_effects_.out) frames_.Send(out);
   shard_effects_.Clear();
 }
 
-void SimServers::CountOpenSteps(EndpointId id) {
-  for (const server::Range* range : shard(id).core->ranges().Owned()) {
-    const policies::Properties& policy =
-        context_.plan.groups[range->table().plan->group].properties;
-    if (!policy.holds || policy.batch > 0) continue;
-    for (const policies::WorkerProgress& worker : range->progress().workers) {
-      most_open_steps_ = std::max(most_open_steps_, worker.admitted - range->progress().version);
-    }
+// Looks at the worker that has pushed, in the ranges of its push: no other has more open steps now.
+void SimServers::CountOpenSteps(EndpointId id, const ParsedFrame& push) {
+  const policies::Properties& policy = context_.plan.groups[push.header.group].properties;
+  if (!policy.holds || policy.batch > 0) return;
+  for (uint32_t i = 0; i < push.entry_count; ++i) {
+    const server::Range* const range = shard(id).core->ranges().Find(push.Entry(i).range);
+    if (range == nullptr) continue;
+    const policies::RangeProgress& progress = range->progress();
+    most_open_steps_ = std::max(
+        most_open_steps_, progress.workers[push.header.sender.index].admitted - progress.version);
+  }
+}
+
+// Compares the numbers that a shard keeps up to date with those of a look at each range and each
+// worker, and its waiting reads with the decisions of their policies.
+void SimServers::CheckSums(EndpointId id) {
+  const server::ShardCore& core = *shard(id).core;
+  size_t held_bytes = 0;
+  std::vector<int64_t> clocks(context_.plan.groups.size(), policies::kInfiniteClock);
+  bool same = true;
+  for (const server::Range* const range : core.ranges().Owned()) {
+    const uint32_t group = range->table().plan->group;
+    const policies::RangeProgress& kept = range->progress();
+    policies::RangeProgress& plain = plain_progress_;  // without `clocks`: looks at each worker
+    plain.workers = kept.workers;
+    const int64_t switch_step = context_.plan.groups[group].properties.switch_step;
+    same = same && kept.clocks != nullptr && kept.MinClock() == plain.MinClock() &&
+           kept.MinApplied() == plain.MinApplied() && kept.MinAdmitted() == plain.MinAdmitted() &&
+           kept.MinAdmittedLive() == plain.MinAdmittedLive() && kept.Live() == plain.Live() &&
+           kept.Slowest() == plain.Slowest() && kept.Admitted() == plain.Admitted() &&
+           kept.AdmittedBeyond(switch_step) == plain.AdmittedBeyond(switch_step);
+    clocks[group] = std::min(clocks[group], plain.MinClock());
+    held_bytes += range->held_bytes();
+  }
+  for (uint32_t group = 0; group < clocks.size(); ++group) {
+    same = same && core.ranges().MinClock(group) == clocks[group];
+  }
+  if (!same || core.ranges().held_bytes() != held_bytes) {
+    context_.Fail(absl::StrCat(id.DebugString(), ": its sums are not those of its ranges"));
+  }
+  if (!core.WaitingReadsMustWait()) {
+    context_.Fail(absl::StrCat(id.DebugString(), ": a read waits that may be answered"));
   }
 }
 

@@ -89,7 +89,8 @@ class SimServers {
   absl::Status InstallView(EndpointId id, const server::ShardTask& task);
   void ContinueCheckpoint(EndpointId id, const server::ShardTask& mark);
   void AfterShard(EndpointId id);
-  void CountOpenSteps(EndpointId id);
+  void CountOpenSteps(EndpointId id, const ParsedFrame& push);
+  void CheckSums(EndpointId id);
   void LogAdmitted(EndpointId id);
   void LogReads();
 
@@ -106,6 +107,7 @@ class SimServers {
   int64_t most_open_steps_ = 0;
   std::map<uint32_t, std::vector<RangeEvent>> events_;
   std::map<uint32_t, std::vector<int64_t>> admitted_;  // [range][rank], with log_events
+  policies::RangeProgress plain_progress_;             // scratch
 };
 
 }  // namespace tandem::sim

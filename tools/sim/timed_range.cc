@@ -13,26 +13,14 @@ TimedRange::TimedRange(const policies::UpdatePolicy& policy, int workers, bool l
       properties_(policy.properties()),
       lockstep_(lockstep),
       observer_(std::move(observer)),
-      clocks_(workers, properties_.switch_step),
-      shown_(workers, 0) {
-  progress_.workers.resize(static_cast<size_t>(workers));
+      clocks_(workers, properties_, &progress_) {
   if (properties_.measures_steps) progress_.paces.resize(progress_.workers.size());
-  progress_.clocks = &clocks_;
   stats_.workers.resize(static_cast<size_t>(workers));
 }
 
 // ---- reads ------------------------------------------------------------------------------------
 
-bool TimedRange::ShowsAll() const {
-  const bool switched = properties_.switch_step > 0 && progress_.version >= properties_.switch_step;
-  return properties_.batch > 0 || switched;
-}
-
-bool TimedRange::MayServe(int rank, int64_t step, int depth) {
-  policies::WorkerProgress& worker = progress_.workers[static_cast<size_t>(rank)];
-  if (properties_.holds && properties_.batch == 0) {  // as ShowApplied, for this worker only
-    worker.applied = ShowsAll() ? worker.admitted : std::min(worker.admitted, progress_.version);
-  }
+bool TimedRange::MayServe(int rank, int64_t step, int depth) const {
   return policy_.MayServe(progress_, rank, step, depth);
 }
 
@@ -48,24 +36,11 @@ TimedRead TimedRange::Read(int64_t now_us, int rank, int64_t step) {
   return read;
 }
 
-// Under a policy that does not hold updates, pulls wait only for clocks. The version is left out
-// there, because it changes with each update. If the policy measures steps, a push of the slowest
-// worker makes another one the slowest, or moves the clock.
-TimedRange::Front TimedRange::front() const {
-  Front front;
-  front.version = properties_.holds ? progress_.version : 0;
-  front.min_clock = clocks_.MinClock();
-  front.live = clocks_.Live();
-  front.slowest = properties_.measures_steps ? clocks_.Slowest() : 0;
-  return front;
-}
-
 // ---- updates ----------------------------------------------------------------------------------
 
-// The steps are those of server::Range::Admit, in the same order and for the same reasons. The
-// clocks are set before the policy is asked, because it asks them (RangeProgress::clocks).
+// The steps are those of server::Range::Admit, in the same order and for the same reasons.
 bool TimedRange::Admit(int64_t now_us, TimedUpdate update) {
-  policies::WorkerProgress& worker = progress_.workers[static_cast<size_t>(update.rank)];
+  const policies::WorkerProgress& worker = progress_.workers[static_cast<size_t>(update.rank)];
   TANDEM_CHECK(update.first == worker.admitted && update.first <= update.step);
   TANDEM_CHECK(update.samples == 0 || update.step < properties_.switch_step ||
                progress_.version >= properties_.switch_step);
@@ -74,15 +49,9 @@ bool TimedRange::Admit(int64_t now_us, TimedUpdate update) {
   now_us_ = update.admitted_at = now_us;
   update.version_read = update.read.version;
   update.read_number = update.read.number;
-  worker.admitted = update.step + 1;
-  worker.finished =
-      update.finished || (properties_.batch > 0 && lockstep_ && one_step && update.samples == 0);
-  clocks_.Set(update.rank, worker.admitted, worker.finished);
-  if (properties_.batch > 0) {
-    shown_.Set(update.rank, worker.applied, worker.finished);
-    clocks_.set_min_clock(shown_.MinAdmittedLive());
-    unshown_.push_back(update.rank);
-  }
+  const bool nothing = one_step && update.samples == 0;
+  clocks_.Admit(update.rank, update.step + 1,
+                update.finished || (properties_.batch > 0 && lockstep_ && nothing));
   if (!progress_.paces.empty()) {
     policies::MeasureStep(&progress_.paces[static_cast<size_t>(update.rank)], now_us,
                           one_step && update.samples > 0);
@@ -107,10 +76,7 @@ bool TimedRange::Admit(int64_t now_us, TimedUpdate update) {
       if (late) Count(update, server::kFateDropped);
       break;
   }
-  if (!properties_.holds) {
-    worker.applied = worker.admitted;
-    clocks_.set_min_clock(clocks_.MinAdmittedLive());
-  }
+  if (!properties_.holds) clocks_.ShowApplied();
   Tick(steps);
   return !late;
 }
@@ -152,26 +118,10 @@ void TimedRange::Tick(int64_t steps) {
   ShowApplied();
 }
 
-// Updates the applied clocks of all workers at once. MayServe updates the worker that it checks.
 void TimedRange::ShowApplied() {
-  if (!properties_.holds) return;
-  if (properties_.batch > 0) return ShowBatches();
-  const int64_t admitted = clocks_.MinAdmittedLive();
-  const bool nobody = clocks_.Live() == 0;
-  clocks_.set_min_clock(ShowsAll() || nobody ? admitted : std::min(admitted, progress_.version));
-}
-
-// Shows all admitted steps if no batch is open.
-void TimedRange::ShowBatches() {
-  if (!open_.empty()) return;
-  for (const int rank : unshown_) {
-    policies::WorkerProgress& worker = progress_.workers[static_cast<size_t>(rank)];
-    worker.applied = worker.admitted;
-    shown_.Set(rank, worker.applied, worker.finished);
-  }
-  unshown_.clear();
-  clocks_.set_min_clock(shown_.MinAdmittedLive());
-  if (properties_.counts_reads && clocks_.Live() == 0) {
+  if (!properties_.holds || (properties_.batch > 0 && !open_.empty())) return;
+  clocks_.ShowApplied();
+  if (properties_.counts_reads && progress_.Live() == 0) {
     next_read_ = progress_.version * properties_.batch;
   }
 }

@@ -1,7 +1,6 @@
 // A key range in a simulation of times only: server::Range for steps without rows. It admits,
 // holds, closes and counts updates as a range does, with the same policy object, but keeps no row,
-// key or gradient. Where server::Range looks at each worker, this class keeps clocks up to date
-// (policies/clocks.h), so that the cost of a step does not grow with the number of workers.
+// key or gradient.
 //
 // tests/sim/timing_test.cc compares every policy with the ranges of a simulated cluster, update
 // by update.
@@ -65,7 +64,7 @@ class TimedRange {
   // The policy must outlive this. `lockstep`: of the job. `observer` may be null.
   TimedRange(const policies::UpdatePolicy& policy, int workers, bool lockstep, Observer observer);
 
-  bool MayServe(int rank, int64_t step, int depth);
+  bool MayServe(int rank, int64_t step, int depth) const;
   TimedRead Read(int64_t now_us, int rank, int64_t step);
   // Admits the next steps of a worker, with the numbers of `update.read`. False if they came too
   // late and were dropped.
@@ -73,15 +72,7 @@ class TimedRange {
   // No more updates will come: applies the updates that are held back.
   void FinishDelayed();
 
-  // Waiting reads may become allowed only when this changes, or with the next step of their
-  // own worker.
-  struct Front {
-    int64_t version = 0, min_clock = 0;
-    int live = 0, slowest = 0;
-    friend bool operator==(const Front&, const Front&) = default;
-  };
-  Front front() const;
-
+  policies::Front front() const { return policies::FrontOf(progress_, properties_); }
   const policies::RangeProgress& progress() const { return progress_; }
   const policies::Properties& properties() const { return properties_; }
   const Stats& stats() const { return stats_; }
@@ -98,8 +89,6 @@ class TimedRange {
   void CloseGroups(int64_t ticks);
   void ApplyFold(const Group& group);
   void ShowApplied();
-  void ShowBatches();
-  bool ShowsAll() const;
   void Count(const TimedUpdate& update, server::UpdateFate fate);
   Group NewGroup();
 
@@ -107,10 +96,8 @@ class TimedRange {
   const policies::Properties properties_;
   const bool lockstep_;
   const Observer observer_;
-  policies::Clocks clocks_;
-  policies::Clocks shown_;    // for a policy with batches: WorkerProgress::applied
-  std::vector<int> unshown_;  // ... ranks with steps admitted since then
   policies::RangeProgress progress_;
+  policies::Clocks clocks_;
   std::deque<Group> open_, delayed_;
   std::vector<Group> spare_;  // closed groups, whose memory is reused
   int64_t next_read_ = 0;

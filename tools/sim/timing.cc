@@ -470,17 +470,16 @@ void Timing::OnProbe(int rank) {
 // A push may allow waiting reads of its own worker. If the front has changed, it may allow those of
 // any worker.
 void Timing::ServeWaitingReads(Group* group, int freed_by) {
+  const policies::Front before = std::exchange(group->front, group->range->front());
   if (group->parked.empty()) return;
   std::vector<size_t>& own = group->waiting_of[static_cast<size_t>(freed_by)];
-  const TimedRange::Front front = group->range->front();
-  if (front == group->front && 2 * group->served <= group->parked.size()) {
+  if (before == group->front && 2 * group->served <= group->parked.size()) {
     for (const size_t place : own) ServeIfFreed(group, freed_by, &group->parked[place]);
     own.erase(std::remove_if(own.begin(), own.end(),
                              [&](size_t place) { return group->parked[place].served; }),
               own.end());
     return;
   }
-  group->front = front;
   for (const WaitingRead& parked : group->parked) {
     group->waiting_of[static_cast<size_t>(parked.read.rank)].clear();
   }

@@ -120,7 +120,7 @@ class Timing {
     std::vector<WaitingRead> parked;              // waiting reads, in order of arrival
     std::vector<std::vector<size_t>> waiting_of;  // by rank: indexes in `parked`
     size_t served = 0;                            // entries of `parked` to be removed
-    TimedRange::Front front;                      // at the last check of `parked`
+    policies::Front front;                        // after the last push
     std::vector<int64_t> told;          // by rank: the largest minimum clock that it knows
     std::vector<TimedRead> reads;       // by slot of all workers: the reply to the pull
     std::vector<int64_t> acknowledged;  // by slot: the minimum clock in the acknowledgement

@@ -15,6 +15,9 @@
 //   (4) no worker starts a step further ahead of the slowest than its policies' bound allows;
 //   (5) dense sums that do not wait for all workers have every gradient once, and in time
 //       (quorum_judge.h).
+// After each event of a shard, the toy world also compares the clocks and sums that the shard keeps
+// up to date with those of a look at each range and worker, and checks that no read waits without a
+// reason (SimServers::CheckSums).
 // At the end the world checks all rows again, and that frozen tables have none. With any runner it
 // also checks that sent = applied + merged + dropped (= computed by the toy model), that one shard
 // owns each range, that dense replicas are equal, and that checkpoints are complete

@@ -1,14 +1,18 @@
 // Every policy, one row a case, as the literature words the four decisions.
 #include "policies/policy.h"
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "policies/clocks.h"
 #include "policies/kinds.h"
+#include "tests/test_seed.h"
 
 namespace tandem {
 namespace {
@@ -460,6 +464,109 @@ TEST(RangeProgressTest, SlowestAndSmallest) {
   EXPECT_EQ(progress.Slowest(), 2);
   for (policies::WorkerProgress& worker : progress.workers) worker.finished = true;
   EXPECT_EQ(progress.MinClock(), policies::kInfiniteClock);
+}
+
+TEST(RangeProgressTest, TheClockOfKeptRowsCountsWorkersWithoutData) {
+  policies::RangeProgress progress;
+  progress.workers = {{1, 9, 9, false}, {1, 5, 4, true}};
+  EXPECT_EQ(progress.MinApplied(), 4);
+  EXPECT_EQ(progress.MinClock(), 9);
+  EXPECT_EQ(progress.Admitted(), 14);
+}
+
+// ---- clocks -----------------------------------------------------------------------------------
+
+// The numbers that Clocks keeps, and the same numbers by a look at each worker.
+class KeptAndPlain {
+ public:
+  KeptAndPlain(int workers, const policies::Properties& properties, Random* random)
+      : properties_(properties), random_(*random), clocks_(workers, properties, &kept_) {
+    plain_.workers.resize(static_cast<size_t>(workers));
+  }
+
+  // A push of some worker, and what the policy makes of it. Now and then another range comes in its
+  // place.
+  void Step() {
+    if (random_.Bernoulli(0.005)) return Replace();
+    const size_t rank = random_.Uniform(plain_.workers.size());
+    policies::WorkerProgress& worker = plain_.workers[rank];
+    worker.admitted += 1 + static_cast<int64_t>(random_.Uniform(2));
+    worker.finished = random_.Bernoulli(0.1);
+    clocks_.Admit(static_cast<int>(rank), worker.admitted, worker.finished);
+    const bool by_step = properties_.holds && properties_.batch == 0;
+    if (by_step && random_.Bernoulli(0.3)) {
+      plain_.version += 1 + static_cast<int64_t>(random_.Uniform(3));
+      kept_.version = plain_.version;
+    }
+    if (properties_.batch > 0 && random_.Bernoulli(0.7)) return;  // the batch stays open
+    clocks_.ShowApplied();
+    if (!properties_.holds) {
+      worker.applied = worker.admitted;
+      return;
+    }
+    const bool switched = properties_.switch_step > 0 && plain_.version >= properties_.switch_step;
+    for (policies::WorkerProgress& w : plain_.workers) {
+      w.applied = switched || !by_step ? w.admitted : std::min(w.admitted, plain_.version);
+    }
+  }
+
+  void Compare() const {
+    ASSERT_EQ(kept_.clocks, &clocks_);
+    ASSERT_EQ(kept_, plain_);
+    ASSERT_EQ(kept_.MinClock(), plain_.MinClock());
+    ASSERT_EQ(kept_.MinApplied(), plain_.MinApplied());
+    ASSERT_EQ(kept_.MinAdmitted(), plain_.MinAdmitted());
+    ASSERT_EQ(kept_.MinAdmittedLive(), plain_.MinAdmittedLive());
+    ASSERT_EQ(kept_.Live(), plain_.Live());
+    ASSERT_EQ(kept_.Slowest(), plain_.Slowest());
+    ASSERT_EQ(kept_.Admitted(), plain_.Admitted());
+    ASSERT_EQ(kept_.AdmittedBeyond(properties_.switch_step),
+              plain_.AdmittedBeyond(properties_.switch_step));
+    ASSERT_EQ(FrontOf(kept_, properties_), FrontOf(plain_, properties_));
+  }
+
+ private:
+  void Replace() {
+    plain_.version = static_cast<int64_t>(random_.Uniform(30));
+    for (policies::WorkerProgress& worker : plain_.workers) {
+      worker.admitted = static_cast<int64_t>(random_.Uniform(40));
+      worker.applied = static_cast<int64_t>(random_.Uniform(40));
+      worker.finished = random_.Bernoulli(0.2);
+    }
+    kept_.version = plain_.version;
+    kept_.workers = plain_.workers;
+    clocks_.Reset();
+  }
+
+  const policies::Properties properties_;
+  Random& random_;
+  policies::RangeProgress kept_, plain_;
+  policies::Clocks clocks_;
+};
+
+TEST(ClocksTest, AreThoseOfALookAtEachWorker) {
+  Random random(TestSeed());
+  policies::Properties held;
+  held.holds = true;
+  for (const policies::Properties& properties :
+       {Bounded(2), Paced(), held, Switching(20), InBatches(3, false)}) {
+    for (const int workers : {1, 2, 3, 7, 64, 100}) {
+      KeptAndPlain both(workers, properties, &random);
+      for (int i = 0; i < 2000 && !testing::Test::HasFatalFailure(); ++i) {
+        both.Step();
+        both.Compare();
+      }
+    }
+  }
+}
+
+// What ends the waits of all workers: closed steps, the smallest clock, and the slowest worker.
+TEST(FrontTest, HasWhatReadsOfThePolicyWaitFor) {
+  policies::RangeProgress progress = At(7, {4, 3, 5});
+  EXPECT_EQ(FrontOf(progress, Bounded(2)), (policies::Front{0, 3, 0}));
+  EXPECT_EQ(FrontOf(progress, Synchronous(0)), (policies::Front{7, 3, 0}));
+  EXPECT_EQ(FrontOf(progress, InBatches(2, true)), (policies::Front{0, 3, 0}));
+  EXPECT_EQ(FrontOf(progress, Paced()), (policies::Front{0, 3, 1}));
 }
 
 TEST(NewUpdatePolicyTest, RefusesAPolicyThatLacksAField) {

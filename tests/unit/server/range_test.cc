@@ -201,6 +201,42 @@ TEST_F(RangeTest, AnOpenBatchMovesWithItsRange) {
   EXPECT_THAT(Workers(), ElementsAre(3, 0, 1));
 }
 
+// The gradients add up to 3 in rank order, and to another sum in any other order.
+TEST_F(RangeTest, AStepIsFoldedAndMovedInRankOrderWhateverTheOrderOfArrival) {
+  Policy config;
+  config.set_kind(Policy::BSP);
+  const auto policy = *policies::NewUpdatePolicy(config, 4);
+  const float gradients[] = {1e8f, 1, -1e8f, 3};
+  std::string first;
+  for (const std::vector<int>& ranks :
+       {std::vector<int>{0, 1, 3}, std::vector<int>{3, 1, 0}, std::vector<int>{1, 3, 0}}) {
+    Use(*policy);
+    for (const int rank : ranks) Give(rank, 0, gradients[rank], 1);
+    const std::string bytes = range_->Encode();
+    if (first.empty()) first = bytes;
+    EXPECT_EQ(bytes, first);
+    Give(2, 0, gradients[2], 1);
+    EXPECT_EQ(Row(), 100 - 3.0f / 4);
+  }
+}
+
+// The answers about all workers belong to a range, and its copies have none.
+TEST_F(RangeTest, ACopyLooksAtEachWorker) {
+  for (int rank = 0; rank < 3; ++rank) Give(rank, 0, 8, 1);
+  const policies::RangeProgress& progress = range_->progress();
+  EXPECT_NE(progress.clocks, nullptr);
+  const server::RangeCopy copy =
+      range_->Copy(/*for_move=*/false, std::make_shared<server::CopyBlocks>());
+  EXPECT_EQ(copy.head.progress.clocks, nullptr);
+  EXPECT_EQ(copy.head.progress.Admitted(), 3);
+  const server::RangeImage image = ImageOf(*range_);
+  range_ = std::make_unique<server::Range>(0, 0, 0, &table_, &scratch_);
+  ASSERT_TRUE(range_->Restore(image, buffers_).ok());
+  EXPECT_NE(range_->progress().clocks, nullptr);
+  EXPECT_EQ(range_->progress().Admitted(), 3);
+  EXPECT_EQ(range_->progress().MinAdmitted(), 0);
+}
+
 TEST_F(RangeTest, AnUpdateMayKnowItsRowsAsTheyWereRead) {
   const Compensating policy;
   Use(policy);

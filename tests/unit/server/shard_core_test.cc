@@ -2,7 +2,10 @@
 // however hostile, crashes it or makes it grow.
 #include "server/shard_core.h"
 
+#include <algorithm>
+#include <deque>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/random.h"
@@ -398,6 +401,268 @@ TEST_F(ShardCoreTest, WaitsAreCountedForWhoeverEndsThem) {
   ASSERT_EQ(report.waiting_size(), 2);
   EXPECT_THAT(report.waiting(0).seconds(), ::testing::ElementsAre(4, 3));
   EXPECT_THAT(report.waiting(1).seconds(), ::testing::IsEmpty());
+}
+
+// ---- the cost of a frame ----------------------------------------------------------------------
+
+// The order of arrival. Counts the decisions about reads.
+class CountingOrder final : public server::TurnOrder {
+ public:
+  explicit CountingOrder(int64_t* decisions) : decisions_(*decisions) {}
+
+  bool DecidedElsewhere() const override { return false; }
+  bool MayRead(const server::Range& range, const FrameHeader& read, uint32_t rows,
+               int depth) const override {
+    ++decisions_;
+    return order_.MayRead(range, read, rows, depth);
+  }
+  const Frame* AnswerTo(const FrameHeader&) const override { return nullptr; }
+  bool OnRead(const FrameHeader&, absl::Span<const SliceEntry>, const Frame&) override {
+    return false;
+  }
+  absl::StatusOr<bool> MayAdmit(const server::Range&, const FrameHeader&,
+                                server::HeldUpdate*) const override {
+    return true;
+  }
+  void OnAdmitted(const server::Range&, const FrameHeader&) override {}
+  int Awaited(const server::Range& range, const FrameHeader& waits) const override {
+    return order_.Awaited(range, waits);
+  }
+
+ private:
+  int64_t& decisions_;
+  const server::ArrivalOrder order_;
+};
+
+// All workers pull their next step before the first of them pushes, so every read waits. A push
+// may look at its own worker's read; only the push that ends the wait of all looks at all.
+TEST_F(ShardCoreTest, TheDecisionsAboutReadsGrowAsTheFrames) {
+  Random random(TestSeed());
+  for (const std::string policy :
+       {"kind: BSP", "kind: FIXED_DELAY delay: 1", "kind: SSP bound: 0", "kind: ASP",
+        "kind: K_BATCH_ASYNC batches: 2", "kind: BACKUP_WORKERS backups: 1",
+        "kind: SYNC_SWITCH switch_step: 2", "kind: ESSP bound: 0"}) {
+    SCOPED_TRACE(policy);
+    for (const int workers : {4, 200}) {
+      Start(policy, workers);
+      int64_t decisions = 0, frames = 0, answers = 0;
+      shard_ = *server::ShardCore::New(plan_, kServer0, 99, buffers_,
+                                       std::make_unique<CountingOrder>(&decisions));
+      shard_->OnView(now_, map_, &effects_);
+      std::vector<int> ranks(static_cast<size_t>(workers));
+      for (size_t i = 0; i < ranks.size(); ++i) ranks[i] = static_cast<int>(i);
+      for (int64_t step = 0; step < 4; ++step) {
+        for (const bool pushes : {false, true}) {
+          for (size_t i = ranks.size(); i > 1; --i) {
+            std::swap(ranks[i - 1], ranks[random.Uniform(i)]);
+          }
+          for (const int rank : ranks) {
+            ++frames;
+            for (const ParsedFrame& sent :
+                 Give(pushes ? Push(rank, step, 1.0f) : Pull(rank, step + 1))) {
+              answers += sent.header.kind == FrameKind::kRows ? 1 : 0;
+            }
+          }
+        }
+      }
+      EXPECT_EQ(answers, 4 * workers);
+      EXPECT_LE(decisions, 2 * frames) << workers << " workers";
+    }
+  }
+}
+
+// The reads wait at two ranges, and the last push changes both.
+TEST_F(ShardCoreTest, ReadsThatOnePushAllowsAreAnsweredInTheOrderOfTheirArrival) {
+  Start("kind: BSP", /*workers=*/3);
+  const uint32_t a = 0, b = 2;  // both of server 0
+  const std::vector<uint64_t> b_keys = KeysIn(*map_, plan_, b, 1);
+  const auto push = [&](int rank) {
+    FrameHeader h = Header(FrameKind::kPush, rank, 0);
+    std::vector<SliceEntry> entries(2);
+    entries[0].range = b;
+    entries[1].range = a;
+    return Give(Decoded(EncodeDataFrame(buffers_, h, entries, Buffer(), Buffer())));
+  };
+  push(0);
+  push(2);
+  std::vector<uint64_t> requests;
+  for (const auto& [rank, range] :
+       std::vector<std::pair<int, uint32_t>>{{2, b}, {0, a}, {1, a}, {0, b}, {1, b}, {2, a}}) {
+    const FrameHeader h = Header(FrameKind::kPull, rank, 1);
+    requests.push_back(h.request);
+    EXPECT_TRUE(Give(Data(h, range, {range == a ? keys_[0] : b_keys[0]}, {})).empty());
+  }
+  const std::vector<ParsedFrame> sent = push(1);
+  ASSERT_EQ(sent.size(), 1 + requests.size());
+  for (size_t i = 0; i < requests.size(); ++i) {
+    EXPECT_EQ(sent[i + 1].header.kind, FrameKind::kRows);
+    EXPECT_EQ(sent[i + 1].header.request, requests[i]) << i;
+  }
+}
+
+// Two shards and the messages between them, under everything that changes a range.
+class ShardSumsTest : public ShardCoreTest {
+ protected:
+  static constexpr int kWorkers = 3;
+
+  void Begin(const std::string& policy) {
+    Start(policy, kWorkers, "train { batch_size: 4 prefetch_steps: 1 }");
+    other_ = NewShard(kServer1);
+    other_->OnView(now_, map_, &effects_);
+    effects_.Clear();
+    view_ = 1;
+    for (uint32_t range = 0; range < map_->ranges().size(); ++range) {
+      keys_of_[range] = KeysIn(*map_, plan_, range, 3);
+    }
+  }
+  server::ShardCore& shard(int index) { return index == 0 ? *shard_ : *other_; }
+
+  // Passes messages between the shards on, now or later; answers to workers go nowhere.
+  void Deliver(int from) {
+    for (Outgoing& out : effects_.out) {
+      if (out.to.role == Role::kServer) on_the_way_.emplace_back(1 - from, Decoded(out.frame));
+    }
+    effects_.Clear();
+  }
+  void DeliverOne() {
+    if (on_the_way_.empty()) return;
+    const auto [to, frame] = on_the_way_.front();
+    on_the_way_.pop_front();
+    shard(to).OnFrame(now_, frame, &effects_);
+    Deliver(to);
+  }
+  void Settle() {
+    while (!on_the_way_.empty()) DeliverOne();
+  }
+
+  void Move() {
+    std::map<uint32_t, int> moved;
+    for (uint32_t range = 0; range < map_->ranges().size(); ++range) {
+      if (random_.Bernoulli(0.5)) moved[range] = static_cast<int>(random_.Uniform(2));
+    }
+    const auto view = CoreView(plan_, ++view_, moved);
+    for (const int index : {0, 1}) {
+      shard(index).OnView(now_, view, &effects_);
+      Deliver(index);
+      if (random_.Bernoulli(0.5)) DeliverOne();
+    }
+  }
+
+  // A push of the next step or of a later one, or a pull, of some ranges.
+  void Send(int index) {
+    const int rank = static_cast<int>(random_.Uniform(kWorkers));
+    const bool push = random_.Bernoulli(0.6);
+    FrameHeader h = Header(push ? FrameKind::kPush : FrameKind::kPull, rank, 0);
+    std::vector<SliceEntry> entries;
+    std::vector<uint64_t> keys;
+    size_t floats = 0;
+    for (const server::Range* const range : shard(index).ranges().Owned()) {
+      const policies::RangeProgress& progress = range->progress();
+      const int64_t next = progress.workers[static_cast<size_t>(rank)].admitted;
+      if (entries.empty()) h.step = next + static_cast<int64_t>(random_.Uniform(push ? 2 : 4));
+      SliceEntry& e = entries.emplace_back();
+      e.range = range->id();
+      e.rows = static_cast<uint32_t>(random_.Uniform(3));
+      e.version =
+          static_cast<int64_t>(random_.Uniform(1 + static_cast<uint64_t>(progress.version)));
+      if (push && e.rows > 0) e.row_floats = static_cast<uint32_t>(range->store().dim());
+      for (uint32_t i = 0; i < e.rows; ++i) keys.push_back(keys_of_[e.range][i]);
+      floats += size_t{e.rows} * e.row_floats;
+      if (random_.Bernoulli(0.1)) break;
+    }
+    h.first_step = h.step;
+    h.samples = push && !random_.Bernoulli(0.2) ? 1 : 0;
+    if (push && random_.Bernoulli(0.05)) h.flags = kFlagEndOfEpoch;
+    if (!push && random_.Bernoulli(0.5)) h.flags = kFlagKeep;
+    shard(index).OnFrame(now_,
+                         Decoded(EncodeDataFrame(buffers_, h, entries, BufferOf(buffers_, keys),
+                                                 BufferOf(buffers_, std::vector<float>(floats)))),
+                         &effects_);
+    Deliver(index);
+  }
+
+  void Step() {
+    now_ += absl::Milliseconds(1);
+    const int index = static_cast<int>(random_.Uniform(2));
+    const uint64_t what = random_.Uniform(1000);
+    if (what < 10) {
+      Move();
+    } else if (what < 13) {
+      Settle();
+      for (const int each : {0, 1}) shard(each).ForgetWorker(static_cast<int>(what) % kWorkers);
+    } else if (what < 16) {
+      Settle();
+      for (const int each : {0, 1}) shard(each).FinishDelayed(&effects_);
+    } else if (what < 60) {
+      DeliverOne();
+    } else if (what < 70) {
+      now_ += absl::Milliseconds(600);
+      shard(index).OnTick(now_, &effects_);
+      Deliver(index);
+    } else {
+      Send(index);
+    }
+  }
+
+  void Compare(int index) {
+    const server::ShardRanges& ranges = shard(index).ranges();
+    size_t held_bytes = 0;
+    // By group, and of one that does not exist.
+    std::vector<int64_t> clocks(plan_.groups.size() + 1, policies::kInfiniteClock);
+    for (const server::Range* const range : ranges.Owned()) {
+      policies::RangeProgress plain = range->progress();
+      ASSERT_NE(plain.clocks, nullptr);
+      plain.clocks = nullptr;
+      ASSERT_EQ(range->progress().MinClock(), plain.MinClock());
+      ASSERT_EQ(range->progress().MinApplied(), plain.MinApplied());
+      ASSERT_EQ(range->progress().MinAdmitted(), plain.MinAdmitted());
+      ASSERT_EQ(range->progress().Slowest(), plain.Slowest());
+      int64_t& clock = clocks[range->table().plan->group];
+      clock = std::min(clock, plain.MinClock());
+      held_bytes += range->held_bytes();
+    }
+    ASSERT_EQ(ranges.held_bytes(), held_bytes);
+    for (uint32_t group = 0; group < clocks.size(); ++group) {
+      ASSERT_EQ(ranges.MinClock(group), clocks[group]);
+    }
+    ASSERT_TRUE(shard(index).WaitingReadsMustWait());
+    most_held_ = std::max(most_held_, held_bytes);
+  }
+
+  Random random_{TestSeed()};
+  std::unique_ptr<server::ShardCore> other_;
+  std::deque<std::pair<int, ParsedFrame>> on_the_way_;
+  std::map<uint32_t, std::vector<uint64_t>> keys_of_;
+  uint32_t view_ = 1;
+  size_t most_held_ = 0;
+};
+
+TEST_F(ShardSumsTest, AreThoseOfALookAtEachRangeAndWorker) {
+  for (const std::string policy :
+       {"kind: BSP", "kind: FIXED_DELAY delay: 2", "kind: SSP bound: 2", "kind: ASP",
+        "kind: K_BATCH_ASYNC batches: 3", "kind: GBA batches: 3 token_gap: 1",
+        "kind: BACKUP_WORKERS backups: 1", "kind: SYNC_SWITCH switch_step: 20",
+        "kind: DC_ASGD compensation: 0.1", "kind: DSSP bound: 1 upper_bound: 3",
+        "kind: ESSP bound: 2 cache_rows: 8"}) {
+    SCOPED_TRACE(policy);
+    Begin(policy);
+    most_held_ = 0;
+    for (int i = 0; i < 4000 && !HasFatalFailure(); ++i) {
+      Step();
+      for (const int index : {0, 1}) Compare(index);
+    }
+    if (HasFatalFailure()) return;
+    Settle();
+    int64_t steps = 0;
+    for (const int index : {0, 1}) {
+      for (const server::Range* const range : shard(index).ranges().Owned()) {
+        steps += range->progress().Admitted();
+      }
+    }
+    EXPECT_GT(steps, 500) << "or the sums were not put to the test";
+    const policies::Properties& properties = plan_.groups[0].properties;
+    EXPECT_EQ(most_held_ > 0, properties.holds || properties.rows_as_read);
+  }
 }
 
 TEST_F(ShardCoreTest, OnlyWhatItDoesNotOwnIsRefused) {

@@ -1,12 +1,17 @@
 // Who keeps which rows, and what they are sent.
 #include "server/subscriptions.h"
 
+#include <algorithm>
+#include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
+#include "base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "policies/policy.h"
+#include "proto/frame.h"
+#include "tests/test_seed.h"
 
 namespace tandem {
 namespace {
@@ -111,10 +116,12 @@ TEST_F(SubscriptionsTest, WhatIsNotKeptIsToldBeforeItIsMuch) {
   kept_ = std::make_unique<server::Subscriptions>(2, 16);
   size_t told = 0, waiting = 0;
   for (uint64_t key = 0; key < 1000; ++key) {
-    EXPECT_FALSE(kept_->MustForget(0)) << key;
+    EXPECT_THAT(kept_->MustForget(), IsEmpty()) << key;
     kept_->OnRead(0, static_cast<int64_t>(key), Keys{key, key % 3});
     kept_->OnUpdate(1, static_cast<int64_t>(key), Keys{key, key % 3}, true);
-    if (!kept_->MustForget(0)) continue;
+    EXPECT_EQ(kept_->OwesRefresh(0), !kept_->MustForget().empty());
+    if (kept_->MustForget().empty()) continue;
+    EXPECT_THAT(kept_->MustForget(), ElementsAre(0));
     kept_->TakeDropped(0, &dropped_);
     EXPECT_GT(dropped_.size(), 8u);
     EXPECT_LE(dropped_.size(), 12u);
@@ -124,18 +131,121 @@ TEST_F(SubscriptionsTest, WhatIsNotKeptIsToldBeforeItIsMuch) {
   waiting = changed.size();
   EXPECT_LE(waiting, 16u) << "no row that is not kept, and none twice";
   EXPECT_EQ(told + dropped_.size() + waiting, 1000u);
-  EXPECT_FALSE(kept_->MustForget(1));
+  EXPECT_THAT(kept_->MustForget(), IsEmpty());
 }
 
-TEST_F(SubscriptionsTest, WhoIsOutOfDataHoldsTheClockBack) {
-  policies::RangeProgress progress;
-  progress.workers = {{1, 9, 9, false}, {1, 4, 4, true}};
-  EXPECT_EQ(server::Subscriptions::ClockOf(progress), 4);
+// The same by a look at each worker for each row.
+class PlainSubscriptions {
+ public:
+  PlainSubscriptions(int workers, size_t most)
+      : most_(most), workers_(static_cast<size_t>(workers)) {}
+
+  void Forget(int rank) { At(rank) = Worker(); }
+  void OnRead(int rank, int64_t step, const Keys& keys) {
+    Worker& worker = At(rank);
+    for (const uint64_t key : keys) {
+      worker.rows[key].used = std::max(worker.rows[key].used, step);
+    }
+    if (worker.rows.size() <= most_) return;
+    std::vector<std::pair<int64_t, uint64_t>> by_use;
+    for (const auto& [key, row] : worker.rows) by_use.push_back({row.used, key});
+    std::sort(by_use.begin(), by_use.end());
+    by_use.resize(by_use.size() - (most_ - most_ / 8));
+    for (const auto& [used, key] : by_use) {
+      worker.rows.erase(key);
+      worker.dropped.push_back(key);
+      std::erase(worker.changed, key);
+    }
+  }
+  void OnUpdate(int rank, int64_t step, const Keys& keys) {
+    for (const uint64_t key : keys) {
+      for (Worker& worker : workers_) {
+        const auto it = worker.rows.find(key);
+        if (it == worker.rows.end() || std::exchange(it->second.changed, true)) continue;
+        worker.changed.push_back(key);
+      }
+      const auto own = At(rank).rows.find(key);
+      if (own == At(rank).rows.end()) continue;
+      own->second.pushed = std::max(own->second.pushed, step);
+      own->second.used = std::max(own->second.used, step);
+    }
+  }
+  void Take(int rank, int64_t own, Keys* changed, Keys* dropped) {
+    Worker& worker = At(rank);
+    *dropped = std::exchange(worker.dropped, {});
+    changed->clear();
+    for (const uint64_t key : std::exchange(worker.changed, {})) {
+      Row& row = worker.rows[key];
+      row.changed = row.pushed >= own - kRefreshLag;
+      (row.changed ? worker.changed : *changed).push_back(key);
+    }
+  }
+  std::vector<int> MustForget() const {
+    std::vector<int> ranks;
+    for (size_t rank = 0; rank < workers_.size(); ++rank) {
+      if (2 * workers_[rank].dropped.size() > most_) ranks.push_back(static_cast<int>(rank));
+    }
+    return ranks;
+  }
+
+ private:
+  struct Row {
+    int64_t pushed = -1, used = 0;
+    bool changed = false;
+  };
+  struct Worker {
+    std::map<uint64_t, Row> rows;
+    Keys changed, dropped;
+  };
+  Worker& At(int rank) { return workers_[static_cast<size_t>(rank)]; }
+
+  const size_t most_;
+  std::vector<Worker> workers_;
+};
+
+TEST_F(SubscriptionsTest, AgreesWithALookAtEachWorker) {
+  constexpr int kWorkers = 5;
+  constexpr size_t kMost = 12;
+  Random random(TestSeed());
+  kept_ = std::make_unique<server::Subscriptions>(kWorkers, kMost);
+  PlainSubscriptions plain(kWorkers, kMost);
+  Keys want_changed, want_dropped;
+  size_t told = 0, forgotten = 0;
+  for (int64_t step = 0; step < 20'000; ++step) {
+    const int rank = static_cast<int>(random.Uniform(kWorkers));
+    Keys keys;
+    for (uint64_t key = random.Uniform(8); key < 40; key += 1 + random.Uniform(16)) {
+      keys.push_back(key);
+    }
+    const uint64_t what = random.Uniform(100);
+    if (what < 40) {
+      kept_->OnRead(rank, step, keys);
+      plain.OnRead(rank, step, keys);
+    } else if (what < 80) {
+      kept_->OnUpdate(rank, step, keys, /*changed=*/true);
+      plain.OnUpdate(rank, step, keys);
+    } else if (what < 99) {
+      const int64_t own = step - static_cast<int64_t>(random.Uniform(20));
+      plain.Take(rank, own, &want_changed, &want_dropped);
+      ASSERT_EQ(Changed(rank, own), want_changed) << step;
+      ASSERT_EQ(dropped_, want_dropped) << step;
+      told += changed_.size();
+      forgotten += dropped_.size();
+    } else {
+      kept_->Forget(rank);
+      plain.Forget(rank);
+    }
+    ASSERT_THAT(kept_->MustForget(), ::testing::ElementsAreArray(plain.MustForget())) << step;
+  }
+  EXPECT_GT(told, 1000u);
+  EXPECT_GT(forgotten, 1000u);
 }
 
 TEST_F(SubscriptionsTest, OnlyAClockThatIsLargerGrows) {
   kept_->Begin(7, 4);
   EXPECT_EQ(kept_->view(), 7u);
+  EXPECT_FALSE(kept_->OwesRefresh(4));
+  EXPECT_TRUE(kept_->OwesRefresh(5));
   EXPECT_FALSE(kept_->Grows(4));
   EXPECT_TRUE(kept_->Grows(5));
   EXPECT_FALSE(kept_->Grows(5));
