@@ -71,6 +71,7 @@
 #define TANDEM_SCHEDULER_SCHEDULER_CORE_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -237,6 +238,7 @@ class SchedulerCore {
   // When an agent has asked for the end, and the user has not yet.
   absl::Time agent_ends_job_ = absl::InfinitePast();
   View view_;
+  std::shared_ptr<const Control> view_message_;  // the last published view, for all who need it
   Barriers barriers_;
   Commands commands_;
   uint64_t start_command_ = 0;

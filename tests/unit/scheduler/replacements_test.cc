@@ -182,7 +182,7 @@ class ReplacementTest : public ::testing::Test {
   std::vector<Control> SentTo(uint64_t connection) const {
     std::vector<Control> controls;
     for (const auto& send : effects_.sends) {
-      if (send.connection == connection) controls.push_back(send.control);
+      if (send.connection == connection) controls.push_back(*send.control);
     }
     return controls;
   }

@@ -847,8 +847,8 @@ TEST(SchedulerCoreTest, WhatIsTrainedBeforeAnEvaluationOrTheEndIsSaid) {
   d.Send(0.6, 12, enter);
   Control done;
   for (const auto& send : d.effects.sends) {
-    if (send.control.has_command())
-      done.mutable_command_done()->set_id(send.control.command().id());
+    if (send.control->has_command())
+      done.mutable_command_done()->set_id(send.control->command().id());
   }
   ASSERT_TRUE(done.has_command_done()) << "servers report";
   Control report;
@@ -868,11 +868,11 @@ TEST(SchedulerCoreTest, WhatIsHeldBackIsNotAppliedInTheMiddleOfACheckpoint) {
   checkpoint.text = "/m";
   d.Step(1, checkpoint);
   ASSERT_FALSE(d.effects.sends.empty());
-  const uint64_t id = d.effects.sends[0].control.command().id();
+  const uint64_t id = d.effects.sends[0].control->command().id();
   const auto finishes = [&] {
     int n = 0;
     for (const auto& send : d.effects.sends) {
-      n += send.control.command().kind() == Command::FINISH_DELAYED;
+      n += send.control->command().kind() == Command::FINISH_DELAYED;
     }
     return n;
   };
@@ -941,7 +941,7 @@ TEST(SchedulerCoreTest, ANodeOfAnEarlierAttemptIsRefused) {
   old.mutable_register_()->set_scheduler(5);
   d.Send(1, 1, old);
   ASSERT_EQ(d.effects.sends.size(), 1u);
-  EXPECT_THAT(d.effects.sends[0].control.failure().reason(), HasSubstr("of an earlier attempt"));
+  EXPECT_THAT(d.effects.sends[0].control->failure().reason(), HasSubstr("of an earlier attempt"));
   old.mutable_register_()->set_scheduler(6);
   d.Send(2, 1, old);
   EXPECT_TRUE(d.effects.sends.empty()) << "it is welcome";
@@ -963,7 +963,7 @@ TEST(SchedulerCoreTest, AFailureSaysWhetherANewAttemptMayFollow) {
     EXPECT_EQ(d.effects.notices.back().step, 7);
     bool last = false;
     for (const auto& send : d.effects.sends) {
-      if (send.control.has_failure()) last = send.control.failure().last_attempt();
+      if (send.control->has_failure()) last = send.control->failure().last_attempt();
     }
     return last;
   };
@@ -981,7 +981,7 @@ TEST(SchedulerCoreTest, LiveStalenessIsAskedForOneReportAtATime) {
   for (double t = 0.1; t < 5; t += 0.1) {
     d.Tick(t);
     for (const auto& send : d.effects.sends) {
-      asked += send.control.command().kind() == Command::REPORT;
+      asked += send.control->command().kind() == Command::REPORT;
     }
     d.Send(t, 1, BeatMessage(static_cast<uint64_t>(t * 10)));
     d.Send(t, 11, BeatMessage(static_cast<uint64_t>(t * 10)));
@@ -999,7 +999,7 @@ TEST(ReadersTest, AreToldAndNeverWaitedFor) {
     std::string kinds;
     for (const auto& send : d.effects.sends) {
       if (send.connection != connection) continue;
-      const Control& c = send.control;
+      const Control& c = *send.control;
       kinds += c.has_reader_welcome() ? absl::StrCat("reader ", c.reader_welcome().reader(), " ")
                : c.has_view()         ? "view "
                : c.has_failure()      ? "failure "
@@ -1010,8 +1010,8 @@ TEST(ReadersTest, AreToldAndNeverWaitedFor) {
   const Control reader = RegisterMessage(Register::READER, -1, 77, 0, /*hash=*/0);
   d.Send(0, 77, reader, /*connection=*/900);
   EXPECT_EQ(told(900), "reader 0 ");
-  EXPECT_EQ(d.effects.sends[0].control.reader_welcome().job_hash(), kTestJobHash);
-  EXPECT_THAT(d.effects.sends[0].control.reader_welcome().job(), HasSubstr("name: \"test\""));
+  EXPECT_EQ(d.effects.sends[0].control->reader_welcome().job_hash(), kTestJobHash);
+  EXPECT_THAT(d.effects.sends[0].control->reader_welcome().job(), HasSubstr("name: \"test\""));
   d.Send(0, 77, reader, 900);
   EXPECT_EQ(told(900), "reader 0 ") << "repeated until there is a view";
   d.Send(0, 1, RegisterMessage(Register::SERVER, 0, 1, 1));
