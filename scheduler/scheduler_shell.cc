@@ -615,6 +615,9 @@ absl::Status RunScheduler(const SchedulerOptions& options) {
   zmq.incarnation = options.incarnation;
   zmq.keys = options.keys;
   zmq.linger = kLinger;
+  // Nodes send control messages only. libzmq drops the connection of a peer that announces more. A
+  // smaller message that is too large is read, so that the error says its size.
+  zmq.max_part_bytes = 2 * kMaxControlBytes;
   const job::SilenceTimes silence(options.plan.job);
   zmq.silence_timeout = silence.connection;
   zmq.heartbeat_interval = silence.heartbeat;

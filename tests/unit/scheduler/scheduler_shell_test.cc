@@ -16,6 +16,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/synchronization/notification.h"
 #include "base/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -336,6 +337,41 @@ TEST(RunSchedulerTest, NobodyComes) {
   const absl::Status status = scheduler::RunScheduler(options);
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(status.message()), HasSubstr("server 0, worker 0"));
+}
+
+// The connection of a peer that announces more than any control message breaks before the scheduler
+// has read it.
+TEST(RunSchedulerTest, TakesNoEndlessMessage) {
+  std::atomic<bool> abort{false};
+  absl::Notification listens;
+  std::string address;
+  scheduler::SchedulerOptions options;
+  options.plan = TestPlan(1, 1);
+  options.abort = &abort;
+  options.on_event = [&](const nlohmann::json& event) {
+    if (event["event"] != "address") return;
+    address = event["address"].get<std::string>();
+    listens.Notify();
+  };
+  std::thread thread([&options] { (void)scheduler::RunScheduler(options); });
+  listens.WaitForNotification();
+  const auto transport = *Zmq().make();
+  const transport::PeerId peer = *transport->Connect(address);
+  Control control;
+  control.mutable_user_answer()->set_text(std::string(2 * kMaxControlBytes, 'x'));
+  EXPECT_TRUE(transport->Send(peer, EncodeControlFrame(*transport, FrameHeader(), control)).ok());
+  bool lost = false;
+  const absl::Time deadline = MonotonicNow() + kPatience;
+  while (!lost && MonotonicNow() < deadline) {
+    std::vector<transport::TransportEvent> events;
+    transport->Poll(absl::Milliseconds(10), &events);
+    for (const transport::TransportEvent& event : events) {
+      lost = lost || event.kind == transport::TransportEvent::Kind::kPeerLost;
+    }
+  }
+  EXPECT_TRUE(lost);
+  abort = true;
+  thread.join();
 }
 
 }  // namespace
