@@ -3,6 +3,8 @@
 // to the optimizer. All of it goes along when the range moves.
 #include "server/range.h"
 
+#include <malloc.h>
+
 #include <memory>
 #include <string>
 #include <vector>
@@ -11,6 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "optim/optimizer.h"
+#include "tests/sanitized.h"
 #include "tests/unit/server/range_image.h"
 
 namespace tandem {
@@ -614,6 +617,58 @@ TEST_F(RowStalenessTest, RecordingChangesNoRow) {
     EXPECT_EQ(keys[policy], keys[policy + 2]);
     EXPECT_EQ(weights[policy], weights[policy + 2]);
   }
+}
+
+int64_t HeapBytes() {
+  const struct mallinfo2 info = mallinfo2();
+  return static_cast<int64_t>(info.uordblks + info.hblkhd);
+}
+
+// A shard may have hundreds of ranges and a thousand workers.
+TEST(PullTimesTest, AWorkerCostsFewBytes) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer has a heap of its own";
+  constexpr int kRanges = 100, kWorkers = 1000;
+  constexpr int64_t kPairs = int64_t{kRanges} * kWorkers;
+  const int64_t before = HeapBytes();
+  std::vector<server::PullTimes> ranges;
+  ranges.reserve(kRanges);
+  for (int r = 0; r < kRanges; ++r) ranges.emplace_back(kWorkers, /*reads=*/6, /*by_row=*/false);
+  EXPECT_LT(HeapBytes() - before, 8 * kPairs) << "before they read";
+  for (int64_t step = 0; step < 20; ++step) {
+    for (server::PullTimes& range : ranges) {
+      for (int rank = 0; rank < kWorkers; ++rank) {
+        range.OnRead(rank, step, /*version=*/step, /*now_us=*/1000 * step + rank, {}, {});
+      }
+      for (int rank = 0; rank < kWorkers; ++rank) {
+        policies::Update update;
+        update.rank = rank;
+        update.step = update.version_read = step;
+        const int32_t read = range.Take(update);
+        ASSERT_NE(read, server::PullTimes::kUnknown);
+        ASSERT_EQ(range.ReadAt(read), 1000 * step + rank);
+        range.Drop(read);
+      }
+    }
+  }
+  EXPECT_LT(HeapBytes() - before, 80 * kPairs) << "with a read of each in flight";
+}
+
+// A worker that has pushed a step does not push an earlier one any more.
+TEST(PullTimesTest, ReadsOfEarlierStepsAreForgotten) {
+  server::PullTimes reads(/*workers=*/2, /*reads=*/2, /*by_row=*/false);
+  policies::Update update;
+  update.rank = 1;
+  for (const int64_t step : {3, 4}) reads.OnRead(1, step, /*version=*/7, /*now_us=*/step, {}, {});
+  update.step = 4;
+  update.version_read = 7;
+  const int32_t read = reads.Take(update);
+  EXPECT_EQ(reads.ReadAt(read), 4);
+  EXPECT_EQ(reads.Take(update), server::PullTimes::kUnknown) << "it belongs to the first update";
+  update.step = 3;
+  EXPECT_EQ(reads.Take(update), server::PullTimes::kUnknown);
+  // The place of step 3 is free, and the one of step 4 is not.
+  for (const int64_t step : {5, 6}) reads.OnRead(0, step, /*version=*/8, /*now_us=*/step, {}, {});
+  EXPECT_EQ(reads.ReadAt(read), 4);
 }
 
 TEST_F(RangeTest, AFrozenTableHoldsNothing) {
