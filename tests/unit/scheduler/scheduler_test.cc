@@ -17,6 +17,7 @@
 #include "base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "proto/distribution.h"
 #include "proto/histogram.h"
 #include "proto/range_map.h"
 #include "scheduler/deal_ranges.h"
@@ -270,7 +271,7 @@ TEST(JobBookTest, ARunThatGoesOnCountsOn) {
     progress.set_loss_sum(5);
     progress.set_loss_samples(10);
     (*progress.mutable_bytes())["push"] = 40;
-    (*progress.mutable_updates_sent())["emb"] = 7;
+    progress.add_updates(7);
     SetDistribution(progress.mutable_in_flight_depth(), 2, 4, 3);
     EXPECT_TRUE(book->AddProgress(0, progress).ok());
     progress.set_trained_steps(steps - 1);
@@ -428,6 +429,41 @@ TEST(HistogramTest, BucketsFollowEachOtherWithoutGaps) {
   }
   EXPECT_EQ(HistogramLow(kHistogramBuckets - 1), uint64_t{1} << 41);
   EXPECT_EQ(HistogramBucket(~uint64_t{0}), kHistogramBuckets - 1);
+}
+
+// A histogram has only the buckets between its first and its last value. Whatever is added in
+// whatever order, it says the same as one with all buckets.
+TEST(HistogramTest, SaysTheSameAsOneWithAllBuckets) {
+  Random random(TestSeed());
+  for (int run = 0; run < 200; ++run) {
+    std::vector<uint64_t> all(kHistogramBuckets);
+    Histogram sum;
+    Distribution merged;
+    for (int part = 0; part < 4; ++part) {
+      Histogram histogram;
+      Distribution distribution;
+      const uint64_t values = random.Uniform(4);
+      for (uint64_t i = 0; i < values; ++i) {
+        const uint64_t value = random.Uniform(uint64_t{1} << (1 + random.Uniform(50)));
+        histogram.Add(value);
+        ++all[HistogramBucket(value)];
+      }
+      distribution.set_count(values);
+      FillBuckets(histogram, &distribution);
+      ASSERT_TRUE(AreBuckets(distribution));
+      MergeDistribution(distribution, &merged);
+      sum.Merge(histogram);
+    }
+    Distribution filled;
+    FillBuckets(sum, &filled);
+    for (size_t b = 0; b < kHistogramBuckets; ++b) ASSERT_EQ(sum.Count(b), all[b]) << b;
+    for (const Distribution* d : {&merged, &filled}) {
+      std::vector<uint64_t> buckets(kHistogramBuckets);
+      for (int b = 0; b < d->bucket_size(); ++b) buckets.at(d->first_bucket() + b) = d->bucket(b);
+      ASSERT_EQ(buckets, all);
+      ASSERT_TRUE(d->bucket().empty() || (d->bucket(0) > 0 && *d->bucket().rbegin() > 0));
+    }
+  }
 }
 
 // Each note counts once and in its turn; of values, the later step and then the lower rank.
@@ -654,6 +690,57 @@ TEST(JobBookTest, RefusesReportsOfAnotherJob) {
   EXPECT_FALSE(book.AddShardReport(report).ok());
 }
 
+// What a peer can make the scheduler keep is what a report of this job needs.
+TEST(JobBookTest, RefusesMoreThanAReportNeeds) {
+  scheduler::JobBook book(TestPlan(2, 1));
+  const auto refusal = [&book](const ShardReport& report) {
+    return std::string(book.AddShardReport(report).message());
+  };
+  ShardReport report = ReportOf(0, 1, 1);
+  *report.add_table() = report.table(0);
+  EXPECT_EQ(refusal(report), "report with 2 tables, expected at most 1");
+  report = ReportOf(0, 1, 1);
+  report.mutable_table(0)->mutable_age()->set_first_bucket(kHistogramBuckets);
+  EXPECT_EQ(refusal(report), "report with a histogram of unknown buckets");
+  report = ReportOf(0, 1, 1);
+  report.mutable_table(0)->add_worker()->mutable_age()->set_first_bucket(kHistogramBuckets - 1);
+  EXPECT_EQ(refusal(report), "");
+  for (int b = 0; b < 2; ++b)
+    report.mutable_table(0)->mutable_worker(0)->mutable_age()->add_bucket(1);
+  EXPECT_EQ(refusal(report), "report with a histogram of unknown buckets");
+  report = ReportOf(0, 1, 1);
+  report.mutable_table(0)->add_by_popularity()->add_bucket(1);
+  EXPECT_EQ(refusal(report), "report with a histogram of unknown buckets");
+  report = ReportOf(0, 1, 1);
+  report.add_worker();
+  EXPECT_EQ(refusal(report), "report with 1 workers over all tables, expected at most 0")
+      << "this job counts them by table";
+  report = ReportOf(0, 1, 1);
+  report.add_waited(1);
+  EXPECT_EQ(refusal(report), "report with 1 workers that waited, expected at most 0");
+  report = ReportOf(0, 1, 1);
+  report.add_waiting()->add_seconds(-1);
+  EXPECT_EQ(refusal(report), "report with an invalid time");
+  report = ReportOf(0, 1, 1);
+  (*report.mutable_bytes())[std::string(65, 'k')] = 1;
+  EXPECT_EQ(refusal(report), "report with 65 characters in a kind of traffic, expected at most 64");
+
+  Progress progress;
+  progress.mutable_trains_at()->mutable_place()->set_negative(std::string(9000, 'x'));
+  EXPECT_THAT(std::string(book.AddProgress(0, progress).message()),
+              AllOf(HasSubstr("progress of 90"), HasSubstr("expected 8202 and 1048576 at most")));
+  progress.Clear();
+  progress.set_evaluation_json(std::string(1 << 20, ' '));
+  EXPECT_TRUE(book.AddProgress(0, progress).ok());
+  progress.set_evaluation_json(std::string((1 << 20) + 1, ' '));
+  EXPECT_FALSE(book.AddProgress(0, progress).ok());
+  progress.Clear();
+  progress.add_updates(1);
+  EXPECT_TRUE(book.AddProgress(0, progress).ok());
+  progress.add_updates(1);
+  EXPECT_EQ(book.AddProgress(0, progress).message(), "report with 2 tables, expected at most 1");
+}
+
 TEST(SummaryTest, HasTheFieldsUsersHold) {
   job::ResolvedJob plan = TestPlan(2, 1);
   plan.groups[0].policy.set_kind(Policy::SSP);
@@ -666,7 +753,7 @@ TEST(SummaryTest, HasTheFieldsUsersHold) {
   Progress progress;
   progress.set_evaluation_json(R"({"auc":0.75})");
   SetDistribution(progress.mutable_in_flight_depth(), 2, 1, 1);
-  (*progress.mutable_updates_sent())["emb"] = 6;
+  progress.add_updates(6);
   ASSERT_TRUE(book.AddProgress(0, progress).ok());
   ASSERT_TRUE(book.AddProgress(1, progress).ok());
   const nlohmann::json summary = scheduler::SummaryJson(plan, book.Total(At(1)), "ZeroMQ");
@@ -712,6 +799,31 @@ TEST(SummaryTest, NamesEachWayThatFramesTook) {
   EXPECT_EQ(summary["paths"].size(), 4u);
   EXPECT_EQ(summary["paths"][1]["for"], "dense gradients") << summary["paths"];
   EXPECT_EQ(summary["paths"][1]["to"], "server 0");
+}
+
+// Of many nodes, those whose paths do not fit are counted, and their transports are named.
+TEST(SummaryTest, CountsThePathsThatItLeavesOut) {
+  const job::ResolvedJob plan = TestPlan(1, 1);
+  scheduler::JobBook book(plan);
+  book.Start(At(0));
+  Path path;
+  path.set_way("shared memory");
+  for (size_t i = 0; i < scheduler::JobBook::kMaxPaths; ++i) {
+    path.set_to(absl::StrCat("server ", i));
+    ASSERT_TRUE(book.AddPath("worker 0", path));
+  }
+  EXPECT_FALSE(scheduler::SummaryJson(plan, book.Total(At(1)), "ZeroMQ").contains("left_out"));
+  path.set_way("RDMA");
+  EXPECT_TRUE(book.AddPath("worker 0", path)) << "it is known already";
+  path.set_way("ZeroMQ");
+  for (const char* to : {"server x", "server y"}) {
+    path.set_to(to);
+    EXPECT_FALSE(book.AddPath("worker 0", path));
+  }
+  const nlohmann::json summary = scheduler::SummaryJson(plan, book.Total(At(1)), "ZeroMQ");
+  EXPECT_EQ(summary["left_out"],
+            nlohmann::json::array({"paths: 2 more than the 65536 that are kept"}));
+  EXPECT_EQ(summary["transport"], "RDMA, ZeroMQ, shared memory");
 }
 
 TEST(SummaryTest, HasWhatRank0ChoseForCollectives) {

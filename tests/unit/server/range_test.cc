@@ -268,8 +268,8 @@ TEST_F(RangeTest, ReadsAreCountedInTheirOrder) {
   EXPECT_EQ(range_->progress().version, 2);
   EXPECT_EQ(records_[2].fate, server::kFateDropped);
   EXPECT_EQ(records_[3].fate, server::kFateMerged);
-  EXPECT_EQ(table_.stats.Total().dropped, 1u);
-  EXPECT_EQ(table_.stats.Total().merged, 3u);
+  EXPECT_EQ(table_.stats.total.dropped, 1u);
+  EXPECT_EQ(table_.stats.total.merged, 3u);
   // Worker 0 has token 0 still. What had nothing to read here takes the next number, 5: token 2.
   Give(0, 0, 4, 1, true, 0);
   Give(1, 1, 0, 1, /*rows=*/false);
@@ -293,7 +293,7 @@ TEST_F(RangeTest, ANewProcessReadsInTurn) {
   Give(0, 0, 8, 1);
   Give(2, 1, 0, 1, /*rows=*/false);
   EXPECT_EQ(Row(), 80);
-  EXPECT_EQ(table_.stats.Total().dropped, 0u);
+  EXPECT_EQ(table_.stats.total.dropped, 0u);
 }
 
 TEST_F(RangeTest, RowsThatADeadProcessHasReadAreForgotten) {
@@ -506,7 +506,7 @@ TEST_F(RowStalenessTest, CountsOnlyUpdatesThatTouchedTheRow) {
   EXPECT_EQ(by_popularity[1].sum, 1);
   EXPECT_EQ(by_popularity[2].count, 1u);
   EXPECT_EQ(by_popularity[2].sum, 2);
-  EXPECT_EQ(table_.stats.workers[0].row_staleness.histogram.counts[2], 1u);
+  EXPECT_EQ(table_.stats.workers[0].row_staleness.histogram.Count(2), 1u);
   EXPECT_EQ(table_.stats.workers[0].age.max, 2500);
   EXPECT_EQ(table_.stats.workers[1].row_staleness.count, 7u);
 }
@@ -617,6 +617,43 @@ TEST_F(RowStalenessTest, RecordingChangesNoRow) {
     EXPECT_EQ(keys[policy], keys[policy + 2]);
     EXPECT_EQ(weights[policy], weights[policy + 2]);
   }
+}
+
+// In jobs with many pairs of a worker and a table, workers are counted over all tables. Updates of
+// frozen tables count for their table alone.
+TEST_F(RangeTest, WorkersAreCountedOverTables) {
+  std::vector<server::UpdateStats> workers(4);
+  table_.over_tables = &workers;
+  table_.stats = {};
+  const auto asp = [] {
+    Policy config;
+    config.set_kind(Policy::ASP);
+    return *policies::NewUpdatePolicy(config, 4);
+  }();
+  for (const bool frozen : {false, true}) {
+    plan_.frozen = frozen;
+    Use(*asp);  // the range of another table
+    now_ = absl::FromUnixMicros(1000);
+    Read(1, 0);
+    now_ = absl::FromUnixMicros(1400);
+    Give(1, 0, 8, 1);
+    Give(2, 0, 8, 1);
+  }
+  EXPECT_TRUE(table_.stats.workers.empty());
+  EXPECT_EQ(table_.stats.total.arrived, 4u);
+  EXPECT_EQ(table_.stats.total.applied, 2u);
+  EXPECT_EQ(table_.stats.total.dropped, 2u);
+  EXPECT_EQ(table_.stats.in_flight.count, 4u);
+  EXPECT_EQ(table_.stats.total.age.count, 1u);
+  for (const size_t rank : {size_t{1}, size_t{2}}) {
+    EXPECT_EQ(workers[rank].arrived, 1u);
+    EXPECT_EQ(workers[rank].applied, 1u);
+    EXPECT_EQ(workers[rank].dropped, 0u);
+  }
+  EXPECT_EQ(workers[1].age.max, 400);
+  EXPECT_EQ(workers[1].row_staleness.count, 1u);
+  EXPECT_EQ(workers[2].version_staleness.count, 1u);
+  EXPECT_EQ(workers[0].arrived, 0u);
 }
 
 int64_t HeapBytes() {
