@@ -342,12 +342,12 @@ TEST(RunSchedulerTest, NobodyComes) {
 // The connection of a peer that announces more than any control message breaks before the scheduler
 // has read it.
 TEST(RunSchedulerTest, TakesNoEndlessMessage) {
-  std::atomic<bool> abort{false};
+  std::atomic<bool> interrupted{false};
   absl::Notification listens;
   std::string address;
   scheduler::SchedulerOptions options;
   options.plan = TestPlan(1, 1);
-  options.abort = &abort;
+  options.abort = &interrupted;
   options.on_event = [&](const nlohmann::json& event) {
     if (event["event"] != "address") return;
     address = event["address"].get<std::string>();
@@ -370,7 +370,7 @@ TEST(RunSchedulerTest, TakesNoEndlessMessage) {
     }
   }
   EXPECT_TRUE(lost);
-  abort = true;
+  interrupted = true;
   thread.join();
 }
 
