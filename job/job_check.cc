@@ -21,21 +21,34 @@ namespace tandem::job {
 namespace {
 
 constexpr int64_t kMaxRangesPerTable = 1 << 16;
+// A range takes up to 33 bytes in a view, and a view with all of them fits one control message
+// (kMaxControlBytes).
+constexpr int64_t kMaxRanges = 1 << 19;
 constexpr int kMaxTables = 1024;
 
 absl::Status CheckCluster(const Job& job, int64_t most_workers) {
   const Cluster& cluster = job.cluster();
   TANDEM_RETURN_IF_ERROR(Between("cluster.workers", cluster.workers(), 1, most_workers));
-  int64_t holders = cluster.servers();
-  for (const Table& table : job.table()) {  // workers share the rows of these tables
-    if (table.placement() == Table::SERVERS) continue;
-    holders = std::max<int64_t>(holders, cluster.workers());
+  int64_t holders = cluster.servers();  // of the table with the most
+  int64_t all = job.dense().synchroniser() == Dense::SERVERS ? cluster.servers() : 0;
+  for (const Table& table : job.table()) {  // workers share the rows of some tables
+    const int of_table =
+        table.placement() == Table::SERVERS ? cluster.servers() : cluster.workers();
+    holders = std::max<int64_t>(holders, of_table);
+    all += of_table;
   }
-  const int64_t ranges = holders * cluster.shards_per_server() * cluster.ranges_per_shard();
+  const int64_t of_holder = int64_t{cluster.shards_per_server()} * cluster.ranges_per_shard();
+  const int64_t ranges = holders * of_holder;
   if (ranges > kMaxRangesPerTable) {
     return Refuse("cluster.ranges_per_shard",
                   "servers (or workers) x shards_per_server x ranges_per_shard is ", ranges,
                   " ranges a table, at most ", kMaxRangesPerTable);
+  }
+  if (all * of_holder > kMaxRanges) {
+    return Refuse("cluster.ranges_per_shard",
+                  "the sum over all tables of servers (or workers) x shards_per_server x "
+                  "ranges_per_shard is ",
+                  all * of_holder, " ranges, at most ", kMaxRanges);
   }
   return absl::OkStatus();
 }

@@ -3,7 +3,9 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "base/clip_text.h"
 #include "base/diverged.h"
+#include "proto/frame.h"
 
 namespace tandem::node {
 
@@ -40,12 +42,13 @@ void NodeLink::OnEvent(absl::Time now, const transport::TransportEvent& event,
     if (failure_.ok()) failure_ = absl::UnavailableError("scheduler: closed the connection");
     return;
   }
+  if (event.kind == transport::TransportEvent::Kind::kGarbage) return OnGarbage(event.why);
   if (event.kind != transport::TransportEvent::Kind::kFrame) return;
   if (!IsOurScheduler(event.frame.header.incarnation)) return;
   unheard_since_ = absl::InfiniteFuture();
   heard_ = true;
   absl::StatusOr<Control> control = event.frame.ParseControl();
-  if (!control.ok()) return;
+  if (!control.ok()) return OnGarbage(control.status());
   if (control->has_failure()) {
     const Failure& f = control->failure();
     if (failure_.ok()) {
@@ -60,6 +63,13 @@ void NodeLink::OnEvent(absl::Time now, const transport::TransportEvent& event,
     next_register_ = absl::InfiniteFuture();
   }
   inbox->push_back(*std::move(control));
+}
+
+// The node would miss a message, and cannot continue.
+void NodeLink::OnGarbage(const absl::Status& why) {
+  if (!failure_.ok()) return;
+  failure_ = absl::InternalError(absl::StrCat("scheduler: sent garbage: ", why.message()));
+  ReportOwnFailure(failure_, absl::nullopt);
 }
 
 // A scheduler that has been started again at the same address begins a new attempt of the job, with
@@ -97,6 +107,13 @@ void NodeLink::OnTick(absl::Time now) {
 
 void NodeLink::Send(const Control& control) {
   if (peer_ == 0) return;
+  if (const size_t bytes = control.ByteSizeLong(); bytes > kMaxControlBytes) {
+    const auto* const body = Control::descriptor()->FindFieldByNumber(control.body_case());
+    return ReportOwnFailure(absl::InvalidArgumentError(
+                                absl::StrCat("its message ", body->name(), " to the scheduler has ",
+                                             bytes, " bytes, at most ", kMaxControlBytes)),
+                            absl::nullopt);
+  }
   FrameHeader header;
   header.sender = options_.self;
   header.incarnation = options_.registration.incarnation();
@@ -129,7 +146,8 @@ void NodeLink::SendFailure(const absl::Status& status, EndpointId culprit,
                            absl::optional<int64_t> step) {
   Control control;
   control.mutable_failure()->set_culprit(culprit.Pack());
-  control.mutable_failure()->set_reason(std::string(status.message()));
+  constexpr size_t kMaxReasonBytes = size_t{64} << 10;
+  control.mutable_failure()->set_reason(std::string(ClipText(status.message(), kMaxReasonBytes)));
   control.mutable_failure()->set_code(static_cast<int>(status.code()));
   control.mutable_failure()->set_diverged(IsDiverged(status));
   if (step.has_value()) control.mutable_failure()->set_step(*step);

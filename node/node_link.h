@@ -47,6 +47,8 @@ class NodeLink {
   void OnEvent(absl::Time now, const transport::TransportEvent& event, std::vector<Control>* inbox);
   void OnTick(absl::Time now);
 
+  // A message above kMaxControlBytes is not sent: this node reports a failure instead, and so names
+  // the message.
   void Send(const Control& control);
   void SendFrame(Frame frame);  // an encoded control frame
   // Answers a View (id: its number) or a Command (id: its id).
@@ -74,6 +76,7 @@ class NodeLink {
   void Connect(absl::Time now);
   void SendFailure(const absl::Status& status, EndpointId culprit, absl::optional<int64_t> step);
   bool IsOurScheduler(uint64_t incarnation);
+  void OnGarbage(const absl::Status& why);
 
   transport::Transport& transport_;
   Options options_;

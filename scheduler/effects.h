@@ -4,6 +4,7 @@
 #define TANDEM_SCHEDULER_EFFECTS_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -50,7 +51,7 @@ struct SchedulerNotice {
 struct SchedulerEffects {
   struct Send {
     uint64_t connection = 0;
-    Control control;
+    std::shared_ptr<const Control> control;  // messages to several nodes share one
   };
   std::vector<Send> sends;
   std::vector<std::string> logs;
@@ -64,18 +65,29 @@ struct SchedulerEffects {
     notices.clear();
   }
 
+  void SendOn(uint64_t connection, Control control) {
+    sends.push_back({connection, std::make_shared<const Control>(std::move(control))});
+  }
   // Sends nothing to a node without a connection. When the node is back, it gets what it has missed
   // (SchedulerCore::Welcome).
-  void SendTo(const Node& node, const Control& control) {
-    if (node.connected && !node.gone) sends.push_back({node.main, control});
+  void SendTo(const Node& node, std::shared_ptr<const Control> control) {
+    if (node.connected && !node.gone) sends.push_back({node.main, std::move(control)});
   }
-  void SendToAll(const std::vector<Node>& nodes, const Readers& readers, const Control& control) {
+  void SendTo(const Node& node, const Control& control) {
+    SendTo(node, std::make_shared<const Control>(control));
+  }
+  void SendToAll(const std::vector<Node>& nodes, const Readers& readers,
+                 const std::shared_ptr<const Control>& control) {
     for (const Node& node : nodes) SendTo(node, control);
     for (const auto& [connection, number] : readers.all()) sends.push_back({connection, control});
   }
+  void SendToAll(const std::vector<Node>& nodes, const Readers& readers, const Control& control) {
+    SendToAll(nodes, readers, std::make_shared<const Control>(control));
+  }
   void SendFailure(uint64_t connection, const Failure& failure) {
-    sends.emplace_back().connection = connection;
-    *sends.back().control.mutable_failure() = failure;
+    Control control;
+    *control.mutable_failure() = failure;
+    SendOn(connection, std::move(control));
   }
   void Log(std::string line) { logs.push_back(std::move(line)); }
   void Warn(const std::string& line) {

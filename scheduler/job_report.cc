@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
-#include "proto/histogram.h"
+#include "proto/distribution.h"
 #include "proto/program_note.h"
 
 namespace tandem::scheduler {
@@ -25,57 +25,30 @@ void AddCounts(const Counts& from, std::map<std::string, uint64_t>* into) {
   for (const auto& [name, count] : from) (*into)[name] += count;
 }
 
-// A larger count is an error of its sender. Sums of smaller ones cannot overflow.
-constexpr int64_t kMaxCount = int64_t{1} << 50;
-
-constexpr int kMaxPopularity = 64;
+constexpr int64_t kMaxCount = ReportCheck::kMaxCount;
 
 constexpr int64_t kMostPlaces = 64;  // of a worker, in memory
 
-absl::Status CheckCounts(const Progress& progress) {
-  for (const int64_t count :
-       {progress.samples(), progress.loss_samples(), progress.step(), progress.trained_steps(),
-        progress.epoch(), progress.epochs_trained(), progress.epochs_to_first_judged(),
-        progress.evaluations(), progress.trains_at().step()}) {
-    if (count >= 0 && count <= kMaxCount) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("progress with a count of ", count, ", expected 0 to ", kMaxCount));
-  }
-  if (progress.frames_resent() > static_cast<uint64_t>(kMaxCount)) {
-    return absl::InvalidArgumentError("progress with an invalid count of resent frames");
-  }
-  for (const double seconds :
-       {progress.slept_seconds(), progress.computed_seconds(), progress.fetched_seconds(),
-        progress.paused_seconds(), progress.shortest_read_seconds(), progress.joined_seconds()}) {
-    if (seconds >= 0 && std::isfinite(seconds)) continue;
-    return absl::InvalidArgumentError("progress with an invalid time");
-  }
-  const BestEvaluation& best = progress.best();
-  if (std::isfinite(best.value()) && best.epoch() >= 0 && best.epoch() <= kMaxCount &&
-      best.step() >= 0 && best.step() <= kMaxCount) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError("progress with an invalid best evaluation");
+// Merges the fields that reports of tables and of single workers share.
+template <typename Message>
+void MergeUpdates(const Message& from, Message* into) {
+  into->set_sent(into->sent() + from.sent());
+  into->set_applied(into->applied() + from.applied());
+  into->set_merged(into->merged() + from.merged());
+  into->set_dropped(into->dropped() + from.dropped());
+  MergeDistribution(from.clock_gap(), into->mutable_clock_gap());
+  MergeDistribution(from.version_staleness(), into->mutable_version_staleness());
+  MergeDistribution(from.age(), into->mutable_age());
+  MergeDistribution(from.row_staleness(), into->mutable_row_staleness());
 }
 
-absl::Status CheckByteKinds(const Counts& bytes) {
-  if (bytes.size() <= JobBook::kMaxByteKinds) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(bytes.size(), " kinds of traffic, at most ", JobBook::kMaxByteKinds));
-}
-
-absl::Status CheckWorkers(const ShardReport& report, int workers) {
-  bool good = report.waiting_size() <= workers;
-  for (const Waiting& waiting : report.waiting()) {
-    good = good && waiting.seconds_size() <= workers;
-    for (const double seconds : waiting.seconds()) good = good && std::isfinite(seconds);
+// Adds `from` to the workers `into`, by rank.
+void AddWorkers(const google::protobuf::RepeatedPtrField<WorkerUpdates>& from,
+                std::vector<WorkerUpdates>* into) {
+  const size_t workers = std::min(into->size(), static_cast<size_t>(from.size()));
+  for (size_t rank = 0; rank < workers; ++rank) {
+    MergeUpdates(from[static_cast<int>(rank)], &(*into)[rank]);
   }
-  for (const TableReport& table : report.table()) {
-    good = good && table.worker_size() <= workers && table.by_popularity_size() <= kMaxPopularity;
-  }
-  if (good) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("report does not fit a job of ", workers, " workers"));
 }
 
 // Adds the seconds of `from` to a matrix.
@@ -102,8 +75,9 @@ void AddBefore(const Progress& before, Progress* progress) {
   progress->set_joined_seconds(progress->joined_seconds() + before.joined_seconds());
   progress->set_frames_resent(progress->frames_resent() + before.frames_resent());
   for (const auto& [kind, bytes] : before.bytes()) (*progress->mutable_bytes())[kind] += bytes;
-  for (const auto& [table, sent] : before.updates_sent()) {
-    (*progress->mutable_updates_sent())[table] += sent;
+  while (progress->updates_size() < before.updates_size()) progress->add_updates(0);
+  for (int table = 0; table < before.updates_size(); ++table) {
+    progress->set_updates(table, progress->updates(table) + before.updates(table));
   }
   MergeDistribution(before.in_flight_depth(), progress->mutable_in_flight_depth());
   MergeDistribution(before.dense_staleness(), progress->mutable_dense_staleness());
@@ -113,30 +87,71 @@ bool IsBehind(const Progress& a, const Progress& b) {
   return std::pair(a.epoch(), a.step()) < std::pair(b.epoch(), b.step());
 }
 
+// Takes over a record that an earlier version may have written. Such a record has the updates of a
+// worker by the name of the table. It also has numbers for each pair of a worker and a table, and
+// of two workers, in every job: adds them up if this version counts them for single workers.
+RunRecord OfThisVersion(RunRecord record, const job::ResolvedJob& plan) {
+  for (Progress& worker : *record.mutable_worker()) {
+    const int tables = static_cast<int>(plan.tables.size());
+    worker.mutable_updates()->Truncate(std::min(tables, worker.updates_size()));
+    if (worker.updates_sent().empty()) continue;
+    worker.clear_updates();
+    for (const job::TablePlan& table : plan.tables) {
+      const auto sent = worker.updates_sent().find(table.name);
+      worker.add_updates(sent == worker.updates_sent().end() ? 0 : sent->second);
+    }
+    worker.clear_updates_sent();
+  }
+  if (!plan.CountsPairs()) {
+    std::vector<WorkerUpdates> updates(static_cast<size_t>(plan.workers()));
+    AddWorkers(record.worker_updates(), &updates);
+    for (TableReport& report : *record.mutable_table()) {
+      const auto frozen = [&report](const job::TablePlan& table) {
+        return table.frozen && table.name == report.table();
+      };
+      if (std::none_of(plan.tables.begin(), plan.tables.end(), frozen)) {
+        AddWorkers(report.worker(), &updates);
+      }
+      report.clear_worker();
+    }
+    record.mutable_worker_updates()->Assign(updates.begin(), updates.end());
+  }
+  if (plan.CountsWaitsInPairs() || record.waiting().empty()) return record;
+  for (google::protobuf::RepeatedField<double>* const seconds :
+       {record.mutable_waited(), record.mutable_awaited()}) {
+    seconds->Resize(plan.workers(), 0);
+  }
+  for (int rank = 0; rank < std::min(plan.workers(), record.waiting_size()); ++rank) {
+    const auto& row = record.waiting(rank).seconds();
+    for (int by = 0; by < std::min(plan.workers(), row.size()); ++by) {
+      record.set_waited(rank, record.waited(rank) + row[by]);
+      record.set_awaited(by, record.awaited(by) + row[by]);
+    }
+  }
+  record.clear_waiting();
+  return record;
+}
+
+// By rank: the largest value of the shards, and the value before the run was resumed. Reads of one
+// step may wait on several shards at the same time.
+template <typename Of>
+std::vector<double> LongestOf(const std::vector<ShardReport>& shards, const Of& of,
+                              const google::protobuf::RepeatedField<double>& before,
+                              size_t workers) {
+  std::vector<double> longest(workers);
+  for (const ShardReport& shard : shards) {
+    const auto& seconds = of(shard);
+    for (size_t rank = 0; rank < workers && rank < static_cast<size_t>(seconds.size()); ++rank) {
+      longest[rank] = std::max(longest[rank], seconds[static_cast<int>(rank)]);
+    }
+  }
+  for (size_t rank = 0; rank < workers && rank < static_cast<size_t>(before.size()); ++rank) {
+    longest[rank] += before[static_cast<int>(rank)];
+  }
+  return longest;
+}
+
 }  // namespace
-
-void MergeDistribution(const Distribution& from, Distribution* into) {
-  if (from.count() == 0) return;
-  into->set_max(into->count() == 0 ? from.max() : std::max(into->max(), from.max()));
-  into->set_count(into->count() + from.count());
-  into->set_sum(into->sum() + from.sum());
-  const int buckets = std::min(from.bucket_size(), static_cast<int>(kHistogramBuckets));
-  while (into->bucket_size() < buckets) into->add_bucket(0);
-  for (int b = 0; b < buckets; ++b) into->set_bucket(b, into->bucket(b) + from.bucket(b));
-}
-
-// Merges the fields that reports of tables and of single workers share.
-template <typename Message>
-void MergeUpdates(const Message& from, Message* into) {
-  into->set_sent(into->sent() + from.sent());
-  into->set_applied(into->applied() + from.applied());
-  into->set_merged(into->merged() + from.merged());
-  into->set_dropped(into->dropped() + from.dropped());
-  MergeDistribution(from.clock_gap(), into->mutable_clock_gap());
-  MergeDistribution(from.version_staleness(), into->mutable_version_staleness());
-  MergeDistribution(from.age(), into->mutable_age());
-  MergeDistribution(from.row_staleness(), into->mutable_row_staleness());
-}
 
 void MergeTableReport(const TableReport& from, TableReport* into) {
   into->set_rows(into->rows() + from.rows());
@@ -157,7 +172,10 @@ JobBook::JobBook(const job::ResolvedJob& plan, const RunRecord& before)
     : epochs_(std::max(1, plan.job.train().epochs())),
       max_steps_(plan.job.train().max_steps()),
       lockstep_(plan.lockstep),
-      before_(before),
+      pairs_(plan.CountsPairs()),
+      waits_in_pairs_(plan.CountsWaitsInPairs()),
+      check_(plan),
+      before_(OfThisVersion(before, plan)),
       before_workers_(plan.workers()),
       most_places_(static_cast<size_t>(
           std::min<int64_t>(kMostPlaces, plan.job.train().max_inflight_pushes() + 2))),
@@ -184,12 +202,7 @@ absl::Status JobBook::AddProgress(int rank, const Progress& progress) {
   if (rank < 0 || rank >= static_cast<int>(workers_.size())) {
     return absl::InvalidArgumentError(absl::StrCat("progress of rank ", rank));
   }
-  TANDEM_RETURN_IF_ERROR(CheckCounts(progress));
-  TANDEM_RETURN_IF_ERROR(CheckByteKinds(progress.bytes()));
-  if (progress.updates_sent_size() > static_cast<int>(table_names_.size())) {
-    return absl::InvalidArgumentError(absl::StrCat("updates sent to ", progress.updates_sent_size(),
-                                                   " tables, the job has ", table_names_.size()));
-  }
+  TANDEM_RETURN_IF_ERROR(check_.Check(progress));
   AddLoss(progress);
   Progress& worker = workers_[rank];
   const double loss_sum = worker.loss_sum() + progress.loss_sum();
@@ -295,25 +308,10 @@ absl::StatusOr<JobBook::Noted> JobBook::AddNote(int rank, const ProgramNote& not
 }
 
 absl::Status JobBook::AddShardReport(const ShardReport& report) {
-  const uint64_t shards_per_server = static_cast<uint64_t>(shards_per_server_);
-  const uint64_t shard = report.server() * shards_per_server + report.shard();
-  if (report.shard() >= shards_per_server || shard >= shards_.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("report of server ", report.server(), " shard ", report.shard()));
-  }
-  if (report.table_size() > static_cast<int>(table_names_.size())) {
-    return absl::InvalidArgumentError(absl::StrCat("report of ", report.table_size(),
-                                                   " tables, the job has ", table_names_.size()));
-  }
-  for (const TableReport& table : report.table()) {
-    if (std::count(table_names_.begin(), table_names_.end(), table.table()) == 0) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "report of a table that is not in the job (name of ", table.table().size(), " bytes)"));
-    }
-  }
-  TANDEM_RETURN_IF_ERROR(CheckByteKinds(report.bytes()));
-  TANDEM_RETURN_IF_ERROR(CheckWorkers(report, static_cast<int>(workers_.size())));
-  shards_[shard] = report;
+  TANDEM_RETURN_IF_ERROR(check_.Check(report));
+  const int shard =
+      static_cast<int>(report.server()) * shards_per_server_ + static_cast<int>(report.shard());
+  shards_[static_cast<size_t>(shard)] = report;
   return absl::OkStatus();
 }
 
@@ -328,14 +326,21 @@ void JobBook::AddLoss(const Progress& progress) {
 }
 
 bool JobBook::AddPath(const std::string& from, const Path& path) {
-  constexpr size_t kMaxPaths = 1 << 16, kMaxText = 1000;
-  if (paths_.size() >= kMaxPaths ||
-      path.to().size() + path.way().size() + path.why().size() + path.purpose().size() > kMaxText) {
-    return false;
-  }
+  constexpr size_t kMaxText = 1000, kMaxWays = 16;
   const std::string& purpose = path.purpose();
-  paths_[{from, purpose.empty() ? path.to() : absl::StrCat(path.to(), " for ", purpose)}] = path;
-  return true;
+  const std::pair<std::string, std::string> ends = {
+      from, purpose.empty() ? path.to() : absl::StrCat(path.to(), " for ", purpose)};
+  const bool known = paths_.count(ends) > 0;
+  const size_t text = path.to().size() + path.way().size() + path.why().size() + purpose.size();
+  if ((known || paths_.size() < kMaxPaths) && text <= kMaxText) {
+    paths_[ends] = path;
+    return true;
+  }
+  ++paths_left_out_;
+  if (purpose.empty() && text <= kMaxText && ways_left_out_.size() < kMaxWays) {
+    ways_left_out_.insert(path.way());
+  }
+  return false;
 }
 
 absl::Status JobBook::SetCollectives(int rank, const Collectives& collectives) {
@@ -465,6 +470,8 @@ JobReport JobBook::Total(absl::Time now) const {
   if (!workers_.empty() && workers_[0].has_best()) total.best = workers_[0].best();
   for (const auto& [name, last] : values_) total.reported[name] = last.value();
   total.paths = paths_;
+  total.paths_left_out = paths_left_out_;
+  total.ways_left_out = ways_left_out_;
   total.collectives_json = collectives_json_;
   if (!row_warning_.empty()) total.warnings.push_back(row_warning_);
   for (const Progress& worker : workers_) {
@@ -480,11 +487,19 @@ JobReport JobBook::Total(absl::Time now) const {
     MergeDistribution(worker.in_flight_depth(), &total.in_flight_depth);
     total.dense_staleness_of.push_back(worker.dense_staleness());
     AddCounts(worker.bytes(), &total.bytes);
-    AddCounts(worker.updates_sent(), &total.updates_sent);
+    for (int table = 0; table < worker.updates_size(); ++table) {
+      total.updates_sent[table_names_[static_cast<size_t>(table)]] += worker.updates(table);
+    }
   }
   if (total.seconds > 0) total.samples_per_second = total.samples / total.seconds;
   total.tables = Tables();
-  total.waiting = WaitingOf();
+  if (!pairs_) total.updates_of = UpdatesOf();
+  if (waits_in_pairs_) {
+    total.waiting = WaitingOf();
+  } else {
+    total.waited = Waited();
+    total.awaited = Awaited();
+  }
   const std::map<std::string, uint64_t> server_bytes = ServerBytes();
   total.bytes.insert(server_bytes.begin(), server_bytes.end());  // keeps what workers counted
   return total;
@@ -498,9 +513,8 @@ std::vector<TableReport> JobBook::Tables() const {
   std::vector<TableReport> tables;
   for (const std::string& name : table_names_) tables.emplace_back().set_table(name);
   const auto add = [&](const TableReport& report) {
-    const auto name = std::find(table_names_.begin(), table_names_.end(), report.table());
-    if (name == table_names_.end()) return;
-    MergeTableReport(report, &tables[static_cast<size_t>(name - table_names_.begin())]);
+    const int table = check_.TableOf(report.table());
+    if (table >= 0) MergeTableReport(report, &tables[static_cast<size_t>(table)]);
   };
   for (const ShardReport& shard : shards_) {
     for (const TableReport& report : shard.table()) add(report);
@@ -511,6 +525,13 @@ std::vector<TableReport> JobBook::Tables() const {
     add(before);
   }
   return tables;
+}
+
+std::vector<WorkerUpdates> JobBook::UpdatesOf() const {
+  std::vector<WorkerUpdates> updates(workers_.size());
+  for (const ShardReport& shard : shards_) AddWorkers(shard.worker(), &updates);
+  AddWorkers(before_.worker_updates(), &updates);
+  return updates;
 }
 
 std::map<std::string, uint64_t> JobBook::ServerBytes() const {
@@ -538,6 +559,18 @@ std::vector<std::vector<double>> JobBook::WaitingOf() const {
   return most;
 }
 
+std::vector<double> JobBook::Waited() const {
+  return LongestOf(
+      shards_, [](const ShardReport& shard) -> auto& { return shard.waited(); }, before_.waited(),
+      workers_.size());
+}
+
+std::vector<double> JobBook::Awaited() const {
+  return LongestOf(
+      shards_, [](const ShardReport& shard) -> auto& { return shard.awaited(); }, before_.awaited(),
+      workers_.size());
+}
+
 RunRecord JobBook::Record(absl::Time now) const {
   RunRecord record;
   record.set_seconds(Seconds(now));
@@ -546,8 +579,17 @@ RunRecord JobBook::Record(absl::Time now) const {
     record.mutable_worker()->rbegin()->clear_trains_at();
   }
   for (TableReport& table : Tables()) *record.add_table() = std::move(table);
-  for (const std::vector<double>& row : WaitingOf()) {
-    record.add_waiting()->mutable_seconds()->Assign(row.begin(), row.end());
+  if (!pairs_) {
+    for (WorkerUpdates& worker : UpdatesOf()) *record.add_worker_updates() = std::move(worker);
+  }
+  if (waits_in_pairs_) {
+    for (const std::vector<double>& row : WaitingOf()) {
+      record.add_waiting()->mutable_seconds()->Assign(row.begin(), row.end());
+    }
+  } else {
+    const std::vector<double> waited = Waited(), awaited = Awaited();
+    record.mutable_waited()->Assign(waited.begin(), waited.end());
+    record.mutable_awaited()->Assign(awaited.begin(), awaited.end());
   }
   for (const auto& [kind, bytes] : ServerBytes()) (*record.mutable_server_bytes())[kind] = bytes;
   record.set_evaluation_json(evaluation_json_);

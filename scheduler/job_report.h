@@ -6,6 +6,7 @@
 #include <deque>
 #include <limits>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,11 +17,10 @@
 #include "absl/types/optional.h"
 #include "job/job.h"
 #include "proto/wire.pb.h"
+#include "scheduler/report_check.h"
 
 namespace tandem::scheduler {
 
-// Adds `from` to `into`: adds counts, sums and buckets, and takes the larger maximum.
-void MergeDistribution(const Distribution& from, Distribution* into);
 // Adds all of `from` except its name to `into`.
 void MergeTableReport(const TableReport& from, TableReport* into);
 
@@ -68,24 +68,33 @@ struct JobReport {
   double end_loss = std::numeric_limits<double>::quiet_NaN();
   // The last evaluation of rank 0, or that of the best model; empty: none.
   std::string evaluation_json;
-  absl::optional<BestEvaluation> best;           // with train.keep_best
-  std::map<std::string, double> reported;        // values of programs: the last one of each name
-  std::vector<TableReport> tables;               // by table id, merged over shards
+  absl::optional<BestEvaluation> best;     // with train.keep_best
+  std::map<std::string, double> reported;  // values of programs: the last one of each name
+  std::vector<TableReport> tables;         // by table id, merged over shards
+  // By rank, over all tables that are not frozen. Empty if `tables` have their workers
+  // (ResolvedJob::CountsPairs).
+  std::vector<WorkerUpdates> updates_of;
   std::map<std::string, uint64_t> updates_sent;  // by table, as the workers counted them
   std::vector<int64_t> samples_of;               // by rank
   std::vector<WorkerTimes> times_of;             // by rank
   std::vector<uint64_t> frames_resent_of;        // by rank: frames resent to servers
   // Seconds that reads of a worker waited, by the worker whose push allowed them:
-  // [workers][workers]. Each row is from the shard where the worker waited longest.
+  // [workers][workers]. Each row is from the shard where the worker waited longest. Empty in jobs
+  // with many workers (ResolvedJob::CountsWaitsInPairs).
   std::vector<std::vector<double>> waiting;
+  // Only in those jobs, by rank: seconds that reads of the worker waited, and seconds that reads
+  // waited until a push of the worker allowed them. Each is from the shard with the longest.
+  std::vector<double> waited, awaited;
   Distribution in_flight_depth;                  // merged over workers
   std::vector<Distribution> dense_staleness_of;  // by worker: Progress.dense_staleness
   std::map<std::string, uint64_t> bytes;         // by kind of traffic; see JobBook
   // The last transport chosen, by (from, to and purpose).
   std::map<std::pair<std::string, std::string>, Path> paths;
-  std::string collectives_json;       // report of rank 0 on dense gradients; empty: none
-  std::vector<std::string> warnings;  // about things that are rarely intended, a line each
-  int64_t attempts = 0;               // how often the run has been resumed
+  int64_t paths_left_out = 0;           // reports of paths that were too many to keep
+  std::set<std::string> ways_left_out;  // their transports of rows and gradients
+  std::string collectives_json;         // report of rank 0 on dense gradients; empty: none
+  std::vector<std::string> warnings;    // about things that are rarely intended, a line each
+  int64_t attempts = 0;                 // how often the run has been resumed
   // The user has ended the job before its end.
   struct Stop {
     int64_t checkpointed_step = -1;  // the last checkpoint has all steps before this one; -1: none
@@ -101,8 +110,8 @@ struct JobReport {
 // their sum. Kinds that only servers count (for example range moves) are added from the servers.
 class JobBook {
  public:
-  static constexpr int kMaxByteKinds = 64;
   static constexpr size_t kMaxReported = 1000;  // names
+  static constexpr size_t kMaxPaths = 1 << 16;
 
   // `before`: counts of the run up to the checkpoint that it resumes from; else empty.
   explicit JobBook(const job::ResolvedJob& plan, const RunRecord& before = RunRecord());
@@ -131,7 +140,8 @@ class JobBook {
   void OnReplaced(int rank, const WorkerStart& start);
   // The workers have left an epoch, so the places known so far are of no use any more.
   void ForgetPlaces();
-  // False if there are too many paths already, or a text is too long. Then nothing is kept.
+  // False if there are too many paths already, or a text is too long. Then the path is only
+  // counted.
   bool AddPath(const std::string& from, const Path& path);
   // INVALID_ARGUMENT if it is not from rank 0, or too long.
   absl::Status SetCollectives(int rank, const Collectives& collectives);
@@ -159,14 +169,18 @@ class JobBook {
   double Seconds(absl::Time now) const;
   void AddLoss(const Progress& progress);
   std::vector<TableReport> Tables() const;
+  std::vector<WorkerUpdates> UpdatesOf() const;
+  std::vector<double> Waited() const;
+  std::vector<double> Awaited() const;
   std::map<std::string, uint64_t> ServerBytes() const;
   std::vector<std::vector<double>> WaitingOf() const;
   double FractionDone() const;
   void AddStaleness(JobProgress* progress) const;
 
   const int64_t epochs_, max_steps_;
-  const bool lockstep_;
-  const RunRecord before_;
+  const bool lockstep_, pairs_, waits_in_pairs_;
+  const ReportCheck check_;
+  const RunRecord before_;  // in the form of this version
   // By rank: the counts before the present process; nullopt: there was none.
   std::vector<absl::optional<Progress>> before_workers_;
   // By rank: reports with places in the present epoch, oldest first. The steps of the last ones may
@@ -191,6 +205,8 @@ class JobBook {
   std::vector<int64_t> notes_;                   // number of the last note of each rank
   std::map<std::string, ReportedValue> values_;  // reported by programs
   std::map<std::pair<std::string, std::string>, Path> paths_;
+  int64_t paths_left_out_ = 0;
+  std::set<std::string> ways_left_out_;
   std::string collectives_json_;
   std::string row_warning_;  // returned by TakeRowWarning
 };

@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/check.h"
+#include "base/clip_text.h"
 #include "base/status_macros.h"
 #include "proto/incarnation.h"
 
@@ -28,7 +29,7 @@ absl::Status Invalid(absl::string_view who, absl::string_view what) {
 
 }  // namespace
 
-std::string Clip(absl::string_view text) { return std::string(text.substr(0, kMaxPeerTextBytes)); }
+std::string Clip(absl::string_view text) { return std::string(ClipText(text, kMaxPeerTextBytes)); }
 
 std::string Node::Name() const {
   if (host_rank >= 0) return absl::StrCat("worker ", host_rank);

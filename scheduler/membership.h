@@ -33,7 +33,7 @@ namespace tandem::scheduler {
 
 inline constexpr size_t kMaxPeerTextBytes = 1024;  // longest text of a peer that is kept
 
-// The text, cut to kMaxPeerTextBytes.
+// The text, cut to kMaxPeerTextBytes (base/clip_text.h).
 std::string Clip(absl::string_view text);
 
 struct Node {

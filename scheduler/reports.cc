@@ -94,7 +94,7 @@ absl::Status Reports::AddShardReport(const Node& node, const ShardReport& report
 
 void Reports::AddPaths(const Node& node, const Paths& paths, SchedulerEffects* effects) {
   for (const Path& path : paths.path()) {
-    if (!book_.AddPath(node.Name(), path)) return;
+    if (!book_.AddPath(node.Name(), path)) continue;
     effects->Log(absl::StrCat(node.Name(), " reaches ", path.to(),
                               path.purpose().empty() ? "" : absl::StrCat(" for ", path.purpose()),
                               " by ", path.way(), ": ", path.why()));

@@ -194,10 +194,12 @@ void SchedulerCore::OnMemberControl(Node* node, const SchedulerEvent& event) {
     return;
   }
   switch (control.body_case()) {
-    case Control::kBeat:
-      effects_->sends.emplace_back().connection = event.connection;
-      effects_->sends.back().control.mutable_beat_ack();
+    case Control::kBeat: {
+      Control answer;
+      answer.mutable_beat_ack();
+      effects_->SendOn(event.connection, std::move(answer));
       return node->OnBeat(now_, control.beat());
+    }
     case Control::kBarrierEnter:
       return OnBarrierEnter(*node, control.barrier_enter());
     case Control::kCommandDone:
@@ -242,7 +244,7 @@ void SchedulerCore::OnRegister(uint64_t connection, const tandem::Register& requ
     if (request.job_hash() != plan_.hash) {
       Control control;
       *control.mutable_reader_welcome() = WelcomeTo(plan_, -1);
-      effects_->sends.push_back({connection, control});
+      effects_->SendOn(connection, std::move(control));
     }
     return refusals_.Refuse(connection, registration.status(), effects_);
   }
@@ -271,9 +273,7 @@ void SchedulerCore::OnReader(uint64_t connection, const tandem::Register& reques
   }
   const absl::StatusOr<int> number = readers_.Add(connection);
   if (!number.ok()) return refusals_.Refuse(connection, number.status(), effects_);
-  const auto tell = [&](const Control& control) {
-    effects_->sends.push_back({connection, control});
-  };
+  const auto tell = [&](const Control& control) { effects_->SendOn(connection, control); };
   Control control;
   *control.mutable_reader_welcome() = WelcomeTo(plan_, *number);
   control.mutable_reader_welcome()->set_run(options_.run);
@@ -282,8 +282,7 @@ void SchedulerCore::OnReader(uint64_t connection, const tandem::Register& reques
   tell(control);
   if (view_.number() == 0) return;
   effects_->Log(absl::StrCat("reader ", *number, " registered"));
-  *control.mutable_view() = view_;
-  tell(control);
+  effects_->sends.push_back({connection, view_message_});
   if (phase_ == Phase::kStarting) return;
   control.mutable_command()->set_kind(Command::START);
   control.mutable_command()->set_id(start_command_);
@@ -296,10 +295,9 @@ void SchedulerCore::OnReader(uint64_t connection, const tandem::Register& reques
 // Sends a node everything that it may have missed: the view, START, commands that wait for its
 // answer, STOP. A new process in the place of a worker gets the rest when all servers know it.
 void SchedulerCore::Welcome(const Node& node) {
-  Control control;
-  *control.mutable_view() = view_;
-  effects_->SendTo(node, control);
+  effects_->SendTo(node, view_message_);
   if (phase_ == Phase::kStarting || replacements_.Awaits(node)) return;
+  Control control;
   control.mutable_command()->set_kind(Command::START);
   control.mutable_command()->set_id(start_command_);
   effects_->SendTo(node, control);
@@ -464,8 +462,9 @@ void SchedulerCore::OnUserRequest(uint64_t connection, const UserRequest& reques
     answer.set_text(at_once ? "the job ends at once" : "the job makes a checkpoint, then ends");
     if (!at_once) effects_->Warn("tandem stop: making a checkpoint first");
   }
-  effects_->sends.emplace_back().connection = connection;
-  *effects_->sends.back().control.mutable_user_answer() = std::move(answer);
+  Control control;
+  *control.mutable_user_answer() = std::move(answer);
+  effects_->SendOn(connection, std::move(control));
 }
 
 // A request of a signal, of a program or of the schedule: nobody waits for the answer.
@@ -541,7 +540,8 @@ void SchedulerCore::PublishView() {
   view_.set_number(view_.number() + 1);
   Control control;
   *control.mutable_view() = view_;
-  effects_->SendToAll(members_.nodes(), readers_, control);
+  view_message_ = std::make_shared<const Control>(std::move(control));
+  effects_->SendToAll(members_.nodes(), readers_, view_message_);
   effects_->Log(absl::StrCat("view ", view_.number(), ": ", members_.servers(), " servers, ",
                              members_.workers(), " workers, ", view_.range_size(), " ranges"));
 }

@@ -71,6 +71,7 @@
 #define TANDEM_SCHEDULER_SCHEDULER_CORE_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -235,6 +236,7 @@ class SchedulerCore {
   Readers readers_;
   Agents agents_;
   View view_;
+  std::shared_ptr<const Control> view_message_;  // the last published view, for all who need it
   Barriers barriers_;
   Commands commands_;
   uint64_t start_command_ = 0;

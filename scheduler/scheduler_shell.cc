@@ -333,7 +333,9 @@ class Shell {
     // and refills effects_.
     std::vector<transport::PeerId> stuck;
     for (const SchedulerEffects::Send& send : effects_.sends) {
-      if (!SendOrQueue(send.connection, Encode(send.control))) stuck.push_back(send.connection);
+      const Frame frame =
+          send.control->has_view() ? ViewFrame(send.control) : Encode(*send.control);
+      if (!SendOrQueue(send.connection, frame)) stuck.push_back(send.connection);
     }
     for (const transport::PeerId peer : stuck) GiveUp(peer);
   }
@@ -344,6 +346,13 @@ class Shell {
     header.incarnation = options_.incarnation;
     header.view = core_.view().number();
     return EncodeControlFrame(transport_, header, control);
+  }
+
+  // A view is encoded once, and all connections share the frame.
+  const Frame& ViewFrame(const std::shared_ptr<const Control>& view) {
+    if (encoded_view_ != view) view_frame_ = Encode(*view);
+    encoded_view_ = view;
+    return view_frame_;
   }
 
   // False if the peer has too many unread frames.
@@ -544,8 +553,10 @@ class Shell {
   SchedulerEffects effects_;
   std::vector<transport::TransportEvent> events_;
   std::map<transport::PeerId, std::deque<Frame>> unsent_;  // refused by the transport, in order
-  std::string said_;                                       // from the driver: an incomplete line
-  std::map<transport::PeerId, absl::Time> answered_;       // when a tool last got the status
+  std::shared_ptr<const Control> encoded_view_;            // the view in view_frame_
+  Frame view_frame_;
+  std::string said_;                                  // from the driver: an incomplete line
+  std::map<transport::PeerId, absl::Time> answered_;  // when a tool last got the status
   std::unique_ptr<LineFile> metrics_;
   Restarts restarts_ = options_.restarts;
   bool recovered_ = false;
@@ -613,6 +624,9 @@ absl::Status RunScheduler(const SchedulerOptions& options) {
   zmq.incarnation = options.incarnation;
   zmq.keys = options.keys;
   zmq.linger = kLinger;
+  // Nodes send control messages only. libzmq drops the connection of a peer that announces more. A
+  // smaller message that is too large is read, so that the error says its size.
+  zmq.max_part_bytes = 2 * kMaxControlBytes;
   const job::SilenceTimes silence(options.plan.job);
   zmq.silence_timeout = silence.connection;
   zmq.heartbeat_interval = silence.heartbeat;

@@ -121,11 +121,17 @@ json WorkersWithStaleness(const StatusFacts& facts) {
   json out = WorkersJson(*facts.plan, facts.report);
   for (size_t rank = 0; rank < out.size(); ++rank) {
     out[rank].erase("waited_for");  // one number for each pair of workers
+    out[rank].erase("staleness");   // histograms
     json means = json::object();
+    const auto add = [&means](const std::string& name, const Distribution& d) {
+      if (d.count() > 0) means[name] = d.sum() / static_cast<double>(d.count());
+    };
+    if (rank < facts.report.updates_of.size()) {
+      add("*", facts.report.updates_of[rank].version_staleness());  // no table has this name
+    }
     for (const TableReport& table : facts.report.tables) {
       if (rank >= static_cast<size_t>(table.worker_size())) continue;
-      const Distribution& d = table.worker(static_cast<int>(rank)).version_staleness();
-      if (d.count() > 0) means[table.table()] = d.sum() / static_cast<double>(d.count());
+      add(table.table(), table.worker(static_cast<int>(rank)).version_staleness());
     }
     out[rank]["staleness_mean"] = std::move(means);
   }

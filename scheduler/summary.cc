@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "proto/distribution.h"
 #include "proto/histogram.h"
 
 namespace tandem::scheduler {
@@ -152,7 +153,30 @@ std::string Carriers(const JobReport& report, absl::string_view only) {
   for (const auto& [ends, path] : report.paths) {
     if (path.purpose().empty()) ways.insert(path.way());
   }
+  ways.insert(report.ways_left_out.begin(), report.ways_left_out.end());
   return ways.empty() ? std::string(only) : absl::StrJoin(ways, ", ");
+}
+
+// Where the summary has less than RESULTS.md says, because the job is large: a line each.
+std::vector<std::string> LeftOut(const job::ResolvedJob& plan, const JobReport& report) {
+  std::vector<std::string> lines;
+  if (!report.updates_of.empty()) {
+    lines.push_back(absl::StrCat(
+        "staleness.TABLE.by_worker: the job has ", plan.workers() * plan.tables.size(),
+        " pairs of a worker and a table, and statistics of each pair are kept for at most ",
+        job::kMostPairs, "; by_worker has the staleness of each worker over all tables"));
+  }
+  if (!report.waited.empty()) {
+    lines.push_back(absl::StrCat("by_worker.waited_for: the job has ", plan.workers(),
+                                 " workers, and waits are kept in pairs for at most ",
+                                 job::kMostWaitingInPairs,
+                                 "; by_worker has waited_seconds and awaited_seconds"));
+  }
+  if (report.paths_left_out > 0) {
+    lines.push_back(absl::StrCat("paths: ", report.paths_left_out, " more than the ",
+                                 JobBook::kMaxPaths, " that are kept"));
+  }
+  return lines;
 }
 
 json BestJson(const KeepBest& keep, const BestEvaluation& best) {
@@ -191,7 +215,7 @@ json DistributionJson(const Distribution& d, double unit) {
   json histogram = json::array();
   for (int b = 0; b < d.bucket_size(); ++b) {
     if (d.bucket(b) == 0) continue;
-    const uint64_t low = HistogramLow(static_cast<size_t>(b));
+    const uint64_t low = HistogramLow(d.first_bucket() + static_cast<size_t>(b));
     histogram.push_back(
         {unit == 1 ? json(low) : json(static_cast<double>(low) * unit), d.bucket(b)});
   }
@@ -227,6 +251,10 @@ json WorkersJson(const job::ResolvedJob& plan, const JobReport& report) {
       sent += table.worker(static_cast<int>(rank)).sent();
       dropped += table.worker(static_cast<int>(rank)).dropped();
     }
+    if (rank < report.updates_of.size()) {
+      sent = report.updates_of[rank].sent();
+      dropped = report.updates_of[rank].dropped();
+    }
     json worker = {{"samples", samples}, {"updates", sent}, {"dropped", dropped}};
     if (report.samples > 0) {
       worker["share"] = static_cast<double>(samples) / static_cast<double>(report.samples);
@@ -238,6 +266,9 @@ json WorkersJson(const job::ResolvedJob& plan, const JobReport& report) {
     worker["frames_resent"] =
         rank < report.frames_resent_of.size() ? report.frames_resent_of[rank] : 0;
     if (rank < report.waiting.size()) worker["waited_for"] = report.waiting[rank];
+    if (rank < report.waited.size()) worker["waited_seconds"] = report.waited[rank];
+    if (rank < report.awaited.size()) worker["awaited_seconds"] = report.awaited[rank];
+    if (rank < report.updates_of.size()) worker["staleness"] = KindsJson(report.updates_of[rank]);
     out.push_back(std::move(worker));
   }
   return out;
@@ -368,6 +399,9 @@ json SummaryJson(const job::ResolvedJob& plan, const JobReport& report,
               {"build", BuildJson()}};
   if (!report.collectives_json.empty()) {
     out["collectives"] = EvaluationJson(report.collectives_json);
+  }
+  if (const std::vector<std::string> lines = LeftOut(plan, report); !lines.empty()) {
+    out["left_out"] = lines;
   }
   if (std::isfinite(report.loss)) out["training_loss"] = report.loss;
   if (std::isfinite(report.end_loss)) out["end_loss"] = report.end_loss;

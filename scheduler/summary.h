@@ -30,7 +30,8 @@ nlohmann::json DistributionJson(const Distribution& distribution, double unit = 
 // By name: rows, placement, memory and updates of each table.
 nlohmann::json TablesJson(const job::ResolvedJob& plan, const JobReport& report);
 // An entry for each worker: its share of the data, its updates sent and dropped, and whom its reads
-// waited for. Both counts leave out updates of frozen tables, since those are never applied.
+// waited for. Both counts leave out updates of frozen tables, since those are never applied. In
+// large jobs also the staleness of its updates of all other tables.
 nlohmann::json WorkersJson(const job::ResolvedJob& plan, const JobReport& report);
 
 // A member of a JSON object. 0 or empty if there is none, or if it is of another kind.

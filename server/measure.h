@@ -8,12 +8,13 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "proto/distribution.h"
 #include "proto/histogram.h"
 #include "proto/wire.pb.h"
 
 namespace tandem::server {
 
-// The statistics without the histogram, for thousands of workers.
+// The statistics without the histogram.
 struct Sum {
   uint64_t count = 0;
   double sum = 0;  // exact, since values are integers
@@ -53,10 +54,7 @@ inline void FillDistribution(const Sum& sum, Distribution* out) {
 
 inline void FillDistribution(const Measure& measure, Distribution* out) {
   FillDistribution(static_cast<const Sum&>(measure), out);
-  const auto& counts = measure.histogram.counts;
-  size_t used = counts.size();
-  while (used > 0 && counts[used - 1] == 0) --used;
-  out->mutable_bucket()->Assign(counts.begin(), counts.begin() + used);
+  FillBuckets(measure.histogram, out);
 }
 
 }  // namespace tandem::server

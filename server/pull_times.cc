@@ -7,73 +7,90 @@
 namespace tandem::server {
 
 PullTimes::PullTimes(int workers, int reads, bool by_row)
-    : by_row_(by_row), of_worker_(static_cast<size_t>(workers)) {
-  for (std::vector<int32_t>& places : of_worker_) {
-    for (int i = 0; i < reads; ++i) places.push_back(NewPlace());
-  }
-}
+    : by_row_(by_row), reads_(reads), newest_(static_cast<size_t>(workers), kUnknown) {}
 
-int32_t PullTimes::NewPlace() {
-  if (free_.empty()) {
+// Adds a place to the reads of a worker.
+int32_t PullTimes::NewPlace(int rank) {
+  int32_t place = free_;
+  if (place == kUnknown) {
+    place = static_cast<int32_t>(places_.size());
     places_.emplace_back();
-    return static_cast<int32_t>(places_.size()) - 1;
+    if (by_row_) rows_.emplace_back();
+  } else {
+    free_ = At(place).next;
   }
-  const int32_t place = free_.back();
-  free_.pop_back();
+  int32_t& newest = newest_[static_cast<size_t>(rank)];
+  At(place).next = newest;
+  newest = place;
   return place;
 }
 
-// Orders free places first, then by the time of the answer. The step is no good order: a worker
-// that has skipped steps reads later ones again.
-std::tuple<bool, int64_t, int64_t> PullTimes::AgeOrder(const Read& read) {
-  return {read.step >= 0, read.at_us, read.step};
+// Orders reads by the time of the answer. The step is no good order: a worker that has skipped
+// steps reads later ones again.
+bool PullTimes::IsOlder(const Read& a, const Read& b) {
+  return std::pair(a.at_us, a.step) < std::pair(b.at_us, b.step);
 }
 
 void PullTimes::OnRead(int rank, int64_t step, int64_t version, int64_t now_us,
                        absl::Span<const uint64_t> keys, absl::Span<const uint32_t> rows) {
   TANDEM_CHECK(rows.size() == keys.size());
-  const std::vector<int32_t>& places = of_worker_[static_cast<size_t>(rank)];
-  const auto at = [this](int32_t place) -> Read& { return places_[static_cast<size_t>(place)]; };
-  // A repeated answer keeps its place. A new one takes a free place, or the place of the oldest
-  // read.
-  const auto same = std::find_if(places.begin(), places.end(), [&](int32_t place) {
-    return at(place).step == step && at(place).version == version;
-  });
-  if (same != places.end()) return;  // the worker may have used the first answer
-  Read& read = at(*std::min_element(places.begin(), places.end(), [&](int32_t a, int32_t b) {
-    return AgeOrder(at(a)) < AgeOrder(at(b));
-  }));
+  // A repeated answer keeps its place. A new one takes a new place, or that of the oldest read.
+  int count = 0;
+  int32_t oldest = kUnknown;
+  for (int32_t place = newest_[static_cast<size_t>(rank)]; place != kUnknown;
+       place = At(place).next) {
+    const Read& read = At(place);
+    if (read.step == step && read.version == version) return;  // it may have used the first answer
+    if (oldest == kUnknown || IsOlder(read, At(oldest))) oldest = place;
+    ++count;
+  }
+  const int32_t place = count < reads_ ? NewPlace(rank) : oldest;
+  Read& read = At(place);
   read.step = step;
   read.version = version;
   read.at_us = now_us;
   if (!by_row_) return;
-  read.keys.assign(keys.begin(), keys.end());
-  read.rows.assign(rows.begin(), rows.end());
-  read.updates.resize(rows.size());
-  for (size_t i = 0; i < rows.size(); ++i) read.updates[i] = Updates(rows[i]);
+  Rows& of = rows_[static_cast<size_t>(place)];
+  of.keys.assign(keys.begin(), keys.end());
+  of.rows.assign(rows.begin(), rows.end());
+  of.updates.resize(rows.size());
+  for (size_t i = 0; i < rows.size(); ++i) of.updates[i] = Updates(rows[i]);
 }
 
 void PullTimes::Forget(int rank) {
-  for (const int32_t place : of_worker_[static_cast<size_t>(rank)]) {
-    places_[static_cast<size_t>(place)].step = -1;
+  int32_t& newest = newest_[static_cast<size_t>(rank)];
+  while (newest != kUnknown) {
+    const int32_t place = newest;
+    newest = At(place).next;
+    Drop(place);
   }
 }
 
+// A worker pushes its steps in order, so reads of earlier steps are of no use any more.
 int32_t PullTimes::Take(const policies::Update& update) {
-  for (int32_t& place : of_worker_[static_cast<size_t>(update.rank)]) {
-    const Read& read = places_[static_cast<size_t>(place)];
-    if (read.step != update.step || read.version != update.version_read) continue;
-    const int32_t taken = place;
-    place = NewPlace();
-    return taken;
+  int32_t taken = kUnknown;
+  int32_t* link = &newest_[static_cast<size_t>(update.rank)];
+  while (*link != kUnknown) {
+    const int32_t place = *link;
+    Read& read = At(place);
+    if (read.step > update.step) {
+      link = &read.next;
+      continue;
+    }
+    *link = read.next;
+    if (read.step == update.step && read.version == update.version_read) {
+      taken = place;
+    } else {
+      Drop(place);
+    }
   }
-  return kUnknown;
+  return taken;
 }
 
 void PullTimes::Drop(int32_t read) {
   if (read == kUnknown) return;
-  places_[static_cast<size_t>(read)].step = -1;
-  free_.push_back(read);
+  At(read).next = free_;
+  free_ = read;
 }
 
 bool PullTimes::RowsOf(int32_t read, absl::Span<const uint64_t> keys, std::vector<uint32_t>* rows,
@@ -81,7 +98,7 @@ bool PullTimes::RowsOf(int32_t read, absl::Span<const uint64_t> keys, std::vecto
   rows->clear();
   updates_as_read->clear();
   if (read == kUnknown) return keys.empty();
-  const Read& from = places_[static_cast<size_t>(read)];
+  const Rows& from = rows_[static_cast<size_t>(read)];
   size_t at = 0;
   for (const uint64_t key : keys) {
     while (at < from.keys.size() && from.keys[at] != key) ++at;

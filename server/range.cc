@@ -76,13 +76,13 @@ void PushRows(const HeldUpdate& update, absl::Span<const float> gradients, float
 }
 
 // Measures row staleness: for each row of the last FindRecordedRows, the updates since the read.
-void CountRows(const PullTimes& reads, const FoldScratch& scratch, Measure* of_worker,
-               std::vector<Measure>* by_popularity, UpdateRecord* record) {
+void CountRows(const PullTimes& reads, const FoldScratch& scratch, Measure* staleness,
+               std::vector<Sum>* by_popularity, UpdateRecord* record) {
   by_popularity->resize(std::numeric_limits<uint32_t>::digits + 1);
   for (size_t i = 0; i < scratch.rows_recorded.size(); ++i) {
     const uint32_t updates = reads.Updates(scratch.rows_recorded[i]);
     const uint32_t since = updates - scratch.updates_as_read[i];
-    of_worker->Add(since);
+    staleness->Add(since);
     (*by_popularity)[static_cast<size_t>(std::bit_width(updates))].Add(since);
     record->row_staleness_sum += since;
     record->row_staleness_max = std::max(record->row_staleness_max, since);
@@ -108,15 +108,8 @@ void UpdateStats::Merge(const UpdateStats& other) {
   dropped += other.dropped;
   clock_gap.Merge(other.clock_gap);
   version_staleness.Merge(other.version_staleness);
-  in_flight.Merge(other.in_flight);
   age.Merge(other.age);
   row_staleness.Merge(other.row_staleness);
-}
-
-UpdateStats TableStats::Total() const {
-  UpdateStats total;
-  for (const UpdateStats& worker : workers) total.Merge(worker);
-  return total;
 }
 
 Range::Range(uint32_t id, uint64_t begin, uint64_t end, TableContext* table, FoldScratch* scratch,
@@ -131,7 +124,9 @@ Range::Range(uint32_t id, uint64_t begin, uint64_t end, TableContext* table, Fol
       clocks_(table->workers, properties_, &progress_),
       pull_times_(table->workers, table->reads, table->record && !table->plan->frozen),
       part_(id, table->plan->group, totals) {
-  table_->stats.workers.resize(static_cast<size_t>(table->workers));
+  if (table->over_tables == nullptr) {
+    table_->stats.workers.resize(static_cast<size_t>(table->workers));
+  }
   if (properties_.measures_steps) progress_.paces.resize(progress_.workers.size());
   if (properties_.keeps_rows) {
     subscriptions_ =
@@ -221,7 +216,7 @@ Range::Admission Range::Admit(absl::Time now, uint64_t incarnation, int64_t firs
                           one_step && update.samples > 0);
   }
   if (!update.keys.empty()) {
-    ++table_->stats.workers[static_cast<size_t>(update.rank)].arrived;
+    AddToStats(update.rank, [](UpdateStats* stats) { ++stats->arrived; });
     update.read = pull_times_.Take(update);
   }
   Admission admission = Admission::kAdmitted;
@@ -534,25 +529,42 @@ void Range::FoldUnion(const HeldStep& step) {
   s.sums.resize(s.union_rows.size() * dim);
 }
 
+// Adds to the statistics of the table and to those of the worker. Statistics of a worker over all
+// tables leave out frozen ones, whose updates are never applied.
+template <typename Add>
+void Range::AddToStats(int rank, const Add& add) {
+  TableStats& stats = table_->stats;
+  add(&stats.total);
+  if (table_->over_tables == nullptr) {
+    add(&stats.workers[static_cast<size_t>(rank)]);
+  } else if (!table_->plan->frozen) {
+    add(&(*table_->over_tables)[static_cast<size_t>(rank)]);
+  }
+}
+
 // Counts the update and measures its staleness. Call it before the update is applied.
 void Range::Count(const HeldUpdate& update, uint64_t divided_by, UpdateFate fate) {
   if (update.version_read == kReadByAnotherRun) return;
-  UpdateStats& stats = table_->stats.workers[static_cast<size_t>(update.rank)];
-  (fate == kFateApplied ? stats.applied : fate == kFateMerged ? stats.merged : stats.dropped) += 1;
-  stats.clock_gap.Add(update.clock_gap);
-  stats.in_flight.Add(update.in_flight);
   UpdateRecord record;
-  if (fate != kFateDropped) {
-    stats.version_staleness.Add(progress_.version - update.version_read);
-    if (update.read != PullTimes::kUnknown) {
-      record.age = std::max<int64_t>(0, now_us_ - pull_times_.ReadAt(update.read));
-      stats.age.Add(record.age);
-      if (pull_times_.by_row() && FindRecordedRows(update, pull_times_, store_, scratch_)) {
-        CountRows(pull_times_, *scratch_, &stats.row_staleness, &table_->stats.by_popularity,
-                  &record);
-      }
+  Measure rows;  // row staleness of this update
+  const bool counts = fate != kFateDropped;
+  const bool timed = counts && update.read != PullTimes::kUnknown;
+  if (timed) {
+    record.age = std::max<int64_t>(0, now_us_ - pull_times_.ReadAt(update.read));
+    if (pull_times_.by_row() && FindRecordedRows(update, pull_times_, store_, scratch_)) {
+      CountRows(pull_times_, *scratch_, &rows, &table_->stats.by_popularity, &record);
     }
   }
+  table_->stats.in_flight.Add(update.in_flight);
+  AddToStats(update.rank, [&](UpdateStats* stats) {
+    (fate == kFateApplied  ? stats->applied
+     : fate == kFateMerged ? stats->merged
+                           : stats->dropped) += 1;
+    stats->clock_gap.Add(update.clock_gap);
+    if (counts) stats->version_staleness.Add(progress_.version - update.version_read);
+    if (timed) stats->age.Add(record.age);
+    stats->row_staleness.Merge(rows);
+  });
   if (!table_->record) return;
   record.step = update.step;
   record.version_read = update.version_read;

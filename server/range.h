@@ -36,7 +36,7 @@ namespace tandem::server {
 struct UpdateStats {
   uint64_t arrived = 0;
   uint64_t applied = 0, merged = 0, dropped = 0;
-  Measure clock_gap, version_staleness, in_flight;
+  Measure clock_gap, version_staleness;
   Measure age;            // microseconds from the read to the application
   Measure row_staleness;  // one value for each row of an update; only in jobs that record staleness
 
@@ -45,12 +45,12 @@ struct UpdateStats {
 
 // The same counts for one table, over all ranges that the shard has owned.
 struct TableStats {
+  UpdateStats total;  // over the workers
+  Measure in_flight;
   // Row staleness by the number of updates that the row had before. The index is the bit width of
   // that number.
-  std::vector<Measure> by_popularity;
-  std::vector<UpdateStats> workers;  // by rank
-
-  UpdateStats Total() const;  // over the workers
+  std::vector<Sum> by_popularity;
+  std::vector<UpdateStats> workers;  // by rank; empty in jobs with many pairs (over_tables)
 };
 
 // The data that all ranges of a table on a shard share. The context outlives its ranges.
@@ -63,6 +63,9 @@ struct TableContext {
   bool lockstep = false;  // of the job; if true, a worker without data keeps pushing empty steps
   bool record = false;
   TableStats stats;
+  // The statistics of each worker over all tables of the shard, by rank, in jobs with too many
+  // pairs of a worker and a table (ResolvedJob::CountsPairs). Null in other jobs.
+  std::vector<UpdateStats>* over_tables = nullptr;
   std::vector<UpdateRecord>* records = nullptr;  // destination of the records, if `record`
   std::vector<OrderEntry>* order = nullptr;      // destination of the update order; null: none
 };
@@ -189,6 +192,8 @@ class Range {
   absl::Status DecodeMemory(absl::string_view bytes, bool same_range);
   void Count(const HeldUpdate& update, uint64_t divided_by, UpdateFate fate);
   void Report();
+  template <typename Add>
+  void AddToStats(int rank, const Add& add);
 
   const uint32_t id_;
   const uint64_t begin_, end_;

@@ -63,9 +63,10 @@ ShardCore::ShardCore(const job::ResolvedJob& plan, EndpointId self, uint64_t inc
       ranges_(self, incarnation, tables_, buffers, peer_log_),
       waiting_reads_(plan.workers()),
       early_(plan.workers()),
-      waits_(plan.workers()) {}
+      waits_(plan.workers(), plan.CountsWaitsInPairs()) {}
 
 absl::Status ShardCore::Init() {
+  if (!plan_.CountsPairs()) workers_.resize(static_cast<size_t>(plan_.workers()));
   for (const job::GroupPlan& group : plan_.groups) {
     TANDEM_ASSIGN_OR_RETURN(auto policy, policies::NewUpdatePolicy(group.policy, plan_.workers()));
     policies_.push_back(std::move(policy));
@@ -83,6 +84,7 @@ absl::Status ShardCore::Init() {
         1 + plan_.job.train().prefetch_steps() + plan_.job.train().max_inflight_pushes();
     context->lockstep = plan_.lockstep;
     context->record = plan_.job.staleness().record_updates();
+    context->over_tables = workers_.empty() ? nullptr : &workers_;
     context->records = &records_;
     context->order = plan_.job.staleness().record_order() ? &order_ : nullptr;
     tables_.push_back(std::move(context));
@@ -629,24 +631,29 @@ ShardReport ShardCore::Report() const {
   for (const auto& table : tables_) {
     TableReport* out = report.add_table();
     out->set_table(table->plan->name);
-    const UpdateStats total = table->stats.Total();
-    FillUpdates(total, out);
-    FillDistribution(total.in_flight, out->mutable_in_flight_depth());
+    FillUpdates(table->stats.total, out);
+    FillDistribution(table->stats.in_flight, out->mutable_in_flight_depth());
     for (const UpdateStats& worker : table->stats.workers) FillUpdates(worker, out->add_worker());
-    for (const Measure& measure : table->stats.by_popularity) {
-      FillDistribution(measure, out->add_by_popularity());
-    }
-    for (const Range* const range : ranges_.Owned()) {
-      if (range->table().plan != table->plan) continue;
-      if (ranges_.IsFirstCopy(range->id())) {
-        out->set_rows(out->rows() + static_cast<uint64_t>(range->store().size()));
-      }
-      out->set_bytes(out->bytes() + range->store().MemoryBytes());
+    for (const Sum& sum : table->stats.by_popularity) {
+      FillDistribution(sum, out->add_by_popularity());
     }
   }
-  for (size_t rank = 0; rank < waits_.workers(); ++rank) {
-    const absl::Span<const double> row = waits_.Row(rank);
-    report.add_waiting()->mutable_seconds()->Assign(row.begin(), row.end());
+  for (const Range* const range : ranges_.Owned()) {
+    TableReport* const out = report.mutable_table(static_cast<int>(range->table().plan->id));
+    if (ranges_.IsFirstCopy(range->id())) {
+      out->set_rows(out->rows() + static_cast<uint64_t>(range->store().size()));
+    }
+    out->set_bytes(out->bytes() + range->store().MemoryBytes());
+  }
+  for (const UpdateStats& worker : workers_) FillUpdates(worker, report.add_worker());
+  if (waits_.in_pairs()) {
+    for (size_t rank = 0; rank < waits_.workers(); ++rank) {
+      const absl::Span<const double> row = waits_.Row(rank);
+      report.add_waiting()->mutable_seconds()->Assign(row.begin(), row.end());
+    }
+  } else {
+    report.mutable_waited()->Assign(waits_.waited().begin(), waits_.waited().end());
+    report.mutable_awaited()->Assign(waits_.awaited().begin(), waits_.awaited().end());
   }
   const std::pair<const char*, uint64_t> traffic[] = {
       {"pull", bytes_.pull}, {"rows", bytes_.rows},       {"push", bytes_.push},

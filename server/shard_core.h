@@ -109,6 +109,7 @@ class ShardCore {
   std::vector<std::unique_ptr<policies::UpdatePolicy>> policies_;  // by group
   std::vector<std::unique_ptr<optim::RowOptimizer>> optimizers_;   // by table
   std::vector<std::unique_ptr<TableContext>> tables_;              // by table
+  std::vector<UpdateStats> workers_;                               // TableContext::over_tables
   std::vector<UpdateRecord> records_;
   std::vector<OrderEntry> order_;
   const std::unique_ptr<TurnOrder> turns_;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "proto/distribution.h"
+
 namespace tandem::worker {
 
 void TrainerReport::AddStep(const StepSlot& slot, int64_t in_flight) {
@@ -113,11 +115,11 @@ Progress TrainerReport::Take(absl::Time now, const job::ResolvedJob& plan,
     missed.set_count(gradients_summed_);
     missed.set_sum(missed_sum_);
     missed.set_max(missed_max_);
-    missed.mutable_bucket()->Assign(missed_sums_.counts.begin(), missed_sums_.counts.end());
+    FillBuckets(missed_sums_, &missed);
   }
   for (size_t t = 0; t < plan.tables.size(); ++t) {
     const uint64_t before = t < sent_before_.size() ? sent_before_[t] : 0;
-    (*p.mutable_updates_sent())[plan.tables[t].name] = client.updates_sent()[t] + before;
+    p.add_updates(client.updates_sent()[t] + before);
   }
   p.set_evaluation_json(evaluation_json_);
   if (has_evaluation()) {

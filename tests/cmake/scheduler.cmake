@@ -3,6 +3,8 @@ tandem_test(scheduler_trace_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/scheduler/s
             DEPS tandem::scheduler LABELS unit)
 tandem_test(scheduler_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/scheduler/scheduler_test.cc
             DEPS tandem::scheduler LABELS unit)
+tandem_test(large_job_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/scheduler/large_job_test.cc
+            DEPS tandem::scheduler LABELS unit)
 tandem_test(agents_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/scheduler/agents_test.cc
             DEPS tandem::scheduler LABELS unit)
 tandem_test(scheduler_parts_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/scheduler/scheduler_parts_test.cc

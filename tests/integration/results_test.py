@@ -18,7 +18,7 @@ WORKER = "\nAn entry of `by_worker`:\n"
 RARE = {"script", "auc_error_bound", "scores_not_finite", "groups", "hr_at_K", "ndcg_at_K", "resumed", "restarts",
         "stopped.checkpointed_step", "stopped.failure", "failed.node", "failed.reason", "failed.code", "failed.diverged",
         "reported.NAME", "replay_of", "simulated", "warnings", "unlabelled", "bytes.within_worker", "bytes.refresh",
-        "network.bytes_per_second", "network.hosts"}
+        "network.bytes_per_second", "network.hosts", "left_out"}
 # Objects that the page describes as a whole.
 WHOLE = {"best", "eval", "paths", "collectives", "build", "tables.TABLE.updates"} | {
     f"staleness.TABLE.{kind}" for kind in ("clock_gap", "version_staleness", "row_staleness", "age", "in_flight_depth")}

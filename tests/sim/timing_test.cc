@@ -121,6 +121,7 @@ void ExpectSameMeasure(const Distribution& a, const Distribution& b, const std::
   EXPECT_EQ(a.count(), b.count()) << what;
   EXPECT_EQ(a.sum(), b.sum()) << what;
   EXPECT_EQ(a.max(), b.max()) << what;
+  EXPECT_EQ(a.first_bucket(), b.first_bucket()) << what;
   EXPECT_EQ(std::vector<uint64_t>(a.bucket().begin(), a.bucket().end()),
             std::vector<uint64_t>(b.bucket().begin(), b.bucket().end()))
       << what;

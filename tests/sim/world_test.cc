@@ -383,6 +383,59 @@ TEST(WorldTest, RangesHaveNoMoreOpenStepsThanPushesMayBeUnacknowledged) {
   }
 }
 
+// So many that statistics are not kept for each pair of a worker and a table, or of two workers.
+// The counts of the report are those of the world (World::CheckCounts) nevertheless.
+TEST(WorldTest, ManyWorkersAndTablesReportCheckpointAndEnd) {
+  SimJob job;
+  job.workers = 300;
+  job.dense_on_servers = true;
+  job.max_steps = 2;
+  std::string text = job.Text();
+  for (int t = 2; t < 16; ++t) {
+    text +=
+        job.TableText(absl::StrCat("t", t), job.workers + 2, absl::StrCat(" field: \"C", t, "\""),
+                      /*its_policy=*/"", /*frozen=*/t == 2);
+  }
+  const absl::StatusOr<Job> parsed = job::ParseJob(text, "sim.textproto", {});
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  const absl::StatusOr<job::ResolvedJob> plan = job::Resolve(*parsed);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  ASSERT_FALSE(plan->CountsPairs() || plan->CountsWaitsInPairs());
+  sim::WorldOptions options = EvenWorld(job, 2, TestSeed());
+  options.model.dense = job.workers + 1;
+  options.model.universe = 4;
+  options.model.keys_per_batch = 1;
+  options.frame_bytes = 1 << 20;
+  options.checkpoint_at_end = true;
+  options.evaluate = options.explain = false;
+  const auto world = sim::World::New(*plan, options);
+  ASSERT_TRUE(world.ok()) << world.status();
+  const absl::Status run = (*world)->Run();
+  ASSERT_TRUE(run.ok()) << run << "\n" << (*world)->TraceText();
+  EXPECT_GE((*world)->checkpoints(), 1);
+  const scheduler::JobReport& report = (*world)->report();
+  uint64_t by_table = 0, by_worker = 0;
+  double age = 0, age_by_worker = 0, waited = 0, awaited = 0;
+  for (const TableReport& table : report.tables) {
+    EXPECT_EQ(table.worker_size(), 0);
+    if (plan->tables[2].name == table.table()) continue;  // the frozen one
+    by_table += table.sent();
+    age += table.age().sum();
+  }
+  ASSERT_EQ(report.updates_of.size(), 300u);
+  for (const WorkerUpdates& worker : report.updates_of) {
+    by_worker += worker.sent();
+    age_by_worker += worker.age().sum();
+  }
+  EXPECT_GT(by_table, 300u);
+  EXPECT_EQ(by_worker, by_table);
+  EXPECT_EQ(age_by_worker, age);
+  for (const double seconds : report.waited) waited += seconds;
+  for (const double seconds : report.awaited) awaited += seconds;
+  EXPECT_GT(waited, 0) << "a step of BSP ends when the last push has come";
+  EXPECT_GT(awaited, 0);
+}
+
 // At an end of an epoch some may stand at the border while others are asked to checkpoint.
 TEST(WorldTest, CheckpointsAtTheBordersOfEpochsAreOfOneMoment) {
   for (uint64_t seed = TestSeed(); seed < TestSeed() + SeedCount(30); ++seed) {

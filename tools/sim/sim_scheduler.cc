@@ -152,17 +152,17 @@ void SimScheduler::Step(const scheduler::SchedulerEvent& event) {
     }
   }
   for (const scheduler::SchedulerEffects::Send& send : effects_.sends) {
-    if (send.control.has_barrier_release() &&
+    if (send.control->has_barrier_release() &&
         context_.random.Bernoulli(context_.options.barrier_drop)) {
       continue;
     }
-    started_ |= send.control.command().kind() == Command::START;
-    stopping_ |= send.control.command().kind() == Command::STOP;
+    started_ |= send.control->command().kind() == Command::START;
+    stopping_ |= send.control->command().kind() == Command::STOP;
     const size_t node = send.connection % connections_.size();
     context_.processes.At(EndpointOf(node), Arrival(&connections_[node].last_down),
                           [this, send, node] {
                             if (send.connection == connections_[node].number)
-                              Deliver(node, send.control);
+                              Deliver(node, *send.control);
                           });
   }
   effects_.Clear();

@@ -357,7 +357,7 @@ server::UpdateStats SimServers::Stats(uint32_t table) const {
   server::UpdateStats total;
   for (const Server& server : servers_) {
     for (const Shard& shard : server.shards) {
-      total.Merge(shard.core->tables()[table]->stats.Total());
+      total.Merge(shard.core->tables()[table]->stats.total);
     }
   }
   return total;

@@ -95,7 +95,7 @@ absl::Status Timing::Init() {
   waits_counted_to_.resize(workers, -1);
   waited_.resize(workers);
   awaited_.resize(workers);
-  if (plan_.workers() <= kMostInPairs) pairs_.assign(workers, std::vector<double>(workers));
+  if (plan_.CountsWaitsInPairs()) pairs_.assign(workers, std::vector<double>(workers));
   return absl::OkStatus();
 }
 
@@ -574,6 +574,10 @@ scheduler::JobReport Timing::Report() const {
     server::FillDistribution(groups_[0].range->stats().in_flight, &report.in_flight_depth);
   }
   report.waiting = pairs_;
+  if (pairs_.empty()) {
+    report.waited = waited_;
+    report.awaited = awaited_;
+  }
   return report;
 }
 

@@ -66,11 +66,9 @@ class Timing {
   // Runs the job to its end, once.
   absl::Status Run();
 
-  // After Run: the report of a live run, without bytes, rows and evaluations. The waits of each
-  // pair of workers are in `waiting` only with at most kMostInPairs workers. waited() and awaited()
-  // always exist.
+  // After Run: the report of a live run, without bytes, rows and evaluations. waited() and
+  // awaited() always exist.
   scheduler::JobReport Report() const;
-  static constexpr int kMostInPairs = 256;
   // By rank: seconds for which the worker's reads waited, and for which reads of others waited for
   // its push.
   const std::vector<double>& waited() const { return waited_; }

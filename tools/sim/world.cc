@@ -150,7 +150,7 @@ void World::CheckCounts() {
       // The counts of a dead process are known only from its reports. This report is of the run.
       sent = report().updates_sent.at(table.name);
       for (int rank = 0; resume.has_value() && rank < resume->record.worker_size(); ++rank) {
-        sent -= resume->record.worker(rank).updates_sent().at(table.name);
+        sent -= resume->record.worker(rank).updates(static_cast<int>(table.id));
       }
     }
     const uint64_t held = resume.has_value() ? resume->held[table.id] : 0;

@@ -781,6 +781,21 @@ TEST(TablesOnWorkersTest, ManyWorkersOfTablesOnServers) {
   EXPECT_THAT(Refusal(kJob, sharded), HasSubstr("is 81920 ranges a table, at most 65536"));
 }
 
+// A view has all ranges of all tables, and is one message.
+TEST(RangesTest, AreFewEnoughForAView) {
+  std::string text = kJob;
+  for (int t = 0; t < 8; ++t) {
+    absl::StrAppend(&text, "table { name: \"t", t, "\" dim: 4 field: \"C", t + 1, "\" }\n");
+  }
+  job::Overrides ranges = {{"cluster.servers", "100"}, {"cluster.ranges_per_shard", "580"}};
+  MustParse(text, ranges);  // 58,000 of each of nine tables
+  ranges.push_back({"dense.synchroniser", "SERVERS"});
+  EXPECT_THAT(
+      Refusal(text, ranges),
+      HasSubstr("cluster.ranges_per_shard: the sum over all tables of servers (or workers) x "
+                "shards_per_server x ranges_per_shard is 580000 ranges, at most 524288"));
+}
+
 TEST(TablesOnWorkersTest, EachWorkerIsAServer) {
   const job::ResolvedJob plan =
       MustResolve({{"cluster.servers", "1"}, {"cluster.workers", "3"}, {kShardedOf, "SHARDED"}});

@@ -27,6 +27,7 @@ namespace tandem {
 namespace {
 
 using Kind = transport::TransportEvent::Kind;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 class NodeLinkTest : public testing::Test {
@@ -101,6 +102,44 @@ TEST_F(NodeLinkTest, ASchedulerOfTheNextAttemptEndsTheNode) {
   Hear(4, 2, /*scheduler=*/6);
   EXPECT_THAT(link_.failure().ToString(), HasSubstr("has been started again"));
   EXPECT_EQ(inbox_.size(), 1u) << "it follows no word of another scheduler";
+}
+
+// The scheduler would call it garbage, and could not say which message it was.
+TEST_F(NodeLinkTest, AMessageThatIsTooLargeIsAFailureThatNamesIt) {
+  ASSERT_TRUE(link_.Start(At(0)).ok());
+  Control control;
+  control.mutable_shard_report()->add_table()->set_table(std::string(kMaxControlBytes, 'x'));
+  link_.Send(control);
+  const absl::StatusOr<Control> sent = transport_.last.ParseControl();
+  ASSERT_TRUE(sent.ok()) << sent.status();
+  EXPECT_EQ(sent->failure().code(), static_cast<int>(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(sent->failure().reason(),
+              AllOf(HasSubstr("its message shard_report to the scheduler has 6710"),
+                    HasSubstr("bytes, at most 67108864")));
+  // A reason is cut between two characters.
+  std::string text = "x";
+  for (int i = 0; i < 80'000; ++i) text += "\xc3\xbc";
+  link_.ReportOwnFailure(absl::InternalError(text), absl::nullopt);
+  const absl::StatusOr<Control> cut = transport_.last.ParseControl();
+  ASSERT_TRUE(cut.ok()) << cut.status();
+  EXPECT_EQ(cut->failure().reason().size(), 65'535u);
+}
+
+TEST_F(NodeLinkTest, WhatCannotBeReadFromTheSchedulerEndsTheNode) {
+  ASSERT_TRUE(link_.Start(At(0)).ok());
+  Hear(1, 1);
+  transport::TransportEvent event;
+  event.kind = Kind::kGarbage;
+  event.peer = 2;  // not the scheduler
+  event.why = absl::InvalidArgumentError("control frame of too many bytes");
+  link_.OnEvent(At(2), event, &inbox_);
+  EXPECT_TRUE(link_.failure().ok());
+  event.peer = 1;
+  link_.OnEvent(At(2), event, &inbox_);
+  EXPECT_EQ(link_.failure().message(), "scheduler: sent garbage: control frame of too many bytes");
+  const absl::StatusOr<Control> sent = transport_.last.ParseControl();
+  ASSERT_TRUE(sent.ok());
+  EXPECT_EQ(sent->failure().reason(), link_.failure().message()) << "the scheduler is told";
 }
 
 // Whoever starts roles by hand may start the scheduler last.

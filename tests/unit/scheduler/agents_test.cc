@@ -39,7 +39,7 @@ class AgentsTest : public ::testing::Test {
     agent.mutable_register_()->set_host("b");
     agent.mutable_register_()->set_pid(kAgentPid);
     Send(0, kAgent, agent, kAgentConnection);
-    welcome_ = effects_.sends.empty() ? Control() : effects_.sends[0].control;
+    welcome_ = effects_.sends.empty() ? Control() : *effects_.sends[0].control;
     Control server = RegisterMessage(Register::SERVER, 0, 1, 1);
     Control worker = RegisterMessage(Register::WORKER, 0, 11, 1);
     for (Control* node : {&server, &worker}) {
@@ -89,7 +89,7 @@ class AgentsTest : public ::testing::Test {
   // Whether the last step has asked the worker for its last checkpoint.
   bool AskedToHold() const {
     for (const auto& send : effects_.sends) {
-      if (send.control.command().kind() == Command::CHECKPOINT && send.control.command().hold()) {
+      if (send.control->command().kind() == Command::CHECKPOINT && send.control->command().hold()) {
         return true;
       }
     }
@@ -146,14 +146,14 @@ TEST_F(AgentsTest, ASecondAgentOfARankIsRefused) {
   };
   Send(1, 500, agent(500, 1), 901);
   ASSERT_EQ(effects_.sends.size(), 1u);
-  EXPECT_THAT(effects_.sends[0].control.failure().reason(), HasSubstr("has an agent of rank 1"));
+  EXPECT_THAT(effects_.sends[0].control->failure().reason(), HasSubstr("has an agent of rank 1"));
   Send(1, 500, Stops(2), 901);
   EXPECT_EQ(Failed(), "");
   Send(1, 501, agent(501, 2), 902);
-  EXPECT_TRUE(effects_.sends[0].control.has_reader_welcome());
+  EXPECT_TRUE(effects_.sends[0].control->has_reader_welcome());
   Lose(2, kAgentConnection);
   Send(2, 500, agent(500, 1), 903);
-  EXPECT_TRUE(effects_.sends[0].control.has_reader_welcome()) << "the first one has gone";
+  EXPECT_TRUE(effects_.sends[0].control->has_reader_welcome()) << "the first one has gone";
 }
 
 // Its connection alone is no failure: its roles run on.

@@ -146,7 +146,7 @@ class ReplacementTest : public ::testing::Test {
     progress.mutable_trains_at()->set_step(step);
     progress.mutable_trains_at()->set_rows(10 * step);
     progress.set_evaluations(4);
-    (*progress.mutable_updates_sent())["emb"] = updates;
+    progress.add_updates(updates);
     Say(connection, control);
   }
   void Exits(int rank, int64_t pid) {
@@ -182,7 +182,7 @@ class ReplacementTest : public ::testing::Test {
   std::vector<Control> SentTo(uint64_t connection) const {
     std::vector<Control> controls;
     for (const auto& send : effects_.sends) {
-      if (send.connection == connection) controls.push_back(send.control);
+      if (send.connection == connection) controls.push_back(*send.control);
     }
     return controls;
   }
@@ -285,7 +285,7 @@ TEST_F(ReplacementTest, EachStepIsCountedOnce) {
   Progress& progress = *control.mutable_progress();
   progress.set_step(9);
   progress.set_samples(50);  // of steps 4 to 8
-  (*progress.mutable_updates_sent())["emb"] = 50;
+  progress.add_updates(50);
   Pass(absl::Seconds(3));
   Say(22, control);
   const auto replaced = Notices(SchedulerNotice::Kind::kReplaced);

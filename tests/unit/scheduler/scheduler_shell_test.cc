@@ -16,6 +16,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/synchronization/notification.h"
 #include "base/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -85,6 +86,14 @@ class Node {
   }
   void Pump() {
     if (transport_ != nullptr) transport_->Poll(absl::Milliseconds(5), &events_);
+  }
+  // Where the frame of the first view is in memory; null: none has come.
+  const uint8_t* ViewBytes() const {
+    for (const transport::TransportEvent& event : events_) {
+      if (event.kind != transport::TransportEvent::Kind::kFrame) continue;
+      if (event.frame.ParseControl()->has_view()) return event.frame.frame.part[0].data();
+    }
+    return nullptr;
   }
   Control AwaitView() {
     return Await([](const Control& c) { return c.has_view(); });
@@ -221,6 +230,14 @@ TEST_P(ShellTest, AJobThatFinishesLeavesItsSummary) {
   EXPECT_EQ(nlohmann::json::parse(lines.back())["event"], "finished");
 }
 
+// A view of many ranges is large, and there may be a thousand nodes.
+TEST_P(ShellTest, AViewIsEncodedOnceForAllNodes) {
+  if (GetParam()) GTEST_SKIP() << "ZeroMQ copies what it receives";
+  Start();
+  EXPECT_NE(server_->ViewBytes(), nullptr);
+  EXPECT_EQ(server_->ViewBytes(), worker_->ViewBytes());
+}
+
 // A process that is gone is named to the other nodes, to the watcher and to the caller.
 TEST_P(ShellTest, AKilledNodeIsNamed) {
   Start();
@@ -329,6 +346,41 @@ TEST(RunSchedulerTest, NobodyComes) {
   const absl::Status status = scheduler::RunScheduler(options);
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(status.message()), HasSubstr("server 0, worker 0"));
+}
+
+// The connection of a peer that announces more than any control message breaks before the scheduler
+// has read it.
+TEST(RunSchedulerTest, TakesNoEndlessMessage) {
+  std::atomic<bool> interrupted{false};
+  absl::Notification listens;
+  std::string address;
+  scheduler::SchedulerOptions options;
+  options.plan = TestPlan(1, 1);
+  options.abort = &interrupted;
+  options.on_event = [&](const nlohmann::json& event) {
+    if (event["event"] != "address") return;
+    address = event["address"].get<std::string>();
+    listens.Notify();
+  };
+  std::thread thread([&options] { (void)scheduler::RunScheduler(options); });
+  listens.WaitForNotification();
+  const auto transport = *Zmq().make();
+  const transport::PeerId peer = *transport->Connect(address);
+  Control control;
+  control.mutable_user_answer()->set_text(std::string(2 * kMaxControlBytes, 'x'));
+  EXPECT_TRUE(transport->Send(peer, EncodeControlFrame(*transport, FrameHeader(), control)).ok());
+  bool lost = false;
+  const absl::Time deadline = MonotonicNow() + kPatience;
+  while (!lost && MonotonicNow() < deadline) {
+    std::vector<transport::TransportEvent> events;
+    transport->Poll(absl::Milliseconds(10), &events);
+    for (const transport::TransportEvent& event : events) {
+      lost = lost || event.kind == transport::TransportEvent::Kind::kPeerLost;
+    }
+  }
+  EXPECT_TRUE(lost);
+  interrupted = true;
+  thread.join();
 }
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include "base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "proto/distribution.h"
 #include "proto/histogram.h"
 #include "proto/range_map.h"
 #include "scheduler/deal_ranges.h"
@@ -270,7 +271,7 @@ TEST(JobBookTest, ARunThatGoesOnCountsOn) {
     progress.set_loss_sum(5);
     progress.set_loss_samples(10);
     (*progress.mutable_bytes())["push"] = 40;
-    (*progress.mutable_updates_sent())["emb"] = 7;
+    progress.add_updates(7);
     SetDistribution(progress.mutable_in_flight_depth(), 2, 4, 3);
     EXPECT_TRUE(book->AddProgress(0, progress).ok());
     progress.set_trained_steps(steps - 1);
@@ -428,6 +429,41 @@ TEST(HistogramTest, BucketsFollowEachOtherWithoutGaps) {
   }
   EXPECT_EQ(HistogramLow(kHistogramBuckets - 1), uint64_t{1} << 41);
   EXPECT_EQ(HistogramBucket(~uint64_t{0}), kHistogramBuckets - 1);
+}
+
+// A histogram has only the buckets between its first and its last value. Whatever is added in
+// whatever order, it says the same as one with all buckets.
+TEST(HistogramTest, SaysTheSameAsOneWithAllBuckets) {
+  Random random(TestSeed());
+  for (int run = 0; run < 200; ++run) {
+    std::vector<uint64_t> all(kHistogramBuckets);
+    Histogram sum;
+    Distribution merged;
+    for (int part = 0; part < 4; ++part) {
+      Histogram histogram;
+      Distribution distribution;
+      const uint64_t values = random.Uniform(4);
+      for (uint64_t i = 0; i < values; ++i) {
+        const uint64_t value = random.Uniform(uint64_t{1} << (1 + random.Uniform(50)));
+        histogram.Add(value);
+        ++all[HistogramBucket(value)];
+      }
+      distribution.set_count(values);
+      FillBuckets(histogram, &distribution);
+      ASSERT_TRUE(AreBuckets(distribution));
+      MergeDistribution(distribution, &merged);
+      sum.Merge(histogram);
+    }
+    Distribution filled;
+    FillBuckets(sum, &filled);
+    for (size_t b = 0; b < kHistogramBuckets; ++b) ASSERT_EQ(sum.Count(b), all[b]) << b;
+    for (const Distribution* d : {&merged, &filled}) {
+      std::vector<uint64_t> buckets(kHistogramBuckets);
+      for (int b = 0; b < d->bucket_size(); ++b) buckets.at(d->first_bucket() + b) = d->bucket(b);
+      ASSERT_EQ(buckets, all);
+      ASSERT_TRUE(d->bucket().empty() || (d->bucket(0) > 0 && *d->bucket().rbegin() > 0));
+    }
+  }
 }
 
 // Each note counts once and in its turn; of values, the later step and then the lower rank.
@@ -654,6 +690,57 @@ TEST(JobBookTest, RefusesReportsOfAnotherJob) {
   EXPECT_FALSE(book.AddShardReport(report).ok());
 }
 
+// What a peer can make the scheduler keep is what a report of this job needs.
+TEST(JobBookTest, RefusesMoreThanAReportNeeds) {
+  scheduler::JobBook book(TestPlan(2, 1));
+  const auto refusal = [&book](const ShardReport& report) {
+    return std::string(book.AddShardReport(report).message());
+  };
+  ShardReport report = ReportOf(0, 1, 1);
+  *report.add_table() = report.table(0);
+  EXPECT_EQ(refusal(report), "report with 2 tables, expected at most 1");
+  report = ReportOf(0, 1, 1);
+  report.mutable_table(0)->mutable_age()->set_first_bucket(kHistogramBuckets);
+  EXPECT_EQ(refusal(report), "report with a histogram of unknown buckets");
+  report = ReportOf(0, 1, 1);
+  report.mutable_table(0)->add_worker()->mutable_age()->set_first_bucket(kHistogramBuckets - 1);
+  EXPECT_EQ(refusal(report), "");
+  for (int b = 0; b < 2; ++b)
+    report.mutable_table(0)->mutable_worker(0)->mutable_age()->add_bucket(1);
+  EXPECT_EQ(refusal(report), "report with a histogram of unknown buckets");
+  report = ReportOf(0, 1, 1);
+  report.mutable_table(0)->add_by_popularity()->add_bucket(1);
+  EXPECT_EQ(refusal(report), "report with a histogram of unknown buckets");
+  report = ReportOf(0, 1, 1);
+  report.add_worker();
+  EXPECT_EQ(refusal(report), "report with 1 workers over all tables, expected at most 0")
+      << "this job counts them by table";
+  report = ReportOf(0, 1, 1);
+  report.add_waited(1);
+  EXPECT_EQ(refusal(report), "report with 1 workers that waited, expected at most 0");
+  report = ReportOf(0, 1, 1);
+  report.add_waiting()->add_seconds(-1);
+  EXPECT_EQ(refusal(report), "report with an invalid time");
+  report = ReportOf(0, 1, 1);
+  (*report.mutable_bytes())[std::string(65, 'k')] = 1;
+  EXPECT_EQ(refusal(report), "report with 65 characters in a kind of traffic, expected at most 64");
+
+  Progress progress;
+  progress.mutable_trains_at()->mutable_place()->set_negative(std::string(9000, 'x'));
+  EXPECT_THAT(std::string(book.AddProgress(0, progress).message()),
+              AllOf(HasSubstr("progress of 90"), HasSubstr("expected 8202 and 1048576 at most")));
+  progress.Clear();
+  progress.set_evaluation_json(std::string(1 << 20, ' '));
+  EXPECT_TRUE(book.AddProgress(0, progress).ok());
+  progress.set_evaluation_json(std::string((1 << 20) + 1, ' '));
+  EXPECT_FALSE(book.AddProgress(0, progress).ok());
+  progress.Clear();
+  progress.add_updates(1);
+  EXPECT_TRUE(book.AddProgress(0, progress).ok());
+  progress.add_updates(1);
+  EXPECT_EQ(book.AddProgress(0, progress).message(), "report with 2 tables, expected at most 1");
+}
+
 TEST(SummaryTest, HasTheFieldsUsersHold) {
   job::ResolvedJob plan = TestPlan(2, 1);
   plan.groups[0].policy.set_kind(Policy::SSP);
@@ -666,7 +753,7 @@ TEST(SummaryTest, HasTheFieldsUsersHold) {
   Progress progress;
   progress.set_evaluation_json(R"({"auc":0.75})");
   SetDistribution(progress.mutable_in_flight_depth(), 2, 1, 1);
-  (*progress.mutable_updates_sent())["emb"] = 6;
+  progress.add_updates(6);
   ASSERT_TRUE(book.AddProgress(0, progress).ok());
   ASSERT_TRUE(book.AddProgress(1, progress).ok());
   const nlohmann::json summary = scheduler::SummaryJson(plan, book.Total(At(1)), "ZeroMQ");
@@ -712,6 +799,31 @@ TEST(SummaryTest, NamesEachWayThatFramesTook) {
   EXPECT_EQ(summary["paths"].size(), 4u);
   EXPECT_EQ(summary["paths"][1]["for"], "dense gradients") << summary["paths"];
   EXPECT_EQ(summary["paths"][1]["to"], "server 0");
+}
+
+// Of many nodes, those whose paths do not fit are counted, and their transports are named.
+TEST(SummaryTest, CountsThePathsThatItLeavesOut) {
+  const job::ResolvedJob plan = TestPlan(1, 1);
+  scheduler::JobBook book(plan);
+  book.Start(At(0));
+  Path path;
+  path.set_way("shared memory");
+  for (size_t i = 0; i < scheduler::JobBook::kMaxPaths; ++i) {
+    path.set_to(absl::StrCat("server ", i));
+    ASSERT_TRUE(book.AddPath("worker 0", path));
+  }
+  EXPECT_FALSE(scheduler::SummaryJson(plan, book.Total(At(1)), "ZeroMQ").contains("left_out"));
+  path.set_way("RDMA");
+  EXPECT_TRUE(book.AddPath("worker 0", path)) << "it is known already";
+  path.set_way("ZeroMQ");
+  for (const char* to : {"server x", "server y"}) {
+    path.set_to(to);
+    EXPECT_FALSE(book.AddPath("worker 0", path));
+  }
+  const nlohmann::json summary = scheduler::SummaryJson(plan, book.Total(At(1)), "ZeroMQ");
+  EXPECT_EQ(summary["left_out"],
+            nlohmann::json::array({"paths: 2 more than the 65536 that are kept"}));
+  EXPECT_EQ(summary["transport"], "RDMA, ZeroMQ, shared memory");
 }
 
 TEST(SummaryTest, HasWhatRank0ChoseForCollectives) {
@@ -847,8 +959,8 @@ TEST(SchedulerCoreTest, WhatIsTrainedBeforeAnEvaluationOrTheEndIsSaid) {
   d.Send(0.6, 12, enter);
   Control done;
   for (const auto& send : d.effects.sends) {
-    if (send.control.has_command())
-      done.mutable_command_done()->set_id(send.control.command().id());
+    if (send.control->has_command())
+      done.mutable_command_done()->set_id(send.control->command().id());
   }
   ASSERT_TRUE(done.has_command_done()) << "servers report";
   Control report;
@@ -868,11 +980,11 @@ TEST(SchedulerCoreTest, WhatIsHeldBackIsNotAppliedInTheMiddleOfACheckpoint) {
   checkpoint.text = "/m";
   d.Step(1, checkpoint);
   ASSERT_FALSE(d.effects.sends.empty());
-  const uint64_t id = d.effects.sends[0].control.command().id();
+  const uint64_t id = d.effects.sends[0].control->command().id();
   const auto finishes = [&] {
     int n = 0;
     for (const auto& send : d.effects.sends) {
-      n += send.control.command().kind() == Command::FINISH_DELAYED;
+      n += send.control->command().kind() == Command::FINISH_DELAYED;
     }
     return n;
   };
@@ -941,7 +1053,7 @@ TEST(SchedulerCoreTest, ANodeOfAnEarlierAttemptIsRefused) {
   old.mutable_register_()->set_scheduler(5);
   d.Send(1, 1, old);
   ASSERT_EQ(d.effects.sends.size(), 1u);
-  EXPECT_THAT(d.effects.sends[0].control.failure().reason(), HasSubstr("of an earlier attempt"));
+  EXPECT_THAT(d.effects.sends[0].control->failure().reason(), HasSubstr("of an earlier attempt"));
   old.mutable_register_()->set_scheduler(6);
   d.Send(2, 1, old);
   EXPECT_TRUE(d.effects.sends.empty()) << "it is welcome";
@@ -963,7 +1075,7 @@ TEST(SchedulerCoreTest, AFailureSaysWhetherANewAttemptMayFollow) {
     EXPECT_EQ(d.effects.notices.back().step, 7);
     bool last = false;
     for (const auto& send : d.effects.sends) {
-      if (send.control.has_failure()) last = send.control.failure().last_attempt();
+      if (send.control->has_failure()) last = send.control->failure().last_attempt();
     }
     return last;
   };
@@ -981,7 +1093,7 @@ TEST(SchedulerCoreTest, LiveStalenessIsAskedForOneReportAtATime) {
   for (double t = 0.1; t < 5; t += 0.1) {
     d.Tick(t);
     for (const auto& send : d.effects.sends) {
-      asked += send.control.command().kind() == Command::REPORT;
+      asked += send.control->command().kind() == Command::REPORT;
     }
     d.Send(t, 1, BeatMessage(static_cast<uint64_t>(t * 10)));
     d.Send(t, 11, BeatMessage(static_cast<uint64_t>(t * 10)));
@@ -999,7 +1111,7 @@ TEST(ReadersTest, AreToldAndNeverWaitedFor) {
     std::string kinds;
     for (const auto& send : d.effects.sends) {
       if (send.connection != connection) continue;
-      const Control& c = send.control;
+      const Control& c = *send.control;
       kinds += c.has_reader_welcome() ? absl::StrCat("reader ", c.reader_welcome().reader(), " ")
                : c.has_view()         ? "view "
                : c.has_failure()      ? "failure "
@@ -1010,8 +1122,8 @@ TEST(ReadersTest, AreToldAndNeverWaitedFor) {
   const Control reader = RegisterMessage(Register::READER, -1, 77, 0, /*hash=*/0);
   d.Send(0, 77, reader, /*connection=*/900);
   EXPECT_EQ(told(900), "reader 0 ");
-  EXPECT_EQ(d.effects.sends[0].control.reader_welcome().job_hash(), kTestJobHash);
-  EXPECT_THAT(d.effects.sends[0].control.reader_welcome().job(), HasSubstr("name: \"test\""));
+  EXPECT_EQ(d.effects.sends[0].control->reader_welcome().job_hash(), kTestJobHash);
+  EXPECT_THAT(d.effects.sends[0].control->reader_welcome().job(), HasSubstr("name: \"test\""));
   d.Send(0, 77, reader, 900);
   EXPECT_EQ(told(900), "reader 0 ") << "repeated until there is a view";
   d.Send(0, 1, RegisterMessage(Register::SERVER, 0, 1, 1));

@@ -434,9 +434,9 @@ class Trace {
     const bool was_done = core_->done();
     core_->Step(now_, event, &effects_);
     for (const auto& send : effects_.sends) {
-      if (send.control.has_command()) last_command_ = send.control.command().id();
+      if (send.control->has_command()) last_command_ = send.control->command().id();
       if (hide_answers_) continue;  // to the beats of `run`
-      Print(absl::StrCat("-> ", send.connection, ": ", Describe(send.control)));
+      Print(absl::StrCat("-> ", send.connection, ": ", Describe(*send.control)));
     }
     for (const std::string& line : effects_.logs) Print(absl::StrCat("log ", line));
     for (const scheduler::SchedulerNotice& notice : effects_.notices)

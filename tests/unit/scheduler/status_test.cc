@@ -175,9 +175,9 @@ TEST_F(StatusTest, SaysHowTheLastCheckpointWent) {
   Control ask;
   ask.mutable_user_request()->set_kind(UserRequest::CHECKPOINT);
   Send(90, ask);
-  ASSERT_EQ(effects_.sends.back().control.user_answer().checkpoints(), 1);
+  ASSERT_EQ(effects_.sends.back().control->user_answer().checkpoints(), 1);
   EXPECT_EQ(core_->Status()["checkpoint"]["writing"], true);
-  const uint64_t command = effects_.sends.front().control.command().id();
+  const uint64_t command = effects_.sends.front().control->command().id();
   Control enter;
   enter.mutable_barrier_enter()->set_name("checkpoint/1");
   enter.mutable_barrier_enter()->set_action(BarrierEnter::CHECKPOINT);
@@ -186,7 +186,7 @@ TEST_F(StatusTest, SaysHowTheLastCheckpointWent) {
   Send(11, enter);
   Send(12, enter);
   Control done;
-  done.mutable_command_done()->set_id(effects_.sends.back().control.command().id());
+  done.mutable_command_done()->set_id(effects_.sends.back().control->command().id());
   Send(1, done);
   done.mutable_command_done()->set_id(command);
   Send(11, done);

@@ -17,6 +17,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "proto/distribution.h"
 #include "proto/histogram.h"
 #include "proto/tensorboard.pb.h"
 #include "scheduler/metrics_text.h"
@@ -45,7 +46,7 @@ Distribution FiveValues() {
     d.set_sum(d.sum() + static_cast<double>(value));
     d.set_max(std::max(d.max(), static_cast<double>(value)));
   }
-  d.mutable_bucket()->Assign(histogram.counts.begin(), histogram.counts.end());
+  FillBuckets(histogram, &d);
   return d;
 }
 

@@ -103,7 +103,7 @@ class Table {
   void FinishDelayed() {
     for (const auto& range : ranges_) range->FinishDelayed();
   }
-  server::UpdateStats stats() const { return context_.stats.Total(); }
+  server::UpdateStats stats() const { return context_.stats.total; }
   size_t held_bytes() const {
     size_t bytes = 0;
     for (const auto& range : ranges_) bytes += range->held_bytes();

@@ -3,6 +3,8 @@
 // to the optimizer. All of it goes along when the range moves.
 #include "server/range.h"
 
+#include <malloc.h>
+
 #include <memory>
 #include <string>
 #include <vector>
@@ -11,6 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "optim/optimizer.h"
+#include "tests/sanitized.h"
 #include "tests/unit/server/range_image.h"
 
 namespace tandem {
@@ -301,8 +304,8 @@ TEST_F(RangeTest, ReadsAreCountedInTheirOrder) {
   EXPECT_EQ(range_->progress().version, 2);
   EXPECT_EQ(records_[2].fate, server::kFateDropped);
   EXPECT_EQ(records_[3].fate, server::kFateMerged);
-  EXPECT_EQ(table_.stats.Total().dropped, 1u);
-  EXPECT_EQ(table_.stats.Total().merged, 3u);
+  EXPECT_EQ(table_.stats.total.dropped, 1u);
+  EXPECT_EQ(table_.stats.total.merged, 3u);
   // Worker 0 has token 0 still. What had nothing to read here takes the next number, 5: token 2.
   Give(0, 0, 4, 1, true, 0);
   Give(1, 1, 0, 1, /*rows=*/false);
@@ -326,7 +329,7 @@ TEST_F(RangeTest, ANewProcessReadsInTurn) {
   Give(0, 0, 8, 1);
   Give(2, 1, 0, 1, /*rows=*/false);
   EXPECT_EQ(Row(), 80);
-  EXPECT_EQ(table_.stats.Total().dropped, 0u);
+  EXPECT_EQ(table_.stats.total.dropped, 0u);
 }
 
 TEST_F(RangeTest, RowsThatADeadProcessHasReadAreForgotten) {
@@ -539,7 +542,7 @@ TEST_F(RowStalenessTest, CountsOnlyUpdatesThatTouchedTheRow) {
   EXPECT_EQ(by_popularity[1].sum, 1);
   EXPECT_EQ(by_popularity[2].count, 1u);
   EXPECT_EQ(by_popularity[2].sum, 2);
-  EXPECT_EQ(table_.stats.workers[0].row_staleness.histogram.counts[2], 1u);
+  EXPECT_EQ(table_.stats.workers[0].row_staleness.histogram.Count(2), 1u);
   EXPECT_EQ(table_.stats.workers[0].age.max, 2500);
   EXPECT_EQ(table_.stats.workers[1].row_staleness.count, 7u);
 }
@@ -650,6 +653,95 @@ TEST_F(RowStalenessTest, RecordingChangesNoRow) {
     EXPECT_EQ(keys[policy], keys[policy + 2]);
     EXPECT_EQ(weights[policy], weights[policy + 2]);
   }
+}
+
+// In jobs with many pairs of a worker and a table, workers are counted over all tables. Updates of
+// frozen tables count for their table alone.
+TEST_F(RangeTest, WorkersAreCountedOverTables) {
+  std::vector<server::UpdateStats> workers(4);
+  table_.over_tables = &workers;
+  table_.stats = {};
+  const auto asp = [] {
+    Policy config;
+    config.set_kind(Policy::ASP);
+    return *policies::NewUpdatePolicy(config, 4);
+  }();
+  for (const bool frozen : {false, true}) {
+    plan_.frozen = frozen;
+    Use(*asp);  // the range of another table
+    now_ = absl::FromUnixMicros(1000);
+    Read(1, 0);
+    now_ = absl::FromUnixMicros(1400);
+    Give(1, 0, 8, 1);
+    Give(2, 0, 8, 1);
+  }
+  EXPECT_TRUE(table_.stats.workers.empty());
+  EXPECT_EQ(table_.stats.total.arrived, 4u);
+  EXPECT_EQ(table_.stats.total.applied, 2u);
+  EXPECT_EQ(table_.stats.total.dropped, 2u);
+  EXPECT_EQ(table_.stats.in_flight.count, 4u);
+  EXPECT_EQ(table_.stats.total.age.count, 1u);
+  for (const size_t rank : {size_t{1}, size_t{2}}) {
+    EXPECT_EQ(workers[rank].arrived, 1u);
+    EXPECT_EQ(workers[rank].applied, 1u);
+    EXPECT_EQ(workers[rank].dropped, 0u);
+  }
+  EXPECT_EQ(workers[1].age.max, 400);
+  EXPECT_EQ(workers[1].row_staleness.count, 1u);
+  EXPECT_EQ(workers[2].version_staleness.count, 1u);
+  EXPECT_EQ(workers[0].arrived, 0u);
+}
+
+int64_t HeapBytes() {
+  const struct mallinfo2 info = mallinfo2();
+  return static_cast<int64_t>(info.uordblks + info.hblkhd);
+}
+
+// A shard may have hundreds of ranges and a thousand workers.
+TEST(PullTimesTest, AWorkerCostsFewBytes) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer has a heap of its own";
+  constexpr int kRanges = 100, kWorkers = 1000;
+  constexpr int64_t kPairs = int64_t{kRanges} * kWorkers;
+  const int64_t before = HeapBytes();
+  std::vector<server::PullTimes> ranges;
+  ranges.reserve(kRanges);
+  for (int r = 0; r < kRanges; ++r) ranges.emplace_back(kWorkers, /*reads=*/6, /*by_row=*/false);
+  EXPECT_LT(HeapBytes() - before, 8 * kPairs) << "before they read";
+  for (int64_t step = 0; step < 20; ++step) {
+    for (server::PullTimes& range : ranges) {
+      for (int rank = 0; rank < kWorkers; ++rank) {
+        range.OnRead(rank, step, /*version=*/step, /*now_us=*/1000 * step + rank, {}, {});
+      }
+      for (int rank = 0; rank < kWorkers; ++rank) {
+        policies::Update update;
+        update.rank = rank;
+        update.step = update.version_read = step;
+        const int32_t read = range.Take(update);
+        ASSERT_NE(read, server::PullTimes::kUnknown);
+        ASSERT_EQ(range.ReadAt(read), 1000 * step + rank);
+        range.Drop(read);
+      }
+    }
+  }
+  EXPECT_LT(HeapBytes() - before, 80 * kPairs) << "with a read of each in flight";
+}
+
+// A worker that has pushed a step does not push an earlier one any more.
+TEST(PullTimesTest, ReadsOfEarlierStepsAreForgotten) {
+  server::PullTimes reads(/*workers=*/2, /*reads=*/2, /*by_row=*/false);
+  policies::Update update;
+  update.rank = 1;
+  for (const int64_t step : {3, 4}) reads.OnRead(1, step, /*version=*/7, /*now_us=*/step, {}, {});
+  update.step = 4;
+  update.version_read = 7;
+  const int32_t read = reads.Take(update);
+  EXPECT_EQ(reads.ReadAt(read), 4);
+  EXPECT_EQ(reads.Take(update), server::PullTimes::kUnknown) << "it belongs to the first update";
+  update.step = 3;
+  EXPECT_EQ(reads.Take(update), server::PullTimes::kUnknown);
+  // The place of step 3 is free, and the one of step 4 is not.
+  for (const int64_t step : {5, 6}) reads.OnRead(0, step, /*version=*/8, /*now_us=*/step, {}, {});
+  EXPECT_EQ(reads.ReadAt(read), 4);
 }
 
 TEST_F(RangeTest, AFrozenTableHoldsNothing) {

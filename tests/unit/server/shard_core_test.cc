@@ -101,6 +101,25 @@ class ShardCoreTest : public ::testing::Test {
   uint64_t request_ = 0;
 };
 
+// Pairs of many workers would need too much memory, and too long reports.
+TEST(WaitLogTest, ManyWorkersHaveTwoNumbersEach) {
+  const auto at = [](double seconds) { return absl::UnixEpoch() + absl::Seconds(seconds); };
+  for (const bool in_pairs : {true, false}) {
+    server::WaitLog log(3, in_pairs);
+    log.Add(at(4), at(1), /*rank=*/0, /*freed_by=*/2);
+    log.Add(at(5), at(2), /*rank=*/0, /*freed_by=*/1);  // one second is counted already
+    log.Add(at(5), at(3), /*rank=*/1, /*freed_by=*/2);
+    ASSERT_EQ(log.in_pairs(), in_pairs);
+    if (in_pairs) {
+      EXPECT_THAT(log.Row(0), ElementsAre(0, 1, 3));
+      EXPECT_THAT(log.Row(2), ElementsAre());
+    } else {
+      EXPECT_THAT(log.waited(), ElementsAre(4, 2, 0));
+      EXPECT_THAT(log.awaited(), ElementsAre(0, 1, 5));
+    }
+  }
+}
+
 TEST_F(ShardCoreTest, BspFoldsWhenTheLastHasComeAndThenAnswersReads) {
   Start("kind: BSP");
   EXPECT_EQ(Give(Push(1, 0, 2.0f)).size(), 1u);  // acknowledged: held
@@ -260,7 +279,7 @@ TEST_F(ShardCoreTest, BackupWorkersCloseWithoutTheLast) {
   Give(Push(1, 2, 5.0f, 2));
   Give(Push(0, 2, 3.0f, 2));
   EXPECT_THAT(Row(), ElementsAre(-7.0f, -7.0f));  // less (3 + 5) / 2
-  const server::UpdateStats stats = shard_->tables()[0]->stats.Total();
+  const server::UpdateStats stats = shard_->tables()[0]->stats.total;
   EXPECT_EQ(stats.arrived, 7u);
   EXPECT_EQ(stats.merged, 6u);
   EXPECT_EQ(stats.dropped, 1u);
@@ -316,7 +335,7 @@ TEST_F(ShardCoreTest, ADuplicateIsAcknowledgedAndChangesNothing) {
   Give(push);
   EXPECT_EQ(Give(push).size(), 1u);
   EXPECT_THAT(Row(), ElementsAre(0.0f, 0.0f));
-  const server::UpdateStats stats = shard_->tables()[0]->stats.Total();
+  const server::UpdateStats stats = shard_->tables()[0]->stats.total;
   EXPECT_EQ(stats.arrived, 1u);
   EXPECT_EQ(stats.applied, 1u);
 }
@@ -826,7 +845,7 @@ TEST_F(ShardCoreTest, AnotherProcessTakesThePlaceOfADeadWorker) {
   EXPECT_EQ(push(2, 0, keys_[0])[0].entry_count, 0u);
   EXPECT_THAT(Values(Give(Pull(1, 0, kFlagEvaluate))[0]), ElementsAre(-2.0f, -2.0f))
       << "three steps, each once";
-  const server::UpdateStats stats = shard_->tables()[0]->stats.Total();
+  const server::UpdateStats stats = shard_->tables()[0]->stats.total;
   EXPECT_EQ(stats.arrived, 5u);
   EXPECT_EQ(stats.applied, 5u);
 }
