@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "base/status_macros.h"
+#include "job/row_shape.h"
 
 namespace tandem::data {
 namespace {
@@ -195,6 +196,12 @@ absl::StatusOr<std::vector<std::string>> FirstFiles(const Data& data) {
   return ExpandAllFiles("data.train", {data.train().begin(), data.train().end()});
 }
 
+FileStamp StampOf(const std::string& file) {
+  struct stat info;
+  if (stat(file.c_str(), &info) != 0) return FileStamp();
+  return {info.st_size, info.st_mtim.tv_sec, info.st_mtim.tv_nsec, info.st_ino};
+}
+
 absl::StatusOr<std::vector<DataFile>> TrainingFiles(const Data& data) {
   TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> names,
                           ExpandAllFiles("data.train", {data.train().begin(), data.train().end()}));
@@ -226,6 +233,16 @@ absl::Status CheckSameFiles(const RunRecord& was, const Data& data) {
         "begin with its model: --init-from"));
   }
   return absl::OkStatus();
+}
+
+absl::Status AdoptDeal(const RunRecord& was, Data* data) {
+  if (!job::HasRowsInLines(*data)) return absl::OkStatus();
+  const Data::Deal dealt = was.blocks() ? Data::BLOCKS : Data::ROWS;
+  if (data->deal() == Data::DEAL_UNSPECIFIED) data->set_deal(dealt);
+  if (data->deal() == dealt) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "data.deal is ", Data::Deal_Name(data->deal()), ", but the run deals its rows by ",
+      Data::Deal_Name(dealt), "; hint: leave it out"));
 }
 
 }  // namespace tandem::data

@@ -47,11 +47,22 @@ bool IsNamed(const std::vector<std::string>& patterns, absl::string_view file);
 // files to score.
 absl::StatusOr<std::vector<std::string>> FirstFiles(const Data& data);
 
+// Tells whether a file still has the contents that it had before.
+struct FileStamp {
+  int64_t bytes = -1, written_s = 0, written_ns = 0;  // bytes -1: there is no file
+  uint64_t inode = 0;
+  friend bool operator==(const FileStamp&, const FileStamp&) = default;
+};
+FileStamp StampOf(const std::string& file);
+
 // The training files of a run, for its checkpoints. None if a program brings the data.
 absl::StatusOr<std::vector<DataFile>> TrainingFiles(const Data& data);
 // FAILED_PRECONDITION if a resumed run would not train on the files that it began with; the error
 // names the first file that differs. `was`: the record of the run.
 absl::Status CheckSameFiles(const RunRecord& was, const Data& data);
+// Sets data->deal() to the deal of a run that is resumed. FAILED_PRECONDITION if the job names
+// another one.
+absl::Status AdoptDeal(const RunRecord& was, Data* data);
 
 }  // namespace tandem::data
 
