@@ -15,6 +15,7 @@
 #include "cli/progress_view.h"
 #include "cli/run_command.h"
 #include "data/batch_source.h"
+#include "data/row_data.h"
 #include "data/statistics.h"
 #include "job/step_time.h"
 #include "node/role_flags.h"
@@ -246,9 +247,9 @@ absl::Status Plan(const PlanFlags& flags) {
   }
   TANDEM_ASSIGN_OR_RETURN(const plan::Assumed assumed, AssumedBy(flags, job, live));
   if (job.job.data().format() != Data::PROGRAM) {
-    TANDEM_RETURN_IF_ERROR(data::CheckData(job));
     // As in a new run, the statistics are those of the training rows, once these are checked.
-    job.job.mutable_data()->clear_statistics();
+    data::ClearMeasured(job.job.mutable_data());
+    TANDEM_RETURN_IF_ERROR(data::CheckData(job));
     TANDEM_RETURN_IF_ERROR(data::FillFromData("", &job));
   }
   TANDEM_ASSIGN_OR_RETURN(const plan::Facts facts, plan::MeasureFacts(job, assumed));

@@ -26,6 +26,7 @@
 #include "data/files.h"
 #include "job/job.h"
 #include "job/resume_check.h"
+#include "job/row_shape.h"
 #include "node/role_flags.h"
 #include "node/role_options.h"
 #include "scheduler/deal_ranges.h"
@@ -91,15 +92,24 @@ absl::Status ReadStart(const std::string& folder, StartFlags* start) {
 }
 
 // Turns checkpoints off: they would make workers wait for each other where the recorded run
-// did not.
-std::vector<std::string> SetsOf(const ReplayFlags& flags) {
+// did not. `was`: the job of the recorded run, which names its deal unless an earlier version ran
+// it, by ROWS.
+std::vector<std::string> SetsOf(const ReplayFlags& flags, const Job& was) {
   std::vector<std::string> sets = flags.run.set;
   sets.insert(sets.end(), {"checkpoint.every_steps=0", "checkpoint.every_seconds=1e15"});
+  if (job::HasRowsInLines(was.data()) && was.data().deal() == Data::DEAL_UNSPECIFIED) {
+    sets.emplace_back("data.deal=ROWS");
+  }
   return sets;
 }
 
-// The requested changes that lead to another model, one line each.
-absl::StatusOr<std::vector<std::string>> CheckChanges(const ReplayFlags& flags) {
+struct Changes {
+  Job was;  // the job of the recorded run
+  // The requested changes that lead to another model, one line each.
+  std::vector<std::string> said;
+};
+
+absl::StatusOr<Changes> CheckChanges(const ReplayFlags& flags) {
   node::RoleFlags role;
   role.job = JobOf(flags);
   TANDEM_ASSIGN_OR_RETURN(const job::ResolvedJob was, node::PlanOf(role));
@@ -118,7 +128,7 @@ absl::StatusOr<std::vector<std::string>> CheckChanges(const ReplayFlags& flags) 
                      ": under the recorded order optimizers, first "
                      "values and the weights of updates may change; hint: docs/REPLAY.md"));
   }
-  return job::ModelDifferences(was.job, is.job);
+  return Changes{was.job, job::ModelDifferences(was.job, is.job)};
 }
 
 // Checks the recorded order before a process starts. The order does not contain the tables
@@ -243,20 +253,20 @@ void AddReplay(CLI::App* app, ReplayFlags* flags) {
 int ReplayCommand(const ReplayFlags& flags) {
   if (const absl::Status ended = CheckEnded(flags.recorded); !ended.ok())
     return RefuseReplay(ended);
-  const absl::StatusOr<std::vector<std::string>> changes = CheckChanges(flags);
+  const absl::StatusOr<Changes> changes = CheckChanges(flags);
   if (!changes.ok()) return RefuseReplay(changes.status());
   if (const absl::Status whole = CheckOrder(flags); !whole.ok()) return RefuseReplay(whole);
   if (const absl::Status same = CheckFiles(flags); !same.ok()) return RefuseReplay(same);
   RunFlags run = flags.run;
   run.program = "tandem replay";
   run.job = JobOf(flags);
-  run.set = SetsOf(flags);
+  run.set = SetsOf(flags, changes->was);
   if (const absl::Status read = ReadStart(flags.recorded, &run.start); !read.ok()) {
     return RefuseReplay(read);
   }
   std::error_code error;
   run.replay = fs::absolute(flags.recorded, error).string();
-  for (const std::string& change : *changes) std::printf("changed: %s\n", change.c_str());
+  for (const std::string& change : changes->said) std::printf("changed: %s\n", change.c_str());
   if (!run.python.empty()) {
     const std::string change = ScriptChange(flags.recorded, run.python, ScriptHash(run.python));
     if (!change.empty()) std::printf("%s\n", change.c_str());
@@ -268,7 +278,7 @@ int ReplayCommand(const ReplayFlags& flags) {
   }
   const int code = flags.serial ? RunSerially(run) : RunCommand(run);
   if (code != node::kExitOk) return code;
-  return Compare(flags, run.out, !changes->empty());
+  return Compare(flags, run.out, !changes->said.empty());
 }
 
 }  // namespace tandem::cli

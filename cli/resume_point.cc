@@ -125,6 +125,10 @@ ResumeReport CheckResume(const std::string& folder, const ResumePoint& point,
   if (const absl::Status same = data::CheckSameFiles(point.record, plan.job.data()); !same.ok()) {
     return refuse(same.message());
   }
+  Data data = plan.job.data();
+  if (const absl::Status same = data::AdoptDeal(point.record, &data); !same.ok()) {
+    return refuse(same.message());
+  }
   if (!point.damaged.empty())
     report.said.push_back(absl::StrCat(where, "passed over: ", point.damaged));
   if (!point.job.has_value()) return report;

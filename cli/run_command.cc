@@ -34,7 +34,9 @@
 #include "cli/role_commands.h"
 #include "cli/script.h"
 #include "data/batch_source.h"
+#include "data/files.h"
 #include "data/id_check.h"
+#include "data/row_data.h"
 #include "data/statistics.h"
 #include "node/job_token.h"
 #include "node/network_check.h"
@@ -374,10 +376,15 @@ absl::Status CheckHost(const RunFlags& flags, const job::ResolvedJob& plan,
 }
 
 // A checkpoint keeps the statistics that standardise numeric columns, and the labels: its data are
-// checked by both. A new model gets the ones of its training rows once these are checked.
-absl::Status Adopt(const std::string& description, job::ResolvedJob* plan) {
+// checked by both. A new model gets the ones of its training rows once these are checked. A run
+// that is resumed deals its rows as before.
+absl::Status Adopt(const StartFlags& start, const std::string& description,
+                   job::ResolvedJob* plan) {
   Data* const data = plan->job.mutable_data();
-  data->clear_statistics();
+  data::ClearMeasured(data);
+  if (start.resumed.has_value()) {
+    TANDEM_RETURN_IF_ERROR(data::AdoptDeal(start.resumed->record, data));
+  }
   return description.empty() ? absl::OkStatus() : data::AdoptDescription(description, data);
 }
 
@@ -460,7 +467,7 @@ int RunCommand(const RunFlags& given) {
   if (ready.ok()) ready = CheckNetwork(flags, *plan);
   std::vector<std::string> warnings;
   if (ready.ok()) ready = CheckHost(flags, *plan, &warnings);
-  if (ready.ok()) ready = Adopt(start.description, &*plan);
+  if (ready.ok()) ready = Adopt(flags.start, start.description, &*plan);
   if (ready.ok()) ready = data::CheckData(*plan, &data);
   if (ready.ok()) ready = data::FillFromData("", &*plan);
   if (!ready.ok()) return refuse(ready);

@@ -10,6 +10,7 @@
 #include "base/status_macros.h"
 #include "cli/calibration.h"
 #include "data/batch_source.h"
+#include "data/row_data.h"
 #include "data/statistics.h"
 #include "node/role_flags.h"
 #include "scheduler/summary.h"
@@ -50,7 +51,7 @@ absl::StatusOr<json> ModelOfRun(const std::string& folder, const study::Network&
   role.job = study::RunJobFile(folder);
   TANDEM_ASSIGN_OR_RETURN(job::ResolvedJob plan, node::PlanOf(role));
   // As in a new run, the statistics are those of the training rows.
-  plan.job.mutable_data()->clear_statistics();
+  data::ClearMeasured(plan.job.mutable_data());
   TANDEM_RETURN_IF_ERROR(data::FillFromData("", &plan));
   TANDEM_ASSIGN_OR_RETURN(const Calibration live, ReadCalibration(folder, plan));
   plan::Assumed assumed;

@@ -29,6 +29,7 @@
 #include "cli/timing_command.h"
 #include "data/batch_source.h"
 #include "data/files.h"
+#include "data/row_data.h"
 #include "data/service_trace.h"
 #include "data/statistics.h"
 #include "job/timing_plan.h"
@@ -173,6 +174,7 @@ class DiskFiles final : public sim::CheckpointFiles {
     RunRecord run;
     TANDEM_CHECK(run.ParseFromString(record));
     run.mutable_train()->Assign(trained_on_.begin(), trained_on_.end());
+    run.set_blocks(plan_.job.data().deal() == Data::BLOCKS);
     head.record = Serialize(run);
     return server::CommitCheckpoint(In(folder), plan_, head, runner_->Parameters());
   }
@@ -595,11 +597,11 @@ int Simulate(const SimulateFlags& given, const worker::MakeTaskRunner& make_runn
   if (ready.ok() && flags.timing_only) return SimulateTiming(flags, *plan, live);
   if (ready.ok() && flags.without_model()) return SimulateProblem(flags, *plan, std::move(live));
   data::DataReport data;
-  if (ready.ok()) ready = data::CheckData(*plan, &data);
   if (ready.ok()) {
-    plan->job.mutable_data()->clear_statistics();
-    ready = data::FillFromData("", &*plan);
+    data::ClearMeasured(plan->job.mutable_data());
+    ready = data::CheckData(*plan, &data);
   }
+  if (ready.ok()) ready = data::FillFromData("", &*plan);
   if (!ready.ok()) return Refuse(ready);
   for (const std::string& text : data.warnings) {
     std::fprintf(stderr, "warning: %s\n", text.c_str());

@@ -1,4 +1,6 @@
 // tandem-simulator: `tandem simulate` starts it. A separate program, because models need LibTorch.
+#include <sys/resource.h>
+
 #include "base/exhaustion.h"
 #include "base/process.h"
 #include "cli/simulator.h"
@@ -16,6 +18,14 @@ absl::StatusOr<std::unique_ptr<models::DenseModel>> CompiledModel(
                                models::ModelDevice::kCpu);
 }
 
+// With data.deal BLOCKS each simulated worker has files of its own open.
+void AllowManyFiles() {
+  rlimit files = {};
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0) return;
+  files.rlim_cur = files.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &files);
+}
+
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 TANDEM_BEFORE_LIBRARIES(EndInOneLineEarly);  // because loading LibTorch may fail for lack of memory
 #endif
@@ -27,6 +37,7 @@ int main(int argc, char** argv) {
   using namespace tandem;
   SetUpProcess();
   EndInOneLine();
+  cli::AllowManyFiles();
   cli::SimulateFlags flags;
   int code = node::kExitOk;
   if (!cli::ParseSimulate(argc, argv, &flags, &code)) return code;

@@ -133,9 +133,12 @@ namespace {
 // estimate.
 absl::StatusOr<int64_t> EstimateShare(const RowPart& part, int workers, RowParser* parser) {
   const RowSelection& selection = part.rows;
-  int64_t rows = selection.end - selection.begin;
-  if (selection.begin == 0) {
-    TANDEM_ASSIGN_OR_RETURN(const int64_t estimate, EstimateRows(part.files, parser));
+  int64_t rows = selection.end.row - selection.begin.row;
+  if (selection.begin.row == 0) {
+    // A worker with blocks reads little of the blocks of others.
+    constexpr int64_t kSmallSampleBytes = int64_t{64} << 10;
+    const int64_t sample = part.blocks.empty() ? kLargeSampleBytes : kSmallSampleBytes;
+    TANDEM_ASSIGN_OR_RETURN(const int64_t estimate, EstimateRows(part.files, sample, parser));
     rows = std::min(rows, estimate);
   }
   double share = 1.0 / workers;
@@ -195,8 +198,10 @@ absl::StatusOr<std::unique_ptr<BatchSource>> NewSource(const job::ResolvedJob& p
   const RowPart& part = parts.*purpose.part;
   RowSourceOptions options;
   options.files = part.files;
+  options.stamps = part.stamps;
   options.selection = part.rows;
   options.share = {rank, plan.workers()};
+  if (!part.blocks.empty()) options.blocks = part.blocks[static_cast<size_t>(rank)];
   options.max_bad_rows = data.max_bad_rows();
   options.seed = plan.job.seed();
   options.batch = EvaluationBatch(plan);
@@ -204,7 +209,7 @@ absl::StatusOr<std::unique_ptr<BatchSource>> NewSource(const job::ResolvedJob& p
     options.batch = std::max(1, plan.job.train().batch_size());
     options.shuffle_buffer = std::max<int64_t>(0, data.shuffle_buffer());
   }
-  if (shared != nullptr) {
+  if (shared != nullptr && part.blocks.empty()) {
     TANDEM_RETURN_IF_ERROR(
         JoinPasses(plan, part, parser.get(), &(shared->*purpose.shared), &options));
   } else {

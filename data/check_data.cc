@@ -268,6 +268,12 @@ class DataCheck {
   absl::Status Run() {
     TANDEM_ASSIGN_OR_RETURN(const RowParts parts, FindRowParts(plan_, parser_));
     const Data& data = plan_.job.data();
+    if (!parts.why_rows.empty()) {
+      report_->warnings.push_back(
+          absl::StrCat("data.train: ", parts.why_rows,
+                       ", so every worker reads all files; hint: split them "
+                       "into more files of about the same size, or unpack them"));
+    }
     const NameList train(data.train().begin(), data.train().end()),
         test(data.test().begin(), data.test().end()),
         validation(data.validation().files().begin(), data.validation().files().end());
@@ -303,7 +309,7 @@ class DataCheck {
   // Reads files that belong to one part alone, if the job names such files.
   absl::Status ReadOwnFiles(const NameList& names, const NameList& files, PartObserver* part) {
     if (names.empty()) return absl::OkStatus();
-    TANDEM_RETURN_IF_ERROR(ReadFiles(names, files, [part](int64_t) { return part; }));
+    TANDEM_RETURN_IF_ERROR(ReadFiles(names, files, kNoEnd, [part](const RowAt&) { return part; }));
     if (part->rows() > 0 || !bad_rows_.texts().empty()) return absl::OkStatus();
     return absl::InvalidArgumentError(
         absl::StrCat(part->name(), ": there is no row in these files; hint: leave it out"));
@@ -311,46 +317,51 @@ class DataCheck {
 
   // Reads the training files. Their rows may belong to any part.
   absl::Status ReadTrainFiles(const NameList& names, const RowParts& parts) {
-    return ReadFiles(names, parts.train.files, [&](int64_t row) -> PartObserver* {
-      if (parts.train.rows.Has(row)) return &train_;
-      if (plan_.job.data().validation().files().empty() && parts.validation.rows.Has(row) &&
-          !parts.validation.files.empty()) {
-        return &validation_;
-      }
-      if (plan_.job.data().test_fraction() > 0 && parts.test.rows.Has(row)) return &test_;
-      return nullptr;
+    const bool validates =
+        plan_.job.data().validation().files().empty() && !parts.validation.files.empty();
+    const bool tests = plan_.job.data().test_fraction() > 0;
+    int64_t end = parts.train.rows.end.row;
+    if (validates) end = std::max(end, parts.validation.rows.end.row);
+    if (tests) end = std::max(end, parts.test.rows.end.row);
+    return ReadFiles(names, parts.train.files, end, [&](const RowAt& at) -> PartObserver* {
+      if (parts.train.rows.Has(at)) return &train_;
+      if (validates && parts.validation.rows.Has(at)) return &validation_;
+      return tests && parts.test.rows.Has(at) ? &test_ : nullptr;
     });
   }
 
-  // Reads `files` and gives each row to its observer. `observer_of` returns the observer of a row
-  // by its number; nullptr means that this row and all rows after it belong to nobody. `names`: the
-  // names in the job that stand for the files.
+  // Reads the first `end` rows of `files` and gives each row to its observer, if it has one.
+  // `names`: the names in the job that stand for the files.
   template <typename ObserverOf>
-  absl::Status ReadFiles(const NameList& names, const NameList& files,
+  absl::Status ReadFiles(const NameList& names, const NameList& files, int64_t end,
                          const ObserverOf& observer_of) {
-    int64_t number = 0;
-    for (const std::string& name : files) {
-      TANDEM_ASSIGN_OR_RETURN(auto lines, OpenLines(name));
+    RowAt at;
+    for (; at.file < files.size(); ++at.file) {
+      TANDEM_ASSIGN_OR_RETURN(auto lines, OpenLines(files[at.file]));
       RowFile file(std::move(lines), parser_);
-      const int64_t before = number;
-      TANDEM_ASSIGN_OR_RETURN(const bool more, ReadFile(&file, observer_of, &number));
-      if (number == before && more) TANDEM_RETURN_IF_ERROR(CheckEmpty(names, file));
+      const int64_t before = at.row;
+      TANDEM_ASSIGN_OR_RETURN(const bool more, ReadFile(&file, end, observer_of, &at));
+      if (at.row == before && more) TANDEM_RETURN_IF_ERROR(CheckEmpty(names, file));
       if (!more) break;
     }
     return absl::OkStatus();
   }
 
-  // Reads one file up to the budget of bytes. False if no further row is needed.
+  // Reads one file up to the budget of bytes. `at`: where the next row is. False if no further row
+  // is needed.
   template <typename ObserverOf>
-  absl::StatusOr<bool> ReadFile(RowFile* file, const ObserverOf& observer_of, int64_t* number) {
+  absl::StatusOr<bool> ReadFile(RowFile* file, int64_t end, const ObserverOf& observer_of,
+                                RowAt* at) {
     bool odd_text = false;
     for (int64_t left = bytes_; left > 0;) {
-      PartObserver* const observer = observer_of(*number);
-      if (observer == nullptr) return false;
+      if (at->row >= end) return false;
       absl::string_view line;
       TANDEM_ASSIGN_OR_RETURN(const bool more, file->Next(&line));
       if (!more) return true;
-      ++*number;
+      at->offset = file->lines().line_offset();
+      PartObserver* const observer = observer_of(*at);
+      ++at->row;
+      if (observer == nullptr) continue;
       left -= static_cast<int64_t>(line.size()) + 1;
       if (const absl::Status parsed = file->Parse(line, &row_); !parsed.ok()) {
         TANDEM_RETURN_IF_ERROR(bad_rows_.Add(parsed));
@@ -420,7 +431,7 @@ class DataCheck {
           " row; hint: change it or name data.validation.files"));
     }
     if (parts.train.files.empty()) return absl::OkStatus();  // the job only scores rows
-    const int64_t enough = std::min<int64_t>(parts.train.rows.end, plan_.workers());
+    const int64_t enough = std::min<int64_t>(parts.train.rows.end.row, plan_.workers());
     TANDEM_ASSIGN_OR_RETURN(const int64_t rows, CountRows(parts.train.files, parser_, enough));
     return CheckWorkers(plan_, rows);
   }
@@ -452,8 +463,11 @@ absl::Status CheckNcfData(const job::ResolvedJob& plan, DataReport* report) {
 
 }  // namespace
 
-absl::Status CheckData(const job::ResolvedJob& plan, DataReport* report) {
+absl::Status CheckData(const job::ResolvedJob& given, DataReport* report) {
   DataReport ignored;
+  job::ResolvedJob plan = given;
+  plan.job.mutable_data()->clear_border();  // those of an earlier run, if its job is used again
+  plan.job.mutable_data()->clear_train_bytes();
   TANDEM_RETURN_IF_ERROR(CheckServiceTraces(plan));
   TANDEM_ASSIGN_OR_RETURN(const DataShape shape, FindDataShape(plan));
   if (plan.job.data().format() == Data::PROGRAM) return absl::OkStatus();  // there are no files

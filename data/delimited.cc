@@ -168,6 +168,7 @@ class DelimitedParser final : public RowParser {
   bool has_header() const override { return columns_.header(); }
   size_t columns() const override { return cells_.size(); }
 
+  bool spans_lines() const override { return quotes_; }
   bool EndsInQuotes(absl::string_view line, bool inside) const override {
     return quotes_ && data::EndsInQuotes(line, delimiter_, columns_.trim(), inside);
   }

@@ -18,6 +18,7 @@
 #include "absl/strings/str_replace.h"
 #include "base/hash.h"
 #include "base/status_macros.h"
+#include "job/row_shape.h"
 
 namespace tandem::data {
 namespace {
@@ -265,6 +266,16 @@ absl::Status CheckSameFiles(const RunRecord& was, const Data& data) {
         "begin with its model: --init-from"));
   }
   return absl::OkStatus();
+}
+
+absl::Status AdoptDeal(const RunRecord& was, Data* data) {
+  if (!job::HasRowsInLines(*data)) return absl::OkStatus();
+  const Data::Deal dealt = was.blocks() ? Data::BLOCKS : Data::ROWS;
+  if (data->deal() == Data::DEAL_UNSPECIFIED) data->set_deal(dealt);
+  if (data->deal() == dealt) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "data.deal is ", Data::Deal_Name(data->deal()), ", but the run deals its rows by ",
+      Data::Deal_Name(dealt), "; hint: leave it out"));
 }
 
 }  // namespace tandem::data

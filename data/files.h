@@ -68,6 +68,9 @@ absl::Status CheckTrainingFilesUnchanged(uint64_t was, const Data& data);
 // FAILED_PRECONDITION if a resumed run would not train on the files that it began with; the error
 // names the first file that differs. `was`: the record of the run.
 absl::Status CheckSameFiles(const RunRecord& was, const Data& data);
+// Sets data->deal() to the deal of a run that is resumed. FAILED_PRECONDITION if the job names
+// another one.
+absl::Status AdoptDeal(const RunRecord& was, Data* data);
 
 }  // namespace tandem::data
 

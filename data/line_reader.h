@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -38,20 +39,27 @@ class LineReader {
   // Undoes all calls of Extend: Next continues with the first line that they joined.
   void Retract(absl::string_view* line);
 
-  // Continues at this byte of the file, where line `line_number` begins. Fails unless seekable().
+  // Continues at this byte of the file, where line `line_number` begins (0: the number is not
+  // known). Fails unless seekable().
   absl::Status Seek(int64_t offset, int64_t line_number);
+  // The same at the first line that begins at this byte or after it.
+  absl::Status SeekLine(int64_t offset);
   bool seekable() const { return source_->seekable(); }
+  // Bytes from `offset` on are read in small pieces, since few of them are needed.
+  void set_limit(int64_t offset) { limit_ = offset; }
 
   // INVALID_ARGUMENT "NAME:LINE: WHAT" about the line that was returned last.
   absl::Status Error(absl::string_view what) const;
   absl::Status FileError(absl::string_view what) const;  // "NAME: WHAT"
 
   const std::string& name() const { return name_; }
-  // The number of the line that was returned last, from 1. Joined lines have the number of the
-  // first.
-  int64_t line_number() const { return line_number_; }
+  // The number of the line that was returned last, from 1; 0: not known. Joined lines have the
+  // number of the first.
+  int64_t line_number() const { return counted_from_ == 0 ? line_number_ : 0; }
   // How many (unpacked) bytes of the file precede the line that was returned last.
   int64_t line_offset() const { return buffer_offset_ + static_cast<int64_t>(line_begin_); }
+  // How many precede the next line.
+  int64_t next_offset() const { return buffer_offset_ + static_cast<int64_t>(begin_); }
   double Progress() const { return source_->Progress(); }
 
  private:
@@ -59,6 +67,10 @@ class LineReader {
   // hold no line end. False if there are no bytes after these.
   absl::StatusOr<bool> NextRaw(size_t known, absl::string_view* line);
   absl::StatusOr<bool> Fill();  // reads more bytes; false at the end
+  size_t BytesToRead(size_t room);
+  // "NAME:LINE" of the line that was returned last. If its number is not known, the lines before it
+  // are counted; "NAME, byte OFFSET" if that would take long.
+  std::string Place() const;
   // The line, whose LF is already removed, in the form in which Next returns it.
   absl::string_view Bare(absl::string_view line) const;
   // The first `bytes` bytes of the line that was returned last, in the form in which Next returns
@@ -76,7 +88,13 @@ class LineReader {
   size_t first_bytes_ = 0;  // bytes of that line without the lines that Extend has joined
   int64_t line_number_ = 0;
   int64_t lines_read_ = 0;
-  bool at_end_ = false;  // the last returned line ends the file without a line end
+  // If the numbers of lines are not known: the line that begins at this byte counts as line 2, so
+  // that no line counts as the first of the file. Else 0.
+  int64_t counted_from_ = 0;
+  int64_t limit_ = std::numeric_limits<int64_t>::max();
+  size_t next_read_ = 0;     // size of the next read; 0: the first one since the start or a Seek
+  bool past_limit_ = false;  // the last read was beyond limit_
+  bool at_end_ = false;      // the last returned line ends the file without a line end
 };
 
 // Opens the file and constructs its LineReader. Errors name the file.

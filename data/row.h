@@ -47,6 +47,9 @@ class RowParser {
   // Must be called with the first line of each file, header or not, before any row of the file.
   virtual absl::Status StartFile(absl::string_view /*first_line*/) { return absl::OkStatus(); }
 
+  // Whether a row may consist of several lines. If not, EndsInQuotes is never true.
+  virtual bool spans_lines() const { return false; }
+
   // Whether a quoted cell is open at the end of `line`, so that the row continues in the next line.
   // `inside`: a quoted cell is open at the beginning of `line`.
   virtual bool EndsInQuotes(absl::string_view /*line*/, bool /*inside*/) const { return false; }

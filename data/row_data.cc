@@ -1,35 +1,128 @@
 #include "data/row_data.h"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
+#include <numeric>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/hash.h"
 #include "base/status_macros.h"
-#include "data/files.h"
+#include "job/row_shape.h"
 
 namespace tandem::data {
 namespace {
 
+// With less than this for each worker, reading everything costs nothing, and shares that are equal
+// to the row are better.
+constexpr int64_t kLeastShareBytes = int64_t{1} << 20;
+// Least size of a block (data/deal_blocks.cc says what a change needs). With quoted cells that may
+// continue in the next line, a reader needs as many bytes as a row may have to know where the first
+// row of a block begins.
+constexpr int64_t kLeastBlockBytes = int64_t{64} << 10;
+constexpr int64_t kLeastBlockBytesWithQuotes = int64_t{kMaxLineBytes};
+// The largest share, as a multiple of the mean, that a job gets without asking for it.
+constexpr double kUneven = 1.25;
+
 template <typename Names>
-absl::StatusOr<std::vector<std::string>> Files(absl::string_view knob, const Names& names) {
-  return ExpandAllFiles(knob, {names.begin(), names.end()});
+absl::Status SetFiles(absl::string_view knob, const Names& names, RowPart* part) {
+  TANDEM_ASSIGN_OR_RETURN(part->files, ExpandAllFiles(knob, {names.begin(), names.end()}));
+  for (const std::string& file : part->files) part->stamps.push_back(StampOf(file));
+  return absl::OkStatus();
 }
 
-// Moves the last `fraction` of `from` to `to`. The end of `from` must be a counted row.
-absl::Status SplitOff(absl::string_view knob, absl::string_view what, double fraction,
-                      RowPart* from, RowPart* to) {
-  const int64_t rows = from->rows.end - from->rows.begin;
+// ---- the parts of the training files ----------------------------------------------------------
+
+// The number of rows that are taken off the end of `rows` rows.
+absl::StatusOr<int64_t> RowsTaken(absl::string_view knob, absl::string_view what, double fraction,
+                                  int64_t rows) {
   if (rows == 0) return absl::InvalidArgumentError("data.train: there is no row in these files");
   const int64_t taken = std::llround(static_cast<double>(rows) * fraction);
-  if (taken <= 0 || taken >= rows) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        knob, " ", fraction, " of ", rows, " rows leaves no ", taken <= 0 ? what : "training",
-        " row; hint: change it or name files of their own"));
+  if (taken > 0 && taken < rows) return taken;
+  return absl::InvalidArgumentError(absl::StrCat(
+      knob, " ", fraction, " of ", rows, " rows leaves no ", taken <= 0 ? what : "training",
+      " row; hint: change it or name files of their own"));
+}
+
+// Finds where row `row` is. `counts`: the rows of each file.
+absl::StatusOr<RowAt> PlaceOfRow(const std::vector<std::string>& files,
+                                 const std::vector<int64_t>& counts, int64_t row,
+                                 RowParser* parser) {
+  RowAt at = {row, 0, 0, 0};
+  int64_t before = 0;  // rows of earlier files
+  while (at.file < files.size() && before + counts[at.file] <= row) before += counts[at.file++];
+  if (at.file == files.size()) return at;  // the end
+  TANDEM_ASSIGN_OR_RETURN(auto lines, OpenLines(files[at.file]));
+  RowFile file(std::move(lines), parser);
+  absl::string_view line;
+  for (int64_t i = before; i <= row; ++i) {
+    TANDEM_ASSIGN_OR_RETURN(const bool more, file.Next(&line));
+    if (more) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat(files[at.file],
+                     ": the file has fewer rows than a moment ago; hint: train on "
+                     "a copy that nobody writes to"));
   }
-  *to = *from;
-  from->rows.end -= taken;
-  to->rows.begin = from->rows.end;
-  return absl::OkStatus();
+  at.offset = file.lines().line_offset();
+  at.line = file.lines().line_number();
+  return at;
+}
+
+bool SplitsTest(const Data& data) { return data.test().empty() && data.test_fraction() != 0; }
+
+// Whether the rows end before the files do, at places that somebody needs.
+bool NeedsBorders(const job::ResolvedJob& plan) {
+  const Data& data = plan.job.data();
+  if (SplitsTest(data) || data.validation().last_fraction() > 0) return true;
+  return data.max_rows() > 0 && (data.deal() == Data::BLOCKS ||
+                                 (data.deal() == Data::DEAL_UNSPECIFIED && plan.workers() > 1));
+}
+
+// The ends of the training, validation and test rows in the training files. Counts the rows unless
+// the job has them.
+absl::StatusOr<std::vector<RowAt>> FindBorders(const Data& data,
+                                               const std::vector<std::string>& files,
+                                               RowParser* parser) {
+  std::vector<RowAt> borders;
+  for (const RowBorder& border : data.border()) {
+    borders.push_back(
+        {border.row(), static_cast<size_t>(border.file()), border.offset(), border.line()});
+  }
+  if (!borders.empty()) return borders;
+  // One row more than the job uses, so that the end is known.
+  int64_t left = data.max_rows() > 0 ? data.max_rows() + 1 : kNoEnd;
+  std::vector<int64_t> counts;
+  for (const std::string& file : files) {
+    TANDEM_ASSIGN_OR_RETURN(counts.emplace_back(), CountRows({file}, parser, left));
+    left -= counts.back();
+  }
+  int64_t row = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  if (data.max_rows() > 0) row = std::min(row, data.max_rows());
+  std::array<int64_t, 3> ends = {row, row, row};
+  if (SplitsTest(data)) {
+    TANDEM_ASSIGN_OR_RETURN(const int64_t taken,
+                            RowsTaken("data.test_fraction", "test", data.test_fraction(), row));
+    ends[0] = ends[1] = row - taken;
+  }
+  if (data.validation().last_fraction() > 0) {
+    TANDEM_ASSIGN_OR_RETURN(const int64_t taken,
+                            RowsTaken("data.validation.last_fraction", "validation",
+                                      data.validation().last_fraction(), ends[1]));
+    ends[0] -= taken;
+  }
+  for (const int64_t end : ends) {
+    TANDEM_ASSIGN_OR_RETURN(borders.emplace_back(), PlaceOfRow(files, counts, end, parser));
+  }
+  return borders;
+}
+
+// The rows of `from` between two borders.
+RowPart PartBetween(const RowPart& from, const RowAt& begin, const RowAt& end) {
+  RowPart part = from;
+  part.rows.begin = begin;
+  part.rows.end = end;
+  return part;
 }
 
 void PickByChance(double chance, uint64_t seed, RowPart* from, RowPart* to) {
@@ -38,6 +131,131 @@ void PickByChance(double chance, uint64_t seed, RowPart* from, RowPart* to) {
   *to = *from;
   to->rows.part = RowSelection::Part::kPicked;
   from->rows.part = RowSelection::Part::kOthers;
+}
+
+// ---- dealing the rows of a part ---------------------------------------------------------------
+
+// Unpacked bytes per stored byte at the start of a compressed file.
+absl::StatusOr<double> UnpackedPerByte(const std::string& name, int64_t stored) {
+  TANDEM_ASSIGN_OR_RETURN(const auto bytes, OpenFile(name));
+  std::vector<char> buffer(size_t{128} << 10);
+  double unpacked = 0;
+  while (unpacked < static_cast<double>(kLargeSampleBytes)) {
+    const absl::StatusOr<size_t> got = bytes->Read(buffer.data(), buffer.size());
+    if (!got.ok()) {
+      return absl::Status(got.status().code(), absl::StrCat(name, ": ", got.status().message()));
+    }
+    if (*got == 0) break;
+    unpacked += static_cast<double>(*got);
+  }
+  const double read = bytes->Progress() * static_cast<double>(stored);
+  return read > 0 ? unpacked / read : 1.0;
+}
+
+struct PartFiles {
+  std::vector<DealtFile> files;
+  int64_t bytes = 0;  // stored
+  int64_t plain_bytes = 0;
+  int packed = 0;  // compressed files
+};
+
+// The files of a part, or the parts of these, that are dealt.
+absl::StatusOr<PartFiles> FilesToDeal(const RowPart& part) {
+  PartFiles found;
+  for (size_t i = part.rows.begin.file; i < part.files.size(); ++i) {
+    if (i > part.rows.end.file || (i == part.rows.end.file && part.rows.end.offset == 0)) break;
+    TANDEM_ASSIGN_OR_RETURN(const auto lines, OpenLines(part.files[i]));
+    const int64_t stored = std::max<int64_t>(0, part.stamps[i].bytes);
+    DealtFile& file = found.files.emplace_back();
+    file.bytes.file = i;
+    file.whole = !lines->seekable();
+    if (!file.whole) file.bytes.end = stored;
+    if (i == part.rows.begin.file) file.bytes.begin = part.rows.begin.offset;
+    if (i == part.rows.end.file) file.bytes.end = part.rows.end.offset;
+    if (file.whole) {
+      ++found.packed;
+      file.unpacked = static_cast<double>(stored);
+      found.bytes += stored;
+    } else {
+      found.plain_bytes += std::max<int64_t>(0, file.bytes.end - file.bytes.begin);
+    }
+  }
+  found.bytes += found.plain_bytes;
+  if (found.packed == 0 || found.plain_bytes == 0) return found;
+  // Plain and compressed bytes are compared by the rows that are in them.
+  const auto first = std::find_if(found.files.begin(), found.files.end(),
+                                  [](const DealtFile& file) { return file.whole; });
+  TANDEM_ASSIGN_OR_RETURN(
+      const double factor,
+      UnpackedPerByte(part.files[first->bytes.file], static_cast<int64_t>(first->unpacked)));
+  for (DealtFile& file : found.files) file.unpacked *= factor;
+  return found;
+}
+
+std::string PackedFor(int packed, int workers) {
+  return absl::StrCat(packed, " compressed file", packed == 1 ? "" : "s", " for ", workers,
+                      " workers");
+}
+
+// Deals the rows in blocks if the files allow it. `asked`: the job names BLOCKS. `why`: why large
+// files are not dealt in blocks.
+absl::Status DealInBlocks(int workers, int64_t least_bytes, bool asked, RowPart* part,
+                          std::string* why) {
+  TANDEM_ASSIGN_OR_RETURN(const PartFiles found, FilesToDeal(*part));
+  if (!asked && found.bytes / workers < kLeastShareBytes) return absl::OkStatus();
+  BlockDeal deal = DealBlocks(found.files, workers, least_bytes);
+  if (deal.everyone && (asked || deal.largest <= kUneven)) {
+    part->blocks = std::move(deal.of);
+    return absl::OkStatus();
+  }
+  if (!asked) {
+    *why = absl::StrCat(PackedFor(found.packed, workers), " cannot be dealt evenly");
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "data.deal: BLOCKS leaves a worker without a block: data.train has ",
+      PackedFor(found.packed, workers), ", which are not cut, and ", found.plain_bytes,
+      " bytes of plain files; hint: data.deal: ROWS, or unpack or split the compressed files"));
+}
+
+int64_t SizeOnDisk(const RowPart& part) {
+  int64_t bytes = 0;
+  for (const FileStamp& stamp : part.stamps) bytes += std::max<int64_t>(0, stamp.bytes);
+  return bytes;
+}
+
+// Workers that cut other files would lose rows, or train on them twice.
+absl::Status CheckTrainBytes(const Data& data, const RowPart& train) {
+  const int64_t bytes = SizeOnDisk(train);
+  if (data.train_bytes() == 0 || data.train_bytes() == bytes) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "data.train: the files have ", bytes, " bytes, and had ", data.train_bytes(),
+      " where the job was started; hint: all hosts need the same files, and nobody may write to "
+      "them"));
+}
+
+absl::Status DealParts(const job::ResolvedJob& plan, bool quotes, RowParts* parts) {
+  const Data& data = plan.job.data();
+  const int64_t least = quotes ? kLeastBlockBytesWithQuotes : kLeastBlockBytes;
+  const bool asked = data.deal() == Data::BLOCKS;
+  if (data.deal() == Data::ROWS || data.score_only()) return absl::OkStatus();
+  if (plan.workers() == 1 && !asked) return absl::OkStatus();  // there is nothing to deal
+  TANDEM_RETURN_IF_ERROR(CheckTrainBytes(data, parts->train));
+  TANDEM_RETURN_IF_ERROR(
+      DealInBlocks(plan.workers(), least, asked, &parts->train, &parts->why_rows));
+  if (parts->train.blocks.empty()) return absl::OkStatus();
+  parts->deal = Data::BLOCKS;
+  parts->train.rows.by_place = true;
+  std::string ignored;
+  for (RowPart* const part : {&parts->validation, &parts->test}) {
+    if (part->rows.part != RowSelection::Part::kAll) {
+      part->rows.by_place = true;
+      part->blocks = parts->train.blocks;
+    } else if (!part->files.empty()) {
+      TANDEM_RETURN_IF_ERROR(DealInBlocks(plan.workers(), least, /*asked=*/false, part, &ignored));
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -64,28 +282,51 @@ absl::StatusOr<RowParts> FindRowParts(const job::ResolvedJob& plan, RowParser* p
   if (data.train().empty() && !data.score_only()) {
     return absl::InvalidArgumentError("data.train is not set, expected at least one file or glob");
   }
-  TANDEM_ASSIGN_OR_RETURN(parts.train.files, Files("data.train", data.train()));
-  TANDEM_ASSIGN_OR_RETURN(parts.test.files, Files("data.test", data.test()));
-  TANDEM_ASSIGN_OR_RETURN(parts.validation.files,
-                          Files("data.validation.files", validation.files()));
-  if (data.max_rows() > 0) parts.train.rows.end = data.max_rows();
-  const bool splits_test = data.test().empty() && data.test_fraction() != 0;
-  if (splits_test || validation.last_fraction() > 0) {
-    TANDEM_ASSIGN_OR_RETURN(parts.train.rows.end,
-                            CountRows(parts.train.files, parser, parts.train.rows.end));
-  }
-  if (splits_test) {
-    TANDEM_RETURN_IF_ERROR(
-        SplitOff("data.test_fraction", "test", data.test_fraction(), &parts.train, &parts.test));
-  }
-  if (validation.last_fraction() > 0) {
-    TANDEM_RETURN_IF_ERROR(SplitOff("data.validation.last_fraction", "validation",
-                                    validation.last_fraction(), &parts.train, &parts.validation));
+  TANDEM_RETURN_IF_ERROR(SetFiles("data.train", data.train(), &parts.train));
+  TANDEM_RETURN_IF_ERROR(SetFiles("data.test", data.test(), &parts.test));
+  TANDEM_RETURN_IF_ERROR(SetFiles("data.validation.files", validation.files(), &parts.validation));
+  if (NeedsBorders(plan)) {
+    TANDEM_ASSIGN_OR_RETURN(parts.borders, FindBorders(data, parts.train.files, parser));
+    const RowPart all = parts.train;
+    const std::vector<RowAt>& ends = parts.borders;
+    parts.train.rows.end = ends[0];
+    if (validation.last_fraction() > 0) parts.validation = PartBetween(all, ends[0], ends[1]);
+    if (SplitsTest(data)) parts.test = PartBetween(all, ends[1], ends[2]);
+  } else if (data.max_rows() > 0) {
+    parts.train.rows.end.row = data.max_rows();
   }
   if (validation.fraction() > 0) {
     PickByChance(validation.fraction(), plan.job.seed(), &parts.train, &parts.validation);
   }
+  TANDEM_RETURN_IF_ERROR(DealParts(plan, parser->spans_lines(), &parts));
   return parts;
+}
+
+absl::Status FillDeal(job::ResolvedJob* plan) {
+  Data* const data = plan->job.mutable_data();
+  if (!job::HasRowsInLines(*data) || data->score_only()) return absl::OkStatus();
+  const bool filled =
+      data->deal() == Data::ROWS || (data->deal() == Data::BLOCKS && data->train_bytes() > 0);
+  if (filled && (!NeedsBorders(*plan) || !data->border().empty())) return absl::OkStatus();
+  TANDEM_ASSIGN_OR_RETURN(const auto parser, NewRowParser(*data, nullptr));
+  TANDEM_ASSIGN_OR_RETURN(const RowParts parts, FindRowParts(*plan, parser.get()));
+  data->set_deal(parts.deal);
+  if (parts.deal == Data::BLOCKS) data->set_train_bytes(SizeOnDisk(parts.train));
+  data->clear_border();
+  for (const RowAt& at : parts.borders) {
+    RowBorder* const border = data->add_border();
+    border->set_row(at.row);
+    border->set_file(static_cast<int64_t>(at.file));
+    border->set_offset(at.offset);
+    border->set_line(at.line);
+  }
+  return absl::OkStatus();
+}
+
+void ClearMeasured(Data* data) {
+  data->clear_statistics();
+  data->clear_border();
+  data->clear_train_bytes();
 }
 
 }  // namespace tandem::data

@@ -1,7 +1,5 @@
 #include "data/row_source.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -16,17 +14,34 @@ namespace tandem::data {
 RowFile::RowFile(std::unique_ptr<LineReader> lines, RowParser* parser)
     : lines_(std::move(lines)), parser_(parser) {}
 
+void RowFile::Enter(const Block& block) {
+  block_ = block;
+  entering_ = true;
+}
+
 absl::StatusOr<bool> RowFile::Next(absl::string_view* line) {
-  if (started_) return NextRow(line);
-  started_ = true;
-  return First(line);
+  bool more = false;
+  if (entering_) {
+    entering_ = false;
+    TANDEM_ASSIGN_OR_RETURN(more, FirstOfBlock(line));
+  } else if (lines_->next_offset() < block_.end) {
+    TANDEM_ASSIGN_OR_RETURN(more, NextRow(line));
+  }
+  return more && lines_->line_offset() < block_.end;
 }
 
 absl::StatusOr<bool> RowFile::NextRow(absl::string_view* line) {
-  do {
+  TANDEM_ASSIGN_OR_RETURN(const bool more, lines_->Next(line));
+  if (!more) return false;
+  return RowFrom(line);
+}
+
+// The row that begins with the line that was read last. If this line is no row, the next row.
+absl::StatusOr<bool> RowFile::RowFrom(absl::string_view* line) {
+  while (!parser_->IsRow(*line)) {
     TANDEM_ASSIGN_OR_RETURN(const bool more, lines_->Next(line));
     if (!more) return false;
-  } while (!parser_->IsRow(*line));
+  }
   if (parser_->EndsInQuotes(*line, false)) TANDEM_RETURN_IF_ERROR(JoinQuoted(line));
   return true;
 }
@@ -46,6 +61,15 @@ absl::Status RowFile::JoinQuoted(absl::string_view* line) {
   return absl::OkStatus();
 }
 
+// Reads the first row. The parser must see the first line before any row, wherever the block is.
+absl::StatusOr<bool> RowFile::Start(absl::string_view* line) {
+  started_ = true;
+  TANDEM_ASSIGN_OR_RETURN(has_rows_, First(line));
+  first_row_ = lines_->line_offset();
+  first_row_line_ = lines_->line_number();
+  return has_rows_;
+}
+
 absl::StatusOr<bool> RowFile::First(absl::string_view* line) {
   TANDEM_ASSIGN_OR_RETURN(const bool more, NextRow(line));
   if (!more) return false;
@@ -56,11 +80,101 @@ absl::StatusOr<bool> RowFile::First(absl::string_view* line) {
   return parser_->has_header() ? NextRow(line) : true;
 }
 
-absl::StatusOr<bool> RowFile::ReadAt(int64_t offset, int64_t line_number, absl::string_view* line) {
-  TANDEM_ASSIGN_OR_RETURN(const bool any, Next(line));  // the parser must see the first line
+// ---- rows in the middle of a file -------------------------------------------------------------
+
+absl::StatusOr<bool> RowFile::FirstOfBlock(absl::string_view* line) {
+  if (lines_->seekable()) lines_->set_limit(block_.end);
+  if (!started_) {
+    TANDEM_RETURN_IF_ERROR(Start(line).status());
+    if (has_rows_ && block_.begin <= first_row_) return true;
+    if (!lines_->seekable()) {  // all rows before are unpacked, too
+      bool more = has_rows_;
+      while (more && lines_->line_offset() < block_.begin) {
+        TANDEM_ASSIGN_OR_RETURN(more, NextRow(line));
+      }
+      return more;
+    }
+  }
+  if (!has_rows_) return false;
+  if (block_.begin <= first_row_) {
+    TANDEM_RETURN_IF_ERROR(lines_->Seek(first_row_, first_row_line_));
+    return NextRow(line);
+  }
+  if (block_.line == 0) return RowAfter(block_.begin, line);
+  TANDEM_RETURN_IF_ERROR(lines_->Seek(block_.begin, block_.line));
+  return NextRow(line);
+}
+
+absl::StatusOr<bool> RowFile::ReadAt(const Block& block, int64_t offset, int64_t line_number,
+                                     absl::string_view* line) {
+  Enter(block);
+  entering_ = false;
+  TANDEM_ASSIGN_OR_RETURN(const bool any, Start(line));
   if (!any) return false;
   TANDEM_RETURN_IF_ERROR(lines_->Seek(offset, line_number));
+  lines_->set_limit(block.end);
   return NextRow(line);
+}
+
+// The first row that begins at `offset` or later. The first line there may be inside a quoted cell
+// of an earlier row. The lines before tell: read from some place on, once as if this place were
+// inside a quoted cell and once as if it were not, both lead to the same row after a few quotes.
+// The place is moved back until they do, or to the first row of the file.
+absl::StatusOr<bool> RowFile::RowAfter(int64_t offset, absl::string_view* line) {
+  if (!parser_->spans_lines()) {
+    TANDEM_RETURN_IF_ERROR(lines_->SeekLine(offset));
+    return NextRow(line);
+  }
+  constexpr int64_t kFirstLook = int64_t{4} << 10;
+  for (int64_t back = kFirstLook;; back *= 8) {
+    const int64_t from = std::max(first_row_, offset - back);
+    TANDEM_ASSIGN_OR_RETURN(const int64_t row, FindRow(from, /*inside=*/false, offset));
+    if (from > first_row_) {
+      TANDEM_ASSIGN_OR_RETURN(const int64_t other, FindRow(from, /*inside=*/true, offset));
+      if (other != row) continue;
+    }
+    if (row == kNoEnd) return false;
+    TANDEM_RETURN_IF_ERROR(lines_->Seek(row, 0));
+    return NextRow(line);
+  }
+}
+
+// Where the first row begins that begins at `offset` or later, if the first line from byte `from`
+// on is inside a quoted cell, or is not. kNoEnd: there is no such row. A line is not inside a
+// quoted cell if the cell would not end within the length of a row.
+absl::StatusOr<int64_t> RowFile::FindRow(int64_t from, bool inside, int64_t offset) {
+  const bool at_first = from == first_row_;
+  TANDEM_RETURN_IF_ERROR(at_first ? lines_->Seek(from, first_row_line_) : lines_->SeekLine(from));
+  absl::string_view line;
+  TANDEM_ASSIGN_OR_RETURN(bool more, lines_->Next(&line));
+  if (!more) return kNoEnd;
+  bool leaves = false;
+  if (inside) {
+    TANDEM_ASSIGN_OR_RETURN(leaves, LeaveQuotes(&line));
+    if (!leaves) lines_->Retract(&line);
+  }
+  if (leaves) {
+    TANDEM_ASSIGN_OR_RETURN(more, NextRow(&line));
+  } else {
+    TANDEM_ASSIGN_OR_RETURN(more, RowFrom(&line));
+  }
+  while (more && lines_->line_offset() < offset) {
+    TANDEM_ASSIGN_OR_RETURN(more, NextRow(&line));
+  }
+  return more ? lines_->line_offset() : kNoEnd;
+}
+
+// If the line that was read last is inside a quoted cell: joins lines to it until the cell has
+// ended. False if it does not end within the length of a row.
+absl::StatusOr<bool> RowFile::LeaveQuotes(absl::string_view* line) {
+  bool inside = parser_->EndsInQuotes(*line, true);
+  while (inside) {
+    const size_t before = line->size();
+    TANDEM_ASSIGN_OR_RETURN(const bool more, lines_->Extend(line));
+    if (!more) return false;
+    inside = parser_->EndsInQuotes(line->substr(before), true);
+  }
+  return true;
 }
 
 absl::Status RowFile::Parse(absl::string_view line, Row* row) const {
@@ -68,12 +182,20 @@ absl::Status RowFile::Parse(absl::string_view line, Row* row) const {
   return status.ok() ? status : lines_->Error(status.message());
 }
 
-bool RowSelection::Has(int64_t row) const {
-  if (row < begin || row >= end) return false;
+bool RowSelection::Has(const RowAt& at) const {
+  if (at.row < begin.row || at.row >= end.row) return false;
   if (part == Part::kAll) return true;
-  const uint64_t word = HashCombine(seed, static_cast<uint64_t>(row));
+  const uint64_t offset = static_cast<uint64_t>(at.offset);
+  const uint64_t word =
+      HashCombine(seed, by_place ? HashCombine(at.file, offset) : static_cast<uint64_t>(at.row));
   const bool picked = static_cast<double>(word >> 11) * 0x1.0p-53 < chance;
   return picked == (part == Part::kPicked);
+}
+
+bool BadRows::Skip() {
+  if (count() >= most_) return false;
+  ++without_text_;
+  return true;
 }
 
 absl::Status BadRows::Add(const absl::Status& bad) {
@@ -86,49 +208,88 @@ absl::Status BadRows::Add(const absl::Status& bad) {
   return absl::OkStatus();
 }
 
+RowWalk::RowWalk(const std::vector<std::string>* files, RowParser* parser,
+                 const RowSelection& selection)
+    : files_(files), parser_(parser), selection_(selection), row_(selection.begin.row) {
+  for (size_t file = selection.begin.file; file < files->size(); ++file) {
+    blocks_.push_back({file, 0, kNoEnd, 0});
+  }
+  if (blocks_.empty()) return;
+  blocks_[0].begin = selection.begin.offset;
+  blocks_[0].line = selection.begin.line;
+}
+
+RowWalk::RowWalk(const std::vector<std::string>* files, RowParser* parser,
+                 const RowSelection& selection, std::vector<Block> blocks)
+    : files_(files), parser_(parser), selection_(selection), blocks_(std::move(blocks)) {
+  selection_.begin = RowSelection().begin;
+  selection_.end = RowSelection().end;
+}
+
+absl::Status RowWalk::Open(size_t file) {
+  TANDEM_ASSIGN_OR_RETURN(auto lines, OpenLines((*files_)[file]));
+  file_.emplace(std::move(lines), parser_);
+  file_index_ = file;
+  return absl::OkStatus();
+}
+
 absl::StatusOr<bool> RowWalk::NextLine(absl::string_view* line) {
   for (;;) {
-    if (file_.has_value()) {
-      TANDEM_ASSIGN_OR_RETURN(const bool more, file_->Next(line));
-      if (more) return true;
-      file_.reset();
+    if (in_block_) {
+      TANDEM_ASSIGN_OR_RETURN(in_block_, file_->Next(line));
+      if (in_block_) return true;
     }
-    if (next_file_ == files_->size()) return false;
-    TANDEM_ASSIGN_OR_RETURN(auto lines, OpenLines((*files_)[next_file_++]));
-    file_.emplace(std::move(lines), parser_);
+    if (next_block_ == blocks_.size()) {
+      file_.reset();
+      return false;
+    }
+    const Block& block = blocks_[next_block_++];
+    if (!file_.has_value() || file_index_ != block.file) {
+      TANDEM_RETURN_IF_ERROR(Open(block.file));
+    }
+    file_->Enter(block);
+    in_block_ = true;
   }
 }
 
 absl::StatusOr<bool> RowWalk::Next(absl::string_view* line) {
-  while (row_ < selection_.end) {
+  while (row_ < selection_.end.row) {
     TANDEM_ASSIGN_OR_RETURN(const bool more, NextLine(line));
     if (!more) return false;
-    if (selection_.Has(row_++)) return true;
+    ++row_;
+    if (selection_.Has(at())) return true;
   }
   return false;
 }
 
 absl::Status RowWalk::ContinueAt(const ReadPlace& place) {
-  const bool known = place.file() >= 0 && place.file() < static_cast<int64_t>(files_->size());
-  if (!known || place.offset() < 0 || place.row() < 0 || !selection_.Has(place.row())) {
+  const auto file = static_cast<size_t>(place.file());
+  const auto block = std::find_if(blocks_.begin(), blocks_.end(), [&](const Block& b) {
+    return b.file == file && b.begin <= place.offset() && place.offset() < b.end;
+  });
+  const RowAt at = {place.row(), file, place.offset(), place.line()};
+  const bool known = place.file() >= 0 && place.offset() >= 0 && place.row() >= 0;
+  if (!known || block == blocks_.end() || !selection_.Has(at)) {
     return absl::DataLossError(absl::StrCat(
-        "the checkpoint is damaged: the place of a worker is row ", place.row(), " in file ",
-        place.file(), ", expected a training row in one of ", files_->size(),
+        "the checkpoint is damaged: the place of a worker is row ", place.row(), ", at byte ",
+        place.offset(), " of file ", place.file(),
+        ", expected a training row of this worker in one of ", files_->size(),
         " files, counted from 0; hint: copy the checkpoint again, or begin a new run with "
         "--init-from"));
   }
-  next_file_ = static_cast<size_t>(place.file());
-  const std::string& name = (*files_)[next_file_++];
-  TANDEM_ASSIGN_OR_RETURN(auto lines, OpenLines(name));
-  file_.emplace(std::move(lines), parser_);
+  next_block_ = static_cast<size_t>(block - blocks_.begin()) + 1;
+  in_block_ = true;
   row_ = place.row() + 1;
+  TANDEM_RETURN_IF_ERROR(Open(file));
   absl::string_view line;
-  TANDEM_ASSIGN_OR_RETURN(const bool found, file_->ReadAt(place.offset(), place.line(), &line));
-  if (found && file_->lines().line_number() == place.line() && HashName(line) == place.hash()) {
+  TANDEM_ASSIGN_OR_RETURN(const bool found,
+                          file_->ReadAt(*block, place.offset(), place.line(), &line));
+  if (found && file_->lines().line_offset() == place.offset() && HashName(line) == place.hash()) {
     return absl::OkStatus();
   }
   return absl::FailedPreconditionError(
-      absl::StrCat(name, ":", place.line(), ": expected at byte ", place.offset(),
+      absl::StrCat((*files_)[file], place.line() > 0 ? absl::StrCat(":", place.line()) : "",
+                   ": expected at byte ", place.offset(),
                    " the row that was there when the checkpoint was made, and the file has ",
                    found ? "another one" : "none", "; hint: bring back the file as it was"));
 }
@@ -139,6 +300,13 @@ RowPass::RowPass(const std::vector<std::string>* files, RowParser* parser, RowSe
       share_(share),
       bad_rows_(skip),
       walk_(std::in_place, files, parser, selection) {}
+
+RowPass::RowPass(const std::vector<std::string>* files, RowParser* parser,
+                 const RowSelection& selection, const std::vector<Block>& blocks, int64_t skip)
+    : parser_(parser),
+      share_({0, 1}),
+      bad_rows_(skip),
+      walk_(std::in_place, files, parser, selection, blocks) {}
 
 RowPass::RowPass(std::shared_ptr<RowDealer> dealer, RowParser* parser, int rank, int64_t skip)
     : parser_(parser), share_({rank, 1}), bad_rows_(skip), dealer_(std::move(dealer)) {}
@@ -151,10 +319,11 @@ absl::optional<ReadPlace> RowPass::Place(int64_t rows) const {
   if (!walk_.has_value() || !walk_->file().lines().seekable()) return absl::nullopt;
   ReadPlace place;
   place.set_rows(rows);
-  place.set_file(static_cast<int64_t>(walk_->file_index()));
-  place.set_offset(walk_->file().lines().line_offset());
-  place.set_line(walk_->file().lines().line_number());
-  place.set_row(walk_->row());
+  const RowAt at = walk_->at();
+  place.set_file(static_cast<int64_t>(at.file));
+  place.set_offset(at.offset);
+  place.set_line(at.line);
+  place.set_row(at.row);
   place.set_hash(HashName(line_));
   place.set_bad_rows(bad_rows_.count());
   place.set_negative(parser_->LearnedNegative());
@@ -181,9 +350,10 @@ absl::StatusOr<bool> RowPass::NextRead(Row* row) {
     TANDEM_ASSIGN_OR_RETURN(const bool more, walk_->Next(&line_));
     if (!more) return false;
     if (walk_->OwnerOf(share_.workers) != share_.rank) continue;
-    const absl::Status parsed = walk_->file().Parse(line_, row);
+    const absl::Status parsed = parser_->Parse(line_, row);
     if (parsed.ok()) return true;
-    TANDEM_RETURN_IF_ERROR(bad_rows_.Add(parsed));
+    if (bad_rows_.Skip()) continue;
+    return bad_rows_.Add(walk_->file().lines().Error(parsed.message()));
   }
 }
 
@@ -203,8 +373,9 @@ absl::StatusOr<bool> RowPass::NextDealt(Row* row) {
     }
     const absl::Status parsed = parser_->Parse(dealt.line, row);
     if (parsed.ok()) return true;
-    TANDEM_RETURN_IF_ERROR(bad_rows_.Add(absl::InvalidArgumentError(
-        absl::StrCat(dealer_->name(dealt.file), ":", dealt.line_number, ": ", parsed.message()))));
+    if (bad_rows_.Skip()) continue;
+    return bad_rows_.Add(absl::InvalidArgumentError(
+        absl::StrCat(dealer_->name(dealt.file), ":", dealt.line_number, ": ", parsed.message())));
   }
 }
 
@@ -226,20 +397,18 @@ absl::StatusOr<int64_t> CountRows(const std::vector<std::string>& files, RowPars
 
 namespace {
 
-int64_t StoredBytes(const std::string& file) {
-  struct stat info;
-  return stat(file.c_str(), &info) == 0 ? info.st_size : 0;
-}
+int64_t StoredBytes(const std::string& file) { return std::max<int64_t>(0, StampOf(file).bytes); }
 
 // The rows per stored byte at the start of `name`. zlib reads ahead by a chunk, so a small sample
-// of a large file would be biased. The sample has therefore several chunks.
-absl::StatusOr<double> RowsPerByte(const std::string& name, RowParser* parser) {
-  constexpr int64_t kSampleBytes = int64_t{4} << 20;
+// of a large compressed file would be biased. Its sample has therefore several chunks.
+absl::StatusOr<double> RowsPerByte(const std::string& name, int64_t sample_bytes,
+                                   RowParser* parser) {
   TANDEM_ASSIGN_OR_RETURN(auto lines, OpenLines(name));
   RowFile file(std::move(lines), parser);
+  const int64_t enough = file.lines().seekable() ? sample_bytes : kLargeSampleBytes;
   absl::string_view line;
   int64_t rows = 0, bytes = 0;
-  while (bytes < kSampleBytes) {
+  while (bytes < enough) {
     TANDEM_ASSIGN_OR_RETURN(const bool more, file.Next(&line));
     if (!more) break;
     ++rows;
@@ -251,10 +420,11 @@ absl::StatusOr<double> RowsPerByte(const std::string& name, RowParser* parser) {
 
 }  // namespace
 
-absl::StatusOr<int64_t> EstimateRows(const std::vector<std::string>& files, RowParser* parser) {
+absl::StatusOr<int64_t> EstimateRows(const std::vector<std::string>& files, int64_t sample_bytes,
+                                     RowParser* parser) {
   double rows_per_byte = 0;  // of the first file that has a row
   for (size_t i = 0; i < files.size() && rows_per_byte == 0; ++i) {
-    TANDEM_ASSIGN_OR_RETURN(rows_per_byte, RowsPerByte(files[i], parser));
+    TANDEM_ASSIGN_OR_RETURN(rows_per_byte, RowsPerByte(files[i], sample_bytes, parser));
   }
   int64_t bytes = 0;
   for (const std::string& file : files) bytes += StoredBytes(file);
@@ -266,13 +436,14 @@ namespace {
 class RowSource final : public BatchSource {
  public:
   RowSource(RowSourceOptions options, std::unique_ptr<RowParser> parser, BatchBuilder builder)
-      : options_(std::move(options)), parser_(std::move(parser)), builder_(std::move(builder)) {
-    for (const std::string& file : options_.files) stamps_.push_back(StampOf(file));
-  }
+      : options_(std::move(options)), parser_(std::move(parser)), builder_(std::move(builder)) {}
 
   absl::Status StartEpoch(int64_t epoch) override {
     TANDEM_RETURN_IF_ERROR(CheckUnchanged());
-    if (options_.dealers == nullptr) {
+    if (options_.blocks.has_value()) {
+      pass_.emplace(&options_.files, parser_.get(), options_.selection, *options_.blocks,
+                    options_.max_bad_rows);
+    } else if (options_.dealers == nullptr) {
       pass_.emplace(&options_.files, parser_.get(), options_.selection, options_.share,
                     options_.max_bad_rows);
     } else {
@@ -338,17 +509,18 @@ class RowSource final : public BatchSource {
   // Refuses files that have changed. A run must train on the rows that were checked and split, and
   // a different file under the same name would make it another run.
   absl::Status CheckUnchanged() const {
-    for (size_t i = 0; i < stamps_.size(); ++i) {
+    for (size_t i = 0; i < options_.files.size(); ++i) {
+      const FileStamp& then = options_.stamps[i];
       const FileStamp now = StampOf(options_.files[i]);
-      if (now == stamps_[i]) continue;
+      if (now == then) continue;
       if (now.bytes < 0) {
         return absl::FailedPreconditionError(
             absl::StrCat(options_.files[i], " is gone, and was there when the run began; ",
                          "hint: keep the files of a job until it has ended"));
       }
       return absl::FailedPreconditionError(absl::StrCat(
-          options_.files[i], " has changed since the run began: ", stamps_[i].bytes,
-          " bytes then, ", now.bytes, " now", now.bytes == stamps_[i].bytes ? ", written anew" : "",
+          options_.files[i], " has changed since the run began: ", then.bytes, " bytes then, ",
+          now.bytes, " now", now.bytes == then.bytes ? ", written anew" : "",
           "; hint: train on a copy that nobody writes to"));
     }
     return absl::OkStatus();
@@ -379,7 +551,6 @@ class RowSource final : public BatchSource {
   const RowSourceOptions options_;
   const std::unique_ptr<RowParser> parser_;
   BatchBuilder builder_;
-  std::vector<FileStamp> stamps_;  // stamps of the files at construction
   std::optional<RowPass> pass_;
   Random random_{0};
   bool more_ = false;        // the pass has not ended

@@ -1,5 +1,6 @@
-// Batches from files with one row a line. A source walks the files, keeps this worker's rows,
-// shuffles them in a bounded buffer and cuts them into batches. RowParsers know the formats.
+// Batches from files with one row a line. A source walks the files and keeps this worker's rows, or
+// walks only its blocks. It shuffles the rows in a bounded buffer and cuts them into batches.
+// RowParsers know the formats.
 //
 // Rows are counted over all files, without headers, blank lines and comments.
 #ifndef TANDEM_DATA_ROW_SOURCE_H_
@@ -17,24 +18,35 @@
 #include "base/random.h"
 #include "data/batch_builder.h"
 #include "data/batch_source.h"
+#include "data/deal_blocks.h"
+#include "data/files.h"
 #include "data/line_reader.h"
 #include "data/row.h"
 #include "proto/wire.pb.h"
 
 namespace tandem::data {
 
-// A selection of rows by their numbers, which count from 0 over all files: the rows [begin, end),
-// and of these either all, or those picked by chance, or the others. Whether a row is picked
-// depends on (seed, row) alone.
+// Where a row is.
+struct RowAt {
+  int64_t row = 0;     // its number over all files, from 0
+  size_t file = 0;     // index of its file
+  int64_t offset = 0;  // (unpacked) bytes of the file before it
+  int64_t line = 0;    // number of its first line, from 1; 0: not known
+};
+
+// A selection of rows: those with the numbers [begin, end), and of these either all, or those
+// picked by chance, or the others. Whether a row is picked depends on the seed and the row alone:
+// on its number or, with `by_place`, on its file and offset.
 struct RowSelection {
   enum class Part { kAll, kPicked, kOthers };
-  int64_t begin = 0;
-  int64_t end = std::numeric_limits<int64_t>::max();
+  RowAt begin;
+  RowAt end = {kNoEnd, std::numeric_limits<size_t>::max(), 0, 0};
   Part part = Part::kAll;
   double chance = 0;
   uint64_t seed = 0;
+  bool by_place = false;
 
-  bool Has(int64_t row) const;
+  bool Has(const RowAt& at) const;
 };
 
 // The rows of one file. In tests and fuzzing the file may be bytes in memory.
@@ -43,41 +55,58 @@ class RowFile {
   // `parser` must outlive this.
   RowFile(std::unique_ptr<LineReader> lines, RowParser* parser);
 
+  // From now on Next gives the rows of `block`, which has this file. Without a block Next gives all
+  // rows. A compressed file has one block at most.
+  void Enter(const Block& block);
   // The text of the next row, which is several lines if a quoted cell continues. False at the end.
   absl::StatusOr<bool> Next(absl::string_view* line);
   // Parses the row that was returned last. Errors name file and line.
   absl::Status Parse(absl::string_view line, Row* row) const;
-  // In a file of which no row was read: reads the row that begins at byte `offset`, in line
-  // `line_number`. False if there is none.
-  absl::StatusOr<bool> ReadAt(int64_t offset, int64_t line_number, absl::string_view* line);
+  // Enters `block` at the row that begins at byte `offset`, in line `line_number`, and reads this
+  // row. False if there is none.
+  absl::StatusOr<bool> ReadAt(const Block& block, int64_t offset, int64_t line_number,
+                              absl::string_view* line);
   const LineReader& lines() const { return *lines_; }
   // The first line, header or not. Empty before the first row.
   const std::string& first_line() const { return first_line_; }
 
  private:
   absl::StatusOr<bool> NextRow(absl::string_view* line);
+  absl::StatusOr<bool> RowFrom(absl::string_view* line);
+  absl::StatusOr<bool> Start(absl::string_view* line);
   absl::StatusOr<bool> First(absl::string_view* line);
+  absl::StatusOr<bool> FirstOfBlock(absl::string_view* line);
+  absl::StatusOr<bool> RowAfter(int64_t offset, absl::string_view* line);
+  absl::StatusOr<int64_t> FindRow(int64_t from, bool inside, int64_t offset);
+  absl::StatusOr<bool> LeaveQuotes(absl::string_view* line);
   absl::Status JoinQuoted(absl::string_view* line);
 
   const std::unique_ptr<LineReader> lines_;
   RowParser* const parser_;
-  bool started_ = false;
+  Block block_;
+  bool entering_ = true;  // no row of block_ was read
+  bool started_ = false;  // the parser has seen the first line
   std::string first_line_;
+  bool has_rows_ = false;
+  int64_t first_row_ = 0, first_row_line_ = 0;  // byte and line where the first row begins
 };
 
 // Rows that did not parse and are skipped, up to a given number.
 class BadRows {
  public:
   explicit BadRows(int64_t most) : most_(most) {}
+  // Counts a bad row. False, without counting, if there are too many: its error is then that of
+  // Add.
+  bool Skip();
   // Keeps the error `bad`, or returns an error if there are too many.
   absl::Status Add(const absl::Status& bad);
   const std::vector<std::string>& texts() const { return texts_; }  // one line each
-  int64_t count() const { return earlier_ + static_cast<int64_t>(texts_.size()); }
-  void set_earlier(int64_t rows) { earlier_ = rows; }  // skipped before, without a text here
+  int64_t count() const { return without_text_ + static_cast<int64_t>(texts_.size()); }
+  void set_earlier(int64_t rows) { without_text_ = rows; }
 
  private:
   const int64_t most_;
-  int64_t earlier_ = 0;
+  int64_t without_text_ = 0;
   std::vector<std::string> texts_;
 };
 
@@ -90,20 +119,26 @@ struct RowShare {
 // The texts of the selected rows of several files, in their order.
 class RowWalk {
  public:
-  // `files` and `parser` must outlive this.
-  RowWalk(const std::vector<std::string>* files, RowParser* parser, RowSelection selection)
-      : files_(files), parser_(parser), selection_(selection) {}
+  // `files` and `parser` must outlive this. The first walk is over all files. The second walk is
+  // over some blocks, from which it takes all rows that the selection picks, whatever its begin and
+  // end.
+  RowWalk(const std::vector<std::string>* files, RowParser* parser, const RowSelection& selection);
+  RowWalk(const std::vector<std::string>* files, RowParser* parser, const RowSelection& selection,
+          std::vector<Block> blocks);
 
   // The next row; false if there are no more.
   absl::StatusOr<bool> Next(absl::string_view* line);
-  // About the row that was returned last: the worker that it belongs to, the index of its file, and
-  // the file.
+  // About the row that was returned last: the worker that it belongs to, the index of its file, the
+  // file, and where it is. In a walk over blocks rows count from 0 in these.
   int OwnerOf(int workers) const {
-    return static_cast<int>((row_ - 1 - selection_.begin) % workers);
+    return static_cast<int>((row_ - 1 - selection_.begin.row) % workers);
   }
-  size_t file_index() const { return next_file_ - 1; }
+  size_t file_index() const { return file_index_; }
   const RowFile& file() const { return *file_; }
-  int64_t row() const { return row_ - 1; }  // its number over all files, from 0
+  RowAt at() const {
+    const LineReader& lines = file_->lines();
+    return {row_ - 1, file_index_, lines.line_offset(), lines.line_number()};
+  }
 
   // Before the first Next: continues behind the row at `place`. FAILED_PRECONDITION if the files
   // have another row there.
@@ -111,13 +146,17 @@ class RowWalk {
 
  private:
   absl::StatusOr<bool> NextLine(absl::string_view* line);
+  absl::Status Open(size_t file);
 
   const std::vector<std::string>* const files_;
   RowParser* const parser_;
-  const RowSelection selection_;
-  size_t next_file_ = 0;
+  RowSelection selection_;
+  std::vector<Block> blocks_;  // in the order of the files
+  size_t next_block_ = 0;
+  bool in_block_ = false;        // in the one before next_block_
   std::optional<RowFile> file_;  // the open file
-  int64_t row_ = 0;              // number of the next row of the pass
+  size_t file_index_ = 0;
+  int64_t row_ = 0;  // number of the next row of the pass
 };
 
 class RowDealer;   // data/row_dealer.h
@@ -129,6 +168,9 @@ class RowPass {
   // `files` and `parser` must outlive the pass. Up to `skip` rows that do not parse are left out.
   RowPass(const std::vector<std::string>* files, RowParser* parser, RowSelection selection,
           RowShare share, int64_t skip);
+  // The same for a worker whose share is these blocks.
+  RowPass(const std::vector<std::string>* files, RowParser* parser, const RowSelection& selection,
+          const std::vector<Block>& blocks, int64_t skip);
   // The same for one of many workers in a process that read the files together.
   RowPass(std::shared_ptr<RowDealer> dealer, RowParser* parser, int rank, int64_t skip);
 
@@ -136,9 +178,9 @@ class RowPass {
   absl::StatusOr<bool> Next(Row* row);
 
   // The place of the row that was returned last, which is the worker's row number `rows`, counted
-  // from 1. None if rows are dealt, or if the file is compressed.
+  // from 1. None if a RowDealer reads, or if the file is compressed.
   absl::optional<ReadPlace> Place(int64_t rows) const;
-  // Before the first Next: as RowWalk::ContinueAt. False if rows are dealt.
+  // Before the first Next: as RowWalk::ContinueAt. False if a RowDealer reads.
   absl::StatusOr<bool> ContinueAt(const ReadPlace& place);
 
  private:
@@ -148,7 +190,7 @@ class RowPass {
   RowParser* const parser_;
   const RowShare share_;
   BadRows bad_rows_;
-  std::optional<RowWalk> walk_;  // empty if rows are dealt
+  std::optional<RowWalk> walk_;  // empty if a RowDealer reads
   absl::string_view line_;       // the last row that was read
   const std::shared_ptr<RowDealer> dealer_;
   absl::optional<size_t> file_;  // the file of the last dealt row
@@ -158,21 +200,26 @@ class RowPass {
 absl::StatusOr<int64_t> CountRows(const std::vector<std::string>& files, RowParser* parser,
                                   int64_t limit);
 
-// Estimates the rows of all files together from the start of the first file with a row and the
-// sizes on disk. Exact for a single small file.
-absl::StatusOr<int64_t> EstimateRows(const std::vector<std::string>& files, RowParser* parser);
+// Estimates the rows of all files together from the sizes on disk and the first `sample_bytes` of
+// the first file with a row (kLargeSampleBytes, unpacked, if it is compressed). Exact for a single
+// small file.
+inline constexpr int64_t kLargeSampleBytes = int64_t{4} << 20;
+absl::StatusOr<int64_t> EstimateRows(const std::vector<std::string>& files, int64_t sample_bytes,
+                                     RowParser* parser);
 
 struct RowSourceOptions {
   std::vector<std::string> files;
+  std::vector<FileStamp> stamps;  // of `files`, from before they were read for the first time
   RowSelection selection;
   RowShare share;
+  absl::optional<std::vector<Block>> blocks = absl::nullopt;  // the share, if blocks are dealt
   int64_t max_bad_rows = 0;
   int64_t batch = 1;           // rows
   int64_t shuffle_buffer = 0;  // rows; 0 keeps file order
   uint64_t seed = 0;
   int64_t estimated_rows = 0;  // rows of this worker
   // The passes of all workers of this process, which must outlive the source. Null: the source
-  // reads the files itself.
+  // reads the files, or its blocks, itself.
   RowDealers* dealers = nullptr;
 };
 

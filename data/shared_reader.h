@@ -1,6 +1,7 @@
 // SharedReader holds what many workers in one process share of their data: the shape and the parts
 // of the files, which are found once, and one pass over the files for all workers
-// (data/row_dealer.h). Each worker still gets the batches that it would have read alone.
+// (data/row_dealer.h). If blocks are dealt, each worker reads its own. Each worker still gets the
+// batches that it would have read alone.
 //
 // Thread safety: none; one thread makes and reads all sources that share one.
 #ifndef TANDEM_DATA_SHARED_READER_H_

@@ -240,6 +240,7 @@ absl::Status FillFromData(absl::string_view description, job::ResolvedJob* plan)
   if (!description.empty()) TANDEM_RETURN_IF_ERROR(AdoptDescription(description, data));
   TANDEM_ASSIGN_OR_RETURN(const std::string negative, FirstNegative(*data));
   if (!negative.empty()) data->mutable_columns()->add_negative(negative);
+  TANDEM_RETURN_IF_ERROR(FillDeal(plan));
   TANDEM_ASSIGN_OR_RETURN(DataStatistics statistics, StatisticsOf(*plan));
   if (statistics.column_size() > 0) *data->mutable_statistics() = std::move(statistics);
   TANDEM_ASSIGN_OR_RETURN(const size_t columns, TrainedColumns(*data));

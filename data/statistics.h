@@ -43,10 +43,11 @@ absl::StatusOr<DataDifferences> CompareData(absl::string_view description, const
 // INVALID_ARGUMENT, with the first difference, if the columns of `data` mean something else.
 absl::Status AdoptDescription(absl::string_view description, Data* data);
 
-// Fills in, before the job starts, what the job file leaves open. The label that counts as 0 and
-// the statistics come from `description`, if the job starts from a checkpoint, else from the
-// training rows in the order of their files. The number of columns comes from the training rows if
-// there are any, else from the checkpoint. The result is the same on every node.
+// Fills in, before the job starts, what the job file leaves open. The deal of the rows follows from
+// the files (data/row_data.h). The label that counts as 0 and the statistics come from
+// `description`, if the job starts from a checkpoint, else from the training rows in the order of
+// their files. The number of columns comes from the training rows if there are any, else from the
+// checkpoint. The result is the same on every node.
 absl::Status FillFromData(absl::string_view description, job::ResolvedJob* plan);
 
 }  // namespace tandem::data

@@ -20,6 +20,8 @@
 namespace tandem::job {
 namespace {
 
+constexpr int kBorders = 3;  // after the training rows, the validation rows, the test rows
+
 template <typename Names>
 bool Contains(const Names& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
@@ -242,6 +244,10 @@ absl::Status CheckOnlyFor(const Data& data) {
   if (data.format() != Data::DELIMITED && data.has_statistics()) {
     return Refuse("data.statistics", "only for format DELIMITED, whose columns are standardised");
   }
+  if (data.format() == Data::NCF && data.deal() != Data::DEAL_UNSPECIFIED) {
+    return Refuse("data.deal", Data::Deal_Name(data.deal()),
+                  "; not for NCF, whose rows are all in the memory of each worker; leave it out");
+  }
   return absl::OkStatus();
 }
 
@@ -315,6 +321,10 @@ absl::Status CheckDataSpec(const Data& data) {
   if (data.test_fraction() > 0 && !data.test().empty()) {
     return Refuse("data.test_fraction",
                   "set together with `test`; keep the files or the fraction, not both");
+  }
+  if (data.border_size() != 0 && data.border_size() != kBorders) {
+    return Refuse("data.border", data.border_size(), " of them, expected none or ", kBorders,
+                  "; tandem run writes it; leave it out");
   }
   TANDEM_RETURN_IF_ERROR(CheckValidation(data));
   return CheckSkipBadRows(data);

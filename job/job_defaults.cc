@@ -23,7 +23,11 @@ void FillCluster(Cluster* cluster) {
   if (!cluster->has_max_restarts()) cluster->set_max_restarts(3);
 }
 
-void FillData(Data* data) {
+void FillData(bool reproducible, Data* data) {
+  // In other jobs the files decide the deal (data/row_data.h).
+  if (reproducible && HasRowsInLines(*data) && data->deal() == Data::DEAL_UNSPECIFIED) {
+    data->set_deal(Data::ROWS);
+  }
   if (data->format() == Data::DELIMITED && data->has_columns()) {
     Columns* columns = data->mutable_columns();
     if (columns->delimiter().empty()) columns->set_delimiter("\t");
@@ -50,6 +54,9 @@ void FillScoring(Job* job) {
   data->clear_test_fraction();
   data->clear_max_bad_rows();
   data->clear_max_rows();
+  data->clear_deal();
+  data->clear_border();
+  data->clear_train_bytes();
   job->mutable_train()->set_evaluate_only(true);
   job->clear_fault_injection();
 }
@@ -175,7 +182,7 @@ void FillJobDefaults(Job* job) {
   if (job->name().empty()) job->set_name("job");
   FillCluster(job->mutable_cluster());
   FillScoring(job);
-  FillData(job->mutable_data());
+  FillData(job->reproducible(), job->mutable_data());
   FillPolicy(Policy(), job->mutable_policy());
   FillDense(job->policy(), job->reproducible() || job->staleness().record_order(),
             job->cluster().transport() == Cluster::RDMA, job->cluster().workers(),

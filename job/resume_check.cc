@@ -100,8 +100,16 @@ Job WhatMakesTheModel(Job job) {
 }
 
 std::vector<std::string> Differences(Job was, Job is) {
-  was.mutable_data()->clear_statistics();
-  is.mutable_data()->clear_statistics();
+  for (Job* const job : {&was, &is}) {
+    job->mutable_data()->clear_statistics();
+    job->mutable_data()->clear_border();
+    job->mutable_data()->clear_train_bytes();
+  }
+  // The data decide the deal of a job that does not name it.
+  if (was.data().deal() == Data::DEAL_UNSPECIFIED || is.data().deal() == Data::DEAL_UNSPECIFIED) {
+    was.mutable_data()->clear_deal();
+    is.mutable_data()->clear_deal();
+  }
   // The label that counts as 0 may have been found in the data, so compare it only if the new job
   // names it.
   if (was.data().has_columns() && is.data().columns().negative().empty()) {

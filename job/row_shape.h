@@ -29,6 +29,12 @@ struct RowShape {
 // The shape is empty for a job that does not name its format.
 RowShape RowShapeOf(const Data& data);
 
+// Whether each line of a file, or several for quoted cells, is one row that stands for itself.
+inline bool HasRowsInLines(const Data& data) {
+  return data.format() != Data::FORMAT_UNSPECIFIED && data.format() != Data::NCF &&
+         data.format() != Data::PROGRAM;
+}
+
 // Whether a cell of this column holds several ids. Otherwise the whole cell is one id.
 inline bool HasManyIds(const Column& column) { return !column.separator().empty(); }
 

@@ -397,6 +397,9 @@ json SummaryJson(const job::ResolvedJob& plan, const JobReport& report,
                                                 report.frames_resent_of.end(), uint64_t{0})},
               {"paths", PathsJson(report)},
               {"build", BuildJson()}};
+  if (const Data::Deal deal = plan.job.data().deal(); deal != Data::DEAL_UNSPECIFIED) {
+    out["deal"] = Data::Deal_Name(deal);
+  }
   if (!report.collectives_json.empty()) {
     out["collectives"] = EvaluationJson(report.collectives_json);
   }

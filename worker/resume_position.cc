@@ -32,7 +32,7 @@ absl::StatusOr<Epochs> EpochsOf(const RunRecord& record, int workers) {
       return absl::DataLossError("run record does not say where each worker stood");
     }
     const ReadPlace& place = at.place();
-    if (at.has_place() && (place.rows() <= 0 || place.rows() > at.rows() || place.line() < 1 ||
+    if (at.has_place() && (place.rows() <= 0 || place.rows() > at.rows() || place.line() < 0 ||
                            place.offset() < 0 || place.bad_rows() < 0)) {
       return absl::DataLossError("run record has an invalid place in the data files");
     }

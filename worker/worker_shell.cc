@@ -367,6 +367,7 @@ class Worker {
     RunRecord record;
     TANDEM_CHECK(record.ParseFromString(*task.record));
     record.mutable_train()->Assign(files_.begin(), files_.end());
+    record.set_blocks(plan_.job.data().deal() == Data::BLOCKS);
     head.record = Serialize(record);
     return server::CommitCheckpoint(*task.directory, plan_, head, runner_->Parameters());
   }
@@ -550,7 +551,7 @@ class Worker {
 
   // Runs on the opening thread, while no other thread uses the members that it sets.
   absl::Status Open(const std::string& init_from, bool resume) {
-    TANDEM_RETURN_IF_ERROR(FillPlan(init_from));
+    TANDEM_RETURN_IF_ERROR(FillPlan(init_from, resume));
     TANDEM_ASSIGN_OR_RETURN(files_, data::TrainingFiles(plan_.job.data()));
     TANDEM_ASSIGN_OR_RETURN(files_hash_, data::HashTrainingFiles(plan_.job.data()));
     if (replaces_.has_value()) {  // the others train on the files that the dead process has opened
@@ -618,16 +619,19 @@ class Worker {
     return absl::OkStatus();
   }
 
+  static absl::StatusOr<RunRecord> RecordIn(const server::CheckpointReader& saved) {
+    TANDEM_ASSIGN_OR_RETURN(const std::string bytes, saved.ReadRecord());
+    RunRecord record;
+    if (record.ParseFromString(bytes)) return record;
+    return absl::DataLossError(
+        absl::StrCat(saved.folder(), ": the run record of this checkpoint is damaged"));
+  }
+
   // Finds where this worker resumes in the run that wrote the checkpoint.
   absl::StatusOr<TrainPosition> FindStart(const std::string& checkpoint) {
     TANDEM_ASSIGN_OR_RETURN(const server::CheckpointReader saved,
                             server::CheckpointReader::Open(checkpoint));
-    TANDEM_ASSIGN_OR_RETURN(const std::string bytes, saved.ReadRecord());
-    RunRecord record;
-    if (!record.ParseFromString(bytes)) {
-      return absl::DataLossError(
-          absl::StrCat(saved.folder(), ": the run record of this checkpoint is damaged"));
-    }
+    TANDEM_ASSIGN_OR_RETURN(const RunRecord record, RecordIn(saved));
     TANDEM_RETURN_IF_ERROR(data::CheckSameFiles(record, plan_.job.data()));
     TANDEM_ASSIGN_OR_RETURN(const TrainPosition start,
                             ResumePosition(record, self_.index, plan_.workers()));
@@ -639,13 +643,18 @@ class Worker {
   }
 
   // Fills in the meaning of the model's inputs (data statistics): from the checkpoint if there is
-  // one, otherwise from the training rows.
-  absl::Status FillPlan(const std::string& init_from) {
+  // one, otherwise from the training rows. Also fills in how the rows are dealt, which stays the
+  // same in a run that is resumed.
+  absl::Status FillPlan(const std::string& init_from, bool resume) {
     std::string description;
     if (!init_from.empty()) {
       TANDEM_ASSIGN_OR_RETURN(const server::CheckpointReader saved,
                               server::CheckpointReader::Open(init_from));
       description = saved.manifest().data;
+      if (resume) {
+        TANDEM_ASSIGN_OR_RETURN(const RunRecord record, RecordIn(saved));
+        TANDEM_RETURN_IF_ERROR(data::AdoptDeal(record, plan_.job.mutable_data()));
+      }
     }
     return data::FillFromData(description, &plan_);
   }

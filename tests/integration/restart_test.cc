@@ -109,14 +109,16 @@ struct Replaced {
   const char* name;
   const char* policy;
   const char* role;
+  const char* deal;
 };
 
 class ReplacedWorkerTest : public RestartTest, public ::testing::WithParamInterface<Replaced> {};
 
 TEST_P(ReplacedWorkerTest, TheOthersGoOn) {
   const Replaced& param = GetParam();
-  const Settings set = Join(Set(100'000, 3), {absl::StrCat("policy={", param.policy, "}"),
-                                              "reproducible=false", "dense.synchroniser=SERVERS"});
+  const Settings set =
+      Join(Set(100'000, 3), {absl::StrCat("policy={", param.policy, "}"), "reproducible=false",
+                             "dense.synchroniser=SERVERS", absl::StrCat("data.deal=", param.deal)});
   const RunResult undisturbed = RunJob(job_->Arguments(absl::StrCat(param.name, "-whole"), set));
   ASSERT_TRUE(undisturbed.ok()) << undisturbed.DebugString();
 
@@ -146,8 +148,9 @@ TEST_P(ReplacedWorkerTest, TheOthersGoOn) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Policies, ReplacedWorkerTest,
-                         ::testing::Values(Replaced{"asp", "kind: ASP", "worker-1"},
-                                           Replaced{"ssp", "kind: SSP bound: 2", "worker-0"}),
+                         ::testing::Values(Replaced{"asp", "kind: ASP", "worker-1", "BLOCKS"},
+                                           Replaced{"ssp", "kind: SSP bound: 2", "worker-0",
+                                                    "ROWS"}),
                          [](const auto& replaced) { return std::string(replaced.param.name); });
 
 // The others would notice the change at the end of their pass.

@@ -181,6 +181,17 @@ TEST_F(ResumeTest, KilledRunsEndWithTheBitsOfOneThatWasNot) {
   }
 }
 
+// Rows in blocks, in the middle of files and shuffled.
+TEST_F(ResumeTest, KilledRunsOfBlocksEndWithTheBitsOfOneThatWasNot) {
+  const Settings blocks = Join(Steps(200, 20), {"data.deal=BLOCKS"});
+  ExpectTheSameBits("blocks-in-order", Join(blocks, kInOrder), 2, absl::Milliseconds(200));
+  ExpectTheSameBits("blocks-shuffled", blocks, 2, absl::Milliseconds(200));
+  const RunResult refused =
+      RunJob(Resume("blocks-shuffled", Join(Steps(300, 20), {"data.deal=ROWS"})));
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.output, HasSubstr("data.deal is ROWS, but the run deals its rows by BLOCKS"));
+}
+
 // ---- every policy -----------------------------------------------------------------------------
 
 // Policies of the two tables and of the dense part on servers; all kinds are here. Checkpoints come

@@ -6,6 +6,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -124,6 +125,53 @@ TEST(LineReaderTest, LinesArePutTogetherAndTakenApart) {
   reader.Retract(&line);
   EXPECT_EQ(line, "d");
   EXPECT_FALSE(*reader.Next(&line));
+}
+
+TEST(LineReaderTest, LinesAreFoundFromAnyByte) {
+  const TempDir dir;
+  const std::string text = "a\n\nbc\r\nd";
+  auto reader = *data::OpenLines(dir.Write("x.txt", text));
+  absl::string_view line;
+  struct Found {
+    const char* line;
+    int64_t offset, number;
+  };
+  const std::vector<Found> at = {{"a", 0, 1}, {"bc", 3, 3}, {"bc", 3, 3}, {"bc", 3, 3}, {"d", 7, 4},
+                                 {"d", 7, 4}, {"d", 7, 4},  {"d", 7, 4},  {"", 0, 0},   {"", 0, 0}};
+  for (size_t offset = 0; offset < at.size(); ++offset) {
+    SCOPED_TRACE(offset);
+    ASSERT_TRUE(reader->SeekLine(static_cast<int64_t>(offset)).ok());
+    const absl::StatusOr<bool> more = reader->Next(&line);
+    ASSERT_TRUE(more.ok()) << more.status();
+    ASSERT_EQ(*more, at[offset].number > 0);
+    if (!*more) continue;
+    EXPECT_EQ(line, at[offset].line);
+    EXPECT_EQ(reader->line_offset(), at[offset].offset);
+    ExpectOneLine(reader->Error("what"), {absl::StrCat("x.txt:", at[offset].number, ": what")});
+  }
+  ASSERT_TRUE(reader->Seek(3, 3).ok());
+  ASSERT_TRUE(*reader->Next(&line));
+  EXPECT_EQ(reader->line_number(), 3);
+  EXPECT_EQ(reader->next_offset(), 7);
+}
+
+// Lines of a huge file are not counted for a message.
+TEST(LineReaderTest, AMessageAboutALineFarBehindHasItsByte) {
+  const TempDir dir;
+  const std::string path = dir.Write("x.txt", "");
+  std::ofstream file(path, std::ios::binary);  // with a hole, which takes no room
+  const int64_t far = (int64_t{1} << 30) + 10;
+  file.seekp(far);
+  file << "\nx\ny\n";
+  file.close();
+  auto reader = *data::OpenLines(path);
+  absl::string_view line;
+  ASSERT_TRUE(reader->SeekLine(far + 1).ok());
+  ASSERT_TRUE(*reader->Next(&line));
+  ASSERT_TRUE(*reader->Next(&line));
+  EXPECT_EQ(line, "y");
+  EXPECT_EQ(reader->line_number(), 0);
+  ExpectOneLine(reader->Error("what"), {absl::StrCat("x.txt, byte ", far + 3, ": what")});
 }
 
 // Over many reads of the file, and no further than a line may be long.
@@ -306,6 +354,23 @@ TEST(FilesTest, WhatCannotBeReadTwiceIsRefused) {
     ExpectOneLine(data::ExpandFiles("data.train", name).status(),
                   {"data.train", name, "expected a regular file", "hint"});
   }
+}
+
+TEST(FilesTest, AResumedRunDealsAsBefore) {
+  RunRecord was;
+  Data data;
+  data.set_format(Data::CRITEO);
+  ASSERT_TRUE(data::AdoptDeal(was, &data).ok());
+  EXPECT_EQ(data.deal(), Data::ROWS) << "runs of earlier versions";
+  was.set_blocks(true);
+  ExpectOneLine(data::AdoptDeal(was, &data), {"data.deal is ROWS", "by BLOCKS", "hint"});
+  data.clear_deal();
+  ASSERT_TRUE(data::AdoptDeal(was, &data).ok());
+  EXPECT_EQ(data.deal(), Data::BLOCKS);
+  data.set_format(Data::NCF);
+  data.clear_deal();
+  ASSERT_TRUE(data::AdoptDeal(RunRecord(), &data).ok());
+  EXPECT_EQ(data.deal(), Data::DEAL_UNSPECIFIED);
 }
 
 TEST(FilesTest, GlobsAreSortedAndEmptyOnesRefused) {

@@ -123,6 +123,7 @@ class AnyFiles {
   }
 
   void Describe(Data* data) {
+    data->set_deal(random_.Bernoulli(0.5) ? Data::BLOCKS : Data::ROWS);
     data->set_max_bad_rows(bad_ == 0 ? 0 : random_.Bernoulli(0.7) ? 1000 : 3);
     if (random_.Bernoulli(0.3)) data->mutable_validation()->set_fraction(0.4);
     if (random_.Bernoulli(0.3)) data->set_test_fraction(0.3);
@@ -191,6 +192,7 @@ TEST(ReadPlaceTest, TheRowsAfterAPlaceAreThoseOfAnUndisturbedReader) {
 
 job::ResolvedJob NumberedPlan(const std::string& file) {
   job::ResolvedJob plan = MakePlan(Data::DELIMITED, {file}, 2, 4);
+  plan.job.mutable_data()->set_deal(Data::ROWS);
   Columns* const columns = plan.job.mutable_data()->mutable_columns();
   columns->set_delimiter(",");
   columns->set_label("0");
@@ -273,6 +275,25 @@ TEST(ReadPlaceTest, APlaceThatDoesNotFitIsRefused) {
   refused(absl::StatusCode::kFailedPrecondition, {"x.csv:39: ", "another one"}, good);
   dir.Write("x.csv", text.substr(0, static_cast<size_t>(good.offset())));
   refused(absl::StatusCode::kFailedPrecondition, {"x.csv:39: ", "and the file has none"}, good);
+}
+
+// In a block that belongs to another worker.
+TEST(ReadPlaceTest, APlaceInTheBlockOfAnotherWorkerIsRefused) {
+  const TempDir dir;
+  job::ResolvedJob plan = NumberedPlan(dir.Write("x.csv", NumberedRows(100)));
+  plan.job.mutable_data()->set_deal(Data::BLOCKS);
+  data::Batch batch;
+  for (const int rank : {0, 1}) {
+    auto source = Started(plan, rank);
+    for (int i = 0; i < 5; ++i) ASSERT_TRUE(source->Next(&batch).ok());
+    const ReadPlace place = source->Place().value_or(ReadPlace());
+    EXPECT_EQ(place.rows(), 20);
+    EXPECT_EQ(place.line(), rank == 0 ? 20 : 0) << "not known in the middle of a file";
+    EXPECT_EQ(*Started(plan, rank)->ContinueAt(place), 20);
+    const absl::Status status = Started(plan, 1 - rank)->ContinueAt(place).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+    ExpectOneLine(status, {"the place of a worker", "hint"});
+  }
 }
 
 // A reader without places, and a reader that cannot use one, says so: all is read again.

@@ -912,6 +912,12 @@ INSTANTIATE_TEST_SUITE_P(
         Contradiction{{{"data.max_bad_rows", "-1"}}, "data.max_bad_rows: -1, must be at least 0"},
         Contradiction{{{"data.statistics", "{}"}},
                       "data.statistics: only for format DELIMITED, whose columns are standardised"},
+        Contradiction{{{"data.format", "NCF"}, {"data.deal", "BLOCKS"}},
+                      "data.deal: BLOCKS; not for NCF, whose rows are all in the memory of each "
+                      "worker; leave it out"},
+        Contradiction{{{"data.border", "[{row: 5}]"}},
+                      "data.border: 1 of them, expected none or 3; tandem run writes it; leave it "
+                      "out"},
         Contradiction{{{"data.shuffle_buffer", "-1"}},
                       "data.shuffle_buffer: -1, must be at least 0"},
         Contradiction{{{"data.max_rows", "-1"}}, "data.max_rows: -1, must be at least 0"}));
@@ -1150,6 +1156,8 @@ TEST(ResolveTest, OptimizerDefaultsByKind) {
 
 TEST(ResolveTest, ReproducibleMeansDirect) {
   EXPECT_EQ(MustResolve({{"reproducible", "true"}}).job.dense().algorithm(), Dense::DIRECT);
+  EXPECT_EQ(MustResolve({{"reproducible", "true"}}).job.data().deal(), Data::ROWS);
+  EXPECT_EQ(MustResolve({}).job.data().deal(), Data::DEAL_UNSPECIFIED) << "the files decide";
 }
 
 TEST(ResolveTest, TablesInheritWhatTheyDoNotSay) {
@@ -1537,6 +1545,24 @@ TEST(ResumeCheckTest, ServersAndEndsMayChangeWhatIsComputedMayNot) {
   EXPECT_THAT(job::ResumeDifferences(was, may_not),
               ::testing::UnorderedElementsAre(HasSubstr("train.batch_size: "), HasSubstr("seed"),
                                               HasSubstr("table[0].initializer.scale: ")));
+}
+
+// A job that does not name its deal has that of the run (data::AdoptDeal).
+TEST(ResumeCheckTest, TheDealIsComparedIfBothJobsNameIt) {
+  const Job open = MustResolve({}).job;
+  const Job blocks = MustResolve({{"data.deal", "BLOCKS"}}).job;
+  const Job rows = MustResolve({{"data.deal", "ROWS"}}).job;
+  EXPECT_THAT(job::ResumeDifferences(blocks, open), ::testing::IsEmpty());
+  EXPECT_THAT(job::ResumeDifferences(open, rows), ::testing::IsEmpty());
+  EXPECT_THAT(job::ResumeDifferences(blocks, rows),
+              ::testing::ElementsAre("data.deal: BLOCKS -> ROWS"));
+  EXPECT_THAT(job::ReplayDifferences(blocks, rows),
+              ::testing::ElementsAre("data.deal: BLOCKS -> ROWS"));
+  const Job measured = MustResolve({{"data.border", "[{row: 5}, {row: 6}, {row: 7}]"},
+                                    {"data.train_bytes", "8"},
+                                    {"data.deal", "BLOCKS"}})
+                           .job;
+  EXPECT_THAT(job::AllDifferences(measured, blocks), ::testing::IsEmpty());
 }
 
 // ---- fields that had another name ----

@@ -782,6 +782,10 @@ TEST(SummaryTest, NamesEachWayThatFramesTook) {
   scheduler::JobBook book(plan);
   book.Start(At(0));
   EXPECT_EQ(scheduler::SummaryJson(plan, book.Total(At(1)), "ZeroMQ")["transport"], "ZeroMQ");
+  EXPECT_FALSE(scheduler::SummaryJson(plan, book.Total(At(1)), "").contains("deal"));
+  job::ResolvedJob dealt = plan;
+  dealt.job.mutable_data()->set_deal(Data::BLOCKS);
+  EXPECT_EQ(scheduler::SummaryJson(dealt, book.Total(At(1)), "")["deal"], "BLOCKS");
   for (const char* way : {"shared memory", "RDMA", "shared memory"}) {
     Path path;
     path.set_to(absl::StrCat("server ", book.Total(At(1)).paths.size()));
