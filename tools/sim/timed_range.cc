@@ -64,8 +64,8 @@ bool TimedRange::Admit(int64_t now_us, TimedUpdate update) {
   switch (policy_.OnArrival(progress_, update)) {
     case policies::Arrival::kApply:
       if (update.samples > 0) {
-        const bool nothing = policy_.OnApply(progress_, update).factor == 0.0f;
-        Count(update, nothing ? server::kFateDropped : server::kFateApplied);
+        const bool drop = policy_.OnApply(progress_, update).factor == 0.0f;
+        Count(update, drop ? server::kFateDropped : server::kFateApplied);
       }
       break;
     case policies::Arrival::kHold:
