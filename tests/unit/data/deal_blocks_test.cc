@@ -105,10 +105,14 @@ TEST(DealBlocksTest, EachByteIsDealtOnceAndSharesAreEven) {
     }
     const auto [least, most] = std::minmax_element(shares.begin(), shares.end());
     EXPECT_LE(*most - *least, most_whole + 1);
-    if (plain >= most_whole * workers) EXPECT_LE(*most - *least, 1) << "plain bytes fill up";
+    if (plain >= most_whole * workers) {
+      EXPECT_LE(*most - *least, 1) << "plain bytes fill up";
+    }
     EXPECT_EQ(deal.everyone, *least > 0);
     const auto total = std::accumulate(shares.begin(), shares.end(), int64_t{0});
-    if (total > 0) EXPECT_DOUBLE_EQ(deal.largest * static_cast<double>(total) / workers, *most);
+    if (total > 0) {
+      EXPECT_DOUBLE_EQ(deal.largest * static_cast<double>(total) / workers, *most);
+    }
   }
 }
 

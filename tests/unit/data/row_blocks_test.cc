@@ -252,7 +252,9 @@ TEST(RowBlocksTest, PartsOfTheTrainingFilesAreDealtToo) {
   data->set_test_fraction(0.2);
   data->mutable_validation()->set_last_fraction(0.5);
   for (const bool filled : {false, true}) {  // a worker gets the borders with its job
-    if (filled) ASSERT_TRUE(data::FillFromData("", &plan).ok());
+    if (filled) {
+      ASSERT_TRUE(data::FillFromData("", &plan).ok());
+    }
     EXPECT_EQ(data->border_size(), filled ? 3 : 0);
     EXPECT_EQ(Sorted(NumbersOf(plan, data::NewTrainSource)), Iota(0, 360));
     EXPECT_EQ(Sorted(NumbersOf(plan, data::NewValidationSource)), Iota(360, 720));
