@@ -111,6 +111,15 @@ absl::Status PrepareFolder(const tandem::job::ResolvedJob& plan,
   return tandem::WriteFileAtomically(out + "/job.textproto", tandem::job::ResolvedText(plan));
 }
 
+// Adds the command that continues a run which has ended with a checkpoint.
+absl::Status WithHowToResume(const absl::Status& ended, absl::string_view program,
+                             const tandem::node::RoleFlags& flags) {
+  if (flags.out.empty() || !tandem::cli::FindResumePoint(flags.out).ok()) return ended;
+  return absl::Status(ended.code(), absl::StrCat(ended.message(), "; continue with: ", program,
+                                                 " --job ", tandem::cli::ForShell(flags.job),
+                                                 " --resume ", tandem::cli::ForShell(flags.out)));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -208,11 +217,6 @@ int main(int argc, char** argv) {
   if (driver.pid != 0) OutliveDriver();
   absl::Status ended = scheduler::RunScheduler(options);
   // `tandem run` prints this itself.
-  if (!ended.ok() && progress_fd < 0 && !flags.out.empty() &&
-      cli::FindResumePoint(flags.out).ok()) {
-    ended = absl::Status(ended.code(), absl::StrCat(ended.message(), "; continue with: ", argv[0],
-                                                    " --job ", cli::ForShell(flags.job),
-                                                    " --resume ", cli::ForShell(flags.out)));
-  }
+  if (!ended.ok() && progress_fd < 0) ended = WithHowToResume(ended, argv[0], flags);
   return node::Finish("tandem-scheduler", ended);
 }

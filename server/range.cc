@@ -99,6 +99,19 @@ int64_t NewestRead(const TableContext& table, const policies::RangeProgress& pro
   return other_copies ? std::max(progress.version, update.step) : progress.version;
 }
 
+// Adds to the statistics of the table and to those of the worker. Statistics of a worker over all
+// tables leave out frozen ones, whose updates are never applied.
+template <typename Add>
+void AddToStats(TableContext* table, int rank, const Add& add) {
+  TableStats& stats = table->stats;
+  add(&stats.total);
+  if (table->over_tables == nullptr) {
+    add(&stats.workers[static_cast<size_t>(rank)]);
+  } else if (!table->plan->frozen) {
+    add(&(*table->over_tables)[static_cast<size_t>(rank)]);
+  }
+}
+
 }  // namespace
 
 void UpdateStats::Merge(const UpdateStats& other) {
@@ -216,7 +229,7 @@ Range::Admission Range::Admit(absl::Time now, uint64_t incarnation, int64_t firs
                           one_step && update.samples > 0);
   }
   if (!update.keys.empty()) {
-    AddToStats(update.rank, [](UpdateStats* stats) { ++stats->arrived; });
+    AddToStats(table_, update.rank, [](UpdateStats* stats) { ++stats->arrived; });
     update.read = pull_times_.Take(update);
   }
   Admission admission = Admission::kAdmitted;
@@ -529,19 +542,6 @@ void Range::FoldUnion(const HeldStep& step) {
   s.sums.resize(s.union_rows.size() * dim);
 }
 
-// Adds to the statistics of the table and to those of the worker. Statistics of a worker over all
-// tables leave out frozen ones, whose updates are never applied.
-template <typename Add>
-void Range::AddToStats(int rank, const Add& add) {
-  TableStats& stats = table_->stats;
-  add(&stats.total);
-  if (table_->over_tables == nullptr) {
-    add(&stats.workers[static_cast<size_t>(rank)]);
-  } else if (!table_->plan->frozen) {
-    add(&(*table_->over_tables)[static_cast<size_t>(rank)]);
-  }
-}
-
 // Counts the update and measures its staleness. Call it before the update is applied.
 void Range::Count(const HeldUpdate& update, uint64_t divided_by, UpdateFate fate) {
   if (update.version_read == kReadByAnotherRun) return;
@@ -556,7 +556,7 @@ void Range::Count(const HeldUpdate& update, uint64_t divided_by, UpdateFate fate
     }
   }
   table_->stats.in_flight.Add(update.in_flight);
-  AddToStats(update.rank, [&](UpdateStats* stats) {
+  AddToStats(table_, update.rank, [&](UpdateStats* stats) {
     (fate == kFateApplied  ? stats->applied
      : fate == kFateMerged ? stats->merged
                            : stats->dropped) += 1;

@@ -192,8 +192,6 @@ class Range {
   absl::Status DecodeMemory(absl::string_view bytes, bool same_range);
   void Count(const HeldUpdate& update, uint64_t divided_by, UpdateFate fate);
   void Report();
-  template <typename Add>
-  void AddToStats(int rank, const Add& add);
 
   const uint32_t id_;
   const uint64_t begin_, end_;

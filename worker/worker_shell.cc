@@ -82,6 +82,15 @@ bool IsWrite(const TrainerTask& task) {
          std::holds_alternative<AbandonCheckpointTask>(task);
 }
 
+// The run record of a checkpoint.
+absl::StatusOr<RunRecord> RecordIn(const server::CheckpointReader& saved) {
+  TANDEM_ASSIGN_OR_RETURN(const std::string bytes, saved.ReadRecord());
+  RunRecord record;
+  if (record.ParseFromString(bytes)) return record;
+  return absl::DataLossError(
+      absl::StrCat(saved.folder(), ": the run record of this checkpoint is damaged"));
+}
+
 class Worker {
  public:
   explicit Worker(const WorkerOptions& options) : options_(options), plan_(options.plan) {}
@@ -617,14 +626,6 @@ class Worker {
     computer_ = std::make_unique<TaskThread>(run);
     writer_ = std::make_unique<TaskThread>(run);
     return absl::OkStatus();
-  }
-
-  static absl::StatusOr<RunRecord> RecordIn(const server::CheckpointReader& saved) {
-    TANDEM_ASSIGN_OR_RETURN(const std::string bytes, saved.ReadRecord());
-    RunRecord record;
-    if (record.ParseFromString(bytes)) return record;
-    return absl::DataLossError(
-        absl::StrCat(saved.folder(), ": the run record of this checkpoint is damaged"));
   }
 
   // Finds where this worker resumes in the run that wrote the checkpoint.

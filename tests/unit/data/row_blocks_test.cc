@@ -35,7 +35,8 @@ std::unique_ptr<data::RowParser> AnyParser(Data::Format format, bool header) {
   columns.set_delimiter(",");
   columns.set_header(header);
   columns.set_scale(Column::NONE);
-  columns.add_categorical(header ? "h" : "0");
+  columns.set_label(header ? "h" : "0");
+  columns.add_categorical(header ? "and\nso on" : "1");
   auto parser = data::NewDelimitedParser(columns);
   EXPECT_TRUE(parser.ok()) << parser.status();
   return *std::move(parser);
