@@ -90,7 +90,9 @@ struct RangeProgress {
 
 // The part of a range's progress that reads of all workers may wait for.
 struct Front {
-  int64_t version = 0;    // if the policy holds the updates of a step until the step closes; else 0
+  // If the policy holds the updates of a step until the step closes; else 0. Stays at
+  // Properties::switch_step after a switch.
+  int64_t version = 0;
   int64_t min_clock = 0;  // RangeProgress::MinClock
   int slowest = 0;        // RangeProgress::Slowest, if the policy measures steps; else 0
   friend bool operator==(const Front&, const Front&) = default;

@@ -82,11 +82,14 @@ int64_t RangeProgress::AdmittedBeyond(int64_t step) const {
   return sum;
 }
 
-// Updates that are applied when they arrive, or with their batch, move the version without ending a
-// wait.
+// Updates that are applied when they arrive or with their batch move the version without ending a
+// wait. So do those after a switch.
 Front FrontOf(const RangeProgress& progress, const Properties& properties) {
   Front front;
-  front.version = properties.holds && properties.batch == 0 ? progress.version : 0;
+  if (properties.holds && properties.batch == 0) {
+    front.version = properties.switch_step > 0 ? std::min(progress.version, properties.switch_step)
+                                               : progress.version;
+  }
   front.min_clock = progress.MinClock();
   front.slowest = properties.measures_steps ? progress.Slowest() : 0;
   return front;

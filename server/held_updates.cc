@@ -122,12 +122,12 @@ absl::Status GetSteps(Cursor& cursor, int dim, bool in_batches, BufferSource& so
 
 }  // namespace
 
-// A step has several updates of one rank only after a load from several files. They are of
-// different rows, so their order does not matter.
+// A step has several updates of one rank only after a load from several files. They stay in the
+// order of the files, whatever the order of arrival of the others.
 void HeldStep::SortByRank() {
   const auto before = [](const HeldUpdate& a, const HeldUpdate& b) { return a.rank < b.rank; };
   if (std::is_sorted(updates.begin(), updates.end(), before)) return;
-  std::sort(updates.begin(), updates.end(), before);
+  std::stable_sort(updates.begin(), updates.end(), before);
 }
 
 void HeldStep::Insert(HeldUpdate update) {

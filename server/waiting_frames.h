@@ -126,7 +126,7 @@ class WaitingFrames {
   Entries spare_;                   // nodes for the lists below
   Entries by_arrival_, by_notice_;  // the latter by the time of the next notice
   std::vector<Entries> of_worker_;  // by rank
-  std::vector<Entries> at_range_;   // by range
+  std::deque<Entries> at_range_;    // by range; the lists stay in place when it grows
   uint64_t last_number_ = 0;
   std::vector<Woken> woken_, later_;  // of this pass, a heap; of the next one
   uint64_t passed_ = 0;               // the number of the frame that the pass has reached

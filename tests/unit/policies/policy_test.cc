@@ -565,6 +565,8 @@ TEST(FrontTest, HasWhatReadsOfThePolicyWaitFor) {
   policies::RangeProgress progress = At(7, {4, 3, 5});
   EXPECT_EQ(FrontOf(progress, Bounded(2)), (policies::Front{0, 3, 0}));
   EXPECT_EQ(FrontOf(progress, Synchronous(0)), (policies::Front{7, 3, 0}));
+  EXPECT_EQ(FrontOf(progress, Switching(9)), (policies::Front{7, 3, 0}));
+  EXPECT_EQ(FrontOf(progress, Switching(5)), (policies::Front{5, 3, 0}));
   EXPECT_EQ(FrontOf(progress, InBatches(2, true)), (policies::Front{0, 3, 0}));
   EXPECT_EQ(FrontOf(progress, Paced()), (policies::Front{0, 3, 1}));
 }

@@ -62,7 +62,7 @@ class Table {
     for (int r = 0; r < ranges; ++r) {
       ranges_.push_back(std::make_unique<server::Range>(
           static_cast<uint32_t>(r), bounds[static_cast<size_t>(r)],
-          r + 1 < ranges ? bounds[static_cast<size_t>(r) + 1] : 0, &context_, &scratch_));
+          r + 1 < ranges ? bounds[static_cast<size_t>(r) + 1] : 0, &context_, &scratch_, &totals_));
     }
   }
 
@@ -104,9 +104,16 @@ class Table {
     for (const auto& range : ranges_) range->FinishDelayed();
   }
   server::UpdateStats stats() const { return context_.stats.total; }
+  // Also checks that the ranges have reported what they hold, and their clocks.
   size_t held_bytes() const {
     size_t bytes = 0;
-    for (const auto& range : ranges_) bytes += range->held_bytes();
+    int64_t clock = policies::kInfiniteClock;
+    for (const auto& range : ranges_) {
+      bytes += range->held_bytes();
+      clock = std::min(clock, range->progress().MinClock());
+    }
+    EXPECT_EQ(totals_.held_bytes(), bytes);
+    EXPECT_EQ(totals_.MinClock(context_.plan->group), clock);
     return bytes;
   }
   // The first two weights of each row; a row of table "a" has no more.
@@ -140,6 +147,7 @@ class Table {
   std::unique_ptr<optim::RowOptimizer> optimizer_;
   server::TableContext context_;
   server::FoldScratch scratch_;
+  server::RangeTotals totals_;  // of ranges_
   std::vector<std::unique_ptr<server::Range>> ranges_;
 };
 

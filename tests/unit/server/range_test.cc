@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -220,6 +221,21 @@ TEST_F(RangeTest, AStepIsFoldedAndMovedInRankOrderWhateverTheOrderOfArrival) {
     EXPECT_EQ(bytes, first);
     Give(2, 0, gradients[2], 1);
     EXPECT_EQ(Row(), 100 - 3.0f / 4);
+  }
+}
+
+// As after a load from several files, each with a part of an update.
+TEST(HeldStepTest, UpdatesOfARankStayInTheirOrder) {
+  server::HeldStep step;
+  for (int i = 0; i < 40; ++i) {
+    server::HeldUpdate& update = step.updates.emplace_back();
+    update.rank = i * 7 % 3;
+    update.step = i;
+  }
+  step.SortByRank();
+  for (size_t i = 1; i < step.updates.size(); ++i) {
+    const server::HeldUpdate &before = step.updates[i - 1], &update = step.updates[i];
+    EXPECT_LT(std::make_pair(before.rank, before.step), std::make_pair(update.rank, update.step));
   }
 }
 

@@ -519,6 +519,18 @@ TEST_F(ShardCoreTest, ReadsThatOnePushAllowsAreAnsweredInTheOrderOfTheirArrival)
   }
 }
 
+// Another worker's push switches the range, and the push that has waited for that goes on at once.
+TEST_F(ShardCoreTest, APushBehindASwitchGoesOnWithThePushThatSwitches) {
+  Start("kind: SYNC_SWITCH switch_step: 1");
+  EXPECT_EQ(Give(Push(0, 0, 2.0f)).size(), 1u);
+  EXPECT_TRUE(Give(Push(0, 1, 2.0f)).empty());
+  const std::vector<ParsedFrame> sent = Give(Push(1, 0, 4.0f));
+  ASSERT_EQ(sent.size(), 2u);
+  EXPECT_EQ(sent[1].header.kind, FrameKind::kAck);
+  EXPECT_EQ(sent[1].header.step, 1);
+  EXPECT_THAT(Row(), ElementsAre(-4.0f, -4.0f));  // 1 - (2 + 4) / 2 - 2
+}
+
 // Two shards and the messages between them, under everything that changes a range.
 class ShardSumsTest : public ShardCoreTest {
  protected:
