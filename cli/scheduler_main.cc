@@ -72,14 +72,20 @@ void AddDriverFlags(CLI::App* app, DriverFlags* flags) {
       ->group("");
 }
 
-// From here on the kernel does not end this process with the one that has started it, because the
-// scheduler notices that (SchedulerOptions.driver).
-void OutliveDriver() { prctl(PR_SET_PDEATHSIG, 0); }
-
 // Makes reads of standard input return at once. Returns its descriptor.
 int InputWithoutWaiting() {
   fcntl(STDIN_FILENO, F_SETFL, fcntl(STDIN_FILENO, F_GETFL) | O_NONBLOCK);
   return STDIN_FILENO;
+}
+
+// Passes on what the starting program has said. With --driver the kernel does not end this process
+// together with that program any more, because the scheduler notices its end.
+void TakeDriver(const DriverFlags& flags, tandem::scheduler::SchedulerOptions* options) {
+  options->launch = flags.launch;
+  options->replacements = flags.replacements;
+  if (flags.replacements > 0) options->driver_fd = InputWithoutWaiting();
+  options->driver = flags.pid;
+  if (flags.pid != 0) prctl(PR_SET_PDEATHSIG, 0);
 }
 
 // The memory that one server or one worker of the job is expected to need.
@@ -196,12 +202,8 @@ int main(int argc, char** argv) {
   options.models = cli::PathsOf(start, flags.out, *plan);
   options.estimate = {NeededBytes(*plan, 1, 0, start), NeededBytes(*plan, 0, 1, start)};
   options.restarts = *attempts;
-  options.replacements = driver.replacements;
-  if (driver.replacements > 0) options.driver_fd = InputWithoutWaiting();
-  options.driver = driver.pid;
   options.by_hand = progress_fd < 0;
   options.incarnation = node::NewIncarnation();
-  options.launch = driver.launch;
   options.ends = node::StopSignals();
   options.checkpoint = node::CheckpointSignals();
   options.on_started = [&report] { report.kept = OwnedFd(); };  // all nodes have loaded it
@@ -214,7 +216,7 @@ int main(int argc, char** argv) {
   } else {
     options.progress = progress_fd < 0 ? stdout : fdopen(progress_fd, "w");
   }
-  if (driver.pid != 0) OutliveDriver();
+  TakeDriver(driver, &options);  // after StopSignals, which ignores SIGPIPE
   absl::Status ended = scheduler::RunScheduler(options);
   // `tandem run` prints this itself.
   if (!ended.ok() && progress_fd < 0) ended = WithHowToResume(ended, argv[0], flags);

@@ -281,11 +281,14 @@ TEST_F(ResumeTest, RowsMayGoOnElsewhere) {
 
 // The steps after the checkpoint are done again, by the servers that there are then.
 TEST_F(ResumeTest, RecordsOfServersThatAreNoMoreEndAtTheCheckpoint) {
-  const Settings set = Join(Steps(90, 40), {"staleness.record_updates=true"});
+  const Settings set = {"train.epochs=1000000", "checkpoint.every_steps=1000000",
+                        "staleness.record_updates=true"};
   const std::string records = Out("recorded") + "/server-1-shard-0.updates";
   {
     RunningJob job(job_->Arguments(
         "recorded", Join(set, {"fault_injection.slow_workers={mean_seconds: 0.02}"})));
+    ASSERT_TRUE(job.WaitForStep(5, kRunLimit)) << job.driver().Output();
+    job.driver().Signal(SIGUSR1);
     ASSERT_TRUE(WaitForCheckpointAfter(&job, Out("recorded"), 0)) << job.driver().Output();
     ASSERT_TRUE(job.WaitForStep(CheckpointStep(Out("recorded")) + 6, kRunLimit));
     KillAll(&job);
@@ -294,7 +297,8 @@ TEST_F(ResumeTest, RecordsOfServersThatAreNoMoreEndAtTheCheckpoint) {
   ASSERT_TRUE(point.ok()) << point.status();
   const uint64_t kept = point->record.record_bytes().at("server-1-shard-0");
   ASSERT_GT(fs::file_size(records), kept) << "nothing is to be cut";
-  const RunResult run = RunJob(Resume("recorded", Join(set, {"cluster.servers=1"})));
+  const Settings few = {absl::StrCat("train.max_steps=", point->step + 50), "cluster.servers=1"};
+  const RunResult run = RunJob(Resume("recorded", Join(set, few)));
   ASSERT_TRUE(run.ok()) << run.DebugString();
   EXPECT_EQ(fs::file_size(records), kept);
   ChildProcess check({"/usr/bin/python3", SourcePath("tests/chaos/records.py"), Out("recorded")},
