@@ -247,6 +247,8 @@ TEST(RowBlocksTest, PartsOfTheTrainingFilesAreDealtToo) {
                                           dir.Write("b.csv", NumberedRows(400, 1000))};
   job::ResolvedJob plan = NumberedPlan(files, 3);
   Data* const data = plan.job.mutable_data();
+  data->set_max_rows(data::kNoEnd);
+  EXPECT_EQ(Sorted(NumbersOf(plan, data::NewTrainSource)), Iota(0, 1000));
   data->set_max_rows(900);
   EXPECT_EQ(Sorted(NumbersOf(plan, data::NewTrainSource)), Iota(0, 900));
   data->set_test_fraction(0.2);
@@ -362,6 +364,23 @@ TEST(RowBlocksTest, FilesOfAnotherSizeAreRefused) {
                 {"data.train: the files have", "where the job was started", "hint"});
   data::ClearMeasured(plan.job.mutable_data());
   EXPECT_TRUE(data::NewTrainSource(plan, 1).ok());
+
+  // Borders are places in the files, whatever the deal.
+  plan.job.mutable_data()->set_deal(Data::ROWS);
+  plan.job.mutable_data()->set_test_fraction(0.2);
+  ASSERT_TRUE(data::FillFromData("", &plan).ok());
+  EXPECT_TRUE(data::NewTestSource(plan, 0).ok());
+  dir.Write("a.csv", NumberedRows(0, 52));
+  ExpectOneLine(data::NewTestSource(plan, 0).status(), {"data.train: the files have", "hint"});
+}
+
+// Of a sample that is not much larger than one read.
+TEST(RowBlocksTest, EstimatesAreNearTheCount) {
+  const TempDir dir;
+  std::string text;
+  for (int i = 0; i < 100'000; ++i) absl::StrAppend(&text, i % 2, ",", 100'000 + i, ",c\n");
+  const job::ResolvedJob plan = NumberedPlan({dir.Write("a.csv", text)}, 4);
+  EXPECT_NEAR((*data::NewTrainSource(plan, 0))->EstimatedRows(), 25'000, 100);
 }
 
 TEST(RowBlocksTest, AFileThatChangesIsNoticedByWorkersThatDoNotReadIt) {
