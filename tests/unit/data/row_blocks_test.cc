@@ -282,6 +282,40 @@ TEST(RowBlocksTest, PartsOfTheTrainingFilesAreDealtToo) {
             static_cast<int64_t>(720 - validation.size()));
 }
 
+// One worker alone deals rows if nobody says otherwise, and would evaluate the model on rows that
+// have trained it.
+TEST(RowBlocksTest, RowsThatValidateAModelStayTheSame) {
+  const TempDir dir;
+  const auto plan_of = [file = dir.Write("a.csv", NumberedRows(0, 1000))](int workers) {
+    job::ResolvedJob plan = NumberedPlan({file}, workers);
+    plan.job.mutable_data()->clear_deal();
+    plan.job.mutable_data()->mutable_validation()->set_fraction(0.3);
+    return plan;
+  };
+  job::ResolvedJob blocks = plan_of(3), rows = plan_of(1);
+  blocks.job.mutable_data()->set_deal(Data::BLOCKS);
+  ASSERT_TRUE(data::FillFromData("", &blocks).ok());
+  ASSERT_TRUE(data::FillFromData("", &rows).ok());
+  const std::vector<int> picked = Sorted(NumbersOf(blocks, data::NewValidationSource));
+  EXPECT_NE(Sorted(NumbersOf(rows, data::NewValidationSource)), picked);
+
+  job::ResolvedJob later = plan_of(1);
+  ASSERT_TRUE(data::FillFromData(data::DescribeData(blocks.job.data()), &later).ok());
+  EXPECT_EQ(later.job.data().deal(), Data::BLOCKS);
+  EXPECT_EQ(Sorted(NumbersOf(later, data::NewValidationSource)), picked);
+  later = plan_of(3);
+  ASSERT_TRUE(data::FillFromData(data::DescribeData(rows.job.data()), &later).ok());
+  EXPECT_EQ(later.job.data().deal(), Data::ROWS);
+
+  Data data = plan_of(3).job.data();  // a checkpoint of an earlier version
+  ASSERT_TRUE(data::AdoptDescription(data::DescribeData(data), &data).ok());
+  EXPECT_EQ(data.deal(), Data::ROWS);
+  data.clear_deal();
+  data.clear_validation();
+  ASSERT_TRUE(data::AdoptDescription(data::DescribeData(blocks.job.data()), &data).ok());
+  EXPECT_EQ(data.deal(), Data::DEAL_UNSPECIFIED) << "it does not matter";
+}
+
 // Without data.deal the files decide.
 TEST(RowBlocksTest, SmallFilesAndFewCompressedFilesAreDealtByRows) {
   const TempDir dir;
