@@ -439,6 +439,21 @@ int64_t BytesRead() {
   return bytes;
 }
 
+// One pass counts the rows, and one finds the border.
+TEST(RowBlocksTest, OneBorderIsLookedForOnce) {
+  if (BytesRead() < 0) GTEST_SKIP() << "/proc/self/io does not count";
+  const TempDir dir;
+  const std::string text = NumberedRows(0, 300'000);
+  job::ResolvedJob plan = NumberedPlan({dir.Write("a.csv", text)}, 2);
+  plan.job.mutable_data()->set_test_fraction(0.1);
+  const auto parser = *data::NewRowParser(plan.job.data(), nullptr);
+  const int64_t before = BytesRead();
+  ASSERT_TRUE(data::FindRowParts(plan, parser.get()).ok());
+  const auto read = static_cast<double>(BytesRead() - before);
+  EXPECT_GE(read, 1.8 * static_cast<double>(text.size()));
+  EXPECT_LE(read, 2.2 * static_cast<double>(text.size()));
+}
+
 TEST(RowBlocksTest, EightWorkersTogetherReadAFileOnce) {
   if (BytesRead() < 0) GTEST_SKIP() << "/proc/self/io does not count";
   const TempDir dir;
