@@ -275,7 +275,7 @@ absl::Status AdoptDeal(const RunRecord& was, Data* data) {
   if (data->deal() == dealt) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
       "data.deal is ", Data::Deal_Name(data->deal()), ", but the run deals its rows by ",
-      Data::Deal_Name(dealt), "; hint: leave it out"));
+      Data::Deal_Name(dealt), "; hint: data.deal: ", Data::Deal_Name(dealt)));
 }
 
 }  // namespace tandem::data

@@ -91,7 +91,7 @@ absl::StatusOr<std::vector<RowAt>> FindBorders(const Data& data,
   }
   if (!borders.empty()) return borders;
   // One row more than the job uses, so that the end is known.
-  int64_t left = data.max_rows() > 0 ? data.max_rows() + 1 : kNoEnd;
+  int64_t left = data.max_rows() > 0 ? std::min(data.max_rows(), kNoEnd - 1) + 1 : kNoEnd;
   std::vector<int64_t> counts;
   for (const std::string& file : files) {
     TANDEM_ASSIGN_OR_RETURN(counts.emplace_back(), CountRows({file}, parser, left));
@@ -111,7 +111,11 @@ absl::StatusOr<std::vector<RowAt>> FindBorders(const Data& data,
                                       data.validation().last_fraction(), ends[1]));
     ends[0] -= taken;
   }
-  for (const int64_t end : ends) {
+  for (const int64_t end : ends) {  // to find a place reads its file once more
+    if (!borders.empty() && borders.back().row == end) {
+      borders.push_back(borders.back());
+      continue;
+    }
     TANDEM_ASSIGN_OR_RETURN(borders.emplace_back(), PlaceOfRow(files, counts, end, parser));
   }
   return borders;
@@ -224,7 +228,8 @@ int64_t SizeOnDisk(const RowPart& part) {
   return bytes;
 }
 
-// Workers that cut other files would lose rows, or train on them twice.
+// Workers that cut other files, or find a border at another row, would lose rows or train on them
+// twice.
 absl::Status CheckTrainBytes(const Data& data, const RowPart& train) {
   const int64_t bytes = SizeOnDisk(train);
   if (data.train_bytes() == 0 || data.train_bytes() == bytes) return absl::OkStatus();
@@ -240,7 +245,6 @@ absl::Status DealParts(const job::ResolvedJob& plan, bool quotes, RowParts* part
   const bool asked = data.deal() == Data::BLOCKS;
   if (data.deal() == Data::ROWS || data.score_only()) return absl::OkStatus();
   if (plan.workers() == 1 && !asked) return absl::OkStatus();  // there is nothing to deal
-  TANDEM_RETURN_IF_ERROR(CheckTrainBytes(data, parts->train));
   TANDEM_RETURN_IF_ERROR(
       DealInBlocks(plan.workers(), least, asked, &parts->train, &parts->why_rows));
   if (parts->train.blocks.empty()) return absl::OkStatus();
@@ -283,6 +287,7 @@ absl::StatusOr<RowParts> FindRowParts(const job::ResolvedJob& plan, RowParser* p
     return absl::InvalidArgumentError("data.train is not set, expected at least one file or glob");
   }
   TANDEM_RETURN_IF_ERROR(SetFiles("data.train", data.train(), &parts.train));
+  TANDEM_RETURN_IF_ERROR(CheckTrainBytes(data, parts.train));
   TANDEM_RETURN_IF_ERROR(SetFiles("data.test", data.test(), &parts.test));
   TANDEM_RETURN_IF_ERROR(SetFiles("data.validation.files", validation.files(), &parts.validation));
   if (NeedsBorders(plan)) {
@@ -311,7 +316,9 @@ absl::Status FillDeal(job::ResolvedJob* plan) {
   TANDEM_ASSIGN_OR_RETURN(const auto parser, NewRowParser(*data, nullptr));
   TANDEM_ASSIGN_OR_RETURN(const RowParts parts, FindRowParts(*plan, parser.get()));
   data->set_deal(parts.deal);
-  if (parts.deal == Data::BLOCKS) data->set_train_bytes(SizeOnDisk(parts.train));
+  if (parts.deal == Data::BLOCKS || !parts.borders.empty()) {
+    data->set_train_bytes(SizeOnDisk(parts.train));
+  }
   data->clear_border();
   for (const RowAt& at : parts.borders) {
     RowBorder* const border = data->add_border();

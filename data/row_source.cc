@@ -414,7 +414,10 @@ absl::StatusOr<double> RowsPerByte(const std::string& name, int64_t sample_bytes
     ++rows;
     bytes += static_cast<int64_t>(line.size()) + 1;
   }
-  const double stored = file.lines().Progress() * static_cast<double>(StoredBytes(name));
+  // Progress counts bytes that were read ahead, too: as many as a small sample.
+  const double stored = file.lines().seekable()
+                            ? static_cast<double>(file.lines().next_offset())
+                            : file.lines().Progress() * static_cast<double>(StoredBytes(name));
   return stored > 0 ? static_cast<double>(rows) / stored : 0.0;
 }
 

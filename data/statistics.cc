@@ -206,6 +206,7 @@ std::string DescribeData(const Data& data) {
   described.set_format(data.format());
   if (data.has_columns()) *described.mutable_columns() = data.columns();
   if (data.has_statistics()) *described.mutable_statistics() = data.statistics();
+  if (data.validation().fraction() > 0) described.set_deal(data.deal());
   google::protobuf::TextFormat::Printer printer;
   printer.SetSingleLineMode(true);
   std::string text;
@@ -231,6 +232,11 @@ absl::Status AdoptDescription(absl::string_view description, Data* data) {
       ShownNames(saved.columns().positive()) == ShownNames(data->columns().positive());
   if (same_ones && data->columns().negative().empty() && !saved.columns().negative().empty()) {
     *data->mutable_columns()->mutable_negative() = saved.columns().negative();
+  }
+  // The deal decides which rows are picked to validate. Rows that have trained the model must not
+  // validate it. Earlier versions dealt rows and do not say so.
+  if (data->validation().fraction() > 0 && data->deal() == Data::DEAL_UNSPECIFIED) {
+    data->set_deal(saved.deal() == Data::BLOCKS ? Data::BLOCKS : Data::ROWS);
   }
   return absl::OkStatus();
 }

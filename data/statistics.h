@@ -26,7 +26,8 @@ absl::StatusOr<DataStatistics> MeasureStatistics(const job::ResolvedJob& plan);
 absl::StatusOr<DataStatistics> StatisticsOf(const job::ResolvedJob& plan);
 
 // The description of a model's data: format, columns and statistics, which give the model's numbers
-// and ids their meaning. One line of text; part of a checkpoint.
+// and ids their meaning; and the deal of the rows, if it decides which rows validate
+// (validation.fraction). One line of text; part of a checkpoint.
 std::string DescribeData(const Data& data);
 
 // How the data of a job differ from the data that a model was trained on, one line for each
@@ -39,7 +40,8 @@ struct DataDifferences {
 // INVALID_ARGUMENT if the text is not a description.
 absl::StatusOr<DataDifferences> CompareData(absl::string_view description, const Data& data);
 
-// Copies the statistics, and the label that counts as 0, from a description into `data`.
+// Copies the statistics, the label that counts as 0, and the deal of a job that validates a
+// fraction of its rows and names no deal, from a description into `data`.
 // INVALID_ARGUMENT, with the first difference, if the columns of `data` mean something else.
 absl::Status AdoptDescription(absl::string_view description, Data* data);
 

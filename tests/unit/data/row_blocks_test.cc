@@ -248,6 +248,8 @@ TEST(RowBlocksTest, PartsOfTheTrainingFilesAreDealtToo) {
                                           dir.Write("b.csv", NumberedRows(400, 1000))};
   job::ResolvedJob plan = NumberedPlan(files, 3);
   Data* const data = plan.job.mutable_data();
+  data->set_max_rows(data::kNoEnd);
+  EXPECT_EQ(Sorted(NumbersOf(plan, data::NewTrainSource)), Iota(0, 1000));
   data->set_max_rows(900);
   EXPECT_EQ(Sorted(NumbersOf(plan, data::NewTrainSource)), Iota(0, 900));
   data->set_test_fraction(0.2);
@@ -281,6 +283,40 @@ TEST(RowBlocksTest, PartsOfTheTrainingFilesAreDealtToo) {
       << "whatever the number of workers";
   EXPECT_EQ(data::MeasureStatistics(plan)->column(0).values(),
             static_cast<int64_t>(720 - validation.size()));
+}
+
+// One worker alone deals rows if nobody says otherwise, and would evaluate the model on rows that
+// have trained it.
+TEST(RowBlocksTest, RowsThatValidateAModelStayTheSame) {
+  const TempDir dir;
+  const auto plan_of = [file = dir.Write("a.csv", NumberedRows(0, 1000))](int workers) {
+    job::ResolvedJob plan = NumberedPlan({file}, workers);
+    plan.job.mutable_data()->clear_deal();
+    plan.job.mutable_data()->mutable_validation()->set_fraction(0.3);
+    return plan;
+  };
+  job::ResolvedJob blocks = plan_of(3), rows = plan_of(1);
+  blocks.job.mutable_data()->set_deal(Data::BLOCKS);
+  ASSERT_TRUE(data::FillFromData("", &blocks).ok());
+  ASSERT_TRUE(data::FillFromData("", &rows).ok());
+  const std::vector<int> picked = Sorted(NumbersOf(blocks, data::NewValidationSource));
+  EXPECT_NE(Sorted(NumbersOf(rows, data::NewValidationSource)), picked);
+
+  job::ResolvedJob later = plan_of(1);
+  ASSERT_TRUE(data::FillFromData(data::DescribeData(blocks.job.data()), &later).ok());
+  EXPECT_EQ(later.job.data().deal(), Data::BLOCKS);
+  EXPECT_EQ(Sorted(NumbersOf(later, data::NewValidationSource)), picked);
+  later = plan_of(3);
+  ASSERT_TRUE(data::FillFromData(data::DescribeData(rows.job.data()), &later).ok());
+  EXPECT_EQ(later.job.data().deal(), Data::ROWS);
+
+  Data data = plan_of(3).job.data();  // a checkpoint of an earlier version
+  ASSERT_TRUE(data::AdoptDescription(data::DescribeData(data), &data).ok());
+  EXPECT_EQ(data.deal(), Data::ROWS);
+  data.clear_deal();
+  data.clear_validation();
+  ASSERT_TRUE(data::AdoptDescription(data::DescribeData(blocks.job.data()), &data).ok());
+  EXPECT_EQ(data.deal(), Data::DEAL_UNSPECIFIED) << "it does not matter";
 }
 
 // Without data.deal the files decide.
@@ -365,6 +401,23 @@ TEST(RowBlocksTest, FilesOfAnotherSizeAreRefused) {
                 {"data.train: the files have", "where the job was started", "hint"});
   data::ClearMeasured(plan.job.mutable_data());
   EXPECT_TRUE(data::NewTrainSource(plan, 1).ok());
+
+  // Borders are places in the files, whatever the deal.
+  plan.job.mutable_data()->set_deal(Data::ROWS);
+  plan.job.mutable_data()->set_test_fraction(0.2);
+  ASSERT_TRUE(data::FillFromData("", &plan).ok());
+  EXPECT_TRUE(data::NewTestSource(plan, 0).ok());
+  dir.Write("a.csv", NumberedRows(0, 52));
+  ExpectOneLine(data::NewTestSource(plan, 0).status(), {"data.train: the files have", "hint"});
+}
+
+// Of a sample that is not much larger than one read.
+TEST(RowBlocksTest, EstimatesAreNearTheCount) {
+  const TempDir dir;
+  std::string text;
+  for (int i = 0; i < 100'000; ++i) absl::StrAppend(&text, i % 2, ",", 100'000 + i, ",c\n");
+  const job::ResolvedJob plan = NumberedPlan({dir.Write("a.csv", text)}, 4);
+  EXPECT_NEAR((*data::NewTrainSource(plan, 0))->EstimatedRows(), 25'000, 100);
 }
 
 TEST(RowBlocksTest, AFileThatChangesIsNoticedByWorkersThatDoNotReadIt) {
@@ -387,6 +440,21 @@ int64_t BytesRead() {
     if (words[0] == "rchar:" && !absl::SimpleAtoi(words[1], &bytes)) return -1;
   }
   return bytes;
+}
+
+// One pass counts the rows, and one finds the border.
+TEST(RowBlocksTest, OneBorderIsLookedForOnce) {
+  if (BytesRead() < 0) GTEST_SKIP() << "/proc/self/io does not count";
+  const TempDir dir;
+  const std::string text = NumberedRows(0, 300'000);
+  job::ResolvedJob plan = NumberedPlan({dir.Write("a.csv", text)}, 2);
+  plan.job.mutable_data()->set_test_fraction(0.1);
+  const auto parser = *data::NewRowParser(plan.job.data(), nullptr);
+  const int64_t before = BytesRead();
+  ASSERT_TRUE(data::FindRowParts(plan, parser.get()).ok());
+  const auto read = static_cast<double>(BytesRead() - before);
+  EXPECT_GE(read, 1.8 * static_cast<double>(text.size()));
+  EXPECT_LE(read, 2.2 * static_cast<double>(text.size()));
 }
 
 TEST(RowBlocksTest, EightWorkersTogetherReadAFileOnce) {
