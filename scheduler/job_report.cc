@@ -328,16 +328,17 @@ void JobBook::AddLoss(const Progress& progress) {
 bool JobBook::AddPath(const std::string& from, const Path& path) {
   constexpr size_t kMaxText = 1000, kMaxWays = 16;
   const std::string& purpose = path.purpose();
+  if (path.to().size() + path.way().size() + path.why().size() + purpose.size() > kMaxText) {
+    return false;
+  }
   const std::pair<std::string, std::string> ends = {
       from, purpose.empty() ? path.to() : absl::StrCat(path.to(), " for ", purpose)};
-  const bool known = paths_.count(ends) > 0;
-  const size_t text = path.to().size() + path.way().size() + path.why().size() + purpose.size();
-  if ((known || paths_.size() < kMaxPaths) && text <= kMaxText) {
+  if (paths_.size() < kMaxPaths || paths_.count(ends) > 0) {
     paths_[ends] = path;
     return true;
   }
   ++paths_left_out_;
-  if (purpose.empty() && text <= kMaxText && ways_left_out_.size() < kMaxWays) {
+  if (purpose.empty() && ways_left_out_.size() < kMaxWays) {
     ways_left_out_.insert(path.way());
   }
   return false;

@@ -808,6 +808,9 @@ TEST(SummaryTest, CountsThePathsThatItLeavesOut) {
   book.Start(At(0));
   Path path;
   path.set_way("shared memory");
+  path.set_why(std::string(1001, 'x'));
+  EXPECT_FALSE(book.AddPath("worker 0", path)) << "too long; not one of too many";
+  path.clear_why();
   for (size_t i = 0; i < scheduler::JobBook::kMaxPaths; ++i) {
     path.set_to(absl::StrCat("server ", i));
     ASSERT_TRUE(book.AddPath("worker 0", path));
@@ -822,7 +825,8 @@ TEST(SummaryTest, CountsThePathsThatItLeavesOut) {
   }
   const nlohmann::json summary = scheduler::SummaryJson(plan, book.Total(At(1)), "ZeroMQ");
   EXPECT_EQ(summary["left_out"],
-            nlohmann::json::array({"paths: 2 more than the 65536 that are kept"}));
+            nlohmann::json::array(
+                {"paths: the first 65536 are kept, and 2 reports of others are left out"}));
   EXPECT_EQ(summary["transport"], "RDMA, ZeroMQ, shared memory");
 }
 
