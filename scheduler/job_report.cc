@@ -311,7 +311,9 @@ absl::Status JobBook::AddShardReport(const ShardReport& report) {
   TANDEM_RETURN_IF_ERROR(check_.Check(report));
   const int shard =
       static_cast<int>(report.server()) * shards_per_server_ + static_cast<int>(report.shard());
-  shards_[static_cast<size_t>(shard)] = report;
+  ShardReport& kept = shards_[static_cast<size_t>(shard)];
+  kept = report;
+  kept.DiscardUnknownFields();  // nothing bounds them
   return absl::OkStatus();
 }
 

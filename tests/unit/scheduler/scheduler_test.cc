@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <initializer_list>
 #include <map>
 #include <set>
 #include <sstream>
@@ -724,6 +725,15 @@ TEST(JobBookTest, RefusesMoreThanAReportNeeds) {
   report = ReportOf(0, 1, 1);
   (*report.mutable_bytes())[std::string(65, 'k')] = 1;
   EXPECT_EQ(refusal(report), "report with 65 characters in a kind of traffic, expected at most 64");
+  report = ReportOf(0, 1, 1);
+  const size_t bytes = report.ByteSizeLong();
+  for (google::protobuf::Message* part :
+       std::initializer_list<google::protobuf::Message*>{&report, report.mutable_table(0)}) {
+    part->GetReflection()->MutableUnknownFields(part)->AddLengthDelimited(99, "no field of ours");
+  }
+  ASSERT_GT(report.ByteSizeLong(), bytes);
+  EXPECT_EQ(refusal(report), "");
+  EXPECT_EQ(book.shards()[0].ByteSizeLong(), bytes);
 
   Progress progress;
   progress.mutable_trains_at()->mutable_place()->set_negative(std::string(9000, 'x'));
