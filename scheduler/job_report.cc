@@ -88,8 +88,9 @@ bool IsBehind(const Progress& a, const Progress& b) {
 }
 
 // Takes over a record that an earlier version may have written. Such a record has the updates of a
-// worker by the name of the table. It also has numbers for each pair of a worker and a table, and
-// of two workers, in every job: adds them up if this version counts them for single workers.
+// worker by the name of the table, and histograms by popularity, which nobody reads. It also has
+// numbers for each pair of a worker and a table, and of two workers, in every job: adds them up if
+// this version counts them for single workers.
 RunRecord OfThisVersion(RunRecord record, const job::ResolvedJob& plan) {
   for (Progress& worker : *record.mutable_worker()) {
     const int tables = static_cast<int>(plan.tables.size());
@@ -101,6 +102,9 @@ RunRecord OfThisVersion(RunRecord record, const job::ResolvedJob& plan) {
       worker.add_updates(sent == worker.updates_sent().end() ? 0 : sent->second);
     }
     worker.clear_updates_sent();
+  }
+  for (TableReport& report : *record.mutable_table()) {
+    for (Distribution& rows : *report.mutable_by_popularity()) rows.clear_bucket();
   }
   if (!plan.CountsPairs()) {
     std::vector<WorkerUpdates> updates(static_cast<size_t>(plan.workers()));
