@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/clip_text.h"
 #include "base/status_macros.h"
 
 namespace tandem::scheduler {
@@ -117,7 +118,7 @@ absl::StatusOr<Barriers::Entry> Barriers::Enter(absl::Time now, int rank,
   if (barrier.complete || barrier.entered[rank]) return Entry::kWaiting;
   barrier.max_value = std::max(barrier.max_value, enter.value());
   if (barrier.failure.empty() && !enter.failure().empty()) {
-    barrier.failure = absl::StrCat("worker ", rank, ": ", enter.failure().substr(0, kMaxPathBytes));
+    barrier.failure = absl::StrCat("worker ", rank, ": ", ClipText(enter.failure(), kMaxPathBytes));
   }
   return EnterForAbsent(now, rank, enter.name());
 }

@@ -88,8 +88,9 @@ bool IsBehind(const Progress& a, const Progress& b) {
 }
 
 // Takes over a record that an earlier version may have written. Such a record has the updates of a
-// worker by the name of the table. It also has numbers for each pair of a worker and a table, and
-// of two workers, in every job: adds them up if this version counts them for single workers.
+// worker by the name of the table, and histograms by popularity, which nobody reads. It also has
+// numbers for each pair of a worker and a table, and of two workers, in every job: adds them up if
+// this version counts them for single workers.
 RunRecord OfThisVersion(RunRecord record, const job::ResolvedJob& plan) {
   for (Progress& worker : *record.mutable_worker()) {
     const int tables = static_cast<int>(plan.tables.size());
@@ -101,6 +102,9 @@ RunRecord OfThisVersion(RunRecord record, const job::ResolvedJob& plan) {
       worker.add_updates(sent == worker.updates_sent().end() ? 0 : sent->second);
     }
     worker.clear_updates_sent();
+  }
+  for (TableReport& report : *record.mutable_table()) {
+    for (Distribution& rows : *report.mutable_by_popularity()) rows.clear_bucket();
   }
   if (!plan.CountsPairs()) {
     std::vector<WorkerUpdates> updates(static_cast<size_t>(plan.workers()));
@@ -311,7 +315,9 @@ absl::Status JobBook::AddShardReport(const ShardReport& report) {
   TANDEM_RETURN_IF_ERROR(check_.Check(report));
   const int shard =
       static_cast<int>(report.server()) * shards_per_server_ + static_cast<int>(report.shard());
-  shards_[static_cast<size_t>(shard)] = report;
+  ShardReport& kept = shards_[static_cast<size_t>(shard)];
+  kept = report;
+  kept.DiscardUnknownFields();  // nothing bounds them
   return absl::OkStatus();
 }
 
@@ -328,16 +334,17 @@ void JobBook::AddLoss(const Progress& progress) {
 bool JobBook::AddPath(const std::string& from, const Path& path) {
   constexpr size_t kMaxText = 1000, kMaxWays = 16;
   const std::string& purpose = path.purpose();
+  if (path.to().size() + path.way().size() + path.why().size() + purpose.size() > kMaxText) {
+    return false;
+  }
   const std::pair<std::string, std::string> ends = {
       from, purpose.empty() ? path.to() : absl::StrCat(path.to(), " for ", purpose)};
-  const bool known = paths_.count(ends) > 0;
-  const size_t text = path.to().size() + path.way().size() + path.why().size() + purpose.size();
-  if ((known || paths_.size() < kMaxPaths) && text <= kMaxText) {
+  if (paths_.size() < kMaxPaths || paths_.count(ends) > 0) {
     paths_[ends] = path;
     return true;
   }
   ++paths_left_out_;
-  if (purpose.empty() && text <= kMaxText && ways_left_out_.size() < kMaxWays) {
+  if (purpose.empty() && ways_left_out_.size() < kMaxWays) {
     ways_left_out_.insert(path.way());
   }
   return false;

@@ -140,8 +140,8 @@ class JobBook {
   void OnReplaced(int rank, const WorkerStart& start);
   // The workers have left an epoch, so the places known so far are of no use any more.
   void ForgetPlaces();
-  // False if there are too many paths already, or a text is too long. Then the path is only
-  // counted.
+  // False if there are too many paths already, or a text is too long. Then the path is not kept.
+  // Reports of too many paths are counted.
   bool AddPath(const std::string& from, const Path& path);
   // INVALID_ARGUMENT if it is not from rank 0, or too long.
   absl::Status SetCollectives(int rank, const Collectives& collectives);

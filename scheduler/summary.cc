@@ -173,8 +173,8 @@ std::vector<std::string> LeftOut(const job::ResolvedJob& plan, const JobReport& 
                                  "; by_worker has waited_seconds and awaited_seconds"));
   }
   if (report.paths_left_out > 0) {
-    lines.push_back(absl::StrCat("paths: ", report.paths_left_out, " more than the ",
-                                 JobBook::kMaxPaths, " that are kept"));
+    lines.push_back(absl::StrCat("paths: the first ", JobBook::kMaxPaths, " are kept, and ",
+                                 report.paths_left_out, " reports of others are left out"));
   }
   return lines;
 }

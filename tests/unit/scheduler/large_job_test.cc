@@ -326,7 +326,7 @@ TEST(LargestMessagesTest, FitAFrame) {
     ASSERT_TRUE(book.AddShardReport(AfterTravel(control, kMaxControlBytes).shard_report()).ok());
     Progress progress;
     Fill(progress.mutable_dense_staleness());
-    progress.mutable_trains_at()->mutable_place()->set_negative(std::string(6000, 'x'));
+    progress.mutable_position()->mutable_place()->set_negative(std::string(6000, 'x'));
     progress.set_evaluation_json(std::string(1 << 20, ' '));
     for (int t = 0; t < tables; ++t) progress.add_updates(uint64_t{1} << 50);
     for (int rank = 0; rank < workers; ++rank) {
@@ -356,6 +356,7 @@ RunRecord OldRecord(const job::ResolvedJob& plan) {
     TableReport& out = *record.add_table();
     out.set_table(table.name);
     out.set_applied(static_cast<uint64_t>(10 * plan.workers()));
+    Fill(out.add_by_popularity());
     for (int rank = 0; rank < plan.workers(); ++rank) {
       WorkerUpdates& worker = *out.add_worker();
       worker.set_sent(10);
@@ -372,6 +373,8 @@ TEST(OldRecordTest, ALargeJobAddsUpWhatItDoesNotKeep) {
   EXPECT_EQ(report.updates_sent.at(plan.tables[4].name), 5u * 300);
   EXPECT_EQ(report.tables[4].applied(), 3000u);
   EXPECT_EQ(report.tables[4].worker_size(), 0);
+  EXPECT_EQ(report.tables[4].by_popularity(0).count(), uint64_t{1} << 50);
+  EXPECT_EQ(report.tables[4].by_popularity(0).bucket_size(), 0);
   ASSERT_EQ(report.updates_of.size(), 300u);
   EXPECT_EQ(report.updates_of[7].sent(), 10u * 19) << "of all tables but the frozen one";
   EXPECT_EQ(report.updates_of[7].age().count(), 2u * 19);

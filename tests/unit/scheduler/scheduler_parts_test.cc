@@ -2,6 +2,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/incarnation.h"
@@ -55,6 +56,22 @@ class PartsTest : public ::testing::Test {
   scheduler::SchedulerEffects effects_;
   scheduler::LivenessMonitor life_{times_, &members_};
 };
+
+// A release with a part of a character could not be read by any worker.
+TEST(BarriersTest, AFailureIsCutBetweenTwoCharacters) {
+  scheduler::Barriers barriers(1);
+  BarrierEnter enter;
+  enter.set_name("checkpoint 1");
+  enter.set_action(BarrierEnter::CHECKPOINT);
+  enter.set_path("/model");
+  enter.set_may_fail(true);
+  std::string failure = "x";
+  for (int i = 0; i < 4000; ++i) failure += "\xc3\xbc";
+  enter.set_failure(failure);
+  ASSERT_TRUE(barriers.Enter(At(0), 0, enter).ok());
+  EXPECT_EQ(barriers.Release(enter.name()).failure(),
+            absl::StrCat("worker 0: ", failure.substr(0, 4095)));
+}
 
 // ---- servers of workers -----------------------------------------------------------------------
 

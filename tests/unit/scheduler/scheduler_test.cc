@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <initializer_list>
 #include <map>
 #include <set>
 #include <sstream>
@@ -724,6 +725,15 @@ TEST(JobBookTest, RefusesMoreThanAReportNeeds) {
   report = ReportOf(0, 1, 1);
   (*report.mutable_bytes())[std::string(65, 'k')] = 1;
   EXPECT_EQ(refusal(report), "report with 65 characters in a kind of traffic, expected at most 64");
+  report = ReportOf(0, 1, 1);
+  const size_t bytes = report.ByteSizeLong();
+  for (google::protobuf::Message* part :
+       std::initializer_list<google::protobuf::Message*>{&report, report.mutable_table(0)}) {
+    part->GetReflection()->MutableUnknownFields(part)->AddLengthDelimited(99, "no field of ours");
+  }
+  ASSERT_GT(report.ByteSizeLong(), bytes);
+  EXPECT_EQ(refusal(report), "");
+  EXPECT_EQ(book.shards()[0].ByteSizeLong(), bytes);
 
   Progress progress;
   progress.mutable_trains_at()->mutable_place()->set_negative(std::string(9000, 'x'));
@@ -812,6 +822,9 @@ TEST(SummaryTest, CountsThePathsThatItLeavesOut) {
   book.Start(At(0));
   Path path;
   path.set_way("shared memory");
+  path.set_why(std::string(1001, 'x'));
+  EXPECT_FALSE(book.AddPath("worker 0", path)) << "too long; not one of too many";
+  path.clear_why();
   for (size_t i = 0; i < scheduler::JobBook::kMaxPaths; ++i) {
     path.set_to(absl::StrCat("server ", i));
     ASSERT_TRUE(book.AddPath("worker 0", path));
@@ -826,7 +839,8 @@ TEST(SummaryTest, CountsThePathsThatItLeavesOut) {
   }
   const nlohmann::json summary = scheduler::SummaryJson(plan, book.Total(At(1)), "ZeroMQ");
   EXPECT_EQ(summary["left_out"],
-            nlohmann::json::array({"paths: 2 more than the 65536 that are kept"}));
+            nlohmann::json::array(
+                {"paths: the first 65536 are kept, and 2 reports of others are left out"}));
   EXPECT_EQ(summary["transport"], "RDMA, ZeroMQ, shared memory");
 }
 
