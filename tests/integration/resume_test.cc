@@ -187,7 +187,7 @@ TEST_F(ResumeTest, KilledRunsOfBlocksEndWithTheBitsOfOneThatWasNot) {
   ExpectTheSameBits("blocks-in-order", Join(blocks, kInOrder), 2, absl::Milliseconds(200));
   ExpectTheSameBits("blocks-shuffled", blocks, 2, absl::Milliseconds(200));
   const RunResult refused =
-      RunJob(Resume("blocks-shuffled", Join(Steps(300, 20), {"data.deal=ROWS"})));
+      RunJob(Resume("blocks-shuffled-broken", Join(Steps(300, 20), {"data.deal=ROWS"})));
   EXPECT_EQ(refused.exit_code, 2);
   EXPECT_THAT(refused.output, HasSubstr("data.deal is ROWS, but the run deals its rows by BLOCKS"));
 }
