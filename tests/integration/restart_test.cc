@@ -158,7 +158,7 @@ TEST_F(RestartTest, ANewProcessTrainsOnNoFileThatHasChanged) {
   const SmallJob own(8 * kRows, 100);
   RunningJob job(own.Arguments(
       "changed", {"train.epochs=1000", "checkpoint.every_steps=100000", "policy={kind: ASP}",
-                  "reproducible=false", "dense.synchroniser=SERVERS",
+                  "cluster.max_restarts=3", "reproducible=false", "dense.synchroniser=SERVERS",
                   "fault_injection.slow_workers={mean_seconds: 0.05}"}));
   ASSERT_TRUE(job.WaitForStep(8, kRunLimit)) << job.driver().Output();
   job.driver().Signal(SIGUSR1);
