@@ -46,6 +46,7 @@ void ShardRanges::Install(uint32_t id, const RangeImage* image, uint32_t view,
                                        &scratch_, &totals_);
   if (image != nullptr) {
     if (const absl::Status status = range->Restore(*image, buffers_); !status.ok()) {
+      if (absl::IsResourceExhausted(status)) effects->failure.Update(status);
       log_.Add(absl::StrCat("range ", id, " cannot be installed: ", status.ToString()), effects);
       return;
     }
