@@ -229,6 +229,7 @@ class AgreementTest(unittest.TestCase):
                                                              "evaluation.every_epochs=20") as run:
             run.trains()
             wait_for("an evaluation", lambda: run.status().get("eval"))
+            wait_for("a later report of servers", lambda: all(t["rows"] for t in run.status()["tables"].values()))
             url = (run.out / "http").read_text(encoding="utf-8").strip()
             self.assertIn(f"watch: {url}\n", run.said())
             status, counters = self.check_http(run, url)

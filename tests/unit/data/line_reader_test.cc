@@ -363,7 +363,8 @@ TEST(FilesTest, AResumedRunDealsAsBefore) {
   ASSERT_TRUE(data::AdoptDeal(was, &data).ok());
   EXPECT_EQ(data.deal(), Data::ROWS) << "runs of earlier versions";
   was.set_blocks(true);
-  ExpectOneLine(data::AdoptDeal(was, &data), {"data.deal is ROWS", "by BLOCKS", "hint: data.deal: BLOCKS"});
+  ExpectOneLine(data::AdoptDeal(was, &data),
+                {"data.deal is ROWS", "by BLOCKS", "hint: data.deal: BLOCKS"});
   data.clear_deal();
   ASSERT_TRUE(data::AdoptDeal(was, &data).ok());
   EXPECT_EQ(data.deal(), Data::BLOCKS);
