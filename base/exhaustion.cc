@@ -219,6 +219,8 @@ std::string ThreadLimitHint() { return Hint(Lack::kThreads); }
 
 std::string FileLimitHint() { return Hint(Lack::kFiles); }
 
+std::string MemoryLimitHint() { return Hint(Lack::kMemory); }
+
 void EndInOneLineEarly() {
   SetHandlers();
   EndWithoutMemory(kLibraryBytes);

@@ -35,8 +35,9 @@ absl::Status CanStartThreads(int count);
 
 // "hint: raise ulimit -u, now 12": for errors that say that no thread or process can be started.
 std::string ThreadLimitHint();
-// The same for files.
+// The same for files, and for memory.
 std::string FileLimitHint();
+std::string MemoryLimitHint();
 
 // For main() of our programs: if no memory or no thread is left and no code handles it, the program
 // says so in one line and exits with status 1.

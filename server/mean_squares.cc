@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/hash.h"
+#include "base/status_macros.h"
 #include "server/range_file.h"
 
 namespace tandem::server {
@@ -26,7 +27,7 @@ absl::Status MeanSquares::Decode(uint64_t begin, uint64_t end, RangeStore* store
     std::memcpy(&key, keys.data() + i * sizeof key, sizeof key);
     if (!InRange(Position(store->options().salt, key), begin, end)) continue;
     uint32_t row = 0;
-    store->FindOrCreate({&key, 1}, {&row, 1});
+    TANDEM_RETURN_IF_ERROR(store->FindOrCreate({&key, 1}, {&row, 1}));
     Reserve(size_t{row} + 1);
     std::memcpy(Row(row), bytes->data() + i * row_bytes, row_bytes);
   }

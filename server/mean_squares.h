@@ -41,7 +41,8 @@ class MeanSquares {
     }
   }
   // Takes the mean squares that RangeCopy::Encode has encoded off the front of `bytes`. Keeps the
-  // values of rows with positions in [begin, end).
+  // values of rows with positions in [begin, end). DATA_LOSS: not its bytes; RESOURCE_EXHAUSTED: as
+  // RangeStore.
   absl::Status Decode(uint64_t begin, uint64_t end, RangeStore* store, absl::string_view* bytes);
 
  private:

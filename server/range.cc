@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "base/exhaustion.h"
 #include "base/hash.h"
 #include "base/status_macros.h"
 #include "optim/fold.h"
@@ -46,6 +47,7 @@ RangeStore::Options StoreOptions(const TableContext& table, uint64_t begin, uint
   options.seed = table.plan->seed;
   options.initializer = table.plan->initializer;
   options.optimizer = table.optimizer;
+  options.arena = table.arena;
   options.expected_rows =
       static_cast<int64_t>(Share(begin, end) * static_cast<double>(table.plan->expected_rows));
   return options;
@@ -64,15 +66,23 @@ bool FindRecordedRows(const HeldUpdate& update, const PullTimes& reads, const Ra
 }
 
 // Gives the optimizer the gradients of one update. Counts the update for the staleness of its rows.
-void PushRows(const HeldUpdate& update, absl::Span<const float> gradients, float scale,
-              PullTimes* reads, RangeStore* store, FoldScratch* scratch) {
+absl::Status PushRows(const HeldUpdate& update, absl::Span<const float> gradients, float scale,
+                      PullTimes* reads, RangeStore* store, FoldScratch* scratch) {
   const absl::Span<const uint64_t> keys = update.keys.As<uint64_t>();
   if (!reads->by_row()) return store->Push(keys, gradients, scale);
   std::vector<uint32_t>& rows = scratch->rows_recorded;
   rows.resize(keys.size());
-  store->FindOrCreate(keys, absl::MakeSpan(rows));
+  TANDEM_RETURN_IF_ERROR(store->FindOrCreate(keys, absl::MakeSpan(rows)));
   store->ApplyToRows(keys, rows, gradients, scale);
   reads->CountUpdate(rows);
+  return absl::OkStatus();
+}
+
+// False if a row could not be created. The table of the range then has the reason.
+bool Created(const absl::Status& status, const Range& range, TableContext* table) {
+  if (status.ok()) return true;
+  table->failure.Update(NoMemoryFor(range, status));
+  return false;
 }
 
 // Measures row staleness: for each row of the last FindRecordedRows, the updates since the read.
@@ -251,6 +261,18 @@ OrderEntry EntryOf(const Range& range, const HeldUpdate& update, int64_t first, 
   return entry;
 }
 
+absl::Status LoadRows(const RangeImage& image, Range* range) {
+  const absl::Status loaded = LoadInto(image, range->begin(), range->end(), &range->store());
+  return absl::IsResourceExhausted(loaded) ? NoMemoryFor(*range, loaded) : loaded;
+}
+
+absl::Status NoMemoryFor(const Range& range, const absl::Status& why) {
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "table ", range.table().plan->name, ": no memory for another row of range ", range.id(),
+      ", whose ", range.store().size(), " rows take ", range.store().MemoryBytes(), " bytes; ",
+      why.message(), "; ", MemoryLimitHint(), "; or use fewer rows, or more servers"));
+}
+
 bool Range::AssignRows(absl::Span<const uint64_t> keys, absl::Span<const float> values,
                        bool with_slots) {
   if (progress_.version != 0) return false;
@@ -261,7 +283,8 @@ bool Range::AssignRows(absl::Span<const uint64_t> keys, absl::Span<const float> 
   const size_t slots = with_slots ? static_cast<size_t>(store_.slots_per_row()) : 0;
   for (size_t i = 0; i < keys.size(); ++i) {
     const absl::Span<const float> row = values.subspan(i * (dim + slots), dim + slots);
-    store_.Assign(keys.subspan(i, 1), row.first(dim), row.subspan(dim));
+    const absl::Status set = store_.Assign(keys.subspan(i, 1), row.first(dim), row.subspan(dim));
+    if (!Created(set, *this, table_)) break;
   }
   if (subscriptions_ != nullptr) subscriptions_->OnChanged(keys);
   return true;
@@ -288,8 +311,9 @@ void Range::ApplyAtOnce(const HeldUpdate& update) {
   Count(update, update.samples, drop ? kFateDropped : kFateApplied);
   if (!drop && update.samples > 0) {
     const float scale = optim::FoldFactor(static_cast<double>(update.samples)) * transform.factor;
-    PushRows(update, Transformed(update, 1.0f, transform.compensation), scale, &pull_times_,
-             &store_, scratch_);
+    Created(PushRows(update, Transformed(update, 1.0f, transform.compensation), scale, &pull_times_,
+                     &store_, scratch_),
+            *this, table_);
   }
   if (subscriptions_ != nullptr) {
     subscriptions_->OnUpdate(update.rank, update.step, update.keys.As<uint64_t>(), !drop);
@@ -430,10 +454,10 @@ void Range::FoldInto(const HeldStep& step) {
     const HeldUpdate& only = step.updates.front();
     const policies::Transform transform = table_->policy->OnApply(progress_, only);
     if (transform.factor == 0.0f) return;
-    PushRows(only, Transformed(only, transform.factor, transform.compensation), factor,
-             &pull_times_, &store_, scratch_);
-  } else {
-    FoldUnion(step);
+    Created(PushRows(only, Transformed(only, transform.factor, transform.compensation), factor,
+                     &pull_times_, &store_, scratch_),
+            *this, table_);
+  } else if (FoldUnion(step)) {
     store_.ApplyToRows(scratch_->union_keys, scratch_->union_rows, scratch_->sums, factor);
     if (pull_times_.by_row()) pull_times_.CountUpdate(scratch_->union_rows);
   }
@@ -467,7 +491,8 @@ void Range::Compensate(const HeldUpdate& update, float compensation) {
   pulled_row_snapshots_->Find(update, keys, &s.rows_read);
   if (mean_squares_ != nullptr) {
     s.rows_squared.resize(keys.size());
-    store_.FindOrCreate(keys, absl::MakeSpan(s.rows_squared));
+    const absl::Status found = store_.FindOrCreate(keys, absl::MakeSpan(s.rows_squared));
+    if (!Created(found, *this, table_)) return;
     store_.BeforeChange(keys, s.rows_squared);
     mean_squares_->Reserve(static_cast<size_t>(store_.size()));
   }
@@ -486,8 +511,9 @@ void Range::Compensate(const HeldUpdate& update, float compensation) {
 }
 
 // Adds up the contributions to each row in the order of the updates, starting from a copy of the
-// first one. The updates of a step are in rank order, which gives the same bits in every run.
-void Range::FoldUnion(const HeldStep& step) {
+// first one. The updates of a step are in rank order, which gives the same bits in every run. False
+// if a row could not be created.
+bool Range::FoldUnion(const HeldStep& step) {
   FoldScratch& s = *scratch_;
   size_t total = 0;
   for (const HeldUpdate& u : step.updates) total += u.keys.size() / sizeof(uint64_t);
@@ -504,7 +530,8 @@ void Range::FoldUnion(const HeldStep& step) {
     if (transform.factor == 0.0f) continue;
     const float* values = Transformed(u, transform.factor, transform.compensation).data();
     s.rows.resize(keys.size());
-    store_.FindOrCreate(keys, absl::MakeSpan(s.rows));
+    const absl::Status found = store_.FindOrCreate(keys, absl::MakeSpan(s.rows));
+    if (!Created(found, *this, table_)) return false;
     for (size_t i = 0; i < keys.size(); ++i, values += dim) {
       size_t at = Mix64(s.rows[i]) & (slots - 1);
       while (s.slot_row[at] != kNoRow && s.slot_row[at] != s.rows[i]) at = (at + 1) & (slots - 1);
@@ -520,6 +547,7 @@ void Range::FoldUnion(const HeldStep& step) {
     }
   }
   s.sums.resize(s.union_rows.size() * dim);
+  return true;
 }
 
 // Counts the update and measures its staleness. Call it before the update is applied.
@@ -620,7 +648,9 @@ absl::Status Range::DecodeMemory(absl::string_view bytes, bool same_range) {
     bytes.remove_prefix(sizeof pace.step_time);
   }
   if (mean_squares_ != nullptr) {
-    TANDEM_RETURN_IF_ERROR(mean_squares_->Decode(begin_, end_, &store_, &bytes));
+    const absl::Status decoded = mean_squares_->Decode(begin_, end_, &store_, &bytes);
+    if (absl::IsResourceExhausted(decoded)) return NoMemoryFor(*this, decoded);
+    TANDEM_RETURN_IF_ERROR(decoded);
   }
   // Rows as read belong to the keys of the old range. A resumed job reads its rows anew.
   if (!same_range) return absl::OkStatus();
@@ -668,7 +698,7 @@ absl::Status Range::CheckHeld() const {
 // Progress is checked before it is taken over, and CheckHeld compares the held updates with it
 // afterwards. The paces are a part of the policy's memory, so they come from DecodeMemory.
 absl::Status Range::Restore(const RangeImage& image, BufferSource& source) {
-  TANDEM_RETURN_IF_ERROR(LoadInto(image, begin_, end_, &store_));
+  TANDEM_RETURN_IF_ERROR(LoadRows(image, this));
   if (image.progress.workers.size() != progress_.workers.size()) {
     return absl::InvalidArgumentError(
         absl::StrCat("range ", id_, ": progress of ", image.progress.workers.size(),

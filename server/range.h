@@ -61,6 +61,10 @@ struct TableContext {
   bool lockstep = false;  // of the job; if true, a worker without data keeps pushing empty steps
   bool record = false;
   TableStats stats;
+  PageArena* arena = nullptr;  // for the rows; null: each range has an arena of its own
+  // Not OK: a range could not create a row (NoMemoryFor), and has lost a part of an update. The
+  // shard cannot continue.
+  absl::Status failure;
   std::vector<UpdateRecord>* records = nullptr;  // destination of the records, if `record`
   std::vector<OrderEntry>* order = nullptr;      // destination of the update order; null: none
 };
@@ -176,7 +180,7 @@ class Range {
   void ShowApplied();
   void ApplyFold(const HeldStep& step);
   void FoldInto(const HeldStep& step);
-  void FoldUnion(const HeldStep& step);
+  bool FoldUnion(const HeldStep& step);
   absl::Span<const float> Transformed(const HeldUpdate& update, float factor, float compensation);
   void Compensate(const HeldUpdate& update, float compensation);
   void ForgetRead(const HeldUpdate& update);
@@ -207,6 +211,11 @@ class Range {
   std::unique_ptr<Subscriptions> subscriptions_;
   uint64_t last_closed_samples_ = 0;
 };
+
+// Loads the rows of `image` that are in the range (LoadInto). RESOURCE_EXHAUSTED: NoMemoryFor.
+absl::Status LoadRows(const RangeImage& image, Range* range);
+// The error of a row that `range` could not create, for users: table, rows, bytes and a hint.
+absl::Status NoMemoryFor(const Range& range, const absl::Status& why);
 
 // True if the range has admitted this step of the worker, so that a push of it is a duplicate.
 inline bool HasAdmitted(const Range& range, int rank, int64_t step) {

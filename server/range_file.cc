@@ -399,9 +399,10 @@ absl::Status LoadInto(const RangeImage& image, uint64_t begin, uint64_t end, Ran
     size_t last = first;
     while (last < rows && inside(last)) ++last;
     const size_t count = last - first;
-    store->Assign(absl::MakeConstSpan(image.keys).subspan(first, count),
-                  absl::MakeConstSpan(image.weights).subspan(first * dim, count * dim),
-                  absl::MakeConstSpan(image.slots).subspan(first * slots, count * slots));
+    TANDEM_RETURN_IF_ERROR(
+        store->Assign(absl::MakeConstSpan(image.keys).subspan(first, count),
+                      absl::MakeConstSpan(image.weights).subspan(first * dim, count * dim),
+                      absl::MakeConstSpan(image.slots).subspan(first * slots, count * slots)));
     first = last + 1;  // `last` is outside, or the end
   }
   return absl::OkStatus();

@@ -78,7 +78,7 @@ absl::Status CheckpointQueueFixture(const RangeImage& image, BufferSource& sourc
 }
 
 absl::Status Range::LoadCheckpoint(const RangeImage& image, BufferSource& source) {
-  TANDEM_RETURN_IF_ERROR(LoadInto(image, begin_, end_, &store_));
+  TANDEM_RETURN_IF_ERROR(LoadRows(image, this));
   HeldQueue saved;
   size_t batches = 0;
   TANDEM_RETURN_IF_ERROR(CheckpointSteps(image, source, &saved, &batches));
@@ -139,7 +139,7 @@ void Range::FinishLoad() {
 // ---- resuming the same run --------------------------------------------------------------------
 
 absl::Status Range::ResumeCheckpoint(const RangeImage& image, BufferSource& source) {
-  TANDEM_RETURN_IF_ERROR(LoadInto(image, begin_, end_, &store_));
+  TANDEM_RETURN_IF_ERROR(LoadRows(image, this));
   policies::RangeProgress progress = image.progress;
   // The first push of each worker will set its new incarnation (Admit).
   for (policies::WorkerProgress& worker : progress.workers) worker.incarnation = 0;

@@ -4,7 +4,9 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/status_macros.h"
 #include "optim/dim_dispatch.h"
 #include "optim/initializer.h"
 
@@ -18,6 +20,9 @@ constexpr size_t kBlock = 32;
 
 constexpr int64_t kBelievedRows = 1 << 16;  // cap on expected_rows: a wrong hint costs <= 1.4 MB
 
+// A range with fewer erased rows does not shrink.
+constexpr size_t kLeastErased = 1024;
+
 size_t Floats(int per_row, size_t rows) { return static_cast<size_t>(per_row) * rows; }
 
 }  // namespace
@@ -25,25 +30,32 @@ size_t Floats(int per_row, size_t rows) { return static_cast<size_t>(per_row) * 
 RangeStore::RangeStore(const Options& options)
     : options_(options),
       slots_per_row_(options.optimizer->slots_per_row(options.dim)),
-      index_(options.salt, std::clamp<int64_t>(options.expected_rows, 0, kBelievedRows)),
-      rows_(options.dim, slots_per_row_) {}
+      own_arena_(options.arena == nullptr ? std::make_unique<PageArena>() : nullptr),
+      arena_(options.arena == nullptr ? own_arena_.get() : options.arena),
+      index_(options.salt, std::clamp<int64_t>(options.expected_rows, 0, kBelievedRows), arena_),
+      rows_(options.dim, slots_per_row_, arena_) {}
 
-uint32_t RangeStore::Create(uint64_t key) {
-  TANDEM_CHECK(index_.size() < int64_t{RowIndex::kNoRow} && "a range holds 2^32 - 1 rows at most");
+// Everything that may fail comes first, so that a failure changes nothing.
+absl::Status RangeStore::Create(uint64_t key, uint32_t* row_number) {
+  if (index_.size() >= int64_t{RowIndex::kNoRow}) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("a range has at most ", RowIndex::kNoRow, " rows"));
+  }
   uint32_t row = static_cast<uint32_t>(index_.size());
   if (free_.empty()) {
-    rows_.Reserve(size_t{row} + 1);
+    TANDEM_RETURN_IF_ERROR(rows_.Reserve(size_t{row} + 1));
   } else {
     row = free_.back();
-    free_.pop_back();
   }
+  TANDEM_RETURN_IF_ERROR(index_.Insert(key, row));
+  if (!free_.empty()) free_.pop_back();
   if (copies_ != nullptr) copies_->OnCreated(row);
   optim::InitRow(options_.initializer, options_.seed, key,
                  absl::MakeSpan(rows_.Weights(row), static_cast<size_t>(options_.dim)));
   options_.optimizer->InitSlots(
       options_.dim, absl::MakeSpan(rows_.Slots(row), static_cast<size_t>(slots_per_row_)));
-  index_.Insert(key, row);
-  return row;
+  *row_number = row;
+  return absl::OkStatus();
 }
 
 // A block of keys in the pipeline under all batch calls. The pipeline has four stages, each one
@@ -52,40 +64,55 @@ uint32_t RangeStore::Create(uint64_t key) {
 //   (2) find the row numbers of keys in their home bucket and prefetch those rows; for the others
 //       (one key in twenty has overflowed, or is new) prefetch the next bucket;
 //   (3) find the row numbers of the others with resolve(key, hash), prefetch those rows;
-//   (4) use(index of the block's first key, row numbers).
-// The stages hand over row numbers and hashes, never pointers. So stage (3) may create rows, which
-// moves the index and the rows in memory, while other blocks are in other stages.
+//   (4) use(index of the block's first key, block).
+// The stages hand over pointers. Stage (3) may create rows, which moves the index and the rows in
+// memory while other blocks are in other stages. A later stage sees this in the size of the index,
+// or of the rows, and finds the pointers again.
 struct RangeStore::Block {
+  absl::Span<const uint32_t> Rows() const { return {rows, keys.size()}; }
+  absl::Span<float* const> Weights() const { return {weights, keys.size()}; }
+  absl::Span<float* const> Slots() const { return {slots, keys.size()}; }
+
   absl::Span<const uint64_t> keys;
-  uint64_t hashes[kBlock];
+  const RowIndex::Bucket* homes[kBlock];
+  uint64_t bucket_count;  // when `homes` were found
   uint32_t rows[kBlock];
+  float* weights[kBlock];   // of each row that exists
+  float* slots[kBlock];     // the same, if the slots are used
+  size_t capacity;          // of the rows, when these pointers were found
   uint32_t others[kBlock];  // indices in this block
   size_t other_count;
 };
 
 inline void RangeStore::HashBlock(absl::Span<const uint64_t> keys, Block& block) const {
   block.keys = keys;
+  block.bucket_count = index_.bucket_count();
   for (size_t i = 0; i < keys.size(); ++i) {
-    block.hashes[i] = index_.Hash(keys[i]);
-    index_.Prefetch(block.hashes[i]);
+    block.homes[i] = index_.HomeOf(index_.Hash(keys[i]));
+    RowIndex::Prefetch(block.homes[i]);
   }
 }
 
-ABSL_ATTRIBUTE_ALWAYS_INLINE inline void RangeStore::PrefetchRow(uint32_t row,
-                                                                 bool with_slots) const {
-  rows_.PrefetchWeights(row);
-  if (with_slots) rows_.PrefetchSlots(row);
+ABSL_ATTRIBUTE_ALWAYS_INLINE inline void RangeStore::PointTo(size_t i, bool with_slots,
+                                                             Block* block) const {
+  block->weights[i] = rows_.Weights(block->rows[i]);
+  rows_.PrefetchWeights(block->weights[i]);
+  if (!with_slots) return;
+  block->slots[i] = rows_.Slots(block->rows[i]);
+  rows_.PrefetchSlots(block->slots[i]);
 }
 
 inline void RangeStore::FindBlock(Block& block, bool with_slots) const {
+  if (block.bucket_count != index_.bucket_count()) HashBlock(block.keys, block);
+  block.capacity = rows_.capacity();
   block.other_count = 0;
   for (size_t i = 0; i < block.keys.size(); ++i) {
-    const uint32_t row = index_.FindAtHome(block.keys[i], block.hashes[i]);
+    const uint32_t row = RowIndex::FindAtHome(block.keys[i], block.homes[i]);
     block.rows[i] = row;
     if (row != RowIndex::kNoRow) [[likely]] {
-      PrefetchRow(row, with_slots);
+      PointTo(i, with_slots, &block);
     } else {
-      index_.PrefetchNext(block.hashes[i]);
+      index_.PrefetchNext(index_.Hash(block.keys[i]));
       block.others[block.other_count++] = static_cast<uint32_t>(i);
     }
   }
@@ -109,31 +136,43 @@ void RangeStore::ForEachBlock(absl::Span<const uint64_t> keys, bool with_slots, 
       Block& block = blocks[(t - 2) % 4];
       for (size_t o = 0; o < block.other_count; ++o) {
         const uint32_t i = block.others[o];
-        block.rows[i] = resolve(block.keys[i], block.hashes[i]);
-        if (block.rows[i] != RowIndex::kNoRow) PrefetchRow(block.rows[i], with_slots);
+        block.rows[i] = resolve(block.keys[i], index_.Hash(block.keys[i]));
+        if (block.rows[i] != RowIndex::kNoRow) PointTo(i, with_slots, &block);
       }
     }
     if (t >= 1 && t - 1 < count) FindBlock(blocks[(t - 1) % 4], with_slots);
     if (t < count) HashBlock(keys.subspan(t * kBlock, kBlock), blocks[t % 4]);
     if (t >= 3) {
-      const Block& block = blocks[(t - 3) % 4];
-      use((t - 3) * kBlock, absl::MakeConstSpan(block.rows, block.keys.size()));
+      Block& block = blocks[(t - 3) % 4];
+      if (block.capacity != rows_.capacity()) [[unlikely]] {
+        for (size_t i = 0; i < block.keys.size(); ++i) {
+          if (block.rows[i] != RowIndex::kNoRow) PointTo(i, with_slots, &block);
+        }
+      }
+      use((t - 3) * kBlock, const_cast<const Block&>(block));
     }
   }
 }
 
+// After a row could not be created, no further block is used and no further row is created.
 template <typename Use>
-void RangeStore::ForEachBlockCreating(absl::Span<const uint64_t> keys, Use use) {
+absl::Status RangeStore::ForEachBlockCreating(absl::Span<const uint64_t> keys, Use use) {
+  absl::Status created;
   ForEachBlock(
       keys, /*with_slots=*/true,
-      [this](uint64_t key, uint64_t hash) {
-        const uint32_t row = index_.Find(key, hash);
-        if (row != RowIndex::kNoRow) [[likely]] {
-          return row;
+      [this, &created](uint64_t key, uint64_t hash) {
+        uint32_t row = index_.Find(key, hash);
+        if (row == RowIndex::kNoRow && created.ok()) [[unlikely]] {
+          created = Create(key, &row);
         }
-        return Create(key);
+        return row;
       },
-      use);
+      [&created, &use](size_t first, const Block& block) {
+        if (created.ok()) [[likely]] {
+          use(first, block);
+        }
+      });
+  return created;
 }
 
 template <typename Use>
@@ -147,13 +186,13 @@ void RangeStore::ForEachBlockFinding(absl::Span<const uint64_t> keys, bool with_
 void RangeStore::Pull(absl::Span<const uint64_t> keys, absl::Span<float> out) const {
   TANDEM_CHECK(out.size() == Floats(options_.dim, keys.size()));
   optim::DispatchDim(options_.dim, [&](auto dim) {
-    ForEachBlockFinding(keys, false, [&](size_t first, absl::Span<const uint32_t> rows) {
+    ForEachBlockFinding(keys, false, [&](size_t first, const Block& block) {
       float* to = out.data() + Floats(dim, first);
-      for (size_t i = 0; i < rows.size(); ++i, to += dim) {
-        if (rows[i] != RowIndex::kNoRow) [[likely]] {
-          std::memcpy(to, rows_.Weights(rows[i], dim), Floats(dim, sizeof(float)));
+      for (size_t i = 0; i < block.keys.size(); ++i, to += dim) {
+        if (block.rows[i] != RowIndex::kNoRow) [[likely]] {
+          std::memcpy(to, block.weights[i], Floats(dim, sizeof(float)));
         } else {
-          optim::InitRow(options_.initializer, options_.seed, keys[first + i],
+          optim::InitRow(options_.initializer, options_.seed, block.keys[i],
                          absl::MakeSpan(to, Floats(dim, 1)));
         }
       }
@@ -161,42 +200,42 @@ void RangeStore::Pull(absl::Span<const uint64_t> keys, absl::Span<float> out) co
   });
 }
 
-// Requires: rows.size() <= kBlock.
-void RangeStore::ApplyBlock(absl::Span<const uint32_t> rows, const float* gradients, float scale) {
-  float* weights[kBlock];
-  float* slots[kBlock];
-  for (size_t i = 0; i < rows.size(); ++i) {
-    weights[i] = rows_.Weights(rows[i]);
-    slots[i] = rows_.Slots(rows[i]);
-  }
-  options_.optimizer->Apply(
-      options_.dim, scale, absl::MakeConstSpan(gradients, Floats(options_.dim, rows.size())),
-      absl::MakeConstSpan(weights, rows.size()), absl::MakeConstSpan(slots, rows.size()));
+void RangeStore::ApplyBlock(absl::Span<float* const> weights, absl::Span<float* const> slots,
+                            const float* gradients, float scale) {
+  options_.optimizer->Apply(options_.dim, scale,
+                            absl::MakeConstSpan(gradients, Floats(options_.dim, weights.size())),
+                            weights, slots);
 }
 
-void RangeStore::Push(absl::Span<const uint64_t> keys, absl::Span<const float> gradients,
-                      float scale) {
+absl::Status RangeStore::Push(absl::Span<const uint64_t> keys, absl::Span<const float> gradients,
+                              float scale) {
   TANDEM_CHECK(gradients.size() == Floats(options_.dim, keys.size()));
-  ForEachBlockCreating(keys, [&](size_t first, absl::Span<const uint32_t> rows) {
+  return ForEachBlockCreating(keys, [&](size_t first, const Block& block) {
     const absl::Span<const float> from = gradients.subspan(Floats(options_.dim, first));
     PrefetchNextGradients(from, Floats(options_.dim, kBlock));
-    BeforeChange(keys.subspan(first, rows.size()), rows);
-    ApplyBlock(rows, from.data(), scale);
+    BeforeChange(block.keys, block.Rows());
+    ApplyBlock(block.Weights(), block.Slots(), from.data(), scale);
   });
 }
 
 void RangeStore::Find(absl::Span<const uint64_t> keys, absl::Span<uint32_t> row_numbers) const {
   TANDEM_CHECK(row_numbers.size() == keys.size());
-  ForEachBlockFinding(keys, true, [&](size_t first, absl::Span<const uint32_t> rows) {
-    std::copy(rows.begin(), rows.end(), row_numbers.data() + first);
+  ForEachBlockFinding(keys, true, [&](size_t first, const Block& block) {
+    std::copy_n(block.rows, block.keys.size(), row_numbers.data() + first);
   });
 }
 
-void RangeStore::FindOrCreate(absl::Span<const uint64_t> keys, absl::Span<uint32_t> row_numbers) {
+absl::Status RangeStore::FindOrCreate(absl::Span<const uint64_t> keys,
+                                      absl::Span<uint32_t> row_numbers) {
   TANDEM_CHECK(row_numbers.size() == keys.size());
-  ForEachBlockCreating(keys, [&](size_t first, absl::Span<const uint32_t> rows) {
-    std::copy(rows.begin(), rows.end(), row_numbers.data() + first);
+  return ForEachBlockCreating(keys, [&](size_t first, const Block& block) {
+    std::copy_n(block.rows, block.keys.size(), row_numbers.data() + first);
   });
+}
+
+ABSL_ATTRIBUTE_ALWAYS_INLINE inline void RangeStore::PrefetchRow(uint32_t row) const {
+  rows_.PrefetchWeights(rows_.Weights(row));
+  rows_.PrefetchSlots(rows_.Slots(row));
 }
 
 void RangeStore::ApplyToRows(absl::Span<const uint64_t> keys,
@@ -205,30 +244,37 @@ void RangeStore::ApplyToRows(absl::Span<const uint64_t> keys,
   TANDEM_CHECK(keys.size() == row_numbers.size());
   TANDEM_CHECK(gradients.size() == Floats(options_.dim, row_numbers.size()));
   BeforeChange(keys, row_numbers);
+  float* weights[kBlock];
+  float* slots[kBlock];
   for (const uint32_t row : row_numbers.first(std::min(kBlock, row_numbers.size()))) {
-    PrefetchRow(row, true);
+    PrefetchRow(row);
   }
   for (size_t first = 0; first < row_numbers.size(); first += kBlock) {
     if (first + kBlock < row_numbers.size()) {
-      for (const uint32_t row : row_numbers.subspan(first + kBlock, kBlock)) PrefetchRow(row, true);
+      for (const uint32_t row : row_numbers.subspan(first + kBlock, kBlock)) PrefetchRow(row);
     }
-    ApplyBlock(row_numbers.subspan(first, kBlock), gradients.data() + Floats(options_.dim, first),
-               scale);
+    const absl::Span<const uint32_t> block = row_numbers.subspan(first, kBlock);
+    for (size_t i = 0; i < block.size(); ++i) {
+      weights[i] = rows_.Weights(block[i]);
+      slots[i] = rows_.Slots(block[i]);
+    }
+    ApplyBlock({weights, block.size()}, {slots, block.size()},
+               gradients.data() + Floats(options_.dim, first), scale);
   }
 }
 
-void RangeStore::Assign(absl::Span<const uint64_t> keys, absl::Span<const float> weights,
-                        absl::Span<const float> slots) {
+absl::Status RangeStore::Assign(absl::Span<const uint64_t> keys, absl::Span<const float> weights,
+                                absl::Span<const float> slots) {
   const size_t dim = static_cast<size_t>(options_.dim);
   const size_t slots_per_row = static_cast<size_t>(slots_per_row_);
   TANDEM_CHECK(weights.size() == keys.size() * dim);
   TANDEM_CHECK(slots.empty() || slots.size() == keys.size() * slots_per_row);
-  ForEachBlockCreating(keys, [&](size_t first, absl::Span<const uint32_t> rows) {
-    BeforeChange(keys.subspan(first, rows.size()), rows);
-    for (size_t i = 0; i < rows.size(); ++i) {
-      std::copy_n(weights.data() + (first + i) * dim, dim, rows_.Weights(rows[i]));
+  return ForEachBlockCreating(keys, [&](size_t first, const Block& block) {
+    BeforeChange(block.keys, block.Rows());
+    for (size_t i = 0; i < block.keys.size(); ++i) {
+      std::copy_n(weights.data() + (first + i) * dim, dim, block.weights[i]);
       if (slots.empty()) continue;
-      std::copy_n(slots.data() + (first + i) * slots_per_row, slots_per_row, rows_.Slots(rows[i]));
+      std::copy_n(slots.data() + (first + i) * slots_per_row, slots_per_row, block.slots[i]);
     }
   });
 }
@@ -249,7 +295,28 @@ bool RangeStore::Erase(uint64_t key) {
   if (row == RowIndex::kNoRow) return false;
   BeforeChange({&key, 1}, {&row, 1});
   free_.push_back(row);
+  if (free_.size() >= kLeastErased && free_.size() >= 2 * static_cast<size_t>(size())) Shrink();
   return true;
+}
+
+// Copies the rows to new memory and frees the old. Copies in progress know rows by their numbers;
+// so they come first. Without memory for the new rows everything stays as it is.
+void RangeStore::Shrink() {
+  if (copies_ != nullptr) return;
+  RowIndex index(options_.salt, size(), arena_);
+  RowSlabs rows(options_.dim, slots_per_row_, arena_);
+  absl::Status moved = rows.Reserve(static_cast<size_t>(size()));
+  index_.ForEach([&](uint64_t key, uint32_t row) {
+    const uint32_t number = static_cast<uint32_t>(index.size());
+    if (moved.ok()) moved = index.Insert(key, number);
+    if (!moved.ok()) return;
+    std::copy_n(rows_.Weights(row), options_.dim, rows.Weights(number));
+    std::copy_n(rows_.Slots(row), slots_per_row_, rows.Slots(number));
+  });
+  if (!moved.ok()) return;
+  index_ = std::move(index);
+  rows_ = std::move(rows);
+  free_ = std::vector<uint32_t>();
 }
 
 uint64_t RangeStore::Scan(uint64_t cursor, size_t most, std::vector<uint64_t>* keys,
@@ -277,7 +344,7 @@ uint64_t RangeStore::CopyRows(uint64_t cursor, size_t most, RowCopies* copies) c
     numbers.push_back(row);
   });
   for (size_t i = 0; i < keys.size(); ++i) {
-    if (i + kBlock < keys.size()) PrefetchRow(numbers[i + kBlock], true);
+    if (i + kBlock < keys.size()) PrefetchRow(numbers[i + kBlock]);
     CopyRow(numbers[i], copies->Add(keys[i], numbers[i]));
   }
   return next;
@@ -293,7 +360,7 @@ void RangeStore::SetAside(absl::Span<const uint64_t> keys, absl::Span<const uint
 }
 
 size_t RangeStore::MemoryBytes() const {
-  return sizeof(*this) + index_.MemoryBytes() + rows_.MemoryBytes(numbers()) +
+  return sizeof(*this) + index_.MemoryBytes() + rows_.MemoryBytes() +
          free_.capacity() * sizeof(uint32_t);
 }
 

@@ -1,9 +1,14 @@
 // The rows of one key range of one embedding table.
 //
 // Thread safety: none needed; a range belongs to one shard thread.
-// Layout: an index of 64-byte buckets (row_index.h) and pages of rows (row_slabs.h). Both use huge
-// pages if the system has them. Row numbers are stable. Pointers to rows are valid until the next
-// call that may create a row.
+// Layout: an index of 64-byte buckets (row_index.h) and pages of rows (row_slabs.h), in memory of
+// the shard's arena (page_arena.h). Both use huge pages if they are large and the system has such
+// pages. Row numbers are stable until a row is erased. Pointers to rows are valid until the next
+// call that may create or erase a row.
+//
+// Errors: calls that create rows return RESOURCE_EXHAUSTED if there is no memory for a row, or if
+// the range has 2^32 - 1 rows. Some of their keys may have been handled then. The store itself
+// stays usable.
 //
 // Cost: a call on a batch of keys overlaps its cache misses (bucket, then row) over 32 keys or
 // more. It allocates nothing unless it creates rows.
@@ -14,7 +19,8 @@
 //   (3) reads create no row. A row exists from its first update, or from the call that sets it.
 //       Until then its key is absent and reads as the initial values;
 //   (4) rows are numbered 0, 1, 2, ... in order of creation; a new row first takes the number of an
-//       erased row, if there is one.
+//       erased row, if there is one. When few rows remain after erasing, they are numbered anew,
+//       and the memory of the others is given back.
 // Handled elsewhere: which shard owns a key (views), when a read may be answered (policies/), bytes
 // on the wire (proto/frame.md), files (range_file.h).
 #ifndef TANDEM_SERVER_RANGE_STORE_H_
@@ -25,9 +31,11 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "optim/optimizer.h"
 #include "proto/job.pb.h"
+#include "server/page_arena.h"
 #include "server/row_copies.h"
 #include "server/row_index.h"
 #include "server/row_slabs.h"
@@ -42,8 +50,9 @@ class RangeStore {
     uint64_t seed = 0;  // for initial values
     Initializer initializer;
     const optim::RowOptimizer* optimizer = nullptr;  // outlives the store
-    int64_t expected_rows = 0;  // a hint, capped at 65,536; the store grows beyond it
-    std::string table;          // name; unless empty, files of other tables are refused
+    int64_t expected_rows = 0;   // a hint, capped at 65,536; the store grows beyond it
+    std::string table;           // name; unless empty, files of other tables are refused
+    PageArena* arena = nullptr;  // outlives the store; null: the store has an arena of its own
   };
 
   explicit RangeStore(const Options& options);
@@ -56,20 +65,21 @@ class RangeStore {
 
   // Applies gradients[i*dim, (i+1)*dim) * scale to the row of keys[i], created if absent.
   // Requires: keys unique.
-  void Push(absl::Span<const uint64_t> keys, absl::Span<const float> gradients, float scale);
+  absl::Status Push(absl::Span<const uint64_t> keys, absl::Span<const float> gradients,
+                    float scale);
 
   // Row numbers of the keys; RowIndex::kNoRow for absent keys.
   void Find(absl::Span<const uint64_t> keys, absl::Span<uint32_t> row_numbers) const;
   // Row numbers of the keys; creates absent rows. Used by folds over several pushes.
-  void FindOrCreate(absl::Span<const uint64_t> keys, absl::Span<uint32_t> row_numbers);
+  absl::Status FindOrCreate(absl::Span<const uint64_t> keys, absl::Span<uint32_t> row_numbers);
   // Applies gradients to rows by key and number. Requires: row numbers valid and distinct.
   void ApplyToRows(absl::Span<const uint64_t> keys, absl::Span<const uint32_t> row_numbers,
                    absl::Span<const float> gradients, float scale);
 
   // Sets the weights of each key, and the slots unless `slots` is empty (ASSIGN, files). Creates
   // absent rows.
-  void Assign(absl::Span<const uint64_t> keys, absl::Span<const float> weights,
-              absl::Span<const float> slots);
+  absl::Status Assign(absl::Span<const uint64_t> keys, absl::Span<const float> weights,
+                      absl::Span<const float> slots);
 
   // ---- rows that programs write themselves (KEY_VALUE tables) ----
 
@@ -77,8 +87,8 @@ class RangeStore {
   void CopyRow(uint32_t row_number, float* out) const;
   void SetRow(uint64_t key, uint32_t row_number, const float* values);
   // Creates the row of an absent key.
-  uint32_t Add(uint64_t key) { return Create(key); }
-  // False if the key was absent. Pointers to other rows stay valid.
+  absl::Status Add(uint64_t key, uint32_t* row_number) { return Create(key, row_number); }
+  // False if the key was absent.
   bool Erase(uint64_t key);
   // RowIndex::Scan over this range: appends about `most` keys and their row numbers.
   uint64_t Scan(uint64_t cursor, size_t most, std::vector<uint64_t>* keys,
@@ -108,24 +118,29 @@ class RangeStore {
 
  private:
   size_t numbers() const { return static_cast<size_t>(size()) + free_.size(); }
-  uint32_t Create(uint64_t key);
+  absl::Status Create(uint64_t key, uint32_t* row_number);
+  void Shrink();
   void SetAside(absl::Span<const uint64_t> keys, absl::Span<const uint32_t> row_numbers);
   // The pipeline under all batch calls; range_store.cc explains it.
   struct Block;
   void HashBlock(absl::Span<const uint64_t> keys, Block& block) const;
   void FindBlock(Block& block, bool with_slots) const;
-  void PrefetchRow(uint32_t row, bool with_slots) const;
+  void PointTo(size_t i, bool with_slots, Block* block) const;
+  void PrefetchRow(uint32_t row) const;
   template <typename Resolve, typename Use>
   void ForEachBlock(absl::Span<const uint64_t> keys, bool with_slots, Resolve resolve,
                     Use use) const;
   template <typename Use>
-  void ForEachBlockCreating(absl::Span<const uint64_t> keys, Use use);
+  absl::Status ForEachBlockCreating(absl::Span<const uint64_t> keys, Use use);
   template <typename Use>
   void ForEachBlockFinding(absl::Span<const uint64_t> keys, bool with_slots, Use use) const;
-  void ApplyBlock(absl::Span<const uint32_t> rows, const float* gradients, float scale);
+  void ApplyBlock(absl::Span<float* const> weights, absl::Span<float* const> slots,
+                  const float* gradients, float scale);
 
   const Options options_;
   const int slots_per_row_;
+  const std::unique_ptr<PageArena> own_arena_;  // null: the arena of the options
+  PageArena* const arena_;
   RowIndex index_;
   RowSlabs rows_;
   std::vector<uint32_t> free_;   // numbers of rows that have been erased

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/status_macros.h"
+
 namespace tandem::server {
 namespace {
 
@@ -11,33 +13,34 @@ namespace {
 constexpr double kMaxLoad = 0.65;
 constexpr double kIndexGrowth = 1.2;
 
-constexpr size_t kDiscardStep = 4 * GrowableMapping::kHugePage;
+constexpr size_t kDiscardStep = 4 * PageArena::kHugePage;
 
 }  // namespace
 
-RowIndex::RowIndex(uint64_t salt, int64_t expected) : salt_(salt) {
-  Allocate(static_cast<uint64_t>(static_cast<double>(expected) / (kMaxLoad * kWidth)) + 1);
+RowIndex::RowIndex(uint64_t salt, int64_t expected, PageArena* arena)
+    : salt_(salt),
+      first_buckets_(static_cast<uint64_t>(static_cast<double>(expected) / (kMaxLoad * kWidth)) +
+                     1),
+      memory_(arena),
+      table_(EmptyTable()) {}
+
+const uintptr_t* RowIndex::EmptyTable() {
+  static const Bucket empty = {};
+  static const uintptr_t table[] = {reinterpret_cast<uintptr_t>(&empty)};
+  return table;
 }
 
-// The number of buckets is rounded up to whole pages, since the rest of the last page costs memory
-// anyway.
-void RowIndex::Allocate(uint64_t bucket_count) {
-  mapping_ = GrowableMapping();
-  mapping_.Reserve(bucket_count * sizeof(Bucket));
-  bucket_count_ = mapping_.capacity() / sizeof(Bucket);
-  size_limit_ = static_cast<int64_t>(static_cast<double>(bucket_count_ * kWidth) * kMaxLoad);
-}
-
-void RowIndex::Insert(uint64_t key, uint32_t row) {
-  if (size_ >= size_limit_) Grow();
+absl::Status RowIndex::Insert(uint64_t key, uint32_t row) {
+  if (size_ >= size_limit_) TANDEM_RETURN_IF_ERROR(Grow());
   InsertWithRoom(key, row);
   ++size_;
+  return absl::OkStatus();
 }
 
 void RowIndex::InsertWithRoom(uint64_t key, uint32_t row) {
   uint64_t b = Home(Hash(key));
-  while (buckets()[b].count == kWidth) b = Next(b);
-  Bucket& bucket = buckets()[b];
+  while (At(b).count == kWidth) b = Next(b);
+  Bucket& bucket = At(b);
   bucket.keys[bucket.count] = key;
   bucket.rows[bucket.count] = row;
   ++bucket.count;
@@ -51,15 +54,15 @@ uint64_t RowIndex::FirstHash(uint64_t b) const {
 uint32_t RowIndex::Remove(uint64_t key, uint64_t hash) {
   uint64_t b = Home(hash);
   for (;; b = Next(b)) {
-    const uint32_t matches = Matches(buckets()[b], key);
+    const uint32_t matches = Matches(At(b), key);
     if (matches != 0) {
       const uint32_t i = static_cast<uint32_t>(__builtin_ctz(matches));
-      const uint32_t row = buckets()[b].rows[i];
+      const uint32_t row = At(b).rows[i];
       --size_;
       TakeOut(b, i);
       return row;
     }
-    if (buckets()[b].count < kWidth) return kNoRow;
+    if (At(b).count < kWidth) return kNoRow;
   }
 }
 
@@ -68,7 +71,7 @@ uint32_t RowIndex::Remove(uint64_t key, uint64_t hash) {
 // free place, and so on for the place that it leaves.
 void RowIndex::TakeOut(uint64_t b, uint32_t i) {
   for (;;) {
-    Bucket& bucket = buckets()[b];
+    Bucket& bucket = At(b);
     const bool was_full = bucket.count == kWidth;
     const uint32_t last = --bucket.count;
     bucket.keys[i] = bucket.keys[last];
@@ -79,37 +82,48 @@ void RowIndex::TakeOut(uint64_t b, uint32_t i) {
     uint64_t from = b;
     for (bool found = false; !found;) {
       from = Next(from);
-      const Bucket& behind = buckets()[from];
+      const Bucket& behind = At(from);
       for (i = 0; i < behind.count && !found; ++i) {
         found = Distance(Home(Hash(behind.keys[i])), from) >= Distance(b, from);
       }
       if (!found && behind.count < kWidth) return;
     }
     --i;
-    bucket.keys[last] = buckets()[from].keys[i];
-    bucket.rows[last] = buckets()[from].rows[i];
+    bucket.keys[last] = At(from).keys[i];
+    bucket.rows[last] = At(from).rows[i];
     bucket.count = kWidth;
     b = from;
   }
 }
 
 // Reads the old buckets and writes the new ones from front to back. Old pages are given back on the
-// way, so growing needs little more memory than the new index.
-void RowIndex::Grow() {
-  GrowableMapping old = std::move(mapping_);
-  const uint64_t old_count = bucket_count_;
-  mapping_ = GrowableMapping();
-  Allocate(static_cast<uint64_t>(static_cast<double>(old_count) * kIndexGrowth) + 1);
-  const Bucket* const old_buckets = static_cast<const Bucket*>(old.data());
+// way, so growing needs little more memory than the new index: at most the new index and a step of
+// the old one. The number of buckets is rounded up to the usable memory, since the rest of the last
+// page costs memory anyway.
+absl::Status RowIndex::Grow() {
+  const uint64_t wanted =
+      memory_.usable() == 0
+          ? first_buckets_
+          : static_cast<uint64_t>(static_cast<double>(bucket_count_) * kIndexGrowth) + 1;
+  GrowableMemory larger(memory_.arena());
+  const size_t old_bytes = memory_.usable();
+  TANDEM_RETURN_IF_ERROR(
+      larger.Reserve(wanted * sizeof(Bucket),
+                     /*soon_free=*/old_bytes - std::min(old_bytes, kDiscardStep)));
+  std::swap(memory_, larger);  // `larger` has the old buckets now
+  const uintptr_t* const old_table = std::exchange(table_, memory_.table());
+  const uint64_t old_count = std::exchange(bucket_count_, memory_.usable() / sizeof(Bucket));
+  size_limit_ = static_cast<int64_t>(static_cast<double>(bucket_count_ * kWidth) * kMaxLoad);
   constexpr uint64_t kStep = kDiscardStep / sizeof(Bucket);
   for (uint64_t begin = 0; begin < old_count; begin += kStep) {
     const uint64_t end = std::min(begin + kStep, old_count);
     for (uint64_t b = begin; b < end; ++b) {
-      const Bucket& bucket = old_buckets[b];
+      const Bucket& bucket = BucketOf(old_table, b);
       for (uint32_t i = 0; i < bucket.count; ++i) InsertWithRoom(bucket.keys[i], bucket.rows[i]);
     }
-    old.Discard(begin * sizeof(Bucket), end * sizeof(Bucket));
+    larger.Discard(end * sizeof(Bucket));
   }
+  return absl::OkStatus();
 }
 
 }  // namespace tandem::server

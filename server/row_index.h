@@ -17,8 +17,9 @@
 #include <cstdint>
 
 #include "absl/base/attributes.h"
+#include "absl/status/status.h"
 #include "base/hash.h"
-#include "server/growable_mapping.h"
+#include "server/growable_memory.h"
 
 #ifdef __AVX2__
 #include <immintrin.h>
@@ -29,9 +30,16 @@ namespace tandem::server {
 class RowIndex {
  public:
   static constexpr uint32_t kNoRow = ~uint32_t{0};
+  static constexpr uint32_t kWidth = 5;  // of a bucket
+  struct alignas(64) Bucket {
+    uint64_t keys[kWidth];
+    uint32_t rows[kWidth];
+    uint32_t count;  // keys and rows from here on are zero
+  };
 
-  // Starts with room for `expected` keys. `salt` is that of Position().
-  RowIndex(uint64_t salt, int64_t expected);
+  // Takes no memory before the first key, and then has room for `expected` keys. `salt` is that of
+  // Position(). `arena` outlives the index.
+  RowIndex(uint64_t salt, int64_t expected, PageArena* arena);
 
   // The position of the key with its halves swapped. The top bits of a position select the range,
   // so inside one range they hardly differ; the low half does.
@@ -40,27 +48,31 @@ class RowIndex {
     return position << 32 | position >> 32;
   }
 
-  // Starts loading the home bucket of a key with this hash. Always inlined; row_slabs.h says why.
-  ABSL_ATTRIBUTE_ALWAYS_INLINE void Prefetch(uint64_t hash) const {
-    __builtin_prefetch(&buckets()[Home(hash)], 0, 2);
+  // The home bucket of a key with this hash. Valid while bucket_count() stays the same.
+  const Bucket* HomeOf(uint64_t hash) const { return &At(Home(hash)); }
+  uint64_t bucket_count() const { return bucket_count_; }
+
+  // Starts loading a bucket. Always inlined; row_slabs.h says why.
+  ABSL_ATTRIBUTE_ALWAYS_INLINE static void Prefetch(const Bucket* bucket) {
+    __builtin_prefetch(bucket, 0, 2);
   }
 
-  // The row of `key` if its home bucket holds it, else kNoRow. Requires: hash == Hash(key).
-  uint32_t FindAtHome(uint64_t key, uint64_t hash) const {
-    const Bucket& bucket = buckets()[Home(hash)];
-    const uint32_t matches = Matches(bucket, key);
-    return matches != 0 ? bucket.rows[__builtin_ctz(matches)] : kNoRow;
+  // The row of `key` if its home bucket holds it, else kNoRow. Requires: home ==
+  // HomeOf(Hash(key)).
+  static uint32_t FindAtHome(uint64_t key, const Bucket* home) {
+    const uint32_t matches = Matches(*home, key);
+    return matches != 0 ? home->rows[__builtin_ctz(matches)] : kNoRow;
   }
 
   // Starts loading the bucket after a key's home, where it may have overflowed to.
   ABSL_ATTRIBUTE_ALWAYS_INLINE void PrefetchNext(uint64_t hash) const {
-    __builtin_prefetch(&buckets()[Next(Home(hash))], 0, 2);
+    __builtin_prefetch(&At(Next(Home(hash))), 0, 2);
   }
 
   // The row of `key`, or kNoRow. Requires: hash == Hash(key).
   uint32_t Find(uint64_t key, uint64_t hash) const {
     for (uint64_t b = Home(hash);; b = Next(b)) {
-      const Bucket& bucket = buckets()[b];
+      const Bucket& bucket = At(b);
       const uint32_t matches = Matches(bucket, key);
       if (matches != 0) [[likely]] {
         return bucket.rows[__builtin_ctz(matches)];
@@ -69,8 +81,8 @@ class RowIndex {
     }
   }
 
-  // Requires: the key is absent, row != kNoRow.
-  void Insert(uint64_t key, uint32_t row);
+  // RESOURCE_EXHAUSTED: nothing has changed. Requires: the key is absent, row != kNoRow.
+  absl::Status Insert(uint64_t key, uint32_t row);
 
   // Removes `key`. Returns the row that it had, or kNoRow if it was absent. Requires: hash ==
   // Hash(key).
@@ -86,14 +98,14 @@ class RowIndex {
     uint64_t end = Home(cursor);  // this call covers home buckets below `end`
     do {
       ++end;
-      visited += buckets()[end - 1].count;
+      visited += At(end - 1).count;
     } while (end < bucket_count_ && visited < most);
     const uint64_t next = end < bucket_count_ ? FirstHash(end) : 0;
     // Keys of these home buckets are in them, or in later ones with only full buckets between.
     uint64_t b = Home(cursor);
     const uint64_t homes = end - b;
     for (uint64_t read = 1; read <= bucket_count_; ++read, b = Next(b)) {
-      const Bucket& bucket = buckets()[b];
+      const Bucket& bucket = At(b);
       for (uint32_t i = 0; i < bucket.count; ++i) {
         const uint64_t hash = Hash(bucket.keys[i]);
         if (hash >= cursor && (next == 0 || hash < next)) visit(bucket.keys[i], bucket.rows[i]);
@@ -104,26 +116,20 @@ class RowIndex {
   }
 
   int64_t size() const { return size_; }
-  size_t MemoryBytes() const { return mapping_.capacity(); }
+  size_t MemoryBytes() const { return memory_.resident(); }
 
   // Calls visit(key, row) for every key, in no particular order.
   template <typename Visit>
   void ForEach(Visit visit) const {
     for (uint64_t b = 0; b < bucket_count_; ++b) {
-      const Bucket& bucket = buckets()[b];
+      const Bucket& bucket = At(b);
       for (uint32_t i = 0; i < bucket.count; ++i) visit(bucket.keys[i], bucket.rows[i]);
     }
   }
 
  private:
-  static constexpr uint32_t kWidth = 5;
-
-  struct alignas(64) Bucket {
-    uint64_t keys[kWidth];
-    uint32_t rows[kWidth];
-    uint32_t count;  // keys and rows from here on are zero
-  };
   static_assert(sizeof(Bucket) == 64);
+  static constexpr uint64_t kSegment = PageArena::kHugePage / sizeof(Bucket);  // of memory_
 
   // A bit mask of the keys in the bucket that equal `key`. There are no branches, because no branch
   // predictor can guess which of the five places holds a key.
@@ -143,7 +149,11 @@ class RowIndex {
     return equal & ((1u << bucket.count) - 1);
   }
 
-  Bucket* buckets() const { return static_cast<Bucket*>(mapping_.data()); }
+  static const uintptr_t* EmptyTable();
+  static Bucket& BucketOf(const uintptr_t* table, uint64_t b) {
+    return *reinterpret_cast<Bucket*>(table[b / kSegment] + b * sizeof(Bucket));
+  }
+  Bucket& At(uint64_t b) const { return BucketOf(table_, b); }
   uint64_t Home(uint64_t hash) const { return MulHigh(hash, bucket_count_); }
   uint64_t Next(uint64_t b) const { return b + 1 == bucket_count_ ? 0 : b + 1; }
   // How many buckets a search passes from `from` to `to`.
@@ -152,14 +162,15 @@ class RowIndex {
   }
   // The smallest hash whose home is bucket b > 0.
   uint64_t FirstHash(uint64_t b) const;
-  void Allocate(uint64_t bucket_count);
-  void Grow();
+  absl::Status Grow();
   void InsertWithRoom(uint64_t key, uint32_t row);
   void TakeOut(uint64_t b, uint32_t i);
 
   uint64_t salt_;
-  GrowableMapping mapping_;
-  uint64_t bucket_count_ = 0;
+  uint64_t first_buckets_;  // their number after the first key
+  GrowableMemory memory_;
+  const uintptr_t* table_;     // of memory_, or of one empty bucket that nobody writes
+  uint64_t bucket_count_ = 1;  // at least 1, so that searches end
   int64_t size_ = 0;
   int64_t size_limit_ = 0;  // grow before the next key
 };

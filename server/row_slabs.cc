@@ -3,18 +3,20 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/status_macros.h"
 
 namespace tandem::server {
 namespace {
 
-constexpr size_t kPageFloats = GrowableMapping::kPage / sizeof(float);
+constexpr size_t kPageFloats = PageArena::kPage / sizeof(float);
 
 // With fewer rows than this a page would have too much unused space. Longer rows are laid out two
 // by two instead; each has several lines of its own that share an address translation.
 constexpr size_t kLeastRowsPerPage = 8;
 constexpr size_t kLineFloats = 16;
 
-constexpr double kAddressGrowth = 1.5;  // of addresses; a page costs memory only once written
+// At most this part of a segment is unused, because a slab does not cross its end.
+constexpr size_t kUnusedPart = 64;
 
 // For longer rows the processor's own prefetcher recognises the pattern.
 constexpr size_t kMostPrefetchedLines = 8;
@@ -29,10 +31,21 @@ int LinesTouched(size_t offset, size_t floats) {
   return static_cast<int>(std::min(lines, kMostPrefetchedLines));
 }
 
+uint64_t InverseOf(size_t divisor) { return ~uint64_t{0} / divisor + 1; }
+
+// The slabs of a segment of the memory: as many as fit in the fewest huge pages that they fill.
+size_t SlabsPerSegment(size_t slab_bytes) {
+  size_t bytes = PageArena::kHugePage;
+  while (bytes % slab_bytes > bytes / kUnusedPart) bytes += PageArena::kHugePage;
+  return bytes / slab_bytes;
+}
+
 }  // namespace
 
-RowSlabs::RowSlabs(int dim, int slots_per_row)
-    : dim_(static_cast<size_t>(dim)), slots_per_row_(static_cast<size_t>(slots_per_row)) {
+RowSlabs::RowSlabs(int dim, int slots_per_row, PageArena* arena)
+    : dim_(static_cast<size_t>(dim)),
+      slots_per_row_(static_cast<size_t>(slots_per_row)),
+      memory_(arena) {
   TANDEM_CHECK(dim > 0 && slots_per_row >= 0);
   const size_t row_floats = dim_ + slots_per_row_;
   rows_per_slab_ = kPageFloats / row_floats;
@@ -42,22 +55,21 @@ RowSlabs::RowSlabs(int dim, int slots_per_row)
     slab_floats_ = (2 * row_floats + kLineFloats - 1) / kLineFloats * kLineFloats;
   }
   slots_offset_ = rows_per_slab_ * dim_;
-  inverse_ = ~uint64_t{0} / rows_per_slab_ + 1;
+  inverse_ = InverseOf(rows_per_slab_);
+  const size_t slab_bytes = slab_floats_ * sizeof(float);
+  const size_t slabs = SlabsPerSegment(slab_bytes);
+  segment_inverse_ = InverseOf(slabs * rows_per_slab_);
+  memory_ = GrowableMemory(arena, slabs * slab_bytes);
   weight_lines_ = LinesTouched(0, dim_);
   slot_lines_ = LinesTouched(slots_offset_, slots_per_row_);
 }
 
-void RowSlabs::Reserve(size_t count) {
+absl::Status RowSlabs::Grow(size_t count) {
+  const size_t slab_bytes = slab_floats_ * sizeof(float);
   const size_t slabs = (count + rows_per_slab_ - 1) / rows_per_slab_;
-  const size_t bytes = slabs * slab_floats_ * sizeof(float);
-  if (bytes <= mapping_.capacity()) return;
-  const double ahead = static_cast<double>(mapping_.capacity()) * kAddressGrowth;
-  mapping_.Reserve(std::max(bytes, static_cast<size_t>(ahead)));
-}
-
-size_t RowSlabs::MemoryBytes(size_t count) const {
-  const size_t slabs = (count + rows_per_slab_ - 1) / rows_per_slab_;
-  return mapping_.ResidentBytes(slabs * slab_floats_ * sizeof(float));
+  TANDEM_RETURN_IF_ERROR(memory_.Reserve(slabs * slab_bytes));
+  capacity_ = memory_.usable() / slab_bytes * rows_per_slab_;
+  return absl::OkStatus();
 }
 
 }  // namespace tandem::server

@@ -1,7 +1,7 @@
 // The memory of a range's rows, which are numbered 0, 1, 2, .... Each page holds the weights of
 // some rows and then the slots of the same rows. A row's weights start on a cache line if the row
 // length allows it. A push finds weights and slots in one page, which takes one address translation
-// instead of two; that checkpoints a third of its time on a table larger than the caches.
+// instead of two; that saves a third of its time on a table larger than the caches.
 //
 // Thread safety: none needed; it belongs to one range.
 #ifndef TANDEM_SERVER_ROW_SLABS_H_
@@ -12,42 +12,45 @@
 #include <cstdint>
 
 #include "absl/base/attributes.h"
+#include "absl/status/status.h"
 #include "base/hash.h"
-#include "server/growable_mapping.h"
+#include "server/growable_memory.h"
 
 namespace tandem::server {
 
 class RowSlabs {
  public:
-  // Requires: dim > 0, slots_per_row >= 0.
-  RowSlabs(int dim, int slots_per_row);
+  // Requires: dim > 0, slots_per_row >= 0. `arena` outlives the rows.
+  RowSlabs(int dim, int slots_per_row, PageArena* arena);
 
   // Makes rows [0, count) addressable. New rows read as zero. Pointers to rows become invalid.
-  void Reserve(size_t count);
+  // RESOURCE_EXHAUSTED: nothing has changed.
+  absl::Status Reserve(size_t count) { return count <= capacity_ ? absl::OkStatus() : Grow(count); }
 
   float* Weights(uint32_t row) const { return Weights(row, dim_); }
   // The same with the row length known to the compiler. Requires: dim is the row length.
   template <typename Dim>
   float* Weights(uint32_t row, Dim dim) const {
     const uint64_t slab = SlabOf(row);
-    return Slab(slab) + (row - slab * rows_per_slab_) * static_cast<size_t>(dim);
+    return At(row, slab, (row - slab * rows_per_slab_) * static_cast<size_t>(dim));
   }
   float* Slots(uint32_t row) const {
     const uint64_t slab = SlabOf(row);
-    return Slab(slab) + slots_offset_ + (row - slab * rows_per_slab_) * slots_per_row_;
+    return At(row, slab, slots_offset_ + (row - slab * rows_per_slab_) * slots_per_row_);
   }
 
-  // Always inlined: g++ believes that a function which only prefetches has no effect, and drops
-  // calls to it.
-  ABSL_ATTRIBUTE_ALWAYS_INLINE void PrefetchWeights(uint32_t row) const {
-    PrefetchLines(Weights(row), weight_lines_);
+  // Start loading the weights, or the slots, of a row. Always inlined: g++ believes that a function
+  // which only prefetches has no effect, and drops calls to it.
+  ABSL_ATTRIBUTE_ALWAYS_INLINE void PrefetchWeights(const float* weights) const {
+    PrefetchLines(weights, weight_lines_);
   }
-  ABSL_ATTRIBUTE_ALWAYS_INLINE void PrefetchSlots(uint32_t row) const {
-    if (slot_lines_ > 0) PrefetchLines(Slots(row), slot_lines_);
+  ABSL_ATTRIBUTE_ALWAYS_INLINE void PrefetchSlots(const float* slots) const {
+    if (slot_lines_ > 0) PrefetchLines(slots, slot_lines_);
   }
 
-  // The memory of rows [0, count).
-  size_t MemoryBytes(size_t count) const;
+  // Rows that are addressable. While it stays the same, pointers to rows stay valid.
+  size_t capacity() const { return capacity_; }
+  size_t MemoryBytes() const { return memory_.resident(); }
 
  private:
   // Prefetches into the second-level cache. That cache can wait for more lines at the same time
@@ -60,9 +63,14 @@ class RowSlabs {
   // row / rows_per_slab, by multiplication: exact for 32-bit rows, as inverse_ is the quotient of
   // 2^64 rounded up and its error times a row stays below 2^64 / rows_per_slab.
   uint64_t SlabOf(uint32_t row) const { return MulHigh(row, inverse_); }
-  float* Slab(uint64_t slab) const {
-    return static_cast<float*>(mapping_.data()) + slab * slab_floats_;
+  // The float `offset` floats after the start of a row's slab. The segment comes from the row and
+  // not from the slab, so that the two multiplications overlap.
+  float* At(uint32_t row, uint64_t slab, size_t offset) const {
+    const uint64_t segment = MulHigh(row, segment_inverse_);
+    return reinterpret_cast<float*>(memory_.table()[segment] +
+                                    (slab * slab_floats_ + offset) * sizeof(float));
   }
+  absl::Status Grow(size_t count);
 
   size_t dim_;
   size_t slots_per_row_;
@@ -70,9 +78,11 @@ class RowSlabs {
   size_t slab_floats_;
   size_t slots_offset_;  // floats from the start of a slab
   uint64_t inverse_;
-  int weight_lines_;  // cache lines to prefetch for a row's weights, and for its slots
+  uint64_t segment_inverse_;  // the same for rows of a segment of memory_
+  int weight_lines_;          // cache lines to prefetch for a row's weights, and for its slots
   int slot_lines_;
-  GrowableMapping mapping_;
+  size_t capacity_ = 0;  // rows
+  GrowableMemory memory_;
 };
 
 }  // namespace tandem::server

@@ -4,8 +4,10 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/status_macros.h"
 
 namespace tandem::server {
 namespace {
@@ -21,12 +23,12 @@ struct WriterHead {
 };
 
 // Performs the action on one key. True if it inserted or erased a row.
-bool Act(StoreAction action, uint64_t key, const float* values, RangeStore* store) {
+absl::StatusOr<bool> Act(StoreAction action, uint64_t key, const float* values, RangeStore* store) {
   if (action == StoreAction::kErase) return store->Erase(key);
   uint32_t row = RowIndex::kNoRow;
   store->Find({&key, 1}, {&row, 1});
   if (row != RowIndex::kNoRow && action == StoreAction::kInsert) return false;
-  if (row == RowIndex::kNoRow) row = store->Add(key);
+  if (row == RowIndex::kNoRow) TANDEM_RETURN_IF_ERROR(store->Add(key, &row));
   store->SetRow(key, row, values);
   return action == StoreAction::kInsert;
 }
@@ -44,12 +46,12 @@ RowWrites::Writer* RowWrites::Find(uint64_t writer) {
   return &writers_[writer];
 }
 
-void RowWrites::Apply(uint64_t writer, int64_t number, StoreAction action,
-                      absl::Span<const uint64_t> keys, absl::Span<const float> values,
-                      RangeStore* store, std::vector<uint64_t>* changed) {
+absl::Status RowWrites::Apply(uint64_t writer, int64_t number, StoreAction action,
+                              absl::Span<const uint64_t> keys, absl::Span<const float> values,
+                              RangeStore* store, std::vector<uint64_t>* changed) {
   TANDEM_CHECK(keys.size() <= kMaxStoreRows && IsStoreWrite(action));
   Writer& memory = *Find(writer);
-  if (number < memory.number) return;  // nobody waits for its answer any more
+  if (number < memory.number) return absl::OkStatus();  // nobody waits for its answer any more
   if (number > memory.number) {
     memory.number = number;
     memory.at = ++writes_;
@@ -57,13 +59,15 @@ void RowWrites::Apply(uint64_t writer, int64_t number, StoreAction action,
     const size_t width = static_cast<size_t>(store->dim() + store->slots_per_row());
     for (size_t i = 0; i < keys.size(); ++i) {
       const float* const row = HasStoreValues(action) ? values.data() + i * width : nullptr;
-      if (!Act(action, keys[i], row, store)) continue;
+      TANDEM_ASSIGN_OR_RETURN(const bool acted, Act(action, keys[i], row, store));
+      if (!acted) continue;
       memory.changed[i / 8] |= static_cast<uint8_t>(1u << (i % 8));
     }
   }
   for (size_t i = 0; i < std::min(keys.size(), memory.changed.size() * 8); ++i) {
     if ((memory.changed[i / 8] >> (i % 8) & 1) != 0) changed->push_back(keys[i]);
   }
+  return absl::OkStatus();
 }
 
 // Layout: u64 writes_, then the writers one after the other.

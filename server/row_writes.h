@@ -36,9 +36,11 @@ class RowWrites {
   // Applies write `number` of `writer`, unless it was applied before. values: dim + slots floats
   // for each key, if the action has values. Appends to `changed` the keys that were inserted or
   // erased, in the order of `keys`; an assignment appends nothing. A key may be repeated; its
-  // occurrences are applied one after the other. Requires: at most kMaxStoreRows keys.
-  void Apply(uint64_t writer, int64_t number, StoreAction action, absl::Span<const uint64_t> keys,
-             absl::Span<const float> values, RangeStore* store, std::vector<uint64_t>* changed);
+  // occurrences are applied one after the other. RESOURCE_EXHAUSTED: no memory for a row; the write
+  // counts, but a part of it is missing. Requires: at most kMaxStoreRows keys.
+  absl::Status Apply(uint64_t writer, int64_t number, StoreAction action,
+                     absl::Span<const uint64_t> keys, absl::Span<const float> values,
+                     RangeStore* store, std::vector<uint64_t>* changed);
 
   size_t writers() const { return writers_.size(); }
   uint64_t writes() const { return writes_; }  // of all writers, each once

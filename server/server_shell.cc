@@ -182,6 +182,7 @@ class ShardThread {
       troubles_.Warning(log_, absl::StrCat("shard ", shard_, ": ", trouble));
     }
     if (event.kind != transport::TransportEvent::Kind::kFrame || core_ == nullptr) return;
+    if (!effects_.failure.ok()) return;  // the shard cannot continue
     if (trace_ == nullptr) {
       core_->OnFrame(now, event.frame, &effects_);
     } else {
@@ -437,8 +438,11 @@ class ShardThread {
   }
 
   void Flush() {
-    // An error is ignored: what is lost will be resent or asked for again.
-    for (Outgoing& out : effects_.out) (void)peers_->Send(std::move(out));
+    // An error is ignored: what is lost will be resent or asked for again. A shard that has failed
+    // sends nothing: an acknowledgement could be of an update that is not complete.
+    for (Outgoing& out : effects_.out) {
+      if (effects_.failure.ok()) (void)peers_->Send(std::move(out));
+    }
     effects_.ClearOut();
     for (const std::string& line : effects_.log) {
       log_.Info(absl::StrCat("shard ", shard_, ": ", line));

@@ -30,12 +30,6 @@ void Append(std::vector<Record>* from, std::vector<Record>* to) {
   from->clear();
 }
 
-void Give(std::vector<UpdateRecord>* records, std::vector<OrderEntry>* order,
-          ShardEffects* effects) {
-  Append(records, &effects->records);
-  Append(order, &effects->order);
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ShardCore>> ShardCore::New(const job::ResolvedJob& plan,
@@ -74,6 +68,7 @@ absl::Status ShardCore::Init() {
     context->reads =
         1 + plan_.job.train().prefetch_steps() + plan_.job.train().max_inflight_pushes();
     context->lockstep = plan_.lockstep;
+    context->arena = &arena_;
     context->record = plan_.job.staleness().record_updates();
     context->records = &records_;
     context->order = plan_.job.staleness().record_order() ? &order_ : nullptr;
@@ -82,12 +77,19 @@ absl::Status ShardCore::Init() {
   return absl::OkStatus();
 }
 
+// Moves what the ranges have left for the effects.
+void ShardCore::Give(ShardEffects* effects) {
+  Append(&records_, &effects->records);
+  Append(&order_, &effects->order);
+  for (const auto& table : tables_) effects->failure.Update(table->failure);
+}
+
 void ShardCore::OnView(absl::Time now, std::shared_ptr<const RangeMap> view,
                        ShardEffects* effects) {
   if (!ranges_.OnView(now, std::move(view), effects)) return;
   for (WaitingFrame& read : waiting_reads_.frames()) CheckOwners(&read.slices);
   GoOn(now, -1, effects);
-  Give(&records_, &order_, effects);
+  Give(effects);
 }
 
 // ---- frames -----------------------------------------------------------------------------------
@@ -110,6 +112,10 @@ void ShardCore::OnFrame(absl::Time now, const ParsedFrame& frame, ShardEffects* 
       header.first_step = 0;
       absl::StatusOr<Frame> answer =
           AnswerStore(frame, plan_, ranges_.map(), ranges_.by_id(), header, buffers_);
+      if (absl::IsResourceExhausted(answer.status())) {
+        effects->failure.Update(answer.status());
+        break;
+      }
       if (!answer.ok()) {
         peer_log_.Add(
             absl::StrCat("refused (", answer.status().message(), "): ", frame.DebugString()),
@@ -134,7 +140,7 @@ void ShardCore::OnFrame(absl::Time now, const ParsedFrame& frame, ShardEffects* 
       peer_log_.Add(absl::StrCat("ignored: ", frame.DebugString()), effects);
       break;
   }
-  Give(&records_, &order_, effects);
+  Give(effects);
 }
 
 void ShardCore::OnControl(absl::Time now, const ParsedFrame& frame, ShardEffects* effects) {
@@ -554,7 +560,7 @@ void ShardCore::Acknowledge(const ParsedFrame& frame, absl::Span<const Slice> sl
 
 void ShardCore::FinishDelayed(ShardEffects* effects) {
   ranges_.FinishDelayed();
-  Give(&records_, &order_, effects);
+  Give(effects);
 }
 
 ShardReport ShardCore::ForgetWorker(int rank) {

@@ -2,6 +2,9 @@
 // There is no socket, thread, clock or file inside (server_shell.h owns those), so the same code
 // runs in production and in the simulator.
 //
+// If there is no memory for a row, the shard cannot continue (ShardEffects::failure). Its owner
+// then sends nothing more, because an acknowledgement could be of an update that is not complete.
+//
 // The shard handles these inputs:
 //   PULL   answers ROWS, now or when the policy allows it; until then sends WAITING every second
 //   PUSH   admits each slice exactly once and in the worker's order; answers ACK when all slices
@@ -27,6 +30,7 @@
 #include "proto/activity.h"
 #include "proto/frame.h"
 #include "proto/range_map.h"
+#include "server/page_arena.h"
 #include "server/refresh_frames.h"
 #include "server/shard_effects.h"
 #include "server/shard_ranges.h"
@@ -60,6 +64,8 @@ class ShardCore {
   ShardReport ForgetWorker(int rank);
 
   const ShardRanges& ranges() const { return ranges_; }
+  // The memory of the rows.
+  const PageArena& arena() const { return arena_; }
   // The read that has waited longest, and whom it waits for. The text is empty if none waits.
   Activity Waiting(absl::Time now) const;
 
@@ -94,11 +100,13 @@ class ShardCore {
   void RetryEarly(absl::Time now, ShardEffects* effects);
   void GoOn(absl::Time now, int freed_by, ShardEffects* effects);
   void Acknowledge(const ParsedFrame& frame, absl::Span<const Slice> slices, ShardEffects* effects);
+  void Give(ShardEffects* effects);
   FrameHeader AnswerHeader(const ParsedFrame& frame, FrameKind kind) const;
 
   const job::ResolvedJob& plan_;
   const EndpointId self_;
   BufferSource& buffers_;
+  PageArena arena_;                                                // outlives the ranges
   std::vector<std::unique_ptr<policies::UpdatePolicy>> policies_;  // by group
   std::vector<std::unique_ptr<optim::RowOptimizer>> optimizers_;   // by table
   std::vector<std::unique_ptr<TableContext>> tables_;              // by table

@@ -18,7 +18,7 @@ struct ShardEffects {
   bool urgent = false;                // `out` holds more than acknowledgements
   std::vector<UpdateRecord> records;  // if the job records staleness
   std::vector<OrderEntry> order;      // if the job records the order of updates
-  absl::Status failure;               // not OK: the shard cannot continue
+  absl::Status failure;               // not OK: the shard cannot continue; send nothing in `out`
   std::vector<std::string> log;       // one line each: refused frames, moved ranges
 
   void Say(Outgoing outgoing) {

@@ -47,6 +47,7 @@ void ShardRanges::Install(uint32_t id, const RangeImage* image, uint32_t view,
       std::make_unique<Range>(id, info.begin, info.end, tables_[info.table].get(), &scratch_);
   if (image != nullptr) {
     if (const absl::Status status = range->Restore(*image, buffers_); !status.ok()) {
+      if (absl::IsResourceExhausted(status)) effects->failure.Update(status);
       log_.Add(absl::StrCat("range ", id, " cannot be installed: ", status.ToString()), effects);
       return;
     }

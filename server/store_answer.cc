@@ -152,8 +152,10 @@ absl::StatusOr<Frame> AnswerStore(const ParsedFrame& frame, const job::ResolvedJ
     } else if (action == StoreAction::kScan) {
       e.clock = Scan(range->store(), e.clock, frame.header.samples, &answer);
     } else {
-      range->writes()->Apply(frame.header.incarnation, e.version, action, own, own_values,
-                             &range->store(), &answer.keys);
+      const absl::Status applied =
+          range->writes()->Apply(frame.header.incarnation, e.version, action, own, own_values,
+                                 &range->store(), &answer.keys);
+      if (!applied.ok()) return NoMemoryFor(*range, applied);
     }
     e.rows = static_cast<uint32_t>(answer.keys.size() - before);
     const bool rows = e.rows > 0 && !IsStoreWrite(action);

@@ -22,7 +22,8 @@ namespace tandem::server {
 // Returns the answer. `map`: null before the first view; owned: by range id, null if not here;
 // header: of the answer. INVALID_ARGUMENT: the frame is invalid, and nothing has changed; tell the
 // sender with RefuseStore. FAILED_PRECONDITION: send no answer, because there is no view yet or the
-// sender may not send such frames.
+// sender may not send such frames. RESOURCE_EXHAUSTED: a row could not be created, and the shard
+// cannot continue (NoMemoryFor).
 absl::StatusOr<Frame> AnswerStore(const ParsedFrame& frame, const job::ResolvedJob& plan,
                                   const RangeMap* map,
                                   absl::Span<const std::unique_ptr<Range>> owned,

@@ -7,6 +7,8 @@ tandem_test(initializer_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/optim/initializ
             DEPS tandem::optim tandem::base LABELS unit)
 tandem_test(range_store_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/server/range_store_test.cc
             DEPS tandem::store LABELS unit)
+tandem_test(page_arena_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/server/page_arena_test.cc
+            DEPS tandem::store LABELS unit)
 tandem_test(row_writes_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/server/row_writes_test.cc
             DEPS tandem::server tandem::store LABELS unit)
 tandem_test(range_file_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/server/range_file_test.cc

@@ -103,6 +103,7 @@ class LoneShard {
   }
 
   void Flush(transport::PeerMap* peers) {
+    TANDEM_CHECK_OK(effects_.failure);
     for (Outgoing& out : effects_.out) (void)peers->Send(std::move(out));
     effects_.Clear();
   }

@@ -251,7 +251,7 @@ class Ours {
       }
       rows.Resize(keys.size() * static_cast<size_t>(options_.dim));
       // Gradients of 0 create the rows.
-      store_.Push(keys, rows.span(), kScale);
+      TANDEM_RETURN_IF_ERROR(store_.Push(keys, rows.span(), kScale));
       TANDEM_RETURN_IF_ERROR(Push(keys, rows.span(), client::Client::Ids::kUnique).status());
     }
     return absl::OkStatus();
@@ -500,8 +500,11 @@ class Comparison {
   absl::Status Push() {
     NewKeys();
     server::RangeStore& store = ours_[0]->store();
-    const Beside beside =
-        TimeBeside(1, [&](const auto& keys) { store.Push(keys, gradients_.span(), Ours::kScale); });
+    absl::Status pushed;
+    const Beside beside = TimeBeside(1, [&](const auto& keys) {
+      pushed.Update(store.Push(keys, gradients_.span(), Ours::kScale));
+    });
+    TANDEM_RETURN_IF_ERROR(pushed);
     for (size_t i = 0; i < ours_.size(); ++i) {
       absl::Status status;
       const double prepared = way_ == Way::kInPlace ? PrepareAll(*ours_[i]) : 0;

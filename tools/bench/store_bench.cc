@@ -15,7 +15,7 @@
 #include "base/random.h"
 #include "base/status_macros.h"
 #include "optim/optimizer.h"
-#include "server/growable_mapping.h"
+#include "server/page_arena.h"
 #include "server/range_store.h"
 #include "tools/bench/machine.h"
 #include "xxhash.h"
@@ -71,15 +71,16 @@ server::RangeStore::Options StoreOptions(const StoreBenchOptions& options,
   return store;
 }
 
-void Fill(server::RangeStore& store, uint64_t seed, int64_t rows) {
+absl::Status Fill(server::RangeStore& store, uint64_t seed, int64_t rows) {
   std::vector<uint64_t> keys;
   std::vector<uint32_t> numbers(static_cast<size_t>(kFillKeys));
   for (int64_t row = store.size(); row < rows; row += static_cast<int64_t>(keys.size())) {
     keys.clear();
     const int64_t end = std::min(rows, row + kFillKeys);
     for (int64_t r = row; r < end; ++r) keys.push_back(KeyOfRow(seed, r));
-    store.FindOrCreate(keys, absl::MakeSpan(numbers).first(keys.size()));
+    TANDEM_RETURN_IF_ERROR(store.FindOrCreate(keys, absl::MakeSpan(numbers).first(keys.size())));
   }
+  return absl::OkStatus();
 }
 
 // Distinct random rows and their keys.
@@ -110,13 +111,22 @@ class Batch {
   std::vector<bool> used_;
 };
 
-// The table of the gather: rows by known index.
+// The table of the gather: rows by known index, on huge pages.
 class PlainTable {
  public:
-  PlainTable(const server::RangeStore& store) : dim_(static_cast<size_t>(store.dim())) {
-    const size_t floats = static_cast<size_t>(store.size()) * dim_;
-    rows_.Reserve(std::max<size_t>(1, floats * sizeof(float)));
+  PlainTable() = default;
+  PlainTable(const PlainTable&) = delete;
+  PlainTable& operator=(const PlainTable&) = delete;
+  ~PlainTable() {
+    if (rows_ != nullptr) arena_.Give(server::PageArena::Pages::kHuge, rows_, bytes_);
+  }
+
+  absl::Status Init(const server::RangeStore& store) {
+    dim_ = static_cast<size_t>(store.dim());
+    bytes_ = static_cast<size_t>(store.size()) * dim_ * sizeof(float);
+    TANDEM_ASSIGN_OR_RETURN(rows_, arena_.Take(server::PageArena::Pages::kHuge, bytes_));
     for (int64_t r = 0; r < store.size(); ++r) Update(store, static_cast<uint32_t>(r));
+    return absl::OkStatus();
   }
 
   void Update(const server::RangeStore& store, uint32_t row) {
@@ -139,10 +149,12 @@ class PlainTable {
     }
   }
 
-  float* Row(uint32_t row) const { return static_cast<float*>(rows_.data()) + row * dim_; }
+  float* Row(uint32_t row) const { return reinterpret_cast<float*>(rows_) + row * dim_; }
 
-  size_t dim_;
-  server::GrowableMapping rows_;
+  size_t dim_ = 0;
+  server::PageArena arena_;
+  char* rows_ = nullptr;
+  size_t bytes_ = 0;
 };
 
 // The processor time of this thread. On an idle machine it equals wall time, since nothing here
@@ -188,8 +200,6 @@ class SpeedRun {
  public:
   SpeedRun(const StoreBenchOptions& options, const optim::RowOptimizer* optimizer)
       : options_(options), store_(StoreOptions(options, optimizer)), batch_(options, options.seed) {
-    Fill(store_, options.seed, options.rows);
-    plain_ = std::make_unique<PlainTable>(store_);
     const size_t floats =
         static_cast<size_t>(options.batch_keys) * static_cast<size_t>(options.dim);
     gathered_.resize(floats);
@@ -199,11 +209,17 @@ class SpeedRun {
     for (float& g : gradients_) g = static_cast<float>(random.Normal());
   }
 
+  // Creates the rows.
+  absl::Status Init() {
+    TANDEM_RETURN_IF_ERROR(Fill(store_, options_.seed, options_.rows));
+    return plain_.Init(store_);
+  }
+
   absl::Status Repetition() {
     const size_t samples = gather_.samples();
     for (int b = 0; b < options_.batches; ++b) {
       TANDEM_RETURN_IF_ERROR(PullBatch(b % 2 == 0));
-      PushBatch(b % 2 == 0);
+      TANDEM_RETURN_IF_ERROR(PushBatch(b % 2 == 0));
     }
     const double gather = gather_.Quantile(0.5, samples);
     pull_ratios_.push_back(pull_.Quantile(0.5, pull_ratios_.size() * Batches()) / gather);
@@ -223,7 +239,7 @@ class SpeedRun {
   size_t Batches() const { return static_cast<size_t>(options_.batches); }
 
   void TimeGather() {
-    gather_.Time(batch_.rows.size(), [&] { plain_->Gather(batch_.rows, gathered_.data()); });
+    gather_.Time(batch_.rows.size(), [&] { plain_.Gather(batch_.rows, gathered_.data()); });
   }
 
   absl::Status PullBatch(bool gather_first) {
@@ -236,12 +252,14 @@ class SpeedRun {
     return absl::InternalError("bench store: a pull and the gather of the same rows disagree");
   }
 
-  void PushBatch(bool gather_first) {
+  absl::Status PushBatch(bool gather_first) {
     batch_.Next();
     if (gather_first) TimeGather();
-    push_.Time(batch_.keys.size(), [&] { store_.Push(batch_.keys, gradients_, 0.5f); });
+    absl::Status pushed;
+    push_.Time(batch_.keys.size(), [&] { pushed = store_.Push(batch_.keys, gradients_, 0.5f); });
     if (!gather_first) TimeGather();
-    for (const uint32_t row : batch_.rows) plain_->Update(store_, row);
+    for (const uint32_t row : batch_.rows) plain_.Update(store_, row);
+    return pushed;
   }
 
   static void PrintRatio(std::ostream& out, absl::string_view name, std::vector<double> ratios) {
@@ -253,7 +271,7 @@ class SpeedRun {
 
   const StoreBenchOptions options_;
   server::RangeStore store_;
-  std::unique_ptr<PlainTable> plain_;
+  PlainTable plain_;
   Batch batch_;
   std::vector<float> gathered_, pulled_, gradients_;
   Measure gather_{"gather"}, pull_{"pull"}, push_{"push"};
@@ -272,6 +290,7 @@ absl::Status RunStoreBench(const StoreBenchOptions& options, std::ostream& out) 
                          options.rows, options.dim, optimizer->name(), options.batch_keys,
                          options.batches, options.repetitions, options.seed);
   SpeedRun run(options, optimizer.get());
+  TANDEM_RETURN_IF_ERROR(run.Init());
   for (int r = 0; r < options.repetitions; ++r) TANDEM_RETURN_IF_ERROR(run.Repetition());
   run.Print(out);
   return absl::OkStatus();

@@ -30,9 +30,6 @@ constexpr int kThreadsOfProcess = 7;  // without compute threads: heartbeats, I/
 // own work.
 constexpr int kLeastOfScheduler = 5, kLeastOfServer = 6, kLeastOfWorker = 8;
 constexpr uint64_t kLeastFiles = 32;  // open in any process that has started, measured
-// Blocks of at least this many bytes are separate mappings (server/growable_mapping.h).
-constexpr double kOwnMapping = 4 << 20;
-constexpr double kMostMappings = 0.9;
 constexpr int kHopelessThreadsOfCore = 16;
 constexpr double kMostMemory = 0.8;
 constexpr int kGoodMtu = 4096;
@@ -161,18 +158,6 @@ Finding ExamineCores(const HostFacts& host, const JobNeeds& needs) {
     return Warning("cores", what, "it works, slower than on more cores or with fewer processes");
   }
   return Ok("cores", what);
-}
-
-Finding ExamineMappings(const HostFacts& host, const JobNeeds& needs) {
-  const std::string found =
-      absl::StrCat("a server with all expected rows may have ", needs.mappings_of_process,
-                   " large mappings, the limit is ", Count(host.max_mappings));
-  const double most = static_cast<double>(host.max_mappings);
-  if (static_cast<double>(needs.mappings_of_process) <= kMostMappings * most) {
-    return Ok("mappings", found);
-  }
-  return Problem("mappings", found,
-                 "raise vm.max_map_count (sysctl); or more servers, or fewer ranges_per_shard");
 }
 
 Finding ExamineMemory(const HostFacts& host, const JobNeeds& needs) {
@@ -394,7 +379,7 @@ JobNeeds NeedsOf(const job::ResolvedJob& plan, int servers, int workers, bool lo
       kLeastOfScheduler + servers * (kLeastOfServer + plan.shards_per_server()) +
       workers * (kLeastOfWorker + 2 * (std::max(1, cluster.threads_per_worker()) - 1));
   needs.startup_timeout_seconds = plan.job.limits().startup_timeout_seconds();
-  double rows = 0, checkpoint = 0, mappings = 0;
+  double rows = 0, checkpoint = 0;
   for (const job::TablePlan& table : plan.tables) {
     const bool rowless = table.dense || (table.frozen && !loads);
     const double expected = rowless ? 0 : static_cast<double>(table.expected_rows);
@@ -403,13 +388,7 @@ JobNeeds NeedsOf(const job::ResolvedJob& plan, int servers, int workers, bool lo
     const double share = holders == 0 ? 0 : static_cast<double>(here) / holders;
     rows += expected * (RowBytes(table) + kIndexBytes) * kSlack * share * plan.CopiesOf(table);
     checkpoint += expected * (RowBytes(table) + sizeof(uint64_t));
-    const double ranges = plan.shards_per_server() * std::max(1, cluster.ranges_per_shard());
-    const double of_range = holders == 0 ? 0 : expected * plan.CopiesOf(table) / (holders * ranges);
-    const int large = (of_range * RowBytes(table) >= kOwnMapping ? 1 : 0) +
-                      (of_range * kIndexBytes >= kOwnMapping ? 1 : 0);
-    if (here > 0) mappings += ranges * large;
   }
-  needs.mappings_of_process = Clamp(mappings);
   needs.table_bytes = Clamp(rows);
   needs.checkpoint_bytes = Clamp(checkpoint);
   needs.held_bytes =
@@ -438,7 +417,6 @@ std::vector<Finding> ExamineHost(const HostFacts& host, Cluster::Transport trans
     findings.push_back(ExamineCores(host, *needs));
     findings.push_back(ExamineMemory(host, *needs));
     findings.push_back(ExamineOpenFiles(host, *needs));
-    findings.push_back(ExamineMappings(host, *needs));
   }
   findings.push_back(ExamineSharedMemory(host, transport));
   const bool forced = needs != nullptr && needs->dense_over_rdma;
@@ -481,8 +459,7 @@ std::vector<Finding> ExamineStart(const HostFacts& host, Cluster::Transport tran
                 "fewer workers, servers or shards; or raise limits.startup_timeout_seconds"));
   }
   for (Finding& finding :
-       std::vector<Finding>{ExamineMemory(host, needs), ExamineOpenFiles(host, needs),
-                            ExamineMappings(host, needs)}) {
+       std::vector<Finding>{ExamineMemory(host, needs), ExamineOpenFiles(host, needs)}) {
     if (finding.level != Severity::kProblem) continue;
     finding.level = Severity::kWarning;
     findings.push_back(std::move(finding));

@@ -82,7 +82,6 @@ struct HostFacts {
   bool may_lock_all = false;  // privileged: the limit does not apply
   uint64_t open_files_soft = kUnlimited, open_files_hard = kUnlimited;
   uint64_t threads_left = kUnlimited;  // threads that may still be started
-  uint64_t max_mappings = kUnlimited;  // of a process, vm.max_map_count
   std::string shared_memory_error;     // from creating and sealing a segment; empty: it works
   RdmaFacts rdma;
 };
@@ -92,7 +91,6 @@ struct JobNeeds {
   int servers = 0, workers = 0;  // on this host
   int processes = 0, busy_threads = 0, all_threads = 0;
   int least_threads = 0;               // scheduler, servers and workers cannot start with fewer
-  uint64_t mappings_of_process = 0;    // large ones, of a server with all expected rows
   double startup_timeout_seconds = 0;  // all processes must register within this time
   uint64_t table_bytes = 0, held_bytes = 0, process_bytes = 0;
   uint64_t checkpoint_bytes = 0;  // of one checkpoint, all servers

@@ -331,7 +331,6 @@ HostFacts GatherLimits() {
     facts.open_files_hard = LimitOf(files.rlim_max);
   }
   facts.threads_left = ThreadsLeft();
-  facts.max_mappings = NumberIn("/proc/sys/vm/max_map_count", kUnlimited);
   facts.shared_memory_error = SharedMemoryError();
   return facts;
 }

@@ -35,8 +35,8 @@ std::optional<T> Within(absl::Duration limit, std::function<T()> work) {
   return result.get();
 }
 
-// Only the limits of processes: cores, memory, threads, files, mappings, shared memory. Takes about
-// a millisecond.
+// Only the limits of processes: cores, memory, threads, files, shared memory. Takes about a
+// millisecond.
 HostFacts GatherLimits();
 // All facts of the host. Takes less than a second.
 HostFacts GatherHost();

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "gmock/gmock.h"
@@ -70,7 +71,7 @@ class Table {
   void Fill(uint64_t count, float value) {
     for (uint64_t key = 0; key < count; ++key) {
       server::Range& range = RangeOf(key);
-      range.store().Assign({&key, 1}, std::vector<float>{value, value}, {});
+      TANDEM_CHECK_OK(range.store().Assign({&key, 1}, std::vector<float>{value, value}, {}));
     }
   }
   // Each worker pushes a gradient for `count` keys; it depends on `seed`, the worker and the key.
@@ -779,8 +780,8 @@ TEST_F(CheckpointDirectoryTest, AStoreRemembersItsWriters) {
       const std::vector<float> row(3, value + static_cast<float>(key));
       std::vector<uint64_t> changed;
       server::Range& range = table->RangeOf(key);
-      range.writes()->Apply(kWriter + key, number, StoreAction::kAssign, {&key, 1}, row,
-                            &range.store(), &changed);
+      TANDEM_CHECK_OK(range.writes()->Apply(kWriter + key, number, StoreAction::kAssign, {&key, 1},
+                                            row, &range.store(), &changed));
     }
   };
   Table trained(plan, 2), before(plan, 2, 1), same(plan, 2, 1), cut(plan, 3, 1);

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 #include "base/file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -61,7 +62,7 @@ class InspectTest : public ::testing::Test {
     server::FoldScratch scratch;
     server::Range range(0, 0, 0, &table, &scratch);
     for (const uint64_t key : {5, 6, 7}) {
-      range.store().Assign({&key, 1}, std::vector<float>{0.25f, -3}, {});
+      TANDEM_CHECK_OK(range.store().Assign({&key, 1}, std::vector<float>{0.25f, -3}, {}));
     }
     for (const int rank : {1, 0}) {
       server::HeldUpdate update;

@@ -10,6 +10,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 #include "base/file.h"
 #include "base/hash.h"
 #include "gmock/gmock.h"
@@ -249,7 +250,7 @@ void Fill(server::RangeStore& store, uint64_t keys) {
   for (uint64_t i = 0; i < keys; ++i) some[i] = i * 977;
   std::vector<float> gradients(keys * 4);
   for (size_t i = 0; i < gradients.size(); ++i) gradients[i] = static_cast<float>(i % 13) - 6;
-  store.Push(some, gradients, 1);
+  TANDEM_CHECK_OK(store.Push(some, gradients, 1));
 }
 
 server::RangeImage ImageOf(const server::RangeStore& store, uint64_t begin = 0, uint64_t end = 0) {

@@ -5,15 +5,13 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
-#include <cstdlib>
 #include <memory>
-#include <new>
 #include <unordered_map>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 #include "base/hash.h"
 #include "base/random.h"
 #include "gmock/gmock.h"
@@ -22,23 +20,8 @@
 #include "server/row_index.h"
 #include "server/row_slabs.h"
 #include "tests/test_seed.h"
+#include "tests/unit/count_allocations.h"
 #include "tests/unit/server/sorted_keys.h"
-
-namespace {
-std::atomic<int64_t> allocations{0};  // calls of operator new in this program
-}  // namespace
-
-// Not inlined: g++ would see malloc here and free there and call them a mismatch.
-[[gnu::noinline]] void* operator new(size_t bytes) {
-  allocations.fetch_add(1, std::memory_order_relaxed);
-  if (void* const at = std::malloc(bytes == 0 ? 1 : bytes)) return at;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void* operator new[](size_t bytes) { return operator new(bytes); }
-[[gnu::noinline]] void operator delete(void* at) noexcept { std::free(at); }
-[[gnu::noinline]] void operator delete(void* at, size_t) noexcept { std::free(at); }
-[[gnu::noinline]] void operator delete[](void* at) noexcept { std::free(at); }
-[[gnu::noinline]] void operator delete[](void* at, size_t) noexcept { std::free(at); }
 
 namespace tandem {
 namespace {
@@ -126,7 +109,7 @@ class ModelRun {
     std::vector<uint64_t> keys = SortedKeys(store_);
     ASSERT_EQ(keys.size(), model_.rows().size());
     std::vector<uint32_t> numbers(keys.size());
-    store_.FindOrCreate(keys, absl::MakeSpan(numbers));
+    TANDEM_CHECK_OK(store_.FindOrCreate(keys, absl::MakeSpan(numbers)));
     for (size_t i = 0; i < keys.size(); ++i) {
       const auto row = model_.rows().find(keys[i]);
       ASSERT_NE(row, model_.rows().end()) << keys[i];
@@ -177,7 +160,7 @@ class ModelRun {
   void Push() {
     MakeUnique();
     const auto gradients = RandomFloats(keys_.size() * dim_);
-    store_.Push(keys_, gradients, 0.5f);
+    TANDEM_CHECK_OK(store_.Push(keys_, gradients, 0.5f));
     for (size_t i = 0; i < keys_.size(); ++i) {
       model_.Push(keys_[i], Part(gradients, i, dim_), 0.5f);
     }
@@ -186,7 +169,7 @@ class ModelRun {
     MakeUnique();
     const auto gradients = RandomFloats(keys_.size() * dim_);
     std::vector<uint32_t> numbers(keys_.size());
-    store_.FindOrCreate(keys_, absl::MakeSpan(numbers));
+    TANDEM_CHECK_OK(store_.FindOrCreate(keys_, absl::MakeSpan(numbers)));
     store_.ApplyToRows(keys_, numbers, gradients, 2);
     for (size_t i = 0; i < keys_.size(); ++i) model_.Push(keys_[i], Part(gradients, i, dim_), 2);
   }
@@ -196,7 +179,7 @@ class ModelRun {
     const auto weights = RandomFloats(keys_.size() * dim_);
     auto slots = RandomFloats(with_slots ? keys_.size() * slots_per_row : 0);
     for (float& slot : slots) slot = std::abs(slot);  // sums of squares have roots
-    store_.Assign(keys_, weights, slots);
+    TANDEM_CHECK_OK(store_.Assign(keys_, weights, slots));
     for (size_t i = 0; i < keys_.size(); ++i) {
       ModelStore::Row& row = model_.Create(keys_[i]);
       row.weights.assign(&weights[i * dim_], &weights[i * dim_] + dim_);
@@ -245,7 +228,7 @@ TEST(RangeStoreTest, GrowsWithoutLosingARow) {
   std::vector<uint32_t> numbers(1000);
   for (uint32_t first = 0; first < kRows; first += 1000) {
     for (uint32_t i = 0; i < 1000; ++i) keys[i] = HashCombine(TestSeed(), first + i);
-    store.FindOrCreate(keys, absl::MakeSpan(numbers));
+    TANDEM_CHECK_OK(store.FindOrCreate(keys, absl::MakeSpan(numbers)));
     for (uint32_t i = 0; i < 1000; ++i) ASSERT_EQ(numbers[i], first + i);
   }
   ASSERT_EQ(store.size(), kRows);
@@ -263,15 +246,16 @@ TEST(RangeStoreTest, GrowsWithoutLosingARow) {
 // One range sees only keys whose positions share their top bits; buckets must still be even, which
 // shows in the memory and in the time of this test.
 TEST(RangeStoreTest, KeysOfANarrowRangeSpreadOverTheWholeIndex) {
-  server::RowIndex index(7, 0);
+  server::PageArena arena;
+  server::RowIndex index(7, 0, &arena);
   uint32_t rows = 0;
   for (uint64_t key = 0; rows < 20'000; ++key) {
-    if (Position(7, key) >> 56 == 0x42) index.Insert(key, rows++);
+    if (Position(7, key) >> 56 == 0x42) TANDEM_CHECK_OK(index.Insert(key, rows++));
   }
   uint32_t away = 0;
   index.ForEach([&](uint64_t key, uint32_t row) {
     ASSERT_EQ(index.Find(key, index.Hash(key)), row);
-    if (index.FindAtHome(key, index.Hash(key)) != row) ++away;
+    if (index.FindAtHome(key, index.HomeOf(index.Hash(key))) != row) ++away;
   });
   EXPECT_LT(away, rows / 6) << "keys outside their home bucket";
 }
@@ -279,13 +263,14 @@ TEST(RangeStoreTest, KeysOfANarrowRangeSpreadOverTheWholeIndex) {
 // Eight keys with one and the same home: all in a row of buckets, the last of which ends the
 // search.
 TEST(RangeStoreTest, OverflowingBucketsAreSearchedToTheEnd) {
-  server::RowIndex index(3, 0);
+  server::PageArena arena;
+  server::RowIndex index(3, 0, &arena);
   std::vector<uint64_t> same;
   constexpr uint64_t kHome = 0;  // hashes below 2^64 / 64 fall into the first of 64 buckets
   for (uint64_t key = 0; same.size() < 12; ++key) {
     if (MulHigh(index.Hash(key), 64) == kHome) same.push_back(key);
   }
-  for (uint32_t i = 0; i < 11; ++i) index.Insert(same[i], i);
+  for (uint32_t i = 0; i < 11; ++i) TANDEM_CHECK_OK(index.Insert(same[i], i));
   for (uint32_t i = 0; i < 11; ++i) EXPECT_EQ(index.Find(same[i], index.Hash(same[i])), i);
   EXPECT_EQ(index.Find(same[11], index.Hash(same[11])), server::RowIndex::kNoRow);
 }
@@ -295,7 +280,7 @@ TEST(RangeStoreTest, RepeatedKeysOfOneBatchMakeOneRow) {
   server::RangeStore store(MakeOptions(optimizer.get(), 4));
   const std::vector<uint64_t> keys(200, 42);
   std::vector<uint32_t> numbers(keys.size(), 9);
-  store.FindOrCreate(keys, absl::MakeSpan(numbers));
+  TANDEM_CHECK_OK(store.FindOrCreate(keys, absl::MakeSpan(numbers)));
   EXPECT_EQ(store.size(), 1);
   EXPECT_THAT(numbers, ::testing::Each(0u));
 }
@@ -311,7 +296,7 @@ TEST(RangeStoreTest, AnAbsentRowIsCreatedByItsFirstUpdate) {
   EXPECT_EQ(read.size(), 0);
   const std::vector<float> gradients(first.size(), 0.25f);
   for (server::RangeStore* const store : {&read, &unread}) {
-    store->Push(keys, gradients, 1);
+    TANDEM_CHECK_OK(store->Push(keys, gradients, 1));
     EXPECT_EQ(store->size(), 100);
   }
   read.Pull(keys, absl::MakeSpan(out));
@@ -324,7 +309,7 @@ TEST(RangeStoreTest, AnEmptyStoreAnswers) {
   const auto optimizer = MakeOptimizer(Optimizer::ADAM);
   server::RangeStore store(MakeOptions(optimizer.get(), 16));
   store.Pull({}, {});
-  store.Push({}, {}, 1);
+  TANDEM_CHECK_OK(store.Push({}, {}, 1));
   store.ApplyToRows({}, {}, {}, 1);
   EXPECT_EQ(store.size(), 0);
   EXPECT_TRUE(SortedKeys(store).empty());
@@ -352,7 +337,7 @@ TEST(RangeStoreTest, MemoryStaysNearTheDataAtAMillionRows) {
   std::vector<uint32_t> numbers(keys.size());
   for (uint64_t first = 0; first < 1'200'000; first += keys.size()) {
     for (size_t i = 0; i < keys.size(); ++i) keys[i] = first + i;
-    store.FindOrCreate(keys, absl::MakeSpan(numbers));
+    TANDEM_CHECK_OK(store.FindOrCreate(keys, absl::MakeSpan(numbers)));
     if (store.size() < 500'000) continue;
     const size_t data = static_cast<size_t>(store.size()) * (64 + 4 + 8);
     ASSERT_LT(store.MemoryBytes(), data * 13 / 10) << store.size();
@@ -369,11 +354,95 @@ TEST(RangeStoreTest, ASmallRangeIsSmall) {
   std::vector<uint64_t> keys(100);
   for (size_t i = 0; i < keys.size(); ++i) keys[i] = i;
   std::vector<uint32_t> numbers(keys.size());
-  store.FindOrCreate(keys, absl::MakeSpan(numbers));
+  TANDEM_CHECK_OK(store.FindOrCreate(keys, absl::MakeSpan(numbers)));
   EXPECT_LT(store.MemoryBytes(), size_t{20} << 10);
   options.expected_rows = int64_t{1} << 60;  // a wrong hint, from a job file
   const server::RangeStore hinted(options);
   EXPECT_LT(hinted.MemoryBytes(), size_t{2} << 20);
+}
+
+// A row without memory is an error of the call. What was there before is untouched, and the store
+// serves it.
+TEST(RangeStoreTest, WithoutMemoryForARowTheCallFails) {
+  const auto optimizer = MakeOptimizer(Optimizer::ADAGRAD);
+  server::PageArena arena(size_t{100} << 10);
+  server::RangeStore::Options options = MakeOptions(optimizer.get(), 16);
+  options.arena = &arena;
+  server::RangeStore store(options);
+  std::vector<uint64_t> keys(100);
+  std::vector<float> gradients(keys.size() * 16, 0.25f), out(gradients.size()), was(16);
+  const uint64_t known = Mix64(0);
+  absl::Status status;
+  int64_t rows = 0;
+  for (uint64_t first = 0; status.ok(); first += keys.size()) {
+    ASSERT_LT(first, 2000u);
+    rows = store.size();
+    for (size_t i = 0; i < keys.size(); ++i) keys[i] = Mix64(first + i);
+    status = store.Push(keys, gradients, 1);
+  }
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_GE(rows, 200);
+  EXPECT_LT(store.size(), rows + 100);
+  EXPECT_LE(arena.resident(), size_t{100} << 10);
+  // Calls without new rows succeed, and those with new rows fail again.
+  store.Pull({&known, 1}, absl::MakeSpan(was));
+  TANDEM_CHECK_OK(store.Push({&known, 1}, absl::MakeConstSpan(gradients).first(16), 1));
+  store.Pull({&known, 1}, absl::MakeSpan(out).first(16));
+  EXPECT_LT(out[0], was[0]);
+  const int64_t size = store.size();
+  std::vector<uint32_t> numbers(keys.size());
+  for (size_t i = 0; i < keys.size(); ++i) keys[i] = Mix64(100'000 + i);
+  EXPECT_TRUE(absl::IsResourceExhausted(store.FindOrCreate(keys, absl::MakeSpan(numbers))));
+  EXPECT_TRUE(absl::IsResourceExhausted(store.Assign(keys, gradients, {})));
+  uint32_t number = 0;
+  while (store.Add(keys[0], &number).ok()) keys.erase(keys.begin());  // the last page's rest
+  EXPECT_LE(store.size(), size + 15);
+  EXPECT_EQ(SortedKeys(store).size(), static_cast<size_t>(store.size()));
+}
+
+// Most rows are erased: the memory of the others is given back, and the rest is as it was.
+TEST(RangeStoreTest, AnEmptiedRangeGivesMemoryBack) {
+  const auto optimizer = MakeOptimizer(Optimizer::ADAGRAD);
+  server::PageArena arena;
+  server::RangeStore::Options options = MakeOptions(optimizer.get(), 16);
+  options.arena = &arena;
+  server::RangeStore store(options);
+  constexpr uint64_t kRows = 100'000, kKept = 97;  // one row of 97 stays
+  const auto row_of = [](uint64_t key) { return static_cast<float>(key); };
+  for (uint64_t key = 0; key < kRows; ++key) {
+    TANDEM_CHECK_OK(store.Assign({&key, 1}, std::vector<float>(16, row_of(key)), {}));
+  }
+  const size_t full = arena.resident();
+  for (uint64_t key = 0; key < kRows; ++key) {
+    if (key % kKept == 0) continue;
+    ASSERT_TRUE(store.Erase(key));
+  }
+  EXPECT_EQ(store.size(), static_cast<int64_t>((kRows + kKept - 1) / kKept));
+  EXPECT_LT(arena.resident(), full / 20);
+  std::vector<float> out(16), initial(16);
+  for (uint64_t key = 0; key < kRows; ++key) {
+    store.Pull({&key, 1}, absl::MakeSpan(out));
+    if (key % kKept == 0) {
+      ASSERT_THAT(out, ::testing::Each(row_of(key)));
+    } else {
+      optim::InitRow(options.initializer, options.seed, key, absl::MakeSpan(initial));
+      ASSERT_EQ(out, initial) << key;
+    }
+  }
+  // The numbers are those of the rows that remain, and new rows get the next ones.
+  std::vector<uint64_t> keys;
+  std::vector<uint32_t> numbers;
+  store.Scan(0, kRows, &keys, &numbers);
+  std::sort(numbers.begin(), numbers.end());
+  EXPECT_TRUE(std::adjacent_find(numbers.begin(), numbers.end()) == numbers.end());
+  for (uint64_t key = kRows; key < kRows + 5000; ++key) {
+    uint32_t number = 0;
+    TANDEM_CHECK_OK(store.Add(key, &number));
+    ASSERT_THAT(store.Weights(number), ::testing::SizeIs(16));
+  }
+  for (uint64_t key = 0; key < kRows + 5000; ++key) store.Erase(key);
+  EXPECT_EQ(store.size(), 0);
+  EXPECT_LT(arena.resident(), size_t{200} << 10);
 }
 
 // Pulls and pushes of rows that exist call operator new not once, nor do pulls of absent rows.
@@ -387,15 +456,15 @@ TEST(RangeStoreTest, SteadyStateAllocatesNothing) {
   int64_t before = allocations.load();
   store.Pull(keys, absl::MakeSpan(values));
   EXPECT_EQ(allocations.load(), before);
-  store.FindOrCreate(keys, absl::MakeSpan(numbers));
+  TANDEM_CHECK_OK(store.FindOrCreate(keys, absl::MakeSpan(numbers)));
   before = allocations.load();
   for (int i = 0; i < 10; ++i) {
     store.Pull(keys, absl::MakeSpan(values));
     store.Find(keys, absl::MakeSpan(numbers));
-    store.Push(keys, values, 0.5f);
-    store.FindOrCreate(keys, absl::MakeSpan(numbers));
+    TANDEM_CHECK_OK(store.Push(keys, values, 0.5f));
+    TANDEM_CHECK_OK(store.FindOrCreate(keys, absl::MakeSpan(numbers)));
     store.ApplyToRows(keys, numbers, values, 0.5f);
-    store.Assign(keys, values, {});
+    TANDEM_CHECK_OK(store.Assign(keys, values, {}));
   }
   EXPECT_EQ(allocations.load(), before);
   EXPECT_GT(before, 0) << "the counter counts";
@@ -405,8 +474,9 @@ TEST(RangeStoreTest, SteadyStateAllocatesNothing) {
 // to the last row number.
 TEST(RowSlabsTest, RowsDoNotOverlapAndLieWhereDivisionSays) {
   for (const auto& [dim, slots] : {std::pair{16, 1}, {1, 0}, {10, 21}, {64, 129}, {1024, 2049}}) {
-    server::RowSlabs slabs(dim, slots);
-    slabs.Reserve(5000);
+    server::PageArena arena;
+    server::RowSlabs slabs(dim, slots, &arena);
+    TANDEM_CHECK_OK(slabs.Reserve(5000));
     std::vector<std::pair<const float*, const float*>> parts;
     for (uint32_t row = 0; row < 5000; ++row) {
       parts.emplace_back(slabs.Weights(row), slabs.Weights(row) + dim);
@@ -419,8 +489,9 @@ TEST(RowSlabsTest, RowsDoNotOverlapAndLieWhereDivisionSays) {
 
 TEST(RowSlabsTest, WeightsOfWholeLinesStartOnALine) {
   for (const int dim : {16, 32, 64}) {
-    server::RowSlabs slabs(dim, 1);
-    slabs.Reserve(1000);
+    server::PageArena arena;
+    server::RowSlabs slabs(dim, 1, &arena);
+    TANDEM_CHECK_OK(slabs.Reserve(1000));
     for (uint32_t row = 0; row < 1000; ++row) {
       ASSERT_EQ(reinterpret_cast<uintptr_t>(slabs.Weights(row)) % 64, 0u) << dim << " " << row;
     }

@@ -17,6 +17,8 @@ namespace tandem {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::UnorderedElementsAre;
 
 constexpr uint64_t kKey = 7;
@@ -186,6 +188,41 @@ TEST_F(RangeTest, ABatchIsFoldedInOrderOfArrivalWhenThePolicyClosesIt) {
   Give(0, 1, 0, 2, /*rows=*/false);
   EXPECT_EQ(Row(), 98.25f - (1.0f + 1.0f) / 4);
   EXPECT_EQ(range_->progress().version, 2);
+}
+
+// A row that cannot be created is an error for users in one line. The shard ends with it.
+TEST_F(RangeTest, ARowWithoutMemoryIsAnErrorWithTableRowsAndAHint) {
+  Give(3, 0, 8, 1);
+  Give(0, 0, 2, 2);
+  Give(1, 0, 6, 1);
+  EXPECT_EQ(table_.failure, absl::OkStatus());
+  const server::RangeImage image = ImageOf(*range_);
+  EXPECT_EQ(image.keys.size(), 1u);
+  server::PageArena arena(/*limit=*/1000);
+  table_.arena = &arena;
+  for (const bool loads : {false, true}) {
+    table_.failure = absl::OkStatus();
+    range_ = std::make_unique<server::Range>(0, 0, 0, &table_, &scratch_);
+    absl::Status failure;
+    if (loads) {
+      failure = range_->LoadCheckpoint(image, buffers_);
+    } else {
+      Give(3, 0, 8, 1);
+      Give(0, 0, 2, 2);
+      EXPECT_EQ(table_.failure, absl::OkStatus());
+      Give(1, 0, 6, 1);
+      failure = table_.failure;
+    }
+    EXPECT_TRUE(absl::IsResourceExhausted(failure)) << failure;
+    const std::string why(failure.message());
+    EXPECT_THAT(why,
+                HasSubstr("table w: no memory for another row of range 0, whose 0 rows take "));
+    EXPECT_THAT(why, HasSubstr("their limit is 1000; hint: "));
+    EXPECT_THAT(why, HasSubstr("; or use fewer rows, or more servers"));
+    EXPECT_THAT(why, Not(HasSubstr("\n")));
+    EXPECT_EQ(Row(), 100) << "as if it had not been updated";
+  }
+  range_ = nullptr;  // before its arena
 }
 
 TEST_F(RangeTest, AnOpenBatchMovesWithItsRange) {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/check.h"
 #include "base/hash.h"
 #include "base/random.h"
 #include "gmock/gmock.h"
@@ -50,7 +51,8 @@ uint64_t SomeKey(Random* random) {
 TEST(RowIndexTest, RemovesAsAMapDoes) {
   Random random(TestSeed());
   for (int round = 0; round < 20; ++round) {
-    server::RowIndex index(Mix64(round), 0);
+    server::PageArena arena;
+    server::RowIndex index(Mix64(round), 0, &arena);
     std::map<uint64_t, uint32_t> model;
     uint32_t next = 0;
     for (int step = 0; step < 20000; ++step) {
@@ -59,7 +61,7 @@ TEST(RowIndexTest, RemovesAsAMapDoes) {
       // Growing, then shrinking: full buckets and long ways are met on both.
       if (random.Uniform(100) < (step / 4000 % 2 == 0 ? 70u : 30u)) {
         if (known == model.end()) {
-          index.Insert(key, next);
+          TANDEM_CHECK_OK(index.Insert(key, next));
           model[key] = next++;
         }
       } else {
@@ -84,11 +86,12 @@ TEST(RowIndexTest, RemovesAsAMapDoes) {
 TEST(RowIndexTest, AScanSeesWhatIsThereAllTheTimeOnce) {
   Random random(TestSeed());
   for (int round = 0; round < 50; ++round) {
-    server::RowIndex index(Mix64(round), 0);
+    server::PageArena arena;
+    server::RowIndex index(Mix64(round), 0, &arena);
     std::set<uint64_t> stays, there;
     for (size_t i = random.Uniform(3000); i > 0; --i) there.insert(SomeKey(&random));
     for (const uint64_t key : there) {
-      index.Insert(key, static_cast<uint32_t>(key));
+      TANDEM_CHECK_OK(index.Insert(key, static_cast<uint32_t>(key)));
       if (random.Bernoulli(0.5)) stays.insert(key);
     }
     std::map<uint64_t, int> seen;
@@ -103,7 +106,7 @@ TEST(RowIndexTest, AScanSeesWhatIsThereAllTheTimeOnce) {
         const uint64_t key = random.Bernoulli(0.5) ? SomeKey(&random) : Mix64(random.Uniform(1e6));
         if (stays.count(key) > 0) continue;
         if (there.insert(key).second) {
-          index.Insert(key, static_cast<uint32_t>(key));
+          TANDEM_CHECK_OK(index.Insert(key, static_cast<uint32_t>(key)));
         } else {
           index.Remove(key, index.Hash(key));
           there.erase(key);
@@ -127,13 +130,13 @@ class Rows {
     Make();
     const std::vector<uint64_t> want = Expect();
     changed_.clear();
-    writes->Apply(writer, number, action_, keys_, values_, &store_, &changed_);
+    TANDEM_CHECK_OK(writes->Apply(writer, number, action_, keys_, values_, &store_, &changed_));
     ASSERT_EQ(changed_, want);
   }
   // The same once more changes nothing, and is answered as before.
   void WriteAgain(server::RowWrites* writes, uint64_t writer, int64_t number) {
     std::vector<uint64_t> again;
-    writes->Apply(writer, number, action_, keys_, values_, &store_, &again);
+    TANDEM_CHECK_OK(writes->Apply(writer, number, action_, keys_, values_, &store_, &again));
     ASSERT_EQ(again, changed_);
   }
   void Compare() {
@@ -232,9 +235,11 @@ TEST(RowWritesTest, RoomOfErasedRowsIsUsedAgain) {
   size_t bytes = 0;
   for (int64_t round = 0; round < 20; ++round) {
     for (uint64_t& key : keys) key = Mix64(random.Uniform(1u << 30));
-    writes.Apply(1, 2 * round + 1, StoreAction::kAssign, keys, values, &store, &changed);
+    TANDEM_CHECK_OK(
+        writes.Apply(1, 2 * round + 1, StoreAction::kAssign, keys, values, &store, &changed));
     if (round == 1) bytes = store.MemoryBytes();
-    writes.Apply(1, 2 * round + 2, StoreAction::kErase, keys, {}, &store, &changed);
+    TANDEM_CHECK_OK(
+        writes.Apply(1, 2 * round + 2, StoreAction::kErase, keys, {}, &store, &changed));
     EXPECT_EQ(store.size(), 0);
   }
   EXPECT_LE(store.MemoryBytes(), bytes + (size_t{16} << 10));
@@ -249,7 +254,8 @@ TEST(RowWritesTest, LateCopiesChangeNothing) {
   const auto assign = [&](uint64_t writer, int64_t number, float value) {
     const Row row(kWidth, value);
     std::vector<uint64_t> changed;
-    writes.Apply(writer, number, StoreAction::kAssign, {&key, 1}, row, &store, &changed);
+    TANDEM_CHECK_OK(
+        writes.Apply(writer, number, StoreAction::kAssign, {&key, 1}, row, &store, &changed));
     Row now(kWidth);
     uint32_t at = 0;
     store.Find({&key, 1}, {&at, 1});
@@ -270,13 +276,13 @@ TEST(RowWritesTest, ForgetsTheWriterThatIsSilentForLongest) {
   server::RowWrites writes;
   std::vector<uint64_t> changed;
   for (uint64_t writer = 1; writer <= 2 * server::RowWrites::kMostWriters; ++writer) {
-    writes.Apply(writer, 1, StoreAction::kErase, {}, {}, &store, &changed);
-    writes.Apply(1, static_cast<int64_t>(writer) + 1, StoreAction::kErase, {}, {}, &store,
-                 &changed);
+    TANDEM_CHECK_OK(writes.Apply(writer, 1, StoreAction::kErase, {}, {}, &store, &changed));
+    TANDEM_CHECK_OK(writes.Apply(1, static_cast<int64_t>(writer) + 1, StoreAction::kErase, {}, {},
+                                 &store, &changed));
   }
   EXPECT_EQ(writes.writers(), server::RowWrites::kMostWriters);
   const uint64_t before = writes.writes();
-  writes.Apply(1, 1, StoreAction::kErase, {}, {}, &store, &changed);
+  TANDEM_CHECK_OK(writes.Apply(1, 1, StoreAction::kErase, {}, {}, &store, &changed));
   EXPECT_EQ(writes.writes(), before) << "writer 1 has written all the time and is remembered";
 }
 
@@ -287,7 +293,7 @@ TEST(RowWritesTest, RefusesBytesThatAreNotItsOwn) {
   std::vector<uint64_t> changed;
   const std::vector<uint64_t> keys(20, 3);
   const std::vector<float> values(keys.size() * kWidth);
-  writes.Apply(9, 4, StoreAction::kInsert, keys, values, &store, &changed);
+  TANDEM_CHECK_OK(writes.Apply(9, 4, StoreAction::kInsert, keys, values, &store, &changed));
   std::string bytes;
   writes.Encode(&bytes);
   for (size_t length = 0; length < bytes.size(); ++length) {

@@ -82,8 +82,9 @@ class ShardCheckpointTest : public ::testing::Test {
     std::vector<float> values(keys.As<uint64_t>().size() * width);
     for (float& value : values) value = static_cast<float>(random_.NextDouble());
     std::vector<uint64_t> changed;
-    range->writes()->Apply(/*writer=*/5, ++next_write_, action, keys.As<uint64_t>(), values,
-                           &range->store(), &changed);
+    ASSERT_EQ(range->writes()->Apply(/*writer=*/5, ++next_write_, action, keys.As<uint64_t>(),
+                                     values, &range->store(), &changed),
+              absl::OkStatus());
   }
 
   void Disturb(int events) {

@@ -9,8 +9,10 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "job/job_budget.h"
+#include "tests/sanitized.h"
 #include "tests/test_seed.h"
 #include "tests/unit/server/core_fixture.h"
+#include "tests/unit/server/limited_child.h"
 
 namespace tandem {
 namespace {
@@ -489,6 +491,45 @@ TEST_F(ShardCoreTest, APullCreatesNoRow) {
   Give(Push(1, 0, 2.0f));
   EXPECT_EQ(shard_->ranges().Owned()[0]->store().size(), 1);
   EXPECT_THAT(Row(), ElementsAre(-1.0f, -1.0f));
+}
+
+// All ranges of a shard share the memory of one arena. Rows that have left are not in it.
+TEST_F(ShardCoreTest, RangesTakeMemoryFromTheArenaOfTheShard) {
+  Start("kind: ASP");
+  EXPECT_EQ(shard_->arena().used(), 0u);
+  Give(Push(0, 0, 1.0f));
+  // A page for the rows, and one for the index, with room for the indices of seven other ranges.
+  EXPECT_EQ(shard_->arena().resident(), 2 * server::PageArena::kPage);
+  shard_->OnView(now_, CoreView(plan_, 2, {{0, 1}}), &effects_);  // to server 1
+  EXPECT_EQ(shard_->arena().resident(), 0u);
+  EXPECT_EQ(shard_->arena().reserved(), 0u);
+}
+
+// The system gives no more memory. The shard neither dies nor acknowledges anything after that.
+TEST_F(ShardCoreTest, WithoutMemoryForARowTheShardFails) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer needs memory of its own";
+  Start("kind: ASP");
+  constexpr size_t kPushed = 5000;
+  const std::vector<uint64_t> keys = KeysIn(*map_, plan_, 0, 100 * kPushed);
+  const std::vector<float> gradients(2 * kPushed, 1.0f);
+  const int code = RunLimited(size_t{8} << 20, [&] {
+    for (int64_t step = 0; effects_.failure.ok(); ++step) {
+      if (step == 100) return 1;
+      const auto first = keys.begin() + static_cast<std::ptrdiff_t>(kPushed) * step;
+      FrameHeader h = Header(FrameKind::kPush, 0, step);
+      h.samples = 1;
+      Give(Data(h, 0, {first, first + static_cast<std::ptrdiff_t>(kPushed)}, gradients));
+      if (HasFailure()) return 2;
+    }
+    const std::string why(effects_.failure.message());
+    if (!absl::IsResourceExhausted(effects_.failure)) return 3;
+    if (why.find("table a: no memory for another row of range 0") != 0) return 4;
+    if (why.find("Cannot allocate memory; hint: raise ulimit -v, now ") == std::string::npos) {
+      return 5;
+    }
+    return shard_->ranges().Owned()[0]->store().size() > static_cast<int64_t>(kPushed) ? 0 : 6;
+  });
+  EXPECT_EQ(code, 0);
 }
 
 // Such a process belongs to an earlier attempt, and was stopped for a while.

@@ -124,16 +124,6 @@ TEST_F(HostTest, ARunIsRefusedForWhatFailsForSureAlone) {
   EXPECT_EQ(found[1].check, "memory");
 }
 
-TEST_F(HostTest, MoreMappingsThanAProcessMayHave) {
-  host_.max_mappings = 65530;
-  EXPECT_THAT(Complaints(doctor::ExamineHost(host_, Cluster::AUTO, &needs_)), IsEmpty());
-  host_.memory_free_bytes = doctor::kUnlimited;
-  plan_.job.mutable_cluster()->set_shards_per_server(1);
-  plan_.job.mutable_cluster()->set_ranges_per_shard(40000);
-  plan_.tables[0].expected_rows = int64_t{40000} * 2 * 400000;  // 2 servers, 400,000 rows a range
-  ExpectOne(doctor::Severity::kProblem, "mappings", "80000 large mappings, the limit is 65530");
-}
-
 TEST_F(HostTest, WithoutAJobOnlyTheHostIsJudged) {
   EXPECT_THAT(Complaints(doctor::ExamineHost(host_, Cluster::AUTO, nullptr)), IsEmpty());
 }
