@@ -32,7 +32,7 @@ int main(int argc, char** argv) {
   if (!cli::ParseSimulate(argc, argv, &flags, &code)) return code;
   data::SharedReader reader;  // for all workers
   code = cli::Simulate(flags, [&reader](const job::ResolvedJob& plan, int rank) {
-    return worker::StepRunner::New(plan, rank, "", cli::CompiledModel, "", &reader);
+    return worker::StepRunner::New(plan, rank, nullptr, cli::CompiledModel, "", &reader);
   });
   if (code > node::kExitBySignal) node::DieBySignal(code - node::kExitBySignal);
   return code;

@@ -1,6 +1,7 @@
 // tandem-worker: trains on its share of the data of one job.
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/exhaustion.h"
@@ -88,12 +89,12 @@ int main(int argc, char** argv) {
   options.paths = std::make_shared<transport::PathLog>();
   options.member = node::MemberOf(flags, plan->serving(), options.paths);
   options.make_runner = [&](const job::ResolvedJob& job, int rank, int rank_on_host,
-                            const std::string& init_from) {
+                            std::shared_ptr<const server::CheckpointReader> saved) {
     const auto model = [rank, rank_on_host](const job::ResolvedJob& of,
                                             const models::ModelInputs& inputs) {
       return cli::CompiledModel(of, inputs, rank, rank_on_host);
     };
-    return worker::StepRunner::New(job, rank, init_from, model, scores);
+    return worker::StepRunner::New(job, rank, std::move(saved), model, scores);
   };
   options.security = {flags.keys, flags.encrypt_all};
   options.trace_path = trace;

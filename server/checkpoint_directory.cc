@@ -76,7 +76,7 @@ absl::StatusOr<std::vector<CheckpointFile>> FilesIn(const std::string& checkpoin
 
 // Checks that the files of a table follow each other without gap or overlap, from position 0 to the
 // end.
-absl::Status CheckCover(const std::string& checkpoint, const std::vector<CheckpointFile>& files,
+absl::Status FilesCover(const std::string& checkpoint, const std::vector<CheckpointFile>& files,
                         const std::string& table) {
   uint64_t at = 0;
   bool any = false;
@@ -111,11 +111,6 @@ std::string EncodePart(absl::string_view table, absl::string_view bytes) {
 
 std::string WorkerFileName(int rank) { return absl::StrCat("worker-", rank, kPartSuffix); }
 std::string ProgramFileName(int rank) { return absl::StrCat("program-", rank, kPartSuffix); }
-
-bool Overlap(const CheckpointFile& file, uint64_t begin, uint64_t end) {
-  const uint64_t file_last = file.end - 1, last = end - 1;  // 0 - 1 is the last position
-  return file.begin <= last && begin <= file_last;
-}
 
 // The folder of the checkpoint: `path` itself, or the folder that its LATEST names. For the folder
 // of a run, its model/ is used.
@@ -160,19 +155,6 @@ absl::Status CheckParameters(const std::vector<CheckpointParameter>& saved,
                                                    ": is it of another model?"));
   }
   return absl::OkStatus();
-}
-
-// If the image is of another optimizer, replaces its slots by initial ones, since slots have a
-// meaning only for their own optimizer.
-void StartSlotsAfresh(const optim::RowOptimizer& optimizer, RangeImage* image) {
-  if (image->optimizer == optimizer.name()) return;
-  image->optimizer = optimizer.name();
-  image->slots_per_row = optimizer.slots_per_row(image->dim);
-  const auto slots = static_cast<size_t>(image->slots_per_row);
-  image->slots.assign(image->keys.size() * slots, 0.0f);
-  for (size_t i = 0; i < image->keys.size(); ++i) {
-    optimizer.InitSlots(image->dim, absl::MakeSpan(image->slots).subspan(i * slots, slots));
-  }
 }
 
 }  // namespace
@@ -355,7 +337,7 @@ absl::Status CheckFiles(const std::string& checkpoint, const job::ResolvedJob& p
                                             fs::path(checkpoint).parent_path().string(), "?"));
   }
   for (const CheckpointTable& table : manifest.tables) {
-    TANDEM_RETURN_IF_ERROR(CheckCover(checkpoint, manifest.files, table.name));
+    TANDEM_RETURN_IF_ERROR(FilesCover(checkpoint, manifest.files, table.name));
   }
   TANDEM_RETURN_IF_ERROR(CheckParts(checkpoint, plan, manifest, kWorkerTable, "codecs"));
   return CheckParts(checkpoint, plan, manifest, kProgramTable, "states of programs");
@@ -420,6 +402,16 @@ absl::StatusOr<CheckpointReader> CheckpointReader::Open(const std::string& path)
     TANDEM_ASSIGN_OR_RETURN(const std::string latest, Resolve(path));
     if (latest == folder) return saved;
   }
+}
+
+absl::StatusOr<std::shared_ptr<const CheckpointReader>> SharedCheckpoint::Open(
+    const std::string& path) {
+  absl::MutexLock lock(&mutex_);
+  if (reader_ == nullptr) {
+    TANDEM_ASSIGN_OR_RETURN(CheckpointReader opened, CheckpointReader::Open(path));
+    reader_ = std::make_shared<const CheckpointReader>(std::move(opened));
+  }
+  return reader_;
 }
 
 absl::StatusOr<OwnedFd> KeepCheckpoint(const std::string& checkpoint) {
@@ -522,7 +514,7 @@ absl::StatusOr<RangeImage> CheckpointReader::JoinDense() const {
   };
   std::vector<RangeImage> images;
   std::map<uint64_t, Block> blocks;
-  TANDEM_RETURN_IF_ERROR(CheckCover(folder_, manifest_.files, job::kDenseTableName));
+  TANDEM_RETURN_IF_ERROR(CheckCover(job::kDenseTableName));
   for (const CheckpointFile& file : manifest_.files) {
     if (file.table != job::kDenseTableName) continue;
     TANDEM_ASSIGN_OR_RETURN(images.emplace_back(), Read(file));
@@ -563,80 +555,10 @@ bool CheckpointReader::HasTable(const std::string& table) const {
                      [&](const CheckpointTable& saved) { return saved.name == table; });
 }
 
-absl::Status CheckpointReader::LoadRanges(const std::vector<Range*>& ranges,
-                                          const std::vector<std::string>& only,
-                                          BufferSource& source) const {
-  std::map<const CheckpointFile*, std::vector<Range*>> readers;  // a file is read once
-  for (Range* range : ranges) {
-    const job::TablePlan& table = *range->table().plan;
-    if (!only.empty() && std::count(only.begin(), only.end(), table.name) == 0) continue;
-    if (table.dense && !HasTable(table.name)) continue;  // then no update of it was held back
-    TANDEM_ASSIGN_OR_RETURN(const uint64_t salt, SaltOf(table.name));
-    for (const CheckpointFile& file : manifest_.files) {
-      if (file.table != table.name || IsDensePart(file)) continue;
-      // Under another salt (the job has another seed) the file's rows may be in any range.
-      if (salt == table.salt && !Overlap(file, range->begin(), range->end())) continue;
-      readers[&file].push_back(range);
-    }
-  }
-  for (const auto& [file, wanted] : readers) {
-    TANDEM_ASSIGN_OR_RETURN(RangeImage image, Read(*file));
-    if (manifest_.best) image.held.clear();
-    if (wanted[0]->table().plan->dense) {  // a worker assigns the rows
-      image.keys.clear();
-      image.weights.clear();
-      image.slots.clear();
-    }
-    StartSlotsAfresh(*wanted[0]->table().optimizer, &image);
-    for (Range* range : wanted) {
-      const absl::Status loaded = range->LoadCheckpoint(image, source);
-      if (!loaded.ok()) return WithPath(PathOf(*file), loaded);
-    }
-  }
-  for (Range* range : ranges) range->FinishLoad();
-  return absl::OkStatus();
-}
+const CheckpointFile* CheckpointReader::dense_part() const { return FindFile(kDenseFile); }
 
-absl::Status CheckpointReader::ResumeRanges(const std::vector<Range*>& ranges,
-                                            BufferSource& source) const {
-  std::map<const CheckpointFile*, std::vector<Range*>> readers;  // a file is read once
-  for (Range* range : ranges) {
-    const job::TablePlan& table = *range->table().plan;
-    TANDEM_ASSIGN_OR_RETURN(const uint64_t salt, SaltOf(table.name));
-    if (salt != table.salt) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(folder_, ": table ", table.name,
-                       " has another salt than in this job: is the seed another one?"));
-    }
-    TANDEM_RETURN_IF_ERROR(CheckCover(folder_, manifest_.files, table.name));
-    for (const CheckpointFile& file : manifest_.files) {
-      if (file.table != table.name || IsDensePart(file)) continue;
-      if (Overlap(file, range->begin(), range->end())) readers[&file].push_back(range);
-    }
-  }
-  for (const auto& [file, wanted] : readers) {
-    TANDEM_ASSIGN_OR_RETURN(const RangeImage image, Read(*file));
-    for (Range* range : wanted) {
-      const absl::Status resumed = range->ResumeCheckpoint(image, source);
-      if (!resumed.ok()) return WithPath(PathOf(*file), resumed);
-    }
-  }
-  return ResumeDense(ranges);
-}
-
-// Earlier versions wrote the rows of dense tables into the dense part only.
-absl::Status CheckpointReader::ResumeDense(const std::vector<Range*>& ranges) const {
-  const CheckpointFile* const file = FindFile(kDenseFile);
-  absl::optional<RangeImage> image;
-  for (Range* range : ranges) {
-    if (file == nullptr || !range->table().plan->dense) continue;
-    if (!image.has_value()) {
-      TANDEM_ASSIGN_OR_RETURN(image, Read(*file));
-    }
-    const absl::Status resumed = LoadInto(*image, range->begin(), range->end(), &range->store());
-    if (!resumed.ok()) return WithPath(PathOf(*file), resumed);
-  }
-  return absl::OkStatus();
+absl::Status CheckpointReader::CheckCover(const std::string& table) const {
+  return FilesCover(folder_, manifest_.files, table);
 }
 
 const CheckpointFile* CheckpointReader::FindFile(const std::string& name) const {

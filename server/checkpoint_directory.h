@@ -19,18 +19,24 @@
 // was evaluated, without the updates held back at that time. ResumeRanges resumes the same run
 // exactly where it was.
 //
+// A process opens the checkpoint with which it begins once, and all its threads share the reader
+// (SharedCheckpoint). Its shards load their ranges together (checkpoint_load.h).
+//
 // Every error is one line that names the file, its fault and what was expected.
 // Thread safety: any thread. Only one run writes to the folder of an unfinished checkpoint.
 #ifndef TANDEM_SERVER_CHECKPOINT_DIRECTORY_H_
 #define TANDEM_SERVER_CHECKPOINT_DIRECTORY_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "base/owned_fd.h"
 #include "job/job.h"
 #include "server/manifest.h"
@@ -81,7 +87,8 @@ void RemoveIncompleteCheckpoints(const std::string& model_folder);
 // of the run that writes there removes the checkpoint. NOT_FOUND: the checkpoint is already gone.
 absl::StatusOr<OwnedFd> KeepCheckpoint(const std::string& checkpoint);
 
-// A whole checkpoint, open for reading.
+// A whole checkpoint, open for reading: its manifest is in memory. A reader never changes, so any
+// number of threads may use it at the same time. Each call that reads a file reads it anew.
 class CheckpointReader {
  public:
   // `path`: a checkpoint, a model folder with a LATEST, or the folder of a run. Checks the
@@ -105,16 +112,19 @@ class CheckpointReader {
   // They must be those of `model`.
   absl::StatusOr<RangeImage> ReadDense(const std::vector<CheckpointParameter>& model) const;
 
-  // Fills the ranges with their rows and with the steps that a fixed delay held back, whose values
-  // are in memory from `source`. Rows of dense tables are not filled, since a worker assigns them.
-  // The files may have cut the table into other ranges, under another salt. Refuses another table
-  // or dim. With another optimizer, slots start afresh. `only`: load these tables only; empty: all.
+  // CheckpointLoad for the ranges of one thread: begins a new run, or resumes the run that wrote
+  // the checkpoint.
   absl::Status LoadRanges(const std::vector<Range*>& ranges, const std::vector<std::string>& only,
                           BufferSource& source) const;
-
-  // Resumes the run that wrote the checkpoint, on any number of servers: restores rows (also those
-  // of dense tables), progress and all held updates as they were.
   absl::Status ResumeRanges(const std::vector<Range*>& ranges, BufferSource& source) const;
+
+  // The file of the dense part; null if dense parameters were on servers.
+  const CheckpointFile* dense_part() const;
+  bool HasTable(const std::string& table) const;
+  // The salt of the table's positions. NOT_FOUND, with the tables that there are.
+  absl::StatusOr<uint64_t> SaltOf(const std::string& table) const;
+  // DATA_LOSS unless the table's files have all of its positions, each once.
+  absl::Status CheckCover(const std::string& table) const;
   // CheckpointHead::record of CommitCheckpoint. NOT_FOUND if there is none.
   absl::StatusOr<std::string> ReadRecord() const;
   // The state written by WriteWorkerFile. Empty if there is none.
@@ -131,15 +141,26 @@ class CheckpointReader {
       : folder_(std::move(folder)), manifest_(std::move(manifest)) {}
   static absl::StatusOr<CheckpointReader> OpenFolder(const std::string& folder);
   absl::Status CheckBytes() const;
-  bool HasTable(const std::string& table) const;
   const CheckpointFile* FindFile(const std::string& name) const;
   absl::StatusOr<std::string> ReadPart(const std::string& name) const;
   absl::StatusOr<RangeImage> JoinDense() const;
-  absl::Status ResumeDense(const std::vector<Range*>& ranges) const;
-  absl::StatusOr<uint64_t> SaltOf(const std::string& table) const;
 
   std::string folder_;
   Manifest manifest_;
+};
+
+// The checkpoint with which a process begins. The first thread that needs it opens it, and all get
+// the same reader, even if the path names a newer checkpoint by then.
+//
+// Thread safety: any thread.
+class SharedCheckpoint {
+ public:
+  // Waits while another thread opens the checkpoint. Requires: the same path in all calls.
+  absl::StatusOr<std::shared_ptr<const CheckpointReader>> Open(const std::string& path);
+
+ private:
+  absl::Mutex mutex_;
+  std::shared_ptr<const CheckpointReader> reader_ ABSL_GUARDED_BY(mutex_);  // null: not yet open
 };
 
 }  // namespace tandem::server

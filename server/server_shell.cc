@@ -21,6 +21,7 @@
 #include "node/node_session.h"
 #include "node/work_thread.h"
 #include "server/checkpoint_directory.h"
+#include "server/checkpoint_load.h"
 #include "server/record_file.h"
 #include "server/replay.h"
 #include "server/server_core.h"
@@ -108,9 +109,10 @@ class ShardThread {
   const std::string& address() const { return transport_->address(); }
   const node::LoopProgress* progress() const { return &progress_; }
 
-  // Any thread. `index`: index of the server.
-  void Give(const ShardTask& task, int index) {
-    Post([this, task, index] { tasks_.emplace_back(task, index); });
+  // Any thread. `index`: index of the server. `load`: with the first view, if that names a
+  // checkpoint.
+  void Give(const ShardTask& task, int index, std::shared_ptr<CheckpointLoad> load) {
+    Post([this, task, index, load = std::move(load)] { tasks_.push_back({task, index, load}); });
   }
 
   // Any thread. OK while the shard can continue; else the reason why it cannot.
@@ -124,6 +126,12 @@ class ShardThread {
     absl::MutexLock lock(&mutex_);
     if (failure_.ok()) failure_ = why;
   }
+
+  struct GivenTask {
+    ShardTask task;
+    int index = 0;  // of the server
+    std::shared_ptr<CheckpointLoad> load;
+  };
 
   // A checkpoint that is marked or waits for its mark.
   struct CheckpointInProgress {
@@ -216,18 +224,23 @@ class ShardThread {
   // mark it in the same view.
   void DoTasks() {
     while (!tasks_.empty() && (checkpoint_ == nullptr || checkpoint_->marked())) {
-      const bool settles = tasks_.front().first.kind == ShardTask::Kind::kForgetWorker;
+      const bool settles = tasks_.front().task.kind == ShardTask::Kind::kForgetWorker;
       if (settles && !core_->ranges().Settled()) return;
-      const auto [task, index] = std::move(tasks_.front());
+      const GivenTask given = std::move(tasks_.front());
       tasks_.pop_front();
-      Do(task, index);
+      Do(given);
     }
   }
 
-  void Do(const ShardTask& task, int index) {
+  void Do(const GivenTask& given) {
+    const ShardTask& task = given.task;
     switch (task.kind) {
-      case ShardTask::Kind::kView:
-        return done_(task.id, Install(task, index), nullptr);
+      case ShardTask::Kind::kView: {
+        const absl::Status installed = Install(given);
+        // Other shards may wait for this one.
+        if (!installed.ok() && given.load != nullptr) given.load->Cancel(installed);
+        return done_(task.id, installed, nullptr);
+      }
       case ShardTask::Kind::kFinishDelayed:
         core_->FinishDelayed(&effects_);
         return done_(task.id, absl::OkStatus(), nullptr);
@@ -263,7 +276,8 @@ class ShardThread {
 
   // Installs a view. The first view also creates the core and loads the checkpoint, if there is
   // one.
-  absl::Status Install(const ShardTask& task, int index) {
+  absl::Status Install(const GivenTask& given) {
+    const ShardTask& task = given.task;
     for (int s = 0; s < task.view->server_size(); ++s) {
       for (int t = 0; t < task.view->server(s).endpoint_size(); ++t) {
         peers_->SetAddress(EndpointId::Shard(s, t), task.view->server(s).endpoint(t));
@@ -271,27 +285,19 @@ class ShardThread {
     }
     const bool first = core_ == nullptr;
     if (first) {
-      const EndpointId self = EndpointId::Shard(index, shard_);
+      const EndpointId self = EndpointId::Shard(given.index, shard_);
       TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<TurnOrder> turns, OpenOrder(self, *task.map));
       TANDEM_ASSIGN_OR_RETURN(
           core_, ShardCore::New(options_.plan, self, options_.member.incarnation, *transport_,
                                 std::move(turns)));
-      TANDEM_RETURN_IF_ERROR(OpenRecords(index, *task.view));
+      TANDEM_RETURN_IF_ERROR(OpenRecords(given));
     }
     if (checkpoint_ != nullptr && checkpoint_->copying.has_value()) {
       checkpoint_->copying->BeforeView(*task.map);
     }
     core_->OnView(MonotonicNow(), task.map, &effects_);
-    const View& view = *task.view;
-    if (first && !view.init_from().empty()) {
-      TANDEM_ASSIGN_OR_RETURN(const CheckpointReader saved,
-                              CheckpointReader::Open(view.init_from()));
-      if (view.resume()) return saved.ResumeRanges(core_->ranges().Owned(), *transport_);
-      TANDEM_RETURN_IF_ERROR(saved.LoadRanges(core_->ranges().Owned(),
-                                              {view.only_table().begin(), view.only_table().end()},
-                                              *transport_));
-    }
-    return absl::OkStatus();
+    if (given.load == nullptr) return absl::OkStatus();
+    return given.load->Load(shard_, core_->ranges().Owned(), *transport_);
   }
 
   absl::StatusOr<std::unique_ptr<TurnOrder>> OpenOrder(EndpointId self, const RangeMap& map) const {
@@ -303,16 +309,17 @@ class ShardThread {
     return std::make_unique<Replay>(std::move(orders));
   }
 
-  absl::Status OpenRecords(int index, const View& view) {
+  absl::Status OpenRecords(const GivenTask& given) {
     const Staleness& wanted = options_.plan.job.staleness();
     if (options_.record_dir.empty()) return absl::OkStatus();
     constexpr uint64_t kAll = std::numeric_limits<uint64_t>::max();
-    const std::string name = absl::StrCat("server-", index, "-shard-", shard_);
+    const bool resumes = given.task.view->resume();
+    const std::string name = absl::StrCat("server-", given.index, "-shard-", shard_);
     const std::string path = absl::StrCat(options_.record_dir, "/", name);
     if (wanted.record_updates()) {
       uint64_t keep = 0;
-      if (view.resume()) {
-        TANDEM_ASSIGN_OR_RETURN(const RunRecord run, RunAtCheckpoint(view.init_from()));
+      if (given.load != nullptr && resumes) {
+        TANDEM_ASSIGN_OR_RETURN(const RunRecord run, RunAtCheckpoint(given));
         // Without a length: an earlier version wrote the checkpoint.
         const auto at = run.record_bytes().find(name);
         keep = at == run.record_bytes().end() ? kAll : at->second;
@@ -320,15 +327,15 @@ class ShardThread {
       TANDEM_RETURN_IF_ERROR(records_.Open(path + ".updates", keep));
     }
     if (!wanted.record_order()) return absl::OkStatus();
-    return order_.Open(path + kOrderSuffix, view.resume() ? kAll : 0);
+    return order_.Open(path + kOrderSuffix, resumes ? kAll : 0);
   }
 
-  static absl::StatusOr<RunRecord> RunAtCheckpoint(const std::string& checkpoint) {
-    TANDEM_ASSIGN_OR_RETURN(const CheckpointReader saved, CheckpointReader::Open(checkpoint));
-    TANDEM_ASSIGN_OR_RETURN(const std::string bytes, saved.ReadRecord());
+  static absl::StatusOr<RunRecord> RunAtCheckpoint(const GivenTask& given) {
+    TANDEM_ASSIGN_OR_RETURN(const std::string bytes, given.load->Record());
     RunRecord record;
     if (record.ParseFromString(bytes)) return record;
-    return absl::DataLossError(absl::StrCat(checkpoint, ": a record that cannot be read"));
+    return absl::DataLossError(
+        absl::StrCat(given.task.view->init_from(), ": a record that cannot be read"));
   }
 
   // Marks the checkpoint as soon as no range is on its way. The answer has the shard's counts at
@@ -468,7 +475,7 @@ class ShardThread {
   uint64_t last_step_ = 0;  // step of the last frame
   std::unique_ptr<transport::PeerMap> peers_;
   std::unique_ptr<ShardCore> core_;
-  std::deque<std::pair<ShardTask, int>> tasks_;  // each with the index of the server
+  std::deque<GivenTask> tasks_;
   std::unique_ptr<CheckpointInProgress> checkpoint_;
   std::string last_folder_;  // of the last checkpoint that has ended, with its result
   absl::Status last_checkpoint_;
@@ -515,11 +522,13 @@ class Server {
     TANDEM_RETURN_IF_ERROR(member_->Start());
     const absl::Status status = member_->RunLoop([this] { return Loop(); });
     if (options_.on_end) options_.on_end(status);
-    // The order of the end: heartbeats read the shards' progress, so they end first. The shards add
-    // work to the file thread, and the file thread posts results to the shards. So the shards'
-    // threads stop, then the file thread ends, and only then are the shards destroyed. The trace is
-    // written when no shard adds to it any more.
+    // The order of the end: heartbeats read the shards' progress, so they end first. A shard that
+    // loads a checkpoint may wait for one that has failed, so the load ends. The shards add work to
+    // the file thread, and the file thread posts results to the shards. So the shards' threads
+    // stop, then the file thread ends, and only then are the shards destroyed. The trace is written
+    // when no shard adds to it any more.
     member_.reset();
+    if (const auto load = load_.lock()) load->Cancel(absl::CancelledError("the server ends"));
     for (const auto& shard : shards_) shard->Stop();
     files_.reset();
     shards_.clear();
@@ -563,10 +572,29 @@ class Server {
 
   void Flush() {
     for (const ShardTask& task : effects_.tasks) {
-      for (const auto& shard : shards_) shard->Give(task, core_.index());
+      const std::shared_ptr<CheckpointLoad> load = LoadOf(task);
+      for (const auto& shard : shards_) shard->Give(task, core_.index(), load);
     }
     for (const Control& control : effects_.to_scheduler) member_->link().Send(control);
     effects_.Clear();
+  }
+
+  // The load of the checkpoint, if the task is the first view and names one; else null.
+  std::shared_ptr<CheckpointLoad> LoadOf(const ShardTask& task) {
+    if (task.kind != ShardTask::Kind::kView || std::exchange(has_view_, true)) return nullptr;
+    const View& view = *task.view;
+    if (view.init_from().empty()) return nullptr;
+    CheckpointLoad::Options load;
+    load.resume = view.resume();
+    load.only = {view.only_table().begin(), view.only_table().end()};
+    load.shards = options_.plan.shards_per_server();
+    const auto open = [checkpoint = options_.checkpoint, path = view.init_from()] {
+      return checkpoint->Open(path);
+    };
+    const auto made = std::make_shared<CheckpointLoad>(
+        open, load, RangesToLoad(options_.plan, *task.map, core_.index()));
+    load_ = made;
+    return made;
   }
 
   const ServerOptions& options_;
@@ -578,6 +606,8 @@ class Server {
   std::unique_ptr<node::NodeSession> member_;
   ServerCore core_;
   ServerEffects effects_;
+  bool has_view_ = false;
+  std::weak_ptr<CheckpointLoad> load_;  // the shards have it while they load
 };
 
 }  // namespace

@@ -9,11 +9,13 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "absl/status/status.h"
 #include "job/job.h"
 #include "node/node_session.h"
+#include "server/checkpoint_directory.h"
 
 namespace tandem::server {
 
@@ -26,6 +28,9 @@ struct ServerOptions {
   // checkpoints (collectives/trace.h). Empty = none.
   std::string trace_path;
   int64_t trace_steps = 0;
+  // The checkpoint with which the job begins, if there is one. Other threads of the process may
+  // have it, too.
+  std::shared_ptr<SharedCheckpoint> checkpoint = std::make_shared<SharedCheckpoint>();
   const std::atomic<bool>* end = nullptr;  // set to true to end the server; may be null
   // Called when the job has ended for this server, well or not. The call comes before the wait for
   // the shards, because a shard may still be loading a checkpoint. May be empty.

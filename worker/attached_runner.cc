@@ -4,27 +4,24 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "server/checkpoint_directory.h"
 #include "worker/dense/load_dense.h"
 #include "worker/evaluation_share.h"
 
 namespace tandem::worker {
 
 absl::StatusOr<std::unique_ptr<AttachedRunner>> AttachedRunner::New(
-    const job::ResolvedJob& plan, const std::string& init_from, bool keeps_state,
-    std::vector<server::CheckpointParameter> parameters, absl::Span<const float> values,
-    RequestQueue& requests) {
+    const job::ResolvedJob& plan, std::shared_ptr<const server::CheckpointReader> saved,
+    bool keeps_state, std::vector<server::CheckpointParameter> parameters,
+    absl::Span<const float> values, RequestQueue& requests) {
   std::unique_ptr<AttachedRunner> runner(
-      new AttachedRunner(plan, init_from, keeps_state, std::move(parameters), requests));
+      new AttachedRunner(plan, saved, keeps_state, std::move(parameters), requests));
   TANDEM_ASSIGN_OR_RETURN(
       runner->dense_,
       DenseParameters::New(plan.job.dense().optimizer(), static_cast<int64_t>(values.size())));
   std::copy(values.begin(), values.end(), runner->dense_->values().begin());
-  if (!init_from.empty()) {
-    TANDEM_RETURN_IF_ERROR(LoadDense(plan, init_from, runner->parameters_, runner->dense_.get()));
-    TANDEM_ASSIGN_OR_RETURN(const server::CheckpointReader saved,
-                            server::CheckpointReader::Open(init_from));
-    TANDEM_ASSIGN_OR_RETURN(std::string state, saved.ReadProgramState(/*rank=*/0));
+  if (saved != nullptr) {
+    TANDEM_RETURN_IF_ERROR(LoadDense(plan, *saved, runner->parameters_, runner->dense_.get()));
+    TANDEM_ASSIGN_OR_RETURN(std::string state, saved->ReadProgramState(/*rank=*/0));
     if (keeps_state && !state.empty()) runner->resumed_.states.push_back(std::move(state));
   }
   // The replicas call this function in place of a step of the built-in optimizer.
@@ -49,14 +46,16 @@ absl::Status AttachedRunner::StartAt(const TrainPosition& start) {
     return absl::FailedPreconditionError(
         "the program gives no state to checkpoints, so it cannot resume in the middle of a run");
   }
-  TANDEM_ASSIGN_OR_RETURN(const server::CheckpointReader saved,
-                          server::CheckpointReader::Open(init_from_));
+  if (saved_ == nullptr) {
+    return absl::FailedPreconditionError("there is no checkpoint with a state of the program");
+  }
   resumed_.states.clear();
   for (int rank = 0; rank < plan_.workers(); ++rank) {
-    TANDEM_ASSIGN_OR_RETURN(std::string state, saved.ReadProgramState(rank));
+    TANDEM_ASSIGN_OR_RETURN(std::string state, saved_->ReadProgramState(rank));
     if (state.empty()) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          saved.folder(), ": the checkpoint has no program state, because its program gave none"));
+      return absl::FailedPreconditionError(
+          absl::StrCat(saved_->folder(),
+                       ": the checkpoint has no program state, because its program gave none"));
     }
     resumed_.states.push_back(std::move(state));
   }

@@ -18,6 +18,7 @@
 #include "absl/types/span.h"
 #include "data/metrics.h"
 #include "job/job.h"
+#include "server/checkpoint_directory.h"
 #include "worker/dense/dense_parameters.h"
 #include "worker/request_queue.h"
 #include "worker/task_runner.h"
@@ -26,12 +27,12 @@ namespace tandem::worker {
 
 class AttachedRunner final : public TaskRunner {
  public:
-  // Makes dense parameters with `values`, or with the values of the checkpoint `init_from` (empty:
+  // Makes dense parameters with `values`, or with the values of the checkpoint `saved` (null:
   // none). `keeps_state`: the program answers kState. The plan and the queue outlive the runner.
   static absl::StatusOr<std::unique_ptr<AttachedRunner>> New(
-      const job::ResolvedJob& plan, const std::string& init_from, bool keeps_state,
-      std::vector<server::CheckpointParameter> parameters, absl::Span<const float> values,
-      RequestQueue& requests);
+      const job::ResolvedJob& plan, std::shared_ptr<const server::CheckpointReader> saved,
+      bool keeps_state, std::vector<server::CheckpointParameter> parameters,
+      absl::Span<const float> values, RequestQueue& requests);
 
   DenseParameters& dense() override { return *dense_; }
   // The program may read the values even after the runner is gone.
@@ -67,16 +68,17 @@ class AttachedRunner final : public TaskRunner {
   void AddScores(const data::Batch& batch, absl::Span<const float> logits);
 
  private:
-  AttachedRunner(const job::ResolvedJob& plan, std::string init_from, bool keeps_state,
+  AttachedRunner(const job::ResolvedJob& plan,
+                 std::shared_ptr<const server::CheckpointReader> saved, bool keeps_state,
                  std::vector<server::CheckpointParameter> parameters, RequestQueue& requests)
       : plan_(plan),
-        init_from_(std::move(init_from)),
+        saved_(std::move(saved)),
         keeps_state_(keeps_state),
         parameters_(std::move(parameters)),
         requests_(requests) {}
 
   const job::ResolvedJob& plan_;
-  const std::string init_from_;
+  const std::shared_ptr<const server::CheckpointReader> saved_;  // null: none
   const bool keeps_state_;
   const std::vector<server::CheckpointParameter> parameters_;
   RequestQueue& requests_;

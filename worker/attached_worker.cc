@@ -46,8 +46,8 @@ absl::StatusOr<std::unique_ptr<AttachedWorker>> AttachedWorker::Join(WorkerOptio
   std::unique_ptr<AttachedWorker> worker(new AttachedWorker(std::move(options), keeps_state));
   AttachedWorker* const self = worker.get();
   self->options_.make_runner = [self](const job::ResolvedJob& plan, int rank, int /*rank_on_host*/,
-                                      const std::string& init_from) {
-    return self->MakeRunner(plan, rank, init_from);
+                                      std::shared_ptr<const server::CheckpointReader> saved) {
+    return self->MakeRunner(plan, rank, std::move(saved));
   };
   self->options_.on_open = [self] {
     absl::MutexLock lock(&self->mutex_);
@@ -261,7 +261,7 @@ absl::Span<float> AttachedWorker::dense() {
 
 // Runs on the worker's opening thread, and waits there until the program has called Start.
 absl::StatusOr<std::unique_ptr<TaskRunner>> AttachedWorker::MakeRunner(
-    const job::ResolvedJob& plan, int rank, const std::string& init_from) {
+    const job::ResolvedJob& plan, int rank, std::shared_ptr<const server::CheckpointReader> saved) {
   absl::MutexLock lock(&mutex_);
   rank_ = rank;
   joined_ = true;
@@ -270,7 +270,7 @@ absl::StatusOr<std::unique_ptr<TaskRunner>> AttachedWorker::MakeRunner(
   if (ended_) return absl::CancelledError("the job is over for this worker");
   TANDEM_ASSIGN_OR_RETURN(
       std::unique_ptr<AttachedRunner> runner,
-      AttachedRunner::New(plan, init_from, keeps_state_, parameters_, values_, requests_));
+      AttachedRunner::New(plan, std::move(saved), keeps_state_, parameters_, values_, requests_));
   values_ = {};
   dense_ = runner->shared_dense();
   runner_ = runner.get();

@@ -152,8 +152,9 @@ class AttachedWorker {
   AttachedWorker(WorkerOptions options, bool keeps_state)
       : options_(std::move(options)), keeps_state_(keeps_state) {}
   void Run(Files files);
-  absl::StatusOr<std::unique_ptr<TaskRunner>> MakeRunner(const job::ResolvedJob& plan, int rank,
-                                                         const std::string& init_from);
+  absl::StatusOr<std::unique_ptr<TaskRunner>> MakeRunner(
+      const job::ResolvedJob& plan, int rank,
+      std::shared_ptr<const server::CheckpointReader> saved);
   absl::Status Interrupted();
   void Say(absl::Time now, std::vector<Control>* out);
   void Hear(const Control& control);

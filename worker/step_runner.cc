@@ -8,7 +8,6 @@
 #include "base/hash.h"
 #include "base/status_macros.h"
 #include "data/pooling.h"
-#include "server/checkpoint_directory.h"
 #include "worker/dense/load_dense.h"
 #include "worker/evaluation_share.h"
 #include "worker/resume_position.h"
@@ -38,12 +37,10 @@ models::ModelInputs InputsOf(const job::ResolvedJob& plan, const data::DataShape
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<TaskRunner>> StepRunner::New(const job::ResolvedJob& plan, int rank,
-                                                            const std::string& init_from,
-                                                            const MakeModel& make_model,
-                                                            const std::string& scores,
-                                                            data::SharedReader* shared) {
-  std::unique_ptr<StepRunner> runner(new StepRunner(plan, rank, init_from));
+absl::StatusOr<std::unique_ptr<TaskRunner>> StepRunner::New(
+    const job::ResolvedJob& plan, int rank, std::shared_ptr<const server::CheckpointReader> saved,
+    const MakeModel& make_model, const std::string& scores, data::SharedReader* shared) {
+  std::unique_ptr<StepRunner> runner(new StepRunner(plan, rank, std::move(saved)));
   runner->scores_path_ = scores;
   TANDEM_RETURN_IF_ERROR(runner->Init(make_model, shared));
   return runner;
@@ -69,8 +66,8 @@ absl::Status StepRunner::Init(const MakeModel& make_model, data::SharedReader* s
   TANDEM_ASSIGN_OR_RETURN(
       dense_, DenseParameters::New(plan_.job.dense().optimizer(), model_->parameter_count()));
   model_->InitialValues(plan_.job.seed(), dense_->values());
-  if (init_from_.empty()) return absl::OkStatus();
-  TANDEM_RETURN_IF_ERROR(LoadDense(plan_, init_from_, Parameters(), dense_.get()));
+  if (saved_ == nullptr) return absl::OkStatus();
+  TANDEM_RETURN_IF_ERROR(LoadDense(plan_, *saved_, Parameters(), dense_.get()));
   if (!plan_.job.model().has_script()) return absl::OkStatus();
   TANDEM_ASSIGN_OR_RETURN(const models::ModuleState saved, CheckpointState(/*rank=*/0));
   // An evaluate_only job must compute with the module that was trained.
@@ -81,13 +78,14 @@ absl::Status StepRunner::Init(const MakeModel& make_model, data::SharedReader* s
 }
 
 absl::StatusOr<models::ModuleState> StepRunner::CheckpointState(int rank) const {
-  TANDEM_ASSIGN_OR_RETURN(const server::CheckpointReader saved,
-                          server::CheckpointReader::Open(init_from_));
-  TANDEM_ASSIGN_OR_RETURN(const std::string bytes, saved.ReadProgramState(rank));
+  if (saved_ == nullptr) {
+    return absl::FailedPreconditionError("there is no checkpoint with a state of the module");
+  }
+  TANDEM_ASSIGN_OR_RETURN(const std::string bytes, saved_->ReadProgramState(rank));
   absl::StatusOr<models::ModuleState> state = models::ParseModuleState(bytes);
   if (state.ok()) return state;
   return absl::Status(state.status().code(),
-                      absl::StrCat(saved.folder(), ": ", state.status().message()));
+                      absl::StrCat(saved_->folder(), ": ", state.status().message()));
 }
 
 absl::StatusOr<std::string> StepRunner::ProgramState(int64_t /*step*/, int64_t /*epoch*/,

@@ -13,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -22,6 +23,7 @@
 #include "job/job.h"
 #include "models/model.h"
 #include "models/script_file.h"
+#include "server/checkpoint_directory.h"
 #include "worker/dense/dense_parameters.h"
 #include "worker/task_runner.h"
 
@@ -33,15 +35,14 @@ class StepRunner final : public TaskRunner {
       const job::ResolvedJob& plan, const models::ModelInputs& inputs)>;
 
   // Opens this rank's share of the data and makes the model and the dense parameters, with initial
-  // values or with those of the checkpoint `init_from` (empty: none). `scores`: a file for the
+  // values or with those of the checkpoint `saved` (null: none). `scores`: a file for the
   // logits of this rank's test rows, float32 in the order of the rows (empty: none). `shared`: the
   // reader that many workers of one process share (data/shared_reader.h), which outlives the
   // runner. Null: the runner has its own reader.
-  static absl::StatusOr<std::unique_ptr<TaskRunner>> New(const job::ResolvedJob& plan, int rank,
-                                                         const std::string& init_from,
-                                                         const MakeModel& make_model,
-                                                         const std::string& scores = "",
-                                                         data::SharedReader* shared = nullptr);
+  static absl::StatusOr<std::unique_ptr<TaskRunner>> New(
+      const job::ResolvedJob& plan, int rank, std::shared_ptr<const server::CheckpointReader> saved,
+      const MakeModel& make_model, const std::string& scores = "",
+      data::SharedReader* shared = nullptr);
 
   DenseParameters& dense() override { return *dense_; }
   bool has_test_data() const override { return test_ != nullptr || validation_ != nullptr; }
@@ -65,8 +66,9 @@ class StepRunner final : public TaskRunner {
   DeviceGradient LeaveGradientOnDevice() override;
 
  private:
-  StepRunner(const job::ResolvedJob& plan, int rank, const std::string& init_from)
-      : plan_(plan), rank_(rank), init_from_(init_from) {}
+  StepRunner(const job::ResolvedJob& plan, int rank,
+             std::shared_ptr<const server::CheckpointReader> saved)
+      : plan_(plan), rank_(rank), saved_(std::move(saved)) {}
   absl::Status Init(const MakeModel& make_model, data::SharedReader* shared);
   absl::StatusOr<models::ModuleState> CheckpointState(int rank) const;
   absl::Status CheckScores() const;
@@ -77,10 +79,10 @@ class StepRunner final : public TaskRunner {
 
   const job::ResolvedJob& plan_;
   const int rank_;
-  const std::string init_from_;                           // a checkpoint; empty: none
-  std::unique_ptr<data::BatchSource> train_;              // null: the job only scores rows
-  std::unique_ptr<data::BatchSource> test_, validation_;  // null: the job has no such rows
-  int64_t epoch_ = -1;                                    // epoch that `train_` was started for
+  const std::shared_ptr<const server::CheckpointReader> saved_;  // null: none
+  std::unique_ptr<data::BatchSource> train_;                     // null: the job only scores rows
+  std::unique_ptr<data::BatchSource> test_, validation_;         // null: the job has no such rows
+  int64_t epoch_ = -1;                  // epoch that `train_` was started for
   TrainPosition start_;                 // the resume position; 0 rows: start of the epoch
   std::atomic<int64_t> read_again_{0};  // rows read again so far, of start_.rows()
   std::unique_ptr<models::DenseModel> model_;

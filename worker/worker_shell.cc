@@ -132,6 +132,7 @@ class Worker {
     server.member = options_.member;
     server.record_dir = options_.record_dir;
     server.replay = options_.replay;
+    server.checkpoint = checkpoint_;
     embedded_server_ = std::make_unique<EmbeddedServer>(std::move(server));
   }
 
@@ -550,20 +551,27 @@ class Worker {
 
   // Runs on the opening thread, while no other thread uses the members that it sets.
   absl::Status Open(const std::string& init_from, bool resume) {
-    TANDEM_RETURN_IF_ERROR(FillPlan(init_from));
+    std::shared_ptr<const server::CheckpointReader> saved;
+    if (!init_from.empty()) {
+      TANDEM_ASSIGN_OR_RETURN(saved, checkpoint_->Open(init_from));
+    }
+    // The meaning of the model's inputs (data statistics) comes from the checkpoint if there is
+    // one, otherwise from the training rows.
+    TANDEM_RETURN_IF_ERROR(
+        data::FillFromData(saved == nullptr ? "" : saved->manifest().data, &plan_));
     TANDEM_ASSIGN_OR_RETURN(files_, data::TrainingFiles(plan_.job.data()));
     TANDEM_ASSIGN_OR_RETURN(job::StepTimes times,
                             data::OpenStepTimes(plan_, plan_.job.seed(), self_.index));
     slow_down_.set_times(std::move(times));
     TANDEM_ASSIGN_OR_RETURN(runner_,
-                            options_.make_runner(plan_, self_.index, rank_on_host_, init_from));
+                            options_.make_runner(plan_, self_.index, rank_on_host_, saved));
     if (replaces_.has_value()) {
       start_ = replaces_->position();
       if (replaces_->has_best()) best_ = replaces_->best();
       epochs_to_first_judged_ = replaces_->epochs_to_first_judged();
       TANDEM_RETURN_IF_ERROR(runner_->StartAt(*start_));
     } else if (resume) {
-      TANDEM_ASSIGN_OR_RETURN(start_, FindStart(init_from));
+      TANDEM_ASSIGN_OR_RETURN(start_, FindStart(*saved));
     }
     if (job::HasOwnModule(plan_.job.model())) TANDEM_RETURN_IF_ERROR(ShareModules());
     if (options_.on_open) options_.on_open();
@@ -613,9 +621,7 @@ class Worker {
   }
 
   // Finds where this worker resumes in the run that wrote the checkpoint.
-  absl::StatusOr<TrainPosition> FindStart(const std::string& checkpoint) {
-    TANDEM_ASSIGN_OR_RETURN(const server::CheckpointReader saved,
-                            server::CheckpointReader::Open(checkpoint));
+  absl::StatusOr<TrainPosition> FindStart(const server::CheckpointReader& saved) {
     TANDEM_ASSIGN_OR_RETURN(const std::string bytes, saved.ReadRecord());
     RunRecord record;
     if (!record.ParseFromString(bytes)) {
@@ -630,18 +636,6 @@ class Worker {
     TANDEM_RETURN_IF_ERROR(runner_->StartAt(start));
     TANDEM_ASSIGN_OR_RETURN(own_state_, saved.ReadWorkerState(self_.index));
     return start;
-  }
-
-  // Fills in the meaning of the model's inputs (data statistics): from the checkpoint if there is
-  // one, otherwise from the training rows.
-  absl::Status FillPlan(const std::string& init_from) {
-    std::string description;
-    if (!init_from.empty()) {
-      TANDEM_ASSIGN_OR_RETURN(const server::CheckpointReader saved,
-                              server::CheckpointReader::Open(init_from));
-      description = saved.manifest().data;
-    }
-    return data::FillFromData(description, &plan_);
   }
 
   void SetAddresses(absl::Time now, const View& view) {
@@ -747,6 +741,9 @@ class Worker {
   GroupRunner* group_runner_ = nullptr;
   int seen_dump_signals_ = 0;
   TrainerEffects effects_;
+  // The checkpoint with which the job begins; the embedded server has it, too.
+  const std::shared_ptr<server::SharedCheckpoint> checkpoint_ =
+      std::make_shared<server::SharedCheckpoint>();
   std::unique_ptr<EmbeddedServer> embedded_server_;  // for tables on workers
   SlowDown slow_down_;                               // outlives the compute thread
   std::unique_ptr<TaskThread> reader_, computer_, writer_;

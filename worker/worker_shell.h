@@ -19,6 +19,7 @@
 #include "job/job.h"
 #include "node/node_session.h"
 #include "proto/wire.pb.h"
+#include "server/checkpoint_directory.h"
 #include "transport/path_log.h"
 #include "worker/task_runner.h"
 
@@ -31,10 +32,11 @@ struct WorkerOptions {
   std::shared_ptr<transport::PathLog> paths;  // choices of the transports; may be null
   collectives::GroupSecurity security;        // of the links to other workers
   // Makes the task runner, once the rank is known, on the opening thread. `rank_on_host`: how many
-  // workers of lower rank are on this host. `init_from`: the checkpoint that the dense part is
-  // taken from; empty: none.
+  // workers of lower rank are on this host. `saved`: the checkpoint that the dense part is taken
+  // from; null: none.
   std::function<absl::StatusOr<std::unique_ptr<TaskRunner>>(
-      const job::ResolvedJob& plan, int rank, int rank_on_host, const std::string& init_from)>
+      const job::ResolvedJob& plan, int rank, int rank_on_host,
+      std::shared_ptr<const server::CheckpointReader> saved)>
       make_runner;
   // The callbacks below may be empty. Called on the opening thread, when data and model are open
   // and the workers have exchanged the values of a program's module.

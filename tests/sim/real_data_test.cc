@@ -130,7 +130,7 @@ class RealDataTest : public ::testing::Test {
     sim::WorldOptions options;
     options.seed = TestSeed();
     options.make_runner = [](const job::ResolvedJob& plan, int rank) {
-      return worker::StepRunner::New(plan, rank, "", LinearModel::New);
+      return worker::StepRunner::New(plan, rank, nullptr, LinearModel::New);
     };
     options.checkpoint_at_end = true;
     return options;

@@ -69,8 +69,9 @@ absl::Status SimWorkers::Begin(int rank, const WorkerStart& start, worker::TaskR
   if (context_.judge != nullptr) context_.judge->Replace(rank, start.evaluations());
   TANDEM_RETURN_IF_ERROR(runner->StartAt(start.position()));
   if (!context_.options.resume.has_value()) return absl::OkStatus();
-  return worker::LoadDense(context_.plan, context_.options.resume->folder, runner->Parameters(),
-                           &runner->dense());
+  TANDEM_ASSIGN_OR_RETURN(const auto saved,
+                          server::CheckpointReader::Open(context_.options.resume->folder));
+  return worker::LoadDense(context_.plan, saved, runner->Parameters(), &runner->dense());
 }
 
 // The same.
@@ -89,8 +90,8 @@ absl::Status SimWorkers::LoadCheckpoint(int rank, worker::TaskRunner* runner,
   if (rank == 0) options->epochs_to_first_judged = record.worker(0).epochs_to_first_judged();
   if (context_.judge != nullptr) context_.judge->Resume(rank, *options->start);
   TANDEM_RETURN_IF_ERROR(runner->StartAt(*options->start));
-  TANDEM_RETURN_IF_ERROR(worker::LoadDense(plan, folder, runner->Parameters(), &runner->dense()));
   TANDEM_ASSIGN_OR_RETURN(const auto saved, server::CheckpointReader::Open(folder));
+  TANDEM_RETURN_IF_ERROR(worker::LoadDense(plan, saved, runner->Parameters(), &runner->dense()));
   TANDEM_ASSIGN_OR_RETURN(*own_state, saved.ReadWorkerState(rank));
   return absl::OkStatus();
 }

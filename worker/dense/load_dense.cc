@@ -2,16 +2,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "server/checkpoint_directory.h"
 #include "server/range_file.h"
 
 namespace tandem::worker {
 
-absl::Status LoadDense(const job::ResolvedJob& plan, const std::string& checkpoint,
+absl::Status LoadDense(const job::ResolvedJob& plan, const server::CheckpointReader& saved,
                        const std::vector<server::CheckpointParameter>& parameters,
                        DenseParameters* dense) {
-  TANDEM_ASSIGN_OR_RETURN(const server::CheckpointReader saved,
-                          server::CheckpointReader::Open(checkpoint));
   if (plan.dense_table < 0) TANDEM_RETURN_IF_ERROR(saved.CheckDenseIsWhole());
   TANDEM_ASSIGN_OR_RETURN(const server::RangeImage image, saved.ReadDense(parameters));
   const absl::Status loaded = dense->Load(image);

@@ -4,19 +4,18 @@
 #ifndef TANDEM_WORKER_DENSE_LOAD_DENSE_H_
 #define TANDEM_WORKER_DENSE_LOAD_DENSE_H_
 
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "job/job.h"
-#include "server/manifest.h"
+#include "server/checkpoint_directory.h"
 #include "worker/dense/dense_parameters.h"
 
 namespace tandem::worker {
 
-// Loads the values, and the optimizer state if the optimizer is the same. Errors name the file: the
-// folder is no checkpoint, or the model is a different one.
-absl::Status LoadDense(const job::ResolvedJob& plan, const std::string& checkpoint,
+// Loads the values, and the optimizer state if the optimizer is the same. Errors name the file, for
+// example if the model is a different one.
+absl::Status LoadDense(const job::ResolvedJob& plan, const server::CheckpointReader& saved,
                        const std::vector<server::CheckpointParameter>& parameters,
                        DenseParameters* dense);
 

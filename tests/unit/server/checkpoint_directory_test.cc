@@ -2,6 +2,7 @@
 // is refused is refused in one line that names the file.
 #include "server/checkpoint_directory.h"
 
+#include <sys/inotify.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -19,9 +20,11 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/file.h"
+#include "base/owned_fd.h"
 #include "base/status_macros.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/checkpoint_load.h"
 #include "tests/unit/server/core_fixture.h"
 #include "tests/unit/server/range_image.h"
 
@@ -631,6 +634,175 @@ TEST_F(CheckpointDirectoryTest, LoadsUnderAnotherSalt) {
   Table loaded(salted, 4);
   ASSERT_EQ(Load(folder_, &loaded), absl::OkStatus());
   EXPECT_EQ(loaded.Rows(), table.Rows());
+}
+
+// Counts how often each file of a folder is opened.
+class OpenCounter {
+ public:
+  explicit OpenCounter(const std::string& folder) : fd_(inotify_init1(IN_NONBLOCK)) {
+    EXPECT_GE(inotify_add_watch(fd_.get(), folder.c_str(), IN_OPEN), 0);
+  }
+  // By name of the file, since the last call.
+  std::map<std::string, int> Opened() {
+    std::map<std::string, int> opened;
+    alignas(inotify_event) char bytes[16384];
+    for (ssize_t n; (n = read(fd_.get(), bytes, sizeof bytes)) > 0;) {
+      for (ssize_t at = 0; at < n;) {
+        const auto* const event = reinterpret_cast<const inotify_event*>(bytes + at);
+        if (event->len > 0) ++opened[event->name];
+        at += static_cast<ssize_t>(sizeof *event + event->len);
+      }
+    }
+    return opened;
+  }
+
+ private:
+  const OwnedFd fd_;
+};
+
+// The ranges of a table, dealt to the shards of a process in turns. Each shard loads on its own
+// thread, into a table of its own.
+class LoadOfShards {
+ public:
+  LoadOfShards(const job::ResolvedJob& plan, int ranges, int shards) {
+    for (int s = 0; s < shards; ++s) tables_.push_back(std::make_unique<Table>(plan, ranges));
+    for (int r = 0; r < ranges; ++r) {
+      const server::Range& range = *tables_[0]->ranges()[static_cast<size_t>(r)];
+      wanted_.push_back({&plan.tables[0], range.begin(), range.end(), r % shards});
+    }
+  }
+  std::vector<server::Range*> RangesOf(int shard) const {
+    std::vector<server::Range*> ranges;
+    for (size_t r = 0; r < wanted_.size(); ++r) {
+      if (wanted_[r].shard != shard) continue;
+      ranges.push_back(tables_[static_cast<size_t>(shard)]->ranges()[r]);
+    }
+    return ranges;
+  }
+  // `failing`: this shard fails before it loads.
+  std::vector<absl::Status> Load(server::CheckpointLoad* load, int failing = -1) {
+    std::vector<absl::Status> statuses(tables_.size());
+    std::vector<std::thread> threads;
+    for (int s = 0; s < static_cast<int>(tables_.size()); ++s) {
+      threads.emplace_back([this, load, failing, s, &statuses] {
+        if (s == failing) return load->Cancel(absl::InternalError("the shard has failed"));
+        HeapBufferSource buffers;
+        statuses[static_cast<size_t>(s)] = load->Load(s, RangesOf(s), buffers);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return statuses;
+  }
+  std::map<uint64_t, std::vector<float>> Rows() const {
+    std::map<uint64_t, std::vector<float>> rows;
+    for (const auto& table : tables_) rows.merge(table->Rows());
+    return rows;
+  }
+  const std::vector<server::CheckpointLoad::Wanted>& wanted() const { return wanted_; }
+
+ private:
+  std::vector<std::unique_ptr<Table>> tables_;
+  std::vector<server::CheckpointLoad::Wanted> wanted_;
+};
+
+server::CheckpointLoad::Opener OpenerOf(server::SharedCheckpoint* shared, const std::string& path) {
+  return [shared, path] { return shared->Open(path); };
+}
+
+// Several shards of one process need rows of the same files, because the ranges are cut anew. The
+// process reads the manifest once, and each range file once.
+TEST_F(CheckpointDirectoryTest, TheShardsOfAProcessReadEachFileOnce) {
+  Table table(plan_, 24);
+  table.Fill(2000, 1.5f);
+  server::CheckpointHead head = Head(7, 10);
+  head.record = "a record";
+  Checkpoint(table, head);
+  for (const auto& [ranges, shards] : {std::pair{24, 3}, {7, 3}, {60, 4}, {1, 1}, {2, 5}}) {
+    for (const bool resume : {false, true}) {
+      SCOPED_TRACE(absl::StrCat(ranges, " ranges, ", shards, " shards, resume ", resume));
+      LoadOfShards loaded(plan_, ranges, shards);
+      OpenCounter counter(Folder(7));
+      server::SharedCheckpoint shared;
+      server::CheckpointLoad load(OpenerOf(&shared, folder_), {resume, {}, shards},
+                                  loaded.wanted());
+      EXPECT_EQ(load.Record().value(), "a record");
+      EXPECT_EQ(load.Record().value(), "a record");
+      EXPECT_THAT(loaded.Load(&load), ::testing::Each(absl::OkStatus()));
+      EXPECT_EQ(loaded.Rows(), table.Rows());
+      const std::map<std::string, int> opened = counter.Opened();
+      for (const server::CheckpointFile& file : shared.Open(folder_).value()->manifest().files) {
+        const bool needed = file.table == "a" || file.name == "record.part";
+        const auto count = opened.find(file.name);
+        EXPECT_EQ(count == opened.end() ? 0 : count->second, needed ? 1 : 0) << file.name;
+      }
+      EXPECT_EQ(opened.at("MANIFEST"), 1);
+    }
+  }
+}
+
+// The same where the rows of each file may be in any range.
+TEST_F(CheckpointDirectoryTest, TheShardsOfAProcessReadEachFileOnceUnderAnotherSalt) {
+  Table table(plan_, 24);
+  table.Fill(500, 1.5f);
+  Checkpoint(table, 7);
+  job::ResolvedJob salted = plan_;
+  salted.tables[0].salt += 12345;
+  LoadOfShards loaded(salted, 7, 3);
+  OpenCounter counter(Folder(7));
+  server::SharedCheckpoint shared;
+  server::CheckpointLoad load(OpenerOf(&shared, folder_), {false, {}, 3}, loaded.wanted());
+  EXPECT_THAT(loaded.Load(&load), ::testing::Each(absl::OkStatus()));
+  EXPECT_EQ(loaded.Rows(), table.Rows());
+  int files = 0;
+  for (const auto& [name, count] : counter.Opened()) {
+    EXPECT_EQ(count, 1) << name;
+    if (name != "MANIFEST") ++files;
+  }
+  EXPECT_EQ(files, 24);
+}
+
+// No shard waits for one that has failed, whether before its first file or at a damaged one. All
+// shards need all files here, so none could load without the others.
+TEST_F(CheckpointDirectoryTest, AShardThatFailsEndsTheLoadOfAll) {
+  Table table(plan_, 40);
+  table.Fill(500, 1.5f);
+  Checkpoint(table, 7);
+  {
+    LoadOfShards loaded(plan_, 400, 3);
+    server::SharedCheckpoint shared;
+    server::CheckpointLoad load(OpenerOf(&shared, folder_), {false, {}, 3}, loaded.wanted());
+    const std::vector<absl::Status> statuses = loaded.Load(&load, /*failing=*/1);
+    for (const int shard : {0, 2}) {
+      EXPECT_EQ(statuses[static_cast<size_t>(shard)], absl::InternalError("the shard has failed"));
+    }
+  }
+  const std::string file = FirstRange(Folder(7));
+  std::string bytes = *ReadWholeFile(file);
+  bytes[bytes.size() / 2] ^= 1;
+  ASSERT_TRUE(WriteFileAtomically(file, bytes).ok());
+  LoadOfShards loaded(plan_, 400, 3);
+  server::SharedCheckpoint shared;
+  server::CheckpointLoad load(OpenerOf(&shared, folder_), {false, {}, 3}, loaded.wanted());
+  for (const absl::Status& status : loaded.Load(&load)) {
+    EXPECT_THAT(std::string(status.message()), HasSubstr(file + ": "));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("checksum"));
+  }
+}
+
+// All threads of a process see one checkpoint, even if a newer one is there by now.
+TEST_F(CheckpointDirectoryTest, AProcessOpensItsCheckpointOnce) {
+  Table table(plan_, 2);
+  table.Fill(50, 1.5f);
+  Checkpoint(table, 7, 10);
+  server::SharedCheckpoint shared;
+  const auto first = shared.Open(folder_);
+  ASSERT_TRUE(first.ok()) << first.status();
+  Checkpoint(table, 7, 20);
+  EXPECT_EQ(shared.Open(folder_).value(), *first);
+  EXPECT_EQ((*first)->manifest().step, 10);
+  EXPECT_EQ(server::SharedCheckpoint().Open(folder_).value()->manifest().step, 20);
+  server::SharedCheckpoint none;
+  EXPECT_FALSE(none.Open(root_ + "/nowhere").ok());
 }
 
 // Another run that checkpoints into the same place may have taken the folder away while ranges were

@@ -1,0 +1,300 @@
+#include "server/checkpoint_load.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/exhaustion.h"
+#include "base/status_macros.h"
+#include "server/range_file.h"
+
+namespace tandem::server {
+namespace {
+
+constexpr int kHeldPerShard = 2;
+constexpr size_t kDone = std::numeric_limits<size_t>::max();
+
+absl::Status InFile(const std::string& path, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
+}
+
+// The last position; 0 - 1 is that of the whole table.
+uint64_t Last(uint64_t end) { return end - 1; }
+
+// If the image is of another optimizer, replaces its slots by initial ones, since slots have a
+// meaning only for their own optimizer.
+void StartSlotsAfresh(const optim::RowOptimizer& optimizer, RangeImage* image) {
+  if (image->optimizer == optimizer.name()) return;
+  image->optimizer = optimizer.name();
+  image->slots_per_row = optimizer.slots_per_row(image->dim);
+  const auto slots = static_cast<size_t>(image->slots_per_row);
+  image->slots.assign(image->keys.size() * slots, 0.0f);
+  for (size_t i = 0; i < image->keys.size(); ++i) {
+    optimizer.InitSlots(image->dim, absl::MakeSpan(image->slots).subspan(i * slots, slots));
+  }
+}
+
+}  // namespace
+
+CheckpointLoad::CheckpointLoad(Opener open, Options options, std::vector<Wanted> wanted)
+    : open_(std::move(open)),
+      options_(std::move(options)),
+      wanted_(std::move(wanted)),
+      at_(static_cast<size_t>(options_.shards)) {}
+
+absl::Status CheckpointLoad::Load(int shard, const std::vector<Range*>& ranges,
+                                  BufferSource& source) {
+  const absl::Status loaded = CatchExceptions([&] { return LoadFiles(shard, ranges, source); });
+  if (!loaded.ok()) Cancel(loaded);
+  absl::MutexLock lock(&mutex_);
+  at_[static_cast<size_t>(shard)] = kDone;
+  changed_.SignalAll();
+  return loaded;
+}
+
+absl::StatusOr<std::string> CheckpointLoad::Record() {
+  TANDEM_RETURN_IF_ERROR(Prepare());
+  absl::MutexLock lock(&mutex_);
+  if (!record_.has_value()) record_ = saved_->ReadRecord();
+  return *record_;
+}
+
+void CheckpointLoad::Cancel(const absl::Status& why) {
+  absl::MutexLock lock(&mutex_);
+  status_.Update(why);
+  changed_.SignalAll();
+}
+
+// ---- which files ------------------------------------------------------------------------------
+
+absl::Status CheckpointLoad::Prepare() {
+  absl::MutexLock lock(&mutex_);
+  if (!prepared_ && status_.ok()) status_ = FindFiles();
+  prepared_ = true;
+  return status_;
+}
+
+bool CheckpointLoad::Loads(const job::TablePlan& table) const {
+  if (options_.resume) return true;
+  const std::vector<std::string>& only = options_.only;
+  if (!only.empty() && std::count(only.begin(), only.end(), table.name) == 0) return false;
+  return !table.dense || saved_->HasTable(table.name);  // else no update of it was held back
+}
+
+absl::Status CheckpointLoad::FindFiles() {
+  TANDEM_ASSIGN_OR_RETURN(saved_, open_());
+  const std::vector<CheckpointFile>& all = saved_->manifest().files;
+  const CheckpointFile* const dense = saved_->dense_part();
+  needed_by_.resize(all.size());
+  std::map<std::string, std::vector<size_t>> of_table;  // in order of position
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (&all[i] != dense) of_table[all[i].table].push_back(i);
+  }
+  for (auto& [table, files] : of_table) {
+    std::sort(files.begin(), files.end(),
+              [&all](size_t a, size_t b) { return all[a].begin < all[b].begin; });
+  }
+  std::set<std::pair<const job::TablePlan*, int>> under_another_salt;
+  std::set<const job::TablePlan*> covered;
+  for (const Wanted& wanted : wanted_) {
+    const job::TablePlan& table = *wanted.table;
+    if (!Loads(table)) continue;
+    TANDEM_ASSIGN_OR_RETURN(const uint64_t salt, saved_->SaltOf(table.name));
+    const std::vector<size_t>& files = of_table[table.name];
+    if (options_.resume) {
+      if (salt != table.salt) {
+        return absl::FailedPreconditionError(
+            absl::StrCat(saved_->folder(), ": table ", table.name,
+                         " has another salt than in this job: is the seed another one?"));
+      }
+      if (covered.insert(&table).second) {
+        TANDEM_RETURN_IF_ERROR(saved_->CheckCover(table.name));
+      }
+      // Earlier versions wrote the rows of dense tables into the dense part only.
+      if (table.dense && dense != nullptr) {
+        Need(static_cast<size_t>(dense - all.data()), wanted.shard);
+      }
+    }
+    if (salt == table.salt) {
+      NeedOverlapping(wanted, files);
+    } else if (under_another_salt.insert({&table, wanted.shard}).second) {
+      // The job has another seed: the rows of any file may be in any range.
+      for (const size_t file : files) Need(file, wanted.shard);
+    }
+  }
+  files_.resize(all.size());
+  for (size_t i = 0; i < all.size(); ++i) files_[i].waiting = needed_by_[i].size();
+  return absl::OkStatus();
+}
+
+void CheckpointLoad::NeedOverlapping(const Wanted& wanted, const std::vector<size_t>& files) {
+  const std::vector<CheckpointFile>& all = saved_->manifest().files;
+  const auto first = std::partition_point(
+      files.begin(), files.end(), [&](size_t file) { return Last(all[file].end) < wanted.begin; });
+  for (auto at = first; at != files.end() && all[*at].begin <= Last(wanted.end); ++at) {
+    Need(*at, wanted.shard);
+  }
+}
+
+void CheckpointLoad::Need(size_t file, int shard) {
+  std::vector<int>& shards = needed_by_[file];
+  if (std::count(shards.begin(), shards.end(), shard) == 0) shards.push_back(shard);
+}
+
+// ---- reading ----------------------------------------------------------------------------------
+
+// A shard that waits is woken: a shard that reads ends, and while several shards are at work, the
+// one that is furthest behind never waits for room.
+absl::StatusOr<std::shared_ptr<const RangeImage>> CheckpointLoad::Take(int shard, size_t file,
+                                                                       const TableContext& table) {
+  {
+    absl::MutexLock lock(&mutex_);
+    at_[static_cast<size_t>(shard)] = file;
+    changed_.SignalAll();
+    while (status_.ok() && MustWait(shard, file)) changed_.Wait(&mutex_);
+    TANDEM_RETURN_IF_ERROR(status_);
+    if (files_[file].state == State::kRead) return Taken(file);
+    files_[file].state = State::kReading;
+    if (needed_by_[file].size() > 1) ++held_;
+  }
+  auto image = CatchExceptions([&] { return Read(file, table); });
+  absl::MutexLock lock(&mutex_);
+  files_[file].state = State::kRead;
+  files_[file].image = std::move(image);
+  changed_.SignalAll();
+  return Taken(file);
+}
+
+bool CheckpointLoad::MustWait(int shard, size_t file) const {
+  if (files_[file].state == State::kReading) return true;
+  if (files_[file].state == State::kRead || needed_by_[file].size() == 1) return false;
+  if (held_ < kHeldPerShard * options_.shards) return false;
+  const size_t at = at_[static_cast<size_t>(shard)];
+  return std::any_of(at_.begin(), at_.end(), [at](size_t other) { return other < at; });
+}
+
+absl::StatusOr<std::shared_ptr<const RangeImage>> CheckpointLoad::Taken(size_t file) {
+  absl::StatusOr<std::shared_ptr<const RangeImage>> image = files_[file].image;
+  if (--files_[file].waiting == 0) {
+    files_[file].image = nullptr;
+    if (needed_by_[file].size() > 1) --held_;
+    changed_.SignalAll();
+  }
+  return image;
+}
+
+absl::StatusOr<std::shared_ptr<const RangeImage>> CheckpointLoad::Read(
+    size_t file, const TableContext& table) const {
+  TANDEM_ASSIGN_OR_RETURN(RangeImage image, saved_->Read(saved_->manifest().files[file]));
+  if (!options_.resume) {
+    if (saved_->manifest().best) image.held.clear();
+    if (table.plan->dense) {  // a worker assigns the rows
+      image.keys.clear();
+      image.weights.clear();
+      image.slots.clear();
+    }
+    StartSlotsAfresh(*table.optimizer, &image);
+  }
+  return std::make_shared<const RangeImage>(std::move(image));
+}
+
+// ---- filling ranges ---------------------------------------------------------------------------
+
+absl::Status CheckpointLoad::LoadFiles(int shard, const std::vector<Range*>& ranges,
+                                       BufferSource& source) {
+  TANDEM_RETURN_IF_ERROR(Prepare());
+  const std::vector<CheckpointFile>& all = saved_->manifest().files;
+  std::map<std::string, std::vector<Range*>> of_table;  // in order of position
+  for (Range* const range : ranges) {
+    of_table[range->table().plan->name].push_back(range);
+  }
+  for (auto& [table, owned] : of_table) {
+    std::stable_sort(owned.begin(), owned.end(),
+                     [](const Range* a, const Range* b) { return a->begin() < b->begin(); });
+  }
+  for (size_t file = 0; file < all.size(); ++file) {
+    const std::vector<int>& shards = needed_by_[file];
+    if (std::count(shards.begin(), shards.end(), shard) == 0) continue;
+    const bool part = &all[file] == saved_->dense_part();
+    const std::vector<Range*>& owned = of_table[part ? job::kDenseTableName : all[file].table];
+    if (owned.empty()) continue;  // the shard does not have its ranges
+    TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<const RangeImage> image,
+                            Take(shard, file, owned.front()->table()));
+    const absl::Status loaded = LoadFile(file, *image, owned, source);
+    if (!loaded.ok()) return InFile(saved_->PathOf(all[file]), loaded);
+  }
+  if (options_.resume) return absl::OkStatus();
+  for (Range* const range : ranges) {
+    range->FinishLoad();
+    TANDEM_RETURN_IF_ERROR(range->table().failure);
+  }
+  return absl::OkStatus();
+}
+
+// `ranges`: those of the table, in order of position.
+absl::Status CheckpointLoad::LoadFile(size_t file, const RangeImage& image,
+                                      const std::vector<Range*>& ranges,
+                                      BufferSource& source) const {
+  const CheckpointFile& facts = saved_->manifest().files[file];
+  const job::TablePlan& table = *ranges.front()->table().plan;
+  if (&facts == saved_->dense_part()) {
+    for (Range* const range : ranges) TANDEM_RETURN_IF_ERROR(LoadRows(image, range));
+    return absl::OkStatus();
+  }
+  TANDEM_ASSIGN_OR_RETURN(const uint64_t salt, saved_->SaltOf(table.name));
+  const bool any = salt != table.salt;
+  auto at = any ? ranges.begin()
+                : std::partition_point(ranges.begin(), ranges.end(), [&](const Range* range) {
+                    return Last(range->end()) < facts.begin;
+                  });
+  for (; at != ranges.end() && (any || (*at)->begin() <= Last(facts.end)); ++at) {
+    TANDEM_RETURN_IF_ERROR(options_.resume ? (*at)->ResumeCheckpoint(image, source)
+                                           : (*at)->LoadCheckpoint(image, source));
+  }
+  return absl::OkStatus();
+}
+
+std::vector<CheckpointLoad::Wanted> RangesToLoad(const job::ResolvedJob& plan, const RangeMap& map,
+                                                 int server) {
+  std::vector<CheckpointLoad::Wanted> wanted;
+  for (const RangeMap::Range& range : map.ranges()) {
+    if (range.owner.index != server) continue;
+    wanted.push_back({&plan.tables[range.table], range.begin, range.end, range.owner.shard});
+  }
+  return wanted;
+}
+
+// ---- the ranges of one thread -----------------------------------------------------------------
+
+namespace {
+
+absl::Status LoadAll(const CheckpointReader& saved, CheckpointLoad::Options options,
+                     const std::vector<Range*>& ranges, BufferSource& source) {
+  std::vector<CheckpointLoad::Wanted> wanted;
+  for (const Range* const range : ranges) {
+    wanted.push_back({range->table().plan, range->begin(), range->end(), /*shard=*/0});
+  }
+  const auto open = [&saved]() -> absl::StatusOr<std::shared_ptr<const CheckpointReader>> {
+    return std::shared_ptr<const CheckpointReader>(std::shared_ptr<void>(), &saved);  // not owned
+  };
+  CheckpointLoad load(open, std::move(options), std::move(wanted));
+  return load.Load(/*shard=*/0, ranges, source);
+}
+
+}  // namespace
+
+absl::Status CheckpointReader::LoadRanges(const std::vector<Range*>& ranges,
+                                          const std::vector<std::string>& only,
+                                          BufferSource& source) const {
+  return LoadAll(*this, {/*resume=*/false, only, /*shards=*/1}, ranges, source);
+}
+
+absl::Status CheckpointReader::ResumeRanges(const std::vector<Range*>& ranges,
+                                            BufferSource& source) const {
+  return LoadAll(*this, {/*resume=*/true, {}, /*shards=*/1}, ranges, source);
+}
+
+}  // namespace tandem::server

@@ -1,0 +1,121 @@
+// One load of a checkpoint by all shards of a process. The load reads each file once, even if
+// several shards need rows of it because the ranges are cut differently now.
+//
+// Each shard loads its ranges on its own thread, file by file in the order of the manifest. The
+// first shard that needs a file reads it, and shards that need different files read them at the
+// same time. A file stays in memory until every shard that needs it has taken it. A shard that is
+// ahead of others therefore waits when two such files for each shard are in memory.
+//
+// A load begins a new run or resumes the run that wrote the checkpoint:
+//   - A new run gets the rows, and the steps that a fixed delay held back. Rows of dense tables are
+//     not filled, since a worker assigns them. The files may have cut the table into other ranges,
+//     under another salt. The load refuses another table or dim. With another optimizer, slots
+//     start afresh.
+//   - A resumed run gets rows (also those of dense tables), progress and all held updates as they
+//     were, on any number of servers.
+//
+// Errors are those of CheckpointReader and of the ranges. The error of one shard ends the load of
+// all.
+//
+// Thread safety: any thread. Each shard calls Load once.
+#ifndef TANDEM_SERVER_CHECKPOINT_LOAD_H_
+#define TANDEM_SERVER_CHECKPOINT_LOAD_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/types/optional.h"
+#include "base/buffer.h"
+#include "base/clock.h"
+#include "job/job.h"
+#include "proto/range_map.h"
+#include "server/checkpoint_directory.h"
+#include "server/range.h"
+
+namespace tandem::server {
+
+class CheckpointLoad {
+ public:
+  struct Options {
+    bool resume = false;
+    std::vector<std::string> only;  // a new run: load these tables only; empty: all
+    int shards = 1;
+  };
+  // A range that `shard` will load. The plan of the table outlives the load.
+  struct Wanted {
+    const job::TablePlan* table = nullptr;
+    uint64_t begin = 0, end = 0;  // positions; end 0 = 2^64
+    int shard = 0;
+  };
+  // Called once, by the first shard that needs the checkpoint.
+  using Opener = std::function<absl::StatusOr<std::shared_ptr<const CheckpointReader>>()>;
+
+  // `wanted`: the ranges of all shards.
+  CheckpointLoad(Opener open, Options options, std::vector<Wanted> wanted);
+
+  // Loads the ranges of a shard, which are those in `wanted`. The values of held updates are in
+  // memory from `source`.
+  absl::Status Load(int shard, const std::vector<Range*>& ranges, BufferSource& source);
+
+  // CheckpointReader::ReadRecord, read once for all shards.
+  absl::StatusOr<std::string> Record();
+
+  // Ends the load: calls of Load that wait return `why`.
+  void Cancel(const absl::Status& why);
+
+ private:
+  enum class State { kUnread, kReading, kRead };
+  struct File {
+    State state = State::kUnread;
+    size_t waiting = 0;  // shards that have not taken the image
+    absl::StatusOr<std::shared_ptr<const RangeImage>> image = nullptr;
+  };
+
+  absl::Status Prepare();
+  absl::Status FindFiles() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NeedOverlapping(const Wanted& wanted, const std::vector<size_t>& files);
+  void Need(size_t file, int shard);
+  absl::Status LoadFiles(int shard, const std::vector<Range*>& ranges, BufferSource& source);
+  absl::StatusOr<std::shared_ptr<const RangeImage>> Take(int shard, size_t file,
+                                                         const TableContext& table);
+  bool MustWait(int shard, size_t file) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<std::shared_ptr<const RangeImage>> Taken(size_t file)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<std::shared_ptr<const RangeImage>> Read(size_t file,
+                                                         const TableContext& table) const;
+  absl::Status LoadFile(size_t file, const RangeImage& image, const std::vector<Range*>& ranges,
+                        BufferSource& source) const;
+  bool Loads(const job::TablePlan& table) const;
+
+  const Opener open_;
+  const Options options_;
+  const std::vector<Wanted> wanted_;
+  // Set by Prepare, and constant afterwards.
+  std::shared_ptr<const CheckpointReader> saved_;
+  std::vector<std::vector<int>> needed_by_;  // shards, by file of the manifest
+
+  absl::Mutex mutex_;
+  CondVar changed_;
+  bool prepared_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);  // not OK: the load has ended
+  absl::optional<absl::StatusOr<std::string>> record_ ABSL_GUARDED_BY(mutex_);
+  std::vector<File> files_ ABSL_GUARDED_BY(mutex_);
+  std::vector<size_t> at_ ABSL_GUARDED_BY(mutex_);  // by shard: the file that it needs next
+  int held_ ABSL_GUARDED_BY(mutex_) = 0;            // files in memory that several shards need
+};
+
+// The ranges of server `server` in the view `map`. `plan` outlives the result.
+std::vector<CheckpointLoad::Wanted> RangesToLoad(const job::ResolvedJob& plan, const RangeMap& map,
+                                                 int server);
+
+}  // namespace tandem::server
+
+#endif  // TANDEM_SERVER_CHECKPOINT_LOAD_H_
