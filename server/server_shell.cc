@@ -179,7 +179,7 @@ class ShardThread {
       }
       if (MayCheckpoint()) Checkpoint();
       progress_.Advance(last_step_);
-      if (effects_.MustSend() || !effects_.log.empty()) Flush();
+      if (effects_.MustSend() || !effects_.log.empty() || !effects_.failure.ok()) Flush();
     }
     Flush();
   }
@@ -243,7 +243,7 @@ class ShardThread {
       }
       case ShardTask::Kind::kFinishDelayed:
         core_->FinishDelayed(&effects_);
-        return done_(task.id, absl::OkStatus(), nullptr);
+        return done_(task.id, effects_.failure, nullptr);
       case ShardTask::Kind::kReport:
         return Report(task.id);
       case ShardTask::Kind::kForgetWorker:
@@ -296,6 +296,7 @@ class ShardThread {
       checkpoint_->copying->BeforeView(*task.map);
     }
     core_->OnView(MonotonicNow(), task.map, &effects_);
+    TANDEM_RETURN_IF_ERROR(effects_.failure);
     if (given.load == nullptr) return absl::OkStatus();
     return given.load->Load(shard_, core_->ranges().Owned(), *transport_);
   }
