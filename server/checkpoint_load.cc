@@ -87,11 +87,11 @@ bool CheckpointLoad::Loads(const job::TablePlan& table) const {
 absl::Status CheckpointLoad::FindFiles() {
   TANDEM_ASSIGN_OR_RETURN(saved_, open_());
   const std::vector<CheckpointFile>& all = saved_->manifest().files;
-  const CheckpointFile* const dense = saved_->dense_part();
+  dense_ = saved_->dense_part();
   needed_by_.resize(all.size());
   std::map<std::string, std::vector<size_t>> of_table;  // in order of position
   for (size_t i = 0; i < all.size(); ++i) {
-    if (&all[i] != dense) of_table[all[i].table].push_back(i);
+    if (&all[i] != dense_) of_table[all[i].table].push_back(i);
   }
   for (auto& [table, files] : of_table) {
     std::sort(files.begin(), files.end(),
@@ -114,8 +114,8 @@ absl::Status CheckpointLoad::FindFiles() {
         TANDEM_RETURN_IF_ERROR(saved_->CheckCover(table.name));
       }
       // Earlier versions wrote the rows of dense tables into the dense part only.
-      if (table.dense && dense != nullptr) {
-        Need(static_cast<size_t>(dense - all.data()), wanted.shard);
+      if (table.dense && dense_ != nullptr) {
+        Need(static_cast<size_t>(dense_ - all.data()), wanted.shard);
       }
     }
     if (salt == table.salt) {
@@ -218,7 +218,7 @@ absl::Status CheckpointLoad::LoadFiles(int shard, const std::vector<Range*>& ran
   for (size_t file = 0; file < all.size(); ++file) {
     const std::vector<int>& shards = needed_by_[file];
     if (std::count(shards.begin(), shards.end(), shard) == 0) continue;
-    const bool part = &all[file] == saved_->dense_part();
+    const bool part = &all[file] == dense_;
     const std::vector<Range*>& owned = of_table[part ? job::kDenseTableName : all[file].table];
     if (owned.empty()) continue;  // the shard does not have its ranges
     TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<const RangeImage> image,
@@ -240,7 +240,7 @@ absl::Status CheckpointLoad::LoadFile(size_t file, const RangeImage& image,
                                       BufferSource& source) const {
   const CheckpointFile& facts = saved_->manifest().files[file];
   const job::TablePlan& table = *ranges.front()->table().plan;
-  if (&facts == saved_->dense_part()) {
+  if (&facts == dense_) {
     for (Range* const range : ranges) TANDEM_RETURN_IF_ERROR(LoadRows(image, range));
     return absl::OkStatus();
   }

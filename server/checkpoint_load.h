@@ -100,6 +100,7 @@ class CheckpointLoad {
   const std::vector<Wanted> wanted_;
   // Set by Prepare, and constant afterwards.
   std::shared_ptr<const CheckpointReader> saved_;
+  const CheckpointFile* dense_ = nullptr;    // CheckpointReader::dense_part
   std::vector<std::vector<int>> needed_by_;  // shards, by file of the manifest
 
   absl::Mutex mutex_;
