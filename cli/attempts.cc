@@ -87,7 +87,8 @@ bool Attempts::stopped_by_signal() const {
 
 // ---- what the run may do ----------------------------------------------------------------------
 
-// A replay follows a record, and a prediction leaves no model.
+// Whether the run may continue after a failure. A replay may not, because it follows a record. A
+// prediction may not, because it leaves no model.
 bool Attempts::MayGoOn() const {
   return restarts_.most() > 0 && flags_.replay.empty() && !flags_.scores;
 }
@@ -158,7 +159,7 @@ void Attempts::AddWatchArguments(std::vector<std::string>* argv) const {
   }
 }
 
-// False once the attempt is over.
+// Handles the events since the last call. False once the attempt is over.
 bool Attempts::Turn() {
   // Look for ended processes first. Events that the scheduler sent before a process ended are
   // then in the pipe and are handled before its end.
@@ -192,7 +193,7 @@ void Attempts::TellExits(const std::vector<Children::Exit>& exits) {
 // The scheduler waits for a new process in the place of a dead worker.
 void Attempts::OnVacant(absl::Time now, const std::string& role, const std::string& why,
                         int64_t step) {
-  constexpr absl::Duration kMayEnd = absl::Seconds(1);  // the old process, by itself
+  constexpr absl::Duration kMayEnd = absl::Seconds(1);  // for the old process to end by itself
   supervisor().OnVacant(role);
   attempt_->vacant[role] = now + kMayEnd;
   restarts_.BeginReplacement(now, role, why, step);
@@ -255,8 +256,8 @@ void Attempts::OnEvent(const nlohmann::json& event) {
   } else if (kind == "started") {
     supervisor().OnStarted();
     NotifyServiceManager("READY=1");
-    // A run that may restart keeps it until there is a checkpoint of this run. A run in which
-    // workers may be replaced keeps it to the end.
+    // A run that may restart keeps the checkpoint that it began with until it has written its own.
+    // A run in which workers may be replaced keeps it to the end.
     if (!MayRestart() && !MayReplace()) kept_ = OwnedFd();
   } else if (kind == "failed") {
     supervisor().OnFailed(now, event.value("node", ""), event.value("reason", ""),
@@ -320,7 +321,7 @@ void Attempts::NoteTheScript() {
   if (!noted.ok()) view_.Line(absl::StrCat("warning: ", noted.message()));
 }
 
-// ---- its end, and the next one ----------------------------------------------------------------
+// ---- the end of an attempt, and the next attempt ----------------------------------------------
 
 // Finds the cause before it ends the other processes.
 void Attempts::EndAttempt() {
@@ -357,9 +358,9 @@ bool Attempts::StartAgain() {
   return true;
 }
 
-// Makes the flags of the run those of its next attempt. Returns whether it resumes from a
-// checkpoint. A run without a checkpoint begins anew. If the checkpoint cannot be read, the run
-// ends instead of losing the work.
+// Changes `start` from the flags of the run to those of its next attempt. Returns whether this
+// attempt resumes from a checkpoint. Without a checkpoint the run begins anew. If its checkpoint
+// cannot be read, returns the error: the run ends instead of losing the work.
 absl::StatusOr<bool> Attempts::FindNextStart(StartFlags* start) {
   StartFlags next = *start;
   std::string out = flags_.out;

@@ -1,7 +1,7 @@
 // Attempts runs a job on this host in one attempt or, after failures, in several. An attempt is the
-// time from the start of all roles to the end of all of them. Attempts starts the roles, hears the
+// time from the start of all roles to the end of all of them. Attempts starts the roles, handles
 // events of the scheduler, passes on signals, and starts a new process in the place of a dead
-// worker. After a failure it decides whether the run resumes in a new attempt or ends.
+// worker. After a failure it decides whether a new attempt follows or the run ends.
 //
 // supervisor.h knows when an attempt ends and which failure it had, restarts.h how many attempts a
 // run may have. Not here: what happens before the first attempt and after the last one
@@ -47,8 +47,8 @@ class Attempts {
   Attempts(const RunFlags& flags, const job::ResolvedJob& plan, std::string script_hash,
            OwnedFd kept, ProgressView* view);
 
-  // Returns when the run is over and its roles have ended. `folder`: of the run; it outlives this
-  // object. `roles`: for the commands of the roles.
+  // Runs all attempts. Returns when the run is over and its roles have ended. `folder`: of the run;
+  // it outlives this object. `roles`: for the commands of the roles.
   void Execute(const OutputFolder* folder, RoleOptions roles);
 
   // Whether the run writes checkpoints to OUT/model.
@@ -111,7 +111,7 @@ class Attempts {
   void OnSaved();
   void NoteTheScript();
 
-  // Its end, and the next one.
+  // The end of an attempt, and the next attempt.
   void EndAttempt();
   bool StartAgain();
   absl::StatusOr<bool> FindNextStart(StartFlags* start);

@@ -1,7 +1,7 @@
 // Children watches the processes of a job on this host: it starts commands, reports how they ended
 // and what they logged last, and ends them. No process outlives this one: the kernel kills the
-// children if their parent dies. A scheduler with agents that were started by hand first tells them
-// (tandem-scheduler --driver).
+// children if their parent dies. The exception is a scheduler with the flag --driver: it notices
+// the death itself, tells the agents, and then ends.
 //
 // Not here: the commands of the roles (role_commands.h), and what the end of a process means for
 // the job (supervisor.h). Thread safety: one thread.

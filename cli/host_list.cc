@@ -24,8 +24,8 @@ bool IsIpv6(absl::string_view host) {
   return inet_pton(AF_INET6, std::string(host.substr(0, host.find('%'))).c_str(), &bytes) == 1;
 }
 
-// The host as ssh takes it: without brackets, "user@::1" for "user@[::1]". Empty: it is no name of
-// a host, nor the alias of one.
+// The host as ssh accepts it: without brackets, "user@::1" for "user@[::1]". Empty if the text can
+// be neither a host nor an alias.
 std::string HostForSsh(absl::string_view host) {
   const size_t at = host.rfind('@');
   absl::string_view name = at == absl::string_view::npos ? host : host.substr(at + 1);
@@ -106,7 +106,7 @@ absl::StatusOr<std::vector<HostSlots>> ParseHostList(const std::string& text) {
     const absl::string_view host = item.substr(0, colon);
     const bool counted = colon != absl::string_view::npos;
     const absl::string_view slots = counted ? item.substr(colon + 1) : "1";
-    if (absl::StrContains(slots, ':')) {  // whether the last number is an address's cannot be told
+    if (absl::StrContains(slots, ':')) {  // the last number may be slots or part of an address
       return absl::InvalidArgumentError(
           absl::StrCat(where, ": '", item,
                        "', expected HOST:SLOTS; hint: an IPv6 address is in brackets, "

@@ -1,6 +1,6 @@
 // ParseHostFile and ParseHostList read the hosts of a launch, as DeepSpeed and Horovod write them.
-// HOST is what ssh takes: a name, an alias of its configuration, or an address, perhaps with a user
-// ("user@host").
+// A host is anything that ssh accepts: a name, an alias from its configuration, or an address. A
+// user may precede it ("user@host").
 #ifndef TANDEM_CLI_HOST_LIST_H_
 #define TANDEM_CLI_HOST_LIST_H_
 

@@ -1,5 +1,6 @@
-// LocalRoles are the processes that this process starts in one attempt of a run: the servers and
-// workers that are dealt to it, and on rank 0 the scheduler. Follows what scripts print.
+// LocalRoles are the processes that this process starts in one attempt of a run. Start starts the
+// servers and workers of this rank. On rank 0 the caller adds the scheduler to children().
+// LocalRoles also reads the output of scripts.
 //
 // Not here: the commands (role_commands.h), and what the end of a process means (supervisor.h).
 // Thread safety: one thread.

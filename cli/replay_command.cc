@@ -92,8 +92,8 @@ absl::Status ReadStart(const std::string& folder, StartFlags* start) {
 }
 
 // Turns checkpoints off: they would make workers wait for each other where the recorded run
-// did not. `was`: the job of the recorded run, which names its deal unless an earlier version ran
-// it, by ROWS.
+// did not. `was`: the job of the recorded run. If it does not name a deal, an earlier version ran
+// it. Earlier versions dealt ROWS.
 std::vector<std::string> SetsOf(const ReplayFlags& flags, const Job& was) {
   std::vector<std::string> sets = flags.run.set;
   sets.insert(sets.end(), {"checkpoint.every_steps=0", "checkpoint.every_seconds=1e15"});

@@ -154,7 +154,7 @@ class Run {
   }
 
   int Execute() {
-    // From here on signals are requests. The user may send one as soon as there is a line.
+    // From here on signals count as requests. A user may send one after the first line of output.
     (void)node::StopSignals();
     (void)node::CheckpointSignals();
     Announce();

@@ -78,8 +78,8 @@ int InputWithoutWaiting() {
   return STDIN_FILENO;
 }
 
-// Passes on what the starting program has said. With --driver the kernel does not end this process
-// together with that program any more, because the scheduler notices its end.
+// Copies the flags of the starting program to `options`. With --driver the kernel no longer ends
+// this process together with that program. The scheduler notices the end of the program itself.
 void TakeDriver(const DriverFlags& flags, tandem::scheduler::SchedulerOptions* options) {
   options->launch = flags.launch;
   options->replacements = flags.replacements;

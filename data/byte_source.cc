@@ -259,7 +259,7 @@ absl::StatusOr<std::unique_ptr<ByteSource>> OpenFile(const std::string& path) {
     const int error = errno;
     return CannotOpen("cannot open", error);
   }
-  // A buffer of stdio would read as much as the file system likes, which may be 1 MiB on NFS.
+  // With a buffer, stdio would read whole blocks of the file system, which may have 1 MiB on NFS.
   std::setvbuf(file, nullptr, _IONBF, 0);
   const Packing packing = PackingOf(file);
   if (absl::EndsWith(path, ".zst") || packing == Packing::kZstd) {

@@ -466,7 +466,8 @@ absl::Status CheckNcfData(const job::ResolvedJob& plan, DataReport* report) {
 absl::Status CheckData(const job::ResolvedJob& given, DataReport* report) {
   DataReport ignored;
   job::ResolvedJob plan = given;
-  plan.job.mutable_data()->clear_border();  // those of an earlier run, if its job is used again
+  // The job of an earlier run has the borders and sizes of that run.
+  plan.job.mutable_data()->clear_border();
   plan.job.mutable_data()->clear_train_bytes();
   TANDEM_RETURN_IF_ERROR(CheckServiceTraces(plan));
   TANDEM_ASSIGN_OR_RETURN(const DataShape shape, FindDataShape(plan));

@@ -44,8 +44,8 @@ void DealWhole(absl::Span<const DealtFile> files, std::vector<int64_t>* loads, B
   }
 }
 
-// How many of `bytes` each worker gets in addition to its load: those with less are filled up to
-// one level.
+// Divides `bytes` among the workers, by rank. All workers that get bytes end with the same load.
+// Workers with a larger load get none.
 std::vector<int64_t> SharesOf(int64_t bytes, const std::vector<int64_t>& loads) {
   std::vector<size_t> order(loads.size());
   std::iota(order.begin(), order.end(), size_t{0});

@@ -1,7 +1,8 @@
 // DealBlocks deals the bytes of files to workers, so that each worker reads only its own share
-// (data.deal: BLOCKS). Plain files, one after the other, are cut into as many rounds as needed, and
-// each round into one block for each worker: every worker has rows of all regions of the files, and
-// as many bytes as the others. Compressed files are dealt whole.
+// (data.deal: BLOCKS). It joins the plain files in their order, cuts them into rounds, and cuts
+// each round into one block for each worker. Every worker therefore has rows from all regions of
+// the files. Compressed files are dealt whole. Workers with fewer bytes of compressed files get
+// more bytes of plain files.
 //
 // A block begins and ends at any byte. A row belongs to the block that has its first byte.
 //
@@ -41,8 +42,8 @@ struct BlockDeal {
   double largest = 1;                  // the largest share, as a multiple of the mean
 };
 
-// The result depends on the arguments alone. `bytes` of plain files have an end. A worker has fewer
-// rounds if its blocks of plain files would have fewer than `least_bytes` bytes.
+// The result depends on the arguments alone. Requires: DealtFile::bytes of a plain file has an end.
+// `least_bytes`: there are fewer rounds if blocks of plain files would have fewer bytes on average.
 BlockDeal DealBlocks(absl::Span<const DealtFile> files, int workers, int64_t least_bytes);
 
 }  // namespace tandem::data

@@ -42,7 +42,7 @@ class LineReader {
   // Continues at this byte of the file, where line `line_number` begins (0: the number is not
   // known). Fails unless seekable().
   absl::Status Seek(int64_t offset, int64_t line_number);
-  // The same at the first line that begins at this byte or after it.
+  // Continues at the first line that begins at this byte or later. Fails unless seekable().
   absl::Status SeekLine(int64_t offset);
   bool seekable() const { return source_->seekable(); }
   // Bytes from `offset` on are read in small pieces, since few of them are needed.

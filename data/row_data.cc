@@ -14,15 +14,15 @@
 namespace tandem::data {
 namespace {
 
-// With less than this for each worker, reading everything costs nothing, and shares that are equal
-// to the row are better.
+// With fewer bytes for each worker, it is cheap to read all files. Shares of ROWS are then better,
+// because they differ by one row at most.
 constexpr int64_t kLeastShareBytes = int64_t{1} << 20;
-// Least size of a block (data/deal_blocks.cc says what a change needs). With quoted cells that may
-// continue in the next line, a reader needs as many bytes as a row may have to know where the first
-// row of a block begins.
+// Smallest size of a block (data/deal_blocks.cc says what a change needs). If quoted cells may
+// continue in the next line, a reader may need as many bytes as the longest row to find the first
+// row of a block.
 constexpr int64_t kLeastBlockBytes = int64_t{64} << 10;
 constexpr int64_t kLeastBlockBytesWithQuotes = int64_t{kMaxLineBytes};
-// The largest share, as a multiple of the mean, that a job gets without asking for it.
+// The largest share, as a multiple of the mean, for which a job gets BLOCKS without naming it.
 constexpr double kUneven = 1.25;
 
 template <typename Names>
@@ -71,7 +71,7 @@ absl::StatusOr<RowAt> PlaceOfRow(const std::vector<std::string>& files,
 
 bool SplitsTest(const Data& data) { return data.test().empty() && data.test_fraction() != 0; }
 
-// Whether the rows end before the files do, at places that somebody needs.
+// Whether parts end inside the training files, and the workers need to know where.
 bool NeedsBorders(const job::ResolvedJob& plan) {
   const Data& data = plan.job.data();
   if (SplitsTest(data) || data.validation().last_fraction() > 0) return true;
@@ -111,7 +111,7 @@ absl::StatusOr<std::vector<RowAt>> FindBorders(const Data& data,
                                       data.validation().last_fraction(), ends[1]));
     ends[0] -= taken;
   }
-  for (const int64_t end : ends) {  // to find a place reads its file once more
+  for (const int64_t end : ends) {  // PlaceOfRow reads the file again, so call it once for each end
     if (!borders.empty() && borders.back().row == end) {
       borders.push_back(borders.back());
       continue;
@@ -163,7 +163,7 @@ struct PartFiles {
   int packed = 0;  // compressed files
 };
 
-// The files of a part, or the parts of these, that are dealt.
+// The files of a part, without the bytes before and after the part's rows.
 absl::StatusOr<PartFiles> FilesToDeal(const RowPart& part) {
   PartFiles found;
   for (size_t i = part.rows.begin.file; i < part.files.size(); ++i) {
@@ -186,7 +186,7 @@ absl::StatusOr<PartFiles> FilesToDeal(const RowPart& part) {
   }
   found.bytes += found.plain_bytes;
   if (found.packed == 0 || found.plain_bytes == 0) return found;
-  // Plain and compressed bytes are compared by the rows that are in them.
+  // Shares should be equal in rows, so estimate the plain text in each compressed file.
   const auto first = std::find_if(found.files.begin(), found.files.end(),
                                   [](const DealtFile& file) { return file.whole; });
   TANDEM_ASSIGN_OR_RETURN(
@@ -218,8 +218,9 @@ absl::Status DealInBlocks(int workers, int64_t least_bytes, bool asked, RowPart*
   }
   return absl::InvalidArgumentError(absl::StrCat(
       "data.deal: BLOCKS leaves a worker without a block: data.train has ",
-      PackedFor(found.packed, workers), ", which are not cut, and ", found.plain_bytes,
-      " bytes of plain files; hint: data.deal: ROWS, or unpack or split the compressed files"));
+      PackedFor(found.packed, workers), " and ", found.plain_bytes,
+      " bytes of plain files, and a compressed file cannot be cut; hint: set data.deal: ROWS, or "
+      "unpack or split the compressed files"));
 }
 
 int64_t SizeOnDisk(const RowPart& part) {

@@ -34,10 +34,10 @@ struct RowParts {
   RowPart train, validation, test;
   Data::Deal deal = Data::ROWS;  // of the training rows
   // Why every worker reads all training files, although they are large and the job allows blocks.
-  // Empty: that is not so.
+  // Else empty.
   std::string why_rows;
-  // The ends of the training, validation and test rows in the training files. Empty if there is no
-  // end but that of the files, or if nobody needs to know where it is.
+  // The ends of the training, validation and test rows in the training files. Empty if all parts
+  // end with the files, or if no worker needs the places.
   std::vector<RowAt> borders;
 };
 
@@ -45,10 +45,10 @@ struct RowParts {
 // end of the remaining rows. validation.fraction picks from the remaining rows by the job's seed.
 // Then deals the rows to the workers.
 //
-// If the job has ends of parts but not their borders (data.border), this reads and counts the rows.
-// If the job does not name its deal, sizes and kinds of the files decide. INVALID_ARGUMENT if the
-// job names BLOCKS and a worker would get nothing. FAILED_PRECONDITION if the training files have
-// another size than the job says. `parser` may be any parser of the format.
+// If the borders of the parts are needed and the job lacks them (data.border), counts the rows,
+// which reads the files. If the job does not name its deal, sizes and kinds of the files decide.
+// INVALID_ARGUMENT if the job names BLOCKS and a worker would get nothing. FAILED_PRECONDITION if
+// the training files have another size than the job says. `parser` may be any parser of the format.
 absl::StatusOr<RowParts> FindRowParts(const job::ResolvedJob& plan, RowParser* parser);
 
 // Writes deal, borders and train_bytes into the job, unless they are there. The result is the same

@@ -116,10 +116,10 @@ absl::StatusOr<bool> RowFile::ReadAt(const Block& block, int64_t offset, int64_t
   return NextRow(line);
 }
 
-// The first row that begins at `offset` or later. The first line there may be inside a quoted cell
-// of an earlier row. The lines before tell: read from some place on, once as if this place were
-// inside a quoted cell and once as if it were not, both lead to the same row after a few quotes.
-// The place is moved back until they do, or to the first row of the file.
+// Reads the first row that begins at `offset` or later. The first line there may be inside a quoted
+// cell of an earlier row. To find out, reads from an earlier place twice: once as if the place were
+// inside a quoted cell, and once as if it were not. After a few quotes both find the same row. If
+// they do not, moves the place back, at most to the first row of the file.
 absl::StatusOr<bool> RowFile::RowAfter(int64_t offset, absl::string_view* line) {
   if (!parser_->spans_lines()) {
     TANDEM_RETURN_IF_ERROR(lines_->SeekLine(offset));
@@ -139,9 +139,9 @@ absl::StatusOr<bool> RowFile::RowAfter(int64_t offset, absl::string_view* line) 
   }
 }
 
-// Where the first row begins that begins at `offset` or later, if the first line from byte `from`
-// on is inside a quoted cell, or is not. kNoEnd: there is no such row. A line is not inside a
-// quoted cell if the cell would not end within the length of a row.
+// Returns the byte at which the first row at `offset` or later begins; kNoEnd: there is none. Reads
+// from the first line at byte `from` or later. `inside`: assumes that this line begins inside a
+// quoted cell, unless the cell would then be longer than a row may be.
 absl::StatusOr<int64_t> RowFile::FindRow(int64_t from, bool inside, int64_t offset) {
   const bool at_first = from == first_row_;
   TANDEM_RETURN_IF_ERROR(at_first ? lines_->Seek(from, first_row_line_) : lines_->SeekLine(from));

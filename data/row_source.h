@@ -55,8 +55,8 @@ class RowFile {
   // `parser` must outlive this.
   RowFile(std::unique_ptr<LineReader> lines, RowParser* parser);
 
-  // From now on Next gives the rows of `block`, which has this file. Without a block Next gives all
-  // rows. A compressed file has one block at most.
+  // From now on Next returns the rows of `block`, which must be a block of this file. Without a
+  // block Next returns all rows. A compressed file has one block at most.
   void Enter(const Block& block);
   // The text of the next row, which is several lines if a quoted cell continues. False at the end.
   absl::StatusOr<bool> Next(absl::string_view* line);
@@ -95,8 +95,8 @@ class RowFile {
 class BadRows {
  public:
   explicit BadRows(int64_t most) : most_(most) {}
-  // Counts a bad row. False, without counting, if there are too many: its error is then that of
-  // Add.
+  // Counts a bad row without its text. If there are too many, returns false and counts nothing. The
+  // caller then gets the error from Add.
   bool Skip();
   // Keeps the error `bad`, or returns an error if there are too many.
   absl::Status Add(const absl::Status& bad);
@@ -119,9 +119,8 @@ struct RowShare {
 // The texts of the selected rows of several files, in their order.
 class RowWalk {
  public:
-  // `files` and `parser` must outlive this. The first walk is over all files. The second walk is
-  // over some blocks, from which it takes all rows that the selection picks, whatever its begin and
-  // end.
+  // `files` and `parser` must outlive this. The first constructor walks the files from the begin to
+  // the end of the selection. The second one walks only `blocks`, and ignores begin and end.
   RowWalk(const std::vector<std::string>* files, RowParser* parser, const RowSelection& selection);
   RowWalk(const std::vector<std::string>* files, RowParser* parser, const RowSelection& selection,
           std::vector<Block> blocks);
@@ -129,7 +128,7 @@ class RowWalk {
   // The next row; false if there are no more.
   absl::StatusOr<bool> Next(absl::string_view* line);
   // About the row that was returned last: the worker that it belongs to, the index of its file, the
-  // file, and where it is. In a walk over blocks rows count from 0 in these.
+  // file, and where it is. In a walk over blocks, row numbers count only the rows of these blocks.
   int OwnerOf(int workers) const {
     return static_cast<int>((row_ - 1 - selection_.begin.row) % workers);
   }

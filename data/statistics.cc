@@ -234,7 +234,7 @@ absl::Status AdoptDescription(absl::string_view description, Data* data) {
     *data->mutable_columns()->mutable_negative() = saved.columns().negative();
   }
   // The deal decides which rows are picked to validate. Rows that have trained the model must not
-  // validate it. Earlier versions dealt rows and do not say so.
+  // validate it. Earlier versions dealt ROWS and did not record it.
   if (data->validation().fraction() > 0 && data->deal() == Data::DEAL_UNSPECIFIED) {
     data->set_deal(saved.deal() == Data::BLOCKS ? Data::BLOCKS : Data::ROWS);
   }

@@ -40,8 +40,8 @@ struct DataDifferences {
 // INVALID_ARGUMENT if the text is not a description.
 absl::StatusOr<DataDifferences> CompareData(absl::string_view description, const Data& data);
 
-// Copies the statistics, the label that counts as 0, and the deal of a job that validates a
-// fraction of its rows and names no deal, from a description into `data`.
+// Copies the statistics and the label that counts as 0 from a description into `data`. Copies the
+// deal, too, if `data` has validation.fraction and names no deal.
 // INVALID_ARGUMENT, with the first difference, if the columns of `data` mean something else.
 absl::Status AdoptDescription(absl::string_view description, Data* data);
 

@@ -14,8 +14,8 @@
 namespace tandem::job {
 
 // The fields that have changed although they must not, one line each: "train.batch_size: 64 ->
-// 128". Both jobs have their defaults filled in. What was measured on the data is not
-// compared, and the deal of the rows only if both jobs name it.
+// 128". Both jobs have their defaults filled in. Ignores values that were measured on the data.
+// Compares the deal of the rows only if both jobs name it.
 std::vector<std::string> ResumeDifferences(const Job& was, const Job& is);
 // The same for a replay.
 std::vector<std::string> ReplayDifferences(const Job& was, const Job& is);

@@ -65,7 +65,7 @@ void NodeLink::OnEvent(absl::Time now, const transport::TransportEvent& event,
   inbox->push_back(*std::move(control));
 }
 
-// The node would miss a message, and cannot continue.
+// A node that has missed a message cannot continue.
 void NodeLink::OnGarbage(const absl::Status& why) {
   if (!failure_.ok()) return;
   failure_ = absl::InternalError(absl::StrCat("scheduler: sent garbage: ", why.message()));

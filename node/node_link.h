@@ -47,7 +47,7 @@ class NodeLink {
   void OnEvent(absl::Time now, const transport::TransportEvent& event, std::vector<Control>* inbox);
   void OnTick(absl::Time now);
 
-  // A message above kMaxControlBytes is not sent: this node reports a failure instead, and so names
+  // Does not send a message above kMaxControlBytes. Instead the node reports a failure that names
   // the message.
   void Send(const Control& control);
   void SendFrame(Frame frame);  // an encoded control frame

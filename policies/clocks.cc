@@ -28,8 +28,8 @@ Clocks::Clocks(int workers, const Properties& properties, RangeProgress* progres
   Reset();
 }
 
-// `applied` may be anything in a file. ShowApplied therefore looks at each worker once, as far as
-// it decides about workers that have pushed nothing since.
+// A checkpoint file may hold any `applied`. If the policy holds updates, the next ShowApplied
+// therefore sets it anew for every worker.
 void Clocks::Reset() {
   TANDEM_CHECK(progress_.workers.size() == is_behind_.size());
   live_ = 0;

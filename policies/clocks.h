@@ -1,6 +1,6 @@
-// Clocks keeps the steps of the workers of a range, and the answers to the questions that policies
-// ask of all workers together (RangeProgress). Each step changes the answers, so that no answer has
-// to look at each worker.
+// Clocks keeps the steps of the workers of a range, and the sums and minima over all workers that
+// policies need (RangeProgress). It updates these at each step, so that no query looks at each
+// worker.
 //
 // The smallest clocks are kept as a tournament tree: each node holds the smaller ones of the clocks
 // below it. A step therefore changes the nodes above its worker only as far as that worker was the
@@ -37,7 +37,7 @@ class Clocks {
 
   // Sets `applied` of each worker. If the policy holds the updates of a step until the step closes,
   // readers see the closed steps, and after the switch (Properties::switch_step) all steps. Under
-  // any other policy they see all admitted steps; with batches do not call it while one is open.
+  // any other policy readers see all admitted steps. With batches, call it only if none is open.
   // Looks only at workers whose number may have changed: over a run, once for each admitted step.
   void ShowApplied();
 

@@ -44,9 +44,9 @@ class Agents {
   // role, or it failed without a report of its own.
   absl::optional<Failure> OnExit(const Agent& agent, const RoleExit& exit, Membership* members,
                                  SchedulerEffects* effects) const;
-  // A signal of a rank asks for something. Launchers signal all ranks of a launch: that is one
-  // request. True: other ranks have had this signal in the last seconds, and this rank has not, so
-  // the signal is the same request. kUserRank: the user's command is the agent of this rank.
+  // Rank `rank` has got a signal. A launcher signals all its ranks, and their signals are one
+  // request. Returns true if other ranks got the same signal a few seconds ago, and this rank did
+  // not. A second signal of a rank is a new request. kUserRank: the rank of the user's command.
   static constexpr int kUserRank = 0;
   bool IsSameRequest(absl::Time now, Request request, int rank);
   // The job fails. Adds the host if an agent has started the failed node. If that agent is lost,

@@ -87,10 +87,10 @@ bool IsBehind(const Progress& a, const Progress& b) {
   return std::pair(a.epoch(), a.step()) < std::pair(b.epoch(), b.step());
 }
 
-// Takes over a record that an earlier version may have written. Such a record has the updates of a
-// worker by the name of the table, and histograms by popularity, which nobody reads. It also has
-// numbers for each pair of a worker and a table, and of two workers, in every job: adds them up if
-// this version counts them for single workers.
+// Converts a record that an earlier version may have written. Earlier versions counted the updates
+// of a worker by the name of the table, and kept histograms by popularity, which are not used. In
+// every job they also kept numbers for each pair of a worker and a table, and of two workers. Adds
+// these up if this version keeps only numbers of single workers.
 RunRecord OfThisVersion(RunRecord record, const job::ResolvedJob& plan) {
   for (Progress& worker : *record.mutable_worker()) {
     const int tables = static_cast<int>(plan.tables.size());

@@ -1,6 +1,6 @@
-// Checks reports of nodes before they are counted: their numbers are in bounds, and their lists fit
-// the job. So a peer cannot make the scheduler hold more than reports of this job need, and the run
-// record (JobBook::Record) fits one control message.
+// ReportCheck checks reports of nodes before they are counted: numbers must be in bounds, and lists
+// must fit the job. A peer therefore cannot make the scheduler hold more than this job needs, and
+// the run record (JobBook::Record) fits one control message.
 #ifndef TANDEM_SCHEDULER_REPORT_CHECK_H_
 #define TANDEM_SCHEDULER_REPORT_CHECK_H_
 

@@ -158,7 +158,7 @@ void SchedulerCore::OnControl(const SchedulerEvent& event) {
     }
     const std::string why = absl::StrCat("stopped by a signal on host ", agent->host);
     if (note.stops() > 1) return Fail(FailureOf("scheduler", why, absl::StatusCode::kCancelled));
-    // Only a second signal of an agent hastens the last checkpoint.
+    // While the last checkpoint is written, only a second signal of one agent ends the job at once.
     if (note.stops() == 1 && !checkpoints_.ending() &&
         !agents_.IsSameRequest(now_, Agents::Request::kEnd, agent->rank)) {
       OnEndRequest(why);

@@ -175,7 +175,7 @@ class Shell {
   void Round() {
     events_.clear();
     transport_.Poll(kTick, &events_);
-    CheckDriver();  // before the connections of the roles that have died with it
+    CheckDriver();  // before OnTransport sees the lost connections of roles that died with it
     for (transport::TransportEvent& event : events_) OnTransport(event);
     CheckFlags();
     HearDriver();
@@ -624,8 +624,8 @@ absl::Status RunScheduler(const SchedulerOptions& options) {
   zmq.incarnation = options.incarnation;
   zmq.keys = options.keys;
   zmq.linger = kLinger;
-  // Nodes send control messages only. libzmq drops the connection of a peer that announces more. A
-  // smaller message that is too large is read, so that the error says its size.
+  // Nodes send control messages only. libzmq drops the connection of a peer that announces more.
+  // Messages between kMaxControlBytes and this limit are read, so that the error has their size.
   zmq.max_part_bytes = 2 * kMaxControlBytes;
   const job::SilenceTimes silence(options.plan.job);
   zmq.silence_timeout = silence.connection;

@@ -19,7 +19,7 @@
 // was evaluated, without the updates held back at that time. ResumeRanges resumes the same run
 // exactly where it was.
 //
-// A process opens the checkpoint with which it begins once, and all its threads share the reader
+// A process opens its initial checkpoint once, and all its threads share the reader
 // (SharedCheckpoint). Its shards load their ranges together (checkpoint_load.h).
 //
 // Every error is one line that names the file, its fault and what was expected.
@@ -121,7 +121,7 @@ class CheckpointReader {
   // The file of the dense part; null if dense parameters were on servers.
   const CheckpointFile* dense_part() const;
   bool HasTable(const std::string& table) const;
-  // The salt of the table's positions. NOT_FOUND, with the tables that there are.
+  // The salt of the table's positions. NOT_FOUND names the tables that there are.
   absl::StatusOr<uint64_t> SaltOf(const std::string& table) const;
   // DATA_LOSS unless the table's files have all of its positions, each once.
   absl::Status CheckCover(const std::string& table) const;

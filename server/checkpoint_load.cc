@@ -21,10 +21,10 @@ absl::Status InFile(const std::string& path, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
 }
 
-// The last position; 0 - 1 is that of the whole table.
+// The last position of [begin, end). End 0 means 2^64; unsigned subtraction gets that right.
 uint64_t Last(uint64_t end) { return end - 1; }
 
-// If the image is of another optimizer, replaces its slots by initial ones, since slots have a
+// If another optimizer wrote the image, replaces the slots by initial values, because slots have a
 // meaning only for their own optimizer.
 void StartSlotsAfresh(const optim::RowOptimizer& optimizer, RangeImage* image) {
   if (image->optimizer == optimizer.name()) return;
@@ -108,7 +108,7 @@ absl::Status CheckpointLoad::FindFiles() {
       if (salt != table.salt) {
         return absl::FailedPreconditionError(
             absl::StrCat(saved_->folder(), ": table ", table.name,
-                         " has another salt than in this job: is the seed another one?"));
+                         ": its salt is not that of this job; hint: use the seed of the run"));
       }
       if (covered.insert(&table).second) {
         TANDEM_RETURN_IF_ERROR(saved_->CheckCover(table.name));
@@ -146,8 +146,8 @@ void CheckpointLoad::Need(size_t file, int shard) {
 
 // ---- reading ----------------------------------------------------------------------------------
 
-// A shard that waits is woken: a shard that reads ends, and while several shards are at work, the
-// one that is furthest behind never waits for room.
+// No shard waits for ever: a shard that reads a file finishes it, and the shard that is furthest
+// behind never waits for room.
 absl::StatusOr<std::shared_ptr<const RangeImage>> CheckpointLoad::Take(int shard, size_t file,
                                                                        const TableContext& table) {
   {
@@ -220,7 +220,7 @@ absl::Status CheckpointLoad::LoadFiles(int shard, const std::vector<Range*>& ran
     if (std::count(shards.begin(), shards.end(), shard) == 0) continue;
     const bool part = &all[file] == dense_;
     const std::vector<Range*>& owned = of_table[part ? job::kDenseTableName : all[file].table];
-    if (owned.empty()) continue;  // the shard does not have its ranges
+    if (owned.empty()) continue;  // the shard has no ranges of this table
     TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<const RangeImage> image,
                             Take(shard, file, owned.front()->table()));
     const absl::Status loaded = LoadFile(file, *image, owned, source);

@@ -3,8 +3,8 @@
 //
 // Each shard loads its ranges on its own thread, file by file in the order of the manifest. The
 // first shard that needs a file reads it, and shards that need different files read them at the
-// same time. A file stays in memory until every shard that needs it has taken it. A shard that is
-// ahead of others therefore waits when two such files for each shard are in memory.
+// same time. A file stays in memory until every shard that needs it has taken it. To bound the
+// memory, a shard that is ahead of others waits while two such files for each shard are in memory.
 //
 // A load begins a new run or resumes the run that wrote the checkpoint:
 //   - A new run gets the rows, and the steps that a fixed delay held back. Rows of dense tables are
@@ -61,8 +61,8 @@ class CheckpointLoad {
   // `wanted`: the ranges of all shards.
   CheckpointLoad(Opener open, Options options, std::vector<Wanted> wanted);
 
-  // Loads the ranges of a shard, which are those in `wanted`. The values of held updates are in
-  // memory from `source`.
+  // Loads the ranges of a shard, which are those in `wanted`. `source` provides the memory of the
+  // values of held updates.
   absl::Status Load(int shard, const std::vector<Range*>& ranges, BufferSource& source);
 
   // CheckpointReader::ReadRecord, read once for all shards.

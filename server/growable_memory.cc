@@ -47,7 +47,8 @@ absl::Status GrowableMemory::TakeBlock(size_t bytes, size_t soon_free) {
   return absl::OkStatus();
 }
 
-// If the pages may not be counted, the new segments stay, as addresses for the next call.
+// If the arena refuses to count the pages, the new segments stay for the next call. Until then they
+// cost only address space.
 absl::Status GrowableMemory::AddSegments(size_t bytes, size_t soon_free) {
   const size_t last = (bytes - 1) / segment_bytes_;
   const size_t in_last = PageArena::WholePages(Pages::kHuge, bytes - last * segment_bytes_);

@@ -22,8 +22,8 @@ namespace tandem::server {
 
 class GrowableMemory {
  public:
-  // `segment_bytes`: no item crosses a multiple of it. At most 1/64 less than a number of whole
-  // huge pages, which a segment takes. `arena` outlives the memory.
+  // `segment_bytes`: no item crosses a multiple of it. A segment takes whole huge pages, and
+  // `segment_bytes` is at most 1/64 less than these. `arena` outlives the memory.
   explicit GrowableMemory(PageArena* arena, size_t segment_bytes = PageArena::kHugePage)
       : arena_(arena), segment_bytes_(segment_bytes) {}
   ~GrowableMemory() { Free(); }
@@ -37,8 +37,8 @@ class GrowableMemory {
   }
 
   // Makes at least `bytes` usable. Keeps the contents; new memory reads as zero; table() and the
-  // addresses in it may change. `soon_free`: as in PageArena::Count. RESOURCE_EXHAUSTED: nothing
-  // has changed.
+  // addresses in it may change. `soon_free`: as in PageArena::Count. RESOURCE_EXHAUSTED: the
+  // contents and usable() have not changed.
   absl::Status Reserve(size_t bytes, size_t soon_free = 0);
 
   // Gives back the pages of offsets below `end`, which nobody uses any more. Requires: the segments

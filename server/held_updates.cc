@@ -122,8 +122,8 @@ absl::Status GetSteps(Cursor& cursor, int dim, bool in_batches, BufferSource& so
 
 }  // namespace
 
-// A step has several updates of one rank only after a load from several files. They stay in the
-// order of the files, whatever the order of arrival of the others.
+// A step has several updates of one rank only after a load from several files. The sort is stable,
+// so that these updates stay in the order of the files.
 void HeldStep::SortByRank() {
   const auto before = [](const HeldUpdate& a, const HeldUpdate& b) { return a.rank < b.rank; };
   if (std::is_sorted(updates.begin(), updates.end(), before)) return;

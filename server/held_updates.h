@@ -35,9 +35,9 @@ struct HeldUpdate : policies::Update {
   size_t Bytes() const { return keys.size() + values.size(); }
 };
 
-// The updates of one group, in the order of arrival. A group that is a step is put in rank order
-// when it closes, because it is folded in this order; so is its copy in a checkpoint or in a range
-// move. Updates without rows are counted but not listed.
+// The updates of one group, in the order of arrival. The range folds a step in rank
+// order, so it sorts the updates when the step closes. The copy for a checkpoint or a range move is
+// sorted, too. Updates without rows are counted but not listed.
 struct HeldStep {
   int64_t step = 0;           // the step, or the number of the tick that will close the group
   uint64_t samples = 0;       // sum of n over all updates, with and without rows

@@ -107,7 +107,7 @@ PageArena::PageArena(size_t limit) : limit_(limit) {}
 PageArena::~PageArena() {
   TANDEM_CHECK(used_ == 0 && resident_ == 0);
   for (Regions* const regions : {&small_, &huge_}) {
-    while (*regions != nullptr) {  // new, or the system has refused to unmap it
+    while (*regions != nullptr) {  // no block was taken, or munmap failed
       munmap((*regions)->mapping, (*regions)->mapped);
       *regions = std::move((*regions)->next);
     }
@@ -204,7 +204,8 @@ absl::Status PageArena::Count(size_t bytes, size_t soon_free) {
   return absl::OkStatus();
 }
 
-// Locked memory (mlockall) stays with the process. It must read as zero all the same.
+// The system refuses to take back locked memory (mlockall). The pages must read as zero, so the
+// arena clears them.
 void PageArena::Discard(char* at, size_t bytes) {
   if (bytes == 0) return;
   if (madvise(at, bytes, MADV_DONTNEED) != 0) std::memset(at, 0, bytes);

@@ -3,8 +3,9 @@
 // kernel allows vm.max_map_count mappings, usually 65,530.)
 //
 // There are two kinds of blocks. A small block has a power of two of bytes, at most kMostSmall, and
-// is on small pages. A huge block consists of whole huge pages and asks for them. Regions have
-// blocks of one kind. They grow with the arena, and a region without blocks is unmapped.
+// is on small pages. A huge block consists of whole huge pages and asks for them. Each
+// region has blocks of one kind. The larger the arena, the larger a new region. The arena unmaps a
+// region when its last block comes back.
 //
 // A new block reads as zero. A page costs memory only once it has been written. The owner of a
 // block therefore counts the pages that it is about to write (Count). It gives pages back with
@@ -13,11 +14,11 @@
 //   reserved()  bytes of address space
 //   used()      bytes of the blocks that owners have
 //   resident()  bytes of the pages that owners have counted: the most that rows take in memory.
-//               A page that is counted before it is written may still be missing.
+//               A counted page that is not written yet takes no memory.
 // A block smaller than a page shares a page with others. The arena counts that page.
 //
-// Errors: RESOURCE_EXHAUSTED, and nothing has changed, if the system refuses address space or
-// resident() would exceed the limit. The arena neither aborts nor throws.
+// Errors: RESOURCE_EXHAUSTED if the system refuses address space or resident() would exceed the
+// limit. used() and resident() are then unchanged. The arena neither aborts nor throws.
 //
 // Thread safety: none needed; it belongs to one shard's thread.
 #ifndef TANDEM_SERVER_PAGE_ARENA_H_
@@ -64,8 +65,8 @@ class PageArena {
   // `bytes`: as in Take. Requires: the owner has discarded the pages that it has counted.
   void Give(Pages pages, char* block, size_t bytes);
 
-  // Counts `bytes` of pages that the owner will write. `soon_free`: the owner discards so many
-  // before it has written as many, so they do not count for the limit.
+  // Counts `bytes` of pages that the owner will write. `soon_free`: the owner will discard
+  // this many bytes before it has written as many, so they do not count toward the limit.
   absl::Status Count(size_t bytes, size_t soon_free = 0);
   // Gives whole pages that have been counted back to the system. They read as zero afterwards.
   void Discard(char* at, size_t bytes);

@@ -37,7 +37,8 @@ void PullSequence::Forget(int rank) {
   }
 }
 
-// While no worker has data, each push restarts the numbers. Usually all places are free then.
+// While no worker has data, each push restarts the numbers. Usually all places are free then, and
+// the call does not look at them.
 void PullSequence::Restart(int64_t next) {
   if (in_use_ > 0) {
     for (Read& read : places_) read.step = -1;

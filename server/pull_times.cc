@@ -25,8 +25,8 @@ int32_t PullTimes::NewPlace(int rank) {
   return place;
 }
 
-// Orders reads by the time of the answer. The step is no good order: a worker that has skipped
-// steps reads later ones again.
+// Orders reads by the time of the answer. The order of steps would be wrong, because a worker that
+// has skipped steps reads later ones again.
 bool PullTimes::IsOlder(const Read& a, const Read& b) {
   return std::pair(a.at_us, a.step) < std::pair(b.at_us, b.step);
 }

@@ -169,8 +169,8 @@ Range::Range(uint32_t id, uint64_t begin, uint64_t end, TableContext* table, Fol
   Report();
 }
 
-// Tells the totals of the shard what has changed. Every method that changes held bytes or progress
-// ends with it.
+// Updates the part of this range in the totals of the shard. Every method that changes held bytes
+// or progress ends with this call.
 void Range::Report() {
   const bool refresh =
       subscriptions_ != nullptr && subscriptions_->OwesRefresh(progress_.MinApplied());
@@ -425,8 +425,8 @@ void Range::ShowApplied() {
 
 // Each tick folds before the version moves: an update is as stale as the version at which the rows
 // change. A closed group joins the delayed ones first, because a delay of 0 applies it at once. The
-// updates of a step are put in rank order once, here: to keep each new one in its place would move
-// half of the others.
+// updates of a step are sorted by rank once, here, because keeping the order at each arrival would
+// move half of the other updates.
 void Range::CloseGroups(int64_t ticks) {
   for (; ticks > 0; --ticks) {
     if (open_.empty()) {  // the closed steps have no contributions
@@ -624,7 +624,7 @@ RangeCopy Range::Copy(bool for_move, std::shared_ptr<CopyBlocks> blocks) const {
   copy.head.begin = begin_;
   copy.head.end = end_;
   copy.head.progress = progress_;
-  copy.head.progress.clocks = nullptr;  // those of the range change
+  copy.head.progress.clocks = nullptr;  // owned by the range, and keep changing
   copy.salt = table_->plan->salt;
   copy.last_samples = last_closed_samples_;
   copy.open = open_;

@@ -299,8 +299,8 @@ bool RangeStore::Erase(uint64_t key) {
   return true;
 }
 
-// Copies the rows to new memory and frees the old. Copies in progress know rows by their numbers;
-// so they come first. Without memory for the new rows everything stays as it is.
+// Copies the rows to new memory and frees the old. Does nothing while a RowCopies is in progress,
+// because it knows rows by their numbers. Without memory for the new rows nothing changes.
 void RangeStore::Shrink() {
   if (copies_ != nullptr) return;
   RowIndex index(options_.salt, size(), arena_);

@@ -1,7 +1,7 @@
-// The numbers of a shard that are about all its ranges together: the bytes of held updates, and the
-// smallest clock of each policy group. Each range reports its own part when that changes, so a
-// frame costs as much as its own slices, however many other ranges the shard owns. The ranges that
-// have changed are remembered until the shard looks at them.
+// Totals over all ranges of a shard: the bytes of held updates, and the smallest clock of each
+// policy group. Each range reports its own part when the part changes, so the cost of a frame does
+// not depend on the number of other ranges. The totals remember the changed ranges until the shard
+// takes them (TakeChanged).
 //
 // Thread safety: none needed; belongs to a shard. Reuses its memory.
 #ifndef TANDEM_SERVER_RANGE_TOTALS_H_

@@ -56,8 +56,8 @@ absl::Status CutOtherRecords(const std::string& folder, const RunRecord& run, in
     }
     if (error) {
       return absl::ResourceExhaustedError(
-          absl::StrCat("staleness records ", path.string(),
-                       ": cannot be cut at the checkpoint: ", error.message()));
+          absl::StrCat("staleness records ", path.string(), ": cannot be cut at the checkpoint: ",
+                       error.message(), "; hint: make the file writable"));
     }
   }
   return absl::OkStatus();

@@ -2,7 +2,7 @@
 // does the later steps again, so each update is in the files once.
 //
 // Each shard has a file of its own. It cuts this file as it opens it (record_file.h). A run may
-// resume with fewer servers than before. Nobody opens the files of the others then.
+// resume with fewer servers than before. CutOtherRecords cuts the files that no shard opens then.
 #ifndef TANDEM_SERVER_RECORD_CUT_H_
 #define TANDEM_SERVER_RECORD_CUT_H_
 

@@ -109,8 +109,8 @@ class ShardThread {
   const std::string& address() const { return transport_->address(); }
   const node::LoopProgress* progress() const { return &progress_; }
 
-  // Any thread. `index`: index of the server. `load`: with the first view, if that names a
-  // checkpoint.
+  // Any thread. `index`: index of the server. `load`: given with the first view if the view
+  // names a checkpoint; else null.
   void Give(const ShardTask& task, int index, std::shared_ptr<CheckpointLoad> load) {
     Post([this, task, index, load = std::move(load)] { tasks_.push_back({task, index, load}); });
   }
@@ -336,8 +336,8 @@ class ShardThread {
     TANDEM_ASSIGN_OR_RETURN(const std::string bytes, given.load->Record());
     RunRecord record;
     if (record.ParseFromString(bytes)) return record;
-    return absl::DataLossError(
-        absl::StrCat(given.task.view->init_from(), ": a record that cannot be read"));
+    return absl::DataLossError(absl::StrCat(
+        given.task.view->init_from(), ": its run record is damaged; hint: use another checkpoint"));
   }
 
   // Marks the checkpoint as soon as no range is on its way. The answer has the shard's counts at
@@ -447,8 +447,8 @@ class ShardThread {
   }
 
   void Flush() {
-    // An error is ignored: what is lost will be resent or asked for again. A shard that has failed
-    // sends nothing: an acknowledgement could be of an update that is not complete.
+    // Errors are ignored, because lost frames are resent. A shard that has failed sends nothing,
+    // because it could acknowledge an incomplete update.
     for (Outgoing& out : effects_.out) {
       if (effects_.failure.ok()) (void)peers_->Send(std::move(out));
     }
@@ -524,13 +524,14 @@ class Server {
     TANDEM_RETURN_IF_ERROR(member_->Start());
     const absl::Status status = member_->RunLoop([this] { return Loop(); });
     if (options_.on_end) options_.on_end(status);
-    // The order of the end: heartbeats read the shards' progress, so they end first. A shard that
-    // loads a checkpoint may wait for one that has failed, so the load ends. The shards add work to
-    // the file thread, and the file thread posts results to the shards. So the shards' threads
-    // stop, then the file thread ends, and only then are the shards destroyed. The trace is written
-    // when no shard adds to it any more.
+    // The order of the shutdown:
+    //   1. The heartbeats end, because they read the progress of the shards.
+    //   2. The load of a checkpoint ends, because a shard in it may wait for one that has failed.
+    //   3. The threads of the shards stop, because they add work to the file thread.
+    //   4. The file thread ends, because it posts results to the shards.
+    //   5. The shards are destroyed. No shard adds to the trace any more, so it is written.
     member_.reset();
-    if (const auto load = load_.lock()) load->Cancel(absl::CancelledError("the server ends"));
+    if (const auto load = load_.lock()) load->Cancel(absl::CancelledError("the server stops"));
     for (const auto& shard : shards_) shard->Stop();
     files_.reset();
     shards_.clear();

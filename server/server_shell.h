@@ -28,8 +28,8 @@ struct ServerOptions {
   // checkpoints (collectives/trace.h). Empty = none.
   std::string trace_path;
   int64_t trace_steps = 0;
-  // The checkpoint with which the job begins, if there is one. Other threads of the process may
-  // have it, too.
+  // The checkpoint with which the job begins, if there is one. Other threads of the process may use
+  // it at the same time.
   std::shared_ptr<SharedCheckpoint> checkpoint = std::make_shared<SharedCheckpoint>();
   const std::atomic<bool>* end = nullptr;  // set to true to end the server; may be null
   // Called when the job has ended for this server, well or not. The call comes before the wait for

@@ -87,7 +87,7 @@ absl::Status ShardCore::Init() {
   return absl::OkStatus();
 }
 
-// Moves what the ranges have left for the effects.
+// Moves the records, order entries and failures of the ranges to the effects.
 void ShardCore::Give(ShardEffects* effects) {
   Append(&records_, &effects->records);
   Append(&order_, &effects->order);
@@ -527,7 +527,7 @@ bool ShardCore::AdmitSlice(absl::Time now, const ParsedFrame& frame, Slice* slic
       [[fallthrough]];
     case Range::Admission::kAdmitted:
       turns_->OnAdmitted(*range, h);
-      // In an order decided elsewhere, every push of a range may be what a frame waits for.
+      // In an order decided elsewhere, a frame may wait for any push of the range.
       if (turns_->DecidedElsewhere()) WakeRange(e.range);
       e.version = range->progress().version;
       slice->settled = true;
@@ -556,7 +556,7 @@ void ShardCore::RetryEarly(absl::Time now, ShardEffects* effects) {
   early_.Retry(/*from_start=*/true, settle);
 }
 
-// The next look at waiting frames is also at those that wait at this range.
+// Wakes the pushes and reads that wait at this range.
 void ShardCore::WakeRange(uint32_t range) {
   waiting_reads_.WakeRange(range);
   early_.WakeRange(range);

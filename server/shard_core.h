@@ -3,7 +3,7 @@
 // runs in production and in the simulator.
 //
 // If there is no memory for a row, the shard cannot continue (ShardEffects::failure). Its owner
-// then sends nothing more, because an acknowledgement could be of an update that is not complete.
+// then sends nothing more, because the shard could acknowledge an incomplete update.
 //
 // The shard handles these inputs:
 //   PULL   answers ROWS, now or when the policy allows it; until then sends WAITING every second

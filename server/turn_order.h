@@ -2,9 +2,9 @@
 // frame, and does not know who decides it. There are two orders: the order of arrival (below), and
 // the order of a recorded run (replay.h).
 //
-// A frame that has to wait for its turn at a range is asked about again after a push of its own
-// worker, when the front of the range (policies::Front) has changed and, if the order was decided
-// elsewhere, after each push and each counted read of the range.
+// While a frame waits for its turn at a range, the shard asks again after each push of the frame's
+// worker, and when the front of the range (policies::Front) has changed. If the order was decided
+// elsewhere, the shard also asks after each push and each counted read of the range.
 //
 // Thread safety: none needed; belongs to a shard.
 #ifndef TANDEM_SERVER_TURN_ORDER_H_

@@ -72,7 +72,7 @@ void WaitingFrames::Forget(int rank) {
   while (!of_sender.empty()) Remove(of_sender.front());
 }
 
-// ---- who is looked at -------------------------------------------------------------------------
+// ---- waking -----------------------------------------------------------------------------------
 
 void WaitingFrames::Wake(Entry* entry) {
   if (std::exchange(entry->woken, true)) return;

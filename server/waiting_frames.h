@@ -41,8 +41,8 @@ class WaitingFrames {
   WaitingFrames(const WaitingFrames&) = delete;
   WaitingFrames& operator=(const WaitingFrames&) = delete;
 
-  // Keeps the frame, which waits at `ranges`. If it was resent while it waits, one answer will
-  // answer both, and the next notice is due at once.
+  // Keeps the frame, which waits at `ranges`. If the same frame waits already, one answer serves
+  // both, and the next notice is due at once.
   void Add(absl::Time now, const ParsedFrame& frame, const std::vector<Slice>& slices,
            absl::Span<const uint32_t> ranges);
 
@@ -52,9 +52,9 @@ class WaitingFrames {
   void WakeAll();
 
   // Calls `settle(frame, ranges)` with the frames that were woken, in order of arrival, and removes
-  // those for which it returns true. Otherwise `settle` has appended to `ranges` where the frame
-  // now waits. `settle` may wake frames: those behind the present one are looked at in the same
-  // pass, others in the next. `from_start`: after a removal begins a new pass at once.
+  // those for which it returns true. Otherwise `settle` has filled `ranges` with the ranges at
+  // which the frame now waits. `settle` may wake frames: frames that arrived after the present one
+  // are tried in the same pass, others in the next. `from_start`: a removal begins a new pass.
   template <typename Settle>
   void Retry(bool from_start, const Settle& settle) {
     for (Entry* entry = NextWoken(); entry != nullptr; entry = NextWoken()) {
@@ -101,7 +101,7 @@ class WaitingFrames {
     std::vector<std::pair<uint32_t, Entries::iterator>> at;  // the ranges where it waits
   };
   struct Woken {
-    uint64_t number = 0;  // of a frame that waited; the entry may be that of another one by now
+    uint64_t number = 0;  // of the woken frame; `entry` may hold another one by now
     Entry* entry = nullptr;
   };
   // The order of the heap `woken_`, whose first one is the smallest.

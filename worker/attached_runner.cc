@@ -47,7 +47,8 @@ absl::Status AttachedRunner::StartAt(const TrainPosition& start) {
         "the program gives no state to checkpoints, so it cannot resume in the middle of a run");
   }
   if (saved_ == nullptr) {
-    return absl::FailedPreconditionError("there is no checkpoint with a state of the program");
+    return absl::FailedPreconditionError(
+        "the job begins without a checkpoint, so there is no program state to resume from");
   }
   resumed_.states.clear();
   for (int rank = 0; rank < plan_.workers(); ++rank) {

@@ -79,7 +79,8 @@ absl::Status StepRunner::Init(const MakeModel& make_model, data::SharedReader* s
 
 absl::StatusOr<models::ModuleState> StepRunner::CheckpointState(int rank) const {
   if (saved_ == nullptr) {
-    return absl::FailedPreconditionError("there is no checkpoint with a state of the module");
+    return absl::FailedPreconditionError(
+        "the job begins without a checkpoint, so there is no module state to load");
   }
   TANDEM_ASSIGN_OR_RETURN(const std::string bytes, saved_->ReadProgramState(rank));
   absl::StatusOr<models::ModuleState> state = models::ParseModuleState(bytes);

@@ -88,7 +88,7 @@ absl::StatusOr<RunRecord> RecordIn(const server::CheckpointReader& saved) {
   RunRecord record;
   if (record.ParseFromString(bytes)) return record;
   return absl::DataLossError(
-      absl::StrCat(saved.folder(), ": the run record of this checkpoint is damaged"));
+      absl::StrCat(saved.folder(), ": its run record is damaged; hint: use another checkpoint"));
 }
 
 class Worker {
@@ -575,7 +575,7 @@ class Worker {
         data::FillFromData(saved == nullptr ? "" : saved->manifest().data, &plan_));
     TANDEM_ASSIGN_OR_RETURN(files_, data::TrainingFiles(plan_.job.data()));
     TANDEM_ASSIGN_OR_RETURN(files_hash_, data::HashTrainingFiles(plan_.job.data()));
-    if (replaces_.has_value()) {  // the others train on the files that the dead process has opened
+    if (replaces_.has_value()) {  // the others use the files as the dead process saw them
       TANDEM_RETURN_IF_ERROR(
           data::CheckTrainingFilesUnchanged(replaces_->position().files_hash(), plan_.job.data()));
     }

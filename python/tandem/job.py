@@ -425,7 +425,7 @@ class Job:
             print(f"tandem: checkpoint in {self.out}/model (step {end['checkpointed_step']}); "
                   f"resume it with tandem.init({cluster.given!r}, resume={self.out!r})")
         else:
-            print(f"tandem: the job had come to its end; its model is in {self.out}/model")
+            print(f"tandem: the job was already finished; its model is in {self.out}/model")
 
     def __enter__(self) -> Job:
         return self

@@ -39,7 +39,8 @@ def _program(name: str) -> str:
 
 
 def _parse(line: str) -> dict[str, Any]:
-    """An event, or a line of a log in JSON (TANDEM_LOG_FORMAT); {} for any other line."""
+    """The JSON object in a line of a log: an event, or a message under
+    TANDEM_LOG_FORMAT=json. {} if the line has none."""
     if not line.startswith("{"):
         return {}
     try:
@@ -122,8 +123,8 @@ class LocalCluster:
         return self._last_words("scheduler")
 
     def event(self, kind: str) -> Optional[dict[str, Any]]:
-        """The scheduler's first event of this kind (scheduler/scheduler_shell.h), which is a line
-        of its log; None: there is none so far."""
+        """The first event of this kind in the scheduler's log; None if there is none yet.
+        scheduler/scheduler_shell.h lists the kinds."""
         for line in self._said("scheduler"):
             event = _parse(line) if line.endswith("\n") else {}
             if event.get("event") == kind:

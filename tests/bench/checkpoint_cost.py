@@ -6,8 +6,8 @@ checkpoint_cost.py [--build build] [--pairs 10] [--steps 600] [--every 10] [--da
 SETTING: fields of configs/dlrm_bench.textproto, as for --set. Prints, for each side, the median and the
 range of: CPU seconds of all processes for each million samples, samples per second; and how many steps of a
 worker took longer than 2 x their median + 50 ms. Both sides make the checkpoint at the end.
-`tandem datagen` makes the data if it is missing. --tiny makes everything small: it shows that the script works, and
-measures nothing.
+`tandem datagen` makes the data if it is missing. --tiny uses a small model and little data: it only tests the script,
+and its numbers mean nothing.
 """
 import argparse
 import json

@@ -14,7 +14,7 @@ undisturbed run. Prints a line for each case, with the times from faults to the 
   punish.py --build build suspend --seconds 60              # all processes of a job sleep
   punish.py --build build disk                              # the disk is full during checkpoints
   punish.py --build build straggler --pairs 10              # the price of checkpoints beside a slow worker, under ASP
-  punish.py --build build ncf --every 5                     # NCF (needs TANDEM_DATA) reaches its band while workers die
+  punish.py --build build ncf --every 5                     # trains NCF (needs TANDEM_DATA), kills workers, checks HR@10
   punish.py --build build short                             # a small part of bits, place, checkpoints and suspend
 
 --seed chooses the moments. Cutting links needs root; disk needs `unshare --mount`. After a failure the folder of the runs
@@ -272,7 +272,7 @@ def interval(values, rng):
 
 
 def straggler(lab, pairs, seconds, period):
-    """One worker is four times as slow, under ASP: with checkpoints and without, in turns. Both make the one at the end."""
+    """One worker is four times as slow, under ASP: with checkpoints and without, in turns. Both write one at the end."""
     slow = "fault_injection.slow_workers=[{mean_seconds: 0.01}, {worker: 2 mean_seconds: 0.04}]"
     rng = random.Random(lab.seed)
     job = lab.job(ENDLESS, period, rows=int(20_000 * seconds))  # no epoch ends, since fast workers would wait there
@@ -292,7 +292,8 @@ def straggler(lab, pairs, seconds, period):
             made += len(run.events("saved")) if with_checkpoints else 0
             steps = [worker["steps"] for worker in summary["by_worker"]]
             if steps[2] * 2 > min(steps[:2]):
-                raise AssertionError(f"{run.out}: steps of the workers {steps}: the last one was to be four times as slow")
+                raise AssertionError(f"{run.out}: steps of the workers {steps}; expected the slow worker 2 to make at most half "
+                                     "as many as each other worker")
             shutil.rmtree(run.out)
         print(f"straggler: pair {pair + 1}: samples/s {speeds[True][-1]:.0f} with checkpoints, {speeds[False][-1]:.0f} "
               f"without; mean staleness {staleness[True][-1]:.3f} and {staleness[False][-1]:.3f}", flush=True)
@@ -306,7 +307,7 @@ def straggler(lab, pairs, seconds, period):
 
 
 def ncf(lab, policies, every):
-    """kill -9 of a worker every so many seconds of training on MovieLens-1M; the model ends inside the published band."""
+    """Trains on MovieLens-1M and kills a worker (SIGKILL) each `every` seconds. HR@10 must reach NCF_LEAST_HR."""
     job = pathlib.Path(__file__).resolve().parents[2] / "configs" / "ncf_mlp8.textproto"
     for policy in policies.split(","):
         run = lab.run("ncf-" + policy, job, [*POLICIES[policy][0], *NCF])
@@ -327,7 +328,8 @@ def ncf(lab, policies, every):
         print(f"ncf {policy}: HR@10 {hr:.4f}, NDCG@10 {ndcg:.4f}, {summary['samples']} samples")
         report("ncf " + policy, punisher.faults)
         if hr < NCF_LEAST_HR or not punisher.faults:
-            raise AssertionError(f"HR@10 {hr}, at least {NCF_LEAST_HR} expected; {len(punisher.faults)} kills")
+            raise AssertionError(f"{run.out}: HR@10 {hr}, expected at least {NCF_LEAST_HR}; "
+                                 f"{len(punisher.faults)} kills, expected at least 1")
 
 
 # ---- the program ------------------------------------------------------------------------------

@@ -5,8 +5,8 @@
   records.py --forge OUT  # forges the records in many ways, and checks that each forgery is found
 
 Shares no code with Tandem: docs/RESULTS.md has the meaning of summary.json, server/update_record.h the layout of records.
-The records are added up, and compared with the counts of the servers and with those of the workers. A run may have resumed
-with fewer servers or shards: then a number of a range means different ranges before and after, and less can be compared.
+The records are added up, and compared with the counts of the servers and with those of the workers. If a run
+resumed with fewer servers or shards, a range number means different ranges before and after, so some checks are skipped.
 """
 import collections
 import json

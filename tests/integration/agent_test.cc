@@ -253,8 +253,9 @@ TEST_F(AgentTest, WithoutRankZeroTheOtherRanksEnd) {
   EXPECT_TRUE(agents.WaitForNobody(kEnd)) << agents.Output();
 }
 
-// Nobody would end agents that were started by hand. The run could go on, but no attempt begins.
-TEST_F(AgentTest, WithoutRankZeroAgentsByHandWaitForNoAttempt) {
+// No launcher ends agents that were started by hand. Without rank 0 no new attempt begins, so they
+// must end by themselves.
+TEST_F(AgentTest, AgentsStartedByHandEndWithoutRankZero) {
   Agents agents(TheJob(), "by-hand", 2,
                 {"--set", "train.epochs=1000000", "--set", "limits.startup_timeout_seconds=600"});
   ASSERT_TRUE(agents.WaitForTraining()) << agents.Output();

@@ -41,8 +41,7 @@ class BlocksTest : public ::testing::Test {
 };
 std::unique_ptr<SmallJob> BlocksTest::job_;
 
-// Bytes that this process, and those that it has waited for, have asked the system for; -1: not
-// known.
+// Bytes that this process, and the children that it has waited for, have read; -1: unknown.
 int64_t BytesRead() {
   int64_t bytes = -1;
   for (const absl::string_view line : absl::StrSplit(ReadTextFile("/proc/self/io"), '\n')) {

@@ -153,8 +153,8 @@ INSTANTIATE_TEST_SUITE_P(Policies, ReplacedWorkerTest,
                                                     "ROWS"}),
                          [](const auto& replaced) { return std::string(replaced.param.name); });
 
-// The others would notice the change at the end of their pass.
-TEST_F(RestartTest, ANewProcessTrainsOnNoFileThatHasChanged) {
+// The other workers notice the change only at the end of their pass.
+TEST_F(RestartTest, ANewProcessRefusesChangedFiles) {
   const SmallJob own(8 * kRows, 100);
   RunningJob job(own.Arguments(
       "changed", {"train.epochs=1000", "checkpoint.every_steps=100000", "policy={kind: ASP}",

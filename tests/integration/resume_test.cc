@@ -279,8 +279,8 @@ TEST_F(ResumeTest, RowsMayGoOnElsewhere) {
   EXPECT_EQ(Difference(Model("there"), Model("elsewhere")), "");
 }
 
-// The steps after the checkpoint are done again, by the servers that there are then.
-TEST_F(ResumeTest, RecordsOfServersThatAreNoMoreEndAtTheCheckpoint) {
+// The resumed run has fewer servers. They repeat the steps after the checkpoint.
+TEST_F(ResumeTest, RecordsOfRemovedServersEndAtTheCheckpoint) {
   const Settings set = {"train.epochs=1000000", "checkpoint.every_steps=1000000",
                         "staleness.record_updates=true"};
   const std::string records = Out("recorded") + "/server-1-shard-0.updates";

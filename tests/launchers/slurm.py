@@ -177,7 +177,7 @@ def signals(cluster, world):
     batch = Batch(cluster, world, "slurm-signal", ENDLESS, ["--time=2"]).trains()
     for count, send in ((1, None), (2, ["scancel", "--signal=USR1", batch.number])):
         if send:
-            time.sleep(2)   # a rank that has asked before asks again
+            time.sleep(2)   # within five seconds, but a second signal to one rank is a new request
             cluster.say(*send)
         world.wait(lambda count=count: world.metrics(batch.name).count('"saved"') >= count, SECONDS,
                    f"checkpoint {count} was not made", batch.name)

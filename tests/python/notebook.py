@@ -559,7 +559,7 @@ def jobs_end():
         n.job.close()
     assert "['tag'] is a object, which no checkpoint can hold" in said.getvalue() \
         and n.job._worker.ended, said.getvalue()
-    # Logs in JSON are no events.
+    # A log line in JSON is not an event.
     os.environ["TANDEM_LOG_FORMAT"] = "json"
     n = Notebook("json")
     next(iter(n.train))

@@ -383,8 +383,8 @@ TEST(WorldTest, RangesHaveNoMoreOpenStepsThanPushesMayBeUnacknowledged) {
   }
 }
 
-// So many that statistics are not kept for each pair of a worker and a table, or of two workers.
-// The counts of the report are those of the world (World::CheckCounts) nevertheless.
+// The job is too large for statistics of each pair of a worker and a table, or of two workers. The
+// counts of the report still equal those of the world (World::CheckCounts).
 TEST(WorldTest, ManyWorkersAndTablesReportCheckpointAndEnd) {
   SimJob job;
   job.workers = 300;

@@ -39,8 +39,8 @@ struct PushPullBenchOptions {
   int in_flight = 1;  // client requests; bare trips and the store run alone
   Optimizer::Kind optimizer = Optimizer::ROWWISE_ADAGRAD;
   uint64_t seed = 1;
-  // Of zmq, zmq-authenticated and zmq-encrypted (a token as with security.encrypt: CONTROL and
-  // ALL), shm.
+  // Any of zmq, zmq-authenticated, zmq-encrypted and shm. The second and third use a token, as with
+  // security.encrypt: CONTROL and ALL.
   std::vector<std::string> transports = {"zmq", "shm"};
   // The answering sides, the bare one included, stay on the second processor, as a server does with
   // cluster.pin_servers. The other threads run anywhere.

@@ -281,7 +281,7 @@ void SimServers::CheckSums(EndpointId id) {
     same = same && core.ranges().MinClock(group) == clocks[group];
   }
   if (!same || core.ranges().held_bytes() != held_bytes) {
-    context_.Fail(absl::StrCat(id.DebugString(), ": its sums are not those of its ranges"));
+    context_.Fail(absl::StrCat(id.DebugString(), ": its totals differ from its ranges"));
   }
   if (!core.WaitingReadsMustWait()) {
     context_.Fail(absl::StrCat(id.DebugString(), ": a read waits that may be answered"));

@@ -117,7 +117,7 @@ TEST(DealBlocksTest, EachByteIsDealtOnceAndSharesAreEven) {
 }
 
 // A resumed run depends on these blocks: other blocks need a new value of Data.Deal.
-TEST(DealBlocksTest, TheseBlocksAreForEver) {
+TEST(DealBlocksTest, BlocksNeverChange) {
   EXPECT_THAT(
       data::DealBlocks({Plain(0, 0, 100)}, 3, 64 * kKib).of,
       ElementsAre(ElementsAre(data::Block{0, 0, 34, 0}), ElementsAre(data::Block{0, 34, 67, 0}),

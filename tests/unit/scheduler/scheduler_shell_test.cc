@@ -348,9 +348,9 @@ TEST(RunSchedulerTest, NobodyComes) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("server 0, worker 0"));
 }
 
-// The connection of a peer that announces more than any control message breaks before the scheduler
-// has read it.
-TEST(RunSchedulerTest, TakesNoEndlessMessage) {
+// A peer announces a message that is larger than any control message. Its connection breaks before
+// the scheduler has read the message.
+TEST(RunSchedulerTest, RefusesAMessageThatIsTooLarge) {
   std::atomic<bool> interrupted{false};
   absl::Notification listens;
   std::string address;

@@ -691,7 +691,7 @@ TEST(JobBookTest, RefusesReportsOfAnotherJob) {
   EXPECT_FALSE(book.AddShardReport(report).ok());
 }
 
-// What a peer can make the scheduler keep is what a report of this job needs.
+// A peer cannot make the scheduler keep more than a report of this job needs.
 TEST(JobBookTest, RefusesMoreThanAReportNeeds) {
   scheduler::JobBook book(TestPlan(2, 1));
   const auto refusal = [&book](const ShardReport& report) {

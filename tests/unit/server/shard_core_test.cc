@@ -521,8 +521,8 @@ TEST_F(ShardCoreTest, ReadsThatOnePushAllowsAreAnsweredInTheOrderOfTheirArrival)
   }
 }
 
-// Another worker's push switches the range, and the push that has waited for that goes on at once.
-TEST_F(ShardCoreTest, APushBehindASwitchGoesOnWithThePushThatSwitches) {
+// A push waits until the push of another worker switches the range, and is then admitted at once.
+TEST_F(ShardCoreTest, APushThatWaitsForASwitchIsAdmittedWithIt) {
   Start("kind: SYNC_SWITCH switch_step: 1");
   EXPECT_EQ(Give(Push(0, 0, 2.0f)).size(), 1u);
   EXPECT_TRUE(Give(Push(0, 1, 2.0f)).empty());
@@ -801,7 +801,7 @@ TEST_F(ShardCoreTest, RangesTakeMemoryFromTheArenaOfTheShard) {
   EXPECT_EQ(shard_->arena().reserved(), 0u);
 }
 
-// The system gives no more memory. The shard neither dies nor acknowledges anything after that.
+// When the system refuses memory, the shard does not abort, and acknowledges nothing more.
 TEST_F(ShardCoreTest, WithoutMemoryForARowTheShardFails) {
   if (kSanitized) GTEST_SKIP() << "a sanitizer needs memory of its own";
   Start("kind: ASP");
