@@ -15,9 +15,12 @@ constexpr uint32_t kNoRow = RowIndex::kNoRow;
 constexpr uint64_t kAdmission = HashName("admission");
 
 // Entries that one call of Advance sweeps. Fewer than the smallest number wait for a later call,
-// because each call has to find its place in the index.
+// because each call has to find its place in the index. More than the largest are swept only if
+// updates have had many absent ids. With AGE the entries are mostly those that came in the last
+// two passes, so a pass visits at most about three entries for each of them.
 constexpr size_t kLeastSwept = 64;
 constexpr size_t kMostSwept = 4096;
+constexpr size_t kSweptForEach = 4;
 
 // How many keys before its use a bucket is prefetched.
 constexpr size_t kAhead = 16;
@@ -104,6 +107,7 @@ void LimitedRows::CountFresh(size_t i) {
 absl::Status LimitedRows::Admit(size_t i, uint32_t* row_number) {
   const uint64_t key = keys_[i];
   const uint64_t hash = index_->Hash(key);
+  ++absent_ids_;
   uint32_t value = index_->Find(key, hash);
   *row_number = value;
   if (IsPresent(value)) return absl::OkStatus();
@@ -119,6 +123,7 @@ absl::Status LimitedRows::Admit(size_t i, uint32_t* row_number) {
     return absl::OkStatus();
   }
   TANDEM_RETURN_IF_ERROR(Create(key, hash, /*age=*/0, row_number));
+  created_.push_back(*row_number);
   if (evicted_ == nullptr) return absl::OkStatus();
   if (!read_at_.empty() && read_at_[i] < evicted_->DiedAt(hash, version_)) {
     ++counts_->to_fresh_rows;
@@ -162,7 +167,6 @@ absl::Status LimitedRows::Create(uint64_t key, uint64_t hash, uint32_t age, uint
   }
   store_->StartRow(key, row);
   SetAge(row, age);
-  created_.push_back(row);
   ++counts_->admitted;
   *row_number = row;
   return absl::OkStatus();
@@ -228,7 +232,7 @@ absl::Status LimitedRows::SetRows(absl::Span<const uint64_t> keys, absl::Span<co
     if (slots.empty()) continue;
     std::copy_n(slots.data() + i * slots_per_row, slots_per_row, store_->rows_.Slots(row));
   }
-  created_.clear();
+  if (loads) evicted_.reset();  // rows that were left out are no evictions of this run
   counts_ = counts;
   if (loads) evicted_ = nullptr;  // rows that were left out have not been evicted in this run
   return set;
@@ -238,6 +242,7 @@ absl::Status LimitedRows::SetRows(absl::Span<const uint64_t> keys, absl::Span<co
 absl::Status LimitedRows::RowToSet(uint64_t key, uint32_t age, uint32_t* row_number) {
   *row_number = kNoRow;
   if (limits_.most_age > 0 && age > limits_.most_age) return absl::OkStatus();
+  age = std::min(age, static_cast<uint32_t>(kMostRowAge));
   const uint64_t hash = index_->Hash(key);
   const uint32_t value = index_->Find(key, hash);
   if (IsPresent(value)) {
@@ -279,8 +284,9 @@ void LimitedRows::CopyRow(uint64_t key, uint32_t row, RowCopies* copies) const {
 }
 
 void LimitedRows::CopyCandidate(uint64_t key, uint32_t value, RowCopies* copies) const {
-  const int64_t age = values_.Age(value, copies->version());
+  int64_t age = values_.Age(value, copies->version());
   if (values_.IsExpired(age)) return;
+  age = std::min(age, CandidateValues::kMostUnits * values_.unit());  // as after any sweep
   copies->AddCandidate({key, CandidateValues::Count(value), static_cast<uint32_t>(age)});
 }
 
@@ -408,7 +414,9 @@ void LimitedRows::Advance(int64_t version) {
   owed_ += static_cast<double>(by) * entries / static_cast<double>(pass_);
   const bool late = version_ - pass_began_ > longest_pass_;
   if (!late && owed_ < std::clamp(entries, 1.0, static_cast<double>(kLeastSwept))) return;
-  const size_t most = std::min(static_cast<size_t>(owed_), kMostSwept);
+  const size_t most =
+      std::min(static_cast<size_t>(owed_), kMostSwept + kSweptForEach * absent_ids_);
+  absent_ids_ = 0;
   do {
     Sweep(late ? kMostSwept : most, 0);
   } while (late && cursor_ != 0);

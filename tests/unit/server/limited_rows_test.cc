@@ -577,6 +577,21 @@ TEST_F(LimitedStoreTest, TheSweepErasesWhatIsTooOld) {
   EXPECT_LE(arena_->resident(), bytes);
 }
 
+// Each version brings more rows than the sweep visits if nothing is new.
+TEST_F(LimitedStoreTest, TheSweepKeepsUpWithNewRows) {
+  RowLimits limits;
+  limits.most_age = 2;
+  Start(limits);
+  std::vector<uint64_t> keys(10'000);
+  uint64_t next = 0;
+  for (int64_t version = 1; version <= 40; ++version) {
+    for (uint64_t& key : keys) key = Mix64(next++);
+    Update(keys);
+    store_->limits()->Advance(version);
+  }
+  EXPECT_LE(store_->size(), 80'000) << "of 400,000; some 20,000 are not too old";
+}
+
 // When most rows are gone, the others get other numbers. Their values and clocks, and the
 // candidates, stay.
 TEST_F(LimitedStoreTest, RowsThatStayGetOtherNumbers) {
@@ -717,6 +732,28 @@ TEST_F(LimitedStoreTest, OfTooManyLoadedRowsTheOldestAreLeftOut) {
   EXPECT_EQ(store_->limits()->candidates(), 100) << "it has a row, or there is no older candidate";
 }
 
+// An update of a row that the load has left out is one of a new row: nothing of it comes back.
+TEST_F(LimitedStoreTest, RowsThatAreLeftOutAreNoEvictions) {
+  RowLimits limits;
+  limits.most_rows = 50;
+  Start(limits);
+  std::vector<uint64_t> keys(100);
+  std::vector<uint32_t> ages(100);
+  for (uint32_t i = 0; i < 100; ++i) {
+    keys[i] = Mix64(i);
+    ages[i] = 100 - i;
+  }
+  const std::vector<float> weights(100 * kDim, 1), slots(100 * kDim, 2);
+  TANDEM_CHECK_OK(store_->limits()->SetRows(keys, weights, slots, ages, /*loads=*/true));
+  keys.resize(20);
+  for (const uint64_t key : keys) EXPECT_FALSE(Has(key));
+  Update(keys, std::vector<int64_t>(keys.size(), 0));
+  EXPECT_EQ(counts_.admitted, 20u);
+  EXPECT_EQ(counts_.evicted, 20u);
+  EXPECT_EQ(counts_.to_fresh_rows, 0u);
+  EXPECT_EQ(counts_.came_back, 0u);
+}
+
 TEST_F(LimitedStoreTest, ALoadedCandidateGoesOnCounting) {
   RowLimits limits;
   limits.threshold = 3;
@@ -730,6 +767,43 @@ TEST_F(LimitedStoreTest, ALoadedCandidateGoesOnCounting) {
   store_->limits()->Advance(1);
   EXPECT_THAT(Update({8}), Each(kNoRow));
   EXPECT_THAT(Update({8}), Each(2u));
+}
+
+// A file may have any age. The clock that follows must not turn round and look new.
+TEST_F(LimitedStoreTest, ALoadedAgeIsNeverTooLarge) {
+  RowLimits limits;
+  limits.most_rows = 2;
+  Start(limits);
+  const std::vector<uint64_t> keys = {1, 2};
+  const std::vector<uint32_t> ages = {~uint32_t{0}, 5};
+  const std::vector<float> weights(2 * kDim, 1);
+  TANDEM_CHECK_OK(store_->limits()->SetRows(keys, weights, {}, ages, /*loads=*/true));
+  store_->limits()->Advance(1);
+  Update({3});
+  EXPECT_FALSE(Has(1)) << "the oldest";
+  EXPECT_TRUE(Has(2));
+}
+
+// Where candidates stay for ever, the sweep makes large ages smaller, and its time depends on the
+// other keys of the range. A checkpoint does not show it.
+TEST_F(LimitedStoreTest, ACopyDoesNotShowWhenTheSweepWasThere) {
+  RowLimits limits;
+  limits.threshold = 3;
+  Start(limits);
+  Update({7});
+  const auto age = [this] {
+    server::RowCopies copies = store_->NewCopies(std::make_shared<server::CopyBlocks>());
+    store_->CopyRows(0, 100, &copies);
+    return server::RowCopies::CandidateOf(copies.candidates(), 0).age;
+  };
+  constexpr int64_t kStep = CandidateValues::kMostUnits / 4;
+  int64_t version = 0;
+  for (; version <= 3 * kStep; version += kStep) store_->limits()->Advance(version);
+  EXPECT_EQ(age(), 3 * kStep);
+  for (; version <= 12 * kStep + 12; version += kStep + 1) {
+    store_->limits()->Advance(version);
+    EXPECT_EQ(age(), CandidateValues::kMostUnits) << version;
+  }
 }
 
 // ---- parts ------------------------------------------------------------------------------------
