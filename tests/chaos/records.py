@@ -124,7 +124,9 @@ def check_each(run, records, complain):
         seen.add((r.worker, r.step, r.range))
         complain(run.recut or tables.setdefault(r.range, r.table) == r.table, what, "is of another table than before")
         complain(samples.setdefault((r.worker, r.step), r.samples) == r.samples, what, "has other samples than elsewhere")
-        complain(r.divided_by == r.samples or (r.fate == MERGED and r.divided_by > r.samples), what, "has another divisor")
+        # An update that GBA drops from its batch still counts in the divisor of the batch.
+        complain(r.divided_by == r.samples or (r.fate in (MERGED, DROPPED) and r.divided_by > r.samples), what,
+                 "has another divisor")
         if r.fate == DROPPED:
             complain(r.age == -1 and r.rows_measured == 0, what, "is dropped, and has a staleness of rows")
         complain(r.rows_measured in (0, r.rows), what, "is measured for a part of its rows")
