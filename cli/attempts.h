@@ -88,7 +88,7 @@ class Attempts {
   Supervisor& supervisor() { return attempt_->supervisor; }
   Children& children() { return attempt_->roles.children(); }
 
-  // What the run may do.
+  // These say how the run may continue after a failure.
   bool MayGoOn() const;
   bool MayRestart() const;
   bool MayReplace() const;

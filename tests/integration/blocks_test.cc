@@ -6,12 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
-#include "absl/strings/string_view.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/bytes_read.h"
 #include "tests/integration/run_job.h"
 #include "tests/integration/small_job.h"
 
@@ -40,16 +38,6 @@ class BlocksTest : public ::testing::Test {
   static std::unique_ptr<SmallJob> job_;
 };
 std::unique_ptr<SmallJob> BlocksTest::job_;
-
-// Bytes that this process, and the children that it has waited for, have read; -1: unknown.
-int64_t BytesRead() {
-  int64_t bytes = -1;
-  for (const absl::string_view line : absl::StrSplit(ReadTextFile("/proc/self/io"), '\n')) {
-    const std::vector<absl::string_view> words = absl::StrSplit(line, ' ');
-    if (words[0] == "rchar:" && !absl::SimpleAtoi(words[1], &bytes)) return -1;
-  }
-  return bytes;
-}
 
 TEST_F(BlocksTest, EachRowIsTrainedOnceAndStepsAreThoseOfRows) {
   constexpr int64_t kSteps = kRows / kWorkers / 100;  // of each worker, with ROWS

@@ -33,17 +33,6 @@ std::string NumberedRows(int begin, int end) {
   return text;
 }
 
-job::ResolvedJob NumberedPlan(const std::vector<std::string>& files, int workers, int batch) {
-  job::ResolvedJob plan = MakePlan(Data::DELIMITED, files, workers, batch);
-  Columns* columns = plan.job.mutable_data()->mutable_columns();
-  columns->set_delimiter(",");
-  columns->set_label("0");
-  columns->add_numeric("1");
-  columns->add_categorical("2");
-  columns->set_scale(Column::NONE);
-  return plan;
-}
-
 std::vector<int> Numbers(const std::vector<data::Batch>& batches) {
   std::vector<int> numbers;
   for (const data::Batch& batch : batches) {

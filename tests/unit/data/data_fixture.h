@@ -79,6 +79,19 @@ inline job::ResolvedJob MakePlan(Data::Format format, const std::vector<std::str
   return plan;
 }
 
+// A plan of files with rows of label, number and id.
+inline job::ResolvedJob NumberedPlan(const std::vector<std::string>& train, int workers,
+                                     int batch) {
+  job::ResolvedJob plan = MakePlan(Data::DELIMITED, train, workers, batch);
+  Columns* const columns = plan.job.mutable_data()->mutable_columns();
+  columns->set_delimiter(",");
+  columns->set_label("0");
+  columns->add_numeric("1");
+  columns->add_categorical("2");
+  columns->set_scale(Column::NONE);
+  return plan;
+}
+
 // All batches of one epoch.
 inline std::vector<data::Batch> ReadEpoch(data::BatchSource* source, int64_t epoch) {
   std::vector<data::Batch> batches;

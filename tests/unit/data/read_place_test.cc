@@ -190,15 +190,9 @@ TEST(ReadPlaceTest, TheRowsAfterAPlaceAreThoseOfAnUndisturbedReader) {
   EXPECT_GT(resumed, 1000);
 }
 
-job::ResolvedJob NumberedPlan(const std::string& file) {
-  job::ResolvedJob plan = MakePlan(Data::DELIMITED, {file}, 2, 4);
+job::ResolvedJob RowsPlan(const std::string& file) {
+  job::ResolvedJob plan = NumberedPlan({file}, /*workers=*/2, /*batch=*/4);
   plan.job.mutable_data()->set_deal(Data::ROWS);
-  Columns* const columns = plan.job.mutable_data()->mutable_columns();
-  columns->set_delimiter(",");
-  columns->set_label("0");
-  columns->add_numeric("1");
-  columns->add_categorical("2");
-  columns->set_scale(Column::NONE);
   return plan;
 }
 
@@ -214,7 +208,7 @@ TEST(ReadPlaceTest, TheRowsBeforeAPlaceAreNotRead) {
   const TempDir dir;
   std::string text = NumberedRows(700'000);
   const std::string file = dir.Write("x.csv", text);
-  const job::ResolvedJob plan = NumberedPlan(file);
+  const job::ResolvedJob plan = RowsPlan(file);
   auto source = Started(plan, 1);
   const int64_t rows = 4 * 85'000;
   ASSERT_EQ(*source->Skip(rows - 4), rows - 4);
@@ -242,7 +236,7 @@ TEST(ReadPlaceTest, TheRowsBeforeAPlaceAreNotRead) {
 TEST(ReadPlaceTest, APlaceThatDoesNotFitIsRefused) {
   const TempDir dir;
   const std::string text = NumberedRows(100);
-  const job::ResolvedJob plan = NumberedPlan(dir.Write("x.csv", text));
+  const job::ResolvedJob plan = RowsPlan(dir.Write("x.csv", text));
   auto source = Started(plan, 0);
   data::Batch batch;
   for (int i = 0; i < 5; ++i) ASSERT_TRUE(source->Next(&batch).ok());
@@ -280,7 +274,7 @@ TEST(ReadPlaceTest, APlaceThatDoesNotFitIsRefused) {
 // In a block that belongs to another worker.
 TEST(ReadPlaceTest, APlaceInTheBlockOfAnotherWorkerIsRefused) {
   const TempDir dir;
-  job::ResolvedJob plan = NumberedPlan(dir.Write("x.csv", NumberedRows(100)));
+  job::ResolvedJob plan = RowsPlan(dir.Write("x.csv", NumberedRows(100)));
   plan.job.mutable_data()->set_deal(Data::BLOCKS);
   data::Batch batch;
   for (const int rank : {0, 1}) {
@@ -300,7 +294,7 @@ TEST(ReadPlaceTest, APlaceInTheBlockOfAnotherWorkerIsRefused) {
 TEST(ReadPlaceTest, ReadersThatCannotGoToAPlaceSaySo) {
   const TempDir dir;
   const std::string file = dir.Write("x.csv", NumberedRows(100));
-  const job::ResolvedJob plain = NumberedPlan(file);
+  const job::ResolvedJob plain = RowsPlan(file);
   data::Batch batch;
   auto source = Started(plain, 0);
   EXPECT_FALSE(source->Place().has_value()) << "nothing is read yet";
@@ -310,8 +304,8 @@ TEST(ReadPlaceTest, ReadersThatCannotGoToAPlaceSaySo) {
 
   job::ResolvedJob shuffled = plain;
   shuffled.job.mutable_data()->set_shuffle_buffer(10);
-  const job::ResolvedJob packed = NumberedPlan(dir.WriteGzip("x.csv.gz", NumberedRows(100)));
-  const job::ResolvedJob packed2 = NumberedPlan(dir.WriteZstd("x.csv.zst", NumberedRows(100)));
+  const job::ResolvedJob packed = RowsPlan(dir.WriteGzip("x.csv.gz", NumberedRows(100)));
+  const job::ResolvedJob packed2 = RowsPlan(dir.WriteZstd("x.csv.zst", NumberedRows(100)));
   for (const job::ResolvedJob& plan : {shuffled, packed, packed2}) {
     source = Started(plan, 0);
     ASSERT_TRUE(source->Next(&batch).ok());

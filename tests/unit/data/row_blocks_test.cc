@@ -7,16 +7,15 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_split.h"
 #include "base/random.h"
 #include "data/batch_source.h"
 #include "data/row_data.h"
 #include "data/row_source.h"
 #include "data/shared_reader.h"
 #include "data/statistics.h"
+#include "tests/bytes_read.h"
 #include "tests/test_seed.h"
 #include "tests/unit/data/data_fixture.h"
 
@@ -166,16 +165,9 @@ std::string NumberedRows(int begin, int end) {
   return text;
 }
 
-job::ResolvedJob NumberedPlan(const std::vector<std::string>& files, int workers) {
-  job::ResolvedJob plan = MakePlan(Data::DELIMITED, files, workers, 32);
-  Data* const data = plan.job.mutable_data();
-  data->set_deal(Data::BLOCKS);
-  Columns* columns = data->mutable_columns();
-  columns->set_delimiter(",");
-  columns->set_label("0");
-  columns->add_numeric("1");
-  columns->add_categorical("2");
-  columns->set_scale(Column::NONE);
+job::ResolvedJob BlocksPlan(const std::vector<std::string>& files, int workers) {
+  job::ResolvedJob plan = NumberedPlan(files, workers, /*batch=*/32);
+  plan.job.mutable_data()->set_deal(Data::BLOCKS);
   return plan;
 }
 
@@ -220,7 +212,7 @@ TEST(RowBlocksTest, WorkersHaveAsManyRowsAndEachRowOnce) {
       dir.Write("d.csv", head + NumberedRows(33'000, 33'001)),
       dir.Write("e.csv", head + NumberedRows(33'001, 70'000))};
   for (const int workers : {1, 2, 7}) {
-    job::ResolvedJob plan = NumberedPlan(files, workers);
+    job::ResolvedJob plan = BlocksPlan(files, workers);
     Columns* columns = plan.job.mutable_data()->mutable_columns();
     columns->set_header(true);
     columns->set_label("label");
@@ -246,7 +238,7 @@ TEST(RowBlocksTest, PartsOfTheTrainingFilesAreDealtToo) {
   const TempDir dir;
   const std::vector<std::string> files = {dir.Write("a.csv", NumberedRows(0, 400)),
                                           dir.Write("b.csv", NumberedRows(400, 1000))};
-  job::ResolvedJob plan = NumberedPlan(files, 3);
+  job::ResolvedJob plan = BlocksPlan(files, 3);
   Data* const data = plan.job.mutable_data();
   data->set_max_rows(data::kNoEnd);
   EXPECT_EQ(Sorted(NumbersOf(plan, data::NewTrainSource)), Iota(0, 1000));
@@ -290,7 +282,7 @@ TEST(RowBlocksTest, PartsOfTheTrainingFilesAreDealtToo) {
 TEST(RowBlocksTest, RowsThatValidateAModelStayTheSame) {
   const TempDir dir;
   const auto plan_of = [file = dir.Write("a.csv", NumberedRows(0, 1000))](int workers) {
-    job::ResolvedJob plan = NumberedPlan({file}, workers);
+    job::ResolvedJob plan = BlocksPlan({file}, workers);
     plan.job.mutable_data()->clear_deal();
     plan.job.mutable_data()->mutable_validation()->set_fraction(0.3);
     return plan;
@@ -330,7 +322,7 @@ TEST(RowBlocksTest, SmallFilesAndFewCompressedFilesAreDealtByRows) {
   const std::string plain = dir.Write("a.csv", text), packed = dir.WriteGzip("a.csv.gz", text);
   const auto deal = [&](const std::vector<std::string>& files, int workers,
                         std::vector<std::string>* warnings) {
-    job::ResolvedJob plan = NumberedPlan(files, workers);
+    job::ResolvedJob plan = BlocksPlan(files, workers);
     plan.job.mutable_data()->clear_deal();
     data::DataReport report;
     EXPECT_TRUE(data::CheckData(plan, &report).ok());
@@ -353,7 +345,7 @@ TEST(RowBlocksTest, SmallFilesAndFewCompressedFilesAreDealtByRows) {
   ASSERT_THAT(warnings, SizeIs(2));
   EXPECT_THAT(warnings[1], HasSubstr("data.train: 1 compressed file for 2 workers"));
 
-  job::ResolvedJob plan = NumberedPlan({packed}, 2);
+  job::ResolvedJob plan = BlocksPlan({packed}, 2);
   ExpectOneLine(data::CheckData(plan), {"data.deal: BLOCKS leaves a worker without a block",
                                         "1 compressed file for 2 workers", "hint"});
   plan.job.mutable_data()->set_score_only(true);
@@ -368,7 +360,7 @@ TEST(RowBlocksTest, BadRowsAreSkippedOrNamedByTheirLine) {
   const TempDir dir;
   const std::string text = NumberedRows(0, 500) + "1,x,c\n" + NumberedRows(500, 900) + "1,y,c\n" +
                            NumberedRows(900, 999);
-  job::ResolvedJob plan = NumberedPlan({dir.Write("x.csv", text)}, 3);
+  job::ResolvedJob plan = BlocksPlan({dir.Write("x.csv", text)}, 3);
   plan.job.mutable_data()->set_max_bad_rows(1);
   EXPECT_EQ(Sorted(NumbersOf(plan, data::NewTrainSource)), Iota(0, 999));
   plan.job.mutable_data()->set_max_bad_rows(0);
@@ -393,7 +385,7 @@ TEST(RowBlocksTest, BadRowsAreSkippedOrNamedByTheirLine) {
 // Between the start of a job and that of its workers, or on another host.
 TEST(RowBlocksTest, FilesOfAnotherSizeAreRefused) {
   const TempDir dir;
-  job::ResolvedJob plan = NumberedPlan({dir.Write("a.csv", NumberedRows(0, 50))}, 2);
+  job::ResolvedJob plan = BlocksPlan({dir.Write("a.csv", NumberedRows(0, 50))}, 2);
   ASSERT_TRUE(data::FillFromData("", &plan).ok());
   EXPECT_TRUE(data::NewTrainSource(plan, 0).ok());
   dir.Write("a.csv", NumberedRows(0, 51));
@@ -411,12 +403,12 @@ TEST(RowBlocksTest, FilesOfAnotherSizeAreRefused) {
   ExpectOneLine(data::NewTestSource(plan, 0).status(), {"data.train: the files have", "hint"});
 }
 
-// Of a sample that is not much larger than one read.
+// The estimate looks at a sample that is not much larger than one read.
 TEST(RowBlocksTest, EstimatesAreNearTheCount) {
   const TempDir dir;
   std::string text;
   for (int i = 0; i < 100'000; ++i) absl::StrAppend(&text, i % 2, ",", 100'000 + i, ",c\n");
-  const job::ResolvedJob plan = NumberedPlan({dir.Write("a.csv", text)}, 4);
+  const job::ResolvedJob plan = BlocksPlan({dir.Write("a.csv", text)}, 4);
   EXPECT_NEAR((*data::NewTrainSource(plan, 0))->EstimatedRows(), 25'000, 100);
 }
 
@@ -424,7 +416,7 @@ TEST(RowBlocksTest, AFileThatChangesIsNoticedByWorkersThatDoNotReadIt) {
   const TempDir dir;
   const std::vector<std::string> files = {dir.Write("a.csv", NumberedRows(0, 50)),
                                           dir.WriteGzip("b.csv.gz", NumberedRows(50, 1000))};
-  const job::ResolvedJob plan = NumberedPlan(files, 2);
+  const job::ResolvedJob plan = BlocksPlan(files, 2);
   EXPECT_EQ(NumbersOf(plan, data::NewTrainSource)[1], Iota(0, 50));
   auto source = *data::NewTrainSource(plan, 0);
   EXPECT_THAT(ReadEpoch(source.get(), 0), ::testing::Not(IsEmpty()));
@@ -432,22 +424,12 @@ TEST(RowBlocksTest, AFileThatChangesIsNoticedByWorkersThatDoNotReadIt) {
   ExpectOneLine(source->StartEpoch(1), {"a.csv has changed since the run began", "hint"});
 }
 
-// Bytes that this process has asked the system for; -1: not known.
-int64_t BytesRead() {
-  int64_t bytes = -1;
-  for (const absl::string_view line : absl::StrSplit(ReadAll("/proc/self/io"), '\n')) {
-    const std::vector<absl::string_view> words = absl::StrSplit(line, ' ');
-    if (words[0] == "rchar:" && !absl::SimpleAtoi(words[1], &bytes)) return -1;
-  }
-  return bytes;
-}
-
 // One pass counts the rows, and one finds the border.
 TEST(RowBlocksTest, OneBorderIsLookedForOnce) {
   if (BytesRead() < 0) GTEST_SKIP() << "/proc/self/io does not count";
   const TempDir dir;
   const std::string text = NumberedRows(0, 300'000);
-  job::ResolvedJob plan = NumberedPlan({dir.Write("a.csv", text)}, 2);
+  job::ResolvedJob plan = BlocksPlan({dir.Write("a.csv", text)}, 2);
   plan.job.mutable_data()->set_test_fraction(0.1);
   const auto parser = *data::NewRowParser(plan.job.data(), nullptr);
   const int64_t before = BytesRead();
@@ -469,7 +451,7 @@ TEST(RowBlocksTest, EightWorkersTogetherReadAFileOnce) {
     std::string lines = text;
     if (!quotes) lines.erase(std::remove(lines.begin(), lines.end(), '"'), lines.end());
     const std::string file = dir.Write("a.csv", lines);
-    job::ResolvedJob plan = NumberedPlan({file}, 8);
+    job::ResolvedJob plan = BlocksPlan({file}, 8);
     plan.job.mutable_data()->add_test(file);
     ASSERT_TRUE(data::FillFromData("", &plan).ok());
     for (const MakeSource make : {&data::NewTrainSource, &data::NewTestSource}) {

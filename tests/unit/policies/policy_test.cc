@@ -560,7 +560,7 @@ TEST(ClocksTest, AreThoseOfALookAtEachWorker) {
   }
 }
 
-// What ends the waits of all workers: closed steps, the smallest clock, and the slowest worker.
+// Closed steps, the smallest clock and the slowest worker can end the wait of any worker.
 TEST(FrontTest, HasWhatReadsOfThePolicyWaitFor) {
   policies::RangeProgress progress = At(7, {4, 3, 5});
   EXPECT_EQ(FrontOf(progress, Bounded(2)), (policies::Front{0, 3, 0}));

@@ -85,6 +85,18 @@ class AgentsTest : public ::testing::Test {
     control.mutable_agent_note()->set_stops(count);
     return control;
   }
+  static Control AsksForCheckpoint() {
+    Control control;
+    control.mutable_agent_note()->set_checkpoint(true);
+    return control;
+  }
+  // The user asks the scheduler itself.
+  static scheduler::SchedulerEvent UserCheckpoint() {
+    scheduler::SchedulerEvent event;
+    event.kind = scheduler::SchedulerEvent::Kind::kCheckpoint;
+    event.text = "/out/model";
+    return event;
+  }
   std::string Failed() const { return std::string(core_->result().message()); }
   // Whether the last step has asked the worker for its last checkpoint.
   bool AskedToHold() const {
@@ -203,11 +215,8 @@ TEST_F(AgentsTest, ALateStopOfTheUserIsASecondRequest) {
 // The same is true of a signal that asks for a checkpoint, but a later one is a request of its own.
 TEST_F(AgentsTest, CheckpointSignalsOfAllAgentsAreOneRequest) {
   Start("/out/model");
-  Control checkpoint;
-  checkpoint.mutable_agent_note()->set_checkpoint(true);
-  scheduler::SchedulerEvent user;
-  user.kind = scheduler::SchedulerEvent::Kind::kCheckpoint;
-  user.text = "/out/model";
+  const Control checkpoint = AsksForCheckpoint();
+  const scheduler::SchedulerEvent user = UserCheckpoint();
   Step(1, user);
   EXPECT_FALSE(effects_.sends.empty()) << "the workers are asked";
   Send(1.1, kAgent, checkpoint, kAgentConnection);
@@ -222,11 +231,8 @@ TEST_F(AgentsTest, CheckpointSignalsOfAllAgentsAreOneRequest) {
 
 TEST_F(AgentsTest, ALauncherMayTakeSecondsToSignalAllRanks) {
   Start("/out/model");
-  Control checkpoint;
-  checkpoint.mutable_agent_note()->set_checkpoint(true);
-  scheduler::SchedulerEvent user;
-  user.kind = scheduler::SchedulerEvent::Kind::kCheckpoint;
-  user.text = "/out/model";
+  const Control checkpoint = AsksForCheckpoint();
+  const scheduler::SchedulerEvent user = UserCheckpoint();
   Send(1, kAgent, checkpoint, kAgentConnection);
   EXPECT_FALSE(effects_.sends.empty()) << "the workers are asked";
   Step(4, user);

@@ -815,7 +815,7 @@ TEST(SummaryTest, NamesEachWayThatFramesTook) {
   EXPECT_EQ(summary["paths"][1]["to"], "server 0");
 }
 
-// Of many nodes, those whose paths do not fit are counted, and their transports are named.
+// The summary counts the paths that do not fit, and names their transports.
 TEST(SummaryTest, CountsThePathsThatItLeavesOut) {
   const job::ResolvedJob plan = TestPlan(1, 1);
   scheduler::JobBook book(plan);
