@@ -71,6 +71,16 @@ void PlanTable(const Table& config, ResolvedJob* plan) {
   table.fields.assign(config.field().begin(), config.field().end());
   table.initializer = config.initializer();
   table.optimizer = config.optimizer();
+  table.admission = config.admission();
+  // An evaluation reads all rows of a checkpoint. No update comes, so it needs no candidates.
+  if (plan->job.train().evaluate_only()) {
+    table.admission.set_kind(Admission::NONE);
+  } else {
+    table.eviction = config.eviction();
+  }
+  if (table.eviction.kind() == Eviction::LRU) {
+    table.expected_rows = std::min(table.expected_rows, table.eviction.max_rows());
+  }
   table.store = config.policy().kind() == Policy::KEY_VALUE;
   if (table.store) {
     table.extra_floats = config.extra_floats();

@@ -45,6 +45,8 @@ struct TablePlan {
   std::vector<std::string> fields;
   Initializer initializer;
   Optimizer optimizer;
+  Admission admission;
+  Eviction eviction;   // none if the job only evaluates
   uint32_t group = 0;  // index in ResolvedJob::groups
 
   bool of_model() const { return !dense && !store; }

@@ -13,6 +13,7 @@
 #include "job/data_check.h"
 #include "job/job.h"
 #include "job/refuse.h"
+#include "job/row_rules_check.h"
 #include "job/step_time_check.h"
 #include "job/user_module.h"
 #include "policies/kinds.h"
@@ -171,6 +172,8 @@ absl::Status CheckStoreTable(const std::string& path, const Table& table, const 
   if (table.has_initializer()) return refuse("initializer", "a row is there once it is written");
   if (table.has_optimizer()) return refuse("optimizer", "programs write what their own has made");
   if (table.frozen()) return refuse("frozen", "no gradient ever comes");
+  if (table.has_admission()) return refuse("admission", "programs insert its rows");
+  if (table.has_eviction()) return refuse("eviction", "programs erase its rows");
   if (table.ids_per_field() != 0) return refuse("ids_per_field", "no sample has ids of it");
   if (table.placement() != Table::PLACEMENT_UNSPECIFIED && table.placement() != Table::SERVERS) {
     return Refuse(path + ".placement", Table::Placement_Name(table.placement()),
@@ -228,6 +231,7 @@ absl::Status CheckTable(const std::string& path, const Table& table, const Job& 
                               ".kind: KEY_VALUE instead of a policy");
   }
   if (key_value) return CheckStoreTable(path, table, job);
+  TANDEM_RETURN_IF_ERROR(CheckRowRules(path, table, job));
   if (table.extra_floats() != 0) {
     return Refuse(path + ".extra_floats",
                   "only for kind KEY_VALUE; the slots of an optimizer of the job are made by it");

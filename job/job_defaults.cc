@@ -135,6 +135,22 @@ void FillDense(const Policy& policy, bool repeatable, bool rdma, int workers, De
   if (dense->link() == Dense::LINK_UNSPECIFIED) dense->set_link(rdma ? Dense::RDMA : Dense::ANY);
 }
 
+// Tables without a rule have no message, so that jobs of earlier versions keep their hash.
+void FillRowRules(Table* table) {
+  if (table->has_eviction() && table->eviction().kind() == Eviction::KIND_UNSPECIFIED) {
+    table->mutable_eviction()->set_kind(Eviction::NONE);
+  }
+  if (!table->has_admission()) return;
+  Admission* const admission = table->mutable_admission();
+  if (admission->kind() == Admission::KIND_UNSPECIFIED) admission->set_kind(Admission::NONE);
+  if (admission->unadmitted() == Admission::UNADMITTED_UNSPECIFIED) {
+    admission->set_unadmitted(Admission::INITIAL);
+  }
+  if (admission->kind() == Admission::COUNT && table->eviction().kind() == Eviction::AGE) {
+    TANDEM_DEFAULT(admission, within_versions, table->eviction().versions());
+  }
+}
+
 void FillTable(const Job& job, Table* table) {
   if (table->placement() == Table::PLACEMENT_UNSPECIFIED) {
     table->set_placement(Table::SERVERS);
@@ -153,6 +169,7 @@ void FillTable(const Job& job, Table* table) {
   }
   FillOptimizer(job.dense().optimizer(), table->mutable_optimizer());
   FillInitializer(table->dim(), table->mutable_initializer());
+  FillRowRules(table);
 }
 
 void FillLimits(Limits* limits) {

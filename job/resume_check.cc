@@ -35,6 +35,8 @@ Job WhatMustStay(Job job) {
     table.mutable_optimizer()->clear_learning_rate();
     table.clear_expected_rows();
     table.clear_placement();
+    table.clear_admission();
+    table.clear_eviction();
   }
   job.clear_evaluation();
   job.clear_staleness();
@@ -69,6 +71,8 @@ Job WhatAReplayKeeps(Job job) {
     table.clear_optimizer();
     table.clear_initializer();
     table.clear_expected_rows();
+    table.clear_admission();
+    table.clear_eviction();
     ClearWeights(table.mutable_policy());
   }
   job.clear_fault_injection();

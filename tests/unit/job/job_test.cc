@@ -1655,5 +1655,107 @@ TEST(StoreTest, IsNoTrainedTable) {
   MustParse(job, {{"reproducible", "true"}});  // what is trained is
 }
 
+// ---- rows that come and go ----
+
+TEST(RowRulesTest, DefaultsAreFilledIn) {
+  EXPECT_FALSE(MustResolve({}).job.table(0).has_admission()) << "as jobs of earlier versions";
+  EXPECT_FALSE(MustResolve({}).job.table(0).has_eviction());
+  const job::ResolvedJob plan = MustResolve({{"table[0].admission", "{kind: COUNT threshold: 3}"},
+                                             {"table[0].eviction", "{kind: AGE versions: 50}"}});
+  const job::TablePlan& table = plan.tables[0];
+  EXPECT_EQ(table.admission.threshold(), 3);
+  EXPECT_EQ(table.admission.within_versions(), 50) << "that of the eviction";
+  EXPECT_EQ(table.admission.unadmitted(), Admission::INITIAL);
+  EXPECT_EQ(table.eviction.versions(), 50);
+  const job::ResolvedJob lru =
+      MustResolve({{"table[0].admission", "{kind: COUNT threshold: 3 unadmitted: ZERO}"},
+                   {"table[0].eviction", "{kind: LRU max_rows: 70}"}});
+  EXPECT_EQ(lru.tables[0].admission.within_versions(), 0);
+  EXPECT_EQ(lru.tables[0].expected_rows, 70);
+  const job::ResolvedJob budget = MustResolve({{"table[0].eviction.kind", "AT_BUDGET"}});
+  EXPECT_EQ(budget.tables[0].eviction.kind(), Eviction::AT_BUDGET);
+}
+
+// A job that only evaluates reads all rows of a checkpoint, and ids without one as training did.
+TEST(RowRulesTest, AnEvaluationKeepsAllRows) {
+  const job::ResolvedJob plan =
+      MustResolve({{"table[0].admission", "{kind: COUNT threshold: 3 unadmitted: ZERO}"},
+                   {"table[0].eviction", "{kind: LRU max_rows: 70}"},
+                   {"train.evaluate_only", "true"}});
+  EXPECT_EQ(plan.tables[0].admission.kind(), Admission::NONE);
+  EXPECT_EQ(plan.tables[0].admission.unadmitted(), Admission::ZERO);
+  EXPECT_EQ(plan.tables[0].eviction.kind(), Eviction::KIND_UNSPECIFIED);
+}
+
+TEST(RowRulesTest, ContradictionsAreRefused) {
+  const char* const kAdmission = "table[0].admission";
+  const char* const kEviction = "table[0].eviction";
+  const std::pair<const char*, const char*> lru = {kEviction, "{kind: LRU max_rows: 9}"};
+  const std::pair<const char*, const char*> age = {kEviction, "{kind: AGE versions: 9}"};
+  const std::pair<const char*, const char*> budget = {kEviction, "{kind: AT_BUDGET}"};
+  const std::pair<const char*, const char*> count = {kAdmission, "{kind: COUNT threshold: 2}"};
+  const std::pair<job::Overrides, const char*> refused[] = {
+      {{{kAdmission, "{kind: COUNT}"}},
+       "table[0].admission.threshold: not set; COUNT needs it, such as threshold: 2"},
+      {{{kAdmission, "{kind: COUNT threshold: 101}"}},
+       "table[0].admission.threshold: 101, must be 1 to 100"},
+      {{{kAdmission, "{threshold: 2}"}},
+       "table[0].admission.threshold: only for COUNT, and the kind is NONE"},
+      {{{kAdmission, "{kind: PROBABILITY}"}},
+       "table[0].admission.probability: not set; PROBABILITY needs it"},
+      {{{kAdmission, "{kind: PROBABILITY probability: 1.5}"}},
+       "table[0].admission.probability: 1.5, must be above 0 and at most 1"},
+      {{{kAdmission, "{kind: PROBABILITY probability: 0.5 within_versions: 3}"}},
+       "table[0].admission.within_versions: only for COUNT, and the kind is PROBABILITY"},
+      {{{kAdmission, "{unadmitted: ZERO}"}},
+       "table[0].admission.unadmitted: ZERO is for ids that stay without a row"},
+      {{{kEviction, "{kind: AGE}"}},
+       "table[0].eviction.versions: not set; AGE needs it, such as versions: 10000"},
+      {{{kEviction, "{kind: AGE versions: 1073741825}"}},
+       "table[0].eviction.versions: 1073741825, must be 1 to 1073741824"},
+      {{{kEviction, "{kind: LRU versions: 5}"}},
+       "table[0].eviction.versions: only for AGE, and the kind is LRU"},
+      {{{kEviction, "{kind: LRU}"}}, "table[0].eviction.max_rows: not set; LRU needs it"},
+      {{lru, {"reproducible", "true"}},
+       "table[0].eviction.kind: LRU chooses among the rows of a key range"},
+      {{budget, {"reproducible", "true"}},
+       "table[0].eviction.kind: AT_BUDGET chooses among the rows of a key range"},
+      {{budget, {"staleness.record_order", "true"}},
+       "table[0].eviction.kind: AT_BUDGET depends on the memory of a server"},
+      {{age, {"table[0].frozen", "true"}}, "table[0].eviction: not for a frozen table"},
+      {{count, {"table[0].frozen", "true"}}, "table[0].admission: not for a frozen table"},
+      {{count, {"table[0].placement", "REPLICATED"}},
+       "table[0].admission: only for rows on servers, and the placement is REPLICATED"},
+      {{lru, {"table[0].placement", "SHARDED"}},
+       "table[0].eviction: only for rows on servers, and the placement is SHARDED"},
+      {{age, {"policy", "{kind: DC_ASGD compensation: 1 mean_square_decay: 0.9}"}},
+       "table[0].eviction: not under DC_ASGD with mean_square_decay"},
+  };
+  for (const auto& [set, message] : refused) {
+    EXPECT_THAT(Refusal(kJob, set), HasSubstr(absl::StrCat(": ", message)));
+  }
+  const std::string store = absl::StrCat(kJob, kStore);
+  EXPECT_THAT(Refusal(store, {{"table[1].eviction", "{kind: LRU max_rows: 9}"}}),
+              HasSubstr("table[1].eviction: not for a KEY_VALUE table: programs erase its rows"));
+  EXPECT_THAT(Refusal(store, {{"table[1].admission", "{kind: COUNT threshold: 2}"}}),
+              HasSubstr("table[1].admission: not for a KEY_VALUE table: programs insert its rows"));
+  // What stands: each kind, also beside the other rule, where nothing depends on time.
+  MustParse(kJob, {count, age, {"reproducible", "true"}, {"staleness.record_order", "true"}});
+  MustParse(kJob, {lru, {"staleness.record_order", "true"}});
+  MustParse(kJob, {age, {"policy", "{kind: DC_ASGD compensation: 1}"}});
+  MustParse(kJob, {budget, {kAdmission, "{unadmitted: ZERO}"}});
+}
+
+// A run that has filled its memory resumes with rules, and a replay may ask what others would do.
+TEST(RowRulesTest, ARunMayResumeWithOtherRules) {
+  const Job was = MustResolve({}).job;
+  const Job is = MustResolve({{"table[0].admission", "{kind: COUNT threshold: 2}"},
+                              {"table[0].eviction", "{kind: LRU max_rows: 9}"}})
+                     .job;
+  EXPECT_THAT(job::ResumeDifferences(was, is), ::testing::IsEmpty());
+  EXPECT_THAT(job::ReplayDifferences(was, is), ::testing::IsEmpty());
+  EXPECT_THAT(job::ModelDifferences(was, is), ::testing::SizeIs(2));
+}
+
 }  // namespace
 }  // namespace tandem
