@@ -47,6 +47,14 @@ std::string Shown(const std::vector<std::string>& fields) {
   return absl::StrCat("[", absl::StrJoin(fields, ", "), "]");
 }
 
+// A reader of the checkpoint gives these values to an id without a row.
+Initializer ValuesOfAbsentRow(const job::TablePlan& table) {
+  if (table.admission.unadmitted() != Admission::ZERO) return table.initializer;
+  Initializer zero;
+  zero.set_kind(Initializer::ZERO);
+  return zero;
+}
+
 // True if the table has kind KEY_VALUE. The state of its rows then belongs to programs
 // (optim/program.cc).
 bool IsOfPrograms(const CheckpointTable& table) {
@@ -227,7 +235,7 @@ void DescribeMeaning(const job::ResolvedJob& plan, Manifest* manifest) {
     saved.salt = table.salt;
     saved.dim = table.dim;
     saved.fields = shape.ok() ? shape->table_fields[table.id] : table.fields;
-    saved.initializer = OneLineText(table.initializer);
+    saved.initializer = OneLineText(ValuesOfAbsentRow(table));
     saved.optimizer = OptimizerName(table.optimizer, table.extra_floats);
   }
 }

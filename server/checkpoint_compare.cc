@@ -38,7 +38,9 @@ std::string Difference(const RangeImage& a, const RangeImage& b) {
     return absl::StrCat(a.keys.size(), " rows and ", b.keys.size(), ", with different keys");
   }
   if (SameBits(a.weights, b.weights)) {
-    return SameBits(a.slots, b.slots) ? "" : "the same weights, other optimizer state";
+    if (!SameBits(a.slots, b.slots)) return "the same weights, other optimizer state";
+    if (a.ages != b.ages) return "the same rows, other ages";
+    return a.candidates == b.candidates ? "" : "the same rows, other candidates";
   }
   if (a.weights.size() != b.weights.size()) return "rows of different dim";
   const auto [x, y] =
@@ -69,6 +71,10 @@ absl::StatusOr<ModelComparison> CompareModels(const CheckpointReader& a,
     AddBits(left.keys, &result.checksum);
     AddBits(left.weights, &result.checksum);
     AddBits(left.slots, &result.checksum);
+    if (left.limited) {
+      AddBits(left.ages, &result.checksum);
+      AddBits(left.candidates, &result.checksum);
+    }
     const std::string difference = Difference(left, right);
     if (!difference.empty()) {
       result.differences.push_back(absl::StrCat(file.name, ": ", difference));

@@ -90,6 +90,17 @@ absl::Status WriteHeld(const RangeImage& image, std::ostream& out) {
   return absl::OkStatus();
 }
 
+void WriteCandidates(const RangeImage& image, const InspectOptions& options, std::ostream& out) {
+  if (image.candidates.empty()) return;
+  out << "  " << image.candidates.size() << " candidates for rows\n";
+  const size_t shown = Shown(image.candidates.size(), options);
+  for (const Candidate& candidate : absl::MakeConstSpan(image.candidates).first(shown)) {
+    out << "    key " << absl::StrFormat("%#x", candidate.key) << ": " << candidate.count
+        << " updates, the last " << candidate.age << " versions ago\n";
+  }
+  SayRest(image.candidates.size(), shown, "candidates", out);
+}
+
 absl::Status InspectRange(const std::string& path, const InspectOptions& options,
                           std::ostream& out) {
   TANDEM_ASSIGN_OR_RETURN(const std::string bytes, ReadWholeFile(path));
@@ -110,6 +121,7 @@ absl::Status InspectRange(const std::string& path, const InspectOptions& options
         << " applied" << (worker.finished ? ", no data left" : "") << "\n";
   }
   if (const absl::Status held = WriteHeld(*image, out); !held.ok()) return NamedBy(path, held);
+  WriteCandidates(*image, options, out);
   const size_t shown = Shown(image->keys.size(), options);
   const size_t dim = static_cast<size_t>(image->dim);
   const size_t slots = static_cast<size_t>(image->slots_per_row);
@@ -119,6 +131,7 @@ absl::Status InspectRange(const std::string& path, const InspectOptions& options
     if (slots > 0) {
       out << " | " << Floats(absl::MakeConstSpan(image->slots).subspan(i * slots, slots));
     }
+    if (image->limited) out << ", updated " << image->ages[i] << " versions ago";
     out << "\n";
   }
   SayRest(image->keys.size(), shown, "rows", out);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "server/row_index.h"
 
 namespace tandem::server {
 
@@ -54,7 +55,7 @@ void PullTimes::OnRead(int rank, int64_t step, int64_t version, int64_t now_us,
   of.keys.assign(keys.begin(), keys.end());
   of.rows.assign(rows.begin(), rows.end());
   of.updates.resize(rows.size());
-  for (size_t i = 0; i < rows.size(); ++i) of.updates[i] = Updates(rows[i]);
+  for (size_t i = 0; i < rows.size(); ++i) of.updates[i] = CountOf(rows[i]);
 }
 
 void PullTimes::Forget(int rank) {
@@ -112,8 +113,17 @@ bool PullTimes::RowsOf(int32_t read, absl::Span<const uint64_t> keys, std::vecto
 
 void PullTimes::CountUpdate(absl::Span<const uint32_t> rows) {
   for (const uint32_t row : rows) {
+    if (row == RowIndex::kNoRow) continue;
     if (row >= updates_.size()) updates_.resize(std::max<size_t>(row + 1, 2 * updates_.size()));
     ++updates_[row];
+  }
+}
+
+void PullTimes::OnCreated(absl::Span<const uint32_t> rows) {
+  for (const uint32_t row : rows) {
+    if (CountOf(row) == 0) continue;
+    if (row >= first_.size()) first_.resize(updates_.size());
+    first_[row] = updates_[row];
   }
 }
 

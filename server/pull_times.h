@@ -12,13 +12,14 @@
 // places with their memory, so a range that runs for ever allocates nothing.
 //
 // Cost: 4 bytes a worker, and 32 bytes a read whose update has not arrived yet or is held, at the
-// moment with the most such reads. With row staleness also 4 bytes for each row of the range, and
-// for such a read 72 bytes and 16 for each of its rows.
+// moment with the most such reads. With row staleness also 4 bytes for each row of the range (8 if
+// its rows may leave), and for such a read 72 bytes and 16 for each of its rows.
 //
 // Thread safety: none needed; belongs to a range.
 #ifndef TANDEM_SERVER_PULL_TIMES_H_
 #define TANDEM_SERVER_PULL_TIMES_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -54,16 +55,22 @@ class PullTimes {
 
   // ReadAt and RowsOf are for a read that was taken. ReadAt: when it was answered.
   int64_t ReadAt(int32_t read) const { return places_[static_cast<size_t>(read)].at_us; }
-  // The row numbers of the keys at the read, and for each row its number of updates when it was
-  // read: 0 for an absent row. The keys must be in the order of the read, which may have had other
-  // keys between them. False if a key is not part of the read.
+  // The row numbers of the keys at the read, and for each row a count for UpdatesSince: 0 for an
+  // absent row. The keys must be in the order of the read, which may have had other keys between
+  // them. False if a key is not part of the read.
   bool RowsOf(int32_t read, absl::Span<const uint64_t> keys, std::vector<uint32_t>* rows,
               std::vector<uint32_t>* updates_as_read) const;
 
-  // The number of updates of a row so far.
-  uint32_t Updates(uint32_t row) const { return row < updates_.size() ? updates_[row] : 0; }
-  // Counts one more update of each of these rows.
+  // The number of updates of a row so far; 0 for an absent row.
+  uint32_t Updates(uint32_t row) const { return CountOf(row) - FirstCountOf(row); }
+  // The updates of a row since it was read, or since it was created if that came later.
+  uint32_t UpdatesSince(uint32_t row, uint32_t as_read) const {
+    return CountOf(row) - std::max(as_read, FirstCountOf(row));
+  }
+  // Counts one more update of each of these rows, except absent ones.
   void CountUpdate(absl::Span<const uint32_t> rows);
+  // New rows have these numbers, which rows that are gone may have had before.
+  void OnCreated(absl::Span<const uint32_t> rows);
 
  private:
   struct Read {
@@ -76,6 +83,8 @@ class PullTimes {
     std::vector<uint64_t> keys;
     std::vector<uint32_t> rows, updates;
   };
+  uint32_t CountOf(uint32_t row) const { return row < updates_.size() ? updates_[row] : 0; }
+  uint32_t FirstCountOf(uint32_t row) const { return row < first_.size() ? first_[row] : 0; }
   Read& At(int32_t place) { return places_[static_cast<size_t>(place)]; }
   int32_t NewPlace(int rank);
   static bool IsOlder(const Read& a, const Read& b);
@@ -85,8 +94,10 @@ class PullTimes {
   std::vector<int32_t> newest_;  // by rank: the first of its reads whose update has not come yet
   int32_t free_ = kUnknown;      // the first free place
   std::vector<Read> places_;
-  std::vector<Rows> rows_;         // by place; empty unless by_row_
-  std::vector<uint32_t> updates_;  // by row number
+  std::vector<Rows> rows_;  // by place; empty unless by_row_
+  // By row number: the updates of all rows that have had the number, and how many of them came
+  // before the present row.
+  std::vector<uint32_t> updates_, first_;
 };
 
 }  // namespace tandem::server

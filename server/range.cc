@@ -10,11 +10,13 @@
 #include "base/hash.h"
 #include "base/status_macros.h"
 #include "optim/fold.h"
+#include "server/limited_rows.h"
 
 namespace tandem::server {
 namespace {
 
 constexpr uint32_t kNoRow = RowIndex::kNoRow;
+constexpr uint32_t kNoSlot = ~uint32_t{0};  // of FoldScratch::slot_index
 
 // The most steps that a worker may push ahead of the oldest open one. No correct worker gets there,
 // because its reads wait for the others.
@@ -40,7 +42,26 @@ size_t MostKept(const policies::Properties& policy, uint64_t begin, uint64_t end
   return static_cast<size_t>(std::ceil(Share(begin, end) * static_cast<double>(policy.cache_rows)));
 }
 
-RangeStore::Options StoreOptions(const TableContext& table, uint64_t begin, uint64_t end) {
+// The limits of a range of the table.
+RowLimits LimitsOf(const job::TablePlan& plan, uint64_t begin, uint64_t end) {
+  RowLimits limits;
+  if (plan.admission.kind() == Admission::COUNT) limits.threshold = plan.admission.threshold();
+  if (plan.admission.kind() == Admission::PROBABILITY) {
+    limits.probability = plan.admission.probability();
+  }
+  limits.within = plan.admission.within_versions();
+  limits.zeros = plan.admission.unadmitted() == Admission::ZERO;
+  if (plan.eviction.kind() == Eviction::AGE) limits.most_age = plan.eviction.versions();
+  if (plan.eviction.kind() == Eviction::LRU) {
+    limits.most_rows = static_cast<int64_t>(
+        std::ceil(Share(begin, end) * static_cast<double>(plan.eviction.max_rows())));
+  }
+  limits.at_budget = plan.eviction.kind() == Eviction::AT_BUDGET;
+  return limits;
+}
+
+RangeStore::Options StoreOptions(TableContext* context, uint64_t begin, uint64_t end) {
+  const TableContext& table = *context;
   RangeStore::Options options;
   options.dim = table.plan->dim;
   options.salt = table.plan->salt;
@@ -50,7 +71,24 @@ RangeStore::Options StoreOptions(const TableContext& table, uint64_t begin, uint
   options.arena = table.arena;
   options.expected_rows =
       static_cast<int64_t>(Share(begin, end) * static_cast<double>(table.plan->expected_rows));
+  options.limits = LimitsOf(*table.plan, begin, end);
+  options.may_grow = table.may_grow;
+  options.counts = &context->stats.rows;
   return options;
+}
+
+// Moves the version of a range, and with it the clock of the store. Workers that keep rows will
+// hear of those that are gone.
+void MoveVersion(int64_t ticks, policies::RangeProgress* progress, RangeStore* store,
+                 Subscriptions* subscriptions) {
+  progress->version += ticks;
+  LimitedRows* const limits = store->limits();
+  if (limits == nullptr) return;
+  limits->Advance(progress->version);
+  if (subscriptions == nullptr) return;
+  subscriptions->OnChanged(limits->TakeEvicted());
+  subscriptions->OnVersion(progress->version,
+                           [limits](uint64_t key) { return limits->PresentUntil(key); });
 }
 
 // If the read of the update is known, sets scratch->rows_recorded and updates_as_read and returns
@@ -60,21 +98,45 @@ bool FindRecordedRows(const HeldUpdate& update, const PullTimes& reads, const Ra
   const absl::Span<const uint64_t> keys = update.keys.As<uint64_t>();
   std::vector<uint32_t>& rows = scratch->rows_recorded;
   if (!reads.RowsOf(update.read, keys, &rows, &scratch->updates_as_read)) return false;
-  // A row that was absent when it was read may exist now.
-  if (std::count(rows.begin(), rows.end(), kNoRow) > 0) store.Find(keys, absl::MakeSpan(rows));
+  // A row that was absent when it was read may exist now. With limits the number may be another
+  // row's now, whose updates are no answer.
+  if (store.limits() != nullptr) {
+    scratch->rows.assign(rows.begin(), rows.end());
+    store.Find(keys, absl::MakeSpan(rows));
+    for (size_t i = 0; i < rows.size(); ++i) {
+      if (rows[i] != scratch->rows[i]) scratch->updates_as_read[i] = 0;
+    }
+  } else if (std::count(rows.begin(), rows.end(), kNoRow) > 0) {
+    store.Find(keys, absl::MakeSpan(rows));
+  }
   return true;
+}
+
+// The version of a read for LimitedRows.
+int64_t KnownRead(const HeldUpdate& update) {
+  return update.version_read == kReadByAnotherRun ? LimitedRows::kUnknownRead : update.version_read;
+}
+
+// The rows of one step of the optimizer, each key once.
+absl::Status FindRows(absl::Span<const uint64_t> keys, absl::Span<const int64_t> read_at,
+                      absl::Span<uint32_t> rows, PullTimes* reads, RangeStore* store) {
+  TANDEM_RETURN_IF_ERROR(store->RowsForUpdate(keys, read_at, rows));
+  if (store->limits() != nullptr && reads->by_row()) reads->OnCreated(store->limits()->created());
+  return absl::OkStatus();
 }
 
 // Gives the optimizer the gradients of one update. Counts the update for the staleness of its rows.
 absl::Status PushRows(const HeldUpdate& update, absl::Span<const float> gradients, float scale,
                       PullTimes* reads, RangeStore* store, FoldScratch* scratch) {
   const absl::Span<const uint64_t> keys = update.keys.As<uint64_t>();
-  if (!reads->by_row()) return store->Push(keys, gradients, scale);
+  const bool limited = store->limits() != nullptr;
+  if (!reads->by_row() && !limited) return store->Push(keys, gradients, scale);
   std::vector<uint32_t>& rows = scratch->rows_recorded;
   rows.resize(keys.size());
-  TANDEM_RETURN_IF_ERROR(store->FindOrCreate(keys, absl::MakeSpan(rows)));
+  scratch->reads.assign(limited ? keys.size() : 0, KnownRead(update));
+  TANDEM_RETURN_IF_ERROR(FindRows(keys, scratch->reads, absl::MakeSpan(rows), reads, store));
   store->ApplyToRows(keys, rows, gradients, scale);
-  reads->CountUpdate(rows);
+  if (reads->by_row()) reads->CountUpdate(rows);
   return absl::OkStatus();
 }
 
@@ -85,13 +147,39 @@ bool Created(const absl::Status& status, const Range& range, TableContext* table
   return false;
 }
 
+// Adds one contribution to the union of a fold, [keys, dim]. The first contribution of a key is
+// copied.
+void AddToUnion(const HeldUpdate& update, const float* values, size_t dim, bool limited,
+                FoldScratch* scratch) {
+  FoldScratch& s = *scratch;
+  const size_t slots = s.slot_index.size();
+  for (const uint64_t key : update.keys.As<uint64_t>()) {
+    size_t at = Mix64(key) & (slots - 1);
+    while (s.slot_index[at] != kNoSlot && s.union_keys[s.slot_index[at]] != key) {
+      at = (at + 1) & (slots - 1);
+    }
+    const size_t i = s.slot_index[at] != kNoSlot ? s.slot_index[at] : s.union_keys.size();
+    if (i == s.union_keys.size()) {
+      s.slot_index[at] = static_cast<uint32_t>(i);
+      s.union_keys.push_back(key);
+      std::copy_n(values, dim, s.sums.data() + i * dim);
+      if (limited) s.reads.push_back(KnownRead(update));
+    } else {
+      optim::FoldAdd(s.sums.data() + i * dim, values, dim);
+      if (limited) s.reads[i] = std::min(s.reads[i], KnownRead(update));
+    }
+    values += dim;
+  }
+}
+
 // Measures row staleness: for each row of the last FindRecordedRows, the updates since the read.
 void CountRows(const PullTimes& reads, const FoldScratch& scratch, Measure* staleness,
                std::vector<Sum>* by_popularity, UpdateRecord* record) {
   by_popularity->resize(std::numeric_limits<uint32_t>::digits + 1);
   for (size_t i = 0; i < scratch.rows_recorded.size(); ++i) {
-    const uint32_t updates = reads.Updates(scratch.rows_recorded[i]);
-    const uint32_t since = updates - scratch.updates_as_read[i];
+    const uint32_t row = scratch.rows_recorded[i];
+    const uint32_t updates = reads.Updates(row);
+    const uint32_t since = reads.UpdatesSince(row, scratch.updates_as_read[i]);
     staleness->Add(since);
     (*by_popularity)[static_cast<size_t>(std::bit_width(updates))].Add(since);
     record->row_staleness_sum += since;
@@ -143,7 +231,7 @@ Range::Range(uint32_t id, uint64_t begin, uint64_t end, TableContext* table, Fol
       table_(table),
       scratch_(scratch),
       properties_(table->policy->properties()),
-      store_(StoreOptions(*table, begin, end)),
+      store_(StoreOptions(table, begin, end)),
       clocks_(table->workers, properties_, &progress_),
       pull_times_(table->workers, table->reads, table->record && !table->plan->frozen),
       part_(id, table->plan->group, totals) {
@@ -154,7 +242,12 @@ Range::Range(uint32_t id, uint64_t begin, uint64_t end, TableContext* table, Fol
   if (properties_.keeps_rows) {
     subscriptions_ =
         std::make_unique<Subscriptions>(table->workers, MostKept(properties_, begin, end));
+    if (LimitedRows* const limits = store_.limits(); limits != nullptr) {
+      limits->set_lists_evicted(true);
+      subscriptions_->set_most_age(limits->limits().most_age);
+    }
   }
+  if (store_.limits() != nullptr) store_.limits()->set_keeps_numbers(pull_times_.by_row());
   if (properties_.rows_as_read && !table->plan->frozen) {  // a frozen row is always as read
     pulled_row_snapshots_ =
         std::make_unique<PulledRowSnapshots>(store_.dim(), table->workers, table->reads);
@@ -403,8 +496,7 @@ void Range::Tick(int64_t steps) {
     if (ticks == 0) break;
     steps = 0;
     if (!properties_.holds) {
-      progress_.version += ticks;
-      return;
+      return MoveVersion(ticks, &progress_, &store_, subscriptions_.get());
     }
     CloseGroups(ticks);
   }
@@ -431,8 +523,7 @@ void Range::CloseGroups(int64_t ticks) {
   for (; ticks > 0; --ticks) {
     if (open_.empty()) {  // the closed steps have no contributions
       last_closed_samples_ = 0;
-      progress_.version += ticks;
-      return;
+      return MoveVersion(ticks, &progress_, &store_, subscriptions_.get());
     }
     last_closed_samples_ = open_.front().samples;
     if (properties_.batch == 0) open_.front().SortByRank();
@@ -441,7 +532,7 @@ void Range::CloseGroups(int64_t ticks) {
       ApplyFold(delayed_.front());
       delayed_.DropFront();
     }
-    ++progress_.version;
+    MoveVersion(1, &progress_, &store_, subscriptions_.get());
   }
 }
 
@@ -477,10 +568,16 @@ void Range::FoldInto(const HeldStep& step) {
     Created(PushRows(only, Transformed(only, transform.factor, transform.compensation), factor,
                      &pull_times_, &store_, scratch_),
             *this, table_);
-  } else if (FoldUnion(step)) {
-    store_.ApplyToRows(scratch_->union_keys, scratch_->union_rows, scratch_->sums, factor);
-    if (pull_times_.by_row()) pull_times_.CountUpdate(scratch_->union_rows);
+    return;
   }
+  FoldUnion(step);
+  FoldScratch& s = *scratch_;
+  s.union_rows.resize(s.union_keys.size());
+  const absl::Status found =
+      FindRows(s.union_keys, s.reads, absl::MakeSpan(s.union_rows), &pull_times_, &store_);
+  if (!Created(found, *this, table_)) return;
+  store_.ApplyToRows(s.union_keys, s.union_rows, s.sums, factor);
+  if (pull_times_.by_row()) pull_times_.CountUpdate(s.union_rows);
 }
 
 // The gradient sums of an update after its policy's transform, [keys, dim].
@@ -530,44 +627,25 @@ void Range::Compensate(const HeldUpdate& update, float compensation) {
   }
 }
 
-// Adds up the contributions to each row in the order of the updates, starting from a copy of the
-// first one. The updates of a step are in rank order, which gives the same bits in every run. False
-// if a row could not be created.
-bool Range::FoldUnion(const HeldStep& step) {
+// Adds up the contributions to each key in the order of the updates, starting from a copy of the
+// first one. The updates of a step are in rank order, which gives the same bits in every run. Keys
+// are in the order in which they first occur, which is the order in which rows are created.
+void Range::FoldUnion(const HeldStep& step) {
   FoldScratch& s = *scratch_;
   size_t total = 0;
   for (const HeldUpdate& u : step.updates) total += u.keys.size() / sizeof(uint64_t);
-  const size_t slots = std::bit_ceil(2 * total);
-  s.slot_row.assign(slots, kNoRow);
-  s.slot_index.resize(slots);
+  s.slot_index.assign(std::bit_ceil(2 * total), kNoSlot);
   s.union_keys.clear();
-  s.union_rows.clear();
+  s.reads.clear();
   const size_t dim = static_cast<size_t>(store_.dim());
   s.sums.resize(total * dim);
   for (const HeldUpdate& u : step.updates) {
-    const absl::Span<const uint64_t> keys = u.keys.As<uint64_t>();
     const policies::Transform transform = table_->policy->OnApply(progress_, u);
     if (transform.factor == 0.0f) continue;
     const float* values = Transformed(u, transform.factor, transform.compensation).data();
-    s.rows.resize(keys.size());
-    const absl::Status found = store_.FindOrCreate(keys, absl::MakeSpan(s.rows));
-    if (!Created(found, *this, table_)) return false;
-    for (size_t i = 0; i < keys.size(); ++i, values += dim) {
-      size_t at = Mix64(s.rows[i]) & (slots - 1);
-      while (s.slot_row[at] != kNoRow && s.slot_row[at] != s.rows[i]) at = (at + 1) & (slots - 1);
-      if (s.slot_row[at] == kNoRow) {
-        s.slot_row[at] = s.rows[i];
-        s.slot_index[at] = static_cast<uint32_t>(s.union_rows.size());
-        std::copy_n(values, dim, s.sums.data() + s.union_rows.size() * dim);
-        s.union_keys.push_back(keys[i]);
-        s.union_rows.push_back(s.rows[i]);
-      } else {
-        optim::FoldAdd(s.sums.data() + s.slot_index[at] * dim, values, dim);
-      }
-    }
+    AddToUnion(u, values, dim, store_.limits() != nullptr, scratch_);
   }
-  s.sums.resize(s.union_rows.size() * dim);
-  return true;
+  s.sums.resize(s.union_keys.size() * dim);
 }
 
 // Counts the update and measures its staleness. Call it before the update is applied.
@@ -625,6 +703,7 @@ RangeCopy Range::Copy(bool for_move, std::shared_ptr<CopyBlocks> blocks) const {
   copy.head.end = end_;
   copy.head.progress = progress_;
   copy.head.progress.clocks = nullptr;  // owned by the range, and keep changing
+  copy.head.limited = store_.limits() != nullptr;
   copy.salt = table_->plan->salt;
   copy.last_samples = last_closed_samples_;
   copy.open = open_;
@@ -652,7 +731,7 @@ RangeCopy Range::Copy(bool for_move, std::shared_ptr<CopyBlocks> blocks) const {
 
 std::string Range::Encode() const {
   RangeCopy copy = Copy(/*for_move=*/true, std::make_shared<CopyBlocks>());
-  store_.CopyRows(0, static_cast<size_t>(store_.size()) + 1, &copy.rows);
+  store_.CopyRows(0, std::numeric_limits<size_t>::max(), &copy.rows);
   return std::move(copy).Encode();
 }
 
@@ -723,6 +802,7 @@ absl::Status Range::CheckHeld() const {
 // Progress is checked before it is taken over, and CheckHeld compares the held updates with it
 // afterwards. The paces are a part of the policy's memory, so they come from DecodeMemory.
 absl::Status Range::Restore(const RangeImage& image, BufferSource& source) {
+  if (store_.limits() != nullptr) store_.limits()->StartAt(image.progress.version);
   TANDEM_RETURN_IF_ERROR(LoadRows(image, this));
   if (image.progress.workers.size() != progress_.workers.size()) {
     return absl::InvalidArgumentError(

@@ -6,6 +6,7 @@
 #define TANDEM_SERVER_RANGE_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -51,6 +52,7 @@ struct TableStats {
   // that number.
   std::vector<Sum> by_popularity;
   std::vector<UpdateStats> workers;  // by rank; empty in jobs with many pairs (over_tables)
+  RowCounts rows;                    // ids that were looked up, rows that came and went
 };
 
 // The data that all ranges of a table on a shard share. The context outlives its ranges.
@@ -62,6 +64,8 @@ struct TableContext {
   int reads = 1;          // reads of each worker whose updates may still be on their way
   bool lockstep = false;  // of the job; if true, a worker without data keeps pushing empty steps
   bool record = false;
+  // Whether the rows of the table may take so many more bytes; null: always. For AT_BUDGET.
+  std::function<bool(size_t bytes)> may_grow;
   TableStats stats;
   // The statistics of each worker over all tables of the shard, by rank, in jobs with too many
   // pairs of a worker and a table (ResolvedJob::CountsPairs). Null in other jobs.
@@ -79,7 +83,10 @@ struct FoldScratch {
   std::vector<uint32_t> rows;        // row numbers of one contribution
   std::vector<uint64_t> union_keys;  // distinct keys of the fold
   std::vector<uint32_t> union_rows;  // their row numbers
-  std::vector<float> sums;           // [union_rows, dim]
+  std::vector<float> sums;           // [union_keys, dim]
+  // Only if the table has limits: for each key of the fold, or of one update, the first version at
+  // which it was read.
+  std::vector<int64_t> reads;
   // For an update that is recorded: its rows, and how many updates each row had when it was read.
   std::vector<uint32_t> rows_recorded, updates_as_read;
   // For one contribution whose policy changes gradients: the changed gradients, the rows as they
@@ -87,8 +94,7 @@ struct FoldScratch {
   std::vector<float> transformed, rows_now;
   std::vector<const float*> rows_read;
   std::vector<uint32_t> rows_squared;  // row numbers, if the policy keeps mean squares
-  std::vector<uint32_t> slot_row;      // hash table with open addressing: row number ...
-  std::vector<uint32_t> slot_index;    // ... to its index in union_rows
+  std::vector<uint32_t> slot_index;    // hash table with open addressing: indices in union_keys
 };
 
 // RangeImage::held begins with two numbers: the samples of the last closed step, and the bytes of
@@ -187,7 +193,7 @@ class Range {
   void ShowApplied();
   void ApplyFold(const HeldStep& step);
   void FoldInto(const HeldStep& step);
-  bool FoldUnion(const HeldStep& step);
+  void FoldUnion(const HeldStep& step);
   absl::Span<const float> Transformed(const HeldUpdate& update, float factor, float compensation);
   void Compensate(const HeldUpdate& update, float compensation);
   void ForgetRead(const HeldUpdate& update);

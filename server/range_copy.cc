@@ -24,7 +24,7 @@ int Bits(uint64_t value) { return static_cast<int>(std::bit_width(value)); }
 // The numbers of the copies in order of position. Positions are hashes, evenly spread over the
 // range. So the first bits of a position nearly give its place. std::sort does the rest, and makes
 // any other set of positions only slower.
-std::vector<uint32_t> SortByPosition(const RowCopies& rows, uint64_t salt, uint64_t begin,
+std::vector<uint32_t> SortByPosition(const CopyList& rows, uint64_t salt, uint64_t begin,
                                      uint64_t end) {
   const auto count = static_cast<uint32_t>(rows.size());
   const uint64_t last = end - begin - 1;  // the last position minus `begin`
@@ -57,7 +57,7 @@ std::vector<uint32_t> SortByPosition(const RowCopies& rows, uint64_t salt, uint6
 }
 
 // Encodes floats [first, first + count) of each copy.
-void EncodeFloats(const RowCopies& rows, const std::vector<uint32_t>& order, size_t first,
+void EncodeFloats(const CopyList& rows, const std::vector<uint32_t>& order, size_t first,
                   size_t count, RangeEncoder* encoder) {
   if (count == 0) return;
   for (size_t i = 0; i < order.size(); ++i) {
@@ -70,10 +70,18 @@ void EncodeFloats(const RowCopies& rows, const std::vector<uint32_t>& order, siz
   }
 }
 
-void EncodeKeys(const RowCopies& rows, const std::vector<uint32_t>& order, RangeEncoder* encoder) {
+void EncodeKeys(const CopyList& rows, const std::vector<uint32_t>& order, RangeEncoder* encoder) {
   for (const uint32_t i : order) {
     const uint64_t key = rows.key(i);
     encoder->Bytes(&key, sizeof key);
+  }
+}
+
+void EncodeCandidates(const CopyList& candidates, const std::vector<uint32_t>& order,
+                      RangeEncoder* encoder) {
+  for (const uint32_t i : order) {
+    const Candidate candidate = RowCopies::CandidateOf(candidates, i);
+    encoder->Bytes(&candidate, sizeof candidate);
   }
 }
 
@@ -83,9 +91,12 @@ void EncodeKeys(const RowCopies& rows, const std::vector<uint32_t>& order, Range
 // the held updates; the data that the policy has asked to be remembered. Among these are the mean
 // squares: u64 count, the keys, the values.
 absl::Status RangeCopy::Encode(ByteSink sink) && {
-  const RowCopies copies = std::exchange(rows, RowCopies());
+  const RowCopies all = std::exchange(rows, RowCopies());
+  const CopyList& copies = all.rows();
   const std::vector<uint32_t> order = SortByPosition(copies, salt, head.begin, head.end);
   for (size_t i = 0; !in_batches && i < open.size(); ++i) open[i].SortByRank();
+  const std::vector<uint32_t> candidates =
+      SortByPosition(all.candidates(), salt, head.begin, head.end);
   const std::string updates = EncodeHeld(open, delayed, in_batches);
   open.Clear();
   delayed.Clear();
@@ -97,20 +108,26 @@ absl::Status RangeCopy::Encode(ByteSink sink) && {
       has_squares ? sizeof count + count * (sizeof(uint64_t) + dim * sizeof(float)) : 0;
   const uint64_t held_bytes =
       sizeof numbers + updates.size() + memory_before.size() + squares_bytes + memory_after.size();
-  RangeEncoder encoder(head, count, held_bytes, std::move(sink));
+  RangeEncoder encoder(head, count, candidates.size(), held_bytes, std::move(sink));
   EncodeKeys(copies, order, &encoder);
   encoder.EndSection();
   EncodeFloats(copies, order, 0, dim, &encoder);
   encoder.EndSection();
   EncodeFloats(copies, order, dim, slots, &encoder);
   encoder.EndSection();
+  if (head.limited) {
+    EncodeFloats(copies, order, dim + slots, 1, &encoder);  // ages
+    encoder.EndSection();
+    EncodeCandidates(all.candidates(), candidates, &encoder);
+    encoder.EndSection();
+  }
   encoder.Bytes(numbers, sizeof numbers);
   encoder.Bytes(updates.data(), updates.size());
   encoder.Bytes(memory_before.data(), memory_before.size());
   if (has_squares) {
     encoder.Bytes(&count, sizeof count);
     EncodeKeys(copies, order, &encoder);
-    EncodeFloats(copies, order, dim + slots, dim, &encoder);
+    EncodeFloats(copies, order, copies.floats() - dim, dim, &encoder);
   }
   encoder.Bytes(memory_after.data(), memory_after.size());
   encoder.EndSection();

@@ -23,7 +23,7 @@ struct RangeCopy {
   // All bytes in memory.
   std::string Encode() &&;
 
-  RangeImage head;            // without keys, weights, slots and held
+  RangeImage head;            // without keys, weights, slots, ages, candidates and held
   uint64_t salt = 0;          // of Position()
   uint64_t last_samples = 0;  // n of the last closed step
   HeldQueue open, delayed;    // these share the buffers of the range

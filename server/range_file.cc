@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/hash.h"
 #include "base/status_macros.h"
+#include "server/limited_rows.h"
 #include "xxhash.h"
 
 namespace tandem::server {
@@ -19,7 +20,8 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "files are little-endian");
 
 constexpr uint32_t kMagic = 0x46524454;  // "TDRF"
-constexpr uint32_t kFormat = 1;
+constexpr uint32_t kFormat = 1;          // of a table without limits
+constexpr uint32_t kLimitedFormat = 2;   // ... with limits
 constexpr size_t kAlign = 8;
 constexpr size_t kChecksumBytes = 8;
 
@@ -45,8 +47,15 @@ struct Header {
   uint32_t optimizer_bytes;
   uint32_t zero;
   uint64_t held_bytes;
+  uint64_t candidates;  // only in kLimitedFormat; 0 in the other
 };
-static_assert(sizeof(Header) == 80);
+static_assert(sizeof(Header) == 88);
+constexpr size_t kLeastHeaderBytes = sizeof(Header) - sizeof(uint64_t);
+
+bool IsOurFormat(uint32_t format) { return format == kFormat || format == kLimitedFormat; }
+size_t HeaderBytes(const Header& h) {
+  return h.format == kLimitedFormat ? sizeof(Header) : kLeastHeaderBytes;
+}
 
 struct WorkerEntry {
   uint64_t incarnation;
@@ -67,15 +76,19 @@ struct Sections {
               h.rows * sizeof(uint64_t),
               h.rows * h.dim * sizeof(float),
               h.rows * h.slots_per_row * sizeof(float),
-              h.held_bytes} {}
+              h.format == kLimitedFormat ? h.rows * sizeof(uint32_t) : 0,
+              h.candidates * sizeof(Candidate),
+              h.held_bytes},
+        others(HeaderBytes(h) + kChecksumBytes) {}
 
   uint64_t FileBytes() const {
-    uint64_t sum = sizeof(Header) + kChecksumBytes;
+    uint64_t sum = others;
     for (const uint64_t section : bytes) sum += Padded(section);
     return sum;
   }
 
-  uint64_t bytes[6];
+  uint64_t bytes[8];
+  uint64_t others;
 };
 
 uint64_t Checksum(const void* data, size_t bytes) { return XXH3_64bits(data, bytes); }
@@ -120,20 +133,21 @@ class Reader {
 // the magic number says whether the file is ours at all, the format whether file_bytes has this
 // meaning, and the length tells a file cut short from one with changed bytes.
 absl::Status CheckWhole(absl::Span<const uint8_t> bytes) {
-  constexpr size_t kLeast = sizeof(Header) + kChecksumBytes;
+  constexpr size_t kLeast = kLeastHeaderBytes + kChecksumBytes;
   if (bytes.size() < kLeast) {
     return absl::DataLossError(
         absl::StrCat("range file: have ", bytes.size(), " bytes, the smallest has ", kLeast));
   }
-  Header h;
-  std::memcpy(&h, bytes.data(), sizeof(h));
+  Header h = {};
+  std::memcpy(&h, bytes.data(), kLeastHeaderBytes);
   if (h.magic != kMagic) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "range file: magic at offset 0 is %#x, expected %#x: is it one of ours?", h.magic, kMagic));
   }
-  if (h.format != kFormat) {
+  if (!IsOurFormat(h.format)) {
     return absl::InvalidArgumentError(absl::StrCat("range file: format at offset 4 is ", h.format,
-                                                   ", this program reads ", kFormat));
+                                                   ", this program reads ", kFormat, " and ",
+                                                   kLimitedFormat));
   }
   if (h.file_bytes != bytes.size()) {
     return absl::DataLossError(absl::StrCat("range file: file_bytes at offset 8 is ", h.file_bytes,
@@ -169,6 +183,7 @@ absl::Status CheckHeader(const Header& h) {
   TANDEM_RETURN_IF_ERROR(CheckField("optimizer_bytes", 64, h.optimizer_bytes, 0, kMaxNameBytes));
   TANDEM_RETURN_IF_ERROR(CheckField("reserved field", 68, h.zero, 0, 0));
   TANDEM_RETURN_IF_ERROR(CheckField("held_bytes", 72, h.held_bytes, 0, kMaxHeldBytes));
+  TANDEM_RETURN_IF_ERROR(CheckField("candidates", 80, h.candidates, 0, kMaxRows));
   if (h.version < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("range file: version at offset 48 is ", h.version));
@@ -203,10 +218,21 @@ absl::Status ReadWorkers(Reader& reader, uint32_t count,
   return absl::OkStatus();
 }
 
-Header HeaderOf(const RangeImage& head, uint64_t rows, uint64_t held_bytes) {
+absl::Status ReadCandidates(Reader& reader, uint64_t count, std::vector<Candidate>& candidates) {
+  const size_t at = reader.offset();
+  TANDEM_RETURN_IF_ERROR(reader.Array(candidates, count));
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    TANDEM_RETURN_IF_ERROR(CheckField("count of a candidate", at + i * sizeof(Candidate) + 8,
+                                      candidates[i].count, 1, CandidateValues::kMostCount));
+  }
+  return absl::OkStatus();
+}
+
+Header HeaderOf(const RangeImage& head, uint64_t rows, uint64_t candidates, uint64_t held_bytes) {
   Header h = {};
   h.magic = kMagic;
-  h.format = kFormat;
+  h.format = head.limited ? kLimitedFormat : kFormat;
+  h.candidates = candidates;
   h.dim = static_cast<uint32_t>(head.dim);
   h.slots_per_row = static_cast<uint32_t>(head.slots_per_row);
   h.rows = rows;
@@ -250,10 +276,12 @@ class PartReader {
     PartReader reader(path);
     if (!reader.file_) return absl::NotFoundError(absl::StrCat(path, ": cannot be opened"));
     reader.bytes_ = static_cast<uint64_t>(reader.file_.tellg());
-    const Header& h = reader.header_;
-    TANDEM_RETURN_IF_ERROR(reader.Read(0, &reader.header_, sizeof h));
-    const bool good = h.magic == kMagic && h.format == kFormat && CheckHeader(h).ok();
-    if (!good || h.file_bytes != reader.bytes_) return reader.NotWhole();
+    Header& h = reader.header_;
+    TANDEM_RETURN_IF_ERROR(reader.Read(0, &h, kLeastHeaderBytes));
+    if (h.magic != kMagic || !IsOurFormat(h.format)) return reader.NotWhole();
+    TANDEM_RETURN_IF_ERROR(
+        reader.Read(kLeastHeaderBytes, &h.candidates, HeaderBytes(h) - kLeastHeaderBytes));
+    if (!CheckHeader(h).ok() || h.file_bytes != reader.bytes_) return reader.NotWhole();
     return reader;
   }
   absl::Status Read(uint64_t offset, void* to, size_t count) {
@@ -263,7 +291,7 @@ class PartReader {
   }
   const Header& header() const { return header_; }
   uint64_t bytes() const { return bytes_; }
-  uint64_t names_at() const { return sizeof header_ + Padded(Sections(header_).bytes[0]); }
+  uint64_t names_at() const { return HeaderBytes(header_) + Padded(Sections(header_).bytes[0]); }
 
  private:
   explicit PartReader(const std::string& path)
@@ -286,16 +314,17 @@ struct RangeEncoder::Checksum {
                                                                        &XXH3_freeState};
 };
 
-RangeEncoder::RangeEncoder(const RangeImage& head, uint64_t rows, uint64_t held_bytes,
-                           ByteSink sink)
+RangeEncoder::RangeEncoder(const RangeImage& head, uint64_t rows, uint64_t candidates,
+                           uint64_t held_bytes, ByteSink sink)
     : sink_(std::move(sink)), piece_(new char[kPieceBytes]), checksum_(new Checksum) {
   TANDEM_CHECK(head.dim > 0 && head.slots_per_row >= 0);
+  TANDEM_CHECK(head.limited || candidates == 0);
   TANDEM_CHECK(checksum_->state != nullptr);
   XXH3_64bits_reset(checksum_->state.get());
-  const Header header = HeaderOf(head, rows, held_bytes);
+  const Header header = HeaderOf(head, rows, candidates, held_bytes);
   TANDEM_CHECK_OK(CheckHeader(header));
   file_bytes_ = header.file_bytes;
-  Bytes(&header, sizeof(header));
+  Bytes(&header, HeaderBytes(header));
   for (const policies::WorkerProgress& worker : head.progress.workers) {
     WorkerEntry entry = {};
     entry.incarnation = worker.incarnation;
@@ -345,11 +374,13 @@ std::string EncodeRange(const RangeImage& image) {
   const size_t rows = image.keys.size();
   TANDEM_CHECK(image.weights.size() == rows * static_cast<size_t>(image.dim));
   TANDEM_CHECK(image.slots.size() == rows * static_cast<size_t>(image.slots_per_row));
+  TANDEM_CHECK(image.ages.size() == (image.limited ? rows : 0));
   std::string bytes;
-  RangeEncoder encoder(image, rows, image.held.size(), [&bytes](absl::string_view piece) {
-    absl::StrAppend(&bytes, piece);
-    return absl::OkStatus();
-  });
+  RangeEncoder encoder(image, rows, image.candidates.size(), image.held.size(),
+                       [&bytes](absl::string_view piece) {
+                         absl::StrAppend(&bytes, piece);
+                         return absl::OkStatus();
+                       });
   bytes.reserve(encoder.file_bytes());
   const auto add = [&encoder](const auto& values) {
     encoder.Bytes(values.data(), values.size() * sizeof(*values.data()));
@@ -358,6 +389,10 @@ std::string EncodeRange(const RangeImage& image) {
   add(image.keys);
   add(image.weights);
   add(image.slots);
+  if (image.limited) {
+    add(image.ages);
+    add(image.candidates);
+  }
   add(image.held);
   TANDEM_CHECK_OK(encoder.Finish());
   return bytes;
@@ -366,10 +401,12 @@ std::string EncodeRange(const RangeImage& image) {
 absl::StatusOr<RangeImage> DecodeRange(absl::Span<const uint8_t> bytes) {
   TANDEM_RETURN_IF_ERROR(CheckWhole(bytes));
   Reader reader(bytes);
-  Header h;
-  reader.Bytes(&h, sizeof(h));
+  Header h = {};
+  reader.Bytes(&h, kLeastHeaderBytes);
+  reader.Bytes(&h.candidates, HeaderBytes(h) - kLeastHeaderBytes);  // or of the checksum
   TANDEM_RETURN_IF_ERROR(CheckHeader(h));  // after this, the bytes contain every section
   RangeImage image;
+  image.limited = h.format == kLimitedFormat;
   image.dim = static_cast<int>(h.dim);
   image.slots_per_row = static_cast<int>(h.slots_per_row);
   image.begin = h.begin;
@@ -382,6 +419,10 @@ absl::StatusOr<RangeImage> DecodeRange(absl::Span<const uint8_t> bytes) {
   TANDEM_RETURN_IF_ERROR(reader.Array(image.keys, h.rows));
   TANDEM_RETURN_IF_ERROR(reader.Array(image.weights, h.rows * h.dim));
   TANDEM_RETURN_IF_ERROR(reader.Array(image.slots, h.rows * h.slots_per_row));
+  if (image.limited) {
+    TANDEM_RETURN_IF_ERROR(reader.Array(image.ages, h.rows));
+    TANDEM_RETURN_IF_ERROR(ReadCandidates(reader, h.candidates, image.candidates));
+  }
   TANDEM_RETURN_IF_ERROR(reader.String(image.held, h.held_bytes));
   TANDEM_RETURN_IF_ERROR(reader.Pad());
   return image;
@@ -399,11 +440,23 @@ absl::Status LoadInto(const RangeImage& image, uint64_t begin, uint64_t end, Ran
     size_t last = first;
     while (last < rows && inside(last)) ++last;
     const size_t count = last - first;
-    TANDEM_RETURN_IF_ERROR(
-        store->Assign(absl::MakeConstSpan(image.keys).subspan(first, count),
-                      absl::MakeConstSpan(image.weights).subspan(first * dim, count * dim),
-                      absl::MakeConstSpan(image.slots).subspan(first * slots, count * slots)));
+    const auto keys = absl::MakeConstSpan(image.keys).subspan(first, count);
+    const auto weights = absl::MakeConstSpan(image.weights).subspan(first * dim, count * dim);
+    const auto some_slots = absl::MakeConstSpan(image.slots).subspan(first * slots, count * slots);
+    if (store->limits() == nullptr) {
+      TANDEM_RETURN_IF_ERROR(store->Assign(keys, weights, some_slots));
+    } else {
+      auto ages = absl::MakeConstSpan(image.ages);
+      if (!ages.empty()) ages = ages.subspan(first, count);
+      TANDEM_RETURN_IF_ERROR(
+          store->limits()->SetRows(keys, weights, some_slots, ages, /*loads=*/true));
+    }
     first = last + 1;  // `last` is outside, or the end
+  }
+  if (store->limits() == nullptr) return absl::OkStatus();
+  for (const Candidate& candidate : image.candidates) {
+    if (!InRange(Position(store->options().salt, candidate.key), begin, end)) continue;
+    TANDEM_RETURN_IF_ERROR(store->limits()->SetCandidate(candidate));
   }
   return absl::OkStatus();
 }

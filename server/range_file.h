@@ -1,7 +1,8 @@
 // One key range as bytes: a file of a checkpoint, and the payload of a range move.
 //
 // Contents: table name, dim, optimizer name, [begin, end), progress (version and the exactly-once
-// memory of each worker), keys, weights, slots, held updates; a checksum over everything.
+// memory of each worker), keys, weights, slots, held updates; a checksum over everything. A table
+// with limits (row_limits.h) also has the ages of its rows, and candidates.
 // server/range_file.md describes the layout. All functions are pure functions of bytes, except the
 // two that read parts of a file. checkpoint_directory.h says which files make up a checkpoint.
 #ifndef TANDEM_SERVER_RANGE_FILE_H_
@@ -32,21 +33,26 @@ struct RangeImage {
   std::string optimizer;        // RowOptimizer::name()
   uint64_t begin = 0, end = 0;  // positions; end 0 = 2^64
   policies::RangeProgress progress;
-  std::vector<uint64_t> keys;  // in order of position
-  std::vector<float> weights;  // [keys, dim]
-  std::vector<float> slots;    // [keys, slots_per_row]
-  std::string held;            // opaque: held updates, and memory of the policy (range_copy.cc)
+  std::vector<uint64_t> keys;         // in order of position
+  std::vector<float> weights;         // [keys, dim]
+  std::vector<float> slots;           // [keys, slots_per_row]
+  bool limited = false;               // the table has limits; otherwise the next two are empty
+  std::vector<uint32_t> ages;         // [keys]; versions since the last update
+  std::vector<Candidate> candidates;  // in order of position
+  std::string held;  // opaque: held updates, and memory of the policy (range_copy.cc)
 };
 
 // Encodes a range section by section and hands the bytes to `sink` in pieces of 256 KiB, so an
-// encoded range need not be in memory as a whole. The caller passes keys, weights, slots and `held`
-// of RangeImage, in this order, and calls EndSection after each. An array of 256 KiB or more goes
-// to the sink as it is. The encoder ignores bytes that come after an error of the sink.
+// encoded range need not be in memory as a whole. The caller passes keys, weights, slots, ages and
+// candidates (only if `limited`), and `held` of RangeImage, in this order, and calls EndSection
+// after each. An array of 256 KiB or more goes to the sink as it is. The encoder ignores bytes that
+// come after an error of the sink.
 class RangeEncoder {
  public:
-  // Encodes the fields of `head` other than keys, weights, slots and held. Requires: names have at
-  // most kMaxNameBytes.
-  RangeEncoder(const RangeImage& head, uint64_t rows, uint64_t held_bytes, ByteSink sink);
+  // Encodes the fields of `head` other than the arrays and `held`. Requires: names have at most
+  // kMaxNameBytes; no candidates unless `limited`.
+  RangeEncoder(const RangeImage& head, uint64_t rows, uint64_t candidates, uint64_t held_bytes,
+               ByteSink sink);
   ~RangeEncoder();
 
   void Bytes(const void* data, size_t bytes) {
@@ -59,7 +65,7 @@ class RangeEncoder {
   }
   void EndSection();  // pads
   // Adds the checksum. Returns the error of the sink, if there was one. Requires: all sections have
-  // the lengths that follow from `head`, `rows` and `held_bytes`.
+  // the lengths that follow from the arguments of the constructor.
   absl::Status Finish();
 
   uint64_t file_bytes() const { return file_bytes_; }
@@ -79,8 +85,8 @@ class RangeEncoder {
   absl::Status status_;
 };
 
-// Requires: weights and slots have the lengths that follow from keys, dim and slots_per_row; names
-// have at most kMaxNameBytes.
+// Requires: weights, slots and ages have the lengths that follow from keys, dim, slots_per_row and
+// `limited`; names have at most kMaxNameBytes.
 std::string EncodeRange(const RangeImage& image);
 // DATA_LOSS or INVALID_ARGUMENT, with offsets and numbers, for bytes that are not a whole range.
 absl::StatusOr<RangeImage> DecodeRange(absl::Span<const uint8_t> bytes);
@@ -91,9 +97,10 @@ inline bool InRange(uint64_t position, uint64_t begin, uint64_t end) {
 }
 
 // Assigns the rows of `image` whose position in the store is in [begin, end) (end 0 = 2^64). So
-// files written by any number of ranges load into any other number. INVALID_ARGUMENT, before
-// anything changes, if dim, slots, optimizer or table differ (the table only if the store knows its
-// name). RESOURCE_EXHAUSTED: no memory for a row; some rows are there.
+// files written by any number of ranges load into any other number. A store with limits takes over
+// ages and candidates, too, and leaves out about the oldest rows of more than its limits allow.
+// INVALID_ARGUMENT, before anything changes, if dim, slots, optimizer or table differ (the table
+// only if the store knows its name). RESOURCE_EXHAUSTED: no memory for a row; some rows are there.
 absl::Status LoadInto(const RangeImage& image, uint64_t begin, uint64_t end, RangeStore* store);
 
 // The checksum at the end of the bytes of a range.

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/hash.h"
 #include "base/status_macros.h"
+#include "server/limited_rows.h"
 #include "server/range.h"
 
 namespace tandem::server {
@@ -163,6 +164,7 @@ void Range::FinishLoad() {
 // ---- resuming the same run --------------------------------------------------------------------
 
 absl::Status Range::ResumeCheckpoint(const RangeImage& image, BufferSource& source) {
+  if (store_.limits() != nullptr) store_.limits()->StartAt(image.progress.version);
   TANDEM_RETURN_IF_ERROR(LoadRows(image, this));
   policies::RangeProgress progress = image.progress;
   // The first push of each worker will set its new incarnation (Admit).

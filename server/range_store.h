@@ -7,7 +7,7 @@
 // call that may create or erase a row.
 //
 // Errors: calls that create rows return RESOURCE_EXHAUSTED if there is no memory for a row, or if
-// the range has 2^32 - 1 rows. Some of their keys may have been handled then. The store itself
+// the range has 2^31 rows. Some of their keys may have been handled then. The store itself
 // stays usable.
 //
 // Cost: a call on a batch of keys overlaps its cache misses (bucket, then row) over 32 keys or
@@ -17,16 +17,19 @@
 //   (1) a row is dim floats of weights, and slots_per_row floats of optimizer slots;
 //   (2) a row's initial values depend only on (seed, key);
 //   (3) reads create no row. A row exists from its first update, or from the call that sets it.
-//       Until then its key is absent and reads as the initial values;
+//       Until then its key is absent and reads as the initial values. Limits change this
+//       (limited_rows.h): an update may be refused, and rows may leave again;
 //   (4) rows are numbered 0, 1, 2, ... in order of creation; a new row first takes the number of an
-//       erased row, if there is one. When few rows remain after erasing, they are numbered anew,
-//       and the memory of the others is given back.
+//       erased row, if there is one. So a number may mean another row after the next update if the
+//       store has limits, or after the next Add. When few rows remain after erasing, they are
+//       numbered anew, and the memory of the others is given back.
 // Handled elsewhere: which shard owns a key (views), when a read may be answered (policies/), bytes
 // on the wire (proto/frame.md), files (range_file.h).
 #ifndef TANDEM_SERVER_RANGE_STORE_H_
 #define TANDEM_SERVER_RANGE_STORE_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -38,9 +41,12 @@
 #include "server/page_arena.h"
 #include "server/row_copies.h"
 #include "server/row_index.h"
+#include "server/row_limits.h"
 #include "server/row_slabs.h"
 
 namespace tandem::server {
+
+class LimitedRows;
 
 class RangeStore {
  public:
@@ -53,33 +59,47 @@ class RangeStore {
     int64_t expected_rows = 0;   // a hint, capped at 65,536; the store grows beyond it
     std::string table;           // name; unless empty, files of other tables are refused
     PageArena* arena = nullptr;  // outlives the store; null: the store has an arena of its own
+    RowLimits limits;            // by which rows come and go
+    // Whether the store may take so many more bytes; null: always. With RowLimits::at_budget alone.
+    std::function<bool(size_t bytes)> may_grow;
+    RowCounts* counts = nullptr;  // of what the limits do; outlives the store. Null: not counted
   };
 
   explicit RangeStore(const Options& options);
+  ~RangeStore();
   RangeStore(const RangeStore&) = delete;
   RangeStore& operator=(const RangeStore&) = delete;
 
   // Copies the weights of keys[i] to out[i*dim, (i+1)*dim). Requires: out.size() == keys.size() *
-  // dim. Repeated keys are allowed.
-  void Pull(absl::Span<const uint64_t> keys, absl::Span<float> out) const;
+  // dim. Repeated keys are allowed. Returns how many keys had no row.
+  size_t Pull(absl::Span<const uint64_t> keys, absl::Span<float> out) const;
 
-  // Applies gradients[i*dim, (i+1)*dim) * scale to the row of keys[i], created if absent.
-  // Requires: keys unique.
+  // Applies gradients[i*dim, (i+1)*dim) * scale to the row of keys[i], created if absent, unless
+  // the limits refuse the key. Requires: keys unique.
   absl::Status Push(absl::Span<const uint64_t> keys, absl::Span<const float> gradients,
                     float scale);
 
   // Row numbers of the keys; RowIndex::kNoRow for absent keys.
   void Find(absl::Span<const uint64_t> keys, absl::Span<uint32_t> row_numbers) const;
-  // Row numbers of the keys; creates absent rows. Used by folds over several pushes.
+  // Row numbers of the keys; creates absent rows. Requires: no limits.
   absl::Status FindOrCreate(absl::Span<const uint64_t> keys, absl::Span<uint32_t> row_numbers);
-  // Applies gradients to rows by key and number. Requires: row numbers valid and distinct.
+  // Row numbers for one update of these keys, which is one step of the optimizer: creates absent
+  // rows as the limits allow, and RowIndex::kNoRow for keys that they refuse. Call it once for each
+  // update. `read_at`: the version at which each key was read; empty: not known. Requires: keys
+  // unique.
+  absl::Status RowsForUpdate(absl::Span<const uint64_t> keys, absl::Span<const int64_t> read_at,
+                             absl::Span<uint32_t> row_numbers);
+  // Applies gradients to rows by key and number, except keys with kNoRow. Requires: row numbers
+  // valid and distinct.
   void ApplyToRows(absl::Span<const uint64_t> keys, absl::Span<const uint32_t> row_numbers,
                    absl::Span<const float> gradients, float scale);
 
   // Sets the weights of each key, and the slots unless `slots` is empty (ASSIGN, files). Creates
-  // absent rows.
+  // absent rows. With limits each key is admitted, and has its last update at the present version.
   absl::Status Assign(absl::Span<const uint64_t> keys, absl::Span<const float> weights,
                       absl::Span<const float> slots);
+  // Null without limits.
+  LimitedRows* limits() const { return limits_.get(); }
 
   // ---- rows that programs write themselves (KEY_VALUE tables) ----
 
@@ -88,7 +108,7 @@ class RangeStore {
   void SetRow(uint64_t key, uint32_t row_number, const float* values);
   // Creates the row of an absent key.
   absl::Status Add(uint64_t key, uint32_t* row_number) { return Create(key, row_number); }
-  // False if the key was absent.
+  // False if the key was absent. Requires: no limits.
   bool Erase(uint64_t key);
   // RowIndex::Scan over this range: appends about `most` keys and their row numbers.
   uint64_t Scan(uint64_t cursor, size_t most, std::vector<uint64_t>* keys,
@@ -111,29 +131,40 @@ class RangeStore {
   const Options& options() const { return options_; }
   int dim() const { return options_.dim; }
   int slots_per_row() const { return slots_per_row_; }
-  int64_t size() const { return index_.size(); }  // rows
-  size_t MemoryBytes() const;                     // resident: index + rows + bookkeeping
+  int64_t size() const;        // rows, with those that count as absent and are not erased yet
+  size_t MemoryBytes() const;  // resident: index + rows + bookkeeping
   absl::Span<const float> Weights(uint32_t row_number) const;
   absl::Span<const float> Slots(uint32_t row_number) const;
 
  private:
+  friend class LimitedRows;
+
   size_t numbers() const { return static_cast<size_t>(size()) + free_.size(); }
   absl::Status Create(uint64_t key, uint32_t* row_number);
+  // A new row begins with these two. NextNumber makes room for it, and changes nothing else. The
+  // caller puts the number into the index, and StartRow then sets the initial values.
+  absl::Status NextNumber(uint32_t* row_number);
+  void StartRow(uint64_t key, uint32_t row_number);
+  void ShrinkIfSparse();
   void Shrink();
   void SetAside(absl::Span<const uint64_t> keys, absl::Span<const uint32_t> row_numbers);
+  void CopyMissing(uint64_t key, uint32_t row_number, RowCopies* copies) const;
   // The pipeline under all batch calls; range_store.cc explains it.
   struct Block;
   void HashBlock(absl::Span<const uint64_t> keys, Block& block) const;
+  template <bool kLimits>
   void FindBlock(Block& block, bool with_slots) const;
   void PointTo(size_t i, bool with_slots, Block* block) const;
   void PrefetchRow(uint32_t row) const;
-  template <typename Resolve, typename Use>
+  template <bool kLimits, typename Resolve, typename Use>
   void ForEachBlock(absl::Span<const uint64_t> keys, bool with_slots, Resolve resolve,
                     Use use) const;
   template <typename Use>
   absl::Status ForEachBlockCreating(absl::Span<const uint64_t> keys, Use use);
-  template <typename Use>
+  template <bool kLimits, typename Use>
   void ForEachBlockFinding(absl::Span<const uint64_t> keys, bool with_slots, Use use) const;
+  template <bool kLimits>
+  size_t PullRows(absl::Span<const uint64_t> keys, absl::Span<float> out) const;
   void ApplyBlock(absl::Span<float* const> weights, absl::Span<float* const> slots,
                   const float* gradients, float scale);
 
@@ -143,8 +174,10 @@ class RangeStore {
   PageArena* const arena_;
   RowIndex index_;
   RowSlabs rows_;
-  std::vector<uint32_t> free_;   // numbers of rows that have been erased
-  RowCopies* copies_ = nullptr;  // in progress; null: none
+  std::vector<uint32_t> free_;           // numbers of rows that have been erased
+  RowCopies* copies_ = nullptr;          // in progress; null: none
+  std::unique_ptr<LimitedRows> limits_;  // null: none
+  std::vector<uint32_t> missing_;        // scratch of updates with limits
 };
 
 }  // namespace tandem::server

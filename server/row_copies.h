@@ -5,11 +5,15 @@
 // One bit for each row number says that no copy is needed any more: the row is copied, or was
 // created after the mark. Rows are numbered as in RangeStore. The copies have no order.
 //
+// Candidates of the index (row_limits.h) have no number. The store copies them in order of hash, so
+// one hash tells the copied ones. A set has later ones that have changed, or come, since the mark.
+//
 // Memory: chunks that never move, so that adding a row never copies the others.
 // Thread safety: none; first the shard's thread, later the thread that writes the file.
 #ifndef TANDEM_SERVER_ROW_COPIES_H_
 #define TANDEM_SERVER_ROW_COPIES_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -18,8 +22,10 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/synchronization/mutex.h"
 #include "base/hash.h"
+#include "server/row_limits.h"
 
 namespace tandem::server {
 
@@ -59,29 +65,21 @@ class CopyBlocks {
   std::vector<std::unique_ptr<std::byte[]>> free_ ABSL_GUARDED_BY(mutex_);
 };
 
-class RowCopies {
+// Copies of `floats` floats, with a key each.
+class CopyList {
  public:
-  // Writes the floats of a row that are not in the store.
-  using CopyExtra = std::function<void(uint32_t row, float* to)>;
+  CopyList() = default;  // takes no copy
+  CopyList(size_t floats, std::shared_ptr<CopyBlocks> blocks);
 
-  RowCopies() = default;  // no row
-  // Rows with numbers from `numbers` on do not exist yet. A copy has `floats` floats from the
-  // store, and after them `extra` floats from `copy_extra`. The memory comes from `blocks`.
-  RowCopies(size_t numbers, size_t floats, std::shared_ptr<CopyBlocks> blocks, size_t extra = 0,
-            CopyExtra copy_extra = nullptr);
-
-  // The row must be copied before it changes.
-  bool Misses(uint32_t row) const {
-    return row < numbers_ && (done_[row / 64] >> (row % 64) & 1) == 0;
+  // Returns the place of the new copy's floats.
+  float* Add(uint64_t key) {
+    const size_t at = size_ % chunk_rows_;
+    if (at == 0) AddChunk();
+    ++size_;
+    const Chunk& chunk = chunks_.back();
+    chunk.keys[at] = key;
+    return chunk.floats + at * floats_;
   }
-  // A new row gets this number. No row of the mark has this number any more.
-  void OnCreated(uint32_t row) {
-    if (row < numbers_) done_[row / 64] |= uint64_t{1} << (row % 64);
-  }
-  // Adds a row that is missing. Returns the place for the floats from the store.
-  float* Add(uint64_t key, uint32_t row);
-  // Counts rows that were copied because they were about to change.
-  void CountSetAside(size_t rows) { set_aside_ += rows; }
 
   size_t size() const { return size_; }
   size_t floats() const { return floats_; }  // of a copy
@@ -92,10 +90,6 @@ class RowCopies {
   const float* row(uint32_t i) const {
     const uint64_t chunk = ChunkOf(i);
     return chunks_[chunk].floats + (i - chunk * chunk_rows_) * floats_;
-  }
-  // Memory of the rows that were copied because they were about to change.
-  size_t set_aside_bytes() const {
-    return set_aside_ * (floats_ * sizeof(float) + sizeof(uint64_t));
   }
 
  private:
@@ -118,24 +112,76 @@ class RowCopies {
   uint64_t ChunkOf(uint32_t i) const { return MulHigh(i, inverse_); }
   void AddChunk();
 
-  size_t numbers_ = 0, store_floats_ = 0, floats_ = 0;
+  size_t floats_ = 0;
   size_t chunk_rows_ = 2;  // at least 2, or inverse_ would not fit
   uint64_t inverse_ = 0;
   std::shared_ptr<CopyBlocks> blocks_;
+  std::vector<Chunk> chunks_;
+  size_t size_ = 0;
+};
+
+class RowCopies {
+ public:
+  // Writes the floats of a row that are not in the store.
+  using CopyExtra = std::function<void(uint32_t row, float* to)>;
+
+  RowCopies() = default;  // no row
+  // Rows with numbers from `numbers` on do not exist yet. A copy has `floats` floats from the
+  // store, and after them `extra` floats from `copy_extra`. `version`: of the range at the mark.
+  // The memory comes from `blocks`.
+  RowCopies(size_t numbers, size_t floats, std::shared_ptr<CopyBlocks> blocks, size_t extra = 0,
+            CopyExtra copy_extra = nullptr, int64_t version = 0);
+
+  // The row must be copied before it changes.
+  bool Misses(uint32_t row) const {
+    return row < numbers_ && (done_[row / 64] >> (row % 64) & 1) == 0;
+  }
+  // The row needs no copy, because it is new or counts as absent at the mark. No other row of the
+  // mark has this number any more.
+  void Leave(uint32_t row) {
+    if (row < numbers_) done_[row / 64] |= uint64_t{1} << (row % 64);
+  }
+  // Adds a row that is missing. Returns the place for the floats from the store.
+  float* Add(uint64_t key, uint32_t row);
+  // Counts rows that were copied because they were about to change.
+  void CountSetAside(size_t rows) { set_aside_ += rows; }
+
+  // The candidate must be copied before it changes. `hash`: RowIndex::Hash of its key.
+  bool MissesCandidate(uint64_t key, uint64_t hash) const {
+    return hash >= visited_ && !changed_.contains(key);
+  }
+  // The candidate is about to change, or comes only now. Later calls do not copy it.
+  void LeaveCandidate(uint64_t key) { changed_.insert(key); }
+  void AddCandidate(const Candidate& candidate);
+  // The candidates with smaller hashes are copied.
+  void SetVisited(uint64_t hash) { visited_ = std::max(visited_, hash); }
+
+  int64_t version() const { return version_; }
+  size_t size() const { return rows_.size(); }  // rows
+  size_t floats() const { return rows_.floats(); }
+  const CopyList& rows() const { return rows_; }
+  const CopyList& candidates() const { return candidates_; }
+  static Candidate CandidateOf(const CopyList& candidates, uint32_t i);
+  // Memory of what was copied, or remembered, because it was about to change.
+  size_t set_aside_bytes() const {
+    return set_aside_ * (floats() * sizeof(float) + sizeof(uint64_t)) +
+           changed_.size() * 2 * sizeof(Candidate);
+  }
+
+ private:
+  size_t numbers_ = 0, store_floats_ = 0;
+  int64_t version_ = 0;
   CopyExtra copy_extra_;
   std::vector<uint64_t> done_;  // a bit for each number
-  std::vector<Chunk> chunks_;
-  size_t size_ = 0, set_aside_ = 0;
+  CopyList rows_, candidates_;
+  size_t set_aside_ = 0;
+  uint64_t visited_ = 0;                   // hashes of candidates below it are copied
+  absl::flat_hash_set<uint64_t> changed_;  // keys of other candidates that need no copy
 };
 
 inline float* RowCopies::Add(uint64_t key, uint32_t row) {
-  OnCreated(row);
-  const size_t at = size_ % chunk_rows_;
-  if (at == 0) AddChunk();
-  ++size_;
-  const Chunk& chunk = chunks_.back();
-  chunk.keys[at] = key;
-  float* const to = chunk.floats + at * floats_;
+  Leave(row);
+  float* const to = rows_.Add(key);
   if (copy_extra_ != nullptr) copy_extra_(row, to + store_floats_);
   return to;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/check.h"
 #include "base/status_macros.h"
 
 namespace tandem::server {
@@ -44,6 +45,26 @@ void RowIndex::InsertWithRoom(uint64_t key, uint32_t row) {
   bucket.keys[bucket.count] = key;
   bucket.rows[bucket.count] = row;
   ++bucket.count;
+}
+
+void RowIndex::Set(uint64_t key, uint64_t hash, uint32_t row) {
+  for (uint64_t b = Home(hash);; b = Next(b)) {
+    Bucket& bucket = At(b);
+    const uint32_t matches = Matches(bucket, key);
+    if (matches != 0) {
+      bucket.rows[__builtin_ctz(matches)] = row;
+      return;
+    }
+    TANDEM_CHECK(bucket.count == kWidth && "the key is present");
+  }
+}
+
+size_t RowIndex::GrowthBytes() const {
+  if (memory_.usable() == 0) {
+    return PageArena::BlockBytes(PageArena::Pages::kSmall, first_buckets_ * sizeof(Bucket));
+  }
+  return static_cast<size_t>(static_cast<double>(MemoryBytes()) * (kIndexGrowth - 1)) +
+         PageArena::kPage;
 }
 
 uint64_t RowIndex::FirstHash(uint64_t b) const {

@@ -1,6 +1,8 @@
 // A hash table from 64-bit keys to row numbers: open addressing over buckets of one cache line,
 // each with room for five keys and their rows. A lookup nearly always reads one line, so a batch
-// that prefetches its buckets pays one overlapped cache miss a key.
+// that prefetches its buckets pays one overlapped cache miss a key. Instead of a row number, a key
+// may have a value above kLastRow, which means something to the caller alone (row_limits.h:
+// candidates).
 //
 // The home bucket of a key is its hash scaled to the number of buckets. So buckets are in order of
 // hash, whatever their number: growing reads the old ones and writes the new ones from front to
@@ -30,6 +32,8 @@ namespace tandem::server {
 class RowIndex {
  public:
   static constexpr uint32_t kNoRow = ~uint32_t{0};
+  static constexpr uint32_t kLastRow = 0x7fffffff;
+  static bool IsRow(uint32_t value) { return value <= kLastRow; }
   static constexpr uint32_t kWidth = 5;  // of a bucket
   struct alignas(64) Bucket {
     uint64_t keys[kWidth];
@@ -57,7 +61,7 @@ class RowIndex {
     __builtin_prefetch(bucket, 0, 2);
   }
 
-  // The row of `key` if its home bucket holds it, else kNoRow. Requires: home ==
+  // The value of `key` if its home bucket holds it, else kNoRow. Requires: home ==
   // HomeOf(Hash(key)).
   static uint32_t FindAtHome(uint64_t key, const Bucket* home) {
     const uint32_t matches = Matches(*home, key);
@@ -69,7 +73,7 @@ class RowIndex {
     __builtin_prefetch(&At(Next(Home(hash))), 0, 2);
   }
 
-  // The row of `key`, or kNoRow. Requires: hash == Hash(key).
+  // The value of `key`, or kNoRow. Requires: hash == Hash(key).
   uint32_t Find(uint64_t key, uint64_t hash) const {
     for (uint64_t b = Home(hash);; b = Next(b)) {
       const Bucket& bucket = At(b);
@@ -83,8 +87,14 @@ class RowIndex {
 
   // RESOURCE_EXHAUSTED: nothing has changed. Requires: the key is absent, row != kNoRow.
   absl::Status Insert(uint64_t key, uint32_t row);
+  // True if the next Insert takes more memory, and about how many bytes.
+  bool MustGrow() const { return size_ >= size_limit_; }
+  size_t GrowthBytes() const;
 
-  // Removes `key`. Returns the row that it had, or kNoRow if it was absent. Requires: hash ==
+  // Changes the value of a key that is present. Requires: hash == Hash(key), row != kNoRow.
+  void Set(uint64_t key, uint64_t hash, uint32_t row);
+
+  // Removes `key`. Returns the value that it had, or kNoRow if it was absent. Requires: hash ==
   // Hash(key).
   uint32_t Remove(uint64_t key, uint64_t hash);
 
@@ -101,18 +111,24 @@ class RowIndex {
       visited += At(end - 1).count;
     } while (end < bucket_count_ && visited < most);
     const uint64_t next = end < bucket_count_ ? FirstHash(end) : 0;
-    // Keys of these home buckets are in them, or in later ones with only full buckets between.
-    uint64_t b = Home(cursor);
-    const uint64_t homes = end - b;
+    VisitHashes(cursor, next, visit);
+    return next;
+  }
+
+  // Calls visit(key, row) for the keys with hashes in [begin, end), end 0 = 2^64.
+  template <typename Visit>
+  void VisitHashes(uint64_t begin, uint64_t end, Visit visit) const {
+    // These keys are in their home buckets, or in later ones with only full buckets between.
+    uint64_t b = Home(begin);
+    const uint64_t homes = Home(end - 1) + 1 - b;
     for (uint64_t read = 1; read <= bucket_count_; ++read, b = Next(b)) {
       const Bucket& bucket = At(b);
       for (uint32_t i = 0; i < bucket.count; ++i) {
         const uint64_t hash = Hash(bucket.keys[i]);
-        if (hash >= cursor && (next == 0 || hash < next)) visit(bucket.keys[i], bucket.rows[i]);
+        if (hash >= begin && (end == 0 || hash < end)) visit(bucket.keys[i], bucket.rows[i]);
       }
       if (read >= homes && bucket.count < kWidth) break;
     }
-    return next;
   }
 
   int64_t size() const { return size_; }

@@ -336,9 +336,12 @@ bool ShardCore::AnswerRead(absl::Time now, const ParsedFrame& frame, std::vector
       const absl::Span<const uint64_t> keys =
           frame.keys().As<uint64_t>().subspan(slice.key_offset / sizeof(uint64_t), e.rows);
       const absl::Span<float> rows = out.first(size_t{e.rows} * e.row_floats);
-      range.store().Pull(keys, rows);
+      const size_t absent = range.store().Pull(keys, rows);
       const bool keep = (header.flags & kFlagKeep) != 0;
       if ((header.flags & kFlagEvaluate) == 0) {
+        RowCounts& counts = tables_[range.table().plan->id]->stats.rows;
+        counts.looked_up += keys.size();
+        counts.found += keys.size() - absent;
         range.RememberRead(now, frame.header.sender.index, frame.header.step, keys, rows, keep);
       }
       out.remove_prefix(rows.size());

@@ -1,6 +1,7 @@
 #include "server/subscriptions.h"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "proto/frame.h"
@@ -43,6 +44,10 @@ void Subscriptions::OnRead(int rank, int64_t step, absl::Span<const uint64_t> ke
     const auto [it, is_new] = worker.rows.try_emplace(key);
     if (is_new) keepers_[key].push_back(rank);
     it->second.used = std::max(it->second.used, step);
+    if (most_age_ > 0 && watched_.insert(key).second) {
+      looks_.push_back({0, key});  // at the next version
+      std::push_heap(looks_.begin(), looks_.end(), std::greater<>());
+    }
   }
   if (most_ > 0 && worker.rows.size() > most_) Shrink(rank);
 }
@@ -90,6 +95,28 @@ void Subscriptions::OnChanged(absl::Span<const uint64_t> keys) {
       Worker& worker = workers_[static_cast<size_t>(rank)];
       Change(&worker, key, &worker.rows.find(key)->second);
     }
+  }
+}
+
+// A row that is there at a look is there until a version that is known then. A row that is absent
+// at a look may be created right after it, and is there for most_age_ versions then. So no row gets
+// too old between two looks, and a row that is absent at both was absent all the time.
+void Subscriptions::OnVersion(int64_t version,
+                              absl::FunctionRef<int64_t(uint64_t key)> present_until) {
+  while (!looks_.empty() && looks_.front().version <= version) {
+    std::pop_heap(looks_.begin(), looks_.end(), std::greater<>());
+    Look& look = looks_.back();
+    if (keepers_.count(look.key) == 0) {
+      watched_.erase(look.key);
+      looks_.pop_back();
+      continue;
+    }
+    const int64_t until = present_until(look.key);
+    const bool absent = until < 0;
+    if (absent && !look.was_absent) OnChanged({&look.key, 1});
+    look.was_absent = absent;
+    look.version = absent ? version + most_age_ : until + 1;
+    std::push_heap(looks_.begin(), looks_.end(), std::greater<>());
   }
 }
 

@@ -24,9 +24,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
 
 namespace tandem::server {
@@ -61,6 +63,11 @@ class Subscriptions {
   // The rows have changed, but not by a worker's step.
   void OnChanged(absl::Span<const uint64_t> keys);
 
+  // More than 0: the table has eviction by AGE, and rows also change by getting too old. Then call
+  // OnVersion for each new version of the range. present_until(key) is LimitedRows::PresentUntil.
+  void set_most_age(int64_t versions) { most_age_ = versions; }
+  void OnVersion(int64_t version, absl::FunctionRef<int64_t(uint64_t key)> present_until);
+
   // True if the worker keeps rows, or has not been told yet of rows that were dropped.
   bool Keeps(int rank) const;
   // Takes the keys to send to a worker of which `own` steps are applied: `changed` rows, and
@@ -87,11 +94,22 @@ class Subscriptions {
     std::vector<uint64_t> dropped;  // rows that the worker has not been told of yet
     uint64_t frames = 0;            // sent so far
   };
+  struct Look {
+    int64_t version = 0;
+    uint64_t key = 0;
+    bool was_absent = false;  // at the look before; false at the first one
+
+    friend bool operator>(const Look& a, const Look& b) { return a.version > b.version; }
+  };
   static void Change(Worker* worker, uint64_t key, Row* row);
   void Shrink(int rank);
   void StopKeeping(int rank, uint64_t key);
 
   const size_t most_;
+  // With AGE: kept keys, and the versions at which to look whether their rows are still there.
+  int64_t most_age_ = 0;
+  std::unordered_set<uint64_t> watched_;
+  std::vector<Look> looks_;  // a heap, the earliest version first
   uint32_t view_ = 0;
   int64_t clock_ = 0;
   std::vector<Worker> workers_;                             // by rank

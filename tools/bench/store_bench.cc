@@ -37,7 +37,7 @@ absl::Status CheckOptions(const StoreBenchOptions& o) {
     return absl::InvalidArgumentError(
         "bench store: dim, batch-keys, repetitions and batches must be 1 or more");
   }
-  if (o.rows < 1 || o.rows >= server::RowIndex::kNoRow) {
+  if (o.rows < 1 || o.rows >= server::RowIndex::kLastRow) {
     return absl::InvalidArgumentError(absl::StrCat("bench store: rows is ", o.rows));
   }
   if (o.batch_keys > o.rows) {

@@ -273,6 +273,20 @@ TEST(CheckpointCheckTest, ConstantRowsDoNotDependOnTheSeed) {
   EXPECT_THAT(Compare(saved, PlanOf(now), {}, {"offers"}).refused, IsEmpty());
 }
 
+// The manifest says how an id without a row reads. The row that it may get later has the values of
+// the job's initializer.
+TEST(CheckpointCheckTest, IdsWithoutARowMayReadAsZeros) {
+  const job::Overrides zeros = {
+      {"table[1].admission", "{kind: COUNT threshold: 2 unadmitted: ZERO}"}};
+  server::Manifest saved;
+  server::DescribeMeaning(PlanOf(zeros), &saved);
+  EXPECT_EQ(saved.tables[1].initializer, "kind: ZERO");
+  const server::CheckpointFit fit = Compare(saved, PlanOf(zeros));
+  EXPECT_THAT(fit.refused, IsEmpty());
+  EXPECT_THAT(fit.said, IsEmpty());
+  ExpectWords(Fit(zeros).said, {"the initializer of table offers is { kind: ZERO }"});
+}
+
 // Some tables are taken on purpose: only these must fit.
 TEST(CheckpointCheckTest, SomeTablesAlone) {
   const job::Overrides another = {{"model", "{mlp {hidden: [99]}}"},

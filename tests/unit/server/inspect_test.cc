@@ -124,6 +124,19 @@ TEST_F(InspectTest, ARangeFileIsItsRowsAndWhatItRemembers) {
   EXPECT_EQ(Text(Path("a.range"), 0), text);
 }
 
+TEST_F(InspectTest, ARangeFileOfATableWithLimitsHasAgesAndCandidates) {
+  server::RangeImage image = Image();
+  image.limited = true;
+  image.ages = {0, 17, 3};
+  image.candidates = {{0x30, 2, 5}, {0x31, 1, 0}};
+  Write("a.range", server::EncodeRange(image));
+  const std::string text = Text(Path("a.range"));
+  EXPECT_THAT(text, HasSubstr("2 candidates for rows\n"
+                              "    key 0x30: 2 updates, the last 5 versions ago\n"));
+  EXPECT_THAT(text, HasSubstr(": 0.25 -3, updated 17 versions ago\n"));
+  EXPECT_THAT(Text(Path("a.range"), 1), HasSubstr("... and 1 candidates more"));
+}
+
 TEST_F(InspectTest, RecordsAreALineEachAndASum) {
   Write("server-0.updates", Records());
   const std::string text = Text(Path("server-0.updates"));

@@ -3,6 +3,7 @@
 #include "server/range_copy.h"
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <string>
@@ -132,6 +133,46 @@ TEST_F(RangeCopyTest, AnyPositionsAreSorted) {
   ExpectTheBytes("close together");
   Make(shape, 5, 6);
   ExpectTheBytes("a range of one position");
+}
+
+TEST_F(RangeCopyTest, AgesAndCandidatesComeInOrderOfPosition) {
+  copy_.head.table = "users";
+  copy_.head.optimizer = "sgd";
+  copy_.head.dim = 2;
+  copy_.head.slots_per_row = 1;
+  copy_.head.limited = true;
+  copy_.salt = TestSeed();
+  copy_.rows = server::RowCopies(3000, /*floats=*/4, blocks_);
+  std::map<uint64_t, std::pair<uint64_t, uint32_t>> rows;  // by position: key and age
+  std::map<uint64_t, server::Candidate> candidates;
+  for (uint32_t i = 0; i < 3000; ++i) {
+    const uint64_t key = random_.Next64();
+    const uint32_t age = ~i;  // bits that are no ordinary float
+    float* const to = copy_.rows.Add(key, i);
+    std::fill_n(to, 3, static_cast<float>(key % 1000));
+    std::memcpy(to + 3, &age, sizeof age);
+    rows[Position(copy_.salt, key)] = {key, age};
+  }
+  for (uint32_t i = 0; i < 20'000; ++i) {
+    const server::Candidate candidate = {random_.Next64(), 1 + i % 100, i};
+    copy_.rows.AddCandidate(candidate);
+    candidates[Position(copy_.salt, candidate.key)] = candidate;
+  }
+  const server::RangeImage image = Decoded(std::move(copy_).Encode());
+  ASSERT_EQ(image.keys.size(), rows.size());
+  size_t at = 0;
+  for (const auto& [position, row] : rows) {
+    ASSERT_EQ(image.keys[at], row.first);
+    ASSERT_EQ(image.ages[at], row.second);
+    const auto value = static_cast<float>(row.first % 1000);
+    ASSERT_EQ(image.weights[2 * at + 1], value);
+    ASSERT_EQ(image.slots[at++], value);
+  }
+  ASSERT_EQ(image.candidates.size(), candidates.size());
+  at = 0;
+  for (const auto& [position, candidate] : candidates) {
+    ASSERT_TRUE(image.candidates[at++] == candidate) << at;
+  }
 }
 
 TEST_F(RangeCopyTest, AnErrorOfTheSinkIsReturned) {

@@ -45,6 +45,15 @@ server::RangeImage SmallImage() {
   return image;
 }
 
+// The same of a table with limits.
+server::RangeImage LimitedImage() {
+  server::RangeImage image = SmallImage();
+  image.limited = true;
+  image.ages = {0, 7, ~uint32_t{0}};
+  image.candidates = {{9, 1, 3}, {~uint64_t{0}, 100, 0}};
+  return image;
+}
+
 void ExpectSame(const server::RangeImage& a, const server::RangeImage& b) {
   EXPECT_EQ(a.table, b.table);
   EXPECT_EQ(a.optimizer, b.optimizer);
@@ -56,6 +65,9 @@ void ExpectSame(const server::RangeImage& a, const server::RangeImage& b) {
   EXPECT_EQ(a.keys, b.keys);
   EXPECT_EQ(a.weights, b.weights);
   EXPECT_EQ(a.slots, b.slots);
+  EXPECT_EQ(a.limited, b.limited);
+  EXPECT_EQ(a.ages, b.ages);
+  EXPECT_EQ(a.candidates, b.candidates);
   EXPECT_EQ(a.held, b.held);
 }
 
@@ -66,9 +78,11 @@ void Seal(std::string& file) {
 }
 
 TEST(RangeFileTest, RoundTrip) {
-  const auto image = server::DecodeRange(Bytes(server::EncodeRange(SmallImage())));
-  ASSERT_TRUE(image.ok()) << image.status();
-  ExpectSame(*image, SmallImage());
+  for (const server::RangeImage& small : {SmallImage(), LimitedImage()}) {
+    const auto image = server::DecodeRange(Bytes(server::EncodeRange(small)));
+    ASSERT_TRUE(image.ok()) << image.status();
+    ExpectSame(*image, small);
+  }
 }
 
 TEST(RangeFileTest, AnEmptyRangeRoundTrips) {
@@ -123,8 +137,60 @@ TEST(RangeFileTest, TheBytesAreThoseOfThePage) {
   EXPECT_EQ(absl::BytesToHexString(file.substr(0, 160)), want);
 }
 
-TEST(RangeFileTest, EveryTruncationIsRefused) {
-  const std::string file = server::EncodeRange(SmallImage());
+// The same row in a table with limits: format 2, one number more in the header, its age and a
+// candidate behind the slot.
+TEST(RangeFileTest, TheBytesOfATableWithLimitsAreThoseOfThePage) {
+  server::RangeImage image;
+  image.table = "t";
+  image.optimizer = "sgd";
+  image.dim = 1;
+  image.end = 0x20;
+  image.limited = true;
+  image.keys = {6};
+  image.weights = {1.0f};
+  image.ages = {5};
+  image.candidates = {{7, 2, 3}};
+  const std::string want = absl::StrCat(
+      "54445246"
+      "02000000"
+      "9000000000000000",  //   0 magic, format, file_bytes = 144
+      "01000000"
+      "00000000"
+      "0100000000000000",  //  16 dim, slots_per_row, rows
+      "0000000000000000"
+      "2000000000000000",  //  32 begin, end
+      "0000000000000000"
+      "00000000"
+      "01000000",  //  48 version, workers, table_bytes
+      "03000000"
+      "00000000"
+      "0000000000000000",  //  64 optimizer_bytes, zero, held_bytes
+      "0100000000000000",  //  80 candidates
+      "7473676400000000",  //  88 "t", "sgd", padding
+      "0600000000000000",  //  96 key
+      "0000803f00000000",  // 104 weight 1.0, padding
+      "0500000000000000",  // 112 age, padding
+      "0700000000000000"
+      "02000000"
+      "03000000");  // 120 candidate: key, count, age
+  const std::string file = server::EncodeRange(image);
+  ASSERT_EQ(file.size(), 144u);
+  EXPECT_EQ(absl::BytesToHexString(file.substr(0, 136)), want);
+}
+
+class AnyFormatTest : public ::testing::TestWithParam<bool> {
+ protected:
+  static std::string File() {
+    return server::EncodeRange(GetParam() ? LimitedImage() : SmallImage());
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(RangeFile, AnyFormatTest, ::testing::Bool(), [](const auto& info) {
+  return std::string(info.param ? "WithLimits" : "WithoutLimits");
+});
+
+TEST_P(AnyFormatTest, EveryTruncationIsRefused) {
+  const std::string file = File();
   for (size_t size = 0; size < file.size(); ++size) {
     EXPECT_EQ(server::DecodeRange(Bytes(file.substr(0, size))).status().code(),
               absl::StatusCode::kDataLoss)
@@ -133,8 +199,8 @@ TEST(RangeFileTest, EveryTruncationIsRefused) {
   EXPECT_EQ(server::DecodeRange(Bytes(file + '\0')).status().code(), absl::StatusCode::kDataLoss);
 }
 
-TEST(RangeFileTest, EveryFlippedBitIsRefused) {
-  const std::string file = server::EncodeRange(SmallImage());
+TEST_P(AnyFormatTest, EveryFlippedBitIsRefused) {
+  const std::string file = File();
   for (size_t bit = 0; bit < file.size() * 8; ++bit) {
     std::string damaged = file;
     damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << bit % 8));
@@ -144,11 +210,11 @@ TEST(RangeFileTest, EveryFlippedBitIsRefused) {
 
 // With the checksum made right again, a changed byte is either refused by a check of its own or is
 // plain data, and then the file encodes back to itself: nothing is read differently than written.
-TEST(RangeFileTest, SealedDamageIsRefusedOrIsData) {
-  const std::string file = server::EncodeRange(SmallImage());
+TEST_P(AnyFormatTest, SealedDamageIsRefusedOrIsData) {
+  const std::string file = File();
   int refused = 0;
   for (size_t at = 0; at + 8 < file.size(); ++at) {
-    for (const int value : {0x00, 0x01, 0x7f, 0x80, 0xff}) {
+    for (const int value : {0x00, 0x01, 0x02, 0x7f, 0x80, 0xff}) {
       std::string changed = file;
       changed[at] = static_cast<char>(value);
       Seal(changed);
@@ -184,14 +250,23 @@ TEST(RangeFileTest, HugeCountsAreRefusedByOffsetAndNumber) {
                 {72, 8, ~uint64_t{0}, "held_bytes at offset 72"},
                 {40, 8, 0x1000, "range at offset 32"},
                 {88, 8, ~uint64_t{0}, "worker at offset 80"}};
-  for (const auto& c : kCases) {
-    std::string file = server::EncodeRange(SmallImage());
-    std::memcpy(&file[c.offset], &c.value, c.bytes);
+  const auto expect_refused = [](std::string file, size_t offset, uint64_t value, size_t bytes,
+                                 const std::string& name) {
+    std::memcpy(&file[offset], &value, bytes);
     Seal(file);
     const absl::Status status = server::DecodeRange(Bytes(file)).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << c.name;
-    EXPECT_THAT(std::string(status.message()), HasSubstr(c.name));
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << name;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(name));
+  };
+  for (const auto& c : kCases) {
+    expect_refused(server::EncodeRange(SmallImage()), c.offset, c.value, c.bytes, c.name);
   }
+  const std::string limited = server::EncodeRange(LimitedImage());
+  expect_refused(limited, 80, ~uint64_t{0}, 8, "candidates at offset 80");
+  expect_refused(limited, 80, 3, 8, "counts need");
+  const size_t count = limited.size() - 8 - 8 - 16 + 8;  // before checksum and `held`
+  expect_refused(limited, count, 101, 4,
+                 absl::StrCat("count of a candidate at offset ", count, " is 101"));
 }
 
 TEST(RangeFileTest, AStrangerAndALaterFormatAreNamed) {
@@ -199,14 +274,14 @@ TEST(RangeFileTest, AStrangerAndALaterFormatAreNamed) {
   file[0] = 'X';
   EXPECT_THAT(std::string(server::DecodeRange(Bytes(file)).status().message()), HasSubstr("magic"));
   file = server::EncodeRange(SmallImage());
-  file[4] = 2;
+  file[4] = 3;
   EXPECT_THAT(std::string(server::DecodeRange(Bytes(file)).status().message()),
-              HasSubstr("format at offset 4 is 2"));
+              HasSubstr("format at offset 4 is 3, this program reads 1 and 2"));
 }
 
-TEST(RangeFileTest, TheTwoEndsOfAFileSayWhoseItIs) {
+TEST_P(AnyFormatTest, TheTwoEndsOfAFileSayWhoseItIs) {
   const std::string path = absl::StrCat(::testing::TempDir(), "/range_file_test.", getpid());
-  const std::string file = server::EncodeRange(SmallImage());
+  const std::string file = File();
   ASSERT_TRUE(WriteFileAtomically(path, file).ok());
   const auto ends = server::ReadRangeFileEnds(path);
   ASSERT_TRUE(ends.ok()) << ends.status();
@@ -218,7 +293,7 @@ TEST(RangeFileTest, TheTwoEndsOfAFileSayWhoseItIs) {
   const auto keys = server::ReadRangeFileKeys(path);
   ASSERT_TRUE(keys.ok()) << keys.status();
   EXPECT_EQ(*keys, SmallImage().keys);
-  for (const size_t kept : {size_t{0}, size_t{79}, size_t{80}, file.size() - 1}) {
+  for (const size_t kept : {size_t{0}, size_t{79}, size_t{80}, size_t{88}, file.size() - 1}) {
     ASSERT_TRUE(WriteFileAtomically(path, file.substr(0, kept)).ok());
     const absl::Status status = server::ReadRangeFileEnds(path).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << kept;

@@ -29,6 +29,7 @@ class ShardCheckpointTest : public ::testing::Test {
   void Start(const std::string& policy, const std::string& more = "",
              const std::string& synchroniser = "SERVERS") {
     plan_ = CorePlan(policy, kWorkers, /*servers=*/2, more, synchroniser);
+    if (limit_ != nullptr) limit_(&plan_.tables[0]);
     shard_ = *server::ShardCore::New(plan_, kSelf, 1, buffers_);
     shard_->OnView(now_, CoreView(plan_, 1), &effects_);
     for (const server::Range* const range : shard_->ranges().Owned()) {
@@ -112,6 +113,8 @@ class ShardCheckpointTest : public ::testing::Test {
     EXPECT_EQ(got.keys, want.keys) << what;
     EXPECT_EQ(got.weights, want.weights) << what;
     EXPECT_EQ(got.slots, want.slots) << what;
+    EXPECT_EQ(got.ages, want.ages) << what;
+    EXPECT_TRUE(got.candidates == want.candidates) << what;
     EXPECT_EQ(got.progress, want.progress) << what;
     const size_t held = rows_as_read ? HeldWithoutReads(got) : got.held.size();
     EXPECT_EQ(got.held.substr(0, held), want.held.substr(0, held)) << what;
@@ -124,6 +127,7 @@ class ShardCheckpointTest : public ::testing::Test {
   }
 
   job::ResolvedJob plan_;
+  void (*limit_)(job::TablePlan*) = nullptr;  // changes the plan of table "a"
   HeapBufferSource buffers_;
   absl::Time now_ = absl::UnixEpoch();
   std::unique_ptr<server::ShardCore> shard_;
@@ -181,6 +185,47 @@ TEST_F(ShardCheckpointTest, FilesShowTheMomentOfKeyValueTables) {
       if (!file.has_value()) continue;
       ExpectSame(Decoded(std::move(*file->copy).Encode()), want.at(file->name), file->name);
     }
+  }
+}
+
+// Rows get too old, are evicted and come back under other numbers, and candidates become rows.
+TEST_F(ShardCheckpointTest, FilesShowTheMomentOfTablesWithLimits) {
+  const std::pair<const char*, void (*)(job::TablePlan*)> limits[] = {
+      {"AGE and COUNT",
+       [](job::TablePlan* plan) {
+         plan->eviction.set_kind(Eviction::AGE);
+         plan->eviction.set_versions(8);
+         plan->admission.set_kind(Admission::COUNT);
+         plan->admission.set_threshold(2);
+         plan->admission.set_within_versions(8);
+       }},
+      {"LRU and COUNT", [](job::TablePlan* plan) {
+         plan->eviction.set_kind(Eviction::LRU);
+         plan->eviction.set_max_rows(80);
+         plan->admission.set_kind(Admission::COUNT);
+         plan->admission.set_threshold(2);
+       }}};
+  for (const auto& [name, limit] : limits) {
+    limit_ = limit;
+    size_t candidates = 0;
+    for (int run = 0; run < 10; ++run) {
+      Start(run % 2 == 0 ? "kind: ASP" : "kind: BSP");
+      Disturb(300);
+      server::ShardCheckpoint checkpoint(shard_.get());
+      const auto want = Now(Owned());
+      checkpoint.Mark();
+      while (!checkpoint.done()) {
+        Disturb(1 + static_cast<int>(random_.Uniform(6)));
+        auto file = checkpoint.Step(8 * random_.Uniform(8));
+        if (!file.has_value()) continue;
+        const server::RangeImage& image = want.at(file->name);
+        candidates += image.candidates.size();
+        ExpectSame(Decoded(std::move(*file->copy).Encode()), image,
+                   absl::StrCat(name, " ", file->name));
+      }
+    }
+    EXPECT_GT(candidates, 10u) << name;
+    EXPECT_GT(shard_->tables()[0]->stats.rows.evicted, 0u) << name;
   }
 }
 

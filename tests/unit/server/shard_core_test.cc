@@ -787,6 +787,10 @@ TEST_F(ShardCoreTest, APullCreatesNoRow) {
   Give(Push(1, 0, 2.0f));
   EXPECT_EQ(shard_->ranges().Owned()[0]->store().size(), 1);
   EXPECT_THAT(Row(), ElementsAre(-1.0f, -1.0f));
+  Give(Pull(1, 1));
+  const server::RowCounts& rows = shard_->tables()[0]->stats.rows;
+  EXPECT_EQ(rows.looked_up, 2u) << "evaluations are not counted";
+  EXPECT_EQ(rows.found, 1u);
 }
 
 // All ranges of a shard share the memory of one arena. Rows that have left are not in it.

@@ -55,6 +55,40 @@ TEST_F(SubscriptionsTest, AnotherProcessOfAWorkerKeepsNothingYet) {
   EXPECT_EQ(kept_->NextNumber(0), 1u);
 }
 
+// A row of version 5 gets too old with version 5 + 3 + 1. Another one is created just after the look
+// that has found it absent.
+TEST_F(SubscriptionsTest, ARowThatGetsTooOldHasChanged) {
+  kept_->set_most_age(3);
+  int64_t until[] = {8, -1};  // of rows 10 and 11
+  int looks = 0;
+  const auto present_until = [&](uint64_t key) {
+    ++looks;
+    return until[key - 10];
+  };
+  kept_->OnVersion(5, present_until);
+  kept_->OnRead(0, 3, Keys{10, 11});
+  kept_->OnVersion(6, present_until);
+  EXPECT_EQ(looks, 2);
+  EXPECT_THAT(Changed(0, 100), ElementsAre(11)) << "it may have been there when it was read";
+  until[1] = 9;  // created at version 6
+  for (int64_t version = 7; version <= 8; ++version) kept_->OnVersion(version, present_until);
+  EXPECT_EQ(looks, 2);
+  until[0] = -1;
+  kept_->OnVersion(9, present_until);
+  EXPECT_EQ(looks, 4);
+  EXPECT_THAT(Changed(0, 100), ElementsAre(10));
+  until[1] = -1;
+  kept_->OnVersion(10, present_until);
+  EXPECT_THAT(Changed(0, 100), ElementsAre(11));
+  for (int64_t version = 11; version <= 20; ++version) kept_->OnVersion(version, present_until);
+  EXPECT_THAT(Changed(0, 100), IsEmpty()) << "absent as before";
+  kept_->Forget(0);
+  kept_->OnVersion(100, present_until);
+  looks = 0;
+  kept_->OnVersion(1000, present_until);
+  EXPECT_EQ(looks, 0) << "nobody keeps the rows";
+}
+
 TEST_F(SubscriptionsTest, WhatItHasPushedInItsLastStepWaits) {
   kept_->OnRead(0, 3, Keys{10, 11});
   kept_->OnUpdate(0, 3, Keys{10}, true);
