@@ -21,6 +21,7 @@ _HEAD = numpy.dtype([("magic", "S4"), ("format", "<u4"), ("file_bytes", "<u8"), 
                      ("slots_per_row", "<u4"), ("rows", "<u8"), ("begin", "<u8"), ("end", "<u8"),
                      ("version", "<i8"), ("workers", "<u4"), ("table_bytes", "<u4"),
                      ("optimizer_bytes", "<u4"), ("zero", "<u4"), ("held_bytes", "<u8")])
+_CANDIDATE = numpy.dtype([("key", "<i8"), ("count", "<u4"), ("age", "<u4")])
 _WORKER_BYTES = 32
 _MANIFEST, _MANIFEST_FORMAT, _LATEST = "MANIFEST", 2, "LATEST"
 _PROGRAM = "program-0.part"  # the state of worker 0's script
@@ -40,19 +41,27 @@ def _read_range(path: str) -> CheckpointRange:
     size = os.path.getsize(path)
     data = numpy.memmap(path, dtype=numpy.uint8, mode="r")
     head = data[:_HEAD.itemsize].view(_HEAD)[0] if size >= _HEAD.itemsize else None
-    if head is None or head["magic"] != b"TDRF" or head["format"] != 1:
+    if head is None or head["magic"] != b"TDRF" or head["format"] not in (1, 2):
         raise Error(f"{path}: expected a file of a table in a checkpoint")
+    limited = head["format"] == 2  # of a table with admission or eviction
+    head_bytes = _HEAD.itemsize + (8 if limited else 0)
     rows, dim, slots = int(head["rows"]), int(head["dim"]), int(head["slots_per_row"])
-    names = _HEAD.itemsize + int(head["workers"]) * _WORKER_BYTES
+    candidates = int(data[_HEAD.itemsize:head_bytes].view("<u8")[0]) if limited else 0
+    names = head_bytes + int(head["workers"]) * _WORKER_BYTES
     keys_at = _eight(names + int(head["table_bytes"]) + int(head["optimizer_bytes"]))
     weights_at = keys_at + 8 * rows
     slots_at = _eight(weights_at + 4 * rows * dim)
-    if head["file_bytes"] != size or slots_at + 4 * rows * slots > size:
+    ages_at = _eight(slots_at + 4 * rows * slots)
+    candidates_at = _eight(ages_at + (4 * rows if limited else 0))
+    end = candidates_at + _CANDIDATE.itemsize * candidates
+    if head["file_bytes"] != size or end > size:
         raise Error(f"{path}: {size} bytes, and {rows} rows of a file of {head['file_bytes']}: is "
                     "the copy whole?")
     weights = data[weights_at:weights_at + 4 * rows * dim].view("<f4").reshape(rows, dim)
     slots_of = data[slots_at:slots_at + 4 * rows * slots].view("<f4").reshape(rows, slots)
-    return CheckpointRange(data[keys_at:weights_at].view("<i8"), weights, slots_of)
+    ages = data[ages_at:ages_at + 4 * rows].view("<u4") if limited else None
+    return CheckpointRange(data[keys_at:weights_at].view("<i8"), weights, slots_of, ages,
+                           data[candidates_at:end].view(_CANDIDATE) if limited else None)
 
 
 def _read_held(path: str) -> bytes:

@@ -57,10 +57,17 @@ class Tables(Generic[_Kind]):
 @dataclass
 class CheckpointRange:
     """A part of a table, mapped from its file: keys int64 [rows], weights float32 [rows, dim],
-    optimizer slots float32 [rows, slots]; row i of each belongs to key i."""
+    optimizer slots float32 [rows, slots]; row i of each belongs to key i.
+
+    ages: uint32 [rows], versions of the range since the last update of each row. candidates: ids
+    without a row, with `key`, `count` (updates) and `age`. Both are None if the table has neither
+    admission nor eviction.
+    """
     keys: numpy.ndarray
     weights: numpy.ndarray
     slots: numpy.ndarray
+    ages: Optional[numpy.ndarray] = None
+    candidates: Optional[numpy.ndarray] = None
 
 
 class CheckpointTable(Table):

@@ -446,6 +446,7 @@ table {
 table {
   name: "words" dim: 5 field: "word" ids_per_field: 4
   initializer { kind: NORMAL scale: 0.3 } optimizer { kind: ADAM learning_rate: 0.01 }
+  eviction { kind: AGE versions: 1000 }
 }
 table {
   name: "tags" dim: 3 field: "tag" ids_per_field: 2

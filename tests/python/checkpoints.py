@@ -18,6 +18,7 @@ from torch import nn
 
 import tandem
 from tandem import export
+from tandem.checkpoint import _read_range
 from tandem.serving import InitialValues
 from tandem.tables import Initializer
 
@@ -195,6 +196,10 @@ def tables_are_mapped(saved):
             while base is not None and not isinstance(base, numpy.memmap):
                 base = base.base
             assert base is not None and not part.weights.flags.writeable
+            assert (part.ages is None) == (table.name != "words")  # which has an eviction
+            if part.ages is not None:
+                assert len(part.ages) == len(part.keys) and len(part.candidates) == 0
+                assert all(part.ages <= 1000)
         keys = table.keys.tolist()
         assert table.keys.dtype == numpy.int64 and set(keys) == known[table.name], table
         assert len(set(keys)) == len(keys) and numpy.isfinite(table.weights).all()
@@ -386,9 +391,27 @@ def a_table_may_have_no_rows(saved, folder):
     assert torch.equal(rows, saved.embedding("tag")(ids)) and rows.abs().min() > 0, rows
 
 
+def tables_with_limits_have_ages_and_candidates(folder):
+    """A file as server/range_file.md describes format 2."""
+    body = b"tsgd".ljust(8, b"\0") + struct.pack("<2q", 6, -9)  # names, keys
+    body += struct.pack("<2f", 1.5, 2.5) + struct.pack("<2I", 7, 0)  # weights, ages
+    body += struct.pack("<qII", -3, 2, 5) + bytes(8)  # a candidate, checksum
+    head = struct.pack("<4sIQIIQQQqIIIIQQ", b"TDRF", 2, 88 + len(body), 1, 0, 2, 0, 0, 12, 0, 1, 3,
+                       0, 0, 1)
+    with open(f"{folder}/limited.range", "wb") as file:
+        file.write(head + body)
+    part = _read_range(f"{folder}/limited.range")
+    assert part.keys.tolist() == [6, -9] and part.weights.tolist() == [[1.5], [2.5]]
+    assert part.slots.shape == (2, 0) and part.ages.tolist() == [7, 0]
+    assert part.candidates.tolist() == [(-3, 2, 5)]
+    os.truncate(f"{folder}/limited.range", 88 + len(body) - 8)
+    refused("is the copy whole?", _read_range, f"{folder}/limited.range")
+
+
 def check(out, folder):
     saved = tandem.load(out + "/model")
     tables_are_mapped(saved)
+    tables_with_limits_have_ages_and_candidates(folder)
     goes_out_and_in(saved, folder)
     serves_as_evaluated(saved, folder)
     modules_know_the_forms_of_ids(saved)
