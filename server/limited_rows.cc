@@ -31,6 +31,12 @@ constexpr size_t kMostLooked = 4096;
 constexpr int64_t kMostRowAge = int64_t{1} << 30;
 constexpr int64_t kLongestPass = int64_t{1} << 28;
 
+bool IsCandidate(uint32_t value) { return !RowIndex::IsRow(value) && value != kNoRow; }
+
+bool MayGrow(const RangeStore& store, size_t bytes) {
+  return store.options().may_grow == nullptr || store.options().may_grow(bytes);
+}
+
 int64_t LongestPass(const RowLimits& limits, const CandidateValues& values) {
   int64_t pass = kLongestPass;
   if (limits.counts()) pass = std::min(pass, CandidateValues::kMostUnits / 2 * values.unit());
@@ -49,12 +55,11 @@ LimitedRows::LimitedRows(const RowLimits& limits, RangeStore* store, RowCounts* 
     : limits_(limits),
       values_(limits.within),
       store_(store),
+      index_(&store->index_),
       counts_(counts == nullptr ? &uncounted_ : counts),
       clocks_(/*dim=*/1, /*slots_per_row=*/0, store->arena_),
       longest_pass_(LongestPass(limits, values_)),
       pass_(Pass(limits, longest_pass_)) {}
-
-RowIndex& LimitedRows::index() const { return store_->index_; }
 
 size_t LimitedRows::MemoryBytes() const {
   const size_t lists =
@@ -76,7 +81,7 @@ int64_t LimitedRows::AgeOf(const Entry& entry) const {
 }
 
 int64_t LimitedRows::PresentUntil(uint64_t key) const {
-  const uint32_t value = index().Find(key, index().Hash(key));
+  const uint32_t value = index_->Find(key, index_->Hash(key));
   return IsPresent(value) ? DeathOf(value) - 1 : -1;
 }
 
@@ -92,14 +97,14 @@ void LimitedRows::BeginUpdate(absl::Span<const uint64_t> keys, absl::Span<const 
 
 void LimitedRows::CountFresh(size_t i) {
   if (!may_be_fresh_) return;
-  if (read_at_[i] < evicted_->DiedAt(index().Hash(keys_[i]), version_)) ++counts_->to_fresh_rows;
+  if (read_at_[i] < evicted_->DiedAt(index_->Hash(keys_[i]), version_)) ++counts_->to_fresh_rows;
 }
 
 // The key may have a present row all the same: if the update has it twice.
 absl::Status LimitedRows::Admit(size_t i, uint32_t* row_number) {
   const uint64_t key = keys_[i];
-  const uint64_t hash = index().Hash(key);
-  uint32_t value = index().Find(key, hash);
+  const uint64_t hash = index_->Hash(key);
+  uint32_t value = index_->Find(key, hash);
   *row_number = value;
   if (IsPresent(value)) return absl::OkStatus();
   *row_number = kNoRow;
@@ -142,18 +147,18 @@ absl::Status LimitedRows::MayEnter(uint64_t key, uint64_t hash, uint32_t value, 
   return PutCandidate(key, hash, value, values_.Value(count, version_));
 }
 
-// What may fail comes first, so that a failure changes nothing.
+// Everything that may fail comes first, so that a failure changes nothing.
 absl::Status LimitedRows::Create(uint64_t key, uint64_t hash, uint32_t age, uint32_t* row_number) {
-  const uint32_t value = index().Find(key, hash);
+  const uint32_t value = index_->Find(key, hash);
   uint32_t row = 0;
   TANDEM_RETURN_IF_ERROR(store_->NextNumber(&row));
   if (limits_.evicts()) TANDEM_RETURN_IF_ERROR(clocks_.Reserve(size_t{row} + 1));
   if (IsCandidate(value)) {
     BeforeCandidate(key, hash, value);
-    index().Set(key, hash, row);
+    index_->Set(key, hash, row);
     --candidates_;
   } else {
-    TANDEM_RETURN_IF_ERROR(index().Insert(key, row));
+    TANDEM_RETURN_IF_ERROR(index_->Insert(key, row));
   }
   store_->StartRow(key, row);
   SetAge(row, age);
@@ -167,17 +172,17 @@ absl::Status LimitedRows::Create(uint64_t key, uint64_t hash, uint32_t age, uint
 absl::Status LimitedRows::PutCandidate(uint64_t key, uint64_t hash, uint32_t old, uint32_t value) {
   BeforeCandidate(key, hash, old);
   if (IsCandidate(old)) {
-    index().Set(key, hash, value);
+    index_->Set(key, hash, value);
     return absl::OkStatus();
   }
-  TANDEM_RETURN_IF_ERROR(index().Insert(key, value));
+  TANDEM_RETURN_IF_ERROR(index_->Insert(key, value));
   ++candidates_;
   return absl::OkStatus();
 }
 
 void LimitedRows::DropCandidate(uint64_t key, uint64_t hash, uint32_t value) {
   BeforeCandidate(key, hash, value);
-  index().Remove(key, hash);
+  index_->Remove(key, hash);
   --candidates_;
 }
 
@@ -191,7 +196,7 @@ void LimitedRows::BeforeCandidate(uint64_t key, uint64_t hash, uint32_t value) {
 
 void LimitedRows::Evict(uint64_t key, uint64_t hash, uint32_t row, int64_t died) {
   store_->BeforeChange({&key, 1}, {&row, 1});
-  index().Remove(key, hash);
+  index_->Remove(key, hash);
   store_->free_.push_back(row);
   ++counts_->evicted;
   if (evicted_ == nullptr) {
@@ -214,7 +219,7 @@ absl::Status LimitedRows::SetRows(absl::Span<const uint64_t> keys, absl::Span<co
   absl::Status set;
   for (size_t i = 0; i < keys.size() && set.ok(); ++i) {
     if (i + kAhead < keys.size()) {
-      RowIndex::Prefetch(index().HomeOf(index().Hash(keys[i + kAhead])));
+      RowIndex::Prefetch(index_->HomeOf(index_->Hash(keys[i + kAhead])));
     }
     uint32_t row = kNoRow;
     set = RowToSet(keys[i], ages.empty() ? 0 : ages[i], &row);
@@ -232,8 +237,8 @@ absl::Status LimitedRows::SetRows(absl::Span<const uint64_t> keys, absl::Span<co
 absl::Status LimitedRows::RowToSet(uint64_t key, uint32_t age, uint32_t* row_number) {
   *row_number = kNoRow;
   if (limits_.most_age > 0 && age > limits_.most_age) return absl::OkStatus();
-  const uint64_t hash = index().Hash(key);
-  const uint32_t value = index().Find(key, hash);
+  const uint64_t hash = index_->Hash(key);
+  const uint32_t value = index_->Find(key, hash);
   if (IsPresent(value)) {
     store_->BeforeChange({&key, 1}, {&value, 1});
     SetAge(value, age);
@@ -251,8 +256,8 @@ absl::Status LimitedRows::RowToSet(uint64_t key, uint32_t age, uint32_t* row_num
 
 absl::Status LimitedRows::SetCandidate(const Candidate& candidate) {
   if (!limits_.counts() || values_.IsExpired(candidate.age)) return absl::OkStatus();
-  const uint64_t hash = index().Hash(candidate.key);
-  if (index().Find(candidate.key, hash) != kNoRow || !MakeRoomForCandidate(candidate.age)) {
+  const uint64_t hash = index_->Hash(candidate.key);
+  if (index_->Find(candidate.key, hash) != kNoRow || !MakeRoomForCandidate(candidate.age)) {
     return absl::OkStatus();
   }
   const int64_t age =
@@ -292,10 +297,6 @@ absl::Status LimitedRows::Renumber(absl::Span<const uint32_t> old_numbers) {
 
 // ---- room -------------------------------------------------------------------------------------
 
-bool LimitedRows::MayGrow(size_t bytes) const {
-  return store_->options_.may_grow == nullptr || store_->options_.may_grow(bytes);
-}
-
 // Makes room for a row whose last update is `age` versions ago. `in_index`: the key has a place in
 // the index. An evicted row leaves its number and its place.
 bool LimitedRows::MakeRoomForRow(uint32_t age, bool in_index) {
@@ -308,8 +309,8 @@ bool LimitedRows::MakeRoomForRow(uint32_t age, bool in_index) {
     const auto floats = static_cast<size_t>(store_->dim() + store_->slots_per_row());
     bytes += floats * sizeof(float) + sizeof(uint32_t);
   }
-  if (!in_index && index().MustGrow()) bytes += index().GrowthBytes();
-  return bytes == 0 || MayGrow(bytes) || EvictOldest(/*rows=*/true, age);
+  if (!in_index && index_->MustGrow()) bytes += index_->GrowthBytes();
+  return bytes == 0 || MayGrow(*store_, bytes) || EvictOldest(/*rows=*/true, age);
 }
 
 // A range has at most as many candidates as rows under LRU.
@@ -317,7 +318,8 @@ bool LimitedRows::MakeRoomForCandidate(uint32_t age) {
   if (limits_.most_rows > 0 && candidates_ >= limits_.most_rows) {
     return EvictOldest(/*rows=*/false, age);
   }
-  if (!limits_.at_budget || !index().MustGrow() || MayGrow(index().GrowthBytes())) return true;
+  if (!limits_.at_budget || !index_->MustGrow()) return true;
+  if (MayGrow(*store_, index_->GrowthBytes())) return true;
   return EvictOldest(/*rows=*/false, age) || EvictOldest(/*rows=*/true, age);
 }
 
@@ -325,12 +327,12 @@ bool LimitedRows::MakeRoomForCandidate(uint32_t age) {
 bool LimitedRows::EvictOldest(bool rows, uint32_t age) {
   Victims& victims = rows ? row_victims_ : candidate_victims_;
   if (victims.none_at == version_) return false;
-  const auto most = std::min(static_cast<size_t>(index().size()), kMostLooked);
+  const auto most = std::min(static_cast<size_t>(index_->size()), kMostLooked);
   for (size_t looked = 0;;) {
     while (!victims.entries.empty()) {
       const Entry entry = victims.entries.back();
-      const uint64_t hash = index().Hash(entry.key);
-      const bool unchanged = index().Find(entry.key, hash) == entry.value &&
+      const uint64_t hash = index_->Hash(entry.key);
+      const bool unchanged = index_->Find(entry.key, hash) == entry.value &&
                              (!rows || ClockOf(entry.value) == entry.clock);
       if (unchanged && AgeOf(entry) <= age) return false;  // the oldest of its sample
       victims.entries.pop_back();
@@ -353,13 +355,13 @@ bool LimitedRows::EvictOldest(bool rows, uint32_t age) {
 // the present version. Returns how many entries it has read, at least 1.
 size_t LimitedRows::FindVictims(bool rows, Victims* victims) {
   const uint64_t slices =
-      std::bit_floor(std::max<uint64_t>(1, static_cast<uint64_t>(index().size()) / kSlice));
+      std::bit_floor(std::max<uint64_t>(1, static_cast<uint64_t>(index_->size()) / kSlice));
   const uint64_t width = slices == 1 ? 0 : ~uint64_t{0} / slices + 1;  // 0: all hashes
   const uint64_t begin = slices == 1 ? 0 : victims->cursor / width * width;
   victims->cursor = begin + width;  // 0 behind the last slice
   seen_.clear();
   size_t read = 0;
-  index().VisitHashes(begin, begin + width, [&](uint64_t key, uint32_t value) {
+  index_->VisitHashes(begin, begin + width, [&](uint64_t key, uint32_t value) {
     ++read;
     if (RowIndex::IsRow(value) != rows) return;
     if (rows) PrefetchClock(value);
@@ -372,7 +374,7 @@ size_t LimitedRows::FindVictims(bool rows, Victims* victims) {
   const auto is_new = [this](const Entry& entry) { return AgeOf(entry) <= 0; };
   seen_.erase(std::remove_if(seen_.begin(), seen_.end(), is_new), seen_.end());
   const auto older = [this](const Entry& a, const Entry& b) {
-    return std::pair(AgeOf(a), index().Hash(a.key)) > std::pair(AgeOf(b), index().Hash(b.key));
+    return std::pair(AgeOf(a), index_->Hash(a.key)) > std::pair(AgeOf(b), index_->Hash(b.key));
   };
   const auto kept = seen_.begin() + static_cast<std::ptrdiff_t>(std::min(seen_.size(), quarter));
   std::nth_element(seen_.begin(), kept, seen_.end(), older);
@@ -401,7 +403,7 @@ void LimitedRows::Advance(int64_t version) {
     return;
   }
   version_ = version;
-  const auto entries = static_cast<double>(std::max(index().size(), pass_entries_));
+  const auto entries = static_cast<double>(std::max(index_->size(), pass_entries_));
   owed_ += static_cast<double>(by) * entries / static_cast<double>(pass_);
   const bool late = version_ - pass_began_ > longest_pass_;
   if (!late && owed_ < std::clamp(entries, 1.0, static_cast<double>(kLeastSwept))) return;
@@ -415,26 +417,26 @@ void LimitedRows::Advance(int64_t version) {
 // Visits about `most` entries, which will be `ahead` versions older than they are now.
 void LimitedRows::Sweep(size_t most, int64_t ahead) {
   seen_.clear();
-  cursor_ = index().Scan(cursor_, most, [this](uint64_t key, uint32_t value) {
+  cursor_ = index_->Scan(cursor_, most, [this](uint64_t key, uint32_t value) {
     if (RowIndex::IsRow(value)) PrefetchClock(value);
     seen_.push_back({key, value, 0});
   });
   for (const Entry& entry : seen_) SweepEntry(entry, ahead);
   if (cursor_ != 0) return;
   pass_began_ = version_;
-  pass_entries_ = index().size();
+  pass_entries_ = index_->size();
   if (limits_.most_age > 0 && !keeps_numbers_) store_->ShrinkIfSparse();
 }
 
 void LimitedRows::SweepEntry(const Entry& entry, int64_t ahead) {
-  const uint64_t hash = index().Hash(entry.key);
+  const uint64_t hash = index_->Hash(entry.key);
   const int64_t age = AgeOf(entry) + ahead;
   if (!RowIndex::IsRow(entry.value)) {
     if (values_.IsExpired(age)) {
       DropCandidate(entry.key, hash, entry.value);
     } else if (limits_.within == 0 && age > CandidateValues::kMostUnits) {
       BeforeCandidate(entry.key, hash, entry.value);
-      index().Set(entry.key, hash,
+      index_->Set(entry.key, hash,
                   values_.Value(CandidateValues::Count(entry.value),
                                 version_ + ahead - CandidateValues::kMostUnits));
     }

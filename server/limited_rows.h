@@ -122,10 +122,6 @@ class LimitedRows {
     int64_t none_at = -1;        // a search at this version has found nothing
   };
 
-  RowIndex& index() const;
-  static bool IsCandidate(uint32_t value) {
-    return value > RowIndex::kLastRow && value != RowIndex::kNoRow;
-  }
   uint32_t ClockOf(uint32_t row) const {
     uint32_t clock;
     std::memcpy(&clock, clocks_.Weights(row), sizeof clock);
@@ -146,7 +142,6 @@ class LimitedRows {
   void BeforeCandidate(uint64_t key, uint64_t hash, uint32_t value);
   void Evict(uint64_t key, uint64_t hash, uint32_t row, int64_t died);
 
-  bool MayGrow(size_t bytes) const;
   bool MakeRoomForRow(uint32_t age, bool in_index);
   bool MakeRoomForCandidate(uint32_t age);
   bool EvictOldest(bool rows, uint32_t age);
@@ -158,6 +153,7 @@ class LimitedRows {
   const RowLimits limits_;
   const CandidateValues values_;
   RangeStore* const store_;
+  RowIndex* const index_;  // of the store
   RowCounts* counts_;
   RowCounts uncounted_;  // the destination of counts that nobody wants
   bool lists_evicted_ = false, keeps_numbers_ = false;

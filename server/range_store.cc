@@ -47,7 +47,7 @@ int64_t RangeStore::size() const {
 }
 
 // Everything that may fail comes first, so that a failure changes nothing.
-absl::Status RangeStore::Create(uint64_t key, uint32_t* row_number) {
+absl::Status RangeStore::Add(uint64_t key, uint32_t* row_number) {
   uint32_t row = 0;
   TANDEM_RETURN_IF_ERROR(NextNumber(&row));
   TANDEM_RETURN_IF_ERROR(index_.Insert(key, row));
@@ -188,7 +188,7 @@ absl::Status RangeStore::ForEachBlockCreating(absl::Span<const uint64_t> keys, U
       [this, &created](uint64_t key, uint64_t hash) {
         uint32_t row = index_.Find(key, hash);
         if (row == RowIndex::kNoRow && created.ok()) [[unlikely]] {
-          created = Create(key, &row);
+          created = Add(key, &row);
         }
         return row;
       },
@@ -392,13 +392,11 @@ bool RangeStore::Erase(uint64_t key) {
   return true;
 }
 
+// When few rows remain, copies them to new memory and frees the old. Does nothing while a RowCopies
+// is in progress, because it knows rows by their numbers. Without memory for the new rows nothing
+// changes.
 void RangeStore::ShrinkIfSparse() {
-  if (free_.size() >= kLeastErased && free_.size() >= 2 * static_cast<size_t>(size())) Shrink();
-}
-
-// Copies the rows to new memory and frees the old. Does nothing while a RowCopies is in progress,
-// because it knows rows by their numbers. Without memory for the new rows nothing changes.
-void RangeStore::Shrink() {
+  if (free_.size() < kLeastErased || free_.size() < 2 * static_cast<size_t>(size())) return;
   if (copies_ != nullptr) return;
   RowIndex index(options_.salt, index_.size(), arena_);
   RowSlabs rows(options_.dim, slots_per_row_, arena_);

@@ -107,7 +107,7 @@ class RangeStore {
   void CopyRow(uint32_t row_number, float* out) const;
   void SetRow(uint64_t key, uint32_t row_number, const float* values);
   // Creates the row of an absent key.
-  absl::Status Add(uint64_t key, uint32_t* row_number) { return Create(key, row_number); }
+  absl::Status Add(uint64_t key, uint32_t* row_number);
   // False if the key was absent. Requires: no limits.
   bool Erase(uint64_t key);
   // RowIndex::Scan over this range: appends about `most` keys and their row numbers.
@@ -140,13 +140,11 @@ class RangeStore {
   friend class LimitedRows;
 
   size_t numbers() const { return static_cast<size_t>(size()) + free_.size(); }
-  absl::Status Create(uint64_t key, uint32_t* row_number);
   // A new row begins with these two. NextNumber makes room for it, and changes nothing else. The
   // caller puts the number into the index, and StartRow then sets the initial values.
   absl::Status NextNumber(uint32_t* row_number);
   void StartRow(uint64_t key, uint32_t row_number);
   void ShrinkIfSparse();
-  void Shrink();
   void SetAside(absl::Span<const uint64_t> keys, absl::Span<const uint32_t> row_numbers);
   void CopyMissing(uint64_t key, uint32_t row_number, RowCopies* copies) const;
   // The pipeline under all batch calls; range_store.cc explains it.
