@@ -100,6 +100,28 @@ void AddTables(const json& tables, const json& policy, const json& staleness,
   if (rows.size() > 1) AddColumns(rows, "llrrrrrr", lines);
 }
 
+// For example "93.1%"; empty without a value.
+std::string ShareOf(const json& object, const char* name) {
+  return object.contains(name) ? absl::StrFormat("%.1f%%", 100 * NumberOf(object, name)) : "";
+}
+
+// The tables whose rows come and go by rules.
+void AddRowCounts(const json& tables, std::vector<std::string>* lines) {
+  std::vector<Row> rows = {{"TABLE", "CANDIDATES", "ADMITTED", "EVICTED", "REFUSED", "FOUND",
+                            "CAME BACK", "TO FRESH ROWS"}};
+  for (const auto& [name, table] : tables.items()) {
+    const json& counts = MemberOf(table, "row_counts");
+    if (counts.empty()) continue;
+    rows.push_back({name, CountOf(counts, "candidates"), CountOf(counts, "admitted"),
+                    CountOf(counts, "evicted"), CountOf(counts, "refused"),
+                    ShareOf(counts, "found_share"), ShareOf(counts, "came_back_share"),
+                    CountOf(counts, "to_fresh_rows")});
+  }
+  if (rows.size() == 1) return;
+  lines->emplace_back();
+  AddColumns(rows, "lrrrrrrr", lines);
+}
+
 std::string CheckpointLine(const json& checkpoint) {
   if (TextOf(checkpoint, "folder").empty()) return "checkpoint: this run writes none";
   std::string line = "checkpoint: ";
@@ -154,6 +176,7 @@ std::vector<std::string> StatusLines(const json& status) {
   lines.emplace_back();
   const json& tables = MemberOf(status, "tables");
   AddTables(tables, MemberOf(status, "policy"), tables, &lines);
+  AddRowCounts(tables, &lines);
   return lines;
 }
 
@@ -193,6 +216,7 @@ std::vector<std::string> EndedLines(const json& summary) {
   lines.emplace_back();
   AddTables(MemberOf(summary, "tables"), MemberOf(summary, "policy"),
             MemberOf(summary, "staleness"), &lines);
+  AddRowCounts(MemberOf(summary, "tables"), &lines);
   return lines;
 }
 

@@ -50,6 +50,12 @@ struct TablePlan {
   uint32_t group = 0;  // index in ResolvedJob::groups
 
   bool of_model() const { return !dense && !store; }
+  // Whether a rule keeps some ids without a row. A rule that admits every id is none.
+  bool has_row_rules() const {
+    return (admission.kind() == Admission::COUNT && admission.threshold() > 1) ||
+           (admission.kind() == Admission::PROBABILITY && admission.probability() < 1) ||
+           eviction.kind() > Eviction::NONE;
+  }
 };
 
 // The tables that share a policy. Together they need one push frame for each shard and step.

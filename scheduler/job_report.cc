@@ -42,6 +42,23 @@ void MergeUpdates(const Message& from, Message* into) {
   MergeDistribution(from.row_staleness(), into->mutable_row_staleness());
 }
 
+void MergeRows(const TableReport& from, TableReport* into) {
+  into->set_rows(into->rows() + from.rows());
+  into->set_bytes(into->bytes() + from.bytes());
+  if (!from.has_row_counts()) return;
+  const RowReport& more = from.row_counts();
+  RowReport& counts = *into->mutable_row_counts();
+  counts.set_candidates(counts.candidates() + more.candidates());
+  counts.set_looked_up(counts.looked_up() + more.looked_up());
+  counts.set_found(counts.found() + more.found());
+  counts.set_admitted(counts.admitted() + more.admitted());
+  counts.set_evicted(counts.evicted() + more.evicted());
+  counts.set_refused(counts.refused() + more.refused());
+  counts.set_to_fresh_rows(counts.to_fresh_rows() + more.to_fresh_rows());
+  counts.set_sampled(counts.sampled() + more.sampled());
+  counts.set_came_back(counts.came_back() + more.came_back());
+}
+
 // Adds `from` to the workers `into`, by rank.
 void AddWorkers(const google::protobuf::RepeatedPtrField<WorkerUpdates>& from,
                 std::vector<WorkerUpdates>* into) {
@@ -87,10 +104,10 @@ bool IsBehind(const Progress& a, const Progress& b) {
   return std::pair(a.epoch(), a.step()) < std::pair(b.epoch(), b.step());
 }
 
-// Converts a record that an earlier version may have written. Earlier versions counted the updates
-// of a worker by the name of the table, and kept histograms by popularity, which are not used. In
-// every job they also kept numbers for each pair of a worker and a table, and of two workers. Adds
-// these up if this version keeps only numbers of single workers.
+// Converts a record that an earlier version may have written, and drops numbers of the moment.
+// Earlier versions counted the updates of a worker by the name of the table, and kept histograms by
+// popularity, which are not used. In every job they also kept numbers for each pair of a worker and
+// a table, and of two workers. Adds these up if this version keeps only numbers of single workers.
 RunRecord OfThisVersion(RunRecord record, const job::ResolvedJob& plan) {
   for (Progress& worker : *record.mutable_worker()) {
     const int tables = static_cast<int>(plan.tables.size());
@@ -105,6 +122,10 @@ RunRecord OfThisVersion(RunRecord record, const job::ResolvedJob& plan) {
   }
   for (TableReport& report : *record.mutable_table()) {
     for (Distribution& rows : *report.mutable_by_popularity()) rows.clear_bucket();
+    // The shards report the same rows again.
+    report.clear_rows();
+    report.clear_bytes();
+    if (report.has_row_counts()) report.mutable_row_counts()->clear_candidates();
   }
   if (!plan.CountsPairs()) {
     std::vector<WorkerUpdates> updates(static_cast<size_t>(plan.workers()));
@@ -158,8 +179,7 @@ std::vector<double> LongestOf(const std::vector<ShardReport>& shards, const Of& 
 }  // namespace
 
 void MergeTableReport(const TableReport& from, TableReport* into) {
-  into->set_rows(into->rows() + from.rows());
-  into->set_bytes(into->bytes() + from.bytes());
+  MergeRows(from, into);
   MergeUpdates(from, into);
   MergeDistribution(from.in_flight_depth(), into->mutable_in_flight_depth());
   while (into->by_popularity_size() < from.by_popularity_size()) into->add_by_popularity();
@@ -407,6 +427,27 @@ void JobBook::AddStaleness(JobProgress* progress) const {
   }
 }
 
+void JobBook::AddLimitedTables(JobProgress* progress) const {
+  std::vector<TableReport*> by_id(table_names_.size(), nullptr);
+  progress->limited_tables.reserve(by_id.size());  // so that they do not move
+  for (size_t id = 0; id < by_id.size(); ++id) {
+    if (!check_.HasRowRules(static_cast<int>(id))) continue;
+    by_id[id] = &progress->limited_tables.emplace_back();
+    by_id[id]->set_table(table_names_[id]);
+    by_id[id]->mutable_row_counts();
+  }
+  if (progress->limited_tables.empty()) return;
+  const auto add = [&](const TableReport& report) {
+    const int id = check_.TableOf(report.table());
+    TableReport* const into = id < 0 ? nullptr : by_id[static_cast<size_t>(id)];
+    if (into != nullptr) MergeRows(report, into);
+  };
+  for (const ShardReport& shard : shards_) {
+    for (const TableReport& report : shard.table()) add(report);
+  }
+  for (const TableReport& before : before_.table()) add(before);
+}
+
 // Estimates the remaining time from the speed of about the last half of the time since the end of
 // the first interval. The first interval contains the start of the job, and the first steps after
 // it are often slower than later ones. Gives no estimate until enough time has passed.
@@ -458,6 +499,7 @@ JobProgress JobBook::Interval(absl::Time now) {
   p.done = FractionDone();
   AddTimeLeft(&p);
   AddStaleness(&p);
+  AddLimitedTables(&p);
   reported_ = now;
   reported_samples_ = p.samples;
   return p;
@@ -518,7 +560,12 @@ double JobBook::Seconds(absl::Time now) const {
 
 std::vector<TableReport> JobBook::Tables() const {
   std::vector<TableReport> tables;
-  for (const std::string& name : table_names_) tables.emplace_back().set_table(name);
+  for (const std::string& name : table_names_) {
+    const bool rules = check_.HasRowRules(static_cast<int>(tables.size()));
+    TableReport& table = tables.emplace_back();
+    table.set_table(name);
+    if (rules) table.mutable_row_counts();
+  }
   const auto add = [&](const TableReport& report) {
     const int table = check_.TableOf(report.table());
     if (table >= 0) MergeTableReport(report, &tables[static_cast<size_t>(table)]);
@@ -526,11 +573,7 @@ std::vector<TableReport> JobBook::Tables() const {
   for (const ShardReport& shard : shards_) {
     for (const TableReport& report : shard.table()) add(report);
   }
-  for (TableReport before : before_.table()) {
-    before.clear_rows();  // the shards report the same rows again
-    before.clear_bytes();
-    add(before);
-  }
+  for (const TableReport& before : before_.table()) add(before);
   return tables;
 }
 

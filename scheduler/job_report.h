@@ -43,6 +43,9 @@ struct JobProgress {
   // From the last reports of the shards: the largest mean, and the largest maximum, of all tables.
   double staleness_mean = 0, staleness_max = 0;
   int64_t clock_gap_max = 0;
+  // The tables with rules by which rows come and go, in the order of their ids: rows, bytes and
+  // row_counts, as in JobReport::tables, and nothing else.
+  std::vector<TableReport> limited_tables;
 };
 
 // How one worker spent its time, in seconds, over its steps with rows.
@@ -176,6 +179,7 @@ class JobBook {
   std::vector<std::vector<double>> WaitingOf() const;
   double FractionDone() const;
   void AddStaleness(JobProgress* progress) const;
+  void AddLimitedTables(JobProgress* progress) const;
 
   const int64_t epochs_, max_steps_;
   const bool lockstep_, pairs_, waits_in_pairs_;

@@ -204,6 +204,24 @@ void AddShards(const json& shards, Families* out) {
   }
 }
 
+void AddRowCounts(const std::string& table, const json& rows, Families* out) {
+  const auto count = [&](const char* name, const char* help, const char* member) {
+    out->Counter(name, help, {{"table", table}}, NumberOf(rows, member));
+  };
+  out->GaugeOf(rows, "candidates", "tandem_table_candidates",
+               "Ids of the table that are on their way to a row.", {{"table", table}});
+  count("tandem_ids_looked_up_total", "Ids of training reads.", "looked_up");
+  count("tandem_ids_found_total", "Ids of training reads that had a row.", "found");
+  count("tandem_ids_refused_total", "Ids of updates that got no row.", "refused");
+  count("tandem_rows_admitted_total", "Rows that were created.", "admitted");
+  count("tandem_rows_evicted_total", "Rows that were evicted.", "evicted");
+  count("tandem_evicted_rows_sampled_total", "Evicted rows that were watched.", "sampled");
+  count("tandem_evicted_rows_back_total", "Watched rows that came back soon.", "came_back");
+  count("tandem_updates_to_fresh_rows_total",
+        "Updates whose row was evicted and created between their pull and their application.",
+        "to_fresh_rows");
+}
+
 void AddTables(const json& tables, Families* out) {
   const std::vector<double> counts = CountBounds(), times = TimeBounds();
   for (const auto& [name, table] : tables.items()) {
@@ -223,6 +241,7 @@ void AddTables(const json& tables, Families* out) {
     out->Histogram("tandem_update_age_seconds",
                    "Time between the pull and the application of an update.", labels, table["age"],
                    times);
+    if (const json* const rows = Find(table, "row_counts")) AddRowCounts(name, *rows, out);
   }
 }
 

@@ -22,6 +22,7 @@ class ProgressHistory {
   void Add(const JobProgress& progress) {
     if (seen_++ % stride_ != 0) return;
     points_.push_back(progress);
+    points_.back().limited_tables.clear();  // no curve shows them
     if (points_.size() < kMost) return;
     for (size_t i = 0; i < kMost / 2; ++i) points_[i] = points_[2 * i];
     points_.resize(kMost / 2);

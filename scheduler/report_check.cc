@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -23,6 +22,25 @@ absl::Status AtMost(int most, int have, const char* what) {
 absl::Status CheckBuckets(bool good) {
   if (good) return absl::OkStatus();
   return absl::InvalidArgumentError("report with a histogram of unknown buckets");
+}
+
+absl::Status CheckRows(const std::string& table, const RowReport& rows) {
+  for (const uint64_t count :
+       {rows.candidates(), rows.looked_up(), rows.found(), rows.admitted(), rows.evicted(),
+        rows.refused(), rows.to_fresh_rows(), rows.sampled(), rows.came_back()}) {
+    if (count <= static_cast<uint64_t>(ReportCheck::kMaxCount)) continue;
+    return absl::InvalidArgumentError(absl::StrCat("report of table ", table, " with a count of ",
+                                                   count, ", expected at most ",
+                                                   ReportCheck::kMaxCount));
+  }
+  if (rows.found() <= rows.looked_up() && rows.came_back() <= rows.sampled() &&
+      rows.sampled() <= rows.evicted()) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("report of table ", table, " in which a part is more than its whole: found ",
+                   rows.found(), " of ", rows.looked_up(), ", came back ", rows.came_back(), " of ",
+                   rows.sampled(), " of ", rows.evicted(), " evicted"));
 }
 
 // The message is a TableReport or a WorkerUpdates.
@@ -91,6 +109,7 @@ ReportCheck::ReportCheck(const job::ResolvedJob& plan)
       waits_(plan.CountsWaitsInPairs() ? 0 : workers_) {
   for (size_t id = 0; id < plan.tables.size(); ++id) {
     tables_[plan.tables[id].name] = static_cast<int>(id);
+    has_row_rules_.push_back(plan.tables[id].has_row_rules());
   }
 }
 
@@ -153,6 +172,11 @@ absl::Status ReportCheck::CheckTables(const ShardReport& report) const {
       buckets = buckets && rows.bucket().empty();
     }
     TANDEM_RETURN_IF_ERROR(CheckBuckets(buckets));
+    if (table.has_row_counts() && !HasRowRules(id)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "report with counts of rows of table ", table.table(), ", which has no rule for them"));
+    }
+    TANDEM_RETURN_IF_ERROR(CheckRows(table.table(), table.row_counts()));
   }
   return absl::OkStatus();
 }

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "job/job.h"
@@ -31,6 +32,8 @@ class ReportCheck {
   absl::Status Check(const ShardReport& report) const;
   // The id of a table; -1: it is not in the job.
   int TableOf(const std::string& name) const;
+  // Whether reports count the rows of this table (TableReport.row_counts).
+  bool HasRowRules(int table) const { return has_row_rules_[static_cast<size_t>(table)]; }
 
  private:
   absl::Status CheckTables(const ShardReport& report) const;
@@ -40,6 +43,7 @@ class ReportCheck {
   // The most entries by rank, in a table and in a whole report: for updates and for waits.
   const int pairs_, totals_, waits_in_pairs_, waits_;
   std::map<std::string, int> tables_;  // ids by name
+  std::vector<bool> has_row_rules_;    // by id
 };
 
 }  // namespace tandem::scheduler

@@ -108,6 +108,32 @@ std::string PlacementOf(const job::ResolvedJob& plan, absl::string_view table) {
   return "";
 }
 
+double Ratio(uint64_t part, uint64_t whole) {
+  return static_cast<double>(part) / static_cast<double>(whole);
+}
+
+json RowCountsJson(const RowReport& rows) {
+  json out = {{"candidates", rows.candidates()},
+              {"looked_up", rows.looked_up()},
+              {"found", rows.found()},
+              {"admitted", rows.admitted()},
+              {"evicted", rows.evicted()},
+              {"refused", rows.refused()},
+              {"sampled", rows.sampled()},
+              {"came_back", rows.came_back()},
+              {"to_fresh_rows", rows.to_fresh_rows()}};
+  if (rows.looked_up() > 0) out["found_share"] = Ratio(rows.found(), rows.looked_up());
+  if (rows.sampled() > 0) out["came_back_share"] = Ratio(rows.came_back(), rows.sampled());
+  return out;
+}
+
+// The counts of rows only of tables with rules by which rows come and go.
+json RowsJson(const TableReport& table) {
+  json out = {{"rows", table.rows()}, {"memory_bytes", table.bytes()}};
+  if (table.has_row_counts()) out["row_counts"] = RowCountsJson(table.row_counts());
+  return out;
+}
+
 void AddTimes(const WorkerTimes& times, json* worker) {
   (*worker)["steps"] = times.steps;
   (*worker)["computed_seconds"] = times.computed;
@@ -226,15 +252,13 @@ json DistributionJson(const Distribution& d, double unit) {
 json TablesJson(const job::ResolvedJob& plan, const JobReport& report) {
   json out = json::object();
   for (const TableReport& table : report.tables) {
-    out[table.table()] = {{"rows", table.rows()},
-                          {"placement", PlacementOf(plan, table.table())},
-                          {"memory_bytes", table.bytes()},
-                          {"updates",
-                           {{"sent", Sent(report, table)},
-                            {"arrived", table.sent()},
-                            {"applied", table.applied() + table.merged()},
-                            {"applied_merged", table.merged()},
-                            {"dropped", table.dropped()}}}};
+    json& one = out[table.table()] = RowsJson(table);
+    one["placement"] = PlacementOf(plan, table.table());
+    one["updates"] = {{"sent", Sent(report, table)},
+                      {"arrived", table.sent()},
+                      {"applied", table.applied() + table.merged()},
+                      {"applied_merged", table.merged()},
+                      {"dropped", table.dropped()}};
   }
   return out;
 }
@@ -367,6 +391,7 @@ json ProgressJson(const JobProgress& p) {
   if (p.has_loss && !std::isfinite(p.loss)) out["loss_finite"] = false;
   if (p.auc > 0) out["auc"] = p.auc;
   if (p.seconds_left >= 0) out["seconds_left"] = p.seconds_left;
+  for (const TableReport& table : p.limited_tables) out["tables"][table.table()] = RowsJson(table);
   return out;
 }
 

@@ -27,7 +27,8 @@ nlohmann::json SummaryJson(const job::ResolvedJob& plan, const JobReport& report
 // bucket that is not empty. `unit`: the factor from the distribution's numbers to those of the
 // output.
 nlohmann::json DistributionJson(const Distribution& distribution, double unit = 1);
-// By name: rows, placement, memory and updates of each table.
+// By name: rows, placement, memory and updates of each table, and if it has rules by which rows
+// come and go, the counts of that (`row_counts`).
 nlohmann::json TablesJson(const job::ResolvedJob& plan, const JobReport& report);
 // An entry for each worker: its share of the data, its updates sent and dropped, and whom its reads
 // waited for. Both counts leave out updates of frozen tables, since those are never applied. In
@@ -42,7 +43,8 @@ std::string TextOf(const nlohmann::json& object, const char* name);
 std::vector<std::string> QualityWarnings(const job::ResolvedJob& plan,
                                          const nlohmann::json& summary);
 
-// One reporting interval. Unknown numbers are absent.
+// One reporting interval. Unknown numbers are absent. `tables` has the rows of tables with rules by
+// which rows come and go, and is absent in other jobs.
 nlohmann::json ProgressJson(const JobProgress& progress);
 
 // Parses the evaluation that rank 0 has reported. {"text": ...} if it is not a JSON object.

@@ -146,6 +146,12 @@ absl::Status TensorBoardFile::AddTables(absl::Time now, int64_t step, const json
       if (table.contains(kind)) AddHistogram(table[kind], absl::StrCat(kind, "/", name), &event);
     }
     AddScalar(table, "rows", "rows/" + name, &event);
+    const auto counts = table.find("row_counts");
+    if (counts == table.end()) continue;
+    for (const char* count : {"candidates", "admitted", "evicted", "refused", "to_fresh_rows",
+                              "found_share", "came_back_share"}) {
+      AddScalar(*counts, count, absl::StrCat(count, "/", name), &event);
+    }
   }
   return event.has_summary() ? Write(event) : absl::OkStatus();
 }

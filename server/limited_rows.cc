@@ -230,6 +230,7 @@ absl::Status LimitedRows::SetRows(absl::Span<const uint64_t> keys, absl::Span<co
   }
   created_.clear();
   counts_ = counts;
+  if (loads) evicted_ = nullptr;  // rows that were left out have not been evicted in this run
   return set;
 }
 

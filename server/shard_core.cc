@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "server/limited_rows.h"
 #include "server/store_answer.h"
 
 namespace tandem::server {
@@ -22,6 +23,18 @@ void FillUpdates(const UpdateStats& stats, Message* out) {
   FillDistribution(stats.version_staleness, out->mutable_version_staleness());
   FillDistribution(stats.age, out->mutable_age());
   FillDistribution(stats.row_staleness, out->mutable_row_staleness());
+}
+
+// All but the candidates, which are those of a moment.
+void FillRowCounts(const RowCounts& counts, RowReport* out) {
+  out->set_looked_up(counts.looked_up);
+  out->set_found(counts.found);
+  out->set_admitted(counts.admitted);
+  out->set_evicted(counts.evicted);
+  out->set_refused(counts.refused);
+  out->set_to_fresh_rows(counts.to_fresh_rows);
+  out->set_sampled(counts.sampled);
+  out->set_came_back(counts.came_back);
 }
 
 template <typename Record>
@@ -646,6 +659,7 @@ ShardReport ShardCore::Report() const {
     for (const Sum& sum : table->stats.by_popularity) {
       FillDistribution(sum, out->add_by_popularity());
     }
+    if (table->plan->has_row_rules()) FillRowCounts(table->stats.rows, out->mutable_row_counts());
   }
   for (const Range* const range : ranges_.Owned()) {
     TableReport* const out = report.mutable_table(static_cast<int>(range->table().plan->id));
@@ -653,6 +667,10 @@ ShardReport ShardCore::Report() const {
       out->set_rows(out->rows() + static_cast<uint64_t>(range->store().size()));
     }
     out->set_bytes(out->bytes() + range->store().MemoryBytes());
+    const LimitedRows* const limits = range->store().limits();
+    if (limits == nullptr || !out->has_row_counts()) continue;
+    out->mutable_row_counts()->set_candidates(out->row_counts().candidates() +
+                                              static_cast<uint64_t>(limits->candidates()));
   }
   for (const UpdateStats& worker : workers_) FillUpdates(worker, report.add_worker());
   if (waits_.in_pairs()) {

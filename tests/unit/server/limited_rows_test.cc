@@ -643,6 +643,25 @@ TEST_F(LimitedStoreTest, NoMemoryIsAnErrorOfTheUpdate) {
   }
 }
 
+// Rows for which a smaller store has no room at its start are not evicted, so they cannot come back.
+TEST_F(LimitedStoreTest, RowsThatALoadLeavesOutAreNotCounted) {
+  RowLimits limits;
+  limits.most_rows = 2;
+  Start(limits);
+  const std::vector<uint64_t> keys = {1, 2, 3, 4};
+  const std::vector<float> weights(keys.size() * kDim), slots(weights);
+  const std::vector<uint32_t> ages = {4, 3, 2, 1};
+  TANDEM_CHECK_OK(store_->limits()->SetRows(keys, weights, slots, ages, /*loads=*/true));
+  EXPECT_FALSE(Has(1));
+  store_->limits()->Advance(1);
+  Update({1, 2}, {/*read_at=*/0, 0});
+  EXPECT_TRUE(Has(1));
+  EXPECT_EQ(counts_.admitted, 2u);
+  EXPECT_EQ(counts_.evicted, 2u);
+  EXPECT_EQ(counts_.came_back, 0u);
+  EXPECT_EQ(counts_.to_fresh_rows, 0u);
+}
+
 // A row that comes back begins anew. Updates that were computed from its former life are counted,
 // also when the row is back.
 TEST_F(LimitedStoreTest, ARowThatComesBackIsFresh) {

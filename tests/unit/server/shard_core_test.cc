@@ -791,6 +791,48 @@ TEST_F(ShardCoreTest, APullCreatesNoRow) {
   const server::RowCounts& rows = shard_->tables()[0]->stats.rows;
   EXPECT_EQ(rows.looked_up, 2u) << "evaluations are not counted";
   EXPECT_EQ(rows.found, 1u);
+  EXPECT_FALSE(shard_->Report().table(0).has_row_counts()) << "the table has no rule";
+}
+
+// The report of a table with rules has the counts of its ranges, and their candidates.
+TEST_F(ShardCoreTest, ReportsWhichRowsCameAndWent) {
+  plan_ = CorePlan("kind: ASP", /*workers=*/2, /*servers=*/2);
+  plan_.tables[0].admission.set_kind(Admission::COUNT);
+  plan_.tables[0].admission.set_threshold(2);
+  plan_.tables[0].eviction.set_kind(Eviction::AGE);
+  plan_.tables[0].eviction.set_versions(2);
+  map_ = CoreView(plan_, 1);
+  shard_ = NewShard(kServer0);
+  shard_->OnView(now_, map_, &effects_);
+  keys_ = KeysIn(*map_, plan_, 0, 3);
+  const auto push = [&](int64_t step, const std::vector<uint64_t>& keys) {
+    FrameHeader h = Header(FrameKind::kPush, 0, step);
+    h.samples = 1;
+    Give(Data(h, 0, keys, std::vector<float>(2 * keys.size(), 1.0f)));
+  };
+  push(0, {keys_[0], keys_[1]});
+  Give(Pull(0, 1));
+  RowReport counts = shard_->Report().table(0).row_counts();
+  EXPECT_EQ(counts.candidates(), 2u);
+  EXPECT_EQ(counts.refused(), 2u);
+  push(1, {keys_[0]});
+  Give(Pull(1, 0));
+  const ShardReport report = shard_->Report();
+  counts = report.table(0).row_counts();
+  EXPECT_EQ(report.table(0).rows(), 1u);
+  EXPECT_EQ(counts.candidates(), 1u);
+  EXPECT_EQ(counts.admitted(), 1u);
+  EXPECT_EQ(counts.looked_up(), 2u);
+  EXPECT_EQ(counts.found(), 1u);
+  EXPECT_FALSE(report.table(1).has_row_counts()) << "the dense table has no rule";
+  for (int64_t step = 2; step < 6; ++step) push(step, {keys_[2]});
+  push(6, {keys_[0]});
+  push(7, {keys_[0]});
+  counts = shard_->Report().table(0).row_counts();
+  EXPECT_EQ(counts.admitted(), 3u);
+  EXPECT_EQ(counts.evicted(), 1u);
+  EXPECT_EQ(counts.sampled(), 1u);
+  EXPECT_EQ(counts.came_back(), 1u);
 }
 
 // All ranges of a shard share the memory of one arena. Rows that have left are not in it.
