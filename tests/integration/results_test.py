@@ -18,7 +18,7 @@ WORKER = "\nAn entry of `by_worker`:\n"
 RARE = {"script", "auc_error_bound", "scores_not_finite", "groups", "hr_at_K", "ndcg_at_K", "resumed", "restarts",
         "stopped.checkpointed_step", "stopped.failure", "failed.node", "failed.reason", "failed.code", "failed.diverged",
         "reported.NAME", "replay_of", "simulated", "warnings", "unlabelled", "bytes.within_worker", "bytes.refresh",
-        "network.bytes_per_second", "network.hosts", "left_out"}
+        "network.bytes_per_second", "network.hosts", "left_out", "tables.TABLE.row_counts.came_back_share"}
 # Objects that the page describes as a whole.
 WHOLE = {"best", "eval", "paths", "collectives", "build", "tables.TABLE.updates"} | {
     f"staleness.TABLE.{kind}" for kind in ("clock_gap", "version_staleness", "row_staleness", "age", "in_flight_depth")}
@@ -32,7 +32,7 @@ data {
   columns { delimiter: "," header: true label: "taken" positive: "yes" missing: "?"
             numeric: ["age", "visits"] categorical: ["city", "offer"] }
 }
-table { name: "ids" dim: 4 optimizer { kind: ADAGRAD learning_rate: 0.1 } }
+table { name: "ids" dim: 4 optimizer { kind: ADAGRAD learning_rate: 0.1 } admission { kind: COUNT threshold: 2 } }
 dense { optimizer { kind: ADAM learning_rate: 0.01 } }
 model { mlp { hidden: [8] } }
 train { batch_size: 16 epochs: 100 keep_best {} }

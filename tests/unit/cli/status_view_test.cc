@@ -50,6 +50,27 @@ TEST(StatusViewTest, ARunningJob) {
   EXPECT_THAT(text, HasSubstr("250 MB    262 MB"));
 }
 
+// Only tables with rules by which rows come and go, in a running job and at its end.
+TEST(StatusViewTest, CountsOfRowsFollowTheTables) {
+  EXPECT_THAT(Lines(Running()), Not(HasSubstr("CANDIDATES")));
+  json status = Running();
+  status["tables"]["plain"] = status["tables"]["ids"];
+  json& counts = status["tables"]["ids"]["row_counts"];
+  counts = {{"candidates", 1234},  {"admitted", 50}, {"evicted", 6},      {"refused", 9},
+            {"found_share", 0.75}, {"sampled", 0},   {"to_fresh_rows", 2}};
+  const std::string row = "ids         1,234        50        6        9  75.0%";
+  EXPECT_THAT(Lines(status),
+              HasSubstr("\n\nTABLE  CANDIDATES  ADMITTED  EVICTED  REFUSED  FOUND  CAME BACK  TO "
+                        "FRESH ROWS\n" +
+                        row + "                         2"));
+  counts["came_back_share"] = 0.125;
+  EXPECT_THAT(Lines(status), HasSubstr(row + "      12.5%              2"));
+  EXPECT_THAT(absl::StrJoin(cli::EndedLines({{"tables", status["tables"]}}), "\n"),
+              HasSubstr(row + "      12.5%              2"));
+  status["tables"]["ids"]["row_counts"] = 7;
+  EXPECT_THAT(Lines(status), HasSubstr("clicks")) << "of another version, it does no harm";
+}
+
 TEST(StatusViewTest, AJobThatStartsNamesWhoIsMissing) {
   const std::string text = Lines(json::parse(
       R"({"job": "clicks", "state": "registering", "nodes": [], "missing": ["worker 1"],

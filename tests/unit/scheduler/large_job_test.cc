@@ -292,6 +292,18 @@ void FillUpdates(Message* updates) {
   }
 }
 
+void FillRows(RowReport* rows) {
+  rows->set_candidates(uint64_t{1} << 50);
+  rows->set_looked_up(uint64_t{1} << 50);
+  rows->set_found(uint64_t{1} << 50);
+  rows->set_admitted(uint64_t{1} << 50);
+  rows->set_evicted(uint64_t{1} << 50);
+  rows->set_refused(uint64_t{1} << 50);
+  rows->set_to_fresh_rows(uint64_t{1} << 50);
+  rows->set_sampled(uint64_t{1} << 50);
+  rows->set_came_back(uint64_t{1} << 50);
+}
+
 // Every list as long as the job allows, every number large.
 ShardReport LargestReport(const job::ResolvedJob& plan) {
   ShardReport report;
@@ -301,6 +313,7 @@ ShardReport LargestReport(const job::ResolvedJob& plan) {
     FillUpdates(&out);
     Fill(out.mutable_in_flight_depth());
     for (int rows = 0; rows < 33; ++rows) out.add_by_popularity()->set_sum(1e300);
+    FillRows(out.mutable_row_counts());
     for (int w = 0; plan.CountsPairs() && w < plan.workers(); ++w) FillUpdates(out.add_worker());
   }
   for (int w = 0; w < plan.workers(); ++w) {
@@ -319,7 +332,8 @@ TEST(LargestMessagesTest, FitAFrame) {
   for (const auto& [workers, tables] :
        std::vector<std::pair<int, int>>{{1024, 1024}, {4, 1024}, {256, 16}, {1024, 4}}) {
     SCOPED_TRACE(absl::StrCat(workers, " workers, ", tables, " tables"));
-    const job::ResolvedJob plan = Plan(workers, tables, 1);
+    job::ResolvedJob plan = Plan(workers, tables, 1);
+    for (job::TablePlan& table : plan.tables) table.eviction.set_kind(Eviction::AGE);
     Control control;
     *control.mutable_shard_report() = LargestReport(plan);
     scheduler::JobBook book(plan);

@@ -317,6 +317,93 @@ TEST(JobBookTest, ARunThatGoesOnCountsOn) {
   EXPECT_EQ(scheduler::JobBook(plan, second.Record(At(102))).Total(At(0)).samples, 1320);
 }
 
+job::ResolvedJob PlanWithRules(int workers, int servers) {
+  job::ResolvedJob plan = TestPlan(workers, servers);
+  plan.tables[0].admission.set_kind(Admission::COUNT);
+  plan.tables[0].admission.set_threshold(2);
+  return plan;
+}
+
+ShardReport ReportWithCounts(uint32_t server) {
+  ShardReport report = ReportOf(server, 10, 3);
+  report.mutable_table(0)->set_bytes(800);
+  RowReport& rows = *report.mutable_table(0)->mutable_row_counts();
+  rows.set_candidates(7);
+  rows.set_looked_up(40);
+  rows.set_found(30);
+  rows.set_admitted(12);
+  rows.set_evicted(6);
+  rows.set_refused(9);
+  rows.set_to_fresh_rows(1);
+  rows.set_sampled(4);
+  rows.set_came_back(1);
+  return report;
+}
+
+// The counts of a resumed run go on. Rows and candidates are those of now.
+TEST(JobBookTest, CountsOfRowsAddUp) {
+  const job::ResolvedJob plan = PlanWithRules(2, 2);
+  scheduler::JobBook first(plan);
+  const nlohmann::json before = scheduler::ProgressJson(first.Interval(At(0)))["tables"]["emb"];
+  EXPECT_EQ(before["row_counts"]["admitted"], 0) << "no shard has reported yet";
+  EXPECT_FALSE(before["row_counts"].contains("found_share"));
+  EXPECT_FALSE(before["row_counts"].contains("came_back_share"));
+  for (const uint32_t server : {0u, 1u}) {
+    ASSERT_TRUE(first.AddShardReport(ReportWithCounts(server)).ok());
+  }
+  scheduler::JobBook second(plan, first.Record(At(1)));
+  ShardReport report = ReportWithCounts(1);
+  report.mutable_table(0)->mutable_row_counts()->set_found(40);
+  ASSERT_TRUE(second.AddShardReport(report).ok());
+  const nlohmann::json expected = {
+      {"candidates", 7}, {"looked_up", 120}, {"found", 100},           {"found_share", 100.0 / 120},
+      {"admitted", 36},  {"evicted", 18},    {"refused", 27},          {"to_fresh_rows", 3},
+      {"sampled", 12},   {"came_back", 3},   {"came_back_share", 0.25}};
+  const nlohmann::json table =
+      scheduler::SummaryJson(plan, second.Total(At(2)), "in-process")["tables"]["emb"];
+  EXPECT_EQ(table["row_counts"], expected);
+  EXPECT_EQ(table["rows"], 10);
+  const nlohmann::json live = scheduler::ProgressJson(second.Interval(At(2)))["tables"]["emb"];
+  EXPECT_EQ(live["row_counts"], expected);
+  EXPECT_EQ(live["rows"], 10);
+  EXPECT_EQ(live["memory_bytes"], 800);
+  EXPECT_EQ(live.size(), 3u);
+  EXPECT_EQ(second.Record(At(2)).table(0).row_counts().admitted(), 36u) << "and again";
+}
+
+// Tables without rules have the fields that they always had.
+TEST(JobBookTest, OnlyTablesWithRulesHaveCountsOfRows) {
+  const job::ResolvedJob plan = TestPlan(2, 2);
+  scheduler::JobBook book(plan);
+  ASSERT_TRUE(book.AddShardReport(ReportOf(0, 10, 3)).ok());
+  const nlohmann::json summary = scheduler::SummaryJson(plan, book.Total(At(1)), "in-process");
+  EXPECT_FALSE(summary["tables"]["emb"].contains("row_counts"));
+  EXPECT_FALSE(scheduler::ProgressJson(book.Interval(At(1))).contains("tables"));
+  EXPECT_FALSE(book.Record(At(1)).table(0).has_row_counts());
+  EXPECT_EQ(book.AddShardReport(ReportWithCounts(0)).message(),
+            "report with counts of rows of table emb, which has no rule for them");
+}
+
+TEST(JobBookTest, RefusesCountsOfRowsThatCannotBe) {
+  scheduler::JobBook book(PlanWithRules(2, 2));
+  const auto refusal = [&book](auto change) {
+    ShardReport report = ReportWithCounts(0);
+    change(report.mutable_table(0)->mutable_row_counts());
+    return std::string(book.AddShardReport(report).message());
+  };
+  EXPECT_EQ(refusal([](RowReport* rows) { rows->set_refused((uint64_t{1} << 50) + 1); }),
+            "report of table emb with a count of 1125899906842625, expected at most "
+            "1125899906842624");
+  EXPECT_EQ(refusal([](RowReport* rows) { rows->set_candidates(uint64_t{1} << 50); }), "");
+  const std::string part = "report of table emb in which a part is more than its whole: ";
+  EXPECT_EQ(refusal([](RowReport* rows) { rows->set_found(41); }),
+            part + "found 41 of 40, came back 1 of 4 of 6 evicted");
+  EXPECT_EQ(refusal([](RowReport* rows) { rows->set_came_back(5); }),
+            part + "found 30 of 40, came back 5 of 4 of 6 evicted");
+  EXPECT_EQ(refusal([](RowReport* rows) { rows->set_sampled(7); }),
+            part + "found 30 of 40, came back 1 of 7 of 6 evicted");
+}
+
 // What is said of single workers, histograms and waits: over shards, and over the attempts of a
 // run.
 TEST(JobBookTest, WorkersAndHistogramsAddUp) {

@@ -25,6 +25,8 @@ class StatusTest : public ::testing::Test {
   StatusTest() {
     job::ResolvedJob plan = TestPlan(/*workers=*/2, /*servers=*/1, /*shards_per_server=*/2);
     plan.job.mutable_checkpoint()->set_every_seconds(600);
+    plan.tables[0].admission.set_kind(Admission::PROBABILITY);
+    plan.tables[0].admission.set_probability(0.5);
     SchedulerCore::Options options;
     options.models.checkpoint_folder = "/out/model";
     options.estimate = {1000, 500};
@@ -150,6 +152,8 @@ TEST_F(StatusTest, HasProgressShardsAndTables) {
   table.mutable_version_staleness()->set_sum(3);
   table.mutable_version_staleness()->set_max(2);
   *table.add_worker()->mutable_version_staleness() = table.version_staleness();
+  table.mutable_row_counts()->set_admitted(12);
+  table.mutable_row_counts()->set_refused(11);
   Send(1, control);
   Run(absl::Seconds(2));
   const json status = core_->Status();
@@ -165,6 +169,8 @@ TEST_F(StatusTest, HasProgressShardsAndTables) {
                                        {"memory_bytes", 480}}));
   EXPECT_EQ(status["tables"]["emb"]["rows"], 12);
   EXPECT_EQ(status["tables"]["emb"]["updates"]["dropped"], 1);
+  EXPECT_EQ(status["tables"]["emb"]["row_counts"]["admitted"], 12);
+  EXPECT_EQ(status["progress"]["tables"]["emb"]["row_counts"]["refused"], 11);
   EXPECT_EQ(status["tables"]["emb"]["version_staleness"]["mean"], 1.5);
   EXPECT_EQ(status["by_worker"][0]["staleness_mean"]["emb"], 1.5);
   EXPECT_EQ(status["by_worker"][1]["samples"], 70);

@@ -2,6 +2,7 @@
 // the pages, the bounded history, and TensorBoard's records.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <memory>
@@ -98,6 +99,37 @@ TEST(MetricsTextTest, HasTheFactsOfTheStatus) {
            "tandem_reported{name=\"a \\\"name\\\"\\n\"} 3",
        }) {
     EXPECT_THAT(lines, Contains(line));
+  }
+}
+
+// `row_counts` of a table with rules by which rows come and go.
+json CountsOfRows() {
+  return {{"candidates", 7},     {"looked_up", 40},        {"found", 30},
+          {"found_share", 0.75}, {"admitted", 12},         {"evicted", 6},
+          {"refused", 9},        {"to_fresh_rows", 2},     {"sampled", 4},
+          {"came_back", 1},      {"came_back_share", 0.25}};
+}
+
+TEST(MetricsTextTest, OnlyTablesWithRulesHaveCountsOfRows) {
+  const std::vector<const char*> expected = {
+      "tandem_table_candidates{table=\"ids\"} 7",
+      "# TYPE tandem_ids_looked_up_total counter",
+      "tandem_ids_looked_up_total{table=\"ids\"} 40",
+      "tandem_ids_found_total{table=\"ids\"} 30",
+      "tandem_ids_refused_total{table=\"ids\"} 9",
+      "tandem_rows_admitted_total{table=\"ids\"} 12",
+      "tandem_rows_evicted_total{table=\"ids\"} 6",
+      "tandem_evicted_rows_sampled_total{table=\"ids\"} 4",
+      "tandem_evicted_rows_back_total{table=\"ids\"} 1",
+      "tandem_updates_to_fresh_rows_total{table=\"ids\"} 2",
+  };
+  json status = Status();
+  for (const bool rules : {false, true}) {
+    if (rules) status["tables"]["ids"]["row_counts"] = CountsOfRows();
+    const std::vector<std::string> lines = absl::StrSplit(scheduler::MetricsText(status), '\n');
+    for (const char* line : expected) {
+      EXPECT_EQ(std::count(lines.begin(), lines.end(), line), rules ? 1 : 0) << line;
+    }
   }
 }
 
@@ -315,6 +347,26 @@ TEST(TensorBoardTest, RecordsCanBeReadBack) {
   }
   EXPECT_EQ(all, 5);
   EXPECT_GE(histo.bucket_limit(histo.bucket_limit_size() - 1), 4000);
+}
+
+TEST(TensorBoardTest, ATableWithRulesHasCountsOfRows) {
+  const std::string folder = absl::StrCat(testing::TempDir(), "/watch_test.", getpid(), "/rules");
+  auto file = scheduler::TensorBoardFile::Create(folder, absl::FromUnixSeconds(1700000000));
+  ASSERT_TRUE(file.ok()) << file.status();
+  const json tables = {{"ids", {{"rows", 12}, {"row_counts", CountsOfRows()}}}};
+  EXPECT_TRUE((*file)->AddTables(absl::FromUnixSeconds(1700000000), 9, tables).ok());
+  const std::vector<tensorboard::Event> events = ReadEvents((*file)->path());
+  std::filesystem::remove_all(std::filesystem::path(folder).parent_path());
+  ASSERT_EQ(events.size(), 2u);
+  std::vector<std::pair<std::string, float>> values;
+  for (const auto& value : events[1].summary().value()) {
+    values.emplace_back(value.tag(), value.simple_value());
+  }
+  const std::vector<std::pair<std::string, float>> expected = {
+      {"rows/ids", 12.0f},        {"candidates/ids", 7.0f},      {"admitted/ids", 12.0f},
+      {"evicted/ids", 6.0f},      {"refused/ids", 9.0f},         {"to_fresh_rows/ids", 2.0f},
+      {"found_share/ids", 0.75f}, {"came_back_share/ids", 0.25f}};
+  EXPECT_EQ(values, expected);
 }
 
 TEST(TensorBoardTest, AFolderThatCannotBeMadeIsRefused) {

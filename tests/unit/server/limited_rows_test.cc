@@ -643,7 +643,7 @@ TEST_F(LimitedStoreTest, NoMemoryIsAnErrorOfTheUpdate) {
   }
 }
 
-// Rows for which a smaller store has no room at its start are not evicted, so they cannot come back.
+// Rows that do not fit at the start are not evicted, so they cannot come back.
 TEST_F(LimitedStoreTest, RowsThatALoadLeavesOutAreNotCounted) {
   RowLimits limits;
   limits.most_rows = 2;

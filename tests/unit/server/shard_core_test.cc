@@ -826,13 +826,13 @@ TEST_F(ShardCoreTest, ReportsWhichRowsCameAndWent) {
   EXPECT_EQ(counts.found(), 1u);
   EXPECT_FALSE(report.table(1).has_row_counts()) << "the dense table has no rule";
   for (int64_t step = 2; step < 6; ++step) push(step, {keys_[2]});
-  push(6, {keys_[0]});
-  push(7, {keys_[0]});
+  for (int64_t step = 6; step < 8; ++step) push(step, {keys_[0], keys_[2]});
   counts = shard_->Report().table(0).row_counts();
   EXPECT_EQ(counts.admitted(), 3u);
   EXPECT_EQ(counts.evicted(), 1u);
   EXPECT_EQ(counts.sampled(), 1u);
   EXPECT_EQ(counts.came_back(), 1u);
+  EXPECT_EQ(counts.to_fresh_rows(), 1u) << "all pushes say that they were read at version 0";
 }
 
 // All ranges of a shard share the memory of one arena. Rows that have left are not in it.
