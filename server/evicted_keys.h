@@ -24,7 +24,7 @@ namespace tandem::server {
 
 class EvictedKeys {
  public:
-  static constexpr int64_t kBackWithin = 1000;  // versions
+  static constexpr int64_t kBackWithin = 1000;  // versions; docs/RESULTS.md and OBSERVE.md say so
 
   // For a range of about so many rows. Takes 16 bytes for 16 rows, at most 64 KB.
   explicit EvictedKeys(size_t rows) {

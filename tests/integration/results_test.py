@@ -78,6 +78,7 @@ class ResultsTest(unittest.TestCase):
                 summary, lines = run(folder, *flags)
                 self.assertLessEqual(keys_of(summary), self.summary)
                 written |= keys_of(summary)
+                self.check_rows(summary["tables"])
                 self.assertEqual(len(summary["by_worker"]), 2)
                 for worker in summary["by_worker"]:
                     self.assertEqual(worker.keys(), self.worker)
@@ -91,6 +92,15 @@ class ResultsTest(unittest.TestCase):
         for event, keys in events.items():
             self.assertEqual(keys - self.lines[event], set(), event)
             self.assertEqual(self.lines[event] - keys - RARE, set(), f"{event}: not written by any run")
+
+    def check_rows(self, tables):
+        """No row of JOB is evicted, and the first update of each id is refused."""
+        counts = tables["ids"]["row_counts"]
+        self.assertGreater(counts["admitted"], 0)
+        self.assertEqual(counts["admitted"], tables["ids"]["rows"])
+        self.assertEqual(counts["refused"], counts["admitted"] + counts["candidates"])
+        self.assertTrue(0 < counts["found"] < counts["looked_up"], counts)
+        self.assertEqual([name for name, table in tables.items() if "row_counts" in table], ["ids"])
 
     def test_what_differs_is_seen(self):
         self.assertEqual(keys_of({"a": 1, "tables": {"x": {"rows": 1}}, "eval": {"auc": 1}}),
