@@ -15,9 +15,12 @@ constexpr uint32_t kNoRow = RowIndex::kNoRow;
 constexpr uint64_t kAdmission = HashName("admission");
 
 // Entries that one call of Advance sweeps. Fewer than the smallest number wait for a later call,
-// because each call has to find its place in the index.
+// because each call has to find its place in the index. More than the largest are swept only if
+// updates have had many absent ids. With AGE the entries are mostly those that came in the last
+// two passes, so a pass visits at most about three entries for each of them.
 constexpr size_t kLeastSwept = 64;
 constexpr size_t kMostSwept = 4096;
+constexpr size_t kSweptForEach = 4;
 
 // How many keys before its use a bucket is prefetched.
 constexpr size_t kAhead = 16;
@@ -104,6 +107,7 @@ void LimitedRows::CountFresh(size_t i) {
 absl::Status LimitedRows::Admit(size_t i, uint32_t* row_number) {
   const uint64_t key = keys_[i];
   const uint64_t hash = index_->Hash(key);
+  ++absent_ids_;
   uint32_t value = index_->Find(key, hash);
   *row_number = value;
   if (IsPresent(value)) return absl::OkStatus();
@@ -408,7 +412,9 @@ void LimitedRows::Advance(int64_t version) {
   owed_ += static_cast<double>(by) * entries / static_cast<double>(pass_);
   const bool late = version_ - pass_began_ > longest_pass_;
   if (!late && owed_ < std::clamp(entries, 1.0, static_cast<double>(kLeastSwept))) return;
-  const size_t most = std::min(static_cast<size_t>(owed_), kMostSwept);
+  const size_t most =
+      std::min(static_cast<size_t>(owed_), kMostSwept + kSweptForEach * absent_ids_);
+  absent_ids_ = 0;
   do {
     Sweep(late ? kMostSwept : most, 0);
   } while (late && cursor_ != 0);

@@ -59,8 +59,9 @@ class LimitedRows {
 
   // Sets the version before rows are loaded.
   void StartAt(int64_t version) { version_ = pass_began_ = version; }
-  // The version has moved. Sweeps a bounded number of entries. When few rows remain, the store
-  // numbers them anew (RangeStore), unless `keeps_numbers` is set.
+  // The version has moved. Sweeps some thousand entries at most, and more only after updates with
+  // as many absent ids. When few rows remain, the store numbers them anew (RangeStore), unless
+  // `keeps_numbers` is set.
   void Advance(int64_t version);
   void set_keeps_numbers(bool keeps) { keeps_numbers_ = keeps; }
   int64_t version() const { return version_; }
@@ -171,6 +172,7 @@ class LimitedRows {
   int64_t pass_began_ = 0;      // version
   int64_t pass_entries_ = 0;    // of the index at that time
   double owed_ = 0;             // entries that the sweep has to visit
+  size_t absent_ids_ = 0;       // of updates since the last sweep
 
   // The present update.
   absl::Span<const uint64_t> keys_;

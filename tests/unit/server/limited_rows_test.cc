@@ -577,6 +577,21 @@ TEST_F(LimitedStoreTest, TheSweepErasesWhatIsTooOld) {
   EXPECT_LE(arena_->resident(), bytes);
 }
 
+// Each version brings more rows than the sweep visits if nothing is new.
+TEST_F(LimitedStoreTest, TheSweepKeepsUpWithNewRows) {
+  RowLimits limits;
+  limits.most_age = 2;
+  Start(limits);
+  std::vector<uint64_t> keys(10'000);
+  uint64_t next = 0;
+  for (int64_t version = 1; version <= 40; ++version) {
+    for (uint64_t& key : keys) key = Mix64(next++);
+    Update(keys);
+    store_->limits()->Advance(version);
+  }
+  EXPECT_LE(store_->size(), 80'000) << "of 400,000; some 20,000 are not too old";
+}
+
 // When most rows are gone, the others get other numbers. Their values and clocks, and the
 // candidates, stay.
 TEST_F(LimitedStoreTest, RowsThatStayGetOtherNumbers) {
