@@ -123,6 +123,7 @@ absl::Status LimitedRows::Admit(size_t i, uint32_t* row_number) {
     return absl::OkStatus();
   }
   TANDEM_RETURN_IF_ERROR(Create(key, hash, /*age=*/0, row_number));
+  created_.push_back(*row_number);
   if (evicted_ == nullptr) return absl::OkStatus();
   if (!read_at_.empty() && read_at_[i] < evicted_->DiedAt(hash, version_)) {
     ++counts_->to_fresh_rows;
@@ -166,7 +167,6 @@ absl::Status LimitedRows::Create(uint64_t key, uint64_t hash, uint32_t age, uint
   }
   store_->StartRow(key, row);
   SetAge(row, age);
-  created_.push_back(row);
   ++counts_->admitted;
   *row_number = row;
   return absl::OkStatus();
@@ -232,7 +232,7 @@ absl::Status LimitedRows::SetRows(absl::Span<const uint64_t> keys, absl::Span<co
     if (slots.empty()) continue;
     std::copy_n(slots.data() + i * slots_per_row, slots_per_row, store_->rows_.Slots(row));
   }
-  created_.clear();
+  if (loads) evicted_.reset();  // rows that were left out are no evictions of this run
   counts_ = counts;
   if (loads) evicted_ = nullptr;  // rows that were left out have not been evicted in this run
   return set;
