@@ -242,6 +242,7 @@ absl::Status LimitedRows::SetRows(absl::Span<const uint64_t> keys, absl::Span<co
 absl::Status LimitedRows::RowToSet(uint64_t key, uint32_t age, uint32_t* row_number) {
   *row_number = kNoRow;
   if (limits_.most_age > 0 && age > limits_.most_age) return absl::OkStatus();
+  age = std::min(age, static_cast<uint32_t>(kMostRowAge));
   const uint64_t hash = index_->Hash(key);
   const uint32_t value = index_->Find(key, hash);
   if (IsPresent(value)) {
@@ -283,8 +284,9 @@ void LimitedRows::CopyRow(uint64_t key, uint32_t row, RowCopies* copies) const {
 }
 
 void LimitedRows::CopyCandidate(uint64_t key, uint32_t value, RowCopies* copies) const {
-  const int64_t age = values_.Age(value, copies->version());
+  int64_t age = values_.Age(value, copies->version());
   if (values_.IsExpired(age)) return;
+  age = std::min(age, CandidateValues::kMostUnits * values_.unit());  // as after any sweep
   copies->AddCandidate({key, CandidateValues::Count(value), static_cast<uint32_t>(age)});
 }
 
