@@ -7,6 +7,12 @@
 #include "proto/frame.h"
 
 namespace tandem::server {
+namespace {
+
+// So many entries of due_ are not worth being tidied up.
+constexpr size_t kFewDue = 64;
+
+}  // namespace
 
 Subscriptions::Subscriptions(int workers, size_t most)
     : most_(most), workers_(static_cast<size_t>(workers)) {}
@@ -27,7 +33,23 @@ void Subscriptions::StopKeeping(int rank, uint64_t key) {
   std::vector<int>& ranks = keepers->second;
   *std::find(ranks.begin(), ranks.end(), rank) = ranks.back();
   ranks.pop_back();
-  if (ranks.empty()) keepers_.erase(keepers);
+  if (!ranks.empty()) return;
+  keepers_.erase(keepers);
+  if (most_age_ > 0) StopLooking(key);
+}
+
+// Tidies up when half of the heap is of keys that nobody keeps any more: their rows may stay for
+// very many versions. A sorted vector is a heap.
+void Subscriptions::StopLooking(uint64_t key) {
+  looks_.erase(key);
+  if (due_.size() <= 2 * looks_.size() + kFewDue) return;
+  const auto is_over = [this](const std::pair<int64_t, uint64_t>& due) {
+    const auto look = looks_.find(due.second);
+    return look == looks_.end() || look->second.version != due.first;
+  };
+  due_.erase(std::remove_if(due_.begin(), due_.end(), is_over), due_.end());
+  std::sort(due_.begin(), due_.end());
+  due_.erase(std::unique(due_.begin(), due_.end()), due_.end());
 }
 
 void Subscriptions::Forget(int rank) {
@@ -44,9 +66,9 @@ void Subscriptions::OnRead(int rank, int64_t step, absl::Span<const uint64_t> ke
     const auto [it, is_new] = worker.rows.try_emplace(key);
     if (is_new) keepers_[key].push_back(rank);
     it->second.used = std::max(it->second.used, step);
-    if (most_age_ > 0 && watched_.insert(key).second) {
-      looks_.push_back({0, key});  // at the next version
-      std::push_heap(looks_.begin(), looks_.end(), std::greater<>());
+    if (most_age_ > 0 && looks_.try_emplace(key).second) {
+      due_.emplace_back(0, key);  // at the next version
+      std::push_heap(due_.begin(), due_.end(), std::greater<>());
     }
   }
   if (most_ > 0 && worker.rows.size() > most_) Shrink(rank);
@@ -103,20 +125,20 @@ void Subscriptions::OnChanged(absl::Span<const uint64_t> keys) {
 // too old between two looks, and a row that is absent at both was absent all the time.
 void Subscriptions::OnVersion(int64_t version,
                               absl::FunctionRef<int64_t(uint64_t key)> present_until) {
-  while (!looks_.empty() && looks_.front().version <= version) {
-    std::pop_heap(looks_.begin(), looks_.end(), std::greater<>());
-    Look& look = looks_.back();
-    if (keepers_.count(look.key) == 0) {
-      watched_.erase(look.key);
-      looks_.pop_back();
-      continue;
-    }
-    const int64_t until = present_until(look.key);
+  while (!due_.empty() && due_.front().first <= version) {
+    const auto [at, key] = due_.front();
+    std::pop_heap(due_.begin(), due_.end(), std::greater<>());
+    due_.pop_back();
+    const auto found = looks_.find(key);
+    if (found == looks_.end() || found->second.version != at) continue;
+    Look& look = found->second;
+    const int64_t until = present_until(key);
     const bool absent = until < 0;
-    if (absent && !look.was_absent) OnChanged({&look.key, 1});
+    if (absent && !look.was_absent) OnChanged({&key, 1});
     look.was_absent = absent;
     look.version = absent ? version + most_age_ : until + 1;
-    std::push_heap(looks_.begin(), looks_.end(), std::greater<>());
+    due_.emplace_back(look.version, key);
+    std::push_heap(due_.begin(), due_.end(), std::greater<>());
   }
 }
 

@@ -14,8 +14,8 @@
 //
 // None of this moves with the range or is part of a checkpoint. The next owner begins without
 // subscriptions, and workers see that from a larger `view`. Cost: about 80 bytes for each row and
-// worker, and as much again for each row that some worker keeps. For each row of an update, a
-// look-up for each worker that keeps the row.
+// worker, and as much again for each row that some worker keeps (twice with eviction by AGE). For
+// each row of an update, a look-up for each worker that keeps the row.
 //
 // Thread safety: none needed; belongs to a range.
 #ifndef TANDEM_SERVER_SUBSCRIPTIONS_H_
@@ -24,7 +24,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -67,6 +66,8 @@ class Subscriptions {
   // OnVersion for each new version of the range. present_until(key) is LimitedRows::PresentUntil.
   void set_most_age(int64_t versions) { most_age_ = versions; }
   void OnVersion(int64_t version, absl::FunctionRef<int64_t(uint64_t key)> present_until);
+  // Memory for OnVersion: a number that stays close to that of the rows that some worker keeps.
+  size_t looks() const { return due_.size(); }
 
   // True if the worker keeps rows, or has not been told yet of rows that were dropped.
   bool Keeps(int rank) const;
@@ -96,20 +97,19 @@ class Subscriptions {
   };
   struct Look {
     int64_t version = 0;
-    uint64_t key = 0;
     bool was_absent = false;  // at the look before; false at the first one
-
-    friend bool operator>(const Look& a, const Look& b) { return a.version > b.version; }
   };
   static void Change(Worker* worker, uint64_t key, Row* row);
   void Shrink(int rank);
   void StopKeeping(int rank, uint64_t key);
+  void StopLooking(uint64_t key);
 
   const size_t most_;
-  // With AGE: kept keys, and the versions at which to look whether their rows are still there.
+  // With AGE: by kept key, the next look whether its row is still there. The heap has the versions
+  // of these looks and their keys, the earliest first, and some that are no longer of a look.
   int64_t most_age_ = 0;
-  std::unordered_set<uint64_t> watched_;
-  std::vector<Look> looks_;  // a heap, the earliest version first
+  std::unordered_map<uint64_t, Look> looks_;
+  std::vector<std::pair<int64_t, uint64_t>> due_;
   uint32_t view_ = 0;
   int64_t clock_ = 0;
   std::vector<Worker> workers_;                             // by rank

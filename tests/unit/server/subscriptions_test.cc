@@ -89,6 +89,21 @@ TEST_F(SubscriptionsTest, ARowThatGetsTooOldHasChanged) {
   EXPECT_EQ(looks, 0) << "nobody keeps the rows";
 }
 
+// A worker keeps 16 rows at most, of very many that stay for very long.
+TEST_F(SubscriptionsTest, OnlyKeptRowsAreLookedAtLater) {
+  kept_ = std::make_unique<server::Subscriptions>(/*workers=*/1, /*most=*/16);
+  kept_->set_most_age(int64_t{1} << 30);
+  int64_t version = 0;
+  const auto present_until = [&version](uint64_t) { return version + (int64_t{1} << 30); };
+  for (; version < 1000; ++version) {
+    const auto first = static_cast<uint64_t>(4 * version);
+    kept_->OnRead(0, version, Keys{7, first + 10, first + 11, first + 12, first + 13});
+    kept_->OnVersion(version + 1, present_until);
+    ASSERT_LT(kept_->looks(), 200u) << version;
+  }
+  EXPECT_GE(kept_->looks(), 10u);
+}
+
 TEST_F(SubscriptionsTest, WhatItHasPushedInItsLastStepWaits) {
   kept_->OnRead(0, 3, Keys{10, 11});
   kept_->OnUpdate(0, 3, Keys{10}, true);
