@@ -46,7 +46,8 @@ def _read_range(path: str) -> CheckpointRange:
     limited = head["format"] == 2  # of a table with admission or eviction
     head_bytes = _HEAD.itemsize + (8 if limited else 0)
     rows, dim, slots = int(head["rows"]), int(head["dim"]), int(head["slots_per_row"])
-    candidates = int(data[_HEAD.itemsize:head_bytes].view("<u8")[0]) if limited else 0
+    counted = limited and size >= head_bytes
+    candidates = int(data[_HEAD.itemsize:head_bytes].view("<u8")[0]) if counted else 0
     names = head_bytes + int(head["workers"]) * _WORKER_BYTES
     keys_at = _eight(names + int(head["table_bytes"]) + int(head["optimizer_bytes"]))
     weights_at = keys_at + 8 * rows

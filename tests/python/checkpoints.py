@@ -404,8 +404,9 @@ def tables_with_limits_have_ages_and_candidates(folder):
     assert part.keys.tolist() == [6, -9] and part.weights.tolist() == [[1.5], [2.5]]
     assert part.slots.shape == (2, 0) and part.ages.tolist() == [7, 0]
     assert part.candidates.tolist() == [(-3, 2, 5)]
-    os.truncate(f"{folder}/limited.range", 88 + len(body) - 8)
-    refused("is the copy whole?", _read_range, f"{folder}/limited.range")
+    for kept in 88 + len(body) - 8, 88, 84, 80:
+        os.truncate(f"{folder}/limited.range", kept)
+        refused("is the copy whole?", _read_range, f"{folder}/limited.range")
 
 
 def check(out, folder):
