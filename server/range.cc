@@ -243,7 +243,8 @@ Range::Range(uint32_t id, uint64_t begin, uint64_t end, TableContext* table, Fol
     subscriptions_ =
         std::make_unique<Subscriptions>(table->workers, MostKept(properties_, begin, end));
     if (LimitedRows* const limits = store_.limits(); limits != nullptr) {
-      limits->set_lists_evicted(true);
+      // With AGE rows are gone before they are evicted (Subscriptions::OnVersion).
+      limits->set_lists_evicted(limits->limits().most_age == 0);
       subscriptions_->set_most_age(limits->limits().most_age);
     }
   }

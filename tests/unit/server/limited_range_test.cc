@@ -465,6 +465,9 @@ TEST_F(LimitedRangeTest, KeptRowsThatAreGoneAreSentAnew) {
   EXPECT_THAT(take(), IsEmpty()) << "rows 1 and 2 are absent as before";
   Push(1, 8, {});
   EXPECT_THAT(take(), ElementsAre(3)) << "version 9, and row 3 is of version 5";
+  for (int64_t step = 9; step < 30; ++step) Push(1, step, {});
+  EXPECT_EQ(Size(), 0) << "the sweep has been there";
+  EXPECT_THAT(take(), IsEmpty());
 }
 
 TEST_F(LimitedRangeTest, KeptRowsThatAreEvictedAreSentAnew) {
