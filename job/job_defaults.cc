@@ -146,8 +146,9 @@ void FillRowRules(Table* table) {
   if (admission->unadmitted() == Admission::UNADMITTED_UNSPECIFIED) {
     admission->set_unadmitted(Admission::INITIAL);
   }
-  if (admission->kind() == Admission::COUNT && table->eviction().kind() == Eviction::AGE) {
-    TANDEM_DEFAULT(admission, within_versions, table->eviction().versions());
+  if (admission->kind() == Admission::COUNT && table->eviction().kind() == Eviction::AGE &&
+      !admission->has_within_versions()) {
+    admission->set_within_versions(table->eviction().versions());
   }
 }
 

@@ -1667,6 +1667,10 @@ TEST(RowRulesTest, DefaultsAreFilledIn) {
   EXPECT_EQ(table.admission.within_versions(), 50) << "that of the eviction";
   EXPECT_EQ(table.admission.unadmitted(), Admission::INITIAL);
   EXPECT_EQ(table.eviction.versions(), 50);
+  const job::ResolvedJob never =
+      MustResolve({{"table[0].admission", "{kind: COUNT threshold: 3 within_versions: 0}"},
+                   {"table[0].eviction", "{kind: AGE versions: 50}"}});
+  EXPECT_EQ(never.tables[0].admission.within_versions(), 0) << "0 is a value";
   const job::ResolvedJob lru =
       MustResolve({{"table[0].admission", "{kind: COUNT threshold: 3 unadmitted: ZERO}"},
                    {"table[0].eviction", "{kind: LRU max_rows: 70}"}});
