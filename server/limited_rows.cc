@@ -232,7 +232,6 @@ absl::Status LimitedRows::SetRows(absl::Span<const uint64_t> keys, absl::Span<co
     if (slots.empty()) continue;
     std::copy_n(slots.data() + i * slots_per_row, slots_per_row, store_->rows_.Slots(row));
   }
-  if (loads) evicted_.reset();  // rows that were left out are no evictions of this run
   counts_ = counts;
   if (loads) evicted_ = nullptr;  // rows that were left out have not been evicted in this run
   return set;
