@@ -249,7 +249,9 @@ class LimitedRun {
     EXPECT_EQ(counts_.admitted, model_->created());
     EXPECT_EQ(counts_.refused, model_->refused());
     EXPECT_EQ(counts_.admitted - counts_.evicted, static_cast<uint64_t>(store_->size()));
-    if (limits.most_age == 0) EXPECT_EQ(counts_.evicted, model_->evicted());
+    if (limits.most_age == 0) {
+      EXPECT_EQ(counts_.evicted, model_->evicted());
+    }
   }
 
   const RowCounts& counts() const { return counts_; }
@@ -463,8 +465,12 @@ TEST(LimitedRowsTest, AgreesWithAMapOfClocksAndCounts) {
       refused += run.counts().refused;
     }
     EXPECT_GT(copies, 25u) << kind.name;
-    if (kind.limits.evicts()) EXPECT_GT(evicted, 500u) << kind.name;
-    if (kind.limits.counts() || kind.limits.probability < 1) EXPECT_GT(refused, 1000u) << kind.name;
+    if (kind.limits.evicts()) {
+      EXPECT_GT(evicted, 500u) << kind.name;
+    }
+    if (kind.limits.counts() || kind.limits.probability < 1) {
+      EXPECT_GT(refused, 1000u) << kind.name;
+    }
   }
 }
 
@@ -719,8 +725,12 @@ TEST_F(LimitedStoreTest, OfTooManyLoadedRowsTheOldestAreLeftOut) {
   TANDEM_CHECK_OK(store_->limits()->SetRows(keys, weights, slots, ages, /*loads=*/true));
   EXPECT_EQ(store_->size(), 100);
   for (size_t i = 0; i < keys.size(); ++i) {
-    if (ages[i] <= 50) EXPECT_TRUE(Has(keys[i])) << ages[i];
-    if (ages[i] > 150) EXPECT_FALSE(Has(keys[i])) << ages[i];
+    if (ages[i] <= 50) {
+      EXPECT_TRUE(Has(keys[i])) << ages[i];
+    }
+    if (ages[i] > 150) {
+      EXPECT_FALSE(Has(keys[i])) << ages[i];
+    }
   }
   EXPECT_EQ(counts_.admitted + counts_.evicted + counts_.refused, 0u) << "of the run before";
   for (uint64_t i = 0; i < 300; ++i) {
@@ -873,7 +883,9 @@ TEST(RowIndexTest, SaysWhenItWillGrow) {
     const size_t before = index.MemoryBytes(), more = index.GrowthBytes();
     TANDEM_CHECK_OK(index.Insert(row, row));
     EXPECT_EQ(index.MemoryBytes() > before, grows);
-    if (grows) EXPECT_LE(index.MemoryBytes(), before + 2 * more);
+    if (grows) {
+      EXPECT_LE(index.MemoryBytes(), before + 2 * more);
+    }
     growths += grows ? 1 : 0;
   }
 }

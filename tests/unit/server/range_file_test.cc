@@ -185,8 +185,8 @@ class AnyFormatTest : public ::testing::TestWithParam<bool> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(RangeFile, AnyFormatTest, ::testing::Bool(), [](const auto& info) {
-  return std::string(info.param ? "WithLimits" : "WithoutLimits");
+INSTANTIATE_TEST_SUITE_P(RangeFile, AnyFormatTest, ::testing::Bool(), [](const auto& test) {
+  return std::string(test.param ? "WithLimits" : "WithoutLimits");
 });
 
 TEST_P(AnyFormatTest, EveryTruncationIsRefused) {
