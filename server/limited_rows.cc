@@ -98,7 +98,8 @@ void LimitedRows::BeginUpdate(absl::Span<const uint64_t> keys, absl::Span<const 
                   *std::min_element(read_at.begin(), read_at.end()) < evicted_->newest();
 }
 
-void LimitedRows::CountFresh(size_t i) {
+void LimitedRows::Touch(size_t i, uint32_t row) {
+  SetAge(row, 0);
   if (!may_be_fresh_) return;
   if (read_at_[i] < evicted_->DiedAt(index_->Hash(keys_[i]), version_)) ++counts_->to_fresh_rows;
 }
@@ -416,24 +417,30 @@ void LimitedRows::Advance(int64_t version) {
   const size_t most =
       std::min(static_cast<size_t>(owed_), kMostSwept + kSweptForEach * absent_ids_);
   absent_ids_ = 0;
+  if (!late) {
+    owed_ = static_cast<double>(most - std::min(most, Sweep(most, 0)));
+    return;
+  }
   do {
-    Sweep(late ? kMostSwept : most, 0);
-  } while (late && cursor_ != 0);
+    Sweep(kMostSwept, 0);
+  } while (cursor_ != 0);
   owed_ = 0;
 }
 
-// Visits about `most` entries, which will be `ahead` versions older than they are now.
-void LimitedRows::Sweep(size_t most, int64_t ahead) {
+// Visits about `most` entries, which will be `ahead` versions older than they are now. Returns how
+// many it has visited: fewer at the end of a pass.
+size_t LimitedRows::Sweep(size_t most, int64_t ahead) {
   seen_.clear();
   cursor_ = index_->Scan(cursor_, most, [this](uint64_t key, uint32_t value) {
     if (RowIndex::IsRow(value)) PrefetchClock(value);
     seen_.push_back({key, value, 0});
   });
   for (const Entry& entry : seen_) SweepEntry(entry, ahead);
-  if (cursor_ != 0) return;
+  if (cursor_ != 0) return seen_.size();
   pass_began_ = version_;
   pass_entries_ = index_->size();
   if (limits_.most_age > 0 && !keeps_numbers_) store_->ShrinkIfSparse();
+  return seen_.size();
 }
 
 void LimitedRows::SweepEntry(const Entry& entry, int64_t ahead) {

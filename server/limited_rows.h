@@ -83,12 +83,12 @@ class LimitedRows {
   ABSL_ATTRIBUTE_ALWAYS_INLINE void PrefetchClock(uint32_t row) const {
     if (limits_.evicts()) clocks_.PrefetchWeights(clocks_.Weights(row));
   }
-  void Touch(uint32_t row) { SetAge(row, 0); }
 
   // Begins an update of these keys. `read_at`: the version at which each was read; empty: unknown.
   void BeginUpdate(absl::Span<const uint64_t> keys, absl::Span<const int64_t> read_at);
-  // Counts key i of the update if it was computed from a row that has been evicted since.
-  void CountFresh(size_t i);
+  // Key i of the update has this present row. Sets its clock, and counts the key if the update was
+  // computed from a row that has been evicted since.
+  void Touch(size_t i, uint32_t row);
   // Sets the row of key i, which has no present row yet; kNoRow if the key is refused. Evicts as
   // many rows as it creates.
   absl::Status Admit(size_t i, uint32_t* row_number);
@@ -148,7 +148,7 @@ class LimitedRows {
   bool EvictOldest(bool rows, uint32_t age);
   size_t FindVictims(bool rows, Victims* victims);
 
-  void Sweep(size_t most, int64_t ahead);
+  size_t Sweep(size_t most, int64_t ahead);
   void SweepEntry(const Entry& entry, int64_t ahead);
 
   const RowLimits limits_;

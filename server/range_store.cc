@@ -94,6 +94,21 @@ struct RangeStore::Block {
   absl::Span<const uint32_t> Rows() const { return {rows, keys.size()}; }
   absl::Span<float* const> Weights() const { return {weights, keys.size()}; }
   absl::Span<float* const> Slots() const { return {slots, keys.size()}; }
+  void Hash(const RowIndex& index, absl::Span<const uint64_t> of) {
+    keys = of;
+    bucket_count = index.bucket_count();
+    for (size_t i = 0; i < keys.size(); ++i) {
+      homes[i] = index.HomeOf(index.Hash(keys[i]));
+      RowIndex::Prefetch(homes[i]);
+    }
+  }
+  ABSL_ATTRIBUTE_ALWAYS_INLINE void PointTo(const RowSlabs& from, size_t i, bool with_slots) {
+    weights[i] = from.Weights(rows[i]);
+    from.PrefetchWeights(weights[i]);
+    if (!with_slots) return;
+    slots[i] = from.Slots(rows[i]);
+    from.PrefetchSlots(slots[i]);
+  }
 
   absl::Span<const uint64_t> keys;
   const RowIndex::Bucket* homes[kBlock];
@@ -106,34 +121,16 @@ struct RangeStore::Block {
   size_t other_count;
 };
 
-inline void RangeStore::HashBlock(absl::Span<const uint64_t> keys, Block& block) const {
-  block.keys = keys;
-  block.bucket_count = index_.bucket_count();
-  for (size_t i = 0; i < keys.size(); ++i) {
-    block.homes[i] = index_.HomeOf(index_.Hash(keys[i]));
-    RowIndex::Prefetch(block.homes[i]);
-  }
-}
-
-ABSL_ATTRIBUTE_ALWAYS_INLINE inline void RangeStore::PointTo(size_t i, bool with_slots,
-                                                             Block* block) const {
-  block->weights[i] = rows_.Weights(block->rows[i]);
-  rows_.PrefetchWeights(block->weights[i]);
-  if (!with_slots) return;
-  block->slots[i] = rows_.Slots(block->rows[i]);
-  rows_.PrefetchSlots(block->slots[i]);
-}
-
 template <bool kLimits>
 inline void RangeStore::FindBlock(Block& block, bool with_slots) const {
-  if (block.bucket_count != index_.bucket_count()) HashBlock(block.keys, block);
+  if (block.bucket_count != index_.bucket_count()) block.Hash(index_, block.keys);
   block.capacity = rows_.capacity();
   block.other_count = 0;
   for (size_t i = 0; i < block.keys.size(); ++i) {
     const uint32_t row = RowIndex::FindAtHome(block.keys[i], block.homes[i]);
     block.rows[i] = row;
     if (RowIndex::IsRow(row)) [[likely]] {
-      PointTo(i, with_slots, &block);
+      block.PointTo(rows_, i, with_slots);
       if constexpr (kLimits) limits_->PrefetchClock(row);
     } else {
       index_.PrefetchNext(index_.Hash(block.keys[i]));
@@ -161,16 +158,16 @@ void RangeStore::ForEachBlock(absl::Span<const uint64_t> keys, bool with_slots, 
       for (size_t o = 0; o < block.other_count; ++o) {
         const uint32_t i = block.others[o];
         block.rows[i] = resolve(block.keys[i], index_.Hash(block.keys[i]));
-        if (RowIndex::IsRow(block.rows[i])) PointTo(i, with_slots, &block);
+        if (RowIndex::IsRow(block.rows[i])) block.PointTo(rows_, i, with_slots);
       }
     }
     if (t >= 1 && t - 1 < count) FindBlock<kLimits>(blocks[(t - 1) % 4], with_slots);
-    if (t < count) HashBlock(keys.subspan(t * kBlock, kBlock), blocks[t % 4]);
+    if (t < count) blocks[t % 4].Hash(index_, keys.subspan(t * kBlock, kBlock));
     if (t >= 3) {
       Block& block = blocks[(t - 3) % 4];
       if (block.capacity != rows_.capacity()) [[unlikely]] {
         for (size_t i = 0; i < block.keys.size(); ++i) {
-          if (RowIndex::IsRow(block.rows[i])) PointTo(i, with_slots, &block);
+          if (RowIndex::IsRow(block.rows[i])) block.PointTo(rows_, i, with_slots);
         }
       }
       use((t - 3) * kBlock, const_cast<const Block&>(block));
@@ -302,8 +299,7 @@ absl::Status RangeStore::RowsForUpdate(absl::Span<const uint64_t> keys,
       const bool present = limits_->IsPresent(row);
       row_numbers[first + i] = present ? row : RowIndex::kNoRow;
       if (present) {
-        limits_->Touch(row);
-        limits_->CountFresh(first + i);
+        limits_->Touch(first + i, row);
       } else {
         missing_.push_back(static_cast<uint32_t>(first + i));
       }
@@ -318,11 +314,6 @@ absl::Status RangeStore::RowsForUpdate(absl::Span<const uint64_t> keys,
   return absl::OkStatus();
 }
 
-ABSL_ATTRIBUTE_ALWAYS_INLINE inline void RangeStore::PrefetchRow(uint32_t row) const {
-  rows_.PrefetchWeights(rows_.Weights(row));
-  rows_.PrefetchSlots(rows_.Slots(row));
-}
-
 void RangeStore::ApplyToRows(absl::Span<const uint64_t> keys,
                              absl::Span<const uint32_t> row_numbers,
                              absl::Span<const float> gradients, float scale) {
@@ -333,7 +324,7 @@ void RangeStore::ApplyToRows(absl::Span<const uint64_t> keys,
   float* slots[kBlock];
   const auto prefetch = [this](absl::Span<const uint32_t> rows) {
     for (const uint32_t row : rows) {
-      if (RowIndex::IsRow(row)) PrefetchRow(row);
+      if (RowIndex::IsRow(row)) rows_.Prefetch(row);
     }
   };
   prefetch(row_numbers.first(std::min(kBlock, row_numbers.size())));
@@ -455,7 +446,7 @@ uint64_t RangeStore::CopyRows(uint64_t cursor, size_t most, RowCopies* copies) c
   });
   copies->SetVisited(next);
   for (size_t i = 0; i < keys.size(); ++i) {
-    if (i + kBlock < keys.size()) PrefetchRow(numbers[i + kBlock]);
+    if (i + kBlock < keys.size()) rows_.Prefetch(numbers[i + kBlock]);
     CopyMissing(keys[i], numbers[i], copies);
   }
   return next;

@@ -149,11 +149,8 @@ class RangeStore {
   void CopyMissing(uint64_t key, uint32_t row_number, RowCopies* copies) const;
   // The pipeline under all batch calls; range_store.cc explains it.
   struct Block;
-  void HashBlock(absl::Span<const uint64_t> keys, Block& block) const;
   template <bool kLimits>
   void FindBlock(Block& block, bool with_slots) const;
-  void PointTo(size_t i, bool with_slots, Block* block) const;
-  void PrefetchRow(uint32_t row) const;
   template <bool kLimits, typename Resolve, typename Use>
   void ForEachBlock(absl::Span<const uint64_t> keys, bool with_slots, Resolve resolve,
                     Use use) const;

@@ -47,6 +47,10 @@ class RowSlabs {
   ABSL_ATTRIBUTE_ALWAYS_INLINE void PrefetchSlots(const float* slots) const {
     if (slot_lines_ > 0) PrefetchLines(slots, slot_lines_);
   }
+  ABSL_ATTRIBUTE_ALWAYS_INLINE void Prefetch(uint32_t row) const {
+    PrefetchWeights(Weights(row));
+    PrefetchSlots(Slots(row));
+  }
 
   // Rows that are addressable. While it stays the same, pointers to rows stay valid.
   size_t capacity() const { return capacity_; }

@@ -55,8 +55,8 @@ TEST_F(SubscriptionsTest, AnotherProcessOfAWorkerKeepsNothingYet) {
   EXPECT_EQ(kept_->NextNumber(0), 1u);
 }
 
-// A row of version 5 gets too old with version 5 + 3 + 1. Another one is created just after the look
-// that has found it absent.
+// A row of version 5 gets too old with version 5 + 3 + 1. Another one is created just after the
+// look that has found it absent.
 TEST_F(SubscriptionsTest, ARowThatGetsTooOldHasChanged) {
   kept_->set_most_age(3);
   int64_t until[] = {8, -1};  // of rows 10 and 11
