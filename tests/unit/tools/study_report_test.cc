@@ -333,7 +333,7 @@ TEST(ReportPageTest, HoldsItAllInOneFile) {
   EXPECT_EQ(open, closed);
 }
 
-// The other measures of test rows stand beside the metric, each once, and only those that are known.
+// The other measures of test rows stand beside the metric, each once, and only if they are known.
 TEST(ReportPageTest, MeasuresOfQualityAndRowsHaveColumns) {
   std::vector<StudyRun> runs = Runs();
   const auto page = [&] {
