@@ -18,6 +18,9 @@ uint32_t OrderedBits(float x) {
   return (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
 }
 
+// The predicted probability of label 1.
+double Probability(float logit) { return 1.0 / (1.0 + std::exp(-static_cast<double>(logit))); }
+
 // AUC from counts per bin, the lowest bin first. A pair in different bins is ordered. A pair in the
 // same bin counts half, so its error is at most a half.
 ScoreSample::Auc AucOfBins(absl::Span<const uint64_t> positives,
@@ -42,6 +45,7 @@ void EvaluationSums::Merge(const EvaluationSums& other) {
   logloss_sum += other.logloss_sum;
   correct += other.correct;
   positives += other.positives;
+  prediction_sum += other.prediction_sum;
   unlabelled += other.unlabelled;
   groups += other.groups;
   hit_sum += other.hit_sum;
@@ -90,8 +94,7 @@ void ScoreSample::UseBins() {
 
 void ScoreSample::CountInBin(float logit, bool positive) {
   if (std::isnan(logit)) return;
-  const double probability = 1.0 / (1.0 + std::exp(-static_cast<double>(logit)));
-  const size_t bin = std::min(kAucBins - 1, static_cast<size_t>(probability * kAucBins));
+  const size_t bin = std::min(kAucBins - 1, static_cast<size_t>(Probability(logit) * kAucBins));
   ++(positive ? positive_bins_ : negative_bins_)[bin];
 }
 
@@ -154,6 +157,7 @@ void AddSamples(const Batch& batch, absl::Span<const float> logits, EvaluationPa
     sums.logloss_sum += Logloss(logits[i], label);
     sums.correct += (logits[i] > 0) == (label > 0.5f) ? 1 : 0;
     sums.positives += label > 0.5f ? 1 : 0;
+    sums.prediction_sum += Probability(logits[i]);
   }
   sums.samples += batch.samples;
   if (sums.unlabelled == 0) part->scores.Add(logits, batch.labels);
@@ -201,7 +205,10 @@ EvaluationResult Summarise(const EvaluationPart& part) {
   const double groups = static_cast<double>(std::max<int64_t>(1, sums.groups));
   result.logloss = sums.logloss_sum / samples;
   result.accuracy = static_cast<double>(sums.correct) / samples;
-  result.base_logloss = Entropy(static_cast<double>(sums.positives) / samples);
+  const auto positives = static_cast<double>(sums.positives);
+  result.base_logloss = Entropy(positives / samples);
+  result.normalised_entropy = result.base_logloss > 0 ? result.logloss / result.base_logloss : kNan;
+  result.calibration = positives > 0 ? sums.prediction_sum / positives : kNan;
   if (sums.unlabelled == 0) result.auc = part.scores.ComputeAuc();
   result.hit_rate = sums.hit_sum / groups;
   result.ndcg = sums.ndcg_sum / groups;

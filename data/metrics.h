@@ -1,4 +1,5 @@
-// Measures of a model's quality on test samples: logloss, accuracy, AUC, HR@k and NDCG@k.
+// Measures of a model's quality on test samples: logloss, normalised entropy, calibration,
+// accuracy, AUC, HR@k and NDCG@k.
 //
 // Each worker sums up its share (EvaluationPart). The parts are merged in any order, and Summarise
 // computes the result. Ties never help a model: equal scores count half in AUC, and a positive
@@ -21,11 +22,12 @@ namespace tandem::data {
 // Sums over samples, or over ranking groups. The fields are plain numbers, so that they can travel
 // between processes.
 struct EvaluationSums {
-  int64_t samples = 0;     // samples of batches without groups
-  double logloss_sum = 0;  // nats
-  int64_t correct = 0;     // logit > 0 equals label 1
-  int64_t positives = 0;   // samples with label 1
-  int64_t unlabelled = 0;  // unlabelled samples, which the three sums leave out
+  int64_t samples = 0;        // samples of batches without groups
+  double logloss_sum = 0;     // nats
+  int64_t correct = 0;        // logit > 0 equals label 1
+  int64_t positives = 0;      // samples with label 1
+  double prediction_sum = 0;  // predicted probabilities of label 1
+  int64_t unlabelled = 0;     // unlabelled samples, which the four sums leave out
   int64_t groups = 0;
   double hit_sum = 0;
   double ndcg_sum = 0;
@@ -96,6 +98,9 @@ struct EvaluationResult {
   int64_t unlabelled = 0;
   double logloss = 0, accuracy = 0;  // means over samples; 0 without samples
   double base_logloss = 0;  // logloss of a model that always predicts the share of positives
+  // logloss / base_logloss (He et al. 2014); NaN if there are not both positives and negatives.
+  double normalised_entropy = 0;
+  double calibration = 0;  // mean prediction / share of positives; NaN without positives
   ScoreSample::Auc auc;
   int64_t groups = 0;
   double hit_rate = 0, ndcg = 0;  // means over groups; 0 without groups

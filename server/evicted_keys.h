@@ -26,7 +26,8 @@ class EvictedKeys {
  public:
   static constexpr int64_t kBackWithin = 1000;  // versions; docs/RESULTS.md and OBSERVE.md say so
 
-  // For a range of about so many rows. Takes 16 bytes for 16 rows, at most 64 KB.
+  // For a range of about so many rows. Takes 1 to 2 bytes a row, at least 1 KB and at most 64 KB.
+  // LimitedRows::MemoryBytes counts them.
   explicit EvictedKeys(size_t rows) {
     const size_t places = std::clamp<size_t>(std::bit_ceil(rows / 16), 64, 4096);
     last_.resize(places);

@@ -24,6 +24,7 @@ data::EvaluationSums SumsOf(const EvaluationShare& share) {
   sums.logloss_sum = share.loss_sum();
   sums.correct = share.correct();
   sums.positives = share.positives();
+  sums.prediction_sum = share.prediction_sum();
   sums.unlabelled = share.unlabelled();
   sums.groups = share.groups();
   sums.hit_sum = share.hits();
@@ -60,6 +61,10 @@ std::string ToJson(const data::EvaluationResult& result, int top_k) {
                0) {
       json["logloss"] = result.logloss;
       json["base_logloss"] = result.base_logloss;
+      if (std::isfinite(result.normalised_entropy)) {
+        json["normalised_entropy"] = result.normalised_entropy;
+      }
+      if (std::isfinite(result.calibration)) json["calibration"] = result.calibration;
       json["accuracy"] = result.accuracy;
       if (std::isfinite(result.auc.value)) json["auc"] = result.auc.value;
       if (result.auc.error > 0) json["auc_error_bound"] = result.auc.error;
@@ -81,6 +86,7 @@ void EncodeShare(const data::EvaluationPart& part, BufferSource& buffers, Evalua
   share->set_loss_sum(part.sums.logloss_sum);
   share->set_correct(part.sums.correct);
   share->set_positives(part.sums.positives);
+  share->set_prediction_sum(part.sums.prediction_sum);
   share->set_unlabelled(part.sums.unlabelled);
   share->set_groups(part.sums.groups);
   share->set_hits(part.sums.hit_sum);

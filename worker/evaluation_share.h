@@ -19,12 +19,13 @@ namespace tandem::worker {
 void EncodeShare(const data::EvaluationPart& part, BufferSource& buffers, EvaluationShare* share,
                  Buffer* payload);
 
-// Merges all shares, by rank, into JSON: `samples`, `logloss`, `base_logloss`, `accuracy`, `auc`
-// (with `auc_error_bound` where AUC is not exact), and for ranking `groups`, `hr_at_K`,
-// `ndcg_at_K`. If samples have no label, `unlabelled` counts them and replaces all measures except
-// ranking. If any score is infinite or NaN, `scores_not_finite` replaces logloss, accuracy and AUC:
-// an order of such scores means nothing, even where it exists. INVALID_ARGUMENT names the rank
-// whose payload has the wrong size.
+// Merges all shares, by rank, into JSON: `samples`, `logloss`, `base_logloss`,
+// `normalised_entropy`, `calibration`, `accuracy`, `auc` (with `auc_error_bound` where AUC is not
+// exact), and for ranking `groups`, `hr_at_K`, `ndcg_at_K`. If samples have no label, `unlabelled`
+// counts them and replaces all measures except ranking. If any score is infinite or NaN,
+// `scores_not_finite` replaces all measures except ranking: an order of such scores means nothing,
+// even where it exists. `normalised_entropy` is absent for one-class data, and `calibration`
+// without positives. INVALID_ARGUMENT names the rank whose payload has the wrong size.
 absl::StatusOr<std::string> MergeShares(const std::map<int, EvaluationShare>& shares,
                                         const std::map<int, Buffer>& payloads, int top_k);
 

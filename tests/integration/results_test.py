@@ -82,7 +82,10 @@ class ResultsTest(unittest.TestCase):
                 self.assertEqual(len(summary["by_worker"]), 2)
                 for worker in summary["by_worker"]:
                     self.assertEqual(worker.keys(), self.worker)
-                self.assertEqual(summary["eval"].keys() - self.lines["evaluation"], set())
+                quality = summary["eval"]
+                self.assertEqual(quality.keys() - self.lines["evaluation"], set())
+                self.assertAlmostEqual(quality["normalised_entropy"] * quality["base_logloss"], quality["logloss"])
+                self.assertTrue(0 < quality["calibration"] < 3, quality)
                 for line in lines:
                     events.setdefault(line["event"], set()).update(line)
             self.assertEqual(summary["exit"], 0)

@@ -115,7 +115,7 @@ std::string PolicyText(const StudyRun& run) {
 // factors.
 bool IsAmount(absl::string_view column) {
   return column == "seconds" || column == "samples_per_second" || column == "memory_bytes" ||
-         absl::EndsWith(column, "training_speed") || column == "twin.ratio" ||
+         column == "rows" || absl::EndsWith(column, "training_speed") || column == "twin.ratio" ||
          absl::EndsWith(column, ".speed") || absl::EndsWith(column, "step_seconds") ||
          column == "model.ratio" || absl::StartsWith(column, "to_target.") ||
          absl::StartsWith(column, "bytes_per_sample.");

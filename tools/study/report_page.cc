@@ -177,6 +177,10 @@ std::vector<Column> ColumnsOf(const StudyRuns& plan, const Analysis& analysis) {
       analysis.curve_rows.empty() ? "" : absl::StrCat(" (", analysis.curve_rows, " rows)");
   std::vector<Column> columns = {{plan.metric.label, plan.metric.column}};
   const std::vector<Column> others = {
+      {"AUC", "eval.auc"},
+      {"logloss", "eval.logloss"},
+      {"normalised entropy", "eval.normalised_entropy"},
+      {"calibration", "eval.calibration"},
       {"samples/s", "samples_per_second"},
       {"training alone, samples/s", "training_speed"},
       {"its twin", "twin.training_speed"},
@@ -199,6 +203,8 @@ std::vector<Column> ColumnsOf(const StudyRuns& plan, const Analysis& analysis) {
       {"clock gap, largest", "staleness.clock_gap_max"},
       {"in flight, mean", "staleness.in_flight_mean"},
       {"bytes a sample", "bytes_per_sample.all"},
+      {"looked-up ids with a row", "found_share"},
+      {"rows", "rows"},
       {"table memory, bytes", "memory_bytes"}};
   for (const Column& column : others) {
     if (column.column == plan.metric.column) continue;

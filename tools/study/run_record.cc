@@ -287,21 +287,41 @@ void AddSteadySpeed(StudyRun* run) {
   run->numbers["model.ratio"] = *model * speed / *rows;
 }
 
+// The sum of the number with this ending over all tables; nullopt if no table has it.
+absl::optional<double> SumOverTables(const StudyRun& run, absl::string_view ending) {
+  absl::optional<double> sum;
+  for (const auto& [name, number] : run.numbers) {
+    if (!absl::StartsWith(name, "tables.") || !absl::EndsWith(name, ending)) continue;
+    sum = sum.value_or(0) + number;
+  }
+  return sum;
+}
+
+void AddRows(StudyRun* run) {
+  const auto memory = SumOverTables(*run, ".memory_bytes"), rows = SumOverTables(*run, ".rows");
+  if (memory.value_or(0) > 0) run->numbers["memory_bytes"] = *memory;
+  if (rows.has_value()) {
+    // The rows of dense parameters on servers are blocks of them, not of ids.
+    run->numbers["rows"] = *rows - run->Number("tables.dense.rows").value_or(0);
+  }
+  const auto looked_up = SumOverTables(*run, ".row_counts.looked_up");
+  if (looked_up.value_or(0) > 0) {
+    run->numbers["found_share"] = SumOverTables(*run, ".row_counts.found").value_or(0) / *looked_up;
+  }
+}
+
 void AddBytes(StudyRun* run) {
   const auto samples = run->Number("samples");
   if (!samples.has_value() || *samples <= 0) return;
   std::map<std::string, double> added;
-  double memory = 0, all = 0;
+  double all = 0;
   for (const auto& [name, number] : run->numbers) {
-    if (absl::StartsWith(name, "tables.") && absl::EndsWith(name, ".memory_bytes"))
-      memory += number;
     if (!absl::StartsWith(name, "bytes.")) continue;
     // Rows that a worker holds itself cross no socket.
     if (name != "bytes.within_worker") all += number / *samples;
     added[absl::StrCat("bytes_per_sample.", name.substr(6))] = number / *samples;
   }
   if (all > 0) added["bytes_per_sample.all"] = all;
-  if (memory > 0) added["memory_bytes"] = memory;
   run->numbers.insert(added.begin(), added.end());
 }
 
@@ -401,6 +421,7 @@ void AddDerivedNumbers(const StudyRuns& plan, StudyRun* run) {
   if (!run->counts() && run->state != RunState::kDiverged) return;
   AddStaleness(run);
   AddBytes(run);
+  AddRows(run);
   AddSpeeds(run);
   AddSteadySpeed(run);
   if (!run->counts() || !plan.study.target().has_value()) return;

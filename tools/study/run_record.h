@@ -101,8 +101,10 @@ StudyRun ReadRun(const RunPlan& plan, const std::string& folder, const BesideRun
 //   "staleness.dense_version_mean" and so on
 //       means over dense parameters, if the run has tables, too
 //   "staleness.clock_gap_max"
-//   "memory_bytes"
-//       memory for the rows of tables
+//   "memory_bytes", "rows"
+//       memory for the rows of tables; number of rows of ids
+//   "found_share"
+//       share of looked-up ids that had a row, over tables that count it
 //   "steady.speed"
 //       samples a second without the first tenth of the samples and the first step
 //   "steady.step_seconds", "model.ratio"

@@ -595,6 +595,7 @@ absl::StatusOr<Metric> MetricOf(absl::string_view name) {
   static const auto* const fixed = new std::vector<Metric>{
       {"auc", "eval.auc", "AUC", true, true, false},
       {"logloss", "eval.logloss", "logloss", false, true, false},
+      {"normalised_entropy", "eval.normalised_entropy", "normalised entropy", false, true, false},
       {"accuracy", "eval.accuracy", "accuracy", true, true, false},
       {kLoss, kLoss, "training loss", false, false, false},
       {kExcessLoss, "problem.excess_loss", "loss above the least", false, false, false},
@@ -616,8 +617,9 @@ absl::StatusOr<Metric> MetricOf(absl::string_view name) {
         std::string(name), absl::StrCat("eval.", name), absl::StrCat(label, k), true, true, false};
   }
   return absl::InvalidArgumentError(absl::StrCat(
-      job::Quoted(name), ", expected one of auc, logloss, accuracy, hr_at_K, ndcg_at_K, ",
-      "loss, excess_loss, version_staleness, samples_per_second, steady_samples_per_second, ",
+      job::Quoted(name), ", expected one of auc, logloss, normalised_entropy, accuracy, hr_at_K, ",
+      "ndcg_at_K, loss, excess_loss, version_staleness, samples_per_second, "
+      "steady_samples_per_second, ",
       "counted_samples_per_second, seconds"));
 }
 

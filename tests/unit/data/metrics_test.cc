@@ -144,6 +144,23 @@ TEST(EvaluationTest, SamplesAverageOverParts) {
       (data::Logloss(2, 1) + data::Logloss(-1, 1) + data::Logloss(0, 0) + data::Logloss(-4, 0)) / 4,
       1e-12);
   EXPECT_DOUBLE_EQ(result.auc.value, 0.75);
+  EXPECT_NEAR(result.normalised_entropy, result.logloss / std::log(2.0), 1e-12);
+  const auto probability = [](double logit) { return 1 / (1 + std::exp(-logit)); };
+  EXPECT_NEAR(result.calibration,
+              (probability(2) + probability(-1) + probability(0) + probability(-4)) / 2, 1e-12);
+}
+
+TEST(EvaluationTest, MeasuresThatNeedBothLabelsAreNanWithoutThem) {
+  const auto with_labels = [](float label) {
+    data::EvaluationPart part;
+    const Scored one = {{2, -1}, {label, label}};
+    data::AddBatch(SampleBatch(one), one.logits, 10, &part);
+    return data::Summarise(part);
+  };
+  const data::EvaluationResult zeros = with_labels(0), ones = with_labels(1);
+  EXPECT_TRUE(std::isnan(zeros.normalised_entropy) && std::isnan(ones.normalised_entropy));
+  EXPECT_TRUE(std::isnan(zeros.calibration));
+  EXPECT_NEAR(ones.calibration, (1 / (1 + std::exp(-2.0)) + 1 / (1 + std::exp(1.0))) / 2, 1e-12);
 }
 
 TEST(EvaluationTest, NothingIsZeroNotNan) {

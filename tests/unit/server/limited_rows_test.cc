@@ -920,7 +920,9 @@ TEST(EvictedKeysTest, KnowsTheLastEviction) {
   EXPECT_EQ(keys.DiedAt(78, late + 1000), -1);
   keys.Add(77, late + 10, late + 9);  // dies with the next version
   EXPECT_EQ(keys.DiedAt(77, late + 9), late + 10);
-  EXPECT_LE(keys.MemoryBytes(), size_t{64} << 10);
+  EXPECT_EQ(keys.MemoryBytes(), size_t{64} << 10);
+  EXPECT_EQ(EvictedKeys(0).MemoryBytes(), size_t{1} << 10);
+  EXPECT_EQ(EvictedKeys(4096).MemoryBytes(), size_t{4} << 10) << "a byte a row";
 }
 
 }  // namespace

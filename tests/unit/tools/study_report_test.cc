@@ -333,6 +333,34 @@ TEST(ReportPageTest, HoldsItAllInOneFile) {
   EXPECT_EQ(open, closed);
 }
 
+// The other measures of test rows stand beside the metric, each once, and only if they are known.
+TEST(ReportPageTest, MeasuresOfQualityAndRowsHaveColumns) {
+  std::vector<StudyRun> runs = Runs();
+  const auto page = [&] {
+    const StudyRuns plan = Plan();
+    return ReportPage(ManifestOf(plan), Analyse(plan, {}, runs), {});
+  };
+  EXPECT_THAT(page(), Not(HasSubstr("<th>calibration</th>")));
+  for (StudyRun& run : runs) {
+    run.numbers.insert({{"eval.logloss", 0.51},
+                        {"eval.normalised_entropy", 0.91},
+                        {"eval.calibration", 1.01},
+                        {"found_share", 0.97},
+                        {"rows", 28000}});
+  }
+  const std::string full = page();
+  for (const char* title : {"AUC", "logloss", "normalised entropy", "calibration",
+                            "looked-up ids with a row", "rows"}) {
+    const std::string head = absl::StrCat("<th>", title, "</th>");
+    // The metric has one more head, in the table of all runs.
+    const size_t heads = title == std::string("AUC") ? 2 : 1;
+    size_t found = 0;
+    for (size_t at = 0; (at = full.find(head, at)) != std::string::npos; ++at) ++found;
+    EXPECT_EQ(found, heads) << title;
+  }
+  EXPECT_THAT(full, HasSubstr(">28,000<"));
+}
+
 // A policy that is fast where it does not blow up is not the faster one.
 TEST(ReportPageTest, ARunThatDivergedNeverGotThere) {
   std::vector<StudyRun> runs = Runs();

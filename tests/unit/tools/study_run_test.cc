@@ -136,7 +136,15 @@ class StudyRunTest : public ::testing::Test {
 };
 
 TEST_F(StudyRunTest, ASummaryMakesARunComplete) {
-  WriteRun("a", Summary(0.8),
+  json summary = Summary(0.8);
+  summary["tables"]["ids"]["rows"] = 10;
+  summary["tables"]["ids"]["row_counts"] = {
+      {"looked_up", 40}, {"found", 10}, {"found_share", 0.25}};
+  summary["tables"]["users"] = {
+      {"rows", 6}, {"memory_bytes", 60}, {"row_counts", {{"looked_up", 60}, {"found", 50}}}};
+  summary["tables"]["plain"] = {{"rows", 4}, {"memory_bytes", 0}};
+  summary["tables"]["dense"] = {{"rows", 7}, {"memory_bytes", 300}};
+  WriteRun("a", summary,
            {Progress(0.5, 400, 0.6, 0.66),
             Progress(1, 800, 0.5, 0.72),
             Progress(1.2, 1000, 0.5, 0.72),
@@ -154,7 +162,9 @@ TEST_F(StudyRunTest, ASummaryMakesARunComplete) {
   EXPECT_EQ(run.Number("to_target.seconds"), 1);
   EXPECT_EQ(run.Number("bytes_per_sample.within_worker"), 5);
   EXPECT_EQ(run.Number("bytes_per_sample.all"), 12);  // which crossed a socket
-  EXPECT_EQ(run.Number("memory_bytes"), 640);
+  EXPECT_EQ(run.Number("memory_bytes"), 1000);
+  EXPECT_EQ(run.Number("rows"), 20);
+  EXPECT_EQ(run.Number("found_share"), 0.6);
   EXPECT_EQ(run.Number("staleness.version_mean"), 3);
   EXPECT_EQ(run.Number("staleness.clock_gap_max"), 2);
 }

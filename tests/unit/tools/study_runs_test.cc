@@ -211,6 +211,9 @@ TEST_F(StudyRunsTest, MistakesArePointedAt) {
               HasSubstr("baseline: \"ASP\" is no variation; there are \"BSP\", \"SSP(4)\""));
   EXPECT_THAT(Refusal(absl::StrCat(kStudy, "target { metric: \"f1\" }")),
               HasSubstr("target.metric: \"f1\", expected one of auc"));
+  const auto entropy = MetricOf("normalised_entropy");
+  ASSERT_TRUE(entropy.ok()) << entropy.status();
+  EXPECT_FALSE(entropy->higher_is_better);
   EXPECT_THAT(Refusal(absl::StrCat(kStudy, "variation { name: \"BSP!\" }")),
               HasSubstr("would have the same folder, BSP"));
   EXPECT_THAT(Refusal(absl::StrCat(kStudy, "budget { seconds: -1 }")), HasSubstr("budget.seconds"));

@@ -57,6 +57,8 @@ TEST_F(EvaluationShareTest, PartsSayTogetherWhatTheWholeSays) {
   const nlohmann::json merged = Merged();
   EXPECT_EQ(merged["samples"], 5);
   EXPECT_DOUBLE_EQ(merged["logloss"].get<double>(), want.logloss);
+  EXPECT_DOUBLE_EQ(merged["normalised_entropy"].get<double>(), want.normalised_entropy);
+  EXPECT_DOUBLE_EQ(merged["calibration"].get<double>(), want.calibration);
   EXPECT_DOUBLE_EQ(merged["accuracy"].get<double>(), want.accuracy);
   EXPECT_DOUBLE_EQ(merged["auc"].get<double>(), want.auc.value);
   EXPECT_FALSE(merged.contains("groups"));
@@ -81,6 +83,11 @@ TEST_F(EvaluationShareTest, TheBaseIsTheLoglossOfTheShareOfOnes) {
   shares_.clear();
   Add(PartOf({2, -1}, {1, 1}));
   EXPECT_EQ(Merged()["base_logloss"], 0.0);
+  EXPECT_FALSE(Merged().contains("normalised_entropy")) << "of one class";
+  EXPECT_TRUE(Merged().contains("calibration"));
+  shares_.clear();
+  Add(PartOf({2, -1}, {0, 0}));
+  EXPECT_FALSE(Merged().contains("calibration")) << "no ones";
 }
 
 TEST_F(EvaluationShareTest, CountsInBinsTravelToo) {
@@ -104,7 +111,7 @@ TEST_F(EvaluationShareTest, NoMeasureStandsBesideScoresThatAreNotFinite) {
     const nlohmann::json merged = Merged();
     EXPECT_EQ(merged["samples"], 4);
     EXPECT_EQ(merged["scores_not_finite"], true);
-    for (const char* measure : {"logloss", "auc", "accuracy"}) {
+    for (const char* measure : {"logloss", "auc", "accuracy", "calibration"}) {
       EXPECT_FALSE(merged.contains(measure)) << merged.dump();
     }
   }
