@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "scheduler/failure_judge.h"
 #include "server/manifest.h"
+#include "server/memory_budget.h"
 
 namespace tandem::scheduler {
 
@@ -159,6 +161,18 @@ void JobCheckpoints::Finish(absl::Time now, SchedulerEffects* effects) {
   excused_.clear();
   schedule_.Done(now, schedule_.step());
   queue_.Finish();
+}
+
+std::string JobCheckpoints::WithWaysOut(const std::string& reason) const {
+  const std::string ways =
+      absl::StrContains(reason, server::kWaysToFit) ? "" : absl::StrCat("; ", server::kWaysToFit);
+  if (folder_.empty()) return absl::StrCat(reason, "; the job writes no checkpoint", ways);
+  const std::string why = ending() && !last_failure_.empty()
+                              ? absl::StrCat(" (the last one failed: ", last_failure_, ")")
+                              : "";
+  if (checkpointed_step_ < 0) return absl::StrCat(reason, "; there is no checkpoint", why, ways);
+  return absl::StrCat(reason, "; the checkpoint of step ", checkpointed_step_, " is in ", folder_,
+                      why, ways);
 }
 
 }  // namespace tandem::scheduler
