@@ -102,6 +102,7 @@ double MostUpdates(const ResolvedJob& plan, const policies::Properties& policy) 
 
 // In the index, and the factor for unused parts of pages and buckets.
 constexpr double kIndexBytes = 22, kSlack = 1.05;
+constexpr double kMoving = 12 << 20;  // bytes of a range that are there twice while it grows
 constexpr double kSorting = 4.0 / 3;  // memory of a file's rows while they are sorted, to their own
 
 }  // namespace
@@ -220,7 +221,8 @@ int64_t LeastServerBytes(const ResolvedJob& plan) {
 int64_t EndingBytes(const ResolvedJob& plan, int64_t free, bool saves) {
   if (plan.job.train().evaluate_only()) return 0;
   const auto all = static_cast<double>(free);
-  double bytes = std::min(static_cast<double>(LeastServerBytes(plan)), all / 8) + all / 16;
+  double bytes = std::min(static_cast<double>(LeastServerBytes(plan)), all / 8) + all / 16 +
+                 kMoving * plan.shards_per_server();
   const double pushes = plan.workers() * (2.0 + plan.job.train().max_inflight_pushes());
   for (const GroupPlan& group : plan.trained_groups()) {
     for (const uint32_t id : group.tables) {

@@ -48,7 +48,8 @@ int64_t LeastServerBytes(const ResolvedJob& plan);
 //   - the rows that all workers can create until they stop: 2 + max_inflight_pushes steps, in which
 //     no id repeats;
 //   - what policies hold back, at most an eighth of `free`;
-//   - a sixteenth of `free`, because the index of the rows grows by a fifth at once;
+//   - a sixteenth of `free`, because the index of the rows grows by a fifth at once, and 12 MiB for
+//     each shard, because a range has a part of its memory twice while it grows;
 //   - `saves`, the job writes checkpoints: copies of one range of each shard, and a third more to
 //     sort them, as if one table had all rows.
 // At most half of `free`. 0 if the job only evaluates.

@@ -164,15 +164,20 @@ void JobCheckpoints::Finish(absl::Time now, SchedulerEffects* effects) {
 }
 
 std::string JobCheckpoints::WithWaysOut(const std::string& reason) const {
-  const std::string ways =
-      absl::StrContains(reason, server::kWaysToFit) ? "" : absl::StrCat("; ", server::kWaysToFit);
-  if (folder_.empty()) return absl::StrCat(reason, "; the job writes no checkpoint", ways);
-  const std::string why = ending() && !last_failure_.empty()
-                              ? absl::StrCat(" (the last one failed: ", last_failure_, ")")
-                              : "";
-  if (checkpointed_step_ < 0) return absl::StrCat(reason, "; there is no checkpoint", why, ways);
-  return absl::StrCat(reason, "; the checkpoint of step ", checkpointed_step_, " is in ", folder_,
-                      why, ways);
+  std::string out = reason;
+  const bool resumable = !folder_.empty() && checkpointed_step_ >= 0;
+  if (folder_.empty()) {
+    absl::StrAppend(&out, "; the job writes no checkpoint");
+  } else if (resumable) {
+    absl::StrAppend(&out, "; the checkpoint of step ", checkpointed_step_, " is in ", folder_);
+  } else {
+    absl::StrAppend(&out, "; there is no checkpoint");
+  }
+  if (ending() && !last_failure_.empty()) {
+    absl::StrAppend(&out, " (the last one failed: ", last_failure_, ")");
+  }
+  if (absl::StrContains(reason, server::kWaysToFit)) return out;
+  return absl::StrCat(out, "; hint: ", resumable ? "--resume with " : "", server::kWaysToFit);
 }
 
 }  // namespace tandem::scheduler

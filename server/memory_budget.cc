@@ -1,9 +1,6 @@
 #include "server/memory_budget.h"
 
 #include <set>
-#include <utility>
-
-#include "server/page_arena.h"
 
 namespace tandem::server {
 
@@ -24,11 +21,6 @@ void MemoryBudget::Part::Set(size_t bytes) {
 // Pages that are counted and not written yet are not resident, so the difference may be too small.
 void MemoryBudget::OnResident(size_t bytes) {
   process_ = std::max(least_process_, static_cast<int64_t>(bytes) - counted_);
-}
-
-int64_t MemoryBudget::Slack() const {
-  constexpr auto kMost = static_cast<int64_t>(4 * PageArena::kMostSmall);
-  return std::min(kMost, (limit_ - least_process_) / 16);
 }
 
 // A worker that serves rows is in a view twice, with one process number.

@@ -32,10 +32,17 @@ namespace tandem::server {
 
 class MemoryBudget {
  public:
-  // Bytes. `process`: of the process without rows. `margin`: of the limit, as above.
-  explicit MemoryBudget(size_t limit, size_t process = 0, size_t margin = 0)
+  // A shard takes at most so much more than it has asked for (MayGrow): a huge page for rows and
+  // one for their clocks, or one more where small blocks become huge pages.
+  static constexpr size_t kSlackOfShard = size_t{8} << 20;
+
+  // Bytes. `process`: of the process without rows. `margin`: of the limit, as above. `slack`: rows
+  // of AT_BUDGET stop so far before the margin, because memory grows by pages (kSlackOfShard for
+  // each shard).
+  explicit MemoryBudget(size_t limit, size_t process = 0, size_t margin = 0, size_t slack = 0)
       : limit_(static_cast<int64_t>(limit)),
         margin_(static_cast<int64_t>(margin)),
+        slack_(static_cast<int64_t>(slack)),
         least_process_(static_cast<int64_t>(process)),
         process_(static_cast<int64_t>(process)) {}
   MemoryBudget(const MemoryBudget&) = delete;
@@ -72,15 +79,11 @@ class MemoryBudget {
   bool nearly_full() const { return static_cast<int64_t>(room()) < margin_; }
   // For AT_BUDGET (TableContext::may_grow): whether rows may take so many more bytes.
   bool MayGrow(size_t bytes) const {
-    return static_cast<int64_t>(room()) >= margin_ + Slack() + static_cast<int64_t>(bytes);
+    return static_cast<int64_t>(room()) >= margin_ + slack_ + static_cast<int64_t>(bytes);
   }
 
  private:
-  // Memory grows by pages, and a range whose memory moves has it twice for a moment. So rows of
-  // AT_BUDGET stop so far before the margin.
-  int64_t Slack() const;
-
-  const int64_t limit_, margin_, least_process_;
+  const int64_t limit_, margin_, slack_, least_process_;
   std::atomic<int64_t> process_;
   std::atomic<int64_t> counted_{0};
 };
@@ -94,8 +97,7 @@ inline size_t DefaultMemoryLimit(const HostMemory& host, int processes) {
 
 // What a user can do about rows that do not fit.
 inline constexpr char kWaysToFit[] =
-    "hint: --resume with a larger cluster.memory_per_server, with more servers, or with "
-    "table.eviction or table.admission";
+    "a larger cluster.memory_per_server, more servers, table.eviction or table.admission";
 
 }  // namespace tandem::server
 

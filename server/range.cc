@@ -385,7 +385,7 @@ absl::Status NoMemoryFor(const Range& range, const absl::Status& why) {
       "table ", range.table().plan->name, ": no memory for another row of range ", range.id(),
       ", whose ", range.store().size(), " rows take ", range.store().MemoryBytes(), " bytes; ",
       why.message(), "; ",
-      IsMemoryFull(why) ? kWaysToFit
+      IsMemoryFull(why) ? absl::StrCat("hint: ", kWaysToFit)
                         : absl::StrCat(MemoryLimitHint(), "; or use fewer rows, or more servers")));
 }
 

@@ -1,5 +1,6 @@
 #include "server/server_shell.h"
 
+#include <algorithm>
 #include <atomic>
 #include <deque>
 #include <functional>
@@ -326,12 +327,18 @@ class ShardThread {
     return CheckLoaded();
   }
 
-  // A run that resumes would end at its first new row.
+  // A run that resumes would end at its first new row, unless its rows give way.
   absl::Status CheckLoaded() const {
     const MemoryBudget& budget = *core_->budget();
-    if (options_.plan.job.train().evaluate_only() || !budget.nearly_full()) return absl::OkStatus();
+    const std::vector<job::TablePlan>& tables = options_.plan.tables;
+    const bool grows = std::any_of(tables.begin(), tables.end(), [](const job::TablePlan& table) {
+      return !table.frozen && !table.dense && table.eviction.kind() != Eviction::AT_BUDGET;
+    });
+    if (options_.plan.job.train().evaluate_only() || !grows || !budget.nearly_full()) {
+      return absl::OkStatus();
+    }
     return MemoryFullError(
-        absl::StrCat(NearlyFullText(core_->ranges().Owned(), budget), "; ", kWaysToFit));
+        absl::StrCat(NearlyFullText(core_->ranges().Owned(), budget), "; hint: ", kWaysToFit));
   }
 
   absl::StatusOr<std::unique_ptr<TurnOrder>> OpenOrder(EndpointId self, const RangeMap& map) const {
@@ -406,7 +413,7 @@ class ShardThread {
     if (const size_t room = core_->budget()->room(); room < kLeastRoom) {
       GiveUp(absl::ResourceExhaustedError(
           absl::StrCat("no memory for copies of rows: the server uses all but ", room, " of its ",
-                       core_->budget()->limit(), " bytes; ", kWaysToFit)));
+                       core_->budget()->limit(), " bytes; hint: ", kWaysToFit)));
       return EndIfWritten();
     }
     std::optional<ShardCheckpoint::File> file = checkpoint.Step(kBytesPerSlice);
@@ -651,7 +658,10 @@ class Server {
     const size_t process = ResidentBytes();
     const size_t free = limit - std::min(limit, process);
     const bool saves = !view.checkpoint_folder().empty();
-    budget_ = std::make_unique<MemoryBudget>(limit, process, job::EndingBytes(plan, free, saves));
+    const auto shards = static_cast<size_t>(plan.shards_per_server());
+    budget_ = std::make_unique<MemoryBudget>(
+        limit, process, job::EndingBytes(plan, static_cast<int64_t>(free), saves),
+        std::min(free / 8, shards * MemoryBudget::kSlackOfShard));
     const size_t least = process + job::LeastServerBytes(plan);
     if (least <= limit) return;
     fits_ = absl::InvalidArgumentError(absl::StrCat(

@@ -60,6 +60,7 @@ class ServerShellTest : public ::testing::Test {
     options_.plan = CorePlan(policy_, 1, 1);
     options_.plan.job.mutable_cluster()->set_shards_per_server(2);
     options_.plan.job.mutable_limits()->set_held_bytes_per_shard(held_bytes_);
+    options_.plan.job.mutable_cluster()->set_memory_per_server(memory_per_server_);
     options_.member.scheduler = scheduler_->address();
     options_.member.index = 0;
     options_.member.incarnation = kIncarnation;
@@ -108,6 +109,7 @@ class ServerShellTest : public ::testing::Test {
 
   const char* policy_ = "kind: BSP";
   int64_t held_bytes_ = int64_t{1} << 30;
+  int64_t memory_per_server_ = 0;  // the default
   std::shared_ptr<transport::InProcessNetwork> network_ =
       std::make_shared<transport::InProcessNetwork>();
   std::unique_ptr<transport::Transport> scheduler_;
@@ -348,6 +350,26 @@ TEST_F(LittleMemoryTest, ACheckpointWhoseRowsNeedTooMuchMemoryEnds) {
   SendRow(FrameKind::kPush, last, 2);
   EXPECT_TRUE(AwaitFrames(FrameKind::kAck, 3));
   close(both_ends);
+}
+
+class SmallBudgetTest : public ServerShellTest {
+ protected:
+  SmallBudgetTest() { memory_per_server_ = 1 << 20; }
+};
+
+// The first view says who else is on the host, so the server knows its limit.
+TEST_F(SmallBudgetTest, AJobThatDoesNotFitIsRefusedWithTheNumbers) {
+  Await([](const Control& c) { return c.has_register_(); });
+  Control view;
+  *view.mutable_view() = CoreViewMessage(options_.plan, 1);
+  view.mutable_view()->add_server()->set_incarnation(kIncarnation);
+  Send(view);
+  const Failure said = Await([](const Control& c) { return c.has_failure(); }).failure();
+  EXPECT_EQ(said.code(), static_cast<int>(absl::StatusCode::kInvalidArgument));
+  EXPECT_EQ(said.reason().find("cluster.memory_per_server: 1048576 bytes, but a server needs "), 0u)
+      << said.reason();
+  server_.join();
+  EXPECT_FALSE(result_.ok());
 }
 
 }  // namespace
