@@ -176,7 +176,7 @@ std::string JobCheckpoints::WithWaysOut(const std::string& reason) const {
   if (ending() && !last_failure_.empty()) {
     absl::StrAppend(&out, " (the last one failed: ", last_failure_, ")");
   }
-  if (absl::StrContains(reason, server::kWaysToFit)) return out;
+  if (absl::StrContains(reason, "hint: ")) return out;
   return absl::StrCat(out, "; hint: ", resumable ? "--resume with " : "", server::kWaysToFit);
 }
 

@@ -253,6 +253,7 @@ json MemoryJson(const job::ResolvedJob& plan, const JobReport& report) {
   json out = json::array();
   for (size_t server = 0; server < report.memory_of.size(); ++server) {
     const ServerMemory& memory = report.memory_of[server];
+    if (memory.limit == 0) continue;  // a simulated server, or one that has not reported
     const int of_worker = static_cast<int>(server) - plan.server_processes();
     out.push_back({{"process", of_worker < 0 ? absl::StrCat("server ", server)
                                              : absl::StrCat("worker ", of_worker)},

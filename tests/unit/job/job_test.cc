@@ -1411,6 +1411,12 @@ TEST(JobDefaultsTest, GbaCountsTheWorkers) {
   EXPECT_EQ(own.groups[0].properties.batch, 7);
 }
 
+TEST(JobBudgetTest, TheMemoryOfAServerMayChangeWhenARunResumes) {
+  const job::ResolvedJob more = MustResolve({{"cluster.memory_per_server", "1000000"}});
+  EXPECT_EQ(more.job.cluster().memory_per_server(), 1'000'000);
+  EXPECT_THAT(job::ResumeDifferences(MustResolve({}).job, more.job), ::testing::IsEmpty());
+}
+
 // What a server keeps free for a last checkpoint, and how many rows it expects.
 TEST(JobBudgetTest, CountsTheEndOfAJobWhoseRowsFillTheMemory) {
   constexpr int64_t kFree = int64_t{16} << 30;

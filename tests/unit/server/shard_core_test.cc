@@ -926,7 +926,8 @@ TEST_F(ShardBudgetTest, RowsThatGiveWayStayBelowTheMargin) {
   EXPECT_EQ(budget.used(), 0u);
 }
 
-// Other rows take the margin. The shard says so once, with the numbers, and goes on until the limit.
+// Other rows take the margin. The shard says so once, with the numbers, and goes on until the
+// limit.
 TEST_F(ShardBudgetTest, OtherRowsEndTheJobBeforeTheLimit) {
   server::MemoryBudget budget(kLimit, /*process=*/0, kMargin, kSlack);
   StartIn(&budget, Eviction::NONE);
