@@ -16,9 +16,11 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/proc_files.h"
 #include "base/status_macros.h"
 #include "gtest/gtest.h"
 #include "server/checkpoint_directory.h"
+#include "tests/sanitized.h"
 #include "tests/unit/server/core_fixture.h"
 #include "transport/in_process.h"
 
@@ -370,6 +372,37 @@ TEST_F(SmallBudgetTest, AJobThatDoesNotFitIsRefusedWithTheNumbers) {
       << said.reason();
   server_.join();
   EXPECT_FALSE(result_.ok());
+}
+
+class FullServerTest : public LongCheckpointTest {
+ protected:
+  FullServerTest() { memory_per_server_ = static_cast<int64_t>(ResidentBytes() + 64 * kMiB); }
+
+  static constexpr size_t kMiB = size_t{1} << 20;
+};
+
+// The process needs more for something else, and then a row comes. The server keeps free 24 MiB for
+// its two shards, and some more. It says that it is full until the job ends.
+TEST_F(FullServerTest, ItSaysSoAgainAndAgain) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer needs memory of its own";
+  const auto limit = static_cast<uint64_t>(memory_per_server_);
+  const std::vector<char> other(40 * kMiB, 1);
+  ShardReport report;
+  const absl::Time deadline = MonotonicNow() + absl::Minutes(1);
+  for (uint64_t id = 6; report.memory_bytes() < limit - 26 * kMiB; ++id) {
+    ASSERT_LT(MonotonicNow(), deadline) << report.memory_bytes() << " of " << limit;
+    Command(tandem::Command::REPORT, id);
+    report = Await([](const Control& c) { return c.has_shard_report(); }).shard_report();
+  }
+  EXPECT_EQ(report.memory_limit(), limit);
+  EXPECT_LT(report.memory_bytes(), limit);
+  SendRow(FrameKind::kPush, 0, /*step=*/0);
+  for (int i = 0; i < 2; ++i) {
+    const std::string why =
+        Await([](const Control& c) { return c.has_memory_full(); }).memory_full().reason();
+    EXPECT_EQ(why.find("table a: 1 rows take "), 0u) << why;
+  }
+  EXPECT_EQ(other.back(), 1);
 }
 
 }  // namespace
