@@ -18,6 +18,27 @@ namespace {
 
 constexpr uint64_t kUnlimited = UINT64_MAX;
 
+// Of version 1, the folder of the group that limits the memory of this process, and those above it.
+// Empty without such a group.
+std::vector<std::string> MemoryGroupsOfVersion1() {
+  namespace fs = std::filesystem;
+  const fs::path root = "/sys/fs/cgroup/memory";
+  std::vector<std::string> all;
+  std::ifstream file("/proc/self/cgroup");
+  for (std::string line; std::getline(file, line);) {  // number:controllers:path
+    const std::vector<std::string> parts = absl::StrSplit(line, absl::MaxSplits(':', 2));
+    const bool memory =
+        parts.size() == 3 && absl::StrContains(absl::StrCat(",", parts[1], ","), ",memory,");
+    if (!memory) continue;
+    // In a container the group is mounted at the root, and its path is that of the host.
+    for (fs::path at = root.string() + parts[2]; at != at.parent_path(); at = at.parent_path()) {
+      all.push_back(at.string());
+      if (at == root) break;
+    }
+  }
+  return all;
+}
+
 std::string ControlGroup() {
   std::ifstream file("/proc/self/cgroup");
   for (std::string line; std::getline(file, line);) {
@@ -83,6 +104,14 @@ HostMemory MemoryOfHost() {
     uint64_t used = NumberIn(group + "/memory.current", 0);
     used -= std::min(used, FieldOf(group + "/memory.stat", "inactive_file", 0));
     memory.total = std::min(memory.total, most);
+    memory.available = std::min(memory.available, most - std::min(most, used));
+  }
+  for (const std::string& group : MemoryGroupsOfVersion1()) {
+    const uint64_t most = NumberIn(group + "/memory.limit_in_bytes", kUnlimited);
+    if (most >= memory.total) continue;  // without a limit it is a very large number
+    uint64_t used = NumberIn(group + "/memory.usage_in_bytes", 0);
+    used -= std::min(used, FieldOf(group + "/memory.stat", "total_inactive_file", 0));
+    memory.total = most;
     memory.available = std::min(memory.available, most - std::min(most, used));
   }
   return memory;

@@ -27,8 +27,8 @@ std::vector<std::string> ControlGroups();
 // Memory of this process that is in RAM, in bytes.
 uint64_t ResidentBytes();
 
-// Memory in bytes that the processes of this host, or of the tightest control group, may use: all
-// of it, and the part that is still free.
+// Memory in bytes that the processes of this host, or of the tightest control group (of version 2
+// or 1), may use: all of it, and the part that is still free.
 struct HostMemory {
   uint64_t total = 0, available = 0;
 };

@@ -57,20 +57,22 @@ std::string Doing(const json& node) {
 
 void AddNodes(const json& status, std::vector<std::string>* lines) {
   std::vector<Row> rows = {
-      {"PROCESS", "HOST", "PID", "STATE", "STEP", "MEMORY", "ESTIMATE", "DOES"}};
+      {"PROCESS", "HOST", "PID", "STATE", "STEP", "MEMORY", "ESTIMATE", "LIMIT", "DOES"}};
   for (const json& node : MemberOf(status, "nodes")) {
     const bool scheduler = TextOf(node, "role") == "scheduler";
     rows.push_back(
         {TextOf(node, "name"), TextOf(node, "host"),
          absl::StrCat(static_cast<int64_t>(NumberOf(node, "pid"))), TextOf(node, "state"),
          scheduler ? "" : CountOf(node, "step"), BytesText(NumberOf(node, "memory_bytes")),
-         scheduler ? "" : BytesText(NumberOf(node, "memory_estimate_bytes")), Doing(node)});
+         scheduler ? "" : BytesText(NumberOf(node, "memory_estimate_bytes")),
+         node.contains("memory_limit_bytes") ? BytesText(NumberOf(node, "memory_limit_bytes")) : "",
+         Doing(node)});
   }
   for (const json& name : MemberOf(status, "missing")) {
     rows.push_back({name.is_string() ? name.get<std::string>() : "", "", "", "missing", "", "", "",
-                    "has not registered"});
+                    "", "has not registered"});
   }
-  AddColumns(rows, "llrlrrrl", lines);
+  AddColumns(rows, "llrlrrrrl", lines);
 }
 
 void AddShards(const json& status, std::vector<std::string>* lines) {

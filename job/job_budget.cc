@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "job/row_shape.h"
+#include "optim/optimizer.h"
 
 namespace tandem::job {
 namespace {
@@ -98,6 +99,11 @@ double MostUpdates(const ResolvedJob& plan, const policies::Properties& policy) 
   if (policy.batch > 0) return updates + static_cast<double>(policy.batch) * (1 + delay);
   return updates + plan.workers() * (1.0 + train.max_inflight_pushes() + delay);
 }
+
+// In the index, and the factor for unused parts of pages and buckets.
+constexpr double kIndexBytes = 22, kSlack = 1.05;
+constexpr double kMoving = 12 << 20;  // bytes of a range that are there twice while it grows
+constexpr double kSorting = 4.0 / 3;  // memory of a file's rows while they are sorted, to their own
 
 }  // namespace
 
@@ -191,6 +197,44 @@ absl::Status CheckHeldBytes(const ResolvedJob& plan) {
                    " bytes on a shard (", HeldText(plan),
                    "); raise it, add servers, or lower train.batch_size, ",
                    "train.max_inflight_pushes or what the policy holds"));
+}
+
+double BytesOfRow(const TablePlan& table) {
+  const auto optimizer = optim::NewRowOptimizer(table.optimizer, table.extra_floats);
+  const int slots = optimizer.ok() ? (*optimizer)->slots_per_row(table.dim) : 0;
+  const int clock = table.eviction.kind() > Eviction::NONE ? 1 : 0;
+  const double floats = table.dim + slots + clock;
+  return (floats * static_cast<double>(sizeof(float)) + kIndexBytes) * kSlack;
+}
+
+int64_t RowsExpected(const TablePlan& table) {
+  if (table.eviction.kind() != Eviction::LRU) return table.expected_rows;
+  return std::min(table.expected_rows, table.eviction.max_rows());
+}
+
+int64_t LeastServerBytes(const ResolvedJob& plan) {
+  if (plan.job.train().evaluate_only()) return 0;
+  return static_cast<int64_t>(
+      std::min(static_cast<double>(HeldBytes(plan)) * plan.shards_per_server(), 0x1p62));
+}
+
+int64_t EndingBytes(const ResolvedJob& plan, int64_t free, bool saves) {
+  if (plan.job.train().evaluate_only()) return 0;
+  const auto all = static_cast<double>(free);
+  double bytes = std::min(static_cast<double>(LeastServerBytes(plan)), all / 8) + all / 16 +
+                 kMoving * plan.shards_per_server();
+  const double pushes = plan.workers() * (2.0 + plan.job.train().max_inflight_pushes());
+  for (const GroupPlan& group : plan.trained_groups()) {
+    for (const uint32_t id : group.tables) {
+      const TablePlan& table = plan.tables[id];
+      if (table.dense) continue;  // all of its rows exist before the first step
+      const int servers = plan.HoldersOf(table).count / plan.CopiesOf(table);
+      bytes += pushes * BytesOfRow(table) *
+               MostOnOneShard(static_cast<double>(MostRows(plan, table)), servers);
+    }
+  }
+  if (saves) bytes += all * kLargestShare * kSorting / plan.job.cluster().ranges_per_shard();
+  return static_cast<int64_t>(std::min(bytes, all / 2));
 }
 
 }  // namespace tandem::job

@@ -1,5 +1,6 @@
-// Upper bounds of the memory that update policies may need on a shard to hold updates back. The
-// bounds depend on the job alone, so that a job that starts never reaches
+// The memory that a job needs, as far as the job says it: of update policies that hold updates back
+// on a shard, of rows, and of the end of a job whose rows have filled the memory of a server. The
+// bounds of held updates depend on the job alone, so that a job that starts never reaches
 // limits.held_bytes_per_shard.
 #ifndef TANDEM_JOB_JOB_BUDGET_H_
 #define TANDEM_JOB_JOB_BUDGET_H_
@@ -32,6 +33,27 @@ int64_t HeldBytes(const ResolvedJob& plan);
 
 // INVALID_ARGUMENT, with the numbers and a hint, if HeldBytes is above limits.held_bytes_per_shard.
 absl::Status CheckHeldBytes(const ResolvedJob& plan);
+
+// The memory of a row of the table on a server, with optimizer slots, its place in the index, and
+// its clock if the table has eviction.
+double BytesOfRow(const TablePlan& table);
+// The rows that the table is expected to have at most: expected_rows, and max_rows of LRU.
+int64_t RowsExpected(const TablePlan& table);
+
+// What a server needs at least besides its process: the bytes that policies may hold back.
+int64_t LeastServerBytes(const ResolvedJob& plan);
+
+// The part of a server's memory that is kept free for the end of a job that has filled the rest.
+// `free`: bytes of the server without its process. The sum of
+//   - the rows that all workers can create until they stop: 2 + max_inflight_pushes steps, in which
+//     no id repeats;
+//   - what policies hold back, at most an eighth of `free`;
+//   - a sixteenth of `free`, because the index of the rows grows by a fifth at once, and 12 MiB for
+//     each shard, because a range has a part of its memory twice while it grows;
+//   - `saves`, the job writes checkpoints: copies of one range of each shard, and a third more to
+//     sort them, as if one table had all rows.
+// At most half of `free`. 0 if the job only evaluates.
+int64_t EndingBytes(const ResolvedJob& plan, int64_t free, bool saves);
 
 }  // namespace tandem::job
 

@@ -21,6 +21,7 @@ Job WhatMustStay(Job job) {
   cluster->clear_transport();
   cluster->clear_pin_servers();
   cluster->clear_max_restarts();
+  cluster->clear_memory_per_server();
   job.mutable_train()->clear_epochs();
   job.mutable_train()->clear_max_steps();
   job.mutable_train()->mutable_keep_best()->clear_patience();
@@ -61,6 +62,7 @@ Job WhatAReplayKeeps(Job job) {
   job.mutable_cluster()->clear_transport();
   job.mutable_cluster()->clear_pin_servers();
   job.mutable_cluster()->clear_max_restarts();
+  job.mutable_cluster()->clear_memory_per_server();
   Dense* const dense = job.mutable_dense();
   dense->clear_link();
   dense->clear_calibration();
@@ -91,6 +93,7 @@ Job WhatMakesTheModel(Job job) {
   job.mutable_cluster()->clear_transport();
   job.mutable_cluster()->clear_pin_servers();
   job.mutable_cluster()->clear_max_restarts();
+  job.mutable_cluster()->clear_memory_per_server();
   job.mutable_dense()->clear_link();
   job.mutable_dense()->clear_calibration();
   for (Table& table : *job.mutable_table()) table.clear_expected_rows();

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clip_text.h"
 #include "base/diverged.h"
+#include "base/memory_full.h"
 #include "proto/frame.h"
 
 namespace tandem::node {
@@ -150,6 +151,7 @@ void NodeLink::SendFailure(const absl::Status& status, EndpointId culprit,
   control.mutable_failure()->set_reason(std::string(ClipText(status.message(), kMaxReasonBytes)));
   control.mutable_failure()->set_code(static_cast<int>(status.code()));
   control.mutable_failure()->set_diverged(IsDiverged(status));
+  control.mutable_failure()->set_memory_full(IsMemoryFull(status));
   if (step.has_value()) control.mutable_failure()->set_step(*step);
   Send(control);
 }

@@ -31,7 +31,7 @@ absl::StatusCode CodeOf(int32_t code) {
 }
 
 bool ComesAgain(const Failure& failure) {
-  if (failure.diverged()) return true;
+  if (failure.diverged() || failure.memory_full()) return true;
   switch (static_cast<absl::StatusCode>(failure.code())) {
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kAborted:
@@ -56,6 +56,7 @@ absl::optional<Failure> FailureJudge::OnReport(absl::Time now, Node* reporter, c
   Failure cause = FailureOf(culprit != nullptr ? culprit->Name() : reporter->Name(),
                             Clip(said.reason()), CodeOf(said.code()));
   cause.set_diverged(said.diverged());
+  cause.set_memory_full(said.memory_full());
   if (said.has_step() && (culprit == nullptr || culprit == reporter)) cause.set_step(said.step());
   if (culprit != nullptr && culprit != reporter) {
     absl::StrAppend(cause.mutable_reason(), " (reported by ", reporter->Name(), ")");

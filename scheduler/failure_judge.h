@@ -22,8 +22,9 @@ Failure FailureOf(const std::string& node, const std::string& reason, absl::Stat
 // The status code that a peer has sent. UNKNOWN if the number is no code, or OK.
 absl::StatusCode CodeOf(int32_t code);
 // Whether a new attempt of the job would fail in the same way, because the cause is the job, its
-// data or its user. False for a process or a connection that has died, for errors that may pass
-// (memory, a full disk), and for errors inside a process.
+// data, its user, or too little memory for its rows. False for a process or a connection that has
+// died, for errors that may pass (another lack of memory, a full disk), and for errors inside a
+// process.
 bool ComesAgain(const Failure& failure);
 // Marks the node as gone. Returns the failure with the reason.
 Failure DeathOf(Node* node, const std::string& reason);

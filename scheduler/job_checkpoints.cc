@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "scheduler/failure_judge.h"
 #include "server/manifest.h"
+#include "server/memory_budget.h"
 
 namespace tandem::scheduler {
 
@@ -159,6 +161,23 @@ void JobCheckpoints::Finish(absl::Time now, SchedulerEffects* effects) {
   excused_.clear();
   schedule_.Done(now, schedule_.step());
   queue_.Finish();
+}
+
+std::string JobCheckpoints::WithWaysOut(const std::string& reason) const {
+  std::string out = reason;
+  const bool resumable = !folder_.empty() && checkpointed_step_ >= 0;
+  if (folder_.empty()) {
+    absl::StrAppend(&out, "; the job writes no checkpoint");
+  } else if (resumable) {
+    absl::StrAppend(&out, "; the checkpoint of step ", checkpointed_step_, " is in ", folder_);
+  } else {
+    absl::StrAppend(&out, "; there is no checkpoint");
+  }
+  if (ending() && !last_failure_.empty()) {
+    absl::StrAppend(&out, " (the last one failed: ", last_failure_, ")");
+  }
+  if (absl::StrContains(reason, "hint: ")) return out;
+  return absl::StrCat(out, "; hint: ", resumable ? "--resume with " : "", server::kWaysToFit);
 }
 
 }  // namespace tandem::scheduler

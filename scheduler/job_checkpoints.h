@@ -103,6 +103,9 @@ class JobCheckpoints {
   int64_t ended() const { return ended_; }
   // When the last checkpoint was complete; before the first one, when the job started.
   absl::Time checkpointed_at() const { return checkpointed_at_; }
+  // The reason of a job that ends because rows have filled the memory of a server, with the
+  // checkpoint that the job has, and what a user can do.
+  std::string WithWaysOut(const std::string& reason) const;
   // The result of the last checkpoint, for the report of a requested end.
   JobReport::Stop Last() const { return {checkpointed_step_, last_failure_, ending_for_}; }
 

@@ -505,6 +505,18 @@ JobProgress JobBook::Interval(absl::Time now) {
   return p;
 }
 
+// Each shard reports its whole process.
+std::vector<ServerMemory> JobBook::MemoryOf() const {
+  const auto per_server = static_cast<size_t>(std::max(shards_per_server_, 1));
+  std::vector<ServerMemory> out(shards_.size() / per_server);
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    ServerMemory& server = out[i / per_server];
+    server.used = std::max(server.used, shards_[i].memory_bytes());
+    server.limit = std::max(server.limit, shards_[i].memory_limit());
+  }
+  return out;
+}
+
 JobReport JobBook::Total(absl::Time now) const {
   JobReport total;
   total.seconds = Seconds(now);
@@ -549,6 +561,7 @@ JobReport JobBook::Total(absl::Time now) const {
     total.waited = Waited();
     total.awaited = Awaited();
   }
+  total.memory_of = MemoryOf();
   const std::map<std::string, uint64_t> server_bytes = ServerBytes();
   total.bytes.insert(server_bytes.begin(), server_bytes.end());  // keeps what workers counted
   return total;

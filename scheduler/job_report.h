@@ -59,6 +59,11 @@ struct WorkerTimes {
   double joined = 0;         // joining the others before the first step
 };
 
+// The counted memory of a server, in bytes (server/memory_budget.h).
+struct ServerMemory {
+  uint64_t used = 0, limit = 0;  // limit 0: not known, or none
+};
+
 // The whole job.
 struct JobReport {
   double seconds = 0;  // from START to the end barrier
@@ -91,6 +96,7 @@ struct JobReport {
   Distribution in_flight_depth;                  // merged over workers
   std::vector<Distribution> dense_staleness_of;  // by worker: Progress.dense_staleness
   std::map<std::string, uint64_t> bytes;         // by kind of traffic; see JobBook
+  std::vector<ServerMemory> memory_of;           // by server
   // The last transport chosen, by (from, to and purpose).
   std::map<std::pair<std::string, std::string>, Path> paths;
   int64_t paths_left_out = 0;           // reports of paths that were too many to keep
@@ -176,6 +182,7 @@ class JobBook {
   std::vector<double> Waited() const;
   std::vector<double> Awaited() const;
   std::map<std::string, uint64_t> ServerBytes() const;
+  std::vector<ServerMemory> MemoryOf() const;
   std::vector<std::vector<double>> WaitingOf() const;
   double FractionDone() const;
   void AddStaleness(JobProgress* progress) const;

@@ -175,6 +175,10 @@ void AddProcesses(const json& status, Families* out) {
                  "Memory of the process that is in RAM.", process);
     out->GaugeOf(node, "memory_estimate_bytes", "tandem_process_estimate_bytes",
                  "Memory that the process is expected to need.", process);
+    out->GaugeOf(node, "memory_used_bytes", "tandem_process_memory_used_bytes",
+                 "Memory of the server that is counted toward its limit.", process);
+    out->GaugeOf(node, "memory_limit_bytes", "tandem_process_memory_limit_bytes",
+                 "Memory that the server may use.", process);
     if (TextOf(node, "role") != "scheduler") {
       out->Gauge("tandem_process_step", "Step of the last heartbeat.", process,
                  NumberOf(node, "step"));

@@ -142,6 +142,10 @@ absl::Status ReportCheck::Check(const ShardReport& report) const {
     return absl::InvalidArgumentError(
         absl::StrCat("report of server ", report.server(), " shard ", report.shard()));
   }
+  constexpr uint64_t kMostMemory = uint64_t{1} << 62;
+  if (report.memory_bytes() > kMostMemory || report.memory_limit() > kMostMemory) {
+    return absl::InvalidArgumentError("report with invalid numbers of bytes of memory");
+  }
   TANDEM_RETURN_IF_ERROR(CheckTables(report));
   TANDEM_RETURN_IF_ERROR(CheckByteKinds(report.bytes()));
   TANDEM_RETURN_IF_ERROR(AtMost(totals_, report.worker_size(), "workers over all tables"));

@@ -211,6 +211,8 @@ void SchedulerCore::OnMemberControl(Node* node, const SchedulerEvent& event) {
     case Control::kProgramNote:
     case Control::kWorkerNote:
       return OnReport(*node, control);
+    case Control::kMemoryFull:
+      return OnMemoryFull(*node, Clip(control.memory_full().reason()));
     case Control::kFailure: {
       if (phase_ == Phase::kStopping) return;  // all results have arrived
       const auto cause = judge_.OnReport(now_, node, control.failure(), effects_);
@@ -492,6 +494,25 @@ void SchedulerCore::OnEndRequest(const std::string& why) {
   OnCheckpointRequest(folder);
 }
 
+// At the end of the job the rest of the memory is enough, or the server fails.
+void SchedulerCore::OnMemoryFull(const Node& node, const std::string& reason) {
+  if (node.role != Role::kServer) {
+    return Fail(FailureOfNode(node, absl::InvalidArgumentError("says that a server is full")));
+  }
+  if (memory_full_.has_value() || phase_ != Phase::kRunning || checkpoints_.ending() ||
+      checkpoints_.queue().closed()) {
+    return;
+  }
+  Failure failure = FailureOf(node.Name(), reason, absl::StatusCode::kResourceExhausted);
+  failure.set_memory_full(true);
+  const std::string& folder = options_.models.checkpoint_folder;
+  if (folder.empty()) return Fail(failure);
+  effects_->Warn(absl::StrCat(node.Name(), ": ", reason, "; making a last checkpoint"));
+  memory_full_ = std::move(failure);
+  checkpoints_.SetEnding("the memory of a server");
+  OnCheckpointRequest(folder);
+}
+
 void SchedulerCore::OnMoveRange(const SchedulerEvent& event) {
   // While a worker is replaced, the servers count its steps in the ranges that they have.
   if (replacements_.vacant()) return effects_->Log("move of a range ignored: a worker is replaced");
@@ -616,6 +637,7 @@ void SchedulerCore::FinishCommands() {
     if (!done->barrier.empty()) {
       ReleaseBarrier(done->barrier);
     } else if (done->command.id() == last_report_) {
+      if (memory_full_.has_value()) return Fail(*memory_full_);
       StopJob();
     } else if (kind == Command::FORGET_WORKER) {
       if (const auto failure = replacements_.OnServersAnswered()) return Fail(*failure);
@@ -746,6 +768,8 @@ void SchedulerCore::Fail(const Failure& failure) {
   judge_.Drop();
   failure_ = failure;
   agents_.NameCause(members_, &failure_);
+  if (memory_full_.has_value()) failure_ = *memory_full_;  // whatever came after it
+  if (failure_.memory_full()) failure_.set_reason(checkpoints_.WithWaysOut(failure_.reason()));
   const bool comes_again = ComesAgain(failure_) || checkpoints_.ending() ||
                            (phase_before == Phase::kRegistering &&
                             CodeOf(failure_.code()) == absl::StatusCode::kDeadlineExceeded);

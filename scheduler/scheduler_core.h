@@ -48,6 +48,8 @@
 //             be written, the job does not fail: all workers are told that there is none.
 //   End       A requested end is a checkpoint after which the workers take no step, then REPORT and
 //             STOP.
+//   MemoryFull  A server has begun to use the memory that it keeps free. This is as a requested
+//             end, but the job fails, whether or not the checkpoint could be written.
 //   Replacement  A worker that dies in the middle of an epoch does not end every job: another
 //             process may take its place (replacements.h).
 // A node's Failure ends the job, unless the node is a worker that can be replaced. A Failure that
@@ -202,6 +204,7 @@ class SchedulerCore {
   void OnUserRequest(uint64_t connection, const UserRequest& request);
   void OnCheckpointRequest(const std::string& folder);
   void OnEndRequest(const std::string& why);
+  void OnMemoryFull(const Node& node, const std::string& reason);
   void OnMoveRange(const SchedulerEvent& event);
 
   // Views, commands, barriers.
@@ -250,6 +253,9 @@ class SchedulerCore {
   Replacements replacements_;
   JobReport report_;
   Failure failure_;  // set once failing
+  // Rows have filled the memory of a server: with this failure the job ends after its last
+  // checkpoint. Absent: there is enough memory.
+  absl::optional<Failure> memory_full_;
 };
 
 }  // namespace tandem::scheduler

@@ -48,6 +48,14 @@ json NodeJson(const StatusFacts& facts, size_t i) {
   const uint64_t estimate =
       node.role == Role::kServer ? facts.estimate.server : facts.estimate.worker;
   if (estimate > 0) out["memory_estimate_bytes"] = estimate;
+  const int server =
+      node.role == Role::kServer ? node.index : facts.plan->server_processes() + node.index;
+  const std::vector<ServerMemory>& memory = facts.report.memory_of;
+  if (node.index >= 0 && static_cast<size_t>(server) < memory.size() &&
+      memory[static_cast<size_t>(server)].limit > 0) {
+    out["memory_used_bytes"] = memory[static_cast<size_t>(server)].used;
+    out["memory_limit_bytes"] = memory[static_cast<size_t>(server)].limit;
+  }
   bool waits = false;
   if (i < facts.waits.size() && facts.waits[i].waits_for >= 0) {
     const absl::Duration since = facts.now - facts.waits[i].wait_since;

@@ -249,6 +249,20 @@ json DistributionJson(const Distribution& d, double unit) {
   return out;
 }
 
+json MemoryJson(const job::ResolvedJob& plan, const JobReport& report) {
+  json out = json::array();
+  for (size_t server = 0; server < report.memory_of.size(); ++server) {
+    const ServerMemory& memory = report.memory_of[server];
+    if (memory.limit == 0) continue;  // a simulated server, or one that has not reported
+    const int of_worker = static_cast<int>(server) - plan.server_processes();
+    out.push_back({{"process", of_worker < 0 ? absl::StrCat("server ", server)
+                                             : absl::StrCat("worker ", of_worker)},
+                   {"used_bytes", memory.used},
+                   {"limit_bytes", memory.limit}});
+  }
+  return out;
+}
+
 json TablesJson(const job::ResolvedJob& plan, const JobReport& report) {
   json out = json::object();
   for (const TableReport& table : report.tables) {
@@ -417,6 +431,7 @@ json SummaryJson(const job::ResolvedJob& plan, const JobReport& report,
               {"updates", UpdatesJson(report)},
               {"tables", TablesJson(plan, report)},
               {"by_worker", WorkersJson(plan, report)},
+              {"memory", MemoryJson(plan, report)},
               {"bytes", report.bytes},
               {"frames_resent", std::accumulate(report.frames_resent_of.begin(),
                                                 report.frames_resent_of.end(), uint64_t{0})},

@@ -124,6 +124,10 @@ absl::Status LimitedRows::Admit(size_t i, uint32_t* row_number) {
     return absl::OkStatus();
   }
   TANDEM_RETURN_IF_ERROR(Create(key, hash, /*age=*/0, row_number));
+  if (*row_number == kNoRow) {
+    ++counts_->refused;
+    return absl::OkStatus();
+  }
   created_.push_back(*row_number);
   if (evicted_ == nullptr) return absl::OkStatus();
   if (!read_at_.empty() && read_at_[i] < evicted_->DiedAt(hash, version_)) {
@@ -153,18 +157,27 @@ absl::Status LimitedRows::MayEnter(uint64_t key, uint64_t hash, uint32_t value, 
   return PutCandidate(key, hash, value, values_.Value(count, version_));
 }
 
-// Everything that may fail comes first, so that a failure changes nothing.
+// With AT_BUDGET a lack of memory is no error. Memory grows by pages, and other shards may take it
+// after MayGrow. Then an evicted row makes room, or the key gets none.
 absl::Status LimitedRows::Create(uint64_t key, uint64_t hash, uint32_t age, uint32_t* row_number) {
-  const uint32_t value = index_->Find(key, hash);
-  uint32_t row = 0;
-  TANDEM_RETURN_IF_ERROR(store_->NextNumber(&row));
-  if (limits_.evicts()) TANDEM_RETURN_IF_ERROR(clocks_.Reserve(size_t{row} + 1));
+  // Everything that may fail comes first, so that a failure changes nothing.
+  const auto make_room = [&](uint32_t value, uint32_t* row) {
+    TANDEM_RETURN_IF_ERROR(store_->NextNumber(row));
+    if (limits_.evicts()) TANDEM_RETURN_IF_ERROR(clocks_.Reserve(size_t{*row} + 1));
+    return IsCandidate(value) ? absl::OkStatus() : index_->Insert(key, *row);
+  };
+  uint32_t value = index_->Find(key, hash), row = 0;
+  absl::Status room = make_room(value, &row);
+  if (limits_.at_budget && absl::IsResourceExhausted(room)) {
+    if (!EvictOldest(/*rows=*/true, age)) return absl::OkStatus();
+    room = make_room(value, &row);
+    if (absl::IsResourceExhausted(room)) return absl::OkStatus();
+  }
+  TANDEM_RETURN_IF_ERROR(room);
   if (IsCandidate(value)) {
     BeforeCandidate(key, hash, value);
     index_->Set(key, hash, row);
     --candidates_;
-  } else {
-    TANDEM_RETURN_IF_ERROR(index_->Insert(key, row));
   }
   store_->StartRow(key, row);
   SetAge(row, age);
@@ -180,9 +193,15 @@ absl::Status LimitedRows::PutCandidate(uint64_t key, uint64_t hash, uint32_t old
     index_->Set(key, hash, value);
     return absl::OkStatus();
   }
-  TANDEM_RETURN_IF_ERROR(index_->Insert(key, value));
-  ++candidates_;
-  return absl::OkStatus();
+  absl::Status inserted = index_->Insert(key, value);
+  if (limits_.at_budget && absl::IsResourceExhausted(inserted)) {  // as in Create
+    const auto age = static_cast<uint32_t>(values_.Age(value, version_));
+    const bool room = EvictOldest(/*rows=*/false, age) || EvictOldest(/*rows=*/true, age);
+    if (room) inserted = index_->Insert(key, value);
+    if (absl::IsResourceExhausted(inserted)) return absl::OkStatus();
+  }
+  if (inserted.ok()) ++candidates_;
+  return inserted;
 }
 
 void LimitedRows::DropCandidate(uint64_t key, uint64_t hash, uint32_t value) {
@@ -254,9 +273,9 @@ absl::Status LimitedRows::RowToSet(uint64_t key, uint32_t age, uint32_t* row_num
   const bool absent = RowIndex::IsRow(value);
   if (absent) Evict(key, hash, value, DeathOf(value));
   if (MakeRoomForRow(age, /*in_index=*/!absent && value != kNoRow)) {
-    return Create(key, hash, age, row_number);
+    TANDEM_RETURN_IF_ERROR(Create(key, hash, age, row_number));
   }
-  ++counts_->refused;
+  if (*row_number == kNoRow) ++counts_->refused;
   return absl::OkStatus();
 }
 

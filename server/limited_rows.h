@@ -15,8 +15,8 @@
 // index, so a replay evicts the same rows. A row of the present version is never evicted, so no row
 // of an update loses its number to another row of the update.
 //
-// Errors: as those of RangeStore (RESOURCE_EXHAUSTED). An update that fails has been handled in
-// part.
+// Errors: as those of RangeStore (RESOURCE_EXHAUSTED), but with AT_BUDGET a key for which there is
+// no memory is refused. An update that fails has been handled in part.
 //
 // Thread safety: none needed; belongs to a range.
 #ifndef TANDEM_SERVER_LIMITED_ROWS_H_

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/memory_full.h"
 #include "base/status_macros.h"
 
 namespace tandem::server {
@@ -102,7 +103,7 @@ struct PageArena::Region {
   FreeBlocks free[kTopLevel + 1];
 };
 
-PageArena::PageArena(size_t limit) : limit_(limit) {}
+PageArena::PageArena(MemoryBudget* budget) : budget_(budget) {}
 
 PageArena::~PageArena() {
   TANDEM_CHECK(used_ == 0 && resident_ == 0);
@@ -197,8 +198,10 @@ void PageArena::Give(Pages pages, char* block, size_t bytes) {
 }
 
 absl::Status PageArena::Count(size_t bytes, size_t soon_free) {
-  if (resident_ + bytes - std::min(soon_free, resident_) > limit_) {
-    return NoMemory(bytes, absl::StrCat("their limit is ", limit_).c_str());
+  if (budget_ != nullptr && !budget_->TryTake(bytes, std::min(soon_free, resident_))) {
+    return MemoryFullError(absl::StrCat("the rows of this shard take ", resident_,
+                                        " bytes and need ", bytes, " more: the server uses ",
+                                        budget_->used(), " of ", budget_->limit(), " bytes"));
   }
   resident_ += bytes;
   return absl::OkStatus();
@@ -211,6 +214,7 @@ void PageArena::Discard(char* at, size_t bytes) {
   if (madvise(at, bytes, MADV_DONTNEED) != 0) std::memset(at, 0, bytes);
   TANDEM_CHECK(resident_ >= bytes);
   resident_ -= bytes;
+  if (budget_ != nullptr) budget_->Give(bytes);
 }
 
 // A region has all blocks free. Huge pages begin at multiples of their size, so their mapping is

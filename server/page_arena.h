@@ -17,19 +17,20 @@
 //               A counted page that is not written yet takes no memory.
 // A block smaller than a page shares a page with others. The arena counts that page.
 //
-// Errors: RESOURCE_EXHAUSTED if the system refuses address space or resident() would exceed the
-// limit. used() and resident() are then unchanged. The arena neither aborts nor throws.
+// Errors: RESOURCE_EXHAUSTED if the system refuses address space or the budget refuses the pages
+// (then also base/memory_full.h). used() and resident() are then unchanged. The arena neither
+// aborts nor throws.
 //
 // Thread safety: none needed; it belongs to one shard's thread.
 #ifndef TANDEM_SERVER_PAGE_ARENA_H_
 #define TANDEM_SERVER_PAGE_ARENA_H_
 
 #include <cstddef>
-#include <limits>
 #include <memory>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "server/memory_budget.h"
 
 namespace tandem::server {
 
@@ -40,12 +41,11 @@ class PageArena {
   static constexpr size_t kLeastBlock = 512;
   // A process may have 100,000 ranges, most of them small: those stay on small pages.
   static constexpr size_t kMostSmall = 2 * kHugePage;
-  static constexpr size_t kNoLimit = std::numeric_limits<size_t>::max();
 
   enum class Pages { kSmall, kHuge };
 
-  // `limit`: most bytes of resident().
-  explicit PageArena(size_t limit = kNoLimit);
+  // `budget`: counts resident(), and outlives the arena; null: no limit.
+  explicit PageArena(MemoryBudget* budget = nullptr);
   // Requires: all blocks have been given back.
   ~PageArena();
   PageArena(const PageArena&) = delete;
@@ -86,7 +86,7 @@ class PageArena {
   void DropRegion(Regions* regions, Region* region);
   absl::Status NoMemory(size_t bytes, const char* why) const;
 
-  const size_t limit_;
+  MemoryBudget* const budget_;
   Regions small_, huge_;
   size_t reserved_ = 0, used_ = 0, resident_ = 0;
 };

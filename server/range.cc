@@ -4,10 +4,12 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <map>
 
 #include "absl/strings/str_cat.h"
 #include "base/exhaustion.h"
 #include "base/hash.h"
+#include "base/memory_full.h"
 #include "base/status_macros.h"
 #include "optim/fold.h"
 #include "server/limited_rows.h"
@@ -379,10 +381,35 @@ absl::Status LoadRows(const RangeImage& image, Range* range) {
 }
 
 absl::Status NoMemoryFor(const Range& range, const absl::Status& why) {
-  return absl::ResourceExhaustedError(absl::StrCat(
+  return MemoryFullError(absl::StrCat(
       "table ", range.table().plan->name, ": no memory for another row of range ", range.id(),
       ", whose ", range.store().size(), " rows take ", range.store().MemoryBytes(), " bytes; ",
-      why.message(), "; ", MemoryLimitHint(), "; or use fewer rows, or more servers"));
+      why.message(), "; ",
+      IsMemoryFull(why) ? absl::StrCat("hint: ", kWaysToFit)
+                        : absl::StrCat(MemoryLimitHint(), "; or use fewer rows, or more servers")));
+}
+
+std::string NearlyFullText(const std::vector<Range*>& ranges, const MemoryBudget& budget) {
+  struct Part {
+    int64_t rows = 0;
+    size_t bytes = 0;
+  };
+  std::map<const job::TablePlan*, Part> parts;
+  for (const Range* const range : ranges) {
+    Part& part = parts[range->table().plan];
+    part.rows += range->store().size();
+    part.bytes += range->store().MemoryBytes();
+  }
+  const auto largest = std::max_element(
+      parts.begin(), parts.end(),
+      [](const auto& a, const auto& b) { return a.second.bytes < b.second.bytes; });
+  const std::string table =
+      largest == parts.end()
+          ? "no table has rows"
+          : absl::StrCat("table ", largest->first->name, ": ", largest->second.rows, " rows take ",
+                         largest->second.bytes, " bytes of this shard");
+  return absl::StrCat(table, "; the server uses ", budget.used(), " of ", budget.limit(),
+                      " bytes, and the rest is for a last checkpoint");
 }
 
 bool Range::AssignRows(absl::Span<const uint64_t> keys, absl::Span<const float> values,

@@ -19,6 +19,7 @@
 #include "server/held_updates.h"
 #include "server/mean_squares.h"
 #include "server/measure.h"
+#include "server/memory_budget.h"
 #include "server/pull_sequence.h"
 #include "server/pull_times.h"
 #include "server/pulled_row_snapshots.h"
@@ -230,8 +231,12 @@ class Range {
 
 // Loads the rows of `image` that are in the range (LoadInto). RESOURCE_EXHAUSTED: NoMemoryFor.
 absl::Status LoadRows(const RangeImage& image, Range* range);
-// The error of a row that `range` could not create, for users: table, rows, bytes and a hint.
+// The error of a row that `range` could not create, for users: table, rows, bytes and a hint. It is
+// a MemoryFullError.
 absl::Status NoMemoryFor(const Range& range, const absl::Status& why);
+// For users, when the margin of the budget has begun: the table that takes most memory in these
+// ranges, which are those of a shard.
+std::string NearlyFullText(const std::vector<Range*>& ranges, const MemoryBudget& budget);
 
 // True if the range has admitted this step of the worker, so that a push of it is a duplicate.
 inline bool HasAdmitted(const Range& range, int rank, int64_t step) {

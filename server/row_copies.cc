@@ -28,9 +28,10 @@ void CopyList::AddChunk() {
   const size_t bytes = kLine + keys_at + chunk_rows_ * sizeof(uint64_t);
   Chunk chunk;
   if (bytes <= CopyBlocks::kBytes) {
-    chunk.memory = {blocks_->Take().release(), GiveBack{blocks_}};
+    chunk.memory = {blocks_->Take().release(), GiveBack{blocks_, 0}};
   } else {
-    chunk.memory = {new std::byte[bytes], GiveBack{nullptr}};
+    chunk.memory = {new std::byte[bytes], GiveBack{blocks_, bytes}};
+    blocks_->CountOther(bytes, 0);
   }
   const auto address = reinterpret_cast<uintptr_t>(chunk.memory.get());
   std::byte* const begin = chunk.memory.get() + (RoundedUp(address, kLine) - address);

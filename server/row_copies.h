@@ -25,6 +25,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/synchronization/mutex.h"
 #include "base/hash.h"
+#include "server/memory_budget.h"
 #include "server/row_limits.h"
 
 namespace tandem::server {
@@ -38,31 +39,49 @@ class CopyBlocks {
  public:
   static constexpr size_t kBytes = size_t{256} << 10;
 
+  // `budget`: counts the memory, and outlives the last block; null: none.
+  explicit CopyBlocks(MemoryBudget* budget = nullptr) : counted_(budget) {}
+
   std::unique_ptr<std::byte[]> Take() {
-    {
-      absl::MutexLock lock(&mutex_);
-      if (!free_.empty()) {
-        std::unique_ptr<std::byte[]> block = std::move(free_.back());
-        free_.pop_back();
-        return block;
-      }
+    absl::MutexLock lock(&mutex_);
+    if (!free_.empty()) {
+      std::unique_ptr<std::byte[]> block = std::move(free_.back());
+      free_.pop_back();
+      return block;
     }
-    return std::unique_ptr<std::byte[]>(new std::byte[kBytes]);  // its bytes are not set
+    std::unique_ptr<std::byte[]> block(new std::byte[kBytes]);  // its bytes are not set
+    Count(kBytes, 0);
+    return block;
   }
   void Give(std::unique_ptr<std::byte[]> block) {
     absl::MutexLock lock(&mutex_);
-    if (!closed_) free_.push_back(std::move(block));
+    if (!closed_) return free_.push_back(std::move(block));
+    Count(0, kBytes);
   }
   void Close() {
     absl::MutexLock lock(&mutex_);
     closed_ = true;
+    Count(0, free_.size() * kBytes);
     free_.clear();
+  }
+  // Counts memory of copies that do not fit in a block.
+  void CountOther(size_t taken, size_t given) {
+    absl::MutexLock lock(&mutex_);
+    Count(taken, given);
   }
 
  private:
+  void Count(size_t taken, size_t given) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    bytes_ += taken;
+    bytes_ -= given;
+    counted_.Set(bytes_);
+  }
+
   absl::Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::unique_ptr<std::byte[]>> free_ ABSL_GUARDED_BY(mutex_);
+  size_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of all blocks, and of the other copies
+  MemoryBudget::Part counted_ ABSL_GUARDED_BY(mutex_);
 };
 
 // Copies of `floats` floats, with a key each.
@@ -95,10 +114,15 @@ class CopyList {
  private:
   // A chunk gives its memory back. A chunk of very long rows does not fit in a block.
   struct GiveBack {
-    std::shared_ptr<CopyBlocks> blocks;  // null: not a block
+    GiveBack() : bytes(0) {}
+    GiveBack(std::shared_ptr<CopyBlocks> owner, size_t other)
+        : blocks(std::move(owner)), bytes(other) {}
+    std::shared_ptr<CopyBlocks> blocks;
+    size_t bytes;  // 0: it is a block
     void operator()(std::byte* memory) const {
       std::unique_ptr<std::byte[]> block(memory);
-      if (blocks != nullptr) blocks->Give(std::move(block));
+      if (bytes == 0) return blocks->Give(std::move(block));
+      blocks->CountOther(0, bytes);
     }
   };
   // The floats begin on a cache line. The keys follow them.

@@ -1,5 +1,6 @@
 #include "server/server_shell.h"
 
+#include <algorithm>
 #include <atomic>
 #include <deque>
 #include <functional>
@@ -14,13 +15,17 @@
 #include "base/clock.h"
 #include "base/exhaustion.h"
 #include "base/file.h"
+#include "base/memory_full.h"
+#include "base/proc_files.h"
 #include "base/status_macros.h"
 #include "collectives/trace.h"
+#include "job/job_budget.h"
 #include "node/log.h"
 #include "node/node_session.h"
 #include "node/work_thread.h"
 #include "server/checkpoint_directory.h"
 #include "server/checkpoint_load.h"
+#include "server/memory_budget.h"
 #include "server/record_cut.h"
 #include "server/record_file.h"
 #include "server/replay.h"
@@ -36,14 +41,21 @@ namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(50);
 
+constexpr size_t kUnknownMemory = size_t{1} << 60;  // a limit of hosts whose memory is not known
+
 // Process number of server 0 in a trace. Workers have their ranks, which are smaller.
 constexpr int kFirstTracedServer = 1'000'000;
 
 // Bytes of rows that a shard copies for a checkpoint between frames: about a millisecond.
 constexpr size_t kBytesPerSlice = size_t{1} << 20;
+// A shard with less free memory than this copies no further slice, and gives the checkpoint up.
+constexpr size_t kLeastRoom = 2 * kBytesPerSlice;
 // Most range files of a shard that are being written or wait for the file thread. With so many the
 // shard copies no further slices. So at most these copies are in memory, and the one in progress.
 constexpr int kMostFiles = 2;
+
+// Bytes for each row, besides its copy, of the thread that writes a file (RangeCopy::Encode).
+constexpr size_t kSortBytes = 28;
 
 // A queue of work for one thread. Any thread adds.
 class Inbox {
@@ -110,9 +122,18 @@ class ShardThread {
   const node::LoopProgress* progress() const { return &progress_; }
 
   // Any thread. `index`: index of the server. `load`: given with the first view if the view
-  // names a checkpoint; else null.
-  void Give(const ShardTask& task, int index, std::shared_ptr<CheckpointLoad> load) {
-    Post([this, task, index, load = std::move(load)] { tasks_.push_back({task, index, load}); });
+  // names a checkpoint; else null. `budget` outlives the thread, and is the same in each call.
+  void Give(const ShardTask& task, int index, std::shared_ptr<CheckpointLoad> load,
+            MemoryBudget* budget) {
+    Post([this, task, index, load = std::move(load), budget] {
+      tasks_.push_back({task, index, load, budget});
+    });
+  }
+
+  // Any thread. ShardEffects::memory_full; empty: there is enough.
+  std::string memory_full() const {
+    absl::MutexLock lock(&mutex_);
+    return memory_full_;
   }
 
   // Any thread. OK while the shard can continue; else the reason why it cannot.
@@ -131,6 +152,7 @@ class ShardThread {
     ShardTask task;
     int index = 0;  // of the server
     std::shared_ptr<CheckpointLoad> load;
+    MemoryBudget* budget = nullptr;
   };
 
   // A checkpoint that is marked or waits for its mark.
@@ -179,7 +201,10 @@ class ShardThread {
       }
       if (MayCheckpoint()) Checkpoint();
       progress_.Advance(last_step_);
-      if (effects_.MustSend() || !effects_.log.empty() || !effects_.failure.ok()) Flush();
+      if (effects_.MustSend() || !effects_.log.empty() || !effects_.failure.ok() ||
+          !effects_.memory_full.empty()) {
+        Flush();
+      }
     }
     Flush();
   }
@@ -289,7 +314,7 @@ class ShardThread {
       TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<TurnOrder> turns, OpenOrder(self, *task.map));
       TANDEM_ASSIGN_OR_RETURN(
           core_, ShardCore::New(options_.plan, self, options_.member.incarnation, *transport_,
-                                std::move(turns)));
+                                std::move(turns), given.budget));
       TANDEM_RETURN_IF_ERROR(OpenRecords(given));
     }
     if (checkpoint_ != nullptr && checkpoint_->copying.has_value()) {
@@ -298,7 +323,22 @@ class ShardThread {
     core_->OnView(MonotonicNow(), task.map, &effects_);
     TANDEM_RETURN_IF_ERROR(effects_.failure);
     if (given.load == nullptr) return absl::OkStatus();
-    return given.load->Load(shard_, core_->ranges().Owned(), *transport_);
+    TANDEM_RETURN_IF_ERROR(given.load->Load(shard_, core_->ranges().Owned(), *transport_));
+    return CheckLoaded();
+  }
+
+  // A run that resumes would end at its first new row, unless its rows give way.
+  absl::Status CheckLoaded() const {
+    const MemoryBudget& budget = *core_->budget();
+    const std::vector<job::TablePlan>& tables = options_.plan.tables;
+    const bool grows = std::any_of(tables.begin(), tables.end(), [](const job::TablePlan& table) {
+      return !table.frozen && !table.dense && table.eviction.kind() != Eviction::AT_BUDGET;
+    });
+    if (options_.plan.job.train().evaluate_only() || !grows || !budget.nearly_full()) {
+      return absl::OkStatus();
+    }
+    return MemoryFullError(
+        absl::StrCat(NearlyFullText(core_->ranges().Owned(), budget), "; hint: ", kWaysToFit));
   }
 
   absl::StatusOr<std::unique_ptr<TurnOrder>> OpenOrder(EndpointId self, const RangeMap& map) const {
@@ -360,7 +400,9 @@ class ShardThread {
   bool MayCheckpoint() const {
     if (checkpoint_ == nullptr) return false;
     if (!checkpoint_->marked()) return checkpoint_->copying->MayMark();
-    return !checkpoint_->copied() && checkpoint_->files < kMostFiles;
+    // With little memory, copy a range only when the one before is written.
+    const int most = core_->budget()->nearly_full() ? 1 : kMostFiles;
+    return !checkpoint_->copied() && checkpoint_->files < most;
   }
 
   // Copies the next slice of the checkpoint. The file thread gets each complete range.
@@ -368,6 +410,12 @@ class ShardThread {
     const absl::Time begun = MonotonicNow();
     ShardCheckpoint& checkpoint = *checkpoint_->copying;
     if (!checkpoint.marked()) return MarkCheckpoint();
+    if (const size_t room = core_->budget()->room(); room < kLeastRoom) {
+      GiveUp(absl::ResourceExhaustedError(
+          absl::StrCat("no memory for copies of rows: the server uses all but ", room, " of its ",
+                       core_->budget()->limit(), " bytes; hint: ", kWaysToFit)));
+      return EndIfWritten();
+    }
     std::optional<ShardCheckpoint::File> file = checkpoint.Step(kBytesPerSlice);
     if (trace_ != nullptr) AddToTrace("checkpoint", "checkpoint", begun);
     if (file.has_value()) Write(*std::move(file));
@@ -391,9 +439,11 @@ class ShardThread {
     ++checkpoint_->files;
     auto whole = std::make_shared<ShardCheckpoint::File>(std::move(file));
     files_.Add([this, whole, mark = checkpoint_->mark, folder = checkpoint_->folder,
-                given_up = checkpoint_->given_up] {
+                given_up = checkpoint_->given_up, budget = core_->budget()] {
       const absl::Status written = CatchExceptions([&] {
         if (*given_up) return absl::CancelledError("given up");
+        MemoryBudget::Part sorting(budget);
+        sorting.Set(whole->copy->rows.size() * kSortBytes);
         TANDEM_RETURN_IF_ERROR(MakeFolder(folder));
         return WriteFileAtomically(absl::StrCat(folder, "/", whole->name), [&](ByteSink sink) {
           return std::move(*whole->copy).Encode(std::move(sink));
@@ -457,6 +507,10 @@ class ShardThread {
       log_.Info(absl::StrCat("shard ", shard_, ": ", line));
     }
     effects_.log.clear();
+    if (!effects_.memory_full.empty()) {
+      absl::MutexLock lock(&mutex_);
+      memory_full_ = std::exchange(effects_.memory_full, "");
+    }
     if (const absl::Status recorded = WriteRecords(); !recorded.ok()) SetFailure(recorded);
   }
 
@@ -472,6 +526,7 @@ class ShardThread {
   Inbox inbox_;
   mutable absl::Mutex mutex_;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
+  std::string memory_full_ ABSL_GUARDED_BY(mutex_);
   // The members below are used on the shard's thread only.
   bool stop_ = false;
   uint64_t last_step_ = 0;  // step of the last frame
@@ -570,13 +625,60 @@ class Server {
       for (const auto& shard : shards_) {
         if (absl::Status failure = shard->failure(); !failure.ok()) return member_->Fail(failure);
       }
+      if (const absl::Status fits = WatchMemory(now); !fits.ok()) return member_->Fail(fits);
     }
+  }
+
+  // Keeps the budget true, and repeats what a shard says about it, since a message may be lost. Not
+  // OK: the job does not fit.
+  absl::Status WatchMemory(absl::Time now) {
+    if (budget_ == nullptr || now < next_look_) return fits_;
+    next_look_ = now + kTick;
+    budget_->OnResident(ResidentBytes());
+    if (now < next_tell_) return fits_;
+    for (const auto& shard : shards_) {
+      Control control;
+      control.mutable_memory_full()->set_reason(shard->memory_full());
+      if (control.memory_full().reason().empty()) continue;
+      member_->link().Send(control);
+      next_tell_ = now + absl::Seconds(1);
+      break;
+    }
+    return fits_;
+  }
+
+  // Makes the budget of the process when it knows who else is on its host.
+  void MakeBudget(const View& view) {
+    const job::ResolvedJob& plan = options_.plan;
+    const int processes = ProcessesOnHost(view, core_.index());
+    const auto set = static_cast<size_t>(plan.job.cluster().memory_per_server());
+    const HostMemory host = MemoryOfHost();
+    size_t limit = set > 0 ? set : DefaultMemoryLimit(host, processes);
+    if (limit == 0) limit = kUnknownMemory;
+    const size_t process = ResidentBytes();
+    const size_t free = limit - std::min(limit, process);
+    const bool saves = !view.checkpoint_folder().empty();
+    const auto shards = static_cast<size_t>(plan.shards_per_server());
+    budget_ = std::make_unique<MemoryBudget>(
+        limit, process, job::EndingBytes(plan, static_cast<int64_t>(free), saves),
+        std::min(free / 8, shards * MemoryBudget::kSlackOfShard));
+    const size_t least = process + job::LeastServerBytes(plan);
+    if (least <= limit) return;
+    fits_ = absl::InvalidArgumentError(absl::StrCat(
+        "cluster.memory_per_server: ", limit, " bytes",
+        set > 0 ? ""
+                : absl::StrCat(" (80 % of the ", host.total, " bytes of this host or its control ",
+                               "group, for ", processes, " processes of the job)"),
+        ", but a server needs ", least, ": ", process, " without rows, and ", least - process,
+        " that policies may hold back; hint: more memory, more servers, fewer workers, a smaller ",
+        "train.batch_size or train.max_inflight_pushes"));
   }
 
   void Flush() {
     for (const ShardTask& task : effects_.tasks) {
+      if (budget_ == nullptr && task.view != nullptr) MakeBudget(*task.view);
       const std::shared_ptr<CheckpointLoad> load = LoadOf(task);
-      for (const auto& shard : shards_) shard->Give(task, core_.index(), load);
+      for (const auto& shard : shards_) shard->Give(task, core_.index(), load, budget_.get());
     }
     for (const Control& control : effects_.to_scheduler) member_->link().Send(control);
     effects_.Clear();
@@ -601,6 +703,9 @@ class Server {
   }
 
   const ServerOptions& options_;
+  std::unique_ptr<MemoryBudget> budget_;  // null before the first view; outlives the shards
+  absl::Status fits_;                     // whether the job fits the budget
+  absl::Time next_look_ = absl::InfinitePast(), next_tell_ = absl::InfinitePast();
   std::unique_ptr<transport::Transport> transport_;
   Inbox inbox_;
   std::optional<FileThread> files_;

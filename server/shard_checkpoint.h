@@ -38,7 +38,8 @@ class ShardCheckpoint {
   };
 
   // `shard` outlives this object.
-  explicit ShardCheckpoint(ShardCore* shard) : shard_(*shard) {}
+  explicit ShardCheckpoint(ShardCore* shard)
+      : shard_(*shard), blocks_(std::make_shared<CopyBlocks>(shard->budget())) {}
   ~ShardCheckpoint();
   ShardCheckpoint(const ShardCheckpoint&) = delete;
   ShardCheckpoint& operator=(const ShardCheckpoint&) = delete;
@@ -70,7 +71,7 @@ class ShardCheckpoint {
 
   ShardCore& shard_;
   bool marked_ = false;
-  const std::shared_ptr<CopyBlocks> blocks_ = std::make_shared<CopyBlocks>();
+  const std::shared_ptr<CopyBlocks> blocks_;
   std::vector<Marked> ranges_;  // ranges that remain, the next one last
   uint64_t cursor_ = 0;         // of the next one
   std::deque<File> files_;      // complete, not yet returned

@@ -54,23 +54,28 @@ void AppendUnsettled(const std::vector<Slice>& slices, std::vector<uint32_t>* ra
 absl::StatusOr<std::unique_ptr<ShardCore>> ShardCore::New(const job::ResolvedJob& plan,
                                                           EndpointId self, uint64_t incarnation,
                                                           BufferSource& buffers,
-                                                          std::unique_ptr<TurnOrder> turns) {
+                                                          std::unique_ptr<TurnOrder> turns,
+                                                          MemoryBudget* budget) {
   std::unique_ptr<ShardCore> core(
-      new ShardCore(plan, self, incarnation, buffers, std::move(turns)));
+      new ShardCore(plan, self, incarnation, buffers, std::move(turns), budget));
   TANDEM_RETURN_IF_ERROR(core->Init());
   return core;
 }
 
 ShardCore::ShardCore(const job::ResolvedJob& plan, EndpointId self, uint64_t incarnation,
-                     BufferSource& buffers, std::unique_ptr<TurnOrder> turns)
+                     BufferSource& buffers, std::unique_ptr<TurnOrder> turns, MemoryBudget* budget)
     : plan_(plan),
       self_(self),
       buffers_(buffers),
+      budget_(budget),
+      arena_(budget),
       turns_(std::move(turns)),
       ranges_(self, incarnation, tables_, buffers, peer_log_),
       waiting_reads_(plan.workers()),
       early_(plan.workers()),
-      waits_(plan.workers(), plan.CountsWaitsInPairs()) {}
+      waits_(plan.workers(), plan.CountsWaitsInPairs()),
+      held_(budget),
+      told_of_memory_(budget == nullptr || plan.job.train().evaluate_only()) {}
 
 absl::Status ShardCore::Init() {
   if (!plan_.CountsPairs()) workers_.resize(static_cast<size_t>(plan_.workers()));
@@ -91,6 +96,9 @@ absl::Status ShardCore::Init() {
         1 + plan_.job.train().prefetch_steps() + plan_.job.train().max_inflight_pushes();
     context->lockstep = plan_.lockstep;
     context->arena = &arena_;
+    if (budget_ != nullptr) {
+      context->may_grow = [budget = budget_](size_t bytes) { return budget->MayGrow(bytes); };
+    }
     context->record = plan_.job.staleness().record_updates();
     context->over_tables = workers_.empty() ? nullptr : &workers_;
     context->records = &records_;
@@ -105,6 +113,18 @@ void ShardCore::Give(ShardEffects* effects) {
   Append(&records_, &effects->records);
   Append(&order_, &effects->order);
   for (const auto& table : tables_) effects->failure.Update(table->failure);
+  WatchMemory(effects);
+}
+
+// Only rows that grow end the job. Rows that stay, or that make room for each other, may use memory
+// in the margin if the process has begun to need more for something else.
+void ShardCore::WatchMemory(ShardEffects* effects) {
+  held_.Set(ranges_.held_bytes());
+  const bool grows = arena_.resident() > last_resident_;
+  last_resident_ = arena_.resident();
+  if (told_of_memory_ || !grows || !budget_->nearly_full()) return;
+  told_of_memory_ = true;
+  effects->memory_full = NearlyFullText(ranges_.Owned(), *budget_);
 }
 
 void ShardCore::OnView(absl::Time now, std::shared_ptr<const RangeMap> view,
@@ -681,6 +701,10 @@ ShardReport ShardCore::Report() const {
   } else {
     report.mutable_waited()->Assign(waits_.waited().begin(), waits_.waited().end());
     report.mutable_awaited()->Assign(waits_.awaited().begin(), waits_.awaited().end());
+  }
+  if (budget_ != nullptr) {
+    report.set_memory_bytes(budget_->used());
+    report.set_memory_limit(budget_->limit());
   }
   const std::pair<const char*, uint64_t> traffic[] = {
       {"pull", bytes_.pull}, {"rows", bytes_.rows},       {"push", bytes_.push},

@@ -32,6 +32,7 @@
 #include "proto/activity.h"
 #include "proto/frame.h"
 #include "proto/range_map.h"
+#include "server/memory_budget.h"
 #include "server/page_arena.h"
 #include "server/refresh_frames.h"
 #include "server/shard_effects.h"
@@ -44,10 +45,12 @@ namespace tandem::server {
 
 class ShardCore {
  public:
-  // `plan` and `buffers` outlive the core. `incarnation` marks frames of this process.
+  // `plan`, `buffers` and `budget` outlive the core. `incarnation` marks frames of this process.
+  // `budget`: the memory of the process; null: no limit.
   static absl::StatusOr<std::unique_ptr<ShardCore>> New(
       const job::ResolvedJob& plan, EndpointId self, uint64_t incarnation, BufferSource& buffers,
-      std::unique_ptr<TurnOrder> turns = std::make_unique<ArrivalOrder>());
+      std::unique_ptr<TurnOrder> turns = std::make_unique<ArrivalOrder>(),
+      MemoryBudget* budget = nullptr);
 
   void OnView(absl::Time now, std::shared_ptr<const RangeMap> view, ShardEffects* effects);
   void OnFrame(absl::Time now, const ParsedFrame& frame, ShardEffects* effects);
@@ -68,6 +71,7 @@ class ShardCore {
   const ShardRanges& ranges() const { return ranges_; }
   // The memory of the rows.
   const PageArena& arena() const { return arena_; }
+  MemoryBudget* budget() const { return budget_; }
   // The read that has waited longest, and whom it waits for. The text is empty if none waits.
   Activity Waiting(absl::Time now) const;
   // For tests: false if the shard lets a read wait that it may answer.
@@ -82,7 +86,7 @@ class ShardCore {
   };
 
   ShardCore(const job::ResolvedJob& plan, EndpointId self, uint64_t incarnation,
-            BufferSource& buffers, std::unique_ptr<TurnOrder> turns);
+            BufferSource& buffers, std::unique_ptr<TurnOrder> turns, MemoryBudget* budget);
   absl::Status Init();
 
   void OnPull(absl::Time now, const ParsedFrame& frame, ShardEffects* effects);
@@ -108,11 +112,13 @@ class ShardCore {
   void GoOn(absl::Time now, int freed_by, ShardEffects* effects);
   void Acknowledge(const ParsedFrame& frame, absl::Span<const Slice> slices, ShardEffects* effects);
   void Give(ShardEffects* effects);
+  void WatchMemory(ShardEffects* effects);
   FrameHeader AnswerHeader(const ParsedFrame& frame, FrameKind kind) const;
 
   const job::ResolvedJob& plan_;
   const EndpointId self_;
   BufferSource& buffers_;
+  MemoryBudget* const budget_;                                     // null: none
   PageArena arena_;                                                // outlives the ranges
   std::vector<std::unique_ptr<policies::UpdatePolicy>> policies_;  // by group
   std::vector<std::unique_ptr<optim::RowOptimizer>> optimizers_;   // by table
@@ -136,6 +142,9 @@ class ShardCore {
   std::vector<uint32_t> changed_;    // scratch: ranges
   RefreshRows refresh_rows_;         // scratch
   Traffic bytes_;
+  MemoryBudget::Part held_;   // bytes of held updates, in the budget
+  size_t last_resident_ = 0;  // of the arena, when WatchMemory last looked
+  bool told_of_memory_;       // ShardEffects::memory_full has been given, or never will be
 };
 
 }  // namespace tandem::server

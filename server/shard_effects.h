@@ -19,7 +19,10 @@ struct ShardEffects {
   std::vector<UpdateRecord> records;  // if the job records staleness
   std::vector<OrderEntry> order;      // if the job records the order of updates
   absl::Status failure;               // not OK: the shard cannot continue; send nothing in `out`
-  std::vector<std::string> log;       // one line each: refused frames, moved ranges
+  // Not empty: rows have begun to take the memory that is kept free (MemoryBudget), so the job must
+  // end soon. Why, for people. Given once.
+  std::string memory_full;
+  std::vector<std::string> log;  // one line each: refused frames, moved ranges
 
   void Say(Outgoing outgoing) {
     out.push_back(std::move(outgoing));
@@ -36,6 +39,7 @@ struct ShardEffects {
     ClearOut();
     records.clear();
     order.clear();
+    memory_full.clear();
     log.clear();
   }
 };

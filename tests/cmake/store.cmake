@@ -9,6 +9,8 @@ tandem_test(range_store_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/server/range_st
             DEPS tandem::store LABELS unit)
 tandem_test(page_arena_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/server/page_arena_test.cc
             DEPS tandem::store LABELS unit)
+tandem_test(memory_budget_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/server/memory_budget_test.cc
+            DEPS tandem::store LABELS unit)
 tandem_test(limited_rows_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/server/limited_rows_test.cc
             DEPS tandem::store LABELS unit)
 tandem_test(limited_range_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/server/limited_range_test.cc

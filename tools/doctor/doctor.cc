@@ -18,8 +18,6 @@ namespace {
 
 // Memory of a process without rows, measured on small jobs. A worker contains LibTorch.
 constexpr uint64_t kServerBytes = uint64_t{40} << 20, kWorkerBytes = uint64_t{250} << 20;
-// A row's bytes in the index, and the factor for unused parts of pages and buckets.
-constexpr double kIndexBytes = 12, kSlack = 1.15;
 // Descriptors of any process, and of each connection: a socket for each transport, and perhaps
 // segments of shared memory.
 constexpr uint64_t kFilesAtRest = 64, kFilesOfPeer = 8;
@@ -169,6 +167,16 @@ Finding ExamineMemory(const HostFacts& host, const JobNeeds& needs) {
       absl::StrCat(Bytes(Clamp(all)), " needed (tables ", Bytes(needs.table_bytes), ", held back ",
                    Bytes(needs.held_bytes), ", programs ", Bytes(needs.process_bytes), "), ",
                    Bytes(host.memory_free_bytes), " free");
+  const double rows_and_held = all - static_cast<double>(needs.process_bytes);
+  const double of_servers = rows_and_held + static_cast<double>(needs.server_bytes);
+  if (needs.servers_may_use > 0 && of_servers > static_cast<double>(needs.servers_may_use)) {
+    return Problem(
+        "memory",
+        absl::StrCat(Bytes(Clamp(of_servers)), " needed by the servers here (tables ",
+                     Bytes(needs.table_bytes), ", held back ", Bytes(needs.held_bytes),
+                     "), cluster.memory_per_server allows ", Bytes(needs.servers_may_use)),
+        "more of it, more servers, table.eviction or table.admission");
+  }
   const char* const advice =
       "more servers on other hosts, a smaller dim, or expected_rows as they will be";
   if (all > free) return Problem("memory", found, advice);
@@ -382,19 +390,26 @@ JobNeeds NeedsOf(const job::ResolvedJob& plan, int servers, int workers, bool lo
   double rows = 0, checkpoint = 0;
   for (const job::TablePlan& table : plan.tables) {
     const bool rowless = table.dense || (table.frozen && !loads);
-    const double expected = rowless ? 0 : static_cast<double>(table.expected_rows);
+    const double expected = rowless ? 0 : static_cast<double>(job::RowsExpected(table));
     const bool on_workers = table.placement != Table::SERVERS;
     const int here = on_workers ? workers : servers, holders = plan.HoldersOf(table).count;
     const double share = holders == 0 ? 0 : static_cast<double>(here) / holders;
-    rows += expected * (RowBytes(table) + kIndexBytes) * kSlack * share * plan.CopiesOf(table);
+    rows += expected * job::BytesOfRow(table) * share * plan.CopiesOf(table);
     checkpoint += expected * (RowBytes(table) + sizeof(uint64_t));
   }
   needs.table_bytes = Clamp(rows);
+  needs.servers_may_use = Clamp(static_cast<double>(cluster.memory_per_server()) * servers);
+  const bool makes_room =
+      std::any_of(plan.tables.begin(), plan.tables.end(),
+                  [](const auto& table) { return table.eviction.kind() == Eviction::AT_BUDGET; });
+  if (makes_room && needs.servers_may_use > 0) {
+    needs.table_bytes = std::min(needs.table_bytes, std::exchange(needs.servers_may_use, 0));
+  }
   needs.checkpoint_bytes = Clamp(checkpoint);
   needs.held_bytes =
       Clamp(static_cast<double>(job::HeldBytes(plan)) * serving * plan.shards_per_server());
-  needs.process_bytes =
-      static_cast<uint64_t>(servers) * kServerBytes + static_cast<uint64_t>(workers) * kWorkerBytes;
+  needs.server_bytes = static_cast<uint64_t>(servers) * kServerBytes;
+  needs.process_bytes = needs.server_bytes + static_cast<uint64_t>(workers) * kWorkerBytes;
   // Each shard of a server connects to every worker. A worker connects to every shard and to the
   // other workers.
   const uint64_t of_server =

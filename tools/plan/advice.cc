@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "job/job_budget.h"
 #include "policies/properties.h"
 
 namespace tandem::plan {
@@ -160,6 +161,27 @@ std::string NameOf(const Strategy& strategy) {
   return absl::StrCat("tables ", strategy.tables_name(), "; dense ", strategy.dense_name());
 }
 
+// Rows of AT_BUDGET give way.
+void WarnOfMemory(const job::ResolvedJob& plan, const Facts& facts, std::vector<std::string>* out) {
+  const auto limit = static_cast<double>(plan.job.cluster().memory_per_server());
+  if (limit == 0 || plan.server_processes() == 0) return;
+  double bytes = static_cast<double>(job::LeastServerBytes(plan));
+  for (size_t i = 0; i < facts.tables.size(); ++i) {
+    const TableFacts& table = facts.tables[i];
+    if (table.place != Table::SERVERS || plan.tables[i].eviction.kind() == Eviction::AT_BUDGET) {
+      continue;
+    }
+    bytes += table.rows * table.bytes_a_row / plan.server_processes();
+  }
+  const auto kept =
+      static_cast<double>(job::EndingBytes(plan, static_cast<int64_t>(limit), /*saves=*/true));
+  if (bytes + kept <= limit) return;
+  out->push_back(absl::StrFormat(
+      "cluster.memory_per_server allows %.0f bytes, and a server needs %.0f for rows and held "
+      "updates, and %.0f for a last checkpoint: the job will end before its end",
+      limit, bytes, kept));
+}
+
 }  // namespace
 
 double StableShare(double delay) {
@@ -169,6 +191,7 @@ double StableShare(double delay) {
 
 std::vector<std::string> Warnings(const job::ResolvedJob& plan, const Facts& facts) {
   std::vector<std::string> out;
+  WarnOfMemory(plan, facts, &out);
   for (const job::TablePlan& table : plan.tables) {
     const Policy& policy = plan.groups[table.group].policy;
     WarnOfStraggler(table.name, policy, plan, facts, &out);

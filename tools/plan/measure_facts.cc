@@ -115,9 +115,10 @@ absl::StatusOr<Facts> MeasureFacts(const job::ResolvedJob& plan, const Assumed& 
     out.name = table.name;
     out.dim = table.dim;
     out.place = table.placement;
-    out.rows = table.frozen ? 0 : static_cast<double>(table.expected_rows);
+    out.rows = table.frozen ? 0 : static_cast<double>(job::RowsExpected(table));
     TANDEM_ASSIGN_OR_RETURN(const double slots, SlotsOf(table.optimizer, table.dim));
-    out.bytes_a_row = sizeof(float) * (table.dim + slots) + kIndexBytes;
+    const int clock = table.eviction.kind() > Eviction::NONE ? 1 : 0;
+    out.bytes_a_row = sizeof(float) * (table.dim + slots + clock) + kIndexBytes;
     const auto measured = assumed.rows.find(table.name);
     if (measured == assumed.rows.end() || measured->second.rows <= 0) continue;
     out.rows = measured->second.rows;

@@ -30,7 +30,8 @@ json Running() {
        "memory_bytes": 21000000, "activity": ""},
       {"name": "worker 0", "role": "worker", "host": "b", "pid": 1234, "state": "waiting",
        "step": 1200, "waits_for": "worker 1", "wait_seconds": 3.24, "activity": "pulls",
-       "memory_bytes": 250000000, "memory_estimate_bytes": 262144000}],
+       "memory_bytes": 250000000, "memory_estimate_bytes": 262144000,
+       "memory_limit_bytes": 1500000000}],
     "missing": [],
     "shards": [{"process": "server 0", "shard": 1, "ranges": 10, "rows": 1234567,
                 "memory_bytes": 82100000}],
@@ -47,7 +48,7 @@ TEST(StatusViewTest, ARunningJob) {
   EXPECT_THAT(text, HasSubstr("server 0 shard 1      10  1,234,567  82.1 MB"));
   EXPECT_THAT(text,
               HasSubstr("ids    SSP(4)  1,234,567  82.1 MB    2,400        3       1.20    5"));
-  EXPECT_THAT(text, HasSubstr("250 MB    262 MB"));
+  EXPECT_THAT(text, HasSubstr("250 MB    262 MB  1.5 GB  waits for"));
 }
 
 // Only tables with rules by which rows come and go, in a running job and at its end.

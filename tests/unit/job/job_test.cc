@@ -1411,6 +1411,39 @@ TEST(JobDefaultsTest, GbaCountsTheWorkers) {
   EXPECT_EQ(own.groups[0].properties.batch, 7);
 }
 
+TEST(JobBudgetTest, TheMemoryOfAServerMayChangeWhenARunResumes) {
+  const job::ResolvedJob more = MustResolve({{"cluster.memory_per_server", "1000000"}});
+  EXPECT_EQ(more.job.cluster().memory_per_server(), 1'000'000);
+  EXPECT_THAT(job::ResumeDifferences(MustResolve({}).job, more.job), ::testing::IsEmpty());
+}
+
+// What a server keeps free for a last checkpoint, and how many rows it expects.
+TEST(JobBudgetTest, CountsTheEndOfAJobWhoseRowsFillTheMemory) {
+  constexpr int64_t kFree = int64_t{16} << 30;
+  const auto of = [](const job::Overrides& set, bool saves, int64_t free = kFree) {
+    return job::EndingBytes(MustResolve(set), free, saves);
+  };
+  const job::Overrides one = {{"cluster.ranges_per_shard", "10"}};
+  const int64_t plain = of(one, false);
+  EXPECT_GT(plain, kFree / 16);
+  EXPECT_LT(plain, kFree / 8);
+  EXPECT_NEAR(static_cast<double>(of(one, true) - plain), 1.1 * 4 / 3 * kFree / 10, 1e3)
+      << "copies of a range of each shard";
+  EXPECT_GT(of({{"cluster.ranges_per_shard", "10"}, {"cluster.workers", "64"}}, false), plain);
+  EXPECT_EQ(of(one, true, 1000), 500) << "at most half";
+  job::ResolvedJob evaluates = MustResolve(one);
+  evaluates.job.mutable_train()->set_evaluate_only(true);
+  EXPECT_EQ(job::EndingBytes(evaluates, kFree, true), 0);
+
+  job::TablePlan table = MustResolve({{"table[0].expected_rows", "100"}}).tables[0];
+  EXPECT_EQ(job::RowsExpected(table), 100);
+  const double row = job::BytesOfRow(table);
+  table.eviction.set_kind(Eviction::LRU);
+  table.eviction.set_max_rows(40);
+  EXPECT_EQ(job::RowsExpected(table), 40);
+  EXPECT_NEAR(job::BytesOfRow(table) - row, 4, 0.5) << "its clock";
+}
+
 // Of the numbers that the job gives: rows of 4 floats with their keys are 24 bytes.
 TEST(JobBudgetTest, CountsWhatPoliciesHold) {
   const auto plan = [](const std::string& table, const std::string& policy, const std::string& more,

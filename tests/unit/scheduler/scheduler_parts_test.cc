@@ -218,6 +218,18 @@ TEST_F(PartsTest, AConnectionHasAMomentToComeBack) {
   EXPECT_EQ(death->reason(), "connection lost (broken pipe)");
 }
 
+// A full disk may be empty the next time, but the rows of a table will need as much again.
+TEST_F(PartsTest, ALackOfMemoryForRowsComesAgain) {
+  Failure failure =
+      scheduler::FailureOf("server 0", "no memory", absl::StatusCode::kResourceExhausted);
+  EXPECT_FALSE(scheduler::ComesAgain(failure));
+  failure.set_memory_full(true);
+  scheduler::FailureJudge judge(times_, &members_);
+  const auto cause = judge.OnReport(At(1), members_.server(0), failure, &effects_);
+  ASSERT_TRUE(cause.has_value());
+  EXPECT_TRUE(scheduler::ComesAgain(*cause));
+}
+
 TEST_F(PartsTest, AVictimsWordWaitsForTheCause) {
   scheduler::FailureJudge judge(times_, &members_);
   const Failure said =

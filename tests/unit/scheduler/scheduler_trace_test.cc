@@ -27,6 +27,7 @@
 //   enter CONN NAME [VALUE] [PARTIES] [do=ACTION] [path=PATH] [may_fail=1] [failure=WORD]
 //   progress CONN STEP SAMPLES LOSS_SUM [done] [eval=JSON]
 //   report CONN SERVER SHARD SENT APPLIED
+//   full CONN REASON       a server says that its memory is full
 //   failure CONN CODE REASON         (CODE: a number of absl::StatusCode)
 //   blame CONN NODE|CODE|REASON
 //   ask CONN KIND          a user's tool asks: CHECKPOINT, END, ABORT, or the number of a kind
@@ -290,6 +291,8 @@ class Trace {
         kind = static_cast<UserRequest::Kind>(Number(words[2]));
       }
       control.mutable_user_request()->set_kind(kind);
+    } else if (verb == "full") {
+      control.mutable_memory_full()->set_reason(Rest(words, 2));
     } else if (verb == "report") {
       SetReport(words, control.mutable_shard_report());
     } else {

@@ -154,9 +154,14 @@ TEST_F(StatusTest, HasProgressShardsAndTables) {
   *table.add_worker()->mutable_version_staleness() = table.version_staleness();
   table.mutable_row_counts()->set_admitted(12);
   table.mutable_row_counts()->set_refused(11);
+  control.mutable_shard_report()->set_memory_bytes(1500);
+  control.mutable_shard_report()->set_memory_limit(2000);
   Send(1, control);
   Run(absl::Seconds(2));
   const json status = core_->Status();
+  EXPECT_EQ(Node("server 0")["memory_used_bytes"], 1500);
+  EXPECT_EQ(Node("server 0")["memory_limit_bytes"], 2000);
+  EXPECT_FALSE(Node("worker 0").contains("memory_limit_bytes"));
   EXPECT_EQ(status["state"], "running");
   EXPECT_EQ(status["samples"], 140);
   EXPECT_EQ(status["progress"]["loss"], 0.5);

@@ -480,9 +480,11 @@ TEST(LimitedRowsTest, AgreesWithAMapOfClocksAndCounts) {
 class LimitedStoreTest : public ::testing::Test {
  protected:
   // `most_bytes`: of the rows, the index and the clocks.
-  void Start(const RowLimits& limits, size_t most_bytes = server::PageArena::kNoLimit) {
+  void Start(const RowLimits& limits, size_t most_bytes = size_t{1} << 60) {
     store_ = nullptr;
-    arena_ = std::make_unique<server::PageArena>(most_bytes);
+    arena_ = nullptr;
+    budget_ = std::make_unique<server::MemoryBudget>(most_bytes);
+    arena_ = std::make_unique<server::PageArena>(budget_.get());
     RangeStore::Options options;
     options.arena = arena_.get();
     options.dim = kDim;
@@ -508,6 +510,7 @@ class LimitedStoreTest : public ::testing::Test {
 
   const std::unique_ptr<optim::RowOptimizer> optimizer_ = NewAdagrad();
   RowCounts counts_;
+  std::unique_ptr<server::MemoryBudget> budget_;
   std::unique_ptr<server::PageArena> arena_;
   std::unique_ptr<RangeStore> store_;
 };
@@ -638,6 +641,30 @@ TEST_F(LimitedStoreTest, RowsThatStayGetOtherNumbers) {
     store_->limits()->Advance(131);
     EXPECT_FALSE(Has(kept[7]));
     EXPECT_TRUE(Has(1'000'001));
+  }
+}
+
+// With AT_BUDGET it is none, even if nobody says beforehand that the memory is used up: rows make
+// room for others, and ids for which there is none are refused.
+TEST_F(LimitedStoreTest, NoMemoryEvictsWithAtBudget) {
+  for (const int threshold : {1, 2}) {
+    RowLimits limits;
+    limits.at_budget = true;
+    limits.threshold = threshold;
+    Start(limits, size_t{256} << 10);
+    int64_t version = 0;
+    for (uint64_t key = 0; key < 20'000; ++key) {
+      if (key % 50 == 0) store_->limits()->Advance(++version);
+      for (int i = 0; i < threshold; ++i) {
+        uint32_t row = 0;
+        TANDEM_CHECK_OK(store_->RowsForUpdate({&key, 1}, {}, {&row, 1}));
+      }
+      ASSERT_LE(budget_->used(), budget_->limit());
+    }
+    EXPECT_GT(counts_.evicted, 5000u);
+    EXPECT_GT(store_->size(), 500);
+    EXPECT_EQ(counts_.admitted - counts_.evicted, static_cast<uint64_t>(store_->size()));
+    counts_ = {};
   }
 }
 

@@ -14,11 +14,13 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/hash.h"
+#include "base/memory_full.h"
 #include "base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "optim/optimizer.h"
 #include "server/growable_memory.h"
+#include "server/memory_budget.h"
 #include "server/range_store.h"
 #include "tests/sanitized.h"
 #include "tests/test_seed.h"
@@ -165,13 +167,15 @@ TEST(PageArenaTest, FragmentsCostAddressesAndBecomeWholeAgain) {
 }
 
 TEST(PageArenaTest, ALimitIsAStatusAndChangesNothing) {
-  PageArena arena(10 * PageArena::kPage);
+  server::MemoryBudget budget(10 * PageArena::kPage);
+  PageArena arena(&budget);
   char* const block = arena.Take(Pages::kSmall, kMiB).value();
   TANDEM_CHECK_OK(arena.Count(9 * PageArena::kPage));
   const absl::Status refused = arena.Count(2 * PageArena::kPage);
   EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
   EXPECT_THAT(std::string(refused.message()), HasSubstr("take 36864 bytes and need 8192 more"));
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("their limit is 40960"));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("uses 36864 of 40960 bytes"));
+  EXPECT_TRUE(IsMemoryFull(refused));
   EXPECT_EQ(arena.resident(), 9 * PageArena::kPage);
   // Memory that is soon freed does not count.
   TANDEM_CHECK_OK(arena.Count(2 * PageArena::kPage, /*soon_free=*/PageArena::kPage));
@@ -180,7 +184,9 @@ TEST(PageArenaTest, ALimitIsAStatusAndChangesNothing) {
   TANDEM_CHECK_OK(arena.Count(10 * PageArena::kPage));
   EXPECT_TRUE(absl::IsResourceExhausted(arena.Take(Pages::kSmall, 100).status()));
   EXPECT_EQ(arena.used(), kMiB);
+  EXPECT_EQ(budget.used(), arena.resident());
   arena.Discard(block, 10 * PageArena::kPage);
+  EXPECT_EQ(budget.used(), 0u);
   arena.Give(Pages::kSmall, block, kMiB);
 }
 
@@ -304,7 +310,8 @@ TEST(GrowableMemoryTest, PagesThatAreDiscardedDoNotCount) {
 }
 
 TEST(GrowableMemoryTest, WithoutMemoryItStaysAsItIs) {
-  PageArena arena(6 * kMiB);
+  server::MemoryBudget budget(6 * kMiB);
+  PageArena arena(&budget);
   GrowableMemory memory(&arena);
   for (const size_t bytes : {size_t{100}, 3 * kMiB}) {
     TANDEM_CHECK_OK(memory.Reserve(bytes));

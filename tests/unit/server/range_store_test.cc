@@ -365,7 +365,8 @@ TEST(RangeStoreTest, ASmallRangeIsSmall) {
 // serves it.
 TEST(RangeStoreTest, WithoutMemoryForARowTheCallFails) {
   const auto optimizer = MakeOptimizer(Optimizer::ADAGRAD);
-  server::PageArena arena(size_t{100} << 10);
+  server::MemoryBudget budget(size_t{100} << 10);
+  server::PageArena arena(&budget);
   server::RangeStore::Options options = MakeOptions(optimizer.get(), 16);
   options.arena = &arena;
   server::RangeStore store(options);

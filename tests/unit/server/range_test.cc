@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/memory_full.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "optim/optimizer.h"
@@ -202,7 +203,8 @@ TEST_F(RangeTest, ARowWithoutMemoryIsAnErrorWithTableRowsAndAHint) {
   EXPECT_EQ(table_.failure, absl::OkStatus());
   const server::RangeImage image = ImageOf(*range_);
   EXPECT_EQ(image.keys.size(), 1u);
-  server::PageArena arena(/*limit=*/1000);
+  server::MemoryBudget budget(/*limit=*/1000);
+  server::PageArena arena(&budget);
   table_.arena = &arena;
   for (const bool loads : {false, true}) {
     table_.failure = absl::OkStatus();
@@ -221,8 +223,9 @@ TEST_F(RangeTest, ARowWithoutMemoryIsAnErrorWithTableRowsAndAHint) {
     const std::string why(failure.message());
     EXPECT_THAT(why,
                 HasSubstr("table w: no memory for another row of range 0, whose 0 rows take "));
-    EXPECT_THAT(why, HasSubstr("their limit is 1000; hint: "));
-    EXPECT_THAT(why, HasSubstr("; or use fewer rows, or more servers"));
+    EXPECT_THAT(why, HasSubstr("the server uses 0 of 1000 bytes; hint: a larger "
+                               "cluster.memory_per_server, "));
+    EXPECT_TRUE(IsMemoryFull(failure));
     EXPECT_THAT(why, Not(HasSubstr("\n")));
     EXPECT_EQ(Row(), 100) << "as if it had not been updated";
   }

@@ -16,9 +16,11 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/proc_files.h"
 #include "base/status_macros.h"
 #include "gtest/gtest.h"
 #include "server/checkpoint_directory.h"
+#include "tests/sanitized.h"
 #include "tests/unit/server/core_fixture.h"
 #include "transport/in_process.h"
 
@@ -60,6 +62,7 @@ class ServerShellTest : public ::testing::Test {
     options_.plan = CorePlan(policy_, 1, 1);
     options_.plan.job.mutable_cluster()->set_shards_per_server(2);
     options_.plan.job.mutable_limits()->set_held_bytes_per_shard(held_bytes_);
+    options_.plan.job.mutable_cluster()->set_memory_per_server(memory_per_server_);
     options_.member.scheduler = scheduler_->address();
     options_.member.index = 0;
     options_.member.incarnation = kIncarnation;
@@ -108,6 +111,7 @@ class ServerShellTest : public ::testing::Test {
 
   const char* policy_ = "kind: BSP";
   int64_t held_bytes_ = int64_t{1} << 30;
+  int64_t memory_per_server_ = 0;  // the default
   std::shared_ptr<transport::InProcessNetwork> network_ =
       std::make_shared<transport::InProcessNetwork>();
   std::unique_ptr<transport::Transport> scheduler_;
@@ -348,6 +352,57 @@ TEST_F(LittleMemoryTest, ACheckpointWhoseRowsNeedTooMuchMemoryEnds) {
   SendRow(FrameKind::kPush, last, 2);
   EXPECT_TRUE(AwaitFrames(FrameKind::kAck, 3));
   close(both_ends);
+}
+
+class SmallBudgetTest : public ServerShellTest {
+ protected:
+  SmallBudgetTest() { memory_per_server_ = 1 << 20; }
+};
+
+// The first view says who else is on the host, so the server knows its limit.
+TEST_F(SmallBudgetTest, AJobThatDoesNotFitIsRefusedWithTheNumbers) {
+  Await([](const Control& c) { return c.has_register_(); });
+  Control view;
+  *view.mutable_view() = CoreViewMessage(options_.plan, 1);
+  view.mutable_view()->add_server()->set_incarnation(kIncarnation);
+  Send(view);
+  const Failure said = Await([](const Control& c) { return c.has_failure(); }).failure();
+  EXPECT_EQ(said.code(), static_cast<int>(absl::StatusCode::kInvalidArgument));
+  EXPECT_EQ(said.reason().find("cluster.memory_per_server: 1048576 bytes, but a server needs "), 0u)
+      << said.reason();
+  server_.join();
+  EXPECT_FALSE(result_.ok());
+}
+
+class FullServerTest : public LongCheckpointTest {
+ protected:
+  FullServerTest() { memory_per_server_ = static_cast<int64_t>(ResidentBytes() + 64 * kMiB); }
+
+  static constexpr size_t kMiB = size_t{1} << 20;
+};
+
+// The process needs more for something else, and then a row comes. The server keeps free 24 MiB for
+// its two shards, and some more. It says that it is full until the job ends.
+TEST_F(FullServerTest, ItSaysSoAgainAndAgain) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer needs memory of its own";
+  const auto limit = static_cast<uint64_t>(memory_per_server_);
+  const std::vector<char> other(40 * kMiB, 1);
+  ShardReport report;
+  const absl::Time deadline = MonotonicNow() + absl::Minutes(1);
+  for (uint64_t id = 6; report.memory_bytes() < limit - 26 * kMiB; ++id) {
+    ASSERT_LT(MonotonicNow(), deadline) << report.memory_bytes() << " of " << limit;
+    Command(tandem::Command::REPORT, id);
+    report = Await([](const Control& c) { return c.has_shard_report(); }).shard_report();
+  }
+  EXPECT_EQ(report.memory_limit(), limit);
+  EXPECT_LT(report.memory_bytes(), limit);
+  SendRow(FrameKind::kPush, 0, /*step=*/0);
+  for (int i = 0; i < 2; ++i) {
+    const std::string why =
+        Await([](const Control& c) { return c.has_memory_full(); }).memory_full().reason();
+    EXPECT_EQ(why.find("table a: 1 rows take "), 0u) << why;
+  }
+  EXPECT_EQ(other.back(), 1);
 }
 
 }  // namespace

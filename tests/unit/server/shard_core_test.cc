@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/memory_full.h"
 #include "base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -35,8 +36,10 @@ class ShardCoreTest : public ::testing::Test {
     shard_->OnView(now_, map_, &effects_);
     keys_ = KeysIn(*map_, plan_, 0, 3);
   }
-  std::unique_ptr<server::ShardCore> NewShard(EndpointId id) {
-    auto shard = server::ShardCore::New(plan_, id, 99, buffers_);
+  std::unique_ptr<server::ShardCore> NewShard(EndpointId id,
+                                              server::MemoryBudget* budget = nullptr) {
+    auto shard = server::ShardCore::New(plan_, id, 99, buffers_,
+                                        std::make_unique<server::ArrivalOrder>(), budget);
     EXPECT_TRUE(shard.ok()) << shard.status();
     return *std::move(shard);
   }
@@ -872,6 +875,95 @@ TEST_F(ShardCoreTest, WithoutMemoryForARowTheShardFails) {
     return shard_->ranges().Owned()[0]->store().size() > static_cast<int64_t>(kPushed) ? 0 : 6;
   });
   EXPECT_EQ(code, 0);
+}
+
+// ---- the memory budget ----
+
+class ShardBudgetTest : public ShardCoreTest {
+ protected:
+  static constexpr size_t kLimit = size_t{32} << 20, kMargin = size_t{12} << 20;
+  static constexpr size_t kSlack = size_t{4} << 20;
+  static constexpr size_t kPushed = 500, kDim = 64;
+  static constexpr int64_t kPushes = 300;
+
+  // One worker; each push has ids that no other has.
+  void StartIn(server::MemoryBudget* budget, Eviction::Kind eviction) {
+    Start("kind: ASP", 1);
+    plan_.tables[0].eviction.set_kind(eviction);
+    plan_.tables[0].dim = static_cast<int>(kDim);
+    shard_ = NewShard(kServer0, budget);
+    shard_->OnView(now_, map_, &effects_);
+    keys_ = KeysIn(*map_, plan_, 0, kPushes * kPushed);
+  }
+  void PushNew(int64_t step) { PushPart(step, step); }
+  // The ids of push number `part`.
+  void PushPart(int64_t step, int64_t part) {
+    const auto first = keys_.begin() + static_cast<std::ptrdiff_t>(kPushed) * part;
+    FrameHeader h = Header(FrameKind::kPush, 0, step);
+    h.samples = 1;
+    Give(Data(h, 0, {first, first + static_cast<std::ptrdiff_t>(kPushed)},
+              std::vector<float>(kDim * kPushed, 1.0f)));
+  }
+};
+
+// Its rows make room for each other, so they never need the margin, and the job goes on.
+TEST_F(ShardBudgetTest, RowsThatGiveWayStayBelowTheMargin) {
+  server::MemoryBudget budget(kLimit, /*process=*/0, kMargin, kSlack);
+  StartIn(&budget, Eviction::AT_BUDGET);
+  for (int64_t step = 0; step < kPushes; ++step) {
+    PushNew(step);
+    ASSERT_EQ(effects_.failure, absl::OkStatus()) << step;
+    ASSERT_EQ(effects_.memory_full, "") << step;
+    ASSERT_FALSE(budget.nearly_full()) << step;
+  }
+  const ShardReport report = shard_->Report();
+  EXPECT_EQ(report.memory_bytes(), budget.used());
+  EXPECT_EQ(report.memory_limit(), kLimit);
+  const RowReport& counts = report.table(0).row_counts();
+  EXPECT_GT(counts.evicted(), kPushed);
+  EXPECT_EQ(counts.admitted() - counts.evicted(), report.table(0).rows());
+  shard_ = nullptr;
+  EXPECT_EQ(budget.used(), 0u);
+}
+
+// Other rows take the margin. The shard says so once, with the numbers, and goes on until the
+// limit.
+TEST_F(ShardBudgetTest, OtherRowsEndTheJobBeforeTheLimit) {
+  server::MemoryBudget budget(kLimit, /*process=*/0, kMargin, kSlack);
+  StartIn(&budget, Eviction::NONE);
+  int64_t step = 0;
+  for (; effects_.memory_full.empty(); ++step) {
+    ASSERT_LT(step, kPushes);
+    ASSERT_FALSE(budget.nearly_full());
+    PushNew(step);
+    ASSERT_EQ(effects_.failure, absl::OkStatus());
+  }
+  EXPECT_THAT(effects_.memory_full, HasSubstr(absl::StrCat("table a: ", step * kPushed, " rows")));
+  EXPECT_THAT(effects_.memory_full, HasSubstr(" of 33554432 bytes, and the rest is for a last"));
+  const int64_t told_at = step;
+  for (; effects_.failure.ok(); ++step) {
+    ASSERT_LT(step, kPushes);
+    PushNew(step);
+    EXPECT_EQ(effects_.memory_full, "") << "said once";
+    EXPECT_LE(budget.used(), kLimit);
+  }
+  EXPECT_GT(step, told_at + 10) << "the margin has room for many steps";
+  EXPECT_TRUE(IsMemoryFull(effects_.failure)) << effects_.failure;
+  EXPECT_THAT(std::string(effects_.failure.message()),
+              HasSubstr("of 33554432 bytes; hint: a larger cluster.memory_per_server"));
+}
+
+// A process that needs more for something else is no reason to end a job whose rows stay.
+TEST_F(ShardBudgetTest, RowsThatStayEndNoJob) {
+  server::MemoryBudget budget(kLimit, /*process=*/0, kMargin, kSlack);
+  StartIn(&budget, Eviction::NONE);
+  PushNew(0);
+  budget.OnResident(kLimit - kMargin / 2);
+  ASSERT_TRUE(budget.nearly_full());
+  PushPart(1, 0);
+  EXPECT_EQ(effects_.memory_full, "");
+  for (int64_t step = 2; step < 50 && effects_.memory_full.empty(); ++step) PushNew(step);
+  EXPECT_THAT(effects_.memory_full, HasSubstr("table a"));
 }
 
 // Such a process belongs to an earlier attempt, and was stopped for a while.

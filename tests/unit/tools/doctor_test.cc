@@ -216,6 +216,16 @@ TEST_F(HostTest, TablesThatDoNotFit) {
   ExpectOne(doctor::Severity::kProblem, "memory", "64 GiB free");
 }
 
+TEST_F(HostTest, TablesThatDoNotFitTheMemoryOfTheServers) {
+  plan_ = Plan("workers: 2 servers: 2 memory_per_server: 100000000");
+  ExpectOne(doctor::Severity::kProblem, "memory", "cluster.memory_per_server allows");
+  plan_.tables[0].eviction.set_kind(Eviction::LRU);
+  plan_.tables[0].eviction.set_max_rows(1000);
+  EXPECT_LT(doctor::NeedsOf(plan_, 2, 2).table_bytes, uint64_t{1} << 20);
+  plan_.tables[0].eviction.set_kind(Eviction::AT_BUDGET);
+  EXPECT_LE(doctor::NeedsOf(plan_, 2, 2).table_bytes, uint64_t{200'000'000});
+}
+
 TEST_F(HostTest, TablesThatNearlyFit) {
   host_.memory_free_bytes = (needs_.table_bytes + needs_.held_bytes + needs_.process_bytes) + 1;
   ExpectOne(doctor::Severity::kWarning, "memory", "needed");

@@ -568,6 +568,25 @@ TEST(WarningsTest, AreGivenWhereTheyAreDueAndNowhereElse) {
   EXPECT_THAT(plan::Warnings(JobWith(gate + "8", ""), even), IsEmpty());
 }
 
+// Rows that take the memory which a server keeps free for a last checkpoint, unless they give way.
+TEST(WarningsTest, RowsThatFillTheMemoryOfAServer) {
+  Facts facts = Drawn(1, [](Random*, int) { return 1.0; });
+  facts.tables.resize(1);
+  facts.tables[0].place = Table::SERVERS;
+  facts.tables[0].rows = 1e6;
+  facts.tables[0].bytes_a_row = 100;
+  job::ResolvedJob plan = JobWith("kind: ASP", "");
+  EXPECT_THAT(plan::Warnings(plan, facts), IsEmpty()) << "no limit is set";
+  plan.job.mutable_cluster()->set_memory_per_server(int64_t{1} << 40);
+  EXPECT_THAT(plan::Warnings(plan, facts), IsEmpty());
+  plan.job.mutable_cluster()->set_memory_per_server(1'000'000);
+  EXPECT_THAT(plan::Warnings(plan, facts),
+              ElementsAre(HasSubstr("cluster.memory_per_server allows 1000000 bytes, and a server "
+                                    "needs ")));
+  plan.tables[0].eviction.set_kind(Eviction::AT_BUDGET);
+  EXPECT_THAT(plan::Warnings(plan, facts), IsEmpty());
+}
+
 // A straggler whom workers wait for by the dense part as well: no policy of a table frees them.
 TEST(WarningsTest, AspIsNotPraisedWhereTheDensePartWaitsToo) {
   Facts slow = Drawn(1, [](Random*, int rank) { return rank == 3 ? 4.0 : 1.0; });

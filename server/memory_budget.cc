@@ -1,0 +1,38 @@
+#include "server/memory_budget.h"
+
+#include <set>
+
+namespace tandem::server {
+
+bool MemoryBudget::TryTake(size_t bytes, size_t soon_free) {
+  const auto more = static_cast<int64_t>(bytes);
+  const int64_t counted = counted_.fetch_add(more) + more;
+  if (process_ + counted - static_cast<int64_t>(soon_free) <= limit_) return true;
+  counted_.fetch_sub(more);
+  return false;
+}
+
+void MemoryBudget::Part::Set(size_t bytes) {
+  if (budget_ == nullptr || bytes == bytes_) return;
+  budget_->counted_.fetch_add(static_cast<int64_t>(bytes) - static_cast<int64_t>(bytes_));
+  bytes_ = bytes;
+}
+
+// Pages that are counted and not written yet are not resident, so the difference may be too small.
+void MemoryBudget::OnResident(size_t bytes) {
+  process_ = std::max(least_process_, static_cast<int64_t>(bytes) - counted_);
+}
+
+// A worker that serves rows is in a view twice, with one process number.
+int ProcessesOnHost(const View& view, int server) {
+  const std::string& host = view.server(server).host();
+  std::set<int64_t> processes;
+  for (const auto* const members : {&view.server(), &view.worker()}) {
+    for (const Member& member : *members) {
+      if (member.host() == host) processes.insert(member.pid());
+    }
+  }
+  return static_cast<int>(processes.size());
+}
+
+}  // namespace tandem::server

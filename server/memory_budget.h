@@ -1,0 +1,104 @@
+// The memory of a server process: a hard limit (cluster.memory_per_server), and the counted sum of
+// everything that takes memory. All shards of the process share one budget. The sum is
+//   the process without rows   measured before the first row, with the transport buffers of that
+//                              time, and again at each tick: what is resident and not counted
+//                              below belongs to it, for example frames in queues
+//   rows                       pages of the arenas (page_arena.h): rows, slots, index, clocks
+//   held updates, copies       updates that policies hold, rows as they were read, and copies of
+//                              rows for checkpoints, as they are
+// So the process never has more resident memory than used(), except for what it takes between two
+// ticks besides rows, held updates and copies.
+//
+// Only rows can be refused memory. The other parts are bounded, and a part of the limit is kept
+// free for them: the margin (job::EndingBytes). Rows of tables with `eviction: AT_BUDGET` stay
+// below the margin, so an arena never refuses memory because of them. If other rows take the
+// margin, the job makes its last checkpoint and ends (nearly_full). At the limit an arena refuses
+// memory, and the shard fails.
+//
+// Thread safety: any thread.
+#ifndef TANDEM_SERVER_MEMORY_BUDGET_H_
+#define TANDEM_SERVER_MEMORY_BUDGET_H_
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "base/proc_files.h"
+#include "proto/wire.pb.h"
+
+namespace tandem::server {
+
+class MemoryBudget {
+ public:
+  // A shard takes at most so much more than it has asked for (MayGrow): a huge page for rows and
+  // one for their clocks, or one more where small blocks become huge pages.
+  static constexpr size_t kSlackOfShard = size_t{8} << 20;
+
+  // Bytes. `process`: of the process without rows. `margin`: of the limit, as above. `slack`: rows
+  // of AT_BUDGET stop so far before the margin, because memory grows by pages (kSlackOfShard for
+  // each shard).
+  explicit MemoryBudget(size_t limit, size_t process = 0, size_t margin = 0, size_t slack = 0)
+      : limit_(static_cast<int64_t>(limit)),
+        margin_(static_cast<int64_t>(margin)),
+        slack_(static_cast<int64_t>(slack)),
+        least_process_(static_cast<int64_t>(process)),
+        process_(static_cast<int64_t>(process)) {}
+  MemoryBudget(const MemoryBudget&) = delete;
+  MemoryBudget& operator=(const MemoryBudget&) = delete;
+
+  // Counts memory for rows. False: it would exceed the limit, and nothing has changed. `soon_free`:
+  // the caller gives back so much before it has used as much.
+  bool TryTake(size_t bytes, size_t soon_free = 0);
+  void Give(size_t bytes) { counted_.fetch_sub(static_cast<int64_t>(bytes)); }
+
+  // An amount that changes and cannot be refused. Thread safety: one thread at a time.
+  class Part {
+   public:
+    // `budget` outlives this object, or is null.
+    explicit Part(MemoryBudget* budget) : budget_(budget) {}
+    ~Part() { Set(0); }
+    Part(const Part&) = delete;
+    Part& operator=(const Part&) = delete;
+    void Set(size_t bytes);
+
+   private:
+    MemoryBudget* const budget_;
+    size_t bytes_ = 0;
+  };
+
+  // The process has so many bytes in memory now.
+  void OnResident(size_t bytes);
+
+  size_t limit() const { return static_cast<size_t>(limit_); }
+  size_t used() const { return static_cast<size_t>(std::max<int64_t>(0, process_ + counted_)); }
+  // Bytes that are still free; 0 at the limit.
+  size_t room() const { return limit() - std::min(limit(), used()); }
+  // Whether the margin has begun.
+  bool nearly_full() const { return static_cast<int64_t>(room()) < margin_; }
+  // For AT_BUDGET (TableContext::may_grow): whether rows may take so many more bytes.
+  bool MayGrow(size_t bytes) const {
+    return static_cast<int64_t>(room()) >= margin_ + slack_ + static_cast<int64_t>(bytes);
+  }
+
+ private:
+  const int64_t limit_, margin_, slack_, least_process_;
+  std::atomic<int64_t> process_;
+  std::atomic<int64_t> counted_{0};
+};
+
+// The processes of the job on the host of server `server`, that process included.
+int ProcessesOnHost(const View& view, int server);
+// The limit of a job that does not set cluster.memory_per_server.
+inline size_t DefaultMemoryLimit(const HostMemory& host, int processes) {
+  return static_cast<size_t>(static_cast<double>(host.total) * 0.8 / std::max(processes, 1));
+}
+
+// What a user can do about rows that do not fit.
+inline constexpr char kWaysToFit[] =
+    "a larger cluster.memory_per_server, more servers, table.eviction or table.admission";
+
+}  // namespace tandem::server
+
+#endif  // TANDEM_SERVER_MEMORY_BUDGET_H_
