@@ -132,11 +132,17 @@ def check_each(run, records, complain):
         complain(r.rows_measured in (0, r.rows), what, "is measured for a part of its rows")
         complain(r.row_staleness_max <= r.row_staleness_sum <= r.row_staleness_max * r.rows_measured, what,
                  "has an impossible staleness of rows")
-        if r.fate != APPLIED:
+        if r.fate == DROPPED:
+            continue
+        before = last.get((name, r.range))
+        if r.fate == MERGED:
+            # Merged with others, in one tick of the version of the range.
+            complain(before is None or run.recut or before.version_applied <= r.version_applied, what,
+                     "is merged at an earlier version than the one before")
+            last[name, r.range] = r
             continue
         # A range applies an update at once, and each is a tick of its version.
         complain(r.row_staleness_max <= r.version_applied - r.version_read, what, "has rows more stale than its range")
-        before = last.get((name, r.range))
         if before is not None and not run.recut:
             complain(before.version_applied < r.version_applied, what, "is not applied at a later version than the one before")
             resumed = "resumed" in run.summary  # perhaps on a host with another clock
@@ -286,11 +292,12 @@ def forgeries(run, rng):
 
 
 def exchanged(records, rng):
-    """Two records of one range in the other order."""
-    by_range = collections.defaultdict(list)
+    """Two records of one range in the other order, but not two that were merged with each other."""
+    by_range = collections.defaultdict(dict)
     for at, record in enumerate(records):
-        by_range[record.range].append(at)
-    first, second = rng.choice([places for places in by_range.values() if len(places) > 1])[:2]
+        if record.fate != DROPPED:
+            by_range[record.range].setdefault(record.version_applied, at)
+    first, second = list(rng.choice([places for places in by_range.values() if len(places) > 1]).values())[:2]
     records = list(records)
     records[first], records[second] = records[second], records[first]
     return records
