@@ -113,7 +113,8 @@ def parse(run, complain):
 
 def check_each(run, records, complain):
     """Each record by itself, and beside the one before it of the same range."""
-    seen, tables, samples, last = set(), {}, {}, {}
+    seen, tables, samples, divisors, last = set(), {}, {}, {}, {}
+    latest = collections.defaultdict(int)  # admission of a range
     for name, r in records:
         what = f"{name}: worker {r.worker} step {r.step} range {r.range}"
         sane = (r.fate <= DROPPED and r.worker < run.summary["workers"] and r.table < len(run.tables) and r.step >= 0 and
@@ -127,6 +128,9 @@ def check_each(run, records, complain):
         # An update that GBA drops from its batch still counts in the divisor of the batch.
         complain(r.divided_by == r.samples or (r.fate in (MERGED, DROPPED) and r.divided_by > r.samples), what,
                  "has another divisor")
+        if r.divided_by != r.samples and not run.recut:
+            batch = divisors.setdefault((r.range, r.version_applied), r.divided_by)
+            complain(r.divided_by == batch, what, "has another divisor than the rest of its batch")
         if r.fate == DROPPED:
             complain(r.age == -1 and r.rows_measured == 0, what, "is dropped, and has a staleness of rows")
         complain(r.rows_measured in (0, r.rows), what, "is measured for a part of its rows")
@@ -135,19 +139,19 @@ def check_each(run, records, complain):
         if r.fate == DROPPED:
             continue
         before = last.get((name, r.range))
-        if r.fate == MERGED:
-            # Merged with others, in one tick of the version of the range.
-            complain(before is None or run.recut or before.version_applied <= r.version_applied, what,
-                     "is merged at an earlier version than the one before")
-            last[name, r.range] = r
-            continue
-        # A range applies an update at once, and each is a tick of its version.
-        complain(r.row_staleness_max <= r.version_applied - r.version_read, what, "has rows more stale than its range")
-        if before is not None and not run.recut:
-            complain(before.version_applied < r.version_applied, what, "is not applied at a later version than the one before")
-            resumed = "resumed" in run.summary  # perhaps on a host with another clock
-            complain(resumed or before.admitted_at <= r.admitted_at, what, "is admitted before the one before")
         last[name, r.range] = r
+        admitted = latest[name, r.range]
+        latest[name, r.range] = max(admitted, r.admitted_at)
+        if before is not None and not run.recut:
+            # A range applies an update at once, and each is a tick of its version. Merged updates share a tick.
+            merged = r.fate == MERGED and before.version_applied == r.version_applied
+            complain(merged or before.version_applied < r.version_applied, what,
+                     "is not applied at a later version than the one before")
+            resumed = "resumed" in run.summary  # perhaps on a host with another clock
+            complain(merged or resumed or admitted <= r.admitted_at, what, "is admitted before one of an earlier version")
+        if r.fate == MERGED:
+            continue
+        complain(r.row_staleness_max <= r.version_applied - r.version_read, what, "has rows more stale than its range")
         own = last.get((r.range, "worker", r.worker))
         complain(run.recut or own is None or own.step < r.step, what, "comes after a later step")
         last[r.range, "worker", r.worker] = r
