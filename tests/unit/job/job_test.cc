@@ -1420,7 +1420,7 @@ TEST(JobBudgetTest, TheMemoryOfAServerMayChangeWhenARunResumes) {
 // What a server keeps free for a last checkpoint, and how many rows it expects.
 TEST(JobBudgetTest, CountsTheEndOfAJobWhoseRowsFillTheMemory) {
   constexpr int64_t kFree = int64_t{16} << 30;
-  const auto of = [](const job::Overrides& set, bool saves, int64_t free = kFree) {
+  const auto of = [](const job::Overrides& set, bool saves, int64_t free = int64_t{16} << 30) {
     return job::EndingBytes(MustResolve(set), free, saves);
   };
   const job::Overrides one = {{"cluster.ranges_per_shard", "10"}};
