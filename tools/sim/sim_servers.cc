@@ -1,6 +1,7 @@
 #include "tools/sim/sim_servers.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <utility>
 
@@ -8,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "server/checkpoint_directory.h"
+#include "server/limited_rows.h"
 #include "server/replay.h"
 
 namespace tandem::sim {
@@ -35,9 +37,26 @@ absl::Status SimServers::Init() {
       TANDEM_ASSIGN_OR_RETURN(
           shard(id).core,
           server::ShardCore::New(plan, id, incarnation, context_.buffers, std::move(turns)));
+      SetBudget(*shard(id).core);
     }
   }
   return absl::OkStatus();
+}
+
+// Memory for AT_BUDGET. It is refused when the table has its rows on this shard.
+void SimServers::SetBudget(const server::ShardCore& core) {
+  const int64_t most = context_.options.budget_rows;
+  if (most == 0) return;
+  for (const auto& table : core.tables()) {
+    if (table->plan->eviction.kind() != Eviction::AT_BUDGET) continue;
+    table->may_grow = [&core, most, id = table->plan->id](size_t) {
+      int64_t rows = 0;
+      for (const server::Range* const range : core.ranges().Owned()) {
+        if (range->table().plan->id == id) rows += range->store().size();
+      }
+      return rows < most;
+    };
+  }
 }
 
 void SimServers::StartClocks() {
@@ -238,7 +257,10 @@ void SimServers::AfterShard(EndpointId id) {
     records_.push_back(record);
     if (context_.judge != nullptr) context_.judge->OnRecord(record);
   }
-  if (context_.judge != nullptr) CheckSums(id);
+  if (context_.judge != nullptr) {
+    CheckSums(id);
+    CheckShares(id);
+  }
   for (const Outgoing& out : shard_effects_.out) frames_.Send(out);
   shard_effects_.Clear();
 }
@@ -285,6 +307,24 @@ void SimServers::CheckSums(EndpointId id) {
   }
   if (!core.WaitingReadsMustWait()) {
     context_.Fail(absl::StrCat(id.DebugString(), ": a read waits that may be answered"));
+  }
+}
+
+// Checks that a range under LRU has at most its share of the rows, and as many candidates.
+void SimServers::CheckShares(EndpointId id) {
+  for (const server::Range* const range : shard(id).core->ranges().Owned()) {
+    const job::TablePlan& plan = *range->table().plan;
+    if (plan.eviction.kind() != Eviction::LRU) continue;
+    const uint64_t width = range->end() - range->begin();  // 0: all positions
+    const double share = width == 0 ? 1.0 : std::ldexp(static_cast<double>(width), -64);
+    const auto most =
+        static_cast<int64_t>(std::ceil(share * static_cast<double>(plan.eviction.max_rows())));
+    const int64_t rows = range->store().size();
+    const int64_t candidates = range->store().limits()->candidates();
+    if (rows <= most && candidates <= most) continue;
+    context_.Fail(absl::StrCat("range ", range->id(), " of table ", plan.name, " has ", rows,
+                               " rows and ", candidates, " candidates; its share of max_rows is ",
+                               most));
   }
 }
 
@@ -361,6 +401,27 @@ server::UpdateStats SimServers::Stats(uint32_t table) const {
     }
   }
   return total;
+}
+
+server::RowCounts SimServers::Counts(uint32_t table) const {
+  server::RowCounts total;
+  for (const Server& server : servers_) {
+    for (const Shard& shard : server.shards) {
+      total.Merge(shard.core->tables()[table]->stats.rows);
+    }
+  }
+  return total;
+}
+
+int64_t SimServers::Version(uint32_t table, uint64_t key) const {
+  const uint32_t id = ranges_->Find(table, Position(context_.plan.tables[table].salt, key));
+  for (const Server& server : servers_) {
+    for (const Shard& shard : server.shards) {
+      const server::Range* const range = shard.core->ranges().Find(id);
+      if (range != nullptr) return range->progress().version;
+    }
+  }
+  return -1;
 }
 
 int64_t SimServers::RowCount(uint32_t table) const {
