@@ -56,14 +56,27 @@ absl::Status Ledger::Settle(uint32_t range, int rank, int64_t step, double share
     if (!one->lives->Add(fold.number, fold.version, {rank, step, one->ticket, one->weight})) {
       continue;
     }
-    Ids& ids = ids_[one->table];
-    ++ids.all;
-    if (!rules_[one->table].certain()) continue;
-    ids.admitted += one->lives->created() ? 1 : 0;
-    ids.refused += one->lives->refused() ? 1 : 0;
+    Count(*one->lives, one->lives->size() - 1, one->table, &ids_[one->table]);
   }
   open_.erase(it);
   return absl::OkStatus();
+}
+
+void Ledger::Count(const RowLives& lives, size_t fold, uint32_t table, Ids* ids) const {
+  ++ids->all;
+  if (!rules_[table].certain()) return;
+  ids->admitted += lives.Creates(fold) ? 1 : 0;
+  ids->refused += lives.IsRefused(fold) ? 1 : 0;
+}
+
+Ledger::Ids Ledger::IdsOfRun(uint32_t table) const {
+  Ids ids;
+  for (const auto& [row, lives] : lives_) {
+    for (size_t fold = 0; row.first == table && fold < lives.size(); ++fold) {
+      Count(lives, fold, table, &ids);
+    }
+  }
+  return ids;
 }
 
 absl::Status Ledger::ReturnTo(absl::Span<const int64_t> steps, const std::set<Slice>& held) {

@@ -46,9 +46,8 @@ class Ledger {
     int64_t number = 0;  // from NewFold
     int64_t version = 0;
   };
-  // In tables whose rows have lives: how often an id was in a fold since the ledger was made or has
-  // returned, and how often that created a row, or was refused. The last two are known only if the
-  // rules are certain.
+  // In tables whose rows have lives: how often an id was in a fold, and how often that created a
+  // row, or was refused. The last two are known only if the rules are certain.
   struct Ids {
     uint64_t all = 0, admitted = 0, refused = 0;
   };
@@ -76,7 +75,10 @@ class Ledger {
   absl::Status ReturnTo(absl::Span<const int64_t> steps, const std::set<Slice>& held);
 
   const RowRules& rules(uint32_t table) const { return rules_[table]; }
+  // Since the ledger was made, or has returned to a checkpoint.
   const Ids& ids(uint32_t table) const { return ids_[table]; }
+  // Since the start of the run; steps that were repeated count once.
+  Ids IdsOfRun(uint32_t table) const;
   // Of a row of a table with such rules.
   const RowLives& Lives(uint32_t table, uint64_t key) const;
 
@@ -107,6 +109,7 @@ class Ledger {
     double weight = -1;         // below 0: not settled
   };
   using Updates = std::vector<One>;  // from one worker to one row, by step
+  void Count(const RowLives& lives, size_t fold, uint32_t table, Ids* ids) const;
   const Updates* Find(uint32_t table, uint64_t key, int rank) const;
 
   const ToyModel model_;

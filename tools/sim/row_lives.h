@@ -67,9 +67,9 @@ class RowLives {
 
   uint32_t range() const { return range_; }
   size_t size() const { return folds_.size(); }  // folds
-  // Whether the last fold has created the row, or was refused. Requires: certain rules.
-  bool created() const { return folds_.back().born + 1 == folds_.size(); }
-  bool refused() const { return folds_.back().born == kNoLife; }
+  // Whether this fold (from 0) has created the row, or was refused. Requires: certain rules.
+  bool Creates(size_t fold) const { return folds_[fold].born == fold; }
+  bool IsRefused(size_t fold) const { return folds_[fold].born == kNoLife; }
 
   // How many folds a reader has seen that must see the updates of each worker `rank` at steps below
   // below[rank]; and, if it may see no others, how many at most.

@@ -173,9 +173,9 @@ void World::CheckCounts() {
   }
 }
 
-// Checks that the rows that came and went give the rows that there are. A row that is too old is no
-// part of a move, so nobody evicts it then. A move may also bring more rows than the memory of
-// AT_BUDGET has room for.
+// Checks that the rows that came and went give the rows that there are, and that the report has the
+// counts of the whole run. A row that is too old is no part of a move, so nobody evicts it then. A
+// move may also bring more rows than the memory of AT_BUDGET has room for.
 void World::CheckRowCounts() {
   const absl::optional<ResumeFrom>& resume = context_.options.resume;
   for (const job::TablePlan& table : context_.plan.tables) {
@@ -193,7 +193,11 @@ void World::CheckRowCounts() {
       ids = judge_->ledger().ids(table.id);
       ids_add_up = counts.admitted + counts.refused <= ids.all && counts.to_fresh_rows <= ids.all;
       if (judge_->ledger().rules(table.id).certain()) {
-        ids_add_up = ids_add_up && counts.admitted == ids.admitted && counts.refused == ids.refused;
+        const RowReport& of_run = report().tables[table.id].row_counts();
+        const Ledger::Ids ids_of_run = judge_->ledger().IdsOfRun(table.id);
+        ids_add_up = ids_add_up && counts.admitted == ids.admitted &&
+                     counts.refused == ids.refused && of_run.admitted() == ids_of_run.admitted &&
+                     of_run.refused() == ids_of_run.refused;
       }
     }
     if (rows_add_up && ids_add_up && counts.found <= counts.looked_up &&
@@ -205,7 +209,8 @@ void World::CheckRowCounts() {
         stayed - counts.admitted, ", admitted ", counts.admitted, ", evicted ", counts.evicted,
         ", refused ", counts.refused, " of ", ids.all, " ids of folds, expected ", ids.admitted,
         " admitted and ", ids.refused, " refused if the rules are certain; to fresh rows ",
-        counts.to_fresh_rows, ", sampled ", counts.sampled, ", came back ", counts.came_back));
+        counts.to_fresh_rows, ", sampled ", counts.sampled, ", came back ", counts.came_back,
+        "; report of the run: ", report().tables[table.id].row_counts().ShortDebugString()));
   }
 }
 
