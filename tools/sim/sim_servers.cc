@@ -21,6 +21,9 @@ constexpr size_t kBytesPerSlice = 200;  // small, so that frames arrive during a
 
 absl::Status SimServers::Init() {
   const job::ResolvedJob& plan = context_.plan;
+  may_be_full_ = std::any_of(plan.tables.begin(), plan.tables.end(), [](const auto& table) {
+    return table.eviction.kind() == Eviction::LRU || table.eviction.kind() == Eviction::AT_BUDGET;
+  });
   servers_.resize(static_cast<size_t>(plan.servers()));
   for (int index = 0; index < plan.servers(); ++index) {
     Server& server = servers_[static_cast<size_t>(index)];
@@ -259,7 +262,7 @@ void SimServers::AfterShard(EndpointId id) {
   }
   if (context_.judge != nullptr) {
     CheckSums(id);
-    CheckShares(id);
+    if (may_be_full_) CheckShares(id);
   }
   for (const Outgoing& out : shard_effects_.out) frames_.Send(out);
   shard_effects_.Clear();
@@ -310,21 +313,30 @@ void SimServers::CheckSums(EndpointId id) {
   }
 }
 
-// Checks that a range under LRU has at most its share of the rows, and as many candidates.
+// Checks that a range under LRU has at most its share of the rows, and as many candidates, and that
+// a shard has no more rows than AT_BUDGET has memory for. (A range that moves brings its own.)
 void SimServers::CheckShares(EndpointId id) {
+  std::vector<int64_t> at_budget(context_.plan.tables.size());
   for (const server::Range* const range : shard(id).core->ranges().Owned()) {
     const job::TablePlan& plan = *range->table().plan;
+    const int64_t rows = range->store().size();
+    if (plan.eviction.kind() == Eviction::AT_BUDGET) at_budget[plan.id] += rows;
     if (plan.eviction.kind() != Eviction::LRU) continue;
     const uint64_t width = range->end() - range->begin();  // 0: all positions
     const double share = width == 0 ? 1.0 : std::ldexp(static_cast<double>(width), -64);
     const auto most =
         static_cast<int64_t>(std::ceil(share * static_cast<double>(plan.eviction.max_rows())));
-    const int64_t rows = range->store().size();
     const int64_t candidates = range->store().limits()->candidates();
     if (rows <= most && candidates <= most) continue;
     context_.Fail(absl::StrCat("range ", range->id(), " of table ", plan.name, " has ", rows,
                                " rows and ", candidates, " candidates; its share of max_rows is ",
                                most));
+  }
+  const int64_t budget = context_.options.budget_rows;
+  for (const int64_t rows : at_budget) {
+    if (budget == 0 || scheduler_.moves() > 0 || rows <= budget) continue;
+    context_.Fail(absl::StrCat(id.DebugString(), " has ", rows, " rows AT_BUDGET, which has room ",
+                               "for ", budget));
   }
 }
 

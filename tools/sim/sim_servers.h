@@ -103,6 +103,7 @@ class SimServers {
   SimScheduler& scheduler_;
   DataFrames& frames_;
   CheckpointCheck& checkpoints_;
+  bool may_be_full_ = false;  // some table has LRU or AT_BUDGET
   std::vector<Server> servers_;
   server::ShardEffects shard_effects_;
   server::ServerEffects server_effects_;
