@@ -18,6 +18,8 @@ foreach(what store pushpull allreduce allgather reduce_scatter broadcast reduce 
   add_test(NAME bench_${what}_tiny COMMAND tandem bench ${what} --tiny)
   set_tests_properties(bench_${what}_tiny PROPERTIES LABELS bench TIMEOUT 120)
 endforeach()
+add_test(NAME bench_store_stream_tiny COMMAND tandem bench store --tiny --stream 100000)
+set_tests_properties(bench_store_stream_tiny PROPERTIES LABELS bench TIMEOUT 120)
 
 # The scripts that compare, on sizes that measure nothing, so that they cannot rot. What needs root, a
 # peer or CUDA is skipped without it (exit status 77). collectives_vs_peers.sh builds mpi_allreduce.cc and

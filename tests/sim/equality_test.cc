@@ -1,7 +1,10 @@
 // Bit for bit: BSP over any number of servers, with ranges moving and frames getting lost, with
 // dense parameters on servers or by direct allreduce, is one plain loop; fixed delay is that loop
 // with a queue.
+#include <cstdint>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -68,6 +71,69 @@ TEST(EqualityTest, BspIsThePlainLoopOnAnyNumberOfServers) {
       job.dense_on_servers = false;
       ExpectReference(job, 0, 0, TestSeed());
     }
+  }
+}
+
+constexpr char kCountAndAge[] =
+    " admission { kind: COUNT threshold: 2 within_versions: 4 unadmitted: ZERO } "
+    "eviction { kind: AGE versions: 2 } ";
+
+// Rows come and go by the steps alone, wherever the ranges are cut.
+TEST(EqualityTest, RowsThatComeAndGoAreThePlainLoopOnAnyNumberOfServers) {
+  for (const char* optimizer : kOptimizers) {
+    for (const int delay : {0, 2}) {
+      for (const int servers : {1, 2, 4}) {
+        SimJob job = Base(optimizer);
+        job.servers = servers;
+        job.depth = servers % 3;
+        job.dense_on_servers = true;
+        job.row_rules = kCountAndAge;
+        job.second_row_rules = " eviction { kind: AGE versions: 1 } ";
+        if (delay > 0) job.policy = absl::StrCat("kind: FIXED_DELAY delay: ", delay);
+        ExpectReference(job, delay, delay, TestSeed());
+      }
+    }
+  }
+}
+
+// The rules were at work, and a step is a version.
+TEST(EqualityTest, RowsComeAndGo) {
+  SimJob job = Base("kind: ADAGRAD learning_rate: 0.1");
+  job.dense_on_servers = true;
+  job.row_rules = kCountAndAge;
+  SimRun run(job, FaultyWorld(job, TestSeed()));
+  ASSERT_TRUE(run.ok());
+  Reference reference(run.plan, run.world->model(), 0, 0);
+  reference.Run();
+  EXPECT_EQ(run.world->Version(0, run.world->model().Key(0, 0)), reference.step());
+  const server::RowCounts counts = run.world->Counts(0);
+  EXPECT_GT(counts.admitted, 10u);
+  EXPECT_GT(counts.refused, 10u);
+  EXPECT_GT(counts.evicted, 5u);
+}
+
+// A draw does not depend on the range, either.
+TEST(EqualityTest, DrawsAreTheSameOnAnyNumberOfServers) {
+  std::map<std::pair<uint32_t, uint64_t>, std::vector<float>> rows[3];
+  std::vector<float> dense[3];
+  for (const int i : {0, 1, 2}) {
+    SimJob job = Base("kind: ADAGRAD learning_rate: 0.1");
+    job.servers = 1 << i;
+    job.depth = i;
+    job.dense_on_servers = true;
+    job.row_rules =
+        " admission { kind: PROBABILITY probability: 0.4 } eviction { kind: AGE versions: 4 } ";
+    SimRun run(job, FaultyWorld(job, TestSeed()));
+    ASSERT_TRUE(run.ok());
+    const server::RowCounts counts = run.world->Counts(0);
+    EXPECT_GT(counts.admitted, 10u);
+    EXPECT_GT(counts.refused, 10u);
+    for (const auto& [table, key] : run.world->TrainedRows()) {
+      if (key != sim::ToyModel::kDenseKey) rows[i][{table, key}] = run.world->Row(table, key);
+    }
+    dense[i] = run.world->DenseValues(0);
+    EXPECT_TRUE(rows[i] == rows[0]) << job.servers << " servers";
+    EXPECT_EQ(dense[i], dense[0]) << job.servers << " servers";
   }
 }
 

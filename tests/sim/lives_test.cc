@@ -22,6 +22,7 @@
 #include "base/hash.h"
 #include "gtest/gtest.h"
 #include "tests/sim/random_job.h"
+#include "tests/sim/row_rules.h"
 #include "tests/sim/sim_job.h"
 #include "tests/test_seed.h"
 
@@ -82,9 +83,16 @@ Rows RowsOf(sim::World& world) {
   return rows;
 }
 
-// Whether the bits at the end depend on nothing that happens: every policy takes steps together.
+// Whether the bits at the end depend on nothing that happens: every policy takes steps together,
+// and which rows there are follows from the updates.
 bool IsReproducible(const job::ResolvedJob& plan) {
-  return std::all_of(plan.groups.begin(), plan.groups.end(),
+  const bool chooses =
+      std::any_of(plan.tables.begin(), plan.tables.end(), [](const job::TablePlan& table) {
+        return table.eviction.kind() == Eviction::LRU ||
+               table.eviction.kind() == Eviction::AT_BUDGET;
+      });
+  return !chooses &&
+         std::all_of(plan.groups.begin(), plan.groups.end(),
                      [](const job::GroupPlan& group) { return group.properties.lockstep; });
 }
 
@@ -177,14 +185,19 @@ SimJob RandomJobOfLives(Random* random) {
   return job;
 }
 
+// In every second job rows come and go.
 TEST(LivesTest, SurvivesAnything) {
   const uint64_t count = SeedCount(200);
+  server::RowCounts rows;
+  uint64_t aged = 0;
   uint64_t attempts = 0, resumes = 0, verdicts = 0, again = 0, reproducible = 0;
   for (uint64_t seed = TestSeed(); seed < TestSeed() + count; ++seed) {
     SCOPED_TRACE(absl::StrCat("see it again with TANDEM_SIM_SEEDS=1 and --seed=", seed));
     Random random(HashCombine(seed, 23));
-    const SimJob job = RandomJobOfLives(&random);
+    SimJob job = RandomJobOfLives(&random);
+    if (seed % 2 == 0) AddRowRules(seed, /*at_budget=*/true, &job);
     sim::WorldOptions options = RandomWorld(job, seed, &random);
+    options.budget_rows = RandomBudgetRows(seed);
     if (job.patience >= 0) options.evaluate = true;
     if (job.placement == "REPLICATED") options.moves_per_second = 0;
     options = WithCheckpoints(options, absl::Milliseconds(30 + 90 * random.NextDouble()));
@@ -194,8 +207,11 @@ TEST(LivesTest, SurvivesAnything) {
     resumes += static_cast<uint64_t>(run.lives.resumes());
     verdicts += static_cast<uint64_t>(run.lives.verdicts());
     again += static_cast<uint64_t>(run.lives.steps_again());
+    const server::RowCounts of_run = RowCountsOf(run.plan, run.lives.world());
+    rows.Merge(of_run);
     if (!IsReproducible(run.plan)) continue;
     reproducible += run.lives.resumes() > 0 ? 1 : 0;
+    aged += of_run.evicted;
     const bool same = Ending(run.lives.world(), job.workers) == Undisturbed(job, options);
     EXPECT_TRUE(same);
     if (!same) break;
@@ -206,6 +222,9 @@ TEST(LivesTest, SurvivesAnything) {
   EXPECT_GT(verdicts, count / 3);
   EXPECT_GT(again, count);
   EXPECT_GT(reproducible, count / 8);
+  EXPECT_GT(rows.admitted, count / 2);
+  EXPECT_GT(rows.evicted, count / 10);
+  EXPECT_GT(aged, 0u);
 }
 
 // ---- fixed cases ------------------------------------------------------------------------------
@@ -216,7 +235,7 @@ const EndpointId kNodes[] = {EndpointId::Shard(1, 0), EndpointId::Worker(0), End
 const EndpointId kProcesses[] = {EndpointId::Scheduler(), kNodes[0], kNodes[1], kNodes[2]};
 
 // Synchronous jobs whose optimizer has state: each bit at the end shows every update and the order
-// of updates.
+// of updates. In table "b" rows come and go.
 class SynchronousLivesTest : public testing::Test {
  protected:
   struct Case {
@@ -229,6 +248,8 @@ class SynchronousLivesTest : public testing::Test {
     for (const bool dense_on_servers : {false, true}) {
       Case& one = cases_[dense_on_servers ? 1 : 0];
       one.job.optimizer = "kind: ADAGRAD learning_rate: 0.3";
+      one.job.second_row_rules =
+          " admission { kind: COUNT threshold: 2 } eviction { kind: AGE versions: 3 } ";
       one.job.dense_on_servers = dense_on_servers;
       one.job.depth = 1;
       one.job.epochs = 2;
@@ -392,8 +413,10 @@ TEST(ReplacedWorkersTest, TrainOnEachRowOnce) {
   for (uint64_t seed = TestSeed(); seed < TestSeed() + count; ++seed) {
     SCOPED_TRACE(absl::StrCat("see it again with TANDEM_SIM_SEEDS=1 and --seed=", seed));
     Random random(HashCombine(seed, 29));
-    const SimJob job = ReplaceableJob(&random);
+    SimJob job = ReplaceableJob(&random);
+    if (seed % 2 == 0) AddRowRules(seed, /*at_budget=*/true, &job);
     sim::WorldOptions options = RandomWorld(job, seed, &random);
+    options.budget_rows = RandomBudgetRows(seed);
     for (int& batches : options.model.batches) {
       batches = random.Bernoulli(0.1) ? 0 : 20 + static_cast<int>(random.Uniform(80));
     }
@@ -551,7 +574,8 @@ TEST(LivesTest, TheSameSeedIsTheSameRun) {
     uint64_t hash[2];
     for (uint64_t& h : hash) {
       Random random(seed);
-      const SimJob job = RandomJob(&random);
+      SimJob job = RandomJob(&random);
+      if (seed % 2 == 0) AddRowRules(seed, /*at_budget=*/true, &job);
       const sim::WorldOptions options =
           WithCheckpoints(RandomWorld(job, seed, &random), absl::Milliseconds(30));
       LivesRun run(job, options, RandomAccidents(job.Plan(), &random));

@@ -1,6 +1,7 @@
 // The same training as a plain loop: all ranks in turn, rows in a std::unordered_map, no frames,
-// ranges, shards, policies or collectives. It shares only optim/ and the toy gradient with the
-// system, so what agrees with it bit for bit is right for another reason than itself.
+// ranges, shards, policies or collectives. Rows come and go by COUNT and AGE: each look at a row
+// asks how old it is. The loop shares only optim/ and the toy gradient with the system, so what
+// agrees with it bit for bit is right for another reason than itself.
 #ifndef TANDEM_TESTS_SIM_REFERENCE_H_
 #define TANDEM_TESTS_SIM_REFERENCE_H_
 
@@ -27,7 +28,8 @@ class Reference {
             int64_t dense_delay)
       : plan_(plan), model_(model) {
     for (const job::TablePlan& table : plan.tables) {
-      if (!table.dense) tables_.emplace_back(table.optimizer, delay);
+      if (table.dense) continue;
+      tables_.emplace_back(table.optimizer, delay).SetRules(table);
     }
     const size_t blocks =
         (static_cast<size_t>(model.options().dense) + job::kDenseBlockFloats - 1) /
@@ -52,13 +54,17 @@ class Reference {
       }
       step += plan_.lockstep ? 1 : 2;  // those that close an epoch
     }
-    for (TableState& table : tables_) ApplyDownTo(table, 0);
-    ApplyDownTo(*dense_, 0);
+    step_ = step;
+    for (TableState& table : tables_) ApplyDownTo(table, 0, step);
+    ApplyDownTo(*dense_, 0, step);
   }
 
+  // As read at the end.
   std::vector<float> Row(uint32_t table, uint64_t key) const {
-    return tables_[table].rows.at(key).weights;
+    return Read(tables_[table], key, static_cast<size_t>(plan_.tables[table].dim), step_);
   }
+  // Steps so far.
+  int64_t step() const { return step_; }
   std::vector<float> Dense() {
     std::vector<float> values;
     for (size_t b = 0; b < dense_->rows.size(); ++b) {
@@ -72,6 +78,11 @@ class Reference {
  private:
   struct RowState {
     std::vector<float> weights, slots;
+    int64_t updated = 0;  // the step in which it was updated last
+  };
+  struct Candidate {
+    int count = 0;
+    int64_t updated = 0;
   };
   struct Gradients {  // of one closed step: by key, in rank order
     int64_t samples = 0;
@@ -84,7 +95,42 @@ class Reference {
     int64_t delay;
     std::unordered_map<uint64_t, RowState> rows;
     std::deque<Gradients> queue;
+
+    void SetRules(const job::TablePlan& table) {
+      threshold = table.admission.kind() == Admission::COUNT ? table.admission.threshold() : 1;
+      within = table.admission.within_versions();
+      most_age = table.eviction.versions();
+      zeros = table.admission.unadmitted() == Admission::ZERO;
+    }
+    bool IsThere(uint64_t key, int64_t step) const {
+      const auto row = rows.find(key);
+      return row != rows.end() && (most_age == 0 || step - row->second.updated <= most_age);
+    }
+    int threshold = 1;
+    int64_t within = 0, most_age = 0;  // 0: no limit
+    bool zeros = false;
+    std::unordered_map<uint64_t, Candidate> candidates;
   };
+
+  static std::vector<float> Read(const TableState& table, uint64_t key, size_t dim, int64_t step) {
+    if (table.IsThere(key, step)) return table.rows.at(key).weights;
+    return std::vector<float>(dim, table.zeros ? 0.0f : sim::ToyModel::kFirstCount);
+  }
+
+  // The row for an update in this step; null: the key is refused.
+  RowState* RowForUpdate(TableState& table, uint64_t key, size_t dim, int64_t step) {
+    if (!table.IsThere(key, step)) {
+      table.rows.erase(key);
+      Candidate& candidate = table.candidates[key];
+      if (table.within > 0 && step - candidate.updated > table.within) candidate.count = 0;
+      candidate.updated = step;
+      if (++candidate.count < table.threshold) return nullptr;
+      table.candidates.erase(key);
+    }
+    RowState& row = RowOf(table, key, dim, sim::ToyModel::kFirstCount);
+    row.updated = step;
+    return &row;
+  }
 
   RowState& RowOf(TableState& table, uint64_t key, size_t dim, float first) {
     const auto [it, fresh] = table.rows.try_emplace(key);
@@ -110,16 +156,16 @@ class Reference {
         TableState& table = tables_[input.table];
         for (const uint64_t key : input.keys) {
           const size_t dim = static_cast<size_t>(plan_.tables[input.table].dim);
-          const RowState& row = RowOf(table, key, dim, sim::ToyModel::kFirstCount);
+          const std::vector<float> row = Read(table, key, dim, step);
           std::vector<float> gradient(dim);
-          model_.Gradient(rank, step, key, norm, row.weights, absl::MakeSpan(gradient));
+          model_.Gradient(rank, step, key, norm, row, absl::MakeSpan(gradient));
           table.queue.back().of_key[key].push_back(std::move(gradient));
         }
       }
       DenseGradient(rank, step, norm);
     }
-    for (TableState& table : tables_) ApplyDownTo(table, table.delay);
-    ApplyDownTo(*dense_, dense_->delay);
+    for (TableState& table : tables_) ApplyDownTo(table, table.delay, step);
+    ApplyDownTo(*dense_, dense_->delay, step);
   }
 
   void DenseGradient(int rank, int64_t step, float norm) {
@@ -133,8 +179,8 @@ class Reference {
     }
   }
 
-  // Applies closed steps, oldest first, until `keep` are left.
-  void ApplyDownTo(TableState& table, int64_t keep) {
+  // Applies closed steps, oldest first, until `keep` are left. `now`: the present step.
+  void ApplyDownTo(TableState& table, int64_t keep, int64_t now) {
     for (; static_cast<int64_t>(table.queue.size()) > keep; table.queue.pop_front()) {
       const Gradients& step = table.queue.front();
       if (step.samples == 0) continue;
@@ -143,9 +189,10 @@ class Reference {
         for (size_t r = 1; r < of_rank.size(); ++r) {
           optim::FoldAdd(sum.data(), of_rank[r].data(), sum.size());
         }
-        RowState& row = table.rows.at(key);
-        float* const weights = row.weights.data();
-        float* const slots = row.slots.data();
+        RowState* const row = RowForUpdate(table, key, sum.size(), now);
+        if (row == nullptr) continue;
+        float* const weights = row->weights.data();
+        float* const slots = row->slots.data();
         table.optimizer->Apply(static_cast<int>(sum.size()),
                                optim::FoldFactor(static_cast<double>(step.samples)), sum,
                                {&weights, 1}, {&slots, 1});
@@ -157,6 +204,7 @@ class Reference {
   const sim::ToyModel& model_;
   std::vector<TableState> tables_;
   std::unique_ptr<TableState> dense_;
+  int64_t step_ = 0;
 };
 
 }  // namespace tandem

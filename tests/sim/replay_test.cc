@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/random.h"
 #include "gtest/gtest.h"
+#include "tests/sim/row_rules.h"
 #include "tests/sim/sim_job.h"
 #include "tests/test_seed.h"
 #include "tools/sim/world.h"
@@ -98,13 +99,16 @@ int64_t RowsThatDiffer(SimRun* a, SimRun* b) {
   return differ;
 }
 
+// In every second job rows come and go.
 TEST(ReplayTest, ARunInItsRecordedOrderHasItsBits) {
   const uint64_t count = SeedCount(200);
   int differed = 0;
+  uint64_t evicted = 0;
   for (uint64_t seed = TestSeed(); seed < TestSeed() + count; ++seed) {
     SCOPED_TRACE(absl::StrCat("see it again with TANDEM_SIM_SEEDS=1 and --seed=", seed));
     Random random(seed);
-    const SimJob job = RandomJob(seed, &random);
+    SimJob job = RandomJob(seed, &random);
+    if (random.Bernoulli(0.5)) AddRowRules(seed, /*at_budget=*/false, &job);
     const sim::ToyModel::Options model = RandomModel(job, seed, &random);
     // What DC_ASGD remembers of a read may give way to another answer of it, if a network doubles
     // it.
@@ -127,6 +131,11 @@ TEST(ReplayTest, ARunInItsRecordedOrderHasItsBits) {
     SimRun replayed(job, again);
     ASSERT_TRUE(replayed.ok());
     ASSERT_EQ(RowsThatDiffer(&recorded, &replayed), 0) << job.Text();
+    const server::RowCounts rows = RowCountsOf(recorded.plan, *recorded.world);
+    const server::RowCounts again_rows = RowCountsOf(replayed.plan, *replayed.world);
+    ASSERT_EQ(rows.admitted, again_rows.admitted) << job.Text();
+    ASSERT_EQ(rows.refused, again_rows.refused) << job.Text();
+    evicted += rows.evicted;
     // The order is that which was asked for, read by read.
     ASSERT_EQ(recorded.world->order().size(), replayed.world->order().size());
     for (const auto& [range, order] : recorded.world->order()) {
@@ -143,6 +152,7 @@ TEST(ReplayTest, ARunInItsRecordedOrderHasItsBits) {
   }
   if (count < 100) return;
   EXPECT_GT(differed, static_cast<int>(count) / 2);  // else nothing was to be repeated
+  EXPECT_GT(evicted, count / 4);
 }
 
 TEST(ReplayTest, APushThatTheRecordedRunHadNotEndsIt) {

@@ -34,6 +34,7 @@ struct SimJob {
   std::string second_policy;         // of table "b"
   std::string dense_policy;          // of dense parameters on servers
   bool second_table = true, second_frozen = false;
+  std::string row_rules, second_row_rules;  // admission and eviction of tables "a" and "b"
   bool dense_on_servers = false;
   bool order = false;                // of updates is recorded
   std::string algorithm = "DIRECT";  // of an allreduce
@@ -46,8 +47,9 @@ struct SimJob {
   int depth = 0, epochs = 1, max_steps = 0, max_inflight_pushes = 4, evaluate_every = 0;
 
   std::string TableText(const std::string& name, int dim, const std::string& field,
-                        const std::string& its_policy, bool frozen) const {
-    return absl::StrCat("table { name: \"", name, "\" dim: ", dim, field,
+                        const std::string& its_policy, bool frozen,
+                        const std::string& rules = "") const {
+    return absl::StrCat("table { name: \"", name, "\" dim: ", dim, field, rules,
                         " initializer { kind: CONSTANT scale: 3 } optimizer { ", optimizer, " } ",
                         its_policy.empty() ? "" : absl::StrCat("policy { ", its_policy, " } "),
                         placement.empty() ? "" : absl::StrCat("placement: ", placement, " "),
@@ -69,8 +71,9 @@ struct SimJob {
         " shards_per_server: ", shards_per_server, " ranges_per_shard: ", ranges_per_shard, " }\n",
         "data { format: CRITEO train: \"none\"",
         patience < 0 ? "" : " validation { last_fraction: 0.5 }", " }\n",
-        TableText("a", workers + 2, "", "", false),
-        second_table ? TableText("b", workers + 3, " field: \"C1\"", second_policy, second_frozen)
+        TableText("a", workers + 2, "", "", false, row_rules),
+        second_table ? TableText("b", workers + 3, " field: \"C1\"", second_policy, second_frozen,
+                                 second_row_rules)
                      : "",
         DenseText(), "policy { ", policy, " }\n", "model { mlp { hidden: [4] } }\n",
         "train { batch_size: 4 epochs: ", epochs, " max_steps: ", max_steps,

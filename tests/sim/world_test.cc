@@ -14,8 +14,10 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "tests/sim/random_job.h"
+#include "tests/sim/row_rules.h"
 #include "tests/sim/sim_job.h"
 #include "tests/test_seed.h"
+#include "tools/sim/row_lives.h"
 #include "tools/sim/toy_runner.h"
 
 namespace tandem {
@@ -67,16 +69,22 @@ SimJob RandomSyncRoundsJob(Random* random) {
   return job;
 }
 
+// In every third job rows come and go.
 TEST(WorldTest, SurvivesAnything) {
   const uint64_t count = SeedCount(4000);
   int moves = 0, breaks = 0, checkpoints = 0;
   uint64_t resent = 0;
+  server::RowCounts rows;
   for (uint64_t seed = TestSeed(); seed < TestSeed() + count; ++seed) {
     SCOPED_TRACE(absl::StrCat("see it again with TANDEM_SIM_SEEDS=1 and --seed=", seed));
     Random random(seed);
-    const SimJob job = RandomJob(&random);
-    SimRun run(job, RandomWorld(job, seed, &random));
+    SimJob job = RandomJob(&random);
+    if (seed % 3 == 0) AddRowRules(seed, /*at_budget=*/true, &job);
+    sim::WorldOptions options = RandomWorld(job, seed, &random);
+    options.budget_rows = RandomBudgetRows(seed);
+    SimRun run(job, options);
     if (!run.ok()) break;  // one trace is enough to read
+    rows.Merge(RowCountsOf(run.plan, *run.world));
     moves += run.world->moves();
     breaks += run.world->breaks();
     checkpoints += run.world->checkpoints();
@@ -87,13 +95,76 @@ TEST(WorldTest, SurvivesAnything) {
   EXPECT_GT(breaks, static_cast<int>(count) / 10);
   EXPECT_GT(checkpoints, static_cast<int>(count) / 10);
   EXPECT_GT(resent, count);
+  EXPECT_GT(rows.admitted, count);
+  EXPECT_GT(rows.refused, count);
+  EXPECT_GT(rows.evicted, count / 4);
+  EXPECT_GT(rows.to_fresh_rows, count / 100);
+  EXPECT_GT(rows.came_back, count / 100);
+}
+
+// A row with an admission by COUNT, and an eviction by AGE or LRU, has updates at versions 0, 1, 2
+// and 6. It may have the values that the rules allow, and no others.
+TEST(RowLivesTest, ARowHasTheUpdatesOfOneLife) {
+  using Want = sim::RowLives::Want;
+  using Moment = sim::RowLives::Moment;
+  SimJob job;
+  job.workers = 2;
+  for (const bool certain : {true, false}) {
+    job.row_rules =
+        absl::StrCat(" admission { kind: COUNT threshold: 2 } eviction { ",
+                     certain ? "kind: AGE versions: 3" : "kind: LRU max_rows: 1", " } ");
+    const job::ResolvedJob plan = job.Plan();
+    const sim::RowRules rules(plan.tables[0]);
+    ASSERT_EQ(rules.certain(), certain);
+    sim::RowLives lives(&rules, job.workers, /*range=*/0);
+    EXPECT_TRUE(lives.Add(1, 0, {0, 0, 5, 1}));
+    EXPECT_TRUE(lives.Add(2, 1, {0, 1, 6, 1}));   // creates the row
+    EXPECT_FALSE(lives.Add(2, 1, {1, 0, 7, 1}));  // of the same fold
+    EXPECT_TRUE(lives.Add(3, 2, {1, 1, 8, 1}));
+    EXPECT_TRUE(lives.Add(4, 6, {0, 2, 9, 1}));  // by AGE it is refused
+    const auto may_be = [&](std::vector<float> taken, size_t seen, Moment moment,
+                            Want want = Want::kAny) {
+      std::vector<float> row;
+      for (const float of_element : taken) row.push_back(sim::ToyModel::kFirstCount - of_element);
+      row.push_back(0.5);  // a value
+      if (taken == std::vector<float>({0, 0, 0})) row.back() = sim::ToyModel::kFirstCount;
+      return lives.Check(row, seen, seen, moment, want).ok();
+    };
+    EXPECT_TRUE(may_be({0, 0, 0}, 0, {}));
+    EXPECT_TRUE(may_be({0, 0, 0}, 1, {})) << "refused";
+    EXPECT_FALSE(may_be({1, 0, 5}, 1, {}));
+    EXPECT_TRUE(may_be({1, 1, 13}, 2, {}));
+    EXPECT_FALSE(may_be({1, 1, 14}, 2, {})) << "other tickets";
+    EXPECT_FALSE(may_be({2, 1, 18}, 2, {})) << "an update from before the row";
+    EXPECT_FALSE(may_be({1, 0, 6}, 2, {})) << "half a fold";
+    EXPECT_TRUE(may_be({1, 2, 21}, 3, {}));
+    EXPECT_FALSE(may_be({1, 1, 13}, 3, {})) << "too early";
+    EXPECT_EQ(may_be({0, 1, 8}, 3, {}), !certain) << "a life that LRU may have begun";
+    EXPECT_FALSE(may_be({1, 2, 21}, 3, {}, Want::kAbsent));
+    EXPECT_EQ(may_be({0, 0, 0}, 3, Moment::At(5)), !certain) << "not too old yet";
+    EXPECT_TRUE(may_be({0, 0, 0}, 3, Moment::At(6)));
+    EXPECT_FALSE(may_be({0, 0, 0}, 3, Moment::At(6), Want::kRow));
+    EXPECT_TRUE(may_be({1, 2, 21}, 3, Moment::At(5)));
+    EXPECT_EQ(may_be({1, 2, 21}, 3, Moment::At(6)), !certain) << "too old";
+    EXPECT_FALSE(may_be({1, 2, 21}, 3, Moment::At(7))) << "read after the next update";
+    EXPECT_TRUE(may_be({0, 0, 0}, 4, Moment::At(7))) << "a new count";
+    EXPECT_EQ(may_be({2, 2, 30}, 4, {}), !certain) << "of two lives";
+    EXPECT_FALSE(may_be({2, 0, 15}, 4, {})) << "a mix of two lives";
+    const std::vector<int64_t> below = {2, 1};
+    EXPECT_EQ(lives.AtLeast(below), 2u);
+    EXPECT_EQ(lives.AtMost(below), 2u);
+    EXPECT_EQ(lives.Before(2), 2u);
+    lives.Cut([](const sim::RowLives::Part& part) { return part.rank == 0 || part.step < 1; });
+    EXPECT_EQ(lives.size(), 2u);
+  }
 }
 
 // The same where rows are kept, in both tables. What SSP promises is what the judge holds every
-// read to; here that the cache is at work.
+// read to; here that the cache is at work. In every second job rows come and go.
 TEST(WorldTest, KeptRowsSurviveAnything) {
   const uint64_t count = SeedCount(400);
   uint64_t cached = 0;
+  server::RowCounts rows;
   for (uint64_t seed = TestSeed(); seed < TestSeed() + count; ++seed) {
     SCOPED_TRACE(absl::StrCat("see it again with TANDEM_SIM_SEEDS=1 and --seed=", seed));
     Random random(HashCombine(seed, 15));
@@ -103,12 +174,16 @@ TEST(WorldTest, KeptRowsSurviveAnything) {
     job.dense_policy = random.Bernoulli(0.5) ? "" : "kind: ASP";
     sim::WorldOptions options = RandomWorld(job, seed, &random);
     for (int& batches : options.model.batches) batches *= 3;
+    if (seed % 2 == 0) AddRowRules(seed, /*at_budget=*/true, &job);
+    options.budget_rows = RandomBudgetRows(seed);
     SimRun run(job, options);
     if (!run.ok()) break;  // one trace is enough to read
     cached += run.world->rows_cached();
+    rows.Merge(RowCountsOf(run.plan, *run.world));
   }
   if (count < 100) return;
   EXPECT_GT(cached, 4 * count);
+  EXPECT_GT(rows.evicted, count / 4);
 }
 
 // Jobs whose dense sums do not wait for all. What the judge holds every read, sum, evaluation and
@@ -721,7 +796,8 @@ TEST(WorldTest, TheSameSeedIsTheSameRun) {
     uint64_t hash[2];
     for (uint64_t& h : hash) {
       Random random(seed);
-      const SimJob job = RandomJob(&random);
+      SimJob job = RandomJob(&random);
+      if (seed % 2 == 0) AddRowRules(seed, /*at_budget=*/true, &job);
       SimRun run(job, RandomWorld(job, seed, &random));
       ASSERT_TRUE(run.ok()) << "seed " << seed;
       h = run.world->trace_hash();

@@ -1,6 +1,7 @@
 #include "tools/bench/bench_command.h"
 
 #include <iostream>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,6 +29,8 @@ struct BenchCommand::Flags {
     store.rows = 2'000;
     store.batch_keys = 100;
     store.repetitions = store.batches = 2;
+    store.max_rows = 500;
+    store.stream_batches = 50;
     pushpull.rows = 2'000;
     pushpull.keys = {10, 500};
     pushpull.repetitions = pushpull.trips = 2;
@@ -54,6 +57,16 @@ void AddStore(CLI::App* app, StoreBenchOptions* o) {
   app->add_option("--batches", o->batches, "Batches of each kind in a repetition")
       ->capture_default_str();
   app->add_option("--seed", o->seed)->capture_default_str();
+  app->add_option("--stream", o->stream, "Instead: updates of so many distinct ids, by Zipf's law");
+  app->add_option("--skew", o->skew, "Of the stream: the exponent")->capture_default_str();
+  app->add_option("--eviction", o->eviction, "Of the stream: NONE, AGE or LRU (the default)")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, Eviction::Kind>{
+          {"NONE", Eviction::NONE}, {"AGE", Eviction::AGE}, {"LRU", Eviction::LRU}}));
+  app->add_option("--max-rows", o->max_rows, "Of LRU")->capture_default_str();
+  app->add_option("--versions", o->versions, "Of AGE; a batch is a version")->capture_default_str();
+  app->add_option("--seconds", o->seconds, "Of the stream")->capture_default_str();
+  app->add_option("--report-seconds", o->report_seconds, "Between two lines of the stream")
+      ->capture_default_str();
 }
 
 void AddPushPull(CLI::App* app, PushPullBenchOptions* o) {

@@ -18,6 +18,7 @@
 #include "server/page_arena.h"
 #include "server/range_store.h"
 #include "tools/bench/machine.h"
+#include "tools/bench/stream_run.h"
 #include "xxhash.h"
 
 namespace tandem::bench {
@@ -282,10 +283,22 @@ class SpeedRun {
 }  // namespace
 
 absl::Status RunStoreBench(const StoreBenchOptions& options, std::ostream& out) {
-  TANDEM_RETURN_IF_ERROR(CheckOptions(options));
+  const bool streams = options.stream != 0;
+  TANDEM_RETURN_IF_ERROR(streams ? CheckStream(options) : CheckOptions(options));
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<optim::RowOptimizer> optimizer,
                           MakeOptimizer(options));
   PrintMachine(out);
+  if (streams) {
+    const std::string rows =
+        options.eviction == Eviction::LRU   ? absl::StrCat(options.max_rows, " rows stay")
+        : options.eviction == Eviction::AGE ? absl::StrCat(options.versions, " versions")
+                                            : "all rows stay";
+    out << absl::StrFormat(
+        "stream: Zipf of %d ids, skew %g, dim %d, %s, batches of %d draws, %s: %s, seed %d\n",
+        options.stream, options.skew, options.dim, optimizer->name(), options.batch_keys,
+        Eviction::Kind_Name(options.eviction), rows, options.seed);
+    return StreamRun(options, StoreOptions(options, optimizer.get())).Run(out);
+  }
   out << absl::StrFormat("store: rows %d, dim %d, %s, batch %d keys, %d batches x %d, seed %d\n",
                          options.rows, options.dim, optimizer->name(), options.batch_keys,
                          options.batches, options.repetitions, options.seed);

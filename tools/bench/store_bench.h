@@ -3,6 +3,9 @@
 // The gather reads rows by known index from a copy of the table on the same kind of pages, and
 // prefetches 16 rows ahead. The gather shows what the machine allows without look-ups. Each batch
 // has new random keys. The sides take turns batch by batch, because the speed of a machine drifts.
+//
+// With `stream`, the benchmark is another one (stream_run.h): a long stream of updates of ids that
+// follow Zipf's law, of which the store keeps only some rows.
 #ifndef TANDEM_TOOLS_BENCH_STORE_BENCH_H_
 #define TANDEM_TOOLS_BENCH_STORE_BENCH_H_
 
@@ -22,11 +25,22 @@ struct StoreBenchOptions {
   int batches = 40;  // batches of each kind in a repetition
   Optimizer::Kind optimizer = Optimizer::ROWWISE_ADAGRAD;
   uint64_t seed = 1;
+
+  // Of the stream.
+  int64_t stream = 0;                       // distinct ids; 0: no stream
+  double skew = 1.05;                       // exponent of Zipf's law
+  Eviction::Kind eviction = Eviction::LRU;  // NONE, AGE or LRU
+  int64_t max_rows = 10'000'000;            // LRU
+  int64_t versions = 100;                   // AGE; a batch is a version
+  double seconds = 600;
+  double report_seconds = 10;  // between two lines
+  int64_t stream_batches = 0;  // ends earlier, after so many batches; 0: does not
 };
 
-// Prints the machine, the settings and a checksum of the results (the same for the same settings).
-// For each measure prints the rate in million rows per second of processor time, as "min p50 p99
-// max samples". INTERNAL: a pull and the gather disagree. INVALID_ARGUMENT: settings out of range.
+// Prints the machine and the settings, and then the report of the stream, or a checksum of the
+// results (the same for the same settings) and the rate of each measure in million rows per second
+// of processor time, as "min p50 p99 max samples". INTERNAL: a pull and the gather disagree, or
+// there are more rows than LRU allows. INVALID_ARGUMENT: settings out of range.
 absl::Status RunStoreBench(const StoreBenchOptions& options, std::ostream& out);
 
 }  // namespace tandem::bench

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +10,11 @@
 #include "base/hash.h"
 
 namespace tandem::sim {
+namespace {
+
+constexpr size_t kMostFetched = 32;  // steps of a worker that are fetched and not computed
+
+}  // namespace
 
 Judge::Judge(const job::ResolvedJob& plan, const ToyModel& model, Options options)
     : plan_(plan),
@@ -34,6 +40,17 @@ void Judge::OnEpoch(int rank, int64_t epoch, int64_t first_step) {
   WorkerState& worker = workers_[static_cast<size_t>(rank)];
   worker.epoch = epoch;
   worker.epoch_first_step = first_step;
+}
+
+void Judge::OnFetch(int rank, int64_t step) {
+  const bool lives =
+      std::any_of(plan_.tables.begin(), plan_.tables.end(),
+                  [this](const job::TablePlan& table) { return HasLives(table.id); });
+  if (!lives) return;
+  std::map<int64_t, std::map<uint32_t, int64_t>>& fetched =
+      workers_[static_cast<size_t>(rank)].fetched;
+  fetched[step] = versions_;
+  while (fetched.size() > kMostFetched) fetched.erase(fetched.begin());
 }
 
 void Judge::Resume(int rank, const TrainPosition& start) {
@@ -89,7 +106,7 @@ void Judge::OnDenseUpdate(int rank, int64_t step, absl::Span<const uint64_t> blo
       DenseOnServers() ? map_->Find(table, Position(plan_.tables[table].salt, blocks[0])) : table;
   if (IsAgain(rank, step, table, {&ToyModel::kDenseKey, 1})) return;
   ledger_->Record(table, ToyModel::kDenseKey, range, rank, step, norm);
-  if (!DenseOnServers()) return Settle(range, rank, step, 1 / norm);
+  if (!DenseOnServers()) return Settle(range, rank, step, 1 / norm, {ledger_->NewFold(), step});
   OnUpdates(rank, step, table, blocks, norm);
 }
 
@@ -109,9 +126,24 @@ void Judge::OnRecord(const server::UpdateRecord& record) {
     share = policies_[plan_.tables[record.table].group]->OnApply(progress, update).factor /
             static_cast<double>(record.divided_by);
   }
+  Ledger::Fold fold;
+  if (record.fate != server::kFateDropped) fold = FoldOf(record);
   if (const auto range = FirstOfCopies(record)) {
-    Settle(*range, record.worker, record.step, share);
+    Settle(*range, record.worker, record.step, share, fold);
   }
+}
+
+// Updates of one step, or of one batch, are applied as one step of the optimizer.
+Ledger::Fold Judge::FoldOf(const server::UpdateRecord& record) {
+  const policies::Properties& policy = PropertiesOf(record.table);
+  LastFold& last = folds_[record.range];
+  const bool merged = record.fate == server::kFateMerged;
+  const int64_t step = policy.batch > 0 ? 0 : record.step;
+  const bool same =
+      merged && last.merged && last.version == record.version_applied && last.step == step;
+  if (!same) last = {merged, record.version_applied, step, ledger_->NewFold()};
+  versions_[record.range] = record.version_applied;
+  return {last.number, record.version_applied};
 }
 
 // Each copy of a table records the result of an update once. Rows may show the update after the
@@ -131,8 +163,8 @@ std::optional<uint32_t> Judge::FirstOfCopies(const server::UpdateRecord& record)
   return is_first ? std::make_optional(range) : std::nullopt;
 }
 
-void Judge::Settle(uint32_t range, int rank, int64_t step, double share) {
-  const absl::Status settled = ledger_->Settle(range, rank, step, share);
+void Judge::Settle(uint32_t range, int rank, int64_t step, double share, const Ledger::Fold& fold) {
+  const absl::Status settled = ledger_->Settle(range, rank, step, share, fold);
   if (!settled.ok()) options_.fail(std::string(settled.message()));
 }
 
@@ -150,6 +182,7 @@ std::set<uint32_t> Judge::RangesOf(int rank, int64_t step) const {
 void Judge::CheckRead(int rank, int64_t step, uint32_t table, uint64_t key,
                       absl::Span<const float> row) {
   if (!options_.explain) return;
+  if (HasLives(table)) return CheckLivesRead(rank, step, table, key, row);
   const auto taken = ledger_->Explain(table, key, row);
   if (!taken.ok()) {
     return options_.fail(
@@ -202,12 +235,7 @@ void Judge::CheckBounds(int reader, int64_t step, uint32_t table, uint64_t key,
     return CheckExact(reader, step - bound, table, key, taken);
   }
   for (int rank = 0; rank < plan_.workers(); ++rank) {
-    int64_t since = policy.switch_step;  // updates at steps below this must be there
-    if (policy.read_bound < policies::kUnbounded) since = step - policy.read_bound;
-    // A worker's own pushes may still wait for their batch.
-    if (rank == reader && policy.batch == 0) {
-      since = std::max(since, step - plan_.job.train().prefetch_steps());
-    }
+    const int64_t since = SeenBelow(reader, step, rank, policy);
     const double least = ledger_->WeightBefore(table, key, rank, since);
     if (taken[static_cast<size_t>(rank)] >= least - Ledger::kTolerance) continue;
     return options_.fail(absl::StrCat("worker ", reader, " step ", step, " reads table ", table,
@@ -217,12 +245,60 @@ void Judge::CheckBounds(int reader, int64_t step, uint32_t table, uint64_t key,
   }
 }
 
+int64_t Judge::SeenBelow(int reader, int64_t step, int rank,
+                         const policies::Properties& policy) const {
+  int64_t since = policy.switch_step;  // updates at steps below this must be there
+  if (policy.read_bound < policies::kUnbounded) since = step - policy.read_bound;
+  // A worker's own pushes may still wait for their batch.
+  if (rank != reader || policy.batch > 0) return since;
+  return std::max(since, step - plan_.job.train().prefetch_steps());
+}
+
+// A worker that has skipped steps reads later ones with what it had fetched for an earlier one.
+int64_t Judge::VersionAtFetch(int rank, int64_t step, uint32_t range) const {
+  const auto& fetched = workers_[static_cast<size_t>(rank)].fetched;
+  const auto later = fetched.upper_bound(step);
+  if (later == fetched.begin()) return 0;
+  const std::map<uint32_t, int64_t>& versions = std::prev(later)->second;
+  const auto version = versions.find(range);
+  return version == versions.end() ? 0 : version->second;
+}
+
+// A read of a policy that takes steps together is at the version of its step. Otherwise it is later
+// than the moment at which the worker began to read, unless the worker has kept the row.
+void Judge::CheckLivesRead(int rank, int64_t step, uint32_t table, uint64_t key,
+                           absl::Span<const float> row) {
+  const policies::Properties& policy = PropertiesOf(table);
+  const RowLives& lives = ledger_->Lives(table, key);
+  const bool together = policy.lockstep || step < policy.switch_step;
+  std::vector<int64_t> below;
+  for (int other = 0; other < plan_.workers(); ++other) {
+    below.push_back(policy.lockstep ? step - policy.read_bound
+                    : together      ? step
+                                    : SeenBelow(rank, step, other, policy));
+  }
+  RowLives::Moment moment;
+  if (policy.lockstep) {
+    moment = RowLives::Moment::At(step);
+  } else if (!policy.keeps_rows) {
+    moment.least = VersionAtFetch(rank, step, lives.range());
+  }
+  const size_t most = together ? lives.AtMost(below) : lives.size();
+  const absl::Status checked =
+      lives.Check(row, lives.AtLeast(below), most, moment, RowLives::Want::kAny);
+  if (checked.ok()) return;
+  options_.fail(absl::StrCat("worker ", rank, " step ", step, " reads table ", table, " key ", key,
+                             ", which ", checked.message()));
+}
+
 // At an evaluation rows contain all pushes, except those that a fixed delay holds back. The last
 // evaluation contains these, too.
-void Judge::CheckEvaluated(int rank, uint32_t table, uint64_t key, absl::Span<const float> row) {
+void Judge::CheckEvaluated(int rank, uint32_t table, uint64_t key, absl::Span<const float> row,
+                           int64_t version) {
   if (!options_.explain) return;
-  const auto taken = ledger_->Explain(table, key, row);
-  if (!taken.ok()) {
+  absl::StatusOr<std::vector<double>> taken;
+  if (!HasLives(table)) taken = ledger_->Explain(table, key, row);
+  if (!HasLives(table) && !taken.ok()) {
     return options_.fail(
         absl::StrCat("evaluation at worker ", rank, ": ", taken.status().message()));
   }
@@ -239,7 +315,47 @@ void Judge::CheckEvaluated(int rank, uint32_t table, uint64_t key, absl::Span<co
                                       other, " for table ", table, " key ", key, " is still held"));
   }
   const int64_t all = std::numeric_limits<int64_t>::max();
-  CheckExact(rank, delay == 0 ? all : options_.step_of(rank) - delay, table, key, *taken);
+  const int64_t below = delay == 0 ? all : options_.step_of(rank) - delay;
+  if (!HasLives(table)) return CheckExact(rank, below, table, key, *taken);
+  const RowLives& lives = ledger_->Lives(table, key);
+  RowLives::Moment moment;
+  if (version >= 0) moment = RowLives::Moment::At(version);
+  const std::vector<int64_t> of_all(workers_.size(), below);
+  const absl::Status checked =
+      lives.Check(row, lives.AtLeast(of_all), lives.AtMost(of_all), moment, RowLives::Want::kAny);
+  if (checked.ok()) return;
+  options_.fail(absl::StrCat("evaluation at worker ", rank, ": table ", table, " key ", key, " ",
+                             checked.message()));
+}
+
+std::vector<int64_t> Judge::SavedBelow(const policies::RangeProgress& progress,
+                                       uint32_t table) const {
+  const policies::Properties& policy = PropertiesOf(table);
+  const bool by_step = policy.holds && policy.batch == 0;
+  const bool switched = policy.switch_step > 0 && progress.version >= policy.switch_step;
+  const int64_t delay = delayed_finished_ ? 0 : policy.delay;
+  std::vector<int64_t> below;
+  for (const policies::WorkerProgress& worker : progress.workers) {
+    below.push_back(worker.admitted);
+    if (by_step && !switched) below.back() = std::min(below.back(), progress.version - delay);
+  }
+  return below;
+}
+
+// The version says which batches the checkpoint has: each batch is another version.
+void Judge::CheckLivesSaved(const policies::RangeProgress& progress, uint32_t table, uint64_t key,
+                            absl::Span<const float> row) {
+  const RowLives& lives = ledger_->Lives(table, key);
+  const std::vector<int64_t> below = SavedBelow(progress, table);
+  const bool batches = PropertiesOf(table).batch > 0;
+  const size_t from = batches ? lives.Before(progress.version) : lives.AtLeast(below);
+  const size_t to = batches ? from : lives.AtMost(below);
+  const absl::Status checked =
+      lives.Check(row, from, to, RowLives::Moment::At(progress.version),
+                  row.empty() ? RowLives::Want::kAbsent : RowLives::Want::kRow);
+  if (checked.ok()) return;
+  options_.fail(absl::StrCat("checkpoint at version ", progress.version, ": table ", table, " key ",
+                             key, " ", checked.message()));
 }
 
 // An open batch, and updates that a fixed delay holds back, are in the checkpoint beside the rows.
@@ -247,6 +363,7 @@ void Judge::CheckSaved(const policies::RangeProgress& progress, uint32_t table, 
                        absl::Span<const float> row) {
   if (!options_.explain) return;
   if (table == DenseTable() && key != 0) return;
+  if (HasLives(table)) return CheckLivesSaved(progress, table, key, row);
   const uint64_t known = table == DenseTable() ? ToyModel::kDenseKey : key;
   const std::vector<float> initial(static_cast<size_t>(plan_.tables[table].dim),
                                    ToyModel::kFirstCount);
@@ -255,18 +372,14 @@ void Judge::CheckSaved(const policies::RangeProgress& progress, uint32_t table, 
   if (!taken.ok()) {
     return options_.fail(absl::StrCat("checkpoint: ", taken.status().message()));
   }
-  const policies::Properties& policy = PropertiesOf(table);
-  const bool by_step = policy.holds && policy.batch == 0;
-  const bool switched = policy.switch_step > 0 && progress.version >= policy.switch_step;
-  const int64_t delay = delayed_finished_ ? 0 : policy.delay;
+  const std::vector<int64_t> saved = SavedBelow(progress, table);
   double all = 0;  // the weight of all workers
   for (int rank = 0; rank < plan_.workers(); ++rank) {
-    int64_t below = progress.workers[static_cast<size_t>(rank)].admitted;
-    if (by_step && !switched) below = std::min(below, progress.version - delay);
+    const int64_t below = saved[static_cast<size_t>(rank)];
     const double most = ledger_->WeightBefore(table, known, rank, below);
     all += most;
     const double has = (*taken)[static_cast<size_t>(rank)];
-    const bool enough = policy.batch > 0 || has >= most - Ledger::kTolerance;
+    const bool enough = PropertiesOf(table).batch > 0 || has >= most - Ledger::kTolerance;
     if (enough && has <= most + Ledger::kTolerance) continue;
     return options_.fail(absl::StrCat("checkpoint: table ", table, " key ", key, " has ", has,
                                       " of worker ", rank, ", expected ", most,

@@ -54,6 +54,8 @@ class Judge {
     return workers_[static_cast<size_t>(rank)].evaluations;
   }
   void OnEpoch(int rank, int64_t epoch, int64_t first_step);
+  // The worker has fetched the batch of `step`, and will read its rows.
+  void OnFetch(int rank, int64_t step);
   void OnPush(int rank, int64_t step);
   void OnDelayedFinished() { delayed_finished_ = true; }
   // Worker `rank` has computed updates of these rows at `step`, each `norm` times a whole update.
@@ -79,8 +81,10 @@ class Judge {
                   absl::Span<const float> row);
   // In a checkpoint: replicas of dense parameters have every update of the steps below `step`.
   void CheckDenseSaved(int64_t step, absl::Span<const float> row);
-  // At an evaluation or at the end: the row must contain every update.
-  void CheckEvaluated(int rank, uint32_t table, uint64_t key, absl::Span<const float> row);
+  // At an evaluation or at the end: the row must contain every update. `version`: that of the
+  // range when the row was read; -1: not known.
+  void CheckEvaluated(int rank, uint32_t table, uint64_t key, absl::Span<const float> row,
+                      int64_t version = -1);
   void CheckDenseEvaluated(int rank, absl::Span<const float> row) {
     if (quorum_ != nullptr) return quorum_->CheckWhole(rank, row);
     if (JudgesDense()) CheckEvaluated(rank, DenseTable(), ToyModel::kDenseKey, row);
@@ -96,6 +100,7 @@ class Judge {
   int64_t first_step_of_epoch(int rank) const {
     return workers_[static_cast<size_t>(rank)].epoch_first_step;
   }
+  const Ledger& ledger() const { return *ledger_; }
   // The number of (worker, step, range) with rows of a table, in this attempt.
   uint64_t computed(uint32_t table) const { return computed_[table]; }
   // Ranges in which the update of (rank, step) has rows.
@@ -109,18 +114,43 @@ class Judge {
     int64_t computed = 0;       // the step after the last one that was computed
     int64_t computed_dead = 0;  // the same, by dead processes of this rank
     int64_t evaluations = 0;    // before this process came
+    // By step, the last ones: versions_ when the worker had fetched the batch of the step.
+    std::map<int64_t, std::map<uint32_t, int64_t>> fetched;
+  };
+  // The last fold of a range.
+  struct LastFold {
+    bool merged = false;  // more updates of the fold may come
+    int64_t version = 0, step = 0;
+    int64_t number = 0;
   };
   // True if a dead process of this rank has computed the step. Then it must have updated these
   // rows.
   bool IsAgain(int rank, int64_t step, uint32_t table, absl::Span<const uint64_t> keys);
 
+  // The steps of worker `rank` that a read of worker `reader` for `step` must see, unless a policy
+  // that takes steps together says exactly which ones.
+  int64_t SeenBelow(int reader, int64_t step, int rank, const policies::Properties& policy) const;
+  // The same checks for rows that have lives.
+  void CheckLivesRead(int rank, int64_t step, uint32_t table, uint64_t key,
+                      absl::Span<const float> row);
+  void CheckLivesSaved(const policies::RangeProgress& progress, uint32_t table, uint64_t key,
+                       absl::Span<const float> row);
+  // By rank: the steps of a worker that a checkpoint with this progress has, but for those that an
+  // open batch holds.
+  std::vector<int64_t> SavedBelow(const policies::RangeProgress& progress, uint32_t table) const;
+  // A version that `range` had when the worker fetched the batch of this step, or before.
+  int64_t VersionAtFetch(int rank, int64_t step, uint32_t range) const;
+  Ledger::Fold FoldOf(const server::UpdateRecord& record);
   void CheckExact(int reader, int64_t step, uint32_t table, uint64_t key,
                   const std::vector<double>& taken);
   void CheckBounds(int reader, int64_t step, uint32_t table, uint64_t key,
                    const std::vector<double>& taken);
   // The range of the first copy, if no other copy has recorded the update yet.
   std::optional<uint32_t> FirstOfCopies(const server::UpdateRecord& record);
-  void Settle(uint32_t range, int rank, int64_t step, double share);
+  void Settle(uint32_t range, int rank, int64_t step, double share, const Ledger::Fold& fold);
+  bool HasLives(uint32_t table) const {
+    return table < plan_.tables.size() && ledger_->rules(table).limited;
+  }
   const policies::Properties& PropertiesOf(uint32_t table) const {
     return plan_.groups[plan_.tables[table].group].properties;
   }
@@ -146,6 +176,8 @@ class Judge {
   bool delayed_finished_ = false;
   std::vector<uint64_t> computed_;  // by table
   std::map<std::pair<int, int64_t>, std::set<uint32_t>> ranges_of_;
+  std::map<uint32_t, LastFold> folds_;    // by range
+  std::map<uint32_t, int64_t> versions_;  // by range: at least this; that of its last fold
 };
 
 }  // namespace tandem::sim

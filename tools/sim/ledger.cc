@@ -8,13 +8,28 @@
 
 namespace tandem::sim {
 
+Ledger::Ledger(const ToyModel& model) : model_(model), ids_(model.plan().tables.size()) {
+  for (const job::TablePlan& table : model.plan().tables) rules_.emplace_back(table);
+  for (const RowRules& rules : rules_) untouched_.emplace_back(&rules, model.workers(), 0);
+}
+
+const RowLives& Ledger::Lives(uint32_t table, uint64_t key) const {
+  const auto lives = lives_.find({table, key});
+  return lives == lives_.end() ? untouched_[table] : lives->second;
+}
+
 void Ledger::Record(uint32_t table, uint64_t key, uint32_t range, int rank, int64_t step,
                     double norm) {
   std::vector<Updates>& workers = rows_[{table, key}];
   workers.resize(static_cast<size_t>(model_.workers()));
   Updates& updates = workers[static_cast<size_t>(rank)];
   TANDEM_CHECK(updates.empty() || updates.back().step < step);
-  updates.push_back({step, model_.Ticket(rank, step, key), range, norm});
+  RowLives* lives = nullptr;
+  if (table < rules_.size() && rules_[table].limited) {
+    const auto of_row = lives_.try_emplace({table, key}, &rules_[table], model_.workers(), range);
+    lives = &of_row.first->second;
+  }
+  updates.push_back({step, model_.Ticket(rank, step, key), range, table, norm, lives});
   open_[{range, rank, step}].push_back(&updates);
 }
 
@@ -24,7 +39,8 @@ bool Ledger::Has(uint32_t table, uint64_t key, int rank, int64_t step) const {
                                            [step](const One& one) { return one.step == step; });
 }
 
-absl::Status Ledger::Settle(uint32_t range, int rank, int64_t step, double share) {
+absl::Status Ledger::Settle(uint32_t range, int rank, int64_t step, double share,
+                            const Fold& fold) {
   const auto it = open_.find({range, rank, step});
   if (it == open_.end()) {
     return absl::InternalError(absl::StrCat("the update of worker ", rank, " for step ", step,
@@ -36,9 +52,31 @@ absl::Status Ledger::Settle(uint32_t range, int rank, int64_t step, double share
                                       [](const One& a, int64_t b) { return a.step < b; });
     TANDEM_CHECK(one != updates->end() && one->step == step && one->weight < 0);
     one->weight = one->norm * share;
+    if (one->lives == nullptr || share == 0) continue;
+    if (!one->lives->Add(fold.number, fold.version, {rank, step, one->ticket, one->weight})) {
+      continue;
+    }
+    Count(*one->lives, one->lives->size() - 1, one->table, &ids_[one->table]);
   }
   open_.erase(it);
   return absl::OkStatus();
+}
+
+void Ledger::Count(const RowLives& lives, size_t fold, uint32_t table, Ids* ids) const {
+  ++ids->all;
+  if (!rules_[table].certain()) return;
+  ids->admitted += lives.Creates(fold) ? 1 : 0;
+  ids->refused += lives.IsRefused(fold) ? 1 : 0;
+}
+
+Ledger::Ids Ledger::IdsOfRun(uint32_t table) const {
+  Ids ids;
+  for (const auto& [row, lives] : lives_) {
+    for (size_t fold = 0; row.first == table && fold < lives.size(); ++fold) {
+      Count(lives, fold, table, &ids);
+    }
+  }
+  return ids;
 }
 
 absl::Status Ledger::ReturnTo(absl::Span<const int64_t> steps, const std::set<Slice>& held) {
@@ -50,6 +88,14 @@ absl::Status Ledger::ReturnTo(absl::Span<const int64_t> steps, const std::set<Sl
                                          " for step ", slice.step, ", which the worker repeats"));
   }
   open_.clear();
+  std::fill(ids_.begin(), ids_.end(), Ids());
+  for (auto& [row, lives] : lives_) {
+    const uint32_t range = lives.range();
+    lives.Cut([&](const RowLives::Part& part) {
+      return part.step < steps[static_cast<size_t>(part.rank)] &&
+             held.count({range, part.rank, part.step}) == 0;
+    });
+  }
   for (auto& [row, workers] : rows_) {
     for (size_t rank = 0; rank < workers.size(); ++rank) {
       Updates& updates = workers[rank];

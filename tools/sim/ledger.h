@@ -7,6 +7,9 @@
 // may not show an update before a shard has recorded its result (or before the allreduce has
 // summed it).
 //
+// Rows of tables with admission or eviction have lives (row_lives.h): their values do not contain
+// all updates.
+//
 // If processes die, the run returns to a checkpoint, and so does the ledger (ReturnTo).
 //
 // Thread safety: none; one thread.
@@ -23,6 +26,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "tools/sim/row_lives.h"
 #include "tools/sim/toy_model.h"
 
 namespace tandem::sim {
@@ -37,7 +41,20 @@ class Ledger {
     friend auto operator<=>(const Slice&, const Slice&) = default;
   };
 
-  explicit Ledger(const ToyModel& model) : model_(model) {}
+  // A step of the optimizer in a range, at this version of it.
+  struct Fold {
+    int64_t number = 0;  // from NewFold
+    int64_t version = 0;
+  };
+  // In tables whose rows have lives: how often an id was in a fold, and how often that created a
+  // row, or was refused. The last two are known only if the rules are certain.
+  struct Ids {
+    uint64_t all = 0, admitted = 0, refused = 0;
+  };
+
+  explicit Ledger(const ToyModel& model);
+  Ledger(const Ledger&) = delete;
+  Ledger& operator=(const Ledger&) = delete;
 
   // Worker `rank` has computed an update of this row, which is in `range`. Its gradient is `norm`
   // times a whole update. Steps of one worker come in order.
@@ -46,9 +63,10 @@ class Ledger {
   // Whether the worker has computed an update of this row at this step.
   bool Has(uint32_t table, uint64_t key, int rank, int64_t step) const;
 
-  // Settles the update of (rank, step) in `range`: rows have taken `share` of each gradient.
-  // INTERNAL if the update was never computed, or was settled before.
-  absl::Status Settle(uint32_t range, int rank, int64_t step, double share);
+  // Settles the update of (rank, step) in `range`: rows have taken `share` of each gradient, in
+  // this fold. INTERNAL if the update was never computed, or was settled before.
+  absl::Status Settle(uint32_t range, int rank, int64_t step, double share, const Fold& fold);
+  int64_t NewFold() { return ++folds_; }
 
   // Returns to a checkpoint that has the steps of each worker `rank` below steps[rank]. Forgets
   // all later updates. The updates that the checkpoint holds back count as not settled. INTERNAL if
@@ -56,7 +74,16 @@ class Ledger {
   // would be applied twice).
   absl::Status ReturnTo(absl::Span<const int64_t> steps, const std::set<Slice>& held);
 
-  // The weight that the row has taken from each worker. INTERNAL if the row is not its initial
+  const RowRules& rules(uint32_t table) const { return rules_[table]; }
+  // Since the ledger was made, or has returned to a checkpoint.
+  const Ids& ids(uint32_t table) const { return ids_[table]; }
+  // Since the start of the run; steps that were repeated count once.
+  Ids IdsOfRun(uint32_t table) const;
+  // Of a row of a table with such rules.
+  const RowLives& Lives(uint32_t table, uint64_t key) const;
+
+  // The weight that the row has taken from each worker. Not for tables whose rows have lives.
+  // INTERNAL if the row is not its initial
   // value minus the first settled updates of each worker, each of them once.
   absl::StatusOr<std::vector<double>> Explain(uint32_t table, uint64_t key,
                                               absl::Span<const float> row) const;
@@ -76,17 +103,24 @@ class Ledger {
  private:
   struct One {
     int64_t step = 0, ticket = 0;
-    uint32_t range = 0;
+    uint32_t range = 0, table = 0;
     double norm = 0;
-    double weight = -1;  // below 0: not settled
+    RowLives* lives = nullptr;  // of the row; null: it has none
+    double weight = -1;         // below 0: not settled
   };
   using Updates = std::vector<One>;  // from one worker to one row, by step
+  void Count(const RowLives& lives, size_t fold, uint32_t table, Ids* ids) const;
   const Updates* Find(uint32_t table, uint64_t key, int rank) const;
 
   const ToyModel model_;
   std::map<std::pair<uint32_t, uint64_t>, std::vector<Updates>> rows_;
   // The lists that contain an update that is not settled yet.
   std::map<Slice, std::vector<Updates*>> open_;
+  std::vector<RowRules> rules_;      // by table
+  std::vector<RowLives> untouched_;  // by table: of a row that nobody has updated
+  std::vector<Ids> ids_;             // by table
+  std::map<std::pair<uint32_t, uint64_t>, RowLives> lives_;
+  int64_t folds_ = 0;
 };
 
 }  // namespace tandem::sim

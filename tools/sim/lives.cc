@@ -131,6 +131,8 @@ absl::Status Lives::ReturnTo(const server::CheckpointReader& saved, ResumeFrom* 
   std::set<Ledger::Slice> held;
   Rows rows;
   from->held.resize(plan_.tables.size());
+  from->rows.resize(plan_.tables.size());
+  Versions versions;
   for (const job::TablePlan& table : plan_.tables) {
     for (const server::CheckpointFile& file : saved.manifest().files) {
       if (file.table != table.name || absl::EndsWith(file.name, ".part")) continue;
@@ -144,6 +146,8 @@ absl::Status Lives::ReturnTo(const server::CheckpointReader& saved, ResumeFrom* 
           ++from->held[table.id];
         }
       }
+      versions[range] = image.progress.version;
+      from->rows[table.id] += image.keys.size();
       const size_t dim = static_cast<size_t>(image.dim);
       for (size_t i = 0; i < image.keys.size(); ++i) {
         std::vector<float>& row = rows[{table.id, image.keys[i]}];
@@ -160,18 +164,24 @@ absl::Status Lives::ReturnTo(const server::CheckpointReader& saved, ResumeFrom* 
   const absl::Status lost = ledger_->ReturnTo(first_steps_, held);
   if (!options_.world.explain) return absl::OkStatus();  // then nothing is settled
   TANDEM_RETURN_IF_ERROR(lost);
-  return CheckRows(saved, &rows);
+  return CheckRows(saved, versions, &rows);
 }
 
 // Every row must show exactly the settled updates of the ledger. A row without such an update must
 // be absent: its updates were dropped or are held back, or its table is frozen.
-absl::Status Lives::CheckRows(const server::CheckpointReader& saved, Rows* rows) {
+absl::Status Lives::CheckRows(const server::CheckpointReader& saved, const Versions& versions,
+                              Rows* rows) {
   TANDEM_ASSIGN_OR_RETURN(const server::RangeImage image, saved.ReadDense({}));
   TANDEM_ASSIGN_OR_RETURN(auto dense, worker::DenseParameters::New(plan_.job.dense().optimizer(),
                                                                    options_.world.model.dense));
   TANDEM_RETURN_IF_ERROR(dense->Load(image));
   for (const auto& [table, key] : ledger_->Rows()) {
     const bool there = rows->count({table, key}) > 0;
+    if (table < plan_.tables.size() && ledger_->rules(table).limited) {
+      TANDEM_RETURN_IF_ERROR(CheckLives(saved, versions, table, key, (*rows)[{table, key}]));
+      rows->erase({table, key});
+      continue;
+    }
     double all = 0;  // the weight of all workers
     std::vector<float>& row = (*rows)[{table, key}];
     if (key == ToyModel::kDenseKey) row.assign(dense->values().begin(), dense->values().end());
@@ -194,6 +204,22 @@ absl::Status Lives::CheckRows(const server::CheckpointReader& saved, Rows* rows)
                                             id.second, " has a row, but no update created it"));
   }
   return absl::OkStatus();
+}
+
+// A row that may have been evicted or refused.
+absl::Status Lives::CheckLives(const server::CheckpointReader& saved, const Versions& versions,
+                               uint32_t table, uint64_t key, absl::Span<const float> row) {
+  const RowLives& lives = ledger_->Lives(table, key);
+  const auto version = versions.find(lives.range());
+  if (version == versions.end()) {
+    return absl::InternalError(absl::StrCat(saved.folder(), " has no range ", lives.range()));
+  }
+  const absl::Status checked =
+      lives.Check(row, lives.size(), lives.size(), RowLives::Moment::At(version->second),
+                  row.empty() ? RowLives::Want::kAbsent : RowLives::Want::kRow);
+  if (checked.ok()) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat(saved.folder(), ": at version ", version->second,
+                                          " table ", table, " key ", key, " ", checked.message()));
 }
 
 // ---- an attempt -------------------------------------------------------------------------------

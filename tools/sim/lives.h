@@ -90,11 +90,15 @@ class Lives {
 
  private:
   using Rows = std::map<std::pair<uint32_t, uint64_t>, std::vector<float>>;  // by (table, key)
+  using Versions = std::map<uint32_t, int64_t>;                              // by range
 
   absl::Status BeginAttempt();
   absl::Status Resume(WorldOptions* options);
   absl::Status ReturnTo(const server::CheckpointReader& saved, ResumeFrom* from);
-  absl::Status CheckRows(const server::CheckpointReader& saved, Rows* rows);
+  absl::Status CheckRows(const server::CheckpointReader& saved, const Versions& versions,
+                         Rows* rows);
+  absl::Status CheckLives(const server::CheckpointReader& saved, const Versions& versions,
+                          uint32_t table, uint64_t key, absl::Span<const float> row);
   absl::StatusOr<bool> RunAttempt();
   void Strike(const Accident& accident, EndpointId process);
   absl::StatusOr<bool> EndAttempt();

@@ -1,6 +1,7 @@
 #include "tools/sim/sim_servers.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <utility>
 
@@ -8,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "server/checkpoint_directory.h"
+#include "server/limited_rows.h"
 #include "server/replay.h"
 
 namespace tandem::sim {
@@ -19,6 +21,9 @@ constexpr size_t kBytesPerSlice = 200;  // small, so that frames arrive during a
 
 absl::Status SimServers::Init() {
   const job::ResolvedJob& plan = context_.plan;
+  may_be_full_ = std::any_of(plan.tables.begin(), plan.tables.end(), [](const auto& table) {
+    return table.eviction.kind() == Eviction::LRU || table.eviction.kind() == Eviction::AT_BUDGET;
+  });
   servers_.resize(static_cast<size_t>(plan.servers()));
   for (int index = 0; index < plan.servers(); ++index) {
     Server& server = servers_[static_cast<size_t>(index)];
@@ -35,9 +40,26 @@ absl::Status SimServers::Init() {
       TANDEM_ASSIGN_OR_RETURN(
           shard(id).core,
           server::ShardCore::New(plan, id, incarnation, context_.buffers, std::move(turns)));
+      SetBudget(*shard(id).core);
     }
   }
   return absl::OkStatus();
+}
+
+// Memory for AT_BUDGET. It is refused when the table has its rows on this shard.
+void SimServers::SetBudget(const server::ShardCore& core) {
+  const int64_t most = context_.options.budget_rows;
+  if (most == 0) return;
+  for (const auto& table : core.tables()) {
+    if (table->plan->eviction.kind() != Eviction::AT_BUDGET) continue;
+    table->may_grow = [&core, most, id = table->plan->id](size_t) {
+      int64_t rows = 0;
+      for (const server::Range* const range : core.ranges().Owned()) {
+        if (range->table().plan->id == id) rows += range->store().size();
+      }
+      return rows < most;
+    };
+  }
 }
 
 void SimServers::StartClocks() {
@@ -238,7 +260,10 @@ void SimServers::AfterShard(EndpointId id) {
     records_.push_back(record);
     if (context_.judge != nullptr) context_.judge->OnRecord(record);
   }
-  if (context_.judge != nullptr) CheckSums(id);
+  if (context_.judge != nullptr) {
+    CheckSums(id);
+    if (may_be_full_) CheckShares(id);
+  }
   for (const Outgoing& out : shard_effects_.out) frames_.Send(out);
   shard_effects_.Clear();
 }
@@ -285,6 +310,33 @@ void SimServers::CheckSums(EndpointId id) {
   }
   if (!core.WaitingReadsMustWait()) {
     context_.Fail(absl::StrCat(id.DebugString(), ": a read waits that may be answered"));
+  }
+}
+
+// Checks that a range under LRU has at most its share of the rows, and as many candidates, and that
+// a shard has no more rows than AT_BUDGET has memory for. (A range that moves brings its own.)
+void SimServers::CheckShares(EndpointId id) {
+  std::vector<int64_t> at_budget(context_.plan.tables.size());
+  for (const server::Range* const range : shard(id).core->ranges().Owned()) {
+    const job::TablePlan& plan = *range->table().plan;
+    const int64_t rows = range->store().size();
+    if (plan.eviction.kind() == Eviction::AT_BUDGET) at_budget[plan.id] += rows;
+    if (plan.eviction.kind() != Eviction::LRU) continue;
+    const uint64_t width = range->end() - range->begin();  // 0: all positions
+    const double share = width == 0 ? 1.0 : std::ldexp(static_cast<double>(width), -64);
+    const auto most =
+        static_cast<int64_t>(std::ceil(share * static_cast<double>(plan.eviction.max_rows())));
+    const int64_t candidates = range->store().limits()->candidates();
+    if (rows <= most && candidates <= most) continue;
+    context_.Fail(absl::StrCat("range ", range->id(), " of table ", plan.name, " has ", rows,
+                               " rows and ", candidates, " candidates; its share of max_rows is ",
+                               most));
+  }
+  const int64_t budget = context_.options.budget_rows;
+  for (const int64_t rows : at_budget) {
+    if (budget == 0 || scheduler_.moves() > 0 || rows <= budget) continue;
+    context_.Fail(absl::StrCat(id.DebugString(), " has ", rows, " rows AT_BUDGET, which has room ",
+                               "for ", budget));
   }
 }
 
@@ -361,6 +413,27 @@ server::UpdateStats SimServers::Stats(uint32_t table) const {
     }
   }
   return total;
+}
+
+server::RowCounts SimServers::Counts(uint32_t table) const {
+  server::RowCounts total;
+  for (const Server& server : servers_) {
+    for (const Shard& shard : server.shards) {
+      total.Merge(shard.core->tables()[table]->stats.rows);
+    }
+  }
+  return total;
+}
+
+int64_t SimServers::Version(uint32_t table, uint64_t key) const {
+  const uint32_t id = ranges_->Find(table, Position(context_.plan.tables[table].salt, key));
+  for (const Server& server : servers_) {
+    for (const Shard& shard : server.shards) {
+      const server::Range* const range = shard.core->ranges().Find(id);
+      if (range != nullptr) return range->progress().version;
+    }
+  }
+  return -1;
 }
 
 int64_t SimServers::RowCount(uint32_t table) const {

@@ -56,6 +56,9 @@ class SimServers {
   std::vector<float> Row(uint32_t table, uint64_t key);
   server::UpdateStats Stats(uint32_t table) const;  // merged over all shards
   int64_t RowCount(uint32_t table) const;           // in all ranges of all shards
+  server::RowCounts Counts(uint32_t table) const;   // merged over all shards
+  // The version of the range that has this row; -1: no shard owns it.
+  int64_t Version(uint32_t table, uint64_t key) const;
   const std::vector<server::UpdateRecord>& records() const { return records_; }
   const std::map<uint32_t, std::vector<server::OrderEntry>>& order() const { return order_; }
   // The largest number of steps of one worker that a range with a holding policy had admitted but
@@ -82,6 +85,7 @@ class SimServers {
     return servers_[static_cast<size_t>(id.index)].shards[static_cast<size_t>(id.shard)];
   }
   std::vector<float> RowIn(uint32_t range, uint32_t table, uint64_t key);
+  void SetBudget(const server::ShardCore& core);
   void StartClocksOf(int index);
   void AfterServer(int index);
   void DoTasks(EndpointId id);
@@ -91,6 +95,7 @@ class SimServers {
   void AfterShard(EndpointId id);
   void CountOpenSteps(EndpointId id, const ParsedFrame& push);
   void CheckSums(EndpointId id);
+  void CheckShares(EndpointId id);
   void LogAdmitted(EndpointId id);
   void LogReads();
 
@@ -98,6 +103,7 @@ class SimServers {
   SimScheduler& scheduler_;
   DataFrames& frames_;
   CheckpointCheck& checkpoints_;
+  bool may_be_full_ = false;  // some table has LRU or AT_BUDGET
   std::vector<Server> servers_;
   server::ShardEffects shard_effects_;
   server::ServerEffects server_effects_;

@@ -39,6 +39,7 @@ class ToyModel {
 
   ToyModel(const job::ResolvedJob& plan, Options options);
 
+  const job::ResolvedJob& plan() const { return plan_; }
   const Options& options() const { return options_; }
   int workers() const { return workers_; }
   int ticket_element() const { return workers_; }

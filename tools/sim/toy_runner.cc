@@ -60,6 +60,7 @@ absl::Status ToyRunner::Fetch(worker::StepSlot* slot) {
     batches_ = 0;
     judge_.OnEpoch(rank_, epoch_, slot->step);
   }
+  judge_.OnFetch(rank_, slot->step);
   const int64_t index = batches_++;  // skipped steps take no batch
   batch_in_slot_[slot] = {slot->epoch, slot->step - judge_.first_step_of_epoch(rank_)};
   model_.FillBatch(rank_, slot->epoch, index, &slot->batch);

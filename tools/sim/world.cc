@@ -114,6 +114,7 @@ void World::CheckEnd() {
   if (context_.plan.dense_table < 0) CheckReplicas();
   if (judge_ != nullptr) CheckFinalRows();
   CheckCounts();
+  CheckRowCounts();
   if (judge_ == nullptr) return;
   CheckEvaluations();
   if (judge_->quorum() != nullptr) CheckSumsMissed();
@@ -128,7 +129,8 @@ void World::CheckReplicas() {
 
 void World::CheckFinalRows() {
   for (const auto& [table, key] : judge_->Rows()) {
-    if (table != judge_->DenseTable()) judge_->CheckEvaluated(0, table, key, Row(table, key));
+    if (table == judge_->DenseTable()) continue;
+    judge_->CheckEvaluated(0, table, key, Row(table, key), Version(table, key));
   }
   for (const job::TablePlan& table : context_.plan.tables) {
     if (!table.frozen || servers_.RowCount(table.id) == 0) continue;
@@ -168,6 +170,48 @@ void World::CheckCounts() {
                                ", arrived ", stats.arrived, ", applied ", stats.applied,
                                " + merged ", stats.merged, " + dropped ", stats.dropped,
                                ", measured ", stats.version_staleness.count));
+  }
+}
+
+// Checks that the rows that came and went give the rows that there are, and that the report has the
+// counts of the whole run. A row that is too old is no part of a move, so nobody evicts it then. A
+// move or a checkpoint may also bring more rows than the memory of AT_BUDGET has room for.
+void World::CheckRowCounts() {
+  const absl::optional<ResumeFrom>& resume = context_.options.resume;
+  for (const job::TablePlan& table : context_.plan.tables) {
+    if (!table.has_row_rules()) continue;
+    const server::RowCounts counts = Counts(table.id);
+    const auto rows = static_cast<uint64_t>(servers_.RowCount(table.id));
+    const uint64_t stayed = (resume.has_value() ? resume->rows[table.id] : 0) + counts.admitted;
+    const bool loses =
+        (moves() > 0 && table.eviction.kind() == Eviction::AGE) ||
+        ((moves() > 0 || resume.has_value()) && table.eviction.kind() == Eviction::AT_BUDGET);
+    const bool rows_add_up =
+        loses ? rows + counts.evicted <= stayed : rows + counts.evicted == stayed;
+    Ledger::Ids ids;
+    bool ids_add_up = true;
+    if (judge_ != nullptr && context_.options.explain) {
+      ids = judge_->ledger().ids(table.id);
+      ids_add_up = counts.admitted + counts.refused <= ids.all && counts.to_fresh_rows <= ids.all;
+      if (judge_->ledger().rules(table.id).certain()) {
+        const RowReport& of_run = report().tables[table.id].row_counts();
+        const Ledger::Ids ids_of_run = judge_->ledger().IdsOfRun(table.id);
+        ids_add_up = ids_add_up && counts.admitted == ids.admitted &&
+                     counts.refused == ids.refused && of_run.admitted() == ids_of_run.admitted &&
+                     of_run.refused() == ids_of_run.refused;
+      }
+    }
+    if (rows_add_up && ids_add_up && counts.found <= counts.looked_up &&
+        counts.came_back <= counts.sampled && counts.sampled <= counts.evicted) {
+      continue;
+    }
+    context_.Fail(absl::StrCat(
+        "table ", table.name, ": has ", rows, " rows after ", moves(), " moves; resumed with ",
+        stayed - counts.admitted, ", admitted ", counts.admitted, ", evicted ", counts.evicted,
+        ", refused ", counts.refused, " of ", ids.all, " ids of folds, expected ", ids.admitted,
+        " admitted and ", ids.refused, " refused if the rules are certain; to fresh rows ",
+        counts.to_fresh_rows, ", sampled ", counts.sampled, ", came back ", counts.came_back,
+        "; report of the run: ", report().tables[table.id].row_counts().ShortDebugString()));
   }
 }
 

@@ -14,15 +14,17 @@
 //   (3) evaluation sees every push;
 //   (4) no worker starts a step further ahead of the slowest than its policies' bound allows;
 //   (5) dense sums that do not wait for all workers have every gradient once, and in time
-//       (quorum_judge.h).
+//       (quorum_judge.h);
+//   (6) a row of a table with admission or eviction is absent, or has the updates of one life
+//       (row_lives.h), also in a checkpoint. By AGE no row is read that is too old.
 // After each event of a shard, the toy world also compares the clocks and sums that the shard keeps
 // up to date with those of a look at each range and worker, and checks that no read waits without a
 // reason (SimServers::CheckSums).
 // At the end the world checks all rows again, and that frozen tables have none. With any runner it
-// also checks that sent = applied + merged + dropped (= computed by the toy model), that one shard
-// owns each range, that dense replicas are equal, and that checkpoints are complete
-// (checkpoint_check.h). A run that does not end within `limit` of virtual time fails with a list of
-// waits.
+// also checks that sent = applied + merged + dropped (= computed by the toy model), that the rows
+// that came and went give the rows that there are, that one shard owns each range, that dense
+// replicas are equal, and that checkpoints are complete (checkpoint_check.h). A run that does not
+// end within `limit` of virtual time fails with a list of waits.
 //
 // A process may die or be stopped at any event. lives.h restarts the processes, in another world
 // that resumes from a checkpoint.
@@ -95,6 +97,9 @@ class World {
     return servers_.order();
   }
   server::UpdateStats Stats(uint32_t table) const { return servers_.Stats(table); }
+  server::RowCounts Counts(uint32_t table) const { return servers_.Counts(table); }
+  // See SimServers::Version.
+  int64_t Version(uint32_t table, uint64_t key) const { return servers_.Version(table, key); }
   // See SimServers::most_open_steps.
   int64_t most_open_steps() const { return servers_.most_open_steps(); }
   const scheduler::JobReport& report() const { return scheduler_.core().report(); }
@@ -124,6 +129,7 @@ class World {
   void CheckReplicas();
   void CheckFinalRows();
   void CheckCounts();
+  void CheckRowCounts();
   void CheckSumsMissed();
   void CheckEvaluations();
 

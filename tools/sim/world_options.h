@@ -29,6 +29,7 @@ struct ResumeFrom {
   int64_t step = 0;            // Manifest::step
   RunRecord record;            // CheckpointReader::ReadRecord
   std::vector<uint64_t> held;  // by table: updates (worker, step, range) that it holds back
+  std::vector<uint64_t> rows;  // by table
 };
 
 struct WorldOptions {
@@ -63,6 +64,9 @@ struct WorldOptions {
   bool resume_dense = false;
   // How many dead workers a supervisor starts again in their places, if the scheduler allows it.
   int replacements = 0;
+  // The memory that eviction AT_BUDGET has, as a number of rows: so many of each such table on each
+  // shard. 0: no limit.
+  int64_t budget_rows = 0;
   absl::Duration start_time = absl::Seconds(2);  // a new process registers at most this late
   CheckpointFiles* files = nullptr;  // receives checkpoints; may be null; must outlive the world
   bool evaluate = true;
