@@ -881,17 +881,19 @@ TEST_F(ShardCoreTest, WithoutMemoryForARowTheShardFails) {
 
 class ShardBudgetTest : public ShardCoreTest {
  protected:
+  ~ShardBudgetTest() override { shard_ = nullptr; }  // before the budget
+
   static constexpr size_t kLimit = size_t{32} << 20, kMargin = size_t{12} << 20;
   static constexpr size_t kSlack = size_t{4} << 20;
   static constexpr size_t kPushed = 500, kDim = 64;
   static constexpr int64_t kPushes = 300;
 
   // One worker; each push has ids that no other has.
-  void StartIn(server::MemoryBudget* budget, Eviction::Kind eviction) {
+  void StartIn(Eviction::Kind eviction) {
     Start("kind: ASP", 1);
     plan_.tables[0].eviction.set_kind(eviction);
     plan_.tables[0].dim = static_cast<int>(kDim);
-    shard_ = NewShard(kServer0, budget);
+    shard_ = NewShard(kServer0, &budget_);
     shard_->OnView(now_, map_, &effects_);
     keys_ = KeysIn(*map_, plan_, 0, kPushes * kPushed);
   }
@@ -904,37 +906,37 @@ class ShardBudgetTest : public ShardCoreTest {
     Give(Data(h, 0, {first, first + static_cast<std::ptrdiff_t>(kPushed)},
               std::vector<float>(kDim * kPushed, 1.0f)));
   }
+
+  server::MemoryBudget budget_{kLimit, /*process=*/0, kMargin, kSlack};
 };
 
 // Its rows make room for each other, so they never need the margin, and the job goes on.
 TEST_F(ShardBudgetTest, RowsThatGiveWayStayBelowTheMargin) {
-  server::MemoryBudget budget(kLimit, /*process=*/0, kMargin, kSlack);
-  StartIn(&budget, Eviction::AT_BUDGET);
+  StartIn(Eviction::AT_BUDGET);
   for (int64_t step = 0; step < kPushes; ++step) {
     PushNew(step);
     ASSERT_EQ(effects_.failure, absl::OkStatus()) << step;
     ASSERT_EQ(effects_.memory_full, "") << step;
-    ASSERT_FALSE(budget.nearly_full()) << step;
+    ASSERT_FALSE(budget_.nearly_full()) << step;
   }
   const ShardReport report = shard_->Report();
-  EXPECT_EQ(report.memory_bytes(), budget.used());
+  EXPECT_EQ(report.memory_bytes(), budget_.used());
   EXPECT_EQ(report.memory_limit(), kLimit);
   const RowReport& counts = report.table(0).row_counts();
   EXPECT_GT(counts.evicted(), kPushed);
   EXPECT_EQ(counts.admitted() - counts.evicted(), report.table(0).rows());
   shard_ = nullptr;
-  EXPECT_EQ(budget.used(), 0u);
+  EXPECT_EQ(budget_.used(), 0u);
 }
 
 // Other rows take the margin. The shard says so once, with the numbers, and goes on until the
 // limit.
 TEST_F(ShardBudgetTest, OtherRowsEndTheJobBeforeTheLimit) {
-  server::MemoryBudget budget(kLimit, /*process=*/0, kMargin, kSlack);
-  StartIn(&budget, Eviction::NONE);
+  StartIn(Eviction::NONE);
   int64_t step = 0;
   for (; effects_.memory_full.empty(); ++step) {
     ASSERT_LT(step, kPushes);
-    ASSERT_FALSE(budget.nearly_full());
+    ASSERT_FALSE(budget_.nearly_full());
     PushNew(step);
     ASSERT_EQ(effects_.failure, absl::OkStatus());
   }
@@ -945,7 +947,7 @@ TEST_F(ShardBudgetTest, OtherRowsEndTheJobBeforeTheLimit) {
     ASSERT_LT(step, kPushes);
     PushNew(step);
     EXPECT_EQ(effects_.memory_full, "") << "said once";
-    EXPECT_LE(budget.used(), kLimit);
+    EXPECT_LE(budget_.used(), kLimit);
   }
   EXPECT_GT(step, told_at + 10) << "the margin has room for many steps";
   EXPECT_TRUE(IsMemoryFull(effects_.failure)) << effects_.failure;
@@ -955,11 +957,10 @@ TEST_F(ShardBudgetTest, OtherRowsEndTheJobBeforeTheLimit) {
 
 // A process that needs more for something else is no reason to end a job whose rows stay.
 TEST_F(ShardBudgetTest, RowsThatStayEndNoJob) {
-  server::MemoryBudget budget(kLimit, /*process=*/0, kMargin, kSlack);
-  StartIn(&budget, Eviction::NONE);
+  StartIn(Eviction::NONE);
   PushNew(0);
-  budget.OnResident(kLimit - kMargin / 2);
-  ASSERT_TRUE(budget.nearly_full());
+  budget_.OnResident(kLimit - kMargin / 2);
+  ASSERT_TRUE(budget_.nearly_full());
   PushPart(1, 0);
   EXPECT_EQ(effects_.memory_full, "");
   for (int64_t step = 2; step < 50 && effects_.memory_full.empty(); ++step) PushNew(step);
