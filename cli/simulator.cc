@@ -406,7 +406,7 @@ class Simulation {
     }
     if (!plan_.job.staleness().record_order()) return absl::OkStatus();
     std::vector<server::OrderEntry> order;
-    for (const auto& [range, entries] : world.order()) {
+    for (const auto& [range, entries] : world.servers().order()) {
       order.insert(order.end(), entries.begin(), entries.end());
     }
     return WriteRecords<server::OrderFileHead>(path + server::kOrderSuffix, order);

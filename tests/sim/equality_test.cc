@@ -105,8 +105,8 @@ TEST(EqualityTest, RowsComeAndGo) {
   ASSERT_TRUE(run.ok());
   Reference reference(run.plan, run.world->model(), 0, 0);
   reference.Run();
-  EXPECT_EQ(run.world->Version(0, run.world->model().Key(0, 0)), reference.step());
-  const server::RowCounts counts = run.world->Counts(0);
+  EXPECT_EQ(run.world->servers().Version(0, run.world->model().Key(0, 0)), reference.step());
+  const server::RowCounts counts = run.world->servers().Counts(0);
   EXPECT_GT(counts.admitted, 10u);
   EXPECT_GT(counts.refused, 10u);
   EXPECT_GT(counts.evicted, 5u);
@@ -125,7 +125,7 @@ TEST(EqualityTest, DrawsAreTheSameOnAnyNumberOfServers) {
         " admission { kind: PROBABILITY probability: 0.4 } eviction { kind: AGE versions: 4 } ";
     SimRun run(job, FaultyWorld(job, TestSeed()));
     ASSERT_TRUE(run.ok());
-    const server::RowCounts counts = run.world->Counts(0);
+    const server::RowCounts counts = run.world->servers().Counts(0);
     EXPECT_GT(counts.admitted, 10u);
     EXPECT_GT(counts.refused, 10u);
     for (const auto& [table, key] : run.world->TrainedRows()) {

@@ -127,7 +127,7 @@ TEST(ReplayTest, ARunInItsRecordedOrderHasItsBits) {
     differed += RowsThatDiffer(&recorded, &free) > 0 ? 1 : 0;
 
     again.replay = std::make_shared<std::map<uint32_t, std::vector<server::OrderEntry>>>(
-        recorded.world->order());
+        recorded.world->servers().order());
     SimRun replayed(job, again);
     ASSERT_TRUE(replayed.ok());
     ASSERT_EQ(RowsThatDiffer(&recorded, &replayed), 0) << job.Text();
@@ -137,9 +137,9 @@ TEST(ReplayTest, ARunInItsRecordedOrderHasItsBits) {
     ASSERT_EQ(rows.refused, again_rows.refused) << job.Text();
     evicted += rows.evicted;
     // The order is that which was asked for, read by read.
-    ASSERT_EQ(recorded.world->order().size(), replayed.world->order().size());
-    for (const auto& [range, order] : recorded.world->order()) {
-      const std::vector<server::OrderEntry>& taken = replayed.world->order().at(range);
+    ASSERT_EQ(recorded.world->servers().order().size(), replayed.world->servers().order().size());
+    for (const auto& [range, order] : recorded.world->servers().order()) {
+      const std::vector<server::OrderEntry>& taken = replayed.world->servers().order().at(range);
       ASSERT_EQ(order.size(), taken.size());
       for (size_t i = 0; i < order.size(); ++i) {
         server::OrderEntry want = order[i];
@@ -162,7 +162,7 @@ TEST(ReplayTest, APushThatTheRecordedRunHadNotEndsIt) {
   SimRun recorded(job, EvenWorld(job, 6, TestSeed()));
   ASSERT_TRUE(recorded.ok());
   auto order = std::make_shared<std::map<uint32_t, std::vector<server::OrderEntry>>>(
-      recorded.world->order());
+      recorded.world->servers().order());
   for (auto& [range, entries] : *order) {
     for (server::OrderEntry& entry : entries) {
       if (entry.worker == 1 && entry.step == 3) entry.samples += 1;

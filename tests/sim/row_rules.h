@@ -69,7 +69,7 @@ inline int64_t RandomBudgetRows(uint64_t seed) {
 inline server::RowCounts RowCountsOf(const job::ResolvedJob& plan, const sim::World& world) {
   server::RowCounts total;
   for (const job::TablePlan& table : plan.tables) {
-    if (table.has_row_rules()) total.Merge(world.Counts(table.id));
+    if (table.has_row_rules()) total.Merge(world.servers().Counts(table.id));
   }
   return total;
 }

@@ -451,8 +451,8 @@ TEST(WorldTest, RangesHaveNoMoreOpenStepsThanPushesMayBeUnacknowledged) {
       options.network.jitter *= 10;
       SimRun run(job, options);
       ASSERT_TRUE(run.ok()) << "seed " << seed;
-      ASSERT_LE(run.world->most_open_steps(), 1 + unacknowledged) << "seed " << seed;
-      most = std::max(most, run.world->most_open_steps());
+      ASSERT_LE(run.world->servers().most_open_steps(), 1 + unacknowledged) << "seed " << seed;
+      most = std::max(most, run.world->servers().most_open_steps());
     }
     EXPECT_EQ(most, 1 + unacknowledged) << "or the bound was not put to the test";
   }

@@ -97,7 +97,7 @@ void CheckpointCheck::CheckRows(const Files& files) {
     }
   }
   // A row that is in no file has its initial value.
-  for (const auto& [table, key] : context_.judge->UpdatedRows()) {
+  for (const auto& [table, key] : context_.judge->ledger().Rows()) {
     if (key == ToyModel::kDenseKey || there.count({table, key}) > 0) continue;
     const job::TablePlan& plan = context_.plan.tables[table];
     const uint64_t position = Position(plan.salt, key);

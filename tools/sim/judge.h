@@ -72,8 +72,6 @@ class Judge {
   // Checks.
   void CheckRead(int rank, int64_t step, uint32_t table, uint64_t key, absl::Span<const float> row);
   void CheckDenseRead(int rank, int64_t step, absl::Span<const float> row);
-  // All rows (table, key) that workers have computed updates of.
-  std::vector<std::pair<uint32_t, uint64_t>> UpdatedRows() const { return ledger_->Rows(); }
   // In a checkpoint: the row, or the first block of dense parameters on servers, has every update
   // of the steps that its range had closed, and no later one. `row` is empty if no file has the
   // row. A row that is there has such an update.
@@ -95,8 +93,6 @@ class Judge {
   // a policy's bound allows. This is the true clock gap, seen from outside.
   void CheckGap(int rank, int64_t step);
 
-  // (table, key) of all rows that were ever updated.
-  std::vector<std::pair<uint32_t, uint64_t>> Rows() const { return ledger_->Rows(); }
   int64_t first_step_of_epoch(int rank) const {
     return workers_[static_cast<size_t>(rank)].epoch_first_step;
   }

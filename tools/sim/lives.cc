@@ -304,6 +304,7 @@ absl::StatusOr<bool> Lives::EndAttempt() {
   }
   if (result.ok()) {
     const bool by_itself = world_->ended() && world_->elapsed() < over_at_;
+    leaves_ |= parts.scheduler.HasReported(victims_.back());
     if (!by_itself || leaves_) return false;  // ended by the supervisor
     return absl::InternalError(absl::StrCat("the job ends well without ",
                                             parts.context.processes.NameOf(victims_.back())));

@@ -125,6 +125,7 @@ void SimScheduler::Send(EndpointId from, const Control& control) {
   if (control.has_barrier_enter() && context_.random.Bernoulli(context_.options.barrier_drop)) {
     return;
   }
+  if (control.has_command_done()) answered_[from] = control.command_done().id();
   Connection& connection = connections_[NodeOf(from)];
   if (connection.broken) return;
   scheduler::SchedulerEvent event;
@@ -158,6 +159,7 @@ void SimScheduler::Step(const scheduler::SchedulerEvent& event) {
     }
     started_ |= send.control->command().kind() == Command::START;
     stopping_ |= send.control->command().kind() == Command::STOP;
+    if (send.control->command().kind() == Command::REPORT) report_ = send.control->command().id();
     const size_t node = send.connection % connections_.size();
     context_.processes.At(EndpointOf(node), Arrival(&connections_[node].last_down),
                           [this, send, node] {

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -61,6 +62,11 @@ class SimScheduler {
   int vacated() const { return vacated_; }     // places of workers that became vacant
   int revived() const { return revived_; }     // ... whose workers were dead, and not only silent
   int replaced() const { return replaced_; }   // ... whose new processes have trained
+  // The server has answered the last REPORT. The job needs it no more if that was the end of it.
+  bool HasReported(EndpointId server) const {
+    const auto found = answered_.find(server);
+    return found != answered_.end() && found->second == report_;
+  }
   // A new process will be in the place of this process.
   bool IsVacant(EndpointId process) const { return vacant_.count(process) > 0; }
 
@@ -95,6 +101,8 @@ class SimScheduler {
   std::set<std::string> marks_;  // barriers before marks of checkpoints that workers have entered
   bool started_ = false, stopping_ = false;
   std::set<EndpointId> vacant_;
+  uint64_t report_ = 0;                      // id of the last REPORT
+  std::map<EndpointId, uint64_t> answered_;  // by process: id of its last answered command
   int moves_ = 0, breaks_ = 0, vacated_ = 0, revived_ = 0, replaced_ = 0;
 };
 

@@ -128,9 +128,9 @@ void World::CheckReplicas() {
 }
 
 void World::CheckFinalRows() {
-  for (const auto& [table, key] : judge_->Rows()) {
+  for (const auto& [table, key] : judge_->ledger().Rows()) {
     if (table == judge_->DenseTable()) continue;
-    judge_->CheckEvaluated(0, table, key, Row(table, key), Version(table, key));
+    judge_->CheckEvaluated(0, table, key, Row(table, key), servers_.Version(table, key));
   }
   for (const job::TablePlan& table : context_.plan.tables) {
     if (!table.frozen || servers_.RowCount(table.id) == 0) continue;
@@ -180,7 +180,7 @@ void World::CheckRowCounts() {
   const absl::optional<ResumeFrom>& resume = context_.options.resume;
   for (const job::TablePlan& table : context_.plan.tables) {
     if (!table.has_row_rules()) continue;
-    const server::RowCounts counts = Counts(table.id);
+    const server::RowCounts counts = servers_.Counts(table.id);
     const auto rows = static_cast<uint64_t>(servers_.RowCount(table.id));
     const uint64_t stayed = (resume.has_value() ? resume->rows[table.id] : 0) + counts.admitted;
     const bool loses =
@@ -240,7 +240,7 @@ void World::CheckEvaluations() {
 // ---- the model --------------------------------------------------------------------------------
 
 std::vector<std::pair<uint32_t, uint64_t>> World::TrainedRows() const {
-  return judge_ == nullptr ? std::vector<std::pair<uint32_t, uint64_t>>() : judge_->Rows();
+  return judge_ == nullptr ? std::vector<std::pair<uint32_t, uint64_t>>() : judge_->ledger().Rows();
 }
 
 std::vector<float> World::DenseValues(int rank) {

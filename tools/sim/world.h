@@ -88,20 +88,12 @@ class World {
   uint64_t event_count() const { return event_count_; }
 
   // After Run.
+  const SimServers& servers() const { return servers_; }
   std::vector<float> Row(uint32_t table, uint64_t key) { return servers_.Row(table, key); }
   std::vector<float> DenseValues(int rank);
   std::vector<std::pair<uint32_t, uint64_t>> TrainedRows() const;  // toy model only
   const std::vector<server::UpdateRecord>& records() const { return servers_.records(); }
-  // By range, for a job with staleness.record_order.
-  const std::map<uint32_t, std::vector<server::OrderEntry>>& order() const {
-    return servers_.order();
-  }
   server::UpdateStats Stats(uint32_t table) const { return servers_.Stats(table); }
-  server::RowCounts Counts(uint32_t table) const { return servers_.Counts(table); }
-  // See SimServers::Version.
-  int64_t Version(uint32_t table, uint64_t key) const { return servers_.Version(table, key); }
-  // See SimServers::most_open_steps.
-  int64_t most_open_steps() const { return servers_.most_open_steps(); }
   const scheduler::JobReport& report() const { return scheduler_.core().report(); }
   int moves() const { return scheduler_.moves(); }    // of ranges
   int breaks() const { return scheduler_.breaks(); }  // of connections to the scheduler
