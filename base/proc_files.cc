@@ -18,8 +18,8 @@ namespace {
 
 constexpr uint64_t kUnlimited = UINT64_MAX;
 
-// Of version 1, the folder of the group that limits the memory of this process, and those above it.
-// Empty without such a group.
+// The folder of the control group of version 1 that limits the memory of this process, and the
+// folders above it. Empty without such a group.
 std::vector<std::string> MemoryGroupsOfVersion1() {
   namespace fs = std::filesystem;
   const fs::path root = "/sys/fs/cgroup/memory";

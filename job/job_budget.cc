@@ -100,10 +100,10 @@ double MostUpdates(const ResolvedJob& plan, const policies::Properties& policy) 
   return updates + plan.workers() * (1.0 + train.max_inflight_pushes() + delay);
 }
 
-// In the index, and the factor for unused parts of pages and buckets.
+// Bytes of a row in the index, and the factor for unused parts of pages and buckets.
 constexpr double kIndexBytes = 22, kSlack = 1.05;
-constexpr double kMoving = 12 << 20;  // bytes of a range that are there twice while it grows
-constexpr double kSorting = 4.0 / 3;  // memory of a file's rows while they are sorted, to their own
+constexpr double kMoving = 12 << 20;  // bytes of a range that exist twice while it grows
+constexpr double kSorting = 4.0 / 3;  // factor for the rows of a file while they are sorted
 
 }  // namespace
 

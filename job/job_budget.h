@@ -1,5 +1,5 @@
-// The memory that a job needs, as far as the job says it: of update policies that hold updates back
-// on a shard, of rows, and of the end of a job whose rows have filled the memory of a server. The
+// The memory that a job needs, computed from the job: for updates that policies hold back on a
+// shard, for rows, and for the end of a job whose rows have filled the memory of a server. The
 // bounds of held updates depend on the job alone, so that a job that starts never reaches
 // limits.held_bytes_per_shard.
 #ifndef TANDEM_JOB_JOB_BUDGET_H_

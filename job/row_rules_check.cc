@@ -29,8 +29,8 @@ absl::Status CheckAdmission(const std::string& path, const Admission& admission,
   }
   if (admission.unadmitted() == Admission::ZERO && admission.kind() == Admission::NONE && !evicts) {
     return Refuse(path + ".unadmitted",
-                  "ZERO is for ids that stay without a row, and the table refuses and evicts none; "
-                  "set a kind of admission or eviction, or leave it out");
+                  "ZERO is for ids that stay without a row, but the table has no kind of "
+                  "admission or eviction; set one, or leave out unadmitted");
   }
   return absl::OkStatus();
 }
@@ -69,8 +69,8 @@ absl::Status CheckRowRules(const std::string& path, const Table& table, const Jo
   const std::string rule = absl::StrCat(path, admits ? ".admission" : ".eviction");
   if (table.frozen()) {
     return Refuse(rule,
-                  "not for a frozen table, whose gradients are dropped; leave one of the two "
-                  "out");
+                  "not for a frozen table, whose gradients are dropped; leave out frozen or this "
+                  "rule");
   }
   if (table.placement() != Table::SERVERS) {
     return Refuse(rule, "only for rows on servers, and the placement is ",

@@ -104,7 +104,7 @@ bool IsBehind(const Progress& a, const Progress& b) {
   return std::pair(a.epoch(), a.step()) < std::pair(b.epoch(), b.step());
 }
 
-// Converts a record that an earlier version may have written, and drops numbers of the moment.
+// Converts a record that an earlier version may have written, and drops its current values.
 // Earlier versions counted the updates of a worker by the name of the table, and kept histograms by
 // popularity, which are not used. In every job they also kept numbers for each pair of a worker and
 // a table, and of two workers. Adds these up if this version keeps only numbers of single workers.

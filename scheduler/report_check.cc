@@ -144,7 +144,9 @@ absl::Status ReportCheck::Check(const ShardReport& report) const {
   }
   constexpr uint64_t kMostMemory = uint64_t{1} << 62;
   if (report.memory_bytes() > kMostMemory || report.memory_limit() > kMostMemory) {
-    return absl::InvalidArgumentError("report with invalid numbers of bytes of memory");
+    return absl::InvalidArgumentError(
+        absl::StrCat("report with memory_bytes ", report.memory_bytes(), " and memory_limit ",
+                     report.memory_limit(), ", expected at most ", kMostMemory));
   }
   TANDEM_RETURN_IF_ERROR(CheckTables(report));
   TANDEM_RETURN_IF_ERROR(CheckByteKinds(report.bytes()));

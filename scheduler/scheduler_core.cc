@@ -494,10 +494,11 @@ void SchedulerCore::OnEndRequest(const std::string& why) {
   OnCheckpointRequest(folder);
 }
 
-// At the end of the job the rest of the memory is enough, or the server fails.
+// Ignored if the job already ends: the margin is then enough until the end, or the server fails.
 void SchedulerCore::OnMemoryFull(const Node& node, const std::string& reason) {
   if (node.role != Role::kServer) {
-    return Fail(FailureOfNode(node, absl::InvalidArgumentError("says that a server is full")));
+    return Fail(FailureOfNode(
+        node, absl::InvalidArgumentError("sent MemoryFull, expected only from servers")));
   }
   if (memory_full_.has_value() || phase_ != Phase::kRunning || checkpoints_.ending() ||
       checkpoints_.queue().closed()) {

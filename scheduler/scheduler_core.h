@@ -48,8 +48,8 @@
 //             be written, the job does not fail: all workers are told that there is none.
 //   End       A requested end is a checkpoint after which the workers take no step, then REPORT and
 //             STOP.
-//   MemoryFull  A server has begun to use the memory that it keeps free. This is as a requested
-//             end, but the job fails, whether or not the checkpoint could be written.
+//   MemoryFull  A server has begun to use the memory that it keeps free. The job ends as
+//             after a requested end, but fails, whether or not the checkpoint could be written.
 //   Replacement  A worker that dies in the middle of an epoch does not end every job: another
 //             process may take its place (replacements.h).
 // A node's Failure ends the job, unless the node is a worker that can be replaced. A Failure that

@@ -2,11 +2,11 @@
 // two questions. Was an update computed from a row that has been evicted since? How many evicted
 // rows come back soon?
 //
-// For the first, each place has the key that was evicted last, so a busy range forgets keys early
-// and counts too few. For the second, each place takes a key and keeps it for kBackWithin versions,
-// whether or not the key comes back: a sample that favours no key.
+// For the first question, each place has the key that was evicted last. A busy range therefore
+// forgets keys early and counts too few. For the second question, each place takes a key and keeps
+// it for kBackWithin versions, whether or not the key comes back. So the sample favours no key.
 //
-// Nothing of this moves with a range or is part of a checkpoint.
+// The keys do not move with a range and are not part of a checkpoint.
 //
 // Thread safety: none needed; belongs to a range.
 #ifndef TANDEM_SERVER_EVICTED_KEYS_H_
@@ -26,7 +26,7 @@ class EvictedKeys {
  public:
   static constexpr int64_t kBackWithin = 1000;  // versions; docs/RESULTS.md and OBSERVE.md say so
 
-  // For a range of about so many rows. Takes 1 to 2 bytes a row, at least 1 KB and at most 64 KB.
+  // `rows`: about how many rows the range has. Takes 1 to 2 bytes a row, 1 KB to 64 KB in all.
   // LimitedRows::MemoryBytes counts them.
   explicit EvictedKeys(size_t rows) {
     const size_t places = std::clamp<size_t>(std::bit_ceil(rows / 16), 64, 4096);

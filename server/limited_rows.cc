@@ -29,8 +29,8 @@ constexpr size_t kAhead = 16;
 constexpr size_t kSlice = 256;
 constexpr size_t kMostLooked = 4096;
 
-// Ages of rows and passes of the sweep, in versions. An age stays far below 2^32: older rows count
-// as so old.
+// Ages of rows and passes of the sweep, in versions. An age stays far below 2^32: rows older
+// than kMostRowAge get this age.
 constexpr int64_t kMostRowAge = int64_t{1} << 30;
 constexpr int64_t kLongestPass = int64_t{1} << 28;
 
@@ -104,7 +104,7 @@ void LimitedRows::Touch(size_t i, uint32_t row) {
   if (read_at_[i] < evicted_->DiedAt(index_->Hash(keys_[i]), version_)) ++counts_->to_fresh_rows;
 }
 
-// The key may have a present row all the same: if the update has it twice.
+// The key has a present row if the update contains the key twice.
 absl::Status LimitedRows::Admit(size_t i, uint32_t* row_number) {
   const uint64_t key = keys_[i];
   const uint64_t hash = index_->Hash(key);
@@ -257,7 +257,7 @@ absl::Status LimitedRows::SetRows(absl::Span<const uint64_t> keys, absl::Span<co
   return set;
 }
 
-// kNoRow if there is no room, or if a row of this age counts as absent.
+// Sets *row_number to kNoRow if there is no room, or if a row of this age counts as absent.
 absl::Status LimitedRows::RowToSet(uint64_t key, uint32_t age, uint32_t* row_number) {
   *row_number = kNoRow;
   if (limits_.most_age > 0 && age > limits_.most_age) return absl::OkStatus();
@@ -446,8 +446,8 @@ void LimitedRows::Advance(int64_t version) {
   owed_ = 0;
 }
 
-// Visits about `most` entries, which will be `ahead` versions older than they are now. Returns how
-// many it has visited: fewer at the end of a pass.
+// Visits about `most` entries. Returns the number of visited entries: fewer at the end of a pass.
+// `ahead`: versions by which the clock will move after the sweep. The sweep adds it to each age.
 size_t LimitedRows::Sweep(size_t most, int64_t ahead) {
   seen_.clear();
   cursor_ = index_->Scan(cursor_, most, [this](uint64_t key, uint32_t value) {

@@ -1,6 +1,6 @@
 // Admission and eviction in the store of one range (RowLimits has the rules). RangeStore asks for
-// the row of each id that an update has; this class says which ids get one, erases rows that count
-// as absent, and finds rows to evict.
+// the row of each id that an update has; this class decides which ids get one, erases rows that
+// count as absent, and finds rows to evict.
 //
 // Clock. The clock of a row is the version of the range at its last update. AGE is a rule for each
 // row by itself: older rows count as absent at each read, update and copy, whether or not they are
@@ -9,11 +9,12 @@
 // memory and changes nothing that anybody reads. Clocks have the low 32 bits of the version. The
 // sweep visits each entry often enough that no age is ambiguous.
 //
-// Victims. LRU evicts one row for each row that it creates, the oldest of a sample. The sample is a
-// slice of the hashes with about 256 entries. Its oldest quarter is remembered and taken one by
-// one, unless a row has been updated since. Slices follow from the keys, not from the memory of the
-// index, so a replay evicts the same rows. A row of the present version is never evicted, so no row
-// of an update loses its number to another row of the update.
+// Victims. In a full range, LRU evicts one row for each row that it creates: the oldest row of a
+// sample. The sample is a slice of the hashes with about 256 entries. LimitedRows remembers its
+// oldest quarter and evicts these rows one by one, except rows that were updated since.
+// Slices follow from the keys, not from the memory of the index, so a replay evicts the same rows.
+// A row of the current version is never evicted, so no row of an update loses its number to another
+// row of the update.
 //
 // Errors: as those of RangeStore (RESOURCE_EXHAUSTED), but with AT_BUDGET a key for which there is
 // no memory is refused. An update that fails has been handled in part.
@@ -59,9 +60,9 @@ class LimitedRows {
 
   // Sets the version before rows are loaded.
   void StartAt(int64_t version) { version_ = pass_began_ = version; }
-  // The version has moved. Sweeps some thousand entries at most, and more only after updates with
-  // as many absent ids. When few rows remain, the store numbers them anew (RangeStore), unless
-  // `keeps_numbers` is set.
+  // Moves the clock. Usually sweeps at most a few thousand entries. Sweeps more after updates with
+  // many absent ids, and all entries if their ages would become ambiguous otherwise. When few rows
+  // remain, the store numbers them anew (RangeStore), unless `keeps_numbers` is set.
   void Advance(int64_t version);
   void set_keeps_numbers(bool keeps) { keeps_numbers_ = keeps; }
   int64_t version() const { return version_; }
@@ -89,15 +90,15 @@ class LimitedRows {
   // Key i of the update has this present row. Sets its clock, and counts the key if the update was
   // computed from a row that has been evicted since.
   void Touch(size_t i, uint32_t row);
-  // Sets the row of key i, which has no present row yet; kNoRow if the key is refused. Evicts as
-  // many rows as it creates.
+  // Sets the row of key i, which has no present row yet; kNoRow if the key is refused. Evicts a row
+  // if the new row would exceed the limits.
   absl::Status Admit(size_t i, uint32_t* row_number);
   // The numbers that the update has given to new rows.
   absl::Span<const uint32_t> created() const { return created_; }
 
   // RangeStore::Assign. ages[i]: versions since the last update of keys[i]; empty: 0. `loads`: the
   // rows are those of a checkpoint, and are not counted. If there are more rows than the limits
-  // allow, about the oldest are left out.
+  // allow, roughly the oldest rows are left out.
   absl::Status SetRows(absl::Span<const uint64_t> keys, absl::Span<const float> weights,
                        absl::Span<const float> slots, absl::Span<const uint32_t> ages, bool loads);
   // Takes over a candidate of a checkpoint, unless the key has a row or there is no room.

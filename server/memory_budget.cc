@@ -18,7 +18,7 @@ void MemoryBudget::Part::Set(size_t bytes) {
   bytes_ = bytes;
 }
 
-// Pages that are counted and not written yet are not resident, so the difference may be too small.
+// Counted pages that are not written yet are not resident, so the difference may be too small.
 void MemoryBudget::OnResident(size_t bytes) {
   process_ = std::max(least_process_, static_cast<int64_t>(bytes) - counted_);
 }

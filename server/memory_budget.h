@@ -32,13 +32,13 @@ namespace tandem::server {
 
 class MemoryBudget {
  public:
-  // A shard takes at most so much more than it has asked for (MayGrow): a huge page for rows and
-  // one for their clocks, or one more where small blocks become huge pages.
+  // The most bytes that a shard takes beyond those it has asked for (MayGrow): a huge page for rows
+  // and one for their clocks, or one more where small blocks become huge pages.
   static constexpr size_t kSlackOfShard = size_t{8} << 20;
 
-  // Bytes. `process`: of the process without rows. `margin`: of the limit, as above. `slack`: rows
-  // of AT_BUDGET stop so far before the margin, because memory grows by pages (kSlackOfShard for
-  // each shard).
+  // Bytes. `process`: of the process without rows. `margin`: of the limit, as above. `slack`:
+  // rows of AT_BUDGET stop this many bytes before the margin, because memory grows by pages
+  // (kSlackOfShard for each shard).
   explicit MemoryBudget(size_t limit, size_t process = 0, size_t margin = 0, size_t slack = 0)
       : limit_(static_cast<int64_t>(limit)),
         margin_(static_cast<int64_t>(margin)),
@@ -48,8 +48,8 @@ class MemoryBudget {
   MemoryBudget(const MemoryBudget&) = delete;
   MemoryBudget& operator=(const MemoryBudget&) = delete;
 
-  // Counts memory for rows. False: it would exceed the limit, and nothing has changed. `soon_free`:
-  // the caller gives back so much before it has used as much.
+  // Counts memory for rows. False: the sum would exceed the limit, and nothing has changed.
+  // `soon_free`: bytes that the caller gives back before it has written as many new ones.
   bool TryTake(size_t bytes, size_t soon_free = 0);
   void Give(size_t bytes) { counted_.fetch_sub(static_cast<int64_t>(bytes)); }
 
@@ -68,14 +68,14 @@ class MemoryBudget {
     size_t bytes_ = 0;
   };
 
-  // The process has so many bytes in memory now.
+  // `bytes`: the resident memory of the process now.
   void OnResident(size_t bytes);
 
   size_t limit() const { return static_cast<size_t>(limit_); }
   size_t used() const { return static_cast<size_t>(std::max<int64_t>(0, process_ + counted_)); }
   // Bytes that are still free; 0 at the limit.
   size_t room() const { return limit() - std::min(limit(), used()); }
-  // Whether the margin has begun.
+  // True if less than the margin is free.
   bool nearly_full() const { return static_cast<int64_t>(room()) < margin_; }
   // For AT_BUDGET (TableContext::may_grow): whether rows may take so many more bytes.
   bool MayGrow(size_t bytes) const {

@@ -79,8 +79,8 @@ RangeStore::Options StoreOptions(TableContext* context, uint64_t begin, uint64_t
   return options;
 }
 
-// Moves the version of a range, and with it the clock of the store. Workers that keep rows will
-// hear of those that are gone.
+// Moves the version of a range, and with it the clock of the store. Notes the rows that are gone
+// for the workers that keep them.
 void MoveVersion(int64_t ticks, policies::RangeProgress* progress, RangeStore* store,
                  Subscriptions* subscriptions) {
   progress->version += ticks;
@@ -100,8 +100,8 @@ bool FindRecordedRows(const HeldUpdate& update, const PullTimes& reads, const Ra
   const absl::Span<const uint64_t> keys = update.keys.As<uint64_t>();
   std::vector<uint32_t>& rows = scratch->rows_recorded;
   if (!reads.RowsOf(update.read, keys, &rows, &scratch->updates_as_read)) return false;
-  // A row that was absent when it was read may exist now. With limits the number may be another
-  // row's now, whose updates are no answer.
+  // A row that was absent when it was read may exist now. With limits the number may belong
+  // to another row now. Its earlier updates do not count.
   if (store.limits() != nullptr) {
     scratch->rows.assign(rows.begin(), rows.end());
     store.Find(keys, absl::MakeSpan(rows));

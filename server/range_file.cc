@@ -403,7 +403,8 @@ absl::StatusOr<RangeImage> DecodeRange(absl::Span<const uint8_t> bytes) {
   Reader reader(bytes);
   Header h = {};
   reader.Bytes(&h, kLeastHeaderBytes);
-  reader.Bytes(&h.candidates, HeaderBytes(h) - kLeastHeaderBytes);  // or of the checksum
+  // If the file is too short for format 2, these are bytes of the checksum. CheckHeader refuses it.
+  reader.Bytes(&h.candidates, HeaderBytes(h) - kLeastHeaderBytes);
   TANDEM_RETURN_IF_ERROR(CheckHeader(h));  // after this, the bytes contain every section
   RangeImage image;
   image.limited = h.format == kLimitedFormat;

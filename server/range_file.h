@@ -97,10 +97,11 @@ inline bool InRange(uint64_t position, uint64_t begin, uint64_t end) {
 }
 
 // Assigns the rows of `image` whose position in the store is in [begin, end) (end 0 = 2^64). So
-// files written by any number of ranges load into any other number. A store with limits takes over
-// ages and candidates, too, and leaves out about the oldest rows of more than its limits allow.
-// INVALID_ARGUMENT, before anything changes, if dim, slots, optimizer or table differ (the table
-// only if the store knows its name). RESOURCE_EXHAUSTED: no memory for a row; some rows are there.
+// files written by any number of ranges load into any other number. A store with limits also takes
+// over ages and candidates. If the image has more rows than the limits allow, the store leaves out
+// roughly the oldest rows. INVALID_ARGUMENT, before anything changes, if dim, slots, optimizer or
+// table differ (the table only if the store knows its name). RESOURCE_EXHAUSTED: no memory for a
+// row; some rows are there.
 absl::Status LoadInto(const RangeImage& image, uint64_t begin, uint64_t end, RangeStore* store);
 
 // The checksum at the end of the bytes of a range.

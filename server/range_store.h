@@ -60,7 +60,7 @@ class RangeStore {
     std::string table;           // name; unless empty, files of other tables are refused
     PageArena* arena = nullptr;  // outlives the store; null: the store has an arena of its own
     RowLimits limits;            // by which rows come and go
-    // Whether the store may take so many more bytes; null: always. With RowLimits::at_budget alone.
+    // Whether the store may take this many more bytes; null: always. Only for RowLimits::at_budget.
     std::function<bool(size_t bytes)> may_grow;
     RowCounts* counts = nullptr;  // of what the limits do; outlives the store. Null: not counted
   };
@@ -131,7 +131,7 @@ class RangeStore {
   const Options& options() const { return options_; }
   int dim() const { return options_.dim; }
   int slots_per_row() const { return slots_per_row_; }
-  int64_t size() const;        // rows, with those that count as absent and are not erased yet
+  int64_t size() const;        // rows, including absent ones that are not erased yet
   size_t MemoryBytes() const;  // resident: index + rows + bookkeeping
   absl::Span<const float> Weights(uint32_t row_number) const;
   absl::Span<const float> Slots(uint32_t row_number) const;
@@ -140,8 +140,8 @@ class RangeStore {
   friend class LimitedRows;
 
   size_t numbers() const { return static_cast<size_t>(size()) + free_.size(); }
-  // A new row begins with these two. NextNumber makes room for it, and changes nothing else. The
-  // caller puts the number into the index, and StartRow then sets the initial values.
+  // Two steps create a row. NextNumber makes room for it, and changes nothing else. The caller then
+  // puts the number into the index, and StartRow sets the initial values.
   absl::Status NextNumber(uint32_t* row_number);
   void StartRow(uint64_t key, uint32_t row_number);
   void ShrinkIfSparse();

@@ -6,7 +6,8 @@
 // created after the mark. Rows are numbered as in RangeStore. The copies have no order.
 //
 // Candidates of the index (row_limits.h) have no number. The store copies them in order of hash, so
-// one hash tells the copied ones. A set has later ones that have changed, or come, since the mark.
+// one hash separates the copied candidates from the others. A set has the keys of those others that
+// were changed or added since the mark.
 //
 // Memory: chunks that never move, so that adding a row never copies the others.
 // Thread safety: none; first the shard's thread, later the thread that writes the file.

@@ -57,7 +57,7 @@ struct RowCounts {
   }
 };
 
-// An id on its way to a row, as files have it.
+// An id that has updates but no row yet. Files contain this struct as it is.
 struct Candidate {
   uint64_t key = 0;
   uint32_t count = 0;  // its updates so far

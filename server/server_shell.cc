@@ -41,7 +41,7 @@ namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(50);
 
-constexpr size_t kUnknownMemory = size_t{1} << 60;  // a limit of hosts whose memory is not known
+constexpr size_t kUnknownMemory = size_t{1} << 60;  // the limit if the host's memory is not known
 
 // Process number of server 0 in a trace. Workers have their ranks, which are smaller.
 constexpr int kFirstTracedServer = 1'000'000;
@@ -54,7 +54,8 @@ constexpr size_t kLeastRoom = 2 * kBytesPerSlice;
 // shard copies no further slices. So at most these copies are in memory, and the one in progress.
 constexpr int kMostFiles = 2;
 
-// Bytes for each row, besides its copy, of the thread that writes a file (RangeCopy::Encode).
+// Bytes for each row that the thread which writes a file needs besides the copy of the row
+// (RangeCopy::Encode).
 constexpr size_t kSortBytes = 28;
 
 // A queue of work for one thread. Any thread adds.
@@ -327,7 +328,8 @@ class ShardThread {
     return CheckLoaded();
   }
 
-  // A run that resumes would end at its first new row, unless its rows give way.
+  // Fails a run that resumes with rows in the margin: its first new row would end it. Tables with
+  // AT_BUDGET evict rows instead.
   absl::Status CheckLoaded() const {
     const MemoryBudget& budget = *core_->budget();
     const std::vector<job::TablePlan>& tables = options_.plan.tables;
@@ -629,8 +631,8 @@ class Server {
     }
   }
 
-  // Keeps the budget true, and repeats what a shard says about it, since a message may be lost. Not
-  // OK: the job does not fit.
+  // Measures the process for the budget. Repeats a shard's report of full memory every second,
+  // because a message may be lost. Not OK: the job does not fit.
   absl::Status WatchMemory(absl::Time now) {
     if (budget_ == nullptr || now < next_look_) return fits_;
     next_look_ = now + kTick;
@@ -647,7 +649,7 @@ class Server {
     return fits_;
   }
 
-  // Makes the budget of the process when it knows who else is on its host.
+  // Creates the budget of the process. The view names the other processes of the job on its host.
   void MakeBudget(const View& view) {
     const job::ResolvedJob& plan = options_.plan;
     const int processes = ProcessesOnHost(view, core_.index());

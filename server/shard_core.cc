@@ -25,7 +25,7 @@ void FillUpdates(const UpdateStats& stats, Message* out) {
   FillDistribution(stats.row_staleness, out->mutable_row_staleness());
 }
 
-// All but the candidates, which are those of a moment.
+// Fills all fields but the candidates, which Report counts in the ranges.
 void FillRowCounts(const RowCounts& counts, RowReport* out) {
   out->set_looked_up(counts.looked_up);
   out->set_found(counts.found);

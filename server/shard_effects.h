@@ -20,7 +20,7 @@ struct ShardEffects {
   std::vector<OrderEntry> order;      // if the job records the order of updates
   absl::Status failure;               // not OK: the shard cannot continue; send nothing in `out`
   // Not empty: rows have begun to take the memory that is kept free (MemoryBudget), so the job must
-  // end soon. Why, for people. Given once.
+  // end soon. The text is the reason, for users. Given once.
   std::string memory_full;
   std::vector<std::string> log;  // one line each: refused frames, moved ranges
 

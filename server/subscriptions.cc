@@ -9,7 +9,7 @@
 namespace tandem::server {
 namespace {
 
-// So many entries of due_ are not worth being tidied up.
+// StopLooking leaves this many stale entries in due_, because their removal is not worth the time.
 constexpr size_t kFewDue = 64;
 
 }  // namespace
@@ -38,8 +38,8 @@ void Subscriptions::StopKeeping(int rank, uint64_t key) {
   if (most_age_ > 0) StopLooking(key);
 }
 
-// Tidies up when half of the heap is of keys that nobody keeps any more: their rows may stay for
-// very many versions. A sorted vector is a heap.
+// Removes stale entries once they are half of the heap. Their rows may stay for very many versions,
+// so OnVersion would remove them too late. A sorted vector is a heap.
 void Subscriptions::StopLooking(uint64_t key) {
   looks_.erase(key);
   if (due_.size() <= 2 * looks_.size() + kFewDue) return;
@@ -120,9 +120,9 @@ void Subscriptions::OnChanged(absl::Span<const uint64_t> keys) {
   }
 }
 
-// A row that is there at a look is there until a version that is known then. A row that is absent
-// at a look may be created right after it, and is there for most_age_ versions then. So no row gets
-// too old between two looks, and a row that is absent at both was absent all the time.
+// A look at a present row gives the version until which the row stays. A row that is absent at a
+// look can be created right after it, and then stays for most_age_ versions. So no row gets too old
+// between two looks, and a row that is absent at both looks was absent all the time.
 void Subscriptions::OnVersion(int64_t version,
                               absl::FunctionRef<int64_t(uint64_t key)> present_until) {
   while (!due_.empty() && due_.front().first <= version) {

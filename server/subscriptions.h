@@ -106,7 +106,7 @@ class Subscriptions {
 
   const size_t most_;
   // With AGE: by kept key, the next look whether its row is still there. The heap has the versions
-  // of these looks and their keys, the earliest first, and some that are no longer of a look.
+  // of these looks and their keys, the earliest first, and also stale entries.
   int64_t most_age_ = 0;
   std::unordered_map<uint64_t, Look> looks_;
   std::vector<std::pair<int64_t, uint64_t>> due_;

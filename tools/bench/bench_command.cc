@@ -57,15 +57,18 @@ void AddStore(CLI::App* app, StoreBenchOptions* o) {
   app->add_option("--batches", o->batches, "Batches of each kind in a repetition")
       ->capture_default_str();
   app->add_option("--seed", o->seed)->capture_default_str();
-  app->add_option("--stream", o->stream, "Instead: updates of so many distinct ids, by Zipf's law");
-  app->add_option("--skew", o->skew, "Of the stream: the exponent")->capture_default_str();
-  app->add_option("--eviction", o->eviction, "Of the stream: NONE, AGE or LRU (the default)")
+  app->add_option("--stream", o->stream,
+                  "Run a stream of updates instead, of this many distinct ids (Zipf's law)");
+  app->add_option("--skew", o->skew, "Stream: exponent of Zipf's law")->capture_default_str();
+  app->add_option("--eviction", o->eviction, "Stream: NONE, AGE or LRU (the default)")
       ->transform(CLI::CheckedTransformer(std::map<std::string, Eviction::Kind>{
           {"NONE", Eviction::NONE}, {"AGE", Eviction::AGE}, {"LRU", Eviction::LRU}}));
-  app->add_option("--max-rows", o->max_rows, "Of LRU")->capture_default_str();
-  app->add_option("--versions", o->versions, "Of AGE; a batch is a version")->capture_default_str();
-  app->add_option("--seconds", o->seconds, "Of the stream")->capture_default_str();
-  app->add_option("--report-seconds", o->report_seconds, "Between two lines of the stream")
+  app->add_option("--max-rows", o->max_rows, "Stream: rows that LRU keeps")->capture_default_str();
+  app->add_option("--versions", o->versions,
+                  "Stream: batches without an update after which AGE evicts a row")
+      ->capture_default_str();
+  app->add_option("--seconds", o->seconds, "Stream: duration in seconds")->capture_default_str();
+  app->add_option("--report-seconds", o->report_seconds, "Stream: seconds between two lines")
       ->capture_default_str();
 }
 

@@ -4,8 +4,8 @@
 // prefetches 16 rows ahead. The gather shows what the machine allows without look-ups. Each batch
 // has new random keys. The sides take turns batch by batch, because the speed of a machine drifts.
 //
-// With `stream`, the benchmark is another one (stream_run.h): a long stream of updates of ids that
-// follow Zipf's law, of which the store keeps only some rows.
+// With `stream`, RunStoreBench runs another benchmark (stream_run.h): a long stream of updates of
+// ids that follow Zipf's law. The store keeps the rows of only some ids.
 #ifndef TANDEM_TOOLS_BENCH_STORE_BENCH_H_
 #define TANDEM_TOOLS_BENCH_STORE_BENCH_H_
 

@@ -79,8 +79,10 @@ absl::Status CheckStream(const StoreBenchOptions& o) {
   };
   if (o.dim < 1 || o.batch_keys < 1) return refuse("dim and batch-keys must be 1 or more");
   if (o.stream < 1) return refuse("stream is ", o.stream, ", expected 1 or more ids");
-  if (!(o.skew > 0 && o.skew <= 10)) return refuse("skew is ", o.skew, ", expected 0 to 10");
-  if (o.eviction == Eviction::AT_BUDGET) return refuse("eviction is AT_BUDGET, expected another");
+  if (!(o.skew > 0 && o.skew <= 10)) return refuse("skew is ", o.skew, ", expected in (0, 10]");
+  if (o.eviction == Eviction::AT_BUDGET) {
+    return refuse("eviction is AT_BUDGET, expected NONE, AGE or LRU");
+  }
   if (o.eviction == Eviction::LRU && o.max_rows < 1) {
     return refuse("max-rows is ", o.max_rows, ", expected 1 or more");
   }

@@ -6,10 +6,9 @@
 // in a second of the processor time of the store alone, and evictions in a second. Then the rows,
 // the memory that the store counts, and the memory of the process that is in RAM.
 //
-// How many evictions there are follows from the skew and from the rows that stay: at least one for
-// each draw of an id that is not among the most frequent ones, as many as there are rows. Of 10^8
-// ids these are 7.7 % of the draws with a skew of 1.05 and 10^7 rows, and 10.8 % with .9 and
-// 3.8 * 10^7 rows.
+// The number of evictions follows from the skew and from the number N of rows that stay: at least
+// one for each draw of an id that is not among the N most frequent ones. Of 10^8 ids these are
+// 7.7 % of the draws with a skew of 1.05 and 10^7 rows, and 10.8 % with 0.9 and 3.8 * 10^7 rows.
 #ifndef TANDEM_TOOLS_BENCH_STREAM_RUN_H_
 #define TANDEM_TOOLS_BENCH_STREAM_RUN_H_
 

@@ -175,7 +175,7 @@ Finding ExamineMemory(const HostFacts& host, const JobNeeds& needs) {
         absl::StrCat(Bytes(Clamp(of_servers)), " needed by the servers here (tables ",
                      Bytes(needs.table_bytes), ", held back ", Bytes(needs.held_bytes),
                      "), cluster.memory_per_server allows ", Bytes(needs.servers_may_use)),
-        "more of it, more servers, table.eviction or table.admission");
+        "a larger cluster.memory_per_server, more servers, table.eviction or table.admission");
   }
   const char* const advice =
       "more servers on other hosts, a smaller dim, or expected_rows as they will be";

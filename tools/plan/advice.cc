@@ -161,7 +161,7 @@ std::string NameOf(const Strategy& strategy) {
   return absl::StrCat("tables ", strategy.tables_name(), "; dense ", strategy.dense_name());
 }
 
-// Rows of AT_BUDGET give way.
+// Tables with AT_BUDGET do not count, because they evict rows instead.
 void WarnOfMemory(const job::ResolvedJob& plan, const Facts& facts, std::vector<std::string>* out) {
   const auto limit = static_cast<double>(plan.job.cluster().memory_per_server());
   if (limit == 0 || plan.server_processes() == 0) return;
@@ -178,7 +178,8 @@ void WarnOfMemory(const job::ResolvedJob& plan, const Facts& facts, std::vector<
   if (bytes + kept <= limit) return;
   out->push_back(absl::StrFormat(
       "cluster.memory_per_server allows %.0f bytes, and a server needs %.0f for rows and held "
-      "updates, and %.0f for a last checkpoint: the job will end before its end",
+      "updates, and %.0f for a last checkpoint: the job will fill this memory and end early; "
+      "hint: a larger cluster.memory_per_server, more servers, table.eviction or table.admission",
       limit, bytes, kept));
 }
 

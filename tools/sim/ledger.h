@@ -83,8 +83,8 @@ class Ledger {
   const RowLives& Lives(uint32_t table, uint64_t key) const;
 
   // The weight that the row has taken from each worker. Not for tables whose rows have lives.
-  // INTERNAL if the row is not its initial
-  // value minus the first settled updates of each worker, each of them once.
+  // INTERNAL if the row is not its initial value minus the first settled updates of each worker,
+  // each of them once.
   absl::StatusOr<std::vector<double>> Explain(uint32_t table, uint64_t key,
                                               absl::Span<const float> row) const;
 

@@ -71,8 +71,8 @@ class RowLives {
   bool Creates(size_t fold) const { return folds_[fold].born == fold; }
   bool IsRefused(size_t fold) const { return folds_[fold].born == kNoLife; }
 
-  // How many folds a reader has seen that must see the updates of each worker `rank` at steps below
-  // below[rank]; and, if it may see no others, how many at most.
+  // AtLeast: the smallest number of first folds that contain all updates of each worker `rank` at
+  // steps below below[rank]. AtMost: the largest number of first folds without any other update.
   size_t AtLeast(absl::Span<const int64_t> below) const;
   size_t AtMost(absl::Span<const int64_t> below) const;
   // The folds that came before the range had this version.
@@ -86,8 +86,8 @@ class RowLives {
   static constexpr size_t kNoLife = std::numeric_limits<size_t>::max();
   struct Fold {
     int64_t number = 0, version = 0;
-    // Certain rules: the fold with which the row began that is there after this fold; kNoLife:
-    // there is none, and this is its count as a candidate.
+    // Only with certain rules. `born`: the fold that created the row which exists after this fold;
+    // kNoLife: no row exists, and `count` is that of the candidate.
     size_t born = kNoLife;
     int count = 0;
     std::vector<Part> parts;

@@ -173,9 +173,9 @@ void World::CheckCounts() {
   }
 }
 
-// Checks that the rows that came and went give the rows that there are, and that the report has the
-// counts of the whole run. A row that is too old is no part of a move, so nobody evicts it then. A
-// move or a checkpoint may also bring more rows than the memory of AT_BUDGET has room for.
+// Checks that the admitted rows minus the evicted ones are the rows that exist, and that the report
+// has the counts of the whole run. A move leaves out rows that are too old, so no shard counts
+// their eviction. A move or a checkpoint may also bring more rows than AT_BUDGET has memory for.
 void World::CheckRowCounts() {
   const absl::optional<ResumeFrom>& resume = context_.options.resume;
   for (const job::TablePlan& table : context_.plan.tables) {
