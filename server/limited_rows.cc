@@ -436,8 +436,9 @@ void LimitedRows::Advance(int64_t version) {
   const size_t most =
       std::min(static_cast<size_t>(owed_), kMostSwept + kSweptForEach * absent_ids_);
   absent_ids_ = 0;
-  if (!late) {
-    owed_ = static_cast<double>(most - std::min(most, Sweep(most, 0)));
+  if (!late) {  // after the end of a pass, the next one owes each entry once at most
+    const size_t rest = most - std::min(most, Sweep(most, 0));
+    owed_ = static_cast<double>(std::min(rest, static_cast<size_t>(index_->size())));
     return;
   }
   do {
