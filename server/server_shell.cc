@@ -54,7 +54,8 @@ constexpr size_t kLeastRoom = 2 * kBytesPerSlice;
 // shard copies no further slices. So at most these copies are in memory, and the one in progress.
 constexpr int kMostFiles = 2;
 
-// Bytes for each row, besides its copy, of the thread that writes a file (RangeCopy::Encode).
+// Bytes for each row and candidate, besides its copy, of the thread that writes a file
+// (RangeCopy::Encode).
 constexpr size_t kSortBytes = 28;
 
 // A queue of work for one thread. Any thread adds.
@@ -443,7 +444,8 @@ class ShardThread {
       const absl::Status written = CatchExceptions([&] {
         if (*given_up) return absl::CancelledError("given up");
         MemoryBudget::Part sorting(budget);
-        sorting.Set(whole->copy->rows.size() * kSortBytes);
+        const RowCopies& copies = whole->copy->rows;
+        sorting.Set((copies.size() + copies.candidates().size()) * kSortBytes);
         TANDEM_RETURN_IF_ERROR(MakeFolder(folder));
         return WriteFileAtomically(absl::StrCat(folder, "/", whole->name), [&](ByteSink sink) {
           return std::move(*whole->copy).Encode(std::move(sink));
