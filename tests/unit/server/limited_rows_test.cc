@@ -34,6 +34,8 @@ using server::RowIndex;
 using server::RowLimits;
 using ::testing::Each;
 using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
 
 constexpr uint32_t kNoRow = RowIndex::kNoRow;
 constexpr int kDim = 3;
@@ -724,8 +726,10 @@ TEST_F(LimitedStoreTest, RowsThatALoadLeavesOutAreNotCounted) {
   const std::vector<uint64_t> keys = {1, 2, 3, 4};
   const std::vector<float> weights(keys.size() * kDim), slots(weights);
   const std::vector<uint32_t> ages = {4, 3, 2, 1};
+  store_->limits()->set_lists_evicted(true);
   TANDEM_CHECK_OK(store_->limits()->SetRows(keys, weights, slots, ages, /*loads=*/true));
   EXPECT_FALSE(Has(1));
+  EXPECT_THAT(store_->limits()->TakeEvicted(), IsEmpty());
   store_->limits()->Advance(1);
   Update({1, 2}, {/*read_at=*/0, 0});
   EXPECT_TRUE(Has(1));
@@ -733,6 +737,7 @@ TEST_F(LimitedStoreTest, RowsThatALoadLeavesOutAreNotCounted) {
   EXPECT_EQ(counts_.evicted, 2u);
   EXPECT_EQ(counts_.came_back, 0u);
   EXPECT_EQ(counts_.to_fresh_rows, 0u);
+  EXPECT_THAT(store_->limits()->TakeEvicted(), UnorderedElementsAre(3, 4));
 }
 
 // A row that comes back begins anew. Updates that were computed from its former life are counted,
