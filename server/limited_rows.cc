@@ -239,7 +239,11 @@ absl::Status LimitedRows::SetRows(absl::Span<const uint64_t> keys, absl::Span<co
   const auto dim = static_cast<size_t>(store_->dim());
   const auto slots_per_row = static_cast<size_t>(store_->slots_per_row());
   RowCounts* const counts = counts_;
-  if (loads) counts_ = &uncounted_;
+  const bool lists = lists_evicted_;
+  if (loads) {
+    counts_ = &uncounted_;
+    lists_evicted_ = false;
+  }
   absl::Status set;
   for (size_t i = 0; i < keys.size() && set.ok(); ++i) {
     if (i + kAhead < keys.size()) {
@@ -253,6 +257,7 @@ absl::Status LimitedRows::SetRows(absl::Span<const uint64_t> keys, absl::Span<co
     std::copy_n(slots.data() + i * slots_per_row, slots_per_row, store_->rows_.Slots(row));
   }
   counts_ = counts;
+  lists_evicted_ = lists;
   if (loads) evicted_ = nullptr;  // rows that were left out have not been evicted in this run
   return set;
 }
@@ -436,8 +441,9 @@ void LimitedRows::Advance(int64_t version) {
   const size_t most =
       std::min(static_cast<size_t>(owed_), kMostSwept + kSweptForEach * absent_ids_);
   absent_ids_ = 0;
-  if (!late) {
-    owed_ = static_cast<double>(most - std::min(most, Sweep(most, 0)));
+  if (!late) {  // after the end of a pass, the next one owes each entry once at most
+    const size_t rest = most - std::min(most, Sweep(most, 0));
+    owed_ = static_cast<double>(std::min(rest, static_cast<size_t>(index_->size())));
     return;
   }
   do {

@@ -66,7 +66,8 @@ class LimitedRows {
   void Advance(int64_t version);
   void set_keeps_numbers(bool keeps) { keeps_numbers_ = keeps; }
   int64_t version() const { return version_; }
-  // The keys of rows that have been evicted since the last call, if `lists_evicted` is set.
+  // The keys of rows that have been evicted since the last call, if `lists_evicted` is set; not of
+  // those that a load has left out.
   std::vector<uint64_t> TakeEvicted() { return std::exchange(evicted_list_, {}); }
   void set_lists_evicted(bool lists) { lists_evicted_ = lists; }
   // For AGE: the last version at which the row of `key` exists without another update; -1 without

@@ -757,9 +757,10 @@ RangeCopy Range::Copy(bool for_move, std::shared_ptr<CopyBlocks> blocks) const {
   return copy;
 }
 
-std::string Range::Encode() const {
+std::string Range::Encode(uint64_t* left_out) const {
   RangeCopy copy = Copy(/*for_move=*/true, std::make_shared<CopyBlocks>());
   store_.CopyRows(0, std::numeric_limits<size_t>::max(), &copy.rows);
+  if (left_out != nullptr) *left_out = static_cast<uint64_t>(store_.size()) - copy.rows.size();
   return std::move(copy).Encode();
 }
 

@@ -163,8 +163,9 @@ class Range {
   // RangeStore adds the rows (set_copies, CopyRows). `for_move`: a range move carries more than a
   // checkpoint. The range outlives the adding of rows. Their memory comes from `blocks`.
   RangeCopy Copy(bool for_move, std::shared_ptr<CopyBlocks> blocks) const;
-  // The whole range as bytes, and back. A range move carries it.
-  std::string Encode() const;
+  // The whole range as bytes, and back. A range move carries it. `left_out`, unless null: how many
+  // rows of the store are not in it, because they count as absent.
+  std::string Encode(uint64_t* left_out = nullptr) const;
   absl::Status Restore(const RangeImage& image, BufferSource& source);
 
   uint32_t id() const { return id_; }

@@ -54,7 +54,7 @@ constexpr size_t kLeastRoom = 2 * kBytesPerSlice;
 // shard copies no further slices. So at most these copies are in memory, and the one in progress.
 constexpr int kMostFiles = 2;
 
-// Bytes for each row that the thread which writes a file needs besides the copy of the row
+// Bytes for each row and candidate that the thread which writes a file needs besides its copy
 // (RangeCopy::Encode).
 constexpr size_t kSortBytes = 28;
 
@@ -445,7 +445,8 @@ class ShardThread {
       const absl::Status written = CatchExceptions([&] {
         if (*given_up) return absl::CancelledError("given up");
         MemoryBudget::Part sorting(budget);
-        sorting.Set(whole->copy->rows.size() * kSortBytes);
+        const RowCopies& copies = whole->copy->rows;
+        sorting.Set((copies.size() + copies.candidates().size()) * kSortBytes);
         TANDEM_RETURN_IF_ERROR(MakeFolder(folder));
         return WriteFileAtomically(absl::StrCat(folder, "/", whole->name), [&](ByteSink sink) {
           return std::move(*whole->copy).Encode(std::move(sink));

@@ -59,7 +59,9 @@ void ShardRanges::Install(uint32_t id, const RangeImage* image, uint32_t view,
 }
 
 void ShardRanges::MoveAway(absl::Time now, uint32_t id, ShardEffects* effects) {
-  const std::string bytes = owned_[id]->Encode();
+  uint64_t left_out = 0;
+  const std::string bytes = owned_[id]->Encode(&left_out);
+  tables_[map_->range(id).table]->stats.rows.evicted += left_out;
   OutgoingMove move;
   move.image =
       CopyToBuffer(buffers_, {reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()});

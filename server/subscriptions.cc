@@ -122,7 +122,8 @@ void Subscriptions::OnChanged(absl::Span<const uint64_t> keys) {
 
 // A look at a present row gives the version until which the row stays. A row that is absent at a
 // look can be created right after it, and then stays for most_age_ versions. So no row gets too old
-// between two looks, and a row that is absent at both looks was absent all the time.
+// between two looks, and a row that is absent at both looks was absent all the time. But if the
+// version skips that of a look, a row may have come and gone.
 void Subscriptions::OnVersion(int64_t version,
                               absl::FunctionRef<int64_t(uint64_t key)> present_until) {
   while (!due_.empty() && due_.front().first <= version) {
@@ -134,7 +135,7 @@ void Subscriptions::OnVersion(int64_t version,
     Look& look = found->second;
     const int64_t until = present_until(key);
     const bool absent = until < 0;
-    if (absent && !look.was_absent) OnChanged({&key, 1});
+    if (absent && (!look.was_absent || at < version)) OnChanged({&key, 1});
     look.was_absent = absent;
     look.version = absent ? version + most_age_ : until + 1;
     due_.emplace_back(look.version, key);

@@ -34,6 +34,8 @@ using server::RowIndex;
 using server::RowLimits;
 using ::testing::Each;
 using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
 
 constexpr uint32_t kNoRow = RowIndex::kNoRow;
 constexpr int kDim = 3;
@@ -602,6 +604,30 @@ TEST_F(LimitedStoreTest, TheSweepKeepsUpWithNewRows) {
   EXPECT_LE(store_->size(), 80'000) << "of 400,000; some 20,000 are not too old";
 }
 
+// When the end of a pass has found nothing more to visit, the sweep does not walk through the empty
+// index at each version. It comes to a new row in its time, once in 50 versions.
+TEST_F(LimitedStoreTest, TheSweepOwesNothingToAnEmptyIndex) {
+  RowLimits limits;
+  limits.most_age = 50;
+  for (uint64_t run = 0; run < 10; ++run) {
+    Start(limits);
+    std::vector<uint64_t> keys(20'000);
+    for (size_t i = 0; i < keys.size(); ++i) keys[i] = Mix64(run << 32 | i);
+    Update(keys);
+    for (int64_t version = 1; version <= 200; ++version) store_->limits()->Advance(version);
+    ASSERT_EQ(store_->size(), 0);
+    Update({run});
+    for (int64_t version = 201; version <= 290; ++version) {
+      store_->limits()->Advance(version);
+      if (version == 210) Update({run});
+    }
+    EXPECT_FALSE(Has(run)) << "too old from version 261 on";
+    EXPECT_EQ(store_->size(), 1) << "the sweep was there at about version 250, and comes again";
+    for (int64_t version = 291; version <= 400; ++version) store_->limits()->Advance(version);
+    EXPECT_EQ(store_->size(), 0);
+  }
+}
+
 // When most rows are gone, the others get other numbers. Their values and clocks, and the
 // candidates, stay.
 TEST_F(LimitedStoreTest, RowsThatStayGetOtherNumbers) {
@@ -700,8 +726,10 @@ TEST_F(LimitedStoreTest, RowsThatALoadLeavesOutAreNotCounted) {
   const std::vector<uint64_t> keys = {1, 2, 3, 4};
   const std::vector<float> weights(keys.size() * kDim), slots(weights);
   const std::vector<uint32_t> ages = {4, 3, 2, 1};
+  store_->limits()->set_lists_evicted(true);
   TANDEM_CHECK_OK(store_->limits()->SetRows(keys, weights, slots, ages, /*loads=*/true));
   EXPECT_FALSE(Has(1));
+  EXPECT_THAT(store_->limits()->TakeEvicted(), IsEmpty());
   store_->limits()->Advance(1);
   Update({1, 2}, {/*read_at=*/0, 0});
   EXPECT_TRUE(Has(1));
@@ -709,6 +737,7 @@ TEST_F(LimitedStoreTest, RowsThatALoadLeavesOutAreNotCounted) {
   EXPECT_EQ(counts_.evicted, 2u);
   EXPECT_EQ(counts_.came_back, 0u);
   EXPECT_EQ(counts_.to_fresh_rows, 0u);
+  EXPECT_THAT(store_->limits()->TakeEvicted(), UnorderedElementsAre(3, 4));
 }
 
 // A row that comes back begins anew. Updates that were computed from its former life are counted,

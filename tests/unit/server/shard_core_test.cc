@@ -838,6 +838,32 @@ TEST_F(ShardCoreTest, ReportsWhichRowsCameAndWent) {
   EXPECT_EQ(counts.to_fresh_rows(), 1u) << "all pushes say that they were read at version 0";
 }
 
+// A row that is too old does not move. No shard erases it later, so it counts as evicted then.
+TEST_F(ShardCoreTest, AMoveEvictsRowsThatAreTooOld) {
+  plan_ = CorePlan("kind: ASP", /*workers=*/2, /*servers=*/2);
+  plan_.tables[0].eviction.set_kind(Eviction::AGE);
+  plan_.tables[0].eviction.set_versions(10);
+  map_ = CoreView(plan_, 1);
+  shard_ = NewShard(kServer0);
+  shard_->OnView(now_, map_, &effects_);
+  keys_ = KeysIn(*map_, plan_, 0, 2);
+  for (int64_t step = 0; step < 15; ++step) {
+    std::vector<uint64_t> keys = {keys_[0]};
+    if (step == 2) keys.push_back(keys_[1]);
+    FrameHeader h = Header(FrameKind::kPush, 0, step);
+    h.samples = 1;
+    Give(Data(h, 0, keys, std::vector<float>(2 * keys.size(), 1.0f)));
+  }
+  ShardReport report = shard_->Report();
+  EXPECT_EQ(report.table(0).rows(), 2u) << "the sweep has not been there since version 13";
+  EXPECT_EQ(report.table(0).row_counts().evicted(), 0u);
+  shard_->OnView(now_, CoreView(plan_, 2, {{0, 1}}), &effects_);  // to server 1
+  report = shard_->Report();
+  EXPECT_EQ(report.table(0).rows(), 0u);
+  EXPECT_EQ(report.table(0).row_counts().admitted(), 2u);
+  EXPECT_EQ(report.table(0).row_counts().evicted(), 1u);
+}
+
 // All ranges of a shard share the memory of one arena. Rows that have left are not in it.
 TEST_F(ShardCoreTest, RangesTakeMemoryFromTheArenaOfTheShard) {
   Start("kind: ASP");

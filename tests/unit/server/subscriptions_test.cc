@@ -89,6 +89,21 @@ TEST_F(SubscriptionsTest, ARowThatGetsTooOldHasChanged) {
   EXPECT_EQ(looks, 0) << "nobody keeps the rows";
 }
 
+// The version may skip more versions than a row stays: one push has many empty steps.
+TEST_F(SubscriptionsTest, ARowMayComeAndGoBetweenTwoLooks) {
+  kept_->set_most_age(3);
+  const auto present_until = [](uint64_t) { return int64_t{-1}; };
+  kept_->OnRead(0, 3, Keys{10});
+  kept_->OnVersion(6, present_until);
+  EXPECT_THAT(Changed(0, 100), ElementsAre(10)) << "it may have been there when it was read";
+  kept_->OnUpdate(1, 6, Keys{10}, true);
+  EXPECT_THAT(Changed(0, 100), ElementsAre(10)) << "created at version 6";
+  kept_->OnVersion(20, present_until);
+  EXPECT_THAT(Changed(0, 100), ElementsAre(10)) << "too old";
+  for (int64_t version = 21; version <= 40; ++version) kept_->OnVersion(version, present_until);
+  EXPECT_THAT(Changed(0, 100), IsEmpty()) << "absent as before";
+}
+
 // A worker keeps 16 rows at most, of very many that stay for very long.
 TEST_F(SubscriptionsTest, OnlyKeptRowsAreLookedAtLater) {
   kept_ = std::make_unique<server::Subscriptions>(/*workers=*/1, /*most=*/16);
