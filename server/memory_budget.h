@@ -77,6 +77,8 @@ class MemoryBudget {
   size_t room() const { return limit() - std::min(limit(), used()); }
   // Whether the margin has begun.
   bool nearly_full() const { return static_cast<int64_t>(room()) < margin_; }
+  // The same, with the process as it was at first: without the files that shards read meanwhile.
+  bool nearly_full_of_rows() const { return least_process_ + counted_ > limit_ - margin_; }
   // For AT_BUDGET (TableContext::may_grow): whether rows may take so many more bytes.
   bool MayGrow(size_t bytes) const {
     return static_cast<int64_t>(room()) >= margin_ + slack_ + static_cast<int64_t>(bytes);

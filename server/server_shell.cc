@@ -15,7 +15,6 @@
 #include "base/clock.h"
 #include "base/exhaustion.h"
 #include "base/file.h"
-#include "base/memory_full.h"
 #include "base/proc_files.h"
 #include "base/status_macros.h"
 #include "collectives/trace.h"
@@ -324,21 +323,8 @@ class ShardThread {
     TANDEM_RETURN_IF_ERROR(effects_.failure);
     if (given.load == nullptr) return absl::OkStatus();
     TANDEM_RETURN_IF_ERROR(given.load->Load(shard_, core_->ranges().Owned(), *transport_));
-    return CheckLoaded();
-  }
-
-  // A run that resumes would end at its first new row, unless its rows give way.
-  absl::Status CheckLoaded() const {
-    const MemoryBudget& budget = *core_->budget();
-    const std::vector<job::TablePlan>& tables = options_.plan.tables;
-    const bool grows = std::any_of(tables.begin(), tables.end(), [](const job::TablePlan& table) {
-      return !table.frozen && !table.dense && table.eviction.kind() != Eviction::AT_BUDGET;
-    });
-    if (options_.plan.job.train().evaluate_only() || !grows || !budget.nearly_full()) {
-      return absl::OkStatus();
-    }
-    return MemoryFullError(
-        absl::StrCat(NearlyFullText(core_->ranges().Owned(), budget), "; hint: ", kWaysToFit));
+    core_->budget()->OnResident(ResidentBytes());  // without the files of the load
+    return core_->OnLoaded();
   }
 
   absl::StatusOr<std::unique_ptr<TurnOrder>> OpenOrder(EndpointId self, const RangeMap& map) const {
