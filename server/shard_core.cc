@@ -138,8 +138,6 @@ void ShardCore::OnView(absl::Time now, std::shared_ptr<const RangeMap> view,
   Give(effects);
 }
 
-// ---- frames -----------------------------------------------------------------------------------
-
 // Rows that are loaded have not grown. A table that makes room for its rows, or never gets more,
 // may have loaded them into the margin.
 absl::Status ShardCore::OnLoaded() {
@@ -152,6 +150,8 @@ absl::Status ShardCore::OnLoaded() {
   return MemoryFullError(
       absl::StrCat(NearlyFullText(ranges_.Owned(), *budget_), "; hint: ", kWaysToFit));
 }
+
+// ---- frames -----------------------------------------------------------------------------------
 
 void ShardCore::OnFrame(absl::Time now, const ParsedFrame& frame, ShardEffects* effects) {
   const uint64_t sender = frame.header.incarnation;
