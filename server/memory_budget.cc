@@ -12,9 +12,13 @@ bool MemoryBudget::TryTake(size_t bytes, size_t soon_free) {
   return false;
 }
 
+// Between the two changes other threads see more copies than are counted, never fewer.
 void MemoryBudget::Part::Set(size_t bytes) {
   if (budget_ == nullptr || bytes == bytes_) return;
-  budget_->counted_.fetch_add(static_cast<int64_t>(bytes) - static_cast<int64_t>(bytes_));
+  const int64_t more = static_cast<int64_t>(bytes) - static_cast<int64_t>(bytes_);
+  if (copies_ && more > 0) budget_->copies_.fetch_add(more);
+  budget_->counted_.fetch_add(more);
+  if (copies_ && more < 0) budget_->copies_.fetch_add(more);
   bytes_ = bytes;
 }
 

@@ -40,7 +40,7 @@ class CopyBlocks {
   static constexpr size_t kBytes = size_t{256} << 10;
 
   // `budget`: counts the memory, and outlives the last block; null: none.
-  explicit CopyBlocks(MemoryBudget* budget = nullptr) : counted_(budget) {}
+  explicit CopyBlocks(MemoryBudget* budget = nullptr) : counted_(budget, /*copies=*/true) {}
 
   std::unique_ptr<std::byte[]> Take() {
     absl::MutexLock lock(&mutex_);

@@ -387,7 +387,7 @@ class ShardThread {
     if (checkpoint_ == nullptr) return false;
     if (!checkpoint_->marked()) return checkpoint_->copying->MayMark();
     // With little memory, copy a range only when the one before is written.
-    const int most = core_->budget()->nearly_full() ? 1 : kMostFiles;
+    const int most = core_->budget()->MayCopyAhead() ? kMostFiles : 1;
     return !checkpoint_->copied() && checkpoint_->files < most;
   }
 
@@ -428,7 +428,7 @@ class ShardThread {
                 given_up = checkpoint_->given_up, budget = core_->budget()] {
       const absl::Status written = CatchExceptions([&] {
         if (*given_up) return absl::CancelledError("given up");
-        MemoryBudget::Part sorting(budget);
+        MemoryBudget::Part sorting(budget, /*copies=*/true);
         sorting.Set(whole->copy->rows.size() * kSortBytes);
         TANDEM_RETURN_IF_ERROR(MakeFolder(folder));
         return WriteFileAtomically(absl::StrCat(folder, "/", whole->name), [&](ByteSink sink) {
@@ -643,11 +643,14 @@ class Server {
     if (limit == 0) limit = kUnknownMemory;
     const size_t process = ResidentBytes();
     const size_t free = limit - std::min(limit, process);
-    const bool saves = !view.checkpoint_folder().empty();
+    const auto ending = [&plan, free](bool saves) {
+      return static_cast<size_t>(job::EndingBytes(plan, static_cast<int64_t>(free), saves));
+    };
+    const size_t margin = ending(/*saves=*/!view.checkpoint_folder().empty());
     const auto shards = static_cast<size_t>(plan.shards_per_server());
     budget_ = std::make_unique<MemoryBudget>(
-        limit, process, job::EndingBytes(plan, static_cast<int64_t>(free), saves),
-        std::min(free / 8, shards * MemoryBudget::kSlackOfShard));
+        limit, process, margin, std::min(free / 8, shards * MemoryBudget::kSlackOfShard),
+        /*for_copies=*/margin - ending(/*saves=*/false));
     const size_t least = process + job::LeastServerBytes(plan);
     if (least <= limit) return;
     fits_ = absl::InvalidArgumentError(absl::StrCat(

@@ -3,7 +3,10 @@
 #include "server/memory_budget.h"
 
 #include <atomic>
+#include <cstddef>
+#include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
@@ -63,6 +66,36 @@ TEST(MemoryBudgetTest, TheMarginIsNotForRowsThatGiveWay) {
   EXPECT_TRUE(budget.nearly_full());
   EXPECT_TRUE(budget.TryTake(399));
   EXPECT_FALSE(budget.TryTake(1));
+}
+
+// A checkpoint whose copies take no more than their part of the margin neither ends a job nor makes
+// rows give way.
+TEST(MemoryBudgetTest, CopiesUseTheirPartOfTheMargin) {
+  constexpr size_t kBlock = server::CopyBlocks::kBytes;
+  MemoryBudget budget(/*limit=*/20 * kBlock, /*process=*/0, /*margin=*/8 * kBlock,
+                      /*slack=*/kBlock, /*for_copies=*/2 * kBlock);
+  ASSERT_TRUE(budget.TryTake(10 * kBlock));
+  EXPECT_TRUE(budget.MayCopyAhead());
+  ASSERT_TRUE(budget.TryTake(kBlock));
+  EXPECT_FALSE(budget.MayCopyAhead());
+  server::CopyBlocks blocks(&budget);
+  std::vector<std::unique_ptr<std::byte[]>> taken;
+  for (int i = 0; i < 2; ++i) {
+    taken.push_back(blocks.Take());
+    EXPECT_TRUE(budget.MayGrow(0));
+  }
+  EXPECT_EQ(budget.room(), 7 * kBlock);
+  taken.push_back(blocks.Take());
+  EXPECT_FALSE(budget.MayGrow(0)) << "more than their part";
+  EXPECT_FALSE(budget.nearly_full());
+  taken.push_back(blocks.Take());
+  EXPECT_TRUE(budget.nearly_full());
+  blocks.Close();
+  for (auto& block : taken) blocks.Give(std::move(block));
+  EXPECT_EQ(budget.used(), 11 * kBlock);
+  EXPECT_FALSE(budget.nearly_full());
+  ASSERT_TRUE(budget.TryTake(kBlock + 1));
+  EXPECT_TRUE(budget.nearly_full()) << "their part is not for rows";
 }
 
 // What is resident and not counted belongs to the process. It may become less again, but not less
