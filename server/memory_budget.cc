@@ -12,7 +12,6 @@ bool MemoryBudget::TryTake(size_t bytes, size_t soon_free) {
   return false;
 }
 
-// Between the two changes other threads see more copies than are counted, never fewer.
 void MemoryBudget::Part::Set(size_t bytes) {
   if (budget_ == nullptr || bytes == bytes_) return;
   const int64_t more = static_cast<int64_t>(bytes) - static_cast<int64_t>(bytes_);
@@ -22,9 +21,25 @@ void MemoryBudget::Part::Set(size_t bytes) {
   bytes_ = bytes;
 }
 
+// Room without the margin. Copies may use their part of it. Their number may change between the
+// two reads, and so the larger one counts.
+int64_t MemoryBudget::AboveMargin() const {
+  const int64_t copies = copies_;
+  const auto free = static_cast<int64_t>(room());
+  return free + std::min(for_copies_, std::max<int64_t>(copies, copies_)) - margin_;
+}
+
+void MemoryBudget::Measure() {
+  const int64_t counted = counted_;
+  OnResident(ResidentBytes(), counted);
+}
+
 // Pages that are counted and not written yet are not resident, so the difference may be too small.
-void MemoryBudget::OnResident(size_t bytes) {
-  process_ = std::max(least_process_, static_cast<int64_t>(bytes) - counted_);
+// Memory that is given back meanwhile may be resident and not counted any more, but is not of the
+// process.
+void MemoryBudget::OnResident(size_t bytes, int64_t counted) {
+  process_ =
+      std::max(least_process_, static_cast<int64_t>(bytes) - std::max<int64_t>(counted, counted_));
 }
 
 // A worker that serves rows is in a view twice, with one process number.

@@ -72,27 +72,26 @@ class MemoryBudget {
     size_t bytes_ = 0;
   };
 
-  // The process has so many bytes in memory now.
-  void OnResident(size_t bytes);
+  // Measures the process again.
+  void Measure();
+  // The process had so many bytes in memory, and shortly before `counted` bytes were counted.
+  void OnResident(size_t bytes, int64_t counted = 0);
 
   size_t limit() const { return static_cast<size_t>(limit_); }
   size_t used() const { return static_cast<size_t>(std::max<int64_t>(0, process_ + counted_)); }
   // Bytes that are still free; 0 at the limit.
   size_t room() const { return limit() - std::min(limit(), used()); }
   // Whether the margin has begun.
-  bool nearly_full() const { return static_cast<int64_t>(room()) < kept(); }
+  bool nearly_full() const { return AboveMargin() < 0; }
   // The same, with the process as it was at first: without the files that shards read meanwhile.
   bool nearly_full_of_rows() const { return least_process_ + counted_ > limit_ - margin_; }
   // For AT_BUDGET (TableContext::may_grow): whether rows may take so many more bytes.
-  bool MayGrow(size_t bytes) const {
-    return static_cast<int64_t>(room()) >= kept() + slack_ + static_cast<int64_t>(bytes);
-  }
+  bool MayGrow(size_t bytes) const { return AboveMargin() >= slack_ + static_cast<int64_t>(bytes); }
   // Whether a shard may copy a range while the one before is written.
-  bool MayCopyAhead() const { return static_cast<int64_t>(room()) >= margin_ + for_copies_; }
+  bool MayCopyAhead() const { return static_cast<int64_t>(room()) >= margin_; }
 
  private:
-  // The part of the margin that copies do not use now.
-  int64_t kept() const { return margin_ - std::min<int64_t>(copies_, for_copies_); }
+  int64_t AboveMargin() const;
 
   const int64_t limit_, margin_, slack_, for_copies_, least_process_;
   std::atomic<int64_t> process_;

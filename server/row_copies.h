@@ -53,16 +53,19 @@ class CopyBlocks {
     Count(kBytes, 0);
     return block;
   }
+  // Memory counts until it is free, so the budget never takes it for memory of the process.
   void Give(std::unique_ptr<std::byte[]> block) {
     absl::MutexLock lock(&mutex_);
     if (!closed_) return free_.push_back(std::move(block));
+    block.reset();
     Count(0, kBytes);
   }
   void Close() {
     absl::MutexLock lock(&mutex_);
     closed_ = true;
-    Count(0, free_.size() * kBytes);
+    const size_t bytes = free_.size() * kBytes;
     free_.clear();
+    Count(0, bytes);
   }
   // Counts memory of copies that do not fit in a block.
   void CountOther(size_t taken, size_t given) {
@@ -122,6 +125,7 @@ class CopyList {
     void operator()(std::byte* memory) const {
       std::unique_ptr<std::byte[]> block(memory);
       if (bytes == 0) return blocks->Give(std::move(block));
+      block.reset();
       blocks->CountOther(0, bytes);
     }
   };

@@ -323,7 +323,7 @@ class ShardThread {
     TANDEM_RETURN_IF_ERROR(effects_.failure);
     if (given.load == nullptr) return absl::OkStatus();
     TANDEM_RETURN_IF_ERROR(given.load->Load(shard_, core_->ranges().Owned(), *transport_));
-    core_->budget()->OnResident(ResidentBytes());  // without the files of the load
+    core_->budget()->Measure();  // without the files of the load
     return core_->OnLoaded();
   }
 
@@ -620,7 +620,7 @@ class Server {
   absl::Status WatchMemory(absl::Time now) {
     if (budget_ == nullptr || now < next_look_) return fits_;
     next_look_ = now + kTick;
-    budget_->OnResident(ResidentBytes());
+    budget_->Measure();
     if (now < next_tell_) return fits_;
     for (const auto& shard : shards_) {
       Control control;

@@ -74,16 +74,15 @@ TEST(MemoryBudgetTest, CopiesUseTheirPartOfTheMargin) {
   constexpr size_t kBlock = server::CopyBlocks::kBytes;
   MemoryBudget budget(/*limit=*/20 * kBlock, /*process=*/0, /*margin=*/8 * kBlock,
                       /*slack=*/kBlock, /*for_copies=*/2 * kBlock);
-  ASSERT_TRUE(budget.TryTake(10 * kBlock));
-  EXPECT_TRUE(budget.MayCopyAhead());
-  ASSERT_TRUE(budget.TryTake(kBlock));
-  EXPECT_FALSE(budget.MayCopyAhead());
+  ASSERT_TRUE(budget.TryTake(11 * kBlock));
   server::CopyBlocks blocks(&budget);
   std::vector<std::unique_ptr<std::byte[]>> taken;
   for (int i = 0; i < 2; ++i) {
+    EXPECT_TRUE(budget.MayCopyAhead());
     taken.push_back(blocks.Take());
     EXPECT_TRUE(budget.MayGrow(0));
   }
+  EXPECT_FALSE(budget.MayCopyAhead());
   EXPECT_EQ(budget.room(), 7 * kBlock);
   taken.push_back(blocks.Take());
   EXPECT_FALSE(budget.MayGrow(0)) << "more than their part";
@@ -110,6 +109,8 @@ TEST(MemoryBudgetTest, TheProcessIsMeasuredAgain) {
   EXPECT_FALSE(budget.TryTake(301));
   budget.OnResident(400);
   EXPECT_EQ(budget.used(), 400u);
+  budget.OnResident(700, /*counted=*/500);
+  EXPECT_EQ(budget.used(), 400u) << "memory that has been given back meanwhile";
   budget.Give(200);
 }
 
