@@ -57,16 +57,20 @@ class CopyBlocks {
   void Give(std::unique_ptr<std::byte[]> block) {
     absl::MutexLock lock(&mutex_);
     if (!closed_) return free_.push_back(std::move(block));
-    block.reset();
+    Free(std::move(block), kBytes);
     Count(0, kBytes);
   }
   void Close() {
     absl::MutexLock lock(&mutex_);
     closed_ = true;
     const size_t bytes = free_.size() * kBytes;
+    for (auto& block : free_) Free(std::move(block), kBytes);
     free_.clear();
     Count(0, bytes);
   }
+  // Frees memory of copies, and gives its pages back to the system. malloc may keep them, and they
+  // would count as memory of the process.
+  static void Free(std::unique_ptr<std::byte[]> memory, size_t bytes);
   // Counts memory of copies that do not fit in a block.
   void CountOther(size_t taken, size_t given) {
     absl::MutexLock lock(&mutex_);
@@ -125,7 +129,7 @@ class CopyList {
     void operator()(std::byte* memory) const {
       std::unique_ptr<std::byte[]> block(memory);
       if (bytes == 0) return blocks->Give(std::move(block));
-      block.reset();
+      CopyBlocks::Free(std::move(block), bytes);
       blocks->CountOther(0, bytes);
     }
   };

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstring>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -176,6 +177,29 @@ TEST(MemoryBudgetTest, CountsWhatTheSystemSays) {
     blocks->Close();
   }
   EXPECT_EQ(budget.used(), before);
+}
+
+// malloc keeps memory that is followed by memory in use. It would count for the process.
+TEST(MemoryBudgetTest, FreeCopiesLeaveTheProcess) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer needs memory of its own";
+  constexpr size_t kBlocks = 400;  // 100 MiB
+  std::vector<std::unique_ptr<char[]>> in_use;
+  for (int round = 0; round < 3; ++round) {
+    const size_t before = ResidentBytes();
+    server::CopyBlocks blocks;
+    std::vector<std::unique_ptr<std::byte[]>> taken;
+    for (size_t i = 0; i < kBlocks; ++i) {
+      taken.push_back(blocks.Take());
+      std::memset(taken.back().get(), 1, server::CopyBlocks::kBytes);
+      if (i % 20 == 0) in_use.push_back(std::make_unique<char[]>(3000));
+    }
+    EXPECT_GT(ResidentBytes(), before + 90 * kMiB);
+    for (size_t i = 0; i < kBlocks; ++i) {
+      if (i == kBlocks / 2) blocks.Close();
+      blocks.Give(std::move(taken[i]));
+    }
+    EXPECT_LT(ResidentBytes(), before + 20 * kMiB) << "round " << round;
+  }
 }
 
 TEST(MemoryBudgetTest, ProcessesOfAHostShareIt) {
