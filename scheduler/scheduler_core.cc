@@ -483,8 +483,12 @@ void SchedulerCore::OnCheckpointRequest(const std::string& folder) {
 }
 
 // The first request writes a checkpoint and then ends the job. A second request, or a job without a
-// model folder, ends it at once.
+// model folder, ends it at once. A job that a full server ends makes that checkpoint already.
 void SchedulerCore::OnEndRequest(const std::string& why) {
+  const bool first = !std::exchange(end_requested_, true);
+  if (first && memory_full_.has_value()) {
+    return effects_->Log("the job makes its last checkpoint already");
+  }
   const std::string& folder = options_.models.checkpoint_folder;
   if (checkpoints_.ending() || phase_ != Phase::kRunning || folder.empty()) {
     return Fail(FailureOf("scheduler", why, absl::StatusCode::kCancelled));

@@ -256,6 +256,7 @@ class SchedulerCore {
   // Rows have filled the memory of a server: with this failure the job ends after its last
   // checkpoint. Absent: there is enough memory.
   absl::optional<Failure> memory_full_;
+  bool end_requested_ = false;  // by a signal, a tool or a program
 };
 
 }  // namespace tandem::scheduler

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/exhaustion.h"
+#include "base/memory_full.h"
 #include "base/status_macros.h"
 #include "server/range_file.h"
 
@@ -18,7 +19,8 @@ constexpr int kHeldPerShard = 2;
 constexpr size_t kDone = std::numeric_limits<size_t>::max();
 
 absl::Status InFile(const std::string& path, const absl::Status& status) {
-  return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
+  const std::string text = absl::StrCat(path, ": ", status.message());
+  return IsMemoryFull(status) ? MemoryFullError(text) : absl::Status(status.code(), text);
 }
 
 // The last position of [begin, end). End 0 means 2^64; unsigned subtraction gets that right.

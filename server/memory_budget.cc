@@ -14,13 +14,32 @@ bool MemoryBudget::TryTake(size_t bytes, size_t soon_free) {
 
 void MemoryBudget::Part::Set(size_t bytes) {
   if (budget_ == nullptr || bytes == bytes_) return;
-  budget_->counted_.fetch_add(static_cast<int64_t>(bytes) - static_cast<int64_t>(bytes_));
+  const int64_t more = static_cast<int64_t>(bytes) - static_cast<int64_t>(bytes_);
+  if (copies_ && more > 0) budget_->copies_.fetch_add(more);
+  budget_->counted_.fetch_add(more);
+  if (copies_ && more < 0) budget_->copies_.fetch_add(more);
   bytes_ = bytes;
 }
 
-// Counted pages that are not written yet are not resident, so the difference may be too small.
-void MemoryBudget::OnResident(size_t bytes) {
-  process_ = std::max(least_process_, static_cast<int64_t>(bytes) - counted_);
+// Room without the margin. Copies may use their part of it. Their number may change between the
+// two reads, and so the larger one counts.
+int64_t MemoryBudget::AboveMargin() const {
+  const int64_t copies = copies_;
+  const auto free = static_cast<int64_t>(room());
+  return free + std::min(for_copies_, std::max<int64_t>(copies, copies_)) - margin_;
+}
+
+void MemoryBudget::Measure() {
+  const int64_t counted = counted_;
+  OnResident(ResidentBytes(), counted);
+}
+
+// Pages that are counted and not written yet are not resident, so the difference may be too small.
+// Memory that is given back meanwhile may be resident and not counted any more, but is not of the
+// process.
+void MemoryBudget::OnResident(size_t bytes, int64_t counted) {
+  process_ =
+      std::max(least_process_, static_cast<int64_t>(bytes) - std::max<int64_t>(counted, counted_));
 }
 
 // A worker that serves rows is in a view twice, with one process number.

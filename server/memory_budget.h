@@ -13,7 +13,8 @@
 // free for them: the margin (job::EndingBytes). Rows of tables with `eviction: AT_BUDGET` stay
 // below the margin, so an arena never refuses memory because of them. If other rows take the
 // margin, the job makes its last checkpoint and ends (nearly_full). At the limit an arena refuses
-// memory, and the shard fails.
+// memory, and the shard fails. A part of the margin is for copies, and copies of any checkpoint may
+// use it. So a checkpoint neither ends a job nor makes rows give way.
 //
 // Thread safety: any thread.
 #ifndef TANDEM_SERVER_MEMORY_BUDGET_H_
@@ -38,11 +39,13 @@ class MemoryBudget {
 
   // Bytes. `process`: of the process without rows. `margin`: of the limit, as above. `slack`:
   // rows of AT_BUDGET stop this many bytes before the margin, because memory grows by pages
-  // (kSlackOfShard for each shard).
-  explicit MemoryBudget(size_t limit, size_t process = 0, size_t margin = 0, size_t slack = 0)
+  // (kSlackOfShard for each shard). `for_copies`: the part of the margin that is for copies.
+  explicit MemoryBudget(size_t limit, size_t process = 0, size_t margin = 0, size_t slack = 0,
+                        size_t for_copies = 0)
       : limit_(static_cast<int64_t>(limit)),
         margin_(static_cast<int64_t>(margin)),
         slack_(static_cast<int64_t>(slack)),
+        for_copies_(static_cast<int64_t>(for_copies)),
         least_process_(static_cast<int64_t>(process)),
         process_(static_cast<int64_t>(process)) {}
   MemoryBudget(const MemoryBudget&) = delete;
@@ -56,8 +59,8 @@ class MemoryBudget {
   // An amount that changes and cannot be refused. Thread safety: one thread at a time.
   class Part {
    public:
-    // `budget` outlives this object, or is null.
-    explicit Part(MemoryBudget* budget) : budget_(budget) {}
+    // `budget` outlives this object, or is null. `copies`: it is of copies for a checkpoint.
+    explicit Part(MemoryBudget* budget, bool copies = false) : budget_(budget), copies_(copies) {}
     ~Part() { Set(0); }
     Part(const Part&) = delete;
     Part& operator=(const Part&) = delete;
@@ -65,27 +68,35 @@ class MemoryBudget {
 
    private:
     MemoryBudget* const budget_;
+    const bool copies_;
     size_t bytes_ = 0;
   };
 
-  // `bytes`: the resident memory of the process now.
-  void OnResident(size_t bytes);
+  // Measures the process again.
+  void Measure();
+  // `bytes`: the resident memory of the process. `counted`: what was counted shortly before.
+  void OnResident(size_t bytes, int64_t counted = 0);
 
   size_t limit() const { return static_cast<size_t>(limit_); }
   size_t used() const { return static_cast<size_t>(std::max<int64_t>(0, process_ + counted_)); }
   // Bytes that are still free; 0 at the limit.
   size_t room() const { return limit() - std::min(limit(), used()); }
-  // True if less than the margin is free.
-  bool nearly_full() const { return static_cast<int64_t>(room()) < margin_; }
+  // True if rows have taken a part of the margin.
+  bool nearly_full() const { return AboveMargin() < 0; }
+  // The same, with the process as it was at first: without the files that shards read meanwhile.
+  bool nearly_full_of_rows() const { return least_process_ + counted_ > limit_ - margin_; }
   // For AT_BUDGET (TableContext::may_grow): whether rows may take so many more bytes.
-  bool MayGrow(size_t bytes) const {
-    return static_cast<int64_t>(room()) >= margin_ + slack_ + static_cast<int64_t>(bytes);
-  }
+  bool MayGrow(size_t bytes) const { return AboveMargin() >= slack_ + static_cast<int64_t>(bytes); }
+  // Whether a shard may copy a range while the one before is written.
+  bool MayCopyAhead() const { return static_cast<int64_t>(room()) >= margin_; }
 
  private:
-  const int64_t limit_, margin_, slack_, least_process_;
+  int64_t AboveMargin() const;
+
+  const int64_t limit_, margin_, slack_, for_copies_, least_process_;
   std::atomic<int64_t> process_;
   std::atomic<int64_t> counted_{0};
+  std::atomic<int64_t> copies_{0};  // the part of counted_ that is of copies
 };
 
 // The processes of the job on the host of server `server`, that process included.

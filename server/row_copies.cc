@@ -1,9 +1,12 @@
 #include "server/row_copies.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstring>
 
 #include "base/check.h"
+#include "server/page_arena.h"
 
 namespace tandem::server {
 namespace {
@@ -14,6 +17,14 @@ constexpr size_t kCandidateFloats = 2;
 size_t RoundedUp(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 }  // namespace
+
+void CopyBlocks::Free(std::unique_ptr<std::byte[]> memory, size_t bytes) {
+  const auto address = reinterpret_cast<uintptr_t>(memory.get());
+  const size_t begin = RoundedUp(address, PageArena::kPage) - address;
+  const size_t end = (address + bytes) / PageArena::kPage * PageArena::kPage - address;
+  // A hint: without it, only used() of the budget is too large.
+  if (begin < end) madvise(memory.get() + begin, end - begin, MADV_DONTNEED);
+}
 
 CopyList::CopyList(size_t floats, std::shared_ptr<CopyBlocks> blocks)
     : floats_(floats), blocks_(std::move(blocks)) {

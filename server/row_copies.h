@@ -41,7 +41,7 @@ class CopyBlocks {
   static constexpr size_t kBytes = size_t{256} << 10;
 
   // `budget`: counts the memory, and outlives the last block; null: none.
-  explicit CopyBlocks(MemoryBudget* budget = nullptr) : counted_(budget) {}
+  explicit CopyBlocks(MemoryBudget* budget = nullptr) : counted_(budget, /*copies=*/true) {}
 
   std::unique_ptr<std::byte[]> Take() {
     absl::MutexLock lock(&mutex_);
@@ -54,17 +54,24 @@ class CopyBlocks {
     Count(kBytes, 0);
     return block;
   }
+  // Memory counts until it is free, so the budget never takes it for memory of the process.
   void Give(std::unique_ptr<std::byte[]> block) {
     absl::MutexLock lock(&mutex_);
     if (!closed_) return free_.push_back(std::move(block));
+    Free(std::move(block), kBytes);
     Count(0, kBytes);
   }
   void Close() {
     absl::MutexLock lock(&mutex_);
     closed_ = true;
-    Count(0, free_.size() * kBytes);
+    const size_t bytes = free_.size() * kBytes;
+    for (auto& block : free_) Free(std::move(block), kBytes);
     free_.clear();
+    Count(0, bytes);
   }
+  // Frees memory of copies, and gives its pages back to the system. malloc may keep them, and they
+  // would count as memory of the process.
+  static void Free(std::unique_ptr<std::byte[]> memory, size_t bytes);
   // Counts memory of copies that do not fit in a block.
   void CountOther(size_t taken, size_t given) {
     absl::MutexLock lock(&mutex_);
@@ -123,6 +130,7 @@ class CopyList {
     void operator()(std::byte* memory) const {
       std::unique_ptr<std::byte[]> block(memory);
       if (bytes == 0) return blocks->Give(std::move(block));
+      CopyBlocks::Free(std::move(block), bytes);
       blocks->CountOther(0, bytes);
     }
   };

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/memory_full.h"
 
 namespace tandem::server {
 namespace {
@@ -127,9 +128,9 @@ void ServerCore::OnShardDone(uint64_t id, const absl::Status& status, const Shar
   if (--pending.shards > 0) return;
   const Pending done = std::move(pending);
   pending_.erase(it);
-  // A server that cannot install its ranges has failed. For any other task the scheduler decides
-  // what an error means; a checkpoint may fail without ending the job.
-  if (done.kind == ShardTask::Kind::kView && !done.status.ok()) {
+  // A server that cannot install its ranges, or has no memory for a row, has failed. For any other
+  // error the scheduler decides what it means; a checkpoint may fail without ending the job.
+  if (IsMemoryFull(done.status) || (done.kind == ShardTask::Kind::kView && !done.status.ok())) {
     failure_ = done.status;
     return;
   }

@@ -15,7 +15,6 @@
 #include "base/clock.h"
 #include "base/exhaustion.h"
 #include "base/file.h"
-#include "base/memory_full.h"
 #include "base/proc_files.h"
 #include "base/status_macros.h"
 #include "collectives/trace.h"
@@ -325,22 +324,8 @@ class ShardThread {
     TANDEM_RETURN_IF_ERROR(effects_.failure);
     if (given.load == nullptr) return absl::OkStatus();
     TANDEM_RETURN_IF_ERROR(given.load->Load(shard_, core_->ranges().Owned(), *transport_));
-    return CheckLoaded();
-  }
-
-  // Fails a run that resumes with rows in the margin: its first new row would end it. Tables with
-  // AT_BUDGET evict rows instead.
-  absl::Status CheckLoaded() const {
-    const MemoryBudget& budget = *core_->budget();
-    const std::vector<job::TablePlan>& tables = options_.plan.tables;
-    const bool grows = std::any_of(tables.begin(), tables.end(), [](const job::TablePlan& table) {
-      return !table.frozen && !table.dense && table.eviction.kind() != Eviction::AT_BUDGET;
-    });
-    if (options_.plan.job.train().evaluate_only() || !grows || !budget.nearly_full()) {
-      return absl::OkStatus();
-    }
-    return MemoryFullError(
-        absl::StrCat(NearlyFullText(core_->ranges().Owned(), budget), "; hint: ", kWaysToFit));
+    core_->budget()->Measure();  // without the files of the load
+    return core_->OnLoaded();
   }
 
   absl::StatusOr<std::unique_ptr<TurnOrder>> OpenOrder(EndpointId self, const RangeMap& map) const {
@@ -403,7 +388,7 @@ class ShardThread {
     if (checkpoint_ == nullptr) return false;
     if (!checkpoint_->marked()) return checkpoint_->copying->MayMark();
     // With little memory, copy a range only when the one before is written.
-    const int most = core_->budget()->nearly_full() ? 1 : kMostFiles;
+    const int most = core_->budget()->MayCopyAhead() ? kMostFiles : 1;
     return !checkpoint_->copied() && checkpoint_->files < most;
   }
 
@@ -444,7 +429,7 @@ class ShardThread {
                 given_up = checkpoint_->given_up, budget = core_->budget()] {
       const absl::Status written = CatchExceptions([&] {
         if (*given_up) return absl::CancelledError("given up");
-        MemoryBudget::Part sorting(budget);
+        MemoryBudget::Part sorting(budget, /*copies=*/true);
         const RowCopies& copies = whole->copy->rows;
         sorting.Set((copies.size() + copies.candidates().size()) * kSortBytes);
         TANDEM_RETURN_IF_ERROR(MakeFolder(folder));
@@ -637,7 +622,7 @@ class Server {
   absl::Status WatchMemory(absl::Time now) {
     if (budget_ == nullptr || now < next_look_) return fits_;
     next_look_ = now + kTick;
-    budget_->OnResident(ResidentBytes());
+    budget_->Measure();
     if (now < next_tell_) return fits_;
     for (const auto& shard : shards_) {
       Control control;
@@ -660,11 +645,14 @@ class Server {
     if (limit == 0) limit = kUnknownMemory;
     const size_t process = ResidentBytes();
     const size_t free = limit - std::min(limit, process);
-    const bool saves = !view.checkpoint_folder().empty();
+    const auto ending = [&plan, free](bool saves) {
+      return static_cast<size_t>(job::EndingBytes(plan, static_cast<int64_t>(free), saves));
+    };
+    const size_t margin = ending(/*saves=*/!view.checkpoint_folder().empty());
     const auto shards = static_cast<size_t>(plan.shards_per_server());
     budget_ = std::make_unique<MemoryBudget>(
-        limit, process, job::EndingBytes(plan, static_cast<int64_t>(free), saves),
-        std::min(free / 8, shards * MemoryBudget::kSlackOfShard));
+        limit, process, margin, std::min(free / 8, shards * MemoryBudget::kSlackOfShard),
+        /*for_copies=*/margin - ending(/*saves=*/false));
     const size_t least = process + job::LeastServerBytes(plan);
     if (least <= limit) return;
     fits_ = absl::InvalidArgumentError(absl::StrCat(

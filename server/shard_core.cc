@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "base/memory_full.h"
 #include "base/status_macros.h"
 #include "server/limited_rows.h"
 #include "server/store_answer.h"
@@ -135,6 +136,19 @@ void ShardCore::OnView(absl::Time now, std::shared_ptr<const RangeMap> view,
   early_.WakeAll();
   GoOn(now, -1, effects);
   Give(effects);
+}
+
+// Rows that are loaded have not grown. A table that makes room for its rows, or never gets more,
+// may have loaded them into the margin.
+absl::Status ShardCore::OnLoaded() {
+  last_resident_ = arena_.resident();
+  const bool grows =
+      std::any_of(plan_.tables.begin(), plan_.tables.end(), [](const job::TablePlan& table) {
+        return !table.frozen && !table.dense && table.eviction.kind() != Eviction::AT_BUDGET;
+      });
+  if (told_of_memory_ || !grows || !budget_->nearly_full_of_rows()) return absl::OkStatus();
+  return MemoryFullError(
+      absl::StrCat(NearlyFullText(ranges_.Owned(), *budget_), "; hint: ", kWaysToFit));
 }
 
 // ---- frames -----------------------------------------------------------------------------------

@@ -53,6 +53,9 @@ class ShardCore {
       MemoryBudget* budget = nullptr);
 
   void OnView(absl::Time now, std::shared_ptr<const RangeMap> view, ShardEffects* effects);
+  // The ranges have got the rows of a checkpoint, after the first view. A MemoryFullError if rows
+  // would end the job as soon as they grow.
+  absl::Status OnLoaded();
   void OnFrame(absl::Time now, const ParsedFrame& frame, ShardEffects* effects);
   // Call at least every 100 ms.
   void OnTick(absl::Time now, ShardEffects* effects);

@@ -398,7 +398,7 @@ JobNeeds NeedsOf(const job::ResolvedJob& plan, int servers, int workers, bool lo
     checkpoint += expected * (RowBytes(table) + sizeof(uint64_t));
   }
   needs.table_bytes = Clamp(rows);
-  needs.servers_may_use = Clamp(static_cast<double>(cluster.memory_per_server()) * servers);
+  needs.servers_may_use = Clamp(static_cast<double>(cluster.memory_per_server()) * serving);
   const bool makes_room =
       std::any_of(plan.tables.begin(), plan.tables.end(),
                   [](const auto& table) { return table.eviction.kind() == Eviction::AT_BUDGET; });
@@ -408,8 +408,10 @@ JobNeeds NeedsOf(const job::ResolvedJob& plan, int servers, int workers, bool lo
   needs.checkpoint_bytes = Clamp(checkpoint);
   needs.held_bytes =
       Clamp(static_cast<double>(job::HeldBytes(plan)) * serving * plan.shards_per_server());
+  const uint64_t of_workers = static_cast<uint64_t>(workers) * kWorkerBytes;
   needs.server_bytes = static_cast<uint64_t>(servers) * kServerBytes;
-  needs.process_bytes = needs.server_bytes + static_cast<uint64_t>(workers) * kWorkerBytes;
+  needs.process_bytes = needs.server_bytes + of_workers;
+  if (plan.workers_serve) needs.server_bytes += of_workers;
   // Each shard of a server connects to every worker. A worker connects to every shard and to the
   // other workers.
   const uint64_t of_server =

@@ -93,7 +93,7 @@ struct JobNeeds {
   int least_threads = 0;               // scheduler, servers and workers cannot start with fewer
   double startup_timeout_seconds = 0;  // all processes must register within this time
   uint64_t table_bytes = 0, held_bytes = 0, process_bytes = 0;
-  uint64_t server_bytes = 0;     // the part of process_bytes that is of servers
+  uint64_t server_bytes = 0;     // the part of process_bytes that is of processes that serve rows
   uint64_t servers_may_use = 0;  // the limits of the servers together; 0: not set, or rows give way
   uint64_t checkpoint_bytes = 0;  // of one checkpoint, all servers
   uint64_t files_of_process = 0;  // of the process that needs most

@@ -20,11 +20,14 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/file.h"
+#include "base/memory_full.h"
 #include "base/owned_fd.h"
 #include "base/status_macros.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/checkpoint_load.h"
+#include "server/memory_budget.h"
+#include "server/page_arena.h"
 #include "tests/unit/server/core_fixture.h"
 #include "tests/unit/server/range_image.h"
 
@@ -52,16 +55,19 @@ namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// Table "a" of a plan (or the dense one), cut into near-equal ranges.
+// Table "a" of a plan (or the dense one), cut into near-equal ranges. `arena`: null: each has one.
 class Table {
  public:
-  Table(const job::ResolvedJob& plan, int ranges, size_t table = 0) : workers_(plan.workers()) {
+  Table(const job::ResolvedJob& plan, int ranges, size_t table = 0,
+        server::PageArena* arena = nullptr)
+      : workers_(plan.workers()) {
     policy_ = *policies::NewUpdatePolicy(plan.groups[plan.tables[table].group].policy, workers_);
     optimizer_ = *optim::NewRowOptimizer(plan.tables[table].optimizer);
     context_.plan = &plan.tables[table];
     context_.optimizer = optimizer_.get();
     context_.policy = policy_.get();
     context_.workers = workers_;
+    context_.arena = arena;
     const std::vector<uint64_t> bounds = job::EqualRanges(ranges);
     for (int r = 0; r < ranges; ++r) {
       ranges_.push_back(std::make_unique<server::Range>(
@@ -630,6 +636,19 @@ TEST_F(CheckpointDirectoryTest, AnotherModelIsRefused) {
   Table into(renamed, 2);
   EXPECT_THAT(std::string(saved->LoadRanges(into.ranges(), {}, buffers_).message()),
               HasSubstr("no table b, it has a"));
+}
+
+// A new attempt of the job would end in the same way. The server says so by the mark.
+TEST_F(CheckpointDirectoryTest, RowsThatDoNotFitTheMemoryAreMarked) {
+  Table table(plan_, 2);
+  table.Fill(50, 1.5f);
+  Checkpoint(table, 7);
+  server::MemoryBudget budget(/*limit=*/1000);
+  server::PageArena arena(&budget);
+  Table into(plan_, 3, /*table=*/0, &arena);
+  const absl::Status full = Load(folder_, &into);
+  EXPECT_TRUE(IsMemoryFull(full)) << full;
+  EXPECT_THAT(std::string(full.message()), HasSubstr(Folder(7)));
 }
 
 // With another seed keys have other positions; each row goes where it lives now.

@@ -3,7 +3,11 @@
 #include "server/memory_budget.h"
 
 #include <atomic>
+#include <cstddef>
+#include <cstring>
+#include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
@@ -65,6 +69,35 @@ TEST(MemoryBudgetTest, TheMarginIsNotForRowsThatGiveWay) {
   EXPECT_FALSE(budget.TryTake(1));
 }
 
+// A checkpoint whose copies take no more than their part of the margin neither ends a job nor makes
+// rows give way.
+TEST(MemoryBudgetTest, CopiesUseTheirPartOfTheMargin) {
+  constexpr size_t kBlock = server::CopyBlocks::kBytes;
+  MemoryBudget budget(/*limit=*/20 * kBlock, /*process=*/0, /*margin=*/8 * kBlock,
+                      /*slack=*/kBlock, /*for_copies=*/2 * kBlock);
+  ASSERT_TRUE(budget.TryTake(11 * kBlock));
+  server::CopyBlocks blocks(&budget);
+  std::vector<std::unique_ptr<std::byte[]>> taken;
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_TRUE(budget.MayCopyAhead());
+    taken.push_back(blocks.Take());
+    EXPECT_TRUE(budget.MayGrow(0));
+  }
+  EXPECT_FALSE(budget.MayCopyAhead());
+  EXPECT_EQ(budget.room(), 7 * kBlock);
+  taken.push_back(blocks.Take());
+  EXPECT_FALSE(budget.MayGrow(0)) << "more than their part";
+  EXPECT_FALSE(budget.nearly_full());
+  taken.push_back(blocks.Take());
+  EXPECT_TRUE(budget.nearly_full());
+  blocks.Close();
+  for (auto& block : taken) blocks.Give(std::move(block));
+  EXPECT_EQ(budget.used(), 11 * kBlock);
+  EXPECT_FALSE(budget.nearly_full());
+  ASSERT_TRUE(budget.TryTake(kBlock + 1));
+  EXPECT_TRUE(budget.nearly_full()) << "their part is not for rows";
+}
+
 // What is resident and not counted belongs to the process. It may become less again, but not less
 // than at first.
 TEST(MemoryBudgetTest, TheProcessIsMeasuredAgain) {
@@ -77,6 +110,8 @@ TEST(MemoryBudgetTest, TheProcessIsMeasuredAgain) {
   EXPECT_FALSE(budget.TryTake(301));
   budget.OnResident(400);
   EXPECT_EQ(budget.used(), 400u);
+  budget.OnResident(700, /*counted=*/500);
+  EXPECT_EQ(budget.used(), 400u) << "memory that has been given back meanwhile";
   budget.Give(200);
 }
 
@@ -142,6 +177,29 @@ TEST(MemoryBudgetTest, CountsWhatTheSystemSays) {
     blocks->Close();
   }
   EXPECT_EQ(budget.used(), before);
+}
+
+// malloc keeps memory that is followed by memory in use. It would count for the process.
+TEST(MemoryBudgetTest, FreeCopiesLeaveTheProcess) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer needs memory of its own";
+  constexpr size_t kBlocks = 400;  // 100 MiB
+  std::vector<std::unique_ptr<char[]>> in_use;
+  for (int round = 0; round < 3; ++round) {
+    const size_t before = ResidentBytes();
+    server::CopyBlocks blocks;
+    std::vector<std::unique_ptr<std::byte[]>> taken;
+    for (size_t i = 0; i < kBlocks; ++i) {
+      taken.push_back(blocks.Take());
+      std::memset(taken.back().get(), 1, server::CopyBlocks::kBytes);
+      if (i % 20 == 0) in_use.push_back(std::make_unique<char[]>(3000));
+    }
+    EXPECT_GT(ResidentBytes(), before + 90 * kMiB);
+    for (size_t i = 0; i < kBlocks; ++i) {
+      if (i == kBlocks / 2) blocks.Close();
+      blocks.Give(std::move(taken[i]));
+    }
+    EXPECT_LT(ResidentBytes(), before + 20 * kMiB) << "round " << round;
+  }
 }
 
 TEST(MemoryBudgetTest, ProcessesOfAHostShareIt) {

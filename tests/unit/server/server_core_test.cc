@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/memory_full.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/server/core_fixture.h"
@@ -193,6 +194,16 @@ TEST_F(ServerCoreTest, FinishAndStop) {
   EXPECT_FALSE(core_.stopped());
   Give(TheCommand(Command::STOP, 9));
   EXPECT_TRUE(core_.stopped());
+}
+
+// The answer of a command has no mark of base/memory_full.h, so the job would be tried again.
+TEST_F(ServerCoreTest, AServerWithoutMemoryForARowHasFailedWhateverItDoes) {
+  Start();
+  Give(TheCommand(Command::FINISH_DELAYED, 7));
+  Done(7, MemoryFullError("no memory for another row"));
+  EXPECT_EQ(core_.failure(), absl::OkStatus()) << "the other shard is still at it";
+  EXPECT_TRUE(Done(7).to_scheduler.empty());
+  EXPECT_TRUE(IsMemoryFull(core_.failure())) << core_.failure();
 }
 
 TEST_F(ServerCoreTest, WhatItDoesNotKnowIsRefusedAndWhatComesTooEarlyToo) {

@@ -993,6 +993,34 @@ TEST_F(ShardBudgetTest, RowsThatStayEndNoJob) {
   EXPECT_THAT(effects_.memory_full, HasSubstr("table a"));
 }
 
+// A run that resumes in the margin would end at its first new row, unless its rows never grow.
+TEST_F(ShardBudgetTest, LoadedRowsHaveNotGrown) {
+  StartIn(Eviction::NONE);
+  for (const bool frozen : {false, true}) {
+    for (const bool full : {false, true}) {
+      SCOPED_TRACE(absl::StrCat("frozen ", frozen, ", full ", full));
+      shard_ = nullptr;
+      plan_.tables[0].frozen = frozen;
+      shard_ = NewShard(kServer0, &budget_);
+      shard_->OnView(now_, map_, &effects_);
+      server::RangeStore& store = shard_->ranges().Owned()[0]->store();
+      for (int64_t part = 0; !budget_.nearly_full() && (full || part < 10); ++part) {
+        const auto first = keys_.begin() + static_cast<std::ptrdiff_t>(kPushed) * part;
+        ASSERT_EQ(store.Assign({&*first, kPushed}, std::vector<float>(kDim * kPushed, 1.0f), {}),
+                  absl::OkStatus());
+      }
+      budget_.OnResident(full ? 0 : kLimit);  // files that other shards still read
+      ASSERT_TRUE(budget_.nearly_full());
+      const absl::Status loaded = shard_->OnLoaded();
+      EXPECT_EQ(IsMemoryFull(loaded), full && !frozen) << loaded;
+      EXPECT_EQ(loaded.ok(), !full || frozen);
+      Give(Pull(0, 0, kFlagEvaluate));
+      EXPECT_EQ(effects_.memory_full, "");
+      budget_.OnResident(0);
+    }
+  }
+}
+
 // Such a process belongs to an earlier attempt, and was stopped for a while.
 TEST_F(ShardCoreTest, FramesOfAnotherProcessOfTheRankChangeNothing) {
   Start("kind: ASP");

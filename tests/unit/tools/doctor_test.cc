@@ -2,6 +2,7 @@
 // gives a finding that names it and says what to do, and nothing else changes.
 #include "tools/doctor/doctor.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -224,6 +225,20 @@ TEST_F(HostTest, TablesThatDoNotFitTheMemoryOfTheServers) {
   EXPECT_LT(doctor::NeedsOf(plan_, 2, 2).table_bytes, uint64_t{1} << 20);
   plan_.tables[0].eviction.set_kind(Eviction::AT_BUDGET);
   EXPECT_LE(doctor::NeedsOf(plan_, 2, 2).table_bytes, uint64_t{200'000'000});
+}
+
+// The limit is that of each process that serves rows.
+TEST_F(HostTest, TablesOnWorkersCountForTheirLimits) {
+  const auto memory_fits = [this](const std::string& limit) {
+    plan_ = Plan("workers: 4 servers: 1 memory_per_server: " + limit, 5'000'000);
+    plan_.tables[0].placement = Table::SHARDED;
+    plan_.workers_serve = true;
+    const doctor::JobNeeds needs = doctor::NeedsOf(plan_, 1, 4);
+    const auto bad = Complaints(doctor::ExamineHost(host_, Cluster::AUTO, &needs));
+    return std::none_of(bad.begin(), bad.end(), [](const auto& f) { return f.check == "memory"; });
+  };
+  EXPECT_TRUE(memory_fits("400000000")) << "1.9 GB of rows and programs in five processes";
+  EXPECT_FALSE(memory_fits("300000000"));
 }
 
 TEST_F(HostTest, TablesThatNearlyFit) {
