@@ -7,33 +7,43 @@
 
 namespace tandem::worker {
 
-// Two barriers with an empty push between them. The first barrier waits until every clock is
-// infinite and gives the largest step. The second waits until every catch-up push is acknowledged.
-// Without the second barrier a fast worker could begin the next epoch while the slow worker's clock
+// A worker enters two barriers at once. They wait until every clock is infinite, and give the
+// largest step and the largest ended_at. The last barrier waits until every catch-up push is
+// acknowledged. Without it, a fast worker could begin the next epoch while the slow worker's clock
 // is still infinite, and would not wait for it as the policy demands.
 bool EpochEnd::Advance(absl::Time now, bool hold) {
   const std::string name = absl::StrCat("epoch ", context_.epoch);
   switch (stage_) {
     case Stage::kDrain:
       if (!context_.pushes.empty()) return false;
-      context_.common_step =
-          std::max(context_.common_step,
-                   context_.step - (context_.plan.lockstep ? context_.StepsToClose() - 1 : 0));
-      return Enter(context_.plan.lockstep ? Stage::kOver : Stage::kPush);
+      if (context_.plan.lockstep) {
+        context_.common_step =
+            std::max(context_.common_step, context_.step - context_.empty_steps + 1);
+        return Enter(Stage::kOver);
+      }
+      // After a resume, the step may be a later one than that at which the worker ran out of data.
+      if (context_.ended_at == 0) context_.ended_at = context_.step + 1;
+      return Enter(Stage::kPush);
     case Stage::kPush:
       if (hold) return false;
       context_.PushEmptyToAll(now, context_.step, context_.step, kFlagEndOfEpoch);
       context_.pushed = ++context_.step;
       return Enter(Stage::kBarrier);
-    case Stage::kBarrier:
+    case Stage::kBarrier: {
       if (!context_.pushes.empty()) return false;
-      if (!context_.barriers.Pass(now, name, context_.step)) return false;
-      context_.common_step = context_.barriers.MaxValue(name);
+      const std::string ended = absl::StrCat(name, " ended");
+      const bool all_stand = context_.barriers.Pass(now, name, context_.step);
+      const bool all_ended = context_.barriers.Pass(now, ended, context_.ended_at);
+      if (!all_stand || !all_ended) return false;
+      largest_step_ = context_.barriers.MaxValue(name);
+      context_.common_step = context_.barriers.MaxValue(ended);
       return Enter(Stage::kCatchUp);
+    }
     case Stage::kCatchUp:
       if (hold) return false;
-      context_.PushEmptyToAll(now, context_.step, context_.common_step, 0);
-      context_.step = context_.pushed = context_.common_step + 1;
+      context_.PushEmptyToAll(now, context_.step, largest_step_, 0);
+      context_.step = context_.pushed = largest_step_ + 1;
+      context_.empty_steps = context_.step - context_.common_step + 1;
       return Enter(Stage::kEndBarrier);
     case Stage::kEndBarrier:
       if (!context_.pushes.empty()) return false;

@@ -3,13 +3,20 @@
 // without data
 //
 //   pushes END_OF_EPOCH: its clock becomes infinite, so the worker holds nobody back;
-//   enters a barrier, at which the workers agree on the largest step of all;
-//   pushes empty steps up to this step, which makes its clock finite again;
-//   and enters a second barrier, so that nobody runs ahead of a clock that is still infinite.
+//   enters barriers, at which the workers agree on the largest step of all, and on the first step
+//   that no worker had data for;
+//   pushes empty steps up to the largest step, which makes its clock finite again;
+//   and enters a last barrier, so that nobody runs ahead of a clock that is still infinite.
+//
+// Two steps close an epoch then: END_OF_EPOCH, and the empty step up to which all workers catch up.
+// A run that resumes from a checkpoint of this time needs more, because workers push END_OF_EPOCH
+// again.
 //
 // Thread safety: none needed; one thread.
 #ifndef TANDEM_WORKER_EPOCH_END_H_
 #define TANDEM_WORKER_EPOCH_END_H_
+
+#include <cstdint>
 
 #include "absl/time/time.h"
 #include "worker/trainer_context.h"
@@ -42,6 +49,7 @@ class EpochEnd {
 
   TrainerContext& context_;
   Stage stage_ = Stage::kOver;
+  int64_t largest_step_ = 0;  // of all workers, from kCatchUp on
 };
 
 }  // namespace tandem::worker

@@ -72,10 +72,15 @@ absl::StatusOr<TrainPosition> ResumePosition(const RunRecord& record, int rank, 
     at.set_epoch_over(false);
     at.set_first_step(at.step());
     at.set_closing_steps(epochs.last_closing);
+    at.clear_ended_at();
     at.set_rows(0);
     at.clear_place();
     return at;
   }
+  // After an end at the step limit, closing_steps contains the steps that closed the epoch, and the
+  // epoch goes on behind them (TrainerCore::Position).
+  const bool closed = at.closing_steps() == epochs.first_closing;
+  if (closed && at.ended_at() <= at.first_step()) at.clear_ended_at();
   // Workers that know more go back to what all workers know. The step limit is the same on all
   // workers.
   at.set_closing_steps(epochs.first_closing);

@@ -174,7 +174,11 @@ bool StepPipeline::StartFetch(TrainerEffects* effects) {
 void StepPipeline::OnTaskDone(const FetchTask& task) {
   fetching_ = false;
   SlotOf(task.slot->step).state = SlotState::kFetched;
-  if (task.slot->batch.samples == 0) exhausted_ = true;
+  if (task.slot->batch.samples == 0) {
+    exhausted_ = true;
+  } else {
+    context_.ended_at = 0;  // a resumed run with more steps trains on in an epoch that had ended
+  }
 }
 
 bool StepPipeline::StartReads(absl::Time now) {

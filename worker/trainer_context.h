@@ -79,15 +79,17 @@ struct TrainerContext {
   // The number of empty steps that closed earlier epochs: steps with numbers, but without samples
   // of any worker.
   int64_t closing_steps = 0;
-  int64_t empty_steps = 1;  // lockstep: the steps that closed the epoch that just ended
+  // The number of steps that closed the epoch that just ended: those that no worker had samples for
+  // (epoch_end.h).
+  int64_t empty_steps = 1;
+  // Not in lockstep jobs: this worker ran out of samples in this epoch at the step before this one.
+  // 0: it has samples.
+  int64_t ended_at = 0;
 
   void Fail(absl::Status status);
   void SendControl(EndpointId to, const Control& control, Buffer values = Buffer());
   void SendDone(EndpointId to, uint64_t command, const absl::Status& status = absl::OkStatus());
 
-  // How many steps close a finished epoch (epoch_end.h). In lockstep: the steps that nobody had
-  // samples for. Otherwise two: END_OF_EPOCH, and the empty step up to which all workers catch up.
-  int64_t StepsToClose() const { return plan.lockstep ? empty_steps : 2; }
   // The worker trains no step from this number on in this epoch, even if it has data.
   int64_t StepLimit() const;
   // At the end of an epoch: whether the epoch was the last one.

@@ -41,6 +41,7 @@ TrainerCore::TrainerCore(const job::ResolvedJob& plan, const Options& options,
     context_.epoch = options.start->epoch();
     context_.common_step = options.start->common_step();
     context_.closing_steps = options.start->closing_steps();
+    context_.ended_at = options.start->ended_at();
     if (options.start->epoch_over()) {
       context_.empty_steps = context_.step - context_.common_step + 1;
     }
@@ -284,7 +285,7 @@ TrainPosition TrainerCore::Position() const {
   TrainPosition position;
   position.set_epoch(context_.epoch);
   const bool several = lockstep && synchroniser_->HasOwnState();
-  const int64_t closed = several ? context_.step - context_.StepsToClose() + 1 : context_.step;
+  const int64_t closed = several ? context_.step - context_.empty_steps + 1 : context_.step;
   const int64_t reached = lockstep ? closed : context_.common_step;
   const bool limited = ((lockstep && !several) || over) && reached > context_.StepLimit();
   position.set_epoch_over(over && !limited);
@@ -293,7 +294,8 @@ TrainPosition TrainerCore::Position() const {
   position.set_rows(context_.epoch_rows);
   if (context_.place.has_value()) *position.mutable_place() = *context_.place;
   position.set_common_step(lockstep && over ? closed : context_.common_step);
-  position.set_closing_steps(context_.closing_steps + (limited ? context_.StepsToClose() : 0));
+  position.set_closing_steps(context_.closing_steps + (limited ? context_.empty_steps : 0));
+  position.set_ended_at(context_.ended_at);
   return position;
 }
 
@@ -402,7 +404,8 @@ bool TrainerCore::KeptBest(absl::Time now) {
 bool TrainerCore::NextEpochOrEnd() {
   if (!context_.LastEpoch() && !stops_early_) {
     ++context_.epoch;
-    context_.closing_steps += context_.StepsToClose();
+    context_.closing_steps += context_.empty_steps;
+    context_.ended_at = 0;
     // With keep_best every report repeats the result of the run until a newer result replaces it:
     // the report that carried it may be lost, and later evaluations need not be better.
     if (!kept_.has_value()) context_.report.ClearEvaluation();

@@ -411,14 +411,22 @@ SimJob ReplaceableJob(Random* random) {
   return job;
 }
 
-// The samples of all workers in all epochs.
+// The samples of all workers in all epochs, up to train.max_steps.
 int64_t AllSamples(const SimJob& job, const sim::ToyModel& model) {
-  int64_t samples = 0;
-  for (int rank = 0; rank < job.workers; ++rank) {
-    for (int64_t epoch = 0; epoch < job.epochs; ++epoch) {
+  int64_t samples = 0, steps = 0;
+  for (int64_t epoch = 0; epoch < job.epochs; ++epoch) {
+    int64_t longest = 0;  // the steps of the epoch
+    for (int rank = 0; rank < job.workers; ++rank) {
       int64_t batch = 0;
-      while (model.Samples(rank, epoch, batch) > 0) samples += model.Samples(rank, epoch, batch++);
+      while (job.max_steps == 0 || steps + batch < job.max_steps) {
+        const int64_t more = model.Samples(rank, epoch, batch);
+        if (more == 0) break;
+        samples += more;
+        ++batch;
+      }
+      longest = std::max(longest, batch);
     }
+    steps += longest;
   }
   return samples;
 }
@@ -571,6 +579,38 @@ TEST(ReplacedWorkersTest, ReadTheCheckpointOfTheAttempt) {
   EXPECT_EQ(run.lives.attempts(), 2);
   EXPECT_EQ(run.lives.resumes(), 1);
   EXPECT_EQ(run.lives.replaced(), 1);
+}
+
+// Two workers wait for a slow one at the end of each epoch, and checkpoints are marked meanwhile. A
+// run that resumes from such a checkpoint trains all steps up to the limit.
+TEST(LivesTest, AResumedRunTrainsAllStepsUpToTheLimit) {
+  const uint64_t count = SeedCount(30);
+  uint64_t resumes = 0;
+  for (uint64_t seed = TestSeed(); seed < TestSeed() + count; ++seed) {
+    SCOPED_TRACE(absl::StrCat("see it again with TANDEM_SIM_SEEDS=1 and --seed=", seed));
+    Random random(HashCombine(seed, 31));
+    SimJob job;
+    job.depth = static_cast<int>(random.Uniform(3));
+    job.policy = ReplaceablePolicy(job.depth, &random);
+    job.dense_on_servers = true;
+    job.slow_workers = FourTimesAsSlow(2);
+    job.epochs = 3;
+    job.max_steps = 10 + static_cast<int>(random.Uniform(14));
+    const sim::WorldOptions options =
+        WithCheckpoints(EvenWorld(job, 8, seed), absl::Milliseconds(20));
+    std::vector<sim::Accident> accidents(2);
+    for (sim::Accident& accident : accidents) {
+      accident.process = EndpointId::Shard(1, 0);
+      accident.event = 300 + random.Uniform(1200);
+    }
+    LivesRun run(job, options, accidents);
+    if (!run.ok()) break;  // one trace is enough to read
+    resumes += static_cast<uint64_t>(run.lives.resumes());
+    EXPECT_EQ(run.lives.world().report().samples, AllSamples(job, run.lives.world().model()));
+    if (testing::Test::HasFailure()) break;
+  }
+  if (count < 30) return;
+  EXPECT_GT(resumes, count / 3);  // else the test shows nothing
 }
 
 // A job in which workers take steps together starts all roles again.

@@ -11,8 +11,9 @@ class EpochEndTest : public TrainerMachineTest {
     while (end_->Advance(now_, hold)) {
     }
   }
-  void Begin(const std::string& policy, int64_t step) {
-    Make(policy, "SERVERS");
+  void Begin(const std::string& policy, int64_t step,
+             const std::string& train = "train { batch_size: 4 }") {
+    Make(policy, "SERVERS", 0, train);
     context_->step = context_->pushed = step;
     end_ = std::make_unique<worker::EpochEnd>(*context_);
     end_->Begin();
@@ -44,8 +45,16 @@ TEST_F(EpochEndTest, OthersMeetAtTheLargestStepAndCatchUp) {
   EXPECT_TRUE(Entries().empty()) << "not before all pushes are acknowledged";
   AcknowledgePushes();
   Run();
-  ASSERT_EQ(Entries().size(), 1u);
+  const std::vector<BarrierEnter> entries = Entries();
+  ASSERT_EQ(entries.size(), 2u);
+  EXPECT_EQ(entries[0].name(), "epoch 0");
+  EXPECT_EQ(entries[0].value(), 5) << "the next step";
+  EXPECT_EQ(entries[1].name(), "epoch 0 ended");
+  EXPECT_EQ(entries[1].value(), 5) << "behind the step without data";
   Release("epoch 0", 9);
+  Run();
+  EXPECT_TRUE(Sent(FrameKind::kPush).empty()) << "not before both are released";
+  Release("epoch 0 ended", 9);
   Run();
   ASSERT_EQ(Sent(FrameKind::kPush).size(), 2u);
   const FrameHeader catch_up = Sent(FrameKind::kPush)[0].header;
@@ -61,6 +70,33 @@ TEST_F(EpochEndTest, OthersMeetAtTheLargestStepAndCatchUp) {
   EXPECT_TRUE(end_->over());
   EXPECT_EQ(context_->step, 10);
   EXPECT_EQ(context_->pushed, 10);
+  EXPECT_EQ(context_->common_step, 9);
+  EXPECT_EQ(context_->empty_steps, 2);
+}
+
+// The worker ran out of data at step 4 and waited. The run resumed from a checkpoint of that time,
+// and the worker pushes END_OF_EPOCH once more.
+TEST_F(EpochEndTest, AResumedWorkerCountsTheStepsSinceItRanOutOfData) {
+  Begin("kind: ASP", 5, "train { batch_size: 4 epochs: 2 max_steps: 5 }");
+  context_->ended_at = 5;
+  Run();
+  AcknowledgePushes();
+  Run();
+  const std::vector<BarrierEnter> entries = Entries();
+  ASSERT_EQ(entries.size(), 2u);
+  EXPECT_EQ(entries[0].value(), 6);
+  EXPECT_EQ(entries[1].value(), 5);
+  Release("epoch 0", 6);
+  Release("epoch 0 ended", 5);
+  Run();
+  AcknowledgePushes();
+  Run();
+  Release("epoch 0 caught up");
+  Run();
+  EXPECT_TRUE(end_->over());
+  EXPECT_EQ(context_->step, 7);
+  EXPECT_EQ(context_->empty_steps, 3) << "steps 4, 5 and 6";
+  EXPECT_FALSE(context_->LastEpoch()) << "the workers have trained 4 of 5 steps";
 }
 
 TEST_F(EpochEndTest, NothingIsPushedWhileACheckpointHolds) {

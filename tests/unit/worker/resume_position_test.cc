@@ -103,6 +103,48 @@ TEST(ResumePositionTest, WhoIsLateFollowsIntoAnEpochThatHasBegun) {
   EXPECT_EQ(at[1].first_step(), 20);
 }
 
+// Worker 0 waits at the end of an epoch without lockstep. Worker 1 still trains, or has caught up
+// with all: it goes back, and remembers where it ran out of data.
+TEST(ResumePositionTest, WorkersRememberWhereTheyRanOutOfData) {
+  for (const At& other : {At{2, false, 15, 7, 90}, At{2, true, 22, 7, 200}}) {
+    RunRecord record = Record({{2, false, 20, 7, 190}, other});
+    record.mutable_worker(0)->mutable_position()->set_ended_at(20);
+    if (other.over) record.mutable_worker(1)->mutable_position()->set_ended_at(21);
+    EXPECT_EQ(worker::ResumePosition(record, 0, 2)->ended_at(), 20);
+    EXPECT_EQ(worker::ResumePosition(record, 1, 2)->ended_at(), other.over ? 21 : 0);
+  }
+}
+
+TEST(ResumePositionTest, InANewEpochAWorkerHasData) {
+  RunRecord record = Record({{3, false, 22, 20, 48}, {2, true, 20, 7, 200}});
+  record.mutable_worker(1)->mutable_position()->set_ended_at(19);
+  EXPECT_EQ(worker::ResumePosition(record, 1, 2)->ended_at(), 0);
+}
+
+// The workers ended at the step limit. If all of them know it, they count the steps that closed the
+// epoch, and may train on in it with a larger limit. Otherwise they end the epoch once more.
+TEST(ResumePositionTest, BehindTheStepLimitAWorkerMayHaveData) {
+  for (const bool all_know : {true, false}) {
+    RunRecord record = Record({{2, false, 22, 22, 190}, {2, false, 22, 22, 190}});
+    for (Progress& worker : *record.mutable_worker()) {
+      worker.mutable_position()->set_ended_at(21);
+      worker.mutable_position()->set_closing_steps(6);
+    }
+    if (!all_know) {
+      TrainPosition* const waits = record.mutable_worker(1)->mutable_position();
+      waits->set_step(21);
+      waits->set_first_step(7);
+      waits->set_closing_steps(4);
+    }
+    for (int rank = 0; rank < 2; ++rank) {
+      const TrainPosition at = *worker::ResumePosition(record, rank, 2);
+      EXPECT_EQ(at.closing_steps(), all_know ? 6 : 4);
+      EXPECT_EQ(at.ended_at(), all_know ? 0 : 21);
+      EXPECT_EQ(at.rows(), 190);
+    }
+  }
+}
+
 TEST(ResumePositionTest, WhatCannotBeIsRefused) {
   const auto refused = [](const RunRecord& record, int workers) {
     return std::string(worker::ResumePosition(record, 0, workers).status().message());

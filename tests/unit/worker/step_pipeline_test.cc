@@ -329,6 +329,21 @@ TEST_F(StepPipelineTest, WithoutLockstepTheEpochEndsWithTheData) {
   EXPECT_TRUE(Sent(FrameKind::kPull).empty());
 }
 
+// The worker ran out of samples before the run resumed. With a larger train.max_steps it has some.
+TEST_F(StepPipelineTest, AWorkerWithSamplesHasNotEnded) {
+  Begin("kind: ASP", "SERVERS");
+  context_->ended_at = 3;
+  Fetch(4);
+  EXPECT_EQ(context_->ended_at, 0);
+}
+
+TEST_F(StepPipelineTest, AWorkerWithoutSamplesRemembersItsEnd) {
+  Begin("kind: ASP", "SERVERS");
+  context_->ended_at = 3;
+  Fetch(0);
+  EXPECT_EQ(context_->ended_at, 3);
+}
+
 // A worker without data goes on with n = 0 until nobody has samples: as the reduction says ...
 TEST_F(StepPipelineTest, AnEmptyStepOfAllEndsALockstepEpochOfReplicas) {
   Begin("kind: BSP", "ALLREDUCE");
