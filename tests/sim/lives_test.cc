@@ -86,7 +86,8 @@ Rows RowsOf(sim::World& world) {
 // Whether the bits at the end depend on nothing that happens: every policy takes steps together,
 // and which rows there are follows from the updates.
 bool IsReproducible(const job::ResolvedJob& plan) {
-  // With local steps, a run that resumes in the steps that close an epoch may have one more of them.
+  // With local steps, a run that resumes in the steps that close an epoch may have one more of
+  // them.
   const bool ages_vary = plan.job.dense().has_local_steps();
   const bool chooses =
       std::any_of(plan.tables.begin(), plan.tables.end(), [ages_vary](const job::TablePlan& table) {

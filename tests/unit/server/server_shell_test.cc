@@ -392,6 +392,7 @@ TEST_F(FullServerTest, ItSaysSoAgainAndAgain) {
   for (uint64_t id = 6; report.memory_bytes() < limit - 26 * kMiB; ++id) {
     ASSERT_LT(MonotonicNow(), deadline) << report.memory_bytes() << " of " << limit;
     Command(tandem::Command::REPORT, id);
+    absl::SleepFor(absl::Milliseconds(20));
     report = Await([](const Control& c) { return c.has_shard_report(); }).shard_report();
   }
   EXPECT_EQ(report.memory_limit(), limit);
