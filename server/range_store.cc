@@ -97,8 +97,8 @@ struct RangeStore::Block {
   void Hash(const RowIndex& index, absl::Span<const uint64_t> of) {
     keys = of;
     bucket_count = index.bucket_count();
-    for (size_t i = 0; i < keys.size(); ++i) {
-      homes[i] = index.HomeOf(index.Hash(keys[i]));
+    for (size_t i = 0; i < of.size(); ++i) {
+      homes[i] = index.HomeOf(index.Hash(of[i]));
       RowIndex::Prefetch(homes[i]);
     }
   }
