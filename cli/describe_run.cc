@@ -1,5 +1,8 @@
 #include "cli/describe_run.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "cli/progress_view.h"
@@ -51,27 +54,44 @@ std::string Counted(int64_t count, absl::string_view what) {
   return absl::StrCat(count, " ", what, count == 1 ? "" : "s");
 }
 
-std::vector<std::string> DescribeRun(const job::ResolvedJob& plan, const StartFlags& start) {
-  std::vector<std::string> lines;
-  std::vector<std::string> parts;
+std::string DescribeTables(const job::ResolvedJob& plan) {
+  std::vector<std::pair<std::string, std::vector<std::string>>> kinds;  // with names of tables
   for (const job::TablePlan& table : plan.tables) {
     if (table.dense) continue;
     const bool on_workers = table.placement != Table::SERVERS;
-    parts.push_back(absl::StrCat(
-        "table ", table.name, " ", on_workers ? Table::Placement_Name(table.placement) + " " : "",
-        job::PolicyName(plan.groups[table.group].policy), table.frozen ? " (frozen)" : ""));
+    const std::string kind = absl::StrCat(
+        on_workers ? Table::Placement_Name(table.placement) + " " : "",
+        job::PolicyName(plan.groups[table.group].policy), table.frozen ? " (frozen)" : "");
+    auto found = std::find_if(kinds.begin(), kinds.end(),
+                              [&kind](const auto& other) { return other.first == kind; });
+    if (found == kinds.end()) found = kinds.insert(kinds.end(), {kind, {}});
+    found->second.push_back(table.name);
   }
-  const bool on_servers = plan.dense_table >= 0;
+  constexpr size_t kMostNames = 4;
+  std::vector<std::string> parts;
+  for (const auto& [kind, names] : kinds) {
+    if (names.size() > kMostNames) {
+      parts.push_back(absl::StrCat(names.size(), " tables ", kind));
+      continue;
+    }
+    for (const std::string& name : names) parts.push_back(absl::StrCat("table ", name, " ", kind));
+  }
+  const int dense = plan.dense_table;
   parts.push_back(
-      on_servers
-          ? absl::StrCat(
-                "dense on servers ",
-                job::PolicyName(
-                    plan.groups[plan.tables[static_cast<size_t>(plan.dense_table)].group].policy))
-          : absl::StrCat("dense by ", job::DenseName(plan.job.dense())));
+      dense < 0
+          ? absl::StrCat("dense by ", job::DenseName(plan.job.dense()))
+          : absl::StrCat("dense on servers ",
+                         job::PolicyName(
+                             plan.groups[plan.tables[static_cast<size_t>(dense)].group].policy)));
+  return absl::StrJoin(parts, ", ");
+}
+
+std::vector<std::string> DescribeRun(const job::ResolvedJob& plan, const StartFlags& start) {
+  std::vector<std::string> lines;
+  const bool on_servers = plan.dense_table >= 0;
   lines.push_back(absl::StrCat(plan.job.name(), ": ", Counted(plan.workers(), "worker"), ", ",
                                Counted(plan.server_processes(), "server"), ", seed ",
-                               plan.job.seed(), "; ", absl::StrJoin(parts, ", ")));
+                               plan.job.seed(), "; ", DescribeTables(plan)));
   NoteHybrid(plan, on_servers, &lines);
   if (plan.job.fault_injection().slow_workers_size() > 0) {
     lines.push_back(absl::StrCat("slow on purpose (fault_injection.slow_workers): ",

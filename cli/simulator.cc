@@ -23,6 +23,7 @@
 #include "base/hash.h"
 #include "base/status_macros.h"
 #include "cli/calibration.h"
+#include "cli/describe_run.h"
 #include "cli/output_folder.h"
 #include "cli/progress_view.h"
 #include "cli/run_command.h"
@@ -267,14 +268,9 @@ class Simulation {
   using Orders = std::map<uint32_t, std::vector<server::OrderEntry>>;
 
   void Announce() {
-    std::vector<std::string> parts;
-    for (const job::TablePlan& table : plan_.tables) {
-      parts.push_back(
-          absl::StrCat(table.name, " ", job::PolicyName(plan_.groups[table.group].policy)));
-    }
     view_.Line(absl::StrFormat("%s, simulated: %d workers, %d servers, seed %d; %s; %s",
                                plan_.job.name(), plan_.workers(), plan_.server_processes(),
-                               plan_.job.seed(), absl::StrJoin(parts, ", "), StepText()));
+                               plan_.job.seed(), DescribeTables(plan_), StepText()));
   }
 
   std::string StepText() const {

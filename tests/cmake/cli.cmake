@@ -35,6 +35,8 @@ tandem_test(progress_view_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/cli/progress_
             DEPS tandem::cli LABELS unit)
 tandem_test(status_view_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/cli/status_view_test.cc
             DEPS tandem::cli LABELS unit)
+tandem_test(describe_run_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/cli/describe_run_test.cc
+            DEPS tandem::cli LABELS unit)
 tandem_test(log_tail_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/cli/log_tail_test.cc
             DEPS tandem::cli LABELS unit)
 tandem_test(doctor_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/tools/doctor_test.cc
