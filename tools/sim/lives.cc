@@ -298,6 +298,11 @@ absl::StatusOr<bool> Lives::EndAttempt() {
   trace_hash_ = HashCombine(trace_hash_, world_->trace_hash());
   replaced_ += parts.scheduler.replaced();
   const bool all_live = died_ <= parts.scheduler.revived();
+  // A worker that was silent at the end of the job may miss STOP.
+  if (result.ok() && leaves_ && victims_.back().role == Role::kWorker &&
+      !parts.workers.core(victims_.back().index).finished()) {
+    return false;  // ended by the supervisor
+  }
   if (!parts.context.failure.ok() || (all_live && (result.ok() || !struck_))) {
     TANDEM_RETURN_IF_ERROR(world_->Finish());
     return true;
