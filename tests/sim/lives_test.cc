@@ -86,15 +86,16 @@ Rows RowsOf(sim::World& world) {
 // Whether the bits at the end depend on nothing that happens: every policy takes steps together,
 // and which rows there are follows from the updates.
 bool IsReproducible(const job::ResolvedJob& plan) {
-  // With local steps, a run that resumes in the steps that close an epoch may have one more of
-  // them.
-  const bool ages_vary = plan.job.dense().has_local_steps();
-  const bool chooses =
-      std::any_of(plan.tables.begin(), plan.tables.end(), [ages_vary](const job::TablePlan& table) {
+  // A run that resumes in the steps that close an epoch may have one more of them: with local steps,
+  // or after the last step that train.max_steps allows. Then later versions are larger by one.
+  const bool versions_vary = plan.job.dense().has_local_steps() || plan.job.train().max_steps() > 0;
+  const bool chooses = std::any_of(
+      plan.tables.begin(), plan.tables.end(), [versions_vary](const job::TablePlan& table) {
+        const bool by_version = table.eviction.kind() == Eviction::AGE ||
+                                table.admission.kind() == Admission::PROBABILITY ||
+                                table.admission.within_versions() > 0;
         return table.eviction.kind() == Eviction::LRU ||
-               table.eviction.kind() == Eviction::AT_BUDGET ||
-               (ages_vary &&
-                (table.eviction.kind() == Eviction::AGE || table.admission.within_versions() > 0));
+               table.eviction.kind() == Eviction::AT_BUDGET || (versions_vary && by_version);
       });
   return !chooses &&
          std::all_of(plan.groups.begin(), plan.groups.end(),
