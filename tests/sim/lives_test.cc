@@ -86,8 +86,8 @@ Rows RowsOf(sim::World& world) {
 // Whether the bits at the end depend on nothing that happens: every policy takes steps together,
 // and which rows there are follows from the updates.
 bool IsReproducible(const job::ResolvedJob& plan) {
-  // A run that resumes in the steps that close an epoch may have one more of them: with local steps,
-  // or after the last step that train.max_steps allows. Then later versions are larger by one.
+  // A run that resumes in the steps that close an epoch may have one more of them: with local
+  // steps, or after the last step that train.max_steps allows. Then later versions are larger.
   const bool versions_vary = plan.job.dense().has_local_steps() || plan.job.train().max_steps() > 0;
   const bool chooses = std::any_of(
       plan.tables.begin(), plan.tables.end(), [versions_vary](const job::TablePlan& table) {

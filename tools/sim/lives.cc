@@ -320,7 +320,7 @@ absl::StatusOr<bool> Lives::EndAttempt() {
   });
   // A scheduler that was stopped may notice too late that a worker is back on a new connection.
   const bool missed = absl::StrContains(result.message(), "connection lost (broken)") &&
-                      absl::c_linear_search(victims_, EndpointId::Scheduler());
+                      std::count(victims_.begin(), victims_.end(), EndpointId::Scheduler()) > 0;
   if (!named && !missed) {
     return absl::InternalError(absl::StrCat("the scheduler names another process than ",
                                             parts.context.processes.NameOf(victims_.back()), ": ",
